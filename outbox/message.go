@@ -1,0 +1,103 @@
+// Package outbox holds what every part of the relay speaks of: a message (one
+// row of the outbox table), the result of publishing it, and a helper that
+// enqueues one inside an application's own transaction. It imports nothing else
+// of this module.
+package outbox
+
+import (
+	"encoding/hex"
+	"errors"
+	"time"
+)
+
+// SchemaVersion is the newest value of the column schema_version that this
+// relay understands. A row with a greater one stays untouched in the table
+// until a relay that knows it runs.
+const SchemaVersion = 1
+
+// PossibleDuplicateHeader is the AMQP header, always true, of a message that may
+// have been published before. A message without it has certainly not been.
+const PossibleDuplicateHeader = "x-possible-duplicate"
+
+// UUID is a message id as it stands in the column message_id.
+type UUID [16]byte
+
+// String returns the canonical form, 36 characters in lower case.
+func (u UUID) String() string {
+	var b [36]byte
+	hex.Encode(b[0:8], u[0:4])
+	b[8] = '-'
+	hex.Encode(b[9:13], u[4:6])
+	b[13] = '-'
+	hex.Encode(b[14:18], u[6:8])
+	b[18] = '-'
+	hex.Encode(b[19:23], u[8:10])
+	b[23] = '-'
+	hex.Encode(b[24:36], u[10:16])
+	return string(b[:])
+}
+
+// ParseUUID reads the canonical form, as Postgres prints it.
+func ParseUUID(s []byte) (UUID, error) {
+	var u UUID
+	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return u, errors.New("a UUID has the form xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")
+	}
+	for _, part := range [...][3]int{{0, 0, 8}, {4, 9, 13}, {6, 14, 18}, {8, 19, 23}, {10, 24, 36}} {
+		if _, err := hex.Decode(u[part[0]:], s[part[1]:part[2]]); err != nil {
+			return UUID{}, errors.New("a UUID has hexadecimal digits only")
+		}
+	}
+	return u, nil
+}
+
+// Ref names one row for as long as it exists. The id alone would not do:
+// TRUNCATE … RESTART IDENTITY hands out ids again.
+type Ref struct {
+	ID        int64
+	MessageID UUID
+}
+
+// Message is one row of the outbox table. The slices belong to the message and
+// are not changed after it was made.
+type Message struct {
+	// ID is the insertion order.
+	ID        int64
+	MessageID UUID
+	// Exchange is nil where the row leaves the choice to the relay.
+	Exchange   *string
+	RoutingKey string
+	// OrderingKey is nil where no order is promised.
+	OrderingKey *string
+	// Payload is the body, byte for byte as inserted.
+	Payload []byte
+	// Binary tells that the body came from payload_bytes, not from payload (JSON).
+	Binary bool
+	// Headers and Properties are JSON objects, or nil.
+	Headers    []byte
+	Properties []byte
+	// SchemaVersion tells how to read the row; see the constant of that name.
+	SchemaVersion int
+	CreatedAt     time.Time
+	// AvailableAt is the time before which the message must not leave; zero where
+	// the column is null. For a claimed row it is the lease, and so the fence with
+	// which the row is settled.
+	AvailableAt time.Time
+	// Attempts counts the refusals so far.
+	Attempts int
+	// PossibleDuplicate tells that the message may have been published before.
+	PossibleDuplicate bool
+	// XID is the transaction that inserted the row, where the stream brought it;
+	// 0 where it was read from the table (and so was visible).
+	XID uint32
+}
+
+// Ref names the message's row.
+func (m *Message) Ref() Ref { return Ref{ID: m.ID, MessageID: m.MessageID} }
+
+// Size is what the message holds of memory, in bytes, as the relay's budget
+// counts it.
+func (m *Message) Size() int {
+	const overhead = 256 // the struct, its place in the maps and queues
+	return overhead + len(m.RoutingKey) + len(m.Payload) + len(m.Headers) + len(m.Properties)
+}

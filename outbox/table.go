@@ -1,0 +1,108 @@
+package outbox
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Table names an outbox table. Both parts stand here as they are in the catalog,
+// without quotes.
+type Table struct {
+	Schema string
+	Name   string
+}
+
+// ParseTable reads a table name as SQL writes it: name, schema.name, either part
+// in double quotes where it has capitals, dots or spaces. Without a schema it is
+// public. Unquoted parts are folded to lower case, as Postgres does.
+func ParseTable(s string) (Table, error) {
+	var parts []string
+	for rest := s; ; {
+		part, after, err := parseIdentifier(rest)
+		if err != nil {
+			return Table{}, fmt.Errorf("table name %q: %w", s, err)
+		}
+		parts = append(parts, part)
+		if after == "" {
+			break
+		}
+		if after[0] != '.' {
+			return Table{}, fmt.Errorf("table name %q: unexpected %q (put a name with special characters in double quotes)", s, after)
+		}
+		rest = after[1:]
+	}
+	switch len(parts) {
+	case 1:
+		return Table{Schema: "public", Name: parts[0]}, nil
+	case 2:
+		return Table{Schema: parts[0], Name: parts[1]}, nil
+	}
+	return Table{}, fmt.Errorf("table name %q: want name or schema.name", s)
+}
+
+func parseIdentifier(s string) (name, rest string, err error) {
+	if s == "" {
+		return "", "", fmt.Errorf("a name is empty")
+	}
+	if s[0] == '"' {
+		for i := 1; i < len(s); i++ {
+			if s[i] != '"' {
+				continue
+			}
+			if i+1 < len(s) && s[i+1] == '"' {
+				i++
+				continue
+			}
+			name, rest = strings.ReplaceAll(s[1:i], `""`, `"`), s[i+1:]
+			return name, rest, checkIdentifier(name)
+		}
+		return "", "", fmt.Errorf("a double quote is not closed")
+	}
+	end := strings.IndexFunc(s, func(r rune) bool {
+		return r != '_' && r != '$' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r < 0x80
+	})
+	if end < 0 {
+		end = len(s)
+	}
+	name, rest = strings.ToLower(s[:end]), s[end:]
+	return name, rest, checkIdentifier(name)
+}
+
+// checkIdentifier keeps room for the suffixes of the tables and indexes that are
+// named after this one (NAMEDATALEN is 64).
+func checkIdentifier(name string) error {
+	const longest = 63
+	switch {
+	case name == "":
+		return fmt.Errorf("a name is empty")
+	case len(name) > longest:
+		return fmt.Errorf("%q is longer than %d bytes", name, longest)
+	case strings.ContainsRune(name, 0):
+		return fmt.Errorf("a name holds a zero byte")
+	}
+	return nil
+}
+
+// QuoteIdentifier writes a name as SQL reads it, whatever characters it has.
+func QuoteIdentifier(name string) string {
+	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+}
+
+// SQL is the name in statements: both parts quoted.
+func (t Table) SQL() string { return QuoteIdentifier(t.Schema) + "." + QuoteIdentifier(t.Name) }
+
+// String is the name for people, quoted only where it has to be.
+func (t Table) String() string { return plain(t.Schema) + "." + plain(t.Name) }
+
+// DeadLetter names the table that takes the messages given up.
+func (t Table) DeadLetter() Table { return Table{Schema: t.Schema, Name: t.Name + "_dead_letter"} }
+
+func plain(name string) string {
+	for i, r := range name {
+		lower := r == '_' || (r >= 'a' && r <= 'z')
+		if !lower && (i == 0 || r < '0' || r > '9') {
+			return QuoteIdentifier(name)
+		}
+	}
+	return name
+}
