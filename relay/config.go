@@ -1,0 +1,120 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Mode says where a relay takes its messages from.
+type Mode string
+
+const (
+	// ModeAuto streams, and sweeps whenever the stream is not live.
+	ModeAuto Mode = "auto"
+	// ModePoll only sweeps: for databases without logical replication.
+	ModePoll Mode = "poll"
+)
+
+// OnDeadLetter says what becomes of an ordering key after one of its messages
+// was dead-lettered.
+type OnDeadLetter string
+
+const (
+	// OnDeadLetterContinue: the key goes on with its next message.
+	OnDeadLetterContinue OnDeadLetter = "continue"
+	// OnDeadLetterBlock: the key waits until the dead letter was requeued or purged.
+	OnDeadLetterBlock OnDeadLetter = "block"
+)
+
+// Config is what one relay needs to know. DefaultConfig gives the documented
+// defaults; Validate says what is wrong.
+type Config struct {
+	// DatabaseURL is a libpq URL or key=value string, of a role that may replicate
+	// (not in ModePoll) and SELECT, UPDATE and DELETE the outbox.
+	DatabaseURL string
+	Table       outbox.Table
+	Slot        string
+	Publication string
+	Mode        Mode
+
+	// BatchSize is the most rows that one sweep or settle statement takes (1 to 10,000).
+	BatchSize int
+	// MaxInFlight is the most messages in memory at a time (1 to 100,000).
+	MaxInFlight  int
+	PollInterval time.Duration
+	// SendTimeout is how long the publisher waits for a confirm; the lease of a
+	// claimed row is derived from it.
+	SendTimeout time.Duration
+	// ShutdownTimeout bounds the drain after Run's context was cancelled.
+	ShutdownTimeout time.Duration
+
+	// MaxRetries is how many refusals are followed by another try (0 to 1000).
+	MaxRetries  int
+	BackoffTime time.Duration
+	MaxBackoff  time.Duration
+	// StaleTimeout is the age at which any relay takes a row while nobody streams.
+	StaleTimeout time.Duration
+	OnDeadLetter OnDeadLetter
+}
+
+// DefaultConfig is what the flags' defaults say. DatabaseURL has none.
+func DefaultConfig() Config {
+	return Config{
+		Table:           outbox.Table{Schema: "public", Name: "outbox"},
+		Slot:            "cdc_relay",
+		Publication:     "cdc_relay",
+		Mode:            ModeAuto,
+		BatchSize:       500,
+		MaxInFlight:     2000,
+		PollInterval:    time.Second,
+		SendTimeout:     10 * time.Second,
+		ShutdownTimeout: 30 * time.Second,
+		MaxRetries:      5,
+		BackoffTime:     2 * time.Minute,
+		MaxBackoff:      time.Hour,
+		StaleTimeout:    5 * time.Minute,
+		OnDeadLetter:    OnDeadLetterContinue,
+	}
+}
+
+// slotName is what Postgres accepts (ReplicationSlotValidateName).
+var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+
+// Validate returns every mistake at once, each named by its flag, or nil.
+func (c Config) Validate() error {
+	var errs []error
+	wrong := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	wrong(c.DatabaseURL == "", "--database-url is not set (or CDC_RELAY_DATABASE_URL)")
+	wrong(c.Table.Name == "", "--table is empty")
+	wrong(!slotName.MatchString(c.Slot), "--slot %q: a slot name has 1 to 63 characters of a-z, 0-9 and _", c.Slot)
+	wrong(c.Publication == "" || len(c.Publication) > 63, "--publication %q: want 1 to 63 bytes", c.Publication)
+	wrong(c.Mode != ModeAuto && c.Mode != ModePoll, "--mode %q: want auto or poll", c.Mode)
+	wrong(c.OnDeadLetter != OnDeadLetterContinue && c.OnDeadLetter != OnDeadLetterBlock,
+		"--on-dead-letter %q: want continue or block", c.OnDeadLetter)
+	wrong(c.BatchSize < 1 || c.BatchSize > 10_000, "--batch-size %d: want 1 to 10000", c.BatchSize)
+	wrong(c.MaxInFlight < 1 || c.MaxInFlight > 100_000, "--max-in-flight %d: want 1 to 100000", c.MaxInFlight)
+	wrong(c.MaxRetries < 0 || c.MaxRetries > 1000, "--max-retries %d: want 0 to 1000", c.MaxRetries)
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"--poll-interval", c.PollInterval, 10 * time.Millisecond},
+		{"--send-timeout", c.SendTimeout, 100 * time.Millisecond},
+		{"--shutdown-timeout", c.ShutdownTimeout, 0},
+		{"--backoff-time", c.BackoffTime, 0},
+		{"--max-backoff", c.MaxBackoff, 0},
+		{"--stale-timeout", c.StaleTimeout, time.Second},
+	} {
+		wrong(d.value < d.least, "%s %s: want at least %s", d.flag, d.value, d.least)
+	}
+	return errors.Join(errs...)
+}
