@@ -1,0 +1,68 @@
+package migrations
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// longestIdentifier is NAMEDATALEN - 1; Postgres cuts what is longer.
+const longestIdentifier = 63
+
+func versionTable(table outbox.Table) outbox.Table {
+	return outbox.Table{Schema: table.Schema, Name: table.Name + "_migrations"}
+}
+
+// checkName refuses a name that leaves no room for the dead-letter table's: cut
+// short by Postgres, it would be the same name again.
+func checkName(table outbox.Table) error {
+	if longest := longestIdentifier - len("_dead_letter"); len(table.Name) > longest {
+		return fmt.Errorf("table name %s is too long: at most %d bytes, so that %s_dead_letter is a name too", table, longest, table.Name)
+	}
+	return nil
+}
+
+func templateData(table outbox.Table) map[string]any {
+	dead := table.DeadLetter()
+	return map[string]any{
+		"outbox":      table.SQL(),
+		"dead_letter": dead.SQL(),
+		"name":        func(suffix string) string { return constraintName(table.Name, suffix) },
+		"index":       func(suffix string) string { return indexName(table.Name, suffix) },
+		"dead_index":  func(suffix string) string { return indexName(dead.Name, suffix) },
+		"strings": []string{
+			"content_type", "content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id",
+		},
+	}
+}
+
+// constraintName is unique in its table by the suffix alone, which is therefore
+// kept whole.
+func constraintName(table, suffix string) string {
+	return outbox.QuoteIdentifier(cut(table, longestIdentifier-len("_")-len(suffix)) + "_" + suffix)
+}
+
+// indexName must be unique in the schema: where the table's name has to be cut,
+// a hash tells it from another with the same start.
+func indexName(table, suffix string) string {
+	if len(table)+len("_")+len(suffix) <= longestIdentifier {
+		return outbox.QuoteIdentifier(table + "_" + suffix)
+	}
+	sum := sha256.Sum256([]byte(table))
+	suffix = hex.EncodeToString(sum[:4]) + "_" + suffix
+	return outbox.QuoteIdentifier(cut(table, longestIdentifier-len("_")-len(suffix)) + "_" + suffix)
+}
+
+// cut shortens a name to n bytes without splitting a character.
+func cut(name string, n int) string {
+	if len(name) <= n {
+		return name
+	}
+	for n > 0 && !utf8.RuneStart(name[n]) {
+		n--
+	}
+	return name[:n]
+}
