@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -14,6 +15,17 @@ const longestIdentifier = 63
 
 func versionTable(table outbox.Table) outbox.Table {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_migrations"}
+}
+
+func checkFunction(table outbox.Table) outbox.Table {
+	return outbox.Table{Schema: table.Schema, Name: uniqueName(table.Name, "check_properties")}
+}
+
+// quoteLiteral writes a string constant that reads the same whatever
+// standard_conforming_strings says, and that ends no dollar-quoted function body
+// around it.
+func quoteLiteral(s string) string {
+	return "E'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`, `$`, `\x24`).Replace(s) + "'"
 }
 
 // checkName refuses a name that leaves no room for the dead-letter table's: cut
@@ -28,32 +40,31 @@ func checkName(table outbox.Table) error {
 func templateData(table outbox.Table) map[string]any {
 	dead := table.DeadLetter()
 	return map[string]any{
-		"outbox":      table.SQL(),
-		"dead_letter": dead.SQL(),
-		"name":        func(suffix string) string { return constraintName(table.Name, suffix) },
-		"index":       func(suffix string) string { return indexName(table.Name, suffix) },
-		"dead_index":  func(suffix string) string { return indexName(dead.Name, suffix) },
-		"strings": []string{
-			"content_type", "content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id",
-		},
+		"outbox":           table.SQL(),
+		"dead_letter":      dead.SQL(),
+		"check_properties": checkFunction(table).SQL(),
+		"name":             func(suffix string) string { return outbox.QuoteIdentifier(constraintName(table.Name, suffix)) },
+		"literal":          func(suffix string) string { return quoteLiteral(constraintName(table.Name, suffix)) },
+		"index":            func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(table.Name, suffix)) },
+		"dead_index":       func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(dead.Name, suffix)) },
 	}
 }
 
 // constraintName is unique in its table by the suffix alone, which is therefore
 // kept whole.
 func constraintName(table, suffix string) string {
-	return outbox.QuoteIdentifier(cut(table, longestIdentifier-len("_")-len(suffix)) + "_" + suffix)
+	return cut(table, longestIdentifier-len("_")-len(suffix)) + "_" + suffix
 }
 
-// indexName must be unique in the schema: where the table's name has to be cut,
+// uniqueName is for what must be unique in the schema, as indexes: where the table's name has to be cut,
 // a hash tells it from another with the same start.
-func indexName(table, suffix string) string {
+func uniqueName(table, suffix string) string {
 	if len(table)+len("_")+len(suffix) <= longestIdentifier {
-		return outbox.QuoteIdentifier(table + "_" + suffix)
+		return table + "_" + suffix
 	}
 	sum := sha256.Sum256([]byte(table))
 	suffix = hex.EncodeToString(sum[:4]) + "_" + suffix
-	return outbox.QuoteIdentifier(cut(table, longestIdentifier-len("_")-len(suffix)) + "_" + suffix)
+	return cut(table, longestIdentifier-len("_")-len(suffix)) + "_" + suffix
 }
 
 // cut shortens a name to n bytes without splitting a character.

@@ -1,0 +1,77 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// NotEmptyError tells that tables were not dropped because messages are in them.
+type NotEmptyError struct {
+	Table outbox.Table
+	// Waiting and Dead count the messages, each up to a hundred.
+	Waiting, Dead int
+}
+
+func (e *NotEmptyError) Error() string {
+	return fmt.Sprintf("%s holds %s and %s holds %s: nothing was dropped",
+		e.Table, messages(e.Waiting), e.Table.DeadLetter(), messages(e.Dead))
+}
+
+// countUpTo is where counting stops: a large table shall not be read through.
+const countUpTo = 100
+
+func messages(n int) string {
+	switch {
+	case n == 1:
+		return "1 message"
+	case n >= countUpTo:
+		return fmt.Sprintf("%d messages or more", countUpTo)
+	}
+	return fmt.Sprintf("%d messages", n)
+}
+
+// Drop removes the tables of an outbox and the version table, not the schema. It
+// returns a *NotEmptyError where messages are in them, dropped is false where there
+// was nothing to drop.
+func Drop(ctx context.Context, conn *pgx.Conn, table outbox.Table) (dropped bool, err error) {
+	if err := checkName(table); err != nil {
+		return false, err
+	}
+	state, err := Status(ctx, conn, table)
+	if err != nil && !errors.Is(err, ErrNewer) {
+		return false, err
+	}
+	if state.Current == 0 {
+		return false, nil
+	}
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return drop(ctx, tx, table) })
+	if err != nil {
+		return false, fmt.Errorf("drop tables: %w", err)
+	}
+	return true, nil
+}
+
+func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
+	// No message may come in between the look and the drop.
+	lock := fmt.Sprintf("LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE", table.SQL(), table.DeadLetter().SQL())
+	if _, err := tx.Exec(ctx, lock); err != nil {
+		return err
+	}
+	full := &NotEmptyError{Table: table}
+	count := fmt.Sprintf(`SELECT (SELECT count(*) FROM (SELECT FROM %[1]s LIMIT %[3]d) w), (SELECT count(*) FROM (SELECT FROM %[2]s LIMIT %[3]d) d)`,
+		table.SQL(), table.DeadLetter().SQL(), countUpTo)
+	if err := tx.QueryRow(ctx, count).Scan(&full.Waiting, &full.Dead); err != nil {
+		return err
+	}
+	if full.Waiting > 0 || full.Dead > 0 {
+		return full
+	}
+	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s; DROP FUNCTION %s(jsonb)",
+		table.SQL(), table.DeadLetter().SQL(), versionTable(table).SQL(), checkFunction(table).SQL()))
+	return err
+}

@@ -1,0 +1,47 @@
+package migrations
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// SQL is what Up does as a script for psql, for those who may not run Up
+// themselves. It runs only what is pending and records the version, so that
+// Status agrees with it afterwards.
+func SQL(table outbox.Table) (string, error) {
+	if err := checkName(table); err != nil {
+		return "", err
+	}
+	steps, err := rendered(table)
+	if err != nil {
+		return "", err
+	}
+	versions := versionTable(table).SQL()
+
+	var b strings.Builder
+	fmt.Fprintf(&b, "-- Tables of the outbox %s, version %d. For psql; safe to run again.\n", oneLine(table.String()), Latest)
+	b.WriteString("\\set ON_ERROR_STOP on\nBEGIN;\n")
+	fmt.Fprintf(&b, "SELECT pg_advisory_xact_lock(%d) \\g /dev/null\n", lockKey)
+	fmt.Fprintf(&b, "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s) AS schema_missing \\gset\n", quoteLiteral(table.Schema))
+	fmt.Fprintf(&b, "\\if :schema_missing\nCREATE SCHEMA %s;\n\\endif\n", outbox.QuoteIdentifier(table.Schema))
+	fmt.Fprintf(&b, "SELECT to_regclass(%s) IS NULL AS versions_missing \\gset\n", quoteLiteral(versions))
+	fmt.Fprintf(&b, "\\if :versions_missing\nCREATE TABLE %s (version int4 NOT NULL);\nINSERT INTO %s (version) VALUES (0);\n\\endif\n", versions, versions)
+	for _, step := range steps {
+		fmt.Fprintf(&b, "\nSELECT version < %d AS pending FROM %s \\gset\n\\if :pending\n", step.Sequence, versions)
+		fmt.Fprintf(&b, "%s\nUPDATE %s SET version = %d;\n\\endif\n", strings.TrimSpace(step.UpSQL), versions, step.Sequence)
+	}
+	b.WriteString("\nCOMMIT;\n")
+	return b.String(), nil
+}
+
+// oneLine keeps a name with line breaks from ending a comment.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\r' {
+			return ' '
+		}
+		return r
+	}, s)
+}
