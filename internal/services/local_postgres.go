@@ -1,0 +1,122 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// findPostgres returns the folder with initdb and postgres.
+func findPostgres() (string, error) {
+	var folders []string
+	if folder := os.Getenv("CDC_RELAY_PG_BIN"); folder != "" {
+		folders = append(folders, folder)
+	}
+	if path, err := exec.LookPath("initdb"); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			folders = append(folders, filepath.Dir(path))
+		}
+	}
+	for _, pattern := range []string{
+		"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin",
+		"/opt/homebrew/opt/postgresql*/bin", "/usr/local/opt/postgresql*/bin",
+		"/home/linuxbrew/.linuxbrew/opt/postgresql*/bin", "/Applications/Postgres.app/Contents/Versions/*/bin",
+	} {
+		matches, _ := filepath.Glob(pattern)
+		slices.SortFunc(matches, func(a, b string) int { return digits(b) - digits(a) }) // newest first
+		folders = append(folders, matches...)
+	}
+	for _, folder := range folders {
+		if executable(filepath.Join(folder, "initdb")) && executable(filepath.Join(folder, "postgres")) {
+			return folder, nil
+		}
+	}
+	return "", &missingError{server: "Postgres", packages: "postgresql", formula: "postgresql@17"}
+}
+
+// digits is the first number in a path, which in the folders searched is the version.
+func digits(path string) int {
+	start := strings.IndexAny(path, "0123456789")
+	if start < 0 {
+		return 0
+	}
+	end := start
+	for end < len(path) && path[end] >= '0' && path[end] <= '9' {
+		end++
+	}
+	n, _ := strconv.Atoi(path[start:end])
+	return n
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir() && info.Mode().Perm()&0o111 != 0
+}
+
+// localPostgres prepares a private server; it is not started yet.
+func localPostgres(ctx context.Context, opts Options) (*Postgres, error) {
+	bin, err := find(ctx, opts, findPostgres)
+	if err != nil {
+		return nil, err
+	}
+	who, err := serverAccount("postgres")
+	if err != nil {
+		return nil, err
+	}
+	folder, err := who.newFolder("postgres")
+	if err != nil {
+		return nil, err
+	}
+	server := &local{folder: folder, logFile: filepath.Join(folder, "server.log")}
+	port, err := freePort()
+	if err == nil {
+		err = initPostgres(ctx, bin, who, folder)
+	}
+	if err != nil {
+		_ = server.close(ctx)
+		return nil, err
+	}
+	data := filepath.Join(folder, "data")
+	server.command = func() *exec.Cmd {
+		args := []string{"-D", data, "-p", strconv.Itoa(port)}
+		for _, setting := range postgresSettings(opts.Settings) {
+			args = append(args, "-c", setting)
+		}
+		return postgresCommand(context.Background(), who, data, filepath.Join(bin, "postgres"), args...)
+	}
+	server.tools = func(ctx context.Context, args ...string) *exec.Cmd {
+		return postgresCommand(ctx, who, data, filepath.Join(bin, args[0]), args[1:]...)
+	}
+	return &Postgres{address: postgresAddress("127.0.0.1", port), runner: server, Way: Local}, nil
+}
+
+func initPostgres(ctx context.Context, bin string, who account, folder string) error {
+	password := filepath.Join(folder, "password")
+	if err := os.WriteFile(password, []byte(postgresPassword+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write the password for initdb: %w", err)
+	}
+	if err := who.own(password); err != nil {
+		return fmt.Errorf("write the password for initdb: %w", err)
+	}
+	data := filepath.Join(folder, "data")
+	cmd := postgresCommand(ctx, who, data, filepath.Join(bin, "initdb"), "-D", data, "-U", postgresUser,
+		"--pwfile="+password, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, strings.TrimSpace(string(output)))
+	}
+	return nil
+}
+
+// postgresCommand has an environment without PG… variables, which would change what the programs do.
+func postgresCommand(ctx context.Context, who account, dir, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "HOME=" + dir, "TMPDIR=" + os.TempDir()}
+	who.assume(cmd)
+	return cmd
+}

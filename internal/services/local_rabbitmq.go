@@ -1,0 +1,218 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// rabbitPrograms are the folders of RabbitMQ's scripts and of the Erlang port mapper.
+type rabbitPrograms struct {
+	scripts string // folder of rabbitmq-server and rabbitmqctl
+	epmd    string
+}
+
+// findRabbitMQ returns the folder of the scripts themselves, not of Debian's wrappers, which change the user.
+func findRabbitMQ() (string, error) {
+	folders := []string{
+		"/usr/lib/rabbitmq/bin", "/opt/rabbitmq/sbin", "/opt/homebrew/opt/rabbitmq/sbin", "/usr/local/opt/rabbitmq/sbin",
+		"/home/linuxbrew/.linuxbrew/opt/rabbitmq/sbin",
+	}
+	if path, err := exec.LookPath("rabbitmq-server"); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			folders = append(folders, filepath.Dir(path))
+		}
+	}
+	for _, folder := range folders {
+		if executable(filepath.Join(folder, "rabbitmq-server")) && executable(filepath.Join(folder, "rabbitmq-env")) {
+			return folder, nil
+		}
+	}
+	return "", &missingError{server: "RabbitMQ", packages: "rabbitmq-server", formula: "rabbitmq"}
+}
+
+// findEPMD looks where Erlang's own packages put the port mapper.
+func findEPMD() (string, error) {
+	if path, err := exec.LookPath("epmd"); err == nil {
+		return path, nil
+	}
+	patterns := []string{"/usr/lib/erlang/bin/epmd", "/opt/homebrew/opt/erlang*/lib/erlang/bin/epmd", "/usr/local/opt/erlang*/lib/erlang/bin/epmd"}
+	if path, err := exec.LookPath("erl"); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			root := filepath.Dir(filepath.Dir(path))
+			patterns = append(patterns, filepath.Join(root, "bin/epmd"), filepath.Join(root, "erts-*/bin/epmd"))
+		}
+	}
+	for _, pattern := range patterns {
+		if matches, _ := filepath.Glob(pattern); len(matches) > 0 {
+			return matches[0], nil
+		}
+	}
+	return "", &missingError{server: "Erlang port mapper (epmd)", packages: "erlang-base", formula: "erlang"}
+}
+
+// node is where one private broker listens and keeps its files.
+type node struct {
+	name                     string
+	amqp, dist, epmd, manage int // ports
+	home                     string
+	programs                 rabbitPrograms
+	account                  account
+}
+
+// localRabbitMQ prepares a private broker; it is not started yet, but its port mapper is: a broker would start one that
+// outlives it.
+func localRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
+	scripts, err := find(ctx, opts, findRabbitMQ)
+	if err != nil {
+		return nil, err
+	}
+	epmd, err := find(ctx, opts, findEPMD)
+	if err != nil {
+		return nil, err
+	}
+	who, err := serverAccount("rabbitmq")
+	if err != nil {
+		return nil, err
+	}
+	folder, err := who.newFolder("rabbitmq")
+	if err != nil {
+		return nil, err
+	}
+	server := &local{folder: folder, logFile: filepath.Join(folder, "server.log")}
+	n := &node{home: filepath.Join(folder, "data"), programs: rabbitPrograms{scripts, epmd}, account: who}
+	if err := n.prepare(ctx, server, opts); err != nil {
+		_ = server.close(ctx)
+		return nil, fmt.Errorf("prepare rabbitmq: %w", err)
+	}
+	server.command = func() *exec.Cmd {
+		return n.command(context.Background(), "rabbitmq-server")
+	}
+	server.tools = func(ctx context.Context, args ...string) *exec.Cmd {
+		return n.command(ctx, args[0], args[1:]...)
+	}
+	return &RabbitMQ{
+		address: rabbitAddress("127.0.0.1", n.amqp), manage: managementAt("127.0.0.1", n.manage),
+		runner: server, Way: Local,
+	}, nil
+}
+
+func (n *node) prepare(ctx context.Context, server *local, opts Options) error {
+	for _, port := range []*int{&n.amqp, &n.dist, &n.epmd, &n.manage} {
+		var err error
+		if *port, err = freePort(); err != nil {
+			return err
+		}
+	}
+	n.name = "cdc-relay-" + strconv.Itoa(n.amqp) + "@localhost"
+	if err := n.writeFiles(opts.Settings); err != nil {
+		return err
+	}
+	return n.startEPMD(ctx, server)
+}
+
+func (n *node) writeFiles(settings []string) error {
+	config := append([]string{
+		"listeners.tcp.1 = 127.0.0.1:" + strconv.Itoa(n.amqp),
+		"num_acceptors.tcp = 2",
+		"management.tcp.ip = 127.0.0.1",
+		"management.tcp.port = " + strconv.Itoa(n.manage),
+		"management_agent.disable_metrics_collector = true", // half of an idle broker's work
+		"disk_free_limit.absolute = 50MB",
+		"log.console = true",
+		"log.file = false",
+	}, settings...)
+	files := map[string]string{
+		"rabbitmq.conf":   strings.Join(config, "\n") + "\n",
+		"enabled_plugins": "[rabbitmq_management].\n",
+		"env.conf":        "", // in place of the machine's
+		".erlang.cookie":  cookie(),
+	}
+	for name, content := range files {
+		path := filepath.Join(n.home, name)
+		if err := os.WriteFile(path, []byte(content), 0o400); err != nil {
+			return err
+		}
+		if err := n.account.own(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startEPMD starts the node's own port mapper and waits until it listens.
+func (n *node) startEPMD(ctx context.Context, server *local) error {
+	cmd := exec.Command(n.programs.epmd, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd))
+	cmd.Dir = n.home
+	cmd.Env = n.environment()
+	n.account.assume(cmd)
+	epmd, err := startLogged(cmd, server.logFile, server.folder)
+	if err != nil {
+		return err
+	}
+	server.helpers = append(server.helpers, epmd)
+	_, err = backoff.Retry(ctx, func() (struct{}, error) {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(n.epmd))
+		if err != nil && epmd.ended.Load() {
+			err = backoff.Permanent(fmt.Errorf("epmd ended: %w", err))
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+		return struct{}{}, err
+	}, backoff.WithMaxElapsedTime(startTimeout))
+	return err
+}
+
+func (n *node) command(ctx context.Context, script string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(n.programs.scripts, script), args...)
+	cmd.Dir = n.home
+	cmd.Env = n.environment()
+	n.account.assume(cmd)
+	return cmd
+}
+
+// environment is all that the scripts see: nothing of the machine's own broker, nor of this process's surroundings.
+func (n *node) environment() []string {
+	in := func(name string) string { return filepath.Join(n.home, name) }
+	path := filepath.SplitList(os.Getenv("PATH"))
+	for _, folder := range []string{filepath.Dir(n.programs.epmd), "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		if !slices.Contains(path, folder) {
+			path = append(path, folder)
+		}
+	}
+	return []string{
+		"PATH=" + strings.Join(path, string(filepath.ListSeparator)),
+		"LANG=C.UTF-8", "LC_ALL=C.UTF-8",
+		"HOME=" + n.home,
+		"RUNNING_UNDER_SYSTEMD=true", // the script becomes the broker, with no shell between it and our signals
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		"ERL_EPMD_PORT=" + strconv.Itoa(n.epmd),
+		"ERL_CRASH_DUMP_SECONDS=0",
+		"RABBITMQ_NODENAME=" + n.name,
+		"RABBITMQ_NODE_IP_ADDRESS=127.0.0.1",
+		"RABBITMQ_NODE_PORT=" + strconv.Itoa(n.amqp),
+		"RABBITMQ_DIST_PORT=" + strconv.Itoa(n.dist),
+		"RABBITMQ_BASE=" + n.home,
+		"RABBITMQ_MNESIA_BASE=" + in("mnesia"),
+		"RABBITMQ_SCHEMA_DIR=" + in("schema"),
+		"RABBITMQ_LOG_BASE=" + in("log"),
+		"RABBITMQ_LOGS=-",
+		"RABBITMQ_GENERATED_CONFIG_DIR=" + in("generated"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("enabled_plugins"),
+		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced.config"),
+		"RABBITMQ_CONF_ENV_FILE=" + in("env.conf"),
+		"RABBITMQ_PID_FILE=" + in("pid"),
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none" + // no spinning on shared cores
+			" -kernel inet_dist_use_interface {127,0,0,1}",
+	}
+}

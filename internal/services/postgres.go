@@ -1,0 +1,143 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Every private server has this user and password; a password at all, so that what must not be logged is there to be
+// looked for.
+const (
+	postgresUser     = "postgres"
+	postgresPassword = "postgres"
+	postgresDatabase = "postgres"
+)
+
+// StopMode says how a Postgres server is asked to stop, as in pg_ctl stop -m.
+type StopMode syscall.Signal
+
+// The modes of pg_ctl stop.
+const (
+	Smart     = StopMode(syscall.SIGTERM) // waits for every client to leave
+	Fast      = StopMode(syscall.SIGINT)  // disconnects clients, waits for walsenders to send what is left
+	Immediate = StopMode(syscall.SIGQUIT) // crashes in an orderly way: the next start recovers
+)
+
+// Postgres is one running server.
+type Postgres struct {
+	// Version is the server_version, such as "15.18".
+	Version string
+	// Way is how the server was provided.
+	Way Way
+
+	address *url.URL // of the database that is there from the start
+	runner  runner
+}
+
+// postgresSettings lets tests hold many slots and connections, and lets nobody but this machine in.
+func postgresSettings(more []string) []string {
+	return append([]string{
+		"wal_level=logical", "max_replication_slots=100", "max_wal_senders=100", "max_connections=300",
+		"listen_addresses=127.0.0.1", "unix_socket_directories=", "log_line_prefix=%m [%p] ",
+	}, more...)
+}
+
+func postgresAddress(host string, port int) *url.URL {
+	return &url.URL{
+		Scheme:   "postgres",
+		User:     url.UserPassword(postgresUser, postgresPassword),
+		Host:     net.JoinHostPort(host, strconv.Itoa(port)),
+		Path:     "/" + postgresDatabase,
+		RawQuery: "sslmode=disable",
+	}
+}
+
+// URL is the address of one database of the server, or with "" of the one that is there from the start.
+func (p *Postgres) URL(database string) string {
+	address := *p.address
+	if database != "" {
+		address.Path = "/" + database
+	}
+	return address.String()
+}
+
+// Addr is the server's host:port, for a [Proxy].
+func (p *Postgres) Addr() string { return p.address.Host }
+
+// PID is the process id of the postmaster, or 0 where it is not running, or not on this machine.
+func (p *Postgres) PID() int { return p.runner.pid() }
+
+// Log is the end of the server's log.
+func (p *Postgres) Log(ctx context.Context) string { return p.runner.log(ctx) }
+
+// Stop asks the server to stop and waits until it has.
+func (p *Postgres) Stop(ctx context.Context, mode StopMode) error {
+	if err := p.runner.signal(ctx, syscall.Signal(mode)); err != nil {
+		return fmt.Errorf("stop postgres: %w", err)
+	}
+	return p.runner.wait(ctx)
+}
+
+// Kill ends the postmaster and all its children by SIGKILL, and waits until they are gone.
+func (p *Postgres) Kill(ctx context.Context) error {
+	if err := p.runner.signal(ctx, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill postgres: %w", err)
+	}
+	return p.runner.wait(ctx)
+}
+
+// Pause stops every process of the server in its tracks (SIGSTOP): connections stay open and nothing answers.
+func (p *Postgres) Pause(ctx context.Context) error { return p.runner.signal(ctx, syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (p *Postgres) Resume(ctx context.Context) error { return p.runner.signal(ctx, syscall.SIGCONT) }
+
+// Start starts a stopped server on its old port with its old data, and waits until it accepts connections.
+func (p *Postgres) Start(ctx context.Context) error {
+	if err := startReady(ctx, p.runner, p.connect); err != nil {
+		return fmt.Errorf("start postgres: %w", err)
+	}
+	return nil
+}
+
+// Restart stops and starts the server.
+func (p *Postgres) Restart(ctx context.Context, mode StopMode) error {
+	if err := p.Stop(ctx, mode); err != nil {
+		return err
+	}
+	return p.Start(ctx)
+}
+
+// Close ends the server and removes its data. A server given by the environment is left alone.
+func (p *Postgres) Close(ctx context.Context) error { return p.runner.close(ctx) }
+
+// Exec runs statements in one database, "" being the one that is there from the start. Each is its own transaction.
+func (p *Postgres) Exec(ctx context.Context, database string, statements ...string) error {
+	conn, err := pgx.Connect(ctx, p.URL(database))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+// connect is the test of readiness; it also learns the version.
+func (p *Postgres) connect(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, p.URL(""))
+	if err != nil {
+		return err
+	}
+	p.Version = conn.PgConn().ParameterStatus("server_version")
+	return conn.Close(ctx)
+}

@@ -1,0 +1,112 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+)
+
+// errNotRunning is returned for a signal to a server that has ended.
+var errNotRunning = errors.New("the server is not running")
+
+// guardScript ends a server whose owner died without a word, and removes its folder. It reads from a pipe that only the
+// owner holds open: a line means that the owner has seen to the server itself, the end of input that the owner is gone.
+const guardScript = `
+trap '' INT TERM HUP
+if read -r _; then exit 0; fi
+kill -QUIT -- "-$1" 2>/dev/null && sleep 1
+kill -KILL -- "-$1" 2>/dev/null
+rm -rf -- "$2"
+`
+
+// process is one run of a server's program, in a process group of its own so that Ctrl-C reaches the server only
+// through its owner.
+type process struct {
+	cmd   *exec.Cmd
+	guard *exec.Cmd
+	word  io.WriteCloser // tells the guard that its work is done
+	done  chan struct{}  // closed when the program has ended
+	err   error          // how it ended; written before done is closed
+	ended atomic.Bool
+}
+
+// startProcess starts cmd and a guard that ends it, and removes folder, should this process die first.
+func startProcess(cmd *exec.Cmd, folder string) (*process, error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	err := p.startGuard(folder)
+	go p.wait()
+	if err != nil {
+		_ = p.signalGroup(syscall.SIGKILL)
+		<-p.done
+		return nil, fmt.Errorf("start the guard of %s: %w", cmd.Path, err)
+	}
+	return p, nil
+}
+
+func (p *process) startGuard(folder string) error {
+	p.guard = exec.Command("/bin/sh", "-c", guardScript, "cdc-relay-guard", strconv.Itoa(p.cmd.Process.Pid), folder)
+	p.guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.guard.Dir = os.TempDir()
+	word, err := p.guard.StdinPipe()
+	if err != nil {
+		return err
+	}
+	p.word = word
+	if err := p.guard.Start(); err != nil {
+		p.guard = nil
+		return err
+	}
+	return nil
+}
+
+// wait collects the program and then dismisses the guard, whose process group number could otherwise come to mean
+// somebody else's processes.
+func (p *process) wait() {
+	p.err = p.cmd.Wait()
+	p.ended.Store(true)
+	if p.guard != nil {
+		_, _ = io.WriteString(p.word, "done\n")
+		_ = p.word.Close()
+		_ = p.guard.Wait()
+	}
+	close(p.done)
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// signal goes to the program alone; cmd.Process knows when its number is no longer its own.
+func (p *process) signal(sig syscall.Signal) error {
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		return errNotRunning
+	}
+	return nil
+}
+
+func (p *process) signalGroup(sig syscall.Signal) error {
+	if p.ended.Load() {
+		return errNotRunning
+	}
+	return syscall.Kill(-p.pid(), sig)
+}
+
+func (p *process) waitEnd(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %s to end: %w", p.cmd.Path, context.Cause(ctx))
+	}
+}

@@ -1,0 +1,137 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"syscall"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// RabbitMQ is one running broker.
+type RabbitMQ struct {
+	// Version is what the broker says of itself, such as "3.10.8".
+	Version string
+	// Way is how the broker was provided.
+	Way Way
+
+	address *url.URL
+	manage  management // zero where there is no management API
+	runner  runner
+}
+
+func rabbitAddress(host string, port int) *url.URL {
+	return &url.URL{
+		Scheme: "amqp",
+		User:   url.UserPassword("guest", "guest"),
+		Host:   net.JoinHostPort(host, strconv.Itoa(port)),
+		Path:   "/",
+	}
+}
+
+// URL is the address of one virtual host, "" being the one that is there from the start.
+func (r *RabbitMQ) URL(vhost string) string {
+	address := *r.address
+	if vhost != "" {
+		address.Path, address.RawPath = "/"+vhost, "/"+url.PathEscape(vhost)
+	}
+	return address.String()
+}
+
+// Addr is the broker's host:port, for a [Proxy].
+func (r *RabbitMQ) Addr() string { return r.address.Host }
+
+// PID is the broker's process id, or 0 where it is not running, or not on this machine.
+func (r *RabbitMQ) PID() int { return r.runner.pid() }
+
+// Log is the end of the broker's log.
+func (r *RabbitMQ) Log(ctx context.Context) string { return r.runner.log(ctx) }
+
+// Ctl runs rabbitmqctl against this broker and returns what it printed: set_vm_memory_high_watermark, set_policy,
+// close_all_connections, list_queues and so on. It takes a second or two.
+func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
+	return r.runner.tool(ctx, append([]string{"rabbitmqctl"}, args...)...)
+}
+
+// CanCtl says whether Ctl works: it does not for a broker given by its address only.
+func (r *RabbitMQ) CanCtl() bool {
+	_, given := r.runner.(foreign)
+	return !given
+}
+
+// AddVHost makes a virtual host in which the user of URL may do everything.
+func (r *RabbitMQ) AddVHost(ctx context.Context, name string) error {
+	if r.manage.URL != "" {
+		return r.manage.addVHost(ctx, name)
+	}
+	if _, err := r.Ctl(ctx, "add_vhost", name); err != nil {
+		return err
+	}
+	_, err := r.Ctl(ctx, "set_permissions", "-p", name, r.address.User.Username(), ".*", ".*", ".*")
+	return err
+}
+
+// DeleteVHost removes a virtual host with all that is in it, and closes the connections to it.
+func (r *RabbitMQ) DeleteVHost(ctx context.Context, name string) error {
+	if r.manage.URL != "" {
+		return r.manage.deleteVHost(ctx, name)
+	}
+	_, err := r.Ctl(ctx, "delete_vhost", name)
+	return err
+}
+
+// Stop asks the broker to stop and waits until it has.
+func (r *RabbitMQ) Stop(ctx context.Context) error {
+	if err := r.runner.signal(ctx, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop rabbitmq: %w", err)
+	}
+	return r.runner.wait(ctx)
+}
+
+// Kill ends the broker by SIGKILL and waits until it is gone.
+func (r *RabbitMQ) Kill(ctx context.Context) error {
+	if err := r.runner.signal(ctx, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill rabbitmq: %w", err)
+	}
+	return r.runner.wait(ctx)
+}
+
+// Pause stops the broker in its tracks (SIGSTOP): connections stay open and nothing answers.
+func (r *RabbitMQ) Pause(ctx context.Context) error { return r.runner.signal(ctx, syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (r *RabbitMQ) Resume(ctx context.Context) error { return r.runner.signal(ctx, syscall.SIGCONT) }
+
+// Start starts a stopped broker on its old port with its old data, and waits until it accepts connections.
+func (r *RabbitMQ) Start(ctx context.Context) error {
+	if err := startReady(ctx, r.runner, r.connect); err != nil {
+		return fmt.Errorf("start rabbitmq: %w", err)
+	}
+	return nil
+}
+
+// Close ends the broker and removes its data. One given by the environment is left alone.
+func (r *RabbitMQ) Close(ctx context.Context) error { return r.runner.close(ctx) }
+
+// connect is the test of readiness: a whole AMQP handshake, and the management API where there is one. It also learns
+// the version.
+func (r *RabbitMQ) connect(ctx context.Context) error {
+	conn, err := amqp.DialConfig(r.URL(""), amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
+	if err != nil {
+		return err
+	}
+	if version, ok := conn.Properties["version"].(string); ok {
+		r.Version = version
+	}
+	if err := conn.Close(); err != nil {
+		return err
+	}
+	if r.manage.URL == "" {
+		return nil
+	}
+	return r.manage.ready(ctx)
+}

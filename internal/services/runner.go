@@ -1,0 +1,197 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// startTimeout bounds how long a server may take until it accepts connections; brokers on a busy machine are slow.
+const startTimeout = 2 * time.Minute
+
+// errNotOurs is returned where a test wants to stop or configure a server that was given by its address only.
+var errNotOurs = errors.New("this server was given by the environment: only a private one can be controlled")
+
+// runner controls one server, wherever it runs. SIGSTOP, SIGCONT and SIGKILL reach every process of the server, other
+// signals its main process.
+type runner interface {
+	start(ctx context.Context) error
+	signal(ctx context.Context, sig syscall.Signal) error
+	wait(ctx context.Context) error // until the server has ended
+	tool(ctx context.Context, args ...string) (string, error)
+	pid() int // 0 where the server's process is not on this machine
+	log(ctx context.Context) string
+	close(ctx context.Context) error // ends the server and removes its data
+}
+
+// foreign is the runner of a server given by the environment.
+type foreign struct{}
+
+func (foreign) start(context.Context) error                     { return errNotOurs }
+func (foreign) signal(context.Context, syscall.Signal) error    { return errNotOurs }
+func (foreign) wait(context.Context) error                      { return errNotOurs }
+func (foreign) tool(context.Context, ...string) (string, error) { return "", errNotOurs }
+func (foreign) pid() int                                        { return 0 }
+func (foreign) log(context.Context) string                      { return "" }
+func (foreign) close(context.Context) error                     { return nil }
+
+// local runs a server from the machine's own binaries.
+type local struct {
+	folder  string           // private to this server, removed by close
+	logFile string           // standard output and error of every run
+	command func() *exec.Cmd // a new command that starts the server
+	tools   func(ctx context.Context, args ...string) *exec.Cmd
+	helpers []*process // what the server needs beside it, from the first start to close
+
+	mu  sync.Mutex
+	run *process // the newest run
+}
+
+func (l *local) current() *process {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.run
+}
+
+func (l *local) start(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.run != nil && !l.run.ended.Load() {
+		return errors.New("the server is running already")
+	}
+	run, err := startLogged(l.command(), l.logFile, l.folder)
+	if err != nil {
+		return err
+	}
+	l.run = run
+	return nil
+}
+
+// startLogged starts cmd with its output appended to logFile. A file, not a pipe: what a server leaves behind could keep
+// a pipe open and Wait waiting.
+func startLogged(cmd *exec.Cmd, logFile, folder string) (*process, error) {
+	output, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the server's log: %w", err)
+	}
+	defer func() { _ = output.Close() }()
+	cmd.Stdout, cmd.Stderr = output, output
+	return startProcess(cmd, folder)
+}
+
+func (l *local) signal(_ context.Context, sig syscall.Signal) error {
+	run := l.current()
+	if run == nil || run.ended.Load() {
+		return errNotRunning
+	}
+	switch sig {
+	case syscall.SIGSTOP, syscall.SIGCONT, syscall.SIGKILL:
+		return signalTree(run, sig)
+	default:
+		return run.signal(sig)
+	}
+}
+
+func (l *local) wait(ctx context.Context) error {
+	run := l.current()
+	if run == nil {
+		return nil
+	}
+	return run.waitEnd(ctx)
+}
+
+func (l *local) tool(ctx context.Context, args ...string) (string, error) {
+	cmd := l.tools(ctx, args...)
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(output), fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(output)))
+	}
+	return string(output), nil
+}
+
+func (l *local) pid() int {
+	if run := l.current(); run != nil && !run.ended.Load() {
+		return run.pid()
+	}
+	return 0
+}
+
+func (l *local) log(context.Context) string {
+	return tail(l.logFile, 4096)
+}
+
+func (l *local) close(ctx context.Context) error {
+	var errs []error
+	if run := l.current(); run != nil {
+		_ = l.signal(ctx, syscall.SIGKILL)
+		errs = append(errs, run.waitEnd(ctx))
+	}
+	for _, helper := range l.helpers {
+		_ = helper.signalGroup(syscall.SIGKILL)
+		errs = append(errs, helper.waitEnd(ctx))
+	}
+	errs = append(errs, os.RemoveAll(l.folder))
+	return errors.Join(errs...)
+}
+
+// tail returns the end of a file, for error messages.
+func tail(path string, size int) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	if len(content) > size {
+		content = content[len(content)-size:]
+	}
+	return strings.TrimSpace(string(content))
+}
+
+// startReady starts the server and waits until connect succeeds. A server that ends at once is started again: after a
+// kill, the operating system may need a moment to release its memory and ports.
+func startReady(ctx context.Context, r runner, connect func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
+	defer cancel()
+	var err error
+	for range 3 {
+		if err = r.start(ctx); err != nil {
+			return err
+		}
+		if err = waitReady(ctx, r, connect); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w; its log ends:\n%s", err, r.log(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+func waitReady(ctx context.Context, r runner, connect func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if r.wait(ctx) == nil {
+			cancel(errors.New("the server ended while it was starting"))
+		}
+	}()
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = 20*time.Millisecond, 250*time.Millisecond
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		return struct{}{}, connect(ctx)
+	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(startTimeout))
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	cancel(nil)
+	<-ended
+	return err
+}

@@ -1,0 +1,92 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// shared holds the servers of one test process, each started when it is first asked for. It is the only state of this
+// package: a server takes seconds to start, and a test binary has no other place that all its tests can see.
+var shared struct {
+	postgres lazy[*Postgres]
+	rabbitmq lazy[*RabbitMQ]
+	closers  closers
+}
+
+// lazy makes a value once. A failure is final: the next test would only wait for the same again.
+type lazy[T any] struct {
+	once  sync.Once
+	value T
+	err   error
+}
+
+func (l *lazy[T]) get(make func() (T, error)) (T, error) {
+	l.once.Do(func() { l.value, l.err = make() })
+	return l.value, l.err
+}
+
+// closers is what is to be closed when the tests have run, or when they are interrupted.
+type closers struct {
+	mu   sync.Mutex
+	list []func(context.Context) error
+}
+
+func (c *closers) add(closer func(context.Context) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, closer)
+}
+
+func (c *closers) close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	for _, closer := range c.list {
+		errs = append(errs, closer(ctx))
+	}
+	c.list = nil
+	return errors.Join(errs...)
+}
+
+// Main is the TestMain of every package that uses servers: it runs the tests, stops what they started, and fails where
+// a goroutine is left. Interrupted tests leave no server behind either.
+func Main(m *testing.M, options ...goleak.Option) {
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
+	watching, finished := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watching)
+		select {
+		case <-interrupted:
+			_ = shared.closers.close()
+			os.Exit(130)
+		case <-finished:
+		}
+	}()
+	code := m.Run()
+	signal.Stop(interrupted)
+	close(finished)
+	<-watching
+	if err := shared.closers.close(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop services:", err)
+		code = max(code, 1)
+	}
+	if code == 0 {
+		if err := goleak.Find(options...); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines left:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}

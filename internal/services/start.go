@@ -1,0 +1,82 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+)
+
+// StartPostgres provides a server and waits until it accepts connections. The caller closes it.
+func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
+	server, err := provide(ctx, opts, map[Way]provider[*Postgres]{
+		Environment: givenPostgres, Containers: containerPostgres, Local: localPostgres,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("provide postgres: %w", err)
+	}
+	if server.Way == Environment {
+		err = server.connect(ctx)
+	} else {
+		err = server.Start(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
+	}
+	return server, nil
+}
+
+// StartRabbitMQ provides a broker and waits until it accepts connections. The caller closes it.
+func StartRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
+	server, err := provide(ctx, opts, map[Way]provider[*RabbitMQ]{
+		Environment: givenRabbitMQ, Containers: containerRabbitMQ, Local: localRabbitMQ,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("provide rabbitmq: %w", err)
+	}
+	if server.Way == Environment {
+		err = server.connect(ctx)
+	} else {
+		err = server.Start(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
+	}
+	return server, nil
+}
+
+// given reads an address from the environment. What does not parse is not repeated: it may hold a password.
+func given(variable string) (*url.URL, error) {
+	text := os.Getenv(variable)
+	if text == "" {
+		return nil, fmt.Errorf("%s is not set: %w", variable, errUnavailable)
+	}
+	address, err := url.Parse(text)
+	if err != nil || address.Host == "" {
+		return nil, fmt.Errorf("%s is not a URL with a host", variable)
+	}
+	return address, nil
+}
+
+func givenPostgres(context.Context, Options) (*Postgres, error) {
+	address, err := given(EnvDatabase)
+	if err != nil {
+		return nil, err
+	}
+	return &Postgres{address: address, runner: foreign{}, Way: Environment}, nil
+}
+
+func givenRabbitMQ(context.Context, Options) (*RabbitMQ, error) {
+	address, err := given(EnvAMQP)
+	if err != nil {
+		return nil, err
+	}
+	broker := &RabbitMQ{address: address, runner: foreign{}, Way: Environment}
+	if file := os.Getenv(EnvState); file != "" {
+		if err := broker.adopt(file); err != nil {
+			return nil, err
+		}
+	}
+	return broker, nil
+}

@@ -1,0 +1,173 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// cleanupTimeout bounds what a test does after itself. It must not hang where the test has broken its server.
+const cleanupTimeout = 30 * time.Second
+
+// Name returns a name that no other test or run uses, fit for a database, slot, publication, virtual host and queue:
+// lower case letters, digits and underscores, at most 53.
+func Name(t testing.TB) string {
+	t.Helper()
+	return uniqueName(t.Name())
+}
+
+// SharedPostgres is the server that all tests of the process share. They must not stop or configure it.
+func SharedPostgres(t testing.TB) *Postgres {
+	t.Helper()
+	server, err := shared.postgres.get(func() (*Postgres, error) {
+		server, err := StartPostgres(context.Background(), Options{})
+		if err == nil {
+			shared.closers.add(server.Close)
+		}
+		return server, err
+	})
+	need(t, err)
+	return server
+}
+
+// SharedRabbitMQ is the broker that all tests of the process share. They must not stop or configure it.
+func SharedRabbitMQ(t testing.TB) *RabbitMQ {
+	t.Helper()
+	server, err := shared.rabbitmq.get(func() (*RabbitMQ, error) {
+		server, err := StartRabbitMQ(context.Background(), Options{})
+		if err == nil {
+			shared.closers.add(server.Close)
+		}
+		return server, err
+	})
+	need(t, err)
+	return server
+}
+
+// PrivatePostgres starts a server for this test alone, which it may stop, kill and configure. Settings are like
+// "wal_sender_timeout=2s".
+func PrivatePostgres(t testing.TB, settings ...string) *Postgres {
+	t.Helper()
+	server, err := StartPostgres(t.Context(), Options{Private: true, Settings: settings, Log: logTo(t)})
+	need(t, err)
+	closeAfter(t, server.Close)
+	return server
+}
+
+// PrivateRabbitMQ starts a broker for this test alone, which it may stop, kill and configure. Settings are lines of
+// rabbitmq.conf, like "heartbeat = 2".
+func PrivateRabbitMQ(t testing.TB, settings ...string) *RabbitMQ {
+	t.Helper()
+	server, err := StartRabbitMQ(t.Context(), Options{Private: true, Settings: settings, Log: logTo(t)})
+	need(t, err)
+	closeAfter(t, server.Close)
+	return server
+}
+
+// need fails the test where there is no server for it, or skips it where that has been allowed.
+func need(t testing.TB, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	if os.Getenv("CDC_RELAY_ALLOW_SKIPS") == "1" {
+		t.Skipf("SKIPPED, as CDC_RELAY_ALLOW_SKIPS=1 allows: %v", err)
+	}
+	t.Fatal(err)
+}
+
+func logTo(t testing.TB) func(string) {
+	return func(line string) { t.Log(line) }
+}
+
+// closeAfter closes a private server after the test, and when the tests are interrupted before.
+func closeAfter(t testing.TB, closer func(context.Context) error) {
+	shared.closers.add(closer)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := closer(ctx); err != nil {
+			t.Errorf("close a private server: %v", err)
+		}
+	})
+}
+
+// Database makes an empty database for this test on the shared server and returns its URL. The options are those of
+// CREATE DATABASE, such as "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'". After the test it is
+// dropped, with its replication slots.
+func Database(t testing.TB, options ...string) string {
+	t.Helper()
+	return SharedPostgres(t).Database(t, options...)
+}
+
+// Database makes an empty database for this test on this server; see the function of that name.
+func (p *Postgres) Database(t testing.TB, options ...string) string {
+	t.Helper()
+	name := Name(t)
+	statement := "CREATE DATABASE " + name
+	for _, option := range options {
+		statement += " " + option
+	}
+	if err := p.Exec(t.Context(), "", statement); err != nil {
+		t.Fatalf("create a database: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := p.dropDatabase(ctx, name); err != nil {
+			t.Logf("the database %s stays: %v", name, err) // of no harm to other tests; a stopped server is a reason
+		}
+	})
+	return p.URL(name)
+}
+
+// dropDatabase drops the slots first: WITH (FORCE) ends connections, but a slot refuses it.
+func (p *Postgres) dropDatabase(ctx context.Context, name string) error {
+	conn, err := pgx.Connect(ctx, p.URL(""))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	const endWalsenders = `SELECT count(pg_terminate_backend(active_pid, 5000)) FROM pg_replication_slots
+		WHERE database = $1 AND active_pid IS NOT NULL`
+	const dropSlots = `SELECT count(pg_drop_replication_slot(slot_name)) FROM pg_replication_slots WHERE database = $1`
+	for _, statement := range []string{endWalsenders, dropSlots} {
+		if _, err := conn.Exec(ctx, statement, name); err != nil {
+			return fmt.Errorf("drop the slots of %s: %w", name, err)
+		}
+	}
+	_, err = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+	return err
+}
+
+// VHost makes a virtual host for this test on the shared broker and returns its URL; after the test it is deleted with
+// all that is in it. A broker that was given by nothing but its address has no way to make one: then the URL is that
+// address, which is why tests take the names of their queues and exchanges from [Name].
+func VHost(t testing.TB) string {
+	t.Helper()
+	return SharedRabbitMQ(t).VHost(t)
+}
+
+// VHost makes a virtual host for this test on this broker; see the function of that name.
+func (r *RabbitMQ) VHost(t testing.TB) string {
+	t.Helper()
+	if r.manage.URL == "" && !r.CanCtl() {
+		return r.URL("")
+	}
+	name := Name(t)
+	if err := r.AddVHost(t.Context(), name); err != nil {
+		t.Fatalf("add a virtual host: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := r.DeleteVHost(ctx, name); err != nil {
+			t.Logf("the virtual host %s stays: %v", name, err)
+		}
+	})
+	return r.URL(name)
+}

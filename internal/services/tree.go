@@ -1,0 +1,91 @@
+package services
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// signalTree sends sig to a server and everything that it started: Postgres puts each of its backends into a process
+// group of its own. The server is stopped first, so that it starts nothing while its children are counted.
+func signalTree(p *process, sig syscall.Signal) error {
+	if sig != syscall.SIGCONT {
+		if err := p.signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+	}
+	children, err := descendants(p.pid())
+	for _, pid := range children {
+		if e := syscall.Kill(pid, sig); e != nil && !errors.Is(e, syscall.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("signal process %d: %w", pid, e))
+		}
+	}
+	return errors.Join(err, p.signal(sig))
+}
+
+// descendants lists the processes that pid started, and those that they started.
+func descendants(pid int) ([]int, error) {
+	parents, err := parentsFromProc()
+	if err != nil {
+		parents, err = parentsFromPS()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	found := []int{pid}
+	for i := 0; i < len(found); i++ {
+		for child, parent := range parents {
+			if parent == found[i] {
+				found = append(found, child)
+			}
+		}
+	}
+	return found[1:], nil
+}
+
+// parentsFromProc reads the parent of every process from /proc.
+func parentsFromProc() (map[int]int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil || len(files) == 0 {
+		return nil, errors.Join(err, os.ErrNotExist)
+	}
+	parents := make(map[int]int, len(files))
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			continue // ended meanwhile
+		}
+		// pid (name) state parent …; the name may hold spaces and parentheses.
+		fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil || len(fields) < 2 {
+			continue
+		}
+		if parents[pid], err = strconv.Atoi(fields[1]); err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
+		}
+	}
+	return parents, nil
+}
+
+// parentsFromPS asks ps, where there is no /proc.
+func parentsFromPS() (map[int]int, error) {
+	output, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
+	if err != nil {
+		return nil, err
+	}
+	parents := map[int]int{}
+	for line := range strings.Lines(string(output)) {
+		var pid, parent int
+		if _, err := fmt.Sscan(line, &pid, &parent); err == nil {
+			parents[pid] = parent
+		}
+	}
+	return parents, nil
+}

@@ -1,0 +1,149 @@
+package services
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// Way is how a server is provided.
+type Way string
+
+// The ways, in the order in which they are tried.
+const (
+	Environment Way = "environment"
+	Containers  Way = "containers"
+	Local       Way = "local"
+)
+
+// The environment variables that this package reads and hands down.
+const (
+	EnvWay      = "CDC_RELAY_SERVICES"       // environment, containers or local
+	EnvDatabase = "CDC_RELAY_DATABASE_URL"   // a database whose user may create databases
+	EnvAMQP     = "CDC_RELAY_AMQP_URL"       // a broker
+	EnvState    = "CDC_RELAY_SERVICES_STATE" // a file that says how that broker is controlled
+	EnvInstall  = "CDC_RELAY_INSTALL"        // 0: install nothing, even where it could be done
+)
+
+// Options say how a server is provided. The zero value takes the first way that works.
+type Options struct {
+	// Way is the only way to try. The default is what CDC_RELAY_SERVICES says, else all of them.
+	Way Way
+	// Private asks for a server of one's own, which may be stopped and configured: not the environment's.
+	Private bool
+	// Settings are added to the server's own: "name=value" for Postgres, lines of rabbitmq.conf for RabbitMQ.
+	Settings []string
+	// Log receives a line for whatever takes long, such as an installation. The default is standard error.
+	Log func(line string)
+}
+
+func (o Options) log(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if o.Log != nil {
+		o.Log(line)
+		return
+	}
+	fmt.Fprintln(os.Stderr, line)
+}
+
+// provider makes a server in one way. It fails with errUnavailable where that way cannot be gone on this machine.
+type provider[T any] func(ctx context.Context, opts Options) (T, error)
+
+// errUnavailable says that a way is closed, and the next one should be tried.
+var errUnavailable = errors.New("not available")
+
+// provide tries the ways in their order.
+func provide[T any](ctx context.Context, opts Options, ways map[Way]provider[T]) (T, error) {
+	var none T
+	order, err := order(opts)
+	if err != nil {
+		return none, err
+	}
+	var failed []error
+	for _, way := range order {
+		server, err := ways[way](ctx, opts)
+		if err == nil {
+			return server, nil
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", way, err))
+		if !errors.Is(err, errUnavailable) {
+			break
+		}
+	}
+	return none, errors.Join(failed...)
+}
+
+func order(opts Options) ([]Way, error) {
+	way := cmp.Or(opts.Way, Way(os.Getenv(EnvWay)))
+	switch way {
+	case "":
+		if opts.Private {
+			return []Way{Containers, Local}, nil
+		}
+		return []Way{Environment, Containers, Local}, nil
+	case Environment:
+		if opts.Private {
+			return []Way{Containers, Local}, nil
+		}
+		return []Way{Environment}, nil
+	case Containers, Local:
+		return []Way{way}, nil
+	default:
+		return nil, fmt.Errorf("%s is %q: it must be %s, %s or %s", EnvWay, way, Environment, Containers, Local)
+	}
+}
+
+// missingError is the one message for a machine on which a server can be had in no way.
+type missingError struct {
+	server   string // as people call it
+	packages string // of Debian and Ubuntu
+	formula  string // of Homebrew
+}
+
+func (e *missingError) Error() string {
+	return fmt.Sprintf(`no %s to run against. One of these helps:
+  Docker:         start the Docker engine
+  Debian, Ubuntu: sudo apt-get install -y --no-install-recommends %s
+  macOS:          brew install %s
+  a running one:  export %s=postgres://… %s=amqp://…`, e.server, e.packages, e.formula, EnvDatabase, EnvAMQP)
+}
+
+// Is makes a missing server an unavailable way.
+func (e *missingError) Is(target error) bool { return target == errUnavailable }
+
+// find looks for a program, and installs it where that can be done without asking anybody.
+func find(ctx context.Context, opts Options, look func() (string, error)) (string, error) {
+	path, err := look()
+	var missing *missingError
+	if !errors.As(err, &missing) || os.Geteuid() != 0 || os.Getenv(EnvInstall) == "0" {
+		return path, err
+	}
+	if _, noApt := exec.LookPath("apt-get"); noApt != nil {
+		return "", err
+	}
+	opts.log("%s is not installed: installing %s with apt-get", missing.server, missing.packages)
+	if err := install(ctx, strings.Fields(missing.packages)); err != nil {
+		return "", errors.Join(err, missing)
+	}
+	return look()
+}
+
+// install waits for another installation to finish: every package's tests may come here at the same time.
+func install(ctx context.Context, packages []string) error {
+	const wait = "DPkg::Lock::Timeout=300"
+	for _, args := range [][]string{
+		{"-q", "-o", wait, "update"},
+		append([]string{"-q", "-o", wait, "install", "-y", "--no-install-recommends"}, packages...),
+	} {
+		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(output)))
+		}
+	}
+	return nil
+}
