@@ -79,6 +79,9 @@ func provide[T any](ctx context.Context, opts Options, ways map[Way]provider[T])
 
 func order(opts Options) ([]Way, error) {
 	way := cmp.Or(opts.Way, Way(os.Getenv(EnvWay)))
+	if opts.Way == "" && !opts.Private && os.Getenv(EnvState) != "" {
+		way = Environment // another process has gone that way already, and shares what it started
+	}
 	switch way {
 	case "":
 		if opts.Private {

@@ -1,0 +1,37 @@
+// Command with-services runs a command with a Postgres and a RabbitMQ server to work against.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+const usage = `usage: with-services [--] COMMAND [ARGUMENT…]
+
+Provides Postgres and RabbitMQ, runs COMMAND with their addresses in CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL,
+stops what it started, and exits with COMMAND's code. The servers are those that these two variables name already, else
+containers, else private servers from this machine's binaries; CDC_RELAY_SERVICES=environment|containers|local picks one.
+`
+
+func main() {
+	args := os.Args[1:]
+	if len(args) > 0 && (args[0] == "-h" || args[0] == "--help") {
+		fmt.Print(usage)
+		return
+	}
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		fmt.Fprint(os.Stderr, usage)
+		os.Exit(2)
+	}
+	code, err := services.Run(context.Background(), services.Options{}, args[0], args[1:]...)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "with-services:", err)
+	}
+	os.Exit(code)
+}

@@ -1,0 +1,221 @@
+package services
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Direction is one way through a [Proxy].
+type Direction int
+
+// The directions, as seen by the client.
+const (
+	Upstream   Direction = iota // from the client to the server
+	Downstream                  // from the server to the client
+)
+
+// Proxy is a TCP proxy on loopback that breaks connections in the ways that networks do.
+type Proxy struct {
+	listener net.Listener
+	target   string
+	done     sync.WaitGroup // the accept loop and every connection's goroutines
+
+	mu     sync.Mutex
+	change *sync.Cond // of held, links and closed
+	held   [2]bool    // directions that forward nothing
+	refuse bool
+	closed bool
+	links  map[*link]struct{}
+}
+
+// link is one client's connection and its continuation to the target.
+type link struct {
+	client, server net.Conn
+	cut            bool // guarded by the proxy's mutex
+}
+
+// NewProxy forwards to target, a host:port, until the test ends.
+func NewProxy(t testing.TB, target string) *Proxy {
+	t.Helper()
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	if err != nil {
+		t.Fatalf("listen for the proxy: %v", err)
+	}
+	p := &Proxy{listener: listener, target: target, links: map[*link]struct{}{}}
+	p.change = sync.NewCond(&p.mu)
+	p.done.Go(p.accept)
+	t.Cleanup(p.Close)
+	return p
+}
+
+// Addr is the host:port that clients connect to in place of the target.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Connections is how many connections are open through the proxy.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links)
+}
+
+// AwaitConnections waits until at least n connections are open through the proxy, or it is closed.
+func (p *Proxy) AwaitConnections(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.links) < n && !p.closed {
+		p.change.Wait()
+	}
+}
+
+// Cut resets all connections that are open now, on both sides.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		p.drop(l)
+	}
+}
+
+// Refuse resets new connections at once; those that are open stay.
+func (p *Proxy) Refuse() { p.set(func() { p.refuse = true }) }
+
+// Accept ends Refuse.
+func (p *Proxy) Accept() { p.set(func() { p.refuse = false }) }
+
+// BlackHole forwards nothing any more in the given directions, or in both where none is given. Connections stay open,
+// and new ones are accepted. No byte is lost: what is under way is kept for Resume.
+func (p *Proxy) BlackHole(directions ...Direction) { p.hold(true, directions) }
+
+// Resume ends BlackHole in the given directions, or in both where none is given.
+func (p *Proxy) Resume(directions ...Direction) { p.hold(false, directions) }
+
+func (p *Proxy) hold(held bool, directions []Direction) {
+	if len(directions) == 0 {
+		directions = []Direction{Upstream, Downstream}
+	}
+	p.set(func() {
+		for _, direction := range directions {
+			p.held[direction] = held
+		}
+	})
+}
+
+func (p *Proxy) set(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+	p.change.Broadcast()
+}
+
+// Close resets all connections and stops listening. It waits until every goroutine of the proxy has ended.
+func (p *Proxy) Close() {
+	p.set(func() { p.closed = true })
+	_ = p.listener.Close()
+	p.Cut()
+	p.done.Wait()
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue
+		}
+		p.done.Go(func() { p.connect(client) })
+	}
+}
+
+// connect joins a client to the target, unless it is to be refused.
+func (p *Proxy) connect(client net.Conn) {
+	p.mu.Lock()
+	refused := p.refuse || p.closed
+	p.mu.Unlock()
+	if refused {
+		reset(client)
+		return
+	}
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		reset(client)
+		return
+	}
+	l := &link{client: client, server: server}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.refuse {
+		p.drop(l)
+		return
+	}
+	p.links[l] = struct{}{}
+	p.change.Broadcast()
+	p.done.Go(func() { p.forward(l, Upstream, server, client) })
+	p.done.Go(func() { p.forward(l, Downstream, client, server) })
+}
+
+// drop resets a link; the mutex is held.
+func (p *Proxy) drop(l *link) {
+	l.cut = true
+	reset(l.client)
+	reset(l.server)
+	delete(p.links, l)
+	p.change.Broadcast()
+}
+
+// forward copies until either side ends, and then ends the link: a client of a database or a broker has no use for half
+// a connection.
+func (p *Proxy) forward(l *link, direction Direction, to, from net.Conn) {
+	buffer := make([]byte, 32*1024)
+	for {
+		n, err := from.Read(buffer)
+		if !p.mayPass(l, direction) {
+			return
+		}
+		if n > 0 {
+			if _, e := to.Write(buffer[:n]); e != nil {
+				err = e
+			}
+		}
+		if err != nil {
+			p.end(l)
+			return
+		}
+	}
+}
+
+// mayPass waits while the direction is held. It is false once the link has been cut.
+func (p *Proxy) mayPass(l *link, direction Direction) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.held[direction] && !l.cut {
+		p.change.Wait()
+	}
+	return !l.cut
+}
+
+// end closes both sides in an orderly way, with what was written before.
+func (p *Proxy) end(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.cut = true
+	_ = l.client.Close()
+	_ = l.server.Close()
+	delete(p.links, l)
+	p.change.Broadcast()
+}
+
+// reset closes a connection so that the other side sees a reset, not an end.
+func reset(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = conn.Close()
+}

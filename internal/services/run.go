@@ -1,0 +1,127 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Run provides both servers, runs a command that is given their addresses by its environment, stops what it started,
+// and returns the command's exit code.
+func Run(ctx context.Context, opts Options, name string, args ...string) (int, error) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	both, err := startBoth(ctx, signals, opts)
+	if err != nil {
+		return 1, err
+	}
+	defer func() {
+		if err := both.close(context.WithoutCancel(ctx)); err != nil {
+			opts.log("stop services: %v", err)
+		}
+	}()
+	opts.log("postgres %s on %s (%s)", both.postgres.Version, both.postgres.Addr(), both.postgres.Way)
+	opts.log("rabbitmq %s on %s (%s)", both.rabbitmq.Version, both.rabbitmq.Addr(), both.rabbitmq.Way)
+	return both.run(signals, name, args)
+}
+
+// pair is both servers, and the folder for what is said of them.
+type pair struct {
+	postgres *Postgres
+	rabbitmq *RabbitMQ
+	folder   string
+}
+
+// startBoth gives up at the first signal.
+func startBoth(ctx context.Context, signals <-chan os.Signal, opts Options) (*pair, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	started := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case sig := <-signals:
+			cancel(fmt.Errorf("interrupted by %s", sig))
+		case <-started:
+		}
+	}()
+	var both pair
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		both.postgres, err = StartPostgres(groupCtx, opts)
+		return err
+	})
+	group.Go(func() (err error) {
+		both.rabbitmq, err = StartRabbitMQ(groupCtx, opts)
+		return err
+	})
+	err := group.Wait()
+	close(started)
+	<-watched
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		both.folder, err = os.MkdirTemp("", "cdc-relay-run-")
+	}
+	cancel(nil)
+	if err != nil {
+		return nil, errors.Join(err, both.close(context.WithoutCancel(ctx)))
+	}
+	return &both, nil
+}
+
+func (b *pair) close(ctx context.Context) error {
+	var errs []error
+	if b.postgres != nil {
+		errs = append(errs, b.postgres.Close(ctx))
+	}
+	if b.rabbitmq != nil {
+		errs = append(errs, b.rabbitmq.Close(ctx))
+	}
+	if b.folder != "" {
+		errs = append(errs, os.RemoveAll(b.folder))
+	}
+	return errors.Join(errs...)
+}
+
+// run has the command in a process group of its own, so that each signal reaches it once: from here, not also from the
+// terminal. The second of two would cut short what the first asked for.
+func (b *pair) run(signals <-chan os.Signal, name string, args []string) (int, error) {
+	stateFile := filepath.Join(b.folder, "state.json")
+	if err := b.rabbitmq.WriteState(stateFile); err != nil {
+		return 1, fmt.Errorf("write the state of the services: %w", err)
+	}
+	cmd := exec.Command(name, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(),
+		EnvDatabase+"="+b.postgres.URL(""), EnvAMQP+"="+b.rabbitmq.URL(""), EnvState+"="+stateFile)
+	command, err := startProcess(cmd, b.folder)
+	if err != nil {
+		return 1, err
+	}
+	for {
+		select {
+		case sig := <-signals:
+			_ = command.signalGroup(sig.(syscall.Signal))
+		case <-command.done:
+			return exitCode(cmd.ProcessState), nil
+		}
+	}
+}
+
+// exitCode is what a shell would make of it: 128 and the signal's number for a command ended by a signal.
+func exitCode(ended *os.ProcessState) int {
+	if status, ok := ended.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return ended.ExitCode()
+}
