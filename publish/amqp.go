@@ -1,0 +1,286 @@
+package publish
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// AMQPConfig is what NewAMQP needs; only URL is required.
+type AMQPConfig struct {
+	// URL is an AMQP URI, amqp:// or amqps://. It holds the password and is never
+	// logged.
+	URL string
+	// DefaultExchange stands in for messages that name none; "" is AMQP's own
+	// default exchange.
+	DefaultExchange string
+	// MaxInFlight is the most messages without a result; default 2000.
+	MaxInFlight int
+	// SendTimeout bounds a write to the socket, the wait for a confirm (time in which
+	// the connection is blocked does not count) and for any other answer; default 10 s.
+	SendTimeout time.Duration
+	// OutageCooldown is how long the breaker stays open where no connection comes
+	// sooner; default 30 s.
+	OutageCooldown time.Duration
+	// Heartbeat is the interval that is proposed to the broker; a peer that is silent
+	// for two intervals is gone. Default 10 s; heartbeat in the URL goes before it.
+	Heartbeat time.Duration
+	// TLS is used for amqps:// instead of what the URL says.
+	TLS *tls.Config
+	// Logger default is slog.Default().
+	Logger *slog.Logger
+}
+
+func (c AMQPConfig) withDefaults() AMQPConfig {
+	if c.MaxInFlight <= 0 {
+		c.MaxInFlight = 2000
+	}
+	if c.SendTimeout <= 0 {
+		c.SendTimeout = 10 * time.Second
+	}
+	if c.OutageCooldown <= 0 {
+		c.OutageCooldown = 30 * time.Second
+	}
+	if c.Heartbeat <= 0 {
+		c.Heartbeat = 10 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// AMQP publishes to RabbitMQ with publisher confirms. Make it with NewAMQP.
+//
+// While Run works, results are never delivered from within Publish; after it has
+// returned they are.
+type AMQP struct {
+	cfg    AMQPConfig
+	uri    amqp.URI
+	limits limits
+	in     *mailbox[*outbox.Message]
+
+	mu    sync.Mutex
+	ended bool // Run will take nothing more from in
+	// sink is set when Run starts, before ended can hold.
+	sink Sink
+
+	// These belong to the goroutine of Run.
+	breaker   breaker
+	state     State
+	connected bool      // at least once
+	awaySince time.Time // zero while connected
+	complaint time.Time // when the newest failure to connect was logged
+}
+
+// NewAMQP checks the configuration; it connects to nothing. The error does not
+// hold the URL.
+func NewAMQP(cfg AMQPConfig) (*AMQP, error) {
+	cfg = cfg.withDefaults()
+	uri, err := parseURL(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	if len(cfg.DefaultExchange) > longestShortString {
+		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP takes %d", len(cfg.DefaultExchange), longestShortString)
+	}
+	return &AMQP{
+		cfg: cfg, uri: uri, in: newMailbox[*outbox.Message](),
+		limits:  limits{defaultExchange: cfg.DefaultExchange, login: uri.Username},
+		breaker: breaker{cooldown: cfg.OutageCooldown},
+	}, nil
+}
+
+// Publish hands a message over; see Publisher.
+func (p *AMQP) Publish(m *outbox.Message) {
+	p.mu.Lock()
+	ended := p.ended
+	if !ended {
+		p.in.add(m)
+	}
+	p.mu.Unlock()
+	if ended {
+		p.sink.Deliver(outbox.Result{Message: m, Outcome: outbox.NotSent, Detail: "the publisher has stopped"})
+		return
+	}
+	p.in.signal()
+}
+
+// Run connects and publishes until ctx is done; see Publisher.
+func (p *AMQP) Run(ctx context.Context, sink Sink) error {
+	p.sink = sink
+	p.setState(Connecting, "not connected yet")
+	pause := newPause()
+	for ctx.Err() == nil {
+		connection, s, c, err := p.dial(ctx)
+		if err != nil {
+			p.dialFailed(ctx, err)
+			p.wait(ctx, pause.NextBackOff())
+			continue
+		}
+		since := time.Now()
+		p.serve(ctx, newSession(p, connection, s, c))
+		// A broker that takes connections only to drop them is not asked without pause.
+		const steady = 5 * time.Second
+		if time.Since(since) > steady {
+			pause.Reset()
+		}
+		p.wait(ctx, pause.NextBackOff())
+	}
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.rejectAll("the publisher has stopped")
+	p.setState(Closed, "stopped")
+	return nil
+}
+
+// newPause is the time between two attempts to connect.
+func newPause() *backoff.ExponentialBackOff {
+	const first, most = 100 * time.Millisecond, time.Second
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval, b.Multiplier, b.RandomizationFactor = first, most*8/10, 2, 0.2
+	b.Reset()
+	return b
+}
+
+// serve runs one session and counts an outage where it ends with messages that
+// have no answer.
+func (p *AMQP) serve(ctx context.Context, s *session) {
+	p.breaker.connected()
+	gated := p.breaker.state == breakerHalfOpen
+	p.cameBack(s)
+	p.setState(Ready, "")
+	w := &sessionWatcher{AMQP: p, session: s}
+	_ = s.run(ctx, gated, w)
+}
+
+// sessionWatcher is the AMQP publisher as the watcher of one session.
+type sessionWatcher struct {
+	*AMQP
+	session *session
+}
+
+func (w *sessionWatcher) sessionAnswered() { w.breaker.answered() }
+
+func (w *sessionWatcher) sessionBlocked(reason string) {
+	w.cfg.Logger.Warn("broker has blocked the connection, publishing pauses", "reason", reason)
+	w.setState(Blocked, "connection.blocked: "+reason)
+}
+
+func (w *sessionWatcher) sessionUnblocked() {
+	w.cfg.Logger.Info("broker has unblocked the connection")
+	w.setState(Ready, "")
+}
+
+func (w *sessionWatcher) sessionEnding(err error) {
+	if err == nil {
+		return
+	}
+	if w.session.heard.Load() {
+		w.breaker.answered()
+	}
+	now := time.Now()
+	inFlight := w.session.inFlight.Load()
+	w.awaySince, w.complaint = now, now
+	w.cfg.Logger.Warn("broker connection lost, reconnecting", "error", err, "in_flight", inFlight)
+	if inFlight > 0 {
+		w.breaker.outage(now)
+	}
+	w.setAway(err)
+}
+
+func (p *AMQP) dialFailed(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	const complainEvery = time.Minute
+	now := time.Now()
+	if p.awaySince.IsZero() {
+		p.awaySince = now
+	}
+	if now.Sub(p.complaint) > complainEvery {
+		p.complaint = now
+		p.cfg.Logger.Warn("cannot connect to the broker, retrying", "error", err, "away", now.Sub(p.awaySince).Round(time.Second))
+	}
+	if p.connected {
+		p.breaker.outage(now)
+	}
+	p.setAway(err)
+}
+
+// setAway is the state without a connection.
+func (p *AMQP) setAway(err error) {
+	if p.breaker.state == breakerOpen {
+		p.setState(Paused, err.Error())
+		return
+	}
+	p.setState(Connecting, err.Error())
+}
+
+func (p *AMQP) cameBack(s *session) {
+	args := []any{"host", p.uri.Host, "port", p.uri.Port, "vhost", p.uri.Vhost}
+	if version, ok := s.connection.Properties["version"].(string); ok {
+		args = append(args, "version", version)
+	}
+	if !p.awaySince.IsZero() {
+		args = append(args, "away", time.Since(p.awaySince).Round(time.Millisecond))
+	}
+	p.cfg.Logger.Info("connected to the broker", args...)
+	p.connected, p.awaySince, p.complaint = true, time.Time{}, time.Time{}
+}
+
+func (p *AMQP) setState(phase Phase, detail string) {
+	if p.state.Phase == phase {
+		return
+	}
+	p.state = State{Phase: phase, Since: time.Now(), Detail: detail}
+	p.sink.StateChanged(p.state)
+}
+
+// rejectAll reports what was published while there is no connection.
+func (p *AMQP) rejectAll(why string) {
+	for _, m := range p.in.take(nil) {
+		p.sink.Deliver(outbox.Result{Message: m, Outcome: outbox.NotSent, Detail: why})
+	}
+}
+
+// wait lets d pass, or less where ctx is done. What is published meanwhile comes
+// back at once.
+func (p *AMQP) wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	p.attend(ctx, timer.C, nil)
+}
+
+// attend rejects messages until one of the channels has something.
+func (p *AMQP) attend(ctx context.Context, over <-chan time.Time, done <-chan struct{}) {
+	const look = time.Second // at the breaker's cooldown
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		p.rejectAll("no connection to the broker")
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case <-done:
+			return
+		case <-p.in.wake:
+		case now := <-tick.C:
+			p.breaker.tick(now)
+			if p.state.Phase == Paused && p.breaker.state == breakerHalfOpen {
+				p.setState(Connecting, p.state.Detail)
+			}
+		}
+	}
+}

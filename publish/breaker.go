@@ -1,0 +1,58 @@
+package publish
+
+import "time"
+
+// outagesToOpen is how many outages in a row open the breaker.
+const outagesToOpen = 2
+
+// breaker decides whether messages may leave. It is a plain state machine: the
+// caller tells it what happened and when. It has one owner and no lock.
+//
+//	closed ──two outages in a row──▶ open ──cooldown over, or connected──▶ half-open
+//	half-open ──the broker answered──▶ closed
+//	half-open ──outage──▶ open
+type breaker struct {
+	cooldown time.Duration
+	state    breakerState
+	outages  int       // in a row, without an answer between them
+	openedAt time.Time // of the newest opening
+}
+
+type breakerState uint8
+
+const (
+	breakerClosed breakerState = iota
+	breakerOpen
+	breakerHalfOpen
+)
+
+// outage tells that the broker was lost, could not be reached again or gave no
+// answer.
+func (b *breaker) outage(now time.Time) {
+	b.outages++
+	if b.state == breakerHalfOpen || b.outages >= outagesToOpen {
+		b.state = breakerOpen
+		b.openedAt = now
+	}
+}
+
+// answered tells that the broker gave its answer, either way, for a message.
+func (b *breaker) answered() {
+	b.outages = 0
+	b.state = breakerClosed
+}
+
+// connected tells that there is a new connection: reason enough to try one message
+// before the cooldown is over.
+func (b *breaker) connected() {
+	if b.state == breakerOpen {
+		b.state = breakerHalfOpen
+	}
+}
+
+// tick half-opens after the cooldown.
+func (b *breaker) tick(now time.Time) {
+	if b.state == breakerOpen && now.Sub(b.openedAt) >= b.cooldown {
+		b.state = breakerHalfOpen
+	}
+}

@@ -1,0 +1,134 @@
+package publish
+
+import (
+	"fmt"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// evidence is all that is known of a sent message at the moment when its confirm
+// is resolved, or given up.
+type evidence struct {
+	// unsent: the library refused to send because the channel was already closed.
+	unsent bool
+	// acked is the confirm; false also where the library resolved it by closing.
+	acked bool
+	// timedOut: no confirm came in time.
+	timedOut bool
+	// returned is the broker's basic.return for this message, or nil.
+	returned *amqp.Return
+	// channelClosed and connectionClosed hold if either was closed when the confirm
+	// was resolved.
+	channelClosed, connectionClosed bool
+	// exception is why the channel was closed, nil if the broker gave no reason.
+	exception *amqp.Error
+	// alone: no message sent later on this channel, and none unanswered before it
+	// that the broker had not had ample time to answer. An exception is its own.
+	alone bool
+	// shared: the channel carries many messages; after an exception they are sent
+	// again one at a time.
+	shared bool
+}
+
+// verdict is what the evidence means.
+type verdict struct {
+	outcome outbox.Outcome
+	reason  outbox.Reason
+	detail  string
+	// replay: the channel died of one of its messages, and which is not known. The
+	// message is to be sent again alone; outcome is what holds if it cannot be.
+	replay bool
+	// wholeExchange: every message to the exchange would meet the same.
+	wholeExchange bool
+}
+
+// classify is the one place that tells a refusal, which costs an attempt, from an
+// outage, which costs none.
+func classify(e evidence) verdict {
+	switch {
+	case e.acked && e.returned != nil:
+		return verdict{outcome: outbox.Refused, reason: outbox.ReasonUnroutable, detail: returnText(e.returned)}
+	case e.acked:
+		return verdict{outcome: outbox.Confirmed}
+	case e.timedOut:
+		return verdict{outcome: outbox.Unknown, detail: "the broker did not confirm in time"}
+	case e.connectionClosed && e.unsent:
+		return verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
+	case e.connectionClosed:
+		return verdict{outcome: outbox.Unknown, detail: "the connection was lost before the confirm" + because(e.exception)}
+	case e.channelClosed && e.shared && e.unsent:
+		return verdict{outcome: outbox.NotSent, replay: true, detail: "the channel was closed before the message was sent"}
+	case e.channelClosed && e.shared:
+		return verdict{outcome: outbox.Unknown, replay: true, detail: "the channel was closed before the confirm" + because(e.exception)}
+	case e.channelClosed && e.unsent:
+		return verdict{outcome: outbox.NotSent, detail: "the channel was closed before the message was sent"}
+	case e.channelClosed && e.alone && e.exception != nil:
+		return exceptionVerdict(e.exception)
+	case e.channelClosed:
+		return verdict{outcome: outbox.Unknown, detail: "the channel was closed before the confirm" + because(e.exception)}
+	}
+	return verdict{outcome: outbox.Refused, reason: outbox.ReasonNack, detail: "the broker answered with a nack: a queue rejected the message, or the broker could not handle it"}
+}
+
+// exceptionVerdict judges the message that alone made the broker close the channel.
+func exceptionVerdict(e *amqp.Error) verdict {
+	v := verdict{outcome: outbox.Refused, reason: outbox.ReasonChannelClosed, detail: exceptionText(e)}
+	switch e.Code {
+	case amqp.NotFound:
+		v.reason = outbox.ReasonNoExchange
+	case amqp.AccessRefused:
+		v.reason = outbox.ReasonAccessRefused
+		v.wholeExchange = exchangeForbidden(e)
+	case amqp.PreconditionFailed:
+		switch {
+		case isSizeException(e):
+			v.outcome, v.reason = outbox.Impossible, outbox.ReasonTooLarge
+		case isPropertyException(e):
+			v.outcome, v.reason = outbox.Impossible, outbox.ReasonInvalidProperties
+		}
+	}
+	return v
+}
+
+// isSizeException: "message size 20 is larger than max size 16", or with
+// "configured max size" since 3.12.
+func isSizeException(e *amqp.Error) bool {
+	return e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size")
+}
+
+func isPropertyException(e *amqp.Error) bool {
+	for _, word := range [...]string{"user_id", "expiration", "delivery_mode", "priority", "CC", "header"} {
+		if strings.Contains(e.Reason, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// exchangeGone holds for an exception that says the exchange does not exist.
+func exchangeGone(e *amqp.Error) bool { return e != nil && e.Code == amqp.NotFound }
+
+// exchangeForbidden holds for an exception that every message to the exchange
+// would meet: no permission to write to it, or it is internal. A topic permission
+// ("write access to topic …") is about one routing key.
+func exchangeForbidden(e *amqp.Error) bool {
+	return e != nil && e.Code == amqp.AccessRefused &&
+		(strings.Contains(e.Reason, "access to exchange") || strings.Contains(e.Reason, "internal exchange"))
+}
+
+func returnText(r *amqp.Return) string {
+	return fmt.Sprintf("%s (%d): no queue took the message with routing key %q from exchange %q",
+		r.ReplyText, r.ReplyCode, r.RoutingKey, r.Exchange)
+}
+
+func because(e *amqp.Error) string {
+	if e == nil {
+		return ""
+	}
+	return ": " + exceptionText(e)
+}
+
+func exceptionText(e *amqp.Error) string { return fmt.Sprintf("%s (%d)", e.Reason, e.Code) }

@@ -1,0 +1,249 @@
+package publish
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// seen is a message as it arrived downstream.
+type seen struct {
+	messageID, routingKey, body string
+	duplicate                   bool
+}
+
+// conforming is one publisher under the suite.
+type conforming struct {
+	publisher Publisher
+	exchange  string
+	key       string
+	// arrived is what came out downstream, after Run has returned.
+	arrived func() []seen
+}
+
+// syncBuffer is a writer that may be read while it is written.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) lines() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Split(strings.TrimSpace(s.b.String()), "\n")
+}
+
+func conformingStdout(t *testing.T) conforming {
+	var out syncBuffer
+	arrived := func() []seen {
+		var all []seen
+		for _, text := range out.lines() {
+			var l struct {
+				MessageID         string          `json:"message_id"`
+				RoutingKey        string          `json:"routing_key"`
+				PossibleDuplicate bool            `json:"possible_duplicate"`
+				Payload           json.RawMessage `json:"payload"`
+				PayloadBase64     string          `json:"payload_base64"`
+			}
+			if err := json.Unmarshal([]byte(text), &l); err != nil {
+				t.Fatalf("line %q: %v", text, err)
+			}
+			body := string(l.Payload)
+			if l.Payload == nil {
+				raw, err := base64.StdEncoding.DecodeString(l.PayloadBase64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body = string(raw)
+			}
+			all = append(all, seen{l.MessageID, l.RoutingKey, body, l.PossibleDuplicate})
+		}
+		return all
+	}
+	return conforming{publisher: NewStdout(StdoutConfig{Writer: &out}), exchange: "x", key: "k", arrived: arrived}
+}
+
+func conformingAMQP(t *testing.T) conforming {
+	url := services.VHost(t)
+	a := newAdmin(t, url)
+	exchange, queue := services.Name(t)+"_x", services.Name(t)+"_q"
+	a.exchange(exchange, "direct", queue, "k")
+	p, err := NewAMQP(AMQPConfig{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrived := func() []seen {
+		var all []seen
+		for _, d := range a.drain(queue) {
+			mark, _ := d.Headers[outbox.PossibleDuplicateHeader].(bool)
+			all = append(all, seen{d.MessageId, d.RoutingKey, string(d.Body), mark})
+		}
+		return all
+	}
+	return conforming{publisher: p, exchange: exchange, key: "k", arrived: arrived}
+}
+
+// TestPublishers holds every publisher to the contract of Publisher.
+func TestPublishers(t *testing.T) {
+	makers := map[string]func(*testing.T) conforming{"stdout": conformingStdout, "amqp": conformingAMQP}
+	suite := map[string]func(*testing.T, conforming){
+		"confirmed arrives":       confirmedArrives,
+		"impossible harms none":   impossibleHarmsNone,
+		"concurrent callers":      concurrentCallers,
+		"publish after the end":   publishAfterTheEnd,
+		"cancel with a full hand": cancelWithAFullHand,
+		"publish before Run":      publishBeforeRun,
+	}
+	for name, makeIt := range makers {
+		for what, check := range suite {
+			t.Run(name+"/"+what, func(t *testing.T) { check(t, makeIt(t)) })
+		}
+	}
+}
+
+func confirmedArrives(t *testing.T, c conforming) {
+	var k maker
+	messages := k.many(300, c.exchange, c.key)
+	binary := k.make(c.exchange, c.key, "\x00\xff binary")
+	binary.Binary = true
+	again := k.make(c.exchange, c.key, `{"again":true}`)
+	again.PossibleDuplicate = true
+	again.Headers = []byte(`{"x-possible-duplicate": false, "a": 1}`)
+	lying := k.make(c.exchange, c.key, `{"lying":true}`)
+	messages = append(messages, binary, again, lying)
+
+	r := start(t, c.publisher)
+	r.awaitPhase(t, Ready)
+	r.publish(messages...)
+	allAre(t, r.awaitResults(t, messages...), outbox.Confirmed)
+	r.stop(t)
+	if r.err != nil {
+		t.Errorf("Run returned %v", r.err)
+	}
+
+	arrived := c.arrived()
+	if len(arrived) != len(messages) {
+		t.Fatalf("%d messages arrived of %d", len(arrived), len(messages))
+	}
+	for i, m := range messages {
+		got := arrived[i]
+		body := strings.ReplaceAll(string(m.Payload), `": `, `":`)
+		got.body = strings.ReplaceAll(got.body, `": `, `":`)
+		want := seen{m.MessageID.String(), m.RoutingKey, body, m.PossibleDuplicate}
+		if got != want {
+			t.Errorf("message %d arrived as %+v, want %+v", m.ID, got, want)
+		}
+	}
+}
+
+func impossibleHarmsNone(t *testing.T, c conforming) {
+	var k maker
+	messages := k.many(60, c.exchange, c.key)
+	bad := map[int]outbox.Reason{
+		10: outbox.ReasonInvalidHeaders, 20: outbox.ReasonInvalidProperties, 30: outbox.ReasonInvalidRouting,
+		40: outbox.ReasonInvalidHeaders,
+	}
+	messages[10].Headers = []byte(`{"n": 18446744073709551616}`)
+	messages[20].Properties = []byte(`{"priority": 256}`)
+	messages[30].RoutingKey = strings.Repeat("k", 256)
+	messages[40].Headers = []byte(`{"big": "` + strings.Repeat("x", 140_000) + `"}`)
+
+	r := start(t, c.publisher)
+	r.awaitPhase(t, Ready)
+	r.publish(messages...)
+	for i, result := range r.awaitResults(t, messages...) {
+		want := outbox.Confirmed
+		if bad[i] != "" {
+			want = outbox.Impossible
+		}
+		if result.Outcome != want || result.Reason != bad[i] {
+			t.Errorf("message %d: %v %s (%s), want %v %s", i, result.Outcome, result.Reason, result.Detail, want, bad[i])
+		}
+	}
+	r.stop(t)
+	if n := len(c.arrived()); n != len(messages)-len(bad) {
+		t.Errorf("%d messages arrived, want %d", n, len(messages)-len(bad))
+	}
+}
+
+func concurrentCallers(t *testing.T, c conforming) {
+	r := start(t, c.publisher)
+	r.awaitPhase(t, Ready)
+	const callers, each = 8, 100
+	all := make([][]*outbox.Message, callers)
+	var wait sync.WaitGroup
+	for i := range all {
+		k := maker{id: int64(i) * 1000}
+		all[i] = k.many(each, c.exchange, c.key)
+		wait.Go(func() { r.publish(all[i]...) })
+	}
+	wait.Wait()
+	for _, messages := range all {
+		allAre(t, r.awaitResults(t, messages...), outbox.Confirmed)
+	}
+	r.stop(t)
+	if n := len(c.arrived()); n != callers*each {
+		t.Errorf("%d messages arrived of %d", n, callers*each)
+	}
+}
+
+func publishAfterTheEnd(t *testing.T, c conforming) {
+	r := start(t, c.publisher)
+	r.awaitPhase(t, Ready)
+	r.stop(t)
+	r.awaitPhase(t, Closed)
+	var k maker
+	m := k.make(c.exchange, c.key, `{}`)
+	r.publish(m)
+	allAre(t, r.awaitResults(t, m), outbox.NotSent)
+}
+
+// cancelWithAFullHand: whatever becomes of the messages, each has its result when
+// Run returns, and what was confirmed did arrive.
+func cancelWithAFullHand(t *testing.T, c conforming) {
+	var k maker
+	messages := k.many(1000, c.exchange, c.key)
+	r := start(t, c.publisher)
+	r.awaitPhase(t, Ready)
+	r.publish(messages...)
+	r.cancel()
+	<-r.done
+	r.mu.Lock()
+	confirmed := make(map[string]bool)
+	for _, m := range messages {
+		switch results := r.results[m]; {
+		case len(results) != 1:
+			t.Errorf("message %d has %d results when Run returns", m.ID, len(results))
+		case results[0].Outcome == outbox.Confirmed:
+			confirmed[m.MessageID.String()] = true
+		}
+	}
+	r.mu.Unlock()
+	for _, s := range c.arrived() {
+		delete(confirmed, s.messageID)
+	}
+	delete(confirmed, "")
+	if len(confirmed) > 0 {
+		t.Errorf("%d confirmed messages did not arrive", len(confirmed))
+	}
+}
+
+func publishBeforeRun(t *testing.T, c conforming) {
+	var k maker
+	m := k.make(c.exchange, c.key, `{}`)
+	c.publisher.Publish(m)
+	r := start(t, c.publisher)
+	allAre(t, r.awaitResults(t, m), outbox.NotSent)
+}

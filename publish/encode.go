@@ -1,0 +1,208 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// longestShortString is the AMQP limit, in bytes, of a short string: routing
+// keys, exchange names, header keys and most properties.
+const longestShortString = 255
+
+// defaultFrameMax is the size of a frame, in bytes, that RabbitMQ and the library
+// agree on unless told otherwise.
+const defaultFrameMax = 131072
+
+// frameOverhead is what AMQP adds to the payload of a frame, in bytes.
+const frameOverhead = 8
+
+// duplicateHeaderSize is the encoded size of x-possible-duplicate: true. Each
+// message keeps room for it: it may have to be sent again.
+const duplicateHeaderSize = 1 + len(outbox.PossibleDuplicateHeader) + 2
+
+// limits is what one connection allows.
+type limits struct {
+	// defaultExchange stands in where the message names none.
+	defaultExchange string
+	// frameMax is the negotiated size of a frame in bytes; 0 is unlimited.
+	frameMax int
+	// login is the user of the connection, the only user_id that is surely taken.
+	login string
+}
+
+// exchangeOf is the exchange that a message goes to.
+func (l limits) exchangeOf(m *outbox.Message) string {
+	if m.Exchange != nil {
+		return *m.Exchange
+	}
+	return l.defaultExchange
+}
+
+// parcel is a message as AMQP carries it.
+type parcel struct {
+	exchange string
+	key      string
+	body     amqp.Publishing
+	// risky tells that the broker may close the channel because of this message
+	// although it is well-formed.
+	risky bool
+}
+
+// invalid says why a message can never be published.
+type invalid struct {
+	reason outbox.Reason
+	detail string
+}
+
+func (e *invalid) Error() string { return e.detail }
+
+// impossible is the result of a message that encode refused.
+func impossible(m *outbox.Message, err error) outbox.Result {
+	result := outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonInvalidRow, Detail: err.Error()}
+	var bad *invalid
+	if errors.As(err, &bad) {
+		result.Reason = bad.reason
+	}
+	return result
+}
+
+// encode maps a message to AMQP. The error, always *invalid, is for a message that
+// AMQP cannot carry: the library would otherwise close the whole connection.
+// possibleDuplicate marks a message that may have been sent before.
+//
+// A header x-possible-duplicate of the application itself is left out: only the
+// relay knows whether it is true.
+func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, error) {
+	p := parcel{exchange: lim.exchangeOf(m), key: m.RoutingKey}
+	if err := checkRouting(p.exchange, p.key); err != nil {
+		return parcel{}, err
+	}
+	p.body = amqp.Publishing{
+		ContentType:  "application/json",
+		DeliveryMode: amqp.Persistent,
+		MessageId:    m.MessageID.String(),
+		Body:         m.Payload,
+	}
+	if m.Binary {
+		p.body.ContentType = "application/octet-stream"
+	}
+	// Before 1970 there is no AMQP timestamp; -infinity comes as the zero time.
+	if m.CreatedAt.Unix() > 0 {
+		p.body.Timestamp = m.CreatedAt.Truncate(time.Second)
+	}
+	if len(m.Properties) > 0 {
+		if err := applyProperties(&p.body, m.Properties); err != nil {
+			return parcel{}, err
+		}
+	}
+	if len(m.Headers) > 0 {
+		headers, err := parseHeaders(m.Headers)
+		if err != nil {
+			return parcel{}, err
+		}
+		delete(headers, outbox.PossibleDuplicateHeader)
+		p.body.Headers = headers
+	}
+	if err := checkFrame(&p.body, lim.frameMax); err != nil {
+		return parcel{}, err
+	}
+	p.risky = risky(&p.body, lim)
+	if possibleDuplicate {
+		if p.body.Headers == nil {
+			p.body.Headers = make(amqp.Table, 1)
+		}
+		p.body.Headers[outbox.PossibleDuplicateHeader] = true
+	}
+	return p, nil
+}
+
+func checkRouting(exchange, key string) error {
+	if len(key) > longestShortString {
+		return &invalid{outbox.ReasonInvalidRouting, fmt.Sprintf("routing key has %d bytes, AMQP takes %d", len(key), longestShortString)}
+	}
+	if len(exchange) > longestShortString {
+		return &invalid{outbox.ReasonInvalidRouting, fmt.Sprintf("exchange name has %d bytes, AMQP takes %d", len(exchange), longestShortString)}
+	}
+	return nil
+}
+
+// risky holds for what the broker, not the format, decides: user_id is compared
+// with the login, CC and BCC are routed to.
+func risky(b *amqp.Publishing, lim limits) bool {
+	if b.UserId != "" && b.UserId != lim.login {
+		return true
+	}
+	if len(b.Headers) == 0 {
+		return false
+	}
+	_, cc := b.Headers["CC"]
+	_, bcc := b.Headers["BCC"]
+	return cc || bcc
+}
+
+// checkFrame holds the content header to one frame, as AMQP demands: a larger one
+// closes the connection with 501.
+func checkFrame(b *amqp.Publishing, frameMax int) error {
+	if frameMax <= 0 {
+		return nil
+	}
+	headers := 0
+	if len(b.Headers) > 0 {
+		headers = tableSize(b.Headers)
+	}
+	size := propertiesSize(b) + headers + 4 + duplicateHeaderSize + frameOverhead
+	if size <= frameMax {
+		return nil
+	}
+	return &invalid{outbox.ReasonInvalidHeaders, fmt.Sprintf(
+		"headers take %d bytes and the other properties %d, together %d more than the broker's frame_max of %d allows",
+		headers, size-headers, size-frameMax, frameMax)}
+}
+
+// propertiesSize is the size in bytes of the content header without its headers
+// table; never less than it is.
+func propertiesSize(b *amqp.Publishing) int {
+	const fixed = 2 + 2 + 8 + 2 + 1 + 1 + 8 // class, weight, body size, flags, delivery mode, priority, timestamp
+	size := fixed
+	for _, s := range [...]string{
+		b.ContentType, b.ContentEncoding, b.CorrelationId, b.ReplyTo, b.Expiration,
+		b.MessageId, b.Type, b.UserId, b.AppId,
+	} {
+		size += 1 + len(s)
+	}
+	return size
+}
+
+// tableSize is the encoded size of a field table in bytes.
+func tableSize(t amqp.Table) int {
+	size := 4
+	for key, value := range t {
+		size += 1 + len(key) + fieldSize(value)
+	}
+	return size
+}
+
+func fieldSize(value any) int {
+	switch v := value.(type) {
+	case nil:
+		return 1
+	case bool:
+		return 2
+	case string:
+		return 5 + len(v)
+	case amqp.Table:
+		return 1 + tableSize(v)
+	case []any:
+		size := 5
+		for _, element := range v {
+			size += fieldSize(element)
+		}
+		return size
+	}
+	return 9 // int64, float64
+}

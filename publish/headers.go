@@ -1,0 +1,128 @@
+package publish
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// deepestHeader bounds the nesting of headers: each level is copied once more
+// when it is encoded.
+const deepestHeader = 64
+
+// parseHeaders reads a JSON object as an AMQP field table. Integers become int64,
+// numbers with a fraction or an exponent float64. Of a key that stands twice the
+// last value counts, as in jsonb.
+func parseHeaders(raw []byte) (amqp.Table, error) {
+	object, err := parseObject(raw)
+	if err != nil {
+		return nil, badHeader("headers", err.Error())
+	}
+	table, err := headerTable("headers", object, 1)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range [...]string{"CC", "BCC"} {
+		if value, ok := table[name]; ok && !isStrings(value) {
+			return nil, badHeader("headers."+name, "RabbitMQ takes an array of strings, the further routing keys")
+		}
+	}
+	return table, nil
+}
+
+func isStrings(value any) bool {
+	list, ok := value.([]any)
+	if !ok {
+		return false
+	}
+	for _, element := range list {
+		if _, ok := element.(string); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// parseObject reads one JSON object and nothing after it; numbers stay as written.
+// JSON null is an empty object.
+func parseObject(raw []byte) (map[string]any, error) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	var object map[string]any
+	if err := decoder.Decode(&object); err != nil {
+		return nil, fmt.Errorf("is not a JSON object: %w", err)
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return nil, fmt.Errorf("has something after the JSON object")
+	}
+	return object, nil
+}
+
+func headerTable(path string, object map[string]any, depth int) (amqp.Table, error) {
+	table := make(amqp.Table, len(object)+1)
+	for key, value := range object {
+		if len(key) > longestShortString {
+			return nil, badHeader(path, fmt.Sprintf("the key %.20q… has %d bytes, AMQP takes %d", key, len(key), longestShortString))
+		}
+		field, err := headerField(path+"."+key, value, depth)
+		if err != nil {
+			return nil, err
+		}
+		table[key] = field
+	}
+	return table, nil
+}
+
+// headerField maps one JSON value, whose place is path, to what the library encodes.
+func headerField(path string, value any, depth int) (any, error) {
+	if depth > deepestHeader {
+		return nil, badHeader(path, fmt.Sprintf("is nested deeper than %d levels", deepestHeader))
+	}
+	switch v := value.(type) {
+	case json.Number:
+		return headerNumber(path, v.String())
+	case map[string]any:
+		return headerTable(path, v, depth+1)
+	case []any:
+		list := make([]any, len(v))
+		for i, element := range v {
+			field, err := headerField(path+"["+strconv.Itoa(i)+"]", element, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			list[i] = field
+		}
+		return list, nil
+	}
+	return value, nil // nil, bool, string
+}
+
+func headerNumber(path, digits string) (any, error) {
+	if strings.ContainsAny(digits, ".eE") {
+		f, err := strconv.ParseFloat(digits, 64)
+		if err != nil {
+			return nil, badHeader(path, fmt.Sprintf("%.40s does not fit a 64-bit floating-point number", digits))
+		}
+		return f, nil
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		return nil, badHeader(path, fmt.Sprintf("%.40s does not fit a signed 64-bit integer; send it as a string", digits))
+	}
+	return n, nil
+}
+
+func badHeader(path, what string) error {
+	const longest = 300
+	if len(path) > longest {
+		path = strings.ToValidUTF8(path[:longest], "") + "…"
+	}
+	return &invalid{outbox.ReasonInvalidHeaders, path + ": " + what}
+}

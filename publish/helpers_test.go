@@ -1,0 +1,326 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// patience is how long a test waits for what must happen.
+const patience = 30 * time.Second
+
+// recorder is a sink that remembers everything.
+type recorder struct {
+	mu      sync.Mutex
+	change  *sync.Cond
+	results map[*outbox.Message][]outbox.Result
+	states  []State
+	ended   bool // Run has returned
+	late    int  // results of messages published before that, delivered after it
+}
+
+func newRecorder() *recorder {
+	r := &recorder{results: make(map[*outbox.Message][]outbox.Result)}
+	r.change = sync.NewCond(&r.mu)
+	return r
+}
+
+func (r *recorder) Deliver(result outbox.Result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.results[result.Message] = append(r.results[result.Message], result)
+	r.change.Broadcast()
+}
+
+func (r *recorder) StateChanged(s State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.states = append(r.states, s)
+	r.change.Broadcast()
+}
+
+// await waits until holds does; it is called with the lock held.
+func (r *recorder) await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	expired := false
+	timer := time.AfterFunc(patience, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		expired = true
+		r.change.Broadcast()
+	})
+	defer timer.Stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for !holds() {
+		if expired {
+			t.Fatalf("waited %v for %s; states %v, %d results", patience, what, r.states, len(r.results))
+		}
+		r.change.Wait()
+	}
+}
+
+func (r *recorder) phase() Phase {
+	if len(r.states) == 0 {
+		return 0
+	}
+	return r.states[len(r.states)-1].Phase
+}
+
+func (r *recorder) awaitPhase(t *testing.T, phase Phase) {
+	t.Helper()
+	r.await(t, phase.String(), func() bool { return r.phase() == phase })
+}
+
+// mark is a point in the history of states.
+func (r *recorder) mark() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.states)
+}
+
+// awaitSince waits for a phase that came after a mark.
+func (r *recorder) awaitSince(t *testing.T, mark int, phase Phase) {
+	t.Helper()
+	r.await(t, phase.String(), func() bool {
+		for _, s := range r.states[mark:] {
+			if s.Phase == phase {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// awaitResults waits for the result of each message and returns it.
+func (r *recorder) awaitResults(t *testing.T, messages ...*outbox.Message) []outbox.Result {
+	t.Helper()
+	r.await(t, fmt.Sprintf("the results of %d messages", len(messages)), func() bool {
+		for _, m := range messages {
+			if len(r.results[m]) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	results := make([]outbox.Result, len(messages))
+	for i, m := range messages {
+		results[i] = r.results[m][0]
+	}
+	return results
+}
+
+// checkOnce fails where a message has more or less than one result.
+func (r *recorder) checkOnce(t *testing.T) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for m, results := range r.results {
+		if len(results) != 1 {
+			t.Errorf("message %d has %d results: %v", m.ID, len(results), results)
+		}
+	}
+}
+
+// count is how many results have the outcome.
+func count(results []outbox.Result, outcome outbox.Outcome) int {
+	n := 0
+	for _, r := range results {
+		if r.Outcome == outcome {
+			n++
+		}
+	}
+	return n
+}
+
+func allAre(t *testing.T, results []outbox.Result, outcome outbox.Outcome) {
+	t.Helper()
+	for _, r := range results {
+		if r.Outcome != outcome {
+			t.Errorf("message %d: %v (%s: %s), want %v", r.Message.ID, r.Outcome, r.Reason, r.Detail, outcome)
+		}
+	}
+}
+
+// maker makes messages with ids of their own.
+type maker struct{ id int64 }
+
+func (k *maker) make(exchange, key, payload string) *outbox.Message {
+	k.id++
+	m := &outbox.Message{
+		ID: k.id, RoutingKey: key, Payload: []byte(payload), Exchange: &exchange,
+		SchemaVersion: 1, CreatedAt: time.Unix(1_700_000_000+k.id, 0),
+	}
+	copy(m.MessageID[:], fmt.Sprintf("%016d", k.id))
+	return m
+}
+
+func (k *maker) many(n int, exchange, key string) []*outbox.Message {
+	messages := make([]*outbox.Message, n)
+	for i := range messages {
+		messages[i] = k.make(exchange, key, fmt.Sprintf(`{"n": %d}`, i))
+	}
+	return messages
+}
+
+// running is a publisher at work.
+type running struct {
+	Publisher
+	*recorder
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+// start runs a publisher until the test ends or stop is called.
+func start(t *testing.T, p Publisher) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{Publisher: p, recorder: newRecorder(), cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		r.err = p.Run(ctx, r.recorder)
+	}()
+	t.Cleanup(func() {
+		r.stop(t)
+		r.checkOnce(t)
+	})
+	return r
+}
+
+func (r *running) stop(t *testing.T) {
+	t.Helper()
+	r.cancel()
+	select {
+	case <-r.done:
+	case <-time.After(patience):
+		t.Error("Run did not return")
+	}
+}
+
+func (r *running) publish(messages ...*outbox.Message) {
+	for _, m := range messages {
+		r.Publish(m)
+	}
+}
+
+// startAMQP runs an AMQP publisher that is ready.
+func startAMQP(t *testing.T, cfg AMQPConfig) *running {
+	t.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	p, err := NewAMQP(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, p)
+	r.awaitPhase(t, Ready)
+	return r
+}
+
+// admin is a connection of the test itself.
+type admin struct {
+	t       *testing.T
+	channel *amqp.Channel
+}
+
+func newAdmin(t *testing.T, url string) *admin {
+	t.Helper()
+	connection, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = connection.Close() })
+	channel, err := connection.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &admin{t: t, channel: channel}
+}
+
+func (a *admin) queue(name string, args amqp.Table) string {
+	a.t.Helper()
+	if _, err := a.channel.QueueDeclare(name, true, false, false, false, args); err != nil {
+		a.t.Fatal(err)
+	}
+	return name
+}
+
+// exchange declares an exchange with one queue that gets everything.
+func (a *admin) exchange(name, kind, queue, key string) {
+	a.t.Helper()
+	if err := a.channel.ExchangeDeclare(name, kind, true, false, false, false, nil); err != nil {
+		a.t.Fatal(err)
+	}
+	if queue == "" {
+		return
+	}
+	a.queue(queue, nil)
+	if err := a.channel.QueueBind(queue, key, name, false, nil); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// drain takes all that is in a queue.
+func (a *admin) drain(queue string) []amqp.Delivery {
+	a.t.Helper()
+	var all []amqp.Delivery
+	for {
+		d, ok, err := a.channel.Get(queue, true)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		if !ok {
+			return all
+		}
+		all = append(all, d)
+	}
+}
+
+// checkArrived fails where a confirmed message is not in the queue, or is there a
+// second time without the mark of a duplicate.
+func checkArrived(t *testing.T, results []outbox.Result, deliveries []amqp.Delivery) {
+	t.Helper()
+	arrived := make(map[string]int)
+	unmarked := make(map[string]int)
+	for _, d := range deliveries {
+		arrived[d.MessageId]++
+		if d.Headers[outbox.PossibleDuplicateHeader] != true {
+			unmarked[d.MessageId]++
+		}
+	}
+	for _, r := range results {
+		id := r.Message.MessageID.String()
+		if r.Outcome == outbox.Confirmed && arrived[id] == 0 {
+			t.Errorf("message %d was confirmed and is nowhere", r.Message.ID)
+		}
+		if unmarked[id] > 1 {
+			t.Errorf("message %d arrived %d times without the mark", r.Message.ID, unmarked[id])
+		}
+	}
+}
+
+// withHost is the URL with another host:port.
+func withHost(t *testing.T, raw, host string) string {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = host
+	return u.String()
+}

@@ -1,0 +1,239 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// job is work for the isolator: messages to send alone, one after the other, and
+// then, if a route waits for it, the lane to open.
+type job struct {
+	exchange *string // nil: the messages go to several
+	opens    bool    // the sender waits for news of the exchange
+	cause    *amqp.Error
+	messages []suspect
+}
+
+// isolator is the goroutine that sends messages alone: what killed a lane must be
+// among its messages, and sent alone it shows. It tries each exchange with one
+// message before the lane is opened, so that a missing one, or one without
+// permission, harms nothing in flight. All its fields are its own.
+type isolator struct {
+	*session
+	lane *lane // the isolation lane, nil until it is needed
+	// known exchanges exist, or did when they were last looked at.
+	known map[string]struct{}
+	// missing exchanges did not, and when that was seen.
+	missing map[string]refusal
+}
+
+type refusal struct {
+	at      time.Time
+	verdict verdict
+}
+
+const (
+	// mostKnown bounds the memory of exchanges.
+	mostKnown = 4096
+	// missingFor is how long an exchange is taken to be missing still.
+	missingFor = time.Second
+	// The wait for the answer to a message sent alone. An exception comes at once; a
+	// confirm may take longer, and then the reaper waits for it. Each wait in vain
+	// halves the next one.
+	longestWait  = time.Second
+	shortestWait = 50 * time.Millisecond
+)
+
+func newIsolator(s *session) *isolator {
+	return &isolator{session: s, known: make(map[string]struct{}), missing: make(map[string]refusal)}
+}
+
+func (i *isolator) run() {
+	for !i.over() {
+		for _, j := range i.jobs.take(nil) {
+			i.do(j)
+		}
+		select {
+		case <-i.ended:
+		case <-i.jobs.wake:
+		}
+	}
+}
+
+// do delivers a result for each message of the job, or has the reaper do it.
+func (i *isolator) do(j job) {
+	if exchangeGone(j.cause) {
+		delete(i.known, *j.exchange)
+	}
+	stop := verdict{}
+	if j.exchange != nil {
+		stop = i.examine(*j.exchange, j.cause)
+	}
+	wait := longestWait
+	for _, s := range j.messages {
+		if stop.outcome == 0 {
+			stop = i.hindrance()
+		}
+		if stop.outcome != 0 {
+			i.giveUp(s, stop)
+			continue
+		}
+		v, answered := i.sendAlone(s, wait)
+		switch {
+		case !answered:
+			wait = max(wait/2, shortestWait)
+		case j.exchange != nil && (v.reason == outbox.ReasonNoExchange || v.wholeExchange):
+			stop = v
+		default:
+			wait = min(wait*2, longestWait)
+		}
+	}
+	if j.opens {
+		i.tellSender(*j.exchange, stop)
+	}
+	if stop.outcome == outbox.NotSent {
+		i.control.put(laneNews{reprobe: true})
+	}
+}
+
+// examine says whether the exchange is there and may be written to. A verdict
+// without outcome means yes, as far as is known.
+func (i *isolator) examine(exchange string, cause *amqp.Error) verdict {
+	if exchangeForbidden(cause) {
+		return exceptionVerdict(cause)
+	}
+	if exchange == "" {
+		return verdict{}
+	}
+	if _, ok := i.known[exchange]; ok {
+		return verdict{}
+	}
+	if r, ok := i.missing[exchange]; ok && time.Since(r.at) < missingFor {
+		return r.verdict
+	}
+	return i.ask(exchange)
+}
+
+// ask declares the exchange passively, on a channel of its own: the broker closes
+// it if there is no such exchange.
+func (i *isolator) ask(exchange string) verdict {
+	err := i.limited("look up exchange", func() error {
+		channel, err := i.connection.Channel()
+		if err != nil {
+			return err
+		}
+		if err := channel.ExchangeDeclarePassive(exchange, amqp.ExchangeDirect, true, false, false, false, nil); err != nil {
+			return err
+		}
+		return channel.Close()
+	})
+	var exception *amqp.Error
+	switch {
+	case err == nil:
+		if len(i.known) >= mostKnown {
+			clear(i.known)
+		}
+		i.known[exchange] = struct{}{}
+		delete(i.missing, exchange)
+		return verdict{}
+	case !i.connection.IsClosed() && errors.As(err, &exception) && exception.Server:
+		v := exceptionVerdict(exception)
+		if len(i.missing) >= mostKnown {
+			clear(i.missing)
+		}
+		i.missing[exchange] = refusal{at: time.Now(), verdict: v}
+		i.tellFirstAnswer()
+		return v
+	}
+	i.lose(fmt.Errorf("look up exchange: %w", err))
+	return verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
+}
+
+// hindrance is why nothing can be sent at the moment; without outcome, nothing is.
+func (i *isolator) hindrance() verdict {
+	switch {
+	case i.over():
+		return verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
+	case i.blocked.Load():
+		return verdict{outcome: outbox.NotSent, detail: "the broker has blocked the connection"}
+	}
+	return verdict{}
+}
+
+// giveUp reports a message that is not sent (again). One that may have reached the
+// broker before is Unknown whatever is wrong now: as Refused it would be retried
+// without the mark of a possible duplicate.
+func (i *isolator) giveUp(s suspect, v verdict) {
+	if s.sent && !v.wholeExchange {
+		v.outcome, v.reason = outbox.Unknown, ""
+	}
+	i.deliver(s.message, v.outcome, v.reason, v.detail)
+}
+
+// sendAlone sends one message and waits for its answer, but no longer than wait:
+// then the reaper alone waits for it.
+func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered bool) {
+	p, err := i.encode(s.message, s.sent || s.message.PossibleDuplicate)
+	if err != nil {
+		i.sink.Deliver(impossible(s.message, err))
+		return verdict{}, true
+	}
+	if err := i.open(); err != nil {
+		stop := verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
+		i.giveUp(s, stop)
+		return stop, true
+	}
+	e := &entry{
+		message: s.message, lane: i.lane, sentAt: i.clock.now(), resent: s.sent,
+		settled: make(chan struct{}),
+	}
+	i.inFlight.Add(1)
+	i.sent.add(reaperNews{entry: e})
+	_ = e.send(p) // the reaper judges
+	i.sent.signal()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-e.settled:
+		return e.verdict, true
+	case <-timer.C:
+	case <-i.ended:
+	}
+	return verdict{}, false
+}
+
+// open makes sure that there is an isolation lane.
+func (i *isolator) open() error {
+	if i.lane != nil && !i.lane.channel.IsClosed() {
+		return nil
+	}
+	return i.limited("open channel", func() (err error) {
+		i.lane, err = openLane(i.connection, "", false, i.cfg.MaxInFlight+returnSlack)
+		return err
+	})
+}
+
+// tellSender ends the wait for an exchange: with a lane, or with what is wrong.
+func (i *isolator) tellSender(exchange string, stop verdict) {
+	news := laneNews{exchange: &exchange, verdict: stop}
+	if stop.outcome == 0 {
+		err := i.limited("open channel", func() (err error) {
+			news.ready, err = openLane(i.connection, exchange, true, i.cfg.MaxInFlight+returnSlack)
+			return err
+		})
+		if err != nil {
+			news.ready = nil
+			news.verdict = verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
+			i.lose(err)
+		}
+	}
+	i.control.put(news)
+}
+
+// returnSlack is the room for returns beyond what can be in flight.
+const returnSlack = 16

@@ -1,0 +1,128 @@
+package publish
+
+import (
+	"encoding/json"
+	"fmt"
+	"sort"
+	"strconv"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// longestExpiration is the greatest TTL, in milliseconds, that RabbitMQ takes.
+const longestExpiration = 4294967295
+
+// applyProperties sets what the column properties names. A property that is null
+// counts as not given.
+func applyProperties(b *amqp.Publishing, raw []byte) error {
+	object, err := parseObject(raw)
+	if err != nil {
+		return badProperty("properties", err.Error())
+	}
+	for name, value := range object {
+		if value == nil {
+			if !knownProperty(name) {
+				return unknownProperty(name)
+			}
+			continue
+		}
+		if err := applyProperty(b, name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func applyProperty(b *amqp.Publishing, name string, value any) error {
+	if field := stringProperty(b, name); field != nil {
+		s, ok := value.(string)
+		if !ok || len(s) > longestShortString {
+			return badProperty(name, fmt.Sprintf("expected a string of at most %d bytes", longestShortString))
+		}
+		*field = s
+		return nil
+	}
+	switch name {
+	case "expiration":
+		ms, ok := expiration(value)
+		if !ok {
+			return badProperty(name, fmt.Sprintf("expected milliseconds, an integer from 0 to %d or a string of its digits", longestExpiration))
+		}
+		b.Expiration = ms
+	case "priority":
+		n, ok := integer(value, 255)
+		if !ok {
+			return badProperty(name, "expected an integer from 0 to 255")
+		}
+		b.Priority = uint8(n)
+	case "delivery_mode":
+		n, ok := integer(value, 2)
+		if !ok || n == 0 {
+			return badProperty(name, "expected 1 (transient) or 2 (persistent)")
+		}
+		b.DeliveryMode = uint8(n)
+	default:
+		return unknownProperty(name)
+	}
+	return nil
+}
+
+// stringProperty is the field for a property that is plain text; nil for others.
+func stringProperty(b *amqp.Publishing, name string) *string {
+	switch name {
+	case "content_type":
+		return &b.ContentType
+	case "content_encoding":
+		return &b.ContentEncoding
+	case "correlation_id":
+		return &b.CorrelationId
+	case "reply_to":
+		return &b.ReplyTo
+	case "type":
+		return &b.Type
+	case "user_id":
+		return &b.UserId
+	case "app_id":
+		return &b.AppId
+	}
+	return nil
+}
+
+func knownProperty(name string) bool {
+	return name == "expiration" || name == "priority" || name == "delivery_mode" ||
+		stringProperty(&amqp.Publishing{}, name) != nil
+}
+
+// integer reads a JSON integer from 0 to most.
+func integer(value any, most uint64) (uint64, bool) {
+	number, ok := value.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(number.String(), 10, 64)
+	return n, err == nil && n <= most
+}
+
+// expiration is the TTL as AMQP wants it: digits in a string.
+func expiration(value any) (string, bool) {
+	if s, ok := value.(string); ok {
+		value = json.Number(s)
+	}
+	n, ok := integer(value, longestExpiration)
+	return strconv.FormatUint(n, 10), ok
+}
+
+func unknownProperty(name string) error {
+	names := []string{
+		"content_type", "content_encoding", "correlation_id", "reply_to", "expiration",
+		"priority", "type", "user_id", "app_id", "delivery_mode",
+	}
+	sort.Strings(names)
+	return badProperty(name, fmt.Sprintf("is not a property; the properties are %v", names))
+}
+
+func badProperty(name, what string) error {
+	return &invalid{outbox.ReasonInvalidProperties, fmt.Sprintf("%.60q: %s", name, what)}
+}

@@ -1,0 +1,350 @@
+package publish
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"slices"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// minTick and maxTick bound how often the reaper looks at the clock.
+const (
+	minTick = 5 * time.Millisecond
+	maxTick = 250 * time.Millisecond
+)
+
+// scanAfter is how long the reaper waits for the oldest message alone. Then it
+// looks at all of them: a queue that never confirms holds up no others.
+const scanAfter = 5 * time.Millisecond
+
+// reaperNews is what the reaper is told, in the order in which it happened.
+type reaperNews struct {
+	// entry is about to be sent.
+	entry *entry
+	// seal: nothing more is sent on this lane. Its messages that the broker did not
+	// answer are sent again alone, unless it was evicted (it is merely idle then).
+	seal    *lane
+	evicted bool
+}
+
+// reaper is the goroutine that waits for confirms and delivers the results of all
+// that was sent. It alone reads the returns, and reads them before it decides on a
+// confirm: the broker sends the return of a message before its confirm. All its
+// fields are its own.
+type reaper struct {
+	*session
+	pending []*entry // unanswered, in the order sent
+	head    int      // of pending; before it all is done
+	news    []reaperNews
+	// lastAnswer is when the broker last confirmed or nacked, on the session's clock.
+	lastAnswer time.Duration
+	dying      []*lane // closed by the broker; their suspects may still be here
+	anyAnswer  bool
+}
+
+func newReaper(s *session) *reaper { return &reaper{session: s} }
+
+// run works until stop is closed: then no confirm can come any more, and nothing
+// more is sent.
+func (r *reaper) run(stop <-chan struct{}) {
+	tick := time.NewTicker(min(max(r.cfg.SendTimeout/16, minTick), maxTick))
+	defer tick.Stop()
+	scan := time.NewTimer(scanAfter)
+	defer scan.Stop()
+	for {
+		r.takeNews()
+		r.popResolved()
+		if r.head == len(r.pending) {
+			select {
+			case <-r.sent.wake:
+			case <-tick.C:
+			case <-stop:
+				r.finish()
+				return
+			}
+			continue
+		}
+		scan.Reset(scanAfter)
+		select {
+		case <-r.oldestConfirm():
+		case <-scan.C:
+			r.scan()
+		case <-tick.C:
+			r.scan()
+			r.expire()
+		case <-stop:
+			r.finish()
+			return
+		}
+	}
+}
+
+func (r *reaper) takeNews() {
+	r.news = r.sent.take(r.news)
+	for _, n := range r.news {
+		if n.seal != nil {
+			n.seal.sealed = true
+			n.seal.evicted = n.evicted
+			r.afterAnswer(n.seal)
+			continue
+		}
+		n.entry.lane.waiting++
+		n.entry.lane.newest = n.entry
+		r.pending = append(r.pending, n.entry)
+	}
+}
+
+// oldestConfirm is what tells of the oldest entry; nil while it is being sent.
+func (r *reaper) oldestConfirm() <-chan struct{} {
+	e := r.pending[r.head]
+	if !e.published.Load() || e.err != nil {
+		return nil
+	}
+	return e.confirm.Done()
+}
+
+// popResolved settles from the oldest on, up to the first that has no answer.
+func (r *reaper) popResolved() {
+	for r.head < len(r.pending) && r.pending[r.head].resolved() {
+		r.settle(r.pending[r.head], false)
+		r.pending[r.head] = nil
+		r.head++
+	}
+	switch {
+	case r.head == len(r.pending):
+		r.pending, r.head = r.pending[:0], 0
+	case r.head > 1024 && r.head > len(r.pending)/2:
+		r.pending = append(r.pending[:0], r.pending[r.head:]...)
+		r.head = 0
+	}
+}
+
+// scan settles all that have an answer.
+func (r *reaper) scan() {
+	r.takeNews()
+	r.keep(func(e *entry) bool {
+		if !e.resolved() {
+			return true
+		}
+		r.settle(e, false)
+		return false
+	})
+}
+
+// keep drops from pending what f does not want kept. Meanwhile r.pending is whole:
+// f may search it.
+func (r *reaper) keep(f func(*entry) bool) {
+	kept := make([]*entry, 0, len(r.pending)-r.head)
+	for i := r.head; i < len(r.pending); i++ {
+		if e := r.pending[i]; f(e) {
+			kept = append(kept, e)
+		} else {
+			r.pending[i] = nil
+		}
+	}
+	for i := r.head; i < len(r.pending); i++ {
+		r.pending[i] = nil
+	}
+	r.pending, r.head = kept, 0
+}
+
+// expire gives up what has waited for longer than SendTimeout. Where nothing else
+// was answered since, the broker as a whole is gone.
+func (r *reaper) expire() {
+	now := r.clock.now()
+	if !r.clock.running() || r.head == len(r.pending) {
+		return
+	}
+	oldest := r.pending[r.head]
+	if now-oldest.sentAt < r.cfg.SendTimeout {
+		return
+	}
+	if !r.anyAnswer || r.lastAnswer < oldest.sentAt {
+		r.lose(errors.New("the broker confirmed nothing within the send timeout"))
+		return
+	}
+	r.keep(func(e *entry) bool {
+		late := now-e.sentAt >= r.cfg.SendTimeout && r.lastAnswer >= e.sentAt && e.published.Load()
+		if late {
+			r.settle(e, true)
+		}
+		return !late
+	})
+}
+
+// settle decides on one entry. The caller then takes it from pending.
+func (r *reaper) settle(e *entry, timedOut bool) {
+	l := e.lane
+	r.takeReturns(l)
+	if !l.shared {
+		r.takeNews() // is another one sent on this lane by now?
+	}
+	evidence := evidence{
+		unsent:   errors.Is(e.err, amqp.ErrClosed),
+		acked:    e.err == nil && e.confirm.Acked(),
+		timedOut: timedOut,
+		returned: e.returned,
+		alone:    !l.shared && l.newest == e,
+		shared:   l.shared,
+	}
+	// In this order: the library marks the connection first, then its channels.
+	evidence.channelClosed = l.channel.IsClosed()
+	evidence.connectionClosed = r.connection.IsClosed() || (e.err != nil && !evidence.unsent)
+	if evidence.channelClosed && !evidence.acked {
+		evidence.exception = r.exceptionOf(l)
+	}
+	v := classify(evidence)
+	l.waiting--
+	r.noteAnswer(e, v)
+	if v.replay {
+		l.suspects = append(l.suspects, suspect{message: e.message, sent: !evidence.unsent || e.resent})
+		if !l.dying {
+			l.dying = true
+			r.dying = append(r.dying, l)
+			r.control.put(laneNews{dead: l})
+		}
+	} else {
+		r.report(e, v)
+	}
+	r.inFlight.Add(-1)
+	r.afterAnswer(l)
+}
+
+func (r *reaper) report(e *entry, v verdict) {
+	if v.outcome == outbox.NotSent && e.resent {
+		v.outcome = outbox.Unknown
+	}
+	e.verdict = v
+	r.sink.Deliver(outbox.Result{Message: e.message, Outcome: v.outcome, Reason: v.reason, Detail: v.detail})
+	if e.settled != nil {
+		close(e.settled)
+	}
+}
+
+// noteAnswer keeps what the answers tell of the broker.
+func (r *reaper) noteAnswer(e *entry, v verdict) {
+	switch v.outcome {
+	case outbox.Confirmed, outbox.Refused, outbox.Impossible:
+	default:
+		return
+	}
+	r.lastAnswer, r.anyAnswer = r.clock.now(), true
+	r.tellFirstAnswer()
+	if v.reason != outbox.ReasonTooLarge {
+		return
+	}
+	size := int64(len(e.message.Payload))
+	if least := r.tooLarge.Load(); least == 0 || size < least {
+		r.tooLarge.Store(size)
+	}
+}
+
+// exceptionOf is why the broker closed the channel, nil if it did not say.
+func (r *reaper) exceptionOf(l *lane) *amqp.Error {
+	select {
+	case e, ok := <-l.closed:
+		if ok {
+			l.exception = e
+		}
+	default:
+	}
+	return l.exception
+}
+
+// afterAnswer sees to a lane that is not used any more and owes no answer.
+func (r *reaper) afterAnswer(l *lane) {
+	if !l.sealed || l.waiting > 0 {
+		return
+	}
+	if !l.channel.IsClosed() {
+		r.closeLane(l)
+	}
+	if l.evicted && len(l.suspects) == 0 {
+		return
+	}
+	r.jobs.put(job{exchange: &l.exchange, opens: !l.evicted, cause: r.exceptionOf(l), messages: l.suspects})
+	l.suspects = nil
+	r.dying = slices.DeleteFunc(r.dying, func(d *lane) bool { return d == l })
+}
+
+// takeReturns matches what the broker returned on a lane to the messages. A return
+// without a message belongs to one that timed out.
+func (r *reaper) takeReturns(l *lane) {
+	for {
+		select {
+		case returned, ok := <-l.returns:
+			if !ok {
+				return
+			}
+			r.takeNews()
+			r.match(l, &returned)
+		default:
+			return
+		}
+	}
+}
+
+func (r *reaper) match(l *lane, returned *amqp.Return) {
+	id, err := outbox.ParseUUID([]byte(returned.MessageId))
+	if err != nil {
+		return
+	}
+	var first *entry
+	for _, e := range r.pending[r.head:] {
+		if e == nil {
+			continue // just settled
+		}
+		m := e.message
+		if e.lane != l || e.returned != nil || m.MessageID != id ||
+			m.RoutingKey != returned.RoutingKey || r.limits.exchangeOf(m) != returned.Exchange {
+			continue
+		}
+		if first == nil {
+			first = e
+		}
+		// Several rows may share all of that; a headers exchange tells them apart.
+		if r.sameContent(e, returned) {
+			first = e
+			break
+		}
+	}
+	if first != nil {
+		first.returned = returned
+	}
+}
+
+func (r *reaper) sameContent(e *entry, returned *amqp.Return) bool {
+	if !bytes.Equal(e.message.Payload, returned.Body) {
+		return false
+	}
+	p, err := encode(e.message, r.limits, e.resent || e.message.PossibleDuplicate)
+	return err == nil && (len(p.body.Headers)+len(returned.Headers) == 0 || reflect.DeepEqual(p.body.Headers, returned.Headers))
+}
+
+// finish reports all that is left, when the connection is closed and sender and
+// isolator have stopped.
+func (r *reaper) finish() {
+	r.takeNews()
+	r.keep(func(e *entry) bool {
+		r.settle(e, !e.resolved())
+		return false
+	})
+	for _, l := range r.dying {
+		r.abandon(l.suspects)
+	}
+	for _, j := range r.jobs.take(nil) {
+		r.abandon(j.messages)
+	}
+}
+
+// abandon reports what should have been sent alone.
+func (r *reaper) abandon(suspects []suspect) {
+	for _, s := range suspects {
+		r.deliver(s.message, s.outcome(), "", "the connection was lost before the message was sent alone")
+	}
+}

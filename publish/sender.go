@@ -1,0 +1,223 @@
+package publish
+
+import (
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// mostLanes bounds the open lanes; each holds a buffer for returns. The one that
+// was idle for longest makes room.
+const mostLanes = 32
+
+// spareChannels are the channels a session needs beside its lanes.
+const spareChannels = 8
+
+// laneLimit is mostLanes, or less where the broker allows few channels.
+func laneLimit(channelMax int) int {
+	return max(1, min(mostLanes, channelMax-spareChannels))
+}
+
+// route is where the messages of one exchange go. Its lane is nil while the
+// isolator looks at the exchange; messages then wait, in order.
+type route struct {
+	lane    *lane
+	waiting []*outbox.Message
+	usedAt  uint64
+}
+
+// laneNews is what the sender is told. Without a lane or an exchange it only wakes
+// the sender.
+type laneNews struct {
+	openGate bool
+	// reprobe: the message that was to be answered first was given back.
+	reprobe bool
+	// dead: the channel of this lane is closed.
+	dead *lane
+	// exchange: the isolator is done with it. ready is its lane, or nil: then what
+	// waits gets the verdict.
+	exchange *string
+	ready    *lane
+	verdict  verdict
+}
+
+// sender is the goroutine that takes messages and sends them. All its fields are
+// its own.
+type sender struct {
+	*session
+	gated  bool // one message was or may be sent; the rest is held
+	probed bool
+	held   []*outbox.Message
+	routes map[string]*route
+	uses   uint64
+	batch  []*outbox.Message
+	news   []laneNews
+}
+
+func newSender(s *session, gated bool) *sender {
+	return &sender{session: s, gated: gated, routes: make(map[string]*route)}
+}
+
+func (s *sender) run() {
+	for !s.over() {
+		s.news = s.control.take(s.news)
+		for _, n := range s.news {
+			s.learn(n)
+		}
+		s.batch = s.in.take(s.batch)
+		for _, m := range s.batch {
+			s.accept(m)
+		}
+		select {
+		case <-s.ended:
+		case <-s.in.wake:
+		case <-s.control.wake:
+		}
+	}
+	s.giveBack("the connection was lost before the message was sent")
+}
+
+// giveBack reports all that was not sent.
+func (s *sender) giveBack(why string) {
+	for _, r := range s.routes {
+		for _, m := range r.waiting {
+			s.deliver(m, outbox.NotSent, "", why)
+		}
+		r.waiting = nil
+	}
+	for _, m := range s.held {
+		s.deliver(m, outbox.NotSent, "", why)
+	}
+	s.held = nil
+}
+
+func (s *sender) accept(m *outbox.Message) {
+	switch {
+	case s.over():
+		s.deliver(m, outbox.NotSent, "", "the connection was lost before the message was sent")
+	case s.blocked.Load():
+		s.deliver(m, outbox.NotSent, "", "the broker has blocked the connection")
+	case s.gated && s.probed:
+		s.held = append(s.held, m)
+	default:
+		s.dispatch(m)
+	}
+}
+
+// dispatch brings a message onto its way.
+func (s *sender) dispatch(m *outbox.Message) {
+	p, err := s.encode(m, m.PossibleDuplicate)
+	if err != nil {
+		s.sink.Deliver(impossible(m, err))
+		return
+	}
+	s.probed = true
+	if p.risky {
+		s.jobs.put(job{messages: []suspect{{message: m}}})
+		return
+	}
+	r := s.routes[p.exchange]
+	switch {
+	case r == nil:
+		s.routes[p.exchange] = &route{}
+		s.jobs.put(job{exchange: &p.exchange, opens: true, messages: []suspect{{message: m}}})
+	case r.lane == nil:
+		r.waiting = append(r.waiting, m)
+	default:
+		s.publish(r, m, p)
+	}
+}
+
+func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
+	if s.inFlight.Load() >= int64(s.cfg.MaxInFlight) {
+		s.deliver(m, outbox.NotSent, "", "more messages are in flight than were agreed")
+		return
+	}
+	if r.lane.channel.IsClosed() {
+		s.retire(r)
+		r.waiting = append(r.waiting, m)
+		return
+	}
+	s.uses++
+	r.usedAt = s.uses
+	e := &entry{message: m, lane: r.lane, sentAt: s.clock.now()}
+	s.inFlight.Add(1)
+	s.sent.add(reaperNews{entry: e})
+	if err := e.send(p); err != nil {
+		s.retire(r)
+	}
+	s.sent.signal()
+}
+
+// retire gives the dead lane of a route to the reaper, which hands what it carried
+// to the isolator. The route waits until the isolator is done with the exchange.
+func (s *sender) retire(r *route) {
+	s.sent.put(reaperNews{seal: r.lane})
+	r.lane = nil
+}
+
+func (s *sender) learn(n laneNews) {
+	if n.openGate {
+		s.gated = false
+		s.release()
+	}
+	if n.reprobe {
+		s.probed = false
+		s.release()
+	}
+	if n.dead != nil {
+		if r := s.routes[n.dead.exchange]; r != nil && r.lane == n.dead {
+			s.retire(r)
+		}
+	}
+	if s.blocked.Load() {
+		s.giveBack("the broker has blocked the connection")
+	}
+	if n.exchange == nil {
+		return
+	}
+	r := s.routes[*n.exchange]
+	s.uses++
+	r.lane, r.usedAt = n.ready, s.uses
+	waiting := r.waiting
+	r.waiting = nil
+	if n.ready == nil {
+		delete(s.routes, *n.exchange)
+		for _, m := range waiting {
+			s.deliver(m, n.verdict.outcome, n.verdict.reason, n.verdict.detail)
+		}
+		return
+	}
+	s.evict()
+	for _, m := range waiting {
+		s.accept(m)
+	}
+}
+
+// release lets go what waited for the first answer.
+func (s *sender) release() {
+	held := s.held
+	s.held = nil
+	for _, m := range held {
+		s.accept(m)
+	}
+}
+
+// evict gives up the lane that was idle for longest where there are too many. What
+// it has in flight still gets its answer; the reaper closes the channel after it.
+func (s *sender) evict() {
+	open := 0
+	var name string
+	var oldest *route
+	for exchange, r := range s.routes {
+		if r.lane == nil {
+			continue
+		}
+		open++
+		if oldest == nil || r.usedAt < oldest.usedAt {
+			name, oldest = exchange, r
+		}
+	}
+	if open > laneLimit(int(s.connection.Config.ChannelMax)) {
+		s.sent.put(reaperNews{seal: oldest.lane, evicted: true})
+		delete(s.routes, name)
+	}
+}

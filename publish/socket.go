@@ -1,0 +1,105 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// socket is the TCP connection beneath the AMQP library, which knows no write
+// deadline and sets its read deadline from a goroutine that a stuck write stops.
+// Here each Read and Write sets its own. The library's deadlines are ignored.
+//
+// Closing the socket is the only way to end the library's calls for certain.
+type socket struct {
+	net.Conn
+	writeTimeout time.Duration
+	clock        *clock // stands still while the broker has blocked the connection
+
+	// readTimeout is the longest silence in nanoseconds, 0 for none; set once after
+	// the handshake, read by the library's reader.
+	readTimeout atomic.Int64
+	// handshake holds while the deadline of the whole handshake is in force.
+	handshake atomic.Bool
+	closeOnce sync.Once
+}
+
+func dialSocket(ctx context.Context, network, addr string, deadline time.Time, writeTimeout time.Duration, c *clock) (*socket, error) {
+	dialer := net.Dialer{Deadline: deadline}
+	raw, err := dialer.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := raw.SetDeadline(deadline); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	s := &socket{Conn: raw, writeTimeout: writeTimeout, clock: c}
+	s.handshake.Store(true)
+	return s, nil
+}
+
+// established ends the deadline of the handshake. From then on a peer that is
+// silent for longer than silence is gone; 0 waits for ever.
+func (s *socket) established(silence time.Duration) error {
+	s.readTimeout.Store(int64(silence))
+	s.handshake.Store(false)
+	var deadline time.Time
+	if silence > 0 {
+		deadline = time.Now().Add(silence)
+	}
+	if err := s.Conn.SetWriteDeadline(time.Time{}); err != nil {
+		return err
+	}
+	return s.Conn.SetReadDeadline(deadline)
+}
+
+func (s *socket) Read(b []byte) (int, error) {
+	if silence := time.Duration(s.readTimeout.Load()); silence > 0 && !s.handshake.Load() {
+		if err := s.Conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
+			return 0, err
+		}
+	}
+	return s.Conn.Read(b)
+}
+
+// Write goes on after a timeout for as long as the connection is blocked: the
+// broker then does not read on purpose.
+func (s *socket) Write(b []byte) (int, error) {
+	if s.handshake.Load() {
+		return s.Conn.Write(b)
+	}
+	written := 0
+	for {
+		if err := s.Conn.SetWriteDeadline(time.Now().Add(s.writeTimeout)); err != nil {
+			return written, err
+		}
+		n, err := s.Conn.Write(b[written:])
+		written += n
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || s.clock.running() {
+			return written, err
+		}
+	}
+}
+
+// Close may be called several times, by the library and by the session.
+func (s *socket) Close() error {
+	var err error
+	s.closeOnce.Do(func() {
+		err = s.Conn.Close()
+	})
+	return err
+}
+
+// SetDeadline leaves the deadlines to the socket.
+func (s *socket) SetDeadline(time.Time) error { return nil }
+
+// SetReadDeadline leaves the deadlines to the socket.
+func (s *socket) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline leaves the deadlines to the socket.
+func (s *socket) SetWriteDeadline(time.Time) error { return nil }
