@@ -62,16 +62,40 @@ func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 	if _, err := tx.Exec(ctx, lock); err != nil {
 		return err
 	}
+	if err := look(ctx, tx, table); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s; DROP FUNCTION %s(jsonb)",
+		table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), checkFunction(table).SQL()))
+	return err
+}
+
+// CheckEmpty returns a *NotEmptyError where messages are in the tables.
+func CheckEmpty(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {
+	state, err := Status(ctx, conn, table)
+	if err != nil && !errors.Is(err, ErrNewer) {
+		return err
+	}
+	if state.Current == 0 {
+		return nil
+	}
+	return look(ctx, conn, table)
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func look(ctx context.Context, db querier, table outbox.Table) error {
 	full := &NotEmptyError{Table: table}
 	count := fmt.Sprintf(`SELECT (SELECT count(*) FROM (SELECT FROM %[1]s LIMIT %[3]d) w), (SELECT count(*) FROM (SELECT FROM %[2]s LIMIT %[3]d) d)`,
 		table.SQL(), table.DeadLetter().SQL(), countUpTo)
-	if err := tx.QueryRow(ctx, count).Scan(&full.Waiting, &full.Dead); err != nil {
-		return err
+	if err := db.QueryRow(ctx, count).Scan(&full.Waiting, &full.Dead); err != nil {
+		return fmt.Errorf("look for messages: %w", err)
 	}
 	if full.Waiting > 0 || full.Dead > 0 {
 		return full
 	}
-	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s; DROP FUNCTION %s(jsonb)",
-		table.SQL(), table.DeadLetter().SQL(), versionTable(table).SQL(), checkFunction(table).SQL()))
-	return err
+	return nil
 }

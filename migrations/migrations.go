@@ -66,9 +66,9 @@ func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table) (from, to int, 
 	if err := createSchema(ctx, conn, table.Schema); err != nil {
 		return state.Current, state.Current, err
 	}
-	migrator, err := migrate.NewMigrator(ctx, conn, versionTable(table).SQL())
+	migrator, err := migrate.NewMigrator(ctx, conn, VersionTable(table).SQL())
 	if err != nil {
-		return state.Current, state.Current, fmt.Errorf("create version table %s: %w", versionTable(table), err)
+		return state.Current, state.Current, fmt.Errorf("create version table %s: %w", VersionTable(table), err)
 	}
 	if err := load(migrator, table); err != nil {
 		return state.Current, state.Current, err
@@ -90,7 +90,7 @@ func Status(ctx context.Context, conn *pgx.Conn, table outbox.Table) (State, err
 		return State{}, err
 	}
 	state := State{Latest: Latest}
-	state.Current, err = readVersion(ctx, conn, versionTable(table))
+	state.Current, err = readVersion(ctx, conn, VersionTable(table))
 	if err != nil {
 		return State{}, err
 	}
@@ -138,7 +138,7 @@ func createSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
 
 // rendered returns the migrations for one table, without a connection.
 func rendered(table outbox.Table) ([]*migrate.Migration, error) {
-	migrator, err := migrate.NewMigrator(context.Background(), nil, versionTable(table).SQL())
+	migrator, err := migrate.NewMigrator(context.Background(), nil, VersionTable(table).SQL())
 	if err != nil {
 		return nil, fmt.Errorf("render migrations: %w", err)
 	}

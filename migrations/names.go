@@ -13,7 +13,8 @@ import (
 // longestIdentifier is NAMEDATALEN - 1; Postgres cuts what is longer.
 const longestIdentifier = 63
 
-func versionTable(table outbox.Table) outbox.Table {
+// VersionTable names the table that holds the version of an outbox's tables.
+func VersionTable(table outbox.Table) outbox.Table {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_migrations"}
 }
 

@@ -18,7 +18,7 @@ func SQL(table outbox.Table) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	versions := versionTable(table).SQL()
+	versions := VersionTable(table).SQL()
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "-- Tables of the outbox %s, version %d. For psql; safe to run again.\n", oneLine(table.String()), Latest)

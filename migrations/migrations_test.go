@@ -1,0 +1,297 @@
+package migrations_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+func exec1(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func up(t *testing.T, conn *pgx.Conn, table outbox.Table) {
+	t.Helper()
+	if _, _, err := migrations.Up(t.Context(), conn, table); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func plainTable() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
+
+func weirdTables() []outbox.Table {
+	return []outbox.Table{
+		plainTable(),
+		{Schema: "My Schema", Name: "Out.Box"},
+		{Schema: `we"ird`, Name: `a"b'c\{{.x}} $1 %s`},
+		{Schema: "select", Name: "$check$"},
+		{Schema: "ключ", Name: "таблица_исходящих_сообщен"},                    // 25 letters of two bytes
+		{Schema: strings.Repeat("s", 63), Name: strings.Repeat("t", 51)},       // as long as may be
+		{Schema: strings.Repeat("s", 63), Name: strings.Repeat("t", 50) + "u"}, // differs in what is cut
+		{Schema: "public", Name: "line\nbreak"},                                // ends no comment
+		{Schema: "public", Name: "---- create above / drop below ----"},        // the tool's own words
+	}
+}
+
+func TestUpIsIdempotentForAnyName(t *testing.T) {
+	conn := connect(t, services.Database(t))
+	for _, table := range weirdTables() {
+		state, err := migrations.Status(t.Context(), conn, table)
+		if err != nil || state.Current != 0 || len(state.Pending) != migrations.Latest {
+			t.Fatalf("%s: before: %+v, %v", table, state, err)
+		}
+		for _, want := range [][2]int{{0, migrations.Latest}, {migrations.Latest, migrations.Latest}} {
+			from, to, err := migrations.Up(t.Context(), conn, table)
+			if err != nil {
+				t.Fatalf("%s: %v", table, err)
+			}
+			if got := [2]int{from, to}; got != want {
+				t.Errorf("%s: from, to %v, want %v", table, got, want)
+			}
+		}
+		state, err = migrations.Status(t.Context(), conn, table)
+		if err != nil || state.Current != migrations.Latest || len(state.Pending) != 0 {
+			t.Errorf("%s: after: %+v, %v", table, state, err)
+		}
+		exec1(t, conn, "INSERT INTO "+table.SQL()+` (routing_key, payload, properties) VALUES ('k', '{}', '{"priority": 1}')`)
+	}
+}
+
+func TestUpRefusesANameThatLeavesNoRoom(t *testing.T) {
+	table := outbox.Table{Schema: "public", Name: strings.Repeat("t", 52)}
+	if _, err := migrations.SQL(table); err == nil || !strings.Contains(err.Error(), "too long") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestConcurrentUpsWaitForOneAnother(t *testing.T) {
+	url := services.Database(t)
+	table := outbox.Table{Schema: "new", Name: "outbox"}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	migrated := 0
+	for range 4 {
+		conn := connect(t, url)
+		wg.Go(func() {
+			from, to, err := migrations.Up(t.Context(), conn, table)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			migrated += to - from
+		})
+	}
+	wg.Wait()
+	if migrated != migrations.Latest {
+		t.Errorf("%d steps were run in all, want %d", migrated, migrations.Latest)
+	}
+}
+
+func TestUpSaysWhatStandsInTheWay(t *testing.T) {
+	conn := connect(t, services.Database(t))
+	exec1(t, conn, "CREATE TABLE outbox (something text)")
+	_, _, err := migrations.Up(t.Context(), conn, plainTable())
+	if err == nil || !strings.Contains(err.Error(), `"outbox" already exists`) {
+		t.Fatalf("got %v", err)
+	}
+	exec1(t, conn, "DROP TABLE outbox")
+	up(t, conn, plainTable())
+}
+
+func TestNewerTablesAreRecognized(t *testing.T) {
+	conn := connect(t, services.Database(t))
+	up(t, conn, plainTable())
+	exec1(t, conn, "UPDATE outbox_migrations SET version = 99")
+	if _, _, err := migrations.Up(t.Context(), conn, plainTable()); !errors.Is(err, migrations.ErrNewer) {
+		t.Errorf("Up: %v", err)
+	}
+	if state, err := migrations.Status(t.Context(), conn, plainTable()); !errors.Is(err, migrations.ErrNewer) || state.Current != 99 {
+		t.Errorf("Status: %+v, %v", state, err)
+	}
+}
+
+// as connects with a new role, which may do what the grants say.
+func as(t *testing.T, url string, owner *pgx.Conn, grants ...string) *pgx.Conn {
+	t.Helper()
+	role := services.Name(t)
+	exec1(t, owner, "CREATE ROLE "+role)
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.Background(), url)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close(context.Background())
+		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, grant := range grants {
+		exec1(t, owner, grant+" TO "+role)
+	}
+	conn := connect(t, url)
+	exec1(t, conn, "SET ROLE "+role)
+	return conn
+}
+
+func TestStatusAndIdleUpNeedOnlyToReadTheVersion(t *testing.T) {
+	url := services.Database(t)
+	owner := connect(t, url)
+	up(t, owner, plainTable())
+	exec1(t, owner, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	reader := as(t, url, owner, "GRANT SELECT ON outbox_migrations")
+	if state, err := migrations.Status(t.Context(), reader, plainTable()); err != nil || state.Current != migrations.Latest {
+		t.Errorf("Status: %+v, %v", state, err)
+	}
+	if _, _, err := migrations.Up(t.Context(), reader, plainTable()); err != nil {
+		t.Errorf("Up: %v", err)
+	}
+}
+
+func TestUpInAnExistingSchemaNeedsNoPrivilegeOnTheDatabase(t *testing.T) {
+	url := services.Database(t)
+	owner := connect(t, url)
+	exec1(t, owner, "CREATE SCHEMA shop")
+	conn := as(t, url, owner, "GRANT CREATE, USAGE ON SCHEMA shop")
+	up(t, conn, outbox.Table{Schema: "shop", Name: "outbox"})
+}
+
+func TestApplicationNeedsInsertAndNothingElse(t *testing.T) {
+	url := services.Database(t)
+	owner := connect(t, url)
+	exec1(t, owner, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
+	up(t, owner, plainTable())
+	app := as(t, url, owner, "GRANT INSERT ON outbox")
+	exec1(t, app, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '{"order_id": 42}')`)
+	exec1(t, app, `INSERT INTO outbox (routing_key, payload, properties) VALUES ('k', '{}', '{"priority": 9}')`)
+	_, err := app.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, properties) VALUES ('k', '{}', '{"priority": 999}')`)
+	wantCheck(t, err, "outbox_properties_valid")
+	_, err = app.Exec(t.Context(), "SELECT 1 FROM outbox")
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "42501" {
+		t.Errorf("SELECT: %v, want permission denied", err)
+	}
+}
+
+func TestDropRefusesWhileMessagesAreThere(t *testing.T) {
+	conn := connect(t, services.Database(t))
+	for _, table := range weirdTables()[:3] {
+		if dropped, err := migrations.Drop(t.Context(), conn, table); dropped || err != nil {
+			t.Errorf("%s: nothing there: %v, %v", table, dropped, err)
+		}
+		up(t, conn, table)
+		exec1(t, conn, "INSERT INTO "+table.SQL()+" (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 200)")
+		var full *migrations.NotEmptyError
+		if _, err := migrations.Drop(t.Context(), conn, table); !errors.As(err, &full) || full.Waiting != 100 || full.Dead != 0 {
+			t.Errorf("%s: with rows: %v", table, err)
+		}
+		exec1(t, conn, "WITH d AS (DELETE FROM "+table.SQL()+" RETURNING *) INSERT INTO "+table.DeadLetter().SQL()+
+			" (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)"+
+			" SELECT id, created_at, message_id, attempts, schema_version, routing_key, payload, 'nack' FROM d LIMIT 1")
+		if err := migrations.CheckEmpty(t.Context(), conn, table); !errors.As(err, &full) || full.Waiting != 0 || full.Dead != 1 {
+			t.Errorf("%s: with a dead letter: %v", table, err)
+		}
+		exec1(t, conn, "DELETE FROM "+table.DeadLetter().SQL())
+		if dropped, err := migrations.Drop(t.Context(), conn, table); !dropped || err != nil {
+			t.Errorf("%s: empty: %v, %v", table, dropped, err)
+		}
+	}
+	var left int
+	err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+		WHERE nspname IN ('public', 'My Schema', 'we"ird')`).Scan(&left)
+	if err != nil || left != 0 {
+		t.Errorf("%d relations are left, %v", left, err)
+	}
+}
+
+func TestScriptForPsqlMakesTheSame(t *testing.T) {
+	psql, err := exec.LookPath("psql")
+	if err != nil {
+		t.Skip("psql is not there")
+	}
+	ours, theirs := services.Database(t), services.Database(t)
+	conn, byScript := connect(t, ours), connect(t, theirs)
+	for _, table := range weirdTables() {
+		up(t, conn, table)
+		script, err := migrations.SQL(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // it may be run again
+			cmd := exec.CommandContext(t.Context(), psql, "-X", "-q", "-d", theirs)
+			cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
+			cmd.Stdin = strings.NewReader(script)
+			if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+				t.Fatalf("%s: psql: %v\n%s", table, err, out)
+			}
+		}
+		state, err := migrations.Status(t.Context(), byScript, table)
+		if err != nil || state.Current != migrations.Latest {
+			t.Errorf("%s: %+v, %v", table, state, err)
+		}
+		up(t, byScript, table)
+	}
+	want, got := catalog(t, conn), catalog(t, byScript)
+	if want != got {
+		t.Errorf("the catalogs differ.\nUp:\n%s\nscript:\n%s", want, got)
+	}
+}
+
+// catalog describes all that is not the system's.
+func catalog(t *testing.T, conn *pgx.Conn) string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), `
+		WITH ours AS (SELECT oid, nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema')
+		SELECT concat_ws(' ', 'column', nspname, relname, attnum, attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
+			pg_get_expr(adbin, adrelid), col_description(c.oid, attnum), reloptions::text)
+		FROM pg_class c JOIN ours n ON n.oid = relnamespace JOIN pg_attribute a ON attrelid = c.oid
+		LEFT JOIN pg_attrdef d ON adrelid = c.oid AND adnum = attnum WHERE attnum > 0
+		UNION ALL
+		SELECT concat_ws(' ', 'table', nspname, relname, relkind, obj_description(c.oid, 'pg_class'))
+		FROM pg_class c JOIN ours n ON n.oid = relnamespace
+		UNION ALL
+		SELECT concat_ws(' ', 'constraint', nspname, conname, pg_get_constraintdef(c.oid)) FROM pg_constraint c JOIN ours n ON n.oid = connamespace
+		UNION ALL
+		SELECT concat_ws(' ', 'index', schemaname, indexdef) FROM pg_indexes WHERE schemaname IN (SELECT nspname FROM ours)
+		UNION ALL
+		SELECT concat_ws(' ', 'function', pg_get_functiondef(p.oid), proacl::text) FROM pg_proc p JOIN ours n ON n.oid = pronamespace
+		ORDER BY 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) < 100 {
+		t.Fatalf("only %d lines describe the catalog", len(lines))
+	}
+	return strings.Join(lines, "\n")
+}
