@@ -1,0 +1,212 @@
+package decode
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// column is one field of a message that a row's column fills.
+type column struct {
+	name string
+	// nullable tells whether SQL NULL is a value of this column.
+	nullable bool
+	set      func(m *outbox.Message, v value, in *interner) error
+}
+
+// columns lists every column that the relay needs of the stream. A table that
+// lacks one stops the relay (DESIGN.md, invariant 10).
+func columns() []column {
+	return []column{
+		{"id", false, func(m *outbox.Message, v value, _ *interner) (err error) {
+			m.ID, err = v.int()
+			return err
+		}},
+		{"message_id", false, func(m *outbox.Message, v value, _ *interner) (err error) {
+			m.MessageID, err = v.uuid()
+			return err
+		}},
+		{"exchange", true, func(m *outbox.Message, v value, in *interner) error {
+			exchange := in.string(v.data)
+			m.Exchange = &exchange
+			return nil
+		}},
+		{"routing_key", false, func(m *outbox.Message, v value, in *interner) error {
+			m.RoutingKey = in.string(v.data)
+			return nil
+		}},
+		{"ordering_key", true, func(m *outbox.Message, v value, _ *interner) error {
+			key := string(v.data)
+			m.OrderingKey = &key
+			return nil
+		}},
+		{"payload", true, func(m *outbox.Message, v value, _ *interner) error {
+			m.Payload = v.json()
+			return nil
+		}},
+		{"payload_bytes", true, func(m *outbox.Message, v value, _ *interner) (err error) {
+			m.Binary = true
+			m.Payload, err = v.bytea()
+			return err
+		}},
+		{"headers", true, func(m *outbox.Message, v value, _ *interner) error {
+			m.Headers = v.json()
+			return nil
+		}},
+		{"properties", true, func(m *outbox.Message, v value, _ *interner) error {
+			m.Properties = v.json()
+			return nil
+		}},
+		{"schema_version", false, func(m *outbox.Message, v value, _ *interner) error {
+			n, err := v.int()
+			m.SchemaVersion = int(n)
+			return err
+		}},
+		{"created_at", false, func(m *outbox.Message, v value, _ *interner) (err error) {
+			m.CreatedAt, err = v.time()
+			return err
+		}},
+		{"available_at", true, func(m *outbox.Message, v value, _ *interner) (err error) {
+			m.AvailableAt, err = v.time()
+			return err
+		}},
+		{"attempts", false, func(m *outbox.Message, v value, _ *interner) error {
+			n, err := v.int()
+			m.Attempts = int(n)
+			return err
+		}},
+		{"possible_duplicate", true, func(m *outbox.Message, v value, _ *interner) (err error) {
+			m.PossibleDuplicate, err = v.bool()
+			return err
+		}},
+	}
+}
+
+// value is one column of a row as it came over the wire. The bytes are valid
+// only until the next message is received.
+type value struct {
+	data   []byte
+	binary bool // pgoutput sends binary where the type has a send function
+}
+
+func (v value) int() (int64, error) {
+	if !v.binary {
+		n, err := strconv.ParseInt(string(v.data), 10, 64)
+		if err != nil {
+			return 0, errors.New("not an integer of 64 bits")
+		}
+		return n, nil
+	}
+	switch len(v.data) {
+	case 2:
+		return int64(int16(binary.BigEndian.Uint16(v.data))), nil
+	case 4:
+		return int64(int32(binary.BigEndian.Uint32(v.data))), nil
+	case 8:
+		return int64(binary.BigEndian.Uint64(v.data)), nil
+	}
+	return 0, fmt.Errorf("an integer of %d bytes: want 2, 4 or 8", len(v.data))
+}
+
+func (v value) uuid() (outbox.UUID, error) {
+	if !v.binary {
+		return outbox.ParseUUID(v.data)
+	}
+	if len(v.data) != 16 {
+		return outbox.UUID{}, fmt.Errorf("a UUID of %d bytes: want 16", len(v.data))
+	}
+	return outbox.UUID(v.data), nil
+}
+
+func (v value) bool() (bool, error) {
+	if len(v.data) == 1 {
+		switch v.data[0] {
+		case 0, 'f':
+			return false, nil
+		case 1, 't':
+			return true, nil
+		}
+	}
+	return false, errors.New("not a boolean")
+}
+
+// json copies a json or jsonb value. The binary form of jsonb starts with a
+// version byte, 1 so far (jsonb_send), which no JSON text can start with.
+func (v value) json() []byte {
+	data := v.data
+	if v.binary && len(data) > 0 && data[0] == 1 {
+		data = data[1:]
+	}
+	return append(make([]byte, 0, len(data)), data...)
+}
+
+func (v value) bytea() ([]byte, error) {
+	if v.binary {
+		return append(make([]byte, 0, len(v.data)), v.data...), nil
+	}
+	if len(v.data) < 2 || v.data[0] != '\\' || v.data[1] != 'x' {
+		return nil, errors.New(`a bytea that does not start with \x (bytea_output must be hex)`)
+	}
+	out := make([]byte, hex.DecodedLen(len(v.data)-2))
+	if _, err := hex.Decode(out, v.data[2:]); err != nil {
+		return nil, errors.New("a bytea with other than hexadecimal digits")
+	}
+	return out, nil
+}
+
+// far and past stand for the infinities: outside of what Postgres can store otherwise.
+func far() time.Time  { return time.Date(294277, 1, 1, 0, 0, 0, 0, time.UTC) }
+func past() time.Time { return time.Date(-4713, 1, 1, 0, 0, 0, 0, time.UTC) }
+
+func (v value) time() (time.Time, error) {
+	if v.binary {
+		if len(v.data) != 8 {
+			return time.Time{}, fmt.Errorf("a timestamp of %d bytes: want 8", len(v.data))
+		}
+		micros := int64(binary.BigEndian.Uint64(v.data))
+		switch micros {
+		case math.MaxInt64:
+			return far(), nil
+		case math.MinInt64:
+			return past(), nil
+		}
+		const epoch = 946_684_800 // 2000-01-01, where Postgres counts from, in Unix seconds
+		return time.Unix(epoch+micros/1e6, micros%1e6*1e3).UTC(), nil
+	}
+	switch s := string(v.data); s {
+	case "infinity":
+		return far(), nil
+	case "-infinity":
+		return past(), nil
+	default:
+		for _, layout := range [...]string{"2006-01-02 15:04:05.999999-07", "2006-01-02 15:04:05.999999-07:00"} {
+			if t, err := time.Parse(layout, s); err == nil {
+				return t.UTC(), nil
+			}
+		}
+	}
+	return time.Time{}, errors.New("not a timestamp in ISO style")
+}
+
+// interner hands out one string for equal bytes: routing keys and exchanges are
+// few and come again with every row.
+type interner struct{ seen map[string]string }
+
+func (in *interner) string(b []byte) string {
+	if s, ok := in.seen[string(b)]; ok { // no allocation: the compiler sees the conversion
+		return s
+	}
+	const most = 4096 // keys made up per message must not grow it for ever
+	if in.seen == nil || len(in.seen) >= most {
+		in.seen = make(map[string]string)
+	}
+	s := string(b)
+	in.seen[s] = s
+	return s
+}

@@ -1,0 +1,262 @@
+// Package decode turns pgoutput messages (protocol version 1, text or binary)
+// into outbox messages. It takes bytes and returns values: no I/O, no clock.
+//
+// The formats are those of the PostgreSQL manual, "Logical Replication Message
+// Formats".
+package decode
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Kind says what one pgoutput message means to the relay.
+type Kind uint8
+
+// The kinds. Ignored covers what needs no action: inserts into other tables,
+// relations, types, origins, updates, deletes, truncates.
+const (
+	Ignored Kind = iota
+	Begin
+	Insert
+	Commit
+)
+
+// Event is one decoded message.
+type Event struct {
+	Kind Kind
+	// XID is the inserting transaction (Begin, Insert).
+	XID uint32
+	// CommitLSN is where the commit record of the transaction starts (Begin, Insert, Commit).
+	CommitLSN pglogrepl.LSN
+	// EndLSN is the position after the commit record: all before it was received (Commit).
+	EndLSN pglogrepl.LSN
+	// Message is the row (Insert). It owns its memory.
+	Message *outbox.Message
+}
+
+// MissingColumnError tells that the streamed table lacks columns that the relay
+// needs. No retry can mend it.
+type MissingColumnError struct {
+	Table   outbox.Table
+	Columns []string
+}
+
+func (e *MissingColumnError) Error() string {
+	return fmt.Sprintf("the stream of table %s has no column %s", e.Table, strings.Join(e.Columns, ", "))
+}
+
+// Hint says what to do about it.
+func (e *MissingColumnError) Hint() string {
+	return "restore the column under its name (was it dropped, renamed, made a generated column, " +
+		"or left out by a column list of the publication?), or run: cdc-relay setup"
+}
+
+// RowError tells that one row could not be read. The row is still in the table.
+type RowError struct {
+	Ref    outbox.Ref // as far as it was read
+	Column string
+	Err    error
+}
+
+func (e *RowError) Error() string {
+	return fmt.Sprintf("row %d: column %s: %v", e.Ref.ID, e.Column, e.Err)
+}
+
+func (e *RowError) Unwrap() error { return e.Err }
+
+// Decoder keeps what the server says only once: the columns of each relation
+// and the transaction it is in. One decoder serves one replication connection
+// and one goroutine.
+type Decoder struct {
+	table    outbox.Table
+	needed   []column
+	strings  interner
+	layouts  map[uint32][]*column // by relation OID; nil for other tables
+	xid      uint32
+	commitAt pglogrepl.LSN
+}
+
+// NewDecoder makes a decoder of the rows of one table.
+func NewDecoder(table outbox.Table) *Decoder {
+	return &Decoder{table: table, needed: columns(), layouts: make(map[uint32][]*column)}
+}
+
+// Decode reads one pgoutput message. The bytes may be reused afterwards. A
+// *RowError concerns one row alone, and the stream can go on; any other error
+// ends it.
+func (d *Decoder) Decode(data []byte) (Event, error) {
+	r := reader{rest: data}
+	switch kind := r.uint8("message type"); kind {
+	case 'B':
+		return d.begin(&r)
+	case 'C':
+		return d.commit(&r)
+	case 'R':
+		return Event{}, d.relation(&r)
+	case 'I':
+		return d.insert(&r)
+	case 'U', 'D', 'T', 'O', 'Y', 'M':
+		return Event{}, nil
+	default:
+		if r.err != nil {
+			return Event{}, r.err
+		}
+		return Event{}, fmt.Errorf("unknown pgoutput message type %q", kind)
+	}
+}
+
+func (d *Decoder) begin(r *reader) (Event, error) {
+	d.commitAt = pglogrepl.LSN(r.uint64("begin: final LSN"))
+	r.bytes(8, "begin: commit time")
+	d.xid = r.uint32("begin: xid")
+	return Event{Kind: Begin, XID: d.xid, CommitLSN: d.commitAt}, r.err
+}
+
+func (d *Decoder) commit(r *reader) (Event, error) {
+	r.bytes(1, "commit: flags")
+	commitAt := pglogrepl.LSN(r.uint64("commit: LSN"))
+	end := pglogrepl.LSN(r.uint64("commit: end LSN"))
+	r.bytes(8, "commit: time")
+	return Event{Kind: Commit, XID: d.xid, CommitLSN: commitAt, EndLSN: end}, r.err
+}
+
+// relation learns the columns by name, as the server sends them anew after each
+// change of the table.
+func (d *Decoder) relation(r *reader) error {
+	oid := r.uint32("relation: OID")
+	schema := r.cstring("relation: schema")
+	name := r.cstring("relation: name")
+	r.bytes(1, "relation: replica identity")
+	count := int(r.uint16("relation: column count"))
+	if r.err != nil {
+		return r.err
+	}
+	if schema == "" {
+		schema = "pg_catalog" // sent as empty, says the manual
+	}
+	ours := schema == d.table.Schema && name == d.table.Name
+	layout := make([]*column, 0, min(count, 1600)) // the most columns of a table
+	found := 0
+	for range count {
+		r.bytes(1, "relation: column flags")
+		column := d.column(r.cstring("relation: column name"))
+		r.bytes(8, "relation: column type")
+		if r.err != nil {
+			return r.err
+		}
+		if column != nil {
+			found++
+		}
+		layout = append(layout, column)
+	}
+	if !ours {
+		d.layouts[oid] = nil
+		return nil
+	}
+	if found < len(d.needed) {
+		return &MissingColumnError{Table: d.table, Columns: d.missing(layout)}
+	}
+	d.layouts[oid] = layout
+	return nil
+}
+
+func (d *Decoder) column(name string) *column {
+	for i := range d.needed {
+		if d.needed[i].name == name {
+			return &d.needed[i]
+		}
+	}
+	return nil
+}
+
+func (d *Decoder) missing(layout []*column) []string {
+	var names []string
+	for i := range d.needed {
+		if !slices.Contains(layout, &d.needed[i]) {
+			names = append(names, d.needed[i].name)
+		}
+	}
+	return names
+}
+
+func (d *Decoder) insert(r *reader) (Event, error) {
+	oid := r.uint32("insert: relation OID")
+	layout, known := d.layouts[oid]
+	if r.err != nil {
+		return Event{}, r.err
+	}
+	if !known {
+		return Event{}, fmt.Errorf("insert: relation %d was not announced", oid)
+	}
+	if layout == nil {
+		return Event{Kind: Ignored}, nil
+	}
+	if kind := r.uint8("insert: tuple kind"); r.err == nil && kind != 'N' {
+		return Event{}, fmt.Errorf("insert: tuple kind %q: want N", kind)
+	}
+	if count := int(r.uint16("insert: column count")); r.err == nil && count != len(layout) {
+		return Event{}, fmt.Errorf("insert: %d columns, the relation has %d", count, len(layout))
+	}
+	message, rowErr := d.row(r, layout)
+	if r.err != nil {
+		return Event{}, r.err
+	}
+	if rowErr != nil {
+		return Event{}, rowErr
+	}
+	return Event{Kind: Insert, XID: d.xid, CommitLSN: d.commitAt, Message: message}, nil
+}
+
+// row reads all columns, also past one that is wrong: the error shall name the
+// row as far as it can.
+func (d *Decoder) row(r *reader, layout []*column) (*outbox.Message, error) {
+	m := &outbox.Message{XID: d.xid}
+	var wrong *RowError
+	for _, column := range layout {
+		v, null, err := tupleColumn(r)
+		if r.err != nil {
+			return nil, r.err
+		}
+		if column == nil {
+			continue
+		}
+		switch {
+		case err != nil:
+		case !null:
+			err = column.set(m, v, &d.strings)
+		case !column.nullable:
+			err = fmt.Errorf("is null")
+		}
+		if err != nil && wrong == nil {
+			wrong = &RowError{Column: column.name, Err: err}
+		}
+	}
+	if wrong != nil {
+		wrong.Ref = m.Ref()
+		return nil, wrong
+	}
+	return m, nil
+}
+
+func tupleColumn(r *reader) (v value, null bool, err error) {
+	switch kind := r.uint8("column kind"); kind {
+	case 'n':
+		return value{}, true, nil
+	case 't', 'b':
+		return value{data: r.bytes(int(r.uint32("column length")), "column value"), binary: kind == 'b'}, false, nil
+	case 'u':
+		// Only an update leaves a TOASTed value out (protocol manual).
+		return value{}, false, fmt.Errorf("its value was not sent")
+	default:
+		if r.err == nil {
+			r.err = fmt.Errorf("column kind %q: want n, t, b or u", kind)
+		}
+		return value{}, false, r.err
+	}
+}

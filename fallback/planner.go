@@ -1,0 +1,159 @@
+// Package fallback decides when to sweep the table, and for what. It is pure: it
+// is told the time and how things stand, and names the next sweep. The statements
+// are the store's, the messages are the relay's.
+package fallback
+
+import "time"
+
+// Sweep is one kind of query on the outbox table. DESIGN.md, invariant 6, names the
+// classes of rows.
+type Sweep uint8
+
+// The sweeps.
+const (
+	// None: nothing is to be done now.
+	None Sweep = iota
+	// Due claims rows whose time has come.
+	Due
+	// Leftovers reads a page of rows without a key that nobody has claimed: for the
+	// holder of the slot.
+	Leftovers
+	// KeyPass reads a page of the keys that have rows: for the holder of the slot.
+	KeyPass
+	// KeyRows reads the first rows of keys that go by the table: for the holder.
+	KeyRows
+	// Unclaimed claims rows that nobody has claimed: while nobody holds the slot, or
+	// where the relay only polls.
+	Unclaimed
+	// SlotCheck asks whether somebody holds the slot: for those who do not.
+	SlotCheck
+	sweeps
+)
+
+// View is how things stand.
+type View struct {
+	// Polling: the relay never streams.
+	Polling bool
+	// Holder: this relay holds the slot.
+	Holder bool
+	// StreamLive: the holder's stream was heard of lately.
+	StreamLive bool
+	// SlotFree: nobody holds the slot, by the last SlotCheck.
+	SlotFree bool
+	// PublisherReady: messages can be published now.
+	PublisherReady bool
+	// Room: there is room in the window for a page.
+	Room bool
+	// Leftovers: rows without a key may be in the table.
+	Leftovers bool
+	// Keys: keys wait to be fetched.
+	Keys bool
+	// KeysFull: so many that a pass would find no place for more.
+	KeysFull bool
+	// Suspicious: it is not known which keys have rows.
+	Suspicious bool
+	// Rested is when a resting key is to be looked at again; zero: none rests.
+	Rested time.Time
+}
+
+// Outcome is what came of a sweep.
+type Outcome struct {
+	Took time.Duration
+	// More: the page was full, or the pass goes on; there is more to read at once.
+	More bool
+}
+
+// safety is how often the holder looks at the table though nothing asks for it: for
+// rows that became visible long after the stream brought them (a synchronous
+// standby that was waited for), and whatever else nobody has thought of.
+const (
+	leftoverSafety = 30 * time.Second
+	keyPassSafety  = 5 * time.Second
+)
+
+// costFactor bounds a sweep's share of the time: one that took a second and found
+// the end is not run again for twenty.
+const costFactor = 20
+
+// Planner keeps when each sweep is to be run next. It belongs to one goroutine.
+type Planner struct {
+	pollInterval time.Duration
+	next         [sweeps]time.Time
+}
+
+// NewPlanner makes a planner that polls at an interval.
+func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInterval: pollInterval} }
+
+// Next names the sweep to run now, or None and how long to wait for one unless
+// things change.
+func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
+	best, wait := None, p.pollInterval
+	for sweep := Due; sweep < sweeps; sweep++ {
+		if !v.wants(sweep) {
+			continue
+		}
+		at := p.at(sweep, v)
+		if delay := at.Sub(now); delay > 0 {
+			wait = min(wait, delay)
+			continue
+		}
+		// Of those that are due the one that waits longest: none starves another.
+		if best == None || at.Before(p.at(best, v)) {
+			best = sweep
+		}
+	}
+	if !v.Rested.IsZero() {
+		wait = min(wait, max(v.Rested.Sub(now), time.Millisecond))
+	}
+	if best != None {
+		return best, 0
+	}
+	return None, wait
+}
+
+// wants tells whether a sweep makes sense at all.
+func (v View) wants(s Sweep) bool {
+	open := v.PublisherReady && v.Room
+	switch s {
+	case Due:
+		return open
+	case Leftovers:
+		return open && v.Holder
+	case KeyPass:
+		return v.Holder && v.PublisherReady && !v.KeysFull
+	case KeyRows:
+		return open && v.Holder && v.Keys
+	case Unclaimed:
+		return open && (v.Polling || (!v.Holder && v.SlotFree))
+	case SlotCheck:
+		return !v.Polling && !v.Holder
+	}
+	return false
+}
+
+// at is when a sweep is due. What is asked for comes sooner than the safety interval.
+func (p *Planner) at(s Sweep, v View) time.Time {
+	at := p.next[s]
+	switch {
+	case at.IsZero():
+		return at
+	case s == Leftovers && !v.Leftovers && v.StreamLive:
+		return at.Add(leftoverSafety)
+	case s == KeyPass && !v.Suspicious:
+		return at.Add(keyPassSafety)
+	}
+	return at
+}
+
+// Done notes what came of a sweep.
+func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
+	switch {
+	case o.More, s == KeyRows:
+		p.next[s] = now
+	default:
+		p.next[s] = now.Add(max(p.pollInterval, costFactor*o.Took))
+	}
+}
+
+// Hurry has a sweep run again at once: things have changed.
+func (p *Planner) Hurry(s Sweep) { p.next[s] = time.Time{} }

@@ -1,0 +1,104 @@
+package relay
+
+import (
+	"context"
+	"time"
+)
+
+// actors are the relay's goroutines, in the order in which they are stopped.
+type actors struct {
+	failed chan error // the first error of an actor that ended the relay
+
+	sweeper, publisher, settler, streamer actor
+	// stopSweeping asks the sweeper to end after the sweep under way.
+	stopSweeping context.CancelFunc
+}
+
+// actor is one goroutine: how to stop it, and when it has.
+type actor struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func (a *actors) run(ctx context.Context, f func(context.Context) error) actor {
+	ctx, cancel := context.WithCancel(ctx)
+	one := actor{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(one.done)
+		if err := f(ctx); err != nil {
+			select {
+			case a.failed <- err:
+			default:
+			}
+		}
+	}()
+	return one
+}
+
+// end stops the actor and waits for it.
+func (a actor) end() {
+	if a.done != nil {
+		a.cancel()
+		<-a.done
+	}
+}
+
+// start starts them. Each outlives ctx: stop ends them in their order.
+func (r *Relay) start(ctx context.Context) *actors {
+	ctx = context.WithoutCancel(ctx)
+	a := &actors{failed: make(chan error, 1)}
+	sweeping, stopSweeping := context.WithCancel(ctx)
+	a.stopSweeping = stopSweeping
+	a.settler = a.run(ctx, r.settler.run)
+	a.publisher = a.run(ctx, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
+	a.sweeper = a.run(ctx, func(ctx context.Context) error { return r.sweeper.run(ctx, sweeping) })
+	if r.streamer != nil {
+		a.streamer = a.run(ctx, r.streamer.run)
+	}
+	return a
+}
+
+// settleGrace is what the settler has, past the deadline, to give rows back that the
+// publisher did not bring to an end.
+const settleGrace = 500 * time.Millisecond
+
+// stop ends the relay within the shutdown timeout and about a second: no more is
+// taken, what is in flight is drained and settled, and only then the slot is let go,
+// so that the next holder finds nothing half done.
+func (a *actors) stop(r *Relay) {
+	deadline := time.Now().Add(r.config.ShutdownTimeout)
+	r.core.stop()
+	a.stopSweeping()
+	a.awaitDone(a.sweeper, deadline)
+	a.sweeper.end()
+	r.awaitIdle(deadline)
+	a.publisher.end()
+	r.awaitIdle(latest(deadline, time.Now()).Add(settleGrace))
+	a.settler.end()
+	a.streamer.end()
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func (a *actors) awaitDone(one actor, deadline time.Time) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-one.done:
+	case <-timer.C:
+	}
+}
+
+// awaitIdle waits until nothing is in flight.
+func (r *Relay) awaitIdle(deadline time.Time) {
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for !r.core.idle() && time.Now().Before(deadline) {
+		<-ticker.C
+	}
+}

@@ -1,0 +1,424 @@
+package relay
+
+import (
+	"sync"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// core decides what happens to each message, whoever brings it: published now,
+// kept behind another, or left in the table. It does no I/O. The stream, the sweep,
+// the publisher and the settler call it; what it returns to be published is handed
+// to the publisher by the caller, after the lock.
+type core struct {
+	maxInFlight int
+	maxBytes    int
+	// wake is signalled when a sweep may be wanted; the sweeper waits on it.
+	wake chan struct{}
+	// roomMade is signalled when the window has room again; the stream waits on it.
+	roomMade chan struct{}
+	counts   *metrics
+
+	mu struct {
+		sync.Mutex
+		registry registry
+		gate     gate
+
+		// messages and bytes are what the window holds: in flight, queued, or confirmed
+		// and not yet settled.
+		messages, bytes int
+		// reservedMessages and reservedBytes are kept free for the sweep under way.
+		reservedMessages, reservedBytes int
+		// invisible counts rows that were published and cannot be settled until the
+		// database shows them. They hold no payload and no place in the window.
+		invisible int
+
+		holder    bool // this relay holds the slot
+		ready     bool // the publisher takes messages
+		stopping  bool // nothing new is taken
+		live      bool // the stream was heard of lately
+		spilling  bool // streamed rows are left in the table until the window has emptied
+		epoch     int  // counts the times that the slot was taken or lost
+		leftovers bool // rows without a key may be in the table
+		// leftXID is the newest transaction with a row without a key that was left.
+		leftXID uint32
+		// floor: streamed rows that committed before may have been published (see
+		// registry.overflow) and are left to the sweep.
+		floor uint64
+		// resting are keys to be fetched again, each at its time, oldest first.
+		resting []restingKey
+
+		// keyMoved tells that a message of a key was settled: a claim may find the next.
+		keyMoved bool
+		// suspects are transactions that were under way when the last pass over the keys
+		// began; rows of theirs may have been left unseen. Known after a first pass.
+		suspects      map[uint32]struct{}
+		suspectsKnown bool
+		// slotFree: nobody holds the slot, as last heard; slotMissing: there is none.
+		slotFree, slotMissing bool
+
+		// boundary: rows with this id or a smaller one may have been published by
+		// another relay before this one took the slot.
+		boundary int64
+		// unknown are rows whose confirm was lost; they may have been published.
+		unknown map[outbox.Ref]struct{}
+		// unknownMany: too many to remember, so every swept row may have been.
+		unknownMany bool
+	}
+}
+
+type restingKey struct {
+	key string
+	at  time.Time
+}
+
+const (
+	// rest is how long a key waits for rows to become visible before it is looked at again.
+	rest = 20 * time.Millisecond
+	// byteBudget bounds the payloads in the window. One message is always let in.
+	byteBudget = 32 << 20
+	// mostUnknown bounds the rows remembered as possibly published.
+	mostUnknown = 100_000
+	// mostInvisible bounds the published rows that wait to become visible.
+	mostInvisible = 100_000
+)
+
+func newCore(maxInFlight int, counts *metrics) *core {
+	c := &core{
+		maxInFlight: maxInFlight,
+		maxBytes:    byteBudget,
+		wake:        make(chan struct{}, 1),
+		roomMade:    make(chan struct{}, 1),
+		counts:      counts,
+	}
+	c.mu.registry = newRegistry()
+	c.mu.gate = newGate()
+	c.mu.unknown = make(map[outbox.Ref]struct{})
+	return c
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// verdict is what the core says of a streamed row.
+type verdict uint8
+
+const (
+	taken   verdict = iota + 1 // published, queued, known already, or rightly in the table
+	noRoom                     // the window is full: wait for room, or spill
+	spilled                    // left in the table, for the sweep
+)
+
+// streamed takes a row from the stream, and returns it where it is to be published
+// now. With patient, a full window is reported; otherwise the row is spilled.
+func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publish *outbox.Message, v verdict) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.mu.registry.standing(m.Ref()) != unknown:
+		return nil, taken // a sweep was quicker
+	case c.mayBeKnownToBroker(m):
+		m.PossibleDuplicate = true
+	}
+	switch {
+	case !m.AvailableAt.IsZero() || m.SchemaVersion > outbox.SchemaVersion:
+		if m.OrderingKey != nil {
+			c.mu.gate.wait(*m.OrderingKey, m.XID)
+		}
+		return nil, taken // the sweep brings it in time, or a newer relay does
+	case commitLSN < c.mu.floor:
+		return nil, c.spill(m)
+	case c.mu.stopping || !c.mu.ready || c.mu.invisible >= mostInvisible:
+		return nil, c.spill(m)
+	}
+	if c.mu.spilling && c.mu.messages <= c.maxInFlight/2 {
+		c.mu.spilling = false
+	}
+	room := c.room(m)
+	if c.mu.spilling || (!room && !patient) {
+		c.mu.spilling = true
+		return nil, c.spill(m)
+	}
+	if !room {
+		return nil, noRoom
+	}
+	if m.OrderingKey == nil {
+		c.hold(m, 0)
+		return m, taken
+	}
+	// Queued messages must not fill the window, or one hot key would hold up the others.
+	switch c.mu.gate.streamed(m, c.mu.gate.queued < c.maxInFlight/2) {
+	case publishNow:
+		c.hold(m, 0)
+		return m, taken
+	case queued:
+		c.hold(m, 0)
+		return nil, taken
+	}
+	signal(c.wake)
+	return nil, taken // its key goes by the table: nothing was given up
+}
+
+func (c *core) room(m *outbox.Message) bool {
+	messages, bytes := c.mu.messages+c.mu.reservedMessages, c.mu.bytes+c.mu.reservedBytes
+	return messages == 0 || (messages < c.maxInFlight && bytes+m.Size() <= c.maxBytes)
+}
+
+func (c *core) hold(m *outbox.Message, seenAt uint64) {
+	c.mu.registry.hold(m.Ref(), seenAt)
+	c.mu.messages++
+	c.mu.bytes += m.Size()
+}
+
+// letGo gives the message's place in the window back.
+func (c *core) letGo(m *outbox.Message) {
+	c.mu.messages--
+	c.mu.bytes -= m.Size()
+	signal(c.roomMade)
+	signal(c.wake)
+}
+
+func (c *core) spill(m *outbox.Message) verdict {
+	c.counts.spilled.Inc()
+	c.leave(m)
+	return spilled
+}
+
+// leave notes that a row stays in the table and has to be swept.
+func (c *core) leave(m *outbox.Message) {
+	if m.OrderingKey != nil {
+		c.mu.gate.left(*m.OrderingKey, m.XID)
+		return
+	}
+	c.mu.leftovers = true
+	if m.XID != 0 {
+		c.mu.leftXID = m.XID
+	}
+}
+
+// unread notes a streamed row that could not be decoded: a sweep tries it again.
+func (c *core) unread() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.leftovers = true
+}
+
+// passed is told how far the stream has come.
+func (c *core) passed(position uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.registry.streamPassed(position)
+}
+
+// tookSlot starts a term as the holder: everything in the table is to be swept, and
+// what has an id up to boundary may have been published by the holder before.
+func (c *core) tookSlot(boundary int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.holder, c.mu.leftovers = true, true
+	c.mu.epoch++
+	c.mu.boundary = boundary
+	c.mu.gate.suspicious, c.mu.gate.overflowed = true, true
+	c.mu.suspectsKnown, c.mu.suspects = false, nil
+	signal(c.wake)
+}
+
+// lostSlot ends it. What is in flight goes on; what is queued is left in the table.
+func (c *core) lostSlot() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.holder, c.mu.live = false, false
+	c.mu.epoch++
+	c.mu.boundary = everything // whoever holds it next may publish any row
+	c.dropQueues()
+}
+
+func (c *core) dropQueues() {
+	for _, m := range c.mu.gate.unqueue() {
+		c.mu.registry.forget(m.Ref())
+		c.letGo(m)
+	}
+}
+
+// streamLive is told whether the server was heard of lately.
+func (c *core) streamLive(live bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.live && !live {
+		c.mu.leftovers = true // until it is heard of again, the table says what is new
+	}
+	c.mu.live = live
+	signal(c.wake)
+}
+
+// publisherReady is told whether the publisher takes messages.
+func (c *core) publisherReady(ready bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.ready = ready
+	signal(c.wake)
+	signal(c.roomMade)
+}
+
+// stop ends the intake: from now on only what is in flight goes on.
+func (c *core) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.stopping = true
+	c.dropQueues()
+	signal(c.roomMade)
+}
+
+// idle tells whether the window is empty.
+func (c *core) idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.messages == 0 && c.mu.invisible == 0
+}
+
+// resolved takes a result in. It returns what is to be written of the row, if
+// anything, and the key's next message, which is to be published now.
+func (c *core) resolved(r outbox.Result, decision store.Decision) (settlement *store.Settlement, publish *outbox.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := r.Message
+	switch {
+	case decision.Action == store.Delete:
+		delete(c.mu.unknown, m.Ref())
+		c.mu.registry.mark(m.Ref(), confirmed)
+		publish = c.keyDone(m)
+	case r.Outcome == outbox.Unknown:
+		m.PossibleDuplicate = true
+		c.rememberUnknown(m.Ref())
+		fallthrough
+	case decision.Action == store.Release:
+		c.stopKey(m, false)
+		if m.AvailableAt.IsZero() { // never claimed: the row is as it was
+			c.mu.registry.forget(m.Ref())
+			if m.OrderingKey == nil {
+				c.leave(m)
+			}
+			c.letGo(m)
+			return nil, nil
+		}
+		c.mu.registry.mark(m.Ref(), givenBack)
+	case decision.Action == store.Retry:
+		c.mu.registry.mark(m.Ref(), givenBack)
+		c.stopKey(m, true)
+	default: // a dead letter: its key goes on when it was moved
+		c.mu.registry.mark(m.Ref(), givenBack)
+	}
+	return &store.Settlement{Message: m, Decision: decision, Refused: r.Outcome == outbox.Refused}, publish
+}
+
+func (c *core) keyDone(m *outbox.Message) *outbox.Message {
+	if m.OrderingKey == nil {
+		return nil
+	}
+	c.mu.keyMoved = true
+	signal(c.wake)
+	return c.mu.gate.done(m)
+}
+
+func (c *core) stopKey(m *outbox.Message, waiting bool) {
+	if m.OrderingKey == nil {
+		return
+	}
+	for _, behind := range c.mu.gate.stop(m, waiting) {
+		c.mu.registry.forget(behind.Ref())
+		c.letGo(behind)
+	}
+	signal(c.wake)
+}
+
+// mayBeKnownToBroker tells whether this process has published the row before and
+// never heard what came of it.
+func (c *core) mayBeKnownToBroker(m *outbox.Message) bool {
+	_, found := c.mu.unknown[m.Ref()]
+	return found || c.mu.unknownMany
+}
+
+func (c *core) rememberUnknown(ref outbox.Ref) {
+	if len(c.mu.unknown) >= mostUnknown {
+		c.mu.unknownMany = true
+		return
+	}
+	c.mu.unknown[ref] = struct{}{}
+}
+
+// settled is told what was written. With block, the key of a dead letter waits. It
+// returns the messages to publish now.
+func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range done {
+		m := s.Message
+		standing := deleted
+		switch s.Decision.Action {
+		case store.Retry, store.Release:
+			standing = kept
+		case store.DeadLetter:
+			if block {
+				c.stopKey(m, true)
+			} else if next := c.keyDone(m); next != nil {
+				publish = append(publish, next)
+			}
+		}
+		c.mu.registry.settle(m.Ref(), standing)
+		c.letGo(m)
+	}
+	if floor := c.mu.registry.overflow(); floor != 0 {
+		c.mu.floor = max(c.mu.floor, floor)
+	}
+	return publish
+}
+
+// turnedInvisible moves rows out of the window that cannot be settled yet; visible
+// takes them back in, right before they are reported as settled.
+func (c *core) turnedInvisible(n []store.Settlement) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range n {
+		c.letGo(s.Message)
+		s.Message.Payload, s.Message.Headers, s.Message.Properties = nil, nil, nil // published
+		c.mu.invisible++
+	}
+}
+
+func (c *core) turnedVisible(n []store.Settlement) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range n {
+		c.mu.invisible--
+		c.mu.messages++
+		c.mu.bytes += s.Message.Size()
+	}
+}
+
+// hasEased tells whether the window is at most half full.
+func (c *core) hasEased() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.messages <= c.maxInFlight/2
+}
+
+// inFlight counts the messages in memory, and those published whose row is not
+// visible yet.
+func (c *core) inFlight() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.messages + c.mu.invisible
+}
+
+// isHolder tells whether this relay holds the slot.
+func (c *core) isHolder() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.holder
+}

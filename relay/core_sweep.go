@@ -1,0 +1,309 @@
+package relay
+
+import (
+	"math"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// view is how things stand, for the planner. Page is the room that a sweep wants.
+func (c *core) view(page int) fallback.View {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := fallback.View{
+		Holder:         c.mu.holder,
+		StreamLive:     c.mu.live,
+		SlotFree:       c.mu.slotFree,
+		PublisherReady: c.mu.ready,
+		Room:           c.mu.messages+min(page, max(c.maxInFlight/4, 1)) <= c.maxInFlight && c.mu.bytes < c.maxBytes/2,
+		Leftovers:      c.mu.leftovers,
+		Keys:           len(c.mu.gate.wanted) > 0,
+		KeysFull:       len(c.mu.gate.wanted) > 4*page,
+		Suspicious:     c.mu.gate.suspicious,
+	}
+	if len(c.mu.resting) > 0 {
+		v.Rested = c.mu.resting[0].at
+	}
+	return v
+}
+
+// resume wakes keys whose rest is over.
+func (c *core) resume(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.mu.resting) > 0 && !c.mu.resting[0].at.After(now) {
+		c.mu.gate.resume(c.mu.resting[0].key)
+		c.mu.resting = c.mu.resting[1:]
+	}
+}
+
+// takeKeyMoved tells, once, that a message of a key was settled since it was asked.
+func (c *core) takeKeyMoved() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	moved := c.mu.keyMoved
+	c.mu.keyMoved = false
+	return moved
+}
+
+func (c *core) slotSeen(free, missing bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.slotFree, c.mu.slotMissing = free, missing
+}
+
+func (c *core) slotIsMissing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.slotMissing
+}
+
+// sweep is one query under way. Until it ends, rows that are settled are remembered,
+// since the query may return them, and its share of the window is kept free.
+type sweep struct {
+	core  *core
+	limit store.Limit
+	epoch int
+}
+
+// beginSweep reserves room for a page of at most so many rows.
+func (c *core) beginSweep(page int) *sweep {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	limit := store.Limit{
+		Rows:  max(min(page, c.maxInFlight-c.mu.messages), 1),
+		Bytes: max(min(c.maxBytes/4, c.maxBytes-c.mu.bytes), 1),
+	}
+	c.mu.reservedMessages, c.mu.reservedBytes = limit.Rows, limit.Bytes
+	c.mu.registry.sweepBegan()
+	return &sweep{core: c, limit: limit, epoch: c.mu.epoch}
+}
+
+func (s *sweep) end() {
+	c := s.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.reservedMessages, c.mu.reservedBytes = 0, 0
+	c.mu.registry.sweepEnded()
+	signal(c.roomMade)
+}
+
+// leftovers takes a page of rows without a key and returns those to publish.
+func (s *sweep) leftovers(page store.Page) (publish []*outbox.Message) {
+	c := s.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !s.current() {
+		return nil
+	}
+	for _, m := range page.Messages {
+		if c.mu.registry.standing(m.Ref()) == unknown {
+			c.holdSwept(m, page.Position)
+			publish = append(publish, m)
+		}
+	}
+	return publish
+}
+
+// current tells whether this relay may still take unclaimed rows: it holds the slot
+// as it did when the query began.
+func (s *sweep) current() bool {
+	return s.core.mu.holder && s.epoch == s.core.mu.epoch && !s.core.mu.stopping
+}
+
+func (c *core) holdSwept(m *outbox.Message, position uint64) {
+	if m.ID <= c.mu.boundary || c.mayBeKnownToBroker(m) {
+		m.PossibleDuplicate = true
+	}
+	c.hold(m, position)
+}
+
+// claimed takes rows that a claim brought, whoever holds the slot, and returns those
+// to publish. Unseen tells that they had never been claimed before, so that somebody
+// who streams may have published them.
+func (s *sweep) claimed(page store.Page, unseen bool) (publish []*outbox.Message) {
+	c := s.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range page.Messages {
+		switch c.mu.registry.standing(m.Ref()) {
+		case held, confirmed, givenBack:
+			continue // its lease ran out on the way; what became of it is written soon
+		}
+		if (unseen && m.ID <= c.mu.boundary) || c.mayBeKnownToBroker(m) {
+			m.PossibleDuplicate = true
+		}
+		c.hold(m, page.Position)
+		if m.OrderingKey != nil {
+			m = c.mu.gate.claimed(m)
+		}
+		if m != nil {
+			publish = append(publish, m)
+		}
+	}
+	return publish
+}
+
+// leftoversBegan starts a pass: what is left from now on asks for another.
+func (c *core) leftoversBegan() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.leftovers = false
+}
+
+// leftoversEnded ends a pass that read to the end. Its first page's snapshot says
+// whether it could see all that the stream had left.
+func (c *core) leftoversEnded(first store.Snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.leftXID != 0 && !first.Finished(c.mu.leftXID) {
+		c.mu.leftovers = true
+		return
+	}
+	if !c.mu.leftovers {
+		c.mu.leftXID = 0
+	}
+}
+
+// leftoversFailed has the pass done again.
+func (c *core) leftoversFailed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.leftovers = true
+}
+
+func (c *core) keyPassBegan() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.gate.overflowed = false
+}
+
+// headsFound takes a page of keys that have rows.
+func (s *sweep) headsFound(heads []store.Head) {
+	c := s.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !s.current() {
+		return
+	}
+	for _, head := range heads {
+		// A row in memory is there under a lease, or is about to go.
+		inMemory := c.mu.registry.standing(head.Ref) != unknown
+		c.mu.gate.found(head.Key, head.Ready || inMemory)
+	}
+}
+
+// keyPassEnded ends a pass that read to the end. Which keys have rows is known once a
+// pass has remembered them all, and could see what every transaction wrote that was
+// under way at the pass before: a row that the stream left, or brought before it
+// started, may have been invisible until then.
+func (c *core) keyPassEnded(first store.Snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.gate.overflowed {
+		c.mu.suspectsKnown = false
+		return
+	}
+	if !c.mu.suspectsKnown {
+		c.mu.suspectsKnown, c.mu.suspects = true, make(map[uint32]struct{})
+		for _, xid := range first.InProgress() {
+			c.mu.suspects[xid] = struct{}{}
+		}
+	}
+	for xid := range c.mu.suspects {
+		if first.Finished(xid) {
+			delete(c.mu.suspects, xid)
+		}
+	}
+	if len(c.mu.suspects) == 0 {
+		c.mu.gate.suspicious = false
+	}
+}
+
+// began is told that the stream brings a transaction: it committed after the stream
+// started, so none of its rows was missed.
+func (c *core) began(xid uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.mu.suspects) > 0 {
+		delete(c.mu.suspects, xid)
+	}
+}
+
+// takeKeys hands out keys to fetch and how many rows to read of each.
+func (s *sweep) takeKeys() (keys []string, limit store.Limit) {
+	c := s.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	keys = c.mu.gate.take(s.limit.Rows)
+	limit = s.limit
+	limit.Rows = min(max(s.limit.Rows/max(len(keys), 1), 1), mostQueuedPerKey)
+	return keys, limit
+}
+
+// keysFetched takes the answer and returns the messages to publish.
+func (s *sweep) keysFetched(page store.KeyPage, now time.Time) (publish []*outbox.Message) {
+	c := s.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !s.current() {
+		return nil
+	}
+	for _, rows := range page.Keys {
+		m, rests := c.mu.gate.fetched(rows.Key, c.fetchOf(rows, page))
+		if rests {
+			c.mu.resting = append(c.mu.resting, restingKey{rows.Key, now.Add(rest)})
+		}
+		if m != nil {
+			publish = append(publish, m)
+		}
+	}
+	return publish
+}
+
+// fetchOf picks the rows that may follow what the key has in memory, up to the first
+// that must not leave yet.
+func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
+	f := fetch{more: rows.More, seen: page.Snapshot.Finished}
+	for _, row := range rows.Rows {
+		m := row.Message
+		switch standing := c.mu.registry.standing(m.Ref()); {
+		case standing == held || standing == confirmed || standing == deleted:
+			continue // in memory already, or on its way out
+		case standing == givenBack || standing == kept || !row.Ready:
+			f.waiting = true
+			return f
+		}
+		if !row.Read {
+			f.more = true
+			return f
+		}
+		c.holdSwept(m, page.Position)
+		f.messages = append(f.messages, m)
+	}
+	return f
+}
+
+// notFetched puts keys back after a failure.
+func (c *core) notFetched(keys []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, key := range keys {
+		c.mu.gate.notFetched(key)
+	}
+}
+
+// everything is the boundary where no row can be told from those published before.
+const everything = math.MaxInt64
+
+// setBoundary is for relays that do not hold the slot.
+func (c *core) setBoundary(id int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.holder {
+		c.mu.boundary = id
+	}
+}

@@ -1,0 +1,121 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/publish"
+)
+
+// Drain publishes what waits in the table now, with claims, and returns when nothing
+// is left that may leave. It does not wait for servers that are away: that is an
+// error. Where another relay streams, it takes only what is due, since the other
+// delivers the rest.
+func (r *Relay) Drain(ctx context.Context) error {
+	defer r.store.Close()
+	defer r.phase.Store(phaseStopped)
+	if err := r.check(ctx); err != nil {
+		return err
+	}
+	exists, active, err := r.store.SlotState(ctx, r.config.Slot)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		// Nobody has streamed, and who claims a row marks it: none was published before.
+		r.core.setBoundary(0)
+	}
+	if active {
+		r.log.Info("another relay streams: taking only what is due", "slot", r.config.Slot)
+	}
+	r.streamer = nil
+	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
+	work := context.WithoutCancel(ctx)
+	a.settler = a.run(work, r.settler.run)
+	a.publisher = a.run(work, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
+	r.phase.Store(phaseRunning)
+	err = r.drain(ctx, a, !active)
+	r.phase.Store(phaseStopping)
+	a.stop(r)
+	r.log.Info("drained", "rows_settled", r.settler.written.Load())
+	return err
+}
+
+// drain sweeps until a round finds nothing and nothing is in flight.
+func (r *Relay) drain(ctx context.Context, a *actors, unclaimed bool) error {
+	if err := r.awaitPublisher(ctx, a); err != nil {
+		return err
+	}
+	kinds := []fallback.Sweep{fallback.Due}
+	if unclaimed {
+		kinds = append(kinds, fallback.Unclaimed)
+	}
+	r.sweeper.polling = unclaimed
+	for ctx.Err() == nil {
+		published := r.settler.written.Load()
+		for _, kind := range kinds {
+			if err := r.drainClass(ctx, a, kind); err != nil {
+				return err
+			}
+		}
+		r.awaitIdleOrDone(ctx)
+		if r.settler.written.Load() == published {
+			return nil // a whole round moved nothing
+		}
+	}
+	return ctx.Err()
+}
+
+// drainClass claims page after page while there is more.
+func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep) error {
+	for more := true; more && ctx.Err() == nil; {
+		view := r.core.view(r.sweeper.page)
+		view.Polling = r.sweeper.polling
+		switch {
+		case len(a.failed) > 0:
+			return <-a.failed
+		case !view.PublisherReady:
+			return r.brokerAway()
+		case !view.Room:
+			r.sweeper.await(ctx, 10*time.Millisecond)
+			continue
+		}
+		var err error
+		if more, err = r.sweeper.once(ctx, kind, view); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
+	timer := time.NewTimer(r.config.SendTimeout)
+	defer timer.Stop()
+	for r.publisherState().Phase != publish.Ready {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-a.failed:
+			return err
+		case <-timer.C:
+			return r.brokerAway()
+		case <-r.core.wake: // signalled when the publisher's state changes
+		}
+	}
+	return nil
+}
+
+func (r *Relay) brokerAway() error {
+	state := r.publisherState()
+	return problem.New("see that RabbitMQ runs and --amqp-url is right, then run drain again",
+		"the broker takes no messages (%s)%s; what waits is still in the table", state.Phase, detailOf(state.Detail))
+}
+
+// awaitIdleOrDone waits until nothing is in flight.
+func (r *Relay) awaitIdleOrDone(ctx context.Context) {
+	for !r.core.idle() && ctx.Err() == nil && r.publisherState().Phase == publish.Ready {
+		r.sweeper.await(ctx, 10*time.Millisecond)
+	}
+}

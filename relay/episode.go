@@ -1,0 +1,84 @@
+package relay
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// episode logs a trouble once when it begins, again when it changes its nature and
+// once a minute, and once when it is over: an outage must not fill the log.
+type episode struct {
+	log *slog.Logger
+	mu  struct {
+		sync.Mutex
+		message string
+		said    time.Time
+		since   time.Time
+	}
+}
+
+const sayAgain = time.Minute
+
+func newEpisode(log *slog.Logger) *episode { return &episode{log: log} }
+
+func (e *episode) report(what string, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	if e.mu.since.IsZero() {
+		e.mu.since = now
+	}
+	message := what + err.Error()
+	if message == e.mu.message && now.Sub(e.mu.said) < sayAgain {
+		return
+	}
+	if now.Sub(e.mu.said) < time.Second { // errors that alternate
+		return
+	}
+	e.mu.message, e.mu.said = message, now
+	args := []any{"error", err, "for", now.Sub(e.mu.since).Round(time.Second)}
+	var hint interface{ Hint() string }
+	if errors.As(err, &hint) {
+		args = append(args, "to_mend_it", hint.Hint())
+	}
+	e.log.Warn(what, args...)
+}
+
+func (e *episode) over(what string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.since.IsZero() {
+		return
+	}
+	e.log.Info(what, "after", time.Since(e.mu.since).Round(time.Millisecond))
+	e.mu.message, e.mu.said, e.mu.since = "", time.Time{}, time.Time{}
+}
+
+// current is the trouble under way, or "".
+func (e *episode) current() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.message
+}
+
+// heartbeat tells whether an actor's loop still turns. The actor writes, health reads.
+type heartbeat struct{ last atomic.Int64 }
+
+// heartbeatEvery is the least that a healthy loop beats.
+const heartbeatEvery = time.Second
+
+func newHeartbeat() *heartbeat {
+	h := &heartbeat{}
+	h.beat()
+	return h
+}
+
+func (h *heartbeat) beat() { h.last.Store(time.Now().UnixNano()) }
+
+// beatFor beats ahead, for a step that is bounded but may take that long.
+func (h *heartbeat) beatFor(d time.Duration) { h.last.Store(time.Now().Add(d).UnixNano()) }
+
+func (h *heartbeat) age() time.Duration { return time.Duration(time.Now().UnixNano() - h.last.Load()) }

@@ -1,0 +1,308 @@
+package relay
+
+import "github.com/cdc-relay/cdc-relay/outbox"
+
+// gate keeps the order of each ordering key: one message in flight, the next ones
+// in the order of their ids (DESIGN.md, invariant 9). A key stands in it for as
+// long as it has a message in memory, or rows in the table that must leave before
+// those the stream brings. It is pure: values in, values out; it belongs to the
+// core and its lock.
+//
+// A key goes directly (from the stream into flight) or by the table (its rows are
+// fetched from there, and streamed ones are left there). It starts by the table
+// while the gate is suspicious: after the relay has taken the slot, or when it had
+// to forget keys, until a pass over all keys has shown which have rows.
+type gate struct {
+	keys map[string]*keyState
+	// suspicious: a key that is not in keys may have rows in the table.
+	suspicious bool
+	// overflowed tells that a key was forgotten since the pass began.
+	overflowed bool
+	// queued counts the messages in all queues.
+	queued int
+	// wanted are keys to be fetched from the table, in the order they asked.
+	wanted []string
+}
+
+const (
+	// mostKeys bounds the keys remembered for what they have in the table.
+	mostKeys = 100_000
+	// mostQueuedPerKey bounds what one key may hold in memory behind its message in flight.
+	mostQueuedPerKey = 64
+)
+
+type keyState struct {
+	inFlight *outbox.Message
+	// queue are the messages that follow, held in memory, oldest first.
+	queue []*outbox.Message
+	// table: rows of the key may be in the table that are not in the queue. Streamed
+	// ones are left there, so that they do not overtake.
+	table bool
+	// waiting: the oldest of those must not leave yet. A claim brings it when due.
+	waiting bool
+	// dirty: a row was left in the table since the last fetch began.
+	dirty bool
+	// asked: the key stands in wanted, or a fetch is under way.
+	asked bool
+	// leftXID is the newest transaction with a row that was left in the table. Once a
+	// fetch could see it, it could see all rows of the key before it.
+	leftXID uint32
+}
+
+func newGate() gate { return gate{keys: make(map[string]*keyState), suspicious: true} }
+
+// streamed says what to do with a row from the stream: publish it now, keep it in
+// the key's queue, or leave it in the table.
+func (g *gate) streamed(m *outbox.Message, room bool) passage {
+	key := *m.OrderingKey
+	k := g.keys[key]
+	switch {
+	case k == nil && !g.suspicious && room:
+		g.keys[key] = &keyState{inFlight: m}
+		return publishNow
+	case k != nil && !k.table && room && len(k.queue) < mostQueuedPerKey:
+		k.queue = append(k.queue, m)
+		g.queued++
+		return queued
+	}
+	g.left(key, m.XID)
+	return left
+}
+
+// passage is what the gate does with a message.
+type passage uint8
+
+const (
+	publishNow passage = iota + 1
+	queued
+	left
+)
+
+// left notes that a row of the key stays in the table for now.
+func (g *gate) left(key string, xid uint32) {
+	if k := g.remember(key); k != nil {
+		k.table, k.dirty = true, true
+		if xid != 0 {
+			k.leftXID = xid
+		}
+		g.ask(key, k)
+	}
+}
+
+// remember returns the key's state, or nil where there is no room for another: the
+// gate is suspicious then, and the pass over all keys finds it again.
+func (g *gate) remember(key string) *keyState {
+	if k := g.keys[key]; k != nil {
+		return k
+	}
+	if len(g.keys) >= mostKeys {
+		g.suspicious, g.overflowed = true, true
+		g.forgetIdle()
+		if len(g.keys) >= mostKeys {
+			return nil
+		}
+	}
+	k := &keyState{}
+	g.keys[key] = k
+	return k
+}
+
+// ask puts a key on the list of those to be fetched, if there is anything to fetch
+// and room for it.
+func (g *gate) ask(key string, k *keyState) {
+	if k.table && !k.waiting && !k.asked && len(k.queue) <= mostQueuedPerKey/2 {
+		k.asked = true
+		g.wanted = append(g.wanted, key)
+	}
+}
+
+// take hands out keys to fetch, at most n. Each is answered by fetched or notFetched.
+func (g *gate) take(n int) []string {
+	var keys []string
+	for len(g.wanted) > 0 && len(keys) < n {
+		key := g.wanted[0]
+		g.wanted = g.wanted[1:]
+		if k := g.keys[key]; k != nil && k.asked {
+			k.dirty = false
+			keys = append(keys, key)
+		}
+	}
+	if len(g.wanted) == 0 {
+		g.wanted = nil
+	}
+	return keys
+}
+
+// notFetched puts a key back whose fetch failed.
+func (g *gate) notFetched(key string) {
+	if k := g.keys[key]; k != nil && k.asked {
+		k.dirty, k.asked = true, false
+		g.ask(key, k)
+	}
+}
+
+// fetch is the answer to one key: the messages that may follow, in order, and
+// whether the key has rows beyond them.
+type fetch struct {
+	messages []*outbox.Message
+	// waiting: the next row must not leave yet.
+	waiting bool
+	// more: there are further rows that were not read.
+	more bool
+	// seen tells whether the fetch could see what a transaction wrote.
+	seen func(xid uint32) bool
+}
+
+// fetched takes the answer in. The messages are held from now on. It returns the
+// message to publish now, if any, and whether the key has to be resumed a little
+// later, since rows that the stream has brought are not visible yet.
+func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
+	k := g.remember(key)
+	if k == nil {
+		k = &keyState{table: true} // beyond the bound for the moment: the messages are held
+		g.keys[key] = k
+	}
+	k.asked, k.waiting = false, false
+	k.queue = append(k.queue, f.messages...)
+	g.queued += len(f.messages)
+	switch {
+	case f.waiting:
+		k.waiting = true
+	case f.more:
+	case k.leftXID != 0 && !f.seen(k.leftXID):
+		k.waiting = true // rests: the core has it fetched again a little later
+		rest = true
+	case !k.dirty:
+		k.table, k.leftXID = false, 0
+	}
+	return g.next(key, k), rest
+}
+
+// claimed takes a row that a claim brought: the oldest of its key in the table. It
+// returns the message to publish now, or nil where one of the key is in flight.
+func (g *gate) claimed(m *outbox.Message) *outbox.Message {
+	key := *m.OrderingKey
+	k := g.keys[key]
+	if k == nil {
+		k = &keyState{}
+		g.keys[key] = k
+	}
+	k.table, k.dirty, k.waiting = true, true, false
+	k.queue = append([]*outbox.Message{m}, k.queue...)
+	g.queued++
+	return g.next(key, k)
+}
+
+// next moves the key on where nothing of it is in flight, and forgets a key that
+// has nothing left anywhere.
+func (g *gate) next(key string, k *keyState) *outbox.Message {
+	var m *outbox.Message
+	if k.inFlight == nil && len(k.queue) > 0 {
+		m = k.queue[0]
+		k.queue = k.queue[1:]
+		g.queued--
+		k.inFlight = m
+	}
+	if k.inFlight == nil && !k.table && !k.asked {
+		delete(g.keys, key)
+		return nil
+	}
+	g.ask(key, k)
+	return m
+}
+
+// done ends the flight of a message whose key goes on. It returns the next to publish.
+func (g *gate) done(m *outbox.Message) *outbox.Message {
+	key := *m.OrderingKey
+	k := g.keys[key]
+	if k == nil || k.inFlight != m {
+		return nil
+	}
+	k.inFlight = nil
+	return g.next(key, k)
+}
+
+// stop ends the flight of a message that stays in the table. What is queued behind
+// it is returned, to be left there too. With waiting, a claim brings the message
+// again when due; otherwise the key is fetched again.
+func (g *gate) stop(m *outbox.Message, waiting bool) (behind []*outbox.Message) {
+	key := *m.OrderingKey
+	k := g.keys[key]
+	if k == nil || k.inFlight != m {
+		return nil
+	}
+	behind = k.queue
+	g.queued -= len(behind)
+	if !k.table || k.leftXID == 0 { // else a newer row was left already
+		for _, b := range append([]*outbox.Message{m}, behind...) {
+			if b.XID != 0 {
+				k.leftXID = b.XID
+			}
+		}
+	}
+	k.inFlight, k.queue = nil, nil
+	k.table, k.dirty, k.waiting = true, true, waiting
+	g.ask(key, k)
+	return behind
+}
+
+// wait notes that the stream has brought a row of the key that must not leave yet.
+// Rows of the key that were left before are still fetched: they come first.
+func (g *gate) wait(key string, xid uint32) {
+	k := g.remember(key)
+	if k == nil {
+		return
+	}
+	if !k.table {
+		k.waiting = true
+	}
+	g.left(key, xid)
+}
+
+// found notes that a pass over the keys saw rows of this one in the table, the
+// oldest of them ready to leave or not.
+func (g *gate) found(key string, ready bool) {
+	k := g.remember(key)
+	if k == nil {
+		return
+	}
+	if k.inFlight != nil || len(k.queue) > 0 {
+		return // what the pass saw is in memory; what follows it is known already
+	}
+	k.table, k.dirty = true, true
+	k.waiting = !ready
+	g.ask(key, k)
+}
+
+// resume has a key fetched again that waited: its oldest row may have gone without
+// the relay's doing.
+func (g *gate) resume(key string) {
+	if k := g.keys[key]; k != nil {
+		k.waiting = false
+		g.ask(key, k)
+	}
+}
+
+// unqueue empties all queues and forgets what the table holds: for the relay that
+// lost the slot or stops. Only what is in flight stays.
+func (g *gate) unqueue() (behind []*outbox.Message) {
+	for _, k := range g.keys {
+		behind = append(behind, k.queue...)
+		k.queue = nil
+		k.asked = false
+		k.table, k.dirty, k.waiting = true, true, false
+	}
+	g.queued, g.wanted = 0, nil
+	g.suspicious, g.overflowed = true, true
+	g.forgetIdle()
+	return behind
+}
+
+// forgetIdle drops the keys that are there only for what they have in the table.
+func (g *gate) forgetIdle() {
+	for key, k := range g.keys {
+		if k.inFlight == nil && len(k.queue) == 0 && !k.asked {
+			delete(g.keys, key)
+		}
+	}
+}

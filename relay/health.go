@@ -1,0 +1,103 @@
+package relay
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/publish"
+)
+
+// Health is how the relay is. Live means that it works or waits as it should: a relay
+// that is not live does nothing and does not get out of it by itself. Ready means that
+// it delivers, or stands by for another that does.
+type Health struct {
+	Live, Ready bool
+	// Role is streaming, standby, sweeping (no stream, or none yet), polling, starting
+	// or stopping.
+	Role  string
+	Parts []Part
+}
+
+// Part is one of its actors.
+type Part struct {
+	Name        string
+	Live, Ready bool
+	Detail      string // one line for people: what it waits for
+}
+
+// stuckAfter is how long an actor may not have moved, beyond what it said it would take.
+const stuckAfter = time.Minute
+
+// Health may be called at any time, from any goroutine.
+func (r *Relay) Health() Health {
+	h := Health{Live: true, Ready: true, Role: r.role()}
+	add := func(name string, beat *heartbeat, ready bool, detail string) {
+		live := beat == nil || beat.age() < stuckAfter
+		if !live {
+			detail = fmt.Sprintf("has not moved for %s", beat.age().Round(time.Second))
+			ready = false
+		}
+		h.Live, h.Ready = h.Live && live, h.Ready && ready
+		h.Parts = append(h.Parts, Part{Name: name, Live: live, Ready: ready, Detail: detail})
+	}
+	switch phase := r.phase.Load(); phase {
+	case phaseStarting:
+		detail := "checking the database"
+		if trouble := r.starting.current(); trouble != "" {
+			detail = trouble
+		}
+		add("start", nil, false, detail)
+		return h
+	case phaseStopped:
+		add("stop", nil, false, "stopped")
+		return h
+	}
+	state := r.publisherState()
+	add("publisher", nil, state.Phase == publish.Ready, state.Phase.String()+detailOf(state.Detail))
+	if r.streamer != nil {
+		streaming, standby := r.core.isHolder(), r.streamer.waited.Load()
+		detail := "streaming"
+		switch {
+		case standby:
+			detail = "standing by: another relay holds the slot"
+		case !streaming:
+			detail = "not streaming" + detailOf(r.streamer.trouble.current())
+		}
+		add("stream", r.streamer.alive, streaming || standby, detail)
+	}
+	add("sweep", r.sweeper.alive, r.sweeper.trouble.current() == "", orElse(r.sweeper.trouble.current(), "sweeping"))
+	add("settle", r.settler.alive, r.settler.trouble.current() == "", orElse(r.settler.trouble.current(), "settling"))
+	return h
+}
+
+func detailOf(s string) string {
+	if s == "" {
+		return ""
+	}
+	return ": " + s
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func (r *Relay) role() string {
+	switch r.phase.Load() {
+	case phaseStarting:
+		return "starting"
+	case phaseStopping, phaseStopped:
+		return "stopping"
+	}
+	switch {
+	case r.streamer == nil:
+		return "polling"
+	case r.core.isHolder():
+		return "streaming"
+	case r.streamer.waited.Load():
+		return "standby"
+	}
+	return "sweeping"
+}

@@ -1,0 +1,197 @@
+// Package relay is one running relay: it takes rows from the stream and the sweep,
+// publishes them, and settles them.
+//
+// The flow, in the order of the files: streamer.go and sweeper.go bring messages,
+// core.go (with registry.go and gate.go) decides what may leave now, the publisher
+// brings it to the broker, settler.go writes what became of it.
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+
+	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// Relay brings rows of one outbox table to one broker. Make it with New, run it once
+// with Run or Drain.
+type Relay struct {
+	config    Config
+	publisher publish.Publisher
+	log       *slog.Logger
+	counts    *metrics
+	store     *store.Store
+	core      *core
+	settler   *settler
+	sweeper   *sweeper
+	streamer  *streamer // nil where the relay only polls
+	starting  *episode
+
+	phase atomic.Int32 // one of the phases below; Run writes, Health reads
+	state atomic.Pointer[publish.State]
+}
+
+const (
+	phaseStarting int32 = iota
+	phaseRunning
+	phaseStopping
+	phaseStopped
+)
+
+// New makes a relay. It does not connect. The publisher must be made for at least
+// config.MaxInFlight messages; the relay runs it and stops it. Metrics are
+// registered with the registry.
+func New(config Config, publisher publish.Publisher, log *slog.Logger, registry prometheus.Registerer) (*Relay, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	block := config.OnDeadLetter == OnDeadLetterBlock
+	db, err := store.Open(config.DatabaseURL, config.Table, block)
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newEpisode(log)}
+	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
+	r.counts, err = newMetrics(registry,
+		func() float64 { return float64(r.core.inFlight()) },
+		func() float64 {
+			if r.core.isHolder() {
+				return 1
+			}
+			return 0
+		})
+	if err != nil {
+		db.Close()
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	r.core = newCore(config.MaxInFlight, r.counts)
+	r.core.setBoundary(everything)
+	r.settler = &settler{
+		core: r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts,
+		policy: store.Policy{MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff},
+		block:  block, batch: config.BatchSize,
+		arrived: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newEpisode(log),
+		refusals: rate.NewLimiter(1, 20),
+	}
+	r.sweeper = &sweeper{
+		core: r.core, store: db, publish: publisher.Publish, log: log,
+		planner: fallback.NewPlanner(config.PollInterval), alive: newHeartbeat(), trouble: newEpisode(log),
+		polling: config.Mode == ModePoll, slot: config.Slot, page: config.BatchSize,
+		lease: lease(config.SendTimeout), staleAge: config.StaleTimeout,
+	}
+	if config.Mode == ModeAuto {
+		r.streamer = &streamer{
+			databaseURL: config.DatabaseURL,
+			names:       replication.Names{Table: config.Table, Publication: config.Publication, Slot: config.Slot},
+			core:        r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts,
+			alive: newHeartbeat(), trouble: newEpisode(log),
+		}
+	}
+	return r, nil
+}
+
+// lease is how long a claimed row belongs to who claimed it: longer than a message
+// can take to its confirm, and a batch to be settled.
+func lease(sendTimeout time.Duration) time.Duration { return max(time.Minute, 3*sendTimeout) }
+
+// Run relays until ctx is done, then takes no more, drains what is in flight within
+// the shutdown timeout, and returns nil. It returns an error for what it cannot wait
+// out: a configuration of the database that a person has to mend at the start, or a
+// column that vanished.
+func (r *Relay) Run(ctx context.Context) error {
+	defer r.store.Close()
+	defer r.phase.Store(phaseStopped)
+	if err := r.preflight(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	a := r.start(ctx)
+	r.phase.Store(phaseRunning)
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-a.failed:
+	}
+	r.phase.Store(phaseStopping)
+	r.log.Info("stopping: draining what is in flight", "in_flight", r.core.inFlight())
+	a.stop(r)
+	if left := r.core.inFlight(); left > 0 {
+		r.log.Warn("stopped with messages in flight; their rows are in the table and are published again", "messages", left)
+	} else {
+		r.log.Info("stopped")
+	}
+	return err
+}
+
+// preflight waits for the database and says what is wrong there.
+func (r *Relay) preflight(ctx context.Context) error {
+	wait := newBackoff()
+	for ctx.Err() == nil {
+		err := r.check(ctx)
+		if err == nil {
+			break
+		}
+		if problem.Is(err) {
+			return err
+		}
+		if ctx.Err() == nil {
+			r.starting.report("cannot reach Postgres; trying again", err)
+		}
+		_ = sleep(ctx, wait.NextBackOff())
+	}
+	r.starting.over("connected to Postgres")
+	if r.streamer != nil && ctx.Err() == nil {
+		return r.streamer.preflight(ctx)
+	}
+	return nil
+}
+
+func (r *Relay) check(ctx context.Context) error {
+	if err := r.store.Check(ctx); err != nil {
+		return err
+	}
+	return r.store.Conn(ctx, func(conn *pgx.Conn) error {
+		state, err := migrations.Status(ctx, conn, r.config.Table)
+		if err != nil {
+			return err
+		}
+		if state.Current > 0 && len(state.Pending) > 0 {
+			return problem.New("cdc-relay migrate up", "table %s is at version %d, this relay needs %d",
+				r.config.Table, state.Current, state.Latest)
+		}
+		if r.config.Mode == ModePoll {
+			id, ok, err := r.store.LastID(ctx)
+			if err != nil {
+				return err
+			}
+			if ok { // what is inserted from now on was published by nobody else
+				r.core.setBoundary(id)
+			}
+		}
+		return nil
+	})
+}
+
+// StateChanged implements publish.Sink.
+func (r *Relay) StateChanged(s publish.State) {
+	r.state.Store(&s)
+	r.counts.phase(s.Phase)
+	r.core.publisherReady(s.Phase == publish.Ready)
+}
+
+// Deliver implements publish.Sink.
+func (r *Relay) Deliver(result outbox.Result) { r.settler.deliver(result) }
+
+func (r *Relay) publisherState() publish.State { return *r.state.Load() }

@@ -1,0 +1,247 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/time/rate"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// settler writes what became of messages, in batches. The publisher's goroutines
+// hand results in; one goroutine, in Run, talks to the database.
+type settler struct {
+	core    *core
+	store   *store.Store
+	publish func(*outbox.Message)
+	log     *slog.Logger
+	counts  *metrics
+	policy  store.Policy
+	block   bool
+	batch   int
+
+	arrived chan struct{} // signalled when pending was added to
+	alive   *heartbeat
+	trouble *episode
+	// written counts the rows settled so far.
+	written atomic.Int64
+	// refusals bounds the log lines of refused messages: thousands may fail alike.
+	refusals *rate.Limiter
+
+	mu struct {
+		sync.Mutex
+		pending []store.Settlement
+	}
+	// invisible are rows that the database does not show yet. Only Run's goroutine uses it.
+	invisible []store.Settlement
+}
+
+const (
+	// linger is how long a batch waits to fill up. A statement takes about as long.
+	linger = 2 * time.Millisecond
+	// invisibleAgain is how soon a row that is not visible yet is tried again, at first
+	// and at the latest: usually it takes microseconds, behind a synchronous standby
+	// that is away it takes until that is back.
+	invisibleAgain  = 2 * time.Millisecond
+	invisibleAtMost = time.Second
+)
+
+// deliver takes a result in. It is called from the publisher's goroutines.
+func (s *settler) deliver(r outbox.Result) {
+	s.counts.result(r)
+	decision := store.Decide(r, s.policy, rand.Float64())
+	settlement, next := s.core.resolved(r, decision)
+	if next != nil {
+		s.publish(next)
+	}
+	if settlement == nil {
+		return
+	}
+	s.mu.Lock()
+	s.mu.pending = append(s.mu.pending, *settlement)
+	s.mu.Unlock()
+	signal(s.arrived)
+}
+
+func (s *settler) take() []store.Settlement {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(s.mu.pending), s.batch)
+	batch := s.mu.pending[:n:n]
+	if s.mu.pending = s.mu.pending[n:]; len(s.mu.pending) == 0 {
+		s.mu.pending = nil
+	}
+	return batch
+}
+
+// run settles until ctx is done; what is still pending then is left as it is in the
+// table.
+func (s *settler) run(ctx context.Context) error {
+	again := invisibleAgain
+	for {
+		s.alive.beat()
+		batch, ok := s.collect(ctx, again)
+		if !ok {
+			return nil
+		}
+		if retry := s.invisible; len(retry) > 0 {
+			n := min(len(retry), s.batch)
+			s.core.turnedVisible(retry[:n])
+			batch, s.invisible = append(batch[:len(batch):len(batch)], retry[:n]...), retry[n:]
+		}
+		if len(batch) == 0 {
+			continue
+		}
+		notVisible, err := s.settle(ctx, batch)
+		if err != nil {
+			return nil // ctx is done
+		}
+		s.core.turnedInvisible(notVisible)
+		s.invisible = append(s.invisible, notVisible...)
+		if len(notVisible) < len(batch) {
+			again = invisibleAgain
+		} else {
+			again = min(2*again, invisibleAtMost)
+		}
+	}
+}
+
+// collect waits for a batch to be full or old enough. It returns an empty one when
+// only invisible rows are to be tried again.
+func (s *settler) collect(ctx context.Context, again time.Duration) (batch []store.Settlement, ok bool) {
+	var retry <-chan time.Time
+	if len(s.invisible) > 0 {
+		timer := time.NewTimer(again)
+		defer timer.Stop()
+		retry = timer.C
+	}
+	idle := time.NewTimer(heartbeatEvery)
+	defer idle.Stop()
+	select {
+	case <-ctx.Done():
+		return nil, false
+	case <-retry:
+		return nil, true
+	case <-idle.C:
+		return s.take(), true
+	case <-s.arrived:
+	}
+	if !s.full() {
+		timer := time.NewTimer(linger)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return nil, false
+		case <-timer.C:
+		}
+	}
+	batch = s.take()
+	if s.left() {
+		signal(s.arrived)
+	}
+	return batch, true
+}
+
+func (s *settler) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.pending) >= s.batch
+}
+
+func (s *settler) left() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.pending) > 0
+}
+
+// settle writes one batch, and tries until it is written or ctx is done.
+func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store.Settlement, error) {
+	wait := newBackoff()
+	for {
+		s.alive.beat()
+		settled, err := s.store.Settle(ctx, batch)
+		s.report(settled)
+		done := append(settled.Done, settled.Gone...)
+		s.written.Add(int64(len(done)))
+		for _, next := range s.core.settled(done, s.block) {
+			s.publish(next)
+		}
+		if err == nil {
+			s.trouble.over("settling rows again")
+			return settled.NotVisible, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		s.trouble.report("cannot settle rows; trying again", err)
+		batch = without(batch, done)
+		if err := sleep(ctx, wait.NextBackOff()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// without returns what of a batch is still to be settled after an error: rows not
+// visible yet are tried again with the rest.
+func without(batch, done []store.Settlement) []store.Settlement {
+	settled := make(map[*outbox.Message]bool, len(done))
+	for _, s := range done {
+		settled[s.Message] = true
+	}
+	var rest []store.Settlement
+	for _, s := range batch {
+		if !settled[s.Message] {
+			rest = append(rest, s)
+		}
+	}
+	return rest
+}
+
+func (s *settler) report(settled store.Settled) {
+	for _, done := range settled.Done {
+		m := done.Message
+		switch done.Decision.Action {
+		case store.Delete:
+			s.counts.deleted.Inc()
+		case store.DeadLetter:
+			s.counts.deadLettered.Inc()
+			s.log.Error("message dead-lettered", "id", m.ID, "message_id", m.MessageID.String(),
+				"routing_key", m.RoutingKey, "reason", string(done.Decision.Reason), "error", done.Decision.Detail)
+		case store.Retry:
+			if !s.refusals.Allow() {
+				continue // counted in messages_refused_total
+			}
+			s.log.Warn("message refused", "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
+				"attempts", m.Attempts+1, "retry_in", done.Decision.Delay.Round(time.Millisecond), "error", done.Decision.Detail)
+		}
+	}
+}
+
+// newBackoff is for what is tried again until it works: 50 ms to a second, so that
+// the relay is back within two seconds of whatever it waits for.
+func newBackoff() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval = 50 * time.Millisecond
+	b.MaxInterval = time.Second
+	b.Multiplier = 2
+	b.RandomizationFactor = 0.2
+	return b
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

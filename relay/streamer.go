@@ -1,0 +1,289 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/cdc-relay/cdc-relay/decode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// streamer keeps the replication stream: it connects, waits until the slot is free,
+// streams, and begins anew whatever happens. One goroutine, in run, does it all.
+type streamer struct {
+	databaseURL string
+	names       replication.Names
+	core        *core
+	store       *store.Store
+	publish     func(*outbox.Message)
+	log         *slog.Logger
+	counts      *metrics
+	alive       *heartbeat
+	trouble     *episode
+	// waited tells that the relay stands by behind another one; health reads it.
+	waited atomic.Bool
+
+	// The fields below belong to the goroutine in run.
+
+	decoder *decode.Decoder
+	// fullSince is when the window was first found full, zero while it is not.
+	fullSince time.Time
+	// announced is what the log said last of the role.
+	announced string
+}
+
+const (
+	// spillAfter is how long the stream may wait for the publisher in one stretch. The
+	// rows that come then stay in the table for the sweep.
+	spillAfter = 300 * time.Millisecond
+	// askSlot is how often a relay that stands by asks whether the slot is free.
+	askSlot = 250 * time.Millisecond
+	// openTimeout bounds connecting and the checks.
+	openTimeout = 15 * time.Second
+	// silence is how long the server may be silent before the table is swept as if
+	// there were no stream. It answers at least every two seconds.
+	silence = 6 * time.Second
+)
+
+// run streams until ctx is done. It returns an error only for what no retry can mend
+// and the relay cannot live with.
+func (s *streamer) run(ctx context.Context) error {
+	wait := newBackoff()
+	patience := 5 * time.Second // for a slot that waits for open transactions
+	for {
+		started, err := s.once(ctx, patience)
+		if ctx.Err() != nil {
+			return nil
+		}
+		var missing *decode.MissingColumnError
+		if errors.As(err, &missing) {
+			return err
+		}
+		var blocked *replication.SlotBlockedError
+		if errors.As(err, &blocked) {
+			patience = min(patience*6, 10*time.Minute)
+		}
+		if started {
+			wait.Reset()
+		}
+		s.trouble.report("the stream is down; rows are swept from the table meanwhile", err)
+		if sleep(ctx, wait.NextBackOff()) != nil {
+			return nil
+		}
+	}
+}
+
+// once is one connection. started tells that it streamed.
+func (s *streamer) once(ctx context.Context, patience time.Duration) (started bool, err error) {
+	stream, err := s.open(ctx, patience)
+	if err != nil {
+		return false, err
+	}
+	defer stream.Close()
+	if err := s.awaitSlot(ctx, stream); err != nil {
+		return false, err
+	}
+	startCtx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	position, err := stream.Start(startCtx)
+	if errors.Is(err, replication.ErrSlotActive) {
+		return true, err // another was quicker; it is in awaitSlot that we wait
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := s.hold(ctx, position); err != nil {
+		return false, err
+	}
+	defer s.letGo()
+	return true, s.stream(ctx, stream)
+}
+
+func (s *streamer) open(ctx context.Context, patience time.Duration) (*replication.Stream, error) {
+	openCtx, cancel := context.WithTimeout(ctx, openTimeout+patience)
+	defer cancel()
+	s.alive.beatFor(openTimeout + patience)
+	defer s.alive.beat()
+	stream, done, err := replication.Open(openCtx, s.databaseURL, s.names, patience)
+	for _, line := range done {
+		s.log.Info(line)
+	}
+	return stream, err
+}
+
+// awaitSlot waits while another relay holds the slot.
+func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) error {
+	defer s.waited.Store(false)
+	for {
+		s.alive.beat()
+		askCtx, cancel := context.WithTimeout(ctx, openTimeout)
+		active, err := stream.Active(askCtx)
+		cancel()
+		if err != nil || !active {
+			return err
+		}
+		s.trouble.over("connected to Postgres again")
+		s.waited.Store(true)
+		s.announce("standing by: another relay holds the slot")
+		if err := sleep(ctx, askSlot); err != nil {
+			return err
+		}
+	}
+}
+
+// hold begins the term: what is in the table now, and was there before, is swept.
+func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN) error {
+	boundary, ok, err := s.store.LastID(ctx)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		boundary = everything // without a sequence no row can be told from older ones
+	}
+	s.decoder = decode.NewDecoder(s.names.Table)
+	s.fullSince = time.Time{}
+	s.core.tookSlot(boundary)
+	s.core.streamLive(true)
+	s.counts.streamConnected.Set(1)
+	s.trouble.over("streaming again")
+	s.announce("streaming", "from", position.String())
+	return nil
+}
+
+func (s *streamer) letGo() {
+	s.core.lostSlot()
+	s.counts.streamConnected.Set(0)
+	s.announced = ""
+}
+
+// stream reads until the connection ends. A watcher tells the core when the server
+// falls silent.
+func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error {
+	watchCtx, stop := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		s.watch(watchCtx)
+	}()
+	err := stream.Run(ctx, s)
+	stop()
+	<-watched
+	if replication.PublicationGone(err) {
+		return fmt.Errorf("the publication is gone: %w", err)
+	}
+	return err
+}
+
+func (s *streamer) watch(ctx context.Context) {
+	for sleep(ctx, heartbeatEvery) == nil {
+		s.core.streamLive(s.alive.age() < silence)
+	}
+}
+
+// announce logs the role once for each change.
+func (s *streamer) announce(role string, args ...any) {
+	if role != s.announced {
+		s.announced = role
+		s.log.Info(role, append(args, "slot", s.names.Slot)...)
+	}
+}
+
+// Alive implements replication.Handler.
+func (s *streamer) Alive() { s.alive.beat() }
+
+// Passed implements replication.Handler.
+func (s *streamer) Passed(position pglogrepl.LSN) { s.core.passed(uint64(position)) }
+
+// WAL implements replication.Handler: it decodes one message and hands a row on. It
+// waits for the publisher no longer than spillAfter in one stretch.
+func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
+	event, err := s.decoder.Decode(data)
+	var row *decode.RowError
+	if errors.As(err, &row) {
+		s.counts.undecodable.Inc()
+		s.log.Error("a streamed row cannot be read; the sweep tries it from the table", "error", err)
+		s.core.unread()
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("decode the stream: %w", err)
+	}
+	switch event.Kind {
+	case decode.Begin:
+		s.core.began(event.XID)
+	case decode.Commit:
+		return event.EndLSN, nil
+	case decode.Insert:
+		s.insert(event.Message, uint64(event.CommitLSN))
+	}
+	return 0, nil
+}
+
+func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
+	for {
+		now := time.Now()
+		patient := s.fullSince.IsZero() || now.Sub(s.fullSince) < spillAfter
+		next, v := s.core.streamed(m, commitLSN, patient)
+		switch v {
+		case noRoom:
+			if s.fullSince.IsZero() {
+				s.fullSince = now
+			}
+			s.awaitRoom(s.fullSince.Add(spillAfter).Sub(now))
+			continue
+		case taken:
+			if next != nil {
+				s.publish(next)
+			}
+			if !s.fullSince.IsZero() && s.core.hasEased() {
+				s.fullSince = time.Time{}
+			}
+		}
+		return
+	}
+}
+
+func (s *streamer) awaitRoom(atMost time.Duration) {
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	select {
+	case <-s.core.roomMade:
+	case <-timer.C:
+	}
+}
+
+// preflight says what of the database's configuration stands in the way at the
+// start, and waits while it cannot be reached.
+func (s *streamer) preflight(ctx context.Context) error {
+	wait := newBackoff()
+	for {
+		stream, err := s.open(ctx, 5*time.Second)
+		if err == nil {
+			stream.Close()
+			return nil
+		}
+		if problem.Is(err) {
+			return err
+		}
+		var blocked *replication.SlotBlockedError
+		if errors.As(err, &blocked) {
+			return nil // the slot comes later; until then rows are swept
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		s.trouble.report("cannot reach Postgres; trying again", err)
+		if sleep(ctx, wait.NextBackOff()) != nil {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// sweeper runs the sweeps that the planner names. One goroutine, in run, does it.
+type sweeper struct {
+	core    *core
+	store   *store.Store
+	publish func(*outbox.Message)
+	log     *slog.Logger
+	planner *fallback.Planner
+	alive   *heartbeat
+	trouble *episode
+
+	polling  bool // never streams: the relay of ModePoll, and Drain
+	slot     string
+	page     int
+	poll     time.Duration
+	lease    time.Duration
+	staleAge time.Duration
+
+	// leftovers and keys are the passes under way, page by page.
+	leftovers pass[int64]
+	keys      pass[string]
+}
+
+// pass is where a walk through the table stands.
+type pass[C any] struct {
+	begun bool
+	after C // the last id or key read
+	epoch int
+	first store.Snapshot // of its first page
+}
+
+// missingSlotAge is the age at which rows are taken while there is no slot at all:
+// nobody can be streaming from it.
+const missingSlotAge = 5 * time.Second
+
+// run sweeps until stop is done. A sweep that began is finished under ctx, so that
+// rows it has claimed are not left behind with their lease.
+func (s *sweeper) run(ctx, stop context.Context) error {
+	wait := newBackoff()
+	for stop.Err() == nil {
+		s.alive.beat()
+		s.core.resume(time.Now())
+		view := s.core.view(s.page)
+		view.Polling = s.polling
+		if !view.Holder && s.core.takeKeyMoved() {
+			// Claims take the first row of a key only; the next may be taken now.
+			s.planner.Hurry(fallback.Due)
+			s.planner.Hurry(fallback.Unclaimed)
+		}
+		kind, delay := s.planner.Next(time.Now(), view)
+		if kind == fallback.None {
+			s.await(stop, delay)
+			continue
+		}
+		began := time.Now()
+		more, err := s.once(ctx, kind, view)
+		s.planner.Done(kind, time.Now(), fallback.Outcome{Took: time.Since(began), More: more})
+		if err == nil {
+			s.trouble.over("sweeping again")
+			wait.Reset()
+			continue
+		}
+		s.leftovers.begun, s.keys.begun = false, false
+		s.core.leftoversFailed()
+		s.trouble.report("cannot sweep the table; trying again", err)
+		if sleep(stop, wait.NextBackOff()) != nil {
+			break
+		}
+	}
+	return nil
+}
+
+func (s *sweeper) await(stop context.Context, atMost time.Duration) {
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	select {
+	case <-stop.Done():
+	case <-s.core.wake:
+	case <-timer.C:
+	}
+}
+
+// once runs one sweep and hands what it found to the publisher. More tells that
+// there is more to read at once.
+func (s *sweeper) once(ctx context.Context, kind fallback.Sweep, view fallback.View) (more bool, err error) {
+	if kind == fallback.SlotCheck {
+		return false, s.checkSlot(ctx)
+	}
+	sweep := s.core.beginSweep(s.page)
+	defer sweep.end()
+	var found []*outbox.Message
+	switch kind {
+	case fallback.Due:
+		found, more, err = s.claimDue(ctx, sweep, view)
+	case fallback.Unclaimed:
+		found, more, err = s.claimUnclaimed(ctx, sweep)
+	case fallback.Leftovers:
+		found, more, err = s.readLeftovers(ctx, sweep)
+	case fallback.KeyRows:
+		found, err = s.readKeys(ctx, sweep)
+	case fallback.KeyPass:
+		more, err = s.readHeads(ctx, sweep)
+	}
+	for _, m := range found {
+		s.publish(m)
+	}
+	return more, err
+}
+
+func (s *sweeper) checkSlot(ctx context.Context) error {
+	exists, active, err := s.store.SlotState(ctx, s.slot)
+	if err == nil {
+		s.core.slotSeen(!active, !exists)
+	}
+	return err
+}
+
+// claimDue: rows with a key are claimed by the holder of the slot alone, since it
+// knows what of the key is in flight; or by anyone where nobody streams.
+func (s *sweeper) claimDue(ctx context.Context, sweep *sweep, view fallback.View) ([]*outbox.Message, bool, error) {
+	keyed := view.Holder || view.Polling || view.SlotFree
+	page, err := s.store.ClaimDue(ctx, sweep.limit, s.lease, keyed)
+	return sweep.claimed(page, false), len(page.Messages) >= sweep.limit.Rows, err
+}
+
+func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
+	age := s.staleAge
+	switch {
+	case s.polling:
+		age = 0
+	case s.core.slotIsMissing():
+		age = min(age, missingSlotAge)
+	}
+	page, err := s.store.ClaimUnclaimed(ctx, sweep.limit, s.lease, age)
+	return sweep.claimed(page, true), len(page.Messages) >= sweep.limit.Rows, err
+}
+
+// readLeftovers reads the next page of the pass, or the first of a new one.
+func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
+	p := &s.leftovers
+	if !p.begun || p.epoch != sweep.epoch {
+		*p = pass[int64]{begun: true, epoch: sweep.epoch, after: -1 << 63}
+		s.core.leftoversBegan()
+	}
+	page, err := s.store.Leftovers(ctx, p.after, sweep.limit)
+	if err != nil {
+		return nil, false, err
+	}
+	if p.after == -1<<63 {
+		p.first = page.Snapshot
+	}
+	if len(page.Messages) == 0 {
+		p.begun = false
+		s.core.leftoversEnded(p.first)
+		return nil, false, nil
+	}
+	p.after = page.Messages[len(page.Messages)-1].ID
+	return sweep.leftovers(page), true, nil
+}
+
+func (s *sweeper) readKeys(ctx context.Context, sweep *sweep) ([]*outbox.Message, error) {
+	keys, limit := sweep.takeKeys()
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	page, err := s.store.RowsOfKeys(ctx, keys, limit)
+	if err != nil {
+		s.core.notFetched(keys)
+		return nil, err
+	}
+	return sweep.keysFetched(page, time.Now()), nil
+}
+
+// readHeads reads the next page of keys that have rows.
+func (s *sweeper) readHeads(ctx context.Context, sweep *sweep) (more bool, err error) {
+	p := &s.keys
+	fresh := !p.begun || p.epoch != sweep.epoch
+	if fresh {
+		*p = pass[string]{begun: true, epoch: sweep.epoch}
+		s.core.keyPassBegan()
+	}
+	heads, snapshot, err := s.store.KeyHeads(ctx, p.after, s.page+1)
+	if err != nil {
+		return false, err
+	}
+	if fresh {
+		p.first = snapshot
+	}
+	sweep.headsFound(heads)
+	if len(heads) <= s.page {
+		p.begun = false
+		s.core.keyPassEnded(p.first)
+		return false, nil
+	}
+	p.after = heads[len(heads)-1].Key
+	return true, nil
+}

@@ -1,0 +1,91 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+)
+
+// The SQLSTATEs that this package tells apart (manual, appendix "PostgreSQL Error Codes").
+const (
+	insufficientPrivilege = "42501"
+	duplicateObject       = "42710"
+	undefinedObject       = "42704"
+	undefinedTable        = "42P01"
+	objectInUse           = "55006"
+	queryCanceled         = "57014"
+	tooManySlots          = "53400"
+)
+
+func sqlState(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// query runs one statement in the simple protocol, the only one that a
+// replication connection speaks, and returns its rows as text.
+func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]string, error) {
+	results, err := conn.Exec(ctx, sql).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]string
+	for _, result := range results {
+		for _, values := range result.Rows {
+			row := make([]string, len(values))
+			for i, v := range values {
+				row[i] = string(v)
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows, nil
+}
+
+// literal writes a string as SQL reads it, whatever standard_conforming_strings says.
+func literal(s string) string {
+	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	if strings.Contains(s, `\`) {
+		return " E" + strings.ReplaceAll(quoted, `\`, `\\`)
+	}
+	return quoted
+}
+
+// serverVersion is the major version, 0 where it cannot be told ("17beta1" is 17).
+func serverVersion(conn *pgconn.PgConn) int {
+	version := conn.ParameterStatus("server_version")
+	digits := strings.IndexFunc(version+".", func(r rune) bool { return r < '0' || r > '9' })
+	major, _ := strconv.Atoi(version[:digits])
+	return major
+}
+
+// checkServer tells what of the server's configuration stands in the way of
+// logical replication.
+func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
+	if v := serverVersion(conn); v < 14 {
+		return problem.New("upgrade Postgres, or run with --mode poll",
+			"Postgres %s is too old: streaming needs 14 or later", conn.ParameterStatus("server_version"))
+	}
+	rows, err := query(ctx, conn, "SELECT current_setting('wal_level'), pg_is_in_recovery()")
+	if err != nil {
+		return fmt.Errorf("read the server's settings: %w", err)
+	}
+	if rows[0][1] == "t" {
+		return errors.New("the server is a standby in recovery: waiting for the primary")
+	}
+	if level := rows[0][0]; level != "logical" {
+		return problem.New("ALTER SYSTEM SET wal_level = 'logical'; then restart Postgres "+
+			"(RDS: rds.logical_replication = 1; Cloud SQL: cloudsql.logical_decoding = on); or run with --mode poll",
+			"Postgres has wal_level = %s: streaming needs logical", level)
+	}
+	return nil
+}

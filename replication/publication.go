@@ -1,0 +1,112 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// publicationOptions: inserts alone, since a published DELETE would break tables
+// without a primary key and cost decoding; partitions under the name of their root.
+const publicationOptions = "publish = 'insert', publish_via_partition_root = true"
+
+func createPublicationSQL(names Names) string {
+	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (%s)",
+		outbox.QuoteIdentifier(names.Publication), names.Table.SQL(), publicationOptions)
+}
+
+// EnsurePublication makes the publication, or brings an existing one in line,
+// and says in one line what it did; "" where nothing was to do.
+func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (string, error) {
+	state, err := readPublication(ctx, conn, names)
+	if err != nil {
+		return "", err
+	}
+	fix, done := state.repair(names)
+	if fix == "" {
+		return "", state.unrepairable(names)
+	}
+	if _, err := query(ctx, conn, fix); err != nil && sqlState(err) != duplicateObject {
+		return "", publicationProblem(err, names, fix)
+	}
+	if done == "" {
+		return EnsurePublication(ctx, conn, names)
+	}
+	return done, nil
+}
+
+type publication struct {
+	exists, insert, viaRoot, hasTable, filtered, columnList bool
+}
+
+func readPublication(ctx context.Context, conn *pgconn.PgConn, names Names) (publication, error) {
+	filters := "false, false"
+	if serverVersion(conn) >= 15 {
+		filters = "coalesce(r.prqual IS NOT NULL, false), coalesce(r.prattrs IS NOT NULL, false)"
+	}
+	rows, err := query(ctx, conn, fmt.Sprintf(`
+SELECT p.pubinsert, p.pubviaroot,
+       EXISTS (SELECT 1 FROM pg_catalog.pg_publication_tables t
+               WHERE t.pubname = p.pubname AND t.schemaname = %[2]s AND t.tablename = %[3]s),
+       %[4]s
+FROM pg_catalog.pg_publication p
+LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = to_regclass(%[5]s)
+WHERE p.pubname = %[1]s`,
+		literal(names.Publication), literal(names.Table.Schema), literal(names.Table.Name), filters,
+		literal(names.Table.SQL())))
+	if err != nil {
+		return publication{}, fmt.Errorf("read publication %q: %w", names.Publication, err)
+	}
+	if len(rows) == 0 {
+		return publication{}, nil
+	}
+	is := func(i int) bool { return rows[0][i] == "t" }
+	return publication{exists: true, insert: is(0), viaRoot: is(1), hasTable: is(2), filtered: is(3), columnList: is(4)}, nil
+}
+
+// repair is the SQL that brings the publication in line, and what to say of it.
+func (p publication) repair(names Names) (sql, done string) {
+	name := outbox.QuoteIdentifier(names.Publication)
+	switch {
+	case !p.exists:
+		return createPublicationSQL(names), fmt.Sprintf("created publication %s for table %s", name, names.Table)
+	case !p.insert || !p.viaRoot:
+		return fmt.Sprintf("ALTER PUBLICATION %s SET (%s)", name, publicationOptions), ""
+	case !p.hasTable:
+		return fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, names.Table.SQL()),
+			fmt.Sprintf("added table %s to publication %s", names.Table, name)
+	}
+	return "", ""
+}
+
+// unrepairable tells of what somebody chose on purpose, and the relay cannot live with.
+func (p publication) unrepairable(names Names) error {
+	name := outbox.QuoteIdentifier(names.Publication)
+	mend := fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", name, names.Table.SQL())
+	switch {
+	case p.filtered:
+		return problem.New(mend, "publication %s has a row filter on table %s, which hides rows from the relay", name, names.Table)
+	case p.columnList:
+		return problem.New(mend, "publication %s has a column list on table %s, which hides columns from the relay", name, names.Table)
+	}
+	return nil
+}
+
+func publicationProblem(err error, names Names, fix string) error {
+	what := fmt.Sprintf("publication %q cannot be made ready", names.Publication)
+	switch sqlState(err) {
+	case undefinedTable:
+		return &problem.Problem{What: fmt.Sprintf("table %s does not exist", names.Table), Fix: "cdc-relay setup", Err: err}
+	case insufficientPrivilege:
+		return &problem.Problem{What: what, Fix: "as the owner of the table: " + fix, Err: err}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// publicationGone tells whether the stream ended because the publication is not
+// there at the position being decoded (PG ≤ 17; PITFALL 19).
+func publicationGone(err error) bool { return sqlState(err) == undefinedObject }

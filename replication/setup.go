@@ -1,0 +1,87 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Names are the objects in the database that streaming needs.
+type Names struct {
+	Table       outbox.Table
+	Publication string
+	Slot        string
+}
+
+// Setup makes the publication and the slot where they are missing, on an
+// ordinary connection, and returns a line for each thing that it did. It may be
+// called again at any time. The slot waits for open transactions, at most for
+// patience.
+func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, patience time.Duration) ([]string, error) {
+	if err := checkServer(ctx, conn); err != nil {
+		return nil, err
+	}
+	var done []string
+	line, err := EnsurePublication(ctx, conn, names)
+	if line != "" {
+		done = append(done, line)
+	}
+	if err != nil {
+		return done, err
+	}
+	line, err = EnsureSlot(ctx, conn, names.Slot, patience)
+	if line != "" {
+		done = append(done, line)
+	}
+	return done, err
+}
+
+// SetupSQL is what Setup does, for a DBA to run in psql.
+func SetupSQL(names Names) string {
+	return fmt.Sprintf(`-- The publication: inserts alone, partitions under the name of their root.
+%s;
+
+-- The slot. It must be made in a transaction that has written nothing, and waits
+-- for transactions that are open. While no relay runs it retains WAL: set
+-- max_slot_wal_keep_size; losing the slot costs this relay a sweep and nothing else.
+%s;
+`, createPublicationSQL(names), createSlotSQL(names.Slot))
+}
+
+// Teardown drops the slot and the publication where they are there and returns a
+// line for each. A slot in use is refused: its relay would make it again.
+func Teardown(ctx context.Context, conn *pgconn.PgConn, names Names) ([]string, error) {
+	var done []string
+	s, err := readSlot(ctx, conn, names.Slot)
+	if err != nil {
+		return done, err
+	}
+	if err := s.foreign(names.Slot); err != nil {
+		return done, err
+	}
+	if s.activePID != "" {
+		return done, problem.New("stop the relays that use it first",
+			"slot %s is in use by the server process %s", names.Slot, s.activePID)
+	}
+	if s.exists {
+		if err := dropSlot(ctx, conn, names.Slot); err != nil {
+			return done, err
+		}
+		done = append(done, "dropped slot "+names.Slot)
+	}
+	rows, err := query(ctx, conn, "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = "+literal(names.Publication))
+	if err != nil || len(rows) == 0 {
+		return done, err
+	}
+	drop := "DROP PUBLICATION IF EXISTS " + outbox.QuoteIdentifier(names.Publication)
+	if _, err := query(ctx, conn, drop); err != nil {
+		return done, fmt.Errorf("%s: %w", strings.ToLower(drop), err)
+	}
+	return append(done, "dropped publication "+outbox.QuoteIdentifier(names.Publication)), nil
+}

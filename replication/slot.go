@@ -1,0 +1,209 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+const outputPlugin = "pgoutput"
+
+// slot is what pg_replication_slots says of ours.
+type slot struct {
+	exists    bool
+	plugin    string
+	here      bool // made in the database that we are connected to
+	activePID string
+	status    string // wal_status: reserved, extended, unreserved, lost
+	why       string // invalidation_reason, from PG 17 on
+	confirmed pglogrepl.LSN
+}
+
+func readSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot, error) {
+	why := "''"
+	if serverVersion(conn) >= 17 {
+		why = "coalesce(invalidation_reason, '')"
+	}
+	rows, err := query(ctx, conn, fmt.Sprintf(`
+SELECT coalesce(plugin, ''), coalesce(database = current_database(), false), coalesce(active_pid::text, ''),
+       coalesce(wal_status, ''), %s, coalesce(confirmed_flush_lsn, '0/0')
+FROM pg_catalog.pg_replication_slots WHERE slot_name = %s`, why, literal(name)))
+	if err != nil {
+		return slot{}, fmt.Errorf("read slot %s: %w", name, err)
+	}
+	if len(rows) == 0 {
+		return slot{}, nil
+	}
+	r := rows[0]
+	confirmed, err := pglogrepl.ParseLSN(r[5])
+	if err != nil {
+		return slot{}, fmt.Errorf("read slot %s: %w", name, err)
+	}
+	return slot{exists: true, plugin: r[0], here: r[1] == "t", activePID: r[2], status: r[3], why: r[4], confirmed: confirmed}, nil
+}
+
+// foreign tells of a slot of that name that is not ours to use or to drop.
+func (s slot) foreign(name string) error {
+	fix := "choose another name with --slot, or drop that slot: SELECT pg_drop_replication_slot(" + literal(name) + ")"
+	switch {
+	case !s.exists:
+		return nil
+	case s.plugin != outputPlugin:
+		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", name, s.plugin)
+	case !s.here:
+		return problem.New(fix, "slot %s belongs to another database", name)
+	}
+	return nil
+}
+
+// unusable says why the slot has to be made anew, or "".
+func (s slot) unusable(flushed pglogrepl.LSN) string {
+	switch {
+	case s.status == "lost" || s.why != "":
+		return strings.TrimSpace("invalidated by the server " + s.why)
+	case s.confirmed > flushed:
+		// A restored or failed-over server is behind it, and would skip rows silently
+		// (PITFALL 3).
+		return fmt.Sprintf("confirmed %s, ahead of the server's WAL at %s", s.confirmed, flushed)
+	}
+	return ""
+}
+
+// EnsureSlot makes the slot where it is missing and says so in one line; "" where
+// it was there. Making one waits for all transactions that hold a transaction id
+// at that moment (PITFALL 13): patience bounds it, zero means as long as ctx.
+func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience time.Duration) (string, error) {
+	s, err := readSlot(ctx, conn, name)
+	if err != nil {
+		return "", err
+	}
+	if s.exists {
+		return "", s.foreign(name)
+	}
+	if err := createSlot(ctx, conn, name, patience); err != nil {
+		return "", err
+	}
+	return "created slot " + name, nil
+}
+
+func createSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience time.Duration) error {
+	sql := createSlotSQL(name)
+	// A transaction of its own: the function refuses to run in one that has written.
+	batch := fmt.Sprintf("SET statement_timeout = %d", patience.Milliseconds())
+	if _, err := query(ctx, conn, batch); err != nil {
+		return fmt.Errorf("create slot %s: %w", name, err)
+	}
+	_, err := query(ctx, conn, sql)
+	switch sqlState(err) {
+	case "":
+	case duplicateObject: // another relay was quicker
+		err = nil
+	case queryCanceled:
+		return slotBlocked(ctx, conn, name, err)
+	case insufficientPrivilege:
+		return replicationRoleProblem(conn, err)
+	case tooManySlots:
+		return &problem.Problem{
+			What: "no replication slot is free",
+			Fix: "raise max_replication_slots and restart Postgres, or drop one that is not used: " +
+				"SELECT slot_name, active FROM pg_replication_slots",
+			Err: err,
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("create slot %s: %w", name, err)
+	}
+	_, err = query(ctx, conn, "RESET statement_timeout")
+	return err
+}
+
+func createSlotSQL(name string) string {
+	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s')", literal(name), outputPlugin)
+}
+
+// SlotBlockedError tells that making the slot still waits for running
+// transactions. Trying again later is right.
+type SlotBlockedError struct {
+	Slot     string
+	Blockers []string // "pid 123 (app, idle in transaction, 35 s)"
+	Err      error
+}
+
+func (e *SlotBlockedError) Error() string {
+	return fmt.Sprintf("making slot %s waits for transactions that were open when it began: %s",
+		e.Slot, strings.Join(e.Blockers, ", "))
+}
+
+// Hint says how to end the wait.
+func (e *SlotBlockedError) Hint() string {
+	return "wait until they end, or end them: SELECT pg_terminate_backend(pid)"
+}
+
+func (e *SlotBlockedError) Unwrap() error { return e.Err }
+
+func slotBlocked(ctx context.Context, conn *pgconn.PgConn, name string, cause error) error {
+	rows, err := query(ctx, conn, `
+SELECT pid, coalesce(usename, ''), coalesce(state, ''), coalesce(round(extract(epoch FROM clock_timestamp() - xact_start)), 0)
+FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+ORDER BY xact_start LIMIT 5`)
+	if err != nil {
+		return errors.Join(cause, err)
+	}
+	blocked := &SlotBlockedError{Slot: name, Err: cause}
+	for _, r := range rows {
+		blocked.Blockers = append(blocked.Blockers, fmt.Sprintf("pid %s (%s, %s, %s s)", r[0], r[1], r[2], r[3]))
+	}
+	return blocked
+}
+
+func dropSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
+	_, err := query(ctx, conn, "SELECT pg_drop_replication_slot("+literal(name)+")")
+	if err != nil && sqlState(err) != undefinedObject {
+		return fmt.Errorf("drop slot %s: %w", name, err)
+	}
+	return nil
+}
+
+func replicationRoleProblem(conn *pgconn.PgConn, err error) error {
+	role := "the relay's role"
+	if conn != nil {
+		if rows, queryErr := query(context.Background(), conn, "SELECT current_user"); queryErr == nil {
+			role = outbox.QuoteIdentifier(rows[0][0])
+		}
+	}
+	return &problem.Problem{
+		What: role + " may not replicate",
+		Fix:  "ALTER ROLE " + role + " REPLICATION (RDS: GRANT rds_replication TO " + role + "); or run with --mode poll",
+		Err:  err,
+	}
+}
+
+func flushedLSN(ctx context.Context, conn *pgconn.PgConn) (pglogrepl.LSN, error) {
+	rows, err := query(ctx, conn, "SELECT pg_current_wal_flush_lsn()")
+	if err != nil {
+		return 0, fmt.Errorf("read the WAL position: %w", err)
+	}
+	return pglogrepl.ParseLSN(rows[0][0])
+}
+
+// walSenderTimeout is the server's, zero where it is off.
+func walSenderTimeout(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {
+	rows, err := query(ctx, conn, "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'")
+	if err != nil {
+		return 0, fmt.Errorf("read wal_sender_timeout: %w", err)
+	}
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	millis, err := strconv.Atoi(rows[0][0])
+	return time.Duration(millis) * time.Millisecond, err
+}

@@ -1,0 +1,343 @@
+// Package replication owns the replication connection, the publication and the
+// slot. It hands on pgoutput messages as bytes and knows nothing of what stands
+// in them.
+//
+// Two choices set it apart from other readers of a slot (DESIGN.md, section 1):
+// the stream starts at the present, at each connect, and every position is
+// confirmed on receipt. What it missed is in the table.
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Handler takes what the stream receives. Its methods are called by the
+// goroutine in Stream.Run alone, and hold up the socket while they run.
+type Handler interface {
+	// WAL takes one pgoutput message, valid until it returns. It returns the
+	// position up to which everything was received, or zero inside a transaction.
+	WAL(data []byte) (pglogrepl.LSN, error)
+	// Passed is told how far the stream has come, also where nothing was published:
+	// every transaction whose commit record starts before it was handed to WAL.
+	Passed(position pglogrepl.LSN)
+	// Alive is called whenever the server was heard of.
+	Alive()
+}
+
+// Stream is one replication connection. It belongs to one goroutine, which
+// calls its methods one after the other, and Close at the end.
+type Stream struct {
+	conn  *pgconn.PgConn
+	names Names
+	// statusEvery is how often the server hears of us, and is asked to answer.
+	statusEvery time.Duration
+	// deadAfter is how long it may be silent.
+	deadAfter time.Duration
+	// received is the newest position that everything was received up to.
+	received pglogrepl.LSN
+}
+
+// writeTimeout bounds one status update: amqp and disk are not in its way, only
+// a peer that has stopped reading.
+const writeTimeout = 10 * time.Second
+
+// Open connects and brings publication and slot in line: what is missing is made,
+// a slot that the server invalidated is made anew. The lines say what was done.
+// It does not take the slot yet.
+func Open(ctx context.Context, databaseURL string, names Names, patience time.Duration) (*Stream, []string, error) {
+	conn, err := connect(ctx, databaseURL)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &Stream{conn: conn, names: names}
+	done, err := s.prepare(ctx, patience)
+	if err != nil {
+		s.Close()
+		return nil, done, err
+	}
+	return s, done, nil
+}
+
+func connect(ctx context.Context, databaseURL string) (*pgconn.PgConn, error) {
+	config, err := pgconn.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["replication"] = "database"
+	config.RuntimeParams["application_name"] = "cdc-relay stream"
+	// Values in text form shall not depend on the settings of role or database.
+	config.RuntimeParams["client_encoding"] = "UTF8"
+	config.RuntimeParams["DateStyle"] = "ISO"
+	config.RuntimeParams["TimeZone"] = "UTC"
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if sqlState(err) == insufficientPrivilege {
+		return nil, replicationRoleProblem(nil, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect for replication: %w", err)
+	}
+	return conn, nil
+}
+
+func (s *Stream) prepare(ctx context.Context, patience time.Duration) ([]string, error) {
+	if err := checkServer(ctx, s.conn); err != nil {
+		return nil, err
+	}
+	timeout, err := walSenderTimeout(ctx, s.conn)
+	if err != nil {
+		return nil, err
+	}
+	s.statusEvery, s.deadAfter = intervals(timeout)
+
+	var done []string
+	line, err := EnsurePublication(ctx, s.conn, s.names)
+	if line != "" {
+		done = append(done, line)
+	}
+	if err != nil {
+		return done, err
+	}
+	line, err = s.renewSlot(ctx)
+	if line != "" {
+		done = append(done, line)
+	}
+	if err != nil {
+		return done, err
+	}
+	line, err = EnsureSlot(ctx, s.conn, s.names.Slot, patience)
+	if line != "" {
+		done = append(done, line)
+	}
+	return done, err
+}
+
+// intervals: several status updates within the server's timeout, each asking for
+// an answer, since steady updates keep the server's own keepalives away (PITFALL
+// 9). The silence allowed is the server's own, as a walsender that works through
+// a large transaction answers late.
+func intervals(walSenderTimeout time.Duration) (statusEvery, deadAfter time.Duration) {
+	const usual = time.Minute
+	if walSenderTimeout <= 0 {
+		walSenderTimeout = usual
+	}
+	statusEvery = min(max(walSenderTimeout/6, 50*time.Millisecond), 2*time.Second)
+	return statusEvery, max(walSenderTimeout, 10*time.Second)
+}
+
+// renewSlot drops a slot that can never deliver again.
+func (s *Stream) renewSlot(ctx context.Context) (string, error) {
+	state, err := readSlot(ctx, s.conn, s.names.Slot)
+	if err != nil || !state.exists {
+		return "", err
+	}
+	if err := state.foreign(s.names.Slot); err != nil {
+		return "", err
+	}
+	flushed, err := flushedLSN(ctx, s.conn)
+	if err != nil {
+		return "", err
+	}
+	why := state.unusable(flushed)
+	if why == "" || state.activePID != "" {
+		return "", nil
+	}
+	if err := dropSlot(ctx, s.conn, s.names.Slot); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("dropped slot %s: %s", s.names.Slot, why), nil
+}
+
+// ErrSlotActive tells that another connection streams from the slot.
+var ErrSlotActive = errors.New("another relay streams from the slot")
+
+// ErrSlotGone tells that the slot vanished after Open.
+var ErrSlotGone = errors.New("the slot is gone")
+
+// Active tells whether another connection holds the slot, without trying to take
+// it: a try that fails stands in the server's log.
+func (s *Stream) Active(ctx context.Context) (bool, error) {
+	state, err := readSlot(ctx, s.conn, s.names.Slot)
+	if err != nil {
+		return false, err
+	}
+	if !state.exists {
+		return false, ErrSlotGone
+	}
+	return state.activePID != "", nil
+}
+
+// Start takes the slot and starts the stream at the present. It returns the
+// position of the start: every transaction whose commit record lies at or after
+// it will be handed to the handler, none before. ErrSlotActive where another relay
+// was quicker; the stream is then to be closed.
+func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
+	state, err := readSlot(ctx, s.conn, s.names.Slot)
+	if err != nil {
+		return 0, err
+	}
+	start, err := flushedLSN(ctx, s.conn)
+	if err != nil {
+		return 0, err
+	}
+	// The server would start at the greater of the two anyway.
+	start = max(start, state.confirmed)
+	// Binary: half the bytes and less work for bytea, and no question of date styles.
+	options := pglogrepl.StartReplicationOptions{
+		Mode: pglogrepl.LogicalReplication,
+		PluginArgs: []string{
+			"proto_version '1'",
+			"publication_names " + literal(outbox.QuoteIdentifier(s.names.Publication)),
+			"binary 'true'",
+		},
+	}
+	// pglogrepl writes the slot's name as it is; quoted, "1st" and "select" work too.
+	err = pglogrepl.StartReplication(ctx, s.conn, outbox.QuoteIdentifier(s.names.Slot), start, options)
+	switch {
+	case sqlState(err) == objectInUse:
+		return 0, ErrSlotActive
+	case err != nil:
+		return 0, fmt.Errorf("start replication from slot %s: %w", s.names.Slot, err)
+	}
+	s.received = start
+	return start, nil
+}
+
+// Run reads until ctx is done (and returns nil), the connection fails, or the
+// handler returns an error. While the handler takes its time no status is sent:
+// it must return within a second or so.
+func (s *Stream) Run(ctx context.Context, handler Handler) error {
+	socket := s.conn.Conn()
+	// The deadline in the past ends a read that waits; the loop below sets a new
+	// one only before it looks at ctx again.
+	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+
+	nextStatus := time.Now() // at once: the first answer shows that the stream is live
+	heard := time.Now()
+	for {
+		now := time.Now()
+		if !now.Before(nextStatus) {
+			if err := s.sendStatus(true); err != nil {
+				return err
+			}
+			nextStatus = now.Add(s.statusEvery)
+			_ = socket.SetReadDeadline(nextStatus)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		// Background: a context of its own per message would cost a goroutine each.
+		message, err := s.conn.ReceiveMessage(context.Background())
+		if err != nil {
+			if !pgconn.Timeout(err) && !isTimeout(err) {
+				return fmt.Errorf("read the replication stream: %w", err)
+			}
+			if silent := time.Since(heard); silent > s.deadAfter {
+				return fmt.Errorf("the server was silent for %s", silent.Round(time.Second))
+			}
+			continue
+		}
+		heard = now
+		if err := s.handle(message, handler); err != nil {
+			return err
+		}
+	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+func (s *Stream) handle(message pgproto3.BackendMessage, handler Handler) error {
+	switch m := message.(type) {
+	case *pgproto3.CopyData:
+		return s.copyData(m.Data, handler)
+	case *pgproto3.ErrorResponse:
+		return fmt.Errorf("the server ended the stream: %w", pgconn.ErrorResponseToPgError(m))
+	case *pgproto3.CopyDone, *pgproto3.CommandComplete, *pgproto3.ReadyForQuery:
+		return errors.New("the server ended the stream")
+	}
+	return nil // notices and parameter changes
+}
+
+func (s *Stream) copyData(data []byte, handler Handler) error {
+	if len(data) == 0 {
+		return errors.New("empty message in the replication stream")
+	}
+	switch data[0] {
+	case pglogrepl.XLogDataByteID:
+		wal, err := pglogrepl.ParseXLogData(data[1:])
+		if err != nil {
+			return err
+		}
+		handler.Alive()
+		position, err := handler.WAL(wal.WALData)
+		if err != nil {
+			return err
+		}
+		if position != 0 {
+			s.passed(position, handler)
+		}
+	case pglogrepl.PrimaryKeepaliveMessageByteID:
+		keepalive, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
+		if err != nil {
+			return err
+		}
+		handler.Alive()
+		// The server sends keepalives between messages of one transaction too, but
+		// then with the position of the last message sent, before its commit.
+		s.passed(keepalive.ServerWALEnd, handler)
+		if keepalive.ReplyRequested {
+			return s.sendStatus(false) // a server that stops waits for this answer
+		}
+	}
+	return nil
+}
+
+// passed moves on, never back: confirming an older position is at best ignored.
+func (s *Stream) passed(position pglogrepl.LSN, handler Handler) {
+	if position > s.received {
+		s.received = position
+		handler.Passed(position)
+	}
+}
+
+func (s *Stream) sendStatus(askForReply bool) error {
+	if err := s.conn.Conn().SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return fmt.Errorf("send status: %w", err)
+	}
+	// All three are set: pglogrepl fills zeros in by itself.
+	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), s.conn, pglogrepl.StandbyStatusUpdate{
+		WALWritePosition: s.received,
+		WALFlushPosition: s.received,
+		WALApplyPosition: s.received,
+		ReplyRequested:   askForReply,
+	})
+	if err != nil {
+		return fmt.Errorf("send status: %w", err)
+	}
+	return nil
+}
+
+// Close ends the connection, and with it the hold on the slot: the server lets
+// another relay in at once. It takes at most a second.
+func (s *Stream) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.conn.Close(ctx)
+}
+
+// PublicationGone tells whether a stream ended because its publication is missing
+// at the position being decoded: Open makes it again.
+func PublicationGone(err error) bool { return publicationGone(err) }

@@ -1,0 +1,75 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Check says what of the tables or the role's privileges on them is missing, as a
+// *problem.Problem; any other error means that the database could not be asked.
+func (s *Store) Check(ctx context.Context) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	for _, t := range []struct {
+		table      outbox.Table
+		columns    []string
+		privileges []string
+	}{
+		{s.table, []string{
+			"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers",
+			"properties", "redacted_payload", "schema_version", "created_at", "available_at", "attempts", "last_error",
+			"possible_duplicate",
+		}, []string{"SELECT", "UPDATE", "DELETE"}},
+		{s.table.DeadLetter(), []string{
+			"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers",
+			"properties", "redacted_payload", "schema_version", "created_at", "attempts", "last_error",
+			"possible_duplicate", "failure_reason", "dead_at",
+		}, []string{"SELECT", "INSERT"}},
+	} {
+		if err := s.checkTable(ctx, t.table, t.columns, t.privileges); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) checkTable(ctx context.Context, table outbox.Table, columns, privileges []string) error {
+	var exists, usage bool
+	var role, database string
+	err := s.pool.QueryRow(ctx, `
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')),
+       coalesce(has_schema_privilege(to_regnamespace(quote_ident($1))::oid, 'USAGE'), true),
+       quote_ident(current_user), current_database()`, table.Schema, table.Name).Scan(&exists, &usage, &role, &database)
+	if err != nil {
+		return fmt.Errorf("look for table %s: %w", table, err)
+	}
+	if !exists {
+		return problem.New("cdc-relay setup", "table %s does not exist in database %s", table, database)
+	}
+	if !usage {
+		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", outbox.QuoteIdentifier(table.Schema), role),
+			"role %s may not use schema %s", role, table.Schema)
+	}
+	var missing, denied []string
+	err = s.pool.QueryRow(ctx, `
+SELECT coalesce(array(SELECT c FROM unnest($2::text[]) c WHERE NOT EXISTS (
+         SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = $1::regclass AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)), '{}'),
+       coalesce(array(SELECT p FROM unnest($3::text[]) p WHERE NOT has_table_privilege($1::regclass, p)), '{}')`,
+		table.SQL(), columns, privileges).Scan(&missing, &denied)
+	if err != nil {
+		return fmt.Errorf("check table %s: %w", table, err)
+	}
+	if len(missing) > 0 {
+		return problem.New("cdc-relay migrate up", "table %s has no column %s", table, strings.Join(missing, ", "))
+	}
+	if len(denied) > 0 {
+		return problem.New(fmt.Sprintf("GRANT %s ON %s TO %s", strings.Join(denied, ", "), table.SQL(), role),
+			"role %s may not %s on table %s", role, strings.Join(denied, ", "), table)
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package store
+
+import (
+	"math"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Policy is how refusals are retried.
+type Policy struct {
+	// MaxRetries is how many refusals are followed by another try.
+	MaxRetries  int
+	BackoffTime time.Duration
+	MaxBackoff  time.Duration
+}
+
+// Action is what becomes of a row.
+type Action uint8
+
+// The actions.
+const (
+	// Delete: the broker confirmed the message.
+	Delete Action = iota + 1
+	// Retry: one attempt is charged, and the row waits for Delay.
+	Retry
+	// DeadLetter: the row moves to the dead-letter table.
+	DeadLetter
+	// Release: nothing is charged; the row is there for a sweep at once.
+	Release
+)
+
+// Decision says what becomes of a row after one result.
+type Decision struct {
+	Action Action
+	Delay  time.Duration // Retry: from the database's clock
+	Reason outbox.Reason // DeadLetter
+	Detail string        // Retry, DeadLetter: last_error
+}
+
+// Decide is the one place where a result becomes a retry or a dead letter. Random
+// is in [0, 1).
+func Decide(r outbox.Result, policy Policy, random float64) Decision {
+	switch r.Outcome {
+	case outbox.Confirmed:
+		return Decision{Action: Delete}
+	case outbox.Impossible:
+		return Decision{Action: DeadLetter, Reason: r.Reason, Detail: lastError(r)}
+	case outbox.Refused:
+		if r.Message.Attempts >= policy.MaxRetries {
+			return Decision{Action: DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: lastError(r)}
+		}
+		return Decision{Action: Retry, Delay: policy.delay(r.Message.Attempts, random), Detail: lastError(r)}
+	}
+	return Decision{Action: Release} // Unknown, NotSent: an outage costs no attempt
+}
+
+// delay is min(backoff · 2^attempts + random(0, backoff/10), max_backoff), with
+// the attempts before this refusal: the first retry comes after one backoff time.
+func (p Policy) delay(attempts int, random float64) time.Duration {
+	delay := float64(p.BackoffTime)*math.Pow(2, float64(attempts)) + random*float64(p.BackoffTime)/10
+	return time.Duration(min(delay, float64(p.MaxBackoff)))
+}
+
+// lastError is what stands in the table: the code, which scripts can match, and the
+// words. It is cut, since it is stored once per row.
+func lastError(r outbox.Result) string {
+	const most = 1000
+	s := string(r.Reason)
+	if r.Detail != "" {
+		s += ": " + r.Detail
+	}
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return s
+}

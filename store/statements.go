@@ -1,0 +1,161 @@
+package store
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// statements are the relay's SQL with the names of its tables filled in.
+type statements struct {
+	leftover, claim, keyHeads, keyRows string
+	delete, retry, deadLetter, release string
+}
+
+// messageColumns are read in this order by scanMessage. Rows are called r.
+const messageColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes,
+       r.headers, r.properties, r.schema_version, r.created_at, r.available_at, r.attempts`
+
+// rowSize is what a row holds of memory when it is read, roughly.
+const rowSize = `(coalesce(octet_length(r.payload::text), 0) + coalesce(octet_length(r.payload_bytes), 0)
+       + coalesce(pg_column_size(r.headers), 0) * 4 + 256)`
+
+// firstOfItsKey keeps the order: of the rows of one key only the oldest may leave.
+// Rows that wait for a retry or a newer relay count, and hold up their key.
+const firstOfItsKey = `NOT EXISTS (SELECT 1 FROM {outbox} e WHERE e.ordering_key = r.ordering_key AND e.id < r.id)`
+
+// notBlocked leaves out keys whose dead letter waits for a person (--on-dead-letter block).
+const notBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key)`
+
+// The leftovers: rows without a key that nobody has claimed, in pages by id. A
+// page ends where its bytes do: $3 is what may be read at a time.
+const leftoverSQL = `
+SELECT ` + messageColumns + `, r.possible_duplicate
+FROM (SELECT r.*, sum(r.row_size) OVER (ORDER BY r.id) - r.row_size AS bytes_before
+      FROM (SELECT r.*, ` + rowSize + ` AS row_size FROM {outbox} r
+            WHERE r.id > $1 AND r.available_at IS NULL AND r.ordering_key IS NULL AND r.schema_version <= {version}
+            ORDER BY r.id LIMIT $2) r) r
+WHERE r.bytes_before < $3 ORDER BY r.id`
+
+// A claim takes rows under SKIP LOCKED and sets their lease. The clock is read in a
+// subquery: as a volatile function it could not bound an index scan.
+const claimSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT r.id, r.possible_duplicate, ` + rowSize + ` AS row_size
+  FROM {outbox} r
+  WHERE {eligible} AND r.schema_version <= {version}
+    AND (r.ordering_key IS NULL OR ($4 AND ` + firstOfItsKey + ` AND {unblocked}))
+  ORDER BY {order} LIMIT $1 FOR UPDATE SKIP LOCKED
+), sized AS (
+  SELECT id, possible_duplicate, sum(row_size) OVER (ORDER BY id) - row_size AS bytes_before FROM picked
+)
+UPDATE {outbox} r SET available_at = clock_timestamp() + $3::interval, possible_duplicate = true
+FROM sized s WHERE r.id = s.id AND s.bytes_before < $2
+RETURNING ` + messageColumns + `, s.possible_duplicate`
+
+// The heads: the oldest row of each key, found by skipping from key to key, so
+// that the cost follows the keys and not the rows.
+const keyHeadsSQL = `
+WITH RECURSIVE heads AS (
+  (SELECT r.ordering_key, r.id FROM {outbox} r
+   WHERE r.ordering_key >= $1 ORDER BY r.ordering_key, r.id LIMIT 1)
+  UNION ALL
+  SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (
+    SELECT r.ordering_key, r.id FROM {outbox} r
+    WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n
+)
+SELECT h.ordering_key, r.id, r.message_id, r.available_at IS NULL AND r.schema_version <= {version} AND {unblocked}
+FROM (SELECT * FROM heads LIMIT $2) h JOIN {outbox} r ON r.id = h.id ORDER BY h.ordering_key`
+
+// The first rows of some keys, each with whether it may leave and whether its
+// payload was within the bytes that may be read at a time ($3).
+const keyRowsSQL = `
+SELECT r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key,
+       CASE WHEN r.bytes_before < $3 THEN r.payload END, CASE WHEN r.bytes_before < $3 THEN r.payload_bytes END,
+       CASE WHEN r.bytes_before < $3 THEN r.headers END, r.properties, r.schema_version, r.created_at, r.available_at,
+       r.attempts, r.possible_duplicate,
+       r.available_at IS NULL AND r.schema_version <= {version} AND {unblocked}, r.bytes_before < $3
+FROM (SELECT r.*, sum(r.row_size) OVER (ORDER BY r.nth, r.key_order, r.id) - r.row_size AS bytes_before
+      FROM (SELECT r.*, k.key_order, ` + rowSize + ` AS row_size,
+                   row_number() OVER (PARTITION BY k.key_order ORDER BY r.id) AS nth
+            FROM unnest($1::text[]) WITH ORDINALITY k(key, key_order) CROSS JOIN LATERAL (
+              SELECT * FROM {outbox} o WHERE o.ordering_key = k.key ORDER BY o.id LIMIT $2) r) r) r
+ORDER BY r.key_order, r.id`
+
+// The delete goes by id and message_id, since ids come again after TRUNCATE …
+// RESTART IDENTITY. The snapshot tells rows that are gone from rows that are not
+// visible yet: the statement could see exactly what the snapshot says.
+const deleteSQL = `
+WITH deleted AS (
+  DELETE FROM {outbox} r USING unnest($1::bigint[], $2::uuid[]) s(id, message_id)
+  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING r.id)
+SELECT pg_current_snapshot()::text, coalesce(array_agg(id), '{}') FROM deleted`
+
+// settledRows are the rows of a refusal, fenced by the lease under which they
+// were published: a row that somebody else has claimed since is left alone.
+const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::interval[], $6::text[], $7::text[], $8::integer[])
+  s(id, message_id, lease, possible_duplicate, delay, detail, reason, refused)`
+
+const fenced = `r.id = s.id AND r.message_id = s.message_id AND r.available_at IS NOT DISTINCT FROM s.lease`
+
+const retrySQL = `
+WITH changed AS (
+  UPDATE {outbox} r SET attempts = r.attempts + 1, last_error = s.detail,
+         available_at = clock_timestamp() + s.delay, possible_duplicate = s.possible_duplicate
+  FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING r.id)
+SELECT pg_current_snapshot()::text, coalesce(array_agg(id), '{}') FROM changed`
+
+const deadLetterSQL = `
+WITH moved AS (
+  DELETE FROM {outbox} r USING ` + settledRows + ` WHERE ` + fenced + `
+  RETURNING r.*, s.detail, s.reason, s.refused, s.possible_duplicate AS maybe_sent),
+kept AS (
+  INSERT INTO {dead} (id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
+                      redacted_payload, schema_version, created_at, possible_duplicate, attempts, last_error, failure_reason, dead_at)
+  SELECT id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
+         redacted_payload, schema_version, created_at, maybe_sent, attempts + refused, detail, reason, clock_timestamp() FROM moved
+  RETURNING id)
+SELECT pg_current_snapshot()::text, coalesce(array_agg(id), '{}') FROM kept`
+
+// A release makes a claimed row due at once and remembers whether it may have been
+// published. A row that was never claimed is left as it is: a sweep finds it.
+const releaseSQL = `
+WITH changed AS (
+  UPDATE {outbox} r SET available_at = clock_timestamp(), possible_duplicate = s.possible_duplicate
+  FROM ` + settledRows + ` WHERE ` + fenced + ` AND r.available_at IS NOT NULL RETURNING r.id)
+SELECT pg_current_snapshot()::text, coalesce(array_agg(id), '{}') FROM changed`
+
+// Which rows a claim takes: those whose time has come …
+const (
+	dueRows  = `r.available_at <= (SELECT clock_timestamp())`
+	dueOrder = `r.available_at`
+)
+
+// … or those that nobody has claimed, of a certain age.
+const (
+	unclaimedRows  = `r.available_at IS NULL AND r.created_at <= (SELECT clock_timestamp()) - $5::interval`
+	unclaimedOrder = `r.id`
+)
+
+func newStatements(table outbox.Table, block bool) statements {
+	unblocked := "true"
+	if block {
+		unblocked = notBlocked
+	}
+	// Twice, since {unblocked} brings {dead} with it.
+	names := strings.NewReplacer("{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(),
+		"{version}", strconv.Itoa(outbox.SchemaVersion))
+	fill := func(sql string) string { return names.Replace(strings.ReplaceAll(sql, "{unblocked}", unblocked)) }
+	return statements{
+		leftover: fill(leftoverSQL),
+		claim:    fill(claimSQL),
+		keyHeads: fill(keyHeadsSQL), keyRows: fill(keyRowsSQL),
+		delete: fill(deleteSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL), release: fill(releaseSQL),
+	}
+}
+
+// claimOf is the claim of one class of rows.
+func (s statements) claimOf(eligible, order string) string {
+	return strings.NewReplacer("{eligible}", eligible, "{order}", order).Replace(s.claim)
+}

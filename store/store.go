@@ -1,0 +1,121 @@
+// Package store owns every statement on the outbox tables. It knows nothing of
+// AMQP or of LSNs but their text. All times are the database's.
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Store runs the relay's statements on a small pool. It is safe for concurrent
+// use; whoever opened it closes it.
+type Store struct {
+	pool  *pgxpool.Pool
+	table outbox.Table
+	sql   statements
+	// statementTimeout bounds each call: a connection that a dead server left open,
+	// or a lock that somebody holds, must not hold up the relay for ever.
+	statementTimeout time.Duration
+}
+
+const (
+	connections      = 4 // settle, sweep, and two to spare for checks
+	statementTimeout = 30 * time.Second
+	connectTimeout   = 5 * time.Second
+)
+
+// Open prepares a store. It does not connect: the first statement does. With
+// block, keys that have a dead letter are held up.
+func Open(databaseURL string, table outbox.Table, block bool) (*Store, error) {
+	config, err := pgxpool.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = connections
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
+	config.ConnConfig.RuntimeParams["application_name"] = "cdc-relay"
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{pool: pool, table: table, sql: newStatements(table, block), statementTimeout: statementTimeout}, nil
+}
+
+// Close ends the connections. Statements still running are waited for.
+func (s *Store) Close() { s.pool.Close() }
+
+// Ping tells whether the database answers.
+func (s *Store) Ping(ctx context.Context) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	return s.pool.Ping(ctx)
+}
+
+// Conn runs f on a connection of the pool.
+func (s *Store) Conn(ctx context.Context, f func(*pgx.Conn) error) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return f(conn.Conn())
+}
+
+func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.statementTimeout)
+}
+
+// SlotState says whether a slot exists and whether somebody holds it.
+func (s *Store) SlotState(ctx context.Context, slot string) (exists, active bool, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err = s.pool.QueryRow(ctx,
+		`SELECT count(*) > 0, coalesce(bool_or(active), false) FROM pg_catalog.pg_replication_slots WHERE slot_name = $1`,
+		slot).Scan(&exists, &active)
+	if err != nil {
+		return false, false, fmt.Errorf("read slot %s: %w", slot, err)
+	}
+	return exists, active, nil
+}
+
+// Now is a snapshot of the moment.
+func (s *Store) Now(ctx context.Context) (Snapshot, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var text string
+	if err := s.pool.QueryRow(ctx, `SELECT pg_current_snapshot()::text`).Scan(&text); err != nil {
+		return Snapshot{}, fmt.Errorf("read snapshot: %w", err)
+	}
+	return ParseSnapshot(text)
+}
+
+// LastID is the newest id that was handed out, also to transactions that are still
+// open: no row that is inserted from now on has it or a smaller one. Where the
+// table has no sequence, ok is false.
+func (s *Store) LastID(ctx context.Context) (id int64, ok bool, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var last pgtype.Int8
+	err = s.pool.QueryRow(ctx, `
+SELECT pg_sequence_last_value(s.oid) FROM pg_get_serial_sequence($1, 'id') name
+JOIN pg_catalog.pg_class s ON s.oid = name::regclass`, s.table.SQL()).Scan(&last)
+	switch {
+	case err == pgx.ErrNoRows:
+		return 0, false, nil
+	case err != nil:
+		return 0, false, fmt.Errorf("read the newest id of %s: %w", s.table, err)
+	}
+	return last.Int64, true, nil // null: none was handed out yet
+}

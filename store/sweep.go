@@ -1,0 +1,202 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Page is what one sweep query read.
+type Page struct {
+	// Messages are in id order.
+	Messages []*outbox.Message
+	// Snapshot could see all that Messages could have held.
+	Snapshot Snapshot
+	// Position is the WAL position after the query: every row that it saw had
+	// committed before.
+	Position uint64
+}
+
+// Limit bounds what one query reads.
+type Limit struct {
+	Rows  int
+	Bytes int // payloads beyond it are left for the next query; one row is always read
+}
+
+// Leftovers reads rows without an ordering key that nobody has claimed, from the id
+// after on, without claiming them: for the relay that holds the slot alone. An
+// empty page says that there is none.
+func (s *Store) Leftovers(ctx context.Context, after int64, limit Limit) (Page, error) {
+	var page Page
+	err := s.inPage(ctx, &page, s.sql.leftover, []any{after, limit.Rows, limit.Bytes}, func(rows pgx.Rows) error {
+		m, err := scanMessage(rows)
+		page.Messages = append(page.Messages, m)
+		return err
+	})
+	if err != nil {
+		return Page{}, fmt.Errorf("sweep leftovers of %s: %w", s.table, err)
+	}
+	return page, nil
+}
+
+// inPage runs a query between the snapshot and the position that Page promises, in
+// one round trip.
+func (s *Store) inPage(ctx context.Context, page *Page, sql string, args []any, each func(pgx.Rows) error) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	batch := &pgx.Batch{}
+	batch.Queue(`SELECT pg_current_snapshot()::text`).QueryRow(func(row pgx.Row) error {
+		var text string
+		err := row.Scan(&text)
+		if err == nil {
+			page.Snapshot, err = ParseSnapshot(text)
+		}
+		return err
+	})
+	batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		defer rows.Close()
+		for rows.Next() {
+			if err := each(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+	batch.Queue(`SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&page.Position)
+	})
+	return s.pool.SendBatch(ctx, batch).Close()
+}
+
+// ClaimDue claims rows whose time has come (retries, scheduled messages, leases that
+// ran out). A claimed row's AvailableAt is the lease. With keyed, rows with an
+// ordering key are among them, each the first of its key.
+func (s *Store) ClaimDue(ctx context.Context, limit Limit, lease time.Duration, keyed bool) (Page, error) {
+	return s.claim(ctx, s.sql.claimOf(dueRows, dueOrder), limit.Rows, limit.Bytes, lease, keyed)
+}
+
+// ClaimUnclaimed claims rows that nobody has claimed and that are at least that old:
+// for relays that do not hold the slot, while nobody does, and for those that only poll.
+func (s *Store) ClaimUnclaimed(ctx context.Context, limit Limit, lease, age time.Duration) (Page, error) {
+	return s.claim(ctx, s.sql.claimOf(unclaimedRows, unclaimedOrder), limit.Rows, limit.Bytes, lease, true, age)
+}
+
+func (s *Store) claim(ctx context.Context, sql string, args ...any) (Page, error) {
+	var page Page
+	err := s.inPage(ctx, &page, sql, args, func(rows pgx.Rows) error {
+		m, err := scanMessage(rows)
+		page.Messages = append(page.Messages, m)
+		return err
+	})
+	if err != nil {
+		return Page{}, fmt.Errorf("claim rows of %s: %w", s.table, err)
+	}
+	slices.SortFunc(page.Messages, func(a, b *outbox.Message) int { return cmp.Compare(a.ID, b.ID) })
+	return page, nil
+}
+
+// Head is the oldest row of an ordering key.
+type Head struct {
+	Key string
+	Ref outbox.Ref
+	// Ready tells that it may leave now; otherwise it waits for a retry, its time, a
+	// lease, a newer relay, or a person.
+	Ready bool
+}
+
+// KeyHeads lists keys that have rows, in the order of the database, from the key
+// after on (which comes again).
+func (s *Store) KeyHeads(ctx context.Context, after string, rows int) ([]Head, Snapshot, error) {
+	var page Page
+	var heads []Head
+	err := s.inPage(ctx, &page, s.sql.keyHeads, []any{after, rows}, func(rows pgx.Rows) error {
+		var head Head
+		err := rows.Scan(&head.Key, &head.Ref.ID, (*[16]byte)(&head.Ref.MessageID), &head.Ready)
+		heads = append(heads, head)
+		return err
+	})
+	if err != nil {
+		return nil, Snapshot{}, fmt.Errorf("sweep the ordering keys of %s: %w", s.table, err)
+	}
+	return heads, page.Snapshot, nil
+}
+
+// KeyRows are the first rows of one ordering key, in their order.
+type KeyRows struct {
+	Key  string
+	Rows []KeyRow
+	// More tells that there are rows after them that were not read.
+	More bool
+}
+
+// KeyRow is one of them.
+type KeyRow struct {
+	Message *outbox.Message
+	// Ready tells that it may leave, as far as the table says.
+	Ready bool
+	// Read tells that the payload was read: it was within the bytes allowed.
+	Read bool
+}
+
+// KeyPage is what one query read of some keys.
+type KeyPage struct {
+	Keys     []KeyRows // in the order asked for, one each
+	Snapshot Snapshot
+	Position uint64
+}
+
+// RowsOfKeys reads the first rows of each key, at most limit.Rows of each.
+func (s *Store) RowsOfKeys(ctx context.Context, keys []string, limit Limit) (KeyPage, error) {
+	found := make(map[string]*KeyRows, len(keys))
+	page := KeyPage{Keys: make([]KeyRows, len(keys))}
+	for i, key := range keys {
+		page.Keys[i].Key = key
+		found[key] = &page.Keys[i]
+	}
+	var read Page
+	err := s.inPage(ctx, &read, s.sql.keyRows, []any{keys, limit.Rows, limit.Bytes}, func(rows pgx.Rows) error {
+		var row KeyRow
+		var err error
+		if row.Message, err = scanMessage(rows, &row.Ready, &row.Read); err != nil {
+			return err
+		}
+		key := found[*row.Message.OrderingKey]
+		key.Rows = append(key.Rows, row)
+		key.More = len(key.Rows) >= limit.Rows
+		return nil
+	})
+	if err != nil {
+		return KeyPage{}, fmt.Errorf("read rows by ordering key of %s: %w", s.table, err)
+	}
+	page.Snapshot, page.Position = read.Snapshot, read.Position
+	return page, nil
+}
+
+// scanMessage reads messageColumns and what a query has after them.
+func scanMessage(row pgx.CollectableRow, more ...any) (*outbox.Message, error) {
+	m := &outbox.Message{}
+	var payload, payloadBytes []byte
+	var created, available pgtype.Timestamptz
+	var duplicate pgtype.Bool
+	err := row.Scan(append([]any{
+		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &payload, &payloadBytes,
+		&m.Headers, &m.Properties, &m.SchemaVersion, &created, &available, &m.Attempts, &duplicate,
+	}, more...)...)
+	if err != nil {
+		return nil, err
+	}
+	m.Payload = payload
+	if payloadBytes != nil {
+		m.Payload, m.Binary = payloadBytes, true
+	}
+	m.CreatedAt, m.AvailableAt = created.Time, available.Time
+	m.PossibleDuplicate = duplicate.Bool
+	return m, nil
+}
