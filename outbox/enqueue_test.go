@@ -1,0 +1,193 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// newOutbox returns the owner's connection, and the URL of a role that may INSERT only.
+func newOutbox(t *testing.T, table outbox.Table) (*pgx.Conn, string) {
+	t.Helper()
+	url := services.Database(t)
+	owner, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := services.Name(t)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := owner.Exec(context.Background(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	t.Cleanup(func() {
+		exec("DROP OWNED BY " + role)
+		exec("DROP ROLE " + role)
+		owner.Close(context.Background())
+	})
+	if _, _, err := migrations.Up(t.Context(), owner, table); err != nil {
+		t.Fatal(err)
+	}
+	exec("CREATE ROLE " + role)
+	exec("GRANT USAGE ON SCHEMA " + outbox.QuoteIdentifier(table.Schema) + " TO " + role)
+	exec("GRANT INSERT ON " + table.SQL() + " TO " + role)
+	separator := "?"
+	if strings.Contains(url, "?") {
+		separator = "&"
+	}
+	return owner, url + separator + "options=-c%20role%3D" + role
+}
+
+func messages() []outbox.NewMessage {
+	exchange := "orders"
+	return []outbox.NewMessage{
+		{RoutingKey: "a", Payload: json.RawMessage(`{ "b":1, "a": 2 }`)},
+		{RoutingKey: "b", Body: []byte{}},
+		{
+			MessageID: outbox.UUID{0: 1, 15: 2}, Exchange: &exchange, RoutingKey: "c", OrderingKey: "customer 7",
+			Payload: map[string]int{"order_id": 42}, Headers: map[string]any{"traceparent": "00-x"},
+			Properties: map[string]any{"priority": 3}, RedactedPayload: "hidden",
+			NotBefore: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
+		},
+	}
+}
+
+const wantRows = `a  - - { "b":1, "a": 2 } - - - -
+b  - - - \x - - -
+c orders customer 7 2030-01-02 03:04:05+00 {"order_id":42} - {"traceparent": "00-x"} {"priority": 3} "hidden" 01000000-0000-0000-0000-000000000002`
+
+func rowsOf(t *testing.T, owner *pgx.Conn, table outbox.Table) string {
+	t.Helper()
+	rows, err := owner.Query(t.Context(), `SELECT concat_ws(' ', routing_key, coalesce(exchange, ''), coalesce(ordering_key, '-'),
+		coalesce((available_at AT TIME ZONE 'UTC')::text || '+00', '-'), coalesce(payload::text, '-'), coalesce(payload_bytes::text, '-'),
+		coalesce(headers::text, '-'), coalesce(properties::text, '-'), coalesce(redacted_payload::text, '-'),
+		CASE WHEN message_id::text LIKE '01000000%' THEN message_id::text END) FROM `+table.SQL()+" ORDER BY id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestEnqueueWithPgxNeedsInsertAlone(t *testing.T) {
+	table := outbox.Table{Schema: "My Schema", Name: "Out.Box"}
+	owner, url := newOutbox(t, table)
+	app, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Close(context.Background())
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		app.Config().DefaultQueryExecMode = mode
+		err := pgx.BeginFunc(t.Context(), app, func(tx pgx.Tx) error {
+			return table.Enqueue(t.Context(), tx, messages()...)
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", mode, err)
+		}
+		if got := rowsOf(t, owner, table); got != wantRows {
+			t.Errorf("%s: got\n%s\nwant\n%s", mode, got, wantRows)
+		}
+		if _, err := owner.Exec(t.Context(), "DELETE FROM "+table.SQL()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestEnqueueWithDatabaseSQLNeedsInsertAlone(t *testing.T) {
+	table := outbox.Table{Schema: "public", Name: "outbox"}
+	owner, url := newOutbox(t, table)
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := table.EnqueueSQL(t.Context(), tx, messages()...); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if got := rowsOf(t, owner, table); got != wantRows {
+		t.Errorf("got\n%s\nwant\n%s", got, wantRows)
+	}
+}
+
+func TestEnqueueSaysWhatIsWrong(t *testing.T) {
+	table := outbox.Table{Schema: "public", Name: "outbox"}
+	_, url := newOutbox(t, table)
+	app, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Close(context.Background())
+	for _, test := range []struct {
+		message outbox.NewMessage
+		want    string
+	}{
+		{outbox.NewMessage{RoutingKey: "k"}, "set Payload or Body"},
+		{outbox.NewMessage{RoutingKey: "k", Payload: 1, Body: []byte{1}}, "set Payload or Body"},
+		{outbox.NewMessage{RoutingKey: "k", Payload: func() {}}, "marshal Payload"},
+		{outbox.NewMessage{RoutingKey: "k", Payload: 1, Headers: map[string]any{"a": func() {}}}, "marshal Headers"},
+		{outbox.NewMessage{RoutingKey: "k", Payload: []byte("{")}, "invalid input syntax for type json"},
+		{outbox.NewMessage{RoutingKey: strings.Repeat("k", 256), Payload: 1}, "outbox_routing_key_at_most_255_bytes"},
+		{outbox.NewMessage{RoutingKey: "k", Payload: 1, Properties: map[string]any{"priority": 300}}, "property priority must be an integer from 0 to 255"},
+	} {
+		err := table.Enqueue(t.Context(), app, test.message)
+		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "enqueue message") {
+			t.Errorf("got %v, want %q", err, test.want)
+		}
+	}
+}
+
+func TestNewMessageID(t *testing.T) {
+	a, b := outbox.NewMessageID(), outbox.NewMessageID()
+	if a == b || a.String()[14] != '4' || !strings.ContainsRune("89ab", rune(a.String()[19])) {
+		t.Errorf("%s, %s: not two random UUIDs", a, b)
+	}
+}
+
+func ExampleTable_InsertSQL() {
+	table := outbox.Table{Schema: "public", Name: "outbox"}
+	statement, _, _ := strings.Cut(table.InsertSQL(), " (")
+	fmt.Println(statement)
+	// Output: INSERT INTO "public"."outbox"
+}
+
+// An order and the message about it are committed together, or neither is.
+func ExampleTable_Enqueue() {
+	table := outbox.Table{Schema: "public", Name: "outbox"}
+	placeOrder := func(ctx context.Context, conn *pgx.Conn, orderID int) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "INSERT INTO orders (id) VALUES ($1)", orderID); err != nil {
+				return err
+			}
+			return table.Enqueue(ctx, tx, outbox.NewMessage{
+				RoutingKey: "orders.created",
+				Payload:    map[string]int{"order_id": orderID},
+			})
+		})
+	}
+	_ = placeOrder
+}
