@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+)
+
+// The exit codes. A second signal during the drain ends with 128 + its number.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// process is what the command line needs of the operating system, so that tests
+// can run it as a function.
+type process struct {
+	args           []string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	lookupEnv      func(string) (string, bool)
+	signals        <-chan os.Signal
+}
+
+// run runs one command and returns the exit code. The first signal asks the
+// command to come to its end, the second does not wait for it.
+func (p *process) run(ctx context.Context) int {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p.stderr = redactingWriter{p.stderr}
+
+	done := make(chan error, 1)
+	go func() { done <- p.app().RunContext(ctx, p.args) }()
+
+	signalled := false
+	for {
+		select {
+		case err := <-done:
+			return p.report(err)
+		case sig := <-p.signals:
+			if signalled {
+				fmt.Fprintf(p.stderr, "cdc-relay: second %s: leaving at once\n", sig)
+				return exitCodeOf(sig)
+			}
+			signalled = true
+			cancel()
+		}
+	}
+}
+
+func exitCodeOf(sig os.Signal) int {
+	if number, ok := sig.(syscall.Signal); ok {
+		return 128 + int(number)
+	}
+	return exitFailed
+}
+
+// report writes what went wrong in one line, and in another what mends it.
+func (p *process) report(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	fmt.Fprintf(p.stderr, "cdc-relay: %s\n", oneLine(err.Error()))
+	if hint := hintOf(err); hint != "" {
+		fmt.Fprintf(p.stderr, "  to mend it: %s\n", hint)
+	}
+	var usage *usageError
+	var exit cli.ExitCoder // a help page that is not there
+	if errors.As(err, &usage) || errors.As(err, &exit) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func (p *process) app() *cli.App {
+	commands := []*cli.Command{
+		p.setupCommand(),
+		p.migrateCommand(),
+		p.teardownCommand(),
+		p.runCommand(),
+		p.drainCommand(),
+		p.demoCommand(),
+		p.versionCommand(),
+	}
+	for _, command := range commands {
+		finish(command, command.Name)
+	}
+	return &cli.App{
+		Name:                  "cdc-relay",
+		Usage:                 "brings the rows of a Postgres outbox table to RabbitMQ",
+		Description:           appDescription,
+		Commands:              commands,
+		Reader:                p.stdin,
+		Writer:                p.stdout,
+		ErrWriter:             p.stderr,
+		HideVersion:           true,
+		CustomAppHelpTemplate: appHelp,
+		ExitErrHandler:        func(*cli.Context, error) {}, // report decides
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return flagError(err, "", nil, commands)
+		},
+		Action: func(c *cli.Context) error {
+			if name := c.Args().First(); name != "" {
+				return unknownCommand("", name, commands)
+			}
+			if err := cli.ShowAppHelp(c); err != nil {
+				return err
+			}
+			return usagef("no command given, want one of %s", names(commands))
+		},
+	}
+}
+
+// finish gives a command and those below it what is the same for all. The path is
+// what is typed after cdc-relay.
+func finish(command *cli.Command, path string) {
+	command.CustomHelpTemplate = commandHelp
+	command.HideHelpCommand = true
+	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
+		return flagError(err, path, command.Flags, nil)
+	}
+	if len(command.Subcommands) == 0 {
+		return
+	}
+	command.CustomHelpTemplate = groupHelp
+	command.Action = func(c *cli.Context) error {
+		if name := c.Args().First(); name != "" {
+			return unknownCommand(path, name, command.Subcommands)
+		}
+		return usagef("%s: no command given, want one of %s", path, names(command.Subcommands))
+	}
+	for _, sub := range command.Subcommands {
+		finish(sub, path+" "+sub.Name)
+	}
+}
+
+func names(commands []*cli.Command) string {
+	all := make([]string, len(commands))
+	for i, command := range commands {
+		all[i] = command.Name
+	}
+	return strings.Join(all, ", ")
+}
+
+func unknownCommand(path, name string, commands []*cli.Command) error {
+	var known []string
+	for _, command := range commands {
+		known = append(known, command.Name)
+	}
+	if near := nearest(name, known); near != "" {
+		return usagef("%sunknown command %q, did you mean %q?", prefix(path), name, near)
+	}
+	return usagef("%sunknown command %q, want one of %s", prefix(path), name, names(commands))
+}
+
+// prefix says which command a message is about.
+func prefix(path string) string {
+	if path == "" {
+		return ""
+	}
+	return path + ": "
+}

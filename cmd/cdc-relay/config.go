@@ -1,0 +1,264 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+// config is everything that flags, environment and file can say.
+type config struct {
+	relay          relay.Config
+	amqpURL        string
+	publisher      string
+	exchange       string
+	outageCooldown time.Duration
+
+	httpAddr     string
+	livenessFile string
+	logLevel     slog.Level
+	logFormat    string
+
+	printSQL bool
+	yes      bool
+	tables   bool
+	rate     float64
+	count    int
+}
+
+func defaultConfig() *config {
+	return &config{
+		relay:          relay.DefaultConfig(),
+		publisher:      "amqp",
+		outageCooldown: 30 * time.Second,
+		httpAddr:       "127.0.0.1:9464",
+		logFormat:      "auto",
+		rate:           4,
+	}
+}
+
+// validate looks at what the parts cannot know of one another.
+func (c *config) validate() error {
+	if err := c.relay.Validate(); err != nil {
+		return usagef("%s", oneLine(err.Error()))
+	}
+	if least := 100 * time.Millisecond; c.outageCooldown < least {
+		return usagef("--outage-cooldown %s: want at least %s", c.outageCooldown, least)
+	}
+	return nil
+}
+
+func (c *config) needAMQP() error {
+	if c.amqpURL == "" {
+		return usagef("--amqp-url is not set (or CDC_RELAY_AMQP_URL)")
+	}
+	return nil
+}
+
+func (c *config) names() replication.Names {
+	return replication.Names{Table: c.relay.Table, Publication: c.relay.Publication, Slot: c.relay.Slot}
+}
+
+// flags picks settings by name, in the order of the help page.
+func flags(names ...string) []cli.Flag {
+	all := allSettings()
+	picked := make([]cli.Flag, len(names))
+	for i, name := range names {
+		at := slices.IndexFunc(all, func(s *setting) bool { return s.name == name })
+		picked[i] = all[at]
+	}
+	return picked
+}
+
+func allSettings() []*setting {
+	return slices.Concat(connectionSettings(), relaySettings(), retrySettings(), serviceSettings(), commandSettings())
+}
+
+func connectionSettings() []*setting {
+	return []*setting{
+		{
+			name: "config", value: "FILE", notInFile: true,
+			usage: "Read settings from a YAML file; its keys are the names of the flags.",
+			set:   func(*config, string) error { return nil }, // read before the others
+		},
+		{
+			name: "database-url", value: "URL",
+			usage: "Postgres: postgres://user:password@host:5432/database, or key=value words as psql takes them. Needed.",
+			set: func(c *config, text string) error {
+				c.relay.DatabaseURL = text
+				return checkDatabaseURL(text)
+			},
+		},
+		{
+			name: "amqp-url", value: "URL",
+			usage: "RabbitMQ: amqp://user:password@host:5672/vhost, or amqps:// for TLS.",
+			set: func(c *config, text string) error {
+				c.amqpURL = text
+				return checkAMQPURL(text)
+			},
+		},
+		{
+			name: "table", value: "NAME", byDefault: "public.outbox",
+			usage: "The outbox table, as SQL writes it: in double quotes where it has capitals or dots.",
+			set: func(c *config, text string) (err error) {
+				c.relay.Table, err = parseTable(text)
+				return err
+			},
+		},
+		{
+			name: "slot", value: "NAME", byDefault: "cdc_relay",
+			usage: "The replication slot. It is the lock, too: of several relays the one that holds it streams.",
+			set:   func(c *config, text string) error { c.relay.Slot = text; return nil },
+		},
+		{
+			name: "publication", value: "NAME", byDefault: "cdc_relay",
+			usage: "The publication.",
+			set:   func(c *config, text string) error { c.relay.Publication = text; return nil },
+		},
+		{
+			name: "mode", value: "auto|poll", byDefault: "auto",
+			usage: "auto streams from the slot, and looks through the table whenever the stream is not live. " +
+				"poll only looks through the table: for databases without logical replication.",
+			set: func(c *config, text string) error {
+				c.relay.Mode = relay.Mode(text)
+				return oneOf(text, "auto", "poll")
+			},
+		},
+	}
+}
+
+func relaySettings() []*setting {
+	return []*setting{
+		{
+			name: "publisher", value: "amqp|stdout", byDefault: "amqp",
+			usage: "stdout writes one JSON line a message instead, and counts it as published.",
+			set:   func(c *config, text string) error { c.publisher = text; return oneOf(text, "amqp", "stdout") },
+		},
+		{
+			name: "exchange", value: "NAME", byDefault: "'', the default exchange", mayBeEmpty: true,
+			usage: "The exchange for rows that name none.",
+			set: func(c *config, text string) error {
+				if c.exchange = text; len(text) > 255 {
+					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
+				}
+				return nil
+			},
+		},
+		intSetting("batch-size", "500", "The most rows that one statement takes.",
+			func(c *config) *int { return &c.relay.BatchSize }),
+		intSetting("max-in-flight", "2000", "The most messages in memory at a time. After a kill -9, at most so many are published again.",
+			func(c *config) *int { return &c.relay.MaxInFlight }),
+		durationSetting("poll-interval", "1s", "How often to look for messages that came due.",
+			func(c *config) *time.Duration { return &c.relay.PollInterval }),
+		durationSetting("send-timeout", "10s", "How long to wait for the broker's confirm.",
+			func(c *config) *time.Duration { return &c.relay.SendTimeout }),
+		durationSetting("shutdown-timeout", "30s", "How long the drain may take after SIGTERM or Ctrl-C.",
+			func(c *config) *time.Duration { return &c.relay.ShutdownTimeout }),
+	}
+}
+
+func retrySettings() []*setting {
+	return []*setting{
+		intSetting("max-retries", "5", "How often a message that the broker refuses is tried again before it goes to the dead-letter table. An outage counts nothing.",
+			func(c *config) *int { return &c.relay.MaxRetries }),
+		durationSetting("backoff-time", "120s", "The wait before the first retry; it doubles with each.",
+			func(c *config) *time.Duration { return &c.relay.BackoffTime }),
+		durationSetting("max-backoff", "1h", "The longest wait before a retry.",
+			func(c *config) *time.Duration { return &c.relay.MaxBackoff }),
+		durationSetting("stale-timeout", "5m", "The age at which any relay takes a row while no relay streams.",
+			func(c *config) *time.Duration { return &c.relay.StaleTimeout }),
+		durationSetting("outage-cooldown", "30s", "How long publishing pauses after two outages of the broker in a row.",
+			func(c *config) *time.Duration { return &c.outageCooldown }),
+		{
+			name: "on-dead-letter", value: "continue|block", byDefault: "continue",
+			usage: "What becomes of an ordering key after one of its messages was dead-lettered: " +
+				"it goes on with the next, or waits until the dead letter was dealt with.",
+			set: func(c *config, text string) error {
+				c.relay.OnDeadLetter = relay.OnDeadLetter(text)
+				return oneOf(text, "continue", "block")
+			},
+		},
+	}
+}
+
+func serviceSettings() []*setting {
+	return []*setting{
+		{
+			name: "http-addr", value: "HOST:PORT", byDefault: "127.0.0.1:9464", mayBeEmpty: true,
+			usage: "Serve /livez, /readyz and /metrics (Prometheus) here; empty: nowhere.",
+			set:   func(c *config, text string) error { c.httpAddr = text; return checkHostPort(text) },
+		},
+		{
+			name: "liveness-file", value: "FILE", mayBeEmpty: true,
+			usage: "A file written every second while the relay is live, and removed at the end. Default: none.",
+			set:   func(c *config, text string) error { c.livenessFile = text; return nil },
+		},
+		{
+			name: "log-level", value: "debug|info|warn|error", byDefault: "info",
+			usage: "The least level that is logged.",
+			set: func(c *config, text string) error {
+				if err := oneOf(text, "debug", "info", "warn", "error"); err != nil {
+					return err
+				}
+				return c.logLevel.UnmarshalText([]byte(text))
+			},
+		},
+		{
+			name: "log-format", value: "auto|text|json", byDefault: "auto",
+			usage: "auto: text on a terminal, JSON otherwise. The log goes to the standard error.",
+			set:   func(c *config, text string) error { c.logFormat = text; return oneOf(text, "auto", "text", "json") },
+		},
+	}
+}
+
+func commandSettings() []*setting {
+	return []*setting{
+		switchSetting("print-sql", "Print the SQL for psql instead of running it. Needs no database.",
+			func(c *config) *bool { return &c.printSQL }),
+		switchSetting("yes", "Do not ask.", func(c *config) *bool { return &c.yes }),
+		switchSetting("tables", "Drop the tables, too. Refused while messages are in them.",
+			func(c *config) *bool { return &c.tables }),
+		{
+			name: "rate", value: "NUMBER", byDefault: "4",
+			usage: "Orders a second, 0.1 to 1000.",
+			set: func(c *config, text string) (err error) {
+				c.rate, err = strconv.ParseFloat(text, 64)
+				if err != nil || !(c.rate >= 0.1 && c.rate <= 1000) {
+					return fmt.Errorf("%q: want a number from 0.1 to 1000", text)
+				}
+				return nil
+			},
+		},
+		{
+			name: "count", value: "NUMBER",
+			usage: "Stop after so many orders. Default: go on until Ctrl-C.",
+			set: func(c *config, text string) (err error) {
+				c.count, err = strconv.Atoi(text)
+				if err != nil || c.count < 1 {
+					return fmt.Errorf("%q: want a whole number from 1", text)
+				}
+				return nil
+			},
+		},
+	}
+}
+
+func parseTable(text string) (outbox.Table, error) {
+	table, err := outbox.ParseTable(text)
+	if err != nil {
+		return outbox.Table{}, err
+	}
+	const longest = 63 - len("_dead_letter")
+	if len(table.Name) > longest {
+		return outbox.Table{}, fmt.Errorf("%s is too long: at most %d bytes, so that the names made from it fit", table, longest)
+	}
+	return table, nil
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// demoOrder is one message of the demo.
+type demoOrder struct {
+	id        int64
+	messageID outbox.UUID
+	text      string
+	// committing is the moment just before COMMIT was sent.
+	committing time.Time
+}
+
+// demoOrders writes the orders, as an application would.
+type demoOrders struct {
+	conn  *pgx.Conn
+	table outbox.Table
+	queue string
+}
+
+// insert writes count orders, or goes on until ctx is done where count is 0, and
+// hands each over once it is committed.
+func (o demoOrders) insert(ctx context.Context, rate float64, count int, inserted chan<- demoOrder) error {
+	ticker := time.NewTicker(time.Duration(float64(time.Second) / rate))
+	defer ticker.Stop()
+	for n := 1; ; n++ {
+		order, err := o.insertOne(ctx)
+		if err != nil {
+			return fmt.Errorf("insert an order: %w", err)
+		}
+		inserted <- order // run takes them all, also after an interrupt
+		if n == count {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (o demoOrders) insertOne(ctx context.Context) (demoOrder, error) {
+	order := demoOrder{text: randomOrder()}
+	rand.Read(order.messageID[:])
+	order.messageID[6] = order.messageID[6]&0x0f | 0x40 // a random UUID is of version 4
+	order.messageID[8] = order.messageID[8]&0x3f | 0x80
+	payload, err := json.Marshal(map[string]string{"order": order.text})
+	if err != nil {
+		return order, err
+	}
+	// Not cut short by an interrupt: that would leave open whether it was committed.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+	defer cancel()
+	tx, err := o.conn.Begin(ctx)
+	if err != nil {
+		return order, err
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // after a commit there is nothing to roll back
+	err = tx.QueryRow(ctx, "INSERT INTO "+o.table.SQL()+` (message_id, exchange, routing_key, payload, properties)
+		VALUES ($1, '', $2, $3, '{"type": "demo.order"}') RETURNING id`,
+		order.messageID.String(), o.queue, string(payload)).Scan(&order.id)
+	if err != nil {
+		return order, err
+	}
+	order.committing = time.Now()
+	return order, tx.Commit(ctx)
+}
+
+func (o demoOrders) remove(ctx context.Context, orders map[outbox.UUID]demoOrder) error {
+	var ids []int64
+	var messageIDs []string
+	for _, order := range orders {
+		ids = append(ids, order.id)
+		messageIDs = append(messageIDs, order.messageID.String())
+	}
+	for _, table := range []outbox.Table{o.table, o.table.DeadLetter()} {
+		_, err := o.conn.Exec(ctx, "DELETE FROM "+table.SQL()+" WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[])", ids, messageIDs)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func randomOrder() string {
+	things := []string{
+		"sencha tea", "oat biscuits", "wool blanket", "candles", "bicycle bell", "sunflower seeds",
+		"blue ink", "chess set", "olive oil", "concert ticket", "cast iron pan", "guitar strings",
+	}
+	people := []string{
+		"Ada in Lisbon", "Bram in Ghent", "Chiara in Turin", "Deniz in Izmir", "Eero in Oulu", "Fatou in Dakar",
+		"Grace in Leeds", "Hiro in Osaka", "Ines in Porto", "Jan in Gdansk", "Kavya in Pune", "Lena in Graz",
+	}
+	return fmt.Sprintf("%d × %s for %s", 1+mathrand.IntN(5), things[mathrand.IntN(len(things))], people[mathrand.IntN(len(people))])
+}

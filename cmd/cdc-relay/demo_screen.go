@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// demoNumbers is what the summary shows.
+type demoNumbers struct {
+	sent, arrived, repeated int
+	p50, p99, worst         time.Duration
+}
+
+// demoScreen shows the demo: on a terminal with colours and a last line that
+// changes, otherwise in plain lines.
+type demoScreen struct {
+	out      io.Writer
+	terminal bool
+	colour   bool
+}
+
+func (p *process) demoScreen() demoScreen {
+	terminal := isTerminal(p.stdout)
+	return demoScreen{out: p.stdout, terminal: terminal, colour: terminal && !p.noColor()}
+}
+
+const (
+	plain  = ""
+	dim    = "2"
+	bold   = "1"
+	green  = "32"
+	yellow = "33"
+	red    = "31"
+)
+
+func (s demoScreen) paint(style, text string) string {
+	if !s.colour || style == plain {
+		return text
+	}
+	return "\x1b[" + style + "m" + text + "\x1b[0m"
+}
+
+// clear takes the live line away.
+func (s demoScreen) clear() string {
+	if !s.terminal {
+		return ""
+	}
+	return "\r\x1b[2K"
+}
+
+func (s demoScreen) begin(table outbox.Table, database, queue string) {
+	fmt.Fprintf(s.out, "%s\n", s.paint(bold, "Orders on their way: INSERT, COMMIT, RabbitMQ, here"))
+	fmt.Fprintf(s.out, "%s\n\n", s.paint(dim, fmt.Sprintf("from %s at %s, through queue %s; Ctrl-C ends it", table, database, queue)))
+}
+
+func (s demoScreen) arrival(order demoOrder, took time.Duration, n demoNumbers) {
+	id, latency := fmt.Sprintf("%7s", fmt.Sprintf("#%d", order.id)), fmt.Sprintf("%10s", milliseconds(took))
+	text := order.text + strings.Repeat(" ", max(0, 44-len([]rune(order.text))))
+	if !s.terminal {
+		fmt.Fprintf(s.out, "%s  %s %s  (p50 %s, p99 %s)\n", id, text, latency, milliseconds(n.p50), milliseconds(n.p99))
+		return
+	}
+	fmt.Fprintf(s.out, "%s%s  %s %s\n%s", s.clear(), s.paint(dim, id), text, s.paint(speed(took), latency), s.liveLine(n))
+}
+
+func speed(took time.Duration) string {
+	switch {
+	case took < 10*time.Millisecond:
+		return green
+	case took < 100*time.Millisecond:
+		return yellow
+	}
+	return red
+}
+
+// live renews the last line.
+func (s demoScreen) live(n demoNumbers) {
+	if s.terminal {
+		fmt.Fprint(s.out, s.clear(), s.liveLine(n))
+	}
+}
+
+func (s demoScreen) liveLine(n demoNumbers) string {
+	line := fmt.Sprintf("  %d sent · %d arrived", n.sent, n.arrived)
+	if n.arrived > 0 {
+		line += fmt.Sprintf(" · p50 %s · p99 %s", milliseconds(n.p50), milliseconds(n.p99))
+	}
+	if runes := []rune(line); len(runes) > s.width() {
+		line = string(runes[:s.width()]) // a line that wraps could not be taken away
+	}
+	return s.paint(bold, line)
+}
+
+func (s demoScreen) width() int {
+	if file, ok := s.out.(*os.File); ok {
+		if width, _, err := term.GetSize(int(file.Fd())); err == nil && width > 1 {
+			return width - 1
+		}
+	}
+	return 79
+}
+
+func (s demoScreen) note(text string) {
+	fmt.Fprintf(s.out, "%s%s\n", s.clear(), s.paint(yellow, text))
+}
+
+func (s demoScreen) end(n demoNumbers) {
+	fmt.Fprintf(s.out, "%s\n%s", s.clear(), s.paint(bold, fmt.Sprintf("%d sent, %d arrived", n.sent, n.arrived)))
+	if n.repeated > 0 {
+		fmt.Fprintf(s.out, ", %d of them twice", n.repeated)
+	}
+	if n.arrived > 0 {
+		fmt.Fprintf(s.out, "; commit to arrival: p50 %s, p99 %s, slowest %s", milliseconds(n.p50), milliseconds(n.p99), milliseconds(n.worst))
+	}
+	fmt.Fprintln(s.out)
+}
+
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}

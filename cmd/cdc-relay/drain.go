@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (p *process) drainCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "drain",
+		Usage:     "publish what waits now, then exit",
+		UsageText: "cdc-relay drain [FLAGS]",
+		Description: `Publishes the rows that wait in the outbox and are due, and leaves with 0 when the broker
+has them: for cron, tests, and the last step before "teardown". It needs neither slot nor
+publication. What the broker refuses is left for a later retry, or dead-lettered after
+--max-retries.
+
+EXAMPLES
+
+  cdc-relay drain --config /etc/cdc-relay.yaml
+  cdc-relay drain --publisher stdout > messages.jsonl`,
+		Flags:  relayFlags(),
+		Action: p.drain,
+	}
+}
+
+func (p *process) drain(c *cli.Context) error {
+	s, _, err := p.newService(c)
+	if err != nil {
+		return err
+	}
+	if err := s.relay.Drain(c.Context); err != nil {
+		return fmt.Errorf("drain: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// usageError is a mistake in the command line, the environment or the
+// configuration file.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error {
+	return &usageError{text: fmt.Sprintf(format, args...)}
+}
+
+// hintOf is what mends the error, where the error knows it.
+func hintOf(err error) string {
+	var hinted interface{ Hint() string }
+	if errors.As(err, &hinted) {
+		return hinted.Hint()
+	}
+	return ""
+}
+
+// hinted gives an error a line that says what mends it.
+type hinted struct {
+	error
+	hint string
+}
+
+func (e hinted) Hint() string  { return e.hint }
+func (e hinted) Unwrap() error { return e.error }
+
+func oneLine(s string) string {
+	lines := strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' })
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "; ")
+}
+
+// flagError puts what the flag package says into a line of ours.
+func flagError(err error, path string, flags []cli.Flag, commands []*cli.Command) error {
+	text := err.Error()
+	if name, found := strings.CutPrefix(text, "flag provided but not defined: -"); found {
+		return unknownFlag(strings.TrimLeft(name, "-"), path, flags, commands)
+	}
+	if name, found := strings.CutPrefix(text, "flag needs an argument: -"); found {
+		return usagef("%s--%s needs a value", prefix(path), strings.TrimLeft(name, "-"))
+	}
+	return usagef("%s%s", prefix(path), text)
+}
+
+func unknownFlag(name, path string, flags []cli.Flag, commands []*cli.Command) error {
+	for _, sub := range commands {
+		for _, flag := range sub.Flags {
+			if flag.Names()[0] == name {
+				return usagef("flags go after the command: cdc-relay COMMAND --%s", name)
+			}
+		}
+	}
+	var known []string
+	for _, flag := range flags {
+		known = append(known, flag.Names()[0])
+	}
+	if near := nearest(name, known); near != "" {
+		return usagef("%sunknown flag --%s, did you mean --%s?", prefix(path), name, near)
+	}
+	return usagef("%sunknown flag --%s, see %s --help", prefix(path), name, strings.TrimSpace("cdc-relay "+path))
+}
+
+// nearest is the known name that was probably meant, or "".
+func nearest(name string, known []string) string {
+	best, least := "", len(name)/2+1
+	for _, candidate := range known {
+		if d := distance(name, candidate); d < least {
+			best, least = candidate, d
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's: how many letters to insert, remove or replace.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// redactingWriter keeps passwords out of whatever is written for people: the
+// last line of defence, where the text of an error quotes a URL.
+type redactingWriter struct{ io.Writer }
+
+func (w redactingWriter) Write(p []byte) (int, error) {
+	if _, err := w.Writer.Write(redact(p)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Unwrap is the writer itself, to ask whether it is a terminal.
+func (w redactingWriter) Unwrap() io.Writer { return w.Writer }
+
+func redact(text []byte) []byte {
+	if bytes.Contains(text, []byte("://")) {
+		// Greedy up to the last @ of the word: a password may hold one that was not encoded.
+		text = regexp.MustCompile(`(://[^\s:/@"'`+"`"+`]*):[^\s"'`+"`"+`]*@`).ReplaceAll(text, []byte("$1:***@"))
+	}
+	if bytes.Contains(text, []byte("password")) {
+		text = regexp.MustCompile(`(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'"]+)`).ReplaceAll(text, []byte("$1***"))
+	}
+	return text
+}

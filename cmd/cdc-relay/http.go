@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+func newRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	b := buildInfo()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "cdc_relay_build_info",
+		Help: "Always 1; the labels tell which cdc-relay runs.",
+		ConstLabels: prometheus.Labels{
+			"version": b.version, "commit": b.commit, "go_version": runtime.Version(),
+		},
+	})
+	info.Set(1)
+	registry.MustRegister(info,
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
+}
+
+// listen returns nil for no address.
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	if addr == "" {
+		return nil, nil //nolint:nilnil // no listener is wanted
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, hinted{
+			fmt.Errorf("--http-addr: %w", err),
+			"choose another address by --http-addr (CDC_RELAY_HTTP_ADDR), or '' for none; perhaps another cdc-relay has it",
+		}
+	}
+	return listener, nil
+}
+
+func closeListener(listener net.Listener) error {
+	if listener == nil {
+		return nil
+	}
+	return listener.Close()
+}
+
+// healthReporter is what the endpoints and the liveness file ask.
+type healthReporter interface{ Health() relay.Health }
+
+// serveHTTP answers until ctx is done.
+func serveHTTP(ctx context.Context, listener net.Listener, s *service) error {
+	if listener == nil {
+		<-ctx.Done()
+		return nil
+	}
+	server := &http.Server{
+		Handler:           newHandler(s.relay, s.registry),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+	}
+	s.log.Info("serving /livez, /readyz and /metrics", "addr", listener.Addr().String())
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve HTTP: %w", err)
+	case <-ctx.Done():
+	}
+	// A scrape that is being answered may end; the process does not wait for more.
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		err = server.Close()
+		return err
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP: %w", err)
+	}
+	return nil
+}
+
+func newHandler(reporter healthReporter, registry *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
+		health := reporter.Health()
+		writeHealth(w, health, "live", health.Live, func(part relay.Part) bool { return part.Live })
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		health := reporter.Health()
+		writeHealth(w, health, "ready", health.Ready, func(part relay.Part) bool { return part.Ready })
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "cdc-relay\n/livez\n/readyz\n/metrics\n")
+	})
+	return mux
+}
+
+// writeHealth writes one line for the whole and one for each part.
+func writeHealth(w http.ResponseWriter, health relay.Health, word string, well bool, partWell func(relay.Part) bool) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s", verdict(word, well))
+	if health.Role != "" {
+		fmt.Fprintf(&b, " (%s)", health.Role)
+	}
+	b.WriteByte('\n')
+	for _, part := range health.Parts {
+		fmt.Fprintf(&b, "%s: %s", part.Name, verdict(word, partWell(part)))
+		if part.Detail != "" {
+			fmt.Fprintf(&b, ", %s", oneLine(part.Detail))
+		}
+		b.WriteByte('\n')
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if !well {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	w.Write(redact([]byte(b.String()))) //nolint:errcheck // the client has gone
+}
+
+func verdict(word string, well bool) string {
+	if well {
+		return word
+	}
+	return "not " + word
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// livenessFile is written while the relay is live: for probes that look at the
+// age of a file. The empty name is no file.
+type livenessFile string
+
+// newLivenessFile shows at the start, not later, that the file cannot be written.
+func newLivenessFile(name string) (livenessFile, error) {
+	file := livenessFile(name)
+	if name == "" {
+		return file, nil
+	}
+	err := file.write(time.Now())
+	if err == nil {
+		err = file.remove() // the relay is not live yet
+	}
+	if err != nil {
+		return "", fmt.Errorf("--liveness-file: %w", err)
+	}
+	return file, nil
+}
+
+// keep writes the file every second while the relay is live, until ctx is done.
+func (f livenessFile) keep(ctx context.Context, reporter healthReporter, log *slog.Logger) {
+	if f == "" {
+		return
+	}
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	failing := false
+	for {
+		if reporter.Health().Live {
+			err := f.write(time.Now())
+			if err != nil && !failing {
+				log.Warn("cannot write the liveness file", "error", err)
+			}
+			failing = err != nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			if err := f.remove(); err != nil {
+				log.Warn("cannot remove the liveness file", "error", err)
+			}
+			return
+		}
+	}
+}
+
+// write puts the file in place at once, so that no probe sees half of it.
+func (f livenessFile) write(now time.Time) error {
+	temp, err := os.CreateTemp(filepath.Dir(string(f)), "."+filepath.Base(string(f))+"-*")
+	if err != nil {
+		return err
+	}
+	_, err = temp.WriteString(now.UTC().Format(time.RFC3339) + "\n")
+	err = errors.Join(err, temp.Chmod(0o644), temp.Close())
+	if err == nil {
+		err = os.Rename(temp.Name(), string(f))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp.Name()))
+	}
+	return nil
+}
+
+func (f livenessFile) remove() error {
+	if err := os.Remove(string(f)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

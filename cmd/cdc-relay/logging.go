@@ -1,0 +1,38 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/lmittmann/tint"
+	"golang.org/x/term"
+)
+
+// logger writes to the standard error: the standard output may be the publisher's.
+func (p *process) logger(cfg *config) *slog.Logger {
+	terminal := isTerminal(p.stderr)
+	if cfg.logFormat == "json" || (cfg.logFormat == "auto" && !terminal) {
+		return slog.New(slog.NewJSONHandler(p.stderr, &slog.HandlerOptions{Level: cfg.logLevel}))
+	}
+	return slog.New(tint.NewHandler(p.stderr, &tint.Options{
+		Level:      cfg.logLevel,
+		TimeFormat: time.TimeOnly + ".000",
+		NoColor:    !terminal || p.noColor(),
+	}))
+}
+
+// noColor is the convention of no-color.org.
+func (p *process) noColor() bool {
+	value, _ := p.lookupEnv("NO_COLOR")
+	return value != ""
+}
+
+func isTerminal(w io.Writer) bool {
+	if wrapped, ok := w.(interface{ Unwrap() io.Writer }); ok {
+		w = wrapped.Unwrap()
+	}
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}

@@ -1,0 +1,24 @@
+// Command cdc-relay brings the rows of a Postgres outbox table to RabbitMQ.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	// Two, so that a second signal is kept while the first is being handled.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	p := process{
+		args:      os.Args,
+		stdin:     os.Stdin,
+		stdout:    os.Stdout,
+		stderr:    os.Stderr,
+		lookupEnv: os.LookupEnv,
+		signals:   signals,
+	}
+	os.Exit(p.run(context.Background()))
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func (p *process) migrateCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "migrate",
+		Usage:     "the tables alone, without publication and slot",
+		UsageText: "cdc-relay migrate up|status|sql [FLAGS]",
+		Description: `The tables are made, and later brought up to date, by numbered steps; a version table
+next to the outbox (public.outbox_migrations) holds the number of the last. An update of
+cdc-relay says at its start when a step is missing.`,
+		Subcommands: []*cli.Command{
+			{
+				Name:      "up",
+				Usage:     "run the steps that are missing",
+				UsageText: "cdc-relay migrate up [FLAGS]",
+				Description: `Makes the tables where they are missing and brings them up to date. Run again, it changes
+nothing. The role needs CREATE on the schema, and owns the tables then.`,
+				Flags:  flags("database-url", "table", "config"),
+				Action: p.migrateUp,
+			},
+			{
+				Name:      "status",
+				Usage:     "tell which version the tables have",
+				UsageText: "cdc-relay migrate status [FLAGS]",
+				Description: `Tells the version of the tables and which steps are missing. The role needs SELECT on the
+version table and nothing else.`,
+				Flags:  flags("database-url", "table", "config"),
+				Action: p.migrateStatus,
+			},
+			{
+				Name:      "sql",
+				Usage:     "print the SQL for psql",
+				UsageText: "cdc-relay migrate sql [FLAGS] | psql DATABASE",
+				Description: `Prints what "migrate up" would run, as a script for psql, for those who hand it to a DBA.
+It looks itself what is missing and records the version. Needs no database.`,
+				Flags:  flags("table", "config"),
+				Action: p.migrateSQL,
+			},
+		},
+	}
+}
+
+func (p *process) migrateUp(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "migrate")
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	return p.upgrade(c, conn, cfg.relay.Table)
+}
+
+// upgrade runs the migrations and says what it did.
+func (p *process) upgrade(c *cli.Context, conn *pgx.Conn, table outbox.Table) error {
+	from, to, err := migrations.Up(c.Context, conn, table)
+	switch {
+	case err != nil:
+		return migrationError(err, conn, table)
+	case from == to:
+		fmt.Fprintf(p.stdout, "tables of %s: version %d, nothing to do\n", table, to)
+	case from == 0:
+		fmt.Fprintf(p.stdout, "made tables %s and %s (version %d)\n", table, table.DeadLetter(), to)
+	default:
+		fmt.Fprintf(p.stdout, "brought tables of %s from version %d to %d\n", table, from, to)
+	}
+	return nil
+}
+
+func (p *process) migrateStatus(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "migrate")
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	table := cfg.relay.Table
+	state, err := migrations.Status(c.Context, conn, table)
+	if err != nil {
+		return migrationError(err, conn, table)
+	}
+	switch {
+	case len(state.Pending) == 0:
+		fmt.Fprintf(p.stdout, "tables of %s: version %d, up to date\n", table, state.Current)
+	case state.Current == 0:
+		fmt.Fprintf(p.stdout, "tables of %s: none\n", table)
+	default:
+		fmt.Fprintf(p.stdout, "tables of %s: version %d of %d\n", table, state.Current, state.Latest)
+	}
+	for _, step := range state.Pending {
+		fmt.Fprintf(p.stdout, "  missing: %s\n", step.Name)
+	}
+	return nil
+}
+
+func (p *process) migrateSQL(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	script, err := migrations.SQL(cfg.relay.Table)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(p.stdout, script)
+	return err
+}
+
+// migrationError says what to do about what is known to go wrong.
+func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
+	user := outbox.QuoteIdentifier(conn.Config().User)
+	schema := outbox.QuoteIdentifier(table.Schema)
+	var pgErr *pgconn.PgError
+	if errors.Is(err, migrations.ErrNewer) {
+		return hinted{err, "use a newer cdc-relay"}
+	}
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	switch pgErr.Code {
+	case "42501":
+		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s; or run the output of \"cdc-relay migrate sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
+			schema, user, migrations.VersionTable(table).SQL(), user)}
+	case "42P07":
+		return hinted{err, "rename what is in the way, or choose another name by --table"}
+	case "25006":
+		return hinted{err, "connect to the primary, not to a standby"}
+	}
+	return err
+}

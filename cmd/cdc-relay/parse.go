@@ -1,0 +1,132 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func intSetting(name, byDefault, usage string, field func(*config) *int) *setting {
+	return &setting{
+		name: name, value: "NUMBER", byDefault: byDefault, usage: usage,
+		set: func(c *config, text string) error {
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				return fmt.Errorf("%q: want a whole number", text)
+			}
+			*field(c) = n
+			return nil
+		},
+	}
+}
+
+func durationSetting(name, byDefault, usage string, field func(*config) *time.Duration) *setting {
+	return &setting{
+		name: name, value: "DURATION", byDefault: byDefault, usage: usage,
+		set: func(c *config, text string) error {
+			d, err := time.ParseDuration(text)
+			if err != nil {
+				return fmt.Errorf("%q: want a duration with its unit, such as 500ms, 10s, 5m or 1h", text)
+			}
+			*field(c) = d
+			return nil
+		},
+	}
+}
+
+func switchSetting(name, usage string, field func(*config) *bool) *setting {
+	return &setting{
+		name: name, usage: usage,
+		set: func(c *config, text string) error {
+			on, err := strconv.ParseBool(text)
+			if err != nil {
+				return fmt.Errorf("%q: want true or false", text)
+			}
+			*field(c) = on
+			return nil
+		},
+	}
+}
+
+func oneOf(text string, known ...string) error {
+	if slices.Contains(known, text) {
+		return nil
+	}
+	last := len(known) - 1
+	return fmt.Errorf("%q: want %s or %s", text, strings.Join(known[:last], ", "), known[last])
+}
+
+const encodeHint = "characters such as @ : / ? # % in the user name or password must be percent-encoded"
+
+// checkDatabaseURL never quotes the URL, whatever is wrong with it: what a parser
+// takes for a port may be a part of the password.
+func checkDatabaseURL(text string) error {
+	if text == "" {
+		return errors.New("is empty")
+	}
+	_, err := pgx.ParseConfig(text)
+	var parseErr *pgconn.ParseConfigError
+	var urlErr *url.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &urlErr) || strings.Contains(text, "://"):
+		if detail := harmlessDetail(err); detail != "" {
+			return errors.New(detail)
+		}
+		return errors.New("not a URL of the form postgres://user:password@host:5432/database; " + encodeHint)
+	case errors.As(err, &parseErr):
+		return errors.New("neither a URL, postgres://user:password@host:5432/database, nor key=value words")
+	}
+	return errors.New("not understood")
+}
+
+// harmlessDetail is what a parser said of a part that holds no password.
+func harmlessDetail(err error) string {
+	var dnsErr *net.AddrError
+	if errors.As(err, &dnsErr) {
+		return ""
+	}
+	for _, part := range []string{"sslmode", "sslrootcert", "sslcert", "target_session_attrs", "CA file", "connect_timeout"} {
+		if strings.Contains(err.Error(), part) {
+			return "wrong value for " + part
+		}
+	}
+	return ""
+}
+
+func checkAMQPURL(text string) error {
+	scheme, _, found := strings.Cut(text, "://")
+	if !found || (scheme != "amqp" && scheme != "amqps") {
+		return errors.New("want a URL that begins with amqp:// or amqps://")
+	}
+	if _, err := amqp.ParseURI(text); err != nil {
+		return errors.New("not a URL of the form " + scheme + "://user:password@host:5672/vhost; " + encodeHint)
+	}
+	return nil
+}
+
+func checkHostPort(text string) error {
+	if text == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return fmt.Errorf("%q: want host:port, such as 127.0.0.1:9464", text)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q: port %q is not a number from 0 to 65535", text, port)
+	} else if n > 65535 {
+		return fmt.Errorf("%q: port out of range", text)
+	}
+	return nil
+}

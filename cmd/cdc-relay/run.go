@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// relayFlags are what run and drain have in common.
+func relayFlags(more ...string) []cli.Flag {
+	names := []string{
+		"database-url", "amqp-url", "config", "table", "slot", "publication", "mode",
+		"publisher", "exchange", "batch-size", "max-in-flight", "poll-interval",
+		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
+		"stale-timeout", "outage-cooldown", "on-dead-letter", "log-level", "log-format",
+	}
+	return flags(append(names, more...)...)
+}
+
+func (p *process) runCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "run",
+		Usage:     "the service: publish what is inserted, until stopped",
+		UsageText: "cdc-relay run [FLAGS]",
+		Description: `Publishes each committed row of the outbox and deletes it once the broker has confirmed
+it. Any number may run: one streams, the others stand by and take over. Postgres or
+RabbitMQ may be away, also at the start: it waits for them and loses nothing.
+
+Ctrl-C or SIGTERM: it takes no more, finishes what is in flight (--shutdown-timeout), and
+leaves with 0. After that nothing is published twice. A second signal does not wait.
+
+EXAMPLES
+
+  cdc-relay run --database-url postgres://relay@localhost/shop --amqp-url amqp://localhost
+  cdc-relay run --config /etc/cdc-relay.yaml
+  cdc-relay run --publisher stdout            # see the messages without a broker
+  curl localhost:9464/readyz                  # is it well? /metrics: numbers`,
+		Flags:  relayFlags("http-addr", "liveness-file"),
+		Action: p.serve,
+	}
+}
+
+// service is one relay with what it reports to.
+type service struct {
+	relay    *relay.Relay
+	registry *prometheus.Registry
+	log      *slog.Logger
+}
+
+func (p *process) newService(c *cli.Context) (*service, *config, error) {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, nil, err
+	}
+	log := p.logger(cfg)
+	publisher, err := p.newPublisher(cfg, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	registry := newRegistry()
+	r, err := relay.New(cfg.relay, publisher, log, registry)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &service{relay: r, registry: registry, log: log}, cfg, nil
+}
+
+func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher, error) {
+	if cfg.publisher == "stdout" {
+		return publish.NewStdout(publish.StdoutConfig{Writer: p.stdout, DefaultExchange: cfg.exchange}), nil
+	}
+	if err := cfg.needAMQP(); err != nil {
+		return nil, err
+	}
+	publisher, err := publish.NewAMQP(publish.AMQPConfig{
+		URL:             cfg.amqpURL,
+		DefaultExchange: cfg.exchange,
+		MaxInFlight:     cfg.relay.MaxInFlight,
+		SendTimeout:     cfg.relay.SendTimeout,
+		OutageCooldown:  cfg.outageCooldown,
+		Logger:          log,
+	})
+	if err != nil {
+		return nil, usagef("--amqp-url: %s", err)
+	}
+	return publisher, nil
+}
+
+// serve runs the actors of the service. They stop in this order: the relay, which
+// drains, then the liveness file and the HTTP server, which tell of it meanwhile.
+func (p *process) serve(c *cli.Context) error {
+	s, cfg, err := p.newService(c)
+	if err != nil {
+		return err
+	}
+	listener, err := listen(c.Context, cfg.httpAddr)
+	if err != nil {
+		return err
+	}
+	file, err := newLivenessFile(cfg.livenessFile)
+	if err != nil {
+		return errors.Join(err, closeListener(listener))
+	}
+
+	reporting, stopReporting := context.WithCancel(context.WithoutCancel(c.Context))
+	defer stopReporting()
+	actors, reporting := errgroup.WithContext(reporting)
+	running, stopRunning := context.WithCancel(c.Context)
+	defer stopRunning()
+	actors.Go(func() error {
+		defer stopReporting()
+		return s.relay.Run(running)
+	})
+	actors.Go(func() error {
+		defer stopRunning() // a server that fails ends the relay, drained
+		return serveHTTP(reporting, listener, s)
+	})
+	actors.Go(func() error {
+		file.keep(reporting, s.relay, s.log)
+		return nil
+	})
+	if err := actors.Wait(); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// setting is one flag, which is also an environment variable and a key of the
+// configuration file. It implements cli.Flag; the values stay text until resolve
+// knows which of the three places counts.
+type setting struct {
+	name string
+	// value is how the help page calls the value; empty for a switch.
+	value string
+	usage string
+	// byDefault is the default as the help page shows it.
+	byDefault string
+	// mayBeEmpty tells that an empty environment variable is a value, too.
+	mayBeEmpty bool
+	// notInFile is for what makes no sense there.
+	notInFile bool
+	// set parses the text into the config. Its error says what is wanted.
+	set func(c *config, text string) error
+
+	given *string
+}
+
+// envName is the environment variable of the setting.
+func (s *setting) envName() string {
+	return "CDC_RELAY_" + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
+}
+
+// Apply implements cli.Flag.
+func (s *setting) Apply(set *flag.FlagSet) error {
+	set.Var(flagValue{s}, s.name, s.usage)
+	return nil
+}
+
+// Names implements cli.Flag.
+func (s *setting) Names() []string { return []string{s.name} }
+
+// IsSet implements cli.Flag.
+func (s *setting) IsSet() bool { return s.given != nil }
+
+// IsVisible implements cli.VisibleFlag.
+func (s *setting) IsVisible() bool { return true }
+
+// String implements cli.Flag: it is the entry of the help page.
+func (s *setting) String() string {
+	var b strings.Builder
+	head := "  --" + s.name
+	if s.value != "" {
+		head += " " + s.value
+	}
+	fmt.Fprintf(&b, "%-36s [%s]\n", head, s.envName())
+	usage := s.usage
+	if s.byDefault != "" {
+		usage += " Default: " + s.byDefault + "."
+	}
+	for _, line := range wrap(usage, 80) {
+		fmt.Fprintf(&b, "      %s\n", line)
+	}
+	return b.String()
+}
+
+func wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
+}
+
+// flagValue is what the flag package stores into.
+type flagValue struct{ *setting }
+
+func (v flagValue) Set(text string) error {
+	v.given = &text
+	return nil
+}
+
+// String is called on a zero flagValue, too.
+func (v flagValue) String() string {
+	if v.setting == nil || v.given == nil {
+		return ""
+	}
+	return *v.given
+}
+
+// IsBoolFlag tells the flag package that a switch needs no value.
+func (v flagValue) IsBoolFlag() bool { return v.setting != nil && v.value == "" }
+
+// resolve reads the settings of a command: a flag goes before the environment,
+// the environment before the file, the file before the default.
+func (p *process) resolve(c *cli.Context) (*config, error) {
+	if c.Args().Present() {
+		return nil, usagef("%s: unexpected argument %q", c.Command.Name, c.Args().First())
+	}
+	cfg := defaultConfig()
+	settings := settingsOf(c)
+	if file := p.configFile(settings); file != "" {
+		if err := readFile(file, cfg); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range settings {
+		text, place := "", ""
+		if s.given != nil {
+			text = *s.given
+		} else if env, ok := p.lookupEnv(s.envName()); ok && (env != "" || s.mayBeEmpty) {
+			text, place = env, " (from "+s.envName()+")"
+		} else {
+			continue
+		}
+		if err := s.set(cfg, text); err != nil {
+			return nil, usagef("--%s%s: %s", s.name, place, err)
+		}
+	}
+	return cfg, nil
+}
+
+func settingsOf(c *cli.Context) []*setting {
+	var settings []*setting
+	for _, f := range c.Command.Flags {
+		if s, ok := f.(*setting); ok {
+			settings = append(settings, s)
+		}
+	}
+	return settings
+}
+
+func (p *process) configFile(settings []*setting) string {
+	for _, s := range settings {
+		if s.name != "config" {
+			continue
+		}
+		if s.given != nil {
+			return *s.given
+		}
+		file, _ := p.lookupEnv(s.envName())
+		return file
+	}
+	return ""
+}

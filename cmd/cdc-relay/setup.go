@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+// slotPatience is how long setup waits for the open transactions that Postgres
+// waits for when it makes a slot.
+const slotPatience = time.Minute
+
+func (p *process) setupCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "setup",
+		Usage:     "make the tables, the publication and the replication slot",
+		UsageText: "cdc-relay setup [FLAGS]",
+		Description: `Makes in the database what the relay needs, where it is missing: the outbox table and its
+dead-letter table, the publication, the slot. Run again, it changes nothing. With
+--mode poll only the tables.
+
+EXAMPLES
+
+  cdc-relay setup --database-url postgres://postgres@localhost/shop
+  cdc-relay setup --print-sql > setup.sql     # for a DBA; with suggested GRANTs
+  cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing`,
+		Flags:  flags("database-url", "table", "slot", "publication", "mode", "print-sql", "config"),
+		Action: p.setup,
+	}
+}
+
+func (p *process) setup(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	if cfg.printSQL {
+		return p.printSetup(cfg)
+	}
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "setup")
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	if err := p.upgrade(c, conn, cfg.relay.Table); err != nil {
+		return err
+	}
+	if cfg.relay.Mode == relay.ModePoll {
+		return nil
+	}
+	done, err := replication.Setup(c.Context, conn.PgConn(), cfg.names(), slotPatience)
+	for _, line := range done {
+		fmt.Fprintln(p.stdout, line)
+	}
+	if err == nil && len(done) == 0 {
+		fmt.Fprintf(p.stdout, "publication %s and slot %s: there, nothing to do\n", cfg.relay.Publication, cfg.relay.Slot)
+	}
+	return err
+}
+
+func (p *process) printSetup(cfg *config) error {
+	cfg.relay.DatabaseURL = "unused"
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	script, err := migrations.SQL(cfg.relay.Table)
+	if err != nil {
+		return err
+	}
+	if cfg.relay.Mode == relay.ModeAuto {
+		script += "\n" + replication.SetupSQL(cfg.names())
+	}
+	_, err = fmt.Fprint(p.stdout, script, "\n", grants(cfg))
+	return err
+}
+
+// grants suggests roles, as comments: their names are not ours to choose.
+func grants(cfg *config) string {
+	table := cfg.relay.Table
+	attribute := " REPLICATION"
+	if cfg.relay.Mode == relay.ModePoll {
+		attribute = ""
+	}
+	schema := outbox.QuoteIdentifier(table.Schema)
+	text := fmt.Sprintf(`Suggested roles. The relay's:
+CREATE ROLE cdc_relay LOGIN%s PASSWORD '...';
+GRANT USAGE ON SCHEMA %s TO cdc_relay;
+GRANT SELECT, INSERT, UPDATE, DELETE ON %s, %s TO cdc_relay;
+GRANT SELECT ON %s TO cdc_relay;
+and all that an application needs:
+GRANT USAGE ON SCHEMA %s TO application;
+GRANT INSERT ON %s TO application;`,
+		attribute, schema, table.SQL(), table.DeadLetter().SQL(),
+		migrations.VersionTable(table).SQL(), schema, table.SQL())
+	return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n"
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+func (p *process) teardownCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "teardown",
+		Usage:     "drop the slot and the publication, with --tables the tables too",
+		UsageText: "cdc-relay teardown [FLAGS]",
+		Description: `Drops what "setup" made. Stop the relays first. A slot that nobody reads retains WAL until
+the disk is full, so it has to go where the relay goes. It asks before it drops; messages
+are never dropped: with --tables it refuses while there are any, dead letters included.
+
+EXAMPLES
+
+  cdc-relay teardown
+  cdc-relay teardown --yes --tables`,
+		Flags:  flags("database-url", "table", "slot", "publication", "yes", "tables", "config"),
+		Action: p.teardown,
+	}
+}
+
+func (p *process) teardown(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "teardown")
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	if cfg.tables {
+		if err := migrations.CheckEmpty(c.Context, conn, cfg.relay.Table); err != nil {
+			return emptyHint(err)
+		}
+	}
+	if !cfg.yes {
+		if err := p.confirm(cfg, conn); err != nil {
+			return err
+		}
+	}
+	done, err := replication.Teardown(c.Context, conn.PgConn(), cfg.names())
+	if err == nil && len(done) == 0 {
+		done = append(done, fmt.Sprintf("slot %s and publication %s: not there", cfg.relay.Slot, cfg.relay.Publication))
+	}
+	for _, line := range done {
+		fmt.Fprintln(p.stdout, line)
+	}
+	if err != nil || !cfg.tables {
+		return err
+	}
+	return p.dropTables(c, conn, cfg)
+}
+
+func (p *process) dropTables(c *cli.Context, conn *pgx.Conn, cfg *config) error {
+	dropped, err := migrations.Drop(c.Context, conn, cfg.relay.Table)
+	switch {
+	case err != nil:
+		return emptyHint(err)
+	case dropped:
+		fmt.Fprintf(p.stdout, "dropped tables %s and %s\n", cfg.relay.Table, cfg.relay.Table.DeadLetter())
+	default:
+		fmt.Fprintf(p.stdout, "tables of %s: not there\n", cfg.relay.Table)
+	}
+	return nil
+}
+
+func emptyHint(err error) error {
+	var full *migrations.NotEmptyError
+	if !errors.As(err, &full) {
+		return err
+	}
+	return hinted{err, "publish what waits (cdc-relay drain), look at the dead letters, and delete what nobody needs"}
+}
+
+// confirm reads the answer from the standard input; no answer is a no.
+func (p *process) confirm(cfg *config, conn *pgx.Conn) error {
+	what := fmt.Sprintf("slot %s and publication %s", cfg.relay.Slot, cfg.relay.Publication)
+	if cfg.tables {
+		what += fmt.Sprintf(" and tables %s and %s", cfg.relay.Table, cfg.relay.Table.DeadLetter())
+	}
+	fmt.Fprintf(p.stdout, "Drop %s at %s? [y/N] ", what, where(conn.Config()))
+	answer, err := bufio.NewReader(p.stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		fmt.Fprintln(p.stdout)
+	}
+	return hinted{errors.New("not confirmed: nothing was dropped"), "answer y, or give --yes"}
+}
