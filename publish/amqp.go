@@ -79,6 +79,9 @@ type AMQP struct {
 	connected bool      // at least once
 	awaySince time.Time // zero while connected
 	complaint time.Time // when the newest failure to connect was logged
+	// unanswered is where the newest message through a half-open breaker went, if
+	// the broker gave no answer to it.
+	unanswered *target
 }
 
 // NewAMQP checks the configuration; it connects to nothing. The error does not
@@ -156,11 +159,17 @@ func newPause() *backoff.ExponentialBackOff {
 // have no answer.
 func (p *AMQP) serve(ctx context.Context, s *session) {
 	p.breaker.connected()
-	gated := p.breaker.state == breakerHalfOpen
+	var g *gate
+	if p.breaker.state == breakerHalfOpen {
+		g = &gate{avoid: p.unanswered}
+	}
 	p.cameBack(s)
 	p.setState(Ready, "")
-	w := &sessionWatcher{AMQP: p, session: s}
-	_ = s.run(ctx, gated, w)
+	_ = s.run(ctx, g, &sessionWatcher{AMQP: p, session: s})
+	p.unanswered = nil
+	if g != nil && !s.heard.Load() {
+		p.unanswered = g.chosen
+	}
 }
 
 // sessionWatcher is the AMQP publisher as the watcher of one session.
@@ -181,7 +190,7 @@ func (w *sessionWatcher) sessionUnblocked() {
 	w.setState(Ready, "")
 }
 
-func (w *sessionWatcher) sessionEnding(err error) {
+func (w *sessionWatcher) sessionEnding(err error, outage bool) {
 	if err == nil {
 		return
 	}
@@ -189,10 +198,9 @@ func (w *sessionWatcher) sessionEnding(err error) {
 		w.breaker.answered()
 	}
 	now := time.Now()
-	inFlight := w.session.inFlight.Load()
 	w.awaySince, w.complaint = now, now
-	w.cfg.Logger.Warn("broker connection lost, reconnecting", "error", err, "in_flight", inFlight)
-	if inFlight > 0 {
+	w.cfg.Logger.Warn("broker connection lost, reconnecting", "error", err, "in_flight", w.session.inFlight.Load())
+	if outage {
 		w.breaker.outage(now)
 	}
 	w.setAway(err)

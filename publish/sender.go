@@ -1,6 +1,8 @@
 package publish
 
 import (
+	"time"
+
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -39,21 +41,37 @@ type laneNews struct {
 	verdict  verdict
 }
 
+// target is where a message goes.
+type target struct{ exchange, key string }
+
+// gate is the half-open breaker: one message leaves, and the rest is held until
+// the broker answered to it. After the session it says where that one went.
+type gate struct {
+	// avoid is where the last such message went without an answer. If only its queue
+	// is out of order, one that goes elsewhere shows that the broker is not.
+	avoid  *target
+	chosen *target
+}
+
+// graceForOthers is how long a gate waits for a message that goes elsewhere.
+const graceForOthers = 100 * time.Millisecond
+
 // sender is the goroutine that takes messages and sends them. All its fields are
 // its own.
 type sender struct {
 	*session
-	gated  bool // one message was or may be sent; the rest is held
-	probed bool
+	gate   *gate // nil when it is open
+	probed bool  // one message went through it
 	held   []*outbox.Message
+	grace  <-chan time.Time // ends the wait for a message that goes elsewhere
 	routes map[string]*route
 	uses   uint64
 	batch  []*outbox.Message
 	news   []laneNews
 }
 
-func newSender(s *session, gated bool) *sender {
-	return &sender{session: s, gated: gated, routes: make(map[string]*route)}
+func newSender(s *session, g *gate) *sender {
+	return &sender{session: s, gate: g, routes: make(map[string]*route)}
 }
 
 func (s *sender) run() {
@@ -70,6 +88,9 @@ func (s *sender) run() {
 		case <-s.ended:
 		case <-s.in.wake:
 		case <-s.control.wake:
+		case <-s.grace:
+			s.gate.avoid, s.grace = nil, nil
+			s.release()
 		}
 	}
 	s.giveBack("the connection was lost before the message was sent")
@@ -95,11 +116,25 @@ func (s *sender) accept(m *outbox.Message) {
 		s.deliver(m, outbox.NotSent, "", "the connection was lost before the message was sent")
 	case s.blocked.Load():
 		s.deliver(m, outbox.NotSent, "", "the broker has blocked the connection")
-	case s.gated && s.probed:
+	case s.gate != nil && !s.passes(m):
 		s.held = append(s.held, m)
 	default:
 		s.dispatch(m)
 	}
+}
+
+// passes tells whether the message may go through the gate.
+func (s *sender) passes(m *outbox.Message) bool {
+	if s.probed {
+		return false
+	}
+	if s.gate.avoid == nil || *s.gate.avoid != (target{s.limits.exchangeOf(m), m.RoutingKey}) {
+		return true
+	}
+	if s.grace == nil {
+		s.grace = time.After(graceForOthers)
+	}
+	return false
 }
 
 // dispatch brings a message onto its way.
@@ -109,7 +144,10 @@ func (s *sender) dispatch(m *outbox.Message) {
 		s.sink.Deliver(impossible(m, err))
 		return
 	}
-	s.probed = true
+	if s.gate != nil {
+		s.probed, s.grace = true, nil
+		s.gate.chosen = &target{p.exchange, p.key}
+	}
 	if p.risky {
 		s.jobs.put(job{messages: []suspect{{message: m}}})
 		return
@@ -156,7 +194,7 @@ func (s *sender) retire(r *route) {
 
 func (s *sender) learn(n laneNews) {
 	if n.openGate {
-		s.gated = false
+		s.gate, s.grace = nil, nil
 		s.release()
 	}
 	if n.reprobe {

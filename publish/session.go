@@ -58,8 +58,7 @@ type session struct {
 	tooLarge atomic.Int64
 }
 
-// newSession takes over a connection that was just opened. While gated, one
-// message leaves and the others wait for the broker's answer to it.
+// newSession takes over a connection that was just opened.
 func newSession(p *AMQP, connection *amqp.Connection, s *socket, c *clock) *session {
 	lim := p.limits
 	lim.frameMax = connection.Config.FrameSize
@@ -76,24 +75,27 @@ type watcher interface {
 	sessionAnswered()
 	sessionBlocked(reason string)
 	sessionUnblocked()
-	sessionEnding(err error)
+	// sessionEnding tells of the end, nil for ctx. outage holds where messages have
+	// no answer, or the broker gave none to anything else.
+	sessionEnding(err error, outage bool)
 }
 
 // run works until ctx is done (then the error is nil) or the connection is lost.
-// All that was sent has its result when it returns.
-func (s *session) run(ctx context.Context, gated bool, w watcher) error {
+// All that was sent has its result when it returns. With a gate, one message leaves
+// and the others wait for the broker's answer to it.
+func (s *session) run(ctx context.Context, gate *gate, w watcher) error {
 	closed := s.connection.NotifyClose(make(chan *amqp.Error, 1))
 	blocked := s.connection.NotifyBlocked(make(chan amqp.Blocking, 16))
 
 	var working, reaping sync.WaitGroup
-	snd, iso, reap := newSender(s, gated), newIsolator(s), newReaper(s)
+	snd, iso, reap := newSender(s, gate), newIsolator(s), newReaper(s)
 	stopReaper := make(chan struct{})
 	working.Go(snd.run)
 	working.Go(iso.run)
 	reaping.Go(func() { reap.run(stopReaper) })
 
 	err := s.watch(ctx, closed, blocked, w)
-	w.sessionEnding(err)
+	w.sessionEnding(err, errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0)
 	s.end()
 	s.disconnect(err == nil)
 	working.Wait()
@@ -151,10 +153,16 @@ func (s *session) over() bool {
 	}
 }
 
+// noAnswer is why a session gives up a connection that is still open.
+type noAnswer struct{ cause error }
+
+func (e *noAnswer) Error() string { return e.cause.Error() }
+func (e *noAnswer) Unwrap() error { return e.cause }
+
 // lose gives the connection up; the first reason counts.
 func (s *session) lose(err error) {
 	select {
-	case s.lost <- err:
+	case s.lost <- &noAnswer{err}:
 	default:
 	}
 }

@@ -1,0 +1,445 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// flow publishes and counts results until it is stopped; like the relay, it hands
+// over nothing while the publisher is not ready, and at most window at a time.
+type flow struct {
+	r        *running
+	messages []*outbox.Message
+	stop     chan struct{}
+	done     sync.WaitGroup
+}
+
+func startFlow(r *running, k *maker, exchange, key string, window int) *flow {
+	f := &flow{r: r, stop: make(chan struct{})}
+	f.done.Go(func() {
+		for {
+			select {
+			case <-f.stop:
+				return
+			default:
+			}
+			batch := k.many(window, exchange, key)
+			f.messages = append(f.messages, batch...)
+			r.publish(batch...)
+			r.mu.Lock()
+			for !f.settled(batch) || (r.phase() != Ready && !f.stopped()) {
+				r.change.Wait()
+			}
+			r.mu.Unlock()
+		}
+	})
+	return f
+}
+
+func (f *flow) settled(batch []*outbox.Message) bool {
+	for _, m := range batch {
+		if len(f.r.results[m]) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *flow) stopped() bool {
+	select {
+	case <-f.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// end stops the flow and returns all its results.
+func (f *flow) end(t *testing.T) []outbox.Result {
+	t.Helper()
+	close(f.stop)
+	f.r.mu.Lock()
+	f.r.change.Broadcast()
+	f.r.mu.Unlock()
+	f.done.Wait()
+	return f.r.awaitResults(t, f.messages...)
+}
+
+// awaitConfirms waits until n more messages were confirmed.
+func awaitConfirms(t *testing.T, r *running, n int) {
+	t.Helper()
+	confirmed := func() int {
+		c := 0
+		for _, results := range r.results {
+			c += count(results, outbox.Confirmed)
+		}
+		return c
+	}
+	r.mu.Lock()
+	before := confirmed()
+	r.mu.Unlock()
+	r.await(t, "confirms", func() bool { return confirmed() >= before+n })
+}
+
+// checkNotCharged fails where an outage was charged to a message.
+func checkNotCharged(t *testing.T, results []outbox.Result) {
+	t.Helper()
+	for _, result := range results {
+		if result.Outcome == outbox.Refused || result.Outcome == outbox.Impossible {
+			t.Errorf("an outage was charged to message %d: %+v", result.Message.ID, result)
+		}
+	}
+}
+
+func TestConnectionClosedByOperator(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	if !broker.CanCtl() {
+		t.Skip("connections can only be closed with rabbitmqctl")
+	}
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	proxy := services.NewProxy(t, broker.Addr())
+	user := limitedUser(t, u, ".*")
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, user, proxy.Addr())})
+	f := startFlow(r, &maker{}, "", q, 200)
+	awaitConfirms(t, r, 400)
+	mark := r.mark()
+	name := strings.SplitN(strings.TrimPrefix(user, "amqp://"), ":", 2)[0]
+	if out, err := broker.Ctl(t.Context(), "close_all_user_connections", name, "maintenance"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r.awaitSince(t, mark, Connecting)
+	r.awaitSince(t, mark, Ready)
+	awaitConfirms(t, r, 400)
+	results := f.end(t)
+	checkNotCharged(t, results)
+	checkArrived(t, results, a.drain(q))
+}
+
+// TestBrokerKilledAndRestarted: nothing is charged, nothing confirmed is lost, and
+// the publisher is ready within two seconds of the broker.
+func TestBrokerKilledAndRestarted(t *testing.T) {
+	broker := services.PrivateRabbitMQ(t)
+	u := broker.URL("")
+	q := services.Name(t)
+	declareOnce(t, u, q)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	f := startFlow(r, &maker{}, "", q, 100)
+	awaitConfirms(t, r, 500)
+
+	mark := r.mark()
+	if err := broker.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitSince(t, mark, Paused) // two outages: lost, and not to be reached again
+	if err := broker.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	back := time.Now()
+	r.awaitPhase(t, Ready)
+	if took := time.Since(back); took > 2*time.Second {
+		t.Errorf("ready %v after the broker", took)
+	}
+	awaitConfirms(t, r, 500)
+	results := f.end(t)
+	checkNotCharged(t, results)
+	checkArrived(t, results, newAdmin(t, u).drain(q))
+}
+
+// declareOnce declares a durable queue and leaves no connection open.
+func declareOnce(t *testing.T, url, queue string) {
+	t.Helper()
+	connection, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	channel, err := connection.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&admin{t: t, channel: channel}).queue(queue, nil)
+}
+
+// TestBlocked: an alarm stops the sending, for longer than the send timeout, and
+// nothing becomes Unknown by it.
+func TestBlocked(t *testing.T) {
+	broker := services.PrivateRabbitMQ(t)
+	if !broker.CanCtl() {
+		t.Skip("alarms can only be raised with rabbitmqctl")
+	}
+	u := broker.URL("")
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	const timeout = 500 * time.Millisecond
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
+	f := startFlow(r, &maker{}, "", q, 50)
+	awaitConfirms(t, r, 100)
+
+	mark := r.mark()
+	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MB"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r.awaitSince(t, mark, Blocked)
+	late := (&maker{id: 1 << 30}).make("", q, `{}`)
+	r.publish(late)
+	allAre(t, r.awaitResults(t, late), outbox.NotSent)
+	// rabbitmqctl takes longer than the timeout, so that it passes several times.
+	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.9"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r.awaitPhase(t, Ready)
+	awaitConfirms(t, r, 100)
+	results := f.end(t)
+	for _, result := range results {
+		if result.Outcome != outbox.Confirmed && result.Outcome != outbox.NotSent {
+			t.Errorf("message %d: %+v", result.Message.ID, result)
+		}
+	}
+	checkArrived(t, results, a.drain(q))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.states[mark:] {
+		if s.Phase != Blocked && s.Phase != Ready {
+			t.Errorf("state %v: %s; the connection was not to be lost", s.Phase, s.Detail)
+		}
+	}
+}
+
+// TestShutdownWhileBlocked: Run returns although the broker reads nothing.
+func TestShutdownWhileBlocked(t *testing.T) {
+	broker := services.PrivateRabbitMQ(t)
+	if !broker.CanCtl() {
+		t.Skip("alarms can only be raised with rabbitmqctl")
+	}
+	u := broker.URL("")
+	declareOnce(t, u, "q")
+	r := startAMQP(t, AMQPConfig{URL: u})
+	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MB"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var k maker
+	large := k.many(20, "", "q")
+	for _, m := range large {
+		m.Payload, m.Binary = bytes.Repeat([]byte{1}, 4<<20), true
+	}
+	r.publish(large...)
+	r.awaitPhase(t, Blocked)
+	began := time.Now()
+	r.stop(t)
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("Run returned after %v", took)
+	}
+	for _, result := range r.awaitResults(t, large...) {
+		if result.Outcome != outbox.NotSent && result.Outcome != outbox.Unknown {
+			t.Errorf("message %d: %v", result.Message.ID, result.Outcome)
+		}
+	}
+}
+
+// TestSilentBroker: behind a black hole nothing is confirmed. All is resolved within
+// bounded time, the breaker opens, and once it answers all goes on.
+func TestSilentBroker(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	proxy := services.NewProxy(t, broker.Addr())
+	const timeout = 400 * time.Millisecond
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, proxy.Addr()), SendTimeout: timeout})
+	var k maker
+	warm := k.many(10, "", q)
+	r.publish(warm...)
+	allAre(t, r.awaitResults(t, warm...), outbox.Confirmed)
+
+	mark := r.mark()
+	proxy.BlackHole()
+	lost := k.many(500, "", q)
+	began := time.Now()
+	r.publish(lost...)
+	results := r.awaitResults(t, lost...)
+	if took := time.Since(began); took > 5*timeout {
+		t.Errorf("the results took %v", took)
+	}
+	allAre(t, results, outbox.Unknown)
+	r.awaitSince(t, mark, Paused)
+	proxy.Resume()
+	r.awaitPhase(t, Ready)
+	again := k.many(500, "", q)
+	r.publish(again...)
+	all := append(results, r.awaitResults(t, again...)...)
+	allAre(t, all[500:], outbox.Confirmed)
+	checkArrived(t, all, a.drain(q))
+}
+
+// TestStoppedReading: with only one direction cut, writes get stuck in full socket
+// buffers. They must not hold the results up.
+func TestStoppedReading(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	proxy := services.NewProxy(t, broker.Addr())
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, proxy.Addr()), SendTimeout: 500 * time.Millisecond})
+	var k maker
+	for range 2 { // after the first answer the lane is opened, before the second it is open
+		warm := k.make("", q, `{}`)
+		r.publish(warm)
+		allAre(t, r.awaitResults(t, warm), outbox.Confirmed)
+	}
+	mark := r.mark()
+	proxy.BlackHole(services.Upstream)
+	stuck := k.many(200, "", q)
+	for _, m := range stuck {
+		m.Payload, m.Binary = bytes.Repeat([]byte{1}, 200<<10), true
+	}
+	r.publish(stuck...)
+	results := r.awaitResults(t, stuck...)
+	if unknown := count(results, outbox.Unknown); unknown == 0 || unknown+count(results, outbox.NotSent) != len(stuck) {
+		t.Errorf("%d unknown and %d not sent of %d, the first because %s", unknown, count(results, outbox.NotSent), len(stuck), results[0].Detail)
+	}
+	proxy.Resume()
+	r.awaitSince(t, mark, Ready)
+}
+
+// suspendQueue stops the process of a queue: it takes messages and answers none, as
+// a quorum queue without its majority does.
+func suspendQueue(t *testing.T, broker *services.RabbitMQ, vhostURL, queue string) {
+	t.Helper()
+	if !broker.CanCtl() {
+		t.Skip("queues can only be suspended with rabbitmqctl")
+	}
+	u, err := url.Parse(vhostURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(what string) {
+		code := fmt.Sprintf("rabbit_amqqueue:with(rabbit_misc:r(<<%q>>, queue, <<%q>>), fun(Q) -> sys:%s(amqqueue:get_pid(Q)) end).",
+			strings.TrimPrefix(u.Path, "/"), queue, what)
+		if out, err := broker.Ctl(context.Background(), "eval", code); err != nil {
+			t.Fatalf("%s: %v: %s", what, err, out)
+		}
+	}
+	ask("suspend")
+	t.Cleanup(func() { ask("resume") })
+}
+
+// TestQueueThatNeverConfirms: its messages time out alone, and hold up nobody else.
+func TestQueueThatNeverConfirms(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	q, stuck := a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
+	suspendQueue(t, broker, u, stuck)
+	const timeout = 2 * time.Second
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
+	mark := r.mark()
+	k := &maker{}
+	unanswered := k.many(100, "", stuck)
+	r.publish(unanswered...)
+	f := startFlow(r, k, "", q, 100)
+	results := r.awaitResults(t, unanswered...)
+	allAre(t, results, outbox.Unknown)
+	others := f.end(t)
+	allAre(t, others, outbox.Confirmed)
+	if len(others) < 2000 {
+		t.Errorf("only %d others went through within %v", len(others), timeout)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.states) > mark {
+		t.Errorf("states changed: %v", r.states[mark:])
+	}
+}
+
+// TestOneStuckQueueKeepsNobodyOut: it alone looks like an outage. The breaker then
+// lets a message for another queue through.
+func TestOneStuckQueueKeepsNobodyOut(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	q, stuck := a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
+	suspendQueue(t, broker, u, stuck)
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 300 * time.Millisecond})
+	var k maker
+	for range 3 { // two outages, then through the half-open breaker
+		m := k.make("", stuck, `{}`)
+		mark := r.mark()
+		r.publish(m)
+		allAre(t, r.awaitResults(t, m), outbox.Unknown)
+		r.awaitSince(t, mark, Ready)
+	}
+	blocking, good := k.make("", stuck, `{}`), k.many(10, "", q)
+	r.publish(blocking)
+	r.publish(good...)
+	allAre(t, r.awaitResults(t, good...), outbox.Confirmed)
+	allAre(t, r.awaitResults(t, blocking), outbox.Unknown)
+}
+
+// TestHalfOpenLetsOneThrough: and the others only after its answer.
+func TestHalfOpenLetsOneThrough(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	proxy := services.NewProxy(t, broker.Addr())
+	const timeout = 400 * time.Millisecond
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, proxy.Addr()), SendTimeout: timeout})
+	proxy.Refuse()
+	proxy.Cut()
+	r.awaitPhase(t, Paused)
+	proxy.Accept()
+	r.awaitPhase(t, Ready)
+	proxy.BlackHole(services.Downstream)
+	mark := r.mark()
+	var k maker
+	messages := k.many(100, "", q)
+	r.publish(messages...)
+	results := r.awaitResults(t, messages...)
+	if count(results, outbox.NotSent) < 99 {
+		t.Errorf("%d were sent through a half-open breaker", 100-count(results, outbox.NotSent))
+	}
+	r.awaitSince(t, mark, Paused)
+	proxy.Resume()
+	r.awaitPhase(t, Ready)
+	again := k.many(100, "", q)
+	r.publish(again...)
+	allAre(t, r.awaitResults(t, again...), outbox.Confirmed)
+}
+
+// TestSaysItOnce: an outage is one line when it begins and one when it ends, and
+// no line has the password.
+func TestSaysItOnce(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := limitedUser(t, broker.VHost(t), ".*")
+	proxy := services.NewProxy(t, broker.Addr())
+	var log syncBuffer
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, proxy.Addr()), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	mark := r.mark()
+	proxy.Refuse()
+	proxy.Cut()
+	r.awaitSince(t, mark, Paused)
+	proxy.Accept()
+	r.awaitPhase(t, Ready)
+	r.stop(t)
+	lines := log.lines()
+	if len(lines) != 3 { // connected, lost, connected
+		t.Errorf("%d lines:\n%s", len(lines), strings.Join(lines, "\n"))
+	}
+	if all := strings.Join(lines, "\n"); strings.Contains(all, "secret") {
+		t.Errorf("the password is in the log:\n%s", all)
+	}
+}

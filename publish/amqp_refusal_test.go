@@ -1,0 +1,351 @@
+package publish
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func checkRefused(t *testing.T, result outbox.Result, reason outbox.Reason) {
+	t.Helper()
+	if result.Outcome != outbox.Refused || result.Reason != reason {
+		t.Errorf("message %d: %v %s (%s), want refused %s",
+			result.Message.ID, result.Outcome, result.Reason, result.Detail, reason)
+	}
+	if result.Detail == "" {
+		t.Errorf("message %d: no detail", result.Message.ID)
+	}
+}
+
+func TestUnroutableAmongOthers(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	messages := k.many(400, "", q)
+	for i := 0; i < len(messages); i += 5 {
+		messages[i].RoutingKey = "nowhere"
+	}
+	r.publish(messages...)
+	for i, result := range r.awaitResults(t, messages...) {
+		if i%5 == 0 {
+			checkRefused(t, result, outbox.ReasonUnroutable)
+		} else if result.Outcome != outbox.Confirmed {
+			t.Errorf("message %d: %+v", i, result)
+		}
+	}
+	if n := len(a.drain(q)); n != 320 {
+		t.Errorf("%d messages arrived, want 320", n)
+	}
+}
+
+// TestOneMessageIDTwice: rows may share a message_id; each gets its own answer.
+func TestOneMessageIDTwice(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	x := services.Name(t) + "_h"
+	if err := a.channel.ExchangeDeclare(x, "headers", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.channel.QueueBind(q, "", x, false, amqp.Table{"to": "q"}); err != nil {
+		t.Fatal(err)
+	}
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	for range 20 {
+		good, bad := k.make("", q, `{}`), k.make("", "nowhere", `{}`)
+		bad.MessageID = good.MessageID
+		// Only the headers tell these two apart.
+		routed, lost := k.make(x, "k", `{}`), k.make(x, "k", `{}`)
+		routed.Headers, lost.Headers = []byte(`{"to": "q"}`), []byte(`{"to": "nobody", "n": 1}`)
+		lost.MessageID = routed.MessageID
+		r.publish(good, bad, lost, routed)
+		results := r.awaitResults(t, good, bad, lost, routed)
+		allAre(t, []outbox.Result{results[0], results[3]}, outbox.Confirmed)
+		checkRefused(t, results[1], outbox.ReasonUnroutable)
+		checkRefused(t, results[2], outbox.ReasonUnroutable)
+	}
+}
+
+func TestMissingExchangeAmongOthers(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	messages := k.many(600, "", q)
+	missing := services.Name(t) + "_missing"
+	for i := 7; i < len(messages); i += 50 {
+		messages[i].Exchange = &missing
+	}
+	r.publish(messages...)
+	for i, result := range r.awaitResults(t, messages...) {
+		if i%50 == 7 {
+			checkRefused(t, result, outbox.ReasonNoExchange)
+		} else if result.Outcome != outbox.Confirmed {
+			t.Errorf("message %d: %+v", i, result)
+		}
+	}
+	if n := len(a.drain(q)); n != 588 {
+		t.Errorf("%d messages arrived, want 588: no neighbour may have been sent twice", n)
+	}
+}
+
+// TestExchangeDeletedMidStream: what may have reached it is Unknown or Confirmed,
+// what comes later is refused, and other exchanges notice nothing.
+func TestExchangeDeletedMidStream(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	x, q, other := services.Name(t)+"_x", services.Name(t)+"_q", services.Name(t)+"_o"
+	a.exchange(x, "fanout", q, "")
+	a.queue(other, nil)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	before := k.many(50, x, "k")
+	r.publish(before...)
+	allAre(t, r.awaitResults(t, before...), outbox.Confirmed)
+
+	around, neighbours := k.many(900, x, "k"), k.many(900, "", other)
+	for i := range around[:450] {
+		r.publish(around[i], neighbours[i])
+	}
+	if err := a.channel.ExchangeDelete(x, false, false); err != nil {
+		t.Fatal(err)
+	}
+	for i := 450; i < 900; i++ {
+		r.publish(around[i], neighbours[i])
+	}
+	allAre(t, r.awaitResults(t, neighbours...), outbox.Confirmed)
+	results := r.awaitResults(t, around...)
+	for _, result := range results {
+		if result.Outcome == outbox.Refused {
+			checkRefused(t, result, outbox.ReasonNoExchange)
+		} else if result.Outcome != outbox.Confirmed && result.Outcome != outbox.Unknown {
+			t.Errorf("message %d: %+v", result.Message.ID, result)
+		}
+	}
+	last := k.make(x, "k", `{}`)
+	r.publish(last)
+	checkRefused(t, r.awaitResults(t, last)[0], outbox.ReasonNoExchange)
+	checkArrived(t, results, a.drain(q))
+	if n := len(a.drain(other)); n != len(neighbours) {
+		t.Errorf("%d neighbours arrived of %d", n, len(neighbours))
+	}
+}
+
+// limitedUser is a user who may write only to what the pattern names.
+func limitedUser(t *testing.T, vhostURL, write string) string {
+	t.Helper()
+	broker := services.SharedRabbitMQ(t)
+	u, err := url.Parse(vhostURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, vhost := services.Name(t), strings.TrimPrefix(u.Path, "/")
+	if !broker.CanCtl() {
+		t.Skip("users can only be made with rabbitmqctl")
+	}
+	for _, args := range [][]string{
+		{"add_user", user, "secret"},
+		{"set_permissions", "-p", vhost, user, "", write, ""},
+	} {
+		if out, err := broker.Ctl(t.Context(), args...); err != nil {
+			t.Fatalf("rabbitmqctl %v: %v: %s", args, err, out)
+		}
+	}
+	u.User = url.UserPassword(user, "secret")
+	return u.String()
+}
+
+func TestPermissionRefused(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	open, shut := services.Name(t)+"_open", services.Name(t)+"_shut"
+	q, qShut := services.Name(t)+"_q", services.Name(t)+"_q2"
+	a.exchange(open, "fanout", q, "")
+	a.exchange(shut, "fanout", qShut, "")
+	r := startAMQP(t, AMQPConfig{URL: limitedUser(t, u, ".*_open$")})
+	var k maker
+	good, bad := k.many(300, open, "k"), k.many(300, shut, "k")
+	for i := range good {
+		r.publish(good[i], bad[i])
+	}
+	allAre(t, r.awaitResults(t, good...), outbox.Confirmed)
+	for _, result := range r.awaitResults(t, bad...) {
+		checkRefused(t, result, outbox.ReasonAccessRefused)
+	}
+	if n := len(a.drain(q)); n != len(good) {
+		t.Errorf("%d messages arrived, want %d", n, len(good))
+	}
+	if n := len(a.drain(qShut)); n != 0 {
+		t.Errorf("%d messages arrived where none may", n)
+	}
+}
+
+func TestInternalExchange(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	x := services.Name(t)
+	if err := a.channel.ExchangeDeclare(x, "fanout", true, false, true, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	messages := k.many(50, x, "k")
+	r.publish(messages...)
+	for _, result := range r.awaitResults(t, messages...) {
+		checkRefused(t, result, outbox.ReasonAccessRefused)
+	}
+}
+
+func TestRejectingQueueNacks(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), amqp.Table{"x-max-length": int32(5), "x-overflow": "reject-publish"})
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	messages := k.many(50, "", q)
+	r.publish(messages...)
+	results := r.awaitResults(t, messages...)
+	for _, result := range results {
+		if result.Outcome != outbox.Confirmed {
+			checkRefused(t, result, outbox.ReasonNack)
+		}
+	}
+	arrived := a.drain(q)
+	if count(results, outbox.Confirmed) != len(arrived) || len(arrived) > 10 {
+		t.Errorf("%d confirmed, %d arrived", count(results, outbox.Confirmed), len(arrived))
+	}
+}
+
+// TestUserIDMismatch: the broker closes the channel for it; nobody else is harmed.
+func TestUserIDMismatch(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	messages := k.many(200, "", q)
+	for i := 3; i < len(messages); i += 40 {
+		messages[i].Properties = []byte(`{"user_id": "somebody-else"}`)
+	}
+	messages[5].Properties = []byte(`{"user_id": "guest"}`)
+	messages[6].Headers = []byte(`{"CC": ["` + q + `"]}`)
+	r.publish(messages...)
+	for i, result := range r.awaitResults(t, messages...) {
+		switch {
+		case i%40 != 3:
+			allAre(t, []outbox.Result{result}, outbox.Confirmed)
+		case result.Outcome != outbox.Impossible || result.Reason != outbox.ReasonInvalidProperties:
+			t.Errorf("message %d: %+v", i, result)
+		}
+	}
+	arrived := a.drain(q)
+	if len(arrived) != 195 { // both keys of message 6 lead to one queue, which gets it once
+		t.Errorf("%d messages arrived, want 195", len(arrived))
+	}
+	for _, d := range arrived {
+		if d.Headers[outbox.PossibleDuplicateHeader] != nil {
+			t.Errorf("%s is marked as a duplicate", d.MessageId)
+		}
+	}
+}
+
+// TestLargePayload: taken or refused as too large, by the broker's own limit; the
+// neighbours are confirmed either way.
+func TestLargePayload(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	messages := k.many(100, "", q)
+	large := messages[50]
+	large.Payload, large.Binary = bytes.Repeat([]byte{7}, 20<<20), true
+	r.publish(messages...)
+	for _, result := range r.awaitResults(t, messages...) {
+		tooLarge := result.Outcome == outbox.Impossible && result.Reason == outbox.ReasonTooLarge
+		if result.Outcome != outbox.Confirmed && (result.Message != large || !tooLarge) {
+			t.Errorf("message %d: %v %s %s", result.Message.ID, result.Outcome, result.Reason, result.Detail)
+		}
+		if result.Message == large {
+			t.Logf("20 MiB: %v %s", result.Outcome, result.Detail)
+		}
+	}
+	for _, d := range a.drain(q) {
+		if d.MessageId == large.MessageID.String() && !bytes.Equal(d.Body, large.Payload) {
+			t.Error("the large body arrived changed")
+		}
+	}
+}
+
+// TestHeadersNearTheFrameLimit: the largest that is accepted does arrive.
+func TestHeadersNearTheFrameLimit(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	lim := limits{frameMax: defaultFrameMax}
+	var k maker
+	m := k.make("", q, `{}`)
+	m.PossibleDuplicate = true
+	size := 130_000
+	fits := func(n int) bool {
+		m.Headers = fmt.Appendf(nil, `{"h": %q}`, strings.Repeat("x", n))
+		_, err := encode(m, lim, true)
+		return err == nil
+	}
+	for fits(size + 1) {
+		size++
+	}
+	if !fits(size) {
+		t.Fatal("130000 bytes of headers do not fit")
+	}
+	over := k.make("", q, `{}`)
+	over.Headers = fmt.Appendf(nil, `{"h": %q}`, strings.Repeat("x", size+1))
+	neighbours := k.many(20, "", q)
+	r.publish(neighbours[:10]...)
+	r.publish(m, over)
+	r.publish(neighbours[10:]...)
+	allAre(t, r.awaitResults(t, append(neighbours, m)...), outbox.Confirmed)
+	if result := r.awaitResults(t, over)[0]; result.Reason != outbox.ReasonInvalidHeaders {
+		t.Errorf("one byte more: %+v", result)
+	}
+	if n := len(a.drain(q)); n != 21 {
+		t.Errorf("%d messages arrived, want 21", n)
+	}
+}
+
+// TestManyExchanges: more exchanges than there are lanes.
+func TestManyExchanges(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := services.Name(t)
+	names := make([]string, 2*mostLanes)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s_%d", q, i)
+		a.exchange(names[i], "fanout", q, "")
+	}
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	var messages []*outbox.Message
+	for range 5 {
+		for _, name := range names {
+			messages = append(messages, k.many(3, name, "k")...)
+		}
+	}
+	r.publish(messages...)
+	allAre(t, r.awaitResults(t, messages...), outbox.Confirmed)
+	if n := len(a.drain(q)); n != len(messages) {
+		t.Errorf("%d messages arrived of %d", n, len(messages))
+	}
+}
