@@ -1,0 +1,89 @@
+package publish
+
+import (
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func exception(code int, text string) *amqp.Error {
+	return &amqp.Error{Code: code, Reason: text, Server: true}
+}
+
+func TestClassify(t *testing.T) {
+	returned := &amqp.Return{ReplyCode: 312, ReplyText: "NO_ROUTE", Exchange: "x", RoutingKey: "k"}
+	notFound := exception(404, "NOT_FOUND - no exchange 'x' in vhost '/'")
+	forced := exception(320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'")
+	for name, c := range map[string]struct {
+		evidence evidence
+		outcome  outbox.Outcome
+		reason   outbox.Reason
+		replay   bool
+	}{
+		"confirmed":                     {evidence{acked: true}, outbox.Confirmed, "", false},
+		"confirmed, lost after":         {evidence{acked: true, channelClosed: true, connectionClosed: true}, outbox.Confirmed, "", false},
+		"returned and confirmed":        {evidence{acked: true, returned: returned}, outbox.Refused, outbox.ReasonUnroutable, false},
+		"nack":                          {evidence{}, outbox.Refused, outbox.ReasonNack, false},
+		"nack on a shared lane":         {evidence{shared: true}, outbox.Refused, outbox.ReasonNack, false},
+		"returned, confirm lost":        {evidence{returned: returned, connectionClosed: true, channelClosed: true}, outbox.Unknown, "", false},
+		"connection lost":               {evidence{connectionClosed: true, channelClosed: true, shared: true, exception: forced}, outbox.Unknown, "", false},
+		"connection lost, alone":        {evidence{connectionClosed: true, channelClosed: true, alone: true, exception: forced}, outbox.Unknown, "", false},
+		"connection lost, never sent":   {evidence{unsent: true, connectionClosed: true, channelClosed: true}, outbox.NotSent, "", false},
+		"timeout":                       {evidence{timedOut: true, shared: true}, outbox.Unknown, "", false},
+		"lane died":                     {evidence{channelClosed: true, shared: true, exception: notFound}, outbox.Unknown, "", true},
+		"lane died before":              {evidence{unsent: true, channelClosed: true, shared: true}, outbox.NotSent, "", true},
+		"isolation lane died before":    {evidence{unsent: true, channelClosed: true, alone: true, exception: notFound}, outbox.NotSent, "", false},
+		"alone, 404":                    {evidence{channelClosed: true, alone: true, exception: notFound}, outbox.Refused, outbox.ReasonNoExchange, false},
+		"not the last on the lane, 404": {evidence{channelClosed: true, exception: notFound}, outbox.Unknown, "", false},
+		"alone, closed without a word":  {evidence{channelClosed: true, alone: true}, outbox.Unknown, "", false},
+		"alone, 403": {
+			evidence{channelClosed: true, alone: true, exception: exception(403, "ACCESS_REFUSED - write access to exchange 'x' in vhost '/' refused for user 'u'")},
+			outbox.Refused, outbox.ReasonAccessRefused, false,
+		},
+		"alone, too large": {
+			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - message size 20971520 is larger than configured max size 16777216")},
+			outbox.Impossible, outbox.ReasonTooLarge, false,
+		},
+		"alone, user_id": {
+			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - user_id property set to 'x' but authenticated user was 'guest'")},
+			outbox.Impossible, outbox.ReasonInvalidProperties, false,
+		},
+		"alone, another 406": {
+			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - something new")},
+			outbox.Refused, outbox.ReasonChannelClosed, false,
+		},
+		"alone, 506": {
+			evidence{channelClosed: true, alone: true, exception: exception(506, "RESOURCE_ERROR - stream unavailable")},
+			outbox.Refused, outbox.ReasonChannelClosed, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := classify(c.evidence)
+			if v.outcome != c.outcome || v.reason != c.reason || v.replay != c.replay {
+				t.Errorf("got %v %q replay %v, want %v %q %v", v.outcome, v.reason, v.replay, c.outcome, c.reason, c.replay)
+			}
+			if (v.detail == "") != (v.outcome == outbox.Confirmed) || strings.Contains(v.detail, "\n") {
+				t.Errorf("detail %q", v.detail)
+			}
+		})
+	}
+}
+
+func TestExchangeForbidden(t *testing.T) {
+	for text, want := range map[string]bool{
+		"ACCESS_REFUSED - write access to exchange 'x' in vhost '/' refused for user 'u'":              true,
+		"ACCESS_REFUSED - access to exchange 'x' in vhost '/' refused for user 'u'":                    true,
+		"ACCESS_REFUSED - cannot publish to internal exchange 'x' in vhost '/'":                        true,
+		"ACCESS_REFUSED - write access to topic 'a' in exchange 'x' in vhost '/' refused for user 'u'": false,
+	} {
+		if got := exchangeForbidden(exception(403, text)); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+	if exchangeForbidden(exception(404, "write access to exchange")) || exchangeForbidden(nil) {
+		t.Error("only a 403 forbids")
+	}
+}

@@ -1,0 +1,232 @@
+package publish
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+var testLimits = limits{defaultExchange: "default", frameMax: defaultFrameMax, login: "guest"}
+
+func TestEncode(t *testing.T) {
+	created := time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
+	id := outbox.UUID{15: 9}
+	exchange := "x"
+	m := &outbox.Message{
+		MessageID: id, Exchange: &exchange, RoutingKey: "k", Payload: []byte(`{"a": 1}`), CreatedAt: created,
+		Headers: []byte(`{
+			"int": 9007199254740993, "least": -9223372036854775808, "float": 1.50, "exponent": 1e2,
+			"text": "ü", "yes": true, "nothing": null, "list": [1, "a", {"b": [2.5]}], "table": {"c": {"d": 3}},
+			"x-possible-duplicate": true, "BCC": ["k2"]}`),
+		Properties: []byte(`{
+			"content_type": "text/plain", "content_encoding": "gzip", "correlation_id": "c", "reply_to": "r",
+			"expiration": 60000, "priority": 9, "type": "t", "user_id": "guest", "app_id": null, "delivery_mode": 1}`),
+	}
+	p, err := encode(m, testLimits, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := parcel{exchange: "x", key: "k", risky: true, body: amqp.Publishing{
+		Headers: amqp.Table{
+			"int": int64(9007199254740993), "least": int64(math.MinInt64), "float": 1.5, "exponent": 100.0,
+			"text": "ü", "yes": true, "nothing": nil, "list": []any{int64(1), "a", amqp.Table{"b": []any{2.5}}},
+			"table": amqp.Table{"c": amqp.Table{"d": int64(3)}}, "BCC": []any{"k2"},
+		},
+		ContentType: "text/plain", ContentEncoding: "gzip", CorrelationId: "c", ReplyTo: "r", Expiration: "60000",
+		Priority: 9, Type: "t", UserId: "guest", DeliveryMode: 1, MessageId: id.String(),
+		Timestamp: created.Truncate(time.Second), Body: []byte(`{"a": 1}`),
+	}}
+	if !reflect.DeepEqual(p, want) {
+		t.Errorf("got  %+v\nwant %+v", p, want)
+	}
+}
+
+func TestEncodeDefaults(t *testing.T) {
+	p, err := encode(&outbox.Message{RoutingKey: "k", Payload: []byte("1")}, testLimits, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.exchange != "default" || p.risky || p.body.ContentType != "application/json" || p.body.DeliveryMode != 2 ||
+		!p.body.Timestamp.IsZero() || !reflect.DeepEqual(p.body.Headers, amqp.Table{"x-possible-duplicate": true}) {
+		t.Errorf("%+v", p)
+	}
+	p, _ = encode(&outbox.Message{Binary: true}, testLimits, false)
+	if p.body.ContentType != "application/octet-stream" || p.body.Headers != nil {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestEncodeRefuses(t *testing.T) {
+	long := strings.Repeat("x", 256)
+	deep := strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70)
+	for name, c := range map[string]struct {
+		headers, properties, key string
+		reason                   outbox.Reason
+		names                    string // must be in the detail
+	}{
+		"routing key":            {key: long, reason: outbox.ReasonInvalidRouting, names: "256"},
+		"too great":              {headers: `{"a": {"b": [0, 1, 9223372036854775808]}}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a.b[2]"},
+		"float overflow":         {headers: `{"a": 1e999}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a"},
+		"long key":               {headers: `{"` + long + `": 1}`, reason: outbox.ReasonInvalidHeaders, names: "256"},
+		"long key inside":        {headers: `{"a": [{"` + long + `": 1}]}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a[0]"},
+		"too deep":               {headers: deep, reason: outbox.ReasonInvalidHeaders, names: "64"},
+		"too large":              {headers: `{"a": "` + strings.Repeat("x", 131072) + `"}`, reason: outbox.ReasonInvalidHeaders, names: "131072"},
+		"headers not an object":  {headers: `[1]`, reason: outbox.ReasonInvalidHeaders, names: "object"},
+		"headers not JSON":       {headers: `{`, reason: outbox.ReasonInvalidHeaders, names: "object"},
+		"headers and more":       {headers: `{} {}`, reason: outbox.ReasonInvalidHeaders, names: "after"},
+		"CC not a list":          {headers: `{"CC": "a"}`, reason: outbox.ReasonInvalidHeaders, names: "headers.CC"},
+		"BCC of numbers":         {headers: `{"BCC": [1]}`, reason: outbox.ReasonInvalidHeaders, names: "headers.BCC"},
+		"unknown property":       {properties: `{"contentType": "a"}`, reason: outbox.ReasonInvalidProperties, names: "contentType"},
+		"unknown null property":  {properties: `{"cluster_id": null}`, reason: outbox.ReasonInvalidProperties, names: "cluster_id"},
+		"type of a property":     {properties: `{"type": 5}`, reason: outbox.ReasonInvalidProperties, names: "string"},
+		"long property":          {properties: `{"app_id": "` + long + `"}`, reason: outbox.ReasonInvalidProperties, names: "255"},
+		"priority":               {properties: `{"priority": 256}`, reason: outbox.ReasonInvalidProperties, names: "0 to 255"},
+		"priority as text":       {properties: `{"priority": "1"}`, reason: outbox.ReasonInvalidProperties, names: "integer"},
+		"fractional priority":    {properties: `{"priority": 1.0}`, reason: outbox.ReasonInvalidProperties, names: "integer"},
+		"delivery mode":          {properties: `{"delivery_mode": 7}`, reason: outbox.ReasonInvalidProperties, names: "persistent"},
+		"negative expiration":    {properties: `{"expiration": -1}`, reason: outbox.ReasonInvalidProperties, names: "milliseconds"},
+		"great expiration":       {properties: `{"expiration": "4294967296"}`, reason: outbox.ReasonInvalidProperties, names: "4294967295"},
+		"expiration of a date":   {properties: `{"expiration": "tomorrow"}`, reason: outbox.ReasonInvalidProperties, names: "digits"},
+		"empty expiration":       {properties: `{"expiration": ""}`, reason: outbox.ReasonInvalidProperties, names: "digits"},
+		"properties not objects": {properties: `7`, reason: outbox.ReasonInvalidProperties, names: "object"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &outbox.Message{RoutingKey: c.key, Headers: []byte(c.headers), Properties: []byte(c.properties)}
+			_, err := encode(m, testLimits, false)
+			var bad *invalid
+			if !errors.As(err, &bad) || bad.reason != c.reason || !strings.Contains(bad.detail, c.names) {
+				t.Errorf("got %v, want %s naming %q", err, c.reason, c.names)
+			}
+			if err != nil && len(err.Error()) > 500 {
+				t.Errorf("the detail has %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+func TestRisky(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"user_id": "guest"}`: false, `{"user_id": "other"}`: true, `{"type": "a"}`: false,
+	} {
+		p, err := encode(&outbox.Message{Properties: []byte(body)}, testLimits, false)
+		if err != nil || p.risky != want {
+			t.Errorf("%s: %v, %v", body, p.risky, err)
+		}
+	}
+}
+
+// wireSize is the size of the content header as the library really writes it.
+func wireSize(p parcel) int {
+	var wire bytes.Buffer
+	size := 14 // class, weight, body size, flags
+	for _, s := range []string{
+		p.body.ContentType, p.body.ContentEncoding, p.body.CorrelationId, p.body.ReplyTo,
+		p.body.Expiration, p.body.MessageId, p.body.Type, p.body.UserId, p.body.AppId,
+	} {
+		if s != "" {
+			size += 1 + len(s)
+		}
+	}
+	if len(p.body.Headers) > 0 {
+		writeTable(&wire, p.body.Headers)
+	}
+	return size + 1 + 1 + 8 + wire.Len()
+}
+
+// writeTable writes a field table by the specification.
+func writeTable(w *bytes.Buffer, table amqp.Table) {
+	var body bytes.Buffer
+	for key, value := range table {
+		body.WriteByte(byte(len(key)))
+		body.WriteString(key)
+		writeField(&body, value)
+	}
+	fmt.Fprintf(w, "%04d", 0) // the length, four bytes
+	w.Write(body.Bytes())
+}
+
+func writeField(w *bytes.Buffer, value any) {
+	w.WriteByte('?')
+	switch v := value.(type) {
+	case nil:
+	case bool:
+		w.WriteByte(0)
+	case int64, float64:
+		w.Write(make([]byte, 8))
+	case string:
+		w.Write(make([]byte, 4))
+		w.WriteString(v)
+	case amqp.Table:
+		writeTable(w, v)
+	case []any:
+		w.Write(make([]byte, 4))
+		for _, element := range v {
+			writeField(w, element)
+		}
+	}
+}
+
+// FuzzEncode: whatever a row holds, encode does not panic, and what it accepts the
+// library takes and fits into a frame.
+func FuzzEncode(f *testing.F) {
+	f.Add("k", "x", []byte(`{}`), []byte(`{"a": [1, 2.5, null, {"b": "c"}]}`), []byte(`{"priority": 3, "type": "t"}`), true, int64(0))
+	f.Add("", "", []byte(``), []byte(`{"CC": ["a"], "x-possible-duplicate": false}`), []byte(`{"expiration": "1", "user_id": "u"}`), false, int64(-1))
+	f.Add("k", "x", []byte(`1`), []byte(`{"a": 1e400, "a": 18446744073709551616}`), []byte(`{"expiration": 4294967296}`), false, int64(math.MaxInt64))
+	f.Add("k", "x", []byte(`1`), []byte(`{"\u0000": "\u0000", "a": -0, "b": 1E+2}`), []byte(`null`), false, int64(1))
+	f.Fuzz(func(t *testing.T, key, exchange string, payload, headers, properties []byte, duplicate bool, created int64) {
+		m := &outbox.Message{
+			RoutingKey: key, Exchange: &exchange, Payload: payload, Headers: headers, Properties: properties,
+			CreatedAt: time.Unix(created, 0),
+		}
+		const frame = 4096 // the smallest that AMQP allows
+		p, err := encode(m, limits{frameMax: frame}, duplicate)
+		var bad *invalid
+		if err != nil {
+			if !errors.As(err, &bad) || bad.reason == "" || bad.detail == "" {
+				t.Fatalf("%#v", err)
+			}
+			return
+		}
+		if err := p.body.Headers.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		if size := wireSize(p); size+frameOverhead > frame {
+			t.Fatalf("the content header has %d bytes", size)
+		}
+		if len(p.key) > 255 || len(p.exchange) > 255 {
+			t.Fatal("too long")
+		}
+		if _, marked := p.body.Headers[outbox.PossibleDuplicateHeader]; marked != duplicate {
+			t.Fatalf("marked %v, want %v", marked, duplicate)
+		}
+		if len(headers) > 0 && !json.Valid(headers) {
+			t.Fatal("accepted headers that are not JSON")
+		}
+	})
+}
+
+func BenchmarkEncode(b *testing.B) {
+	plain := &outbox.Message{RoutingKey: "orders.created", Payload: []byte(`{"order_id": 42}`), CreatedAt: time.Now()}
+	traced := *plain
+	traced.Headers = []byte(`{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tenant": 7}`)
+	for name, m := range map[string]*outbox.Message{"plain": plain, "headers": &traced} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := encode(m, testLimits, false); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
