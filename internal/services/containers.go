@@ -1,16 +1,220 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/log"
 )
 
-func containerPostgres(context.Context, Options) (*Postgres, error) {
-	return nil, fmt.Errorf("no engine: %w", errUnavailable)
+// How long an engine may take to answer, and to fetch an image. Where either takes longer, the next way is quicker.
+const (
+	pingTimeout = 5 * time.Second
+	pullTimeout = 3 * time.Minute
+)
+
+// image is what a server's containers are made from: the first of names that the engine has, else the first that it
+// can pull. The images of scripts/images have names that no registry holds.
+type image struct {
+	local  string
+	public []string
 }
 
-func containerRabbitMQ(context.Context, Options) (*RabbitMQ, error) {
-	return nil, fmt.Errorf("no engine: %w", errUnavailable)
+var (
+	postgresImage = image{"cdc-relay/test-postgres:17", []string{"postgres:17"}}
+	rabbitmqImage = image{"cdc-relay/test-rabbitmq:4", []string{"rabbitmq:4-management"}}
+)
+
+// engine connects to the Docker engine that testcontainers finds.
+func engine(ctx context.Context) (*testcontainers.DockerClient, error) {
+	// Its helper container removes what killed tests leave, but needs an image of its own; see sweep.
+	if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") == "" {
+		_ = os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
+	if err == nil {
+		_, err = docker.Ping(ctx, client.PingOptions{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("no Docker engine answers (%w): %w", err, errUnavailable)
+	}
+	return docker, nil
 }
 
-func adoptedContainer(string) runner { return foreign{} }
+// choose picks the image, and pulls it where it is not there.
+func (i image) choose(ctx context.Context, docker *testcontainers.DockerClient, opts Options) (string, error) {
+	for _, name := range append([]string{i.local}, i.public...) {
+		if _, err := docker.ImageInspect(ctx, name); err == nil {
+			return name, nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+	defer cancel()
+	var failure error
+	for _, name := range i.public {
+		opts.log("pulling %s", name)
+		var pull client.ImagePullResponse
+		if pull, failure = docker.ImagePull(ctx, name, client.ImagePullOptions{}); failure == nil {
+			failure = pull.Wait(ctx)
+		}
+		if failure == nil {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("the engine has no image %s and cannot pull one (%w): %w", i.local, failure, errUnavailable)
+}
+
+// containerHost is the address at which the engine publishes ports: the engine's own, or this machine. What
+// testcontainers would work out from inside a container is a gateway that may not answer.
+func containerHost(docker *testcontainers.DockerClient) string {
+	if address, err := url.Parse(docker.DaemonHost()); err == nil && address.Scheme == "tcp" {
+		return cmp.Or(os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"), address.Hostname())
+	}
+	return cmp.Or(os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"), "127.0.0.1")
+}
+
+// ports publishes container ports on fixed ports of the host: the ones that an engine picks change at each start.
+func ports(host string, inside ...int) (outside []int, bindings network.PortMap, err error) {
+	bindings = network.PortMap{}
+	address := netip.IPv4Unspecified()
+	if host == "127.0.0.1" {
+		address = netip.MustParseAddr(host)
+	}
+	for _, port := range inside {
+		free, err := freePort()
+		if err != nil {
+			return nil, nil, err
+		}
+		key, err := network.ParsePort(strconv.Itoa(port) + "/tcp")
+		if err != nil {
+			return nil, nil, err
+		}
+		outside = append(outside, free)
+		bindings[key] = []network.PortBinding{{HostIP: address, HostPort: strconv.Itoa(free)}}
+	}
+	return outside, bindings, nil
+}
+
+func containerPostgres(ctx context.Context, opts Options) (*Postgres, error) {
+	command := []string{"postgres"}
+	for _, setting := range postgresSettings(opts.Settings) {
+		// The image listens where the container's ports are published, and prepares itself over its Unix socket.
+		if !strings.HasPrefix(setting, "listen_addresses=") && !strings.HasPrefix(setting, "unix_socket_directories=") {
+			command = append(command, "-c", setting)
+		}
+	}
+	request := testcontainers.ContainerRequest{
+		Cmd: command,
+		Env: map[string]string{"POSTGRES_PASSWORD": postgresPassword},
+	}
+	host, outside, server, err := newContainer(ctx, opts, postgresImage, request, 5432)
+	if err != nil {
+		return nil, err
+	}
+	return &Postgres{address: postgresAddress(host, outside[0]), runner: server, Way: Containers}, nil
+}
+
+func containerRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
+	settings := append([]string{
+		"management_agent.disable_metrics_collector = true", "disk_free_limit.absolute = 50MB", "log.console = true",
+	}, opts.Settings...)
+	request := testcontainers.ContainerRequest{
+		Files: []testcontainers.ContainerFile{{
+			Reader:            strings.NewReader(strings.Join(settings, "\n") + "\n"),
+			ContainerFilePath: "/etc/rabbitmq/conf.d/90-cdc-relay.conf",
+			FileMode:          0o644,
+		}},
+		Env: map[string]string{"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none"},
+	}
+	host, outside, server, err := newContainer(ctx, opts, rabbitmqImage, request, 5672, 15672)
+	if err != nil {
+		return nil, err
+	}
+	return &RabbitMQ{
+		address: rabbitAddress(host, outside[0]), manage: managementAt(host, outside[1]),
+		runner: server, Way: Containers,
+	}, nil
+}
+
+// newContainer makes a container; it is not started yet.
+func newContainer(
+	ctx context.Context, opts Options, from image, request testcontainers.ContainerRequest, inside ...int,
+) (host string, outside []int, server *contained, err error) {
+	docker, err := engine(ctx)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = docker.Close()
+		}
+	}()
+	if request.Image, err = from.choose(ctx, docker, opts); err != nil {
+		return "", nil, nil, err
+	}
+	host = containerHost(docker)
+	outside, bindings, err := ports(host, inside...)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	sweep(ctx, docker)
+	request.Labels = map[string]string{ownerLabel: owner()}
+	request.HostConfigModifier = func(config *container.HostConfig) {
+		config.PortBindings = bindings
+		// Erlang reserves memory for as many files as it may open, and some engines allow a billion.
+		config.Ulimits = []*container.Ulimit{{Name: "nofile", Soft: 65536, Hard: 65536}}
+	}
+	for key := range bindings {
+		request.ExposedPorts = append(request.ExposedPorts, key.String())
+	}
+	made, err := testcontainers.GenericContainer(ctx, testcontainers.GenericContainerRequest{
+		ContainerRequest: request, Logger: quiet{},
+	})
+	if err != nil {
+		return "", nil, nil, fmt.Errorf("make a container of %s: %w", request.Image, err)
+	}
+	return host, outside, &contained{docker: docker, id: made.GetContainerID()}, nil
+}
+
+// quiet drops what testcontainers would print; its errors are returned.
+type quiet struct{}
+
+var _ log.Logger = quiet{}
+
+// Printf drops the line.
+func (quiet) Printf(string, ...any) {}
+
+// readLog reads the end of a container's log.
+func readLog(ctx context.Context, docker *testcontainers.DockerClient, id string) string {
+	logs, err := docker.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "40"})
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = logs.Close() }()
+	text, err := demultiplex(logs)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(text)
+}
+
+func demultiplex(stream io.Reader) (string, error) {
+	var text strings.Builder
+	_, err := stdcopy.StdCopy(&text, &text, stream)
+	return text.String(), err
+}

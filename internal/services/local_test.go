@@ -10,8 +10,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-func TestMain(m *testing.M) { Main(m) }
-
 // gone says whether a process has ended.
 func gone(pid int) bool { return syscall.Kill(pid, 0) == syscall.ESRCH }
 

@@ -20,8 +20,8 @@ var errNotRunning = errors.New("the server is not running")
 const guardScript = `
 trap '' INT TERM HUP
 if read -r _; then exit 0; fi
-kill -QUIT -- "-$1" 2>/dev/null && sleep 1
-kill -KILL -- "-$1" 2>/dev/null
+kill -s QUIT -- "-$1" 2>/dev/null && sleep 1
+kill -s KILL -- "-$1" 2>/dev/null
 rm -rf -- "$2"
 `
 
@@ -32,7 +32,6 @@ type process struct {
 	guard *exec.Cmd
 	word  io.WriteCloser // tells the guard that its work is done
 	done  chan struct{}  // closed when the program has ended
-	err   error          // how it ended; written before done is closed
 	ended atomic.Bool
 }
 
@@ -72,11 +71,12 @@ func (p *process) startGuard(folder string) error {
 	return nil
 }
 
-// wait collects the program and then dismisses the guard, whose process group number could otherwise come to mean
-// somebody else's processes.
+// wait collects the program, ends what it has left in its process group, and then dismisses the guard, whose group
+// number could otherwise come to mean somebody else's processes.
 func (p *process) wait() {
-	p.err = p.cmd.Wait()
+	_ = p.cmd.Wait() // how it ended is in cmd.ProcessState
 	p.ended.Store(true)
+	_ = syscall.Kill(-p.pid(), syscall.SIGKILL)
 	if p.guard != nil {
 		_, _ = io.WriteString(p.word, "done\n")
 		_ = p.word.Close()

@@ -55,7 +55,7 @@ func (r *RabbitMQ) adopt(file string) error {
 	r.manage = management{URL: described.Management}
 	switch {
 	case described.Container != "":
-		r.runner = adoptedContainer(described.Container)
+		r.runner = adoptedContainer{id: described.Container}
 	case described.Scripts != "":
 		r.runner = adopted{state: described}
 	}

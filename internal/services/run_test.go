@@ -1,0 +1,150 @@
+package services
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// asRun makes the test binary behave as with-services, so that a test can kill it.
+const asRun = "CDC_RELAY_TEST_AS_RUN"
+
+func TestMain(m *testing.M) {
+	if command := os.Getenv(asRun); command != "" {
+		code, err := Run(context.Background(), Options{}, "sh", "-c", command)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(code)
+	}
+	Main(m)
+}
+
+func wayIs(way Way) bool { return Way(os.Getenv(EnvWay)) == way }
+
+// running is the test binary as with-services, in a temporary folder of its own.
+func running(t *testing.T, command string) (cmd *exec.Cmd, tmp string) {
+	t.Helper()
+	tmp, err := os.MkdirTemp("/tmp", "cdc-relay-test-") // t.TempDir is closed to the servers' users
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = []string{
+		asRun + "=" + command, EnvWay + "=" + string(Local), "TMPDIR=" + tmp,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"),
+	}
+	cmd.Stderr = os.Stderr
+	return cmd, tmp
+}
+
+func TestRunGivesAddressesAndPassesTheExitCodeOn(t *testing.T) {
+	t.Parallel()
+	cmd, tmp := running(t, `echo "$CDC_RELAY_DATABASE_URL $CDC_RELAY_AMQP_URL"; test -s "$CDC_RELAY_SERVICES_STATE" && exit 7`)
+	output, err := cmd.Output()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Errorf("ended with %v: expected exit code 7", err)
+	}
+	if !strings.HasPrefix(string(output), "postgres://") || !strings.Contains(string(output), " amqp://") {
+		t.Errorf("the command saw %q", output)
+	}
+	nothingLeft(t, tmp)
+}
+
+func TestRunLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]struct {
+		signal syscall.Signal
+		code   int
+	}{
+		"terminated":  {syscall.SIGTERM, 3},
+		"interrupted": {syscall.SIGINT, 128 + 2},
+		"killed":      {syscall.SIGKILL, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd, tmp := running(t, `trap 'exit 3' TERM; echo ready; sleep 1000 & wait`)
+			output, err := cmd.StdoutPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if line, err := bufio.NewReader(output).ReadString('\n'); err != nil || line != "ready\n" {
+				t.Fatalf("the command said %q, %v", line, err)
+			}
+			below, err := descendants(cmd.Process.Pid)
+			if err != nil || len(below) < 8 {
+				t.Fatalf("with-services has the processes %v, %v below it", below, err)
+			}
+			if err := cmd.Process.Signal(end.signal); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, output)
+			_ = cmd.Wait()
+			if code := cmd.ProcessState.ExitCode(); code != end.code {
+				t.Errorf("exit code %d: expected %d", code, end.code)
+			}
+			allGone(t, below)
+			nothingLeft(t, tmp)
+		})
+	}
+}
+
+// allGone waits for the processes to end: those of a killed owner are ended by their guards. A process that nobody
+// collects, for want of an init, has ended too.
+func allGone(t *testing.T, pids []int) {
+	t.Helper()
+	_, err := backoff.Retry(t.Context(), func() (struct{}, error) {
+		for _, pid := range pids {
+			if !gone(pid) && !zombie(pid) {
+				return struct{}{}, fmt.Errorf("process %d is still there", pid)
+			}
+		}
+		return struct{}{}, nil
+	}, backoff.WithMaxElapsedTime(startTimeout))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func zombie(pid int) bool {
+	content, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
+	return len(fields) > 0 && fields[0] == "Z"
+}
+
+// nothingLeft waits for the folders to go, as above.
+func nothingLeft(t *testing.T, tmp string) {
+	t.Helper()
+	_, err := backoff.Retry(t.Context(), func() (struct{}, error) {
+		left, err := filepath.Glob(filepath.Join(tmp, "*"))
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("left behind: %v", left)
+		}
+		return struct{}{}, err
+	}, backoff.WithMaxElapsedTime(startTimeout))
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,52 @@
+# shellcheck shell=bash
+# What the scripts share. Each sources this file after `set -euo pipefail`.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+say() { printf '%s\n' "$*" >&2; }
+
+# usage prints the comment at the head of the script that calls it.
+usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
+
+# can_install says whether packages can be installed without asking anybody.
+can_install() {
+  [ "$(id -u)" = 0 ] && [ "${CDC_RELAY_INSTALL:-1}" != 0 ] && command -v apt-get >/dev/null
+}
+
+# install_packages installs Debian packages; its output is shown only when it fails.
+install_packages() {
+  local log
+  log=$(mktemp)
+  say "installing with apt-get: $*"
+  if ! { apt-get -q -o DPkg::Lock::Timeout=300 update &&
+    DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"; } \
+    >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    return 1
+  fi
+  rm -f "$log"
+}
+
+# attend runs a command, passes signals on to it and returns its exit code. A shell that waits for a command in the
+# foreground would hear of a signal only when the command has ended. Ctrl-C is passed on as SIGTERM, because what a
+# script starts in the background ignores SIGINT.
+attend() {
+  local child code=0
+  "$@" <&0 &
+  child=$!
+  trap 'kill -TERM "$child" 2>/dev/null || true' INT TERM HUP
+  while :; do
+    code=0
+    wait "$child" || code=$?
+    kill -0 "$child" 2>/dev/null || break
+  done
+  trap - INT TERM HUP
+  return "$code"
+}
+
+# with_services builds the program that provides the servers and runs a command with their addresses.
+with_services() {
+  (cd "$root" && go build -o bin/with-services ./internal/services/cmd/with-services)
+  attend "$root/bin/with-services" -- "$@"
+}
