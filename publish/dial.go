@@ -25,7 +25,9 @@ func parseURL(raw string) (amqp.URI, error) {
 		return uri, fmt.Errorf("the AMQP URL is not a valid URL; %s", hint)
 	case err != nil:
 		return uri, fmt.Errorf("read AMQP URL: %w", err)
-	case strings.Contains(uri.Vhost, "@") && !strings.Contains(strings.SplitN(raw, "://", 2)[1], "@"+uri.Host):
+	}
+	// The library has parsed it without an error.
+	if u, _ := url.Parse(raw); u.User == nil && strings.Contains(u.Path, "@") {
 		return uri, fmt.Errorf("the AMQP URL has an @ after the host; %s", hint)
 	}
 	return uri, nil

@@ -45,7 +45,7 @@ const (
 	// The wait for the answer to a message sent alone. An exception comes at once; a
 	// confirm may take longer, and then the reaper waits for it. Each wait in vain
 	// halves the next one.
-	longestWait  = time.Second
+	longestWait  = 500 * time.Millisecond
 	shortestWait = 50 * time.Millisecond
 )
 

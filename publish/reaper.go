@@ -200,6 +200,7 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	}
 	v := classify(evidence)
 	l.waiting--
+	r.inFlight.Add(-1) // before the result, which lets the next message come
 	r.noteAnswer(e, v)
 	if v.replay {
 		l.suspects = append(l.suspects, suspect{message: e.message, sent: !evidence.unsent || e.resent})
@@ -211,7 +212,6 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	} else {
 		r.report(e, v)
 	}
-	r.inFlight.Add(-1)
 	r.afterAnswer(l)
 }
 

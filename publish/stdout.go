@@ -39,6 +39,7 @@ type Stdout struct {
 	lines bytes.Buffer
 	ends  []int             // of the lines, in bytes
 	batch []*outbox.Message // whose lines these are
+	torn  bool              // the writer took the beginning of a line only
 }
 
 // NewStdout makes a publisher that writes.
@@ -155,6 +156,9 @@ func (p *Stdout) add(m *outbox.Message) {
 	} else {
 		l.Payload = m.Payload
 	}
+	if p.torn && p.lines.Len() == 0 {
+		p.lines.WriteByte('\n') // this line must not continue that one
+	}
 	encoder := json.NewEncoder(&p.lines)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(l); err != nil {
@@ -188,8 +192,8 @@ func (p *Stdout) flush(ctx context.Context) error {
 		p.lines = bytes.Buffer{} // the writer still holds the old one
 	}
 	p.lines.Reset()
-	if n > 0 && err != nil && !slices.Contains(p.ends, n) {
-		p.lines.WriteByte('\n') // the next line must not continue a torn one
+	if n > 0 {
+		p.torn = !slices.Contains(p.ends, n) && (n > 1 || !p.torn)
 	}
 	p.ends, p.batch = p.ends[:0], p.batch[:0]
 	return err
