@@ -65,7 +65,10 @@ func oneOf(text string, known ...string) error {
 	return fmt.Errorf("%q: want %s or %s", text, strings.Join(known[:last], ", "), known[last])
 }
 
-const encodeHint = "characters such as @ : / ? # % in the user name or password must be percent-encoded"
+const (
+	encodeHint      = "characters such as @ : / ? # % in the user name or password must be percent-encoded"
+	wantDatabaseURL = "not a URL of the form postgres://user:password@host:5432/database; " + encodeHint
+)
 
 // checkDatabaseURL never quotes the URL, whatever is wrong with it: what a parser
 // takes for a port may be a part of the password.
@@ -73,29 +76,29 @@ func checkDatabaseURL(text string) error {
 	if text == "" {
 		return errors.New("is empty")
 	}
-	_, err := pgx.ParseConfig(text)
+	cfg, err := pgx.ParseConfig(text)
 	var parseErr *pgconn.ParseConfigError
 	var urlErr *url.Error
 	switch {
+	case err == nil && strings.Contains(text, "://") && strings.LastIndex(cfg.Host, "@") > 0:
+		// A password with an @ that is not encoded: its end was taken for the host.
+		return errors.New(wantDatabaseURL)
 	case err == nil:
 		return nil
 	case errors.As(err, &urlErr) || strings.Contains(text, "://"):
 		if detail := harmlessDetail(err); detail != "" {
 			return errors.New(detail)
 		}
-		return errors.New("not a URL of the form postgres://user:password@host:5432/database; " + encodeHint)
+		return errors.New(wantDatabaseURL)
 	case errors.As(err, &parseErr):
 		return errors.New("neither a URL, postgres://user:password@host:5432/database, nor key=value words")
 	}
 	return errors.New("not understood")
 }
 
-// harmlessDetail is what a parser said of a part that holds no password.
+// harmlessDetail names the part that a parser did not take, where that part holds
+// no password.
 func harmlessDetail(err error) string {
-	var dnsErr *net.AddrError
-	if errors.As(err, &dnsErr) {
-		return ""
-	}
 	for _, part := range []string{"sslmode", "sslrootcert", "sslcert", "target_session_attrs", "CA file", "connect_timeout"} {
 		if strings.Contains(err.Error(), part) {
 			return "wrong value for " + part

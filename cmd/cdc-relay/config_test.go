@@ -1,0 +1,156 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+// resolved is what "run" with these arguments would go by.
+func resolved(t *testing.T, env environment, args ...string) *config {
+	t.Helper()
+	p := process{stdout: io.Discard, stderr: io.Discard, lookupEnv: env.lookup}
+	var cfg *config
+	command := p.runCommand()
+	command.Action = func(c *cli.Context) (err error) {
+		cfg, err = p.resolve(c)
+		return err
+	}
+	app := &cli.App{Commands: []*cli.Command{command}, Writer: io.Discard, ErrWriter: io.Discard}
+	if err := app.RunContext(t.Context(), append([]string{"cdc-relay", "run"}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestDefaultsAreThoseOfTheHelpPages(t *testing.T) {
+	for _, s := range allSettings() {
+		text := s.byDefault
+		if text == "" {
+			continue
+		}
+		if s.name == "exchange" {
+			text = ""
+		}
+		cfg := defaultConfig()
+		if err := s.set(cfg, text); err != nil {
+			t.Errorf("--%s: %v", s.name, err)
+		}
+		if !reflect.DeepEqual(cfg, defaultConfig()) {
+			t.Errorf("--%s: the default is not %s", s.name, text)
+		}
+	}
+}
+
+func TestFlagBeforeEnvironmentBeforeFileBeforeDefault(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "relay.yml")
+	if err := os.WriteFile(file, []byte("batch-size: 1\nmax-retries: 1\nmax-in-flight: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := environment{"CDC_RELAY_BATCH_SIZE": "2", "CDC_RELAY_MAX_RETRIES": "2", "CDC_RELAY_CONFIG": file}
+	cfg := resolved(t, env, "--batch-size", "3")
+	got := [4]any{cfg.relay.BatchSize, cfg.relay.MaxRetries, cfg.relay.MaxInFlight, cfg.relay.BackoffTime}
+	if want := [4]any{3, 2, 1, 2 * time.Minute}; got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	env["CDC_RELAY_CONFIG"] = "/nowhere"
+	if cfg := resolved(t, env, "--config", file); cfg.relay.MaxInFlight != 1 {
+		t.Error("--config does not go before CDC_RELAY_CONFIG")
+	}
+}
+
+func TestEmptyVariablesCountWhereEmptyIsAValue(t *testing.T) {
+	cfg := resolved(t, environment{"CDC_RELAY_HTTP_ADDR": "", "CDC_RELAY_BATCH_SIZE": "", "CDC_RELAY_AMQP_URL": ""})
+	if cfg.httpAddr != "" || cfg.relay.BatchSize != 500 {
+		t.Errorf("got %q, %d", cfg.httpAddr, cfg.relay.BatchSize)
+	}
+}
+
+func TestFileMaySayEverything(t *testing.T) {
+	text, err := os.ReadFile("testdata/full.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range allSettings() {
+		if !s.notInFile && !strings.Contains(string(text), "\n"+s.name+": ") {
+			t.Errorf("testdata/full.yml lacks %s", s.name)
+		}
+	}
+	cfg := resolved(t, nil, "--config", "testdata/full.yml")
+	if err := cfg.validate(); err != nil {
+		t.Error(err)
+	}
+	if cfg.relay.Table.Name != "Out.Box" || cfg.relay.PollInterval != 2*time.Second || cfg.httpAddr != "" || !cfg.tables || cfg.rate != 2.5 {
+		t.Errorf("got %+v", cfg)
+	}
+	for _, nothing := range []string{"", "# only a comment\n", "---\n"} {
+		file := filepath.Join(t.TempDir(), "empty.yml")
+		if err := os.WriteFile(file, []byte(nothing), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if cfg := resolved(t, nil, "--config", file); !reflect.DeepEqual(cfg, defaultConfig()) {
+			t.Errorf("%q: got %+v", nothing, cfg)
+		}
+	}
+}
+
+func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
+	seen := make(map[string]bool)
+	p := process{}
+	for _, command := range p.app().Commands {
+		for _, c := range append(command.Subcommands, command) {
+			for _, f := range c.Flags {
+				if s, ok := f.(*setting); ok {
+					seen[s.name] = true
+				}
+			}
+		}
+	}
+	for _, s := range allSettings() {
+		if !seen[s.name] {
+			t.Errorf("no command takes --%s", s.name)
+		}
+	}
+	if got := (&setting{name: "max-in-flight"}).envName(); got != "CDC_RELAY_MAX_IN_FLIGHT" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestHelpPages(t *testing.T) {
+	p := process{}
+	check := func(path []string, c *cli.Command) {
+		for _, args := range [][]string{append(path, "--help"), append(path, "-h")} {
+			r := cdcRelay(t, nil, args...)
+			wantOutput(t, r, "cdc-relay "+strings.Join(path, " ")+": "+c.Usage, "EXIT CODES", c.UsageText, c.Description)
+			for _, f := range c.Flags {
+				if s, ok := f.(*setting); ok && (!strings.Contains(r.stdout, "--"+s.name) || !strings.Contains(r.stdout, s.envName())) {
+					t.Errorf("%v: --%s or its variable is missing:\n%s", path, s.name, r.stdout)
+				}
+			}
+			for i, line := range strings.Split(r.stdout, "\n") {
+				if len([]rune(line)) > 100 || strings.TrimRight(line, " ") != line {
+					t.Errorf("%v: line %d is long or ends in blanks: %q", path, i+1, line)
+				}
+			}
+			if strings.Contains(r.stdout, "\n\n\n") {
+				t.Errorf("%v: two empty lines:\n%s", path, r.stdout)
+			}
+		}
+	}
+	for _, command := range p.app().Commands {
+		check([]string{command.Name}, command)
+		for _, sub := range command.Subcommands {
+			check([]string{command.Name, sub.Name}, sub)
+		}
+	}
+	wantOutput(t, cdcRelay(t, nil, "help"), "FIRST STEPS", "EXIT CODES")
+	wantOutput(t, cdcRelay(t, nil, "--help"), "FIRST STEPS", "EXIT CODES")
+	wantOutput(t, cdcRelay(t, nil, "help", "run"), "cdc-relay run: ")
+	wantOutput(t, cdcRelay(t, nil, "version"), "cdc-relay ", "\ncommit ", "\ngo1.")
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// beMain makes the test binary be the command, for tests that need a process.
+const beMain = "CDC_RELAY_TEST_BE_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beMain) == "1" {
+		main()
+	}
+	services.Main(m)
+}
+
+// result is what a command left behind.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// environment is what a command sees of it.
+type environment map[string]string
+
+func (e environment) lookup(name string) (string, bool) {
+	value, ok := e[name]
+	return value, ok
+}
+
+// cdcRelay runs a command to its end, in this process.
+func cdcRelay(t *testing.T, env environment, args ...string) result {
+	t.Helper()
+	return withInput(t, env, "", args...)
+}
+
+func withInput(t *testing.T, env environment, input string, args ...string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	p := process{
+		args:      append([]string{"cdc-relay"}, args...),
+		stdin:     strings.NewReader(input),
+		stdout:    &stdout,
+		stderr:    &stderr,
+		lookupEnv: env.lookup,
+	}
+	code := p.run(t.Context())
+	return result{code: code, stdout: stdout.String(), stderr: stderr.String()}
+}
+
+func want(t *testing.T, r result, code int) {
+	t.Helper()
+	if r.code != code {
+		t.Fatalf("exit code %d, want %d\nstdout: %s\nstderr: %s", r.code, code, r.stdout, r.stderr)
+	}
+}
+
+func wantOutput(t *testing.T, r result, wanted ...string) {
+	t.Helper()
+	want(t, r, exitDone)
+	for _, text := range wanted {
+		if !strings.Contains(r.stdout, text) {
+			t.Errorf("the output lacks %q:\n%s", text, r.stdout)
+		}
+	}
+}

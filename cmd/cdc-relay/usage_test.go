@@ -1,0 +1,164 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	someDatabase = "postgres://relay:s3cr3t@127.0.0.1:1/shop"
+	someBroker   = "amqp://relay:s3cr3t@127.0.0.1:1/"
+)
+
+// wantUsage: one line on the standard error, and exit code 2.
+func wantUsage(t *testing.T, r result, line string) {
+	t.Helper()
+	want(t, r, exitUsage)
+	if got := strings.TrimSuffix(r.stderr, "\n"); got != "cdc-relay: "+line {
+		t.Errorf("got  %s\nwant cdc-relay: %s", got, line)
+	}
+}
+
+func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
+	for _, test := range []struct{ args, line string }{
+		{"", "no command given, want one of setup, migrate, teardown, run, drain, demo, version"},
+		{"migrate", "migrate: no command given, want one of up, status, sql"},
+		{"rn", `unknown command "rn", did you mean "run"?`},
+		{"frobnicate", `unknown command "frobnicate", want one of setup, migrate, teardown, run, drain, demo, version`},
+		{"migrate stats", `migrate: unknown command "stats", did you mean "status"?`},
+		{"run --databse-url x", "run: unknown flag --databse-url, did you mean --database-url?"},
+		{"run --xyzzy", "run: unknown flag --xyzzy, see cdc-relay run --help"},
+		{"--xyzzy", "unknown flag --xyzzy, see cdc-relay --help"},
+		{"migrate up --tabel x", "migrate up: unknown flag --tabel, did you mean --table?"},
+		{"--config x.yml run", "flags go after the command: cdc-relay COMMAND --config"},
+		{"run --table", "run: --table needs a value"},
+		{"run now", `run: unexpected argument "now"`},
+		{"version now", `version: unexpected argument "now"`},
+		{"setup", "--database-url is not set (or CDC_RELAY_DATABASE_URL)"},
+		{"run --database-url " + someDatabase, "--amqp-url is not set (or CDC_RELAY_AMQP_URL)"},
+		{"demo --database-url " + someDatabase, "--amqp-url is not set (or CDC_RELAY_AMQP_URL)"},
+		{"setup --database-url nonsense", "--database-url: neither a URL, postgres://user:***@host:5432/database, nor key=value words"},
+		{"setup --database-url mysql://localhost/x", "--database-url: not a URL of the form postgres://user:***@host:5432/database; " + encodeHint},
+		{"setup --database-url postgres://localhost/x?sslmode=perhaps", "--database-url: wrong value for sslmode"},
+		{"run --amqp-url http://localhost", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
+		{"run --amqp-url localhost:5672", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
+		{"run --amqp-url amqp://localhost:port", "--amqp-url: not a URL of the form amqp://user:***@host:5672/vhost; " + encodeHint},
+		{"setup --table a.b.c", `--table: table name "a.b.c": want name or schema.name`},
+		{"setup --table " + strings.Repeat("t", 52), "--table: public." + strings.Repeat("t", 52) + " is too long: at most 51 bytes, so that the names made from it fit"},
+		{"run --mode push", `--mode: "push": want auto or poll`},
+		{"run --publisher kafka", `--publisher: "kafka": want amqp or stdout`},
+		{"run --on-dead-letter stop", `--on-dead-letter: "stop": want continue or block`},
+		{"run --log-level loud", `--log-level: "loud": want debug, info, warn or error`},
+		{"run --log-format xml", `--log-format: "xml": want auto, text or json`},
+		{"run --max-in-flight many", `--max-in-flight: "many": want a whole number`},
+		{"run --poll-interval 5", `--poll-interval: "5": want a duration with its unit, such as 500ms, 10s, 5m or 1h`},
+		{"run --http-addr 9464", `--http-addr: "9464": want host:port, such as 127.0.0.1:9464`},
+		{"run --http-addr localhost:http", `--http-addr: "localhost:http": port "http" is not a number from 0 to 65535`},
+		{"run --http-addr localhost:65536", `--http-addr: "localhost:65536": port "65536" is not a number from 0 to 65535`},
+		{"run --exchange " + strings.Repeat("x", 256), "--exchange: want at most 255 bytes, not 256"},
+		{"demo --rate 0", `--rate: "0": want a number from 0.1 to 1000`},
+		{"demo --rate NaN", `--rate: "NaN": want a number from 0.1 to 1000`},
+		{"demo --count 0", `--count: "0": want a whole number from 1`},
+		{"teardown --yes=perhaps", `--yes: "perhaps": want true or false`},
+		{"run --config /nowhere/x.yml", "--config: open /nowhere/x.yml: no such file or directory"},
+		{"run --slot Big --database-url " + someDatabase, `--slot "Big": a slot name has 1 to 63 characters of a-z, 0-9 and _`},
+		{"run --batch-size 0 --max-retries -1 --database-url " + someDatabase, "--batch-size 0: want 1 to 10000; --max-retries -1: want 0 to 1000"},
+		{"run --outage-cooldown 0s --database-url " + someDatabase, "--outage-cooldown 0s: want at least 100ms"},
+		{"help frobnicate", "No help topic for 'frobnicate'"},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			wantUsage(t, cdcRelay(t, nil, strings.Fields(test.args)...), test.line)
+		})
+	}
+}
+
+func TestNoCommandShowsTheHelpPage(t *testing.T) {
+	if r := cdcRelay(t, nil); !strings.Contains(r.stdout, "FIRST STEPS") {
+		t.Errorf("got %s", r.stdout)
+	}
+}
+
+func TestWrongEnvironmentNamesTheVariable(t *testing.T) {
+	wantUsage(t, cdcRelay(t, environment{"CDC_RELAY_POLL_INTERVAL": "soon"}, "run"),
+		`--poll-interval (from CDC_RELAY_POLL_INTERVAL): "soon": want a duration with its unit, such as 500ms, 10s, 5m or 1h`)
+}
+
+// Each testdata/*.bad.yml begins with the message that it is to cause.
+func TestBadFiles(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.bad.yml")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first, _, _ := strings.Cut(string(text), "\n")
+			line, found := strings.CutPrefix(first, "# ")
+			if !found {
+				t.Fatal("the first line is not a comment")
+			}
+			wantUsage(t, cdcRelay(t, nil, "run", "--config", file), strings.ReplaceAll(line, "FILE", file))
+		})
+	}
+}
+
+func TestPasswordsAreNeverShown(t *testing.T) {
+	const password = "s3cr3t"
+	hosts := "127.0.0.1:1/x"
+	for _, url := range []string{
+		"://u:s3cr3t@" + hosts, "://u:s3cr3t@", "://u:s3cr3t%zz@" + hosts, "://u:s3cr3t/x@" + hosts,
+		"://u:s3cr3t#x@" + hosts, "://u:s3cr3t?x@" + hosts, "://u:s3cr3t x@" + hosts, "://u:x@s3cr3t@" + hosts,
+		"://u:s3cr3t@[::1", "://u:s3cr3t@127.0.0.1:port/x", "://u:1:s3cr3t@" + hosts, "://:s3cr3t@" + hosts,
+	} {
+		for _, args := range [][]string{
+			{"setup", "--database-url", "postgres" + url},
+			{"setup", "--database-url", "postgres" + url + "?sslmode=s3cr3t"},
+			{"setup", "--database-url", "postgresql" + url},
+			{"run", "--amqp-url", "amqp" + url},
+			{"run", "--amqp-url", "amqps" + url},
+			{"demo", "--database-url", "postgres://u:s3cr3t@127.0.0.1:1/x", "--amqp-url", "amqp" + url},
+		} {
+			r := cdcRelay(t, nil, args...)
+			if r.code == exitDone || strings.Contains(r.stdout+r.stderr, password) {
+				t.Errorf("%q: exit code %d\n%s%s", args, r.code, r.stdout, r.stderr)
+			}
+		}
+	}
+	for _, words := range []string{
+		"host=127.0.0.1 port=1 password=s3cr3t", "host=127.0.0.1 port=1 password='s3cr3t x'", "password=s3cr3t port=x", "host=127.0.0.1 port=1 password = s3cr3t sslmode=x",
+		"password='s3cr3t", "password=s3cr3t nonsense",
+	} {
+		r := cdcRelay(t, nil, "setup", "--database-url", words)
+		if r.code == exitDone || strings.Contains(r.stdout+r.stderr, password) {
+			t.Errorf("%q: exit code %d\n%s%s", words, r.code, r.stdout, r.stderr)
+		}
+	}
+}
+
+func TestRedactKeepsTheRest(t *testing.T) {
+	for _, test := range [][2]string{
+		{"dial amqp://u:p@h:5672/v: refused", "dial amqp://u:***@h:5672/v: refused"},
+		{"a postgres://u:p@q@h/d b amqp://x:y@z", "a postgres://u:***@h/d b amqp://x:***@z"},
+		{"no password: http://h:1/x", "no password: http://h:1/x"},
+		{"host=h password='a b' user=u", "host=h password=*** user=u"},
+		{"password authentication failed", "password authentication failed"},
+	} {
+		if got := string(redact([]byte(test[0]))); got != test[1] {
+			t.Errorf("%q: got %q, want %q", test[0], got, test[1])
+		}
+	}
+}
+
+func TestServersThatAreAway(t *testing.T) {
+	r := cdcRelay(t, nil, "setup", "--database-url", someDatabase)
+	want(t, r, exitFailed)
+	lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], "connection refused") || !strings.HasPrefix(lines[1], "  to mend it: check that Postgres runs there") {
+		t.Errorf("got %s", r.stderr)
+	}
+}
