@@ -79,6 +79,8 @@ const costFactor = 20
 type Planner struct {
 	pollInterval time.Duration
 	next         [sweeps]time.Time
+	// underWay tells of a pass that has not read to its end.
+	underWay [sweeps]bool
 }
 
 // NewPlanner makes a planner that polls at an interval.
@@ -135,7 +137,7 @@ func (v View) wants(s Sweep) bool {
 func (p *Planner) at(s Sweep, v View) time.Time {
 	at := p.next[s]
 	switch {
-	case at.IsZero():
+	case at.IsZero(), p.underWay[s]:
 		return at
 	case s == Leftovers && !v.Leftovers && v.StreamLive:
 		return at.Add(leftoverSafety)
@@ -147,6 +149,7 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 
 // Done notes what came of a sweep.
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
+	p.underWay[s] = o.More
 	switch {
 	case o.More, s == KeyRows:
 		p.next[s] = now

@@ -42,8 +42,10 @@ type core struct {
 		spilling  bool // streamed rows are left in the table until the window has emptied
 		epoch     int  // counts the times that the slot was taken or lost
 		leftovers bool // rows without a key may be in the table
-		// leftXID is the newest transaction with a row without a key that was left.
-		leftXID uint32
+		// left are the transactions with rows without a key that were left in the table,
+		// until a pass could see them; leftMany: there were too many to remember.
+		left     map[uint32]struct{}
+		leftMany bool
 		// floor: streamed rows that committed before may have been published (see
 		// registry.overflow) and are left to the sweep.
 		floor uint64
@@ -81,6 +83,8 @@ const (
 	byteBudget = 32 << 20
 	// mostUnknown bounds the rows remembered as possibly published.
 	mostUnknown = 100_000
+	// mostLeft bounds the transactions remembered for rows left in the table.
+	mostLeft = 10_000
 	// mostInvisible bounds the published rows that wait to become visible.
 	mostInvisible = 100_000
 )
@@ -96,6 +100,7 @@ func newCore(maxInFlight int, counts *metrics) *core {
 	c.mu.registry = newRegistry()
 	c.mu.gate = newGate()
 	c.mu.unknown = make(map[outbox.Ref]struct{})
+	c.mu.left = make(map[uint32]struct{})
 	return c
 }
 
@@ -197,8 +202,12 @@ func (c *core) leave(m *outbox.Message) {
 		return
 	}
 	c.mu.leftovers = true
-	if m.XID != 0 {
-		c.mu.leftXID = m.XID
+	switch {
+	case m.XID == 0:
+	case len(c.mu.left) < mostLeft:
+		c.mu.left[m.XID] = struct{}{}
+	default:
+		c.mu.leftMany = true
 	}
 }
 

@@ -155,16 +155,25 @@ func (c *core) leftoversBegan() {
 }
 
 // leftoversEnded ends a pass that read to the end. Its first page's snapshot says
-// whether it could see all that the stream had left.
+// whether it could see all that the stream had left: where not, another is wanted.
 func (c *core) leftoversEnded(first store.Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.leftXID != 0 && !first.Finished(c.mu.leftXID) {
-		c.mu.leftovers = true
-		return
+	for xid := range c.mu.left {
+		if first.Finished(xid) {
+			delete(c.mu.left, xid)
+		}
 	}
-	if !c.mu.leftovers {
-		c.mu.leftXID = 0
+	if c.mu.leftMany {
+		// What a forgotten transaction left is visible to the next pass, unless the
+		// transaction was still under way for this one.
+		c.mu.leftMany = false
+		for _, xid := range first.InProgress() {
+			c.mu.left[xid] = struct{}{}
+		}
+	}
+	if len(c.mu.left) > 0 {
+		c.mu.leftovers = true
 	}
 }
 

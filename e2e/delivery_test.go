@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+// load inserts n rows from several connections, half by single INSERTs and half by
+// COPY in batches.
+func (w *world) load(n, connections int) {
+	w.t.Helper()
+	var wg sync.WaitGroup
+	each := n / connections
+	for c := range connections {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if err := w.loadOne(w.t.Context(), each, c%2 == 0); err != nil {
+				w.t.Error(err)
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+func (w *world) loadOne(ctx context.Context, n int, copying bool) error {
+	const batch = 100
+	for i := 0; i < n; i += batch {
+		var err error
+		if copying {
+			rows := make([][]any, batch)
+			for j := range rows {
+				rows[j] = []any{w.queue, fmt.Sprintf(`{"n": %d}`, i+j)}
+			}
+			err = copyInto(ctx, w.db, rows)
+		} else {
+			_, err = w.db.Exec(ctx, `INSERT INTO outbox (routing_key, payload)
+				SELECT $1, json_build_object('n', n) FROM generate_series($2::int, $3::int) n`, w.queue, i, i+batch-1)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestEachRowFromManyConnectionsArrivesExactlyOnce(t *testing.T) {
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	r := w.run()
+	const rows = 16_000
+	w.load(rows, 8)
+	w.eventually("all rows arrive", 15*time.Second, func() bool { return arrived.distinct() == rows })
+	w.eventually("the table is empty", 10*time.Second, w.outboxEmpty)
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+	if code := r.stop(); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+}
+
+func TestNothingIsLostOrRepeatedByACleanRestart(t *testing.T) {
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	const rows = 20_000
+	loaded := make(chan struct{})
+	go func() {
+		defer close(loaded)
+		w.load(rows, 4)
+	}()
+	for i := range 4 {
+		r := w.run()
+		atLeast := rows / 5 * (i + 1)
+		w.eventually("some rows arrive", time.Minute, func() bool { return arrived.distinct() >= atLeast })
+		if code := r.stop(); code != 0 {
+			t.Errorf("exit code %d after SIGTERM", code)
+		}
+	}
+	<-loaded
+	w.run()
+	w.eventually("all rows arrive", 15*time.Second, func() bool { return arrived.distinct() == rows })
+	w.eventually("the table is empty", 10*time.Second, w.outboxEmpty)
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+}
+
+func TestAKillRepeatsAtMostWhatWasInFlightAndMarksIt(t *testing.T) {
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	const rows, inFlight, kills = 20_000, 300, 4
+	loaded := make(chan struct{})
+	go func() {
+		defer close(loaded)
+		w.load(rows, 4)
+	}()
+	for i := range kills {
+		r := w.run("--max-in-flight", fmt.Sprint(inFlight))
+		atLeast := rows / 6 * (i + 1)
+		w.eventually("some rows arrive", time.Minute, func() bool { return arrived.distinct() >= atLeast })
+		r.kill()
+	}
+	<-loaded
+	w.run()
+	w.eventually("all rows arrive", 15*time.Second, func() bool { return arrived.distinct() == rows })
+	w.eventually("the table is empty", 10*time.Second, w.outboxEmpty)
+	if n := arrived.repeats(); n > kills*inFlight {
+		t.Errorf("%d messages arrived twice, at most %d were in flight", n, kills*inFlight)
+	}
+	if n := arrived.unmarkedRepeats(); n != 0 {
+		t.Errorf("%d repeats without x-possible-duplicate", n)
+	}
+}
+
+func TestAMillionRowsInOneTransactionStayWithinBoundedMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	arrived.keepBodies = false
+	r := w.run()
+	const rows = 1_000_000
+	w.exec(`INSERT INTO outbox (routing_key, payload)
+		SELECT $1, json_build_object('n', n, 'text', repeat('x', 200)) FROM generate_series(1, $2) n`, w.queue, rows)
+	w.eventually("all rows arrive", 5*time.Minute, func() bool { return arrived.distinct() == rows })
+	if mb := r.residentMB(); mb >= 150 {
+		t.Errorf("the relay took %d MB", mb)
+	} else {
+		t.Logf("the relay took %d MB", mb)
+	}
+	w.eventually("the table is empty", 30*time.Second, w.outboxEmpty)
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+}

@@ -1,0 +1,425 @@
+// Package e2e drives the built binary as users do: against real servers, through
+// the contract of DESIGN.md alone (tables, commands, flags, AMQP).
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// binary is the relay under test, built once per run with the race detector where
+// the tests have it.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "cdc-relay-e2e-")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "cdc-relay")
+	build := exec.Command("go", "build", "-o", binary, "../cmd/cdc-relay")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build the relay:", err)
+		os.Exit(1)
+	}
+	wrapped := &cleanup{M: m, dir: dir}
+	wrapped.run()
+}
+
+type cleanup struct {
+	*testing.M
+	dir string
+}
+
+func (c *cleanup) run() {
+	// services.Main exits; the binary is removed by the last test process to use it.
+	defer os.RemoveAll(c.dir)
+	services.Main(c.M)
+}
+
+// world is a database, a virtual host and the names of what a test uses there.
+type world struct {
+	t        *testing.T
+	database string
+	broker   string
+	queue    string
+	slot     string
+	db       *pgxpool.Pool
+	settings []string // further environment of the relay
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	return newWorldOn(t, services.Database(t), services.VHost(t))
+}
+
+func newWorldOn(t *testing.T, database, broker string) *world {
+	t.Helper()
+	w := &world{t: t, database: database, broker: broker, queue: services.Name(t), slot: services.Name(t)}
+	var err error
+	w.db, err = pgxpool.New(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.db.Close)
+	return w
+}
+
+// setUp makes tables, publication and slot, and the queue.
+func (w *world) setUp() *world {
+	w.t.Helper()
+	if out, code := w.command("setup"); code != 0 {
+		w.t.Fatalf("setup: exit %d\n%s", code, out)
+	}
+	w.declareQueue(w.queue, nil)
+	return w
+}
+
+func (w *world) env() []string {
+	return append(append(os.Environ(),
+		"CDC_RELAY_DATABASE_URL="+w.database, "CDC_RELAY_AMQP_URL="+w.broker, "CDC_RELAY_SLOT="+w.slot,
+		"CDC_RELAY_PUBLICATION="+w.slot, "CDC_RELAY_HTTP_ADDR=127.0.0.1:0"), w.settings...)
+}
+
+// command runs one command to its end.
+func (w *world) command(args ...string) (output string, code int) {
+	w.t.Helper()
+	cmd := exec.CommandContext(w.t.Context(), binary, args...)
+	cmd.Env = w.env()
+	out, err := cmd.CombinedOutput()
+	if _, ok := err.(*exec.ExitError); err != nil && !ok {
+		w.t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.Exec(w.t.Context(), sql, args...); err != nil {
+		w.t.Fatalf("%s: %v", firstLine(sql), err)
+	}
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return line
+}
+
+func value[T any](w *world, sql string, args ...any) T {
+	w.t.Helper()
+	var v T
+	if err := w.db.QueryRow(w.t.Context(), sql, args...).Scan(&v); err != nil {
+		w.t.Fatalf("%s: %v", firstLine(sql), err)
+	}
+	return v
+}
+
+// eventually waits for a condition to hold, and says what it waited for otherwise.
+func (w *world) eventually(what string, within time.Duration, condition func() bool) {
+	w.t.Helper()
+	deadline := time.After(within)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.t.Fatalf("%s: did not happen within %s", what, within)
+		}
+	}
+}
+
+func (w *world) outboxEmpty() bool {
+	return value[int](w, `SELECT count(*) FROM (SELECT 1 FROM outbox LIMIT 1) o`) == 0
+}
+
+// relay is one running `cdc-relay run`.
+type relay struct {
+	w    *world
+	cmd  *exec.Cmd
+	http string
+	done chan struct{}
+	mu   sync.Mutex
+	log  bytes.Buffer
+}
+
+// run starts a relay and waits until it is up. It is killed at the end of the test.
+func (w *world) run(args ...string) *relay {
+	w.t.Helper()
+	r := w.start(args...)
+	w.eventually("the relay is ready", 30*time.Second, func() bool { return r.ready() || r.exited() })
+	if r.exited() {
+		w.t.Fatalf("the relay ended:\n%s", r.logs())
+	}
+	return r
+}
+
+func (w *world) start(args ...string) *relay {
+	w.t.Helper()
+	r := &relay{w: w, done: make(chan struct{})}
+	r.cmd = exec.Command(binary, append([]string{"run", "--log-format", "json"}, args...)...)
+	r.cmd.Env = w.env()
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stderr, err := r.cmd.StderrPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := r.cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	address := make(chan string, 1)
+	go r.readLog(stderr, address)
+	w.t.Cleanup(func() {
+		if w.t.Failed() && !r.exited() {
+			metrics, _ := r.get("/metrics")
+			w.t.Logf("metrics of the relay:\n%s", metrics)
+			_ = r.cmd.Process.Signal(syscall.SIGQUIT) // says where its goroutines are
+		} else {
+			_ = r.cmd.Process.Kill()
+		}
+		<-r.done
+		if w.t.Failed() {
+			w.t.Logf("log of the relay:\n%s", r.logs())
+		}
+	})
+	select {
+	case r.http = <-address:
+	case <-r.done:
+	case <-time.After(30 * time.Second):
+		w.t.Fatalf("the relay says no address:\n%s", r.logs())
+	}
+	return r
+}
+
+func (r *relay) readLog(from io.Reader, address chan<- string) {
+	defer close(r.done)
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		r.mu.Lock()
+		r.log.Write(lines.Bytes())
+		r.log.WriteByte('\n')
+		r.mu.Unlock()
+		var entry struct{ Addr string }
+		if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Addr != "" {
+			select {
+			case address <- entry.Addr:
+			default:
+			}
+		}
+	}
+	_ = r.cmd.Wait()
+}
+
+func (r *relay) logs() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.String()
+}
+
+func (r *relay) exited() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *relay) get(path string) (body string, status int) {
+	response, err := http.Get("http://" + r.http + path)
+	if err != nil {
+		return "", 0
+	}
+	defer response.Body.Close()
+	b, _ := io.ReadAll(response.Body)
+	return string(b), response.StatusCode
+}
+
+func (r *relay) ready() bool {
+	_, status := r.get("/readyz")
+	return status == http.StatusOK
+}
+
+// metric is the value of one series, 0 where it is not there.
+func (r *relay) metric(series string) float64 {
+	body, _ := r.get("/metrics")
+	for line := range strings.Lines(body) {
+		if name, text, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == series {
+			var v float64
+			_, _ = fmt.Sscan(text, &v)
+			return v
+		}
+	}
+	return 0
+}
+
+// stop asks for a clean end and returns the exit code.
+func (r *relay) stop() int {
+	r.w.t.Helper()
+	_ = r.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-r.done:
+	case <-time.After(40 * time.Second):
+		r.w.t.Fatal("the relay did not stop")
+	}
+	return r.cmd.ProcessState.ExitCode()
+}
+
+func (r *relay) kill() {
+	_ = r.cmd.Process.Kill()
+	<-r.done
+}
+
+// residentMB is the most memory that the process has had, in MB.
+func (r *relay) residentMB() int {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
+	if err != nil {
+		r.w.t.Skip("no /proc on this system")
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			var kb int
+			_, _ = fmt.Sscan(rest, &kb)
+			return kb / 1024
+		}
+	}
+	return 0
+}
+
+func (w *world) channel() *amqp.Channel {
+	w.t.Helper()
+	conn, err := amqp.Dial(w.broker)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return channel
+}
+
+func (w *world) declareQueue(name string, args amqp.Table) {
+	w.t.Helper()
+	if _, err := w.channel().QueueDeclare(name, true, false, false, false, args); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { w.deleteQueue(name) })
+}
+
+func (w *world) deleteQueue(name string) {
+	conn, err := amqp.Dial(w.broker)
+	if err != nil {
+		return // the broker went with the test
+	}
+	defer conn.Close()
+	if channel, err := conn.Channel(); err == nil {
+		_, _ = channel.QueueDelete(name, false, false, false)
+	}
+}
+
+// ledger holds all that arrived in a queue, in order.
+type ledger struct {
+	mu         sync.Mutex
+	deliveries []amqp.Delivery
+	perID      map[string]int
+	unmarked   []string // repeats without x-possible-duplicate
+	keepBodies bool
+}
+
+// consume records a queue until the test ends.
+func (w *world) consume(queue string) *ledger {
+	w.t.Helper()
+	channel := w.channel()
+	if err := channel.Qos(1000, 0, false); err != nil {
+		w.t.Fatal(err)
+	}
+	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l := &ledger{perID: make(map[string]int), keepBodies: true}
+	go func() {
+		for d := range deliveries {
+			l.add(d)
+			_ = d.Ack(false)
+		}
+	}()
+	return l
+}
+
+func (l *ledger) add(d amqp.Delivery) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.keepBodies {
+		d.Body = nil
+	}
+	l.deliveries = append(l.deliveries, d)
+	l.perID[d.MessageId]++
+	if l.perID[d.MessageId] > 1 && d.Headers["x-possible-duplicate"] != true {
+		l.unmarked = append(l.unmarked, d.MessageId)
+	}
+}
+
+func (l *ledger) distinct() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.perID)
+}
+
+func (l *ledger) all() []amqp.Delivery {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]amqp.Delivery(nil), l.deliveries...)
+}
+
+func (l *ledger) repeats() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.deliveries) - len(l.perID)
+}
+
+func (l *ledger) unmarkedRepeats() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.unmarked)
+}
+
+// copyRows loads rows by COPY, as an application in bulk would.
+func (w *world) copyRows(n int, routingKey string) {
+	w.t.Helper()
+	rows := make([][]any, n)
+	for i := range rows {
+		rows[i] = []any{routingKey, fmt.Sprintf(`{"copied": %d}`, i)}
+	}
+	if err := copyInto(w.t.Context(), w.db, rows); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func copyInto(ctx context.Context, db *pgxpool.Pool, rows [][]any) error {
+	_, err := db.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{"routing_key", "payload"}, pgx.CopyFromRows(rows))
+	return err
+}

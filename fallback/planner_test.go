@@ -1,0 +1,141 @@
+package fallback
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+const poll = time.Second
+
+// streaming is how things stand when all is well and nothing waits.
+func streaming() View {
+	return View{Holder: true, StreamLive: true, PublisherReady: true, Room: true}
+}
+
+// settle runs the planner until it wants to wait, and returns what it ran and for how
+// long it then waits.
+func settle(p *Planner, now time.Time, v View) (ran []Sweep, wait time.Duration) {
+	for range 10 {
+		sweep, delay := p.Next(now, v)
+		if sweep == None {
+			return ran, delay
+		}
+		ran = append(ran, sweep)
+		p.Done(sweep, now, Outcome{})
+	}
+	return ran, 0
+}
+
+func ranOnly(t *testing.T, ran []Sweep, want ...Sweep) {
+	t.Helper()
+	ran = slices.Sorted(slices.Values(ran))
+	if !slices.Equal(ran, slices.Sorted(slices.Values(want))) {
+		t.Fatalf("ran %v, want %v", ran, want)
+	}
+}
+
+func TestAHealthyStreamLeavesOnlyTheDueRowsToPoll(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	ran, _ := settle(p, now, streaming())
+	ranOnly(t, ran, Due, Leftovers, KeyPass) // once, at the start
+	for i := 1; i <= 3; i++ {
+		ran, wait := settle(p, now.Add(time.Duration(i)*poll), streaming())
+		ranOnly(t, ran, Due)
+		if wait > poll {
+			t.Fatalf("waits %s, want at most %s", wait, poll)
+		}
+	}
+	ran, _ = settle(p, now.Add(keyPassSafety+poll), streaming())
+	ranOnly(t, ran, KeyPass, Due)
+	ran, _ = settle(p, now.Add(leftoverSafety+poll), streaming())
+	ranOnly(t, ran, Due, KeyPass, Leftovers)
+}
+
+func TestAPassUnderWayGoesOnThoughNothingAsksForIt(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	settle(p, now, streaming())
+	later := now.Add(leftoverSafety + poll)
+	v := streaming()
+	v.Leftovers = true
+	p.Done(Due, later, Outcome{})
+	p.Done(KeyPass, later, Outcome{})
+	for range 3 {
+		sweep, _ := p.Next(later, v)
+		if sweep != Leftovers {
+			t.Fatalf("next is %d, want the leftovers", sweep)
+		}
+		p.Done(sweep, later, Outcome{More: true})
+		v.Leftovers = false // the pass has begun
+	}
+}
+
+func TestRowsThatAskForASweepGetItWithinAPollInterval(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	settle(p, now, streaming())
+	v := streaming()
+	v.Leftovers, v.Suspicious = true, true
+	ran, wait := settle(p, now, v)
+	ranOnly(t, ran)
+	ran, _ = settle(p, now.Add(wait), v)
+	ranOnly(t, ran, Due, Leftovers, KeyPass)
+}
+
+func TestNothingIsSweptWhileThePublisherIsAwayOrTheWindowFull(t *testing.T) {
+	for name, change := range map[string]func(*View){
+		"publisher away": func(v *View) { v.PublisherReady = false },
+		"no room":        func(v *View) { v.Room = false },
+	} {
+		v := streaming()
+		v.Leftovers, v.Keys = true, true
+		change(&v)
+		p, now := NewPlanner(poll), time.Now()
+		ran, _ := settle(p, now, v)
+		for _, sweep := range ran {
+			if sweep != KeyPass { // it reads no payloads and takes no room
+				t.Errorf("%s: ran %v", name, ran)
+			}
+		}
+	}
+}
+
+func TestAnExpensiveSweepRunsLessOften(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	v := streaming()
+	v.Leftovers = true
+	p.Done(Leftovers, now, Outcome{Took: time.Second})
+	if at := p.at(Leftovers, v); at.Sub(now) < 20*time.Second {
+		t.Errorf("a sweep that took a second runs again after %s", at.Sub(now))
+	}
+}
+
+func TestWhoDoesNotHoldTheSlotTakesUnclaimedRowsOnlyWhileNobodyDoes(t *testing.T) {
+	standby := View{PublisherReady: true, Room: true}
+	p, now := NewPlanner(poll), time.Now()
+	ran, _ := settle(p, now, standby)
+	ranOnly(t, ran, Due, SlotCheck)
+	standby.SlotFree = true
+	ran, _ = settle(p, now.Add(poll), standby)
+	ranOnly(t, ran, Unclaimed, Due, SlotCheck)
+
+	ran, _ = settle(NewPlanner(poll), now, View{Polling: true, PublisherReady: true, Room: true})
+	ranOnly(t, ran, Due, Unclaimed)
+}
+
+func TestNoSweepStarvesAnother(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	v := streaming()
+	v.Leftovers, v.Keys, v.Suspicious = true, true, true
+	ran := map[Sweep]int{}
+	for range 40 {
+		sweep, _ := p.Next(now, v)
+		ran[sweep]++
+		now = now.Add(time.Millisecond)
+		p.Done(sweep, now, Outcome{More: true})
+	}
+	for _, sweep := range []Sweep{Due, Leftovers, KeyPass, KeyRows} {
+		if ran[sweep] < 8 {
+			t.Errorf("sweep %d ran %d of 40 times: %v", sweep, ran[sweep], ran)
+		}
+	}
+}
