@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/url"
+	"sort"
 	"strings"
 	"testing"
 
@@ -298,17 +299,14 @@ func TestHeadersNearTheFrameLimit(t *testing.T) {
 	var k maker
 	m := k.make("", q, `{}`)
 	m.PossibleDuplicate = true
-	size := 130_000
 	fits := func(n int) bool {
 		m.Headers = fmt.Appendf(nil, `{"h": %q}`, strings.Repeat("x", n))
 		_, err := encode(m, lim, true)
 		return err == nil
 	}
-	for fits(size + 1) {
-		size++
-	}
-	if !fits(size) {
-		t.Fatal("130000 bytes of headers do not fit")
+	size := sort.Search(defaultFrameMax, func(n int) bool { return !fits(n) }) - 1
+	if size < 130_000 || !fits(size) {
+		t.Fatalf("%d bytes of headers fit", size)
 	}
 	over := k.make("", q, `{}`)
 	over.Headers = fmt.Appendf(nil, `{"h": %q}`, strings.Repeat("x", size+1))

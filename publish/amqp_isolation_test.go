@@ -1,0 +1,124 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// TestPoisonOnASharedLane: a message that nobody could know to be refused kills the
+// channel under its neighbours. They are all confirmed, and marked where they may
+// have arrived twice; the next one of its size harms nobody.
+func TestPoisonOnASharedLane(t *testing.T) {
+	broker := services.PrivateRabbitMQ(t, "max_message_size = 1000000")
+	u := broker.URL("")
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	round := func() (results []outbox.Result, large *outbox.Message) {
+		messages := k.many(400, "", q)
+		large = messages[200]
+		large.Payload, large.Binary = bytes.Repeat([]byte{1}, 1_500_000), true
+		r.publish(messages...)
+		return r.awaitResults(t, messages...), large
+	}
+	check := func(results []outbox.Result, large *outbox.Message) {
+		t.Helper()
+		for _, result := range results {
+			if result.Message == large {
+				if result.Outcome != outbox.Impossible || result.Reason != outbox.ReasonTooLarge {
+					t.Errorf("the large one: %+v", result)
+				}
+			} else if result.Outcome != outbox.Confirmed {
+				t.Errorf("message %d: %v %s", result.Message.ID, result.Outcome, result.Detail)
+			}
+		}
+	}
+	results, large := round()
+	check(results, large)
+	checkArrived(t, results, a.drain(q))
+
+	results, large = round()
+	check(results, large)
+	if n := len(a.drain(q)); n != 399 {
+		t.Errorf("%d messages arrived, want 399: the size is known, so that nobody is sent twice", n)
+	}
+	if r.phase() != Ready || r.mark() != 2 {
+		t.Error("the connection was lost over it")
+	}
+}
+
+// TestTopicPermission: refused for some routing keys of one exchange, and only them.
+func TestTopicPermission(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	x, q := services.Name(t)+"_x", services.Name(t)+"_q"
+	a.exchange(x, "topic", q, "#")
+	limited := limitedUser(t, u, ".*")
+	parsed, err := url.Parse(limited)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vhost := strings.TrimPrefix(parsed.Path, "/")
+	if out, err := broker.Ctl(t.Context(), "set_topic_permissions", "-p", vhost, parsed.User.Username(), x, "^open", ""); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r := startAMQP(t, AMQPConfig{URL: limited})
+	var k maker
+	messages := k.many(300, x, "open.a")
+	for i := 11; i < len(messages); i += 60 {
+		messages[i].RoutingKey = "shut.b"
+	}
+	r.publish(messages...)
+	results := r.awaitResults(t, messages...)
+	for i, result := range results {
+		if i%60 == 11 {
+			checkRefused(t, result, outbox.ReasonAccessRefused)
+		} else if result.Outcome != outbox.Confirmed {
+			t.Errorf("message %d: %v %s", i, result.Outcome, result.Detail)
+		}
+	}
+	checkArrived(t, results, a.drain(q))
+}
+
+// TestPermissionRevokedMidStream: the lane dies of it with much in flight.
+func TestPermissionRevokedMidStream(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	limited := limitedUser(t, u, ".*")
+	parsed, err := url.Parse(limited)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startAMQP(t, AMQPConfig{URL: limited})
+	f := startFlow(r, &maker{}, "", q, 100)
+	awaitConfirms(t, r, 300)
+	vhost, user := strings.TrimPrefix(parsed.Path, "/"), parsed.User.Username()
+	if out, err := broker.Ctl(context.Background(), "set_permissions", "-p", vhost, user, "", "^$", ""); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r.await(t, "a refusal", func() bool {
+		for _, results := range r.results {
+			if count(results, outbox.Refused) > 0 {
+				return true
+			}
+		}
+		return false
+	})
+	results := f.end(t)
+	for _, result := range results {
+		if result.Outcome != outbox.Confirmed {
+			checkRefused(t, result, outbox.ReasonAccessRefused)
+		}
+	}
+	checkArrived(t, results, a.drain(q))
+}
