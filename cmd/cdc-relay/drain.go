@@ -26,7 +26,11 @@ EXAMPLES
 }
 
 func (p *process) drain(c *cli.Context) error {
-	s, _, err := p.newService(c)
+	cfg, err := p.relayConfig(c)
+	if err != nil {
+		return err
+	}
+	s, err := p.newService(cfg)
 	if err != nil {
 		return err
 	}

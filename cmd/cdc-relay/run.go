@@ -55,33 +55,39 @@ type service struct {
 	log      *slog.Logger
 }
 
-func (p *process) newService(c *cli.Context) (*service, *config, error) {
+// relayConfig is what run and drain go by.
+func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	cfg, err := p.resolve(c)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := cfg.validate(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	if cfg.publisher == "amqp" {
+		return cfg, cfg.needAMQP()
+	}
+	return cfg, nil
+}
+
+// newService makes a relay, which is to be run or drained.
+func (p *process) newService(cfg *config) (*service, error) {
 	log := p.logger(cfg)
 	publisher, err := p.newPublisher(cfg, log)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	registry := newRegistry()
 	r, err := relay.New(cfg.relay, publisher, log, registry)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return &service{relay: r, registry: registry, log: log}, cfg, nil
+	return &service{relay: r, registry: registry, log: log}, nil
 }
 
 func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher, error) {
 	if cfg.publisher == "stdout" {
 		return publish.NewStdout(publish.StdoutConfig{Writer: p.stdout, DefaultExchange: cfg.exchange}), nil
-	}
-	if err := cfg.needAMQP(); err != nil {
-		return nil, err
 	}
 	publisher, err := publish.NewAMQP(publish.AMQPConfig{
 		URL:             cfg.amqpURL,
@@ -100,7 +106,7 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 // serve runs the actors of the service. They stop in this order: the relay, which
 // drains, then the liveness file and the HTTP server, which tell of it meanwhile.
 func (p *process) serve(c *cli.Context) error {
-	s, cfg, err := p.newService(c)
+	cfg, err := p.relayConfig(c)
 	if err != nil {
 		return err
 	}
@@ -109,6 +115,10 @@ func (p *process) serve(c *cli.Context) error {
 		return err
 	}
 	file, err := newLivenessFile(cfg.livenessFile)
+	if err != nil {
+		return errors.Join(err, closeListener(listener))
+	}
+	s, err := p.newService(cfg)
 	if err != nil {
 		return errors.Join(err, closeListener(listener))
 	}

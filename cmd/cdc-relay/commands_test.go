@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// fresh is the environment of commands on a database of their own.
+func fresh(t *testing.T) (environment, *pgx.Conn) {
+	t.Helper()
+	url := services.Database(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	name := services.Name(t) // slots are of the server, not of the database
+	return environment{
+		"CDC_RELAY_DATABASE_URL": url,
+		"CDC_RELAY_SLOT":         name,
+		"CDC_RELAY_PUBLICATION":  name,
+		"CDC_RELAY_HTTP_ADDR":    "127.0.0.1:0",
+	}, conn
+}
+
+func query[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
+	t.Helper()
+	var value T
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+func execute(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func TestSetupAndTeardown(t *testing.T) {
+	env, conn := fresh(t)
+	slot := env["CDC_RELAY_SLOT"]
+	objects := func() [3]bool {
+		return [3]bool{
+			query[bool](t, conn, "SELECT to_regclass('outbox') IS NOT NULL"),
+			query[bool](t, conn, "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)", slot),
+			query[bool](t, conn, "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", slot),
+		}
+	}
+	wantObjects := func(tables, publication, slot bool) {
+		t.Helper()
+		if got := objects(); got != [3]bool{tables, publication, slot} {
+			t.Errorf("tables, publication, slot: %v", got)
+		}
+	}
+	wantOutput(t, cdcRelay(t, env, "migrate", "status"), "tables of public.outbox: none\n  missing: 001_outbox.sql\n")
+	wantOutput(t, cdcRelay(t, env, "setup", "--mode", "poll"), "made tables public.outbox and public.outbox_dead_letter (version 1)\n")
+	wantObjects(true, false, false)
+	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "created publication", "created slot "+slot)
+	wantObjects(true, true, true)
+	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "there, nothing to do")
+	wantOutput(t, cdcRelay(t, env, "migrate", "up"), "version 1, nothing to do")
+	wantOutput(t, cdcRelay(t, env, "migrate", "status"), "version 1, up to date")
+
+	for _, answer := range []string{"", "\n", "n\n", "nay", "teardown\n"} {
+		r := withInput(t, env, answer, "teardown")
+		want(t, r, exitFailed)
+		if !strings.Contains(r.stderr, "not confirmed: nothing was dropped") {
+			t.Errorf("%q: got %s", answer, r.stderr)
+		}
+	}
+	wantObjects(true, true, true)
+	execute(t, conn, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '{}')")
+	r := cdcRelay(t, env, "teardown", "--tables", "--yes")
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stderr, "public.outbox holds 1 message") || !strings.Contains(r.stderr, "to mend it: ") {
+		t.Errorf("got %s", r.stderr)
+	}
+	wantObjects(true, true, true)
+	wantOutput(t, withInput(t, env, "y\n", "teardown"), "[y/N] ", "dropped slot "+slot, "dropped publication")
+	wantObjects(true, false, false)
+	execute(t, conn, "DELETE FROM outbox")
+	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "not there", "dropped tables public.outbox and public.outbox_dead_letter")
+	wantObjects(false, false, false)
+	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "tables of public.outbox: not there")
+}
+
+func TestPrintedSetupRunsInPsqlAsItIs(t *testing.T) {
+	psql, err := exec.LookPath("psql")
+	if err != nil {
+		t.Skip("psql is not there")
+	}
+	for _, mode := range []string{"auto", "poll"} {
+		t.Run(mode, func(t *testing.T) {
+			env, _ := fresh(t)
+			env["CDC_RELAY_TABLE"] = `"My Schema"."Out.Box"`
+			env["CDC_RELAY_MODE"] = mode
+			printed := cdcRelay(t, environment{"CDC_RELAY_SLOT": env["CDC_RELAY_SLOT"], "CDC_RELAY_PUBLICATION": env["CDC_RELAY_PUBLICATION"]},
+				"setup", "--print-sql", "--mode", mode, "--table", env["CDC_RELAY_TABLE"])
+			wantOutput(t, printed, "\n-- GRANT INSERT ON \"My Schema\".\"Out.Box\" TO application;\n")
+			cmd := exec.CommandContext(t.Context(), psql, "-X", "-d", env["CDC_RELAY_DATABASE_URL"])
+			cmd.Stdin = strings.NewReader(printed.stdout)
+			if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "ERROR") {
+				t.Fatalf("psql: %v\n%s\n%s", err, out, printed.stdout)
+			}
+			r := cdcRelay(t, env, "setup")
+			wantOutput(t, r, "nothing to do")
+			if strings.Contains(r.stdout, "made") || strings.Contains(r.stdout, "created") {
+				t.Errorf("the script left something to do: %s", r.stdout)
+			}
+		})
+	}
+}
+
+func TestMissingPrivilegesAreNamed(t *testing.T) {
+	env, conn := fresh(t)
+	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	role := services.Name(t)
+	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 's3cr3t'")
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), "DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	config := conn.Config()
+	env["CDC_RELAY_DATABASE_URL"] = strings.Join([]string{
+		"host=" + config.Host, "port=" + strconv.Itoa(int(config.Port)), "dbname=" + config.Database, "user=" + role, "password=s3cr3t", "sslmode=disable",
+	}, " ")
+	r := cdcRelay(t, env, "migrate", "up")
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stderr, "permission denied for schema public") || !strings.Contains(r.stderr, `GRANT CREATE, USAGE ON SCHEMA "public" TO "`+role+`"`) {
+		t.Errorf("got %s", r.stderr)
+	}
+}
+
+func TestUnknownDatabaseIsNamed(t *testing.T) {
+	env, conn := fresh(t)
+	config := conn.Config()
+	env["CDC_RELAY_DATABASE_URL"] = strings.Replace(env["CDC_RELAY_DATABASE_URL"], "/"+config.Database, "/No_such", 1)
+	r := cdcRelay(t, env, "setup")
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stderr, `to mend it: CREATE DATABASE "No_such";`) {
+		t.Errorf("got %s", r.stderr)
+	}
+}
+
+func TestAddressInUse(t *testing.T) {
+	env, _ := fresh(t)
+	listener, err := listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--http-addr", listener.Addr().String())
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stderr, "address already in use") || !strings.Contains(r.stderr, "to mend it: choose another address") {
+		t.Errorf("got %s", r.stderr)
+	}
+}
+
+func TestLivenessFileThatCannotBeWritten(t *testing.T) {
+	env, _ := fresh(t)
+	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--liveness-file", t.TempDir()+"/no/such/folder")
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stderr, "--liveness-file") || !strings.Contains(r.stderr, "no such file") {
+		t.Errorf("got %s", r.stderr)
+	}
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+type fixedHealth relay.Health
+
+func (h *fixedHealth) Health() relay.Health { return relay.Health(*h) }
+
+func get(t *testing.T, handler http.Handler, path string) (int, string) {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	return recorder.Code, recorder.Body.String()
+}
+
+func TestHealthPages(t *testing.T) {
+	health := &fixedHealth{Live: true, Ready: true, Role: "streaming", Parts: []relay.Part{
+		{Name: "stream", Live: true, Ready: true},
+		{Name: "publisher", Live: true, Ready: true, Detail: "ready"},
+	}}
+	handler := newHandler(health, newRegistry())
+	wantPage := func(path string, code int, page string) {
+		t.Helper()
+		if gotCode, got := get(t, handler, path); gotCode != code || got != page {
+			t.Errorf("%s: got %d\n%s\nwant %d\n%s", path, gotCode, got, code, page)
+		}
+	}
+	wantPage("/livez", 200, "live (streaming)\nstream: live\npublisher: live, ready\n")
+	wantPage("/readyz", 200, "ready (streaming)\nstream: ready\npublisher: ready, ready\n")
+	health.Ready = false
+	health.Parts[1].Ready, health.Parts[1].Detail = false, "dial amqp://u:s3cr3t@h:\nrefused"
+	wantPage("/livez", 200, "live (streaming)\nstream: live\npublisher: live, dial amqp://u:***@h:; refused\n")
+	wantPage("/readyz", 503, "not ready (streaming)\nstream: ready\npublisher: not ready, dial amqp://u:***@h:; refused\n")
+	health.Live, health.Parts[0].Live = false, false
+	if code, page := get(t, handler, "/livez"); code != 503 || !strings.Contains(page, "stream: not live\n") {
+		t.Errorf("got %d\n%s", code, page)
+	}
+	if code, page := get(t, handler, "/metrics"); code != 200 || !strings.Contains(page, "cdc_relay_build_info{") || !strings.Contains(page, "go_goroutines ") {
+		t.Errorf("got %d\n%s", code, page)
+	}
+	if code, _ := get(t, handler, "/other"); code != 404 {
+		t.Errorf("got %d", code)
+	}
+}
+
+func TestLivenessFileIsKeptWhileLive(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "live")
+	file, err := newLivenessFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := func() string {
+		text, err := os.ReadFile(name)
+		if os.IsNotExist(err) {
+			return ""
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if got := content(); got != "" {
+		t.Errorf("there before the relay is live: %s", got)
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	synctest.Test(t, func(t *testing.T) {
+		health := &fixedHealth{Live: true}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			file.keep(ctx, health, log)
+		}()
+		synctest.Wait()
+		first := content()
+		time.Sleep(1500 * time.Millisecond) // of the bubble's clock
+		second := content()
+		if first == "" || second <= first {
+			t.Errorf("got %q and then %q", first, second)
+		}
+		cancel()
+		<-done
+	})
+	if got := content(); got != "" {
+		t.Errorf("left behind: %s", got)
+	}
+	if left, err := os.ReadDir(filepath.Dir(name)); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}

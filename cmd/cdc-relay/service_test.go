@@ -1,0 +1,295 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// command is a process of its own, to send signals to.
+type command struct {
+	*exec.Cmd
+	// lines are those of its log.
+	lines  <-chan string
+	exited chan struct{}
+	stdout *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func start(t *testing.T, env environment, args ...string) *command {
+	t.Helper()
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &command{Cmd: exec.Command(executable, args...), exited: make(chan struct{}), stdout: new(lockedBuffer)}
+	c.Stdout = c.stdout
+	c.Env = append(os.Environ(), beMain+"=1")
+	for name, value := range env {
+		c.Env = append(c.Env, name+"="+value)
+	}
+	stderr, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 10_000)
+	c.lines = lines
+	go func() {
+		defer close(c.exited)
+		for scanner := bufio.NewScanner(stderr); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+		close(lines)
+		_ = c.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		<-c.exited
+	})
+	return c
+}
+
+// await returns the first line of the log that holds the text.
+func (c *command) await(t *testing.T, text string) string {
+	t.Helper()
+	var log []string
+	deadline := time.After(30 * time.Second)
+	for {
+		select {
+		case line, open := <-c.lines:
+			if !open {
+				t.Fatalf("it ended before it logged %q:\n%s\n%s", text, strings.Join(log, "\n"), c.stdout)
+			}
+			log = append(log, line)
+			if strings.Contains(line, text) {
+				return line
+			}
+		case <-deadline:
+			t.Fatalf("it has not logged %q:\n%s", text, strings.Join(log, "\n"))
+		}
+	}
+}
+
+// exit is the exit code, once there is one.
+func (c *command) exit(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-c.exited:
+		return c.ProcessState.ExitCode()
+	case <-time.After(30 * time.Second):
+		t.Fatal("it has not ended")
+		return 0
+	}
+}
+
+func (c *command) signal(t *testing.T, sig os.Signal) {
+	t.Helper()
+	if err := c.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// httpURL is where it serves, as the log says.
+func (c *command) httpURL(t *testing.T) string {
+	t.Helper()
+	var line struct{ Addr string }
+	if err := json.Unmarshal([]byte(c.await(t, "serving /livez")), &line); err != nil {
+		t.Fatal(err)
+	}
+	return "http://" + line.Addr
+}
+
+func page(t *testing.T, url string) string {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	response, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d %s", response.StatusCode, body)
+}
+
+func TestRunDemoAndStop(t *testing.T) {
+	env, _ := fresh(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	relay := start(t, env, "run")
+	address := relay.httpURL(t)
+	relay.await(t, `"connected to the broker"`)
+
+	r := cdcRelay(t, env, "demo", "--count", "15", "--rate", "100")
+	wantOutput(t, r, "15 sent, 15 arrived; commit to arrival: p50 ")
+	if arrivals := regexp.MustCompile(`(?m)^ +#\d+  .* \d+\.\d ms  \(p50 \d+\.\d ms, p99 \d+\.\d ms\)$`).FindAllString(r.stdout, -1); len(arrivals) != 15 {
+		t.Errorf("%d arrivals are shown:\n%s", len(arrivals), r.stdout)
+	}
+	if got := page(t, address+"/readyz"); !strings.HasPrefix(got, "200 ready (streaming)\n") {
+		t.Errorf("/readyz: %s", got)
+	}
+	if got := page(t, address+"/livez"); !strings.HasPrefix(got, "200 live (streaming)\n") {
+		t.Errorf("/livez: %s", got)
+	}
+	if got := page(t, address+"/metrics"); !strings.Contains(got, "\ncdc_relay_messages_published_total 15\n") {
+		t.Errorf("/metrics: %s", got)
+	}
+	relay.signal(t, syscall.SIGTERM)
+	if code := relay.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestDemoEndsByCtrlCAndLeavesNoRow(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	want(t, cdcRelay(t, env, "migrate", "up"), exitDone)
+	demo := start(t, env, "demo", "--rate", "1000")
+	for query[int](t, conn, "SELECT count(*) FROM outbox") == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("no row was inserted")
+		}
+	}
+	demo.signal(t, syscall.SIGINT)
+	if code := demo.exit(t); code != exitDone || !strings.Contains(demo.stdout.String(), " sent, 0 arrived\n") {
+		t.Errorf("exit code %d\n%s", code, demo.stdout)
+	}
+	if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 0 {
+		t.Errorf("%d rows are left", left)
+	}
+}
+
+func TestDemoSaysWhatIsMissing(t *testing.T) {
+	env, _ := fresh(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	r := cdcRelay(t, env, "demo")
+	want(t, r, exitFailed)
+	if r.stderr != "cdc-relay: table public.outbox is missing or not up to date\n  to mend it: cdc-relay setup\n" {
+		t.Errorf("got %s", r.stderr)
+	}
+	want(t, cdcRelay(t, env, "migrate", "up"), exitDone)
+	broker, err := url.Parse(env["CDC_RELAY_AMQP_URL"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker.User = url.UserPassword(broker.User.Username(), "s3cr3t")
+	env["CDC_RELAY_AMQP_URL"] = broker.String()
+	r = cdcRelay(t, env, "demo")
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stderr, "to mend it: check user, password and virtual host") || strings.Contains(r.stderr, "s3cr3t") {
+		t.Errorf("got %s", r.stderr)
+	}
+}
+
+func TestDrainToStdout(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "migrate", "up"), exitDone)
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'k' || n, json_build_object('n', n) FROM generate_series(1, 3) n`)
+	r := cdcRelay(t, env, "drain", "--publisher", "stdout", "--exchange", "orders")
+	want(t, r, exitDone)
+	lines := strings.Split(strings.TrimSuffix(r.stdout, "\n"), "\n")
+	if len(lines) != 3 {
+		t.Fatalf("got %s", r.stdout)
+	}
+	for _, line := range lines {
+		if !json.Valid([]byte(line)) || !strings.Contains(line, `"exchange":"orders"`) {
+			t.Errorf("got %s", line)
+		}
+	}
+	if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 0 {
+		t.Errorf("%d rows are left", left)
+	}
+}
+
+// A broker that no longer answers holds up the drain; who signals again does not
+// want to wait for it.
+func TestSecondSignalCutsTheDrainShort(t *testing.T) {
+	for _, test := range []struct {
+		sig  syscall.Signal
+		code int
+	}{{syscall.SIGINT, 130}, {syscall.SIGTERM, 143}} {
+		t.Run(test.sig.String(), func(t *testing.T) {
+			env, conn := fresh(t)
+			broker, err := url.Parse(services.VHost(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			proxy := services.NewProxy(t, broker.Host)
+			broker.Host = proxy.Addr()
+			env["CDC_RELAY_AMQP_URL"] = broker.String()
+			env["CDC_RELAY_SEND_TIMEOUT"] = "1m"
+			env["CDC_RELAY_SHUTDOWN_TIMEOUT"] = "1m"
+			want(t, cdcRelay(t, env, "setup"), exitDone)
+			relay := start(t, env, "run")
+			address := relay.httpURL(t)
+			relay.await(t, `"connected to the broker"`)
+			proxy.BlackHole()
+			execute(t, conn, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')")
+			for !strings.Contains(page(t, address+"/metrics"), "\ncdc_relay_messages_in_flight 1\n") {
+				if t.Context().Err() != nil {
+					t.Fatal("the message never left")
+				}
+			}
+			relay.signal(t, test.sig)
+			relay.await(t, "stopping")
+			relay.signal(t, test.sig)
+			relay.await(t, "cdc-relay: second "+test.sig.String()+": leaving at once")
+			if code := relay.exit(t); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+		})
+	}
+}
+
+// Also before it has found its database in order.
+func TestOneSignalEndsTheService(t *testing.T) {
+	env, _ := fresh(t)
+	signals := make(chan os.Signal, 2)
+	signals <- syscall.SIGTERM
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	p := process{
+		args:  []string{"cdc-relay", "run", "--publisher", "stdout", "--shutdown-timeout", "100ms"},
+		stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard,
+		lookupEnv: env.lookup, signals: signals,
+	}
+	if code := p.run(ctx); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}
