@@ -57,7 +57,8 @@ func (s demoScreen) clear() string {
 
 func (s demoScreen) begin(table outbox.Table, database, queue string) {
 	fmt.Fprintf(s.out, "%s\n", s.paint(bold, "Orders on their way: INSERT, COMMIT, RabbitMQ, here"))
-	fmt.Fprintf(s.out, "%s\n\n", s.paint(dim, fmt.Sprintf("from %s at %s, through queue %s; Ctrl-C ends it", table, database, queue)))
+	fmt.Fprintf(s.out, "%s\n", s.paint(dim, fmt.Sprintf("from %s at %s", table, database)))
+	fmt.Fprintf(s.out, "%s\n\n", s.paint(dim, fmt.Sprintf("through queue %s; Ctrl-C ends it", queue)))
 }
 
 func (s demoScreen) arrival(order demoOrder, took time.Duration, n demoNumbers) {
