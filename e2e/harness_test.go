@@ -26,35 +26,22 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// binary is the relay under test, built once per run with the race detector where
-// the tests have it.
+// binary is the relay under test, built once per run.
 var binary string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "cdc-relay-e2e-")
+	folder, err := filepath.Abs("../.dev/e2e") // not a temporary one: services.Main exits, and nobody would remove it
 	if err != nil {
 		panic(err)
 	}
-	binary = filepath.Join(dir, "cdc-relay")
+	binary = filepath.Join(folder, "cdc-relay")
 	build := exec.Command("go", "build", "-o", binary, "../cmd/cdc-relay")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build the relay:", err)
 		os.Exit(1)
 	}
-	wrapped := &cleanup{M: m, dir: dir}
-	wrapped.run()
-}
-
-type cleanup struct {
-	*testing.M
-	dir string
-}
-
-func (c *cleanup) run() {
-	// services.Main exits; the binary is removed by the last test process to use it.
-	defer os.RemoveAll(c.dir)
-	services.Main(c.M)
+	services.Main(m)
 }
 
 // world is a database, a virtual host and the names of what a test uses there.

@@ -1,0 +1,215 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// content is a row that SQL takes, and what is to become of it: it arrives, with body
+// and headers, or is dead-lettered at once.
+type content struct {
+	name    string
+	row     row
+	body    []byte     // as it arrives
+	headers amqp.Table // as they arrive, not looked at where nil
+	reason  string     // of the dead letter, "" where it arrives
+	says    string     // in its last_error
+}
+
+func contents() []content {
+	const twenty = 20 << 20
+	largeJSON := []byte(`{"pad" :  "` + strings.Repeat("x", twenty) + `"}`)
+	largeBytes := bytes.Repeat([]byte{0, 1, 2, 254, 255}, twenty/5)
+	text := strings.Repeat("h", 70_000)
+	deep := strings.Repeat(`{"a":`, 70) + `1` + strings.Repeat(`}`, 70)
+	return []content{
+		{name: "payload keeps its spelling", row: row{"payload": " {\"b\":1,\n \"a\" : 1.50, \"b\":1e3,\"ü\":\"\\u00fc\"} "},
+			body: []byte(" {\"b\":1,\n \"a\" : 1.50, \"b\":1e3,\"ü\":\"\\u00fc\"} ")},
+		{name: "payload is JSON null", row: row{"payload": "null"}, body: []byte("null")},
+		{name: "payload is a number", row: row{"payload": "123456789012345678901234567890.10"}, body: []byte("123456789012345678901234567890.10")},
+		{name: "empty binary payload", row: row{"payload_bytes": []byte{}}, body: nil},
+		{name: "binary payload with every byte", row: row{"payload_bytes": everyByte()}, body: everyByte()},
+		{name: "header beyond 32 bits", row: row{"headers": `{"n": 1099511627776, "neg": -1099511627776}`},
+			body: []byte("{}"), headers: amqp.Table{"n": int64(1 << 40), "neg": int64(-1 << 40)}},
+		{name: "header at the ends of 64 bits", row: row{"headers": `{"max": 9223372036854775807, "min": -9223372036854775808}`},
+			body: []byte("{}"), headers: amqp.Table{"max": int64(1<<63 - 1), "min": int64(-1 << 63)}},
+		{name: "header of each type", row: row{"headers": `{"s": "ü", "i": 1, "f": 1.5, "t": true, "z": null}`},
+			body: []byte("{}"), headers: amqp.Table{"s": "ü", "i": int64(1), "f": 1.5, "t": true, "z": nil}},
+		{name: "nested headers", row: row{"headers": `{"o": {"p": {"n": 5000000000}}, "l": [1, "two", {"three": [3]}, []]}`},
+			body: []byte("{}"), headers: amqp.Table{
+				"o": amqp.Table{"p": amqp.Table{"n": int64(5_000_000_000)}},
+				"l": []any{int64(1), "two", amqp.Table{"three": []any{int64(3)}}, []any(nil)},
+			}},
+		{name: "long header", row: row{"headers": `{"h": "` + text + `"}`}, body: []byte("{}"), headers: amqp.Table{"h": text}},
+		{name: "empty header name and value", row: row{"headers": `{"": ""}`}, body: []byte("{}"), headers: amqp.Table{"": ""}},
+		{name: "header that only the relay may set", row: row{"headers": `{"x-possible-duplicate": true, "a": 1}`}, body: []byte("{}")},
+		{name: "header beyond 64 bits", row: row{"headers": `{"deep": {"list": [1, 9223372036854775808]}}`},
+			reason: "invalid_headers", says: "headers.deep.list[1]"},
+		{name: "header far below 64 bits", row: row{"headers": `{"n": -99999999999999999999999}`},
+			reason: "invalid_headers", says: "headers.n"},
+		{name: "header name of 256 bytes", row: row{"headers": `{"` + strings.Repeat("k", 256) + `": 1}`},
+			reason: "invalid_headers", says: "256 bytes"},
+		{name: "headers beyond a frame", row: row{"headers": `{"a": "` + text + `", "b": "` + text + `"}`},
+			reason: "invalid_headers", says: "frame_max"},
+		{name: "headers nested too deep", row: row{"headers": `{"h": ` + deep + `}`},
+			reason: "invalid_headers", says: "nested"},
+		{name: "20 MB of JSON", row: row{"payload": string(largeJSON)}, body: largeJSON},
+		{name: "20 MB of bytes", row: row{"payload_bytes": largeBytes}, body: largeBytes},
+	}
+}
+
+func everyByte() []byte {
+	b := make([]byte, 256)
+	for i := range b {
+		b[i] = byte(i)
+	}
+	return b
+}
+
+// largestMessage is the broker's limit: 128 MiB, and 16 MiB from RabbitMQ 4 on.
+func largestMessage(t *testing.T) int {
+	t.Helper()
+	major, _, _ := strings.Cut(services.SharedRabbitMQ(t).Version, ".")
+	n, err := strconv.Atoi(major)
+	if err != nil {
+		t.Fatalf("the broker has the version %q", services.SharedRabbitMQ(t).Version)
+	}
+	if n >= 4 {
+		return 16 << 20
+	}
+	return 128 << 20
+}
+
+// TestWhatARowHoldsArrivesExactlyOrIsDeadLettered on each path: rows found in the table
+// at the start, and rows that the stream brings; each with a neighbour.
+func TestWhatARowHoldsArrivesExactlyOrIsDeadLettered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	cases := contents()
+	most := largestMessage(t)
+	for i, c := range cases {
+		if c.reason == "" && len(c.body) > most {
+			cases[i].reason, cases[i].says = "too_large", strconv.Itoa(most)
+		}
+	}
+	insertAll := func() (ids []string) {
+		for i, c := range cases {
+			ids = append(ids, w.insert(c.row), w.insert(row{"payload": fmt.Sprint(i)}))
+		}
+		return ids
+	}
+	found := insertAll()
+	arrived := w.consume(w.queue)
+	r := w.run()
+	w.emptied()
+	streamed := insertAll()
+	w.emptied()
+	for path, ids := range map[string][]string{"found in the table": found, "streamed": streamed} {
+		for i, c := range cases {
+			t.Run(path+"/"+c.name, func(t *testing.T) {
+				on := *w
+				on.t = t
+				on.hasBecome(arrived, c, ids[2*i])
+				if neighbour := on.await(arrived, ids[2*i+1]); string(neighbour.Body) != fmt.Sprint(i) {
+					t.Errorf("its neighbour arrived as %q", neighbour.Body)
+				}
+			})
+		}
+	}
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+	if mb := r.residentMB(); mb > 400 {
+		t.Errorf("the relay took %d MB", mb)
+	}
+}
+
+func (w *world) hasBecome(arrived *ledger, c content, id string) {
+	w.t.Helper()
+	if c.reason != "" {
+		dead := w.awaitDeadLetter(id)
+		if dead.FailureReason != c.reason || !strings.Contains(dead.LastError, c.says) {
+			w.t.Errorf("dead letter: reason %q and error %.300q, want %q and %q", dead.FailureReason, dead.LastError, c.reason, c.says)
+		}
+		if arrived.count(id) != 0 {
+			w.t.Error("it arrived as well")
+		}
+		return
+	}
+	d := w.await(arrived, id)
+	if !bytes.Equal(d.Body, c.body) {
+		w.t.Errorf("the body is %.100q (%d bytes), want %.100q (%d bytes)", d.Body, len(d.Body), c.body, len(c.body))
+	}
+	delete(d.Headers, "x-possible-duplicate")
+	if c.headers != nil && !reflect.DeepEqual(d.Headers, c.headers) {
+		w.t.Errorf("headers %v, want %v", d.Headers, c.headers)
+	}
+}
+
+// TestWhatRollsBackIsNeverPublished, and what commits is, however it was inserted.
+func TestWhatRollsBackIsNeverPublished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`CREATE UNIQUE INDEX ON outbox (message_id)`)
+	arrived := w.consume(w.queue)
+	w.run()
+	script := func(sql string) {
+		t.Helper()
+		if _, err := w.db.Exec(t.Context(), strings.ReplaceAll(sql, "QUEUE", w.queue)); err != nil {
+			t.Fatalf("%s: %v", firstLine(sql), err)
+		}
+	}
+	script(`BEGIN; INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"rolled back"'); ROLLBACK`)
+	script(`BEGIN; INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"before the savepoint"');
+		SAVEPOINT s; INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"rolled back to the savepoint"'); ROLLBACK TO s;
+		SAVEPOINT r; INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"in a released savepoint"'); RELEASE r; COMMIT`)
+	script(`DO $$ BEGIN
+		BEGIN INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"rolled back by an exception"'); RAISE 'no';
+		EXCEPTION WHEN OTHERS THEN INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"from the handler"'); END;
+	END $$`)
+	script(`INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"first of two"'), ('QUEUE', '"second of two"')`)
+	if err := w.tryExec(`INSERT INTO outbox (routing_key, payload)
+		SELECT CASE WHEN n < 9 THEN $1 END, '"failed at its last row"' FROM generate_series(1, 9) n`, w.queue); err == nil {
+		t.Fatal("a NULL was taken as routing key")
+	}
+	script(`WITH o AS (INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"from a CTE"') RETURNING id) SELECT * FROM o`)
+	script(`BEGIN; INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"inserted and deleted"'); DELETE FROM outbox; COMMIT`)
+	script(`BEGIN; INSERT INTO outbox (message_id, routing_key, payload) VALUES ('00000000-0000-0000-0000-000000000001', 'QUEUE', '"not overwritten"');
+		INSERT INTO outbox (message_id, routing_key, payload) VALUES ('00000000-0000-0000-0000-000000000001', 'QUEUE', '"conflict, nothing done"') ON CONFLICT DO NOTHING;
+		INSERT INTO outbox (message_id, routing_key, payload) VALUES ('00000000-0000-0000-0000-000000000002', 'QUEUE', '"no conflict"') ON CONFLICT (message_id) DO NOTHING;
+		COMMIT`)
+	script(`INSERT INTO outbox (message_id, routing_key, payload) VALUES ('00000000-0000-0000-0000-000000000003', 'QUEUE', '"no conflict to update"')
+		ON CONFLICT (message_id) DO UPDATE SET payload = '"updated"'`)
+	w.copyRows(2, w.queue)
+	script(`INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"last"')`)
+	w.eventually("the last arrives", 20*time.Second, func() bool { return bodies(arrived)[`"last"`] == 1 })
+	w.emptied()
+	want := map[string]int{
+		`"before the savepoint"`: 1, `"in a released savepoint"`: 1, `"from the handler"`: 1, `"first of two"`: 1,
+		`"second of two"`: 1, `"from a CTE"`: 1, `"not overwritten"`: 1, `"no conflict"`: 1, `"no conflict to update"`: 1,
+		`{"copied": 0}`: 1, `{"copied": 1}`: 1, `"last"`: 1,
+	}
+	got := bodies(arrived)
+	delete(got, `"inserted and deleted"`) // committed, and gone before anybody could look: either is right
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("arrived: %v\nwant: %v", got, want)
+	}
+}
+
+// bodies counts what arrived by its body.
+func bodies(l *ledger) map[string]int {
+	counts := make(map[string]int)
+	for _, d := range l.all() {
+		counts[string(d.Body)]++
+	}
+	return counts
+}

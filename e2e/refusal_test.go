@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// refusal is a way in which the broker does not take one message.
+type refusal struct {
+	name   string
+	row    row
+	reason string // the code, in last_error and in the metric
+	says   string // the broker's words, in last_error
+}
+
+// refusals sets up what each needs: an exchange without permission only where the
+// broker can be told of another user.
+func (w *world) refusals() []refusal {
+	w.t.Helper()
+	channel := w.channel()
+	for _, name := range []string{"open", "forbidden", "without-queue"} {
+		if err := channel.ExchangeDeclare(w.queue+name, "direct", false, true, false, false, nil); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if err := channel.QueueBind(w.queue, w.queue, w.queue+"open", false, nil); err != nil {
+		w.t.Fatal(err)
+	}
+	w.declareQueue(w.queue+"-full", amqp.Table{"x-max-length": int64(1), "x-overflow": "reject-publish"})
+	w.insert(row{"routing_key": w.queue + "-full", "payload": `"fills it"`})
+	list := []refusal{
+		{"an exchange that does not exist", row{"exchange": w.queue + "nowhere"}, "exchange_missing", "no exchange '" + w.queue + "nowhere'"},
+		{"no queue bound", row{"exchange": w.queue + "without-queue"}, "unroutable", "NO_ROUTE"},
+		{"no queue of that name", row{"routing_key": w.queue + "nobody"}, "unroutable", w.queue + "nobody"},
+		{"a queue that rejects on overflow", row{"routing_key": w.queue + "-full"}, "nack", "rejected"},
+	}
+	if w.restrictUser() {
+		list = append(list, refusal{"an exchange without permission", row{"exchange": w.queue + "forbidden"},
+			"access_refused", "access to exchange '" + w.queue + "forbidden'"})
+	}
+	return list
+}
+
+// restrictUser lets the relay connect as a user who may not write to everything.
+func (w *world) restrictUser() bool {
+	w.t.Helper()
+	broker := services.SharedRabbitMQ(w.t)
+	if !broker.CanCtl() {
+		w.t.Log("NOT TESTED: an exchange without permission; this broker was given by its address only, and a user cannot be added")
+		return false
+	}
+	address := mustURL(w.t, w.broker)
+	user, vhost := w.slot, strings.TrimPrefix(address.Path, "/")
+	for _, args := range [][]string{
+		{"add_user", user, "secret-of-the-user"},
+		{"set_permissions", "-p", vhost, user, "", `^(amq\.default|` + w.queue + `(open|without-queue|nowhere))$`, ""},
+	} {
+		if out, err := broker.Ctl(w.t.Context(), args...); err != nil {
+			w.t.Fatalf("rabbitmqctl %s: %v\n%s", args[0], err, out)
+		}
+	}
+	w.t.Cleanup(func() {
+		if out, err := broker.Ctl(w.t.Context(), "delete_user", user); err != nil && w.t.Context().Err() == nil {
+			w.t.Errorf("delete the user: %v\n%s", err, out)
+		}
+	})
+	address.User = url.UserPassword(user, "secret-of-the-user")
+	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address.String())
+	return true
+}
+
+// TestARefusedMessageIsRetriedThenDeadLetteredAndHarmsNoNeighbour: attempts are charged
+// to it alone, while others are in flight on the same connection.
+func TestARefusedMessageIsRetriedThenDeadLetteredAndHarmsNoNeighbour(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	refusals := w.refusals()
+	arrived, full := w.consume(w.queue), w.queue+"-full"
+	r := w.run("--max-retries", "2", "--backoff-time", "30ms", "--poll-interval", "50ms")
+	w.eventually("the queue with a limit is full", 10*time.Second, func() bool {
+		q, err := w.channel().QueueInspect(full)
+		return err == nil && q.Messages == 1
+	})
+	ids := make([]string, len(refusals))
+	const neighbours = 2000
+	for part := range 10 {
+		for i, c := range refusals {
+			if part == i {
+				ids[i] = w.insert(c.row)
+			}
+		}
+		w.exec(`INSERT INTO outbox (exchange, routing_key, payload)
+			SELECT CASE n % 2 WHEN 0 THEN $1 END, $2, '{}' FROM generate_series(1, $3) n`, w.queue+"open", w.queue, neighbours/10)
+	}
+	w.eventually("the neighbours arrive", 20*time.Second, func() bool { return arrived.distinct() == neighbours })
+	for i, c := range refusals {
+		dead := w.awaitDeadLetter(ids[i])
+		if dead.Attempts != 3 || dead.FailureReason != "retries_exhausted" {
+			t.Errorf("%s: dead after %d attempts with reason %q", c.name, dead.Attempts, dead.FailureReason)
+		}
+		if !strings.HasPrefix(dead.LastError, c.reason+": ") || !strings.Contains(dead.LastError, c.says) {
+			t.Errorf("%s: the error is %q, want %q and %q", c.name, dead.LastError, c.reason, c.says)
+		}
+	}
+	w.emptied()
+	w.refusalsCounted(r, refusals)
+	if n := arrived.unmarkedRepeats(); n != 0 {
+		t.Errorf("%d repeats without x-possible-duplicate", n)
+	}
+	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != len(refusals) {
+		t.Errorf("%d dead letters, want %d", n, len(refusals))
+	}
+}
+
+// refusalsCounted: three for each message that was refused, none for another.
+func (w *world) refusalsCounted(r *relay, refusals []refusal) {
+	w.t.Helper()
+	want := make(map[string]float64)
+	for _, c := range refusals {
+		want[fmt.Sprintf(`cdc_relay_messages_refused_total{reason="%s"}`, c.reason)] += 3
+	}
+	body, _ := r.get("/metrics")
+	for line := range strings.Lines(body) {
+		if !strings.HasPrefix(line, "cdc_relay_messages_refused_total{") {
+			continue
+		}
+		series, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if text != fmt.Sprint(want[series]) {
+			w.t.Errorf("%s is %s, want %v", series, text, want[series])
+		}
+		delete(want, series)
+	}
+	for series := range want {
+		w.t.Errorf("%s is not there", series)
+	}
+}
+
+// TestARefusalThatIsMendedInTimeIsDelivered: the exchange appears between two tries.
+func TestARefusalThatIsMendedInTimeIsDelivered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	w.run("--max-retries", "1000", "--backoff-time", "30ms", "--max-backoff", "100ms", "--poll-interval", "50ms")
+	exchange := w.queue + "later"
+	id := w.insert(row{"exchange": exchange, "payload": `"refused at first"`})
+	w.eventually("it was refused twice", 10*time.Second, func() bool {
+		return value[int](w, `SELECT coalesce(max(attempts), 0) FROM outbox`) >= 2
+	})
+	channel := w.channel()
+	if err := channel.ExchangeDeclare(exchange, "fanout", false, true, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.QueueBind(w.queue, "", exchange, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	d := w.await(arrived, id)
+	if string(d.Body) != `"refused at first"` {
+		t.Errorf("it arrived as %q", d.Body)
+	}
+	w.emptied()
+	w.noDeadLetters()
+}

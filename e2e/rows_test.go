@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// row is what a test inserts, by column; routing_key is the test's queue and payload an
+// empty object unless it says otherwise.
+type row map[string]any
+
+// sql is the INSERT of the row into a table.
+func (w *world) sql(table string, r row) (statement string, args []any) {
+	full := row{"routing_key": w.queue}
+	if _, binary := r["payload_bytes"]; !binary {
+		full["payload"] = "{}"
+	}
+	maps.Copy(full, r)
+	columns := slices.Sorted(maps.Keys(full))
+	marks := make([]string, len(columns))
+	for i, column := range columns {
+		args = append(args, full[column])
+		marks[i] = fmt.Sprintf("$%d", i+1)
+	}
+	return fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s) RETURNING message_id::text",
+		table, strings.Join(columns, ", "), strings.Join(marks, ", ")), args
+}
+
+// insert adds a row in a transaction of its own and returns its message_id.
+func (w *world) insert(r row) string {
+	w.t.Helper()
+	statement, args := w.sql("outbox", r)
+	return value[string](w, statement, args...)
+}
+
+func (w *world) tryInsert(r row) error {
+	statement, args := w.sql("outbox", r)
+	return w.tryExec(statement, args...)
+}
+
+func (w *world) tryExec(sql string, args ...any) error {
+	_, err := w.db.Exec(w.t.Context(), sql, args...)
+	return err
+}
+
+// await waits until a message has arrived, and returns its first delivery.
+func (w *world) await(l *ledger, messageID string) amqp.Delivery {
+	w.t.Helper()
+	w.eventually("message "+messageID+" arrives", 20*time.Second, func() bool { return l.count(messageID) > 0 })
+	for _, d := range l.all() {
+		if d.MessageId == messageID {
+			return d
+		}
+	}
+	panic("counted, but not there")
+}
+
+// count is how often a message arrived.
+func (l *ledger) count(messageID string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.perID[messageID]
+}
+
+// deadLetter is a row of the dead-letter table.
+type deadLetter struct {
+	ID                       int64
+	Attempts                 int
+	FailureReason, LastError string
+	RoutingKey, MessageID    string
+	Exchange, OrderingKey    *string
+	Headers, Properties      *string
+	Payload, RedactedPayload *string
+	PayloadBytes             []byte
+	SchemaVersion            int
+	CreatedAt, DeadAt        time.Time
+}
+
+// awaitDeadLetter waits until a message is in the dead-letter table, and no more in the outbox.
+func (w *world) awaitDeadLetter(messageID string) deadLetter {
+	w.t.Helper()
+	w.eventually("message "+messageID+" is dead-lettered", 20*time.Second, func() bool {
+		return value[bool](w, `SELECT EXISTS (SELECT 1 FROM outbox_dead_letter WHERE message_id = $1)`, messageID)
+	})
+	if value[bool](w, `SELECT EXISTS (SELECT 1 FROM outbox WHERE message_id = $1)`, messageID) {
+		w.t.Errorf("%s is in both tables", messageID)
+	}
+	rows, err := w.db.Query(w.t.Context(), `SELECT id, attempts, failure_reason, coalesce(last_error, '') AS last_error, routing_key,
+		message_id::text, exchange, ordering_key, headers::text, properties::text, payload::text, redacted_payload::text,
+		payload_bytes, schema_version, created_at, dead_at
+		FROM outbox_dead_letter WHERE message_id = $1`, messageID)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	dead, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByNameLax[deadLetter])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return dead
+}
+
+func (w *world) noDeadLetters() {
+	w.t.Helper()
+	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != 0 {
+		w.t.Errorf("%d dead letters: %s", n, value[string](w,
+			`SELECT string_agg(DISTINCT failure_reason || ' ' || last_error, '; ') FROM outbox_dead_letter`))
+	}
+}
+
+func (w *world) noAttempts() {
+	w.t.Helper()
+	if n := value[int](w, `SELECT count(*) FROM outbox WHERE attempts <> 0 OR last_error IS NOT NULL`); n != 0 {
+		w.t.Errorf("%d rows were charged an attempt", n)
+	}
+}
+
+// emptied waits until the table is empty.
+func (w *world) emptied() {
+	w.t.Helper()
+	w.eventually("the table is empty", 20*time.Second, w.outboxEmpty)
+}
