@@ -77,7 +77,7 @@ func TestContainerRabbitMQStopsAndStartsOnItsPort(t *testing.T) {
 		t.Errorf("the setting did not arrive: heartbeat %s", conn.Config.Heartbeat)
 	}
 	closed := conn.NotifyClose(make(chan *amqp.Error, 1))
-	if output, err := server.Ctl(ctx, "close_all_connections", "for a test"); err != nil {
+	if output, err := server.Ctl(ctx, "close_all_connections", "--global", "for a test"); err != nil {
 		t.Fatalf("rabbitmqctl: %v: %s", err, output)
 	}
 	<-closed

@@ -44,6 +44,7 @@ func engine(ctx context.Context) (*testcontainers.DockerClient, error) {
 	if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") == "" {
 		_ = os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	}
+	log.SetDefault(quiet{}) // it would describe the engine on standard error
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
@@ -139,7 +140,10 @@ func containerRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 			ContainerFilePath: "/etc/rabbitmq/conf.d/90-cdc-relay.conf",
 			FileMode:          0o644,
 		}},
-		Env: map[string]string{"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none"},
+		// Erlang reserves memory for as many files as it may open, and some engines allow a billion: hence +Q.
+		Env: map[string]string{
+			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none +Q 65536",
+		},
 	}
 	host, outside, server, err := newContainer(ctx, opts, rabbitmqImage, request, 5672, 15672)
 	if err != nil {
@@ -176,8 +180,6 @@ func newContainer(
 	request.Labels = map[string]string{ownerLabel: owner()}
 	request.HostConfigModifier = func(config *container.HostConfig) {
 		config.PortBindings = bindings
-		// Erlang reserves memory for as many files as it may open, and some engines allow a billion.
-		config.Ulimits = []*container.Ulimit{{Name: "nofile", Soft: 65536, Hard: 65536}}
 	}
 	for key := range bindings {
 		request.ExposedPorts = append(request.ExposedPorts, key.String())

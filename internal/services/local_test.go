@@ -101,7 +101,7 @@ func TestLocalRabbitMQStopsAndStartsOnItsPort(t *testing.T) {
 		t.Errorf("the setting did not arrive: heartbeat %s", conn.Config.Heartbeat)
 	}
 	closed := conn.NotifyClose(make(chan *amqp.Error, 1))
-	if output, err := server.Ctl(ctx, "close_all_connections", "for a test"); err != nil {
+	if output, err := server.Ctl(ctx, "close_all_connections", "--global", "for a test"); err != nil {
 		t.Errorf("rabbitmqctl: %v: %s", err, output)
 	}
 	if reason := <-closed; reason == nil || !strings.Contains(reason.Reason, "for a test") {
