@@ -2,7 +2,6 @@ package publish
 
 import (
 	"bytes"
-	"context"
 	"net/url"
 	"strings"
 	"testing"
@@ -83,41 +82,6 @@ func TestTopicPermission(t *testing.T) {
 			checkRefused(t, result, outbox.ReasonAccessRefused)
 		} else if result.Outcome != outbox.Confirmed {
 			t.Errorf("message %d: %v %s", i, result.Outcome, result.Detail)
-		}
-	}
-	checkArrived(t, results, a.drain(q))
-}
-
-// TestPermissionRevokedMidStream: the lane dies of it with much in flight.
-func TestPermissionRevokedMidStream(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	limited := limitedUser(t, u, ".*")
-	parsed, err := url.Parse(limited)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := startAMQP(t, AMQPConfig{URL: limited})
-	f := startFlow(r, &maker{}, "", q, 100)
-	awaitConfirms(t, r, 300)
-	vhost, user := strings.TrimPrefix(parsed.Path, "/"), parsed.User.Username()
-	if out, err := broker.Ctl(context.Background(), "set_permissions", "-p", vhost, user, "", "^$", ""); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	r.await(t, "a refusal", func() bool {
-		for _, results := range r.results {
-			if count(results, outbox.Refused) > 0 {
-				return true
-			}
-		}
-		return false
-	})
-	results := f.end(t)
-	for _, result := range results {
-		if result.Outcome != outbox.Confirmed {
-			checkRefused(t, result, outbox.ReasonAccessRefused)
 		}
 	}
 	checkArrived(t, results, a.drain(q))

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,82 +15,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
-
-// flow publishes and counts results until it is stopped; like the relay, it hands
-// over nothing while the publisher is not ready, and at most window at a time.
-type flow struct {
-	r        *running
-	messages []*outbox.Message
-	stop     chan struct{}
-	done     sync.WaitGroup
-}
-
-func startFlow(r *running, k *maker, exchange, key string, window int) *flow {
-	f := &flow{r: r, stop: make(chan struct{})}
-	f.done.Go(func() {
-		for {
-			select {
-			case <-f.stop:
-				return
-			default:
-			}
-			batch := k.many(window, exchange, key)
-			f.messages = append(f.messages, batch...)
-			r.publish(batch...)
-			r.mu.Lock()
-			for !f.settled(batch) || (r.phase() != Ready && !f.stopped()) {
-				r.change.Wait()
-			}
-			r.mu.Unlock()
-		}
-	})
-	return f
-}
-
-func (f *flow) settled(batch []*outbox.Message) bool {
-	for _, m := range batch {
-		if len(f.r.results[m]) == 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func (f *flow) stopped() bool {
-	select {
-	case <-f.stop:
-		return true
-	default:
-		return false
-	}
-}
-
-// end stops the flow and returns all its results.
-func (f *flow) end(t *testing.T) []outbox.Result {
-	t.Helper()
-	close(f.stop)
-	f.r.mu.Lock()
-	f.r.change.Broadcast()
-	f.r.mu.Unlock()
-	f.done.Wait()
-	return f.r.awaitResults(t, f.messages...)
-}
-
-// awaitConfirms waits until n more messages were confirmed.
-func awaitConfirms(t *testing.T, r *running, n int) {
-	t.Helper()
-	confirmed := func() int {
-		c := 0
-		for _, results := range r.results {
-			c += count(results, outbox.Confirmed)
-		}
-		return c
-	}
-	r.mu.Lock()
-	before := confirmed()
-	r.mu.Unlock()
-	r.await(t, "confirms", func() bool { return confirmed() >= before+n })
-}
 
 // checkNotCharged fails where an outage was charged to a message.
 func checkNotCharged(t *testing.T, results []outbox.Result) {
@@ -362,6 +285,33 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 	defer r.mu.Unlock()
 	if len(r.states) > mark {
 		t.Errorf("states changed: %v", r.states[mark:])
+	}
+}
+
+// TestWornLane: a lane that has carried as much as the window without an answer is
+// replaced, and the messages of its exchange go on.
+func TestWornLane(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	q, stuck := a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
+	suspendQueue(t, broker, u, stuck)
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 500 * time.Millisecond, MaxInFlight: 40})
+	k := &maker{}
+	warm := k.make("", q, `{}`)
+	r.publish(warm)
+	allAre(t, r.awaitResults(t, warm), outbox.Confirmed)
+	mark := r.mark()
+	f := startFlow(r, k, "", q, 10)
+	other := &maker{id: 1 << 30}
+	for range 5 {
+		unanswered := other.many(20, "", stuck)
+		r.publish(unanswered...)
+		allAre(t, r.awaitResults(t, unanswered...), outbox.Unknown)
+	}
+	allAre(t, f.end(t), outbox.Confirmed)
+	if r.mark() != mark {
+		t.Error("the connection was lost over it")
 	}
 }
 

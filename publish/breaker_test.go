@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"fmt"
 	"testing"
 	"time"
 )
@@ -54,20 +53,24 @@ func TestBreaker(t *testing.T) {
 			b := breaker{cooldown: cooldown}
 			start := time.Unix(0, 0)
 			for i, s := range steps {
-				switch now := start.Add(s.at); s.what {
-				case "outage":
-					b.outage(now)
-				case "answered":
-					b.answered()
-				case "connected":
-					b.connected()
-				case "tick":
-					b.tick(now)
-				}
+				apply(&b, s.what, start.Add(s.at))
 				if b.state != s.want {
-					t.Fatal(fmt.Sprintf("step %d, %s: %s, want %s", i, s.what, names[b.state], names[s.want]))
+					t.Fatalf("step %d, %s: %s, want %s", i, s.what, names[b.state], names[s.want])
 				}
 			}
 		})
+	}
+}
+
+func apply(b *breaker, what string, now time.Time) {
+	switch what {
+	case "outage":
+		b.outage(now)
+	case "answered":
+		b.answered()
+	case "connected":
+		b.connected()
+	case "tick":
+		b.tick(now)
 	}
 }

@@ -25,7 +25,8 @@ type job struct {
 // permission, harms nothing in flight. All its fields are its own.
 type isolator struct {
 	*session
-	lane *lane // the isolation lane, nil until it is needed
+	lane   *lane // the isolation lane, nil until it is needed
+	strays int   // messages on it whose answer was not awaited
 	// known exchanges exist, or did when they were last looked at.
 	known map[string]struct{}
 	// missing exchanges did not, and when that was seen.
@@ -184,6 +185,7 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 		return verdict{}, true
 	}
 	if err := i.open(); err != nil {
+		i.lose(err)
 		stop := verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
 		i.giveUp(s, stop)
 		return stop, true
@@ -202,6 +204,7 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 	case <-e.settled:
 		return e.verdict, true
 	case <-timer.C:
+		i.strays++
 	case <-i.ended:
 	}
 	return verdict{}, false
@@ -210,8 +213,12 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 // open makes sure that there is an isolation lane.
 func (i *isolator) open() error {
 	if i.lane != nil && !i.lane.channel.IsClosed() {
-		return nil
+		if i.strays < i.cfg.MaxInFlight {
+			return nil
+		}
+		i.sent.put(reaperNews{seal: i.lane, evicted: true}) // see reaper.abandon
 	}
+	i.strays = 0
 	return i.limited("open channel", func() (err error) {
 		i.lane, err = openLane(i.connection, "", false, i.cfg.MaxInFlight+returnSlack)
 		return err

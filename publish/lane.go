@@ -30,6 +30,7 @@ type lane struct {
 	dying     bool        // the sender was told that the channel is closed
 	sealed    bool        // the sender sends no more on it
 	evicted   bool        // sealed to make room, not because it died
+	abandoned int         // entries that timed out; the library keeps them until the channel is closed
 	suspects  []suspect   // to be sent again, in the order in which they were sent
 }
 

@@ -21,13 +21,14 @@ type Publisher interface {
 	// Publish hands one message over. It never blocks: the caller keeps at most
 	// as many messages without a result as the publisher was made for. It may be
 	// called from any goroutine, also before Run; messages of one exchange leave
-	// in the order of the calls. Called while the publisher is not ready, the
-	// result is NotSent.
+	// in the order of the calls, but for those that have to be sent alone (see
+	// isolator). Called while the publisher is not ready, the result is NotSent.
 	Publish(m *outbox.Message)
 }
 
 // Sink takes what the publisher reports. Its methods are called from the
-// publisher's goroutines, several at a time, and must not block.
+// publisher's goroutines, several at a time, and must not block. They may call
+// Publish. Publish itself calls Deliver only after Run has returned.
 type Sink interface {
 	// Deliver is called exactly once for each message published.
 	Deliver(outbox.Result)

@@ -200,6 +200,9 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	}
 	v := classify(evidence)
 	l.waiting--
+	if timedOut {
+		r.abandon(l)
+	}
 	r.inFlight.Add(-1) // before the result, which lets the next message come
 	r.noteAnswer(e, v)
 	if v.replay {
@@ -223,6 +226,15 @@ func (r *reaper) report(e *entry, v verdict) {
 	r.sink.Deliver(outbox.Result{Message: e.message, Outcome: v.outcome, Reason: v.reason, Detail: v.detail})
 	if e.settled != nil {
 		close(e.settled)
+	}
+}
+
+// abandon counts an entry without an answer. What a queue out of order never
+// confirms must not pile up in the library: the lane is replaced in time.
+func (r *reaper) abandon(l *lane) {
+	l.abandoned++
+	if l.shared && !l.sealed && l.abandoned == r.cfg.MaxInFlight {
+		r.control.put(laneNews{worn: l})
 	}
 }
 
@@ -335,15 +347,15 @@ func (r *reaper) finish() {
 		return false
 	})
 	for _, l := range r.dying {
-		r.abandon(l.suspects)
+		r.giveUp(l.suspects)
 	}
 	for _, j := range r.jobs.take(nil) {
-		r.abandon(j.messages)
+		r.giveUp(j.messages)
 	}
 }
 
-// abandon reports what should have been sent alone.
-func (r *reaper) abandon(suspects []suspect) {
+// giveUp reports what should have been sent alone.
+func (r *reaper) giveUp(suspects []suspect) {
 	for _, s := range suspects {
 		r.deliver(s.message, s.outcome(), "", "the connection was lost before the message was sent alone")
 	}

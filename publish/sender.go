@@ -34,6 +34,8 @@ type laneNews struct {
 	reprobe bool
 	// dead: the channel of this lane is closed.
 	dead *lane
+	// worn: this lane has carried too many messages that were never answered.
+	worn *lane
 	// exchange: the isolator is done with it. ready is its lane, or nil: then what
 	// waits gets the verdict.
 	exchange *string
@@ -206,6 +208,11 @@ func (s *sender) learn(n laneNews) {
 			s.retire(r)
 		}
 	}
+	if n.worn != nil {
+		if r := s.routes[n.worn.exchange]; r != nil && r.lane == n.worn {
+			s.giveUpLane(n.worn.exchange, r)
+		}
+	}
 	if s.blocked.Load() {
 		s.giveBack("the broker has blocked the connection")
 	}
@@ -255,7 +262,12 @@ func (s *sender) evict() {
 		}
 	}
 	if open > laneLimit(int(s.connection.Config.ChannelMax)) {
-		s.sent.put(reaperNews{seal: oldest.lane, evicted: true})
-		delete(s.routes, name)
+		s.giveUpLane(name, oldest)
 	}
+}
+
+// giveUpLane forgets an open lane: the next message to the exchange gets another.
+func (s *sender) giveUpLane(exchange string, r *route) {
+	s.sent.put(reaperNews{seal: r.lane, evicted: true})
+	delete(s.routes, exchange)
 }
