@@ -31,14 +31,20 @@ func ParseTable(s string) (Table, error) {
 		}
 		rest = after[1:]
 	}
-	switch len(parts) {
-	case 1:
-		return Table{Schema: "public", Name: parts[0]}, nil
-	case 2:
-		return Table{Schema: parts[0], Name: parts[1]}, nil
+	if len(parts) > 2 {
+		return Table{}, fmt.Errorf("table name %q: want name or schema.name", s)
 	}
-	return Table{}, fmt.Errorf("table name %q: want name or schema.name", s)
+	name := parts[len(parts)-1]
+	if longest := 63 - len(deadLetterSuffix); len(name) > longest {
+		return Table{}, fmt.Errorf("table name %q: %q is longer than %d bytes, and the dead-letter table is named after it", s, name, longest)
+	}
+	if len(parts) == 1 {
+		return Table{Schema: "public", Name: name}, nil
+	}
+	return Table{Schema: parts[0], Name: name}, nil
 }
+
+const deadLetterSuffix = "_dead_letter"
 
 func parseIdentifier(s string) (name, rest string, err error) {
 	if s == "" {
@@ -68,8 +74,7 @@ func parseIdentifier(s string) (name, rest string, err error) {
 	return name, rest, checkIdentifier(name)
 }
 
-// checkIdentifier keeps room for the suffixes of the tables and indexes that are
-// named after this one (NAMEDATALEN is 64).
+// checkIdentifier: NAMEDATALEN is 64, with the zero at the end.
 func checkIdentifier(name string) error {
 	const longest = 63
 	switch {
@@ -95,7 +100,7 @@ func (t Table) SQL() string { return QuoteIdentifier(t.Schema) + "." + QuoteIden
 func (t Table) String() string { return plain(t.Schema) + "." + plain(t.Name) }
 
 // DeadLetter names the table that takes the messages given up.
-func (t Table) DeadLetter() Table { return Table{Schema: t.Schema, Name: t.Name + "_dead_letter"} }
+func (t Table) DeadLetter() Table { return Table{Schema: t.Schema, Name: t.Name + deadLetterSuffix} }
 
 func plain(name string) string {
 	for i, r := range name {

@@ -86,6 +86,9 @@ func latest(a, b time.Time) time.Time {
 }
 
 func (a *actors) awaitDone(one actor, deadline time.Time) {
+	if one.done == nil {
+		return // never started: a drain sweeps by itself
+	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {

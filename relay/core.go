@@ -15,6 +15,7 @@ import (
 type core struct {
 	maxInFlight int
 	maxBytes    int
+	most        bounds
 	// wake is signalled when a sweep may be wanted; the sweeper waits on it.
 	wake chan struct{}
 	// roomMade is signalled when the window has room again; the stream waits on it.
@@ -81,24 +82,33 @@ const (
 	rest = 20 * time.Millisecond
 	// byteBudget bounds the payloads in the window. One message is always let in.
 	byteBudget = 32 << 20
-	// mostUnknown bounds the rows remembered as possibly published.
-	mostUnknown = 100_000
-	// mostLeft bounds the transactions remembered for rows left in the table.
-	mostLeft = 10_000
-	// mostInvisible bounds the published rows that wait to become visible.
-	mostInvisible = 100_000
 )
 
-func newCore(maxInFlight int, counts *metrics) *core {
+// bounds keep the memory of a core within limits whatever happens (DESIGN.md,
+// invariant 4). Past each, exactness gives way to another look at the table.
+type bounds struct {
+	awaitingStream int // settled rows that the stream may still bring
+	keys           int // ordering keys remembered
+	left           int // transactions remembered for rows left in the table
+	unknown        int // rows remembered as possibly published
+	invisible      int // published rows that wait to become visible
+}
+
+func defaultBounds() bounds {
+	return bounds{awaitingStream: 200_000, keys: 100_000, left: 10_000, unknown: 100_000, invisible: 100_000}
+}
+
+func newCore(maxInFlight int, most bounds, counts *metrics) *core {
 	c := &core{
 		maxInFlight: maxInFlight,
 		maxBytes:    byteBudget,
+		most:        most,
 		wake:        make(chan struct{}, 1),
 		roomMade:    make(chan struct{}, 1),
 		counts:      counts,
 	}
-	c.mu.registry = newRegistry()
-	c.mu.gate = newGate()
+	c.mu.registry = newRegistry(most.awaitingStream)
+	c.mu.gate = newGate(most.keys)
 	c.mu.unknown = make(map[outbox.Ref]struct{})
 	c.mu.left = make(map[uint32]struct{})
 	return c
@@ -139,7 +149,7 @@ func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 		return nil, taken // the sweep brings it in time, or a newer relay does
 	case commitLSN < c.mu.floor:
 		return nil, c.spill(m)
-	case c.mu.stopping || !c.mu.ready || c.mu.invisible >= mostInvisible:
+	case c.mu.stopping || !c.mu.ready || c.mu.invisible >= c.most.invisible:
 		return nil, c.spill(m)
 	}
 	if c.mu.spilling && c.mu.messages <= c.maxInFlight/2 {
@@ -204,7 +214,7 @@ func (c *core) leave(m *outbox.Message) {
 	c.mu.leftovers = true
 	switch {
 	case m.XID == 0:
-	case len(c.mu.left) < mostLeft:
+	case len(c.mu.left) < c.most.left:
 		c.mu.left[m.XID] = struct{}{}
 	default:
 		c.mu.leftMany = true
@@ -230,7 +240,8 @@ func (c *core) passed(position uint64) {
 func (c *core) tookSlot(boundary int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.holder, c.mu.leftovers = true, true
+	// leftMany: what committed before the stream's start may not be visible yet.
+	c.mu.holder, c.mu.leftovers, c.mu.leftMany = true, true, true
 	c.mu.epoch++
 	c.mu.boundary = boundary
 	c.mu.gate.suspicious, c.mu.gate.overflowed = true, true
@@ -354,7 +365,7 @@ func (c *core) mayBeKnownToBroker(m *outbox.Message) bool {
 }
 
 func (c *core) rememberUnknown(ref outbox.Ref) {
-	if len(c.mu.unknown) >= mostUnknown {
+	if len(c.mu.unknown) >= c.most.unknown {
 		c.mu.unknownMany = true
 		return
 	}

@@ -156,9 +156,13 @@ func (c *core) leftoversBegan() {
 
 // leftoversEnded ends a pass that read to the end. Its first page's snapshot says
 // whether it could see all that the stream had left: where not, another is wanted.
-func (c *core) leftoversEnded(first store.Snapshot) {
+func (s *sweep) leftoversEnded(first store.Snapshot) {
+	c := s.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !s.current() {
+		return // it was a pass of an earlier term
+	}
 	for xid := range c.mu.left {
 		if first.Finished(xid) {
 			delete(c.mu.left, xid)
@@ -209,9 +213,13 @@ func (s *sweep) headsFound(heads []store.Head) {
 // pass has remembered them all, and could see what every transaction wrote that was
 // under way at the pass before: a row that the stream left, or brought before it
 // started, may have been invisible until then.
-func (c *core) keyPassEnded(first store.Snapshot) {
+func (s *sweep) keyPassEnded(first store.Snapshot) {
+	c := s.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !s.current() {
+		return // it was a pass of an earlier term
+	}
 	if c.mu.gate.overflowed {
 		c.mu.suspectsKnown = false
 		return
@@ -237,9 +245,8 @@ func (c *core) keyPassEnded(first store.Snapshot) {
 func (c *core) began(xid uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.mu.suspects) > 0 {
-		delete(c.mu.suspects, xid)
-	}
+	delete(c.mu.suspects, xid)
+	delete(c.mu.left, xid)
 }
 
 // takeKeys hands out keys to fetch and how many rows to read of each.

@@ -14,6 +14,8 @@ import "github.com/cdc-relay/cdc-relay/outbox"
 // to forget keys, until a pass over all keys has shown which have rows.
 type gate struct {
 	keys map[string]*keyState
+	// mostKeys bounds them.
+	mostKeys int
 	// suspicious: a key that is not in keys may have rows in the table.
 	suspicious bool
 	// overflowed tells that a key was forgotten since the pass began.
@@ -24,12 +26,8 @@ type gate struct {
 	wanted []string
 }
 
-const (
-	// mostKeys bounds the keys remembered for what they have in the table.
-	mostKeys = 100_000
-	// mostQueuedPerKey bounds what one key may hold in memory behind its message in flight.
-	mostQueuedPerKey = 64
-)
+// mostQueuedPerKey bounds what one key may hold in memory behind its message in flight.
+const mostQueuedPerKey = 64
 
 type keyState struct {
 	inFlight *outbox.Message
@@ -40,7 +38,8 @@ type keyState struct {
 	table bool
 	// waiting: the oldest of those must not leave yet. A claim brings it when due.
 	waiting bool
-	// dirty: a row was left in the table since the last fetch began.
+	// dirty: there is something to fetch; a row was left since the last fetch began, or
+	// the fetch did not read to the end.
 	dirty bool
 	// asked: the key stands in wanted, or a fetch is under way.
 	asked bool
@@ -49,7 +48,9 @@ type keyState struct {
 	leftXID uint32
 }
 
-func newGate() gate { return gate{keys: make(map[string]*keyState), suspicious: true} }
+func newGate(mostKeys int) gate {
+	return gate{keys: make(map[string]*keyState), mostKeys: mostKeys, suspicious: true}
+}
 
 // streamed says what to do with a row from the stream: publish it now, keep it in
 // the key's queue, or leave it in the table.
@@ -95,10 +96,10 @@ func (g *gate) remember(key string) *keyState {
 	if k := g.keys[key]; k != nil {
 		return k
 	}
-	if len(g.keys) >= mostKeys {
+	if len(g.keys) >= g.mostKeys {
 		g.suspicious, g.overflowed = true, true
 		g.forgetIdle()
-		if len(g.keys) >= mostKeys {
+		if len(g.keys) >= g.mostKeys {
 			return nil
 		}
 	}
@@ -110,7 +111,7 @@ func (g *gate) remember(key string) *keyState {
 // ask puts a key on the list of those to be fetched, if there is anything to fetch
 // and room for it.
 func (g *gate) ask(key string, k *keyState) {
-	if k.table && !k.waiting && !k.asked && len(k.queue) <= mostQueuedPerKey/2 {
+	if k.dirty && !k.waiting && !k.asked && len(k.queue) <= mostQueuedPerKey/2 {
 		k.asked = true
 		g.wanted = append(g.wanted, key)
 	}
@@ -167,13 +168,16 @@ func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 	g.queued += len(f.messages)
 	switch {
 	case f.waiting:
-		k.waiting = true
+		k.waiting, k.dirty = true, true
 	case f.more:
+		k.dirty = true
 	case k.leftXID != 0 && !f.seen(k.leftXID):
-		k.waiting = true // rests: the core has it fetched again a little later
+		k.waiting, k.dirty = true, true // rests: the core has it fetched again a little later
 		rest = true
 	case !k.dirty:
-		k.table, k.leftXID = false, 0
+		// While suspicious there may be rows that no fetch could see: of transactions
+		// that committed before the stream started and are not visible yet.
+		k.table, k.leftXID = g.suspicious, 0
 	}
 	return g.next(key, k), rest
 }
@@ -203,7 +207,7 @@ func (g *gate) next(key string, k *keyState) *outbox.Message {
 		g.queued--
 		k.inFlight = m
 	}
-	if k.inFlight == nil && !k.table && !k.asked {
+	if k.inFlight == nil && !k.dirty && !k.waiting && !k.asked {
 		delete(g.keys, key)
 		return nil
 	}
@@ -267,7 +271,8 @@ func (g *gate) found(key string, ready bool) {
 		return
 	}
 	if k.inFlight != nil || len(k.queue) > 0 {
-		return // what the pass saw is in memory; what follows it is known already
+		k.dirty = k.table // what the pass saw may be in memory; what follows may not
+		return
 	}
 	k.table, k.dirty = true, true
 	k.waiting = !ready
@@ -278,7 +283,7 @@ func (g *gate) found(key string, ready bool) {
 // the relay's doing.
 func (g *gate) resume(key string) {
 	if k := g.keys[key]; k != nil {
-		k.waiting = false
+		k.waiting, k.dirty = false, true
 		g.ask(key, k)
 	}
 }

@@ -31,7 +31,8 @@ type registry struct {
 	passed uint64
 	// awaitStream are settled rows that the stream may still bring, in the order
 	// in which they were settled.
-	awaitStream []seenRow
+	awaitStream        []seenRow
+	mostAwaitingStream int
 	// sweepOpen tells that a query on the table is under way.
 	sweepOpen bool
 	// awaitSweep are rows settled meanwhile.
@@ -50,7 +51,9 @@ type seenRow struct {
 	ref    outbox.Ref
 }
 
-func newRegistry() registry { return registry{rows: make(map[outbox.Ref]registered)} }
+func newRegistry(mostAwaitingStream int) registry {
+	return registry{rows: make(map[outbox.Ref]registered), mostAwaitingStream: mostAwaitingStream}
+}
 
 func (r *registry) standing(ref outbox.Ref) standing { return r.rows[ref].standing }
 
@@ -127,15 +130,11 @@ func (r *registry) sweepEnded() {
 	r.awaitSweep = nil
 }
 
-// mostAwaitingStream bounds the settled rows that wait for a stream that lags far
-// behind.
-const mostAwaitingStream = 200_000
-
 // overflow lets go of the settled rows that wait for the stream, where they are too
 // many, and returns the position up to which the stream must then not be believed:
 // rows that it brings from before may have been published. 0 where there is room.
 func (r *registry) overflow() (floor uint64) {
-	if len(r.awaitStream) < mostAwaitingStream {
+	if len(r.awaitStream) < r.mostAwaitingStream {
 		return 0
 	}
 	for _, seen := range r.awaitStream {

@@ -77,7 +77,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		db.Close()
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	r.core = newCore(config.MaxInFlight, r.counts)
+	r.core = newCore(config.MaxInFlight, defaultBounds(), r.counts)
 	r.core.setBoundary(everything)
 	r.settler = &settler{
 		core: r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts,

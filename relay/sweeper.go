@@ -162,7 +162,7 @@ func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Me
 	}
 	if len(page.Messages) == 0 {
 		p.begun = false
-		s.core.leftoversEnded(p.first)
+		sweep.leftoversEnded(p.first)
 		return nil, false, nil
 	}
 	p.after = page.Messages[len(page.Messages)-1].ID
@@ -200,7 +200,7 @@ func (s *sweeper) readHeads(ctx context.Context, sweep *sweep) (more bool, err e
 	sweep.headsFound(heads)
 	if len(heads) <= s.page {
 		p.begun = false
-		s.core.keyPassEnded(p.first)
+		sweep.keyPassEnded(p.first)
 		return false, nil
 	}
 	p.after = heads[len(heads)-1].Key

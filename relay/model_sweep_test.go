@@ -1,0 +1,220 @@
+package relay
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// modelSweep is a query that has read and whose answer has not reached the core yet.
+type modelSweep struct {
+	sweep *sweep
+	// answer hands what was read to the core and returns what is to be published.
+	answer func() []*outbox.Message
+}
+
+func (m *model) visible() []*modelRow {
+	var rows []*modelRow
+	for _, row := range m.rows {
+		if row.tx.visible && !row.gone {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func (m *model) firstOfItsKey(row *modelRow) bool {
+	return !slices.ContainsFunc(m.visible(), func(r *modelRow) bool { return r.key == row.key && r.id < row.id })
+}
+
+// begin runs the query of a sweep; its answer comes later, so that anything may
+// happen between.
+func (m *model) begin(kind fallback.Sweep) {
+	if m.sweeping != nil {
+		return
+	}
+	m.core.resume(m.now)
+	if v := m.core.view(modelPage); !v.Room && kind != fallback.KeyPass {
+		return
+	}
+	s := &modelSweep{sweep: m.core.beginSweep(modelPage)}
+	switch kind {
+	case fallback.Due:
+		page := m.claimDue(s.sweep.limit.Rows)
+		s.answer = func() []*outbox.Message { return s.sweep.claimed(page, false) }
+	case fallback.Leftovers:
+		s.answer = m.leftovers(s)
+	case fallback.KeyPass:
+		s.answer = m.heads(s)
+	case fallback.KeyRows:
+		s.answer = m.keyRows(s)
+	}
+	m.sweeping = s
+}
+
+// end brings the answer to the core.
+func (m *model) end() {
+	if s := m.sweeping; s != nil {
+		m.sweeping = nil
+		published := s.answer()
+		s.sweep.end()
+		m.publish(published...)
+	}
+}
+
+func (m *model) page() store.Page { return store.Page{Snapshot: m.snapshot(), Position: m.walEnd()} }
+
+func (m *model) claimDue(limit int) store.Page {
+	page := m.page()
+	for _, row := range m.visible() {
+		due := !row.available.IsZero() && !row.available.After(m.now)
+		if !due || len(page.Messages) >= limit || (row.key != "" && !m.firstOfItsKey(row)) {
+			continue
+		}
+		before := row.duplicate
+		row.available, row.duplicate = m.now.Add(modelLease), true
+		message := row.message(false)
+		message.PossibleDuplicate = before
+		page.Messages = append(page.Messages, message)
+	}
+	return page
+}
+
+func (m *model) leftovers(s *modelSweep) func() []*outbox.Message {
+	p := &m.leftPass
+	if !p.begun || p.epoch != s.sweep.epoch {
+		*p = pass[int64]{begun: true, epoch: s.sweep.epoch, first: m.snapshot()}
+		m.core.leftoversBegan()
+	}
+	page := m.page()
+	for _, row := range m.visible() {
+		if row.id > p.after && row.key == "" && row.available.IsZero() && len(page.Messages) < s.sweep.limit.Rows {
+			page.Messages = append(page.Messages, row.message(false))
+		}
+	}
+	return func() []*outbox.Message {
+		if len(page.Messages) == 0 {
+			p.begun = false
+			s.sweep.leftoversEnded(p.first)
+			return nil
+		}
+		p.after = page.Messages[len(page.Messages)-1].ID
+		return s.sweep.leftovers(page)
+	}
+}
+
+func (m *model) heads(s *modelSweep) func() []*outbox.Message {
+	p := &m.keyPass
+	fresh := !p.begun || p.epoch != s.sweep.epoch
+	if fresh {
+		*p = pass[string]{begun: true, epoch: s.sweep.epoch, first: m.snapshot()}
+		m.core.keyPassBegan()
+	}
+	var heads []store.Head
+	rows := m.visible()
+	slices.SortStableFunc(rows, func(a, b *modelRow) int { return cmp.Compare(a.key, b.key) })
+	for _, row := range rows {
+		if row.key >= p.after && row.key != "" && m.firstOfItsKey(row) && len(heads) <= modelPage {
+			heads = append(heads, store.Head{Key: row.key, Ref: row.message(false).Ref(), Ready: row.available.IsZero()})
+		}
+	}
+	return func() []*outbox.Message {
+		s.sweep.headsFound(heads)
+		if len(heads) <= modelPage {
+			p.begun = false
+			s.sweep.keyPassEnded(p.first)
+			return nil
+		}
+		p.after = heads[len(heads)-1].Key
+		return nil
+	}
+}
+
+func (m *model) keyRows(s *modelSweep) func() []*outbox.Message {
+	keys, limit := s.sweep.takeKeys()
+	page := store.KeyPage{Snapshot: m.snapshot(), Position: m.walEnd()}
+	for _, key := range keys {
+		rows := store.KeyRows{Key: key}
+		for _, row := range m.visible() {
+			if row.key == key && len(rows.Rows) < limit.Rows {
+				rows.Rows = append(rows.Rows, store.KeyRow{Message: row.message(false), Ready: row.available.IsZero(), Read: true})
+			}
+		}
+		rows.More = len(rows.Rows) >= limit.Rows
+		page.Keys = append(page.Keys, rows)
+	}
+	return func() []*outbox.Message { return s.sweep.keysFetched(page, m.now) }
+}
+
+// quiesce lets everything that waits come to its end, and fails where something
+// does not.
+func (m *model) quiesce() {
+	m.core.publisherReady(true)
+	m.core.streamLive(true)
+	kinds := []fallback.Sweep{fallback.Due, fallback.Leftovers, fallback.KeyPass, fallback.KeyRows}
+	for round := 0; !m.drained(); round++ {
+		if round > 50*(len(m.rows)+10) {
+			m.t.Fatalf("rows %v are never delivered; gate %+v", m.waiting(), m.core.mu.gate)
+		}
+		for _, tx := range m.txs {
+			tx.visible = true
+		}
+		m.streamNext()
+		m.end()
+		if kind := kinds[round%len(kinds)]; kind != fallback.Leftovers || m.leftPass.begun || m.core.view(modelPage).Leftovers {
+			m.begin(kind) // the leftovers only where something asks for them
+			m.end()
+		}
+		for len(m.inFlight) > 0 {
+			m.resolve(0, outbox.Confirmed, true)
+		}
+		m.settle()
+		m.now = m.now.Add(time.Second)
+	}
+}
+
+func (m *model) waiting() (ids []int64) {
+	for _, row := range m.rows {
+		if !row.gone {
+			ids = append(ids, row.id)
+		}
+	}
+	return ids
+}
+
+func (m *model) drained() bool {
+	return len(m.waiting()) == 0 && m.streamed == len(m.txs) && m.sweeping == nil &&
+		len(m.inFlight) == 0 && len(m.pending) == 0 && len(m.hidden) == 0
+}
+
+// empty checks that a core with nothing to do remembers nothing.
+func (m *model) empty() {
+	kinds := []fallback.Sweep{fallback.Leftovers, fallback.KeyPass, fallback.KeyRows}
+	for range 4 {
+		for _, kind := range kinds {
+			m.now = m.now.Add(time.Second)
+			m.begin(kind)
+			m.end()
+			m.streamNext()
+		}
+	}
+	c := m.core
+	if c.mu.messages != 0 || c.mu.bytes != 0 || c.mu.invisible != 0 || c.mu.gate.queued != 0 {
+		m.t.Fatalf("the window holds %d messages, %d bytes, %d invisible, %d queued", c.mu.messages, c.mu.bytes, c.mu.invisible, c.mu.gate.queued)
+	}
+	if n := len(c.mu.registry.rows); n != 0 {
+		m.t.Fatalf("the registry holds %d rows: %+v", n, c.mu.registry)
+	}
+	if c.mu.leftovers || c.mu.gate.suspicious {
+		m.t.Fatalf("still sweeping: leftovers %v, suspicious %v", c.mu.leftovers, c.mu.gate.suspicious)
+	}
+	for key, k := range c.mu.gate.keys {
+		if k.inFlight != nil || len(k.queue) > 0 {
+			m.t.Fatalf("key %s holds %+v", key, k)
+		}
+	}
+}

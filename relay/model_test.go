@@ -1,0 +1,290 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"pgregory.net/rapid"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// model is the world around a core: a database with its WAL, a broker, and a relay
+// process that may crash. It plays what the stream, the sweeper, the publisher and
+// the settler do with the core, one step at a time and in any order, and checks
+// after each that the promises of DESIGN.md hold.
+type model struct {
+	t   *rapid.T
+	now time.Time
+
+	// the database
+	rows    []*modelRow
+	txs     []*modelTx // in commit order: the WAL
+	dead    map[int64]bool
+	lastXID uint32
+
+	// the broker
+	delivered map[int64]int
+	firsts    map[string][]int64 // per key, the ids in the order of their first delivery
+
+	// the relay process, lost in a crash
+	core     *core
+	streamed int // how many transactions the stream has brought, or left out by starting after them
+	inFlight []*outbox.Message
+	pending  []store.Settlement
+	hidden   []store.Settlement // published, not visible yet
+	sweeping *modelSweep
+	most     bounds
+	leftPass pass[int64]
+	keyPass  pass[string]
+}
+
+type modelTx struct {
+	xid     uint32
+	lsn     uint64
+	rows    []*modelRow
+	visible bool
+}
+
+type modelRow struct {
+	id        int64
+	key       string // "": none
+	tx        *modelTx
+	scheduled time.Time // available_at as inserted
+	available time.Time // as it is now; zero: null
+	attempts  int
+	duplicate bool
+	gone      bool
+}
+
+const (
+	modelInFlight   = 6
+	modelPage       = 3
+	modelMaxRetries = 2
+	modelLease      = time.Minute
+	modelBackoff    = time.Second
+)
+
+func newModel(t *rapid.T) *model {
+	m := &model{
+		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, lastXID: 100,
+		delivered: map[int64]int{}, firsts: map[string][]int64{}, most: defaultBounds(),
+	}
+	if rapid.Bool().Draw(t, "tight bounds") {
+		m.most = bounds{awaitingStream: 2, keys: 3, left: 1, unknown: 1, invisible: 2}
+	}
+	m.boot()
+	return m
+}
+
+// boot starts a relay process that takes the slot at once.
+func (m *model) boot() {
+	counts, err := newMetrics(prometheus.NewRegistry(), func() float64 { return 0 }, func() float64 { return 0 })
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.core = newCore(modelInFlight, m.most, counts)
+	m.inFlight, m.pending, m.hidden, m.sweeping = nil, nil, nil, nil
+	m.leftPass, m.keyPass = pass[int64]{}, pass[string]{}
+	m.core.publisherReady(true)
+	m.takeSlot()
+}
+
+// takeSlot starts the stream at the present.
+func (m *model) takeSlot() {
+	m.streamed = len(m.txs)
+	m.core.tookSlot(int64(len(m.rows)))
+	m.core.streamLive(true)
+}
+
+func (m *model) walEnd() uint64 {
+	if len(m.txs) == 0 {
+		return 1
+	}
+	return m.txs[len(m.txs)-1].lsn + 5
+}
+
+// snapshot is what a query begun now can see.
+func (m *model) snapshot() store.Snapshot {
+	xmin := uint64(m.lastXID) + 1
+	var running []string
+	for _, tx := range m.txs {
+		if !tx.visible {
+			running = append(running, fmt.Sprint(tx.xid))
+			xmin = min(xmin, uint64(tx.xid))
+		}
+	}
+	s, err := store.ParseSnapshot(fmt.Sprintf("%d:%d:%s", xmin, m.lastXID+1, strings.Join(running, ",")))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return s
+}
+
+// insert commits a transaction. Its rows are in the WAL at once, and visible later.
+// Transactions of one key do not overlap: what was inserted before is visible.
+func (m *model) insert(keys []string, scheduled []bool) {
+	m.lastXID++
+	tx := &modelTx{xid: m.lastXID, lsn: m.walEnd() + 10}
+	for i, key := range keys {
+		row := &modelRow{id: int64(len(m.rows) + 1), key: key, tx: tx}
+		if scheduled[i] {
+			row.scheduled = m.now.Add(2 * time.Second)
+			row.available = row.scheduled
+		}
+		m.rows = append(m.rows, row)
+		tx.rows = append(tx.rows, row)
+	}
+	m.txs = append(m.txs, tx)
+}
+
+// busy tells whether a transaction with a row of the key is not visible yet.
+func (m *model) busy(key string) bool {
+	for _, tx := range m.txs {
+		if !tx.visible && slices.ContainsFunc(tx.rows, func(r *modelRow) bool { return r.key == key }) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *modelRow) message(fromStream bool) *outbox.Message {
+	m := &outbox.Message{
+		ID: r.id, MessageID: outbox.UUID{byte(r.id), byte(r.id >> 8)}, SchemaVersion: 1,
+		AvailableAt: r.available, Attempts: r.attempts, PossibleDuplicate: r.duplicate,
+	}
+	if r.key != "" {
+		m.OrderingKey = &r.key
+	}
+	if fromStream {
+		m.XID, m.AvailableAt, m.Attempts, m.PossibleDuplicate = r.tx.xid, r.scheduled, 0, false
+	}
+	return m
+}
+
+// streamNext brings one transaction, row by row, and the position after it.
+func (m *model) streamNext() {
+	if m.streamed >= len(m.txs) {
+		m.core.passed(m.walEnd()) // a keepalive
+		return
+	}
+	tx := m.txs[m.streamed]
+	m.streamed++
+	m.core.began(tx.xid)
+	for _, row := range tx.rows {
+		next, v := m.core.streamed(row.message(true), tx.lsn, false)
+		if v == noRoom {
+			m.t.Fatal("noRoom for an impatient stream")
+		}
+		m.publish(next)
+	}
+	m.core.passed(tx.lsn + 5)
+}
+
+func (m *model) publish(messages ...*outbox.Message) {
+	for _, message := range messages {
+		if message == nil {
+			continue
+		}
+		for _, other := range m.inFlight {
+			if other.ID == message.ID {
+				m.t.Fatalf("row %d is in flight twice", message.ID)
+			}
+			if message.OrderingKey != nil && other.OrderingKey != nil && *other.OrderingKey == *message.OrderingKey {
+				m.t.Fatalf("rows %d and %d of key %s are in flight together", other.ID, message.ID, *message.OrderingKey)
+			}
+		}
+		if m.delivered[message.ID] > 0 && !message.PossibleDuplicate {
+			m.t.Fatalf("row %d is published again, unmarked", message.ID)
+		}
+		m.inFlight = append(m.inFlight, message)
+	}
+	if n := len(m.inFlight); n > modelInFlight {
+		m.t.Fatalf("%d messages in flight", n)
+	}
+}
+
+// arrive is the broker taking a message over.
+func (m *model) arrive(message *outbox.Message) {
+	if m.delivered[message.ID]++; m.delivered[message.ID] > 1 || message.OrderingKey == nil {
+		return
+	}
+	key := *message.OrderingKey
+	if firsts := m.firsts[key]; len(firsts) > 0 && firsts[len(firsts)-1] > message.ID {
+		m.t.Fatalf("key %s: row %d was delivered after row %d", key, message.ID, firsts[len(firsts)-1])
+	}
+	for _, row := range m.rows[:message.ID-1] {
+		if row.key == key && m.delivered[row.id] == 0 && !m.dead[row.id] {
+			m.t.Fatalf("key %s: row %d was delivered before row %d", key, message.ID, row.id)
+		}
+	}
+	m.firsts[key] = append(m.firsts[key], message.ID)
+}
+
+// resolve ends one flight.
+func (m *model) resolve(i int, outcome outbox.Outcome, took bool) {
+	message := m.inFlight[i]
+	m.inFlight = slices.Delete(m.inFlight, i, i+1)
+	if outcome == outbox.Confirmed || (outcome == outbox.Unknown && took) {
+		m.arrive(message)
+	}
+	result := outbox.Result{Message: message, Outcome: outcome, Reason: outbox.ReasonNack}
+	policy := store.Policy{MaxRetries: modelMaxRetries, BackoffTime: modelBackoff, MaxBackoff: time.Hour}
+	settlement, next := m.core.resolved(result, store.Decide(result, policy, 0))
+	if settlement != nil {
+		m.pending = append(m.pending, *settlement)
+	}
+	m.publish(next)
+}
+
+// settle writes what is pending, as the settler and its statements do.
+func (m *model) settle() {
+	m.core.turnedVisible(m.hidden)
+	batch := append(m.pending, m.hidden...)
+	m.pending, m.hidden = nil, nil
+	var done []store.Settlement
+	for _, s := range batch {
+		row := m.rows[s.Message.ID-1]
+		if !row.tx.visible {
+			m.hidden = append(m.hidden, s)
+			continue
+		}
+		done = append(done, s)
+		m.write(row, s)
+	}
+	m.publish(m.core.settled(done, false)...)
+	m.core.turnedInvisible(m.hidden)
+}
+
+func (m *model) write(row *modelRow, s store.Settlement) {
+	switch {
+	case row.gone:
+	case s.Decision.Action == store.Delete:
+		if m.delivered[row.id] == 0 {
+			m.t.Fatalf("row %d is deleted and was not delivered", row.id)
+		}
+		row.gone = true
+	case !row.available.Equal(s.Message.AvailableAt): // the fence
+	case s.Decision.Action == store.Retry:
+		row.attempts++
+		row.available, row.duplicate = m.now.Add(s.Decision.Delay), s.Message.PossibleDuplicate
+	case s.Decision.Action == store.DeadLetter:
+		row.gone, m.dead[row.id] = true, true
+	case s.Decision.Action == store.Release && !row.available.IsZero():
+		row.available, row.duplicate = m.now, s.Message.PossibleDuplicate
+	}
+}
+
+// crash loses the process. What was sent may have arrived.
+func (m *model) crash(arrived []bool) {
+	for i, message := range m.inFlight {
+		if arrived[i%len(arrived)] {
+			m.arrive(message)
+		}
+	}
+	m.boot()
+}

@@ -1,0 +1,122 @@
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Whatever the order in which stream, sweeps, broker, settler, outages and crashes
+// take their steps: nothing is lost, each key keeps its order with one message in
+// flight, no row is in flight twice, and what is published again says so.
+func TestNothingIsLostAndKeysKeepTheirOrderWhateverHappens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(t)
+		t.Repeat(m.steps())
+		m.quiesce()
+		for _, row := range m.rows {
+			if m.delivered[row.id] == 0 && !m.dead[row.id] {
+				t.Fatalf("row %d is gone and was not delivered", row.id)
+			}
+		}
+		m.empty()
+	})
+}
+
+// Without a crash and without a lost confirm nothing is ever delivered twice.
+func TestNothingIsDeliveredTwiceByAProcessThatHearsItsConfirms(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(t)
+		steps := m.steps()
+		delete(steps, "crash")
+		delete(steps, "outage")
+		delete(steps, "unknown")
+		t.Repeat(steps)
+		m.quiesce()
+		for id, n := range m.delivered {
+			if n > 1 {
+				t.Fatalf("row %d was delivered %d times", id, n)
+			}
+		}
+		m.empty()
+	})
+}
+
+func (m *model) steps() map[string]func(*rapid.T) {
+	key := rapid.SampledFrom([]string{"", "", "a", "b", "c", "d", "e"})
+	some := rapid.Bool()
+	flight := func(t *rapid.T) (int, bool) {
+		if len(m.inFlight) == 0 {
+			return 0, false
+		}
+		return rapid.IntRange(0, len(m.inFlight)-1).Draw(t, "flight"), true
+	}
+	sweep := func(kind fallback.Sweep) func(*rapid.T) { return func(*rapid.T) { m.begin(kind) } }
+	return map[string]func(*rapid.T){
+		"insert": func(t *rapid.T) {
+			var keys []string
+			var scheduled []bool
+			for range rapid.IntRange(1, 3).Draw(t, "rows") {
+				if k := key.Draw(t, "key"); !m.busy(k) || k == "" {
+					keys = append(keys, k)
+					scheduled = append(scheduled, rapid.IntRange(0, 9).Draw(t, "scheduled") == 0)
+				}
+			}
+			if len(keys) > 0 {
+				m.insert(keys, scheduled)
+			}
+		},
+		"reveal": func(t *rapid.T) {
+			for _, tx := range m.txs {
+				if !tx.visible && some.Draw(t, "visible") {
+					tx.visible = true
+				}
+			}
+		},
+		"stream":  func(*rapid.T) { m.streamNext() },
+		"stream2": func(*rapid.T) { m.streamNext() },
+		"confirm": func(t *rapid.T) {
+			if i, ok := flight(t); ok {
+				m.resolve(i, outbox.Confirmed, true)
+			}
+		},
+		"refuse": func(t *rapid.T) {
+			if i, ok := flight(t); ok {
+				m.resolve(i, outbox.Refused, false)
+			}
+		},
+		"unknown": func(t *rapid.T) {
+			if i, ok := flight(t); ok {
+				m.resolve(i, outbox.Unknown, some.Draw(t, "took"))
+			}
+		},
+		"not sent": func(t *rapid.T) {
+			if i, ok := flight(t); ok {
+				m.resolve(i, outbox.NotSent, false)
+			}
+		},
+		"outage": func(t *rapid.T) {
+			m.core.publisherReady(false)
+			for len(m.inFlight) > 0 {
+				m.resolve(0, outbox.Unknown, some.Draw(t, "took"))
+			}
+		},
+		"recovery":  func(*rapid.T) { m.core.publisherReady(true) },
+		"settle":    func(*rapid.T) { m.settle() },
+		"due":       sweep(fallback.Due),
+		"leftovers": sweep(fallback.Leftovers),
+		"key pass":  sweep(fallback.KeyPass),
+		"key rows":  sweep(fallback.KeyRows),
+		"answer":    func(*rapid.T) { m.end() },
+		"reconnect": func(*rapid.T) {
+			m.core.lostSlot()
+			m.takeSlot()
+		},
+		"crash": func(t *rapid.T) { m.crash([]bool{some.Draw(t, "arrived"), some.Draw(t, "arrived too")}) },
+		"time":  func(*rapid.T) { m.now = m.now.Add(500 * time.Millisecond) },
+	}
+}
