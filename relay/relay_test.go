@@ -1,0 +1,244 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/publish"
+)
+
+// instance is a relay within the test process, so that the race detector and goleak
+// see it, on real servers.
+type instance struct {
+	t      *testing.T
+	db     *pgxpool.Pool
+	config Config
+	amqp   string
+	queue  string
+	mu     sync.Mutex
+	perID  map[string]int
+	byKey  map[string][]string
+}
+
+func newInstance(t *testing.T) *instance {
+	t.Helper()
+	i := &instance{
+		t: t, config: DefaultConfig(), amqp: services.VHost(t), queue: services.Name(t),
+		perID: map[string]int{}, byKey: map[string][]string{},
+	}
+	i.config.DatabaseURL = services.Database(t)
+	i.config.Slot = services.Name(t)
+	i.config.PollInterval = 50 * time.Millisecond
+	i.config.BackoffTime = 50 * time.Millisecond
+	var err error
+	if i.db, err = pgxpool.New(t.Context(), i.config.DatabaseURL); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(i.db.Close)
+	conn, err := pgx.Connect(t.Context(), i.config.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	if _, _, err := migrations.Up(t.Context(), conn, i.config.Table); err != nil {
+		t.Fatal(err)
+	}
+	i.consume()
+	return i
+}
+
+// consume records what arrives until the test ends.
+func (i *instance) consume() {
+	conn, err := amqp.Dial(i.amqp)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	channel, err := conn.Channel()
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	if _, err := channel.QueueDeclare(i.queue, true, false, false, false, nil); err != nil {
+		i.t.Fatal(err)
+	}
+	deliveries, err := channel.Consume(i.queue, "", true, false, false, false, nil)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for d := range deliveries {
+			i.mu.Lock()
+			i.perID[d.MessageId]++
+			if key, ok := d.Headers["key"].(string); ok && i.perID[d.MessageId] == 1 {
+				i.byKey[key] = append(i.byKey[key], string(d.Body))
+			}
+			i.mu.Unlock()
+		}
+	})
+	i.t.Cleanup(func() {
+		_ = conn.Close()
+		done.Wait()
+	})
+}
+
+func (i *instance) arrived() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.perID)
+}
+
+// start runs a relay; stop drains it.
+func (i *instance) start() (r *Relay, stop func()) {
+	i.t.Helper()
+	publisher, err := publish.NewAMQP(publish.AMQPConfig{
+		URL: i.amqp, MaxInFlight: i.config.MaxInFlight, SendTimeout: i.config.SendTimeout, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	r, err = New(i.config, publisher, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return r, func() {
+		i.t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			i.t.Errorf("run: %v", err)
+		}
+	}
+}
+
+func (i *instance) await(what string, condition func() bool) {
+	i.t.Helper()
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			i.t.Fatalf("%s: did not happen", what)
+		}
+	}
+}
+
+func (i *instance) rowsLeft() (n int) {
+	if err := i.db.QueryRow(i.t.Context(), `SELECT count(*) FROM outbox`).Scan(&n); err != nil {
+		i.t.Fatal(err)
+	}
+	return n
+}
+
+// load inserts rows of one writer: every other one with the writer's key.
+func (i *instance) load(writer, rows int) error {
+	for n := range rows {
+		var key *string
+		if n%2 == 0 {
+			k := fmt.Sprintf("key %d", writer)
+			key = &k
+		}
+		_, err := i.db.Exec(i.t.Context(), `INSERT INTO outbox (routing_key, payload, ordering_key, headers)
+			VALUES ($1, to_json($2::int), $3, CASE WHEN $3::text IS NOT NULL THEN jsonb_build_object('key', $3::text) END)`,
+			i.queue, n, key)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestAllIsDeliveredInOrderWhileTheStreamIsCutAndTheRelayRestarts(t *testing.T) {
+	i := newInstance(t)
+	const writers, rows = 4, 1500
+	var loading sync.WaitGroup
+	for w := range writers {
+		loading.Go(func() {
+			if err := i.load(w, rows); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for round := 1; round <= 3; round++ {
+		r, stop := i.start()
+		i.await("the relay streams", func() bool { return r.Health().Role == "streaming" })
+		i.await("some arrive", func() bool { return i.arrived() >= writers*rows*round/5 })
+		if _, err := i.db.Exec(t.Context(), `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1`,
+			i.config.Slot); err != nil {
+			t.Fatal(err)
+		}
+		i.await("it streams again", func() bool { return r.Health().Role == "streaming" })
+		stop()
+	}
+	loading.Wait()
+	_, stop := i.start()
+	i.await("all arrive", func() bool { return i.arrived() == writers*rows })
+	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
+	stop()
+
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for id, n := range i.perID {
+		if n != 1 {
+			t.Errorf("message %s arrived %d times, though nothing was killed", id, n)
+		}
+	}
+	for w := range writers {
+		key := fmt.Sprintf("key %d", w)
+		for n, body := range i.byKey[key] {
+			if body != fmt.Sprint(2*n) {
+				t.Fatalf("%s: message %s came as number %d", key, body, n)
+			}
+		}
+	}
+}
+
+func TestARelayStandsByAndTakesOverAtOnce(t *testing.T) {
+	i := newInstance(t)
+	first, stopFirst := i.start()
+	i.await("the first streams", func() bool { return first.Health().Role == "streaming" })
+	second, stopSecond := i.start()
+	i.await("the second stands by", func() bool { return second.Health().Role == "standby" })
+	if h := second.Health(); !h.Ready || !h.Live {
+		t.Errorf("a relay that stands by is %+v", h)
+	}
+	stopFirst()
+	i.await("the second streams", func() bool { return second.Health().Role == "streaming" })
+	if err := i.load(1, 100); err != nil {
+		t.Fatal(err)
+	}
+	i.await("all arrive", func() bool { return i.arrived() == 100 })
+	stopSecond()
+}
+
+func TestKeysThatGoByTheTableComeOutInOrder(t *testing.T) {
+	i := newInstance(t)
+	i.config.MaxInFlight, i.config.BatchSize = 20, 7
+	if err := i.load(1, 400); err != nil { // waits before the start
+		t.Fatal(err)
+	}
+	r, stop := i.start()
+	i.await("it streams", func() bool { return r.Health().Role == "streaming" })
+	i.await("all arrive", func() bool { return i.arrived() == 400 })
+	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
+	stop()
+	for n, body := range i.byKey["key 1"] {
+		if body != fmt.Sprint(2*n) {
+			t.Fatalf("message %s came as number %d", body, n)
+		}
+	}
+}
