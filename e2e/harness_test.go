@@ -63,8 +63,12 @@ func newWorld(t *testing.T) *world {
 func newWorldOn(t *testing.T, database, broker string) *world {
 	t.Helper()
 	w := &world{t: t, database: database, broker: broker, queue: services.Name(t), slot: services.Name(t)}
-	var err error
-	w.db, err = pgxpool.New(t.Context(), database)
+	config, err := pgxpool.ParseConfig(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // strings are, whatever the database has
+	w.db, err = pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,11 +268,19 @@ func (r *relay) metric(series string) float64 {
 // stop asks for a clean end and returns the exit code.
 func (r *relay) stop() int {
 	r.w.t.Helper()
-	_ = r.cmd.Process.Signal(syscall.SIGTERM)
+	r.signal(syscall.SIGTERM)
+	return r.exit(40 * time.Second)
+}
+
+func (r *relay) signal(sig os.Signal) { _ = r.cmd.Process.Signal(sig) }
+
+// exit waits for the end of the process and returns its exit code.
+func (r *relay) exit(within time.Duration) int {
+	r.w.t.Helper()
 	select {
 	case <-r.done:
-	case <-time.After(40 * time.Second):
-		r.w.t.Fatal("the relay did not stop")
+	case <-time.After(within):
+		r.w.t.Fatalf("the relay has not ended within %s", within)
 	}
 	return r.cmd.ProcessState.ExitCode()
 }

@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestADatabaseInLATIN1 : what arrives is UTF-8, on both paths, whatever the database stores.
+func TestADatabaseInLATIN1(t *testing.T) {
+	t.Parallel()
+	w := newWorldOn(t, services.Database(t, "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"), services.VHost(t)).setUp()
+	key := w.queue + "-äöüß"
+	w.declareQueue(key, nil)
+	insert := func() string {
+		return w.insert(row{"routing_key": key, "ordering_key": "Ö", "payload": `{"größe": "ÄÖÜ é"}`,
+			"headers": `{"straße": "Ö", "list": ["ñ"]}`, "properties": `{"type": "überfällig"}`, "redacted_payload": `"ä"`})
+	}
+	found := insert()
+	arrived := w.consume(key)
+	w.run("--max-retries", "0")
+	for _, id := range []string{found, insert()} {
+		d := w.await(arrived, id)
+		if string(d.Body) != `{"größe": "ÄÖÜ é"}` || d.RoutingKey != key || d.Headers["straße"] != "Ö" || d.Type != "überfällig" {
+			t.Errorf("arrived: %q with routing key %q, headers %v, type %q", d.Body, d.RoutingKey, d.Headers, d.Type)
+		}
+	}
+	// What the broker says goes back into the table: it must fit the encoding.
+	if dead := w.awaitDeadLetter(w.insert(row{"routing_key": key + "nobody"})); !strings.Contains(dead.LastError, "äöüß") {
+		t.Errorf("the last error is %q", dead.LastError)
+	}
+	w.emptied()
+}
+
+// TestSettingsOfTheDatabaseChangeNothing: values are read alike, whatever a client or the
+// database has set.
+func TestSettingsOfTheDatabaseChangeNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	name := strings.TrimPrefix(mustURL(t, w.database).Path, "/")
+	for setting, value := range map[string]string{
+		"DateStyle": "'German, DMY'", "TimeZone": "'Asia/Kathmandu'", "IntervalStyle": "sql_standard", "bytea_output": "escape",
+		"default_transaction_isolation": "serializable", "standard_conforming_strings": "off", "quote_all_identifiers": "on",
+		"array_nulls": "off", "xmloption": "document", "search_path": "pg_catalog", "row_security": "off",
+		"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan", "idle_in_transaction_session_timeout": "'200ms'",
+	} {
+		w.exec(fmt.Sprintf("ALTER DATABASE %s SET %s = %s", name, setting, value))
+	}
+	created := time.Date(2024, 7, 6, 5, 4, 3, 0, time.FixedZone("", -5*3600))
+	insert := func() (ids []string) {
+		for i := range 50 {
+			ids = append(ids, w.insert(row{"created_at": created, "payload_bytes": []byte{'\\', 0, 200}, "ordering_key": fmt.Sprint(i % 5)}))
+		}
+		return ids
+	}
+	ids := insert() // with the settings from before: the pool's connections are older
+	arrived := w.consume(w.queue)
+	w.run("--backoff-time", "50ms", "--poll-interval", "50ms", "--max-retries", "1")
+	ids = append(ids, insert()...)
+	for _, id := range ids {
+		if d := w.await(arrived, id); !d.Timestamp.Equal(created) || string(d.Body) != "\\\x00\xc8" {
+			t.Errorf("arrived: created at %s, body %q", d.Timestamp, d.Body)
+		}
+	}
+	scheduled := w.insert(row{"available_at": value[time.Time](w, `SELECT clock_timestamp() + interval '200 ms'`)})
+	w.await(arrived, scheduled)
+	if dead := w.awaitDeadLetter(w.insert(row{"exchange": "nowhere", "created_at": created})); dead.Attempts != 2 || !dead.CreatedAt.Equal(created) {
+		t.Errorf("dead letter after %d attempts, created at %s", dead.Attempts, dead.CreatedAt)
+	}
+	w.emptied()
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+}
+
+// TestAnyLegalNameWorks for table, slot and publication, from setup to teardown.
+func TestAnyLegalNameWorks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slot := "1st_" + w.slot[len(w.slot)-16:]
+	w.settings = []string{
+		`CDC_RELAY_TABLE="My Schema"."Out.Box's ""1"""`, "CDC_RELAY_SLOT=" + slot, `CDC_RELAY_PUBLICATION=My "Pub" of 'Größe'`,
+	}
+	w.setUp()
+	const table = `"My Schema"."Out.Box's ""1"""`
+	insert := func(r row) string {
+		statement, args := w.sql(table, r)
+		return value[string](w, statement, args...)
+	}
+	found := insert(nil)
+	arrived := w.consume(w.queue)
+	r := w.run("--max-retries", "0")
+	w.await(arrived, found)
+	w.await(arrived, insert(row{"ordering_key": "k"}))
+	insert(row{"exchange": "nowhere"})
+	w.eventually("the refused one is dead-lettered", 10*time.Second, func() bool {
+		return value[int](w, `SELECT count(*) FROM "My Schema"."Out.Box's ""1""_dead_letter"`) == 1
+	})
+	w.eventually("the table is empty", 10*time.Second, func() bool { return value[int](w, `SELECT count(*) FROM `+table) == 0 })
+	if r.metric("cdc_relay_slot_held") != 1 {
+		t.Error("it does not stream")
+	}
+	if code := r.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	insert(nil)
+	if out, code := w.command("drain"); code != 0 {
+		t.Errorf("drain: exit %d\n%s", code, out)
+	}
+	if out, code := w.command("teardown", "--yes"); code != 0 {
+		t.Errorf("teardown: exit %d\n%s", code, out)
+	}
+	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, slot); n != 0 {
+		t.Error("the slot is still there")
+	}
+}
+
+// TestAPartitionedOutbox, made by hand with the same columns, streams, is swept and drained.
+func TestAPartitionedOutbox(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`ALTER TABLE outbox RENAME TO plain`)
+	w.exec(`CREATE TABLE outbox (LIKE plain INCLUDING DEFAULTS INCLUDING CONSTRAINTS) PARTITION BY RANGE (id)`)
+	w.exec(`ALTER TABLE outbox ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY, ADD PRIMARY KEY (id)`)
+	w.exec(`CREATE INDEX ON outbox (available_at) WHERE available_at IS NOT NULL`)
+	w.exec(`CREATE INDEX ON outbox (ordering_key, id) WHERE ordering_key IS NOT NULL`)
+	w.exec(`CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM (1) TO (500)`)
+	w.exec(`CREATE TABLE outbox_2 PARTITION OF outbox FOR VALUES FROM (500) TO (1000)`)
+	w.exec(`CREATE TABLE outbox_rest PARTITION OF outbox DEFAULT`)
+	w.exec(`DROP TABLE plain`)
+	const some = `INSERT INTO outbox (routing_key, payload, ordering_key, available_at)
+		SELECT $1, '{}', CASE WHEN n % 3 = 0 THEN (n % 7)::text END, CASE WHEN n % 4 = 0 THEN clock_timestamp() END FROM generate_series(1, 300) n`
+	w.exec(some, w.queue)
+	arrived := w.consume(w.queue)
+	r := w.run("--max-retries", "0", "--poll-interval", "50ms")
+	for range 3 {
+		w.exec(some, w.queue)
+	}
+	w.eventually("all arrive", 20*time.Second, func() bool { return arrived.distinct() == 1200 })
+	w.emptied()
+	w.awaitDeadLetter(w.insert(row{"exchange": "nowhere"}))
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+	if r.metric("cdc_relay_slot_held") != 1 {
+		t.Error("it does not stream")
+	}
+	w.await(arrived, value[string](w, `INSERT INTO outbox_1 (id, routing_key, payload) VALUES (7, $1, '{}') RETURNING message_id::text`, w.queue))
+	w.emptied()
+	r.stop()
+	w.exec(some, w.queue)
+	if out, code := w.command("drain"); code != 0 {
+		t.Errorf("drain: exit %d\n%s", code, out)
+	}
+	w.emptied()
+	w.eventually("all arrive", 10*time.Second, func() bool { return arrived.distinct() == 1501 })
+}
