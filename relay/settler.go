@@ -100,8 +100,11 @@ func (s *settler) run(ctx context.Context) error {
 			continue
 		}
 		notVisible, err := s.settle(ctx, batch)
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
-			return nil // ctx is done
+			return err
 		}
 		s.core.turnedInvisible(notVisible)
 		s.invisible = append(s.invisible, notVisible...)
@@ -161,7 +164,8 @@ func (s *settler) left() bool {
 	return len(s.mu.pending) > 0
 }
 
-// settle writes one batch, and tries until it is written or ctx is done.
+// settle writes one batch, and tries until it is written or ctx is done. A column or
+// table that is gone ends it.
 func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store.Settlement, error) {
 	wait := newBackoff()
 	for {
@@ -179,6 +183,10 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
+		}
+		err, gone := s.store.Explain(ctx, err)
+		if gone {
+			return nil, err
 		}
 		s.trouble.report("cannot settle rows; trying again", err)
 		batch = without(batch, done)

@@ -45,7 +45,8 @@ type pass[C any] struct {
 const missingSlotAge = 5 * time.Second
 
 // run sweeps until stop is done. A sweep that began is finished under ctx, so that
-// rows it has claimed are not left behind with their lease.
+// rows it has claimed are not left behind with their lease. A column or table that is
+// gone ends it with an error.
 func (s *sweeper) run(ctx, stop context.Context) error {
 	wait := newBackoff()
 	for stop.Err() == nil {
@@ -73,6 +74,10 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 		}
 		s.leftovers.begun, s.keys.begun = false, false
 		s.core.leftoversFailed()
+		err, gone := s.store.Explain(ctx, err)
+		if gone {
+			return err
+		}
 		s.trouble.report("cannot sweep the table; trying again", err)
 		if sleep(stop, wait.NextBackOff()) != nil {
 			break

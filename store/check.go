@@ -2,8 +2,11 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -72,4 +75,25 @@ SELECT coalesce(array(SELECT c FROM unnest($2::text[]) c WHERE NOT EXISTS (
 			"role %s may not %s on table %s", role, strings.Join(denied, ", "), table)
 	}
 	return nil
+}
+
+// Explain says more of a statement's error where a person has to act: a column or a
+// table that is gone, or a privilege. Gone tells the first two apart: no retry helps
+// then, while a privilege may come back.
+func (s *Store) Explain(ctx context.Context, err error) (explained error, gone bool) {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err, false
+	}
+	switch pgErr.Code {
+	case "42703", "42P01": // undefined_column, undefined_table
+		gone = true
+	case "42501": // insufficient_privilege
+	default:
+		return err, false
+	}
+	if found := s.Check(ctx); problem.Is(found) {
+		return found, gone
+	}
+	return err, false
 }
