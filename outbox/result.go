@@ -68,6 +68,9 @@ type Result struct {
 	Outcome Outcome
 	// Reason is empty for Confirmed.
 	Reason Reason
+	// MaybeSent tells that the message had been sent before in this attempt, and that
+	// confirm was lost: Outcome is that of the repeat, and the first may have arrived.
+	MaybeSent bool
 	// Detail is one line for people: what the broker said, or what is wrong with
 	// the message. It holds no payload and no password.
 	Detail string

@@ -223,7 +223,7 @@ func (r *reaper) report(e *entry, v verdict) {
 		v.outcome = outbox.Unknown
 	}
 	e.verdict = v
-	r.sink.Deliver(outbox.Result{Message: e.message, Outcome: v.outcome, Reason: v.reason, Detail: v.detail})
+	r.sink.Deliver(outbox.Result{Message: e.message, Outcome: v.outcome, Reason: v.reason, Detail: v.detail, MaybeSent: e.resent})
 	if e.settled != nil {
 		close(e.settled)
 	}

@@ -308,13 +308,13 @@ func (c *core) resolved(r outbox.Result, decision store.Decision) (settlement *s
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := r.Message
+	m.PossibleDuplicate = m.PossibleDuplicate || r.MaybeSent || r.Outcome == outbox.Unknown
 	switch {
 	case decision.Action == store.Delete:
 		delete(c.mu.unknown, m.Ref())
 		c.mu.registry.mark(m.Ref(), confirmed)
 		publish = c.keyDone(m)
 	case r.Outcome == outbox.Unknown:
-		m.PossibleDuplicate = true
 		c.rememberUnknown(m.Ref())
 		fallthrough
 	case decision.Action == store.Release:

@@ -71,7 +71,7 @@ func (m *metrics) result(r outbox.Result) {
 	switch r.Outcome {
 	case outbox.Confirmed:
 		m.published.Inc()
-		if r.Message.PossibleDuplicate {
+		if r.Message.PossibleDuplicate || r.MaybeSent {
 			m.possibleDuplicates.Inc()
 		}
 	case outbox.Refused, outbox.Impossible:
