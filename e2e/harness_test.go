@@ -5,7 +5,6 @@ package e2e
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -95,13 +95,22 @@ func (w *world) env() []string {
 // command runs one command to its end.
 func (w *world) command(args ...string) (output string, code int) {
 	w.t.Helper()
+	stdout, stderr, code := w.outputs(args...)
+	return stdout + stderr, code
+}
+
+// outputs is command with the two outputs apart.
+func (w *world) outputs(args ...string) (stdout, stderr string, code int) {
+	w.t.Helper()
 	cmd := exec.CommandContext(w.t.Context(), binary, args...)
 	cmd.Env = w.env()
-	out, err := cmd.CombinedOutput()
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
 	if _, ok := err.(*exec.ExitError); err != nil && !ok {
 		w.t.Fatal(err)
 	}
-	return string(out), cmd.ProcessState.ExitCode()
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
 func (w *world) exec(sql string, args ...any) {
@@ -123,6 +132,24 @@ func value[T any](w *world, sql string, args ...any) T {
 		w.t.Fatalf("%s: %v", firstLine(sql), err)
 	}
 	return v
+}
+
+// query reads all rows: structs by name, others by their one column.
+func query[T any](w *world, sql string, args ...any) []T {
+	w.t.Helper()
+	rows, err := w.db.Query(w.t.Context(), sql, args...)
+	if err != nil {
+		w.t.Fatalf("%s: %v", firstLine(sql), err)
+	}
+	collect := pgx.RowTo[T]
+	if reflect.TypeFor[T]().Kind() == reflect.Struct {
+		collect = pgx.RowToStructByName[T]
+	}
+	list, err := pgx.CollectRows(rows, collect)
+	if err != nil {
+		w.t.Fatalf("%s: %v", firstLine(sql), err)
+	}
+	return list
 }
 
 // eventually waits for a condition to hold, and says what it waited for otherwise.
@@ -337,88 +364,4 @@ func (w *world) deleteQueue(name string) {
 	if channel, err := conn.Channel(); err == nil {
 		_, _ = channel.QueueDelete(name, false, false, false)
 	}
-}
-
-// ledger holds all that arrived in a queue, in order.
-type ledger struct {
-	mu         sync.Mutex
-	deliveries []amqp.Delivery
-	perID      map[string]int
-	unmarked   []string // repeats without x-possible-duplicate
-	keepBodies bool
-}
-
-// consume records a queue until the test ends.
-func (w *world) consume(queue string) *ledger {
-	w.t.Helper()
-	channel := w.channel()
-	if err := channel.Qos(1000, 0, false); err != nil {
-		w.t.Fatal(err)
-	}
-	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	l := &ledger{perID: make(map[string]int), keepBodies: true}
-	go func() {
-		for d := range deliveries {
-			l.add(d)
-			_ = d.Ack(false)
-		}
-	}()
-	return l
-}
-
-func (l *ledger) add(d amqp.Delivery) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.keepBodies {
-		d.Body = nil
-	}
-	l.deliveries = append(l.deliveries, d)
-	l.perID[d.MessageId]++
-	if l.perID[d.MessageId] > 1 && d.Headers["x-possible-duplicate"] != true {
-		l.unmarked = append(l.unmarked, d.MessageId)
-	}
-}
-
-func (l *ledger) distinct() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.perID)
-}
-
-func (l *ledger) all() []amqp.Delivery {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append([]amqp.Delivery(nil), l.deliveries...)
-}
-
-func (l *ledger) repeats() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.deliveries) - len(l.perID)
-}
-
-func (l *ledger) unmarkedRepeats() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.unmarked)
-}
-
-// copyRows loads rows by COPY, as an application in bulk would.
-func (w *world) copyRows(n int, routingKey string) {
-	w.t.Helper()
-	rows := make([][]any, n)
-	for i := range rows {
-		rows[i] = []any{routingKey, fmt.Sprintf(`{"copied": %d}`, i)}
-	}
-	if err := copyInto(w.t.Context(), w.db, rows); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-func copyInto(ctx context.Context, db *pgxpool.Pool, rows [][]any) error {
-	_, err := db.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{"routing_key", "payload"}, pgx.CopyFromRows(rows))
-	return err
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -61,13 +63,6 @@ func (w *world) await(l *ledger, messageID string) amqp.Delivery {
 	panic("counted, but not there")
 }
 
-// count is how often a message arrived.
-func (l *ledger) count(messageID string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.perID[messageID]
-}
-
 // deadLetter is a row of the dead-letter table.
 type deadLetter struct {
 	ID                       int64
@@ -91,18 +86,10 @@ func (w *world) awaitDeadLetter(messageID string) deadLetter {
 	if value[bool](w, `SELECT EXISTS (SELECT 1 FROM outbox WHERE message_id = $1)`, messageID) {
 		w.t.Errorf("%s is in both tables", messageID)
 	}
-	rows, err := w.db.Query(w.t.Context(), `SELECT id, attempts, failure_reason, coalesce(last_error, '') AS last_error, routing_key,
+	return query[deadLetter](w, `SELECT id, attempts, failure_reason, coalesce(last_error, '') AS last_error, routing_key,
 		message_id::text, exchange, ordering_key, headers::text, properties::text, payload::text, redacted_payload::text,
 		payload_bytes, schema_version, created_at, dead_at
-		FROM outbox_dead_letter WHERE message_id = $1`, messageID)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	dead, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByNameLax[deadLetter])
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return dead
+		FROM outbox_dead_letter WHERE message_id = $1`, messageID)[0]
 }
 
 func (w *world) noDeadLetters() {
@@ -124,4 +111,21 @@ func (w *world) noAttempts() {
 func (w *world) emptied() {
 	w.t.Helper()
 	w.eventually("the table is empty", 20*time.Second, w.outboxEmpty)
+}
+
+// copyRows loads rows by COPY, as an application in bulk would.
+func (w *world) copyRows(n int, routingKey string) {
+	w.t.Helper()
+	rows := make([][]any, n)
+	for i := range rows {
+		rows[i] = []any{routingKey, fmt.Sprintf(`{"copied": %d}`, i)}
+	}
+	if err := copyInto(w.t.Context(), w.db, rows); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func copyInto(ctx context.Context, db *pgxpool.Pool, rows [][]any) error {
+	_, err := db.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{"routing_key", "payload"}, pgx.CopyFromRows(rows))
+	return err
 }

@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// ledger holds all that arrived in a queue, in order.
+type ledger struct {
+	mu         sync.Mutex
+	deliveries []amqp.Delivery
+	perID      map[string]int
+	at         map[string]time.Time // of the first arrival
+	unmarked   []string             // repeats without x-possible-duplicate
+	keepBodies bool
+}
+
+// consume records a queue until the test ends.
+func (w *world) consume(queue string) *ledger {
+	w.t.Helper()
+	channel := w.channel()
+	if err := channel.Qos(1000, 0, false); err != nil {
+		w.t.Fatal(err)
+	}
+	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l := &ledger{perID: make(map[string]int), at: make(map[string]time.Time), keepBodies: true}
+	go func() {
+		for d := range deliveries {
+			l.add(d)
+			_ = d.Ack(false)
+		}
+	}()
+	return l
+}
+
+func (l *ledger) add(d amqp.Delivery) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.keepBodies {
+		d.Body = nil
+	}
+	l.deliveries = append(l.deliveries, d)
+	if l.perID[d.MessageId]++; l.perID[d.MessageId] == 1 {
+		l.at[d.MessageId] = time.Now()
+	}
+	if l.perID[d.MessageId] > 1 && d.Headers["x-possible-duplicate"] != true {
+		l.unmarked = append(l.unmarked, d.MessageId)
+	}
+}
+
+func (l *ledger) distinct() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.perID)
+}
+
+func (l *ledger) all() []amqp.Delivery {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]amqp.Delivery(nil), l.deliveries...)
+}
+
+func (l *ledger) repeats() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.deliveries) - len(l.perID)
+}
+
+func (l *ledger) unmarkedRepeats() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.unmarked)
+}
+
+// count is how often a message arrived.
+func (l *ledger) count(messageID string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.perID[messageID]
+}

@@ -1,0 +1,292 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// arrivals is the time of each arrival on the database's clock.
+func (w *world) arrivals(l *ledger) map[string]time.Time {
+	w.t.Helper()
+	ahead := value[time.Time](w, `SELECT clock_timestamp()`).Sub(time.Now())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	times := make(map[string]time.Time, len(l.at))
+	for id, at := range l.at {
+		times[id] = at.Add(ahead)
+	}
+	return times
+}
+
+// TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime, and none before it.
+func TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.T) {
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	w.run()
+	const rows, interval = 5000, time.Second
+	due := make(map[string]time.Time)
+	type scheduled struct {
+		ID string
+		At time.Time
+	}
+	list := query[scheduled](w, `INSERT INTO outbox (routing_key, payload, available_at)
+		SELECT $1, '{}', t.at FROM (SELECT now() + interval '2 s' AS at) t, generate_series(1, $2)
+		RETURNING message_id::text AS id, available_at AS at`, w.queue, rows)
+	for _, s := range list {
+		due[s.ID] = s.At
+	}
+	w.eventually("all arrive", 15*time.Second, func() bool { return arrived.distinct() == rows })
+	var late time.Duration
+	for id, at := range w.arrivals(arrived) {
+		if early := due[id].Sub(at); early > time.Millisecond {
+			t.Fatalf("a message arrived %s before its time", early)
+		}
+		late = max(late, at.Sub(due[id]))
+	}
+	// The first leave within an interval; the rest take the time that publishing takes.
+	t.Logf("the last of %d arrived %s after its time", rows, late.Round(time.Millisecond))
+	if late > interval+time.Second {
+		t.Errorf("the last arrived %s after its time", late)
+	}
+	w.emptied()
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+	for _, d := range arrived.all() {
+		if d.Headers["x-possible-duplicate"] != nil {
+			t.Fatalf("a scheduled row that was never published is marked: %v", d.Headers)
+		}
+	}
+}
+
+// TestScheduledRowsWaitForTheirTimeAcrossARestart.
+func TestScheduledRowsWaitForTheirTimeAcrossARestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	r := w.run("--poll-interval", "100ms")
+	at := value[time.Time](w, `SELECT clock_timestamp() + interval '1500 ms'`)
+	id := w.insert(row{"available_at": at, "ordering_key": "k"})
+	behind := w.insert(row{"ordering_key": "k"})
+	never := w.insert(row{"available_at": "infinity"})
+	r.stop()
+	w.run("--poll-interval", "100ms")
+	w.await(arrived, behind)
+	times := w.arrivals(arrived)
+	if early := at.Sub(times[id]); early > time.Millisecond {
+		t.Errorf("it arrived %s before its time", early)
+	}
+	if times[behind].Before(times[id]) {
+		t.Error("a later message of its key overtook it")
+	}
+	if arrived.count(never) != 0 || value[int](w, `SELECT count(*) FROM outbox WHERE available_at = 'infinity'`) != 1 {
+		t.Error("a row for never was touched")
+	}
+}
+
+// TestRowsFromBeforeTheStartAreDeliveredAndMarked: nobody knows whether they were
+// published before. Those that come after are not marked.
+func TestRowsFromBeforeTheStartAreDeliveredAndMarked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key)
+		SELECT $1, '"before"', CASE n % 2 WHEN 0 THEN (n % 10)::text END FROM generate_series(1, 1000) n`, w.queue)
+	arrived := w.consume(w.queue)
+	w.run()
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key)
+		SELECT $1, '"after"', CASE n % 2 WHEN 0 THEN (n % 10)::text END FROM generate_series(1, 1000) n`, w.queue)
+	w.eventually("all arrive", 15*time.Second, func() bool { return arrived.distinct() == 2000 })
+	for _, d := range arrived.all() {
+		if marked := d.Headers["x-possible-duplicate"] == true; marked != (string(d.Body) == `"before"`) {
+			t.Fatalf("a row from %s the start is marked: %t", d.Body, marked)
+		}
+	}
+	w.emptied()
+}
+
+// TestRelaysThatPollShareTheWorkWithoutRepeats, and what is new is not marked.
+func TestRelaysThatPollShareTheWorkWithoutRepeats(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if out, code := w.command("migrate", "up"); code != 0 { // no slot, no publication
+		t.Fatalf("migrate up: exit %d\n%s", code, out)
+	}
+	w.declareQueue(w.queue, nil)
+	arrived := w.consume(w.queue)
+	args := []string{"--mode", "poll", "--poll-interval", "50ms", "--batch-size", "50"}
+	relays := []*relay{w.run(args...), w.run(args...)}
+	const rows = 8000
+	w.load(rows, 4)
+	w.eventually("all arrive", 30*time.Second, func() bool { return arrived.distinct() == rows })
+	w.emptied()
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+	for _, d := range arrived.all() {
+		if d.Headers["x-possible-duplicate"] != nil {
+			t.Fatal("a new row is marked")
+		}
+	}
+	for i, r := range relays {
+		if n := r.metric("cdc_relay_messages_published_total"); n == 0 {
+			t.Errorf("relay %d published nothing", i)
+		}
+		if code := r.stop(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, w.slot); n != 0 {
+		t.Error("it made a slot")
+	}
+}
+
+// TestARetryWaitsAsLongAsTheFormulaSays, on the database's clock.
+func TestARetryWaitsAsLongAsTheFormulaSays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.run("--backoff-time", "200ms", "--max-backoff", "1h", "--poll-interval", "10ms", "--max-retries", "3")
+	w.insert(row{"exchange": "nowhere"})
+	type state struct {
+		Attempts  int
+		LastError *string
+		Wait      time.Duration // of available_at, from before the query that first saw it
+	}
+	seen := make(map[int]state)
+	w.eventually("it is dead-lettered after its retries", 20*time.Second, func() bool {
+		now := value[time.Time](w, `SELECT clock_timestamp()`)
+		for _, s := range query[struct {
+			Attempts    int
+			LastError   *string
+			AvailableAt *time.Time
+		}](w, `SELECT attempts, last_error, available_at FROM outbox`) {
+			if _, known := seen[s.Attempts]; !known && s.AvailableAt != nil && s.AvailableAt.Sub(now) < time.Minute-5*time.Second {
+				seen[s.Attempts] = state{s.Attempts, s.LastError, s.AvailableAt.Sub(now)}
+			}
+		}
+		return value[int](w, `SELECT count(*) FROM outbox_dead_letter`) == 1
+	})
+	for attempts := 1; attempts <= 3; attempts++ {
+		s, ok := seen[attempts]
+		// backoff · 2^(attempts before) and a tenth of it at random, seen at most some time later.
+		most := 200*time.Millisecond<<(attempts-1) + 25*time.Millisecond
+		if !ok || s.Wait > most || s.Wait < most-150*time.Millisecond {
+			t.Errorf("after %d refusals it waits %s, want up to %s", attempts, s.Wait, most)
+		}
+		if s.LastError == nil || !strings.HasPrefix(*s.LastError, "exchange_missing: ") {
+			t.Errorf("last_error after %d refusals: %v", attempts, s.LastError)
+		}
+	}
+}
+
+// TestADeadLetterKeepsAllOfTheMessage.
+func TestADeadLetterKeepsAllOfTheMessage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.run("--max-retries", "0")
+	created := time.Date(2024, 1, 2, 3, 4, 5, 678901000, time.UTC)
+	id := w.insert(row{"exchange": "nowhere", "routing_key": "r.k", "ordering_key": "o", "payload": ` {"b":1, "a": 2}`,
+		"headers": `{"h": 1}`, "properties": `{"type": "t"}`, "redacted_payload": ` {"b":"***"}`, "created_at": created})
+	dead := w.awaitDeadLetter(id)
+	text := func(s string) *string { return &s }
+	want := deadLetter{ID: 1, Attempts: 1, FailureReason: "retries_exhausted", LastError: dead.LastError, RoutingKey: "r.k", MessageID: id,
+		Exchange: text("nowhere"), OrderingKey: text("o"), Headers: text(`{"h": 1}`), Properties: text(`{"type": "t"}`),
+		Payload: text(` {"b":1, "a": 2}`), RedactedPayload: text(` {"b":"***"}`), SchemaVersion: 1, CreatedAt: created, DeadAt: dead.DeadAt}
+	dead.CreatedAt = dead.CreatedAt.UTC()
+	got, _ := json.Marshal(dead)
+	if expected, _ := json.Marshal(want); string(got) != string(expected) {
+		t.Errorf("got  %s\nwant %s", got, expected)
+	}
+	if age := time.Since(dead.DeadAt); age < -time.Minute || age > time.Minute {
+		t.Errorf("dead_at is %s ago", age)
+	}
+	binary := w.awaitDeadLetter(w.insert(row{"exchange": "nowhere", "payload_bytes": []byte{0, 1}}))
+	if string(binary.PayloadBytes) != "\x00\x01" || binary.Payload != nil || binary.Headers != nil {
+		t.Errorf("binary: %+v", binary)
+	}
+}
+
+// TestDrainPublishesWhatWaitsAndLeaves: exit 0 with an empty table, 1 where the broker is away.
+func TestDrainPublishesWhatWaitsAndLeaves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at)
+		SELECT $1, to_json(n), CASE WHEN n % 2 = 0 THEN (n % 6)::text END, CASE WHEN n % 5 = 0 THEN now() - interval '1 h' END
+		FROM generate_series(1, 3000) n`, w.queue)
+	later := w.insert(row{"available_at": value[time.Time](w, `SELECT now() + interval '1 h'`)})
+	arrived := w.consume(w.queue)
+
+	broker := w.broker
+	w.broker = "amqp://guest:guest@" + services.NewProxy(t, "127.0.0.1:1").Addr()
+	began := time.Now()
+	if out, code := w.command("drain", "--send-timeout", "500ms"); code != 1 || !strings.Contains(out, "the broker") {
+		t.Errorf("with the broker away: exit %d\n%s", code, out)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %s to say so", took)
+	}
+	w.broker = broker
+	w.noAttempts()
+	if out, code := w.command("drain"); code != 0 {
+		t.Fatalf("drain: exit %d\n%s", code, out)
+	}
+	if left := query[string](w, `SELECT message_id::text FROM outbox`); len(left) != 1 || left[0] != later {
+		t.Errorf("%d rows are left, want the one that is scheduled", len(left))
+	}
+	w.eventually("all have arrived", 10*time.Second, func() bool { return arrived.distinct() == 3000 })
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+	w.noDeadLetters()
+}
+
+// TestDrainToStdoutWritesAJSONLineAMessage.
+func TestDrainToStdoutWritesAJSONLineAMessage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	for i := range 100 {
+		w.insert(row{"payload": fmt.Sprintf(`{"n": %d, "text": "<a & b> \n ü"}`, i), "ordering_key": "k", "headers": `{"h": 1}`})
+	}
+	w.insert(row{"payload_bytes": []byte{0, 255}})
+	w.broker = "amqp://127.0.0.1:1" // not needed
+	out, _, code := w.outputs("drain", "--publisher", "stdout", "--exchange", "e")
+	if code != 0 {
+		t.Fatalf("exit %d\n%s", code, out)
+	}
+	lines := bufio.NewScanner(strings.NewReader(out))
+	n := 0
+	for ; lines.Scan(); n++ {
+		var line struct {
+			ID                int64
+			Exchange          string
+			RoutingKey        string `json:"routing_key"`
+			MessageID         string `json:"message_id"`
+			Payload           struct{ N int }
+			PayloadBase64     []byte `json:"payload_base64"`
+			PossibleDuplicate bool   `json:"possible_duplicate"`
+			Headers           map[string]any
+			OrderingKey       *string   `json:"ordering_key"`
+			CreatedAt         time.Time `json:"created_at"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatalf("%v: %s", err, lines.Text())
+		}
+		if line.Exchange != "e" || line.RoutingKey != w.queue || len(line.MessageID) != 36 || line.CreatedAt.IsZero() {
+			t.Errorf("%s", lines.Text())
+		}
+		if line.OrderingKey != nil && int64(line.Payload.N)+1 != line.ID {
+			t.Errorf("row %d has the payload of another: %s", line.ID, lines.Text())
+		}
+		if line.OrderingKey == nil && string(line.PayloadBase64) != "\x00\xff" {
+			t.Errorf("binary: %s", lines.Text())
+		}
+	}
+	if n != 101 || !w.outboxEmpty() {
+		t.Errorf("%d lines, want 101 and an empty table", n)
+	}
+}
