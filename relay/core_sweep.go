@@ -22,7 +22,7 @@ func (c *core) view(page int) fallback.View {
 		Leftovers:      c.mu.leftovers,
 		Keys:           len(c.mu.gate.wanted) > 0,
 		KeysFull:       len(c.mu.gate.wanted) > 4*page,
-		Suspicious:     c.mu.gate.suspicious,
+		Suspicious:     c.mu.gate.suspicious || !c.mu.live,
 	}
 	if len(c.mu.resting) > 0 {
 		v.Rested = c.mu.resting[0].at

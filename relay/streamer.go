@@ -31,6 +31,9 @@ type streamer struct {
 	trouble     *episode
 	// waited tells that the relay stands by behind another one; health reads it.
 	waited atomic.Bool
+	// caughtUp tells that the stream has come to its start; the server may have to read
+	// older WAL before. The goroutine in run writes it, health and the watcher read it.
+	caughtUp atomic.Bool
 
 	// The fields below belong to the goroutine in run.
 
@@ -151,11 +154,11 @@ func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN) error {
 	}
 	s.decoder = decode.NewDecoder(s.names.Table)
 	s.fullSince = time.Time{}
+	s.caughtUp.Store(false)
 	s.core.tookSlot(boundary)
-	s.core.streamLive(true)
 	s.counts.streamConnected.Set(1)
 	s.trouble.over("streaming again")
-	s.announce("streaming", "from", position.String())
+	s.announce("took the slot; rows are swept until the stream has caught up", "start", position.String())
 	return nil
 }
 
@@ -185,7 +188,7 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 
 func (s *streamer) watch(ctx context.Context) {
 	for sleep(ctx, heartbeatEvery) == nil {
-		s.core.streamLive(s.alive.age() < silence)
+		s.core.streamLive(s.caughtUp.Load() && s.alive.age() < silence)
 	}
 }
 
@@ -201,7 +204,14 @@ func (s *streamer) announce(role string, args ...any) {
 func (s *streamer) Alive() { s.alive.beat() }
 
 // Passed implements replication.Handler.
-func (s *streamer) Passed(position pglogrepl.LSN) { s.core.passed(uint64(position)) }
+func (s *streamer) Passed(position pglogrepl.LSN) {
+	s.core.passed(uint64(position))
+	if !s.caughtUp.Load() {
+		s.caughtUp.Store(true)
+		s.core.streamLive(true)
+		s.announce("streaming", "position", position.String())
+	}
+}
 
 // WAL implements replication.Handler: it decodes one message and hands a row on. It
 // waits for the publisher no longer than spillAfter in one stretch.

@@ -28,7 +28,9 @@ type Handler interface {
 	// position up to which everything was received, or zero inside a transaction.
 	WAL(data []byte) (pglogrepl.LSN, error)
 	// Passed is told how far the stream has come, also where nothing was published:
-	// every transaction whose commit record starts before it was handed to WAL.
+	// every transaction whose commit record starts before it was handed to WAL. The
+	// first call tells that the stream has caught up with its start: the server may
+	// have to read much older WAL before.
 	Passed(position pglogrepl.LSN)
 	// Alive is called whenever the server was heard of.
 	Alive()
@@ -307,7 +309,7 @@ func (s *Stream) copyData(data []byte, handler Handler) error {
 
 // passed moves on, never back: confirming an older position is at best ignored.
 func (s *Stream) passed(position pglogrepl.LSN, handler Handler) {
-	if position > s.received {
+	if position >= s.received {
 		s.received = position
 		handler.Passed(position)
 	}
