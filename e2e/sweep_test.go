@@ -216,7 +216,7 @@ func TestDrainPublishesWhatWaitsAndLeaves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at)
-		SELECT $1, to_json(n), CASE WHEN n % 2 = 0 THEN (n % 6)::text END, CASE WHEN n % 5 = 0 THEN now() - interval '1 h' END
+		SELECT $1, to_json(n), CASE WHEN n % 2 = 0 THEN (n % 100)::text END, CASE WHEN n % 5 = 0 THEN now() - interval '1 h' END
 		FROM generate_series(1, 3000) n`, w.queue)
 	later := w.insert(row{"available_at": value[time.Time](w, `SELECT now() + interval '1 h'`)})
 	arrived := w.consume(w.queue)

@@ -1,0 +1,284 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// keyed is the body of a message whose order counts.
+type keyed struct {
+	K string
+	N int
+}
+
+// loadKeys has one writer for each key, which inserts its rows in order: single, several
+// in a statement, and several in a transaction.
+func (w *world) loadKeys(keys []string, each int, exchange func(key string) any) *sync.WaitGroup {
+	w.t.Helper()
+	var writers sync.WaitGroup
+	for _, key := range keys {
+		writers.Go(func() {
+			if err := w.writeKey(w.t.Context(), key, each, exchange(key)); err != nil {
+				w.t.Errorf("write rows of key %s: %v", key, err)
+			}
+		})
+	}
+	return &writers
+}
+
+func (w *world) writeKey(ctx context.Context, key string, n int, exchange any) error {
+	const sql = `INSERT INTO outbox (exchange, routing_key, ordering_key, payload)
+		SELECT $1, $2, $3::text, json_build_object('k', $3::text, 'n', n) FROM generate_series($4::int, $5::int) n ORDER BY n`
+	for i := 1; i <= n; {
+		most := min(n, i+i%4)
+		err := pgx.BeginFunc(ctx, w.db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, sql, exchange, w.queue, key, i, most); err != nil || i%3 > 0 || most == n {
+				return err
+			}
+			most++
+			_, err := tx.Exec(ctx, sql, exchange, w.queue, key, most, most)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		i = most + 1
+	}
+	return nil
+}
+
+func toDefault(string) any { return nil }
+
+func numbered(prefix string, n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprint(prefix, i)
+	}
+	return keys
+}
+
+// inOrder checks that the first deliveries of each key came in the order of their
+// numbers, each of them.
+func (w *world) inOrder(l *ledger, each map[string]int) {
+	w.t.Helper()
+	last, seen := make(map[string]int), make(map[string]bool)
+	for _, d := range l.all() {
+		var body keyed
+		if err := json.Unmarshal(d.Body, &body); err != nil {
+			w.t.Fatal(err)
+		}
+		if seen[d.MessageId] {
+			continue
+		}
+		seen[d.MessageId] = true
+		if body.N != last[body.K]+1 {
+			w.t.Fatalf("key %s: %d arrived after %d", body.K, body.N, last[body.K])
+		}
+		last[body.K] = body.N
+	}
+	for key, n := range each {
+		if last[key] != n {
+			w.t.Errorf("key %s: %d of %d arrived", key, last[key], n)
+		}
+	}
+}
+
+func evenly(keys []string, n int) map[string]int {
+	each := make(map[string]int)
+	for _, key := range keys {
+		each[key] = n
+	}
+	return each
+}
+
+// TestEachKeyArrivesInOrderWhateverEndsTheRelay: 50 keys and a hot one, written while
+// relays are stopped and killed.
+func TestEachKeyArrivesInOrderWhateverEndsTheRelay(t *testing.T) {
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	keys, hot := numbered("k", 50), []string{"hot"}
+	each := evenly(keys, 100)
+	each["hot"] = 3000
+	const total = 50*100 + 3000
+	slow, fast := w.loadKeys(keys, 100, toDefault), w.loadKeys(hot, 3000, toDefault)
+	kills := 0
+	for i, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGINT, syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL} {
+		r := w.run("--max-in-flight", "200")
+		w.eventually("some arrive", 30*time.Second, func() bool { return arrived.distinct() >= total/8*(i+1) })
+		before := arrived.repeats()
+		r.signal(end)
+		code := r.exit(40 * time.Second)
+		if end == syscall.SIGKILL {
+			kills++
+		} else if code != 0 {
+			t.Errorf("exit code %d after %s", code, end)
+		}
+		t.Logf("%s with %d arrived, %d of them twice", end, arrived.distinct(), before)
+	}
+	slow.Wait()
+	fast.Wait()
+	w.run()
+	w.eventually("all arrive", 30*time.Second, func() bool { return arrived.distinct() == total })
+	w.emptied()
+	w.inOrder(arrived, each)
+	if n := arrived.repeats(); n > kills*200 {
+		t.Errorf("%d messages arrived twice, at most %d were in flight at a kill", n, kills*200)
+	}
+	if n := arrived.unmarkedRepeats(); n != 0 {
+		t.Errorf("%d repeats without x-possible-duplicate", n)
+	}
+}
+
+// TestARefusedKeyHoldsUpNoOther, and goes on in order when it is taken again, also across
+// a kill.
+func TestARefusedKeyHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	refused, free := numbered("refused", 10), numbered("free", 20)
+	later := w.queue + "later"
+	args := []string{"--backoff-time", "50ms", "--max-backoff", "200ms", "--max-retries", "1000", "--poll-interval", "50ms"}
+	r := w.run(args...)
+	first := w.loadKeys(refused, 40, func(string) any { return later })
+	w.loadKeys(free, 60, toDefault).Wait()
+	first.Wait()
+	w.eventually("the others arrive while they are refused", 15*time.Second, func() bool { return arrived.distinct() == 20*60 })
+	w.eventually("each was refused, and again", 15*time.Second, func() bool {
+		return value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 1`) == len(refused)
+	})
+	if n := value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`); n != len(refused) {
+		t.Errorf("%d messages were charged an attempt, only the first of each key was to be tried", n)
+	}
+	r.kill()
+	w.run(args...)
+	channel := w.channel()
+	if err := channel.ExchangeDeclare(later, "fanout", false, true, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.QueueBind(w.queue, "", later, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("all arrive", 20*time.Second, func() bool { return arrived.distinct() == 20*60+10*40 })
+	w.emptied()
+	each := evenly(refused, 40)
+	for _, key := range free {
+		each[key] = 60
+	}
+	w.inOrder(arrived, each)
+	w.noDeadLetters()
+}
+
+// TestEachKeyArrivesInOrderAlsoWhenRelaysPoll, several of them.
+func TestEachKeyArrivesInOrderAlsoWhenRelaysPoll(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	args := []string{"--mode", "poll", "--poll-interval", "50ms"}
+	w.run(args...)
+	other := w.run(args...)
+	keys := numbered("k", 20)
+	writers := w.loadKeys(keys, 60, toDefault)
+	w.eventually("some arrive", 20*time.Second, func() bool { return arrived.distinct() > 300 })
+	other.stop()
+	writers.Wait()
+	w.eventually("all arrive", 30*time.Second, func() bool { return arrived.distinct() == 20*60 })
+	w.emptied()
+	w.inOrder(arrived, evenly(keys, 60))
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+}
+
+// insertKeyed inserts the rows of a key; the one with the number bad goes to an exchange
+// that does not exist.
+func (w *world) insertKeyed(key string, from, to, bad int) {
+	w.t.Helper()
+	w.exec(`INSERT INTO outbox (exchange, routing_key, ordering_key, payload)
+		SELECT CASE n WHEN $5 THEN 'nowhere' END, $1, $2::text, json_build_object('k', $2::text, 'n', n)
+		FROM generate_series($3::int, $4::int) n ORDER BY n`, w.queue, key, from, to, bad)
+}
+
+// numbers is what arrived of a key, in its order.
+func (w *world) numbers(l *ledger, key string) string {
+	var list []string
+	for _, d := range l.all() {
+		var body keyed
+		if err := json.Unmarshal(d.Body, &body); err == nil && body.K == key {
+			list = append(list, fmt.Sprint(body.N))
+		}
+	}
+	return strings.Join(list, " ")
+}
+
+// TestAfterADeadLetterTheKeyGoesOn, as is the default.
+func TestAfterADeadLetterTheKeyGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.insertKeyed("found", 1, 5, 2)
+	arrived := w.consume(w.queue)
+	w.run("--max-retries", "1", "--backoff-time", "30ms", "--poll-interval", "50ms")
+	w.insertKeyed("streamed", 1, 5, 2)
+	w.emptied()
+	for _, key := range []string{"found", "streamed"} {
+		w.eventually("they arrive", 10*time.Second, func() bool { return len(w.numbers(arrived, key)) >= len("1 3 4 5") })
+		if got := w.numbers(arrived, key); got != "1 3 4 5" {
+			t.Errorf("key %s: %s arrived, want 1 3 4 5", key, got)
+		}
+	}
+	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != 2 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+// TestAKeyMayWaitForAPersonAfterADeadLetter: until it is purged, or moved back and
+// delivered in its place. Other keys go on, and a restart changes nothing.
+func TestAKeyMayWaitForAPersonAfterADeadLetter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	args := []string{"--on-dead-letter", "block", "--max-retries", "0", "--poll-interval", "50ms"}
+	r := w.run(args...)
+	for _, key := range []string{"purged", "moved"} {
+		w.insertKeyed(key, 1, 4, 2)
+	}
+	w.insertKeyed("other", 1, 4, 0)
+	blocked := func(during string, others string) {
+		t.Helper()
+		w.eventually("the other key goes on "+during, 15*time.Second, func() bool { return w.numbers(arrived, "other") == others })
+		for _, key := range []string{"purged", "moved"} {
+			if got := w.numbers(arrived, key); got != "1" {
+				t.Errorf("key %s %s: %s arrived, want 1", key, during, got)
+			}
+		}
+	}
+	w.eventually("both are dead-lettered", 10*time.Second, func() bool { return value[int](w, `SELECT count(*) FROM outbox_dead_letter`) == 2 })
+	blocked("at first", "1 2 3 4")
+	for _, key := range []string{"purged", "moved"} {
+		w.insertKeyed(key, 5, 6, 0) // streamed behind those that wait
+	}
+	w.insertKeyed("other", 5, 5, 0)
+	blocked("with more rows", "1 2 3 4 5")
+	r.stop()
+	w.run(args...)
+	w.insertKeyed("other", 6, 6, 0)
+	blocked("after a restart", "1 2 3 4 5 6")
+
+	w.exec(`DELETE FROM outbox_dead_letter WHERE ordering_key = 'purged'`)
+	w.eventually("the purged key goes on", 15*time.Second, func() bool { return w.numbers(arrived, "purged") == "1 3 4 5 6" })
+	w.exec(`WITH dead AS (DELETE FROM outbox_dead_letter WHERE ordering_key = 'moved' RETURNING *)
+		INSERT INTO outbox (id, message_id, routing_key, ordering_key, payload, created_at)
+		SELECT id, message_id, routing_key, ordering_key, payload, created_at FROM dead`)
+	w.emptied()
+	w.eventually("the other one goes on", 10*time.Second, func() bool { return len(w.numbers(arrived, "moved")) >= len("1 2 3 4 5 6") })
+	if got := w.numbers(arrived, "moved"); got != "1 2 3 4 5 6" {
+		t.Errorf("after it was moved back, %s arrived", got)
+	}
+}
