@@ -202,7 +202,10 @@ func (in *interner) string(b []byte) string {
 	if s, ok := in.seen[string(b)]; ok { // no allocation: the compiler sees the conversion
 		return s
 	}
-	const most = 4096 // keys made up per message must not grow it for ever
+	const most, longest = 4096, 255 // keys made up per message must not grow it for ever
+	if len(b) > longest {
+		return string(b)
+	}
 	if in.seen == nil || len(in.seen) >= most {
 		in.seen = make(map[string]string)
 	}

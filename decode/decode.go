@@ -6,6 +6,7 @@
 package decode
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -112,10 +113,14 @@ func (d *Decoder) Decode(data []byte) (Event, error) {
 }
 
 func (d *Decoder) begin(r *reader) (Event, error) {
-	d.commitAt = pglogrepl.LSN(r.uint64("begin: final LSN"))
+	commitAt := pglogrepl.LSN(r.uint64("begin: final LSN"))
 	r.bytes(8, "begin: commit time")
-	d.xid = r.uint32("begin: xid")
-	return Event{Kind: Begin, XID: d.xid, CommitLSN: d.commitAt}, r.err
+	xid := r.uint32("begin: xid")
+	if r.err != nil {
+		return Event{}, r.err
+	}
+	d.xid, d.commitAt = xid, commitAt
+	return Event{Kind: Begin, XID: xid, CommitLSN: commitAt}, nil
 }
 
 func (d *Decoder) commit(r *reader) (Event, error) {
@@ -123,7 +128,10 @@ func (d *Decoder) commit(r *reader) (Event, error) {
 	commitAt := pglogrepl.LSN(r.uint64("commit: LSN"))
 	end := pglogrepl.LSN(r.uint64("commit: end LSN"))
 	r.bytes(8, "commit: time")
-	return Event{Kind: Commit, XID: d.xid, CommitLSN: commitAt, EndLSN: end}, r.err
+	if r.err != nil {
+		return Event{}, r.err
+	}
+	return Event{Kind: Commit, XID: d.xid, CommitLSN: commitAt, EndLSN: end}, nil
 }
 
 // relation learns the columns by name, as the server sends them anew after each
@@ -142,7 +150,6 @@ func (d *Decoder) relation(r *reader) error {
 	}
 	ours := schema == d.table.Schema && name == d.table.Name
 	layout := make([]*column, 0, min(count, 1600)) // the most columns of a table
-	found := 0
 	for range count {
 		r.bytes(1, "relation: column flags")
 		column := d.column(r.cstring("relation: column name"))
@@ -150,17 +157,14 @@ func (d *Decoder) relation(r *reader) error {
 		if r.err != nil {
 			return r.err
 		}
-		if column != nil {
-			found++
-		}
 		layout = append(layout, column)
 	}
 	if !ours {
 		d.layouts[oid] = nil
 		return nil
 	}
-	if found < len(d.needed) {
-		return &MissingColumnError{Table: d.table, Columns: d.missing(layout)}
+	if missing := d.missing(layout); missing != nil {
+		return &MissingColumnError{Table: d.table, Columns: missing}
 	}
 	d.layouts[oid] = layout
 	return nil
@@ -231,7 +235,7 @@ func (d *Decoder) row(r *reader, layout []*column) (*outbox.Message, error) {
 		case !null:
 			err = column.set(m, v, &d.strings)
 		case !column.nullable:
-			err = fmt.Errorf("is null")
+			err = errors.New("is null")
 		}
 		if err != nil && wrong == nil {
 			wrong = &RowError{Column: column.name, Err: err}
@@ -252,7 +256,7 @@ func tupleColumn(r *reader) (v value, null bool, err error) {
 		return value{data: r.bytes(int(r.uint32("column length")), "column value"), binary: kind == 'b'}, false, nil
 	case 'u':
 		// Only an update leaves a TOASTed value out (protocol manual).
-		return value{}, false, fmt.Errorf("its value was not sent")
+		return value{}, false, errors.New("its value was not sent")
 	default:
 		if r.err == nil {
 			r.err = fmt.Errorf("column kind %q: want n, t, b or u", kind)

@@ -1,0 +1,194 @@
+package decode_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/decode"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+func TestBeginInsertAndCommitCarryTheTransaction(t *testing.T) {
+	d := decode.NewDecoder(table())
+	feed(t, d, relation(ourOID, "public", "outbox", names()...))
+	if e := feed(t, d, begin(100, 7)); e.Kind != decode.Begin || e.XID != 7 || e.CommitLSN != 100 {
+		t.Errorf("begin: %+v", e)
+	}
+	e := feed(t, d, insertRow(row()))
+	if e.Kind != decode.Insert || e.XID != 7 || e.CommitLSN != 100 || e.Message.ID != 42 || e.Message.XID != 7 {
+		t.Errorf("insert: %+v", e)
+	}
+	if e := feed(t, d, commit(100, 148)); e.Kind != decode.Commit || e.XID != 7 || e.CommitLSN != 100 || e.EndLSN != 148 {
+		t.Errorf("commit: %+v", e)
+	}
+}
+
+func TestOtherMessagesAreIgnored(t *testing.T) {
+	d := ready(t)
+	for _, kind := range []byte("UDTOYM") {
+		if e := feed(t, d, []byte{kind, 1, 2, 3}); e != (decode.Event{}) {
+			t.Errorf("%c: %+v", kind, e)
+		}
+	}
+}
+
+func TestUnknownMessageTypeIsAnError(t *testing.T) {
+	for _, message := range []string{"", "x", "S\x00", "\x00"} {
+		if e, err := ready(t).Decode([]byte(message)); err == nil {
+			t.Errorf("%q: %+v without an error", message, e)
+		}
+	}
+}
+
+func TestRowsOfOtherTablesAreIgnored(t *testing.T) {
+	for _, other := range []outbox.Table{
+		{Schema: "other", Name: "outbox"}, {Schema: "public", Name: "orders"}, {Schema: "", Name: "outbox"}, // pg_catalog
+	} {
+		d := ready(t)
+		feed(t, d, relation(5, other.Schema, other.Name, "id"))
+		if e := feed(t, d, insert(5, text("no number"))); e.Kind != decode.Ignored {
+			t.Errorf("%v: %+v", other, e)
+		}
+	}
+}
+
+func TestTwoRelationsOfTheTableAreBothRead(t *testing.T) {
+	d := ready(t)
+	feed(t, d, relation(ourOID+1, "public", "outbox", names()...)) // made anew under the same name
+	message := insertRow(row())
+	message[4]++
+	if e := feed(t, d, message); e.Kind != decode.Insert {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestRenamedTableIsNoLongerOurs(t *testing.T) {
+	d := ready(t)
+	feed(t, d, relation(ourOID, "public", "outbox_old", names()...))
+	if e := feed(t, d, insertRow(row())); e.Kind != decode.Ignored {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestInsertIntoUnannouncedRelationIsAnError(t *testing.T) {
+	if _, err := ready(t).Decode(insert(99, text("1"))); err == nil || !strings.Contains(err.Error(), "99") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestColumnCountThatDiffersFromTheRelationIsAnError(t *testing.T) {
+	for _, cells := range [][]cell{nil, {text("1")}, slices.Repeat([]cell{null()}, 15)} {
+		if _, err := ready(t).Decode(insert(ourOID, cells...)); err == nil {
+			t.Errorf("%d cells: no error", len(cells))
+		}
+	}
+}
+
+func TestOldTupleInPlaceOfNewIsAnError(t *testing.T) {
+	message := insertRow(row())
+	message[5] = 'O'
+	if _, err := ready(t).Decode(message); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestUnknownColumnKindEndsTheStream(t *testing.T) {
+	_, err := ready(t).Decode(insertRow(with("headers", cell{kind: 'x'})))
+	var row *decode.RowError
+	if err == nil || errors.As(err, &row) {
+		t.Errorf("err = %v, want one that is no RowError", err)
+	}
+}
+
+func TestColumnsAreFoundByNameAfterEachChange(t *testing.T) {
+	d := ready(t)
+	moved := append([]string{"added"}, names()...)
+	slices.Reverse(moved)
+	feed(t, d, relation(ourOID, "public", "outbox", moved...))
+	var cells []cell
+	for _, name := range moved {
+		if c, ok := row()[name]; ok {
+			cells = append(cells, c)
+		} else {
+			cells = append(cells, text("of no concern"))
+		}
+	}
+	m := feed(t, d, insert(ourOID, cells...)).Message
+	if m == nil || m.ID != 42 || m.RoutingKey != "orders" || string(m.Payload) != `{"a": 1}` {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestMissingColumnsStopTheStreamAndAreNamed(t *testing.T) {
+	for _, name := range names() {
+		d := ready(t)
+		renamed := names()
+		renamed[slices.Index(renamed, name)] = name + "_renamed"
+		dropped := slices.DeleteFunc(names(), func(s string) bool { return s == name })
+		for _, columns := range [][]string{renamed, dropped, append(dropped, dropped[0])} {
+			_, err := d.Decode(relation(ourOID, "public", "outbox", columns...))
+			var missing *decode.MissingColumnError
+			if !errors.As(err, &missing) {
+				t.Fatalf("%v: err = %v", columns, err)
+			}
+			if !slices.Equal(missing.Columns, []string{name}) || missing.Table != table() {
+				t.Errorf("%+v", missing)
+			}
+			if !strings.Contains(err.Error(), name) || missing.Hint() == "" {
+				t.Errorf("%v: %s", err, missing.Hint())
+			}
+		}
+	}
+}
+
+func TestMessageCutAtAnyByteIsAnError(t *testing.T) {
+	for _, message := range [][]byte{
+		relation(ourOID, "public", "outbox", names()...), relation(5, "public", "other", "a", "b"),
+		begin(100, 7), commit(100, 148), insertRow(row()), insertRow(with("payload", binval("[]"))),
+	} {
+		for n := range message {
+			d := ready(t)
+			if e, err := d.Decode(message[:n:n]); err == nil {
+				t.Errorf("%q cut after %d bytes: %+v without an error", message, n, e)
+			} else if e != (decode.Event{}) {
+				t.Errorf("%q cut after %d bytes: %+v beside an error", message, n, e)
+			}
+			feed(t, d, insertRow(row())) // and the decoder is as it was
+		}
+	}
+}
+
+func TestLengthBeyondTheMessageIsAnErrorAndAllocatesNothing(t *testing.T) {
+	message := insertRow(with("payload_bytes", binval("abcd")))
+	copy(message[len(message)-8:], "\xff\xff\xff\xff")
+	d := ready(t)
+	allocated := testing.Benchmark(func(b *testing.B) {
+		for b.Loop() {
+			if _, err := d.Decode(message); err == nil {
+				b.Fatal("no error")
+			}
+		}
+	}).AllocedBytesPerOp()
+	if allocated > 4096 {
+		t.Errorf("%d bytes allocated", allocated)
+	}
+}
+
+func TestMessageOwnsItsMemory(t *testing.T) {
+	r := with("headers", text(`{"h": 1}`))
+	r["properties"], r["ordering_key"], r["exchange"] = binval("\x01{}"), text("key"), text("exchange")
+	wire := insertRow(r)
+	m := feed(t, ready(t), wire).Message
+	for i := range wire {
+		wire[i] = 0xff
+	}
+	if got := string(m.Payload) + string(m.Headers) + string(m.Properties) + *m.OrderingKey + *m.Exchange + m.RoutingKey; got !=
+		`{"a": 1}{"h": 1}{}keyexchangeorders` {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,124 @@
+package decode_test
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/decode"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// The builders below write pgoutput messages, as the manual describes them.
+
+const ourOID = 16_400
+
+func table() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
+
+// names are the columns that the relay reads, in the order of the table.
+func names() []string {
+	return []string{
+		"id", "created_at", "available_at", "message_id", "attempts", "schema_version", "possible_duplicate",
+		"exchange", "routing_key", "ordering_key", "headers", "properties", "payload", "payload_bytes",
+	}
+}
+
+func relation(oid uint32, schema, name string, columns ...string) []byte {
+	b := binary.BigEndian.AppendUint32([]byte{'R'}, oid)
+	b = append(b, schema+"\x00"+name+"\x00d"...)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(columns)))
+	for _, column := range columns {
+		b = append(b, "\x00"+column+"\x00"...)
+		b = append(b, 0, 0, 0, 25, 255, 255, 255, 255) // text, no modifier
+	}
+	return b
+}
+
+func begin(lsn uint64, xid uint32) []byte {
+	b := binary.BigEndian.AppendUint64([]byte{'B'}, lsn)
+	b = binary.BigEndian.AppendUint64(b, 0)
+	return binary.BigEndian.AppendUint32(b, xid)
+}
+
+func commit(lsn, end uint64) []byte {
+	b := binary.BigEndian.AppendUint64([]byte{'C', 0}, lsn)
+	b = binary.BigEndian.AppendUint64(b, end)
+	return binary.BigEndian.AppendUint64(b, 0)
+}
+
+// cell is one column of a row: its kind and, for t and b, its bytes.
+type cell struct {
+	kind byte
+	data string
+}
+
+func text(s string) cell   { return cell{'t', s} }
+func binval(s string) cell { return cell{'b', s} }
+func null() cell           { return cell{kind: 'n'} }
+func unchanged() cell      { return cell{kind: 'u'} }
+
+func binhex(s string) cell {
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	if err != nil {
+		panic(err)
+	}
+	return binval(string(b))
+}
+
+func insert(oid uint32, cells ...cell) []byte {
+	b := binary.BigEndian.AppendUint32([]byte{'I'}, oid)
+	b = binary.BigEndian.AppendUint16(append(b, 'N'), uint16(len(cells)))
+	for _, c := range cells {
+		b = append(b, c.kind)
+		if c.kind == 't' || c.kind == 'b' {
+			b = binary.BigEndian.AppendUint32(b, uint32(len(c.data)))
+			b = append(b, c.data...)
+		}
+	}
+	return b
+}
+
+// row is a valid row in text form, by column.
+func row() map[string]cell {
+	return map[string]cell{
+		"id": text("42"), "created_at": text("2026-01-02 03:04:05.678901+00"), "available_at": null(),
+		"message_id": text("00112233-4455-6677-8899-aabbccddeeff"), "attempts": text("0"),
+		"schema_version": text("1"), "possible_duplicate": null(), "exchange": null(), "routing_key": text("orders"),
+		"ordering_key": null(), "headers": null(), "properties": null(), "payload": text(`{"a": 1}`), "payload_bytes": null(),
+	}
+}
+
+func with(column string, c cell) map[string]cell {
+	r := row()
+	r[column] = c
+	return r
+}
+
+func insertRow(r map[string]cell) []byte {
+	var cells []cell
+	for _, name := range names() {
+		cells = append(cells, r[name])
+	}
+	return insert(ourOID, cells...)
+}
+
+// ready is a decoder that knows the outbox table and is inside of a transaction.
+func ready(t testing.TB) *decode.Decoder {
+	t.Helper()
+	d := decode.NewDecoder(table())
+	feed(t, d, relation(ourOID, "public", "outbox", names()...), begin(0x1_0000_0010, 777))
+	return d
+}
+
+func feed(t testing.TB, d *decode.Decoder, messages ...[]byte) (last decode.Event) {
+	t.Helper()
+	for _, message := range messages {
+		event, err := d.Decode(message)
+		if err != nil {
+			t.Fatalf("decode %q: %v", message, err)
+		}
+		last = event
+	}
+	return last
+}
