@@ -45,8 +45,8 @@ attend() {
   return "$code"
 }
 
-# with_services builds the program that provides the servers and runs a command with their addresses.
+# with_services builds the program that provides the servers and runs it: [--signal-leader] COMMAND [ARGUMENT…]
 with_services() {
   (cd "$root" && go build -o bin/with-services ./internal/services/cmd/with-services)
-  attend "$root/bin/with-services" -- "$@"
+  attend "$root/bin/with-services" "$@"
 }

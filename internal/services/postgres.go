@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -78,18 +79,18 @@ func (p *Postgres) Log(ctx context.Context) string { return p.runner.log(ctx) }
 
 // Stop asks the server to stop and waits until it has.
 func (p *Postgres) Stop(ctx context.Context, mode StopMode) error {
-	if err := p.runner.signal(ctx, syscall.Signal(mode)); err != nil {
+	if err := endBy(ctx, p.runner, syscall.Signal(mode)); err != nil {
 		return fmt.Errorf("stop postgres: %w", err)
 	}
-	return p.runner.wait(ctx)
+	return nil
 }
 
 // Kill ends the postmaster and all its children by SIGKILL, and waits until they are gone.
 func (p *Postgres) Kill(ctx context.Context) error {
-	if err := p.runner.signal(ctx, syscall.SIGKILL); err != nil {
+	if err := endBy(ctx, p.runner, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill postgres: %w", err)
 	}
-	return p.runner.wait(ctx)
+	return nil
 }
 
 // Pause stops every process of the server in its tracks (SIGSTOP): connections stay open and nothing answers.
@@ -138,6 +139,6 @@ func (p *Postgres) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.Version = conn.PgConn().ParameterStatus("server_version")
+	p.Version, _, _ = strings.Cut(conn.PgConn().ParameterStatus("server_version"), " ") // a distribution adds its own
 	return conn.Close(ctx)
 }

@@ -86,18 +86,18 @@ func (r *RabbitMQ) DeleteVHost(ctx context.Context, name string) error {
 
 // Stop asks the broker to stop and waits until it has.
 func (r *RabbitMQ) Stop(ctx context.Context) error {
-	if err := r.runner.signal(ctx, syscall.SIGTERM); err != nil {
+	if err := endBy(ctx, r.runner, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop rabbitmq: %w", err)
 	}
-	return r.runner.wait(ctx)
+	return nil
 }
 
 // Kill ends the broker by SIGKILL and waits until it is gone.
 func (r *RabbitMQ) Kill(ctx context.Context) error {
-	if err := r.runner.signal(ctx, syscall.SIGKILL); err != nil {
+	if err := endBy(ctx, r.runner, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill rabbitmq: %w", err)
 	}
-	return r.runner.wait(ctx)
+	return nil
 }
 
 // Pause stops the broker in its tracks (SIGSTOP): connections stay open and nothing answers.

@@ -30,7 +30,7 @@ func Run(ctx context.Context, opts Options, name string, args ...string) (int, e
 	}()
 	opts.log("postgres %s on %s (%s)", both.postgres.Version, both.postgres.Addr(), both.postgres.Way)
 	opts.log("rabbitmq %s on %s (%s)", both.rabbitmq.Version, both.rabbitmq.Addr(), both.rabbitmq.Way)
-	return both.run(signals, name, args)
+	return both.run(opts, signals, name, args)
 }
 
 // pair is both servers, and the folder for what is said of them.
@@ -95,7 +95,7 @@ func (b *pair) close(ctx context.Context) error {
 
 // run has the command in a process group of its own, so that each signal reaches it once: from here, not also from the
 // terminal. The second of two would cut short what the first asked for.
-func (b *pair) run(signals <-chan os.Signal, name string, args []string) (int, error) {
+func (b *pair) run(opts Options, signals <-chan os.Signal, name string, args []string) (int, error) {
 	stateFile := filepath.Join(b.folder, "state.json")
 	if err := b.rabbitmq.WriteState(stateFile); err != nil {
 		return 1, fmt.Errorf("write the state of the services: %w", err)
@@ -111,7 +111,11 @@ func (b *pair) run(signals <-chan os.Signal, name string, args []string) (int, e
 	for {
 		select {
 		case sig := <-signals:
-			_ = command.signalGroup(sig.(syscall.Signal))
+			if opts.SignalLeader {
+				_ = command.signal(sig.(syscall.Signal))
+			} else {
+				_ = command.signalGroup(sig.(syscall.Signal))
+			}
 		case <-command.done:
 			return exitCode(cmd.ProcessState), nil
 		}

@@ -14,8 +14,11 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// startTimeout bounds how long a server may take until it accepts connections; brokers on a busy machine are slow.
-const startTimeout = 2 * time.Minute
+// How long a server may take until it accepts connections, and until it has ended. Brokers on a busy machine are slow.
+const (
+	startTimeout = 2 * time.Minute
+	endTimeout   = 2 * time.Minute
+)
 
 // errNotOurs is returned where a test wants to stop or configure a server that was given by its address only.
 var errNotOurs = errors.New("this server was given by the environment: only a private one can be controlled")
@@ -140,6 +143,16 @@ func (l *local) close(ctx context.Context) error {
 	}
 	errs = append(errs, os.RemoveAll(l.folder))
 	return errors.Join(errs...)
+}
+
+// endBy sends a signal and waits until the server has ended.
+func endBy(ctx context.Context, r runner, sig syscall.Signal) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, endTimeout, fmt.Errorf("still there after %s", endTimeout))
+	defer cancel()
+	if err := r.signal(ctx, sig); err != nil {
+		return err
+	}
+	return r.wait(ctx)
 }
 
 // tail returns the end of a file, for error messages.

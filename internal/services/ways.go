@@ -37,6 +37,9 @@ type Options struct {
 	Private bool
 	// Settings are added to the server's own: "name=value" for Postgres, lines of rabbitmq.conf for RabbitMQ.
 	Settings []string
+	// SignalLeader makes [Run] pass signals on to its command alone, for one that sees to its children itself. Otherwise
+	// they go to all processes of the command, as a terminal would send them.
+	SignalLeader bool
 	// Log receives a line for whatever takes long, such as an installation. The default is standard error.
 	Log func(line string)
 }
