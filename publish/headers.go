@@ -69,7 +69,7 @@ func headerTable(path string, object map[string]any, depth int) (amqp.Table, err
 	table := make(amqp.Table, len(object)+1)
 	for key, value := range object {
 		if len(key) > longestShortString {
-			return nil, badHeader(path, fmt.Sprintf("the key %.20q… has %d bytes, AMQP takes %d", key, len(key), longestShortString))
+			return nil, badHeader(path, fmt.Sprintf("the key %.20q... has %d bytes, AMQP takes %d", key, len(key), longestShortString))
 		}
 		field, err := headerField(path+"."+key, value, depth)
 		if err != nil {
@@ -122,7 +122,7 @@ func headerNumber(path, digits string) (any, error) {
 func badHeader(path, what string) error {
 	const longest = 300
 	if len(path) > longest {
-		path = strings.ToValidUTF8(path[:longest], "") + "…"
+		path = strings.ToValidUTF8(path[:longest], "") + "..."
 	}
 	return &invalid{outbox.ReasonInvalidHeaders, path + ": " + what}
 }

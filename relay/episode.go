@@ -31,7 +31,7 @@ func (e *episode) report(what string, err error) {
 	if e.mu.since.IsZero() {
 		e.mu.since = now
 	}
-	message := what + err.Error()
+	message := what + ": " + err.Error()
 	if message == e.mu.message && now.Sub(e.mu.said) < sayAgain {
 		return
 	}

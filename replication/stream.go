@@ -47,6 +47,8 @@ type Stream struct {
 	deadAfter time.Duration
 	// received is the newest position that everything was received up to.
 	received pglogrepl.LSN
+	// caughtUp tells that the server has come to the position of the start.
+	caughtUp bool
 }
 
 // writeTimeout bounds one status update: amqp and disk are not in its way, only
@@ -232,7 +234,7 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 			if err := s.sendStatus(true); err != nil {
 				return err
 			}
-			nextStatus = now.Add(s.statusEvery)
+			nextStatus = now.Add(s.nextStatus())
 			_ = socket.SetReadDeadline(nextStatus)
 		}
 		if ctx.Err() != nil {
@@ -254,6 +256,15 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 			return err
 		}
 	}
+}
+
+// nextStatus: at first the server is asked often how far it has come.
+func (s *Stream) nextStatus() time.Duration {
+	const impatient = 100 * time.Millisecond
+	if !s.caughtUp {
+		return min(s.statusEvery, impatient)
+	}
+	return s.statusEvery
 }
 
 func isTimeout(err error) bool {
@@ -310,6 +321,7 @@ func (s *Stream) copyData(data []byte, handler Handler) error {
 // passed moves on, never back: confirming an older position is at best ignored.
 func (s *Stream) passed(position pglogrepl.LSN, handler Handler) {
 	if position >= s.received {
+		s.caughtUp = true
 		s.received = position
 		handler.Passed(position)
 	}

@@ -37,6 +37,25 @@ func (s *Store) Check(ctx context.Context) error {
 			return err
 		}
 	}
+	return s.checkSequence(ctx)
+}
+
+// checkSequence: LastID reads the sequence, to tell rows that may have been published
+// before from new ones.
+func (s *Store) checkSequence(ctx context.Context) error {
+	var sequence *string
+	var role string
+	err := s.pool.QueryRow(ctx, `
+SELECT (SELECT name FROM pg_get_serial_sequence($1, 'id') name
+        WHERE name IS NOT NULL AND NOT has_sequence_privilege(name, 'SELECT, USAGE')), quote_ident(current_user)`,
+		s.table.SQL()).Scan(&sequence, &role)
+	if err != nil {
+		return fmt.Errorf("check the sequence of %s: %w", s.table, err)
+	}
+	if sequence != nil {
+		return problem.New(fmt.Sprintf("GRANT SELECT ON SEQUENCE %s TO %s", *sequence, role),
+			"role %s may not SELECT sequence %s", role, *sequence)
+	}
 	return nil
 }
 

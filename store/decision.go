@@ -2,6 +2,8 @@ package store
 
 import (
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -63,15 +65,20 @@ func (p Policy) delay(attempts int, random float64) time.Duration {
 }
 
 // lastError is what stands in the table: the code, which scripts can match, and the
-// words. It is cut, since it is stored once per row.
+// words. It is cut, since it is stored once per row, and holds nothing that a UTF-8
+// database cannot store; for others see plain.
 func lastError(r outbox.Result) string {
 	const most = 1000
 	s := string(r.Reason)
 	if r.Detail != "" {
 		s += ": " + r.Detail
 	}
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
 	if len(s) > most {
-		s = s[:most] + "…"
+		s = strings.ToValidUTF8(s[:most], "") + "..."
 	}
 	return s
 }
+
+// plain writes characters beyond ASCII as Go does (\u00e9): every encoding has those.
+func plain(s string) string { return strings.Trim(strconv.QuoteToASCII(s), `"`) }

@@ -3,10 +3,13 @@ package store
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -51,11 +54,26 @@ func (s *Store) Settle(ctx context.Context, batch []Settlement) (Settled, error)
 		}
 		// In one order everywhere, so that two relays cannot deadlock.
 		slices.SortFunc(part, func(a, b Settlement) int { return cmp.Compare(a.Message.ID, b.Message.ID) })
-		if err := s.settle(ctx, action.sql, action.of == Delete, part, &settled); err != nil {
+		err := s.settle(ctx, action.sql, action.of == Delete, part, &settled)
+		if isDataException(err) {
+			// The database's encoding lacks a character of what the broker said. The
+			// row must not hold up the others.
+			for i := range part {
+				part[i].Decision.Detail = plain(part[i].Decision.Detail)
+			}
+			err = s.settle(ctx, action.sql, action.of == Delete, part, &settled)
+		}
+		if err != nil {
 			return settled, fmt.Errorf("settle %d rows of %s: %w", len(part), s.table, err)
 		}
 	}
 	return settled, nil
+}
+
+// isDataException: SQLSTATE class 22, such as untranslatable_character.
+func isDataException(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "22")
 }
 
 func (s *Store) settle(ctx context.Context, sql string, byRefAlone bool, part []Settlement, into *Settled) error {
@@ -105,7 +123,7 @@ func settleArgs(part []Settlement) []any {
 	for i, settlement := range part {
 		m := settlement.Message
 		ids[i], messageIDs[i] = m.ID, m.MessageID
-		leases[i] = pgtype.Timestamptz{Time: m.AvailableAt, Valid: !m.AvailableAt.IsZero()}
+		leases[i] = toColumn(m.AvailableAt)
 		duplicates[i] = m.PossibleDuplicate
 		delays[i] = settlement.Decision.Delay
 		details[i], reasons[i] = settlement.Decision.Detail, string(settlement.Decision.Reason)

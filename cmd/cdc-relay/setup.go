@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
@@ -97,10 +98,24 @@ CREATE ROLE cdc_relay LOGIN%s PASSWORD '...';
 GRANT USAGE ON SCHEMA %s TO cdc_relay;
 GRANT SELECT, INSERT, UPDATE, DELETE ON %s, %s TO cdc_relay;
 GRANT SELECT ON %s TO cdc_relay;
+GRANT SELECT ON SEQUENCE %s TO cdc_relay;
 and all that an application needs:
 GRANT USAGE ON SCHEMA %s TO application;
 GRANT INSERT ON %s TO application;`,
 		attribute, schema, table.SQL(), table.DeadLetter().SQL(),
-		migrations.VersionTable(table).SQL(), schema, table.SQL())
+		migrations.VersionTable(table).SQL(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.SQL(),
+		schema, table.SQL())
 	return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n"
+}
+
+// sequenceName is what Postgres calls the sequence behind the identity column id: it
+// cuts the table's name where the whole would be too long (makeObjectName).
+func sequenceName(table outbox.Table) string {
+	const suffix, longest = "_id_seq", 63
+	name := table.Name
+	for len(name) > longest-len(suffix) {
+		_, size := utf8.DecodeLastRuneInString(name)
+		name = name[:len(name)-size]
+	}
+	return name + suffix
 }
