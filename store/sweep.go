@@ -196,7 +196,7 @@ func scanMessage(row pgx.CollectableRow, more ...any) (*outbox.Message, error) {
 	if payloadBytes != nil {
 		m.Payload, m.Binary = payloadBytes, true
 	}
-	m.CreatedAt, m.AvailableAt = created.Time, available.Time
+	m.CreatedAt, m.AvailableAt = fromColumn(created), fromColumn(available)
 	m.PossibleDuplicate = duplicate.Bool
 	return m, nil
 }

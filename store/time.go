@@ -1,0 +1,38 @@
+package store
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// far and past stand for the infinities: outside of what Postgres can store otherwise.
+func far() time.Time  { return time.Date(294277, 1, 1, 0, 0, 0, 0, time.UTC) }
+func past() time.Time { return time.Date(-4713, 1, 1, 0, 0, 0, 0, time.UTC) }
+
+// fromColumn is the zero time for null, and for the infinities what a decoder of the
+// stream makes of them.
+func fromColumn(t pgtype.Timestamptz) time.Time {
+	switch {
+	case !t.Valid:
+		return time.Time{}
+	case t.InfinityModifier == pgtype.Infinity:
+		return far()
+	case t.InfinityModifier == pgtype.NegativeInfinity:
+		return past()
+	}
+	return t.Time.UTC()
+}
+
+// toColumn is the way back.
+func toColumn(t time.Time) pgtype.Timestamptz {
+	switch {
+	case t.IsZero():
+		return pgtype.Timestamptz{}
+	case t.Equal(far()):
+		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	case t.Equal(past()):
+		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	}
+	return pgtype.Timestamptz{Time: t, Valid: true}
+}
