@@ -71,9 +71,9 @@ func (a *actors) stop(r *Relay) {
 	a.stopSweeping()
 	a.awaitDone(a.sweeper, deadline)
 	a.sweeper.end()
-	r.awaitIdle(deadline)
+	a.awaitIdle(r.core, deadline)
 	a.publisher.end()
-	r.awaitIdle(latest(deadline, time.Now()).Add(settleGrace))
+	a.awaitIdle(r.core, latest(deadline, time.Now()).Add(settleGrace))
 	a.settler.end()
 	a.streamer.end()
 }
@@ -97,11 +97,15 @@ func (a *actors) awaitDone(one actor, deadline time.Time) {
 	}
 }
 
-// awaitIdle waits until nothing is in flight.
-func (r *Relay) awaitIdle(deadline time.Time) {
+// awaitIdle waits until nothing is in flight, or nobody is left to settle it.
+func (a *actors) awaitIdle(c *core, deadline time.Time) {
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
-	for !r.core.idle() && time.Now().Before(deadline) {
-		<-ticker.C
+	for !c.idle() && time.Now().Before(deadline) {
+		select {
+		case <-a.settler.done:
+			return
+		case <-ticker.C:
+		}
 	}
 }
