@@ -223,6 +223,11 @@ func (g *gate) done(m *outbox.Message) *outbox.Message {
 		return nil
 	}
 	k.inFlight = nil
+	if k.waiting {
+		// A fetch may have taken this very row, in the table under its lease, for one
+		// that must not leave yet. Another look tells.
+		k.waiting, k.dirty = false, true
+	}
 	return g.next(key, k)
 }
 
