@@ -100,6 +100,9 @@ func (a adoptedContainer) tool(ctx context.Context, args ...string) (string, err
 	return (&contained{docker: docker, id: a.id}).tool(ctx, args...)
 }
 
+// describe passes on what was handed down.
+func (a adoptedContainer) describe(s *state) { s.Container = a.id }
+
 // ownerLabel names, on each container, the process that it belongs to.
 const ownerLabel = "cdc-relay.owner"
 

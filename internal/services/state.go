@@ -77,3 +77,6 @@ func (a adopted) tool(ctx context.Context, args ...string) (string, error) {
 	}}
 	return tools.tool(ctx, args...)
 }
+
+// describe passes on what was handed down.
+func (a adopted) describe(s *state) { *s = a.state }
