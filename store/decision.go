@@ -60,8 +60,11 @@ func Decide(r outbox.Result, policy Policy, random float64) Decision {
 // delay is min(backoff · 2^attempts + random(0, backoff/10), max_backoff), with
 // the attempts before this refusal: the first retry comes after one backoff time.
 func (p Policy) delay(attempts int, random float64) time.Duration {
-	delay := float64(p.BackoffTime)*math.Pow(2, float64(attempts)) + random*float64(p.BackoffTime)/10
-	return time.Duration(min(delay, float64(p.MaxBackoff)))
+	delay := math.Ldexp(float64(p.BackoffTime), attempts) + random*float64(p.BackoffTime)/10
+	if delay >= float64(p.MaxBackoff) { // also where it is beyond any time.Duration
+		return p.MaxBackoff
+	}
+	return time.Duration(delay)
 }
 
 // lastError is what stands in the table: the code, which scripts can match, and the

@@ -1,0 +1,116 @@
+package store_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func policy() store.Policy {
+	return store.Policy{MaxRetries: 5, BackoffTime: 120 * time.Second, MaxBackoff: time.Hour}
+}
+
+func TestOutcomesAreDecided(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		result   outbox.Result
+		attempts int
+		random   float64
+		want     store.Decision
+	}{
+		{"confirmed", outbox.Result{Outcome: outbox.Confirmed}, 5, 0, store.Decision{Action: store.Delete}},
+		{"unknown", outbox.Result{Outcome: outbox.Unknown, Reason: "x", Detail: "y"}, 9, 0, store.Decision{Action: store.Release}},
+		{"not sent", outbox.Result{Outcome: outbox.NotSent}, 9, 0, store.Decision{Action: store.Release}},
+		{
+			"impossible", outbox.Result{Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge, Detail: "17 MiB"}, 0, 0,
+			store.Decision{Action: store.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB"},
+		},
+		{
+			"first refusal", outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack}, 0, 0,
+			store.Decision{Action: store.Retry, Delay: 120 * time.Second, Detail: "nack"},
+		},
+		{
+			"with jitter", outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack, Detail: "full"}, 0, 0.5,
+			store.Decision{Action: store.Retry, Delay: 126 * time.Second, Detail: "nack: full"},
+		},
+		{
+			"third refusal", outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonUnroutable}, 2, 0,
+			store.Decision{Action: store.Retry, Delay: 480 * time.Second, Detail: "unroutable"},
+		},
+		{
+			"bounded", outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack}, 4, 0.99,
+			store.Decision{Action: store.Retry, Delay: 1920*time.Second + 11880*time.Millisecond, Detail: "nack"},
+		},
+		{
+			"last refusal", outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack, Detail: "full"}, 5, 0,
+			store.Decision{Action: store.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: "nack: full"},
+		},
+	} {
+		c.result.Message = &outbox.Message{Attempts: c.attempts}
+		if got := store.Decide(c.result, policy(), c.random); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestNoRetriesMeansDeadLetterAtTheFirstRefusal(t *testing.T) {
+	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Refused, Reason: outbox.ReasonNack}
+	if d := store.Decide(r, store.Policy{}, 0); d.Action != store.DeadLetter {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestRetryDelayStaysWithinItsBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		backoff := rapid.Int64Range(0, math.MaxInt64).Draw(t, "backoff")
+		most := rapid.Int64Range(0, math.MaxInt64).Draw(t, "max_backoff")
+		attempts := rapid.IntRange(0, 5000).Draw(t, "attempts")
+		random := rapid.Float64Range(0, 0.999999).Draw(t, "random")
+		r := outbox.Result{Message: &outbox.Message{Attempts: attempts}, Outcome: outbox.Refused, Reason: outbox.ReasonNack}
+		p := store.Policy{MaxRetries: 1 << 20, BackoffTime: time.Duration(backoff), MaxBackoff: time.Duration(most)}
+		got := float64(store.Decide(r, p, random).Delay)
+		exact := math.Ldexp(float64(backoff), attempts)
+		low, high := min(exact, float64(most)), min(exact+float64(backoff)/10, float64(most))
+		if got < low*(1-1e-9)-1 || got > high*(1+1e-9)+1 || got > float64(most) {
+			t.Fatalf("delay %g, want %g to %g", got, low, high)
+		}
+	})
+}
+
+func TestLastErrorIsShortAndStorable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		detail := string(rapid.SliceOfN(rapid.Byte(), 0, 30).Draw(t, "bytes")) + rapid.String().Draw(t, "words")
+		detail = strings.Repeat(detail, rapid.IntRange(1, 300).Draw(t, "times"))
+		r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge, Detail: detail}
+		got := store.Decide(r, policy(), 0).Detail
+		if !utf8.ValidString(got) || strings.ContainsRune(got, 0) || len(got) > 1100 {
+			t.Fatalf("%d bytes: %q", len(got), got)
+		}
+		if !strings.HasPrefix(got, "too_large") {
+			t.Fatalf("no code in front: %q", got)
+		}
+	})
+}
+
+func TestSettlementsChargeRefusalsAlone(t *testing.T) {
+	var results []outbox.Result
+	for outcome := outbox.Confirmed; outcome <= outbox.NotSent; outcome++ {
+		results = append(results, outbox.Result{Message: &outbox.Message{ID: int64(outcome)}, Outcome: outcome})
+	}
+	calls := 0
+	for i, s := range store.Settlements(results, policy(), func() float64 { calls++; return 0 }) {
+		if s.Message != results[i].Message || s.Refused != (results[i].Outcome == outbox.Refused) {
+			t.Errorf("%v: %+v", results[i].Outcome, s)
+		}
+	}
+	if calls != len(results) {
+		t.Errorf("random was called %d times", calls)
+	}
+}
