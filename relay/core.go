@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // core decides what happens to each message, whoever brings it: published now,
@@ -270,7 +269,10 @@ func (c *core) dropQueues() {
 func (c *core) streamLive(live bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.live && !live {
+	if c.mu.live == live {
+		return
+	}
+	if !live {
 		c.mu.leftovers = true // until it is heard of again, the table says what is new
 	}
 	c.mu.live = live
@@ -300,125 +302,6 @@ func (c *core) idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.messages == 0 && c.mu.invisible == 0
-}
-
-// resolved takes a result in. It returns what is to be written of the row, if
-// anything, and the key's next message, which is to be published now.
-func (c *core) resolved(r outbox.Result, decision store.Decision) (settlement *store.Settlement, publish *outbox.Message) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m := r.Message
-	m.PossibleDuplicate = m.PossibleDuplicate || r.MaybeSent || r.Outcome == outbox.Unknown
-	switch {
-	case decision.Action == store.Delete:
-		delete(c.mu.unknown, m.Ref())
-		c.mu.registry.mark(m.Ref(), confirmed)
-		publish = c.keyDone(m)
-	case r.Outcome == outbox.Unknown:
-		c.rememberUnknown(m.Ref())
-		fallthrough
-	case decision.Action == store.Release:
-		c.stopKey(m, false)
-		if m.AvailableAt.IsZero() { // never claimed: the row is as it was
-			c.mu.registry.forget(m.Ref())
-			if m.OrderingKey == nil {
-				c.leave(m)
-			}
-			c.letGo(m)
-			return nil, nil
-		}
-		c.mu.registry.mark(m.Ref(), givenBack)
-	case decision.Action == store.Retry:
-		c.mu.registry.mark(m.Ref(), givenBack)
-		c.stopKey(m, true)
-	default: // a dead letter: its key goes on when it was moved
-		c.mu.registry.mark(m.Ref(), givenBack)
-	}
-	return &store.Settlement{Message: m, Decision: decision, Refused: r.Outcome == outbox.Refused}, publish
-}
-
-func (c *core) keyDone(m *outbox.Message) *outbox.Message {
-	if m.OrderingKey == nil {
-		return nil
-	}
-	c.mu.keyMoved = true
-	signal(c.wake)
-	return c.mu.gate.done(m)
-}
-
-func (c *core) stopKey(m *outbox.Message, waiting bool) {
-	if m.OrderingKey == nil {
-		return
-	}
-	for _, behind := range c.mu.gate.stop(m, waiting) {
-		c.mu.registry.forget(behind.Ref())
-		c.letGo(behind)
-	}
-	signal(c.wake)
-}
-
-// mayBeKnownToBroker tells whether this process has published the row before and
-// never heard what came of it.
-func (c *core) mayBeKnownToBroker(m *outbox.Message) bool {
-	_, found := c.mu.unknown[m.Ref()]
-	return found || c.mu.unknownMany
-}
-
-func (c *core) rememberUnknown(ref outbox.Ref) {
-	if len(c.mu.unknown) >= c.most.unknown {
-		c.mu.unknownMany = true
-		return
-	}
-	c.mu.unknown[ref] = struct{}{}
-}
-
-// settled is told what was written. With block, the key of a dead letter waits. It
-// returns the messages to publish now.
-func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.Message) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range done {
-		m := s.Message
-		standing := deleted
-		switch s.Decision.Action {
-		case store.Retry, store.Release:
-			standing = kept
-		case store.DeadLetter:
-			if block {
-				c.stopKey(m, true)
-			} else if next := c.keyDone(m); next != nil {
-				publish = append(publish, next)
-			}
-		}
-		c.mu.registry.settle(m.Ref(), standing)
-		c.letGo(m)
-	}
-	if floor := c.mu.registry.overflow(); floor != 0 {
-		c.mu.floor = max(c.mu.floor, floor)
-	}
-	return publish
-}
-
-// turnedInvisible moves rows out of the window that cannot be settled yet; visible
-// takes them back in, right before they are reported as settled.
-func (c *core) turnedInvisible(n []store.Settlement) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range n {
-		c.letGo(s.Message)
-		s.Message.Payload, s.Message.Headers, s.Message.Properties = nil, nil, nil // published
-		c.mu.invisible++
-	}
-}
-
-func (c *core) turnedVisible(n []store.Settlement) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range n {
-		c.mu.invisible--
-		c.mu.messages++
-		c.mu.bytes += s.Message.Size()
-	}
 }
 
 // hasEased tells whether the window is at most half full.

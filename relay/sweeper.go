@@ -23,7 +23,6 @@ type sweeper struct {
 	polling  bool // never streams: the relay of ModePoll, and Drain
 	slot     string
 	page     int
-	poll     time.Duration
 	lease    time.Duration
 	staleAge time.Duration
 
