@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -82,4 +83,10 @@ func (l *ledger) count(messageID string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.perID[messageID]
+}
+
+func (l *ledger) counts() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.perID)
 }

@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestAColumnThatIsNeededAndGoneStopsTheRelay with an error that names it, wherever it is
+// missed first: in the stream, in a sweep, or when a row is settled.
+func TestAColumnThatIsNeededAndGoneStopsTheRelay(t *testing.T) {
+	t.Parallel()
+	refuse := row{"exchange": "nowhere"}
+	for _, c := range []struct {
+		name   string
+		args   []string
+		change string
+		row    string // what makes the relay look
+		column string
+	}{
+		{"renamed, streaming", nil, `ALTER TABLE outbox RENAME COLUMN headers TO heads`, "plain", "headers"},
+		{"dropped, streaming", nil, `ALTER TABLE outbox DROP COLUMN ordering_key`, "plain", "ordering_key"},
+		{"renamed, polling", []string{"--mode", "poll"}, `ALTER TABLE outbox RENAME COLUMN headers TO heads`, "plain", "headers"},
+		{"dropped, needed for a refusal", nil, `ALTER TABLE outbox DROP COLUMN last_error`, "refused", "last_error"},
+		{"dropped from the dead letters", []string{"--max-retries", "0"},
+			`ALTER TABLE outbox_dead_letter DROP COLUMN failure_reason`, "refused", "failure_reason"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t).setUp()
+			arrived := w.consume(w.queue)
+			r := w.run(append([]string{"--poll-interval", "100ms", "--backoff-time", "50ms"}, c.args...)...)
+			w.await(arrived, w.insert(nil))
+			w.emptied()
+			w.exec(c.change)
+			if c.row == "refused" {
+				w.insert(refuse)
+			} else {
+				w.insert(nil)
+			}
+			if code := r.exit(15 * time.Second); code != 1 {
+				t.Errorf("exit code %d", code)
+			}
+			lines := strings.Split(strings.TrimSpace(r.logs()), "\n")
+			last := lines[max(0, len(lines)-2):]
+			if !strings.Contains(strings.Join(last, "\n"), c.column) {
+				t.Errorf("it ends with %q, which does not name the column %s", last, c.column)
+			}
+			if n := value[int](w, `SELECT count(*) FROM outbox`); n != 1 {
+				t.Errorf("%d rows in the table, want the one that waits", n)
+			}
+		})
+	}
+}

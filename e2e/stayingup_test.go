@@ -1,0 +1,235 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// must is for what a test does to a server.
+func must(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// TestPostgresComesAndGoes, and nothing is lost or charged.
+func TestPostgresComesAndGoes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server of its own")
+	}
+	t.Parallel()
+	server := services.PrivatePostgres(t)
+	vhost := services.VHost(t)
+	world := func(t *testing.T) *world {
+		t.Helper()
+		return newWorldOn(t, server.Database(t), vhost).setUp()
+	}
+
+	t.Run("away at the start", func(t *testing.T) {
+		w := world(t)
+		arrived := w.consume(w.queue)
+		id := w.insert(nil)
+		must(t, "stop", server.Stop(t.Context(), services.Immediate))
+		r := w.start()
+		w.eventually("it says so", 10*time.Second, func() bool { return len(linesWith(r.logs(), "cannot reach Postgres")) > 0 })
+		if page, status := r.get("/livez"); status != 200 {
+			t.Errorf("it is not live: %s", page)
+		}
+		must(t, "start", server.Start(t.Context()))
+		w.db.Reset()
+		within(t, "delivering", 5*time.Second, func() { w.await(arrived, id) })
+		w.emptied()
+		if n := len(linesWith(r.logs(), "cannot reach Postgres")); n > 3 {
+			t.Errorf("it says %d times that Postgres cannot be reached", n)
+		}
+	})
+
+	for name, fault := range map[string]func(*testing.T) error{
+		"restarted at once (-m immediate)": func(t *testing.T) error { return server.Restart(t.Context(), services.Immediate) },
+		"killed": func(t *testing.T) error {
+			must(t, "kill", server.Kill(t.Context()))
+			err := server.Start(t.Context())
+			for range 5 {
+				if err != nil { // an orphaned backend may hold the shared memory for a moment
+					err = server.Start(t.Context())
+				}
+			}
+			return err
+		},
+		"stopped in good order (-m fast)": func(t *testing.T) error { return server.Restart(t.Context(), services.Fast) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := world(t)
+			arrived := w.consume(w.queue)
+			r := w.run("--max-in-flight", "500")
+			load := w.write(3)
+			for range 2 {
+				load.more(1000)
+				must(t, name, fault(t))
+				w.db.Reset()
+				within(t, "streaming again", 5*time.Second, w.streamed)
+				load.more(500)
+			}
+			// What was published and not yet deleted at the crash is known to this process.
+			load.allArrive(arrived, 0)
+			r.noRefusals()
+		})
+	}
+
+	t.Run("fast shutdown with a stalled broker", func(t *testing.T) {
+		w := world(t)
+		arrived := w.consume(w.queue)
+		proxy, address := through(t, w.broker)
+		w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address)
+		r := w.run("--max-in-flight", "200")
+		w.await(arrived, w.insert(nil))
+		proxy.BlackHole()
+		w.copyRows(5000, w.queue)
+		w.eventually("messages are in flight", 10*time.Second, func() bool { return r.metric("cdc_relay_messages_in_flight") >= 200 })
+		within(t, "pg_ctl stop -m fast", 4*time.Second, func() {
+			must(t, "stop", server.Stop(t.Context(), services.Fast))
+		})
+		must(t, "start", server.Start(t.Context()))
+		w.db.Reset()
+		proxy.Resume()
+		w.eventually("all arrive", 30*time.Second, func() bool { return arrived.distinct() == 5001 })
+		w.emptied()
+		w.noDeadLetters()
+		if n := arrived.unmarkedRepeats(); n != 0 {
+			t.Errorf("%d repeats without x-possible-duplicate", n)
+		}
+		r.noRefusals()
+	})
+}
+
+// TestRabbitMQComesAndGoes: no attempt is charged, rows are spilled, WAL is not retained.
+func TestRabbitMQComesAndGoes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server of its own")
+	}
+	t.Parallel()
+	server := services.PrivateRabbitMQ(t)
+	world := func(t *testing.T) *world {
+		t.Helper()
+		return newWorldOn(t, services.Database(t), server.VHost(t)).setUp()
+	}
+
+	t.Run("killed and restarted", func(t *testing.T) {
+		w := world(t)
+		r := w.run("--max-in-flight", "300", "--outage-cooldown", "1s")
+		load := w.write(2)
+		load.more(1000)
+		must(t, "kill", server.Kill(t.Context()))
+		w.eventually("it is not ready", 20*time.Second, func() bool { return !r.ready() })
+		load.more(2000)
+		w.eventually("rows are spilled", 10*time.Second, func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
+		w.slotFollows()
+		w.noAttempts()
+		must(t, "start", server.Start(t.Context()))
+		published := r.metric("cdc_relay_messages_published_total")
+		within(t, "publishing again", 5*time.Second, func() {
+			w.eventually("it publishes again", 40*time.Second, func() bool { return r.metric("cdc_relay_messages_published_total") > published })
+		})
+		load.more(500)
+		// Consumed only now, so that a repeat is one that the relay has made.
+		load.allArrive(w.consume(w.queue), 300)
+		r.noRefusals()
+	})
+
+	t.Run("away at the start", func(t *testing.T) {
+		w := world(t)
+		must(t, "stop", server.Stop(t.Context()))
+		r := w.start("--outage-cooldown", "1s")
+		w.insert(nil)
+		w.insert(row{"ordering_key": "k"})
+		w.eventually("it streams", 20*time.Second, func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+		w.slotFollows()
+		if _, status := r.get("/readyz"); status != 503 {
+			t.Errorf("ready without a broker: %d", status)
+		}
+		must(t, "start", server.Start(t.Context()))
+		within(t, "delivering", 5*time.Second, w.emptied)
+		arrived := w.consume(w.queue)
+		w.eventually("both have arrived", 10*time.Second, func() bool { return arrived.distinct() == 2 })
+	})
+
+	t.Run("blocked by a memory alarm", func(t *testing.T) {
+		w := world(t)
+		arrived := w.consume(w.queue)
+		r := w.run("--max-in-flight", "300")
+		load := w.write(2)
+		load.more(500)
+		w.watermark(server, "absolute", "1MB")
+		t.Cleanup(func() { _, _ = server.Ctl(context.WithoutCancel(t.Context()), "set_vm_memory_high_watermark", "0.6") })
+		w.eventually("rows are spilled", 20*time.Second, func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
+		w.eventually("it says that the broker is blocked", 10*time.Second, func() bool {
+			page, _ := r.get("/readyz")
+			return len(linesWith(page, "publisher: not ready, blocked")) == 1
+		})
+		load.more(2000)
+		w.slotFollows()
+		w.noAttempts()
+		if n := r.metric("cdc_relay_messages_in_flight"); n > 300 {
+			t.Errorf("%v messages in memory", n)
+		}
+		w.watermark(server, "0.6")
+		within(t, "publishing again", 5*time.Second, func() {
+			before := arrived.distinct()
+			w.eventually("messages arrive again", 20*time.Second, func() bool { return arrived.distinct() > before })
+		})
+		load.allArrive(arrived, 300)
+		r.noRefusals()
+	})
+
+	t.Run("stopped by SIGTERM during a memory alarm", func(t *testing.T) {
+		w := world(t)
+		arrived := w.consume(w.queue)
+		r := w.run("--shutdown-timeout", "1s")
+		w.await(arrived, w.insert(nil))
+		w.watermark(server, "absolute", "1MB")
+		t.Cleanup(func() { _, _ = server.Ctl(context.WithoutCancel(t.Context()), "set_vm_memory_high_watermark", "0.6") })
+		w.copyRows(2000, w.queue)
+		within(t, "stopping", 4*time.Second, func() {
+			if code := r.stop(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+		})
+		w.watermark(server, "0.6")
+		w.run()
+		w.emptied()
+		w.eventually("all arrive", 20*time.Second, func() bool { return arrived.distinct() == 2001 })
+		if n := arrived.unmarkedRepeats(); n != 0 {
+			t.Errorf("%d repeats without x-possible-duplicate", n)
+		}
+	})
+}
+
+func (w *world) watermark(server *services.RabbitMQ, args ...string) {
+	w.t.Helper()
+	if out, err := server.Ctl(w.t.Context(), append([]string{"set_vm_memory_high_watermark"}, args...)...); err != nil {
+		w.t.Fatalf("set the watermark: %v\n%s", err, out)
+	}
+}
+
+// streamed waits until somebody streams from the slot, as the server says.
+func (w *world) streamed() {
+	w.t.Helper()
+	w.eventually("somebody streams", 20*time.Second, func() bool {
+		return value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_replication_slots s JOIN pg_stat_replication r ON r.pid = s.active_pid
+			WHERE s.slot_name = $1 AND r.state = 'streaming')`, w.slot)
+	})
+}
+
+// slotFollows checks that the slot moves on to the present: no WAL is retained.
+func (w *world) slotFollows() {
+	w.t.Helper()
+	now := value[string](w, `SELECT pg_current_wal_flush_lsn()::text`)
+	w.eventually(fmt.Sprintf("the slot has followed to %s", now), 10*time.Second, func() bool {
+		return value[bool](w, `SELECT confirmed_flush_lsn >= $1::pg_lsn FROM pg_replication_slots WHERE slot_name = $2`, now, w.slot)
+	})
+}

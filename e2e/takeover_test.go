@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestADroppedSlotCostsNothing: it is taken from under a relay at work, which makes it
+// anew and sweeps the gap. In one process nothing is published twice.
+func TestADroppedSlotCostsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	r := w.run()
+	load := w.write(2)
+	for range 2 {
+		load.more(500)
+		w.eventually("the slot is dropped", 10*time.Second, func() bool {
+			_ = w.tryExec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
+			return w.tryExec(`SELECT pg_drop_replication_slot($1)`, w.slot) == nil
+		})
+		load.more(200)
+		within(t, "streaming again", 5*time.Second, w.streamed)
+	}
+	load.more(200)
+	load.allArrive(arrived, 0)
+	r.noRefusals()
+	if !strings.Contains(r.logs(), "created slot") {
+		t.Error("the log does not say that the slot was made")
+	}
+}
+
+// TestADroppedPublicationCostsNothing: whether the relay makes it anew, or a person.
+func TestADroppedPublicationCostsNothing(t *testing.T) {
+	t.Parallel()
+	for name, recreate := range map[string]bool{"made by the relay": false, "made by a person": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t).setUp()
+			arrived := w.consume(w.queue)
+			r := w.run()
+			load := w.write(2)
+			load.more(500)
+			w.exec(`DROP PUBLICATION ` + w.slot)
+			load.more(200)
+			if recreate {
+				_ = w.tryExec(`CREATE PUBLICATION ` + w.slot + ` FOR TABLE outbox`) // the relay may have been quicker
+			}
+			w.eventually("rows are streamed again", 10*time.Second, func() bool {
+				return r.metric("cdc_relay_slot_held") == 1 &&
+					value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_publication_tables WHERE pubname = $1)`, w.slot)
+			})
+			load.more(500)
+			load.allArrive(arrived, 0)
+			r.noRefusals()
+		})
+	}
+}
+
+// TestARelayThatStandsByTakesOver at once when the one that streams stops, and soon when
+// it is killed.
+func TestARelayThatStandsByTakesOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	const inFlight = 200
+	streams := w.run("--max-in-flight", "200")
+	w.eventually("the first streams", 10*time.Second, func() bool { return streams.metric("cdc_relay_slot_held") == 1 })
+	load := w.write(2)
+	repeats := 0
+	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
+		standby := w.run("--max-in-flight", "200")
+		w.eventually("the second stands by", 10*time.Second, func() bool {
+			page, status := standby.get("/readyz")
+			return status == 200 && strings.HasPrefix(page, "ready (standby)\n")
+		})
+		load.more(500)
+		streams.signal(end)
+		within(t, "taking over after "+end.String(), 3*time.Second, func() {
+			w.eventually("the second takes over", 20*time.Second, func() bool { return standby.metric("cdc_relay_slot_held") == 1 })
+		})
+		if code := streams.exit(40 * time.Second); end == syscall.SIGTERM && code != 0 {
+			t.Errorf("exit code %d after SIGTERM", code)
+		}
+		if end == syscall.SIGKILL {
+			repeats += inFlight
+		}
+		load.more(500)
+		streams = standby
+	}
+	load.allArrive(arrived, repeats)
+	streams.noRefusals()
+}
+
+// TestARelayThatWasPausedHarmsNobody: while it is stopped in its tracks another one cannot
+// take the slot; cut off from it, the other delivers, and what it publishes afterwards is
+// marked where it may be a repeat.
+func TestARelayThatWasPausedHarmsNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	paused := w.run("--max-in-flight", "200")
+	other := w.run("--max-in-flight", "200")
+	load := w.write(2)
+	load.more(500)
+	paused.signal(syscall.SIGSTOP)
+	t.Cleanup(func() { paused.signal(syscall.SIGCONT) })
+	w.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
+	w.eventually("the other takes over", 20*time.Second, func() bool { return other.metric("cdc_relay_slot_held") == 1 })
+	load.more(500)
+	paused.signal(syscall.SIGCONT)
+	w.eventually("the paused one stands by", 20*time.Second, func() bool {
+		page, _ := paused.get("/readyz")
+		return strings.Contains(page, "(standby)")
+	})
+	load.more(200)
+	load.allArrive(arrived, 400)
+	other.noRefusals()
+	paused.noRefusals()
+}

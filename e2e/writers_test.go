@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// writers insert without end, whatever becomes of the database, and remember what was
+// committed for certain and what may have been.
+type writers struct {
+	w    *world
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu        sync.Mutex
+	committed map[string]bool
+	uncertain map[string]bool // the connection was lost before the answer
+}
+
+// write starts writers, which end with the test at the latest.
+func (w *world) write(connections int) *writers {
+	ctx, stop := context.WithCancel(w.t.Context())
+	ws := &writers{w: w, stop: stop, committed: make(map[string]bool), uncertain: make(map[string]bool)}
+	for range connections {
+		ws.done.Go(func() {
+			pace := time.NewTicker(20 * time.Millisecond) // a backlog must not be the matter
+			defer pace.Stop()
+			for ctx.Err() == nil {
+				ws.insert(ctx)
+				<-pace.C
+			}
+		})
+	}
+	w.t.Cleanup(ws.end)
+	return ws
+}
+
+// end stops the writers and waits for them.
+func (ws *writers) end() {
+	ws.stop()
+	ws.done.Wait()
+}
+
+func (ws *writers) insert(ctx context.Context) {
+	ids := make([]string, 20)
+	for i := range ids {
+		ids[i] = newUUID()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_, err := ws.w.db.Exec(ctx, `INSERT INTO outbox (message_id, routing_key, payload)
+		SELECT id, $1, '{}' FROM unnest($2::uuid[]) id`, ws.w.queue, ids)
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	into := ws.committed
+	if err != nil {
+		into = ws.uncertain
+	}
+	for _, id := range ids {
+		into[id] = true
+	}
+}
+
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+func (ws *writers) rows() int {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return len(ws.committed)
+}
+
+// more waits until so many more rows have been committed.
+func (ws *writers) more(n int) {
+	ws.w.t.Helper()
+	target := ws.rows() + n
+	ws.w.eventually("rows are written", 20*time.Second, func() bool { return ws.rows() >= target })
+}
+
+// allArrive ends the writers and checks that what was committed arrives, nothing else
+// does, nothing was charged, and repeats are marked and not more than atMost.
+func (ws *writers) allArrive(arrived *ledger, atMost int) {
+	ws.w.t.Helper()
+	ws.end()
+	ws.w.emptied()
+	ws.w.eventually("all that was committed arrives", 20*time.Second, func() bool { return ws.missing(arrived) == 0 })
+	for id := range arrived.counts() {
+		if !ws.committed[id] && !ws.uncertain[id] {
+			ws.w.t.Errorf("message %s arrived, which nobody inserted", id)
+		}
+	}
+	if n := arrived.repeats(); n > atMost {
+		ws.w.t.Errorf("%d messages arrived twice, want at most %d", n, atMost)
+	}
+	if n := arrived.unmarkedRepeats(); n != 0 {
+		ws.w.t.Errorf("%d repeats without x-possible-duplicate", n)
+	}
+	ws.w.noDeadLetters()
+}
+
+func (ws *writers) missing(arrived *ledger) int {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	counts := arrived.counts()
+	missing := 0
+	for id := range ws.committed {
+		if counts[id] == 0 {
+			missing++
+		}
+	}
+	return missing
+}
+
+// noRefusals checks that an outage has cost no attempt.
+func (r *relay) noRefusals() {
+	r.w.t.Helper()
+	metrics, _ := r.get("/metrics")
+	for line := range slices.Values(linesWith(metrics, "cdc_relay_messages_refused_total{")) {
+		r.w.t.Errorf("a refusal was counted: %s", line)
+	}
+}
+
+// within fails the test where something takes too long, and says how long it took.
+func within(t *testing.T, what string, most time.Duration, f func()) {
+	t.Helper()
+	began := time.Now()
+	f()
+	took := time.Since(began).Round(time.Millisecond)
+	t.Logf("%s: %s", what, took)
+	if took > most {
+		t.Errorf("%s took %s, want at most %s", what, took, most)
+	}
+}
