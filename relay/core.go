@@ -52,7 +52,7 @@ type core struct {
 		// resting are keys to be fetched again, each at its time, oldest first.
 		resting []restingKey
 
-		// keyMoved tells that a message of a key was settled: a claim may find the next.
+		// keyMoved tells that a claimed row of a key was settled: a claim may find the next.
 		keyMoved bool
 		// suspects are transactions that were under way when the last pass over the keys
 		// began; rows of theirs may have been left unseen. Known after a first pass.

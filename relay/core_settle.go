@@ -44,7 +44,6 @@ func (c *core) keyDone(m *outbox.Message) *outbox.Message {
 	if m.OrderingKey == nil {
 		return nil
 	}
-	c.mu.keyMoved = true
 	signal(c.wake)
 	return c.mu.gate.done(m)
 }
@@ -92,6 +91,9 @@ func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.M
 			} else if next := c.keyDone(m); next != nil {
 				publish = append(publish, next)
 			}
+		}
+		if m.OrderingKey != nil && !m.AvailableAt.IsZero() {
+			c.mu.keyMoved = true
 		}
 		delete(c.mu.unknown, m.Ref()) // what is in doubt stands in the row now
 		c.mu.registry.settle(m.Ref(), standing)

@@ -40,7 +40,7 @@ func (c *core) resume(now time.Time) {
 	}
 }
 
-// takeKeyMoved tells, once, that a message of a key was settled since it was asked.
+// takeKeyMoved tells, once, that a claimed row of a key was settled since it was asked.
 func (c *core) takeKeyMoved() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -242,3 +242,26 @@ func TestKeysThatGoByTheTableComeOutInOrder(t *testing.T) {
 		}
 	}
 }
+
+func TestScheduledMessagesOfOneKeyFollowOneAnotherAtOnce(t *testing.T) {
+	for _, mode := range []Mode{ModeAuto, ModePoll} {
+		t.Run(string(mode), func(t *testing.T) {
+			i := newInstance(t)
+			i.config.Mode = mode
+			i.config.PollInterval = 10 * time.Second // a claim for each by polling would take minutes
+			const rows = 40
+			if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, headers)
+				SELECT $1, to_json(n), 'key', now(), '{"key": "key"}' FROM generate_series(1, $2) n`, i.queue, rows); err != nil {
+				t.Fatal(err)
+			}
+			_, stop := i.start()
+			i.await("all arrive", func() bool { return i.arrived() == rows })
+			stop()
+			for n, body := range i.byKey["key"] {
+				if body != fmt.Sprint(n+1) {
+					t.Fatalf("message %s came as number %d", body, n+1)
+				}
+			}
+		})
+	}
+}

@@ -53,7 +53,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 		s.core.resume(time.Now())
 		view := s.core.view(s.page)
 		view.Polling = s.polling
-		if !view.Holder && s.core.takeKeyMoved() {
+		if s.core.takeKeyMoved() {
 			// Claims take the first row of a key only; the next may be taken now.
 			s.planner.Hurry(fallback.Due)
 			s.planner.Hurry(fallback.Unclaimed)
