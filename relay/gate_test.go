@@ -1,0 +1,155 @@
+package relay
+
+import (
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// story drives a gate with one key through what happens to it, and reads like it.
+type story struct {
+	*testing.T
+	gate gate
+	key  string
+}
+
+func newStory(t *testing.T) *story {
+	s := &story{T: t, gate: newGate(100), key: "k"}
+	s.gate.suspicious = false // a pass has shown which keys have rows
+	return s
+}
+
+func (s *story) row(id int64) *outbox.Message {
+	return &outbox.Message{ID: id, OrderingKey: &s.key, XID: uint32(id)}
+}
+
+func (s *story) streams(m *outbox.Message, want passage) {
+	s.Helper()
+	if got := s.gate.streamed(m, true); got != want {
+		s.Fatalf("row %d from the stream: %d, want %d", m.ID, got, want)
+	}
+}
+
+func (s *story) publishes(got *outbox.Message, want int64) {
+	s.Helper()
+	switch {
+	case got == nil && want != 0:
+		s.Fatalf("publishes nothing, want row %d", want)
+	case got != nil && got.ID != want:
+		s.Fatalf("publishes row %d, want %d", got.ID, want)
+	}
+}
+
+func (s *story) fetches(want bool) {
+	s.Helper()
+	if keys := s.gate.take(10); (len(keys) == 1) != want {
+		s.Fatalf("fetches %q, want the key: %v", keys, want)
+	}
+}
+
+func (s *story) fetched(f fetch) *outbox.Message {
+	if f.seen == nil {
+		f.seen = func(uint32) bool { return true }
+	}
+	m, _ := s.gate.fetched(s.key, f)
+	return m
+}
+
+func (s *story) forgotten() {
+	s.Helper()
+	if len(s.gate.keys) != 0 {
+		s.Fatalf("remembers %+v", s.gate.keys[s.key])
+	}
+}
+
+const nothing = 0
+
+func TestRowsOfAKeyFollowOneAnother(t *testing.T) {
+	s := newStory(t)
+	first, second := s.row(1), s.row(2)
+	s.streams(first, publishNow)
+	s.streams(second, queued)
+	s.publishes(s.gate.done(first), 2)
+	s.publishes(s.gate.done(second), nothing)
+	s.forgotten()
+}
+
+func TestARefusedRowKeepsItsFollowersInTheTable(t *testing.T) {
+	s := newStory(t)
+	first, second := s.row(1), s.row(2)
+	s.streams(first, publishNow)
+	s.streams(second, queued)
+	if behind := s.gate.stop(first, true); len(behind) != 1 || behind[0] != second {
+		t.Fatalf("behind it %v, want row 2", behind)
+	}
+	s.streams(s.row(3), left)
+	s.fetches(false) // its turn comes when the refused row is due
+
+	retried := s.row(1)
+	s.publishes(s.gate.claimed(retried), 1)
+	s.publishes(s.gate.done(retried), nothing)
+	s.fetches(true)
+	again := s.row(2)
+	s.publishes(s.fetched(fetch{messages: []*outbox.Message{again, s.row(3)}}), 2)
+	s.streams(s.row(4), queued) // the table is drained: the key goes directly again
+	s.publishes(s.gate.done(again), 3)
+}
+
+func TestAnOutageSendsTheKeyThroughTheTable(t *testing.T) {
+	s := newStory(t)
+	first := s.row(1)
+	s.streams(first, publishNow)
+	s.gate.stop(first, false)
+	s.fetches(true)
+	again := s.row(1)
+	s.publishes(s.fetched(fetch{messages: []*outbox.Message{again}}), 1)
+	s.publishes(s.gate.done(again), nothing)
+	s.forgotten()
+}
+
+func TestARowThatIsNotVisibleYetIsNotOvertaken(t *testing.T) {
+	s := newStory(t)
+	s.gate.left(s.key, 7)
+	s.fetches(true)
+	s.publishes(s.fetched(fetch{seen: func(xid uint32) bool { return xid != 7 }}), nothing)
+	s.streams(s.row(8), left)
+	s.gate.resume(s.key)
+	s.fetches(true)
+	s.publishes(s.fetched(fetch{messages: []*outbox.Message{s.row(7), s.row(8)}}), 7)
+}
+
+func TestASuspiciousGateLooksIntoTheTableFirst(t *testing.T) {
+	s := newStory(t)
+	s.gate.suspicious = true
+	s.streams(s.row(5), left)
+	s.fetches(true)
+	older := s.row(3)
+	s.publishes(s.fetched(fetch{messages: []*outbox.Message{older, s.row(5)}}), 3)
+	s.streams(s.row(6), left) // a row that no fetch could see may come before it
+}
+
+func TestAScheduledRowHoldsUpItsKey(t *testing.T) {
+	s := newStory(t)
+	first := s.row(1)
+	s.streams(first, publishNow)
+	s.gate.wait(s.key, 2)
+	s.streams(s.row(3), left)
+	s.publishes(s.gate.done(first), nothing)
+	s.fetches(true)
+	s.publishes(s.fetched(fetch{waiting: true}), nothing)
+	s.fetches(false)
+}
+
+func TestTooManyKeysMakeTheGateSuspicious(t *testing.T) {
+	g := newGate(3)
+	g.suspicious = false
+	for _, key := range []string{"a", "b", "c", "d"} {
+		g.wait(key, 0)
+	}
+	if !g.suspicious || !g.overflowed {
+		t.Error("a forgotten key could be overtaken")
+	}
+	if len(g.keys) > 3 {
+		t.Errorf("%d keys remembered", len(g.keys))
+	}
+}
