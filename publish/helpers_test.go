@@ -26,8 +26,6 @@ type recorder struct {
 	change  *sync.Cond
 	results map[*outbox.Message][]outbox.Result
 	states  []State
-	ended   bool // Run has returned
-	late    int  // results of messages published before that, delivered after it
 }
 
 func newRecorder() *recorder {

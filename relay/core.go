@@ -58,8 +58,9 @@ type core struct {
 		// began; rows of theirs may have been left unseen. Known after a first pass.
 		suspects      map[uint32]struct{}
 		suspectsKnown bool
-		// slotFree: nobody holds the slot, as last heard; slotMissing: there is none.
-		slotFree, slotMissing bool
+		// slotFree: nobody holds the slot, as last heard; freeSince: since when so.
+		slotFree  bool
+		freeSince time.Time
 
 		// boundary: rows with this id or a smaller one may have been published by
 		// another relay before this one took the slot.
@@ -243,6 +244,7 @@ func (c *core) tookSlot(boundary int64) {
 	c.mu.holder, c.mu.leftovers, c.mu.leftMany = true, true, true
 	c.mu.epoch++
 	c.mu.boundary = boundary
+	c.mu.slotFree = false
 	c.mu.gate.suspicious, c.mu.gate.overflowed = true, true
 	c.mu.suspectsKnown, c.mu.suspects = false, nil
 	signal(c.wake)

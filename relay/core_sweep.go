@@ -49,16 +49,24 @@ func (c *core) takeKeyMoved() bool {
 	return moved
 }
 
-func (c *core) slotSeen(free, missing bool) {
+// slotSeen is told whether nobody holds the slot.
+func (c *core) slotSeen(free bool, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.slotFree, c.mu.slotMissing = free, missing
+	if free && !c.mu.slotFree {
+		c.mu.freeSince = now
+	}
+	c.mu.slotFree = free
 }
 
-func (c *core) slotIsMissing() bool {
+// slotFreeFor is how long nobody has held the slot, as far as was asked.
+func (c *core) slotFreeFor(now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.slotMissing
+	if !c.mu.slotFree {
+		return 0
+	}
+	return now.Sub(c.mu.freeSince)
 }
 
 // sweep is one query under way. Until it ends, rows that are settled are remembered,

@@ -8,12 +8,14 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
@@ -139,8 +141,9 @@ func (r *Relay) Run(ctx context.Context) error {
 func (r *Relay) preflight(ctx context.Context) error {
 	wait := newBackoff()
 	for ctx.Err() == nil {
-		err := r.check(ctx)
+		err := unreachable(r.check(ctx))
 		if err == nil {
+			r.starting.over("connected to Postgres")
 			break
 		}
 		if problem.Is(err) {
@@ -151,11 +154,25 @@ func (r *Relay) preflight(ctx context.Context) error {
 		}
 		_ = sleep(ctx, wait.NextBackOff())
 	}
-	r.starting.over("connected to Postgres")
 	if r.streamer != nil && ctx.Err() == nil {
 		return r.streamer.preflight(ctx)
 	}
 	return nil
+}
+
+// unreachable makes a problem of what waiting does not mend at the start: a login
+// that is refused, a database that is not there. Later both are waited out.
+func unreachable(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		switch pgErr.Code {
+		case "28000", "28P01": // invalid_authorization_specification, invalid_password
+			return &problem.Problem{What: "Postgres refuses the login", Fix: "see that --database-url has the right user and password", Err: err}
+		case "3D000": // invalid_catalog_name
+			return &problem.Problem{What: "Postgres has no such database", Fix: "see that --database-url names the right one, or create it", Err: err}
+		}
+	}
+	return err
 }
 
 func (r *Relay) check(ctx context.Context) error {

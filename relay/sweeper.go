@@ -39,9 +39,9 @@ type pass[C any] struct {
 	first store.Snapshot // of its first page
 }
 
-// missingSlotAge is the age at which rows are taken while there is no slot at all:
-// nobody can be streaming from it.
-const missingSlotAge = 5 * time.Second
+// freeSlotAge: any relay that can stream takes a free slot within a second. Where it
+// stays free for longer nobody can, and rows are taken at this age already.
+const freeSlotAge = 5 * time.Second
 
 // run sweeps until stop is done. A sweep that began is finished under ctx, so that
 // rows it has claimed are not left behind with their lease. A column or table that is
@@ -123,9 +123,9 @@ func (s *sweeper) once(ctx context.Context, kind fallback.Sweep, view fallback.V
 }
 
 func (s *sweeper) checkSlot(ctx context.Context) error {
-	exists, active, err := s.store.SlotState(ctx, s.slot)
+	_, active, err := s.store.SlotState(ctx, s.slot)
 	if err == nil {
-		s.core.slotSeen(!active, !exists)
+		s.core.slotSeen(!active, time.Now())
 	}
 	return err
 }
@@ -143,8 +143,8 @@ func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.M
 	switch {
 	case s.polling:
 		age = 0
-	case s.core.slotIsMissing():
-		age = min(age, missingSlotAge)
+	case s.core.slotFreeFor(time.Now()) > freeSlotAge:
+		age = min(age, freeSlotAge)
 	}
 	page, err := s.store.ClaimUnclaimed(ctx, sweep.limit, s.lease, age)
 	return sweep.claimed(page, true), len(page.Messages) >= sweep.limit.Rows, err

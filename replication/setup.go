@@ -27,6 +27,14 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, patience time.
 	if err := checkServer(ctx, conn); err != nil {
 		return nil, err
 	}
+	// First of all: with a slot that is not ours nothing is to be made.
+	s, err := readSlot(ctx, conn, names.Slot)
+	if err == nil {
+		err = s.foreign(names.Slot)
+	}
+	if err != nil {
+		return nil, err
+	}
 	var done []string
 	line, err := EnsurePublication(ctx, conn, names)
 	if line != "" {

@@ -110,7 +110,7 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience 
 	case queryCanceled:
 		return slotBlocked(ctx, conn, name, err)
 	case insufficientPrivilege:
-		return replicationRoleProblem(conn, err)
+		return replicationRoleProblem(currentUser(ctx, conn), err)
 	case tooManySlots:
 		return &problem.Problem{
 			What: "no replication slot is free",
@@ -173,18 +173,22 @@ func dropSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
 	return nil
 }
 
-func replicationRoleProblem(conn *pgconn.PgConn, err error) error {
-	role := "the relay's role"
-	if conn != nil {
-		if rows, queryErr := query(context.Background(), conn, "SELECT current_user"); queryErr == nil {
-			role = outbox.QuoteIdentifier(rows[0][0])
-		}
-	}
+func replicationRoleProblem(user string, err error) error {
+	role := outbox.QuoteIdentifier(user)
 	return &problem.Problem{
-		What: role + " may not replicate",
+		What: "role " + role + " may not replicate",
 		Fix:  "ALTER ROLE " + role + " REPLICATION (RDS: GRANT rds_replication TO " + role + "); or run with --mode poll",
 		Err:  err,
 	}
+}
+
+// currentUser is "current_user" where the server does not say.
+func currentUser(ctx context.Context, conn *pgconn.PgConn) string {
+	rows, err := query(ctx, conn, "SELECT current_user")
+	if err != nil {
+		return "current_user"
+	}
+	return rows[0][0]
 }
 
 func flushedLSN(ctx context.Context, conn *pgconn.PgConn) (pglogrepl.LSN, error) {

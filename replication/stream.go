@@ -85,7 +85,7 @@ func connect(ctx context.Context, databaseURL string) (*pgconn.PgConn, error) {
 	config.RuntimeParams["TimeZone"] = "UTC"
 	conn, err := pgconn.ConnectConfig(ctx, config)
 	if sqlState(err) == insufficientPrivilege {
-		return nil, replicationRoleProblem(nil, err)
+		return nil, replicationRoleProblem(config.User, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect for replication: %w", err)

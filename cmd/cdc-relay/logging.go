@@ -14,13 +14,23 @@ import (
 func (p *process) logger(cfg *config) *slog.Logger {
 	terminal := isTerminal(p.stderr)
 	if cfg.logFormat == "json" || (cfg.logFormat == "auto" && !terminal) {
-		return slog.New(slog.NewJSONHandler(p.stderr, &slog.HandlerOptions{Level: cfg.logLevel}))
+		return slog.New(slog.NewJSONHandler(p.stderr, &slog.HandlerOptions{
+			Level: cfg.logLevel, ReplaceAttr: durationAsText,
+		}))
 	}
-	return slog.New(tint.NewHandler(p.stderr, &tint.Options{
+	return slog.New(tint.NewTextHandler(p.stderr, &tint.Options{
 		Level:      cfg.logLevel,
 		TimeFormat: time.TimeOnly + ".000",
 		NoColor:    !terminal || p.noColor(),
 	}))
+}
+
+// durationAsText writes 27.1s where slog would write nanoseconds.
+func durationAsText(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // noColor is the convention of no-color.org.

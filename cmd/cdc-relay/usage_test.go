@@ -46,7 +46,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"run --amqp-url localhost:5672", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
 		{"run --amqp-url amqp://localhost:port", "--amqp-url: not a URL of the form amqp://user:***@host:5672/vhost; " + encodeHint},
 		{"setup --table a.b.c", `--table: table name "a.b.c": want name or schema.name`},
-		{"setup --table " + strings.Repeat("t", 52), "--table: public." + strings.Repeat("t", 52) + " is too long: at most 51 bytes, so that the names made from it fit"},
+		{"setup --table " + strings.Repeat("t", 52), `--table: table name "` + strings.Repeat("t", 52) + `": "` + strings.Repeat("t", 52) + `" is longer than 51 bytes, and the dead-letter table is named after it`},
 		{"run --mode push", `--mode: "push": want auto or poll`},
 		{"run --publisher kafka", `--publisher: "kafka": want amqp or stdout`},
 		{"run --on-dead-letter stop", `--on-dead-letter: "stop": want continue or block`},

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+const docsFolder = "../../docs/"
+
+func readDoc(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(docsFolder + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// documentedSetting is one line of the tables in docs/configuration.md.
+type documentedSetting struct{ env, byDefault, values string }
+
+func documentedSettings(t *testing.T) map[string]documentedSetting {
+	t.Helper()
+	row := regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| `([A-Z_]+)` \\| ([^|]*) \\| ([^|]*) \\|")
+	found := make(map[string]documentedSetting)
+	for _, m := range row.FindAllStringSubmatch(readDoc(t, "configuration.md"), -1) {
+		if _, twice := found[m[1]]; twice {
+			t.Errorf("docs/configuration.md: --%s stands twice", m[1])
+		}
+		found[m[1]] = documentedSetting{env: m[2], byDefault: strings.Trim(m[3], "`"), values: m[4]}
+	}
+	return found
+}
+
+// defaultOf is the default as docs/configuration.md writes it.
+func defaultOf(s *setting) string {
+	switch {
+	case s.value == "":
+		return "false" // a switch
+	case s.byDefault == "":
+		return "none"
+	}
+	text, _, _ := strings.Cut(s.byDefault, ", ") // "'', the default exchange"
+	return text
+}
+
+func TestDocsNameEverySetting(t *testing.T) {
+	found := documentedSettings(t)
+	for _, s := range allSettings() {
+		doc, ok := found[s.name]
+		if !ok {
+			t.Errorf("docs/configuration.md has no line for --%s", s.name)
+			continue
+		}
+		delete(found, s.name)
+		if doc.env != s.envName() {
+			t.Errorf("docs/configuration.md: --%s has the variable %s, want %s", s.name, doc.env, s.envName())
+		}
+		if doc.byDefault != defaultOf(s) {
+			t.Errorf("docs/configuration.md: --%s has the default %q, want %q", s.name, doc.byDefault, defaultOf(s))
+		}
+		for choice := range strings.SplitSeq(s.value, "|") {
+			if strings.Contains(s.value, "|") && !strings.Contains(doc.values, "`"+choice+"`") {
+				t.Errorf("docs/configuration.md: --%s does not name the value %s", s.name, choice)
+			}
+		}
+	}
+	for name := range found {
+		t.Errorf("docs/configuration.md has a line for --%s, which does not exist", name)
+	}
+}
+
+// The ranges are those that relay.Config.Validate and the command line hold to: the
+// bound is taken, and what lies just beyond it is not.
+func TestDocsNameTheRanges(t *testing.T) {
+	found := documentedSettings(t)
+	settings := make(map[string]*setting)
+	for _, s := range allSettings() {
+		settings[s.name] = s
+	}
+	accepts := func(name, text string) bool {
+		cfg := defaultConfig()
+		cfg.relay.DatabaseURL = "postgres://localhost/shop"
+		return settings[name].set(cfg, text) == nil && cfg.validate() == nil
+	}
+	between := regexp.MustCompile(`^(\d+) to (\d+)$`)
+	from := regexp.MustCompile("^from `(\\w+)`$")
+	checked := 0
+	for name, doc := range found {
+		if m := between.FindStringSubmatch(doc.values); m != nil && settings[name].value == "NUMBER" {
+			checked++
+			if !accepts(name, m[1]) || !accepts(name, m[2]) || accepts(name, m[2]+"0") || accepts(name, "-1") {
+				t.Errorf("docs/configuration.md: --%s does not take %s", name, doc.values)
+			}
+		}
+		if m := from.FindStringSubmatch(doc.values); m != nil {
+			checked++
+			least, err := time.ParseDuration(m[1])
+			if err != nil || !accepts(name, m[1]) || accepts(name, (least-time.Millisecond).String()) {
+				t.Errorf("docs/configuration.md: --%s does not take %s", name, doc.values)
+			}
+		}
+	}
+	if checked < 10 {
+		t.Errorf("only %d ranges were found in docs/configuration.md", checked)
+	}
+}
+
+func TestTheExampleFileIsOne(t *testing.T) {
+	_, rest, found := strings.Cut(readDoc(t, "configuration.md"), "```yaml\n")
+	example, _, closed := strings.Cut(rest, "```")
+	if !found || !closed {
+		t.Fatal("docs/configuration.md has no example of the file")
+	}
+	name := t.TempDir() + "/relay.yaml"
+	if err := os.WriteFile(name, []byte(example), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := defaultConfig()
+	if err := readFile(name, cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := cfg.validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A scrape shows a counter with labels only after its first event, so those are looked
+// for by name in the source of the names.
+func TestDocsNameEveryMetric(t *testing.T) {
+	operations := readDoc(t, "operations.md")
+	source, err := os.ReadFile("../../relay/metrics.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`(?:counter|counters|gauge)\("([a-z_]+)"|Name: "([a-z_]+)"`).FindAllStringSubmatch(string(source), -1)
+	if len(names) < 12 {
+		t.Fatalf("only %d names were found in relay/metrics.go", len(names))
+	}
+	for _, m := range names {
+		if name := "cdc_relay_" + m[1] + m[2]; !strings.Contains(operations, "`"+name) {
+			t.Errorf("docs/operations.md does not name %s", name)
+		}
+	}
+	documented := regexp.MustCompile("`(cdc_relay_[a-z_]+)").FindAllStringSubmatch(operations, -1)
+	for _, m := range documented {
+		short := strings.TrimPrefix(m[1], "cdc_relay_")
+		if short != "build_info" && !strings.Contains(string(source), `"`+short+`"`) {
+			t.Errorf("docs/operations.md names %s, which does not exist", m[1])
+		}
+	}
+}
