@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -178,4 +179,18 @@ func equal(t testing.TB, what string, got, want []int64) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: %v, want %v", what, got, want)
 	}
+}
+
+// contextUntil is done once the condition holds.
+func contextUntil(t *testing.T, condition func() bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		for ctx.Err() == nil && !condition() {
+			runtime.Gosched()
+		}
+		cancel()
+	}()
+	return ctx, func() { cancel(); <-finished }
 }

@@ -96,13 +96,13 @@ func (s *Store) settle(ctx context.Context, sql string, byRefAlone bool, part []
 	if err != nil {
 		return err
 	}
-	done := make(map[int64]bool, len(changed))
-	for _, id := range changed {
-		done[id] = true
+	done := make([]bool, len(part))
+	for _, nth := range changed { // from 1
+		done[nth-1] = true
 	}
-	for _, settlement := range part {
+	for i, settlement := range part {
 		switch m := settlement.Message; {
-		case done[m.ID]:
+		case done[i]:
 			into.Done = append(into.Done, settlement)
 		case m.XID == 0 || snapshot.Finished(m.XID):
 			into.Gone = append(into.Gone, settlement)

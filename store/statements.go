@@ -75,7 +75,7 @@ SELECT r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key,
        CASE WHEN r.bytes_before < $3 THEN r.payload END, CASE WHEN r.bytes_before < $3 THEN r.payload_bytes END,
        CASE WHEN r.bytes_before < $3 THEN r.headers END, r.properties, r.schema_version, r.created_at, r.available_at,
        r.attempts, r.possible_duplicate,
-       r.available_at IS NULL AND r.schema_version <= {version} AND {unblocked}, r.bytes_before < $3
+       r.available_at IS NULL AND r.schema_version <= {version} AND {unblocked}, r.bytes_before < $3, r.key_order
 FROM (SELECT r.*, sum(r.row_size) OVER (ORDER BY r.nth, r.key_order, r.id) - r.row_size AS bytes_before
       FROM (SELECT r.*, k.key_order, ` + rowSize + ` AS row_size,
                    row_number() OVER (PARTITION BY k.key_order ORDER BY r.id) AS nth
@@ -84,18 +84,19 @@ FROM (SELECT r.*, sum(r.row_size) OVER (ORDER BY r.nth, r.key_order, r.id) - r.r
 ORDER BY r.key_order, r.id`
 
 // The delete goes by id and message_id, since ids come again after TRUNCATE …
-// RESTART IDENTITY. The snapshot tells rows that are gone from rows that are not
-// visible yet: the statement could see exactly what the snapshot says.
+// RESTART IDENTITY. What is returned are places in the batch. The snapshot tells
+// rows that are gone from rows that are not visible yet: the statement could see
+// exactly what the snapshot says.
 const deleteSQL = `
 WITH deleted AS (
-  DELETE FROM {outbox} r USING unnest($1::bigint[], $2::uuid[]) s(id, message_id)
-  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING r.id)
-SELECT pg_current_snapshot()::text, coalesce(array_agg(id), '{}') FROM deleted`
+  DELETE FROM {outbox} r USING unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
+  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING s.nth)
+SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM deleted`
 
 // settledRows are the rows of a refusal, fenced by the lease under which they
 // were published: a row that somebody else has claimed since is left alone.
 const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::interval[], $6::text[], $7::text[], $8::integer[])
-  s(id, message_id, lease, possible_duplicate, delay, detail, reason, refused)`
+  WITH ORDINALITY s(id, message_id, lease, possible_duplicate, delay, detail, reason, refused, nth)`
 
 const fenced = `r.id = s.id AND r.message_id = s.message_id AND r.available_at IS NOT DISTINCT FROM s.lease`
 
@@ -103,28 +104,36 @@ const retrySQL = `
 WITH changed AS (
   UPDATE {outbox} r SET attempts = r.attempts + 1, last_error = s.detail,
          available_at = clock_timestamp() + s.delay, possible_duplicate = s.possible_duplicate
-  FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING r.id)
-SELECT pg_current_snapshot()::text, coalesce(array_agg(id), '{}') FROM changed`
+  FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING s.nth)
+SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
 
+// A dead letter that is there already, of a row that somebody copied back, stays.
 const deadLetterSQL = `
 WITH moved AS (
   DELETE FROM {outbox} r USING ` + settledRows + ` WHERE ` + fenced + `
-  RETURNING r.*, s.detail, s.reason, s.refused, s.possible_duplicate AS maybe_sent),
+  RETURNING ` + keptColumns + `, s.possible_duplicate, r.attempts + s.refused AS attempts,
+            s.detail AS last_error, s.reason AS failure_reason, s.nth),
 kept AS (
-  INSERT INTO {dead} (id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
-                      redacted_payload, schema_version, created_at, possible_duplicate, attempts, last_error, failure_reason, dead_at)
-  SELECT id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
-         redacted_payload, schema_version, created_at, maybe_sent, attempts + refused, detail, reason, clock_timestamp() FROM moved
-  RETURNING id)
-SELECT pg_current_snapshot()::text, coalesce(array_agg(id), '{}') FROM kept`
+  INSERT INTO {dead} (` + keptNames + `, possible_duplicate, attempts, last_error, failure_reason, dead_at)
+  SELECT ` + keptNames + `, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved
+  ON CONFLICT DO NOTHING)
+SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
+
+// keptNames are the columns that a dead letter has from its row as they are.
+const (
+	keptNames = `id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
+         redacted_payload, schema_version, created_at`
+	keptColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes, r.headers, r.properties,
+         r.redacted_payload, r.schema_version, r.created_at`
+)
 
 // A release makes a claimed row due at once and remembers whether it may have been
 // published. A row that was never claimed is left as it is: a sweep finds it.
 const releaseSQL = `
 WITH changed AS (
   UPDATE {outbox} r SET available_at = clock_timestamp(), possible_duplicate = s.possible_duplicate
-  FROM ` + settledRows + ` WHERE ` + fenced + ` AND r.available_at IS NOT NULL RETURNING r.id)
-SELECT pg_current_snapshot()::text, coalesce(array_agg(id), '{}') FROM changed`
+  FROM ` + settledRows + ` WHERE ` + fenced + ` AND r.available_at IS NOT NULL RETURNING s.nth)
+SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
 
 // Which rows a claim takes: those whose time has come …
 const (

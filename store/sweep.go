@@ -154,20 +154,19 @@ type KeyPage struct {
 
 // RowsOfKeys reads the first rows of each key, at most limit.Rows of each.
 func (s *Store) RowsOfKeys(ctx context.Context, keys []string, limit Limit) (KeyPage, error) {
-	found := make(map[string]*KeyRows, len(keys))
 	page := KeyPage{Keys: make([]KeyRows, len(keys))}
 	for i, key := range keys {
 		page.Keys[i].Key = key
-		found[key] = &page.Keys[i]
 	}
 	var read Page
 	err := s.inPage(ctx, &read, s.sql.keyRows, []any{keys, limit.Rows, limit.Bytes}, func(rows pgx.Rows) error {
 		var row KeyRow
+		var nth int // from 1; a collation may take other spellings for the key
 		var err error
-		if row.Message, err = scanMessage(rows, &row.Ready, &row.Read); err != nil {
+		if row.Message, err = scanMessage(rows, &row.Ready, &row.Read, &nth); err != nil {
 			return err
 		}
-		key := found[*row.Message.OrderingKey]
+		key := &page.Keys[nth-1]
 		key.Rows = append(key.Rows, row)
 		key.More = len(key.Rows) >= limit.Rows
 		return nil

@@ -1,0 +1,204 @@
+package store_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func TestDeleteTakesWhatIsThereAndTellsWhatIsGone(t *testing.T) {
+	f := newFixture(t)
+	f.plain(4)
+	m := f.leftovers(0, roomy()).Messages
+	f.exec(`DELETE FROM outbox WHERE id = 2`)
+	settled := f.settle(deleted(m[2]), deleted(m[1]), deleted(m[0]))
+	equal(t, "done", settledIDs(settled.Done), []int64{1, 3})
+	equal(t, "gone", settledIDs(settled.Gone), []int64{2})
+	equal(t, "left", f.ids("true"), []int64{4})
+	again := f.settle(deleted(m[0]))
+	equal(t, "gone when settled again", settledIDs(again.Gone), []int64{1})
+}
+
+func TestDeleteOfARowThatIsNotVisibleYetIsToldFromAGoneOne(t *testing.T) {
+	f := newFixture(t)
+	tx, err := f.conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &outbox.Message{}
+	if err := tx.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')
+		RETURNING id, message_id, (pg_current_xact_id()::text::bigint % 4294967296)`).Scan(&m.ID, (*[16]byte)(&m.MessageID), &m.XID); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []store.Settlement{deleted(m), retried(m, time.Hour), dead(m, true)} {
+		settled := f.settle(s)
+		equal(t, "not visible", settledIDs(settled.NotVisible), []int64{m.ID})
+		if settled.Done != nil || settled.Gone != nil {
+			t.Errorf("%+v", settled)
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "done once it is visible", settledIDs(f.settle(deleted(m)).Done), []int64{m.ID})
+	equal(t, "gone after that", settledIDs(f.settle(deleted(m)).Gone), []int64{m.ID})
+}
+
+func TestSettlementsByAnOldReferenceLeaveTheNewRowAlone(t *testing.T) {
+	f := newFixture(t)
+	f.plain(1)
+	old := f.leftovers(0, roomy()).Messages[0]
+	f.exec(`TRUNCATE outbox RESTART IDENTITY`)
+	f.plain(1)
+	for _, s := range []store.Settlement{deleted(old), retried(old, time.Hour), dead(old, true), released(old)} {
+		equal(t, "gone", settledIDs(f.settle(s).Gone), []int64{1})
+	}
+	if !one[bool](f, `SELECT attempts = 0 AND available_at IS NULL FROM outbox WHERE id = 1`) {
+		t.Error("the new row was changed")
+	}
+	fresh := f.leftovers(0, roomy()).Messages[0]
+	settled := f.settle(deleted(old), deleted(fresh))
+	if len(settled.Done) != 1 || settled.Done[0].Message != fresh || len(settled.Gone) != 1 || settled.Gone[0].Message != old {
+		t.Errorf("both in one batch: %+v", settled)
+	}
+}
+
+func TestRetryChargesOneAttemptAndWaits(t *testing.T) {
+	f := newFixture(t)
+	f.plain(2)
+	m := f.leftovers(0, roomy()).Messages
+	m[1].PossibleDuplicate = true
+	settled := f.settle(retried(m[0], time.Hour), retried(m[1], 0))
+	equal(t, "done", settledIDs(settled.Done), []int64{1, 2})
+	if !one[bool](f, `SELECT attempts = 1 AND last_error = 'nack: no' AND NOT possible_duplicate
+		AND available_at - now() BETWEEN '59 minutes' AND '61 minutes' FROM outbox WHERE id = 1`) {
+		t.Error("row 1 does not stand as retried")
+	}
+	if !one[bool](f, `SELECT attempts = 1 AND possible_duplicate AND available_at <= clock_timestamp() FROM outbox WHERE id = 2`) {
+		t.Error("row 2 does not stand as due at once")
+	}
+}
+
+func TestLeaseIsTheFence(t *testing.T) {
+	f := newFixture(t)
+	f.plain(3)
+	f.exec(`UPDATE outbox SET available_at = ` + duePast + ` WHERE id < 3`)
+	first := f.claimDue(roomy(), 0, true)
+	second := f.claimDue(roomy(), time.Hour, true) // the lease of no time has run out
+	stream := f.leftovers(0, roomy()).Messages
+	f.claimUnclaimed(roomy(), time.Hour, 0)
+	for _, m := range []*outbox.Message{first[0], stream[0]} {
+		for _, s := range []store.Settlement{retried(m, time.Hour), dead(m, true), released(m)} {
+			equal(t, "by an old lease", settledIDs(f.settle(s).Gone), []int64{m.ID})
+		}
+	}
+	equal(t, "retry by the new lease", settledIDs(f.settle(retried(second[0], time.Hour)).Done), []int64{1})
+	equal(t, "dead letter by the new lease", settledIDs(f.settle(dead(second[1], true)).Done), []int64{2})
+	equal(t, "delete needs no lease", settledIDs(f.settle(deleted(stream[0])).Done), []int64{3})
+}
+
+func TestInfiniteLeaseIsAFenceToo(t *testing.T) {
+	f := newFixture(t)
+	f.insert(`(routing_key, payload, ordering_key, available_at) VALUES ('r', '1', 'k', '-infinity')`)
+	f.insert(`(routing_key, payload, ordering_key, available_at) VALUES ('r', '1', 'k', 'infinity')`)
+	for _, row := range f.rowsOf(roomy(), "k")[0].Rows {
+		equal(t, "retried", settledIDs(f.settle(retried(row.Message, time.Hour)).Done), []int64{row.Message.ID})
+	}
+}
+
+func TestReleaseMakesAClaimedRowDueAndLeavesOthersAlone(t *testing.T) {
+	f := newFixture(t)
+	f.plain(2)
+	untouched := f.leftovers(1, roomy()).Messages
+	claimed := f.claimUnclaimed(store.Limit{Rows: 1, Bytes: 1 << 20}, time.Hour, 0)
+	f.settle(released(claimed[0]), released(untouched[0]))
+	if !one[bool](f, `SELECT available_at <= clock_timestamp() AND NOT possible_duplicate AND attempts = 0 FROM outbox WHERE id = 1`) {
+		t.Error("the claimed row does not stand as released")
+	}
+	if !one[bool](f, `SELECT available_at IS NULL FROM outbox WHERE id = 2`) {
+		t.Error("the row that nobody claimed was changed")
+	}
+}
+
+func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
+	f := newFixture(t)
+	f.insert(`(routing_key, exchange, ordering_key, payload, headers, properties, redacted_payload, attempts, created_at, last_error)
+		VALUES ('r', 'e', 'k', ' {"a" : 1}', '{"h": 1}', '{"type": "t"}', '{"a": "***"}', 5, '2026-01-01', 'before')`)
+	f.insert(`(routing_key, ordering_key, payload_bytes) VALUES ('r2', 'k2', '\x00ff')`)
+	rows := f.rowsOf(roomy(), "k", "k2")
+	m, m2 := rows[0].Rows[0].Message, rows[1].Rows[0].Message
+	m.PossibleDuplicate = true
+	before := one[string](f, `SELECT to_jsonb(r) - '{available_at,attempts,possible_duplicate,last_error}'::text[] || '{}' FROM outbox r WHERE id = $1`, m.ID)
+	settled := f.settle(dead(m, true), dead(m2, false))
+	equal(t, "done", settledIDs(settled.Done), []int64{1, 2})
+	equal(t, "left", f.ids("true"), []int64{})
+	after := one[string](f, `SELECT to_jsonb(d) - '{attempts,possible_duplicate,last_error,failure_reason,dead_at}'::text[]
+		FROM outbox_dead_letter d WHERE id = $1`, m.ID)
+	if after != before {
+		t.Errorf("kept %s\nof   %s", after, before)
+	}
+	if !one[bool](f, `SELECT attempts = 6 AND failure_reason = 'too_large' AND last_error = 'too_large: 17 MiB' AND possible_duplicate
+		AND dead_at > now() - interval '1 minute' AND payload::text = ' {"a" : 1}' FROM outbox_dead_letter WHERE id = 1`) {
+		t.Error("row 1 does not stand as dead")
+	}
+	if !one[bool](f, `SELECT attempts = 0 AND payload IS NULL AND payload_bytes = '\x00ff' FROM outbox_dead_letter WHERE id = 2`) {
+		t.Error("row 2 does not stand as dead")
+	}
+}
+
+func TestDeadLetterThatIsThereAlreadyHoldsUpNoBatch(t *testing.T) {
+	f := newFixture(t)
+	f.plain(2)
+	m := f.leftovers(0, roomy()).Messages
+	f.settle(dead(m[0], false))
+	f.exec(`INSERT INTO outbox (id, message_id, routing_key, payload) SELECT id, message_id, routing_key, payload FROM outbox_dead_letter`)
+	again := f.leftovers(0, roomy()).Messages
+	equal(t, "done", settledIDs(f.settle(dead(again[0], false), dead(again[1], false)).Done), []int64{1, 2})
+	equal(t, "left", f.ids("true"), []int64{})
+	if n := one[int](f, `SELECT count(*)::int FROM outbox_dead_letter`); n != 2 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+func TestOneBatchCarriesEveryAction(t *testing.T) {
+	f := newFixture(t)
+	f.plain(4)
+	m := f.claimUnclaimed(roomy(), time.Hour, 0)
+	settled := f.settle(released(m[3]), dead(m[2], true), retried(m[1], time.Hour), deleted(m[0]))
+	if len(settled.Done) != 4 {
+		t.Errorf("%+v", settled)
+	}
+	equal(t, "left", f.ids("true"), []int64{2, 4})
+	if settled := f.settle(); settled.Done != nil || settled.Gone != nil {
+		t.Errorf("an empty batch: %+v", settled)
+	}
+}
+
+func TestSettleStopsWithItsContext(t *testing.T) {
+	f := newFixture(t)
+	f.plain(1)
+	tx, err := f.conn.BeginTx(t.Context(), pgx.TxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM outbox FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	m := f.leftovers(0, roomy()).Messages[0]
+	locked := func() bool { // the delete waits for our row lock
+		var n int
+		return tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'
+			AND transactionid = (SELECT backend_xid FROM pg_stat_activity WHERE pid = pg_backend_pid())`).Scan(&n) == nil && n > 0
+	}
+	ctx, cancel := contextUntil(t, locked)
+	defer cancel()
+	_, err = f.store.Settle(ctx, []store.Settlement{deleted(m)})
+	if err == nil || !strings.Contains(err.Error(), "public.outbox") {
+		t.Errorf("err = %v", err)
+	}
+}
