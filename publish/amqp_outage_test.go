@@ -296,7 +296,7 @@ func TestWornLane(t *testing.T) {
 	a := newAdmin(t, u)
 	q, stuck := a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
 	suspendQueue(t, broker, u, stuck)
-	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 500 * time.Millisecond, MaxInFlight: 40})
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 2 * time.Second, MaxInFlight: 40})
 	k := &maker{}
 	warm := k.make("", q, `{}`)
 	r.publish(warm)
@@ -304,7 +304,7 @@ func TestWornLane(t *testing.T) {
 	mark := r.mark()
 	f := startFlow(r, k, "", q, 10)
 	other := &maker{id: 1 << 30}
-	for range 5 {
+	for range 3 {
 		unanswered := other.many(20, "", stuck)
 		r.publish(unanswered...)
 		allAre(t, r.awaitResults(t, unanswered...), outbox.Unknown)

@@ -109,7 +109,7 @@ func connectionSettings() []*setting {
 			name: "table", value: "NAME", byDefault: "public.outbox",
 			usage: "The outbox table, as SQL writes it: in double quotes where it has capitals or dots.",
 			set: func(c *config, text string) (err error) {
-				c.relay.Table, err = parseTable(text)
+				c.relay.Table, err = outbox.ParseTable(text)
 				return err
 			},
 		},
@@ -249,16 +249,4 @@ func commandSettings() []*setting {
 			},
 		},
 	}
-}
-
-func parseTable(text string) (outbox.Table, error) {
-	table, err := outbox.ParseTable(text)
-	if err != nil {
-		return outbox.Table{}, err
-	}
-	const longest = 63 - len("_dead_letter")
-	if len(table.Name) > longest {
-		return outbox.Table{}, fmt.Errorf("%s is too long: at most %d bytes, so that the names made from it fit", table, longest)
-	}
-	return table, nil
 }
