@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -194,3 +195,7 @@ func contextUntil(t *testing.T, condition func() bool) (context.Context, context
 	}()
 	return ctx, func() { cancel(); <-finished }
 }
+
+func contextOfCleanup(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
+
+func quoteForDo(s string) string { return strings.ReplaceAll(s, "'", "''") }

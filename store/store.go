@@ -31,6 +31,10 @@ const (
 	connectTimeout   = 5 * time.Second
 )
 
+// sessionSettings are what role or database may have set otherwise. Under a stricter
+// isolation level a settlement that had to wait for a row would fail.
+const sessionSettings = `SET default_transaction_isolation = 'read committed'`
+
 // Open prepares a store. It does not connect: the first statement does. With
 // block, keys that have a dead letter are held up.
 func Open(databaseURL string, table outbox.Table, block bool) (*Store, error) {
@@ -43,6 +47,10 @@ func Open(databaseURL string, table outbox.Table, block bool) (*Store, error) {
 	config.ConnConfig.RuntimeParams["application_name"] = "cdc-relay"
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sessionSettings)
+		return err
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {

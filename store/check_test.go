@@ -1,0 +1,131 @@
+package store_test
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// role makes one for the test and returns its name and an address to log in with.
+func (f *fixture) role(grants ...string) (name, address string) {
+	f.Helper()
+	name = services.Name(f)
+	f.exec(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret'`)
+	f.Cleanup(func() {
+		for _, statement := range []string{`DROP OWNED BY ` + name, `DROP ROLE ` + name} {
+			if _, err := f.conn.Exec(contextOfCleanup(f.T), statement); err != nil {
+				f.Logf("%s: %v", statement, err)
+			}
+		}
+	})
+	for _, grant := range grants {
+		f.exec(grant + ` TO ` + name)
+	}
+	u, err := url.Parse(f.url)
+	if err != nil {
+		f.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "secret")
+	return name, u.String()
+}
+
+// wantProblem checks what Check says, and that its hint mends it where that is SQL.
+func wantProblem(f *fixture, s *store.Store, what, fix string) {
+	f.Helper()
+	err := s.Check(f.Context())
+	var p *problem.Problem
+	if !errors.As(err, &p) {
+		f.Fatalf("err = %v, want a problem", err)
+	}
+	if !strings.Contains(p.Error(), what) || p.Hint() != fix {
+		f.Errorf("%s\nhint %s\nwant %s\nhint %s", p, p.Hint(), what, fix)
+	}
+}
+
+func TestCheckFindsNothingWrongAfterMigration(t *testing.T) {
+	if err := newFixture(t).store.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCheckNamesAMissingTable(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`DROP TABLE outbox_dead_letter`)
+	wantProblem(f, f.store, "table public.outbox_dead_letter does not exist", "cdc-relay setup")
+	none := open(t, f.url, outbox.Table{Schema: "No Such", Name: "x"}, false)
+	wantProblem(f, none, `table "No Such".x does not exist`, "cdc-relay setup")
+}
+
+func TestCheckTakesNoViewForATable(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`ALTER TABLE outbox RENAME TO boxes`)
+	f.exec(`CREATE VIEW outbox AS SELECT * FROM boxes`)
+	wantProblem(f, f.store, "table public.outbox does not exist", "cdc-relay setup")
+}
+
+func TestCheckNamesMissingColumns(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`ALTER TABLE outbox DROP headers, DROP last_error`)
+	wantProblem(f, f.store, "table public.outbox has no column headers, last_error", "cdc-relay migrate up")
+	f.exec(`ALTER TABLE outbox ADD headers jsonb, ADD last_error text`)
+	f.exec(`ALTER TABLE outbox_dead_letter RENAME dead_at TO died_at`)
+	wantProblem(f, f.store, "table public.outbox_dead_letter has no column dead_at", "cdc-relay migrate up")
+}
+
+func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`CREATE SCHEMA "Apps"`)
+	f.exec(`ALTER TABLE outbox SET SCHEMA "Apps"`)
+	f.exec(`ALTER TABLE outbox_dead_letter SET SCHEMA "Apps"`)
+	role, address := f.role()
+	s := open(t, address, outbox.Table{Schema: "Apps", Name: "outbox"}, false)
+	for _, c := range []struct{ what, fix string }{
+		{`role ` + role + ` may not use schema Apps`, `GRANT USAGE ON SCHEMA "Apps" TO ` + role},
+		{
+			`role ` + role + ` may not SELECT, UPDATE, DELETE on table "Apps".outbox`,
+			`GRANT SELECT, UPDATE, DELETE ON "Apps"."outbox" TO ` + role,
+		},
+		{
+			`role ` + role + ` may not SELECT, INSERT on table "Apps".outbox_dead_letter`,
+			`GRANT SELECT, INSERT ON "Apps"."outbox_dead_letter" TO ` + role,
+		},
+		{
+			`role ` + role + ` may not SELECT sequence "Apps".outbox_id_seq`,
+			`GRANT SELECT ON SEQUENCE "Apps".outbox_id_seq TO ` + role,
+		},
+	} {
+		wantProblem(f, s, c.what, c.fix)
+		f.exec(c.fix) // the hint is what mends it
+	}
+	if err := s.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	f.exec(`REVOKE UPDATE ON "Apps".outbox FROM ` + role)
+	wantProblem(f, s, `may not UPDATE on table "Apps".outbox`, `GRANT UPDATE ON "Apps"."outbox" TO `+role)
+}
+
+func TestCheckOfADatabaseThatCannotBeReachedIsNoProblem(t *testing.T) {
+	proxy := services.NewProxy(t, services.SharedPostgres(t).Addr())
+	proxy.Refuse()
+	s := open(t, "postgres://postgres:postgres@"+proxy.Addr()+"/postgres?sslmode=disable", table(), false)
+	if err := s.Check(t.Context()); err == nil || problem.Is(err) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestErrorsTellNoPassword(t *testing.T) {
+	_, err := store.Open("postgres://user:topsecret@127.0.0.1:notaport/db", table(), false)
+	if err == nil || strings.Contains(err.Error(), "topsecret") {
+		t.Errorf("err = %v", err)
+	}
+	s := open(t, "postgres://user:topsecret@127.0.0.1:1/db?sslmode=disable", table(), false)
+	if err := s.Ping(t.Context()); err == nil || strings.Contains(err.Error(), "topsecret") {
+		t.Errorf("err = %v", err)
+	}
+}

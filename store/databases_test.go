@@ -1,0 +1,132 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// everyStatement runs each of them on a table with rows of every class, and ends
+// with an empty table and one dead letter. Insert is of the outbox in SQL.
+func everyStatement(f *fixture, s *store.Store, name string) {
+	f.Helper()
+	f.store = s
+	if err := s.Check(f.Context()); err != nil {
+		f.Fatal(err)
+	}
+	f.exec(`INSERT INTO ` + name + ` (routing_key, payload, ordering_key, available_at) VALUES
+		('left', '1', NULL, NULL), ('due', '1', NULL, ` + duePast + `), ('keyed', '1', 'k', NULL), ('keyed due', '1', 'd', ` + duePast + `)`)
+	if _, _, err := s.LastID(f.Context()); err != nil {
+		f.Error(err)
+	}
+	left := f.leftovers(-1, roomy()).Messages
+	due := f.claimDue(roomy(), time.Hour, true)
+	heads := f.allHeads(10)
+	keyed := f.rowsOf(roomy(), "k")[0].Rows
+	if len(left) != 1 || len(due) != 2 || len(heads) != 2 || len(keyed) != 1 {
+		f.Fatalf("%d left over, %d due, %d heads, %d keyed", len(left), len(due), len(heads), len(keyed))
+	}
+	refusal := retried(left[0], 0)
+	refusal.Decision.Detail = "nack: queue „ключ“ ist voll…"
+	settled := f.settle(deleted(due[0]), released(due[1]), refusal, dead(keyed[0].Message, true))
+	if len(settled.Done) != 4 {
+		f.Fatalf("settled %+v", settled)
+	}
+	again := f.claimDue(roomy(), time.Hour, true)
+	if len(again) != 2 {
+		f.Errorf("%d due after a retry and a release", len(again))
+	}
+	for _, m := range again {
+		f.settle(deleted(m))
+	}
+	f.exec(`INSERT INTO ` + name + ` (routing_key, payload) VALUES ('r', '1')`)
+	for _, m := range f.claimUnclaimed(roomy(), time.Hour, 0) {
+		f.settle(deleted(m))
+	}
+	if n := one[int](f, `SELECT count(*)::int FROM `+name); n != 0 {
+		f.Errorf("%d rows are left", n)
+	}
+}
+
+func TestEveryStatementWorksInALatin1Database(t *testing.T) {
+	f := newFixture(t, "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+	everyStatement(f, f.store, "outbox")
+}
+
+func TestEveryStatementWorksUnderAnyName(t *testing.T) {
+	f := newFixture(t)
+	odd := outbox.Table{Schema: `My "Schema"`, Name: `{dead} $1 'Box'`}
+	if _, _, err := migrations.Up(t.Context(), f.conn, odd); err != nil {
+		t.Fatal(err)
+	}
+	everyStatement(f, open(t, f.url, odd, true), odd.SQL())
+}
+
+func TestEveryStatementWorksWithTheLeastPrivileges(t *testing.T) {
+	f := newFixture(t)
+	_, address := f.role(`GRANT SELECT, UPDATE, DELETE ON outbox`, `GRANT SELECT, INSERT ON outbox_dead_letter`,
+		`GRANT SELECT ON SEQUENCE outbox_id_seq`)
+	everyStatement(f, open(t, address, table(), true), "outbox")
+}
+
+func TestEveryStatementWorksWhateverTheDatabaseSettings(t *testing.T) {
+	f := newFixture(t)
+	for _, setting := range []string{
+		`default_transaction_isolation = 'serializable'`, `DateStyle = 'SQL, DMY'`, `IntervalStyle = 'sql_standard'`,
+		`bytea_output = 'escape'`, `TimeZone = 'Asia/Kolkata'`, `search_path = ''`, `standard_conforming_strings = off`,
+		`backslash_quote = off`, `client_encoding = 'LATIN1'`, `plan_cache_mode = 'force_generic_plan'`,
+	} {
+		f.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET ` + quoteForDo(setting) + `', current_database()); END $$`)
+	}
+	everyStatement(f, open(t, f.url, table(), false), "outbox")
+}
+
+func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''serializable''', current_database()); END $$`)
+	s := open(t, f.url, table(), false)
+	f.store = s
+	f.plain(1)
+	m := f.leftovers(0, roomy()).Messages[0]
+	tx, err := f.conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `UPDATE outbox SET last_error = 'touched'`); err != nil {
+		t.Fatal(err)
+	}
+	waiting, done := contextUntil(t, func() bool {
+		var n int
+		return tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'
+			AND transactionid = (SELECT backend_xid FROM pg_stat_activity WHERE pid = pg_backend_pid())`).Scan(&n) != nil || n > 0
+	})
+	defer done()
+	settled := make(chan error, 1)
+	go func() {
+		_, err := s.Settle(t.Context(), []store.Settlement{deleted(m)})
+		settled <- err
+	}()
+	<-waiting.Done()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-settled; err != nil {
+		t.Errorf("a delete that had to wait: %v", err)
+	}
+}
+
+func TestEveryStatementWorksOnAPartitionedTable(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`ALTER TABLE outbox RENAME TO plain`)
+	f.exec(`CREATE TABLE outbox (LIKE plain INCLUDING DEFAULTS INCLUDING CONSTRAINTS, PRIMARY KEY (id)) PARTITION BY RANGE (id)`)
+	f.exec(`CREATE SEQUENCE boxes OWNED BY outbox.id`)
+	f.exec(`ALTER TABLE outbox ALTER id SET DEFAULT nextval('boxes')`)
+	f.exec(`CREATE TABLE first PARTITION OF outbox FOR VALUES FROM (MINVALUE) TO (3)`)
+	f.exec(`ALTER TABLE plain DROP last_error, ADD last_error text`) // columns in another order
+	f.exec(`ALTER TABLE plain ALTER id DROP IDENTITY`)
+	f.exec(`ALTER TABLE outbox ATTACH PARTITION plain FOR VALUES FROM (3) TO (MAXVALUE)`)
+	everyStatement(f, open(t, f.url, table(), true), "outbox")
+}
