@@ -107,7 +107,7 @@ func TestBlocked(t *testing.T) {
 	u := broker.URL("")
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
-	const timeout = 500 * time.Millisecond
+	const timeout = 2 * time.Second
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
 	f := startFlow(r, &maker{}, "", q, 50)
 	awaitConfirms(t, r, 100)
