@@ -31,9 +31,14 @@ const (
 	connectTimeout   = 5 * time.Second
 )
 
-// sessionSettings are what role or database may have set otherwise. Under a stricter
-// isolation level a settlement that had to wait for a row would fail.
-const sessionSettings = `SET default_transaction_isolation = 'read committed'`
+// sessionSettings are what the statements need, whatever role or database have set.
+// Under a stricter isolation level a settlement that had to wait for a row would
+// fail. And no plan shall read the whole table: the statistics of a queue are always
+// old, and a plan made while it was empty is kept when it is not (invariant 11).
+const sessionSettings = `
+SET default_transaction_isolation = 'read committed';
+SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+SET jit = off`
 
 // Open prepares a store. It does not connect: the first statement does. With
 // block, keys that have a dead letter are held up.

@@ -1,0 +1,198 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+const rowsLive = 50_000
+
+// planned is a store with a connection of its pool, and rows to be named.
+type planned struct {
+	*testing.T
+	store *Store
+	conn  *pgx.Conn
+	args  map[string][]any
+}
+
+func newPlanned(t *testing.T) *planned {
+	t.Helper()
+	url := services.Database(t)
+	migrate(t, url)
+	s, err := Open(url, outbox.Table{Schema: "public", Name: "outbox"}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	held, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(held.Release)
+	p := &planned{T: t, store: s, conn: held.Conn()}
+	p.exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`)
+	return p
+}
+
+// migrate uses a connection of its own: the migrations reset its settings.
+func migrate(t *testing.T, url string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	if _, _, err := migrations.Up(t.Context(), conn, outbox.Table{Schema: "public", Name: "outbox"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *planned) exec(sql string) {
+	p.Helper()
+	if _, err := p.conn.Exec(p.Context(), sql); err != nil {
+		p.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// fill makes live and dead rows: of ten, two have a key, one waits for its time.
+func (p *planned) fill(live int) {
+	p.Helper()
+	const insert = `INSERT INTO outbox (routing_key, payload, ordering_key, available_at)
+		SELECT 'orders.created', to_json(repeat('x', 100)), CASE WHEN i %% 5 = 0 THEN 'key ' || i %% 1000 END,
+		       CASE WHEN i %% 10 = 1 THEN now() + (i - 1000) * interval '1 second' END
+		FROM generate_series(1, %d) i`
+	p.exec(fmt.Sprintf(insert, rowsLive))
+	p.exec(`DELETE FROM outbox`)
+	if live > 0 {
+		p.exec(fmt.Sprintf(insert, live))
+	}
+	p.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, ordering_key, failure_reason, payload)
+		SELECT i, now(), gen_random_uuid(), 5, 1, 'r', 'dead ' || i, 'nack', '1' FROM generate_series(1, 10000) i`)
+}
+
+// statements are all of them with arguments as the relay gives them.
+func (p *planned) statements() map[string]string {
+	const batch = 500
+	var part []Settlement
+	for i := range batch {
+		m := &outbox.Message{ID: int64(rowsLive + 1 + i*37), AvailableAt: time.Now()}
+		part = append(part, Settlement{Message: m, Decision: Decision{Action: Retry}})
+	}
+	var keys []string
+	for i := range 100 {
+		keys = append(keys, fmt.Sprintf("key %d", i*5))
+	}
+	settle := settleArgs(part)
+	p.args = map[string][]any{
+		"leftovers": {int64(60_000), batch, 1 << 24}, "claim due": {batch, 1 << 24, time.Minute, true},
+		"claim unclaimed": {batch, 1 << 24, time.Minute, true, time.Minute},
+		"key heads":       {"", batch}, "key rows": {keys, 10, 1 << 24},
+		"delete": settle[:2], "retry": settle, "dead letter": settle, "release": settle,
+	}
+	sql := p.store.sql
+	return map[string]string{
+		"leftovers": sql.leftover, "claim due": sql.claimOf(dueRows, dueOrder), "claim unclaimed": sql.claimOf(unclaimedRows, unclaimedOrder),
+		"key heads": sql.keyHeads, "key rows": sql.keyRows,
+		"delete": sql.delete, "retry": sql.retry, "dead letter": sql.deadLetter, "release": sql.release,
+	}
+}
+
+func (p *planned) lines(sql string, args ...any) string {
+	p.Helper()
+	rows, err := p.conn.Query(p.Context(), sql, args...)
+	if err != nil {
+		p.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		p.Fatalf("%s: %v", sql, err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// generic is the plan that serves any arguments.
+func (p *planned) generic(sql string, args int) string {
+	p.Helper()
+	p.exec(`SET plan_cache_mode = force_generic_plan`)
+	if _, err := p.conn.Exec(p.Context(), `PREPARE generic AS `+sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		p.Fatal(err)
+	}
+	nulls := strings.TrimSuffix(strings.Repeat("NULL, ", args), ", ")
+	plan := p.lines(`EXPLAIN EXECUTE generic(`+nulls+`)`, pgx.QueryExecModeSimpleProtocol)
+	p.exec(`DEALLOCATE generic`)
+	p.exec(`RESET plan_cache_mode`)
+	return plan
+}
+
+func (p *planned) wantNoScan(state string) {
+	p.Helper()
+	for name, sql := range p.statements() {
+		for kind, plan := range map[string]string{
+			"custom":  p.lines("EXPLAIN "+sql, p.args[name]...),
+			"generic": p.generic(sql, len(p.args[name])),
+		} {
+			for _, line := range strings.Split(plan, "\n") {
+				scan := strings.Contains(line, "Scan") && strings.Contains(line, "on outbox")
+				if scan && (strings.Contains(line, "Seq Scan") || strings.Contains(plan, "Hash Cond") || strings.Contains(plan, "Merge Cond")) {
+					p.Errorf("%s, %s, %s plan:\n%s", state, name, kind, plan)
+					break
+				}
+			}
+		}
+	}
+}
+
+func TestNoStatementScansTheTable(t *testing.T) {
+	p := newPlanned(t)
+	p.wantNoScan("empty")
+	p.fill(rowsLive)
+	p.wantNoScan("never analyzed")
+	p.exec(`ANALYZE outbox`)
+	p.exec(`ANALYZE outbox_dead_letter`)
+	p.wantNoScan("analyzed")
+	p.exec(`DELETE FROM outbox WHERE id % 100 <> 0`)
+	p.wantNoScan("with a hundredth left")
+	p.exec(`ANALYZE outbox`)
+	p.wantNoScan("with a hundredth left, analyzed")
+}
+
+// A statement that is run often gets a plan for any arguments: it is no worse.
+func TestStatementsStayCheapWhenTheirPlanIsKept(t *testing.T) {
+	p := newPlanned(t)
+	p.fill(rowsLive)
+	p.exec(`VACUUM ANALYZE outbox`)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	read := func() (blocks int64) {
+		p.exec(`SELECT pg_stat_force_next_flush()`)
+		if err := p.conn.QueryRow(ctx, `SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'outbox'`).Scan(&blocks); err != nil {
+			t.Fatal(err)
+		}
+		return blocks
+	}
+	before := read()
+	for range 8 {
+		for name, sql := range p.statements() {
+			rows, err := p.conn.Query(ctx, sql, p.args[name]...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows.Close()
+			if err := rows.Err(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+	if n := read() - before; n != 0 {
+		t.Errorf("%d rows were read by scans of the table", n)
+	}
+}
