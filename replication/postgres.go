@@ -20,6 +20,7 @@ const (
 	undefinedTable        = "42P01"
 	objectInUse           = "55006"
 	queryCanceled         = "57014"
+	invalidName           = "42602"
 	tooManySlots          = "53400"
 )
 
@@ -50,6 +51,10 @@ func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]string, er
 	}
 	return rows, nil
 }
+
+// option writes a string as START_REPLICATION reads it: its grammar (repl_scanner.l)
+// knows no other escape than the doubled quote.
+func option(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // literal writes a string as SQL reads it, whatever standard_conforming_strings says.
 func literal(s string) string {

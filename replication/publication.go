@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -20,23 +21,29 @@ func createPublicationSQL(names Names) string {
 }
 
 // EnsurePublication makes the publication, or brings an existing one in line,
-// and says in one line what it did; "" where nothing was to do.
+// and says in one line what it did; "" where nothing was to do. What others may rely
+// on, such as deletes that are published too, it leaves alone.
 func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (string, error) {
-	state, err := readPublication(ctx, conn, names)
-	if err != nil {
-		return "", err
+	var done []string
+	for range 4 { // at most three repairs, each seen to have worked
+		state, err := readPublication(ctx, conn, names)
+		if err != nil {
+			return strings.Join(done, ", "), err
+		}
+		fix, line := state.repair(names)
+		if fix == "" {
+			return strings.Join(done, ", "), state.unrepairable(names)
+		}
+		_, err = query(ctx, conn, fix)
+		if sqlState(err) == duplicateObject { // another relay was quicker
+			continue
+		}
+		if err != nil {
+			return strings.Join(done, ", "), publicationProblem(err, names, fix)
+		}
+		done = append(done, line)
 	}
-	fix, done := state.repair(names)
-	if fix == "" {
-		return "", state.unrepairable(names)
-	}
-	if _, err := query(ctx, conn, fix); err != nil && sqlState(err) != duplicateObject {
-		return "", publicationProblem(err, names, fix)
-	}
-	if done == "" {
-		return EnsurePublication(ctx, conn, names)
-	}
-	return done, nil
+	return strings.Join(done, ", "), fmt.Errorf("publication %q changes while it is made ready", names.Publication)
 }
 
 type publication struct {
@@ -74,13 +81,20 @@ func (p publication) repair(names Names) (sql, done string) {
 	switch {
 	case !p.exists:
 		return createPublicationSQL(names), fmt.Sprintf("created publication %s for table %s", name, names.Table)
-	case !p.insert || !p.viaRoot:
-		return fmt.Sprintf("ALTER PUBLICATION %s SET (%s)", name, publicationOptions), ""
+	case !p.insert:
+		return set(name, "publish = 'insert'")
+	case !p.viaRoot:
+		return set(name, "publish_via_partition_root = true")
 	case !p.hasTable:
 		return fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, names.Table.SQL()),
 			fmt.Sprintf("added table %s to publication %s", names.Table, name)
 	}
 	return "", ""
+}
+
+func set(publication, option string) (sql, done string) {
+	return fmt.Sprintf("ALTER PUBLICATION %s SET (%s)", publication, option),
+		fmt.Sprintf("set %s on publication %s", option, publication)
 }
 
 // unrepairable tells of what somebody chose on purpose, and the relay cannot live with.

@@ -96,21 +96,39 @@ func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience 
 }
 
 func createSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience time.Duration) error {
-	sql := createSlotSQL(name)
-	// A transaction of its own: the function refuses to run in one that has written.
-	batch := fmt.Sprintf("SET statement_timeout = %d", patience.Milliseconds())
-	if _, err := query(ctx, conn, batch); err != nil {
+	// A statement of its own: the function refuses to run in a transaction that has
+	// written. The server's least timeout is a millisecond, zero is none.
+	if patience > 0 {
+		patience = max(patience, time.Millisecond)
+	}
+	if _, err := query(ctx, conn, fmt.Sprintf("SET statement_timeout = %d", patience.Milliseconds())); err != nil {
 		return fmt.Errorf("create slot %s: %w", name, err)
 	}
-	_, err := query(ctx, conn, sql)
+	_, err := query(ctx, conn, createSlotSQL(name))
+	if conn.IsClosed() {
+		return fmt.Errorf("create slot %s: %w", name, err)
+	}
+	if _, resetErr := query(ctx, conn, "RESET statement_timeout"); resetErr != nil {
+		return fmt.Errorf("create slot %s: %w", name, errors.Join(err, resetErr))
+	}
+	if err == nil || sqlState(err) == duplicateObject { // another relay was quicker
+		return nil
+	}
+	return slotProblem(ctx, conn, name, err)
+}
+
+func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err error) error {
 	switch sqlState(err) {
-	case "":
-	case duplicateObject: // another relay was quicker
-		err = nil
 	case queryCanceled:
 		return slotBlocked(ctx, conn, name, err)
 	case insufficientPrivilege:
 		return replicationRoleProblem(currentUser(ctx, conn), err)
+	case invalidName:
+		return &problem.Problem{
+			What: "a slot cannot be named " + literal(name),
+			Fix:  "choose another name with --slot: a-z, 0-9 and _, at most 63",
+			Err:  err,
+		}
 	case tooManySlots:
 		return &problem.Problem{
 			What: "no replication slot is free",
@@ -119,11 +137,7 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience 
 			Err: err,
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("create slot %s: %w", name, err)
-	}
-	_, err = query(ctx, conn, "RESET statement_timeout")
-	return err
+	return fmt.Errorf("create slot %s: %w", name, err)
 }
 
 func createSlotSQL(name string) string {
@@ -139,28 +153,41 @@ type SlotBlockedError struct {
 }
 
 func (e *SlotBlockedError) Error() string {
+	if len(e.Blockers) == 0 {
+		return fmt.Sprintf("making slot %s waited for transactions that were open when it began; they have ended", e.Slot)
+	}
 	return fmt.Sprintf("making slot %s waits for transactions that were open when it began: %s",
 		e.Slot, strings.Join(e.Blockers, ", "))
 }
 
 // Hint says how to end the wait.
 func (e *SlotBlockedError) Hint() string {
-	return "wait until they end, or end them: SELECT pg_terminate_backend(pid)"
+	return "wait until they end, or end them: SELECT pg_terminate_backend(pid), or ROLLBACK PREPARED"
 }
 
 func (e *SlotBlockedError) Unwrap() error { return e.Err }
 
+// slotBlocked reads the locks, which every role may see, unlike what others do. A
+// prepared transaction has no process.
 func slotBlocked(ctx context.Context, conn *pgconn.PgConn, name string, cause error) error {
 	rows, err := query(ctx, conn, `
-SELECT pid, coalesce(usename, ''), coalesce(state, ''), coalesce(round(extract(epoch FROM clock_timestamp() - xact_start)), 0)
-FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
-ORDER BY xact_start LIMIT 5`)
+SELECT coalesce('pid ' || l.pid, 'prepared transaction ' || quote_literal(p.gid), 'a prepared transaction'),
+       concat_ws(', ', a.usename, a.state, round(extract(epoch FROM clock_timestamp() - min(coalesce(a.xact_start, p.prepared)))) || ' s')
+FROM pg_catalog.pg_locks l
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
+WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY min(coalesce(a.xact_start, p.prepared)) LIMIT 5`)
 	if err != nil {
 		return errors.Join(cause, err)
 	}
 	blocked := &SlotBlockedError{Slot: name, Err: cause}
 	for _, r := range rows {
-		blocked.Blockers = append(blocked.Blockers, fmt.Sprintf("pid %s (%s, %s, %s s)", r[0], r[1], r[2], r[3]))
+		blocker := r[0]
+		if r[1] != "" {
+			blocker += " (" + r[1] + ")"
+		}
+		blocked.Blockers = append(blocked.Blockers, blocker)
 	}
 	return blocked
 }

@@ -200,7 +200,7 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 		Mode: pglogrepl.LogicalReplication,
 		PluginArgs: []string{
 			"proto_version '1'",
-			"publication_names " + literal(outbox.QuoteIdentifier(s.names.Publication)),
+			"publication_names " + option(outbox.QuoteIdentifier(s.names.Publication)),
 			"binary 'true'",
 		},
 	}

@@ -1,0 +1,241 @@
+package replication
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func TestSetupMakesWhatIsMissingOnce(t *testing.T) {
+	f := newFixture(t)
+	f.wantLines(f.mustSetup(), []string{
+		`created publication "` + f.names.Publication + `" for table public.outbox`, "created slot " + f.names.Slot,
+	})
+	f.wantLines(f.mustSetup(), nil)
+	if got := f.value(`SELECT concat(pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot) FROM pg_publication`); got != "tffft" {
+		t.Errorf("insert, update, delete, truncate, via root = %s", got)
+	}
+	stream, done := f.open()
+	f.wantLines(done, nil)
+	stream.Close()
+}
+
+func TestOpenMakesWhatIsMissing(t *testing.T) {
+	f := newFixture(t)
+	_, done := f.open()
+	if len(done) != 2 || f.slot("plugin") != "pgoutput" {
+		t.Errorf("did %q", done)
+	}
+}
+
+func TestSetupHealsThePublication(t *testing.T) {
+	for _, c := range []struct{ sql, done string }{
+		{`CREATE PUBLICATION %s WITH (publish_via_partition_root = true)`, `added table public.outbox to publication %s`},
+		{`CREATE PUBLICATION %s FOR TABLE other WITH (publish_via_partition_root = true)`, `added table public.outbox to publication %s`},
+		{`CREATE PUBLICATION %s FOR TABLE outbox WITH (publish = 'update, delete', publish_via_partition_root = true)`, `set publish = 'insert' on publication %s`},
+		{`CREATE PUBLICATION %s FOR TABLE outbox WITH (publish = 'insert')`, `set publish_via_partition_root = true on publication %s`},
+		{`CREATE PUBLICATION %s FOR ALL TABLES WITH (publish = 'insert, delete')`, `set publish_via_partition_root = true on publication %s`},
+		{`CREATE PUBLICATION %s FOR ALL TABLES WITH (publish_via_partition_root = true)`, ``},
+	} {
+		t.Run(c.sql, func(t *testing.T) {
+			f := newFixture(t)
+			fill := func(s string) string { return strings.ReplaceAll(s, "%s", outbox.QuoteIdentifier(f.names.Publication)) }
+			f.exec(fill(c.sql))
+			deletes := f.value(`SELECT bool_or(pubdelete) FROM pg_publication`)
+			line, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names)
+			if err != nil || !strings.Contains(line, fill(c.done)) || (c.done == "") != (line == "") {
+				t.Fatalf("%q, %v", line, err)
+			}
+			if line, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names); line != "" || err != nil {
+				t.Errorf("again: %q, %v", line, err)
+			}
+			// What others may rely on is left alone.
+			if now := f.value(`SELECT pubdelete FROM pg_publication`); now != deletes && !strings.Contains(c.sql, "'update") {
+				t.Errorf("publishes deletes: %s, was %s", now, deletes)
+			}
+			l := f.listen()
+			f.exec(`INSERT INTO outbox VALUES (49)`)
+			f.wantInserted(l, "1")
+		})
+	}
+}
+
+func TestSeveralFaultsOfAPublicationAreHealedAtOnce(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE other WITH (publish = 'delete')`)
+	line, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names)
+	if err != nil || !strings.Contains(line, "publish = 'insert'") || !strings.Contains(line, "via_partition_root") ||
+		!strings.Contains(line, "added table public.outbox") {
+		t.Errorf("%q, %v", line, err)
+	}
+}
+
+func TestRowFilterAndColumnListAreRefused(t *testing.T) {
+	for sql, what := range map[string]string{
+		`outbox WHERE (id > 5)`: "has a row filter on table public.outbox",
+		`outbox (id)`:           "has a column list on table public.outbox",
+	} {
+		f := newFixture(t)
+		f.exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE ` + sql + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
+		_, err := f.setup()
+		fix := `ALTER PUBLICATION "` + f.names.Publication + `" SET TABLE "public"."outbox"`
+		f.wantProblem(err, what, fix)
+		f.exec(fix) // the hint is what mends it
+		f.wantLines(f.mustSetup(), []string{"created slot " + f.names.Slot})
+	}
+}
+
+func TestMissingTableIsAProblem(t *testing.T) {
+	f := newFixture(t)
+	f.names.Table.Name = "missing"
+	_, err := f.setup()
+	f.wantProblem(err, "table public.missing does not exist", "cdc-relay setup")
+	if f.slot("slot_name") != "" {
+		t.Error("a slot was made")
+	}
+}
+
+func TestForeignSlotsAreRefused(t *testing.T) {
+	f := newFixture(t)
+	elsewhere := asPgConn(f, services.Database(t))
+	create := func(sql string) { f.exec(strings.ReplaceAll(sql, "%s", f.names.Slot)) }
+	for _, c := range []struct {
+		what string
+		make func()
+	}{
+		{`is not a pgoutput slot (plugin "test_decoding")`, func() { create(`SELECT pg_create_logical_replication_slot('%s', 'test_decoding')`) }},
+		{`is not a pgoutput slot (plugin "")`, func() { create(`SELECT pg_create_physical_replication_slot('%s')`) }},
+		{`belongs to another database`, func() {
+			if _, err := query(t.Context(), elsewhere, createSlotSQL(f.names.Slot)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		c.make()
+		fix := "SELECT pg_drop_replication_slot('" + f.names.Slot + "')"
+		_, err := f.setup()
+		f.wantProblem(err, c.what, fix)
+		_, _, err = Open(t.Context(), f.url, f.names, patience)
+		f.wantProblem(err, c.what, "--slot")
+		_, err = Teardown(t.Context(), f.conn.PgConn(), f.names)
+		f.wantProblem(err, c.what, fix)
+		if f.slot("slot_name") == "" {
+			t.Fatal("a slot that is not ours was dropped")
+		}
+		if _, err := query(t.Context(), elsewhere, fix); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestSlotNameThatPostgresRefusesIsAProblem(t *testing.T) {
+	f := newFixture(t)
+	f.names.Slot = "My'Slot"
+	_, err := f.setup()
+	f.wantProblem(err, "My'Slot", "--slot")
+}
+
+func TestNamesMayHoldAnything(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`CREATE SCHEMA "My ""Schema"`)
+	f.exec(`CREATE TABLE "My ""Schema"."Out'box\" (id bigint)`)
+	f.names.Table = outbox.Table{Schema: `My "Schema`, Name: `Out'box\`}
+	f.names.Publication = `Pub, "lic'\ ation`
+	f.names.Slot = "1st_" + f.names.Slot[:20]
+	f.mustSetup()
+	f.wantLines(f.mustSetup(), nil)
+	l := f.listen()
+	f.exec(`INSERT INTO "My ""Schema"."Out'box\" VALUES (49)`)
+	f.wantInserted(l, "1")
+	l.stop()
+	if err := f.wantEnd(l); err != nil {
+		t.Error(err)
+	}
+	l.Close()
+	f.await(`SELECT NOT active FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
+	done, err := Teardown(t.Context(), f.conn.PgConn(), f.names)
+	if err != nil || len(done) != 2 {
+		t.Errorf("did %q, %v", done, err)
+	}
+}
+
+func TestTeardownDropsWhatIsThereOnce(t *testing.T) {
+	f := newFixture(t)
+	f.mustSetup()
+	done, err := Teardown(t.Context(), f.conn.PgConn(), f.names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.wantLines(done, []string{"dropped slot " + f.names.Slot, `dropped publication "` + f.names.Publication + `"`})
+	done, err = Teardown(t.Context(), f.conn.PgConn(), f.names)
+	if err != nil || done != nil {
+		t.Errorf("again: %q, %v", done, err)
+	}
+}
+
+func TestTeardownRefusesASlotInUse(t *testing.T) {
+	f := newFixture(t)
+	f.listen()
+	_, err := Teardown(t.Context(), f.conn.PgConn(), f.names)
+	f.wantProblem(err, "in use by the server process "+f.slot("active_pid"), "stop the relays")
+	if f.value(`SELECT pubname FROM pg_publication`) == "" {
+		t.Error("the publication was dropped")
+	}
+}
+
+func TestSetupSQLRunsInPsql(t *testing.T) {
+	psql, err := exec.LookPath("psql")
+	if err != nil {
+		if os.Getenv("CDC_RELAY_ALLOW_SKIPS") == "1" {
+			t.Skip("SKIPPED: no psql")
+		}
+		t.Fatal("needs psql: install a Postgres client")
+	}
+	f := newFixture(t)
+	f.exec(`CREATE TABLE "Out'box\" (id bigint)`)
+	f.names.Table.Name, f.names.Publication = `Out'box\`, `Pub "lic'\`
+	cmd := exec.CommandContext(t.Context(), psql, "-X", "-v", "ON_ERROR_STOP=1", f.url)
+	cmd.Stdin = strings.NewReader(SetupSQL(f.names))
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	f.wantLines(f.mustSetup(), nil)
+}
+
+func TestSlotThatWaitsNamesWhoIsInTheWay(t *testing.T) {
+	f := newFixture(t)
+	blocker := f.connect()
+	tx, err := blocker.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `INSERT INTO other VALUES (1)`); err != nil {
+		t.Fatal(err)
+	}
+	_, address := f.role("REPLICATION") // which is shown little of others
+	conn := asPgConn(f, address)
+	_, err = EnsureSlot(t.Context(), conn, f.names.Slot, 100*time.Millisecond)
+	var blocked *SlotBlockedError
+	if !errors.As(err, &blocked) || blocked.Hint() == "" || blocked.Slot != f.names.Slot {
+		t.Fatalf("err = %v", err)
+	}
+	pid := "pid " + f.value(`SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND datname = current_database()`)
+	if !strings.Contains(err.Error(), pid) {
+		t.Errorf("%v does not name %s", err, pid)
+	}
+	if rows, err := query(t.Context(), conn, "SHOW statement_timeout"); err != nil || rows[0][0] != "0" {
+		t.Errorf("statement_timeout stays at %v, %v", rows, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := EnsureSlot(t.Context(), conn, f.names.Slot, patience); line == "" || err != nil {
+		t.Errorf("%q, %v", line, err)
+	}
+}
