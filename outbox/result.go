@@ -61,6 +61,13 @@ const (
 	ReasonInvalidRow        Reason = "invalid_row"        // neither or both payloads, …
 )
 
+// MayHaveArrived tells whether a message that was not confirmed may stand in a queue
+// all the same: its confirm was lost, or, after a nack, another of several queues
+// that it was routed to took it. Published again it may be a duplicate.
+func (r Result) MayHaveArrived() bool {
+	return r.MaybeSent || r.Outcome == Unknown || r.Reason == ReasonNack
+}
+
 // Result is what the publisher reports, exactly once, for each message it was
 // given.
 type Result struct {

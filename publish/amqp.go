@@ -247,10 +247,14 @@ func (p *AMQP) cameBack(s *session) {
 }
 
 func (p *AMQP) setState(phase Phase, detail string) {
+	since := time.Now()
 	if p.state.Phase == phase {
-		return
+		if p.state.Detail == detail {
+			return
+		}
+		since = p.state.Since // why it stays there has changed
 	}
-	p.state = State{Phase: phase, Since: time.Now(), Detail: detail}
+	p.state = State{Phase: phase, Since: since, Detail: detail}
 	p.sink.StateChanged(p.state)
 }
 

@@ -32,7 +32,7 @@ type Publisher interface {
 type Sink interface {
 	// Deliver is called exactly once for each message published.
 	Deliver(outbox.Result)
-	// StateChanged is called at each change, first with Connecting.
+	// StateChanged is called at each change of phase or detail, first with Connecting.
 	StateChanged(State)
 }
 

@@ -43,9 +43,10 @@ type core struct {
 		epoch     int  // counts the times that the slot was taken or lost
 		leftovers bool // rows without a key may be in the table
 		// left are the transactions with rows without a key that were left in the table,
-		// until a pass could see them; leftMany: there were too many to remember.
-		left     map[uint32]struct{}
-		leftMany bool
+		// until a pass could see them; leftMany: there were too many to remember, since
+		// the pass under way began, or before it.
+		left                     map[uint32]struct{}
+		leftMany, leftManyBefore bool
 		// floor: streamed rows that committed before may have been published (see
 		// registry.overflow) and are left to the sweep.
 		floor uint64

@@ -11,7 +11,7 @@ func (c *core) resolved(r outbox.Result, decision store.Decision) (settlement *s
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := r.Message
-	m.PossibleDuplicate = m.PossibleDuplicate || r.MaybeSent || r.Outcome == outbox.Unknown
+	m.PossibleDuplicate = m.PossibleDuplicate || r.MayHaveArrived()
 	switch {
 	case decision.Action == store.Delete:
 		delete(c.mu.unknown, m.Ref())

@@ -160,6 +160,7 @@ func (c *core) leftoversBegan() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.leftovers = false
+	c.mu.leftManyBefore, c.mu.leftMany = c.mu.leftManyBefore || c.mu.leftMany, false
 }
 
 // leftoversEnded ends a pass that read to the end. Its first page's snapshot says
@@ -176,10 +177,10 @@ func (s *sweep) leftoversEnded(first store.Snapshot) {
 			delete(c.mu.left, xid)
 		}
 	}
-	if c.mu.leftMany {
-		// What a forgotten transaction left is visible to the next pass, unless the
-		// transaction was still under way for this one.
-		c.mu.leftMany = false
+	if c.mu.leftManyBefore {
+		// What a transaction that was forgotten before this pass has left is visible to
+		// the next one, unless the transaction was still under way for this one.
+		c.mu.leftManyBefore = false
 		for _, xid := range first.InProgress() {
 			c.mu.left[xid] = struct{}{}
 		}

@@ -57,6 +57,8 @@ const (
 	silence = 6 * time.Second
 )
 
+const streamDown = "the stream is down; rows are swept from the table meanwhile"
+
 // run streams until ctx is done. It returns an error only for what no retry can mend
 // and the relay cannot live with.
 func (s *streamer) run(ctx context.Context) error {
@@ -78,7 +80,7 @@ func (s *streamer) run(ctx context.Context) error {
 		if started {
 			wait.Reset()
 		}
-		s.trouble.report("the stream is down; rows are swept from the table meanwhile", err)
+		s.trouble.report(streamDown, err)
 		if sleep(ctx, wait.NextBackOff()) != nil {
 			return nil
 		}
@@ -276,7 +278,7 @@ func (s *streamer) awaitRoom(atMost time.Duration) {
 func (s *streamer) preflight(ctx context.Context) error {
 	wait := newBackoff()
 	for {
-		stream, err := s.open(ctx, 5*time.Second)
+		stream, err := s.open(ctx, time.Second)
 		if err == nil {
 			stream.Close()
 			return nil
@@ -286,6 +288,7 @@ func (s *streamer) preflight(ctx context.Context) error {
 		}
 		var blocked *replication.SlotBlockedError
 		if errors.As(err, &blocked) {
+			s.trouble.report(streamDown, err)
 			return nil // the slot comes later; until then rows are swept
 		}
 		if ctx.Err() != nil {
