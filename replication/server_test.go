@@ -1,0 +1,187 @@
+package replication
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+func TestWalLevelReplicaIsAProblem(t *testing.T) {
+	server := services.PrivatePostgres(t, "wal_level=replica")
+	f := onDatabase(t, server.URL(""))
+	_, err := f.setup()
+	f.wantProblem(err, "wal_level = replica", "ALTER SYSTEM SET wal_level = 'logical'")
+	_, _, err = Open(t.Context(), f.url, f.names, patience)
+	f.wantProblem(err, "wal_level = replica", "--mode poll")
+	if f.value(`SELECT pubname FROM pg_publication`) != "" {
+		t.Error("a publication was made")
+	}
+}
+
+func TestFullSlotsAreAProblem(t *testing.T) {
+	server := services.PrivatePostgres(t, "max_replication_slots=1")
+	f := onDatabase(t, server.URL(""))
+	f.exec(`SELECT pg_create_physical_replication_slot('somebody')`)
+	_, err := f.setup()
+	f.wantProblem(err, "no replication slot is free", "max_replication_slots")
+	f.exec(`SELECT pg_drop_replication_slot('somebody')`)
+	f.mustSetup()
+}
+
+func TestRoleWithoutReplicationIsNamed(t *testing.T) {
+	f := newFixture(t)
+	role, address := f.role("")
+	_, _, err := Open(t.Context(), address, f.names, patience)
+	f.wantProblem(err, `role "`+role+`" may not replicate`, `ALTER ROLE "`+role+`" REPLICATION`)
+	f.exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
+	_, err = Setup(t.Context(), asPgConn(f, address), f.names, patience)
+	f.wantProblem(err, `role "`+role+`" may not replicate`, `ALTER ROLE "`+role+`" REPLICATION`)
+}
+
+func TestRoleThatMayNotPublishIsToldWhatToRun(t *testing.T) {
+	f := newFixture(t)
+	_, address := f.role("REPLICATION")
+	_, _, err := Open(t.Context(), address, f.names, patience)
+	f.wantProblem(err, "permission denied", `CREATE PUBLICATION "`+f.names.Publication+`" FOR TABLE "public"."outbox"`)
+	if f.slot("slot_name") != "" {
+		t.Error("a slot was made")
+	}
+}
+
+func TestRoleWithReplicationAloneStreams(t *testing.T) {
+	f := newFixture(t)
+	f.mustSetup()
+	_, address := f.role("REPLICATION")
+	stream, done, err := Open(t.Context(), address, f.names, patience)
+	if err != nil || done != nil {
+		t.Fatalf("did %q, %v", done, err)
+	}
+	t.Cleanup(stream.Close)
+	l := f.run(stream)
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	f.wantInserted(l, "1")
+}
+
+func TestInvalidatedSlotIsMadeAnew(t *testing.T) {
+	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB")
+	f := onDatabase(t, server.URL(""))
+	f.mustSetup()
+	for range 3 {
+		f.exec(`SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'x', 'x')`)
+	}
+	f.exec(`CHECKPOINT`)
+	if status := f.slot("wal_status"); status != "lost" {
+		t.Fatalf("the slot is %s", status)
+	}
+	stream, done := f.open()
+	if len(done) != 2 || !strings.HasPrefix(done[0], "dropped slot "+f.names.Slot+": invalidated by the server") {
+		t.Errorf("did %q", done)
+	}
+	l := f.run(stream)
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	f.wantInserted(l, "1")
+}
+
+func TestSlotAheadOfTheServerIsMadeAnew(t *testing.T) {
+	f := newFixture(t)
+	l := f.listen()
+	l.stop()
+	f.wantEnd(l)
+	l.received += 1 << 40 // as if the server had been restored from an older backup
+	if err := l.sendStatus(false); err != nil {
+		t.Fatal(err)
+	}
+	f.await(`SELECT confirmed_flush_lsn > pg_current_wal_flush_lsn() FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
+	l.Close()
+	f.await(`SELECT NOT active FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
+	stream, done := f.open()
+	if len(done) != 2 || !strings.Contains(done[0], "ahead of the server's WAL") {
+		t.Errorf("did %q", done)
+	}
+	l = f.run(stream)
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	f.wantInserted(l, "1")
+}
+
+func TestFastShutdownIsNotHeldUp(t *testing.T) {
+	server := services.PrivatePostgres(t)
+	f := onDatabase(t, server.URL(""))
+	l := f.listen()
+	f.exec(`INSERT INTO outbox SELECT generate_series(49, 57)`)
+	f.exec(`INSERT INTO other SELECT generate_series(1, 10000)`)
+	began := time.Now()
+	if err := server.Stop(t.Context(), services.Fast); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the server took %s", took)
+	}
+	if err := f.wantEnd(l); err == nil {
+		t.Error("the stream ended without an error")
+	}
+	if len(l.messages) != 9 {
+		t.Errorf("%d of 9 rows had come", len(l.messages))
+	}
+}
+
+func TestSilentServerIsFoundDead(t *testing.T) {
+	f := newFixture(t)
+	u, err := url.Parse(f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := services.NewProxy(t, u.Host)
+	u.Host = proxy.Addr()
+	f.mustSetup()
+	stream, _, err := Open(t.Context(), u.String(), f.names, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stream.Close)
+	stream.statusEvery, stream.deadAfter = 50*time.Millisecond, 500*time.Millisecond
+	l := f.run(stream)
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	f.wantInserted(l, "1")
+	proxy.BlackHole()
+	began := time.Now()
+	if err := f.wantEnd(l); err == nil || !strings.Contains(err.Error(), "silent") {
+		t.Errorf("err = %v", err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	began = time.Now()
+	stream.Close()
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("Close took %s", took)
+	}
+}
+
+func TestIntervalsFollowTheServersTimeout(t *testing.T) {
+	for _, c := range []struct{ timeout, status, dead time.Duration }{
+		{0, 2 * time.Second, time.Minute},
+		{time.Minute, 2 * time.Second, time.Minute},
+		{6 * time.Second, time.Second, 10 * time.Second},
+		{time.Millisecond, 50 * time.Millisecond, 10 * time.Second},
+		{time.Hour, 2 * time.Second, time.Hour},
+	} {
+		if status, dead := intervals(c.timeout); status != c.status || dead != c.dead {
+			t.Errorf("%s: %s, %s", c.timeout, status, dead)
+		}
+	}
+}
+
+func TestSlotThatWaitsNamesPreparedTransactions(t *testing.T) {
+	server := services.PrivatePostgres(t, "max_prepared_transactions=1")
+	f := onDatabase(t, server.URL(""))
+	f.exec(`BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'left behind'`)
+	_, err := EnsureSlot(t.Context(), f.conn.PgConn(), f.names.Slot, 100*time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "prepared transaction 'left behind'") {
+		t.Errorf("err = %v", err)
+	}
+	f.exec(`ROLLBACK PREPARED 'left behind'`)
+	f.mustSetup()
+}

@@ -1,0 +1,199 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pglogrepl"
+)
+
+func TestStreamStartsAtThePresent(t *testing.T) {
+	f := newFixture(t)
+	f.mustSetup()
+	early, err := f.connect().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := early.Exec(t.Context(), `INSERT INTO outbox VALUES (50)`); err != nil {
+		t.Fatal(err)
+	}
+	f.exec(`INSERT INTO outbox VALUES (49)`) // committed before the start
+	l := f.listen()
+	if err := early.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.exec(`INSERT INTO outbox VALUES (51)`)
+	f.wantInserted(l, "2", "3")
+}
+
+func TestStartIsWhereTheServerStood(t *testing.T) {
+	f := newFixture(t)
+	f.mustSetup()
+	before := f.value(`SELECT pg_current_wal_flush_lsn()`)
+	l := f.listen()
+	after := f.value(`SELECT pg_current_wal_flush_lsn()`)
+	if !f.between(before, l.start, after) {
+		t.Errorf("start %s, the server stood between %s and %s", l.start, before, after)
+	}
+}
+
+func (f *fixture) between(low string, position pglogrepl.LSN, high string) bool {
+	f.Helper()
+	l, err := pglogrepl.ParseLSN(low)
+	if err != nil {
+		f.Fatal(err)
+	}
+	h, err := pglogrepl.ParseLSN(high)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return l <= position && position <= h
+}
+
+func TestIdleStreamConfirmsWhatOtherTablesWrite(t *testing.T) {
+	f := newFixture(t)
+	f.listen()
+	f.exec(`INSERT INTO other SELECT generate_series(1, 10000)`)
+	end := f.value(`SELECT pg_current_wal_flush_lsn()`)
+	f.await(`SELECT confirmed_flush_lsn >= '` + end + `' FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
+}
+
+func TestPositionsGrowAndReachEveryCommit(t *testing.T) {
+	f := newFixture(t)
+	l := f.listen()
+	for range 20 {
+		f.exec(`INSERT INTO outbox VALUES (49); INSERT INTO other SELECT generate_series(1, 100); DELETE FROM outbox`)
+	}
+	end, err := pglogrepl.ParseLSN(f.value(`SELECT pg_current_wal_flush_lsn()`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := l.start
+	for last < end {
+		select {
+		case position := <-l.positions:
+			if position < last {
+				t.Fatalf("back from %s to %s", last, position)
+			}
+			last = position
+		case err := <-l.done:
+			t.Fatalf("the stream ended: %v", err)
+		}
+	}
+	if len(l.messages) != 20 {
+		t.Errorf("at %s %d of 20 rows had come", last, len(l.messages))
+	}
+}
+
+func TestPublicationMadeAnewIsNoGap(t *testing.T) {
+	f := newFixture(t)
+	f.mustSetup()
+	f.exec(`DROP PUBLICATION ` + f.names.Publication)
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	l := f.listen()
+	f.exec(`INSERT INTO outbox VALUES (50)`)
+	f.wantInserted(l, "2")
+}
+
+func TestPublicationDroppedUnderTheStreamIsToldAndHealed(t *testing.T) {
+	f := newFixture(t)
+	l := f.listen()
+	f.exec(`DROP PUBLICATION ` + f.names.Publication)
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	if err := f.wantEnd(l); !PublicationGone(err) {
+		t.Fatalf("err = %v", err)
+	}
+	l.Close()
+	again := f.listen()
+	f.exec(`INSERT INTO outbox VALUES (50)`)
+	f.wantInserted(again, "2")
+}
+
+func TestOnlyOneStreamHoldsTheSlot(t *testing.T) {
+	f := newFixture(t)
+	f.listen()
+	second, _ := f.open()
+	if active, err := second.Active(t.Context()); !active || err != nil {
+		t.Errorf("active = %v, %v", active, err)
+	}
+	if _, err := second.Start(t.Context()); !errors.Is(err, ErrSlotActive) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestCloseLeavesTheSlotToTheNextAtOnce(t *testing.T) {
+	f := newFixture(t)
+	first := f.listen()
+	second, _ := f.open()
+	first.stop()
+	if err := f.wantEnd(first); err != nil {
+		t.Errorf("a stream that was told to stop: %v", err)
+	}
+	first.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for active := true; active; {
+		var err error
+		if active, err = second.Active(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := f.run(second)
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	f.wantInserted(l, "1")
+}
+
+func TestSlotDroppedBehindItsBackIsTold(t *testing.T) {
+	f := newFixture(t)
+	stream, _ := f.open()
+	f.exec(`SELECT pg_drop_replication_slot('` + f.names.Slot + `')`)
+	if _, err := stream.Active(t.Context()); !errors.Is(err, ErrSlotGone) {
+		t.Errorf("err = %v", err)
+	}
+	if _, err := stream.Start(t.Context()); err == nil {
+		t.Error("started without a slot")
+	}
+}
+
+func TestStreamEndsWithTheServersWords(t *testing.T) {
+	f := newFixture(t)
+	l := f.listen()
+	f.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
+	if err := f.wantEnd(l); sqlState(err) != "57P01" {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// refusing is a handler that takes nothing.
+type refusing struct{ *listener }
+
+func (refusing) WAL([]byte) (pglogrepl.LSN, error) { return 0, errRefused }
+
+var errRefused = errors.New("refused")
+
+func TestHandlersErrorEndsTheStream(t *testing.T) {
+	f := newFixture(t)
+	stream, _ := f.open()
+	if _, err := stream.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	if err := stream.Run(t.Context(), refusing{&listener{}}); !errors.Is(err, errRefused) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestLargeTransactionComesWhole(t *testing.T) {
+	f := newFixture(t)
+	l := f.listen()
+	f.exec(`INSERT INTO outbox SELECT generate_series(1, 900)`)
+	f.exec(`INSERT INTO outbox SELECT i FROM generate_series(1000, 1001) i`)
+	for range 902 {
+		select {
+		case <-l.messages:
+		case err := <-l.done:
+			t.Fatalf("the stream ended: %v", err)
+		}
+	}
+}
