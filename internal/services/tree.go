@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // signalTree sends sig to a server and everything that it started: Postgres puts each of its backends into a process
@@ -26,7 +28,22 @@ func signalTree(p *process, sig syscall.Signal) error {
 			err = errors.Join(err, fmt.Errorf("signal process %d: %w", pid, e))
 		}
 	}
-	return errors.Join(err, p.signal(sig))
+	err = errors.Join(err, p.signal(sig))
+	if sig == syscall.SIGKILL {
+		awaitGone(children)
+	}
+	return err
+}
+
+// awaitGone waits until killed processes have left the process table: until then a backend
+// holds on to the shared memory of its server, which cannot be started again.
+func awaitGone(pids []int) {
+	const patience, step = 2 * time.Second, 5 * time.Millisecond
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(step) {
+		if !slices.ContainsFunc(pids, func(pid int) bool { return syscall.Kill(pid, 0) == nil }) {
+			return
+		}
+	}
 }
 
 // descendants lists the processes that pid started, and those that they started.
