@@ -61,6 +61,8 @@ func TestIdleStreamConfirmsWhatOtherTablesWrite(t *testing.T) {
 
 func TestPositionsGrowAndReachEveryCommit(t *testing.T) {
 	f := newFixture(t)
+	f.mustSetup()
+	f.exec(`INSERT INTO other SELECT generate_series(1, 20000)`) // what the server reads before the start
 	l := f.listen()
 	for range 20 {
 		f.exec(`INSERT INTO outbox VALUES (49); INSERT INTO other SELECT generate_series(1, 100); DELETE FROM outbox`)

@@ -132,7 +132,7 @@ func (s *Store) KeyHeads(ctx context.Context, after string, rows int) ([]Head, S
 type KeyRows struct {
 	Key  string
 	Rows []KeyRow
-	// More tells that there are rows after them that were not read.
+	// More tells that as many rows were read as were asked for: others may follow.
 	More bool
 }
 
