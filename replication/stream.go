@@ -251,7 +251,7 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 			}
 			continue
 		}
-		heard = now
+		heard = time.Now()
 		if err := s.handle(message, handler); err != nil {
 			return err
 		}
