@@ -21,7 +21,7 @@ type column struct {
 }
 
 // columns lists every column that the relay needs of the stream. A table that
-// lacks one stops the relay (DESIGN.md, invariant 10).
+// lacks one stops the relay (docs/architecture.md, invariant 11).
 func columns() []column {
 	return []column{
 		{"id", false, func(m *outbox.Message, v value, _ *interner) (err error) {

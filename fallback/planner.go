@@ -5,8 +5,8 @@ package fallback
 
 import "time"
 
-// Sweep is one kind of query on the outbox table. DESIGN.md, invariant 6, names the
-// classes of rows.
+// Sweep is one kind of query on the outbox table. docs/architecture.md tells the
+// classes of rows apart.
 type Sweep uint8
 
 // The sweeps.

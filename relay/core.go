@@ -85,8 +85,8 @@ const (
 	byteBudget = 32 << 20
 )
 
-// bounds keep the memory of a core within limits whatever happens (DESIGN.md,
-// invariant 4). Past each, exactness gives way to another look at the table.
+// bounds keep the memory of a core within limits whatever happens (docs/architecture.md,
+// invariant 5). Past each, exactness gives way to another look at the table.
 type bounds struct {
 	awaitingStream int // settled rows that the stream may still bring
 	keys           int // ordering keys remembered

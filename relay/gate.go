@@ -3,7 +3,7 @@ package relay
 import "github.com/cdc-relay/cdc-relay/outbox"
 
 // gate keeps the order of each ordering key: one message in flight, the next ones
-// in the order of their ids (DESIGN.md, invariant 9). A key stands in it for as
+// in the order of their ids (docs/architecture.md, invariant 9). A key stands in it for as
 // long as it has a message in memory, or rows in the table that must leave before
 // those the stream brings. It is pure: values in, values out; it belongs to the
 // core and its lock.

@@ -16,7 +16,7 @@ import (
 // model is the world around a core: a database with its WAL, a broker, and a relay
 // process that may crash. It plays what the stream, the sweeper, the publisher and
 // the settler do with the core, one step at a time and in any order, and checks
-// after each that the promises of DESIGN.md hold.
+// after each that the promises of docs/contract.md hold.
 type model struct {
 	t   *rapid.T
 	now time.Time

@@ -24,7 +24,7 @@ const (
 // registry holds the rows that are in flight, and settled ones for as long as
 // anything can bring them again: the stream, until it has passed the position at
 // which the row was seen in the table, and a sweep query that began before the row
-// was settled (DESIGN.md, invariant 5). It belongs to the core and its lock.
+// was settled (docs/architecture.md, invariant 6). It belongs to the core and its lock.
 type registry struct {
 	rows map[outbox.Ref]registered
 	// passed is how far the stream has come.

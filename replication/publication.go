@@ -122,5 +122,5 @@ func publicationProblem(err error, names Names, fix string) error {
 }
 
 // publicationGone tells whether the stream ended because the publication is not
-// there at the position being decoded (PG ≤ 17; PITFALL 19).
+// there at the position being decoded (PG ≤ 17: SQLSTATE 42704).
 func publicationGone(err error) bool { return sqlState(err) == undefinedObject }

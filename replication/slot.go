@@ -71,8 +71,7 @@ func (s slot) unusable(flushed pglogrepl.LSN) string {
 	case s.status == "lost" || s.why != "":
 		return strings.TrimSpace("invalidated by the server " + s.why)
 	case s.confirmed > flushed:
-		// A restored or failed-over server is behind it, and would skip rows silently
-		// (PITFALL 3).
+		// A restored or failed-over server is behind it, and would skip rows silently.
 		return fmt.Sprintf("confirmed %s, ahead of the server's WAL at %s", s.confirmed, flushed)
 	}
 	return ""
@@ -80,7 +79,7 @@ func (s slot) unusable(flushed pglogrepl.LSN) string {
 
 // EnsureSlot makes the slot where it is missing and says so in one line; "" where
 // it was there. Making one waits for all transactions that hold a transaction id
-// at that moment (PITFALL 13): patience bounds it, zero means as long as ctx.
+// at that moment: patience bounds it, zero means as long as ctx.
 func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience time.Duration) (string, error) {
 	s, err := readSlot(ctx, conn, name)
 	if err != nil {

@@ -2,7 +2,7 @@
 // slot. It hands on pgoutput messages as bytes and knows nothing of what stands
 // in them.
 //
-// Two choices set it apart from other readers of a slot (DESIGN.md, section 1):
+// Two choices set it apart from other readers of a slot (docs/architecture.md):
 // the stream starts at the present, at each connect, and every position is
 // confirmed on receipt. What it missed is in the table.
 package replication
@@ -126,8 +126,8 @@ func (s *Stream) prepare(ctx context.Context, patience time.Duration) ([]string,
 }
 
 // intervals: several status updates within the server's timeout, each asking for
-// an answer, since steady updates keep the server's own keepalives away (PITFALL
-// 9). The silence allowed is the server's own, as a walsender that works through
+// an answer, since steady updates keep the server's own keepalives away (seen on
+// PG 15). The silence allowed is the server's own, as a walsender that works through
 // a large transaction answers late.
 func intervals(walSenderTimeout time.Duration) (statusEvery, deadAfter time.Duration) {
 	const usual = time.Minute
