@@ -31,8 +31,8 @@ type Settled struct {
 	// deleted, claimed or moved them.
 	Gone []Settlement
 	// NotVisible are rows whose inserting transaction the database does not show yet,
-	// though the stream has brought them: the
-	// walsender sends once WAL is flushed, before other sessions see the commit. They are to be tried again.
+	// though the stream has brought them: the walsender sends once WAL is flushed,
+	// before other sessions see the commit. They are to be tried again.
 	NotVisible []Settlement
 }
 
