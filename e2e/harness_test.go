@@ -1,5 +1,5 @@
 // Package e2e drives the built binary as users do: against real servers, through
-// the contract of DESIGN.md alone (tables, commands, flags, AMQP).
+// the contract of docs/contract.md alone (tables, commands, flags, AMQP).
 package e2e
 
 import (
@@ -26,27 +26,37 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// binary is the relay under test, built once per run.
+// binary is the relay under test, built once per run, with the race detector where the
+// tests have it.
 var binary string
 
 func TestMain(m *testing.M) {
-	folder, err := filepath.Abs("../.dev/e2e") // not a temporary one: services.Main exits, and nobody would remove it
-	if err != nil {
-		panic(err)
-	}
-	binary = filepath.Join(folder, "cdc-relay")
-	build := exec.Command("go", "build", "-o", binary, "../cmd/cdc-relay")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
+	var err error
+	if binary, err = build("cdc-relay", raceDetector); err != nil {
 		fmt.Fprintln(os.Stderr, "build the relay:", err)
 		os.Exit(1)
 	}
 	services.Main(m)
 }
 
+// build makes a binary in a folder that is not a temporary one: services.Main exits, and
+// nobody would remove it.
+func build(name string, race bool) (string, error) {
+	file, err := filepath.Abs(filepath.Join("../.dev/e2e", name))
+	if err != nil {
+		return "", err
+	}
+	out, err := exec.Command("go", "build", fmt.Sprintf("-race=%t", race), "-o", file, "../cmd/cdc-relay").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return file, nil
+}
+
 // world is a database, a virtual host and the names of what a test uses there.
 type world struct {
 	t        *testing.T
+	binary   string
 	database string
 	broker   string
 	queue    string
@@ -62,7 +72,7 @@ func newWorld(t *testing.T) *world {
 
 func newWorldOn(t *testing.T, database, broker string) *world {
 	t.Helper()
-	w := &world{t: t, database: database, broker: broker, queue: services.Name(t), slot: services.Name(t)}
+	w := &world{t: t, binary: binary, database: database, broker: broker, queue: services.Name(t), slot: services.Name(t)}
 	config, err := pgxpool.ParseConfig(database)
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +112,7 @@ func (w *world) command(args ...string) (output string, code int) {
 // outputs is command with the two outputs apart.
 func (w *world) outputs(args ...string) (stdout, stderr string, code int) {
 	w.t.Helper()
-	cmd := exec.CommandContext(w.t.Context(), binary, args...)
+	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
 	cmd.Env = w.env()
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -195,7 +205,7 @@ func (w *world) run(args ...string) *relay {
 func (w *world) start(args ...string) *relay {
 	w.t.Helper()
 	r := &relay{w: w, done: make(chan struct{})}
-	r.cmd = exec.Command(binary, append([]string{"run", "--log-format", "json"}, args...)...)
+	r.cmd = exec.Command(w.binary, append([]string{"run", "--log-format", "json"}, args...)...)
 	r.cmd.Env = w.env()
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stderr, err := r.cmd.StderrPipe()
@@ -216,6 +226,9 @@ func (w *world) start(args ...string) *relay {
 			_ = r.cmd.Process.Kill()
 		}
 		<-r.done
+		if strings.Contains(r.logs(), "WARNING: DATA RACE") {
+			w.t.Error("the race detector has found something")
+		}
 		if w.t.Failed() {
 			w.t.Logf("log of the relay:\n%s", r.logs())
 		}
