@@ -42,17 +42,18 @@ func TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.
 		due[s.ID] = s.At
 	}
 	w.eventually("all arrive", 15*time.Second, func() bool { return arrived.distinct() == rows })
-	var late time.Duration
+	first, late := time.Hour, time.Duration(0)
 	for id, at := range w.arrivals(arrived) {
 		if early := due[id].Sub(at); early > time.Millisecond {
 			t.Fatalf("a message arrived %s before its time", early)
 		}
-		late = max(late, at.Sub(due[id]))
+		first, late = min(first, at.Sub(due[id])), max(late, at.Sub(due[id]))
 	}
-	// The first leave within an interval; the rest take the time that publishing takes.
-	t.Logf("the last of %d arrived %s after its time", rows, late.Round(time.Millisecond))
-	if late > interval+time.Second {
-		t.Errorf("the last arrived %s after its time", late)
+	// They are found within an interval; then they take the time that publishing takes, up
+	// to some seconds on a machine that is busy with other tests.
+	t.Logf("of %d the first arrived %s after its time and the last %s", rows, first.Round(time.Millisecond), late.Round(time.Millisecond))
+	if first > interval+500*time.Millisecond || late > interval+4*time.Second {
+		t.Errorf("the first arrived %s after its time and the last %s", first, late)
 	}
 	w.emptied()
 	if n := arrived.repeats(); n != 0 {
