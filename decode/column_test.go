@@ -18,8 +18,6 @@ func date(s string) time.Time {
 	return d.UTC()
 }
 
-func pointer(s string) *string { return &s }
-
 func uuid(s string) outbox.UUID {
 	u, err := outbox.ParseUUID([]byte(s))
 	if err != nil {

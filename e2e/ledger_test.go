@@ -15,7 +15,8 @@ type ledger struct {
 	perID      map[string]int
 	at         map[string]time.Time // of the first arrival
 	unmarked   []string             // repeats without x-possible-duplicate
-	keepBodies bool
+	arrived    int
+	countOnly  bool // for so many that they would fill the memory
 }
 
 // consume records a queue until the test ends.
@@ -29,7 +30,7 @@ func (w *world) consume(queue string) *ledger {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	l := &ledger{perID: make(map[string]int), at: make(map[string]time.Time), keepBodies: true}
+	l := &ledger{perID: make(map[string]int), at: make(map[string]time.Time)}
 	go func() {
 		for d := range deliveries {
 			l.add(d)
@@ -42,16 +43,24 @@ func (w *world) consume(queue string) *ledger {
 func (l *ledger) add(d amqp.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.keepBodies {
-		d.Body = nil
-	}
-	l.deliveries = append(l.deliveries, d)
-	if l.perID[d.MessageId]++; l.perID[d.MessageId] == 1 {
-		l.at[d.MessageId] = time.Now()
+	l.arrived++
+	l.perID[d.MessageId]++
+	if !l.countOnly {
+		l.deliveries = append(l.deliveries, d)
+		if l.perID[d.MessageId] == 1 {
+			l.at[d.MessageId] = time.Now()
+		}
 	}
 	if l.perID[d.MessageId] > 1 && d.Headers["x-possible-duplicate"] != true {
 		l.unmarked = append(l.unmarked, d.MessageId)
 	}
+}
+
+// onlyCount keeps no deliveries from now on.
+func (l *ledger) onlyCount() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.countOnly = true
 }
 
 func (l *ledger) distinct() int {
@@ -69,7 +78,7 @@ func (l *ledger) all() []amqp.Delivery {
 func (l *ledger) repeats() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.deliveries) - len(l.perID)
+	return l.arrived - len(l.perID)
 }
 
 func (l *ledger) unmarkedRepeats() int {

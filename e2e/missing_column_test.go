@@ -22,8 +22,11 @@ func TestAColumnThatIsNeededAndGoneStopsTheRelay(t *testing.T) {
 		{"dropped, streaming", nil, `ALTER TABLE outbox DROP COLUMN ordering_key`, "plain", "ordering_key"},
 		{"renamed, polling", []string{"--mode", "poll"}, `ALTER TABLE outbox RENAME COLUMN headers TO heads`, "plain", "headers"},
 		{"dropped, needed for a refusal", nil, `ALTER TABLE outbox DROP COLUMN last_error`, "refused", "last_error"},
-		{"dropped from the dead letters", []string{"--max-retries", "0"},
-			`ALTER TABLE outbox_dead_letter DROP COLUMN failure_reason`, "refused", "failure_reason"},
+		{
+			"dropped from the dead letters",
+			[]string{"--max-retries", "0"},
+			`ALTER TABLE outbox_dead_letter DROP COLUMN failure_reason`, "refused", "failure_reason",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -42,8 +42,11 @@ func (w *world) refusals() []refusal {
 		{"a queue that rejects on overflow", row{"routing_key": w.queue + "-full"}, "nack", "rejected"},
 	}
 	if w.restrictUser() {
-		list = append(list, refusal{"an exchange without permission", row{"exchange": w.queue + "forbidden"},
-			"access_refused", "access to exchange '" + w.queue + "forbidden'"})
+		list = append(list, refusal{
+			"an exchange without permission",
+			row{"exchange": w.queue + "forbidden"},
+			"access_refused", "access to exchange '" + w.queue + "forbidden'",
+		})
 	}
 	return list
 }
@@ -84,8 +87,9 @@ func TestARefusedMessageIsRetriedThenDeadLetteredAndHarmsNoNeighbour(t *testing.
 	refusals := w.refusals()
 	arrived, full := w.consume(w.queue), w.queue+"-full"
 	r := w.run("--max-retries", "2", "--backoff-time", "30ms", "--poll-interval", "50ms")
+	channel := w.channel()
 	w.eventually("the queue with a limit is full", 10*time.Second, func() bool {
-		q, err := w.channel().QueueInspect(full)
+		q, err := channel.QueueDeclarePassive(full, true, false, false, false, nil)
 		return err == nil && q.Messages == 1
 	})
 	ids := make([]string, len(refusals))

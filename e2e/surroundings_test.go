@@ -16,8 +16,10 @@ func TestADatabaseInLATIN1(t *testing.T) {
 	key := w.queue + "-äöüß"
 	w.declareQueue(key, nil)
 	insert := func() string {
-		return w.insert(row{"routing_key": key, "ordering_key": "Ö", "payload": `{"größe": "ÄÖÜ é"}`,
-			"headers": `{"straße": "Ö", "list": ["ñ"]}`, "properties": `{"type": "überfällig"}`, "redacted_payload": `"ä"`})
+		return w.insert(row{
+			"routing_key": key, "ordering_key": "Ö", "payload": `{"größe": "ÄÖÜ é"}`,
+			"headers": `{"straße": "Ö", "list": ["ñ"]}`, "properties": `{"type": "überfällig"}`, "redacted_payload": `"ä"`,
+		})
 	}
 	found := insert()
 	arrived := w.consume(key)

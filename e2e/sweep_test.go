@@ -14,7 +14,7 @@ import (
 // arrivals is the time of each arrival on the database's clock.
 func (w *world) arrivals(l *ledger) map[string]time.Time {
 	w.t.Helper()
-	ahead := value[time.Time](w, `SELECT clock_timestamp()`).Sub(time.Now())
+	ahead := time.Until(value[time.Time](w, `SELECT clock_timestamp()`))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	times := make(map[string]time.Time, len(l.at))
@@ -191,13 +191,17 @@ func TestADeadLetterKeepsAllOfTheMessage(t *testing.T) {
 	w := newWorld(t).setUp()
 	w.run("--max-retries", "0")
 	created := time.Date(2024, 1, 2, 3, 4, 5, 678901000, time.UTC)
-	id := w.insert(row{"exchange": "nowhere", "routing_key": "r.k", "ordering_key": "o", "payload": ` {"b":1, "a": 2}`,
-		"headers": `{"h": 1}`, "properties": `{"type": "t"}`, "redacted_payload": ` {"b":"***"}`, "created_at": created})
+	id := w.insert(row{
+		"exchange": "nowhere", "routing_key": "r.k", "ordering_key": "o", "payload": ` {"b":1, "a": 2}`,
+		"headers": `{"h": 1}`, "properties": `{"type": "t"}`, "redacted_payload": ` {"b":"***"}`, "created_at": created,
+	})
 	dead := w.awaitDeadLetter(id)
 	text := func(s string) *string { return &s }
-	want := deadLetter{ID: 1, Attempts: 1, FailureReason: "retries_exhausted", LastError: dead.LastError, RoutingKey: "r.k", MessageID: id,
+	want := deadLetter{
+		ID: 1, Attempts: 1, FailureReason: "retries_exhausted", LastError: dead.LastError, RoutingKey: "r.k", MessageID: id,
 		Exchange: text("nowhere"), OrderingKey: text("o"), Headers: text(`{"h": 1}`), Properties: text(`{"type": "t"}`),
-		Payload: text(` {"b":1, "a": 2}`), RedactedPayload: text(` {"b":"***"}`), SchemaVersion: 1, CreatedAt: created, DeadAt: dead.DeadAt}
+		Payload: text(` {"b":1, "a": 2}`), RedactedPayload: text(` {"b":"***"}`), SchemaVersion: 1, CreatedAt: created, DeadAt: dead.DeadAt,
+	}
 	dead.CreatedAt = dead.CreatedAt.UTC()
 	got, _ := json.Marshal(dead)
 	if expected, _ := json.Marshal(want); string(got) != string(expected) {
