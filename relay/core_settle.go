@@ -37,7 +37,8 @@ func (c *core) resolved(r outbox.Result, decision store.Decision) (settlement *s
 	default: // a dead letter: its key goes on when it was moved
 		c.mu.registry.mark(m.Ref(), givenBack)
 	}
-	return &store.Settlement{Message: m, Decision: decision, Refused: r.Outcome == outbox.Refused}, publish
+	written := store.NewSettlement(r, decision)
+	return &written, publish
 }
 
 func (c *core) keyDone(m *outbox.Message) *outbox.Message {

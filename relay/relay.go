@@ -89,7 +89,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		refusals: rate.NewLimiter(1, 20),
 	}
 	r.sweeper = &sweeper{
-		core: r.core, store: db, publish: publisher.Publish, log: log,
+		core: r.core, store: db, publish: publisher.Publish,
 		planner: fallback.NewPlanner(config.PollInterval), alive: newHeartbeat(), trouble: newEpisode(log),
 		polling: config.Mode == ModePoll, slot: config.Slot, page: config.BatchSize,
 		lease: lease(config.SendTimeout), staleAge: config.StaleTimeout,

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
@@ -15,7 +14,6 @@ type sweeper struct {
 	core    *core
 	store   *store.Store
 	publish func(*outbox.Message)
-	log     *slog.Logger
 	planner *fallback.Planner
 	alive   *heartbeat
 	trouble *episode

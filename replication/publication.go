@@ -120,7 +120,3 @@ func publicationProblem(err error, names Names, fix string) error {
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
-
-// publicationGone tells whether the stream ended because the publication is not
-// there at the position being decoded (PG ≤ 17: SQLSTATE 42704).
-func publicationGone(err error) bool { return sqlState(err) == undefinedObject }

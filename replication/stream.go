@@ -353,5 +353,5 @@ func (s *Stream) Close() {
 }
 
 // PublicationGone tells whether a stream ended because its publication is missing
-// at the position being decoded: Open makes it again.
-func PublicationGone(err error) bool { return publicationGone(err) }
+// at the position being decoded (PG ≤ 17: SQLSTATE 42704): Open makes it again.
+func PublicationGone(err error) bool { return sqlState(err) == undefinedObject }

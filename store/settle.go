@@ -135,15 +135,7 @@ func settleArgs(part []Settlement) []any {
 	return []any{ids, messageIDs, leases, duplicates, delays, details, reasons, refused}
 }
 
-// Settlements decide a batch of results. Random is called once for each.
-func Settlements(results []outbox.Result, policy Policy, random func() float64) []Settlement {
-	settlements := make([]Settlement, len(results))
-	for i, r := range results {
-		settlements[i] = Settlement{
-			Message:  r.Message,
-			Decision: Decide(r, policy, random()),
-			Refused:  r.Outcome == outbox.Refused,
-		}
-	}
-	return settlements
+// NewSettlement is what becomes of the message of a result.
+func NewSettlement(r outbox.Result, decision Decision) Settlement {
+	return Settlement{Message: r.Message, Decision: decision, Refused: r.Outcome == outbox.Refused}
 }

@@ -86,21 +86,21 @@ func TestNowSeesOpenTransactions(t *testing.T) {
 	if err := tx.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text::bigint % 4294967296").Scan(&xid); err != nil {
 		t.Fatal(err)
 	}
-	open, err := f.store.Now(t.Context())
+	open, err := f.store.Leftovers(t.Context(), 0, store.Limit{Rows: 1, Bytes: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if open.Finished(xid) {
+	if open.Snapshot.Finished(xid) {
 		t.Errorf("an open transaction counts as finished")
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	after, err := f.store.Now(t.Context())
+	after, err := f.store.Leftovers(t.Context(), 0, store.Limit{Rows: 1, Bytes: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !after.Finished(xid) || slices.Contains(after.InProgress(), xid) {
+	if !after.Snapshot.Finished(xid) || slices.Contains(after.Snapshot.InProgress(), xid) {
 		t.Errorf("a committed transaction counts as running")
 	}
 }

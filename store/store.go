@@ -67,13 +67,6 @@ func Open(databaseURL string, table outbox.Table, block bool) (*Store, error) {
 // Close ends the connections. Statements still running are waited for.
 func (s *Store) Close() { s.pool.Close() }
 
-// Ping tells whether the database answers.
-func (s *Store) Ping(ctx context.Context) error {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	return s.pool.Ping(ctx)
-}
-
 // Conn runs f on a connection of the pool.
 func (s *Store) Conn(ctx context.Context, f func(*pgx.Conn) error) error {
 	ctx, cancel := s.bounded(ctx)
@@ -101,17 +94,6 @@ func (s *Store) SlotState(ctx context.Context, slot string) (exists, active bool
 		return false, false, fmt.Errorf("read slot %s: %w", slot, err)
 	}
 	return exists, active, nil
-}
-
-// Now is a snapshot of the moment.
-func (s *Store) Now(ctx context.Context) (Snapshot, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	var text string
-	if err := s.pool.QueryRow(ctx, `SELECT pg_current_snapshot()::text`).Scan(&text); err != nil {
-		return Snapshot{}, fmt.Errorf("read snapshot: %w", err)
-	}
-	return ParseSnapshot(text)
 }
 
 // LastID is the newest id that was handed out, also to transactions that are still
