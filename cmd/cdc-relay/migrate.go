@@ -53,14 +53,7 @@ It looks itself what is missing and records the version. Needs no database.`,
 }
 
 func (p *process) migrateUp(c *cli.Context) error {
-	cfg, err := p.resolve(c)
-	if err != nil {
-		return err
-	}
-	if err := cfg.validate(); err != nil {
-		return err
-	}
-	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "migrate")
+	cfg, conn, err := p.openDatabase(c, "migrate")
 	if err != nil {
 		return err
 	}
@@ -85,14 +78,7 @@ func (p *process) upgrade(c *cli.Context, conn *pgx.Conn, table outbox.Table) er
 }
 
 func (p *process) migrateStatus(c *cli.Context) error {
-	cfg, err := p.resolve(c)
-	if err != nil {
-		return err
-	}
-	if err := cfg.validate(); err != nil {
-		return err
-	}
-	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "migrate")
+	cfg, conn, err := p.openDatabase(c, "migrate")
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/urfave/cli/v2"
 )
 
 // connectTimeout is for commands that a person waits for.
@@ -59,4 +60,18 @@ func connectHint(cfg *pgx.ConnConfig, err error) string {
 		return "raise max_connections of the server, or close connections"
 	}
 	return ""
+}
+
+// openDatabase reads the configuration of a command that needs the database alone, and
+// connects. The caller closes the connection with closeConn.
+func (p *process) openDatabase(c *cli.Context, command string) (*config, *pgx.Conn, error) {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, nil, err
+	}
+	conn, err := connect(c.Context, cfg.relay.DatabaseURL, command)
+	return cfg, conn, err
 }

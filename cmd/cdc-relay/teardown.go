@@ -33,14 +33,7 @@ EXAMPLES
 }
 
 func (p *process) teardown(c *cli.Context) error {
-	cfg, err := p.resolve(c)
-	if err != nil {
-		return err
-	}
-	if err := cfg.validate(); err != nil {
-		return err
-	}
-	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "teardown")
+	cfg, conn, err := p.openDatabase(c, "teardown")
 	if err != nil {
 		return err
 	}
