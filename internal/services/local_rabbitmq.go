@@ -66,57 +66,79 @@ type node struct {
 	home                     string
 	programs                 rabbitPrograms
 	account                  account
+	cookie                   string
+	erlang                   string // further arguments of the Erlang machine
+}
+
+// newNode finds what a broker needs and makes its folder; nothing runs yet.
+func newNode(ctx context.Context, opts Options) (*node, *local, error) {
+	scripts, err := find(ctx, opts, findRabbitMQ)
+	if err != nil {
+		return nil, nil, err
+	}
+	epmd, err := find(ctx, opts, findEPMD)
+	if err != nil {
+		return nil, nil, err
+	}
+	who, err := serverAccount("rabbitmq")
+	if err != nil {
+		return nil, nil, err
+	}
+	folder, err := who.newFolder("rabbitmq")
+	if err != nil {
+		return nil, nil, err
+	}
+	n := &node{
+		home: filepath.Join(folder, "data"), programs: rabbitPrograms{scripts, epmd}, account: who, cookie: cookie(),
+	}
+	server := &local{
+		folder: folder, logFile: filepath.Join(folder, "server.log"),
+		command: func() *exec.Cmd { return n.command(context.Background(), "rabbitmq-server") },
+		tools: func(ctx context.Context, args ...string) *exec.Cmd {
+			return n.command(ctx, args[0], args[1:]...)
+		},
+	}
+	return n, server, nil
 }
 
 // localRabbitMQ prepares a private broker; it is not started yet, but its port mapper is: a broker would start one that
 // outlives it.
 func localRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
-	scripts, err := find(ctx, opts, findRabbitMQ)
+	n, server, err := newNode(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
-	epmd, err := find(ctx, opts, findEPMD)
-	if err != nil {
-		return nil, err
-	}
-	who, err := serverAccount("rabbitmq")
-	if err != nil {
-		return nil, err
-	}
-	folder, err := who.newFolder("rabbitmq")
-	if err != nil {
-		return nil, err
-	}
-	server := &local{folder: folder, logFile: filepath.Join(folder, "server.log")}
-	n := &node{home: filepath.Join(folder, "data"), programs: rabbitPrograms{scripts, epmd}, account: who}
-	if err := n.prepare(ctx, server, opts); err != nil {
+	if err := n.prepare(ctx, server, opts.Settings); err != nil {
 		_ = server.close(ctx)
 		return nil, fmt.Errorf("prepare rabbitmq: %w", err)
 	}
-	server.command = func() *exec.Cmd {
-		return n.command(context.Background(), "rabbitmq-server")
-	}
-	server.tools = func(ctx context.Context, args ...string) *exec.Cmd {
-		return n.command(ctx, args[0], args[1:]...)
-	}
+	return n.broker(server), nil
+}
+
+func (n *node) broker(server *local) *RabbitMQ {
 	return &RabbitMQ{
 		address: rabbitAddress("127.0.0.1", n.amqp), manage: managementAt("127.0.0.1", n.manage),
 		runner: server, Way: Local,
-	}, nil
+	}
 }
 
-func (n *node) prepare(ctx context.Context, server *local, opts Options) error {
-	for _, port := range []*int{&n.amqp, &n.dist, &n.epmd, &n.manage} {
-		var err error
-		if *port, err = freePort(); err != nil {
-			return err
-		}
+func (n *node) prepare(ctx context.Context, server *local, settings []string) error {
+	ports, err := freePorts(4)
+	if err != nil {
+		return err
 	}
-	n.name = "cdc-relay-" + strconv.Itoa(n.amqp) + "@localhost"
-	if err := n.writeFiles(opts.Settings); err != nil {
+	n.listenAt(ports)
+	if err := n.writeFiles(settings); err != nil {
 		return err
 	}
 	return n.startEPMD(ctx, server)
+}
+
+// listenAt gives the node its name and its ports: those of AMQP, of the nodes among themselves, of the management API
+// and of the port mapper.
+func (n *node) listenAt(ports []int) {
+	n.amqp, n.dist, n.manage, n.epmd = ports[0], ports[1], ports[2], ports[3]
+	n.name = "cdc-relay-" + strconv.Itoa(n.amqp) + "@localhost"
 }
 
 func (n *node) writeFiles(settings []string) error {
@@ -134,7 +156,7 @@ func (n *node) writeFiles(settings []string) error {
 		"rabbitmq.conf":   strings.Join(config, "\n") + "\n",
 		"enabled_plugins": "[rabbitmq_management].\n",
 		"env.conf":        "", // in place of the machine's
-		".erlang.cookie":  cookie(),
+		".erlang.cookie":  n.cookie,
 	}
 	for name, content := range files {
 		path := filepath.Join(n.home, name)
@@ -213,6 +235,6 @@ func (n *node) environment() []string {
 		"RABBITMQ_CONF_ENV_FILE=" + in("env.conf"),
 		"RABBITMQ_PID_FILE=" + in("pid"),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none" + // no spinning on shared cores
-			" -kernel inet_dist_use_interface {127,0,0,1}",
+			" -kernel inet_dist_use_interface {127,0,0,1}" + n.erlang,
 	}
 }

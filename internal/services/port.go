@@ -1,6 +1,7 @@
 package services
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -15,12 +16,33 @@ const (
 
 // freePort returns a loopback port on which nothing listens.
 func freePort() (int, error) {
-	for range 200 {
+	ports, err := freePorts(1)
+	if err != nil {
+		return 0, err
+	}
+	return ports[0], nil
+}
+
+// freePorts returns n different loopback ports on which nothing listens.
+func freePorts(n int) (ports []int, err error) {
+	var held []net.Listener // until all are found, so that none is found twice
+	defer func() {
+		for _, listener := range held {
+			err = errors.Join(err, listener.Close())
+		}
+	}()
+	for range 200 * n {
+		if len(ports) == n {
+			return ports, nil
+		}
 		port := firstPort + rand.IntN(lastPort-firstPort+1)
 		listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 		if err == nil {
-			return port, listener.Close()
+			held, ports = append(held, listener), append(ports, port)
 		}
 	}
-	return 0, fmt.Errorf("no free loopback port between %d and %d", firstPort, lastPort)
+	return nil, fmt.Errorf("no %d free loopback ports between %d and %d", n, firstPort, lastPort)
 }
+
+// FreePort returns a loopback port on which nothing listens, from the same range as the servers' ports.
+func FreePort() (int, error) { return freePort() }

@@ -1,0 +1,82 @@
+package services
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// TestQuorumQueueLosesItsMajorityAndGetsItBack: with one node of three nothing is confirmed, with two everything is.
+func TestQuorumQueueLosesItsMajorityAndGetsItBack(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	cluster, err := StartRabbitMQCluster(ctx, 3, localOnly(t, "heartbeat = 7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, cluster.Close)
+	channel := confirmingChannel(t, cluster.Nodes[0].URL(""))
+	const queue = "kept-by-three"
+	if _, err := channel.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}); err != nil {
+		t.Fatal(err)
+	}
+	if !confirmed(t, channel, queue, 30*time.Second) {
+		t.Fatal("no confirm with three nodes")
+	}
+	if err := cluster.Nodes[1].Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if !confirmed(t, channel, queue, 30*time.Second) {
+		t.Error("no confirm with two nodes")
+	}
+	if err := cluster.Nodes[2].Pause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if confirmed(t, channel, queue, 3*time.Second) {
+		t.Error("a confirm of one node alone")
+	}
+	if err := cluster.Nodes[2].Resume(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if !confirmed(t, confirmingChannel(t, cluster.Nodes[0].URL("")), queue, 30*time.Second) {
+		t.Error("no confirm after the majority was back")
+	}
+	if err := cluster.Nodes[1].Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if !confirmed(t, confirmingChannel(t, cluster.Nodes[1].URL("")), queue, 30*time.Second) {
+		t.Error("no confirm through the node that was killed")
+	}
+}
+
+func confirmingChannel(t *testing.T, address string) *amqp.Channel {
+	t.Helper()
+	conn, err := amqp.Dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	return channel
+}
+
+// confirmed publishes one message and tells whether the broker confirms it in time.
+func confirmed(t *testing.T, channel *amqp.Channel, queue string, patience time.Duration) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, amqp.Publishing{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	acked, err := confirm.WaitContext(ctx)
+	return acked && err == nil
+}
