@@ -2,6 +2,7 @@ package services
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"testing"
@@ -16,42 +17,69 @@ const (
 	Downstream                  // from the server to the client
 )
 
-// Proxy is a TCP proxy on loopback that breaks connections in the ways that networks do.
+// Sorter looks at what a client sends first and names the kind of the connection. It is asked with each piece until it
+// says that it knows; "" is a kind too.
+type Sorter func(sent []byte) (kind string, known bool)
+
+// Proxy is a TCP proxy on loopback that breaks connections in the ways that networks do: all of them, or by Only those
+// of one kind.
 type Proxy struct {
 	listener net.Listener
 	target   string
+	sort     Sorter
 	done     sync.WaitGroup // the accept loop and every connection's goroutines
 
 	mu     sync.Mutex
-	change *sync.Cond // of held, links and closed
-	held   [2]bool    // directions that forward nothing
-	refuse bool
+	change *sync.Cond // of troubles, links and closed
+	all    trouble
+	kinds  map[string]*trouble
 	closed bool
 	links  map[*link]struct{}
 }
 
-// link is one client's connection and its continuation to the target.
+// trouble is what connections meet.
+type trouble struct {
+	held   [2]bool // directions that forward nothing
+	refuse bool
+}
+
+// link is one client's connection and its continuation to the target. Its flags are guarded by the proxy's mutex.
 type link struct {
 	client, server net.Conn
-	cut            bool // guarded by the proxy's mutex
+	kind           string
+	known          bool // the kind
+	cut            bool
 }
 
 // NewProxy forwards to target, a host:port, until the test ends.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	port, err := freePort()
+	p, err := StartProxy(target, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
-	if err != nil {
-		t.Fatalf("listen for the proxy: %v", err)
-	}
-	p := &Proxy{listener: listener, target: target, links: map[*link]struct{}{}}
-	p.change = sync.NewCond(&p.mu)
-	p.done.Go(p.accept)
 	t.Cleanup(p.Close)
 	return p
+}
+
+// StartProxy forwards to target, a host:port, until it is closed. With a sorter, connections of one kind can be broken
+// apart from the others.
+func StartProxy(target string, sort Sorter) (*Proxy, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	if err != nil {
+		return nil, fmt.Errorf("listen for the proxy of %s: %w", target, err)
+	}
+	p := &Proxy{
+		listener: listener, target: target, sort: sort,
+		kinds: map[string]*trouble{}, links: map[*link]struct{}{},
+	}
+	p.change = sync.NewCond(&p.mu)
+	p.done.Go(p.accept)
+	return p, nil
 }
 
 // Addr is the host:port that clients connect to in place of the target.
@@ -74,36 +102,38 @@ func (p *Proxy) AwaitConnections(n int) {
 }
 
 // Cut resets all connections that are open now, on both sides.
-func (p *Proxy) Cut() {
+func (p *Proxy) Cut() { p.cut(func(*link) bool { return true }) }
+
+func (p *Proxy) cut(which func(*link) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for l := range p.links {
-		p.drop(l)
+		if which(l) {
+			p.drop(l)
+		}
 	}
 }
 
 // Refuse resets new connections at once; those that are open stay.
-func (p *Proxy) Refuse() { p.set(func() { p.refuse = true }) }
+func (p *Proxy) Refuse() { p.set(func() { p.all.refuse = true }) }
 
 // Accept ends Refuse.
-func (p *Proxy) Accept() { p.set(func() { p.refuse = false }) }
+func (p *Proxy) Accept() { p.set(func() { p.all.refuse = false }) }
 
 // BlackHole forwards nothing any more in the given directions, or in both where none is given. Connections stay open,
 // and new ones are accepted. No byte is lost: what is under way is kept for Resume.
-func (p *Proxy) BlackHole(directions ...Direction) { p.hold(true, directions) }
+func (p *Proxy) BlackHole(directions ...Direction) { p.set(func() { p.all.hold(true, directions) }) }
 
 // Resume ends BlackHole in the given directions, or in both where none is given.
-func (p *Proxy) Resume(directions ...Direction) { p.hold(false, directions) }
+func (p *Proxy) Resume(directions ...Direction) { p.set(func() { p.all.hold(false, directions) }) }
 
-func (p *Proxy) hold(held bool, directions []Direction) {
+func (t *trouble) hold(held bool, directions []Direction) {
 	if len(directions) == 0 {
 		directions = []Direction{Upstream, Downstream}
 	}
-	p.set(func() {
-		for _, direction := range directions {
-			p.held[direction] = held
-		}
-	})
+	for _, direction := range directions {
+		t.held[direction] = held
+	}
 }
 
 func (p *Proxy) set(change func()) {
@@ -137,7 +167,7 @@ func (p *Proxy) accept() {
 // connect joins a client to the target, unless it is to be refused.
 func (p *Proxy) connect(client net.Conn) {
 	p.mu.Lock()
-	refused := p.refuse || p.closed
+	refused := p.all.refuse || p.closed
 	p.mu.Unlock()
 	if refused {
 		reset(client)
@@ -151,7 +181,7 @@ func (p *Proxy) connect(client net.Conn) {
 	l := &link{client: client, server: server}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.refuse {
+	if p.closed || p.all.refuse {
 		p.drop(l)
 		return
 	}
@@ -176,6 +206,9 @@ func (p *Proxy) forward(l *link, direction Direction, to, from net.Conn) {
 	buffer := make([]byte, 32*1024)
 	for {
 		n, err := from.Read(buffer)
+		if direction == Upstream {
+			p.learnKind(l, buffer[:n])
+		}
 		if !p.mayPass(l, direction) {
 			return
 		}
@@ -195,7 +228,7 @@ func (p *Proxy) forward(l *link, direction Direction, to, from net.Conn) {
 func (p *Proxy) mayPass(l *link, direction Direction) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.held[direction] && !l.cut {
+	for p.heldBack(l, direction) && !l.cut {
 		p.change.Wait()
 	}
 	return !l.cut

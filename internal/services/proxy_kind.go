@@ -1,0 +1,81 @@
+package services
+
+import "bytes"
+
+// Kind is the connections of one kind through a [Proxy], those that are open and those to come. What it does adds to
+// what the proxy does to all.
+type Kind struct {
+	proxy *Proxy
+	name  string
+}
+
+// Only is the connections that the proxy's sorter gives that kind.
+func (p *Proxy) Only(kind string) Kind { return Kind{proxy: p, name: kind} }
+
+// Cut resets the connections of the kind that are open now, on both sides.
+func (k Kind) Cut() {
+	k.proxy.cut(func(l *link) bool { return l.known && l.kind == k.name })
+}
+
+// Refuse resets new connections as soon as they show that they are of the kind; those that are open stay.
+func (k Kind) Refuse() { k.set(func(t *trouble) { t.refuse = true }) }
+
+// Accept ends Refuse.
+func (k Kind) Accept() { k.set(func(t *trouble) { t.refuse = false }) }
+
+// BlackHole is Proxy.BlackHole for the kind.
+func (k Kind) BlackHole(directions ...Direction) {
+	k.set(func(t *trouble) { t.hold(true, directions) })
+}
+
+// Resume ends BlackHole.
+func (k Kind) Resume(directions ...Direction) {
+	k.set(func(t *trouble) { t.hold(false, directions) })
+}
+
+func (k Kind) set(change func(*trouble)) {
+	k.proxy.set(func() {
+		if k.proxy.kinds[k.name] == nil {
+			k.proxy.kinds[k.name] = &trouble{}
+		}
+		change(k.proxy.kinds[k.name])
+	})
+}
+
+// learnKind shows the sorter what the client sends, and drops a link whose kind is refused.
+func (p *Proxy) learnKind(l *link, sent []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sort == nil || l.known || l.cut || len(sent) == 0 {
+		return
+	}
+	l.kind, l.known = p.sort(sent)
+	if own := p.kinds[l.kind]; l.known && own != nil && own.refuse {
+		p.drop(l)
+	}
+}
+
+// heldBack tells whether the link forwards nothing in the direction, as one of all or as one of its kind; the mutex is
+// held.
+func (p *Proxy) heldBack(l *link, direction Direction) bool {
+	own := p.kinds[l.kind]
+	return p.all.held[direction] || l.known && own != nil && own.held[direction]
+}
+
+// The kinds of connections to Postgres that PostgresKinds tells apart.
+const (
+	Replication = "replication" // asks for replication in its startup packet
+	Ordinary    = "ordinary"    // everything else, also what is encrypted
+)
+
+// PostgresKinds is the [Sorter] for a proxy in front of Postgres.
+func PostgresKinds(sent []byte) (string, bool) {
+	const encryptionRequest = 8 // bytes, of an SSLRequest or GSSENCRequest; a startup packet is longer
+	if len(sent) == encryptionRequest {
+		return "", false
+	}
+	if bytes.Contains(sent, []byte("\x00replication\x00")) {
+		return Replication, true
+	}
+	return Ordinary, true
+}

@@ -1,0 +1,230 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// Relay is one `cdc-relay run` that is started, stopped, killed and paused. Its methods may be called from any
+// goroutine.
+type Relay struct {
+	Name string
+
+	world *World
+	addr  string // of its /livez
+
+	mu  sync.Mutex
+	run *relayRun // the newest; nil before the first start
+}
+
+// relayRun is one process of a relay.
+type relayRun struct {
+	cmd      *exec.Cmd
+	done     chan struct{} // closed when the process has ended
+	probed   chan struct{} // closed when its health is no longer asked for
+	asked    bool          // to end, or let die: its end is no violation. Guarded by Relay.mu, as is what follows
+	paused   bool
+	pauses   int // how often it was paused: an answer that spans one says nothing
+	endAsked chan struct{}
+}
+
+func newRelay(w *World, name string) (*Relay, error) {
+	port, err := services.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	return &Relay{Name: name, world: w, addr: "127.0.0.1:" + strconv.Itoa(port)}, nil
+}
+
+// Start starts the process and does not wait until it is up. Its health is watched from then on.
+func (r *Relay) Start() error { return r.start(r.command()) }
+
+func (r *Relay) command() *exec.Cmd {
+	w := r.world
+	args := append([]string{
+		"run", "--log-format", "json", "--http-addr", r.addr,
+		"--table", w.Table, "--slot", w.Slot, "--publication", w.Publication,
+		"--max-in-flight", strconv.Itoa(w.MaxInFlight), "--shutdown-timeout", w.ShutdownTimeout.String(),
+	}, w.RelayArgs...)
+	cmd := exec.Command(w.Binary, args...)
+	cmd.Env = relayEnvironment(w.relayDatabase, w.relayBroker)
+	return cmd
+}
+
+func (r *Relay) start(cmd *exec.Cmd) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.run != nil && !r.run.ended() {
+		return fmt.Errorf("%s runs already", r.Name)
+	}
+	log, err := os.OpenFile(r.world.logFile(r.Name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log of %s: %w", r.Name, err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches it through us alone
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", r.Name, err)
+	}
+	run := &relayRun{cmd: cmd, done: make(chan struct{}), probed: make(chan struct{}), endAsked: make(chan struct{})}
+	r.run = run
+	go r.watchEnd(run)
+	go r.probe(run)
+	return nil
+}
+
+// watchEnd collects the process, and says so where nobody asked it to end.
+func (r *Relay) watchEnd(run *relayRun) {
+	_ = run.cmd.Wait() // how it ended is in cmd.ProcessState
+	_ = syscall.Kill(-run.cmd.Process.Pid, syscall.SIGKILL)
+	r.mu.Lock()
+	asked := run.asked
+	r.mu.Unlock()
+	if !asked {
+		r.violation("ended by itself: %s; its log ends:\n%s", run.cmd.ProcessState, r.logEnd())
+	}
+	close(run.done)
+}
+
+func (r *relayRun) ended() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// newest is the newest process while it runs, else nil.
+func (r *Relay) newest() *relayRun {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.run == nil || r.run.ended() {
+		return nil
+	}
+	return r.run
+}
+
+// Running tells whether its process is there, be it paused.
+func (r *Relay) Running() bool { return r.newest() != nil }
+
+// PID is its process, 0 where there is none.
+func (r *Relay) PID() int {
+	if run := r.newest(); run != nil {
+		return run.cmd.Process.Pid
+	}
+	return 0
+}
+
+// ask marks that the process is to end, and ends the questions after its health.
+func (r *Relay) ask(run *relayRun) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !run.asked {
+		run.asked = true
+		close(run.endAsked)
+	}
+}
+
+// stopGrace is what a relay may take to stop beyond its --shutdown-timeout.
+const stopGrace = time.Second
+
+// Stop asks it to stop by SIGTERM and waits. An end that comes late or not with exit code 0 is a violation.
+func (r *Relay) Stop(ctx context.Context) error {
+	run := r.newest()
+	if run == nil {
+		return nil
+	}
+	r.ask(run)
+	_ = r.Resume()
+	began := time.Now()
+	if err := run.signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop %s: %w", r.Name, err)
+	}
+	limit := r.world.ShutdownTimeout + stopGrace
+	select {
+	case <-run.done:
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("stop %s: %w", r.Name, context.Cause(ctx)), r.Kill(context.WithoutCancel(ctx)))
+	case <-time.After(limit):
+		r.violation("has not stopped %s after SIGTERM; its goroutines are in its log", time.Since(began).Round(time.Millisecond))
+		_ = run.signal(syscall.SIGQUIT)
+		return r.Kill(ctx)
+	}
+	if code := run.cmd.ProcessState.ExitCode(); code != 0 {
+		r.violation("ended with %s after SIGTERM; its log ends:\n%s", run.cmd.ProcessState, r.logEnd())
+	}
+	<-run.probed
+	return nil
+}
+
+// Kill ends it by SIGKILL and waits until it is gone. It may be paused, or gone already.
+func (r *Relay) Kill(ctx context.Context) error {
+	run := r.newest()
+	if run == nil {
+		return nil
+	}
+	r.ask(run)
+	_ = run.signal(syscall.SIGKILL)
+	select {
+	case <-run.done:
+		<-run.probed
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("kill %s: %w", r.Name, context.Cause(ctx))
+	}
+}
+
+// Pause stops it in its tracks by SIGSTOP: its connections stay open, and nothing answers.
+func (r *Relay) Pause() error { return r.pause(true, syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (r *Relay) Resume() error { return r.pause(false, syscall.SIGCONT) }
+
+func (r *Relay) pause(paused bool, sig syscall.Signal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.run == nil || r.run.ended() {
+		return fmt.Errorf("%s does not run", r.Name)
+	}
+	r.run.paused = paused
+	r.run.pauses++
+	return r.run.signal(sig)
+}
+
+func (r *relayRun) signal(sig syscall.Signal) error { return r.cmd.Process.Signal(sig) }
+
+// each calls f for all relays at once and waits.
+func each(relays []*Relay, f func(*Relay) error) error {
+	errs := make([]error, len(relays))
+	var group sync.WaitGroup
+	for i, relay := range relays {
+		group.Go(func() { errs[i] = f(relay) })
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+func (r *Relay) violation(format string, args ...any) {
+	r.world.Violation(r.Name + " " + fmt.Sprintf(format, args...))
+}
+
+// logEnd is the end of its log, for messages.
+func (r *Relay) logEnd() string {
+	content, err := os.ReadFile(r.world.logFile(r.Name))
+	if err != nil {
+		return err.Error()
+	}
+	const most = 4096
+	return string(content[max(0, len(content)-most):])
+}

@@ -1,0 +1,67 @@
+package fault
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// connectTimeout bounds one attempt to reach a server.
+const connectTimeout = 10 * time.Second
+
+// Connect opens a connection to the run's database, past the proxy. The caller closes it.
+func (w *World) Connect(ctx context.Context) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(w.Database)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnectTimeout = connectTimeout
+	config.RuntimeParams["application_name"] = "cdc-relay-soak fault" // not to be taken for a relay's
+	return pgx.ConnectConfig(ctx, config)
+}
+
+// Exec runs statements in the run's database, each in its own transaction.
+func (w *World) Exec(ctx context.Context, statements ...string) error {
+	conn, err := w.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, conn)
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+// QueryRow reads one row, on a connection of its own.
+func (w *World) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return row{world: w, ctx: ctx, sql: sql, args: args}
+}
+
+// row connects when it is scanned.
+type row struct {
+	world *World
+	ctx   context.Context //nolint:containedctx // lives from QueryRow to Scan, as pgx's own rows do
+	sql   string
+	args  []any
+}
+
+// Scan implements pgx.Row.
+func (r row) Scan(into ...any) error {
+	conn, err := r.world.Connect(r.ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(r.ctx, conn)
+	return conn.QueryRow(r.ctx, r.sql, r.args...).Scan(into...)
+}
+
+func closeConn(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}

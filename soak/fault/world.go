@@ -1,0 +1,274 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// Config is what a world is to be made of.
+type Config struct {
+	Binary string // path of the cdc-relay that is put to the test
+	Folder string // exists; the relays' logs go here and stay
+	// DatabaseURL and AMQPURL are servers of the user's own. Where one is empty, a private server is started.
+	DatabaseURL, AMQPURL string
+	// Table, Slot and Publication are the relays' flags. Defaults: public.outbox, and cdc_relay_soak for both others.
+	Table, Slot, Publication string
+	RelayCount               int      // at least 1
+	RelayArgs                []string // further flags of cdc-relay run
+	MaxInFlight              int      // --max-in-flight; default 2000
+	ShutdownTimeout          time.Duration
+	// Standby starts a private Postgres with a streaming standby, Cluster a private broker of three nodes.
+	Standby, Cluster bool
+	// PostgresSettings and RabbitMQSettings go to private servers, as in services.Options.
+	PostgresSettings, RabbitMQSettings []string
+	// Declare makes the exchanges, queues and bindings of the run, and may be called again: faults that have taken
+	// them away call it. Nil where there is nothing to declare.
+	Declare func(ctx context.Context, amqpURL string) error
+	// Violation is told what no promise allows: an unhealthy relay, a stop that took too long. It is called from
+	// several goroutines. Log is told what goes on.
+	Violation, Log func(string)
+}
+
+func (c Config) withDefaults() Config {
+	set := func(field *string, value string) {
+		if *field == "" {
+			*field = value
+		}
+	}
+	set(&c.Table, "public.outbox")
+	set(&c.Slot, "cdc_relay_soak")
+	set(&c.Publication, "cdc_relay_soak")
+	c.RelayCount = max(c.RelayCount, 1)
+	if c.MaxInFlight == 0 {
+		c.MaxInFlight = 2000
+	}
+	if c.ShutdownTimeout == 0 {
+		c.ShutdownTimeout = 30 * time.Second
+	}
+	if c.Violation == nil {
+		c.Violation = func(string) {}
+	}
+	if c.Log == nil {
+		c.Log = func(string) {}
+	}
+	return c
+}
+
+// World is what a run works on: the servers, a proxy in front of each for the relays, and the relays.
+type World struct {
+	Config
+	// Postgres and RabbitMQ are the private servers; nil for one of the user's own.
+	Postgres *services.Postgres
+	RabbitMQ *services.RabbitMQ
+	// Database and Broker are the addresses for writers and consumers, past the proxies.
+	Database, Broker string
+	// PostgresProxy and RabbitMQProxy stand between the relays and the servers. The first tells services.Replication
+	// from services.Ordinary connections.
+	PostgresProxy, RabbitMQProxy *services.Proxy
+	Relays                       []*Relay
+
+	relayDatabase, relayBroker string // through the proxies
+	superuser                  bool
+	postgresMajor              int
+}
+
+// The database and the virtual host of a run on private servers.
+const (
+	runDatabase = "soak"
+	runVHost    = "soak"
+)
+
+// NewWorld starts what is missing, sets the tables up, and makes the relays, which Start starts. Close ends all of it.
+func NewWorld(ctx context.Context, config Config) (*World, error) {
+	w := &World{Config: config.withDefaults()}
+	if err := w.provide(ctx); err != nil {
+		return nil, errors.Join(err, w.Close(context.WithoutCancel(ctx)))
+	}
+	return w, nil
+}
+
+func (w *World) provide(ctx context.Context) error {
+	if err := w.providePostgres(ctx); err != nil {
+		return err
+	}
+	if err := w.provideRabbitMQ(ctx); err != nil {
+		return err
+	}
+	if w.Declare != nil {
+		if err := w.Declare(ctx, w.Broker); err != nil {
+			return fmt.Errorf("declare the topology: %w", err)
+		}
+	}
+	if err := w.command(ctx, "setup", "--slot", w.Slot, "--publication", w.Publication); err != nil {
+		return err
+	}
+	for i := range w.RelayCount {
+		relay, err := newRelay(w, "relay-"+strconv.Itoa(i+1))
+		if err != nil {
+			return err
+		}
+		w.Relays = append(w.Relays, relay)
+	}
+	return nil
+}
+
+func (w *World) providePostgres(ctx context.Context) error {
+	w.Database = w.DatabaseURL
+	if w.Database == "" {
+		// A holder of the slot that was stopped in its tracks is to lose it within a run.
+		settings := append([]string{"wal_sender_timeout=5s"}, w.PostgresSettings...)
+		server, err := services.StartPostgres(ctx, services.Options{Private: true, Settings: settings, Log: w.Log})
+		if err != nil {
+			return err
+		}
+		w.Postgres, w.Database = server, server.URL(runDatabase)
+		if err := server.Exec(ctx, "", "CREATE DATABASE "+runDatabase); err != nil {
+			return err
+		}
+	}
+	var err error
+	w.PostgresProxy, w.relayDatabase, err = proxied(w.Database, "5432", services.PostgresKinds)
+	if err != nil {
+		return err
+	}
+	const about = `SELECT current_setting('server_version_num')::int / 10000, current_setting('is_superuser')::bool`
+	return w.QueryRow(ctx, about).Scan(&w.postgresMajor, &w.superuser)
+}
+
+func (w *World) provideRabbitMQ(ctx context.Context) error {
+	w.Broker = w.AMQPURL
+	if w.Broker == "" {
+		broker, err := services.StartRabbitMQ(ctx, services.Options{Private: true, Settings: w.RabbitMQSettings, Log: w.Log})
+		if err != nil {
+			return err
+		}
+		w.RabbitMQ, w.Broker = broker, broker.URL(runVHost)
+		if err := broker.AddVHost(ctx, runVHost); err != nil {
+			return err
+		}
+	}
+	var err error
+	w.RabbitMQProxy, w.relayBroker, err = proxied(w.Broker, "5672", nil)
+	return err
+}
+
+// proxied starts a proxy in front of the address's host and returns the address of the proxy.
+func proxied(address, port string, sort services.Sorter) (*services.Proxy, string, error) {
+	target, err := url.Parse(address)
+	if err != nil || target.Hostname() == "" {
+		return nil, "", errors.New("the address of a server is not a URL with a host")
+	}
+	if target.Port() != "" {
+		port = target.Port()
+	}
+	proxy, err := services.StartProxy(target.Hostname()+":"+port, sort)
+	if err != nil {
+		return nil, "", err
+	}
+	target.Host = proxy.Addr()
+	return proxy, target.String(), nil
+}
+
+// Start starts every relay that does not run.
+func (w *World) Start() error {
+	var errs []error
+	for _, relay := range w.Relays {
+		if !relay.Running() {
+			errs = append(errs, relay.Start())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Stop stops every relay in the orderly way, all at once, and waits for them. Those that are paused go on first.
+func (w *World) Stop(ctx context.Context) error {
+	return each(w.Relays, func(relay *Relay) error { return relay.Stop(ctx) })
+}
+
+// Close ends the relays, the proxies and the private servers. On a server of the user's own it drops slot and
+// publication; the tables stay.
+func (w *World) Close(ctx context.Context) error {
+	var errs []error
+	for _, relay := range w.Relays {
+		errs = append(errs, relay.Kill(ctx))
+	}
+	for _, proxy := range []*services.Proxy{w.PostgresProxy, w.RabbitMQProxy} {
+		if proxy != nil {
+			proxy.Close()
+		}
+	}
+	if w.Postgres != nil {
+		errs = append(errs, w.Postgres.Close(ctx))
+	} else if len(w.Relays) > 0 {
+		errs = append(errs, w.command(ctx, "teardown", "--yes", "--slot", w.Slot, "--publication", w.Publication))
+	}
+	if w.RabbitMQ != nil {
+		errs = append(errs, w.RabbitMQ.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Can tells whether the fault can be made here, and why not.
+func (w *World) Can(fault Fault) (can bool, why string) {
+	var have Needs
+	for need, there := range map[Needs]bool{
+		OwnPostgres:   w.Postgres != nil,
+		OwnRabbitMQ:   w.RabbitMQ != nil,
+		Linux:         runtime.GOOS == "linux",
+		Postgres17:    w.postgresMajor >= 17,
+		Standby:       w.Standby,
+		Cluster:       w.Cluster,
+		SeveralRelays: len(w.Relays) > 1,
+		PlainPostgres: w.plainPostgres(),
+		Superuser:     w.superuser,
+	} {
+		if there {
+			have |= need
+		}
+	}
+	if missing := fault.Needs &^ have; missing != 0 {
+		return false, fault.Name + " needs " + missing.String()
+	}
+	return true, ""
+}
+
+func (w *World) plainPostgres() bool {
+	config, err := pgx.ParseConfig(w.Database)
+	return err == nil && config.TLSConfig == nil
+}
+
+// command runs one command of the relay's program against the servers themselves.
+func (w *World) command(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, w.Binary, append(args, "--table", w.Table)...)
+	cmd.Env = relayEnvironment(w.Database, w.Broker)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("cdc-relay %s: %w: %s", args[0], err, strings.TrimSpace(string(output)))
+	}
+	return nil
+}
+
+// relayEnvironment is this process's, without settings that were meant for another relay.
+func relayEnvironment(database, broker string) []string {
+	var env []string
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, "CDC_RELAY_") {
+			env = append(env, entry)
+		}
+	}
+	return append(env, "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_AMQP_URL="+broker)
+}
+
+func (w *World) logFile(relay string) string { return filepath.Join(w.Folder, relay+".log") }
