@@ -13,10 +13,13 @@ import (
 
 // findPostgres returns the folder with initdb and postgres.
 func findPostgres() (string, error) {
-	var folders []string
-	if folder := os.Getenv("CDC_RELAY_PG_BIN"); folder != "" {
-		folders = append(folders, folder)
+	if folder := os.Getenv(EnvPostgresBin); folder != "" {
+		if !postgresIn(folder) {
+			return "", fmt.Errorf("%s: there is no initdb and postgres in the folder %s", EnvPostgresBin, folder)
+		}
+		return folder, nil
 	}
+	var folders []string
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
 			folders = append(folders, filepath.Dir(path))
@@ -32,11 +35,15 @@ func findPostgres() (string, error) {
 		folders = append(folders, matches...)
 	}
 	for _, folder := range folders {
-		if executable(filepath.Join(folder, "initdb")) && executable(filepath.Join(folder, "postgres")) {
+		if postgresIn(folder) {
 			return folder, nil
 		}
 	}
 	return "", &missingError{server: "Postgres", packages: "postgresql", formula: "postgresql@17"}
+}
+
+func postgresIn(folder string) bool {
+	return executable(filepath.Join(folder, "initdb")) && executable(filepath.Join(folder, "postgres"))
 }
 
 // digits is the first number in a path, which in the folders searched is the version.

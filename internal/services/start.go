@@ -10,6 +10,9 @@ import (
 
 // StartPostgres provides a server and waits until it accepts connections. The caller closes it.
 func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
+	if opts.Way == "" && programsChosen(opts) {
+		opts.Way = Local
+	}
 	server, err := provide(ctx, opts, map[Way]provider[*Postgres]{
 		Environment: givenPostgres, Containers: containerPostgres, Local: localPostgres,
 	})
@@ -25,6 +28,13 @@ func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 		return nil, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
 	}
 	return server, nil
+}
+
+// programsChosen says whether the programs of the server to start were named, by which one way is left: but a server that
+// another process has started from them is shared, and containers that were asked for are used.
+func programsChosen(opts Options) bool {
+	shared := !opts.Private && os.Getenv(EnvState) != ""
+	return os.Getenv(EnvPostgresBin) != "" && !shared && Way(os.Getenv(EnvWay)) != Containers
 }
 
 // StartRabbitMQ provides a broker and waits until it accepts connections. The caller closes it.

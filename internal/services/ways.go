@@ -22,11 +22,12 @@ const (
 
 // The environment variables that this package reads and hands down.
 const (
-	EnvWay      = "CDC_RELAY_SERVICES"       // environment, containers or local
-	EnvDatabase = "CDC_RELAY_DATABASE_URL"   // a database whose user may create databases
-	EnvAMQP     = "CDC_RELAY_AMQP_URL"       // a broker
-	EnvState    = "CDC_RELAY_SERVICES_STATE" // a file that says how that broker is controlled
-	EnvInstall  = "CDC_RELAY_INSTALL"        // 0: install nothing, even where it could be done
+	EnvWay         = "CDC_RELAY_SERVICES"       // environment, containers or local
+	EnvDatabase    = "CDC_RELAY_DATABASE_URL"   // a database whose user may create databases
+	EnvAMQP        = "CDC_RELAY_AMQP_URL"       // a broker
+	EnvState       = "CDC_RELAY_SERVICES_STATE" // a file that says how that broker is controlled
+	EnvInstall     = "CDC_RELAY_INSTALL"        // 0: install nothing, even where it could be done
+	EnvPostgresBin = "CDC_RELAY_PG_BIN"         // the folder of initdb and postgres: servers are started from it
 )
 
 // Options say how a server is provided. The zero value takes the first way that works.

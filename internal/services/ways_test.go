@@ -43,6 +43,26 @@ func TestUnknownWayIsNamed(t *testing.T) {
 	}
 }
 
+func TestNamedProgramsOfPostgresAreUsed(t *testing.T) {
+	bin, err := findPostgres()
+	if err != nil {
+		t.Skipf("this machine has no programs of Postgres: %v", err)
+	}
+	t.Setenv(EnvWay, "")
+	t.Setenv(EnvState, "")
+	t.Setenv(EnvDatabase, "postgres://user@127.0.0.1:1/not_this_one")
+	t.Setenv(EnvPostgresBin, bin)
+	server, err := StartPostgres(t.Context(), Options{})
+	if err != nil || server.Way != Local {
+		t.Fatalf("server %v, %v", server, err)
+	}
+	closeAfter(t, server.Close)
+	t.Setenv(EnvPostgresBin, t.TempDir())
+	if _, err := StartPostgres(t.Context(), Options{}); err == nil || !strings.Contains(err.Error(), EnvPostgresBin) {
+		t.Errorf("a folder without programs: %v", err)
+	}
+}
+
 func TestNoWayLeftSaysWhatToType(t *testing.T) {
 	t.Setenv(EnvWay, "")
 	t.Setenv(EnvState, "")
@@ -69,6 +89,7 @@ func TestNoWayLeftSaysWhatToType(t *testing.T) {
 func TestABrokenServerIsNotPassedOver(t *testing.T) {
 	t.Setenv(EnvWay, "")
 	t.Setenv(EnvState, "")
+	t.Setenv(EnvPostgresBin, "")
 	t.Setenv(EnvDatabase, "postgres://user:secret@%zz")
 	_, err := StartPostgres(t.Context(), Options{})
 	if err == nil || errors.Is(err, errUnavailable) || strings.Contains(err.Error(), "secret") {
