@@ -53,19 +53,7 @@ func TestQuorumQueueLosesItsMajorityAndGetsItBack(t *testing.T) {
 
 func confirmingChannel(t *testing.T, address string) *amqp.Channel {
 	t.Helper()
-	conn, err := amqp.Dial(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := channel.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
-	return channel
+	return openChannel(t, named(t, address, "confirming"))
 }
 
 // confirmed publishes one message and tells whether the broker confirms it in time.

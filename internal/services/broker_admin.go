@@ -1,0 +1,152 @@
+package services
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Permissions are the names of what a user may configure, write to and read from in one virtual host, as regular
+// expressions. An empty one permits nothing.
+type Permissions struct {
+	Configure string `json:"configure"`
+	Write     string `json:"write"`
+	Read      string `json:"read"`
+}
+
+// AllPermissions let a user do everything.
+func AllPermissions() Permissions {
+	return Permissions{Configure: ".*", Write: ".*", Read: ".*"}
+}
+
+// Policy is what the queues or exchanges of matching names are told.
+type Policy struct {
+	Pattern    string         `json:"pattern"` // a regular expression for names
+	ApplyTo    string         `json:"apply-to"`
+	Definition map[string]any `json:"definition"` // such as {"max-length": 1, "overflow": "reject-publish"}
+	Priority   int            `json:"priority"`   // of several that match, the highest counts
+}
+
+// The values of [Policy.ApplyTo].
+const (
+	ApplyToQueues    = "queues"
+	ApplyToExchanges = "exchanges"
+)
+
+var errNoManagement = errors.New("this broker has no management API that is known here")
+
+func (r *RabbitMQ) manageCall(ctx context.Context, method string, body any, path ...string) error {
+	if r.manage.URL == "" {
+		return errNoManagement
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	address := "/api"
+	for _, element := range path {
+		address += "/" + url.PathEscape(element)
+	}
+	return r.manage.call(ctx, method, address, string(text))
+}
+
+// AddUser makes a user, or changes its password. It may do nothing yet.
+func (r *RabbitMQ) AddUser(ctx context.Context, name, password string) error {
+	user := map[string]string{"password": password, "tags": ""}
+	if err := r.manageCall(ctx, http.MethodPut, user, "users", name); err != nil {
+		return fmt.Errorf("add the user %s: %w", name, err)
+	}
+	return nil
+}
+
+// Permit gives a user these permissions in a virtual host, and no others. Open channels keep what they have used
+// before, until they are closed or [RabbitMQ.ForgetPermissions] is called.
+func (r *RabbitMQ) Permit(ctx context.Context, vhost, user string, permissions Permissions) error {
+	if err := r.manageCall(ctx, http.MethodPut, permissions, "permissions", vhost, user); err != nil {
+		return fmt.Errorf("permit %s in %s: %w", user, vhost, err)
+	}
+	return nil
+}
+
+// ForgetPermissions makes all open channels look up the permissions again, as they do by themselves with backends of
+// which these expire.
+func (r *RabbitMQ) ForgetPermissions(ctx context.Context) error {
+	const program = `Forget = fun(State) -> put(permission_cache, []), put(topic_permission_cache, []), State end,
+		[catch sys:replace_state(P, Forget) || P <- rabbit_channel:list_local()], ok.`
+	if _, err := r.Ctl(ctx, "eval", program); err != nil {
+		return fmt.Errorf("forget permissions: %w", err)
+	}
+	return nil
+}
+
+// SetPolicy makes or replaces a policy of a virtual host.
+func (r *RabbitMQ) SetPolicy(ctx context.Context, vhost, name string, policy Policy) error {
+	if err := r.manageCall(ctx, http.MethodPut, policy, "policies", vhost, name); err != nil {
+		return fmt.Errorf("set the policy %s of %s: %w", name, vhost, err)
+	}
+	return nil
+}
+
+// DeletePolicy removes a policy of a virtual host.
+func (r *RabbitMQ) DeletePolicy(ctx context.Context, vhost, name string) error {
+	if err := r.manageCall(ctx, http.MethodDelete, nil, "policies", vhost, name); err != nil {
+		return fmt.Errorf("delete the policy %s of %s: %w", name, vhost, err)
+	}
+	return nil
+}
+
+// RaiseMemoryAlarm makes the broker believe that it is short of memory: it blocks every connection that publishes. It
+// returns when the alarm is up.
+func (r *RabbitMQ) RaiseMemoryAlarm(ctx context.Context) error {
+	return r.setMemoryLimit(ctx, `{absolute, "1MB"}`, true)
+}
+
+// ClearMemoryAlarm ends RaiseMemoryAlarm: the limit is again what the configuration says.
+func (r *RabbitMQ) ClearMemoryAlarm(ctx context.Context) error {
+	return r.setMemoryLimit(ctx, `element(2, application:get_env(rabbit, vm_memory_high_watermark))`, false)
+}
+
+// setMemoryLimit works by eval, since rabbitmqctl cannot set back what it has set, and needs a second run to tell
+// whether there is an alarm.
+func (r *RabbitMQ) setMemoryLimit(ctx context.Context, limit string, wantAlarm bool) error {
+	const program = `vm_memory_monitor:set_vm_memory_high_watermark(%s),
+		lists:any(fun({{resource_limit, memory, N}, _}) -> N =:= node(); (_) -> false end, rabbit_alarm:get_alarms()).`
+	output, err := r.Ctl(ctx, "eval", fmt.Sprintf(program, limit))
+	if err != nil {
+		return fmt.Errorf("set the memory limit: %w", err)
+	}
+	if alarm := strings.TrimSpace(output); alarm != strconv.FormatBool(wantAlarm) {
+		return fmt.Errorf("set the memory limit: there is an alarm: %s, want %t", alarm, wantAlarm)
+	}
+	return nil
+}
+
+// CloseConnections closes, as an operator does, the AMQP connections whose clients call themselves by a name with this
+// beginning; all, where it is empty. It returns how many.
+func (r *RabbitMQ) CloseConnections(ctx context.Context, nameBegins, reason string) (int, error) {
+	const program = `Begins = fun(P) ->
+			Properties = case catch rabbit_reader:info(P, [client_properties]) of [{_, L}] when is_list(L) -> L; _ -> [] end,
+			Name = case lists:keyfind(<<"connection_name">>, 1, Properties) of {_, _, N} -> N; false -> <<>> end,
+			string:prefix(Name, %s) =/= nomatch
+		end,
+		length([rabbit_networking:close_connection(P, %s) || P <- rabbit_networking:local_connections(), Begins(P)]).`
+	output, err := r.Ctl(ctx, "eval", fmt.Sprintf(program, erlangText(nameBegins), erlangText(reason)))
+	if err != nil {
+		return 0, fmt.Errorf("close connections: %w", err)
+	}
+	closed, err := strconv.Atoi(strings.TrimSpace(output))
+	if err != nil {
+		return 0, fmt.Errorf("close connections: rabbitmqctl answered %q", output)
+	}
+	return closed, nil
+}
+
+// erlangText is a binary of Erlang's.
+func erlangText(text string) string {
+	return "<<" + strconv.Quote(text) + "/utf8>>"
+}
