@@ -19,10 +19,19 @@ type core struct {
 	wake chan struct{}
 	// roomMade is signalled when the window has room again; the stream waits on it.
 	roomMade chan struct{}
-	counts   *metrics
+	// doubted is signalled when the relay may have lost the slot without hearing of it;
+	// the streamer asks the database then.
+	doubted chan struct{}
+	counts  *metrics
+	// clock tells the time; tests turn it.
+	clock func() time.Time
 
 	mu struct {
 		sync.Mutex
+		// movedAt is when the core was last used. The streamer does so at least every
+		// touchEvery while the relay holds the slot.
+		movedAt time.Time
+
 		registry registry
 		gate     gate
 
@@ -36,6 +45,7 @@ type core struct {
 		invisible int
 
 		holder    bool // this relay holds the slot
+		doubtful  bool // it did, and then this process stood still for a while
 		ready     bool // the publisher takes messages
 		stopping  bool // nothing new is taken
 		live      bool // the stream was heard of lately
@@ -106,7 +116,9 @@ func newCore(maxInFlight int, most bounds, counts *metrics) *core {
 		most:        most,
 		wake:        make(chan struct{}, 1),
 		roomMade:    make(chan struct{}, 1),
+		doubted:     make(chan struct{}, 1),
 		counts:      counts,
+		clock:       time.Now,
 	}
 	c.mu.registry = newRegistry(most.awaitingStream)
 	c.mu.gate = newGate(most.keys)
@@ -134,7 +146,7 @@ const (
 // streamed takes a row from the stream, and returns it where it is to be published
 // now. With patient, a full window is reported; otherwise the row is spilled.
 func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publish *outbox.Message, v verdict) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.mu.registry.standing(m.Ref()) != unknown:
@@ -148,7 +160,9 @@ func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 			c.mu.gate.wait(*m.OrderingKey, m.XID)
 		}
 		return nil, taken // the sweep brings it in time, or a newer relay does
-	case commitLSN < c.mu.floor:
+	case c.mu.doubtful && patient:
+		return nil, noRoom
+	case c.mu.doubtful || commitLSN < c.mu.floor:
 		return nil, c.spill(m)
 	case c.mu.stopping || !c.mu.ready || c.mu.invisible >= c.most.invisible:
 		return nil, c.spill(m)
@@ -224,41 +238,16 @@ func (c *core) leave(m *outbox.Message) {
 
 // unread notes a streamed row that could not be decoded: a sweep tries it again.
 func (c *core) unread() {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	c.mu.leftovers = true
 }
 
 // passed is told how far the stream has come.
 func (c *core) passed(position uint64) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	c.mu.registry.streamPassed(position)
-}
-
-// tookSlot starts a term as the holder: everything in the table is to be swept, and
-// what has an id up to boundary may have been published by the holder before.
-func (c *core) tookSlot(boundary int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// leftMany: what committed before the stream's start may not be visible yet.
-	c.mu.holder, c.mu.leftovers, c.mu.leftMany = true, true, true
-	c.mu.epoch++
-	c.mu.boundary = boundary
-	c.mu.slotFree = false
-	c.mu.gate.suspicious, c.mu.gate.overflowed = true, true
-	c.mu.suspectsKnown, c.mu.suspects = false, nil
-	signal(c.wake)
-}
-
-// lostSlot ends it. What is in flight goes on; what is queued is left in the table.
-func (c *core) lostSlot() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mu.holder, c.mu.live = false, false
-	c.mu.epoch++
-	c.mu.boundary = everything // whoever holds it next may publish any row
-	c.dropQueues()
 }
 
 func (c *core) dropQueues() {
@@ -268,23 +257,9 @@ func (c *core) dropQueues() {
 	}
 }
 
-// streamLive is told whether the server was heard of lately.
-func (c *core) streamLive(live bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.live == live {
-		return
-	}
-	if !live {
-		c.mu.leftovers = true // until it is heard of again, the table says what is new
-	}
-	c.mu.live = live
-	signal(c.wake)
-}
-
 // publisherReady is told whether the publisher takes messages.
 func (c *core) publisherReady(ready bool) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	c.mu.ready = ready
 	signal(c.wake)
@@ -293,7 +268,7 @@ func (c *core) publisherReady(ready bool) {
 
 // stop ends the intake: from now on only what is in flight goes on.
 func (c *core) stop() {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	c.mu.stopping = true
 	c.dropQueues()
@@ -302,14 +277,14 @@ func (c *core) stop() {
 
 // idle tells whether the window is empty.
 func (c *core) idle() bool {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	return c.mu.messages == 0 && c.mu.invisible == 0
 }
 
 // hasEased tells whether the window is at most half full.
 func (c *core) hasEased() bool {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	return c.mu.messages <= c.maxInFlight/2
 }
@@ -317,14 +292,7 @@ func (c *core) hasEased() bool {
 // inFlight counts the messages in memory, and those published whose row is not
 // visible yet.
 func (c *core) inFlight() int {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	return c.mu.messages + c.mu.invisible
-}
-
-// isHolder tells whether this relay holds the slot.
-func (c *core) isHolder() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.holder
 }

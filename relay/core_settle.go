@@ -8,7 +8,7 @@ import (
 // resolved takes a result in. It returns what is to be written of the row, if
 // anything, and the key's next message, which is to be published now.
 func (c *core) resolved(r outbox.Result, decision store.Decision) (settlement *store.Settlement, publish *outbox.Message) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	m := r.Message
 	m.PossibleDuplicate = m.PossibleDuplicate || r.MayHaveArrived()
@@ -78,7 +78,7 @@ func (c *core) rememberUnknown(ref outbox.Ref) {
 // settled is told what was written. With block, the key of a dead letter waits. It
 // returns the messages to publish now.
 func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.Message) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	for _, s := range done {
 		m := s.Message
@@ -109,7 +109,7 @@ func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.M
 // turnedInvisible moves rows out of the window that cannot be settled yet; visible
 // takes them back in, right before they are reported as settled.
 func (c *core) turnedInvisible(n []store.Settlement) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	for _, s := range n {
 		c.letGo(s.Message)
@@ -119,7 +119,7 @@ func (c *core) turnedInvisible(n []store.Settlement) {
 }
 
 func (c *core) turnedVisible(n []store.Settlement) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	for _, s := range n {
 		c.mu.invisible--

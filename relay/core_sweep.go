@@ -11,7 +11,7 @@ import (
 
 // view is how things stand, for the planner. Page is the room that a sweep wants.
 func (c *core) view(page int) fallback.View {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	v := fallback.View{
 		Holder:         c.mu.holder,
@@ -32,7 +32,7 @@ func (c *core) view(page int) fallback.View {
 
 // resume wakes keys whose rest is over.
 func (c *core) resume(now time.Time) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	for len(c.mu.resting) > 0 && !c.mu.resting[0].at.After(now) {
 		c.mu.gate.resume(c.mu.resting[0].key)
@@ -42,31 +42,11 @@ func (c *core) resume(now time.Time) {
 
 // takeKeyMoved tells, once, that a claimed row of a key was settled since it was asked.
 func (c *core) takeKeyMoved() bool {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	moved := c.mu.keyMoved
 	c.mu.keyMoved = false
 	return moved
-}
-
-// slotSeen is told whether nobody holds the slot.
-func (c *core) slotSeen(free bool, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if free && !c.mu.slotFree {
-		c.mu.freeSince = now
-	}
-	c.mu.slotFree = free
-}
-
-// slotFreeFor is how long nobody has held the slot, as far as was asked.
-func (c *core) slotFreeFor(now time.Time) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.mu.slotFree {
-		return 0
-	}
-	return now.Sub(c.mu.freeSince)
 }
 
 // sweep is one query under way. Until it ends, rows that are settled are remembered,
@@ -75,11 +55,13 @@ type sweep struct {
 	core  *core
 	limit store.Limit
 	epoch int
+	// began is when the query was sent.
+	began time.Time
 }
 
 // beginSweep reserves room for a page of at most so many rows.
 func (c *core) beginSweep(page int) *sweep {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	limit := store.Limit{
 		Rows:  max(min(page, c.maxInFlight-c.mu.messages), 1),
@@ -87,12 +69,12 @@ func (c *core) beginSweep(page int) *sweep {
 	}
 	c.mu.reservedMessages, c.mu.reservedBytes = limit.Rows, limit.Bytes
 	c.mu.registry.sweepBegan()
-	return &sweep{core: c, limit: limit, epoch: c.mu.epoch}
+	return &sweep{core: c, limit: limit, epoch: c.mu.epoch, began: c.mu.movedAt}
 }
 
 func (s *sweep) end() {
 	c := s.core
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	c.mu.reservedMessages, c.mu.reservedBytes = 0, 0
 	c.mu.registry.sweepEnded()
@@ -102,7 +84,7 @@ func (s *sweep) end() {
 // leftovers takes a page of rows without a key and returns those to publish.
 func (s *sweep) leftovers(page store.Page) (publish []*outbox.Message) {
 	c := s.core
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	if !s.current() {
 		return nil
@@ -131,17 +113,19 @@ func (c *core) holdSwept(m *outbox.Message, position uint64) {
 
 // claimed takes rows that a claim brought, whoever holds the slot, and returns those
 // to publish. Unseen tells that they had never been claimed before, so that somebody
-// who streams may have published them.
-func (s *sweep) claimed(page store.Page, unseen bool) (publish []*outbox.Message) {
+// who streams may have published them. Where the answer took as long as the lease,
+// another relay may have claimed and published them meanwhile.
+func (s *sweep) claimed(page store.Page, lease time.Duration, unseen bool) (publish []*outbox.Message) {
 	c := s.core
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
+	late := elapsed(s.began, c.mu.movedAt) >= lease
 	for _, m := range page.Messages {
 		switch c.mu.registry.standing(m.Ref()) {
 		case held, confirmed, givenBack:
 			continue // its lease ran out on the way; what became of it is written soon
 		}
-		if (unseen && m.ID <= c.mu.boundary) || c.mayBeKnownToBroker(m) {
+		if late || (unseen && m.ID <= c.mu.boundary) || c.mayBeKnownToBroker(m) {
 			m.PossibleDuplicate = true
 		}
 		c.hold(m, page.Position)
@@ -157,7 +141,7 @@ func (s *sweep) claimed(page store.Page, unseen bool) (publish []*outbox.Message
 
 // leftoversBegan starts a pass: what is left from now on asks for another.
 func (c *core) leftoversBegan() {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	c.mu.leftovers = false
 	c.mu.leftManyBefore, c.mu.leftMany = c.mu.leftManyBefore || c.mu.leftMany, false
@@ -167,7 +151,7 @@ func (c *core) leftoversBegan() {
 // whether it could see all that the stream had left: where not, another is wanted.
 func (s *sweep) leftoversEnded(first store.Snapshot) {
 	c := s.core
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	if !s.current() {
 		return // it was a pass of an earlier term
@@ -192,13 +176,13 @@ func (s *sweep) leftoversEnded(first store.Snapshot) {
 
 // leftoversFailed has the pass done again.
 func (c *core) leftoversFailed() {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	c.mu.leftovers = true
 }
 
 func (c *core) keyPassBegan() {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	c.mu.gate.overflowed = false
 }
@@ -206,7 +190,7 @@ func (c *core) keyPassBegan() {
 // headsFound takes a page of keys that have rows.
 func (s *sweep) headsFound(heads []store.Head) {
 	c := s.core
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	if !s.current() {
 		return
@@ -224,7 +208,7 @@ func (s *sweep) headsFound(heads []store.Head) {
 // started, may have been invisible until then.
 func (s *sweep) keyPassEnded(first store.Snapshot) {
 	c := s.core
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	if !s.current() {
 		return // it was a pass of an earlier term
@@ -252,7 +236,7 @@ func (s *sweep) keyPassEnded(first store.Snapshot) {
 // began is told that the stream brings a transaction: it committed after the stream
 // started, so none of its rows was missed.
 func (c *core) began(xid uint32) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	delete(c.mu.suspects, xid)
 	delete(c.mu.left, xid)
@@ -261,7 +245,7 @@ func (c *core) began(xid uint32) {
 // takeKeys hands out keys to fetch and how many rows to read of each.
 func (s *sweep) takeKeys() (keys []string, limit store.Limit) {
 	c := s.core
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	keys = c.mu.gate.take(s.limit.Rows)
 	limit = s.limit
@@ -272,7 +256,7 @@ func (s *sweep) takeKeys() (keys []string, limit store.Limit) {
 // keysFetched takes the answer and returns the messages to publish.
 func (s *sweep) keysFetched(page store.KeyPage, now time.Time) (publish []*outbox.Message) {
 	c := s.core
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	if !s.current() {
 		return nil
@@ -314,7 +298,7 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 
 // notFetched puts keys back after a failure.
 func (c *core) notFetched(keys []string) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	for _, key := range keys {
 		c.mu.gate.notFetched(key)
@@ -326,7 +310,7 @@ const everything = math.MaxInt64
 
 // setBoundary is for relays that do not hold the slot.
 func (c *core) setBoundary(id int64) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	if !c.mu.holder {
 		c.mu.boundary = id

@@ -19,7 +19,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	if err := r.check(ctx); err != nil {
 		return err
 	}
-	exists, active, err := r.store.SlotState(ctx, r.config.Slot)
+	exists, holder, err := r.store.SlotState(ctx, r.config.Slot)
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 		// Nobody has streamed, and who claims a row marks it: none was published before.
 		r.core.setBoundary(0)
 	}
-	if active {
+	if holder != 0 {
 		r.log.Info("another relay streams: taking only what is due", "slot", r.config.Slot)
 	}
 	r.streamer = nil
@@ -36,7 +36,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	a.settler = a.run(work, r.settler.run)
 	a.publisher = a.run(work, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	r.phase.Store(phaseRunning)
-	err = r.drain(ctx, a, !active)
+	err = r.drain(ctx, a, holder == 0)
 	r.phase.Store(phaseStopping)
 	a.stop(r)
 	r.log.Info("drained", "rows_settled", r.settler.written.Load())

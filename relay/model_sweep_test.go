@@ -45,7 +45,7 @@ func (m *model) begin(kind fallback.Sweep) {
 	switch kind {
 	case fallback.Due:
 		page := m.claimDue(s.sweep.limit.Rows)
-		s.answer = func() []*outbox.Message { return s.sweep.claimed(page, false) }
+		s.answer = func() []*outbox.Message { return s.sweep.claimed(page, modelLease, false) }
 	case fallback.Leftovers:
 		s.answer = m.leftovers(s)
 	case fallback.KeyPass:
@@ -155,6 +155,7 @@ func (m *model) keyRows(s *modelSweep) func() []*outbox.Message {
 func (m *model) quiesce() {
 	m.core.publisherReady(true)
 	m.core.streamLive(true)
+	m.askForSlot()
 	kinds := []fallback.Sweep{fallback.Due, fallback.Leftovers, fallback.KeyPass, fallback.KeyRows}
 	for round := 0; !m.drained(); round++ {
 		if round > 50*(len(m.rows)+10) {
@@ -163,6 +164,7 @@ func (m *model) quiesce() {
 		for _, tx := range m.txs {
 			tx.visible = true
 		}
+		m.askForSlot()
 		m.streamNext()
 		m.end()
 		if kind := kinds[round%len(kinds)]; kind != fallback.Leftovers || m.leftPass.begun || m.core.view(modelPage).Leftovers {

@@ -20,6 +20,10 @@ import (
 type model struct {
 	t   *rapid.T
 	now time.Time
+	// clock is the process's own, which shows it that it stood still.
+	clock time.Time
+	// replaced: another relay has had the slot since this process stood still.
+	replaced bool
 
 	// the database
 	rows    []*modelRow
@@ -88,14 +92,44 @@ func (m *model) boot() {
 		m.t.Fatal(err)
 	}
 	m.core = newCore(modelInFlight, m.most, counts)
+	m.core.clock = func() time.Time { return m.clock }
 	m.inFlight, m.pending, m.hidden, m.sweeping = nil, nil, nil, nil
 	m.leftPass, m.keyPass = pass[int64]{}, pass[string]{}
 	m.core.publisherReady(true)
 	m.takeSlot()
 }
 
+// freeze stops the process in its tracks for a while. Where the server noticed, another
+// relay takes the slot, publishes rows and goes again: some of them may be left.
+func (m *model) freeze(replaced bool, some func() bool) {
+	m.clock = m.clock.Add(2 * stillAfter)
+	if m.replaced = m.replaced || replaced; !replaced {
+		return
+	}
+	for _, row := range m.visible() {
+		if !row.available.IsZero() || (row.key != "" && !m.firstOfItsKey(row)) || !some() {
+			continue
+		}
+		m.arrive(row.message(false))
+		row.gone = some()
+	}
+}
+
+// askForSlot is what the streamer does in doubt.
+func (m *model) askForSlot() {
+	switch {
+	case !m.core.inDoubt():
+	case m.replaced:
+		m.core.lostSlot()
+		m.takeSlot()
+	default:
+		m.core.reassured()
+	}
+}
+
 // takeSlot starts the stream at the present.
 func (m *model) takeSlot() {
+	m.replaced = false
 	m.streamed = len(m.txs)
 	m.core.tookSlot(int64(len(m.rows)))
 	m.core.streamLive(true)

@@ -32,6 +32,7 @@ func TestNothingIsDeliveredTwiceByAProcessThatHearsItsConfirms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		steps := m.steps()
+		steps["freeze"] = func(*rapid.T) { m.freeze(false, nil) }
 		delete(steps, "crash")
 		delete(steps, "outage")
 		delete(steps, "unknown")
@@ -116,7 +117,11 @@ func (m *model) steps() map[string]func(*rapid.T) {
 			m.core.lostSlot()
 			m.takeSlot()
 		},
-		"crash": func(t *rapid.T) { m.crash([]bool{some.Draw(t, "arrived"), some.Draw(t, "arrived too")}) },
-		"time":  func(*rapid.T) { m.now = m.now.Add(500 * time.Millisecond) },
+		"freeze": func(t *rapid.T) {
+			m.freeze(some.Draw(t, "replaced"), func() bool { return some.Draw(t, "by the other") })
+		},
+		"ask for slot": func(*rapid.T) { m.askForSlot() },
+		"crash":        func(t *rapid.T) { m.crash([]bool{some.Draw(t, "arrived"), some.Draw(t, "arrived too")}) },
+		"time":         func(*rapid.T) { m.now = m.now.Add(500 * time.Millisecond) },
 	}
 }

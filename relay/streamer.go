@@ -57,6 +57,10 @@ const (
 	silence = 6 * time.Second
 )
 
+// touchEvery is how often the core is used at least while the relay holds the slot, so
+// that it notices when the process stood still.
+const touchEvery = stillAfter / 4
+
 const streamDown = "the stream is down; rows are swept from the table meanwhile"
 
 // run streams until ctx is done. It returns an error only for what no retry can mend
@@ -171,16 +175,19 @@ func (s *streamer) letGo() {
 }
 
 // stream reads until the connection ends. A watcher tells the core when the server
-// falls silent.
+// falls silent, and ends the stream where the slot has another holder.
 func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error {
-	watchCtx, stop := context.WithCancel(ctx)
+	streamCtx, end := context.WithCancelCause(ctx)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		s.watch(watchCtx)
+		s.watch(streamCtx, stream.PID(), end)
 	}()
-	err := stream.Run(ctx, s)
-	stop()
+	err := stream.Run(streamCtx, s)
+	if err == nil && ctx.Err() == nil {
+		err = context.Cause(streamCtx)
+	}
+	end(nil)
 	<-watched
 	if replication.PublicationGone(err) {
 		return fmt.Errorf("the publication is gone: %w", err)
@@ -188,9 +195,35 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 	return err
 }
 
-func (s *streamer) watch(ctx context.Context) {
-	for sleep(ctx, heartbeatEvery) == nil {
+// errReplaced ends the stream of a relay that stood still until it had lost the slot.
+var errReplaced = errors.New("this process stood still for a while, and lost the slot meanwhile")
+
+func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
+	ticker := time.NewTicker(touchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-s.core.doubted:
+		}
 		s.core.streamLive(s.caughtUp.Load() && s.alive.age() < silence)
+		if !s.core.inDoubt() {
+			continue
+		}
+		// Until the database has answered, rows wait in the stream, then in the table.
+		askCtx, cancel := context.WithTimeout(ctx, openTimeout)
+		_, holder, err := s.store.SlotState(askCtx, s.names.Slot)
+		cancel()
+		switch {
+		case err != nil: // the next tick asks again
+		case holder == pid:
+			s.core.reassured()
+		default:
+			end(errReplaced)
+			return
+		}
 	}
 }
 

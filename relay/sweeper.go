@@ -121,9 +121,9 @@ func (s *sweeper) once(ctx context.Context, kind fallback.Sweep, view fallback.V
 }
 
 func (s *sweeper) checkSlot(ctx context.Context) error {
-	_, active, err := s.store.SlotState(ctx, s.slot)
+	_, holder, err := s.store.SlotState(ctx, s.slot)
 	if err == nil {
-		s.core.slotSeen(!active, time.Now())
+		s.core.slotSeen(holder == 0, time.Now())
 	}
 	return err
 }
@@ -133,7 +133,7 @@ func (s *sweeper) checkSlot(ctx context.Context) error {
 func (s *sweeper) claimDue(ctx context.Context, sweep *sweep, view fallback.View) ([]*outbox.Message, bool, error) {
 	keyed := view.Holder || view.Polling || view.SlotFree
 	page, err := s.store.ClaimDue(ctx, sweep.limit, s.lease, keyed)
-	return sweep.claimed(page, false), len(page.Messages) >= sweep.limit.Rows, err
+	return sweep.claimed(page, s.lease, false), len(page.Messages) >= sweep.limit.Rows, err
 }
 
 func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
@@ -145,7 +145,7 @@ func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.M
 		age = min(age, freeSlotAge)
 	}
 	page, err := s.store.ClaimUnclaimed(ctx, sweep.limit, s.lease, age)
-	return sweep.claimed(page, true), len(page.Messages) >= sweep.limit.Rows, err
+	return sweep.claimed(page, s.lease, true), len(page.Messages) >= sweep.limit.Rows, err
 }
 
 // readLeftovers reads the next page of the pass, or the first of a new one.

@@ -225,6 +225,17 @@ func flushedLSN(ctx context.Context, conn *pgconn.PgConn) (pglogrepl.LSN, error)
 	return pglogrepl.ParseLSN(rows[0][0])
 }
 
+// backendPID is the server process behind a connection. The one in the protocol's key
+// data may be a pooler's.
+func backendPID(ctx context.Context, conn *pgconn.PgConn) (uint32, error) {
+	rows, err := query(ctx, conn, "SELECT pg_backend_pid()")
+	if err != nil {
+		return 0, fmt.Errorf("read the server process: %w", err)
+	}
+	pid, err := strconv.ParseUint(rows[0][0], 10, 32)
+	return uint32(pid), err
+}
+
 // walSenderTimeout is the server's, zero where it is off.
 func walSenderTimeout(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {
 	rows, err := query(ctx, conn, "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'")

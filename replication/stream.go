@@ -49,6 +49,8 @@ type Stream struct {
 	received pglogrepl.LSN
 	// caughtUp tells that the server has come to the position of the start.
 	caughtUp bool
+	// pid is the server process behind the connection.
+	pid uint32
 }
 
 // writeTimeout bounds one status update: amqp and disk are not in its way, only
@@ -191,6 +193,9 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	}
 	start, err := flushedLSN(ctx, s.conn)
 	if err != nil {
+		return 0, err
+	}
+	if s.pid, err = backendPID(ctx, s.conn); err != nil {
 		return 0, err
 	}
 	// The server would start at the greater of the two anyway.
@@ -343,6 +348,10 @@ func (s *Stream) sendStatus(askForReply bool) error {
 	}
 	return nil
 }
+
+// PID is the server process that streams, as pg_replication_slots shows it; known after
+// Start. It may be called from any goroutine while Run runs.
+func (s *Stream) PID() uint32 { return s.pid }
 
 // Close ends the connection, and with it the hold on the slot: the server lets
 // another relay in at once. It takes at most a second.

@@ -100,11 +100,11 @@ func TestLastIDCountsOpenTransactions(t *testing.T) {
 func TestSlotStateFollowsTheSlot(t *testing.T) {
 	f := newFixture(t)
 	name := one[string](f, `SELECT current_database()::text`)
-	if exists, active, err := f.store.SlotState(t.Context(), name); exists || active || err != nil {
-		t.Errorf("%v, %v, %v", exists, active, err)
+	if exists, holder, err := f.store.SlotState(t.Context(), name); exists || holder != 0 || err != nil {
+		t.Errorf("%v, %v, %v", exists, holder, err)
 	}
 	f.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, name)
-	if exists, active, err := f.store.SlotState(t.Context(), name); !exists || active || err != nil {
-		t.Errorf("%v, %v, %v", exists, active, err)
+	if exists, holder, err := f.store.SlotState(t.Context(), name); !exists || holder != 0 || err != nil {
+		t.Errorf("%v, %v, %v", exists, holder, err)
 	}
 }

@@ -83,17 +83,18 @@ func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, s.statementTimeout)
 }
 
-// SlotState says whether a slot exists and whether somebody holds it.
-func (s *Store) SlotState(ctx context.Context, slot string) (exists, active bool, err error) {
+// SlotState says whether a slot exists and which backend holds it: its process id, or 0
+// for nobody.
+func (s *Store) SlotState(ctx context.Context, slot string) (exists bool, holder uint32, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	err = s.pool.QueryRow(ctx,
-		`SELECT count(*) > 0, coalesce(bool_or(active), false) FROM pg_catalog.pg_replication_slots WHERE slot_name = $1`,
-		slot).Scan(&exists, &active)
+		`SELECT count(*) > 0, coalesce(max(active_pid), 0)::bigint FROM pg_catalog.pg_replication_slots WHERE slot_name = $1`,
+		slot).Scan(&exists, &holder)
 	if err != nil {
-		return false, false, fmt.Errorf("read slot %s: %w", slot, err)
+		return false, 0, fmt.Errorf("read slot %s: %w", slot, err)
 	}
-	return exists, active, nil
+	return exists, holder, nil
 }
 
 // LastID is the newest id that was handed out, also to transactions that are still
