@@ -51,6 +51,19 @@ func ParseUUID(s []byte) (UUID, error) {
 	return u, nil
 }
 
+// MarshalText writes the canonical form, so that JSON has it as a string.
+func (u UUID) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (u *UUID) UnmarshalText(text []byte) error {
+	read, err := ParseUUID(text)
+	if err != nil {
+		return err
+	}
+	*u = read
+	return nil
+}
+
 // Ref names one row for as long as it exists. The id alone would not do:
 // TRUNCATE … RESTART IDENTITY hands out ids again.
 type Ref struct {

@@ -84,6 +84,12 @@ type Fault struct {
 	// LosesCommits: transactions whose commit was acknowledged may be lost by the database itself (a failover without
 	// synchronous replication). Their messages may have left.
 	LosesCommits bool `json:"loses_commits,omitempty"`
+	// Unmarked: repeats because of it may come without x-possible-duplicate. A relay that was frozen while another took
+	// over sends, when it wakes up, what it had in hand; see docs/contract.md.
+	Unmarked bool `json:"unmarked,omitempty"`
+	// EmptiesQueues: queues are deleted with what is in them, so that messages which the broker had confirmed need not
+	// arrive. They are counted apart, not as lost.
+	EmptiesQueues bool `json:"empties_queues,omitempty"`
 	// Detail is what the seed chose: which relay, which connection, how long.
 	Detail string `json:"detail,omitempty"`
 }

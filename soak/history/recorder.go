@@ -1,0 +1,217 @@
+package history
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Recorder writes the history of a run while it happens. Its methods are safe for concurrent use and wait for nothing
+// but the writer. After a write error it writes no more; Err and Close tell. What comes after Close is not recorded, so
+// stop first whoever records.
+//
+// For Counts it remembers which messages arrived: 10 to 20 MB for a million.
+type Recorder struct {
+	began time.Time
+
+	mu struct {
+		sync.Mutex
+		out    *bufio.Writer
+		prefix []byte // for one line's beginning, used again
+		err    error
+		closed bool
+		counts Counts
+		open   map[int64]int       // messages of transactions that are about to end, discarded ones left out
+		seen   map[uint64]struct{} // messages that arrived, see fold
+	}
+}
+
+// Counts are the numbers of a run so far, for a progress display. Check has the exact ones.
+type Counts struct {
+	Attempted    int // messages that were to be committed, also those of transactions that were rolled back after all
+	Acknowledged int // messages whose COMMIT was answered
+	Unknown      int // messages whose COMMIT was not answered
+	RolledBack   int // messages of transactions that were rolled back
+	Delivered    int // messages that arrived, each counted once
+	Repeats      int // arrivals of messages that had arrived, without those that the broker handed out again
+	Redelivered  int // arrivals that the broker handed out again
+	Damaged      int // arrivals that were not as written
+	Faults       int // faults that began
+	UnderWay     int // faults that began and were not healed yet
+}
+
+// NewRecorder begins a history with the line of the run, and the clock. The writer stays the caller's, who closes it after Close.
+func NewRecorder(w io.Writer, run Run) *Recorder {
+	r := &Recorder{began: time.Now()}
+	if run.Started.IsZero() {
+		run.Started = r.began
+	}
+	r.mu.out = bufio.NewWriterSize(w, 1<<20)
+	r.mu.open = make(map[int64]int)
+	r.mu.seen = make(map[uint64]struct{})
+	r.record(line{Run: &run}, nil)
+	r.flush()
+	return r
+}
+
+// Now is the time on the run's clock, which is monotonic and began with the recorder.
+func (r *Recorder) Now() time.Duration { return time.Since(r.began) }
+
+// Ending tells of a transaction right BEFORE its COMMIT or ROLLBACK is sent.
+func (r *Recorder) Ending(t Transaction) {
+	r.record(line{Ending: &t}, func(c *Counts) {
+		messages := 0
+		for i := range t.Messages {
+			if !t.Messages[i].Discarded {
+				messages++
+			}
+		}
+		r.mu.open[t.ID] = messages
+		c.Attempted += messages
+	})
+}
+
+// Ended tells what became of a transaction, as far as its writer knows. Once for each.
+func (r *Recorder) Ended(id int64, o Outcome) {
+	r.record(line{Ended: &ended{ID: id, Outcome: o}}, func(c *Counts) {
+		messages := r.mu.open[id]
+		delete(r.mu.open, id)
+		switch o {
+		case Committed:
+			c.Acknowledged += messages
+		case Unknown:
+			c.Unknown += messages
+		case RolledBack:
+			c.RolledBack += messages
+		}
+	})
+}
+
+// Delivered tells of one arrival.
+func (r *Recorder) Delivered(d Delivery) {
+	r.record(line{Delivered: &d}, func(c *Counts) {
+		if d.Damaged != "" {
+			c.Damaged++
+		}
+		key := fold(d.Message)
+		_, before := r.mu.seen[key]
+		switch {
+		case !before:
+			r.mu.seen[key] = struct{}{}
+			c.Delivered++
+		case d.Redelivered:
+			c.Redelivered++
+		default:
+			c.Repeats++
+		}
+	})
+}
+
+// FaultBegan tells of a fault right before it is made.
+func (r *Recorder) FaultBegan(f Fault) {
+	r.record(line{Began: &f}, func(c *Counts) { c.Faults, c.UnderWay = c.Faults+1, c.UnderWay+1 })
+	r.flush()
+}
+
+// FaultHealed tells that the servers answer again. Recovery is measured from here.
+func (r *Recorder) FaultHealed(id int) {
+	r.record(line{Healed: &id}, func(c *Counts) { c.UnderWay-- })
+	r.flush()
+}
+
+// Remaining tells of a row of the outbox or the dead-letter table at the end.
+func (r *Recorder) Remaining(row Row) { r.record(line{Remaining: &row}, nil) }
+
+// Kept tells that a transaction's business row is in the database at the end.
+func (r *Recorder) Kept(transaction int64) { r.record(line{Kept: &transaction}, nil) }
+
+// Counts returns the numbers so far. It costs next to nothing.
+func (r *Recorder) Counts() Counts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.counts
+}
+
+// Err returns the first write error so far, so that a run whose disk is full can end.
+func (r *Recorder) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.err
+}
+
+// Close ends the history of a run whose final state was taken with Remaining and Kept. It flushes, and returns the first
+// write error. A second Close does nothing more.
+func (r *Recorder) Close() error { return r.close("") }
+
+// CloseEarly is Close for a run whose final state could not be taken, and why. Check then does not judge what was on its way.
+func (r *Recorder) CloseEarly(why string) error {
+	if why == "" {
+		why = "no reason was given"
+	}
+	return r.close(why)
+}
+
+func (r *Recorder) close(cutShort string) error {
+	r.record(line{End: &end{CutShort: cutShort}}, nil)
+	r.flush()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.closed = true
+	return r.mu.err
+}
+
+// record writes one line. The time is taken under the lock, so that times go up from line to line; the JSON is made before it.
+func (r *Recorder) record(l line, count func(*Counts)) {
+	text, err := json.Marshal(l)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.closed {
+		return
+	}
+	if err != nil {
+		r.failed(fmt.Errorf("marshal a line of the history: %w", err))
+		return
+	}
+	if count != nil {
+		count(&r.mu.counts)
+	}
+	if r.mu.err != nil {
+		return
+	}
+	r.mu.prefix = append(strconv.AppendInt(append(r.mu.prefix[:0], `{"at":`...), int64(r.Now()), 10), ',')
+	for _, part := range [][]byte{r.mu.prefix, text[1:], {'\n'}} {
+		if _, err := r.mu.out.Write(part); err != nil {
+			r.failed(fmt.Errorf("write the history: %w", err))
+			return
+		}
+	}
+}
+
+func (r *Recorder) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.err == nil && !r.mu.closed {
+		if err := r.mu.out.Flush(); err != nil {
+			r.failed(fmt.Errorf("write the history: %w", err))
+		}
+	}
+}
+
+// failed keeps the first error; the lock is held.
+func (r *Recorder) failed(err error) {
+	if r.mu.err == nil {
+		r.mu.err = err
+	}
+}
+
+// fold makes half of an id: random ids of which 64 bits are equal do not occur in a run.
+func fold(id outbox.UUID) uint64 {
+	return binary.LittleEndian.Uint64(id[:8]) ^ binary.LittleEndian.Uint64(id[8:])
+}

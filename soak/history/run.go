@@ -1,0 +1,68 @@
+package history
+
+import "time"
+
+// Run is the first line of a history: what a person needs to judge it and to run it again.
+type Run struct {
+	Seed int64 `json:"seed"`
+	// Command is the command line that runs it again, the seed included, as one would type it.
+	Command string `json:"command,omitempty"`
+	// Versions are those of the relay, Postgres, RabbitMQ and whatever else took part, by name.
+	Versions map[string]string `json:"versions,omitempty"`
+	// Flags are the settings of the run, by name, defaults included.
+	Flags map[string]string `json:"flags,omitempty"`
+	// Started is the wall clock's time at the recorder's zero.
+	Started time.Time `json:"started,omitzero"`
+	// RecoverWithin is how long after a fault's end a message may need that was committed after it, in nanoseconds.
+	// 0: that is reported, and not judged.
+	RecoverWithin time.Duration `json:"recover_within,omitempty"`
+	// EarlyTolerance is how much too early a scheduled message may seem to arrive, in nanoseconds: its due time is of the
+	// database's clock, its arrival of the recorder's. 0: DefaultEarlyTolerance; negative: none.
+	EarlyTolerance time.Duration `json:"early_tolerance,omitempty"`
+}
+
+// DefaultEarlyTolerance is the tolerance of a run that names none.
+const DefaultEarlyTolerance = 50 * time.Millisecond
+
+func (r *Run) earlyTolerance() time.Duration {
+	if r.EarlyTolerance == 0 {
+		return DefaultEarlyTolerance
+	}
+	return max(r.EarlyTolerance, 0)
+}
+
+// line is one line of a history: the time, and one of the others. Times are nanoseconds since the recorder began.
+//
+//	{"run":{"seed":7,"command":"cdc-relay-soak --seed 7"}}
+//	{"at":1000,"ending":{"id":1,"writer":0,"messages":[{"id":"…","kind":"plain","key":"k1","seq":1}]}}
+//	{"at":2000,"ended":{"id":1,"outcome":"committed"}}
+//	{"at":3000,"delivered":{"message":"…","queue":"soak.1"}}
+//	{"at":4000,"began":{"id":1,"name":"relay-kill","repeats":2000}}
+//	{"at":5000,"healed":1}
+//	{"at":6000,"remaining":{"message":"…","dead_letter":true,"attempts":6,"reason":"retries_exhausted"}}
+//	{"at":7000,"kept":1}
+//	{"at":8000,"end":{}}
+//
+// Without the last one the run was cut short: what had not arrived by then may have been on its way.
+type line struct {
+	At        *time.Duration `json:"at,omitempty"`
+	Run       *Run           `json:"run,omitempty"`
+	Ending    *Transaction   `json:"ending,omitempty"`
+	Ended     *ended         `json:"ended,omitempty"`
+	Delivered *Delivery      `json:"delivered,omitempty"`
+	Began     *Fault         `json:"began,omitempty"`
+	Healed    *int           `json:"healed,omitempty"`
+	Remaining *Row           `json:"remaining,omitempty"`
+	Kept      *int64         `json:"kept,omitempty"`
+	End       *end           `json:"end,omitempty"`
+}
+
+type ended struct {
+	ID      int64   `json:"id"`
+	Outcome Outcome `json:"outcome"`
+}
+
+type end struct {
+	// CutShort says why the final state was not taken; empty where it was.
+	CutShort string `json:"cut_short,omitempty"`
+}
