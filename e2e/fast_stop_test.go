@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// insertMany inserts rows without a key in one transaction.
+func (w *world) insertMany(rows int) {
+	w.t.Helper()
+	w.exec(`INSERT INTO outbox (routing_key, payload)
+		SELECT $1, json_build_object('n', n, 'text', repeat('x', 100)) FROM generate_series(1, $2) n`, w.queue, rows)
+}
+
+// writeWAL has other tables write so many MB of WAL, as pg_logical_emit_message does without a table.
+func (w *world) writeWAL(mb int) {
+	w.t.Helper()
+	w.exec(`SELECT count(pg_logical_emit_message(true, 'other tables', repeat('x', 1000000))) FROM generate_series(1, $1)`, mb)
+}
+
+// TestPostgresStopsFastWhateverTheRelayIsDoing: `pg_ctl stop -m fast` waits for walsenders until
+// they have sent all, so a relay that does not read would hold it up. Afterwards nothing is lost,
+// and as the process lives on, nothing is repeated.
+func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server of its own")
+	}
+	t.Parallel()
+	server := services.PrivatePostgres(t)
+	vhost := services.VHost(t)
+	for name, busy := range map[string]func(*world) (committed func() int){
+		"streaming under load": func(w *world) func() int {
+			w.run()
+			load := w.write(4)
+			load.more(2000)
+			return func() int {
+				load.more(1000)
+				load.end()
+				return load.rows()
+			}
+		},
+		"catching up with old WAL": func(w *world) func() int {
+			r := w.run()
+			r.stop()
+			w.writeWAL(sized(150, 600))
+			r = w.start()
+			w.eventually("it has taken the slot", 20*time.Second, func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+			if !r.says("/readyz", "stream: ready, catching up") {
+				w.t.Log("it had caught up before the stop")
+			}
+			return exactly(0)
+		},
+		"in the middle of a large transaction": func(w *world) func() int {
+			r := w.run()
+			rows := sized(50_000, 500_000)
+			w.insertMany(rows)
+			w.eventually("it is streamed", 20*time.Second, func() bool { return r.metric("cdc_relay_messages_published_total") > 100 })
+			return exactly(rows)
+		},
+		"sweeping a backlog": func(w *world) func() int {
+			rows := sized(50_000, 200_000)
+			w.insertMany(rows)
+			r := w.run()
+			w.eventually("it is swept", 20*time.Second, func() bool { return r.metric("cdc_relay_messages_published_total") > 1000 })
+			return exactly(rows)
+		},
+		"one streaming and two standing by": func(w *world) func() int {
+			w.run()
+			for range 2 {
+				other := w.run()
+				w.eventually("it stands by", 10*time.Second, other.standsBy)
+			}
+			return exactly(0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorldOn(t, server.Database(t), vhost).setUp()
+			arrived := w.consume(w.queue)
+			committed := busy(w)
+			within(t, "pg_ctl stop -m fast", 3*time.Second, func() { must(t, "stop", server.Stop(t.Context(), services.Fast)) })
+			must(t, "start", server.Start(t.Context()))
+			w.db.Reset()
+			within(t, "streaming again", 4*time.Second, w.streamed)
+			rows := committed()
+			w.eventually("all has left the table", 2*time.Minute, w.outboxEmpty)
+			w.eventually("all arrive", 20*time.Second, func() bool { return arrived.distinct() >= rows })
+			if n := arrived.repeats(); n != 0 {
+				t.Errorf("%d messages arrived twice", n)
+			}
+			w.noDeadLetters()
+		})
+	}
+}
+
+func exactly(n int) func() int { return func() int { return n } }
