@@ -16,7 +16,9 @@ type ledger struct {
 	at         map[string]time.Time // of the first arrival
 	unmarked   []string             // repeats without x-possible-duplicate
 	arrived    int
-	countOnly  bool // for so many that they would fill the memory
+	newest     time.Time     // of the newest arrival
+	gap        time.Duration // the longest between two
+	countOnly  bool          // for so many that they would fill the memory
 }
 
 // consume records a queue until the test ends.
@@ -44,11 +46,16 @@ func (l *ledger) add(d amqp.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.arrived++
+	now := time.Now()
+	if !l.newest.IsZero() {
+		l.gap = max(l.gap, now.Sub(l.newest))
+	}
+	l.newest = now
 	l.perID[d.MessageId]++
 	if !l.countOnly {
 		l.deliveries = append(l.deliveries, d)
 		if l.perID[d.MessageId] == 1 {
-			l.at[d.MessageId] = time.Now()
+			l.at[d.MessageId] = now
 		}
 	}
 	if l.perID[d.MessageId] > 1 && d.Headers["x-possible-duplicate"] != true {
@@ -98,4 +105,17 @@ func (l *ledger) counts() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.perID)
+}
+
+// longestGap is the longest time between two arrivals since restartGap was called.
+func (l *ledger) longestGap() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gap
+}
+
+func (l *ledger) restartGap() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gap = 0
 }

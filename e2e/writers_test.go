@@ -66,6 +66,15 @@ func (ws *writers) insert(ctx context.Context) {
 	}
 }
 
+// also counts rows that the test itself has committed.
+func (ws *writers) also(ids []string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, id := range ids {
+		ws.committed[id] = true
+	}
+}
+
 func newUUID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:])

@@ -1,0 +1,152 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// holder is the relay that streams, nil while none does.
+func holder(relays []*relay) *relay {
+	for _, r := range relays {
+		if !r.exited() && r.metric("cdc_relay_slot_held") == 1 {
+			return r
+		}
+	}
+	return nil
+}
+
+// runMany starts relays on one slot and waits until one streams and the others stand by.
+func (w *world) runMany(n int, args ...string) []*relay {
+	w.t.Helper()
+	var relays []*relay
+	for range n {
+		relays = append(relays, w.run(args...))
+	}
+	w.oneStreams(relays)
+	return relays
+}
+
+func (w *world) oneStreams(relays []*relay) {
+	w.t.Helper()
+	w.eventually("one streams and the others stand by", 10*time.Second, func() bool {
+		streaming, standing := 0, 0
+		for _, r := range relays {
+			switch {
+			case r.says("/readyz", "ready (streaming)\n"):
+				streaming++
+			case r.standsBy():
+				standing++
+			}
+		}
+		return streaming == 1 && standing == len(relays)-1
+	})
+}
+
+// TestManyRelaysOnOneSlot: one streams, the others stand by and publish what is due. A leader
+// that is killed costs less than two seconds without a delivery and loses nothing.
+func TestManyRelaysOnOneSlot(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 3, 10} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t).setUp()
+			arrived := w.consume(w.queue)
+			const inFlight = 200
+			relays := w.runMany(n, "--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "100ms", "--batch-size", "20")
+			load := w.write(2)
+			load.more(500)
+			w.standbysPublishWhatIsDue(relays, arrived, load)
+
+			kills := sized(1, 5)
+			for range kills {
+				leader := holder(relays)
+				load.more(200)
+				arrived.restartGap()
+				leader.kill()
+				load.more(500)
+				marker := w.insert(nil) // only when it has arrived the gap is over
+				load.also([]string{marker})
+				w.await(arrived, marker)
+				if gap := arrived.longestGap(); gap > 2*time.Second {
+					t.Errorf("%s without a delivery after the leader was killed", gap)
+				} else {
+					t.Logf("%s without a delivery after the leader was killed", gap.Round(time.Millisecond))
+				}
+				for i := range relays {
+					if relays[i].exited() {
+						relays[i] = w.run("--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "100ms", "--batch-size", "20")
+					}
+				}
+				w.oneStreams(relays)
+			}
+			load.more(200)
+			load.allArrive(arrived, kills*inFlight)
+			t.Logf("%d repeats after %d kills", arrived.repeats(), kills)
+			for _, r := range relays {
+				r.noRefusals()
+			}
+		})
+	}
+}
+
+// standbysPublishWhatIsDue inserts scheduled rows without a key until a relay that stands by
+// has published some.
+func (w *world) standbysPublishWhatIsDue(relays []*relay, arrived *ledger, load *writers) {
+	w.t.Helper()
+	w.eventually("those that stand by publish due rows", 20*time.Second, func() bool {
+		ids := query[string](w, `INSERT INTO outbox (routing_key, payload, available_at)
+			SELECT $1, '{}', clock_timestamp() + n * interval '10 ms' FROM generate_series(1, 50) n RETURNING message_id::text`, w.queue)
+		load.also(ids)
+		for _, id := range ids {
+			w.await(arrived, id)
+		}
+		for _, r := range relays {
+			if r.metric("cdc_relay_slot_held") == 0 && r.metric("cdc_relay_messages_published_total") > 0 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestRollingRestartsRepeatNothing: under load all relays are replaced, one after the other,
+// again and again.
+func TestRollingRestartsRepeatNothing(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 3, 10} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			if n == 10 && !long() {
+				t.Skip("ten relays are restarted with CDC_RELAY_LONG=1")
+			}
+			w := newWorld(t).setUp()
+			arrived := w.consume(w.queue)
+			args := []string{"--poll-interval", "100ms"}
+			relays := w.runMany(n, args...)
+			load := w.write(4)
+			load.more(500)
+			for range sized(2, 10) {
+				for i := range relays {
+					fresh := w.start(args...) // not awaited: restarts overlap
+					load.more(100)
+					if code := relays[i].stop(); code != 0 {
+						t.Errorf("exit code %d", code)
+					}
+					relays[i] = fresh
+				}
+			}
+			w.oneStreams(relays)
+			load.more(200)
+			load.allArrive(arrived, 0)
+			if gap := arrived.longestGap(); gap > 2*time.Second {
+				t.Errorf("%s without a delivery", gap)
+			} else {
+				t.Logf("at most %s without a delivery", gap.Round(time.Millisecond))
+			}
+			for _, r := range relays {
+				r.noRefusals()
+			}
+		})
+	}
+}
