@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -35,6 +36,9 @@ func TestKeyHeadsPageThroughEveryKeyOnceInAnyCollation(t *testing.T) {
 		"ICU": {"TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == "ICU" && services.SharedPostgres(t).Major() < 15 {
+				t.Skip("a database has no ICU locale before Postgres 15")
+			}
 			f := newFixture(t, options...)
 			var want []string
 			for i := range 20 {

@@ -25,8 +25,10 @@ const rowSize = `(coalesce(octet_length(r.payload::text), 0) + coalesce(octet_le
 // Rows that wait for a retry or a newer relay count, and hold up their key.
 const firstOfItsKey = `NOT EXISTS (SELECT 1 FROM {outbox} e WHERE e.ordering_key = r.ordering_key AND e.id < r.id)`
 
-// notBlocked leaves out keys whose dead letter waits for a person (--on-dead-letter block).
-const notBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key)`
+// notBlocked leaves out keys whose dead letter waits for a person (--on-dead-letter
+// block). OFFSET 0 keeps Postgres 18 from hashing the whole table of dead letters,
+// which it does whatever enable_seqscan says.
+const notBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
 
 // The leftovers: rows without a key that nobody has claimed, in pages by id. A
 // page ends where its bytes do: $3 is what may be read at a time.

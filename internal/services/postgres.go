@@ -71,6 +71,9 @@ func (p *Postgres) URL(database string) string {
 // Addr is the server's host:port, for a [Proxy].
 func (p *Postgres) Addr() string { return p.address.Host }
 
+// Major is the major version, such as 15.
+func (p *Postgres) Major() int { return digits(p.Version) }
+
 // PID is the process id of the postmaster, or 0 where it is not running, or not on this machine.
 func (p *Postgres) PID() int { return p.runner.pid() }
 
