@@ -40,25 +40,25 @@ const (
 
 var errNoManagement = errors.New("this broker has no management API that is known here")
 
-func (r *RabbitMQ) manageCall(ctx context.Context, method string, body any, path ...string) error {
+func (r *RabbitMQ) manageCall(ctx context.Context, method string, body any, path ...string) ([]byte, error) {
 	if r.manage.URL == "" {
-		return errNoManagement
+		return nil, errNoManagement
 	}
 	text, err := json.Marshal(body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	address := "/api"
 	for _, element := range path {
 		address += "/" + url.PathEscape(element)
 	}
-	return r.manage.call(ctx, method, address, string(text))
+	return r.manage.ask(ctx, method, address, string(text))
 }
 
 // AddUser makes a user, or changes its password. It may do nothing yet.
 func (r *RabbitMQ) AddUser(ctx context.Context, name, password string) error {
 	user := map[string]string{"password": password, "tags": ""}
-	if err := r.manageCall(ctx, http.MethodPut, user, "users", name); err != nil {
+	if _, err := r.manageCall(ctx, http.MethodPut, user, "users", name); err != nil {
 		return fmt.Errorf("add the user %s: %w", name, err)
 	}
 	return nil
@@ -67,7 +67,7 @@ func (r *RabbitMQ) AddUser(ctx context.Context, name, password string) error {
 // Permit gives a user these permissions in a virtual host, and no others. Open channels keep what they have used
 // before, until they are closed or [RabbitMQ.ForgetPermissions] is called.
 func (r *RabbitMQ) Permit(ctx context.Context, vhost, user string, permissions Permissions) error {
-	if err := r.manageCall(ctx, http.MethodPut, permissions, "permissions", vhost, user); err != nil {
+	if _, err := r.manageCall(ctx, http.MethodPut, permissions, "permissions", vhost, user); err != nil {
 		return fmt.Errorf("permit %s in %s: %w", user, vhost, err)
 	}
 	return nil
@@ -86,7 +86,7 @@ func (r *RabbitMQ) ForgetPermissions(ctx context.Context) error {
 
 // SetPolicy makes or replaces a policy of a virtual host.
 func (r *RabbitMQ) SetPolicy(ctx context.Context, vhost, name string, policy Policy) error {
-	if err := r.manageCall(ctx, http.MethodPut, policy, "policies", vhost, name); err != nil {
+	if _, err := r.manageCall(ctx, http.MethodPut, policy, "policies", vhost, name); err != nil {
 		return fmt.Errorf("set the policy %s of %s: %w", name, vhost, err)
 	}
 	return nil
@@ -94,10 +94,75 @@ func (r *RabbitMQ) SetPolicy(ctx context.Context, vhost, name string, policy Pol
 
 // DeletePolicy removes a policy of a virtual host.
 func (r *RabbitMQ) DeletePolicy(ctx context.Context, vhost, name string) error {
-	if err := r.manageCall(ctx, http.MethodDelete, nil, "policies", vhost, name); err != nil {
+	if _, err := r.manageCall(ctx, http.MethodDelete, nil, "policies", vhost, name); err != nil {
 		return fmt.Errorf("delete the policy %s of %s: %w", name, vhost, err)
 	}
 	return nil
+}
+
+// Definitions are what a virtual host consists of, without the messages: queues, exchanges that were declared, bindings
+// and policies.
+type Definitions struct {
+	Queues, Exchanges []string // names
+
+	all json.RawMessage
+}
+
+// Definitions reads what there is in a virtual host.
+func (r *RabbitMQ) Definitions(ctx context.Context, vhost string) (*Definitions, error) {
+	content, err := r.manageCall(ctx, http.MethodGet, nil, "definitions", vhost)
+	if err != nil {
+		return nil, fmt.Errorf("read the definitions of %s: %w", vhost, err)
+	}
+	type named []struct {
+		Name string `json:"name"`
+	}
+	var read struct{ Queues, Exchanges named }
+	if err := json.Unmarshal(content, &read); err != nil {
+		return nil, fmt.Errorf("read the definitions of %s: %w", vhost, err)
+	}
+	names := func(list named) (names []string) {
+		for _, one := range list {
+			names = append(names, one.Name)
+		}
+		return names
+	}
+	return &Definitions{Queues: names(read.Queues), Exchanges: names(read.Exchanges), all: content}, nil
+}
+
+// Restore makes again what is gone of the definitions.
+func (r *RabbitMQ) Restore(ctx context.Context, vhost string, definitions *Definitions) error {
+	if _, err := r.manageCall(ctx, http.MethodPost, definitions.all, "definitions", vhost); err != nil {
+		return fmt.Errorf("restore %s: %w", vhost, err)
+	}
+	return nil
+}
+
+// DeleteExchange removes an exchange with its bindings.
+func (r *RabbitMQ) DeleteExchange(ctx context.Context, vhost, name string) error {
+	if _, err := r.manageCall(ctx, http.MethodDelete, nil, "exchanges", vhost, name); err != nil {
+		return fmt.Errorf("delete the exchange %s of %s: %w", name, vhost, err)
+	}
+	return nil
+}
+
+// Unsettled is how many messages a virtual host has that are in a queue, or with a consumer that has not acknowledged
+// them, or published and not confirmed yet. What a quorum queue holds is counted up to five seconds late.
+func (r *RabbitMQ) Unsettled(ctx context.Context, vhost string) (int, error) {
+	const program = `Sum = fun(L) -> lists:sum([N || N <- L, is_integer(N)]) end,
+		Queued = [proplists:get_value(messages, rabbit_amqqueue:info(Q, [messages])) || Q <- rabbit_amqqueue:list(%[1]s)],
+		Of = fun(C) -> case catch rabbit_channel:info(C, [vhost, messages_unconfirmed]) of
+			[{vhost, %[1]s}, {messages_unconfirmed, N}] -> N; _ -> 0 end end,
+		Sum(Queued) + Sum([Of(C) || C <- rabbit_channel:list()]).`
+	output, err := r.Ctl(ctx, "eval", fmt.Sprintf(program, erlangText(vhost)))
+	if err != nil {
+		return 0, fmt.Errorf("count the messages of %s: %w", vhost, err)
+	}
+	messages, err := strconv.Atoi(strings.TrimSpace(output))
+	if err != nil {
+		return 0, fmt.Errorf("count the messages of %s: rabbitmqctl answered %q", vhost, output)
+	}
+	return messages, nil
 }
 
 // RaiseMemoryAlarm makes the broker believe that it is short of memory: it blocks every connection that publishes. It

@@ -2,9 +2,17 @@ package services
 
 import (
 	"net/url"
+	"slices"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// The virtual host, user and queue of the test.
+const (
+	testVHost = "a vhost"
+	testUser  = "somebody"
+	testQueue = "its-queue"
 )
 
 // TestBrokerAsAnOperatorTreatsIt: alarm, policy, permission and closed connections, one after the other on one broker.
@@ -16,101 +24,153 @@ func TestBrokerAsAnOperatorTreatsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeAfter(t, broker.Close)
-	const vhost, user, queue = "a vhost", "somebody", "its-queue"
-	if err := broker.AddVHost(ctx, vhost); err != nil {
+	if err := broker.AddVHost(ctx, testVHost); err != nil {
 		t.Fatal(err)
 	}
-	if err := broker.AddUser(ctx, user, "s/ecret"); err != nil {
+	if err := broker.AddUser(ctx, testUser, "s/ecret"); err != nil {
 		t.Fatal(err)
 	}
-	if err := broker.Permit(ctx, vhost, user, AllPermissions()); err != nil {
+	if err := broker.Permit(ctx, testVHost, testUser, AllPermissions()); err != nil {
 		t.Fatal(err)
 	}
-	address, err := url.Parse(broker.URL(vhost))
+	address, err := url.Parse(broker.URL(testVHost))
 	if err != nil {
 		t.Fatal(err)
 	}
-	address.User = url.UserPassword(user, "s/ecret")
+	address.User = url.UserPassword(testUser, "s/ecret")
 	conn := named(t, address.String(), "ours 1")
-	other := named(t, broker.URL(""), "theirs 1").NotifyClose(make(chan *amqp.Error, 1))
+	for _, part := range []struct {
+		name string
+		try  func(*testing.T, *RabbitMQ, *amqp.Connection)
+	}{
+		{"alarm", operatorAlarm},
+		{"policy", operatorPolicy},
+		{"definitions", operatorDefinitions},
+		{"permission", operatorPermission},
+		{"connections", operatorConnections},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.try(t, broker, conn) })
+	}
+}
 
-	t.Run("alarm", func(t *testing.T) {
-		blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 2))
-		if err := broker.RaiseMemoryAlarm(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if err := openChannel(t, conn).Publish("", "nobody", false, false, amqp.Publishing{}); err != nil {
-			t.Fatal(err)
-		}
-		if b := <-blocked; !b.Active {
-			t.Error("not blocked")
-		}
-		if err := broker.ClearMemoryAlarm(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if b := <-blocked; b.Active {
-			t.Error("still blocked")
-		}
-	})
-	t.Run("policy", func(t *testing.T) {
-		channel := openChannel(t, conn)
-		if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
-			t.Fatal(err)
-		}
-		refusing := Policy{
-			Pattern: "^its-queue$", ApplyTo: ApplyToQueues,
-			Definition: map[string]any{"max-length": 0, "overflow": "reject-publish"},
-		}
-		if err := broker.SetPolicy(ctx, vhost, "full", refusing); err != nil {
-			t.Fatal(err)
-		}
-		await(t, func() bool { return !acked(t, channel, queue) })
-		if err := broker.DeletePolicy(ctx, vhost, "full"); err != nil {
-			t.Fatal(err)
-		}
-		await(t, func() bool { return acked(t, channel, queue) })
-	})
-	t.Run("permission", func(t *testing.T) {
-		channel := openChannel(t, conn)
-		closed := channel.NotifyClose(make(chan *amqp.Error, 1))
-		if !acked(t, channel, queue) {
-			t.Error("not permitted from the start")
-		}
-		if err := broker.Permit(ctx, vhost, user, Permissions{}); err != nil {
-			t.Fatal(err)
-		}
-		if !acked(t, channel, queue) {
-			t.Error("an open channel has forgotten what it may do")
-		}
-		if err := broker.ForgetPermissions(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if err := channel.Publish("", queue, false, false, amqp.Publishing{}); err != nil {
-			t.Fatal(err)
-		}
-		if reason := <-closed; reason == nil || reason.Code != amqp.AccessRefused {
-			t.Errorf("the channel was closed for %v", reason)
-		}
-	})
-	t.Run("connections", func(t *testing.T) {
-		closed := conn.NotifyClose(make(chan *amqp.Error, 1))
-		n, err := broker.CloseConnections(ctx, "ours", "the \"operator\"")
-		if err != nil || n != 1 {
-			t.Fatalf("%d closed, %v", n, err)
-		}
-		if reason := <-closed; reason == nil || reason.Reason != `CONNECTION_FORCED - the "operator"` {
-			t.Errorf("closed for %v", reason)
-		}
-		select {
-		case reason := <-other:
-			t.Errorf("another connection was closed for %v", reason)
-		default:
-		}
-		if n, err := broker.CloseConnections(ctx, "", "all"); err != nil || n != 1 {
-			t.Fatalf("%d closed, %v", n, err)
-		}
-		<-other
-	})
+func operatorAlarm(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) {
+	ctx := t.Context()
+	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 2))
+	if err := broker.RaiseMemoryAlarm(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := openChannel(t, conn).Publish("", "nobody", false, false, amqp.Publishing{}); err != nil {
+		t.Fatal(err)
+	}
+	if b := <-blocked; !b.Active {
+		t.Error("not blocked")
+	}
+	if err := broker.ClearMemoryAlarm(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if b := <-blocked; b.Active {
+		t.Error("still blocked")
+	}
+}
+
+func operatorPolicy(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) {
+	ctx := t.Context()
+	channel := openChannel(t, conn)
+	if _, err := channel.QueueDeclare(testQueue, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	refusing := Policy{
+		Pattern: "^its-queue$", ApplyTo: ApplyToQueues,
+		Definition: map[string]any{"max-length": 0, "overflow": "reject-publish"},
+	}
+	if err := broker.SetPolicy(ctx, testVHost, "full", refusing); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() bool { return !acked(t, channel, testQueue) })
+	if err := broker.DeletePolicy(ctx, testVHost, "full"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() bool { return acked(t, channel, testQueue) })
+}
+
+func operatorDefinitions(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) {
+	ctx := t.Context()
+	channel := openChannel(t, conn)
+	if err := channel.ExchangeDeclare("its.exchange", amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.QueueBind(testQueue, "", "its.exchange", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	there, err := broker.Definitions(ctx, testVHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(there.Exchanges, []string{"its.exchange"}) || !slices.Equal(there.Queues, []string{testQueue}) {
+		t.Errorf("the definitions are %v, %v", there.Exchanges, there.Queues)
+	}
+	if err := broker.DeleteExchange(ctx, testVHost, "its.exchange"); err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Restore(ctx, testVHost, there); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := channel.QueuePurge(testQueue, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.Publish("its.exchange", "", true, false, amqp.Publishing{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() bool { _, ok, err := channel.Get(testQueue, false); return ok || err != nil })
+	if n, err := broker.Unsettled(ctx, testVHost); err != nil || n != 1 {
+		t.Errorf("%d messages that nobody has acknowledged, want 1; %v", n, err)
+	}
+}
+
+func operatorPermission(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) {
+	ctx := t.Context()
+	channel := openChannel(t, conn)
+	closed := channel.NotifyClose(make(chan *amqp.Error, 1))
+	if !acked(t, channel, testQueue) {
+		t.Error("not permitted from the start")
+	}
+	if err := broker.Permit(ctx, testVHost, testUser, Permissions{}); err != nil {
+		t.Fatal(err)
+	}
+	if !acked(t, channel, testQueue) {
+		t.Error("an open channel has forgotten what it may do")
+	}
+	if err := broker.ForgetPermissions(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.Publish("", testQueue, false, false, amqp.Publishing{}); err != nil {
+		t.Fatal(err)
+	}
+	if reason := <-closed; reason == nil || reason.Code != amqp.AccessRefused {
+		t.Errorf("the channel was closed for %v", reason)
+	}
+}
+
+func operatorConnections(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) {
+	ctx := t.Context()
+	other := named(t, broker.URL(""), "theirs 1").NotifyClose(make(chan *amqp.Error, 1))
+	closed := conn.NotifyClose(make(chan *amqp.Error, 1))
+	n, err := broker.CloseConnections(ctx, "ours", "the \"operator\"")
+	if err != nil || n != 1 {
+		t.Fatalf("%d closed, %v", n, err)
+	}
+	if reason := <-closed; reason == nil || reason.Reason != `CONNECTION_FORCED - the "operator"` {
+		t.Errorf("closed for %v", reason)
+	}
+	select {
+	case reason := <-other:
+		t.Errorf("another connection was closed for %v", reason)
+	default:
+	}
+	if n, err := broker.CloseConnections(ctx, "", "all"); err != nil || n != 1 {
+		t.Fatalf("%d closed, %v", n, err)
+	}
+	<-other
 }
 
 func named(t *testing.T, address, name string) *amqp.Connection {

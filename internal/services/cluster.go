@@ -21,7 +21,7 @@ type RabbitMQCluster struct {
 // is cut.
 func clusterSettings() []string {
 	return []string{
-		"cluster_partition_handling = ignore",
+		"cluster_partition_handling = autoheal",
 		"cluster_name = cdc-relay",
 		"raft.wal_max_size_bytes = 33554432",
 	}

@@ -43,24 +43,29 @@ func (m management) deleteVHost(ctx context.Context, name string) error {
 	return m.call(ctx, http.MethodDelete, "/api/vhosts/"+url.PathEscape(name), "")
 }
 
-// call keeps no connection: an idle one would count as a leak in the tests that use this package.
 func (m management) call(ctx context.Context, method, path, body string) error {
+	_, err := m.ask(ctx, method, path, body)
+	return err
+}
+
+// ask keeps no connection: an idle one would count as a leak in the tests that use this package.
+func (m management) ask(ctx context.Context, method, path, body string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, m.URL+path, strings.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode >= http.StatusMultipleChoices {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 1024))
-		return fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
 	}
-	return nil
+	return io.ReadAll(response.Body)
 }
