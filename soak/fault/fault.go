@@ -4,6 +4,7 @@ package fault
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -21,6 +22,10 @@ type Fault struct {
 	Refuses bool
 	// LosesCommits: the database itself may lose transactions whose commit was acknowledged.
 	LosesCommits bool
+	// Unmarked: repeats because of it may come without x-possible-duplicate; see history.Fault.
+	Unmarked bool
+	// EmptiesQueues: queues are deleted with what is in them.
+	EmptiesQueues bool
 	// Run makes the fault, holds it for about as long as it is told, mends it, and returns when the servers answer
 	// again. It mends also where ctx ends meanwhile. The detail says what random chose. The error says what could not
 	// be done, which is a defect of the run and not of the relay.
@@ -72,22 +77,39 @@ func inFlight(n int) func(*World) int {
 	return func(w *World) int { return n * w.MaxInFlight }
 }
 
-// wait holds a fault; false where ctx ended first.
-func wait(ctx context.Context, hold time.Duration) bool {
+// ifTakenOver is what may be published again where the slot may go from a relay that lives to another one, which then
+// finds in the table what is in flight: nothing where there is one relay.
+func ifTakenOver(w *World) int {
+	if len(w.Relays) == 1 {
+		return 0
+	}
+	return w.MaxInFlight
+}
+
+// wait holds a fault; it ends early where ctx does.
+func wait(ctx context.Context, hold time.Duration) {
 	timer := time.NewTimer(hold)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
 	case <-ctx.Done():
-		return false
 	}
 }
 
 // mendTimeout bounds the mending of a fault, whatever has become of the run's own context.
 const mendTimeout = 3 * time.Minute
 
-// mending is a context that outlives the run's, since a fault is to be mended in any case.
+// mending is a context that outlives the run's, since a fault is to be mended in any case. It is made when the mending
+// begins, not before.
 func mending(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), mendTimeout)
+	cause := fmt.Errorf("the fault is not mended within %s", mendTimeout)
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), mendTimeout, cause)
+}
+
+// holdThen holds a fault and mends it.
+func holdThen(ctx context.Context, hold time.Duration, mend func(ctx context.Context) error) error {
+	wait(ctx, hold)
+	mendCtx, cancel := mending(ctx)
+	defer cancel()
+	return mend(mendCtx)
 }

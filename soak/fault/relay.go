@@ -18,9 +18,13 @@ import (
 // goroutine.
 type Relay struct {
 	Name string
+	// Postgres and RabbitMQ are the proxies between this relay and the servers, one for each host of their address. Those
+	// of Postgres tell services.Replication from services.Ordinary connections.
+	Postgres, RabbitMQ []*services.Proxy
 
-	world *World
-	addr  string // of its /livez
+	world            *World
+	addr             string // of its /livez
+	database, broker string // addresses by way of the proxies
 
 	mu  sync.Mutex
 	run *relayRun // the newest; nil before the first start
@@ -37,12 +41,24 @@ type relayRun struct {
 	endAsked chan struct{}
 }
 
+// newRelay makes a relay and its proxies; where it fails, it has closed them.
 func newRelay(w *World, name string) (*Relay, error) {
 	port, err := services.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{Name: name, world: w, addr: "127.0.0.1:" + strconv.Itoa(port)}, nil
+	r := &Relay{Name: name, world: w, addr: "127.0.0.1:" + strconv.Itoa(port)}
+	r.Postgres, r.database, err = proxied(w.Database, "5432", services.PostgresKinds)
+	if err == nil {
+		r.RabbitMQ, r.broker, err = proxied(w.relayBroker, "5672", nil)
+	}
+	if err != nil {
+		for _, proxy := range append(r.Postgres, r.RabbitMQ...) {
+			proxy.Close()
+		}
+		return nil, fmt.Errorf("make %s: %w", name, err)
+	}
+	return r, nil
 }
 
 // Start starts the process and does not wait until it is up. Its health is watched from then on.
@@ -56,7 +72,7 @@ func (r *Relay) command() *exec.Cmd {
 		"--max-in-flight", strconv.Itoa(w.MaxInFlight), "--shutdown-timeout", w.ShutdownTimeout.String(),
 	}, w.RelayArgs...)
 	cmd := exec.Command(w.Binary, args...)
-	cmd.Env = relayEnvironment(w.relayDatabase, w.relayBroker)
+	cmd.Env = relayEnvironment(r.database, r.broker)
 	return cmd
 }
 

@@ -23,13 +23,10 @@ func killLeader(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := mending(ctx)
-	defer cancel()
 	if err := leader.Kill(ctx); err != nil {
 		return leader.Name, err
 	}
-	wait(ctx, hold)
-	return leader.Name, w.Start()
+	return leader.Name, holdThen(ctx, hold, func(context.Context) error { return w.Start() })
 }
 
 // leaderPatience is how long a fault that is for the leader waits until there is one.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,9 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/soak/history"
 )
 
 // Config is what a world is to be made of.
@@ -34,6 +32,8 @@ type Config struct {
 	Standby, Cluster bool
 	// PostgresSettings and RabbitMQSettings go to private servers, as in services.Options.
 	PostgresSettings, RabbitMQSettings []string
+	// Recorder is the run's, for faults that write messages of their own; nil where there is none.
+	Recorder *history.Recorder
 	// Declare makes the exchanges, queues and bindings of the run, and may be called again: faults that have taken
 	// them away call it. Nil where there is nothing to declare.
 	Declare func(ctx context.Context, amqpURL string) error
@@ -67,7 +67,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// World is what a run works on: the servers, a proxy in front of each for the relays, and the relays.
+// World is what a run works on: the servers, the relays, and a proxy of its own between each relay and each server.
 type World struct {
 	Config
 	// Postgres and RabbitMQ are the private servers; nil for one of the user's own.
@@ -75,21 +75,13 @@ type World struct {
 	RabbitMQ *services.RabbitMQ
 	// Database and Broker are the addresses for writers and consumers, past the proxies.
 	Database, Broker string
-	// PostgresProxy and RabbitMQProxy stand between the relays and the servers. The first tells services.Replication
-	// from services.Ordinary connections.
-	PostgresProxy, RabbitMQProxy *services.Proxy
-	Relays                       []*Relay
+	Relays           []*Relay
 
-	relayDatabase, relayBroker string // through the proxies
-	superuser                  bool
-	postgresMajor              int
+	// relayBroker is the broker's address for the relays, before a proxy takes its host's place.
+	relayBroker   string
+	superuser     bool
+	postgresMajor int
 }
-
-// The database and the virtual host of a run on private servers.
-const (
-	runDatabase = "soak"
-	runVHost    = "soak"
-)
 
 // NewWorld starts what is missing, sets the tables up, and makes the relays, which Start starts. Close ends all of it.
 func NewWorld(ctx context.Context, config Config) (*World, error) {
@@ -125,63 +117,6 @@ func (w *World) provide(ctx context.Context) error {
 	return nil
 }
 
-func (w *World) providePostgres(ctx context.Context) error {
-	w.Database = w.DatabaseURL
-	if w.Database == "" {
-		// A holder of the slot that was stopped in its tracks is to lose it within a run.
-		settings := append([]string{"wal_sender_timeout=5s"}, w.PostgresSettings...)
-		server, err := services.StartPostgres(ctx, services.Options{Private: true, Settings: settings, Log: w.Log})
-		if err != nil {
-			return err
-		}
-		w.Postgres, w.Database = server, server.URL(runDatabase)
-		if err := server.Exec(ctx, "", "CREATE DATABASE "+runDatabase); err != nil {
-			return err
-		}
-	}
-	var err error
-	w.PostgresProxy, w.relayDatabase, err = proxied(w.Database, "5432", services.PostgresKinds)
-	if err != nil {
-		return err
-	}
-	const about = `SELECT current_setting('server_version_num')::int / 10000, current_setting('is_superuser')::bool`
-	return w.QueryRow(ctx, about).Scan(&w.postgresMajor, &w.superuser)
-}
-
-func (w *World) provideRabbitMQ(ctx context.Context) error {
-	w.Broker = w.AMQPURL
-	if w.Broker == "" {
-		broker, err := services.StartRabbitMQ(ctx, services.Options{Private: true, Settings: w.RabbitMQSettings, Log: w.Log})
-		if err != nil {
-			return err
-		}
-		w.RabbitMQ, w.Broker = broker, broker.URL(runVHost)
-		if err := broker.AddVHost(ctx, runVHost); err != nil {
-			return err
-		}
-	}
-	var err error
-	w.RabbitMQProxy, w.relayBroker, err = proxied(w.Broker, "5672", nil)
-	return err
-}
-
-// proxied starts a proxy in front of the address's host and returns the address of the proxy.
-func proxied(address, port string, sort services.Sorter) (*services.Proxy, string, error) {
-	target, err := url.Parse(address)
-	if err != nil || target.Hostname() == "" {
-		return nil, "", errors.New("the address of a server is not a URL with a host")
-	}
-	if target.Port() != "" {
-		port = target.Port()
-	}
-	proxy, err := services.StartProxy(target.Hostname()+":"+port, sort)
-	if err != nil {
-		return nil, "", err
-	}
-	target.Host = proxy.Addr()
-	return proxy, target.String(), nil
-}
-
 // Start starts every relay that does not run.
 func (w *World) Start() error {
 	var errs []error
@@ -205,10 +140,8 @@ func (w *World) Close(ctx context.Context) error {
 	for _, relay := range w.Relays {
 		errs = append(errs, relay.Kill(ctx))
 	}
-	for _, proxy := range []*services.Proxy{w.PostgresProxy, w.RabbitMQProxy} {
-		if proxy != nil {
-			proxy.Close()
-		}
+	for _, proxy := range append(w.PostgresProxies(), w.RabbitMQProxies()...) {
+		proxy.Close()
 	}
 	if w.Postgres != nil {
 		errs = append(errs, w.Postgres.Close(ctx))
@@ -243,11 +176,6 @@ func (w *World) Can(fault Fault) (can bool, why string) {
 		return false, fault.Name + " needs " + missing.String()
 	}
 	return true, ""
-}
-
-func (w *World) plainPostgres() bool {
-	config, err := pgx.ParseConfig(w.Database)
-	return err == nil && config.TLSConfig == nil
 }
 
 // command runs one command of the relay's program against the servers themselves.

@@ -1,0 +1,45 @@
+package fault
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// runDatabase is the database of a run on a private server.
+const runDatabase = "soak"
+
+func (w *World) providePostgres(ctx context.Context) error {
+	w.Database = w.DatabaseURL
+	if w.Database == "" {
+		// A holder of the slot that was stopped in its tracks is to lose it within a run.
+		settings := append([]string{"wal_sender_timeout=5s"}, w.PostgresSettings...)
+		server, err := services.StartPostgres(ctx, services.Options{Private: true, Settings: settings, Log: w.Log})
+		if err != nil {
+			return err
+		}
+		w.Postgres, w.Database = server, server.URL(runDatabase)
+		if err := server.Exec(ctx, "", "CREATE DATABASE "+runDatabase); err != nil {
+			return err
+		}
+	}
+	const about = `SELECT current_setting('server_version_num')::int / 10000, current_setting('is_superuser')::bool`
+	return w.QueryRow(ctx, about).Scan(&w.postgresMajor, &w.superuser)
+}
+
+// PostgresProxies are the proxies between the relays and Postgres, of all relays.
+func (w *World) PostgresProxies() []*services.Proxy {
+	var proxies []*services.Proxy
+	for _, relay := range w.Relays {
+		proxies = append(proxies, relay.Postgres...)
+	}
+	return proxies
+}
+
+// plainPostgres tells whether the proxies can see which connections are for replication.
+func (w *World) plainPostgres() bool {
+	config, err := pgx.ParseConfig(w.Database)
+	return err == nil && config.TLSConfig == nil
+}
