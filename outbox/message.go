@@ -103,6 +103,20 @@ type Message struct {
 	// XID is the transaction that inserted the row, where the stream brought it;
 	// 0 where it was read from the table (and so was visible).
 	XID uint32
+	// TakenAt is when the relay took the message in from stream or table. A publisher
+	// marks one that it could not send within CertainFor.
+	TakenAt time.Time
+}
+
+// CertainFor is how long after TakenAt a message is certainly nobody else's to publish.
+// Where the process stood still, or the broker did not read, for longer, another relay
+// may have taken over and published it.
+const CertainFor = 2 * time.Second
+
+// MayBeKnown tells whether the message has to carry PossibleDuplicateHeader when it is
+// sent now.
+func (m *Message) MayBeKnown() bool {
+	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && time.Since(m.TakenAt) > CertainFor)
 }
 
 // Ref names the message's row.

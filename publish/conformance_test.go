@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -122,7 +123,9 @@ func confirmedArrives(t *testing.T, c conforming) {
 	again.PossibleDuplicate = true
 	again.Headers = []byte(`{"x-possible-duplicate": false, "a": 1}`)
 	lying := k.make(c.exchange, c.key, `{"lying":true}`)
-	messages = append(messages, binary, again, lying)
+	late := k.make(c.exchange, c.key, `{"late":true}`)
+	late.TakenAt = time.Now().Add(-2 * outbox.CertainFor)
+	messages = append(messages, binary, again, lying, late)
 
 	r := start(t, c.publisher)
 	r.awaitPhase(t, Ready)
@@ -141,7 +144,7 @@ func confirmedArrives(t *testing.T, c conforming) {
 		got := arrived[i]
 		body := strings.ReplaceAll(string(m.Payload), `": `, `":`)
 		got.body = strings.ReplaceAll(got.body, `": `, `":`)
-		want := seen{m.MessageID.String(), m.RoutingKey, body, m.PossibleDuplicate}
+		want := seen{m.MessageID.String(), m.RoutingKey, body, m.PossibleDuplicate || m == late}
 		if got != want {
 			t.Errorf("message %d arrived as %+v, want %+v", m.ID, got, want)
 		}

@@ -48,6 +48,8 @@ type parcel struct {
 	exchange string
 	key      string
 	body     amqp.Publishing
+	// marked tells that it carries x-possible-duplicate.
+	marked bool
 	// risky tells that the broker may close the channel because of this message
 	// although it is well-formed.
 	risky bool
@@ -78,7 +80,7 @@ func impossible(m *outbox.Message, err error) outbox.Result {
 // A header x-possible-duplicate of the application itself is left out: only the
 // relay knows whether it is true.
 func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, error) {
-	p := parcel{exchange: lim.exchangeOf(m), key: m.RoutingKey}
+	p := parcel{exchange: lim.exchangeOf(m), key: m.RoutingKey, marked: possibleDuplicate}
 	if err := checkRouting(p.exchange, p.key); err != nil {
 		return parcel{}, err
 	}

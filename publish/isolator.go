@@ -179,7 +179,7 @@ func (i *isolator) giveUp(s suspect, v verdict) {
 // sendAlone sends one message and waits for its answer, but no longer than wait:
 // then the reaper alone waits for it.
 func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered bool) {
-	p, err := i.encode(s.message, s.sent || s.message.PossibleDuplicate)
+	p, err := i.encode(s.message, s.sent || s.message.MayBeKnown())
 	if err != nil {
 		i.sink.Deliver(impossible(s.message, err))
 		return verdict{}, true
@@ -191,7 +191,7 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 		return stop, true
 	}
 	e := &entry{
-		message: s.message, lane: i.lane, sentAt: i.clock.now(), resent: s.sent,
+		message: s.message, lane: i.lane, sentAt: i.clock.now(), resent: s.sent, marked: p.marked,
 		settled: make(chan struct{}),
 	}
 	i.inFlight.Add(1)

@@ -71,6 +71,7 @@ type entry struct {
 	lane    *lane
 	sentAt  time.Duration // on the session's clock
 	resent  bool          // was sent before, on a lane that died
+	marked  bool          // carries x-possible-duplicate
 
 	// confirm and err are written by who sends, before published is set.
 	confirm   *amqp.DeferredConfirmation

@@ -334,7 +334,7 @@ func (r *reaper) sameContent(e *entry, returned *amqp.Return) bool {
 	if !bytes.Equal(e.message.Payload, returned.Body) {
 		return false
 	}
-	p, err := encode(e.message, r.limits, e.resent || e.message.PossibleDuplicate)
+	p, err := encode(e.message, r.limits, e.marked)
 	return err == nil && (len(p.body.Headers)+len(returned.Headers) == 0 || reflect.DeepEqual(p.body.Headers, returned.Headers))
 }
 

@@ -141,7 +141,7 @@ func (s *sender) passes(m *outbox.Message) bool {
 
 // dispatch brings a message onto its way.
 func (s *sender) dispatch(m *outbox.Message) {
-	p, err := s.encode(m, m.PossibleDuplicate)
+	p, err := s.encode(m, m.MayBeKnown())
 	if err != nil {
 		s.sink.Deliver(impossible(m, err))
 		return
@@ -178,7 +178,7 @@ func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 	}
 	s.uses++
 	r.usedAt = s.uses
-	e := &entry{message: m, lane: r.lane, sentAt: s.clock.now()}
+	e := &entry{message: m, lane: r.lane, sentAt: s.clock.now(), marked: p.marked}
 	s.inFlight.Add(1)
 	s.sent.add(reaperNews{entry: e})
 	if err := e.send(p); err != nil {

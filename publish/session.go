@@ -168,9 +168,9 @@ func (s *session) lose(err error) {
 }
 
 // disconnect closes the connection, politely if asked and if that takes no longer
-// than a second. Closing the socket ends whatever still hangs in the library.
+// than a moment. Closing the socket ends whatever still hangs in the library.
 func (s *session) disconnect(politely bool) {
-	const patience = time.Second
+	const patience = 200 * time.Millisecond
 	done := make(chan struct{})
 	if !politely {
 		_ = s.socket.Close()

@@ -141,7 +141,8 @@ type line struct {
 // add appends the line of a message, or delivers why there is none.
 func (p *Stdout) add(m *outbox.Message) {
 	lim := limits{defaultExchange: p.cfg.DefaultExchange, frameMax: defaultFrameMax}
-	parcel, err := encode(m, lim, m.PossibleDuplicate)
+	mark := m.MayBeKnown()
+	parcel, err := encode(m, lim, mark)
 	if err != nil {
 		p.sink.Deliver(impossible(m, err))
 		return
@@ -149,7 +150,7 @@ func (p *Stdout) add(m *outbox.Message) {
 	l := line{
 		ID: m.ID, MessageID: parcel.body.MessageId, Exchange: parcel.exchange, RoutingKey: m.RoutingKey,
 		OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties,
-		CreatedAt: m.CreatedAt, PossibleDuplicate: m.PossibleDuplicate,
+		CreatedAt: m.CreatedAt, PossibleDuplicate: mark,
 	}
 	if m.Binary || !json.Valid(m.Payload) {
 		l.PayloadBase64 = m.Payload

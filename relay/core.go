@@ -201,6 +201,7 @@ func (c *core) room(m *outbox.Message) bool {
 }
 
 func (c *core) hold(m *outbox.Message, seenAt uint64) {
+	m.TakenAt = c.mu.movedAt
 	c.mu.registry.hold(m.Ref(), seenAt)
 	c.mu.messages++
 	c.mu.bytes += m.Size()

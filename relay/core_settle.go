@@ -46,7 +46,11 @@ func (c *core) keyDone(m *outbox.Message) *outbox.Message {
 		return nil
 	}
 	signal(c.wake)
-	return c.mu.gate.done(m)
+	next := c.mu.gate.done(m)
+	if next != nil {
+		next.TakenAt = c.mu.movedAt // queues are dropped where the slot may be lost
+	}
+	return next
 }
 
 func (c *core) stopKey(m *outbox.Message, waiting bool) {
