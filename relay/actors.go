@@ -60,7 +60,7 @@ func (r *Relay) start(ctx context.Context) *actors {
 
 // settleGrace is what the settler has, past the deadline, to give rows back that the
 // publisher did not bring to an end.
-const settleGrace = 500 * time.Millisecond
+const settleGrace = 250 * time.Millisecond
 
 // stop ends the relay within the shutdown timeout and about a second: no more is
 // taken, what is in flight is drained and settled, and only then the slot is let go,

@@ -17,9 +17,10 @@ import (
 // Store runs the relay's statements on a small pool. It is safe for concurrent
 // use; whoever opened it closes it.
 type Store struct {
-	pool  *pgxpool.Pool
-	table outbox.Table
-	sql   statements
+	pool    *pgxpool.Pool
+	sockets *sockets
+	table   outbox.Table
+	sql     statements
 	// statementTimeout bounds each call: a connection that a dead server left open,
 	// or a lock that somebody holds, must not hold up the relay for ever.
 	statementTimeout time.Duration
@@ -57,15 +58,25 @@ func Open(databaseURL string, table outbox.Table, block bool) (*Store, error) {
 		_, err := conn.Exec(ctx, sessionSettings)
 		return err
 	}
+	open := newSockets(config.ConnConfig.DialFunc)
+	config.ConnConfig.DialFunc = open.dial
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{pool: pool, table: table, sql: newStatements(table, block), statementTimeout: statementTimeout}, nil
+	return &Store{pool: pool, sockets: open, table: table, sql: newStatements(table, block), statementTimeout: statementTimeout}, nil
 }
 
-// Close ends the connections. Statements still running are waited for.
-func (s *Store) Close() { s.pool.Close() }
+// closeGrace is how long a server has for a goodbye.
+const closeGrace = 100 * time.Millisecond
+
+// Close ends the connections, the hard way where the server does not answer: the pool
+// alone would wait 15 seconds for it. Statements still running fail.
+func (s *Store) Close() {
+	impatient := time.AfterFunc(closeGrace, s.sockets.closeAll)
+	defer impatient.Stop()
+	s.pool.Close()
+}
 
 // Conn runs f on a connection of the pool.
 func (s *Store) Conn(ctx context.Context, f func(*pgx.Conn) error) error {

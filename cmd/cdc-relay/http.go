@@ -82,7 +82,7 @@ func serveHTTP(ctx context.Context, listener net.Listener, s *service) error {
 	case <-ctx.Done():
 	}
 	// A scrape that is being answered may end; the process does not wait for more.
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 50*time.Millisecond)
 	defer cancel()
 	if err := server.Shutdown(grace); err != nil {
 		err = server.Close()

@@ -1,0 +1,73 @@
+package store
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// sockets are the open connections of a pool, so that they can be closed at once.
+// pgconn itself waits up to 15 seconds for a server that does not answer (pgconn.go,
+// asyncClose and Close).
+type sockets struct {
+	dialServer pgconn.DialFunc
+
+	mu struct {
+		sync.Mutex
+		closed bool
+		open   map[*socket]struct{}
+	}
+}
+
+type socket struct {
+	net.Conn
+	owner *sockets
+}
+
+func newSockets(dial pgconn.DialFunc) *sockets {
+	s := &sockets{dialServer: dial}
+	s.mu.open = make(map[*socket]struct{})
+	return s
+}
+
+// dial is the pgconn.DialFunc of the pool. After closeAll it fails.
+func (s *sockets) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	s.mu.Lock()
+	closed := s.mu.closed
+	s.mu.Unlock()
+	if closed {
+		return nil, net.ErrClosed
+	}
+	conn, err := s.dialServer(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	one := &socket{Conn: conn, owner: s}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		_ = conn.Close()
+		return nil, net.ErrClosed
+	}
+	s.mu.open[one] = struct{}{}
+	return one, nil
+}
+
+// Close implements net.Conn.
+func (c *socket) Close() error {
+	c.owner.mu.Lock()
+	delete(c.owner.mu.open, c)
+	c.owner.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (s *sockets) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.closed = true
+	for c := range s.mu.open {
+		_ = c.Conn.Close()
+	}
+}
