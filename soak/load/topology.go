@@ -1,0 +1,165 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Topology names what a run uses in RabbitMQ: queues, a direct exchange and a topic exchange, which both lead to every
+// queue, beside the default exchange.
+type Topology struct {
+	// Prefix begins every name.
+	Prefix string
+	// Plain and Keyed are how many queues there are for messages without and with an ordering key, at least one each. A
+	// key always goes to the same queue, which has one consumer, so that its order is seen.
+	Plain, Keyed int
+	// Quorum makes quorum queues instead of classic ones.
+	Quorum bool
+}
+
+// DefaultTopology has a few queues of each sort.
+func DefaultTopology(prefix string) Topology { return Topology{Prefix: prefix, Plain: 3, Keyed: 3} }
+
+// Direct is the name of the direct exchange; the routing key is the name of the queue.
+func (t Topology) Direct() string { return t.Prefix + ".direct" }
+
+// Topic is the name of the topic exchange; the routing key begins with the name of the queue and a dot.
+func (t Topology) Topic() string { return t.Prefix + ".topic" }
+
+// Queues are the names of all queues.
+func (t Topology) Queues() []string {
+	var names []string
+	for i := range t.Plain {
+		names = append(names, t.plainQueue(i))
+	}
+	for i := range t.Keyed {
+		names = append(names, t.keyedQueue(i))
+	}
+	return names
+}
+
+func (t Topology) plainQueue(i int) string { return fmt.Sprintf("%s.plain.%d", t.Prefix, i) }
+func (t Topology) keyedQueue(i int) string { return fmt.Sprintf("%s.keyed.%d", t.Prefix, i) }
+
+// queueOf is the one queue of an ordering key.
+func (t Topology) queueOf(key string) string {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(key)) // never fails
+	return t.keyedQueue(int(hash.Sum32() % uint32(t.Keyed)))
+}
+
+// Declare makes exchanges, queues and bindings, durable ones, in the virtual host of the URL. What is there already stays,
+// so it can be called again after some of them were deleted.
+func Declare(ctx context.Context, amqpURL string, t Topology) error {
+	err := onChannel(ctx, amqpURL, func(channel *amqp.Channel) error {
+		for name, kind := range map[string]string{t.Direct(): amqp.ExchangeDirect, t.Topic(): amqp.ExchangeTopic} {
+			if err := channel.ExchangeDeclare(name, kind, true, false, false, false, nil); err != nil {
+				return fmt.Errorf("exchange %s: %w", name, err)
+			}
+		}
+		for _, queue := range t.Queues() {
+			if err := t.declareQueue(channel, queue); err != nil {
+				return fmt.Errorf("queue %s: %w", queue, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("declare the queues of the run: %w", err)
+	}
+	return nil
+}
+
+func (t Topology) declareQueue(channel *amqp.Channel, queue string) error {
+	var arguments amqp.Table
+	if t.Quorum {
+		arguments = amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
+	}
+	if _, err := channel.QueueDeclare(queue, true, false, false, false, arguments); err != nil {
+		return err
+	}
+	if err := channel.QueueBind(queue, queue, t.Direct(), false, nil); err != nil {
+		return err
+	}
+	return channel.QueueBind(queue, queue+".#", t.Topic(), false, nil)
+}
+
+// Delete removes the queues and exchanges of the run, with the messages in them.
+func Delete(ctx context.Context, amqpURL string, t Topology) error {
+	err := onChannel(ctx, amqpURL, func(channel *amqp.Channel) error {
+		for _, queue := range t.Queues() {
+			if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
+				return err
+			}
+		}
+		for _, exchange := range []string{t.Direct(), t.Topic()} {
+			if err := channel.ExchangeDelete(exchange, false, false); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("delete the queues of the run: %w", err)
+	}
+	return nil
+}
+
+// AwaitEmptyQueues waits until the broker has handed out all messages; the consumers may still hold the newest of them.
+// Its error, after ctx has ended, says which queue has how many.
+func AwaitEmptyQueues(ctx context.Context, amqpURL string, t Topology) error {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		left, err := waiting(ctx, amqpURL, t)
+		if err == nil && left == "" {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			if err != nil {
+				return fmt.Errorf("wait for empty queues: %w", err)
+			}
+			return fmt.Errorf("wait for empty queues: %s", left)
+		}
+	}
+}
+
+// waiting names a queue with messages, or is empty.
+func waiting(ctx context.Context, amqpURL string, t Topology) (left string, err error) {
+	err = onChannel(ctx, amqpURL, func(channel *amqp.Channel) error {
+		for _, queue := range t.Queues() {
+			state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+			if err != nil {
+				return err
+			}
+			if state.Messages > 0 {
+				left = fmt.Sprintf("%d messages are in %s, which has %d consumers", state.Messages, queue, state.Consumers)
+				return nil
+			}
+		}
+		return nil
+	})
+	return left, err
+}
+
+// onChannel runs f on a connection of its own, whose socket is closed when ctx ends.
+func onChannel(ctx context.Context, amqpURL string, f func(*amqp.Channel) error) error {
+	c, err := dialBroker(ctx, amqpURL, "topology")
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	stop := context.AfterFunc(ctx, c.cut)
+	defer stop()
+	channel, err := c.Channel()
+	if err != nil {
+		return err
+	}
+	return f(channel)
+}
