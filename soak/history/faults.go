@@ -1,0 +1,175 @@
+package history
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+	"time"
+)
+
+// lingers is how long after everything had arrived that was committed before its end a fault may still show as a repeat:
+// the repeats of the last messages follow these.
+const lingers = 5 * time.Second
+
+type fault struct {
+	told   Fault
+	began  time.Duration
+	healed time.Duration // never: it was not, within the history
+	// firstCommit is when something was first committed after healed, firstArrival when something that was committed
+	// after healed first arrived, caughtUp when all had arrived that was committed before. Or never.
+	firstCommit  time.Duration
+	firstArrival time.Duration
+	caughtUp     time.Duration
+	repeats      int
+}
+
+func (s *state) faultBegan(f *Fault) {
+	if _, twice := s.faultIndex[f.ID]; twice {
+		s.find(Contradiction, s.now, "fault %d (%s) began twice", f.ID, f.Name)
+		return
+	}
+	s.faultIndex[f.ID] = len(s.faults)
+	s.faults = append(s.faults, fault{
+		told: *f, began: s.now, healed: never,
+		firstCommit: never, firstArrival: never, caughtUp: never,
+	})
+}
+
+func (s *state) faultHealed(id int) {
+	i, known := s.faultIndex[id]
+	switch {
+	case !known:
+		s.find(Contradiction, s.now, "fault %d was healed and never began", id)
+	case s.faults[i].healed != never:
+		s.find(Contradiction, s.now, "fault %d (%s) was healed twice, first at %s", id, s.faults[i].told.Name, at(s.faults[i].healed))
+	default:
+		s.faults[i].healed = s.now
+	}
+}
+
+// prompt tells whether a message that was committed should arrive at once: it can, is not scheduled, and no message of its
+// key holds it up for good reasons.
+func (s *state) prompt(i int32) bool {
+	m := &s.messages[i]
+	_, waits := s.notBefore[i]
+	return !waits && m.transaction != stranger && m.kind.arrives() && !m.has(discarded) && (m.key == noKey || !s.keys[m.key].waits)
+}
+
+// timeFaults finds for each fault what came after its end. The faults that were healed are sorted by that time, so that what
+// holds for a message holds for a run of them: it is noted at one end of that, and carried to the other.
+func (s *state) timeFaults() {
+	var healed []*fault
+	for i := range s.faults {
+		if s.faults[i].healed != never {
+			healed = append(healed, &s.faults[i])
+		}
+	}
+	if len(healed) == 0 {
+		return
+	}
+	slices.SortFunc(healed, func(a, b *fault) int { return cmp.Compare(a.healed, b.healed) })
+	for _, f := range healed {
+		f.caughtUp = f.healed
+	}
+	for i := range s.messages {
+		s.timeMessage(int32(i), healed)
+	}
+	for i := 1; i < len(healed); i++ {
+		healed[i].caughtUp = max(healed[i].caughtUp, healed[i-1].caughtUp)
+	}
+	for i := len(healed) - 2; i >= 0; i-- {
+		healed[i].firstCommit = min(healed[i].firstCommit, healed[i+1].firstCommit)
+		healed[i].firstArrival = min(healed[i].firstArrival, healed[i+1].firstArrival)
+	}
+	for i := range s.faults {
+		s.judgeRecovery(&s.faults[i])
+	}
+}
+
+// timeMessage notes a message with the faults next to its commit.
+func (s *state) timeMessage(i int32, healed []*fault) {
+	m := &s.messages[i]
+	if m.transaction == stranger || m.has(discarded) {
+		return
+	}
+	t := &s.transactions[m.transaction]
+	after := func(when time.Duration) int { // the first fault that was healed after it
+		return sort.Search(len(healed), func(f int) bool { return healed[f].healed > when })
+	}
+	if t.outcome == committed {
+		if n := after(t.endedAt); n > 0 && s.prompt(i) {
+			healed[n-1].firstCommit = min(healed[n-1].firstCommit, t.endedAt)
+		}
+		if m.has(arrived) && !m.has(rearrived) {
+			if n := after(min(t.endedAt, m.firstAt)); n > 0 {
+				healed[n-1].firstArrival = min(healed[n-1].firstArrival, m.firstAt)
+			}
+		}
+	}
+	if n := after(t.endedAt); n < len(healed) && s.prompt(i) && s.fateOf(t) == meant {
+		switch {
+		case m.has(arrived):
+			healed[n].caughtUp = max(healed[n].caughtUp, m.firstAt)
+		case m.has(inDeadLetter), s.complete() && !m.settled() && s.emptiedAfter(t.endedAt):
+		default:
+			healed[n].caughtUp = never
+		}
+	}
+}
+
+func (s *state) emptiedAfter(when time.Duration) bool {
+	return s.healedLast(func(f *Fault) bool { return f.EmptiesQueues }) >= when
+}
+
+// silence is how long after a fault, counted from the first commit after it, nothing new arrived; absent where nothing was committed.
+func (s *state) silence(f *fault) (time.Duration, bool) {
+	if f.firstCommit == never {
+		return 0, false
+	}
+	return max(min(f.firstArrival, s.now)-f.firstCommit, 0), true
+}
+
+// judgeRecovery finds a fault after which nothing new arrived for too long. Where another fault was under way meanwhile, that one
+// is judged instead.
+func (s *state) judgeRecovery(f *fault) {
+	silence, known := s.silence(f)
+	if !known || s.run.RecoverWithin <= 0 || silence <= s.run.RecoverWithin {
+		return
+	}
+	until := f.firstCommit + s.run.RecoverWithin
+	for i := range s.faults {
+		if other := &s.faults[i]; other != f && other.began < until && other.healed > f.healed {
+			return
+		}
+	}
+	arrival := "nothing that was committed after that has arrived"
+	if f.firstArrival != never {
+		arrival = "the first arrival of what was committed after that came at " + at(f.firstArrival)
+	}
+	s.find(SlowRecovery, until, "fault %d (%s) was healed at %s, the next commit was answered at %s, and %s, which is %s; allowed are %s",
+		f.told.ID, f.told.Name, at(f.healed), at(f.firstCommit), arrival, at(silence), at(s.run.RecoverWithin))
+}
+
+func (s *state) faultReports() []FaultReport {
+	reports := []FaultReport{}
+	since := func(when, healed time.Duration) *Milliseconds {
+		if when == never || healed == never {
+			return nil
+		}
+		span := Milliseconds(when - healed)
+		return &span
+	}
+	for i := range s.faults {
+		f := &s.faults[i]
+		r := FaultReport{
+			ID: f.told.ID, Name: f.told.Name, Detail: f.told.Detail, Began: Milliseconds(f.began),
+			Healed: since(f.healed, 0), Recovery: since(f.firstArrival, f.healed), CaughtUp: since(f.caughtUp, f.healed),
+			Repeats: f.repeats, RepeatsAllowed: f.told.Repeats,
+		}
+		if silence, known := s.silence(f); known {
+			r.Silence = since(silence, 0)
+		}
+		reports = append(reports, r)
+	}
+	return reports
+}

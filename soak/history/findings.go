@@ -1,0 +1,67 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// keptFindings is how many occurrences of one violation are told one by one; the rest are counted.
+const keptFindings = 20
+
+// find notes a violation that showed at a time.
+func (s *state) find(code Code, when time.Duration, format string, args ...any) {
+	v := s.violations[code]
+	if v == nil {
+		v = &Violation{Code: code, Party: code.Party()}
+		s.violations[code] = v
+	}
+	v.Count++
+	if len(v.First) < keptFindings {
+		v.First = append(v.First, Finding{At: Milliseconds(when), What: fmt.Sprintf(format, args...)})
+	}
+}
+
+// found returns the violations in a stable order: the relay's first, those of one party by code, and each by time.
+func (s *state) found() []Violation {
+	all := []Violation{}
+	for _, v := range s.violations {
+		slices.SortStableFunc(v.First, func(a, b Finding) int { return cmp.Compare(a.At, b.At) })
+		all = append(all, *v)
+	}
+	order := func(p Party) int { return slices.Index([]Party{Relay, Database, History}, p) }
+	slices.SortFunc(all, func(a, b Violation) int {
+		return cmp.Or(cmp.Compare(order(a.Party), order(b.Party)), cmp.Compare(a.Code, b.Code))
+	})
+	return all
+}
+
+// describe names a message in a sentence.
+func (s *state) describe(m *message) string {
+	if m.transaction == stranger {
+		return fmt.Sprintf("message %s, which no transaction told of,", m.id)
+	}
+	key := ""
+	if m.key != noKey {
+		key = fmt.Sprintf(", key %s place %d", s.keys[m.key].name, m.seq)
+	}
+	if m.has(discarded) {
+		key += ", discarded behind a savepoint"
+	}
+	t := &s.transactions[m.transaction]
+	return fmt.Sprintf("message %s (%s%s; transaction %d of writer %d, %s)", m.id, m.kind, key, t.id, t.writer, t.describe())
+}
+
+func (t *transaction) describe() string {
+	switch t.outcome {
+	case committed:
+		return "committed at " + at(t.endedAt)
+	case rolledBack:
+		return "rolled back at " + at(t.endedAt)
+	case unknown:
+		return "COMMIT not answered at " + at(t.endedAt)
+	default:
+		return "about to end at " + at(t.endingAt) + " and not heard of again"
+	}
+}

@@ -1,0 +1,254 @@
+package history
+
+import (
+	"fmt"
+	"time"
+)
+
+// verdict judges what was read. It is called once.
+func (s *state) verdict() *Verdict {
+	s.judgeTransactions()
+	s.judgeMessages()
+	s.judgeRows()
+	s.judgeOrder()
+	s.timeFaults()
+	s.judgeRepeats()
+	v := &Verdict{
+		Incomplete: s.incomplete(), Run: s.run, Lines: s.lines, Duration: Milliseconds(s.now),
+		Delivery: s.delivery(), Faults: s.faultReports(), Violations: s.found(), Counters: s.counters,
+	}
+	switch {
+	case len(v.Violations) > 0:
+		v.Result = Fail
+	case v.Incomplete != "":
+		v.Result = Incomplete
+	default:
+		v.Result = Pass
+	}
+	return v
+}
+
+// complete tells whether the final state is known, without which nothing can be called lost.
+func (s *state) complete() bool { return s.ended && s.cutShort == "" }
+
+func (s *state) incomplete() string {
+	switch {
+	case s.cutShort != "":
+		return s.cutShort
+	case !s.ended:
+		return "the file has no last line: the run was killed, or is still going on"
+	case s.counters.Acknowledged == 0:
+		return "no message was acknowledged, so the run proves nothing"
+	case s.counters.OK == 0 && s.counters.LostByDatabase == 0:
+		return "no message that was acknowledged was delivered, so the run proves nothing"
+	default:
+		return ""
+	}
+}
+
+// fate is what the history demands of a transaction's messages.
+type fate uint8
+
+const (
+	open    fate = iota // nothing: they may have been committed or not
+	meant               // it was committed: each must arrive
+	dropped             // it was not: none may
+)
+
+func (s *state) fateOf(t *transaction) fate {
+	switch {
+	case t.outcome == rolledBack && t.kept:
+		return open // the history contradicts itself
+	case t.outcome == rolledBack:
+		return dropped
+	case t.kept, t.outcome == committed && !s.complete():
+		return meant
+	case t.outcome == committed, !s.complete():
+		return open // the database lost it; or nobody looked
+	case s.healedLast(func(f *Fault) bool { return f.LosesCommits }) >= t.endingAt:
+		return open // it may have been committed, left, and been lost
+	default:
+		return dropped
+	}
+}
+
+// healedLast is when the last of the faults of a sort was over: never where one was not, and -1 where there was none.
+func (s *state) healedLast(sort func(*Fault) bool) time.Duration {
+	last := time.Duration(-1)
+	for i := range s.faults {
+		if sort(&s.faults[i].told) {
+			last = max(last, s.faults[i].healed)
+		}
+	}
+	return last
+}
+
+func (s *state) judgeTransactions() {
+	lossy := s.healedLast(func(f *Fault) bool { return f.LosesCommits })
+	for i := range s.transactions {
+		t := &s.transactions[i]
+		if t.outcome == rolledBack && t.kept {
+			s.find(Contradiction, s.now, "transaction %d was rolled back at %s, as writer %d said, and its business row is in the database",
+				t.id, at(t.endedAt), t.writer)
+		}
+		if t.outcome == committed && !t.kept && s.complete() && lossy < t.endedAt {
+			s.find(LostCommit, s.now, "the database lost an acknowledged commit: transaction %d of writer %d was committed at %s, "+
+				"its business row is gone, and no fault after that may lose commits", t.id, t.writer, at(t.endedAt))
+		}
+	}
+}
+
+func (s *state) judgeMessages() {
+	emptied := s.healedLast(func(f *Fault) bool { return f.EmptiesQueues })
+	for i := range s.messages {
+		m := &s.messages[i]
+		if m.transaction == stranger {
+			s.unexpected(m, "")
+			continue
+		}
+		t := &s.transactions[m.transaction]
+		fate := s.fateOf(t)
+		s.count(m, t, fate)
+		switch {
+		case m.has(discarded) || fate == dropped:
+			s.unexpected(m, "")
+		case m.has(arrived) && !m.kind.arrives():
+			s.unexpected(m, ", and nothing of its kind can be delivered")
+		case m.has(tooSoon):
+			s.unexpected(m, ", before COMMIT was sent")
+		case fate != meant || m.settled() || !s.complete():
+		case m.kind.arrives() && emptied >= t.endedAt:
+			s.counters.LostWithQueues++
+		default:
+			s.counters.Lost++
+			s.find(Lost, t.endedAt, "%s never arrived, and at the end it is in no table", s.describe(m))
+		}
+	}
+}
+
+// settled tells whether something is left of the message.
+func (m *message) settled() bool { return m.has(arrived | inOutbox | inDeadLetter) }
+
+// count adds a message to the counters of its transaction's end.
+func (s *state) count(m *message, t *transaction, fate fate) {
+	c := &s.counters
+	if m.has(discarded) {
+		c.Discarded++
+		return
+	}
+	if t.outcome == rolledBack {
+		c.RolledBack++
+		return
+	}
+	c.Attempt++
+	done := m.has(arrived)
+	if !m.kind.arrives() {
+		done = m.has(inDeadLetter)
+	}
+	switch {
+	case t.outcome != committed:
+		c.Unknown++
+		if t.kept && done {
+			c.Recovered++
+		}
+		return
+	case fate == open:
+		c.LostByDatabase++
+	case done:
+		c.OK++
+	}
+	c.Acknowledged++
+}
+
+// unexpected notes a message that must not be anywhere, if it is somewhere.
+func (s *state) unexpected(m *message, why string) {
+	if !m.settled() {
+		return
+	}
+	s.counters.Unexpected++
+	where, when := "", s.now
+	if m.has(arrived) {
+		where, when = fmt.Sprintf(" arrived at %s", at(m.firstAt)), m.firstAt
+	}
+	for _, table := range []struct {
+		mark marks
+		name string
+	}{{inOutbox, tableOf(false)}, {inDeadLetter, tableOf(true)}} {
+		switch {
+		case !m.has(table.mark):
+		case where == "":
+			where = " is in " + table.name + " at the end"
+		default:
+			where += ", and is in " + table.name + " at the end"
+		}
+	}
+	s.find(Unexpected, when, "%s%s%s", s.describe(m), where, why)
+}
+
+// judgeRows judges what is in the tables at the end. The run waits until the outbox has drained before it looks.
+//
+// A dead letter or an attempt is needless where the message can be delivered and no fault with Refuses was under way at
+// any time from its transaction's end on: then the broker had nothing to refuse.
+func (s *state) judgeRows() {
+	s.holdKeys()
+	refused := s.healedLast(func(f *Fault) bool { return f.Refuses })
+	for i := range s.rows {
+		r := &s.rows[i]
+		m := &s.messages[r.message]
+		if m.transaction == stranger || m.has(discarded) {
+			continue // unexpected, and noted
+		}
+		t := &s.transactions[m.transaction]
+		if s.fateOf(t) == dropped {
+			continue
+		}
+		switch needless := m.kind.arrives() && refused < t.endingAt; {
+		case r.deadLetter && needless:
+			s.counters.NeedlessDeadLetters++
+			s.find(NeedlessDeadLetter, r.at, "%s is a dead letter (%s), and nothing since its commit gave the broker a reason to refuse it",
+				s.describe(m), r.describe())
+		case r.attempts > 0 && needless && !r.deadLetter:
+			s.counters.NeedlessAttempts++
+			s.find(NeedlessAttempt, r.at, "%s waits in the outbox (%s), and nothing since its commit gave the broker a reason to refuse it",
+				s.describe(m), r.describe())
+		}
+		if !r.deadLetter && !s.maystay(r) {
+			was := "did not arrive"
+			if m.has(arrived) {
+				was = "arrived at " + at(m.firstAt)
+			}
+			s.find(Stuck, r.at, "%s %s, and its row is still in the outbox at %s (%s)", s.describe(m), was, at(r.at), r.describe())
+		}
+	}
+}
+
+// holdKeys finds the keys that a message holds which is scheduled for later than the end.
+func (s *state) holdKeys() {
+	for i := range s.rows {
+		r := &s.rows[i]
+		m := &s.messages[r.message]
+		if !r.deadLetter && m.key != noKey && !m.has(arrived) && s.notBefore[r.message] > r.at {
+			s.keys[m.key].heldFrom = min(s.keys[m.key].heldFrom, m.seq)
+		}
+	}
+}
+
+// maystay tells whether a row may be in the outbox at the end: it is not due yet, or waits behind one of its key that is not.
+func (s *state) maystay(r *row) bool {
+	m := &s.messages[r.message]
+	if m.has(arrived) {
+		return false
+	}
+	return s.notBefore[r.message] > r.at || m.key != noKey && s.keys[m.key].heldFrom < m.seq
+}
+
+func (r *row) describe() string {
+	text := fmt.Sprintf("attempts %d", r.attempts)
+	if r.reason != "" {
+		text += ", " + r.reason
+	}
+	if r.lastError != "" {
+		text += ": " + r.lastError
+	}
+	return text
+}
