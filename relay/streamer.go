@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -175,20 +176,19 @@ func (s *streamer) letGo() {
 }
 
 // stream reads until the connection ends. A watcher tells the core when the server
-// falls silent, and ends the stream where the slot has another holder.
+// falls silent, and ends the stream where the slot has another holder; another one
+// ends it where it brings nothing any more.
 func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error {
 	streamCtx, end := context.WithCancelCause(ctx)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		s.watch(streamCtx, stream.PID(), end)
-	}()
+	var watchers sync.WaitGroup
+	watchers.Go(func() { s.watch(streamCtx, stream.PID(), end) })
+	watchers.Go(func() { s.watchPublication(streamCtx, end) })
 	err := stream.Run(streamCtx, s)
 	if err == nil && ctx.Err() == nil {
 		err = context.Cause(streamCtx)
 	}
 	end(nil)
-	<-watched
+	watchers.Wait()
 	if replication.PublicationGone(err) {
 		return fmt.Errorf("the publication is gone: %w", err)
 	}

@@ -46,6 +46,16 @@ func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (s
 	return strings.Join(done, ", "), fmt.Errorf("publication %q changes while it is made ready", names.Publication)
 }
 
+// PublicationFault says what keeps the publication from bringing every row of the
+// table, or "".
+func PublicationFault(ctx context.Context, conn *pgconn.PgConn, names Names) (string, error) {
+	state, err := readPublication(ctx, conn, names)
+	if err != nil {
+		return "", err
+	}
+	return state.fault(), nil
+}
+
 type publication struct {
 	exists, insert, viaRoot, hasTable, filtered, columnList bool
 }
@@ -73,6 +83,25 @@ WHERE p.pubname = %[1]s`,
 	}
 	is := func(i int) bool { return rows[0][i] == "t" }
 	return publication{exists: true, insert: is(0), viaRoot: is(1), hasTable: is(2), filtered: is(3), columnList: is(4)}, nil
+}
+
+// fault is what repair would mend, or what unrepairable tells of.
+func (p publication) fault() string {
+	switch {
+	case !p.exists:
+		return "it is gone"
+	case !p.insert:
+		return "it leaves inserts out"
+	case !p.viaRoot:
+		return "it names partitions instead of their table"
+	case !p.hasTable:
+		return "it leaves the table out"
+	case p.filtered:
+		return "it has a row filter on the table"
+	case p.columnList:
+		return "it has a column list on the table"
+	}
+	return ""
 }
 
 // repair is the SQL that brings the publication in line, and what to say of it.

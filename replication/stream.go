@@ -81,6 +81,7 @@ func connect(ctx context.Context, databaseURL string) (*pgconn.PgConn, error) {
 	}
 	config.RuntimeParams["replication"] = "database"
 	config.RuntimeParams["application_name"] = "cdc-relay stream"
+	config.RuntimeParams["client_min_messages"] = "warning" // Postgres 18 warns of a missing publication
 	// Values in text form shall not depend on the settings of role or database.
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	config.RuntimeParams["DateStyle"] = "ISO"
@@ -285,8 +286,13 @@ func (s *Stream) handle(message pgproto3.BackendMessage, handler Handler) error 
 		return fmt.Errorf("the server ended the stream: %w", pgconn.ErrorResponseToPgError(m))
 	case *pgproto3.CopyDone, *pgproto3.CommandComplete, *pgproto3.ReadyForQuery:
 		return errors.New("the server ended the stream")
+	case *pgproto3.NoticeResponse:
+		// By the server's function, since the message itself may be translated.
+		if m.Routine == "LoadPublications" {
+			return fmt.Errorf("%w: %s", errPublicationSkipped, m.Message)
+		}
 	}
-	return nil // notices and parameter changes
+	return nil // other notices, and parameter changes
 }
 
 func (s *Stream) copyData(data []byte, handler Handler) error {
@@ -354,13 +360,19 @@ func (s *Stream) sendStatus(askForReply bool) error {
 func (s *Stream) PID() uint32 { return s.pid }
 
 // Close ends the connection, and with it the hold on the slot: the server lets
-// another relay in at once. It takes at most a second.
+// another relay in at once. It takes at most 200 ms.
 func (s *Stream) Close() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	_ = s.conn.Close(ctx)
 }
 
+// errPublicationSkipped: Postgres 18 and later only warn, and send nothing.
+var errPublicationSkipped = errors.New("the server leaves the publication out")
+
 // PublicationGone tells whether a stream ended because its publication is missing
-// at the position being decoded (PG ≤ 17: SQLSTATE 42704): Open makes it again.
-func PublicationGone(err error) bool { return sqlState(err) == undefinedObject }
+// at the position being decoded: Open makes it again. Up to Postgres 17 that is an
+// error of the server's, SQLSTATE 42704.
+func PublicationGone(err error) bool {
+	return sqlState(err) == undefinedObject || errors.Is(err, errPublicationSkipped)
+}

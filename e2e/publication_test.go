@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestAPublicationThatBringsNothingIsNoticed: the stream is silent then, and looks like one on
+// which nothing happens.
+func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string][]string{
+		"without the table": {`ALTER PUBLICATION {p} SET TABLE other`},
+		"without inserts":   {`ALTER PUBLICATION {p} SET (publish = 'delete')`},
+		// Postgres 18 says so as soon as somebody writes, earlier versions end the stream.
+		"gone": {`DROP PUBLICATION {p}`, `INSERT INTO other DEFAULT VALUES`},
+		// The relay finds out by itself.
+		"gone, with nobody writing": {`DROP PUBLICATION {p}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t).setUp()
+			w.exec(`CREATE TABLE other (id bigint GENERATED ALWAYS AS IDENTITY)`)
+			arrived := w.consume(w.queue)
+			r := w.run()
+			w.await(arrived, w.insert(nil))
+			for _, sql := range fault {
+				w.exec(strings.ReplaceAll(sql, "{p}", w.slot))
+			}
+			w.eventually("it is mended", 15*time.Second, func() bool {
+				return value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_publication_tables t JOIN pg_publication p ON p.pubname = t.pubname
+					WHERE t.pubname = $1 AND t.tablename = 'outbox' AND p.pubinsert)`, w.slot)
+			})
+			w.await(arrived, w.insert(nil))
+			if !strings.Contains(r.logs(), "the publication ") {
+				t.Error("the log does not say why")
+			}
+			r.noRefusals()
+		})
+	}
+}
+
+// TestAPublicationThatHidesRowsIsToldOf, and the rows are swept until somebody mends it.
+func TestAPublicationThatHidesRowsIsToldOf(t *testing.T) {
+	if services.SharedPostgres(t).Major() < 15 {
+		t.Skip("a publication has no row filter before Postgres 15")
+	}
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	r := w.run()
+	w.await(arrived, w.insert(nil))
+	w.exec(`ALTER PUBLICATION ` + w.slot + ` SET TABLE outbox WHERE (id < 0)`)
+	w.eventually("it says so", 15*time.Second, func() bool { return len(linesWith(r.logs(), "has a row filter")) > 0 })
+	w.await(arrived, w.insert(nil))
+	w.exec(`ALTER PUBLICATION ` + w.slot + ` SET TABLE outbox`)
+	w.eventually("it streams", 15*time.Second, func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+	w.await(arrived, w.insert(nil))
+	r.noRefusals()
+}
