@@ -113,3 +113,19 @@ func holdThen(ctx context.Context, hold time.Duration, mend func(ctx context.Con
 	defer cancel()
 	return mend(mendCtx)
 }
+
+// poll asks until the answer is yes, fails, or ctx ends.
+func poll(ctx context.Context, ask func() (bool, error)) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if yes, err := ask(); yes || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

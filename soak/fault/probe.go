@@ -119,16 +119,10 @@ func (w *World) Leader(ctx context.Context) *Relay {
 func (w *World) AwaitLeader(ctx context.Context, patience time.Duration) (*Relay, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no relay streams within %s", patience))
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if leader := w.Leader(ctx); leader != nil {
-			return leader, nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
+	var leader *Relay
+	err := poll(ctx, func() (bool, error) {
+		leader = w.Leader(ctx)
+		return leader != nil, nil
+	})
+	return leader, err
 }

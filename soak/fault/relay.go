@@ -68,7 +68,7 @@ func (r *Relay) command() *exec.Cmd {
 	w := r.world
 	args := append([]string{
 		"run", "--log-format", "json", "--http-addr", r.addr,
-		"--table", w.Table, "--slot", w.Slot, "--publication", w.Publication,
+		"--table", w.Table.SQL(), "--slot", w.Slot, "--publication", w.Publication,
 		"--max-in-flight", strconv.Itoa(w.MaxInFlight), "--shutdown-timeout", w.ShutdownTimeout.String(),
 	}, w.RelayArgs...)
 	cmd := exec.Command(w.Binary, args...)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/soak/history"
 )
 
@@ -23,11 +24,12 @@ type Config struct {
 	// DatabaseURL and AMQPURL are servers of the user's own. Where one is empty, a private server is started.
 	DatabaseURL, AMQPURL string
 	// Table, Slot and Publication are the relays' flags. Defaults: public.outbox, and cdc_relay_soak for both others.
-	Table, Slot, Publication string
-	RelayCount               int      // at least 1
-	RelayArgs                []string // further flags of cdc-relay run
-	MaxInFlight              int      // --max-in-flight; default 2000
-	ShutdownTimeout          time.Duration
+	Table             outbox.Table
+	Slot, Publication string
+	RelayCount        int      // at least 1
+	RelayArgs         []string // further flags of cdc-relay run
+	MaxInFlight       int      // --max-in-flight; default 2000
+	ShutdownTimeout   time.Duration
 	// Standby starts a private Postgres with a streaming standby, Cluster a private broker of three nodes.
 	Standby, Cluster bool
 	// PostgresSettings and RabbitMQSettings go to private servers, as in services.Options.
@@ -37,6 +39,9 @@ type Config struct {
 	// Declare makes the exchanges, queues and bindings of the run, and may be called again: faults that have taken
 	// them away call it. Nil where there is nothing to declare.
 	Declare func(ctx context.Context, amqpURL string) error
+	// Poison commits a transaction of ordinary messages with one in their midst whose body has so many bytes, for which
+	// a private broker closes the channel. Nil where nobody writes.
+	Poison func(ctx context.Context, bytes int) error
 	// Violation is told what no promise allows: an unhealthy relay, a stop that took too long. It is called from
 	// several goroutines. Log is told what goes on.
 	Violation, Log func(string)
@@ -48,7 +53,9 @@ func (c Config) withDefaults() Config {
 			*field = value
 		}
 	}
-	set(&c.Table, "public.outbox")
+	if c.Table.Name == "" {
+		c.Table = outbox.Table{Schema: "public", Name: "outbox"}
+	}
 	set(&c.Slot, "cdc_relay_soak")
 	set(&c.Publication, "cdc_relay_soak")
 	c.RelayCount = max(c.RelayCount, 1)
@@ -77,6 +84,8 @@ type World struct {
 	Database, Broker string
 	Relays           []*Relay
 
+	// nodes are the brokers of which RabbitMQ is the first; nil where there is one only.
+	nodes *services.RabbitMQCluster
 	// relayBroker is the broker's address for the relays, before a proxy takes its host's place.
 	relayBroker   string
 	superuser     bool
@@ -148,9 +157,7 @@ func (w *World) Close(ctx context.Context) error {
 	} else if len(w.Relays) > 0 {
 		errs = append(errs, w.command(ctx, "teardown", "--yes", "--slot", w.Slot, "--publication", w.Publication))
 	}
-	if w.RabbitMQ != nil {
-		errs = append(errs, w.RabbitMQ.Close(ctx))
-	}
+	errs = append(errs, w.closeRabbitMQ(ctx))
 	return errors.Join(errs...)
 }
 
@@ -163,7 +170,7 @@ func (w *World) Can(fault Fault) (can bool, why string) {
 		Linux:         runtime.GOOS == "linux",
 		Postgres17:    w.postgresMajor >= 17,
 		Standby:       w.Standby,
-		Cluster:       w.Cluster,
+		Cluster:       w.nodes != nil,
 		SeveralRelays: len(w.Relays) > 1,
 		PlainPostgres: w.plainPostgres(),
 		Superuser:     w.superuser,
@@ -180,7 +187,7 @@ func (w *World) Can(fault Fault) (can bool, why string) {
 
 // command runs one command of the relay's program against the servers themselves.
 func (w *World) command(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, w.Binary, append(args, "--table", w.Table)...)
+	cmd := exec.CommandContext(ctx, w.Binary, append(args, "--table", w.Table.SQL())...)
 	cmd.Env = relayEnvironment(w.Database, w.Broker)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("cdc-relay %s: %w: %s", args[0], err, strings.TrimSpace(string(output)))

@@ -2,26 +2,71 @@ package fault
 
 import (
 	"context"
+	"net/url"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// runVHost is the virtual host of a run on a private broker.
-const runVHost = "soak"
+// On a private broker a run has a virtual host, and the relays log in as a user of their own, to whom something can be
+// refused that writers and consumers may still do.
+const (
+	runVHost      = "soak"
+	relayUser     = "relay"
+	relayPassword = "relay"
+)
+
+// clusterNodes are as many as are needed for a majority that can be lost.
+const clusterNodes = 3
+
+// largestMessage is what a private broker takes, in bytes. It is more than what writers write, and less than poison.
+const largestMessage = "max_message_size = 4194304"
 
 func (w *World) provideRabbitMQ(ctx context.Context) error {
-	w.Broker = w.AMQPURL
-	if w.Broker == "" {
-		broker, err := services.StartRabbitMQ(ctx, services.Options{Private: true, Settings: w.RabbitMQSettings, Log: w.Log})
-		if err != nil {
-			return err
-		}
-		w.RabbitMQ, w.Broker = broker, broker.URL(runVHost)
-		if err := broker.AddVHost(ctx, runVHost); err != nil {
-			return err
-		}
+	w.Broker, w.relayBroker = w.AMQPURL, w.AMQPURL
+	if w.AMQPURL != "" {
+		return nil
 	}
-	w.relayBroker = w.Broker
+	if err := w.startRabbitMQ(ctx); err != nil {
+		return err
+	}
+	if err := w.RabbitMQ.AddVHost(ctx, runVHost); err != nil {
+		return err
+	}
+	if err := w.RabbitMQ.AddUser(ctx, relayUser, relayPassword); err != nil {
+		return err
+	}
+	w.Broker = w.RabbitMQ.URL(runVHost)
+	address, err := url.Parse(w.Broker)
+	if err != nil {
+		return err
+	}
+	address.User = url.UserPassword(relayUser, relayPassword)
+	w.relayBroker = address.String()
+	return w.RabbitMQ.Permit(ctx, runVHost, relayUser, services.AllPermissions())
+}
+
+func (w *World) startRabbitMQ(ctx context.Context) (err error) {
+	options := services.Options{
+		Private: true, Settings: append([]string{largestMessage}, w.RabbitMQSettings...), Log: w.Log,
+	}
+	if !w.Cluster {
+		w.RabbitMQ, err = services.StartRabbitMQ(ctx, options)
+		return err
+	}
+	w.nodes, err = services.StartRabbitMQCluster(ctx, clusterNodes, options)
+	if err == nil {
+		w.RabbitMQ = w.nodes.Nodes[0]
+	}
+	return err
+}
+
+func (w *World) closeRabbitMQ(ctx context.Context) error {
+	switch {
+	case w.nodes != nil:
+		return w.nodes.Close(ctx)
+	case w.RabbitMQ != nil:
+		return w.RabbitMQ.Close(ctx)
+	}
 	return nil
 }
 

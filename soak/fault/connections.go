@@ -1,0 +1,120 @@
+package fault
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// connectionFaults break the network between relays and Postgres, for one relay or for all, as chance has it. Writers go
+// on.
+func connectionFaults() []Fault {
+	const up, down = services.Upstream, services.Downstream
+	const replication, ordinary = services.Replication, services.Ordinary
+	return []Fault{
+		connectionFault("postgres-cut", "all connections to Postgres are reset, several times", "", cut),
+		connectionFault("postgres-cut-replication", "the replication connection is reset, several times", replication, cut),
+		connectionFault("postgres-cut-pool", "the connections of the pool are reset, several times", ordinary, cut),
+		connectionFault("postgres-refuse", "connections to Postgres are reset and new ones refused", "", refuse),
+		connectionFault("postgres-refuse-replication", "no replication connection can be had", replication, refuse),
+		connectionFault("postgres-refuse-pool", "no connection but for replication can be had", ordinary, refuse),
+		connectionFault("postgres-blackhole", "no byte comes or goes to Postgres", "", blackHole(up, down)),
+		connectionFault("postgres-blackhole-upstream", "nothing that relays say reaches Postgres", "", blackHole(up)),
+		connectionFault("postgres-blackhole-downstream", "nothing that Postgres says reaches relays", "", blackHole(down)),
+		connectionFault("postgres-blackhole-replication", "no byte comes or goes on replication connections",
+			replication, blackHole(up, down)),
+		connectionFault("postgres-blackhole-pool", "no byte comes or goes but for replication", ordinary, blackHole(up, down)),
+	}
+}
+
+// wire is all connections through a proxy, or those of one kind.
+type wire interface {
+	Cut()
+	Refuse()
+	Accept()
+	BlackHole(directions ...services.Direction)
+	Resume(directions ...services.Direction)
+}
+
+func connectionFault(name, about, kind string, disturb func(context.Context, []wire, time.Duration)) Fault {
+	fault := Fault{
+		Name: name, About: about, Repeats: ifTakenOver,
+		Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+			whose, relays := w.someRelays(ctx, random)
+			var wires []wire
+			for _, relay := range relays {
+				for _, proxy := range relay.Postgres {
+					if kind == "" {
+						wires = append(wires, proxy)
+					} else {
+						wires = append(wires, proxy.Only(kind))
+					}
+				}
+			}
+			disturb(ctx, wires, hold)
+			return whose, nil
+		},
+	}
+	if kind != "" {
+		fault.Needs = PlainPostgres
+	}
+	if kind == services.Ordinary {
+		fault.Repeats = nil // the slot stays where it is
+	}
+	return fault
+}
+
+// someRelays are all relays, or the leader alone, or all but the leader.
+func (w *World) someRelays(ctx context.Context, random *rand.Rand) (whose string, relays []*Relay) {
+	leader, err := w.AwaitLeader(ctx, leaderPatience)
+	if err != nil || len(w.Relays) == 1 {
+		return "all relays", w.Relays
+	}
+	switch random.IntN(3) {
+	case 0:
+		return "all relays", w.Relays
+	case 1:
+		return leader.Name + ", which streams", []*Relay{leader}
+	}
+	for _, relay := range w.Relays {
+		if relay != leader {
+			relays = append(relays, relay)
+		}
+	}
+	return "all but " + leader.Name + ", which streams", relays
+}
+
+func cut(ctx context.Context, wires []wire, hold time.Duration) {
+	const rounds = 5
+	for range rounds {
+		for _, wire := range wires {
+			wire.Cut()
+		}
+		wait(ctx, hold/rounds)
+	}
+}
+
+func refuse(ctx context.Context, wires []wire, hold time.Duration) {
+	for _, wire := range wires {
+		wire.Refuse()
+		wire.Cut()
+	}
+	wait(ctx, hold)
+	for _, wire := range wires {
+		wire.Accept()
+	}
+}
+
+func blackHole(directions ...services.Direction) func(context.Context, []wire, time.Duration) {
+	return func(ctx context.Context, wires []wire, hold time.Duration) {
+		for _, wire := range wires {
+			wire.BlackHole(directions...)
+		}
+		wait(ctx, hold)
+		for _, wire := range wires {
+			wire.Resume(directions...)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package fault
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// brokerNetworkFaults are those of the way between the relays and the broker. They need no power over the broker.
+func brokerNetworkFaults() []Fault {
+	blackHole := func(directions ...services.Direction) beginning {
+		return troubled(
+			func(p *services.Proxy) { p.BlackHole(directions...) },
+			func(p *services.Proxy) { p.Resume(directions...) },
+		)
+	}
+	return []Fault{
+		{
+			Name:    "rabbitmq-cut",
+			About:   "the AMQP connections of the relays, or of one of them, are reset",
+			Repeats: allInFlight,
+			Run: func(_ context.Context, w *World, random *rand.Rand, _ time.Duration) (string, error) {
+				detail, proxies := w.somebody(random)
+				for _, proxy := range proxies {
+					proxy.Cut()
+				}
+				return detail, nil
+			},
+		},
+		{
+			Name:    "rabbitmq-refused",
+			About:   "the AMQP connections are reset, and new ones refused",
+			Repeats: allInFlight,
+			Run: held(troubled(
+				func(p *services.Proxy) { p.Refuse(); p.Cut() },
+				(*services.Proxy).Accept,
+			)),
+		},
+		{
+			Name:    "rabbitmq-black-hole",
+			About:   "what relays and broker send each other vanishes; long holds lose the heartbeats",
+			Repeats: allInFlight,
+			Run:     held(blackHole()),
+		},
+		{
+			Name:    "rabbitmq-black-hole-upstream",
+			About:   "what relays send to the broker vanishes",
+			Repeats: allInFlight,
+			Run:     held(blackHole(services.Upstream)),
+		},
+		{
+			Name:    "rabbitmq-black-hole-downstream",
+			About:   "what the broker sends to relays vanishes: messages arrive, and their confirms do not",
+			Repeats: allInFlight,
+			Run:     held(blackHole(services.Downstream)),
+		},
+	}
+}
+
+// troubled makes trouble in the proxies of somebody, and ends it.
+func troubled(begin, end func(*services.Proxy)) beginning {
+	return func(_ context.Context, w *World, random *rand.Rand) (string, func(context.Context) error, error) {
+		detail, proxies := w.somebody(random)
+		for _, proxy := range proxies {
+			begin(proxy)
+		}
+		return detail, func(context.Context) error {
+			for _, proxy := range proxies {
+				end(proxy)
+			}
+			return nil
+		}, nil
+	}
+}
+
+// somebody chooses all relays or one of them, and gives the proxies between these and the broker.
+func (w *World) somebody(random *rand.Rand) (who string, proxies []*services.Proxy) {
+	if n := random.IntN(2 * len(w.Relays)); n < len(w.Relays) && len(w.Relays) > 1 {
+		return w.Relays[n].Name, w.Relays[n].RabbitMQ
+	}
+	return "all relays", w.RabbitMQProxies()
+}

@@ -1,0 +1,153 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// relayConnections is how the names of the relays' connections begin. Those of the run's consumers begin otherwise.
+const relayConnections = "cdc-relay "
+
+// operatorFaults are what an operator does to a broker that goes on running.
+func operatorFaults() []Fault {
+	return []Fault{
+		{
+			Name:    "rabbitmq-close-all",
+			About:   "an operator closes all connections to the broker",
+			Needs:   OwnRabbitMQ,
+			Repeats: allInFlight,
+			Run:     closeConnections(""),
+		},
+		{
+			Name:    "rabbitmq-close-relays",
+			About:   "an operator closes the connections of the relays",
+			Needs:   OwnRabbitMQ,
+			Repeats: allInFlight,
+			Run:     closeConnections(relayConnections),
+		},
+		{
+			Name:  "rabbitmq-memory-alarm",
+			About: "the broker is short of memory and blocks whoever publishes",
+			Needs: OwnRabbitMQ,
+			Run:   held(raiseAlarm),
+		},
+		{
+			Name:    "rabbitmq-full-queue",
+			About:   "a queue is full and rejects what is published to it",
+			Needs:   OwnRabbitMQ,
+			Refuses: true,
+			Run:     held(fillQueue),
+		},
+		{
+			Name:    "rabbitmq-permission",
+			About:   "the relays may not write to an exchange, or to none, until the permission is granted again",
+			Needs:   OwnRabbitMQ,
+			Refuses: true,
+			Repeats: allInFlight, // the broker closes the channel before it has confirmed all
+			Run:     held(revokePermission),
+		},
+		{
+			Name:    "rabbitmq-login",
+			About:   "the relays' password is changed and their connections are closed, until it is changed back",
+			Needs:   OwnRabbitMQ,
+			Repeats: allInFlight,
+			Run:     held(lockOut),
+		},
+		{
+			Name:    "rabbitmq-poison",
+			About:   "one message among many in flight makes the broker close the channel",
+			Needs:   OwnRabbitMQ,
+			Repeats: allInFlight,
+			Run: func(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, error) {
+				if w.Poison == nil {
+					return "", errors.New("nobody writes in this run, and so no poison")
+				}
+				const least, most = 5 << 20, 8 << 20 // see largestMessage
+				size := least + random.IntN(most-least)
+				return fmt.Sprintf("%d bytes", size), w.Poison(ctx, size)
+			},
+		},
+	}
+}
+
+func closeConnections(nameBegins string) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
+	return func(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, error) {
+		n, err := w.RabbitMQ.CloseConnections(ctx, nameBegins, "closed by an operator")
+		return fmt.Sprintf("%d connections", n), err
+	}
+}
+
+func raiseAlarm(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
+	return "", w.RabbitMQ.ClearMemoryAlarm, w.RabbitMQ.RaiseMemoryAlarm(ctx)
+}
+
+// fillQueue says by a policy that the queue may hold nothing, so that neither its messages nor its consumers matter.
+func fillQueue(ctx context.Context, w *World, random *rand.Rand) (string, func(context.Context) error, error) {
+	const name = "full"
+	there, err := w.RabbitMQ.Definitions(ctx, runVHost)
+	if err != nil {
+		return "", nil, err
+	}
+	queue, err := choose(random, "queue", there.Queues)
+	if err != nil {
+		return "", nil, err
+	}
+	full := services.Policy{
+		Pattern: exactly(queue), ApplyTo: services.ApplyToQueues, Priority: 100,
+		Definition: map[string]any{"max-length": 0, "overflow": "reject-publish"},
+	}
+	mend := func(ctx context.Context) error { return w.RabbitMQ.DeletePolicy(ctx, runVHost, name) }
+	return queue, mend, w.RabbitMQ.SetPolicy(ctx, runVHost, name, full)
+}
+
+// revokePermission also makes the open channels forget what they were permitted, as happens with backends of which
+// permissions expire.
+func revokePermission(ctx context.Context, w *World, random *rand.Rand) (string, func(context.Context) error, error) {
+	there, err := w.RabbitMQ.Definitions(ctx, runVHost)
+	if err != nil {
+		return "", nil, err
+	}
+	const everything = "everything"
+	which, err := choose(random, "exchange", append(there.Exchanges, "amq.default", everything))
+	if err != nil {
+		return "", nil, err
+	}
+	permissions := services.AllPermissions()
+	permissions.Write = "^(?!" + regexp.QuoteMeta(which) + "$)"
+	if which == everything {
+		permissions.Write = ""
+	}
+	grant := func(ctx context.Context) error {
+		return w.RabbitMQ.Permit(ctx, runVHost, relayUser, services.AllPermissions())
+	}
+	if err := w.RabbitMQ.Permit(ctx, runVHost, relayUser, permissions); err != nil {
+		return which, grant, err
+	}
+	return which, grant, w.RabbitMQ.ForgetPermissions(ctx)
+}
+
+func lockOut(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
+	letIn := func(ctx context.Context) error { return w.RabbitMQ.AddUser(ctx, relayUser, relayPassword) }
+	if err := w.RabbitMQ.AddUser(ctx, relayUser, "not "+relayPassword); err != nil {
+		return "", letIn, err
+	}
+	n, err := w.RabbitMQ.CloseConnections(ctx, relayConnections, "the password was changed")
+	return fmt.Sprintf("%d connections", n), letIn, err
+}
+
+// choose picks one of the names.
+func choose(random *rand.Rand, what string, names []string) (string, error) {
+	if len(names) == 0 {
+		return "", fmt.Errorf("there is no %s in the virtual host %s", what, runVHost)
+	}
+	return names[random.IntN(len(names))], nil
+}
+
+// exactly is a regular expression for one name.
+func exactly(name string) string { return "^" + regexp.QuoteMeta(name) + "$" }
