@@ -2,6 +2,7 @@ package services
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -49,6 +50,16 @@ func (a account) own(path string) error {
 		return nil
 	}
 	return os.Chown(path, int(a.UID), int(a.GID))
+}
+
+// ownAll gives a folder and all that is in it to the account.
+func (a account) ownAll(folder string) error {
+	return filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return a.own(path)
+	})
 }
 
 // newFolder makes a private folder that the account can reach, and in it a folder "data" that the account owns.

@@ -65,6 +65,12 @@ func executable(path string) bool {
 	return err == nil && !info.IsDir() && info.Mode().Perm()&0o111 != 0
 }
 
+// site is where a local server has its programs and its data.
+type site struct {
+	bin, folder, data string
+	who               account
+}
+
 // localPostgres prepares a private server; it is not started yet.
 func localPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	bin, err := find(ctx, opts, findPostgres)
@@ -75,31 +81,41 @@ func localPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := who.newFolder("postgres")
+	server, err := (&site{bin: bin, who: who}).another(opts.Settings)
 	if err != nil {
 		return nil, err
 	}
-	server := &local{folder: folder, logFile: filepath.Join(folder, "server.log")}
+	if err := initPostgres(ctx, bin, who, server.site.folder); err != nil {
+		_ = server.Close(ctx)
+		return nil, err
+	}
+	return server, nil
+}
+
+// another prepares a server of the same programs on a port and in a folder of its own, which has no data yet.
+func (s *site) another(settings []string) (*Postgres, error) {
+	folder, err := s.who.newFolder("postgres")
+	if err != nil {
+		return nil, err
+	}
 	port, err := freePort()
-	if err == nil {
-		err = initPostgres(ctx, bin, who, folder)
-	}
 	if err != nil {
-		_ = server.close(ctx)
+		_ = os.RemoveAll(folder)
 		return nil, err
 	}
-	data := filepath.Join(folder, "data")
+	at := &site{bin: s.bin, folder: folder, data: filepath.Join(folder, "data"), who: s.who}
+	server := &local{folder: folder, logFile: filepath.Join(folder, "server.log")}
 	server.command = func() *exec.Cmd {
-		args := []string{"-D", data, "-p", strconv.Itoa(port)}
-		for _, setting := range postgresSettings(opts.Settings) {
+		args := []string{"-D", at.data, "-p", strconv.Itoa(port)}
+		for _, setting := range postgresSettings(settings) {
 			args = append(args, "-c", setting)
 		}
-		return postgresCommand(context.Background(), who, data, filepath.Join(bin, "postgres"), args...)
+		return postgresCommand(context.Background(), at.who, at.data, filepath.Join(at.bin, "postgres"), args...)
 	}
 	server.tools = func(ctx context.Context, args ...string) *exec.Cmd {
-		return postgresCommand(ctx, who, data, filepath.Join(bin, args[0]), args[1:]...)
+		return postgresCommand(ctx, at.who, at.data, filepath.Join(at.bin, args[0]), args[1:]...)
 	}
-	return &Postgres{address: postgresAddress("127.0.0.1", port), runner: server, Way: Local}, nil
+	return &Postgres{address: postgresAddress("127.0.0.1", port), runner: server, site: at, Way: Local}, nil
 }
 
 func initPostgres(ctx context.Context, bin string, who account, folder string) error {

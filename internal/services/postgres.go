@@ -39,6 +39,7 @@ type Postgres struct {
 
 	address *url.URL // of the database that is there from the start
 	runner  runner
+	site    *site // nil where it does not run from this machine's programs
 }
 
 // postgresSettings lets tests hold many slots and connections, and lets nobody but this machine in.

@@ -1,0 +1,122 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// standbySlot is the physical slot by which a primary keeps WAL for its standby.
+const standbySlot = "standby"
+
+// StartStandby starts a streaming standby of a private server that runs from this machine's own programs, and waits until
+// it answers queries. Settings are like "recovery_min_apply_delay=1s"; from Postgres 17 on it copies failover slots. It
+// streams by the physical slot "standby", so a server has one at a time. The caller closes it, before its primary.
+//
+// The data is copied by hand, since not every source of programs has pg_basebackup.
+func (p *Postgres) StartStandby(ctx context.Context, settings ...string) (*Postgres, error) {
+	if p.site == nil {
+		return nil, fmt.Errorf("start a standby: %w, which runs from this machine's programs", errNotOurs)
+	}
+	settings = append([]string{
+		"primary_conninfo=" + p.standbyConninfo(), "primary_slot_name=" + standbySlot, "hot_standby=on", "hot_standby_feedback=on",
+		"wal_retrieve_retry_interval=200ms",
+	}, settings...)
+	if p.Major() >= 17 {
+		settings = append(settings, "sync_replication_slots=on")
+	}
+	standby, err := p.site.another(settings)
+	if err != nil {
+		return nil, fmt.Errorf("start a standby: %w", err)
+	}
+	if err = p.copyTo(ctx, standby.site); err == nil {
+		err = standby.Start(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start a standby: %w", err), standby.Close(context.WithoutCancel(ctx)))
+	}
+	return standby, nil
+}
+
+// Promote makes a standby a primary and waits until it is one.
+func (p *Postgres) Promote(ctx context.Context) error {
+	return p.Exec(ctx, "", "SELECT pg_promote(true, 60)")
+}
+
+// standbyConninfo names a database, without which slots are not copied.
+func (p *Postgres) standbyConninfo() string {
+	return fmt.Sprintf("host=%s port=%s user=%s password=%s dbname=%s application_name=standby",
+		p.address.Hostname(), p.address.Port(), postgresUser, postgresPassword, postgresDatabase)
+}
+
+// copyTo makes an online backup: what is copied while it changes is put right by the WAL from the slot's position on.
+func (p *Postgres) copyTo(ctx context.Context, to *site) error {
+	conn, err := pgx.Connect(ctx, p.URL(""))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	// The backup's end names the WAL that a standby needs, which it fetches by itself: nothing is archived.
+	begin, end := "SELECT pg_backup_start('standby', true)", "SELECT labelfile FROM pg_backup_stop(false)"
+	if p.Major() < 15 {
+		begin, end = "SELECT pg_start_backup('standby', true, false)", "SELECT labelfile FROM pg_stop_backup(false, false)"
+	}
+	const reserve = `SELECT pg_create_physical_replication_slot('` + standbySlot + `', true)
+		WHERE NOT EXISTS (SELECT 1 FROM pg_replication_slots WHERE slot_name = '` + standbySlot + `')`
+	for _, statement := range []string{reserve, begin} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	if err := copyData(p.site.data, to.data); err != nil {
+		return err
+	}
+	var label string
+	if err := conn.QueryRow(ctx, end).Scan(&label); err != nil {
+		return err
+	}
+	for name, content := range map[string]string{"backup_label": label, "standby.signal": ""} {
+		if err := os.WriteFile(filepath.Join(to.data, name), []byte(content), 0o600); err != nil {
+			return err
+		}
+	}
+	return to.who.ownAll(to.data)
+}
+
+// copyData copies a server's data folder but for what belongs to the running server, its WAL and its slots.
+func copyData(from, to string) error {
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed meanwhile; the WAL knows
+		}
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(path, from)
+		copied := filepath.Join(to, name)
+		switch folder, _ := filepath.Split(name); {
+		case name == "/postmaster.pid", name == "/postmaster.opts", strings.HasPrefix(folder, "/pg_wal/") && !entry.IsDir():
+			return nil
+		case folder == "/pg_replslot/":
+			return fs.SkipDir
+		case name == "":
+			return nil
+		case entry.IsDir():
+			return os.Mkdir(copied, 0o700)
+		}
+		content, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(copied, content, 0o600)
+	})
+}
