@@ -26,7 +26,7 @@ func Check(lines io.Reader) (*Verdict, error) {
 			broken := s.read(text)
 			switch {
 			case broken == nil:
-			case !whole && s.lines > 0:
+			case !whole && s.lines > 0 && cutOff(broken, text):
 				s.cutShort = fmt.Sprintf("the file ends in the middle of line %d: the run was killed, or is still going on", s.lines+1)
 			default:
 				return nil, fmt.Errorf("read line %d of the history: %w", s.lines+1, broken)
@@ -40,6 +40,12 @@ func Check(lines io.Reader) (*Verdict, error) {
 		return nil, errors.New("read the history: it is empty; want the line of the run")
 	}
 	return s.verdict(), nil
+}
+
+// cutOff tells whether text is the beginning of a line, from the error of reading it.
+func cutOff(err error, text []byte) bool {
+	var syntax *json.SyntaxError
+	return errors.As(err, &syntax) && syntax.Offset >= int64(len(text))
 }
 
 // readLine returns the next line without its end, and whether it had one. The bytes are good until the next call.
@@ -70,9 +76,10 @@ func (s *state) read(text []byte) error {
 		return errors.New("the line of the run must be the first, and the only one of its kind")
 	}
 	s.lines++
-	if *l.At < s.now {
-		s.find(Contradiction, s.now, "line %d is of %s, and the line before it of %s: time went backwards", s.lines, at(*l.At), at(s.now))
+	if *l.At < s.lastAt {
+		s.find(Contradiction, s.now, "line %d is of %s, and the line before it of %s: time went backwards", s.lines, at(*l.At), at(s.lastAt))
 	}
+	s.lastAt = *l.At
 	s.now = max(s.now, *l.At)
 	if s.ended {
 		s.find(Contradiction, s.now, "line %d comes after the line that ends the history", s.lines)

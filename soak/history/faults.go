@@ -106,7 +106,8 @@ func (s *state) timeMessage(i int32, healed []*fault) {
 			}
 		}
 	}
-	if n := after(t.endedAt); n < len(healed) && s.prompt(i) && s.fateOf(t) == meant {
+	fate := s.fateOf(t)
+	if n := after(t.endedAt); n < len(healed) && s.prompt(i) && (fate == meant || fate == open && m.has(arrived)) {
 		switch {
 		case m.has(arrived):
 			healed[n].caughtUp = max(healed[n].caughtUp, m.firstAt)
@@ -142,11 +143,11 @@ func (s *state) judgeRecovery(f *fault) {
 			return
 		}
 	}
-	arrival := "nothing that was committed after that has arrived"
-	if f.firstArrival != never {
-		arrival = "the first arrival of what was committed after that came at " + at(f.firstArrival)
+	arrival := "the first arrival of what was committed from then on came at " + at(f.firstArrival)
+	if f.firstArrival == never {
+		arrival = "nothing that was committed from then on arrived"
 	}
-	s.find(SlowRecovery, until, "fault %d (%s) was healed at %s, the next commit was answered at %s, and %s, which is %s; allowed are %s",
+	s.find(SlowRecovery, until, "fault %d (%s) was healed at %s, the next commit was answered at %s, and %s: %s of silence, and %s are allowed",
 		f.told.ID, f.told.Name, at(f.healed), at(f.firstCommit), arrival, at(silence), at(s.run.RecoverWithin))
 }
 

@@ -110,8 +110,10 @@ func (s *state) judgeMessages() {
 		fate := s.fateOf(t)
 		s.count(m, t, fate)
 		switch {
-		case m.has(discarded) || fate == dropped:
+		case m.has(discarded) || fate == dropped && t.outcome == rolledBack:
 			s.unexpected(m, "")
+		case fate == dropped:
+			s.unexpected(m, ", and its business row is not in the database")
 		case m.has(arrived) && !m.kind.arrives():
 			s.unexpected(m, ", and nothing of its kind can be delivered")
 		case m.has(tooSoon):
@@ -212,7 +214,7 @@ func (s *state) judgeRows() {
 			s.find(NeedlessAttempt, r.at, "%s waits in the outbox (%s), and nothing since its commit gave the broker a reason to refuse it",
 				s.describe(m), r.describe())
 		}
-		if !r.deadLetter && !s.maystay(r) {
+		if s.complete() && !r.deadLetter && !s.mayStay(r) {
 			was := "did not arrive"
 			if m.has(arrived) {
 				was = "arrived at " + at(m.firstAt)
@@ -233,8 +235,8 @@ func (s *state) holdKeys() {
 	}
 }
 
-// maystay tells whether a row may be in the outbox at the end: it is not due yet, or waits behind one of its key that is not.
-func (s *state) maystay(r *row) bool {
+// mayStay tells whether a row may be in the outbox at the end: it is not due yet, or waits behind one of its key that is not.
+func (s *state) mayStay(r *row) bool {
 	m := &s.messages[r.message]
 	if m.has(arrived) {
 		return false

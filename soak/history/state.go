@@ -20,7 +20,8 @@ const (
 type state struct {
 	run      Run
 	lines    int
-	now      time.Duration // of the newest line
+	now      time.Duration // the greatest time of a line
+	lastAt   time.Duration // the time of the last line
 	ended    bool
 	cutShort string
 

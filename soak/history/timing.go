@@ -81,8 +81,8 @@ func (s *state) latency(d *Delivered) {
 	}
 	slices.Sort(all)
 	d.LatencyOf = len(all)
-	d.LatencyP50 = Milliseconds(all[(len(all)-1)/2])
-	d.LatencyP99 = Milliseconds(all[(len(all)-1)*99/100])
+	percentile := func(p int) Milliseconds { return Milliseconds(all[(len(all)*p+99)/100-1]) }
+	d.LatencyP50, d.LatencyP99 = percentile(50), percentile(99)
 	d.LatencyMax = Milliseconds(all[len(all)-1])
 }
 

@@ -1,0 +1,270 @@
+package history
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what came out into the stories, to be read before it is committed")
+
+// The stories are files of testdata: what happened, a line of dashes, and what the checker makes of it.
+//
+//	2s     run recover within 1s
+//	10ms   tx 1: a, b key k 1, c scheduled 5s, d unroutable, e discarded
+//	11ms   tx 1 committed
+//	12ms   a arrives [marked] [redelivered] [damaged WORD]
+//	13ms   fault 1 NAME [repeats N] [refuses] [loses] [unmarked] [empties]
+//	14ms   fault 1 healed
+//	15ms   a in outbox|dead_letter [attempts N] [REASON]
+//	16ms   kept 1 2 3
+//	17ms   end [cut short: WHY]
+//	raw TEXT, or line TEXT: the history ends with these bytes, without the end of a line or with it
+func TestStories(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no stories: %v", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var written strings.Builder
+		for _, story := range storiesOf(string(text)) {
+			got := story.tell(t)
+			fmt.Fprintf(&written, "story %s\n%s----\n%s\n", story.title, story.events, got)
+			t.Run(filepath.Base(file)+"/"+story.title, func(t *testing.T) {
+				if got != story.want && !*rewrite {
+					t.Errorf("the story\n%s\ncomes out as\n%s\nwant\n%s", story.events, got, story.want)
+				}
+			})
+		}
+		if *rewrite {
+			if err := os.WriteFile(file, []byte(written.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+type story struct{ title, events, want string }
+
+func storiesOf(text string) []story {
+	var all []story
+	for _, part := range strings.Split("\n"+text, "\nstory ")[1:] {
+		title, rest, _ := strings.Cut(part, "\n")
+		events, want, _ := strings.Cut(rest, "----\n")
+		all = append(all, story{title, events, strings.TrimRight(want, "\n") + "\n"})
+	}
+	return all
+}
+
+// tell returns what the checker makes of the story.
+func (s *story) tell(t *testing.T) string {
+	t.Helper()
+	names := make(map[outbox.UUID]string)
+	v, err := Check(bytes.NewReader(s.lines(t, names)))
+	if err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	text := rendered(v)
+	for id, name := range names {
+		text = strings.ReplaceAll(text, id.String(), name)
+	}
+	return text
+}
+
+func (s *story) lines(t *testing.T, names map[outbox.UUID]string) []byte {
+	t.Helper()
+	run := line{At: new(time.Duration), Run: &Run{}}
+	lines := []line{run}
+	for _, text := range strings.Split(strings.TrimSpace(s.events), "\n") {
+		if text, isRaw := strings.CutPrefix(text, "raw "); isRaw {
+			return append(written(t, lines), text...)
+		}
+		if text, isRaw := strings.CutPrefix(text+" ", "line "); isRaw {
+			return append(written(t, lines), strings.TrimSpace(text)+"\n"...)
+		}
+		words := strings.Fields(text)
+		if within, given := strings.CutPrefix(text, "run recover within "); given {
+			run.Run.RecoverWithin = duration(t, within)
+			continue
+		}
+		when := duration(t, words[0])
+		for _, l := range eventsOf(t, words[1:], names) {
+			l.At = &when
+			lines = append(lines, l)
+		}
+	}
+	return written(t, lines)
+}
+
+func written(t interface{ Fatal(...any) }, lines []line) []byte {
+	var out bytes.Buffer
+	for i := range lines {
+		text, err := json.Marshal(&lines[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Write(append(text, '\n'))
+	}
+	return out.Bytes()
+}
+
+func duration(t *testing.T, text string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func number(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(strings.TrimSuffix(text, ":"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func idOf(name string, names map[outbox.UUID]string) outbox.UUID {
+	sum := sha256.Sum256([]byte(name))
+	id := outbox.UUID(sum[:16])
+	names[id] = name
+	return id
+}
+
+func eventsOf(t *testing.T, words []string, names map[outbox.UUID]string) []line {
+	t.Helper()
+	switch {
+	case words[0] == "end":
+		_, why, _ := strings.Cut(strings.Join(words, " "), "cut short: ")
+		return []line{{End: &end{CutShort: why}}}
+	case words[0] == "kept":
+		var all []line
+		for _, word := range words[1:] {
+			id := int64(number(t, word))
+			all = append(all, line{Kept: &id})
+		}
+		return all
+	case words[0] == "tx" && strings.HasSuffix(words[1], ":"):
+		ending := Transaction{ID: int64(number(t, words[1])), Writer: 1}
+		for _, told := range strings.Split(strings.Join(words[2:], " "), ",") {
+			ending.Messages = append(ending.Messages, messageOf(t, strings.Fields(told), names))
+		}
+		return []line{{Ending: &ending}}
+	case words[0] == "tx":
+		return []line{{Ended: &ended{ID: int64(number(t, words[1])), Outcome: Outcome(words[2])}}}
+	case words[0] == "fault" && words[2] == "healed":
+		id := number(t, words[1])
+		return []line{{Healed: &id}}
+	case words[0] == "fault":
+		return []line{{Began: faultOf(t, words[1:])}}
+	case words[1] == "arrives":
+		d := Delivery{Message: idOf(words[0], names), Queue: "q"}
+		d.Marked = slices.Contains(words, "marked")
+		d.Redelivered = slices.Contains(words, "redelivered")
+		if i := slices.Index(words, "damaged"); i > 0 {
+			d.Damaged = words[i+1]
+		}
+		return []line{{Delivered: &d}}
+	case words[1] == "in":
+		r := Row{Message: idOf(words[0], names), DeadLetter: words[2] == "dead_letter"}
+		if len(words) > 4 {
+			r.Attempts = number(t, words[4])
+		}
+		if len(words) > 5 {
+			r.Reason = words[5]
+		}
+		return []line{{Remaining: &r}}
+	}
+	t.Fatalf("the story has a line that cannot be read: %s", words)
+	return nil
+}
+
+func messageOf(t *testing.T, words []string, names map[outbox.UUID]string) Message {
+	t.Helper()
+	m := Message{ID: idOf(words[0], names), Kind: Plain}
+	for i, word := range words {
+		switch word {
+		case "key":
+			m.Key, m.Seq = words[i+1], number(t, words[i+2])
+		case "scheduled":
+			m.Kind, m.NotBefore = Scheduled, duration(t, words[i+1])
+		case "unroutable", "impossible", "large", "binary":
+			m.Kind = Kind(word)
+		case "discarded":
+			m.Discarded = true
+		}
+	}
+	return m
+}
+
+func faultOf(t *testing.T, words []string) *Fault {
+	t.Helper()
+	f := &Fault{ID: number(t, words[0]), Name: words[1]}
+	for i, word := range words {
+		switch word {
+		case "repeats":
+			f.Repeats = number(t, words[i+1])
+		case "refuses":
+			f.Refuses = true
+		case "loses":
+			f.LosesCommits = true
+		case "unmarked":
+			f.Unmarked = true
+		case "empties":
+			f.EmptiesQueues = true
+		}
+	}
+	return f
+}
+
+// rendered is the verdict in few words: only counters that are not 0.
+func rendered(v *Verdict) string {
+	var out strings.Builder
+	out.WriteString(string(v.Result))
+	if v.Incomplete != "" {
+		out.WriteString(": " + v.Incomplete)
+	}
+	text, err := json.Marshal(v.Counters)
+	if err != nil {
+		return err.Error()
+	}
+	var counters []string
+	for _, pair := range regexp.MustCompile(`"(\w+)":([1-9]\d*)`).FindAllStringSubmatch(string(text), -1) {
+		counters = append(counters, pair[1]+" "+pair[2])
+	}
+	fmt.Fprintf(&out, "\n%s\n", strings.Join(counters, ", "))
+	if d := v.Delivery; d.LatencyOf > 0 {
+		fmt.Fprintf(&out, "latency of %d: p50 %s, p99 %s, max %s; gap %s at %s\n", d.LatencyOf, d.LatencyP50, d.LatencyP99, d.LatencyMax, d.LongestGap, d.GapBegan)
+	}
+	for i := range v.Faults {
+		f := &v.Faults[i]
+		fmt.Fprintf(&out, "fault %d: recovery %s, silence %s, caught up %s, repeats %d/%d\n", f.ID,
+			orElse(f.Recovery, "-"), orElse(f.Silence, "-"), orElse(f.CaughtUp, "-"), f.Repeats, f.RepeatsAllowed)
+	}
+	for i := range v.Violations {
+		x := &v.Violations[i]
+		fmt.Fprintf(&out, "%s %s %d\n", x.Party, x.Code, x.Count)
+		for _, f := range x.First {
+			fmt.Fprintf(&out, "  %s\n", f.What)
+		}
+	}
+	return out.String()
+}
