@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// replicated is a primary and a standby that has every commit before its client hears of it.
+type replicated struct {
+	world            *world // by a URL that names both
+	primary, standby *services.Postgres
+}
+
+// newReplicated runs the statements in the database before the standby is made.
+func newReplicated(t *testing.T, statements ...string) *replicated {
+	t.Helper()
+	p := &replicated{primary: services.PrivatePostgres(t)}
+	if p.primary.Way != services.Local {
+		t.Skip("the standby is a copy of a local server's files; this one runs in a container")
+	}
+	must(t, "make a database", p.primary.Exec(t.Context(), "", `CREATE DATABASE app`))
+	must(t, "prepare the database", p.primary.Exec(t.Context(), "app", statements...))
+	var err error
+	p.standby, err = p.primary.StartStandby(t.Context())
+	must(t, "start the standby", err)
+	t.Cleanup(func() { _ = p.standby.Close(t.Context()) })
+	must(t, "wait for the standby at each commit", p.primary.Exec(t.Context(), "",
+		`ALTER SYSTEM SET synchronous_standby_names = 'standby'`, `SELECT pg_reload_conf()`))
+	both, err := url.Parse(p.primary.URL("app"))
+	must(t, "read the address", err)
+	both.Host += "," + p.standby.Addr()
+	both.RawQuery += "&target_session_attrs=read-write"
+	p.world = newWorldOn(t, both.String(), services.VHost(t))
+	return p
+}
+
+// failOver kills the primary and makes the standby one.
+func (p *replicated) failOver(t *testing.T) {
+	t.Helper()
+	must(t, "kill the primary", p.primary.Kill(t.Context()))
+	must(t, "promote", p.standby.Promote(t.Context()))
+	p.world.db.Reset()
+}
+
+// onStandby asks the standby until it answers yes.
+func (p *replicated) onStandby(t *testing.T, what, sql string, args ...any) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), p.standby.URL("app"))
+	must(t, "connect to the standby", err)
+	defer conn.Close(t.Context())
+	p.world.eventually(what, time.Minute, func() bool {
+		var yes bool
+		must(t, "ask the standby", conn.QueryRow(t.Context(), sql, args...).Scan(&yes))
+		return yes
+	})
+}
+
+// TestAStandbyIsPromoted under load. Without a failover slot the new primary has none, and the relay makes one.
+func TestAStandbyIsPromoted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers of its own")
+	}
+	t.Parallel()
+	p := newReplicated(t)
+	w := p.world.setUp()
+	arrived := w.consume(w.queue)
+	r := w.run("--max-in-flight", "500")
+	load := w.write(2)
+	load.more(500)
+	p.failOver(t)
+	within(t, "streaming again", 5*time.Second, w.streamed)
+	load.more(500)
+	load.allArrive(arrived, 500)
+	r.noRefusals()
+	if n := strings.Count(r.logs(), "created slot"); n != 1 {
+		t.Errorf("the log says %d times that the slot was made", n)
+	}
+}
+
+// TestAFailoverSlotOutlivesItsServer: a slot that a DBA has made so, for Postgres 17 and later,
+// is used as it is, and goes on where the standby has its copy.
+func TestAFailoverSlotOutlivesItsServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers of its own")
+	}
+	t.Parallel()
+	if services.SharedPostgres(t).Major() < 17 {
+		t.Skip("failover slots came with Postgres 17")
+	}
+	slot := services.Name(t)
+	p := newReplicated(t, fmt.Sprintf(`SELECT pg_create_logical_replication_slot('%s', 'pgoutput', false, false, true)`, slot))
+	w := p.world
+	w.slot = slot
+	must(t, "hold the slot back for the standby", p.primary.Exec(t.Context(), "",
+		`ALTER SYSTEM SET synchronized_standby_slots = 'standby'`, `SELECT pg_reload_conf()`))
+	w.setUp()
+	arrived := w.consume(w.queue)
+	r := w.run("--max-in-flight", "500")
+	load := w.write(2)
+	load.more(500)
+	p.onStandby(t, "the standby has the slot", `SELECT count(*) > 0 FROM pg_replication_slots
+		WHERE slot_name = $1 AND synced AND NOT temporary AND invalidation_reason IS NULL`, w.slot)
+	load.more(500)
+	p.failOver(t)
+	within(t, "streaming again", 5*time.Second, w.streamed)
+	load.more(500)
+	load.allArrive(arrived, 500)
+	r.noRefusals()
+	if logs := r.logs(); strings.Contains(logs, "created slot") || strings.Contains(logs, "dropped slot") {
+		t.Error("the slot was made anew")
+	}
+	if !value[bool](w, `SELECT failover AND active FROM pg_replication_slots WHERE slot_name = $1`, w.slot) {
+		t.Error("the slot is no failover slot any more")
+	}
+}
