@@ -211,7 +211,7 @@ func (p *planner) kind() history.Kind {
 	return kinds[p.weighted(836, 100, 50, 2, 6, 6)]
 }
 
-// add draws a row of a kind, with a key of this writer's where it may have one: a scheduled message would hold up its key.
+// add draws a row of a kind, with a key of this writer's where it may have one: unless it is scheduled.
 func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
 	r := row{Message: history.Message{ID: p.uuid(), Kind: kind}, fillSeed: p.random.Uint64()}
 	r.fill = p.between(0, 600)
@@ -223,7 +223,9 @@ func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
 	}
 	key, plain := &p.keys[p.random.IntN(len(p.keys))], p.random.IntN(p.topology.Plain)
 	queue := p.topology.plainQueue(plain)
-	if keyed && kind != history.Scheduled {
+	// A message that is retried holds up its key, which is to be seen, but not on every key all the time.
+	held := kind == history.Scheduled || kind == history.Unroutable && !p.chance(100)
+	if keyed && !held {
 		key.seq++
 		r.Key, r.Seq = key.name, key.seq
 		queue = p.topology.queueOf(key.name)

@@ -163,3 +163,17 @@ func onChannel(ctx context.Context, amqpURL string, f func(*amqp.Channel) error)
 	}
 	return f(channel)
 }
+
+// BrokerVersion is what the broker says of itself, such as "3.10.8".
+func BrokerVersion(ctx context.Context, amqpURL string) (string, error) {
+	c, err := dialBroker(ctx, amqpURL, "version")
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	version, ok := c.Properties["version"].(string)
+	if !ok {
+		return "unknown", nil
+	}
+	return version, nil
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/urfave/cli/v2"
+)
+
+// The exit codes.
+const (
+	exitPassed   = 0
+	exitViolated = 1   // a promise was broken
+	exitUsage    = 2   // wrong usage or configuration
+	exitNotRun   = 3   // it could not be run, or not to the end: nothing is proved
+	exitCut      = 130 // a second signal
+)
+
+// process is what the command line needs of the operating system, so that tests can run it as a function.
+type process struct {
+	args           []string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	signals        <-chan os.Signal
+}
+
+// usageError is a mistake in the command line or the environment.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// notRunError is why a run came to no end.
+type notRunError struct{ error }
+
+func (e notRunError) Unwrap() error { return e.error }
+
+// errViolated says that the report, which was printed, has violations.
+var errViolated = errors.New("a promise was broken")
+
+// run runs one command and returns the exit code. The first signal asks a run to come to its end, with a check of what
+// was run; the second does not wait for that.
+func (p *process) run(ctx context.Context) int {
+	ctx, cut := context.WithCancel(ctx)
+	defer cut()
+	asked := make(chan struct{})
+	done := make(chan error, 1)
+	go func() { done <- p.app(asked).RunContext(ctx, p.args) }()
+	for signals := 0; ; {
+		select {
+		case err := <-done:
+			if signals > 1 {
+				return exitCut
+			}
+			return p.report(err)
+		case <-p.signals:
+			signals++
+			switch signals {
+			case 1:
+				close(asked)
+			case 2:
+				fmt.Fprintln(p.stderr, "cdc-relay-soak: second signal: ending at once")
+				cut()
+			}
+		}
+	}
+}
+
+// report writes what went wrong. What cli itself finds wrong is usage.
+func (p *process) report(err error) int {
+	var notRun notRunError
+	switch {
+	case err == nil:
+		return exitPassed
+	case errors.Is(err, errViolated):
+		return exitViolated
+	case errors.As(err, &notRun):
+		fmt.Fprintf(p.stderr, "cdc-relay-soak: %s\n", redact(err.Error()))
+		return exitNotRun
+	}
+	fmt.Fprintf(p.stderr, "cdc-relay-soak: %s\nsee cdc-relay-soak --help\n", redact(err.Error()))
+	return exitUsage
+}
+
+const description = `Starts Postgres, RabbitMQ and some relays of its own, writes and consumes, makes faults in an order that
+--seed decides, and checks what arrived against what was committed. Nothing is left of it at the end.
+
+With --database-url and --amqp-url it works on servers of yours: in a table of its own, public.cdc_relay_soak, but it
+ends sessions and drops the slot there. Name a database and a virtual host that nobody else uses. Only faults that can
+be made from outside are made then.
+
+Ctrl-C ends the faults, and checks what was run until then; a second one ends at once.
+
+EXIT CODES
+
+  0  nothing was found        2  wrong usage
+  1  a promise was broken     3  it could not be run to its end
+
+EXAMPLES
+
+  cdc-relay-soak
+  cdc-relay-soak --duration 1h --faults 'relay-*,postgres-fast-stop' --json report.json
+  cdc-relay-soak --seed 42 --plan             # what would be done
+  cdc-relay-soak -- --max-in-flight 100       # flags for cdc-relay run
+  cdc-relay-soak check history.jsonl          # check a recorded run again`
+
+func (p *process) app(asked <-chan struct{}) *cli.App {
+	run := func(c *cli.Context) error { return p.runCommand(c, asked) }
+	return &cli.App{
+		Name:                      "cdc-relay-soak",
+		Usage:                     "breaks everything around cdc-relay, and checks that nothing is lost",
+		UsageText:                 "cdc-relay-soak [FLAGS] [-- FLAGS OF cdc-relay run]\ncdc-relay-soak list\ncdc-relay-soak check FILE",
+		Description:               description,
+		Flags:                     runFlags(),
+		Action:                    run,
+		DisableSliceFlagSeparator: true,
+		HideVersion:               true,
+		HideHelpCommand:           true,
+		Reader:                    p.stdin,
+		Writer:                    p.stdout,
+		ErrWriter:                 p.stderr,
+		ExitErrHandler:            func(*cli.Context, error) {}, // report decides
+		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return usagef("%s", err) },
+		Commands: []*cli.Command{
+			{Name: "run", Usage: "a run; also without its name", Flags: runFlags(), Action: run, OnUsageError: usageIn("run")},
+			{Name: "list", Usage: "the faults, and what they need", Action: p.listCommand, OnUsageError: usageIn("list")},
+			{Name: "check", Usage: "check a recorded history again", ArgsUsage: "FILE", Action: p.checkCommand, OnUsageError: usageIn("check")},
+		},
+	}
+}
+
+func usageIn(command string) cli.OnUsageErrorFunc {
+	return func(_ *cli.Context, err error, _ bool) error { return usagef("%s: %s", command, err) }
+}
