@@ -87,7 +87,7 @@ func oneFault(t *testing.T, fault Fault) {
 		t.Errorf("%s: %v", detail, err)
 	}
 	t.Logf("%s: %s", fault.Name, detail)
-	r.awaitDelivered(r.record.Counts().Delivered + 100)
+	r.awaitDelivered(r.record.Counts().Acknowledged + 300)
 	r.end()
 }
 

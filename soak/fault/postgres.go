@@ -14,7 +14,7 @@ import (
 
 // postgresFaults are those of the database and the connections to it.
 func postgresFaults() []Fault {
-	return slices.Concat(serverFaults(), connectionFaults())
+	return slices.Concat(serverFaults(), connectionFaults(), slotFaults(), settingFaults(), tableFaults())
 }
 
 // fastStopLimit is how long a fast stop of Postgres may take, whatever the relays do.

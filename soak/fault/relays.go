@@ -60,7 +60,7 @@ func relayFaults() []Fault {
 		{
 			Name:     "relay-freeze-all",
 			About:    "SIGSTOP of every relay, and SIGCONT after the hold, in an order of chance",
-			Repeats:  ifTakenOver,
+			Repeats:  inFlight(1), // the broker may close the connections of the frozen, with confirms on their way
 			Unmarked: true,
 			Run:      freezeAll,
 		},
@@ -181,15 +181,21 @@ func (r *Relay) awaitUp(ctx context.Context) error {
 	})
 }
 
-func freezeLeader(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
+// freezeLeader holds for so long, every other time, that Postgres gives the slot to another relay.
+func freezeLeader(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 	leader, err := w.AwaitLeader(ctx, leaderPatience)
 	if err != nil {
 		return "", err
 	}
+	const takenOver = runWalSenderTimeout + 3*time.Second
+	if random.IntN(2) == 0 {
+		hold = max(hold, takenOver)
+	}
 	if err := leader.Pause(); err != nil {
 		return leader.Name, err
 	}
-	return leader.Name, holdThen(ctx, hold, func(context.Context) error { return leader.Resume() })
+	detail := fmt.Sprintf("%s, for %s", leader.Name, hold)
+	return detail, holdThen(ctx, hold, func(context.Context) error { return leader.Resume() })
 }
 
 func freezeAll(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {

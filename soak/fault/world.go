@@ -113,7 +113,7 @@ func (w *World) provide(ctx context.Context) error {
 			return fmt.Errorf("declare the topology: %w", err)
 		}
 	}
-	if err := w.command(ctx, "setup", "--slot", w.Slot, "--publication", w.Publication); err != nil {
+	if err := w.setUp(ctx); err != nil {
 		return err
 	}
 	for i := range w.RelayCount {
@@ -183,6 +183,11 @@ func (w *World) Can(fault Fault) (can bool, why string) {
 		return false, fault.Name + " needs " + missing.String()
 	}
 	return true, ""
+}
+
+// setUp makes tables, publication and slot where they are missing, as a person does.
+func (w *World) setUp(ctx context.Context) error {
+	return w.command(ctx, "setup", "--slot", w.Slot, "--publication", w.Publication)
 }
 
 // command runs one command of the relay's program against the servers themselves.

@@ -14,14 +14,15 @@ const runDatabase = "soak"
 func (w *World) providePostgres(ctx context.Context) error {
 	w.Database = w.DatabaseURL
 	if w.Database == "" {
-		// A holder of the slot that was stopped in its tracks is to lose it within a run.
-		settings := append([]string{"wal_sender_timeout=5s"}, w.PostgresSettings...)
-		server, err := services.StartPostgres(ctx, services.Options{Private: true, Settings: settings, Log: w.Log})
+		server, err := services.StartPostgres(ctx, services.Options{Private: true, Settings: w.PostgresSettings, Log: w.Log})
 		if err != nil {
 			return err
 		}
 		w.Postgres, w.Database = server, server.URL(runDatabase)
 		if err := server.Exec(ctx, "", "CREATE DATABASE "+runDatabase); err != nil {
+			return err
+		}
+		if err := w.configure(ctx, "wal_sender_timeout", runWalSenderTimeout.String()); err != nil {
 			return err
 		}
 	}

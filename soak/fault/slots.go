@@ -1,0 +1,191 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// slotFaults take away what streaming needs. What was missed is in the table.
+func slotFaults() []Fault {
+	return []Fault{
+		{
+			Name: "postgres-slot-dropped", Needs: Superuser, Repeats: ifTakenOver,
+			About: "the slot is dropped under the relay that streams, three times",
+			Run:   dropSlotRepeatedly,
+		},
+		{
+			Name: "postgres-slot-dropped-behind-transaction", Needs: Superuser, Repeats: ifTakenOver,
+			About: "the slot is dropped while a transaction is open, for which making another one waits",
+			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
+				return "", w.during(ctx, []string{beginWriting}, func() error {
+					if err := w.dropSlot(ctx); err != nil {
+						return err
+					}
+					wait(ctx, hold)
+					return nil
+				})
+			},
+		},
+		{
+			Name: "postgres-slot-lost", Needs: OwnPostgres | Superuser,
+			About: "the slot is invalidated through max_slot_wal_keep_size while no relay runs",
+			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
+				err := w.Stop(ctx)
+				if err == nil {
+					err = w.loseSlot(ctx)
+				}
+				return "", errors.Join(err, holdThen(ctx, hold, func(context.Context) error { return w.Start() }))
+			},
+		},
+		{
+			Name: "postgres-slot-lost-frozen", Needs: OwnPostgres | Superuser, Repeats: inFlight(1), Unmarked: true,
+			About: "the slot is invalidated while the relay that holds it is frozen by SIGSTOP",
+			Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+				leader, err := w.AwaitLeader(ctx, leaderPatience)
+				if err != nil {
+					return "", err
+				}
+				err = leader.Pause()
+				if err == nil {
+					err = w.loseSlot(ctx)
+				}
+				return leader.Name, errors.Join(err, holdThen(ctx, hold, func(context.Context) error { return leader.Resume() }))
+			},
+		},
+		{
+			Name: "postgres-slot-lost-blackhole", Needs: OwnPostgres | Superuser | PlainPostgres, Repeats: ifTakenOver,
+			About: "the slot is invalidated while no byte of the stream arrives",
+			Run:   loseSlotInBlackHole,
+		},
+		{
+			Name: "postgres-publication-dropped", Needs: Superuser, Repeats: ifTakenOver,
+			About: "the publication is dropped; it is made again by the relay, or after the hold by a person",
+			Run:   dropPublication,
+		},
+	}
+}
+
+// objectInUse is the SQLSTATE for a slot that somebody holds.
+const objectInUse = "55006"
+
+// dropSlot ends whoever holds the slot, and drops it before the next one takes it.
+func (w *World) dropSlot(ctx context.Context) error {
+	const terminate = `SELECT count(pg_terminate_backend(active_pid, 5000)) FROM pg_replication_slots
+		WHERE slot_name = $1 AND active_pid IS NOT NULL`
+	const drop = `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`
+	const patience = 20 * time.Second
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("slot %s could not be dropped within %s", w.Slot, patience))
+	defer cancel()
+	conn, err := w.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, conn)
+	return poll(ctx, func() (bool, error) {
+		if _, err := conn.Exec(ctx, terminate, w.Slot); err != nil {
+			return false, err
+		}
+		_, err := conn.Exec(ctx, drop, w.Slot)
+		var refused *pgconn.PgError
+		if errors.As(err, &refused) && refused.Code == objectInUse {
+			return false, nil
+		}
+		return err == nil, err
+	})
+}
+
+func dropSlotRepeatedly(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+	const rounds = 3
+	for range rounds {
+		if _, err := w.AwaitLeader(ctx, leaderPatience); err != nil {
+			return "", err
+		}
+		if err := w.dropSlot(ctx); err != nil {
+			return "", err
+		}
+		wait(ctx, time.Duration(random.Int64N(int64(2*hold)/rounds+1)))
+	}
+	return "", nil
+}
+
+// loseSlot has Postgres invalidate the slot, which nobody may be reading. It sets things right again before it returns.
+func (w *World) loseSlot(ctx context.Context) error {
+	if err := w.configure(ctx, "max_slot_wal_keep_size", "1MB"); err != nil {
+		return err
+	}
+	lost := w.writeUntilLost(ctx)
+	mendCtx, cancel := mending(ctx)
+	defer cancel()
+	return errors.Join(lost, w.configure(mendCtx, "max_slot_wal_keep_size", ""))
+}
+
+func (w *World) writeUntilLost(ctx context.Context) error {
+	const patience = time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("slot %s was not invalidated within %s", w.Slot, patience))
+	defer cancel()
+	conn, err := w.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, conn)
+	var start string
+	if err := conn.QueryRow(ctx, `SELECT pg_current_wal_lsn()::text`).Scan(&start); err != nil {
+		return err
+	}
+	return poll(ctx, func() (bool, error) {
+		for _, statement := range []string{
+			`SELECT pg_logical_emit_message(false, 'cdc-relay-soak', repeat('x', 1024 * 1024)) FROM generate_series(1, 24)`,
+			`SELECT pg_switch_wal()`, `CHECKPOINT`,
+		} {
+			if _, err := conn.Exec(ctx, statement); err != nil {
+				return false, fmt.Errorf("%.30s: %w", statement, err)
+			}
+		}
+		// A relay that lives may have put another one in its place already.
+		const isLost = `SELECT NOT EXISTS (SELECT FROM pg_replication_slots
+			WHERE slot_name = $1 AND wal_status <> 'lost' AND restart_lsn < $2::pg_lsn)`
+		var lost bool
+		err := conn.QueryRow(ctx, isLost, w.Slot, start).Scan(&lost)
+		return lost, err
+	})
+}
+
+func loseSlotInBlackHole(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+	leader, err := w.AwaitLeader(ctx, leaderPatience)
+	if err != nil {
+		return "", err
+	}
+	streams := make([]services.Kind, len(leader.Postgres))
+	for i, proxy := range leader.Postgres {
+		streams[i] = proxy.Only(services.Replication)
+		streams[i].BlackHole()
+	}
+	err = w.loseSlot(ctx)
+	wait(ctx, hold)
+	for _, stream := range streams {
+		stream.Resume()
+	}
+	return leader.Name, err
+}
+
+func dropPublication(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+	if err := w.Exec(ctx, "DROP PUBLICATION "+outbox.QuoteIdentifier(w.Publication)); err != nil {
+		return "", err
+	}
+	byPerson := random.IntN(2) == 0
+	wait(ctx, hold)
+	if !byPerson {
+		return "left to the relays", nil
+	}
+	mendCtx, cancel := mending(ctx)
+	defer cancel()
+	return "made again by cdc-relay setup", w.setUp(mendCtx)
+}
