@@ -111,7 +111,7 @@ func (s *state) timeMessage(i int32, healed []*fault) {
 		switch {
 		case m.has(arrived):
 			healed[n].caughtUp = max(healed[n].caughtUp, m.firstAt)
-		case m.has(inDeadLetter), s.complete() && !m.settled() && s.emptiedAfter(t.endedAt):
+		case m.has(inDeadLetter), s.complete() && !m.settled() && s.emptiedAfter(t.endingAt):
 		default:
 			healed[n].caughtUp = never
 		}

@@ -91,7 +91,7 @@ func (s *state) judgeTransactions() {
 			s.find(Contradiction, s.now, "transaction %d was rolled back at %s, as writer %d said, and its business row is in the database",
 				t.id, at(t.endedAt), t.writer)
 		}
-		if t.outcome == committed && !t.kept && s.complete() && lossy < t.endedAt {
+		if t.outcome == committed && !t.kept && s.complete() && lossy < t.endingAt {
 			s.find(LostCommit, s.now, "the database lost an acknowledged commit: transaction %d of writer %d was committed at %s, "+
 				"its business row is gone, and no fault after that may lose commits", t.id, t.writer, at(t.endedAt))
 		}
@@ -119,7 +119,7 @@ func (s *state) judgeMessages() {
 		case m.has(tooSoon):
 			s.unexpected(m, ", before COMMIT was sent")
 		case fate != meant || m.settled() || !s.complete():
-		case m.kind.arrives() && emptied >= t.endedAt:
+		case m.kind.arrives() && emptied >= t.endingAt:
 			s.counters.LostWithQueues++
 		default:
 			s.counters.Lost++
