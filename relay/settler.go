@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -28,6 +30,8 @@ type settler struct {
 	batch   int
 
 	arrived chan struct{} // signalled when pending was added to
+	// locked tells of rows that other sessions hold locked.
+	locked  *episode
 	alive   *heartbeat
 	trouble *episode
 	// written counts the rows settled so far.
@@ -39,7 +43,8 @@ type settler struct {
 		sync.Mutex
 		pending []store.Settlement
 	}
-	// invisible are rows that the database does not show yet. Only Run's goroutine uses it.
+	// invisible are rows that the database does not show yet, or that others hold locked.
+	// Only Run's goroutine uses it.
 	invisible []store.Settlement
 }
 
@@ -179,7 +184,8 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 		}
 		if err == nil {
 			s.trouble.over("settling rows again")
-			return settled.NotVisible, nil
+			s.tellLocked(settled.Locked)
+			return append(settled.NotVisible, settled.Locked...), nil
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -193,6 +199,18 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 		if err := sleep(ctx, wait.NextBackOff()); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// tellLocked says who is waited for, and when nobody is any more.
+func (s *settler) tellLocked(locked []store.Settlement) {
+	if len(locked) > 0 {
+		s.locked.report("another session holds a row locked that is to be settled; the others go on", problem.New(
+			"end the transaction that holds it: SELECT pid, state, xact_start, query FROM pg_stat_activity "+
+				"WHERE xact_start < now() - interval '1 second'",
+			"row %d is locked", locked[0].Message.ID))
+	} else if !slices.ContainsFunc(s.invisible, func(one store.Settlement) bool { return one.Locked }) {
+		s.locked.over("no row is locked any more")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -21,6 +22,8 @@ type Settlement struct {
 	Decision Decision
 	// Refused tells that the broker refused the message: one attempt is charged.
 	Refused bool
+	// Locked tells that another session held the row when it was tried last.
+	Locked bool
 }
 
 // Settled is what came of a batch.
@@ -34,6 +37,16 @@ type Settled struct {
 	// though the stream has brought them: the walsender sends once WAL is flushed,
 	// before other sessions see the commit. They are to be tried again.
 	NotVisible []Settlement
+	// Locked are rows that another session holds locked. They are to be tried again, and
+	// must not hold up the others until then.
+	Locked []Settlement
+}
+
+func (s *Settled) add(more Settled) {
+	s.Done = append(s.Done, more.Done...)
+	s.Gone = append(s.Gone, more.Gone...)
+	s.NotVisible = append(s.NotVisible, more.NotVisible...)
+	s.Locked = append(s.Locked, more.Locked...)
 }
 
 // Settle carries decisions out, one statement for each action among them. On an
@@ -55,14 +68,15 @@ func (s *Store) Settle(ctx context.Context, batch []Settlement) (Settled, error)
 		}
 		// In one order everywhere, so that two relays cannot deadlock.
 		slices.SortFunc(part, func(a, b Settlement) int { return cmp.Compare(a.Message.ID, b.Message.ID) })
-		err := s.settle(ctx, action.sql, action.of == Delete, part, &settled)
+		write := settling{sql: action.sql, byRefAlone: action.of == Delete}
+		err := s.settle(ctx, write, part, &settled)
 		if isDataException(err) {
 			// The database's encoding lacks a character of what the broker said. The
 			// row must not hold up the others.
 			for i := range part {
 				part[i].Decision.Detail = plain(part[i].Decision.Detail)
 			}
-			err = s.settle(ctx, action.sql, action.of == Delete, part, &settled)
+			err = s.settle(ctx, write, part, &settled)
 		}
 		if err != nil {
 			return settled, fmt.Errorf("settle %d rows of %s: %w", len(part), s.table, err)
@@ -77,16 +91,90 @@ func isDataException(err error) bool {
 	return errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "22")
 }
 
-func (s *Store) settle(ctx context.Context, sql string, byRefAlone bool, part []Settlement, into *Settled) error {
+// settling is the statement of one action.
+type settling struct {
+	sql string
+	// byRefAlone: it takes no more than the row's names.
+	byRefAlone bool
+}
+
+// settle waits for locked rows as long as lock_timeout says, then settles the others.
+func (s *Store) settle(ctx context.Context, write settling, part []Settlement, into *Settled) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
+	if !slices.ContainsFunc(part, func(one Settlement) bool { return one.Locked }) {
+		err := write.run(ctx, s.pool, part, into)
+		if !isLockNotAvailable(err) {
+			return err
+		}
+	}
+	var settled Settled // counts only once it is committed
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		free, locked, err := s.lockFree(ctx, tx, part)
+		settled.Locked = locked
+		if err != nil || len(free) == 0 {
+			return err
+		}
+		return write.run(ctx, tx, free, &settled)
+	})
+	if err == nil {
+		into.add(settled)
+	}
+	return err
+}
+
+// lockFree locks the rows that nobody else has locked, and tells them apart from the
+// others. Rows that are not visible count as free: nobody waits for those.
+func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []Settlement) (free, locked []Settlement, err error) {
+	args := settleArgs(part)[:2]
+	ours, err := tx.Query(ctx, s.sql.lock, args...)
+	if err != nil {
+		return nil, nil, err
+	}
+	mine, err := pgx.CollectRows(ours, pgx.RowTo[int64])
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := tx.Query(ctx, s.sql.visible, args...)
+	if err != nil {
+		return nil, nil, err
+	}
+	visible, err := pgx.CollectRows(all, pgx.RowTo[int64])
+	if err != nil {
+		return nil, nil, err
+	}
+	taken := make(map[int64]bool, len(visible))
+	for _, nth := range visible {
+		taken[nth] = true
+	}
+	for _, nth := range mine {
+		delete(taken, nth)
+	}
+	for i, settlement := range part {
+		settlement.Locked = taken[int64(i+1)]
+		if settlement.Locked {
+			locked = append(locked, settlement)
+		} else {
+			free = append(free, settlement)
+		}
+	}
+	return free, locked, nil
+}
+
+// isLockNotAvailable: SQLSTATE 55P03, after lock_timeout.
+func isLockNotAvailable(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "55P03"
+}
+
+func (w settling) run(ctx context.Context, db rower, part []Settlement, into *Settled) error {
 	args := settleArgs(part)
-	if byRefAlone {
+	if w.byRefAlone {
 		args = args[:2]
 	}
 	var text string
 	var changed []int64
-	if err := s.pool.QueryRow(ctx, sql, args...).Scan(&text, &changed); err != nil {
+	if err := db.QueryRow(ctx, w.sql, args...).Scan(&text, &changed); err != nil {
 		return err
 	}
 	if len(changed) == len(part) {
@@ -112,6 +200,11 @@ func (s *Store) settle(ctx context.Context, sql string, byRefAlone bool, part []
 		}
 	}
 	return nil
+}
+
+// rower is a pool or a transaction.
+type rower interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // settleArgs are the columns of settledRows.

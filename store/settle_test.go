@@ -49,6 +49,35 @@ func TestDeleteOfARowThatIsNotVisibleYetIsToldFromAGoneOne(t *testing.T) {
 	equal(t, "gone after that", settledIDs(f.settle(deleted(m)).Gone), []int64{m.ID})
 }
 
+// A row that somebody holds locked holds up no other, whatever is to become of it.
+func TestALockedRowHoldsUpNoOther(t *testing.T) {
+	f := newFixture(t)
+	f.plain(9)
+	m := f.leftovers(0, roomy()).Messages
+	tx, err := f.conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox WHERE id IN (1, 4, 7) FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	all := []store.Settlement{
+		deleted(m[0]), deleted(m[1]), deleted(m[2]),
+		retried(m[3], time.Hour), retried(m[4], time.Hour), retried(m[5], time.Hour),
+		dead(m[6], true), dead(m[7], true), dead(m[8], true),
+	}
+	settled := f.settle(all...)
+	equal(t, "done", settledIDs(settled.Done), []int64{2, 3, 5, 6, 8, 9})
+	equal(t, "locked", settledIDs(settled.Locked), []int64{1, 4, 7})
+	again := f.settle(settled.Locked...) // does not wait for the lock any more
+	equal(t, "still locked", settledIDs(again.Locked), []int64{1, 4, 7})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "done once the lock is gone", settledIDs(f.settle(again.Locked...).Done), []int64{1, 4, 7})
+	equal(t, "left for their retry", f.ids("true"), []int64{4, 5, 6})
+}
+
 func TestSettlementsByAnOldReferenceLeaveTheNewRowAlone(t *testing.T) {
 	f := newFixture(t)
 	f.plain(1)

@@ -11,6 +11,7 @@ import (
 type statements struct {
 	leftover, claim, keyHeads, keyRows string
 	delete, retry, deadLetter, release string
+	lock, visible                      string
 }
 
 // messageColumns are read in this order by scanMessage. Rows are called r.
@@ -121,6 +122,14 @@ kept AS (
   ON CONFLICT DO NOTHING)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
 
+// The rows of a batch that nobody else has locked are locked, …
+const lockSQL = visibleSQL + ` FOR UPDATE OF r SKIP LOCKED`
+
+// … and those that are there at all.
+const visibleSQL = `
+SELECT s.nth FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
+JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id`
+
 // keptNames are the columns that a dead letter has from its row as they are.
 const (
 	keptNames = `id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
@@ -163,6 +172,7 @@ func newStatements(table outbox.Table, block bool) statements {
 		claim:    fill(claimSQL),
 		keyHeads: fill(keyHeadsSQL), keyRows: fill(keyRowsSQL),
 		delete: fill(deleteSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL), release: fill(releaseSQL),
+		lock: fill(lockSQL), visible: fill(visibleSQL),
 	}
 }
 

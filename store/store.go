@@ -35,11 +35,12 @@ const (
 // sessionSettings are what the statements need, whatever role or database have set.
 // Under a stricter isolation level a settlement that had to wait for a row would
 // fail. And no plan shall read the whole table: the statistics of a queue are always
-// old, and a plan made while it was empty is kept when it is not (invariant 11).
+// old, and a plan made while it was empty is kept when it is not (invariant 11). Who waits
+// for a lock says so soon, and lets others pass.
 const sessionSettings = `
 SET default_transaction_isolation = 'read committed';
 SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-SET jit = off`
+SET jit = off; SET lock_timeout = '1s'`
 
 // Open prepares a store. It does not connect: the first statement does. With
 // block, keys that have a dead letter are held up.
