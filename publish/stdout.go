@@ -202,9 +202,9 @@ func (p *Stdout) flush(ctx context.Context) error {
 
 var errHung = errors.New("the writer takes nothing")
 
-// writeBytes writes, and stops waiting for it a second after ctx is done.
+// writeBytes writes, and stops waiting for it a moment after ctx is done.
 func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
-	const patience = time.Second
+	const patience = 250 * time.Millisecond
 	var n int
 	var err error
 	done := make(chan struct{})
