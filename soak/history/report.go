@@ -48,7 +48,7 @@ func (v *Verdict) Headline() string {
 	c := &v.Counters
 	switch v.Result {
 	case Pass:
-		return fmt.Sprintf("PASS: %d messages acknowledged, none lost, none unexpected, all in order; %d repeats, all within what the faults allow",
+		return fmt.Sprintf("PASS: %d messages acknowledged, none lost, none unexpected, all in order; repeats %d, no more than the faults allow",
 			c.Acknowledged, c.Duplicated)
 	case Incomplete:
 		return "INCOMPLETE: no violation so far, but " + v.Incomplete
@@ -95,9 +95,13 @@ func (v *Verdict) about() string {
 
 // table writes aligned columns; cells are parted by tabs.
 func table(out *bytes.Buffer, rows func(*tabwriter.Writer)) {
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	var aligned bytes.Buffer
+	t := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
 	rows(t)
 	t.Flush() //nolint:errcheck // a buffer takes everything
+	for row := range strings.Lines(aligned.String()) {
+		out.WriteString(strings.TrimRight(row, " \n") + "\n")
+	}
 	out.WriteByte('\n')
 }
 
@@ -121,7 +125,7 @@ func (v *Verdict) writeCounters(out *bytes.Buffer) {
 			{"rolled back", c.RolledBack, fmt.Sprintf("and %d discarded behind a savepoint", c.Discarded), false},
 			{"delivered", c.Delivered, "arrived at least once", false},
 			{"redelivered", c.Redelivered, "handed out again by the broker", false},
-			{"dead letters", c.DeadLettered, "at the end", false},
+			{"dead letters", c.DeadLettered, "in the dead-letter table at the end", false},
 			{"waiting", c.Waiting, "in the outbox at the end", false},
 			{"out of order", c.OutOfOrder, "arrived after a later message of their key", true},
 			{"early", c.Early, "arrived before they were due", true},
@@ -162,9 +166,9 @@ func (v *Verdict) writeFaults(out *bytes.Buffer) {
 			held, recovered, caughtUp := "not healed", "", ""
 			if f.Healed != nil {
 				held = (*f.Healed - f.Began).String()
-				recovered, caughtUp = orElse(f.Recovery, "nothing to see"), orElse(f.CaughtUp, "never")
-				if f.Recovery == nil && f.Silence != nil {
-					recovered = "never"
+				recovered, caughtUp = orElse(f.Recovery, "never"), orElse(f.CaughtUp, "never")
+				if f.Recovery == nil && f.Silence == nil {
+					recovered = "no commits"
 				}
 			}
 			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\t%s\t%d/%d\t%s\n", f.ID, f.Began, f.Name, held, recovered, caughtUp, f.Repeats, f.RepeatsAllowed, oneLine(f.Detail))

@@ -15,10 +15,10 @@ type Run struct {
 	Started time.Time `json:"started,omitzero"`
 	// RecoverWithin is how long after a fault's end a message may need that was committed after it, in nanoseconds.
 	// 0: that is reported, and not judged.
-	RecoverWithin time.Duration `json:"recover_within,omitempty"`
+	RecoverWithin time.Duration `json:"recover_within_ns,omitempty"`
 	// EarlyTolerance is how much too early a scheduled message may seem to arrive, in nanoseconds: its due time is of the
 	// database's clock, its arrival of the recorder's. 0: DefaultEarlyTolerance; negative: none.
-	EarlyTolerance time.Duration `json:"early_tolerance,omitempty"`
+	EarlyTolerance time.Duration `json:"early_tolerance_ns,omitempty"`
 }
 
 // DefaultEarlyTolerance is the tolerance of a run that names none.

@@ -33,17 +33,9 @@ var rewrite = flag.Bool("rewrite", false, "write what came out into the stories,
 //	17ms   end [cut short: WHY]
 //	raw TEXT, or line TEXT: the history ends with these bytes, without the end of a line or with it
 func TestStories(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no stories: %v", err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for file, stories := range allStories(t) {
 		var written strings.Builder
-		for _, story := range storiesOf(string(text)) {
+		for _, story := range stories {
 			got := story.tell(t)
 			fmt.Fprintf(&written, "story %s\n%s----\n%s\n", story.title, story.events, got)
 			t.Run(filepath.Base(file)+"/"+story.title, func(t *testing.T) {
@@ -61,6 +53,23 @@ func TestStories(t *testing.T) {
 }
 
 type story struct{ title, events, want string }
+
+func allStories(t testing.TB) map[string][]story {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no stories: %v", err)
+	}
+	all := make(map[string][]story)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[file] = storiesOf(string(text))
+	}
+	return all
+}
 
 func storiesOf(text string) []story {
 	var all []story
@@ -87,7 +96,7 @@ func (s *story) tell(t *testing.T) string {
 	return text
 }
 
-func (s *story) lines(t *testing.T, names map[outbox.UUID]string) []byte {
+func (s *story) lines(t testing.TB, names map[outbox.UUID]string) []byte {
 	t.Helper()
 	run := line{At: new(time.Duration), Run: &Run{}}
 	lines := []line{run}
@@ -124,7 +133,7 @@ func written(t interface{ Fatal(...any) }, lines []line) []byte {
 	return out.Bytes()
 }
 
-func duration(t *testing.T, text string) time.Duration {
+func duration(t testing.TB, text string) time.Duration {
 	t.Helper()
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -133,7 +142,7 @@ func duration(t *testing.T, text string) time.Duration {
 	return d
 }
 
-func number(t *testing.T, text string) int {
+func number(t testing.TB, text string) int {
 	t.Helper()
 	n, err := strconv.Atoi(strings.TrimSuffix(text, ":"))
 	if err != nil {
@@ -149,7 +158,7 @@ func idOf(name string, names map[outbox.UUID]string) outbox.UUID {
 	return id
 }
 
-func eventsOf(t *testing.T, words []string, names map[outbox.UUID]string) []line {
+func eventsOf(t testing.TB, words []string, names map[outbox.UUID]string) []line {
 	t.Helper()
 	switch {
 	case words[0] == "end":
@@ -197,7 +206,7 @@ func eventsOf(t *testing.T, words []string, names map[outbox.UUID]string) []line
 	return nil
 }
 
-func messageOf(t *testing.T, words []string, names map[outbox.UUID]string) Message {
+func messageOf(t testing.TB, words []string, names map[outbox.UUID]string) Message {
 	t.Helper()
 	m := Message{ID: idOf(words[0], names), Kind: Plain}
 	for i, word := range words {
@@ -215,7 +224,7 @@ func messageOf(t *testing.T, words []string, names map[outbox.UUID]string) Messa
 	return m
 }
 
-func faultOf(t *testing.T, words []string) *Fault {
+func faultOf(t testing.TB, words []string) *Fault {
 	t.Helper()
 	f := &Fault{ID: number(t, words[0]), Name: words[1]}
 	for i, word := range words {

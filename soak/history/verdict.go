@@ -17,7 +17,8 @@ const (
 )
 
 // Verdict is what a history comes to. Its JSON form has stable names; they are those of the struct tags here and below.
-// Durations are milliseconds, and times are milliseconds since the run began; their names end in _ms.
+// Durations are milliseconds, and times are milliseconds since the run began; their names end in _ms. What Run has is as
+// it stands in the history: nanoseconds, with names that end in _ns.
 type Verdict struct {
 	Result Result `json:"result"`
 	// Incomplete says why the final state is not known or nothing was proved. Empty: it is, and something was.

@@ -1,0 +1,137 @@
+package history
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Several writers, consumers, faults and a display at once: the history is whole, in the order of its times, and the live
+// numbers are those of the verdict.
+func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
+	var file bytes.Buffer
+	r := NewRecorder(&file, Run{Seed: 7, Command: "cdc-relay-soak --seed 7"})
+	const writers, transactions = 4, 250
+	delivered := make(chan outbox.UUID, writers*transactions)
+	var writing, consuming sync.WaitGroup
+	for w := range writers {
+		writing.Go(func() {
+			for n := range transactions {
+				id := int64(w*transactions + n + 1)
+				m := Message{ID: outbox.NewMessageID(), Kind: Plain}
+				r.Ending(Transaction{ID: id, Writer: w, Messages: []Message{m, {ID: outbox.NewMessageID(), Kind: Large, Discarded: true}}})
+				r.Ended(id, Committed)
+				delivered <- m.ID
+				r.Counts()
+			}
+		})
+	}
+	for range 2 {
+		consuming.Go(func() {
+			for id := range delivered {
+				r.Delivered(Delivery{Message: id, Queue: "q", Marked: true})
+				r.Delivered(Delivery{Message: id, Queue: "q", Redelivered: true})
+			}
+		})
+	}
+	r.FaultBegan(Fault{ID: 1, Name: "nothing"})
+	r.FaultHealed(1)
+	writing.Wait()
+	close(delivered)
+	consuming.Wait()
+	for id := range int64(writers * transactions) {
+		r.Kept(id + 1)
+	}
+	counts := r.Counts()
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	v, err := Check(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !v.Passed() || v.Counters.OK != writers*transactions || v.Run.Command != "cdc-relay-soak --seed 7" || v.Run.Started.IsZero() {
+		t.Errorf("%s", rendered(v))
+	}
+	c := v.Counters
+	want := Counts{Attempted: c.Attempt, Acknowledged: c.Acknowledged, Delivered: c.Delivered, Redelivered: c.Redelivered, Faults: 1}
+	if counts != want {
+		t.Errorf("the live numbers were %+v, want %+v", counts, want)
+	}
+}
+
+func TestCounts(t *testing.T) {
+	r := NewRecorder(&bytes.Buffer{}, Run{})
+	for id, o := range []Outcome{Committed, RolledBack, Unknown} {
+		r.Ending(Transaction{ID: int64(id), Messages: []Message{{ID: outbox.UUID{byte(id)}, Kind: Plain}}})
+		r.Ended(int64(id), o)
+	}
+	for range 2 {
+		r.Delivered(Delivery{Damaged: "body"})
+	}
+	r.Delivered(Delivery{Redelivered: true})
+	r.FaultBegan(Fault{ID: 1})
+	want := Counts{
+		Attempted: 3, Acknowledged: 1, Unknown: 1, RolledBack: 1,
+		Delivered: 1, Repeats: 1, Redelivered: 1, Damaged: 2, Faults: 1, UnderWay: 1,
+	}
+	if got := r.Counts(); got != want {
+		t.Errorf("counted %+v, want %+v", got, want)
+	}
+}
+
+type fullDisk struct{ room int }
+
+var errFull = errors.New("no space left on device")
+
+func (f *fullDisk) Write(p []byte) (int, error) {
+	if f.room -= len(p); f.room < 0 {
+		return 0, errFull
+	}
+	return len(p), nil
+}
+
+func TestWriteErrorsSurface(t *testing.T) {
+	r := NewRecorder(&fullDisk{room: 1000}, Run{})
+	if err := r.Err(); err != nil {
+		t.Fatalf("an error too early: %v", err)
+	}
+	for range 2 {
+		r.Delivered(Delivery{Damaged: strings.Repeat("x", 1<<20)})
+	}
+	if err := r.Err(); !errors.Is(err, errFull) {
+		t.Errorf("Err is %v, want %v", err, errFull)
+	}
+	if err := r.Close(); !errors.Is(err, errFull) {
+		t.Errorf("Close returned %v, want %v", err, errFull)
+	}
+	if r.Counts().Delivered != 1 {
+		t.Error("the display stops with the disk")
+	}
+	small := NewRecorder(&fullDisk{room: 200}, Run{})
+	small.Delivered(Delivery{Damaged: strings.Repeat("x", 200)})
+	if err := small.Close(); !errors.Is(err, errFull) {
+		t.Errorf("what only the flush showed: Close returned %v, want %v", err, errFull)
+	}
+}
+
+func TestRecorderThatIsClosed(t *testing.T) {
+	var file bytes.Buffer
+	r := NewRecorder(&file, Run{})
+	if err := r.CloseEarly(""); err != nil {
+		t.Fatal(err)
+	}
+	length := file.Len()
+	r.Kept(1)
+	if err := r.Close(); err != nil || file.Len() != length {
+		t.Errorf("after Close: %v, and %d bytes more", err, file.Len()-length)
+	}
+	v, err := Check(&file)
+	if err != nil || v.Result != Incomplete || v.Incomplete != "no reason was given" {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
