@@ -63,6 +63,7 @@ type world struct {
 	slot     string
 	db       *pgxpool.Pool
 	settings []string // further environment of the relay
+	stdout   *os.File // of the relay; nil: nothing is kept
 }
 
 func newWorld(t *testing.T) *world {
@@ -208,6 +209,9 @@ func (w *world) start(args ...string) *relay {
 	r.cmd = exec.Command(w.binary, append([]string{"run", "--log-format", "json"}, args...)...)
 	r.cmd.Env = w.env()
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if w.stdout != nil {
+		r.cmd.Stdout = w.stdout
+	}
 	stderr, err := r.cmd.StderrPipe()
 	if err != nil {
 		w.t.Fatal(err)

@@ -19,6 +19,7 @@ type ledger struct {
 	newest     time.Time     // of the newest arrival
 	gap        time.Duration // the longest between two
 	countOnly  bool          // for so many that they would fill the memory
+	waited     map[string]chan time.Time
 }
 
 // consume records a queue until the test ends.
@@ -32,7 +33,7 @@ func (w *world) consume(queue string) *ledger {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	l := &ledger{perID: make(map[string]int), at: make(map[string]time.Time)}
+	l := &ledger{perID: make(map[string]int), at: make(map[string]time.Time), waited: make(map[string]chan time.Time)}
 	go func() {
 		for d := range deliveries {
 			l.add(d)
@@ -51,6 +52,10 @@ func (l *ledger) add(d amqp.Delivery) {
 		l.gap = max(l.gap, now.Sub(l.newest))
 	}
 	l.newest = now
+	if c := l.waited[d.MessageId]; c != nil {
+		c <- now
+		delete(l.waited, d.MessageId)
+	}
 	l.perID[d.MessageId]++
 	if !l.countOnly {
 		l.deliveries = append(l.deliveries, d)
@@ -118,4 +123,12 @@ func (l *ledger) restartGap() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gap = 0
+}
+
+// when gets the time of the first arrival of a message that is yet to be inserted.
+func (l *ledger) when(messageID string) <-chan time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waited[messageID] = make(chan time.Time, 1)
+	return l.waited[messageID]
 }

@@ -1,0 +1,27 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+)
+
+// TestOneLockedRowHoldsUpNoOther: a person has looked at a row FOR UPDATE and gone to lunch. Its
+// message was published; the row goes when the lock does.
+func TestOneLockedRowHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	p := newProxied(t)
+	r := p.works("--max-in-flight", "200")
+	p.rabbit.BlackHole()
+	p.insertMany(100)
+	r.inFlight(100)
+	release := p.holding(`SELECT 1 FROM outbox ORDER BY id LIMIT 1 FOR UPDATE`)
+	p.rabbit.Resume()
+	p.insertMany(2000)
+	p.eventually("all arrive", 10*time.Second, func() bool { return p.arrived.distinct() == 2101 })
+	p.eventually("all other rows are settled", 10*time.Second, func() bool { return value[int](p.world, `SELECT count(*) FROM outbox`) == 1 })
+	release()
+	p.emptied()
+	if n := p.arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+}

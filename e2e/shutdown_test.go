@@ -1,0 +1,242 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// proxied is a world whose relays reach both servers by proxies; what the test itself does
+// goes direct. Connections to Postgres that replicate can be broken apart from the others.
+type proxied struct {
+	*world
+	postgres, rabbit *services.Proxy
+	arrived          *ledger // nil before works
+}
+
+func newProxied(t *testing.T) *proxied {
+	t.Helper()
+	w := newWorld(t).setUp()
+	database := mustURL(t, w.database)
+	postgres, err := services.StartProxy(database.Host, services.PostgresKinds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(postgres.Close)
+	database.Host = postgres.Addr()
+	rabbit, amqpURL := through(t, w.broker)
+	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+amqpURL, "CDC_RELAY_DATABASE_URL="+database.String())
+	return &proxied{world: w, postgres: postgres, rabbit: rabbit}
+}
+
+// works has run a relay whose messages arrive in p.arrived.
+func (p *proxied) works(args ...string) *relay {
+	p.t.Helper()
+	if p.arrived == nil {
+		p.arrived = p.consume(p.queue)
+	}
+	r := p.run(args...)
+	p.await(p.arrived, p.insert(nil))
+	p.emptied()
+	return r
+}
+
+// inFlight waits until the relay has so many messages in memory.
+func (r *relay) inFlight(atLeast int) {
+	r.w.t.Helper()
+	r.w.eventually("messages are in flight", 20*time.Second, func() bool {
+		return r.metric("cdc_relay_messages_in_flight") >= float64(atLeast)
+	})
+}
+
+// locked holds a lock on the outbox that nothing passes, until the test ends or the
+// function it returns is called.
+func (w *world) locked() (release func()) {
+	w.t.Helper()
+	return w.holding(`LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`)
+}
+
+// holding keeps a transaction open in which a statement was executed.
+func (w *world) holding(statement string) (end func()) {
+	w.t.Helper()
+	tx, err := w.db.Begin(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() { _ = tx.Rollback(context.Background()) })
+	w.t.Cleanup(end)
+	if _, err := tx.Exec(w.t.Context(), statement); err != nil {
+		w.t.Fatal(err)
+	}
+	return end
+}
+
+// TestStoppingEndsInTimeWhateverTheRelayWaitsFor: within --shutdown-timeout and a second,
+// with 0, and nothing is lost.
+func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
+	t.Parallel()
+	args := []string{"--shutdown-timeout", "1s", "--max-in-flight", "200"}
+	for name, state := range map[string]func(t *testing.T) *relay{
+		"streaming": func(t *testing.T) *relay {
+			p := newProxied(t)
+			p.consume(p.queue)
+			r := p.run(args...)
+			p.write(2).more(200)
+			return r
+		},
+		"broker black-holed": func(t *testing.T) *relay {
+			p := newProxied(t)
+			r := p.works(args...)
+			p.rabbit.BlackHole()
+			p.copyRows(5000, p.queue)
+			r.inFlight(200)
+			return r
+		},
+		"Postgres black-holed": func(t *testing.T) *relay {
+			p := newProxied(t)
+			r := p.works(args...)
+			p.write(2).more(200)
+			p.postgres.BlackHole()
+			r.inFlight(1)
+			return r
+		},
+		"ordinary connections to Postgres black-holed": func(t *testing.T) *relay {
+			p := newProxied(t)
+			r := p.works(args...)
+			p.write(2).more(200)
+			p.postgres.Only(services.Ordinary).BlackHole()
+			r.inFlight(200)
+			return r
+		},
+		"replication connection black-holed": func(t *testing.T) *relay {
+			p := newProxied(t)
+			r := p.works(args...)
+			p.postgres.Only(services.Replication).BlackHole()
+			p.write(2).more(200)
+			return r
+		},
+		"both black-holed": func(t *testing.T) *relay {
+			p := newProxied(t)
+			r := p.works(args...)
+			p.rabbit.BlackHole()
+			p.copyRows(5000, p.queue)
+			r.inFlight(200)
+			p.postgres.BlackHole()
+			return r
+		},
+		"table locked": func(t *testing.T) *relay {
+			p := newProxied(t)
+			r := p.works(args...)
+			p.rabbit.BlackHole()
+			p.copyRows(5000, p.queue)
+			r.inFlight(200)
+			p.locked()
+			p.rabbit.Resume()
+			return r
+		},
+		"standing by": func(t *testing.T) *relay {
+			p := newProxied(t)
+			p.works()
+			r := p.run(args...)
+			p.eventually("it stands by", 10*time.Second, r.standsBy)
+			return r
+		},
+		"standing by, both black-holed": func(t *testing.T) *relay {
+			p := newProxied(t)
+			p.works()
+			r := p.run(args...)
+			p.eventually("it stands by", 10*time.Second, r.standsBy)
+			p.postgres.BlackHole()
+			p.rabbit.BlackHole()
+			return r
+		},
+		"polling, Postgres black-holed": func(t *testing.T) *relay {
+			p := newProxied(t)
+			r := p.works(append(args, "--mode", "poll", "--poll-interval", "10ms")...)
+			p.write(2).more(200)
+			p.postgres.BlackHole()
+			return r
+		},
+		"starting, servers refuse": func(t *testing.T) *relay {
+			p := newProxied(t)
+			p.postgres.Refuse()
+			p.rabbit.Refuse()
+			r := p.start(args...)
+			p.eventually("it says so", 10*time.Second, func() bool { return len(linesWith(r.logs(), "cannot reach Postgres")) > 0 })
+			return r
+		},
+		"starting, servers black-holed": func(t *testing.T) *relay {
+			p := newProxied(t)
+			p.postgres.BlackHole()
+			p.rabbit.BlackHole()
+			r := p.start(args...)
+			p.postgres.AwaitConnections(1)
+			return r
+		},
+		"making a slot that waits for a transaction": func(t *testing.T) *relay {
+			p := newProxied(t)
+			p.works().stop()
+			p.exec(`SELECT pg_drop_replication_slot($1)`, p.slot)
+			p.holding(`SELECT pg_current_xact_id()`)
+			r := p.start(args...)
+			p.eventually("it says so", 20*time.Second, func() bool { return len(linesWith(r.logs(), "waits for transactions")) > 0 })
+			return r
+		},
+		"nobody reads the standard output": func(t *testing.T) *relay {
+			p := newProxied(t)
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = reader.Close() })
+			p.stdout = writer
+			r := p.run(append(args, "--publisher", "stdout")...)
+			_ = writer.Close()
+			p.exec(`INSERT INTO outbox (routing_key, payload) SELECT $1, to_json(repeat('x', 1000)) FROM generate_series(1, 1000)`, p.queue)
+			r.inFlight(200)
+			return r
+		},
+		"connections to the health pages that say nothing": func(t *testing.T) *relay {
+			p := newProxied(t)
+			r := p.works(args...)
+			for range 3 {
+				conn, err := net.Dial("tcp", r.http)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = conn.Close() })
+				if _, err := bufio.NewWriter(conn).WriteString("GET"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.rabbit.BlackHole()
+			p.copyRows(100, p.queue)
+			r.inFlight(100)
+			return r
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := state(t)
+			within(t, "stopping: "+name, 2*time.Second, func() {
+				r.signal(syscall.SIGTERM)
+				if code := r.exit(40 * time.Second); code != 0 {
+					t.Errorf("exit code %d", code)
+				}
+			})
+		})
+	}
+}
+
+func (r *relay) standsBy() bool {
+	page, status := r.get("/readyz")
+	return status == 200 && strings.HasPrefix(page, "ready (standby)\n")
+}
