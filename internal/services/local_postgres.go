@@ -68,6 +68,7 @@ func executable(path string) bool {
 // site is where a local server has its programs and its data.
 type site struct {
 	bin, folder, data string
+	port              int
 	who               account
 }
 
@@ -103,19 +104,23 @@ func (s *site) another(settings []string) (*Postgres, error) {
 		_ = os.RemoveAll(folder)
 		return nil, err
 	}
-	at := &site{bin: s.bin, folder: folder, data: filepath.Join(folder, "data"), who: s.who}
-	server := &local{folder: folder, logFile: filepath.Join(folder, "server.log")}
-	server.command = func() *exec.Cmd {
-		args := []string{"-D", at.data, "-p", strconv.Itoa(port)}
-		for _, setting := range postgresSettings(settings) {
-			args = append(args, "-c", setting)
-		}
-		return postgresCommand(context.Background(), at.who, at.data, filepath.Join(at.bin, "postgres"), args...)
-	}
+	at := &site{bin: s.bin, folder: folder, data: filepath.Join(folder, "data"), port: port, who: s.who}
+	server := &local{folder: folder, logFile: filepath.Join(folder, "server.log"), command: at.command(settings)}
 	server.tools = func(ctx context.Context, args ...string) *exec.Cmd {
 		return postgresCommand(ctx, at.who, at.data, filepath.Join(at.bin, args[0]), args[1:]...)
 	}
 	return &Postgres{address: postgresAddress("127.0.0.1", port), runner: server, site: at, Way: Local}, nil
+}
+
+// command starts the server with these settings.
+func (s *site) command(settings []string) func() *exec.Cmd {
+	return func() *exec.Cmd {
+		args := []string{"-D", s.data, "-p", strconv.Itoa(s.port)}
+		for _, setting := range postgresSettings(settings) {
+			args = append(args, "-c", setting)
+		}
+		return postgresCommand(context.Background(), s.who, s.data, filepath.Join(s.bin, "postgres"), args...)
+	}
 }
 
 func initPostgres(ctx context.Context, bin string, who account, folder string) error {

@@ -70,12 +70,15 @@ const (
 
 // PostgresKinds is the [Sorter] for a proxy in front of Postgres.
 func PostgresKinds(sent []byte) (string, bool) {
-	const encryptionRequest = 8 // bytes, of an SSLRequest or GSSENCRequest; a startup packet is longer
-	if len(sent) == encryptionRequest {
-		return "", false
+	const header = 8 // bytes: the length, and the protocol's version or the code of a request
+	if len(sent) == header {
+		return "", false // SSLRequest or GSSENCRequest: it asks for encryption and waits for an answer
 	}
-	if bytes.Contains(sent, []byte("\x00replication\x00")) {
-		return Replication, true
+	parameters := bytes.Split(sent[min(header, len(sent)):], []byte{0})
+	for i := 0; i+1 < len(parameters); i += 2 {
+		if string(parameters[i]) == "replication" {
+			return Replication, true
+		}
 	}
 	return Ordinary, true
 }

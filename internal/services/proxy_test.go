@@ -136,3 +136,59 @@ func TestProxyEndsWithBothSides(t *testing.T) {
 		t.Error("the connection outlived the proxy")
 	}
 }
+
+// byFirstWord is a sorter that needs a second piece where the first is "?".
+func byFirstWord(sent []byte) (string, bool) { return string(sent), string(sent) != "?" }
+
+func TestProxyBreaksOneKindApart(t *testing.T) {
+	t.Parallel()
+	p, err := StartProxy(echo(t), byFirstWord)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	sick, well := dial(t, p), dial(t, p)
+	exchange(t, sick, "?")
+	exchange(t, sick, "sick")
+	exchange(t, well, "well")
+
+	p.Only("sick").BlackHole(Downstream)
+	exchange(t, well, "goes on")
+	if _, err := io.WriteString(sick, "held back"); err != nil {
+		t.Fatal(err)
+	}
+	silent(t, sick)
+	p.Only("sick").Resume()
+	expect(t, sick, "held back")
+
+	p.Only("sick").Refuse()
+	p.Only("sick").Cut()
+	exchange(t, well, "goes on")
+	again := dial(t, p)
+	if _, err := io.WriteString(again, "sick"); err == nil {
+		if _, err = again.Read(make([]byte, 1)); err == nil {
+			t.Error("a connection of the refused kind was served")
+		}
+	}
+	exchange(t, dial(t, p), "well")
+	p.Only("sick").Accept()
+	exchange(t, dial(t, p), "sick")
+}
+
+func TestPostgresKinds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		sent, kind string
+		known      bool
+	}{
+		{"\x00\x00\x00\x08\x04\xd2\x16\x2f", "", false}, // SSLRequest
+		{"\x00\x00\x00\x29\x00\x03\x00\x00user\x00me\x00replication\x00database\x00\x00", Replication, true},
+		{"\x00\x00\x00\x29\x00\x03\x00\x00replication\x00database\x00user\x00me\x00\x00", Replication, true},
+		{"\x00\x00\x00\x13\x00\x03\x00\x00user\x00replication\x00\x00", Ordinary, true},
+		{"\x16\x03\x01\x02", Ordinary, true}, // TLS
+	} {
+		if kind, known := PostgresKinds([]byte(c.sent)); kind != c.kind || known != c.known {
+			t.Errorf("%q: %q, %t", c.sent, kind, known)
+		}
+	}
+}

@@ -78,6 +78,13 @@ func (l *local) start(context.Context) error {
 	return nil
 }
 
+// restartBy gives the next start another command.
+func (l *local) restartBy(command func() *exec.Cmd) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.command = command
+}
+
 // startLogged starts cmd with its output appended to logFile. A file, not a pipe: what a server leaves behind could keep
 // a pipe open and Wait waiting.
 func startLogged(cmd *exec.Cmd, logFile, folder string) (*process, error) {

@@ -24,14 +24,7 @@ func (p *Postgres) StartStandby(ctx context.Context, settings ...string) (*Postg
 	if p.site == nil {
 		return nil, fmt.Errorf("start a standby: %w, which runs from this machine's programs", errNotOurs)
 	}
-	settings = append([]string{
-		"primary_conninfo=" + p.standbyConninfo(), "primary_slot_name=" + standbySlot, "hot_standby=on", "hot_standby_feedback=on",
-		"wal_retrieve_retry_interval=200ms",
-	}, settings...)
-	if p.Major() >= 17 {
-		settings = append(settings, "sync_replication_slots=on")
-	}
-	standby, err := p.site.another(settings)
+	standby, err := p.site.another(p.standbySettings(settings))
 	if err != nil {
 		return nil, fmt.Errorf("start a standby: %w", err)
 	}
@@ -42,6 +35,49 @@ func (p *Postgres) StartStandby(ctx context.Context, settings ...string) (*Postg
 		return nil, errors.Join(fmt.Errorf("start a standby: %w", err), standby.Close(context.WithoutCancel(ctx)))
 	}
 	return standby, nil
+}
+
+func (p *Postgres) standbySettings(more []string) []string {
+	settings := append([]string{
+		"primary_conninfo=" + p.standbyConninfo(), "primary_slot_name=" + standbySlot, "hot_standby=on", "hot_standby_feedback=on",
+		"wal_retrieve_retry_interval=200ms",
+	}, more...)
+	if p.Major() >= 17 {
+		settings = append(settings, "sync_replication_slots=on")
+	}
+	return settings
+}
+
+// Follow makes a stopped private server the streaming standby of another one, at its old address and with a copy of the
+// primary's data in place of its own, and waits until it answers queries. Settings are as in StartStandby.
+func (p *Postgres) Follow(ctx context.Context, primary *Postgres, settings ...string) error {
+	server, own := p.runner.(*local)
+	if !own || p.site == nil {
+		return fmt.Errorf("make a server a standby: %w, which runs from this machine's programs", errNotOurs)
+	}
+	if server.pid() != 0 {
+		return errors.New("make a server a standby: it is running; stop it first")
+	}
+	server.restartBy(p.site.command(primary.standbySettings(settings)))
+	err := emptyFolder(p.site.data)
+	if err == nil {
+		err = primary.copyTo(ctx, p.site)
+	}
+	if err == nil {
+		err = p.Start(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("make a server a standby: %w", err)
+	}
+	return nil
+}
+
+func emptyFolder(folder string) error {
+	entries, err := os.ReadDir(folder)
+	for _, entry := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(folder, entry.Name())))
+	}
+	return err
 }
 
 // Promote makes a standby a primary and waits until it is one.

@@ -41,6 +41,19 @@ func TestStandbyFollowsAndIsPromoted(t *testing.T) {
 	}
 	must(standby, "INSERT INTO kept VALUES (3)")
 	awaitRows(t, standby, 3)
+
+	if err := primary.Follow(ctx, standby); err != nil { // and back again
+		t.Fatal(err)
+	}
+	must(standby, "INSERT INTO kept VALUES (4)")
+	awaitRows(t, primary, 4)
+	if err := standby.Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := primary.Promote(ctx); err != nil {
+		t.Fatal(err)
+	}
+	must(primary, "INSERT INTO kept VALUES (5)")
 }
 
 func awaitRows(t *testing.T, server *Postgres, rows int) {
