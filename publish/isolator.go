@@ -167,13 +167,13 @@ func (i *isolator) hindrance() verdict {
 }
 
 // giveUp reports a message that is not sent (again). One that may have reached the
-// broker before is Unknown whatever is wrong now: as Refused it would be retried
-// without the mark of a possible duplicate.
+// broker before is Unknown whatever is wrong now, unless the whole exchange is out of
+// bounds: as Unknown it would come back for ever. Its retry is marked all the same.
 func (i *isolator) giveUp(s suspect, v verdict) {
 	if s.sent && !v.wholeExchange {
 		v.outcome, v.reason = outbox.Unknown, ""
 	}
-	i.deliver(s.message, v.outcome, v.reason, v.detail)
+	i.sink.Deliver(outbox.Result{Message: s.message, Outcome: v.outcome, Reason: v.reason, Detail: v.detail, MaybeSent: s.sent})
 }
 
 // sendAlone sends one message and waits for its answer, but no longer than wait:

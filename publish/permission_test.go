@@ -1,0 +1,80 @@
+package publish
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// TestPermissionRevokedMidStream: what the broker had taken before it closed the channel is not told to be refused as if
+// it had never been there: it would come again without the mark of a possible duplicate.
+func TestPermissionRevokedMidStream(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := services.VHost(t)
+	parsed, _ := url.Parse(u)
+	vhost, user := strings.TrimPrefix(parsed.Path, "/"), services.Name(t)
+	if err := broker.AddUser(t.Context(), user, "secret"); err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Permit(t.Context(), vhost, user, services.AllPermissions()); err != nil {
+		t.Fatal(err)
+	}
+	parsed.User = url.UserPassword(user, "secret")
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, AMQPConfig{URL: parsed.String()})
+	var k maker
+	first := k.many(10, "", q)
+	r.publish(first...)
+	allAre(t, r.awaitResults(t, first...), outbox.Confirmed)
+
+	if err := broker.Permit(t.Context(), vhost, user, services.Permissions{}); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- broker.ForgetPermissions(t.Context()) }()
+	var all []*outbox.Message
+	for forgotten := false; !forgotten; {
+		some := k.many(100, "", q)
+		r.publish(some...)
+		all = append(all, some...)
+		if n := len(all) - 1500; n > 0 {
+			r.awaitResults(t, all[n])
+		}
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			forgotten = true
+		default:
+		}
+	}
+	results := r.awaitResults(t, all...)
+	arrived := map[string]bool{}
+	for _, d := range a.drain(q) {
+		arrived[d.MessageId] = true
+	}
+	var confirmed, unknown, refused, wrong int
+	for _, result := range results {
+		there := arrived[result.Message.MessageID.String()]
+		switch {
+		case result.Outcome == outbox.Confirmed:
+			confirmed++
+		case result.Outcome == outbox.Refused:
+			refused++
+			if there && !result.MaybeSent {
+				wrong++
+			}
+		default:
+			unknown++
+		}
+	}
+	t.Logf("%d confirmed, %d unknown, %d refused, of these %d are in the queue", confirmed, unknown, refused, wrong)
+	if wrong > 0 {
+		t.Errorf("%d messages are in the queue and were told to be refused", wrong)
+	}
+}
