@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/soak/history"
 )
 
 // recoveryPatience is how long is waited after a fault until something new arrives. Whether that took too long is not
@@ -63,15 +62,8 @@ func (s *soak) make(ctx context.Context, r round, ids int) (recovered <-chan str
 	var mu sync.Mutex
 	for i, f := range r {
 		id := ids + i + 1
-		repeats := 0
-		if f.fault.Repeats != nil {
-			repeats = f.fault.Repeats(s.world)
-		}
 		s.progress.faultBegan(id, f)
-		s.recorder.FaultBegan(history.Fault{
-			ID: id, Name: f.fault.Name, Repeats: repeats, Refuses: f.fault.Refuses, LosesCommits: f.fault.LosesCommits,
-			Unmarked: f.fault.Unmarked, EmptiesQueues: f.fault.EmptiesQueues, Detail: "for " + f.hold.String(),
-		})
+		s.recorder.FaultBegan(s.world.Tell(id, f.fault, "for "+f.hold.String()))
 		group.Go(func() {
 			detail, err := f.fault.Run(ctx, s.world, rand.New(rand.NewPCG(f.seed, 0)), f.hold)
 			mu.Lock()

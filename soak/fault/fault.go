@@ -22,6 +22,8 @@ type Fault struct {
 	Refuses bool
 	// LosesCommits: the database itself may lose transactions whose commit was acknowledged.
 	LosesCommits bool
+	// LosesUnanswered: it may lose those whose COMMIT was not answered, after their messages have left.
+	LosesUnanswered bool
 	// Unmarked: repeats because of it may come without x-possible-duplicate; see history.Fault.
 	Unmarked bool
 	// EmptiesQueues: queues are deleted with what is in them.

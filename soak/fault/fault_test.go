@@ -77,10 +77,7 @@ func oneFault(t *testing.T, fault Fault) {
 		t.Fatal(err)
 	}
 	r.awaitDelivered(100)
-	r.record.FaultBegan(history.Fault{
-		ID: 1, Name: fault.Name, Repeats: repeats(w, fault),
-		Refuses: fault.Refuses, LosesCommits: fault.LosesCommits, Unmarked: fault.Unmarked, EmptiesQueues: fault.EmptiesQueues,
-	})
+	r.record.FaultBegan(w.Tell(1, fault, ""))
 	detail, err := fault.Run(t.Context(), w, rand.New(rand.NewPCG(*seed, nameHash(fault.Name))), *hold)
 	r.record.FaultHealed(1)
 	if err != nil {
@@ -89,13 +86,6 @@ func oneFault(t *testing.T, fault Fault) {
 	t.Logf("%s: %s", fault.Name, detail)
 	r.awaitDelivered(r.record.Counts().Acknowledged + 300)
 	r.end()
-}
-
-func repeats(w *World, fault Fault) int {
-	if fault.Repeats == nil {
-		return 0
-	}
-	return fault.Repeats(w)
 }
 
 func nameHash(name string) uint64 {

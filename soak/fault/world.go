@@ -185,6 +185,18 @@ func (w *World) Can(fault Fault) (can bool, why string) {
 	return true, ""
 }
 
+// Tell is what the history is told of a fault that is about to be made.
+func (w *World) Tell(id int, f Fault, detail string) history.Fault {
+	told := history.Fault{
+		ID: id, Name: f.Name, Refuses: f.Refuses, LosesCommits: f.LosesCommits, LosesUnanswered: f.LosesUnanswered,
+		Unmarked: f.Unmarked, EmptiesQueues: f.EmptiesQueues, Detail: detail,
+	}
+	if f.Repeats != nil {
+		told.Repeats = f.Repeats(w)
+	}
+	return told
+}
+
 // setUp makes tables, publication and slot where they are missing, as a person does.
 func (w *World) setUp(ctx context.Context) error {
 	return w.command(ctx, "setup", "--slot", w.Slot, "--publication", w.Publication)

@@ -84,6 +84,9 @@ type Fault struct {
 	// LosesCommits: transactions whose commit was acknowledged may be lost by the database itself (a failover without
 	// synchronous replication). Their messages may have left.
 	LosesCommits bool `json:"loses_commits,omitempty"`
+	// LosesUnanswered: transactions whose COMMIT was not answered may be lost after their messages have left (a failover
+	// to a synchronous standby, for which the logical stream does not wait).
+	LosesUnanswered bool `json:"loses_unanswered,omitempty"`
 	// Unmarked: repeats because of it may come without x-possible-duplicate. A relay that was frozen while another took
 	// over sends, when it wakes up, what it had in hand; see docs/contract.md.
 	Unmarked bool `json:"unmarked,omitempty"`

@@ -65,7 +65,7 @@ func (s *state) fateOf(t *transaction) fate {
 		return meant
 	case t.outcome == committed, !s.complete():
 		return open // the database lost it; or nobody looked
-	case s.healedLast(func(f *Fault) bool { return f.LosesCommits }) >= t.endingAt:
+	case s.healedLast(func(f *Fault) bool { return f.LosesCommits || f.LosesUnanswered }) >= t.endingAt:
 		return open // it may have been committed, left, and been lost
 	default:
 		return dropped

@@ -235,6 +235,8 @@ func faultOf(t testing.TB, words []string) *Fault {
 			f.Refuses = true
 		case "loses":
 			f.LosesCommits = true
+		case "loses-unanswered":
+			f.LosesUnanswered = true
 		case "unmarked":
 			f.Unmarked = true
 		case "empties":
