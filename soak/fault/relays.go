@@ -148,7 +148,9 @@ func killAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (s
 }
 
 func stopAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-	if err := w.Stop(ctx); err != nil {
+	orderly, cancel := mending(ctx) // a run that is interrupted must not kill them
+	defer cancel()
+	if err := w.Stop(orderly); err != nil {
 		return "", errors.Join(err, w.Start())
 	}
 	return "", holdThen(ctx, hold, func(context.Context) error { return w.Start() })
@@ -156,14 +158,16 @@ func stopAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (s
 
 func restartRolling(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 	order := w.shuffled(random)
+	orderly, cancel := mending(ctx) // a run that is interrupted must not kill one
+	defer cancel()
 	var names []string
 	for _, relay := range order {
 		names = append(names, relay.Name)
-		err := relay.Stop(ctx)
+		err := relay.Stop(orderly)
 		if err := errors.Join(err, w.Start()); err != nil {
 			return strings.Join(names, ", "), err
 		}
-		if err := relay.awaitUp(ctx); err != nil {
+		if err := relay.awaitUp(orderly); err != nil {
 			return strings.Join(names, ", "), err
 		}
 		wait(ctx, hold/time.Duration(len(order)))
