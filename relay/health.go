@@ -60,7 +60,7 @@ func (r *Relay) Health() Health {
 		switch {
 		case standby:
 			detail = "standing by: another relay holds the slot"
-		case streaming && !r.streamer.caughtUp.Load():
+		case streaming && (!r.streamer.caughtUp.Load() || r.streamer.lagging.Load()):
 			detail = "catching up; rows are swept from the table meanwhile"
 		case !streaming:
 			detail = "not streaming" + detailOf(r.streamer.trouble.current())

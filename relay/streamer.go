@@ -35,6 +35,11 @@ type streamer struct {
 	// caughtUp tells that the stream has come to its start; the server may have to read
 	// older WAL before. The goroutine in run writes it, health and the watcher read it.
 	caughtUp atomic.Bool
+	// position is how far the stream has come, messages how many it has brought. The
+	// goroutine in run writes them, the inspector reads them, and writes whether the
+	// stream lags behind.
+	position, messages atomic.Uint64
+	lagging            atomic.Bool
 
 	// The fields below belong to the goroutine in run.
 
@@ -162,6 +167,7 @@ func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN) error {
 	s.decoder = decode.NewDecoder(s.names.Table)
 	s.fullSince = time.Time{}
 	s.caughtUp.Store(false)
+	s.lagging.Store(false)
 	s.core.tookSlot(boundary)
 	s.counts.streamConnected.Set(1)
 	s.trouble.over("streaming again")
@@ -176,13 +182,13 @@ func (s *streamer) letGo() {
 }
 
 // stream reads until the connection ends. A watcher tells the core when the server
-// falls silent, and ends the stream where the slot has another holder; another one
-// ends it where it brings nothing any more.
+// falls silent, and ends the stream where the slot has another holder; an inspector
+// looks whether it brings what it should.
 func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error {
 	streamCtx, end := context.WithCancelCause(ctx)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { s.watch(streamCtx, stream.PID(), end) })
-	watchers.Go(func() { s.watchPublication(streamCtx, end) })
+	watchers.Go(func() { s.inspect(streamCtx, end) })
 	err := stream.Run(streamCtx, s)
 	if err == nil && ctx.Err() == nil {
 		err = context.Cause(streamCtx)
@@ -208,7 +214,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 		case <-ticker.C:
 		case <-s.core.doubted:
 		}
-		s.core.streamLive(s.caughtUp.Load() && s.alive.age() < silence)
+		s.core.streamLive(s.caughtUp.Load() && !s.lagging.Load() && s.alive.age() < silence)
 		if !s.core.inDoubt() {
 			continue
 		}
@@ -240,6 +246,7 @@ func (s *streamer) Alive() { s.alive.beat() }
 
 // Passed implements replication.Handler.
 func (s *streamer) Passed(position pglogrepl.LSN) {
+	s.position.Store(uint64(position))
 	s.core.passed(uint64(position))
 	if !s.caughtUp.Load() {
 		s.caughtUp.Store(true)
@@ -251,6 +258,7 @@ func (s *streamer) Passed(position pglogrepl.LSN) {
 // WAL implements replication.Handler: it decodes one message and hands a row on. It
 // waits for the publisher no longer than spillAfter in one stretch.
 func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
+	s.messages.Add(1)
 	event, err := s.decoder.Decode(data)
 	var row *decode.RowError
 	if errors.As(err, &row) {

@@ -46,16 +46,6 @@ func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (s
 	return strings.Join(done, ", "), fmt.Errorf("publication %q changes while it is made ready", names.Publication)
 }
 
-// PublicationFault says what keeps the publication from bringing every row of the
-// table, or "".
-func PublicationFault(ctx context.Context, conn *pgconn.PgConn, names Names) (string, error) {
-	state, err := readPublication(ctx, conn, names)
-	if err != nil {
-		return "", err
-	}
-	return state.fault(), nil
-}
-
 type publication struct {
 	exists, insert, viaRoot, hasTable, filtered, columnList bool
 }

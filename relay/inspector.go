@@ -1,0 +1,60 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+// inspectEvery is how often the holder of the slot asks the database whether its
+// stream can be believed, and how far it may lag behind.
+const inspectEvery = 3 * time.Second
+
+// inspect looks for what makes a stream silent that is alive otherwise. It ends one
+// whose publication brings nothing any more (from Postgres 18 on that is no error even
+// where it is gone): the next connection mends it. One that brings nothing and lags
+// behind it calls so, and the table is swept: the server may have to decode somebody's great transaction,
+// or hold a failover slot back until the standby has the WAL.
+func (s *streamer) inspect(ctx context.Context, end context.CancelCauseFunc) {
+	var before pglogrepl.LSN
+	var messages uint64
+	for sleep(ctx, inspectEvery) == nil {
+		var seen replication.Inspection
+		askCtx, cancel := context.WithTimeout(ctx, inspectEvery)
+		err := s.store.Conn(askCtx, func(conn *pgx.Conn) (err error) {
+			seen, err = replication.Inspect(askCtx, conn.PgConn(), s.names)
+			return err
+		})
+		cancel()
+		switch {
+		case err != nil: // the sweep asks more often, and tells
+			continue
+		case seen.Fault != "":
+			end(&publicationError{seen.Fault})
+			return
+		}
+		came := s.messages.Load()
+		s.lags(s.position.Load() < uint64(before) && came == messages)
+		before, messages = seen.Flushed, came
+	}
+}
+
+func (s *streamer) lags(behind bool) {
+	if s.lagging.Swap(behind) == behind || !s.caughtUp.Load() {
+		return
+	}
+	if behind {
+		s.log.Warn("the stream lags behind; rows are swept from the table meanwhile", "slot", s.names.Slot)
+	} else {
+		s.log.Info("the stream has caught up", "slot", s.names.Slot)
+	}
+}
+
+// publicationError ends a stream whose publication was changed under it.
+type publicationError struct{ fault string }
+
+func (e *publicationError) Error() string { return "the publication was changed: " + e.fault }
