@@ -79,16 +79,17 @@ func held(begin beginning) func(context.Context, *World, *rand.Rand, time.Durati
 		}
 		ctx, cancel := mending(ctx)
 		defer cancel()
-		return detail, errors.Join(err, persist(ctx, mend))
+		const patience = 30 * time.Second
+		return detail, errors.Join(err, persist(ctx, patience, mend))
 	}
 }
 
-// persist tries for half a minute, or until it succeeds.
-func persist(ctx context.Context, try func(context.Context) error) error {
-	const pause, most = 500 * time.Millisecond, 30 * time.Second
+// persist tries until it succeeds; after patience it tries no more.
+func persist(ctx context.Context, patience time.Duration, try func(context.Context) error) error {
+	const pause = 500 * time.Millisecond
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		return struct{}{}, try(ctx)
-	}, backoff.WithBackOff(backoff.NewConstantBackOff(pause)), backoff.WithMaxElapsedTime(most))
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(pause)), backoff.WithMaxElapsedTime(patience))
 	return err
 }
 

@@ -64,14 +64,7 @@ func operatorFaults() []Fault {
 			About:   "one message among many in flight makes the broker close the channel",
 			Needs:   OwnRabbitMQ,
 			Repeats: allInFlight,
-			Run: func(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, error) {
-				if w.Poison == nil {
-					return "", errors.New("nobody writes in this run, and so no poison")
-				}
-				const least, most = 5 << 20, 8 << 20 // see largestMessage
-				size := least + random.IntN(most-least)
-				return fmt.Sprintf("%d bytes", size), w.Poison(ctx, size)
-			},
+			Run:     writePoison,
 		},
 	}
 }
@@ -85,6 +78,18 @@ func closeConnections(nameBegins string) func(context.Context, *World, *rand.Ran
 
 func raiseAlarm(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
 	return "", w.RabbitMQ.ClearMemoryAlarm, w.RabbitMQ.RaiseMemoryAlarm(ctx)
+}
+
+// writePoison waits for the database, which another fault may have taken away.
+func writePoison(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, error) {
+	if w.Poison == nil {
+		return "", errors.New("nobody writes in this run, and so no poison")
+	}
+	const least, most = 5 << 20, 8 << 20 // see largestMessage
+	size := least + random.IntN(most-least)
+	return fmt.Sprintf("%d bytes", size), persist(ctx, mendTimeout, func(ctx context.Context) error {
+		return w.Poison(ctx, size)
+	})
 }
 
 // fillQueue says by a policy that the queue may hold nothing, so that neither its messages nor its consumers matter.
