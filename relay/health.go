@@ -25,16 +25,24 @@ type Part struct {
 	Detail      string // one line for people: what it waits for
 }
 
-// stuckAfter is how long an actor may not have moved, beyond what it said it would take.
-const stuckAfter = time.Minute
+const (
+	// stuckAfter is how long an actor may not have moved, beyond what it said it would take.
+	stuckAfter = time.Minute
+	// slowAfter is how long it may wait for the database and still be ready.
+	slowAfter = 10 * time.Second
+)
 
 // Health may be called at any time, from any goroutine.
 func (r *Relay) Health() Health {
 	h := Health{Live: true, Ready: true, Role: r.role()}
 	add := func(name string, beat *heartbeat, ready bool, detail string) {
 		live := beat == nil || beat.age() < stuckAfter
-		if !live {
+		switch {
+		case !live:
 			detail = fmt.Sprintf("has not moved for %s", beat.age().Round(time.Second))
+			ready = false
+		case beat != nil && beat.age() > slowAfter:
+			detail = fmt.Sprintf("has waited for the database for %s", beat.age().Round(time.Second))
 			ready = false
 		}
 		h.Live, h.Ready = h.Live && live, h.Ready && ready
@@ -56,8 +64,11 @@ func (r *Relay) Health() Health {
 	add("publisher", nil, state.Phase == publish.Ready, state.Phase.String()+detailOf(state.Detail))
 	if r.streamer != nil {
 		streaming, standby := r.core.isHolder(), r.streamer.waited.Load()
+		silent := streaming && r.streamer.alive.age() > silence
 		detail := "streaming"
 		switch {
+		case silent:
+			detail = "the server has been silent for a while; rows are swept from the table meanwhile"
 		case standby:
 			detail = "standing by: another relay holds the slot"
 		case streaming && (!r.streamer.caughtUp.Load() || r.streamer.lagging.Load()):
@@ -65,11 +76,18 @@ func (r *Relay) Health() Health {
 		case !streaming:
 			detail = "not streaming" + detailOf(r.streamer.trouble.current())
 		}
-		add("stream", r.streamer.alive, streaming || standby, detail)
+		add("stream", r.streamer.alive, (streaming && !silent) || standby, detail)
 	}
 	add("sweep", r.sweeper.alive, r.sweeper.trouble.current() == "", orElse(r.sweeper.trouble.current(), "sweeping"))
-	add("settle", r.settler.alive, r.settler.trouble.current() == "", orElse(r.settler.trouble.current(), "settling"))
+	add("settle", r.settler.alive, r.settler.trouble.current() == "", r.settling())
 	return h
+}
+
+func (r *Relay) settling() string {
+	if trouble := r.settler.trouble.current(); trouble != "" {
+		return trouble
+	}
+	return "settling" + detailOf(r.settler.locked.current())
 }
 
 func detailOf(s string) string {
