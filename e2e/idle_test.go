@@ -1,0 +1,57 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// transactions is how many the database has ended so far, as far as it has counted.
+func (w *world) transactions() float64 {
+	w.t.Helper()
+	return value[float64](w, `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`)
+}
+
+// cpu is the time that the process has used, in clock ticks of 10 ms.
+func (r *relay) cpu() time.Duration {
+	r.w.t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	if err != nil {
+		r.w.t.Skip("no /proc on this system")
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	var user, system int64
+	_, _ = fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// TestARelayWithNothingToDoAsksLittle of the database.
+func TestARelayWithNothingToDoAsksLittle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).plainly().setUp()
+	over := sized(4*time.Second, time.Minute)
+	measure := func(who string, most float64, relays ...*relay) {
+		t.Helper()
+		<-time.After(1500 * time.Millisecond) // a session tells what it did within a second
+		cpu := time.Duration(0)
+		for _, r := range relays {
+			cpu -= r.cpu()
+		}
+		began, before := time.Now(), w.transactions()
+		<-time.After(over)
+		perSecond := (w.transactions() - before) / time.Since(began).Seconds()
+		for _, r := range relays {
+			cpu += r.cpu()
+		}
+		t.Logf("%s: %.1f transactions a second, %.2f %% of a core", who, perSecond, 100*cpu.Seconds()/time.Since(began).Seconds())
+		if perSecond > most {
+			t.Errorf("%s: %.1f transactions a second, want at most %.0f", who, perSecond, most)
+		}
+	}
+	leader := w.run()
+	measure("one that streams", 5, leader)
+	standby := w.run()
+	measure("one that streams and one that stands by", 15, leader, standby)
+}

@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+)
+
+// waiting is a table full of rows that a relay must not keep in memory.
+type waiting struct {
+	name string
+	rows int
+	sql  string // of a SELECT that INSERTs them; $1 is the queue, $2 their number
+	// refused: they fail for ever; otherwise the relay is to make progress with them.
+	refused bool
+}
+
+func waitingRows() []waiting {
+	const text = `json_build_object('n', n, 'text', repeat('x', 300))`
+	rows := sized(60_000, 1_000_000)
+	return []waiting{
+		{"failed rows that wait for their retry", rows, `INSERT INTO outbox (routing_key, payload, attempts, last_error, available_at)
+			SELECT $1 || 'nobody', ` + text + `, 1, 'unroutable: seen before', clock_timestamp() + n * interval '0.1 ms' FROM generate_series(1, $2) n`, true},
+		{"one key behind a row that fails", rows, `INSERT INTO outbox (routing_key, payload, ordering_key)
+			SELECT CASE n WHEN 1 THEN $1 || 'nobody' ELSE $1 END, ` + text + `, 'k' FROM generate_series(1, $2) n`, true},
+		{"as many keys, each behind a row that fails", rows, `INSERT INTO outbox (routing_key, payload, ordering_key)
+			SELECT CASE WHEN n <= $2 / 2 THEN $1 || 'nobody' ELSE $1 END, ` + text + `, 'key number ' || n % ($2 / 2) FROM generate_series(1, $2) n`, true},
+		{"as many keys", rows, `INSERT INTO outbox (routing_key, payload, ordering_key)
+			SELECT $1, ` + text + `, 'key number ' || n FROM generate_series(1, $2) n`, false},
+		{"a backlog", sized(100_000, 10_000_000), `INSERT INTO outbox (routing_key, payload)
+			SELECT $1, ` + text + ` FROM generate_series(1, $2) n`, false},
+	}
+}
+
+// TestMemoryStaysBoundedWhateverWaits: found in the table by a fresh relay, which works on them for
+// a while and publishes new rows meanwhile.
+func TestMemoryStaysBoundedWhateverWaits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills tables")
+	}
+	t.Parallel()
+	for _, c := range waitingRows() {
+		t.Run(c.name, func(t *testing.T) {
+			if !long() {
+				t.Parallel()
+			}
+			w := newWorld(t).plainly().setUp()
+			began := time.Now()
+			w.exec(c.sql, w.queue, c.rows)
+			t.Logf("%d rows inserted within %s", c.rows, time.Since(began).Round(time.Millisecond))
+			arrived := w.consume(w.queue)
+			arrived.onlyCount()
+			r := w.run("--max-retries", "1000", "--backoff-time", "2s", "--max-backoff", "2s")
+			deadline := time.After(sized(3*time.Second, time.Minute))
+			slowest := time.Duration(0)
+			for over := false; !over; {
+				inserting := time.Now()
+				id := w.insert(nil)
+				w.eventually("a new row arrives", time.Minute, func() bool { return arrived.count(id) > 0 })
+				slowest = max(slowest, time.Since(inserting))
+				select {
+				case <-deadline:
+					over = true
+				default:
+				}
+			}
+			refused := r.metric(`cdc_relay_messages_refused_total{reason="unroutable"}`)
+			t.Logf("%d MB resident; %.0f published, %.0f refusals; a new row took %s at most",
+				r.residentMB(), r.metric("cdc_relay_messages_published_total"), refused, slowest.Round(time.Millisecond))
+			if mb := r.residentMB(); mb >= sized(60, 150) {
+				t.Errorf("the relay took %d MB", mb)
+			}
+			if c.refused && refused == 0 || !c.refused && arrived.distinct() < 1000 {
+				t.Error("it has not worked on them")
+			}
+		})
+	}
+}
