@@ -15,8 +15,8 @@ type fault struct {
 	told   Fault
 	began  time.Duration
 	healed time.Duration // never: it was not, within the history
-	// firstCommit is when something was first committed after healed, firstArrival when something that was committed
-	// after healed first arrived, caughtUp when all had arrived that was committed before. Or never.
+	// firstCommit is when something that should arrive was first committed after healed, firstArrival when something that
+	// was committed after healed first arrived, caughtUp when all had arrived that was committed before. Or never.
 	firstCommit  time.Duration
 	firstArrival time.Duration
 	caughtUp     time.Duration
@@ -96,17 +96,22 @@ func (s *state) timeMessage(i int32, healed []*fault) {
 	after := func(when time.Duration) int { // the first fault that was healed after it
 		return sort.Search(len(healed), func(f int) bool { return healed[f].healed > when })
 	}
-	if t.outcome == committed {
-		if n := after(t.endedAt); n > 0 && s.prompt(i) {
-			healed[n-1].firstCommit = min(healed[n-1].firstCommit, t.endedAt)
+	fate := s.fateOf(t)
+	if t.outcome == committed && !m.has(rearrived) {
+		done := t.endedAt
+		if m.has(arrived) {
+			done = min(done, m.firstAt) // an arrival can be quicker than the answer to COMMIT
 		}
-		if m.has(arrived) && !m.has(rearrived) {
-			if n := after(min(t.endedAt, m.firstAt)); n > 0 {
-				healed[n-1].firstArrival = min(healed[n-1].firstArrival, m.firstAt)
+		if n := after(done); n > 0 {
+			f := healed[n-1]
+			if m.has(arrived) {
+				f.firstArrival = min(f.firstArrival, m.firstAt)
+			}
+			if s.prompt(i) && (m.has(arrived) || fate == meant && !m.has(inDeadLetter)) {
+				f.firstCommit = min(f.firstCommit, done)
 			}
 		}
 	}
-	fate := s.fateOf(t)
 	if n := after(t.endedAt); n < len(healed) && s.prompt(i) && (fate == meant || fate == open && m.has(arrived)) {
 		switch {
 		case m.has(arrived):
