@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
-
 )
 
 // recoveryPatience is how long is waited after a fault until something new arrives. Whether that took too long is not

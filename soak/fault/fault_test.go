@@ -23,6 +23,7 @@ var (
 	hold       = flag.Duration("hold", 4*time.Second, "how long each fault is held")
 	seed       = flag.Uint64("seed", 1, "what chooses the details of faults and load")
 	relayCount = flag.Int("relays", 2, "how many relays run")
+	times      = flag.Int("times", 1, "how often each fault is made")
 	messages   = flag.Float64("rate", 300, "messages a second that the writers insert")
 )
 
@@ -77,15 +78,24 @@ func oneFault(t *testing.T, fault Fault) {
 		t.Fatal(err)
 	}
 	r.awaitDelivered(100)
-	r.record.FaultBegan(w.Tell(1, fault, ""))
-	detail, err := fault.Run(t.Context(), w, rand.New(rand.NewPCG(*seed, nameHash(fault.Name))), *hold)
-	r.record.FaultHealed(1)
-	if err != nil {
-		t.Errorf("%s: %v", detail, err)
+	random := rand.New(rand.NewPCG(*seed, nameHash(fault.Name)))
+	for id := range *times {
+		r.make(id+1, fault, random)
 	}
-	t.Logf("%s: %s", fault.Name, detail)
-	r.awaitDelivered(r.record.Counts().Acknowledged + 300)
 	r.end()
+}
+
+// make makes the fault and waits until messages that were committed after it arrive.
+func (r *testRun) make(id int, fault Fault, random *rand.Rand) {
+	r.t.Helper()
+	r.record.FaultBegan(r.world.Tell(id, fault, ""))
+	detail, err := fault.Run(r.t.Context(), r.world, random, *hold)
+	r.record.FaultHealed(id)
+	r.t.Logf("%s: %s", fault.Name, detail)
+	if err != nil {
+		r.t.Errorf("%s: %v", fault.Name, err)
+	}
+	r.awaitDelivered(r.record.Counts().Acknowledged + 300)
 }
 
 func nameHash(name string) uint64 {

@@ -14,7 +14,7 @@ import (
 
 // postgresFaults are those of the database and the connections to it.
 func postgresFaults() []Fault {
-	return slices.Concat(serverFaults(), connectionFaults(), slotFaults(), settingFaults(), tableFaults())
+	return slices.Concat(serverFaults(), connectionFaults(), slotFaults(), settingFaults(), tableFaults(), standbyFaults())
 }
 
 // fastStopLimit is how long a fast stop of Postgres may take, whatever the relays do.
@@ -38,18 +38,18 @@ func serverFaults() []Fault {
 			Name: "postgres-kill", Needs: OwnPostgres | Linux, Repeats: ifTakenOver,
 			About: "SIGKILL of every process of the server, and a start after the hold",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-				if err := w.Postgres.Kill(ctx); err != nil {
+				if err := w.primary().Kill(ctx); err != nil {
 					return "", err
 				}
-				return "", holdThen(ctx, hold, w.Postgres.Start)
+				return "", holdThen(ctx, hold, w.primary().Start)
 			},
 		},
 		{
 			Name: "postgres-freeze", Needs: OwnPostgres | Linux, Repeats: ifTakenOver,
 			About: "SIGSTOP of every process of the server, and SIGCONT after the hold",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-				err := w.Postgres.Pause(ctx)
-				return "", errors.Join(err, holdThen(ctx, hold, w.Postgres.Resume))
+				err := w.primary().Pause(ctx)
+				return "", errors.Join(err, holdThen(ctx, hold, w.primary().Resume))
 			},
 		},
 		{
@@ -68,15 +68,15 @@ func serverFaults() []Fault {
 func stopPostgres(mode services.StopMode) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
 	return func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 		began := time.Now()
-		if err := w.Postgres.Stop(ctx, mode); err != nil {
+		if err := w.primary().Stop(ctx, mode); err != nil {
 			return "", err
 		}
 		took := time.Since(began)
 		if mode == services.Fast && took > fastStopLimit {
-			w.Violation(fmt.Sprintf("pg_ctl stop -m fast took %s; the log of Postgres ends:\n%s", took, w.Postgres.Log(ctx)))
+			w.Violation(fmt.Sprintf("pg_ctl stop -m fast took %s; the log of Postgres ends:\n%s", took, w.primary().Log(ctx)))
 		}
 		detail := fmt.Sprintf("stopped within %s", took.Round(time.Millisecond))
-		return detail, holdThen(ctx, hold, w.Postgres.Start)
+		return detail, holdThen(ctx, hold, w.primary().Start)
 	}
 }
 

@@ -17,21 +17,21 @@ func settingFaults() []Fault {
 		{
 			Name: "postgres-wal-sender-timeout", Needs: OwnPostgres | Superuser, Repeats: ifTakenOver,
 			About: "wal_sender_timeout is lowered to a second while relays stream, and set back",
-			Run:   setting("wal_sender_timeout", "1s", runWalSenderTimeout.String()),
+			Run:   setting("wal_sender_timeout", "1s", func(*World) string { return runWalSenderTimeout.String() }),
 		},
 		{
 			Name: "postgres-synchronous-standby-missing", Needs: OwnPostgres | Superuser,
 			About: "commits wait for a synchronous standby that does not exist: rows are streamed and stay invisible",
-			Run:   setting("synchronous_standby_names", "nonexistent", ""),
+			Run:   setting("synchronous_standby_names", "nonexistent", (*World).synchronousStandbys),
 		},
 	}
 }
 
-func setting(name, bad, good string) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
+func setting(name, bad string, good func(*World) string) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
 	return func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 		err := w.configure(ctx, name, bad)
 		return "", errors.Join(err, holdThen(ctx, hold, func(ctx context.Context) error {
-			return w.configure(ctx, name, good)
+			return w.configure(ctx, name, good(w))
 		}))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
@@ -143,11 +144,17 @@ func (w *World) writeUntilLost(ctx context.Context) error {
 	return poll(ctx, func() (bool, error) {
 		for _, statement := range []string{
 			`SELECT pg_logical_emit_message(false, 'cdc-relay-soak', repeat('x', 1024 * 1024)) FROM generate_series(1, 24)`,
-			`SELECT pg_switch_wal()`, `CHECKPOINT`,
+			`SELECT pg_switch_wal()`,
 		} {
 			if _, err := conn.Exec(ctx, statement); err != nil {
 				return false, fmt.Errorf("%.30s: %w", statement, err)
 			}
+		}
+		if err := w.awaitStandbys(ctx, conn); err != nil {
+			return false, err
+		}
+		if _, err := conn.Exec(ctx, `CHECKPOINT`); err != nil {
+			return false, fmt.Errorf("checkpoint: %w", err)
 		}
 		// A relay that lives may have put another one in its place already.
 		const isLost = `SELECT NOT EXISTS (SELECT FROM pg_replication_slots
@@ -155,6 +162,16 @@ func (w *World) writeUntilLost(ctx context.Context) error {
 		var lost bool
 		err := conn.QueryRow(ctx, isLost, w.Slot, start).Scan(&lost)
 		return lost, err
+	})
+}
+
+// awaitStandbys waits until no standby is behind: its slot is not the one that is to be lost.
+func (w *World) awaitStandbys(ctx context.Context, conn *pgx.Conn) error {
+	return poll(ctx, func() (bool, error) {
+		var behind bool
+		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_replication_slots
+			WHERE slot_type = 'physical' AND restart_lsn < pg_current_wal_lsn())`).Scan(&behind)
+		return !behind, err
 	})
 }
 

@@ -77,13 +77,16 @@ func (c Config) withDefaults() Config {
 // World is what a run works on: the servers, the relays, and a proxy of its own between each relay and each server.
 type World struct {
 	Config
-	// Postgres and RabbitMQ are the private servers; nil for one of the user's own.
+	// Postgres and RabbitMQ are the private servers; nil for one of the user's own. With a standby, Postgres is the
+	// primary at the start.
 	Postgres *services.Postgres
 	RabbitMQ *services.RabbitMQ
 	// Database and Broker are the addresses for writers and consumers, past the proxies.
 	Database, Broker string
 	Relays           []*Relay
 
+	// pair is Postgres and its standby; nil where there is none.
+	pair *pair
 	// nodes are the brokers of which RabbitMQ is the first; nil where there is one only.
 	nodes *services.RabbitMQCluster
 	// relayBroker is the broker's address for the relays, before a proxy takes its host's place.
@@ -153,7 +156,7 @@ func (w *World) Close(ctx context.Context) error {
 		proxy.Close()
 	}
 	if w.Postgres != nil {
-		errs = append(errs, w.Postgres.Close(ctx))
+		errs = append(errs, w.closePostgres(ctx))
 	} else if len(w.Relays) > 0 {
 		errs = append(errs, w.command(ctx, "teardown", "--yes", "--slot", w.Slot, "--publication", w.Publication))
 	}
@@ -169,7 +172,7 @@ func (w *World) Can(fault Fault) (can bool, why string) {
 		OwnRabbitMQ:   w.RabbitMQ != nil,
 		Linux:         runtime.GOOS == "linux",
 		Postgres17:    w.postgresMajor >= 17,
-		Standby:       w.Standby,
+		Standby:       w.pair != nil,
 		Cluster:       w.nodes != nil,
 		SeveralRelays: len(w.Relays) > 1,
 		PlainPostgres: w.plainPostgres(),

@@ -25,6 +25,11 @@ func (w *World) providePostgres(ctx context.Context) error {
 		if err := w.configure(ctx, "wal_sender_timeout", runWalSenderTimeout.String()); err != nil {
 			return err
 		}
+		if w.Standby {
+			if err := w.provideStandby(ctx); err != nil {
+				return err
+			}
+		}
 	}
 	const about = `SELECT current_setting('server_version_num')::int / 10000, current_setting('is_superuser')::bool`
 	return w.QueryRow(ctx, about).Scan(&w.postgresMajor, &w.superuser)

@@ -1,0 +1,154 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// standbyFaults are those of a pair of servers. Relays and writers know both by an address with
+// target_session_attrs=read-write.
+func standbyFaults() []Fault {
+	return []Fault{
+		{
+			Name: "postgres-promote", Needs: Standby, Repeats: ifTakenOver, LosesUnanswered: true,
+			About: "the primary ends, and after the hold its synchronous standby is promoted",
+			Run:   promote,
+		},
+		{
+			Name: "postgres-promote-failover-slot", Needs: Standby | Postgres17 | Superuser, Repeats: ifTakenOver,
+			About: "the same with a failover slot, for whose stream the standby has everything that was sent",
+			Run:   promoteWithSlot,
+		},
+		{
+			Name: "postgres-promote-asynchronous", Needs: Standby | Linux | Superuser, Repeats: deletesLost, LosesCommits: true,
+			About: "the primary is killed and a standby promoted that was behind: commits and deletes are lost",
+			Run:   promoteBehind,
+		},
+		{
+			Name: "postgres-standby-freeze", Needs: Standby | Linux,
+			About: "SIGSTOP of the synchronous standby, for which commits wait, and SIGCONT after the hold",
+			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
+				standby, err := w.needStandby(ctx)
+				if err != nil {
+					return "", err
+				}
+				err = standby.Pause(ctx)
+				return "", errors.Join(err, holdThen(ctx, hold, func(ctx context.Context) error {
+					return errors.Join(standby.Resume(ctx), w.awaitSynchronous(ctx))
+				}))
+			},
+		},
+	}
+}
+
+func promote(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+	if _, err := w.needStandby(ctx); err != nil {
+		return "", err
+	}
+	end, how := (*services.Postgres).Kill, "killed"
+	if random.IntN(2) == 0 {
+		how = "stopped" // a switchover: the standby has everything
+		end = func(server *services.Postgres, ctx context.Context) error { return server.Stop(ctx, services.Fast) }
+	}
+	primary, _ := w.pair.servers()
+	err := end(primary, ctx)
+	return how, errors.Join(err, w.failOver(ctx, hold))
+}
+
+// failOver promotes the standby of a primary that has ended, after the hold. The next fault of the pair gives the new
+// primary a standby: until then it has none, and recovery is that of the relays alone.
+func (w *World) failOver(ctx context.Context, hold time.Duration) error {
+	return holdThen(ctx, hold, func(ctx context.Context) error {
+		_, standby := w.pair.servers()
+		// Nobody is waited for until there is a standby again. The settings came with the data.
+		alone := []string{"ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"}
+		if w.postgresMajor >= 17 {
+			alone = append([]string{"ALTER SYSTEM RESET synchronized_standby_slots"}, alone...)
+		}
+		if err := standby.Exec(ctx, "", alone...); err != nil {
+			return err
+		}
+		if err := standby.Promote(ctx); err != nil {
+			return err
+		}
+		w.pair.changePlaces()
+		return nil
+	})
+}
+
+// promoteWithSlot first puts a failover slot in the place of the relays' own, as a DBA would.
+func promoteWithSlot(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+	if _, err := w.needStandby(ctx); err != nil {
+		return "", err
+	}
+	if err := w.Stop(ctx); err != nil {
+		return "", errors.Join(err, w.Start())
+	}
+	err := w.makeFailoverSlot(ctx)
+	if err := errors.Join(err, w.Start()); err != nil {
+		return "", err
+	}
+	if err := w.awaitSyncedSlot(ctx); err != nil {
+		return "", err
+	}
+	if _, err := w.AwaitLeader(ctx, leaderPatience); err != nil {
+		return "", err
+	}
+	return promote(ctx, w, random, hold)
+}
+
+func (w *World) makeFailoverSlot(ctx context.Context) error {
+	if err := w.dropSlot(ctx); err != nil {
+		return err
+	}
+	create := fmt.Sprintf("SELECT pg_create_logical_replication_slot('%s', 'pgoutput', false, false, true)", w.Slot)
+	if err := w.Exec(ctx, create); err != nil {
+		return err
+	}
+	return w.configure(ctx, "synchronized_standby_slots", standbyName) // services names the physical slot alike
+}
+
+func (w *World) awaitSyncedSlot(ctx context.Context) error {
+	const patience = time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the standby has no copy of the slot within %s", patience))
+	defer cancel()
+	_, standby := w.pair.servers()
+	// The function fails while there is none.
+	const failUnlessSynced = `SELECT 1 / count(*) FROM pg_replication_slots
+		WHERE slot_name = '%s' AND synced AND NOT temporary AND invalidation_reason IS NULL`
+	return poll(ctx, func() (bool, error) {
+		return standby.Exec(ctx, "", fmt.Sprintf(failUnlessSynced, w.Slot)) == nil, nil
+	})
+}
+
+// deletesLost is what may be published again where a standby takes over that was behind for a second or so: what was
+// delivered in that time, since the rows are back.
+func deletesLost(w *World) int { return 5 * w.MaxInFlight }
+
+func promoteBehind(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+	if _, err := w.needStandby(ctx); err != nil {
+		return "", err
+	}
+	if err := w.configure(ctx, "synchronous_standby_names", ""); err != nil {
+		return "", err
+	}
+	var walsender int
+	const ofStandby = `SELECT pid FROM pg_stat_replication WHERE application_name = $1`
+	if err := w.QueryRow(ctx, ofStandby, standbyName).Scan(&walsender); err != nil {
+		return "", errors.Join(fmt.Errorf("find the standby's walsender: %w", err), w.replicateSynchronously(ctx))
+	}
+	if err := syscall.Kill(walsender, syscall.SIGSTOP); err != nil {
+		return "", errors.Join(fmt.Errorf("stop the standby's walsender: %w", err), w.replicateSynchronously(ctx))
+	}
+	behind := 200*time.Millisecond + time.Duration(random.Int64N(int64(time.Second)))
+	wait(ctx, behind)
+	primary, _ := w.pair.servers()
+	err := primary.Kill(ctx)
+	return fmt.Sprintf("%s behind", behind.Round(time.Millisecond)), errors.Join(err, w.failOver(ctx, hold))
+}
