@@ -47,11 +47,17 @@ type Stream struct {
 	deadAfter time.Duration
 	// received is the newest position that everything was received up to.
 	received pglogrepl.LSN
+	// told is the position of the newest status.
+	told pglogrepl.LSN
 	// caughtUp tells that the server has come to the position of the start.
 	caughtUp bool
 	// pid is the server process behind the connection.
 	pid uint32
 }
+
+// muchWAL, in bytes, is how far the server may go on before it is told again: by time
+// alone the slot would retain two seconds of WAL.
+const muchWAL = 8 << 20
 
 // writeTimeout bounds one status update: amqp and disk are not in its way, only
 // a peer that has stopped reading.
@@ -325,6 +331,9 @@ func (s *Stream) copyData(data []byte, handler Handler) error {
 		if keepalive.ReplyRequested {
 			return s.sendStatus(false) // a server that stops waits for this answer
 		}
+		if s.received-s.told >= muchWAL {
+			return s.sendStatus(true)
+		}
 	}
 	return nil
 }
@@ -339,6 +348,7 @@ func (s *Stream) passed(position pglogrepl.LSN, handler Handler) {
 }
 
 func (s *Stream) sendStatus(askForReply bool) error {
+	s.told = s.received
 	if err := s.conn.Conn().SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return fmt.Errorf("send status: %w", err)
 	}
