@@ -100,7 +100,9 @@ func (w *world) setUp() *world {
 func (w *world) env() []string {
 	return append(append(os.Environ(),
 		"CDC_RELAY_DATABASE_URL="+w.database, "CDC_RELAY_AMQP_URL="+w.broker, "CDC_RELAY_SLOT="+w.slot,
-		"CDC_RELAY_PUBLICATION="+w.slot, "CDC_RELAY_HTTP_ADDR=127.0.0.1:0"), w.settings...)
+		"CDC_RELAY_PUBLICATION="+w.slot, "CDC_RELAY_HTTP_ADDR=127.0.0.1:0",
+		"GORACE=atexit_sleep_ms=0", // else it sleeps for a second at the end
+	), w.settings...)
 }
 
 // command runs one command to its end.
