@@ -24,7 +24,9 @@ type conduct struct {
 	findings []history.Finding
 }
 
+// add takes a finding, of which the first line says it all: the logs are kept.
 func (c *conduct) add(text string) {
+	text, _, _ = strings.Cut(text, "\n")
 	c.mu.Lock()
 	var at time.Duration
 	if c.now != nil {

@@ -155,6 +155,9 @@ func (p *progress) recovered(took time.Duration) {
 			p.last[n-1].recovery = max(took, time.Millisecond)
 		}
 	})
+	if !p.soak.screen.terminal {
+		p.soak.screen.note("recovered in " + short(took))
+	}
 }
 
 // String tells of a fault that is over.

@@ -47,11 +47,11 @@ func (p *process) runCommand(c *cli.Context, asked <-chan struct{}) error {
 		files.keep()
 		return notRunError{errors.Join(err, files.close(p.stdout))}
 	}
-	return p.conclude(s, files)
+	return p.conclude(c.Context, s, files)
 }
 
 // conclude checks the history and writes the reports.
-func (p *process) conclude(s *soak, files *files) error {
+func (p *process) conclude(ctx context.Context, s *soak, files *files) error {
 	verdict, err := files.check()
 	if err != nil {
 		files.keep()
@@ -60,7 +60,9 @@ func (p *process) conclude(s *soak, files *files) error {
 	s.addTo(verdict)
 	fmt.Fprintln(p.stdout)
 	err = errors.Join(verdict.WriteText(p.stdout), files.writeReport(verdict))
-	if !verdict.Passed() {
+	if verdict.Passed() {
+		err = errors.Join(err, s.clean(ctx))
+	} else {
 		files.keep()
 	}
 	if err := errors.Join(err, files.close(p.stdout)); err != nil {

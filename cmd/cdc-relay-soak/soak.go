@@ -99,7 +99,10 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 		Binary: s.opts.relay, Folder: s.files.logs, DatabaseURL: s.opts.databaseURL, AMQPURL: s.opts.amqpURL,
 		Table: s.table, Slot: soakSlot, Publication: soakSlot, RelayCount: s.opts.relays, RelayArgs: relayArgs(s.opts),
 		Standby: s.opts.standby, Cluster: s.opts.cluster,
-		Declare:   func(ctx context.Context, amqpURL string) error { return load.Declare(ctx, amqpURL, s.topology) },
+		Declare: func(ctx context.Context, amqpURL string) error { return load.Declare(ctx, amqpURL, s.topology) },
+		Poison: func(ctx context.Context, bodyBytes int) error {
+			return load.Poison(ctx, s.writerOptions(), bodyBytes, s.watch)
+		},
 		Violation: s.conduct.add, Log: s.screen.note,
 	})
 	if err != nil {
@@ -124,7 +127,7 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 	return nil
 }
 
-// clean drops what a run before has left on a server of the user's own.
+// clean drops the tables on a server of the user's own: those of a run before, and of this one where it has passed.
 func (s *soak) clean(ctx context.Context) error {
 	if s.opts.databaseURL == "" {
 		return nil

@@ -72,11 +72,23 @@ func (s State) CreateTables(ctx context.Context) error {
 	})
 }
 
-// DropTables takes soak_transaction away. The outbox stays.
+// DropTables takes away what a run has made in a database that is not to be thrown away as a whole: soak_transaction, and
+// the outbox with all that cdc-relay setup made for it.
 func (s State) DropTables(ctx context.Context) error {
 	return s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `DROP TABLE IF EXISTS soak_transaction`)
-		return err
+		beside := func(suffix string) string {
+			return outbox.Table{Schema: s.Table.Schema, Name: s.Table.Name + suffix}.SQL()
+		}
+		for _, statement := range []string{
+			"DROP TABLE IF EXISTS soak_transaction",
+			"DROP TABLE IF EXISTS " + s.Table.SQL() + ", " + s.Table.DeadLetter().SQL() + ", " + beside("_migrations"),
+			"DROP FUNCTION IF EXISTS " + beside("_check_properties") + "(jsonb)",
+		} {
+			if _, err := conn.Exec(ctx, statement); err != nil {
+				return fmt.Errorf("%s: %w", statement, err)
+			}
+		}
+		return nil
 	})
 }
 
