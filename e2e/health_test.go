@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// tells waits until the relay is not ready and a line of the page begins so, and is live all the
+// same.
+func (r *relay) tells(within time.Duration, line string) {
+	r.w.t.Helper()
+	began := time.Now()
+	r.w.eventually(fmt.Sprintf("/readyz tells %q", line), within, func() bool {
+		page, status := r.get("/readyz")
+		return status == 503 && strings.HasPrefix(page, "not ready") && strings.Contains(page, "\n"+line)
+	})
+	r.w.t.Logf("after %s it is not ready: %s", time.Since(began).Round(time.Millisecond), r.lineOf("/readyz", line))
+	if page, status := r.get("/livez"); status != 200 {
+		r.w.t.Errorf("it is not live: %s", page)
+	}
+}
+
+func (r *relay) lineOf(path, begin string) string {
+	page, _ := r.get(path)
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, begin) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+// noticed is how long a relay may say that it is ready while a part of it waits for something
+// that does not come.
+const noticed = 15 * time.Second
+
+// TestNotReadyNamesThePartThatIsStuck, and not long after it got stuck. With the trouble over, the
+// relay delivers within two seconds and is ready.
+func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for timeouts")
+	}
+	t.Parallel()
+	for name, stuck := range map[string]func(p *proxied, r *relay) (mend func()){
+		"publisher: broker black-holed": func(p *proxied, r *relay) func() {
+			p.rabbit.BlackHole()
+			p.insert(nil)
+			r.tells(noticed, "publisher: not ready, ")
+			return func() { p.rabbit.Resume() }
+		},
+		"publisher: the broker's answers are lost": func(p *proxied, r *relay) func() {
+			p.rabbit.BlackHole(services.Downstream)
+			p.insert(nil)
+			r.tells(noticed, "publisher: not ready, ")
+			return func() { p.rabbit.Resume() }
+		},
+		"stream: replication connection black-holed": func(p *proxied, r *relay) func() {
+			p.postgres.Only(services.Replication).BlackHole()
+			r.tells(noticed, "stream: not ready, ")
+			return func() { p.postgres.Only(services.Replication).Resume() }
+		},
+		"sweep and settle: ordinary connections black-holed": func(p *proxied, r *relay) func() {
+			p.postgres.Only(services.Ordinary).BlackHole()
+			p.insert(nil)
+			r.tells(noticed, "sweep: not ready, ")
+			r.tells(noticed, "settle: not ready, ")
+			return func() { p.postgres.Only(services.Ordinary).Resume() }
+		},
+		"all of Postgres black-holed": func(p *proxied, r *relay) func() {
+			p.postgres.BlackHole()
+			r.tells(noticed, "stream: not ready, ")
+			r.tells(noticed, "sweep: not ready, ")
+			return func() { p.postgres.Resume() }
+		},
+		"sweep: table locked": func(p *proxied, r *relay) func() {
+			release := p.locked()
+			r.tells(noticed, "sweep: not ready, ")
+			return release
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newProxied(t)
+			r := p.works("--max-in-flight", "200", "--send-timeout", "2s", "--outage-cooldown", "5s")
+			mend := stuck(p, r)
+			<-time.After(sized(0, 80*time.Second)) // longer than any timeout
+			if page, status := r.get("/livez"); status != 200 {
+				t.Errorf("it is not live: %s", page)
+			}
+			mend()
+			within(t, "delivering again", 2*time.Second, func() {
+				p.await(p.arrived, p.insert(nil))
+			})
+			within(t, "being ready again", 5*time.Second, func() { p.eventually("it is ready", 20*time.Second, r.ready) })
+			p.emptied()
+			p.noDeadLetters()
+		})
+	}
+}
+
+// TestAReaderThatHangsShows: of --publisher stdout, whose pipe is full.
+func TestAReaderThatHangsShows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	reader, writer, err := os.Pipe()
+	must(t, "make a pipe", err)
+	t.Cleanup(func() { _ = reader.Close() })
+	w.stdout = writer
+	r := w.run("--publisher", "stdout")
+	_ = writer.Close()
+	w.exec(`INSERT INTO outbox (routing_key, payload) SELECT $1, to_json(repeat('x', 1000)) FROM generate_series(1, 500)`, w.queue)
+	r.tells(noticed, "publisher: not ready, ")
+	lines := bufio.NewScanner(reader)
+	for n := 0; n < 500; n++ {
+		if !lines.Scan() {
+			t.Fatalf("%d lines were written: %v", n, lines.Err())
+		}
+	}
+	w.emptied()
+	w.eventually("it is ready", 5*time.Second, r.ready)
+}

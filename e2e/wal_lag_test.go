@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// lag is how far a slot is behind, in MB.
+type lag struct {
+	Confirmed float64 // by what the relay has confirmed
+	Retained  float64 // by the WAL that the server keeps for it
+}
+
+func (w *world) lag() lag {
+	w.t.Helper()
+	return query[lag](w, `SELECT (pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) / 1e6)::float8 AS confirmed,
+		(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) / 1e6)::float8 AS retained
+		FROM pg_replication_slots WHERE slot_name = $1`, w.slot)[0]
+}
+
+// TestAnOutageOfTheBrokerRetainsNoWAL: other tables write a lot of it meanwhile, and rows are
+// inserted. The outage charges no attempt, and what waited leaves at once when it is over.
+func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server of its own")
+	}
+	t.Parallel()
+	postgres := services.PrivatePostgres(t)
+	for name, outage := range map[string]func(*testing.T, *world) (end func()){
+		"broker black-holed": func(t *testing.T, w *world) func() {
+			proxy, address := through(t, w.broker)
+			w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address)
+			w.run()
+			proxy.BlackHole()
+			return func() { proxy.Resume() }
+		},
+		"broker stopped": func(t *testing.T, w *world) func() {
+			needsLong(t)
+			broker := services.PrivateRabbitMQ(t)
+			w.moveTo(broker.VHost(t))
+			w.run()
+			must(t, "stop", broker.Stop(t.Context()))
+			return func() { must(t, "start", broker.Start(t.Context())) }
+		},
+		"memory alarm": func(t *testing.T, w *world) func() {
+			needsLong(t)
+			broker := services.PrivateRabbitMQ(t)
+			w.moveTo(broker.VHost(t))
+			w.run()
+			w.watermark(broker, "absolute", "1MB")
+			t.Cleanup(func() {
+				_, _ = broker.Ctl(context.WithoutCancel(t.Context()), "set_vm_memory_high_watermark", "0.6")
+			})
+			return func() { w.watermark(broker, "0.6") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorldOn(t, postgres.Database(t), services.VHost(t)).setUp()
+			end := outage(t, w)
+			began := time.Now()
+			most, written, rows := w.writeAround(sized(200, 1000))
+			t.Logf("%d rows and %d MB of WAL within %s: the slot was at most %.1f MB behind what the relay had confirmed, and kept %.1f MB",
+				rows, written, time.Since(began).Round(time.Millisecond), most.Confirmed, most.Retained)
+			if most.Confirmed >= 64 || most.Retained >= 64 {
+				t.Errorf("the slot was %+v MB behind, want less than 64", most)
+			}
+			w.eventually("the outage has lasted", 10*time.Minute, func() bool { return time.Since(began) > sized(15*time.Second, 5*time.Minute) })
+			w.noAttempts()
+			end()
+			arrived := w.consume(w.queue)
+			within(t, "the first delivery", 2*time.Second, func() {
+				w.eventually("one arrives", 60*time.Second, func() bool { return arrived.distinct() > 0 })
+			})
+			w.eventually("all arrive", time.Minute, func() bool { return arrived.distinct() == rows })
+			w.emptied()
+			w.noDeadLetters()
+		})
+	}
+}
+
+// writeAround inserts rows between pieces of WAL of other tables, and returns by how much the slot
+// was behind at most. The server lets WAL go where it has written down which transactions run,
+// every fifteen seconds or at a checkpoint: hence the checkpoints, as a server has them that
+// writes that much.
+func (w *world) writeAround(mb int) (most lag, written, rows int) {
+	w.t.Helper()
+	const piece, between = 2, 16
+	for ; written < mb; written += piece {
+		w.writeWAL(piece)
+		w.insertMany(5)
+		rows += 5
+		now := w.lag()
+		most.Confirmed, most.Retained = max(most.Confirmed, now.Confirmed), max(most.Retained, now.Retained)
+		if written%between == 0 {
+			w.exec(`CHECKPOINT`)
+		}
+	}
+	return most, written, rows
+}
+
+// moveTo has everything happen at another virtual host.
+func (w *world) moveTo(broker string) {
+	w.t.Helper()
+	w.broker = broker
+	w.declareQueue(w.queue, nil)
+}
