@@ -63,7 +63,11 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 		}
 		began := time.Now()
 		more, err := s.once(ctx, kind, view)
-		s.planner.Done(kind, time.Now(), fallback.Outcome{Took: time.Since(began), More: more})
+		took := time.Since(began)
+		if err != nil {
+			took = 0 // an outage says nothing of what a sweep costs
+		}
+		s.planner.Done(kind, time.Now(), fallback.Outcome{Took: took, More: more})
 		if err == nil {
 			s.trouble.over("sweeping again")
 			wait.Reset()
