@@ -138,6 +138,15 @@ func (r *RabbitMQ) Restore(ctx context.Context, vhost string, definitions *Defin
 	return nil
 }
 
+// Flush writes to disk what exists: the broker keeps news of queues and bindings in memory for up to two seconds, and
+// SIGKILL would take it with it.
+func (r *RabbitMQ) Flush(ctx context.Context) error {
+	if _, err := r.Ctl(ctx, "eval", "mnesia:sync_log()."); err != nil {
+		return fmt.Errorf("flush the broker's metadata: %w", err)
+	}
+	return nil
+}
+
 // DeleteExchange removes an exchange with its bindings.
 func (r *RabbitMQ) DeleteExchange(ctx context.Context, vhost, name string) error {
 	if _, err := r.manageCall(ctx, http.MethodDelete, nil, "exchanges", vhost, name); err != nil {

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"context"
 	"net/url"
 	"slices"
 	"testing"
@@ -48,6 +49,7 @@ func TestBrokerAsAnOperatorTreatsIt(t *testing.T) {
 		{"definitions", operatorDefinitions},
 		{"permission", operatorPermission},
 		{"connections", operatorConnections},
+		{"flush", operatorFlush},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.try(t, broker, conn) })
 	}
@@ -171,6 +173,24 @@ func operatorConnections(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) 
 		t.Fatalf("%d closed, %v", n, err)
 	}
 	<-other
+}
+
+// operatorFlush: without it, what was declared last is gone after a kill.
+func operatorFlush(t *testing.T, broker *RabbitMQ, _ *amqp.Connection) {
+	ctx := t.Context()
+	channel := openChannel(t, named(t, broker.URL(testVHost), "flush"))
+	if _, err := channel.QueueDeclare("declared-last", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []func(context.Context) error{broker.Flush, broker.Kill, broker.Start} {
+		if err := step(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	channel = openChannel(t, named(t, broker.URL(testVHost), "flush"))
+	if _, err := channel.QueueDeclarePassive("declared-last", true, false, false, false, nil); err != nil {
+		t.Error(err)
+	}
 }
 
 func named(t *testing.T, address, name string) *amqp.Connection {

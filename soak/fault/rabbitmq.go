@@ -27,14 +27,14 @@ func brokerProcessFaults() []Fault {
 			About:   "SIGKILL of the broker; it is started again after the hold",
 			Needs:   OwnRabbitMQ,
 			Repeats: allInFlight,
-			Run:     held(endBroker((*services.RabbitMQ).Kill)),
+			Run:     held(endBroker(kill)),
 		},
 		{
 			Name:    "rabbitmq-restart",
 			About:   "the broker is stopped in the orderly way and started again after the hold",
 			Needs:   OwnRabbitMQ,
 			Repeats: allInFlight,
-			Run:     held(endBroker((*services.RabbitMQ).Stop)),
+			Run:     held(endBroker(stop)),
 		},
 		{
 			Name:    "rabbitmq-pause",
@@ -93,13 +93,23 @@ func persist(ctx context.Context, patience time.Duration, try func(context.Conte
 	return err
 }
 
-func endBroker(end func(*services.RabbitMQ, context.Context) error) beginning {
+func endBroker(end func(context.Context, *services.RabbitMQ) error) beginning {
 	return func(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
 		ctx, cancel := mending(ctx) // what has begun is not left halfway
 		defer cancel()
-		return "", func(ctx context.Context) error { return startNode(ctx, w.RabbitMQ) }, end(w.RabbitMQ, ctx)
+		return "", func(ctx context.Context) error { return startNode(ctx, w.RabbitMQ) }, end(ctx, w.RabbitMQ)
 	}
 }
+
+// kill takes nothing with it that had been declared: that would be the broker's loss.
+func kill(ctx context.Context, node *services.RabbitMQ) error {
+	if err := node.Flush(ctx); err != nil {
+		return err
+	}
+	return node.Kill(ctx)
+}
+
+func stop(ctx context.Context, node *services.RabbitMQ) error { return node.Stop(ctx) }
 
 // startNode starts a broker that does not run.
 func startNode(ctx context.Context, node *services.RabbitMQ) error {
@@ -121,7 +131,7 @@ func loseMajority(ctx context.Context, w *World, _ *rand.Rand) (string, func(con
 	}
 	ctx, cancel := mending(ctx)
 	defer cancel()
-	return "", start, eachNode(others, func(node *services.RabbitMQ) error { return node.Kill(ctx) })
+	return "", start, eachNode(others, func(node *services.RabbitMQ) error { return kill(ctx, node) })
 }
 
 // eachNode calls f for all nodes at once and waits.
