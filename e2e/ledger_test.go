@@ -124,11 +124,3 @@ func (l *ledger) restartGap() {
 	defer l.mu.Unlock()
 	l.gap = 0
 }
-
-// when gets the time of the first arrival of a message that is yet to be inserted.
-func (l *ledger) when(messageID string) <-chan time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.waited[messageID] = make(chan time.Time, 1)
-	return l.waited[messageID]
-}
