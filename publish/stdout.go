@@ -202,7 +202,11 @@ func (p *Stdout) flush(ctx context.Context) error {
 
 var errHung = errors.New("the writer takes nothing")
 
-// writeBytes writes, and stops waiting for it a moment after ctx is done.
+// hungAfter is how long a write may last before the publisher says that nobody reads.
+const hungAfter = 5 * time.Second
+
+// writeBytes writes, and stops waiting for it a moment after ctx is done. While it lasts
+// for long, the publisher is blocked.
 func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
 	const patience = 250 * time.Millisecond
 	var n int
@@ -215,10 +219,19 @@ func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
 			err = io.ErrShortWrite
 		}
 	}()
-	select {
-	case <-done:
-		return n, err
-	case <-ctx.Done():
+	hung := time.NewTimer(hungAfter)
+	defer hung.Stop()
+	for {
+		select {
+		case <-done:
+			p.setState(Ready, "")
+			return n, err
+		case <-hung.C:
+			p.setState(Blocked, "the reader of the messages has taken nothing for "+hungAfter.String())
+			continue
+		case <-ctx.Done():
+		}
+		break
 	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
