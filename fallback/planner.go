@@ -71,8 +71,9 @@ const (
 	keyPassSafety  = 5 * time.Second
 )
 
-// costFactor bounds a sweep's share of the time: one that took a second and found
-// the end is not run again for twenty.
+// costFactor bounds a sweep's share of the time: one that takes a second and finds the
+// end is not run again for twenty. One that took long once may have waited for a server
+// that stood still, so the shorter of two runs counts.
 const costFactor = 20
 
 // Planner keeps when each sweep is to be run next. It belongs to one goroutine.
@@ -81,6 +82,8 @@ type Planner struct {
 	next         [sweeps]time.Time
 	// underWay tells of a pass that has not read to its end.
 	underWay [sweeps]bool
+	// took is how long the newest run that found the end took.
+	took [sweeps]time.Duration
 }
 
 // NewPlanner makes a planner that polls at an interval.
@@ -154,7 +157,8 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	case o.More, s == KeyRows:
 		p.next[s] = now
 	default:
-		p.next[s] = now.Add(max(p.pollInterval, costFactor*o.Took))
+		p.next[s] = now.Add(max(p.pollInterval, costFactor*min(o.Took, p.took[s])))
+		p.took[s] = o.Took
 	}
 }
 

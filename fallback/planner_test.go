@@ -103,9 +103,22 @@ func TestAnExpensiveSweepRunsLessOften(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	v := streaming()
 	v.Leftovers = true
-	p.Done(Leftovers, now, Outcome{Took: time.Second})
+	for range 2 {
+		p.Done(Leftovers, now, Outcome{Took: time.Second})
+	}
 	if at := p.at(Leftovers, v); at.Sub(now) < 20*time.Second {
 		t.Errorf("a sweep that took a second runs again after %s", at.Sub(now))
+	}
+}
+
+// One long run may have been a server that stood still: what is due must not wait for it.
+func TestASweepThatWaitedOnceRunsAgainSoon(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	for _, took := range []time.Duration{time.Millisecond, 29 * time.Second, time.Millisecond, 29 * time.Second} {
+		p.Done(Due, now, Outcome{Took: took})
+		if at := p.at(Due, streaming()); at.Sub(now) > poll {
+			t.Errorf("after %s it runs again after %s", took, at.Sub(now))
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ var (
 	hold       = flag.Duration("hold", 4*time.Second, "how long each fault is held")
 	seed       = flag.Uint64("seed", 1, "what chooses the details of faults and load")
 	relayCount = flag.Int("relays", 2, "how many relays run")
+	keep       = flag.Bool("keep", false, "keep the logs and the history also of tests that pass")
 	times      = flag.Int("times", 1, "how often each fault is made")
 	messages   = flag.Float64("rate", 300, "messages a second that the writers insert")
 )
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 	file, err := filepath.Abs("../../.dev/soak/cdc-relay")
 	if err == nil {
 		var out []byte
-		out, err = exec.Command("go", "build", "-o", file, "../../cmd/cdc-relay").CombinedOutput()
+		out, err = exec.Command("go", "build", fmt.Sprintf("-race=%t", raceDetector), "-o", file, "../../cmd/cdc-relay").CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, out)
 		}
@@ -132,9 +133,9 @@ func newTestWorld(t *testing.T, needs Needs) *World {
 	return w
 }
 
-// keepLogs saves the logs of a test that failed from its folder's end.
+// keepLogs saves the logs of a test that failed, whose folder is about to go.
 func keepLogs(t *testing.T, folder string) {
-	if !t.Failed() {
+	if !t.Failed() && !*keep {
 		return
 	}
 	kept := filepath.Join(filepath.Dir(binary), filepath.Base(t.Name())+time.Now().Format("-150405"))
@@ -203,13 +204,21 @@ func (r *testRun) awaitDelivered(n int) {
 	}
 }
 
+// drainLimit is how long the last rows may take to leave the outbox once nothing is written: some were refused, and are
+// tried again seven times in nine seconds; some are scheduled for a few seconds later.
+const drainLimit = 25 * time.Second
+
 // end stops the load, waits until everything has left the outbox, and fails the test where the checker finds a violation.
 func (r *testRun) end() {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 4*time.Minute)
 	defer cancel()
 	r.writers.Stop()
+	began := time.Now()
 	drained := r.state.AwaitDrained(ctx, time.Minute, nil)
+	if took := time.Since(began); took > drainLimit {
+		r.t.Errorf("the outbox took %s to empty, expected %s at most", took.Round(time.Second), drainLimit)
+	}
 	if drained == nil {
 		drained = load.AwaitEmptyQueues(ctx, r.world.Broker, r.topology)
 	}
