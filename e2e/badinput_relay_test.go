@@ -82,6 +82,9 @@ func contents() []content {
 			name: "headers nested too deep", row: row{"headers": `{"h": ` + deep + `}`},
 			reason: "invalid_headers", says: "nested",
 		},
+		// The limit of RabbitMQ 4, and one byte more.
+		{name: "16 MiB", row: row{"payload_bytes": largeBytes[:16<<20]}, body: largeBytes[:16<<20]},
+		{name: "16 MiB and a byte", row: row{"payload_bytes": largeBytes[:16<<20+1]}, body: largeBytes[:16<<20+1]},
 		{name: "20 MB of JSON", row: row{"payload": string(largeJSON)}, body: largeJSON},
 		{name: "20 MB of bytes", row: row{"payload_bytes": largeBytes}, body: largeBytes},
 	}
@@ -157,8 +160,9 @@ func (w *world) hasBecome(arrived *ledger, c content, id string) {
 	w.t.Helper()
 	if c.reason != "" {
 		dead := w.awaitDeadLetter(id)
-		if dead.FailureReason != c.reason || !strings.Contains(dead.LastError, c.says) {
-			w.t.Errorf("dead letter: reason %q and error %.300q, want %q and %q", dead.FailureReason, dead.LastError, c.reason, c.says)
+		if dead.Attempts != 0 || dead.FailureReason != c.reason || !strings.Contains(dead.LastError, c.says) {
+			w.t.Errorf("dead letter: %d attempts, reason %q and error %.300q, want none, %q and %q",
+				dead.Attempts, dead.FailureReason, dead.LastError, c.reason, c.says)
 		}
 		if arrived.count(id) != 0 {
 			w.t.Error("it arrived as well")
