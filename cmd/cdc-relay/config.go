@@ -27,6 +27,7 @@ type config struct {
 	logLevel     slog.Level
 	logFormat    string
 
+	format   string
 	printSQL bool
 	yes      bool
 	tables   bool
@@ -41,6 +42,7 @@ func defaultConfig() *config {
 		outageCooldown: 30 * time.Second,
 		httpAddr:       "127.0.0.1:9464",
 		logFormat:      "auto",
+		format:         formatTable,
 		rate:           4,
 	}
 }
@@ -221,6 +223,7 @@ func serviceSettings() []*setting {
 
 func commandSettings() []*setting {
 	return []*setting{
+		formatSetting(),
 		switchSetting("print-sql", "Print the SQL for psql instead of running it. Needs no database.",
 			func(c *config) *bool { return &c.printSQL }),
 		switchSetting("yes", "Do not ask.", func(c *config) *bool { return &c.yes }),

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// The values of --format.
+const (
+	formatTable = "table"
+	formatJSON  = "json"
+)
+
+func formatSetting() *setting {
+	return &setting{
+		name: "format", value: "table|json", byDefault: formatTable,
+		usage: "table for people; json for scripts, with names that stay.",
+		set:   func(c *config, text string) error { c.format = text; return oneOf(text, formatTable, formatJSON) },
+	}
+}
+
+// writeJSON writes one value to the standard output.
+func (p *process) writeJSON(value any) error {
+	encoder := json.NewEncoder(p.stdout)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// grid is columns that line up, whatever colours and wide letters the cells hold.
+type grid struct {
+	process *process
+	writer  table.Writer
+}
+
+// newTable begins a table with these headings; none at all: without a head.
+func (p *process) newTable(columns ...string) *grid {
+	g := &grid{process: p, writer: table.NewWriter()}
+	style := table.StyleDefault
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	style.Format.Header = text.FormatDefault
+	g.writer.SetStyle(style)
+	g.writer.SuppressTrailingSpaces()
+	if len(columns) > 0 {
+		g.writer.AppendHeader(cells(columns))
+	}
+	return g
+}
+
+func (g *grid) row(columns ...string) { g.writer.AppendRow(cells(columns)) }
+
+// write prints the table, and nothing where it has no rows.
+func (g *grid) write() error {
+	if g.writer.Length() == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(g.process.stdout, g.writer.Render()); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+func cells(columns []string) table.Row {
+	row := make(table.Row, len(columns))
+	for i, column := range columns {
+		row[i] = column
+	}
+	return row
+}
+
+// colours tells whether the standard output shows them.
+func (p *process) colours() bool { return isTerminal(p.stdout) && !p.noColor() }
+
+// paint colours a text where the standard output shows colours.
+func (p *process) paint(colour text.Color, words string) string {
+	if !p.colours() {
+		return words
+	}
+	return colour.EscapeSeq() + words + text.Reset.EscapeSeq()
+}
