@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pglogrepl"
 
@@ -81,7 +82,12 @@ type Decoder struct {
 	layouts  map[uint32][]*column // by relation OID; nil for other tables
 	xid      uint32
 	commitAt pglogrepl.LSN
+	// committed is the transaction's commit time, in microseconds after postgresEpoch.
+	committed int64
 }
+
+// postgresEpoch, 2000-01-01, is what the server counts from; in microseconds of Unix time.
+const postgresEpoch = 946_684_800_000_000
 
 // NewDecoder makes a decoder of the rows of one table.
 func NewDecoder(table outbox.Table) *Decoder {
@@ -114,14 +120,17 @@ func (d *Decoder) Decode(data []byte) (Event, error) {
 
 func (d *Decoder) begin(r *reader) (Event, error) {
 	commitAt := pglogrepl.LSN(r.uint64("begin: final LSN"))
-	r.bytes(8, "begin: commit time")
+	committed := r.uint64("begin: commit time")
 	xid := r.uint32("begin: xid")
 	if r.err != nil {
 		return Event{}, r.err
 	}
-	d.xid, d.commitAt = xid, commitAt
+	d.xid, d.commitAt, d.committed = xid, commitAt, int64(committed)
 	return Event{Kind: Begin, XID: xid, CommitLSN: commitAt}, nil
 }
+
+// CommittedAt is when the transaction under way committed, by the server's clock.
+func (d *Decoder) CommittedAt() time.Time { return time.UnixMicro(postgresEpoch + d.committed) }
 
 func (d *Decoder) commit(r *reader) (Event, error) {
 	r.bytes(1, "commit: flags")

@@ -1,10 +1,12 @@
 package decode_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/services"
@@ -190,5 +192,15 @@ func TestMessageOwnsItsMemory(t *testing.T) {
 	if got := string(m.Payload) + string(m.Headers) + string(m.Properties) + *m.OrderingKey + *m.Exchange + m.RoutingKey; got !=
 		`{"a": 1}{"h": 1}{}keyexchangeorders` {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestCommitTimeIsThatOfTheTransactionUnderWay(t *testing.T) {
+	d := ready(t)
+	message := begin(100, 7)
+	binary.BigEndian.PutUint64(message[9:], 1_000_001) // microseconds after 2000-01-01
+	feed(t, d, message)
+	if want := time.Date(2000, 1, 1, 0, 0, 1, 1000, time.UTC); !d.CommittedAt().Equal(want) {
+		t.Errorf("got %s, want %s", d.CommittedAt(), want)
 	}
 }

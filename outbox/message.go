@@ -106,6 +106,12 @@ type Message struct {
 	// TakenAt is when the relay took the message in from stream or table. A publisher
 	// marks one that it could not send within CertainFor.
 	TakenAt time.Time
+	// CommittedAt is when the inserting transaction committed, by the database's clock,
+	// where the stream brought the row; zero where it was read from the table.
+	CommittedAt time.Time
+	// SentAt is when the publisher sent the message last; zero while it has not, and
+	// with publishers that do not tell.
+	SentAt time.Time
 }
 
 // CertainFor is how long after TakenAt a message is certainly nobody else's to publish.
