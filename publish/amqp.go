@@ -178,7 +178,10 @@ type sessionWatcher struct {
 	session *session
 }
 
-func (w *sessionWatcher) sessionAnswered() { w.breaker.answered() }
+func (w *sessionWatcher) sessionAnswered() {
+	w.breaker.answered()
+	w.setState(w.state.Phase, w.state.Detail)
+}
 
 func (w *sessionWatcher) sessionBlocked(reason string) {
 	w.cfg.Logger.Warn("broker has blocked the connection, publishing pauses", "reason", reason)
@@ -247,14 +250,14 @@ func (p *AMQP) cameBack(s *session) {
 }
 
 func (p *AMQP) setState(phase Phase, detail string) {
-	since := time.Now()
+	next := State{Phase: phase, Since: time.Now(), Detail: detail, Breaker: p.breaker.state.String()}
 	if p.state.Phase == phase {
-		if p.state.Detail == detail {
-			return
-		}
-		since = p.state.Since // why it stays there has changed
+		next.Since = p.state.Since // at most why it stays there has changed
 	}
-	p.state = State{Phase: phase, Since: since, Detail: detail}
+	if next == p.state {
+		return
+	}
+	p.state = next
 	p.sink.StateChanged(p.state)
 }
 

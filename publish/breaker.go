@@ -26,6 +26,17 @@ const (
 	breakerHalfOpen
 )
 
+// String is the name used in metrics.
+func (s breakerState) String() string {
+	switch s {
+	case breakerOpen:
+		return "open"
+	case breakerHalfOpen:
+		return "half_open"
+	}
+	return "closed"
+}
+
 // outage tells that the broker was lost, could not be reached again or gave no
 // answer.
 func (b *breaker) outage(now time.Time) {

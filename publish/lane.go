@@ -88,6 +88,7 @@ type entry struct {
 // send gives the message to the library and tells the outcome of that to the
 // reaper. It blocks while the socket does not take the bytes.
 func (e *entry) send(p parcel) error {
+	e.message.SentAt = time.Now()
 	// mandatory: a message that no queue takes comes back instead of being dropped.
 	e.confirm, e.err = e.lane.channel.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.body)
 	err := e.err

@@ -32,7 +32,7 @@ type Publisher interface {
 type Sink interface {
 	// Deliver is called exactly once for each message published.
 	Deliver(outbox.Result)
-	// StateChanged is called at each change of phase or detail, first with Connecting.
+	// StateChanged is called at each change of the state, first with Connecting.
 	StateChanged(State)
 }
 
@@ -71,4 +71,6 @@ type State struct {
 	Since time.Time
 	// Detail is one line for people, empty in Ready; it holds no password.
 	Detail string
+	// Breaker is closed, open or half_open; empty for a publisher without one.
+	Breaker string
 }

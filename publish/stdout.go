@@ -167,6 +167,7 @@ func (p *Stdout) add(m *outbox.Message) {
 		p.sink.Deliver(impossible(m, &invalid{outbox.ReasonInvalidRow, err.Error()}))
 		return
 	}
+	m.SentAt = time.Now()
 	p.ends = append(p.ends, p.lines.Len())
 	p.batch = append(p.batch, m)
 }
