@@ -22,6 +22,10 @@ func Inspect(ctx context.Context, conn *pgconn.PgConn, names Names) (Inspection,
 	if err != nil {
 		return Inspection{}, err
 	}
-	flushed, err := flushedLSN(ctx, conn)
-	return Inspection{Fault: state.fault(), Flushed: flushed}, err
+	var inspection Inspection
+	if faults := state.Faults(names); len(faults) > 0 {
+		inspection.Fault = faults[0].Says
+	}
+	inspection.Flushed, err = flushedLSN(ctx, conn)
+	return inspection, err
 }

@@ -30,27 +30,38 @@ func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (s
 		if err != nil {
 			return strings.Join(done, ", "), err
 		}
-		fix, line := state.repair(names)
-		if fix == "" {
-			return strings.Join(done, ", "), state.unrepairable(names)
+		faults := state.Faults(names)
+		if len(faults) == 0 {
+			return strings.Join(done, ", "), nil
 		}
-		_, err = query(ctx, conn, fix)
+		fault := faults[0]
+		if fault.onPurpose != "" {
+			return strings.Join(done, ", "), problem.New(fault.Fix, "%s", fault.onPurpose)
+		}
+		_, err = query(ctx, conn, fault.Fix)
 		if sqlState(err) == duplicateObject { // another relay was quicker
 			continue
 		}
 		if err != nil {
-			return strings.Join(done, ", "), publicationProblem(err, names, fix)
+			return strings.Join(done, ", "), publicationProblem(err, names, fault.Fix)
 		}
-		done = append(done, line)
+		done = append(done, fault.done)
 	}
 	return strings.Join(done, ", "), fmt.Errorf("publication %q changes while it is made ready", names.Publication)
 }
 
-type publication struct {
-	exists, insert, viaRoot, hasTable, filtered, columnList bool
+// Publication is what the catalog says of the publication, with the table that is
+// relayed. The zero value is one that does not exist.
+type Publication struct {
+	Exists   bool
+	Insert   bool // it publishes inserts
+	ViaRoot  bool // partitions come under the name of their table
+	HasTable bool
+	// Filtered and ColumnList hold where somebody has hidden rows or columns of the table.
+	Filtered, ColumnList bool
 }
 
-func readPublication(ctx context.Context, conn *pgconn.PgConn, names Names) (publication, error) {
+func readPublication(ctx context.Context, conn *pgconn.PgConn, names Names) (Publication, error) {
 	filters := "false, false"
 	if serverVersion(conn) >= 15 {
 		filters = "coalesce(r.prqual IS NOT NULL, false), coalesce(r.prattrs IS NOT NULL, false)"
@@ -66,67 +77,83 @@ WHERE p.pubname = %[1]s`,
 		literal(names.Publication), literal(names.Table.Schema), literal(names.Table.Name), filters,
 		literal(names.Table.SQL())))
 	if err != nil {
-		return publication{}, fmt.Errorf("read publication %q: %w", names.Publication, err)
+		return Publication{}, fmt.Errorf("read publication %q: %w", names.Publication, err)
 	}
 	if len(rows) == 0 {
-		return publication{}, nil
+		return Publication{}, nil
 	}
 	is := func(i int) bool { return rows[0][i] == "t" }
-	return publication{exists: true, insert: is(0), viaRoot: is(1), hasTable: is(2), filtered: is(3), columnList: is(4)}, nil
+	return Publication{Exists: true, Insert: is(0), ViaRoot: is(1), HasTable: is(2), Filtered: is(3), ColumnList: is(4)}, nil
 }
 
-// fault is what repair would mend, or what unrepairable tells of.
-func (p publication) fault() string {
-	switch {
-	case !p.exists:
-		return "it is gone"
-	case !p.insert:
-		return "it leaves inserts out"
-	case !p.viaRoot:
-		return "it names partitions instead of their table"
-	case !p.hasTable:
-		return "it leaves the table out"
-	case p.filtered:
-		return "it has a row filter on the table"
-	case p.columnList:
-		return "it has a column list on the table"
-	}
-	return ""
+// PublicationFault is one thing that keeps a publication from bringing every row.
+type PublicationFault struct {
+	Kind PublicationFaultKind
+	Says string // "it is gone"
+	Fix  string // the SQL that mends it
+
+	done      string // what to say of it when the relay has mended it
+	onPurpose string // what to say where somebody chose it: then it is not the relay's to mend
 }
 
-// repair is the SQL that brings the publication in line, and what to say of it.
-func (p publication) repair(names Names) (sql, done string) {
+// PublicationFaultKind tells faults apart.
+type PublicationFaultKind int
+
+// The faults, in the order in which they are to be mended.
+const (
+	PublicationMissing PublicationFaultKind = iota + 1
+	PublicationWithoutInserts
+	PublicationByPartition
+	PublicationWithoutTable
+	PublicationWithRowFilter
+	PublicationWithColumnList
+)
+
+// Faults are all that is to be mended.
+func (p Publication) Faults(names Names) []PublicationFault {
 	name := outbox.QuoteIdentifier(names.Publication)
-	switch {
-	case !p.exists:
-		return createPublicationSQL(names), fmt.Sprintf("created publication %s for table %s", name, names.Table)
-	case !p.insert:
-		return set(name, "publish = 'insert'")
-	case !p.viaRoot:
-		return set(name, "publish_via_partition_root = true")
-	case !p.hasTable:
-		return fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, names.Table.SQL()),
-			fmt.Sprintf("added table %s to publication %s", names.Table, name)
+	if !p.Exists {
+		return []PublicationFault{{
+			Kind: PublicationMissing, Says: "it is gone", Fix: createPublicationSQL(names),
+			done: fmt.Sprintf("created publication %s for table %s", name, names.Table),
+		}}
 	}
-	return "", ""
+	var faults []PublicationFault
+	if !p.Insert {
+		faults = append(faults, optionFault(name, PublicationWithoutInserts, "it leaves inserts out", "publish = 'insert'"))
+	}
+	if !p.ViaRoot {
+		faults = append(faults, optionFault(name, PublicationByPartition, "it names partitions instead of their table", "publish_via_partition_root = true"))
+	}
+	if !p.HasTable {
+		faults = append(faults, PublicationFault{
+			Kind: PublicationWithoutTable, Says: "it leaves the table out",
+			Fix:  fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, names.Table.SQL()),
+			done: fmt.Sprintf("added table %s to publication %s", names.Table, name),
+		})
+	}
+	anew := fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", name, names.Table.SQL())
+	if p.Filtered {
+		faults = append(faults, PublicationFault{
+			Kind: PublicationWithRowFilter, Says: "it has a row filter on the table", Fix: anew,
+			onPurpose: fmt.Sprintf("publication %s has a row filter on table %s, which hides rows from the relay", name, names.Table),
+		})
+	}
+	if p.ColumnList {
+		faults = append(faults, PublicationFault{
+			Kind: PublicationWithColumnList, Says: "it has a column list on the table", Fix: anew,
+			onPurpose: fmt.Sprintf("publication %s has a column list on table %s, which hides columns from the relay", name, names.Table),
+		})
+	}
+	return faults
 }
 
-func set(publication, option string) (sql, done string) {
-	return fmt.Sprintf("ALTER PUBLICATION %s SET (%s)", publication, option),
-		fmt.Sprintf("set %s on publication %s", option, publication)
-}
-
-// unrepairable tells of what somebody chose on purpose, and the relay cannot live with.
-func (p publication) unrepairable(names Names) error {
-	name := outbox.QuoteIdentifier(names.Publication)
-	mend := fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", name, names.Table.SQL())
-	switch {
-	case p.filtered:
-		return problem.New(mend, "publication %s has a row filter on table %s, which hides rows from the relay", name, names.Table)
-	case p.columnList:
-		return problem.New(mend, "publication %s has a column list on table %s, which hides columns from the relay", name, names.Table)
+func optionFault(publication string, kind PublicationFaultKind, says, option string) PublicationFault {
+	return PublicationFault{
+		Kind: kind, Says: says,
+		Fix:  fmt.Sprintf("ALTER PUBLICATION %s SET (%s)", publication, option),
+		done: fmt.Sprintf("set %s on publication %s", option, publication),
 	}
-	return nil
 }
 
 func publicationProblem(err error, names Names, fix string) error {

@@ -53,17 +53,30 @@ FROM pg_catalog.pg_replication_slots WHERE slot_name = %s`, why, literal(name)))
 
 // foreign tells of a slot of that name that is not ours to use or to drop.
 func (s slot) foreign(name string) error {
-	fix := "choose another name with --slot, or drop that slot: SELECT pg_drop_replication_slot(" + literal(name) + ")"
-	switch {
-	case !s.exists:
+	if !s.exists {
 		return nil
-	case s.plugin != outputPlugin:
-		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", name, s.plugin)
-	case !s.here:
+	}
+	if found := ForeignSlot(name, s.plugin, s.here); found != nil {
+		return found
+	}
+	return nil
+}
+
+// ForeignSlot says what makes a slot somebody else's, or nil: another plugin, or
+// another database than ours ("here").
+func ForeignSlot(name, plugin string, here bool) *problem.Problem {
+	fix := "choose another name with --slot, or drop that slot: " + DropSlotSQL(name)
+	switch {
+	case plugin != outputPlugin:
+		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", name, plugin)
+	case !here:
 		return problem.New(fix, "slot %s belongs to another database", name)
 	}
 	return nil
 }
+
+// DropSlotSQL drops a slot that nobody uses.
+func DropSlotSQL(name string) string { return "SELECT pg_drop_replication_slot(" + literal(name) + ")" }
 
 // unusable says why the slot has to be made anew, or "".
 func (s slot) unusable(flushed pglogrepl.LSN) string {
@@ -192,7 +205,7 @@ GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY min(coalesce(a.xact_start, p.
 }
 
 func dropSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
-	_, err := query(ctx, conn, "SELECT pg_drop_replication_slot("+literal(name)+")")
+	_, err := query(ctx, conn, DropSlotSQL(name))
 	if err != nil && sqlState(err) != undefinedObject {
 		return fmt.Errorf("drop slot %s: %w", name, err)
 	}
@@ -203,9 +216,14 @@ func replicationRoleProblem(user string, err error) error {
 	role := outbox.QuoteIdentifier(user)
 	return &problem.Problem{
 		What: "role " + role + " may not replicate",
-		Fix:  "ALTER ROLE " + role + " REPLICATION (RDS: GRANT rds_replication TO " + role + "); or run with --mode poll",
+		Fix:  ReplicationGrant(user) + " (RDS: GRANT rds_replication TO " + role + "); or run with --mode poll",
 		Err:  err,
 	}
+}
+
+// ReplicationGrant lets a role stream, but on RDS.
+func ReplicationGrant(user string) string {
+	return "ALTER ROLE " + outbox.QuoteIdentifier(user) + " REPLICATION"
 }
 
 // currentUser is "current_user" where the server does not say.

@@ -17,27 +17,35 @@ import (
 func (s *Store) Check(ctx context.Context) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	for _, t := range []struct {
-		table      outbox.Table
-		columns    []string
-		privileges []string
-	}{
-		{s.table, []string{
-			"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers",
-			"properties", "redacted_payload", "schema_version", "created_at", "available_at", "attempts", "last_error",
-			"possible_duplicate",
-		}, []string{"SELECT", "UPDATE", "DELETE"}},
-		{s.table.DeadLetter(), []string{
-			"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers",
-			"properties", "redacted_payload", "schema_version", "created_at", "attempts", "last_error",
-			"possible_duplicate", "failure_reason", "dead_at",
-		}, []string{"SELECT", "INSERT"}},
-	} {
-		if err := s.checkTable(ctx, t.table, t.columns, t.privileges); err != nil {
+	for _, t := range Needs(s.table) {
+		if err := s.checkTable(ctx, t.Table, t.Columns, t.Privileges); err != nil {
 			return err
 		}
 	}
 	return s.checkSequence(ctx)
+}
+
+// Need is what a relay needs of one table.
+type Need struct {
+	Table      outbox.Table
+	Columns    []string
+	Privileges []string
+}
+
+// Needs are the tables of an outbox, the outbox itself first.
+func Needs(table outbox.Table) []Need {
+	return []Need{
+		{table, []string{
+			"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers",
+			"properties", "redacted_payload", "schema_version", "created_at", "available_at", "attempts", "last_error",
+			"possible_duplicate",
+		}, []string{"SELECT", "UPDATE", "DELETE"}},
+		{table.DeadLetter(), []string{
+			"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers",
+			"properties", "redacted_payload", "schema_version", "created_at", "attempts", "last_error",
+			"possible_duplicate", "failure_reason", "dead_at",
+		}, []string{"SELECT", "INSERT"}},
+	}
 }
 
 // checkSequence: LastID reads the sequence, to tell rows that may have been published
