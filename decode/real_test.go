@@ -219,7 +219,7 @@ func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
 	}
 	defer s.Close()
 	limit := store.Limit{Rows: 1000, Bytes: 1 << 30}
-	page, err := s.Leftovers(t.Context(), -1<<63, limit)
+	page, err := s.Leftovers(t.Context(), "", -1<<63, limit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
 	for _, head := range heads {
 		keys = append(keys, head.Key)
 	}
-	keyed, err := s.RowsOfKeys(t.Context(), keys, limit)
+	keyed, err := s.RowsOfKeys(t.Context(), "", keys, limit)
 	if err != nil {
 		t.Fatal(err)
 	}

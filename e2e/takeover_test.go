@@ -5,6 +5,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // TestADroppedSlotCostsNothing: it is taken from under a relay at work, which makes it
@@ -124,4 +126,67 @@ func TestARelayThatWasPausedHarmsNobody(t *testing.T) {
 	}
 	other.noRefusals()
 	paused.noRefusals()
+}
+
+// TestALeaderThatIsFrozenIsReplaced by one that stands by, long before the server would let go
+// of it. It comes to itself, harms nobody, and stands by.
+func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	relays := w.runMany(2, "--max-in-flight", "200")
+	load := w.write(2)
+	load.more(500)
+	leader, other := relays[0], relays[1]
+	if holder(relays) == other {
+		leader, other = other, leader
+	}
+	leader.signal(syscall.SIGSTOP)
+	t.Cleanup(func() { leader.signal(syscall.SIGCONT) })
+	within(t, "taking over from the frozen leader", 15*time.Second, func() {
+		w.eventually("the other takes over", 30*time.Second, func() bool {
+			return other.metric("cdc_relay_slot_held") == 1
+		})
+	})
+	load.more(200)
+	leader.signal(syscall.SIGCONT)
+	w.eventually("the frozen one stands by", 20*time.Second, leader.standsBy)
+	load.more(200)
+	load.allCommittedArrive(arrived, 400)
+	if n := arrived.unmarkedRepeats(); n > 0 {
+		t.Errorf("%d of %d repeats are not marked", n, arrived.repeats())
+	}
+	for _, r := range relays {
+		r.noRefusals()
+	}
+}
+
+// TestALeaderCutOffFromPostgresIsReplaced: its replication connection is swallowed, and it reads
+// the table by the others, as the holder that it was. What it finds there leaves no more
+// than once without the mark.
+func TestALeaderCutOffFromPostgresIsReplaced(t *testing.T) {
+	t.Parallel()
+	p := newProxied(t)
+	arrived := p.consume(p.queue)
+	leader := p.run("--max-in-flight", "200")
+	p.eventually("it streams", 10*time.Second, leader.ready)
+	p.settings = append(p.settings, "CDC_RELAY_DATABASE_URL="+p.database)
+	other := p.run("--max-in-flight", "200")
+	p.eventually("the other stands by", 10*time.Second, other.standsBy)
+	load := p.write(2)
+	load.more(300)
+	p.postgres.Only(services.Replication).BlackHole()
+	within(t, "taking over from the leader", 15*time.Second, func() {
+		p.eventually("the other takes over", 30*time.Second, func() bool { return other.metric("cdc_relay_slot_held") == 1 })
+	})
+	load.more(2000)
+	p.postgres.Only(services.Replication).Resume()
+	p.eventually("the leader stands by", 20*time.Second, leader.standsBy)
+	load.more(200)
+	load.allCommittedArrive(arrived, 600)
+	if n := arrived.unmarkedRepeats(); n > 0 {
+		t.Errorf("%d of %d repeats are not marked", n, arrived.repeats())
+	}
+	leader.noRefusals()
+	other.noRefusals()
 }

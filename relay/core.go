@@ -44,14 +44,15 @@ type core struct {
 		// database shows them. They hold no payload and no place in the window.
 		invisible int
 
-		holder    bool // this relay holds the slot
-		doubtful  bool // it did, and then this process stood still for a while
-		ready     bool // the publisher takes messages
-		stopping  bool // nothing new is taken
-		live      bool // the stream was heard of lately
-		spilling  bool // streamed rows are left in the table until the window has emptied
-		epoch     int  // counts the times that the slot was taken or lost
-		leftovers bool // rows without a key may be in the table
+		holder    bool   // this relay holds the slot, …
+		pid       uint32 // … by this server process
+		doubtful  bool   // it did, and then this process stood still for a while
+		ready     bool   // the publisher takes messages
+		stopping  bool   // nothing new is taken
+		live      bool   // the stream was heard of lately
+		spilling  bool   // streamed rows are left in the table until the window has emptied
+		epoch     int    // counts the times that the slot was taken or lost
+		leftovers bool   // rows without a key may be in the table
 		// left are the transactions with rows without a key that were left in the table,
 		// until a pass could see them; leftMany: there were too many to remember, since
 		// the pass under way began, or before it.

@@ -55,6 +55,8 @@ type sweep struct {
 	core  *core
 	limit store.Limit
 	epoch int
+	// pid is the server process by which this relay holds the slot.
+	pid uint32
 	// began is when the query was sent.
 	began time.Time
 }
@@ -69,7 +71,7 @@ func (c *core) beginSweep(page int) *sweep {
 	}
 	c.mu.reservedMessages, c.mu.reservedBytes = limit.Rows, limit.Bytes
 	c.mu.registry.sweepBegan()
-	return &sweep{core: c, limit: limit, epoch: c.mu.epoch, began: c.mu.movedAt}
+	return &sweep{core: c, limit: limit, epoch: c.mu.epoch, pid: c.mu.pid, began: c.mu.movedAt}
 }
 
 func (s *sweep) end() {

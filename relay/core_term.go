@@ -15,12 +15,26 @@ const stillAfter = time.Second
 func (c *core) lock() {
 	c.mu.Lock()
 	now := c.clock()
-	if c.mu.holder && elapsed(c.mu.movedAt, now) > stillAfter {
+	if elapsed(c.mu.movedAt, now) > stillAfter {
+		c.doubtTerm()
+	}
+	c.mu.movedAt = now
+}
+
+// doubt ends the term until the database has said who holds the slot: the stream brings
+// something after a silence in which another relay may have taken over. It may be old.
+func (c *core) doubt() {
+	c.lock()
+	defer c.mu.Unlock()
+	c.doubtTerm()
+}
+
+func (c *core) doubtTerm() {
+	if c.mu.holder {
 		c.endTerm()
 		c.mu.doubtful = true
 		signal(c.doubted)
 	}
-	c.mu.movedAt = now
 }
 
 // elapsed is the time between two readings, by the wall clock where that says more:
@@ -30,12 +44,13 @@ func elapsed(from, to time.Time) time.Duration {
 }
 
 // tookSlot starts a term as the holder: everything in the table is to be swept, and
-// what has an id up to boundary may have been published by the holder before.
-func (c *core) tookSlot(boundary int64) {
+// what has an id up to boundary may have been published by the holder before. The server
+// process pid streams.
+func (c *core) tookSlot(boundary int64, pid uint32) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.beginTerm()
-	c.mu.boundary = boundary
+	c.mu.boundary, c.mu.pid = boundary, pid
 	c.mu.slotFree = false
 }
 

@@ -131,7 +131,7 @@ func (m *model) askForSlot() {
 func (m *model) takeSlot() {
 	m.replaced = false
 	m.streamed = len(m.txs)
-	m.core.tookSlot(int64(len(m.rows)))
+	m.core.tookSlot(int64(len(m.rows)), 1)
 	m.core.streamLive(true)
 }
 

@@ -61,6 +61,9 @@ const (
 	// silence is how long the server may be silent before the table is swept as if
 	// there were no stream. It answers at least every two seconds.
 	silence = 6 * time.Second
+	// doubtfulSilence is how long it must have been silent for the relay to ask whether it
+	// still holds the slot. Nobody else takes over sooner than after silence.
+	doubtfulSilence = silence / 2
 )
 
 // touchEvery is how often the core is used at least while the relay holds the slot, so
@@ -116,7 +119,7 @@ func (s *streamer) once(ctx context.Context, patience time.Duration) (started bo
 	if err != nil {
 		return false, err
 	}
-	if err := s.hold(ctx, position); err != nil {
+	if err := s.hold(ctx, position, stream.PID()); err != nil {
 		return false, err
 	}
 	defer s.letGo()
@@ -135,15 +138,23 @@ func (s *streamer) open(ctx context.Context, patience time.Duration) (*replicati
 	return stream, err
 }
 
-// awaitSlot waits while another relay holds the slot.
+// awaitSlot waits while another relay holds the slot, and ends the hold of one that was
+// not heard of for long.
 func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) error {
 	defer s.waited.Store(false)
+	var other watched
 	for {
 		s.alive.beat()
 		askCtx, cancel := context.WithTimeout(ctx, openTimeout)
-		active, err := stream.Active(askCtx)
+		holder, err := stream.Holder(askCtx)
+		if err == nil && other.silentFor(holder, time.Now()) > silence {
+			s.log.Warn("the relay that holds the slot is silent: it was stopped, or its host is out of reach; its hold is ended",
+				"slot", s.names.Slot, "pid", holder.PID)
+			err = stream.EndHolder(askCtx, holder)
+			other = watched{}
+		}
 		cancel()
-		if err != nil || !active {
+		if err != nil || holder.PID == "" {
 			return err
 		}
 		s.trouble.over("connected to Postgres again")
@@ -155,8 +166,27 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 	}
 }
 
+// watched is the holder of the slot as this relay has seen it change. The times are
+// this relay's: the holder's clock may differ.
+type watched struct {
+	pid, heard string
+	since      time.Time
+}
+
+// silentFor is how long the holder was not heard of, as far as that can be told: a
+// server process that decodes has not listened to it.
+func (w *watched) silentFor(h replication.Holder, now time.Time) time.Duration {
+	if h.PID != w.pid || h.Heard != w.heard || h.Heard == "" {
+		*w = watched{pid: h.PID, heard: h.Heard, since: now}
+	}
+	if !h.Waits {
+		return 0
+	}
+	return now.Sub(w.since)
+}
+
 // hold begins the term: what is in the table now, and was there before, is swept.
-func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN) error {
+func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN, pid uint32) error {
 	boundary, ok, err := s.store.LastID(ctx)
 	if err != nil {
 		return err
@@ -168,7 +198,7 @@ func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN) error {
 	s.fullSince = time.Time{}
 	s.caughtUp.Store(false)
 	s.lagging.Store(false)
-	s.core.tookSlot(boundary)
+	s.core.tookSlot(boundary, pid)
 	s.counts.streamConnected.Set(1)
 	s.trouble.over("streaming again")
 	s.announce("took the slot; rows are swept until the stream has caught up", "start", position.String())
@@ -201,8 +231,8 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 	return err
 }
 
-// errReplaced ends the stream of a relay that stood still until it had lost the slot.
-var errReplaced = errors.New("this process stood still for a while, and lost the slot meanwhile")
+// errReplaced ends the stream of a relay that stood still, or was cut off, until it had lost the slot.
+var errReplaced = errors.New("another relay took the slot while this one stood still or was cut off")
 
 func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
 	ticker := time.NewTicker(touchEvery)
@@ -241,8 +271,14 @@ func (s *streamer) announce(role string, args ...any) {
 	}
 }
 
-// Alive implements replication.Handler.
-func (s *streamer) Alive() { s.alive.beat() }
+// Alive implements replication.Handler. What comes after a silence may have been on its
+// way for long.
+func (s *streamer) Alive() {
+	if s.alive.age() > doubtfulSilence {
+		s.core.doubt()
+	}
+	s.alive.beat()
+}
 
 // Passed implements replication.Handler.
 func (s *streamer) Passed(position pglogrepl.LSN) {

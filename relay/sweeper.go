@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
@@ -152,6 +153,10 @@ func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.M
 	return sweep.claimed(page, s.lease, true), len(page.Messages) >= sweep.limit.Rows, err
 }
 
+// errNotHolder: the stream has ended, which its connection has not told yet. Whoever
+// holds the slot now publishes what was read.
+var errNotHolder = errors.New("this relay does not hold the slot any more")
+
 // readLeftovers reads the next page of the pass, or the first of a new one.
 func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
 	p := &s.leftovers
@@ -159,7 +164,10 @@ func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Me
 		*p = pass[int64]{begun: true, epoch: sweep.epoch, after: -1 << 63}
 		s.core.leftoversBegan()
 	}
-	page, err := s.store.Leftovers(ctx, p.after, sweep.limit)
+	page, err := s.store.Leftovers(ctx, s.slot, p.after, sweep.limit)
+	if err == nil && page.Holder != sweep.pid {
+		err = errNotHolder
+	}
 	if err != nil {
 		return nil, false, err
 	}
@@ -180,7 +188,10 @@ func (s *sweeper) readKeys(ctx context.Context, sweep *sweep) ([]*outbox.Message
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	page, err := s.store.RowsOfKeys(ctx, keys, limit)
+	page, err := s.store.RowsOfKeys(ctx, s.slot, keys, limit)
+	if err == nil && page.Holder != sweep.pid {
+		err = errNotHolder
+	}
 	if err != nil {
 		s.core.notFetched(keys)
 		return nil, err

@@ -176,19 +176,6 @@ var ErrSlotActive = errors.New("another relay streams from the slot")
 // ErrSlotGone tells that the slot vanished after Open.
 var ErrSlotGone = errors.New("the slot is gone")
 
-// Active tells whether another connection holds the slot, without trying to take
-// it: a try that fails stands in the server's log.
-func (s *Stream) Active(ctx context.Context) (bool, error) {
-	state, err := readSlot(ctx, s.conn, s.names.Slot)
-	if err != nil {
-		return false, err
-	}
-	if !state.exists {
-		return false, ErrSlotGone
-	}
-	return state.activePID != "", nil
-}
-
 // Start takes the slot and starts the stream at the present. It returns the
 // position of the start: every transaction whose commit record lies at or after
 // it will be handed to the handler, none before. ErrSlotActive where another relay

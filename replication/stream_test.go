@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pglogrepl"
@@ -114,10 +115,10 @@ func TestPublicationDroppedUnderTheStreamIsToldAndHealed(t *testing.T) {
 
 func TestOnlyOneStreamHoldsTheSlot(t *testing.T) {
 	f := newFixture(t)
-	f.listen()
+	first := f.listen()
 	second, _ := f.open()
-	if active, err := second.Active(t.Context()); !active || err != nil {
-		t.Errorf("active = %v, %v", active, err)
+	if h, err := second.Holder(t.Context()); h.PID != fmt.Sprint(first.PID()) || err != nil {
+		t.Errorf("held by %q, %v", h.PID, err)
 	}
 	if _, err := second.Start(t.Context()); !errors.Is(err, ErrSlotActive) {
 		t.Errorf("err = %v", err)
@@ -136,10 +137,11 @@ func TestCloseLeavesTheSlotToTheNextAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for active := true; active; {
-		var err error
-		if active, err = second.Active(ctx); err != nil {
+		h, err := second.Holder(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
+		active = h.PID != ""
 	}
 	l := f.run(second)
 	f.exec(`INSERT INTO outbox VALUES (49)`)
@@ -150,7 +152,7 @@ func TestSlotDroppedBehindItsBackIsTold(t *testing.T) {
 	f := newFixture(t)
 	stream, _ := f.open()
 	f.exec(`SELECT pg_drop_replication_slot('` + f.names.Slot + `')`)
-	if _, err := stream.Active(t.Context()); !errors.Is(err, ErrSlotGone) {
+	if _, err := stream.Holder(t.Context()); !errors.Is(err, ErrSlotGone) {
 		t.Errorf("err = %v", err)
 	}
 	if _, err := stream.Start(t.Context()); err == nil {

@@ -98,7 +98,7 @@ func (f *fixture) ids(where string) []int64 {
 
 func (f *fixture) leftovers(after int64, limit store.Limit) store.Page {
 	f.Helper()
-	page, err := f.store.Leftovers(f.Context(), after, limit)
+	page, err := f.store.Leftovers(f.Context(), "", after, limit)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func (f *fixture) claimUnclaimed(limit store.Limit, lease, age time.Duration) []
 
 func (f *fixture) rowsOf(limit store.Limit, keys ...string) []store.KeyRows {
 	f.Helper()
-	page, err := f.store.RowsOfKeys(f.Context(), keys, limit)
+	page, err := f.store.RowsOfKeys(f.Context(), "", keys, limit)
 	if err != nil {
 		f.Fatal(err)
 	}

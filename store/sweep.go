@@ -22,6 +22,9 @@ type Page struct {
 	// Position is the WAL position after the query: every row that it saw had
 	// committed before.
 	Position uint64
+	// Holder is the server process that held the slot of Leftovers or RowsOfKeys after
+	// the query, 0 for none: no rows are taken on the word of one that was replaced.
+	Holder uint32
 }
 
 // Limit bounds what one query reads.
@@ -33,9 +36,9 @@ type Limit struct {
 // Leftovers reads rows without an ordering key that nobody has claimed, from the id
 // after on, without claiming them: for the relay that holds the slot alone. An
 // empty page says that there is none.
-func (s *Store) Leftovers(ctx context.Context, after int64, limit Limit) (Page, error) {
+func (s *Store) Leftovers(ctx context.Context, slot string, after int64, limit Limit) (Page, error) {
 	var page Page
-	err := s.inPage(ctx, &page, s.sql.leftover, []any{after, limit.Rows, limit.Bytes}, func(rows pgx.Rows) error {
+	err := s.inPage(ctx, &page, slot, s.sql.leftover, []any{after, limit.Rows, limit.Bytes}, func(rows pgx.Rows) error {
 		m, err := scanMessage(rows)
 		page.Messages = append(page.Messages, m)
 		return err
@@ -48,7 +51,7 @@ func (s *Store) Leftovers(ctx context.Context, after int64, limit Limit) (Page, 
 
 // inPage runs a query between the snapshot and the position that Page promises, in
 // one round trip.
-func (s *Store) inPage(ctx context.Context, page *Page, sql string, args []any, each func(pgx.Rows) error) error {
+func (s *Store) inPage(ctx context.Context, page *Page, slot, sql string, args []any, each func(pgx.Rows) error) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	batch := &pgx.Batch{}
@@ -69,11 +72,21 @@ func (s *Store) inPage(ctx context.Context, page *Page, sql string, args []any, 
 		}
 		return rows.Err()
 	})
-	batch.Queue(`SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&page.Position)
+	batch.Queue(positionSQL, slot).QueryRow(func(row pgx.Row) error {
+		var holder pgtype.Int4
+		err := row.Scan(&page.Position, &holder)
+		page.Holder = uint32(holder.Int32)
+		return err
 	})
 	return s.pool.SendBatch(ctx, batch).Close()
 }
+
+// noSlot is for queries whose rows do not depend on who holds the slot.
+const noSlot = ""
+
+const positionSQL = `
+SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint,
+       CASE WHEN $1 <> '' THEN (SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1) END`
 
 // ClaimDue claims rows whose time has come (retries, scheduled messages, leases that
 // ran out). A claimed row's AvailableAt is the lease. With keyed, rows with an
@@ -90,7 +103,7 @@ func (s *Store) ClaimUnclaimed(ctx context.Context, limit Limit, lease, age time
 
 func (s *Store) claim(ctx context.Context, sql string, args ...any) (Page, error) {
 	var page Page
-	err := s.inPage(ctx, &page, sql, args, func(rows pgx.Rows) error {
+	err := s.inPage(ctx, &page, noSlot, sql, args, func(rows pgx.Rows) error {
 		m, err := scanMessage(rows)
 		page.Messages = append(page.Messages, m)
 		return err
@@ -116,7 +129,7 @@ type Head struct {
 func (s *Store) KeyHeads(ctx context.Context, after string, rows int) ([]Head, Snapshot, error) {
 	var page Page
 	var heads []Head
-	err := s.inPage(ctx, &page, s.sql.keyHeads, []any{after, rows}, func(rows pgx.Rows) error {
+	err := s.inPage(ctx, &page, noSlot, s.sql.keyHeads, []any{after, rows}, func(rows pgx.Rows) error {
 		var head Head
 		err := rows.Scan(&head.Key, &head.Ref.ID, (*[16]byte)(&head.Ref.MessageID), &head.Ready)
 		heads = append(heads, head)
@@ -150,16 +163,17 @@ type KeyPage struct {
 	Keys     []KeyRows // in the order asked for, one each
 	Snapshot Snapshot
 	Position uint64
+	Holder   uint32
 }
 
 // RowsOfKeys reads the first rows of each key, at most limit.Rows of each.
-func (s *Store) RowsOfKeys(ctx context.Context, keys []string, limit Limit) (KeyPage, error) {
+func (s *Store) RowsOfKeys(ctx context.Context, slot string, keys []string, limit Limit) (KeyPage, error) {
 	page := KeyPage{Keys: make([]KeyRows, len(keys))}
 	for i, key := range keys {
 		page.Keys[i].Key = key
 	}
 	var read Page
-	err := s.inPage(ctx, &read, s.sql.keyRows, []any{keys, limit.Rows, limit.Bytes}, func(rows pgx.Rows) error {
+	err := s.inPage(ctx, &read, slot, s.sql.keyRows, []any{keys, limit.Rows, limit.Bytes}, func(rows pgx.Rows) error {
 		var row KeyRow
 		var nth int // from 1; a collation may take other spellings for the key
 		var err error
@@ -174,7 +188,7 @@ func (s *Store) RowsOfKeys(ctx context.Context, keys []string, limit Limit) (Key
 	if err != nil {
 		return KeyPage{}, fmt.Errorf("read rows by ordering key of %s: %w", s.table, err)
 	}
-	page.Snapshot, page.Position = read.Snapshot, read.Position
+	page.Snapshot, page.Position, page.Holder = read.Snapshot, read.Position, read.Holder
 	return page, nil
 }
 
