@@ -1,0 +1,99 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// stopPatience is how long a process may take to end after SIGTERM.
+const stopPatience = 40 * time.Second
+
+// child is a process that is measured. Its output goes to a file.
+type child struct {
+	name string
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{} // closed when it has ended
+}
+
+func startChild(name, log string, cmd *exec.Cmd, input io.Reader) (*child, error) {
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of %s: %w", name, err)
+	}
+	defer func() { _ = file.Close() }() // the process has its own
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, file, file
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches it through us alone
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	c := &child{name: name, cmd: cmd, log: log, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		_ = cmd.Wait() // how it ended is in cmd.ProcessState
+	}()
+	return c, nil
+}
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
+
+// cpu is what an ended process has used.
+func (c *child) cpu() time.Duration {
+	<-c.done
+	return c.cmd.ProcessState.UserTime() + c.cmd.ProcessState.SystemTime()
+}
+
+// failure is why it has ended; nil where all was well.
+func (c *child) failure() error {
+	<-c.done
+	if c.cmd.ProcessState.Success() {
+		return nil
+	}
+	return fmt.Errorf("%s ended with %s; its log ends:\n%s", c.name, c.cmd.ProcessState, c.logEnd())
+}
+
+// await waits for the end of a process that ends by itself.
+func (c *child) await(ctx context.Context) error {
+	select {
+	case <-c.done:
+		return c.failure()
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), c.kill())
+	}
+}
+
+// stop asks it to end, and waits.
+func (c *child) stop() error {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-c.done:
+		return c.failure()
+	case <-time.After(stopPatience):
+		return errors.Join(fmt.Errorf("%s has not stopped %s after SIGTERM", c.name, stopPatience), c.kill())
+	}
+}
+
+// kill may be called at any time, also after the end.
+func (c *child) kill() error {
+	err := c.cmd.Process.Kill()
+	<-c.done
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+func (c *child) logEnd() string {
+	content, err := os.ReadFile(c.log)
+	if err != nil {
+		return err.Error()
+	}
+	const most = 2048
+	return string(content[max(0, len(content)-most):])
+}

@@ -1,0 +1,46 @@
+// Package gauge measures what processes of this machine use: processor time and memory, as /proc tells.
+package gauge
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/procfs"
+)
+
+// tick is the unit of processor time in /proc: USER_HZ, which is 100 on every architecture that Go runs on.
+const tick = 10 * time.Millisecond
+
+// CPU is the processor time, user and system, that a process has used so far. What its children used is not in it.
+func CPU(pid int) (time.Duration, error) {
+	stat, err := readStat(pid)
+	if err != nil {
+		return 0, err
+	}
+	return time.Duration(stat.UTime+stat.STime) * tick, nil
+}
+
+// PeakMemory is the most resident memory that a process has had, in bytes.
+func PeakMemory(pid int) (uint64, error) {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, fmt.Errorf("measure process %d: %w", pid, err)
+	}
+	status, err := process.NewStatus()
+	if err != nil {
+		return 0, fmt.Errorf("measure process %d: %w", pid, err)
+	}
+	return status.VmHWM, nil
+}
+
+func readStat(pid int) (procfs.ProcStat, error) {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return procfs.ProcStat{}, fmt.Errorf("measure process %d: %w", pid, err)
+	}
+	stat, err := process.Stat()
+	if err != nil {
+		return procfs.ProcStat{}, fmt.Errorf("measure process %d: %w", pid, err)
+	}
+	return stat, nil
+}

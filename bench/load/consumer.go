@@ -1,0 +1,152 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	// prefetch is how many messages the broker hands out before the first is acknowledged.
+	prefetch = 2000
+	// acknowledgeEvery and acknowledgeAfter: many at a time, so that the consumer costs the broker little.
+	acknowledgeEvery = 500
+	acknowledgeAfter = 20 * time.Millisecond
+	// dialTimeout bounds a connection's beginning.
+	dialTimeout = 10 * time.Second
+)
+
+// Consumer takes messages from the queues of a run, each on a channel of its own.
+type Consumer struct {
+	conn *amqp.Connection
+	done sync.WaitGroup
+
+	mu  sync.Mutex
+	err error
+}
+
+// Dial opens a connection to the broker; a dead one is noticed within seconds.
+func Dial(amqpURL, name string) (*amqp.Connection, error) {
+	properties := amqp.NewConnectionProperties()
+	properties.SetClientConnectionName(name)
+	conn, err := amqp.DialConfig(amqpURL, amqp.Config{
+		Dial: amqp.DefaultDial(dialTimeout), Heartbeat: dialTimeout, Properties: properties,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to the broker: %w", err)
+	}
+	return conn, nil
+}
+
+// Consume starts a consumer of durable classic queues, which it declares. Close ends it.
+func Consume(ctx context.Context, amqpURL string, queues []string, arrivals *Arrivals) (*Consumer, error) {
+	conn, err := Dial(amqpURL, "bench consumer")
+	if err != nil {
+		return nil, err
+	}
+	c := &Consumer{conn: conn}
+	for _, queue := range queues {
+		if err := c.start(ctx, queue, arrivals); err != nil {
+			return nil, errors.Join(fmt.Errorf("consume from %s: %w", queue, err), c.Close())
+		}
+	}
+	return c, nil
+}
+
+func (c *Consumer) start(ctx context.Context, queue string, arrivals *Arrivals) error {
+	channel, err := c.conn.Channel()
+	if err != nil {
+		return err
+	}
+	if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+		return err
+	}
+	if err := channel.Qos(prefetch, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := channel.ConsumeWithContext(ctx, queue, "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	c.done.Go(func() { c.fail(take(channel, deliveries, arrivals)) })
+	return nil
+}
+
+// take ends with the channel.
+func take(channel *amqp.Channel, deliveries <-chan amqp.Delivery, arrivals *Arrivals) error {
+	tick := time.NewTicker(acknowledgeAfter)
+	defer tick.Stop()
+	var waiting int
+	var newest uint64
+	acknowledge := func() error {
+		if waiting == 0 {
+			return nil
+		}
+		waiting = 0
+		return channel.Ack(newest, true)
+	}
+	for {
+		select {
+		case d, ok := <-deliveries:
+			if !ok {
+				return nil
+			}
+			n, err := Number(d.Body)
+			if err != nil {
+				return err
+			}
+			arrivals.arrivedAt(n, time.Now())
+			newest = d.DeliveryTag
+			if waiting++; waiting >= acknowledgeEvery {
+				if err := acknowledge(); err != nil {
+					return err
+				}
+			}
+		case <-tick.C:
+			if err := acknowledge(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (c *Consumer) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// Close ends the consumer and waits. It returns what went wrong before.
+func (c *Consumer) Close() error {
+	c.mu.Lock()
+	err := c.err
+	c.mu.Unlock()
+	closing := c.conn.CloseDeadline(time.Now().Add(dialTimeout))
+	c.done.Wait()
+	return errors.Join(err, closing)
+}
+
+// Delete removes queues with what is in them.
+func Delete(amqpURL string, queues []string) error {
+	conn, err := Dial(amqpURL, "bench cleaner")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	channel, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	for _, queue := range queues {
+		if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
+			return fmt.Errorf("delete the queue %s: %w", queue, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+// Package load makes the load of a benchmark, and takes it from the broker: rows that wait, writers that keep a pace, and
+// consumers that note when each message arrived.
+package load
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+)
+
+// Spec says what the messages of a run look like. Message n, counted from 0, is the same in every run.
+type Spec struct {
+	// Bytes is the size of a body; at least MinBytes.
+	Bytes int
+	// Keys is how many ordering keys there are; 0: none.
+	Keys int
+	// HotEvery gives every so-manieth message the one hot key; 0: none has it.
+	HotEvery int
+	// Queues are where the messages go, in turn: routing keys of the default exchange.
+	Queues []string
+}
+
+const (
+	digits = 10
+	head   = `{"n":"`
+	middle = `","filler":"`
+	tail   = `"}`
+	// MinBytes is the size of a body without any filler.
+	MinBytes = len(head) + digits + len(middle) + len(tail)
+)
+
+// HotKey is the ordering key of Spec.HotEvery.
+const HotKey = "hot"
+
+// Body is the body of message n, in a slice of its own.
+func (s Spec) Body(n int, filler string) []byte {
+	body := make([]byte, 0, MinBytes+len(filler))
+	body = append(body, head...)
+	body = appendNumber(body, n)
+	body = append(body, middle...)
+	body = append(body, filler...)
+	return append(body, tail...)
+}
+
+// Filler makes a body as long as it is to be. It cannot be compressed much, as the bodies of applications cannot.
+func (s Spec) Filler() string {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	random := rand.New(rand.NewPCG(1, 2))
+	filler := make([]byte, max(s.Bytes-MinBytes, 0))
+	for i := range filler {
+		filler[i] = letters[random.IntN(len(letters))]
+	}
+	return string(filler)
+}
+
+// Queue is the queue of message n.
+func (s Spec) Queue(n int) string { return s.Queues[n%len(s.Queues)] }
+
+// Key is the ordering key of message n, empty where it has none.
+func (s Spec) Key(n int) string {
+	switch {
+	case s.HotEvery > 0 && n%s.HotEvery == 0:
+		return HotKey
+	case s.Keys > 0:
+		return "key-" + strconv.Itoa(n%s.Keys)
+	}
+	return ""
+}
+
+func appendNumber(to []byte, n int) []byte {
+	var text [digits]byte
+	for i := digits - 1; i >= 0; i-- {
+		text[i] = byte('0' + n%10)
+		n /= 10
+	}
+	return append(to, text[:]...)
+}
+
+// Number reads which message a body is.
+func Number(body []byte) (int, error) {
+	if len(body) < MinBytes || string(body[:len(head)]) != head {
+		return 0, fmt.Errorf("this is no message of the benchmark: %.40q", body)
+	}
+	n := 0
+	for _, c := range body[len(head) : len(head)+digits] {
+		if c < '0' || c > '9' {
+			return 0, fmt.Errorf("this is no message of the benchmark: %.40q", body)
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n, nil
+}

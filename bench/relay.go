@@ -1,0 +1,89 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// relay is a cdc-relay run that is measured.
+type relay struct {
+	*child
+	addr string
+}
+
+// startRelay starts one and does not wait.
+func (w *world) startRelay(args ...string) (*relay, error) {
+	port, err := services.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	addr := "127.0.0.1:" + strconv.Itoa(port)
+	program, first := w.site.Relay, "run"
+	if w.site.Profiles != "" {
+		program, first = w.site.Self, "relay"
+	}
+	args = append([]string{first, "--http-addr", addr}, append(args, w.site.RelayArgs...)...)
+	cmd := exec.Command(program, args...)
+	cmd.Env = w.relayEnvironment()
+	if w.site.Profiles != "" {
+		cmd.Env = append(cmd.Env, "CDC_RELAY_BENCH_PROFILE="+filepath.Join(w.site.Profiles, w.run))
+	}
+	child, err := startChild("cdc-relay", w.logFile("relay"), cmd, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &relay{child: child, addr: addr}, nil
+}
+
+// metric reads one number of /metrics, without labels; 0 where the relay does not answer.
+func (r *relay) metric(ctx context.Context, name string) float64 {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.addr+"/metrics", nil)
+	if err != nil {
+		return 0
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = response.Body.Close() }()
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if text, is := strings.CutPrefix(lines.Text(), name+" "); is {
+			value, _ := strconv.ParseFloat(text, 64)
+			return value
+		}
+	}
+	return 0
+}
+
+// awaitMetric asks until a number is as large as it is to be.
+func (r *relay) awaitMetric(ctx context.Context, name string, least float64) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for r.metric(ctx, name) < least {
+		select {
+		case <-tick.C:
+		case <-r.done:
+			return r.failure()
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s is %g: %w; the relay's log ends:\n%s", name, least, context.Cause(ctx), r.logEnd())
+		}
+	}
+	return nil
+}
+
+// The metrics that tell how far a relay is.
+const (
+	rowsDeleted     = "cdc_relay_rows_deleted_total"
+	streamConnected = "cdc_relay_stream_connected"
+)

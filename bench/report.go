@@ -1,0 +1,177 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/prometheus/procfs"
+)
+
+// Report is what all rounds have shown, and where.
+type Report struct {
+	Date     time.Time         `json:"date"`
+	Versions map[string]string `json:"versions"`
+	Machine  string            `json:"machine"`
+	Settings Settings          `json:"settings"`
+	Results  []Result          `json:"results"`
+}
+
+// NewReport is for runs on a site.
+func NewReport(ctx context.Context, site *Site, settings Settings) (*Report, error) {
+	version, err := site.RelayVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Report{
+		Date: time.Now().UTC().Truncate(time.Second), Settings: settings, Machine: machine(),
+		Versions: map[string]string{
+			"cdc-relay": version, "Postgres": site.Postgres.Version, "RabbitMQ": site.RabbitMQ.Version, "Go": runtime.Version(),
+		},
+	}, nil
+}
+
+func machine() string {
+	text := fmt.Sprintf("%d cores, %s/%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
+	if system, err := procfs.NewDefaultFS(); err == nil {
+		if cores, err := system.CPUInfo(); err == nil && len(cores) > 0 {
+			text += ", " + cores[0].ModelName
+		}
+		if memory, err := system.Meminfo(); err == nil && memory.MemTotalBytes != nil {
+			text += fmt.Sprintf(", %d GB", *memory.MemTotalBytes>>30)
+		}
+	}
+	return text
+}
+
+// Add takes a result in.
+func (r *Report) Add(result Result) { r.Results = append(r.Results, result) }
+
+// WriteJSON writes all of it.
+func (r *Report) WriteJSON(w io.Writer) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", " ")
+	return encoder.Encode(r)
+}
+
+// ReadReport reads what WriteJSON wrote.
+func ReadReport(file string) (*Report, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var report Report
+	if err := json.Unmarshal(content, &report); err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	return &report, nil
+}
+
+// Of are the results of one case.
+func (r *Report) Of(name string) []Result {
+	return slices.DeleteFunc(slices.Clone(r.Results), func(one Result) bool { return one.Case != name })
+}
+
+// Spread is a median with the least and the greatest.
+type Spread struct{ Median, Least, Most float64 }
+
+// SpreadOf is of one number of each result, of which there is at least one.
+func SpreadOf(results []Result, number func(Result) float64) Spread {
+	values := make([]float64, len(results))
+	for i, result := range results {
+		values[i] = number(result)
+	}
+	slices.Sort(values)
+	middle := len(values) / 2
+	median := values[middle]
+	if len(values)%2 == 0 {
+		median = (median + values[middle-1]) / 2
+	}
+	return Spread{Median: median, Least: values[0], Most: values[len(values)-1]}
+}
+
+func median(results []Result, number func(Result) float64) float64 {
+	return SpreadOf(results, number).Median
+}
+
+// ratio is how the medians of two cases compare; false where there is nothing to compare.
+func (r *Report) ratio(of, beside string) (float64, bool) {
+	rate := func(one Result) float64 { return one.Rate }
+	ours, limit := r.Of(of), r.Of(beside)
+	if beside == "" || len(ours) == 0 || len(limit) == 0 || median(limit, rate) == 0 {
+		return 0, false
+	}
+	return median(ours, rate) / median(limit, rate), true
+}
+
+// WriteText writes a table of the cases.
+func (r *Report) WriteText(w io.Writer, cases []Case) error {
+	var versions []string
+	for _, name := range []string{"cdc-relay", "Postgres", "RabbitMQ", "Go"} {
+		versions = append(versions, name+" "+r.Versions[name])
+	}
+	fmt.Fprintf(w, "%s\n%s; %s\n\n", r.Date.Format(time.RFC3339), r.Machine, strings.Join(versions, ", "))
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tPostgres\tRabbitMQ\tall\t+vacuum\tMB\tp50 ms\tp99\tp99.9\tmax\t")
+	for _, one := range cases {
+		if results := r.Of(one.Name); len(results) > 0 {
+			r.writeRow(table, one, results)
+		}
+	}
+	return table.Flush()
+}
+
+func (r *Report) writeRow(w io.Writer, one Case, results []Result) {
+	rate := SpreadOf(results, func(r Result) float64 { return r.Rate })
+	fmt.Fprintf(w, "%s\t%.0f\t%.0f–%.0f\t", one.Name, rate.Median, rate.Least, rate.Most)
+	if ratio, ok := r.ratio(one.Name, one.Beside); ok {
+		fmt.Fprintf(w, "%s\t%.2f\t", one.Beside, ratio)
+	} else {
+		fmt.Fprint(w, "\t\t")
+	}
+	for _, number := range []func(Result) float64{
+		func(r Result) float64 { return r.CPU.Measured },
+		func(r Result) float64 { return r.CPU.Postgres },
+		func(r Result) float64 { return r.CPU.RabbitMQ },
+		func(r Result) float64 { return r.CPU.Sum() },
+		func(r Result) float64 { return r.Vacuum },
+	} {
+		fmt.Fprintf(w, "%.1f\t", median(results, number))
+	}
+	fmt.Fprintf(w, "%.0f\t", median(results, func(r Result) float64 { return r.MemoryMB }))
+	if results[0].Latency != nil {
+		for _, number := range []func(Result) float64{
+			func(r Result) float64 { return r.Latency.P50 },
+			func(r Result) float64 { return r.Latency.P99 },
+			func(r Result) float64 { return r.Latency.P999 },
+			func(r Result) float64 { return r.Latency.Max },
+		} {
+			fmt.Fprintf(w, "%.2f\t", median(results, number))
+		}
+	} else {
+		fmt.Fprint(w, "\t\t\t\t")
+	}
+	fmt.Fprintln(w)
+}
+
+// Line tells of one result in a line.
+func Line(r Result) string {
+	text := fmt.Sprintf("%.0f/s, CPU s/M %.1f + Postgres %.1f + RabbitMQ %.1f", r.Rate, r.CPU.Measured, r.CPU.Postgres, r.CPU.RabbitMQ)
+	if r.MemoryMB > 0 {
+		text += fmt.Sprintf(", %.0f MB", r.MemoryMB)
+	}
+	if r.Latency != nil {
+		text += fmt.Sprintf(", p50 %.2f ms, p99 %.2f ms", r.Latency.P50, r.Latency.P99)
+	}
+	if r.Repeats > 0 {
+		text += fmt.Sprintf(", %d repeats", r.Repeats)
+	}
+	return text
+}
