@@ -21,8 +21,9 @@ func (c *core) lock() {
 	c.mu.movedAt = now
 }
 
-// doubt ends the term until the database has said who holds the slot: the stream brings
-// something after a silence in which another relay may have taken over. It may be old.
+// doubt ends the term until the database has said who holds the slot: after a silence of
+// the stream, in which another relay may have taken over, or where a query has found that
+// this one holds it no more.
 func (c *core) doubt() {
 	c.lock()
 	defer c.mu.Unlock()

@@ -232,7 +232,7 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 }
 
 // errReplaced ends the stream of a relay that stood still, or was cut off, until it had lost the slot.
-var errReplaced = errors.New("another relay took the slot while this one stood still or was cut off")
+var errReplaced = errors.New("this relay stood still or was cut off, and lost the slot meanwhile")
 
 func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
 	ticker := time.NewTicker(touchEvery)

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
@@ -153,11 +152,9 @@ func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.M
 	return sweep.claimed(page, s.lease, true), len(page.Messages) >= sweep.limit.Rows, err
 }
 
-// errNotHolder: the stream has ended, which its connection has not told yet. Whoever
-// holds the slot now publishes what was read.
-var errNotHolder = errors.New("this relay does not hold the slot any more")
-
-// readLeftovers reads the next page of the pass, or the first of a new one.
+// readLeftovers reads the next page of the pass, or the first of a new one. Where the
+// stream has ended, and its connection has not told, whoever holds the slot by now
+// publishes what was read.
 func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
 	p := &s.leftovers
 	if !p.begun || p.epoch != sweep.epoch {
@@ -165,11 +162,12 @@ func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Me
 		s.core.leftoversBegan()
 	}
 	page, err := s.store.Leftovers(ctx, s.slot, p.after, sweep.limit)
-	if err == nil && page.Holder != sweep.pid {
-		err = errNotHolder
-	}
 	if err != nil {
 		return nil, false, err
+	}
+	if page.Holder != sweep.pid {
+		s.core.doubt()
+		return nil, false, nil
 	}
 	if p.after == -1<<63 {
 		p.first = page.Snapshot
@@ -189,12 +187,13 @@ func (s *sweeper) readKeys(ctx context.Context, sweep *sweep) ([]*outbox.Message
 		return nil, nil
 	}
 	page, err := s.store.RowsOfKeys(ctx, s.slot, keys, limit)
-	if err == nil && page.Holder != sweep.pid {
-		err = errNotHolder
-	}
 	if err != nil {
 		s.core.notFetched(keys)
 		return nil, err
+	}
+	if page.Holder != sweep.pid {
+		s.core.doubt()
+		return nil, nil
 	}
 	return sweep.keysFetched(page, time.Now()), nil
 }
