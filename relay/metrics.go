@@ -1,83 +1,161 @@
 package relay
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// metrics are the relay's counters and gauges. The names are part of the contract
-// with dashboards: docs/operations.md lists them.
+// metrics are what the relay counts and measures; what it is asked for at a scrape is
+// in metrics_state.go and metrics_sample.go. The names are part of the contract with
+// dashboards: docs/metrics.md lists them.
 type metrics struct {
 	published, deadLettered, spilled, undecodable, deleted prometheus.Counter
-	possibleDuplicates                                     prometheus.Counter
+	possibleDuplicates, returned                           prometheus.Counter
+	commitToPublish, commitToConfirm                       *latency
+	settleDuration, settleRows, sweepRows                  prometheus.Histogram
 	refused, deferred                                      *prometheus.CounterVec
-	inFlight, holder                                       prometheus.GaugeFunc
 	streamConnected                                        prometheus.Gauge
 	publisherPhase                                         *prometheus.GaugeVec
 }
 
 func newMetrics(registry prometheus.Registerer, inFlight, holder func() float64) (*metrics, error) {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help})
+	k := &maker{registry: registry}
+	m := &metrics{}
+	m.count(k)
+	m.measure(k)
+	k.gauge("messages_in_flight",
+		"Messages in memory: on their way, queued behind their ordering key, or waiting for their row to be settled.", inFlight)
+	k.gauge("slot_held", "1 where this relay holds the replication slot, 0 where it stands by or polls.", holder)
+	m.streamConnected = prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "cdc_relay", Name: "stream_connected", Help: "1 while the replication stream is connected.",
+	})
+	m.publisherPhase = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "cdc_relay", Name: "publisher_phase", Help: "1 for the phase that the publisher is in.",
+	}, []string{"phase"})
+	k.add(m.streamConnected)
+	k.add(m.publisherPhase)
+	return m, k.err
+}
+
+// count makes the counters.
+func (m *metrics) count(k *maker) {
+	m.published = k.counter("messages_published_total", "Messages that the broker confirmed.")
+	m.possibleDuplicates = k.counter("messages_possible_duplicates_total",
+		"Confirmed messages that carried x-possible-duplicate.")
+	m.returned = k.counter("messages_returned_total",
+		"Messages that the broker returned, since no queue is bound for them.")
+	m.deadLettered = k.counter("messages_dead_lettered_total", "Messages moved to the dead-letter table.")
+	m.spilled = k.counter("messages_spilled_total",
+		"Streamed rows left in the table for the sweep, since the publisher could not take them.")
+	m.undecodable = k.counter("rows_undecodable_total",
+		"Streamed rows that could not be read; they stay in the table for the sweep.")
+	m.deleted = k.counter("rows_deleted_total", "Rows deleted after their message was confirmed.")
+	m.refused = k.counters("messages_refused_total",
+		"Refusals by the broker, or of messages that cannot be published; each costs an attempt.", "reason")
+	m.deferred = k.counters("messages_deferred_total",
+		"Messages that met an outage; no attempt was charged. outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
+}
+
+// measure makes the histograms.
+func (m *metrics) measure(k *maker) {
+	m.commitToPublish = newLatency("commit_to_publish_seconds",
+		"From the commit, by the database's clock, until a streamed message was sent to the broker.")
+	m.commitToConfirm = newLatency("commit_to_confirm_seconds",
+		"From the commit, by the database's clock, until the broker confirmed a streamed message.")
+	k.add(m.commitToPublish)
+	k.add(m.commitToConfirm)
+	m.settleDuration = k.histogram("settle_duration_seconds",
+		"How long it took to write what became of a batch of messages.", latencyBounds())
+	rows := []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000}
+	m.settleRows = k.histogram("settle_batch_rows", "Rows settled at a time.", rows)
+	m.sweepRows = k.histogram("sweep_batch_rows",
+		"Messages that one sweep of the table brought; sweeps that found none are left out.", rows)
+}
+
+// maker makes metrics and registers them; err is the first error.
+type maker struct {
+	registry prometheus.Registerer
+	err      error
+}
+
+func (k *maker) add(c prometheus.Collector) {
+	if k.err == nil {
+		k.err = k.registry.Register(c)
 	}
-	counters := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help}, []string{label})
-	}
-	gauge := func(name, help string, f func() float64) prometheus.GaugeFunc {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "cdc_relay", Name: name, Help: help}, f)
-	}
-	m := &metrics{
-		published: counter("messages_published_total",
-			"Messages that the broker confirmed."),
-		deadLettered: counter("messages_dead_lettered_total",
-			"Messages moved to the dead-letter table."),
-		spilled: counter("messages_spilled_total",
-			"Streamed rows left in the table for the sweep, since the publisher could not take them."),
-		undecodable: counter("rows_undecodable_total",
-			"Streamed rows that could not be read; they stay in the table for the sweep."),
-		deleted: counter("rows_deleted_total",
-			"Rows deleted after their message was confirmed."),
-		possibleDuplicates: counter("messages_possible_duplicates_total",
-			"Confirmed messages that carried x-possible-duplicate."),
-		refused: counters("messages_refused_total",
-			"Refusals by the broker, or of messages that cannot be published; each costs an attempt.", "reason"),
-		deferred: counters("messages_deferred_total",
-			"Messages that met an outage; no attempt was charged. outcome is unknown (sent, confirm lost) or not_sent.", "outcome"),
-		inFlight: gauge("messages_in_flight",
-			"Messages in memory: on their way, queued behind their ordering key, or waiting for their row to be settled.", inFlight),
-		holder: gauge("slot_held",
-			"1 where this relay holds the replication slot, 0 where it stands by or polls.", holder),
-		streamConnected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "cdc_relay", Name: "stream_connected", Help: "1 while the replication stream is connected.",
-		}),
-		publisherPhase: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "cdc_relay", Name: "publisher_phase", Help: "1 for the phase that the publisher is in.",
-		}, []string{"phase"}),
-	}
-	for _, c := range []prometheus.Collector{
-		m.published, m.deadLettered, m.spilled, m.undecodable, m.deleted, m.possibleDuplicates, m.refused, m.deferred,
-		m.inFlight, m.holder, m.streamConnected, m.publisherPhase,
-	} {
-		if err := registry.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+}
+
+func (k *maker) counter(name, help string) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help})
+	k.add(c)
+	return c
+}
+
+func (k *maker) counters(name, help, label string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help}, []string{label})
+	k.add(c)
+	return c
+}
+
+func (k *maker) gauge(name, help string, f func() float64) {
+	k.add(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "cdc_relay", Name: name, Help: help}, f))
+}
+
+func (k *maker) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "cdc_relay", Name: name, Help: help, Buckets: buckets})
+	k.add(h)
+	return h
 }
 
 func (m *metrics) result(r outbox.Result) {
 	switch r.Outcome {
 	case outbox.Confirmed:
 		m.published.Inc()
-		if r.Message.PossibleDuplicate || r.MaybeSent {
+		if r.MaybeSent || marked(r.Message) {
 			m.possibleDuplicates.Inc()
 		}
+		m.latencies(r.Message)
 	case outbox.Refused, outbox.Impossible:
 		m.refused.WithLabelValues(string(r.Reason)).Inc()
+		if r.Reason == outbox.ReasonUnroutable {
+			m.returned.Inc()
+		}
 	default:
 		m.deferred.WithLabelValues(r.Outcome.String()).Inc()
+	}
+}
+
+// marked tells whether a message carried x-possible-duplicate when it was sent: see
+// outbox.Message.MayBeKnown.
+func marked(m *outbox.Message) bool {
+	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && m.SentAt.Sub(m.TakenAt) > outbox.CertainFor)
+}
+
+// latencies measures a confirmed message from its commit on, which is known of streamed
+// rows alone.
+func (m *metrics) latencies(message *outbox.Message) {
+	if message.CommittedAt.IsZero() {
+		return
+	}
+	if !message.SentAt.IsZero() {
+		m.commitToPublish.observe(message.CommittedAt, message.SentAt, message.Headers)
+	}
+	m.commitToConfirm.observe(message.CommittedAt, time.Now(), message.Headers)
+}
+
+// settled measures one batch that was written.
+func (m *metrics) settled(rows int, took time.Duration) {
+	m.settleRows.Observe(float64(rows))
+	m.settleDuration.Observe(took.Seconds())
+}
+
+// swept measures what one sweep brought.
+func (m *metrics) swept(rows int) {
+	if rows > 0 {
+		m.sweepRows.Observe(float64(rows))
 	}
 }
 

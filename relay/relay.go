@@ -42,8 +42,9 @@ type Relay struct {
 	streamer  *streamer // nil where the relay only polls
 	starting  *episode
 
-	phase atomic.Int32 // one of the phases below; Run writes, Health reads
-	state atomic.Pointer[publish.State]
+	phase   atomic.Int32 // one of the phases below; Run writes, Health reads
+	state   atomic.Pointer[publish.State]
+	blocked blockedTime
 }
 
 const (
@@ -67,19 +68,15 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	}
 	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newEpisode(log)}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
+	r.core = newCore(config.MaxInFlight, defaultBounds(), nil) // a scrape asks it from now on
 	r.counts, err = newMetrics(registry,
 		func() float64 { return float64(r.core.inFlight()) },
-		func() float64 {
-			if r.core.isHolder() {
-				return 1
-			}
-			return 0
-		})
+		func() float64 { return oneIf(r.core.isHolder()) })
 	if err != nil {
 		db.Close()
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	r.core = newCore(config.MaxInFlight, defaultBounds(), r.counts)
+	r.core.counts = r.counts
 	r.core.setBoundary(everything)
 	r.settler = &settler{
 		core: r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts,
@@ -102,7 +99,16 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			alive: newHeartbeat(), trouble: newEpisode(log),
 		}
 	}
+	if err := r.tellAll(registry); err != nil {
+		db.Close()
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	return r, nil
+}
+
+// tellAll registers what a scrape asks the whole relay for.
+func (r *Relay) tellAll(registry prometheus.Registerer) error {
+	return errors.Join(registry.Register(newStateCollector(r)), registry.Register(newSampleCollector(r)))
 }
 
 // lease is how long a claimed row belongs to who claimed it: longer than a message
@@ -204,6 +210,7 @@ func (r *Relay) check(ctx context.Context) error {
 // StateChanged implements publish.Sink.
 func (r *Relay) StateChanged(s publish.State) {
 	r.state.Store(&s)
+	r.blocked.changed(s)
 	r.counts.phase(s.Phase)
 	r.core.publisherReady(s.Phase == publish.Ready)
 }

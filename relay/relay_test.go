@@ -101,13 +101,24 @@ func (i *instance) arrived() int {
 // start runs a relay; stop drains it.
 func (i *instance) start() (r *Relay, stop func()) {
 	i.t.Helper()
+	return i.startWith(i.publisher(), prometheus.NewRegistry())
+}
+
+func (i *instance) publisher() publish.Publisher {
+	i.t.Helper()
 	publisher, err := publish.NewAMQP(publish.AMQPConfig{
 		URL: i.amqp, MaxInFlight: i.config.MaxInFlight, SendTimeout: i.config.SendTimeout, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	r, err = New(i.config, publisher, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	return publisher
+}
+
+// startWith is start with a publisher and a registry of the test's own.
+func (i *instance) startWith(publisher publish.Publisher, registry prometheus.Registerer) (r *Relay, stop func()) {
+	i.t.Helper()
+	r, err := New(i.config, publisher, slog.New(slog.DiscardHandler), registry)
 	if err != nil {
 		i.t.Fatal(err)
 	}

@@ -175,6 +175,7 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 	wait := newBackoff()
 	for {
 		s.alive.beat()
+		began := time.Now()
 		settled, err := s.store.Settle(ctx, batch)
 		s.report(settled)
 		done := append(settled.Done, settled.Gone...)
@@ -183,6 +184,7 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 			s.publish(next)
 		}
 		if err == nil {
+			s.counts.settled(len(batch), time.Since(began))
 			s.trouble.over("settling rows again")
 			s.tellLocked(settled.Locked)
 			return append(settled.NotVisible, settled.Locked...), nil

@@ -40,6 +40,9 @@ type streamer struct {
 	// stream lags behind.
 	position, messages atomic.Uint64
 	lagging            atomic.Bool
+	// heard is when the stream last brought something, in nanoseconds of Unix time; 0:
+	// never. The goroutine in run writes it, the metrics read it.
+	heard atomic.Int64
 
 	// The fields below belong to the goroutine in run.
 
@@ -278,6 +281,7 @@ func (s *streamer) Alive() {
 		s.core.doubt()
 	}
 	s.alive.beat()
+	s.heard.Store(s.alive.last.Load())
 }
 
 // Passed implements replication.Handler.
@@ -312,6 +316,7 @@ func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	case decode.Commit:
 		return event.EndLSN, nil
 	case decode.Insert:
+		event.Message.CommittedAt = s.decoder.CommittedAt()
 		s.insert(event.Message, uint64(event.CommitLSN))
 	}
 	return 0, nil

@@ -118,6 +118,7 @@ func (s *sweeper) once(ctx context.Context, kind fallback.Sweep, view fallback.V
 	case fallback.KeyPass:
 		more, err = s.readHeads(ctx, sweep)
 	}
+	s.core.counts.swept(len(found))
 	for _, m := range found {
 		s.publish(m)
 	}

@@ -127,29 +127,3 @@ func TestTheExampleFileIsOne(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// A scrape shows a counter with labels only after its first event, so those are looked
-// for by name in the source of the names.
-func TestDocsNameEveryMetric(t *testing.T) {
-	operations := readDoc(t, "operations.md")
-	source, err := os.ReadFile("../../relay/metrics.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := regexp.MustCompile(`(?:counter|counters|gauge)\("([a-z_]+)"|Name: "([a-z_]+)"`).FindAllStringSubmatch(string(source), -1)
-	if len(names) < 12 {
-		t.Fatalf("only %d names were found in relay/metrics.go", len(names))
-	}
-	for _, m := range names {
-		if name := "cdc_relay_" + m[1] + m[2]; !strings.Contains(operations, "`"+name) {
-			t.Errorf("docs/operations.md does not name %s", name)
-		}
-	}
-	documented := regexp.MustCompile("`(cdc_relay_[a-z_]+)").FindAllStringSubmatch(operations, -1)
-	for _, m := range documented {
-		short := strings.TrimPrefix(m[1], "cdc_relay_")
-		if short != "build_info" && !strings.Contains(string(source), `"`+short+`"`) {
-			t.Errorf("docs/operations.md names %s, which does not exist", m[1])
-		}
-	}
-}

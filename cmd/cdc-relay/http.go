@@ -104,7 +104,7 @@ func newHandler(reporter healthReporter, registry *prometheus.Registry) http.Han
 		health := reporter.Health()
 		writeHealth(w, health, "ready", health.Ready, func(part relay.Part) bool { return part.Ready })
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "cdc-relay\n/livez\n/readyz\n/metrics\n")
 	})

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// descriptions is a registry that notes what each collector says of itself: a scrape shows
+// a counter with labels only after its first event, and a sample only with a database.
+type descriptions struct {
+	prometheus.Registerer
+	names map[string]bool
+}
+
+func (d descriptions) Register(c prometheus.Collector) error {
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descs)
+		c.Describe(descs)
+	}()
+	name := regexp.MustCompile(`fqName: "([^"]+)"`)
+	for desc := range descs {
+		d.names[name.FindStringSubmatch(desc.String())[1]] = true
+	}
+	return d.Registerer.Register(c)
+}
+
+// registered are the names of all metrics that "run" may show, without those of Go.
+func registered(t *testing.T) map[string]bool {
+	t.Helper()
+	registry := descriptions{newRegistry(), map[string]bool{"cdc_relay_build_info": true}}
+	cfg := defaultConfig()
+	cfg.relay.DatabaseURL = "postgres://localhost/shop"
+	r, err := relay.New(cfg.relay, publish.NewStdout(publish.StdoutConfig{Writer: io.Discard}), slog.New(slog.DiscardHandler), registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Run(ctx); err != nil { // lets go of what New took
+		t.Fatal(err)
+	}
+	return registry.names
+}
+
+func TestDocsNameEveryMetricAndNoOther(t *testing.T) {
+	documented := make(map[string]bool)
+	for line := range strings.Lines(readDoc(t, "metrics.md")) {
+		if m := regexp.MustCompile("^\\| `(cdc_relay_[a-z_]+)` ").FindStringSubmatch(line); m != nil {
+			if documented[m[1]] {
+				t.Errorf("docs/metrics.md: %s stands twice", m[1])
+			}
+			documented[m[1]] = true
+		}
+	}
+	names := registered(t)
+	if len(names) < 20 {
+		t.Fatalf("only %d metrics are registered", len(names))
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !documented[name] {
+			t.Errorf("docs/metrics.md has no line for %s", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(documented)) {
+		if !names[name] {
+			t.Errorf("docs/metrics.md has a line for %s, which does not exist", name)
+		}
+	}
+}
+
+// Wherever else in the docs a metric is named, it is one that exists.
+func TestDocsNameNoMetricThatIsGone(t *testing.T) {
+	names := registered(t)
+	for _, doc := range []string{"metrics.md", "operations.md", "contract.md"} {
+		for _, name := range regexp.MustCompile(`cdc_relay_[a-z_]+_(total|seconds|rows|bytes|connected|held|flight|phase|state)`).FindAllString(readDoc(t, doc), -1) {
+			if !names[name] {
+				t.Errorf("docs/%s names %s, which does not exist", doc, name)
+			}
+		}
+	}
+}

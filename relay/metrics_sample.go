@@ -1,0 +1,103 @@
+package relay
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// sampleCollector answers a scrape with how the queue stands, which the database is
+// asked for then: no scrape, no query. A relay that stands by leaves it to the others.
+type sampleCollector struct {
+	relay                            *Relay
+	depth, oldest, dead, lag, retain *prometheus.Desc
+	age                              *prometheus.Desc
+
+	mu struct {
+		sync.Mutex
+		sample store.Sample
+		at     time.Time // zero where there is no sample
+		// next is when the database may be asked again.
+		next time.Time
+	}
+}
+
+const (
+	// sampleEvery is how often the database is asked at most, by any number of scrapes.
+	sampleEvery = 5 * time.Second
+	// sampleShare is what asking may take of the time: a slow answer is kept for longer.
+	sampleShare = 100
+	// sampleOld is the age at which a sample is shown no more.
+	sampleOld = time.Minute
+)
+
+func newSampleCollector(r *Relay) *sampleCollector {
+	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("cdc_relay_"+name, help, nil, nil) }
+	return &sampleCollector{
+		relay:  r,
+		depth:  desc("queue_depth_rows", "Rows of the outbox: exact up to 10,000, estimated beyond."),
+		oldest: desc("oldest_pending_seconds", "Age of the oldest row that may leave now, by the database's clock; 0: none waits."),
+		dead:   desc("dead_letter_rows", "Rows of the dead-letter table: exact up to 10,000, estimated beyond."),
+		lag:    desc("slot_lag_bytes", "WAL that the slot's reader has not confirmed."),
+		retain: desc("slot_retained_bytes", "WAL that the server keeps for the slot."),
+		age:    desc("sample_age_seconds", "How old the sampled values are: queue depth, oldest pending, dead letters and the slot's."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *sampleCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{c.depth, c.oldest, c.dead, c.lag, c.retain, c.age} {
+		to <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *sampleCollector) Collect(to chan<- prometheus.Metric) {
+	sample, age, ok := c.current(time.Now())
+	if !ok {
+		return
+	}
+	gauge := func(desc *prometheus.Desc, value float64) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
+	}
+	whole := func(desc *prometheus.Desc, value pgtype.Int8) {
+		if value.Valid {
+			gauge(desc, float64(value.Int64))
+		}
+	}
+	whole(c.depth, sample.Rows)
+	whole(c.dead, sample.DeadLetters)
+	whole(c.lag, sample.SlotLag)
+	whole(c.retain, sample.SlotRetained)
+	if sample.OldestPending.Valid {
+		gauge(c.oldest, sample.OldestPending.Float64)
+	}
+	gauge(c.age, age.Seconds())
+}
+
+// current is the newest sample; it takes one where that is due. Scrapes at the same
+// time wait for one another, for as long as one sample takes at most.
+func (c *sampleCollector) current(now time.Time) (store.Sample, time.Duration, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.relay.phase.Load() != phaseRunning || c.relay.role() == "standby" {
+		c.mu.at = time.Time{}
+		return store.Sample{}, 0, false
+	}
+	if !now.Before(c.mu.next) {
+		sample, err := c.relay.store.Sample(context.Background(), c.relay.config.Slot)
+		done := time.Now()
+		if err == nil { // the sweep asks more often, and tells what is wrong
+			c.mu.sample, c.mu.at = sample, done
+		}
+		c.mu.next = done.Add(max(sampleEvery, sampleShare*done.Sub(now)))
+		now = done
+	}
+	age := now.Sub(c.mu.at)
+	return c.mu.sample, max(age, 0), !c.mu.at.IsZero() && (age < sampleOld || now.Before(c.mu.next))
+}

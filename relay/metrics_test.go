@@ -1,0 +1,256 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+)
+
+// scrape is one answer of a registry: gauges and counters by name and labels, and
+// histograms by name.
+type scrape struct {
+	values     map[string]float64
+	histograms map[string]*dto.Histogram
+}
+
+func scrapeOf(t *testing.T, registry prometheus.Gatherer) scrape {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := scrape{values: map[string]float64{}, histograms: map[string]*dto.Histogram{}}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			name := family.GetName()
+			for _, label := range m.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			switch family.GetType() {
+			case dto.MetricType_HISTOGRAM:
+				s.histograms[name] = m.GetHistogram()
+			case dto.MetricType_COUNTER:
+				s.values[name] = m.GetCounter().GetValue()
+			default:
+				s.values[name] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return s
+}
+
+func (s scrape) want(t *testing.T, name string, want float64) {
+	t.Helper()
+	if got, ok := s.values[name]; !ok || got != want {
+		t.Errorf("%s is %v (there: %v), want %v", name, got, ok, want)
+	}
+}
+
+const insertTraced = `INSERT INTO outbox (routing_key, payload, headers)
+	VALUES ($1, '1', '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}')`
+
+func TestMetricsAgreeWithWhatHappened(t *testing.T) {
+	i := newInstance(t)
+	i.config.MaxRetries = 1
+	registry := prometheus.NewRegistry()
+	r, stop := i.startWith(i.publisher(), registry)
+	defer stop()
+	i.await("it streams", func() bool { return r.Health().Role == "streaming" && r.Health().Ready })
+	if err := i.load(1, 49); err != nil {
+		t.Fatal(err)
+	}
+	for _, insert := range []struct {
+		sql  string
+		args []any
+	}{
+		{insertTraced, []any{i.queue}},
+		{`INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 3)`, nil},
+		{`INSERT INTO outbox (routing_key, payload, available_at) VALUES ($1, '1', now() + interval '1 hour')`, []any{i.queue}},
+	} {
+		if _, err := i.db.Exec(t.Context(), insert.sql, insert.args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i.await("all but the scheduled row is gone", func() bool { return i.rowsLeft() == 1 })
+	i.await("all is settled", func() bool { return r.core.idle() })
+	s := scrapeOf(t, registry)
+	for name, want := range map[string]float64{
+		"messages_published_total": 50, "rows_deleted_total": 50, "messages_possible_duplicates_total": 0,
+		"messages_refused_total unroutable": 6, "messages_returned_total": 6, "messages_dead_lettered_total": 3,
+		"messages_in_flight": 0, "slot_held": 1, "stream_connected": 1, "role streaming": 1, "role standby": 0,
+		"breaker_state closed": 1, "breaker_state open": 0, "broker_connected": 1, "database_connected": 1,
+		"publisher_blocked_seconds_total": 0,
+		"queue_depth_rows":                1, "dead_letter_rows": 3, "oldest_pending_seconds": 0,
+	} {
+		s.want(t, "cdc_relay_"+name, want)
+	}
+	for _, name := range []string{"slot_lag_bytes", "slot_retained_bytes", "sample_age_seconds", "registry_rows"} {
+		if v, ok := s.values["cdc_relay_"+name]; !ok || v < 0 || v > 1e10 {
+			t.Errorf("%s is %v (there: %v)", name, v, ok)
+		}
+	}
+	if age := float64(time.Now().Unix()) - s.values["cdc_relay_stream_last_activity_timestamp_seconds"]; age > 60 || age < -1 {
+		t.Errorf("the stream was last active %v s ago", age)
+	}
+	for _, name := range []string{"commit_to_publish_seconds", "commit_to_confirm_seconds"} {
+		if n := s.histograms["cdc_relay_"+name].GetSampleCount(); n != 50 {
+			t.Errorf("%s has %d observations, want one for each streamed message that was confirmed", name, n)
+		}
+		if got := exemplars(s.histograms["cdc_relay_"+name]); len(got) != 1 || got[0] != "trace_id=4bf92f3577b34da6a3ce929d0e0e4736" {
+			t.Errorf("%s has the exemplars %v", name, got)
+		}
+	}
+	if n := s.histograms["cdc_relay_settle_batch_rows"].GetSampleSum(); n != 56 {
+		t.Errorf("%v rows were settled, want 56", n)
+	}
+	if s.histograms["cdc_relay_settle_duration_seconds"].GetSampleCount() == 0 {
+		t.Error("no settling was measured")
+	}
+	if n := s.histograms["cdc_relay_sweep_batch_rows"].GetSampleSum(); n != 3 {
+		t.Errorf("sweeps brought %v rows, want the three that were retried", n)
+	}
+}
+
+func exemplars(h *dto.Histogram) (all []string) {
+	for _, bucket := range h.GetBucket() {
+		for _, label := range bucket.GetExemplar().GetLabel() {
+			all = append(all, label.GetName()+"="+label.GetValue())
+		}
+	}
+	return all
+}
+
+func TestAStandbyDoesNotSampleTheQueue(t *testing.T) {
+	i := newInstance(t)
+	first, stopFirst := i.start()
+	defer stopFirst()
+	i.await("the first streams", func() bool { return first.Health().Role == "streaming" })
+	registry := prometheus.NewRegistry()
+	second, stopSecond := i.startWith(i.publisher(), registry)
+	defer stopSecond()
+	i.await("the second stands by", func() bool { return second.Health().Role == "standby" })
+	s := scrapeOf(t, registry)
+	s.want(t, "cdc_relay_role standby", 1)
+	for _, name := range []string{"queue_depth_rows", "oldest_pending_seconds", "slot_lag_bytes", "sample_age_seconds"} {
+		if v, ok := s.values["cdc_relay_"+name]; ok {
+			t.Errorf("%s is %v, want none", name, v)
+		}
+	}
+}
+
+func TestBlockedTimeAddsUp(t *testing.T) {
+	var b blockedTime
+	began := time.Now().Add(-time.Minute)
+	b.changed(publish.State{Phase: publish.Ready, Since: began})
+	b.changed(publish.State{Phase: publish.Blocked, Since: began})
+	b.changed(publish.State{Phase: publish.Blocked, Since: began, Detail: "another reason"})
+	if got := b.total(began.Add(3 * time.Second)); got != 3*time.Second {
+		t.Errorf("while blocked: %s", got)
+	}
+	b.changed(publish.State{Phase: publish.Ready})
+	before := b.total(time.Now())
+	if before < time.Minute || b.total(time.Now().Add(time.Hour)) != before {
+		t.Errorf("afterwards: %s, and it goes on", before)
+	}
+}
+
+func TestTraceIDs(t *testing.T) {
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+	for headers, want := range map[string]string{
+		`{"traceparent": "00-` + id + `-00f067aa0ba902b7-01"}`:        id,
+		`{"traceparent": "cc-` + id + `-00f067aa0ba902b7-01-future"}`: id,
+		`{}`:                  "",
+		`{"traceparent": 7}`:  "",
+		`{"traceparent": ""}`: "",
+		`{"nested": {"traceparent": "00-` + id + `-00f067aa0ba902b7-01"}}`:           "",
+		`{"traceparent": "00-00000000000000000000000000000000-00f067aa0ba902b7-01"}`: "",
+		`{"traceparent": "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"}`: "",
+	} {
+		if got := traceID([]byte(headers)); got != want {
+			t.Errorf("%s: got %q, want %q", headers, got, want)
+		}
+	}
+}
+
+// confirmedResult is what the metrics see of one streamed message.
+func confirmedResult(headers string) outbox.Result {
+	now := time.Now()
+	return outbox.Result{Outcome: outbox.Confirmed, Message: &outbox.Message{
+		CommittedAt: now.Add(-20 * time.Millisecond), TakenAt: now.Add(-15 * time.Millisecond), SentAt: now.Add(-10 * time.Millisecond),
+		Headers: []byte(headers),
+	}}
+}
+
+func newTestMetrics(t testing.TB) *metrics {
+	zero := func() float64 { return 0 }
+	m, err := newMetrics(prometheus.NewRegistry(), zero, zero)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestMetricsAllocateNothingForAMessage(t *testing.T) {
+	for _, headers := range []string{"", `{"tenant": "acme"}`} {
+		m, r := newTestMetrics(t), confirmedResult(headers)
+		if n := testing.AllocsPerRun(1000, func() { m.result(r) }); n != 0 {
+			t.Errorf("%v allocations a message with headers %q", n, headers)
+		}
+	}
+	m, r := newTestMetrics(t), confirmedResult(`{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}`)
+	if n := testing.AllocsPerRun(10_000, func() { m.result(r) }); n >= 1 {
+		t.Errorf("%v allocations a traced message", n)
+	}
+}
+
+// A message that is sent long after it was taken is marked by the publisher.
+func TestMessagesMarkedAtTheLastMomentCountAsPossibleDuplicates(t *testing.T) {
+	m, r := newTestMetrics(t), confirmedResult("")
+	m.result(r)
+	r.Message.SentAt = r.Message.TakenAt.Add(outbox.CertainFor + time.Second)
+	m.result(r)
+	var got dto.Metric
+	if err := m.possibleDuplicates.Write(&got); err != nil || got.GetCounter().GetValue() != 1 {
+		t.Errorf("got %v, %v", got.GetCounter().GetValue(), err)
+	}
+}
+
+func BenchmarkMetricsOfAMessage(b *testing.B) {
+	for name, headers := range map[string]string{
+		"plain": "", "headers": `{"tenant": "acme", "kind": "order"}`,
+		"traced": `{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			m, r := newTestMetrics(b), confirmedResult(headers)
+			b.ReportAllocs()
+			for b.Loop() {
+				m.result(r)
+			}
+		})
+	}
+}
+
+func TestTwoRelaysCannotShareARegistry(t *testing.T) {
+	config := DefaultConfig()
+	config.DatabaseURL = "postgres://localhost/shop"
+	registry := prometheus.NewRegistry()
+	for n := range 2 {
+		r, err := New(config, publish.NewStdout(publish.StdoutConfig{}), slog.New(slog.DiscardHandler), registry)
+		if got := fmt.Sprint(err); (n == 0) != (err == nil) {
+			t.Errorf("relay %d: %s", n, got)
+		}
+		if r != nil {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			_ = r.Run(ctx) // lets go of what New took
+		}
+	}
+}

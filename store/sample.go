@@ -1,0 +1,127 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Sample is how the queue stands, at a cost that does not grow with it. A value that
+// could not be had cheaply is not valid.
+type Sample struct {
+	// Rows are all rows of the outbox, DeadLetters those of its dead-letter table: exact
+	// up to SampleExact, estimated beyond.
+	Rows, DeadLetters pgtype.Int8
+	// OldestPending is the age, in seconds by the database's clock, of the oldest row
+	// that may leave now; 0 where none waits.
+	OldestPending pgtype.Float8
+	// SlotLag is the WAL, in bytes, that the slot's reader has not confirmed yet,
+	// SlotRetained what the server keeps for it.
+	SlotLag, SlotRetained pgtype.Int8
+}
+
+// SampleExact is up to how many rows are counted.
+const SampleExact = 10_000
+
+// sampleTimeout bounds each query of a sample: behind millions of dead rows that
+// nobody may clean up yet, even the first row is far away.
+const sampleTimeout = 500 * time.Millisecond
+
+// depthSQL counts the rows of a table up to a limit, and estimates beyond it.
+const depthSQL = `
+SELECT CASE WHEN counted.n <= {exact} THEN counted.n ELSE greatest(counted.n, estimated.n) END
+FROM (SELECT count(*) AS n FROM (SELECT FROM {rows} LIMIT {exact} + 1) r) counted, (` + estimateSQL + `) estimated`
+
+// The statistics know of each insert and delete within a second. After a crash they are
+// empty, and the size of the table says more.
+const estimateSQL = `
+SELECT coalesce(nullif(pg_stat_get_live_tuples(c.oid), 0), CASE WHEN c.relpages > 0
+       THEN (c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::integer))::bigint ELSE 0 END) AS n
+FROM pg_catalog.pg_class c WHERE c.oid = $1::text::regclass`
+
+// oldestSQL looks at rows that were never claimed, oldest first and not beyond the
+// first ten thousand rows of the table, and at those that came due.
+const oldestSQL = `
+SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - least(
+  (SELECT r.created_at FROM (SELECT created_at, available_at FROM {rows} ORDER BY id LIMIT {exact}) r
+   WHERE r.available_at IS NULL AND isfinite(r.created_at) LIMIT 1),
+  (SELECT min(r.created_at) FROM (SELECT created_at FROM {rows} WHERE available_at <= (SELECT clock_timestamp())
+    ORDER BY available_at LIMIT 100) r WHERE isfinite(r.created_at))))::float8, 0), 0)`
+
+const slotSQL = `
+SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), confirmed_flush_lsn)::bigint,
+       pg_wal_lsn_diff(pg_current_wal_flush_lsn(), restart_lsn)::bigint
+FROM pg_catalog.pg_replication_slots WHERE slot_name = $1`
+
+// Sample reads how queue and slot stand. It holds one connection for at most two
+// seconds and locks nothing.
+func (s *Store) Sample(ctx context.Context, slot string) (Sample, error) {
+	var sample Sample
+	ctx, cancel := context.WithTimeout(ctx, 5*sampleTimeout)
+	defer cancel()
+	err := s.Conn(ctx, func(conn *pgx.Conn) error {
+		limit := strconv.FormatInt(sampleTimeout.Milliseconds(), 10)
+		if _, err := conn.Exec(ctx, "SET statement_timeout = "+limit); err != nil {
+			return err
+		}
+		return errors.Join(sample.read(ctx, conn, s.table, slot), resetTimeout(ctx, conn))
+	})
+	if err != nil {
+		return Sample{}, fmt.Errorf("sample %s: %w", s.table, err)
+	}
+	return sample, nil
+}
+
+// resetTimeout leaves the connection as it was, or closes it.
+func resetTimeout(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "RESET statement_timeout")
+	if err != nil {
+		_ = conn.Close(ctx)
+	}
+	return err
+}
+
+func (sample *Sample) read(ctx context.Context, conn *pgx.Conn, table outbox.Table, slot string) error {
+	err := errors.Join(
+		readDepth(ctx, conn, table, &sample.Rows),
+		readDepth(ctx, conn, table.DeadLetter(), &sample.DeadLetters))
+	if err != nil {
+		return err
+	}
+	err = conn.QueryRow(ctx, sampling(oldestSQL, table)).Scan(&sample.OldestPending)
+	if err != nil && !isQueryCanceled(err) {
+		return err
+	}
+	err = conn.QueryRow(ctx, slotSQL, slot).Scan(&sample.SlotLag, &sample.SlotRetained)
+	if errors.Is(err, pgx.ErrNoRows) { // polling needs none
+		return nil
+	}
+	return err
+}
+
+func readDepth(ctx context.Context, conn *pgx.Conn, table outbox.Table, into *pgtype.Int8) error {
+	err := conn.QueryRow(ctx, sampling(depthSQL, table), table.SQL()).Scan(into)
+	if isQueryCanceled(err) {
+		err = conn.QueryRow(ctx, estimateSQL, table.SQL()).Scan(into)
+	}
+	return err
+}
+
+func sampling(sql string, table outbox.Table) string {
+	return strings.NewReplacer("{rows}", table.SQL(), "{exact}", strconv.Itoa(SampleExact)).Replace(sql)
+}
+
+// isQueryCanceled: SQLSTATE 57014, after statement_timeout.
+func isQueryCanceled(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "57014"
+}

@@ -1,0 +1,111 @@
+package store_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func (f *fixture) sample(slot string) store.Sample {
+	f.Helper()
+	s, err := f.store.Sample(f.Context(), slot)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return s
+}
+
+func TestSampleOfASmallQueueIsExact(t *testing.T) {
+	f := newFixture(t)
+	s := f.sample("no_such_slot")
+	if s.Rows.Int64 != 0 || s.DeadLetters.Int64 != 0 || s.OldestPending.Float64 != 0 || s.SlotLag.Valid || s.SlotRetained.Valid {
+		t.Errorf("an empty outbox: %+v", s)
+	}
+	f.insert(`(routing_key, payload, created_at, available_at) VALUES ('later', '1', now() - interval '3 days', now() + interval '1 hour')`)
+	f.insert(`(routing_key, payload, created_at) VALUES ('strange', '1', '-infinity')`)
+	if s := f.sample("no_such_slot"); s.Rows.Int64 != 2 || s.OldestPending.Float64 != 0 {
+		t.Errorf("rows of which none is pending: %+v", s)
+	}
+	f.insert(`(routing_key, payload, created_at) VALUES ('fresh', '1', now() - interval '1 minute')`)
+	f.insert(`(routing_key, payload, created_at) VALUES ('fresher', '1', now())`)
+	if s := f.sample("no_such_slot"); s.Rows.Int64 != 4 || int(s.OldestPending.Float64)/60 != 1 {
+		t.Errorf("with a pending row of a minute: %+v", s)
+	}
+	f.insert(`(routing_key, payload, created_at, available_at, attempts) VALUES ('due', '1', now() - interval '2 hours', now(), 3)`)
+	f.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
+		SELECT i, now(), gen_random_uuid(), 5, 1, 'r', 'nack', '1' FROM generate_series(1, 7) i`)
+	if s := f.sample("no_such_slot"); s.Rows.Int64 != 5 || s.DeadLetters.Int64 != 7 || int(s.OldestPending.Float64)/3600 != 2 {
+		t.Errorf("with a due retry of two hours and dead letters: %+v", s)
+	}
+}
+
+func TestSampleOfALargeQueueIsEstimated(t *testing.T) {
+	f := newFixture(t)
+	const rows = 30_000
+	f.plain(rows)
+	f.exec(`ANALYZE outbox`)
+	if got := f.sample("no_such_slot").Rows.Int64; got < rows*8/10 || got > rows*12/10 {
+		t.Errorf("%d rows, want about %d", got, rows)
+	}
+}
+
+func TestSampleKnowsTheSlot(t *testing.T) {
+	f := newFixture(t)
+	slot := services.Name(t)
+	f.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slot)
+	t.Cleanup(func() {
+		if _, err := f.conn.Exec(context.Background(), `SELECT pg_drop_replication_slot($1)`, slot); err != nil {
+			t.Error(err)
+		}
+	})
+	before := f.sample(slot)
+	f.plain(1000)
+	after := f.sample(slot)
+	if grown := after.SlotLag.Int64 - before.SlotLag.Int64; grown < 100_000 || after.SlotRetained.Int64 < after.SlotLag.Int64 {
+		t.Errorf("before %+v, and after a thousand rows %+v", before, after)
+	}
+}
+
+// Whoever uses the connection next has the usual bounds.
+func TestSampleLeavesNoTimeoutBehind(t *testing.T) {
+	f := newFixture(t)
+	f.sample("no_such_slot")
+	err := f.store.Conn(t.Context(), func(conn *pgx.Conn) error {
+		var timeout string
+		if err := conn.QueryRow(t.Context(), "SHOW statement_timeout").Scan(&timeout); err != nil {
+			return err
+		}
+		if timeout != "0" {
+			t.Errorf("statement_timeout is %s", timeout)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A table that somebody has locked holds up a sample for a moment only.
+func TestSampleDoesNotWaitForALock(t *testing.T) {
+	f := newFixture(t)
+	tx, err := f.conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if s, err := f.store.Sample(t.Context(), "no_such_slot"); err == nil && s.OldestPending.Valid {
+		t.Errorf("got %+v of a locked table", s)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
