@@ -11,7 +11,7 @@ import (
 type statements struct {
 	leftover, claim, keyHeads, keyRows string
 	delete, retry, deadLetter, release string
-	lock, visible                      string
+	lock, visible, retention           string
 }
 
 // messageColumns are read in this order by scanMessage. Rows are called r.
@@ -159,9 +159,9 @@ const (
 )
 
 func newStatements(table outbox.Table, block bool) statements {
-	unblocked := "true"
+	unblocked, keyless := "true", "true"
 	if block {
-		unblocked = notBlocked
+		unblocked, keyless = notBlocked, "d.ordering_key IS NULL"
 	}
 	// Twice, since {unblocked} brings {dead} with it.
 	names := strings.NewReplacer("{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(),
@@ -173,6 +173,7 @@ func newStatements(table outbox.Table, block bool) statements {
 		keyHeads: fill(keyHeadsSQL), keyRows: fill(keyRowsSQL),
 		delete: fill(deleteSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL), release: fill(releaseSQL),
 		lock: fill(lockSQL), visible: fill(visibleSQL),
+		retention: strings.ReplaceAll(fill(retentionSQL), "{keyless}", keyless),
 	}
 }
 

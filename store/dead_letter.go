@@ -1,0 +1,150 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// DeadMessage is a message that was given up.
+type DeadMessage struct {
+	StoredMessage
+	Reason string
+	DeadAt time.Time
+}
+
+// The newest first.
+const listSQL = `
+SELECT {columns}, r.failure_reason, r.dead_at FROM {dead} r WHERE {where} ORDER BY r.dead_at DESC, r.id DESC LIMIT {limit}`
+
+// DeadLetters lists the newest of those that the filter picks, at most limit of them; more
+// tells that there are others. Payloads are not read.
+func (o *Operator) DeadLetters(ctx context.Context, filter Filter, limit int) (letters []DeadMessage, more bool, err error) {
+	letters, err = o.deadLetters(ctx, filter, limit+1, false)
+	if len(letters) > limit {
+		return letters[:limit], true, err
+	}
+	return letters, false, err
+}
+
+// DeadLetter reads those that have a row id or a message_id: several may have one id, where
+// the sequence was restarted. With payload it is read, too, unless it is redacted.
+func (o *Operator) DeadLetter(ctx context.Context, name Name, payload bool) ([]DeadMessage, error) {
+	return o.deadLetters(ctx, name.filter(), mostOfOneName, payload)
+}
+
+// mostOfOneName bounds what is read of one id.
+const mostOfOneName = 100
+
+func (o *Operator) deadLetters(ctx context.Context, filter Filter, limit int, payload bool) (letters []DeadMessage, err error) {
+	where, args := filter.where(ofDeadLetters, nil)
+	args = append(args, limit)
+	sql := o.fill(listSQL, "{columns}", storedColumns(payload), "{where}", where, "{limit}", fmt.Sprintf("$%d", len(args)))
+	err = o.glance(ctx, false, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		letters, err = pgx.CollectRows(rows, scanDeadLetter)
+		return err
+	})
+	if err != nil {
+		return nil, o.may(ctx, fmt.Errorf("read dead letters of %s: %w", o.table, err), o.reads()...)
+	}
+	return letters, nil
+}
+
+func scanDeadLetter(row pgx.CollectableRow) (DeadMessage, error) {
+	var letter DeadMessage
+	var died pgtype.Timestamptz
+	stored, err := scanStored(row, &letter.Reason, &died)
+	letter.StoredMessage, letter.DeadAt = stored, fromColumn(died)
+	return letter, err
+}
+
+// The rows to be purged, in the order of the primary key.
+const purgeChoiceSQL = `SELECT r.id, r.message_id FROM {dead} r WHERE {where} ORDER BY r.id, r.message_id`
+
+const purgeSQL = `
+DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[]) s(id, message_id)
+WHERE r.id = s.id AND r.message_id = s.message_id`
+
+// CountDeadLetters counts what a filter picks.
+func (o *Operator) CountDeadLetters(ctx context.Context, filter Filter) (n int64, err error) {
+	where, args := filter.where(ofDeadLetters, nil)
+	err = o.glance(ctx, false, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, o.fill(`SELECT count(*) FROM {dead} r WHERE {where}`, "{where}", where), args...).Scan(&n)
+	})
+	if err != nil {
+		err = o.may(ctx, fmt.Errorf("count dead letters of %s: %w", o.table, err), o.reads()...)
+	}
+	return n, err
+}
+
+// Purge deletes the dead letters that the filter picks, in batches, each of which is whole.
+// On an error, deleted is what was done until then.
+func (o *Operator) Purge(ctx context.Context, filter Filter, batch int, progress Progress) (deleted int64, err error) {
+	defer func() {
+		if err != nil {
+			err = o.may(ctx, fmt.Errorf("purge dead letters of %s: %w", o.table, err), need{"SELECT, DELETE", o.table.DeadLetter().SQL()})
+		}
+	}()
+	where, args := filter.where(ofDeadLetters, nil)
+	chosen, err := o.choose(ctx, o.fill(purgeChoiceSQL, "{where}", where), args...)
+	if err != nil {
+		return 0, err
+	}
+	defer chosen.close(ctx)
+	for done := int64(0); ; {
+		progress(done, chosen.total)
+		refs, err := take(ctx, chosen, batch, pgx.RowToStructByPos[chosenRow])
+		if err != nil || len(refs) == 0 {
+			return deleted, err
+		}
+		ids, messageIDs := columnsOf(refs)
+		bounded, cancel := context.WithTimeout(ctx, batchTimeout)
+		tag, err := o.conn.Exec(bounded, o.fill(purgeSQL), ids, messageIDs)
+		cancel()
+		if err != nil {
+			return deleted, err
+		}
+		deleted += tag.RowsAffected()
+		done += int64(len(refs))
+	}
+}
+
+// chosenRow names a row of a selection.
+type chosenRow struct {
+	ID        int64
+	MessageID [16]byte
+}
+
+func columnsOf(rows []chosenRow) (ids []int64, messageIDs [][16]byte) {
+	for _, row := range rows {
+		ids, messageIDs = append(ids, row.ID), append(messageIDs, row.MessageID)
+	}
+	return ids, messageIDs
+}
+
+// Retention deletes dead letters of a certain age, oldest first. With {keyless}, those with
+// an ordering key are kept: their key waits for a person.
+const retentionSQL = `
+DELETE FROM {dead} r USING (
+  SELECT d.id, d.message_id FROM {dead} d
+  WHERE d.dead_at <= (SELECT clock_timestamp()) - $1::interval AND {keyless} ORDER BY d.dead_at LIMIT $2) s
+WHERE r.id = s.id AND r.message_id = s.message_id`
+
+// DeleteDeadLetters deletes those that are at least that old, oldest first and at most so
+// many. Where keys with a dead letter are held up, dead letters with an ordering key stay.
+func (s *Store) DeleteDeadLetters(ctx context.Context, age time.Duration, most int) (deleted int64, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	tag, err := s.pool.Exec(ctx, s.sql.retention, age, most)
+	if err != nil {
+		return 0, fmt.Errorf("delete old dead letters of %s: %w", s.table, err)
+	}
+	return tag.RowsAffected(), nil
+}

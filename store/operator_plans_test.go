@@ -1,0 +1,92 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// What is to be cheap with any number of rows reads no table as a whole, and sorts none.
+func TestAGlanceScansNoTable(t *testing.T) {
+	p := newPlanned(t)
+	p.fill(rowsLive)
+	o, err := NewOperator(t.Context(), p.conn, p.store.table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = MostCounted + 1
+	statements := map[string][]any{
+		rowsSQL: {most}, pendingSQL: {100}, dueSQL: {most}, futureSQL: {most}, parkedSQL: {most}, blockedSQL: {most},
+		deadRowsSQL: {most}, failingSQL: {most, 10},
+		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
+		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,
+		keyOfSQL:      {"key 5", 100_000, most},
+		firstOfKeySQL: {"key 5", 100_000},
+	}
+	for _, state := range []string{"never analyzed", "analyzed", "with a hundredth left"} {
+		switch state {
+		case "analyzed":
+			p.exec(`ANALYZE outbox`)
+			p.exec(`ANALYZE outbox_dead_letter`)
+		case "with a hundredth left":
+			p.exec(`DELETE FROM outbox WHERE id % 100 <> 0`)
+		}
+		for sql, args := range statements {
+			var plan string
+			err := o.glance(t.Context(), true, func(_ context.Context, tx pgx.Tx) error {
+				plan = p.lines("EXPLAIN "+o.fill(sql), args...)
+				return nil
+			})
+			if err != nil || strings.Contains(plan, "Seq Scan on outbox") || strings.Contains(plan, "Bitmap") {
+				t.Errorf("%s: %v\n%s\n%s", state, err, sql, plan)
+			}
+		}
+	}
+}
+
+// A table full of dead rows makes a part of the answer unknown, and not the answer late.
+func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
+	p := newPlanned(t)
+	o, err := NewOperator(t.Context(), p.conn, p.store.table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader := statsReader{Operator: o}
+	reader.most.Valid, reader.most.Int64 = true, MostCounted+1
+	p.exec(`INSERT INTO outbox (routing_key, payload) SELECT 'r', '1' FROM generate_series(1, 100)`)
+	p.exec(`ANALYZE outbox`)
+	var count Count
+	err = o.glance(t.Context(), true, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = '50ms'`); err != nil {
+			return err
+		}
+		count, err = reader.size(ctx, tx, `SELECT count(*) FROM {outbox}, pg_sleep(60) LIMIT $1`, p.store.table, "")
+		return err
+	})
+	if err != nil || count != (Count{100, Estimate}) {
+		t.Errorf("got %+v, %v", count, err)
+	}
+}
+
+// By its primary key whatever the number of rows; by message_id it takes a scan.
+func TestRequeueAndPurgeGoByThePrimaryKey(t *testing.T) {
+	p := newPlanned(t)
+	p.fill(rowsLive)
+	p.exec(`ANALYZE outbox_dead_letter`)
+	o, err := NewOperator(t.Context(), p.conn, p.store.table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, uuids := make([]int64, 1000), make([][16]byte, 1000)
+	for sql, args := range map[string][]any{
+		o.fill(purgeSQL): {ids, uuids}, o.fill(requeueSQL, "{keptButID}", strings.TrimPrefix(keptNames, "id, ")): {ids, uuids, ids},
+		o.fill(retryNowSQL): {time.Minute, ids, uuids},
+	} {
+		if plan := p.lines("EXPLAIN "+sql, args...); strings.Contains(plan, "Seq Scan on outbox") {
+			t.Errorf("%s", plan)
+		}
+	}
+}

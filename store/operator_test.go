@@ -1,0 +1,212 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// operator is the fixture's tables in a person's hands, over a connection of its own.
+func (f *fixture) operator() *store.Operator {
+	f.Helper()
+	o, err := store.NewOperator(f.Context(), connect(f.T, f.url), table())
+	if err != nil {
+		f.Fatal(err)
+	}
+	return o
+}
+
+// deadLetter adds a dead letter ("(id, …) VALUES …", without the columns that all need).
+func (f *fixture) deadLetter(id int64, reason string, more ...string) {
+	f.Helper()
+	columns, values := "", ""
+	for i := 0; i < len(more); i += 2 {
+		columns, values = columns+", "+more[i], values+", "+more[i+1]
+	}
+	f.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason`+columns+`)
+		VALUES ($1, now() - interval '1 day', gen_random_uuid(), 6, 1, 'r', '{"n":1}', $2`+values+`)`, id, reason)
+}
+
+func name(t testing.TB, text string) store.Name {
+	t.Helper()
+	n, err := store.ParseName(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func quiet(int64, int64) {}
+
+func text(s string) *string { return &s }
+
+func (f *fixture) requeue(filter store.Filter, batch int) store.Requeued {
+	f.Helper()
+	done, err := f.operator().Requeue(f.Context(), filter, batch, quiet)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return done
+}
+
+func TestRequeueKeepsEverythingButTheAttempts(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`SELECT setval('outbox_id_seq', 100)`)
+	f.deadLetter(7, "retries_exhausted", "exchange", "'x'", "ordering_key", "'k'", "headers", `'{"h":1}'`, "properties", `'{"type":"t"}'`,
+		"redacted_payload", `'"***"'`, "possible_duplicate", "true", "last_error", "'nack: full'")
+	message := one[[16]byte](f, `SELECT message_id FROM outbox_dead_letter`)
+	if got := f.requeue(store.Filter{}, 10); got != (store.Requeued{Sent: 1}) {
+		t.Errorf("got %+v", got)
+	}
+	same := one[bool](f, `SELECT id = 7 AND message_id = $1 AND exchange = 'x' AND ordering_key = 'k' AND headers = '{"h":1}'
+		AND properties = '{"type":"t"}' AND redacted_payload::text = '"***"' AND payload::text = '{"n":1}' AND possible_duplicate
+		AND attempts = 0 AND last_error IS NULL AND available_at <= clock_timestamp() AND created_at < now() - interval '23 hours' FROM outbox`, message)
+	if !same || one[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 0 {
+		t.Error("the row is not as it was")
+	}
+}
+
+func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`SELECT setval('outbox_id_seq', 100)`)
+	waiting := f.insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
+	for _, id := range []int64{9, 3, 5} {
+		f.deadLetter(id, "nack", "ordering_key", "'k'")
+	}
+	var told [][2]int64
+	done, err := f.operator().Requeue(t.Context(), store.Filter{OrderingKey: text("k")}, 2, func(n, total int64) { told = append(told, [2]int64{n, total}) })
+	if err != nil || done.Sent != 3 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	if len(told) != 3 || told[0] != [2]int64{0, 3} || told[2] != [2]int64{3, 3} {
+		t.Errorf("progress: %v", told)
+	}
+	equal(t, "rows", f.ids("true"), []int64{3, 5, 9, waiting})
+	var order []int64
+	for range 4 { // as a relay takes them: the first of the key, and the next when that is gone
+		for _, m := range append(f.claimDue(roomy(), 1<<40, true), f.claimUnclaimed(roomy(), 1<<40, 0)...) {
+			order = append(order, m.ID)
+			f.settle(deleted(m))
+		}
+	}
+	equal(t, "order", order, []int64{3, 5, 9, waiting})
+}
+
+func TestIdsThatAreTakenAreReplacedWithinTheirKey(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`SELECT setval('outbox_id_seq', 50)`)
+	// 20 is taken by a row that came after a restart of the sequence; 60 is not out yet.
+	f.exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key) VALUES (20, 'r', '1', 'k'), (21, 'r', '1', 'other')`)
+	for _, id := range []int64{10, 20, 30} {
+		f.deadLetter(id, "nack", "ordering_key", "'k'")
+	}
+	f.deadLetter(11, "nack", "ordering_key", "'other'")
+	f.deadLetter(12, "nack")
+	f.deadLetter(60, "nack")
+	want := one[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox_dead_letter WHERE ordering_key = 'k'`)
+	done := f.requeue(store.Filter{}, 2)
+	if done.Sent != 6 || done.Moved != 4 || done.Left != 0 {
+		t.Errorf("got %+v", done)
+	}
+	got := one[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox WHERE ordering_key = 'k' AND id < 20`)
+	equalText(t, got, want)
+	equal(t, "kept", f.ids("id > 0 AND id <> 20"), []int64{11, 12, 21})
+	equal(t, "replaced", f.ids("id <= 0"), []int64{-3, -2, -1, 0})
+}
+
+func equalText(t testing.TB, got, want []string) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("got %v, want %v", got, want)
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+}
+
+func TestADeadLetterThatTheOutboxDoesNotTakeStays(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`SELECT setval('outbox_id_seq', 50)`)
+	f.deadLetter(1, "nack")
+	f.deadLetter(2, "invalid_row", "headers", "'[]'") // a check of the outbox
+	f.deadLetter(3, "nack")
+	done := f.requeue(store.Filter{}, 10)
+	if done.Sent != 2 || done.Left != 1 || done.Why == nil {
+		t.Errorf("got %+v", done)
+	}
+	if one[int64](f, `SELECT id FROM outbox_dead_letter`) != 2 {
+		t.Error("another one was left")
+	}
+}
+
+func TestFilters(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`SELECT setval('outbox_id_seq', 50)`)
+	f.deadLetter(1, "retries_exhausted", "last_error", "'unroutable: 312 NO_ROUTE'", "exchange", "'x'")
+	f.deadLetter(2, "too_large", "last_error", "'too_large: 17 MiB'", "ordering_key", "'k'")
+	f.deadLetter(3, "too_large", "dead_at", "now() - interval '2 days'")
+	f.exec(`UPDATE outbox_dead_letter SET routing_key = 's' WHERE id = 3`)
+	message := one[string](f, `SELECT message_id::text FROM outbox_dead_letter WHERE id = 2`)
+	o := f.operator()
+	const day = 24 * 60 * 60 * 1e9
+	names := store.Filter{}
+	names.Add(name(t, "1"))
+	names.Add(name(t, message))
+	for _, test := range []struct {
+		filter store.Filter
+		want   int64
+	}{
+		{store.Filter{}, 3},
+		{names, 2},
+		{store.Filter{RoutingKey: text("r")}, 2},
+		{store.Filter{RoutingKey: text("R")}, 0},
+		{store.Filter{Exchange: text("x")}, 1},
+		{store.Filter{Exchange: text("")}, 2},
+		{store.Filter{OrderingKey: text("k")}, 1},
+		{store.Filter{Reason: text("unroutable")}, 1},
+		{store.Filter{Reason: text("retries_exhausted")}, 1},
+		{store.Filter{Reason: text("too_large")}, 2},
+		{store.Filter{OlderThan: day}, 1},
+		{store.Filter{NewerThan: day}, 2},
+		{store.Filter{Reason: text("too_large"), NewerThan: day, RoutingKey: text("r")}, 1},
+	} {
+		n, err := o.CountDeadLetters(t.Context(), test.filter)
+		if err != nil || n != test.want {
+			t.Errorf("%+v: %d, %v, want %d", test.filter, n, err, test.want)
+		}
+		letters, _, err := o.DeadLetters(t.Context(), test.filter, 10)
+		if err != nil || int64(len(letters)) != test.want {
+			t.Errorf("%+v: %d listed, %v, want %d", test.filter, len(letters), err, test.want)
+		}
+	}
+	deleted, err := o.Purge(t.Context(), store.Filter{OlderThan: day}, 1, quiet)
+	if err != nil || deleted != 1 || one[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 2 {
+		t.Errorf("purged %d, %v", deleted, err)
+	}
+}
+
+func TestRedactedPayloadsStayInTheDatabase(t *testing.T) {
+	f := newFixture(t)
+	f.deadLetter(1, "nack", "redacted_payload", `'"***"'`)
+	f.deadLetter(2, "nack")
+	f.exec(`INSERT INTO outbox (id, routing_key, payload_bytes) VALUES (3, 'r', '\x00ff')`)
+	o := f.operator()
+	letters, err := o.DeadLetter(t.Context(), name(t, "1"), true)
+	if err != nil || len(letters) != 1 || letters[0].Payload != nil || string(letters[0].Redacted) != `"***"` || letters[0].PayloadSize != 7 {
+		t.Errorf("got %+v, %v", letters, err)
+	}
+	letters, err = o.DeadLetter(t.Context(), name(t, "2"), true)
+	if err != nil || len(letters) != 1 || string(letters[0].Payload) != `{"n":1}` {
+		t.Errorf("got %+v, %v", letters, err)
+	}
+	letters, err = o.DeadLetter(t.Context(), name(t, "2"), false)
+	if err != nil || len(letters) != 1 || letters[0].Payload != nil {
+		t.Errorf("got %+v, %v", letters, err)
+	}
+	waiting, _, err := o.Explain(t.Context(), name(t, "3"), true, 0)
+	if err != nil || len(waiting) != 1 || string(waiting[0].Payload) != "\x00\xff" || !waiting[0].Binary || waiting[0].State != store.Fresh {
+		t.Errorf("got %+v, %v", waiting, err)
+	}
+}

@@ -1,0 +1,116 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func TestRetryNowTakesWhatWaitsAndLeavesLeases(t *testing.T) {
+	f := newFixture(t)
+	rows := map[string]int64{}
+	for name, values := range map[string]string{
+		"waits":               `3, now() + interval '10 minutes', false, 'unroutable: no'`,
+		"waits, nacked":       `3, now() + interval '10 minutes', true, 'nack: full'`,
+		"waits, never marked": `1, now() + interval '10 seconds', NULL, 'unroutable: no'`,
+		"is due":              `2, now() - interval '10 seconds', true, 'nack: full'`,
+		"may be claimed":      `2, now() + interval '30 seconds', true, 'nack: full'`,
+		"is claimed":          `0, now() + interval '30 seconds', true, NULL`,
+		"is scheduled":        `0, now() + interval '1 hour', NULL, NULL`,
+		"is fresh":            `0, NULL, NULL, NULL`,
+	} {
+		rows[name] = f.insert(`(attempts, available_at, possible_duplicate, last_error, routing_key, payload) VALUES (` + values + `, 'r', '1')`)
+	}
+	before := one[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
+		[]int64{rows["may be claimed"], rows["is claimed"], rows["is scheduled"], rows["is fresh"]})
+	lease := one[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"])
+
+	dry, err := f.operator().RetryNow(t.Context(), store.Filter{}, time.Minute, 2, true, quiet)
+	if err != nil || dry != (store.Retried{Due: 4, Left: 1}) || len(f.ids("attempts > 0")) != 5 {
+		t.Fatalf("dry: %+v, %v", dry, err)
+	}
+	done, err := f.operator().RetryNow(t.Context(), store.Filter{}, time.Minute, 2, false, quiet)
+	if err != nil || done != (store.Retried{Due: 4, Left: 1}) {
+		t.Fatalf("got %+v, %v", done, err)
+	}
+	for _, name := range []string{"waits", "waits, nacked", "waits, never marked", "is due"} {
+		if !one[bool](f, `SELECT attempts = 0 AND available_at <= clock_timestamp() AND last_error IS NOT NULL FROM outbox WHERE id = $1`, rows[name]) {
+			t.Errorf("the row that %s was not made due", name)
+		}
+	}
+	// The mark is what keeps a second publication from going out as the first.
+	if !one[bool](f, `SELECT possible_duplicate FROM outbox WHERE id = $1`, rows["waits, nacked"]) {
+		t.Error("a mark is gone")
+	}
+	if got := one[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"]); !got.Equal(lease) {
+		t.Error("what was due has another time: it may be a fence")
+	}
+	after := one[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
+		[]int64{rows["may be claimed"], rows["is claimed"], rows["is scheduled"], rows["is fresh"]})
+	if before != after {
+		t.Errorf("rows that are not waiting retries were changed:\n%s\n%s", before, after)
+	}
+}
+
+func TestRetryNowGoesByFilters(t *testing.T) {
+	f := newFixture(t)
+	for _, values := range []string{`'a', 'unroutable: no', NULL, NULL`, `'a', 'exchange_missing: no', 'x', NULL`, `'b', 'unroutable: no', NULL, 'k'`} {
+		f.exec(`INSERT INTO outbox (routing_key, last_error, exchange, ordering_key, attempts, available_at, payload)
+			VALUES (` + values + `, 1, now() + interval '1 hour', '1')`)
+	}
+	for _, test := range []struct {
+		filter store.Filter
+		want   int64
+	}{
+		{store.Filter{Reason: text("unroutable")}, 2},
+		{store.Filter{RoutingKey: text("a")}, 2},
+		{store.Filter{Exchange: text("x")}, 1},
+		{store.Filter{OrderingKey: text("k")}, 1},
+		{store.Filter{OlderThan: time.Hour}, 0},
+		{store.Filter{NewerThan: time.Hour}, 3},
+	} {
+		got, err := f.operator().RetryNow(t.Context(), test.filter, time.Minute, 10, true, quiet)
+		if err != nil || got.Due != test.want {
+			t.Errorf("%+v: %+v, %v, want %d", test.filter, got, err, test.want)
+		}
+	}
+}
+
+// A row that a relay is just claiming is locked: nobody waits for it.
+func TestRetryNowPassesLockedRows(t *testing.T) {
+	f := newFixture(t)
+	for range 2 {
+		f.insert(`(routing_key, payload, attempts, available_at) VALUES ('r', '1', 1, now() + interval '1 hour')`)
+	}
+	other := connect(t, f.url)
+	if _, err := other.Exec(t.Context(), `BEGIN; SELECT 1 FROM outbox ORDER BY id LIMIT 1 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	done, err := f.operator().RetryNow(t.Context(), store.Filter{}, time.Minute, 10, false, quiet)
+	if err != nil || done != (store.Retried{Due: 1, Left: 1}) {
+		t.Errorf("got %+v, %v", done, err)
+	}
+}
+
+func TestOldDeadLettersAreDeletedInBounds(t *testing.T) {
+	f := newFixture(t)
+	for id := range int64(5) {
+		f.deadLetter(id, "nack", "dead_at", "now() - interval '2 days'", "ordering_key", []string{"NULL", "'k'"}[id%2])
+	}
+	f.deadLetter(9, "nack")
+	left := func() []int64 {
+		return one[[]int64](f, `SELECT array_agg(id ORDER BY id) FROM outbox_dead_letter`)
+	}
+	n, err := open(t, f.url, table(), true).DeleteDeadLetters(t.Context(), 24*time.Hour, 100)
+	if err != nil || n != 3 {
+		t.Errorf("%d, %v", n, err)
+	}
+	equal(t, "with keys that are held up", left(), []int64{1, 3, 9})
+	for _, want := range []int64{1, 1, 0} {
+		if n, err := f.store.DeleteDeadLetters(t.Context(), 24*time.Hour, 1); err != nil || n != want {
+			t.Errorf("%d, %v, want %d", n, err, want)
+		}
+	}
+	equal(t, "otherwise", left(), []int64{9})
+}

@@ -1,0 +1,305 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Precision says how a count is to be read.
+type Precision string
+
+// The precisions.
+const (
+	// Exact: so many were counted.
+	Exact Precision = "exact"
+	// AtLeast: counting stopped there.
+	AtLeast Precision = "at_least"
+	// Estimate: what the server believes.
+	Estimate Precision = "estimate"
+	// Unknown: looking took too long.
+	Unknown Precision = "unknown"
+)
+
+// Count is how many rows there are of a kind.
+type Count struct {
+	N         int64 // 0 where it is unknown
+	Precision Precision
+}
+
+// QueueStats are counts of the rows of both tables, taken one after the other.
+type QueueStats struct {
+	// At is the database's clock.
+	At time.Time
+	// Depth is all rows of the outbox.
+	Depth Count
+	// OldestPending is when the oldest row that may leave now was created; zero: there is none.
+	// Where OldestUnknown, looking took too long.
+	OldestPending time.Time
+	OldestUnknown bool
+	// Due are retries, scheduled messages and ended leases whose time has come.
+	Due Count
+	// Retrying were refused and wait for their time; NextRetry is the first.
+	Retrying  Count
+	NextRetry time.Time
+	// Scheduled are not to leave before a time that the application has set.
+	Scheduled     Count
+	NextScheduled time.Time
+	// Claimed are under the lease of a relay.
+	Claimed Count
+	// ParkedKeys are ordering keys whose oldest row must not leave yet, …
+	ParkedKeys Count
+	// … and BlockedKeys those with rows behind a dead letter.
+	BlockedKeys Count
+	DeadLetters Count
+	OldestDead  time.Time
+	NewestDead  time.Time
+	// Failing are the routing keys and errors with the most rows, among the most urgent
+	// retries and the newest dead letters where there are many: FailingPrecision.
+	Failing          []Failing
+	FailingPrecision Precision
+}
+
+// Failing is what has failed in one way with one routing key.
+type Failing struct {
+	RoutingKey string
+	// Error is the code at the head of the error.
+	Error string
+	// Example is the newest error in full.
+	Example string
+	// Retrying wait to be tried again, Dead were given up.
+	Retrying, Dead int64
+}
+
+// MostCounted is how far rows are counted one by one, unless a count is to be exact.
+const MostCounted = 10_000
+
+// Stats looks at the queue. Its cost does not follow the number of rows, unless exact.
+// Top bounds Failing.
+func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, error) {
+	s := QueueStats{}
+	reader := statsReader{Operator: o, exact: exact}
+	if !exact {
+		reader.most = pgtype.Int8{Int64: MostCounted + 1, Valid: true}
+	}
+	for _, part := range []func(context.Context, pgx.Tx, *QueueStats) error{
+		reader.clock, reader.depth, reader.oldest, reader.due, reader.future, reader.parked, reader.blocked, reader.dead,
+		func(ctx context.Context, tx pgx.Tx, s *QueueStats) error { return reader.failing(ctx, tx, s, top) },
+	} {
+		err := o.glance(ctx, !exact, func(ctx context.Context, tx pgx.Tx) error { return part(ctx, tx, &s) })
+		if err != nil && !isQueryCanceled(err) {
+			return s, o.may(ctx, fmt.Errorf("look at %s: %w", o.table, err), o.reads()...)
+		}
+	}
+	return s, nil
+}
+
+// statsReader reads the parts. A part that takes too long leaves what it would have told unknown.
+type statsReader struct {
+	*Operator
+	exact bool
+	most  pgtype.Int8 // rows to be counted; null: all
+}
+
+func (r statsReader) clock(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
+	unknown := Count{Precision: Unknown}
+	s.Depth, s.Due, s.Retrying, s.Scheduled, s.Claimed = unknown, unknown, unknown, unknown, unknown
+	s.ParkedKeys, s.BlockedKeys, s.DeadLetters = unknown, unknown, unknown
+	s.OldestUnknown, s.FailingPrecision = true, Unknown
+	return tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&s.At)
+}
+
+// counted is a count that stopped at most.
+func (r statsReader) counted(n int64) Count {
+	if r.most.Valid && n >= r.most.Int64 {
+		return Count{r.most.Int64 - 1, AtLeast}
+	}
+	return Count{n, Exact}
+}
+
+const rowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {outbox} ORDER BY id LIMIT $1) r`
+
+func (r statsReader) depth(ctx context.Context, tx pgx.Tx, s *QueueStats) (err error) {
+	s.Depth, err = r.size(ctx, tx, rowsSQL, r.table, `SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`)
+	return err
+}
+
+// size counts a table, or estimates it where it has many rows, or dead ones that make counting
+// dear. The span is the number of ids from the first row to the last, or nothing.
+func (r statsReader) size(ctx context.Context, tx pgx.Tx, count string, table outbox.Table, span string) (Count, error) {
+	var n int64
+	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return tx.QueryRow(ctx, r.fill(count), r.most).Scan(&n) })
+	if err == nil && (!r.most.Valid || n < r.most.Int64) {
+		return Count{n, Exact}, nil
+	}
+	if err != nil && !isQueryCanceled(err) {
+		return Count{}, err
+	}
+	estimates, failed := estimateRows(ctx, tx, table)
+	if failed != nil {
+		return Count{}, failed
+	}
+	var ids int64
+	if span != "" && pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return tx.QueryRow(ctx, r.fill(span)).Scan(&ids) }) == nil {
+		estimates = append(estimates, ids)
+	}
+	slices.Sort(estimates)
+	estimate := estimates[len(estimates)/2]
+	if err == nil && estimate <= MostCounted { // the server knows less than was counted
+		return Count{MostCounted, AtLeast}, nil
+	}
+	return Count{estimate, Estimate}, nil
+}
+
+// estimateRows is how many rows the server believes a table to have: by the inserts and
+// deletes that it has counted, which a crash loses, and by the density of the newest ANALYZE,
+// which may be old. With the span of the ids the middle one of three is near the truth as
+// long as one of them lies.
+func estimateRows(ctx context.Context, tx pgx.Tx, table outbox.Table) ([]int64, error) {
+	var counted, byDensity int64
+	err := tx.QueryRow(ctx, `
+SELECT coalesce(pg_stat_get_live_tuples(c.oid), 0),
+       CASE WHEN c.reltuples > 0 AND c.relpages > 0
+            THEN c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::bigint) ELSE 0 END::bigint
+FROM pg_catalog.pg_class c WHERE c.oid = $1::regclass`, table.SQL()).Scan(&counted, &byDensity)
+	return []int64{counted, byDensity}, err
+}
+
+// By id, which is nearly the order of creation, the first that may leave.
+const pendingSQL = `
+SELECT min(created_at) FROM (
+  SELECT created_at FROM {outbox}
+  WHERE (available_at IS NULL OR available_at <= (SELECT clock_timestamp())) AND isfinite(created_at) ORDER BY id LIMIT $1) r`
+
+func (r statsReader) oldest(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
+	most := r.most
+	if most.Valid {
+		most.Int64 = 100
+	}
+	var created pgtype.Timestamptz
+	err := tx.QueryRow(ctx, r.fill(pendingSQL), most).Scan(&created)
+	if err == nil {
+		s.OldestPending, s.OldestUnknown = fromColumn(created), false
+	}
+	return err
+}
+
+const dueSQL = `
+SELECT count(*) FROM (SELECT 1 FROM {outbox} WHERE available_at <= (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
+
+func (r statsReader) due(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
+	var n int64
+	err := tx.QueryRow(ctx, r.fill(dueSQL), r.most).Scan(&n)
+	if err == nil {
+		s.Due = r.counted(n)
+	}
+	return err
+}
+
+// The kinds of rows whose time has not come. A claim sets possible_duplicate; a retry that had it
+// before cannot be told from a claimed one, and counts as a retry.
+const futureSQL = `
+SELECT count(*), count(*) FILTER (WHERE attempts > 0), min(available_at) FILTER (WHERE attempts > 0),
+       count(*) FILTER (WHERE attempts = 0 AND NOT marked), min(available_at) FILTER (WHERE attempts = 0 AND NOT marked),
+       count(*) FILTER (WHERE attempts = 0 AND marked)
+FROM (SELECT attempts, available_at, coalesce(possible_duplicate, false) AS marked FROM {outbox}
+      WHERE available_at > (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
+
+func (r statsReader) future(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
+	var all, retrying, scheduled, claimed int64
+	var nextRetry, nextScheduled pgtype.Timestamptz
+	err := tx.QueryRow(ctx, r.fill(futureSQL), r.most).Scan(&all, &retrying, &nextRetry, &scheduled, &nextScheduled, &claimed)
+	if err != nil {
+		return err
+	}
+	precision := r.counted(all).Precision
+	s.Retrying, s.NextRetry = Count{retrying, precision}, fromColumn(nextRetry)
+	s.Scheduled, s.NextScheduled = Count{scheduled, precision}, fromColumn(nextScheduled)
+	s.Claimed = Count{claimed, precision}
+	return nil
+}
+
+// Keys whose oldest row waits for its time, among the rows whose time comes first.
+const parkedSQL = `
+SELECT count(*), count(*) FILTER (WHERE ordering_key IS NOT NULL AND NOT EXISTS (
+         SELECT 1 FROM {outbox} e WHERE e.ordering_key = r.ordering_key AND e.id < r.id))
+FROM (SELECT id, ordering_key FROM {outbox} WHERE available_at > (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
+
+func (r statsReader) parked(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
+	var all, keys int64
+	err := tx.QueryRow(ctx, r.fill(parkedSQL), r.most).Scan(&all, &keys)
+	if err == nil {
+		s.ParkedKeys = Count{keys, r.counted(all).Precision}
+	}
+	return err
+}
+
+// Keys of dead letters, from key to key, and whether rows of them wait.
+const blockedSQL = `
+WITH RECURSIVE keys AS (
+  (SELECT d.ordering_key FROM {dead} d WHERE d.ordering_key IS NOT NULL ORDER BY d.ordering_key LIMIT 1)
+  UNION ALL
+  SELECT n.ordering_key FROM keys k CROSS JOIN LATERAL (
+    SELECT d.ordering_key FROM {dead} d WHERE d.ordering_key > k.ordering_key ORDER BY d.ordering_key LIMIT 1) n
+)
+SELECT count(*), count(*) FILTER (WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.ordering_key = k.ordering_key OFFSET 0))
+FROM (SELECT ordering_key FROM keys LIMIT $1) k`
+
+func (r statsReader) blocked(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
+	var all, keys int64
+	err := tx.QueryRow(ctx, r.fill(blockedSQL), r.most).Scan(&all, &keys)
+	if err == nil {
+		s.BlockedKeys = Count{keys, r.counted(all).Precision}
+	}
+	return err
+}
+
+const deadRowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {dead} ORDER BY dead_at LIMIT $1) d`
+
+func (r statsReader) dead(ctx context.Context, tx pgx.Tx, s *QueueStats) (err error) {
+	var oldest, newest pgtype.Timestamptz
+	if err := tx.QueryRow(ctx, r.fill(`SELECT min(dead_at), max(dead_at) FROM {dead}`)).Scan(&oldest, &newest); err != nil {
+		return err
+	}
+	s.OldestDead, s.NewestDead = fromColumn(oldest), fromColumn(newest)
+	s.DeadLetters, err = r.size(ctx, tx, deadRowsSQL, r.table.DeadLetter(), "")
+	return err
+}
+
+// The errors, by their code: what comes after it may name the message.
+const failingSQL = `
+WITH timed AS MATERIALIZED (
+  SELECT routing_key, last_error, attempts, available_at FROM {outbox} WHERE available_at IS NOT NULL ORDER BY available_at LIMIT $1
+), dead AS MATERIALIZED (
+  SELECT routing_key, last_error, failure_reason, dead_at FROM {dead} ORDER BY dead_at DESC LIMIT $1
+), failed AS (
+  SELECT routing_key, last_error, NULL::text AS reason, available_at AS at FROM timed WHERE attempts > 0
+  UNION ALL SELECT routing_key, last_error, failure_reason, dead_at FROM dead
+)
+SELECT routing_key, split_part(coalesce(last_error, reason, ''), ':', 1) AS code,
+       coalesce((array_agg(last_error ORDER BY at DESC))[1], ''),
+       count(*) FILTER (WHERE reason IS NULL), count(*) FILTER (WHERE reason IS NOT NULL),
+       greatest((SELECT count(*) FROM timed), (SELECT count(*) FROM dead))
+FROM failed GROUP BY 1, 2 ORDER BY count(*) DESC, 1, 2 LIMIT $2`
+
+func (r statsReader) failing(ctx context.Context, tx pgx.Tx, s *QueueStats, top int) error {
+	rows, err := tx.Query(ctx, r.fill(failingSQL), r.most, top)
+	if err != nil {
+		return err
+	}
+	var looked int64
+	s.Failing, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f Failing, err error) {
+		err = row.Scan(&f.RoutingKey, &f.Error, &f.Example, &f.Retrying, &f.Dead, &looked)
+		return f, err
+	})
+	if err == nil {
+		s.FailingPrecision = r.counted(looked).Precision
+	}
+	return err
+}

@@ -1,0 +1,158 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func (f *fixture) stats(exact bool) store.QueueStats {
+	f.Helper()
+	s, err := f.operator().Stats(f.Context(), 3, exact)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return s
+}
+
+func exactly(n int64) store.Count { return store.Count{N: n, Precision: store.Exact} }
+
+func TestStatsOfAnEmptyQueue(t *testing.T) {
+	f := newFixture(t)
+	for _, exact := range []bool{false, true} {
+		s := f.stats(exact)
+		zero := exactly(0)
+		if s.Depth != zero || s.Due != zero || s.Retrying != zero || s.DeadLetters != zero || !s.OldestPending.IsZero() || s.OldestUnknown || len(s.Failing) != 0 {
+			t.Errorf("got %+v", s)
+		}
+	}
+}
+
+func TestStatsCountsByKind(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at, possible_duplicate, last_error, created_at) VALUES
+		('fresh', '1', NULL, 0, NULL, NULL, NULL, now() - interval '1 minute'),
+		('due', '1', NULL, 0, now() - interval '1 second', NULL, NULL, now() - interval '1 hour'),
+		('a', '1', 'k', 1, now() + interval '5 minutes', false, 'unroutable: b', now() - interval '2 hours'),
+		('a', '1', 'k', 0, NULL, NULL, NULL, now()),
+		('a', '1', NULL, 2, now() + interval '6 minutes', true, 'unroutable: c', now()),
+		('b', '1', NULL, 2, now() + interval '7 minutes', true, 'nack', now()),
+		('later', '1', NULL, 0, now() + interval '1 day', NULL, NULL, now()),
+		('claimed', '1', NULL, 0, now() + interval '30 seconds', true, NULL, now()),
+		('behind', '1', 'blocked', 0, NULL, NULL, NULL, now())`)
+	f.deadLetter(1, "retries_exhausted", "last_error", "'unroutable: d'", "ordering_key", "'blocked'")
+	f.deadLetter(2, "too_large", "ordering_key", "'nothing behind'")
+	f.exec(`UPDATE outbox_dead_letter SET routing_key = 'a' WHERE id = 1`)
+	for _, exact := range []bool{false, true} {
+		s := f.stats(exact)
+		for what, counts := range map[string][2]store.Count{
+			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(1)}, "retrying": {s.Retrying, exactly(3)},
+			"scheduled": {s.Scheduled, exactly(1)}, "claimed": {s.Claimed, exactly(1)}, "parked": {s.ParkedKeys, exactly(1)},
+			"blocked": {s.BlockedKeys, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
+		} {
+			if counts[0] != counts[1] {
+				t.Errorf("exact %t, %s: %v, want %v", exact, what, counts[0], counts[1])
+			}
+		}
+		within := func(what string, got time.Duration, want time.Duration) {
+			t.Helper()
+			if got < want-time.Minute || got > want+time.Minute {
+				t.Errorf("%s: %s, want about %s", what, got, want)
+			}
+		}
+		within("oldest", s.At.Sub(s.OldestPending), time.Hour)
+		within("next retry", s.NextRetry.Sub(s.At), 5*time.Minute)
+		within("next scheduled", s.NextScheduled.Sub(s.At), 24*time.Hour)
+		if len(s.Failing) != 3 || s.Failing[0] != (store.Failing{RoutingKey: "a", Error: "unroutable", Example: "unroutable: c", Retrying: 2, Dead: 1}) || s.FailingPrecision != store.Exact {
+			t.Errorf("failing: %+v", s.Failing)
+		}
+	}
+}
+
+func TestStatsSaysWhereItStoppedCounting(t *testing.T) {
+	f := newFixture(t)
+	const rows = store.MostCounted + 2000
+	f.plain(rows)
+	s := f.stats(false)
+	if s.Depth.Precision == store.Exact || s.Depth.N < store.MostCounted || s.Depth.N > rows {
+		t.Errorf("fresh statistics: %+v", s.Depth)
+	}
+	f.exec(`ANALYZE outbox`)
+	if s := f.stats(false); s.Depth.Precision != store.Estimate || s.Depth.N < rows*9/10 || s.Depth.N > rows {
+		t.Errorf("analyzed: %+v", s.Depth)
+	}
+	if s := f.stats(true); s.Depth != exactly(rows) {
+		t.Errorf("exact: %+v", s.Depth)
+	}
+	f.exec(`UPDATE outbox SET available_at = now() + interval '1 hour', attempts = 1, last_error = 'nack'`)
+	s = f.stats(false)
+	if want := (store.Count{N: store.MostCounted, Precision: store.AtLeast}); s.Retrying.Precision != want.Precision || s.FailingPrecision != store.AtLeast {
+		t.Errorf("retrying: %+v, failing %s", s.Retrying, s.FailingPrecision)
+	}
+	if s := f.stats(true); s.Retrying != exactly(rows) || s.FailingPrecision != store.Exact || s.Failing[0].Retrying != rows {
+		t.Errorf("retrying: %+v, failing %+v", s.Retrying, s.Failing)
+	}
+}
+
+func TestSlotIsDescribed(t *testing.T) {
+	f := newFixture(t)
+	o := f.operator()
+	slot, err := o.Slot(t.Context(), "no_such_slot")
+	if err != nil || slot.Exists {
+		t.Errorf("%+v, %v", slot, err)
+	}
+}
+
+func TestExplainSaysWhereAMessageIs(t *testing.T) {
+	f := newFixture(t)
+	insert := func(rest string) int64 {
+		return f.insert("(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version) VALUES ('r', '1', " + rest + ")")
+	}
+	const lease = time.Minute
+	for _, test := range []struct {
+		rest string
+		want store.State
+	}{
+		{"NULL, NULL, 0, NULL, 1", store.Fresh},
+		{"NULL, now() - interval '1 second', 0, NULL, 1", store.Due},
+		{"NULL, now() + interval '10 minutes', 1, false, 1", store.Retrying},
+		{"NULL, now() + interval '10 minutes', 1, true, 1", store.Retrying},
+		{"NULL, now() + interval '10 seconds', 1, true, 1", store.RetryingOrClaimed},
+		{"NULL, now() + interval '10 seconds', 0, true, 1", store.Claimed},
+		{"NULL, now() + interval '10 seconds', 0, NULL, 1", store.Scheduled},
+		{"NULL, NULL, 0, NULL, 2", store.NewerVersion},
+	} {
+		id := insert(test.rest)
+		waiting, dead, err := f.operator().Explain(t.Context(), name(t, one[string](f, `SELECT $1::bigint::text`, id)), false, lease)
+		if err != nil || len(waiting) != 1 || len(dead) != 0 || waiting[0].State != test.want {
+			t.Errorf("%s: %+v, %v, want %s", test.rest, waiting, err, test.want)
+		}
+	}
+}
+
+func TestExplainTellsThePlaceInTheKey(t *testing.T) {
+	f := newFixture(t)
+	first := f.insert("(routing_key, payload, ordering_key, available_at, attempts, last_error) VALUES ('r', '1', 'k', now() + interval '1 hour', 2, 'nack')")
+	f.insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
+	f.insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
+	f.deadLetter(0, "nack", "ordering_key", "'k'")
+	message := one[string](f, `SELECT message_id::text FROM outbox ORDER BY id DESC LIMIT 1`)
+	waiting, dead, err := f.operator().Explain(t.Context(), name(t, message), false, time.Minute)
+	if err != nil || len(waiting) != 1 || len(dead) != 0 {
+		t.Fatalf("%+v, %+v, %v", waiting, dead, err)
+	}
+	w := waiting[0]
+	if w.Before != exactly(2) || w.First == nil || w.First.ID != first || w.First.State != store.Retrying || w.DeadOfKey != exactly(1) || w.OldestDeadOfKey != 0 {
+		t.Errorf("got %+v", w)
+	}
+	message = one[string](f, `SELECT message_id::text FROM outbox_dead_letter`)
+	waiting, dead, err = f.operator().Explain(t.Context(), name(t, message), false, time.Minute)
+	if err != nil || len(waiting) != 0 || len(dead) != 1 || dead[0].Reason != "nack" {
+		t.Errorf("%+v, %+v, %v", waiting, dead, err)
+	}
+	waiting, dead, err = f.operator().Explain(t.Context(), name(t, "4711"), false, time.Minute)
+	if err != nil || len(waiting)+len(dead) != 0 {
+		t.Errorf("%+v, %+v, %v", waiting, dead, err)
+	}
+}
