@@ -43,10 +43,11 @@ func startChild(name, log string, cmd *exec.Cmd, input io.Reader) (*child, error
 
 func (c *child) pid() int { return c.cmd.Process.Pid }
 
-// cpu is what an ended process has used.
-func (c *child) cpu() time.Duration {
+// cpu is what an ended process has used, in all and in the kernel.
+func (c *child) cpu() (all, kernel time.Duration) {
 	<-c.done
-	return c.cmd.ProcessState.UserTime() + c.cmd.ProcessState.SystemTime()
+	kernel = c.cmd.ProcessState.SystemTime()
+	return c.cmd.ProcessState.UserTime() + kernel, kernel
 }
 
 // failure is why it has ended; nil where all was well.

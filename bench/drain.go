@@ -39,14 +39,15 @@ func drainRelay(b backlog) func(context.Context, *run) error {
 			if err != nil {
 				return err
 			}
-			err = r.finishDrain(ctx, w, relay, arrivals, before)
+			err = r.finish(ctx, w, relay, arrivals, before, nil)
 			return errors.Join(err, relay.stop())
 		})
 	}
 }
 
-// finishDrain waits until all has arrived and every row is deleted, and takes the measure.
-func (r *run) finishDrain(ctx context.Context, w *world, relay *relay, arrivals *load.Arrivals, before usage) error {
+// finish waits until all has arrived and every row is deleted, and takes the measure, but for the server's processes in
+// except.
+func (r *run) finish(ctx context.Context, w *world, relay *relay, arrivals *load.Arrivals, before usage, except []int) error {
 	if err := r.awaitArrivals(ctx, relay.child, arrivals); err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func (r *run) finishDrain(ctx context.Context, w *world, relay *relay, arrivals 
 		return err
 	}
 	r.setTime(arrivals, time.Now())
-	after, err := w.usage(relay.pid(), nil)
+	after, err := w.usage(relay.pid(), except)
 	if err != nil {
 		return err
 	}
@@ -135,18 +136,58 @@ func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals 
 		}
 		began = arrivals.First()
 	}
+	took := time.Since(began)
 	if err := child.await(ctx); err != nil {
 		return err
 	}
-	r.result.Seconds = time.Since(began).Seconds()
+	if arrivals == nil {
+		took = time.Since(began)
+	}
+	r.result.Seconds = took.Seconds()
 	r.result.Rate = float64(r.result.Messages) / r.result.Seconds
 	after, err := w.usage(0, nil)
 	if err != nil {
 		return err
 	}
-	after.measured = child.cpu()
+	after.measured, after.kernel = child.cpu()
 	r.result.CPU = after.since(before).perMillion(r.result.Messages)
 	return nil
+}
+
+// drainPoller lets a poller publish what waits.
+func drainPoller(b backlog) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
+			if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
+				return err
+			}
+			before, err := w.usage(0, nil)
+			if err != nil {
+				return err
+			}
+			child, err := w.startLimit(limit.Poll, 0, r.settings.Window)
+			if err != nil {
+				return err
+			}
+			return errors.Join(r.finishPoller(ctx, w, child, arrivals, before), child.stop())
+		})
+	}
+}
+
+func (r *run) finishPoller(ctx context.Context, w *world, child *child, arrivals *load.Arrivals, before usage) error {
+	if err := r.awaitArrivals(ctx, child, arrivals); err != nil {
+		return err
+	}
+	if err := w.awaitEmpty(ctx); err != nil {
+		return err
+	}
+	r.setTime(arrivals, time.Now())
+	after, err := w.usage(child.pid(), nil)
+	if err != nil {
+		return err
+	}
+	r.result.CPU = after.since(before).perMillion(r.result.Messages)
+	return r.measureVacuum(ctx, w)
 }
 
 // startLimit starts a limit in a process of its own.

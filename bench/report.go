@@ -119,7 +119,7 @@ func (r *Report) WriteText(w io.Writer, cases []Case) error {
 	}
 	fmt.Fprintf(w, "%s\n%s; %s\n\n", r.Date.Format(time.RFC3339), r.Machine, strings.Join(versions, ", "))
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tPostgres\tRabbitMQ\tall\t+vacuum\tMB\tp50 ms\tp99\tp99.9\tmax\t")
+	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tkernel\tPostgres\tRabbitMQ\tall\t+vacuum\tMB\tp50 ms\tp99\tp99.9\tmax\t")
 	for _, one := range cases {
 		if results := r.Of(one.Name); len(results) > 0 {
 			r.writeRow(table, one, results)
@@ -129,6 +129,10 @@ func (r *Report) WriteText(w io.Writer, cases []Case) error {
 }
 
 func (r *Report) writeRow(w io.Writer, one Case, results []Result) {
+	if results[0].Idle != nil {
+		writeIdle(w, one, results)
+		return
+	}
 	rate := SpreadOf(results, func(r Result) float64 { return r.Rate })
 	fmt.Fprintf(w, "%s\t%.0f\t%.0f–%.0f\t", one.Name, rate.Median, rate.Least, rate.Most)
 	if ratio, ok := r.ratio(one.Name, one.Beside); ok {
@@ -138,6 +142,7 @@ func (r *Report) writeRow(w io.Writer, one Case, results []Result) {
 	}
 	for _, number := range []func(Result) float64{
 		func(r Result) float64 { return r.CPU.Measured },
+		func(r Result) float64 { return r.CPU.Kernel },
 		func(r Result) float64 { return r.CPU.Postgres },
 		func(r Result) float64 { return r.CPU.RabbitMQ },
 		func(r Result) float64 { return r.CPU.Sum() },
@@ -146,23 +151,51 @@ func (r *Report) writeRow(w io.Writer, one Case, results []Result) {
 		fmt.Fprintf(w, "%.1f\t", median(results, number))
 	}
 	fmt.Fprintf(w, "%.0f\t", median(results, func(r Result) float64 { return r.MemoryMB }))
-	if results[0].Latency != nil {
-		for _, number := range []func(Result) float64{
-			func(r Result) float64 { return r.Latency.P50 },
-			func(r Result) float64 { return r.Latency.P99 },
-			func(r Result) float64 { return r.Latency.P999 },
-			func(r Result) float64 { return r.Latency.Max },
-		} {
-			fmt.Fprintf(w, "%.2f\t", median(results, number))
+	for i, number := range latencyColumns() {
+		if results[0].Latency != nil {
+			fmt.Fprintf(w, "%.2f", median(results, number))
+			if over, ok := r.over(one, results, number); ok && i < 2 {
+				fmt.Fprintf(w, " (%+.2f)", over)
+			}
 		}
-	} else {
-		fmt.Fprint(w, "\t\t\t\t")
+		fmt.Fprint(w, "\t")
 	}
 	fmt.Fprintln(w)
 }
 
+// latencyColumns need results with latencies.
+func latencyColumns() []func(Result) float64 {
+	return []func(Result) float64{
+		func(r Result) float64 { return r.Latency.P50 },
+		func(r Result) float64 { return r.Latency.P99 },
+		func(r Result) float64 { return r.Latency.P999 },
+		func(r Result) float64 { return r.Latency.Max },
+	}
+}
+
+// over is how much a median of latencies is above that of the case which it is compared with.
+func (r *Report) over(one Case, results []Result, number func(Result) float64) (float64, bool) {
+	limit := r.Of(one.Beside)
+	if len(limit) == 0 || limit[0].Latency == nil {
+		return 0, false
+	}
+	return median(results, number) - median(limit, number), true
+}
+
+// writeIdle writes percent of a core in place of seconds per million.
+func writeIdle(w io.Writer, one Case, results []Result) {
+	fmt.Fprintf(w, "%s\t\t\t\t\t%.3f %%\t\t%.3f %%\t%.3f %%\t\t\t%.0f\t\t\t\t\t\n", one.Name,
+		median(results, func(r Result) float64 { return r.Idle.Measured }),
+		median(results, func(r Result) float64 { return r.Idle.Postgres }),
+		median(results, func(r Result) float64 { return r.Idle.RabbitMQ }),
+		median(results, func(r Result) float64 { return r.MemoryMB }))
+}
+
 // Line tells of one result in a line.
 func Line(r Result) string {
+	if r.Idle != nil {
+		return fmt.Sprintf("%.3f %% of a core, Postgres %.3f %%, RabbitMQ %.3f %%", r.Idle.Measured, r.Idle.Postgres, r.Idle.RabbitMQ)
+	}
 	text := fmt.Sprintf("%.0f/s, CPU s/M %.1f + Postgres %.1f + RabbitMQ %.1f", r.Rate, r.CPU.Measured, r.CPU.Postgres, r.CPU.RabbitMQ)
 	if r.MemoryMB > 0 {
 		text += fmt.Sprintf(", %.0f MB", r.MemoryMB)

@@ -19,7 +19,8 @@ type Result struct {
 	Rate     float64 `json:"rate"`              // messages a second in that time
 	CPU      CPU     `json:"cpu_s_per_million"` // but for idle: of a second, in percent
 	Vacuum   float64 `json:"vacuum_s_per_million,omitempty"`
-	MemoryMB float64 `json:"memory_mb,omitempty"` // most resident memory of the process that is measured
+	MemoryMB float64 `json:"memory_mb,omitempty"`    // most resident memory of the process that is measured
+	Idle     *CPU    `json:"idle_percent,omitempty"` // of a core, with nothing to do
 
 	Latency *Quantiles `json:"latency_ms,omitempty"`
 	// Curve is the latency in ms at each of CurveAt.
@@ -30,6 +31,7 @@ type Result struct {
 // CPU is processor time. Measured is the process that the run is about: the relay, or what it is compared with.
 type CPU struct {
 	Measured float64 `json:"measured"`
+	Kernel   float64 `json:"measured_in_kernel"` // is part of Measured
 	Postgres float64 `json:"postgres"`
 	RabbitMQ float64 `json:"rabbitmq"`
 }
@@ -97,12 +99,12 @@ func (r *Result) setLatencies(latencies []load.Latency) {
 }
 
 // usage is processor time used so far.
-type usage struct{ measured, postgres, rabbitmq time.Duration }
+type usage struct{ measured, kernel, postgres, rabbitmq time.Duration }
 
 // usage reads it; pid 0: nothing is measured beside the servers. Servers elsewhere count as 0.
 func (w *world) usage(pid int, except []int) (u usage, err error) {
 	if pid != 0 {
-		if u.measured, err = gauge.CPU(pid); err != nil {
+		if u.measured, u.kernel, err = gauge.CPU(pid); err != nil {
 			return u, err
 		}
 	}
@@ -112,17 +114,20 @@ func (w *world) usage(pid int, except []int) (u usage, err error) {
 		}
 	}
 	if w.site.broker != 0 {
-		u.rabbitmq, err = gauge.CPU(w.site.broker)
+		u.rabbitmq, _, err = gauge.CPU(w.site.broker)
 	}
 	return u, err
 }
 
 func (u usage) since(before usage) usage {
-	return usage{u.measured - before.measured, u.postgres - before.postgres, u.rabbitmq - before.rabbitmq}
+	return usage{
+		measured: u.measured - before.measured, kernel: u.kernel - before.kernel,
+		postgres: u.postgres - before.postgres, rabbitmq: u.rabbitmq - before.rabbitmq,
+	}
 }
 
 // perMillion is in seconds per million messages.
 func (u usage) perMillion(messages int) CPU {
 	each := func(d time.Duration) float64 { return d.Seconds() / float64(messages) * 1e6 }
-	return CPU{Measured: each(u.measured), Postgres: each(u.postgres), RabbitMQ: each(u.rabbitmq)}
+	return CPU{Measured: each(u.measured), Kernel: each(u.kernel), Postgres: each(u.postgres), RabbitMQ: each(u.rabbitmq)}
 }

@@ -42,12 +42,16 @@ func (r *run) inWorld(ctx context.Context, b backlog, do func(context.Context, *
 	return errors.Join(do(ctx, w, arrivals), consumer.Close())
 }
 
-// awaitArrivals waits for the last message, while there is something to wait for.
+// awaitArrivals waits for the last message, while there is something to wait for. A sender that is nil is this process.
 func (r *run) awaitArrivals(ctx context.Context, sender *child, arrivals *load.Arrivals) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	tell := r.step("arriving", r.result.Messages)
-	last, ended := time.Now(), sender.done
+	last := time.Now()
+	var ended <-chan struct{}
+	if sender != nil {
+		ended = sender.done
+	}
 	for count := 0; ; {
 		select {
 		case <-arrivals.All():
@@ -66,8 +70,11 @@ func (r *run) awaitArrivals(ctx context.Context, sender *child, arrivals *load.A
 				tell(count)
 			}
 			if time.Since(last) > stallAfter {
-				return fmt.Errorf("nothing arrived for %s: %d of %d messages are missing; the log of %s ends:\n%s",
-					stallAfter, r.result.Messages-count, r.result.Messages, sender.name, sender.logEnd())
+				err := fmt.Errorf("nothing arrived for %s: %d of %d messages are missing", stallAfter, r.result.Messages-count, r.result.Messages)
+				if sender != nil {
+					err = fmt.Errorf("%w; the log of %s ends:\n%s", err, sender.name, sender.logEnd())
+				}
+				return err
 			}
 		}
 	}

@@ -70,7 +70,8 @@ func (w *world) relayEnvironment() []string {
 
 // fill writes rows that wait, and brings the server to rest.
 func (w *world) fill(ctx context.Context, count int, wrote func(int)) error {
-	if err := load.Fill(ctx, w.control, w.table, w.spec, 0, count, wrote); err != nil {
+	const rowsPerTransaction = 10_000
+	if err := load.Fill(ctx, w.control, w.table, w.spec, 0, count, rowsPerTransaction, wrote); err != nil {
 		return err
 	}
 	return w.rest(ctx)

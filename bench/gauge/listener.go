@@ -3,13 +3,12 @@ package gauge
 import (
 	"fmt"
 	"net"
+	"os"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/procfs"
 )
-
-// tcpListen is the state of a socket that accepts connections, as /proc/net/tcp tells it.
-const tcpListen = 0x0a
 
 // Listener is the process of this machine that accepts connections at host:port; 0 where it is not known.
 func Listener(addr string) int {
@@ -22,14 +21,14 @@ func Listener(addr string) int {
 		return 0
 	}
 	inode := listeningInode(port)
-	if inode == 0 {
+	if inode == "" {
 		return 0
 	}
 	processes, err := procfs.AllProcs()
 	if err != nil {
 		return 0
 	}
-	want := fmt.Sprintf("socket:[%d]", inode)
+	want := "socket:[" + inode + "]"
 	for _, process := range processes {
 		targets, err := process.FileDescriptorTargets()
 		if err != nil {
@@ -44,17 +43,21 @@ func Listener(addr string) int {
 	return 0
 }
 
-func listeningInode(port uint64) uint64 {
-	system, err := procfs.NewDefaultFS()
-	if err != nil {
-		return 0
-	}
-	v4, _ := system.NetTCP() // one of the two may be missing
-	v6, _ := system.NetTCP6()
-	for _, line := range append(v4, v6...) {
-		if line.St == tcpListen && line.LocalPort == port {
-			return line.Inode
+// listeningInode reads the kernel's table of sockets: "0: 0100007F:1F90 00000000:0000 0A …", where the tenth field is the
+// inode.
+func listeningInode(port uint64) string {
+	const stateListen = "0A"
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		content, err := os.ReadFile(table)
+		if err != nil {
+			continue // one of the two may be missing
+		}
+		for line := range strings.Lines(string(content)) {
+			fields := strings.Fields(line)
+			if len(fields) > 9 && fields[3] == stateListen && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+				return fields[9]
+			}
 		}
 	}
-	return 0
+	return ""
 }

@@ -11,13 +11,31 @@ import (
 // tick is the unit of processor time in /proc: USER_HZ, which is 100 on every architecture that Go runs on.
 const tick = 10 * time.Millisecond
 
-// CPU is the processor time, user and system, that a process has used so far. What its children used is not in it.
-func CPU(pid int) (time.Duration, error) {
+// CPU is the processor time that a process has used so far, in all and in the kernel. What its children used is not in it.
+func CPU(pid int) (all, kernel time.Duration, err error) {
 	stat, err := readStat(pid)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return time.Duration(stat.UTime+stat.STime) * tick, nil
+	return time.Duration(stat.UTime+stat.STime) * tick, time.Duration(stat.STime) * tick, nil
+}
+
+// FineCPU is the processor time of the threads that a process has now, by the scheduler's clock: for what uses less than
+// a tick of 10 ms.
+func FineCPU(pid int) (time.Duration, error) {
+	threads, err := procfs.AllThreads(pid)
+	if err != nil {
+		return 0, fmt.Errorf("measure process %d: %w", pid, err)
+	}
+	var total time.Duration
+	for _, thread := range threads {
+		stat, err := thread.Schedstat()
+		if err != nil {
+			continue // ended meanwhile
+		}
+		total += time.Duration(stat.RunningNanoseconds)
+	}
+	return total, nil
 }
 
 // PeakMemory is the most resident memory that a process has had, in bytes.

@@ -52,20 +52,22 @@ func (w *Writers) Close() {
 	}
 }
 
-// Write inserts messages 0 to count-1 at so many a second: message n is due n/rate seconds after the start, and late ones
-// do not delay those after them while a writer is free. committed is called after each commit, from several goroutines.
-func (w *Writers) Write(ctx context.Context, count int, rate float64, committed func(n int, at time.Time) error) error {
+// Write inserts messages from up to, not including, to, at so many a second: the n-th is due n/rate seconds after the start,
+// and late ones do not delay those after them while a writer is free. committed is called after each commit, from several
+// goroutines.
+func (w *Writers) Write(ctx context.Context, from, to int, rate float64, committed func(n int, at time.Time) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var next atomic.Int64
+	next.Store(int64(from))
 	began := time.Now()
 	errs := make([]error, len(w.conns))
 	var group sync.WaitGroup
 	for i, conn := range w.conns {
 		group.Go(func() {
 			filler := w.spec.Filler()
-			for n := int(next.Add(1)) - 1; n < count; n = int(next.Add(1)) - 1 {
-				due := began.Add(time.Duration(float64(n) / rate * float64(time.Second)))
+			for n := int(next.Add(1)) - 1; n < to; n = int(next.Add(1)) - 1 {
+				due := began.Add(time.Duration(float64(n-from) / rate * float64(time.Second)))
 				if !waitUntil(ctx, due) {
 					return
 				}

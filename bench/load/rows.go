@@ -10,17 +10,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// rowsPerInsert is how many rows one transaction of Fill writes, fewer where they are large.
-const (
-	rowsPerInsert  = 10_000
-	bytesPerInsert = 16 << 20
-)
+// bytesPerInsert is about how much one transaction of Fill writes at most.
+const bytesPerInsert = 16 << 20
 
-// Fill writes messages from up to, not including, to, made by the server itself: some 10,000 in a transaction. It calls
-// wrote, unless that is nil, after each with the number of messages so far.
-func Fill(ctx context.Context, conn *pgx.Conn, table outbox.Table, spec Spec, from, to int, wrote func(int)) error {
+// Fill writes messages from up to, not including, to, made by the server itself: so many rows in a transaction, fewer where
+// they are large. After each it calls wrote, unless that is nil, with the number of the next message; the next
+// transaction waits for it.
+func Fill(ctx context.Context, conn *pgx.Conn, table outbox.Table, spec Spec, from, to, step int, wrote func(int)) error {
 	filler := spec.Filler()
-	step := max(min(rowsPerInsert, bytesPerInsert/max(spec.Bytes, 1)), 1)
+	step = max(min(step, bytesPerInsert/max(spec.Bytes, 1)), 1)
 	statement := fillStatement(table, spec)
 	for first := from; first < to; first += step {
 		last := min(first+step, to) - 1

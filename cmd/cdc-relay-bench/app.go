@@ -94,6 +94,7 @@ func appFlags() []cli.Flag {
 		number("keys", 10_000, "how many ordering keys keyed traffic has"),
 		number("queues", 1, "how many queues take the messages"),
 		number("max-in-flight", 2000, "how many messages the relay and the limits have in flight"),
+		&cli.DurationFlag{Name: "steady", Value: 15 * time.Second, Usage: "how long a steady load lasts", EnvVars: env("steady")},
 		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "the longest that one run may take", EnvVars: env("timeout")},
 		text("relay", "", "`FILE`: the cdc-relay to measure (default: the one beside this program, else in PATH)"),
 		text("profile", "", "`FOLDER` for processor and memory profiles of the relay, which then runs inside this program"),
@@ -106,7 +107,7 @@ func readOptions(c *cli.Context) (*options, error) {
 	o := &options{
 		settings: bench.Settings{
 			Messages: c.Int("messages"), Bytes: c.Int("bytes"), Keys: c.Int("keys"), Queues: c.Int("queues"),
-			Window: c.Int("max-in-flight"),
+			Window: c.Int("max-in-flight"), Steady: c.Duration("steady"),
 		},
 		rounds: c.Int("rounds"), timeout: c.Duration("timeout"), profiles: c.String("profile"),
 		postgres: c.StringSlice("postgres"), json: c.String("json"), list: c.Bool("list"),
@@ -125,6 +126,7 @@ func readOptions(c *cli.Context) (*options, error) {
 		{o.settings.Keys < 1, "--keys: want at least 1"},
 		{o.settings.Queues < 1, "--queues: want at least 1"},
 		{o.settings.Window < 1, "--max-in-flight: want at least 1"},
+		{o.settings.Steady < time.Second, "--steady: want at least 1s"},
 		{o.timeout <= 0, "--timeout: want more than 0"},
 	} {
 		if check.wrong {
