@@ -9,7 +9,7 @@ import (
 type actors struct {
 	failed chan error // the first error of an actor that ended the relay
 
-	sweeper, publisher, settler, streamer actor
+	retention, sweeper, publisher, settler, streamer actor
 	// stopSweeping asks the sweeper to end after the sweep under way.
 	stopSweeping context.CancelFunc
 }
@@ -55,6 +55,9 @@ func (r *Relay) start(ctx context.Context) *actors {
 	if r.streamer != nil {
 		a.streamer = a.run(ctx, r.streamer.run)
 	}
+	if retention := r.newRetention(); retention != nil {
+		a.retention = a.run(ctx, retention.run)
+	}
 	return a
 }
 
@@ -68,6 +71,7 @@ const settleGrace = 250 * time.Millisecond
 func (a *actors) stop(r *Relay) {
 	deadline := time.Now().Add(r.config.ShutdownTimeout)
 	r.core.stop()
+	a.retention.end()
 	a.stopSweeping()
 	a.awaitDone(a.sweeper, deadline)
 	a.sweeper.end()

@@ -59,7 +59,14 @@ type Config struct {
 	// StaleTimeout is the age at which any relay takes a row while nobody streams.
 	StaleTimeout time.Duration
 	OnDeadLetter OnDeadLetter
+	// DeadLetterRetention is the age at which a dead letter is deleted; 0: never. With
+	// OnDeadLetterBlock those with an ordering key are kept.
+	DeadLetterRetention time.Duration
 }
+
+// Lease is how long a claimed row belongs to who claimed it: longer than a message can
+// take to its confirm, and a batch to be settled.
+func (c Config) Lease() time.Duration { return max(time.Minute, 3*c.SendTimeout) }
 
 // DefaultConfig is what the flags' defaults say. DatabaseURL has none.
 func DefaultConfig() Config {
@@ -113,6 +120,7 @@ func (c Config) Validate() error {
 		{"--backoff-time", c.BackoffTime, 0},
 		{"--max-backoff", c.MaxBackoff, 0},
 		{"--stale-timeout", c.StaleTimeout, time.Second},
+		{"--dead-letter-retention", c.DeadLetterRetention, 0},
 	} {
 		wrong(d.value < d.least, "%s %s: want at least %s", d.flag, d.value, d.least)
 	}

@@ -89,7 +89,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		core: r.core, store: db, publish: publisher.Publish,
 		planner: fallback.NewPlanner(config.PollInterval), alive: newHeartbeat(), trouble: newEpisode(log),
 		polling: config.Mode == ModePoll, slot: config.Slot, page: config.BatchSize,
-		lease: lease(config.SendTimeout), staleAge: config.StaleTimeout,
+		lease: config.Lease(), staleAge: config.StaleTimeout,
 	}
 	if config.Mode == ModeAuto {
 		r.streamer = &streamer{
@@ -110,10 +110,6 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 func (r *Relay) tellAll(registry prometheus.Registerer) error {
 	return errors.Join(registry.Register(newStateCollector(r)), registry.Register(newSampleCollector(r)))
 }
-
-// lease is how long a claimed row belongs to who claimed it: longer than a message
-// can take to its confirm, and a batch to be settled.
-func lease(sendTimeout time.Duration) time.Duration { return max(time.Minute, 3*sendTimeout) }
 
 // Run relays until ctx is done, then takes no more, drains what is in flight within
 // the shutdown timeout, and returns nil. It returns an error for what it cannot wait
@@ -148,6 +144,9 @@ func (r *Relay) preflight(ctx context.Context) error {
 	wait := newBackoff()
 	for ctx.Err() == nil {
 		err := unreachable(r.check(ctx))
+		if err == nil {
+			err = r.checkRetention(ctx)
+		}
 		if err == nil {
 			r.starting.over("connected to Postgres")
 			break

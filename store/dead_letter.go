@@ -148,3 +148,10 @@ func (s *Store) DeleteDeadLetters(ctx context.Context, age time.Duration, most i
 	}
 	return tag.RowsAffected(), nil
 }
+
+// CheckDeletesDeadLetters says, as a *problem.Problem, where the role may not delete them.
+func (s *Store) CheckDeletesDeadLetters(ctx context.Context) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	return s.checkTable(ctx, s.table.DeadLetter(), nil, []string{"DELETE"})
+}
