@@ -47,6 +47,7 @@ func (a actor) end() {
 func (r *Relay) start(ctx context.Context) *actors {
 	ctx = context.WithoutCancel(ctx)
 	a := &actors{failed: make(chan error, 1)}
+	r.hooks.start()
 	sweeping, stopSweeping := context.WithCancel(ctx)
 	a.stopSweeping = stopSweeping
 	a.settler = a.run(ctx, r.settler.run)
@@ -80,6 +81,7 @@ func (a *actors) stop(r *Relay) {
 	a.awaitIdle(r.core, latest(deadline, time.Now()).Add(settleGrace))
 	a.settler.end()
 	a.streamer.end()
+	r.hooks.end()
 }
 
 func latest(a, b time.Time) time.Time {

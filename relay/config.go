@@ -40,6 +40,8 @@ type Config struct {
 	Slot        string
 	Publication string
 	Mode        Mode
+	// Hooks are told what becomes of messages. None is needed.
+	Hooks Hooks
 
 	// BatchSize is the most rows that one sweep or settle statement takes (1 to 10,000).
 	BatchSize int

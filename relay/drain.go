@@ -33,6 +33,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	r.streamer = nil
 	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
 	work := context.WithoutCancel(ctx)
+	r.hooks.start()
 	a.settler = a.run(work, r.settler.run)
 	a.publisher = a.run(work, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	r.phase.Store(phaseRunning)

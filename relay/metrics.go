@@ -17,7 +17,7 @@ type metrics struct {
 	possibleDuplicates, returned                           prometheus.Counter
 	commitToPublish, commitToConfirm                       *latency
 	settleDuration, settleRows, sweepRows                  prometheus.Histogram
-	refused, deferred                                      *prometheus.CounterVec
+	refused, deferred, hookDropped, hookPanics             *prometheus.CounterVec
 	streamConnected                                        prometheus.Gauge
 	publisherPhase                                         *prometheus.GaugeVec
 }
@@ -58,6 +58,9 @@ func (m *metrics) count(k *maker) {
 		"Refusals by the broker, or of messages that cannot be published; each costs an attempt.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
 		"Messages that met an outage; no attempt was charged. outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
+	m.hookDropped = k.counters("hook_calls_dropped_total",
+		"Calls of a hook that were not made, since it is slower than the messages.", "hook")
+	m.hookPanics = k.counters("hook_panics_total", "Panics of a hook.", "hook")
 }
 
 // measure makes the histograms.

@@ -37,6 +37,7 @@ type Relay struct {
 	counts    *metrics
 	store     *store.Store
 	core      *core
+	hooks     *hooks
 	settler   *settler
 	sweeper   *sweeper
 	streamer  *streamer // nil where the relay only polls
@@ -78,8 +79,9 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	}
 	r.core.counts = r.counts
 	r.core.setBoundary(everything)
+	r.hooks = newHooks(config.Hooks, log, r.counts)
 	r.settler = &settler{
-		core: r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts,
+		core: r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts, hooks: r.hooks,
 		policy: store.Policy{MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff},
 		block:  block, batch: config.BatchSize,
 		arrived: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newEpisode(log), locked: newEpisode(log),

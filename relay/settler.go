@@ -25,6 +25,7 @@ type settler struct {
 	publish func(*outbox.Message)
 	log     *slog.Logger
 	counts  *metrics
+	hooks   *hooks
 	policy  store.Policy
 	block   bool
 	batch   int
@@ -62,6 +63,7 @@ const (
 func (s *settler) deliver(r outbox.Result) {
 	s.counts.result(r)
 	decision := store.Decide(r, s.policy, rand.Float64())
+	s.hooks.result(r, decision)
 	settlement, next := s.core.resolved(r, decision)
 	if next != nil {
 		s.publish(next)
@@ -240,6 +242,7 @@ func (s *settler) report(settled store.Settled) {
 			s.counts.deleted.Inc()
 		case store.DeadLetter:
 			s.counts.deadLettered.Inc()
+			s.hooks.moved(done)
 			s.log.Error("message dead-lettered", "id", m.ID, "message_id", m.MessageID.String(),
 				"routing_key", m.RoutingKey, "reason", string(done.Decision.Reason), "error", done.Decision.Detail)
 		case store.Retry:

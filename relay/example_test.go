@@ -1,0 +1,130 @@
+package relay_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// A program that relays beside its own work. The tables, the publication and the slot
+// were made before, by cdc-relay setup.
+func Example() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	log := slog.Default()
+
+	config := relay.DefaultConfig()
+	config.DatabaseURL = os.Getenv("CDC_RELAY_DATABASE_URL")
+	config.Hooks.DeadLettered = func(e relay.Event) {
+		log.Error("an order is stuck", "message_id", e.MessageID, "reason", e.Reason, "error", e.LastError)
+	}
+	publisher, err := publish.NewAMQP(publish.AMQPConfig{
+		URL:         os.Getenv("CDC_RELAY_AMQP_URL"),
+		MaxInFlight: config.MaxInFlight,
+		SendTimeout: config.SendTimeout,
+		Logger:      log,
+	})
+	if err != nil {
+		log.Error("the broker's URL is wrong", "error", err)
+		return
+	}
+	r, err := relay.New(config, publisher, log, prometheus.DefaultRegisterer)
+	if err != nil {
+		log.Error("the relay cannot be made", "error", err)
+		return
+	}
+	// Run returns when ctx is done and what was in flight is settled. r.Health tells
+	// meanwhile how it is.
+	if err := r.Run(ctx); err != nil {
+		log.Error("the relay has ended", "error", err)
+	}
+}
+
+// A publisher of one's own brings messages wherever they shall go. This one hands them
+// to a function, one after the other.
+func Example_customPublisher() {
+	config := relay.DefaultConfig()
+	config.DatabaseURL = os.Getenv("CDC_RELAY_DATABASE_URL")
+	publisher := newFuncPublisher(config.MaxInFlight, func(m *outbox.Message) error {
+		_, err := os.Stdout.Write(append(m.Payload, '\n'))
+		return err
+	})
+	r, err := relay.New(config, publisher, slog.Default(), prometheus.NewRegistry())
+	if err != nil {
+		return
+	}
+	_ = r.Run(context.Background())
+}
+
+// funcPublisher implements publish.Publisher.
+type funcPublisher struct {
+	send     func(*outbox.Message) error
+	messages chan *outbox.Message
+
+	mu    sync.Mutex
+	ended bool         // Run takes nothing more from messages
+	sink  publish.Sink // set when Run starts
+}
+
+// newFuncPublisher has room for as many messages as the relay keeps in flight, so that
+// Publish never blocks.
+func newFuncPublisher(maxInFlight int, send func(*outbox.Message) error) *funcPublisher {
+	return &funcPublisher{send: send, messages: make(chan *outbox.Message, maxInFlight)}
+}
+
+// Publish implements publish.Publisher.
+func (p *funcPublisher) Publish(m *outbox.Message) {
+	p.mu.Lock()
+	ended := p.ended
+	if !ended {
+		p.messages <- m
+	}
+	p.mu.Unlock()
+	if ended {
+		p.sink.Deliver(outbox.Result{Message: m, Outcome: outbox.NotSent})
+	}
+}
+
+// Run implements publish.Publisher. Each message that was handed over has its result
+// when it returns.
+func (p *funcPublisher) Run(ctx context.Context, sink publish.Sink) error {
+	p.sink = sink
+	sink.StateChanged(publish.State{Phase: publish.Connecting, Since: time.Now()})
+	sink.StateChanged(publish.State{Phase: publish.Ready, Since: time.Now()})
+	for ctx.Err() == nil {
+		select {
+		case m := <-p.messages:
+			sink.Deliver(p.publish(m))
+		case <-ctx.Done():
+		}
+	}
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	for len(p.messages) > 0 {
+		sink.Deliver(outbox.Result{Message: <-p.messages, Outcome: outbox.NotSent})
+	}
+	sink.StateChanged(publish.State{Phase: publish.Closed, Since: time.Now()})
+	return nil
+}
+
+func (p *funcPublisher) publish(m *outbox.Message) outbox.Result {
+	// m.MayBeKnown tells whether it is to be marked as a possible duplicate.
+	m.SentAt = time.Now()
+	if err := p.send(m); err != nil {
+		// Refused costs an attempt, and ends in the dead-letter table after some. An outage
+		// costs none: Unknown where the message may have arrived, else NotSent.
+		return outbox.Result{Message: m, Outcome: outbox.Refused, Reason: "rejected", Detail: err.Error()}
+	}
+	return outbox.Result{Message: m, Outcome: outbox.Confirmed}
+}

@@ -1,0 +1,151 @@
+package relay
+
+import (
+	"bytes"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// told collects what hooks are called with.
+type told struct {
+	mu     sync.Mutex
+	events map[string][]Event
+}
+
+func (t *told) hook(name string) func(Event) {
+	return func(e Event) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.events == nil {
+			t.events = map[string][]Event{}
+		}
+		t.events[name] = append(t.events[name], e)
+	}
+}
+
+func (t *told) count(name string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.events[name])
+}
+
+func TestHooksAreToldWhatBecomesOfMessages(t *testing.T) {
+	i := newInstance(t)
+	var told told
+	i.config.MaxRetries = 1
+	i.config.Hooks = Hooks{Published: told.hook("published"), Refused: told.hook("refused"), DeadLettered: told.hook("dead")}
+	_, stop := i.start()
+	var id int64
+	if err := i.load(1, 20); err != nil {
+		t.Fatal(err)
+	}
+	err := i.db.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('nowhere', '1', 'k') RETURNING id`).Scan(&id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
+	stop() // makes the calls that wait
+	if n := told.count("published"); n != 20 {
+		t.Errorf("%d were told to be published, want 20", n)
+	}
+	var attempts []int
+	for _, e := range told.events["refused"] {
+		attempts = append(attempts, e.Attempts)
+		if e.ID != id || e.Reason != outbox.ReasonUnroutable || !strings.HasPrefix(e.LastError, "unroutable: ") {
+			t.Errorf("refused: %+v", e)
+		}
+	}
+	if !slices.Equal(attempts, []int{1, 2}) {
+		t.Errorf("attempts were %v", attempts)
+	}
+	if n := told.count("dead"); n != 1 {
+		t.Fatalf("%d were told to be dead letters, want 1", n)
+	}
+	e := told.events["dead"][0]
+	if e.ID != id || e.Reason != outbox.ReasonRetriesExceeded || e.Attempts != 2 || e.RoutingKey != "nowhere" ||
+		e.OrderingKey == nil || *e.OrderingKey != "k" || e.At.IsZero() || e.CreatedAt.IsZero() || e.MessageID == (outbox.UUID{}) {
+		t.Errorf("dead letter: %+v", e)
+	}
+}
+
+func TestAHookThatBlocksHoldsUpNothing(t *testing.T) {
+	i := newInstance(t)
+	block := make(chan struct{})
+	defer close(block)
+	var told told
+	i.config.Hooks = Hooks{Published: func(Event) { <-block }, DeadLettered: told.hook("dead")}
+	i.config.MaxRetries = 0
+	registry := prometheus.NewRegistry()
+	_, stop := i.startWith(i.publisher(), registry)
+	const rows = hookQueue + 500
+	if err := i.load(1, rows); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', '1')`); err != nil {
+		t.Fatal(err)
+	}
+	i.await("all are delivered", func() bool { return i.rowsLeft() == 0 && i.arrived() == rows })
+	i.await("another hook is called", func() bool { return told.count("dead") == 1 })
+	s := scrapeOf(t, registry)
+	s.want(t, "cdc_relay_hook_calls_dropped_total published", rows-hookQueue-1)
+	s.want(t, "cdc_relay_hook_calls_dropped_total dead_lettered", 0)
+	stop() // although the hook never returns
+	scrapeOf(t, registry).want(t, "cdc_relay_hook_calls_dropped_total published", rows-1)
+}
+
+func TestAHookThatPanicsHarmsNothing(t *testing.T) {
+	for name, misbehave := range map[string]func(){"panic": func() { panic("of a hook") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			i := newInstance(t)
+			var told told
+			count := told.hook("published")
+			i.config.Hooks.Published = func(e Event) {
+				count(e)
+				misbehave()
+			}
+			registry := prometheus.NewRegistry()
+			_, stop := i.startWith(i.publisher(), registry)
+			if err := i.load(1, 30); err != nil {
+				t.Fatal(err)
+			}
+			i.await("all are delivered", func() bool { return i.rowsLeft() == 0 && i.arrived() == 30 })
+			stop()
+			if n := told.count("published"); n != 30 {
+				t.Errorf("the hook was called %d times, want 30", n)
+			}
+			want := map[string]float64{"panic": 30, "Goexit": 0}[name]
+			scrapeOf(t, registry).want(t, "cdc_relay_hook_panics_total published", want)
+		})
+	}
+}
+
+func TestPanicsOfAHookAreLoggedOnceForEachEpisode(t *testing.T) {
+	var log bytes.Buffer
+	hooks := newHooks(Hooks{Refused: func(Event) { panic("of a hook") }}, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
+	hooks.start()
+	for range 100 {
+		hooks.refused.add(Event{})
+	}
+	hooks.end()
+	if n := strings.Count(log.String(), "a hook panicked"); n != 1 || !strings.Contains(log.String(), "hooks_test.go") {
+		t.Errorf("%d lines:\n%s", n, log.String())
+	}
+}
+
+// What no hook is set for costs nothing.
+func TestNoHooksNoAllocations(t *testing.T) {
+	hooks := newHooks(Hooks{}, slog.New(slog.DiscardHandler), newTestMetrics(t))
+	r := confirmedResult("")
+	if n := testing.AllocsPerRun(1000, func() { hooks.result(r, store.Decision{Action: store.Delete}) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
