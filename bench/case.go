@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/cdc-relay/cdc-relay/bench/load"
 )
 
 // Settings are the sizes of the runs.
@@ -18,8 +16,8 @@ type Settings struct {
 	Keys int
 	// Queues is how many queues take the messages.
 	Queues int
-	// Steady is how long a steady load lasts.
-	Steady time.Duration
+	// Steady is how long a steady load lasts, and Held for how long a transaction is held open.
+	Steady, Held time.Duration
 	// Window is how many messages the limits have in flight: the relay's --max-in-flight.
 	Window int
 }
@@ -32,12 +30,19 @@ type Case struct {
 	Beside string
 	// IsLimit tells what the relay is measured against from the relay itself.
 	IsLimit bool
+	// Full is only in the full plan.
+	Full bool
+	// Once is for what takes long: it is measured in the first round alone.
+	Once bool
+	// Least is what the longest time that a run may take is raised to.
+	Least time.Duration
 
 	run func(context.Context, *run) error
 }
 
 // Run measures the case once. timeout bounds it.
 func (c Case) Run(ctx context.Context, site *Site, settings Settings, round int, timeout time.Duration, progress Progress) (*Result, error) {
+	timeout = max(timeout, c.Least)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not done within %s", timeout))
 	defer cancel()
 	r := &run{site: site, settings: settings, result: &Result{Case: c.Name, Round: round}, progress: progress}
@@ -47,38 +52,10 @@ func (c Case) Run(ctx context.Context, site *Site, settings Settings, round int,
 	return r.result, nil
 }
 
-// Cases are all that can be measured, the limits before what is compared with them.
-func Cases(s Settings) []Case {
-	plain := backlog{messages: s.Messages, spec: load.Spec{Bytes: s.Bytes}, queues: s.Queues}
-	keyed := plain
-	keyed.spec.Keys = s.Keys
-	cases := []Case{
-		{Name: "publish", About: "limit: publish with confirms through the AMQP library", IsLimit: true, run: limitPublish(plain)},
-		{Name: "read", About: "limit: read the slot and discard", IsLimit: true, run: limitRead(plain)},
-		{Name: "drain", About: "the relay drains a backlog", Beside: "publish", run: drainRelay(plain)},
-		{Name: "drain-keyed", About: "the same, with ordering keys", Beside: "drain", run: drainRelay(keyed)},
-		{Name: "drain-poller", About: "a SKIP LOCKED poller drains it", Beside: "publish", IsLimit: true, run: drainPoller(plain)},
-		{
-			Name: "publish-written", About: "limit: publish while as many rows are written", IsLimit: true,
-			run: limitPublishBesideWrites(plain),
-		},
-		{Name: "stream", About: "the relay streams what is written as fast as it comes", Beside: "publish-written", run: streamPeak(plain)},
-		{Name: "stream-keyed", About: "the same, with ordering keys", Beside: "stream", run: streamPeak(keyed)},
+// with runs with other settings.
+func with(s Settings, do func(context.Context, *run) error) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		r.settings = s
+		return do(ctx, r)
 	}
-	for _, rate := range []int{500, 2000} {
-		p := pace{rate: float64(rate), duration: s.Steady, spec: plain.spec, queues: s.Queues}
-		direct := fmt.Sprintf("direct-%d", rate)
-		cases = append(cases,
-			Case{
-				Name: direct, About: fmt.Sprintf("limit: insert %d/s and publish from the same process", rate), IsLimit: true,
-				run: steady(p, byWriter),
-			},
-			Case{Name: fmt.Sprintf("relay-%d", rate), About: fmt.Sprintf("the relay streams %d/s", rate), Beside: direct, run: steady(p, byRelay)},
-			Case{
-				Name: fmt.Sprintf("poller-%d", rate), About: fmt.Sprintf("a SKIP LOCKED poller at %d/s", rate), Beside: direct,
-				IsLimit: true, run: steady(p, byPoller),
-			},
-		)
-	}
-	return append(cases, Case{Name: "idle", About: "the relay has nothing to do", run: idle})
 }

@@ -44,7 +44,7 @@ type Site struct {
 // by itself after it.
 func ownSettings(more []string) []string {
 	return append([]string{
-		"checkpoint_timeout=1h", "max_wal_size=16GB", "autovacuum_naptime=1h", "shared_buffers=256MB",
+		"checkpoint_timeout=1h", "max_wal_size=16GB", "shared_buffers=256MB",
 	}, more...)
 }
 
@@ -62,10 +62,26 @@ func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 	if s.broker = s.RabbitMQ.PID(); s.broker == 0 {
 		s.broker = gauge.Listener(s.RabbitMQ.Addr())
 	}
-	if s.postmaster, err = s.findPostmaster(ctx); err != nil {
+	s.postmaster, err = s.findPostmaster(ctx)
+	if err == nil {
+		err = s.vacuumByClock(ctx, false)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
 	}
 	return s, nil
+}
+
+// vacuumByClock says whether a private server looks by itself for tables to vacuum, as it does elsewhere.
+func (s *Site) vacuumByClock(ctx context.Context, yes bool) error {
+	if s.Postgres.Way == services.Environment {
+		return nil
+	}
+	setting := "ALTER SYSTEM SET autovacuum_naptime = '1h'"
+	if yes {
+		setting = "ALTER SYSTEM RESET autovacuum_naptime" // a minute
+	}
+	return s.Postgres.Exec(ctx, "", setting, "SELECT pg_reload_conf()")
 }
 
 // findPostmaster asks a server that was given for the process behind a connection, and believes it where a postgres of that

@@ -38,6 +38,24 @@ func streamPeak(b backlog) func(context.Context, *run) error {
 	}
 }
 
+// streamTransaction lets a relay stream one transaction.
+func streamTransaction(b backlog) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
+			relay, err := w.startStreaming(ctx)
+			if err != nil {
+				return err
+			}
+			r.progress("writing one transaction", 0, 0)
+			err = load.FillAtOnce(ctx, w.control, w.table, w.spec, 0, b.messages)
+			if err == nil {
+				err = r.finishStream(ctx, w, relay, arrivals, []int{int(w.control.PgConn().PID())})
+			}
+			return errors.Join(err, relay.stop())
+		})
+	}
+}
+
 // limitPublishBesideWrites publishes while the same rows are written that a streaming relay would have.
 func limitPublishBesideWrites(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {

@@ -71,6 +71,7 @@ type options struct {
 	profiles  string
 	postgres  []string
 	json      string
+	lock      string
 	list      bool
 }
 
@@ -86,6 +87,7 @@ func appFlags() []cli.Flag {
 		return &cli.IntFlag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
 	}
 	return []cli.Flag{
+		text("plan", "quick", "quick: some ten minutes; full: everything, some two hours"),
 		text("only", "", "`LIST` of names or patterns of cases with commas between them (default: those of the plan)"),
 		&cli.BoolFlag{Name: "list", Usage: "print the cases, and do nothing"},
 		number("rounds", 3, "how often each case is measured"),
@@ -95,6 +97,8 @@ func appFlags() []cli.Flag {
 		number("queues", 1, "how many queues take the messages"),
 		number("max-in-flight", 2000, "how many messages the relay and the limits have in flight"),
 		&cli.DurationFlag{Name: "steady", Value: 15 * time.Second, Usage: "how long a steady load lasts", EnvVars: env("steady")},
+		&cli.DurationFlag{Name: "held", Value: 30 * time.Minute, Usage: "how long a transaction is held open", EnvVars: env("held")},
+		text("lock", "", "`FILE` to hold locked (flock) during each run, for machines on which heavy work takes turns"),
 		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "the longest that one run may take", EnvVars: env("timeout")},
 		text("relay", "", "`FILE`: the cdc-relay to measure (default: the one beside this program, else in PATH)"),
 		text("profile", "", "`FOLDER` for processor and memory profiles of the relay, which then runs inside this program"),
@@ -107,10 +111,10 @@ func readOptions(c *cli.Context) (*options, error) {
 	o := &options{
 		settings: bench.Settings{
 			Messages: c.Int("messages"), Bytes: c.Int("bytes"), Keys: c.Int("keys"), Queues: c.Int("queues"),
-			Window: c.Int("max-in-flight"), Steady: c.Duration("steady"),
+			Window: c.Int("max-in-flight"), Steady: c.Duration("steady"), Held: c.Duration("held"),
 		},
 		rounds: c.Int("rounds"), timeout: c.Duration("timeout"), profiles: c.String("profile"),
-		postgres: c.StringSlice("postgres"), json: c.String("json"), list: c.Bool("list"),
+		postgres: c.StringSlice("postgres"), json: c.String("json"), lock: c.String("lock"), list: c.Bool("list"),
 		relayArgs: append([]string{"--max-in-flight", fmt.Sprint(c.Int("max-in-flight"))}, c.Args().Slice()...),
 	}
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
@@ -126,6 +130,7 @@ func readOptions(c *cli.Context) (*options, error) {
 		{o.settings.Keys < 1, "--keys: want at least 1"},
 		{o.settings.Queues < 1, "--queues: want at least 1"},
 		{o.settings.Window < 1, "--max-in-flight: want at least 1"},
+		{o.settings.Held < 10*time.Second, "--held: want at least 10s"},
 		{o.settings.Steady < time.Second, "--steady: want at least 1s"},
 		{o.timeout <= 0, "--timeout: want more than 0"},
 	} {
@@ -134,7 +139,7 @@ func readOptions(c *cli.Context) (*options, error) {
 		}
 	}
 	var err error
-	if o.cases, err = selectCases(c.String("only"), bench.Cases(o.settings)); err != nil {
+	if o.cases, err = selectCases(c.String("plan"), c.String("only"), bench.Cases(o.settings)); err != nil {
 		return nil, err
 	}
 	if o.list {
@@ -145,8 +150,13 @@ func readOptions(c *cli.Context) (*options, error) {
 }
 
 // selectCases picks those that the list names, in their own order. Each pattern must fit one at least.
-func selectCases(list string, all []bench.Case) ([]bench.Case, error) {
-	if list == "" {
+func selectCases(plan, list string, all []bench.Case) ([]bench.Case, error) {
+	switch {
+	case plan != "quick" && plan != "full":
+		return nil, usagef("--plan is %q: want quick or full", plan)
+	case list == "" && plan == "quick":
+		return slices.DeleteFunc(slices.Clone(all), func(one bench.Case) bool { return one.Full }), nil
+	case list == "":
 		return all, nil
 	}
 	wanted := make(map[string]bool)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/bench"
@@ -16,7 +17,7 @@ import (
 func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 	if o.list {
 		for _, one := range o.cases {
-			fmt.Fprintf(stdout, "%-16s %s\n", one.Name, one.About)
+			fmt.Fprintf(stdout, "%-17s %s\n", one.Name, one.About)
 		}
 		return nil
 	}
@@ -37,7 +38,7 @@ func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 			return err
 		}
 	}
-	screen := newScreen(stdout, len(o.cases)*o.rounds)
+	screen := newScreen(stdout, countRuns(o))
 	site, err := bench.OpenSite(ctx, bench.SiteConfig{
 		Relay: o.relay, RelayArgs: o.relayArgs, Self: self, Folder: folder, Profiles: o.profiles, Settings: o.postgres, Log: screen.note,
 	})
@@ -54,14 +55,58 @@ func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 	return errors.Join(err, conclude(o, report, stdout))
 }
 
+func countRuns(o *options) int {
+	runs := 0
+	for _, one := range o.cases {
+		if one.Once {
+			runs++
+		} else {
+			runs += o.rounds
+		}
+	}
+	return runs
+}
+
+// lock waits until nobody else holds the file, and holds it until unlock is called.
+func lock(ctx context.Context, name string) (unlock func() error, err error) {
+	if name == "" {
+		return func() error { return nil }, nil
+	}
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return file.Close, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), file.Close())
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), file.Close())
+		}
+	}
+}
+
 // rounds lets the cases take turns.
 func rounds(ctx context.Context, o *options, site *bench.Site, report *bench.Report, screen *screen) error {
 	for round := 1; round <= o.rounds; round++ {
 		for _, one := range o.cases {
+			if one.Once && round > 1 {
+				continue
+			}
 			screen.begin(fmt.Sprintf("round %d of %d, %s", round, o.rounds, one.Name))
+			unlock, err := lock(ctx, o.lock)
+			if err != nil {
+				return err
+			}
 			began := time.Now()
 			result, err := one.Run(ctx, site, o.settings, round, o.timeout, screen.progress)
-			if err != nil {
+			if err := errors.Join(err, unlock()); err != nil {
 				return err
 			}
 			report.Add(*result)
