@@ -84,6 +84,7 @@ func (p *process) app() *cli.App {
 		p.setupCommand(),
 		p.migrateCommand(),
 		p.teardownCommand(),
+		p.checkCommand(),
 		p.runCommand(),
 		p.drainCommand(),
 		p.demoCommand(),

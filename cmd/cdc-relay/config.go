@@ -33,6 +33,8 @@ type config struct {
 	tables   bool
 	rate     float64
 	count    int
+
+	checking checking
 }
 
 func defaultConfig() *config {
@@ -81,7 +83,7 @@ func flags(names ...string) []cli.Flag {
 }
 
 func allSettings() []*setting {
-	return slices.Concat(connectionSettings(), relaySettings(), retrySettings(), serviceSettings(), commandSettings())
+	return slices.Concat(connectionSettings(), relaySettings(), retrySettings(), serviceSettings(), commandSettings(), checkSettings())
 }
 
 func connectionSettings() []*setting {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +17,11 @@ const connectTimeout = 10 * time.Second
 
 // connect opens an ordinary connection. The caller closes it with closeConn.
 func connect(ctx context.Context, url, command string) (*pgx.Conn, error) {
+	return connectWith(ctx, url, command, nil)
+}
+
+// connectWith also sends these parameters with the start-up.
+func connectWith(ctx context.Context, url, command string, parameters map[string]string) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, usagef("--database-url: not understood") // checked before
@@ -27,6 +33,7 @@ func connect(ctx context.Context, url, command string) (*pgx.Conn, error) {
 		cfg.RuntimeParams["application_name"] = "cdc-relay " + command
 	}
 	cfg.RuntimeParams["client_encoding"] = "UTF8" // whatever the database's is
+	maps.Copy(cfg.RuntimeParams, parameters)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		err = fmt.Errorf("connect to Postgres at %s: %w", where(cfg), err)

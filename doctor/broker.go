@@ -1,0 +1,163 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// brokerFacts are what AMQP and the management API tell.
+type brokerFacts struct {
+	unreachable error
+	address     string
+	vhost, user string
+	local       bool // on this machine
+	version     string
+	// tls is nil where the connection is not encrypted.
+	tls *tls.ConnectionState
+	// alarm is why the broker takes no messages, "" where it does.
+	alarm string
+	// asked are the destinations that were looked at, and left how many were not.
+	asked []destination
+	left  int
+	// exchanges by name; the default exchange is not among them.
+	exchanges map[string]error // nil: it exists
+	// queues are those that the default exchange is to reach.
+	queues map[string]error
+	// writes are the refusals to take a message, by exchange or by destination.
+	writes map[destination]error
+	// broken is why the asking came to an end before all was asked.
+	broken error
+
+	management managementFacts
+}
+
+// gatherBroker asks the broker for what the destinations need.
+func (o Options) gatherBroker(ctx context.Context, wanted []destination) *brokerFacts {
+	ctx, cancel := context.WithTimeout(ctx, o.patience)
+	defer cancel()
+	f := &brokerFacts{exchanges: map[string]error{}, queues: map[string]error{}, writes: map[destination]error{}}
+	f.asked = wanted[:min(len(wanted), mostDestinations)]
+	f.left = len(wanted) - len(f.asked)
+	uri, err := amqp.ParseURI(o.AMQPURL)
+	if err != nil {
+		f.unreachable = errors.New("the AMQP URL cannot be read") // its errors quote the password
+		return f
+	}
+	f.address, f.vhost, f.user = net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), uri.Vhost, uri.Username
+	ip := net.ParseIP(uri.Host)
+	f.local = uri.Host == "localhost" || ip != nil && ip.IsLoopback()
+
+	conn, socket, err := o.dialBroker(ctx)
+	if err != nil {
+		f.unreachable = err
+		return f
+	}
+	p := &amqpProbe{conn: conn, socket: socket, blocked: conn.NotifyBlocked(make(chan amqp.Blocking, 8))}
+	defer p.close()
+	f.version, _ = conn.Properties["version"].(string)
+	if uri.Scheme == "amqps" {
+		state := conn.ConnectionState()
+		f.tls = &state
+	}
+	f.askExistence(p, o)
+	if !o.NoProbe {
+		f.askWrites(ctx, p, o)
+	}
+	f.management = o.gatherManagement(ctx, uri, f)
+	return f
+}
+
+// dialBroker connects; when ctx is done the connection is cut, whatever it waits for.
+func (o Options) dialBroker(ctx context.Context) (*amqp.Connection, net.Conn, error) {
+	var socket net.Conn
+	properties := amqp.NewConnectionProperties()
+	properties["product"] = "cdc-relay"
+	name := "cdc-relay check"
+	if host, err := os.Hostname(); err == nil {
+		name = fmt.Sprintf("cdc-relay check %s/%d", host, os.Getpid())
+	}
+	properties.SetClientConnectionName(name)
+	config := amqp.Config{
+		Heartbeat: 10 * time.Second, Properties: properties,
+		Dial: func(network, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{Timeout: o.patience / 2}).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			context.AfterFunc(ctx, func() { _ = conn.Close() })
+			socket = conn
+			// The library takes it back when the handshake is through.
+			return conn, conn.SetDeadline(time.Now().Add(o.patience / 2))
+		},
+	}
+	if o.TLS != nil {
+		config.TLSClientConfig = o.TLS.Clone()
+	}
+	conn, err := amqp.DialConfig(o.AMQPURL, config)
+	return conn, socket, err
+}
+
+// exchangesOf are those that rows or the relay's setting name, but the default one.
+func (o Options) exchangesOf(wanted []destination) []string {
+	seen := map[string]bool{"": true}
+	var names []string
+	for _, d := range append([]destination{{exchange: o.Exchange, named: true}}, wanted...) {
+		if !seen[d.exchange] {
+			seen[d.exchange] = true
+			names = append(names, d.exchange)
+		}
+	}
+	return names
+}
+
+// askExistence is by passive declares: they need no permission and make nothing.
+func (f *brokerFacts) askExistence(p *amqpProbe, o Options) {
+	for _, name := range o.exchangesOf(f.asked) {
+		err := p.exchange(name)
+		if f.broken = p.fatal(err); f.broken != nil {
+			return
+		}
+		f.exchanges[name] = err
+	}
+	for _, d := range f.asked {
+		if d.exchange != "" {
+			continue
+		}
+		err := p.queue(d.routingKey)
+		if f.broken = p.fatal(err); f.broken != nil {
+			return
+		}
+		f.queues[d.routingKey] = err
+	}
+}
+
+// askWrites publishes in a transaction that is rolled back. See amqpProbe.take.
+func (f *brokerFacts) askWrites(ctx context.Context, p *amqpProbe, o Options) {
+	asked := f.asked
+	if len(asked) == 0 {
+		asked = []destination{{exchange: o.Exchange, named: true}}
+	}
+	for _, d := range asked {
+		if f.broken != nil {
+			return
+		}
+		if err, known := f.exchanges[d.exchange]; known && err != nil {
+			continue
+		}
+		err := p.take(ctx, d)
+		if errors.Is(err, errBlocked) {
+			f.alarm = err.Error()
+			return
+		}
+		if f.broken = p.fatal(err); f.broken == nil {
+			f.writes[d] = err
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// gatherDatabase asks the database, each question by itself.
+func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
+	ctx, cancel := context.WithTimeout(ctx, o.patience)
+	defer cancel()
+	var f databaseFacts
+	s, err := openSession(ctx, o.Connect)
+	if err != nil {
+		f.unreachable = err
+		return f
+	}
+	defer s.close(ctx)
+	f.address = s.conn.PgConn().Conn().RemoteAddr().String()
+
+	f.server.err = s.fetch(ctx, &f.server.value, serverSQL, settingNames(), managedRoles())
+	f.pooler = poolerOf(s, f.server)
+	f.role.err = s.fetch(ctx, &f.role.value, roleSQL)
+	f.tables.err = s.fetch(ctx, &f.tables.value, tablesSQL, o.Table.Schema, o.tableNames(), o.Table.Name)
+	f.version.err = s.read(ctx, func(tx pgx.Tx) (err error) {
+		f.version.value, err = migrations.Status(ctx, tx.Conn(), o.Table)
+		return err
+	})
+	if o.AppRole != "" {
+		f.app.err = s.fetch(ctx, &f.app.value, appSQL, o.AppRole, o.Table.Schema, o.Table.Name)
+		if errors.Is(f.app.err, pgx.ErrNoRows) {
+			f.app.err = nil
+		}
+	}
+	f.transactions.err = s.fetch(ctx, &f.transactions.value, transactionsSQL)
+	if !o.Poll {
+		f.publication.err = s.fetch(ctx, &f.publication.value, publicationSQL, o.Publication, o.Table.Schema, o.Table.Name)
+		if errors.Is(f.publication.err, pgx.ErrNoRows) {
+			f.publication.err = nil
+		}
+		f.slots.err = s.fetch(ctx, &f.slots.value, slotsSQL)
+		f.replication = o.tryReplication(ctx)
+	}
+	if t, there := f.tables.value.Tables[o.Table.Name]; there {
+		f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
+		f.sample = s.takeSample(ctx, o.Table, t.partitioned())
+	}
+	return f
+}
+
+// tableNames are those of the outbox and what belongs to it.
+func (o Options) tableNames() []string {
+	var names []string
+	for _, need := range store.Needs(o.Table) {
+		names = append(names, need.Table.Name)
+	}
+	return append(names, migrations.VersionTable(o.Table).Name)
+}
+
+// poolerOf: a pooler answers the start-up itself. The server process that it names for
+// cancel requests is its own invention, and it refuses parameters that it cannot keep.
+func poolerOf(s *session, server answer[serverFacts]) string {
+	if s.pooled {
+		return "it takes no start-up parameter default_transaction_read_only"
+	}
+	told := int64(s.conn.PgConn().PID())
+	if server.err == nil && server.value.BackendPID != told {
+		return fmt.Sprintf("the start-up named server process %d, and it is %d", told, server.value.BackendPID)
+	}
+	return ""
+}
+
+// tryReplication opens the kind of connection that streaming needs, and closes it again.
+func (o Options) tryReplication(ctx context.Context) error {
+	conn, err := o.Connect(ctx, map[string]string{"replication": "database"})
+	if err != nil {
+		return err
+	}
+	s := &session{conn: conn}
+	defer s.close(ctx)
+	_, err = conn.PgConn().Exec(ctx, "IDENTIFY_SYSTEM").ReadAll()
+	return err
+}
+
+// settingNames are the server's settings that matter.
+func settingNames() []string {
+	return []string{
+		"wal_level", "max_replication_slots", "max_wal_senders", "wal_sender_timeout", "max_slot_wal_keep_size",
+		"max_wal_size", "idle_replication_slot_timeout", "autovacuum", "track_counts",
+	}
+}
+
+const serverSQL = `
+SELECT jsonb_build_object(
+  'version_number', current_setting('server_version_num')::int,
+  'version', current_setting('server_version'),
+  'in_recovery', pg_is_in_recovery(),
+  'database', current_database(),
+  'backend_pid', pg_backend_pid(),
+  'roles', (SELECT coalesce(jsonb_agg(rolname), '[]') FROM pg_roles WHERE rolname = ANY ($2::text[])),
+  'settings', (SELECT jsonb_object_agg(name, jsonb_build_object('value', setting, 'unit', coalesce(unit, '')))
+               FROM pg_settings WHERE name = ANY ($1::text[])),
+  'walsenders', (SELECT count(*) FROM pg_stat_replication))`
+
+const roleSQL = `
+SELECT jsonb_build_object(
+  'name', rolname, 'superuser', rolsuper, 'replication', rolreplication,
+  'rds', EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication' AND pg_has_role(current_user, oid, 'MEMBER')),
+  'sees_others', pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
+  'creates', has_database_privilege(current_database(), 'CREATE'))
+FROM pg_roles WHERE rolname = current_user`
+
+const tablesSQL = `
+WITH schema AS (SELECT oid FROM pg_namespace WHERE nspname = $1),
+tables AS (SELECT c.* FROM pg_class c, schema WHERE c.relnamespace = schema.oid AND c.relname = ANY ($2::text[]) AND c.relkind IN ('r', 'p')),
+sequence AS (
+  SELECT s.oid, format('%I.%I', n.nspname, s.relname) AS name
+  FROM tables t JOIN pg_attribute a ON a.attrelid = t.oid AND a.attname = 'id'
+  JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid AND d.refobjsubid = a.attnum AND d.deptype IN ('a', 'i')
+  JOIN pg_class s ON d.classid = 'pg_class'::regclass AND s.oid = d.objid AND s.relkind = 'S'
+  JOIN pg_namespace n ON n.oid = s.relnamespace
+  WHERE t.relname = $3 LIMIT 1)
+SELECT jsonb_build_object(
+  'schema_exists', EXISTS (SELECT FROM schema),
+  'schema_usage', coalesce((SELECT has_schema_privilege(oid, 'USAGE') FROM schema), false),
+  'tables', (SELECT coalesce(jsonb_object_agg(t.relname, jsonb_build_object(
+     'kind', t.relkind, 'persistence', t.relpersistence, 'options', coalesce(to_jsonb(t.reloptions), '[]'),
+     'owner', pg_get_userbyid(t.relowner), 'owned', pg_has_role(t.relowner, 'USAGE'),
+     'columns', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
+     'privileges', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE has_table_privilege(t.oid, p)),
+     'hidden', row_security_active(t.oid))), '{}') FROM tables t),
+  'sequence', coalesce((SELECT name FROM sequence), ''),
+  'sequence_granted', coalesce((SELECT has_sequence_privilege(oid, 'SELECT, USAGE') FROM sequence), true))`
+
+const appSQL = `
+SELECT jsonb_build_object(
+  'exists', true, 'login', r.rolcanlogin, 'connect', has_database_privilege(r.oid, current_database(), 'CONNECT'),
+  'usage', coalesce(has_schema_privilege(r.oid, n.oid, 'USAGE'), false),
+  'insert', coalesce(has_table_privilege(r.oid, c.oid, 'INSERT'), false),
+  'columns', (SELECT coalesce(jsonb_agg(a.attname), '[]') FROM pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND has_column_privilege(r.oid, c.oid, a.attnum, 'INSERT')),
+  'more', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,UPDATE,DELETE,TRUNCATE}'::text[]) p WHERE has_table_privilege(r.oid, c.oid, p)),
+  'owner', r.rolsuper OR coalesce(pg_has_role(r.oid, c.relowner, 'USAGE'), false),
+  'refused', coalesce(c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls
+              AND NOT (pg_has_role(r.oid, c.relowner, 'USAGE') AND NOT c.relforcerowsecurity)
+              AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd IN ('a', '*')
+                              AND EXISTS (SELECT FROM unnest(p.polroles) m WHERE m = 0 OR pg_has_role(r.oid, m, 'USAGE'))), false),
+  'functions', (SELECT coalesce(jsonb_agg(DISTINCT format('%I.%I(%s)', fn.nspname, f.proname, pg_get_function_identity_arguments(f.oid))), '[]')
+                FROM pg_constraint k JOIN pg_depend d ON d.classid = 'pg_constraint'::regclass AND d.objid = k.oid AND d.refclassid = 'pg_proc'::regclass
+                JOIN pg_proc f ON f.oid = d.refobjid JOIN pg_namespace fn ON fn.oid = f.pronamespace
+                WHERE k.conrelid = c.oid AND k.contype = 'c' AND NOT has_function_privilege(r.oid, f.oid, 'EXECUTE')))
+FROM pg_roles r
+LEFT JOIN pg_namespace n ON n.nspname = $2
+LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = $3 AND c.relkind IN ('r', 'p')
+WHERE r.rolname = $1`
+
+// What versions before 15 do not have, the JSON of a line does not have either.
+const publicationSQL = `
+SELECT jsonb_build_object(
+  'exists', true, 'owner', pg_get_userbyid(p.pubowner), 'insert', p.pubinsert, 'update', p.pubupdate, 'delete', p.pubdelete,
+  'truncate', p.pubtruncate, 'via_root', p.pubviaroot, 'all_tables', p.puballtables,
+  'has_table', t.relid IS NOT NULL OR r.prrelid IS NOT NULL,
+  'filtered', (to_jsonb(r) ->> 'prqual') IS NOT NULL, 'column_list', (to_jsonb(r) ->> 'prattrs') IS NOT NULL,
+  'filter', coalesce(t.line ->> 'rowfilter', ''),
+  'columns', coalesce((SELECT string_agg(a, ', ') FROM jsonb_array_elements_text(
+                       CASE jsonb_typeof(t.line -> 'attnames') WHEN 'array' THEN t.line -> 'attnames' ELSE '[]' END) a), ''),
+  'others', (SELECT count(*) FROM (SELECT FROM pg_publication_tables o WHERE o.pubname = p.pubname
+             AND (o.schemaname, o.tablename) <> ($2, $3) LIMIT 1000) few))
+FROM pg_publication p
+LEFT JOIN pg_class c ON c.relname = $3 AND c.relkind IN ('r', 'p') AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
+LEFT JOIN LATERAL (SELECT to_jsonb(o) AS line, c.oid AS relid FROM pg_publication_tables o
+                   WHERE o.pubname = p.pubname AND o.schemaname = $2 AND o.tablename = $3 LIMIT 1) t ON true
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+WHERE p.pubname = $1`
+
+const slotsSQL = `
+WITH wal AS (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS at),
+waited AS (SELECT trim(both ' "' FROM w.standby) AS standby FROM pg_settings p, unnest(string_to_array(p.setting, ',')) w(standby)
+           WHERE p.name = 'synchronized_standby_slots' AND p.setting <> '')
+SELECT jsonb_build_object(
+  'slots', (SELECT coalesce(jsonb_agg(to_jsonb(s) || jsonb_build_object(
+     'xmin', coalesce(s.xmin::text, ''), 'xmin_age', coalesce(age(s.xmin), 0),
+     'lag_bytes', coalesce(pg_wal_lsn_diff(wal.at, s.confirmed_flush_lsn), 0)::bigint,
+     'retains_bytes', greatest(coalesce(pg_wal_lsn_diff(wal.at, s.restart_lsn), 0), 0)::bigint,
+     'inactive_for', coalesce(extract(epoch FROM clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz), 0),
+     'holder', coalesce((SELECT concat_ws(' at ', nullif(a.application_name, ''), host(a.client_addr)) FROM pg_stat_activity a WHERE a.pid = s.active_pid), '')
+   )), '[]') FROM pg_replication_slots s, wal),
+  'standbys', (SELECT coalesce(jsonb_agg(standby), '[]') FROM waited
+               WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = standby AND s.active)))`
+
+const transactionsSQL = `
+SELECT jsonb_build_object(
+  'sessions', (SELECT coalesce(jsonb_agg(to_jsonb(x)), '[]') FROM (
+     SELECT pid, coalesce(usename, '') AS "user", coalesce(application_name, '') AS program, coalesce(datname, '') AS database,
+            coalesce(state, '') AS state, backend_xid IS NOT NULL AS wrote, datname IS NOT DISTINCT FROM current_database() AS here,
+            extract(epoch FROM clock_timestamp() - xact_start) AS age
+     FROM pg_stat_activity
+     WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+       AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
+     ORDER BY xact_start LIMIT 20) x),
+  'prepared', (SELECT coalesce(jsonb_agg(to_jsonb(x)), '[]') FROM (
+     SELECT gid, owner AS "user", database, true AS wrote, database = current_database() AS here,
+            extract(epoch FROM clock_timestamp() - prepared) AS age
+     FROM pg_prepared_xacts ORDER BY prepared LIMIT 20) x),
+  'feedback', (SELECT coalesce(jsonb_agg(to_jsonb(x)), '[]') FROM (
+     SELECT pid, coalesce(usename, '') AS "user", coalesce(application_name, '') AS program, age(backend_xmin) AS xid_age
+     FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 20) x))`
+
+const deadSQL = `
+SELECT jsonb_build_object(
+  'dead', coalesce(sum(s.n_dead_tup), 0)::bigint, 'live', coalesce(sum(s.n_live_tup), 0)::bigint, 'pages', coalesce(sum(c.relpages), 0),
+  'since', coalesce(extract(epoch FROM clock_timestamp() - max(greatest(s.last_vacuum, s.last_autovacuum))), -1))
+FROM pg_partition_tree($1::text::regclass) t JOIN pg_class c ON c.oid = t.relid JOIN pg_stat_all_tables s ON s.relid = t.relid`

@@ -1,0 +1,77 @@
+// Package doctor finds out what keeps a relay from working, or will one day: it
+// gathers facts from Postgres and RabbitMQ, and makes findings of them. It changes
+// nothing on either: see session and amqpProbe.
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+// Options say what a relay would use, and how far to look.
+type Options struct {
+	// Connect opens a connection to the database with these start-up parameters beside
+	// its own. The error says what mends it by a method Hint() string. Examine closes
+	// the connection.
+	Connect func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error)
+	Table   outbox.Table
+	Slot    string
+	// Publication is its name as in the catalog.
+	Publication string
+	// Poll: the relay only sweeps, and needs neither slot nor publication.
+	Poll bool
+	// AppRole is the application's role, or "" to leave it out.
+	AppRole string
+
+	// AMQPURL is the broker's; "" leaves the broker out.
+	AMQPURL string
+	// ManagementURL is that of RabbitMQ's HTTP API; "" stands for the usual port of the
+	// same host. Without a user it is asked as the user of AMQPURL.
+	ManagementURL string
+	// TLS is used for amqps:// and https:// in place of what AMQPURL says; may be nil.
+	TLS *tls.Config
+	// Exchange is that of rows that name none.
+	Exchange string
+	// NoProbe: the broker is not asked to take messages, nor where they would go.
+	NoProbe bool
+
+	// patience is how long one server may take in all; 0: 30 seconds. Tests set it.
+	patience time.Duration
+}
+
+func (o Options) names() replication.Names {
+	return replication.Names{Table: o.Table, Publication: o.Publication, Slot: o.Slot}
+}
+
+// Examine looks at both servers, and returns what it found in an order that reads from
+// the ground up. What cannot be reached or asked is a finding, too. It takes at most
+// about a minute where a server does not answer, and well under a second where all do.
+func Examine(ctx context.Context, o Options) []Finding {
+	if o.patience == 0 {
+		o.patience = 30 * time.Second
+	}
+	var facts facts
+	facts.database = o.gatherDatabase(ctx)
+	if o.AMQPURL != "" {
+		facts.broker = o.gatherBroker(ctx, facts.database.destinations(o))
+	}
+	return slices.Concat(judgeDatabase(o, facts.database), judgeBroker(o, facts))
+}
+
+// Worst is the level of the worst finding.
+func Worst(findings []Finding) Level {
+	worst := OK
+	for _, f := range findings {
+		if f.Level == Problem || f.Level == Warning && worst == OK {
+			worst = f.Level
+		}
+	}
+	return worst
+}

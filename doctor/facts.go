@@ -1,0 +1,199 @@
+package doctor
+
+import (
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+// facts are what was seen. What is asked for by one question is one value, with the
+// error where the question had no answer.
+type facts struct {
+	database databaseFacts
+	broker   *brokerFacts // nil: not asked
+}
+
+// answer is that of one question.
+type answer[T any] struct {
+	value T
+	err   error
+}
+
+type databaseFacts struct {
+	unreachable error // nothing else is known then
+	address     string
+	// pooler says by what a pooler was recognised, "" where there is none.
+	pooler string
+	// replication is nil where a replication connection could be opened; not asked with Poll.
+	replication error
+
+	server       answer[serverFacts]
+	role         answer[roleFacts]
+	tables       answer[tablesFacts]
+	version      answer[migrations.State]
+	app          answer[appFacts]
+	publication  answer[publicationFacts]
+	slots        answer[slotsFacts]
+	transactions answer[transactionFacts]
+	dead         answer[deadFacts]
+	sample       answer[sample]
+}
+
+type serverFacts struct {
+	VersionNumber int    `json:"version_number"`
+	Version       string `json:"version"`
+	InRecovery    bool   `json:"in_recovery"`
+	Database      string `json:"database"`
+	BackendPID    int64  `json:"backend_pid"`
+	// Roles are those of managed services that exist here.
+	Roles    []string           `json:"roles"`
+	Settings map[string]setting `json:"settings"`
+	// Walsenders are those in use.
+	Walsenders int `json:"walsenders"`
+}
+
+func (s serverFacts) major() int { return s.VersionNumber / 10000 }
+
+// setting is a line of pg_settings.
+type setting struct {
+	Value string `json:"value"`
+	Unit  string `json:"unit"`
+}
+
+type roleFacts struct {
+	Name        string `json:"name"`
+	Superuser   bool   `json:"superuser"`
+	Replication bool   `json:"replication"`
+	// RDS: a member of rds_replication.
+	RDS bool `json:"rds"`
+	// SeesOthers: what sessions of other roles do.
+	SeesOthers bool `json:"sees_others"`
+	// Creates: it may create publications in this database.
+	Creates bool `json:"creates"`
+}
+
+func (r roleFacts) replicates() bool { return r.Superuser || r.Replication || r.RDS }
+
+type tablesFacts struct {
+	SchemaExists bool                  `json:"schema_exists"`
+	SchemaUsage  bool                  `json:"schema_usage"`
+	Tables       map[string]tableFacts `json:"tables"` // by name; those that exist
+	// Sequence is that of the column id as SQL writes it, "" where there is none.
+	Sequence        string `json:"sequence"`
+	SequenceGranted bool   `json:"sequence_granted"`
+}
+
+type tableFacts struct {
+	Kind        string   `json:"kind"`        // r, or p: partitioned
+	Persistence string   `json:"persistence"` // p, u: unlogged, t: temporary
+	Options     []string `json:"options"`     // "fillfactor=100"
+	Owner       string   `json:"owner"`
+	Owned       bool     `json:"owned"` // by the relay's role, or one that it is in
+	Columns     []string `json:"columns"`
+	Privileges  []string `json:"privileges"` // that the relay's role has
+	// Hidden: row-level security is in force for the relay's role.
+	Hidden bool `json:"hidden"`
+}
+
+func (t tableFacts) partitioned() bool { return t.Kind == "p" }
+
+// appFacts are of the application's role.
+type appFacts struct {
+	Exists  bool     `json:"exists"`
+	Login   bool     `json:"login"`
+	Connect bool     `json:"connect"`
+	Usage   bool     `json:"usage"`
+	Insert  bool     `json:"insert"`  // on the whole table
+	Columns []string `json:"columns"` // it may INSERT these
+	More    []string `json:"more"`    // further privileges on the table
+	Owner   bool     `json:"owner"`   // or superuser
+	// Refused: row-level security lets no row of it in.
+	Refused bool `json:"refused"`
+	// Functions that the table's checks call and it may not.
+	Functions []string `json:"functions"`
+}
+
+type publicationFacts struct {
+	Exists     bool   `json:"exists"`
+	Owner      string `json:"owner"`
+	Insert     bool   `json:"insert"`
+	Update     bool   `json:"update"`
+	Delete     bool   `json:"delete"`
+	Truncate   bool   `json:"truncate"`
+	ViaRoot    bool   `json:"via_root"`
+	AllTables  bool   `json:"all_tables"`
+	HasTable   bool   `json:"has_table"`
+	Filter     string `json:"filter"`  // a row filter's expression
+	Columns    string `json:"columns"` // a column list
+	Others     int    `json:"others"`  // other tables in it, counted up to 1000
+	Filtered   bool   `json:"filtered"`
+	ColumnList bool   `json:"column_list"`
+}
+
+func (p publicationFacts) state() replication.Publication {
+	return replication.Publication{
+		Exists: p.Exists, Insert: p.Insert, ViaRoot: p.ViaRoot, HasTable: p.HasTable,
+		Filtered: p.Filtered, ColumnList: p.ColumnList,
+	}
+}
+
+type slotsFacts struct {
+	Slots []slotFacts `json:"slots"` // all of the server
+	// Standbys are the physical slots that a failover slot waits for and that are not there or not in use.
+	Standbys []string `json:"standbys"`
+}
+
+// slotFacts is a line of pg_replication_slots; what a version does not know stays
+// empty.
+type slotFacts struct {
+	Name         string  `json:"slot_name"`
+	Plugin       string  `json:"plugin"`
+	Type         string  `json:"slot_type"`
+	Database     string  `json:"database"`
+	Active       bool    `json:"active"`
+	ActivePID    int     `json:"active_pid"`
+	WALStatus    string  `json:"wal_status"`
+	SafeWALSize  *int64  `json:"safe_wal_size"` // nil: no limit
+	Invalidated  string  `json:"invalidation_reason"`
+	InactiveFor  float64 `json:"inactive_for"` // seconds; 0: not known
+	Failover     bool    `json:"failover"`
+	Synced       bool    `json:"synced"`
+	Temporary    bool    `json:"temporary"`
+	Xmin         string  `json:"xmin"`
+	XminAge      int64   `json:"xmin_age"` // in transactions
+	Holder       string  `json:"holder"`   // application name and address of who streams
+	LagBytes     int64   `json:"lag_bytes"`
+	RetainsBytes int64   `json:"retains_bytes"`
+}
+
+type transactionFacts struct {
+	Sessions []transaction `json:"sessions"` // the oldest first
+	Prepared []transaction `json:"prepared"`
+	// Feedback are walsenders that hold the horizon for a standby.
+	Feedback []transaction `json:"feedback"`
+}
+
+type transaction struct {
+	PID      int    `json:"pid"`
+	GID      string `json:"gid"`
+	User     string `json:"user"`
+	Program  string `json:"program"`
+	Database string `json:"database"`
+	State    string `json:"state"`
+	// Wrote: it has a transaction id, so that a new slot waits for it.
+	Wrote  bool    `json:"wrote"`
+	Age    float64 `json:"age"`     // seconds
+	XIDAge int64   `json:"xid_age"` // in transactions
+	// Here: in this database, so that its dead rows stay for it.
+	Here bool `json:"here"`
+}
+
+func (t transaction) age() time.Duration { return time.Duration(t.Age * float64(time.Second)) }
+
+type deadFacts struct {
+	Dead  int64   `json:"dead"`
+	Live  int64   `json:"live"`
+	Pages int64   `json:"pages"`
+	Since float64 `json:"since"` // seconds since the last VACUUM; negative: never
+}

@@ -1,0 +1,105 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels. Scripts go by these words.
+const (
+	OK      Level = "ok"
+	Warning Level = "warning" // it works, and something should be done
+	Problem Level = "problem" // it does not work, or not as promised
+)
+
+// Area says what a finding is about.
+type Area string
+
+// The areas. Scripts go by these words.
+const (
+	Postgres    Area = "postgres"
+	Tables      Area = "tables"
+	Grants      Area = "grants"
+	Publication Area = "publication"
+	Slot        Area = "slot"
+	Cleanup     Area = "cleanup" // what holds up the removal of dead rows
+	RabbitMQ    Area = "rabbitmq"
+	Routing     Area = "routing"
+)
+
+// Finding is one line of the examination.
+type Finding struct {
+	Area Area `json:"area"`
+	// Name is the check, stable from version to version: docs/check.md lists them.
+	Name string `json:"name"`
+	// Subject is which one of several, such as the exchange; else empty.
+	Subject string `json:"subject,omitempty"`
+	Level   Level  `json:"level"`
+	// Says is one line for people. Its words may change.
+	Says string `json:"says"`
+	// Mend is the command or SQL that mends it, in lines; what is no command stands
+	// behind "--" or "#". Empty where nothing is to be done.
+	Mend string `json:"mend,omitempty"`
+}
+
+// chart collects the findings of one area.
+type chart struct {
+	area     Area
+	findings []Finding
+}
+
+func (c *chart) add(level Level, name, mend, format string, args ...any) *Finding {
+	c.findings = append(c.findings, Finding{
+		Area: c.area, Name: name, Level: level, Mend: mend, Says: oneLine(fmt.Sprintf(format, args...)),
+	})
+	return &c.findings[len(c.findings)-1]
+}
+
+func (c *chart) ok(name, format string, args ...any) *Finding {
+	return c.add(OK, name, "", format, args...)
+}
+
+func (c *chart) warn(name, mend, format string, args ...any) *Finding {
+	return c.add(Warning, name, mend, format, args...)
+}
+
+func (c *chart) wrong(name, mend, format string, args ...any) *Finding {
+	return c.add(Problem, name, mend, format, args...)
+}
+
+// unknown is for what could not be looked at.
+func (c *chart) unknown(name string, err error) *Finding {
+	return c.warn(name, mendOf(err), "could not be looked at: %s", err)
+}
+
+// about names which of several a finding is about.
+func (f *Finding) about(subject string) { f.Subject = subject }
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// sql ends a statement that stands elsewhere without its semicolon.
+func sql(statement string) string { return strings.TrimRight(statement, "; ") + ";" }
+
+// lines joins what is to be typed one after the other.
+func lines(commands ...string) string {
+	var kept []string
+	for _, command := range commands {
+		if command != "" {
+			kept = append(kept, command)
+		}
+	}
+	return strings.Join(kept, "\n")
+}
+
+// mendOf is what an error knows of its mending.
+func mendOf(err error) string {
+	var knows interface{ Hint() string }
+	if errors.As(err, &knows) {
+		return knows.Hint()
+	}
+	return ""
+}

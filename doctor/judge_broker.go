@@ -1,0 +1,287 @@
+package doctor
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// judgeBroker is what the facts of the broker mean.
+func judgeBroker(o Options, f facts) []Finding {
+	if f.broker == nil {
+		return nil
+	}
+	j := &brokerJudge{o: o, f: *f.broker, database: f.database}
+	c := &chart{area: RabbitMQ}
+	if f.broker.unreachable != nil {
+		j.judgeUnreachable(c)
+		return c.findings
+	}
+	c.ok("reachable", "RabbitMQ %s at %s", j.f.version, j.f.address)
+	c.ok("login", "user %q", j.f.user)
+	c.ok("vhost", "virtual host %q", j.f.vhost)
+	j.judgeTLS(c, time.Now())
+	j.judgeAlarm(c)
+	if j.f.broken != nil {
+		c.wrong("connection", "# look again; if it stays so, see the broker's log", "the connection broke while the broker was asked: %s", j.f.broken)
+	}
+	j.judgeExchanges(c)
+	j.judgeWrites(c)
+	j.judgeManagement(c)
+	return slices.Concat(c.findings, j.judgeRouting())
+}
+
+type brokerJudge struct {
+	o        Options
+	f        brokerFacts
+	database databaseFacts
+}
+
+// judgeUnreachable tells the network, the login and the virtual host apart.
+func (j *brokerJudge) judgeUnreachable(c *chart) {
+	err, vhost, user := j.f.unreachable, shell(j.f.vhost), shell(j.f.user)
+	permit := fmt.Sprintf("rabbitmqctl set_permissions -p %s %s '' '.*' ''", vhost, user)
+	var exception *amqp.Error
+	if !errors.As(err, &exception) {
+		c.wrong("reachable", j.reachMend(err), "RabbitMQ at %s: %s", j.f.address, err)
+		return
+	}
+	switch reason := exception.Reason; {
+	case exception.Code == amqp.AccessRefused && strings.Contains(reason, "localhost"):
+		c.wrong("login", fmt.Sprintf("rabbitmqctl add_user relay\n%s\n# and name that user in --amqp-url (CDC_RELAY_AMQP_URL)", strings.Replace(permit, user, "relay", 1)), "user %q: %s", j.f.user, reason)
+	case exception.Code == amqp.AccessRefused:
+		c.wrong("login", fmt.Sprintf("rabbitmqctl change_password %s  # or check user and password in --amqp-url (CDC_RELAY_AMQP_URL)\nrabbitmqctl add_user %s  # where there is no such user", user, user), "user %q: %s", j.f.user, reason)
+	case strings.Contains(reason, "not found"):
+		c.wrong("vhost", lines("rabbitmqctl add_vhost "+vhost+"  # or name another in --amqp-url (CDC_RELAY_AMQP_URL)", permit), "virtual host %q: %s", j.f.vhost, reason)
+	case strings.Contains(reason, "refused"):
+		c.wrong("vhost", permit, "virtual host %q: %s", j.f.vhost, reason)
+	case strings.Contains(reason, "limit"):
+		c.wrong("vhost", fmt.Sprintf("rabbitmqctl clear_vhost_limits -p %s  # or clear_user_limits %s, or close connections", vhost, user), "virtual host %q: %s", j.f.vhost, reason)
+	default:
+		c.wrong("reachable", "# see the broker's log", "RabbitMQ at %s: %s", j.f.address, err)
+	}
+}
+
+// reachMend is for what happens before the broker says anything.
+func (j *brokerJudge) reachMend(err error) string {
+	var authority x509.UnknownAuthorityError
+	var hostname x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
+	const at = "in --amqp-url (CDC_RELAY_AMQP_URL)"
+	switch {
+	case errors.As(err, &authority):
+		return "# name the authority of the broker's certificate " + at + ": ?cacertfile=%2Fpath%2Fto%2Fca.pem"
+	case errors.As(err, &hostname):
+		return "# name the host as the broker's certificate does " + at + ", or add ?server_name_indication=NAME"
+	case errors.As(err, &invalid):
+		return "# renew the broker's certificate, or check the clock of this machine"
+	case errors.As(err, &record):
+		return "# the port does not speak TLS: that for amqps:// is 5671 as a rule; check it " + at
+	}
+	return "# check that RabbitMQ runs there, and host and port " + at
+}
+
+// soonExpired is when somebody should be told.
+const soonExpired = 30 * 24 * time.Hour
+
+func (j *brokerJudge) judgeTLS(c *chart, now time.Time) {
+	state := j.f.tls
+	switch {
+	case state == nil && j.f.local:
+		c.ok("tls", "none; the connection does not leave this machine")
+	case state == nil:
+		c.warn("tls", "# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; docs/configuration.md, \"AMQP URL\", tells of certificates",
+			"none: password and messages cross the network in clear")
+	case len(state.PeerCertificates) > 0:
+		cert := state.PeerCertificates[0]
+		left := cert.NotAfter.Sub(now)
+		says := fmt.Sprintf("%s, certificate of %s, valid until %s", tls.VersionName(state.Version), cert.Subject.CommonName, cert.NotAfter.Format(time.DateOnly))
+		if left < soonExpired {
+			c.warn("tls", "# renew the broker's certificate", "%s: for %s more", says, span(max(left, 0)))
+			return
+		}
+		c.ok("tls", "%s", says)
+	default:
+		c.ok("tls", "%s", tls.VersionName(state.Version))
+	}
+}
+
+func (j *brokerJudge) judgeAlarm(c *chart) {
+	const mend = "rabbitmq-diagnostics alarms\n# memory: free some, or rabbitmqctl set_vm_memory_high_watermark 0.6; disk: free some, or rabbitmqctl set_disk_free_limit 1GB"
+	switch {
+	case j.f.alarm != "":
+		c.wrong("alarms", mend, "%s. The relay waits, and loses nothing", j.f.alarm)
+	case j.f.management.alarms != "":
+		c.wrong("alarms", mend, "%s: publishers are blocked. The relay waits, and loses nothing", j.f.management.alarms)
+	case j.o.NoProbe && j.f.management.err != nil:
+		c.ok("alarms", "not asked (--no-probe)")
+	default:
+		c.ok("alarms", "none: the broker takes messages")
+	}
+}
+
+func (j *brokerJudge) judgeExchanges(c *chart) {
+	for _, name := range j.o.exchangesOf(j.f.asked) {
+		err, asked := j.f.exchanges[name]
+		switch {
+		case !asked: // the connection broke before
+		case isNotFound(err):
+			c.wrong("exchange", j.curl("PUT", "exchanges", name, `{"type": "topic", "durable": true}`)+"  # or the type that its consumers expect",
+				"exchange %q does not exist in virtual host %q%s", name, j.f.vhost, j.namedBy(name)).about(name)
+		case err != nil:
+			c.wrong("exchange", "# see the broker's log", "exchange %q: %s", name, err).about(name)
+		default:
+			c.ok("exchange", "%q exists", name).about(name)
+		}
+	}
+	if j.o.Exchange == "" {
+		c.ok("exchange", "rows that name none go to the default exchange")
+	}
+}
+
+// namedBy says where an exchange comes from.
+func (j *brokerJudge) namedBy(name string) string {
+	if name == j.o.Exchange {
+		return " (--exchange)"
+	}
+	return ""
+}
+
+func isNotFound(err error) bool {
+	var exception *amqp.Error
+	return errors.As(err, &exception) && exception.Code == amqp.NotFound
+}
+
+// judgeWrites: what the broker said to a message that it was not to keep.
+func (j *brokerJudge) judgeWrites(c *chart) {
+	if j.o.NoProbe {
+		c.ok("write", "not asked (--no-probe)")
+		return
+	}
+	refused := map[string]int{}
+	for _, d := range j.sorted() {
+		err, asked := j.f.writes[d]
+		switch {
+		case !asked || isNotFound(err): // told of already
+		case err == nil:
+			if _, told := refused[d.exchange]; !told {
+				refused[d.exchange] = 0
+			}
+		default:
+			if refused[d.exchange]++; refused[d.exchange] == 1 {
+				c.wrong("write", j.permitMend(err), "user %q may not publish to %s with routing key %q: %s", j.f.user, called(d.exchange), d.routingKey, reasonOf(err)).about(d.exchange)
+			}
+		}
+	}
+	for _, exchange := range sortedKeys(refused) {
+		if refused[exchange] == 0 {
+			c.ok("write", "user %q may publish to %s", j.f.user, called(exchange)).about(exchange)
+		}
+	}
+}
+
+// permitMend names every exchange that is needed: set_permissions replaces what there was.
+func (j *brokerJudge) permitMend(err error) string {
+	reason := reasonOf(err)
+	switch {
+	case strings.Contains(reason, "internal"):
+		return "# publish to an exchange that is bound to it: an internal one takes no messages from clients"
+	case strings.Contains(reason, "topic"):
+		return fmt.Sprintf("rabbitmqctl clear_topic_permissions -p %s %s  # or set_topic_permissions with a pattern that takes the key", shell(j.f.vhost), shell(j.f.user))
+	}
+	names := map[string]bool{}
+	for _, d := range j.sorted() {
+		names[permissionName(d.exchange)] = true
+	}
+	names[permissionName(j.o.Exchange)] = true
+	var quoted []string
+	for _, name := range sortedKeys(names) {
+		quoted = append(quoted, regexp.QuoteMeta(name))
+	}
+	return fmt.Sprintf("rabbitmqctl set_permissions -p %s %s '' %s ''  # configure, write, read: it replaces what the user had", shell(j.f.vhost), shell(j.f.user),
+		shell("^("+strings.Join(quoted, "|")+")$"))
+}
+
+// permissionName is how permissions call an exchange.
+func permissionName(exchange string) string {
+	if exchange == "" {
+		return "amq.default"
+	}
+	return exchange
+}
+
+func reasonOf(err error) string {
+	var exception *amqp.Error
+	if errors.As(err, &exception) {
+		return exception.Reason
+	}
+	return err.Error()
+}
+
+func called(exchange string) string {
+	if exchange == "" {
+		return "the default exchange"
+	}
+	return fmt.Sprintf("exchange %q", exchange)
+}
+
+// sorted are the destinations that were asked for.
+func (j *brokerJudge) sorted() []destination {
+	if len(j.f.asked) == 0 {
+		return []destination{{exchange: j.o.Exchange, named: true}}
+	}
+	return j.f.asked
+}
+
+// judgeManagement: without it, some of what matters cannot be seen.
+func (j *brokerJudge) judgeManagement(c *chart) {
+	err := j.f.management.err
+	if err == nil {
+		c.ok("management", "the HTTP API at %s answers", j.f.management.url)
+		return
+	}
+	const hidden = "bindings, alternate exchanges and limits of queues cannot be seen"
+	var status *statusError
+	switch {
+	case j.o.NoProbe || !j.needsManagement():
+		c.ok("management", "the HTTP API at %s does not answer (%s): %s", j.f.management.url, err, hidden)
+	case errors.As(err, &status) && (status.code == 401 || status.code == 403):
+		c.warn("management", fmt.Sprintf("rabbitmqctl set_user_tags %s management  # or name a user that has the tag: --management-url http://USER:PASSWORD@HOST:15672", shell(j.f.user)),
+			"the HTTP API at %s does not let user %q in (%s): %s", j.f.management.url, j.f.user, err, hidden)
+	default:
+		c.warn("management", "rabbitmq-plugins enable rabbitmq_management  # or name its address: --management-url http://HOST:15672; or --no-probe",
+			"the HTTP API at %s does not answer (%s): %s", j.f.management.url, err, hidden)
+	}
+}
+
+// needsManagement: the default exchange can be asked by AMQP.
+func (j *brokerJudge) needsManagement() bool {
+	for _, d := range j.f.asked {
+		if d.exchange != "" && j.f.exchanges[d.exchange] == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// curl is a call of the management API: the one command that every version has.
+func (j *brokerJudge) curl(method, kind, path, body string) string {
+	base := j.f.management.url
+	if base == "" {
+		base = "http://HOST:15672"
+	}
+	address := base + "/api/" + kind + "/" + url.PathEscape(j.f.vhost)
+	for _, part := range strings.Split(path, "\x00") {
+		address += "/" + url.PathEscape(part)
+	}
+	return fmt.Sprintf("curl -u ADMIN -X %s %s -H 'Content-Type: application/json' -d %s", method, shell(address), shell(body))
+}

@@ -1,0 +1,193 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// From this age on, a transaction is worth a word: what it holds back grows with it.
+const oldTransaction = 5 * time.Minute
+
+// judgeCleanup: what keeps dead rows of the outbox from being removed.
+func (j *databaseJudge) judgeCleanup() []Finding {
+	c := &chart{area: Cleanup}
+	j.judgeTransactions(c)
+	j.judgePrepared(c)
+	j.judgeStandbyHorizon(c)
+	j.judgeDead(c)
+	j.judgeAutovacuum(c)
+	return c.findings
+}
+
+// judgeTransactions: an open transaction is no danger to the stream. Dead rows stay
+// for it, so sweeps grow dear.
+func (j *databaseJudge) judgeTransactions(c *chart) {
+	if j.f.transactions.err != nil {
+		c.unknown("transactions", j.f.transactions.err)
+		return
+	}
+	here := slices.Clone(j.f.transactions.value.Sessions)
+	here = slices.DeleteFunc(here, func(t transaction) bool { return !t.Here })
+	blind := ""
+	if role := j.f.role.value; !role.SeesOthers {
+		blind = fmt.Sprintf(" (what other roles do is hidden from role %q; to see it: GRANT pg_read_all_stats TO %s)", role.Name, j.role())
+	}
+	switch {
+	case len(here) == 0:
+		c.ok("transactions", "none holds back the removal of dead rows%s", blind)
+	case here[0].age() < oldTransaction:
+		c.ok("transactions", "the oldest is open for %s%s", span(here[0].age()), blind)
+	default:
+		t := here[0]
+		c.warn("transactions", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- it is rolled back", t.PID),
+			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay as long. The stream does not mind, sweeps do", t.PID, t.who(), span(t.age()))
+	}
+}
+
+func (t transaction) who() string {
+	var known []string
+	for _, part := range []string{t.User, t.Program, t.State} {
+		if part != "" {
+			known = append(known, part)
+		}
+	}
+	return strings.Join(known, ", ")
+}
+
+// judgePrepared: a prepared transaction outlives its session and every restart.
+func (j *databaseJudge) judgePrepared(c *chart) {
+	for _, t := range j.f.transactions.value.Prepared {
+		if t.age() < oldTransaction && (j.o.Poll || j.slotThere()) {
+			continue
+		}
+		where := ""
+		if !t.Here {
+			where = fmt.Sprintf(", in database %q", t.Database)
+		}
+		c.warn("prepared_transactions", fmt.Sprintf("ROLLBACK PREPARED %s;  -- or COMMIT PREPARED: as %s%s", literal(t.GID), t.User, where),
+			"transaction %s is prepared and open for %s: dead rows stay, and no slot can be made", literal(t.GID), span(t.age())).about(t.GID)
+	}
+}
+
+func (j *databaseJudge) slotThere() bool {
+	_, there := j.slot()
+	return there
+}
+
+// judgeSlotBlockers: making a slot waits for all who have written, in every database.
+func (j *databaseJudge) judgeSlotBlockers(c *chart) {
+	for _, t := range j.f.transactions.value.Sessions {
+		if t.Wrote {
+			c.warn("slot_blocker", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- or wait until it ends", t.PID),
+				"making the slot waits for pid %d (%s), which has written and is open for %s", t.PID, t.who(), span(t.age())).about(strconv.Itoa(t.PID))
+		}
+	}
+}
+
+// Some millions of transactions: what a standby's query may hold back for hours.
+const oldHorizon = 5_000_000
+
+// judgeStandbyHorizon: hot_standby_feedback, by a slot or by a connection.
+func (j *databaseJudge) judgeStandbyHorizon(c *chart) {
+	for _, s := range j.f.slots.value.Slots {
+		if s.Xmin == "" || s.Active && s.XminAge < oldHorizon {
+			continue
+		}
+		if !s.Active {
+			c.warn("standby_horizon", fmt.Sprintf("SELECT pg_drop_replication_slot(%s);  -- where the standby does not come back", literal(s.Name)),
+				"slot %s holds back the removal of dead rows, for a standby that is away", s.Name).about(s.Name)
+			continue
+		}
+		c.warn("standby_horizon", "-- on the standby, end the query that is open: SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;",
+			"a query on the standby of slot %s holds back the removal of dead rows, by %d transactions", s.Name, s.XminAge).about(s.Name)
+	}
+	for _, t := range j.f.transactions.value.Feedback {
+		if t.XIDAge >= oldHorizon {
+			c.warn("standby_horizon", "-- on the standby, end the query that is open: SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;",
+				"a query on the standby %s holds back the removal of dead rows, by %d transactions", t.Program, t.XIDAge).about(t.Program)
+		}
+	}
+}
+
+// manyDead is from when on sweeps feel them.
+const manyDead = 100_000
+
+func (j *databaseJudge) judgeDead(c *chart) {
+	if _, there := j.f.tables.value.Tables[j.o.Table.Name]; !there {
+		return
+	}
+	if j.f.dead.err != nil {
+		c.unknown("dead_rows", j.f.dead.err)
+		return
+	}
+	d := j.f.dead.value
+	last := "never vacuumed"
+	if d.Since >= 0 {
+		last = "vacuumed " + span(time.Duration(d.Since)*time.Second) + " ago"
+	}
+	says := fmt.Sprintf("about %d dead rows and %d live ones, %s", d.Dead, d.Live, last)
+	if d.Dead > manyDead && d.Dead > d.Live {
+		c.warn("dead_rows", "VACUUM (ANALYZE) "+j.o.Table.SQL()+";  -- frees nothing while a transaction above is open", "%s: sweeps wade through them", says)
+		return
+	}
+	c.ok("dead_rows", "%s", says)
+}
+
+// queueSettings are those that migrations/sql gives the table: clean up by count, at full speed.
+func queueSettings() []string {
+	return []string{"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=1000", "autovacuum_vacuum_cost_delay=0"}
+}
+
+func (j *databaseJudge) judgeAutovacuum(c *chart) {
+	table, there := j.f.tables.value.Tables[j.o.Table.Name]
+	name := j.o.Table.SQL()
+	switch {
+	case j.setting("autovacuum") == "off" || j.setting("track_counts") == "off":
+		which := "autovacuum"
+		if j.setting(which) != "off" {
+			which = "track_counts"
+		}
+		c.warn("autovacuum", j.service.setting(which, "on", false), "%s is off on this server: dead rows pile up until the server stops for fear of wraparound", which)
+	case !there || table.partitioned(): // partitions have settings of their own
+	case slices.ContainsFunc(table.Options, switchesOff):
+		c.warn("autovacuum", "ALTER TABLE "+name+" RESET (autovacuum_enabled);", "autovacuum is off for %s: dead rows pile up, and sweeps wade through them", j.o.Table)
+	default:
+		missing := slices.DeleteFunc(queueSettings(), func(s string) bool { return !laxer(table.Options, s) })
+		if len(missing) > 0 {
+			c.warn("autovacuum", fmt.Sprintf("ALTER TABLE %s SET (%s);", name, strings.Join(missing, ", ")),
+				"%s lacks settings of a queue: without them, autovacuum comes late or slowly", j.o.Table)
+			return
+		}
+		c.ok("autovacuum", "on, after 1000 dead rows or fewer")
+	}
+}
+
+func switchesOff(option string) bool {
+	value, found := strings.CutPrefix(option, "autovacuum_enabled=")
+	return found && slices.Contains([]string{"false", "off", "no", "0"}, strings.ToLower(value))
+}
+
+// laxer: the table has a greater value than the wanted one, or none.
+func laxer(options []string, wanted string) bool {
+	name, text, _ := strings.Cut(wanted, "=")
+	most, _ := strconv.ParseFloat(text, 64)
+	for _, option := range options {
+		if value, found := strings.CutPrefix(option, name+"="); found {
+			n, err := strconv.ParseFloat(strings.TrimSuffix(value, "ms"), 64)
+			return err != nil || n > most
+		}
+	}
+	return true
+}
+
+// literal writes a string as SQL reads it, whatever standard_conforming_strings says.
+func literal(s string) string {
+	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	if strings.Contains(s, `\`) {
+		return "E" + strings.ReplaceAll(quoted, `\`, `\\`)
+	}
+	return quoted
+}

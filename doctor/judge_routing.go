@@ -1,0 +1,162 @@
+package doctor
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// mostUnroutable is how many are told of one by one.
+const mostUnroutable = 20
+
+// judgeRouting: whether a queue takes what waits.
+func (j *brokerJudge) judgeRouting() []Finding {
+	c := &chart{area: Routing}
+	j.judgeWaiting(c)
+	if j.f.broken == nil {
+		j.judgeRoutes(c)
+	}
+	if j.f.management.err == nil {
+		j.judgeAlternates(c)
+		j.judgeOverflow(c)
+	}
+	return c.findings
+}
+
+// judgeWaiting says what was looked at.
+func (j *brokerJudge) judgeWaiting(c *chart) {
+	s := j.database.sample
+	_, there := j.database.tables.value.Tables[j.o.Table.Name]
+	more := ""
+	if j.f.left > 0 {
+		more = fmt.Sprintf("; %d of them were looked after", len(j.f.asked))
+	}
+	kinds := len(j.f.asked) + j.f.left
+	switch {
+	case j.database.unreachable != nil || !there:
+		c.warn("waiting", "-- see the findings above", "the rows that wait cannot be looked at: only --exchange was checked")
+	case s.err != nil:
+		c.unknown("waiting", s.err)
+	case s.value.whole:
+		c.ok("waiting", "%d rows wait, for %d pairs of exchange and routing key%s", s.value.rows, kinds, more)
+	default:
+		c.ok("waiting", "of the first %d rows (the oldest, the newest, retries, and some between), for %d pairs of exchange and routing key%s", s.value.rows, kinds, more)
+	}
+}
+
+// judgeRoutes: by AMQP for the default exchange, by the bindings for others, and by
+// what the broker has answered before.
+func (j *brokerJudge) judgeRoutes(c *chart) {
+	good, told := 0, 0
+	for _, d := range j.f.asked {
+		if d.exchange != "" && j.f.exchanges[d.exchange] != nil {
+			continue // told of already
+		}
+		mend, says := j.unroutable(d)
+		if says == "" {
+			good++
+			continue
+		}
+		if told++; told <= mostUnroutable {
+			c.wrong("route", mend, "%s", says).about(d.exchange + "/" + d.routingKey)
+		}
+	}
+	if told > mostUnroutable {
+		c.wrong("route", "-- mend those above, and look again", "%d more routing keys reach no queue", told-mostUnroutable)
+	}
+	if good > 0 && told == 0 {
+		how := "reaches a queue"
+		if j.f.management.err != nil && j.needsManagement() || j.o.NoProbe {
+			how = "was refused for want of a queue, as far as can be seen"
+			c.ok("route", "none of %d routing keys %s", good, how)
+			return
+		}
+		c.ok("route", "each of %d routing keys %s", good, how)
+	}
+}
+
+// unroutable says why no queue takes a message, or "".
+func (j *brokerJudge) unroutable(d destination) (mend, says string) {
+	rows := ""
+	if n := j.refusals(d); n > 0 {
+		rows = fmt.Sprintf("; %d rows looked at were refused for that already", n)
+	}
+	switch {
+	case d.exchange == "" && j.f.queues[d.routingKey] != nil:
+		mend = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`) + "  # as its consumers declare it"
+		return mend, fmt.Sprintf("there is no queue %q for the default exchange to bring messages to%s", d.routingKey, rows)
+	case d.exchange != "" && !j.o.NoProbe && j.f.management.err == nil:
+		if r := j.f.management.route(d.exchange, d.routingKey); len(r.queues) == 0 && !r.perhaps {
+			return j.bindMend(d), fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, rows)
+		}
+	case d.exchange != "" && rows != "":
+		return j.bindMend(d), fmt.Sprintf("exchange %q had no queue for routing key %q%s", d.exchange, d.routingKey, rows)
+	}
+	return "", ""
+}
+
+func (j *brokerJudge) bindMend(d destination) string {
+	body, _ := json.Marshal(map[string]string{"routing_key": d.routingKey}) // two strings: it cannot fail
+	return j.curl("POST", "bindings", "e\x00"+d.exchange+"\x00q\x00QUEUE", string(body))
+}
+
+// refusals are the rows whose newest refusal was that no queue took them.
+func (j *brokerJudge) refusals(d destination) int {
+	n := 0
+	for of, codes := range j.database.sample.value.refused {
+		if of.resolved(j.o) == d {
+			n += codes[string(outbox.ReasonUnroutable)]
+		}
+	}
+	return n
+}
+
+// judgeAlternates: where an exchange has one, no message comes back as unroutable.
+func (j *brokerJudge) judgeAlternates(c *chart) {
+	for _, name := range j.o.exchangesOf(j.f.asked) {
+		x, there := j.f.management.exchanges[name]
+		if alternate := j.f.management.alternate(x); there && alternate != "" {
+			c.warn("alternate_exchange", "# see that somebody reads what comes there; or take it away: it is an argument of the exchange, or a policy (rabbitmqctl list_policies -p "+shell(j.f.vhost)+")",
+				"exchange %q has the alternate exchange %q: a message without a queue counts as published where that one takes it", name, alternate).about(name)
+		}
+	}
+}
+
+// judgeOverflow: a queue that throws away its oldest messages confirms the newer ones.
+func (j *brokerJudge) judgeOverflow(c *chart) {
+	for _, name := range sortedKeys(j.f.management.queues) {
+		q := j.f.management.queues[name]
+		limit, by := j.f.management.limit(q)
+		if limit == "" {
+			continue
+		}
+		c.warn("overflow", j.overflowMend(q, by), "queue %q is limited (%s) and drops its oldest messages when it is full: they were confirmed, and are lost", name, limit).about(name)
+	}
+}
+
+// overflowMend keeps what the policy says beside; a queue whose limit is an argument gets a policy of its own.
+func (j *brokerJudge) overflowMend(q queueFacts, by policy) string {
+	definition := map[string]any{"overflow": "reject-publish"}
+	name, pattern, priority := "reject-publish-"+q.Name, "^"+regexp.QuoteMeta(q.Name)+"$", 0
+	if by.Name != "" {
+		maps.Copy(definition, by.Definition)
+		definition["overflow"] = "reject-publish"
+		name, pattern, priority = by.Name, by.Pattern, by.Priority
+	} else if other, found := j.f.management.policy(q.Name, false, "queues", q.Type+"_queues"); found {
+		maps.Copy(definition, other.Definition)
+		definition["overflow"], priority = "reject-publish", other.Priority+1
+	}
+	text, _ := json.Marshal(definition) // it came from JSON
+	return fmt.Sprintf("rabbitmqctl set_policy -p %s --priority %d --apply-to queues %s %s %s", shell(j.f.vhost), priority, shell(name), shell(pattern), shell(string(text)))
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := slices.Collect(maps.Keys(m))
+	slices.Sort(keys)
+	return keys
+}

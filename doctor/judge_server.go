@@ -1,0 +1,246 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// judgeDatabase is what the facts of the database mean.
+func judgeDatabase(o Options, f databaseFacts) []Finding {
+	c := &chart{area: Postgres}
+	if f.unreachable != nil {
+		c.wrong("reachable", mendOf(f.unreachable), "%s", f.unreachable)
+		return c.findings
+	}
+	if f.server.err != nil {
+		c.unknown("reachable", f.server.err)
+		return c.findings
+	}
+	service := service(f.server.value.Roles)
+	c.ok("reachable", "connected to %s, database %q, role %q%s", f.address, f.server.value.Database, f.role.value.Name, on(service.name))
+	j := &databaseJudge{o: o, f: f, service: service, server: f.server.value}
+	j.judgeServer(c)
+	return slices.Concat(c.findings, j.judgeTables(), j.judgeGrants(), j.judgePublication(), j.judgeSlot(), j.judgeCleanup())
+}
+
+// databaseJudge has what the judgements have in common.
+type databaseJudge struct {
+	o       Options
+	f       databaseFacts
+	service managed
+	server  serverFacts
+}
+
+func on(service string) string {
+	if service == "" {
+		return ""
+	}
+	return ", on " + service
+}
+
+// The versions that cdc-relay is tested with.
+const oldestMajor, newestMajor = 14, 18
+
+func (j *databaseJudge) judgeServer(c *chart) {
+	switch major := j.server.major(); {
+	case major < oldestMajor:
+		c.wrong("version", fmt.Sprintf("-- upgrade Postgres to %d or later", oldestMajor), "Postgres %s is too old: cdc-relay is made for %d to %d", j.server.Version, oldestMajor, newestMajor)
+	case major > newestMajor:
+		c.warn("version", "# see whether a newer cdc-relay knows this Postgres", "Postgres %s is newer than what this cdc-relay was tested with (%d to %d)", j.server.Version, oldestMajor, newestMajor)
+	default:
+		c.ok("version", "Postgres %s", j.server.Version)
+	}
+	if j.server.InRecovery {
+		c.wrong("primary", "# name the primary in --database-url, or all servers: postgres://user@first,second/database?target_session_attrs=read-write",
+			"this server is a standby: nothing can be deleted here")
+	} else {
+		c.ok("primary", "takes writes")
+	}
+	if j.f.pooler != "" {
+		says := "a connection pooler such as PgBouncer is between (%s): "
+		if !j.o.Poll && j.f.replication != nil {
+			c.wrong("pooler", j.directly(), says+"the relay cannot stream through it", j.f.pooler)
+		} else {
+			c.warn("pooler", j.directly(), says+"where it shares connections, what the relay sets for its session meets other clients", j.f.pooler)
+		}
+	} else {
+		c.ok("pooler", "none seen: the connection goes to Postgres itself")
+	}
+	if j.o.Poll {
+		c.ok("wal_level", "%s; --mode poll needs no streaming", j.setting("wal_level"))
+		return
+	}
+	j.judgeWAL(c)
+	j.judgeRoom(c)
+	j.judgeReplication(c)
+	j.judgeSenderTimeout(c)
+}
+
+// directly says how to come by the pooler.
+func (j *databaseJudge) directly() string {
+	if j.service.role == "supabase_admin" {
+		return "# in --database-url (CDC_RELAY_DATABASE_URL), name the direct connection: db.PROJECT.supabase.co:5432, not the pooler"
+	}
+	if j.service.role == "neon_superuser" {
+		return "# in --database-url (CDC_RELAY_DATABASE_URL), name the host without -pooler"
+	}
+	return "# in --database-url (CDC_RELAY_DATABASE_URL), name host and port of Postgres itself, 5432 as a rule, not of the pooler"
+}
+
+func (j *databaseJudge) judgeWAL(c *chart) {
+	if level := j.setting("wal_level"); level != "logical" {
+		c.wrong("wal_level", j.service.logicalWAL(), "wal_level is %s: streaming needs logical", level)
+		return
+	}
+	c.ok("wal_level", "logical")
+}
+
+// judgeRoom: a slot and a walsender are of the whole server, and bounded.
+func (j *databaseJudge) judgeRoom(c *chart) {
+	used, most := len(j.f.slots.value.Slots), j.number("max_replication_slots")
+	_, ours := j.slot()
+	switch {
+	case j.f.slots.err != nil:
+		c.unknown("max_replication_slots", j.f.slots.err)
+	case used >= most && !ours:
+		c.wrong("max_replication_slots", lines(j.service.setting("max_replication_slots", strconv.Itoa(most+10), true), j.unusedSlots()),
+			"no replication slot is free: %d of %d are in use%s", used, most, j.inactiveSlots())
+	case used >= most:
+		c.ok("max_replication_slots", "%d of %d in use, one of them this relay's", used, most)
+	default:
+		c.ok("max_replication_slots", "%d of %d in use", used, most)
+	}
+	used, most = j.server.Walsenders, j.number("max_wal_senders")
+	streaming := j.streaming()
+	switch {
+	case used >= most && !streaming:
+		c.wrong("max_wal_senders", j.service.setting("max_wal_senders", strconv.Itoa(most+10), true), "no walsender is free: %d of %d are in use", used, most)
+	case used >= most:
+		c.warn("max_wal_senders", j.service.setting("max_wal_senders", strconv.Itoa(most+10), true),
+			"all %d are in use: the relay streams, but one that stands by, or comes back after a cut connection, finds none", most)
+	default:
+		c.ok("max_wal_senders", "%d of %d in use", used, most)
+	}
+}
+
+// inactiveSlots names some that nobody uses.
+func (j *databaseJudge) inactiveSlots() string {
+	var names []string
+	for _, s := range j.f.slots.value.Slots {
+		if !s.Active && len(names) < 5 {
+			names = append(names, s.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "; not active are " + strings.Join(names, ", ")
+}
+
+func (j *databaseJudge) unusedSlots() string {
+	if j.inactiveSlots() == "" {
+		return ""
+	}
+	return "-- or drop one that its owner no longer needs: SELECT pg_drop_replication_slot('NAME');"
+}
+
+// judgeReplication: what the catalog says of the role, and what a replication
+// connection met.
+func (j *databaseJudge) judgeReplication(c *chart) {
+	role := j.f.role.value
+	switch {
+	case j.f.role.err != nil:
+		c.unknown("replication", j.f.role.err)
+	case !role.replicates():
+		c.wrong("replication", j.service.replication(role.Name), "role %q may not replicate", role.Name)
+	case j.f.replication == nil:
+		c.ok("replication", "role %q may replicate, and a replication connection was opened", role.Name)
+	case sqlState(j.f.replication) == insufficientPrivilege:
+		c.wrong("replication", j.service.replication(role.Name), "role %q may not replicate: %s", role.Name, j.f.replication)
+	case sqlState(j.f.replication) == tooManyConnections:
+		c.wrong("replication", "-- see max_wal_senders, max_connections, and the limit of the role: SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user;",
+			"no replication connection is free: %s", j.f.replication)
+	case j.f.pooler != "":
+		c.wrong("replication", j.directly(), "the pooler takes no replication connection: %s", j.f.replication)
+	default:
+		mend := mendOf(j.f.replication)
+		if mend == "" {
+			mend = "# pg_hba.conf has to let the role in for this database, and whatever is between has to pass replication connections on"
+		}
+		c.wrong("replication", mend, "role %q may replicate, but no replication connection could be opened: %s", role.Name, j.f.replication)
+	}
+}
+
+func (j *databaseJudge) judgeSenderTimeout(c *chart) {
+	timeout, known := j.duration("wal_sender_timeout")
+	mend := j.service.setting("wal_sender_timeout", "60s", false)
+	switch {
+	case !known:
+		c.warn("wal_sender_timeout", "", "the server does not tell it")
+	case timeout == 0:
+		c.warn("wal_sender_timeout", mend, "off: where the machine of a relay vanishes, its slot stays taken until TCP gives up, and no other relay streams meanwhile")
+	case timeout > 5*time.Minute:
+		c.warn("wal_sender_timeout", mend, "%s: where the machine of a relay vanishes, another takes over only after that", span(timeout))
+	case timeout < 3*time.Second:
+		c.warn("wal_sender_timeout", mend, "%s: a short pause of the network or of the relay ends the stream", timeout)
+	default:
+		c.ok("wal_sender_timeout", "%s: after that, another relay takes over from one whose machine vanished", span(timeout))
+	}
+}
+
+func (j *databaseJudge) setting(name string) string { return j.server.Settings[name].Value }
+
+func (j *databaseJudge) number(name string) int {
+	n, _ := strconv.Atoi(j.setting(name))
+	return n
+}
+
+// duration reads a setting that is a time.
+func (j *databaseJudge) duration(name string) (time.Duration, bool) {
+	s, there := j.server.Settings[name]
+	n, err := strconv.ParseInt(s.Value, 10, 64)
+	if !there || err != nil {
+		return 0, false
+	}
+	unit := map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "min": time.Minute}[s.Unit]
+	return time.Duration(n) * unit, unit > 0
+}
+
+// bytes reads a setting that is a size; negative: none.
+func (j *databaseJudge) bytes(name string) int64 {
+	s := j.server.Settings[name]
+	n, err := strconv.ParseInt(s.Value, 10, 64)
+	unit := map[string]int64{"B": 1, "kB": 1 << 10, "8kB": 8 << 10, "MB": 1 << 20, "GB": 1 << 30}[s.Unit]
+	if err != nil || unit == 0 || n < 0 {
+		return -1
+	}
+	return n * unit
+}
+
+// size writes a number of bytes for people.
+func size(bytes int64) string {
+	const kilo, mega, giga = 1 << 10, 1 << 20, 1 << 30
+	switch {
+	case bytes >= giga:
+		return fmt.Sprintf("%.1f GB", float64(bytes)/giga)
+	case bytes >= mega:
+		return fmt.Sprintf("%.1f MB", float64(bytes)/mega)
+	case bytes >= kilo:
+		return fmt.Sprintf("%.1f kB", float64(bytes)/kilo)
+	}
+	return fmt.Sprintf("%d bytes", bytes)
+}
+
+// span writes a duration for people: what matters of it.
+func span(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", int(d.Hours()/24))
+	case d >= time.Minute:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return d.Round(time.Second).String()
+}

@@ -1,0 +1,277 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+// judgePublication: whether it brings every row of the table, and nothing else.
+func (j *databaseJudge) judgePublication() []Finding {
+	c := &chart{area: Publication}
+	p := j.f.publication.value
+	switch {
+	case j.o.Poll:
+		return nil
+	case j.f.publication.err != nil:
+		c.unknown("publication", j.f.publication.err)
+		return c.findings
+	}
+	faults := p.state().Faults(j.o.names())
+	for _, fault := range faults {
+		j.judgePublicationFault(c, fault)
+	}
+	if len(faults) == 0 {
+		c.ok("publication", "%s brings the inserts of %s", j.o.Publication, j.o.Table)
+	}
+	j.judgePublicationExtras(c)
+	return c.findings
+}
+
+func (j *databaseJudge) judgePublicationFault(c *chart, fault replication.PublicationFault) {
+	p := j.f.publication.value
+	table, there := j.f.tables.value.Tables[j.o.Table.Name]
+	says := fmt.Sprintf("publication %s: %s", j.o.Publication, fault.Says)
+	switch fault.Kind {
+	case replication.PublicationMissing:
+		mend := j.setupCommand() + "  # as the owner of the table"
+		if there {
+			mend = lines(sql(fault.Fix), "-- or: "+mend)
+		}
+		c.wrong("publication", mend, "publication %s does not exist: nothing streams", j.o.Publication)
+	case replication.PublicationByPartition:
+		if there && table.partitioned() {
+			c.wrong("partition_root", sql(fault.Fix), "%s, and the relay looks for those of %s", says, j.o.Table)
+		} else {
+			c.warn("partition_root", sql(fault.Fix), "%s, once it has partitions", says)
+		}
+	case replication.PublicationWithRowFilter:
+		c.wrong("row_filter", sql(fault.Fix), "%s, %s: rows that it hides do not stream", says, p.Filter)
+	case replication.PublicationWithColumnList:
+		c.wrong("column_list", sql(fault.Fix), "%s, %s: the relay needs all columns", says, p.Columns)
+	case replication.PublicationWithoutTable:
+		if there {
+			c.wrong("publication", sql(fault.Fix), "%s: nothing streams", says)
+		}
+	default:
+		c.wrong("publication", sql(fault.Fix), "%s: nothing streams", says)
+	}
+}
+
+// judgePublicationExtras: what it brings beside, which others may rely on.
+func (j *databaseJudge) judgePublicationExtras(c *chart) {
+	p := j.f.publication.value
+	if !p.Exists {
+		return
+	}
+	var more []string
+	for name, is := range map[string]bool{"updates": p.Update, "deletes": p.Delete, "truncates": p.Truncate} {
+		if is {
+			more = append(more, name)
+		}
+	}
+	slices.Sort(more)
+	own := "-- where others rely on it, give the relay its own: cdc-relay setup --publication NAME, and --publication NAME for run"
+	switch {
+	case len(more) > 0:
+		c.warn("insert_only", lines(sql(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert')", outbox.QuoteIdentifier(j.o.Publication))), own),
+			"publication %s brings %s as well: every delete of the relay is decoded again, and of tables without a primary key applications can delete no more", j.o.Publication, strings.Join(more, ", "))
+	default:
+		c.ok("insert_only", "it brings inserts alone")
+	}
+	switch {
+	case p.AllTables:
+		c.warn("other_tables", fmt.Sprintf("DROP PUBLICATION %s;\n%s", outbox.QuoteIdentifier(j.o.Publication), j.setupCommand()),
+			"publication %s is FOR ALL TABLES: the server decodes and sends what the relay throws away", j.o.Publication)
+	case p.Others > 0:
+		c.warn("other_tables", lines(sql(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", outbox.QuoteIdentifier(j.o.Publication), j.o.Table.SQL())), own),
+			"publication %s has %d other tables: the server decodes and sends what the relay throws away", j.o.Publication, p.Others)
+	}
+}
+
+// slot is the relay's own.
+func (j *databaseJudge) slot() (slotFacts, bool) {
+	for _, s := range j.f.slots.value.Slots {
+		if s.Name == j.o.Slot {
+			return s, true
+		}
+	}
+	return slotFacts{}, false
+}
+
+// streaming: somebody holds the slot.
+func (j *databaseJudge) streaming() bool {
+	s, there := j.slot()
+	return there && s.Active
+}
+
+func (s slotFacts) lost() bool { return s.WALStatus == "lost" || s.Invalidated != "" }
+
+// judgeSlot: whether it can be used, who uses it, and what it costs.
+func (j *databaseJudge) judgeSlot() []Finding {
+	c := &chart{area: Slot}
+	switch s, there := j.slot(); {
+	case j.o.Poll:
+		return nil
+	case j.f.slots.err != nil:
+		c.unknown("slot", j.f.slots.err)
+		return c.findings
+	case !there:
+		c.wrong("slot", lines(j.setupCommand(), "-- or start the relay: it makes the slot itself, where its role may replicate"),
+			"slot %s does not exist: nothing streams", j.o.Slot)
+		j.judgeSlotBlockers(c)
+	default:
+		if j.judgeSlotItself(c, s) {
+			j.judgeHolder(c, s)
+			j.judgeLag(c, s)
+			j.judgeFailover(c, s)
+		}
+	}
+	j.judgeKeepSize(c)
+	j.judgeIdleTimeout(c)
+	return c.findings
+}
+
+// judgeSlotItself tells whether the relay can use it.
+func (j *databaseJudge) judgeSlotItself(c *chart, s slotFacts) bool {
+	anew := lines(sql(replication.DropSlotSQL(s.Name)), j.setupCommand())
+	if found := replication.ForeignSlot(s.Name, s.Plugin, s.Database == j.server.Database); found != nil {
+		mend := "# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: cdc-relay setup" + j.tableFlag() + " --slot NAME"
+		if !s.Active {
+			mend = lines(mend, "-- or, where nobody needs it: "+sql(replication.DropSlotSQL(s.Name)))
+		}
+		c.wrong("slot", mend, "%s", found)
+		return false
+	}
+	switch {
+	case s.lost():
+		why := strings.TrimSpace("the server gave up slot " + s.Name + because(s.Invalidated))
+		c.wrong("slot", lines(anew, "-- a relay that runs does this itself"), "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
+		return false
+	case s.LagBytes < 0:
+		c.wrong("slot", lines(anew, "-- a relay that runs does this itself"), "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
+		return false
+	case s.Temporary:
+		c.wrong("slot", "# end the session that holds it, or choose another name with --slot", "slot %s is a temporary one of another session", s.Name)
+		return false
+	}
+	c.ok("slot", "%s, %s, of this database", s.Name, s.Plugin)
+	return true
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + reason + ")"
+}
+
+func (j *databaseJudge) judgeHolder(c *chart, s slotFacts) {
+	switch {
+	case s.Active && s.Holder != "":
+		c.ok("active", "held by server process %d, of %s", s.ActivePID, s.Holder)
+	case s.Active:
+		c.ok("active", "held by server process %d", s.ActivePID)
+	default:
+		since := ""
+		if s.InactiveFor > 0 {
+			since = " for " + span(time.Duration(s.InactiveFor)*time.Second)
+		}
+		c.warn("active", "cdc-relay run"+j.tableFlag()+"  # or, where no relay is to run any more: cdc-relay teardown", "nobody has held the slot%s: no relay streams, and the slot retains WAL", since)
+	}
+}
+
+// Above this, WAL that nobody fetches is a danger to the disk.
+const muchWAL = 10 << 30
+
+func (j *databaseJudge) judgeLag(c *chart, s slotFacts) {
+	left := ""
+	if s.SafeWALSize != nil {
+		left = fmt.Sprintf("; %s more until the server gives the slot up", size(max(*s.SafeWALSize, 0)))
+	}
+	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s", size(s.LagBytes), size(s.RetainsBytes), left)
+	switch {
+	case s.WALStatus == "unreserved":
+		c.warn("lag", "-- nothing needs to be done: the relay makes a lost slot anew. What holds it back: SELECT * FROM pg_stat_replication;",
+			"%s: the server gives the slot up with the next checkpoint", says)
+	case s.RetainsBytes > muchWAL && s.SafeWALSize == nil:
+		c.wrong("lag", j.limitWAL(), "%s, without a limit: the server's disk fills up", says)
+	case s.Active && s.LagBytes > 1<<30:
+		c.warn("lag", "SELECT pid, state, sent_lsn, flush_lsn, pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)) FROM pg_stat_replication;\n"+
+			"-- a great transaction is being decoded, or the relay cannot keep up", "%s: the stream lags behind; rows are swept meanwhile", says)
+	default:
+		c.ok("lag", "%s", says)
+	}
+}
+
+func (j *databaseJudge) judgeFailover(c *chart, s slotFacts) {
+	if j.server.major() < 17 {
+		return
+	}
+	waited := j.f.slots.value.Standbys
+	switch {
+	case s.Failover && len(waited) > 0:
+		c.warn("failover", "# start the standby; or, until it is back: "+j.service.setting("synchronized_standby_slots", "", false),
+			"the stream waits for standbys that are away (synchronized_standby_slots: %s): rows are swept meanwhile", strings.Join(waited, ", "))
+	case s.Failover:
+		c.ok("failover", "on: a standby with sync_replication_slots has a copy")
+	default:
+		c.ok("failover", "off: after a failover the relay makes the slot anew and sweeps the table")
+	}
+}
+
+// enoughWAL is what is recommended as a limit.
+func (j *databaseJudge) enoughWAL() int64 { return max(muchWAL, 2*j.bytes("max_wal_size")) }
+
+func (j *databaseJudge) limitWAL() string {
+	megabytes := j.enoughWAL() >> 20
+	if j.service.name != "" {
+		return j.service.setting("max_slot_wal_keep_size", fmt.Sprint(megabytes), false) // in MB there
+	}
+	return j.service.setting("max_slot_wal_keep_size", fmt.Sprintf("%dGB", megabytes>>10), false)
+}
+
+// judgeKeepSize: for this relay a limit is safe.
+func (j *databaseJudge) judgeKeepSize(c *chart) {
+	limit := j.bytes("max_slot_wal_keep_size")
+	others := j.others()
+	const safe = "For this relay a limit is safe: it makes a slot that was given up anew, and sweeps the table"
+	switch {
+	case limit < 0 && len(others) > 0:
+		c.warn("max_slot_wal_keep_size", j.limitWAL()+"\n-- think of the other slots first: the limit is theirs, too",
+			"no limit: where all relays are stopped, WAL fills the disk. %s. But the server has other slots, which it may harm: %s", safe, strings.Join(others, ", "))
+	case limit < 0:
+		c.warn("max_slot_wal_keep_size", j.limitWAL(), "no limit: where all relays are stopped, WAL fills the disk. %s", safe)
+	default:
+		c.ok("max_slot_wal_keep_size", "%s. %s", size(limit), safe)
+	}
+}
+
+func (j *databaseJudge) others() []string {
+	var names []string
+	for _, s := range j.f.slots.value.Slots {
+		if s.Name != j.o.Slot && !s.lost() {
+			names = append(names, s.Name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) > 5 {
+		names = append(names[:5], fmt.Sprintf("and %d more", len(names)-5))
+	}
+	return names
+}
+
+func (j *databaseJudge) judgeIdleTimeout(c *chart) {
+	timeout, known := j.duration("idle_replication_slot_timeout")
+	switch {
+	case !known: // before 18
+	case timeout == 0:
+		c.ok("idle_replication_slot_timeout", "off: the slot of stopped relays stays, within max_slot_wal_keep_size")
+	default:
+		c.ok("idle_replication_slot_timeout", "%s: relays that were stopped for longer find no slot, make it anew and sweep the table; nothing is lost", span(timeout))
+	}
+}

@@ -1,0 +1,224 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// judgeTables: whether they are there, and of which version.
+func (j *databaseJudge) judgeTables() []Finding {
+	c := &chart{area: Tables}
+	if j.f.tables.err != nil {
+		c.unknown("table", j.f.tables.err)
+		return c.findings
+	}
+	for _, need := range store.Needs(j.o.Table) {
+		j.judgeTable(c, need)
+	}
+	j.judgeVersion(c)
+	return c.findings
+}
+
+func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
+	table, there := j.f.tables.value.Tables[need.Table.Name]
+	name := need.Table.String()
+	if !there {
+		c.wrong("table", j.setupCommand(), "table %s does not exist in database %q", name, j.server.Database).about(name)
+		return
+	}
+	var missing []string
+	for _, column := range need.Columns {
+		if !slices.Contains(table.Columns, column) {
+			missing = append(missing, column)
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		c.wrong("table", j.restore(need.Table, missing), "table %s has no column %s", name, strings.Join(missing, ", ")).about(name)
+	case table.Persistence == "u" && need.Table == j.o.Table:
+		c.wrong("table", "ALTER TABLE "+need.Table.SQL()+" SET LOGGED;", "table %s is UNLOGGED: its rows are not in the WAL, do not stream, and are gone after a crash", name).about(name)
+	case table.partitioned():
+		c.ok("table", "%s, partitioned, owned by %q", name, table.Owner).about(name)
+	default:
+		c.ok("table", "%s, owned by %q", name, table.Owner).about(name)
+	}
+}
+
+// restore: a column of an older version comes by a migration, one that somebody dropped
+// or renamed does not.
+func (j *databaseJudge) restore(table outbox.Table, missing []string) string {
+	if j.f.version.err == nil && len(j.f.version.value.Pending) > 0 {
+		return "cdc-relay migrate up" + j.tableFlag()
+	}
+	var commands []string
+	for _, column := range missing {
+		commands = append(commands, fmt.Sprintf("ALTER TABLE %s RENAME COLUMN OLD_NAME TO %s;  -- where it was renamed", table.SQL(), outbox.QuoteIdentifier(column)))
+	}
+	return lines(append(commands, "-- where it was dropped, its definition is in the output of: cdc-relay migrate sql"+j.tableFlag())...)
+}
+
+// setupCommand makes what is missing, under the names of this relay.
+func (j *databaseJudge) setupCommand() string {
+	command := "cdc-relay setup" + j.tableFlag()
+	if j.o.Poll {
+		return command + " --mode poll"
+	}
+	if j.o.Slot != "cdc_relay" {
+		command += " --slot " + shell(j.o.Slot)
+	}
+	if j.o.Publication != "cdc_relay" {
+		command += " --publication " + shell(j.o.Publication)
+	}
+	return command
+}
+
+// tableFlag is for commands, where it is not the default.
+func (j *databaseJudge) tableFlag() string {
+	if name := j.o.Table.String(); name != "public.outbox" {
+		return " --table " + shell(name)
+	}
+	return ""
+}
+
+func (j *databaseJudge) judgeVersion(c *chart) {
+	state := j.f.version.value
+	versions := migrations.VersionTable(j.o.Table)
+	switch err := j.f.version.err; {
+	case errors.Is(err, migrations.ErrNewer):
+		c.wrong("migrations", "# use a newer cdc-relay", "%s", err)
+	case sqlState(err) == insufficientPrivilege:
+		c.wrong("migrations", fmt.Sprintf("GRANT SELECT ON %s TO %s;", versions.SQL(), j.role()), "role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)
+	case err != nil:
+		c.unknown("migrations", err)
+	case state.Current == 0 && len(j.f.tables.value.Tables) > 0:
+		c.wrong("migrations", "-- see where the tables came from; those that cdc-relay knows: cdc-relay migrate sql"+j.tableFlag(),
+			"the tables are not known to be of any version: there is no %s with a line", versions)
+	case state.Current == 0:
+		c.wrong("migrations", j.setupCommand(), "the tables were never made")
+	case len(state.Pending) > 0:
+		c.wrong("migrations", "cdc-relay migrate up"+j.tableFlag(), "the tables are at version %d, this cdc-relay needs %d", state.Current, state.Latest)
+	default:
+		c.ok("migrations", "version %d, up to date", state.Current)
+	}
+}
+
+// role is the relay's, as SQL writes it.
+func (j *databaseJudge) role() string { return outbox.QuoteIdentifier(j.f.role.value.Name) }
+
+// judgeGrants: what the relay's role may do with the tables, and the application's.
+func (j *databaseJudge) judgeGrants() []Finding {
+	c := &chart{area: Grants}
+	t := j.f.tables.value
+	role := j.f.role.value.Name
+	if j.f.tables.err == nil && t.SchemaExists {
+		if !t.SchemaUsage {
+			c.wrong("schema", fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.QuoteIdentifier(j.o.Table.Schema), j.role()), "role %q may not use schema %s", role, j.o.Table.Schema)
+		}
+		for _, need := range store.Needs(j.o.Table) {
+			if table, there := t.Tables[need.Table.Name]; there {
+				j.judgePrivileges(c, need, table)
+			}
+		}
+		if t.Sequence != "" && !t.SequenceGranted {
+			c.wrong("sequence", fmt.Sprintf("GRANT SELECT ON SEQUENCE %s TO %s;", t.Sequence, j.role()), "role %q may not SELECT sequence %s", role, t.Sequence)
+		} else if t.Sequence != "" {
+			c.ok("sequence", "role %q may SELECT %s", role, t.Sequence)
+		}
+	}
+	if j.o.AppRole != "" {
+		j.judgeApp(c)
+	}
+	return c.findings
+}
+
+func (j *databaseJudge) judgePrivileges(c *chart, need store.Need, table tableFacts) {
+	name, role := need.Table.String(), j.f.role.value.Name
+	var denied []string
+	for _, privilege := range need.Privileges {
+		if !slices.Contains(table.Privileges, privilege) {
+			denied = append(denied, privilege)
+		}
+	}
+	switch all := strings.Join(denied, ", "); {
+	case len(denied) > 0:
+		c.wrong("relay", fmt.Sprintf("GRANT %s ON %s TO %s;", all, need.Table.SQL(), j.role()), "role %q may not %s on table %s", role, all, name).about(name)
+	case table.Hidden:
+		c.wrong("relay", fmt.Sprintf("ALTER ROLE %s BYPASSRLS;\n-- or: ALTER TABLE %s DISABLE ROW LEVEL SECURITY;", j.role(), need.Table.SQL()),
+			"row-level security of table %s hides rows from role %q", name, role).about(name)
+	default:
+		c.ok("relay", "role %q may %s on %s", role, strings.Join(need.Privileges, ", "), name).about(name)
+	}
+}
+
+func (j *databaseJudge) judgeApp(c *chart) {
+	app, name, role := j.f.app.value, j.o.AppRole, outbox.QuoteIdentifier(j.o.AppRole)
+	_, there := j.f.tables.value.Tables[j.o.Table.Name]
+	switch {
+	case j.f.app.err != nil:
+		c.unknown("application", j.f.app.err)
+		return
+	case !app.Exists:
+		c.wrong("application", fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '...';\n%s", role, j.appGrants(true)), "role %q does not exist", name)
+		return
+	case !there:
+		return // told of already
+	}
+	var wrong, grants []string
+	add := func(is bool, says, grant string) {
+		if is {
+			wrong, grants = append(wrong, says), append(grants, grant)
+		}
+	}
+	add(!app.Connect, "connect to the database", fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", outbox.QuoteIdentifier(j.server.Database), role))
+	add(!app.Usage, "use schema "+j.o.Table.Schema, j.appGrants(false))
+	add(!app.inserts(), "INSERT into "+j.o.Table.String(), fmt.Sprintf("GRANT INSERT ON %s TO %s;", j.o.Table.SQL(), role))
+	add(app.Refused, "INSERT through row-level security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT TO %s WITH CHECK (true);", j.o.Table.SQL(), role))
+	for _, function := range app.Functions {
+		add(true, "call "+function+", which a check of the table does", fmt.Sprintf("GRANT EXECUTE ON FUNCTION %s TO %s;", function, role))
+	}
+	switch {
+	case len(wrong) > 0:
+		c.wrong("application", lines(grants...), "role %q may not %s", name, strings.Join(wrong, ", nor "))
+	case !app.Login:
+		c.ok("application", "role %q may INSERT, and so may its members: it cannot log in itself", name)
+	case app.Owner:
+		c.ok("application", "role %q may INSERT; as the owner or a superuser it may do anything with the table", name)
+	case len(app.More) > 0:
+		c.warn("application", fmt.Sprintf("REVOKE %s ON %s FROM %s;", strings.Join(app.More, ", "), j.o.Table.SQL(), role),
+			"role %q may %s beside INSERT, which is all that it needs", name, strings.Join(app.More, ", "))
+	default:
+		c.ok("application", "role %q may INSERT, and nothing else", name)
+	}
+}
+
+// inserts: a grant on the columns that every message has will do.
+func (a appFacts) inserts() bool {
+	return a.Insert || slices.Contains(a.Columns, "routing_key") &&
+		(slices.Contains(a.Columns, "payload") || slices.Contains(a.Columns, "payload_bytes"))
+}
+
+func (j *databaseJudge) appGrants(insert bool) string {
+	role := outbox.QuoteIdentifier(j.o.AppRole)
+	usage := fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.QuoteIdentifier(j.o.Table.Schema), role)
+	if !insert {
+		return usage
+	}
+	return usage + fmt.Sprintf("\nGRANT INSERT ON %s TO %s;", j.o.Table.SQL(), role)
+}
+
+// shell quotes a word for a shell, where it needs to be.
+func shell(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

@@ -1,0 +1,121 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+// managed is a service that runs Postgres for its users: they are no superusers there,
+// and settings are made elsewhere.
+type managed struct {
+	name string // for people; "" is a server of one's own
+	role string // one that exists there alone
+	// logical turns logical decoding on.
+	logical string
+	// set is the command for another setting, with its name and its value; "" where they cannot be set.
+	set string
+	// replicate is the SQL that lets a role stream, "" where it is the usual one.
+	replicate string
+}
+
+// The commands name by capitals what only their user knows.
+func services() []managed {
+	return []managed{
+		{
+			name: "Amazon RDS or Aurora", role: "rds_superuser",
+			logical: `aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters ParameterName=rds.logical_replication,ParameterValue=1,ApplyMethod=pending-reboot  # Aurora: modify-db-cluster-parameter-group
+aws rds reboot-db-instance --db-instance-identifier INSTANCE`,
+			set:       `aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters ParameterName=%s,ParameterValue=%s,ApplyMethod=pending-reboot  # Aurora: modify-db-cluster-parameter-group`,
+			replicate: `GRANT rds_replication TO %s;`,
+		},
+		{
+			name: "Google Cloud SQL", role: "cloudsqlsuperuser",
+			logical:   `gcloud sql instances patch INSTANCE --database-flags=cloudsql.logical_decoding=on  # name all other flags of the instance again; it restarts`,
+			set:       `gcloud sql instances patch INSTANCE --database-flags=%s=%s  # name all other flags of the instance again`,
+			replicate: `ALTER USER %s WITH REPLICATION;  -- as a user with cloudsqlsuperuser`,
+		},
+		{
+			name: "Google AlloyDB", role: "alloydbsuperuser",
+			logical:   `gcloud alloydb instances update INSTANCE --cluster=CLUSTER --region=REGION --database-flags=alloydb.logical_decoding=on  # name all other flags again; it restarts`,
+			set:       `gcloud alloydb instances update INSTANCE --cluster=CLUSTER --region=REGION --database-flags=%s=%s  # name all other flags again`,
+			replicate: `ALTER USER %s WITH REPLICATION;  -- as a user with alloydbsuperuser`,
+		},
+		{
+			name: "Azure Database for PostgreSQL", role: "azure_pg_admin",
+			logical: `az postgres flexible-server parameter set --resource-group GROUP --server-name SERVER --name wal_level --value logical
+az postgres flexible-server restart --resource-group GROUP --name SERVER`,
+			set:       `az postgres flexible-server parameter set --resource-group GROUP --server-name SERVER --name %s --value %s`,
+			replicate: `ALTER ROLE %s WITH REPLICATION;  -- as the server's admin user`,
+		},
+		{
+			name: "Neon", role: "neon_superuser",
+			logical:   `curl -X PATCH https://console.neon.tech/api/v2/projects/PROJECT -H "Authorization: Bearer $NEON_API_KEY" -H 'Content-Type: application/json' -d '{"project": {"settings": {"enable_logical_replication": true}}}'`,
+			replicate: `-- use a role that was made in the Neon console, by its CLI or by its API: those may replicate. Else, as such a role: ALTER ROLE %s REPLICATION;`,
+		},
+		{
+			name: "Supabase", role: "supabase_admin",
+			logical:   `supabase --experimental --project-ref PROJECT postgres-config update --config wal_level=logical`,
+			set:       `supabase --experimental --project-ref PROJECT postgres-config update --config %s=%s`,
+			replicate: `ALTER ROLE %s REPLICATION;  -- as postgres`,
+		},
+	}
+}
+
+// managedRoles are the roles by which the services are recognised.
+func managedRoles() []string {
+	var roles []string
+	for _, m := range services() {
+		roles = append(roles, m.role)
+	}
+	return roles
+}
+
+// service is the one that has these roles. Some have the roles of another beside
+// their own, so the order counts.
+func service(roles []string) managed {
+	for _, m := range services() {
+		if slices.Contains(roles, m.role) {
+			return m
+		}
+	}
+	return managed{}
+}
+
+// setting is what sets a parameter. Restart says whether the server has to be restarted.
+func (m managed) setting(name, value string, restart bool) string {
+	switch {
+	case m.name != "" && m.set == "":
+		return fmt.Sprintf("-- %s sets %s itself: ask its support", m.name, name)
+	case m.name != "":
+		note := ""
+		if restart {
+			note = "# and restart the server"
+		}
+		return lines(fmt.Sprintf(m.set, name, value), note)
+	case restart:
+		return fmt.Sprintf("ALTER SYSTEM SET %s = '%s';\n-- and restart Postgres", name, value)
+	}
+	return fmt.Sprintf("ALTER SYSTEM SET %s = '%s';\nSELECT pg_reload_conf();", name, value)
+}
+
+// logicalWAL is what turns logical decoding on.
+func (m managed) logicalWAL() string {
+	if m.name == "" {
+		return lines(m.setting("wal_level", "logical", true), orPoll)
+	}
+	return lines(m.logical, orPoll)
+}
+
+const orPoll = "-- or, without streaming: cdc-relay run --mode poll"
+
+// replication is the SQL that lets a role stream.
+func (m managed) replication(role string) string {
+	if m.replicate == "" {
+		return lines(sql(replication.ReplicationGrant(role)), orPoll)
+	}
+	return lines(strings.ReplaceAll(m.replicate, "%s", outbox.QuoteIdentifier(role)), orPoll)
+}

@@ -1,0 +1,123 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// statementPatience bounds each statement on the server.
+const statementPatience = 5 * time.Second
+
+// session asks the database, and cannot change it: each question is a transaction of its own
+// that is READ ONLY and rolled back, in a session that is read-only by default.
+type session struct {
+	conn *pgx.Conn
+	// pooled: a pooler refused the start-up parameters.
+	pooled bool
+}
+
+// openSession connects. A pooler takes no start-up parameters that it does not know;
+// then the session's own default stays, since a SET would outlive this client there.
+func openSession(ctx context.Context, connect func(context.Context, map[string]string) (*pgx.Conn, error)) (*session, error) {
+	conn, err := connect(ctx, map[string]string{"default_transaction_read_only": "on"})
+	if err == nil {
+		return &session{conn: conn}, nil
+	}
+	if sqlState(err) != protocolViolation {
+		return nil, err
+	}
+	conn, second := connect(ctx, nil)
+	if second != nil {
+		return nil, err
+	}
+	return &session{conn: conn, pooled: true}, nil
+}
+
+func (s *session) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	s.conn.Close(ctx) //nolint:errcheck // the server sees the end of the connection anyway
+}
+
+// limits of one transaction, and the names of the catalog alone.
+const limits = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', '1s', true),
+	set_config('search_path', 'pg_catalog', true), set_config('jit', 'off', true)`
+
+// read runs one question.
+func (s *session) read(ctx context.Context, question func(pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*statementPatience)
+	defer cancel()
+	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return hinted(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }() // where that fails, pgx closes the connection
+	if _, err := tx.Exec(ctx, limits, fmt.Sprint(statementPatience.Milliseconds())); err != nil {
+		return hinted(err)
+	}
+	return hinted(question(tx))
+}
+
+// fetch runs a query of one row and one column of JSON, which does not fail where
+// another version of the server has other columns in its catalog.
+func (s *session) fetch(ctx context.Context, into any, query string, args ...any) error {
+	return s.read(ctx, func(tx pgx.Tx) error {
+		var text []byte
+		if err := tx.QueryRow(ctx, query, args...).Scan(&text); err != nil {
+			return err
+		}
+		return json.Unmarshal(text, into)
+	})
+}
+
+// SQLSTATEs (manual, appendix "PostgreSQL Error Codes").
+const (
+	protocolViolation     = "08P01"
+	insufficientPrivilege = "42501"
+	queryCanceled         = "57014"
+	lockNotAvailable      = "55P03"
+	tooManyConnections    = "53300"
+	featureNotSupported   = "0A000"
+)
+
+func sqlState(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// hinted gives an error of a question the words that help.
+func hinted(err error) error {
+	switch sqlState(err) {
+	case queryCanceled:
+		return &advice{
+			fmt.Errorf("it took longer than %s: %w", statementPatience, err),
+			"-- look again when the server has less to do; what holds it up:\n" +
+				"SELECT pid, usename, state, now() - query_start AS since, left(query, 60) FROM pg_stat_activity WHERE state <> 'idle' ORDER BY query_start;",
+		}
+	case lockNotAvailable:
+		return &advice{
+			fmt.Errorf("somebody holds it locked: %w", err),
+			"SELECT a.pid, a.usename, a.state, now() - a.xact_start AS since, left(a.query, 60), l.relation::regclass\n" +
+				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.mode = 'AccessExclusiveLock' AND l.granted;",
+		}
+	}
+	return err
+}
+
+// advice is an error that knows what mends it.
+type advice struct {
+	error
+	mend string
+}
+
+func (a *advice) Hint() string  { return a.mend }
+func (a *advice) Unwrap() error { return a.error }
