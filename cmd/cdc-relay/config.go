@@ -23,6 +23,7 @@ type config struct {
 	outageCooldown time.Duration
 
 	httpAddr     string
+	signalling   signalling
 	livenessFile string
 	logLevel     slog.Level
 	logFormat    string
@@ -43,6 +44,7 @@ func defaultConfig() *config {
 		publisher:      "amqp",
 		outageCooldown: 30 * time.Second,
 		httpAddr:       "127.0.0.1:9464",
+		signalling:     defaultSignalling(),
 		logFormat:      "auto",
 		format:         formatTable,
 		rate:           4,
@@ -194,7 +196,7 @@ func retrySettings() []*setting {
 }
 
 func serviceSettings() []*setting {
-	return []*setting{
+	return append(signalSettings(), []*setting{
 		{
 			name: "http-addr", value: "HOST:PORT", byDefault: "127.0.0.1:9464", mayBeEmpty: true,
 			usage: "Serve /livez, /readyz and /metrics (Prometheus) here; empty: nowhere.",
@@ -220,7 +222,7 @@ func serviceSettings() []*setting {
 			usage: "auto: text on a terminal, JSON otherwise. The log goes to the standard error.",
 			set:   func(c *config, text string) error { c.logFormat = text; return oneOf(text, "auto", "text", "json") },
 		},
-	}
+	}...)
 }
 
 func commandSettings() []*setting {

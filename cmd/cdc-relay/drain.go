@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/urfave/cli/v2"
@@ -34,7 +35,11 @@ func (p *process) drain(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.relay.Drain(c.Context); err != nil {
+	err = s.relay.Drain(c.Context)
+	if s.statsd != nil {
+		s.statsd.Send(context.WithoutCancel(c.Context)) // once, at the end
+	}
+	if err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
 	return nil

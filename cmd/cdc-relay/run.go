@@ -12,6 +12,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/statsd"
 )
 
 // relayFlags are what run and drain have in common.
@@ -20,7 +21,8 @@ func relayFlags(more ...string) []cli.Flag {
 		"database-url", "amqp-url", "config", "table", "slot", "publication", "mode",
 		"publisher", "exchange", "batch-size", "max-in-flight", "poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
-		"stale-timeout", "outage-cooldown", "on-dead-letter", "log-level", "log-format",
+		"stale-timeout", "outage-cooldown", "on-dead-letter",
+		"statsd-addr", "statsd-prefix", "statsd-tags", "log-level", "log-format",
 	}
 	return flags(append(names, more...)...)
 }
@@ -53,6 +55,7 @@ type service struct {
 	relay    *relay.Relay
 	registry *prometheus.Registry
 	log      *slog.Logger
+	statsd   *statsd.Bridge // nil where it is not wanted
 }
 
 // relayConfig is what run and drain go by.
@@ -82,7 +85,11 @@ func (p *process) newService(cfg *config) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &service{relay: r, registry: registry, log: log}, nil
+	s := &service{relay: r, registry: registry, log: log}
+	if err := s.newStatsd(cfg.signalling.statsd); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher, error) {
@@ -104,7 +111,8 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 }
 
 // serve runs the actors of the service. They stop in this order: the relay, which
-// drains, then the liveness file and the HTTP server, which tell of it meanwhile.
+// drains, then those that tell of it meanwhile: the liveness file, the HTTP server and
+// what sends the metrics.
 func (p *process) serve(c *cli.Context) error {
 	cfg, err := p.relayConfig(c)
 	if err != nil {
@@ -138,6 +146,10 @@ func (p *process) serve(c *cli.Context) error {
 	})
 	actors.Go(func() error {
 		file.keep(reporting, s.relay, s.log)
+		return nil
+	})
+	actors.Go(func() error {
+		s.bridge(reporting)
 		return nil
 	})
 	if err := actors.Wait(); err != nil {

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// datagrams reads lines from a UDP socket until one begins with the text, and tells
+// them without the tags.
+func datagrams(t *testing.T, conn net.PacketConn, until string) (lines []string) {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	packet := make([]byte, 1<<16)
+	for !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, until) }) {
+		n, _, err := conn.ReadFrom(packet)
+		if err != nil {
+			t.Fatalf("%v; got\n%s", err, strings.Join(lines, "\n"))
+		}
+		for line := range strings.Lines(string(packet[:n])) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// What was counted is sent at the end at the latest.
+func TestMetricsReachDogStatsD(t *testing.T) {
+	for _, command := range []string{"run", "drain"} {
+		t.Run(command, func(t *testing.T) {
+			conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			env, db := fresh(t)
+			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+			env["CDC_RELAY_STATSD_ADDR"], env["CDC_RELAY_STATSD_TAGS"] = conn.LocalAddr().String(), "env:test, team:shop"
+			want(t, cdcRelay(t, env, "setup"), exitDone)
+			if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 7)`); err != nil {
+				t.Fatal(err)
+			}
+			relay := start(t, env, command, "--max-retries", "0", "--statsd-prefix", "shop")
+			if command == "run" {
+				for range 7 {
+					relay.await(t, "message dead-lettered")
+				}
+				relay.signal(t, syscall.SIGTERM)
+			}
+			if code := relay.exit(t); code != exitDone {
+				t.Errorf("exit code %d", code)
+			}
+			got := datagrams(t, conn, "shop.messages_dead_lettered:7|c|#env:test,team:shop")
+			got = append(got, datagrams(t, conn, "shop.stream_connected:0|g")...)
+			if !slices.ContainsFunc(got, func(l string) bool {
+				return strings.HasPrefix(l, "shop.messages_refused:7|c|#env:test,team:shop,reason:unroutable")
+			}) {
+				t.Errorf("no refusals among\n%s", strings.Join(got, "\n"))
+			}
+		})
+	}
+}

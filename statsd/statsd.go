@@ -1,0 +1,195 @@
+// Package statsd sends what a Prometheus registry shows to DogStatsD, so that each
+// metric is defined once. It knows nothing of relays but the prefix of their metrics.
+package statsd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/DataDog/datadog-go/v5/statsd"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Config is where the metrics go, and under which names.
+type Config struct {
+	// Addr is host:port of UDP, or unix:///path of a socket.
+	Addr string
+	// Prefix comes before each name, with a dot between them; it may be empty.
+	Prefix string
+	// Tags are added to each metric: name:value.
+	Tags []string
+}
+
+// Validate says what is wrong with the configuration.
+func (c Config) Validate() error {
+	return errors.Join(CheckAddr(c.Addr), CheckPrefix(c.Prefix), CheckTags(c.Tags))
+}
+
+// CheckAddr says what is wrong with an address.
+func CheckAddr(addr string) error {
+	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
+		if !filepath.IsAbs(path) {
+			return fmt.Errorf("%q: want unix:// and an absolute path, such as unix:///var/run/datadog/dsd.socket", addr)
+		}
+		return nil
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || host == "" || port == "" {
+		return fmt.Errorf("%q: want host:port, such as 127.0.0.1:8125, or unix:///path", addr)
+	}
+	if _, err := net.LookupPort("udp", port); err != nil {
+		return fmt.Errorf("%q: %q is not a port", addr, port)
+	}
+	return nil
+}
+
+// CheckPrefix says what is wrong with a prefix.
+func CheckPrefix(prefix string) error {
+	if !regexp.MustCompile(`^([a-zA-Z][a-zA-Z0-9_.]*)?$`).MatchString(prefix) {
+		return fmt.Errorf("%q: want letters, digits, dots and underscores, a letter first", prefix)
+	}
+	return nil
+}
+
+// CheckTags says what is wrong with tags.
+func CheckTags(tags []string) error {
+	for _, tag := range tags {
+		if tag == "" || strings.ContainsAny(tag, ",|#\n") || len(tag) > 200 {
+			return fmt.Errorf("%q: want name:value, of at most 200 bytes, without commas and the characters | and #", tag)
+		}
+	}
+	return nil
+}
+
+const (
+	// every is how often metrics are sent.
+	every = 10 * time.Second
+	// patience bounds each step of sending.
+	patience = 2 * time.Second
+)
+
+// Bridge sends the metrics of one registry. It counts from zero: what counters show at
+// the first sending is sent as their increase.
+type Bridge struct {
+	config   Config
+	gatherer prometheus.Gatherer
+	log      *slog.Logger
+	seen     state
+	// failing tells that the newest sending failed; a failure is logged when it begins.
+	failing bool
+}
+
+// New makes a bridge. It does not connect.
+func New(config Config, gatherer prometheus.Gatherer, log *slog.Logger) (*Bridge, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	return &Bridge{config: config, gatherer: gatherer, log: log, seen: newState()}, nil
+}
+
+// Run sends every ten seconds until ctx is done, and then once more.
+func (b *Bridge) Run(ctx context.Context) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			b.Send(ctx)
+		case <-ctx.Done():
+			b.Send(context.WithoutCancel(ctx))
+			return
+		}
+	}
+}
+
+// Send sends what has changed since it was called last. It must not be called while Run
+// runs. What could not be sent at all is sent the next time.
+func (b *Bridge) Send(ctx context.Context) {
+	err := b.send(ctx)
+	switch {
+	case err != nil && !b.failing:
+		b.log.Warn("cannot send metrics to DogStatsD; trying again every ten seconds", "addr", b.config.Addr, "error", err)
+	case err == nil && b.failing:
+		b.log.Info("sending metrics to DogStatsD again", "addr", b.config.Addr)
+	}
+	b.failing = err != nil
+}
+
+func (b *Bridge) send(ctx context.Context) error {
+	families, err := b.gatherer.Gather()
+	if err != nil && len(families) == 0 {
+		return fmt.Errorf("gather metrics: %w", err)
+	}
+	var failed failure
+	client, err := b.connect(ctx, failed.note)
+	if err != nil {
+		return err
+	}
+	next := b.seen.report(client, families)
+	if err := client.Close(); err != nil {
+		failed.note(err)
+	}
+	if client.GetTelemetry().TotalPayloadsSent > 0 || failed.first() == nil {
+		b.seen = next
+	}
+	return failed.first()
+}
+
+// connect makes a client for one sending: an agent that has moved is found again.
+func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*statsd.Client, error) {
+	addr := b.config.Addr
+	if !strings.HasPrefix(addr, "unix://") {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		found, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+		if err != nil {
+			return nil, fmt.Errorf("find %s: %w", host, err)
+		}
+		addr = net.JoinHostPort(found[0].String(), port)
+	}
+	options := []statsd.Option{
+		statsd.WithTags(b.config.Tags), statsd.WithErrorHandler(failed), statsd.WithWorkersCount(1),
+		statsd.WithoutTelemetry(), statsd.WithoutClientSideAggregation(),
+		statsd.WithConnectTimeout(patience), statsd.WithWriteTimeout(patience),
+	}
+	if b.config.Prefix != "" {
+		options = append(options, statsd.WithNamespace(b.config.Prefix))
+	}
+	client, err := statsd.New(addr, options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to DogStatsD: %w", err)
+	}
+	return client, nil
+}
+
+// failure keeps the first error of several goroutines.
+type failure struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (f *failure) note(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
+}
+
+func (f *failure) first() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}

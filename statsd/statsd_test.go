@@ -1,0 +1,203 @@
+package statsd
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// agent is a socket that takes what an agent would.
+type agent struct {
+	*testing.T
+	conn net.PacketConn
+}
+
+func newAgent(t *testing.T, network, addr string) agent {
+	t.Helper()
+	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return agent{t, conn}
+}
+
+// lines are those of the packets up to the one that has the last metric, without what
+// the client says of its container.
+func (a agent) lines(last string) []string {
+	a.Helper()
+	if err := a.conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		a.Fatal(err)
+	}
+	var lines []string
+	packet := make([]byte, 1<<16)
+	for !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, last+":") }) {
+		n, _, err := a.conn.ReadFrom(packet)
+		if err != nil {
+			a.Fatalf("%v; got %q", err, lines)
+		}
+		for line := range strings.Lines(string(packet[:n])) {
+			fields := strings.Split(strings.TrimSpace(line), "|")
+			fields = slices.DeleteFunc(fields, func(f string) bool { return strings.HasPrefix(f, "c:") || strings.HasPrefix(f, "e:") })
+			lines = append(lines, strings.Join(fields, "|"))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// registered is a registry with one metric of each kind, and one that is not ours. The
+// last that is sent is cdc_relay_z.
+type registered struct {
+	*prometheus.Registry
+	refused *prometheus.CounterVec
+	blocked prometheus.Counter
+	latency prometheus.Histogram
+}
+
+func newRegistered() registered {
+	r := registered{
+		Registry: prometheus.NewRegistry(),
+		refused:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cdc_relay_refused_total"}, []string{"reason"}),
+		blocked:  prometheus.NewCounter(prometheus.CounterOpts{Name: "cdc_relay_blocked_seconds_total"}),
+		latency:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "cdc_relay_latency_seconds", Buckets: []float64{1, 2, 4}}),
+	}
+	other := prometheus.NewGauge(prometheus.GaugeOpts{Name: "go_goroutines"})
+	last := prometheus.NewGauge(prometheus.GaugeOpts{Name: "cdc_relay_z"})
+	last.Set(1.5)
+	r.MustRegister(r.refused, r.blocked, r.latency, other, last)
+	return r
+}
+
+func bridge(t *testing.T, config Config, r prometheus.Gatherer, log *slog.Logger) *Bridge {
+	t.Helper()
+	b, err := New(config, r, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestWhatGrowsIsSentAsItsIncrease(t *testing.T) {
+	for _, network := range []string{"udp", "unixgram"} {
+		t.Run(network, func(t *testing.T) {
+			addr := "127.0.0.1:0"
+			if network == "unixgram" {
+				addr = filepath.Join(t.TempDir(), "dsd.socket")
+			}
+			a := newAgent(t, network, addr)
+			config := Config{Addr: a.conn.LocalAddr().String(), Prefix: "shop", Tags: []string{"env:test"}}
+			if network == "unixgram" {
+				config.Addr = "unix://" + addr
+			}
+			r := newRegistered()
+			b := bridge(t, config, r, slog.New(slog.DiscardHandler))
+			r.refused.WithLabelValues("nack").Add(3)
+			r.blocked.Add(1.75)
+			for range 10 {
+				r.latency.Observe(1.5)
+			}
+			b.Send(t.Context())
+			want := []string{
+				"shop.blocked_seconds:1|c|#env:test",
+				"shop.latency_seconds.avg:1.5|g|#env:test",
+				"shop.latency_seconds.count:10|c|#env:test",
+				"shop.latency_seconds.p50:1.5|g|#env:test",
+				"shop.latency_seconds.p95:1.95|g|#env:test",
+				"shop.latency_seconds.p99:1.99|g|#env:test",
+				"shop.refused:3|c|#env:test,reason:nack",
+				"shop.z:1.5|g|#env:test",
+			}
+			if got := a.lines("shop.z"); !slices.Equal(got, want) {
+				t.Errorf("at first\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+			r.refused.WithLabelValues("nack").Inc()
+			r.blocked.Add(0.25)
+			r.latency.Observe(100)
+			b.Send(t.Context())
+			want = []string{
+				"shop.blocked_seconds:1|c|#env:test",
+				"shop.latency_seconds.avg:100|g|#env:test",
+				"shop.latency_seconds.count:1|c|#env:test",
+				"shop.latency_seconds.p50:4|g|#env:test",
+				"shop.latency_seconds.p95:4|g|#env:test",
+				"shop.latency_seconds.p99:4|g|#env:test",
+				"shop.refused:1|c|#env:test,reason:nack",
+				"shop.z:1.5|g|#env:test",
+			}
+			if got := a.lines("shop.z"); !slices.Equal(got, want) {
+				t.Errorf("then\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+		})
+	}
+}
+
+func TestWhatCouldNotBeSentIsSentLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dsd.socket")
+	r := newRegistered()
+	var log bytes.Buffer
+	b := bridge(t, Config{Addr: "unix://" + path}, r, slog.New(slog.NewTextHandler(&log, nil)))
+	r.refused.WithLabelValues("nack").Add(3)
+	b.Send(t.Context())
+	b.Send(t.Context())
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+		t.Errorf("%d warnings of one failure:\n%s", n, log.String())
+	}
+	a := newAgent(t, "unixgram", path)
+	b.Send(t.Context())
+	if got := a.lines("z"); !slices.Contains(got, "refused:3|c|#reason:nack") {
+		t.Errorf("got %q", got)
+	}
+	if n := strings.Count(log.String(), "level=INFO"); n != 1 {
+		t.Errorf("the end of it is not told:\n%s", log.String())
+	}
+	_ = os.Remove(path)
+}
+
+func TestRunSendsOnceMoreAtTheEnd(t *testing.T) {
+	a := newAgent(t, "udp", "127.0.0.1:0")
+	r := newRegistered()
+	b := bridge(t, Config{Addr: a.conn.LocalAddr().String()}, r, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.Run(ctx)
+	}()
+	r.blocked.Add(7)
+	cancel()
+	<-done
+	if got := a.lines("z"); !slices.Contains(got, "blocked_seconds:7|c") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestWrongConfigurationsAreToldApart(t *testing.T) {
+	for _, c := range []Config{
+		{Addr: ""},
+		{Addr: "localhost"},
+		{Addr: ":8125"},
+		{Addr: "localhost:x"},
+		{Addr: "unix://relative"},
+		{Addr: "localhost:8125", Prefix: "1st"},
+		{Addr: "localhost:8125", Prefix: "a|b"},
+		{Addr: "localhost:8125", Tags: []string{""}},
+		{Addr: "localhost:8125", Tags: []string{"a,b"}},
+	} {
+		if err := c.Validate(); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+}
