@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -64,7 +65,7 @@ func exitCodeOf(sig os.Signal) int {
 
 // report writes what went wrong in one line, and in another what mends it.
 func (p *process) report(err error) int {
-	if err == nil {
+	if err == nil || errors.Is(err, flag.ErrHelp) { // the help page was shown
 		return exitDone
 	}
 	fmt.Fprintf(p.stderr, "cdc-relay: %s\n", oneLine(err.Error()))
@@ -87,6 +88,10 @@ func (p *process) app() *cli.App {
 		p.checkCommand(),
 		p.runCommand(),
 		p.drainCommand(),
+		p.statsCommand(),
+		p.explainCommand(),
+		p.deadLetterCommand(),
+		p.retryCommand(),
 		p.demoCommand(),
 		p.versionCommand(),
 	}

@@ -35,6 +35,7 @@ type config struct {
 	rate     float64
 	count    int
 
+	looking  looking
 	checking checking
 }
 
@@ -48,6 +49,7 @@ func defaultConfig() *config {
 		logFormat:      "auto",
 		format:         formatTable,
 		rate:           4,
+		looking:        defaultLooking(),
 	}
 }
 
@@ -85,7 +87,7 @@ func flags(names ...string) []cli.Flag {
 }
 
 func allSettings() []*setting {
-	return slices.Concat(connectionSettings(), relaySettings(), retrySettings(), serviceSettings(), commandSettings(), checkSettings())
+	return slices.Concat(connectionSettings(), relaySettings(), retrySettings(), serviceSettings(), commandSettings(), lookingSettings(), checkSettings())
 }
 
 func connectionSettings() []*setting {
@@ -183,6 +185,9 @@ func retrySettings() []*setting {
 			func(c *config) *time.Duration { return &c.relay.StaleTimeout }),
 		durationSetting("outage-cooldown", "30s", "How long publishing pauses after two outages of the broker in a row.",
 			func(c *config) *time.Duration { return &c.outageCooldown }),
+		durationSetting("dead-letter-retention", "0s", "The age at which dead letters are deleted; 0s: never. "+
+			"With --on-dead-letter block those with an ordering key stay.",
+			func(c *config) *time.Duration { return &c.relay.DeadLetterRetention }),
 		{
 			name: "on-dead-letter", value: "continue|block", byDefault: "continue",
 			usage: "What becomes of an ordering key after one of its messages was dead-lettered: " +

@@ -127,3 +127,23 @@ func TestTheExampleFileIsOne(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What picks messages is a flag alone, and has a table of its own.
+func TestDocsNameEveryFilter(t *testing.T) {
+	text := readDoc(t, "configuration.md")
+	_, part, _ := strings.Cut(text, "### Which messages")
+	part, _, _ = strings.Cut(part, "\n## ")
+	found := make(map[string]bool)
+	for _, m := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\|").FindAllStringSubmatch(part, -1) {
+		found[m[1]] = true
+	}
+	for _, s := range append(filterSettings(), allSetting()) {
+		if !found[s.name] {
+			t.Errorf("docs/configuration.md does not tell of the filter --%s", s.name)
+		}
+		delete(found, s.name)
+	}
+	for name := range found {
+		t.Errorf("docs/configuration.md has a filter --%s, which does not exist", name)
+	}
+}

@@ -15,8 +15,8 @@ FIRST STEPS
   INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '{"order_id": 42}');`
 
 const configurationHelp = `
-Every flag can also be given by the environment variable shown next to it, or by its name
-in the YAML file that --config names. A flag goes before the environment, the environment
+A flag with an environment variable next to it can also be given by that, or by its name in
+the YAML file that --config names. A flag goes before the environment, the environment
 before the file. URLs with a password belong into the environment or the file: other
 users of the machine can see flags.`
 
@@ -37,7 +37,7 @@ const appHelp = `cdc-relay {{.Usage}}
 
 COMMANDS
 {{range .VisibleCommands}}{{if ne .Name "help"}}
-  {{printf "%-10s" .Name}} {{.Usage}}{{end}}{{end}}
+  {{printf "%-11s" .Name}} {{.Usage}}{{end}}{{end}}
 
 cdc-relay COMMAND --help tells more of each.
 ` + exitCodesHelp
@@ -50,7 +50,7 @@ const groupHelp = `{{.HelpName}}: {{.Usage}}
 
 COMMANDS
 {{range .VisibleCommands}}{{if ne .Name "help"}}
-  {{printf "%-10s" .Name}} {{.Usage}}{{end}}{{end}}
+  {{printf "%-11s" .Name}} {{.Usage}}{{end}}{{end}}
 ` + exitCodesHelp
 
 const commandHelp = `{{.HelpName}}: {{.Usage}}

@@ -85,3 +85,13 @@ func (p *process) paint(colour text.Color, words string) string {
 	}
 	return colour.EscapeSeq() + words + text.Reset.EscapeSeq()
 }
+
+// writeJSONLine writes one value in one line, for outputs that go on.
+func (p *process) writeJSONLine(value any) error {
+	encoder := json.NewEncoder(p.stdout)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}

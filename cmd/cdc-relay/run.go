@@ -45,7 +45,7 @@ EXAMPLES
   cdc-relay run --config /etc/cdc-relay.yaml
   cdc-relay run --publisher stdout            # see the messages without a broker
   curl localhost:9464/readyz                  # is it well? /metrics: numbers`,
-		Flags:  relayFlags("http-addr", "liveness-file"),
+		Flags:  relayFlags("dead-letter-retention", "http-addr", "liveness-file"),
 		Action: p.serve,
 	}
 }

@@ -22,6 +22,10 @@ type setting struct {
 	mayBeEmpty bool
 	// notInFile is for what makes no sense there.
 	notInFile bool
+	// flagOnly is for what neither file nor environment shall say.
+	flagOnly bool
+	// repeats tells that a flag given again adds to the one before.
+	repeats bool
 	// set parses the text into the config. Its error says what is wanted.
 	set func(c *config, text string) error
 
@@ -55,7 +59,11 @@ func (s *setting) String() string {
 	if s.value != "" {
 		head += " " + s.value
 	}
-	fmt.Fprintf(&b, "%-36s [%s]\n", head, s.envName())
+	if s.flagOnly {
+		fmt.Fprintf(&b, "%s\n", head)
+	} else {
+		fmt.Fprintf(&b, "%-36s [%s]\n", head, s.envName())
+	}
 	usage := s.usage
 	if s.byDefault != "" {
 		usage += " Default: " + s.byDefault + "."
@@ -85,6 +93,9 @@ func wrap(text string, width int) []string {
 type flagValue struct{ *setting }
 
 func (v flagValue) Set(text string) error {
+	if v.repeats && v.given != nil {
+		text = *v.given + "," + text
+	}
 	v.given = &text
 	return nil
 }
@@ -106,6 +117,11 @@ func (p *process) resolve(c *cli.Context) (*config, error) {
 	if c.Args().Present() {
 		return nil, usagef("%s: unexpected argument %q", c.Command.Name, c.Args().First())
 	}
+	return p.settingsFor(c)
+}
+
+// settingsFor is resolve for commands that take arguments, too.
+func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	cfg := defaultConfig()
 	settings := settingsOf(c)
 	if file := p.configFile(settings); file != "" {
@@ -117,7 +133,7 @@ func (p *process) resolve(c *cli.Context) (*config, error) {
 		text, place := "", ""
 		if s.given != nil {
 			text = *s.given
-		} else if env, ok := p.lookupEnv(s.envName()); ok && (env != "" || s.mayBeEmpty) {
+		} else if env, ok := p.lookupEnv(s.envName()); ok && !s.flagOnly && (env != "" || s.mayBeEmpty) {
 			text, place = env, " (from "+s.envName()+")"
 		} else {
 			continue

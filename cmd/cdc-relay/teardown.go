@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
@@ -82,23 +79,10 @@ func emptyHint(err error) error {
 	return hinted{err, "publish what waits (cdc-relay drain), look at the dead letters, and delete what nobody needs"}
 }
 
-// confirm reads the answer from the standard input; no answer is a no.
 func (p *process) confirm(cfg *config, conn *pgx.Conn) error {
 	what := fmt.Sprintf("slot %s and publication %s", cfg.relay.Slot, cfg.relay.Publication)
 	if cfg.tables {
 		what += fmt.Sprintf(" and tables %s and %s", cfg.relay.Table, cfg.relay.Table.DeadLetter())
 	}
-	fmt.Fprintf(p.stdout, "Drop %s at %s? [y/N] ", what, where(conn.Config()))
-	answer, err := bufio.NewReader(p.stdin).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
-	}
-	if errors.Is(err, io.EOF) {
-		fmt.Fprintln(p.stdout)
-	}
-	return hinted{errors.New("not confirmed: nothing was dropped"), "answer y, or give --yes"}
+	return p.confirmed(p.stdout, fmt.Sprintf("Drop %s at %s?", what, where(conn.Config())), "nothing was dropped")
 }

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func (p *process) deadLetterCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "dead-letter",
+		Usage:     "look at messages that were given up, send them back, delete them",
+		UsageText: "cdc-relay dead-letter list|show|requeue|purge [ID…] [FLAGS]",
+		Description: `A message that the broker refuses too often, or that can never be published, stands in the
+dead-letter table (public.outbox_dead_letter) with the reason. Mend what was wrong, and
+send it back. An ID is that of the row, or the message_id.`,
+		Subcommands: []*cli.Command{
+			{
+				Name:      "list",
+				Usage:     "list them, the newest first",
+				UsageText: "cdc-relay dead-letter list [FLAGS]",
+				Description: `Lists dead letters, all or those that the filters pick.
+
+EXAMPLES
+
+  cdc-relay dead-letter list
+  cdc-relay dead-letter list --reason unroutable --newer-than 24h
+  cdc-relay dead-letter list --format json | jq -r '.dead_letters[].message_id'`,
+				Flags:  filterFlags(false, "limit", "format", "database-url", "table", "config"),
+				Action: p.deadLetterList,
+			},
+			{
+				Name:      "show",
+				Usage:     "show all of one",
+				UsageText: "cdc-relay dead-letter show ID [FLAGS]",
+				Description: `Shows a dead letter, why it is one, and what sends it back. The body is left out unless
+--show-payload is given; where redacted_payload is set, that is shown in its place.`,
+				Flags:  flags("show-payload", "format", "database-url", "table", "config"),
+				Action: p.deadLetterShow,
+			},
+			p.requeueCommand(),
+			p.purgeCommand(),
+		},
+	}
+}
+
+// deadLetterListView is the output of dead-letter list as JSON.
+type deadLetterListView struct {
+	DeadLetters []deadView `json:"dead_letters"`
+	// More tells that there are others beyond --limit.
+	More bool `json:"more"`
+}
+
+func (p *process) deadLetterList(c *cli.Context) error {
+	cfg, arguments, err := p.resolveNaming(c)
+	if err != nil {
+		return err
+	}
+	if err := addNames(&cfg.looking.filter, arguments); err != nil {
+		return usagef("%s: %s", commandPath(c), err)
+	}
+	operator, conn, err := p.operator(c, cfg)
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	letters, more, err := operator.DeadLetters(c.Context, cfg.looking.filter, cfg.looking.limit)
+	if err != nil {
+		return err
+	}
+	if cfg.format == formatJSON {
+		view := deadLetterListView{DeadLetters: []deadView{}, More: more}
+		for _, letter := range letters {
+			view.DeadLetters = append(view.DeadLetters, cfg.deadViewOf(letter))
+		}
+		return p.writeJSON(view)
+	}
+	return p.listDeadLetters(letters, more)
+}
+
+func (p *process) listDeadLetters(letters []store.DeadMessage, more bool) error {
+	if len(letters) == 0 {
+		fmt.Fprintln(p.stdout, "no dead letters")
+		return nil
+	}
+	g := p.newTable("ID", "DEAD FOR", "REASON", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR")
+	const wide = 60
+	for _, letter := range letters {
+		g.row(fmt.Sprint(letter.ID), durationText(letter.ReadAt.Sub(letter.DeadAt)), shortened(letter.Reason, wide),
+			shortened(valueOr(letter.Exchange, "-"), wide), shortened(letter.RoutingKey, wide), shortened(valueOr(letter.OrderingKey, "-"), wide),
+			fmt.Sprint(letter.Attempts), shortened(valueOr(letter.LastError, "-"), wide))
+	}
+	if err := g.write(); err != nil {
+		return err
+	}
+	if more {
+		fmt.Fprintf(p.stdout, "… and more; --limit shows them, \"cdc-relay stats\" counts them\n")
+	}
+	return nil
+}
+
+func valueOr(s *string, otherwise string) string {
+	if s == nil {
+		return otherwise
+	}
+	return *s
+}
+
+func (p *process) deadLetterShow(c *cli.Context) error {
+	cfg, arguments, err := p.resolveNaming(c)
+	if err != nil {
+		return err
+	}
+	name, err := oneName(c, arguments)
+	if err != nil {
+		return err
+	}
+	operator, conn, err := p.operator(c, cfg)
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	letters, err := operator.DeadLetter(c.Context, name, cfg.looking.showPayload)
+	if err != nil {
+		return err
+	}
+	if cfg.format == formatJSON {
+		view := deadLetterListView{DeadLetters: []deadView{}}
+		for _, letter := range letters {
+			view.DeadLetters = append(view.DeadLetters, cfg.deadViewOf(letter))
+		}
+		if err := p.writeJSON(view); err != nil {
+			return err
+		}
+	} else {
+		for i, letter := range letters {
+			if err := p.showDeadLetter(cfg, letter, i > 0); err != nil {
+				return err
+			}
+		}
+	}
+	if len(letters) == 0 {
+		return hinted{fmt.Errorf("%s holds no dead letter %s", cfg.relay.Table.DeadLetter(), name), "cdc-relay explain " + name.String() + cfg.tableFlag()}
+	}
+	return nil
+}
+
+// showDeadLetter writes one, with an empty line before those that follow.
+func (p *process) showDeadLetter(cfg *config, letter store.DeadMessage, follows bool) error {
+	if follows {
+		fmt.Fprintln(p.stdout)
+	}
+	g := p.newTable()
+	g.row("where", cfg.relay.Table.DeadLetter().String())
+	p.details(g, letter.StoredMessage)
+	p.deathDetails(g, cfg, letter)
+	return g.write()
+}
+
+func (p *process) deathDetails(g *grid, cfg *config, letter store.DeadMessage) {
+	reason, mend := reasonText(letter)
+	g.row("dead since", fmt.Sprintf("%s, %s ago", timeText(letter.DeadAt), durationText(letter.ReadAt.Sub(letter.DeadAt))))
+	g.row("reason", reason)
+	then := cfg.requeueCommand(letter)
+	if mend != "" {
+		then = mend + ", then: " + then
+	}
+	g.row("to send it back", then)
+}
+
+// errStopped is for a change of many that was interrupted: what was done stays done.
+var errStopped = errors.New("stopped")

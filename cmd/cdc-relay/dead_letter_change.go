@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (p *process) requeueCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "requeue",
+		Usage:     "send them back",
+		UsageText: "cdc-relay dead-letter requeue ID…|FILTERS|--all [FLAGS]",
+		Description: `Moves dead letters back to the outbox, due at once and with all their attempts. Each keeps
+its id, and so its place: messages of one ordering key go in their old order, and before
+what waits of the key. Relays may run meanwhile. Many go in batches of 1000, each of which
+is whole; stopped between two of them, run it again.
+
+EXAMPLES
+
+  cdc-relay dead-letter requeue 42
+  cdc-relay dead-letter requeue --reason unroutable --routing-key orders.created
+  cdc-relay dead-letter requeue --all --dry-run`,
+		Flags:  filterFlags(true, "dry-run", "format", "database-url", "table", "config"),
+		Action: p.requeue,
+	}
+}
+
+func (p *process) purgeCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "purge",
+		Usage:     "delete them",
+		UsageText: "cdc-relay dead-letter purge ID…|FILTERS|--all [FLAGS]",
+		Description: `Deletes dead letters for good. It tells how many, and asks, unless --yes is given. With
+"run --on-dead-letter block" the ordering keys of those that are gone go on. What is to go
+by its age alone can go by itself: run --dead-letter-retention.
+
+EXAMPLES
+
+  cdc-relay dead-letter purge --older-than 720h --dry-run
+  cdc-relay dead-letter purge --older-than 720h --yes`,
+		Flags:  filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"),
+		Action: p.purge,
+	}
+}
+
+// requeueView is the output of dead-letter requeue as JSON.
+type requeueView struct {
+	DryRun bool `json:"dry_run"`
+	// Matched were picked; Requeued of them are back, RequeuedWithNewID of those with another
+	// id, since theirs was not free; NotTaken are dead letters still.
+	Matched           int64  `json:"matched"`
+	Requeued          int64  `json:"requeued"`
+	RequeuedWithNewID int64  `json:"requeued_with_new_id"`
+	NotTaken          int64  `json:"not_taken"`
+	Error             string `json:"error,omitempty"`
+}
+
+func (p *process) requeue(c *cli.Context) error {
+	cfg, err := p.resolveSelecting(c)
+	if err != nil {
+		return err
+	}
+	operator, conn, err := p.operator(c, cfg)
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	if cfg.looking.dryRun {
+		n, err := operator.CountDeadLetters(c.Context, cfg.looking.filter)
+		if err != nil {
+			return err
+		}
+		return p.tell(cfg, requeueView{DryRun: true, Matched: n}, fmt.Sprintf("would send %s back", rowsText(n, "dead letter")))
+	}
+	var view requeueView
+	bar, end := p.progress("sending back")
+	done, failed := operator.Requeue(c.Context, cfg.looking.filter, changeBatch, func(n, total int64) {
+		view.Matched = total
+		bar(n, total)
+	})
+	end()
+	view.Requeued, view.RequeuedWithNewID, view.NotTaken = done.Sent, done.Moved, done.Left
+	text := fmt.Sprintf("sent %s back", rowsText(done.Sent, "dead letter"))
+	if done.Moved > 0 {
+		text += fmt.Sprintf(", %s with a new id, since the old ones are not free", countText(done.Moved))
+	}
+	if failed == nil && done.Left > 0 {
+		failed = hinted{
+			fmt.Errorf("the outbox does not take %s: %w", rowsText(done.Left, "dead letter"), done.Why),
+			"mend the rows in " + cfg.relay.Table.DeadLetter().String() + ", or purge them",
+		}
+	}
+	return p.tellAll(c.Context, cfg, &view.Error, &view, text, failed, view.Matched-done.Sent)
+}
+
+// tell writes the outcome in one line, or as JSON.
+func (p *process) tell(cfg *config, view any, text string) error {
+	if cfg.format == formatJSON {
+		return p.writeJSON(view)
+	}
+	_, err := fmt.Fprintln(p.stdout, text)
+	return err
+}
+
+// tellAll is tell for a change that may have failed halfway: what was done is told first.
+func (p *process) tellAll(ctx context.Context, cfg *config, told *string, view any, text string, failed error, left int64) error {
+	if failed != nil && ctx.Err() != nil {
+		failed = hinted{fmt.Errorf("%w, with %s left", errStopped, rowsText(max(left, 0), "row")), "run it again for the others"}
+	}
+	if failed != nil {
+		*told = oneLine(failed.Error())
+	}
+	if err := p.tell(cfg, view, text); err != nil {
+		return err
+	}
+	return failed
+}
+
+// purgeView is the output of dead-letter purge as JSON.
+type purgeView struct {
+	DryRun  bool   `json:"dry_run"`
+	Matched int64  `json:"matched"`
+	Purged  int64  `json:"purged"`
+	Error   string `json:"error,omitempty"`
+}
+
+func (p *process) purge(c *cli.Context) error {
+	cfg, err := p.resolveSelecting(c)
+	if err != nil {
+		return err
+	}
+	operator, conn, err := p.operator(c, cfg)
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	var view purgeView
+	if view.Matched, err = operator.CountDeadLetters(c.Context, cfg.looking.filter); err != nil {
+		return err
+	}
+	matched := rowsText(view.Matched, "dead letter")
+	if cfg.looking.dryRun {
+		view.DryRun = true
+		return p.tell(cfg, view, "would delete "+matched)
+	}
+	if view.Matched > 0 && !cfg.yes {
+		// The question goes to the standard error: the output may be a script's.
+		question := fmt.Sprintf("Delete %s from %s at %s?", matched, cfg.relay.Table.DeadLetter(), where(conn.Config()))
+		if err := p.confirmed(p.stderr, question, "nothing was deleted"); err != nil {
+			return err
+		}
+	}
+	bar, end := p.progress("deleting")
+	var failed error
+	view.Purged, failed = operator.Purge(c.Context, cfg.looking.filter, changeBatch, bar)
+	end()
+	return p.tellAll(c.Context, cfg, &view.Error, &view, "deleted "+rowsText(view.Purged, "dead letter"), failed, view.Matched-view.Purged)
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func (p *process) explainCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "explain",
+		Usage:     "all that is known of one message, and what comes next",
+		UsageText: "cdc-relay explain ID [FLAGS]",
+		Description: `Tells where a message is, what it waits for and what happens next and when; of a dead letter
+the reason, and the command that sends it back. An ID is that of the row, or the
+message_id; a message_id has no index, and takes a look through the whole table. Where
+nothing is found the exit code is 1: it was delivered and deleted, or never committed.
+
+What relays do is said for their --on-dead-letter, --max-retries and --send-timeout: give
+explain the same, by the environment or the file.`,
+		Flags: flags("show-payload", "format", "on-dead-letter", "max-retries", "send-timeout", "poll-interval", "stale-timeout", "mode",
+			"http-addr", "database-url", "table", "slot", "config"),
+		Action: p.explain,
+	}
+}
+
+func (p *process) explain(c *cli.Context) error {
+	cfg, arguments, err := p.resolveNaming(c)
+	if err != nil {
+		return err
+	}
+	name, err := oneName(c, arguments)
+	if err != nil {
+		return err
+	}
+	operator, conn, err := p.operator(c, cfg)
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	waiting, dead, err := operator.Explain(c.Context, name, cfg.looking.showPayload, cfg.relay.Lease())
+	if err != nil {
+		return err
+	}
+	slot, err := operator.Slot(c.Context, cfg.relay.Slot)
+	if err != nil {
+		return err
+	}
+	around := surroundings{cfg: cfg, slot: slot, relay: askRelay(c.Context, cfg)}
+	if cfg.format == formatJSON {
+		err = p.writeJSON(around.view(waiting, dead))
+	} else {
+		err = p.showExplained(around, waiting, dead)
+	}
+	if err == nil && len(waiting)+len(dead) == 0 {
+		return hinted{
+			fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, cfg.relay.Table, cfg.relay.Table.DeadLetter()),
+			"look for its message_id at the consumer; see that --table and --database-url are right",
+		}
+	}
+	return err
+}
+
+// askRelay reads the relay at --http-addr; nil: none answers.
+func askRelay(ctx context.Context, cfg *config) *reading {
+	live := newLiveRelay(cfg.httpAddr)
+	if live == nil {
+		return nil
+	}
+	r, err := live.read(ctx)
+	if err != nil {
+		return nil // a relay elsewhere may be at work: the slot tells
+	}
+	return r
+}
+
+// surroundings are what a message depends on.
+type surroundings struct {
+	cfg   *config
+	slot  store.Slot
+	relay *reading
+}
+
+// outlook is what happens next, and when, where that is known.
+type outlook struct {
+	text string
+	at   time.Time
+}
+
+// outlookOf says what happens next to a row of the outbox.
+func (s surroundings) outlookOf(w store.Waiting) outlook {
+	block := s.cfg.relay.OnDeadLetter == relay.OnDeadLetterBlock
+	switch {
+	case w.State == store.NewerVersion:
+		return outlook{text: fmt.Sprintf("nothing: schema_version %d is for a newer relay; update the relays", w.SchemaVersion)}
+	case w.DeadOfKey.N > 0 && block:
+		return outlook{text: fmt.Sprintf("nothing until the dead letter of its key is dealt with: cdc-relay dead-letter requeue --id %d%s, or purge",
+			w.OldestDeadOfKey, s.cfg.tableFlag())}
+	case w.First != nil:
+		first := s.own(w.First.State, w.First.AvailableAt, w.First.Attempts, w.ReadAt)
+		return outlook{text: fmt.Sprintf("it waits for %s of its ordering key, of which row %d is the first; %s", countRows(w.Before), w.First.ID, first.text)}
+	}
+	o := s.own(w.State, w.AvailableAt, w.Attempts, w.ReadAt)
+	o.text = "it " + o.text
+	return o
+}
+
+func countRows(c store.Count) string {
+	if c.N == 1 && c.Precision == store.Exact {
+		return "1 row"
+	}
+	return countOf(c) + " rows"
+}
+
+// own says what happens next to a row by its own state.
+func (s surroundings) own(state store.State, at time.Time, attempts int, now time.Time) outlook {
+	in := func() string { return fmt.Sprintf("at %s, in %s", timeText(at), durationText(at.Sub(now))) }
+	switch state {
+	case store.Due:
+		return outlook{text: "is due: the next sweep of a relay takes it, within " + durationText(s.cfg.relay.PollInterval) + " or so" + s.obstacle(), at: at}
+	case store.Retrying:
+		return outlook{text: fmt.Sprintf("is tried again %s; %s", in(), s.tries(attempts)), at: at}
+	case store.Scheduled:
+		return outlook{text: "is scheduled: it leaves " + in(), at: at}
+	case store.Claimed:
+		return outlook{text: "is claimed by a relay, which publishes it now; should that fail, another takes it " + in(), at: at}
+	case store.RetryingOrClaimed:
+		return outlook{text: fmt.Sprintf("is being published by a relay, or is tried again %s; %s", in(), s.tries(attempts)), at: at}
+	case store.NewerVersion:
+		return outlook{text: "is for a newer relay: update the relays"}
+	}
+	switch {
+	case s.slot.Held:
+		return outlook{text: "is published by the relay that streams as soon as it can" + s.obstacle()}
+	case s.cfg.relay.Mode == relay.ModePoll:
+		return outlook{text: "is published by the next sweep of a relay, within " + durationText(s.cfg.relay.PollInterval) + " or so" + s.obstacle()}
+	}
+	return outlook{text: "waits for a relay: none streams. One that runs takes it within " + durationText(s.cfg.relay.StaleTimeout) +
+		", one that is started at once: cdc-relay run"}
+}
+
+// tries says how many are left, as far as --max-retries is that of the relays.
+func (s surroundings) tries(attempts int) string {
+	most := s.cfg.relay.MaxRetries
+	if attempts > most {
+		return "the last try is the next one"
+	}
+	if left := most - attempts; left > 0 {
+		return fmt.Sprintf("if refused, again up to %d times, then it is a dead letter", left)
+	}
+	return "if refused, it is a dead letter"
+}
+
+// obstacle is what the relay at --http-addr says that keeps it from publishing.
+func (s surroundings) obstacle() string {
+	if s.relay == nil {
+		return ""
+	}
+	phase := s.relay.label("cdc_relay_publisher_phase", "phase")
+	if phase == "" || phase == "ready" {
+		return ""
+	}
+	return "; but its publisher is " + phase + ": look at RabbitMQ"
+}
+
+// streaming says whether a relay streams.
+func (s surroundings) streaming() string {
+	switch {
+	case s.slot.Held:
+		text := fmt.Sprintf("yes, backend %d", s.slot.HolderPID)
+		if s.slot.Client != nil {
+			text += " from " + *s.slot.Client
+		}
+		return text
+	case !s.slot.Exists:
+		return "no: slot " + s.cfg.relay.Slot + " is not there"
+	}
+	return "no: nobody holds slot " + s.cfg.relay.Slot
+}

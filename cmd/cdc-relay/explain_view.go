@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// explainView is the output of explain as JSON: as a rule one message. Its keys are part of
+// the contract: docs/commands.md.
+type explainView struct {
+	Messages []any `json:"messages"` // explainedRow or explainedDeadLetter, told apart by where
+	// Streaming tells that a relay holds the slot.
+	Streaming bool        `json:"streaming"`
+	Holder    *holderView `json:"holder"`
+}
+
+type explainedRow struct {
+	Where string      `json:"where"` // outbox
+	State store.State `json:"state"`
+	// Next is in words; NextAt when it is to happen, where that is known.
+	Next        string     `json:"next"`
+	NextAt      *time.Time `json:"next_at"`
+	AvailableAt *time.Time `json:"available_at"`
+	messageView
+	Ordering *orderingView `json:"ordering"`
+}
+
+type explainedDeadLetter struct {
+	Where string      `json:"where"` // dead_letter
+	State store.State `json:"state"` // dead
+	Next  string      `json:"next"`
+	deadView
+}
+
+// orderingView is the place of a row in its ordering key.
+type orderingView struct {
+	RowsBefore          int64           `json:"rows_before"`
+	RowsBeforePrecision store.Precision `json:"rows_before_precision"`
+	// First is the oldest of those.
+	First       *firstView `json:"first"`
+	DeadLetters int64      `json:"dead_letters"`
+}
+
+type firstView struct {
+	ID          int64       `json:"id"`
+	State       store.State `json:"state"`
+	AvailableAt *time.Time  `json:"available_at"`
+	Attempts    int         `json:"attempts"`
+	LastError   *string     `json:"last_error"`
+}
+
+func (s surroundings) view(waiting []store.Waiting, dead []store.DeadMessage) explainView {
+	v := explainView{Messages: []any{}, Streaming: s.slot.Held}
+	if s.slot.Held {
+		v.Holder = &holderView{PID: s.slot.HolderPID, Application: s.slot.Application, Client: s.slot.Client, Since: orNull(s.slot.HeldSince)}
+	}
+	for _, w := range waiting {
+		o := s.outlookOf(w)
+		row := explainedRow{
+			Where: "outbox", State: w.State, Next: o.text, NextAt: orNull(o.at), AvailableAt: orNull(w.AvailableAt), messageView: viewOf(w.StoredMessage),
+		}
+		if w.OrderingKey != nil {
+			row.Ordering = &orderingView{RowsBefore: w.Before.N, RowsBeforePrecision: w.Before.Precision, DeadLetters: w.DeadOfKey.N}
+			if f := w.First; f != nil {
+				row.Ordering.First = &firstView{ID: f.ID, State: f.State, AvailableAt: orNull(f.AvailableAt), Attempts: f.Attempts, LastError: f.LastError}
+			}
+		}
+		v.Messages = append(v.Messages, row)
+	}
+	for _, letter := range dead {
+		view := s.cfg.deadViewOf(letter)
+		v.Messages = append(v.Messages, explainedDeadLetter{
+			Where: "dead_letter", State: "dead", Next: "nothing, until it is sent back: " + view.RequeueWith, deadView: view,
+		})
+	}
+	return v
+}
+
+// showExplained writes it for people.
+func (p *process) showExplained(s surroundings, waiting []store.Waiting, dead []store.DeadMessage) error {
+	for i, w := range waiting {
+		if i > 0 {
+			fmt.Fprintln(p.stdout)
+		}
+		g := p.newTable()
+		g.row("where", s.cfg.relay.Table.String())
+		g.row("state", string(w.State))
+		g.row("next", s.outlookOf(w).text)
+		g.row("a relay streams", s.streaming())
+		p.details(g, w.StoredMessage)
+		if w.OrderingKey != nil {
+			p.showPlace(g, w)
+		}
+		if err := g.write(); err != nil {
+			return err
+		}
+	}
+	for i, letter := range dead {
+		if err := p.showDeadLetter(s.cfg, letter, i+len(waiting) > 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *process) showPlace(g *grid, w store.Waiting) {
+	place := "the first of its key"
+	if f := w.First; f != nil {
+		place = fmt.Sprintf("behind %s; the first is row %d (%s, %d attempts)", countRows(w.Before), f.ID, f.State, f.Attempts)
+		if f.LastError != nil {
+			place += ": " + shortened(*f.LastError, 100)
+		}
+	}
+	if w.DeadOfKey.N > 0 {
+		place += fmt.Sprintf("; dead letters of its key: %s, first row %d", countOf(w.DeadOfKey), w.OldestDeadOfKey)
+	}
+	g.row("place", place)
+}

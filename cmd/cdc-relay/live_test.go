@@ -1,0 +1,76 @@
+package main
+
+import (
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+const someMetrics = `# TYPE cdc_relay_build_info gauge
+cdc_relay_build_info{version="v1"} 1
+# TYPE cdc_relay_messages_published_total counter
+cdc_relay_messages_published_total 40
+# TYPE cdc_relay_role gauge
+cdc_relay_role{role="standby"} 0
+cdc_relay_role{role="streaming"} 1
+# TYPE cdc_relay_commit_to_confirm_seconds histogram
+cdc_relay_commit_to_confirm_seconds_bucket{le="0.001"} 0
+cdc_relay_commit_to_confirm_seconds_bucket{le="0.01"} 90
+cdc_relay_commit_to_confirm_seconds_bucket{le="0.1"} 100
+cdc_relay_commit_to_confirm_seconds_bucket{le="+Inf"} 100
+cdc_relay_commit_to_confirm_seconds_sum 1
+cdc_relay_commit_to_confirm_seconds_count 100
+`
+
+func TestALiveRelayIsRead(t *testing.T) {
+	answer := someMetrics
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/readyz" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			answer := "not ready (streaming)\npublisher: not ready, blocked\n"
+			w.Write([]byte(answer)) //nolint:errcheck // the test sees it
+			return
+		}
+		w.Write([]byte(answer)) //nolint:errcheck // the test sees it
+	}))
+	defer server.Close()
+	live := newLiveRelay(strings.TrimPrefix(server.URL, "http://"))
+	r, err := live.read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.value("cdc_relay_messages_published_total") != 40 || r.label("cdc_relay_role", "role") != "streaming" || len(r.health) != 2 {
+		t.Errorf("got %+v", r)
+	}
+	h := r.histogram("cdc_relay_commit_to_confirm_seconds")
+	if got := h.quantile(0.5); math.Abs(got-0.006) > 1e-9 {
+		t.Errorf("p50 %g", got)
+	}
+	if got := h.quantile(0.99); math.Abs(got-0.091) > 1e-9 {
+		t.Errorf("p99 %g", got)
+	}
+	if got := h.since(h).total(); got != 0 {
+		t.Errorf("%g were added to itself", got)
+	}
+	answer = "hello"
+	if _, err := live.read(t.Context()); err == nil {
+		t.Error("what is no relay was taken for one")
+	}
+}
+
+func TestWhereALiveRelayIsAsked(t *testing.T) {
+	for addr, want := range map[string]string{
+		"0.0.0.0:9464": "127.0.0.1:9464", ":9464": "127.0.0.1:9464", "[::]:1": "127.0.0.1:1", "10.0.0.7:9464": "10.0.0.7:9464", "relay:1": "relay:1",
+	} {
+		if got := newLiveRelay(addr); got == nil || got.address != want {
+			t.Errorf("%s: got %v, want %s", addr, got, want)
+		}
+	}
+	for _, addr := range []string{"", "127.0.0.1:0"} {
+		if got := newLiveRelay(addr); got != nil {
+			t.Errorf("%s: got %v", addr, got)
+		}
+	}
+}

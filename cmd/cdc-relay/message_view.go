@@ -1,0 +1,145 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// messageView is a row as JSON. Its keys are part of the contract: docs/commands.md.
+type messageView struct {
+	ID                int64           `json:"id"`
+	MessageID         outbox.UUID     `json:"message_id"`
+	Exchange          *string         `json:"exchange"`
+	RoutingKey        string          `json:"routing_key"`
+	OrderingKey       *string         `json:"ordering_key"`
+	CreatedAt         *time.Time      `json:"created_at"`
+	AgeSeconds        float64         `json:"age_seconds"`
+	Attempts          int             `json:"attempts"`
+	LastError         *string         `json:"last_error"`
+	PossibleDuplicate bool            `json:"possible_duplicate"`
+	SchemaVersion     int             `json:"schema_version"`
+	Headers           json.RawMessage `json:"headers"`
+	Properties        json.RawMessage `json:"properties"`
+	// PayloadShown is full, redacted or hidden (see --show-payload).
+	PayloadShown  string          `json:"payload_shown"`
+	PayloadBytes  int64           `json:"payload_bytes"`
+	Payload       json.RawMessage `json:"payload"`
+	PayloadBase64 *string         `json:"payload_base64"`
+}
+
+const (
+	payloadFull     = "full"
+	payloadRedacted = "redacted"
+	payloadHidden   = "hidden"
+)
+
+func viewOf(m store.StoredMessage) messageView {
+	v := messageView{
+		ID: m.ID, MessageID: m.MessageID, Exchange: m.Exchange, RoutingKey: m.RoutingKey, OrderingKey: m.OrderingKey,
+		CreatedAt: orNull(m.CreatedAt), AgeSeconds: seconds(m.Age()), Attempts: m.Attempts, LastError: m.LastError,
+		PossibleDuplicate: m.PossibleDuplicate, SchemaVersion: m.SchemaVersion,
+		Headers: rawJSON(m.Headers), Properties: rawJSON(m.Properties), PayloadBytes: m.PayloadSize, PayloadShown: payloadHidden,
+	}
+	switch {
+	case m.Redacted != nil:
+		v.PayloadShown, v.Payload = payloadRedacted, rawJSON(m.Redacted)
+	case m.Payload != nil && m.Binary:
+		text := base64.StdEncoding.EncodeToString(m.Payload)
+		v.PayloadShown, v.PayloadBase64 = payloadFull, &text
+	case m.Payload != nil:
+		v.PayloadShown, v.Payload = payloadFull, rawJSON(m.Payload)
+	}
+	return v
+}
+
+// rawJSON is the text as it is, or, where Go's encoder would not take what Postgres took
+// (JSON nested ten thousand levels deep), as a string.
+func rawJSON(text []byte) json.RawMessage {
+	if text == nil || json.Valid(text) {
+		return text
+	}
+	quoted, err := json.Marshal(string(text))
+	if err != nil {
+		return nil
+	}
+	return quoted
+}
+
+// deadView is a dead letter as JSON.
+type deadView struct {
+	messageView
+	FailureReason string     `json:"failure_reason"`
+	DeadAt        *time.Time `json:"dead_at"`
+	RequeueWith   string     `json:"requeue_with"`
+}
+
+func (c *config) deadViewOf(m store.DeadMessage) deadView {
+	return deadView{messageView: viewOf(m.StoredMessage), FailureReason: m.Reason, DeadAt: orNull(m.DeadAt), RequeueWith: c.requeueCommand(m)}
+}
+
+// requeueCommand is what sends a dead letter back. A message_id names one for certain.
+func (c *config) requeueCommand(m store.DeadMessage) string {
+	return "cdc-relay dead-letter requeue " + m.MessageID.String() + c.tableFlag()
+}
+
+// tableFlag is what a command has to be given for this table.
+func (c *config) tableFlag() string {
+	if c.relay.Table == defaultConfig().relay.Table {
+		return ""
+	}
+	return " --table '" + c.relay.Table.String() + "'"
+}
+
+// details writes a message for people, line by line.
+func (p *process) details(g *grid, m store.StoredMessage) {
+	v := viewOf(m)
+	g.row("id", fmt.Sprint(m.ID))
+	g.row("message id", m.MessageID.String())
+	exchange := "none: the relay's --exchange"
+	if m.Exchange != nil {
+		exchange = orWord(printable(*m.Exchange), "the default exchange")
+	}
+	g.row("exchange", exchange)
+	g.row("routing key", printable(m.RoutingKey))
+	if m.OrderingKey != nil {
+		g.row("ordering key", printable(*m.OrderingKey))
+	}
+	g.row("created", fmt.Sprintf("%s, %s ago", timeText(m.CreatedAt), durationText(m.Age())))
+	g.row("attempts", fmt.Sprint(m.Attempts))
+	if m.LastError != nil {
+		g.row("last error", printable(*m.LastError))
+	}
+	if m.PossibleDuplicate {
+		g.row("mark", outbox.PossibleDuplicateHeader+": it may have been published before")
+	}
+	for _, part := range []struct {
+		name string
+		json json.RawMessage
+	}{{"headers", v.Headers}, {"properties", v.Properties}} {
+		if part.json != nil {
+			g.row(part.name, printable(string(part.json)))
+		}
+	}
+	switch {
+	case v.PayloadShown == payloadRedacted:
+		g.row("payload", printable(string(v.Payload))+" (redacted)")
+	case v.PayloadShown == payloadHidden:
+		g.row("payload", bytesText(m.PayloadSize)+"; --show-payload shows it")
+	case m.Binary:
+		g.row("payload", *v.PayloadBase64+" (base64)")
+	default:
+		g.row("payload", printable(string(m.Payload)))
+	}
+}
+
+func orWord(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// changeBatch is how many rows one transaction changes.
+const changeBatch = 1000
+
+// progress shows on the standard error how far a change of many is, where that is a terminal.
+// The end takes the bar away.
+func (p *process) progress(what string) (progress store.Progress, end func()) {
+	if !isTerminal(p.stderr) {
+		return func(int64, int64) {}, func() {}
+	}
+	var bar *progressbar.ProgressBar
+	return func(done, total int64) {
+			if total <= changeBatch {
+				return // too quick to be seen
+			}
+			if bar == nil {
+				bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(p.stderr), progressbar.OptionSetDescription(what),
+					progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
+					progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
+			}
+			_ = bar.Set64(done) // a terminal that went away stops nothing
+		}, func() {
+			if bar != nil {
+				_ = bar.Clear()
+			}
+		}
+}
+
+// confirmed asks on w and reads the answer from the standard input; no answer is a no. What
+// was not done is told by the error.
+func (p *process) confirmed(w io.Writer, question, notDone string) error {
+	fmt.Fprintf(w, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(p.stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		fmt.Fprintln(w)
+	}
+	return hinted{errors.New("not confirmed: " + notDone), "answer y, or give --yes"}
+}

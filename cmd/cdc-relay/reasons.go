@@ -1,0 +1,48 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// meaningOf says in words what a code of docs/contract.md means, and what to do first.
+func meaningOf(code string) (meaning, mend string) {
+	switch code {
+	case "nack":
+		return "the broker answered with a nack, such as a full queue with overflow: reject-publish", "make room in the queue"
+	case "unroutable":
+		return "no queue is bound for its routing key", "make the binding"
+	case "exchange_missing":
+		return "there is no such exchange", "declare the exchange"
+	case "access_refused":
+		return "the relay's RabbitMQ user may not write there", "give it the permission"
+	case "broker_rejected":
+		return "the broker closed the channel because of this message", "see the last error"
+	case "too_large":
+		return "the body is beyond the broker's max_message_size", "raise max_message_size"
+	case "invalid_headers":
+		return "AMQP cannot carry its headers", "mend the headers in the dead-letter table"
+	case "invalid_properties":
+		return "the broker does not take one of its properties", "mend the properties in the dead-letter table"
+	case "invalid_routing":
+		return "its exchange or routing key is beyond 255 bytes", "mend them in the dead-letter table"
+	case "invalid_row":
+		return "something is wrong with the row", "see the last error"
+	}
+	return "", ""
+}
+
+// reasonText tells why a message was given up: of exhausted retries the last refusal.
+func reasonText(m store.DeadMessage) (text, mend string) {
+	code := m.Reason
+	if m.Reason == "retries_exhausted" && m.LastError != nil {
+		code, _, _ = strings.Cut(*m.LastError, ":")
+	}
+	meaning, mend := meaningOf(code)
+	text = printable(m.Reason)
+	if meaning != "" {
+		text += ": " + meaning
+	}
+	return text, mend
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (p *process) retryCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "retry",
+		Usage:     "have waiting retries tried now",
+		UsageText: "cdc-relay retry ID…|FILTERS|--all [FLAGS]",
+		Description: `Makes messages that were refused and wait for their next try due now, with all their
+attempts again: after what was wrong in the broker is mended. Relays may run meanwhile.
+Messages that a relay may have on its way are left alone; they come within a minute, or
+3 × --send-timeout, which should be that of the relays.
+
+EXAMPLES
+
+  cdc-relay retry --all
+  cdc-relay retry --reason unroutable --routing-key orders.created
+  cdc-relay retry 42`,
+		Flags:  filterFlags(true, "dry-run", "send-timeout", "format", "database-url", "table", "config"),
+		Action: p.retry,
+	}
+}
+
+// retryView is the output of retry as JSON.
+type retryView struct {
+	DryRun bool `json:"dry_run"`
+	// Matched were picked; Retried of them are due now, Left may be on their way.
+	Matched int64  `json:"matched"`
+	Retried int64  `json:"retried"`
+	Left    int64  `json:"left"`
+	Error   string `json:"error,omitempty"`
+}
+
+func (p *process) retry(c *cli.Context) error {
+	cfg, err := p.resolveSelecting(c)
+	if err != nil {
+		return err
+	}
+	operator, conn, err := p.operator(c, cfg)
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	view := retryView{DryRun: cfg.looking.dryRun}
+	bar, end := p.progress("making due")
+	done, failed := operator.RetryNow(c.Context, cfg.looking.filter, cfg.relay.Lease(), changeBatch, view.DryRun, func(n, total int64) {
+		view.Matched = total
+		bar(n, total)
+	})
+	end()
+	view.Retried, view.Left = done.Due, done.Left
+	text := "made " + rowsText(done.Due, "message") + " due now"
+	if view.DryRun {
+		text = "would make " + rowsText(done.Due, "message") + " due now"
+	}
+	if done.Left > 0 {
+		text += fmt.Sprintf("; %s left alone: on their way, or due within %s", countText(done.Left), cfg.relay.Lease())
+	}
+	return p.tellAll(c.Context, cfg, &view.Error, &view, text, failed, view.Matched-done.Due-done.Left)
+}

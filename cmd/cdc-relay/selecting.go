@@ -1,0 +1,233 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// looking is what commands go by that show rows, or change many.
+type looking struct {
+	top         int
+	limit       int
+	exact       bool
+	watch       bool
+	interval    time.Duration
+	showPayload bool
+	dryRun      bool
+
+	// Which rows; only the command line says that.
+	filter store.Filter
+	all    bool
+}
+
+func defaultLooking() looking { return looking{top: 10, limit: 50, interval: 2 * time.Second} }
+
+// lookingSettings are those of single commands that look at rows.
+func lookingSettings() []*setting {
+	return []*setting{
+		numberSetting("top", "10", "How many of the routing keys and errors that fail most.", 0,
+			func(c *config) *int { return &c.looking.top }),
+		numberSetting("limit", "50", "How many to list, the newest first.", 1,
+			func(c *config) *int { return &c.looking.limit }),
+		switchSetting("exact", "Count every row, however long that takes.", func(c *config) *bool { return &c.looking.exact }),
+		switchSetting("watch", "Look again and again, until Ctrl-C.", func(c *config) *bool { return &c.looking.watch }),
+		{
+			name: "interval", value: "DURATION", byDefault: "2s",
+			usage: "How often --watch looks.",
+			set: func(c *config, text string) error {
+				d, err := time.ParseDuration(text)
+				if err != nil || d < 100*time.Millisecond {
+					return fmt.Errorf("%q: want a duration of at least 100ms", text)
+				}
+				c.looking.interval = d
+				return nil
+			},
+		},
+		switchSetting("show-payload", "Show bodies. Where redacted_payload is set, that is shown all the same.",
+			func(c *config) *bool { return &c.looking.showPayload }),
+		switchSetting("dry-run", "Say how many rows it would be, and change nothing.",
+			func(c *config) *bool { return &c.looking.dryRun }),
+	}
+}
+
+func numberSetting(name, byDefault, usage string, least int, field func(*config) *int) *setting {
+	s := intSetting(name, byDefault, usage, field)
+	parse := s.set
+	s.set = func(c *config, text string) error {
+		if err := parse(c, text); err != nil {
+			return err
+		}
+		if *field(c) < least {
+			return fmt.Errorf("%s: want at least %d", text, least)
+		}
+		return nil
+	}
+	return s
+}
+
+// filterSettings pick rows. They are flags and nothing else: what was left in a shell or in a
+// file must not widen or narrow what is purged.
+func filterSettings() []*setting {
+	text := func(name, value, usage string, field func(*store.Filter) **string) *setting {
+		return &setting{
+			name: name, value: value, usage: usage, flagOnly: true,
+			set: func(c *config, text string) error { *field(&c.looking.filter) = &text; return nil },
+		}
+	}
+	age := func(name, usage string, field func(*store.Filter) *time.Duration) *setting {
+		return &setting{
+			name: name, value: "DURATION", usage: usage, flagOnly: true,
+			set: func(c *config, text string) error {
+				d, err := time.ParseDuration(text)
+				if err != nil || d <= 0 {
+					return fmt.Errorf("%q: want a duration with its unit, such as 90m or 720h", text)
+				}
+				*field(&c.looking.filter) = d
+				return nil
+			},
+		}
+	}
+	return []*setting{
+		{
+			name: "id", value: "ID,…", usage: "Only these: ids of rows, or message_ids.", flagOnly: true, repeats: true,
+			set: func(c *config, text string) error { return addNames(&c.looking.filter, strings.Split(text, ",")) },
+		},
+		text("routing-key", "KEY", "Only messages with this routing key.", func(f *store.Filter) **string { return &f.RoutingKey }),
+		text("exchange", "NAME", "Only messages to this exchange; '': those that name none.", func(f *store.Filter) **string { return &f.Exchange }),
+		text("ordering-key", "KEY", "Only messages with this ordering key.", func(f *store.Filter) **string { return &f.OrderingKey }),
+		text("reason", "CODE", "Only what failed so: unroutable, nack, too_large, … The code of a dead letter, or of its last error.",
+			func(f *store.Filter) **string { return &f.Reason }),
+		age("older-than", "Only what has been dead (of waiting messages: there) for at least so long.", func(f *store.Filter) *time.Duration { return &f.OlderThan }),
+		age("newer-than", "Only what has been so for less.", func(f *store.Filter) *time.Duration { return &f.NewerThan }),
+	}
+}
+
+func allSetting() *setting {
+	s := switchSetting("all", "All of them; needed where nothing else says which.", func(c *config) *bool { return &c.looking.all })
+	s.flagOnly = true
+	return s
+}
+
+// filterFlags are the flags of a command that picks rows; with all, it has to be told so
+// where it is to take every row.
+func filterFlags(all bool, more ...string) []cli.Flag {
+	var picked []cli.Flag
+	for _, s := range filterSettings() {
+		picked = append(picked, s)
+	}
+	if all {
+		picked = append(picked, allSetting())
+	}
+	return append(picked, flags(more...)...)
+}
+
+func addNames(f *store.Filter, texts []string) error {
+	for _, text := range texts {
+		name, err := store.ParseName(strings.TrimSpace(text))
+		if err != nil {
+			return err
+		}
+		f.Add(name)
+	}
+	return nil
+}
+
+// argumentsOf takes what is not a flag from the command line. Flags may stand before and
+// after: the library stops at the first that is none.
+func argumentsOf(c *cli.Context) ([]string, error) {
+	var arguments []string
+	for rest := c.Args().Slice(); len(rest) > 0; {
+		if !strings.HasPrefix(rest[0], "-") {
+			arguments, rest = append(arguments, rest[0]), rest[1:]
+			continue
+		}
+		set := flag.NewFlagSet(c.Command.Name, flag.ContinueOnError)
+		set.SetOutput(io.Discard)
+		for _, f := range c.Command.Flags {
+			if err := f.Apply(set); err != nil {
+				return nil, err
+			}
+		}
+		if err := set.Parse(rest); err != nil {
+			return nil, flagError(err, commandPath(c), c.Command.Flags, nil)
+		}
+		if help := set.Lookup("help"); help != nil && help.Value.String() == "true" {
+			return nil, flag.ErrHelp
+		}
+		rest = set.Args()
+	}
+	return arguments, nil
+}
+
+// commandPath is what is typed after cdc-relay.
+func commandPath(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName, "cdc-relay ") }
+
+// resolveNaming reads the settings of a command that takes names of messages, too.
+func (p *process) resolveNaming(c *cli.Context) (*config, []string, error) {
+	arguments, err := argumentsOf(c)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil, nil, errors.Join(cli.ShowSubcommandHelp(c), flag.ErrHelp)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := p.settingsFor(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	return cfg, arguments, cfg.validate()
+}
+
+// resolveSelecting reads the settings of a command that changes rows: which ones has to be said.
+func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
+	cfg, arguments, err := p.resolveNaming(c)
+	if err != nil {
+		return nil, err
+	}
+	filter := &cfg.looking.filter
+	if err := addNames(filter, arguments); err != nil {
+		return nil, usagef("%s: %s", commandPath(c), err)
+	}
+	switch {
+	case filter.Everything() && !cfg.looking.all:
+		return nil, usagef("%s: say which: an ID, filters such as --routing-key, or --all", commandPath(c))
+	case !filter.Everything() && cfg.looking.all:
+		return nil, usagef("%s: --all and a filter exclude each other", commandPath(c))
+	}
+	return cfg, nil
+}
+
+// oneName is the message that a command is about.
+func oneName(c *cli.Context, arguments []string) (store.Name, error) {
+	if len(arguments) != 1 {
+		return store.Name{}, usagef("%s: want one ID: that of a row, or a message_id", commandPath(c))
+	}
+	name, err := store.ParseName(arguments[0])
+	if err != nil {
+		return name, usagef("%s: %s", commandPath(c), err)
+	}
+	return name, nil
+}
+
+// operator connects a command to the tables. The caller closes the connection with closeConn.
+func (p *process) operator(c *cli.Context, cfg *config) (*store.Operator, *pgx.Conn, error) {
+	conn, err := connect(c.Context, cfg.relay.DatabaseURL, c.Command.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	operator, err := store.NewOperator(c.Context, conn, cfg.relay.Table)
+	if err != nil {
+		closeConn(c.Context, conn)
+		return nil, nil, err
+	}
+	return operator, conn, nil
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func (p *process) statsCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "stats",
+		Usage:     "what waits, what fails, who holds the slot, how fast it goes",
+		UsageText: "cdc-relay stats [FLAGS]",
+		Description: `Shows how the queue stands. It costs the same with ten rows and with ten million: counts are
+exact up to 10,000 rows and estimated beyond, unless --exact is given. Throughput and
+latency are those of the relay at --http-addr, if one answers there.
+
+EXAMPLES
+
+  cdc-relay stats --watch
+  cdc-relay stats --format json | jq .oldest_pending_seconds`,
+		Flags: flags("top", "exact", "watch", "interval", "format", "on-dead-letter", "mode", "http-addr",
+			"database-url", "table", "slot", "config"),
+		Action: p.stats,
+	}
+}
+
+// stats shows how things stand once, or with --watch until it is stopped.
+func (p *process) stats(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	operator, conn, err := p.operator(c, cfg)
+	if err != nil {
+		return err
+	}
+	defer closeConn(c.Context, conn)
+	look := &statsLook{cfg: cfg, operator: operator, live: newLiveRelay(cfg.httpAddr)}
+	if !cfg.looking.watch {
+		view, err := look.take(c.Context)
+		if err != nil {
+			return err
+		}
+		if cfg.format == formatJSON {
+			return p.writeJSON(view)
+		}
+		return p.showStats(cfg, view)
+	}
+	return p.watch(c.Context, cfg.looking.interval, func(ctx context.Context) (show func() error, err error) {
+		view, err := look.take(ctx)
+		if cfg.format == formatJSON {
+			return func() error { return p.writeJSONLine(view) }, err
+		}
+		return func() error { return p.showStats(cfg, view) }, err
+	})
+}
+
+// statsLook takes one look after the other.
+type statsLook struct {
+	cfg      *config
+	operator *store.Operator
+	live     *liveRelay // nil: none is asked
+	// before is the newest reading of the relay; with --watch, throughput is since then.
+	before *reading
+}
+
+func (l *statsLook) take(ctx context.Context) (statsView, error) {
+	first := l.before
+	var failed error
+	if l.live != nil && first == nil {
+		first, failed = l.live.read(ctx)
+	}
+	s, err := l.operator.Stats(ctx, l.cfg.looking.top, l.cfg.looking.exact)
+	if err != nil {
+		return statsView{}, err
+	}
+	slot, err := l.operator.Slot(ctx, l.cfg.relay.Slot)
+	if err != nil {
+		return statsView{}, err
+	}
+	view := newStatsView(l.cfg, s, slot)
+	if l.live != nil {
+		view.Relay = &liveView{Address: l.live.address}
+		l.measure(ctx, view.Relay, first, failed)
+	}
+	return view, ctx.Err()
+}
+
+// measure has two readings at least liveWindow apart.
+func (l *statsLook) measure(ctx context.Context, view *liveView, first *reading, failed error) {
+	if failed == nil {
+		pause := time.NewTimer(liveWindow - time.Since(first.at))
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return
+		}
+		var second *reading
+		if second, failed = l.live.read(ctx); failed == nil {
+			view.fill(first, second, l.before != nil)
+			if l.cfg.looking.watch {
+				l.before = second
+			}
+			return
+		}
+	}
+	l.before = nil
+	text := oneLine(failed.Error())
+	view.Error = &text
+}
+
+// watch looks again and again until ctx is done, and shows each look when it is there; on a
+// terminal in the place of the one before.
+func (p *process) watch(ctx context.Context, interval time.Duration, look func(context.Context) (show func() error, err error)) error {
+	terminal := isTerminal(p.stdout)
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		show, err := look(ctx)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it was stopped
+		}
+		if err != nil {
+			return err
+		}
+		if terminal {
+			fmt.Fprint(p.stdout, "\x1b[H\x1b[2J") // the screen, and to its top
+		}
+		if err := show(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// showStats writes it for people.
+func (p *process) showStats(cfg *config, v statsView) error {
+	g := p.newTable()
+	g.row(v.Table, timeText(v.At))
+	g.row("queue depth", countOf(v.counts["queue_depth"]))
+	oldest := "unknown: looking took too long"
+	if v.OldestPendingSeconds != nil {
+		oldest = "none waits"
+		if v.oldest > 0 {
+			oldest = durationText(v.oldest)
+		}
+	}
+	g.row("oldest pending", oldest)
+	g.row("due", countOf(v.counts["due"]))
+	g.row("in retry", countOf(v.counts["retrying"])+next(", next", v.NextRetryAt, v.At))
+	g.row("scheduled", countOf(v.counts["scheduled"])+next(", next", v.NextScheduledAt, v.At))
+	g.row("claimed by a relay", countOf(v.counts["claimed"]))
+	g.row("parked keys", countOf(v.counts["parked_keys"]))
+	dead := countOf(v.counts["dead_letters"])
+	if v.NewestDeadLetterAt != nil {
+		dead = p.paint(text.FgRed, dead) + fmt.Sprintf(", newest %s ago, oldest %s ago",
+			durationText(v.At.Sub(*v.NewestDeadLetterAt)), durationText(v.At.Sub(*v.OldestDeadLetterAt)))
+	}
+	g.row("dead letters", dead)
+	if behind := v.counts["keys_behind_dead_letter"]; behind.N > 0 && cfg.relay.OnDeadLetter == relay.OnDeadLetterBlock {
+		g.row("keys held by them", countOf(behind))
+	}
+	p.showSlot(g, cfg, v)
+	if v.Relay != nil {
+		p.showLive(g, v.Relay)
+	}
+	if err := g.write(); err != nil {
+		return err
+	}
+	return p.showFailing(v)
+}
+
+// next is when the first of some comes, or nothing.
+func next(words string, at *time.Time, now time.Time) string {
+	if at == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s in %s (%s)", words, durationText(at.Sub(now)), timeText(*at))
+}
+
+func (p *process) showSlot(g *grid, cfg *config, v statsView) {
+	if cfg.relay.Mode == relay.ModePoll && !v.Slot.Exists {
+		return
+	}
+	switch {
+	case !v.Slot.Exists:
+		g.row("slot "+v.Slot.Name, p.paint(text.FgYellow, "is not there: no relay streams"))
+		return
+	case !v.Slot.Held:
+		g.row("slot "+v.Slot.Name, p.paint(text.FgYellow, "nobody holds it: no relay streams"))
+	default:
+		h := v.Slot.Holder
+		holder := fmt.Sprintf("held by %s, backend %d", printable(orWord(valueOr(h.Application, ""), "somebody")), h.PID)
+		if h.Client != nil {
+			holder += " from " + *h.Client
+		}
+		if h.Since != nil {
+			holder += fmt.Sprintf(", for %s", durationText(v.At.Sub(*h.Since)))
+		} else {
+			holder += "; more with GRANT pg_read_all_stats"
+		}
+		g.row("slot "+v.Slot.Name, holder)
+	}
+	if v.SlotLagBytes == nil {
+		g.row("slot lag", "unknown")
+		return
+	}
+	lag := bytesText(*v.SlotLagBytes)
+	switch {
+	case v.SlotLagSeconds != nil && v.Slot.Held:
+		lag += ", " + durationText(time.Duration(*v.SlotLagSeconds*float64(time.Second)))
+	case v.SlotLagSeconds != nil:
+		lag += ", not held for " + durationText(time.Duration(*v.SlotLagSeconds*float64(time.Second)))
+	}
+	if v.Slot.RetainedBytes != nil {
+		lag += "; retains " + bytesText(*v.Slot.RetainedBytes)
+	}
+	if v.Slot.WALStatus != nil && *v.Slot.WALStatus != "reserved" {
+		lag += ", " + p.paint(text.FgYellow, "wal_status "+*v.Slot.WALStatus)
+	}
+	g.row("slot lag", lag)
+}
+
+func (p *process) showLive(g *grid, v *liveView) {
+	if v.Error != nil {
+		g.row("relay at "+v.Address, p.paint(text.FgYellow, "does not answer")+": "+shortened(*v.Error, 100))
+		return
+	}
+	state := orWord(v.Role, "running")
+	if !v.Ready {
+		state += ", " + p.paint(text.FgRed, "not ready") + "; publisher " + v.Publisher
+	}
+	g.row("relay at "+v.Address, state)
+	g.row("in flight", countText(v.InFlight))
+	g.row("throughput", fmt.Sprintf("%s messages/s over %s; %s since its start", countText(int64(v.PublishedPerSecond+0.5)),
+		durationText(time.Duration(v.MeasuredSeconds*float64(time.Second))), countText(v.Published)))
+	if v.Latency != nil {
+		g.row("commit to confirm", fmt.Sprintf("p50 %s, p99 %s, of %s", latencyText(v.Latency.P50Seconds), latencyText(v.Latency.P99Seconds),
+			rowsText(v.Latency.Messages, "message")))
+	}
+}
+
+func latencyText(s float64) string { return milliseconds(time.Duration(s * float64(time.Second))) }
+
+func (p *process) showFailing(v statsView) error {
+	if len(v.TopFailing) == 0 {
+		return nil
+	}
+	note := ""
+	if v.Precision["top_failing"] != store.Exact {
+		note = ", of the rows that come first"
+	}
+	fmt.Fprintf(p.stdout, "\nfailing most%s\n", note)
+	g := p.newTable("ROUTING KEY", "ERROR", "IN RETRY", "DEAD", "EXAMPLE")
+	for _, f := range v.TopFailing {
+		g.row(shortened(f.RoutingKey, 60), shortened(f.Error, 30), countText(f.Retrying), countText(f.Dead), shortened(f.Example, 80))
+	}
+	return g.write()
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// statsView is the output of stats as JSON. Its keys are part of the contract:
+// docs/commands.md. What is unknown is null.
+type statsView struct {
+	At    time.Time `json:"at"`
+	Table string    `json:"table"`
+
+	QueueDepth           *int64     `json:"queue_depth"`
+	OldestPendingSeconds *float64   `json:"oldest_pending_seconds"`
+	Due                  *int64     `json:"due"`
+	Retrying             *int64     `json:"retrying"`
+	NextRetryAt          *time.Time `json:"next_retry_at"`
+	Scheduled            *int64     `json:"scheduled"`
+	NextScheduledAt      *time.Time `json:"next_scheduled_at"`
+	Claimed              *int64     `json:"claimed"`
+	ParkedKeys           *int64     `json:"parked_keys"`
+	DeadLetters          *int64     `json:"dead_letters"`
+	OldestDeadLetterAt   *time.Time `json:"oldest_dead_letter_at"`
+	NewestDeadLetterAt   *time.Time `json:"newest_dead_letter_at"`
+	KeysBehindDeadLetter *int64     `json:"keys_behind_dead_letter"`
+	// Precision says of each count whether it is exact, at_least, estimate or unknown.
+	Precision map[string]store.Precision `json:"precision"`
+
+	SlotLagBytes   *int64   `json:"slot_lag_bytes"`
+	SlotLagSeconds *float64 `json:"slot_lag_seconds"`
+	Slot           slotView `json:"slot"`
+
+	Relay *liveView `json:"relay"`
+
+	TopFailing []failingView `json:"top_failing"`
+
+	counts map[string]store.Count
+	oldest time.Duration
+}
+
+type slotView struct {
+	Name          string      `json:"name"`
+	Exists        bool        `json:"exists"`
+	Held          bool        `json:"held"`
+	Holder        *holderView `json:"holder"`
+	RetainedBytes *int64      `json:"retained_bytes"`
+	WALStatus     *string     `json:"wal_status"`
+	SafeBytes     *int64      `json:"safe_bytes"`
+}
+
+type holderView struct {
+	PID         int32      `json:"pid"`
+	Application *string    `json:"application"`
+	Client      *string    `json:"client"`
+	Since       *time.Time `json:"since"`
+}
+
+type failingView struct {
+	RoutingKey string `json:"routing_key"`
+	Error      string `json:"error"`
+	Example    string `json:"example"`
+	Retrying   int64  `json:"retrying"`
+	Dead       int64  `json:"dead"`
+}
+
+func newStatsView(cfg *config, s store.QueueStats, slot store.Slot) statsView {
+	v := statsView{
+		At: s.At.UTC(), Table: cfg.relay.Table.String(),
+		NextRetryAt: orNull(s.NextRetry), NextScheduledAt: orNull(s.NextScheduled),
+		OldestDeadLetterAt: orNull(s.OldestDead), NewestDeadLetterAt: orNull(s.NewestDead),
+		SlotLagBytes: slot.LagBytes,
+		Slot: slotView{
+			Name: cfg.relay.Slot, Exists: slot.Exists, Held: slot.Held,
+			RetainedBytes: slot.RetainedBytes, WALStatus: slot.WALStatus, SafeBytes: slot.SafeBytes,
+		},
+		TopFailing: []failingView{},
+		counts: map[string]store.Count{
+			"queue_depth": s.Depth, "due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "claimed": s.Claimed,
+			"parked_keys": parked(cfg, s), "dead_letters": s.DeadLetters, "keys_behind_dead_letter": s.BlockedKeys,
+		},
+		Precision: map[string]store.Precision{"top_failing": s.FailingPrecision},
+	}
+	for name, into := range map[string]**int64{
+		"queue_depth": &v.QueueDepth, "due": &v.Due, "retrying": &v.Retrying, "scheduled": &v.Scheduled, "claimed": &v.Claimed,
+		"parked_keys": &v.ParkedKeys, "dead_letters": &v.DeadLetters, "keys_behind_dead_letter": &v.KeysBehindDeadLetter,
+	} {
+		count := v.counts[name]
+		v.Precision[name] = count.Precision
+		if count.Precision != store.Unknown {
+			*into = &count.N
+		}
+	}
+	if !s.OldestUnknown {
+		if !s.OldestPending.IsZero() {
+			v.oldest = max(s.At.Sub(s.OldestPending), 0)
+		}
+		age := seconds(v.oldest)
+		v.OldestPendingSeconds = &age
+	}
+	if slot.Lag != nil {
+		lag := seconds(*slot.Lag)
+		v.SlotLagSeconds = &lag
+	}
+	if slot.Held {
+		v.Slot.Holder = &holderView{PID: slot.HolderPID, Application: slot.Application, Client: slot.Client, Since: orNull(slot.HeldSince)}
+	}
+	for _, f := range s.Failing {
+		v.TopFailing = append(v.TopFailing, failingView(f))
+	}
+	return v
+}
+
+// parked are the keys that wait for their oldest row, and those that a dead letter holds up.
+func parked(cfg *config, s store.QueueStats) store.Count {
+	count := s.ParkedKeys
+	if cfg.relay.OnDeadLetter != relay.OnDeadLetterBlock || count.Precision == store.Unknown || s.BlockedKeys.Precision == store.Unknown {
+		return count
+	}
+	count.N += s.BlockedKeys.N
+	if s.BlockedKeys.Precision == store.AtLeast {
+		count.Precision = store.AtLeast
+	}
+	return count
+}
+
+// liveView is what the relay at --http-addr says.
+type liveView struct {
+	Address string `json:"address"`
+	// Error is why nothing is known of it.
+	Error     *string `json:"error"`
+	Version   string  `json:"version"`
+	Role      string  `json:"role"`
+	Ready     bool    `json:"ready"`
+	Publisher string  `json:"publisher"`
+	InFlight  int64   `json:"in_flight"`
+	Published int64   `json:"published_total"`
+	// PublishedPerSecond is over MeasuredSeconds.
+	PublishedPerSecond float64 `json:"published_per_second"`
+	MeasuredSeconds    float64 `json:"measured_seconds"`
+	// Latency is from the commit to the broker's confirm of Messages messages: since the relay
+	// was started, or with --watch since the look before. Null: there were none.
+	Latency *latencyView `json:"latency"`
+
+	health []string
+}
+
+type latencyView struct {
+	P50Seconds float64 `json:"p50_seconds"`
+	P99Seconds float64 `json:"p99_seconds"`
+	Messages   int64   `json:"messages"`
+}
+
+// fill takes two readings; recent: the latency is to be that of the time between them.
+func (v *liveView) fill(first, second *reading, recent bool) {
+	const published = "cdc_relay_messages_published_total"
+	for _, metric := range second.families["cdc_relay_build_info"].GetMetric() {
+		for _, label := range metric.GetLabel() {
+			if label.GetName() == "version" {
+				v.Version = label.GetValue()
+			}
+		}
+	}
+	v.health = second.health
+	v.Ready = strings.HasPrefix(second.health[0], "ready")
+	v.Role = second.label("cdc_relay_role", "role")
+	v.Publisher = second.label("cdc_relay_publisher_phase", "phase")
+	v.InFlight = int64(second.value("cdc_relay_messages_in_flight"))
+	v.Published = int64(second.value(published))
+	between := second.at.Sub(first.at)
+	v.MeasuredSeconds = seconds(between)
+	// After a restart the counter begins anew.
+	v.PublishedPerSecond = max(second.value(published)-first.value(published), 0) / between.Seconds()
+	h := second.histogram("cdc_relay_commit_to_confirm_seconds")
+	if earlier := first.histogram("cdc_relay_commit_to_confirm_seconds"); recent && h.total() >= earlier.total() {
+		h = h.since(earlier)
+	}
+	if n := h.total(); n > 0 {
+		v.Latency = &latencyView{P50Seconds: h.quantile(0.5), P99Seconds: h.quantile(0.99), Messages: int64(n)}
+	}
+}

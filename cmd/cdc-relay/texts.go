@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// printable keeps text in one line and harmless for a terminal, since names and errors are
+// other people's: control characters are written as \n or \x1b.
+func printable(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		quoted := strconv.QuoteRune(r)
+		b.WriteString(quoted[1 : len(quoted)-1])
+	}
+	return b.String()
+}
+
+// shortened is printable, and cut where a table would be too wide.
+func shortened(s string, most int) string {
+	runes := []rune(printable(s))
+	if len(runes) <= most {
+		return string(runes)
+	}
+	return string(runes[:most-1]) + "…"
+}
+
+// timeText is a time for people; JSON has RFC 3339 in UTC.
+func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+
+// durationText is a duration of two units at most: 850ms, 12s, 3m20s, 5h2m, 4d3h.
+func durationText(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < 0:
+		return "-" + durationText(-d)
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < day:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+}
+
+// bytesText is a size as people read it: 12.0 kB, 300 MB.
+func bytesText(n int64) string {
+	units := [...]string{"B", "kB", "MB", "GB", "TB", "PB"}
+	size, unit := float64(n), 0
+	for ; size >= 1024 && unit < len(units)-1; unit++ {
+		size /= 1024
+	}
+	if unit == 0 || size >= 100 {
+		return fmt.Sprintf("%.0f %s", size, units[unit])
+	}
+	return fmt.Sprintf("%.1f %s", size, units[unit])
+}
+
+// countText puts commas between thousands.
+func countText(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	first := len(digits) - len(strings.TrimPrefix(digits, "-"))
+	for i := len(digits) - 3; i > first; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// countOf says how a count is to be read.
+func countOf(c store.Count) string {
+	switch c.Precision {
+	case store.AtLeast:
+		if c.N < store.MostCounted {
+			return "at least " + countText(c.N)
+		}
+		return "more than " + countText(c.N)
+	case store.Estimate:
+		return "about " + countText(c.N)
+	case store.Unknown:
+		return "unknown: counting took too long"
+	}
+	return countText(c.N)
+}
+
+// rowsText is "1 row" or "2 rows".
+func rowsText(n int64, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return countText(n) + " " + one + "s"
+}
+
+// seconds of a duration, with milliseconds, for JSON.
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+// orNull is nil for the zero time, for JSON.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
