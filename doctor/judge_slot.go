@@ -181,7 +181,7 @@ func (j *databaseJudge) judgeHolder(c *chart, s slotFacts) {
 		if s.InactiveFor > 0 {
 			since = " for " + span(time.Duration(s.InactiveFor)*time.Second)
 		}
-		c.warn("active", "cdc-relay run"+j.tableFlag()+"  # or, where no relay is to run any more: cdc-relay teardown", "nobody has held the slot%s: no relay streams, and the slot retains WAL", since)
+		c.warn("active", "cdc-relay run"+j.tableFlag()+j.slotFlags()+"  # or, where no relay is to run any more: cdc-relay teardown"+j.tableFlag()+j.slotFlags(), "nobody has held the slot%s: no relay streams, and the slot retains WAL", since)
 	}
 }
 

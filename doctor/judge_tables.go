@@ -65,17 +65,22 @@ func (j *databaseJudge) restore(table outbox.Table, missing []string) string {
 
 // setupCommand makes what is missing, under the names of this relay.
 func (j *databaseJudge) setupCommand() string {
-	command := "cdc-relay setup" + j.tableFlag()
 	if j.o.Poll {
-		return command + " --mode poll"
+		return "cdc-relay setup" + j.tableFlag() + " --mode poll"
 	}
+	return "cdc-relay setup" + j.tableFlag() + j.slotFlags()
+}
+
+// slotFlags are for commands, where they are not the defaults.
+func (j *databaseJudge) slotFlags() string {
+	flags := ""
 	if j.o.Slot != "cdc_relay" {
-		command += " --slot " + shell(j.o.Slot)
+		flags += " --slot " + shell(j.o.Slot)
 	}
 	if j.o.Publication != "cdc_relay" {
-		command += " --publication " + shell(j.o.Publication)
+		flags += " --publication " + shell(j.o.Publication)
 	}
-	return command
+	return flags
 }
 
 // tableFlag is for commands, where it is not the default.

@@ -42,6 +42,9 @@ func (r *RabbitMQ) URL(vhost string) string {
 	return address.String()
 }
 
+// ManagementURL is the address of the broker's HTTP API with a user and password, or "" where none is known.
+func (r *RabbitMQ) ManagementURL() string { return r.manage.URL }
+
 // Addr is the broker's host:port, for a [Proxy].
 func (r *RabbitMQ) Addr() string { return r.address.Host }
 
