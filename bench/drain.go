@@ -47,7 +47,7 @@ func drainRelay(b backlog) func(context.Context, *run) error {
 
 // finish waits until all has arrived and every row is deleted, and takes the measure, but for the server's processes in
 // except.
-func (r *run) finish(ctx context.Context, w *world, relay *relay, arrivals *load.Arrivals, before usage, except []int) error {
+func (r *run) finish(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals, before usage, except []int) error {
 	if err := r.awaitArrivals(ctx, relay.child, arrivals); err != nil {
 		return err
 	}

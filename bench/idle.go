@@ -27,7 +27,7 @@ func idle(ctx context.Context, r *run) error {
 	})
 }
 
-func (r *run) watchIdle(ctx context.Context, w *world, relay *relay) error {
+func (r *run) watchIdle(ctx context.Context, w *world, relay *relayProcess) error {
 	r.progress("settling", 0, 0)
 	if err := pause(ctx, idleSettles); err != nil {
 		return err

@@ -14,14 +14,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// relay is a cdc-relay run that is measured.
-type relay struct {
+// relayProcess is a cdc-relay run that is measured.
+type relayProcess struct {
 	*child
 	addr string
 }
 
 // startRelay starts one and does not wait.
-func (w *world) startRelay(args ...string) (*relay, error) {
+func (w *world) startRelay(args ...string) (*relayProcess, error) {
 	port, err := services.FreePort()
 	if err != nil {
 		return nil, err
@@ -41,11 +41,11 @@ func (w *world) startRelay(args ...string) (*relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &relay{child: child, addr: addr}, nil
+	return &relayProcess{child: child, addr: addr}, nil
 }
 
 // metric reads one number of /metrics, without labels; 0 where the relay does not answer.
-func (r *relay) metric(ctx context.Context, name string) float64 {
+func (r *relayProcess) metric(ctx context.Context, name string) float64 {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.addr+"/metrics", nil)
@@ -67,7 +67,7 @@ func (r *relay) metric(ctx context.Context, name string) float64 {
 }
 
 // awaitMetric asks until a number is as large as it is to be.
-func (r *relay) awaitMetric(ctx context.Context, name string, least float64) error {
+func (r *relayProcess) awaitMetric(ctx context.Context, name string, least float64) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for r.metric(ctx, name) < least {

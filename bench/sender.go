@@ -54,7 +54,7 @@ func byRelay(ctx context.Context, _ *run, w *world) (*sender, error) {
 }
 
 // startStreaming starts a relay and waits until it streams.
-func (w *world) startStreaming(ctx context.Context) (*relay, error) {
+func (w *world) startStreaming(ctx context.Context) (*relayProcess, error) {
 	relay, err := w.startRelay()
 	if err != nil {
 		return nil, err

@@ -136,7 +136,7 @@ func (r *run) finishLimit(ctx context.Context, w *world, child *child, arrivals 
 	return nil
 }
 
-func (r *run) finishStream(ctx context.Context, w *world, relay *relay, arrivals *load.Arrivals, except []int) error {
+func (r *run) finishStream(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals, except []int) error {
 	before, err := w.usage(relay.pid(), except)
 	if err != nil {
 		return err

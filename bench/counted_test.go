@@ -1,0 +1,161 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/procfs"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// TestMain makes the test program a relay where it is told to: a process of its own, so that nothing else is counted.
+func TestMain(m *testing.M) {
+	if os.Getenv(countedSlot) != "" {
+		if err := runCounted(); err != nil {
+			slog.Error("counted relay", "error", err)
+			os.Exit(1)
+		}
+		return
+	}
+	services.Main(m)
+}
+
+// What the counted relay is told.
+const (
+	countedDatabase = "BENCH_COUNTED_DATABASE"
+	countedBroker   = "BENCH_COUNTED_BROKER"
+	countedSlot     = "BENCH_COUNTED_SLOT"
+)
+
+// spent is what a relay has used in its life.
+type spent struct {
+	Allocations, AllocatedBytes uint64
+	Writes                      uint64 // system calls that write, to whatever
+}
+
+// runCounted is a relay until SIGTERM. It writes what it has spent whenever it reads a line, and at the end.
+func runCounted() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	config := relay.DefaultConfig()
+	config.DatabaseURL = os.Getenv(countedDatabase)
+	config.Slot, config.Publication = os.Getenv(countedSlot), os.Getenv(countedSlot)
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	publisher, err := publish.NewAMQP(publish.AMQPConfig{
+		URL: os.Getenv(countedBroker), MaxInFlight: config.MaxInFlight, SendTimeout: config.SendTimeout, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	r, err := relay.New(config, publisher, log, prometheus.NewRegistry())
+	if err != nil {
+		return err
+	}
+	asked := make(chan error, 1)
+	go func() {
+		var err error
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan() && err == nil; {
+			err = tellSpent()
+		}
+		asked <- err
+	}()
+	err = r.Run(ctx)
+	return errors.Join(err, os.Stdin.Close(), <-asked, tellSpent())
+}
+
+func tellSpent() error {
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	process, err := procfs.Self()
+	if err != nil {
+		return err
+	}
+	io, err := process.IO()
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(spent{
+		Allocations: memory.Mallocs, AllocatedBytes: memory.TotalAlloc, Writes: io.SyscW,
+	})
+}
+
+// countedRelay is such a process.
+type countedRelay struct {
+	cmd    *exec.Cmd
+	input  io.WriteCloser
+	output *json.Decoder
+}
+
+// startCounted starts one; it ends with the test at the latest.
+func startCounted(t *testing.T, database, broker, slot string) *countedRelay {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), countedDatabase+"="+database, countedBroker+"="+broker, countedSlot+"="+slot)
+	cmd.Stderr = t.Output()
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil { // the test has failed
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return &countedRelay{cmd: cmd, input: input, output: json.NewDecoder(output)}
+}
+
+// spent is what it has spent so far.
+func (r *countedRelay) spent(t *testing.T) spent {
+	t.Helper()
+	if _, err := io.WriteString(r.input, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	return r.read(t)
+}
+
+func (r *countedRelay) read(t *testing.T) spent {
+	t.Helper()
+	var s spent
+	if err := r.output.Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// stop ends it, and returns what it has spent in its life.
+func (r *countedRelay) stop(t *testing.T) spent {
+	t.Helper()
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.input.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := r.read(t)
+	if err := r.cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

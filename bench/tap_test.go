@@ -1,0 +1,129 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// tap forwards connections to a server, and counts what a client sends.
+type tap struct {
+	listener net.Listener
+	target   string
+	running  sync.WaitGroup
+
+	sent atomic.Int64 // bytes
+	// Of Postgres: statements and the round trips that they took, of ordinary connections; what a client of the
+	// replication protocol tells.
+	statements, roundTrips, statusUpdates atomic.Int64
+}
+
+// newTap ends with the test.
+func newTap(t *testing.T, target string, postgres bool) *tap {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &tap{listener: listener, target: target}
+	p.running.Go(func() { p.accept(t, postgres) })
+	t.Cleanup(func() {
+		_ = listener.Close()
+		p.running.Wait()
+	})
+	return p
+}
+
+func (p *tap) addr() string { return p.listener.Addr().String() }
+
+func (p *tap) accept(t *testing.T, postgres bool) {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		server, err := (&net.Dialer{}).Dial("tcp", p.target)
+		if err != nil {
+			t.Error(err)
+			_ = client.Close()
+			return
+		}
+		var counting io.Writer = counter{&p.sent}
+		if postgres {
+			counting = io.MultiWriter(counting, &frontend{tap: p})
+		}
+		p.running.Go(func() { pipe(server, io.TeeReader(client, counting)) })
+		p.running.Go(func() { pipe(client, server) })
+	}
+}
+
+// pipe ends where either side does, and then ends the other, too.
+func pipe(to net.Conn, from io.Reader) {
+	_, _ = io.Copy(to, from)
+	_ = to.Close()
+}
+
+type counter struct{ bytes *atomic.Int64 }
+
+func (c counter) Write(b []byte) (int, error) {
+	c.bytes.Add(int64(len(b)))
+	return len(b), nil
+}
+
+// frontend reads what a client of Postgres sends on one connection.
+type frontend struct {
+	tap         *tap
+	unread      []byte
+	started     bool
+	replication bool
+}
+
+var errProtocol = errors.New("this is not the protocol of Postgres")
+
+func (f *frontend) Write(b []byte) (int, error) {
+	f.unread = append(f.unread, b...)
+	for {
+		kind := 1 // the bytes before the length
+		if !f.started {
+			kind = 0
+		}
+		if len(f.unread) < kind+4 {
+			return len(b), nil
+		}
+		size := int(binary.BigEndian.Uint32(f.unread[kind:]))
+		if size < 4 {
+			return 0, errProtocol
+		}
+		if len(f.unread) < kind+size {
+			return len(b), nil
+		}
+		f.message(f.unread[:kind+size])
+		f.unread = f.unread[kind+size:]
+	}
+}
+
+func (f *frontend) message(m []byte) {
+	if !f.started {
+		f.started = true
+		f.replication = bytes.Contains(m, []byte("\x00replication\x00"))
+		return
+	}
+	switch {
+	case f.replication:
+		if m[0] == 'd' { // CopyData
+			f.tap.statusUpdates.Add(1)
+		}
+	case m[0] == 'Q': // a simple query
+		f.tap.statements.Add(1)
+		f.tap.roundTrips.Add(1)
+	case m[0] == 'E': // Execute
+		f.tap.statements.Add(1)
+	case m[0] == 'S': // Sync
+		f.tap.roundTrips.Add(1)
+	}
+}
