@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cdc-relay/cdc-relay/notice"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -40,6 +41,9 @@ func (d descriptions) Register(c prometheus.Collector) error {
 func registered(t *testing.T) map[string]bool {
 	t.Helper()
 	registry := descriptions{newRegistry(), map[string]bool{"cdc_relay_build_info": true}}
+	if err := registry.Register(notice.NewCounter()); err != nil {
+		t.Fatal(err)
+	}
 	cfg := defaultConfig()
 	cfg.relay.DatabaseURL = "postgres://localhost/shop"
 	r, err := relay.New(cfg.relay, publish.NewStdout(publish.StdoutConfig{Writer: io.Discard}), slog.New(slog.DiscardHandler), registry)

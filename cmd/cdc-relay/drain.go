@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/urfave/cli/v2"
@@ -35,7 +36,13 @@ func (p *process) drain(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	notifying, stop := context.WithCancel(context.WithoutCancel(c.Context))
+	defer stop()
+	notified := make(chan error, 1)
+	go func() { notified <- s.notify(notifying) }()
 	err = s.relay.Drain(c.Context)
+	stop()
+	err = errors.Join(err, <-notified)
 	if s.statsd != nil {
 		s.statsd.Send(context.WithoutCancel(c.Context)) // once, at the end
 	}

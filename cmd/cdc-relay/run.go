@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cdc-relay/cdc-relay/notice"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/statsd"
@@ -21,7 +22,7 @@ func relayFlags(more ...string) []cli.Flag {
 		"database-url", "amqp-url", "config", "table", "slot", "publication", "mode",
 		"publisher", "exchange", "batch-size", "max-in-flight", "poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
-		"stale-timeout", "outage-cooldown", "on-dead-letter",
+		"stale-timeout", "outage-cooldown", "on-dead-letter", "dead-letter-exchange",
 		"statsd-addr", "statsd-prefix", "statsd-tags", "log-level", "log-format",
 	}
 	return flags(append(names, more...)...)
@@ -55,7 +56,8 @@ type service struct {
 	relay    *relay.Relay
 	registry *prometheus.Registry
 	log      *slog.Logger
-	statsd   *statsd.Bridge // nil where it is not wanted
+	statsd   *statsd.Bridge  // nil where it is not wanted
+	notices  *notice.Notices // likewise
 }
 
 // relayConfig is what run and drain go by.
@@ -70,6 +72,9 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	if cfg.publisher == "amqp" {
 		return cfg, cfg.needAMQP()
 	}
+	if cfg.signalling.deadLetterExchange != "" {
+		return nil, usagef("--dead-letter-exchange needs --publisher amqp")
+	}
 	return cfg, nil
 }
 
@@ -80,26 +85,29 @@ func (p *process) newService(cfg *config) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	registry := newRegistry()
-	r, err := relay.New(cfg.relay, publisher, log, registry)
-	if err != nil {
+	s := &service{registry: newRegistry(), log: log}
+	if err := s.tellDeadLetters(cfg); err != nil {
 		return nil, err
 	}
-	s := &service{relay: r, registry: registry, log: log}
 	if err := s.newStatsd(cfg.signalling.statsd); err != nil {
 		return nil, err
 	}
-	return s, nil
+	s.relay, err = relay.New(cfg.relay, publisher, log, s.registry)
+	return s, err
 }
 
 func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher, error) {
 	if cfg.publisher == "stdout" {
 		return publish.NewStdout(publish.StdoutConfig{Writer: p.stdout, DefaultExchange: cfg.exchange}), nil
 	}
+	return newAMQP(cfg, cfg.relay.MaxInFlight, log)
+}
+
+func newAMQP(cfg *config, maxInFlight int, log *slog.Logger) (*publish.AMQP, error) {
 	publisher, err := publish.NewAMQP(publish.AMQPConfig{
 		URL:             cfg.amqpURL,
 		DefaultExchange: cfg.exchange,
-		MaxInFlight:     cfg.relay.MaxInFlight,
+		MaxInFlight:     maxInFlight,
 		SendTimeout:     cfg.relay.SendTimeout,
 		OutageCooldown:  cfg.outageCooldown,
 		Logger:          log,
@@ -148,6 +156,7 @@ func (p *process) serve(c *cli.Context) error {
 		file.keep(reporting, s.relay, s.log)
 		return nil
 	})
+	actors.Go(func() error { return s.notify(reporting) })
 	actors.Go(func() error {
 		s.bridge(reporting)
 		return nil

@@ -2,14 +2,17 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
+	"github.com/cdc-relay/cdc-relay/notice"
 	"github.com/cdc-relay/cdc-relay/statsd"
 )
 
 // signalling is where the relay tells of itself beside its own HTTP address.
 type signalling struct {
-	statsd statsd.Config // no address: nowhere
+	statsd             statsd.Config // no address: nowhere
+	deadLetterExchange string        // empty: no notices
 }
 
 func defaultSignalling() signalling {
@@ -18,6 +21,16 @@ func defaultSignalling() signalling {
 
 func signalSettings() []*setting {
 	return []*setting{
+		{
+			name: "dead-letter-exchange", value: "NAME", mayBeEmpty: true,
+			usage: "Tell this exchange of each dead letter, in a small message without the payload, at most once. Default: none.",
+			set: func(c *config, text string) error {
+				if c.signalling.deadLetterExchange = text; len(text) > 255 {
+					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
+				}
+				return nil
+			},
+		},
 		{
 			name: "statsd-addr", value: "ADDRESS", mayBeEmpty: true,
 			usage: "Send the metrics to DogStatsD every ten seconds: host:port (UDP) or unix:///path. Default: nowhere.",
@@ -50,6 +63,33 @@ func signalSettings() []*setting {
 			},
 		},
 	}
+}
+
+// tellDeadLetters makes what sends notices of dead letters, where that is wanted, and
+// has the relay call it.
+func (s *service) tellDeadLetters(cfg *config) error {
+	exchange := cfg.signalling.deadLetterExchange
+	if exchange == "" {
+		return nil
+	}
+	publisher, err := newAMQP(cfg, notice.MaxInFlight, s.log.With("for", "notices of dead letters"))
+	if err != nil {
+		return err
+	}
+	s.notices, err = notice.New(publisher, exchange, cfg.exchange, s.log, s.registry)
+	if err != nil {
+		return err
+	}
+	cfg.relay.Hooks.DeadLettered = s.notices.Send
+	return nil
+}
+
+// notify sends notices of dead letters until ctx is done, where that is wanted.
+func (s *service) notify(ctx context.Context) error {
+	if s.notices == nil {
+		return nil
+	}
+	return s.notices.Run(ctx)
 }
 
 // bridge sends the metrics to DogStatsD until ctx is done, where that is wanted.

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"encoding/json"
 	"net"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
@@ -65,5 +68,69 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 				t.Errorf("no refusals among\n%s", strings.Join(got, "\n"))
 			}
 		})
+	}
+}
+
+// The notice comes when the row is in the dead-letter table; where nobody takes it, the
+// relay goes on.
+func TestDeadLettersAreToldOf(t *testing.T) {
+	for _, command := range []string{"run", "drain"} {
+		t.Run(command, func(t *testing.T) {
+			env, db := fresh(t)
+			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+			conn, err := amqp.Dial(env["CDC_RELAY_AMQP_URL"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			channel, err := conn.Channel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := channel.QueueDeclare("graves", false, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := channel.ExchangeDeclare("graveyard", "fanout", false, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := channel.QueueBind("graves", "", "graveyard", false, nil); err != nil {
+				t.Fatal(err)
+			}
+			notices, err := channel.Consume("graves", "", true, true, false, false, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want(t, cdcRelay(t, env, "setup"), exitDone)
+			if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 3)`); err != nil {
+				t.Fatal(err)
+			}
+			relay := start(t, env, command, "--max-retries", "0", "--dead-letter-exchange", "graveyard")
+			for range 3 {
+				var told struct {
+					ID     int64
+					Reason string
+				}
+				if err := json.Unmarshal((<-notices).Body, &told); err != nil {
+					t.Fatal(err)
+				}
+				var reason string
+				if err := db.QueryRow(t.Context(), `SELECT failure_reason FROM outbox_dead_letter WHERE id = $1`, told.ID).Scan(&reason); err != nil || reason != told.Reason {
+					t.Errorf("told of %+v, the table has %q, %v", told, reason, err)
+				}
+			}
+			if command == "run" {
+				relay.signal(t, syscall.SIGTERM)
+			}
+			if code := relay.exit(t); code != exitDone {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
+
+func TestNoticesNeedABroker(t *testing.T) {
+	r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": "postgres://localhost/shop"}, "run", "--publisher", "stdout", "--dead-letter-exchange", "x")
+	if r.code != exitUsage || !strings.Contains(r.stderr, "--dead-letter-exchange needs --publisher amqp") {
+		t.Errorf("got %d, %s", r.code, r.stderr)
 	}
 }

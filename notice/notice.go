@@ -1,0 +1,214 @@
+// Package notice tells an exchange of dead letters: one small message for each, after its
+// row is in the dead-letter table. It has a connection of its own, so that whatever
+// becomes of the notices, the messages are not held up.
+package notice
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// MaxInFlight is how many notices may be on their way; the publisher is made for it.
+const MaxInFlight = 2000
+
+// Notices sends them. A notice is sent at most once: what the broker refuses, and what
+// cannot be sent at the time, is counted and forgotten.
+type Notices struct {
+	publisher publish.Publisher
+	// exchange gets the notices; defaultExchange is where messages went that named none.
+	exchange, defaultExchange string
+	log                       *slog.Logger
+	complaints                *rate.Limiter
+
+	confirmed, refused, unknown, dropped prometheus.Counter
+	inFlight                             atomic.Int64
+
+	mu struct {
+		sync.Mutex
+		ready bool // the publisher takes messages
+		// changed is closed, and made anew, when ready changes.
+		changed chan struct{}
+	}
+}
+
+// New makes it; the publisher is run, and stopped, by Run. The counter is registered with
+// the registry.
+func New(publisher publish.Publisher, exchange, defaultExchange string, log *slog.Logger, registry prometheus.Registerer) (*Notices, error) {
+	counts := NewCounter()
+	if err := registry.Register(counts); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	n := &Notices{
+		publisher: publisher, exchange: exchange, defaultExchange: defaultExchange, log: log,
+		complaints: rate.NewLimiter(rate.Every(time.Minute), 1),
+		confirmed:  counts.WithLabelValues("confirmed"), refused: counts.WithLabelValues("refused"),
+		unknown: counts.WithLabelValues("unknown"), dropped: counts.WithLabelValues("dropped"),
+	}
+	n.mu.changed = make(chan struct{})
+	return n, nil
+}
+
+// NewCounter counts notices by what became of them.
+func NewCounter() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "cdc_relay_dead_letter_notices_total",
+		Help: "Notices of dead letters: confirmed, refused by the broker, unknown (sent, confirm lost), or dropped.",
+	}, []string{"outcome"})
+}
+
+// letter is the body of a notice.
+type letter struct {
+	ID         int64         `json:"id"`
+	MessageID  outbox.UUID   `json:"message_id"`
+	Exchange   string        `json:"exchange"`
+	RoutingKey string        `json:"routing_key"`
+	Reason     outbox.Reason `json:"reason"`
+	LastError  string        `json:"last_error"`
+	Attempts   int           `json:"attempts"`
+	DeadAt     time.Time     `json:"dead_at"`
+}
+
+// patience is how long a notice waits for a connection.
+const patience = 5 * time.Second
+
+// Send sends the notice of one dead letter: it is the hook relay.Hooks.DeadLettered. It
+// waits a while for a connection where there is none.
+func (n *Notices) Send(e relay.Event) {
+	n.awaitReady()
+	if n.inFlight.Add(1) > MaxInFlight {
+		n.inFlight.Add(-1)
+		n.dropped.Inc()
+		n.complain("too many notices of dead letters are on their way; some are dropped", "")
+		return
+	}
+	n.publisher.Publish(n.message(e))
+}
+
+// awaitReady returns when the publisher takes messages, or when patience is at its end:
+// then the publisher drops the notice.
+func (n *Notices) awaitReady() {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		n.mu.Lock()
+		ready, changed := n.mu.ready, n.mu.changed
+		n.mu.Unlock()
+		if ready {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// longestKey is what AMQP takes as a routing key, in bytes.
+const longestKey = 255
+
+func (n *Notices) message(e relay.Event) *outbox.Message {
+	exchange := n.defaultExchange
+	if e.Exchange != nil {
+		exchange = *e.Exchange
+	}
+	body, err := json.Marshal(letter{
+		ID: e.ID, MessageID: e.MessageID, Exchange: exchange, RoutingKey: e.RoutingKey,
+		Reason: e.Reason, LastError: e.LastError, Attempts: e.Attempts, DeadAt: e.At.UTC(),
+	})
+	if err != nil {
+		panic(err) // there is nothing in it that JSON does not have
+	}
+	key := e.RoutingKey
+	if len(key) > longestKey { // that may be why it is a dead letter
+		key = strings.ToValidUTF8(key[:longestKey], "")
+	}
+	return &outbox.Message{
+		ID: e.ID, MessageID: e.MessageID, Exchange: &n.exchange, RoutingKey: key,
+		Payload: body, Properties: []byte(`{"type": "dead_letter"}`), CreatedAt: e.At,
+	}
+}
+
+// grace is how long notices that are on their way are waited for at the end.
+const grace = time.Second
+
+// Run connects and sends until ctx is done, and what is on its way then for a second. An
+// outage of the broker is waited out; meanwhile notices are dropped.
+func (n *Notices) Run(ctx context.Context) error {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- n.publisher.Run(running, sink{n}) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	n.await()
+	stop()
+	return <-ended
+}
+
+// await waits until nothing is on its way, or for as long as the grace.
+func (n *Notices) await() {
+	deadline := time.NewTimer(grace)
+	defer deadline.Stop()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for n.inFlight.Load() > 0 {
+		select {
+		case <-deadline.C:
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// sink takes what the publisher reports.
+type sink struct{ *Notices }
+
+// StateChanged implements publish.Sink; the publisher logs what it is about.
+func (s sink) StateChanged(state publish.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.ready = state.Phase == publish.Ready
+	close(s.mu.changed)
+	s.mu.changed = make(chan struct{})
+}
+
+// Deliver implements publish.Sink.
+func (s sink) Deliver(r outbox.Result) {
+	s.inFlight.Add(-1)
+	switch r.Outcome {
+	case outbox.Confirmed:
+		s.confirmed.Inc()
+	case outbox.Unknown:
+		s.unknown.Inc()
+	case outbox.NotSent:
+		s.dropped.Inc()
+		s.complain("a notice of a dead letter was dropped", r.Detail)
+	default:
+		s.refused.Inc()
+		s.complain("a notice of a dead letter was refused", string(r.Reason)+": "+r.Detail)
+	}
+}
+
+// complain logs at most once a minute; all are counted.
+func (n *Notices) complain(what, why string) {
+	if n.complaints.Allow() {
+		n.log.Warn(what, "exchange", n.exchange, "error", why)
+	}
+}
