@@ -71,6 +71,8 @@ type options struct {
 	profiles  string
 	postgres  []string
 	json      string
+	charts    string
+	from      []string
 	lock      string
 	list      bool
 }
@@ -104,6 +106,8 @@ func appFlags() []cli.Flag {
 		text("profile", "", "`FOLDER` for processor and memory profiles of the relay, which then runs inside this program"),
 		&cli.StringSliceFlag{Name: "postgres", Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again"},
 		text("json", "", "`FILE`: write all results as JSON"),
+		text("charts", "", "`FOLDER`: draw charts as SVG"),
+		text("from", "", "`LIST` of JSON files with commas between them: report on what they hold, and measure nothing"),
 	}
 }
 
@@ -115,6 +119,7 @@ func readOptions(c *cli.Context) (*options, error) {
 		},
 		rounds: c.Int("rounds"), timeout: c.Duration("timeout"), profiles: c.String("profile"),
 		postgres: c.StringSlice("postgres"), json: c.String("json"), lock: c.String("lock"), list: c.Bool("list"),
+		charts:    c.String("charts"),
 		relayArgs: append([]string{"--max-in-flight", fmt.Sprint(c.Int("max-in-flight"))}, c.Args().Slice()...),
 	}
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
@@ -142,7 +147,10 @@ func readOptions(c *cli.Context) (*options, error) {
 	if o.cases, err = selectCases(c.String("plan"), c.String("only"), bench.Cases(o.settings)); err != nil {
 		return nil, err
 	}
-	if o.list {
+	if from := c.String("from"); from != "" {
+		o.from = strings.Split(from, ",")
+	}
+	if o.list || len(o.from) > 0 {
 		return o, nil
 	}
 	o.relay, err = findRelay(c.String("relay"))

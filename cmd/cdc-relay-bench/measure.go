@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,6 +21,9 @@ func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 			fmt.Fprintf(stdout, "%-17s %s\n", one.Name, one.About)
 		}
 		return nil
+	}
+	if len(o.from) > 0 {
+		return again(o, stdout)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -123,6 +127,9 @@ func conclude(o *options, report *bench.Report, stdout io.Writer) error {
 	}
 	fmt.Fprintln(stdout)
 	err := report.WriteText(stdout, o.cases)
+	if o.charts != "" {
+		err = errors.Join(err, report.WriteCharts(o.charts))
+	}
 	if o.json == "" {
 		return err
 	}
@@ -131,4 +138,24 @@ func conclude(o *options, report *bench.Report, stdout io.Writer) error {
 		return errors.Join(err, failed)
 	}
 	return errors.Join(err, report.WriteJSON(file), file.Close())
+}
+
+// again reports on what was measured before. All cases count.
+func again(o *options, stdout io.Writer) error {
+	var report *bench.Report
+	for _, file := range o.from {
+		one, err := bench.ReadReport(strings.TrimSpace(file))
+		if err != nil {
+			return err
+		}
+		if report == nil {
+			report = one
+			continue
+		}
+		if err := report.Merge(one); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	o.cases = bench.Cases(report.Settings)
+	return conclude(o, report, stdout)
 }
