@@ -212,8 +212,9 @@ SELECT jsonb_build_object(
      SELECT pid, coalesce(usename, '') AS "user", coalesce(application_name, '') AS program, age(backend_xmin) AS xid_age
      FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 20) x))`
 
+// The tree of a table that is not partitioned is empty.
 const deadSQL = `
 SELECT jsonb_build_object(
   'dead', coalesce(sum(s.n_dead_tup), 0)::bigint, 'live', coalesce(sum(s.n_live_tup), 0)::bigint, 'pages', coalesce(sum(c.relpages), 0),
   'since', coalesce(extract(epoch FROM clock_timestamp() - max(greatest(s.last_vacuum, s.last_autovacuum))), -1))
-FROM pg_partition_tree($1::text::regclass) t JOIN pg_class c ON c.oid = t.relid JOIN pg_stat_all_tables s ON s.relid = t.relid`
+FROM (SELECT $1::text::regclass AS relid UNION SELECT relid FROM pg_partition_tree($1::text::regclass)) t JOIN pg_class c ON c.oid = t.relid JOIN pg_stat_all_tables s ON s.relid = t.relid`

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -152,10 +153,18 @@ func (f managementFacts) limit(q queueFacts) (limit string, by policy) {
 			if own.Definition[name] == nil {
 				by = policy{}
 			}
-			return fmt.Sprintf("%s %v", name, n), by
+			return name + " " + whole(n), by
 		}
 	}
 	return "", policy{}
+}
+
+// whole writes a number of JSON as people do.
+func whole(n any) string {
+	if f, ok := n.(float64); ok {
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return fmt.Sprint(n)
 }
 
 func first(values ...any) any {
