@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -34,6 +35,8 @@ type Case struct {
 	Full bool
 	// Once is for what takes long: it is measured in the first round alone.
 	Once bool
+	// Program is the cdc-relay that is measured; empty: the site's.
+	Program string
 	// Least is what the longest time that a run may take is raised to.
 	Least time.Duration
 
@@ -45,7 +48,7 @@ func (c Case) Run(ctx context.Context, site *Site, settings Settings, round int,
 	timeout = max(timeout, c.Least)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not done within %s", timeout))
 	defer cancel()
-	r := &run{site: site, settings: settings, result: &Result{Case: c.Name, Round: round}, progress: progress}
+	r := &run{site: site, settings: settings, program: cmp.Or(c.Program, site.Relay), result: &Result{Case: c.Name, Round: round}, progress: progress}
 	if err := c.run(ctx, r); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
@@ -59,3 +62,19 @@ func with(s Settings, do func(context.Context, *run) error) func(context.Context
 		return do(ctx, r)
 	}
 }
+
+// Against returns the cases, and beside each that is of the relay the same with another build of it.
+func Against(cases []Case, program string) []Case {
+	var all []Case
+	for _, one := range cases {
+		all = append(all, one)
+		if !one.IsLimit {
+			one.Name, one.Program = one.Name+OtherSuffix, program
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// OtherSuffix ends the names of the cases with another build of the relay.
+const OtherSuffix = "@other"

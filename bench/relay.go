@@ -27,7 +27,7 @@ func (w *world) startRelay(args ...string) (*relayProcess, error) {
 		return nil, err
 	}
 	addr := "127.0.0.1:" + strconv.Itoa(port)
-	program, first := w.site.Relay, "run"
+	program, first := w.program, "run"
 	if w.site.Profiles != "" {
 		program, first = w.site.Self, "relay"
 	}

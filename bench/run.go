@@ -12,6 +12,7 @@ import (
 // run is one run of a case.
 type run struct {
 	site     *Site
+	program  string // the cdc-relay that is measured
 	settings Settings
 	result   *Result
 	progress Progress
@@ -29,7 +30,7 @@ func (r *run) step(doing string, of int) func(done int) {
 func (r *run) inWorld(ctx context.Context, b backlog, do func(context.Context, *world, *load.Arrivals) error) (err error) {
 	r.result.Messages = b.messages
 	r.progress("preparing", 0, 0)
-	w, err := r.site.newWorld(ctx, r.result.Case, b.spec, b.queues)
+	w, err := r.newWorld(ctx, b.spec, b.queues)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ type world struct {
 	site     *Site
 	name     string // of database, slot, publication and the beginning of the queues' names
 	run      string
+	program  string // the cdc-relay that is measured
 	database string
 	amqp     string
 	table    outbox.Table
@@ -28,10 +29,11 @@ type world struct {
 }
 
 // newWorld makes a database, queues with a consumer, and what the relay needs. The caller closes it.
-func (s *Site) newWorld(ctx context.Context, run string, spec load.Spec, queues int) (*world, error) {
+func (r *run) newWorld(ctx context.Context, spec load.Spec, queues int) (*world, error) {
+	s := r.site
 	s.runs++
 	w := &world{
-		site: s, run: run, name: fmt.Sprintf("cdc_relay_bench_%d_%d", time.Now().Unix(), s.runs), amqp: s.RabbitMQ.URL(""),
+		site: s, run: r.result.Case, program: r.program, name: fmt.Sprintf("cdc_relay_bench_%d_%d", time.Now().Unix(), s.runs), amqp: s.RabbitMQ.URL(""),
 		table: outbox.Table{Schema: "public", Name: "outbox"}, spec: spec,
 	}
 	for i := range max(queues, 1) {
@@ -53,7 +55,7 @@ func (s *Site) newWorld(ctx context.Context, run string, spec load.Spec, queues 
 
 // setup makes tables, publication and slot, as a user would.
 func (w *world) setup(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, w.site.Relay, "setup")
+	cmd := exec.CommandContext(ctx, w.program, "setup")
 	cmd.Env = w.relayEnvironment()
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("cdc-relay setup: %w: %s", err, strings.TrimSpace(string(output)))

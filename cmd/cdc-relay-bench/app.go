@@ -103,6 +103,7 @@ func appFlags() []cli.Flag {
 		text("lock", "", "`FILE` to hold locked (flock) during each run, for machines on which heavy work takes turns"),
 		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "the longest that one run may take", EnvVars: env("timeout")},
 		text("relay", "", "`FILE`: the cdc-relay to measure (default: the one beside this program, else in PATH)"),
+		text("against", "", "`FILE`: another build of cdc-relay, which is measured beside it"),
 		text("profile", "", "`FOLDER` for processor and memory profiles of the relay, which then runs inside this program"),
 		&cli.StringSliceFlag{Name: "postgres", Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again"},
 		text("json", "", "`FILE`: write all results as JSON"),
@@ -152,6 +153,12 @@ func readOptions(c *cli.Context) (*options, error) {
 	}
 	if o.list || len(o.from) > 0 {
 		return o, nil
+	}
+	if other := c.String("against"); other != "" {
+		if other, err = findRelay(other); err != nil {
+			return nil, err
+		}
+		o.cases = bench.Against(o.cases, other)
 	}
 	o.relay, err = findRelay(c.String("relay"))
 	return o, err
