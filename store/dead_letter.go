@@ -43,7 +43,7 @@ func (o *Operator) deadLetters(ctx context.Context, filter Filter, limit int, pa
 	where, args := filter.where(ofDeadLetters, nil)
 	args = append(args, limit)
 	sql := o.fill(listSQL, "{columns}", storedColumns(payload), "{where}", where, "{limit}", fmt.Sprintf("$%d", len(args)))
-	err = o.glance(ctx, false, func(ctx context.Context, tx pgx.Tx) error {
+	err = o.look(ctx, func(ctx context.Context, tx querier) error {
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
 			return err
@@ -75,7 +75,7 @@ WHERE r.id = s.id AND r.message_id = s.message_id`
 // CountDeadLetters counts what a filter picks.
 func (o *Operator) CountDeadLetters(ctx context.Context, filter Filter) (n int64, err error) {
 	where, args := filter.where(ofDeadLetters, nil)
-	err = o.glance(ctx, false, func(ctx context.Context, tx pgx.Tx) error {
+	err = o.look(ctx, func(ctx context.Context, tx querier) error {
 		return tx.QueryRow(ctx, o.fill(`SELECT count(*) FROM {dead} r WHERE {where}`, "{where}", where), args...).Scan(&n)
 	})
 	if err != nil {

@@ -88,14 +88,17 @@ func (o *Operator) Explain(ctx context.Context, name Name, payload bool, lease t
 	if len(dead) > 0 && name.id == nil { // it has moved: no need to scan
 		return nil, dead, nil
 	}
-	hurry := name.id != nil
-	err = o.glance(ctx, hurry, func(ctx context.Context, tx pgx.Tx) error {
+	find := o.look
+	if name.id != nil {
+		find = o.glance
+	}
+	err = find(ctx, func(ctx context.Context, tx querier) error {
 		waiting, err = o.waitingNamed(ctx, tx, name, payload, lease)
 		return err
 	})
 	for i := range waiting {
 		if err == nil && waiting[i].OrderingKey != nil {
-			err = o.glance(ctx, true, func(ctx context.Context, tx pgx.Tx) error { return o.keyOf(ctx, tx, &waiting[i], lease) })
+			err = o.glance(ctx, func(ctx context.Context, tx querier) error { return o.keyOf(ctx, tx, &waiting[i], lease) })
 			if isQueryCanceled(err) {
 				waiting[i].Before, err = Count{Precision: Unknown}, nil
 			}
@@ -107,7 +110,7 @@ func (o *Operator) Explain(ctx context.Context, name Name, payload bool, lease t
 	return waiting, dead, err
 }
 
-func (o *Operator) waitingNamed(ctx context.Context, tx pgx.Tx, name Name, payload bool, lease time.Duration) ([]Waiting, error) {
+func (o *Operator) waitingNamed(ctx context.Context, tx querier, name Name, payload bool, lease time.Duration) ([]Waiting, error) {
 	where, args := name.filter().where(ofOutbox, nil)
 	sql := o.fill(`SELECT {columns}, r.available_at FROM {outbox} r WHERE {where} ORDER BY r.id LIMIT 100`,
 		"{columns}", storedColumns(payload), "{where}", where)
@@ -134,7 +137,7 @@ SELECT r.id, r.available_at, r.attempts, r.schema_version, coalesce(r.possible_d
 FROM {outbox} r WHERE r.ordering_key = $1 AND r.id < $2 ORDER BY r.id LIMIT 1`
 
 // keyOf tells what is before a row in its key.
-func (o *Operator) keyOf(ctx context.Context, tx pgx.Tx, w *Waiting, lease time.Duration) error {
+func (o *Operator) keyOf(ctx context.Context, tx querier, w *Waiting, lease time.Duration) error {
 	counter := statsReader{most: pgtype.Int8{Int64: MostCounted + 1, Valid: true}}
 	var before, dead int64
 	err := tx.QueryRow(ctx, o.fill(keyOfSQL), *w.OrderingKey, w.ID, counter.most).Scan(&before, &dead, &w.OldestDeadOfKey)

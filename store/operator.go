@@ -51,25 +51,41 @@ func (o *Operator) fill(sql string, more ...string) string {
 	return strings.NewReplacer(o.names...).Replace(strings.NewReplacer(more...).Replace(sql))
 }
 
-// mayScan lifts what sessionSettings forbid, for the transaction.
-const mayScan = `SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on`
+// mayScan lifts what sessionSettings or the role forbid, for the transaction.
+const mayScan = `SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on`
 
-// glance runs f in a transaction that changes nothing, plans no scan of a whole table, and in
-// which no statement takes longer than glanceTimeout. Without hurry it may, and may scan.
-func (o *Operator) glance(ctx context.Context, hurry bool, f func(context.Context, pgx.Tx) error) error {
-	timeout, settings := lookTimeout, mayScan
-	if hurry {
-		timeout = 4 * glanceTimeout
-		settings = fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL enable_bitmapscan = off", glanceTimeout.Milliseconds())
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// look runs f in a transaction that changes nothing. It may read a whole table.
+func (o *Operator) look(ctx context.Context, f func(context.Context, querier) error) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	return pgx.BeginTxFunc(ctx, o.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, settings); err != nil {
+		if _, err := tx.Exec(ctx, mayScan); err != nil {
 			return err
 		}
 		return f(ctx, tx)
 	})
+}
+
+// glance runs f, in which no statement takes longer than glanceTimeout, reads a whole table
+// or changes anything. It is no transaction, so that a statement that is given up leaves the
+// others be, and takes few round trips.
+func (o *Operator) glance(ctx context.Context, f func(context.Context, querier) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*glanceTimeout)
+	defer cancel()
+	_, err := o.conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d; SET enable_bitmapscan = off; SET default_transaction_read_only = on",
+		glanceTimeout.Milliseconds()))
+	if err != nil {
+		return err
+	}
+	err = f(ctx, o.conn)
+	_, reset := o.conn.Exec(ctx, "RESET statement_timeout; RESET enable_bitmapscan; RESET default_transaction_read_only")
+	return errors.Join(err, reset)
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	rower
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 func hasCode(err error, code string) bool {

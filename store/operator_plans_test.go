@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // What is to be cheap with any number of rows reads no table as a whole, and sorts none.
@@ -19,7 +17,7 @@ func TestAGlanceScansNoTable(t *testing.T) {
 	}
 	const most = MostCounted + 1
 	statements := map[string][]any{
-		rowsSQL: {most}, pendingSQL: {100}, dueSQL: {most}, futureSQL: {most}, parkedSQL: {most}, blockedSQL: {most},
+		rowsSQL: {most}, pendingSQL: {100}, dueSQL: {most}, futureSQL: {most}, blockedSQL: {most},
 		deadRowsSQL: {most}, failingSQL: {most, 10},
 		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
 		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,
@@ -36,7 +34,7 @@ func TestAGlanceScansNoTable(t *testing.T) {
 		}
 		for sql, args := range statements {
 			var plan string
-			err := o.glance(t.Context(), true, func(_ context.Context, tx pgx.Tx) error {
+			err := o.glance(t.Context(), func(_ context.Context, _ querier) error {
 				plan = p.lines("EXPLAIN "+o.fill(sql), args...)
 				return nil
 			})
@@ -59,10 +57,8 @@ func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
 	p.exec(`INSERT INTO outbox (routing_key, payload) SELECT 'r', '1' FROM generate_series(1, 100)`)
 	p.exec(`ANALYZE outbox`)
 	var count Count
-	err = o.glance(t.Context(), true, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = '50ms'`); err != nil {
-			return err
-		}
+	err = o.glance(t.Context(), func(ctx context.Context, tx querier) error {
+		p.exec(`SET statement_timeout = '50ms'`)
 		count, err = reader.size(ctx, tx, `SELECT count(*) FROM {outbox}, pg_sleep(60) LIMIT $1`, p.store.table, "")
 		return err
 	})

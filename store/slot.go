@@ -47,7 +47,7 @@ WHERE s.slot_name = $1`
 
 // Slot looks at the slot.
 func (o *Operator) Slot(ctx context.Context, name string) (s Slot, err error) {
-	err = o.glance(ctx, true, func(ctx context.Context, tx pgx.Tx) error {
+	err = o.glance(ctx, func(ctx context.Context, tx querier) error {
 		var since pgtype.Timestamptz
 		var lag pgtype.Interval
 		err := tx.QueryRow(ctx, holderSQL, name).Scan(&s.Held, &s.HolderPID, &s.Application, &s.Client, &since,

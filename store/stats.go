@@ -88,16 +88,26 @@ func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, 
 	if !exact {
 		reader.most = pgtype.Int8{Int64: MostCounted + 1, Valid: true}
 	}
-	for _, part := range []func(context.Context, pgx.Tx, *QueueStats) error{
-		reader.clock, reader.depth, reader.oldest, reader.due, reader.future, reader.parked, reader.blocked, reader.dead,
-		func(ctx context.Context, tx pgx.Tx, s *QueueStats) error { return reader.failing(ctx, tx, s, top) },
-	} {
-		err := o.glance(ctx, !exact, func(ctx context.Context, tx pgx.Tx) error { return part(ctx, tx, &s) })
-		if err != nil && !isQueryCanceled(err) {
-			return s, o.may(ctx, fmt.Errorf("look at %s: %w", o.table, err), o.reads()...)
-		}
+	parts := []func(context.Context, querier, *QueueStats) error{
+		reader.clock, reader.depth, reader.oldest, reader.due, reader.future, reader.blocked, reader.dead,
+		func(ctx context.Context, tx querier, s *QueueStats) error { return reader.failing(ctx, tx, s, top) },
 	}
-	return s, nil
+	read := o.glance
+	if exact {
+		read = o.look
+	}
+	err := read(ctx, func(ctx context.Context, tx querier) error {
+		for _, part := range parts {
+			if err := part(ctx, tx, &s); err != nil && !isQueryCanceled(err) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		err = o.may(ctx, fmt.Errorf("look at %s: %w", o.table, err), o.reads()...)
+	}
+	return s, err
 }
 
 // statsReader reads the parts. A part that takes too long leaves what it would have told unknown.
@@ -107,7 +117,7 @@ type statsReader struct {
 	most  pgtype.Int8 // rows to be counted; null: all
 }
 
-func (r statsReader) clock(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
+func (r statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
 	s.Depth, s.Due, s.Retrying, s.Scheduled, s.Claimed = unknown, unknown, unknown, unknown, unknown
 	s.ParkedKeys, s.BlockedKeys, s.DeadLetters = unknown, unknown, unknown
@@ -125,16 +135,16 @@ func (r statsReader) counted(n int64) Count {
 
 const rowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {outbox} ORDER BY id LIMIT $1) r`
 
-func (r statsReader) depth(ctx context.Context, tx pgx.Tx, s *QueueStats) (err error) {
+func (r statsReader) depth(ctx context.Context, tx querier, s *QueueStats) (err error) {
 	s.Depth, err = r.size(ctx, tx, rowsSQL, r.table, `SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`)
 	return err
 }
 
 // size counts a table, or estimates it where it has many rows, or dead ones that make counting
 // dear. The span is the number of ids from the first row to the last, or nothing.
-func (r statsReader) size(ctx context.Context, tx pgx.Tx, count string, table outbox.Table, span string) (Count, error) {
+func (r statsReader) size(ctx context.Context, tx querier, count string, table outbox.Table, span string) (Count, error) {
 	var n int64
-	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return tx.QueryRow(ctx, r.fill(count), r.most).Scan(&n) })
+	err := tx.QueryRow(ctx, r.fill(count), r.most).Scan(&n)
 	if err == nil && (!r.most.Valid || n < r.most.Int64) {
 		return Count{n, Exact}, nil
 	}
@@ -146,7 +156,7 @@ func (r statsReader) size(ctx context.Context, tx pgx.Tx, count string, table ou
 		return Count{}, failed
 	}
 	var ids int64
-	if span != "" && pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return tx.QueryRow(ctx, r.fill(span)).Scan(&ids) }) == nil {
+	if span != "" && tx.QueryRow(ctx, r.fill(span)).Scan(&ids) == nil {
 		estimates = append(estimates, ids)
 	}
 	slices.Sort(estimates)
@@ -161,7 +171,7 @@ func (r statsReader) size(ctx context.Context, tx pgx.Tx, count string, table ou
 // deletes that it has counted, which a crash loses, and by the density of the newest ANALYZE,
 // which may be old. With the span of the ids the middle one of three is near the truth as
 // long as one of them lies.
-func estimateRows(ctx context.Context, tx pgx.Tx, table outbox.Table) ([]int64, error) {
+func estimateRows(ctx context.Context, tx querier, table outbox.Table) ([]int64, error) {
 	var counted, byDensity int64
 	err := tx.QueryRow(ctx, `
 SELECT coalesce(pg_stat_get_live_tuples(c.oid), 0),
@@ -177,7 +187,7 @@ SELECT min(created_at) FROM (
   SELECT created_at FROM {outbox}
   WHERE (available_at IS NULL OR available_at <= (SELECT clock_timestamp())) AND isfinite(created_at) ORDER BY id LIMIT $1) r`
 
-func (r statsReader) oldest(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
+func (r statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) error {
 	most := r.most
 	if most.Valid {
 		most.Int64 = 100
@@ -193,7 +203,7 @@ func (r statsReader) oldest(ctx context.Context, tx pgx.Tx, s *QueueStats) error
 const dueSQL = `
 SELECT count(*) FROM (SELECT 1 FROM {outbox} WHERE available_at <= (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
 
-func (r statsReader) due(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
+func (r statsReader) due(ctx context.Context, tx querier, s *QueueStats) error {
 	var n int64
 	err := tx.QueryRow(ctx, r.fill(dueSQL), r.most).Scan(&n)
 	if err == nil {
@@ -202,42 +212,35 @@ func (r statsReader) due(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
 	return err
 }
 
-// The kinds of rows whose time has not come. A claim sets possible_duplicate; a retry that had it
-// before cannot be told from a claimed one, and counts as a retry.
+// The kinds of rows whose time has not come, and the keys that wait for one of them. A claim
+// sets possible_duplicate; a retry that had it before cannot be told from a claimed one, and
+// counts as a retry.
 const futureSQL = `
 SELECT count(*), count(*) FILTER (WHERE attempts > 0), min(available_at) FILTER (WHERE attempts > 0),
        count(*) FILTER (WHERE attempts = 0 AND NOT marked), min(available_at) FILTER (WHERE attempts = 0 AND NOT marked),
-       count(*) FILTER (WHERE attempts = 0 AND marked)
-FROM (SELECT attempts, available_at, coalesce(possible_duplicate, false) AS marked FROM {outbox}
+       count(*) FILTER (WHERE attempts = 0 AND marked),
+       count(*) FILTER (WHERE ordering_key IS NOT NULL AND NOT EXISTS (
+         SELECT 1 FROM {outbox} e WHERE e.ordering_key = r.ordering_key AND e.id < r.id))
+FROM (SELECT id, ordering_key, attempts, available_at, coalesce(possible_duplicate, false) AS marked FROM {outbox}
       WHERE available_at > (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
 
-func (r statsReader) future(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
-	var all, retrying, scheduled, claimed int64
+func (r statsReader) future(ctx context.Context, tx querier, s *QueueStats) error {
+	var all, retrying, scheduled, claimed, parked int64
 	var nextRetry, nextScheduled pgtype.Timestamptz
-	err := tx.QueryRow(ctx, r.fill(futureSQL), r.most).Scan(&all, &retrying, &nextRetry, &scheduled, &nextScheduled, &claimed)
+	err := tx.QueryRow(ctx, r.fill(futureSQL), r.most).Scan(&all, &retrying, &nextRetry, &scheduled, &nextScheduled, &claimed, &parked)
 	if err != nil {
 		return err
 	}
-	precision := r.counted(all).Precision
-	s.Retrying, s.NextRetry = Count{retrying, precision}, fromColumn(nextRetry)
-	s.Scheduled, s.NextScheduled = Count{scheduled, precision}, fromColumn(nextScheduled)
-	s.Claimed = Count{claimed, precision}
-	return nil
-}
-
-// Keys whose oldest row waits for its time, among the rows whose time comes first.
-const parkedSQL = `
-SELECT count(*), count(*) FILTER (WHERE ordering_key IS NOT NULL AND NOT EXISTS (
-         SELECT 1 FROM {outbox} e WHERE e.ordering_key = r.ordering_key AND e.id < r.id))
-FROM (SELECT id, ordering_key FROM {outbox} WHERE available_at > (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
-
-func (r statsReader) parked(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
-	var all, keys int64
-	err := tx.QueryRow(ctx, r.fill(parkedSQL), r.most).Scan(&all, &keys)
-	if err == nil {
-		s.ParkedKeys = Count{keys, r.counted(all).Precision}
+	of := func(n int64) Count {
+		if precision := r.counted(all).Precision; precision == AtLeast {
+			return Count{min(n, MostCounted), AtLeast}
+		}
+		return Count{n, Exact}
 	}
-	return err
+	s.Retrying, s.NextRetry = of(retrying), fromColumn(nextRetry)
+	s.Scheduled, s.NextScheduled = of(scheduled), fromColumn(nextScheduled)
+	s.Claimed, s.ParkedKeys = of(claimed), of(parked)
+	return nil
 }
 
 // Keys of dead letters, from key to key, and whether rows of them wait.
@@ -251,7 +254,7 @@ WITH RECURSIVE keys AS (
 SELECT count(*), count(*) FILTER (WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.ordering_key = k.ordering_key OFFSET 0))
 FROM (SELECT ordering_key FROM keys LIMIT $1) k`
 
-func (r statsReader) blocked(ctx context.Context, tx pgx.Tx, s *QueueStats) error {
+func (r statsReader) blocked(ctx context.Context, tx querier, s *QueueStats) error {
 	var all, keys int64
 	err := tx.QueryRow(ctx, r.fill(blockedSQL), r.most).Scan(&all, &keys)
 	if err == nil {
@@ -262,7 +265,7 @@ func (r statsReader) blocked(ctx context.Context, tx pgx.Tx, s *QueueStats) erro
 
 const deadRowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {dead} ORDER BY dead_at LIMIT $1) d`
 
-func (r statsReader) dead(ctx context.Context, tx pgx.Tx, s *QueueStats) (err error) {
+func (r statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err error) {
 	var oldest, newest pgtype.Timestamptz
 	if err := tx.QueryRow(ctx, r.fill(`SELECT min(dead_at), max(dead_at) FROM {dead}`)).Scan(&oldest, &newest); err != nil {
 		return err
@@ -288,7 +291,7 @@ SELECT routing_key, split_part(coalesce(last_error, reason, ''), ':', 1) AS code
        greatest((SELECT count(*) FROM timed), (SELECT count(*) FROM dead))
 FROM failed GROUP BY 1, 2 ORDER BY count(*) DESC, 1, 2 LIMIT $2`
 
-func (r statsReader) failing(ctx context.Context, tx pgx.Tx, s *QueueStats, top int) error {
+func (r statsReader) failing(ctx context.Context, tx querier, s *QueueStats, top int) error {
 	rows, err := tx.Query(ctx, r.fill(failingSQL), r.most, top)
 	if err != nil {
 		return err

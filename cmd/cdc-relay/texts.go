@@ -85,7 +85,10 @@ func countText(n int64) string {
 func countOf(c store.Count) string {
 	switch c.Precision {
 	case store.AtLeast:
-		if c.N < store.MostCounted {
+		switch {
+		case c.N == 0:
+			return "none among the first " + countText(store.MostCounted)
+		case c.N < store.MostCounted:
 			return "at least " + countText(c.N)
 		}
 		return "more than " + countText(c.N)
