@@ -97,12 +97,14 @@ func (p *planned) statements() map[string]string {
 		"claim unclaimed": {batch, 1 << 24, time.Minute, true, time.Minute},
 		"key heads":       {"", batch}, "key rows": {keys, 10, 1 << 24},
 		"delete": settle[:2], "retry": settle, "dead letter": settle, "release": settle,
+		"lock": settle[:2], "visible": settle[:2],
 	}
 	sql := p.store.sql
 	return map[string]string{
 		"leftovers": sql.leftover, "claim due": sql.claimOf(dueRows, dueOrder), "claim unclaimed": sql.claimOf(unclaimedRows, unclaimedOrder),
 		"key heads": sql.keyHeads, "key rows": sql.keyRows,
 		"delete": sql.delete, "retry": sql.retry, "dead letter": sql.deadLetter, "release": sql.release,
+		"lock": sql.lock, "visible": sql.visible,
 	}
 }
 
@@ -140,15 +142,35 @@ func (p *planned) wantNoScan(state string) {
 			"custom":  p.lines("EXPLAIN "+sql, p.args[name]...),
 			"generic": p.generic(sql, len(p.args[name])),
 		} {
-			for _, line := range strings.Split(plan, "\n") {
-				scan := strings.Contains(line, "Scan") && strings.Contains(line, "on outbox")
-				if scan && (strings.Contains(line, "Seq Scan") || strings.Contains(plan, "Hash Cond") || strings.Contains(plan, "Merge Cond")) {
-					p.Errorf("%s, %s, %s plan:\n%s", state, name, kind, plan)
-					break
-				}
+			if scansAll(plan, name == "claim unclaimed") {
+				p.Errorf("%s, %s, %s plan:\n%s", state, name, kind, plan)
 			}
 		}
 	}
+}
+
+// scansAll tells whether a plan reads a whole table: by a scan, a hash or a merge of it, or by its
+// primary key without a condition, or with an open one. A walk from the oldest row on is in order
+// where a statement looks for the oldest ones.
+func scansAll(plan string, walks bool) bool {
+	lines := append(strings.Split(plan, "\n"), "")
+	for i, line := range lines {
+		if !strings.Contains(line, "Scan") || !strings.Contains(line, "on outbox") {
+			continue
+		}
+		switch {
+		case strings.Contains(line, "Seq Scan"), strings.Contains(plan, "Hash Cond"), strings.Contains(plan, "Merge Cond"):
+			return true
+		case strings.Contains(line, "outbox_pkey") && strings.Contains(lines[i+1], "Index Cond: (id < "):
+			return true
+		case strings.Contains(line, " outbox_pkey ") && !strings.Contains(lines[i+1], "Index Cond"):
+			if !walks {
+				return true
+			}
+			walks = false // once
+		}
+	}
+	return false
 }
 
 func TestNoStatementScansTheTable(t *testing.T) {
@@ -163,6 +185,12 @@ func TestNoStatementScansTheTable(t *testing.T) {
 	p.wantNoScan("with a hundredth left")
 	p.exec(`ANALYZE outbox`)
 	p.wantNoScan("with a hundredth left, analyzed")
+	// The file keeps its pages, and the planner expects a row in them for ever after.
+	p.exec(`DELETE FROM outbox`)
+	p.exec(`ANALYZE outbox`)
+	p.wantNoScan("emptied, analyzed")
+	p.exec(`VACUUM ANALYZE outbox`)
+	p.wantNoScan("emptied, vacuumed")
 }
 
 // A statement that was run often keeps its plan, also one made for an empty table.

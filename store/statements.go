@@ -22,9 +22,16 @@ const messageColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.orderin
 const rowSize = `(coalesce(octet_length(r.payload::text), 0) + coalesce(octet_length(r.payload_bytes), 0)
        + coalesce(pg_column_size(r.headers), 0) * 4 + 256)`
 
+// sameRow joins what a statement is given to its row. BETWEEN stands for equality: of equal
+// columns Postgres offers a merge, and for that an index without a condition. Where it
+// takes the table for empty, since it was when it was analyzed, it reads all of it so.
+const sameRow = `r.id BETWEEN s.id AND s.id AND r.message_id BETWEEN s.message_id AND s.message_id`
+
 // firstOfItsKey keeps the order: of the rows of one key only the oldest may leave.
-// Rows that wait for a retry or a newer relay count, and hold up their key.
-const firstOfItsKey = `NOT EXISTS (SELECT 1 FROM {outbox} e WHERE e.ordering_key = r.ordering_key AND e.id < r.id)`
+// Rows that wait for a retry or a newer relay count, and hold up their key. Rows are
+// compared since id alone would also offer the primary key, and all older rows with it.
+const firstOfItsKey = `NOT EXISTS (SELECT 1 FROM {outbox} e
+      WHERE e.ordering_key = r.ordering_key AND (e.ordering_key, e.id) < (r.ordering_key, r.id))`
 
 // notBlocked leaves out keys whose dead letter waits for a person (--on-dead-letter
 // block). OFFSET 0 keeps Postgres 18 from hashing the whole table of dead letters,
@@ -54,7 +61,7 @@ WITH picked AS MATERIALIZED (
   SELECT id, possible_duplicate, sum(row_size) OVER (ORDER BY id) - row_size AS bytes_before FROM picked
 )
 UPDATE {outbox} r SET available_at = clock_timestamp() + $3::interval, possible_duplicate = true
-FROM sized s WHERE r.id = s.id AND s.bytes_before < $2
+FROM sized s WHERE r.id BETWEEN s.id AND s.id AND s.bytes_before < $2
 RETURNING ` + messageColumns + `, s.possible_duplicate`
 
 // The heads: the oldest row of each key, found by skipping from key to key, so
@@ -69,7 +76,7 @@ WITH RECURSIVE heads AS (
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n
 )
 SELECT h.ordering_key, r.id, r.message_id, r.available_at IS NULL AND r.schema_version <= {version} AND {unblocked}
-FROM (SELECT * FROM heads LIMIT $2) h JOIN {outbox} r ON r.id = h.id ORDER BY h.ordering_key`
+FROM (SELECT * FROM heads LIMIT $2) h JOIN {outbox} r ON r.id BETWEEN h.id AND h.id ORDER BY h.ordering_key`
 
 // The first rows of some keys, each with whether it may leave and whether its
 // payload was within the bytes that may be read at a time ($3).
@@ -93,7 +100,7 @@ ORDER BY r.key_order, r.id`
 const deleteSQL = `
 WITH deleted AS (
   DELETE FROM {outbox} r USING unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
-  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING s.nth)
+  WHERE ` + sameRow + ` RETURNING s.nth)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM deleted`
 
 // settledRows are the rows of a refusal, fenced by the lease under which they
@@ -101,7 +108,7 @@ SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM deleted`
 const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::interval[], $6::text[], $7::text[], $8::integer[])
   WITH ORDINALITY s(id, message_id, lease, possible_duplicate, delay, detail, reason, refused, nth)`
 
-const fenced = `r.id = s.id AND r.message_id = s.message_id AND r.available_at IS NOT DISTINCT FROM s.lease`
+const fenced = sameRow + ` AND r.available_at IS NOT DISTINCT FROM s.lease`
 
 const retrySQL = `
 WITH changed AS (
@@ -128,7 +135,7 @@ const lockSQL = visibleSQL + ` FOR UPDATE OF r SKIP LOCKED`
 // … and those that are there at all.
 const visibleSQL = `
 SELECT s.nth FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
-JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id`
+JOIN {outbox} r ON ` + sameRow
 
 // keptNames are the columns that a dead letter has from its row as they are.
 const (
