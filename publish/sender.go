@@ -83,9 +83,7 @@ func (s *sender) run() {
 			s.learn(n)
 		}
 		s.batch = s.in.take(s.batch)
-		for _, m := range s.batch {
-			s.accept(m)
-		}
+		s.acceptAll(s.batch)
 		select {
 		case <-s.ended:
 		case <-s.in.wake:
@@ -96,6 +94,21 @@ func (s *sender) run() {
 		}
 	}
 	s.giveBack("the connection was lost before the message was sent")
+}
+
+// acceptAll sends several messages in as few writes as it takes.
+func (s *sender) acceptAll(batch []*outbox.Message) {
+	if len(batch) > 1 {
+		s.socket.cork()
+		defer func() {
+			if err := s.socket.uncork(); err != nil {
+				s.lose(err)
+			}
+		}()
+	}
+	for _, m := range batch {
+		s.accept(m)
+	}
 }
 
 // giveBack reports all that was not sent.
@@ -232,18 +245,14 @@ func (s *sender) learn(n laneNews) {
 		return
 	}
 	s.evict()
-	for _, m := range waiting {
-		s.accept(m)
-	}
+	s.acceptAll(waiting)
 }
 
 // release lets go what waited for the first answer.
 func (s *sender) release() {
 	held := s.held
 	s.held = nil
-	for _, m := range held {
-		s.accept(m)
-	}
+	s.acceptAll(held)
 }
 
 // evict gives up the lane that was idle for longest where there are too many. What

@@ -26,7 +26,16 @@ type socket struct {
 	// handshake holds while the deadline of the whole handshake is in force.
 	handshake atomic.Bool
 	closeOnce sync.Once
+
+	// writing guards what follows, and is held while bytes are on their way.
+	writing sync.Mutex
+	corked  bool
+	corking []byte // written and not yet sent
+	failed  error  // what went wrong when they were
 }
+
+// coalesced is how many bytes a corked socket collects at most.
+const coalesced = 32 << 10
 
 func dialSocket(ctx context.Context, network, addr string, deadline time.Time, writeTimeout time.Duration, c *clock) (*socket, error) {
 	dialer := net.Dialer{Deadline: deadline}
@@ -67,12 +76,55 @@ func (s *socket) Read(b []byte) (int, error) {
 	return s.Conn.Read(b)
 }
 
-// Write goes on after a timeout for as long as the connection is blocked: the
-// broker then does not read on purpose.
+// Write sends what it is given, or collects it while the socket is corked: the library
+// writes once for each message, and each would cost a system call here and a packet at
+// the broker.
 func (s *socket) Write(b []byte) (int, error) {
 	if s.handshake.Load() {
 		return s.Conn.Write(b)
 	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if s.failed != nil {
+		return 0, s.failed
+	}
+	if s.corked && len(s.corking)+len(b) <= coalesced {
+		s.corking = append(s.corking, b...)
+		return len(b), nil
+	}
+	if err := s.flush(); err != nil {
+		return 0, err
+	}
+	return s.send(b)
+}
+
+// cork has writes collected until uncork, which the caller owes soon.
+func (s *socket) cork() {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.corked = true
+}
+
+// uncork sends what was collected.
+func (s *socket) uncork() error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.corked = false
+	return s.flush()
+}
+
+func (s *socket) flush() error {
+	if len(s.corking) == 0 || s.failed != nil {
+		return s.failed
+	}
+	_, s.failed = s.send(s.corking)
+	s.corking = s.corking[:0]
+	return s.failed
+}
+
+// send goes on after a timeout for as long as the connection is blocked: the
+// broker then does not read on purpose.
+func (s *socket) send(b []byte) (int, error) {
 	written := 0
 	for {
 		if err := s.Conn.SetWriteDeadline(time.Now().Add(s.writeTimeout)); err != nil {
