@@ -1,0 +1,367 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// answer runs a command with --format json and reads what it says.
+func answer[T any](w *world, wantCode int, args ...string) (v T) {
+	w.t.Helper()
+	stdout, stderr, code := w.outputs(append(args, "--format", "json")...)
+	if code != wantCode {
+		w.t.Fatalf("%v: exit %d\n%s%s", args, code, stdout, stderr)
+	}
+	if err := json.Unmarshal([]byte(stdout), &v); err != nil {
+		w.t.Fatalf("%v: %v\n%s", args, err, stdout)
+	}
+	return v
+}
+
+// toQueue inserts messages of a key, numbered from 1, for a queue.
+func (w *world) toQueue(queue string, key any, n int) {
+	w.t.Helper()
+	w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload)
+		SELECT $1, $2, json_build_object('k', $2::text, 'n', n) FROM generate_series(1, $3::int) n`, queue, key, n)
+}
+
+func (w *world) deadLetters() int { return value[int](w, `SELECT count(*) FROM outbox_dead_letter`) }
+
+// numbers are those of the bodies, in the order of their arrival.
+func numbers(w *world, l *ledger) (list []int) {
+	w.t.Helper()
+	for _, d := range l.all() {
+		var body keyed
+		if err := json.Unmarshal(d.Body, &body); err != nil {
+			w.t.Fatal(err)
+		}
+		list = append(list, body.N)
+	}
+	return list
+}
+
+func marked(l *ledger) (n int) {
+	for _, d := range l.all() {
+		if d.Headers["x-possible-duplicate"] == true {
+			n++
+		}
+	}
+	return n
+}
+
+type requeued struct {
+	Matched, Requeued int
+	NotTaken          int `json:"not_taken"`
+}
+
+// The key waits for its dead letter, which is sent back while the relay runs, and comes first.
+func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
+	w := newWorld(t).setUp()
+	r := w.run("--on-dead-letter", "block", "--max-retries", "0", "--poll-interval", "100ms")
+	late := w.queue + "-late"
+	w.toQueue(late, "k", 5)
+	w.eventually("the first is dead", time.Minute, func() bool { return w.deadLetters() == 1 })
+	id := value[int64](w, `SELECT id FROM outbox_dead_letter`)
+	type explained struct {
+		Messages []struct {
+			Where, State, Next string
+			FailureReason      string `json:"failure_reason"`
+			Ordering           struct {
+				RowsBefore  int `json:"rows_before"`
+				DeadLetters int `json:"dead_letters"`
+			}
+		}
+		Streaming bool
+	}
+	behind := answer[explained](w, 0, "explain", fmt.Sprint(id+2), "--on-dead-letter", "block")
+	if m := behind.Messages[0]; !behind.Streaming || m.Where != "outbox" || m.Ordering.RowsBefore != 1 || m.Ordering.DeadLetters != 1 || !strings.Contains(m.Next, "dead letter of its key") {
+		t.Errorf("got %+v", behind)
+	}
+	dead := answer[explained](w, 0, "explain", fmt.Sprint(id))
+	if m := dead.Messages[0]; m.Where != "dead_letter" || m.State != "dead" || m.FailureReason != "retries_exhausted" || !strings.Contains(m.Next, "dead-letter requeue") {
+		t.Errorf("got %+v", dead)
+	}
+	w.declareQueue(late, nil)
+	arrived := w.consume(late)
+	if got := answer[requeued](w, 0, "dead-letter", "requeue", fmt.Sprint(id)); got.Requeued != 1 || got.Matched != 1 {
+		t.Errorf("got %+v", got)
+	}
+	w.eventually("all have arrived", time.Minute, func() bool { return arrived.distinct() == 5 })
+	if got := fmt.Sprint(numbers(w, arrived)); got != "[1 2 3 4 5]" || marked(arrived) != 0 {
+		t.Errorf("arrived: %s, %d of them marked", got, marked(arrived))
+	}
+	w.eventually("the outbox is empty", time.Minute, w.outboxEmpty)
+	if code := r.stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// All of a key are dead, and later ones wait: they come in their old order, before those.
+func TestManyRequeuedComeInTheirOrder(t *testing.T) {
+	w := newWorld(t).setUp()
+	r := w.run("--max-retries", "0", "--poll-interval", "100ms", "--backoff-time", "1h")
+	late := w.queue + "-late"
+	const dead, keys = 30, 3
+	for key := range keys {
+		w.toQueue(late, fmt.Sprint("k", key), dead)
+	}
+	w.eventually("all are dead", time.Minute, func() bool { return w.deadLetters() == keys*dead })
+	w.declareQueue(late, nil)
+	arrived := w.consume(late)
+	if got := answer[requeued](w, 0, "dead-letter", "requeue", "--reason", "unroutable", "--routing-key", late); got.Requeued != keys*dead {
+		t.Errorf("got %+v", got)
+	}
+	w.eventually("all have arrived", time.Minute, func() bool { return arrived.distinct() == keys*dead })
+	w.inOrder(arrived, map[string]int{"k0": dead, "k1": dead, "k2": dead})
+	if n := len(arrived.all()); n != keys*dead || marked(arrived) != 0 {
+		t.Errorf("%d arrivals, %d marked", n, marked(arrived))
+	}
+	r.stop()
+}
+
+// A message that was nacked may have reached some other queue; one that came back has not.
+func TestRequeuedMessagesThatWereNackedAreMarked(t *testing.T) {
+	w := newWorld(t).setUp()
+	full := w.queue + "-full"
+	w.declareQueue(full, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	w.run("--max-retries", "0", "--poll-interval", "100ms")
+	w.toQueue(full, "k", 1)
+	w.eventually("one lies in the queue", time.Minute, w.outboxEmpty)
+	w.toQueue(full, "k", 1)
+	w.eventually("one is dead", time.Minute, func() bool { return w.deadLetters() == 1 })
+	arrived := w.consume(full)
+	if got := answer[requeued](w, 0, "dead-letter", "requeue", "--all"); got.Requeued != 1 {
+		t.Errorf("got %+v", got)
+	}
+	w.eventually("both have arrived", time.Minute, func() bool { return arrived.distinct() == 2 })
+	if marked(arrived) != 1 {
+		t.Errorf("%d are marked, want 1", marked(arrived))
+	}
+}
+
+func TestRetryDoesNotWaitForTheBackoff(t *testing.T) {
+	w := newWorld(t).setUp()
+	w.run("--backoff-time", "1h", "--poll-interval", "100ms")
+	late := w.queue + "-late"
+	w.toQueue(late, "k", 3)
+	w.toQueue(late, nil, 2)
+	retrying := func() int {
+		return value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`)
+	}
+	w.eventually("the first of the key and those without one are refused", time.Minute, func() bool { return retrying() == 3 })
+	type retried struct {
+		Matched, Retried, Left int
+		DryRun                 bool `json:"dry_run"`
+	}
+	if got := answer[retried](w, 0, "retry", "--all", "--dry-run"); got != (retried{3, 3, 0, true}) {
+		t.Errorf("got %+v", got)
+	}
+	w.declareQueue(late, nil)
+	arrived := w.consume(late)
+	if got := answer[retried](w, 0, "retry", "--reason", "unroutable"); got != (retried{3, 3, 0, false}) {
+		t.Errorf("got %+v", got)
+	}
+	w.eventually("all have arrived", time.Minute, func() bool { return arrived.distinct() == 5 })
+	w.eventually("the outbox is empty", time.Minute, w.outboxEmpty)
+	if len(arrived.all()) != 5 || marked(arrived) != 0 {
+		t.Errorf("%d arrivals, %d marked", len(arrived.all()), marked(arrived))
+	}
+}
+
+func TestStatsAgreesWithTheTables(t *testing.T) {
+	w := newWorld(t).setUp()
+	r := w.run("--backoff-time", "1h", "--max-retries", "1", "--poll-interval", "100ms")
+	w.toQueue(w.queue, nil, 20)
+	w.toQueue(w.queue+"-none", "k", 3)
+	w.exec(`INSERT INTO outbox (routing_key, payload, available_at) VALUES ($1, '1', now() + interval '1 day')`, w.queue)
+	w.exec(`INSERT INTO outbox (routing_key, payload, headers) VALUES ($1, '1', '{"n": 1e400}')`, w.queue)
+	w.eventually("one is dead, one waits for its retry, what can leave has left", time.Minute, func() bool {
+		return w.deadLetters() == 1 && value[int](w, `SELECT count(*) FROM outbox`) == 4 && value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`) == 1
+	})
+	type stats struct {
+		QueueDepth           int `json:"queue_depth"`
+		Retrying, Scheduled  int
+		Due, Claimed         int
+		ParkedKeys           int               `json:"parked_keys"`
+		DeadLetters          int               `json:"dead_letters"`
+		OldestPendingSeconds float64           `json:"oldest_pending_seconds"`
+		NextRetryAt          time.Time         `json:"next_retry_at"`
+		SlotLagBytes         int64             `json:"slot_lag_bytes"`
+		SlotLagSeconds       float64           `json:"slot_lag_seconds"`
+		Precision            map[string]string `json:"precision"`
+		Slot                 struct {
+			Held   bool
+			Holder struct {
+				PID   int
+				Since time.Time
+			}
+		}
+		Relay struct {
+			Error     *string
+			Role      string
+			Ready     bool
+			Published int `json:"published_total"`
+			Latency   struct {
+				Messages   int
+				P99Seconds float64 `json:"p99_seconds"`
+			}
+		}
+		TopFailing []struct {
+			RoutingKey string `json:"routing_key"`
+			Error      string
+			Retrying   int
+			Dead       int
+		} `json:"top_failing"`
+	}
+	for _, args := range [][]string{{"stats"}, {"stats", "--exact"}} {
+		s := answer[stats](w, 0, append(args, "--http-addr", r.http)...)
+		if s.QueueDepth != 4 || s.Retrying != 1 || s.Scheduled != 1 || s.Due != 0 || s.Claimed != 0 || s.ParkedKeys != 1 || s.DeadLetters != 1 || s.Precision["queue_depth"] != "exact" {
+			t.Errorf("%v: %+v", args, s)
+		}
+		if s.OldestPendingSeconds <= 0 || s.OldestPendingSeconds > 300 || time.Until(s.NextRetryAt) < 50*time.Minute || s.SlotLagBytes < 0 || s.SlotLagBytes > 64<<20 {
+			t.Errorf("%v: %+v", args, s)
+		}
+		if !s.Slot.Held || s.Slot.Holder.PID == 0 || time.Since(s.Slot.Holder.Since) > time.Hour {
+			t.Errorf("%v: slot %+v", args, s.Slot)
+		}
+		if s.Relay.Error != nil || s.Relay.Role != "streaming" || !s.Relay.Ready || s.Relay.Published != 20 || s.Relay.Latency.Messages < 1 || s.Relay.Latency.P99Seconds <= 0 {
+			t.Errorf("%v: relay %+v", args, s.Relay)
+		}
+		if len(s.TopFailing) != 2 || s.TopFailing[0].Retrying+s.TopFailing[0].Dead != 1 {
+			t.Errorf("%v: failing %+v", args, s.TopFailing)
+		}
+	}
+	text, code := w.command("stats", "--http-addr", r.http)
+	for _, part := range []string{"queue depth", "oldest pending", "in retry", "held by cdc-relay stream", "streaming", "commit to confirm", "unroutable"} {
+		if !strings.Contains(text, part) || code != 0 {
+			t.Errorf("exit %d, no %q in\n%s", code, part, text)
+		}
+	}
+}
+
+func TestStatsWatchesUntilItIsStopped(t *testing.T) {
+	w := newWorld(t).setUp()
+	cmd := exec.CommandContext(t.Context(), w.binary, "stats", "--watch", "--interval", "100ms", "--format", "json")
+	cmd.Env = w.env()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := json.NewDecoder(out)
+	for want := range 3 { // it sees what is inserted meanwhile
+		for seen := -1; seen != want; {
+			var s struct {
+				QueueDepth int `json:"queue_depth"`
+			}
+			if err := lines.Decode(&s); err != nil {
+				t.Fatal(err)
+			}
+			seen = s.QueueDepth
+		}
+		w.toQueue(w.queue, nil, 1)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after Ctrl-C: %v", err)
+	}
+}
+
+func TestExplainFindsNothing(t *testing.T) {
+	w := newWorld(t).setUp()
+	for _, id := range []string{"4711", "5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52"} {
+		stdout, stderr, code := w.outputs("explain", id)
+		if code != 1 || stdout != "" || !strings.Contains(stderr, "delivered and deleted, or never committed") {
+			t.Errorf("%s: exit %d\n%s%s", id, code, stdout, stderr)
+		}
+		if v := answer[struct{ Messages []any }](w, 1, "explain", id); v.Messages == nil || len(v.Messages) != 0 {
+			t.Errorf("%s: %+v", id, v)
+		}
+	}
+}
+
+func TestPayloadsAreShownOnlyWhereTheyMay(t *testing.T) {
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, redacted_payload)
+		VALUES (1, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '{"card":"4111"}', '{"card":"***"}'), (2, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '{"open":"4222"}', NULL)`)
+	w.exec(`INSERT INTO outbox (id, routing_key, payload, redacted_payload) VALUES (3, 'r', '{"card":"4111"}', '"***"'), (4, 'r', '{"open":"4222"}', NULL)`)
+	for _, test := range []struct {
+		args  []string
+		shown string
+	}{
+		{[]string{"dead-letter", "show", "1"}, "***"},
+		{[]string{"dead-letter", "show", "1", "--show-payload"}, "***"},
+		{[]string{"dead-letter", "show", "2"}, ""},
+		{[]string{"dead-letter", "show", "--show-payload", "2"}, "4222"},
+		{[]string{"dead-letter", "list"}, ""},
+		{[]string{"explain", "3", "--show-payload"}, "***"},
+		{[]string{"explain", "4"}, ""},
+		{[]string{"explain", "4", "--show-payload"}, "4222"},
+	} {
+		for _, format := range []string{"table", "json"} {
+			text, code := w.command(append(test.args, "--format", format)...)
+			if code != 0 || strings.Contains(text, "4111") || strings.Contains(text, "4222") != (test.shown == "4222") || !strings.Contains(text, test.shown) {
+				t.Errorf("%v, %s: exit %d\n%s", test.args, format, code, text)
+			}
+		}
+	}
+}
+
+func TestPurgeAsksAndGoesByAge(t *testing.T) {
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
+		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1', now() - i * interval '1 day' FROM generate_series(1, 40) i`)
+	text, code := w.command("dead-letter", "purge", "--older-than", "720h", "--dry-run")
+	if code != 0 || !strings.Contains(text, "would delete 11 dead letters") {
+		t.Errorf("exit %d: %s", code, text)
+	}
+	text, code = w.command("dead-letter", "purge", "--older-than", "720h") // nobody answers
+	if code != 1 || !strings.Contains(text, "Delete 11 dead letters from public.outbox_dead_letter") || !strings.Contains(text, "nothing was deleted") || w.deadLetters() != 40 {
+		t.Errorf("exit %d: %s", code, text)
+	}
+	text, code = w.command("dead-letter", "purge", "--yes")
+	if code != 2 || !strings.Contains(text, "--all") || w.deadLetters() != 40 {
+		t.Errorf("exit %d: %s", code, text)
+	}
+	type purged struct{ Matched, Purged int }
+	if got := answer[purged](w, 0, "dead-letter", "purge", "--older-than", "720h", "--yes"); got != (purged{11, 11}) || w.deadLetters() != 29 {
+		t.Errorf("%+v, %d left", got, w.deadLetters())
+	}
+	if got := answer[purged](w, 0, "dead-letter", "purge", "--id", "1,2", "--id", "3", "--yes"); got != (purged{3, 3}) {
+		t.Errorf("%+v", got)
+	}
+	list := answer[struct {
+		DeadLetters []struct{ ID int } `json:"dead_letters"`
+		More        bool
+	}](w, 0, "dead-letter", "list", "--limit", "2")
+	if len(list.DeadLetters) != 2 || list.DeadLetters[0].ID != 4 || !list.More {
+		t.Errorf("%+v", list)
+	}
+}
+
+func TestDeadLettersAreKeptForSoLong(t *testing.T) {
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
+		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1', now() - interval '2 days' FROM generate_series(1, 1200) i`)
+	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
+		VALUES (5000, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1')`)
+	r := w.run("--dead-letter-retention", "24h")
+	w.eventually("the old ones are gone", time.Minute, func() bool { return w.deadLetters() == 1 })
+	w.eventually("it says how many", time.Minute, func() bool {
+		return strings.Contains(r.logs(), `"msg":"deleted old dead letters","dead_letters":1200`)
+	})
+	if code := r.stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
