@@ -94,7 +94,6 @@ func (p *Stdout) write(ctx context.Context) error {
 		case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
 			return fmt.Errorf("write messages: nobody reads them any more: %w", err)
 		default:
-			p.setState(Connecting, fmt.Sprintf("write messages: %v", err))
 			p.wait(ctx, pause.NextBackOff())
 			p.setState(Ready, "")
 		}
@@ -178,6 +177,9 @@ func (p *Stdout) flush(ctx context.Context) error {
 		return nil
 	}
 	n, err := p.writeBytes(ctx, p.lines.Bytes())
+	if err != nil { // before the results: who gets one publishes no more
+		p.setState(Connecting, fmt.Sprintf("write messages: %v", err))
+	}
 	start := 0
 	for i, m := range p.batch {
 		switch {
@@ -225,7 +227,9 @@ func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
 	for {
 		select {
 		case <-done:
-			p.setState(Ready, "")
+			if err == nil {
+				p.setState(Ready, "")
+			}
 			return n, err
 		case <-hung.C:
 			p.setState(Blocked, "the reader of the messages has taken nothing for "+hungAfter.String())
