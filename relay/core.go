@@ -158,7 +158,7 @@ func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 	switch {
 	case !m.AvailableAt.IsZero() || m.SchemaVersion > outbox.SchemaVersion:
 		if m.OrderingKey != nil {
-			c.mu.gate.wait(*m.OrderingKey, m.XID)
+			c.leaveQueued(c.mu.gate.wait(m))
 		}
 		return nil, taken // the sweep brings it in time, or a newer relay does
 	case c.mu.doubtful && patient:
@@ -252,8 +252,11 @@ func (c *core) passed(position uint64) {
 	c.mu.registry.streamPassed(position)
 }
 
-func (c *core) dropQueues() {
-	for _, m := range c.mu.gate.unqueue() {
+func (c *core) dropQueues() { c.leaveQueued(c.mu.gate.unqueue()) }
+
+// leaveQueued gives up messages that were queued behind their key: their rows are in the table.
+func (c *core) leaveQueued(behind []*outbox.Message) {
+	for _, m := range behind {
 		c.mu.registry.forget(m.Ref())
 		c.letGo(m)
 	}

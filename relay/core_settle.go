@@ -57,10 +57,7 @@ func (c *core) stopKey(m *outbox.Message, waiting bool) {
 	if m.OrderingKey == nil {
 		return
 	}
-	for _, behind := range c.mu.gate.stop(m, waiting) {
-		c.mu.registry.forget(behind.Ref())
-		c.letGo(behind)
-	}
+	c.leaveQueued(c.mu.gate.stop(m, waiting))
 	signal(c.wake)
 }
 

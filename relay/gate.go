@@ -1,6 +1,10 @@
 package relay
 
-import "github.com/cdc-relay/cdc-relay/outbox"
+import (
+	"slices"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
 
 // gate keeps the order of each ordering key: one message in flight, the next ones
 // in the order of their ids (docs/architecture.md, invariant 9). A key stands in it for as
@@ -256,16 +260,25 @@ func (g *gate) stop(m *outbox.Message, waiting bool) (behind []*outbox.Message) 
 }
 
 // wait notes that the stream has brought a row of the key that must not leave yet.
-// Rows of the key that were left before are still fetched: they come first.
-func (g *gate) wait(key string, xid uint32) {
+// Rows of the key that were left before are still fetched: they come first. Those that are
+// queued and come after it (it was sent back from the dead letters, with its old id) are
+// returned, to be left in the table and to follow it from there.
+func (g *gate) wait(m *outbox.Message) (behind []*outbox.Message) {
+	key := *m.OrderingKey
 	k := g.remember(key)
 	if k == nil {
-		return
+		return nil
 	}
 	if !k.table {
 		k.waiting = true
 	}
-	g.left(key, xid)
+	if at := slices.IndexFunc(k.queue, func(q *outbox.Message) bool { return q.ID > m.ID }); at >= 0 {
+		behind = k.queue[at:]
+		k.queue = slices.Clip(k.queue[:at])
+		g.queued -= len(behind)
+	}
+	g.left(key, m.XID)
+	return behind
 }
 
 // found notes that a pass over the keys saw rows of this one in the table, the

@@ -84,7 +84,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		core: r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts, hooks: r.hooks,
 		policy: store.Policy{MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff},
 		block:  block, batch: config.BatchSize,
-		arrived: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newEpisode(log), locked: newEpisode(log),
+		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newEpisode(log), locked: newEpisode(log),
 		refusals: rate.NewLimiter(1, 20),
 	}
 	r.sweeper = &sweeper{

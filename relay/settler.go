@@ -30,7 +30,8 @@ type settler struct {
 	block   bool
 	batch   int
 
-	arrived chan struct{} // signalled when pending was added to
+	arrived chan struct{} // signalled when pending is empty no more
+	hurried chan struct{} // signalled when pending shall not wait for more
 	// locked tells of rows that other sessions hold locked.
 	locked  *episode
 	alive   *heartbeat
@@ -50,8 +51,10 @@ type settler struct {
 }
 
 const (
-	// linger is how long a batch waits to fill up. A statement takes about as long.
-	linger = 2 * time.Millisecond
+	// linger is how long a batch waits to fill up: a statement for each row would cost both
+	// sides most of what a message costs. Nothing waits for these deletes; what they
+	// add to is how much is published again after a crash.
+	linger = 25 * time.Millisecond
 	// invisibleAgain is how soon a row that is not visible yet is tried again, at first
 	// and at the latest: usually it takes microseconds, behind a synchronous standby
 	// that is away it takes until that is back.
@@ -73,8 +76,19 @@ func (s *settler) deliver(r outbox.Result) {
 	}
 	s.mu.Lock()
 	s.mu.pending = append(s.mu.pending, *settlement)
+	pending := len(s.mu.pending)
 	s.mu.Unlock()
-	signal(s.arrived)
+	if pending == 1 {
+		signal(s.arrived)
+	}
+	if pending >= s.batch || isWaitedFor(settlement) {
+		signal(s.hurried)
+	}
+}
+
+// isWaitedFor: the key's next row can be claimed only when this one is settled.
+func isWaitedFor(s *store.Settlement) bool {
+	return s.Message.OrderingKey != nil && !s.Message.AvailableAt.IsZero()
 }
 
 func (s *settler) take() []store.Settlement {
@@ -149,6 +163,7 @@ func (s *settler) collect(ctx context.Context, again time.Duration) (batch []sto
 		select {
 		case <-ctx.Done():
 			return nil, false
+		case <-s.hurried:
 		case <-timer.C:
 		}
 	}
