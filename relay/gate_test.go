@@ -132,7 +132,9 @@ func TestAScheduledRowHoldsUpItsKey(t *testing.T) {
 	s := newStory(t)
 	first := s.row(1)
 	s.streams(first, publishNow)
-	s.gate.wait(s.key, 2)
+	if behind := s.gate.wait(s.row(2)); behind != nil {
+		t.Errorf("left %v", behind)
+	}
 	s.streams(s.row(3), left)
 	s.publishes(s.gate.done(first), nothing)
 	s.fetches(true)
@@ -140,11 +142,31 @@ func TestAScheduledRowHoldsUpItsKey(t *testing.T) {
 	s.fetches(false)
 }
 
+// A dead letter that was sent back has its old id, and comes before what is queued.
+func TestARowThatComesBackGoesBeforeTheQueue(t *testing.T) {
+	s := newStory(t)
+	first, second, third, back := s.row(4), s.row(5), s.row(6), s.row(2)
+	s.streams(first, publishNow)
+	s.streams(second, queued)
+	s.streams(third, queued)
+	if behind := s.gate.wait(back); len(behind) != 2 || behind[0] != second || behind[1] != third || s.gate.queued != 0 {
+		t.Errorf("left %v, %d queued", behind, s.gate.queued)
+	}
+	s.publishes(s.gate.claimed(back), nothing) // row 4 is in flight
+	s.publishes(s.gate.done(first), 2)
+	s.publishes(s.gate.done(back), nothing)
+	s.fetches(true)
+	s.publishes(s.fetched(fetch{messages: []*outbox.Message{second, third}}), 5)
+	s.publishes(s.gate.done(second), 6)
+	s.publishes(s.gate.done(third), nothing)
+	s.forgotten()
+}
+
 func TestTooManyKeysMakeTheGateSuspicious(t *testing.T) {
 	g := newGate(3)
 	g.suspicious = false
 	for _, key := range []string{"a", "b", "c", "d"} {
-		g.wait(key, 0)
+		g.wait(&outbox.Message{OrderingKey: &key})
 	}
 	if !g.suspicious || !g.overflowed {
 		t.Error("a forgotten key could be overtaken")
