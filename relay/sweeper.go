@@ -24,6 +24,9 @@ type sweeper struct {
 	lease    time.Duration
 	staleAge time.Duration
 
+	// pageRows is how many rows the next page of leftovers asks for: twice as many as the
+	// last, but of great ones so few that not many are sent in vain.
+	pageRows int
 	// leftovers and keys are the passes under way, page by page.
 	leftovers pass[int64]
 	keys      pass[string]
@@ -40,6 +43,9 @@ type pass[C any] struct {
 // freeSlotAge: any relay that can stream takes a free slot within a second. Where it
 // stays free for longer nobody can, and rows are taken at this age already.
 const freeSlotAge = 5 * time.Second
+
+// firstPage is how many rows the first page of leftovers asks for, whatever their size.
+const firstPage = 32
 
 // run sweeps until stop is done. A sweep that began is finished under ctx, so that
 // rows it has claimed are not left behind with their lease. A column or table that is
@@ -162,7 +168,9 @@ func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Me
 		*p = pass[int64]{begun: true, epoch: sweep.epoch, after: -1 << 63}
 		s.core.leftoversBegan()
 	}
-	page, err := s.store.Leftovers(ctx, s.slot, p.after, sweep.limit)
+	limit := sweep.limit
+	limit.Rows = min(limit.Rows, s.pageRows)
+	page, err := s.store.Leftovers(ctx, s.slot, p.after, limit)
 	if err != nil {
 		return nil, false, err
 	}
@@ -179,7 +187,17 @@ func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Me
 		return nil, false, nil
 	}
 	p.after = page.Messages[len(page.Messages)-1].ID
+	s.pageRows = min(2*limit.Rows, rowsWithin(limit.Bytes/2, page.Messages), s.page)
 	return sweep.leftovers(page), true, nil
+}
+
+// rowsWithin is how many rows like these take so many bytes; at least one.
+func rowsWithin(bytes int, like []*outbox.Message) int {
+	have := 0
+	for _, m := range like {
+		have += m.Size()
+	}
+	return max(1, bytes/(have/len(like)))
 }
 
 func (s *sweeper) readKeys(ctx context.Context, sweep *sweep) ([]*outbox.Message, error) {

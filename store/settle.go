@@ -68,7 +68,10 @@ func (s *Store) Settle(ctx context.Context, batch []Settlement) (Settled, error)
 		}
 		// In one order everywhere, so that two relays cannot deadlock.
 		slices.SortFunc(part, func(a, b Settlement) int { return cmp.Compare(a.Message.ID, b.Message.ID) })
-		write := settling{sql: action.sql, byRefAlone: action.of == Delete}
+		write := settling{sql: action.sql}
+		if action.of == Delete {
+			write.nearSQL = s.sql.deleteNear
+		}
 		err := s.settle(ctx, write, part, &settled)
 		if isDataException(err) {
 			// The database's encoding lacks a character of what the broker said. The
@@ -94,8 +97,9 @@ func isDataException(err error) bool {
 // settling is the statement of one action.
 type settling struct {
 	sql string
-	// byRefAlone: it takes no more than the row's names.
-	byRefAlone bool
+	// nearSQL is for rows with ids near each other; "" for all but deletes, which take
+	// no more than the rows' names.
+	nearSQL string
 }
 
 // settle waits for locked rows as long as lock_timeout says, then settles the others.
@@ -168,13 +172,8 @@ func isLockNotAvailable(err error) bool {
 }
 
 func (w settling) run(ctx context.Context, db rower, part []Settlement, into *Settled) error {
-	args := settleArgs(part)
-	if w.byRefAlone {
-		args = args[:2]
-	}
-	var text string
-	var changed []int64
-	if err := db.QueryRow(ctx, w.sql, args...).Scan(&text, &changed); err != nil {
+	text, changed, err := w.write(ctx, db, part)
+	if err != nil {
 		return err
 	}
 	if len(changed) == len(part) {
@@ -200,6 +199,22 @@ func (w settling) run(ctx context.Context, db rower, part []Settlement, into *Se
 		}
 	}
 	return nil
+}
+
+// write returns the snapshot of the statement and which rows of the batch it changed,
+// from 1.
+func (w settling) write(ctx context.Context, db rower, part []Settlement) (snapshot string, changed []int64, err error) {
+	if w.nearSQL != "" {
+		if messageIDs := near(part); messageIDs != nil {
+			return w.deleteNear(ctx, db, part, messageIDs)
+		}
+	}
+	args := settleArgs(part)
+	if w.nearSQL != "" {
+		args = args[:2]
+	}
+	err = db.QueryRow(ctx, w.sql, args...).Scan(&snapshot, &changed)
+	return snapshot, changed, err
 }
 
 // rower is a pool or a transaction.

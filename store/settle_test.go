@@ -24,6 +24,26 @@ func TestDeleteTakesWhatIsThereAndTellsWhatIsGone(t *testing.T) {
 	equal(t, "gone when settled again", settledIDs(again.Gone), []int64{1})
 }
 
+// Ids far apart, the least and the greatest, and one id twice, go by another statement.
+func TestDeleteOfRowsWhoseIDsAreFarApart(t *testing.T) {
+	f := newFixture(t)
+	for _, id := range []string{"-9223372036854775808", "-1", "0", "70000", "9223372036854775807"} {
+		f.insert(`(id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (` + id + `, 'r', '1')`)
+	}
+	m := f.leftovers(-1<<63, roomy()).Messages // the page begins after the least
+	if len(m) != 4 {
+		t.Fatalf("%d rows were read", len(m))
+	}
+	least := &outbox.Message{ID: -1 << 63, MessageID: outbox.UUID(one[[16]byte](f, `SELECT message_id FROM outbox WHERE id = -9223372036854775808`))}
+	namesake := &outbox.Message{ID: m[0].ID}
+	settled := f.settle(deleted(m[3]), deleted(least), deleted(namesake), deleted(m[2]), deleted(m[0]))
+	equal(t, "done", settledIDs(settled.Done), []int64{-1 << 63, -1, 70000, 1<<63 - 1})
+	equal(t, "gone", settledIDs(settled.Gone), []int64{-1})
+	equal(t, "left", f.ids("true"), []int64{0})
+	near := f.settle(deleted(namesake), deleted(m[1]))
+	equal(t, "done of two that are near", settledIDs(near.Done), []int64{0})
+}
+
 func TestDeleteOfARowThatIsNotVisibleYetIsToldFromAGoneOne(t *testing.T) {
 	f := newFixture(t)
 	tx, err := f.conn.Begin(t.Context())

@@ -11,6 +11,7 @@ import (
 type statements struct {
 	leftover, claim, keyHeads, keyRows string
 	delete, retry, deadLetter, release string
+	deleteNear                         string
 	lock, visible, retention           string
 }
 
@@ -38,15 +39,11 @@ const firstOfItsKey = `NOT EXISTS (SELECT 1 FROM {outbox} e
 // which it does whatever enable_seqscan says.
 const notBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
 
-// The leftovers: rows without a key that nobody has claimed, in pages by id. A
-// page ends where its bytes do: $3 is what may be read at a time.
+// The leftovers: rows without a key that nobody has claimed, in pages by id.
 const leftoverSQL = `
-SELECT ` + messageColumns + `, r.possible_duplicate
-FROM (SELECT r.*, sum(r.row_size) OVER (ORDER BY r.id) - r.row_size AS bytes_before
-      FROM (SELECT r.*, ` + rowSize + ` AS row_size FROM {outbox} r
-            WHERE r.id > $1 AND r.available_at IS NULL AND r.ordering_key IS NULL AND r.schema_version <= {version}
-            ORDER BY r.id LIMIT $2) r) r
-WHERE r.bytes_before < $3 ORDER BY r.id`
+SELECT ` + messageColumns + `, r.possible_duplicate FROM {outbox} r
+WHERE r.id > $1 AND r.available_at IS NULL AND r.ordering_key IS NULL AND r.schema_version <= {version}
+ORDER BY r.id LIMIT $2`
 
 // A claim takes rows under SKIP LOCKED and sets their lease. The clock is read in a
 // subquery: as a volatile function it could not bound an index scan.
@@ -179,7 +176,7 @@ func newStatements(table outbox.Table, block bool) statements {
 		claim:    fill(claimSQL),
 		keyHeads: fill(keyHeadsSQL), keyRows: fill(keyRowsSQL),
 		delete: fill(deleteSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL), release: fill(releaseSQL),
-		lock: fill(lockSQL), visible: fill(visibleSQL),
+		lock: fill(lockSQL), visible: fill(visibleSQL), deleteNear: fill(deleteNearSQL),
 		retention: strings.ReplaceAll(fill(retentionSQL), "{keyless}", keyless),
 	}
 }
