@@ -1,0 +1,160 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+func testTable() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
+
+func testConn(t *testing.T) (url string, conn *pgx.Conn) {
+	t.Helper()
+	url = services.Database(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if _, _, err := migrations.Up(t.Context(), conn, testTable()); err != nil {
+		t.Fatal(err)
+	}
+	return url, conn
+}
+
+func TestABodyHasItsSizeAndItsNumber(t *testing.T) {
+	for _, size := range []int{0, MinBytes, 300, 1_000_000} {
+		spec := Spec{Bytes: size}
+		body := spec.Body(1234567, spec.Filler())
+		if len(body) != max(size, MinBytes) {
+			t.Errorf("%d bytes, want %d", len(body), size)
+		}
+		if n, err := Number(body); err != nil || n != 1234567 {
+			t.Errorf("number %d, %v", n, err)
+		}
+	}
+	for _, other := range []string{"", "{}", `{"n":"00000000x1","filler":"` + string(make([]byte, 20)) + `"}`} {
+		if _, err := Number([]byte(other)); err == nil {
+			t.Errorf("%q has a number", other)
+		}
+	}
+}
+
+// TestRowsMadeInSQLAreThoseMadeInGo: what is filled and what is written at a pace must not differ.
+func TestRowsMadeInSQLAreThoseMadeInGo(t *testing.T) {
+	_, conn := testConn(t)
+	spec := Spec{Bytes: 100, Keys: 7, HotEvery: 5, Queues: []string{"first", "second", "third"}}
+	const count = 50
+	var wrote []int
+	if err := Fill(t.Context(), conn, testTable(), spec, 0, count, 20, func(n int) { wrote = append(wrote, n) }); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(wrote, []int{20, 40, 50}) {
+		t.Errorf("told of %v", wrote)
+	}
+	rows, err := conn.Query(t.Context(), `SELECT routing_key, ordering_key, payload::text FROM outbox ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	n := 0
+	for ; rows.Next(); n++ {
+		var queue, key string
+		var body []byte
+		if err := rows.Scan(&queue, &key, &body); err != nil {
+			t.Fatal(err)
+		}
+		if queue != spec.Queue(n) || key != spec.Key(n) || !bytes.Equal(body, spec.Body(n, spec.Filler())) {
+			t.Errorf("row %d: %s, %s, %s", n, queue, key, body)
+		}
+	}
+	if rows.Err() != nil || n != count {
+		t.Errorf("%d rows, %v", n, rows.Err())
+	}
+}
+
+// TestWritersKeepTheirPace: every message once, none before its time.
+func TestWritersKeepTheirPace(t *testing.T) {
+	url, conn := testConn(t)
+	spec := Spec{Bytes: MinBytes, Queues: []string{"q"}}
+	writers, err := OpenWriters(t.Context(), url, 3, testTable(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writers.Close()
+	if len(writers.PIDs()) != 3 {
+		t.Errorf("processes %v", writers.PIDs())
+	}
+	const from, to, rate = 10, 60, 500
+	arrivals := NewArrivals(to)
+	began := time.Now()
+	err = writers.Write(t.Context(), from, to, rate, func(n int, at time.Time) error {
+		if due := began.Add(time.Duration(float64(n-from) / rate * float64(time.Second))); at.Before(due) {
+			t.Errorf("message %d came %s early", n, due.Sub(at))
+		}
+		arrivals.Committed(n, at)
+		arrivals.arrivedAt(n, at.Add(time.Millisecond))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	latencies := arrivals.Latencies(from)
+	if len(latencies) != to-from || latencies[0].Message != from || latencies[0].Took != time.Millisecond {
+		t.Errorf("%d latencies, the first %+v", len(latencies), latencies[0])
+	}
+	var rows int
+	if err := conn.QueryRow(t.Context(), `SELECT count(DISTINCT payload::text) FROM outbox`).Scan(&rows); err != nil || rows != to-from {
+		t.Errorf("%d rows, %v", rows, err)
+	}
+}
+
+func TestAConsumerNotesWhatArrives(t *testing.T) {
+	broker, queue := services.VHost(t), services.Name(t)
+	spec := Spec{Bytes: 100, Queues: []string{queue}}
+	const count = 1000
+	arrivals := NewArrivals(count)
+	consumer, err := Consume(t.Context(), broker, spec.Queues, arrivals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := Dial(broker, t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range count + 1 { // the first one twice
+		if err := channel.Publish("", queue, true, false, amqp.Publishing{Body: spec.Body(n%count, spec.Filler())}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-arrivals.All()
+	if arrivals.Count() != count || arrivals.First().IsZero() || arrivals.Last().Before(arrivals.First()) {
+		t.Errorf("%d arrived, from %s to %s", arrivals.Count(), arrivals.First(), arrivals.Last())
+	}
+	for arrivals.Repeats() == 0 && t.Context().Err() == nil {
+		runtime.Gosched() // the last one is on its way
+	}
+	if err := consumer.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := Delete(broker, spec.Queues); err != nil {
+		t.Error(err)
+	}
+}
