@@ -165,9 +165,11 @@ func query[T any](w *world, sql string, args ...any) []T {
 	return list
 }
 
-// eventually waits for a condition to hold, and says what it waited for otherwise.
+// eventually waits for a condition to hold, and says what it waited for otherwise. It waits for
+// longer than it is told: what has to be quick is measured, see within.
 func (w *world) eventually(what string, within time.Duration, condition func() bool) {
 	w.t.Helper()
+	within *= 3
 	deadline := time.After(within)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -75,6 +75,15 @@ func (l *ledger) onlyCount() {
 	l.countOnly = true
 }
 
+// when tells the time at which a message arrives that has not arrived yet.
+func (l *ledger) when(messageID string) <-chan time.Time {
+	arrival := make(chan time.Time, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waited[messageID] = arrival
+	return arrival
+}
+
 func (l *ledger) distinct() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

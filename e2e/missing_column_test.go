@@ -41,7 +41,7 @@ func TestAColumnThatIsNeededAndGoneStopsTheRelay(t *testing.T) {
 			} else {
 				w.insert(nil)
 			}
-			if code := r.exit(15 * time.Second); code != 1 {
+			if code := r.exit(40 * time.Second); code != 1 {
 				t.Errorf("exit code %d", code)
 			}
 			lines := strings.Split(strings.TrimSpace(r.logs()), "\n")

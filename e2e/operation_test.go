@@ -58,7 +58,7 @@ func TestASecondSignalCutsTheDrainShort(t *testing.T) {
 			r.signal(syscall.SIGTERM)
 			w.eventually("it drains", 10*time.Second, func() bool { return len(linesWith(r.logs(), "stopping")) > 0 })
 			r.signal(signal)
-			if code := r.exit(3 * time.Second); code != want {
+			if code := r.exit(promised(3 * time.Second)); code != want {
 				t.Errorf("exit code %d, want %d", code, want)
 			}
 			proxy.Resume()
@@ -102,7 +102,7 @@ func TestADrainWaitsForWhatIsInFlight(t *testing.T) {
 	r.signal(syscall.SIGTERM)
 	w.eventually("it drains", 10*time.Second, func() bool { return len(linesWith(r.logs(), "stopping")) > 0 })
 	proxy.Resume()
-	if code := r.exit(10 * time.Second); code != 0 {
+	if code := r.exit(40 * time.Second); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	w.run()

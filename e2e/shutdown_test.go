@@ -226,11 +226,7 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := state(t)
-			bound := 2 * time.Second
-			if raceDetector {
-				bound *= 2 // everything takes longer then
-			}
-			within(t, "stopping: "+name, bound, func() {
+			within(t, "stopping: "+name, 2*time.Second, func() {
 				r.signal(syscall.SIGTERM)
 				if code := r.exit(40 * time.Second); code != 0 {
 					t.Errorf("exit code %d", code)

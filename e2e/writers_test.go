@@ -143,9 +143,10 @@ func (r *relay) noRefusals() {
 	}
 }
 
-// within fails the test where something takes too long, and says how long it took.
+// within fails the test where something takes longer than is promised, and says how long it took.
 func within(t *testing.T, what string, most time.Duration, f func()) {
 	t.Helper()
+	most = promised(most)
 	began := time.Now()
 	f()
 	took := time.Since(began).Round(time.Millisecond)

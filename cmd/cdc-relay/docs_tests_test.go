@@ -1,0 +1,34 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestDocsNameTestsThatExist: a promise whose proof was renamed or removed is one without proof.
+func TestDocsNameTestsThatExist(t *testing.T) {
+	files, err := filepath.Glob("../../e2e/*_test.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no tests found: %v", err)
+	}
+	var tests strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests.Write(text)
+	}
+	named := regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(readDoc(t, "guarantees.md"), -1)
+	if len(named) == 0 {
+		t.Error("docs/guarantees.md names no tests")
+	}
+	for _, name := range named {
+		if !strings.Contains(tests.String(), "\nfunc "+name[1]+"(") {
+			t.Errorf("docs/guarantees.md names %s, which e2e does not have", name[1])
+		}
+	}
+}

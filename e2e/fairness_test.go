@@ -1,0 +1,179 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// pace is how well healthy rows leave: as many as the relay can take, and rows that come one by
+// one, from before the INSERT to the arrival.
+type pace struct {
+	perSecond float64
+	single    time.Duration // the median
+}
+
+func (p pace) String() string {
+	return fmt.Sprintf("%.0f a second, one within %s", p.perSecond, p.single.Round(10*time.Microsecond))
+}
+
+// pace keeps a thousand rows on their way for some time, then inserts single ones. Where the
+// columns have an ordering key, it is the beginning of a hundred.
+func (w *world) pace(arrived *ledger, over time.Duration, single int, columns row) pace {
+	w.t.Helper()
+	const batch, onTheirWay = 250, 1000
+	before, began, inserted := arrived.distinct(), time.Now(), 0
+	for time.Since(began) < over {
+		w.exec(`INSERT INTO outbox (exchange, routing_key, ordering_key, payload)
+			SELECT $1, $2, $3::text || n % 100, json_build_object('n', n, 'text', repeat('x', 200)) FROM generate_series(1, $4) n`,
+			columns["exchange"], w.queue, columns["ordering_key"], batch)
+		inserted += batch
+		w.eventually("they arrive", time.Minute, func() bool { return arrived.distinct()-before >= inserted-onTheirWay })
+	}
+	w.eventually("all arrive", time.Minute, func() bool { return arrived.distinct()-before >= inserted })
+	p := pace{perSecond: float64(inserted) / time.Since(began).Seconds()}
+	took := make([]time.Duration, single)
+	for i := range took {
+		one := maps.Clone(columns)
+		if one == nil {
+			one = make(row)
+		}
+		id := newUUID()
+		one["message_id"] = id
+		arrival, began := arrived.when(id), time.Now()
+		w.insert(one)
+		select {
+		case at := <-arrival:
+			took[i] = at.Sub(began)
+		case <-time.After(time.Minute):
+			w.t.Fatal("a single row does not arrive")
+		}
+	}
+	p.single = median(took)
+	return p
+}
+
+func median[T int | float64 | time.Duration](values []T) T {
+	values = slices.Clone(values)
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// trouble is rows that fail for ever beside healthy ones.
+type trouble struct {
+	name string
+	// columns of the rows that fail, as SQL; $1 is the queue and n their number.
+	exchange, routingKey, orderingKey string
+	healthy                           row
+	// oneTries: of all these rows one is tried at a time.
+	oneTries bool
+}
+
+func troubles(queue string) []trouble {
+	return []trouble{
+		{name: "rows that no queue takes", exchange: `NULL`, routingKey: `$1 || '-nobody'`, orderingKey: `NULL`},
+		{name: "rows to an exchange that does not exist", exchange: `$1 || '-nowhere'`, routingKey: `$1`, orderingKey: `NULL`},
+		{
+			name:     "rows to an exchange whose queue rejects, healthy ones to another exchange",
+			exchange: `$1 || '-rejects'`, routingKey: `$1`, orderingKey: `NULL`, healthy: row{"exchange": queue + "-takes"},
+		},
+		{
+			name:     "one key that fails, healthy ones of other keys",
+			exchange: `NULL`, routingKey: `$1 || '-nobody'`, orderingKey: `'bad'`, healthy: row{"ordering_key": "good "}, oneTries: true,
+		},
+		{
+			name:     "as many keys that fail, healthy ones of other keys",
+			exchange: `NULL`, routingKey: `$1 || '-nobody'`, orderingKey: `'bad ' || n`, healthy: row{"ordering_key": "good "},
+		},
+	}
+}
+
+// TestRowsThatFailForEverDoNotSlowTheOthers, measured without and with them in turn. With the
+// default settings each is tried once an hour in the end.
+func TestRowsThatFailForEverDoNotSlowTheOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures")
+	}
+	for i := range troubles("") {
+		t.Run(troubles("")[i].name, func(t *testing.T) {
+			slowdown(t, i, sized(5000, 100_000), sized(3*time.Minute, time.Hour), sized(0.3, 0.9))
+		})
+	}
+}
+
+// TestRowsThatFailForTheFirstTimeSlowTheOthersLittle: all of them are tried within the first
+// --backoff-time, 833 a second, which is work that the machine has to do.
+func TestRowsThatFailForTheFirstTimeSlowTheOthersLittle(t *testing.T) {
+	needsLong(t)
+	for i := range troubles("") {
+		t.Run(troubles("")[i].name, func(t *testing.T) { slowdown(t, i, 100_000, 2*time.Minute, 0.5) })
+	}
+}
+
+// slowdown checks which share of their pace healthy rows keep beside so many rows that fail, each
+// tried once in the period.
+func slowdown(t *testing.T, nth, rows int, period time.Duration, least float64) {
+	w := newWorld(t).plainly().setUp()
+	trouble := troubles(w.queue)[nth]
+	w.declareFair()
+	arrived := w.consume(w.queue)
+	arrived.onlyCount()
+	r := w.run("--max-retries", "1000", "--backoff-time", period.String(), "--max-backoff", period.String())
+	measure := func() pace {
+		return w.pace(arrived, sized(time.Second, 5*time.Second), sized(50, 500), trouble.healthy)
+	}
+	measure() // warms up
+	var throughput, single []float64
+	refused, during := 0.0, time.Duration(0)
+	for range sized(3, 5) {
+		without := measure()
+		w.exec(fmt.Sprintf(`INSERT INTO outbox (exchange, routing_key, ordering_key, payload, attempts, last_error, available_at)
+			SELECT %s, %s, %s, '{}', 1, 'unroutable: seen before', clock_timestamp() + random() * $3::interval
+			FROM generate_series(1, $2) n`, trouble.exchange, trouble.routingKey, trouble.orderingKey), w.queue, rows, period)
+		began, before := time.Now(), r.refusals()
+		w.eventually("some were tried", time.Minute, func() bool { return trouble.oneTries || r.refusals() > before })
+		with := measure()
+		during += time.Since(began)
+		refused += r.refusals() - before
+		t.Logf("without: %s; with: %s", without, with)
+		throughput = append(throughput, with.perSecond/without.perSecond)
+		single = append(single, without.single.Seconds()/with.single.Seconds())
+		w.exec(`DELETE FROM outbox WHERE attempts > 0`)
+		w.exec(`VACUUM outbox`)
+		w.emptied()
+	}
+	t.Logf("with %.0f refusals a second: %.0f %% of the throughput, %.0f %% of the speed of one",
+		refused/during.Seconds(), 100*median(throughput), 100*median(single))
+	if median(throughput) < least || median(single) < least {
+		t.Errorf("they slow the others to less than %.0f %%", 100*least)
+	}
+}
+
+// declareFair makes an exchange whose queue rejects, and one that leads to the test's queue.
+func (w *world) declareFair() {
+	w.t.Helper()
+	full := w.queue + "-full"
+	w.declareQueue(full, amqp.Table{"x-max-length": int64(1), "x-overflow": "reject-publish"})
+	channel := w.channel()
+	for exchange, queue := range map[string]string{w.queue + "-rejects": full, w.queue + "-takes": w.queue} {
+		must(w.t, "declare "+exchange, channel.ExchangeDeclare(exchange, "fanout", false, true, false, false, nil))
+		must(w.t, "bind "+queue, channel.QueueBind(queue, "", exchange, false, nil))
+	}
+	must(w.t, "fill the queue", channel.Publish("", full, false, false, amqp.Publishing{}))
+}
+
+// refusals counts those of all reasons.
+func (r *relay) refusals() (n float64) {
+	page, _ := r.get("/metrics")
+	for _, line := range linesWith(page, "cdc_relay_messages_refused_total{") {
+		var labels string
+		var count float64
+		_, _ = fmt.Sscan(line, &labels, &count)
+		n += count
+	}
+	return n
+}
