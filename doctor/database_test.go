@@ -80,7 +80,11 @@ func TestBrokenDatabasesAreMendedByWhatIsSaid(t *testing.T) {
 			false,
 		},
 		"a slot of another plugin": {func(p *patient) {
-			p.exec("SELECT pg_drop_replication_slot('"+p.Slot+"')", "SELECT pg_create_physical_replication_slot('"+p.Slot+"')")
+			drop := "SELECT pg_drop_replication_slot('" + p.Slot + "')"
+			p.exec(drop, "SELECT pg_create_physical_replication_slot('"+p.Slot+"')")
+			p.t.Cleanup(func() { // it belongs to no database, and would outlive this one
+				_, _ = p.conn.Exec(context.Background(), drop)
+			})
 		}, doctor.Problem, doctor.Slot, "slot", []string{"not a pgoutput slot", "--slot NAME"}, true},
 		"no tables": {
 			func(p *patient) {

@@ -129,7 +129,7 @@ func (j *databaseJudge) judgeDead(c *chart) {
 		last = "vacuumed " + span(time.Duration(d.Since)*time.Second) + " ago"
 	}
 	says := fmt.Sprintf("about %d dead rows and %d live ones, %s", d.Dead, d.Live, last)
-	if d.Dead > manyDead && d.Dead > d.Live {
+	if d.Dead > manyDead && d.Dead > d.Live/5 {
 		c.warn("dead_rows", "VACUUM (ANALYZE) "+j.o.Table.SQL()+";  -- frees nothing while a transaction above is open", "%s: sweeps wade through them", says)
 		return
 	}

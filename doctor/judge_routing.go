@@ -44,6 +44,8 @@ func (j *brokerJudge) judgeWaiting(c *chart) {
 		c.unknown("waiting", s.err)
 	case s.value.whole:
 		c.ok("waiting", "%d rows wait, for %d pairs of exchange and routing key%s", s.value.rows, kinds, more)
+	case s.value.missed != nil:
+		c.warn("waiting", mendOf(s.value.missed), "of %d rows, for %d pairs of exchange and routing key%s; others could not be looked at: %s", s.value.rows, kinds, more, s.value.missed)
 	default:
 		c.ok("waiting", "of the first %d rows (the oldest, the newest, retries, and some between), for %d pairs of exchange and routing key%s", s.value.rows, kinds, more)
 	}

@@ -177,11 +177,11 @@ func (j *databaseJudge) judgeHolder(c *chart, s slotFacts) {
 	case s.Active:
 		c.ok("active", "held by server process %d", s.ActivePID)
 	default:
-		since := ""
+		nobody := "nobody holds the slot"
 		if s.InactiveFor > 0 {
-			since = " for " + span(time.Duration(s.InactiveFor)*time.Second)
+			nobody = "nobody has held the slot for " + span(time.Duration(s.InactiveFor)*time.Second)
 		}
-		c.warn("active", "cdc-relay run"+j.tableFlag()+j.slotFlags()+"  # or, where no relay is to run any more: cdc-relay teardown"+j.tableFlag()+j.slotFlags(), "nobody has held the slot%s: no relay streams, and the slot retains WAL", since)
+		c.warn("active", "cdc-relay run"+j.tableFlag()+j.slotFlags()+"  # or, where no relay is to run any more: cdc-relay teardown"+j.tableFlag()+j.slotFlags(), "%s: no relay streams, and the slot retains WAL", nobody)
 	}
 }
 

@@ -23,7 +23,7 @@ type managed struct {
 }
 
 // The commands name by capitals what only their user knows.
-func services() []managed {
+func managedServices() []managed {
 	return []managed{
 		{
 			name: "Amazon RDS or Aurora", role: "rds_superuser",
@@ -68,7 +68,7 @@ az postgres flexible-server restart --resource-group GROUP --name SERVER`,
 // managedRoles are the roles by which the services are recognised.
 func managedRoles() []string {
 	var roles []string
-	for _, m := range services() {
+	for _, m := range managedServices() {
 		roles = append(roles, m.role)
 	}
 	return roles
@@ -77,7 +77,7 @@ func managedRoles() []string {
 // service is the one that has these roles. Some have the roles of another beside
 // their own, so the order counts.
 func service(roles []string) managed {
-	for _, m := range services() {
+	for _, m := range managedServices() {
 		if slices.Contains(roles, m.role) {
 			return m
 		}

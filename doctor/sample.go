@@ -32,6 +32,8 @@ type destination struct {
 type sample struct {
 	rows  int  // looked at, some of them perhaps twice
 	whole bool // these are all that wait
+	// missed is why some of what was to be looked at was not.
+	missed error
 	// destinations and how many of the rows looked at have each.
 	destinations map[destination]int
 	// refused are the newest codes of the refusals, by destination.
@@ -45,31 +47,39 @@ SELECT exchange, routing_key, split_part(last_error, ':', 1), count(*)
 FROM (SELECT exchange, routing_key, left(last_error, 40) AS last_error FROM %TABLE% LIMIT $1) few
 GROUP BY 1, 2, 3`
 
-// takeSample looks at rows, never at all of a large table.
+// takeSample looks at rows, never at all of a large table. Where dead rows lie before
+// them, one end may take too long; the others are looked at all the same.
 func (s *session) takeSample(ctx context.Context, table outbox.Table, partitioned bool) answer[sample] {
-	a := answer[sample]{value: sample{destinations: map[destination]int{}, refused: map[destination]map[string]int{}}}
+	p := sample{destinations: map[destination]int{}, refused: map[destination]map[string]int{}}
 	from := table.SQL()
-	oldest := 0
-	oldest, a.err = s.count(ctx, &a.value, from+" ORDER BY id", sampleRows)
-	if a.err != nil {
-		return a
+	oldest, err := s.count(ctx, &p, from+" ORDER BY id", sampleRows)
+	if err == nil && oldest < sampleRows {
+		p.whole = true
+		return answer[sample]{value: p}
 	}
-	if a.value.whole = oldest < sampleRows; a.value.whole {
-		return a
-	}
+	p.missed = err
 	for _, part := range []string{" ORDER BY id DESC", " WHERE available_at IS NOT NULL ORDER BY available_at"} {
-		if _, a.err = s.count(ctx, &a.value, from+part, sampleRows); a.err != nil {
-			return a
-		}
+		_, err := s.count(ctx, &p, from+part, sampleRows)
+		p.missed = cmp.Or(p.missed, err)
 	}
 	if !partitioned {
-		var blocks int64
-		a.err = s.fetch(ctx, &blocks, "SELECT to_jsonb(pg_relation_size($1::text::regclass) / current_setting('block_size')::int)", from)
-		if a.err == nil && blocks > sampleBlocks {
-			_, a.err = s.count(ctx, &a.value, from+" TABLESAMPLE SYSTEM (100.0 * $2::float8 / $3::float8)", sampleRows, sampleBlocks, blocks)
-		}
+		p.missed = cmp.Or(p.missed, s.countBetween(ctx, &p, from))
 	}
-	return a
+	if p.rows == 0 {
+		return answer[sample]{err: p.missed}
+	}
+	return answer[sample]{value: p}
+}
+
+// countBetween takes some blocks of the table.
+func (s *session) countBetween(ctx context.Context, to *sample, from string) error {
+	var blocks int64
+	err := s.fetch(ctx, &blocks, "SELECT to_jsonb(pg_relation_size($1::text::regclass) / current_setting('block_size')::int)", from)
+	if err != nil || blocks <= sampleBlocks {
+		return err
+	}
+	_, err = s.count(ctx, to, from+" TABLESAMPLE SYSTEM (100.0 * $2::float8 / $3::float8)", sampleRows, sampleBlocks, blocks)
+	return err
 }
 
 // count adds the rows of one part of the table.

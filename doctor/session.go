@@ -83,7 +83,6 @@ const (
 	queryCanceled         = "57014"
 	lockNotAvailable      = "55P03"
 	tooManyConnections    = "53300"
-	featureNotSupported   = "0A000"
 )
 
 func sqlState(err error) string {
@@ -109,6 +108,8 @@ func hinted(err error) error {
 			"SELECT a.pid, a.usename, a.state, now() - a.xact_start AS since, left(a.query, 60), l.relation::regclass\n" +
 				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.mode = 'AccessExclusiveLock' AND l.granted;",
 		}
+	case insufficientPrivilege:
+		return &advice{err, "-- see what is said of grants"}
 	}
 	return err
 }

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// checked is a set-up that a check finds nothing wrong with.
+func checked(t *testing.T) environment {
+	t.Helper()
+	env, _ := fresh(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	env["CDC_RELAY_MANAGEMENT_URL"] = services.SharedRabbitMQ(t).ManagementURL()
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	return env
+}
+
+func TestCheckOfWhatIsRight(t *testing.T) {
+	env := checked(t)
+	r := cdcRelay(t, env, "check")
+	wantOutput(t, r, "ok       postgres", "warning  slot", "nobody holds the slot", "\n  ", " warnings, ", " ok\n")
+	if strings.Contains(r.stdout, "\x1b") || r.stderr != "" {
+		t.Errorf("got %q, %q", r.stdout, r.stderr)
+	}
+}
+
+func TestCheckOfWhatIsWrong(t *testing.T) {
+	env := checked(t)
+	want(t, cdcRelay(t, env, "teardown", "--yes"), exitDone)
+	r := cdcRelay(t, env, "check")
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stdout, "problem  publication") || !strings.Contains(r.stdout, "CREATE PUBLICATION") {
+		t.Errorf("got %s", r.stdout)
+	}
+	if !strings.HasPrefix(r.stderr, "cdc-relay: check: 2 problems, ") {
+		t.Errorf("got %s", r.stderr)
+	}
+	// Without streaming nothing is wrong.
+	wantOutput(t, cdcRelay(t, env, "check", "--mode", "poll"), "--mode poll needs no streaming")
+}
+
+func TestCheckForScripts(t *testing.T) {
+	env := checked(t)
+	r := cdcRelay(t, env, "check", "--format", "json", "--app-role", "no_such_role")
+	want(t, r, exitFailed)
+	var report struct {
+		Level    string
+		Findings []map[string]string
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
+		t.Fatal(err)
+	}
+	if report.Level != "problem" || len(report.Findings) < 20 {
+		t.Errorf("got %s, %d findings", report.Level, len(report.Findings))
+	}
+	found := false
+	for _, f := range report.Findings {
+		for key := range f {
+			if !slices.Contains([]string{"area", "name", "subject", "level", "says", "mend"}, key) {
+				t.Errorf("the key %s is not documented", key)
+			}
+		}
+		if f["area"] == "grants" && f["name"] == "application" {
+			found = f["level"] == "problem" && strings.Contains(f["mend"], `GRANT INSERT ON "public"."outbox" TO "no_such_role";`)
+		}
+	}
+	if !found {
+		t.Errorf("got %s", r.stdout)
+	}
+}
+
+func TestCheckWithoutServers(t *testing.T) {
+	env := environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_AMQP_URL": someBroker}
+	r := cdcRelay(t, env, "check")
+	want(t, r, exitFailed)
+	for _, words := range []string{"connect to Postgres at 127.0.0.1:1", "check that Postgres runs there", "RabbitMQ at 127.0.0.1:1", "check that RabbitMQ runs there"} {
+		if !strings.Contains(r.stdout, words) {
+			t.Errorf("not said: %s\n%s", words, r.stdout)
+		}
+	}
+	if strings.Contains(r.stdout+r.stderr, "s3cr3t") {
+		t.Errorf("the password is shown: %s", r.stdout)
+	}
+	want(t, cdcRelay(t, env, "check", "--publisher", "stdout"), exitFailed)
+}
+
+func TestWrongUsageOfCheck(t *testing.T) {
+	wantUsage(t, cdcRelay(t, nil, "check"), "--database-url is not set (or CDC_RELAY_DATABASE_URL)")
+	wantUsage(t, cdcRelay(t, nil, "check", "--database-url", someDatabase), "--amqp-url is not set (or CDC_RELAY_AMQP_URL)")
+	wantUsage(t, cdcRelay(t, nil, "check", "--management-url", "relay:s3cr3t@localhost"), "--management-url: want a URL that begins with http:// or https://; "+encodeHint)
+	wantUsage(t, cdcRelay(t, nil, "check", "--format", "xml"), `--format: "xml": want table or json`)
+}
+
+// Scripts go by area and name.
+func TestDocsNameEveryCheck(t *testing.T) {
+	files, err := filepath.Glob("../../doctor/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	call := regexp.MustCompile(`\bc\.(?:ok|warn|wrong|unknown)\(\s*"([a-z_]+)"`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range call.FindAllStringSubmatch(string(text), -1) {
+			names[m[1]] = true
+		}
+	}
+	if len(names) < 35 {
+		t.Fatalf("only %d checks were found in the source", len(names))
+	}
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(?:postgres|tables|grants|publication|slot|cleanup|rabbitmq|routing)` \\| ((?:`[a-z_]+`(?:, )?)+) \\|").FindAllStringSubmatch(readDoc(t, "check.md"), -1) {
+		for name := range strings.SplitSeq(m[1], ", ") {
+			documented[strings.Trim(name, "`")] = true
+		}
+	}
+	for name := range names {
+		if !documented[name] {
+			t.Errorf("docs/check.md does not name %s", name)
+		}
+		delete(documented, name)
+	}
+	for name := range documented {
+		t.Errorf("docs/check.md names %s, which does not exist", name)
+	}
+}

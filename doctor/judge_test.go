@@ -1,0 +1,251 @@
+package doctor
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func defaults() Options {
+	return Options{Table: outbox.Table{Schema: "public", Name: "outbox"}, Slot: "cdc_relay", Publication: "cdc_relay"}
+}
+
+// well are the facts of a database with which nothing is wrong.
+func well() databaseFacts {
+	f := databaseFacts{address: "10.0.0.1:5432"}
+	f.server.value = serverFacts{
+		VersionNumber: 180004, Version: "18.4", Database: "shop", Walsenders: 1,
+		Settings: map[string]setting{
+			"wal_level": {Value: "logical"}, "max_replication_slots": {Value: "10"}, "max_wal_senders": {Value: "10"},
+			"wal_sender_timeout": {"60000", "ms"}, "max_slot_wal_keep_size": {"10240", "MB"}, "max_wal_size": {"1024", "MB"},
+			"idle_replication_slot_timeout": {"0", "s"}, "autovacuum": {Value: "on"}, "track_counts": {Value: "on"},
+		},
+	}
+	f.role.value = roleFacts{Name: "cdc_relay", Replication: true, SeesOthers: true}
+	f.tables.value = tablesFacts{SchemaExists: true, SchemaUsage: true, Sequence: "public.outbox_id_seq", SequenceGranted: true, Tables: map[string]tableFacts{}}
+	for _, need := range store.Needs(defaults().Table) {
+		f.tables.value.Tables[need.Table.Name] = tableFacts{
+			Kind: "r", Persistence: "p", Owner: "shop", Columns: need.Columns, Privileges: need.Privileges, Options: queueSettings(),
+		}
+	}
+	f.version.value = migrations.State{Current: 1, Latest: 1}
+	f.publication.value = publicationFacts{Exists: true, Insert: true, ViaRoot: true, HasTable: true}
+	f.slots.value.Slots = []slotFacts{{Name: "cdc_relay", Plugin: "pgoutput", Type: "logical", Database: "shop", Active: true, ActivePID: 7, Holder: "cdc-relay at 10.0.0.2"}}
+	f.dead.value.Since = -1
+	f.sample.value = sample{whole: true}
+	return f
+}
+
+func notOK(findings []Finding) []string {
+	var names []string
+	for _, f := range findings {
+		if f.Level != OK {
+			names = append(names, fmt.Sprintf("%s %s/%s", f.Level, f.Area, f.Name))
+		}
+	}
+	return names
+}
+
+func TestNothingIsWrong(t *testing.T) {
+	if wrong := notOK(judgeDatabase(defaults(), well())); wrong != nil {
+		t.Errorf("got %v", wrong)
+	}
+}
+
+// What can hardly be made on a real server, or takes long there.
+func TestJudgements(t *testing.T) {
+	const giga = 1 << 30
+	for name, test := range map[string]struct {
+		change func(o *Options, f *databaseFacts)
+		want   string // the only finding that is not ok
+		words  []string
+	}{
+		"an old version":      {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 130011 }, "problem postgres/version", []string{"14"}},
+		"a new version":       {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 190000 }, "warning postgres/version", []string{"newer"}},
+		"all walsenders used": {func(_ *Options, f *databaseFacts) { f.server.value.Walsenders = 10 }, "warning postgres/max_wal_senders", []string{"'20'"}},
+		"no walsender free": {func(_ *Options, f *databaseFacts) {
+			f.server.value.Walsenders = 10
+			f.slots.value.Slots[0].Active = false
+		}, "problem postgres/max_wal_senders, warning slot/active", []string{"no walsender is free", "'20'"}},
+		"pg_hba.conf":              {func(_ *Options, f *databaseFacts) { f.replication = errors.New("no pg_hba.conf entry") }, "problem postgres/replication", []string{"pg_hba.conf has to let the role in"}},
+		"a pooler that replicates": {func(_ *Options, f *databaseFacts) { f.pooler = "seen" }, "warning postgres/pooler", []string{"shares connections"}},
+		"a pooler of Neon": {func(_ *Options, f *databaseFacts) {
+			f.pooler = "seen"
+			f.server.value.Roles = []string{"neon_superuser"}
+		}, "warning postgres/pooler", []string{"without -pooler"}},
+		"a pooler of Supabase": {func(_ *Options, f *databaseFacts) {
+			f.pooler = "seen"
+			f.server.value.Roles = []string{"supabase_admin"}
+		}, "warning postgres/pooler", []string{"db.PROJECT.supabase.co:5432"}},
+		"patient senders":   {func(_ *Options, f *databaseFacts) { f.set("wal_sender_timeout", "3600000", "ms") }, "warning postgres/wal_sender_timeout", []string{"1h"}},
+		"impatient senders": {func(_ *Options, f *databaseFacts) { f.set("wal_sender_timeout", "1000", "ms") }, "warning postgres/wal_sender_timeout", []string{"1s"}},
+		"a limit by hand": {func(_ *Options, f *databaseFacts) {
+			f.set("max_slot_wal_keep_size", "-1", "MB")
+			f.set("max_wal_size", "20480", "MB")
+		}, "warning slot/max_slot_wal_keep_size", []string{"= '40GB'"}},
+		"a limit that meets others": {func(_ *Options, f *databaseFacts) {
+			f.set("max_slot_wal_keep_size", "-1", "MB")
+			f.slots.value.Slots = append(f.slots.value.Slots, slotFacts{Name: "debezium"})
+		}, "warning slot/max_slot_wal_keep_size", []string{"debezium", "think of the other slots first"}},
+		"WAL without a limit": {func(_ *Options, f *databaseFacts) {
+			f.set("max_slot_wal_keep_size", "-1", "MB")
+			f.slots.value.Slots[0].Active = false
+			f.slots.value.Slots[0].RetainsBytes = 20 * giga
+			f.slots.value.Slots[0].InactiveFor = 3 * 24 * 3600
+		}, "warning slot/active, problem slot/lag, warning slot/max_slot_wal_keep_size", []string{"20.0 GB of WAL retained", "for 3 days"}},
+		"a slot ahead":        {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = -5 * giga }, "problem slot/slot", []string{"5.0 GB ahead", "pg_drop_replication_slot"}},
+		"an invalidated slot": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Invalidated = "idle_timeout" }, "problem slot/slot", []string{"idle_timeout"}},
+		"a stream that lags":  {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
+		"old transactions": {func(_ *Options, f *databaseFacts) {
+			f.transactions.value.Sessions = []transaction{{PID: 42, User: "report", State: "active", Age: 7200, Here: true}, {PID: 43, Age: 9000}}
+		}, "warning cleanup/transactions", []string{"pid 42 (report, active)", "2h0m", "pg_terminate_backend(42)"}},
+		"a standby's query by a slot": {func(_ *Options, f *databaseFacts) {
+			f.slots.value.Slots = append(f.slots.value.Slots, slotFacts{Name: "standby", Active: true, Xmin: "1", XminAge: 6_000_000})
+		}, "warning cleanup/standby_horizon", []string{"6000000 transactions"}},
+		"a standby's query": {func(_ *Options, f *databaseFacts) {
+			f.transactions.value.Feedback = []transaction{{Program: "walreceiver", XIDAge: 6_000_000}}
+		}, "warning cleanup/standby_horizon", []string{"walreceiver"}},
+		"counting switched off": {func(_ *Options, f *databaseFacts) { f.set("track_counts", "off", "") }, "warning cleanup/autovacuum", []string{"SET track_counts = 'on'"}},
+		"an update is waited for": {func(_ *Options, f *databaseFacts) {
+			f.version.value = migrations.State{Current: 1, Latest: 2, Pending: []migrations.Migration{{Version: 2}}}
+		}, "problem tables/migrations", []string{"cdc-relay migrate up"}},
+		"polling needs no slot": {func(o *Options, f *databaseFacts) {
+			o.Poll = true
+			f.set("wal_level", "replica", "")
+			f.slots.value.Slots = nil
+			f.publication.value = publicationFacts{}
+			f.role.value.Replication = false
+		}, "", nil},
+		"a question without an answer": {func(_ *Options, f *databaseFacts) {
+			f.slots.err = &advice{errors.New("it took long"), "look again"}
+		}, "warning postgres/max_replication_slots, warning slot/slot", []string{"it took long", "look again"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, f := defaults(), well()
+			test.change(&o, &f)
+			findings := judgeDatabase(o, f)
+			if got := strings.Join(notOK(findings), ", "); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+			text := fmt.Sprint(findings)
+			for _, words := range test.words {
+				if !strings.Contains(text, words) {
+					t.Errorf("not said: %s\n%s", words, text)
+				}
+			}
+		})
+	}
+}
+
+func (f *databaseFacts) set(name, value, unit string) {
+	f.server.value.Settings[name] = setting{value, unit}
+}
+
+func TestEveryServiceHasItsCommands(t *testing.T) {
+	for _, m := range managedServices() {
+		for _, mend := range []string{m.logicalWAL(), m.replication("The role"), m.setting("wal_sender_timeout", "60s", true)} {
+			if mend == "" || strings.Contains(mend, "%!") || strings.Contains(mend, "%s") {
+				t.Errorf("%s: %q", m.name, mend)
+			}
+		}
+		if !strings.Contains(m.replication("The role"), `"The role"`) {
+			t.Errorf("%s: %s", m.name, m.replication("The role"))
+		}
+	}
+}
+
+func TestTLS(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	certificate := func(left time.Duration) *tls.ConnectionState {
+		return &tls.ConnectionState{Version: tls.VersionTLS13, PeerCertificates: []*x509.Certificate{{
+			Subject: pkix.Name{CommonName: "mq.example"}, NotAfter: now.Add(left),
+		}}}
+	}
+	for name, test := range map[string]struct {
+		facts brokerFacts
+		level Level
+		words string
+	}{
+		"none, here":    {brokerFacts{local: true}, OK, "does not leave this machine"},
+		"none, there":   {brokerFacts{}, Warning, "in clear"},
+		"soon expired":  {brokerFacts{tls: certificate(72 * time.Hour)}, Warning, "for 3 days more"},
+		"valid a while": {brokerFacts{tls: certificate(90 * 24 * time.Hour)}, OK, "TLS 1.3, certificate of mq.example, valid until 2030-04-01"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &chart{area: RabbitMQ}
+			(&brokerJudge{f: test.facts}).judgeTLS(c, now)
+			if f := c.findings[0]; f.Level != test.level || !strings.Contains(f.Says, test.words) {
+				t.Errorf("got %s: %s", f.Level, f.Says)
+			}
+		})
+	}
+}
+
+func TestWhyTheBrokerIsNotReached(t *testing.T) {
+	for name, test := range map[string]struct {
+		err         error
+		check, mend string
+	}{
+		"guest from afar":   {&amqp.Error{Code: 403, Reason: "user 'guest' can only connect via localhost"}, "login", "rabbitmqctl add_user relay"},
+		"wrong password":    {amqp.ErrCredentials, "login", "change_password"},
+		"connection limit":  {&amqp.Error{Code: 530, Reason: "connection limit (1) is reached"}, "vhost", "clear_vhost_limits"},
+		"unknown authority": {fmt.Errorf("tls: %w", x509.UnknownAuthorityError{}), "reachable", "cacertfile="},
+		"another host":      {fmt.Errorf("tls: %w", x509.HostnameError{Certificate: &x509.Certificate{}, Host: "h"}), "reachable", "server_name_indication="},
+		"expired":           {fmt.Errorf("tls: %w", x509.CertificateInvalidError{Reason: x509.Expired}), "reachable", "renew"},
+		"nobody there":      {errors.New("connection refused"), "reachable", "host and port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := judgeBroker(defaults(), facts{broker: &brokerFacts{unreachable: test.err, vhost: "/", user: "guest"}})
+			if len(f) != 1 || f[0].Level != Problem || f[0].Name != test.check || !strings.Contains(f[0].Mend, test.mend) {
+				t.Errorf("got %+v", f)
+			}
+		})
+	}
+}
+
+func TestTopicsMatch(t *testing.T) {
+	for _, test := range []struct {
+		pattern, key string
+		want         bool
+	}{
+		{"a.b", "a.b", true},
+		{"a.b", "a", false},
+		{"a.*", "a.b", true},
+		{"a.*", "a", false},
+		{"a.*", "a.b.c", false},
+		{"a.#", "a", true},
+		{"a.#", "a.b.c", true},
+		{"#", "", true},
+		{"#", "a.b", true},
+		{"*", "", true},
+		{"#.c", "a.b.c", true},
+		{"#.c", "a.b", false},
+		{"a.#.c", "a.c", true},
+		{"*.#", "a", true},
+		{"", "", true},
+		{"", "a", false},
+	} {
+		if got := topicMatches(strings.Split(test.pattern, "."), strings.Split(test.key, ".")); got != test.want {
+			t.Errorf("%q matches %q: %t", test.pattern, test.key, got)
+		}
+	}
+}
+
+func TestShellQuotes(t *testing.T) {
+	for word, want := range map[string]string{"plain_1": "plain_1", "": "''", "two words": "'two words'", "it's": `'it'\''s'`, "$HOME": "'$HOME'", "^a$": "'^a$'"} {
+		if got := shell(word); got != want {
+			t.Errorf("%q: got %s", word, got)
+		}
+	}
+}
