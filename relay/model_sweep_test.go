@@ -77,7 +77,7 @@ func (m *model) claimDue(limit int) store.Page {
 		}
 		before := row.duplicate
 		row.available, row.duplicate = m.now.Add(modelLease), true
-		message := row.message(false)
+		message := row.message(nil)
 		message.PossibleDuplicate = before
 		page.Messages = append(page.Messages, message)
 	}
@@ -93,7 +93,7 @@ func (m *model) leftovers(s *modelSweep) func() []*outbox.Message {
 	page := m.page()
 	for _, row := range m.visible() {
 		if row.id > p.after && row.key == "" && row.available.IsZero() && len(page.Messages) < s.sweep.limit.Rows {
-			page.Messages = append(page.Messages, row.message(false))
+			page.Messages = append(page.Messages, row.message(nil))
 		}
 	}
 	return func() []*outbox.Message {
@@ -119,7 +119,7 @@ func (m *model) heads(s *modelSweep) func() []*outbox.Message {
 	slices.SortStableFunc(rows, func(a, b *modelRow) int { return cmp.Compare(a.key, b.key) })
 	for _, row := range rows {
 		if row.key >= p.after && row.key != "" && m.firstOfItsKey(row) && len(heads) <= modelPage {
-			heads = append(heads, store.Head{Key: row.key, Ref: row.message(false).Ref(), Ready: row.available.IsZero()})
+			heads = append(heads, store.Head{Key: row.key, Ref: row.message(nil).Ref(), Ready: row.available.IsZero()})
 		}
 	}
 	return func() []*outbox.Message {
@@ -141,7 +141,7 @@ func (m *model) keyRows(s *modelSweep) func() []*outbox.Message {
 		rows := store.KeyRows{Key: key}
 		for _, row := range m.visible() {
 			if row.key == key && len(rows.Rows) < limit.Rows {
-				rows.Rows = append(rows.Rows, store.KeyRow{Message: row.message(false), Ready: row.available.IsZero(), Read: true})
+				rows.Rows = append(rows.Rows, store.KeyRow{Message: row.message(nil), Ready: row.available.IsZero(), Read: true})
 			}
 		}
 		rows.More = len(rows.Rows) >= limit.Rows

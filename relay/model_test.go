@@ -52,17 +52,19 @@ type modelTx struct {
 	lsn     uint64
 	rows    []*modelRow
 	visible bool
+	// scheduled is available_at of the rows as the transaction has inserted them.
+	scheduled map[int64]time.Time
 }
 
 type modelRow struct {
 	id        int64
 	key       string // "": none
 	tx        *modelTx
-	scheduled time.Time // available_at as inserted
 	available time.Time // as it is now; zero: null
 	attempts  int
 	duplicate bool
 	gone      bool
+	requeued  bool // it was dead, and came back in its old place
 }
 
 const (
@@ -110,7 +112,7 @@ func (m *model) freeze(replaced bool, some func() bool) {
 		if !row.available.IsZero() || (row.key != "" && !m.firstOfItsKey(row)) || !some() {
 			continue
 		}
-		m.arrive(row.message(false))
+		m.arrive(row.message(nil))
 		row.gone = some()
 	}
 }
@@ -163,16 +165,26 @@ func (m *model) snapshot() store.Snapshot {
 // Transactions of one key do not overlap: what was inserted before is visible.
 func (m *model) insert(keys []string, scheduled []bool) {
 	m.lastXID++
-	tx := &modelTx{xid: m.lastXID, lsn: m.walEnd() + 10}
+	tx := &modelTx{xid: m.lastXID, lsn: m.walEnd() + 10, scheduled: map[int64]time.Time{}}
 	for i, key := range keys {
 		row := &modelRow{id: int64(len(m.rows) + 1), key: key, tx: tx}
 		if scheduled[i] {
-			row.scheduled = m.now.Add(2 * time.Second)
-			row.available = row.scheduled
+			row.available = m.now.Add(2 * time.Second)
+			tx.scheduled[row.id] = row.available
 		}
 		m.rows = append(m.rows, row)
 		tx.rows = append(tx.rows, row)
 	}
+	m.txs = append(m.txs, tx)
+}
+
+// requeue sends a dead letter back, with its old id and due at once, as store.Operator does.
+func (m *model) requeue(id int64) {
+	row := m.rows[id-1]
+	m.lastXID++
+	tx := &modelTx{xid: m.lastXID, lsn: m.walEnd() + 10, rows: []*modelRow{row}, scheduled: map[int64]time.Time{id: m.now}}
+	row.tx, row.available, row.attempts, row.gone, row.requeued = tx, m.now, 0, false, true
+	delete(m.dead, id)
 	m.txs = append(m.txs, tx)
 }
 
@@ -186,7 +198,8 @@ func (m *model) busy(key string) bool {
 	return false
 }
 
-func (r *modelRow) message(fromStream bool) *outbox.Message {
+// message is the row as a query reads it, or as the transaction has brought it to the stream.
+func (r *modelRow) message(streamed *modelTx) *outbox.Message {
 	m := &outbox.Message{
 		ID: r.id, MessageID: outbox.UUID{byte(r.id), byte(r.id >> 8)}, SchemaVersion: 1,
 		AvailableAt: r.available, Attempts: r.attempts, PossibleDuplicate: r.duplicate,
@@ -194,8 +207,8 @@ func (r *modelRow) message(fromStream bool) *outbox.Message {
 	if r.key != "" {
 		m.OrderingKey = &r.key
 	}
-	if fromStream {
-		m.XID, m.AvailableAt, m.Attempts, m.PossibleDuplicate = r.tx.xid, r.scheduled, 0, false
+	if streamed != nil {
+		m.XID, m.AvailableAt, m.Attempts, m.PossibleDuplicate = streamed.xid, streamed.scheduled[r.id], 0, false
 	}
 	return m
 }
@@ -210,7 +223,7 @@ func (m *model) streamNext() {
 	m.streamed++
 	m.core.began(tx.xid)
 	for _, row := range tx.rows {
-		next, v := m.core.streamed(row.message(true), tx.lsn, false)
+		next, v := m.core.streamed(row.message(tx), tx.lsn, false)
 		if v == noRoom {
 			m.t.Fatal("noRoom for an impatient stream")
 		}
@@ -244,7 +257,8 @@ func (m *model) publish(messages ...*outbox.Message) {
 
 // arrive is the broker taking a message over.
 func (m *model) arrive(message *outbox.Message) {
-	if m.delivered[message.ID]++; m.delivered[message.ID] > 1 || message.OrderingKey == nil {
+	// What came back from the dead letters comes after what has left meanwhile.
+	if m.delivered[message.ID]++; m.delivered[message.ID] > 1 || message.OrderingKey == nil || m.rows[message.ID-1].requeued {
 		return
 	}
 	key := *message.OrderingKey
@@ -252,7 +266,7 @@ func (m *model) arrive(message *outbox.Message) {
 		m.t.Fatalf("key %s: row %d was delivered after row %d", key, message.ID, firsts[len(firsts)-1])
 	}
 	for _, row := range m.rows[:message.ID-1] {
-		if row.key == key && m.delivered[row.id] == 0 && !m.dead[row.id] {
+		if row.key == key && m.delivered[row.id] == 0 && !m.dead[row.id] && !row.requeued {
 			m.t.Fatalf("key %s: row %d was delivered before row %d", key, message.ID, row.id)
 		}
 	}
@@ -307,7 +321,7 @@ func (m *model) write(row *modelRow, s store.Settlement) {
 		row.attempts++
 		row.available, row.duplicate = m.now.Add(s.Decision.Delay), s.Message.PossibleDuplicate
 	case s.Decision.Action == store.DeadLetter:
-		row.gone, m.dead[row.id] = true, true
+		row.gone, m.dead[row.id], row.duplicate = true, true, s.Message.PossibleDuplicate
 	case s.Decision.Action == store.Release && !row.available.IsZero():
 		row.available, row.duplicate = m.now, s.Message.PossibleDuplicate
 	}

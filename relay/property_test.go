@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -90,6 +92,11 @@ func (m *model) steps() map[string]func(*rapid.T) {
 				m.resolve(i, outbox.Refused, false)
 			}
 		},
+		"impossible": func(t *rapid.T) {
+			if i, ok := flight(t); ok && some.Draw(t, "impossible") {
+				m.resolve(i, outbox.Impossible, false)
+			}
+		},
 		"unknown": func(t *rapid.T) {
 			if i, ok := flight(t); ok {
 				m.resolve(i, outbox.Unknown, some.Draw(t, "took"))
@@ -104,6 +111,11 @@ func (m *model) steps() map[string]func(*rapid.T) {
 			m.core.publisherReady(false)
 			for len(m.inFlight) > 0 {
 				m.resolve(0, outbox.Unknown, some.Draw(t, "took"))
+			}
+		},
+		"requeue": func(t *rapid.T) {
+			if dead := slices.Sorted(maps.Keys(m.dead)); len(dead) > 0 {
+				m.requeue(rapid.SampledFrom(dead).Draw(t, "dead letter"))
 			}
 		},
 		"recovery":  func(*rapid.T) { m.core.publisherReady(true) },
