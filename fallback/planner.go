@@ -84,6 +84,9 @@ type Planner struct {
 	underWay [sweeps]bool
 	// took is how long the newest run that found the end took.
 	took [sweeps]time.Duration
+	// passTook is how long the pages of the newest pass took, passing those of the pass
+	// under way: a pass over a million keys has thousands.
+	passTook, passing [sweeps]time.Duration
 }
 
 // NewPlanner makes a planner that polls at an interval.
@@ -145,7 +148,7 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 	case s == Leftovers && !v.Leftovers && v.StreamLive:
 		return at.Add(leftoverSafety)
 	case s == KeyPass && !v.Suspicious:
-		return at.Add(keyPassSafety)
+		return at.Add(max(keyPassSafety, costFactor*p.passTook[s]))
 	}
 	return at
 }
@@ -153,6 +156,9 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 // Done notes what came of a sweep.
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	p.underWay[s] = o.More
+	if p.passing[s] += o.Took; !o.More {
+		p.passTook[s], p.passing[s] = p.passing[s], 0
+	}
 	switch {
 	case o.More, s == KeyRows:
 		p.next[s] = now

@@ -111,6 +111,28 @@ func TestAnExpensiveSweepRunsLessOften(t *testing.T) {
 	}
 }
 
+// A pass costs what all of its pages cost, though none of them takes long. Where keys are not known
+// it is wanted all the same.
+func TestAPassOverManyKeysRunsLessOften(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	for range 999 {
+		p.Done(KeyPass, now, Outcome{Took: time.Millisecond, More: true})
+	}
+	p.Done(KeyPass, now, Outcome{Took: time.Millisecond})
+	v := streaming()
+	if wait := p.at(KeyPass, v).Sub(now); wait < 20*time.Second {
+		t.Errorf("a pass whose pages took a second runs again after %s", wait)
+	}
+	v.Suspicious = true
+	if wait := p.at(KeyPass, v).Sub(now); wait > poll {
+		t.Errorf("where the keys are not known it runs again after %s", wait)
+	}
+	p.Done(KeyPass, now, Outcome{Took: time.Millisecond})
+	if wait := p.at(KeyPass, streaming()).Sub(now); wait > keyPassSafety+poll {
+		t.Errorf("a short pass runs again after %s", wait)
+	}
+}
+
 // One long run may have been a server that stood still: what is due must not wait for it.
 func TestASweepThatWaitedOnceRunsAgainSoon(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
