@@ -125,6 +125,11 @@ func (m *Message) MayBeKnown() bool {
 	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && time.Since(m.TakenAt) > CertainFor)
 }
 
+// WasMarked tells whether the message carried PossibleDuplicateHeader when it was sent.
+func (m *Message) WasMarked() bool {
+	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && m.SentAt.Sub(m.TakenAt) > CertainFor)
+}
+
 // Ref names the message's row.
 func (m *Message) Ref() Ref { return Ref{ID: m.ID, MessageID: m.MessageID} }
 

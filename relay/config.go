@@ -30,6 +30,13 @@ const (
 	OnDeadLetterBlock OnDeadLetter = "block"
 )
 
+// Tracer is told of the result of each attempt to publish a message, from the
+// publisher's goroutines, several at a time. It must not block, and must not keep or
+// change the message.
+type Tracer interface {
+	Delivered(outbox.Result)
+}
+
 // Config is what one relay needs to know. DefaultConfig gives the documented
 // defaults; Validate says what is wrong.
 type Config struct {
@@ -42,6 +49,8 @@ type Config struct {
 	Mode        Mode
 	// Hooks are told what becomes of messages. None is needed.
 	Hooks Hooks
+	// Tracer is told of each attempt to publish; nil: none. Package tracing has one.
+	Tracer Tracer
 
 	// BatchSize is the most rows that one sweep or settle statement takes (1 to 10,000).
 	BatchSize int

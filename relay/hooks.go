@@ -124,7 +124,7 @@ func (h *hooks) result(r outbox.Result, decision store.Decision) {
 	switch r.Outcome {
 	case outbox.Confirmed:
 		if h.published != nil {
-			h.published.add(eventOf(r.Message, marked(r.Message) || r.MaybeSent))
+			h.published.add(eventOf(r.Message, r.Message.WasMarked() || r.MaybeSent))
 		}
 	case outbox.Refused, outbox.Impossible:
 		if h.refused != nil {

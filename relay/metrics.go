@@ -117,7 +117,7 @@ func (m *metrics) result(r outbox.Result) {
 	switch r.Outcome {
 	case outbox.Confirmed:
 		m.published.Inc()
-		if r.MaybeSent || marked(r.Message) {
+		if r.MaybeSent || r.Message.WasMarked() {
 			m.possibleDuplicates.Inc()
 		}
 		m.latencies(r.Message)
@@ -129,12 +129,6 @@ func (m *metrics) result(r outbox.Result) {
 	default:
 		m.deferred.WithLabelValues(r.Outcome.String()).Inc()
 	}
-}
-
-// marked tells whether a message carried x-possible-duplicate when it was sent: see
-// outbox.Message.MayBeKnown.
-func marked(m *outbox.Message) bool {
-	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && m.SentAt.Sub(m.TakenAt) > outbox.CertainFor)
 }
 
 // latencies measures a confirmed message from its commit on, which is known of streamed

@@ -81,7 +81,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.core.setBoundary(everything)
 	r.hooks = newHooks(config.Hooks, log, r.counts)
 	r.settler = &settler{
-		core: r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts, hooks: r.hooks,
+		core: r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
 		policy: store.Policy{MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff},
 		block:  block, batch: config.BatchSize,
 		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newEpisode(log), locked: newEpisode(log),

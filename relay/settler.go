@@ -26,6 +26,7 @@ type settler struct {
 	log     *slog.Logger
 	counts  *metrics
 	hooks   *hooks
+	tracer  Tracer // nil: none
 	policy  store.Policy
 	block   bool
 	batch   int
@@ -65,6 +66,9 @@ const (
 // deliver takes a result in. It is called from the publisher's goroutines.
 func (s *settler) deliver(r outbox.Result) {
 	s.counts.result(r)
+	if s.tracer != nil {
+		s.tracer.Delivered(r)
+	}
 	decision := store.Decide(r, s.policy, rand.Float64())
 	s.hooks.result(r, decision)
 	settlement, next := s.core.resolved(r, decision)

@@ -32,7 +32,7 @@ func (p *process) drain(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := p.newService(cfg)
+	s, err := p.newService(c.Context, cfg)
 	if err != nil {
 		return err
 	}
@@ -43,6 +43,7 @@ func (p *process) drain(c *cli.Context) error {
 	err = s.relay.Drain(c.Context)
 	stop()
 	err = errors.Join(err, <-notified)
+	s.endTrace(c.Context)
 	if s.statsd != nil {
 		s.statsd.Send(context.WithoutCancel(c.Context)) // once, at the end
 	}

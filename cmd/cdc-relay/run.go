@@ -14,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/statsd"
+	"github.com/cdc-relay/cdc-relay/tracing"
 )
 
 // relayFlags are what run and drain have in common.
@@ -58,6 +59,7 @@ type service struct {
 	log      *slog.Logger
 	statsd   *statsd.Bridge  // nil where it is not wanted
 	notices  *notice.Notices // likewise
+	tracer   *tracing.Tracer // likewise
 }
 
 // relayConfig is what run and drain go by.
@@ -79,7 +81,7 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 }
 
 // newService makes a relay, which is to be run or drained.
-func (p *process) newService(cfg *config) (*service, error) {
+func (p *process) newService(ctx context.Context, cfg *config) (*service, error) {
 	log := p.logger(cfg)
 	publisher, err := p.newPublisher(cfg, log)
 	if err != nil {
@@ -87,6 +89,9 @@ func (p *process) newService(cfg *config) (*service, error) {
 	}
 	s := &service{registry: newRegistry(), log: log}
 	if err := s.tellDeadLetters(cfg); err != nil {
+		return nil, err
+	}
+	if err := s.trace(ctx, cfg); err != nil {
 		return nil, err
 	}
 	if err := s.newStatsd(cfg.signalling.statsd); err != nil {
@@ -134,7 +139,7 @@ func (p *process) serve(c *cli.Context) error {
 	if err != nil {
 		return errors.Join(err, closeListener(listener))
 	}
-	s, err := p.newService(cfg)
+	s, err := p.newService(c.Context, cfg)
 	if err != nil {
 		return errors.Join(err, closeListener(listener))
 	}
@@ -157,6 +162,11 @@ func (p *process) serve(c *cli.Context) error {
 		return nil
 	})
 	actors.Go(func() error { return s.notify(reporting) })
+	actors.Go(func() error {
+		<-reporting.Done()
+		s.endTrace(reporting)
+		return nil
+	})
 	actors.Go(func() error {
 		s.bridge(reporting)
 		return nil

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/notice"
 	"github.com/cdc-relay/cdc-relay/statsd"
+	"github.com/cdc-relay/cdc-relay/tracing"
 )
 
 // signalling is where the relay tells of itself beside its own HTTP address.
@@ -90,6 +92,35 @@ func (s *service) notify(ctx context.Context) error {
 		return nil
 	}
 	return s.notices.Run(ctx)
+}
+
+// trace makes spans, where the OTEL_* variables ask for them.
+func (s *service) trace(ctx context.Context, cfg *config) (err error) {
+	s.tracer, err = tracing.FromEnvironment(ctx, tracing.Config{
+		Version: buildInfo().version, DefaultExchange: cfg.exchange, Logger: s.log,
+	})
+	if err != nil {
+		return usagef("%s", err)
+	}
+	if s.tracer != nil {
+		cfg.relay.Tracer = s.tracer
+	}
+	return nil
+}
+
+// lastSpans is how long the export of the last spans may take.
+const lastSpans = 5 * time.Second
+
+// endTrace exports the spans that wait.
+func (s *service) endTrace(ctx context.Context) {
+	if s.tracer == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
+	defer cancel()
+	if err := s.tracer.Shutdown(ctx); err != nil {
+		s.log.Warn("the last spans could not be exported", "error", err)
+	}
 }
 
 // bridge sends the metrics to DogStatsD until ctx is done, where that is wanted.

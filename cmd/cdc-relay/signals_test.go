@@ -71,6 +71,37 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 	}
 }
 
+// arrivals consumes from a queue that is made, and bound to an exchange of that name
+// where there is one.
+func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := channel.QueueDeclare(queue, false, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if exchange != "" {
+		if err := channel.ExchangeDeclare(exchange, "fanout", false, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := channel.QueueBind(queue, "", exchange, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	arrived, err := channel.Consume(queue, "", true, true, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return arrived
+}
+
 // The notice comes when the row is in the dead-letter table; where nobody takes it, the
 // relay goes on.
 func TestDeadLettersAreToldOf(t *testing.T) {
@@ -78,28 +109,7 @@ func TestDeadLettersAreToldOf(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			env, db := fresh(t)
 			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-			conn, err := amqp.Dial(env["CDC_RELAY_AMQP_URL"])
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			channel, err := conn.Channel()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := channel.QueueDeclare("graves", false, false, false, false, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := channel.ExchangeDeclare("graveyard", "fanout", false, false, false, false, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := channel.QueueBind("graves", "", "graveyard", false, nil); err != nil {
-				t.Fatal(err)
-			}
-			notices, err := channel.Consume("graves", "", true, true, false, false, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			notices := arrivals(t, env["CDC_RELAY_AMQP_URL"], "graves", "graveyard")
 			want(t, cdcRelay(t, env, "setup"), exitDone)
 			if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 3)`); err != nil {
 				t.Fatal(err)

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/hex"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	spans "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// collected takes spans by OTLP over HTTP.
+type collected struct {
+	mu    sync.Mutex
+	spans []*spans.Span
+}
+
+func (c *collected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	var export collector.ExportTraceServiceRequest
+	if err == nil {
+		err = proto.Unmarshal(body, &export)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, group := range export.GetResourceSpans() {
+		for _, scope := range group.GetScopeSpans() {
+			c.spans = append(c.spans, scope.GetSpans()...)
+		}
+	}
+	w.Header().Set("Content-Type", "application/x-protobuf")
+}
+
+const (
+	traceOfTest  = "4bf92f3577b34da6a3ce929d0e0e4736"
+	parentOfTest = "00f067aa0ba902b7"
+)
+
+// traceContext are the headers that carry a trace through the outbox.
+func traceContext() map[string]string {
+	return map[string]string{
+		"traceparent": "00-" + traceOfTest + "-" + parentOfTest + "-01", "tracestate": "vendor=a,other=b",
+		"baggage": "userId=alice,serverNode=DF%2028", "sentry-trace": traceOfTest + "-" + parentOfTest + "-1",
+	}
+}
+
+// relayTraced has a relay bring one message with a trace to a queue, and stops it.
+func relayTraced(t *testing.T, more environment) amqp.Delivery {
+	t.Helper()
+	env, db := fresh(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	for name, value := range more {
+		env[name] = value
+	}
+	arrived := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	relay := start(t, env, "run")
+	relay.await(t, `"streaming"`)
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext()); err != nil {
+		t.Fatal(err)
+	}
+	d := <-arrived
+	relay.signal(t, syscall.SIGTERM)
+	if code := relay.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+	return d
+}
+
+// What carries a trace through the outbox arrives as it was written, whether or not the
+// relay makes spans of its own; and those are part of that trace.
+func TestTraceContextPassesThroughUntouched(t *testing.T) {
+	for _, tracing := range []bool{false, true} {
+		var got collected
+		server := httptest.NewServer(&got)
+		defer server.Close()
+		env, spans := environment{}, 0
+		if tracing {
+			env["OTEL_EXPORTER_OTLP_ENDPOINT"], spans = server.URL, 1
+		}
+		d := relayTraced(t, env)
+		for name, want := range traceContext() {
+			if d.Headers[name] != want {
+				t.Errorf("tracing %v: %s is %q, want %q", tracing, name, d.Headers[name], want)
+			}
+		}
+		if len(d.Headers) != len(traceContext()) {
+			t.Errorf("tracing %v: headers are %v", tracing, d.Headers)
+		}
+		if len(got.spans) != spans {
+			t.Errorf("tracing %v: %d spans, want %d", tracing, len(got.spans), spans)
+		}
+		for _, s := range got.spans {
+			if hex.EncodeToString(s.GetTraceId()) != traceOfTest || hex.EncodeToString(s.GetParentSpanId()) != parentOfTest || s.GetName() != "publish amq.default" {
+				t.Errorf("the span is %v", s)
+			}
+		}
+	}
+}
+
+func TestAWrongExporterIsAUsageError(t *testing.T) {
+	t.Setenv("OTEL_TRACES_EXPORTER", "zipkin")
+	r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": "postgres://localhost/shop", "CDC_RELAY_AMQP_URL": "amqp://localhost"}, "run", "--http-addr", "")
+	if r.code != exitUsage || !strings.Contains(r.stderr, "OTEL_TRACES_EXPORTER=zipkin") {
+		t.Errorf("got %d, %s", r.code, r.stderr)
+	}
+}

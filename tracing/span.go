@@ -1,0 +1,133 @@
+package tracing
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Delivered makes the span of one attempt, where the message carries a traceparent and
+// was sent. It does not block: spans that the exporter cannot keep up with are dropped.
+func (t *Tracer) Delivered(r outbox.Result) {
+	m := r.Message
+	if r.Outcome == outbox.NotSent {
+		return
+	}
+	ctx, ok := t.parent(m.Headers)
+	if !ok {
+		return
+	}
+	now := time.Now()
+	_, span := t.tracer.Start(ctx, "publish "+t.exchangeOf(m),
+		trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(began(m, now)))
+	defer span.End(trace.WithTimestamp(now))
+	if !span.IsRecording() {
+		return
+	}
+	t.describe(span, r)
+	if !m.TakenAt.IsZero() {
+		span.AddEvent("taken", trace.WithTimestamp(m.TakenAt))
+	}
+	if !m.SentAt.IsZero() {
+		span.AddEvent("sent", trace.WithTimestamp(m.SentAt))
+	}
+}
+
+// began is the commit, where it is known, or else when the relay took the message from
+// the table. The commit's clock is the database's and may be ahead.
+func began(m *outbox.Message, now time.Time) time.Time {
+	at := now
+	for _, earlier := range []time.Time{m.CommittedAt, m.TakenAt, m.SentAt} {
+		if !earlier.IsZero() && earlier.Before(at) {
+			at = earlier
+		}
+	}
+	return at
+}
+
+// parent reads traceparent and tracestate of the headers.
+func (t *Tracer) parent(headers []byte) (context.Context, bool) {
+	if !bytes.Contains(headers, []byte(`"traceparent"`)) {
+		return nil, false
+	}
+	var sent carrier
+	if json.Unmarshal(headers, &sent) != nil {
+		return nil, false
+	}
+	ctx := t.propagator.Extract(context.Background(), sent)
+	return ctx, trace.SpanContextFromContext(ctx).IsValid()
+}
+
+// carrier is what is read of the headers of a message.
+type carrier struct {
+	TraceParent string `json:"traceparent"`
+	TraceState  string `json:"tracestate"`
+}
+
+// Get implements propagation.TextMapCarrier.
+func (c carrier) Get(key string) string {
+	switch key {
+	case "traceparent":
+		return c.TraceParent
+	case "tracestate":
+		return c.TraceState
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier: what applications wrote stays as it is.
+func (carrier) Set(string, string) {}
+
+// Keys implements propagation.TextMapCarrier.
+func (carrier) Keys() []string { return []string{"traceparent", "tracestate"} }
+
+// exchangeOf is where a message goes, as people call it.
+func (t *Tracer) exchangeOf(m *outbox.Message) string {
+	exchange := t.defaultExchange
+	if m.Exchange != nil {
+		exchange = *m.Exchange
+	}
+	if exchange == "" {
+		return "amq.default"
+	}
+	return exchange
+}
+
+// describe adds what the semantic conventions of messaging ask for, and the outcome.
+func (t *Tracer) describe(span trace.Span, r outbox.Result) {
+	m := r.Message
+	exchange := t.exchangeOf(m)
+	destination := exchange
+	if m.RoutingKey != "" {
+		destination = m.RoutingKey // of the default exchange: the queue
+		if exchange != "amq.default" {
+			destination = exchange + ":" + m.RoutingKey
+		}
+	}
+	span.SetAttributes(
+		semconv.MessagingSystemRabbitMQ, semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("publish"),
+		semconv.MessagingDestinationName(destination), semconv.MessagingRabbitMQDestinationRoutingKey(m.RoutingKey),
+		semconv.MessagingMessageID(m.MessageID.String()), semconv.MessagingMessageBodySize(len(m.Payload)),
+		attribute.String("cdc_relay.outcome", r.Outcome.String()),
+		attribute.Int64("cdc_relay.row_id", m.ID),
+		attribute.Int("cdc_relay.attempts", m.Attempts),
+		attribute.Bool("cdc_relay.possible_duplicate", r.MaybeSent || m.WasMarked()),
+	)
+	if r.Outcome == outbox.Confirmed {
+		return
+	}
+	why := string(r.Reason)
+	if why == "" {
+		why = r.Outcome.String()
+	}
+	span.SetAttributes(semconv.ErrorTypeKey.String(why))
+	span.SetStatus(codes.Error, r.Detail)
+}

@@ -1,0 +1,111 @@
+// Package tracing makes OpenTelemetry spans of what the relay publishes: for each message
+// that carries a traceparent, one from its commit to the broker's confirm. The standard
+// OTEL_* variables say where they go, and whether there are any.
+package tracing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/time/rate"
+)
+
+// Config is what the environment does not say.
+type Config struct {
+	// Version is that of the program.
+	Version string
+	// DefaultExchange is where messages go that name none.
+	DefaultExchange string
+	// Logger hears of spans that cannot be exported, at most once a minute.
+	Logger *slog.Logger
+}
+
+// Tracer makes the spans. It implements relay.Tracer, and is safe for concurrent use.
+type Tracer struct {
+	provider        *sdktrace.TracerProvider
+	tracer          trace.Tracer
+	propagator      propagation.TraceContext
+	defaultExchange string
+}
+
+// FromEnvironment makes a tracer as the OTEL_* variables say, or returns nil where they
+// ask for none. It does not connect. Whoever made it calls Shutdown.
+func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
+	on, err := wanted()
+	if err != nil || !on {
+		return nil, err
+	}
+	exporter, err := newExporter(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("make the OTLP exporter: %w", err)
+	}
+	described, err := resource.New(ctx,
+		resource.WithAttributes(semconv.ServiceName("cdc-relay"), semconv.ServiceVersion(config.Version)),
+		resource.WithTelemetrySDK(), resource.WithHost(),
+		resource.WithFromEnv()) // the last one counts
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err), exporter.Shutdown(ctx))
+	}
+	complaints := rate.NewLimiter(rate.Every(time.Minute), 1)
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		if complaints.Allow() {
+			config.Logger.Warn("OpenTelemetry: spans are lost, or a setting is wrong", "error", err)
+		}
+	}))
+	// Sampler, limits and batches are those of the OTEL_* variables.
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(described))
+	return &Tracer{
+		provider:        provider,
+		tracer:          provider.Tracer("github.com/cdc-relay/cdc-relay", trace.WithInstrumentationVersion(config.Version)),
+		defaultExchange: config.DefaultExchange,
+	}, nil
+}
+
+// wanted tells whether the environment asks for spans.
+func wanted() (bool, error) {
+	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
+		return false, nil
+	}
+	switch exporter := os.Getenv("OTEL_TRACES_EXPORTER"); exporter {
+	case "none":
+		return false, nil
+	case "otlp":
+		return true, nil
+	case "":
+		return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "", nil
+	default:
+		return false, fmt.Errorf("OTEL_TRACES_EXPORTER=%s: cdc-relay knows otlp and none", exporter)
+	}
+}
+
+// newExporter reads the rest of the variables.
+func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
+	protocol := os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+	if protocol == "" {
+		protocol = os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")
+	}
+	switch protocol {
+	case "", "http/protobuf":
+		return otlptracehttp.New(ctx)
+	case "grpc":
+		return otlptracegrpc.New(ctx)
+	}
+	return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s: cdc-relay knows http/protobuf and grpc", protocol)
+}
+
+// Shutdown exports the spans that wait, until ctx is done.
+func (t *Tracer) Shutdown(ctx context.Context) error { return t.provider.Shutdown(ctx) }

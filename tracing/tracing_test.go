@@ -1,0 +1,305 @@
+package tracing
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
+	spans "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// receiver takes spans by OTLP, over HTTP and gRPC.
+type receiver struct {
+	collector.UnimplementedTraceServiceServer
+	mu       sync.Mutex
+	spans    []*spans.Span
+	resource map[string]string
+}
+
+// Export implements the gRPC service.
+func (r *receiver) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, group := range request.GetResourceSpans() {
+		r.resource = attributes(group.GetResource().GetAttributes())
+		for _, scope := range group.GetScopeSpans() {
+			r.spans = append(r.spans, scope.GetSpans()...)
+		}
+	}
+	return &collector.ExportTraceServiceResponse{}, nil
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	body := io.Reader(request.Body)
+	if request.Header.Get("Content-Encoding") == "gzip" {
+		unzipped, err := gzip.NewReader(body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		body = unzipped
+	}
+	raw, err := io.ReadAll(body)
+	var export collector.ExportTraceServiceRequest
+	if err == nil {
+		err = proto.Unmarshal(raw, &export)
+	}
+	if err != nil || request.URL.Path != "/v1/traces" {
+		http.Error(w, fmt.Sprint(request.URL.Path, err), http.StatusBadRequest)
+		return
+	}
+	_, _ = r.Export(request.Context(), &export)
+	w.Header().Set("Content-Type", "application/x-protobuf")
+}
+
+func attributes(list []*common.KeyValue) map[string]string {
+	all := make(map[string]string)
+	for _, one := range list {
+		switch v := one.GetValue().GetValue().(type) {
+		case *common.AnyValue_StringValue:
+			all[one.GetKey()] = v.StringValue
+		case *common.AnyValue_IntValue:
+			all[one.GetKey()] = fmt.Sprint(v.IntValue)
+		case *common.AnyValue_BoolValue:
+			all[one.GetKey()] = fmt.Sprint(v.BoolValue)
+		}
+	}
+	return all
+}
+
+// plainly makes sure that no variable of the test's own environment counts.
+func plainly(t *testing.T) {
+	for _, name := range []string{
+		"OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+		"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES",
+		"OTEL_TRACES_SAMPLER",
+	} {
+		t.Setenv(name, "")
+	}
+}
+
+const parent = `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`
+
+func message(headers string) *outbox.Message {
+	now, shop := time.Now(), "shop"
+	return &outbox.Message{
+		ID: 7, MessageID: outbox.UUID{0: 1, 15: 2}, Exchange: &shop, RoutingKey: "orders.created", Payload: []byte("12345"), Attempts: 2,
+		Headers: []byte(headers), CommittedAt: now.Add(-30 * time.Millisecond), TakenAt: now.Add(-20 * time.Millisecond), SentAt: now.Add(-10 * time.Millisecond),
+	}
+}
+
+func tracer(t *testing.T) *Tracer {
+	t.Helper()
+	tr, err := FromEnvironment(t.Context(), Config{Version: "v1.2.3", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil || tr == nil {
+		t.Fatalf("got %v, %v", tr, err)
+	}
+	return tr
+}
+
+func shutdown(t *testing.T, tr *Tracer) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := tr.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestASpanGoesFromTheCommitToTheConfirm(t *testing.T) {
+	plainly(t)
+	var got receiver
+	server := httptest.NewServer(&got)
+	defer server.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+	tr := tracer(t)
+	m := message(`{"traceparent": "` + parent + `", "tracestate": "vendor=value"}`)
+	before := *m
+	tr.Delivered(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+	refused := outbox.Result{Message: message(`{"traceparent": "` + parent + `"}`), Outcome: outbox.Refused, Reason: outbox.ReasonUnroutable, Detail: "no queue"}
+	tr.Delivered(refused)
+	shutdown(t, tr)
+	if got.resource["service.name"] != "cdc-relay" || got.resource["service.version"] != "v1.2.3" || got.resource["deployment.environment.name"] != "test" {
+		t.Errorf("resource: %v", got.resource)
+	}
+	if len(got.spans) != 2 {
+		t.Fatalf("got %d spans: %v", len(got.spans), got.spans)
+	}
+	s := got.spans[0]
+	if hex.EncodeToString(s.GetTraceId()) != parent[3:35] || hex.EncodeToString(s.GetParentSpanId()) != parent[36:52] || s.GetTraceState() != "vendor=value" {
+		t.Errorf("not joined to the message's trace: %v", s)
+	}
+	if s.GetName() != "publish shop" || s.GetKind() != spans.Span_SPAN_KIND_PRODUCER || s.GetStatus().GetCode() != spans.Status_STATUS_CODE_UNSET {
+		t.Errorf("got %v", s)
+	}
+	if s.GetStartTimeUnixNano() != uint64(m.CommittedAt.UnixNano()) || s.GetEndTimeUnixNano() < uint64(m.SentAt.UnixNano()) {
+		t.Errorf("from %d to %d", s.GetStartTimeUnixNano(), s.GetEndTimeUnixNano())
+	}
+	var events []string
+	for _, e := range s.GetEvents() {
+		events = append(events, e.GetName())
+	}
+	if !slices.Equal(events, []string{"taken", "sent"}) {
+		t.Errorf("events: %v", events)
+	}
+	all := attributes(s.GetAttributes())
+	for name, want := range map[string]string{
+		"messaging.system": "rabbitmq", "messaging.operation.type": "send", "messaging.operation.name": "publish",
+		"messaging.destination.name": "shop:orders.created", "messaging.rabbitmq.destination.routing_key": "orders.created",
+		"messaging.message.id": "01000000-0000-0000-0000-000000000002", "messaging.message.body.size": "5",
+		"cdc_relay.outcome": "confirmed", "cdc_relay.attempts": "2", "cdc_relay.possible_duplicate": "false", "cdc_relay.row_id": "7",
+	} {
+		if all[name] != want {
+			t.Errorf("%s is %q, want %q", name, all[name], want)
+		}
+	}
+	s = got.spans[1]
+	if s.GetStatus().GetCode() != spans.Status_STATUS_CODE_ERROR || s.GetStatus().GetMessage() != "no queue" || attributes(s.GetAttributes())["error.type"] != "unroutable" {
+		t.Errorf("of a refusal: %v", s)
+	}
+	if !bytes.Equal(m.Headers, before.Headers) || m.RoutingKey != before.RoutingKey || m.PossibleDuplicate {
+		t.Errorf("the message was changed: %+v", m)
+	}
+}
+
+func TestSpansGoByGRPC(t *testing.T) {
+	plainly(t)
+	var got receiver
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	collector.RegisterTraceServiceServer(server, &got)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() {
+		server.Stop()
+		<-served
+	}()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+listener.Addr().String())
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+	t.Setenv("OTEL_SERVICE_NAME", "shop-relay")
+	tr := tracer(t)
+	tr.Delivered(outbox.Result{Message: message(`{"traceparent": "` + parent + `"}`), Outcome: outbox.Confirmed})
+	shutdown(t, tr)
+	if len(got.spans) != 1 || got.resource["service.name"] != "shop-relay" {
+		t.Errorf("got %v of %v", got.spans, got.resource)
+	}
+}
+
+func TestNoSpanWithoutASampledParent(t *testing.T) {
+	plainly(t)
+	var got receiver
+	server := httptest.NewServer(&got)
+	defer server.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+	tr := tracer(t)
+	for _, headers := range []string{
+		``, `{}`, `{"traceparent": 1}`, `{"traceparent": "nonsense"}`, `{"nested": {"traceparent": "` + parent + `"}}`,
+		`{"traceparent": "` + strings.TrimSuffix(parent, "01") + `00"}`, // its trace is not sampled
+	} {
+		tr.Delivered(outbox.Result{Message: message(headers), Outcome: outbox.Confirmed})
+	}
+	tr.Delivered(outbox.Result{Message: message(`{"traceparent": "` + parent + `"}`), Outcome: outbox.NotSent})
+	shutdown(t, tr)
+	if len(got.spans) != 0 {
+		t.Errorf("got %v", got.spans)
+	}
+}
+
+func TestTheEnvironmentSaysWhetherThereAreSpans(t *testing.T) {
+	for _, test := range []struct {
+		env  string
+		on   bool
+		want string
+	}{
+		{"", false, ""},
+		{"OTEL_TRACES_EXPORTER=otlp", true, ""},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318", true, ""},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://localhost:4318/v1/traces", true, ""},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 OTEL_TRACES_EXPORTER=none", false, ""},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_SDK_DISABLED=true", false, ""},
+		{"OTEL_TRACES_EXPORTER=zipkin", false, "cdc-relay knows otlp and none"},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_PROTOCOL=http/json", false, "knows http/protobuf and grpc"},
+	} {
+		t.Run(test.env, func(t *testing.T) {
+			plainly(t)
+			for one := range strings.FieldsSeq(test.env) {
+				name, value, _ := strings.Cut(one, "=")
+				t.Setenv(name, value)
+			}
+			tr, err := FromEnvironment(t.Context(), Config{Logger: slog.New(slog.DiscardHandler)})
+			if (tr != nil) != test.on || (err != nil) != (test.want != "") || (err != nil && !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("got %v, %v", tr, err)
+			}
+			if tr != nil {
+				shutdown(t, tr)
+			}
+		})
+	}
+}
+
+// A collector that is away costs spans, never messages.
+func TestACollectorThatIsAwayHoldsUpNothing(t *testing.T) {
+	plainly(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "50") // milliseconds
+	tr := tracer(t)
+	began := time.Now()
+	for range 20_000 { // more than wait for export
+		tr.Delivered(outbox.Result{Message: message(`{"traceparent": "` + parent + `"}`), Outcome: outbox.Confirmed})
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	_ = tr.Shutdown(t.Context())
+}
+
+func BenchmarkDelivered(b *testing.B) {
+	b.Setenv("OTEL_TRACES_EXPORTER", "otlp")
+	b.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	b.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "50")
+	tr, err := FromEnvironment(b.Context(), Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		_ = tr.Shutdown(context.Background())
+	}()
+	for name, headers := range map[string]string{
+		"without": `{"tenant": "acme"}`, "sampled": `{"traceparent": "` + parent + `"}`,
+		"not sampled": `{"traceparent": "` + strings.TrimSuffix(parent, "01") + `00"}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			r := outbox.Result{Message: message(headers), Outcome: outbox.Confirmed}
+			b.ReportAllocs()
+			for b.Loop() {
+				tr.Delivered(r)
+			}
+		})
+	}
+}
