@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/procfs"
@@ -54,6 +55,7 @@ func runCounted() error {
 	config := relay.DefaultConfig()
 	config.DatabaseURL = os.Getenv(countedDatabase)
 	config.Slot, config.Publication = os.Getenv(countedSlot), os.Getenv(countedSlot)
+	config.PollInterval = 10 * time.Second // what comes by the clock is more on a slow machine
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	publisher, err := publish.NewAMQP(publish.AMQPConfig{
 		URL: os.Getenv(countedBroker), MaxInFlight: config.MaxInFlight, SendTimeout: config.SendTimeout, Logger: log,

@@ -15,7 +15,8 @@ import (
 )
 
 // bounds are the most that a relay may do for its messages. What it does hardly depends on the speed of the machine, so
-// that a change which makes it dearer shows anywhere. Each is about a third above what was seen.
+// that a change which makes it dearer shows anywhere. Each is about a third above what was seen; writes vary more, since a
+// busy machine wakes threads more often.
 type bounds struct {
 	statements  float64 // of SQL, for 1,000 messages
 	roundTrips  float64 // to Postgres, for 1,000 messages
@@ -35,7 +36,7 @@ func TestCountsOfADrain(t *testing.T) {
 	c.fill(t, 0, countedMessages)
 	relay := startCounted(t, c.database, c.broker, c.slot)
 	c.awaitEmpty(t)
-	c.check(t, relay.stop(t), countedMessages, bounds{statements: 16, roundTrips: 10, writes: 140, sentBytes: 185, allocations: 70})
+	c.check(t, relay.stop(t), countedMessages, bounds{statements: 16, roundTrips: 10, writes: 400, sentBytes: 185, allocations: 70})
 }
 
 // TestCountsOfAStream: a relay that streams when the rows are written.
@@ -45,7 +46,7 @@ func TestCountsOfAStream(t *testing.T) {
 	c.awaitStreaming(t)
 	c.fill(t, 0, countedMessages)
 	c.awaitEmpty(t)
-	c.check(t, relay.stop(t), countedMessages, bounds{statements: 16, roundTrips: 10, writes: 140, sentBytes: 160, allocations: 65})
+	c.check(t, relay.stop(t), countedMessages, bounds{statements: 16, roundTrips: 10, writes: 400, sentBytes: 160, allocations: 65})
 }
 
 // TestCountsOfATrickle: each message is written when the one before is done, so that nothing can be done together.
@@ -63,8 +64,8 @@ func TestCountsOfATrickle(t *testing.T) {
 	}
 	after := c.counts(relay.spent(t)).since(before)
 	relay.stop(t)
-	// The sweeps that look after the stream come by the clock, and are in it.
-	after.check(t, messages, bounds{statements: 1600, roundTrips: 1500, writes: 5500, sentBytes: 160, allocations: 165})
+	// A little comes by the clock: looks after the stream, answers to the server.
+	after.check(t, messages, bounds{statements: 1600, roundTrips: 1500, writes: 8000, sentBytes: 160, allocations: 165})
 }
 
 // counting is what is needed to count: taps before the servers, and a way past them.

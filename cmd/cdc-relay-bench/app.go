@@ -73,7 +73,6 @@ type options struct {
 	json      string
 	charts    string
 	from      []string
-	lock      string
 	list      bool
 }
 
@@ -100,7 +99,6 @@ func appFlags() []cli.Flag {
 		number("max-in-flight", 2000, "how many messages the relay and the limits have in flight"),
 		&cli.DurationFlag{Name: "steady", Value: 15 * time.Second, Usage: "how long a steady load lasts", EnvVars: env("steady")},
 		&cli.DurationFlag{Name: "held", Value: 30 * time.Minute, Usage: "how long a transaction is held open", EnvVars: env("held")},
-		text("lock", "", "`FILE` to hold locked (flock) during each run, for machines on which heavy work takes turns"),
 		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "the longest that one run may take", EnvVars: env("timeout")},
 		text("relay", "", "`FILE`: the cdc-relay to measure (default: the one beside this program, else in PATH)"),
 		text("against", "", "`FILE`: another build of cdc-relay, which is measured beside it"),
@@ -119,7 +117,7 @@ func readOptions(c *cli.Context) (*options, error) {
 			Window: c.Int("max-in-flight"), Steady: c.Duration("steady"), Held: c.Duration("held"),
 		},
 		rounds: c.Int("rounds"), timeout: c.Duration("timeout"), profiles: c.String("profile"),
-		postgres: c.StringSlice("postgres"), json: c.String("json"), lock: c.String("lock"), list: c.Bool("list"),
+		postgres: c.StringSlice("postgres"), json: c.String("json"), list: c.Bool("list"),
 		charts:    c.String("charts"),
 		relayArgs: append([]string{"--max-in-flight", fmt.Sprint(c.Int("max-in-flight"))}, c.Args().Slice()...),
 	}

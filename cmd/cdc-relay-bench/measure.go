@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/bench"
@@ -71,31 +70,6 @@ func countRuns(o *options) int {
 	return runs
 }
 
-// lock waits until nobody else holds the file, and holds it until unlock is called.
-func lock(ctx context.Context, name string) (unlock func() error, err error) {
-	if name == "" {
-		return func() error { return nil }, nil
-	}
-	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return file.Close, nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), file.Close())
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, errors.Join(context.Cause(ctx), file.Close())
-		}
-	}
-}
-
 // rounds lets the cases take turns.
 func rounds(ctx context.Context, o *options, site *bench.Site, report *bench.Report, screen *screen) error {
 	for round := 1; round <= o.rounds; round++ {
@@ -104,13 +78,9 @@ func rounds(ctx context.Context, o *options, site *bench.Site, report *bench.Rep
 				continue
 			}
 			screen.begin(fmt.Sprintf("round %d of %d, %s", round, o.rounds, one.Name))
-			unlock, err := lock(ctx, o.lock)
-			if err != nil {
-				return err
-			}
 			began := time.Now()
 			result, err := one.Run(ctx, site, o.settings, round, o.timeout, screen.progress)
-			if err := errors.Join(err, unlock()); err != nil {
+			if err != nil {
 				return err
 			}
 			report.Add(*result)

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/bench"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestMain makes the test program one of the processes that the benchmark starts, where it is called like one.
+func TestMain(m *testing.M) {
+	if first := argument(os.Args, 1); first == "limit" || first == "relay" {
+		main()
+		return
+	}
+	services.Main(m)
+}
+
+func execute(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append([]string{"cdc-relay-bench"}, args...), strings.NewReader(""), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestUsage(t *testing.T) {
+	for _, one := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--only", "nothing"}, `there is no case "nothing"`},
+		{[]string{"--only", "[", "--list"}, "is not a pattern"},
+		{[]string{"--plan", "all", "--list"}, "want quick or full"},
+		{[]string{"--rounds", "0"}, "--rounds: want at least 1"},
+		{[]string{"--messages", "0"}, "--messages: want at least 1"},
+		{[]string{"drain"}, `unexpected "drain"`},
+		{[]string{"--nonsense"}, "flag provided but not defined"},
+	} {
+		code, _, stderr := execute(t, one.args...)
+		if code != exitUsage || !strings.Contains(stderr, one.want) {
+			t.Errorf("%q: exit code %d, %s", one.args, code, stderr)
+		}
+	}
+}
+
+func TestPlans(t *testing.T) {
+	_, quick, _ := execute(t, "--list")
+	_, full, _ := execute(t, "--list", "--plan", "full")
+	if !strings.Contains(quick, "drain ") || strings.Contains(quick, "long-held") || !strings.Contains(full, "long-held") {
+		t.Errorf("quick:\n%s\nfull:\n%s", quick, full)
+	}
+	_, some, _ := execute(t, "--list", "--only", "idle, drain-*")
+	var names []string
+	for line := range strings.Lines(some) {
+		names = append(names, strings.Fields(line)[0])
+	}
+	if want := []string{"drain-poller", "drain-4-queues", "idle"}; !slices.Equal(names[:3], want) {
+		t.Errorf("%v, want first %v", names, want)
+	}
+}
+
+// TestAMeasurementFromEndToEnd runs what takes no time, with few messages, on servers that the tests share.
+func TestAMeasurementFromEndToEnd(t *testing.T) {
+	t.Setenv(services.EnvDatabase, services.SharedPostgres(t).URL(""))
+	t.Setenv(services.EnvAMQP, services.SharedRabbitMQ(t).URL(""))
+	folder := t.TempDir()
+	relay := filepath.Join(folder, "cdc-relay")
+	if out, err := exec.Command("go", "build", "-o", relay, "../cdc-relay").CombinedOutput(); err != nil {
+		t.Fatalf("build the relay: %v\n%s", err, out)
+	}
+	json, charts := filepath.Join(folder, "results.json"), filepath.Join(folder, "charts")
+	const cases = "publish,read,drain,drain-poller,publish-written,stream-keyed,direct-500,relay-500,transaction,long-held"
+	code, stdout, stderr := execute(t, "--relay", relay, "--only", cases, "--rounds", "1", "--messages", "400", "--steady", "1s",
+		"--held", "10s", "--json", json, "--charts", charts)
+	if code != exitDone {
+		t.Fatalf("exit code %d:\n%s\n%s", code, stdout, stderr)
+	}
+	report, err := bench.ReadReport(json)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, result := range report.Results {
+		if result.Rate <= 0 || result.Messages <= 0 || result.Repeats > 0 {
+			t.Errorf("%+v", result)
+		}
+		if paced := strings.HasSuffix(result.Case, "-500") || result.Case == "long-held"; paced != (result.Latency != nil) {
+			t.Errorf("latencies of %s: %+v", result.Case, result.Latency)
+		}
+	}
+	for _, name := range []string{"drain", "stream-keyed", "long-held"} {
+		if results := report.Of(name); len(results) != 1 || results[0].CPU.Measured <= 0 {
+			t.Errorf("%s: %+v", name, results)
+		}
+	}
+	code, again, stderr := execute(t, "--from", json, "--charts", charts)
+	if code != exitDone || !strings.Contains(stdout, strings.TrimSpace(again)) {
+		t.Errorf("exit code %d, %s; printed again:\n%s\nat first:\n%s", code, stderr, again, stdout)
+	}
+	if _, err := os.Stat(filepath.Join(charts, "latency.svg")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestARelayCanBeProfiled runs it within this program.
+func TestARelayCanBeProfiled(t *testing.T) {
+	t.Setenv(services.EnvDatabase, services.SharedPostgres(t).URL(""))
+	t.Setenv(services.EnvAMQP, services.SharedRabbitMQ(t).URL(""))
+	folder := t.TempDir()
+	relay := filepath.Join(folder, "cdc-relay")
+	if out, err := exec.Command("go", "build", "-o", relay, "../cdc-relay").CombinedOutput(); err != nil {
+		t.Fatalf("build the relay: %v\n%s", err, out)
+	}
+	code, stdout, stderr := execute(t, "--relay", relay, "--only", "drain", "--rounds", "1", "--messages", "100", "--profile", folder)
+	if code != exitDone {
+		t.Fatalf("exit code %d:\n%s\n%s", code, stdout, stderr)
+	}
+	for _, kind := range []string{"cpu", "allocs"} {
+		if found, err := filepath.Glob(filepath.Join(folder, "drain-*."+kind+".pprof")); err != nil || len(found) != 1 {
+			t.Errorf("%s: %v, %v", kind, found, err)
+		}
+	}
+}
