@@ -37,7 +37,9 @@ func TestMemoryStaysBoundedWhateverWaits(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills tables")
 	}
-	t.Parallel()
+	if !long() {
+		t.Parallel()
+	}
 	for _, c := range waitingRows() {
 		t.Run(c.name, func(t *testing.T) {
 			if !long() {
