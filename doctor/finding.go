@@ -76,6 +76,9 @@ func (c *chart) unknown(name string, err error) *Finding {
 	return c.warn(name, mendOf(err), "could not be looked at: %s", err)
 }
 
+// seeLog is for what this program knows nothing better for.
+const seeLog = "-- see what else is found here, and the server's log"
+
 // about names which of several a finding is about.
 func (f *Finding) about(subject string) { f.Subject = subject }
 
@@ -95,11 +98,13 @@ func lines(commands ...string) string {
 	return strings.Join(kept, "\n")
 }
 
-// mendOf is what an error knows of its mending.
+// mendOf is what an error knows of its mending; it is not empty.
 func mendOf(err error) string {
 	var knows interface{ Hint() string }
 	if errors.As(err, &knows) {
-		return knows.Hint()
+		if hint := knows.Hint(); hint != "" {
+			return hint
+		}
 	}
-	return ""
+	return seeLog
 }

@@ -8,8 +8,19 @@ import (
 	"time"
 )
 
-// From this age on, a transaction is worth a word: what it holds back grows with it.
-const oldTransaction = 5 * time.Minute
+// From these ages on, a transaction is worth a word: what it holds back grows with it. One
+// that does nothing, or is prepared, should have ended at once.
+const (
+	oldTransaction  = 5 * time.Minute
+	idleTransaction = 10 * time.Second
+)
+
+func (t transaction) old() bool {
+	if t.GID != "" || strings.HasPrefix(t.State, "idle in transaction") {
+		return t.age() >= idleTransaction
+	}
+	return t.age() >= oldTransaction
+}
 
 // judgeCleanup: what keeps dead rows of the outbox from being removed.
 func (j *databaseJudge) judgeCleanup() []Finding {
@@ -35,13 +46,14 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 	if role := j.f.role.value; !role.SeesOthers {
 		blind = fmt.Sprintf(" (what other roles do is hidden from role %q; to see it: GRANT pg_read_all_stats TO %s)", role.Name, j.role())
 	}
+	at := max(slices.IndexFunc(here, transaction.old), 0) // the oldest is not always the worst
 	switch {
 	case len(here) == 0:
 		c.ok("transactions", "none holds back the removal of dead rows%s", blind)
-	case here[0].age() < oldTransaction:
-		c.ok("transactions", "the oldest is open for %s%s", span(here[0].age()), blind)
+	case !here[at].old():
+		c.ok("transactions", "the oldest is open for %s: pid %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
 	default:
-		t := here[0]
+		t := here[at]
 		c.warn("transactions", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- it is rolled back", t.PID),
 			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay as long. The stream does not mind, sweeps do", t.PID, t.who(), span(t.age()))
 	}
@@ -60,7 +72,8 @@ func (t transaction) who() string {
 // judgePrepared: a prepared transaction outlives its session and every restart.
 func (j *databaseJudge) judgePrepared(c *chart) {
 	for _, t := range j.f.transactions.value.Prepared {
-		if t.age() < oldTransaction && (j.o.Poll || j.slotThere()) {
+		if !t.old() {
+			c.ok("prepared_transactions", "%s is open for %s", literal(t.GID), span(t.age())).about(t.GID)
 			continue
 		}
 		where := ""
@@ -70,11 +83,6 @@ func (j *databaseJudge) judgePrepared(c *chart) {
 		c.warn("prepared_transactions", fmt.Sprintf("ROLLBACK PREPARED %s;  -- or COMMIT PREPARED: as %s%s", literal(t.GID), t.User, where),
 			"transaction %s is prepared and open for %s: dead rows stay, and no slot can be made", literal(t.GID), span(t.age())).about(t.GID)
 	}
-}
-
-func (j *databaseJudge) slotThere() bool {
-	_, there := j.slot()
-	return there
 }
 
 // judgeSlotBlockers: making a slot waits for all who have written, in every database.
@@ -112,8 +120,18 @@ func (j *databaseJudge) judgeStandbyHorizon(c *chart) {
 	}
 }
 
-// manyDead is from when on sweeps feel them.
-const manyDead = 100_000
+// From so many on, sweeps feel them; of fewer, it counts that nobody cleans up.
+const (
+	manyDead   = 100_000
+	someDead   = 10_000
+	longUntidy = 10 * time.Minute
+)
+
+// crowded: dead rows are no small part of the table, and more than a burst leaves.
+func (d deadFacts) crowded() bool {
+	untidy := d.Since < 0 || time.Duration(d.Since)*time.Second > longUntidy
+	return d.Dead > d.Live/5 && (d.Dead > manyDead || d.Dead > someDead && untidy)
+}
 
 func (j *databaseJudge) judgeDead(c *chart) {
 	if _, there := j.f.tables.value.Tables[j.o.Table.Name]; !there {
@@ -129,7 +147,7 @@ func (j *databaseJudge) judgeDead(c *chart) {
 		last = "vacuumed " + span(time.Duration(d.Since)*time.Second) + " ago"
 	}
 	says := fmt.Sprintf("about %d dead rows and %d live ones, %s", d.Dead, d.Live, last)
-	if d.Dead > manyDead && d.Dead > d.Live/5 {
+	if d.crowded() {
 		c.warn("dead_rows", "VACUUM (ANALYZE) "+j.o.Table.SQL()+";  -- frees nothing while a transaction above is open", "%s: sweeps wade through them", says)
 		return
 	}

@@ -89,6 +89,8 @@ func (j *brokerJudge) unroutable(d destination) (mend, says string) {
 		rows = fmt.Sprintf("; %d rows looked at were refused for that already", n)
 	}
 	switch {
+	case d.exchange == "" && j.f.queues[d.routingKey] != nil && !isNotFound(j.f.queues[d.routingKey]):
+		return "# see the broker's log", fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil:
 		mend = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`) + "  # as its consumers declare it"
 		return mend, fmt.Sprintf("there is no queue %q for the default exchange to bring messages to%s", d.routingKey, rows)
@@ -123,10 +125,30 @@ func (j *brokerJudge) judgeAlternates(c *chart) {
 	for _, name := range j.o.exchangesOf(j.f.asked) {
 		x, there := j.f.management.exchanges[name]
 		if alternate := j.f.management.alternate(x); there && alternate != "" {
-			c.warn("alternate_exchange", "# see that somebody reads what comes there; or take it away: it is an argument of the exchange, or a policy (rabbitmqctl list_policies -p "+shell(j.f.vhost)+")",
+			c.warn("alternate_exchange", j.alternateMend(x),
 				"exchange %q has the alternate exchange %q: a message without a queue counts as published where that one takes it", name, alternate).about(name)
 		}
 	}
+}
+
+// alternateMend takes it away; an argument stays for as long as the exchange.
+func (j *brokerJudge) alternateMend(x exchangeFacts) string {
+	const keep = "# or see that somebody reads what comes there"
+	by, _ := j.f.management.policy(x.Name, false, "exchanges")
+	switch {
+	case x.Arguments["alternate-exchange"] != nil:
+		return "# it is an argument of the exchange: delete that, and declare it without\n" + keep
+	case len(by.Definition) == 1:
+		return fmt.Sprintf("rabbitmqctl clear_policy -p %s %s\n%s", shell(j.f.vhost), shell(by.Name), keep)
+	}
+	definition := maps.Clone(by.Definition)
+	delete(definition, "alternate-exchange")
+	return j.policyCommand(by.Name, by.Pattern, by.ApplyTo, by.Priority, definition) + "\n" + keep
+}
+
+func (j *brokerJudge) policyCommand(name, pattern, applyTo string, priority int, definition map[string]any) string {
+	text, _ := json.Marshal(definition) // it came from JSON
+	return fmt.Sprintf("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s %s %s", shell(j.f.vhost), priority, applyTo, shell(name), shell(pattern), shell(string(text)))
 }
 
 // judgeOverflow: a queue that throws away its oldest messages confirms the newer ones.
@@ -144,17 +166,16 @@ func (j *brokerJudge) judgeOverflow(c *chart) {
 // overflowMend keeps what the policy says beside; a queue whose limit is an argument gets a policy of its own.
 func (j *brokerJudge) overflowMend(q queueFacts, by policy) string {
 	definition := map[string]any{"overflow": "reject-publish"}
-	name, pattern, priority := "reject-publish-"+q.Name, "^"+regexp.QuoteMeta(q.Name)+"$", 0
+	name, pattern, applyTo, priority := "reject-publish-"+q.Name, "^"+regexp.QuoteMeta(q.Name)+"$", "queues", 0
 	if by.Name != "" {
 		maps.Copy(definition, by.Definition)
 		definition["overflow"] = "reject-publish"
-		name, pattern, priority = by.Name, by.Pattern, by.Priority
+		name, pattern, applyTo, priority = by.Name, by.Pattern, by.ApplyTo, by.Priority
 	} else if other, found := j.f.management.policy(q.Name, false, "queues", q.Type+"_queues"); found {
 		maps.Copy(definition, other.Definition)
 		definition["overflow"], priority = "reject-publish", other.Priority+1
 	}
-	text, _ := json.Marshal(definition) // it came from JSON
-	return fmt.Sprintf("rabbitmqctl set_policy -p %s --priority %d --apply-to queues %s %s %s", shell(j.f.vhost), priority, shell(name), shell(pattern), shell(string(text)))
+	return j.policyCommand(name, pattern, applyTo, priority, definition)
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {

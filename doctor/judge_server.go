@@ -167,7 +167,7 @@ func (j *databaseJudge) judgeReplication(c *chart) {
 		c.wrong("replication", j.directly(), "the pooler takes no replication connection: %s", j.f.replication)
 	default:
 		mend := mendOf(j.f.replication)
-		if mend == "" {
+		if mend == seeLog {
 			mend = "# pg_hba.conf has to let the role in for this database, and whatever is between has to pass replication connections on"
 		}
 		c.wrong("replication", mend, "role %q may replicate, but no replication connection could be opened: %s", role.Name, j.f.replication)

@@ -237,7 +237,7 @@ func (j *databaseJudge) limitWAL() string {
 
 // judgeKeepSize: for this relay a limit is safe.
 func (j *databaseJudge) judgeKeepSize(c *chart) {
-	limit := j.bytes("max_slot_wal_keep_size")
+	limit, small := j.bytes("max_slot_wal_keep_size"), int64(1<<30)
 	others := j.others()
 	const safe = "For this relay a limit is safe: it makes a slot that was given up anew, and sweeps the table"
 	switch {
@@ -246,6 +246,8 @@ func (j *databaseJudge) judgeKeepSize(c *chart) {
 			"no limit: where all relays are stopped, WAL fills the disk. %s. But the server has other slots, which it may harm: %s", safe, strings.Join(others, ", "))
 	case limit < 0:
 		c.warn("max_slot_wal_keep_size", j.limitWAL(), "no limit: where all relays are stopped, WAL fills the disk. %s", safe)
+	case limit < small:
+		c.warn("max_slot_wal_keep_size", j.limitWAL(), "%s is little: one great transaction of anybody costs the slot. %s", size(limit), safe)
 	default:
 		c.ok("max_slot_wal_keep_size", "%s. %s", size(limit), safe)
 	}

@@ -49,7 +49,7 @@ func TestALostSlot(t *testing.T) {
 	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "max_wal_size=1GB", "checkpoint_timeout=1h")
 	p := healthy(t, server)
 	r := p.examine()
-	r.want(doctor.OK, doctor.Slot, "max_slot_wal_keep_size", "1.0 MB", "a limit is safe")
+	r.want(doctor.Warning, doctor.Slot, "max_slot_wal_keep_size", "1.0 MB is little", "a limit is safe")
 	r.want(doctor.OK, doctor.Slot, "lag", "until the server gives the slot up")
 	switchWAL := func() {
 		p.exec("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))", "SELECT pg_switch_wal()")
@@ -77,7 +77,11 @@ func TestTransactionsThatHoldBackCleanup(t *testing.T) {
 	p.exec("BEGIN", "CREATE TABLE prepared ()", "PREPARE TRANSACTION 'it''s'")
 	r := p.examine()
 	r.want(doctor.Warning, doctor.Slot, "slot_blocker", "waits for pid", "pg_terminate_backend")
-	r.want(doctor.OK, doctor.Cleanup, "transactions", "the oldest is open for")
+	r.want(doctor.OK, doctor.Cleanup, "transactions", "the oldest is open for", "idle in transaction")
+	eventually(t, "the prepared transaction is no passing one", func() bool {
+		r = p.examine()
+		return hasWarning(r, "prepared_transactions") && hasWarning(r, "transactions")
+	})
 	p.mend(r.want(doctor.Warning, doctor.Cleanup, "prepared_transactions", "ROLLBACK PREPARED 'it''s'"))
 	p.mend(r.finding(doctor.Slot, "slot_blocker"))
 	p.mend(p.examine().want(doctor.Problem, doctor.Slot, "slot"))

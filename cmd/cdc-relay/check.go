@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -93,11 +94,14 @@ func (p *process) check(c *cli.Context) error {
 		options.AMQPURL = cfg.amqpURL
 	}
 	findings := doctor.Examine(c.Context, options)
+	if c.Context.Err() != nil {
+		return errors.New("check: interrupted")
+	}
+	for i := range findings {
+		findings[i].Says = string(redact([]byte(findings[i].Says)))
+	}
 	if err := p.showFindings(cfg, findings); err != nil {
 		return err
-	}
-	if err := c.Context.Err(); err != nil {
-		return fmt.Errorf("check: interrupted")
 	}
 	if doctor.Worst(findings) == doctor.Problem {
 		return fmt.Errorf("check: %s", counted(findings))
@@ -117,7 +121,7 @@ func (p *process) showFindings(cfg *config, findings []doctor.Finding) error {
 	}
 	table := p.newTable()
 	for _, f := range findings {
-		says := string(redact([]byte(f.Says)))
+		says := f.Says
 		if f.Mend != "" {
 			says += "\n  " + strings.ReplaceAll(f.Mend, "\n", "\n  ")
 		}
