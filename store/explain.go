@@ -138,7 +138,7 @@ FROM {outbox} r WHERE r.ordering_key = $1 AND r.id < $2 ORDER BY r.id LIMIT 1`
 
 // keyOf tells what is before a row in its key.
 func (o *Operator) keyOf(ctx context.Context, tx querier, w *Waiting, lease time.Duration) error {
-	counter := statsReader{most: pgtype.Int8{Int64: MostCounted + 1, Valid: true}}
+	counter := &statsReader{most: pgtype.Int8{Int64: MostCounted + 1, Valid: true}}
 	var before, dead int64
 	err := tx.QueryRow(ctx, o.fill(keyOfSQL), *w.OrderingKey, w.ID, counter.most).Scan(&before, &dead, &w.OldestDeadOfKey)
 	if err != nil {

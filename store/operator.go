@@ -26,6 +26,8 @@ const (
 	// glanceTimeout bounds what is to be cheap on the server. What takes longer is left out
 	// of the answer: a table full of dead rows must not make a look at it expensive.
 	glanceTimeout = time.Second
+	// hurriedTimeout is what a statement has once another has taken too long.
+	hurriedTimeout = 250 * time.Millisecond
 	// lookTimeout bounds a look that may read a whole table.
 	lookTimeout = 15 * time.Minute
 	// batchTimeout bounds one batch of changes.
@@ -86,6 +88,13 @@ func (o *Operator) glance(ctx context.Context, f func(context.Context, querier) 
 type querier interface {
 	rower
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// hurry is for the statements of a glance after one that took too long.
+func hurry(ctx context.Context, db querier) error {
+	_, err := db.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", hurriedTimeout.Milliseconds()))
+	return err
 }
 
 func hasCode(err error, code string) bool {

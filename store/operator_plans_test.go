@@ -52,7 +52,7 @@ func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reader := statsReader{Operator: o}
+	reader := &statsReader{Operator: o}
 	reader.most.Valid, reader.most.Int64 = true, MostCounted+1
 	p.exec(`INSERT INTO outbox (routing_key, payload) SELECT 'r', '1' FROM generate_series(1, 100)`)
 	p.exec(`ANALYZE outbox`)

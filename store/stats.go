@@ -80,11 +80,14 @@ type Failing struct {
 // MostCounted is how far rows are counted one by one, unless a count is to be exact.
 const MostCounted = 10_000
 
+// fewCounted is how far, once counting has taken too long.
+const fewCounted = 500
+
 // Stats looks at the queue. Its cost does not follow the number of rows, unless exact.
 // Top bounds Failing.
 func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, error) {
 	s := QueueStats{}
-	reader := statsReader{Operator: o, exact: exact}
+	reader := &statsReader{Operator: o}
 	if !exact {
 		reader.most = pgtype.Int8{Int64: MostCounted + 1, Valid: true}
 	}
@@ -98,7 +101,15 @@ func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, 
 	}
 	err := read(ctx, func(ctx context.Context, tx querier) error {
 		for _, part := range parts {
-			if err := part(ctx, tx, &s); err != nil && !isQueryCanceled(err) {
+			err := part(ctx, tx, &s)
+			if isQueryCanceled(err) && reader.most.Valid {
+				if err = hurry(ctx, tx); err != nil {
+					return err
+				}
+				reader.most.Int64 = fewCounted + 1
+				err = part(ctx, tx, &s)
+			}
+			if err != nil && !isQueryCanceled(err) {
 				return err
 			}
 		}
@@ -113,11 +124,10 @@ func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, 
 // statsReader reads the parts. A part that takes too long leaves what it would have told unknown.
 type statsReader struct {
 	*Operator
-	exact bool
-	most  pgtype.Int8 // rows to be counted; null: all
+	most pgtype.Int8 // rows to be counted; null: all
 }
 
-func (r statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
+func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
 	s.Depth, s.Due, s.Retrying, s.Scheduled, s.Claimed = unknown, unknown, unknown, unknown, unknown
 	s.ParkedKeys, s.BlockedKeys, s.DeadLetters = unknown, unknown, unknown
@@ -126,7 +136,7 @@ func (r statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error
 }
 
 // counted is a count that stopped at most.
-func (r statsReader) counted(n int64) Count {
+func (r *statsReader) counted(n int64) Count {
 	if r.most.Valid && n >= r.most.Int64 {
 		return Count{r.most.Int64 - 1, AtLeast}
 	}
@@ -135,14 +145,14 @@ func (r statsReader) counted(n int64) Count {
 
 const rowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {outbox} ORDER BY id LIMIT $1) r`
 
-func (r statsReader) depth(ctx context.Context, tx querier, s *QueueStats) (err error) {
+func (r *statsReader) depth(ctx context.Context, tx querier, s *QueueStats) (err error) {
 	s.Depth, err = r.size(ctx, tx, rowsSQL, r.table, `SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`)
 	return err
 }
 
 // size counts a table, or estimates it where it has many rows, or dead ones that make counting
 // dear. The span is the number of ids from the first row to the last, or nothing.
-func (r statsReader) size(ctx context.Context, tx querier, count string, table outbox.Table, span string) (Count, error) {
+func (r *statsReader) size(ctx context.Context, tx querier, count string, table outbox.Table, span string) (Count, error) {
 	var n int64
 	err := tx.QueryRow(ctx, r.fill(count), r.most).Scan(&n)
 	if err == nil && (!r.most.Valid || n < r.most.Int64) {
@@ -151,18 +161,27 @@ func (r statsReader) size(ctx context.Context, tx querier, count string, table o
 	if err != nil && !isQueryCanceled(err) {
 		return Count{}, err
 	}
-	estimates, failed := estimateRows(ctx, tx, table)
+	if err != nil {
+		if err := hurry(ctx, tx); err != nil {
+			return Count{}, err
+		}
+	}
+	counted, byDensity, failed := estimateRows(ctx, tx, table)
 	if failed != nil {
 		return Count{}, failed
 	}
+	estimates := []int64{min(counted, byDensity), max(counted, byDensity)}
 	var ids int64
-	if span != "" && tx.QueryRow(ctx, r.fill(span)).Scan(&ids) == nil {
+	switch {
+	case err != nil && counted > MostCounted: // dead rows: what they do to the others is not worth asking
+		return Count{counted, Estimate}, nil
+	case err == nil && span != "" && tx.QueryRow(ctx, r.fill(span)).Scan(&ids) == nil:
 		estimates = append(estimates, ids)
 	}
 	slices.Sort(estimates)
 	estimate := estimates[len(estimates)/2]
-	if err == nil && estimate <= MostCounted { // the server knows less than was counted
-		return Count{MostCounted, AtLeast}, nil
+	if err == nil && estimate < n { // the server knows less than was counted
+		return Count{n - 1, AtLeast}, nil
 	}
 	return Count{estimate, Estimate}, nil
 }
@@ -171,14 +190,13 @@ func (r statsReader) size(ctx context.Context, tx querier, count string, table o
 // deletes that it has counted, which a crash loses, and by the density of the newest ANALYZE,
 // which may be old. With the span of the ids the middle one of three is near the truth as
 // long as one of them lies.
-func estimateRows(ctx context.Context, tx querier, table outbox.Table) ([]int64, error) {
-	var counted, byDensity int64
-	err := tx.QueryRow(ctx, `
+func estimateRows(ctx context.Context, tx querier, table outbox.Table) (counted, byDensity int64, err error) {
+	err = tx.QueryRow(ctx, `
 SELECT coalesce(pg_stat_get_live_tuples(c.oid), 0),
        CASE WHEN c.reltuples > 0 AND c.relpages > 0
             THEN c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::bigint) ELSE 0 END::bigint
 FROM pg_catalog.pg_class c WHERE c.oid = $1::regclass`, table.SQL()).Scan(&counted, &byDensity)
-	return []int64{counted, byDensity}, err
+	return counted, byDensity, err
 }
 
 // By id, which is nearly the order of creation, the first that may leave.
@@ -187,7 +205,7 @@ SELECT min(created_at) FROM (
   SELECT created_at FROM {outbox}
   WHERE (available_at IS NULL OR available_at <= (SELECT clock_timestamp())) AND isfinite(created_at) ORDER BY id LIMIT $1) r`
 
-func (r statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) error {
+func (r *statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) error {
 	most := r.most
 	if most.Valid {
 		most.Int64 = 100
@@ -203,7 +221,7 @@ func (r statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) erro
 const dueSQL = `
 SELECT count(*) FROM (SELECT 1 FROM {outbox} WHERE available_at <= (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
 
-func (r statsReader) due(ctx context.Context, tx querier, s *QueueStats) error {
+func (r *statsReader) due(ctx context.Context, tx querier, s *QueueStats) error {
 	var n int64
 	err := tx.QueryRow(ctx, r.fill(dueSQL), r.most).Scan(&n)
 	if err == nil {
@@ -224,7 +242,7 @@ SELECT count(*), count(*) FILTER (WHERE attempts > 0), min(available_at) FILTER 
 FROM (SELECT id, ordering_key, attempts, available_at, coalesce(possible_duplicate, false) AS marked FROM {outbox}
       WHERE available_at > (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
 
-func (r statsReader) future(ctx context.Context, tx querier, s *QueueStats) error {
+func (r *statsReader) future(ctx context.Context, tx querier, s *QueueStats) error {
 	var all, retrying, scheduled, claimed, parked int64
 	var nextRetry, nextScheduled pgtype.Timestamptz
 	err := tx.QueryRow(ctx, r.fill(futureSQL), r.most).Scan(&all, &retrying, &nextRetry, &scheduled, &nextScheduled, &claimed, &parked)
@@ -233,7 +251,7 @@ func (r statsReader) future(ctx context.Context, tx querier, s *QueueStats) erro
 	}
 	of := func(n int64) Count {
 		if precision := r.counted(all).Precision; precision == AtLeast {
-			return Count{min(n, MostCounted), AtLeast}
+			return Count{min(n, r.most.Int64-1), AtLeast}
 		}
 		return Count{n, Exact}
 	}
@@ -254,7 +272,7 @@ WITH RECURSIVE keys AS (
 SELECT count(*), count(*) FILTER (WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.ordering_key = k.ordering_key OFFSET 0))
 FROM (SELECT ordering_key FROM keys LIMIT $1) k`
 
-func (r statsReader) blocked(ctx context.Context, tx querier, s *QueueStats) error {
+func (r *statsReader) blocked(ctx context.Context, tx querier, s *QueueStats) error {
 	var all, keys int64
 	err := tx.QueryRow(ctx, r.fill(blockedSQL), r.most).Scan(&all, &keys)
 	if err == nil {
@@ -265,7 +283,7 @@ func (r statsReader) blocked(ctx context.Context, tx querier, s *QueueStats) err
 
 const deadRowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {dead} ORDER BY dead_at LIMIT $1) d`
 
-func (r statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err error) {
+func (r *statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err error) {
 	var oldest, newest pgtype.Timestamptz
 	if err := tx.QueryRow(ctx, r.fill(`SELECT min(dead_at), max(dead_at) FROM {dead}`)).Scan(&oldest, &newest); err != nil {
 		return err
@@ -291,7 +309,7 @@ SELECT routing_key, split_part(coalesce(last_error, reason, ''), ':', 1) AS code
        greatest((SELECT count(*) FROM timed), (SELECT count(*) FROM dead))
 FROM failed GROUP BY 1, 2 ORDER BY count(*) DESC, 1, 2 LIMIT $2`
 
-func (r statsReader) failing(ctx context.Context, tx querier, s *QueueStats, top int) error {
+func (r *statsReader) failing(ctx context.Context, tx querier, s *QueueStats, top int) error {
 	rows, err := tx.Query(ctx, r.fill(failingSQL), r.most, top)
 	if err != nil {
 		return err

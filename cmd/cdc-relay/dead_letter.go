@@ -86,7 +86,7 @@ func (p *process) listDeadLetters(letters []store.DeadMessage, more bool) error 
 		fmt.Fprintln(p.stdout, "no dead letters")
 		return nil
 	}
-	g := p.newTable("ID", "DEAD FOR", "REASON", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR")
+	g := p.newTable("ID", "DEAD FOR", "REASON", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR").fit()
 	const wide = 60
 	for _, letter := range letters {
 		g.row(fmt.Sprint(letter.ID), durationText(letter.ReadAt.Sub(letter.DeadAt)), shortened(letter.Reason, wide),

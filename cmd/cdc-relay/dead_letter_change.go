@@ -92,30 +92,46 @@ func (p *process) requeue(c *cli.Context) error {
 			"mend the rows in " + cfg.relay.Table.DeadLetter().String() + ", or purge them",
 		}
 	}
-	return p.tellAll(c.Context, cfg, &view.Error, &view, text, failed, view.Matched-done.Sent)
+	return p.tellAll(c.Context, cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed})
 }
 
 // tell writes the outcome in one line, or as JSON.
 func (p *process) tell(cfg *config, view any, text string) error {
-	if cfg.format == formatJSON {
+	switch {
+	case cfg.format == formatJSON:
 		return p.writeJSON(view)
+	case text == "":
+		return nil
 	}
 	_, err := fmt.Fprintln(p.stdout, text)
 	return err
 }
 
-// tellAll is tell for a change that may have failed halfway: what was done is told first.
-func (p *process) tellAll(ctx context.Context, cfg *config, told *string, view any, text string, failed error, left int64) error {
-	if failed != nil && ctx.Err() != nil {
-		failed = hinted{fmt.Errorf("%w, with %s left", errStopped, rowsText(max(left, 0), "row")), "run it again for the others"}
+// change is what a command has done to many rows. It may have failed halfway.
+type change struct {
+	view   any
+	told   *string // where the view has the error
+	text   string
+	done   int64
+	left   int64
+	failed error
+}
+
+// tellAll tells what was done, and then what was not.
+func (p *process) tellAll(ctx context.Context, cfg *config, ch change) error {
+	if ch.failed != nil && ctx.Err() != nil {
+		ch.failed = hinted{fmt.Errorf("%w, with %s left", errStopped, rowsText(max(ch.left, 0), "row")), "run it again for the others"}
 	}
-	if failed != nil {
-		*told = oneLine(failed.Error())
+	if ch.failed != nil {
+		*ch.told = oneLine(ch.failed.Error())
+		if ch.done == 0 {
+			ch.text = ""
+		}
 	}
-	if err := p.tell(cfg, view, text); err != nil {
+	if err := p.tell(cfg, ch.view, ch.text); err != nil {
 		return err
 	}
-	return failed
+	return ch.failed
 }
 
 // purgeView is the output of dead-letter purge as JSON.
@@ -156,5 +172,6 @@ func (p *process) purge(c *cli.Context) error {
 	var failed error
 	view.Purged, failed = operator.Purge(c.Context, cfg.looking.filter, changeBatch, bar)
 	end()
-	return p.tellAll(c.Context, cfg, &view.Error, &view, "deleted "+rowsText(view.Purged, "dead letter"), failed, view.Matched-view.Purged)
+	text := "deleted " + rowsText(view.Purged, "dead letter")
+	return p.tellAll(c.Context, cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed})
 }

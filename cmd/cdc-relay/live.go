@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -57,6 +58,10 @@ func (l *liveRelay) get(ctx context.Context, path string) ([]byte, error) {
 		return nil, err
 	}
 	response, err := l.client.Do(request)
+	var urlErr *url.Error
+	if errors.As(err, &urlErr) {
+		return nil, urlErr.Err // the address is told beside it
+	}
 	if err != nil {
 		return nil, err
 	}

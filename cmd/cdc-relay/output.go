@@ -54,6 +54,16 @@ func (p *process) newTable(columns ...string) *grid {
 	return g
 }
 
+// fit cuts rows that a terminal would wrap. Elsewhere they are whole, for grep and awk.
+func (g *grid) fit() *grid {
+	if isTerminal(g.process.stdout) {
+		style := g.writer.Style()
+		style.Size.WidthMax = demoScreen{out: g.process.stdout}.width()
+		style.Box.UnfinishedRow = "…"
+	}
+	return g
+}
+
 func (g *grid) row(columns ...string) { g.writer.AppendRow(cells(columns)) }
 
 // write prints the table, and nothing where it has no rows.

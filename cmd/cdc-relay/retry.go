@@ -61,5 +61,5 @@ func (p *process) retry(c *cli.Context) error {
 	if done.Left > 0 {
 		text += fmt.Sprintf("; %s left alone: on their way, or due within %s", countText(done.Left), cfg.relay.Lease())
 	}
-	return p.tellAll(c.Context, cfg, &view.Error, &view, text, failed, view.Matched-done.Due-done.Left)
+	return p.tellAll(c.Context, cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed})
 }

@@ -128,7 +128,7 @@ func (p *process) showFailing(v statsView) error {
 		note = ", of the rows that come first"
 	}
 	fmt.Fprintf(p.stdout, "\nfailing most%s\n", note)
-	g := p.newTable("ROUTING KEY", "ERROR", "IN RETRY", "DEAD", "EXAMPLE")
+	g := p.newTable("ROUTING KEY", "ERROR", "IN RETRY", "DEAD", "EXAMPLE").fit()
 	for _, f := range v.TopFailing {
 		g.row(shortened(f.RoutingKey, 60), shortened(f.Error, 30), countText(f.Retrying), countText(f.Dead), shortened(f.Example, 80))
 	}

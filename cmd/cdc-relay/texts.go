@@ -87,7 +87,7 @@ func countOf(c store.Count) string {
 	case store.AtLeast:
 		switch {
 		case c.N == 0:
-			return "none among the first " + countText(store.MostCounted)
+			return "none of the first rows"
 		case c.N < store.MostCounted:
 			return "at least " + countText(c.N)
 		}
