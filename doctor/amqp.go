@@ -67,8 +67,9 @@ const blockedPatience = 3 * time.Second
 // permissions when it gets the message (404, 403), and brings it to the queues only with the
 // commit, so nothing is left anywhere. A message that no queue takes comes back with the
 // commit only, too, so that cannot be learned in this way: seen with RabbitMQ 3.10.8, and
-// rabbit_channel.erl (handle_method basic.publish, tx.rollback) is so up to 4. With an alarm
-// the broker reads nothing more after it, and says connection.blocked.
+// rabbit_channel.erl (handle_method of basic.publish) is so in 4, too. A direct reply alone
+// goes at once. With an alarm the broker reads nothing more after it, and says
+// connection.blocked.
 func (p *amqpProbe) take(ctx context.Context, d destination) error {
 	ctx, cancel := context.WithTimeout(ctx, blockedPatience)
 	defer cancel()

@@ -127,7 +127,7 @@ func (f *brokerFacts) askExistence(p *amqpProbe, o Options) {
 		f.exchanges[name] = err
 	}
 	for _, d := range f.asked {
-		if d.exchange != "" {
+		if d.exchange != "" || d.reply() {
 			continue
 		}
 		err := p.queue(d.routingKey)
@@ -148,7 +148,10 @@ func (f *brokerFacts) askWrites(ctx context.Context, p *amqpProbe, o Options) {
 		if f.broken != nil {
 			return
 		}
-		if err, known := f.exchanges[d.exchange]; known && err != nil {
+		if d.exchange == "" {
+			d.routingKey = "" // which one makes no difference to the default exchange, but for replies
+		}
+		if _, done := f.writes[d]; done || f.exchanges[d.exchange] != nil {
 			continue
 		}
 		err := p.take(ctx, d)

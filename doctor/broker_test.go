@@ -58,18 +58,44 @@ func TestAHealthyBroker(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	channel := p.bound()
 	p.insert("shop", "orders.created", "orders.paid")
-	p.insert(nil, "orders")
+	p.insert(nil, "orders", p.replyTo())
 	r := p.examine()
 	r.wantOthersOK()
-	r.want(doctor.OK, doctor.Routing, "waiting", "3 rows wait, for 3 pairs")
-	r.want(doctor.OK, doctor.Routing, "route", "each of 3 routing keys reaches a queue")
+	r.want(doctor.OK, doctor.Routing, "waiting", "4 rows wait, for 4 pairs")
+	r.want(doctor.OK, doctor.Routing, "route", "each of 4 routing keys reaches a queue")
 	if q, err := channel.QueueDeclarePassive("orders", true, false, false, false, nil); err != nil || q.Messages != 0 {
 		t.Errorf("the examination left %d messages, %v", q.Messages, err)
 	}
 	var rows int
-	if err := p.conn.QueryRow(t.Context(), "SELECT count(*) FROM outbox WHERE attempts = 0 AND available_at IS NULL").Scan(&rows); err != nil || rows != 3 {
+	if err := p.conn.QueryRow(t.Context(), "SELECT count(*) FROM outbox WHERE attempts = 0 AND available_at IS NULL").Scan(&rows); err != nil || rows != 4 {
 		t.Errorf("the examination left %d rows, %v", rows, err)
 	}
+}
+
+// replyTo is the address of somebody who waits for a direct reply, and fails the test when one comes.
+func (p *patient) replyTo() string {
+	p.t.Helper()
+	var asked, replies <-chan amqp.Delivery
+	channel := p.topology(func(c *amqp.Channel) (err error) {
+		if _, err = c.QueueDeclare("questions", false, false, false, false, nil); err != nil {
+			return err
+		}
+		if asked, err = c.Consume("questions", "", true, false, false, false, nil); err != nil {
+			return err
+		}
+		if replies, err = c.Consume("amq.rabbitmq.reply-to", "", true, false, false, false, nil); err != nil {
+			return err
+		}
+		return c.PublishWithContext(p.t.Context(), "", "questions", true, false, amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"})
+	})
+	address := (<-asked).ReplyTo
+	p.t.Cleanup(func() {
+		// What follows on the channel comes after a reply that was on its way.
+		if _, err := channel.QueueDeclarePassive("questions", false, false, false, false, nil); err != nil || len(replies) > 0 {
+			p.t.Errorf("%d replies came, %v", len(replies), err)
+		}
+	})
+	return address
 }
 
 func TestMissingTopologyIsMendedByWhatIsSaid(t *testing.T) {

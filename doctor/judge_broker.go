@@ -169,6 +169,9 @@ func (j *brokerJudge) judgeWrites(c *chart) {
 	}
 	refused := map[string]int{}
 	for _, d := range j.sorted() {
+		if d.exchange == "" {
+			d.routingKey = ""
+		}
 		err, asked := j.f.writes[d]
 		switch {
 		case !asked || isNotFound(err): // told of already
@@ -178,7 +181,7 @@ func (j *brokerJudge) judgeWrites(c *chart) {
 			}
 		default:
 			if refused[d.exchange]++; refused[d.exchange] == 1 {
-				c.wrong("write", j.permitMend(err), "user %q may not publish to %s with routing key %q: %s", j.f.user, called(d.exchange), d.routingKey, reasonOf(err)).about(d.exchange)
+				c.wrong("write", j.permitMend(err), "user %q may not publish to %s%s: %s", j.f.user, called(d.exchange), withKey(d), reasonOf(err)).about(d.exchange)
 			}
 		}
 	}
@@ -187,6 +190,13 @@ func (j *brokerJudge) judgeWrites(c *chart) {
 			c.ok("write", "user %q may publish to %s", j.f.user, called(exchange)).about(exchange)
 		}
 	}
+}
+
+func withKey(d destination) string {
+	if d.exchange == "" {
+		return ""
+	}
+	return fmt.Sprintf(" with routing key %q", d.routingKey)
 }
 
 // permitMend names every exchange that is needed: set_permissions replaces what there was.

@@ -215,7 +215,7 @@ func (j *databaseJudge) judgeFailover(c *chart, s slotFacts) {
 	waited := j.f.slots.value.Standbys
 	switch {
 	case s.Failover && len(waited) > 0:
-		c.warn("failover", "# start the standby; or, until it is back: "+j.service.setting("synchronized_standby_slots", "", false),
+		c.warn("failover", lines("# start the standby; or, until it is back:", j.service.setting("synchronized_standby_slots", "", false)),
 			"the stream waits for standbys that are away (synchronized_standby_slots: %s): rows are swept meanwhile", strings.Join(waited, ", "))
 	case s.Failover:
 		c.ok("failover", "on: a standby with sync_replication_slots has a copy")
@@ -228,11 +228,7 @@ func (j *databaseJudge) judgeFailover(c *chart, s slotFacts) {
 func (j *databaseJudge) enoughWAL() int64 { return max(muchWAL, 2*j.bytes("max_wal_size")) }
 
 func (j *databaseJudge) limitWAL() string {
-	megabytes := j.enoughWAL() >> 20
-	if j.service.name != "" {
-		return j.service.setting("max_slot_wal_keep_size", fmt.Sprint(megabytes), false) // in MB there
-	}
-	return j.service.setting("max_slot_wal_keep_size", fmt.Sprintf("%dGB", megabytes>>10), false)
+	return j.service.setting("max_slot_wal_keep_size", fmt.Sprintf("%dGB", j.enoughWAL()>>30), false)
 }
 
 // judgeKeepSize: for this relay a limit is safe.

@@ -165,6 +165,23 @@ func TestEveryServiceHasItsCommands(t *testing.T) {
 	}
 }
 
+func TestSettingsOfServices(t *testing.T) {
+	f := well()
+	f.server.value.Roles = []string{"rds_superuser"}
+	f.set("max_slot_wal_keep_size", "-1", "MB")
+	f.set("wal_sender_timeout", "0", "ms")
+	f.set("autovacuum", "off", "")
+	text := fmt.Sprint(judgeDatabase(defaults(), f))
+	for _, words := range []string{
+		"ParameterName=max_slot_wal_keep_size,ParameterValue=10240,ApplyMethod=immediate",
+		"ParameterName=wal_sender_timeout,ParameterValue=60000,ApplyMethod=immediate", "ParameterName=autovacuum,ParameterValue=1,",
+	} {
+		if !strings.Contains(text, words) {
+			t.Errorf("not said: %s\n%s", words, text)
+		}
+	}
+}
+
 func TestTLS(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	certificate := func(left time.Duration) *tls.ConnectionState {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -29,7 +30,7 @@ func managedServices() []managed {
 			name: "Amazon RDS or Aurora", role: "rds_superuser",
 			logical: `aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters ParameterName=rds.logical_replication,ParameterValue=1,ApplyMethod=pending-reboot  # Aurora: modify-db-cluster-parameter-group
 aws rds reboot-db-instance --db-instance-identifier INSTANCE`,
-			set:       `aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters ParameterName=%s,ParameterValue=%s,ApplyMethod=pending-reboot  # Aurora: modify-db-cluster-parameter-group`,
+			set:       `aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters ParameterName=%s,ParameterValue=%s,ApplyMethod=METHOD  # Aurora: modify-db-cluster-parameter-group`,
 			replicate: `GRANT rds_replication TO %s;`,
 		},
 		{
@@ -85,7 +86,8 @@ func service(roles []string) managed {
 	return managed{}
 }
 
-// setting is what sets a parameter. Restart says whether the server has to be restarted.
+// setting is what sets a parameter to a value, as postgresql.conf and ALTER SYSTEM write
+// it. Restart says whether the server has to be restarted.
 func (m managed) setting(name, value string, restart bool) string {
 	switch {
 	case m.name != "" && m.set == "":
@@ -95,11 +97,30 @@ func (m managed) setting(name, value string, restart bool) string {
 		if restart {
 			note = "# and restart the server"
 		}
-		return lines(fmt.Sprintf(m.set, name, value), note)
+		method := "immediate"
+		if restart {
+			method = "pending-reboot"
+		}
+		return lines(strings.Replace(fmt.Sprintf(m.set, name, m.plain(value)), "METHOD", method, 1), note)
 	case restart:
 		return fmt.Sprintf("ALTER SYSTEM SET %s = '%s';\n-- and restart Postgres", name, value)
 	}
 	return fmt.Sprintf("ALTER SYSTEM SET %s = '%s';\nSELECT pg_reload_conf();", name, value)
+}
+
+// plain is a value without its unit: services take milliseconds and megabytes alone. RDS
+// writes 1 for on.
+func (m managed) plain(value string) string {
+	switch {
+	case value == "on" && m.role == "rds_superuser":
+		return "1"
+	case strings.HasSuffix(value, "GB"):
+		n, _ := strconv.Atoi(strings.TrimSuffix(value, "GB"))
+		return strconv.Itoa(n * 1024)
+	case strings.HasSuffix(value, "s"):
+		return strings.TrimSuffix(value, "s") + "000"
+	}
+	return value
 }
 
 // logicalWAL is what turns logical decoding on.

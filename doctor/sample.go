@@ -135,6 +135,11 @@ func (f databaseFacts) destinations(o Options) []destination {
 	return all
 }
 
+// reply: a direct reply goes to the one who waits for it, past all queues, and at once.
+func (d destination) reply() bool {
+	return d.exchange == "" && strings.HasPrefix(d.routingKey, "amq.rabbitmq.reply-to")
+}
+
 // resolved has the exchange that the relay would take.
 func (d destination) resolved(o Options) destination {
 	if !d.named {
