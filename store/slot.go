@@ -34,9 +34,10 @@ type Slot struct {
 // nothing to send reports no lag.
 const holderSQL = `
 SELECT s.active_pid IS NOT NULL, coalesce(s.active_pid, 0), a.application_name,
-       a.client_addr::text || coalesce(':' || nullif(a.client_port, -1), ''), a.backend_start,
-       (now.lsn - s.confirmed_flush_lsn)::bigint, (now.lsn - s.restart_lsn)::bigint,
+       host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1), ''), a.backend_start,
+       greatest(now.lsn - s.confirmed_flush_lsn, 0)::bigint, greatest(now.lsn - s.restart_lsn, 0)::bigint,
        CASE WHEN s.active_pid IS NULL THEN clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz
+            WHEN now.lsn <= s.confirmed_flush_lsn THEN '0'
             WHEN a.pid IS NOT NULL THEN coalesce(r.flush_lag, '0') END,
        s.wal_status, s.safe_wal_size
 FROM pg_catalog.pg_replication_slots s

@@ -103,7 +103,7 @@ func (s surroundings) outlookOf(w store.Waiting) outlook {
 			w.OldestDeadOfKey, s.cfg.tableFlag())}
 	case w.First != nil:
 		first := s.own(w.First.State, w.First.AvailableAt, w.First.Attempts, w.ReadAt)
-		return outlook{text: fmt.Sprintf("it waits for %s of its ordering key, of which row %d is the first; %s", countRows(w.Before), w.First.ID, first.text)}
+		return outlook{text: fmt.Sprintf("it waits for %s of its ordering key; the first of them, row %d, %s", countRows(w.Before), w.First.ID, first.text)}
 	}
 	o := s.own(w.State, w.AvailableAt, w.Attempts, w.ReadAt)
 	o.text = "it " + o.text

@@ -108,7 +108,7 @@ func (p *process) showExplained(s surroundings, waiting []store.Waiting, dead []
 func (p *process) showPlace(g *grid, w store.Waiting) {
 	place := "the first of its key"
 	if f := w.First; f != nil {
-		place = fmt.Sprintf("behind %s; the first is row %d (%s, %d attempts)", countRows(w.Before), f.ID, f.State, f.Attempts)
+		place = fmt.Sprintf("behind %s; the first is row %d (%s, %s)", countRows(w.Before), f.ID, f.State, rowsText(int64(f.Attempts), "attempt"))
 		if f.LastError != nil {
 			place += ": " + shortened(*f.LastError, 100)
 		}
