@@ -96,7 +96,7 @@ func (p *planned) statements() map[string]string {
 		"leftovers": {int64(60_000), batch}, "claim due": {batch, 1 << 24, time.Minute, true},
 		"claim unclaimed": {batch, 1 << 24, time.Minute, true, time.Minute},
 		"key heads":       {"", batch}, "key rows": {keys, 10, 1 << 24},
-		"delete": settle[:2], "delete near": {settle[0], settle[1], int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
+		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
 		"lock": settle[:2], "visible": settle[:2],
 	}
 	sql := p.store.sql

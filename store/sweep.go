@@ -40,12 +40,12 @@ type Limit struct {
 // but great ones. Who reads pages of those asks for fewer rows.
 func (s *Store) Leftovers(ctx context.Context, slot string, after int64, limit Limit) (Page, error) {
 	var page Page
-	bytes := 0
+	bytes, scanner := 0, newScanner()
 	err := s.inPage(ctx, &page, slot, s.sql.leftover, []any{after, limit.Rows}, func(rows pgx.Rows) error {
 		if bytes >= limit.Bytes && len(page.Messages) > 0 {
 			return nil
 		}
-		m, err := scanMessage(rows)
+		m, err := scanner.scan(rows)
 		if err != nil {
 			return err
 		}
@@ -113,8 +113,9 @@ func (s *Store) ClaimUnclaimed(ctx context.Context, limit Limit, lease, age time
 
 func (s *Store) claim(ctx context.Context, sql string, args ...any) (Page, error) {
 	var page Page
+	scanner := newScanner()
 	err := s.inPage(ctx, &page, noSlot, sql, args, func(rows pgx.Rows) error {
-		m, err := scanMessage(rows)
+		m, err := scanner.scan(rows)
 		page.Messages = append(page.Messages, m)
 		return err
 	})
@@ -183,13 +184,15 @@ func (s *Store) RowsOfKeys(ctx context.Context, slot string, keys []string, limi
 		page.Keys[i].Key = key
 	}
 	var read Page
+	var row KeyRow
+	var nth int // from 1; a collation may take other spellings for the key
+	scanner := newScanner(&row.Ready, &row.Read, &nth)
 	err := s.inPage(ctx, &read, slot, s.sql.keyRows, []any{keys, limit.Rows, limit.Bytes}, func(rows pgx.Rows) error {
-		var row KeyRow
-		var nth int // from 1; a collation may take other spellings for the key
-		var err error
-		if row.Message, err = scanMessage(rows, &row.Ready, &row.Read, &nth); err != nil {
+		m, err := scanner.scan(rows)
+		if err != nil {
 			return err
 		}
+		row.Message = m
 		key := &page.Keys[nth-1]
 		key.Rows = append(key.Rows, row)
 		key.More = len(key.Rows) >= limit.Rows
@@ -202,24 +205,3 @@ func (s *Store) RowsOfKeys(ctx context.Context, slot string, keys []string, limi
 	return page, nil
 }
 
-// scanMessage reads messageColumns and what a query has after them.
-func scanMessage(row pgx.CollectableRow, more ...any) (*outbox.Message, error) {
-	m := &outbox.Message{}
-	var payload, payloadBytes []byte
-	var created, available pgtype.Timestamptz
-	var duplicate pgtype.Bool
-	err := row.Scan(append([]any{
-		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &payload, &payloadBytes,
-		&m.Headers, &m.Properties, &m.SchemaVersion, &created, &available, &m.Attempts, &duplicate,
-	}, more...)...)
-	if err != nil {
-		return nil, err
-	}
-	m.Payload = payload
-	if payloadBytes != nil {
-		m.Payload, m.Binary = payloadBytes, true
-	}
-	m.CreatedAt, m.AvailableAt = fromColumn(created), fromColumn(available)
-	m.PossibleDuplicate = duplicate.Bool
-	return m, nil
-}

@@ -1,0 +1,50 @@
+package store
+
+import (
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// scanner reads rows of messageColumns, possible_duplicate, and what a query has after
+// them. One serves one query: the places that it scans into are made once, which
+// is most of what reading a row would cost otherwise.
+type scanner struct {
+	message               outbox.Message
+	payload, payloadBytes []byte
+	created, available    pgtype.Timestamptz
+	duplicate             pgtype.Bool
+	places                []any
+}
+
+// scannable is a row at which a query stands.
+type scannable interface{ Scan(places ...any) error }
+
+// newScanner makes one; more are the places of the further columns.
+func newScanner(more ...any) *scanner {
+	s := &scanner{}
+	m := &s.message
+	s.places = append([]any{
+		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &s.payload, &s.payloadBytes,
+		&m.Headers, &m.Properties, &m.SchemaVersion, &s.created, &s.available, &m.Attempts, &s.duplicate,
+	}, more...)
+	return s
+}
+
+// scan reads one row. The message owns its memory.
+func (s *scanner) scan(row scannable) (*outbox.Message, error) {
+	// What is null leaves a place as it was, or as nil; nothing of the row before may stay.
+	s.message = outbox.Message{}
+	s.payload, s.payloadBytes = nil, nil
+	if err := row.Scan(s.places...); err != nil {
+		return nil, err
+	}
+	m := s.message
+	m.Payload = s.payload
+	if s.payloadBytes != nil {
+		m.Payload, m.Binary = s.payloadBytes, true
+	}
+	m.CreatedAt, m.AvailableAt = fromColumn(s.created), fromColumn(s.available)
+	m.PossibleDuplicate = s.duplicate.Bool
+	return &m, nil
+}
