@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// keepTyping runs a command again and again until ctx is done; each has to succeed.
+func (w *world) keepTyping(ctx context.Context, typists *sync.WaitGroup, args ...string) {
+	typists.Go(func() {
+		for ctx.Err() == nil {
+			cmd := exec.Command(w.binary, args...)
+			cmd.Env = w.env()
+			if out, err := cmd.CombinedOutput(); err != nil {
+				w.t.Errorf("%v: %v\n%s", args, err, out)
+				return
+			}
+		}
+	})
+}
+
+// Retries are hurried and dead letters sent back all the time, while two relays work, the
+// binding comes and goes, and one relay stops: everything arrives, and what is repeated says so.
+func TestCommandsUnderLoadBreakNothing(t *testing.T) {
+	w := newWorld(t).setUp()
+	exchange := w.queue + "-exchange"
+	channel := w.channel()
+	if err := channel.ExchangeDeclare(exchange, "direct", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = channel.ExchangeDelete(exchange, false, false) })
+	arrived := w.consume(w.queue)
+	args := []string{"--max-retries", "1", "--backoff-time", "150ms", "--poll-interval", "50ms", "--exchange", exchange}
+	first, second := w.run(args...), w.run(args...)
+
+	typing, stop := context.WithCancel(t.Context())
+	defer stop()
+	var typists sync.WaitGroup
+	w.keepTyping(typing, &typists, "retry", "--ordering-key", "k0")
+	w.keepTyping(typing, &typists, "retry", "--ordering-key", "k1")
+	w.keepTyping(typing, &typists, "dead-letter", "requeue", "--all")
+	w.keepTyping(typing, &typists, "stats", "--format", "json")
+	typists.Go(func() { w.rebind(typing, channel, exchange) })
+
+	keys := numbered("k", 5)
+	each := sized(200, 5000)
+	writers := w.loadKeys(keys, each, toDefault)
+	w.exec(`INSERT INTO outbox (routing_key, payload) SELECT $1, to_json(n) FROM generate_series(1, $2::int) n`, w.queue, each)
+	writers.Wait()
+	w.eventually("some have arrived", time.Minute, func() bool { return arrived.distinct() > each/10 })
+	died := first.metric("cdc_relay_messages_dead_lettered_total")
+	if code := first.stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	stop()
+	typists.Wait()
+	if err := channel.QueueBind(w.queue, w.queue, exchange, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	all := each * (len(keys) + 1)
+	w.eventually("all have arrived", 2*time.Minute, func() bool {
+		if out, code := w.command("dead-letter", "requeue", "--all"); code != 0 {
+			t.Fatalf("exit %d: %s", code, out)
+		}
+		return arrived.distinct() == all && w.outboxEmpty() && w.deadLetters() == 0
+	})
+	t.Logf("%g messages died on the way", died+second.metric("cdc_relay_messages_dead_lettered_total"))
+	if n := arrived.unmarkedRepeats(); n != 0 {
+		t.Errorf("%d repeats are not marked", n)
+	}
+}
+
+// rebind takes the binding away and makes it again until ctx is done.
+func (w *world) rebind(ctx context.Context, channel *amqp.Channel, exchange string) {
+	tick := time.NewTicker(400 * time.Millisecond)
+	defer tick.Stop()
+	for bound := false; ctx.Err() == nil; bound = !bound {
+		var err error
+		if bound {
+			err = channel.QueueUnbind(w.queue, w.queue, exchange, nil)
+		} else {
+			err = channel.QueueBind(w.queue, w.queue, exchange, false, nil)
+		}
+		if err != nil {
+			w.t.Errorf("bind: %v", err)
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// A look at the queue reads no table as a whole, and is quick, whatever waits there.
+func TestStatsIsCheapWithManyRows(t *testing.T) {
+	w := newWorld(t).setUp()
+	rows := sized(200_000, 10_000_000)
+	w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload, available_at, attempts, last_error)
+		SELECT 'r' || i % 7, CASE WHEN i % 10 = 0 THEN 'k' || i % 1000 END, '{"n": 1}', CASE WHEN i % 100 = 1 THEN now() + i * interval '1 second' END,
+		       CASE WHEN i % 100 = 1 THEN 1 ELSE 0 END, CASE WHEN i % 100 = 1 THEN 'nack' END FROM generate_series(1, $1::int) i`, rows)
+	scans := func() int64 {
+		w.exec(`SELECT pg_stat_clear_snapshot()`)
+		return value[int64](w, `SELECT sum(seq_scan)::bigint FROM pg_stat_user_tables WHERE relname IN ('outbox', 'outbox_dead_letter')`)
+	}
+	w.command("stats") // the cache is warm
+	before := scans()
+	begun := time.Now()
+	s := answer[struct {
+		QueueDepth int               `json:"queue_depth"`
+		Precision  map[string]string `json:"precision"`
+	}](w, 0, "stats")
+	if took := time.Since(begun); took > promised(time.Second) {
+		t.Errorf("it took %s", took)
+	}
+	if s.Precision["queue_depth"] != "estimate" || s.QueueDepth < rows*8/10 || s.QueueDepth > rows*12/10 {
+		t.Errorf("got %+v of %d rows", s, rows)
+	}
+	id := value[int64](w, `SELECT max(id) FROM outbox`)
+	if out, code := w.command("explain", fmt.Sprint(id)); code != 0 {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	w.eventually("the statistics have arrived", time.Minute, func() bool {
+		return value[bool](w, `SELECT count(*) > 0 FROM pg_stat_user_tables WHERE idx_scan > 0 AND relname = 'outbox'`)
+	})
+	if n := scans() - before; n != 0 {
+		t.Errorf("%d scans of whole tables", n)
+	}
+}
