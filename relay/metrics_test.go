@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -82,6 +83,12 @@ func TestMetricsAgreeWithWhatHappened(t *testing.T) {
 	i.await("all but the scheduled row is gone", func() bool { return i.rowsLeft() == 1 })
 	i.await("all is settled", func() bool { return r.core.idle() })
 	s := scrapeOf(t, registry)
+	checkValues(t, s)
+	checkHistograms(t, s)
+}
+
+func checkValues(t *testing.T, s scrape) {
+	t.Helper()
 	for name, want := range map[string]float64{
 		"messages_published_total": 50, "rows_deleted_total": 50, "messages_possible_duplicates_total": 0,
 		"messages_refused_total unroutable": 6, "messages_returned_total": 6, "messages_dead_lettered_total": 3,
@@ -100,6 +107,10 @@ func TestMetricsAgreeWithWhatHappened(t *testing.T) {
 	if age := float64(time.Now().Unix()) - s.values["cdc_relay_stream_last_activity_timestamp_seconds"]; age > 60 || age < -1 {
 		t.Errorf("the stream was last active %v s ago", age)
 	}
+}
+
+func checkHistograms(t *testing.T, s scrape) {
+	t.Helper()
 	for _, name := range []string{"commit_to_publish_seconds", "commit_to_confirm_seconds"} {
 		if n := s.histograms["cdc_relay_"+name].GetSampleCount(); n != 50 {
 			t.Errorf("%s has %d observations, want one for each streamed message that was confirmed", name, n)
@@ -252,5 +263,27 @@ func TestTwoRelaysCannotShareARegistry(t *testing.T) {
 			cancel()
 			_ = r.Run(ctx) // lets go of what New took
 		}
+	}
+}
+
+// The names are as Prometheus wants them, also of what is not there at first.
+func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
+	i := newInstance(t)
+	registry := prometheus.NewRegistry()
+	r, stop := i.startWith(i.publisher(), registry)
+	defer stop()
+	i.await("it streams", func() bool { return r.Health().Role == "streaming" })
+	r.counts.refused.WithLabelValues("nack")
+	r.counts.deferred.WithLabelValues("unknown")
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 }

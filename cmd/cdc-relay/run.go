@@ -161,14 +161,18 @@ func (p *process) serve(c *cli.Context) error {
 		file.keep(reporting, s.relay, s.log)
 		return nil
 	})
-	actors.Go(func() error { return s.notify(reporting) })
+	counting, stopCounting := context.WithCancel(context.WithoutCancel(c.Context))
+	actors.Go(func() error {
+		defer stopCounting() // notices are counted, too
+		return s.notify(reporting)
+	})
 	actors.Go(func() error {
 		<-reporting.Done()
 		s.endTrace(reporting)
 		return nil
 	})
 	actors.Go(func() error {
-		s.bridge(reporting)
+		s.bridge(counting)
 		return nil
 	})
 	if err := actors.Wait(); err != nil {

@@ -89,6 +89,7 @@ func (s *service) tellDeadLetters(cfg *config) error {
 // notify sends notices of dead letters until ctx is done, where that is wanted.
 func (s *service) notify(ctx context.Context) error {
 	if s.notices == nil {
+		<-ctx.Done()
 		return nil
 	}
 	return s.notices.Run(ctx)
