@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"runtime/pprof"
 	"time"
 
@@ -24,6 +25,8 @@ import (
 // profiledRelay is cdc-relay run with a processor profile of its whole life, and one of what it has allocated. It knows
 // only those flags that change the speed.
 func profiledRelay(ctx context.Context, args []string, stderr io.Writer) (err error) {
+	debug.SetGCPercent(300) // as cdc-relay does
+	debug.SetMemoryLimit(96 << 20)
 	config := relay.DefaultConfig()
 	flags := flag.NewFlagSet("relay", flag.ContinueOnError)
 	addr := flags.String("http-addr", "", "")
