@@ -36,7 +36,7 @@ func TestCountsOfADrain(t *testing.T) {
 	c.fill(t, 0, countedMessages)
 	relay := startCounted(t, c.database, c.broker, c.slot)
 	c.awaitEmpty(t)
-	c.check(t, relay.stop(t), countedMessages, bounds{statements: 16, roundTrips: 10, writes: 400, sentBytes: 185, allocations: 70})
+	c.check(t, relay.stop(t), countedMessages, bounds{statements: 16, roundTrips: 10, writes: 400, sentBytes: 185, allocations: 66})
 }
 
 // TestCountsOfAStream: a relay that streams when the rows are written.
@@ -46,7 +46,7 @@ func TestCountsOfAStream(t *testing.T) {
 	c.awaitStreaming(t)
 	c.fill(t, 0, countedMessages)
 	c.awaitEmpty(t)
-	c.check(t, relay.stop(t), countedMessages, bounds{statements: 16, roundTrips: 10, writes: 400, sentBytes: 160, allocations: 65})
+	c.check(t, relay.stop(t), countedMessages, bounds{statements: 16, roundTrips: 10, writes: 400, sentBytes: 160, allocations: 60})
 }
 
 // TestCountsOfATrickle: each message is written when the one before is done, so that nothing can be done together.
@@ -65,7 +65,7 @@ func TestCountsOfATrickle(t *testing.T) {
 	after := c.counts(relay.spent(t)).since(before)
 	relay.stop(t)
 	// A little comes by the clock: looks after the stream, answers to the server.
-	after.check(t, messages, bounds{statements: 1600, roundTrips: 1500, writes: 8000, sentBytes: 160, allocations: 165})
+	after.check(t, messages, bounds{statements: 1600, roundTrips: 1500, writes: 8000, sentBytes: 160, allocations: 140})
 }
 
 // counting is what is needed to count: taps before the servers, and a way past them.
