@@ -18,6 +18,7 @@ import (
 type config struct {
 	relay          relay.Config
 	amqpURL        string
+	files          fileNames
 	publisher      string
 	exchange       string
 	outageCooldown time.Duration
@@ -78,6 +79,7 @@ func (c *config) names() replication.Names {
 // flags picks settings by name, in the order of the help page.
 func flags(names ...string) []cli.Flag {
 	all := allSettings()
+	names = withFiles(names)
 	picked := make([]cli.Flag, len(names))
 	for i, name := range names {
 		at := slices.IndexFunc(all, func(s *setting) bool { return s.name == name })
@@ -91,6 +93,10 @@ func allSettings() []*setting {
 }
 
 func connectionSettings() []*setting {
+	return slices.Concat(serverSettings(), amqpFileSettings(), nameSettings())
+}
+
+func serverSettings() []*setting {
 	return []*setting{
 		{
 			name: "config", value: "FILE", notInFile: true,
@@ -105,6 +111,7 @@ func connectionSettings() []*setting {
 				return checkDatabaseURL(text)
 			},
 		},
+		databaseFileSetting(),
 		{
 			name: "amqp-url", value: "URL",
 			usage: "RabbitMQ: amqp://user:password@host:5672/vhost, or amqps:// for TLS.",
@@ -113,6 +120,11 @@ func connectionSettings() []*setting {
 				return checkAMQPURL(text)
 			},
 		},
+	}
+}
+
+func nameSettings() []*setting {
+	return []*setting{
 		{
 			name: "table", value: "NAME", byDefault: "public.outbox",
 			usage: "The outbox table, as SQL writes it: in double quotes where it has capitals or dots.",

@@ -139,6 +139,10 @@ func (p *process) serve(c *cli.Context) error {
 	if err != nil {
 		return errors.Join(err, closeListener(listener))
 	}
+	systemd, err := supervised()
+	if err != nil {
+		return errors.Join(err, closeListener(listener))
+	}
 	s, err := p.newService(c.Context, cfg)
 	if err != nil {
 		return errors.Join(err, closeListener(listener))
@@ -159,6 +163,10 @@ func (p *process) serve(c *cli.Context) error {
 	})
 	actors.Go(func() error {
 		file.keep(reporting, s.relay, s.log)
+		return nil
+	})
+	actors.Go(func() error {
+		systemd.keep(reporting, running, s.relay, s.log)
 		return nil
 	})
 	counting, stopCounting := context.WithCancel(context.WithoutCancel(c.Context))

@@ -142,7 +142,7 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 			return nil, usagef("--%s%s: %s", s.name, place, err)
 		}
 	}
-	return cfg, nil
+	return cfg, cfg.readFiles(settings)
 }
 
 func settingsOf(c *cli.Context) []*setting {

@@ -1,0 +1,57 @@
+package main
+
+// note is what the reference says of a setting beyond its help page: the values that it
+// takes, and what to know before it is changed.
+type note struct{ values, advice string }
+
+func notes() map[string]note {
+	const aFile = "a file"
+	return map[string]note{
+		"config":            {aFile, "Not a key of the file itself."},
+		"database-url":      {"a URL, or key=value words", "Connect to Postgres itself: `setup` and streaming do not go through most poolers."},
+		"database-url-file": {aFile, "Line ends at its end do not count. Both at once are an error."},
+		"amqp-url":          {"`amqp://…` or `amqps://…`", "Needed unless `--publisher stdout`. See [AMQP URL](#amqp-url)."},
+		"amqp-url-file":     {aFile, "As `--database-url-file`."},
+		"amqp-ca-file":      {aFile, "Read anew at each connection, as the next two."},
+		"amqp-cert-file":    {aFile, "With `--amqp-key-file`."},
+		"amqp-key-file":     {aFile, ""},
+		"table":             {"a name as SQL writes it; at most 51 bytes without the schema", ""},
+		"slot":              {"1 to 63 of `a-z`, `0-9`, `_`", "Slots belong to the whole server: one for each database and table on it."},
+		"publication":       {"1 to 63 bytes", "Another one for each table of a database."},
+		"mode":              {"", "With `poll` messages leave within about `--poll-interval`."},
+
+		"publisher":        {"", "It settles the rows as published."},
+		"exchange":         {"at most 255 bytes", ""},
+		"batch-size":       {"1 to 10000", ""},
+		"max-in-flight":    {"1 to 100000", "Lower: fewer repeats after a kill, less memory. Higher: more throughput where the broker is far away."},
+		"poll-interval":    {"from `10ms`", "So late may a scheduled message or a retry leave."},
+		"send-timeout":     {"from `100ms`", "A lease is three times this, at least a minute."},
+		"shutdown-timeout": {"from `0s`", "Less than what the supervisor waits before it kills."},
+
+		"max-retries":           {"0 to 1000", ""},
+		"backoff-time":          {"from `0s`", ""},
+		"max-backoff":           {"from `0s`", ""},
+		"stale-timeout":         {"from `1s`", "At most five seconds count once the slot has been free for as long, since then nobody can stream."},
+		"outage-cooldown":       {"from `100ms`", "A connection that comes sooner ends it."},
+		"dead-letter-retention": {"from `0s`", "`720h` is thirty days. The relay's role needs DELETE on the dead-letter table."},
+		"on-dead-letter":        {"", "`block` where a key must never skip a message."},
+		"dead-letter-exchange":  {"at most 255 bytes", "See [notices](contract.md#notices-of-dead-letters)."},
+
+		"http-addr":     {"host:port, or `''` for none", "`0.0.0.0:9464` in a container; another port for a second relay on one machine. [Who may see it](security.md#the-http-address)."},
+		"statsd-addr":   {"host:port, or `unix:///path`", "See [DogStatsD](metrics.md#dogstatsd). Of a `drain` once, at its end."},
+		"statsd-prefix": {"letters, digits, dots and underscores", "`''` for none."},
+		"statsd-tags":   {"`name:value`, with commas between several", ""},
+		"liveness-file": {aFile, "For probes that look at a file's age."},
+		"log-level":     {"", ""},
+		"log-format":    {"", "`NO_COLOR` takes the colours away."},
+
+		"format":         {"", ""},
+		"rate":           {"0.1 to 1000", ""},
+		"count":          {"from 1", ""},
+		"top":            {"from 0", ""},
+		"interval":       {"from `100ms`", ""},
+		"limit":          {"from 1", ""},
+		"app-role":       {"a role", ""},
+		"management-url": {"`http://…` or `https://…`", "The usual port is 15672, and 15671 with `amqps`."},
+	}
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+)
+
+// fileNames are the files that hold what neither a flag nor the environment shall show,
+// and the certificates.
+type fileNames struct {
+	databaseURL, amqpURL      string
+	amqpCA, amqpCert, amqpKey string
+}
+
+func databaseFileSetting() *setting {
+	return &setting{
+		name: "database-url-file", value: "FILE",
+		usage: "A file that holds what --database-url would say, in place of it.",
+		set:   func(c *config, text string) error { c.files.databaseURL = text; return nil },
+	}
+}
+
+func amqpFileSettings() []*setting {
+	return []*setting{
+		{
+			name: "amqp-url-file", value: "FILE",
+			usage: "A file that holds what --amqp-url would say, in place of it.",
+			set:   func(c *config, text string) error { c.files.amqpURL = text; return nil },
+		},
+		{
+			name: "amqp-ca-file", value: "FILE",
+			usage: "With amqps://: the certificates (PEM) of the authorities to trust, in place of the system's.",
+			set:   func(c *config, text string) error { c.files.amqpCA = text; return nil },
+		},
+		{
+			name: "amqp-cert-file", value: "FILE",
+			usage: "With amqps://: the certificate (PEM) of the relay, where the broker asks for one.",
+			set:   func(c *config, text string) error { c.files.amqpCert = text; return nil },
+		},
+		{
+			name: "amqp-key-file", value: "FILE",
+			usage: "With amqps://: the key (PEM) of --amqp-cert-file.",
+			set:   func(c *config, text string) error { c.files.amqpKey = text; return nil },
+		},
+	}
+}
+
+// withFiles adds to the flags of a command those that say the same by a file.
+func withFiles(names []string) []string {
+	var all []string
+	for _, name := range names {
+		all = append(all, name)
+		switch name {
+		case "database-url":
+			all = append(all, databaseFileSetting().name)
+		case "amqp-url":
+			for _, s := range amqpFileSettings() {
+				all = append(all, s.name)
+			}
+		}
+	}
+	return all
+}
+
+// readFiles takes from files what they hold of a command's settings.
+func (c *config) readFiles(settings []*setting) error {
+	takes := func(name string) bool {
+		return slices.ContainsFunc(settings, func(s *setting) bool { return s.name == name })
+	}
+	if takes("database-url") {
+		if err := readSecret("database-url", c.files.databaseURL, &c.relay.DatabaseURL, checkDatabaseURL); err != nil {
+			return err
+		}
+	}
+	if !takes("amqp-url") {
+		return nil
+	}
+	if err := readSecret("amqp-url", c.files.amqpURL, &c.amqpURL, checkAMQPURL); err != nil {
+		return err
+	}
+	return c.addCertificates()
+}
+
+// mostSecret bounds what is read, lest a wrong name fill the memory.
+const mostSecret = 64 << 10
+
+// readSecret reads the value of a setting from a file. Its errors never quote the file.
+func readSecret(name, file string, value *string, check func(string) error) error {
+	if file == "" {
+		return nil
+	}
+	if *value != "" {
+		return usagef("--%s and --%[1]s-file are both given (as a flag, in the environment or in the file of --config), want one", name)
+	}
+	text, err := readSome(file)
+	if err != nil {
+		return usagef("--%s-file: %s", name, err)
+	}
+	*value = strings.TrimRight(string(text), "\r\n")
+	if err := check(*value); err != nil {
+		return usagef("--%s-file %s: %s", name, file, err)
+	}
+	return nil
+}
+
+func readSome(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, mostSecret+1))
+	if err == nil && len(text) > mostSecret {
+		err = fmt.Errorf("%s: is larger than %d bytes", file, mostSecret)
+	}
+	return text, err
+}
+
+// addCertificates names the files in the AMQP URL. So whoever connects reads them anew, and a
+// certificate that was renewed counts from the next connection on.
+func (c *config) addCertificates() error {
+	parameters := []struct{ name, parameter, file string }{
+		{"--amqp-ca-file", "cacertfile", c.files.amqpCA},
+		{"--amqp-cert-file", "certfile", c.files.amqpCert},
+		{"--amqp-key-file", "keyfile", c.files.amqpKey},
+	}
+	if c.amqpURL == "" || c.files.amqpCA+c.files.amqpCert+c.files.amqpKey == "" {
+		return nil
+	}
+	u, err := url.Parse(c.amqpURL)
+	if err != nil {
+		return usagef("--amqp-url: not understood") // checked before
+	}
+	query := u.Query()
+	for _, p := range parameters {
+		switch {
+		case p.file == "":
+		case u.Scheme != "amqps":
+			return usagef("%s needs a URL that begins with amqps:// in --amqp-url", p.name)
+		case query.Has(p.parameter):
+			return usagef("%s and %s in --amqp-url are both given, want one", p.name, p.parameter)
+		default:
+			query.Set(p.parameter, p.file)
+		}
+	}
+	if err := checkCertificates(query.Get("cacertfile"), query.Get("certfile"), query.Get("keyfile")); err != nil {
+		return err
+	}
+	u.RawQuery = query.Encode()
+	c.amqpURL = u.String()
+	return nil
+}
+
+// checkCertificates tells at the start what would otherwise be told at each connection.
+func checkCertificates(ca, cert, key string) error {
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(bytes.TrimSpace(text)) {
+			err = fmt.Errorf("%s: holds no certificate in PEM form", ca)
+		}
+		if err != nil {
+			return usagef("--amqp-ca-file: %s", err)
+		}
+	}
+	if (cert == "") != (key == "") {
+		return usagef("--amqp-cert-file and --amqp-key-file: want both or none")
+	}
+	if cert == "" {
+		return nil
+	}
+	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
+		return usagef("--amqp-cert-file %s, --amqp-key-file %s: %s", cert, key, err)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/certs"
+)
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestURLsFromFiles(t *testing.T) {
+	database, broker := writeFile(t, "database", someDatabase+"\n"), writeFile(t, "broker", someBroker+"\r\n")
+	settings := writeFile(t, "relay.yml", "database-url-file: "+database+"\namqp-url-file: "+broker+"\n")
+	for name, cfg := range map[string]*config{
+		"flags":       resolved(t, nil, "--database-url-file", database, "--amqp-url-file", broker),
+		"environment": resolved(t, environment{"CDC_RELAY_DATABASE_URL_FILE": database, "CDC_RELAY_AMQP_URL_FILE": broker}),
+		"file":        resolved(t, nil, "--config", settings),
+	} {
+		if cfg.relay.DatabaseURL != someDatabase || cfg.amqpURL != someBroker {
+			t.Errorf("%s: got %q, %q", name, cfg.relay.DatabaseURL, cfg.amqpURL)
+		}
+	}
+}
+
+func TestWrongSecretFilesAreNamedAndNotQuoted(t *testing.T) {
+	database, nonsense := writeFile(t, "database", someDatabase), writeFile(t, "nonsense", "s3cr3t\n")
+	both := " are both given (as a flag, in the environment or in the file of --config), want one"
+	for _, test := range []struct {
+		env  environment
+		args string
+		line string
+	}{
+		{nil, "check --database-url " + someDatabase + " --database-url-file " + database, "--database-url and --database-url-file" + both},
+		{environment{"CDC_RELAY_AMQP_URL": someBroker}, "run --amqp-url-file " + database, "--amqp-url and --amqp-url-file" + both},
+		{nil, "setup --database-url-file /nowhere/url", "--database-url-file: open /nowhere/url: no such file or directory"},
+		{nil, "setup --database-url-file " + nonsense, "--database-url-file " + nonsense + ": neither a URL"},
+		{nil, "setup --database-url-file " + writeFile(t, "empty", "\n"), ": is empty"},
+		{nil, "run --amqp-url-file " + database, "--amqp-url-file " + database + ": want a URL that begins with amqp://"},
+		{nil, "setup --database-url-file " + writeFile(t, "large", strings.Repeat("x", mostSecret+1)), "is larger than 65536 bytes"},
+	} {
+		r := cdcRelay(t, test.env, strings.Fields(test.args)...)
+		want(t, r, exitUsage)
+		if !strings.Contains(r.stderr, test.line) || strings.Contains(r.stderr, "s3cr3t") {
+			t.Errorf("%s:\ngot  %swant %s", test.args, r.stderr, test.line)
+		}
+	}
+}
+
+func TestCertificatesGoIntoTheURL(t *testing.T) {
+	authority := certs.NewAuthority(t)
+	authority.Issue("client")
+	ca, cert, key := authority.File("ca.pem"), authority.File("client.pem"), authority.File("client.key")
+	broker := "amqps://relay:s3cr3t%40@localhost:5671/%2Fshop?heartbeat=5"
+	cfg := resolved(t, nil, "--amqp-url", broker, "--amqp-ca-file", ca, "--amqp-cert-file", cert, "--amqp-key-file", key)
+	for _, part := range []string{"amqps://relay:s3cr3t%40@localhost:5671/%2Fshop?", "heartbeat=5", "cacertfile=", "certfile=", "keyfile="} {
+		if !strings.Contains(cfg.amqpURL, part) {
+			t.Errorf("%s is not in %s", part, cfg.amqpURL)
+		}
+	}
+	for _, test := range []struct{ args, line string }{
+		{"--amqp-url " + someBroker + " --amqp-ca-file " + ca, "--amqp-ca-file needs a URL that begins with amqps:// in --amqp-url"},
+		{"--amqp-url " + broker + " --amqp-cert-file " + cert, "--amqp-cert-file and --amqp-key-file: want both or none"},
+		{"--amqp-url " + broker + " --amqp-ca-file " + key, "--amqp-ca-file: " + key + ": holds no certificate in PEM form"},
+		{"--amqp-url " + broker + " --amqp-ca-file /nowhere", "--amqp-ca-file: open /nowhere: no such file or directory"},
+		{"--amqp-url " + broker + "&cacertfile=/x --amqp-ca-file " + ca, "--amqp-ca-file and cacertfile in --amqp-url are both given, want one"},
+	} {
+		wantUsage(t, cdcRelay(t, nil, append([]string{"run"}, strings.Fields(test.args)...)...), test.line)
+	}
+	r := cdcRelay(t, nil, "run", "--amqp-url", broker, "--amqp-cert-file", ca, "--amqp-key-file", key)
+	want(t, r, exitUsage)
+	if !strings.Contains(r.stderr, "private key does not match") {
+		t.Errorf("got %s", r.stderr)
+	}
+}

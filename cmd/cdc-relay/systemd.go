@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// supervisor is systemd, where it started the process with Type=notify.
+type supervisor struct {
+	// watchdog is how long it waits for a sign of life; 0: it does not.
+	watchdog time.Duration
+	failed   bool // to tell it
+}
+
+const (
+	// startPatience is how long a start may check the database before it counts as done:
+	// what it waits for after that is not its own to mend.
+	startPatience = 10 * time.Second
+	// superviseEvery is how often the status is told at least.
+	superviseEvery = time.Second
+)
+
+// supervised is nil where nobody wants to know.
+func supervised() (*supervisor, error) {
+	if os.Getenv("NOTIFY_SOCKET") == "" {
+		return nil, nil //nolint:nilnil // nobody supervises
+	}
+	watchdog, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		return nil, usagef("WATCHDOG_USEC, WATCHDOG_PID: %s", err)
+	}
+	return &supervisor{watchdog: watchdog}, nil
+}
+
+// keep tells how the relay is until ctx is done; stopping is done when it is to end. Only
+// a relay that is live feeds the watchdog.
+func (s *supervisor) keep(ctx, stopping context.Context, reporter healthReporter, log *slog.Logger) {
+	if s == nil {
+		return
+	}
+	every := superviseEvery
+	if s.watchdog > 0 {
+		every = min(every, s.watchdog/3)
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	patience := time.NewTimer(startPatience)
+	defer patience.Stop()
+	asked := stopping.Done()
+	ready, waited := false, false
+	for {
+		health := reporter.Health()
+		state := []string{"STATUS=" + statusOf(health)}
+		if health.Live && s.watchdog > 0 {
+			state = append(state, daemon.SdNotifyWatchdog)
+		}
+		if !ready && (health.Role != "starting" || waited) {
+			ready = true
+			state = append(state, daemon.SdNotifyReady)
+		}
+		s.tell(log, state...)
+		select {
+		case <-ticker.C:
+		case <-patience.C:
+			waited = true
+		case <-asked:
+			asked = nil
+			s.tell(log, daemon.SdNotifyStopping)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// statusOf is one line: the role, and the first part that is not ready.
+func statusOf(health relay.Health) string {
+	status := verdict("ready", health.Ready)
+	if health.Role != "" {
+		status += " (" + health.Role + ")"
+	}
+	for _, part := range health.Parts {
+		if !part.Ready || !part.Live {
+			return status + "; " + part.Name + ": " + string(redact([]byte(oneLine(part.Detail))))
+		}
+	}
+	return status
+}
+
+func (s *supervisor) tell(log *slog.Logger, state ...string) {
+	_, err := daemon.SdNotify(false, strings.Join(state, "\n"))
+	if err != nil && !s.failed {
+		log.Warn("cannot notify systemd", "error", err)
+	}
+	s.failed = err != nil
+}

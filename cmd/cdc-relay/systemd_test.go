@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// notifications is systemd's end of the socket.
+func notifications(t *testing.T) (socket string, said <-chan string) {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "notify") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	socket = filepath.Join(folder, "s")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, done := make(chan string, 10_000), make(chan struct{})
+	go func() {
+		defer close(done)
+		buffer := make([]byte, 1<<16)
+		for {
+			n, err := conn.Read(buffer)
+			if err != nil {
+				return
+			}
+			lines <- string(buffer[:n])
+		}
+	}()
+	t.Cleanup(func() {
+		_ = conn.Close()
+		<-done
+	})
+	return socket, lines
+}
+
+func awaitNotification(t *testing.T, said <-chan string, want string) string {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		select {
+		case message := <-said:
+			for line := range strings.Lines(message) {
+				if strings.HasPrefix(line, want) {
+					return message
+				}
+			}
+		case <-deadline:
+			t.Fatalf("systemd was not told %s", want)
+		}
+	}
+}
+
+func TestSystemdIsTold(t *testing.T) {
+	socket, said := notifications(t)
+	env := environment{
+		"CDC_RELAY_DATABASE_URL": services.Database(t), "CDC_RELAY_SLOT": services.Name(t), "CDC_RELAY_PUBLISHER": "stdout",
+		"CDC_RELAY_HTTP_ADDR": "", "NOTIFY_SOCKET": socket, "WATCHDOG_USEC": "900000",
+	}
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	c := start(t, env, "run")
+	awaitNotification(t, said, "READY=1")
+	awaitNotification(t, said, "WATCHDOG=1")
+	awaitNotification(t, said, "STATUS=ready (streaming)")
+	c.signal(t, syscall.SIGTERM)
+	awaitNotification(t, said, "STOPPING=1")
+	if code := c.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// A relay that waits for Postgres has started all the same, and says what it waits for.
+func TestSystemdIsToldWhatTheStartWaitsFor(t *testing.T) {
+	socket, said := notifications(t)
+	start(t, environment{
+		"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_PUBLISHER": "stdout", "CDC_RELAY_HTTP_ADDR": "", "NOTIFY_SOCKET": socket,
+	}, "run")
+	message := awaitNotification(t, said, "READY=1")
+	if !strings.HasPrefix(message, "STATUS=not ready (starting); start: ") || !strings.Contains(message, "connection refused") ||
+		strings.Contains(message, "WATCHDOG=1") || strings.Contains(message, "s3cr3t") {
+		t.Errorf("got %s", message)
+	}
+}
+
+type changingHealth struct {
+	mu sync.Mutex
+	h  relay.Health
+}
+
+func (c *changingHealth) Health() relay.Health {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.h
+}
+
+func (c *changingHealth) become(h relay.Health) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.h = h
+}
+
+func TestOnlyALiveRelayFeedsTheWatchdog(t *testing.T) {
+	socket, said := notifications(t)
+	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", "60000")
+	systemd, err := supervised()
+	if err != nil {
+		t.Fatal(err)
+	}
+	health := &changingHealth{h: relay.Health{Live: true, Ready: true, Role: "streaming"}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		systemd.keep(ctx, ctx, health, slog.New(slog.DiscardHandler))
+	}()
+	defer func() { cancel(); <-ended }()
+	awaitNotification(t, said, "WATCHDOG=1")
+	stuck := relay.Part{Name: "settle", Detail: "has not moved for 1m0s"}
+	health.become(relay.Health{Role: "streaming", Parts: []relay.Part{stuck}})
+	for range 5 {
+		message := awaitNotification(t, said, "STATUS=not ready (streaming); settle: has not moved")
+		if strings.Contains(message, "WATCHDOG=1") {
+			t.Fatalf("a relay that is not live has fed the watchdog: %s", message)
+		}
+	}
+	health.become(relay.Health{Live: true, Role: "streaming", Parts: []relay.Part{stuck}})
+	awaitNotification(t, said, "WATCHDOG=1")
+}
