@@ -198,16 +198,22 @@ const transactionsSQL = `
 SELECT jsonb_build_object(
   'sessions', (SELECT coalesce(jsonb_agg(to_jsonb(x)), '[]') FROM (
      SELECT pid, coalesce(usename, '') AS "user", coalesce(application_name, '') AS program, coalesce(datname, '') AS database,
-            coalesce(state, '') AS state, backend_xid IS NOT NULL AS wrote, datname IS NOT DISTINCT FROM current_database() AS here,
+            coalesce(state, '') AS state, datname IS NOT DISTINCT FROM current_database() AS here,
             extract(epoch FROM clock_timestamp() - xact_start) AS age
      FROM pg_stat_activity
      WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
        AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
      ORDER BY xact_start LIMIT 20) x),
   'prepared', (SELECT coalesce(jsonb_agg(to_jsonb(x)), '[]') FROM (
-     SELECT gid, owner AS "user", database, true AS wrote, database = current_database() AS here,
+     SELECT gid, owner AS "user", database, database = current_database() AS here,
             extract(epoch FROM clock_timestamp() - prepared) AS age
      FROM pg_prepared_xacts ORDER BY prepared LIMIT 20) x),
+  'writers', (SELECT coalesce(jsonb_agg(to_jsonb(x)), '[]') FROM (
+     SELECT l.pid, coalesce(a.usename, '') AS "user", coalesce(a.application_name, '') AS program, coalesce(a.state, '') AS state,
+            coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0) AS age, max(age(l.transactionid)) AS xid_age
+     FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+     WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid <> pg_backend_pid()
+     GROUP BY l.pid, a.usename, a.application_name, a.state, a.xact_start ORDER BY xid_age DESC LIMIT 20) x),
   'feedback', (SELECT coalesce(jsonb_agg(to_jsonb(x)), '[]') FROM (
      SELECT pid, coalesce(usename, '') AS "user", coalesce(application_name, '') AS program, age(backend_xmin) AS xid_age
      FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 20) x))`

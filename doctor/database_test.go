@@ -37,18 +37,18 @@ func TestTheDocumentedGrantsAreEnough(t *testing.T) {
 	r.want(doctor.OK, doctor.Cleanup, "transactions", "hidden from role")
 }
 
-// broken are set-ups on a server of which nothing else is asked. What mends them is done,
-// and looked at again.
-func TestBrokenDatabasesAreMendedByWhatIsSaid(t *testing.T) {
-	const quoted = `"My Schema"."Out""Box"`
-	for name, test := range map[string]struct {
-		breaks func(p *patient)
-		level  doctor.Level
-		area   doctor.Area
-		check  string
-		words  []string
-		asIs   bool // what mends it needs a person's choice
-	}{
+// breakage is a set-up on a server of which nothing else is asked.
+type breakage struct {
+	breaks func(p *patient)
+	level  doctor.Level
+	area   doctor.Area
+	check  string
+	words  []string
+	asIs   bool // what mends it needs a person's choice
+}
+
+func brokenStreams() map[string]breakage {
+	return map[string]breakage{
 		"no publication": {
 			func(p *patient) { p.exec("DROP PUBLICATION " + p.Publication) },
 			doctor.Problem, doctor.Publication, "publication",
@@ -86,6 +86,13 @@ func TestBrokenDatabasesAreMendedByWhatIsSaid(t *testing.T) {
 				_, _ = p.conn.Exec(context.Background(), drop)
 			})
 		}, doctor.Problem, doctor.Slot, "slot", []string{"not a pgoutput slot", "--slot NAME"}, true},
+	}
+}
+
+const quotedTable = `"My Schema"."Out""Box"`
+
+func brokenTables() map[string]breakage {
+	return map[string]breakage{
 		"no tables": {
 			func(p *patient) {
 				p.exec("DROP TABLE outbox, outbox_dead_letter, outbox_migrations CASCADE", "DROP FUNCTION outbox_check_properties")
@@ -137,12 +144,21 @@ func TestBrokenDatabasesAreMendedByWhatIsSaid(t *testing.T) {
 			p.Table = outbox.Table{Schema: "My Schema", Name: `Out"Box`}
 			p.Publication = "Pub"
 			p.setup()
-			p.exec(`ALTER TABLE ` + quoted + ` SET (autovacuum_enabled = false)`)
-		}, doctor.Warning, doctor.Cleanup, "autovacuum", []string{"ALTER TABLE " + quoted + " RESET"}, false},
+			p.exec(`ALTER TABLE ` + quotedTable + ` SET (autovacuum_enabled = false)`)
+		}, doctor.Warning, doctor.Cleanup, "autovacuum", []string{"ALTER TABLE " + quotedTable + " RESET"}, false},
 		"quoted names in commands": {func(p *patient) {
 			p.Table = outbox.Table{Schema: "My Schema", Name: `It's`}
 		}, doctor.Problem, doctor.Tables, "table", []string{`cdc-relay setup --table '"My Schema"."It'\''s"' --slot `}, false},
-	} {
+	}
+}
+
+func TestBrokenStreamsAreMendedByWhatIsSaid(t *testing.T) { breakAndMend(t, brokenStreams()) }
+
+func TestBrokenTablesAreMendedByWhatIsSaid(t *testing.T) { breakAndMend(t, brokenTables()) }
+
+// breakAndMend looks at each, does what is said, and looks again.
+func breakAndMend(t *testing.T, set map[string]breakage) {
+	for name, test := range set {
 		t.Run(name, func(t *testing.T) {
 			p := healthy(t, services.SharedPostgres(t))
 			test.breaks(p)
@@ -151,11 +167,8 @@ func TestBrokenDatabasesAreMendedByWhatIsSaid(t *testing.T) {
 				return
 			}
 			p.mend(found)
-			if name == "an unlogged table" {
-				p.setup()
-			}
-			r := p.examine()
-			for _, f := range r.findings {
+			p.setup() // what the first mend made room for
+			for _, f := range p.examine().findings {
 				if f.Area == test.area && f.Name == test.check && f.Level != doctor.OK {
 					t.Errorf("not mended: %s\n%s", f.Says, f.Mend)
 				}

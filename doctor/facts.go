@@ -170,21 +170,22 @@ type slotFacts struct {
 type transactionFacts struct {
 	Sessions []transaction `json:"sessions"` // the oldest first
 	Prepared []transaction `json:"prepared"`
+	// Writers have a transaction id, in any database: a new slot waits for them. Every
+	// role may see them by their locks, though not since when.
+	Writers []transaction `json:"writers"`
 	// Feedback are walsenders that hold the horizon for a standby.
 	Feedback []transaction `json:"feedback"`
 }
 
 type transaction struct {
-	PID      int    `json:"pid"`
-	GID      string `json:"gid"`
-	User     string `json:"user"`
-	Program  string `json:"program"`
-	Database string `json:"database"`
-	State    string `json:"state"`
-	// Wrote: it has a transaction id, so that a new slot waits for it.
-	Wrote  bool    `json:"wrote"`
-	Age    float64 `json:"age"`     // seconds
-	XIDAge int64   `json:"xid_age"` // in transactions
+	PID      int     `json:"pid"`
+	GID      string  `json:"gid"`
+	User     string  `json:"user"`
+	Program  string  `json:"program"`
+	Database string  `json:"database"`
+	State    string  `json:"state"`
+	Age      float64 `json:"age"`     // seconds; 0: not known
+	XIDAge   int64   `json:"xid_age"` // in transactions
 	// Here: in this database, so that its dead rows stay for it.
 	Here bool `json:"here"`
 }

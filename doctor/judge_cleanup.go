@@ -13,6 +13,7 @@ import (
 const (
 	oldTransaction  = 5 * time.Minute
 	idleTransaction = 10 * time.Second
+	oldXIDs         = 100_000 // where the time is hidden
 )
 
 func (t transaction) old() bool {
@@ -46,8 +47,13 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 	if role := j.f.role.value; !role.SeesOthers {
 		blind = fmt.Sprintf(" (what other roles do is hidden from role %q; to see it: GRANT pg_read_all_stats TO %s)", role.Name, j.role())
 	}
+	hidden := slices.IndexFunc(j.f.transactions.value.Writers, func(t transaction) bool { return t.Age == 0 && t.XIDAge >= oldXIDs })
 	at := max(slices.IndexFunc(here, transaction.old), 0) // the oldest is not always the worst
 	switch {
+	case hidden >= 0:
+		t := j.f.transactions.value.Writers[hidden]
+		c.warn("transactions", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- it is rolled back", t.PID),
+			"pid %d (%s) has a transaction open%s: dead rows of the outbox stay as long, where it is in this database%s", t.PID, t.who(), t.since(), blind)
 	case len(here) == 0:
 		c.ok("transactions", "none holds back the removal of dead rows%s", blind)
 	case !here[at].old():
@@ -87,12 +93,27 @@ func (j *databaseJudge) judgePrepared(c *chart) {
 
 // judgeSlotBlockers: making a slot waits for all who have written, in every database.
 func (j *databaseJudge) judgeSlotBlockers(c *chart) {
-	for _, t := range j.f.transactions.value.Sessions {
-		if t.Wrote {
-			c.warn("slot_blocker", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- or wait until it ends", t.PID),
-				"making the slot waits for pid %d (%s), which has written and is open for %s", t.PID, t.who(), span(t.age())).about(strconv.Itoa(t.PID))
+	for _, t := range j.f.transactions.value.Writers {
+		if t.Age != 0 && t.age() < passing || t.Age == 0 && t.XIDAge < passingXIDs {
+			continue
 		}
+		c.warn("slot_blocker", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- or wait until it ends", t.PID),
+			"making the slot waits for pid %d (%s), which has written and is open%s", t.PID, t.who(), t.since()).about(strconv.Itoa(t.PID))
 	}
+}
+
+// A transaction younger than this ends before anybody has read of it.
+const (
+	passing     = time.Second
+	passingXIDs = 1000
+)
+
+// since says how long it has been open, as far as it can be seen.
+func (t transaction) since() string {
+	if t.Age == 0 {
+		return fmt.Sprintf(", by %d transactions", t.XIDAge)
+	}
+	return " for " + span(t.age())
 }
 
 // Some millions of transactions: what a standby's query may hold back for hours.

@@ -6,6 +6,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -64,13 +65,14 @@ func TestNothingIsWrong(t *testing.T) {
 }
 
 // What can hardly be made on a real server, or takes long there.
-func TestJudgements(t *testing.T) {
-	const giga = 1 << 30
-	for name, test := range map[string]struct {
-		change func(o *Options, f *databaseFacts)
-		want   string // the only finding that is not ok
-		words  []string
-	}{
+type judgement struct {
+	change func(o *Options, f *databaseFacts)
+	want   string // the only findings that are not ok
+	words  []string
+}
+
+func ofServer() map[string]judgement {
+	return map[string]judgement{
 		"an old version":      {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 130011 }, "problem postgres/version", []string{"14"}},
 		"a new version":       {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 190000 }, "warning postgres/version", []string{"newer"}},
 		"all walsenders used": {func(_ *Options, f *databaseFacts) { f.server.value.Walsenders = 10 }, "warning postgres/max_wal_senders", []string{"'20'"}},
@@ -90,6 +92,15 @@ func TestJudgements(t *testing.T) {
 		}, "warning postgres/pooler", []string{"db.PROJECT.supabase.co:5432"}},
 		"patient senders":   {func(_ *Options, f *databaseFacts) { f.set("wal_sender_timeout", "3600000", "ms") }, "warning postgres/wal_sender_timeout", []string{"1h"}},
 		"impatient senders": {func(_ *Options, f *databaseFacts) { f.set("wal_sender_timeout", "1000", "ms") }, "warning postgres/wal_sender_timeout", []string{"1s"}},
+		"a question without an answer": {func(_ *Options, f *databaseFacts) {
+			f.slots.err = &advice{errors.New("it took long"), "look again"}
+		}, "warning postgres/max_replication_slots, warning slot/slot", []string{"it took long", "look again"}},
+	}
+}
+
+func ofSlotAndTables() map[string]judgement {
+	const giga = 1 << 30
+	return map[string]judgement{
 		"a limit by hand": {func(_ *Options, f *databaseFacts) {
 			f.set("max_slot_wal_keep_size", "-1", "MB")
 			f.set("max_wal_size", "20480", "MB")
@@ -110,6 +121,10 @@ func TestJudgements(t *testing.T) {
 		"old transactions": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Sessions = []transaction{{PID: 42, User: "report", State: "active", Age: 7200, Here: true}, {PID: 43, Age: 9000}}
 		}, "warning cleanup/transactions", []string{"pid 42 (report, active)", "2h0m", "pg_terminate_backend(42)"}},
+		"an old transaction that is hidden": {func(_ *Options, f *databaseFacts) {
+			f.role.value.SeesOthers = false
+			f.transactions.value.Writers = []transaction{{PID: 42, User: "report", XIDAge: 200_000}}
+		}, "warning cleanup/transactions", []string{"pid 42 (report)", "by 200000 transactions", "GRANT pg_read_all_stats"}},
 		"a standby's query by a slot": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots = append(f.slots.value.Slots, slotFacts{Name: "standby", Active: true, Xmin: "1", XminAge: 6_000_000})
 		}, "warning cleanup/standby_horizon", []string{"6000000 transactions"}},
@@ -127,10 +142,13 @@ func TestJudgements(t *testing.T) {
 			f.publication.value = publicationFacts{}
 			f.role.value.Replication = false
 		}, "", nil},
-		"a question without an answer": {func(_ *Options, f *databaseFacts) {
-			f.slots.err = &advice{errors.New("it took long"), "look again"}
-		}, "warning postgres/max_replication_slots, warning slot/slot", []string{"it took long", "look again"}},
-	} {
+	}
+}
+
+func TestJudgements(t *testing.T) {
+	tests := ofServer()
+	maps.Copy(tests, ofSlotAndTables())
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			o, f := defaults(), well()
 			test.change(&o, &f)

@@ -34,10 +34,12 @@ func TestAServerWithoutRoom(t *testing.T) {
 	p.Slot = "somebody"
 	p.examine().want(doctor.OK, doctor.Postgres, "max_replication_slots", "one of them this relay's")
 
-	taken, err := p.Connect(t.Context(), map[string]string{"replication": "database"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var taken *pgx.Conn
+	eventually(t, "the examination's own connection has ended", func() (free bool) {
+		var err error
+		taken, err = p.Connect(t.Context(), map[string]string{"replication": "database"})
+		return err == nil
+	})
 	defer taken.Close(context.Background()) //nolint:errcheck // the server ends after it
 	// It counts as a walsender at once, and is listed when it begins to send.
 	r = p.examine()
@@ -75,6 +77,7 @@ func TestTransactionsThatHoldBackCleanup(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.exec("BEGIN", "CREATE TABLE prepared ()", "PREPARE TRANSACTION 'it''s'")
+	eventually(t, "the transaction is no passing one", func() bool { return hasWarning(p.examine(), "slot_blocker") })
 	r := p.examine()
 	r.want(doctor.Warning, doctor.Slot, "slot_blocker", "waits for pid", "pg_terminate_backend")
 	r.want(doctor.OK, doctor.Cleanup, "transactions", "the oldest is open for", "idle in transaction")
