@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -368,6 +369,17 @@ func TestHalfOpenLetsOneThrough(t *testing.T) {
 	again := k.many(100, "", q)
 	r.publish(again...)
 	allAre(t, r.awaitResults(t, again...), outbox.Confirmed)
+	r.awaitBreaker(t, Paused, "open")
+	r.awaitBreaker(t, Ready, "half_open")
+	r.awaitBreaker(t, Ready, "closed")
+}
+
+// awaitBreaker waits until a state has told so.
+func (r *recorder) awaitBreaker(t *testing.T, phase Phase, breaker string) {
+	t.Helper()
+	r.await(t, "a breaker that is "+breaker, func() bool {
+		return slices.ContainsFunc(r.states, func(s State) bool { return s.Phase == phase && s.Breaker == breaker })
+	})
 }
 
 // TestSaysItOnce: an outage is one line when it begins and one when it ends, and

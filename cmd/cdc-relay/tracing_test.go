@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/hex"
 	"io"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -68,16 +70,45 @@ func relayTraced(t *testing.T, more environment) amqp.Delivery {
 	arrived := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	relay := start(t, env, "run")
+	address := relay.httpURL(t)
 	relay.await(t, `"streaming"`)
 	if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext()); err != nil {
 		t.Fatal(err)
 	}
 	d := <-arrived
+	awaitExemplar(t, address+"/metrics")
 	relay.signal(t, syscall.SIGTERM)
 	if code := relay.exit(t); code != exitDone {
 		t.Errorf("exit code %d", code)
 	}
 	return d
+}
+
+// awaitExemplar waits for the trace beside the latencies, where OpenMetrics is asked for.
+func awaitExemplar(t *testing.T, url string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	var page []byte
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err = io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(page, []byte(`# {trace_id="`+traceOfTest+`"}`)) {
+			return
+		}
+	}
+	t.Errorf("no exemplar in\n%s", page)
 }
 
 // What carries a trace through the outbox arrives as it was written, whether or not the
