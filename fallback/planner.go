@@ -52,6 +52,9 @@ type View struct {
 	KeysFull bool
 	// Suspicious: it is not known which keys have rows.
 	Suspicious bool
+	// DueMoved: since the last sweep for what is due, a row was written or streamed that
+	// has a time of its own.
+	DueMoved bool
 	// Rested is when a resting key is to be looked at again; zero: none rests.
 	Rested time.Time
 }
@@ -61,6 +64,8 @@ type Outcome struct {
 	Took time.Duration
 	// More: the page was full, or the pass goes on; there is more to read at once.
 	More bool
+	// Quiet is how long nothing will be due, as far as the table told; 0 where it did not.
+	Quiet time.Duration
 }
 
 // safety is how often the holder looks at the table though nothing asks for it: for
@@ -69,6 +74,7 @@ type Outcome struct {
 const (
 	leftoverSafety = 30 * time.Second
 	keyPassSafety  = 5 * time.Second
+	dueSafety      = 5 // poll intervals: others may write a time into the table
 )
 
 // costFactor bounds a sweep's share of the time: one that takes a second and finds the
@@ -87,6 +93,8 @@ type Planner struct {
 	// passTook is how long the pages of the newest pass took, passing those of the pass
 	// under way: a pass over a million keys has thousands.
 	passTook, passing [sweeps]time.Duration
+	// quietUntil is when something is due again, if nothing moves.
+	quietUntil time.Time
 }
 
 // NewPlanner makes a planner that polls at an interval.
@@ -149,6 +157,8 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 		return at.Add(leftoverSafety)
 	case s == KeyPass && !v.Suspicious:
 		return at.Add(max(keyPassSafety, costFactor*p.passTook[s]))
+	case s == Due && v.Holder && !v.DueMoved && p.quietUntil.After(at):
+		return p.quietUntil
 	}
 	return at
 }
@@ -156,6 +166,9 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 // Done notes what came of a sweep.
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	p.underWay[s] = o.More
+	if s == Due {
+		p.quietUntil = now.Add(min(o.Quiet, dueSafety*p.pollInterval))
+	}
 	if p.passing[s] += o.Took; !o.More {
 		p.passTook[s], p.passing[s] = p.passing[s], 0
 	}

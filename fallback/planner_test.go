@@ -133,6 +133,31 @@ func TestAPassOverManyKeysRunsLessOften(t *testing.T) {
 	}
 }
 
+// The holder hears of rows that wait for a time, and knows when the first of the others is due.
+func TestNothingIsLookedForBeforeItIsDue(t *testing.T) {
+	v := streaming()
+	for _, one := range []struct {
+		quiet, want time.Duration
+		moved       bool
+	}{
+		{quiet: time.Hour, want: 5 * poll},
+		{quiet: 3 * poll, want: 3 * poll},
+		{quiet: poll / 2, want: poll},
+		{quiet: 0, want: poll},
+		{quiet: time.Hour, moved: true, want: poll},
+	} {
+		p, now := NewPlanner(poll), time.Now()
+		p.Done(Due, now, Outcome{Quiet: one.quiet})
+		v.DueMoved = one.moved
+		if got := p.at(Due, v).Sub(now); got != one.want {
+			t.Errorf("%+v: looks again after %s", one, got)
+		}
+		if got := p.at(Due, View{PublisherReady: true, Room: true}).Sub(now); got != poll {
+			t.Errorf("who does not stream looks again after %s", got)
+		}
+	}
+}
+
 // One long run may have been a server that stood still: what is due must not wait for it.
 func TestASweepThatWaitedOnceRunsAgainSoon(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()

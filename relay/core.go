@@ -66,6 +66,8 @@ type core struct {
 
 		// keyMoved tells that a claimed row of a key was settled: a claim may find the next.
 		keyMoved bool
+		// dueMoved tells of a row that has a time of its own, since the last sweep for those.
+		dueMoved bool
 		// suspects are transactions that were under way when the last pass over the keys
 		// began; rows of theirs may have been left unseen. Known after a first pass.
 		suspects      map[uint32]struct{}
@@ -157,6 +159,7 @@ func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 	}
 	switch {
 	case !m.AvailableAt.IsZero() || m.SchemaVersion > outbox.SchemaVersion:
+		c.mu.dueMoved = true
 		if m.OrderingKey != nil {
 			c.leaveQueued(c.mu.gate.wait(m))
 		}

@@ -87,6 +87,7 @@ func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.M
 		switch s.Decision.Action {
 		case store.Retry, store.Release:
 			standing = kept
+			c.mu.dueMoved = true
 		case store.DeadLetter:
 			if block {
 				c.stopKey(m, true)

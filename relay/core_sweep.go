@@ -23,6 +23,7 @@ func (c *core) view(page int) fallback.View {
 		Keys:           len(c.mu.gate.wanted) > 0,
 		KeysFull:       len(c.mu.gate.wanted) > 4*page,
 		Suspicious:     c.mu.gate.suspicious || !c.mu.live,
+		DueMoved:       c.mu.dueMoved,
 	}
 	if len(c.mu.resting) > 0 {
 		v.Rested = c.mu.resting[0].at
@@ -47,6 +48,13 @@ func (c *core) takeKeyMoved() bool {
 	moved := c.mu.keyMoved
 	c.mu.keyMoved = false
 	return moved
+}
+
+// dueBegan: what moves from now on asks for another sweep.
+func (c *core) dueBegan() {
+	c.lock()
+	defer c.mu.Unlock()
+	c.mu.dueMoved = false
 }
 
 // sweep is one query under way. Until it ends, rows that are settled are remembered,

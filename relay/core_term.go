@@ -59,6 +59,7 @@ func (c *core) beginTerm() {
 	c.dropQueues() // what was noted since the last term ended
 	// leftMany: what committed before the stream's start may not be visible yet.
 	c.mu.holder, c.mu.leftovers, c.mu.leftMany = true, true, true
+	c.mu.dueMoved = true
 	c.mu.epoch++
 	c.mu.gate.suspicious, c.mu.gate.overflowed = true, true
 	c.mu.suspectsKnown, c.mu.suspects = false, nil

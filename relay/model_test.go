@@ -54,6 +54,8 @@ type modelTx struct {
 	visible bool
 	// scheduled is available_at of the rows as the transaction has inserted them.
 	scheduled map[int64]time.Time
+	// marked tells that they came with possible_duplicate.
+	marked bool
 }
 
 type modelRow struct {
@@ -178,14 +180,19 @@ func (m *model) insert(keys []string, scheduled []bool) {
 	m.txs = append(m.txs, tx)
 }
 
-// requeue sends a dead letter back, with its old id and due at once, as store.Operator does.
-func (m *model) requeue(id int64) {
+// requeue sends a dead letter back with its old id, due at once or unclaimed, as
+// store.Operator does.
+func (m *model) requeue(id int64, due bool) {
 	row := m.rows[id-1]
 	m.lastXID++
-	tx := &modelTx{xid: m.lastXID, lsn: m.walEnd() + 10, rows: []*modelRow{row}, scheduled: map[int64]time.Time{id: m.now}}
-	row.tx, row.available, row.attempts, row.gone, row.requeued = tx, m.now, 0, false, true
+	row.tx = &modelTx{xid: m.lastXID, lsn: m.walEnd() + 10, rows: []*modelRow{row}, scheduled: map[int64]time.Time{}, marked: row.duplicate}
+	row.available, row.attempts, row.gone, row.requeued = time.Time{}, 0, false, true
+	if due || row.key == "" {
+		row.available = m.now
+		row.tx.scheduled[id] = m.now
+	}
 	delete(m.dead, id)
-	m.txs = append(m.txs, tx)
+	m.txs = append(m.txs, row.tx)
 }
 
 // busy tells whether a transaction with a row of the key is not visible yet.
@@ -208,7 +215,7 @@ func (r *modelRow) message(streamed *modelTx) *outbox.Message {
 		m.OrderingKey = &r.key
 	}
 	if streamed != nil {
-		m.XID, m.AvailableAt, m.Attempts, m.PossibleDuplicate = streamed.xid, streamed.scheduled[r.id], 0, false
+		m.XID, m.AvailableAt, m.Attempts, m.PossibleDuplicate = streamed.xid, streamed.scheduled[r.id], 0, streamed.marked
 	}
 	return m
 }

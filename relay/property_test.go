@@ -115,7 +115,7 @@ func (m *model) steps() map[string]func(*rapid.T) {
 		},
 		"requeue": func(t *rapid.T) {
 			if dead := slices.Sorted(maps.Keys(m.dead)); len(dead) > 0 {
-				m.requeue(rapid.SampledFrom(dead).Draw(t, "dead letter"))
+				m.requeue(rapid.SampledFrom(dead).Draw(t, "dead letter"), some.Draw(t, "due"))
 			}
 		},
 		"recovery":  func(*rapid.T) { m.core.publisherReady(true) },

@@ -27,6 +27,10 @@ type sweeper struct {
 	// pageRows is how many rows the next page of leftovers asks for: twice as many as the
 	// last, but of great ones so few that not many are sent in vain.
 	pageRows int
+	// anyDue tells that the last sweep for what is due found something, quiet how long
+	// nothing will be due, as it was told instead.
+	anyDue bool
+	quiet  time.Duration
 	// leftovers and keys are the passes under way, page by page.
 	leftovers pass[int64]
 	keys      pass[string]
@@ -73,7 +77,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 		if err != nil {
 			took = 0 // an outage says nothing of what a sweep costs
 		}
-		s.planner.Done(kind, time.Now(), fallback.Outcome{Took: took, More: more})
+		s.planner.Done(kind, time.Now(), fallback.Outcome{Took: took, More: more, Quiet: s.quiet})
 		if err == nil {
 			s.trouble.over("sweeping again")
 			wait.Reset()
@@ -142,8 +146,19 @@ func (s *sweeper) checkSlot(ctx context.Context) error {
 // claimDue: rows with a key are claimed by the holder of the slot alone, since it
 // knows what of the key is in flight; or by anyone where nobody streams.
 func (s *sweeper) claimDue(ctx context.Context, sweep *sweep, view fallback.View) ([]*outbox.Message, bool, error) {
+	s.core.dueBegan()
+	s.quiet = 0
+	if !s.anyDue {
+		// Mostly nothing is due, which is cheaper to ask than to claim it.
+		quiet, err := s.store.NextDue(ctx)
+		if err != nil || quiet > 0 {
+			s.quiet = quiet
+			return nil, false, err
+		}
+	}
 	keyed := view.Holder || view.Polling || view.SlotFree
 	page, err := s.store.ClaimDue(ctx, sweep.limit, s.lease, keyed)
+	s.anyDue = len(page.Messages) > 0
 	return sweep.claimed(page, s.lease, false), len(page.Messages) >= sweep.limit.Rows, err
 }
 

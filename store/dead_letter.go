@@ -105,7 +105,7 @@ func (o *Operator) Purge(ctx context.Context, filter Filter, batch int, progress
 			return deleted, err
 		}
 		ids, messageIDs := columnsOf(refs)
-		bounded, cancel := context.WithTimeout(ctx, batchTimeout)
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 		tag, err := o.conn.Exec(bounded, o.fill(purgeSQL), ids, messageIDs)
 		cancel()
 		if err != nil {

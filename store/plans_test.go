@@ -97,14 +97,14 @@ func (p *planned) statements() map[string]string {
 		"claim unclaimed": {batch, 1 << 24, time.Minute, true, time.Minute},
 		"key heads":       {"", batch}, "key rows": {keys, 10, 1 << 24},
 		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
-		"lock": settle[:2], "visible": settle[:2],
+		"next due": {}, "lock": settle[:2], "visible": settle[:2],
 	}
 	sql := p.store.sql
 	return map[string]string{
 		"leftovers": sql.leftover, "claim due": sql.claimOf(dueRows, dueOrder), "claim unclaimed": sql.claimOf(unclaimedRows, unclaimedOrder),
 		"key heads": sql.keyHeads, "key rows": sql.keyRows,
 		"delete": sql.delete, "delete near": sql.deleteNear, "retry": sql.retry, "dead letter": sql.deadLetter, "release": sql.release,
-		"lock": sql.lock, "visible": sql.visible,
+		"next due": sql.nextDue, "lock": sql.lock, "visible": sql.visible,
 	}
 }
 

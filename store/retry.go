@@ -80,7 +80,7 @@ type retryRow struct {
 }
 
 func (o *Operator) retryNow(ctx context.Context, lease time.Duration, rows []chosenRow) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 	defer cancel()
 	ids, messageIDs := columnsOf(rows)
 	tag, err := o.conn.Exec(ctx, o.fill(retryNowSQL), lease, ids, messageIDs)

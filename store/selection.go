@@ -44,7 +44,8 @@ func (o *Operator) choose(ctx context.Context, query string, args ...any) (*sele
 	return s, nil
 }
 
-// take reads the next rows; none: that was all.
+// take reads the next rows; none: that was all. What is then done with them comes to its end
+// within batchTimeout, also where ctx is done meanwhile: what was changed is known.
 func take[T any](ctx context.Context, s *selection, n int, row pgx.RowToFunc[T]) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()

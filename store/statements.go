@@ -10,6 +10,7 @@ import (
 // statements are the relay's SQL with the names of its tables filled in.
 type statements struct {
 	leftover, claim, keyHeads, keyRows string
+	nextDue                            string
 	delete, retry, deadLetter, release string
 	deleteNear                         string
 	lock, visible, retention           string
@@ -60,6 +61,12 @@ WITH picked AS MATERIALIZED (
 UPDATE {outbox} r SET available_at = clock_timestamp() + $3::interval, possible_duplicate = true
 FROM sized s WHERE r.id BETWEEN s.id AND s.id AND s.bytes_before < $2
 RETURNING ` + messageColumns + `, s.possible_duplicate`
+
+// nextDueSQL: a time may be infinite either way; a day is far enough.
+const nextDueSQL = `
+SELECT extract(epoch FROM greatest(least(coalesce(min(r.available_at), 'infinity'), statement_timestamp() + interval '1 day'),
+         statement_timestamp()) - statement_timestamp())::float8
+FROM {outbox} r`
 
 // The heads: the oldest row of each key, found by skipping from key to key, so
 // that the cost follows the keys and not the rows.
@@ -173,7 +180,7 @@ func newStatements(table outbox.Table, block bool) statements {
 	fill := func(sql string) string { return names.Replace(strings.ReplaceAll(sql, "{unblocked}", unblocked)) }
 	return statements{
 		leftover: fill(leftoverSQL),
-		claim:    fill(claimSQL),
+		claim:    fill(claimSQL), nextDue: fill(nextDueSQL),
 		keyHeads: fill(keyHeadsSQL), keyRows: fill(keyRowsSQL),
 		delete: fill(deleteSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL), release: fill(releaseSQL),
 		lock: fill(lockSQL), visible: fill(visibleSQL), deleteNear: fill(deleteNearSQL),

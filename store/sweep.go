@@ -105,6 +105,18 @@ func (s *Store) ClaimDue(ctx context.Context, limit Limit, lease time.Duration, 
 	return s.claim(ctx, s.sql.claimOf(dueRows, dueOrder), limit.Rows, limit.Bytes, lease, keyed)
 }
 
+// NextDue is how long it takes until ClaimDue may find something; zero or less: it may
+// now. Where no row has a time of its own, it is a day.
+func (s *Store) NextDue(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var seconds float64
+	if err := s.pool.QueryRow(ctx, s.sql.nextDue).Scan(&seconds); err != nil {
+		return 0, fmt.Errorf("ask what is due next in %s: %w", s.table, err)
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}
+
 // ClaimUnclaimed claims rows that nobody has claimed and that are at least that old:
 // for relays that do not hold the slot, while nobody does, and for those that only poll.
 func (s *Store) ClaimUnclaimed(ctx context.Context, limit Limit, lease, age time.Duration) (Page, error) {
