@@ -21,7 +21,9 @@ type Report struct {
 	Versions map[string]string `json:"versions"`
 	Machine  string            `json:"machine"`
 	Settings Settings          `json:"settings"`
-	Results  []Result          `json:"results"`
+	// Blind names the servers whose processor time could not be read.
+	Blind   []string `json:"blind,omitempty"`
+	Results []Result `json:"results"`
 }
 
 // NewReport is for runs on a site.
@@ -31,7 +33,7 @@ func NewReport(ctx context.Context, site *Site, settings Settings) (*Report, err
 		return nil, err
 	}
 	return &Report{
-		Date: time.Now().UTC().Truncate(time.Second), Settings: settings, Machine: machine(),
+		Date: time.Now().UTC().Truncate(time.Second), Settings: settings, Machine: machine(), Blind: site.Blind(),
 		Versions: map[string]string{
 			"cdc-relay": version, "Postgres": site.Postgres.Version, "RabbitMQ": site.RabbitMQ.Version, "Go": runtime.Version(),
 		},
@@ -118,6 +120,9 @@ func (r *Report) WriteText(w io.Writer, cases []Case) error {
 		versions = append(versions, name+" "+r.Versions[name])
 	}
 	fmt.Fprintf(w, "%s\n%s; %s\n\n", r.Date.Format(time.RFC3339), r.Machine, strings.Join(versions, ", "))
+	if len(r.Blind) > 0 {
+		fmt.Fprintf(w, "Not known, as not on this machine, is the processor time of: %s.\n\n", strings.Join(r.Blind, ", "))
+	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tkernel\tPostgres\tRabbitMQ\tall\t+vacuum\tMB\tp50 ms\tp99\tp99.9\tmax\t")
 	for _, one := range cases {

@@ -53,15 +53,15 @@ func ownSettings(more []string) []string {
 func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 	s := &Site{SiteConfig: config}
 	var err error
-	if s.Postgres, err = services.StartPostgres(ctx, services.Options{Settings: ownSettings(config.Settings), Log: config.Log}); err != nil {
+	postgres := services.Options{Way: way(services.EnvDatabase), Settings: ownSettings(config.Settings), Log: config.Log}
+	if s.Postgres, err = services.StartPostgres(ctx, postgres); err != nil {
 		return nil, err
 	}
-	if s.RabbitMQ, err = services.StartRabbitMQ(ctx, services.Options{Log: config.Log}); err != nil {
+	rabbitMQ := services.Options{Way: way(services.EnvAMQP), Log: config.Log}
+	if s.RabbitMQ, err = services.StartRabbitMQ(ctx, rabbitMQ); err != nil {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
 	}
-	if s.broker = s.RabbitMQ.PID(); s.broker == 0 {
-		s.broker = gauge.Listener(s.RabbitMQ.Addr())
-	}
+	s.broker = s.findBroker()
 	s.postmaster, err = s.findPostmaster(ctx)
 	if err == nil {
 		err = s.vacuumByClock(ctx, false)
@@ -70,6 +70,37 @@ func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
 	}
 	return s, nil
+}
+
+// way is the machine's own programs, whose processor time can be read, unless the environment says otherwise.
+func way(address string) services.Way {
+	if os.Getenv(address) != "" || os.Getenv(services.EnvWay) != "" {
+		return ""
+	}
+	return services.Local
+}
+
+// Blind names the servers whose processor time cannot be read, since they are elsewhere or in a container.
+func (s *Site) Blind() (names []string) {
+	if s.postmaster == 0 {
+		names = append(names, "Postgres")
+	}
+	if s.broker == 0 {
+		names = append(names, "RabbitMQ")
+	}
+	return names
+}
+
+// findBroker looks, for a broker that was given, who listens there.
+func (s *Site) findBroker() int {
+	if pid := s.RabbitMQ.PID(); pid != 0 {
+		return pid
+	}
+	pid := gauge.Listener(s.RabbitMQ.Addr())
+	if !strings.HasPrefix(gauge.Name(pid), "beam") {
+		return 0 // such as a proxy to a container
+	}
+	return pid
 }
 
 // vacuumByClock says whether a private server looks by itself for tables to vacuum, as it does elsewhere.

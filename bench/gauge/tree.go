@@ -39,9 +39,18 @@ func Parent(pid int) (parent int, name string) {
 	if err != nil {
 		return 0, ""
 	}
-	above, err := readStat(stat.PPID)
-	if err != nil {
+	name = Name(stat.PPID)
+	if name == "" {
 		return 0, ""
 	}
-	return above.PID, above.Comm
+	return stat.PPID, name
+}
+
+// Name is the name of a process's program, empty where there is no such process here.
+func Name(pid int) string {
+	stat, err := readStat(pid)
+	if err != nil {
+		return ""
+	}
+	return stat.Comm
 }
