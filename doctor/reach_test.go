@@ -2,61 +2,20 @@ package doctor_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/certs"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// certificate writes one that signs itself, for a host, and its key.
-func certificate(t *testing.T, host string) (certificate, key string) {
-	t.Helper()
-	folder := t.TempDir()
-	for _, path := range []string{folder, filepath.Dir(folder)} { // the broker is another user
-		if err := os.Chmod(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(73 * time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	content, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, key = filepath.Join(folder, "certificate.pem"), filepath.Join(folder, "key.pem")
-	for file, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: content}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return certificate, key
-}
-
 func TestABrokerWithTLS(t *testing.T) {
-	file, key := certificate(t, "mq.example")
+	authority := certs.NewAuthority(t)
+	authority.Issue("mq.example")
+	ca, file, key := authority.File("ca.pem"), authority.File("mq.example.pem"), authority.File("mq.example.key")
 	var ports [2]string
 	for i := range ports {
 		port, err := services.FreePort()
@@ -92,9 +51,9 @@ func TestABrokerWithTLS(t *testing.T) {
 	p.examine().want(doctor.Problem, doctor.RabbitMQ, "reachable", "server_name_indication=")
 	at(url.Values{"server_name_indication": {"mq.example"}})
 	p.examine().want(doctor.Problem, doctor.RabbitMQ, "reachable", "unknown authority", "?cacertfile=")
-	at(url.Values{"cacertfile": {file}, "server_name_indication": {"mq.example"}})
+	at(url.Values{"cacertfile": {ca}, "server_name_indication": {"mq.example"}})
 	r := p.examine()
-	r.want(doctor.Warning, doctor.RabbitMQ, "tls", "TLS 1.3, certificate of mq.example", "for 3 days more", "renew")
+	r.want(doctor.Warning, doctor.RabbitMQ, "tls", "TLS 1.3, certificate of mq.example", "for 1h0m more", "renew")
 	r.want(doctor.OK, doctor.RabbitMQ, "management", "https://")
 	r.wantOthersOK("tls")
 }
