@@ -163,6 +163,7 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slotFacts) bool {
 	return true
 }
 
+// because puts a word of the server's behind a sentence.
 func because(reason string) string {
 	if reason == "" {
 		return ""
@@ -193,7 +194,7 @@ func (j *databaseJudge) judgeLag(c *chart, s slotFacts) {
 	if s.SafeWALSize != nil {
 		left = fmt.Sprintf("; %s more until the server gives the slot up", size(max(*s.SafeWALSize, 0)))
 	}
-	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s", size(s.LagBytes), size(s.RetainsBytes), left)
+	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s%s", size(s.LagBytes), size(s.RetainsBytes), because(s.WALStatus), left)
 	switch {
 	case s.WALStatus == "unreserved":
 		c.warn("lag", "-- nothing needs to be done: the relay makes a lost slot anew. What holds it back: SELECT * FROM pg_stat_replication;",

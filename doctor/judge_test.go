@@ -113,8 +113,9 @@ func ofSlotAndTables() map[string]judgement {
 			f.set("max_slot_wal_keep_size", "-1", "MB")
 			f.slots.value.Slots[0].Active = false
 			f.slots.value.Slots[0].RetainsBytes = 20 * giga
+			f.slots.value.Slots[0].WALStatus = "extended"
 			f.slots.value.Slots[0].InactiveFor = 3 * 24 * 3600
-		}, "warning slot/active, problem slot/lag, warning slot/max_slot_wal_keep_size", []string{"20.0 GB of WAL retained", "for 3 days"}},
+		}, "warning slot/active, problem slot/lag, warning slot/max_slot_wal_keep_size", []string{"20.0 GB of WAL retained (extended)", "for 3 days"}},
 		"a slot ahead":        {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = -5 * giga }, "problem slot/slot", []string{"5.0 GB ahead", "pg_drop_replication_slot"}},
 		"an invalidated slot": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Invalidated = "idle_timeout" }, "problem slot/slot", []string{"idle_timeout"}},
 		"a stream that lags":  {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
