@@ -120,7 +120,10 @@ type change struct {
 // tellAll tells what was done, and then what was not.
 func (p *process) tellAll(ctx context.Context, cfg *config, ch change) error {
 	if ch.failed != nil && ctx.Err() != nil {
-		ch.failed = hinted{fmt.Errorf("%w, with %s left", errStopped, rowsText(max(ch.left, 0), "row")), "run it again for the others"}
+		ch.failed = hinted{fmt.Errorf("%w, with %s left", errStopped, rowsText(ch.left, "row")), "run it again for the others"}
+		if ch.done == 0 {
+			ch.failed = fmt.Errorf("%w before anything was changed", errStopped)
+		}
 	}
 	if ch.failed != nil {
 		*ch.told = oneLine(ch.failed.Error())
