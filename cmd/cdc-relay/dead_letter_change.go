@@ -12,7 +12,7 @@ func (p *process) requeueCommand() *cli.Command {
 		Name:      "requeue",
 		Usage:     "send them back",
 		UsageText: "cdc-relay dead-letter requeue ID…|FILTERS|--all [FLAGS]",
-		Description: `Moves dead letters back to the outbox, due at once and with all their attempts. Each keeps
+		Description: `Moves dead letters back to the outbox, to leave at once and with all their attempts. Each keeps
 its id, and so its place: messages of one ordering key go in their old order, and before
 what waits of the key. Relays may run meanwhile. Many go in batches of 1000, each of which
 is whole; stopped between two of them, run it again.
