@@ -111,7 +111,8 @@ func (s *sweeper) await(stop context.Context, atMost time.Duration) {
 // there is more to read at once.
 func (s *sweeper) once(ctx context.Context, kind fallback.Sweep, view fallback.View) (more bool, err error) {
 	if kind == fallback.SlotCheck {
-		return false, s.checkSlot(ctx)
+		_, err := s.checkSlot(ctx)
+		return false, err
 	}
 	sweep := s.core.beginSweep(s.page)
 	defer sweep.end()
@@ -135,12 +136,11 @@ func (s *sweeper) once(ctx context.Context, kind fallback.Sweep, view fallback.V
 	return more, err
 }
 
-func (s *sweeper) checkSlot(ctx context.Context) error {
+func (s *sweeper) checkSlot(ctx context.Context) (free bool, err error) {
 	_, holder, err := s.store.SlotState(ctx, s.slot)
-	if err == nil {
-		s.core.slotSeen(holder == 0, time.Now())
-	}
-	return err
+	free = err == nil && holder == 0
+	s.core.slotSeen(free, time.Now())
+	return free, err
 }
 
 // claimDue: rows with a key are claimed by the holder of the slot alone, since it
@@ -163,6 +163,12 @@ func (s *sweeper) claimDue(ctx context.Context, sweep *sweep, view fallback.View
 }
 
 func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
+	if !s.polling {
+		// It may be long since this was asked, by a relay that was cut off.
+		if free, err := s.checkSlot(ctx); !free {
+			return nil, false, err
+		}
+	}
 	age := s.staleAge
 	switch {
 	case s.polling:

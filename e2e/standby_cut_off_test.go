@@ -1,0 +1,62 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// behindItsOwnProxy is the same world for one relay that reaches Postgres by a proxy of its own.
+func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
+	w.t.Helper()
+	address := mustURL(w.t, w.database)
+	proxy, err := services.StartProxy(address.Host, services.PostgresKinds)
+	must(w.t, "start a proxy", err)
+	w.t.Cleanup(proxy.Close)
+	address.Host = proxy.Addr()
+	one := *w
+	one.settings = append(one.settings[:len(one.settings):len(one.settings)], "CDC_RELAY_DATABASE_URL="+address.String())
+	return &one, proxy
+}
+
+// TestAStandbyThatWasCutOffLooksWhoHoldsTheSlot before it takes rows that nobody has claimed: while
+// it heard nothing, another relay may have taken the slot, and have published them.
+func TestAStandbyThatWasCutOffLooksWhoHoldsTheSlot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+
+	one, toOne := w.behindItsOwnProxy()
+	cutOff := one.run("--poll-interval", "100ms")
+	toOne.Only(services.Replication).Refuse()
+	toOne.Only(services.Replication).Cut()
+	w.await(arrived, w.insert(nil)) // nobody holds the slot: it takes what is some seconds old
+	w.emptied()
+	toOne.Only(services.Ordinary).Refuse()
+	toOne.Only(services.Ordinary).Cut()
+
+	other, toOther := w.behindItsOwnProxy()
+	other.run()
+	w.await(arrived, w.insert(nil))
+	w.emptied()
+	toOther.Only(services.Ordinary).Refuse()
+	toOther.Only(services.Ordinary).Cut()
+	w.insertMany(20)
+	w.eventually("they arrive, and cannot be deleted", 10*time.Second, func() bool { return arrived.distinct() == 22 })
+	w.eventually("they are some seconds old", 10*time.Second, func() bool {
+		return value[bool](w, `SELECT count(*) = 20 AND max(created_at) < now() - interval '6 s' FROM outbox`)
+	})
+	again := len(linesWith(cutOff.logs(), "sweeping again"))
+	toOne.Only(services.Ordinary).Accept()
+	w.eventually("the one that was cut off sweeps again", 10*time.Second, func() bool {
+		return len(linesWith(cutOff.logs(), "sweeping again")) > again
+	})
+	due := w.insert(row{"available_at": value[time.Time](w, `SELECT clock_timestamp()`)})
+	w.await(arrived, due) // by then it has looked at the table
+	toOther.Only(services.Ordinary).Accept()
+	w.emptied()
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+}
