@@ -32,6 +32,8 @@ const (
 	sampleEvery = 5 * time.Second
 	// sampleShare is what asking may take of the time: a slow answer is kept for longer.
 	sampleShare = 100
+	// sampleAgain is when it is asked again after it did not answer.
+	sampleAgain = 15 * time.Second
 	// sampleOld is the age at which a sample is shown no more.
 	sampleOld = time.Minute
 )
@@ -92,10 +94,11 @@ func (c *sampleCollector) current(now time.Time) (store.Sample, time.Duration, b
 	if !now.Before(c.mu.next) {
 		sample, err := c.relay.store.Sample(context.Background(), c.relay.config.Slot)
 		done := time.Now()
+		c.mu.next = done.Add(sampleAgain)
 		if err == nil { // the sweep asks more often, and tells what is wrong
 			c.mu.sample, c.mu.at = sample, done
+			c.mu.next = done.Add(max(sampleEvery, sampleShare*done.Sub(now)))
 		}
-		c.mu.next = done.Add(max(sampleEvery, sampleShare*done.Sub(now)))
 		now = done
 	}
 	age := now.Sub(c.mu.at)
