@@ -27,8 +27,9 @@ func standbyFaults() []Fault {
 		},
 		{
 			Name: "postgres-promote-asynchronous", Needs: Standby | Linux | Superuser, Repeats: deletesLost, LosesCommits: true,
-			About: "the primary is killed and a standby promoted that was behind: commits and deletes are lost",
-			Run:   promoteBehind,
+			Unmarked: true, // a claim that was lost had the mark
+			About:    "the primary is killed and a standby promoted that was behind: commits, claims and deletes are lost",
+			Run:      promoteBehind,
 		},
 		{
 			Name: "postgres-standby-freeze", Needs: Standby | Linux,
