@@ -175,6 +175,43 @@ func TestRetryDoesNotWaitForTheBackoff(t *testing.T) {
 	}
 }
 
+// stats is what the command of that name says, as a script reads it.
+type stats struct {
+	QueueDepth           int `json:"queue_depth"`
+	Retrying, Scheduled  int
+	Due, Claimed         int
+	ParkedKeys           int               `json:"parked_keys"`
+	DeadLetters          int               `json:"dead_letters"`
+	OldestPendingSeconds float64           `json:"oldest_pending_seconds"`
+	NextRetryAt          time.Time         `json:"next_retry_at"`
+	SlotLagBytes         int64             `json:"slot_lag_bytes"`
+	SlotLagSeconds       float64           `json:"slot_lag_seconds"`
+	Precision            map[string]string `json:"precision"`
+	Slot                 struct {
+		Held   bool
+		Holder struct {
+			PID   int
+			Since time.Time
+		}
+	}
+	Relay struct {
+		Error     *string
+		Role      string
+		Ready     bool
+		Published int `json:"published_total"`
+		Latency   struct {
+			Messages   int
+			P99Seconds float64 `json:"p99_seconds"`
+		}
+	}
+	TopFailing []struct {
+		RoutingKey string `json:"routing_key"`
+		Error      string
+		Retrying   int
+		Dead       int
+	} `json:"top_failing"`
+}
+
 func TestStatsAgreesWithTheTables(t *testing.T) {
 	w := newWorld(t).setUp()
 	r := w.run("--backoff-time", "1h", "--max-retries", "1", "--poll-interval", "100ms")
@@ -185,41 +222,6 @@ func TestStatsAgreesWithTheTables(t *testing.T) {
 	w.eventually("one is dead, one waits for its retry, what can leave has left", time.Minute, func() bool {
 		return w.deadLetters() == 1 && value[int](w, `SELECT count(*) FROM outbox`) == 4 && value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`) == 1
 	})
-	type stats struct {
-		QueueDepth           int `json:"queue_depth"`
-		Retrying, Scheduled  int
-		Due, Claimed         int
-		ParkedKeys           int               `json:"parked_keys"`
-		DeadLetters          int               `json:"dead_letters"`
-		OldestPendingSeconds float64           `json:"oldest_pending_seconds"`
-		NextRetryAt          time.Time         `json:"next_retry_at"`
-		SlotLagBytes         int64             `json:"slot_lag_bytes"`
-		SlotLagSeconds       float64           `json:"slot_lag_seconds"`
-		Precision            map[string]string `json:"precision"`
-		Slot                 struct {
-			Held   bool
-			Holder struct {
-				PID   int
-				Since time.Time
-			}
-		}
-		Relay struct {
-			Error     *string
-			Role      string
-			Ready     bool
-			Published int `json:"published_total"`
-			Latency   struct {
-				Messages   int
-				P99Seconds float64 `json:"p99_seconds"`
-			}
-		}
-		TopFailing []struct {
-			RoutingKey string `json:"routing_key"`
-			Error      string
-			Retrying   int
-			Dead       int
-		} `json:"top_failing"`
-	}
 	for _, args := range [][]string{{"stats"}, {"stats", "--exact"}} {
 		s := answer[stats](w, 0, append(args, "--http-addr", r.http)...)
 		if s.QueueDepth != 4 || s.Retrying != 1 || s.Scheduled != 1 || s.Due != 0 || s.Claimed != 0 || s.ParkedKeys != 1 || s.DeadLetters != 1 || s.Precision["queue_depth"] != "exact" {
