@@ -3,24 +3,39 @@ package relay
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// episode logs a trouble once when it begins, again when it changes its nature and
-// once a minute, and once when it is over: an outage must not fill the log.
+// episode logs a trouble once when it begins, once a minute for each nature that it
+// takes, and once when it is over: an outage must not fill the log.
 type episode struct {
 	log *slog.Logger
 	mu  struct {
 		sync.Mutex
 		message string
+		natures map[string]time.Time // when each was said
 		said    time.Time
 		since   time.Time
 	}
 }
 
-const sayAgain = time.Minute
+const (
+	sayAgain    = time.Minute
+	mostNatures = 32
+)
+
+// nature is what stays of a message from try to try: the port of a connection does not.
+func nature(message string) string {
+	return strings.Map(func(r rune) rune {
+		if '0' <= r && r <= '9' {
+			return -1
+		}
+		return r
+	}, message)
+}
 
 func newEpisode(log *slog.Logger) *episode { return &episode{log: log} }
 
@@ -32,13 +47,14 @@ func (e *episode) report(what string, err error) {
 		e.mu.since = now
 	}
 	message := what + ": " + err.Error()
-	if message == e.mu.message && now.Sub(e.mu.said) < sayAgain {
+	is := nature(message)
+	if now.Sub(e.mu.natures[is]) < sayAgain || now.Sub(e.mu.said) < time.Second {
 		return
 	}
-	if now.Sub(e.mu.said) < time.Second { // errors that alternate
-		return
+	if e.mu.natures == nil || len(e.mu.natures) >= mostNatures {
+		e.mu.natures = make(map[string]time.Time)
 	}
-	e.mu.message, e.mu.said = message, now
+	e.mu.message, e.mu.said, e.mu.natures[is] = message, now, now
 	args := []any{"error", err, "for", now.Sub(e.mu.since).Round(time.Second)}
 	var hint interface{ Hint() string }
 	if errors.As(err, &hint) {
@@ -54,7 +70,7 @@ func (e *episode) over(what string) {
 		return
 	}
 	e.log.Info(what, "after", time.Since(e.mu.since).Round(time.Millisecond))
-	e.mu.message, e.mu.said, e.mu.since = "", time.Time{}, time.Time{}
+	e.mu.message, e.mu.natures, e.mu.said, e.mu.since = "", nil, time.Time{}, time.Time{}
 }
 
 // current is the trouble under way, or "".
