@@ -1,0 +1,207 @@
+package main
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const deployFolder = "../../deploy/"
+
+func readDeployed(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(deployFolder + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// deployed are the texts of all files, by their path below deploy/.
+func deployed(t *testing.T) map[string]string {
+	t.Helper()
+	files := make(map[string]string)
+	err := fs.WalkDir(os.DirFS(deployFolder), ".", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			files[path] = readDeployed(t, path)
+		}
+		return err
+	})
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	return files
+}
+
+func TestDeployNamesSettingsThatExist(t *testing.T) {
+	known := make(map[string]bool)
+	for _, s := range allSettings() {
+		known[s.envName()] = true
+	}
+	for path, text := range deployed(t) {
+		for _, name := range regexp.MustCompile(`CDC_RELAY_[A-Z_]*[A-Z]`).FindAllString(text, -1) {
+			if !known[name] {
+				t.Errorf("deploy/%s: there is no variable %s", path, name)
+			}
+		}
+		for _, port := range regexp.MustCompile(`\b94[0-9]{2}\b`).FindAllString(text, -1) {
+			if !strings.HasSuffix(defaultConfig().httpAddr, ":"+port) {
+				t.Errorf("deploy/%s: port %s is not that of --http-addr", path, port)
+			}
+		}
+	}
+}
+
+// documents are the YAML documents of a file.
+func documents(t *testing.T, name string) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	decoder := yaml.NewDecoder(strings.NewReader(readDeployed(t, name)))
+	for {
+		var one map[string]any
+		if err := decoder.Decode(&one); err != nil {
+			if len(all) == 0 {
+				t.Fatalf("%s: %v", name, err)
+			}
+			return all
+		}
+		all = append(all, one)
+	}
+}
+
+func TestDeployedConfigurationIsTaken(t *testing.T) {
+	configs := map[string]string{"systemd/config.yaml": readDeployed(t, "systemd/config.yaml")}
+	for _, doc := range documents(t, "kubernetes/relay.yaml") {
+		if data, ok := doc["data"].(map[string]any); ok {
+			configs["kubernetes/relay.yaml"] = data["config.yaml"].(string)
+		}
+	}
+	if len(configs) != 2 {
+		t.Fatal("the ConfigMap has no config.yaml")
+	}
+	for path, text := range configs {
+		cfg := defaultConfig()
+		cfg.relay.DatabaseURL = someDatabase
+		if err := readFile(writeFile(t, "config.yaml", text), cfg); err != nil {
+			t.Errorf("deploy/%s: %v", path, err)
+		}
+		if err := cfg.validate(); err != nil {
+			t.Errorf("deploy/%s: %v", path, err)
+		}
+	}
+}
+
+// The command lines of the unit, the image and the manifests are ones of the program.
+func TestDeployedCommandsExist(t *testing.T) {
+	flagsOf := commandsByFlag()
+	for path, text := range deployed(t) {
+		for _, m := range regexp.MustCompile(`(?m)(?:cdc-relay|args:|command:|CMD) \[?"?([a-z]+)"?\]?(.*)$`).FindAllStringSubmatch(text, -1) {
+			for _, f := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(m[2], -1) {
+				if !strings.Contains(strings.Join(flagsOf[f[1]], " "), m[1]) && strings.Contains(m[0], "cdc-relay "+m[1]) && !strings.Contains(m[0], "docker") {
+					t.Errorf("deploy/%s: cdc-relay %s takes no --%s", path, m[1], f[1])
+				}
+			}
+		}
+	}
+	app := (&process{}).app()
+	for _, doc := range append(documents(t, "kubernetes/relay.yaml"), documents(t, "kubernetes/setup.yaml")...) {
+		spec, _ := doc["spec"].(map[string]any)
+		template, _ := spec["template"].(map[string]any)
+		pod, _ := template["spec"].(map[string]any)
+		containers, _ := pod["containers"].([]any)
+		for _, container := range containers {
+			args := container.(map[string]any)["args"].([]any)
+			if app.Command(args[0].(string)) == nil {
+				t.Errorf("deploy/kubernetes: there is no command %v", args[0])
+			}
+		}
+	}
+}
+
+func TestDeployNamesMetricsThatExist(t *testing.T) {
+	names := registered(t)
+	for _, path := range []string{"grafana/cdc-relay.json", "prometheus/rules.yaml", "prometheus/rules_test.yaml"} {
+		found := regexp.MustCompile(`cdc_relay_[a-z_]+`).FindAllString(readDeployed(t, path), -1)
+		if len(found) < 10 {
+			t.Errorf("deploy/%s: only %d metrics", path, len(found))
+		}
+		for _, name := range found {
+			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
+			if !names[name] && !names[base] {
+				t.Errorf("deploy/%s: there is no metric %s", path, name)
+			}
+		}
+	}
+}
+
+func TestTheDashboardIsOne(t *testing.T) {
+	var dashboard struct {
+		UID    string
+		Panels []struct {
+			ID      int
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+		}
+	}
+	if err := json.Unmarshal([]byte(readDeployed(t, "grafana/cdc-relay.json")), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	taken := make(map[[2]int]string)
+	for i, panel := range dashboard.Panels {
+		if panel.ID != i+1 || panel.Title == "" || panel.GridPos.X+panel.GridPos.W > 24 {
+			t.Errorf("panel %d: %+v", i, panel)
+		}
+		for x := range panel.GridPos.W {
+			for y := range panel.GridPos.H {
+				at := [2]int{panel.GridPos.X + x, panel.GridPos.Y + y}
+				if other, twice := taken[at]; twice {
+					t.Fatalf("%q lies over %q", panel.Title, other)
+				}
+				taken[at] = panel.Title
+			}
+		}
+	}
+}
+
+// Each alert leads to a chapter of the runbook.
+func TestAlertsLeadToTheRunbook(t *testing.T) {
+	chapters := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(readDoc(t, "runbook.md"), -1) {
+		chapters[strings.ReplaceAll(strings.ToLower(m[1]), " ", "-")] = true
+	}
+	rules := readDeployed(t, "prometheus/rules.yaml")
+	links := regexp.MustCompile(`runbook: docs/runbook.md#(.*)`).FindAllStringSubmatch(rules, -1)
+	if len(links) != strings.Count(rules, "- alert: ") {
+		t.Errorf("%d alerts, and %d lead to the runbook", strings.Count(rules, "- alert: "), len(links))
+	}
+	for _, link := range links {
+		if !chapters[link[1]] {
+			t.Errorf("docs/runbook.md has no chapter %s", link[1])
+		}
+	}
+}
+
+// Every link of the docs and the README leads to a file that is there.
+func TestLinksLeadToFiles(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range append(pages, "../../README.md", "../../CONTRIBUTING.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`).FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+	}
+}
