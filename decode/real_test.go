@@ -213,7 +213,7 @@ func decodeAll(t *testing.T, raw [][]byte) []*outbox.Message {
 
 func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
 	t.Helper()
-	s, err := store.Open(url, table(), false)
+	s, err := store.Open(url, table(), false, outbox.Shard{})
 	if err != nil {
 		t.Fatal(err)
 	}

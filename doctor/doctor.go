@@ -23,8 +23,9 @@ type Options struct {
 	Connect func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error)
 	Table   outbox.Table
 	Slot    string
-	// Publication is its name as in the catalog.
+	// Publication is its name as in the catalog. Slot and Publication are those of the Shard.
 	Publication string
+	Shard       outbox.Shard
 	// Poll: the relay only sweeps, and needs neither slot nor publication.
 	Poll bool
 	// AppRole is the application's role, or "" to leave it out.
@@ -47,7 +48,7 @@ type Options struct {
 }
 
 func (o Options) names() replication.Names {
-	return replication.Names{Table: o.Table, Publication: o.Publication, Slot: o.Slot}
+	return replication.Names{Table: o.Table, Publication: o.Publication, Slot: o.Slot, Shard: o.Shard}
 }
 
 // Examine looks at both servers, and returns what it found in an order that reads from

@@ -127,14 +127,13 @@ type publicationFacts struct {
 	Filter     string `json:"filter"`  // a row filter's expression
 	Columns    string `json:"columns"` // a column list
 	Others     int    `json:"others"`  // other tables in it, counted up to 1000
-	Filtered   bool   `json:"filtered"`
 	ColumnList bool   `json:"column_list"`
 }
 
 func (p publicationFacts) state() replication.Publication {
 	return replication.Publication{
 		Exists: p.Exists, Insert: p.Insert, ViaRoot: p.ViaRoot, HasTable: p.HasTable,
-		Filtered: p.Filtered, ColumnList: p.ColumnList,
+		RowFilter: p.Filter, ColumnList: p.ColumnList,
 	}
 }
 

@@ -26,10 +26,17 @@ func (j *databaseJudge) judgePublication() []Finding {
 		j.judgePublicationFault(c, fault)
 	}
 	if len(faults) == 0 {
-		c.ok("publication", "%s brings the inserts of %s", j.o.Publication, j.o.Table)
+		c.ok("publication", "%s brings the inserts of %s%s", j.o.Publication, j.o.Table, j.ofShard())
 	}
 	j.judgePublicationExtras(c)
 	return c.findings
+}
+
+func (j *databaseJudge) ofShard() string {
+	if j.o.Shard.Whole() {
+		return ""
+	}
+	return " in shard " + j.o.Shard.String()
 }
 
 func (j *databaseJudge) judgePublicationFault(c *chart, fault replication.PublicationFault) {
@@ -50,6 +57,10 @@ func (j *databaseJudge) judgePublicationFault(c *chart, fault replication.Public
 			c.warn("partition_root", sql(fault.Fix), "%s, once it has partitions", says)
 		}
 	case replication.PublicationWithRowFilter:
+		if p.Filter == "" {
+			c.wrong("row_filter", sql(fault.Fix), "%s: rows of other shards stream, and are published twice", says)
+			break
+		}
 		c.wrong("row_filter", sql(fault.Fix), "%s, %s: rows that it hides do not stream", says, p.Filter)
 	case replication.PublicationWithColumnList:
 		c.wrong("column_list", sql(fault.Fix), "%s, %s: the relay needs all columns", says, p.Columns)
@@ -253,7 +264,7 @@ func (j *databaseJudge) judgeKeepSize(c *chart) {
 func (j *databaseJudge) others() []string {
 	var names []string
 	for _, s := range j.f.slots.value.Slots {
-		if s.Name != j.o.Slot && !s.lost() {
+		if s.Name != j.o.Slot && !s.lost() && !j.o.names().Sibling(s.Name) {
 			names = append(names, s.Name)
 		}
 	}

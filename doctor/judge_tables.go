@@ -74,11 +74,15 @@ func (j *databaseJudge) setupCommand() string {
 // slotFlags are for commands, where they are not the defaults.
 func (j *databaseJudge) slotFlags() string {
 	flags := ""
-	if j.o.Slot != "cdc_relay" {
-		flags += " --slot " + shell(j.o.Slot)
+	publication, slot := j.o.names().OfWholeTable()
+	if slot != "cdc_relay" {
+		flags += " --slot " + shell(slot)
 	}
-	if j.o.Publication != "cdc_relay" {
-		flags += " --publication " + shell(j.o.Publication)
+	if publication != "cdc_relay" {
+		flags += " --publication " + shell(publication)
+	}
+	if !j.o.Shard.Whole() {
+		flags += " --shard " + j.o.Shard.String()
 	}
 	return flags
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // Mode says where a relay takes its messages from.
@@ -46,7 +47,10 @@ type Config struct {
 	Table       outbox.Table
 	Slot        string
 	Publication string
-	Mode        Mode
+	// Shard is the part of the table's rows that this relay takes; the zero Shard is all of
+	// them. Slot and publication of a shard are named after it.
+	Shard outbox.Shard
+	Mode  Mode
 	// Hooks are told what becomes of messages. None is needed.
 	Hooks Hooks
 	// Tracer is told of each attempt to publish; nil: none. Package tracing has one.
@@ -99,6 +103,11 @@ func DefaultConfig() Config {
 	}
 }
 
+// Names are the slot and the publication, with the names that they have for the shard.
+func (c Config) Names() replication.Names {
+	return replication.NamesOf(c.Table, c.Publication, c.Slot, c.Shard)
+}
+
 // slotName is what Postgres accepts (ReplicationSlotValidateName).
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
@@ -114,6 +123,8 @@ func (c Config) Validate() error {
 	wrong(c.Table.Name == "", "--table is empty")
 	wrong(!slotName.MatchString(c.Slot), "--slot %q: a slot name has 1 to 63 characters of a-z, 0-9 and _", c.Slot)
 	wrong(c.Publication == "" || len(c.Publication) > 63, "--publication %q: want 1 to 63 bytes", c.Publication)
+	wrong(len(c.Names().Slot) > 63 && len(c.Slot) <= 63, "--slot %q: %s is longer than 63 characters", c.Slot, c.Names().Slot)
+	wrong(len(c.Names().Publication) > 63 && len(c.Publication) <= 63, "--publication %q: %s is longer than 63 bytes", c.Publication, c.Names().Publication)
 	wrong(c.Mode != ModeAuto && c.Mode != ModePoll, "--mode %q: want auto or poll", c.Mode)
 	wrong(c.OnDeadLetter != OnDeadLetterContinue && c.OnDeadLetter != OnDeadLetterBlock,
 		"--on-dead-letter %q: want continue or block", c.OnDeadLetter)

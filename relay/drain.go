@@ -2,11 +2,15 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // Drain publishes what waits in the table now, with claims, and returns when nothing
@@ -19,16 +23,20 @@ func (r *Relay) Drain(ctx context.Context) error {
 	if err := r.check(ctx); err != nil {
 		return err
 	}
-	exists, holder, err := r.store.SlotState(ctx, r.config.Slot)
+	others, err := r.otherSlots(ctx)
 	if err != nil {
 		return err
 	}
-	if !exists {
+	exists, holder, err := r.store.SlotState(ctx, r.config.Names().Slot)
+	if err != nil {
+		return err
+	}
+	if !exists && len(others) == 0 {
 		// Nobody has streamed, and who claims a row marks it: none was published before.
 		r.core.setBoundary(0)
 	}
 	if holder != 0 {
-		r.log.Info("another relay streams: taking only what is due", "slot", r.config.Slot)
+		r.log.Info("another relay streams: taking only what is due", "slot", r.config.Names().Slot)
 	}
 	r.streamer = nil
 	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
@@ -42,6 +50,19 @@ func (r *Relay) Drain(ctx context.Context) error {
 	a.stop(r)
 	r.log.Info("drained", "rows_settled", r.settler.written.Load())
 	return err
+}
+
+// otherSlots are those of another number of shards. Where relays use them, what this one
+// would take is on its way there.
+func (r *Relay) otherSlots(ctx context.Context) (others []replication.OtherSlot, err error) {
+	err = r.store.Conn(ctx, func(conn *pgx.Conn) error {
+		others, err = replication.OtherSlots(ctx, conn.PgConn(), r.config.Names())
+		return err
+	})
+	if err == nil && slices.ContainsFunc(others, func(s replication.OtherSlot) bool { return s.Active }) {
+		err = replication.OtherSplit(r.config.Names(), others)
+	}
+	return others, err
 }
 
 // drain sweeps until a round finds nothing and nothing is in flight.

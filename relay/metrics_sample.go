@@ -92,7 +92,7 @@ func (c *sampleCollector) current(now time.Time) (store.Sample, time.Duration, b
 		return store.Sample{}, 0, false
 	}
 	if !now.Before(c.mu.next) {
-		sample, err := c.relay.store.Sample(context.Background(), c.relay.config.Slot)
+		sample, err := c.relay.store.Sample(context.Background(), c.relay.config.Names().Slot)
 		done := time.Now()
 		c.mu.next = done.Add(sampleAgain)
 		if err == nil { // the sweep asks more often, and tells what is wrong

@@ -24,7 +24,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
-	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -63,7 +62,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		return nil, err
 	}
 	block := config.OnDeadLetter == OnDeadLetterBlock
-	db, err := store.Open(config.DatabaseURL, config.Table, block)
+	db, err := store.Open(config.DatabaseURL, config.Table, block, config.Shard)
 	if err != nil {
 		return nil, err
 	}
@@ -90,13 +89,13 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.sweeper = &sweeper{
 		core: r.core, store: db, publish: publisher.Publish,
 		planner: fallback.NewPlanner(config.PollInterval), alive: newHeartbeat(), trouble: newEpisode(log),
-		polling: config.Mode == ModePoll, slot: config.Slot, page: config.BatchSize, pageRows: min(firstPage, config.BatchSize),
+		polling: config.Mode == ModePoll, slot: config.Names().Slot, page: config.BatchSize, pageRows: min(firstPage, config.BatchSize),
 		lease: config.Lease(), staleAge: config.StaleTimeout,
 	}
 	if config.Mode == ModeAuto {
 		r.streamer = &streamer{
 			databaseURL: config.DatabaseURL,
-			names:       replication.Names{Table: config.Table, Publication: config.Publication, Slot: config.Slot},
+			names:       config.Names(),
 			core:        r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts,
 			alive: newHeartbeat(), trouble: newEpisode(log),
 		}

@@ -86,7 +86,7 @@ func (s *streamer) run(ctx context.Context) error {
 			return nil
 		}
 		var missing *decode.MissingColumnError
-		if errors.As(err, &missing) {
+		if errors.As(err, &missing) || errors.Is(err, replication.ErrOtherSplit) {
 			return err
 		}
 		var blocked *replication.SlotBlockedError

@@ -21,6 +21,7 @@ const (
 	objectInUse           = "55006"
 	queryCanceled         = "57014"
 	invalidName           = "42602"
+	notSupported          = "0A000"
 	tooManySlots          = "53400"
 )
 

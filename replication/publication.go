@@ -17,7 +17,15 @@ const publicationOptions = "publish = 'insert', publish_via_partition_root = tru
 
 func createPublicationSQL(names Names) string {
 	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (%s)",
-		outbox.QuoteIdentifier(names.Publication), names.Table.SQL(), publicationOptions)
+		outbox.QuoteIdentifier(names.Publication), publishedTable(names), publicationOptions)
+}
+
+// publishedTable is the table with the row filter of the shard, if there is one.
+func publishedTable(names Names) string {
+	if names.Shard.Whole() {
+		return names.Table.SQL()
+	}
+	return fmt.Sprintf("%s WHERE (%s)", names.Table.SQL(), names.Shard.Condition(""))
 }
 
 // EnsurePublication makes the publication, or brings an existing one in line,
@@ -57,14 +65,16 @@ type Publication struct {
 	Insert   bool // it publishes inserts
 	ViaRoot  bool // partitions come under the name of their table
 	HasTable bool
-	// Filtered and ColumnList hold where somebody has hidden rows or columns of the table.
-	Filtered, ColumnList bool
+	// RowFilter is the condition on the rows of the table, as the server prints it, or "".
+	RowFilter string
+	// ColumnList holds where somebody has hidden columns of the table.
+	ColumnList bool
 }
 
 func readPublication(ctx context.Context, conn *pgconn.PgConn, names Names) (Publication, error) {
-	filters := "false, false"
+	filters := "'', false"
 	if serverVersion(conn) >= 15 {
-		filters = "coalesce(r.prqual IS NOT NULL, false), coalesce(r.prattrs IS NOT NULL, false)"
+		filters = "coalesce(pg_get_expr(r.prqual, r.prrelid), ''), coalesce(r.prattrs IS NOT NULL, false)"
 	}
 	rows, err := query(ctx, conn, fmt.Sprintf(`
 SELECT p.pubinsert, p.pubviaroot,
@@ -83,7 +93,7 @@ WHERE p.pubname = %[1]s`,
 		return Publication{}, nil
 	}
 	is := func(i int) bool { return rows[0][i] == "t" }
-	return Publication{Exists: true, Insert: is(0), ViaRoot: is(1), HasTable: is(2), Filtered: is(3), ColumnList: is(4)}, nil
+	return Publication{Exists: true, Insert: is(0), ViaRoot: is(1), HasTable: is(2), RowFilter: rows[0][3], ColumnList: is(4)}, nil
 }
 
 // PublicationFault is one thing that keeps a publication from bringing every row.
@@ -128,16 +138,14 @@ func (p Publication) Faults(names Names) []PublicationFault {
 	if !p.HasTable {
 		faults = append(faults, PublicationFault{
 			Kind: PublicationWithoutTable, Says: "it leaves the table out",
-			Fix:  fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, names.Table.SQL()),
+			Fix:  fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, publishedTable(names)),
 			done: fmt.Sprintf("added table %s to publication %s", names.Table, name),
 		})
 	}
-	anew := fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", name, names.Table.SQL())
-	if p.Filtered {
-		faults = append(faults, PublicationFault{
-			Kind: PublicationWithRowFilter, Says: "it has a row filter on the table", Fix: anew,
-			onPurpose: fmt.Sprintf("publication %s has a row filter on table %s, which hides rows from the relay", name, names.Table),
-		})
+	anew := fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", name, publishedTable(names))
+	if fault, found := p.filterFault(names); found && p.HasTable {
+		fault.Kind, fault.Fix = PublicationWithRowFilter, anew
+		faults = append(faults, fault)
 	}
 	if p.ColumnList {
 		faults = append(faults, PublicationFault{
@@ -146,6 +154,29 @@ func (p Publication) Faults(names Names) []PublicationFault {
 		})
 	}
 	return faults
+}
+
+// filterFault tells of any row filter but the shard's own, and of none where there is a shard.
+func (p Publication) filterFault(names Names) (PublicationFault, bool) {
+	name := outbox.QuoteIdentifier(names.Publication)
+	switch {
+	case p.RowFilter == names.Shard.Printed():
+		return PublicationFault{}, false
+	case names.Shard.Whole():
+		return PublicationFault{
+			Says:      "it has a row filter on the table",
+			onPurpose: fmt.Sprintf("publication %s has a row filter on table %s, which hides rows from the relay", name, names.Table),
+		}, true
+	case p.RowFilter == "":
+		return PublicationFault{
+			Says:      "it lacks the row filter of shard " + names.Shard.String(),
+			onPurpose: fmt.Sprintf("publication %s brings all rows of table %s, and not those of shard %s alone", name, names.Table, names.Shard),
+		}, true
+	}
+	return PublicationFault{
+		Says:      "it has another row filter on the table than that of shard " + names.Shard.String(),
+		onPurpose: fmt.Sprintf("publication %s has another row filter on table %s than that of shard %s", name, names.Table, names.Shard),
+	}, true
 }
 
 func optionFault(publication string, kind PublicationFaultKind, says, option string) PublicationFault {
@@ -161,6 +192,13 @@ func publicationProblem(err error, names Names, fix string) error {
 	switch sqlState(err) {
 	case undefinedTable:
 		return &problem.Problem{What: fmt.Sprintf("table %s does not exist", names.Table), Fix: "cdc-relay setup", Err: err}
+	case notSupported:
+		return &problem.Problem{
+			What: what,
+			Fix: fmt.Sprintf("a row filter allows no collation of your own on ordering_key: run without --shard, or ALTER TABLE %s ALTER COLUMN ordering_key TYPE text COLLATE \"default\"",
+				names.Table.SQL()),
+			Err: err,
+		}
 	case insufficientPrivilege:
 		return &problem.Problem{What: what, Fix: "as the owner of the table: " + fix, Err: err}
 	}

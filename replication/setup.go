@@ -12,11 +12,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Names are the objects in the database that streaming needs.
+// Names are the objects in the database that streaming needs. NamesOf makes those of a shard.
 type Names struct {
 	Table       outbox.Table
 	Publication string
 	Slot        string
+	// Shard is the part of the rows that the publication brings.
+	Shard outbox.Shard
 }
 
 // Setup makes the publication and the slot where they are missing, on an
@@ -25,6 +27,9 @@ type Names struct {
 // patience.
 func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, patience time.Duration) ([]string, error) {
 	if err := checkServer(ctx, conn); err != nil {
+		return nil, err
+	}
+	if err := checkShard(ctx, conn, names); err != nil {
 		return nil, err
 	}
 	// First of all: with a slot that is not ours nothing is to be made.
@@ -47,7 +52,10 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, patience time.
 	if line != "" {
 		done = append(done, line)
 	}
-	return done, err
+	if err != nil {
+		return done, err
+	}
+	return done, checkSplit(ctx, conn, names) // another may have been as quick
 }
 
 // SetupSQL is what Setup does, for a DBA to run in psql.
@@ -62,24 +70,42 @@ func SetupSQL(names Names) string {
 `, createPublicationSQL(names), createSlotSQL(names.Slot))
 }
 
-// Teardown drops the slot and the publication where they are there and returns a
-// line for each. A slot in use is refused: its relay would make it again.
-func Teardown(ctx context.Context, conn *pgconn.PgConn, names Names) ([]string, error) {
+// Teardown drops slots and publications where they are there and returns a line for each.
+// Where a slot is in use all is refused: its relay would make it again.
+func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) ([]string, error) {
+	for _, names := range all {
+		s, err := readSlot(ctx, conn, names.Slot)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.foreign(names.Slot); err != nil {
+			return nil, err
+		}
+		if s.activePID != "" {
+			return nil, problem.New("stop the relays that use it first",
+				"slot %s is in use by the server process %s", names.Slot, s.activePID)
+		}
+	}
+	var done []string
+	for _, names := range all {
+		lines, err := drop(ctx, conn, names)
+		done = append(done, lines...)
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+func drop(ctx context.Context, conn *pgconn.PgConn, names Names) ([]string, error) {
 	var done []string
 	s, err := readSlot(ctx, conn, names.Slot)
 	if err != nil {
-		return done, err
-	}
-	if err := s.foreign(names.Slot); err != nil {
-		return done, err
-	}
-	if s.activePID != "" {
-		return done, problem.New("stop the relays that use it first",
-			"slot %s is in use by the server process %s", names.Slot, s.activePID)
+		return nil, err
 	}
 	if s.exists {
 		if err := dropSlot(ctx, conn, names.Slot); err != nil {
-			return done, err
+			return nil, err
 		}
 		done = append(done, "dropped slot "+names.Slot)
 	}

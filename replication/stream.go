@@ -106,6 +106,9 @@ func (s *Stream) prepare(ctx context.Context, patience time.Duration) ([]string,
 	if err := checkServer(ctx, s.conn); err != nil {
 		return nil, err
 	}
+	if err := checkShard(ctx, s.conn, s.names); err != nil {
+		return nil, err
+	}
 	timeout, err := walSenderTimeout(ctx, s.conn)
 	if err != nil {
 		return nil, err
@@ -131,7 +134,10 @@ func (s *Stream) prepare(ctx context.Context, patience time.Duration) ([]string,
 	if line != "" {
 		done = append(done, line)
 	}
-	return done, err
+	if err != nil {
+		return done, err
+	}
+	return done, checkSplit(ctx, s.conn, s.names) // another may have been as quick
 }
 
 // intervals: several status updates within the server's timeout, each asking for

@@ -65,7 +65,7 @@ func openBench(b *testing.B) (*store.Store, *pgx.Conn) {
 	if _, _, err := migrations.Up(b.Context(), conn, table()); err != nil {
 		b.Fatal(err)
 	}
-	s, err := store.Open(url, table(), false)
+	s, err := store.Open(url, table(), false, outbox.Shard{})
 	if err != nil {
 		b.Fatal(err)
 	}

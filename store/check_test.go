@@ -120,7 +120,7 @@ func TestCheckOfADatabaseThatCannotBeReachedIsNoProblem(t *testing.T) {
 }
 
 func TestErrorsTellNoPassword(t *testing.T) {
-	_, err := store.Open("postgres://user:topsecret@127.0.0.1:notaport/db", table(), false)
+	_, err := store.Open("postgres://user:topsecret@127.0.0.1:notaport/db", table(), false, outbox.Shard{})
 	if err == nil || strings.Contains(err.Error(), "topsecret") {
 		t.Errorf("err = %v", err)
 	}

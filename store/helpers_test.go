@@ -54,7 +54,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 
 func open(t *testing.T, url string, table outbox.Table, block bool) *store.Store {
 	t.Helper()
-	s, err := store.Open(url, table, block)
+	s, err := store.Open(url, table, block, outbox.Shard{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func newPlanned(t *testing.T) *planned {
 	t.Helper()
 	url := services.Database(t)
 	migrate(t, url)
-	s, err := Open(url, outbox.Table{Schema: "public", Name: "outbox"}, true)
+	s, err := Open(url, outbox.Table{Schema: "public", Name: "outbox"}, true, outbox.Shard{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ const notBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.
 // The leftovers: rows without a key that nobody has claimed, in pages by id.
 const leftoverSQL = `
 SELECT ` + messageColumns + `, r.possible_duplicate FROM {outbox} r
-WHERE r.id > $1 AND r.available_at IS NULL AND r.ordering_key IS NULL AND r.schema_version <= {version}
+WHERE r.id > $1 AND r.available_at IS NULL AND r.ordering_key IS NULL AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $2`
 
 // A claim takes rows under SKIP LOCKED and sets their lease. The clock is read in a
@@ -52,7 +52,7 @@ const claimSQL = `
 WITH picked AS MATERIALIZED (
   SELECT r.id, r.possible_duplicate, ` + rowSize + ` AS row_size
   FROM {outbox} r
-  WHERE {eligible} AND r.schema_version <= {version}
+  WHERE {eligible} AND r.schema_version <= {version}{and_of_shard}
     AND (r.ordering_key IS NULL OR ($4 AND ` + firstOfItsKey + ` AND {unblocked}))
   ORDER BY {order} LIMIT $1 FOR UPDATE SKIP LOCKED
 ), sized AS (
@@ -69,7 +69,8 @@ SELECT extract(epoch FROM greatest(least(coalesce(min(r.available_at), 'infinity
 FROM {outbox} r`
 
 // The heads: the oldest row of each key, found by skipping from key to key, so
-// that the cost follows the keys and not the rows.
+// that the cost follows the keys and not the rows. Other shards' keys are skipped
+// likewise, and left out afterwards.
 const keyHeadsSQL = `
 WITH RECURSIVE heads AS (
   (SELECT r.ordering_key, r.id FROM {outbox} r
@@ -80,7 +81,7 @@ WITH RECURSIVE heads AS (
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n
 )
 SELECT h.ordering_key, r.id, r.message_id, r.available_at IS NULL AND r.schema_version <= {version} AND {unblocked}
-FROM (SELECT * FROM heads LIMIT $2) h JOIN {outbox} r ON r.id BETWEEN h.id AND h.id ORDER BY h.ordering_key`
+FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h JOIN {outbox} r ON r.id BETWEEN h.id AND h.id ORDER BY h.ordering_key`
 
 // The first rows of some keys, each with whether it may leave and whether its
 // payload was within the bytes that may be read at a time ($3).
@@ -169,14 +170,25 @@ const (
 	unclaimedOrder = `r.id`
 )
 
-func newStatements(table outbox.Table, block bool) statements {
+// ofShard is the condition on the rows of a shard: that of the publication's row filter, so
+// that stream and sweeps take the same rows. Postgres takes 1 of 200 rows to satisfy an
+// equality with a hash, and half of them to satisfy a coalesce, which is nearer.
+func ofShard(lead string, shard outbox.Shard, row string) string {
+	if shard.Whole() {
+		return ""
+	}
+	return lead + "coalesce(" + shard.Condition(row) + ", false)"
+}
+
+func newStatements(table outbox.Table, block bool, shard outbox.Shard) statements {
 	unblocked, keyless := "true", "true"
 	if block {
 		unblocked, keyless = notBlocked, "d.ordering_key IS NULL"
 	}
 	// Twice, since {unblocked} brings {dead} with it.
 	names := strings.NewReplacer("{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(),
-		"{version}", strconv.Itoa(outbox.SchemaVersion))
+		"{version}", strconv.Itoa(outbox.SchemaVersion),
+		"{and_of_shard}", ofShard(" AND ", shard, "r."), "{where_of_shard}", ofShard(" WHERE ", shard, ""))
 	fill := func(sql string) string { return names.Replace(strings.ReplaceAll(sql, "{unblocked}", unblocked)) }
 	return statements{
 		leftover: fill(leftoverSQL),

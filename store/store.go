@@ -43,8 +43,8 @@ SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
 SET jit = off; SET lock_timeout = '1s'`
 
 // Open prepares a store. It does not connect: the first statement does. With
-// block, keys that have a dead letter are held up.
-func Open(databaseURL string, table outbox.Table, block bool) (*Store, error) {
+// block, keys that have a dead letter are held up. The sweeps take rows of the shard alone.
+func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard) (*Store, error) {
 	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func Open(databaseURL string, table outbox.Table, block bool) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{pool: pool, sockets: open, table: table, sql: newStatements(table, block), statementTimeout: statementTimeout}, nil
+	return &Store{pool: pool, sockets: open, table: table, sql: newStatements(table, block, shard), statementTimeout: statementTimeout}, nil
 }
 
 // closeGrace is how long a server has for a goodbye.

@@ -71,7 +71,7 @@ EXAMPLES
   cdc-relay check --app-role shop_app         # may the application INSERT?
   cdc-relay check --format json | jq -r '.findings[] | select(.level != "ok") | .mend'
   cdc-relay check --publisher stdout          # without a broker`,
-		Flags: flags("database-url", "amqp-url", "config", "table", "slot", "publication", "mode", "publisher", "exchange",
+		Flags: flags("database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode", "publisher", "exchange",
 			"app-role", "management-url", "no-probe", "format"),
 		Action: p.check,
 	}
@@ -86,7 +86,7 @@ func (p *process) check(c *cli.Context) error {
 		Connect: func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
 			return connectWith(ctx, cfg.relay.DatabaseURL, "check", parameters)
 		},
-		Table: cfg.relay.Table, Slot: cfg.relay.Slot, Publication: cfg.relay.Publication,
+		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
 		Poll: cfg.relay.Mode == relay.ModePoll, AppRole: cfg.checking.appRole,
 		Exchange: cfg.exchange, ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
 	}

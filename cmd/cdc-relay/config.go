@@ -31,6 +31,7 @@ type config struct {
 
 	format   string
 	printSQL bool
+	shards   int // of setup and teardown: all of them; 0: the one of relay.Shard
 	yes      bool
 	tables   bool
 	rate     float64
@@ -59,6 +60,9 @@ func (c *config) validate() error {
 	if err := c.relay.Validate(); err != nil {
 		return usagef("%s", oneLine(err.Error()))
 	}
+	if of := c.relay.Shard.Of; c.shards > 0 && of > 0 && of != c.shards {
+		return usagef("--shards %d and --shard %s: want one of them, or the same number of shards", c.shards, c.relay.Shard)
+	}
 	if least := 100 * time.Millisecond; c.outageCooldown < least {
 		return usagef("--outage-cooldown %s: want at least %s", c.outageCooldown, least)
 	}
@@ -73,7 +77,19 @@ func (c *config) needAMQP() error {
 }
 
 func (c *config) names() replication.Names {
-	return replication.Names{Table: c.relay.Table, Publication: c.relay.Publication, Slot: c.relay.Slot}
+	return c.relay.Names()
+}
+
+// allNames are those of all shards with --shards, else of one.
+func (c *config) allNames() []replication.Names {
+	if c.shards == 0 {
+		return []replication.Names{c.names()}
+	}
+	var all []replication.Names
+	for _, shard := range outbox.ShardsOf(c.shards) {
+		all = append(all, replication.NamesOf(c.relay.Table, c.relay.Publication, c.relay.Slot, shard))
+	}
+	return all
 }
 
 // flags picks settings by name, in the order of the help page.
@@ -142,6 +158,15 @@ func nameSettings() []*setting {
 			name: "publication", value: "NAME", byDefault: "cdc_relay",
 			usage: "The publication.",
 			set:   func(c *config, text string) error { c.relay.Publication = text; return nil },
+		},
+		{
+			name: "shard", value: "INDEX/OF", byDefault: "0/1",
+			usage: "Take only this part of the rows, as in 0/4 to 3/4 for four relays that share them by ordering key. " +
+				"Slot and publication are named after it: cdc_relay_0_of_4. Needs Postgres 15.",
+			set: func(c *config, text string) (err error) {
+				c.relay.Shard, err = outbox.ParseShard(text)
+				return err
+			},
 		},
 		{
 			name: "mode", value: "auto|poll", byDefault: "auto",
@@ -247,6 +272,17 @@ func commandSettings() []*setting {
 		formatSetting(),
 		switchSetting("print-sql", "Print the SQL for psql instead of running it. Needs no database.",
 			func(c *config) *bool { return &c.printSQL }),
+		{
+			name: "shards", value: "NUMBER",
+			usage: "All shards at once: so many slots and publications. Default: those of --shard.",
+			set: func(c *config, text string) (err error) {
+				c.shards, err = strconv.Atoi(text)
+				if err != nil || c.shards < 1 || c.shards > outbox.MostShards {
+					return fmt.Errorf("%q: want a whole number from 1 to %d", text, outbox.MostShards)
+				}
+				return nil
+			},
+		},
 		switchSetting("yes", "Do not ask.", func(c *config) *bool { return &c.yes }),
 		switchSetting("tables", "Drop the tables, too. Refused while messages are in them.",
 			func(c *config) *bool { return &c.tables }),

@@ -24,7 +24,7 @@ nothing is found the exit code is 1: it was delivered and deleted, or never comm
 What relays do is said for their --on-dead-letter, --max-retries and --send-timeout: give
 explain the same, by the environment or the file.`,
 		Flags: flags("show-payload", "format", "on-dead-letter", "max-retries", "send-timeout", "poll-interval", "stale-timeout", "mode",
-			"http-addr", "database-url", "table", "slot", "config"),
+			"http-addr", "database-url", "table", "slot", "shard", "config"),
 		Action: p.explain,
 	}
 }
@@ -47,7 +47,7 @@ func (p *process) explain(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	slot, err := operator.Slot(c.Context, cfg.relay.Slot)
+	slot, err := operator.Slot(c.Context, cfg.names().Slot)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (s surroundings) streaming() string {
 		}
 		return text
 	case !s.slot.Exists:
-		return "no: slot " + s.cfg.relay.Slot + " is not there"
+		return "no: slot " + s.cfg.names().Slot + " is not there"
 	}
-	return "no: nobody holds slot " + s.cfg.relay.Slot
+	return "no: nobody holds slot " + s.cfg.names().Slot
 }

@@ -16,6 +16,8 @@ func notes() map[string]note {
 		"amqp-cert-file":    {aFile, "With `--amqp-key-file`."},
 		"amqp-key-file":     {aFile, ""},
 		"table":             {"a name as SQL writes it; at most 51 bytes without the schema", ""},
+		"shard":             {"`0/4` to `3/4` for four; at most 64", "See [scaling.md](scaling.md)."},
+		"shards":            {"1 to 64", ""},
 		"slot":              {"1 to 63 of `a-z`, `0-9`, `_`", "Slots belong to the whole server: one for each database and table on it."},
 		"publication":       {"1 to 63 bytes", "Another one for each table of a database."},
 		"mode":              {"", "With `poll` messages leave within about `--poll-interval`."},

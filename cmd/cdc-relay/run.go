@@ -20,7 +20,7 @@ import (
 // relayFlags are what run and drain have in common.
 func relayFlags(more ...string) []cli.Flag {
 	names := []string{
-		"database-url", "amqp-url", "config", "table", "slot", "publication", "mode",
+		"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode",
 		"publisher", "exchange", "batch-size", "max-in-flight", "poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
 		"stale-timeout", "outage-cooldown", "on-dead-letter", "dead-letter-exchange",

@@ -31,8 +31,9 @@ EXAMPLES
 
   cdc-relay setup --database-url postgres://postgres@localhost/shop
   cdc-relay setup --print-sql > setup.sql     # for a DBA; with suggested GRANTs
-  cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing`,
-		Flags:  flags("database-url", "table", "slot", "publication", "mode", "print-sql", "config"),
+  cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
+  cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
+		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "print-sql", "config"),
 		Action: p.setup,
 	}
 }
@@ -59,14 +60,19 @@ func (p *process) setup(c *cli.Context) error {
 	if cfg.relay.Mode == relay.ModePoll {
 		return nil
 	}
-	done, err := replication.Setup(c.Context, conn.PgConn(), cfg.names(), slotPatience)
-	for _, line := range done {
-		fmt.Fprintln(p.stdout, line)
+	for _, names := range cfg.allNames() {
+		done, err := replication.Setup(c.Context, conn.PgConn(), names, slotPatience)
+		for _, line := range done {
+			fmt.Fprintln(p.stdout, line)
+		}
+		if err != nil {
+			return err
+		}
+		if len(done) == 0 {
+			fmt.Fprintf(p.stdout, "publication %s and slot %s: there, nothing to do\n", names.Publication, names.Slot)
+		}
 	}
-	if err == nil && len(done) == 0 {
-		fmt.Fprintf(p.stdout, "publication %s and slot %s: there, nothing to do\n", cfg.relay.Publication, cfg.relay.Slot)
-	}
-	return err
+	return nil
 }
 
 func (p *process) printSetup(cfg *config) error {
@@ -79,7 +85,9 @@ func (p *process) printSetup(cfg *config) error {
 		return err
 	}
 	if cfg.relay.Mode == relay.ModeAuto {
-		script += "\n" + replication.SetupSQL(cfg.names())
+		for _, names := range cfg.allNames() {
+			script += "\n" + replication.SetupSQL(names)
+		}
 	}
 	_, err = fmt.Fprint(p.stdout, script, "\n", grants(cfg))
 	return err

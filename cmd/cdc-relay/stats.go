@@ -24,7 +24,7 @@ EXAMPLES
   cdc-relay stats --watch
   cdc-relay stats --format json | jq .oldest_pending_seconds`,
 		Flags: flags("top", "exact", "watch", "interval", "format", "on-dead-letter", "mode", "http-addr",
-			"database-url", "table", "slot", "config"),
+			"database-url", "table", "slot", "shard", "config"),
 		Action: p.stats,
 	}
 }
@@ -82,7 +82,7 @@ func (l *statsLook) take(ctx context.Context) (statsView, error) {
 	if err != nil {
 		return statsView{}, err
 	}
-	slot, err := l.operator.Slot(ctx, l.cfg.relay.Slot)
+	slot, err := l.operator.Slot(ctx, l.cfg.names().Slot)
 	if err != nil {
 		return statsView{}, err
 	}

@@ -74,7 +74,7 @@ func newStatsView(cfg *config, s store.QueueStats, slot store.Slot) statsView {
 		OldestDeadLetterAt: orNull(s.OldestDead), NewestDeadLetterAt: orNull(s.NewestDead),
 		SlotLagBytes: slot.LagBytes,
 		Slot: slotView{
-			Name: cfg.relay.Slot, Exists: slot.Exists, Held: slot.Held,
+			Name: cfg.names().Slot, Exists: slot.Exists, Held: slot.Held,
 			RetainedBytes: slot.RetainedBytes, WALStatus: slot.WALStatus, SafeBytes: slot.SafeBytes,
 		},
 		TopFailing: []failingView{},

@@ -23,8 +23,9 @@ are never dropped: with --tables it refuses while there are any, dead letters in
 EXAMPLES
 
   cdc-relay teardown
-  cdc-relay teardown --yes --tables`,
-		Flags:  flags("database-url", "table", "slot", "publication", "yes", "tables", "config"),
+  cdc-relay teardown --yes --tables
+  cdc-relay teardown --shards 4               # what "setup --shards 4" made`,
+		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "yes", "tables", "config"),
 		Action: p.teardown,
 	}
 }
@@ -35,7 +36,14 @@ func (p *process) teardown(c *cli.Context) error {
 		return err
 	}
 	defer closeConn(c.Context, conn)
+	others, err := replication.OtherSlots(c.Context, conn.PgConn(), cfg.allNames()[0])
+	if err != nil {
+		return err
+	}
 	if cfg.tables {
+		if len(others) > 0 {
+			return replication.LeftBehind(cfg.allNames()[0], others)
+		}
 		if err := migrations.CheckEmpty(c.Context, conn, cfg.relay.Table); err != nil {
 			return emptyHint(err)
 		}
@@ -45,9 +53,12 @@ func (p *process) teardown(c *cli.Context) error {
 			return err
 		}
 	}
-	done, err := replication.Teardown(c.Context, conn.PgConn(), cfg.names())
+	done, err := replication.Teardown(c.Context, conn.PgConn(), cfg.allNames()...)
+	if err == nil && len(done) == 0 && len(others) > 0 {
+		return replication.LeftBehind(cfg.allNames()[0], others)
+	}
 	if err == nil && len(done) == 0 {
-		done = append(done, fmt.Sprintf("slot %s and publication %s: not there", cfg.relay.Slot, cfg.relay.Publication))
+		done = append(done, cfg.slotsAndPublications()+": not there")
 	}
 	for _, line := range done {
 		fmt.Fprintln(p.stdout, line)
@@ -79,8 +90,18 @@ func emptyHint(err error) error {
 	return hinted{err, "publish what waits (cdc-relay drain), look at the dead letters, and delete what nobody needs"}
 }
 
+// slotsAndPublications names what setup made beside the tables.
+func (c *config) slotsAndPublications() string {
+	all := c.allNames()
+	if len(all) == 1 {
+		return fmt.Sprintf("slot %s and publication %s", all[0].Slot, all[0].Publication)
+	}
+	last := all[len(all)-1]
+	return fmt.Sprintf("slots %s to %s and publications %s to %s", all[0].Slot, last.Slot, all[0].Publication, last.Publication)
+}
+
 func (p *process) confirm(cfg *config, conn *pgx.Conn) error {
-	what := fmt.Sprintf("slot %s and publication %s", cfg.relay.Slot, cfg.relay.Publication)
+	what := cfg.slotsAndPublications()
 	if cfg.tables {
 		what += fmt.Sprintf(" and tables %s and %s", cfg.relay.Table, cfg.relay.Table.DeadLetter())
 	}

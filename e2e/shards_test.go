@@ -1,0 +1,215 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// newSharded is a world with the slots of so many shards.
+func newSharded(t *testing.T, shards int) *world {
+	t.Helper()
+	if services.SharedPostgres(t).Major() < 15 {
+		t.Skip("a publication has no row filter before Postgres 15")
+	}
+	w := newWorld(t)
+	w.slot = "s" + strings.ToLower(newUUID()[:8]) // the shards' names are longer
+	w.setUpShards(shards)
+	w.declareQueue(w.queue, nil)
+	return w
+}
+
+func (w *world) setUpShards(n int) {
+	w.t.Helper()
+	out, code := w.command("setup", "--shards", fmt.Sprint(n))
+	if code != 0 || n > 1 && strings.Count(out, fmt.Sprintf("_of_%d", n)) < 2*n {
+		w.t.Fatalf("setup: exit %d\n%s", code, out)
+	}
+}
+
+// runShards starts so many relays of each shard.
+func (w *world) runShards(shards, each int, args ...string) [][]*relay {
+	w.t.Helper()
+	all := make([][]*relay, shards)
+	for shard := range all {
+		all[shard] = w.runMany(each, w.ofShard(shard, shards, args)...)
+	}
+	return all
+}
+
+func (w *world) ofShard(shard, of int, args []string) []string {
+	return append([]string{"--shard", fmt.Sprintf("%d/%d", shard, of)}, args...)
+}
+
+// TestShardsShareTheRows: four shards with a leader and one that stands by each, writers with
+// keys and without, and leaders that are killed. All arrives, once or marked, each key in
+// order.
+func TestShardsShareTheRows(t *testing.T) {
+	const shards, inFlight = 4, 200
+	w := newSharded(t, shards)
+	args := []string{"--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "200ms"}
+	relays := w.runShards(shards, 2, args...)
+	// Apart, since numbers tell the order of one.
+	plain, ordered := w.consume(w.queue), w.consumeKeys()
+	keys := numbered("k", 40)
+	each := evenly(keys, 60)
+	slow := w.loadKeys(keys, 60, ordered.exchange)
+	load := w.write(2)
+	kills := 0
+	for range sized(1, 4) {
+		for shard := range relays {
+			load.more(300)
+			leader := holder(relays[shard])
+			leader.kill()
+			kills++
+			load.more(100)
+			for i, r := range relays[shard] {
+				if r == leader {
+					relays[shard][i] = w.run(w.ofShard(shard, shards, args)...)
+				}
+			}
+			w.oneStreams(relays[shard])
+		}
+	}
+	slow.Wait()
+	load.more(200)
+	load.allArrive(plain, kills*inFlight)
+	w.eventually("all keyed ones arrive", 30*time.Second, func() bool { return ordered.distinct() == len(keys)*60 })
+	w.inOrder(ordered.ledger, each)
+	if n := ordered.unmarkedRepeats(); n != 0 {
+		t.Errorf("%d keyed repeats without x-possible-duplicate", n)
+	}
+	for shard, pair := range relays {
+		published := 0.0
+		for _, r := range pair {
+			r.noRefusals()
+			published += r.metric("cdc_relay_messages_published_total")
+		}
+		if published == 0 {
+			t.Errorf("shard %d has published nothing", shard)
+		}
+	}
+}
+
+// keyedLedger holds what arrived with keys, in a queue of its own.
+type keyedLedger struct {
+	*ledger
+	name string
+}
+
+func (w *world) consumeKeys() keyedLedger {
+	w.t.Helper()
+	name := w.queue + "_keys"
+	w.declareQueue(name, nil)
+	channel := w.channel()
+	if err := channel.ExchangeDeclare(name, "fanout", false, true, false, false, nil); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := channel.QueueBind(name, "", name, false, nil); err != nil {
+		w.t.Fatal(err)
+	}
+	return keyedLedger{w.consume(name), name}
+}
+
+func (l keyedLedger) exchange(string) any { return l.name }
+
+// TestTheNumberOfShardsIsChanged under load, as docs/scaling.md says. Rows wait in the table
+// meanwhile; what leaves twice is marked.
+func TestTheNumberOfShardsIsChanged(t *testing.T) {
+	w := newSharded(t, 1)
+	arrived := w.consume(w.queue)
+	args := []string{"--poll-interval", "200ms"}
+	load := w.write(2)
+	before := 0
+	for _, n := range []int{1, 2, 3, 1} {
+		if before > 0 {
+			load.more(200) // nobody takes them
+			if out, code := w.command("teardown", "--yes", "--shards", fmt.Sprint(before)); code != 0 {
+				t.Fatalf("teardown: exit %d\n%s", code, out)
+			}
+			w.setUpShards(n)
+		}
+		var relays []*relay
+		for shard := range n {
+			relays = append(relays, w.run(w.ofShard(shard, n, args)...))
+		}
+		load.more(400)
+		w.eventually("they take what has waited", 30*time.Second, func() bool { return arrived.distinct() > load.rows()-200 })
+		for _, r := range relays {
+			r.signal(syscall.SIGTERM)
+		}
+		for _, r := range relays {
+			if code := r.exit(40 * time.Second); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+		}
+		before = n
+	}
+	w.run(args...)
+	load.allArrive(arrived, 0)
+}
+
+// TestAnotherNumberOfShardsIsRefused: by every command that would publish or make something.
+func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
+	w := newSharded(t, 2)
+	arrived := w.consume(w.queue)
+	r := w.run("--shard", "1/2")
+	for _, args := range [][]string{
+		{"run"}, {"run", "--shard", "0/3"}, {"setup"}, {"setup", "--shards", "4"}, {"drain"}, {"drain", "--shard", "2/3"},
+		{"teardown", "--yes", "--tables"}, {"teardown", "--yes"},
+	} {
+		out, code := w.command(args...)
+		if code != 1 || !strings.Contains(out, w.slot+"_1_of_2 (in use)") || !strings.Contains(out, "cdc-relay teardown --shards 2 --slot '"+w.slot+"'") {
+			t.Errorf("%s: exit %d\n%s", args, code, out)
+		}
+	}
+	w.run("--shard", "0/2")
+	for range 20 {
+		w.await(arrived, w.insert(nil))
+	}
+	r.noRefusals()
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d repeats", n)
+	}
+}
+
+// TestARowFilterThatIsTakenAwayIsNoticed: the stream would bring the rows of others.
+func TestARowFilterThatIsTakenAwayIsNoticed(t *testing.T) {
+	w := newSharded(t, 2)
+	arrived := w.consume(w.queue)
+	r := w.run("--shard", "0/2")
+	w.run("--shard", "1/2")
+	w.await(arrived, w.insert(nil))
+	w.exec(`ALTER PUBLICATION ` + w.slot + `_0_of_2 SET TABLE outbox`)
+	w.eventually("it says so", 15*time.Second, func() bool { return len(linesWith(r.logs(), "lacks the row filter of shard 0/2")) > 0 })
+	out, code := w.command("check", "--shard", "0/2")
+	if code != 1 || !strings.Contains(out, "lacks the row filter of shard 0/2") {
+		t.Errorf("check: exit %d\n%s", code, out)
+	}
+	if out, code := w.command("check", "--shard", "1/2"); code != 0 {
+		t.Errorf("check: exit %d\n%s", code, out)
+	}
+}
+
+// TestDrainOfAShardLeavesTheOthers where they are.
+func TestDrainOfAShardLeavesTheOthers(t *testing.T) {
+	w := newSharded(t, 2)
+	arrived := w.consume(w.queue)
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) SELECT $1, '{}', CASE WHEN n % 2 = 0 THEN 'k' || n END FROM generate_series(1, 200) n`, w.queue)
+	if out, code := w.command("drain", "--shard", "0/2"); code != 0 {
+		t.Fatalf("drain: exit %d\n%s", code, out)
+	}
+	left := value[int](w, `SELECT count(*) FROM outbox`)
+	if left < 50 || left > 150 || left+arrived.distinct() != 200 {
+		t.Errorf("%d are left, %d have arrived", left, arrived.distinct())
+	}
+	if out, code := w.command("drain", "--shard", "1/2"); code != 0 {
+		t.Fatalf("drain: exit %d\n%s", code, out)
+	}
+	w.eventually("all arrive", 10*time.Second, func() bool { return arrived.distinct() == 200 })
+	w.emptied()
+}

@@ -1,0 +1,91 @@
+package outbox
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Shard is one part of a table's rows, for relays that split its stream. Each row is in
+// exactly one of the Of shards, and all rows of an ordering key are in the same one. The
+// zero Shard is the whole table.
+type Shard struct {
+	Index int // from 0
+	Of    int
+}
+
+// MostShards is how many there may be: each has a slot, and for each the server decodes
+// all of its WAL.
+const MostShards = 64
+
+// ParseShard reads INDEX/OF, as in "0/4". "0/1" is the zero Shard.
+func ParseShard(text string) (Shard, error) {
+	index, of, found := strings.Cut(text, "/")
+	var s Shard
+	var err error
+	if s.Index, err = strconv.Atoi(index); err == nil {
+		s.Of, err = strconv.Atoi(of)
+	}
+	switch {
+	case !found || err != nil || s.String() != text:
+		return Shard{}, fmt.Errorf("%q: want INDEX/OF, from 0/4 to 3/4 for four shards", text)
+	case s.Of < 1 || s.Of > MostShards:
+		return Shard{}, fmt.Errorf("%q: want 1 to %d shards", text, MostShards)
+	case s.Index < 0 || s.Index >= s.Of:
+		return Shard{}, fmt.Errorf("%q: of %d shards the first is 0/%d and the last %d/%d", text, s.Of, s.Of, s.Of-1, s.Of)
+	case s.Of == 1:
+		return Shard{}, nil
+	}
+	return s, nil
+}
+
+// ShardsOf are all shards of a table that is split into so many; of 1 or less, the whole
+// table.
+func ShardsOf(n int) []Shard {
+	if n <= 1 {
+		return []Shard{{}}
+	}
+	shards := make([]Shard, n)
+	for i := range shards {
+		shards[i] = Shard{Index: i, Of: n}
+	}
+	return shards
+}
+
+// Whole tells that it is the whole table.
+func (s Shard) Whole() bool { return s.Of <= 1 }
+
+// String is the form that ParseShard reads.
+func (s Shard) String() string { return fmt.Sprintf("%d/%d", s.Index, max(s.Of, 1)) }
+
+// NameSuffix follows the names of the slot and the publication; "" for the whole table.
+func (s Shard) NameSuffix() string {
+	if s.Whole() {
+		return ""
+	}
+	return fmt.Sprintf("_%d_of_%d", s.Index, s.Of)
+}
+
+// shardHash: of the key where the row has one, by its bytes whatever the collation, else of
+// the id. Hashes may be negative, and so may be what is left of their division.
+const shardHash = `coalesce(hashtextextended({row}ordering_key COLLATE "C", 0), hashint8extended({row}id, 0))`
+
+// Condition is true in SQL for the rows of the shard and false for all others, and needs
+// nothing but what a row filter may use. The row is what stands before the columns ("r." or
+// ""). For the whole table it is "true".
+func (s Shard) Condition(row string) string {
+	if s.Whole() {
+		return "true"
+	}
+	hash := strings.ReplaceAll(shardHash, "{row}", row)
+	return fmt.Sprintf("(%[1]s %% %[2]d + %[2]d) %% %[2]d = %[3]d", hash, s.Of, s.Index)
+}
+
+// Printed is Condition("") as Postgres 15 to 18 prints it; "" for the whole table.
+func (s Shard) Printed() string {
+	if s.Whole() {
+		return ""
+	}
+	const hash = `COALESCE(hashtextextended((ordering_key COLLATE "C"), (0)::bigint), hashint8extended(id, (0)::bigint))`
+	return fmt.Sprintf("((((%[1]s %% (%[2]d)::bigint) + %[2]d) %% (%[2]d)::bigint) = %[3]d)", hash, s.Of, s.Index)
+}

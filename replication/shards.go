@@ -1,0 +1,151 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// NamesOf are the objects of a shard of a table: publication and slot are given as they are
+// called for the whole table.
+func NamesOf(table outbox.Table, publication, slot string, shard outbox.Shard) Names {
+	return Names{
+		Table: table, Publication: publication + shard.NameSuffix(), Slot: slot + shard.NameSuffix(), Shard: shard,
+	}
+}
+
+// OfWholeTable are the names as they are called for the whole table.
+func (n Names) OfWholeTable() (publication, slot string) {
+	suffix := n.Shard.NameSuffix()
+	return strings.TrimSuffix(n.Publication, suffix), strings.TrimSuffix(n.Slot, suffix)
+}
+
+// Sibling tells whether a slot is that of a shard of the same table, in the same number.
+func (n Names) Sibling(slot string) bool {
+	_, whole := n.OfWholeTable()
+	return shardsInName(whole, slot) == max(n.Shard.Of, 1)
+}
+
+// ErrOtherSplit tells of slots that split the table's stream into another number of shards.
+// Relays of two numbers at once would publish rows twice.
+var ErrOtherSplit = errors.New("the stream is split in two ways")
+
+// OtherSlot is a slot of the same table in another number of shards.
+type OtherSlot struct {
+	Name   string
+	Active bool
+	of     int
+}
+
+// OtherSlots are known by their names: those of this relay but for the shards, in this
+// database.
+func OtherSlots(ctx context.Context, conn *pgconn.PgConn, names Names) ([]OtherSlot, error) {
+	rows, err := query(ctx, conn, `SELECT slot_name, active FROM pg_catalog.pg_replication_slots
+WHERE database = current_database() AND plugin = '`+outputPlugin+`' ORDER BY slot_name`)
+	if err != nil {
+		return nil, fmt.Errorf("look for slots of other shards: %w", err)
+	}
+	_, base := names.OfWholeTable()
+	var others []OtherSlot
+	for _, r := range rows {
+		if of := shardsInName(base, r[0]); of != 0 && of != max(names.Shard.Of, 1) {
+			others = append(others, OtherSlot{Name: r[0], Active: r[1] == "t", of: of})
+		}
+	}
+	return others, nil
+}
+
+// shardsInName is into how many shards the slot splits the stream, as its name says; 0 where
+// it is no slot of this table.
+func shardsInName(base, slot string) int {
+	rest, found := strings.CutPrefix(slot, base)
+	if !found {
+		return 0
+	}
+	if rest == "" {
+		return 1
+	}
+	index, of, found := strings.Cut(strings.TrimPrefix(rest, "_"), "_of_")
+	shard, err := outbox.ParseShard(index + "/" + of)
+	if !found || err != nil || shard.NameSuffix() != rest {
+		return 0
+	}
+	return shard.Of
+}
+
+// OtherSplit says what to do about slots of another number of shards, as a
+// *problem.Problem with ErrOtherSplit; nil where there are none.
+func OtherSplit(names Names, others []OtherSlot) error {
+	if len(others) == 0 {
+		return nil
+	}
+	what := "the whole stream"
+	if !names.Shard.Whole() {
+		what = "shard " + names.Shard.String()
+	}
+	return &problem.Problem{
+		What: fmt.Sprintf("slots split table %s into another number of shards than this relay, which takes %s: %s",
+			names.Table, what, listed(others)),
+		Fix: fmt.Sprintf("either run this one with the number of the others; or stop all relays of the table, %s, and start all with the same number of shards. "+
+			"What is not published yet waits in the table", teardownCommand(names, others[0].of)),
+		Err: ErrOtherSplit,
+	}
+}
+
+// LeftBehind says that a teardown would leave these slots behind.
+func LeftBehind(names Names, others []OtherSlot) error {
+	return problem.New(teardownCommand(names, others[0].of), "table %s has slots of another number of shards: %s", names.Table, listed(others))
+}
+
+func listed(slots []OtherSlot) string {
+	seen := make([]string, len(slots))
+	for i, slot := range slots {
+		if seen[i] = slot.Name; slot.Active {
+			seen[i] += " (in use)"
+		}
+	}
+	return strings.Join(seen, ", ")
+}
+
+// teardownCommand drops the slots of one number of shards.
+func teardownCommand(names Names, of int) string {
+	publication, slot := names.OfWholeTable()
+	command := "cdc-relay teardown"
+	if of > 1 {
+		command += " --shards " + strconv.Itoa(of)
+	}
+	for _, flag := range []struct{ name, value, usual string }{
+		{"table", names.Table.String(), "public.outbox"},
+		{"slot", slot, "cdc_relay"},
+		{"publication", publication, "cdc_relay"},
+	} {
+		if flag.value != flag.usual {
+			command += fmt.Sprintf(" --%s '%s'", flag.name, strings.ReplaceAll(flag.value, "'", `'\''`))
+		}
+	}
+	return command
+}
+
+// checkShard says what stands in the way of this relay's part of the stream.
+func checkShard(ctx context.Context, conn *pgconn.PgConn, names Names) error {
+	if !names.Shard.Whole() && serverVersion(conn) < 15 {
+		return problem.New("upgrade Postgres, or run without --shard",
+			"Postgres %s has no row filters: --shard needs 15 or later", conn.ParameterStatus("server_version"))
+	}
+	return checkSplit(ctx, conn, names)
+}
+
+func checkSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
+	others, err := OtherSlots(ctx, conn, names)
+	if err != nil {
+		return err
+	}
+	return OtherSplit(names, others)
+}

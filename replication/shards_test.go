@@ -1,0 +1,193 @@
+package replication
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// newSharded is a fixture with keys, and the names of each shard.
+func newSharded(t *testing.T, n int) (*fixture, []Names) {
+	t.Helper()
+	f := newFixture(t)
+	if services.SharedPostgres(t).Major() < 15 {
+		t.Skip("a publication has no row filter before Postgres 15")
+	}
+	f.exec(`ALTER TABLE outbox ADD COLUMN ordering_key text`)
+	return f, f.split(n)
+}
+
+// split are the names of all shards, under short names.
+func (f *fixture) split(n int) (all []Names) {
+	for _, shard := range outbox.ShardsOf(n) {
+		all = append(all, NamesOf(f.names.Table, f.names.Publication, f.names.Slot, shard))
+	}
+	return all
+}
+
+func (f *fixture) mustSetUp(names Names) []string {
+	f.Helper()
+	done, err := Setup(f.Context(), f.conn.PgConn(), names, patience)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return done
+}
+
+// Whatever a server prints of the row filter, the relay knows it again: nothing is to do
+// the second time.
+func TestSetupOfShardsMakesWhatIsMissingOnce(t *testing.T) {
+	f, all := newSharded(t, 3)
+	for _, names := range all {
+		f.wantLines(f.mustSetUp(names), []string{
+			`created publication "` + names.Publication + `" for table public.outbox`, "created slot " + names.Slot,
+		})
+		f.wantLines(f.mustSetUp(names), nil)
+		if want := fmt.Sprintf("%s_%d_of_3", f.names.Slot, names.Shard.Index); names.Slot != want || !names.Sibling(all[0].Slot) {
+			t.Errorf("slot %s, want %s", names.Slot, want)
+		}
+	}
+	done, err := Teardown(t.Context(), f.conn.PgConn(), all...)
+	if err != nil || len(done) != 6 {
+		t.Errorf("%q, %v", done, err)
+	}
+}
+
+// Each row comes by the stream of one shard, the one whose condition holds for it in a query.
+func TestEachRowStreamsInOneShard(t *testing.T) {
+	for _, n := range []int{2, 3, 5} {
+		f, all := newSharded(t, n)
+		listeners := make([]*listener, n)
+		for i, names := range all {
+			f.names = names
+			f.mustSetUp(names)
+			listeners[i] = f.listen()
+		}
+		// What comes too much in the first round is met in the second.
+		for _, ids := range []string{`generate_series(-500, 500)`, `generate_series(501, 600)`, `unnest('{-9223372036854775808, 9223372036854775807}'::bigint[])`} {
+			f.exec(`INSERT INTO outbox SELECT i, CASE i % 3 WHEN 0 THEN 'key ' || i WHEN 1 THEN 'ключ ' || i % 7 END FROM ` + ids + ` i`)
+			total := 0
+			for i, names := range all {
+				var want []int64
+				err := f.conn.QueryRow(t.Context(), `SELECT coalesce(array_agg(id ORDER BY id), '{}') FROM outbox WHERE id IN (SELECT `+ids+`) AND `+
+					names.Shard.Condition("outbox.")).Scan(&want)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := f.rows(listeners[i], len(want))
+				slices.Sort(got)
+				if total += len(want); !slices.Equal(got, want) {
+					t.Errorf("shard %s streams %v, want %v", names.Shard, got, want)
+				}
+			}
+			if rows := f.value(`SELECT count(*) FROM ` + ids + ` i`); rows != fmt.Sprint(total) {
+				t.Errorf("%d of %s rows are in a shard", total, rows)
+			}
+		}
+	}
+}
+
+// rows waits for so many.
+func (f *fixture) rows(l *listener, n int) (ids []int64) {
+	f.Helper()
+	for len(ids) < n {
+		select {
+		case id := <-l.messages:
+			ids = append(ids, int64(binary.BigEndian.Uint64([]byte(id))))
+		case err := <-l.done:
+			f.Fatalf("the stream ended: %v", err)
+		case <-time.After(time.Minute):
+			f.Fatalf("%d rows came, want %d", len(ids), n)
+		}
+	}
+	return ids
+}
+
+func TestARowFilterThatIsNotTheShardsOwnIsRefused(t *testing.T) {
+	f, all := newSharded(t, 4)
+	names := all[1]
+	for filter, what := range map[string]string{
+		"": "brings all rows of table public.outbox, and not those of shard 1/4 alone",
+		" WHERE (" + all[2].Shard.Condition("") + ")": "has another row filter",
+		" WHERE (id > 0)": "has another row filter",
+		" WHERE (" + names.Shard.Condition("") + " OR id = 7)": "has another row filter",
+	} {
+		f.exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE outbox` + filter + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
+		_, err := Setup(t.Context(), f.conn.PgConn(), names, patience)
+		fix := `ALTER PUBLICATION "` + names.Publication + `" SET TABLE "public"."outbox" WHERE (`
+		f.wantProblem(err, what, fix)
+		inspection, err := Inspect(t.Context(), f.conn.PgConn(), names)
+		if err != nil || !strings.Contains(inspection.Fault, "row filter") {
+			t.Errorf("%q: %q, %v", filter, inspection.Fault, err)
+		}
+		f.exec(fix + names.Shard.Condition("") + ")") // the hint is what mends it
+		f.wantLines(f.mustSetUp(names), []string{"created slot " + names.Slot})
+		if _, err := Teardown(t.Context(), f.conn.PgConn(), names); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE other WITH (publish = 'insert', publish_via_partition_root = true)`)
+	f.wantLines(f.mustSetUp(names), []string{`added table public.outbox to publication "` + names.Publication + `"`, "created slot " + names.Slot})
+	f.wantLines(f.mustSetUp(names), nil)
+}
+
+func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
+	f, four := newSharded(t, 4)
+	whole, two := f.split(1)[0], f.split(2)
+	f.mustSetUp(four[3])
+	for _, names := range []Names{whole, two[1]} {
+		_, err := Setup(t.Context(), f.conn.PgConn(), names, patience)
+		f.wantProblem(err, four[3].Slot, "cdc-relay teardown --shards 4 --slot '"+f.names.Slot+"'")
+		if _, _, opened := Open(t.Context(), f.url, names, patience); !errors.Is(err, ErrOtherSplit) || !errors.Is(opened, ErrOtherSplit) {
+			t.Errorf("%v, %v", err, opened)
+		}
+		if n := f.value(`SELECT count(*) FROM pg_publication`); n != "1" {
+			t.Errorf("%s publications", n)
+		}
+	}
+	f.mustSetUp(four[0]) // its siblings are no matter
+	if _, err := Teardown(t.Context(), f.conn.PgConn(), four...); err != nil {
+		t.Fatal(err)
+	}
+	f.mustSetUp(whole)
+	_, err := Setup(t.Context(), f.conn.PgConn(), four[0], patience)
+	f.wantProblem(err, "takes shard 0/4: "+whole.Slot, "cdc-relay teardown --slot")
+}
+
+func TestSlotsOfOthersAreNoShards(t *testing.T) {
+	for slot, want := range map[string]int{
+		"cdc": 1, "cdc_0_of_4": 4, "cdc_3_of_4": 4, "cdc_4_of_4": 0, "cdc_0_of_4x": 0, "cdc_00_of_4": 0, "cdc0_of_4": 0,
+		"cdc_billing": 0, "cdcx": 0, "billing": 0, "cdc_0_of_1": 0, "cdc_0_of_": 0,
+	} {
+		if got := shardsInName("cdc", slot); got != want {
+			t.Errorf("%s: %d, want %d", slot, got, want)
+		}
+	}
+}
+
+func TestAUserDefinedCollationIsAProblem(t *testing.T) {
+	f, all := newSharded(t, 2)
+	f.exec(`CREATE COLLATION mine (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
+	f.exec(`ALTER TABLE outbox ALTER COLUMN ordering_key TYPE text COLLATE mine`)
+	_, err := Setup(t.Context(), f.conn.PgConn(), all[0], patience)
+	f.wantProblem(err, "cannot be made ready", `ALTER TABLE "public"."outbox" ALTER COLUMN ordering_key TYPE text COLLATE "default"`)
+}
+
+func TestShardsNeedRowFilters(t *testing.T) {
+	if services.SharedPostgres(t).Major() >= 15 {
+		t.Skip("Postgres 15 has row filters")
+	}
+	f := newFixture(t)
+	_, err := Setup(t.Context(), f.conn.PgConn(), f.split(2)[0], patience)
+	f.wantProblem(err, "has no row filters: --shard needs 15 or later", "without --shard")
+	if f.value(`SELECT count(*) FROM pg_publication`) != "0" {
+		t.Error("a publication was made")
+	}
+}

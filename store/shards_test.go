@@ -1,0 +1,141 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func of(shard outbox.Shard) statements {
+	return newStatements(outbox.Table{Schema: "public", Name: "outbox"}, true, shard)
+}
+
+// Who does not split the stream pays nothing for it.
+func TestWithoutShardsNothingIsFiltered(t *testing.T) {
+	sql := of(outbox.Shard{})
+	for name, text := range map[string]string{
+		"leftovers": sql.leftover, "claim": sql.claim, "key heads": sql.keyHeads, "key rows": sql.keyRows, "delete": sql.delete,
+		"delete near": sql.deleteNear, "retention": sql.retention,
+	} {
+		if strings.Contains(text, "hash") || strings.Contains(text, "of_shard") {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
+	if !strings.Contains(sql.keyHeads, "(SELECT * FROM heads LIMIT $2)") || !strings.Contains(sql.leftover, "<= 1\nORDER BY") {
+		t.Errorf("%s%s", sql.keyHeads, sql.leftover)
+	}
+}
+
+// Every row is taken by the sweeps of one shard, the one whose publication brings it. Ids and
+// hashes below zero are among them.
+func TestSweepsTakeTheRowsOfTheirShardAlone(t *testing.T) {
+	const rows = 900
+	for _, n := range []int{2, 3, 7} {
+		p := newPlanned(t)
+		p.exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key, available_at) OVERRIDING SYSTEM VALUE
+			SELECT i - 450, 'r', '1', CASE i % 3 WHEN 0 THEN 'Schlüssel ' || i / 6 END, CASE WHEN i % 5 = 0 THEN now() END
+			FROM generate_series(1, 900) i`)
+		p.exec(`DELETE FROM outbox WHERE id = 0`)
+		p.exec(`INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (-9223372036854775808, 'r', '1')`)
+		seen := map[string]int{}
+		for _, shard := range outbox.ShardsOf(n) {
+			mine := map[string]bool{}
+			for id := range strings.SplitSeq(p.lines(`SELECT id::text FROM outbox WHERE `+shard.Condition("outbox.")), "\n") {
+				mine[id] = true
+			}
+			found := p.sweepOnce(of(shard))
+			for id := range found {
+				if seen[id]++; !mine[id] {
+					t.Errorf("shard %s takes row %s, which is not its own", shard, id)
+				}
+			}
+			if len(found) < rows/n/2 {
+				t.Errorf("shard %s takes %d of %d rows", shard, len(found), rows)
+			}
+		}
+		if all := p.sweepOnce(of(outbox.Shard{})); len(all) != len(seen) {
+			t.Errorf("%d shards take %d rows, want %d", n, len(seen), len(all))
+		}
+		for id, times := range seen {
+			if times != 1 {
+				t.Errorf("row %s is taken by %d of %d shards", id, times, n)
+			}
+		}
+	}
+}
+
+// sweepOnce are the ids of the rows that leftovers, claims and key heads bring. Nothing stays
+// claimed.
+func (p *planned) sweepOnce(sql statements) map[string]bool {
+	p.Helper()
+	found := map[string]bool{}
+	p.exec(`BEGIN`)
+	defer p.exec(`ROLLBACK`)
+	for _, query := range []struct {
+		text string
+		args []any
+	}{
+		{sql.leftover, []any{int64(-1 << 63), 1000}},
+		{sql.keyHeads, []any{"", 1000}},
+		{sql.claimOf(dueRows, dueOrder), []any{1000, 1 << 24, time.Minute, true}},
+		{sql.claimOf(unclaimedRows, unclaimedOrder), []any{1000, 1 << 24, time.Minute, true, time.Duration(0)}},
+	} {
+		rows, err := p.conn.Query(p.Context(), query.text, query.args...)
+		if err != nil {
+			p.Fatal(err)
+		}
+		at := -1
+		for i, field := range rows.FieldDescriptions() {
+			if field.Name == "id" {
+				at = i
+			}
+		}
+		for rows.Next() {
+			values, err := rows.Values()
+			if err != nil {
+				p.Fatal(err)
+			}
+			found[fmt.Sprint(values[at])] = true
+		}
+		if rows.Err() != nil {
+			p.Fatal(rows.Err())
+		}
+	}
+	return found
+}
+
+// The plans of a shard are those of the whole table, but for the rows that are skipped.
+func TestNoStatementOfAShardScansTheTable(t *testing.T) {
+	p := newPlanned(t)
+	p.store.sql = of(outbox.Shard{Index: 1, Of: 4})
+	p.wantNoScan("empty")
+	p.fill(rowsLive)
+	p.wantNoScan("never analyzed")
+	p.exec(`ANALYZE outbox`)
+	p.exec(`ANALYZE outbox_dead_letter`)
+	p.wantNoScan("analyzed")
+	p.wantNoSort("analyzed")
+	p.exec(`DELETE FROM outbox`)
+	p.exec(`ANALYZE outbox`)
+	p.wantNoScan("emptied, analyzed")
+}
+
+// wantNoSort: the rows are read in the order in which they are wanted, and no more than so many.
+func (p *planned) wantNoSort(state string) {
+	p.Helper()
+	statements := p.statements()
+	for _, name := range []string{"leftovers", "claim due", "claim unclaimed"} {
+		plan := p.lines("EXPLAIN "+statements[name], p.args[name]...)
+		_, picked, _ := strings.Cut(plan, "LockRows")
+		if name == "leftovers" {
+			picked = plan
+		}
+		picked, _, _ = strings.Cut(picked, "SubPlan")
+		if strings.Contains(picked, "Sort") || strings.Contains(picked, "Bitmap") {
+			p.Errorf("%s, %s:\n%s", state, name, plan)
+		}
+	}
+}
