@@ -134,7 +134,7 @@ func readOptions(c *cli.Context) (*options, error) {
 		{o.settings.Keys < 1, "--keys: want at least 1"},
 		{o.settings.Queues < 1, "--queues: want at least 1"},
 		{o.settings.Window < 1, "--max-in-flight: want at least 1"},
-		{o.settings.Held < 10*time.Second, "--held: want at least 10s"},
+		{o.settings.Held < 3*time.Second, "--held: want at least 3s"},
 		{o.settings.Steady < time.Second, "--steady: want at least 1s"},
 		{o.timeout <= 0, "--timeout: want more than 0"},
 	} {
