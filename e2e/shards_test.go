@@ -159,8 +159,14 @@ func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
 	arrived := w.consume(w.queue)
 	r := w.run("--shard", "1/2")
 	for _, args := range [][]string{
-		{"run"}, {"run", "--shard", "0/3"}, {"setup"}, {"setup", "--shards", "4"}, {"drain"}, {"drain", "--shard", "2/3"},
-		{"teardown", "--yes", "--tables"}, {"teardown", "--yes"},
+		{"run"},
+		{"run", "--shard", "0/3"},
+		{"setup"},
+		{"setup", "--shards", "4"},
+		{"drain"},
+		{"drain", "--shard", "2/3"},
+		{"teardown", "--yes", "--tables"},
+		{"teardown", "--yes"},
 	} {
 		out, code := w.command(args...)
 		if code != 1 || !strings.Contains(out, w.slot+"_1_of_2 (in use)") || !strings.Contains(out, "cdc-relay teardown --shards 2 --slot '"+w.slot+"'") {

@@ -216,4 +216,3 @@ func (s *Store) RowsOfKeys(ctx context.Context, slot string, keys []string, limi
 	page.Snapshot, page.Position, page.Holder = read.Snapshot, read.Position, read.Holder
 	return page, nil
 }
-
