@@ -128,8 +128,11 @@ func (p *planned) generic(sql string, args int) string {
 	if _, err := p.conn.Exec(p.Context(), `PREPARE generic AS `+sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 		p.Fatal(err)
 	}
-	nulls := strings.TrimSuffix(strings.Repeat("NULL, ", args), ", ")
-	plan := p.lines(`EXPLAIN EXECUTE generic(`+nulls+`)`, pgx.QueryExecModeSimpleProtocol)
+	var nulls string
+	if args > 0 {
+		nulls = "(" + strings.TrimSuffix(strings.Repeat("NULL, ", args), ", ") + ")"
+	}
+	plan := p.lines(`EXPLAIN EXECUTE generic`+nulls, pgx.QueryExecModeSimpleProtocol)
 	p.exec(`DEALLOCATE generic`)
 	p.exec(`RESET plan_cache_mode`)
 	return plan
