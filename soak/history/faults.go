@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// lingers is how long after everything had arrived that was committed before its end a fault may still show as a repeat:
+// What a killed relay had claimed comes again when its lease of a minute runs out. lingers is how long after everything
+// had arrived that was committed before its end a fault may still show as a repeat:
 // the repeats of the last messages follow these.
-const lingers = 5 * time.Second
+const lingers = 75 * time.Second
 
 type fault struct {
 	told   Fault
