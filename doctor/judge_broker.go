@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"regexp"
 	"slices"
@@ -50,7 +51,8 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 	err, vhost, user := j.f.unreachable, shell(j.f.vhost), shell(j.f.user)
 	permit := fmt.Sprintf("rabbitmqctl set_permissions -p %s %s '' '.*' ''", vhost, user)
 	var exception *amqp.Error
-	if !errors.As(err, &exception) {
+	// 501 of this side is what reading from the network said.
+	if !errors.As(err, &exception) || exception.Code == amqp.FrameError && !exception.Server {
 		c.wrong("reachable", j.reachMend(err), "RabbitMQ at %s: %s", j.f.address, err)
 		return
 	}
@@ -76,16 +78,21 @@ func (j *brokerJudge) reachMend(err error) string {
 	var hostname x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var record tls.RecordHeaderError
+	var network *net.OpError
+	encrypted := strings.HasPrefix(j.o.AMQPURL, "amqps:")
 	const at = "in --amqp-url (CDC_RELAY_AMQP_URL)"
 	switch {
 	case errors.As(err, &authority):
-		return "# name the authority of the broker's certificate " + at + ": ?cacertfile=%2Fpath%2Fto%2Fca.pem"
+		return "# name the authority of the broker's certificate: --amqp-ca-file FILE, or " + at + ": ?cacertfile=%2Fpath%2Fto%2Fca.pem"
 	case errors.As(err, &hostname):
 		return "# name the host as the broker's certificate does " + at + ", or add ?server_name_indication=NAME"
 	case errors.As(err, &invalid):
 		return "# renew the broker's certificate, or check the clock of this machine"
 	case errors.As(err, &record):
 		return "# the port does not speak TLS: that for amqps:// is 5671 as a rule; check it " + at
+	case encrypted && !(errors.As(err, &network) && (network.Op == "dial" || network.Timeout())):
+		// With TLS 1.3 a server that misses the client's certificate says so, or hangs up, after the handshake.
+		return "# where the broker asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, of an authority that it trusts; its log tells"
 	}
 	return "# check that RabbitMQ runs there, and host and port " + at
 }

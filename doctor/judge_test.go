@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -229,6 +231,7 @@ func TestTLS(t *testing.T) {
 }
 
 func TestWhyTheBrokerIsNotReached(t *testing.T) {
+	reset := &net.OpError{Op: "write", Err: syscall.ECONNRESET}
 	for name, test := range map[string]struct {
 		err         error
 		check, mend string
@@ -239,10 +242,14 @@ func TestWhyTheBrokerIsNotReached(t *testing.T) {
 		"unknown authority": {fmt.Errorf("tls: %w", x509.UnknownAuthorityError{}), "reachable", "cacertfile="},
 		"another host":      {fmt.Errorf("tls: %w", x509.HostnameError{Certificate: &x509.Certificate{}, Host: "h"}), "reachable", "server_name_indication="},
 		"expired":           {fmt.Errorf("tls: %w", x509.CertificateInvalidError{Reason: x509.Expired}), "reachable", "renew"},
-		"nobody there":      {errors.New("connection refused"), "reachable", "host and port"},
+		"nobody there":      {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "reachable", "host and port"},
+		"hung up":           {reset, "reachable", "--amqp-cert-file"},
+		"asked for another": {&amqp.Error{Code: 501, Reason: "remote error: tls: certificate required"}, "reachable", "--amqp-cert-file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := judgeBroker(defaults(), facts{broker: &brokerFacts{unreachable: test.err, vhost: "/", user: "guest"}})
+			o := defaults()
+			o.AMQPURL = "amqps://guest:guest@localhost/"
+			f := judgeBroker(o, facts{broker: &brokerFacts{unreachable: test.err, vhost: "/", user: "guest"}})
 			if len(f) != 1 || f[0].Level != Problem || f[0].Name != test.check || !strings.Contains(f[0].Mend, test.mend) {
 				t.Errorf("got %+v", f)
 			}

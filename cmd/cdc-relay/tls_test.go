@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/certs"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// tlsPostgres lets the role secured in by TLS and a certificate of the authority only.
+func tlsPostgres(t *testing.T, a *certs.Authority) url.URL {
+	t.Helper()
+	server := services.PrivatePostgres(t)
+	put := func(name, text string) string {
+		return fmt.Sprintf(`COPY (SELECT unnest(string_to_array(%s, E'\n'))) TO PROGRAM 'umask 077; cat > %s'`, "'"+text+"'", name)
+	}
+	read := func(name string) string {
+		text, err := os.ReadFile(a.File(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	err := server.Exec(
+		t.Context(), "postgres",
+		"CREATE ROLE secured LOGIN SUPERUSER PASSWORD 's3cr3t'",
+		put("server.pem", read("localhost.pem")), put("server.key", read("localhost.key")), put("ca.pem", read("ca.pem")),
+		"ALTER SYSTEM SET ssl_cert_file = 'server.pem'", "ALTER SYSTEM SET ssl_key_file = 'server.key'",
+		"ALTER SYSTEM SET ssl_ca_file = 'ca.pem'", "ALTER SYSTEM SET ssl = on",
+		put("pg_hba.conf", "hostssl all secured all scram-sha-256 clientcert=verify-ca\nhost all secured all reject\nhost all all all scram-sha-256"),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context(), services.Fast); err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url.URL{Scheme: "postgres", User: url.UserPassword("secured", "s3cr3t"), Host: "localhost:" + port, Path: "/postgres"}
+}
+
+// tlsBroker asks clients for a certificate of the authority, and has a queue.
+func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, channel *amqp.Channel) {
+	t.Helper()
+	port, err := services.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker, err := services.StartRabbitMQ(t.Context(), services.Options{
+		Way: services.Local, Private: true, // a container would not see the files
+		Log: func(line string) { t.Log(line) },
+		Settings: []string{
+			"listeners.ssl.1 = 127.0.0.1:" + strconv.Itoa(port),
+			"ssl_options.cacertfile = " + a.File("ca.pem"),
+			"ssl_options.certfile = " + a.File("localhost.pem"),
+			"ssl_options.keyfile = " + a.File("localhost.key"),
+			"ssl_options.verify = verify_peer",
+			"ssl_options.fail_if_no_peer_cert = true",
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := broker.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := amqp.Dial(broker.URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if channel, err = conn.Channel(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := channel.QueueDeclare(queue, false, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("amqps://guest:guest@localhost:%d/", port), channel
+}
+
+// TestTLSToBothServers: both ask for a certificate, and neither takes a connection without.
+func TestTLSToBothServers(t *testing.T) {
+	authority, stranger := certs.NewAuthority(t), certs.NewAuthority(t)
+	authority.Issue("localhost")
+	authority.Issue("relay")
+	database := tlsPostgres(t, authority)
+	const queue = "secured"
+	broker, channel := tlsBroker(t, authority, queue)
+
+	with := func(ca *certs.Authority, certificate bool) string {
+		query := url.Values{"sslmode": {"verify-full"}, "sslrootcert": {ca.File("ca.pem")}}
+		if certificate {
+			query.Set("sslcert", authority.File("relay.pem"))
+			query.Set("sslkey", authority.File("relay.key"))
+		}
+		one := database
+		one.RawQuery = query.Encode()
+		return writeFile(t, "database-url", one.String()+"\n")
+	}
+	for name, file := range map[string]string{"another authority": with(stranger, true), "no certificate": with(authority, false)} {
+		if r := cdcRelay(t, nil, "setup", "--database-url-file", file); r.code != exitFailed || strings.Contains(r.stderr, "s3cr3t") {
+			t.Errorf("%s: exit code %d: %s", name, r.code, r.stderr)
+		}
+	}
+	env := environment{
+		"CDC_RELAY_DATABASE_URL_FILE": with(authority, true), "CDC_RELAY_AMQP_URL_FILE": writeFile(t, "amqp-url", broker+"\n"),
+		"CDC_RELAY_AMQP_CA_FILE": authority.File("ca.pem"), "CDC_RELAY_HTTP_ADDR": "",
+		"CDC_RELAY_DATABASE_URL": "", "CDC_RELAY_AMQP_URL": "", // those of this process
+	}
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	if r := cdcRelay(t, env, "check"); r.code != exitFailed || !strings.Contains(r.stdout, "# where the broker asks for a certificate: --amqp-cert-file") {
+		t.Errorf("without a certificate for the broker:\n%s", r.stdout)
+	}
+	env["CDC_RELAY_AMQP_CERT_FILE"], env["CDC_RELAY_AMQP_KEY_FILE"] = authority.File("relay.pem"), authority.File("relay.key")
+	want(t, cdcRelay(t, env, "check"), exitDone)
+
+	c := start(t, env, "run") // streams by TLS, too
+	c.await(t, `"streaming"`)
+	secret, err := os.ReadFile(env["CDC_RELAY_DATABASE_URL_FILE"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	deliveries, err := channel.Consume(queue, "", true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(secret)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('secured', '{"order_id": 42}')`)
+	select {
+	case d := <-deliveries:
+		if string(d.Body) != `{"order_id": 42}` {
+			t.Errorf("got %s", d.Body)
+		}
+	case <-t.Context().Done():
+	}
+	c.signal(t, os.Interrupt)
+	if code := c.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}
