@@ -25,7 +25,7 @@ func checked(t *testing.T) environment {
 func TestCheckOfWhatIsRight(t *testing.T) {
 	env := checked(t)
 	r := cdcRelay(t, env, "check")
-	wantOutput(t, r, "ok       postgres", "warning  slot", "nobody holds the slot", "\n  ", " warnings, ", " ok\n")
+	wantOutput(t, r, "ok       postgres", "warning  slot", "no relay streams, and the slot retains WAL", "\n  ", " warnings, ", " ok\n")
 	if strings.Contains(r.stdout, "\x1b") || r.stderr != "" {
 		t.Errorf("got %q, %q", r.stdout, r.stderr)
 	}
