@@ -18,9 +18,13 @@ const (
 	maxTick = 250 * time.Millisecond
 )
 
-// scanAfter is how long the reaper waits for the oldest message alone. Then it
-// looks at all of them: a queue that never confirms holds up no others.
-const scanAfter = 5 * time.Millisecond
+// The reaper waits for the oldest message alone, and looks at all of them after a
+// while: a queue that never confirms holds up no others. The while is scanFirst, and
+// doubles up to scanLast as long as looking finds nothing: the broker is just slow.
+const (
+	scanFirst = 5 * time.Millisecond
+	scanLast  = 40 * time.Millisecond
+)
 
 // reaperNews is what the reaper is told, in the order in which it happened.
 type reaperNews struct {
@@ -45,16 +49,17 @@ type reaper struct {
 	lastAnswer time.Duration
 	dying      []*lane // closed by the broker; their suspects may still be here
 	anyAnswer  bool
+	scanAfter  time.Duration // between scanFirst and scanLast
 }
 
-func newReaper(s *session) *reaper { return &reaper{session: s} }
+func newReaper(s *session) *reaper { return &reaper{session: s, scanAfter: scanFirst} }
 
 // run works until stop is closed: then no confirm can come any more, and nothing
 // more is sent.
 func (r *reaper) run(stop <-chan struct{}) {
 	tick := time.NewTicker(min(max(r.cfg.SendTimeout/16, minTick), maxTick))
 	defer tick.Stop()
-	scan := time.NewTimer(scanAfter)
+	scan := time.NewTimer(r.scanAfter)
 	defer scan.Stop()
 	for {
 		r.takeNews()
@@ -68,7 +73,7 @@ func (r *reaper) run(stop <-chan struct{}) {
 			}
 			continue
 		}
-		scan.Reset(scanAfter)
+		scan.Reset(r.scanAfter)
 		select {
 		case <-r.oldestConfirm():
 		case <-scan.C:
@@ -126,30 +131,35 @@ func (r *reaper) popResolved() {
 // scan settles all that have an answer.
 func (r *reaper) scan() {
 	r.takeNews()
+	settled := false
 	r.keep(func(e *entry) bool {
 		if !e.resolved() {
 			return true
 		}
 		r.settle(e, false)
+		settled = true
 		return false
 	})
+	r.scanAfter = min(2*r.scanAfter, scanLast)
+	if settled {
+		r.scanAfter = scanFirst
+	}
 }
 
-// keep drops from pending what f does not want kept. Meanwhile r.pending is whole:
-// f may search it.
+// keep drops from pending what f does not want kept. Meanwhile f may search pending,
+// which may have gaps, and may append to it.
 func (r *reaper) keep(f func(*entry) bool) {
-	kept := make([]*entry, 0, len(r.pending)-r.head)
+	kept := r.head
 	for i := r.head; i < len(r.pending); i++ {
-		if e := r.pending[i]; f(e) {
-			kept = append(kept, e)
-		} else {
-			r.pending[i] = nil
+		e := r.pending[i]
+		keep := f(e)
+		r.pending[i] = nil
+		if keep {
+			r.pending[kept] = e
+			kept++
 		}
 	}
-	for i := r.head; i < len(r.pending); i++ {
-		r.pending[i] = nil
-	}
-	r.pending, r.head = kept, 0
+	r.pending = r.pending[:kept]
 }
 
 // expire gives up what has waited for longer than SendTimeout. Where nothing else
