@@ -161,7 +161,8 @@ func (r *reading) WAL(data []byte) (pglogrepl.LSN, error) {
 
 func (r *reading) Passed(pglogrepl.LSN) {}
 
-func (r *reading) Alive() {}
+func (r *reading) Alive(time.Time) {}
+func (r *reading) Idle()           {}
 
 func (r *reading) messages(t *testing.T, n int) []*outbox.Message {
 	t.Helper()

@@ -49,6 +49,8 @@ type streamer struct {
 	decoder *decode.Decoder
 	// fullSince is when the window was first found full, zero while it is not.
 	fullSince time.Time
+	// leaving are rows to be published, collected so that they leave in few writes.
+	leaving []*outbox.Message
 	// announced is what the log said last of the role.
 	announced string
 }
@@ -72,6 +74,9 @@ const (
 // touchEvery is how often the core is used at least while the relay holds the slot, so
 // that it notices when the process stood still.
 const touchEvery = stillAfter / 4
+
+// mostLeaving is how many rows are collected at most.
+const mostLeaving = 64
 
 const streamDown = "the stream is down; rows are swept from the table meanwhile"
 
@@ -141,53 +146,6 @@ func (s *streamer) open(ctx context.Context, patience time.Duration) (*replicati
 	return stream, err
 }
 
-// awaitSlot waits while another relay holds the slot, and ends the hold of one that was
-// not heard of for long.
-func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) error {
-	defer s.waited.Store(false)
-	var other watched
-	for {
-		s.alive.beat()
-		askCtx, cancel := context.WithTimeout(ctx, openTimeout)
-		holder, err := stream.Holder(askCtx)
-		if err == nil && other.silentFor(holder, time.Now()) > silence {
-			s.log.Warn("the relay that holds the slot is silent: it was stopped, or its host is out of reach; its hold is ended",
-				"slot", s.names.Slot, "pid", holder.PID)
-			err = stream.EndHolder(askCtx, holder)
-			other = watched{}
-		}
-		cancel()
-		if err != nil || holder.PID == "" {
-			return err
-		}
-		s.trouble.over("connected to Postgres again")
-		s.waited.Store(true)
-		s.announce("standing by: another relay holds the slot")
-		if err := sleep(ctx, askSlot); err != nil {
-			return err
-		}
-	}
-}
-
-// watched is the holder of the slot as this relay has seen it change. The times are
-// this relay's: the holder's clock may differ.
-type watched struct {
-	pid, heard string
-	since      time.Time
-}
-
-// silentFor is how long the holder was not heard of, as far as that can be told: a
-// server process that decodes has not listened to it.
-func (w *watched) silentFor(h replication.Holder, now time.Time) time.Duration {
-	if h.PID != w.pid || h.Heard != w.heard || h.Heard == "" {
-		*w = watched{pid: h.PID, heard: h.Heard, since: now}
-	}
-	if !h.Waits {
-		return 0
-	}
-	return now.Sub(w.since)
-}
-
 // hold begins the term: what is in the table now, and was there before, is swept.
 func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN, pid uint32) error {
 	boundary, ok, err := s.store.LastID(ctx)
@@ -223,6 +181,7 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 	watchers.Go(func() { s.watch(streamCtx, stream.PID(), end) })
 	watchers.Go(func() { s.inspect(streamCtx, end) })
 	err := stream.Run(streamCtx, s)
+	s.Idle()
 	if err == nil && ctx.Err() == nil {
 		err = context.Cause(streamCtx)
 	}
@@ -276,12 +235,21 @@ func (s *streamer) announce(role string, args ...any) {
 
 // Alive implements replication.Handler. What comes after a silence may have been on its
 // way for long.
-func (s *streamer) Alive() {
-	if s.alive.age() > doubtfulSilence {
+func (s *streamer) Alive(at time.Time) {
+	if at.UnixNano()-s.alive.last.Load() > int64(doubtfulSilence) {
 		s.core.doubt()
 	}
-	s.alive.beat()
-	s.heard.Store(s.alive.last.Load())
+	s.alive.last.Store(at.UnixNano())
+	s.heard.Store(at.UnixNano())
+}
+
+// Idle implements replication.Handler: what was collected leaves.
+func (s *streamer) Idle() {
+	for _, m := range s.leaving {
+		s.publish(m)
+	}
+	clear(s.leaving)
+	s.leaving = s.leaving[:0]
 }
 
 // Passed implements replication.Handler.
@@ -300,15 +268,8 @@ func (s *streamer) Passed(position pglogrepl.LSN) {
 func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	s.messages.Add(1)
 	event, err := s.decoder.Decode(data)
-	var row *decode.RowError
-	if errors.As(err, &row) {
-		s.counts.undecodable.Inc()
-		s.log.Error("a streamed row cannot be read; the sweep tries it from the table", "error", err)
-		s.core.unread()
-		return 0, nil
-	}
 	if err != nil {
-		return 0, fmt.Errorf("decode the stream: %w", err)
+		return 0, s.unreadable(err)
 	}
 	switch event.Kind {
 	case decode.Begin:
@@ -322,6 +283,18 @@ func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	return 0, nil
 }
 
+// unreadable: one row that cannot be read does not end the stream.
+func (s *streamer) unreadable(err error) error {
+	var row *decode.RowError
+	if !errors.As(err, &row) {
+		return fmt.Errorf("decode the stream: %w", err)
+	}
+	s.counts.undecodable.Inc()
+	s.log.Error("a streamed row cannot be read; the sweep tries it from the table", "error", err)
+	s.core.unread()
+	return nil
+}
+
 func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 	for {
 		now := time.Now()
@@ -332,11 +305,14 @@ func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 			if s.fullSince.IsZero() {
 				s.fullSince = now
 			}
+			s.Idle()
 			s.awaitRoom(s.fullSince.Add(spillAfter).Sub(now))
 			continue
 		case taken:
 			if next != nil {
-				s.publish(next)
+				if s.leaving = append(s.leaving, next); len(s.leaving) == mostLeaving {
+					s.Idle()
+				}
 			}
 			if !s.fullSince.IsZero() && s.core.hasEased() {
 				s.fullSince = time.Time{}

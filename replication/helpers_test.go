@@ -180,7 +180,8 @@ func (l *listener) Passed(position pglogrepl.LSN) {
 	}
 }
 
-func (l *listener) Alive() {}
+func (l *listener) Alive(time.Time) {}
+func (l *listener) Idle()           {}
 
 func (f *fixture) open() (*Stream, []string) {
 	f.Helper()
