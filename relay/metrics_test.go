@@ -64,7 +64,10 @@ func TestMetricsAgreeWithWhatHappened(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r, stop := i.startWith(i.publisher(), registry)
 	defer stop()
-	i.await("it streams", func() bool { return r.Health().Role == "streaming" && r.Health().Ready })
+	i.await("it streams, and has looked through the table", func() bool {
+		v := r.core.view(1)
+		return r.Health().Role == "streaming" && r.Health().Ready && !v.Leftovers && !v.Suspicious
+	})
 	if err := i.load(1, 49); err != nil {
 		t.Fatal(err)
 	}
