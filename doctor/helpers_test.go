@@ -60,6 +60,7 @@ func (p *patient) as(url string) {
 		for name, value := range parameters {
 			config.RuntimeParams[name] = value
 		}
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec // as the command does
 		return pgx.ConnectConfig(ctx, config)
 	}
 }

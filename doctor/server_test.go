@@ -191,6 +191,7 @@ func TestAPooler(t *testing.T) {
 	r.want(doctor.Problem, doctor.Postgres, "pooler", "PgBouncer", "default_transaction_read_only", "--database-url")
 	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler takes no replication connection")
 	r.wantOthersOK("pooler", "replication")
+	p.examine().wantOthersOK("pooler", "replication") // on the same server process, with what the first has left there
 
 	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "ignore_startup_parameters = default_transaction_read_only")))
 	p.examine().want(doctor.Problem, doctor.Postgres, "pooler", "the start-up named server process")

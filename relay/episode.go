@@ -1,12 +1,13 @@
 package relay
 
 import (
-	"errors"
 	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // episode logs a trouble once when it begins, once a minute for each nature that it
@@ -56,9 +57,8 @@ func (e *episode) report(what string, err error) {
 	}
 	e.mu.message, e.mu.said, e.mu.natures[is] = message, now, now
 	args := []any{"error", err, "for", now.Sub(e.mu.since).Round(time.Second)}
-	var hint interface{ Hint() string }
-	if errors.As(err, &hint) {
-		args = append(args, "to_mend_it", hint.Hint())
+	if hint := problem.Hint(err); hint != "" {
+		args = append(args, "to_mend_it", hint)
 	}
 	e.log.Warn(what, args...)
 }

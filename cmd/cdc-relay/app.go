@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // The exit codes. A second signal during the drain ends with 128 + its number.
@@ -69,7 +71,7 @@ func (p *process) report(err error) int {
 		return exitDone
 	}
 	fmt.Fprintf(p.stderr, "cdc-relay: %s\n", oneLine(err.Error()))
-	if hint := hintOf(err); hint != "" {
+	if hint := problem.Hint(err); hint != "" {
 		fmt.Fprintf(p.stderr, "  to mend it: %s\n", hint)
 	}
 	var usage *usageError

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 
@@ -84,7 +85,10 @@ func (p *process) check(c *cli.Context) error {
 	}
 	options := doctor.Options{
 		Connect: func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
-			return connectWith(ctx, cfg.relay.DatabaseURL, "check", parameters)
+			return connectWith(ctx, cfg.relay.DatabaseURL, "check", func(config *pgx.ConnConfig) {
+				maps.Copy(config.RuntimeParams, parameters)
+				config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may lose prepared statements
+			})
 		},
 		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
 		Poll: cfg.relay.Mode == relay.ModePoll, AppRole: cfg.checking.appRole,

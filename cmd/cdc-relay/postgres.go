@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // connectTimeout is for commands that a person waits for.
@@ -17,11 +18,11 @@ const connectTimeout = 10 * time.Second
 
 // connect opens an ordinary connection. The caller closes it with closeConn.
 func connect(ctx context.Context, url, command string) (*pgx.Conn, error) {
-	return connectWith(ctx, url, command, nil)
+	return connectWith(ctx, url, command, func(*pgx.ConnConfig) {})
 }
 
-// connectWith also sends these parameters with the start-up.
-func connectWith(ctx context.Context, url, command string, parameters map[string]string) (*pgx.Conn, error) {
+// connectWith lets the caller change how it connects.
+func connectWith(ctx context.Context, url, command string, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, usagef("--database-url: not understood") // checked before
@@ -33,7 +34,7 @@ func connectWith(ctx context.Context, url, command string, parameters map[string
 		cfg.RuntimeParams["application_name"] = "cdc-relay " + command
 	}
 	cfg.RuntimeParams["client_encoding"] = "UTF8" // whatever the database's is
-	maps.Copy(cfg.RuntimeParams, parameters)
+	change(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		err = fmt.Errorf("connect to Postgres at %s: %w", where(cfg), err)
@@ -54,6 +55,9 @@ func where(cfg *pgx.ConnConfig) string {
 }
 
 func connectHint(cfg *pgx.ConnConfig, err error) string {
+	if hint := problem.Hint(err); hint != "" {
+		return hint
+	}
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
 		return "check that Postgres runs there, and host and port in --database-url (CDC_RELAY_DATABASE_URL)"
