@@ -14,7 +14,8 @@ import (
 type amqpProbe struct {
 	conn    *amqp.Connection
 	socket  net.Conn
-	channel *amqp.Channel // nil: the one before was closed by an exception
+	channel *amqp.Channel      // nil: there was none yet
+	closed  <-chan *amqp.Error // why the channel was closed
 	blocked chan amqp.Blocking
 }
 
@@ -25,9 +26,16 @@ func (p *amqpProbe) use(call func(*amqp.Channel) error) error {
 		if err != nil {
 			return err
 		}
-		p.channel = channel
+		p.channel, p.closed = channel, channel.NotifyClose(make(chan *amqp.Error, 1))
 	}
-	return call(p.channel)
+	err := call(p.channel)
+	if errors.Is(err, amqp.ErrClosed) {
+		// An exception came between two calls, and the later one does not say which.
+		if reason := <-p.closed; reason != nil {
+			return reason
+		}
+	}
+	return err
 }
 
 func (p *amqpProbe) exchange(name string) error {
