@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -39,7 +40,7 @@ EXAMPLES
 				Description: `Shows a dead letter, why it is one, and what sends it back. The body is left out unless
 --show-payload is given; where redacted_payload is set, that is shown in its place.`,
 				Flags:  flags("show-payload", "format", "database-url", "table", "config"),
-				Action: p.deadLetterShow,
+				Action: p.onNamed(p.deadLetterShow),
 			},
 			p.requeueCommand(),
 			p.purgeCommand(),
@@ -62,21 +63,16 @@ func (p *process) deadLetterList(c *cli.Context) error {
 	if err := addNames(&cfg.looking.filter, arguments); err != nil {
 		return usagef("%s: %s", commandPath(c), err)
 	}
-	operator, conn, err := p.operator(c, cfg)
+	return p.atDesk(c, cfg, p.showDeadLetters)
+}
+
+func (p *process) showDeadLetters(ctx context.Context, d *desk) error {
+	letters, more, err := d.DeadLetters(ctx, d.cfg.looking.filter, d.cfg.looking.limit)
 	if err != nil {
 		return err
 	}
-	defer closeConn(c.Context, conn)
-	letters, more, err := operator.DeadLetters(c.Context, cfg.looking.filter, cfg.looking.limit)
-	if err != nil {
-		return err
-	}
-	if cfg.format == formatJSON {
-		view := deadLetterListView{DeadLetters: []deadView{}, More: more}
-		for _, letter := range letters {
-			view.DeadLetters = append(view.DeadLetters, cfg.deadViewOf(letter))
-		}
-		return p.writeJSON(view)
+	if d.cfg.format == formatJSON {
+		return p.writeDeadLetters(d.cfg, letters, more)
 	}
 	return p.listDeadLetters(letters, more)
 }
@@ -109,43 +105,34 @@ func valueOr(s *string, otherwise string) string {
 	return *s
 }
 
-func (p *process) deadLetterShow(c *cli.Context) error {
-	cfg, arguments, err := p.resolveNaming(c)
+func (p *process) deadLetterShow(ctx context.Context, d *desk, name store.Name) error {
+	letters, err := d.DeadLetter(ctx, name, d.cfg.looking.showPayload)
 	if err != nil {
 		return err
 	}
-	name, err := oneName(c, arguments)
-	if err != nil {
-		return err
-	}
-	operator, conn, err := p.operator(c, cfg)
-	if err != nil {
-		return err
-	}
-	defer closeConn(c.Context, conn)
-	letters, err := operator.DeadLetter(c.Context, name, cfg.looking.showPayload)
-	if err != nil {
-		return err
-	}
-	if cfg.format == formatJSON {
-		view := deadLetterListView{DeadLetters: []deadView{}}
-		for _, letter := range letters {
-			view.DeadLetters = append(view.DeadLetters, cfg.deadViewOf(letter))
-		}
-		if err := p.writeJSON(view); err != nil {
+	if d.cfg.format == formatJSON {
+		if err := p.writeDeadLetters(d.cfg, letters, false); err != nil {
 			return err
 		}
 	} else {
 		for i, letter := range letters {
-			if err := p.showDeadLetter(cfg, letter, i > 0); err != nil {
+			if err := p.showDeadLetter(d.cfg, letter, i > 0); err != nil {
 				return err
 			}
 		}
 	}
 	if len(letters) == 0 {
-		return hinted{fmt.Errorf("%s holds no dead letter %s", cfg.relay.Table.DeadLetter(), name), "cdc-relay explain " + name.String() + cfg.tableFlag()}
+		return hinted{fmt.Errorf("%s holds no dead letter %s", d.cfg.relay.Table.DeadLetter(), name), "cdc-relay explain " + name.String() + d.cfg.tableFlag()}
 	}
 	return nil
+}
+
+func (p *process) writeDeadLetters(cfg *config, letters []store.DeadMessage, more bool) error {
+	view := deadLetterListView{DeadLetters: []deadView{}, More: more}
+	for _, letter := range letters {
+		view.DeadLetters = append(view.DeadLetters, cfg.deadViewOf(letter))
+	}
+	return p.writeJSON(view)
 }
 
 // showDeadLetter writes one, with an empty line before those that follow.

@@ -23,7 +23,7 @@ EXAMPLES
   cdc-relay dead-letter requeue --reason unroutable --routing-key orders.created
   cdc-relay dead-letter requeue --all --dry-run`,
 		Flags:  filterFlags(true, "dry-run", "format", "database-url", "table", "config"),
-		Action: p.requeue,
+		Action: p.onSelected(p.requeue),
 	}
 }
 
@@ -41,7 +41,7 @@ EXAMPLES
   cdc-relay dead-letter purge --older-than 720h --dry-run
   cdc-relay dead-letter purge --older-than 720h --yes`,
 		Flags:  filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"),
-		Action: p.purge,
+		Action: p.onSelected(p.purge),
 	}
 }
 
@@ -57,26 +57,17 @@ type requeueView struct {
 	Error             string `json:"error,omitempty"`
 }
 
-func (p *process) requeue(c *cli.Context) error {
-	cfg, err := p.resolveSelecting(c)
-	if err != nil {
-		return err
-	}
-	operator, conn, err := p.operator(c, cfg)
-	if err != nil {
-		return err
-	}
-	defer closeConn(c.Context, conn)
-	if cfg.looking.dryRun {
-		n, err := operator.CountDeadLetters(c.Context, cfg.looking.filter)
+func (p *process) requeue(ctx context.Context, d *desk) error {
+	if d.cfg.looking.dryRun {
+		n, err := d.CountDeadLetters(ctx, d.cfg.looking.filter)
 		if err != nil {
 			return err
 		}
-		return p.tell(cfg, requeueView{DryRun: true, Matched: n}, fmt.Sprintf("would send %s back", rowsText(n, "dead letter")))
+		return p.tell(d.cfg, requeueView{DryRun: true, Matched: n}, fmt.Sprintf("would send %s back", rowsText(n, "dead letter")))
 	}
 	var view requeueView
 	bar, end := p.progress("sending back")
-	done, failed := operator.Requeue(c.Context, cfg.looking.filter, changeBatch, func(n, total int64) {
+	done, failed := d.Requeue(ctx, d.cfg.looking.filter, changeBatch, func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})
@@ -89,10 +80,10 @@ func (p *process) requeue(c *cli.Context) error {
 	if failed == nil && done.Left > 0 {
 		failed = hinted{
 			fmt.Errorf("the outbox does not take %s: %w", rowsText(done.Left, "dead letter"), done.Why),
-			"mend the rows in " + cfg.relay.Table.DeadLetter().String() + ", or purge them",
+			"mend the rows in " + d.cfg.relay.Table.DeadLetter().String() + ", or purge them",
 		}
 	}
-	return p.tellAll(c.Context, cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed})
+	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed})
 }
 
 // tell writes the outcome in one line, or as JSON.
@@ -145,36 +136,28 @@ type purgeView struct {
 	Error   string `json:"error,omitempty"`
 }
 
-func (p *process) purge(c *cli.Context) error {
-	cfg, err := p.resolveSelecting(c)
-	if err != nil {
-		return err
-	}
-	operator, conn, err := p.operator(c, cfg)
-	if err != nil {
-		return err
-	}
-	defer closeConn(c.Context, conn)
+func (p *process) purge(ctx context.Context, d *desk) error {
 	var view purgeView
-	if view.Matched, err = operator.CountDeadLetters(c.Context, cfg.looking.filter); err != nil {
+	var err error
+	if view.Matched, err = d.CountDeadLetters(ctx, d.cfg.looking.filter); err != nil {
 		return err
 	}
 	matched := rowsText(view.Matched, "dead letter")
-	if cfg.looking.dryRun {
+	if d.cfg.looking.dryRun {
 		view.DryRun = true
-		return p.tell(cfg, view, "would delete "+matched)
+		return p.tell(d.cfg, view, "would delete "+matched)
 	}
-	if view.Matched > 0 && !cfg.yes {
+	if view.Matched > 0 && !d.cfg.yes {
 		// The question goes to the standard error: the output may be a script's.
-		question := fmt.Sprintf("Delete %s from %s at %s?", matched, cfg.relay.Table.DeadLetter(), where(conn.Config()))
+		question := fmt.Sprintf("Delete %s from %s at %s?", matched, d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
 		if err := p.confirmed(p.stderr, question, "nothing was deleted"); err != nil {
 			return err
 		}
 	}
 	bar, end := p.progress("deleting")
 	var failed error
-	view.Purged, failed = operator.Purge(c.Context, cfg.looking.filter, changeBatch, bar)
+	view.Purged, failed = d.Purge(ctx, d.cfg.looking.filter, changeBatch, bar)
 	end()
 	text := "deleted " + rowsText(view.Purged, "dead letter")
-	return p.tellAll(c.Context, cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed})
+	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed})
 }

@@ -25,41 +25,28 @@ What relays do is said for their --on-dead-letter, --max-retries and --send-time
 explain the same, by the environment or the file.`,
 		Flags: flags("show-payload", "format", "on-dead-letter", "max-retries", "send-timeout", "poll-interval", "stale-timeout", "mode",
 			"http-addr", "database-url", "table", "slot", "shard", "config"),
-		Action: p.explain,
+		Action: p.onNamed(p.explain),
 	}
 }
 
-func (p *process) explain(c *cli.Context) error {
-	cfg, arguments, err := p.resolveNaming(c)
+func (p *process) explain(ctx context.Context, d *desk, name store.Name) error {
+	waiting, dead, err := d.Explain(ctx, name, d.cfg.looking.showPayload, d.cfg.relay.Lease())
 	if err != nil {
 		return err
 	}
-	name, err := oneName(c, arguments)
+	slot, err := d.Slot(ctx, d.cfg.names().Slot)
 	if err != nil {
 		return err
 	}
-	operator, conn, err := p.operator(c, cfg)
-	if err != nil {
-		return err
-	}
-	defer closeConn(c.Context, conn)
-	waiting, dead, err := operator.Explain(c.Context, name, cfg.looking.showPayload, cfg.relay.Lease())
-	if err != nil {
-		return err
-	}
-	slot, err := operator.Slot(c.Context, cfg.names().Slot)
-	if err != nil {
-		return err
-	}
-	around := surroundings{cfg: cfg, slot: slot, relay: askRelay(c.Context, cfg)}
-	if cfg.format == formatJSON {
+	around := surroundings{cfg: d.cfg, slot: slot, relay: askRelay(ctx, d.cfg)}
+	if d.cfg.format == formatJSON {
 		err = p.writeJSON(around.view(waiting, dead))
 	} else {
 		err = p.showExplained(around, waiting, dead)
 	}
 	if err == nil && len(waiting)+len(dead) == 0 {
 		return hinted{
-			fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, cfg.relay.Table, cfg.relay.Table.DeadLetter()),
+			fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, d.cfg.relay.Table, d.cfg.relay.Table.DeadLetter()),
 			"look for its message_id at the consumer; see that --table and --database-url are right",
 		}
 	}

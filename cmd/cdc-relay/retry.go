@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/urfave/cli/v2"
@@ -22,7 +23,7 @@ EXAMPLES
   cdc-relay retry --reason unroutable --routing-key orders.created
   cdc-relay retry 42`,
 		Flags:  filterFlags(true, "dry-run", "send-timeout", "format", "database-url", "table", "config"),
-		Action: p.retry,
+		Action: p.onSelected(p.retry),
 	}
 }
 
@@ -36,19 +37,10 @@ type retryView struct {
 	Error   string `json:"error,omitempty"`
 }
 
-func (p *process) retry(c *cli.Context) error {
-	cfg, err := p.resolveSelecting(c)
-	if err != nil {
-		return err
-	}
-	operator, conn, err := p.operator(c, cfg)
-	if err != nil {
-		return err
-	}
-	defer closeConn(c.Context, conn)
-	view := retryView{DryRun: cfg.looking.dryRun}
+func (p *process) retry(ctx context.Context, d *desk) error {
+	view := retryView{DryRun: d.cfg.looking.dryRun}
 	bar, end := p.progress("making due")
-	done, failed := operator.RetryNow(c.Context, cfg.looking.filter, cfg.relay.Lease(), changeBatch, view.DryRun, func(n, total int64) {
+	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, d.cfg.relay.Lease(), changeBatch, view.DryRun, func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})
@@ -59,7 +51,7 @@ func (p *process) retry(c *cli.Context) error {
 		text = "would make " + rowsText(done.Due, "message") + " due now"
 	}
 	if done.Left > 0 {
-		text += fmt.Sprintf("; %s left alone: on their way, or due within %s", countText(done.Left), cfg.relay.Lease())
+		text += fmt.Sprintf("; %s left alone: on their way, or due within %s", countText(done.Left), d.cfg.relay.Lease())
 	}
-	return p.tellAll(c.Context, cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed})
+	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed})
 }

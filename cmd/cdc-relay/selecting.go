@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -218,16 +219,49 @@ func oneName(c *cli.Context, arguments []string) (store.Name, error) {
 	return name, nil
 }
 
-// operator connects a command to the tables. The caller closes the connection with closeConn.
-func (p *process) operator(c *cli.Context, cfg *config) (*store.Operator, *pgx.Conn, error) {
+// desk is where a command works on the tables, with a connection of its own.
+type desk struct {
+	*store.Operator
+	conn *pgx.Conn
+	cfg  *config
+}
+
+// atDesk has do work on the tables.
+func (p *process) atDesk(c *cli.Context, cfg *config, do func(context.Context, *desk) error) error {
 	conn, err := connect(c.Context, cfg.relay.DatabaseURL, c.Command.Name)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
+	defer closeConn(c.Context, conn)
 	operator, err := store.NewOperator(c.Context, conn, cfg.relay.Table)
 	if err != nil {
-		closeConn(c.Context, conn)
-		return nil, nil, err
+		return err
 	}
-	return operator, conn, nil
+	return do(c.Context, &desk{operator, conn, cfg})
+}
+
+// onSelected is a command that changes the rows which are picked.
+func (p *process) onSelected(do func(context.Context, *desk) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		cfg, err := p.resolveSelecting(c)
+		if err != nil {
+			return err
+		}
+		return p.atDesk(c, cfg, do)
+	}
+}
+
+// onNamed is a command that shows one message.
+func (p *process) onNamed(do func(context.Context, *desk, store.Name) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		cfg, arguments, err := p.resolveNaming(c)
+		if err != nil {
+			return err
+		}
+		name, err := oneName(c, arguments)
+		if err != nil {
+			return err
+		}
+		return p.atDesk(c, cfg, func(ctx context.Context, d *desk) error { return do(ctx, d, name) })
+	}
 }

@@ -38,14 +38,14 @@ func (p *process) stats(c *cli.Context) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	operator, conn, err := p.operator(c, cfg)
-	if err != nil {
-		return err
-	}
-	defer closeConn(c.Context, conn)
-	look := &statsLook{cfg: cfg, operator: operator, live: newLiveRelay(cfg.httpAddr)}
+	return p.atDesk(c, cfg, p.showOrWatch)
+}
+
+func (p *process) showOrWatch(ctx context.Context, d *desk) error {
+	cfg := d.cfg
+	look := &statsLook{cfg: cfg, operator: d.Operator, live: newLiveRelay(cfg.httpAddr)}
 	if !cfg.looking.watch {
-		view, err := look.take(c.Context)
+		view, err := look.take(ctx)
 		if err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func (p *process) stats(c *cli.Context) error {
 		}
 		return p.showStats(cfg, view)
 	}
-	return p.watch(c.Context, cfg.looking.interval, func(ctx context.Context) (show func() error, err error) {
+	return p.watch(ctx, cfg.looking.interval, func(ctx context.Context) (show func() error, err error) {
 		view, err := look.take(ctx)
 		if cfg.format == formatJSON {
 			return func() error { return p.writeJSONLine(view) }, err
