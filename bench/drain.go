@@ -24,17 +24,24 @@ type backlog struct {
 	queues   int
 }
 
+// inFilledWorld runs do where the backlog waits; before is what was used until then.
+func (r *run) inFilledWorld(ctx context.Context, b backlog, do func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error) error {
+	return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
+		if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
+			return err
+		}
+		before, err := w.usage(0, nil)
+		if err != nil {
+			return err
+		}
+		return do(ctx, w, arrivals, before)
+	})
+}
+
 // drainRelay lets a relay that is started now publish what waits.
 func drainRelay(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
-		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
-			if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
-				return err
-			}
-			before, err := w.usage(0, nil)
-			if err != nil {
-				return err
-			}
+		return r.inFilledWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error {
 			relay, err := w.startRelay()
 			if err != nil {
 				return err
@@ -157,14 +164,7 @@ func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals 
 // drainPoller lets a poller publish what waits.
 func drainPoller(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
-		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
-			if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
-				return err
-			}
-			before, err := w.usage(0, nil)
-			if err != nil {
-				return err
-			}
+		return r.inFilledWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error {
 			child, err := w.startLimit(limit.Poll, 0, r.settings.Window)
 			if err != nil {
 				return err
