@@ -178,12 +178,14 @@ func (r *statsReader) size(ctx context.Context, tx querier, count string, table 
 	case err == nil && span != "" && tx.QueryRow(ctx, r.fill(span)).Scan(&ids) == nil:
 		estimates = append(estimates, ids)
 	}
-	slices.Sort(estimates)
-	estimate := estimates[len(estimates)/2]
-	if err == nil && estimate < n { // the server knows less than was counted
+	if err == nil { // what is less than was counted is known to be wrong
+		estimates = slices.DeleteFunc(estimates, func(estimate int64) bool { return estimate < n })
+	}
+	if len(estimates) == 0 {
 		return Count{n - 1, AtLeast}, nil
 	}
-	return Count{estimate, Estimate}, nil
+	slices.Sort(estimates)
+	return Count{estimates[len(estimates)/2], Estimate}, nil
 }
 
 // estimateRows is how many rows the server believes a table to have: by the inserts and
