@@ -57,6 +57,14 @@ func (r *relay) inFlight(atLeast int) {
 	})
 }
 
+// unanswered has the relay's window fill up with messages that the broker does not answer.
+func (p *proxied) unanswered(r *relay, window int) {
+	p.t.Helper()
+	p.rabbit.BlackHole()
+	p.copyRows(5000, p.queue)
+	r.inFlight(window)
+}
+
 // locked holds a lock on the outbox that nothing passes, until the test ends or the
 // function it returns is called.
 func (w *world) locked() (release func()) {
@@ -84,73 +92,58 @@ func (w *world) holding(statement string) (end func()) {
 func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 	t.Parallel()
 	args := []string{"--shutdown-timeout", "1s", "--max-in-flight", "200"}
-	for name, state := range map[string]func(t *testing.T) *relay{
-		"streaming": func(t *testing.T) *relay {
-			p := newProxied(t)
+	for name, state := range map[string]func(p *proxied) *relay{
+		"streaming": func(p *proxied) *relay {
 			p.consume(p.queue)
 			r := p.run(args...)
 			p.write(2).more(200)
 			return r
 		},
-		"broker black-holed": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"broker black-holed": func(p *proxied) *relay {
 			r := p.works(args...)
-			p.rabbit.BlackHole()
-			p.copyRows(5000, p.queue)
-			r.inFlight(200)
+			p.unanswered(r, 200)
 			return r
 		},
-		"Postgres black-holed": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"Postgres black-holed": func(p *proxied) *relay {
 			r := p.works(args...)
 			p.write(2).more(200)
 			p.postgres.BlackHole()
 			r.inFlight(1)
 			return r
 		},
-		"ordinary connections to Postgres black-holed": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"ordinary connections to Postgres black-holed": func(p *proxied) *relay {
 			r := p.works(args...)
 			p.write(2).more(200)
 			p.postgres.Only(services.Ordinary).BlackHole()
 			r.inFlight(200)
 			return r
 		},
-		"replication connection black-holed": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"replication connection black-holed": func(p *proxied) *relay {
 			r := p.works(args...)
 			p.postgres.Only(services.Replication).BlackHole()
 			p.write(2).more(200)
 			return r
 		},
-		"both black-holed": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"both black-holed": func(p *proxied) *relay {
 			r := p.works(args...)
-			p.rabbit.BlackHole()
-			p.copyRows(5000, p.queue)
-			r.inFlight(200)
+			p.unanswered(r, 200)
 			p.postgres.BlackHole()
 			return r
 		},
-		"table locked": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"table locked": func(p *proxied) *relay {
 			r := p.works(args...)
-			p.rabbit.BlackHole()
-			p.copyRows(5000, p.queue)
-			r.inFlight(200)
+			p.unanswered(r, 200)
 			p.locked()
 			p.rabbit.Resume()
 			return r
 		},
-		"standing by": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"standing by": func(p *proxied) *relay {
 			p.works()
 			r := p.run(args...)
 			p.eventually("it stands by", 10*time.Second, r.standsBy)
 			return r
 		},
-		"standing by, both black-holed": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"standing by, both black-holed": func(p *proxied) *relay {
 			p.works()
 			r := p.run(args...)
 			p.eventually("it stands by", 10*time.Second, r.standsBy)
@@ -158,31 +151,27 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 			p.rabbit.BlackHole()
 			return r
 		},
-		"polling, Postgres black-holed": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"polling, Postgres black-holed": func(p *proxied) *relay {
 			r := p.works(append(args, "--mode", "poll", "--poll-interval", "10ms")...)
 			p.write(2).more(200)
 			p.postgres.BlackHole()
 			return r
 		},
-		"starting, servers refuse": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"starting, servers refuse": func(p *proxied) *relay {
 			p.postgres.Refuse()
 			p.rabbit.Refuse()
 			r := p.start(args...)
 			p.eventually("it says so", 10*time.Second, func() bool { return len(linesWith(r.logs(), "cannot reach Postgres")) > 0 })
 			return r
 		},
-		"starting, servers black-holed": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"starting, servers black-holed": func(p *proxied) *relay {
 			p.postgres.BlackHole()
 			p.rabbit.BlackHole()
 			r := p.start(args...)
 			p.postgres.AwaitConnections(1)
 			return r
 		},
-		"making a slot that waits for a transaction": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"making a slot that waits for a transaction": func(p *proxied) *relay {
 			p.works().stop()
 			p.exec(`SELECT pg_drop_replication_slot($1)`, p.slot)
 			p.holding(`SELECT pg_current_xact_id()`)
@@ -190,13 +179,12 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 			p.eventually("it says so", 20*time.Second, func() bool { return len(linesWith(r.logs(), "waits for transactions")) > 0 })
 			return r
 		},
-		"nobody reads the standard output": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"nobody reads the standard output": func(p *proxied) *relay {
 			reader, writer, err := os.Pipe()
 			if err != nil {
-				t.Fatal(err)
+				p.t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = reader.Close() })
+			p.t.Cleanup(func() { _ = reader.Close() })
 			p.stdout = writer
 			r := p.run(append(args, "--publisher", "stdout")...)
 			_ = writer.Close()
@@ -204,17 +192,16 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 			r.inFlight(200)
 			return r
 		},
-		"connections to the health pages that say nothing": func(t *testing.T) *relay {
-			p := newProxied(t)
+		"connections to the health pages that say nothing": func(p *proxied) *relay {
 			r := p.works(args...)
 			for range 3 {
 				conn, err := net.Dial("tcp", r.http)
 				if err != nil {
-					t.Fatal(err)
+					p.t.Fatal(err)
 				}
-				t.Cleanup(func() { _ = conn.Close() })
+				p.t.Cleanup(func() { _ = conn.Close() })
 				if _, err := bufio.NewWriter(conn).WriteString("GET"); err != nil {
-					t.Fatal(err)
+					p.t.Fatal(err)
 				}
 			}
 			p.rabbit.BlackHole()
@@ -225,7 +212,7 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := state(t)
+			r := state(newProxied(t))
 			within(t, "stopping: "+name, 2*time.Second, func() {
 				r.signal(syscall.SIGTERM)
 				if code := r.exit(40 * time.Second); code != 0 {
