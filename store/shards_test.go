@@ -17,7 +17,7 @@ func of(shard outbox.Shard) statements {
 func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 	sql := of(outbox.Shard{})
 	for name, text := range map[string]string{
-		"leftovers": sql.leftover, "claim": sql.claim, "key heads": sql.keyHeads, "key rows": sql.keyRows, "delete": sql.delete,
+		"leftovers": sql.leftover, "claim due": sql.claimDue, "follow unclaimed": sql.followUnclaimed, "key heads": sql.keyHeads, "key rows": sql.keyRows, "delete": sql.delete,
 		"delete near": sql.deleteNear, "retention": sql.retention,
 	} {
 		if strings.Contains(text, "hash") || strings.Contains(text, "of_shard") {
@@ -80,8 +80,8 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 	}{
 		{sql.leftover, []any{int64(-1 << 63), 1000}},
 		{sql.keyHeads, []any{"", 1000}},
-		{sql.claimOf(dueRows, dueOrder), []any{1000, 1 << 24, time.Minute, true}},
-		{sql.claimOf(unclaimedRows, unclaimedOrder), []any{1000, 1 << 24, time.Minute, true, time.Duration(0)}},
+		{sql.claimDue, []any{1000, 1 << 24, time.Minute, true, 1}},
+		{sql.claimUnclaimed, []any{1000, 1 << 24, time.Minute, true, 1, time.Duration(0)}},
 	} {
 		rows, err := p.conn.Query(p.Context(), query.text, query.args...)
 		if err != nil {

@@ -9,7 +9,9 @@ import (
 
 // statements are the relay's SQL with the names of its tables filled in.
 type statements struct {
-	leftover, claim, keyHeads, keyRows string
+	leftover, keyHeads, keyRows        string
+	claimDue, claimUnclaimed           string
+	followDue, followUnclaimed         string
 	nextDue                            string
 	delete, retry, deadLetter, release string
 	deleteNear                         string
@@ -46,21 +48,72 @@ SELECT ` + messageColumns + `, r.possible_duplicate FROM {outbox} r
 WHERE r.id > $1 AND r.available_at IS NULL AND r.ordering_key IS NULL AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $2`
 
-// A claim takes rows under SKIP LOCKED and sets their lease. The clock is read in a
-// subquery: as a volatile function it could not bound an index scan.
+// A claim takes rows under SKIP LOCKED and sets their lease: {heads}, each the oldest row of its
+// key or without one, and with each head the rows that follow it directly in its key, as
+// long as they may leave as well. Whoever has locked the head has the key. The rows
+// behind it are read without a lock up to the first that may not leave, then locked and looked at
+// anew; the first that somebody else holds or has changed ends the run, so that none
+// is overtaken. What the limits leave for the runs is shared out among the keys. The constant
+// limits tell the planner how few rows there are at each step.
 const claimSQL = `
-WITH picked AS MATERIALIZED (
-  SELECT r.id, r.possible_duplicate, ` + rowSize + ` AS row_size
-  FROM {outbox} r
-  WHERE {eligible} AND r.schema_version <= {version}{and_of_shard}
-    AND (r.ordering_key IS NULL OR ($4 AND ` + firstOfItsKey + ` AND {unblocked}))
-  ORDER BY {order} LIMIT $1 FOR UPDATE SKIP LOCKED
+WITH heads AS MATERIALIZED ({heads}
+), share AS MATERIALIZED (
+  SELECT $1 - count(*) AS rows, least($5 - 1, ceil(($1 - count(*))::numeric / greatest(count(ordering_key), 1)))::bigint AS each
+  FROM heads
+), behind AS MATERIALIZED (
+  SELECT * FROM (
+    SELECT h.id AS head, f.id, f.nth, f.row_size
+    FROM heads h CROSS JOIN LATERAL (
+      SELECT r.id, r.row_size, row_number() OVER next AS nth, bool_and(r.may_leave) OVER next AS may_leave
+      FROM (SELECT * FROM (
+              SELECT r.ordering_key, r.id FROM {outbox} r
+              WHERE r.ordering_key IS NOT NULL AND (r.ordering_key, r.id) > (h.ordering_key, h.id)
+              ORDER BY r.ordering_key, r.id LIMIT (SELECT each FROM share)) n LIMIT {longest_run}) n
+      CROSS JOIN LATERAL (
+        SELECT r.id, r.may_leave, CASE WHEN r.may_leave THEN ` + rowSize + ` END AS row_size
+        FROM (SELECT r.*, r.ordering_key = h.ordering_key AND ` + mayFollow + ` AS may_leave FROM {outbox} r WHERE r.id = n.id LIMIT 1) r) r
+      WINDOW next AS (ORDER BY r.id)) f
+    WHERE h.ordering_key IS NOT NULL AND f.may_leave
+    ORDER BY f.nth, f.id LIMIT (SELECT rows FROM share)) b LIMIT {most_rows}
+), locked AS MATERIALIZED (
+  SELECT b.head, b.nth, b.row_size, r.id, r.possible_duplicate
+  FROM behind b CROSS JOIN LATERAL (
+    SELECT r.id, r.possible_duplicate FROM {outbox} r WHERE r.id = b.id AND ` + mayFollow + ` LIMIT 1 FOR UPDATE SKIP LOCKED) r
+), picked AS (
+  SELECT 0 AS nth, id, possible_duplicate, row_size FROM heads
+  UNION ALL
+  SELECT nth, id, possible_duplicate, row_size
+  FROM (SELECT *, row_number() OVER (PARTITION BY head ORDER BY nth) AS place FROM locked) l WHERE place = nth
 ), sized AS (
-  SELECT id, possible_duplicate, sum(row_size) OVER (ORDER BY id) - row_size AS bytes_before FROM picked
+  SELECT id, possible_duplicate, sum(row_size) OVER (ORDER BY nth, id) - row_size AS bytes_before FROM picked
 )
 UPDATE {outbox} r SET available_at = clock_timestamp() + $3::interval, possible_duplicate = true
 FROM sized s WHERE r.id BETWEEN s.id AND s.id AND s.bytes_before < $2
 RETURNING ` + messageColumns + `, s.possible_duplicate`
+
+// mayFollow is no condition that an index could be read by.
+const mayFollow = `({eligible} AND r.schema_version <= {version}{and_of_shard}) IS TRUE`
+
+// The heads of a class of rows, oldest first. The clock is read in a subquery: as a volatile
+// function it could not bound an index scan.
+const anyHeads = `
+  SELECT r.id, r.ordering_key, r.possible_duplicate, ` + rowSize + ` AS row_size
+  FROM {outbox} r
+  WHERE {eligible} AND r.schema_version <= {version}{and_of_shard}
+    AND (r.ordering_key IS NULL OR ($4 AND ` + firstOfItsKey + ` AND {unblocked}))
+  ORDER BY {order} LIMIT $1 FOR UPDATE SKIP LOCKED`
+
+// The heads of some keys. What is read first from a key on may be a row of another one, which
+// keeps the primary key from being offered for the order.
+const headsOfKeys = `
+  SELECT r.id, r.ordering_key, r.possible_duplicate, r.row_size
+  FROM unnest($4::text[]) k(key) CROSS JOIN LATERAL (
+    SELECT r.id, r.ordering_key FROM {outbox} r WHERE r.ordering_key >= k.key ORDER BY r.ordering_key, r.id LIMIT 1) h
+  CROSS JOIN LATERAL (
+    SELECT r.id, r.ordering_key, r.possible_duplicate, ` + rowSize + ` AS row_size
+    FROM {outbox} r WHERE r.id = h.id AND h.ordering_key = k.key AND ` + mayFollow + ` AND {unblocked}
+    LIMIT 1 FOR UPDATE SKIP LOCKED) r
+  LIMIT $1`
 
 // nextDueSQL: a time may be infinite either way; a day is far enough.
 const nextDueSQL = `
@@ -166,7 +219,7 @@ const (
 
 // … or those that nobody has claimed, of a certain age.
 const (
-	unclaimedRows  = `r.available_at IS NULL AND r.created_at <= (SELECT clock_timestamp()) - $5::interval`
+	unclaimedRows  = `r.available_at IS NULL AND r.created_at <= (SELECT clock_timestamp()) - $6::interval`
 	unclaimedOrder = `r.id`
 )
 
@@ -188,19 +241,22 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard) statement
 	// Twice, since {unblocked} brings {dead} with it.
 	names := strings.NewReplacer("{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(),
 		"{version}", strconv.Itoa(outbox.SchemaVersion),
+		"{longest_run}", strconv.Itoa(LongestRun), "{most_rows}", strconv.Itoa(MostRows),
 		"{and_of_shard}", ofShard(" AND ", shard, "r."), "{where_of_shard}", ofShard(" WHERE ", shard, ""))
 	fill := func(sql string) string { return names.Replace(strings.ReplaceAll(sql, "{unblocked}", unblocked)) }
+	claim := func(heads, eligible, order string) string {
+		class := strings.NewReplacer("{eligible}", eligible, "{order}", order)
+		return fill(class.Replace(strings.Replace(claimSQL, "{heads}", heads, 1)))
+	}
 	return statements{
-		leftover: fill(leftoverSQL),
-		claim:    fill(claimSQL), nextDue: fill(nextDueSQL),
+		leftover:       fill(leftoverSQL),
+		claimDue:       claim(anyHeads, dueRows, dueOrder),
+		claimUnclaimed: claim(anyHeads, unclaimedRows, unclaimedOrder),
+		followDue:      claim(headsOfKeys, dueRows, dueOrder), followUnclaimed: claim(headsOfKeys, unclaimedRows, unclaimedOrder),
+		nextDue:  fill(nextDueSQL),
 		keyHeads: fill(keyHeadsSQL), keyRows: fill(keyRowsSQL),
 		delete: fill(deleteSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL), release: fill(releaseSQL),
 		lock: fill(lockSQL), visible: fill(visibleSQL), deleteNear: fill(deleteNearSQL),
 		retention: strings.ReplaceAll(fill(retentionSQL), "{keyless}", keyless),
 	}
-}
-
-// claimOf is the claim of one class of rows.
-func (s statements) claimOf(eligible, order string) string {
-	return strings.NewReplacer("{eligible}", eligible, "{order}", order).Replace(s.claim)
 }

@@ -39,7 +39,7 @@ const (
 // for a lock says so soon, and lets others pass.
 const sessionSettings = `
 SET default_transaction_isolation = 'read committed';
-SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
 SET jit = off; SET lock_timeout = '1s'`
 
 // Open prepares a store. It does not connect: the first statement does. With

@@ -27,10 +27,19 @@ type Page struct {
 	Holder uint32
 }
 
+const (
+	// MostRows bounds Limit.Rows of a claim.
+	MostRows = 10_000
+	// LongestRun bounds Limit.Run.
+	LongestRun = 64
+)
+
 // Limit bounds what one query reads.
 type Limit struct {
 	Rows  int
 	Bytes int // payloads beyond it are left for the next query; one row is always read
+	// Run is how many rows of one ordering key a claim takes at most; 0 is 1.
+	Run int
 }
 
 // Leftovers reads rows without an ordering key that nobody has claimed, from the id
@@ -100,9 +109,16 @@ SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint,
 
 // ClaimDue claims rows whose time has come (retries, scheduled messages, leases that
 // ran out). A claimed row's AvailableAt is the lease. With keyed, rows with an
-// ordering key are among them, each the first of its key.
+// ordering key are among them: the first of its key, and what follows it directly and
+// is due as well.
 func (s *Store) ClaimDue(ctx context.Context, limit Limit, lease time.Duration, keyed bool) (Page, error) {
-	return s.claim(ctx, s.sql.claimOf(dueRows, dueOrder), limit.Rows, limit.Bytes, lease, keyed)
+	return s.claim(ctx, s.sql.claimDue, limit, lease, keyed)
+}
+
+// FollowDue is ClaimDue for some keys alone, each named once. It costs as much as it finds,
+// whatever else is due.
+func (s *Store) FollowDue(ctx context.Context, keys []string, limit Limit, lease time.Duration) (Page, error) {
+	return s.claim(ctx, s.sql.followDue, limit, lease, keys)
 }
 
 // NextDue is how long it takes until ClaimDue may find something; zero or less: it may
@@ -120,12 +136,20 @@ func (s *Store) NextDue(ctx context.Context) (time.Duration, error) {
 // ClaimUnclaimed claims rows that nobody has claimed and that are at least that old:
 // for relays that do not hold the slot, while nobody does, and for those that only poll.
 func (s *Store) ClaimUnclaimed(ctx context.Context, limit Limit, lease, age time.Duration) (Page, error) {
-	return s.claim(ctx, s.sql.claimOf(unclaimedRows, unclaimedOrder), limit.Rows, limit.Bytes, lease, true, age)
+	return s.claim(ctx, s.sql.claimUnclaimed, limit, lease, true, age)
 }
 
-func (s *Store) claim(ctx context.Context, sql string, args ...any) (Page, error) {
+// FollowUnclaimed is ClaimUnclaimed for some keys alone, each named once.
+func (s *Store) FollowUnclaimed(ctx context.Context, keys []string, limit Limit, lease, age time.Duration) (Page, error) {
+	return s.claim(ctx, s.sql.followUnclaimed, limit, lease, keys, age)
+}
+
+// claim runs one of the claims; which are the keys, or whether there may be any, and more
+// what it takes beside.
+func (s *Store) claim(ctx context.Context, sql string, limit Limit, lease time.Duration, which any, more ...any) (Page, error) {
 	var page Page
 	scanner := newScanner()
+	args := append([]any{limit.Rows, limit.Bytes, lease, which, max(limit.Run, 1)}, more...)
 	err := s.inPage(ctx, &page, noSlot, sql, args, func(rows pgx.Rows) error {
 		m, err := scanner.scan(rows)
 		page.Messages = append(page.Messages, m)
