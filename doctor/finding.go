@@ -108,3 +108,11 @@ func mendOf(err error) string {
 	}
 	return seeLog
 }
+
+// counted is a number and what it counts, in the singular or the plural.
+func counted[N int | int64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

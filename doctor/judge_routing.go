@@ -43,7 +43,7 @@ func (j *brokerJudge) judgeWaiting(c *chart) {
 	case s.err != nil:
 		c.unknown("waiting", s.err)
 	case s.value.whole:
-		c.ok("waiting", "%d rows wait, for %d pairs of exchange and routing key%s", s.value.rows, kinds, more)
+		c.ok("waiting", "%s, for %s of exchange and routing key%s", counted(s.value.rows, "row waits", "rows wait"), counted(kinds, "pair", "pairs"), more)
 	case s.value.missed != nil:
 		c.warn("waiting", mendOf(s.value.missed), "of %d rows, for %d pairs of exchange and routing key%s; others could not be looked at: %s", s.value.rows, kinds, more, s.value.missed)
 	default:
@@ -69,16 +69,16 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 		}
 	}
 	if told > mostUnroutable {
-		c.wrong("route", "-- mend those above, and look again", "%d more routing keys reach no queue", told-mostUnroutable)
+		c.wrong("route", "-- mend those above, and look again", "%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
 	}
 	if good > 0 && told == 0 {
 		how := "reaches a queue"
 		if j.f.management.err != nil && j.needsManagement() || j.o.NoProbe {
 			how = "was refused for want of a queue, as far as can be seen"
-			c.ok("route", "none of %d routing keys %s", good, how)
+			c.ok("route", "none of %s %s", counted(good, "routing key", "routing keys"), how)
 			return
 		}
-		c.ok("route", "each of %d routing keys %s", good, how)
+		c.ok("route", "each of %s %s", counted(good, "routing key", "routing keys"), how)
 	}
 }
 
@@ -86,7 +86,7 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 func (j *brokerJudge) unroutable(d destination) (mend, says string) {
 	rows := ""
 	if n := j.refusals(d); n > 0 {
-		rows = fmt.Sprintf("; %d rows looked at were refused for that already", n)
+		rows = fmt.Sprintf("; %s refused for that already", counted(n, "row looked at was", "rows looked at were"))
 	}
 	switch {
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil && !isNotFound(j.f.queues[d.routingKey]):

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/url"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -174,4 +175,25 @@ func TestLivenessFileThatCannotBeWritten(t *testing.T) {
 	if !strings.Contains(r.stderr, "--liveness-file") || !strings.Contains(r.stderr, "no such file") {
 		t.Errorf("got %s", r.stderr)
 	}
+}
+
+func TestTeardownByARelaysRole(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	role := services.Name(t)
+	execute(t, conn, "CREATE ROLE "+role+" LOGIN REPLICATION PASSWORD 's3cr3t'")
+	t.Cleanup(func() { _, _ = conn.Exec(context.Background(), "DROP ROLE "+role) })
+	address, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.UserPassword(role, "s3cr3t")
+	r := cdcRelay(t, environment{
+		"CDC_RELAY_DATABASE_URL": address.String(), "CDC_RELAY_SLOT": env["CDC_RELAY_SLOT"], "CDC_RELAY_PUBLICATION": env["CDC_RELAY_PUBLICATION"],
+	}, "teardown", "--yes")
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stdout, "dropped slot") || !strings.Contains(r.stderr, "to mend it: name the owner of the tables") {
+		t.Errorf("got %s%s", r.stdout, r.stderr)
+	}
+	wantOutput(t, cdcRelay(t, env, "teardown", "--yes"), "dropped publication")
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -64,7 +65,7 @@ func (p *process) teardown(c *cli.Context) error {
 		fmt.Fprintln(p.stdout, line)
 	}
 	if err != nil || !cfg.tables {
-		return err
+		return ownerHint(err)
 	}
 	return p.dropTables(c, conn, cfg)
 }
@@ -73,7 +74,7 @@ func (p *process) dropTables(c *cli.Context, conn *pgx.Conn, cfg *config) error 
 	dropped, err := migrations.Drop(c.Context, conn, cfg.relay.Table)
 	switch {
 	case err != nil:
-		return emptyHint(err)
+		return ownerHint(emptyHint(err))
 	case dropped:
 		fmt.Fprintf(p.stdout, "dropped tables %s and %s\n", cfg.relay.Table, cfg.relay.Table.DeadLetter())
 	default:
@@ -88,6 +89,15 @@ func emptyHint(err error) error {
 		return err
 	}
 	return hinted{err, "publish what waits (cdc-relay drain), look at the dead letters, and delete what nobody needs"}
+}
+
+// ownerHint is for a role that may stream and not drop, as that of a relay should be.
+func ownerHint(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "42501" {
+		return err
+	}
+	return hinted{err, "name the owner of the tables in --database-url (CDC_RELAY_DATABASE_URL), and run it again: what is dropped already stays so"}
 }
 
 // slotsAndPublications names what setup made beside the tables.
