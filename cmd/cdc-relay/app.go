@@ -40,7 +40,7 @@ func (p *process) run(ctx context.Context) int {
 	p.stderr = redactingWriter{p.stderr}
 
 	done := make(chan error, 1)
-	go func() { done <- p.app().RunContext(ctx, p.args) }()
+	go func() { done <- p.app().RunContext(ctx, protectIDs(p.args)) }()
 
 	signalled := false
 	for {

@@ -212,7 +212,7 @@ func oneName(c *cli.Context, arguments []string) (store.Name, error) {
 	if len(arguments) != 1 {
 		return store.Name{}, usagef("%s: want one ID: that of a row, or a message_id", commandPath(c))
 	}
-	name, err := store.ParseName(arguments[0])
+	name, err := store.ParseName(strings.TrimSpace(arguments[0]))
 	if err != nil {
 		return name, usagef("%s: %s", commandPath(c), err)
 	}
