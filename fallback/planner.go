@@ -25,6 +25,9 @@ const (
 	// Unclaimed claims rows that nobody has claimed: while nobody holds the slot, or
 	// where the relay only polls.
 	Unclaimed
+	// Follow claims the next rows of keys of which claimed ones have left: for whoever may
+	// claim rows with a key.
+	Follow
 	// SlotCheck asks whether somebody holds the slot: for those who do not.
 	SlotCheck
 	sweeps
@@ -55,6 +58,8 @@ type View struct {
 	// DueMoved: since the last sweep for what is due, a row was written or streamed that
 	// has a time of its own.
 	DueMoved bool
+	// Moved: of some keys claimed rows have left, and a claim may find the next.
+	Moved bool
 	// Rested is when a resting key is to be looked at again; zero: none rests.
 	Rested time.Time
 }
@@ -141,6 +146,8 @@ func (v View) wants(s Sweep) bool {
 		return open && v.Holder && v.Keys
 	case Unclaimed:
 		return open && (v.Polling || (!v.Holder && v.SlotFree))
+	case Follow:
+		return open && v.Moved && (v.Holder || v.Polling || v.SlotFree)
 	case SlotCheck:
 		return !v.Polling && !v.Holder
 	}
@@ -173,7 +180,7 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 		p.passTook[s], p.passing[s] = p.passing[s], 0
 	}
 	switch {
-	case o.More, s == KeyRows:
+	case o.More, s == KeyRows, s == Follow:
 		p.next[s] = now
 	default:
 		p.next[s] = now.Add(max(p.pollInterval, costFactor*min(o.Took, p.took[s])))

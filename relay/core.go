@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // core decides what happens to each message, whoever brings it: published now,
@@ -22,7 +23,9 @@ type core struct {
 	// doubted is signalled when the relay may have lost the slot without hearing of it;
 	// the streamer asks the database then.
 	doubted chan struct{}
-	counts  *metrics
+	// gaveUp is signalled when takeGivenUp has something; the settler waits on it.
+	gaveUp chan struct{}
+	counts *metrics
 	// clock tells the time; tests turn it.
 	clock func() time.Time
 
@@ -64,8 +67,15 @@ type core struct {
 		// resting are keys to be fetched again, each at its time, oldest first.
 		resting []restingKey
 
-		// keyMoved tells that a claimed row of a key was settled: a claim may find the next.
-		keyMoved bool
+		// givenUp are claimed rows that were queued behind their key and will not leave: they
+		// are to be released, and stay in the window until then.
+		givenUp []store.Settlement
+		// lease is that of the newest claim.
+		lease time.Duration
+		// moved are keys of which the last claimed row in memory was settled: a claim may find
+		// the next. movedMany: there were too many to remember.
+		moved     map[string]struct{}
+		movedMany bool
 		// dueMoved tells of a row that has a time of its own, since the last sweep for those.
 		dueMoved bool
 		// suspects are transactions that were under way when the last pass over the keys
@@ -120,11 +130,14 @@ func newCore(maxInFlight int, most bounds, counts *metrics) *core {
 		wake:        make(chan struct{}, 1),
 		roomMade:    make(chan struct{}, 1),
 		doubted:     make(chan struct{}, 1),
+		gaveUp:      make(chan struct{}, 1),
 		counts:      counts,
 		clock:       time.Now,
 	}
 	c.mu.registry = newRegistry(most.awaitingStream)
 	c.mu.gate = newGate(most.keys)
+	c.mu.gate.fetches = false // until it holds the slot
+	c.mu.moved = make(map[string]struct{})
 	c.mu.unknown = make(map[outbox.Ref]struct{})
 	c.mu.left = make(map[uint32]struct{})
 	return c
@@ -255,14 +268,33 @@ func (c *core) passed(position uint64) {
 	c.mu.registry.streamPassed(position)
 }
 
-func (c *core) dropQueues() { c.leaveQueued(c.mu.gate.unqueue()) }
+func (c *core) dropQueues() { c.leaveQueued(c.mu.gate.unqueue(c.mu.holder)) }
 
-// leaveQueued gives up messages that were queued behind their key: their rows are in the table.
+// leaveQueued gives up messages that were queued behind their key: their rows are in the
+// table. Those that were claimed are released there, or they would wait for the end of their lease
+// and be taken for repeats.
 func (c *core) leaveQueued(behind []*outbox.Message) {
 	for _, m := range behind {
-		c.mu.registry.forget(m.Ref())
-		c.letGo(m)
+		if m.AvailableAt.IsZero() {
+			c.mu.registry.forget(m.Ref())
+			c.letGo(m)
+			continue
+		}
+		c.mu.registry.mark(m.Ref(), givenBack)
+		c.mu.givenUp = append(c.mu.givenUp, store.Settlement{Message: m, Decision: store.Decision{Action: store.Release}})
 	}
+	if len(c.mu.givenUp) > 0 {
+		signal(c.gaveUp)
+	}
+}
+
+// takeGivenUp hands out the rows to be released, each once.
+func (c *core) takeGivenUp() []store.Settlement {
+	c.lock()
+	defer c.mu.Unlock()
+	givenUp := c.mu.givenUp
+	c.mu.givenUp = nil
+	return givenUp
 }
 
 // publisherReady is told whether the publisher takes messages.

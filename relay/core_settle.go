@@ -47,9 +47,16 @@ func (c *core) keyDone(m *outbox.Message) *outbox.Message {
 	}
 	signal(c.wake)
 	next := c.mu.gate.done(m)
-	if next != nil {
-		next.TakenAt = c.mu.movedAt // queues are dropped where the slot may be lost
+	switch {
+	case next == nil:
+		return nil
+	case !next.AvailableAt.IsZero() && elapsed(next.TakenAt, c.mu.movedAt) >= c.mu.lease/2:
+		// The broker's answer might come after its lease: it is claimed anew.
+		c.stopKey(next, true)
+		c.leaveQueued([]*outbox.Message{next})
+		return nil
 	}
+	next.TakenAt = c.mu.movedAt // queues are dropped where the slot may be lost
 	return next
 }
 
@@ -95,8 +102,8 @@ func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.M
 				publish = append(publish, next)
 			}
 		}
-		if m.OrderingKey != nil && !m.AvailableAt.IsZero() {
-			c.mu.keyMoved = true
+		if waits := s.Decision.Action == store.Retry && s.Decision.Delay > 0; m.OrderingKey != nil && !m.AvailableAt.IsZero() && !waits {
+			c.keyMoved(*m.OrderingKey)
 		}
 		delete(c.mu.unknown, m.Ref()) // what is in doubt stands in the row now
 		c.mu.registry.settle(m.Ref(), standing)
@@ -106,6 +113,17 @@ func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.M
 		c.mu.floor = max(c.mu.floor, floor)
 	}
 	return publish
+}
+
+// keyMoved notes that a claim may find the next rows of a key, unless some are in memory.
+func (c *core) keyMoved(key string) {
+	switch {
+	case c.mu.gate.holds(key):
+	case len(c.mu.moved) < c.most.keys:
+		c.mu.moved[key] = struct{}{}
+	default:
+		c.mu.movedMany = true
+	}
 }
 
 // turnedInvisible moves rows out of the window that cannot be settled yet; visible

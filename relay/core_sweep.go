@@ -24,6 +24,7 @@ func (c *core) view(page int) fallback.View {
 		KeysFull:       len(c.mu.gate.wanted) > 4*page,
 		Suspicious:     c.mu.gate.suspicious || !c.mu.live,
 		DueMoved:       c.mu.dueMoved,
+		Moved:          len(c.mu.moved) > 0,
 	}
 	if len(c.mu.resting) > 0 {
 		v.Rested = c.mu.resting[0].at
@@ -41,13 +42,36 @@ func (c *core) resume(now time.Time) {
 	}
 }
 
-// takeKeyMoved tells, once, that a claimed row of a key was settled since it was asked.
-func (c *core) takeKeyMoved() bool {
+// takeMovedMany tells, once, that more keys have moved than are remembered.
+func (c *core) takeMovedMany() bool {
 	c.lock()
 	defer c.mu.Unlock()
-	moved := c.mu.keyMoved
-	c.mu.keyMoved = false
-	return moved
+	many := c.mu.movedMany
+	c.mu.movedMany = false
+	return many
+}
+
+// takeMoved hands out keys of which a claim may find the next rows, at most n.
+func (c *core) takeMoved(n int) (keys []string) {
+	c.lock()
+	defer c.mu.Unlock()
+	for key := range c.mu.moved {
+		if len(keys) >= n {
+			break
+		}
+		delete(c.mu.moved, key)
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// notFollowed puts keys back for which there was no room, or no answer.
+func (c *core) notFollowed(keys []string) {
+	c.lock()
+	defer c.mu.Unlock()
+	for _, key := range keys {
+		c.keyMoved(key)
+	}
 }
 
 // dueBegan: what moves from now on asks for another sweep.
@@ -76,6 +100,8 @@ func (c *core) beginSweep(page int) *sweep {
 	limit := store.Limit{
 		Rows:  max(min(page, c.maxInFlight-c.mu.messages), 1),
 		Bytes: max(min(c.maxBytes/4, c.maxBytes-c.mu.bytes), 1),
+		// Queued messages must not fill the window, or hot keys would hold up the others.
+		Run: max(min(mostQueuedPerKey, c.maxInFlight/2-c.mu.gate.queued), 1),
 	}
 	c.mu.reservedMessages, c.mu.reservedBytes = limit.Rows, limit.Bytes
 	c.mu.registry.sweepBegan()
@@ -122,7 +148,7 @@ func (c *core) holdSwept(m *outbox.Message, position uint64) {
 }
 
 // claimed takes rows that a claim brought, whoever holds the slot, and returns those
-// to publish. Unseen tells that they had never been claimed before, so that somebody
+// to publish; those that follow in their key are queued behind it. Unseen tells that they had never been claimed before, so that somebody
 // who streams may have published them. Where the answer took as long as the lease,
 // another relay may have claimed and published them meanwhile.
 func (s *sweep) claimed(page store.Page, lease time.Duration, unseen bool) (publish []*outbox.Message) {
@@ -130,23 +156,84 @@ func (s *sweep) claimed(page store.Page, lease time.Duration, unseen bool) (publ
 	c.lock()
 	defer c.mu.Unlock()
 	late := elapsed(s.began, c.mu.movedAt) >= lease
+	c.mu.lease = lease
+	var keys runs
 	for _, m := range page.Messages {
 		switch c.mu.registry.standing(m.Ref()) {
-		case held, confirmed, givenBack:
+		case held, confirmed:
 			continue // its lease ran out on the way; what became of it is written soon
+		case givenBack: // likewise, and what follows it must not overtake it
+			keys.end(m)
+			continue
+		}
+		if c.mu.registry.goneMeanwhile(m.Ref()) {
+			continue // likewise, and what became of it is written
 		}
 		if late || (unseen && m.ID <= c.mu.boundary) || c.mayBeKnownToBroker(m) {
 			m.PossibleDuplicate = true
 		}
 		c.hold(m, page.Position)
-		if m.OrderingKey != nil {
-			m = c.mu.gate.claimed(m)
+		switch {
+		case m.OrderingKey == nil:
+			publish = append(publish, m)
+		case !keys.add(m):
+			c.leaveQueued([]*outbox.Message{m})
 		}
-		if m != nil {
+	}
+	for _, one := range keys.all {
+		for _, m := range one.messages {
+			m.TakenAt = s.began // while it is queued: its lease began no sooner
+		}
+		if m := c.mu.gate.claimed(one.key, one.messages); m != nil {
+			m.TakenAt = c.mu.movedAt
 			publish = append(publish, m)
 		}
 	}
+	if c.mu.stopping {
+		c.dropQueues()
+	}
 	return publish
+}
+
+// runs are claimed rows by their keys, in the order in which these come first.
+type runs struct {
+	all []*claimedRun
+	of  map[string]*claimedRun
+}
+
+type claimedRun struct {
+	key      string
+	messages []*outbox.Message
+	ended    bool
+}
+
+func (r *runs) run(m *outbox.Message) *claimedRun {
+	key := *m.OrderingKey
+	one := r.of[key]
+	if one == nil {
+		if r.of == nil {
+			r.of = make(map[string]*claimedRun)
+		}
+		one = &claimedRun{key: key}
+		r.all, r.of[key] = append(r.all, one), one
+	}
+	return one
+}
+
+// add takes a row in, or says that it comes after the end of its run.
+func (r *runs) add(m *outbox.Message) bool {
+	one := r.run(m)
+	if !one.ended {
+		one.messages = append(one.messages, m)
+	}
+	return !one.ended
+}
+
+// end ends the run of a row's key before it.
+func (r *runs) end(m *outbox.Message) {
+	if m.OrderingKey != nil {
+		r.run(m).ended = true
+	}
 }
 
 // leftoversBegan starts a pass: what is left from now on asks for another.

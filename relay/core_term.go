@@ -56,9 +56,9 @@ func (c *core) tookSlot(boundary int64, pid uint32) {
 }
 
 func (c *core) beginTerm() {
-	c.dropQueues() // what was noted since the last term ended
 	// leftMany: what committed before the stream's start may not be visible yet.
 	c.mu.holder, c.mu.leftovers, c.mu.leftMany = true, true, true
+	c.dropQueues() // what was noted since the last term ended
 	c.mu.dueMoved = true
 	c.mu.epoch++
 	c.mu.gate.suspicious, c.mu.gate.overflowed = true, true

@@ -82,7 +82,9 @@ func (r *Relay) drain(ctx context.Context, a *actors, unclaimed bool) error {
 				return err
 			}
 		}
-		r.awaitIdleOrDone(ctx)
+		if err := r.followUp(ctx, a); err != nil {
+			return err
+		}
 		if r.settler.written.Load() == published {
 			return nil // a whole round moved nothing
 		}
@@ -135,9 +137,19 @@ func (r *Relay) brokerAway() error {
 		"the broker takes no messages (%s)%s; what waits is still in the table", state.Phase, detailOf(state.Detail))
 }
 
-// awaitIdleOrDone waits until nothing is in flight.
-func (r *Relay) awaitIdleOrDone(ctx context.Context) {
-	for !r.core.idle() && ctx.Err() == nil && r.publisherState().Phase == publish.Ready {
-		r.sweeper.await(ctx, 10*time.Millisecond)
+// followUp waits until nothing is in flight, and claims what comes next of the keys meanwhile.
+func (r *Relay) followUp(ctx context.Context, a *actors) error {
+	for ctx.Err() == nil && r.publisherState().Phase == publish.Ready {
+		switch {
+		case r.sweeper.polling && r.core.view(r.sweeper.page).Moved:
+			if err := r.drainClass(ctx, a, fallback.Follow); err != nil {
+				return err
+			}
+		case r.core.idle():
+			return nil
+		default:
+			r.sweeper.await(ctx, 10*time.Millisecond)
+		}
 	}
+	return nil
 }

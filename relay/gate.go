@@ -28,6 +28,9 @@ type gate struct {
 	queued int
 	// wanted are keys to be fetched from the table, in the order they asked.
 	wanted []string
+	// fetches: keys are fetched at all, as the holder of the slot does. Otherwise a key stands
+	// here only for what it has in memory.
+	fetches bool
 }
 
 // mostQueuedPerKey bounds what one key may hold in memory behind its message in flight.
@@ -53,7 +56,7 @@ type keyState struct {
 }
 
 func newGate(mostKeys int) gate {
-	return gate{keys: make(map[string]*keyState), mostKeys: mostKeys, suspicious: true}
+	return gate{keys: make(map[string]*keyState), mostKeys: mostKeys, suspicious: true, fetches: true}
 }
 
 // streamed says what to do with a row from the stream: publish it now, keep it in
@@ -115,7 +118,7 @@ func (g *gate) remember(key string) *keyState {
 // ask puts a key on the list of those to be fetched, if there is anything to fetch
 // and room for it.
 func (g *gate) ask(key string, k *keyState) {
-	if k.dirty && !k.waiting && !k.asked && len(k.queue) <= mostQueuedPerKey/2 {
+	if g.fetches && k.dirty && !k.waiting && !k.asked && len(k.queue) <= mostQueuedPerKey/2 {
 		k.asked = true
 		g.wanted = append(g.wanted, key)
 	}
@@ -162,11 +165,7 @@ type fetch struct {
 // message to publish now, if any, and whether the key has to be resumed a little
 // later, since rows that the stream has brought are not visible yet.
 func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
-	k := g.remember(key)
-	if k == nil {
-		k = &keyState{table: true} // beyond the bound for the moment: the messages are held
-		g.keys[key] = k
-	}
+	k := g.rememberHeld(key)
 	k.asked, k.waiting = false, false
 	k.queue = append(k.queue, f.messages...)
 	g.queued += len(f.messages)
@@ -186,19 +185,38 @@ func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 	return g.next(key, k), rest
 }
 
-// claimed takes a row that a claim brought: the oldest of its key in the table. It
-// returns the message to publish now, or nil where one of the key is in flight.
-func (g *gate) claimed(m *outbox.Message) *outbox.Message {
-	key := *m.OrderingKey
-	k := g.keys[key]
+// claimed takes rows that a claim brought, in their order: the oldest of the key in the
+// table, and what follows it. It returns the message to publish now, or nil where one of the
+// key is in flight.
+func (g *gate) claimed(key string, run []*outbox.Message) *outbox.Message {
+	k := g.rememberHeld(key)
+	k.table, k.dirty, k.waiting = true, true, false
+	for _, m := range run {
+		at := slices.IndexFunc(k.queue, func(q *outbox.Message) bool { return q.ID > m.ID })
+		if at < 0 {
+			at = len(k.queue)
+		}
+		k.queue = slices.Insert(k.queue, at, m)
+	}
+	g.queued += len(run)
+	return g.next(key, k)
+}
+
+// rememberHeld is remember for a key with messages that are held: beyond the bound for the
+// moment, where it has to be.
+func (g *gate) rememberHeld(key string) *keyState {
+	k := g.remember(key)
 	if k == nil {
-		k = &keyState{}
+		k = &keyState{table: true}
 		g.keys[key] = k
 	}
-	k.table, k.dirty, k.waiting = true, true, false
-	k.queue = append([]*outbox.Message{m}, k.queue...)
-	g.queued++
-	return g.next(key, k)
+	return k
+}
+
+// holds tells whether messages of the key are in flight or queued.
+func (g *gate) holds(key string) bool {
+	k := g.keys[key]
+	return k != nil && (k.inFlight != nil || len(k.queue) > 0)
 }
 
 // next moves the key on where nothing of it is in flight, and forgets a key that
@@ -211,7 +229,7 @@ func (g *gate) next(key string, k *keyState) *outbox.Message {
 		g.queued--
 		k.inFlight = m
 	}
-	if k.inFlight == nil && !k.dirty && !k.waiting && !k.asked {
+	if k.inFlight == nil && (!g.fetches || (!k.dirty && !k.waiting && !k.asked)) {
 		delete(g.keys, key)
 		return nil
 	}
@@ -227,7 +245,7 @@ func (g *gate) done(m *outbox.Message) *outbox.Message {
 		return nil
 	}
 	k.inFlight = nil
-	if k.waiting {
+	if k.waiting && len(k.queue) == 0 {
 		// A fetch may have taken this very row, in the table under its lease, for one
 		// that must not leave yet. Another look tells.
 		k.waiting, k.dirty = false, true
@@ -255,7 +273,7 @@ func (g *gate) stop(m *outbox.Message, waiting bool) (behind []*outbox.Message) 
 	}
 	k.inFlight, k.queue = nil, nil
 	k.table, k.dirty, k.waiting = true, true, waiting
-	g.ask(key, k)
+	g.next(key, k)
 	return behind
 }
 
@@ -307,15 +325,15 @@ func (g *gate) resume(key string) {
 }
 
 // unqueue empties all queues and forgets what the table holds: for the relay that
-// lost the slot or stops. Only what is in flight stays.
-func (g *gate) unqueue() (behind []*outbox.Message) {
+// lost the slot or stops. Only what is in flight stays. Fetches: it holds the slot from now on.
+func (g *gate) unqueue(fetches bool) (behind []*outbox.Message) {
 	for _, k := range g.keys {
 		behind = append(behind, k.queue...)
 		k.queue = nil
 		k.asked = false
 		k.table, k.dirty, k.waiting = true, true, false
 	}
-	g.queued, g.wanted = 0, nil
+	g.queued, g.wanted, g.fetches = 0, nil, fetches
 	g.suspicious, g.overflowed = true, true
 	g.forgetIdle()
 	return behind

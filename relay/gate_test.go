@@ -55,6 +55,8 @@ func (s *story) fetched(f fetch) *outbox.Message {
 	return m
 }
 
+func (s *story) claims(run ...*outbox.Message) *outbox.Message { return s.gate.claimed(s.key, run) }
+
 func (s *story) forgotten() {
 	s.Helper()
 	if len(s.gate.keys) != 0 {
@@ -86,7 +88,7 @@ func TestARefusedRowKeepsItsFollowersInTheTable(t *testing.T) {
 	s.fetches(false) // its turn comes when the refused row is due
 
 	retried := s.row(1)
-	s.publishes(s.gate.claimed(retried), 1)
+	s.publishes(s.claims(retried), 1)
 	s.publishes(s.gate.done(retried), nothing)
 	s.fetches(true)
 	again := s.row(2)
@@ -152,7 +154,7 @@ func TestARowThatComesBackGoesBeforeTheQueue(t *testing.T) {
 	if behind := s.gate.wait(back); len(behind) != 2 || behind[0] != second || behind[1] != third || s.gate.queued != 0 {
 		t.Errorf("left %v, %d queued", behind, s.gate.queued)
 	}
-	s.publishes(s.gate.claimed(back), nothing) // row 4 is in flight
+	s.publishes(s.claims(back), nothing) // row 4 is in flight
 	s.publishes(s.gate.done(first), 2)
 	s.publishes(s.gate.done(back), nothing)
 	s.fetches(true)

@@ -13,6 +13,8 @@ import (
 // modelSweep is a query that has read and whose answer has not reached the core yet.
 type modelSweep struct {
 	sweep *sweep
+	// claimed is what a claim has brought.
+	claimed []*outbox.Message
 	// answer hands what was read to the core and returns what is to be published.
 	answer func() []*outbox.Message
 }
@@ -44,7 +46,13 @@ func (m *model) begin(kind fallback.Sweep) {
 	s := &modelSweep{sweep: m.core.beginSweep(modelPage)}
 	switch kind {
 	case fallback.Due:
-		page := m.claimDue(s.sweep.limit.Rows)
+		page := m.claimDue(s.sweep.limit, nil)
+		s.claimed = page.Messages
+		s.answer = func() []*outbox.Message { return s.sweep.claimed(page, modelLease, false) }
+	case fallback.Follow:
+		keys := m.core.takeMoved(s.sweep.limit.Rows)
+		page := m.claimDue(s.sweep.limit, func(row *modelRow) bool { return slices.Contains(keys, row.key) })
+		s.claimed = page.Messages
 		s.answer = func() []*outbox.Message { return s.sweep.claimed(page, modelLease, false) }
 	case fallback.Leftovers:
 		s.answer = m.leftovers(s)
@@ -68,19 +76,40 @@ func (m *model) end() {
 
 func (m *model) page() store.Page { return store.Page{Snapshot: m.snapshot(), Position: m.walEnd()} }
 
-func (m *model) claimDue(limit int) store.Page {
+// claimDue takes heads and what follows them directly, as far as it is due; of the keys among them, or of all.
+func (m *model) claimDue(limit store.Limit, among func(*modelRow) bool) store.Page {
 	page := m.page()
-	for _, row := range m.visible() {
-		due := !row.available.IsZero() && !row.available.After(m.now)
-		if !due || len(page.Messages) >= limit || (row.key != "" && !m.firstOfItsKey(row)) {
-			continue
+	due := func(row *modelRow) bool { return !row.available.IsZero() && !row.available.After(m.now) }
+	visible := m.visible()
+	var heads, behind []*modelRow
+	for _, row := range visible {
+		if due(row) && len(heads) < limit.Rows && (row.key == "" || m.firstOfItsKey(row)) && (among == nil || among(row)) {
+			heads = append(heads, row)
 		}
+	}
+	for _, head := range heads {
+		run := 1
+		for _, row := range visible {
+			if row.key != head.key || row.id <= head.id || head.key == "" {
+				continue
+			}
+			if run++; run > limit.Run || !due(row) || len(heads)+len(behind) >= limit.Rows {
+				break
+			}
+			behind = append(behind, row)
+		}
+	}
+	for _, row := range append(heads, behind...) {
 		before := row.duplicate
-		row.available, row.duplicate = m.now.Add(modelLease), true
+		row.available, row.duplicate, row.lessee = m.now.Add(modelLease), true, m.core
+		if standing := m.core.mu.registry.standing(row.message(nil).Ref()); standing == held || standing == confirmed || standing == givenBack {
+			row.lessee = nil // its lease ran out meanwhile; what is written under that one comes to nothing
+		}
 		message := row.message(nil)
 		message.PossibleDuplicate = before
 		page.Messages = append(page.Messages, message)
 	}
+	slices.SortFunc(page.Messages, func(a, b *outbox.Message) int { return cmp.Compare(a.ID, b.ID) })
 	return page
 }
 
@@ -156,7 +185,7 @@ func (m *model) quiesce() {
 	m.core.publisherReady(true)
 	m.core.streamLive(true)
 	m.askForSlot()
-	kinds := []fallback.Sweep{fallback.Due, fallback.Leftovers, fallback.KeyPass, fallback.KeyRows}
+	kinds := []fallback.Sweep{fallback.Due, fallback.Leftovers, fallback.KeyPass, fallback.KeyRows, fallback.Follow}
 	for round := 0; !m.drained(); round++ {
 		if round > 50*(len(m.rows)+10) {
 			m.t.Fatalf("rows %v are never delivered; gate %+v", m.waiting(), m.core.mu.gate)
@@ -175,7 +204,7 @@ func (m *model) quiesce() {
 			m.resolve(0, outbox.Confirmed, true)
 		}
 		m.settle()
-		m.now = m.now.Add(time.Second)
+		m.pass(time.Second)
 	}
 }
 
@@ -198,7 +227,7 @@ func (m *model) empty() {
 	kinds := []fallback.Sweep{fallback.Leftovers, fallback.KeyPass, fallback.KeyRows}
 	for range 4 {
 		for _, kind := range kinds {
-			m.now = m.now.Add(time.Second)
+			m.pass(time.Second)
 			m.begin(kind)
 			m.end()
 			m.streamNext()
@@ -217,6 +246,23 @@ func (m *model) empty() {
 	for key, k := range c.mu.gate.keys {
 		if k.inFlight != nil || len(k.queue) > 0 {
 			m.t.Fatalf("key %s holds %+v", key, k)
+		}
+	}
+}
+
+// leases checks that what this process has claimed it has in memory, or has given back: a
+// row that it forgot would wait for the end of its lease, and be taken for a repeat.
+func (m *model) leases() {
+	var answered []*outbox.Message
+	if m.sweeping != nil {
+		answered = m.sweeping.claimed
+	}
+	for _, row := range m.visible() {
+		if row.lessee != m.core || row.available.IsZero() || !row.available.After(m.now) || m.core.mu.registry.standing(row.message(nil).Ref()) != unknown {
+			continue
+		}
+		if !slices.ContainsFunc(answered, func(a *outbox.Message) bool { return a.ID == row.id }) {
+			m.t.Fatalf("row %d is leased until %s, and forgotten", row.id, row.available)
 		}
 	}
 }

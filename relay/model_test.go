@@ -66,12 +66,13 @@ type modelRow struct {
 	attempts  int
 	duplicate bool
 	gone      bool
-	requeued  bool // it was dead, and came back in its old place
+	requeued  bool  // it was dead, and came back in its old place
+	lessee    *core // who has set available to a lease; nil: it is another time
 }
 
 const (
-	modelInFlight   = 6
-	modelPage       = 3
+	modelInFlight   = 8
+	modelPage       = 4
 	modelMaxRetries = 2
 	modelLease      = time.Minute
 	modelBackoff    = time.Second
@@ -186,7 +187,7 @@ func (m *model) requeue(id int64, due bool) {
 	row := m.rows[id-1]
 	m.lastXID++
 	row.tx = &modelTx{xid: m.lastXID, lsn: m.walEnd() + 10, rows: []*modelRow{row}, scheduled: map[int64]time.Time{}, marked: row.duplicate}
-	row.available, row.attempts, row.gone, row.requeued = time.Time{}, 0, false, true
+	row.available, row.attempts, row.gone, row.requeued, row.lessee = time.Time{}, 0, false, true, nil
 	if due || row.key == "" {
 		row.available = m.now
 		row.tx.scheduled[id] = m.now
@@ -252,6 +253,9 @@ func (m *model) publish(messages ...*outbox.Message) {
 				m.t.Fatalf("rows %d and %d of key %s are in flight together", other.ID, message.ID, *message.OrderingKey)
 			}
 		}
+		if !message.AvailableAt.IsZero() && m.now.After(message.AvailableAt) && !message.PossibleDuplicate {
+			m.t.Fatalf("row %d is published after its lease, unmarked", message.ID)
+		}
 		if m.delivered[message.ID] > 0 && !message.PossibleDuplicate {
 			m.t.Fatalf("row %d is published again, unmarked", message.ID)
 		}
@@ -299,7 +303,7 @@ func (m *model) resolve(i int, outcome outbox.Outcome, took bool) {
 // settle writes what is pending, as the settler and its statements do.
 func (m *model) settle() {
 	m.core.turnedVisible(m.hidden)
-	batch := append(m.pending, m.hidden...)
+	batch := append(append(m.pending, m.core.takeGivenUp()...), m.hidden...)
 	m.pending, m.hidden = nil, nil
 	var done []store.Settlement
 	for _, s := range batch {
@@ -325,12 +329,22 @@ func (m *model) write(row *modelRow, s store.Settlement) {
 		row.gone = true
 	case !row.available.Equal(s.Message.AvailableAt): // the fence
 	case s.Decision.Action == store.Retry:
+		row.lessee = nil
 		row.attempts++
 		row.available, row.duplicate = m.now.Add(s.Decision.Delay), s.Message.PossibleDuplicate
 	case s.Decision.Action == store.DeadLetter:
 		row.gone, m.dead[row.id], row.duplicate = true, true, s.Message.PossibleDuplicate
 	case s.Decision.Action == store.Release && !row.available.IsZero():
+		row.lessee = nil
 		row.available, row.duplicate = m.now, s.Message.PossibleDuplicate
+	}
+}
+
+// pass lets time go by while the process runs.
+func (m *model) pass(d time.Duration) {
+	for step := stillAfter / 2; d > 0; d -= step {
+		m.now, m.clock = m.now.Add(min(d, step)), m.clock.Add(min(d, step))
+		m.core.isHolder()
 	}
 }
 

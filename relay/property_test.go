@@ -121,6 +121,7 @@ func (m *model) steps() map[string]func(*rapid.T) {
 		"recovery":  func(*rapid.T) { m.core.publisherReady(true) },
 		"settle":    func(*rapid.T) { m.settle() },
 		"due":       sweep(fallback.Due),
+		"follow":    sweep(fallback.Follow),
 		"leftovers": sweep(fallback.Leftovers),
 		"key pass":  sweep(fallback.KeyPass),
 		"key rows":  sweep(fallback.KeyRows),
@@ -134,6 +135,8 @@ func (m *model) steps() map[string]func(*rapid.T) {
 		},
 		"ask for slot": func(*rapid.T) { m.askForSlot() },
 		"crash":        func(t *rapid.T) { m.crash([]bool{some.Draw(t, "arrived"), some.Draw(t, "arrived too")}) },
-		"time":         func(*rapid.T) { m.now = m.now.Add(500 * time.Millisecond) },
+		"time":         func(*rapid.T) { m.pass(500 * time.Millisecond) },
+		"slow":         func(*rapid.T) { m.pass(modelLease/2 + time.Second) },
+		"":             func(*rapid.T) { m.leases() },
 	}
 }

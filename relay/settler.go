@@ -85,23 +85,29 @@ func (s *settler) deliver(r outbox.Result) {
 	if pending == 1 {
 		signal(s.arrived)
 	}
-	if pending >= s.batch || isWaitedFor(settlement) {
+	if pending >= s.batch || (next == nil && isWaitedFor(settlement)) {
 		signal(s.hurried)
 	}
 }
 
-// isWaitedFor: the key's next row can be claimed only when this one is settled.
+// isWaitedFor: the key's next row can be claimed only when this one is settled, unless it
+// was claimed together with it.
 func isWaitedFor(s *store.Settlement) bool {
 	return s.Message.OrderingKey != nil && !s.Message.AvailableAt.IsZero()
 }
 
+// take hands out the next batch, with what the core has given up.
 func (s *settler) take() []store.Settlement {
+	givenUp := s.core.takeGivenUp()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.mu.pending = append(s.mu.pending, givenUp...)
 	n := min(len(s.mu.pending), s.batch)
 	batch := s.mu.pending[:n:n]
 	if s.mu.pending = s.mu.pending[n:]; len(s.mu.pending) == 0 {
 		s.mu.pending = nil
+	} else {
+		signal(s.arrived)
 	}
 	return batch
 }
@@ -160,6 +166,7 @@ func (s *settler) collect(ctx context.Context, again time.Duration) (batch []sto
 	case <-idle.C:
 		return s.take(), true
 	case <-s.arrived:
+	case <-s.core.gaveUp:
 	}
 	if !s.full() {
 		timer := time.NewTimer(linger)
@@ -171,23 +178,13 @@ func (s *settler) collect(ctx context.Context, again time.Duration) (batch []sto
 		case <-timer.C:
 		}
 	}
-	batch = s.take()
-	if s.left() {
-		signal(s.arrived)
-	}
-	return batch, true
+	return s.take(), true
 }
 
 func (s *settler) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.mu.pending) >= s.batch
-}
-
-func (s *settler) left() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.mu.pending) > 0
 }
 
 // settle writes one batch, and tries until it is written or ctx is done. A column or

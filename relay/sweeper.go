@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
@@ -61,8 +62,8 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 		s.core.resume(time.Now())
 		view := s.core.view(s.page)
 		view.Polling = s.polling
-		if s.core.takeKeyMoved() {
-			// Claims take the first row of a key only; the next may be taken now.
+		if s.core.takeMovedMany() {
+			// Claims take the first rows of a key only; the next may be taken now.
 			s.planner.Hurry(fallback.Due)
 			s.planner.Hurry(fallback.Unclaimed)
 		}
@@ -122,6 +123,8 @@ func (s *sweeper) once(ctx context.Context, kind fallback.Sweep, view fallback.V
 		found, more, err = s.claimDue(ctx, sweep, view)
 	case fallback.Unclaimed:
 		found, more, err = s.claimUnclaimed(ctx, sweep)
+	case fallback.Follow:
+		found, err = s.follow(ctx, sweep, view)
 	case fallback.Leftovers:
 		found, more, err = s.readLeftovers(ctx, sweep)
 	case fallback.KeyRows:
@@ -159,25 +162,82 @@ func (s *sweeper) claimDue(ctx context.Context, sweep *sweep, view fallback.View
 	keyed := view.Holder || view.Polling || view.SlotFree
 	page, err := s.store.ClaimDue(ctx, sweep.limit, s.lease, keyed)
 	s.anyDue = len(page.Messages) > 0
-	return sweep.claimed(page, s.lease, false), len(page.Messages) >= sweep.limit.Rows, err
+	return sweep.claimed(page, s.lease, false), heads(page.Messages) >= sweep.limit.Rows, err
+}
+
+// heads counts the rows that are the first of their key, or have none.
+func heads(claimed []*outbox.Message) (n int) {
+	seen := make(map[string]bool)
+	for _, m := range claimed {
+		switch {
+		case m.OrderingKey == nil:
+			n++
+		case !seen[*m.OrderingKey]:
+			seen[*m.OrderingKey] = true
+			n++
+		}
+	}
+	return n
 }
 
 func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
-	if !s.polling {
-		// It may be long since this was asked, by a relay that was cut off.
-		if free, err := s.checkSlot(ctx); !free {
-			return nil, false, err
-		}
-	}
-	age := s.staleAge
-	switch {
-	case s.polling:
-		age = 0
-	case s.core.slotFreeFor(time.Now()) > freeSlotAge:
-		age = min(age, freeSlotAge)
+	age, ok, err := s.unclaimedAge(ctx)
+	if !ok {
+		return nil, false, err
 	}
 	page, err := s.store.ClaimUnclaimed(ctx, sweep.limit, s.lease, age)
-	return sweep.claimed(page, s.lease, true), len(page.Messages) >= sweep.limit.Rows, err
+	return sweep.claimed(page, s.lease, true), heads(page.Messages) >= sweep.limit.Rows, err
+}
+
+// unclaimedAge is the age from which on rows are taken that nobody has claimed. Not ok: somebody
+// holds the slot, whose they are.
+func (s *sweeper) unclaimedAge(ctx context.Context) (age time.Duration, ok bool, err error) {
+	if s.polling {
+		return 0, true, nil
+	}
+	// It may be long since this was asked, by a relay that was cut off.
+	if free, err := s.checkSlot(ctx); !free {
+		return 0, false, err
+	}
+	if s.core.slotFreeFor(time.Now()) > freeSlotAge {
+		return min(s.staleAge, freeSlotAge), true, nil
+	}
+	return s.staleAge, true, nil
+}
+
+// follow claims what comes next of keys of which claimed rows were settled: due rows, and for
+// who does not hold the slot those that nobody has claimed.
+func (s *sweeper) follow(ctx context.Context, sweep *sweep, view fallback.View) ([]*outbox.Message, error) {
+	keys := s.core.takeMoved(sweep.limit.Rows)
+	page, err := s.store.FollowDue(ctx, keys, sweep.limit, s.lease)
+	if err != nil {
+		s.core.notFollowed(keys)
+		return nil, err
+	}
+	found := sweep.claimed(page, s.lease, false)
+	if view.Holder {
+		return found, nil
+	}
+	rest := sweep.limit
+	for _, m := range page.Messages {
+		rest.Rows, rest.Bytes = rest.Rows-1, rest.Bytes-m.Size()
+		keys = slices.DeleteFunc(keys, func(key string) bool { return key == *m.OrderingKey })
+	}
+	if len(keys) == 0 {
+		return found, nil
+	}
+	if rest.Rows < 1 || rest.Bytes < 1 {
+		s.core.notFollowed(keys)
+		return found, nil
+	}
+	age, ok, err := s.unclaimedAge(ctx)
+	if !ok {
+		return found, err
+	}
+	if page, err = s.store.FollowUnclaimed(ctx, keys, rest, s.lease, age); err != nil {
+		s.core.notFollowed(keys)
+	}
+	return append(found, sweep.claimed(page, s.lease, true)...), err
 }
 
 // readLeftovers reads the next page of the pass, or the first of a new one. Where the
