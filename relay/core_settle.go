@@ -106,7 +106,11 @@ func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.M
 			c.keyMoved(*m.OrderingKey)
 		}
 		delete(c.mu.unknown, m.Ref()) // what is in doubt stands in the row now
-		c.mu.registry.settle(m.Ref(), standing)
+		if s.Decision.Action == store.Delete {
+			c.mu.registry.delete(m.Ref())
+		} else {
+			c.mu.registry.settle(m.Ref(), standing)
+		}
 		c.letGo(m)
 	}
 	if floor := c.mu.registry.overflow(); floor != 0 {

@@ -44,8 +44,8 @@ type registered struct {
 	// seenAt is the WAL position before which the row had committed, where a sweep
 	// saw it; 0 where the stream brought it.
 	seenAt uint64
-	// meanwhile: it was settled while the sweep query under way was open.
-	meanwhile bool
+	// gone: it was deleted while the sweep query under way was open.
+	gone bool
 }
 
 type seenRow struct {
@@ -59,12 +59,18 @@ func newRegistry(mostAwaitingStream int) registry {
 
 func (r *registry) standing(ref outbox.Ref) standing { return r.rows[ref].standing }
 
-// goneMeanwhile tells that the row's end was written while the query under way was open: what
-// that brings of it is no more.
-func (r *registry) goneMeanwhile(ref outbox.Ref) bool {
-	row := r.rows[ref]
-	return row.standing == deleted && row.meanwhile
+// delete is settle for a row that is gone for sure, whoever had claimed it meanwhile.
+func (r *registry) delete(ref outbox.Ref) {
+	if row, ok := r.rows[ref]; ok {
+		row.gone = r.sweepOpen
+		r.rows[ref] = row
+		r.settle(ref, deleted)
+	}
 }
+
+// goneMeanwhile tells that the row was deleted while the query under way was open: what that
+// brings of it is no more.
+func (r *registry) goneMeanwhile(ref outbox.Ref) bool { return r.rows[ref].gone }
 
 // hold takes a row in. A row that was settled as kept may come again by a claim.
 func (r *registry) hold(ref outbox.Ref, seenAt uint64) {
@@ -89,7 +95,7 @@ func (r *registry) settle(ref outbox.Ref, as standing) {
 	if !ok {
 		return
 	}
-	row.standing, row.meanwhile = as, r.sweepOpen
+	row.standing = as
 	r.rows[ref] = row
 	if r.sweepOpen {
 		r.awaitSweep = append(r.awaitSweep, ref)
@@ -133,7 +139,7 @@ func (r *registry) sweepEnded() {
 	r.sweepOpen = false
 	for _, ref := range r.awaitSweep {
 		if row := r.rows[ref]; row.standing == deleted || row.standing == kept {
-			row.meanwhile = false
+			row.gone = false
 			r.rows[ref] = row
 			r.release(ref, row)
 		}
