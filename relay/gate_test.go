@@ -164,6 +164,38 @@ func TestARowThatComesBackGoesBeforeTheQueue(t *testing.T) {
 	s.forgotten()
 }
 
+// What comes back from the dead letters is the head of a run that goes before the queue.
+func TestARunGoesInTheOrderOfItsIds(t *testing.T) {
+	s := newStory(t)
+	first, queue := s.row(1), s.row(9)
+	s.streams(first, publishNow)
+	s.streams(queue, queued)
+	s.publishes(s.claims(s.row(3), s.row(4), s.row(12)), nothing)
+	for _, want := range []int64{3, 4, 9, 12} {
+		s.publishes(s.gate.done(s.gate.keys[s.key].inFlight), want)
+	}
+	if s.gate.queued != 0 {
+		t.Errorf("%d are queued", s.gate.queued)
+	}
+}
+
+// Who does not hold the slot fetches no keys, and remembers none.
+func TestAKeyThatIsNotFetchedIsForgotten(t *testing.T) {
+	s := newStory(t)
+	s.gate.fetches = false
+	head, next := s.row(1), s.row(2)
+	s.publishes(s.claims(head, next), 1)
+	s.publishes(s.gate.done(head), 2)
+	s.publishes(s.gate.done(next), nothing)
+	s.forgotten()
+	s.publishes(s.claims(head, next), 1)
+	if behind := s.gate.stop(head, true); len(behind) != 1 {
+		t.Errorf("behind it %v", behind)
+	}
+	s.forgotten()
+	s.fetches(false)
+}
+
 func TestTooManyKeysMakeTheGateSuspicious(t *testing.T) {
 	g := newGate(3)
 	g.suspicious = false

@@ -24,6 +24,8 @@ type model struct {
 	clock time.Time
 	// replaced: another relay has had the slot since this process stood still.
 	replaced bool
+	// scheduledOfTen is how many rows of ten have a time of their own.
+	scheduledOfTen int
 
 	// the database
 	rows    []*modelRow
@@ -85,6 +87,10 @@ func newModel(t *rapid.T) *model {
 	}
 	if rapid.Bool().Draw(t, "tight bounds") {
 		m.most = bounds{awaitingStream: 2, keys: 3, left: 1, unknown: 1, invisible: 2}
+	}
+	m.scheduledOfTen = 1
+	if rapid.Bool().Draw(t, "mostly scheduled") {
+		m.scheduledOfTen = 8
 	}
 	m.boot()
 	return m

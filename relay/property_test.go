@@ -66,7 +66,7 @@ func (m *model) steps() map[string]func(*rapid.T) {
 			for range rapid.IntRange(1, 3).Draw(t, "rows") {
 				if k := key.Draw(t, "key"); !m.busy(k) || k == "" {
 					keys = append(keys, k)
-					scheduled = append(scheduled, rapid.IntRange(0, 9).Draw(t, "scheduled") == 0)
+					scheduled = append(scheduled, rapid.IntRange(1, 10).Draw(t, "scheduled") <= m.scheduledOfTen)
 				}
 			}
 			if len(keys) > 0 {
