@@ -53,6 +53,9 @@ type streamer struct {
 	leaving []*outbox.Message
 	// announced is what the log said last of the role.
 	announced string
+	// opened tells that the database's configuration was found right once. Until then what is
+	// wrong with it ends the relay, as at the start.
+	opened bool
 }
 
 const (
@@ -91,7 +94,7 @@ func (s *streamer) run(ctx context.Context) error {
 			return nil
 		}
 		var missing *decode.MissingColumnError
-		if errors.As(err, &missing) || errors.Is(err, replication.ErrOtherSplit) {
+		if errors.As(err, &missing) || errors.Is(err, replication.ErrOtherSplit) || (!s.opened && problem.Is(err)) {
 			return err
 		}
 		var blocked *replication.SlotBlockedError
@@ -114,6 +117,7 @@ func (s *streamer) once(ctx context.Context, patience time.Duration) (started bo
 	if err != nil {
 		return false, err
 	}
+	s.opened = true
 	defer stream.Close()
 	if err := s.awaitSlot(ctx, stream); err != nil {
 		return false, err
@@ -331,30 +335,18 @@ func (s *streamer) awaitRoom(atMost time.Duration) {
 	}
 }
 
-// preflight says what of the database's configuration stands in the way at the
-// start, and waits while it cannot be reached.
+// preflight says what of the database's configuration stands in the way at the start. What
+// else keeps the stream away may be over soon: it comes later, and until then rows are swept.
 func (s *streamer) preflight(ctx context.Context) error {
-	wait := newBackoff()
-	for {
-		stream, err := s.open(ctx, time.Second)
-		if err == nil {
-			stream.Close()
-			return nil
-		}
-		if problem.Is(err) {
-			return err
-		}
-		var blocked *replication.SlotBlockedError
-		if errors.As(err, &blocked) {
-			s.trouble.report(streamDown, err)
-			return nil // the slot comes later; until then rows are swept
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		s.trouble.report("cannot reach Postgres; trying again", err)
-		if sleep(ctx, wait.NextBackOff()) != nil {
-			return nil
-		}
+	stream, err := s.open(ctx, time.Second)
+	switch {
+	case err == nil:
+		s.opened = true
+		stream.Close()
+	case problem.Is(err):
+		return err
+	case ctx.Err() == nil:
+		s.trouble.report(streamDown, err)
 	}
+	return nil
 }
