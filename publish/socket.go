@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 )
 
 // socket is the TCP connection beneath the AMQP library, which knows no write
@@ -47,7 +49,7 @@ func dialSocket(ctx context.Context, network, addr string, deadline time.Time, w
 		_ = raw.Close()
 		return nil, err
 	}
-	s := &socket{Conn: raw, writeTimeout: writeTimeout, clock: c}
+	s := &socket{Conn: rawnet.Wrap(raw), writeTimeout: writeTimeout, clock: c}
 	s.handshake.Store(true)
 	return s, nil
 }

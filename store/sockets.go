@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 )
 
 // sockets are the open connections of a pool, so that they can be closed at once.
@@ -44,7 +46,7 @@ func (s *sockets) dial(ctx context.Context, network, address string) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	one := &socket{Conn: conn, owner: s}
+	one := &socket{Conn: rawnet.Wrap(conn), owner: s}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package rawnet
+
+import "net"
+
+func wrap(conn net.Conn) net.Conn { return conn }

@@ -1,0 +1,151 @@
+package rawnet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+)
+
+// pair is a wrapped connection and its other end.
+func pair(t *testing.T) (wrapped, peer net.Conn) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	dial := Dial((&net.Dialer{}).DialContext)
+	if wrapped, err = dial(t.Context(), "tcp", listener.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if peer, err = listener.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = wrapped.Close(), peer.Close() })
+	return wrapped, peer
+}
+
+// TestBytesArriveAsTheyWereSent: both ways at once, more than the sockets hold.
+func TestBytesArriveAsTheyWereSent(t *testing.T) {
+	wrapped, peer := pair(t)
+	const size = 16 << 20
+	random := rand.NewChaCha8([32]byte{})
+	sent := make([]byte, size)
+	_, _ = random.Read(sent)
+	var running sync.WaitGroup
+	for _, way := range []struct{ from, to net.Conn }{{wrapped, peer}, {peer, wrapped}} {
+		running.Go(func() {
+			if n, err := way.from.Write(sent); n != size || err != nil {
+				t.Errorf("wrote %d, %v", n, err)
+			}
+		})
+		running.Go(func() {
+			received := make([]byte, size)
+			if _, err := io.ReadFull(way.to, received); err != nil || !bytes.Equal(received, sent) {
+				t.Errorf("other bytes arrived, %v", err)
+			}
+		})
+	}
+	running.Wait()
+}
+
+func TestTheEndOfTheStream(t *testing.T) {
+	wrapped, peer := pair(t)
+	_ = peer.Close()
+	if n, err := wrapped.Read(make([]byte, 10)); n != 0 || err != io.EOF {
+		t.Errorf("read %d, %v", n, err)
+	}
+	if n, err := wrapped.Read(nil); n != 0 || err != nil {
+		t.Errorf("reading nothing: %d, %v", n, err)
+	}
+}
+
+// TestDeadlines end a read that waits and a write that nobody reads, and can be moved.
+func TestDeadlines(t *testing.T) {
+	wrapped, peer := pair(t)
+	const soon = 50 * time.Millisecond
+	if err := wrapped.SetReadDeadline(time.Now().Add(soon)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := wrapped.Read(make([]byte, 10))
+	isTimeout(t, "read", err)
+	much := make([]byte, 64<<20)
+	if err := wrapped.SetWriteDeadline(time.Now().Add(10 * soon)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := wrapped.Write(much)
+	isTimeout(t, "write", err)
+	if n == 0 || n == len(much) {
+		t.Errorf("wrote %d", n)
+	}
+	if err := wrapped.SetDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := peer.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := wrapped.Read(make([]byte, 10)); n != 1 || err != nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+}
+
+func isTimeout(t *testing.T, op string, err error) {
+	t.Helper()
+	var failed *net.OpError
+	if !errors.Is(err, os.ErrDeadlineExceeded) || !errors.As(err, &failed) || failed.Op != op || !failed.Timeout() {
+		t.Errorf("%s: got %v, want a timeout", op, err)
+	}
+}
+
+// TestClosingEndsWhatWaits.
+func TestClosingEndsWhatWaits(t *testing.T) {
+	wrapped, _ := pair(t)
+	ended := make(chan error)
+	go func() {
+		_, err := wrapped.Read(make([]byte, 10))
+		ended <- err
+	}()
+	go func() {
+		_, err := wrapped.Write(make([]byte, 64<<20))
+		ended <- err
+	}()
+	_ = wrapped.Close()
+	for range 2 {
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestTheConnectionIsResetByThePeer(t *testing.T) {
+	wrapped, peer := pair(t)
+	if _, err := wrapped.Write([]byte("unread")); err != nil {
+		t.Fatal(err)
+	}
+	_ = peer.(*net.TCPConn).SetLinger(0)
+	_ = peer.Close()
+	var failed *net.OpError
+	if _, err := wrapped.Read(make([]byte, 10)); !errors.As(err, &failed) || failed.Op != "read" || failed.Addr == nil {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWhatIsNoTCPConnectionStaysAsItIs(t *testing.T) {
+	one, other := net.Pipe()
+	defer one.Close()
+	defer other.Close()
+	if Wrap(one) != one {
+		t.Error("it was wrapped")
+	}
+	failed := errors.New("refused")
+	if _, err := Dial(func(context.Context, string, string) (net.Conn, error) { return nil, failed })(t.Context(), "tcp", ""); err != failed {
+		t.Errorf("got %v", err)
+	}
+}
