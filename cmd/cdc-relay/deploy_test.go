@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 const deployFolder = "../../deploy/"
@@ -203,5 +206,28 @@ func TestLinksLeadToFiles(t *testing.T) {
 				t.Errorf("%s: %v", page, err)
 			}
 		}
+	}
+}
+
+// The unit does not restart what ended with 2, a wrong setting. Go ends with 2, too, when it crashes or is aborted by the
+// watchdog: the unit's environment sees to it that this looks different.
+func TestACrashIsNoWrongSettingToTheUnit(t *testing.T) {
+	unit := readDeployed(t, "systemd/cdc-relay.service")
+	traceback := regexp.MustCompile(`(?m)^Environment=GOTRACEBACK=(.+)$`).FindStringSubmatch(unit)
+	if traceback == nil || !strings.Contains(unit, "\nRestartPreventExitStatus=2\n") || !strings.Contains(unit, "\nLimitCORE=0\n") {
+		t.Fatal("the unit says otherwise")
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}); err != nil { // as LimitCORE
+		t.Fatal(err)
+	}
+	env, _ := fresh(t)
+	env["CDC_RELAY_AMQP_URL"], env["GOTRACEBACK"] = services.VHost(t), traceback[1]
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	relay := start(t, env, "run")
+	relay.await(t, `"streaming"`)
+	relay.signal(t, syscall.SIGABRT)
+	relay.exit(t)
+	if status := relay.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGABRT {
+		t.Errorf("it ended so: %s", relay.ProcessState)
 	}
 }
