@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestARelayThatMayNotStreamAtItsStartSweeps, and streams as soon as it can: all replication connections
+// are in use, or a proxy lets none through.
+func TestARelayThatMayNotStreamAtItsStartSweeps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	waited := w.insert(row{"ordering_key": "k"})
+	one, toPostgres := w.behindItsOwnProxy()
+	toPostgres.Only(services.Replication).Refuse()
+	r := one.start()
+	r.tells(promised(5*time.Second), "stream: not ready, not streaming: the stream is down; rows are swept from the table meanwhile")
+	w.await(arrived, waited)
+	w.await(arrived, w.insert(nil))
+	w.emptied()
+	if n := r.metric("cdc_relay_stream_connected"); n != 0 {
+		t.Errorf("cdc_relay_stream_connected is %v", n)
+	}
+	if lines := linesWith(r.logs(), "the stream is down"); len(lines) == 0 || !strings.Contains(lines[0], `"WARN"`) {
+		t.Errorf("the log says %q", lines)
+	}
+
+	toPostgres.Only(services.Replication).Accept()
+	w.eventually("it streams", 10*time.Second, func() bool { return r.ready() && r.metric("cdc_relay_stream_connected") == 1 })
+	w.await(arrived, w.insert(row{"ordering_key": "k"}))
+	if code := r.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestARoleThatMayNotStreamEndsTheRelayAtItsStart, also where that is heard only after it has swept for a while.
+func TestARoleThatMayNotStreamEndsTheRelayAtItsStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	role := services.Name(t)
+	w.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD 'secret'`)
+	t.Cleanup(func() {
+		_, _ = w.db.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role)
+	})
+	w.exec(`GRANT SELECT, UPDATE, DELETE ON outbox TO ` + role)
+	w.exec(`GRANT SELECT ON SEQUENCE outbox_id_seq TO ` + role)
+	w.exec(`GRANT ALL ON outbox_dead_letter, outbox_migrations TO ` + role)
+	address := mustURL(t, w.database)
+	w.database = strings.Replace(w.database, address.User.String()+"@", role+":secret@", 1)
+	one, toPostgres := w.behindItsOwnProxy()
+	toPostgres.Only(services.Replication).Refuse()
+	r := one.start()
+	r.tells(promised(5*time.Second), "stream: not ready, not streaming: the stream is down")
+	toPostgres.Only(services.Replication).Accept()
+	if code := r.exit(30 * time.Second); code == 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if log := r.logs(); !strings.Contains(log, "REPLICATION") {
+		t.Errorf("the log does not say what is missing:\n%s", log)
+	}
+}
