@@ -20,7 +20,7 @@ const (
 
 // The reaper waits for the oldest message alone, and looks at all of them after a
 // while: a queue that never confirms holds up no others. The while is scanFirst, and
-// doubles up to scanLast as long as looking finds nothing: the broker is just slow.
+// doubles up to scanLast as long as none has overtaken another: the broker is just slow.
 const (
 	scanFirst = 5 * time.Millisecond
 	scanLast  = 40 * time.Millisecond
@@ -131,17 +131,18 @@ func (r *reaper) popResolved() {
 // scan settles all that have an answer.
 func (r *reaper) scan() {
 	r.takeNews()
-	settled := false
+	waits, overtaken := false, false
 	r.keep(func(e *entry) bool {
 		if !e.resolved() {
+			waits = true
 			return true
 		}
+		overtaken = overtaken || waits
 		r.settle(e, false)
-		settled = true
 		return false
 	})
 	r.scanAfter = min(2*r.scanAfter, scanLast)
-	if settled {
+	if overtaken {
 		r.scanAfter = scanFirst
 	}
 }
