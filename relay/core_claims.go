@@ -8,9 +8,10 @@ import (
 )
 
 // claimed takes rows that a claim brought, whoever holds the slot, and returns those
-// to publish; those that follow in their key are queued behind it. Unseen tells that they had never been claimed before, so that somebody
-// who streams may have published them. Where the answer took as long as the lease,
-// another relay may have claimed and published them meanwhile.
+// to publish; those that follow in their key are queued behind it. Unseen tells that they
+// had never been claimed before, so that somebody who streams may have published them.
+// Where the answer took as long as the lease, another relay may have claimed and
+// published them meanwhile.
 func (s *sweep) claimed(page store.Page, lease time.Duration, unseen bool) (publish []*outbox.Message) {
 	c := s.core
 	c.lock()
