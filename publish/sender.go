@@ -96,18 +96,17 @@ func (s *sender) run() {
 	s.giveBack("the connection was lost before the message was sent")
 }
 
-// acceptAll sends several messages in as few writes as it takes.
+// acceptAll sends messages in as few writes as it takes.
 func (s *sender) acceptAll(batch []*outbox.Message) {
-	if len(batch) > 1 {
-		s.socket.cork()
-		defer func() {
-			if err := s.socket.uncork(); err != nil {
-				s.lose(err)
-			}
-		}()
+	if len(batch) == 0 {
+		return
 	}
+	s.socket.cork()
 	for _, m := range batch {
 		s.accept(m)
+	}
+	if err := s.socket.uncork(); err != nil {
+		s.lose(err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // socket is the TCP connection beneath the AMQP library, which knows no write
@@ -32,8 +33,9 @@ type socket struct {
 	// writing guards what follows, and is held while bytes are on their way.
 	writing sync.Mutex
 	corked  bool
-	corking []byte // written and not yet sent
-	failed  error  // what went wrong when they were
+	corking []byte    // written and not yet sent
+	since   time.Time // when the first of them was written, or before
+	failed  error     // what went wrong when they were sent
 }
 
 // coalesced is how many bytes a corked socket collects at most.
@@ -100,11 +102,14 @@ func (s *socket) Write(b []byte) (int, error) {
 	return s.send(b)
 }
 
+// errStoodStill: the process was stopped, or got no processor, with messages about to be sent.
+var errStoodStill = errors.New("this process stood still with messages about to be sent")
+
 // cork has writes collected until uncork, which the caller owes soon.
 func (s *socket) cork() {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	s.corked = true
+	s.corked, s.since = true, time.Now()
 }
 
 // uncork sends what was collected.
@@ -115,12 +120,18 @@ func (s *socket) uncork() error {
 	return s.flush()
 }
 
+// flush does not send what has waited for long: by then another relay may have taken over and
+// published the same messages, and these do not say so.
 func (s *socket) flush() error {
 	if len(s.corking) == 0 || s.failed != nil {
 		return s.failed
 	}
-	_, s.failed = s.send(s.corking)
-	s.corking = s.corking[:0]
+	if time.Since(s.since) > outbox.CertainFor {
+		s.failed = errStoodStill
+	} else {
+		_, s.failed = s.send(s.corking)
+	}
+	s.corking, s.since = s.corking[:0], time.Now()
 	return s.failed
 }
 

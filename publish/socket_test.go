@@ -1,0 +1,55 @@
+package publish
+
+import (
+	"errors"
+	"net"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// corkedSocket has collected a message, and is connected to peer.
+func corkedSocket(t *testing.T) (s *socket, peer net.Conn) {
+	t.Helper()
+	ours, peer := net.Pipe()
+	s = &socket{Conn: ours, writeTimeout: patience, clock: newClock()}
+	t.Cleanup(func() { _, _ = s.Close(), peer.Close() })
+	s.cork()
+	if n, err := s.Write([]byte("message")); n != 7 || err != nil {
+		t.Fatalf("collected %d, %v", n, err)
+	}
+	return s, peer
+}
+
+func TestACorkedSocketSendsWhenItIsUncorked(t *testing.T) {
+	s, peer := corkedSocket(t)
+	read := make(chan string)
+	go func() {
+		text := make([]byte, 100)
+		n, _ := peer.Read(text)
+		read <- string(text[:n])
+	}()
+	if err := s.uncork(); err != nil {
+		t.Error(err)
+	}
+	if got := <-read; got != "message" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestWhatAProcessThatStoodStillHadCollectedIsNotSent: it does not carry the mark of a
+// possible duplicate, and another relay may have taken over.
+func TestWhatAProcessThatStoodStillHadCollectedIsNotSent(t *testing.T) {
+	s, peer := corkedSocket(t)
+	s.since = s.since.Add(-outbox.CertainFor)
+	if err := s.uncork(); !errors.Is(err, errStoodStill) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.Write([]byte("more")); !errors.Is(err, errStoodStill) {
+		t.Errorf("then %v", err)
+	}
+	_ = s.Close()
+	if n, err := peer.Read(make([]byte, 100)); n != 0 || err == nil {
+		t.Errorf("%d bytes were sent, %v", n, err)
+	}
+}
