@@ -25,7 +25,9 @@ type recorder struct {
 	mu      sync.Mutex
 	change  *sync.Cond
 	results map[*outbox.Message][]outbox.Result
-	states  []State
+	// confirmed counts the results that say so.
+	confirmed int
+	states    []State
 }
 
 func newRecorder() *recorder {
@@ -38,6 +40,9 @@ func (r *recorder) Deliver(result outbox.Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.results[result.Message] = append(r.results[result.Message], result)
+	if result.Outcome == outbox.Confirmed {
+		r.confirmed++
+	}
 	r.change.Broadcast()
 }
 
