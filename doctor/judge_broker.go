@@ -51,8 +51,8 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 	err, vhost, user := j.f.unreachable, shell(j.f.vhost), shell(j.f.user)
 	permit := fmt.Sprintf("rabbitmqctl set_permissions -p %s %s '' '.*' ''", vhost, user)
 	var exception *amqp.Error
-	// 501 of this side is what reading from the network said.
-	if !errors.As(err, &exception) || exception.Code == amqp.FrameError && !exception.Server {
+	// 501 of this side is what reading from the network said, ErrClosed comes where writing was quicker.
+	if !errors.As(err, &exception) || exception.Code == amqp.FrameError && !exception.Server || errors.Is(err, amqp.ErrClosed) {
 		c.wrong("reachable", j.reachMend(err), "RabbitMQ at %s: %s", j.f.address, err)
 		return
 	}

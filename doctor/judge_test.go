@@ -244,6 +244,7 @@ func TestWhyTheBrokerIsNotReached(t *testing.T) {
 		"expired":           {fmt.Errorf("tls: %w", x509.CertificateInvalidError{Reason: x509.Expired}), "reachable", "renew"},
 		"nobody there":      {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "reachable", "host and port"},
 		"hung up":           {reset, "reachable", "--amqp-cert-file"},
+		"hung up, unread":   {amqp.ErrClosed, "reachable", "--amqp-cert-file"},
 		"asked for another": {&amqp.Error{Code: 501, Reason: "remote error: tls: certificate required"}, "reachable", "--amqp-cert-file"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,13 +2,16 @@ package publish
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -56,9 +59,22 @@ func (p *AMQP) dial(ctx context.Context) (*amqp.Connection, *socket, *clock, err
 	}
 	if err != nil {
 		d.close()
-		return nil, nil, nil, err
+		return nil, nil, nil, p.hinted(err)
 	}
 	return connection, d.socket, c, nil
+}
+
+// hinted adds what may be behind an error that does not say it itself: with TLS 1.3 a broker
+// that misses the client's certificate says so, or just hangs up, after the handshake.
+func (p *AMQP) hinted(err error) error {
+	var alert tls.AlertError
+	var exception *amqp.Error // 501 of this side is what reading from the network said
+	hungUp := errors.As(err, &alert) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, amqp.ErrClosed) ||
+		errors.As(err, &exception) && exception.Code == amqp.FrameError && !exception.Server
+	if certified := p.uri.CertFile != "" || p.cfg.TLS != nil; p.uri.Scheme == "amqps" && !certified && hungUp {
+		return fmt.Errorf("%w; where the broker asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE", err)
+	}
+	return err
 }
 
 func (p *AMQP) dialTimeout() time.Duration {

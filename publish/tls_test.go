@@ -1,10 +1,8 @@
 package publish
 
 import (
-	"context"
 	"log/slog"
 	"net/url"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,33 +15,8 @@ import (
 // tlsBroker has a TLS listener for clients with a certificate of the authority, and its own is for "localhost".
 func tlsBroker(t *testing.T, a *certs.Authority) (broker *services.RabbitMQ, address url.URL) {
 	t.Helper()
-	port, err := services.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	broker, err = services.StartRabbitMQ(t.Context(), services.Options{
-		Way: services.Local, Private: true, // a container would not see the files
-		Log: func(line string) { t.Log(line) },
-		Settings: []string{
-			"listeners.ssl.1 = 127.0.0.1:" + strconv.Itoa(port),
-			"ssl_options.cacertfile = " + a.File("ca.pem"),
-			"ssl_options.certfile = " + a.File("localhost.pem"),
-			"ssl_options.keyfile = " + a.File("localhost.key"),
-			"ssl_options.verify = verify_peer",
-			"ssl_options.fail_if_no_peer_cert = true",
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := broker.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	return broker, url.URL{
-		Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: "127.0.0.1:" + strconv.Itoa(port), Path: "/",
-	}
+	broker, host := services.TLSRabbitMQ(t, services.Certificate{CA: a.File("ca.pem"), Cert: a.File("localhost.pem"), Key: a.File("localhost.key")})
+	return broker, url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: host, Path: "/"}
 }
 
 // TestTLS: the URL names the private CA, the client's certificate and the name that the server's is for.
@@ -71,7 +44,7 @@ func TestTLS(t *testing.T) {
 		"another authority":   {"cacertfile", stranger.File("ca.pem"), "signed by unknown authority"},
 		"another host":        {"server_name_indication", "elsewhere", "not elsewhere"},
 		"no such CA file":     {"cacertfile", authority.File("nobody.pem"), "nobody.pem"},
-		"no client's":         {"certfile", "", "certificate required"},
+		"no client's":         {"certfile", "", "--amqp-cert-file"},
 		"a file without keys": {"keyfile", authority.File("ca.pem"), "load client certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {

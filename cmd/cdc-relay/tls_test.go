@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -55,30 +53,7 @@ func tlsPostgres(t *testing.T, a *certs.Authority) url.URL {
 // tlsBroker asks clients for a certificate of the authority, and has a queue.
 func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, channel *amqp.Channel) {
 	t.Helper()
-	port, err := services.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	broker, err := services.StartRabbitMQ(t.Context(), services.Options{
-		Way: services.Local, Private: true, // a container would not see the files
-		Log: func(line string) { t.Log(line) },
-		Settings: []string{
-			"listeners.ssl.1 = 127.0.0.1:" + strconv.Itoa(port),
-			"ssl_options.cacertfile = " + a.File("ca.pem"),
-			"ssl_options.certfile = " + a.File("localhost.pem"),
-			"ssl_options.keyfile = " + a.File("localhost.key"),
-			"ssl_options.verify = verify_peer",
-			"ssl_options.fail_if_no_peer_cert = true",
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := broker.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
+	broker, host := services.TLSRabbitMQ(t, services.Certificate{CA: a.File("ca.pem"), Cert: a.File("localhost.pem"), Key: a.File("localhost.key")})
 	conn, err := amqp.Dial(broker.URL(""))
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +65,7 @@ func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, 
 	if _, err := channel.QueueDeclare(queue, false, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("amqps://guest:guest@localhost:%d/", port), channel
+	return "amqps://guest:guest@" + strings.Replace(host, "127.0.0.1", "localhost", 1) + "/", channel
 }
 
 // TestTLSToBothServers: both ask for a certificate, and neither takes a connection without.

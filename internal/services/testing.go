@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -66,6 +67,34 @@ func PrivateRabbitMQ(t testing.TB, settings ...string) *RabbitMQ {
 	need(t, err)
 	closeAfter(t, server.Close)
 	return server
+}
+
+// Certificate names the PEM files of a server's certificate and of the authority that its clients' are of.
+type Certificate struct{ CA, Cert, Key string }
+
+// TLSRabbitMQ is PrivateRabbitMQ, on this machine itself, with a listener at address ("127.0.0.1:port") that speaks TLS
+// and takes clients with a certificate of the authority only.
+func TLSRabbitMQ(t testing.TB, c Certificate) (server *RabbitMQ, address string) {
+	t.Helper()
+	port, err := FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = "127.0.0.1:" + strconv.Itoa(port)
+	server, err = StartRabbitMQ(t.Context(), Options{
+		Way: Local, Private: true, Log: logTo(t), // a container would not see the files
+		Settings: []string{
+			"listeners.ssl.1 = " + address,
+			"ssl_options.cacertfile = " + c.CA,
+			"ssl_options.certfile = " + c.Cert,
+			"ssl_options.keyfile = " + c.Key,
+			"ssl_options.verify = verify_peer",
+			"ssl_options.fail_if_no_peer_cert = true",
+		},
+	})
+	need(t, err)
+	closeAfter(t, server.Close)
+	return server, address
 }
 
 // need fails the test where there is no server for it, or skips it where that has been allowed.
