@@ -59,7 +59,8 @@ func traceContext() map[string]string {
 	}
 }
 
-// relayTraced has a relay bring one message with a trace to a queue, and stops it.
+// relayTraced has a relay bring a message with a trace to a queue, and stops it. Rows that
+// come right after its start may go by the table, without a latency: then others follow.
 func relayTraced(t *testing.T, more environment) amqp.Delivery {
 	t.Helper()
 	env, db := fresh(t)
@@ -72,11 +73,18 @@ func relayTraced(t *testing.T, more environment) amqp.Delivery {
 	relay := start(t, env, "run")
 	address := relay.httpURL(t)
 	relay.await(t, `"streaming"`)
-	if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext()); err != nil {
-		t.Fatal(err)
+	var d amqp.Delivery
+	shown := false
+	for deadline := time.Now().Add(20 * time.Second); !shown && time.Now().Before(deadline); {
+		if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext()); err != nil {
+			t.Fatal(err)
+		}
+		d = <-arrived
+		shown = showsExemplar(t, address+"/metrics")
 	}
-	d := <-arrived
-	awaitExemplar(t, address+"/metrics")
+	if !shown {
+		t.Error("no exemplar on the page of metrics")
+	}
 	relay.signal(t, syscall.SIGTERM)
 	if code := relay.exit(t); code != exitDone {
 		t.Errorf("exit code %d", code)
@@ -84,8 +92,8 @@ func relayTraced(t *testing.T, more environment) amqp.Delivery {
 	return d
 }
 
-// awaitExemplar waits for the trace beside the latencies, where OpenMetrics is asked for.
-func awaitExemplar(t *testing.T, url string) {
+// showsExemplar looks for the trace beside the latencies, where OpenMetrics is asked for.
+func showsExemplar(t *testing.T, url string) bool {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
@@ -93,22 +101,16 @@ func awaitExemplar(t *testing.T, url string) {
 	}
 	request.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	var page []byte
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		response, err := client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		page, err = io.ReadAll(response.Body)
-		_ = response.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if bytes.Contains(page, []byte(`# {trace_id="`+traceOfTest+`"}`)) {
-			return
-		}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Errorf("no exemplar in\n%s", page)
+	defer func() { _ = response.Body.Close() }()
+	page, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Contains(page, []byte(`# {trace_id="`+traceOfTest+`"}`))
 }
 
 // What carries a trace through the outbox arrives as it was written, whether or not the
@@ -118,9 +120,9 @@ func TestTraceContextPassesThroughUntouched(t *testing.T) {
 		var got collected
 		server := httptest.NewServer(&got)
 		defer server.Close()
-		env, spans := environment{}, 0
+		env := environment{}
 		if tracing {
-			env["OTEL_EXPORTER_OTLP_ENDPOINT"], spans = server.URL, 1
+			env["OTEL_EXPORTER_OTLP_ENDPOINT"] = server.URL
 		}
 		d := relayTraced(t, env)
 		for name, want := range traceContext() {
@@ -131,8 +133,8 @@ func TestTraceContextPassesThroughUntouched(t *testing.T) {
 		if len(d.Headers) != len(traceContext()) {
 			t.Errorf("tracing %v: headers are %v", tracing, d.Headers)
 		}
-		if len(got.spans) != spans {
-			t.Errorf("tracing %v: %d spans, want %d", tracing, len(got.spans), spans)
+		if tracing != (len(got.spans) > 0) {
+			t.Errorf("tracing %v: %d spans", tracing, len(got.spans))
 		}
 		for _, s := range got.spans {
 			if hex.EncodeToString(s.GetTraceId()) != traceOfTest || hex.EncodeToString(s.GetParentSpanId()) != parentOfTest || s.GetName() != "publish amq.default" {
