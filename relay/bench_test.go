@@ -109,8 +109,8 @@ func benchmarkCore(b *testing.B, keys int) {
 		}
 		for _, m := range part {
 			result := outbox.Result{Message: m, Outcome: outbox.Confirmed}
-			settlement, _ := c.resolved(result, store.Decision{Action: store.Delete})
-			settlements = append(settlements, *settlement)
+			settlement, _, _ := c.resolved(result, store.Decision{Action: store.Delete})
+			settlements = append(settlements, settlement)
 		}
 		c.settled(settlements, false)
 	}

@@ -5,9 +5,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// resolved takes a result in. It returns what is to be written of the row, if
-// anything, and the key's next message, which is to be published now.
-func (c *core) resolved(r outbox.Result, decision store.Decision) (settlement *store.Settlement, publish *outbox.Message) {
+// resolved takes a result in. It returns what is to be written of the row, where it is to be
+// written, and the key's next message, which is to be published now.
+func (c *core) resolved(r outbox.Result, decision store.Decision) (settlement store.Settlement, write bool, publish *outbox.Message) {
 	c.lock()
 	defer c.mu.Unlock()
 	m := r.Message
@@ -28,7 +28,7 @@ func (c *core) resolved(r outbox.Result, decision store.Decision) (settlement *s
 				c.leave(m)
 			}
 			c.letGo(m)
-			return nil, nil
+			return settlement, false, nil
 		}
 		c.mu.registry.mark(m.Ref(), givenBack)
 	case decision.Action == store.Retry:
@@ -37,8 +37,7 @@ func (c *core) resolved(r outbox.Result, decision store.Decision) (settlement *s
 	default: // a dead letter: its key goes on when it was moved
 		c.mu.registry.mark(m.Ref(), givenBack)
 	}
-	written := store.NewSettlement(r, decision)
-	return &written, publish
+	return store.NewSettlement(r, decision), true, publish
 }
 
 func (c *core) keyDone(m *outbox.Message) *outbox.Message {

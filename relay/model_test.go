@@ -299,9 +299,9 @@ func (m *model) resolve(i int, outcome outbox.Outcome, took bool) {
 	}
 	result := outbox.Result{Message: message, Outcome: outcome, Reason: outbox.ReasonNack}
 	policy := store.Policy{MaxRetries: modelMaxRetries, BackoffTime: modelBackoff, MaxBackoff: time.Hour}
-	settlement, next := m.core.resolved(result, store.Decide(result, policy, 0))
-	if settlement != nil {
-		m.pending = append(m.pending, *settlement)
+	settlement, write, next := m.core.resolved(result, store.Decide(result, policy, 0))
+	if write {
+		m.pending = append(m.pending, settlement)
 	}
 	m.publish(next)
 }

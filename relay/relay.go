@@ -54,7 +54,7 @@ const (
 	phaseStopped
 )
 
-// New makes a relay. It does not connect. The publisher must be made for at least
+// New makes a relay. It does not connect; Run it, or else Close it. The publisher must be made for at least
 // config.MaxInFlight messages; the relay runs it and stops it. Metrics are
 // registered with the registry.
 func New(config Config, publisher publish.Publisher, log *slog.Logger, registry prometheus.Registerer) (*Relay, error) {
@@ -139,6 +139,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	return err
 }
+
+// Close releases what New has taken, for a relay that is not run; Run does so itself. It
+// may be called more than once, but not while Run works.
+func (r *Relay) Close() { r.store.Close() }
 
 // preflight waits for the database and says what is wrong there.
 func (r *Relay) preflight(ctx context.Context) error {

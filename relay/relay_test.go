@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/goleak"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -171,6 +172,19 @@ func (i *instance) load(writer, rows int) error {
 		}
 	}
 	return nil
+}
+
+func TestARelayThatIsNotRunLeavesNothing(t *testing.T) {
+	i := &instance{t: t, config: DefaultConfig(), amqp: "amqp://127.0.0.1:1"}
+	i.config.DatabaseURL = "postgres://127.0.0.1:1/"
+	before := goleak.IgnoreCurrent()
+	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	r.Close()
+	goleak.VerifyNone(t, before)
 }
 
 func TestAllIsDeliveredInOrderWhileTheStreamIsCutAndTheRelayRestarts(t *testing.T) {

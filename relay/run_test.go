@@ -50,10 +50,15 @@ func (c *claimer) claims(ids ...int64) *outbox.Message {
 	return publish[0]
 }
 
+// resolves returns nil for a row of which nothing is to be written.
 func (c *claimer) resolves(m *outbox.Message, outcome outbox.Outcome) (*store.Settlement, *outbox.Message) {
 	policy := store.Policy{MaxRetries: 3, BackoffTime: time.Minute, MaxBackoff: time.Hour}
 	result := outbox.Result{Message: m, Outcome: outcome}
-	return c.core.resolved(result, store.Decide(result, policy, 0))
+	settlement, write, next := c.core.resolved(result, store.Decide(result, policy, 0))
+	if !write {
+		return nil, next
+	}
+	return &settlement, next
 }
 
 // wantGivenUp: these rows are to be released as they were, and the window holds them until they are.

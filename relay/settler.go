@@ -71,30 +71,28 @@ func (s *settler) deliver(r outbox.Result) {
 	}
 	decision := store.Decide(r, s.policy, rand.Float64())
 	s.hooks.result(r, decision)
-	settlement, next := s.core.resolved(r, decision)
+	settlement, write, next := s.core.resolved(r, decision)
 	if next != nil {
 		s.publish(next)
 	}
-	if settlement == nil {
+	if !write {
 		return
 	}
 	s.mu.Lock()
-	s.mu.pending = append(s.mu.pending, *settlement)
+	s.mu.pending = append(s.mu.pending, settlement)
 	pending := len(s.mu.pending)
 	s.mu.Unlock()
 	if pending == 1 {
 		signal(s.arrived)
 	}
-	if pending >= s.batch || (next == nil && isWaitedFor(settlement)) {
+	if pending >= s.batch || (next == nil && isWaitedFor(settlement.Message)) {
 		signal(s.hurried)
 	}
 }
 
-// isWaitedFor: the key's next row can be claimed only when this one is settled, unless it
+// isWaitedFor: the key's next row can be claimed only when this one is settled, unless that
 // was claimed together with it.
-func isWaitedFor(s *store.Settlement) bool {
-	return s.Message.OrderingKey != nil && !s.Message.AvailableAt.IsZero()
-}
+func isWaitedFor(m *outbox.Message) bool { return m.OrderingKey != nil && !m.AvailableAt.IsZero() }
 
 // take hands out the next batch, with what the core has given up.
 func (s *settler) take() []store.Settlement {
