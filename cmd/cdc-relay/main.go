@@ -37,7 +37,7 @@ func tuneRuntime(lookupEnv func(string) (string, bool)) {
 		// takes a seventh of the processor time.
 		percent = 300
 		// Where great messages wait, memory is collected more eagerly.
-		softLimit = 96 << 20
+		softLimit = 64 << 20
 	)
 	if _, set := lookupEnv("GOMAXPROCS"); !set {
 		runtime.GOMAXPROCS(threads)
