@@ -43,7 +43,7 @@ func (s *syncBuffer) Write(p []byte) (int, error) {
 func (s *syncBuffer) lines() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return strings.Split(strings.TrimSpace(s.b.String()), "\n")
+	return strings.FieldsFunc(s.b.String(), func(r rune) bool { return r == '\n' })
 }
 
 func conformingStdout(t *testing.T) conforming {
