@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -338,48 +337,6 @@ func TestOneStuckQueueKeepsNobodyOut(t *testing.T) {
 	r.publish(good...)
 	allAre(t, r.awaitResults(t, good...), outbox.Confirmed)
 	allAre(t, r.awaitResults(t, blocking), outbox.Unknown)
-}
-
-// TestHalfOpenLetsOneThrough: and the others only after its answer.
-func TestHalfOpenLetsOneThrough(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	proxy := services.NewProxy(t, broker.Addr())
-	const timeout = 400 * time.Millisecond
-	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, proxy.Addr()), SendTimeout: timeout})
-	proxy.Refuse()
-	proxy.Cut()
-	r.awaitPhase(t, Paused)
-	proxy.Accept()
-	r.awaitPhase(t, Ready)
-	proxy.BlackHole(services.Downstream)
-	mark := r.mark()
-	var k maker
-	messages := k.many(100, "", q)
-	r.publish(messages...)
-	results := r.awaitResults(t, messages...)
-	if count(results, outbox.NotSent) < 99 {
-		t.Errorf("%d were sent through a half-open breaker", 100-count(results, outbox.NotSent))
-	}
-	r.awaitSince(t, mark, Paused)
-	proxy.Resume()
-	r.awaitPhase(t, Ready)
-	again := k.many(100, "", q)
-	r.publish(again...)
-	allAre(t, r.awaitResults(t, again...), outbox.Confirmed)
-	r.awaitBreaker(t, Paused, "open")
-	r.awaitBreaker(t, Ready, "half_open")
-	r.awaitBreaker(t, Ready, "closed")
-}
-
-// awaitBreaker waits until a state has told so.
-func (r *recorder) awaitBreaker(t *testing.T, phase Phase, breaker string) {
-	t.Helper()
-	r.await(t, "a breaker that is "+breaker, func() bool {
-		return slices.ContainsFunc(r.states, func(s State) bool { return s.Phase == phase && s.Breaker == breaker })
-	})
 }
 
 // TestSaysItOnce: an outage is one line when it begins and one when it ends, and
