@@ -176,13 +176,9 @@ func TestShutdownWhileBlocked(t *testing.T) {
 // TestSilentBroker: behind a black hole nothing is confirmed. All is resolved within
 // bounded time, the breaker opens, and once it answers all goes on.
 func TestSilentBroker(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	proxy := services.NewProxy(t, broker.Addr())
+	a, q, proxy, u := behindProxy(t)
 	const timeout = 400 * time.Millisecond
-	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, proxy.Addr()), SendTimeout: timeout})
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
 	var k maker
 	warm := k.many(10, "", q)
 	r.publish(warm...)
@@ -211,12 +207,8 @@ func TestSilentBroker(t *testing.T) {
 // TestStoppedReading: with only one direction cut, writes get stuck in full socket
 // buffers. They must not hold the results up.
 func TestStoppedReading(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	proxy := services.NewProxy(t, broker.Addr())
-	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, proxy.Addr()), SendTimeout: 500 * time.Millisecond})
+	_, q, proxy, u := behindProxy(t)
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 500 * time.Millisecond})
 	var k maker
 	for range 2 { // after the first answer the lane is opened, before the second it is open
 		warm := k.make("", q, `{}`)

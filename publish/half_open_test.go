@@ -11,13 +11,9 @@ import (
 
 // TestHalfOpenLetsOneThrough: and the others only after its answer.
 func TestHalfOpenLetsOneThrough(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	proxy := services.NewProxy(t, broker.Addr())
+	_, q, proxy, u := behindProxy(t)
 	const timeout = 400 * time.Millisecond
-	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, proxy.Addr()), SendTimeout: timeout})
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
 	proxy.Refuse()
 	proxy.Cut()
 	r.awaitPhase(t, Paused)

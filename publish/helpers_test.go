@@ -317,6 +317,16 @@ func checkArrived(t *testing.T, results []outbox.Result, deliveries []amqp.Deliv
 	}
 }
 
+// behindProxy is a queue of the shared broker, and the address at which a publisher reaches it by a proxy. The admin goes direct.
+func behindProxy(t *testing.T) (a *admin, queue string, proxy *services.Proxy, url string) {
+	t.Helper()
+	broker := services.SharedRabbitMQ(t)
+	vhost := broker.VHost(t)
+	a = newAdmin(t, vhost)
+	proxy = services.NewProxy(t, broker.Addr())
+	return a, a.queue(services.Name(t), nil), proxy, withHost(t, vhost, proxy.Addr())
+}
+
 // withHost is the URL with another host:port.
 func withHost(t *testing.T, raw, host string) string {
 	t.Helper()

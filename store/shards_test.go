@@ -111,12 +111,7 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 func TestNoStatementOfAShardScansTheTable(t *testing.T) {
 	p := newPlanned(t)
 	p.store.sql = of(outbox.Shard{Index: 1, Of: 4})
-	p.wantNoScan("empty")
-	p.fill(rowsLive)
-	p.wantNoScan("never analyzed")
-	p.exec(`ANALYZE outbox`)
-	p.exec(`ANALYZE outbox_dead_letter`)
-	p.wantNoScan("analyzed")
+	p.wantNoScanAsItFills()
 	p.wantNoSort("analyzed")
 	p.exec(`DELETE FROM outbox`)
 	p.exec(`ANALYZE outbox`)
