@@ -117,7 +117,6 @@ func (s *streamer) once(ctx context.Context, patience time.Duration) (started bo
 	if err != nil {
 		return false, err
 	}
-	s.opened = true
 	defer stream.Close()
 	if err := s.awaitSlot(ctx, stream); err != nil {
 		return false, err
@@ -147,6 +146,7 @@ func (s *streamer) open(ctx context.Context, patience time.Duration) (*replicati
 	for _, line := range done {
 		s.log.Info(line)
 	}
+	s.opened = s.opened || err == nil
 	return stream, err
 }
 
@@ -341,7 +341,6 @@ func (s *streamer) preflight(ctx context.Context) error {
 	stream, err := s.open(ctx, time.Second)
 	switch {
 	case err == nil:
-		s.opened = true
 		stream.Close()
 	case problem.Is(err):
 		return err
