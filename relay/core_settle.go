@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"slices"
+
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -85,9 +87,15 @@ func (c *core) rememberUnknown(ref outbox.Ref) {
 // settled is told what was written. With block, the key of a dead letter waits. It
 // returns the messages to publish now.
 func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.Message) {
+	return c.written(done, nil, block)
+}
+
+// written is settled, with the rows that a statement did not find as they were: a dead letter
+// among them was not moved, and may be in the table under somebody's lease.
+func (c *core) written(done, gone []store.Settlement, block bool) (publish []*outbox.Message) {
 	c.lock()
 	defer c.mu.Unlock()
-	for _, s := range done {
+	for i, s := range slices.Concat(done, gone) {
 		m := s.Message
 		standing := deleted
 		switch s.Decision.Action {
@@ -95,7 +103,10 @@ func (c *core) settled(done []store.Settlement, block bool) (publish []*outbox.M
 			standing = kept
 			c.mu.dueMoved = true
 		case store.DeadLetter:
-			if block {
+			if i >= len(done) {
+				standing = kept
+				c.stopKey(m, false)
+			} else if block {
 				c.stopKey(m, true)
 			} else if next := c.keyDone(m); next != nil {
 				publish = append(publish, next)

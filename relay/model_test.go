@@ -311,17 +311,21 @@ func (m *model) settle() {
 	m.core.turnedVisible(m.hidden)
 	batch := append(append(m.pending, m.core.takeGivenUp()...), m.hidden...)
 	m.pending, m.hidden = nil, nil
-	var done []store.Settlement
+	var done, gone []store.Settlement
 	for _, s := range batch {
 		row := m.rows[s.Message.ID-1]
 		if !row.tx.visible {
 			m.hidden = append(m.hidden, s)
 			continue
 		}
-		done = append(done, s)
+		if s.Decision.Action == store.DeadLetter && (row.gone || !row.available.Equal(s.Message.AvailableAt)) {
+			gone = append(gone, s)
+		} else {
+			done = append(done, s)
+		}
 		m.write(row, s)
 	}
-	m.publish(m.core.settled(done, false)...)
+	m.publish(m.core.written(done, gone, false)...)
 	m.core.turnedInvisible(m.hidden)
 }
 

@@ -196,7 +196,7 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 		s.report(settled)
 		done := append(settled.Done, settled.Gone...)
 		s.written.Add(int64(len(done)))
-		for _, next := range s.core.settled(done, s.block) {
+		for _, next := range s.core.written(settled.Done, settled.Gone, s.block) {
 			s.publish(next)
 		}
 		if err == nil {
