@@ -109,6 +109,9 @@ func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInter
 // things change.
 func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
+	if v.quiet() {
+		wait *= dueSafety
+	}
 	for sweep := Due; sweep < sweeps; sweep++ {
 		if !v.wants(sweep) {
 			continue
@@ -133,6 +136,9 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 }
 
 // wants tells whether a sweep makes sense at all.
+// quiet holds where whatever asks for a sweep before its time wakes the sweeper.
+func (v View) quiet() bool { return v.Holder && v.StreamLive && v.PublisherReady && v.Room }
+
 func (v View) wants(s Sweep) bool {
 	open := v.PublisherReady && v.Room
 	switch s {

@@ -199,3 +199,17 @@ func TestNoSweepStarvesAnother(t *testing.T) {
 		}
 	}
 }
+
+func TestAQuietHolderSleepsUntilWorkIsPlanned(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	settle(p, now, streaming())
+	p.Done(Due, now, Outcome{Quiet: time.Hour})
+	if _, wait := p.Next(now, streaming()); wait != 5*poll {
+		t.Errorf("it waits for %s, want the five intervals until it looks for what is due", wait)
+	}
+	v := streaming()
+	v.PublisherReady = false
+	if _, wait := p.Next(now, v); wait != poll {
+		t.Errorf("without a publisher it waits for %s, want %s", wait, poll)
+	}
+}

@@ -79,9 +79,13 @@ type Config struct {
 	DeadLetterRetention time.Duration
 }
 
+// leastLease: shorter ones would run out while Postgres is away for a moment.
+const leastLease = 30 * time.Second
+
 // Lease is how long a claimed row belongs to who claimed it: longer than a message can
-// take to its confirm, and a batch to be settled.
-func (c Config) Lease() time.Duration { return max(time.Minute, 3*c.SendTimeout) }
+// take to its confirm, and a batch to be settled. What a killed relay has claimed waits
+// for its end.
+func (c Config) Lease() time.Duration { return max(leastLease, 3*c.SendTimeout) }
 
 // DefaultConfig is what the flags' defaults say. DatabaseURL has none.
 func DefaultConfig() Config {

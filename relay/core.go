@@ -172,7 +172,7 @@ func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 	}
 	switch {
 	case !m.AvailableAt.IsZero() || m.SchemaVersion > outbox.SchemaVersion:
-		c.mu.dueMoved = true
+		c.dueMoves()
 		if m.OrderingKey != nil {
 			c.leaveQueued(c.mu.gate.wait(m))
 		}
@@ -242,9 +242,10 @@ func (c *core) spill(m *outbox.Message) verdict {
 func (c *core) leave(m *outbox.Message) {
 	if m.OrderingKey != nil {
 		c.mu.gate.left(*m.OrderingKey, m.XID)
+		signal(c.wake)
 		return
 	}
-	c.mu.leftovers = true
+	c.leftover()
 	switch {
 	case m.XID == 0:
 	case len(c.mu.left) < c.most.left:
@@ -254,11 +255,27 @@ func (c *core) leave(m *outbox.Message) {
 	}
 }
 
+// leftover notes that rows without a key may be in the table.
+func (c *core) leftover() {
+	if !c.mu.leftovers {
+		c.mu.leftovers = true
+		signal(c.wake)
+	}
+}
+
+// dueMoves notes that a row has got a time of its own.
+func (c *core) dueMoves() {
+	if !c.mu.dueMoved {
+		c.mu.dueMoved = true
+		signal(c.wake)
+	}
+}
+
 // unread notes a streamed row that could not be decoded: a sweep tries it again.
 func (c *core) unread() {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.leftovers = true
+	c.leftover()
 }
 
 // passed is told how far the stream has come.

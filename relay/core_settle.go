@@ -101,7 +101,7 @@ func (c *core) written(done, gone []store.Settlement, block bool) (publish []*ou
 		switch s.Decision.Action {
 		case store.Retry, store.Release:
 			standing = kept
-			c.mu.dueMoved = true
+			c.dueMoves()
 		case store.DeadLetter:
 			if i >= len(done) {
 				standing = kept

@@ -83,8 +83,8 @@ func (e *episode) current() string {
 // heartbeat tells whether an actor's loop still turns. The actor writes, health reads.
 type heartbeat struct{ last atomic.Int64 }
 
-// heartbeatEvery is the least that a healthy loop beats.
-const heartbeatEvery = time.Second
+// heartbeatEvery is the least that a healthy loop beats: twice before it is called slow.
+const heartbeatEvery = slowAfter / 2
 
 func newHeartbeat() *heartbeat {
 	h := &heartbeat{}

@@ -20,14 +20,14 @@ type retention struct {
 }
 
 const (
-	// retentionEvery is how often it looks, or a tenth of the age where that is less.
-	retentionEvery = 10 * time.Minute
+	// retentionEvery is how often it looks, or a tenth of the age where that is less, but not more often than retentionAtLeast.
+	retentionEvery, retentionAtLeast = 10 * time.Minute, time.Second
 	// retentionPause leaves the database to others between two full batches.
 	retentionPause = 100 * time.Millisecond
 )
 
 func (r *retention) every() time.Duration {
-	return max(min(retentionEvery, r.age/10), heartbeatEvery)
+	return max(min(retentionEvery, r.age/10), retentionAtLeast)
 }
 
 // run looks at once and from time to time, until ctx is done.

@@ -3,6 +3,7 @@ package relay
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -177,4 +178,15 @@ func TestNothingLeavesWhenHalfItsLeaseIsOver(t *testing.T) {
 	if !c.core.view(100).Moved {
 		t.Error("the rows are not asked for again")
 	}
+}
+
+// TestALongPollIntervalDoesNotLookLikeAStuckSweep: the sweeper beats, however long it waits.
+func TestALongPollIntervalDoesNotLookLikeAStuckSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &sweeper{core: newCore(10, defaultBounds(), nil), alive: newHeartbeat()}
+		s.await(t.Context(), time.Hour)
+		if age := s.alive.age(); age > slowAfter {
+			t.Errorf("it waits for %s without a beat", age)
+		}
+	})
 }

@@ -75,8 +75,8 @@ const (
 )
 
 // touchEvery is how often the core is used at least while the relay holds the slot, so
-// that it notices when the process stood still.
-const touchEvery = stillAfter / 4
+// that it notices when the process stood still. It is what an idle relay wakes up for most.
+const touchEvery = stillAfter * 3 / 4
 
 // mostLeaving is how many rows are collected at most.
 const mostLeaving = 64

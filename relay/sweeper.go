@@ -98,8 +98,9 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 	return nil
 }
 
+// await waits until a sweep may be wanted, or it is time to beat again.
 func (s *sweeper) await(stop context.Context, atMost time.Duration) {
-	timer := time.NewTimer(atMost)
+	timer := time.NewTimer(min(atMost, heartbeatEvery))
 	defer timer.Stop()
 	select {
 	case <-stop.Done():

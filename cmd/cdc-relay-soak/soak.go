@@ -17,8 +17,8 @@ const (
 	// leaderPatience is how long the first relay may take until it streams.
 	leaderPatience = time.Minute
 	// drainQuiet is how long nothing may leave the outbox at the end. A row that a killed relay had claimed waits for
-	// the end of its lease, a minute at most.
-	drainQuiet = 2 * time.Minute
+	// the end of its lease, 30 s at most.
+	drainQuiet = time.Minute
 	// queuePatience is how long the consumers may take for what is left in the queues.
 	queuePatience = 2 * time.Minute
 	// endTimeout bounds the end of a run beyond that.

@@ -209,7 +209,7 @@ func (r *testRun) awaitDelivered(n int) {
 // killed then, or stood still, waits for the end of its lease before.
 const (
 	drainLimit = 25 * time.Second
-	lease      = time.Minute
+	lease      = 30 * time.Second
 )
 
 // end stops the load, waits until everything has left the outbox, and fails the test where the checker finds a violation.

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// What a killed relay had claimed comes again when its lease of a minute runs out. lingers is how long after everything
+// What a killed relay had claimed comes again when its lease of 30 s runs out. lingers is how long after everything
 // had arrived that was committed before its end a fault may still show as a repeat:
 // the repeats of the last messages follow these.
-const lingers = 75 * time.Second
+const lingers = 45 * time.Second
 
 type fault struct {
 	told   Fault
