@@ -17,7 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/soak/load"
 )
 
-// The flags of these tests. Without -faults only a few quick faults are made.
+// The flags of these tests. Without -faults only a few quick faults are made, in one world.
 var (
 	allFaults  = flag.Bool("faults", false, "make every fault; takes most of an hour")
 	hold       = flag.Duration("hold", 4*time.Second, "how long each fault is held")
@@ -49,22 +49,36 @@ func TestMain(m *testing.M) {
 	services.Main(m)
 }
 
-// quick are the faults that are made without -faults.
-func quick() map[string]bool {
-	return map[string]bool{
+// TestAFewFaultsInARow, each for a short while, in one world.
+func TestAFewFaultsInARow(t *testing.T) {
+	if *allFaults {
+		t.Skip("they are among all faults")
+	}
+	few := map[string]bool{
 		"relay-kill-leader": true, "relay-restart-rolling": true, "postgres-stop-fast": true, "postgres-cut": true,
+	}
+	r := startRun(t, newTestWorld(t, 0))
+	r.begin()
+	made := 0
+	for _, fault := range All() {
+		if few[fault.Name] {
+			made++
+			r.make(made, fault, randomOf(fault), 2*time.Second)
+		}
+	}
+	r.end()
+	if made != len(few) {
+		t.Errorf("%d faults were made of %d", made, len(few))
 	}
 }
 
 // TestFault makes each fault for itself, under load, and asks the checker.
 func TestFault(t *testing.T) {
+	if !*allFaults {
+		t.Skip("run it with -faults")
+	}
 	for _, fault := range All() {
-		t.Run(fault.Name, func(t *testing.T) {
-			if !*allFaults && !quick()[fault.Name] {
-				t.Skip("run it with -faults")
-			}
-			oneFault(t, fault)
-		})
+		t.Run(fault.Name, func(t *testing.T) { oneFault(t, fault) })
 	}
 }
 
@@ -75,22 +89,31 @@ func oneFault(t *testing.T, fault Fault) {
 		t.Skip(why)
 	}
 	r := startRun(t, w)
-	if _, err := w.AwaitLeader(t.Context(), leaderPatience); err != nil {
-		t.Fatal(err)
-	}
-	r.awaitDelivered(100)
-	random := rand.New(rand.NewPCG(*seed, nameHash(fault.Name)))
+	r.begin()
+	random := randomOf(fault)
 	for id := range *times {
-		r.make(id+1, fault, random)
+		r.make(id+1, fault, random, *hold)
 	}
 	r.end()
 }
 
+// begin waits until messages arrive.
+func (r *testRun) begin() {
+	r.t.Helper()
+	if _, err := r.world.AwaitLeader(r.t.Context(), leaderPatience); err != nil {
+		r.t.Fatal(err)
+	}
+	r.awaitDelivered(100)
+}
+
+// randomOf chooses the details of a fault, whatever other faults are made.
+func randomOf(fault Fault) *rand.Rand { return rand.New(rand.NewPCG(*seed, nameHash(fault.Name))) }
+
 // make makes the fault and waits until messages that were committed after it arrive.
-func (r *testRun) make(id int, fault Fault, random *rand.Rand) {
+func (r *testRun) make(id int, fault Fault, random *rand.Rand, hold time.Duration) {
 	r.t.Helper()
 	r.record.FaultBegan(r.world.Tell(id, fault, ""))
-	detail, err := fault.Run(r.t.Context(), r.world, random, *hold)
+	detail, err := fault.Run(r.t.Context(), r.world, random, hold)
 	r.record.FaultHealed(id)
 	r.t.Logf("%s: %s", fault.Name, detail)
 	if err != nil {
