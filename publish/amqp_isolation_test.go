@@ -10,11 +10,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestPoisonOnASharedLane: a message that nobody could know to be refused kills the
+// poisonOnASharedLane: a message that nobody could know to be refused kills the
 // channel under its neighbours. They are all confirmed, and marked where they may
 // have arrived twice; the next one of its size harms nobody.
-func TestPoisonOnASharedLane(t *testing.T) {
-	broker := services.PrivateRabbitMQ(t, "max_message_size = 1000000")
+func poisonOnASharedLane(t *testing.T, broker *services.RabbitMQ) {
 	u := broker.URL("")
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
@@ -55,6 +54,7 @@ func TestPoisonOnASharedLane(t *testing.T) {
 
 // TestTopicPermission: refused for some routing keys of one exchange, and only them.
 func TestTopicPermission(t *testing.T) {
+	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := broker.VHost(t)
 	a := newAdmin(t, u)

@@ -27,6 +27,7 @@ func checkNotCharged(t *testing.T, results []outbox.Result) {
 }
 
 func TestConnectionClosedByOperator(t *testing.T) {
+	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	if !broker.CanCtl() {
 		t.Skip("connections can only be closed with rabbitmqctl")
@@ -52,10 +53,26 @@ func TestConnectionClosedByOperator(t *testing.T) {
 	checkArrived(t, results, a.drain(q))
 }
 
-// TestBrokerKilledAndRestarted: nothing is charged, nothing confirmed is lost, and
-// the publisher is ready soon after the broker.
-func TestBrokerKilledAndRestarted(t *testing.T) {
-	broker := services.PrivateRabbitMQ(t)
+// TestABrokerOfItsOwn: what is done to one, part after part, since it takes seconds to start.
+func TestABrokerOfItsOwn(t *testing.T) {
+	t.Parallel()
+	broker := services.PrivateRabbitMQ(t, "max_message_size = 1000000")
+	for _, part := range []struct {
+		name string
+		try  func(*testing.T, *services.RabbitMQ)
+	}{
+		{"poison on a shared lane", poisonOnASharedLane},
+		{"blocked", blocked},
+		{"killed and restarted", killedAndRestarted},
+		{"shutdown while blocked", shutdownWhileBlocked}, // leaves it blocked
+	} {
+		t.Run(part.name, func(t *testing.T) { part.try(t, broker) })
+	}
+}
+
+// killedAndRestarted: nothing is charged, nothing confirmed is lost, and the publisher
+// is ready soon after the broker.
+func killedAndRestarted(t *testing.T, broker *services.RabbitMQ) {
 	u := broker.URL("")
 	q := services.Name(t)
 	declareOnce(t, u, q)
@@ -63,6 +80,9 @@ func TestBrokerKilledAndRestarted(t *testing.T) {
 	f := startFlow(r, &maker{}, "", q, 100)
 	awaitConfirms(t, r, 500)
 
+	if err := broker.Flush(t.Context()); err != nil { // else it may have forgotten the queue
+		t.Fatal(err)
+	}
 	mark := r.mark()
 	if err := broker.Kill(t.Context()); err != nil {
 		t.Fatal(err)
@@ -97,13 +117,9 @@ func declareOnce(t *testing.T, url, queue string) {
 	(&admin{t: t, channel: channel}).queue(queue, nil)
 }
 
-// TestBlocked: an alarm stops the sending, for longer than the send timeout, and
-// nothing becomes Unknown by it.
-func TestBlocked(t *testing.T) {
-	broker := services.PrivateRabbitMQ(t)
-	if !broker.CanCtl() {
-		t.Skip("alarms can only be raised with rabbitmqctl")
-	}
+// blocked: an alarm stops the sending, for longer than the send timeout, and nothing
+// becomes Unknown by it.
+func blocked(t *testing.T, broker *services.RabbitMQ) {
 	u := broker.URL("")
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
@@ -142,12 +158,8 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
-// TestShutdownWhileBlocked: Run returns although the broker reads nothing.
-func TestShutdownWhileBlocked(t *testing.T) {
-	broker := services.PrivateRabbitMQ(t)
-	if !broker.CanCtl() {
-		t.Skip("alarms can only be raised with rabbitmqctl")
-	}
+// shutdownWhileBlocked: Run returns although the broker reads nothing.
+func shutdownWhileBlocked(t *testing.T, broker *services.RabbitMQ) {
 	u := broker.URL("")
 	declareOnce(t, u, "q")
 	r := startAMQP(t, AMQPConfig{URL: u})
@@ -176,6 +188,7 @@ func TestShutdownWhileBlocked(t *testing.T) {
 // TestSilentBroker: behind a black hole nothing is confirmed. All is resolved within
 // bounded time, the breaker opens, and once it answers all goes on.
 func TestSilentBroker(t *testing.T) {
+	t.Parallel()
 	a, q, proxy, u := behindProxy(t)
 	const timeout = 400 * time.Millisecond
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
@@ -207,6 +220,7 @@ func TestSilentBroker(t *testing.T) {
 // TestStoppedReading: with only one direction cut, writes get stuck in full socket
 // buffers. They must not hold the results up.
 func TestStoppedReading(t *testing.T) {
+	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 500 * time.Millisecond})
 	var k maker
@@ -254,6 +268,7 @@ func suspendQueue(t *testing.T, broker *services.RabbitMQ, vhostURL, queue strin
 
 // TestQueueThatNeverConfirms: its messages time out alone, and hold up nobody else.
 func TestQueueThatNeverConfirms(t *testing.T) {
+	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := broker.VHost(t)
 	a := newAdmin(t, u)
@@ -283,6 +298,7 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 // TestWornLane: a lane that has carried as much as the window without an answer is
 // replaced, and the messages of its exchange go on.
 func TestWornLane(t *testing.T) {
+	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := broker.VHost(t)
 	a := newAdmin(t, u)
@@ -310,6 +326,7 @@ func TestWornLane(t *testing.T) {
 // TestOneStuckQueueKeepsNobodyOut: it alone looks like an outage. The breaker then
 // lets a message for another queue through.
 func TestOneStuckQueueKeepsNobodyOut(t *testing.T) {
+	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := broker.VHost(t)
 	a := newAdmin(t, u)
@@ -334,6 +351,7 @@ func TestOneStuckQueueKeepsNobodyOut(t *testing.T) {
 // TestSaysItOnce: an outage is one line when it begins and one when it ends, and
 // no line has the password.
 func TestSaysItOnce(t *testing.T) {
+	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := limitedUser(t, broker.VHost(t), ".*")
 	proxy := services.NewProxy(t, broker.Addr())

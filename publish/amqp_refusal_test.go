@@ -152,16 +152,14 @@ func limitedUser(t *testing.T, vhostURL, write string) string {
 		t.Fatal(err)
 	}
 	user, vhost := services.Name(t), strings.TrimPrefix(u.Path, "/")
-	if !broker.CanCtl() {
-		t.Skip("users can only be made with rabbitmqctl")
+	if broker.ManagementURL() == "" {
+		t.Skip("users can only be made by the management API")
 	}
-	for _, args := range [][]string{
-		{"add_user", user, "secret"},
-		{"set_permissions", "-p", vhost, user, "", write, ""},
-	} {
-		if out, err := broker.Ctl(t.Context(), args...); err != nil {
-			t.Fatalf("rabbitmqctl %v: %v: %s", args, err, out)
-		}
+	if err := broker.AddUser(t.Context(), user, "secret"); err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Permit(t.Context(), vhost, user, services.Permissions{Write: write}); err != nil {
+		t.Fatal(err)
 	}
 	u.User = url.UserPassword(user, "secret")
 	return u.String()

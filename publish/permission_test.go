@@ -12,6 +12,7 @@ import (
 // TestPermissionRevokedMidStream: what the broker had taken before it closed the channel is not told to be refused as if
 // it had never been there: it would come again without the mark of a possible duplicate.
 func TestPermissionRevokedMidStream(t *testing.T) {
+	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := services.VHost(t)
 	parsed, _ := url.Parse(u)

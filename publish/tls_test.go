@@ -19,12 +19,20 @@ func tlsBroker(t *testing.T, a *certs.Authority) (broker *services.RabbitMQ, add
 	return broker, url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: host, Path: "/"}
 }
 
-// TestTLS: the URL names the private CA, the client's certificate and the name that the server's is for.
+// TestTLS takes one broker for both.
 func TestTLS(t *testing.T) {
-	authority, stranger := certs.NewAuthority(t), certs.NewAuthority(t)
+	t.Parallel()
+	authority := certs.NewAuthority(t)
 	authority.Issue("localhost")
 	authority.Issue("client")
 	broker, address := tlsBroker(t, authority)
+	t.Run("what the URL names", func(t *testing.T) { tlsByURL(t, authority, broker, address) })
+	t.Run("the broker is silent", func(t *testing.T) { tlsBrokerSilent(t, authority, broker, address) })
+}
+
+// tlsByURL: the URL names the private CA, the client's certificate and the name that the server's is for.
+func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitMQ, address url.URL) {
+	stranger := certs.NewAuthority(t)
 	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
 	right := map[string]string{
 		"cacertfile": authority.File("ca.pem"), "server_name_indication": "localhost",
@@ -72,12 +80,8 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// TestTLSBrokerSilent: the deadlines of a socket hold beneath TLS, too.
-func TestTLSBrokerSilent(t *testing.T) {
-	authority := certs.NewAuthority(t)
-	authority.Issue("localhost")
-	authority.Issue("client")
-	broker, address := tlsBroker(t, authority)
+// tlsBrokerSilent: the deadlines of a socket hold beneath TLS, too.
+func tlsBrokerSilent(t *testing.T, authority *certs.Authority, broker *services.RabbitMQ, address url.URL) {
 	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
 	address.RawQuery = url.Values{
 		"cacertfile": {authority.File("ca.pem")}, "server_name_indication": {"localhost"},
