@@ -127,6 +127,7 @@ func TestMissingTopologyIsMendedByWhatIsSaid(t *testing.T) {
 }
 
 func TestPermissions(t *testing.T) {
+	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
 	p.bound()
@@ -171,6 +172,7 @@ func TestPermissions(t *testing.T) {
 }
 
 func TestATopicPermission(t *testing.T) {
+	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	if !broker.CanCtl() {
 		t.Skip("there is no rabbitmqctl for this broker")
@@ -195,6 +197,7 @@ func TestATopicPermission(t *testing.T) {
 }
 
 func TestQueuesThatDropAndAlternateExchanges(t *testing.T) {
+	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
 	p.bound()
@@ -232,6 +235,7 @@ func TestQueuesThatDropAndAlternateExchanges(t *testing.T) {
 }
 
 func TestAnAlarm(t *testing.T) {
+	t.Parallel()
 	broker := services.PrivateRabbitMQ(t)
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
 	p.bound()

@@ -152,9 +152,15 @@ func brokenTables() map[string]breakage {
 	}
 }
 
-func TestBrokenStreamsAreMendedByWhatIsSaid(t *testing.T) { breakAndMend(t, brokenStreams()) }
+func TestBrokenStreamsAreMendedByWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	breakAndMend(t, brokenStreams())
+}
 
-func TestBrokenTablesAreMendedByWhatIsSaid(t *testing.T) { breakAndMend(t, brokenTables()) }
+func TestBrokenTablesAreMendedByWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	breakAndMend(t, brokenTables())
+}
 
 // breakAndMend looks at each, does what is said, and looks again.
 func breakAndMend(t *testing.T, set map[string]breakage) {
@@ -178,6 +184,7 @@ func breakAndMend(t *testing.T, set map[string]breakage) {
 }
 
 func TestMissingGrantsOfTheRelay(t *testing.T) {
+	t.Parallel()
 	for _, revoke := range []struct{ statement, check, words string }{
 		{"REVOKE SELECT, DELETE ON outbox FROM ", "relay", "GRANT SELECT, DELETE ON \"public\".\"outbox\" TO"},
 		{"REVOKE INSERT ON outbox_dead_letter FROM ", "relay", "GRANT INSERT ON"},
@@ -270,6 +277,7 @@ func TestHiddenRowsAndColumns(t *testing.T) {
 }
 
 func TestManagedServicesAreNamed(t *testing.T) {
+	t.Parallel()
 	server := services.PrivatePostgres(t, "wal_level=replica")
 	p := healthyTables(t, server)
 	for role, words := range map[string][]string{

@@ -13,6 +13,7 @@ import (
 )
 
 func TestABrokerWithTLS(t *testing.T) {
+	t.Parallel()
 	authority := certs.NewAuthority(t)
 	authority.Issue("mq.example")
 	ca, file, key := authority.File("ca.pem"), authority.File("mq.example.pem"), authority.File("mq.example.key")
@@ -60,6 +61,7 @@ func TestABrokerWithTLS(t *testing.T) {
 
 // Servers that hold connections open and say nothing: the examination ends all the same.
 func TestServersThatAreSilent(t *testing.T) {
+	t.Parallel()
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	proxied := func(address string) (string, *services.Proxy) {
 		u, err := url.Parse(address)

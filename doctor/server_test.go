@@ -22,6 +22,7 @@ import (
 )
 
 func TestAServerWithoutRoom(t *testing.T) {
+	t.Parallel()
 	server := services.PrivatePostgres(t, "max_replication_slots=1", "max_wal_senders=1", "autovacuum=off", "wal_sender_timeout=0")
 	p := healthyTables(t, server)
 	p.exec("SELECT pg_create_physical_replication_slot('somebody')", "CREATE PUBLICATION "+p.Publication+" FOR TABLE outbox")
@@ -48,6 +49,7 @@ func TestAServerWithoutRoom(t *testing.T) {
 
 // What a server of 10 MB of WAL to spare does to a slot that nobody reads.
 func TestALostSlot(t *testing.T) {
+	t.Parallel()
 	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "max_wal_size=1GB", "checkpoint_timeout=1h")
 	p := healthy(t, server)
 	r := p.examine()
@@ -69,6 +71,7 @@ func TestALostSlot(t *testing.T) {
 }
 
 func TestTransactionsThatHoldBackCleanup(t *testing.T) {
+	t.Parallel()
 	server := services.PrivatePostgres(t, "max_prepared_transactions=5", "autovacuum_naptime=1h")
 	p := healthy(t, server)
 	p.exec("SELECT pg_drop_replication_slot('" + p.Slot + "')")
@@ -92,6 +95,7 @@ func TestTransactionsThatHoldBackCleanup(t *testing.T) {
 }
 
 func TestDeadRows(t *testing.T) {
+	t.Parallel()
 	p := healthy(t, services.PrivatePostgres(t, "autovacuum_naptime=1h"))
 	p.exec("INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 120000)", "DELETE FROM outbox")
 	eventually(t, "the statistics know of the dead rows", func() bool {
@@ -106,6 +110,7 @@ func TestDeadRows(t *testing.T) {
 }
 
 func TestAStandbyAndWhatItHolds(t *testing.T) {
+	t.Parallel()
 	server := services.PrivatePostgres(t)
 	standby, err := server.StartStandby(t.Context())
 	if errors.Is(err, errors.ErrUnsupported) || err != nil && strings.Contains(err.Error(), "programs") {
@@ -185,6 +190,7 @@ func (p *patient) failover(server *services.Postgres) {
 }
 
 func TestAPooler(t *testing.T) {
+	t.Parallel()
 	p := healthy(t, services.SharedPostgres(t))
 	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "")))
 	r := p.examine()
