@@ -182,10 +182,14 @@ func operatorFlush(t *testing.T, broker *RabbitMQ, _ *amqp.Connection) {
 	if _, err := channel.QueueDeclare("declared-last", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
+	killed := broker.PID()
 	for _, step := range []func(context.Context) error{broker.Flush, broker.Kill, broker.Start} {
 		if err := step(ctx); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if !gone(killed) {
+		t.Error("the broker that was killed is still there")
 	}
 	channel = openChannel(t, named(t, broker.URL(testVHost), "flush"))
 	if _, err := channel.QueueDeclarePassive("declared-last", true, false, false, false, nil); err != nil {

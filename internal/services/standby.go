@@ -40,7 +40,7 @@ func (p *Postgres) StartStandby(ctx context.Context, settings ...string) (*Postg
 func (p *Postgres) standbySettings(more []string) []string {
 	settings := append([]string{
 		"primary_conninfo=" + p.standbyConninfo(), "primary_slot_name=" + standbySlot, "hot_standby=on", "hot_standby_feedback=on",
-		"wal_retrieve_retry_interval=200ms",
+		"wal_retrieve_retry_interval=200ms", "wal_receiver_status_interval=1s",
 	}, more...)
 	if p.Major() >= 17 {
 		settings = append(settings, "sync_replication_slots=on")

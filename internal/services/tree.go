@@ -35,15 +35,32 @@ func signalTree(p *process, sig syscall.Signal) error {
 	return err
 }
 
-// awaitGone waits until killed processes have left the process table: until then a backend
-// holds on to the shared memory of its server, which cannot be started again.
+// awaitGone waits until killed processes have ended: until then a backend holds on to the shared memory of its server,
+// which cannot be started again.
 func awaitGone(pids []int) {
 	const patience, step = 2 * time.Second, 5 * time.Millisecond
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(step) {
-		if !slices.ContainsFunc(pids, func(pid int) bool { return syscall.Kill(pid, 0) == nil }) {
+		if !slices.ContainsFunc(pids, func(pid int) bool { return syscall.Kill(pid, 0) == nil && !zombie(pid) }) {
 			return
 		}
 	}
+}
+
+// zombie says whether a process has ended and nobody has collected it yet, which takes a while where the first process of
+// the machine is no init. Where there is no /proc it says no.
+func zombie(pid int) bool {
+	content, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	fields := afterName(content)
+	return len(fields) > 0 && fields[0] == "Z"
+}
+
+// afterName are the fields of a stat file from the state on: pid (name) state parent …; the name may hold spaces and
+// parentheses.
+func afterName(stat []byte) []string {
+	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 }
 
 // descendants lists the processes that pid started, and those that they started.
@@ -78,8 +95,7 @@ func parentsFromProc() (map[int]int, error) {
 		if err != nil {
 			continue // ended meanwhile
 		}
-		// pid (name) state parent …; the name may hold spaces and parentheses.
-		fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
+		fields := afterName(content)
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err != nil || len(fields) < 2 {
 			continue
