@@ -40,11 +40,13 @@ var (
 
 // engine connects to the Docker engine that testcontainers finds.
 func engine(ctx context.Context) (*testcontainers.DockerClient, error) {
-	// Its helper container removes what killed tests leave, but needs an image of its own; see sweep.
-	if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") == "" {
-		_ = os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
-	}
-	log.SetDefault(quiet{}) // it would describe the engine on standard error
+	shared.containers.Do(func() {
+		// Its helper container removes what killed tests leave, but needs an image of its own; see sweep.
+		if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") == "" {
+			_ = os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
+		}
+		log.SetDefault(quiet{}) // it would describe the engine on standard error
+	})
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)

@@ -17,9 +17,10 @@ import (
 // shared holds the servers of one test process, each started when it is first asked for. It is the only state of this
 // package: a server takes seconds to start, and a test binary has no other place that all its tests can see.
 var shared struct {
-	postgres lazy[*Postgres]
-	rabbitmq lazy[*RabbitMQ]
-	closers  closers
+	postgres   lazy[*Postgres]
+	rabbitmq   lazy[*RabbitMQ]
+	closers    closers
+	containers sync.Once // tells testcontainers how to behave, which is state of its own
 }
 
 // lazy makes a value once. A failure is final: the next test would only wait for the same again.
