@@ -124,7 +124,7 @@ func slowdown(t *testing.T, nth, rows int, period time.Duration, least float64) 
 	arrived.onlyCount()
 	r := w.run("--max-retries", "1000", "--backoff-time", period.String(), "--max-backoff", period.String())
 	measure := func() pace {
-		return w.pace(arrived, sized(time.Second, 5*time.Second), sized(50, 500), trouble.healthy)
+		return w.pace(arrived, sized(400*time.Millisecond, 5*time.Second), sized(30, 500), trouble.healthy)
 	}
 	measure() // warms up
 	var throughput, single []float64

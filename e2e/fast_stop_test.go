@@ -54,13 +54,13 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 		},
 		"in the middle of a large transaction": func(w *world) func() int {
 			r := w.run()
-			rows := sized(50_000, 500_000)
+			rows := sized(20_000, 500_000)
 			w.insertMany(rows)
 			w.eventually("it is streamed", 20*time.Second, func() bool { return r.metric("cdc_relay_messages_published_total") > 100 })
 			return exactly(rows)
 		},
 		"sweeping a backlog": func(w *world) func() int {
-			rows := sized(50_000, 200_000)
+			rows := sized(20_000, 200_000)
 			w.insertMany(rows)
 			r := w.run()
 			w.eventually("it is swept", 20*time.Second, func() bool { return r.metric("cdc_relay_messages_published_total") > 1000 })

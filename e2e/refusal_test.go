@@ -55,20 +55,16 @@ func (w *world) refusals() []refusal {
 func (w *world) restrictUser() bool {
 	w.t.Helper()
 	broker := services.SharedRabbitMQ(w.t)
-	if !broker.CanCtl() {
+	if !broker.CanCtl() || broker.ManagementURL() == "" {
 		w.t.Log("NOT TESTED: an exchange without permission; this broker was given by its address only, and a user cannot be added")
 		return false
 	}
 	address := mustURL(w.t, w.broker)
 	user, vhost := w.slot, strings.TrimPrefix(address.Path, "/")
-	for _, args := range [][]string{
-		{"add_user", user, "secret-of-the-user"},
-		{"set_permissions", "-p", vhost, user, "", `^(amq\.default|` + w.queue + `(open|without-queue|nowhere))$`, ""},
-	} {
-		if out, err := broker.Ctl(w.t.Context(), args...); err != nil {
-			w.t.Fatalf("rabbitmqctl %s: %v\n%s", args[0], err, out)
-		}
-	}
+	must(w.t, "add a user", broker.AddUser(w.t.Context(), user, "secret-of-the-user"))
+	must(w.t, "permit it little", broker.Permit(w.t.Context(), vhost, user, services.Permissions{
+		Write: `^(amq\.default|` + w.queue + `(open|without-queue|nowhere))$`,
+	}))
 	w.t.Cleanup(func() {
 		if out, err := broker.Ctl(w.t.Context(), "delete_user", user); err != nil && w.t.Context().Err() == nil {
 			w.t.Errorf("delete the user: %v\n%s", err, out)
