@@ -100,7 +100,8 @@ func measuredFromEndToEnd(t *testing.T, relay string) {
 		}
 	}
 	for _, name := range []string{"drain", "stream-keyed", "long-held"} {
-		if results := report.Of(name); len(results) != 1 || results[0].CPU.Measured <= 0 {
+		// The system counts processor time in steps of 10 ms, which is about what the short ones take.
+		if results := report.Of(name); len(results) != 1 || name == "long-held" && results[0].CPU.Measured <= 0 {
 			t.Errorf("%s: %+v", name, results)
 		}
 	}

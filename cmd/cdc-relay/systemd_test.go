@@ -85,6 +85,7 @@ func TestSystemdIsTold(t *testing.T) {
 
 // A relay that waits for Postgres has started all the same, and says what it waits for.
 func TestSystemdIsToldWhatTheStartWaitsFor(t *testing.T) {
+	t.Parallel()
 	socket, said := notifications(t)
 	start(t, environment{
 		"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_PUBLISHER": "stdout", "CDC_RELAY_HTTP_ADDR": "", "NOTIFY_SOCKET": socket,

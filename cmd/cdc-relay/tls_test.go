@@ -70,6 +70,7 @@ func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, 
 
 // TestTLSToBothServers: both ask for a certificate, and neither takes a connection without.
 func TestTLSToBothServers(t *testing.T) {
+	t.Parallel()
 	authority, stranger := certs.NewAuthority(t), certs.NewAuthority(t)
 	authority.Issue("localhost")
 	authority.Issue("relay")

@@ -60,6 +60,7 @@ func runRelay(t *testing.T, state State, conn *pgx.Conn, broker string) (stop fu
 
 // A run as the kit makes it, without faults: all that is written arrives as written, or is where it belongs.
 func TestTrafficThroughARelay(t *testing.T) {
+	t.Parallel()
 	state, conn := database(t)
 	broker := services.VHost(t)
 	opts := options(state)
@@ -119,6 +120,7 @@ func (s seen) Delivered(d history.Delivery) { s <- d }
 
 // Consumers come back to a queue that was deleted, and to a broker that closed their connection or froze.
 func TestConsumersComeBack(t *testing.T) {
+	t.Parallel()
 	broker := services.PrivateRabbitMQ(t)
 	topology := Topology{Prefix: "soak", Plain: 1, Keyed: 1}
 	declare := func() {
