@@ -123,14 +123,14 @@ func (p *AMQP) Run(ctx context.Context, sink Sink) error {
 	p.setState(Connecting, "not connected yet")
 	pause := newPause()
 	for ctx.Err() == nil {
-		connection, s, c, err := p.dial(ctx)
+		o, err := p.dial(ctx)
 		if err != nil {
 			p.dialFailed(ctx, err)
 			p.wait(ctx, pause.NextBackOff())
 			continue
 		}
 		since := time.Now()
-		p.serve(ctx, newSession(p, connection, s, c))
+		p.serve(ctx, newSession(p, o))
 		// A broker that takes connections only to drop them is not asked without pause.
 		const steady = 5 * time.Second
 		if time.Since(since) > steady {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/hedge"
 )
 
 // parseURL reads an AMQP URI. Its errors quote nothing of it: what looks like a
@@ -36,32 +38,55 @@ func parseURL(raw string) (amqp.URI, error) {
 	return uri, nil
 }
 
-// dial opens a connection, at the latest within the send timeout.
-func (p *AMQP) dial(ctx context.Context) (*amqp.Connection, *socket, *clock, error) {
+// opened is a connection that was just opened.
+type opened struct {
+	connection *amqp.Connection
+	socket     *socket
+	clock      *clock
+}
+
+// discard closes a connection that is not wanted.
+func (o opened) discard() {
+	_ = o.socket.Close()
+	_ = o.connection.Close()
+}
+
+// dial opens a connection, at the latest within the send timeout. What is published meanwhile
+// comes back.
+func (p *AMQP) dial(ctx context.Context) (o opened, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.dialTimeout())
 	defer cancel()
-	var connection *amqp.Connection
-	var err error
-	c := newClock()
-	d := &dialer{writeTimeout: p.cfg.SendTimeout, clock: c}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		connection, err = amqp.DialConfig(p.cfg.URL, p.clientConfig(ctx, d))
+		o, err = hedge.First(ctx, hedge.Every, p.open, opened.discard)
 	}()
 	p.attend(ctx, nil, done)
-	if ctx.Err() != nil {
-		d.close() // ends the handshake
-	}
 	<-done
+	if err != nil {
+		return opened{}, p.hinted(err)
+	}
+	return o, nil
+}
+
+// open makes one attempt at a connection. It ends with ctx.
+func (p *AMQP) open(ctx context.Context) (opened, error) {
+	c := newClock()
+	d := &dialer{writeTimeout: p.cfg.SendTimeout, clock: c}
+	stop := context.AfterFunc(ctx, d.close) // ends the handshake
+	connection, err := amqp.DialConfig(p.cfg.URL, p.clientConfig(ctx, d))
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+		_ = connection.Close()
+	}
 	if err == nil {
 		err = d.established(2 * connection.Config.Heartbeat)
 	}
 	if err != nil {
 		d.close()
-		return nil, nil, nil, p.hinted(err)
+		return opened{}, err
 	}
-	return connection, d.socket, c, nil
+	return opened{connection, d.socket, c}, nil
 }
 
 // hinted adds what may be behind an error that does not say it itself: with TLS 1.3 a broker

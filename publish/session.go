@@ -59,11 +59,11 @@ type session struct {
 }
 
 // newSession takes over a connection that was just opened.
-func newSession(p *AMQP, connection *amqp.Connection, s *socket, c *clock) *session {
+func newSession(p *AMQP, o opened) *session {
 	lim := p.limits
-	lim.frameMax = connection.Config.FrameSize
+	lim.frameMax = o.connection.Config.FrameSize
 	return &session{
-		cfg: &p.cfg, limits: lim, connection: connection, socket: s, clock: c, sink: p.sink,
+		cfg: &p.cfg, limits: lim, connection: o.connection, socket: o.socket, clock: o.clock, sink: p.sink,
 		in:      p.in,
 		control: newMailbox[laneNews](), sent: newMailbox[reaperNews](), jobs: newMailbox[job](),
 		ended: make(chan struct{}), lost: make(chan error, 1), answered: make(chan struct{}, 1),

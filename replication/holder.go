@@ -3,12 +3,16 @@ package replication
 import (
 	"context"
 	"fmt"
+	"strconv"
 )
 
 // Holder is who holds the slot, as the database shows it to a relay that stands by.
 type Holder struct {
 	// PID is the server process that streams to it; "" for nobody.
 	PID string
+	// Began is when that process began, which tells it from an earlier one with its id; ""
+	// where the role may not see it.
+	Began string
 	// Heard changes with each status update of the holder's; "" where there was none yet,
 	// or where the role may not see it (another role's, without pg_read_all_stats).
 	Heard string
@@ -21,7 +25,8 @@ type Holder struct {
 // in the server's log.
 func (s *Stream) Holder(ctx context.Context) (Holder, error) {
 	rows, err := query(ctx, s.conn, `
-SELECT coalesce(s.active_pid::text, ''), coalesce(r.reply_time::text, ''), coalesce(a.wait_event ILIKE 'walsender%', false)
+SELECT coalesce(s.active_pid::text, ''), coalesce(r.reply_time::text, ''), coalesce(a.wait_event ILIKE 'walsender%', false),
+  coalesce(a.backend_start::text, '')
 FROM pg_catalog.pg_replication_slots s
 LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
@@ -32,7 +37,12 @@ WHERE s.slot_name = `+literal(s.names.Slot))
 	if len(rows) == 0 {
 		return Holder{}, ErrSlotGone
 	}
-	return Holder{PID: rows[0][0], Heard: rows[0][1], Waits: rows[0][2] == "t"}, nil
+	return Holder{PID: rows[0][0], Heard: rows[0][1], Waits: rows[0][2] == "t", Began: rows[0][3]}, nil
+}
+
+// Is tells whether the process holds the slot.
+func (h Holder) Is(p Process) bool {
+	return p.Began != "" && h.Began == p.Began && h.PID == strconv.FormatUint(uint64(p.PID), 10)
 }
 
 // EndHolder ends the server process of a holder that is silent, and so frees the slot;

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/cdc-relay/cdc-relay/internal/hedge"
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -58,8 +59,8 @@ type Stream struct {
 	told pglogrepl.LSN
 	// caughtUp tells that the server has come to the position of the start.
 	caughtUp bool
-	// pid is the server process behind the connection.
-	pid uint32
+	// process is the server's behind the connection.
+	process Process
 }
 
 // muchWAL, in bytes, is how far the server may go on before it is told again: by time
@@ -103,6 +104,7 @@ func connect(ctx context.Context, databaseURL string, read **bufio.Reader) (*pgc
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	config.RuntimeParams["DateStyle"] = "ISO"
 	config.RuntimeParams["TimeZone"] = "UTC"
+	hedge.Postgres(config)
 	config.DialFunc = rawnet.Dial(config.DialFunc)
 	config.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		*read = bufio.NewReaderSize(r, readAtOnce)
@@ -211,7 +213,7 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	if err != nil {
 		return 0, err
 	}
-	if s.pid, err = backendPID(ctx, s.conn); err != nil {
+	if s.process, err = ownProcess(ctx, s.conn); err != nil {
 		return 0, err
 	}
 	// The server would start at the greater of the two anyway.
@@ -377,9 +379,9 @@ func (s *Stream) sendStatus(askForReply bool) error {
 	return nil
 }
 
-// PID is the server process that streams, as pg_replication_slots shows it; known after
-// Start. It may be called from any goroutine while Run runs.
-func (s *Stream) PID() uint32 { return s.pid }
+// Process is the server's that streams; known after Start. It may be called from any
+// goroutine while Run runs.
+func (s *Stream) Process() Process { return s.process }
 
 // Close ends the connection, and with it the hold on the slot: the server lets
 // another relay in at once. It takes at most 200 ms.

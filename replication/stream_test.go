@@ -117,7 +117,7 @@ func TestOnlyOneStreamHoldsTheSlot(t *testing.T) {
 	f := newFixture(t)
 	first := f.listen()
 	second, _ := f.open()
-	if h, err := second.Holder(t.Context()); h.PID != fmt.Sprint(first.PID()) || err != nil {
+	if h, err := second.Holder(t.Context()); h.PID != fmt.Sprint(first.Process().PID) || err != nil {
 		t.Errorf("held by %q, %v", h.PID, err)
 	}
 	if _, err := second.Start(t.Context()); !errors.Is(err, ErrSlotActive) {

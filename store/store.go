@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/cdc-relay/cdc-relay/internal/hedge"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -29,7 +30,6 @@ type Store struct {
 const (
 	connections      = 4 // settle, sweep, and two to spare for checks
 	statementTimeout = 30 * time.Second
-	connectTimeout   = 5 * time.Second
 )
 
 // sessionSettings are what the statements need, whatever role or database have set.
@@ -52,9 +52,7 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	config.MaxConns = connections
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	config.ConnConfig.RuntimeParams["application_name"] = "cdc-relay"
-	if config.ConnConfig.ConnectTimeout == 0 {
-		config.ConnConfig.ConnectTimeout = connectTimeout
-	}
+	hedge.Postgres(&config.ConnConfig.Config)
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, sessionSettings)
 		return err

@@ -73,13 +73,18 @@ func StartProxy(target string, sort Sorter) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the proxy of %s: %w", target, err)
 	}
+	return newProxy(listener, target, sort), nil
+}
+
+// newProxy forwards what the listener accepts, which it owns from now on.
+func newProxy(listener *net.TCPListener, target string, sort Sorter) *Proxy {
 	p := &Proxy{
 		listener: listener, target: target, sort: sort,
 		kinds: map[string]*trouble{}, links: map[*link]struct{}{},
 	}
 	p.change = sync.NewCond(&p.mu)
 	p.done.Go(p.accept)
-	return p, nil
+	return p
 }
 
 // Addr is the host:port that clients connect to in place of the target.

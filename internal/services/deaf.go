@@ -1,0 +1,99 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/procfs"
+)
+
+// Deaf is an address at which nothing answers: packets that ask for a connection are dropped, as by a machine that is
+// switched off or behind a firewall, and the kernel of who asks sends them again ever more seldom.
+type Deaf struct {
+	file    *os.File // the listening socket
+	address string
+	callers []net.Conn
+}
+
+// NewDeaf makes a listener with no place for another connection, until the test ends.
+func NewDeaf(t testing.TB) *Deaf {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Deaf{file: os.NewFile(uintptr(fd), "deaf")}
+	t.Cleanup(d.close)
+	err = errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.address = fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
+	const most, patience = 16, 100 * time.Millisecond
+	for range most {
+		conn, err := net.DialTimeout("tcp", d.address, patience)
+		if err != nil {
+			return d // there is no place any more
+		}
+		d.callers = append(d.callers, conn)
+	}
+	t.Fatalf("%s still takes connections", d.address)
+	return nil
+}
+
+// Addr is its host:port.
+func (d *Deaf) Addr() string { return d.address }
+
+// AwaitAttempts waits until so many connections have been asked for.
+func (d *Deaf) AwaitAttempts(t testing.TB, n int) {
+	t.Helper()
+	const synSent = 2
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := map[uint64]bool{}
+	deadline := time.Now().Add(30 * time.Second)
+	for tick := time.Tick(10 * time.Millisecond); len(ports) < n; <-tick {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d attempts to connect, want %d", len(ports), n)
+		}
+		lines, err := fs.NetTCP()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range lines {
+			if line.St == synSent && fmt.Sprintf("%s:%d", line.RemAddr, line.RemPort) == d.address {
+				ports[line.LocalPort] = true
+			}
+		}
+	}
+}
+
+// Hear accepts connections from now on, and joins each to target, a host:port. A proxy that is given the same address
+// would not do: its socket would be another.
+func (d *Deaf) Hear(t testing.TB, target string) {
+	t.Helper()
+	listener, err := net.FileListener(d.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := newProxy(listener.(*net.TCPListener), target, nil)
+	t.Cleanup(proxy.Close)
+}
+
+func (d *Deaf) close() {
+	for _, caller := range d.callers {
+		_ = caller.Close()
+	}
+	_ = d.file.Close()
+}

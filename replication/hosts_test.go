@@ -1,0 +1,24 @@
+package replication
+
+import (
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestAHostThatIsGoneDoesNotHideTheNext: after a failover the first host of the URL may answer nothing at all.
+func TestAHostThatIsGoneDoesNotHideTheNext(t *testing.T) {
+	f := newFixture(t)
+	u, err := url.Parse(f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = services.NewDeaf(t).Addr() + "," + u.Host
+	stream, _, err := Open(t.Context(), u.String(), f.names, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream.Close()
+}
