@@ -53,6 +53,10 @@ type streamer struct {
 	leaving []*outbox.Message
 	// announced is what the log said last of the role.
 	announced string
+	// courteous: another relay held the slot when it was last asked for.
+	courteous bool
+	// last is the server's process of the newest stream.
+	last replication.Process
 	// opened tells that the database's configuration was found right once. Until then what is
 	// wrong with it ends the relay, as at the start.
 	opened bool
@@ -130,10 +134,11 @@ func (s *streamer) once(ctx context.Context, patience time.Duration) (started bo
 	if err != nil {
 		return false, err
 	}
-	if err := s.hold(ctx, position, stream.PID()); err != nil {
+	if err := s.hold(ctx, position, stream.Process().PID); err != nil {
 		return false, err
 	}
 	defer s.letGo()
+	s.last = stream.Process()
 	return true, s.stream(ctx, stream)
 }
 
@@ -182,7 +187,7 @@ func (s *streamer) letGo() {
 func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error {
 	streamCtx, end := context.WithCancelCause(ctx)
 	var watchers sync.WaitGroup
-	watchers.Go(func() { s.watch(streamCtx, stream.PID(), end) })
+	watchers.Go(func() { s.watch(streamCtx, stream.Process().PID, end) })
 	watchers.Go(func() { s.inspect(streamCtx, end) })
 	err := stream.Run(streamCtx, s)
 	s.Idle()
