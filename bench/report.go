@@ -11,8 +11,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"github.com/prometheus/procfs"
 )
 
 // Report is what all rounds have shown, and where.
@@ -41,16 +39,7 @@ func NewReport(ctx context.Context, site *Site, settings Settings) (*Report, err
 }
 
 func machine() string {
-	text := fmt.Sprintf("%d cores, %s/%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
-	if system, err := procfs.NewDefaultFS(); err == nil {
-		if cores, err := system.CPUInfo(); err == nil && len(cores) > 0 {
-			text += ", " + cores[0].ModelName
-		}
-		if memory, err := system.Meminfo(); err == nil && memory.MemTotalBytes != nil {
-			text += fmt.Sprintf(", %d GB", *memory.MemTotalBytes>>30)
-		}
-	}
-	return text
+	return fmt.Sprintf("%d cores, %s/%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH) + hardware()
 }
 
 // Add takes a result in.
