@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// numberedRows writes rows without end: some of ordering keys, in order, and some without.
+type numberedRows struct {
+	w    *world
+	stop context.CancelFunc
+	done sync.WaitGroup
+	last map[string]int // the newest number of each writer's key
+	err  error
+}
+
+// free is the name by which the rows without an ordering key are counted.
+const free = "free"
+
+func (w *world) writeNumbered(keys []string) *numberedRows {
+	ctx, stop := context.WithCancel(w.t.Context())
+	n := &numberedRows{w: w, stop: stop, last: make(map[string]int)}
+	n.done.Go(func() {
+		pace := time.NewTicker(10 * time.Millisecond)
+		defer pace.Stop()
+		for i := 0; ctx.Err() == nil; i++ {
+			key := keys[i%len(keys)]
+			if n.err = n.insert(key, 1+i%7, key); n.err == nil {
+				n.err = n.insert(free, 10, nil)
+			}
+			if n.err != nil {
+				return
+			}
+			<-pace.C
+		}
+	})
+	w.t.Cleanup(func() { n.stop(); n.done.Wait() })
+	return n
+}
+
+func (n *numberedRows) insert(counted string, rows int, key any) error {
+	from := n.last[counted] + 1
+	_, err := n.w.db.Exec(context.Background(), `INSERT INTO outbox (routing_key, ordering_key, payload)
+		SELECT $1, $2, json_build_object('k', $3::text, 'n', n) FROM generate_series($4::int, $5::int) n ORDER BY n`,
+		n.w.queue, key, counted, from, from+rows-1)
+	n.last[counted] += rows
+	return err
+}
+
+// end stops the writer and returns how many rows there are of each key.
+func (n *numberedRows) end() map[string]int {
+	n.w.t.Helper()
+	n.stop()
+	n.done.Wait()
+	if n.err != nil {
+		n.w.t.Fatal(n.err)
+	}
+	return n.last
+}
+
+// all checks that every row arrived, and those of a key in order.
+func (n *numberedRows) all(l *ledger, each map[string]int) {
+	n.w.t.Helper()
+	seen, last, arrived := make(map[string]bool), make(map[string]int), make(map[string]int)
+	for _, d := range l.all() {
+		var body keyed
+		if err := json.Unmarshal(d.Body, &body); err != nil {
+			n.w.t.Fatal(err)
+		}
+		if seen[d.MessageId] {
+			continue
+		}
+		seen[d.MessageId] = true
+		arrived[body.K]++
+		if body.K != free && body.N != last[body.K]+1 {
+			n.w.t.Fatalf("key %s: %d arrived after %d", body.K, body.N, last[body.K])
+		}
+		last[body.K] = body.N
+	}
+	for key, rows := range each {
+		if arrived[key] != rows {
+			n.w.t.Errorf("%s: %d rows of %d arrived", key, arrived[key], rows)
+		}
+	}
+}
+
+// TestAKillLoop: again and again the relay that streams is killed, alone or with another one
+// standing by, at whatever moment, also while it starts.
+func TestAKillLoop(t *testing.T) {
+	t.Parallel()
+	for name, others := range map[string]int{"alone": 0, "with one standing by": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t).setUp()
+			arrived := w.consume(w.queue)
+			rows := w.writeNumbered(numbered("k", 20))
+			const inFlight = 200
+			kills := sized(5, 200)
+			w.killAgainAndAgain(kills, 1+others, arrived, "--max-in-flight", fmt.Sprint(inFlight))
+			each := rows.end()
+			w.eventually("the table is empty", 90*time.Second, w.outboxEmpty)
+			w.eventually("all arrive", 30*time.Second, func() bool { return arrived.distinct() == total(each) })
+			rows.all(arrived, each)
+			w.noDeadLetters()
+			t.Logf("%d messages, %d kills, %d repeats", arrived.distinct(), kills, arrived.repeats())
+			if n := arrived.repeats(); n > kills*inFlight {
+				t.Errorf("%d repeats after %d kills with %d in flight", n, kills, inFlight)
+			}
+			if n := arrived.unmarkedRepeats(); n != 0 {
+				t.Errorf("%d repeats without x-possible-duplicate", n)
+			}
+		})
+	}
+}
+
+func (w *world) killAgainAndAgain(kills, relayCount int, arrived *ledger, args ...string) {
+	w.t.Helper()
+	relays := w.runMany(relayCount, args...)
+	for round := range kills {
+		awaited := arrived.distinct() + rand.IntN(500)
+		var leader *relay
+		w.eventually("a relay streams, and messages arrive", 30*time.Second, func() bool {
+			leader = holder(relays)
+			return leader != nil && arrived.distinct() >= awaited
+		})
+		leader.kill()
+		if relayCount == 1 && round%4 == 0 {
+			w.start(args...).kill() // before it has done much
+		}
+		for i := range relays {
+			if relays[i] == leader {
+				relays[i] = w.start(args...)
+			}
+		}
+	}
+}
+
+func total(each map[string]int) (n int) {
+	for _, rows := range each {
+		n += rows
+	}
+	return n
+}
