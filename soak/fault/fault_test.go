@@ -26,6 +26,7 @@ var (
 	keep       = flag.Bool("keep", false, "keep the logs and the history also of tests that pass")
 	times      = flag.Int("times", 1, "how often each fault is made")
 	messages   = flag.Float64("rate", 300, "messages a second that the writers insert")
+	recovery   = flag.Duration("recover-within", 2*time.Second, "how long after a fault nothing new may arrive, with -faults")
 )
 
 // binary is the relay under test.
@@ -57,7 +58,7 @@ func TestAFewFaultsInARow(t *testing.T) {
 	few := map[string]bool{
 		"relay-kill-leader": true, "relay-restart-rolling": true, "postgres-stop-fast": true, "postgres-cut": true,
 	}
-	r := startRun(t, newTestWorld(t, 0))
+	r := startRun(t, newTestWorld(t, 0), 10*time.Second) // other packages are tested beside it
 	r.begin()
 	made := 0
 	for _, fault := range All() {
@@ -88,7 +89,7 @@ func oneFault(t *testing.T, fault Fault) {
 	if can, why := w.Can(fault); !can {
 		t.Skip(why)
 	}
-	r := startRun(t, w)
+	r := startRun(t, w, max(*recovery, fault.RecoversIn))
 	r.begin()
 	random := randomOf(fault)
 	for id := range *times {
@@ -181,7 +182,7 @@ type testRun struct {
 	consumers *load.Consumers
 }
 
-func startRun(t *testing.T, w *World) *testRun {
+func startRun(t *testing.T, w *World, recoverWithin time.Duration) *testRun {
 	t.Helper()
 	ctx := t.Context()
 	file, err := os.Create(filepath.Join(w.Folder, "history.jsonl"))
@@ -191,7 +192,7 @@ func startRun(t *testing.T, w *World) *testRun {
 	topology := load.DefaultTopology("soak")
 	r := &testRun{
 		t: t, world: w, topology: topology, file: file,
-		record: history.NewRecorder(file, history.Run{Seed: int64(*seed)}),
+		record: history.NewRecorder(file, history.Run{Seed: int64(*seed), RecoverWithin: recoverWithin}),
 		state:  load.State{DatabaseURL: w.Database, Table: w.Table, Run: "fault"},
 	}
 	w.Recorder = r.record
