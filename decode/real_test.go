@@ -228,9 +228,9 @@ func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var keys []string
+	var keys []store.Place
 	for _, head := range heads {
-		keys = append(keys, head.Key)
+		keys = append(keys, store.Place{Key: head.Key, After: store.FromTheOldest})
 	}
 	keyed, err := s.RowsOfKeys(t.Context(), "", keys, limit)
 	if err != nil {

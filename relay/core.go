@@ -241,7 +241,7 @@ func (c *core) spill(m *outbox.Message) verdict {
 // leave notes that a row stays in the table and has to be swept.
 func (c *core) leave(m *outbox.Message) {
 	if m.OrderingKey != nil {
-		c.mu.gate.left(*m.OrderingKey, m.XID)
+		c.mu.gate.left(*m.OrderingKey, m)
 		signal(c.wake)
 		return
 	}

@@ -218,12 +218,15 @@ func (c *core) began(xid uint32) {
 	delete(c.mu.left, xid)
 }
 
+// fewRows are read of each key at least: to look a key up costs more than to read a few rows more.
+const fewRows = 4
+
 // takeKeys hands out keys to fetch and how many rows to read of each.
-func (s *sweep) takeKeys() (keys []string, limit store.Limit) {
+func (s *sweep) takeKeys() (keys []store.Place, limit store.Limit) {
 	c := s.core
 	c.lock()
 	defer c.mu.Unlock()
-	keys = c.mu.gate.take(s.limit.Rows)
+	keys = c.mu.gate.take(max(s.limit.Rows/fewRows, 1))
 	limit = s.limit
 	limit.Rows = min(max(s.limit.Rows/max(len(keys), 1), 1), mostQueuedPerKey)
 	return keys, limit
@@ -238,6 +241,10 @@ func (s *sweep) keysFetched(page store.KeyPage, now time.Time) (publish []*outbo
 		return nil
 	}
 	for _, rows := range page.Keys {
+		if !c.mu.gate.isAt(rows.Place) {
+			c.mu.gate.notFetched(rows.Key)
+			continue
+		}
 		m, rests := c.mu.gate.fetched(rows.Key, c.fetchOf(rows, page))
 		if rests {
 			c.mu.resting = append(c.mu.resting, restingKey{rows.Key, now.Add(rest)})
@@ -257,6 +264,7 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 		m := row.Message
 		switch standing := c.mu.registry.standing(m.Ref()); {
 		case standing == held || standing == confirmed || standing == deleted:
+			f.read, f.readTo = true, m.ID
 			continue // in memory already, or on its way out
 		case standing == givenBack || standing == kept || !row.Ready:
 			f.waiting = true
@@ -266,6 +274,7 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 			f.more = true
 			return f
 		}
+		f.read, f.readTo = true, m.ID
 		c.holdSwept(m, page.Position)
 		f.messages = append(f.messages, m)
 	}
@@ -273,11 +282,11 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 }
 
 // notFetched puts keys back after a failure.
-func (c *core) notFetched(keys []string) {
+func (c *core) notFetched(keys []store.Place) {
 	c.lock()
 	defer c.mu.Unlock()
-	for _, key := range keys {
-		c.mu.gate.notFetched(key)
+	for _, one := range keys {
+		c.mu.gate.notFetched(one.Key)
 	}
 }
 

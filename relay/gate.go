@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // gate keeps the order of each ordering key: one message in flight, the next ones
@@ -50,6 +51,11 @@ type keyState struct {
 	dirty bool
 	// asked: the key stands in wanted, or a fetch is under way.
 	asked bool
+	// begun tells that fetches have read the key up to the row with the id readTo, and that
+	// nothing has come in between since: the next one reads on from there. Rows that have left
+	// are deleted a little later, and would be read again and again.
+	begun  bool
+	readTo int64
 	// leftXID is the newest transaction with a row that was left in the table. Once a
 	// fetch could see it, it could see all rows of the key before it.
 	leftXID uint32
@@ -73,7 +79,7 @@ func (g *gate) streamed(m *outbox.Message, room bool) passage {
 		g.queued++
 		return queued
 	}
-	g.left(key, m.XID)
+	g.left(key, m)
 	return left
 }
 
@@ -87,12 +93,13 @@ const (
 )
 
 // left notes that a row of the key stays in the table for now.
-func (g *gate) left(key string, xid uint32) {
+func (g *gate) left(key string, m *outbox.Message) {
 	if k := g.remember(key); k != nil {
 		k.table, k.dirty = true, true
-		if xid != 0 {
-			k.leftXID = xid
+		if m.XID != 0 {
+			k.leftXID = m.XID
 		}
+		k.begun = k.begun && m.ID > k.readTo // else it comes before rows that were read
 		g.ask(key, k)
 	}
 }
@@ -124,24 +131,42 @@ func (g *gate) ask(key string, k *keyState) {
 	}
 }
 
-// take hands out keys to fetch, at most n. Each is answered by fetched or notFetched.
-func (g *gate) take(n int) []string {
-	var keys []string
-	for len(g.wanted) > 0 && len(keys) < n {
+// take hands out keys to fetch, at most n, each with the row to read on from. Each is answered
+// by fetched or notFetched.
+func (g *gate) take(n int) []store.Place {
+	var places []store.Place
+	for len(g.wanted) > 0 && len(places) < n {
 		key := g.wanted[0]
 		g.wanted = g.wanted[1:]
 		if k := g.keys[key]; k != nil && k.asked {
 			k.dirty = false
-			keys = append(keys, key)
+			places = append(places, k.place(key))
 		}
 	}
 	if len(g.wanted) == 0 {
 		g.wanted = nil
 	}
-	return keys
+	return places
 }
 
-// notFetched puts a key back whose fetch failed.
+// place is where the next fetch of the key begins.
+func (k *keyState) place(key string) store.Place {
+	if k.begun {
+		return store.Place{Key: key, After: k.readTo}
+	}
+	return store.Place{Key: key, After: store.FromTheOldest}
+}
+
+// isAt tells whether what was read from a place on still follows what is in memory.
+func (g *gate) isAt(p store.Place) bool {
+	k := g.keys[p.Key]
+	if k == nil {
+		k = &keyState{}
+	}
+	return k.place(p.Key) == p
+}
+
+// notFetched puts a key back whose fetch failed, or came too late.
 func (g *gate) notFetched(key string) {
 	if k := g.keys[key]; k != nil && k.asked {
 		k.dirty, k.asked = true, false
@@ -152,6 +177,9 @@ func (g *gate) notFetched(key string) {
 // fetch is the answer to one key: the messages that may follow, in order, and
 // whether the key has rows beyond them.
 type fetch struct {
+	// readTo is the id of the last row read, of which there is none where read does not hold.
+	read     bool
+	readTo   int64
 	messages []*outbox.Message
 	// waiting: the next row must not leave yet.
 	waiting bool
@@ -166,7 +194,8 @@ type fetch struct {
 // later, since rows that the stream has brought are not visible yet.
 func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 	k := g.rememberHeld(key)
-	k.asked, k.waiting = false, false
+	wholly := !k.begun
+	k.asked, k.waiting, k.begun = false, false, false
 	k.queue = append(k.queue, f.messages...)
 	g.queued += len(f.messages)
 	switch {
@@ -174,6 +203,11 @@ func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 		k.waiting, k.dirty = true, true
 	case f.more:
 		k.dirty = true
+		if k.begun = f.read || !wholly; f.read {
+			k.readTo = f.readTo
+		}
+	case !wholly:
+		k.dirty = true // a look from the oldest on tells whether that is all
 	case k.leftXID != 0 && !f.seen(k.leftXID):
 		k.waiting, k.dirty = true, true // rests: the core has it fetched again a little later
 		rest = true
@@ -190,7 +224,7 @@ func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 // key is in flight.
 func (g *gate) claimed(key string, run []*outbox.Message) *outbox.Message {
 	k := g.rememberHeld(key)
-	k.table, k.dirty, k.waiting = true, true, false
+	k.table, k.dirty, k.waiting, k.begun = true, true, false, false
 	for _, m := range run {
 		at := slices.IndexFunc(k.queue, func(q *outbox.Message) bool { return q.ID > m.ID })
 		if at < 0 {
@@ -248,7 +282,7 @@ func (g *gate) done(m *outbox.Message) *outbox.Message {
 	if k.waiting && len(k.queue) == 0 {
 		// A fetch may have taken this very row, in the table under its lease, for one
 		// that must not leave yet. Another look tells.
-		k.waiting, k.dirty = false, true
+		k.waiting, k.dirty, k.begun = false, true, false
 	}
 	return g.next(key, k)
 }
@@ -272,7 +306,7 @@ func (g *gate) stop(m *outbox.Message, waiting bool) (behind []*outbox.Message) 
 		}
 	}
 	k.inFlight, k.queue = nil, nil
-	k.table, k.dirty, k.waiting = true, true, waiting
+	k.table, k.dirty, k.waiting, k.begun = true, true, waiting, false
 	g.next(key, k)
 	return behind
 }
@@ -290,12 +324,13 @@ func (g *gate) wait(m *outbox.Message) (behind []*outbox.Message) {
 	if !k.table {
 		k.waiting = true
 	}
+	k.begun = false
 	if at := slices.IndexFunc(k.queue, func(q *outbox.Message) bool { return q.ID > m.ID }); at >= 0 {
 		behind = k.queue[at:]
 		k.queue = slices.Clip(k.queue[:at])
 		g.queued -= len(behind)
 	}
-	g.left(key, m.XID)
+	g.left(key, m)
 	return behind
 }
 
@@ -310,7 +345,7 @@ func (g *gate) found(key string, ready bool) {
 		k.dirty = k.table // what the pass saw may be in memory; what follows may not
 		return
 	}
-	k.table, k.dirty = true, true
+	k.table, k.dirty, k.begun = true, true, false
 	k.waiting = !ready
 	g.ask(key, k)
 }
@@ -319,7 +354,7 @@ func (g *gate) found(key string, ready bool) {
 // the relay's doing.
 func (g *gate) resume(key string) {
 	if k := g.keys[key]; k != nil {
-		k.waiting, k.dirty = false, true
+		k.waiting, k.dirty, k.begun = false, true, false
 		g.ask(key, k)
 	}
 }
@@ -330,7 +365,7 @@ func (g *gate) unqueue(fetches bool) (behind []*outbox.Message) {
 	for _, k := range g.keys {
 		behind = append(behind, k.queue...)
 		k.queue = nil
-		k.asked = false
+		k.asked, k.begun = false, false
 		k.table, k.dirty, k.waiting = true, true, false
 	}
 	g.queued, g.wanted, g.fetches = 0, nil, fetches

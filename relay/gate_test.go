@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // story drives a gate with one key through what happens to it, and reads like it.
@@ -43,8 +44,17 @@ func (s *story) publishes(got *outbox.Message, want int64) {
 func (s *story) fetches(want bool) {
 	s.Helper()
 	if keys := s.gate.take(10); (len(keys) == 1) != want {
-		s.Fatalf("fetches %q, want the key: %v", keys, want)
+		s.Fatalf("fetches %+v, want the key: %v", keys, want)
 	}
+}
+
+func (s *story) fetchesAfter(id int64) store.Place {
+	s.Helper()
+	places := s.gate.take(10)
+	if want := (store.Place{Key: s.key, After: id}); len(places) != 1 || places[0] != want {
+		s.Fatalf("fetches %+v, want %+v", places, want)
+	}
+	return places[0]
 }
 
 func (s *story) fetched(f fetch) *outbox.Message {
@@ -97,6 +107,45 @@ func TestARefusedRowKeepsItsFollowersInTheTable(t *testing.T) {
 	s.publishes(s.gate.done(again), 3)
 }
 
+// What was read is not read again, but for a last look from the oldest row on.
+func TestFetchesOfAKeyReadOn(t *testing.T) {
+	s := newStory(t)
+	s.gate.left(s.key, s.row(1))
+	s.fetchesAfter(store.FromTheOldest)
+	first, second, third := s.row(1), s.row(2), s.row(3)
+	s.publishes(s.fetched(fetch{messages: []*outbox.Message{first, second}, read: true, readTo: 2, more: true}), 1)
+	s.fetchesAfter(2)
+	s.publishes(s.fetched(fetch{messages: []*outbox.Message{third}, read: true, readTo: 3}), nothing)
+	s.fetchesAfter(store.FromTheOldest)
+	s.publishes(s.fetched(fetch{}), nothing)
+	s.publishes(s.gate.done(first), 2)
+	s.publishes(s.gate.done(second), 3)
+	s.streams(s.row(4), queued)
+}
+
+func TestAFetchThatReadsOnIsDroppedWhereTheKeyWasStopped(t *testing.T) {
+	for name, change := range map[string]func(s *story, first *outbox.Message){
+		"the row before it was refused":    func(s *story, first *outbox.Message) { s.gate.stop(first, true) },
+		"the row before it was given back": func(s *story, first *outbox.Message) { s.gate.stop(first, false) },
+		"an older row came":                func(s *story, _ *outbox.Message) { s.gate.left(s.key, s.row(1)) },
+		"a row came that has to wait":      func(s *story, _ *outbox.Message) { s.gate.wait(s.row(9)) },
+		"a row was claimed":                func(s *story, _ *outbox.Message) { s.claims(s.row(1)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			first := s.row(2)
+			s.gate.left(s.key, first)
+			s.fetchesAfter(store.FromTheOldest)
+			s.publishes(s.fetched(fetch{messages: []*outbox.Message{first}, read: true, readTo: 2, more: true}), 2)
+			place := s.fetchesAfter(2)
+			change(s, first)
+			if s.gate.isAt(place) {
+				t.Error("what was read follows the key still")
+			}
+		})
+	}
+}
+
 func TestAnOutageSendsTheKeyThroughTheTable(t *testing.T) {
 	s := newStory(t)
 	first := s.row(1)
@@ -111,7 +160,9 @@ func TestAnOutageSendsTheKeyThroughTheTable(t *testing.T) {
 
 func TestARowThatIsNotVisibleYetIsNotOvertaken(t *testing.T) {
 	s := newStory(t)
-	s.gate.left(s.key, 7)
+	unseen := s.row(7)
+	unseen.XID = 7
+	s.gate.left(s.key, unseen)
 	s.fetches(true)
 	s.publishes(s.fetched(fetch{seen: func(xid uint32) bool { return xid != 7 }}), nothing)
 	s.streams(s.row(8), left)

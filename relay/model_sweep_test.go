@@ -167,9 +167,9 @@ func (m *model) keyRows(s *modelSweep) func() []*outbox.Message {
 	keys, limit := s.sweep.takeKeys()
 	page := store.KeyPage{Snapshot: m.snapshot(), Position: m.walEnd()}
 	for _, key := range keys {
-		rows := store.KeyRows{Key: key}
+		rows := store.KeyRows{Place: key}
 		for _, row := range m.visible() {
-			if row.key == key && len(rows.Rows) < limit.Rows {
+			if row.key == key.Key && row.id > key.After && len(rows.Rows) < limit.Rows {
 				rows.Rows = append(rows.Rows, store.KeyRow{Message: row.message(nil), Ready: row.available.IsZero(), Read: true})
 			}
 		}

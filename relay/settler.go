@@ -55,7 +55,7 @@ const (
 	// linger is how long a batch waits to fill up: a statement for each row would cost both
 	// sides most of what a message costs. Nothing waits for these deletes; what they
 	// add to is how much is published again after a crash.
-	linger = 25 * time.Millisecond
+	linger = 50 * time.Millisecond
 	// invisibleAgain is how soon a row that is not visible yet is tried again, at first
 	// and at the latest: usually it takes microseconds, behind a synchronous standby
 	// that is away it takes until that is back.

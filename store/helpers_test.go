@@ -125,7 +125,16 @@ func (f *fixture) claimUnclaimed(limit store.Limit, lease, age time.Duration) []
 
 func (f *fixture) rowsOf(limit store.Limit, keys ...string) []store.KeyRows {
 	f.Helper()
-	page, err := f.store.RowsOfKeys(f.Context(), "", keys, limit)
+	var places []store.Place
+	for _, key := range keys {
+		places = append(places, store.Place{Key: key, After: store.FromTheOldest})
+	}
+	return f.rowsFrom(limit, places...)
+}
+
+func (f *fixture) rowsFrom(limit store.Limit, places ...store.Place) []store.KeyRows {
+	f.Helper()
+	page, err := f.store.RowsOfKeys(f.Context(), "", places, limit)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -132,6 +132,21 @@ func TestRowsOfKeysTellWhereMoreFollow(t *testing.T) {
 	}
 }
 
+func TestRowsOfKeysAreReadOnFromAPlace(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`INSERT INTO outbox (routing_key, ordering_key, payload) SELECT 'r', key, '1'
+		FROM generate_series(1, 4), unnest('{a,b}'::text[]) key`)
+	keys := f.rowsFrom(store.Limit{Rows: 2, Bytes: 1 << 20},
+		store.Place{Key: "a", After: 1}, store.Place{Key: "b", After: store.FromTheOldest}, store.Place{Key: "a", After: 4})
+	for i, want := range [][]int64{{2, 3}, {5, 6}, {}} {
+		ids := []int64{}
+		for _, row := range keys[i].Rows {
+			ids = append(ids, row.Message.ID)
+		}
+		equal(t, fmt.Sprint(keys[i].Place), ids, want)
+	}
+}
+
 func TestRowsBeyondTheBytesAreNamedAndNotRead(t *testing.T) {
 	f := newFixture(t)
 	f.exec(`INSERT INTO outbox (routing_key, ordering_key, payload_bytes, headers, properties)

@@ -97,7 +97,7 @@ func (p *planned) statements() map[string]string {
 		"leftovers": {int64(60_000), batch}, "claim due": {batch, 1 << 24, time.Minute, true, 64},
 		"claim unclaimed": {batch, 1 << 24, time.Minute, true, 64, time.Minute},
 		"follow due":      {batch, 1 << 24, time.Minute, keys, 64}, "follow unclaimed": {batch, 1 << 24, time.Minute, keys, 64, time.Minute},
-		"key heads": {"", batch}, "key rows": {keys, 10, 1 << 24},
+		"key heads": {"", batch}, "key rows": {keys, 10, 1 << 24, make([]int64, len(keys))},
 		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
 		"next due": {}, "lock": settle[:2], "visible": settle[:2],
 	}

@@ -136,7 +136,7 @@ WITH RECURSIVE heads AS (
 SELECT h.ordering_key, r.id, r.message_id, r.available_at IS NULL AND r.schema_version <= {version} AND {unblocked}
 FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h JOIN {outbox} r ON r.id BETWEEN h.id AND h.id ORDER BY h.ordering_key`
 
-// The first rows of some keys, each with whether it may leave and whether its
+// The first rows of some keys, each from its own place on and with whether it may leave and whether its
 // payload was within the bytes that may be read at a time ($3).
 const keyRowsSQL = `
 SELECT r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key,
@@ -147,8 +147,9 @@ SELECT r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key,
 FROM (SELECT r.*, sum(r.row_size) OVER (ORDER BY r.nth, r.key_order, r.id) - r.row_size AS bytes_before
       FROM (SELECT r.*, k.key_order, ` + rowSize + ` AS row_size,
                    row_number() OVER (PARTITION BY k.key_order ORDER BY r.id) AS nth
-            FROM unnest($1::text[]) WITH ORDINALITY k(key, key_order) CROSS JOIN LATERAL (
-              SELECT * FROM {outbox} o WHERE o.ordering_key = k.key ORDER BY o.id LIMIT $2) r) r) r
+            FROM unnest($1::text[], $4::bigint[]) WITH ORDINALITY k(key, after, key_order) CROSS JOIN LATERAL (
+              SELECT * FROM {outbox} o WHERE o.ordering_key = k.key AND (o.ordering_key, o.id) > (k.key, k.after)
+              ORDER BY o.id LIMIT $2) r) r) r
 ORDER BY r.key_order, r.id`
 
 // The delete goes by id and message_id, since ids come again after TRUNCATE …

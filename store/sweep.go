@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -188,9 +189,18 @@ func (s *Store) KeyHeads(ctx context.Context, after string, rows int) ([]Head, S
 	return heads, page.Snapshot, nil
 }
 
-// KeyRows are the first rows of one ordering key, in their order.
+// FromTheOldest is the Place.After of a key that is read from its oldest row on.
+const FromTheOldest = math.MinInt64
+
+// Place is where to read an ordering key: from the first row whose id is greater than After.
+type Place struct {
+	Key   string
+	After int64
+}
+
+// KeyRows are the first rows of an ordering key from a place on, in their order.
 type KeyRows struct {
-	Key  string
+	Place
 	Rows []KeyRow
 	// More tells that as many rows were read as were asked for: others may follow.
 	More bool
@@ -213,17 +223,19 @@ type KeyPage struct {
 	Holder   uint32
 }
 
-// RowsOfKeys reads the first rows of each key, at most limit.Rows of each.
-func (s *Store) RowsOfKeys(ctx context.Context, slot string, keys []string, limit Limit) (KeyPage, error) {
-	page := KeyPage{Keys: make([]KeyRows, len(keys))}
-	for i, key := range keys {
-		page.Keys[i].Key = key
+// RowsOfKeys reads the first rows of each key from its place on, at most limit.Rows of each.
+func (s *Store) RowsOfKeys(ctx context.Context, slot string, places []Place, limit Limit) (KeyPage, error) {
+	page := KeyPage{Keys: make([]KeyRows, len(places))}
+	keys, after := make([]string, len(places)), make([]int64, len(places))
+	for i, place := range places {
+		page.Keys[i].Place = place
+		keys[i], after[i] = place.Key, place.After
 	}
 	var read Page
 	var row KeyRow
 	var nth int // from 1; a collation may take other spellings for the key
 	scanner := newScanner(&row.Ready, &row.Read, &nth)
-	err := s.inPage(ctx, &read, slot, s.sql.keyRows, []any{keys, limit.Rows, limit.Bytes}, func(rows pgx.Rows) error {
+	err := s.inPage(ctx, &read, slot, s.sql.keyRows, []any{keys, limit.Rows, limit.Bytes, after}, func(rows pgx.Rows) error {
 		m, err := scanner.scan(rows)
 		if err != nil {
 			return err
