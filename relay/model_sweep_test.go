@@ -165,6 +165,7 @@ func (m *model) heads(s *modelSweep) func() []*outbox.Message {
 
 func (m *model) keyRows(s *modelSweep) func() []*outbox.Message {
 	keys, limit := s.sweep.takeKeys()
+	limit.Rows = min(limit.Rows, 1+len(m.visible())%3) // so few that fetches mostly have to read on
 	page := store.KeyPage{Snapshot: m.snapshot(), Position: m.walEnd()}
 	for _, key := range keys {
 		rows := store.KeyRows{Place: key}
