@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Holder is who holds the slot, as the database shows it to a relay that stands by.
@@ -38,6 +40,30 @@ WHERE s.slot_name = `+literal(s.names.Slot))
 		return Holder{}, ErrSlotGone
 	}
 	return Holder{PID: rows[0][0], Heard: rows[0][1], Waits: rows[0][2] == "t", Began: rows[0][3]}, nil
+}
+
+// Process is a server process that streams, or has.
+type Process struct {
+	// PID is as pg_replication_slots shows it.
+	PID uint32
+	// Began tells it from another one with its PID; "" where that is not known.
+	Began string
+}
+
+// Process is the server's that streams; known after Start. It may be called from any
+// goroutine while Run runs.
+func (s *Stream) Process() Process { return s.process }
+
+// ownProcess is the one behind a connection. The one in the protocol's key
+// data may be a pooler's.
+func ownProcess(ctx context.Context, conn *pgconn.PgConn) (Process, error) {
+	rows, err := query(ctx, conn, `
+SELECT pid, (SELECT a.backend_start FROM pg_catalog.pg_stat_activity a WHERE a.pid = own.pid) FROM pg_catalog.pg_backend_pid() own(pid)`)
+	if err != nil {
+		return Process{}, fmt.Errorf("read the server process: %w", err)
+	}
+	pid, err := strconv.ParseUint(rows[0][0], 10, 32)
+	return Process{PID: uint32(pid), Began: rows[0][1]}, err
 }
 
 // Is tells whether the process holds the slot.

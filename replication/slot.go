@@ -243,26 +243,6 @@ func flushedLSN(ctx context.Context, conn *pgconn.PgConn) (pglogrepl.LSN, error)
 	return pglogrepl.ParseLSN(rows[0][0])
 }
 
-// Process is a server process that streams, or has.
-type Process struct {
-	// PID is as pg_replication_slots shows it.
-	PID uint32
-	// Began tells it from another one with its PID; "" where that is not known.
-	Began string
-}
-
-// ownProcess is the one behind a connection. The one in the protocol's key
-// data may be a pooler's.
-func ownProcess(ctx context.Context, conn *pgconn.PgConn) (Process, error) {
-	rows, err := query(ctx, conn, `
-SELECT pid, (SELECT a.backend_start FROM pg_catalog.pg_stat_activity a WHERE a.pid = own.pid) FROM pg_catalog.pg_backend_pid() own(pid)`)
-	if err != nil {
-		return Process{}, fmt.Errorf("read the server process: %w", err)
-	}
-	pid, err := strconv.ParseUint(rows[0][0], 10, 32)
-	return Process{PID: uint32(pid), Began: rows[0][1]}, err
-}
-
 // walSenderTimeout is the server's, zero where it is off.
 func walSenderTimeout(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {
 	rows, err := query(ctx, conn, "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'")

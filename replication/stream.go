@@ -379,10 +379,6 @@ func (s *Stream) sendStatus(askForReply bool) error {
 	return nil
 }
 
-// Process is the server's that streams; known after Start. It may be called from any
-// goroutine while Run runs.
-func (s *Stream) Process() Process { return s.process }
-
 // Close ends the connection, and with it the hold on the slot: the server lets
 // another relay in at once. It takes at most 200 ms.
 func (s *Stream) Close() {

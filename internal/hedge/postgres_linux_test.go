@@ -1,0 +1,39 @@
+package hedge
+
+import (
+	"net"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// TestWhatIsNotAcknowledgedEndsAConnection by the kernel, which closes it after TCP_USER_TIMEOUT.
+func TestWhatIsNotAcknowledgedEndsAConnection(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close() //nolint:errcheck // the test is over
+	config, err := pgconn.ParseConfig("postgres://" + listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	Postgres(config)
+	conn, err := config.DialFunc(t.Context(), "tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // the test is over
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limit int
+	if e := raw.Control(func(fd uintptr) { limit, err = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout) }); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	if limit != int(unacknowledged.Milliseconds()) {
+		t.Errorf("%d ms", limit)
+	}
+}
