@@ -116,8 +116,8 @@ type Message struct {
 
 // CertainFor is how long after TakenAt a message is certainly nobody else's to publish.
 // Where the process stood still, or the broker did not read, for longer, another relay
-// may have taken over and published it.
-const CertainFor = 2 * time.Second
+// may have taken over and published it. A relay that stood still notices that after as long.
+const CertainFor = time.Second
 
 // MayBeKnown tells whether the message has to carry PossibleDuplicateHeader when it is
 // sent now.

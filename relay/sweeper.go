@@ -191,7 +191,8 @@ func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.M
 }
 
 // unclaimedAge is the age from which on rows are taken that nobody has claimed. Not ok: somebody
-// holds the slot, whose they are.
+// holds the slot, whose they are, or may take it soon. To look for a few old rows meanwhile would
+// be to read millions of young ones.
 func (s *sweeper) unclaimedAge(ctx context.Context) (age time.Duration, ok bool, err error) {
 	if s.polling {
 		return 0, true, nil
@@ -200,10 +201,8 @@ func (s *sweeper) unclaimedAge(ctx context.Context) (age time.Duration, ok bool,
 	if free, err := s.checkSlot(ctx); !free {
 		return 0, false, err
 	}
-	if s.core.slotFreeFor(time.Now()) > freeSlotAge {
-		return min(s.staleAge, freeSlotAge), true, nil
-	}
-	return s.staleAge, true, nil
+	age = min(s.staleAge, freeSlotAge)
+	return age, s.core.slotFreeFor(time.Now()) > age, nil
 }
 
 // follow claims what comes next of keys of which claimed rows were settled: due rows, and for
