@@ -74,6 +74,9 @@ func (s *supervisor) keep(ctx, stopping context.Context, reporter healthReporter
 			asked = nil
 			s.tell(log, daemon.SdNotifyStopping)
 		case <-ctx.Done():
+			if asked != nil && stopping.Err() != nil { // it stopped as soon as it was asked to
+				s.tell(log, daemon.SdNotifyStopping)
+			}
 			return
 		}
 	}
