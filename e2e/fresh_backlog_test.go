@@ -1,0 +1,27 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+)
+
+// TestAFreshBacklogLeavesAtOnce: a relay that starts delivers at once, though millions of rows wait
+// of which none is old. Who looks for old rows would read them all.
+func TestAFreshBacklogLeavesAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills a table")
+	}
+	w := newWorld(t).plainly().setUp()
+	w.exec(`INSERT INTO outbox (routing_key, payload) SELECT $1, '{}' FROM generate_series(1, $2) n`, w.queue, sized(100_000, 5_000_000))
+	arrived := w.consume(w.queue)
+	arrived.onlyCount()
+	for range sized(1, 5) {
+		before := arrived.distinct()
+		r := w.start()
+		within(t, "the first thousands", time.Second, func() {
+			w.eventually("they arrive", time.Minute, func() bool { return arrived.distinct() > before+2000 })
+		})
+		r.kill()
+	}
+	w.exec(`TRUNCATE outbox`)
+}
