@@ -23,6 +23,8 @@ type core struct {
 	// doubted is signalled when the relay may have lost the slot without hearing of it;
 	// the streamer asks the database then.
 	doubted chan struct{}
+	// refused is signalled when the server takes no connections: it stops, or has stopped.
+	refused chan struct{}
 	// gaveUp is signalled when takeGivenUp has something; the settler waits on it.
 	gaveUp chan struct{}
 	counts *metrics
@@ -130,6 +132,7 @@ func newCore(maxInFlight int, most bounds, counts *metrics) *core {
 		wake:        make(chan struct{}, 1),
 		roomMade:    make(chan struct{}, 1),
 		doubted:     make(chan struct{}, 1),
+		refused:     make(chan struct{}, 1),
 		gaveUp:      make(chan struct{}, 1),
 		counts:      counts,
 		clock:       time.Now,

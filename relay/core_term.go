@@ -1,6 +1,11 @@
 package relay
 
-import "time"
+import (
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
 
 // A term is the time for which this relay holds the slot.
 
@@ -138,4 +143,13 @@ func (c *core) slotFreeFor(now time.Time) time.Duration {
 		return 0
 	}
 	return now.Sub(c.mu.freeSince)
+}
+
+// failed is told what a statement of the pool failed with.
+func (c *core) failed(err error) {
+	const cannotConnectNow = "57P03"
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == cannotConnectNow {
+		signal(c.refused)
+	}
 }

@@ -213,6 +213,7 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 			return nil, err
 		}
 		s.trouble.report("cannot settle rows; trying again", err)
+		s.core.failed(err)
 		batch = without(batch, done)
 		if err := sleep(ctx, wait.NextBackOff()); err != nil {
 			return nil, err

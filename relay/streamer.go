@@ -168,6 +168,10 @@ func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN, pid uint32)
 	s.fullSince = time.Time{}
 	s.caughtUp.Store(false)
 	s.lagging.Store(false)
+	select {
+	case <-s.core.refused: // that was before
+	default:
+	}
 	s.core.tookSlot(boundary, pid)
 	s.counts.streamConnected.Set(1)
 	s.trouble.over("streaming again")
@@ -202,6 +206,10 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 	return err
 }
 
+// errServerStops ends the stream where the server stops: it would wait until it has sent all WAL,
+// which may be much where the stream is behind. What is missed stands in the table.
+var errServerStops = errors.New("the server takes no connections any more: it stops")
+
 // errReplaced ends the stream of a relay that stood still, or was cut off, until it had lost the slot.
 var errReplaced = errors.New("this relay stood still or was cut off, and lost the slot meanwhile")
 
@@ -214,6 +222,9 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 			return
 		case <-ticker.C:
 		case <-s.core.doubted:
+		case <-s.core.refused:
+			end(errServerStops)
+			return
 		}
 		s.core.streamLive(s.caughtUp.Load() && !s.lagging.Load() && s.alive.age() < silence)
 		if !s.core.inDoubt() {

@@ -91,6 +91,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 			return err
 		}
 		s.trouble.report("cannot sweep the table; trying again", err)
+		s.core.failed(err)
 		if sleep(stop, wait.NextBackOff()) != nil {
 			break
 		}
