@@ -28,8 +28,6 @@ type Fault struct {
 	Unmarked bool
 	// EmptiesQueues: queues are deleted with what is in them.
 	EmptiesQueues bool
-	// RecoversIn is how long afterwards nothing new may arrive, where that is longer than is promised of the relay.
-	RecoversIn time.Duration
 	// Run makes the fault, holds it for about as long as it is told, mends it, and returns when the servers answer
 	// again. It mends also where ctx ends meanwhile. The detail says what random chose. The error says what could not
 	// be done, which is a defect of the run and not of the relay.

@@ -89,7 +89,7 @@ func oneFault(t *testing.T, fault Fault) {
 	if can, why := w.Can(fault); !can {
 		t.Skip(why)
 	}
-	r := startRun(t, w, max(*recovery, fault.RecoversIn))
+	r := startRun(t, w, *recovery)
 	r.begin()
 	random := randomOf(fault)
 	for id := range *times {

@@ -57,9 +57,7 @@ func operatorFaults() []Fault {
 			About:   "the relays' password is changed and their connections are closed, until it is changed back",
 			Needs:   OwnRabbitMQ,
 			Repeats: allInFlight,
-			// RabbitMQ refuses a login after three seconds only, and an attempt may be under way.
-			RecoversIn: 5 * time.Second,
-			Run:        held(lockOut),
+			Run:     held(lockOut),
 		},
 		{
 			Name:    "rabbitmq-poison",
