@@ -52,6 +52,10 @@ func TestMemoryStaysBoundedWhateverWaits(t *testing.T) {
 			arrived := w.consume(w.queue)
 			arrived.onlyCount()
 			r := w.run("--max-retries", "1000", "--backoff-time", "2s", "--max-backoff", "2s")
+			// New rows come by the stream, once the server has read the WAL of those that wait.
+			w.eventually("the stream has caught up", sized(time.Minute, 5*time.Minute), func() bool {
+				return r.says("/readyz", "stream: ready, streaming")
+			})
 			deadline := time.After(sized(3*time.Second, time.Minute))
 			slowest := time.Duration(0)
 			for over := false; !over; {
