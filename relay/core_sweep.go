@@ -18,7 +18,7 @@ func (c *core) view(page int) fallback.View {
 		StreamLive:     c.mu.live,
 		SlotFree:       c.mu.slotFree,
 		PublisherReady: c.mu.ready,
-		Room:           c.mu.messages+min(page, max(c.maxInFlight/4, 1)) <= c.maxInFlight && c.mu.bytes < c.maxBytes/2,
+		Room:           c.mu.messages+min(page, max(c.sweepShare()/4, 1)) <= c.sweepShare() && c.mu.bytes < c.maxBytes/2,
 		Leftovers:      c.mu.leftovers,
 		Keys:           len(c.mu.gate.wanted) > 0,
 		KeysFull:       len(c.mu.gate.wanted) > 4*page,
@@ -61,12 +61,25 @@ type sweep struct {
 	began time.Time
 }
 
+// sweepShare is how much of the window sweeps may fill. What the stream finds no room for stands
+// behind all that waits in the table: it has a quarter for itself, and once it has spilled,
+// half until that is free.
+func (c *core) sweepShare() int {
+	switch {
+	case !c.mu.holder || !c.mu.live:
+		return c.maxInFlight
+	case c.mu.spilling:
+		return max(c.maxInFlight/2, 1)
+	}
+	return max(c.maxInFlight*3/4, 1)
+}
+
 // beginSweep reserves room for a page of at most so many rows.
 func (c *core) beginSweep(page int) *sweep {
 	c.lock()
 	defer c.mu.Unlock()
 	limit := store.Limit{
-		Rows:  max(min(page, c.maxInFlight-c.mu.messages), 1),
+		Rows:  max(min(page, c.sweepShare()-c.mu.messages), 1),
 		Bytes: max(min(c.maxBytes/4, c.maxBytes-c.mu.bytes), 1),
 		// Queued messages must not fill the window, or hot keys would hold up the others.
 		Run: max(min(mostQueuedPerKey, c.maxInFlight/2-c.mu.gate.queued), 1),
