@@ -1,15 +1,15 @@
 package services
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/prometheus/procfs"
 )
 
 // Deaf is an address at which nothing answers: packets that ask for a connection are dropped, as by a machine that is
@@ -17,6 +17,7 @@ import (
 type Deaf struct {
 	file    *os.File // the listening socket
 	address string
+	port    int
 	callers []net.Conn
 }
 
@@ -37,7 +38,8 @@ func NewDeaf(t testing.TB) *Deaf {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.address = fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
+	d.port = name.(*syscall.SockaddrInet4).Port
+	d.address = fmt.Sprintf("127.0.0.1:%d", d.port)
 	const most, patience = 16, 100 * time.Millisecond
 	for range most {
 		conn, err := net.DialTimeout("tcp", d.address, patience)
@@ -56,27 +58,28 @@ func (d *Deaf) Addr() string { return d.address }
 // AwaitAttempts waits until so many connections have been asked for.
 func (d *Deaf) AwaitAttempts(t testing.TB, n int) {
 	t.Helper()
-	const synSent = 2
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ports := map[uint64]bool{}
+	attempts := map[string]bool{} // by the caller's address
 	deadline := time.Now().Add(30 * time.Second)
-	for tick := time.Tick(10 * time.Millisecond); len(ports) < n; <-tick {
+	for tick := time.Tick(10 * time.Millisecond); len(attempts) < n; <-tick {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d attempts to connect, want %d", len(ports), n)
+			t.Fatalf("%d attempts to connect, want %d", len(attempts), n)
 		}
-		lines, err := fs.NetTCP()
+		sockets, err := os.ReadFile("/proc/net/tcp")
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, line := range lines {
-			if line.St == synSent && fmt.Sprintf("%s:%d", line.RemAddr, line.RemPort) == d.address {
-				ports[line.LocalPort] = true
+		const synSent = "02" // proc(5): local address, remote address and state follow the number of the line
+		for line := range strings.Lines(string(sockets)) {
+			if f := strings.Fields(line); f[2] == d.asInProc() && f[3] == synSent {
+				attempts[f[1]] = true
 			}
 		}
 	}
+}
+
+// asInProc is the address as /proc/net/tcp writes it: hexadecimal, the bytes of 127.0.0.1 in the order of this machine.
+func (d *Deaf) asInProc() string {
+	return fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32([]byte{127, 0, 0, 1}), d.port)
 }
 
 // Hear accepts connections from now on, and joins each to target, a host:port. A proxy that is given the same address
