@@ -15,8 +15,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errRefused = errors.New("refused")
 
-// tries answers the nth try after its time: the number of the try, or an error where it is below zero. A try without a
-// time hangs until it is cancelled.
+// tries answers the nth try after its time, by its number or, where it fails, by errRefused. A try without a time hangs until
+// it is cancelled.
 type tries struct {
 	after []time.Duration
 	fails map[int]bool

@@ -16,8 +16,7 @@ import (
 // switched off or behind a firewall, and the kernel of who asks sends them again ever more seldom.
 type Deaf struct {
 	file    *os.File // the listening socket
-	address string
-	port    int
+	port    int      // on 127.0.0.1
 	callers []net.Conn
 }
 
@@ -39,21 +38,20 @@ func NewDeaf(t testing.TB) *Deaf {
 		t.Fatal(err)
 	}
 	d.port = name.(*syscall.SockaddrInet4).Port
-	d.address = fmt.Sprintf("127.0.0.1:%d", d.port)
 	const most, patience = 16, 100 * time.Millisecond
 	for range most {
-		conn, err := net.DialTimeout("tcp", d.address, patience)
+		conn, err := net.DialTimeout("tcp", d.Addr(), patience)
 		if err != nil {
 			return d // there is no place any more
 		}
 		d.callers = append(d.callers, conn)
 	}
-	t.Fatalf("%s still takes connections", d.address)
+	t.Fatalf("%s still takes connections", d.Addr())
 	return nil
 }
 
 // Addr is its host:port.
-func (d *Deaf) Addr() string { return d.address }
+func (d *Deaf) Addr() string { return fmt.Sprintf("127.0.0.1:%d", d.port) }
 
 // AwaitAttempts waits until so many connections have been asked for.
 func (d *Deaf) AwaitAttempts(t testing.TB, n int) {
