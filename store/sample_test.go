@@ -48,10 +48,15 @@ func TestSampleOfALargeQueueIsEstimated(t *testing.T) {
 	f := newFixture(t)
 	const rows = 30_000
 	f.plain(rows)
-	f.exec(`ANALYZE outbox`)
-	if got := f.sample("no_such_slot").Rows.Int64; got < rows*8/10 || got > rows*12/10 {
-		t.Errorf("%d rows, want about %d", got, rows)
+	// An ANALYZE before the server has heard of the insert counts its rows twice.
+	var got int64
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		f.exec(`ANALYZE outbox`)
+		if got = f.sample("no_such_slot").Rows.Int64; got > rows*8/10 && got < rows*12/10 {
+			return
+		}
 	}
+	t.Errorf("%d rows, want about %d", got, rows)
 }
 
 func TestSampleKnowsTheSlot(t *testing.T) {
