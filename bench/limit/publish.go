@@ -79,36 +79,40 @@ func publish(ctx context.Context, order Order) error {
 	if err != nil {
 		return err
 	}
+	// A message has a place in the window from before it is sent until it is confirmed.
+	window := make(chan struct{}, order.Window)
 	waiting := make(chan *amqp.DeferredConfirmation, order.Window)
 	confirmed := make(chan error, 1)
-	go func() { confirmed <- awaitAll(channel, waiting) }()
-	err = sendAll(ctx, channel, order, waiting)
+	go func() { confirmed <- awaitAll(channel, waiting, window) }()
+	err = sendAll(ctx, channel, order, waiting, window)
 	close(waiting)
 	return errors.Join(err, <-confirmed)
 }
 
-func sendAll(ctx context.Context, channel *Channel, order Order, waiting chan<- *amqp.DeferredConfirmation) error {
+func sendAll(ctx context.Context, channel *Channel, order Order, waiting chan<- *amqp.DeferredConfirmation, window chan<- struct{}) error {
 	filler := order.Spec.Filler()
 	for n := range order.Messages {
+		select {
+		case window <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 		confirm, err := channel.Send(n, order.Spec.Queue(n), order.Spec.Body(n, filler))
 		if err != nil {
 			return err
 		}
-		select {
-		case waiting <- confirm:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		waiting <- confirm // has room for the whole window
 	}
 	return nil
 }
 
-func awaitAll(channel *Channel, waiting <-chan *amqp.DeferredConfirmation) error {
+func awaitAll(channel *Channel, waiting <-chan *amqp.DeferredConfirmation, window <-chan struct{}) error {
 	var failed error
 	for confirm := range waiting {
 		if err := channel.Await(confirm); err != nil && failed == nil {
 			failed = err
 		}
+		<-window
 	}
 	return failed
 }
