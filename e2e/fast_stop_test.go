@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -44,13 +45,25 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 		"catching up with old WAL": func(w *world) func() int {
 			r := w.run()
 			r.stop()
-			w.writeWAL(sized(150, 600))
+			// It keeps the relay from making the slot anew, until the stop ends it.
+			open, err := w.db.Begin(w.t.Context())
+			must(w.t, "begin", err)
+			_, err = open.Exec(w.t.Context(), `SELECT pg_current_xact_id()`)
+			must(w.t, "write", err)
+			w.writeWAL(sized(300, 600))
 			r = w.start()
 			w.eventually("it has taken the slot", 20*time.Second, func() bool { return r.metric("cdc_relay_slot_held") == 1 })
 			if !r.says("/readyz", "stream: ready, catching up") {
 				w.t.Log("it had caught up before the stop")
 			}
-			return exactly(0)
+			w.insertMany(20)
+			return func() int {
+				_ = open.Rollback(w.t.Context()) // which the stop did already
+				if logs := r.logs(); !strings.Contains(logs, "made slot "+w.slot+" anew: ") {
+					w.t.Error("the slot was not made anew")
+				}
+				return 20
+			}
 		},
 		"in the middle of a large transaction": func(w *world) func() int {
 			r := w.run()

@@ -26,17 +26,20 @@ type slot struct {
 	status    string // wal_status: reserved, extended, unreserved, lost
 	why       string // invalidation_reason, from PG 17 on
 	confirmed pglogrepl.LSN
+	restart   pglogrepl.LSN // from which on the server reads WAL; 0: unknown
+	failover  bool          // copied to standbys, from PG 17 on
 }
 
 func readSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot, error) {
-	why := "''"
+	why, failover := "''", "false"
 	if serverVersion(conn) >= 17 {
-		why = "coalesce(invalidation_reason, '')"
+		why, failover = "coalesce(invalidation_reason, '')", "failover"
 	}
 	rows, err := query(ctx, conn, fmt.Sprintf(`
 SELECT coalesce(plugin, ''), coalesce(database = current_database(), false), coalesce(active_pid::text, ''),
-       coalesce(wal_status, ''), %s, coalesce(confirmed_flush_lsn, '0/0')
-FROM pg_catalog.pg_replication_slots WHERE slot_name = %s`, why, literal(name)))
+       coalesce(wal_status, ''), %s, coalesce(confirmed_flush_lsn, '0/0'),
+       coalesce(restart_lsn, '0/0'), %s
+FROM pg_catalog.pg_replication_slots WHERE slot_name = %s`, why, failover, literal(name)))
 	if err != nil {
 		return slot{}, fmt.Errorf("read slot %s: %w", name, err)
 	}
@@ -48,7 +51,14 @@ FROM pg_catalog.pg_replication_slots WHERE slot_name = %s`, why, literal(name)))
 	if err != nil {
 		return slot{}, fmt.Errorf("read slot %s: %w", name, err)
 	}
-	return slot{exists: true, plugin: r[0], here: r[1] == "t", activePID: r[2], status: r[3], why: r[4], confirmed: confirmed}, nil
+	restart, err := pglogrepl.ParseLSN(r[6])
+	if err != nil {
+		return slot{}, fmt.Errorf("read slot %s: %w", name, err)
+	}
+	return slot{
+		exists: true, plugin: r[0], here: r[1] == "t", activePID: r[2], status: r[3], why: r[4],
+		confirmed: confirmed, restart: restart, failover: r[7] == "t",
+	}, nil
 }
 
 // foreign tells of a slot of that name that is not ours to use or to drop.
@@ -101,13 +111,14 @@ func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience 
 	if s.exists {
 		return "", s.foreign(name)
 	}
-	if err := createSlot(ctx, conn, name, patience); err != nil {
+	if err := createSlot(ctx, conn, name, createSlotSQL(name), patience); err != nil {
 		return "", err
 	}
 	return "created slot " + name, nil
 }
 
-func createSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience time.Duration) error {
+// createSlot runs the statement that makes a slot. Patience is that of EnsureSlot.
+func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, patience time.Duration) error {
 	// A statement of its own: the function refuses to run in a transaction that has
 	// written. The server's least timeout is a millisecond, zero is none.
 	if patience > 0 {
@@ -116,7 +127,7 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience 
 	if _, err := query(ctx, conn, fmt.Sprintf("SET statement_timeout = %d", patience.Milliseconds())); err != nil {
 		return fmt.Errorf("create slot %s: %w", name, err)
 	}
-	_, err := query(ctx, conn, createSlotSQL(name))
+	_, err := query(ctx, conn, sql)
 	if conn.IsClosed() {
 		return fmt.Errorf("create slot %s: %w", name, err)
 	}

@@ -171,29 +171,6 @@ func intervals(walSenderTimeout time.Duration) (statusEvery, deadAfter time.Dura
 	return statusEvery, max(walSenderTimeout, 10*time.Second)
 }
 
-// renewSlot drops a slot that can never deliver again.
-func (s *Stream) renewSlot(ctx context.Context) (string, error) {
-	state, err := readSlot(ctx, s.conn, s.names.Slot)
-	if err != nil || !state.exists {
-		return "", err
-	}
-	if err := state.foreign(s.names.Slot); err != nil {
-		return "", err
-	}
-	flushed, err := flushedLSN(ctx, s.conn)
-	if err != nil {
-		return "", err
-	}
-	why := state.unusable(flushed)
-	if why == "" || state.activePID != "" {
-		return "", nil
-	}
-	if err := dropSlot(ctx, s.conn, s.names.Slot); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("dropped slot %s: %s", s.names.Slot, why), nil
-}
-
 // ErrSlotActive tells that another connection streams from the slot.
 var ErrSlotActive = errors.New("another relay streams from the slot")
 

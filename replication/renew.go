@@ -1,0 +1,85 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// renewSlot drops a slot that can never deliver again, and freshens one that is far behind.
+func (s *Stream) renewSlot(ctx context.Context) (string, error) {
+	state, err := readSlot(ctx, s.conn, s.names.Slot)
+	if err != nil || !state.exists {
+		return "", err
+	}
+	if err := state.foreign(s.names.Slot); err != nil {
+		return "", err
+	}
+	flushed, err := flushedLSN(ctx, s.conn)
+	if err != nil {
+		return "", err
+	}
+	why := state.unusable(flushed)
+	switch {
+	case state.activePID != "":
+		return "", nil
+	case why == "":
+		return freshenSlot(ctx, s.conn, s.names.Slot, state, flushed)
+	}
+	if err := dropSlot(ctx, s.conn, s.names.Slot); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("dropped slot %s: %s", s.names.Slot, why), nil
+}
+
+const (
+	// farBehind, in bytes, is how much WAL a slot may retain and still be used as it is: the server
+	// reads some 250 MB a second before it sends what is new.
+	farBehind = 256 << 20
+	// briefly is how long making a slot anew may wait for open transactions where there is one.
+	briefly = 300 * time.Millisecond
+)
+
+// freshenSlot makes a free slot anew that is far behind: what was written meanwhile stands in the
+// table. A failover slot stays, since a standby has a copy of it.
+func freshenSlot(ctx context.Context, conn *pgconn.PgConn, name string, old slot, flushed pglogrepl.LSN) (string, error) {
+	if old.restart == 0 || flushed < old.restart+farBehind || old.failover {
+		return "", nil
+	}
+	behind := fmt.Sprintf("%d MB of WAL behind", (flushed-old.restart)>>20)
+	// The old one goes only when a spare one is there, whose copy waits for no transaction. The
+	// spare one is temporary: it ends with this connection, or an error on it.
+	err := createSlot(ctx, conn, name, fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s', true)", spareName, outputPlugin), briefly)
+	switch {
+	case conn.IsClosed():
+		return "", err
+	case err != nil:
+		return fmt.Sprintf("slot %s is %s and is used as it is, rows are swept until that was read; it could not be made anew at once: %s", name, behind, err), nil
+	}
+	if _, err := query(ctx, conn, DropSlotSQL(name)); err != nil {
+		return "", othersSlot(name, err)
+	}
+	_, err = query(ctx, conn, fmt.Sprintf("SELECT pg_copy_logical_replication_slot(%s, %s, false)", spareName, literal(name)))
+	if err != nil {
+		return fmt.Sprintf("dropped slot %s: it was %s", name, behind), othersSlot(name, err)
+	}
+	if _, err := query(ctx, conn, "SELECT pg_drop_replication_slot("+spareName+")"); err != nil {
+		return "", fmt.Errorf("drop the spare slot: %w", err)
+	}
+	return fmt.Sprintf("made slot %s anew: it was %s; rows that were written meanwhile are swept", name, behind), nil
+}
+
+// spareName is that of a slot of this connection's, as SQL.
+const spareName = "'cdc_relay_spare_' || pg_backend_pid()"
+
+// othersSlot is nil where an error tells that another relay was quicker.
+func othersSlot(name string, err error) error {
+	switch sqlState(err) {
+	case objectInUse, duplicateObject, undefinedObject:
+		return nil
+	}
+	return fmt.Errorf("make slot %s anew: %w", name, err)
+}

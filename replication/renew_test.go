@@ -1,0 +1,133 @@
+package replication
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// fallBehind has the server write as much WAL as makes a slot be far behind. A switch of the
+// segment leaves the rest of its 16 MB empty.
+func (f *fixture) fallBehind() {
+	f.Helper()
+	for range farBehind/(16<<20) + 1 {
+		f.exec(`SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'other', 'x')`)
+	}
+}
+
+func (f *fixture) isFarBehind() bool {
+	f.Helper()
+	return f.slot(fmt.Sprintf(`pg_current_wal_flush_lsn() - restart_lsn > %d`, farBehind)) == "t"
+}
+
+func TestSlotFarBehindIsMadeAnew(t *testing.T) {
+	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
+	f.mustSetup()
+	f.fallBehind()
+	f.exec(`INSERT INTO outbox VALUES (48)`)
+	if !f.isFarBehind() {
+		t.Fatal("the slot is not far behind")
+	}
+	stream, done := f.open()
+	if len(done) != 1 || !strings.HasPrefix(done[0], "made slot "+f.names.Slot+" anew: it was ") {
+		t.Errorf("did %q", done)
+	}
+	if f.isFarBehind() {
+		t.Error("the slot is far behind")
+	}
+	if n := f.value(`SELECT count(*) FROM pg_replication_slots`); n != "1" {
+		t.Errorf("there are %s slots", n)
+	}
+	l := f.run(stream)
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	f.wantInserted(l, "1")
+}
+
+// TestSlotFarBehindStaysWhereANewOneWouldHaveToWait, or none is free.
+func TestSlotFarBehindStaysWhereANewOneWouldHaveToWait(t *testing.T) {
+	f := onDatabase(t, services.PrivatePostgres(t, "max_replication_slots=2").URL(""))
+	f.mustSetup()
+	f.fallBehind()
+	blocker := f.connect()
+	tx, err := blocker.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `INSERT INTO other VALUES (1)`); err != nil {
+		t.Fatal(err)
+	}
+	stays := func(why string) {
+		t.Helper()
+		stream, done := f.open()
+		if len(done) != 1 || !strings.HasPrefix(done[0], "slot "+f.names.Slot+" is ") || !strings.Contains(done[0], why) {
+			t.Errorf("did %q", done)
+		}
+		if !f.isFarBehind() {
+			t.Error("it was made anew")
+		}
+		stream.Close()
+	}
+	stays(fmt.Sprintf("waits for transactions that were open when it began: pid %d", blocker.PgConn().PID()))
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.exec(`SELECT pg_create_physical_replication_slot('somebody')`)
+	stays("no replication slot is free")
+	if n := f.value(`SELECT count(*) FROM pg_replication_slots`); n != "2" {
+		t.Errorf("there are %s slots", n)
+	}
+	l := f.listen()
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	f.wantInserted(l, "1")
+}
+
+func TestFailoverSlotFarBehindStays(t *testing.T) {
+	if services.SharedPostgres(t).Major() < 17 {
+		t.Skip("failover slots came with Postgres 17")
+	}
+	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
+	f.exec(`SELECT pg_create_logical_replication_slot('` + f.names.Slot + `', 'pgoutput', failover => true)`)
+	f.mustSetup()
+	f.fallBehind()
+	_, done := f.open()
+	f.wantLines(done, nil)
+	if f.slot("failover") != "t" {
+		t.Error("the slot is no failover slot any more")
+	}
+}
+
+// TestRelaysThatFindASlotFarBehindAtOnce: in the end there is one, and one of them streams from it.
+func TestRelaysThatFindASlotFarBehindAtOnce(t *testing.T) {
+	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
+	f.mustSetup()
+	for range 5 {
+		f.fallBehind()
+		var relays sync.WaitGroup
+		streams := make(chan *Stream, 4)
+		for range cap(streams) {
+			relays.Go(func() {
+				stream, _, err := Open(t.Context(), f.url, f.names, patience)
+				if err != nil {
+					t.Errorf("open: %v", err)
+					return
+				}
+				streams <- stream
+			})
+		}
+		relays.Wait()
+		close(streams)
+		for stream := range streams {
+			stream.Close()
+		}
+		f.await(`SELECT count(*) = 1 AND bool_and(NOT active) FROM pg_replication_slots`)
+		if f.isFarBehind() {
+			t.Error("the slot is far behind")
+		}
+	}
+	l := f.listen()
+	f.exec(`INSERT INTO outbox VALUES (49)`)
+	f.wantInserted(l, "1")
+}
