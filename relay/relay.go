@@ -82,7 +82,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.settler = &settler{
 		core: r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
 		policy: store.Policy{MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff},
-		block:  block, batch: config.BatchSize,
+		block:  block, batch: config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
 		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newEpisode(log), locked: newEpisode(log),
 		refusals: rate.NewLimiter(1, 20),
 	}

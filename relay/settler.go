@@ -29,7 +29,8 @@ type settler struct {
 	tracer  Tracer // nil: none
 	policy  store.Policy
 	block   bool
-	batch   int
+	// batch is how many rows a statement takes at most, enough for how many it does not wait for more.
+	batch, enough int
 
 	arrived chan struct{} // signalled when pending is empty no more
 	hurried chan struct{} // signalled when pending shall not wait for more
@@ -85,7 +86,7 @@ func (s *settler) deliver(r outbox.Result) {
 	if pending == 1 {
 		signal(s.arrived)
 	}
-	if pending >= s.batch || (next == nil && isWaitedFor(settlement.Message)) {
+	if pending >= s.enough || (next == nil && isWaitedFor(settlement.Message)) {
 		signal(s.hurried)
 	}
 }
@@ -182,8 +183,12 @@ func (s *settler) collect(ctx context.Context, again time.Duration) (batch []sto
 func (s *settler) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.mu.pending) >= s.batch
+	return len(s.mu.pending) >= s.enough
 }
+
+// enoughOf a window: rows that wait to be deleted hold their places in it, and a small one would
+// be full of them before the broker is busy.
+func enoughOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4, 1)) }
 
 // settle writes one batch, and tries until it is written or ctx is done. A column or
 // table that is gone ends it.
