@@ -74,8 +74,8 @@ type core struct {
 		givenUp []store.Settlement
 		// lease is that of the newest claim.
 		lease time.Duration
-		// moved are keys of which the last claimed row in memory was settled: a claim may find
-		// the next. movedMany: there were too many to remember.
+		// moved are keys of which the last claimed row in memory was settled, or which go on with a
+		// row that a fetch must leave alone: a claim may find it. movedMany: there were too many to remember.
 		moved     map[string]struct{}
 		movedMany bool
 		// dueMoved tells of a row that has a time of its own, since the last sweep for those.

@@ -112,7 +112,8 @@ func (c *core) written(done, gone []store.Settlement, block bool) (publish []*ou
 				publish = append(publish, next)
 			}
 		}
-		if waits := s.Decision.Action == store.Retry && s.Decision.Delay > 0; m.OrderingKey != nil && !m.AvailableAt.IsZero() && !waits {
+		waits := s.Decision.Action == store.Retry && s.Decision.Delay > 0
+		if m.OrderingKey != nil && !waits && (!m.AvailableAt.IsZero() || c.mu.gate.waits(*m.OrderingKey)) {
 			c.keyMoved(*m.OrderingKey)
 		}
 		delete(c.mu.unknown, m.Ref()) // what is in doubt stands in the row now

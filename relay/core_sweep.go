@@ -258,7 +258,11 @@ func (s *sweep) keysFetched(page store.KeyPage, now time.Time) (publish []*outbo
 			c.mu.gate.notFetched(rows.Key)
 			continue
 		}
-		m, rests := c.mu.gate.fetched(rows.Key, c.fetchOf(rows, page))
+		f := c.fetchOf(rows, page)
+		m, rests := c.mu.gate.fetched(rows.Key, f)
+		if f.waiting {
+			c.keyMoved(rows.Key) // its next row may be due
+		}
 		if rests {
 			c.mu.resting = append(c.mu.resting, restingKey{rows.Key, now.Add(rest)})
 		}

@@ -253,6 +253,12 @@ func (g *gate) holds(key string) bool {
 	return k != nil && (k.inFlight != nil || len(k.queue) > 0)
 }
 
+// waits tells whether the key's next row in the table is for a claim to bring.
+func (g *gate) waits(key string) bool {
+	k := g.keys[key]
+	return k != nil && k.waiting
+}
+
 // next moves the key on where nothing of it is in flight, and forgets a key that
 // has nothing left anywhere.
 func (g *gate) next(key string, k *keyState) *outbox.Message {

@@ -1,0 +1,45 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestDueAndUnclaimedRowsOfOneKeyInTurn leave one after the other in order, each as soon as the one
+// before it has left and not at the next poll.
+func TestDueAndUnclaimedRowsOfOneKeyInTurn(t *testing.T) {
+	t.Parallel()
+	const rows = 60
+	for name, way := range map[string]func(w *world, insert func()){
+		"what waits": func(w *world, insert func()) {
+			insert()
+			w.run("--poll-interval", "1m")
+		},
+		"what comes": func(w *world, insert func()) {
+			w.run("--poll-interval", "1m")
+			insert()
+		},
+		"polling": func(w *world, insert func()) {
+			insert()
+			w.run("--poll-interval", "1m", "--mode", "poll")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t).setUp()
+			arrived := w.consume(w.queue)
+			way(w, func() {
+				w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload, available_at)
+					SELECT $1, 'key', to_json(n), CASE WHEN n % 2 = 0 THEN clock_timestamp() END FROM generate_series(1, $2) n`, w.queue, rows)
+			})
+			w.eventually("all arrive", 10*time.Second, func() bool { return arrived.distinct() == rows })
+			w.emptied()
+			for i, d := range arrived.all() {
+				if want := fmt.Sprint(i + 1); string(d.Body) != want {
+					t.Fatalf("message %s came in place of %s", d.Body, want)
+				}
+			}
+		})
+	}
+}
