@@ -1,0 +1,145 @@
+package publish
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// TestAMissingExchangeIsAskedForOnceASecond, however many messages go to it: that is one channel,
+// which the broker closes and tells in its log. The others go on as if these were not there.
+func TestAMissingExchangeIsAskedForOnceASecond(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	vhost := broker.VHost(t)
+	a := newAdmin(t, vhost)
+	q := a.queue(services.Name(t), nil)
+	sent := newMethods(t, broker.Addr())
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, vhost, sent.addr())})
+	missing := services.Name(t) + "_missing"
+	var k maker
+	good := 0
+	began := time.Now()
+	for time.Since(began) < 5*missingFor/2 {
+		ok, bad := k.many(200, "", q), k.many(20, missing, q)
+		r.publish(ok...)
+		r.publish(bad...)
+		allAre(t, r.awaitResults(t, ok...), outbox.Confirmed)
+		for _, result := range r.awaitResults(t, bad...) {
+			checkRefused(t, result, outbox.ReasonNoExchange)
+		}
+		good += len(ok)
+	}
+	// Two for the good messages, of which the first was sent alone, and one for each second that has begun.
+	if n, most := sent.count(channelOpen), 3+int(time.Since(began)/missingFor); n > most {
+		t.Errorf("%d channels were opened, want at most %d", n, most)
+	}
+	if n := sent.count(basicPublish); n != good {
+		t.Errorf("%d messages were sent for %d that can be", n, good)
+	}
+	a.exchange(missing, "fanout", q, "")
+	made := time.Now()
+	for found := false; !found; {
+		m := k.make(missing, q, `{}`)
+		r.publish(m)
+		found = r.awaitResults(t, m)[0].Outcome == outbox.Confirmed
+		if took := time.Since(made); took > patience {
+			t.Fatalf("%v after it was made the exchange is still said to be missing", took)
+		}
+	}
+}
+
+// method is one of AMQP, by its class and number.
+type method [2]uint16
+
+var (
+	channelOpen  = method{20, 10}
+	basicPublish = method{60, 40}
+)
+
+// methods forwards connections to a broker and counts what its clients call.
+type methods struct {
+	listener net.Listener
+	mu       sync.Mutex
+	called   map[method]int
+}
+
+// newMethods ends with the test.
+func newMethods(t *testing.T, target string) *methods {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &methods{listener: listener, called: make(map[method]int)}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			server, err := net.Dial("tcp", target)
+			if err != nil {
+				t.Error(err)
+				_ = client.Close()
+				return
+			}
+			frames, seen := io.Pipe()
+			running.Go(func() { m.read(t, frames) })
+			running.Go(func() {
+				_, _ = io.Copy(server, io.TeeReader(client, seen))
+				_, _ = server.Close(), seen.Close()
+			})
+			running.Go(func() {
+				_, _ = io.Copy(client, server)
+				_ = client.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		running.Wait()
+	})
+	return m
+}
+
+func (m *methods) addr() string { return m.listener.Addr().String() }
+
+func (m *methods) count(one method) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.called[one]
+}
+
+// read takes the protocol's header, then frames: a type, a channel, a size, so many bytes and an end.
+func (m *methods) read(t *testing.T, from io.Reader) {
+	header := make([]byte, 8)
+	_, err := io.ReadFull(from, header)
+	for err == nil {
+		head := make([]byte, 7)
+		if _, err = io.ReadFull(from, head); err != nil {
+			break
+		}
+		var payload bytes.Buffer
+		if _, err = io.CopyN(&payload, from, int64(binary.BigEndian.Uint32(head[3:]))+1); err != nil {
+			break
+		}
+		if b := payload.Bytes(); head[0] == 1 && len(b) >= 4 {
+			m.mu.Lock()
+			m.called[method{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])}]++
+			m.mu.Unlock()
+		}
+	}
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Error(err)
+	}
+	_, _ = io.Copy(io.Discard, from)
+}
