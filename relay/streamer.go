@@ -46,9 +46,8 @@ type streamer struct {
 
 	// The fields below belong to the goroutine in run.
 
-	decoder *decode.Decoder
-	// fullSince is when the window was first found full, zero while it is not.
-	fullSince time.Time
+	decoder  *decode.Decoder
+	patience patience
 	// leaving are rows to be published, collected so that they leave in few writes.
 	leaving []*outbox.Message
 	// announced is what the log said last of the role.
@@ -63,9 +62,6 @@ type streamer struct {
 }
 
 const (
-	// spillAfter is how long the stream may wait for the publisher in one stretch. The
-	// rows that come then stay in the table for the sweep.
-	spillAfter = 300 * time.Millisecond
 	// askSlot is how often a relay that stands by asks whether the slot is free.
 	askSlot = 250 * time.Millisecond
 	// openTimeout bounds connecting and the checks.
@@ -165,7 +161,7 @@ func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN, pid uint32)
 		boundary = everything // without a sequence no row can be told from older ones
 	}
 	s.decoder = decode.NewDecoder(s.names.Table)
-	s.fullSince = time.Time{}
+	s.patience = patience{}
 	s.caughtUp.Store(false)
 	s.lagging.Store(false)
 	select {
@@ -284,7 +280,7 @@ func (s *streamer) Passed(position pglogrepl.LSN) {
 }
 
 // WAL implements replication.Handler: it decodes one message and hands a row on. It
-// waits for the publisher no longer than spillAfter in one stretch.
+// waits for the publisher no longer than its patience lasts.
 func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	s.messages.Add(1)
 	event, err := s.decoder.Decode(data)
@@ -317,16 +313,14 @@ func (s *streamer) unreadable(err error) error {
 
 func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 	for {
-		now := time.Now()
-		patient := s.fullSince.IsZero() || now.Sub(s.fullSince) < spillAfter
-		next, v := s.core.streamed(m, commitLSN, patient)
+		began := time.Now()
+		left := s.patience.left(began)
+		next, v := s.core.streamed(m, commitLSN, left > 0)
 		switch v {
 		case noRoom:
-			if s.fullSince.IsZero() {
-				s.fullSince = now
-			}
 			s.Idle()
-			s.awaitRoom(s.fullSince.Add(spillAfter).Sub(now))
+			s.awaitRoom(left)
+			s.patience.spent(began, time.Now())
 			continue
 		case taken:
 			if next != nil {
@@ -334,8 +328,8 @@ func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 					s.Idle()
 				}
 			}
-			if !s.fullSince.IsZero() && s.core.hasEased() {
-				s.fullSince = time.Time{}
+			if s.patience.waited > 0 && s.core.hasEased() {
+				s.patience = patience{}
 			}
 		}
 		return
