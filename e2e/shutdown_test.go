@@ -173,7 +173,9 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 		},
 		"making a slot that waits for a transaction": func(p *proxied) *relay {
 			p.works().stop()
-			p.exec(`SELECT pg_drop_replication_slot($1)`, p.slot)
+			p.eventually("the slot is dropped, which the server has to have let go", 10*time.Second, func() bool {
+				return p.tryExec(`SELECT pg_drop_replication_slot($1)`, p.slot) == nil
+			})
 			p.holding(`SELECT pg_current_xact_id()`)
 			r := p.start(args...)
 			p.eventually("it says so", 20*time.Second, func() bool { return len(linesWith(r.logs(), "waits for transactions")) > 0 })
