@@ -93,8 +93,9 @@ type Planner struct {
 	next         [sweeps]time.Time
 	// underWay tells of a pass that has not read to its end.
 	underWay [sweeps]bool
-	// took is how long the newest run that found the end took.
-	took [sweeps]time.Duration
+	// took is how long the longest page took of the newest run that found the end, and taking
+	// that of the run under way: the first page may have to walk over millions of dead rows.
+	took, taking [sweeps]time.Duration
 	// passTook is how long the pages of the newest pass took, passing those of the pass
 	// under way: a pass over a million keys has thousands.
 	passTook, passing [sweeps]time.Duration
@@ -185,12 +186,13 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	if p.passing[s] += o.Took; !o.More {
 		p.passTook[s], p.passing[s] = p.passing[s], 0
 	}
+	p.taking[s] = max(p.taking[s], o.Took)
 	switch {
 	case o.More, s == KeyRows, s == Follow:
 		p.next[s] = now
 	default:
-		p.next[s] = now.Add(max(p.pollInterval, costFactor*min(o.Took, p.took[s])))
-		p.took[s] = o.Took
+		p.next[s] = now.Add(max(p.pollInterval, costFactor*min(p.taking[s], p.took[s])))
+		p.took[s], p.taking[s] = p.taking[s], 0
 	}
 }
 

@@ -111,6 +111,24 @@ func TestAnExpensiveSweepRunsLessOften(t *testing.T) {
 	}
 }
 
+// The first page of a pass walks over what is dead; the last, which is empty, costs nothing.
+func TestAPassWithAnExpensivePageRunsLessOften(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	v := streaming()
+	v.Leftovers = true
+	for range 2 {
+		p.Done(Leftovers, now, Outcome{Took: time.Second, More: true})
+		p.Done(Leftovers, now, Outcome{Took: time.Millisecond})
+	}
+	if at := p.at(Leftovers, v); at.Sub(now) < 20*time.Second {
+		t.Errorf("a pass of which a page took a second runs again after %s", at.Sub(now))
+	}
+	p.Done(Leftovers, now, Outcome{Took: time.Millisecond})
+	if at := p.at(Leftovers, v); at.Sub(now) > poll {
+		t.Errorf("a cheap one after it runs again after %s", at.Sub(now))
+	}
+}
+
 // A pass costs what all of its pages cost, though none of them takes long. Where keys are not known
 // it is wanted all the same.
 func TestAPassOverManyKeysRunsLessOften(t *testing.T) {

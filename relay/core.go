@@ -58,6 +58,9 @@ type core struct {
 		spilling  bool   // streamed rows are left in the table until the window has emptied
 		epoch     int    // counts the times that the slot was taken or lost
 		leftovers bool   // rows without a key may be in the table
+		// awaited: of leftovers nothing is left but what the transactions in left may have, which
+		// the last pass could not see.
+		awaited bool
 		// left are the transactions with rows without a key that were left in the table,
 		// until a pass could see them; leftMany: there were too many to remember, since
 		// the pass under way began, or before it.
@@ -260,6 +263,7 @@ func (c *core) leave(m *outbox.Message) {
 
 // leftover notes that rows without a key may be in the table.
 func (c *core) leftover() {
+	c.mu.awaited = false
 	if !c.mu.leftovers {
 		c.mu.leftovers = true
 		signal(c.wake)

@@ -132,7 +132,7 @@ func (c *core) holdSwept(m *outbox.Message, position uint64) {
 func (c *core) leftoversBegan() {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.leftovers = false
+	c.mu.leftovers, c.mu.awaited = false, false
 	c.mu.leftManyBefore, c.mu.leftMany = c.mu.leftManyBefore || c.mu.leftMany, false
 }
 
@@ -159,15 +159,35 @@ func (s *sweep) leftoversEnded(first store.Snapshot) {
 		}
 	}
 	if len(c.mu.left) > 0 {
+		c.mu.awaited = !c.mu.leftovers
 		c.mu.leftovers = true
 	}
+}
+
+// awaitsTransactions tells whether a pass makes sense only once one of some transactions has ended.
+func (c *core) awaitsTransactions() bool {
+	c.lock()
+	defer c.mu.Unlock()
+	return c.mu.live && c.mu.leftovers && c.mu.awaited
+}
+
+// hasEnded tells whether one of those has, by a snapshot that was taken since.
+func (c *core) hasEnded(now store.Snapshot) bool {
+	c.lock()
+	defer c.mu.Unlock()
+	for xid := range c.mu.left {
+		if now.Finished(xid) {
+			return true
+		}
+	}
+	return len(c.mu.left) == 0
 }
 
 // leftoversFailed has the pass done again.
 func (c *core) leftoversFailed() {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.leftovers = true
+	c.mu.leftovers, c.mu.awaited = true, false
 }
 
 func (c *core) keyPassBegan() {

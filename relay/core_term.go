@@ -62,7 +62,7 @@ func (c *core) tookSlot(boundary int64, pid uint32) {
 
 func (c *core) beginTerm() {
 	// leftMany: what committed before the stream's start may not be visible yet.
-	c.mu.holder, c.mu.leftovers, c.mu.leftMany = true, true, true
+	c.mu.holder, c.mu.leftovers, c.mu.leftMany, c.mu.awaited = true, true, true, false
 	c.dropQueues() // what was noted since the last term ended
 	c.mu.dueMoved = true
 	c.mu.epoch++
@@ -112,7 +112,7 @@ func (c *core) streamLive(live bool) {
 		return
 	}
 	if !live {
-		c.mu.leftovers = true // until it is heard of again, the table says what is new
+		c.mu.leftovers, c.mu.awaited = true, false // until it is heard of again, the table says what is new
 	}
 	c.mu.live = live
 	signal(c.wake)

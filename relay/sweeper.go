@@ -35,6 +35,8 @@ type sweeper struct {
 	// leftovers and keys are the passes under way, page by page.
 	leftovers pass[int64]
 	keys      pass[string]
+	// readThrough is when a pass over the leftovers has last come to its end.
+	readThrough time.Time
 }
 
 // pass is where a walk through the table stands.
@@ -247,6 +249,9 @@ func (s *sweeper) follow(ctx context.Context, sweep *sweep, view fallback.View) 
 func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
 	p := &s.leftovers
 	if !p.begun || p.epoch != sweep.epoch {
+		if wait, err := s.leftoversCanWait(ctx); wait || err != nil {
+			return nil, false, err
+		}
 		*p = pass[int64]{begun: true, epoch: sweep.epoch, after: -1 << 63}
 		s.core.leftoversBegan()
 	}
@@ -265,12 +270,26 @@ func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Me
 	}
 	if len(page.Messages) == 0 {
 		p.begun = false
+		s.readThrough = time.Now()
 		sweep.leftoversEnded(p.first)
 		return nil, false, nil
 	}
 	p.after = page.Messages[len(page.Messages)-1].ID
 	s.pageRows = min(2*limit.Rows, rowsWithin(limit.Bytes/2, page.Messages), s.page)
 	return sweep.leftovers(page), true, nil
+}
+
+// readAnyway is how long a pass is put off at most.
+const readAnyway = 30 * time.Second
+
+// leftoversCanWait: a pass walks over all that is dead and that a long transaction keeps from being
+// cleaned up. Where nothing but such a transaction asks for it, whether it has ended is cheaper to ask.
+func (s *sweeper) leftoversCanWait(ctx context.Context) (bool, error) {
+	if !s.core.awaitsTransactions() || time.Since(s.readThrough) > readAnyway {
+		return false, nil
+	}
+	snapshot, err := s.store.Snapshot(ctx)
+	return err == nil && !s.core.hasEnded(snapshot), err
 }
 
 // rowsWithin is how many rows like these take so many bytes; at least one.

@@ -108,6 +108,17 @@ const positionSQL = `
 SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint,
        CASE WHEN $1 <> '' THEN (SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1) END`
 
+// Snapshot is what a statement that begins now can see.
+func (s *Store) Snapshot(ctx context.Context) (Snapshot, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var text string
+	if err := s.pool.QueryRow(ctx, `SELECT pg_current_snapshot()::text`).Scan(&text); err != nil {
+		return Snapshot{}, fmt.Errorf("ask which transactions are under way: %w", err)
+	}
+	return ParseSnapshot(text)
+}
+
 // ClaimDue claims rows whose time has come (retries, scheduled messages, leases that
 // ran out). A claimed row's AvailableAt is the lease. With keyed, rows with an
 // ordering key are among them: the first of its key, and what follows it directly and
