@@ -19,8 +19,14 @@ type Settings struct {
 	Queues int
 	// Steady is how long a steady load lasts, and Held for how long a transaction is held open.
 	Steady, Held time.Duration
-	// Window is how many messages the limits have in flight: the relay's --max-in-flight.
+	// Window is the relay's --max-in-flight.
 	Window int
+}
+
+// limitWindow is how many messages the limits have in flight: no more than a classic queue of RabbitMQ is fastest with.
+func (s Settings) limitWindow() int {
+	const fastest = 400
+	return min(s.Window, fastest)
 }
 
 // Case is one thing that is measured.

@@ -133,7 +133,7 @@ func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals 
 		return err
 	}
 	began := time.Now()
-	child, err := w.startLimit(kind, r.result.Messages, r.settings.Window)
+	child, err := w.startLimit(kind, r.result.Messages, r.settings.limitWindow())
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals 
 func drainPoller(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inFilledWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error {
-			child, err := w.startLimit(limit.Poll, 0, r.settings.Window)
+			child, err := w.startLimit(limit.Poll, 0, r.settings.limitWindow())
 			if err != nil {
 				return err
 			}

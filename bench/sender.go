@@ -69,7 +69,7 @@ func (w *world) startStreaming(ctx context.Context) (*relayProcess, error) {
 
 // byPoller lets a poller look.
 func byPoller(_ context.Context, r *run, w *world) (*sender, error) {
-	child, err := w.startLimit(limit.Poll, 0, r.settings.Window)
+	child, err := w.startLimit(limit.Poll, 0, r.settings.limitWindow())
 	if err != nil {
 		return nil, err
 	}
@@ -105,11 +105,11 @@ func byWriter(_ context.Context, r *run, w *world) (*sender, error) {
 	if err != nil {
 		return nil, err
 	}
-	channel, err := limit.Open(conn, r.settings.Window)
+	channel, err := limit.Open(conn, r.settings.limitWindow())
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	d := &direct{channel: channel, spec: w.spec, filler: w.spec.Filler(), waiting: make(chan *amqp.DeferredConfirmation, r.settings.Window)}
+	d := &direct{channel: channel, spec: w.spec, filler: w.spec.Filler(), waiting: make(chan *amqp.DeferredConfirmation, r.settings.limitWindow())}
 	d.awaiting.Go(d.await)
 	return &sender{
 		committed: d.send,

@@ -63,7 +63,7 @@ func limitPublishBesideWrites(b backlog) func(context.Context, *run) error {
 			if err := w.rest(ctx); err != nil {
 				return err
 			}
-			child, err := w.startLimit(limit.Publish, r.result.Messages, r.settings.Window)
+			child, err := w.startLimit(limit.Publish, r.result.Messages, r.settings.limitWindow())
 			if err != nil {
 				return err
 			}

@@ -72,6 +72,7 @@ type entry struct {
 	sentAt  time.Duration // on the session's clock
 	resent  bool          // was sent before, on a lane that died
 	marked  bool          // carries x-possible-duplicate
+	epoch   int           // of the throttle; only on a shared lane
 
 	// confirm and err are written by who sends, before published is set.
 	confirm   *amqp.DeferredConfirmation

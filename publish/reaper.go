@@ -213,6 +213,9 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	if timedOut {
 		r.abandon(l)
 	}
+	if l.shared {
+		r.throttle.answered(e.epoch)
+	}
 	r.inFlight.Add(-1) // before the result, which lets the next message come
 	r.noteAnswer(e, v)
 	if v.replay {
@@ -256,6 +259,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 		return
 	}
 	r.lastAnswer, r.anyAnswer = r.clock.now(), true
+	r.throttle.confirmed(r.lastAnswer - e.sentAt)
 	r.tellFirstAnswer()
 	if v.reason != outbox.ReasonTooLarge {
 		return

@@ -68,8 +68,12 @@ type sender struct {
 	grace  <-chan time.Time // ends the wait for a message that goes elsewhere
 	routes map[string]*route
 	uses   uint64
-	batch  []*outbox.Message
-	news   []laneNews
+	// batch was taken from in; rest is what of it is still to be sent.
+	batch, rest []*outbox.Message
+	news        []laneNews
+	// answers were counted when stuck was set; stuck ends a pause without answers.
+	answers int
+	stuck   <-chan time.Time
 }
 
 func newSender(s *session, g *gate) *sender {
@@ -82,11 +86,13 @@ func (s *sender) run() {
 		for _, n := range s.news {
 			s.learn(n)
 		}
-		s.batch = s.in.take(s.batch)
-		s.acceptAll(s.batch)
+		s.sendRest()
 		select {
 		case <-s.ended:
 		case <-s.in.wake:
+		case <-s.throttle.room:
+		case <-s.stuck:
+			s.endPause()
 		case <-s.control.wake:
 		case <-s.grace:
 			s.gate.avoid, s.grace = nil, nil
@@ -94,6 +100,41 @@ func (s *sender) run() {
 		}
 	}
 	s.giveBack("the connection was lost before the message was sent")
+}
+
+// sendRest sends what is there, as far as the throttle allows.
+func (s *sender) sendRest() {
+	for {
+		if len(s.rest) == 0 {
+			s.batch = s.in.take(s.batch)
+			s.rest = s.batch
+		}
+		if len(s.rest) == 0 {
+			s.stuck = nil
+			return
+		}
+		n := len(s.rest)
+		if !s.blocked.Load() {
+			n = min(n, s.throttle.allowed())
+		}
+		if n == 0 {
+			if s.stuck == nil {
+				s.answers, s.stuck = s.throttle.answersSoFar(), time.After(stuckAfter)
+			}
+			return
+		}
+		s.stuck = nil
+		s.acceptAll(s.rest[:n])
+		s.rest = s.rest[n:]
+	}
+}
+
+// endPause goes on where the broker answers nothing.
+func (s *sender) endPause() {
+	s.stuck = nil
+	if s.throttle.answersSoFar() == s.answers {
+		s.throttle.stuck()
+	}
 }
 
 // acceptAll sends messages in as few writes as it takes.
@@ -118,10 +159,10 @@ func (s *sender) giveBack(why string) {
 		}
 		r.waiting = nil
 	}
-	for _, m := range s.held {
+	for _, m := range append(s.held, s.rest...) {
 		s.deliver(m, outbox.NotSent, "", why)
 	}
-	s.held = nil
+	s.held, s.rest = nil, nil
 }
 
 func (s *sender) accept(m *outbox.Message) {
@@ -190,7 +231,7 @@ func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 	}
 	s.uses++
 	r.usedAt = s.uses
-	e := &entry{message: m, lane: r.lane, sentAt: s.clock.now(), marked: p.marked}
+	e := &entry{message: m, lane: r.lane, sentAt: s.clock.now(), marked: p.marked, epoch: s.throttle.sent()}
 	s.inFlight.Add(1)
 	s.sent.add(reaperNews{entry: e})
 	if err := e.send(p); err != nil {
@@ -244,14 +285,13 @@ func (s *sender) learn(n laneNews) {
 		return
 	}
 	s.evict()
-	s.acceptAll(waiting)
+	s.rest = append(waiting, s.rest...)
 }
 
 // release lets go what waited for the first answer.
 func (s *sender) release() {
-	held := s.held
+	s.rest = append(s.held, s.rest...)
 	s.held = nil
-	s.acceptAll(held)
 }
 
 // evict gives up the lane that was idle for longest where there are too many. What

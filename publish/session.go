@@ -36,6 +36,8 @@ type session struct {
 	sent *mailbox[reaperNews]
 	// jobs are for the isolator; from sender and reaper.
 	jobs *mailbox[job]
+	// throttle bounds what the sender sends without confirms; the reaper tells it of the answers.
+	throttle *throttle
 
 	// ended is closed by end, once: sender and isolator stop.
 	ended   chan struct{}
@@ -66,7 +68,8 @@ func newSession(p *AMQP, o opened) *session {
 		cfg: &p.cfg, limits: lim, connection: o.connection, socket: o.socket, clock: o.clock, sink: p.sink,
 		in:      p.in,
 		control: newMailbox[laneNews](), sent: newMailbox[reaperNews](), jobs: newMailbox[job](),
-		ended: make(chan struct{}), lost: make(chan error, 1), answered: make(chan struct{}, 1),
+		throttle: newThrottle(),
+		ended:    make(chan struct{}), lost: make(chan error, 1), answered: make(chan struct{}, 1),
 	}
 }
 

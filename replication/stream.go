@@ -59,6 +59,8 @@ type Stream struct {
 	told pglogrepl.LSN
 	// caughtUp tells that the server has come to the position of the start.
 	caughtUp bool
+	// inside tells that a transaction has begun to arrive, and its commit has not.
+	inside bool
 	// process is the server's behind the connection.
 	process Process
 }
@@ -228,6 +230,7 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 
 	now := time.Now()
 	nextStatus, heard := now, now // a status at once: the first answer shows that the stream is live
+	var breaths breather
 	for ; ; now = time.Now() {
 		if !now.Before(nextStatus) {
 			if err := s.sendStatus(true); err != nil {
@@ -239,8 +242,13 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if s.conn.Frontend().ReadBufferLen() == 0 && s.read.Buffered() == 0 {
+		waits := s.conn.Frontend().ReadBufferLen() == 0 && s.read.Buffered() == 0
+		if waits {
 			handler.Idle()
+		}
+		between := waits && !s.inside
+		if between {
+			breaths.rest()
 		}
 		// Background: a context of its own per message would cost a goroutine each.
 		message, err := s.conn.ReceiveMessage(context.Background())
@@ -255,6 +263,9 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 			continue
 		}
 		heard = time.Now()
+		if between {
+			breaths.woke(heard)
+		}
 		if err := s.handle(message, heard, handler); err != nil {
 			return err
 		}
@@ -307,7 +318,8 @@ func (s *Stream) copyData(data []byte, at time.Time, handler Handler) error {
 		if err != nil {
 			return err
 		}
-		if position != 0 {
+		s.inside = position == 0
+		if !s.inside {
 			s.passed(position, handler)
 		}
 	case pglogrepl.PrimaryKeepaliveMessageByteID:

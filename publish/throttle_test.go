@@ -1,0 +1,193 @@
+package publish
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// sendAllowed sends as many messages as the throttle allows, and returns their epochs.
+func sendAllowed(th *throttle) []int {
+	sent := make([]int, th.allowed())
+	for i := range sent {
+		sent[i] = th.sent()
+	}
+	return sent
+}
+
+func (t *throttle) answeredAll(sent []int) {
+	for _, epoch := range sent {
+		t.answered(epoch)
+	}
+}
+
+func pauseIsOver(th *throttle) bool {
+	select {
+	case <-th.room:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestThrottleGoesOnWhenHalfIsConfirmed: one write then takes hundreds of messages.
+func TestThrottleGoesOnWhenHalfIsConfirmed(t *testing.T) {
+	th := newThrottle()
+	sent := sendAllowed(th)
+	if len(sent) != creditOfRabbitMQ || th.allowed() != 0 {
+		t.Fatalf("%d messages were allowed, and then %d", len(sent), th.allowed())
+	}
+	th.answeredAll(sent[:creditOfRabbitMQ/2-1])
+	if pauseIsOver(th) || th.allowed() != 0 {
+		t.Error("the pause was over before half of the messages had their answer")
+	}
+	th.answered(sent[creditOfRabbitMQ/2-1])
+	if !pauseIsOver(th) || th.allowed() != creditOfRabbitMQ/2 {
+		t.Errorf("half of the messages had their answer, and %d were allowed", th.allowed())
+	}
+}
+
+// TestThrottleOfAFarBroker: the way there and back must not bound the throughput.
+func TestThrottleOfAFarBroker(t *testing.T) {
+	for _, test := range []struct {
+		confirms []time.Duration
+		allowed  int
+	}{
+		{nil, 400},
+		{[]time.Duration{time.Millisecond}, 400},
+		{[]time.Duration{20 * time.Millisecond}, 1200},
+		{[]time.Duration{100 * time.Millisecond}, 6000},
+		{[]time.Duration{100 * time.Millisecond, 10 * time.Millisecond, time.Second}, 600}, // the fastest tells the distance
+	} {
+		th := newThrottle()
+		for _, took := range test.confirms {
+			th.confirmed(took)
+		}
+		if allowed := th.allowed(); allowed != test.allowed {
+			t.Errorf("with confirms after %v, %d messages are allowed, want %d", test.confirms, allowed, test.allowed)
+		}
+	}
+}
+
+// TestThrottleForgetsWhatIsStuck: it does not count, and an answer that comes later changes nothing.
+func TestThrottleForgetsWhatIsStuck(t *testing.T) {
+	th := newThrottle()
+	late := sendAllowed(th)
+	th.stuck()
+	sent := sendAllowed(th)
+	if len(sent) != creditOfRabbitMQ {
+		t.Fatalf("%d messages were allowed", len(sent))
+	}
+	th.answeredAll(late)
+	if th.allowed() != 0 {
+		t.Error("late answers made room")
+	}
+	th.answeredAll(sent)
+	if th.allowed() != creditOfRabbitMQ {
+		t.Errorf("all have their answer, and %d are allowed", th.allowed())
+	}
+}
+
+// TestThrottleNeverStops: whatever happens, a pause ends when all messages have their answer.
+func TestThrottleNeverStops(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		th := newThrottle()
+		var unanswered []int
+		paused := false
+		t.Repeat(map[string]func(*rapid.T){
+			"send": func(t *rapid.T) {
+				allowed := th.allowed()
+				if paused = allowed == 0; paused {
+					return
+				}
+				for range rapid.IntRange(1, allowed).Draw(t, "messages") {
+					unanswered = append(unanswered, th.sent())
+				}
+			},
+			"answer": func(t *rapid.T) {
+				first := rapid.IntRange(0, len(unanswered)).Draw(t, "first")
+				end := rapid.IntRange(first, len(unanswered)).Draw(t, "end")
+				th.answeredAll(unanswered[first:end])
+				unanswered = slices.Delete(unanswered, first, end)
+			},
+			"confirm": func(t *rapid.T) {
+				th.confirmed(time.Duration(rapid.IntRange(0, 50).Draw(t, "milliseconds")) * time.Millisecond)
+			},
+			"stuck": func(*rapid.T) { th.stuck() },
+			"": func(t *rapid.T) {
+				counted := 0
+				for _, epoch := range unanswered {
+					if epoch == th.epoch {
+						counted++
+					}
+				}
+				if th.waiting != counted {
+					t.Fatalf("%d messages count, and should be %d", th.waiting, counted)
+				}
+			},
+		})
+		pauseIsOver(th)
+		hadWaited := th.waiting > 0
+		th.answeredAll(unanswered)
+		if paused && hadWaited && th.paused && !pauseIsOver(th) {
+			t.Fatal("all have their answer, and the sender is not told")
+		}
+		if th.allowed() == 0 {
+			t.Fatal("all have their answer, and none is allowed")
+		}
+	})
+}
+
+// TestMessagesGoOnWhileNothingIsAnswered: a broker that answers late gets all that may be in flight.
+func TestMessagesGoOnWhileNothingIsAnswered(t *testing.T) {
+	t.Parallel()
+	_, q, proxy, u := behindProxy(t)
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 3 * time.Second})
+	var k maker
+	for range 2 { // the first one opens the lane
+		warm := k.make("", q, `{}`)
+		r.publish(warm)
+		r.awaitResults(t, warm)
+	}
+	mark := r.mark()
+	proxy.BlackHole(services.Downstream)
+	messages := k.many(2000, "", q)
+	r.publish(messages...)
+	results := r.awaitResults(t, messages...)
+	if sent := count(results, outbox.Unknown); sent < 5*creditOfRabbitMQ {
+		t.Errorf("only %d of %d messages were sent while the broker answered none", sent, len(messages))
+	}
+	proxy.Resume()
+	r.awaitSince(t, mark, Ready)
+}
+
+// TestAStuckQueueLeavesRoomForOthers: it has nearly all that may wait for confirms, and the others do not wait until that has timed out.
+func TestAStuckQueueLeavesRoomForOthers(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	q, stuck := a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
+	suspendQueue(t, broker, u, stuck)
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 5 * time.Second})
+	var k maker
+	unanswered := k.many(creditOfRabbitMQ-10, "", stuck)
+	r.publish(unanswered...)
+	good := k.many(1600, "", q)
+	r.publish(good...)
+	allAre(t, r.awaitResults(t, good...), outbox.Confirmed)
+	r.mu.Lock()
+	for _, m := range unanswered {
+		if len(r.results[m]) > 0 {
+			t.Error("the others waited until the messages of the stuck queue had timed out")
+			break
+		}
+	}
+	r.mu.Unlock()
+	r.awaitResults(t, unanswered...)
+}

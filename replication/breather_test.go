@@ -1,0 +1,50 @@
+package replication
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestBreather: transactions that come one by one are taken at once, those that come faster
+// than a breath are taken once a breath.
+func TestBreather(t *testing.T) {
+	for name, test := range map[string]struct {
+		every, together int           // microseconds between groups, transactions in each, a fifth of a millisecond apart
+		awakenings      int           // in a second
+		late            time.Duration // at most
+	}{
+		"500 a second":             {2000, 1, 500, 0},
+		"1,000 a second, in pairs": {2000, 2, 1000, 0},
+		"2,000 a second":           {500, 1, 1000, breath},
+		"2,000 a second, in pairs": {1000, 2, 1000, breath},
+		"50,000 a second":          {20, 1, 1000, breath},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				arrival := func(n int) time.Time {
+					microseconds := n/test.together*test.every + n%test.together*200
+					return start.Add(time.Duration(microseconds) * time.Microsecond)
+				}
+				var b breather
+				taken, awakenings := 0, 0
+				for time.Since(start) < time.Second {
+					b.rest()
+					time.Sleep(time.Until(arrival(taken)))
+					now := time.Now()
+					b.woke(now)
+					awakenings++
+					if late := now.Sub(arrival(taken)); late > test.late {
+						t.Fatalf("transaction %d was taken %v late", taken, late)
+					}
+					for ; !arrival(taken).After(now); taken++ {
+					}
+				}
+				if awakenings < test.awakenings*98/100 || awakenings > test.awakenings*102/100 {
+					t.Errorf("%d awakenings in a second, want %d", awakenings, test.awakenings)
+				}
+			})
+		})
+	}
+}
