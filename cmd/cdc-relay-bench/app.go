@@ -96,7 +96,7 @@ func appFlags() []cli.Flag {
 		number("bytes", 300, "the size of a message"),
 		number("keys", 10_000, "how many ordering keys keyed traffic has"),
 		number("queues", 1, "how many queues take the messages"),
-		number("max-in-flight", 2000, "how many messages the relay and the limits have in flight"),
+		number("max-in-flight", 2000, "the relay's --max-in-flight; the limits have 400 at most"),
 		&cli.DurationFlag{Name: "steady", Value: 15 * time.Second, Usage: "how long a steady load lasts", EnvVars: env("steady")},
 		&cli.DurationFlag{Name: "held", Value: 30 * time.Minute, Usage: "how long a transaction is held open", EnvVars: env("held")},
 		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "the longest that one run may take", EnvVars: env("timeout")},
