@@ -73,11 +73,10 @@ type Outcome struct {
 	Quiet time.Duration
 }
 
-// safety is how often the holder looks at the table though nothing asks for it: for
-// rows that became visible long after the stream brought them (a synchronous
-// standby that was waited for), and whatever else nobody has thought of.
+// LeftoverSafety and what follows is how often the holder looks at the table though nothing asks for
+// it, or nothing that has to: for whatever nobody has thought of.
 const (
-	leftoverSafety = 30 * time.Second
+	LeftoverSafety = 30 * time.Second
 	keyPassSafety  = 5 * time.Second
 	dueSafety      = 5 // poll intervals: others may write a time into the table
 )
@@ -168,7 +167,7 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 	case at.IsZero(), p.underWay[s]:
 		return at
 	case s == Leftovers && !v.Leftovers && v.StreamLive:
-		return at.Add(leftoverSafety)
+		return at.Add(LeftoverSafety)
 	case s == KeyPass && !v.Suspicious:
 		return at.Add(max(keyPassSafety, costFactor*p.passTook[s]))
 	case s == Due && v.Holder && !v.DueMoved && p.quietUntil.After(at):

@@ -48,14 +48,14 @@ func TestAHealthyStreamLeavesOnlyTheDueRowsToPoll(t *testing.T) {
 	}
 	ran, _ = settle(p, now.Add(keyPassSafety+poll), streaming())
 	ranOnly(t, ran, KeyPass, Due)
-	ran, _ = settle(p, now.Add(leftoverSafety+poll), streaming())
+	ran, _ = settle(p, now.Add(LeftoverSafety+poll), streaming())
 	ranOnly(t, ran, Due, KeyPass, Leftovers)
 }
 
 func TestAPassUnderWayGoesOnThoughNothingAsksForIt(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
-	later := now.Add(leftoverSafety + poll)
+	later := now.Add(LeftoverSafety + poll)
 	v := streaming()
 	v.Leftovers = true
 	p.Done(Due, later, Outcome{})

@@ -128,12 +128,14 @@ func (c *core) holdSwept(m *outbox.Message, position uint64) {
 	c.hold(m, position)
 }
 
-// leftoversBegan starts a pass: what is left from now on asks for another.
-func (c *core) leftoversBegan() {
+// leftoversBegan starts a pass: what is left from now on asks for another. With naming, the
+// snapshot of its first page has to name all transactions that are under way.
+func (c *core) leftoversBegan() (naming bool) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.leftovers, c.mu.awaited = false, false
 	c.mu.leftManyBefore, c.mu.leftMany = c.mu.leftManyBefore || c.mu.leftMany, false
+	return c.mu.leftManyBefore
 }
 
 // leftoversEnded ends a pass that read to the end. Its first page's snapshot says
@@ -190,10 +192,12 @@ func (c *core) leftoversFailed() {
 	c.mu.leftovers, c.mu.awaited = true, false
 }
 
-func (c *core) keyPassBegan() {
+// keyPassBegan starts a pass over the keys; naming is as for leftoversBegan.
+func (c *core) keyPassBegan() (naming bool) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.gate.overflowed = false
+	return !c.mu.suspectsKnown
 }
 
 // headsFound takes a page of keys that have rows.

@@ -34,11 +34,16 @@ type instance struct {
 
 func newInstance(t *testing.T) *instance {
 	t.Helper()
+	return newInstanceOn(t, services.Database(t))
+}
+
+func newInstanceOn(t *testing.T, databaseURL string) *instance {
+	t.Helper()
 	i := &instance{
 		t: t, config: DefaultConfig(), amqp: services.VHost(t), queue: services.Name(t),
 		perID: map[string]int{}, byKey: map[string][]string{},
 	}
-	i.config.DatabaseURL = services.Database(t)
+	i.config.DatabaseURL = databaseURL
 	i.config.Slot = services.Name(t)
 	i.config.PollInterval = 50 * time.Millisecond
 	i.config.BackoffTime = 50 * time.Millisecond

@@ -252,8 +252,12 @@ func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Me
 		if wait, err := s.leftoversCanWait(ctx); wait || err != nil {
 			return nil, false, err
 		}
+		if s.core.leftoversBegan() {
+			if err := s.store.PassAll(ctx); err != nil {
+				return nil, false, err
+			}
+		}
 		*p = pass[int64]{begun: true, epoch: sweep.epoch, after: -1 << 63}
-		s.core.leftoversBegan()
 	}
 	limit := sweep.limit
 	limit.Rows = min(limit.Rows, s.pageRows)
@@ -279,13 +283,10 @@ func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Me
 	return sweep.leftovers(page), true, nil
 }
 
-// readAnyway is how long a pass is put off at most.
-const readAnyway = 30 * time.Second
-
 // leftoversCanWait: a pass walks over all that is dead and that a long transaction keeps from being
 // cleaned up. Where nothing but such a transaction asks for it, whether it has ended is cheaper to ask.
 func (s *sweeper) leftoversCanWait(ctx context.Context) (bool, error) {
-	if !s.core.awaitsTransactions() || time.Since(s.readThrough) > readAnyway {
+	if !s.core.awaitsTransactions() || time.Since(s.readThrough) > fallback.LeftoverSafety {
 		return false, nil
 	}
 	snapshot, err := s.store.Snapshot(ctx)
@@ -323,8 +324,12 @@ func (s *sweeper) readHeads(ctx context.Context, sweep *sweep) (more bool, err e
 	p := &s.keys
 	fresh := !p.begun || p.epoch != sweep.epoch
 	if fresh {
+		if s.core.keyPassBegan() {
+			if err := s.store.PassAll(ctx); err != nil {
+				return false, err
+			}
+		}
 		*p = pass[string]{begun: true, epoch: sweep.epoch}
-		s.core.keyPassBegan()
 	}
 	heads, snapshot, err := s.store.KeyHeads(ctx, p.after, s.page+1)
 	if err != nil {

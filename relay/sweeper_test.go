@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -79,7 +80,7 @@ func TestAPassDoesNotWalkAgainForATransactionThatGoesOn(t *testing.T) {
 	if n := pass(); n > 0 {
 		t.Errorf("%d rows were read while the transaction goes on", n)
 	}
-	s.readThrough = time.Now().Add(-2 * readAnyway)
+	s.readThrough = time.Now().Add(-2 * fallback.LeftoverSafety)
 	if n := pass(); n != 1 {
 		t.Errorf("after a while %d rows were read", n)
 	}

@@ -57,7 +57,8 @@ func (s Snapshot) Finished(xid uint32) bool {
 	return !running
 }
 
-// InProgress lists the transactions that were running, as the stream names them.
+// InProgress lists the transactions that were running, as the stream names them: all that had
+// begun before the last one ended (Store.PassAll).
 func (s Snapshot) InProgress() []uint32 {
 	xids := make([]uint32, len(s.inProgress))
 	for i, xid := range s.inProgress {

@@ -75,7 +75,7 @@ func (s *Store) inPage(ctx context.Context, page *Page, slot, sql string, args [
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	batch := &pgx.Batch{}
-	batch.Queue(`SELECT pg_current_snapshot()::text`).QueryRow(func(row pgx.Row) error {
+	batch.Queue(snapshotSQL).QueryRow(func(row pgx.Row) error {
 		var text string
 		err := row.Scan(&text)
 		if err == nil {
@@ -101,6 +101,8 @@ func (s *Store) inPage(ctx context.Context, page *Page, slot, sql string, args [
 	return s.pool.SendBatch(ctx, batch).Close()
 }
 
+const snapshotSQL = `SELECT pg_current_snapshot()::text`
+
 // noSlot is for queries whose rows do not depend on who holds the slot.
 const noSlot = ""
 
@@ -113,10 +115,22 @@ func (s *Store) Snapshot(ctx context.Context) (Snapshot, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	var text string
-	if err := s.pool.QueryRow(ctx, `SELECT pg_current_snapshot()::text`).Scan(&text); err != nil {
+	if err := s.pool.QueryRow(ctx, snapshotSQL).Scan(&text); err != nil {
 		return Snapshot{}, fmt.Errorf("ask which transactions are under way: %w", err)
 	}
 	return ParseSnapshot(text)
+}
+
+// PassAll ends a transaction that is newer than all others, so that each snapshot from now on
+// names those of them that are under way: one that is newer than all that have ended is not in
+// the list of a snapshot (GetSnapshotData in procarray.c). It uses a transaction id and waits for nobody.
+func (s *Store) PassAll(ctx context.Context) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if _, err := s.pool.Exec(ctx, `SELECT pg_current_xact_id()`); err != nil {
+		return fmt.Errorf("end a transaction of its own: %w", err)
+	}
+	return nil
 }
 
 // ClaimDue claims rows whose time has come (retries, scheduled messages, leases that
