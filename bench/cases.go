@@ -36,6 +36,8 @@ func peakCases(s Settings) []Case {
 		{Name: "stream", About: "the relay streams what is written as fast as it comes", Beside: "publish-written", run: streamPeak(b)},
 		{Name: "publish-4-queues", About: "limit: publish to four queues in turn", IsLimit: true, Full: true, run: limitPublish(spread)},
 		{Name: "drain-4-queues", About: "the relay drains to four queues", Beside: "publish-4-queues", Full: true, run: drainRelay(spread)},
+		{Name: "stream-2-shards", About: "two relays share the stream", Beside: "stream", Full: true, run: streamShards(b, 2)},
+		{Name: "stream-4-shards", About: "four relays share the stream", Beside: "stream", Full: true, run: streamShards(b, 4)},
 	}
 }
 

@@ -54,8 +54,8 @@ func byRelay(ctx context.Context, _ *run, w *world) (*sender, error) {
 }
 
 // startStreaming starts a relay and waits until it streams.
-func (w *world) startStreaming(ctx context.Context) (*relayProcess, error) {
-	relay, err := w.startRelay()
+func (w *world) startStreaming(ctx context.Context, args ...string) (*relayProcess, error) {
+	relay, err := w.startRelay(args...)
 	if err != nil {
 		return nil, err
 	}

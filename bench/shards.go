@@ -1,0 +1,104 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/bench/gauge"
+	"github.com/cdc-relay/cdc-relay/bench/load"
+)
+
+// fleet is a relay for each shard.
+type fleet []*relayProcess
+
+// streamShards is streamPeak with the stream split into shards.
+func streamShards(b backlog, shards int) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
+			if err := w.rest(ctx); err != nil {
+				return err
+			}
+			relays, err := w.startShards(ctx, shards)
+			if err == nil {
+				err = r.besideWriter(ctx, w, relays[0].child, arrivals, func(ctx context.Context, except []int) error {
+					return r.finishShards(ctx, w, relays, arrivals, except)
+				})
+			}
+			return errors.Join(err, relays.stop())
+		})
+	}
+}
+
+// startShards splits the stream and starts a relay for each part. What was started is returned with an error too.
+func (w *world) startShards(ctx context.Context, shards int) (fleet, error) {
+	for _, arguments := range [][]string{{"teardown", "--yes"}, {"setup", "--shards", fmt.Sprint(shards)}} {
+		cmd := exec.CommandContext(ctx, w.program, arguments...)
+		cmd.Env = w.relayEnvironment()
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("cdc-relay %s: %w: %s", strings.Join(arguments, " "), err, strings.TrimSpace(string(output)))
+		}
+	}
+	var relays fleet
+	for i := range shards {
+		relay, err := w.startStreaming(ctx, "--shard", fmt.Sprintf("%d/%d", i, shards))
+		if err != nil {
+			return relays, err
+		}
+		relays = append(relays, relay)
+	}
+	return relays, nil
+}
+
+func (r *run) finishShards(ctx context.Context, w *world, relays fleet, arrivals *load.Arrivals, except []int) error {
+	before, err := w.fleetUsage(relays, except)
+	if err != nil {
+		return err
+	}
+	if err := r.awaitArrivals(ctx, nil, arrivals); err != nil {
+		return err
+	}
+	if err := w.awaitEmpty(ctx); err != nil {
+		return err
+	}
+	r.setTime(arrivals, time.Now())
+	after, err := w.fleetUsage(relays, except)
+	if err != nil {
+		return err
+	}
+	r.result.CPU = after.since(before).perMillion(r.result.Messages)
+	for _, relay := range relays {
+		memory, err := gauge.PeakMemory(relay.pid())
+		if err != nil {
+			return err
+		}
+		r.result.MemoryMB += megabytes(memory)
+	}
+	return r.measureVacuum(ctx, w)
+}
+
+// fleetUsage has what all relays used together.
+func (w *world) fleetUsage(relays fleet, except []int) (usage, error) {
+	all, err := w.usage(0, except)
+	if err != nil {
+		return all, err
+	}
+	for _, relay := range relays {
+		used, kernel, err := gauge.CPU(relay.pid())
+		if err != nil {
+			return all, err
+		}
+		all.measured, all.kernel = all.measured+used, all.kernel+kernel
+	}
+	return all, nil
+}
+
+func (f fleet) stop() (err error) {
+	for _, relay := range f {
+		err = errors.Join(err, relay.stop())
+	}
+	return err
+}
