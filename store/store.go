@@ -57,6 +57,9 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 		_, err := conn.Exec(ctx, sessionSettings)
 		return err
 	}
+	// A sweep comes each second: to ask each time whether the connection lives would double what an idle
+	// relay asks. What fails is tried again anyway.
+	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	open := newSockets(config.ConnConfig.DialFunc)
 	config.ConnConfig.DialFunc = open.dial
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
@@ -65,6 +68,9 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	}
 	return &Store{pool: pool, sockets: open, table: table, sql: newStatements(table, block, shard), statementTimeout: statementTimeout}, nil
 }
+
+// pingAfter is how long a connection may have been idle to be used without asking the server first.
+const pingAfter = 5 * time.Second
 
 // closeGrace is how long a server has for a goodbye.
 const closeGrace = 100 * time.Millisecond
