@@ -51,7 +51,7 @@ func TestARelayWithNothingToDoAsksLittle(t *testing.T) {
 		}
 	}
 	leader := w.run()
-	measure("one that streams", 8, leader)
+	measure("one that streams", 3, leader)
 	standby := w.run()
-	measure("one that streams and one that stands by", 15, leader, standby)
+	measure("one that streams and one that stands by", 8, leader, standby)
 }
