@@ -15,9 +15,11 @@ const (
 	None Sweep = iota
 	// Due claims rows whose time has come.
 	Due
-	// Leftovers reads a page of rows without a key that nobody has claimed: for the
-	// holder of the slot.
+	// Leftovers reads a page of rows without a key that nobody has claimed, from the beginning of the
+	// table: for the holder of the slot.
 	Leftovers
+	// Spilled reads such a page from the first row on that the stream has left: for the holder.
+	Spilled
 	// KeyPass reads a page of the keys that have rows: for the holder of the slot.
 	KeyPass
 	// KeyRows reads the first rows of keys that go by the table: for the holder.
@@ -47,8 +49,10 @@ type View struct {
 	PublisherReady bool
 	// Room: there is room in the window for a page.
 	Room bool
-	// Leftovers: rows without a key may be in the table.
+	// Leftovers: rows without a key may be anywhere in the table.
 	Leftovers bool
+	// Spilled: the stream has left rows without a key.
+	Spilled bool
 	// Keys: keys wait to be fetched.
 	Keys bool
 	// KeysFull: so many that a pass would find no place for more.
@@ -80,6 +84,19 @@ const (
 	keyPassSafety  = 5 * time.Second
 	dueSafety      = 5 // poll intervals: others may write a time into the table
 )
+
+// safetyFactor bounds the share of a walk through the table that nothing asks for: a long transaction keeps
+// millions of dead rows from being cleaned up, and each walk passes all of them.
+const (
+	safetyFactor  = 100
+	safetyAtLeast = 10 * time.Minute // a server that stood still makes any walk look long
+)
+
+// SafetyAfter is how long after a walk whose longest page took so long the next one comes that nothing
+// asks for, or nothing that has to.
+func SafetyAfter(took time.Duration) time.Duration {
+	return min(max(LeftoverSafety, safetyFactor*took), safetyAtLeast)
+}
 
 // costFactor bounds a sweep's share of the time: one that takes a second and finds the
 // end is not run again for twenty. One that took long once may have waited for a server
@@ -113,8 +130,8 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 		wait *= dueSafety
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
-		if !v.wants(sweep) {
-			continue
+		if !v.wants(sweep) || (sweep == Spilled && p.underWay[Leftovers]) {
+			continue // a pass through the table comes to what was spilled, too
 		}
 		at := p.at(sweep, v)
 		if delay := at.Sub(now); delay > 0 {
@@ -146,6 +163,8 @@ func (v View) wants(s Sweep) bool {
 		return open
 	case Leftovers:
 		return open && v.Holder
+	case Spilled:
+		return open && v.Holder && v.Spilled
 	case KeyPass:
 		return v.Holder && v.PublisherReady && !v.KeysFull
 	case KeyRows:
@@ -167,7 +186,7 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 	case at.IsZero(), p.underWay[s]:
 		return at
 	case s == Leftovers && !v.Leftovers && v.StreamLive:
-		return at.Add(LeftoverSafety)
+		return at.Add(SafetyAfter(p.took[s]))
 	case s == KeyPass && !v.Suspicious:
 		return at.Add(max(keyPassSafety, costFactor*p.passTook[s]))
 	case s == Due && v.Holder && !v.DueMoved && p.quietUntil.After(at):

@@ -99,6 +99,50 @@ func TestNothingIsSweptWhileThePublisherIsAwayOrTheWindowFull(t *testing.T) {
 	}
 }
 
+// A long transaction keeps millions of dead rows from being cleaned up: what the stream has left
+// behind them does not wait until a walk over all of them may be run again.
+func TestWhatWasSpilledIsReadThoughAWalkIsExpensive(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	settle(p, now, streaming())
+	for range 2 {
+		p.Done(Leftovers, now, Outcome{Took: time.Second})
+	}
+	v := streaming()
+	v.Spilled = true
+	for i := 1; i <= 5; i++ {
+		ran, _ := settle(p, now.Add(time.Duration(i)*poll), v)
+		if !slices.Contains(ran, Spilled) || slices.Contains(ran, Leftovers) {
+			t.Fatalf("ran %v, want what was spilled alone", ran)
+		}
+	}
+	v.Leftovers = true // a pass through the table comes to it, too
+	sweep, _ := p.Next(now.Add(time.Minute), v)
+	for ; sweep != Leftovers; sweep, _ = p.Next(now.Add(time.Minute), v) {
+		p.Done(sweep, now.Add(time.Minute), Outcome{})
+	}
+	p.Done(Leftovers, now.Add(time.Minute), Outcome{More: true})
+	ran, _ := settle(p, now.Add(time.Minute+2*poll), v)
+	for i, sweep := range ran {
+		if sweep == Spilled && !slices.Contains(ran[:i], Leftovers) {
+			t.Errorf("ran %v: what was spilled is read twice", ran)
+		}
+	}
+}
+
+func TestAWalkThatNothingAsksForTakesAHundredthOfTheTime(t *testing.T) {
+	for took, after := range map[time.Duration]time.Duration{
+		time.Millisecond: LeftoverSafety,
+		time.Second:      100 * time.Second,
+		time.Minute:      10 * time.Minute,
+	} {
+		p, now := NewPlanner(poll), time.Now()
+		p.Done(Leftovers, now, Outcome{Took: took})
+		if at := p.at(Leftovers, streaming()); at.Sub(now) < after || at.Sub(now) > after+poll {
+			t.Errorf("a walk that took %v is repeated after %v, want %v", took, at.Sub(now), after)
+		}
+	}
+}
+
 func TestAnExpensiveSweepRunsLessOften(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	v := streaming()

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -57,15 +58,18 @@ type core struct {
 		live      bool   // the stream was heard of lately
 		spilling  bool   // streamed rows are left in the table until the window has emptied
 		epoch     int    // counts the times that the slot was taken or lost
-		leftovers bool   // rows without a key may be in the table
-		// awaited: of leftovers nothing is left but what the transactions in left may have, which
-		// the last pass could not see.
+		leftovers bool   // rows without a key may be anywhere in the table
+		// unseen are transactions whose rows the last pass could not see, if they have any: each
+		// that was under way when the first pass of the term began. awaited: nothing else asks for a pass.
+		unseen  map[uint32]struct{}
 		awaited bool
-		// left are the transactions with rows without a key that were left in the table,
-		// until a pass could see them; leftMany: there were too many to remember, since
-		// the pass under way began, or before it.
-		left                     map[uint32]struct{}
-		leftMany, leftManyBefore bool
+		// unnamed: a pass has to see whatever was committed when it began, and to learn which
+		// transactions are in unseen.
+		unnamed bool
+		// spilledFrom is the least id of the rows without a key that the stream has left in the table
+		// since the last pass over those began; noSpill for none. left are their transactions, until a pass could see them.
+		spilledFrom int64
+		left        map[uint32]struct{}
 		// floor: streamed rows that committed before may have been published (see
 		// registry.overflow) and are left to the sweep.
 		floor uint64
@@ -145,7 +149,9 @@ func newCore(maxInFlight int, most bounds, counts *metrics) *core {
 	c.mu.gate.fetches = false // until it holds the slot
 	c.mu.moved = make(map[string]struct{})
 	c.mu.unknown = make(map[outbox.Ref]struct{})
+	c.mu.unseen = make(map[uint32]struct{})
 	c.mu.left = make(map[uint32]struct{})
+	c.mu.spilledFrom = noSpill
 	return c
 }
 
@@ -251,17 +257,24 @@ func (c *core) leave(m *outbox.Message) {
 		signal(c.wake)
 		return
 	}
-	c.leftover()
+	if c.mu.spilledFrom == noSpill {
+		signal(c.wake)
+	}
+	c.mu.spilledFrom = min(c.mu.spilledFrom, m.ID)
 	switch {
 	case m.XID == 0:
 	case len(c.mu.left) < c.most.left:
 		c.mu.left[m.XID] = struct{}{}
 	default:
-		c.mu.leftMany = true
+		c.mu.unnamed = true
+		c.leftover()
 	}
 }
 
-// leftover notes that rows without a key may be in the table.
+// noSpill is greater than all ids.
+const noSpill = math.MaxInt64
+
+// leftover notes that rows without a key may be anywhere in the table.
 func (c *core) leftover() {
 	c.mu.awaited = false
 	if !c.mu.leftovers {

@@ -20,6 +20,7 @@ func (c *core) view(page int) fallback.View {
 		PublisherReady: c.mu.ready,
 		Room:           c.mu.messages+min(page, max(c.sweepShare()/4, 1)) <= c.sweepShare() && c.mu.bytes < c.maxBytes/2,
 		Leftovers:      c.mu.leftovers,
+		Spilled:        c.mu.spilledFrom != noSpill,
 		Keys:           len(c.mu.gate.wanted) > 0,
 		KeysFull:       len(c.mu.gate.wanted) > 4*page,
 		Suspicious:     c.mu.gate.suspicious || !c.mu.live,
@@ -128,41 +129,64 @@ func (c *core) holdSwept(m *outbox.Message, position uint64) {
 	c.hold(m, position)
 }
 
-// leftoversBegan starts a pass: what is left from now on asks for another. With naming, the
-// snapshot of its first page has to name all transactions that are under way.
+// leftoversBegan starts a pass over the table: what is left from now on asks for another. With
+// naming, the snapshot of its first page has to name all transactions that are under way.
 func (c *core) leftoversBegan() (naming bool) {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.leftovers, c.mu.awaited = false, false
-	c.mu.leftManyBefore, c.mu.leftMany = c.mu.leftManyBefore || c.mu.leftMany, false
-	return c.mu.leftManyBefore
+	naming = c.mu.unnamed
+	c.mu.leftovers, c.mu.awaited, c.mu.unnamed = false, false, false
+	return naming
 }
 
 // leftoversEnded ends a pass that read to the end. Its first page's snapshot says
-// whether it could see all that the stream had left: where not, another is wanted.
-func (s *sweep) leftoversEnded(first store.Snapshot) {
+// whether it could see all that it had to: where not, another is wanted.
+func (s *sweep) leftoversEnded(first store.Snapshot, naming bool) {
 	c := s.core
 	c.lock()
 	defer c.mu.Unlock()
 	if !s.current() {
 		return // it was a pass of an earlier term
 	}
-	for xid := range c.mu.left {
-		if first.Finished(xid) {
-			delete(c.mu.left, xid)
-		}
-	}
-	if c.mu.leftManyBefore {
-		// What a transaction that was forgotten before this pass has left is visible to
-		// the next one, unless the transaction was still under way for this one.
-		c.mu.leftManyBefore = false
+	dropFinished(c.mu.unseen, first)
+	if naming {
 		for _, xid := range first.InProgress() {
-			c.mu.left[xid] = struct{}{}
+			c.mu.unseen[xid] = struct{}{}
 		}
 	}
-	if len(c.mu.left) > 0 {
+	if len(c.mu.unseen) > 0 {
 		c.mu.awaited = !c.mu.leftovers
 		c.mu.leftovers = true
+	}
+}
+
+func dropFinished(xids map[uint32]struct{}, seenBy store.Snapshot) {
+	for xid := range xids {
+		if seenBy.Finished(xid) {
+			delete(xids, xid)
+		}
+	}
+}
+
+// spilledBegan starts a pass over the rows from an id on, which are those that the stream has left.
+func (c *core) spilledBegan() (from int64) {
+	c.lock()
+	defer c.mu.Unlock()
+	from, c.mu.spilledFrom = c.mu.spilledFrom, noSpill
+	return from
+}
+
+// spilledEnded ends a pass that read to the end, as leftoversEnded does.
+func (s *sweep) spilledEnded(first store.Snapshot, from int64) {
+	c := s.core
+	c.lock()
+	defer c.mu.Unlock()
+	if !s.current() {
+		return
+	}
+	dropFinished(c.mu.left, first)
+	if len(c.mu.left) > 0 {
+		c.mu.spilledFrom = min(c.mu.spilledFrom, from)
 	}
 }
 
@@ -177,19 +201,21 @@ func (c *core) awaitsTransactions() bool {
 func (c *core) hasEnded(now store.Snapshot) bool {
 	c.lock()
 	defer c.mu.Unlock()
-	for xid := range c.mu.left {
+	for xid := range c.mu.unseen {
 		if now.Finished(xid) {
 			return true
 		}
 	}
-	return len(c.mu.left) == 0
+	return len(c.mu.unseen) == 0
 }
 
-// leftoversFailed has the pass done again.
+// leftoversFailed has the passes done again, whichever was under way.
 func (c *core) leftoversFailed() {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.leftovers, c.mu.awaited = true, false
+	c.mu.leftovers, c.mu.awaited, c.mu.unnamed = true, false, true
+	clear(c.mu.left) // those transactions are named again
+	c.mu.spilledFrom = noSpill
 }
 
 // keyPassBegan starts a pass over the keys; naming is as for leftoversBegan.
@@ -236,11 +262,7 @@ func (s *sweep) keyPassEnded(first store.Snapshot) {
 			c.mu.suspects[xid] = struct{}{}
 		}
 	}
-	for xid := range c.mu.suspects {
-		if first.Finished(xid) {
-			delete(c.mu.suspects, xid)
-		}
-	}
+	dropFinished(c.mu.suspects, first)
 	if len(c.mu.suspects) == 0 {
 		c.mu.gate.suspicious = false
 	}
@@ -252,7 +274,7 @@ func (c *core) began(xid uint32) {
 	c.lock()
 	defer c.mu.Unlock()
 	delete(c.mu.suspects, xid)
-	delete(c.mu.left, xid)
+	delete(c.mu.unseen, xid)
 }
 
 // fewRows are read of each key at least: to look a key up costs more than to read a few rows more.

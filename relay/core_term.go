@@ -61,8 +61,11 @@ func (c *core) tookSlot(boundary int64, pid uint32) {
 }
 
 func (c *core) beginTerm() {
-	// leftMany: what committed before the stream's start may not be visible yet.
-	c.mu.holder, c.mu.leftovers, c.mu.leftMany, c.mu.awaited = true, true, true, false
+	// unnamed: what committed before the stream's start may not be visible yet.
+	c.mu.holder, c.mu.leftovers, c.mu.unnamed, c.mu.awaited = true, true, true, false
+	c.mu.spilledFrom = noSpill // that pass sees what was left before, or learns of it
+	clear(c.mu.left)
+	clear(c.mu.unseen)
 	c.dropQueues() // what was noted since the last term ended
 	c.mu.dueMoved = true
 	c.mu.epoch++

@@ -61,5 +61,5 @@ func TestARowThatNobodySeesYet(t *testing.T) {
 func hasLooked(c *core) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.live && (!c.mu.leftovers || c.mu.awaited)
+	return c.mu.live && (!c.mu.leftovers || c.mu.awaited) && c.mu.spilledFrom == noSpill
 }

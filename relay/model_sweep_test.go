@@ -56,6 +56,8 @@ func (m *model) begin(kind fallback.Sweep) {
 		s.answer = func() []*outbox.Message { return s.sweep.claimed(page, modelLease, false) }
 	case fallback.Leftovers:
 		s.answer = m.leftovers(s)
+	case fallback.Spilled:
+		s.answer = m.spilled(s)
 	case fallback.KeyPass:
 		s.answer = m.heads(s)
 	case fallback.KeyRows:
@@ -116,9 +118,24 @@ func (m *model) claimDue(limit store.Limit, among func(*modelRow) bool) store.Pa
 func (m *model) leftovers(s *modelSweep) func() []*outbox.Message {
 	p := &m.leftPass
 	if !p.begun || p.epoch != s.sweep.epoch {
-		*p = pass[int64]{begun: true, epoch: s.sweep.epoch, first: m.snapshot()}
-		m.core.leftoversBegan()
+		*p = pass[int64]{begun: true, epoch: s.sweep.epoch, first: m.snapshot(), naming: m.core.leftoversBegan()}
 	}
+	return m.readPage(s, p, func() { s.sweep.leftoversEnded(p.first, p.naming) })
+}
+
+func (m *model) spilled(s *modelSweep) func() []*outbox.Message {
+	p := &m.spillPass
+	if !p.begun || p.epoch != s.sweep.epoch {
+		from := m.core.spilledBegan()
+		if from == noSpill {
+			return func() []*outbox.Message { return nil }
+		}
+		*p = pass[int64]{begun: true, epoch: s.sweep.epoch, first: m.snapshot(), after: from - 1, from: from}
+	}
+	return m.readPage(s, p, func() { s.sweep.spilledEnded(p.first, p.from) })
+}
+
+func (m *model) readPage(s *modelSweep, p *pass[int64], ended func()) func() []*outbox.Message {
 	page := m.page()
 	for _, row := range m.visible() {
 		if row.id > p.after && row.key == "" && row.available.IsZero() && len(page.Messages) < s.sweep.limit.Rows {
@@ -128,12 +145,24 @@ func (m *model) leftovers(s *modelSweep) func() []*outbox.Message {
 	return func() []*outbox.Message {
 		if len(page.Messages) == 0 {
 			p.begun = false
-			s.sweep.leftoversEnded(p.first)
+			ended()
 			return nil
 		}
 		p.after = page.Messages[len(page.Messages)-1].ID
 		return s.sweep.leftovers(page)
 	}
+}
+
+// asked tells whether something asks for a sweep, of those that are also run without.
+func (m *model) asked(kind fallback.Sweep) bool {
+	v := m.core.view(modelPage)
+	switch kind {
+	case fallback.Leftovers:
+		return v.Leftovers || m.leftPass.begun
+	case fallback.Spilled:
+		return v.Spilled || m.spillPass.begun
+	}
+	return true
 }
 
 func (m *model) heads(s *modelSweep) func() []*outbox.Message {
@@ -186,7 +215,7 @@ func (m *model) quiesce() {
 	m.core.publisherReady(true)
 	m.core.streamLive(true)
 	m.askForSlot()
-	kinds := []fallback.Sweep{fallback.Due, fallback.Leftovers, fallback.KeyPass, fallback.KeyRows, fallback.Follow}
+	kinds := []fallback.Sweep{fallback.Due, fallback.Leftovers, fallback.Spilled, fallback.KeyPass, fallback.KeyRows, fallback.Follow}
 	for round := 0; !m.drained(); round++ {
 		if round > 50*(len(m.rows)+10) {
 			m.t.Fatalf("rows %v are never delivered; gate %+v", m.waiting(), m.core.mu.gate)
@@ -197,8 +226,8 @@ func (m *model) quiesce() {
 		m.askForSlot()
 		m.streamNext()
 		m.end()
-		if kind := kinds[round%len(kinds)]; kind != fallback.Leftovers || m.leftPass.begun || m.core.view(modelPage).Leftovers {
-			m.begin(kind) // the leftovers only where something asks for them
+		if kind := kinds[round%len(kinds)]; m.asked(kind) {
+			m.begin(kind)
 			m.end()
 		}
 		for len(m.inFlight) > 0 {
@@ -225,7 +254,7 @@ func (m *model) drained() bool {
 
 // empty checks that a core with nothing to do remembers nothing.
 func (m *model) empty() {
-	kinds := []fallback.Sweep{fallback.Leftovers, fallback.KeyPass, fallback.KeyRows}
+	kinds := []fallback.Sweep{fallback.Leftovers, fallback.Spilled, fallback.KeyPass, fallback.KeyRows}
 	for range 4 {
 		for _, kind := range kinds {
 			m.pass(time.Second)
@@ -241,8 +270,11 @@ func (m *model) empty() {
 	if n := len(c.mu.registry.rows); n != 0 {
 		m.t.Fatalf("the registry holds %d rows: %+v", n, c.mu.registry)
 	}
-	if c.mu.leftovers || c.mu.gate.suspicious {
-		m.t.Fatalf("still sweeping: leftovers %v, suspicious %v", c.mu.leftovers, c.mu.gate.suspicious)
+	if c.mu.leftovers || c.mu.spilledFrom != noSpill || c.mu.gate.suspicious {
+		m.t.Fatalf("still sweeping: leftovers %v, spilled from %d, suspicious %v", c.mu.leftovers, c.mu.spilledFrom, c.mu.gate.suspicious)
+	}
+	if len(c.mu.left)+len(c.mu.unseen) > 0 {
+		m.t.Fatalf("transactions %v and %v are waited for", c.mu.left, c.mu.unseen)
 	}
 	for key, k := range c.mu.gate.keys {
 		if k.inFlight != nil || len(k.queue) > 0 {

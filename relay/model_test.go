@@ -38,15 +38,15 @@ type model struct {
 	firsts    map[string][]int64 // per key, the ids in the order of their first delivery
 
 	// the relay process, lost in a crash
-	core     *core
-	streamed int // how many transactions the stream has brought, or left out by starting after them
-	inFlight []*outbox.Message
-	pending  []store.Settlement
-	hidden   []store.Settlement // published, not visible yet
-	sweeping *modelSweep
-	most     bounds
-	leftPass pass[int64]
-	keyPass  pass[string]
+	core                *core
+	streamed            int // how many transactions the stream has brought, or left out by starting after them
+	inFlight            []*outbox.Message
+	pending             []store.Settlement
+	hidden              []store.Settlement // published, not visible yet
+	sweeping            *modelSweep
+	most                bounds
+	leftPass, spillPass pass[int64]
+	keyPass             pass[string]
 }
 
 type modelTx struct {
@@ -105,7 +105,7 @@ func (m *model) boot() {
 	m.core = newCore(modelInFlight, m.most, counts)
 	m.core.clock = func() time.Time { return m.clock }
 	m.inFlight, m.pending, m.hidden, m.sweeping = nil, nil, nil, nil
-	m.leftPass, m.keyPass = pass[int64]{}, pass[string]{}
+	m.leftPass, m.spillPass, m.keyPass = pass[int64]{}, pass[int64]{}, pass[string]{}
 	m.core.publisherReady(true)
 	m.takeSlot()
 }

@@ -141,6 +141,7 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 		"due":       sweep(fallback.Due),
 		"follow":    sweep(fallback.Follow),
 		"leftovers": sweep(fallback.Leftovers),
+		"spilled":   sweep(fallback.Spilled),
 		"key pass":  sweep(fallback.KeyPass),
 		"key rows":  sweep(fallback.KeyRows),
 		"answer":    func(*rapid.T) { m.end() },

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -32,11 +33,13 @@ type sweeper struct {
 	// nothing will be due, as it was told instead.
 	anyDue bool
 	quiet  time.Duration
-	// leftovers and keys are the passes under way, page by page.
-	leftovers pass[int64]
-	keys      pass[string]
-	// readThrough is when a pass over the leftovers has last come to its end.
+	// leftovers, spilled and keys are the passes under way, page by page.
+	leftovers, spilled pass[int64]
+	keys               pass[string]
+	// readThrough is when a pass over the leftovers has last come to its end, longestPage how long
+	// its longest page took.
 	readThrough time.Time
+	longestPage time.Duration
 }
 
 // pass is where a walk through the table stands.
@@ -44,7 +47,13 @@ type pass[C any] struct {
 	begun bool
 	after C // the last id or key read
 	epoch int
+	pages int            // read so far
 	first store.Snapshot // of its first page
+	// naming: that snapshot names all transactions that are under way.
+	naming bool
+	// from is the first id of the pass, for spilled.
+	from        int64
+	longestPage time.Duration
 }
 
 // freeSlotAge: any relay that can stream takes a free slot within a second. Where it
@@ -86,7 +95,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 			wait.Reset()
 			continue
 		}
-		s.leftovers.begun, s.keys.begun = false, false
+		s.leftovers.begun, s.spilled.begun, s.keys.begun = false, false, false
 		s.core.leftoversFailed()
 		err, gone := s.store.Explain(ctx, err)
 		if gone {
@@ -131,6 +140,8 @@ func (s *sweeper) once(ctx context.Context, kind fallback.Sweep, view fallback.V
 		found, err = s.follow(ctx, sweep, view)
 	case fallback.Leftovers:
 		found, more, err = s.readLeftovers(ctx, sweep)
+	case fallback.Spilled:
+		found, more, err = s.readSpilled(ctx, sweep)
 	case fallback.KeyRows:
 		found, err = s.readKeys(ctx, sweep)
 	case fallback.KeyPass:
@@ -243,24 +254,53 @@ func (s *sweeper) follow(ctx context.Context, sweep *sweep, view fallback.View) 
 	return append(found, sweep.claimed(page, s.lease, true)...), err
 }
 
-// readLeftovers reads the next page of the pass, or the first of a new one. Where the
-// stream has ended, and its connection has not told, whoever holds the slot by now
-// publishes what was read.
+// readLeftovers reads the next page of the pass through the table, or the first of a new one.
 func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
 	p := &s.leftovers
 	if !p.begun || p.epoch != sweep.epoch {
 		if wait, err := s.leftoversCanWait(ctx); wait || err != nil {
 			return nil, false, err
 		}
-		if s.core.leftoversBegan() {
+		naming := s.core.leftoversBegan()
+		if naming {
 			if err := s.store.PassAll(ctx); err != nil {
 				return nil, false, err
 			}
 		}
-		*p = pass[int64]{begun: true, epoch: sweep.epoch, after: -1 << 63}
+		*p = pass[int64]{begun: true, epoch: sweep.epoch, after: math.MinInt64, naming: naming}
 	}
+	found, more, err := s.readPage(ctx, sweep, p)
+	if err == nil && !p.begun {
+		s.readThrough, s.longestPage = time.Now(), p.longestPage
+		sweep.leftoversEnded(p.first, p.naming)
+	}
+	return found, more, err
+}
+
+// readSpilled does the same from the first row on that the stream has left.
+func (s *sweeper) readSpilled(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
+	p := &s.spilled
+	if !p.begun || p.epoch != sweep.epoch {
+		from := s.core.spilledBegan()
+		if from == noSpill {
+			return nil, false, nil
+		}
+		*p = pass[int64]{begun: true, epoch: sweep.epoch, after: from - 1, from: from}
+	}
+	found, more, err := s.readPage(ctx, sweep, p)
+	if err == nil && !p.begun {
+		sweep.spilledEnded(p.first, p.from)
+	}
+	return found, more, err
+}
+
+// readPage reads the next page of a pass; at the end of it the pass is not begun any more. Where the
+// stream has ended, and its connection has not told, whoever holds the slot by now
+// publishes what was read.
+func (s *sweeper) readPage(ctx context.Context, sweep *sweep, p *pass[int64]) (found []*outbox.Message, more bool, err error) {
 	limit := sweep.limit
 	limit.Rows = min(limit.Rows, s.pageRows)
+	began := time.Now()
 	page, err := s.store.Leftovers(ctx, s.slot, p.after, limit)
 	if err != nil {
 		return nil, false, err
@@ -269,13 +309,12 @@ func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Me
 		s.core.doubt()
 		return nil, false, nil
 	}
-	if p.after == -1<<63 {
+	p.longestPage = max(p.longestPage, time.Since(began))
+	if p.pages++; p.pages == 1 {
 		p.first = page.Snapshot
 	}
 	if len(page.Messages) == 0 {
 		p.begun = false
-		s.readThrough = time.Now()
-		sweep.leftoversEnded(p.first)
 		return nil, false, nil
 	}
 	p.after = page.Messages[len(page.Messages)-1].ID
@@ -286,7 +325,7 @@ func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Me
 // leftoversCanWait: a pass walks over all that is dead and that a long transaction keeps from being
 // cleaned up. Where nothing but such a transaction asks for it, whether it has ended is cheaper to ask.
 func (s *sweeper) leftoversCanWait(ctx context.Context) (bool, error) {
-	if !s.core.awaitsTransactions() || time.Since(s.readThrough) > fallback.LeftoverSafety {
+	if !s.core.awaitsTransactions() || time.Since(s.readThrough) > fallback.SafetyAfter(s.longestPage) {
 		return false, nil
 	}
 	snapshot, err := s.store.Snapshot(ctx)

@@ -2,8 +2,11 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -45,10 +48,6 @@ func TestAPassDoesNotWalkAgainForATransactionThatGoesOn(t *testing.T) {
 	if err := open.QueryRow(t.Context(), `SELECT pg_current_xact_id()::xid::text::bigint`).Scan(&xid); err != nil {
 		t.Fatal(err)
 	}
-	// A later one that has ended: snapshots list those that go on before it.
-	if _, err := i.db.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
-		t.Fatal(err)
-	}
 	c := newCore(10, defaultBounds(), newTestMetrics(t))
 	c.tookSlot(0, 0)
 	c.streamLive(true)
@@ -75,7 +74,7 @@ func TestAPassDoesNotWalkAgainForATransactionThatGoesOn(t *testing.T) {
 	if pass(); !c.mu.awaited {
 		t.Fatal("after the first pass nothing is awaited")
 	}
-	c.mu.left = map[uint32]struct{}{xid: {}} // without those of other tests
+	c.mu.unseen = map[uint32]struct{}{xid: {}} // without those of other tests
 	insert()
 	if n := pass(); n > 0 {
 		t.Errorf("%d rows were read while the transaction goes on", n)
@@ -84,7 +83,7 @@ func TestAPassDoesNotWalkAgainForATransactionThatGoesOn(t *testing.T) {
 	if n := pass(); n != 1 {
 		t.Errorf("after a while %d rows were read", n)
 	}
-	c.mu.left = map[uint32]struct{}{xid: {}}
+	c.mu.unseen = map[uint32]struct{}{xid: {}}
 	insert()
 	if err := open.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -95,4 +94,87 @@ func TestAPassDoesNotWalkAgainForATransactionThatGoesOn(t *testing.T) {
 	if c.mu.leftovers {
 		t.Error("another pass is wanted")
 	}
+}
+
+// TestWhatWasSpilledIsReadFromThereOn: the pass leaves alone what lies before, which may be millions of dead rows.
+func TestWhatWasSpilledIsReadFromThereOn(t *testing.T) {
+	i := newInstance(t)
+	db, err := store.Open(i.config.DatabaseURL, i.config.Table, false, outbox.Shard{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	rows, err := i.db.Query(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'r', '1' FROM generate_series(1, 20) RETURNING id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCore(100, defaultBounds(), newTestMetrics(t))
+	c.tookSlot(0, 0)
+	c.lock()
+	for _, n := range []int{15, 12, 17} {
+		c.leave(&outbox.Message{ID: ids[n]})
+	}
+	c.mu.Unlock()
+	s := &sweeper{core: c, store: db, slot: i.config.Slot, page: 5, pageRows: 5}
+	var found []int64
+	for more := true; more; {
+		sweep := c.beginSweep(s.page)
+		var page []*outbox.Message
+		if page, more, err = s.readSpilled(t.Context(), sweep); err != nil {
+			t.Fatal(err)
+		}
+		sweep.end()
+		for _, m := range page {
+			found = append(found, m.ID)
+		}
+	}
+	if !slices.Equal(found, ids[12:]) {
+		t.Errorf("found %v, want %v", found, ids[12:])
+	}
+	if c.view(5).Spilled {
+		t.Error("another pass is wanted")
+	}
+}
+
+// TestTransactionsThatAreTooManyToRemember: their rows are looked for in the whole table, by a pass that
+// learns which of them are still under way.
+func TestTransactionsThatAreTooManyToRemember(t *testing.T) {
+	most := defaultBounds()
+	most.left = 1
+	c := newCore(100, most, newTestMetrics(t))
+	c.tookSlot(0, 0)
+	snapshot := func(text string) store.Snapshot {
+		s, err := store.ParseSnapshot(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	pass := c.beginSweep(10)
+	pass.leftoversEnded(snapshot("200:200:"), c.leftoversBegan())
+	if v := c.view(10); v.Leftovers || v.Spilled {
+		t.Fatalf("after a first pass: %+v", v)
+	}
+	c.lock()
+	for _, xid := range []uint32{201, 202} {
+		c.leave(&outbox.Message{ID: int64(xid), XID: xid})
+	}
+	c.mu.Unlock()
+	pass.spilledEnded(snapshot("202:203:202"), c.spilledBegan())
+	if v := c.view(10); !v.Leftovers || v.Spilled {
+		t.Fatalf("after a pass over what was spilled: %+v", v)
+	}
+	naming := c.leftoversBegan()
+	if !naming {
+		t.Error("the pass does not ask which transactions are under way")
+	}
+	pass.leftoversEnded(snapshot("202:204:202"), naming)
+	if !c.mu.awaited || c.hasEnded(snapshot("202:205:202")) || !c.hasEnded(snapshot("206:206:")) {
+		t.Error("the transaction that is under way is not waited for")
+	}
+	pass.end()
 }
