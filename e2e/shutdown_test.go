@@ -107,8 +107,9 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 		"Postgres black-holed": func(p *proxied) *relay {
 			r := p.works(args...)
 			p.write(2).more(200)
-			p.postgres.BlackHole()
+			p.postgres.Only(services.Ordinary).BlackHole() // so that what still comes cannot be settled
 			r.inFlight(1)
+			p.postgres.BlackHole()
 			return r
 		},
 		"ordinary connections to Postgres black-holed": func(p *proxied) *relay {

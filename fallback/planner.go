@@ -130,8 +130,8 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 		wait *= dueSafety
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
-		if !v.wants(sweep) || (sweep == Spilled && p.underWay[Leftovers]) {
-			continue // a pass through the table comes to what was spilled, too
+		if !v.wants(sweep) || (sweep == Spilled && !p.readsSpilled(v)) {
+			continue
 		}
 		at := p.at(sweep, v)
 		if delay := at.Sub(now); delay > 0 {
@@ -152,10 +152,10 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 	return None, wait
 }
 
-// wants tells whether a sweep makes sense at all.
 // quiet holds where whatever asks for a sweep before its time wakes the sweeper.
 func (v View) quiet() bool { return v.Holder && v.StreamLive && v.PublisherReady && v.Room }
 
+// wants tells whether a sweep makes sense at all.
 func (v View) wants(s Sweep) bool {
 	open := v.PublisherReady && v.Room
 	switch s {
@@ -164,7 +164,7 @@ func (v View) wants(s Sweep) bool {
 	case Leftovers:
 		return open && v.Holder
 	case Spilled:
-		return open && v.Holder && v.Spilled
+		return open && v.Holder
 	case KeyPass:
 		return v.Holder && v.PublisherReady && !v.KeysFull
 	case KeyRows:
@@ -177,6 +177,11 @@ func (v View) wants(s Sweep) bool {
 		return !v.Polling && !v.Holder
 	}
 	return false
+}
+
+// readsSpilled: a pass that has begun goes on. One through the table comes to what was spilled, too.
+func (p *Planner) readsSpilled(v View) bool {
+	return (v.Spilled || p.underWay[Spilled]) && !p.underWay[Leftovers]
 }
 
 // at is when a sweep is due. What is asked for comes sooner than the safety interval.

@@ -56,17 +56,25 @@ func TestAPassUnderWayGoesOnThoughNothingAsksForIt(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
 	later := now.Add(LeftoverSafety + poll)
-	v := streaming()
-	v.Leftovers = true
 	p.Done(Due, later, Outcome{})
 	p.Done(KeyPass, later, Outcome{})
-	for range 3 {
-		sweep, _ := p.Next(later, v)
-		if sweep != Leftovers {
-			t.Fatalf("next is %d, want the leftovers", sweep)
+	for pass, v := range map[Sweep]View{
+		Leftovers: {Holder: true, StreamLive: true, PublisherReady: true, Room: true, Leftovers: true},
+		Spilled:   {Holder: true, StreamLive: true, PublisherReady: true, Room: true, Spilled: true},
+	} {
+		p.Done(Leftovers, later, Outcome{})
+		for range 3 {
+			sweep, _ := p.Next(later.Add(poll), v)
+			for ; sweep == Due || sweep == KeyPass; sweep, _ = p.Next(later.Add(poll), v) {
+				p.Done(sweep, later.Add(poll), Outcome{})
+			}
+			if sweep != pass {
+				t.Fatalf("next is %d, want %d", sweep, pass)
+			}
+			p.Done(sweep, later.Add(poll), Outcome{More: true})
+			v.Leftovers, v.Spilled = false, false // the pass has begun
 		}
-		p.Done(sweep, later, Outcome{More: true})
-		v.Leftovers = false // the pass has begun
+		p.Done(pass, later.Add(poll), Outcome{})
 	}
 }
 
