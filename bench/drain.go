@@ -30,7 +30,7 @@ func (r *run) inFilledWorld(ctx context.Context, b backlog, do func(ctx context.
 		if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
 			return err
 		}
-		before, err := w.usage(0, nil)
+		before, err := w.usage(nil)
 		if err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func (r *run) finish(ctx context.Context, w *world, relay *relayProcess, arrival
 		return err
 	}
 	r.setTime(arrivals, time.Now())
-	after, err := w.usage(relay.pid(), except)
+	after, err := w.usage(except, relay.pid())
 	if err != nil {
 		return err
 	}
@@ -82,14 +82,14 @@ func megabytes(bytes uint64) float64 { return float64(bytes) / (1 << 20) }
 
 // measureVacuum finds out what the dead rows of the run cost later.
 func (r *run) measureVacuum(ctx context.Context, w *world) error {
-	before, err := w.usage(0, nil)
+	before, err := w.usage(nil)
 	if err != nil {
 		return err
 	}
 	if _, err := w.control.Exec(ctx, "VACUUM "+w.table.SQL()); err != nil {
 		return fmt.Errorf("vacuum: %w", err)
 	}
-	after, err := w.usage(0, nil)
+	after, err := w.usage(nil)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func limitRead(b backlog) func(context.Context, *run) error {
 
 // runLimit runs a limit that ends by itself.
 func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals *load.Arrivals) error {
-	before, err := w.usage(0, nil)
+	before, err := w.usage(nil)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals 
 	}
 	r.result.Seconds = took.Seconds()
 	r.result.Rate = float64(r.result.Messages) / r.result.Seconds
-	after, err := w.usage(0, nil)
+	after, err := w.usage(nil)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (r *run) finishPoller(ctx context.Context, w *world, child *child, arrivals
 		return err
 	}
 	r.setTime(arrivals, time.Now())
-	after, err := w.usage(child.pid(), nil)
+	after, err := w.usage(nil, child.pid())
 	if err != nil {
 		return err
 	}

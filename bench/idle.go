@@ -55,7 +55,7 @@ func (r *run) watchIdle(ctx context.Context, w *world, relay *relayProcess) erro
 
 // fineUsage has what the relay used by a finer clock.
 func (w *world) fineUsage(pid int) (usage, error) {
-	u, err := w.usage(pid, nil)
+	u, err := w.usage(nil, pid)
 	if err != nil {
 		return u, err
 	}

@@ -101,12 +101,17 @@ func (r *Result) setLatencies(latencies []load.Latency) {
 // usage is processor time used so far.
 type usage struct{ measured, kernel, postgres, rabbitmq time.Duration }
 
-// usage reads it; pid 0: nothing is measured beside the servers. Servers elsewhere count as 0.
-func (w *world) usage(pid int, except []int) (u usage, err error) {
-	if pid != 0 {
-		if u.measured, u.kernel, err = gauge.CPU(pid); err != nil {
+// usage reads it, without the sessions in except; of the processes pids it is the sum, and 0 is none. Servers elsewhere count as 0.
+func (w *world) usage(except []int, pids ...int) (u usage, err error) {
+	for _, pid := range pids {
+		if pid == 0 {
+			continue
+		}
+		used, kernel, err := gauge.CPU(pid)
+		if err != nil {
 			return u, err
 		}
+		u.measured, u.kernel = u.measured+used, u.kernel+kernel
 	}
 	if w.site.postmaster != 0 {
 		if u.postgres, err = gauge.TreeCPU(w.site.postmaster, except); err != nil {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"strings"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/bench/gauge"
@@ -35,12 +33,11 @@ func streamShards(b backlog, shards int) func(context.Context, *run) error {
 
 // startShards splits the stream and starts a relay for each part. What was started is returned with an error too.
 func (w *world) startShards(ctx context.Context, shards int) (fleet, error) {
-	for _, arguments := range [][]string{{"teardown", "--yes"}, {"setup", "--shards", fmt.Sprint(shards)}} {
-		cmd := exec.CommandContext(ctx, w.program, arguments...)
-		cmd.Env = w.relayEnvironment()
-		if output, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("cdc-relay %s: %w: %s", strings.Join(arguments, " "), err, strings.TrimSpace(string(output)))
-		}
+	if err := w.command(ctx, "teardown", "--yes"); err != nil {
+		return nil, err
+	}
+	if err := w.command(ctx, "setup", "--shards", fmt.Sprint(shards)); err != nil {
+		return nil, err
 	}
 	var relays fleet
 	for i := range shards {
@@ -54,7 +51,7 @@ func (w *world) startShards(ctx context.Context, shards int) (fleet, error) {
 }
 
 func (r *run) finishShards(ctx context.Context, w *world, relays fleet, arrivals *load.Arrivals, except []int) error {
-	before, err := w.fleetUsage(relays, except)
+	before, err := w.usage(except, relays.pids()...)
 	if err != nil {
 		return err
 	}
@@ -65,7 +62,7 @@ func (r *run) finishShards(ctx context.Context, w *world, relays fleet, arrivals
 		return err
 	}
 	r.setTime(arrivals, time.Now())
-	after, err := w.fleetUsage(relays, except)
+	after, err := w.usage(except, relays.pids()...)
 	if err != nil {
 		return err
 	}
@@ -80,20 +77,11 @@ func (r *run) finishShards(ctx context.Context, w *world, relays fleet, arrivals
 	return r.measureVacuum(ctx, w)
 }
 
-// fleetUsage has what all relays used together.
-func (w *world) fleetUsage(relays fleet, except []int) (usage, error) {
-	all, err := w.usage(0, except)
-	if err != nil {
-		return all, err
+func (f fleet) pids() (pids []int) {
+	for _, relay := range f {
+		pids = append(pids, relay.pid())
 	}
-	for _, relay := range relays {
-		used, kernel, err := gauge.CPU(relay.pid())
-		if err != nil {
-			return all, err
-		}
-		all.measured, all.kernel = all.measured+used, all.kernel+kernel
-	}
-	return all, nil
+	return pids
 }
 
 func (f fleet) stop() (err error) {

@@ -79,7 +79,7 @@ func (s *sampler) sample(ctx context.Context) error {
 func (s *sampler) take(ctx context.Context) error {
 	now := sample{at: time.Now(), arrived: s.arrivals.Count()}
 	var err error
-	if now.usage, err = s.world.usage(s.sender.pid(), s.except); err != nil {
+	if now.usage, err = s.world.usage(s.except, s.sender.pid()); err != nil {
 		return err
 	}
 	const dead = `SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = $1::regclass`

@@ -74,7 +74,7 @@ func (r *run) keepPace(ctx context.Context, w *world, p pace, writers *load.Writ
 	if err := writers.Write(ctx, 0, p.warm(), p.rate, committed); err != nil {
 		return err
 	}
-	before, err := w.usage(s.pid(), writers.PIDs())
+	before, err := w.usage(writers.PIDs(), s.pid())
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (r *run) keepPace(ctx context.Context, w *world, p pace, writers *load.Writ
 	if err := s.settled(ctx, p.warm()+p.count()); err != nil {
 		return err
 	}
-	after, err := w.usage(s.pid(), writers.PIDs())
+	after, err := w.usage(writers.PIDs(), s.pid())
 	if err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ func awaitCount(ctx context.Context, arrivals *load.Arrivals, least int) {
 }
 
 func (r *run) finishLimit(ctx context.Context, w *world, child *child, arrivals *load.Arrivals, except []int) error {
-	before, err := w.usage(0, except)
+	before, err := w.usage(except)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (r *run) finishLimit(ctx context.Context, w *world, child *child, arrivals 
 		return err
 	}
 	r.setTime(arrivals, time.Now())
-	after, err := w.usage(0, except)
+	after, err := w.usage(except)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (r *run) finishLimit(ctx context.Context, w *world, child *child, arrivals 
 }
 
 func (r *run) finishStream(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals, except []int) error {
-	before, err := w.usage(relay.pid(), except)
+	before, err := w.usage(except, relay.pid())
 	if err != nil {
 		return err
 	}

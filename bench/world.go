@@ -55,10 +55,15 @@ func (r *run) newWorld(ctx context.Context, spec load.Spec, queues int) (*world,
 
 // setup makes tables, publication and slot, as a user would.
 func (w *world) setup(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, w.program, "setup")
+	return w.command(ctx, "setup")
+}
+
+// command runs the measured cdc-relay to its end.
+func (w *world) command(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, w.program, args...)
 	cmd.Env = w.relayEnvironment()
 	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("cdc-relay setup: %w: %s", err, strings.TrimSpace(string(output)))
+		return fmt.Errorf("cdc-relay %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(output)))
 	}
 	return nil
 }

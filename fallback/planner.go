@@ -161,9 +161,7 @@ func (v View) wants(s Sweep) bool {
 	switch s {
 	case Due:
 		return open
-	case Leftovers:
-		return open && v.Holder
-	case Spilled:
+	case Leftovers, Spilled:
 		return open && v.Holder
 	case KeyPass:
 		return v.Holder && v.PublisherReady && !v.KeysFull

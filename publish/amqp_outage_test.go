@@ -266,14 +266,21 @@ func suspendQueue(t *testing.T, broker *services.RabbitMQ, vhostURL, queue strin
 	t.Cleanup(func() { ask("resume") })
 }
 
+// withStuckQueue is a virtual host with a queue that works and one that never confirms.
+func withStuckQueue(t *testing.T) (u, q, stuck string) {
+	t.Helper()
+	broker := services.SharedRabbitMQ(t)
+	u = broker.VHost(t)
+	a := newAdmin(t, u)
+	q, stuck = a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
+	suspendQueue(t, broker, u, stuck)
+	return u, q, stuck
+}
+
 // TestQueueThatNeverConfirms: its messages time out alone, and hold up nobody else.
 func TestQueueThatNeverConfirms(t *testing.T) {
 	t.Parallel()
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q, stuck := a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
-	suspendQueue(t, broker, u, stuck)
+	u, q, stuck := withStuckQueue(t)
 	const timeout = 2 * time.Second
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
 	mark := r.mark()
@@ -299,11 +306,7 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 // replaced, and the messages of its exchange go on.
 func TestWornLane(t *testing.T) {
 	t.Parallel()
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q, stuck := a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
-	suspendQueue(t, broker, u, stuck)
+	u, q, stuck := withStuckQueue(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 2 * time.Second, MaxInFlight: 40})
 	k := &maker{}
 	warm := k.make("", q, `{}`)
@@ -327,11 +330,7 @@ func TestWornLane(t *testing.T) {
 // lets a message for another queue through.
 func TestOneStuckQueueKeepsNobodyOut(t *testing.T) {
 	t.Parallel()
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q, stuck := a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
-	suspendQueue(t, broker, u, stuck)
+	u, q, stuck := withStuckQueue(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 300 * time.Millisecond})
 	var k maker
 	for range 3 { // two outages, then through the half-open breaker

@@ -169,11 +169,7 @@ func TestMessagesGoOnWhileNothingIsAnswered(t *testing.T) {
 // TestAStuckQueueLeavesRoomForOthers: it has nearly all that may wait for confirms, and the others do not wait until that has timed out.
 func TestAStuckQueueLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q, stuck := a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
-	suspendQueue(t, broker, u, stuck)
+	u, q, stuck := withStuckQueue(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 5 * time.Second})
 	var k maker
 	unanswered := k.many(creditOfRabbitMQ-10, "", stuck)

@@ -16,11 +16,7 @@ import (
 // TestASlotThatIsJustFreeIsLeftToWhoStreams: among millions of young rows, nobody looks for one that is old.
 func TestASlotThatIsJustFreeIsLeftToWhoStreams(t *testing.T) {
 	i := newInstance(t)
-	db, err := store.Open(i.config.DatabaseURL, i.config.Table, false, outbox.Shard{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := i.openStore()
 	s := &sweeper{core: newCore(10, defaultBounds(), nil), store: db, slot: i.config.Slot, staleAge: time.Hour}
 	if age, ok, err := s.unclaimedAge(t.Context()); ok || err != nil {
 		t.Errorf("at once it looks for rows that are %s old, %v", age, err)
@@ -34,11 +30,7 @@ func TestASlotThatIsJustFreeIsLeftToWhoStreams(t *testing.T) {
 // TestAPassDoesNotWalkAgainForATransactionThatGoesOn: whether it has ended is asked instead.
 func TestAPassDoesNotWalkAgainForATransactionThatGoesOn(t *testing.T) {
 	i := newInstance(t)
-	db, err := store.Open(i.config.DatabaseURL, i.config.Table, false, outbox.Shard{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := i.openStore()
 	open, err := i.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -99,11 +91,7 @@ func TestAPassDoesNotWalkAgainForATransactionThatGoesOn(t *testing.T) {
 // TestWhatWasSpilledIsReadFromThereOn: the pass leaves alone what lies before, which may be millions of dead rows.
 func TestWhatWasSpilledIsReadFromThereOn(t *testing.T) {
 	i := newInstance(t)
-	db, err := store.Open(i.config.DatabaseURL, i.config.Table, false, outbox.Shard{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := i.openStore()
 	rows, err := i.db.Query(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'r', '1' FROM generate_series(1, 20) RETURNING id`)
 	if err != nil {
 		t.Fatal(err)
