@@ -157,7 +157,7 @@ func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*stat
 		if err != nil {
 			return nil, fmt.Errorf("find %s: %w", host, err)
 		}
-		addr = net.JoinHostPort(found[0].String(), port)
+		addr = net.JoinHostPort(preferred(found), port)
 	}
 	options := []statsd.Option{
 		statsd.WithTags(b.config.Tags), statsd.WithErrorHandler(failed), statsd.WithWorkersCount(1),
@@ -172,6 +172,17 @@ func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*stat
 		return nil, fmt.Errorf("connect to DogStatsD: %w", err)
 	}
 	return client, nil
+}
+
+// preferred is the first address of IPv4, which is what an agent listens on by default,
+// or else the first.
+func preferred(found []net.IPAddr) string {
+	for _, addr := range found {
+		if addr.IP.To4() != nil {
+			return addr.String()
+		}
+	}
+	return found[0].String()
 }
 
 // failure keeps the first error of several goroutines.

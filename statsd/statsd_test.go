@@ -166,6 +166,29 @@ func TestWhatCouldNotBeSentIsSentLater(t *testing.T) {
 	_ = os.Remove(path)
 }
 
+// Agents listen on 127.0.0.1, and localhost is often ::1 first.
+func TestAnAgentIsLookedForByIPv4First(t *testing.T) {
+	for _, c := range []struct {
+		found []string
+		want  string
+	}{
+		{[]string{"::1", "127.0.0.1"}, "127.0.0.1"},
+		{[]string{"127.0.0.1", "::1"}, "127.0.0.1"},
+		{[]string{"2001:db8::1", "192.0.2.2", "192.0.2.1"}, "192.0.2.2"},
+		{[]string{"2001:db8::1", "2001:db8::2"}, "2001:db8::1"},
+		{[]string{"fe80::1%eth0"}, "fe80::1%eth0"},
+	} {
+		var found []net.IPAddr
+		for _, text := range c.found {
+			ip, zone, _ := strings.Cut(text, "%")
+			found = append(found, net.IPAddr{IP: net.ParseIP(ip), Zone: zone})
+		}
+		if got := preferred(found); got != c.want {
+			t.Errorf("of %v: got %s, want %s", c.found, got, c.want)
+		}
+	}
+}
+
 func TestRunSendsOnceMoreAtTheEnd(t *testing.T) {
 	a := newAgent(t, "udp", "127.0.0.1:0")
 	r := newRegistered()
