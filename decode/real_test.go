@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"flag"
+	"math"
 	"os"
 	"reflect"
 	"slices"
@@ -220,7 +221,7 @@ func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
 	}
 	defer s.Close()
 	limit := store.Limit{Rows: 1000, Bytes: 1 << 30}
-	page, err := s.Leftovers(t.Context(), "", -1<<63, limit)
+	page, err := s.Leftovers(t.Context(), "", math.MinInt64, math.MaxInt64, limit)
 	if err != nil {
 		t.Fatal(err)
 	}

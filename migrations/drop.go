@@ -18,7 +18,7 @@ type NotEmptyError struct {
 }
 
 func (e *NotEmptyError) Error() string {
-	return fmt.Sprintf("%s holds %s and %s holds %s: nothing was dropped",
+	return fmt.Sprintf("%s holds %s and %s holds %s: no table was dropped",
 		e.Table, messages(e.Waiting), e.Table.DeadLetter(), messages(e.Dead))
 }
 
@@ -58,7 +58,8 @@ func Drop(ctx context.Context, conn *pgx.Conn, table outbox.Table) (dropped bool
 
 func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 	// No message may come in between the look and the drop.
-	lock := fmt.Sprintf("LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE", table.SQL(), table.DeadLetter().SQL())
+	// Applications that insert wait behind the lock while it is waited for.
+	lock := fmt.Sprintf("SET LOCAL lock_timeout = '10s'; LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE", table.SQL(), table.DeadLetter().SQL())
 	if _, err := tx.Exec(ctx, lock); err != nil {
 		return err
 	}

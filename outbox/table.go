@@ -44,6 +44,16 @@ func ParseTable(s string) (Table, error) {
 	return Table{Schema: parts[0], Name: name}, nil
 }
 
+// Command is a command of cdc-relay as a person types it about the table: where that has not the
+// usual name, slot and publication mostly have not, either.
+func (t Table) Command(name string) string {
+	if t == (Table{Schema: "public", Name: "outbox"}) {
+		return "cdc-relay " + name
+	}
+	quoted := "'" + strings.ReplaceAll(t.String(), "'", `'\''`) + "'"
+	return "cdc-relay " + name + " --table " + quoted + ", with the relay's own --slot and --publication"
+}
+
 const deadLetterSuffix = "_dead_letter"
 
 func parseIdentifier(s string) (name, rest string, err error) {

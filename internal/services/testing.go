@@ -2,9 +2,11 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +59,17 @@ func PrivatePostgres(t testing.TB, settings ...string) *Postgres {
 	need(t, err)
 	closeAfter(t, server.Close)
 	return server
+}
+
+// Standby starts a standby of a private server, which the caller closes. The test is skipped where there can be none.
+func Standby(t testing.TB, primary *Postgres) *Postgres {
+	t.Helper()
+	standby, err := primary.StartStandby(t.Context())
+	if errors.Is(err, errors.ErrUnsupported) || err != nil && strings.Contains(err.Error(), "programs") {
+		t.Skip(err)
+	}
+	need(t, err)
+	return standby
 }
 
 // PrivateRabbitMQ starts a broker for this test alone, which it may stop, kill and configure. Settings are lines of
