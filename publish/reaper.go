@@ -259,7 +259,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 		return
 	}
 	r.lastAnswer, r.anyAnswer = r.clock.now(), true
-	r.throttle.confirmed(r.lastAnswer - e.sentAt)
+	r.throttle.confirmed(time.Since(e.message.SentAt)) // not by the clock, which stands still while the broker blocks
 	r.tellFirstAnswer()
 	if v.reason != outbox.ReasonTooLarge {
 		return

@@ -129,12 +129,10 @@ func (s *sender) sendRest() {
 	}
 }
 
-// endPause goes on where the broker answers nothing.
+// endPause goes on where the broker answers next to nothing.
 func (s *sender) endPause() {
 	s.stuck = nil
-	if s.throttle.answersSoFar() == s.answers {
-		s.throttle.stuck()
-	}
+	s.throttle.notAnswered(s.answers)
 }
 
 // acceptAll sends messages in as few writes as it takes.

@@ -13,8 +13,10 @@ const (
 	// enoughRate, in messages a second: where the broker is so far away that the credit would not
 	// allow it, more may be on their way.
 	enoughRate = 60_000
-	// stuckAfter is how long the broker may answer nothing until what it has does not count any more.
+	// stuckAfter is how long the broker may give fewAnswers until what it has does not count any more:
+	// a queue that is slow, or out of order, must not hold up the others.
 	stuckAfter = 50 * time.Millisecond
+	fewAnswers = creditOfRabbitMQ / 8
 )
 
 // throttle tells the sender how many messages may wait for their confirms. It is no promise as
@@ -97,10 +99,13 @@ func (t *throttle) answersSoFar() int {
 	return t.answers
 }
 
-// stuck ends the epoch: what was sent so far does not count any more.
-func (t *throttle) stuck() {
+// notAnswered is told how many answers there were stuckAfter ago. Where there are few more it ends
+// the epoch: what was sent so far does not count any more.
+func (t *throttle) notAnswered(before int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.epoch++
-	t.waiting = 0
+	if t.answers-before < fewAnswers {
+		t.epoch++
+		t.waiting = 0
+	}
 }

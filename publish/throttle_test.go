@@ -78,7 +78,7 @@ func TestThrottleOfAFarBroker(t *testing.T) {
 func TestThrottleForgetsWhatIsStuck(t *testing.T) {
 	th := newThrottle()
 	late := sendAllowed(th)
-	th.stuck()
+	th.notAnswered(th.answersSoFar())
 	sent := sendAllowed(th)
 	if len(sent) != creditOfRabbitMQ {
 		t.Fatalf("%d messages were allowed", len(sent))
@@ -90,6 +90,27 @@ func TestThrottleForgetsWhatIsStuck(t *testing.T) {
 	th.answeredAll(sent)
 	if th.allowed() != creditOfRabbitMQ {
 		t.Errorf("all have their answer, and %d are allowed", th.allowed())
+	}
+}
+
+// TestThrottleDoesNotWaitForASlowQueue: a few answers are its own; the others are quick, and all that waits is its.
+func TestThrottleDoesNotWaitForASlowQueue(t *testing.T) {
+	th := newThrottle()
+	sent := sendAllowed(th)
+	if th.allowed() != 0 {
+		t.Fatal("no pause")
+	}
+	before := th.answersSoFar()
+	th.answeredAll(sent[:fewAnswers])
+	th.notAnswered(before)
+	if th.allowed() != 0 {
+		t.Error("the pause is over though the broker answers")
+	}
+	before = th.answersSoFar()
+	th.answeredAll(sent[fewAnswers : 2*fewAnswers-1])
+	th.notAnswered(before)
+	if th.allowed() != creditOfRabbitMQ {
+		t.Errorf("next to nothing was answered, and %d messages are allowed", th.allowed())
 	}
 }
 
@@ -118,7 +139,7 @@ func TestThrottleNeverStops(t *testing.T) {
 			"confirm": func(t *rapid.T) {
 				th.confirmed(time.Duration(rapid.IntRange(0, 50).Draw(t, "milliseconds")) * time.Millisecond)
 			},
-			"stuck": func(*rapid.T) { th.stuck() },
+			"stuck": func(*rapid.T) { th.notAnswered(th.answersSoFar()) },
 			"": func(t *rapid.T) {
 				counted := 0
 				for _, epoch := range unanswered {
