@@ -1,9 +1,6 @@
 package doctor_test
 
 import (
-	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net/url"
 	"strings"
 	"testing"
@@ -284,92 +281,5 @@ func TestABrokerThatCannotBeReached(t *testing.T) {
 	r.want(doctor.Problem, doctor.RabbitMQ, "reachable", "5671")
 	if strings.Contains(r.String(), "guest:guest") {
 		t.Error("the password is shown")
-	}
-}
-
-// words are routing keys, and with * and # patterns, by chance.
-type words struct{ *rand.Rand }
-
-func (w words) key(more ...string) string {
-	from := append([]string{"a", "b", "c"}, more...)
-	parts := make([]string, 1+w.IntN(3))
-	for i := range parts {
-		parts[i] = from[w.IntN(len(from))]
-	}
-	return strings.Join(parts, ".")
-}
-
-// declareMaze binds queues and exchanges to one another by chance.
-func (w words) declareMaze(c *amqp.Channel) error {
-	for _, x := range mazeExchanges() {
-		kind, args := x, amqp.Table{}
-		switch x {
-		case "outer":
-			kind = "topic"
-		case "guarded":
-			kind, args = "direct", amqp.Table{"alternate-exchange": "topic"}
-		}
-		if err := c.ExchangeDeclare(x, kind, false, false, false, false, args); err != nil {
-			return err
-		}
-	}
-	for i := range 6 {
-		q := fmt.Sprintf("q%d", i)
-		if _, err := c.QueueDeclare(q, false, false, false, false, nil); err != nil {
-			return err
-		}
-		if err := errors.Join(c.QueueBind(q, w.key(), "direct", false, nil), c.QueueBind(q, w.key("*", "#"), "topic", false, nil)); err != nil {
-			return err
-		}
-	}
-	return errors.Join(c.ExchangeBind("direct", w.key("*", "#"), "outer", false, nil), c.QueueBind("q1", w.key(), "guarded", false, nil))
-}
-
-func mazeExchanges() []string { return []string{"direct", "topic", "fanout", "outer", "guarded"} }
-
-// The walk over the bindings is held against what the broker does.
-func TestRoutesAreThoseOfTheBroker(t *testing.T) {
-	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
-	w := words{rand.New(rand.NewPCG(1, 2))}
-	channel := p.topology(w.declareMaze)
-	returned := channel.NotifyReturn(make(chan amqp.Return, 1000))
-	if err := channel.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
-	for _, x := range mazeExchanges() {
-		for range 30 {
-			key := w.key()
-			p.insert(x, key)
-			c, err := channel.PublishWithDeferredConfirmWithContext(t.Context(), x, key, true, false, amqp.Publishing{})
-			if err == nil {
-				_, err = c.WaitContext(t.Context())
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	unroutable := map[string]bool{}
-	for len(returned) > 0 { // a return comes before its confirm
-		m := <-returned
-		unroutable[m.Exchange+"/"+m.RoutingKey] = true
-	}
-	if len(unroutable) < 5 {
-		t.Fatalf("only %d messages were returned", len(unroutable))
-	}
-	told, more := 0, 0
-	for _, f := range p.examine().findings {
-		switch {
-		case f.Name != "route" || f.Level != doctor.Problem:
-		case f.Subject == "":
-			_, _ = fmt.Sscan(f.Says, &more)
-		case !unroutable[f.Subject]:
-			t.Errorf("%s reaches a queue", f.Subject)
-		default:
-			told++
-		}
-	}
-	if told+more != len(unroutable) {
-		t.Errorf("%d and %d more are unroutable, want %d", told, more, len(unroutable))
 	}
 }

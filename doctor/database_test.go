@@ -276,6 +276,21 @@ func TestHiddenRowsAndColumns(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
+func TestWhatMendsAShardsPublicationKeepsItsRowFilter(t *testing.T) {
+	server := services.SharedPostgres(t)
+	if server.Major() < 15 {
+		t.Skip("Postgres 14 knows no row filters")
+	}
+	p := onDatabase(t, server.Database(t))
+	p.Shard = outbox.Shard{Index: 0, Of: 2}
+	p.Slot, p.Publication = p.Slot+p.Shard.NameSuffix(), p.Publication+p.Shard.NameSuffix()
+	p.setup()
+	p.examine().wantOthersOK()
+	p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" ADD TABLE other")
+	p.mend(p.examine().want(doctor.Warning, doctor.Publication, "other_tables", "SET TABLE"))
+	p.examine().wantOthersOK()
+}
+
 func TestManagedServicesAreNamed(t *testing.T) {
 	t.Parallel()
 	server := services.PrivatePostgres(t, "wal_level=replica")

@@ -88,7 +88,7 @@ func (p *patient) setup() {
 	if p.Poll {
 		return
 	}
-	names := replication.Names{Table: p.Table, Publication: p.Publication, Slot: p.Slot}
+	names := replication.Names{Table: p.Table, Publication: p.Publication, Slot: p.Slot, Shard: p.Shard}
 	if _, err := replication.Setup(p.t.Context(), p.conn.PgConn(), names, time.Minute); err != nil {
 		p.t.Fatal(err)
 	}

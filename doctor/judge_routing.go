@@ -73,7 +73,7 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 	}
 	if good > 0 && told == 0 {
 		how := "reaches a queue"
-		if j.f.management.err != nil && j.needsManagement() || j.o.NoProbe {
+		if j.f.management.err != nil && j.needsManagement() || j.f.management.unasked || j.o.NoProbe {
 			how = "was refused for want of a queue, as far as can be seen"
 			c.ok("route", "none of %s %s", counted(good, "routing key", "routing keys"), how)
 			return
@@ -95,13 +95,23 @@ func (j *brokerJudge) unroutable(d destination) (mend, says string) {
 		mend = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`) + "  # as its consumers declare it"
 		return mend, fmt.Sprintf("there is no queue %q for the default exchange to bring messages to%s", d.routingKey, rows)
 	case d.exchange != "" && !j.o.NoProbe && j.f.management.err == nil:
-		if r := j.f.management.route(d.exchange, d.routingKey); len(r.queues) == 0 && !r.perhaps {
+		r := j.f.management.route(d.exchange, d.routingKey)
+		switch {
+		case len(r.queues) > 0 || r.perhaps:
+		case !r.unasked:
 			return j.bindMend(d), fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, rows)
+		case rows != "":
+			return j.refusedBefore(d, rows)
 		}
 	case d.exchange != "" && rows != "":
-		return j.bindMend(d), fmt.Sprintf("exchange %q had no queue for routing key %q%s", d.exchange, d.routingKey, rows)
+		return j.refusedBefore(d, rows)
 	}
 	return "", ""
+}
+
+// refusedBefore: bindings are not known, but rows were refused.
+func (j *brokerJudge) refusedBefore(d destination, rows string) (mend, says string) {
+	return j.bindMend(d), fmt.Sprintf("exchange %q had no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 }
 
 func (j *brokerJudge) bindMend(d destination) string {

@@ -181,13 +181,13 @@ func (j *databaseJudge) judgeSenderTimeout(c *chart) {
 	case !known:
 		c.warn("wal_sender_timeout", "", "the server does not tell it")
 	case timeout == 0:
-		c.warn("wal_sender_timeout", mend, "off: where the machine of a relay vanishes, its slot stays taken until TCP gives up, and no other relay streams meanwhile")
+		c.warn("wal_sender_timeout", mend, "off: where the machine of a relay vanishes, its slot stays taken until TCP gives up; only a relay that stands by ends its hold sooner, after 6 s")
 	case timeout > 5*time.Minute:
-		c.warn("wal_sender_timeout", mend, "%s: where the machine of a relay vanishes, another takes over only after that", span(timeout))
+		c.warn("wal_sender_timeout", mend, "%s: after that a vanished relay's slot is free; only a relay that stands by ends its hold sooner, after 6 s", span(timeout))
 	case timeout < 3*time.Second:
 		c.warn("wal_sender_timeout", mend, "%s: a short pause of the network or of the relay ends the stream", timeout)
 	default:
-		c.ok("wal_sender_timeout", "%s: after that, another relay takes over from one whose machine vanished", span(timeout))
+		c.ok("wal_sender_timeout", "%s: after that a vanished relay's slot is free; a relay that stands by ends its hold after 6 s at the latest", span(timeout))
 	}
 }
 

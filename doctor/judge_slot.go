@@ -99,7 +99,7 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 		c.warn("other_tables", fmt.Sprintf("DROP PUBLICATION %s;\n%s", outbox.QuoteIdentifier(j.o.Publication), j.setupCommand()),
 			"publication %s is FOR ALL TABLES: the server decodes and sends what the relay throws away", j.o.Publication)
 	case p.Others > 0:
-		c.warn("other_tables", lines(sql(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", outbox.QuoteIdentifier(j.o.Publication), j.o.Table.SQL())), own),
+		c.warn("other_tables", lines(sql(replication.SetTableSQL(j.o.names())), own),
 			"publication %s has %d other tables: the server decodes and sends what the relay throws away", j.o.Publication, p.Others)
 	}
 }

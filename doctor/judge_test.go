@@ -203,6 +203,24 @@ func TestSettingsOfServices(t *testing.T) {
 	}
 }
 
+func TestExchangesThatWereNotAskedFor(t *testing.T) {
+	f := managementFacts{
+		exchanges: map[string]exchangeFacts{
+			"asked": {Name: "asked", Type: "direct"}, "leads on": {Name: "leads on", Type: "fanout"}, "guarded": {
+				Name: "guarded", Type: "direct", Arguments: map[string]any{"alternate-exchange": "not asked"},
+			}, "not asked": {Name: "not asked", Type: "direct"},
+		},
+		bindings: map[string][]binding{
+			"asked": nil, "leads on": {{Destination: "not asked", DestinationType: "exchange"}}, "guarded": nil,
+		},
+	}
+	for exchange, unasked := range map[string]bool{"asked": false, "leads on": true, "guarded": true, "not asked": true, "no such": false} {
+		if r := f.route(exchange, "k"); r.unasked != unasked || r.perhaps || len(r.queues) > 0 {
+			t.Errorf("%s: got %+v", exchange, r)
+		}
+	}
+}
+
 func TestTLS(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	certificate := func(left time.Duration) *tls.ConnectionState {

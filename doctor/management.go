@@ -25,8 +25,9 @@ type managementFacts struct {
 
 	alarms    string // what its health check says, "" where all is well
 	exchanges map[string]exchangeFacts
-	// complete: the bindings of all exchanges that the destinations can lead to.
-	bindings map[string][]binding // by source
+	// bindings, by source, of the exchanges that the destinations can lead to, up to mostExchanges.
+	bindings map[string][]binding
+	unasked  bool // there are more
 	queues   map[string]queueFacts
 	policies []policy
 }
@@ -113,8 +114,11 @@ func (f *managementFacts) follow(ctx context.Context, api *managementAPI, vhost 
 		name := names[0]
 		names = names[1:]
 		x, there := f.exchanges[name]
-		if _, done := f.bindings[name]; done || !there || len(f.bindings) >= mostExchanges {
+		if _, done := f.bindings[name]; done || !there {
 			continue
+		}
+		if f.unasked = len(f.bindings) >= mostExchanges; f.unasked {
+			return
 		}
 		var found []binding
 		if f.err = api.get(ctx, "exchanges/"+vhost+"/"+url.PathEscape(name)+"/bindings/source", &found); f.err != nil {

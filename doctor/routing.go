@@ -13,6 +13,8 @@ type route struct {
 	queues []string // the queues that take it
 	// perhaps: an exchange on the way decides by more than the routing key, and has bindings.
 	perhaps bool
+	// unasked: the bindings of an exchange on the way are not known.
+	unasked bool
 	// alternate is the exchange that takes it because no binding does, or "".
 	alternate string
 }
@@ -38,8 +40,13 @@ func (f managementFacts) walk(exchange, key string, r *route, seen map[string]bo
 		return
 	}
 	x := f.exchanges[exchange]
+	bindings, asked := f.bindings[exchange]
+	if _, there := f.exchanges[exchange]; there && !asked {
+		r.unasked = true
+		return
+	}
 	matched := false
-	for _, b := range f.bindings[exchange] {
+	for _, b := range bindings {
 		switch matches(x, b, key) {
 		case no:
 			continue

@@ -2,7 +2,6 @@ package doctor_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -112,13 +111,7 @@ func TestDeadRows(t *testing.T) {
 func TestAStandbyAndWhatItHolds(t *testing.T) {
 	t.Parallel()
 	server := services.PrivatePostgres(t)
-	standby, err := server.StartStandby(t.Context())
-	if errors.Is(err, errors.ErrUnsupported) || err != nil && strings.Contains(err.Error(), "programs") {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	standby := services.Standby(t, server)
 	closed := false
 	stop := func() {
 		if closed {

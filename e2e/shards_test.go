@@ -183,6 +183,21 @@ func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
 	}
 }
 
+// TestTheTablesStayWhileOtherShardsHaveSlots: nobody would read those any more.
+func TestTheTablesStayWhileOtherShardsHaveSlots(t *testing.T) {
+	w := newSharded(t, 2)
+	out, code := w.command("teardown", "--yes", "--tables", "--shard", "0/2")
+	if code != 1 || !strings.Contains(out, w.slot+"_1_of_2") || !strings.Contains(out, "cdc-relay teardown --shards 2 --slot '"+w.slot+"'") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE $1`, w.slot+"%"); n != 2 {
+		t.Errorf("%d slots are left", n)
+	}
+	if out, code := w.command("teardown", "--yes", "--tables", "--shards", "2"); code != 0 {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+}
+
 // TestARowFilterThatIsTakenAwayIsNoticed: the stream would bring the rows of others.
 func TestARowFilterThatIsTakenAwayIsNoticed(t *testing.T) {
 	w := newSharded(t, 2)

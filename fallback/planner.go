@@ -3,7 +3,11 @@
 // are the store's, the messages are the relay's.
 package fallback
 
-import "time"
+import (
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/pulse"
+)
 
 // Sweep is one kind of query on the outbox table. docs/architecture.md tells the
 // classes of rows apart.
@@ -88,11 +92,11 @@ const (
 // safetyFactor bounds the share of a walk through the table that nothing asks for: a long transaction keeps
 // millions of dead rows from being cleaned up, and each walk passes all of them.
 const (
-	safetyFactor  = 100
+	safetyFactor  = 1000
 	safetyAtLeast = 10 * time.Minute // a server that stood still makes any walk look long
 )
 
-// SafetyAfter is how long after a walk whose longest page took so long the next one comes that nothing
+// SafetyAfter is how long after a walk that took so long to find a row the next one comes that nothing
 // asks for, or nothing that has to.
 func SafetyAfter(took time.Duration) time.Duration {
 	return min(max(LeftoverSafety, safetyFactor*took), safetyAtLeast)
@@ -102,6 +106,9 @@ func SafetyAfter(took time.Duration) time.Duration {
 // end is not run again for twenty. One that took long once may have waited for a server
 // that stood still, so the shorter of two runs counts.
 const costFactor = 20
+
+// keyPassFactor is the same for passes over the keys that nothing asks for.
+const keyPassFactor = 50
 
 // Planner keeps when each sweep is to be run next. It belongs to one goroutine.
 type Planner struct {
@@ -189,9 +196,9 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 	case at.IsZero(), p.underWay[s]:
 		return at
 	case s == Leftovers && !v.Leftovers && v.StreamLive:
-		return at.Add(SafetyAfter(p.took[s]))
+		return at.Add(pulse.Within(at, SafetyAfter(p.took[s])))
 	case s == KeyPass && !v.Suspicious:
-		return at.Add(max(keyPassSafety, costFactor*p.passTook[s]))
+		return at.Add(pulse.Within(at, max(keyPassSafety, keyPassFactor*p.passTook[s])))
 	case s == Due && v.Holder && !v.DueMoved && p.quietUntil.After(at):
 		return p.quietUntil
 	}
@@ -202,7 +209,7 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	p.underWay[s] = o.More
 	if s == Due {
-		p.quietUntil = now.Add(min(o.Quiet, dueSafety*p.pollInterval))
+		p.quietUntil = now.Add(min(o.Quiet, pulse.Within(now, dueSafety*p.pollInterval)))
 	}
 	if p.passing[s] += o.Took; !o.More {
 		p.passTook[s], p.passing[s] = p.passing[s], 0

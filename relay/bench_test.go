@@ -93,7 +93,7 @@ func benchmarkCore(b *testing.B, keys int) {
 		b.Fatal(err)
 	}
 	c := newCore(benchWindow, defaultBounds(), counts)
-	c.tookSlot(0, 1)
+	c.tookSlot(holding{pid: 1})
 	c.publisherReady(true)
 	c.mu.gate.suspicious = false
 	messages := benchMessages(keys)

@@ -67,9 +67,10 @@ type core struct {
 		// transactions are in unseen.
 		unnamed bool
 		// spilledFrom is the least id of the rows without a key that the stream has left in the table
-		// since the last pass over those began; noSpill for none. left are their transactions, until a pass could see them.
+		// since the last pass over those began; noSpill for none. left has the least id of each of their transactions,
+		// until a pass could see them.
 		spilledFrom int64
-		left        map[uint32]struct{}
+		left        map[uint32]int64
 		// floor: streamed rows that committed before may have been published (see
 		// registry.overflow) and are left to the sweep.
 		floor uint64
@@ -150,7 +151,7 @@ func newCore(maxInFlight int, most bounds, counts *metrics) *core {
 	c.mu.moved = make(map[string]struct{})
 	c.mu.unknown = make(map[outbox.Ref]struct{})
 	c.mu.unseen = make(map[uint32]struct{})
-	c.mu.left = make(map[uint32]struct{})
+	c.mu.left = make(map[uint32]int64)
 	c.mu.spilledFrom = noSpill
 	return c
 }
@@ -261,10 +262,13 @@ func (c *core) leave(m *outbox.Message) {
 		signal(c.wake)
 	}
 	c.mu.spilledFrom = min(c.mu.spilledFrom, m.ID)
+	least, known := c.mu.left[m.XID]
 	switch {
 	case m.XID == 0:
+	case known:
+		c.mu.left[m.XID] = min(least, m.ID)
 	case len(c.mu.left) < c.most.left:
-		c.mu.left[m.XID] = struct{}{}
+		c.mu.left[m.XID] = m.ID
 	default:
 		c.mu.unnamed = true
 		c.leftover()
@@ -291,10 +295,11 @@ func (c *core) dueMoves() {
 	}
 }
 
-// unread notes a streamed row that could not be decoded: a sweep tries it again.
+// unread notes a streamed row that could not be decoded: a sweep tries it again, once it is visible.
 func (c *core) unread() {
 	c.lock()
 	defer c.mu.Unlock()
+	c.mu.unnamed = true
 	c.leftover()
 }
 

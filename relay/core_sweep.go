@@ -160,7 +160,7 @@ func (s *sweep) leftoversEnded(first store.Snapshot, naming bool) {
 	}
 }
 
-func dropFinished(xids map[uint32]struct{}, seenBy store.Snapshot) {
+func dropFinished[V any](xids map[uint32]V, seenBy store.Snapshot) {
 	for xid := range xids {
 		if seenBy.Finished(xid) {
 			delete(xids, xid)
@@ -176,8 +176,9 @@ func (c *core) spilledBegan() (from int64) {
 	return from
 }
 
-// spilledEnded ends a pass that read to the end, as leftoversEnded does.
-func (s *sweep) spilledEnded(first store.Snapshot, from int64) {
+// spilledEnded ends a pass that read to the end, as leftoversEnded does: what it could not see is
+// read from there on.
+func (s *sweep) spilledEnded(first store.Snapshot) {
 	c := s.core
 	c.lock()
 	defer c.mu.Unlock()
@@ -185,9 +186,16 @@ func (s *sweep) spilledEnded(first store.Snapshot, from int64) {
 		return
 	}
 	dropFinished(c.mu.left, first)
-	if len(c.mu.left) > 0 {
-		c.mu.spilledFrom = min(c.mu.spilledFrom, from)
+	for _, id := range c.mu.left {
+		c.mu.spilledFrom = min(c.mu.spilledFrom, id)
 	}
+}
+
+// spilledFailed has a pass that began with from done again.
+func (c *core) spilledFailed(from int64) {
+	c.lock()
+	defer c.mu.Unlock()
+	c.mu.spilledFrom = min(c.mu.spilledFrom, from)
 }
 
 // awaitsTransactions tells whether a pass makes sense only once one of some transactions has ended.
@@ -209,19 +217,21 @@ func (c *core) hasEnded(now store.Snapshot) bool {
 	return len(c.mu.unseen) == 0
 }
 
-// leftoversFailed has the passes done again, whichever was under way.
-func (c *core) leftoversFailed() {
+// leftoversFailed has a pass done again; naming is what leftoversBegan said of it.
+func (c *core) leftoversFailed(naming bool) {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.leftovers, c.mu.awaited, c.mu.unnamed = true, false, true
-	clear(c.mu.left) // those transactions are named again
-	c.mu.spilledFrom = noSpill
+	c.mu.leftovers, c.mu.awaited = true, false
+	c.mu.unnamed = c.mu.unnamed || naming
 }
 
 // keyPassBegan starts a pass over the keys; naming is as for leftoversBegan.
 func (c *core) keyPassBegan() (naming bool) {
 	c.lock()
 	defer c.mu.Unlock()
+	if c.mu.gate.overflowed { // the rows of a key that was not remembered may not be visible yet
+		c.mu.suspectsKnown = false
+	}
 	c.mu.gate.overflowed = false
 	return !c.mu.suspectsKnown
 }

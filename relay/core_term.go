@@ -49,14 +49,25 @@ func elapsed(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
+// holding is how a relay holds the slot.
+type holding struct {
+	// boundary is the newest id that was handed out before.
+	boundary int64
+	// pid is of the server's process.
+	pid uint32
+	// start is the position of the stream's start, walEnd where the WAL ended afterwards.
+	start, walEnd uint64
+}
+
 // tookSlot starts a term as the holder: everything in the table is to be swept, and
-// what has an id up to boundary may have been published by the holder before. The server
-// process pid streams.
-func (c *core) tookSlot(boundary int64, pid uint32) {
+// what has an id up to the boundary may have been published by the holder before.
+func (c *core) tookSlot(h holding) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.beginTerm()
-	c.mu.boundary, c.mu.pid = boundary, pid
+	c.mu.registry.streamStarts(h.start, h.walEnd)
+	c.mu.floor = min(c.mu.floor, h.walEnd)
+	c.mu.boundary, c.mu.pid = h.boundary, h.pid
 	c.mu.slotFree = false
 }
 

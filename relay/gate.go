@@ -37,30 +37,6 @@ type gate struct {
 // mostQueuedPerKey bounds what one key may hold in memory behind its message in flight.
 const mostQueuedPerKey = 64
 
-type keyState struct {
-	inFlight *outbox.Message
-	// queue are the messages that follow, held in memory, oldest first.
-	queue []*outbox.Message
-	// table: rows of the key may be in the table that are not in the queue. Streamed
-	// ones are left there, so that they do not overtake.
-	table bool
-	// waiting: the oldest of those must not leave yet. A claim brings it when due.
-	waiting bool
-	// dirty: there is something to fetch; a row was left since the last fetch began, or
-	// the fetch did not read to the end.
-	dirty bool
-	// asked: the key stands in wanted, or a fetch is under way.
-	asked bool
-	// begun tells that fetches have read the key up to the row with the id readTo, and that
-	// nothing has come in between since: the next one reads on from there. Rows that have left
-	// are deleted a little later, and would be read again and again.
-	begun  bool
-	readTo int64
-	// leftXID is the newest transaction with a row that was left in the table. Once a
-	// fetch could see it, it could see all rows of the key before it.
-	leftXID uint32
-}
-
 func newGate(mostKeys int) gate {
 	return gate{keys: make(map[string]*keyState), mostKeys: mostKeys, suspicious: true, fetches: true}
 }
@@ -96,9 +72,7 @@ const (
 func (g *gate) left(key string, m *outbox.Message) {
 	if k := g.remember(key); k != nil {
 		k.table, k.dirty = true, true
-		if m.XID != 0 {
-			k.leftXID = m.XID
-		}
+		k.leave(m)
 		k.begun = k.begun && m.ID > k.readTo // else it comes before rows that were read
 		g.ask(key, k)
 	}
@@ -208,13 +182,13 @@ func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 		}
 	case !wholly:
 		k.dirty = true // a look from the oldest on tells whether that is all
-	case k.leftXID != 0 && !f.seen(k.leftXID):
+	case !k.sawLeft(f.seen):
 		k.waiting, k.dirty = true, true // rests: the core has it fetched again a little later
 		rest = true
 	case !k.dirty:
 		// While suspicious there may be rows that no fetch could see: of transactions
 		// that committed before the stream started and are not visible yet.
-		k.table, k.leftXID = g.suspicious, 0
+		k.table, k.leftXID, k.leftID, k.backXID = g.suspicious, 0, 0, 0
 	}
 	return g.next(key, k), rest
 }
@@ -306,9 +280,7 @@ func (g *gate) stop(m *outbox.Message, waiting bool) (behind []*outbox.Message) 
 	g.queued -= len(behind)
 	if !k.table || k.leftXID == 0 { // else a newer row was left already
 		for _, b := range append([]*outbox.Message{m}, behind...) {
-			if b.XID != 0 {
-				k.leftXID = b.XID
-			}
+			k.leave(b)
 		}
 	}
 	k.inFlight, k.queue = nil, nil

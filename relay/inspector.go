@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/pulse"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -22,7 +23,7 @@ const inspectEvery = 3 * time.Second
 func (s *streamer) inspect(ctx context.Context, end context.CancelCauseFunc) {
 	var before pglogrepl.LSN
 	var messages uint64
-	for sleep(ctx, inspectEvery) == nil {
+	for sleep(ctx, pulse.Within(time.Now(), inspectEvery)) == nil {
 		var seen replication.Inspection
 		askCtx, cancel := context.WithTimeout(ctx, inspectEvery)
 		err := s.store.Conn(askCtx, func(conn *pgx.Conn) (err error) {

@@ -76,7 +76,7 @@ func (m *model) end() {
 	}
 }
 
-func (m *model) page() store.Page { return store.Page{Snapshot: m.snapshot(), Position: m.walEnd()} }
+func (m *model) page() store.Page { return store.Page{Snapshot: m.snapshot(), Position: m.wal} }
 
 // claimDue takes heads and what follows them directly, as far as it is due; of the keys among them, or of all.
 func (m *model) claimDue(limit store.Limit, among func(*modelRow) bool) store.Page {
@@ -132,7 +132,7 @@ func (m *model) spilled(s *modelSweep) func() []*outbox.Message {
 		}
 		*p = pass[int64]{begun: true, epoch: s.sweep.epoch, first: m.snapshot(), after: from - 1, from: from}
 	}
-	return m.readPage(s, p, func() { s.sweep.spilledEnded(p.first, p.from) })
+	return m.readPage(s, p, func() { s.sweep.spilledEnded(p.first) })
 }
 
 func (m *model) readPage(s *modelSweep, p *pass[int64], ended func()) func() []*outbox.Message {
@@ -195,7 +195,7 @@ func (m *model) heads(s *modelSweep) func() []*outbox.Message {
 func (m *model) keyRows(s *modelSweep) func() []*outbox.Message {
 	keys, limit := s.sweep.takeKeys()
 	limit.Rows = min(limit.Rows, 1+len(m.visible())%3) // so few that fetches mostly have to read on
-	page := store.KeyPage{Snapshot: m.snapshot(), Position: m.walEnd()}
+	page := store.KeyPage{Snapshot: m.snapshot(), Position: m.wal}
 	for _, key := range keys {
 		rows := store.KeyRows{Place: key}
 		for _, row := range m.visible() {

@@ -32,6 +32,7 @@ type model struct {
 	txs     []*modelTx // in commit order: the WAL
 	dead    map[int64]bool
 	lastXID uint32
+	wal     uint64 // where it ends
 
 	// the broker
 	delivered map[int64]int
@@ -82,7 +83,7 @@ const (
 
 func newModel(t *rapid.T) *model {
 	m := &model{
-		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, lastXID: 100,
+		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, lastXID: 100, wal: 1,
 		delivered: map[int64]int{}, firsts: map[string][]int64{}, most: defaultBounds(),
 	}
 	if rapid.Bool().Draw(t, "tight bounds") {
@@ -142,15 +143,24 @@ func (m *model) askForSlot() {
 func (m *model) takeSlot() {
 	m.replaced = false
 	m.streamed = len(m.txs)
-	m.core.tookSlot(int64(len(m.rows)), 1)
+	m.core.tookSlot(holding{boundary: int64(len(m.rows)), pid: 1, start: m.wal, walEnd: m.wal})
 	m.core.streamLive(true)
 }
 
-func (m *model) walEnd() uint64 {
-	if len(m.txs) == 0 {
-		return 1
-	}
-	return m.txs[len(m.txs)-1].lsn + 5
+// failOver goes on with a server that has all rows, and whose WAL is behind what the one before has written.
+func (m *model) failOver() {
+	m.end() // no query outlives its server
+	m.wal = 1 + m.wal/2
+	m.core.lostSlot()
+	m.takeSlot()
+}
+
+// commit writes the end of a transaction.
+func (m *model) commit(tx *modelTx) {
+	m.lastXID++
+	tx.xid, tx.lsn = m.lastXID, m.wal+10
+	m.wal += 15
+	m.txs = append(m.txs, tx)
 }
 
 // snapshot is what a query begun now can see.
@@ -173,8 +183,7 @@ func (m *model) snapshot() store.Snapshot {
 // insert commits a transaction. Its rows are in the WAL at once, and visible later.
 // Transactions of one key do not overlap: what was inserted before is visible.
 func (m *model) insert(keys []string, scheduled []bool) {
-	m.lastXID++
-	tx := &modelTx{xid: m.lastXID, lsn: m.walEnd() + 10, scheduled: map[int64]time.Time{}}
+	tx := &modelTx{scheduled: map[int64]time.Time{}}
 	for i, key := range keys {
 		row := &modelRow{id: int64(len(m.rows) + 1), key: key, tx: tx}
 		if scheduled[i] {
@@ -184,22 +193,21 @@ func (m *model) insert(keys []string, scheduled []bool) {
 		m.rows = append(m.rows, row)
 		tx.rows = append(tx.rows, row)
 	}
-	m.txs = append(m.txs, tx)
+	m.commit(tx)
 }
 
 // requeue sends a dead letter back with its old id, due at once or unclaimed, as
 // store.Operator does.
 func (m *model) requeue(id int64, due bool) {
 	row := m.rows[id-1]
-	m.lastXID++
-	row.tx = &modelTx{xid: m.lastXID, lsn: m.walEnd() + 10, rows: []*modelRow{row}, scheduled: map[int64]time.Time{}, marked: row.duplicate}
+	row.tx = &modelTx{rows: []*modelRow{row}, scheduled: map[int64]time.Time{}, marked: row.duplicate}
 	row.available, row.attempts, row.gone, row.requeued, row.lessee = time.Time{}, 0, false, true, nil
 	if due || row.key == "" {
 		row.available = m.now
 		row.tx.scheduled[id] = m.now
 	}
 	delete(m.dead, id)
-	m.txs = append(m.txs, row.tx)
+	m.commit(row.tx)
 }
 
 // busy tells whether a transaction with a row of the key is not visible yet.
@@ -230,7 +238,7 @@ func (r *modelRow) message(streamed *modelTx) *outbox.Message {
 // streamNext brings one transaction, row by row, and the position after it.
 func (m *model) streamNext() {
 	if m.streamed >= len(m.txs) {
-		m.core.passed(m.walEnd()) // a keepalive
+		m.core.passed(m.wal) // a keepalive
 		return
 	}
 	tx := m.txs[m.streamed]

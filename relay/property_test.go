@@ -54,7 +54,7 @@ func TestAKeyWithManyRowsKeepsItsOrderWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		steps := m.stepsOf("a", "a", "a", "b")
-		for _, rare := range []string{"crash", "freeze", "reconnect", "outage"} { // each begins anew with the table
+		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage"} { // each begins anew with the table
 			delete(steps, rare)
 		}
 		t.Repeat(steps)
@@ -149,6 +149,7 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 			m.core.lostSlot()
 			m.takeSlot()
 		},
+		"fail over": func(*rapid.T) { m.failOver() },
 		"freeze": func(t *rapid.T) {
 			m.freeze(some.Draw(t, "replaced"), func() bool { return some.Draw(t, "by the other") })
 		},

@@ -112,9 +112,27 @@ func (r *registry) release(ref outbox.Ref, row registered) {
 	delete(r.rows, ref)
 }
 
+// streamStarts is told where a stream starts, and where the WAL ends: both may be far behind what
+// was seen on another server, which this one has replaced. It brings nothing that was seen there.
+func (r *registry) streamStarts(start, walEnd uint64) {
+	for ref, row := range r.rows {
+		row.seenAt = min(row.seenAt, walEnd)
+		r.rows[ref] = row
+	}
+	for i := range r.awaitStream {
+		r.awaitStream[i].seenAt = min(r.awaitStream[i].seenAt, walEnd)
+	}
+	r.passed = start
+	r.dropPassed()
+}
+
 // streamPassed drops what the stream cannot bring any more.
 func (r *registry) streamPassed(position uint64) {
 	r.passed = max(r.passed, position)
+	r.dropPassed()
+}
+
+func (r *registry) dropPassed() {
 	n := 0
 	for n < len(r.awaitStream) && r.awaitStream[n].seenAt <= r.passed {
 		ref := r.awaitStream[n].ref

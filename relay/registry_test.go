@@ -80,3 +80,26 @@ func TestTooManySettledRowsGiveWayToAFloor(t *testing.T) {
 		t.Errorf("%d rows remembered", len(r.rows))
 	}
 }
+
+// A server that has replaced another may be far behind it with its WAL.
+func TestARowSweptFromAServerThatIsBehindIsRememberedUntilItsStreamHasPassedIt(t *testing.T) {
+	r := newRegistry(10)
+	before, ref := outbox.Ref{ID: 1}, outbox.Ref{ID: 2}
+	r.hold(before, 1100)
+	r.settle(before, deleted)
+	r.streamPassed(1000)
+	r.streamStarts(500, 510)
+	r.hold(ref, 600)
+	r.settle(ref, deleted)
+	r.streamPassed(520)
+	if r.standing(before) != unknown {
+		t.Error("a row of the server before is remembered though nothing can bring it")
+	}
+	if r.standing(ref) != deleted {
+		t.Error("forgotten though the stream may still bring it")
+	}
+	r.streamPassed(600)
+	if len(r.rows) > 0 {
+		t.Errorf("remembered though nothing can bring it: %v", r.rows)
+	}
+}

@@ -151,7 +151,7 @@ func TestAStopReleasesWhatIsQueuedAndWhatIsClaimedAfterwards(t *testing.T) {
 
 func TestTheSlotComesAndGoesAndWhatIsQueuedIsReleased(t *testing.T) {
 	c := newClaimer(t)
-	c.core.tookSlot(0, 1)
+	c.core.tookSlot(holding{pid: 1})
 	c.wantGivenUp(2, 3, 4)
 	settlement, _ := c.resolves(c.head, outbox.Confirmed)
 	c.core.settled([]store.Settlement{*settlement}, false)

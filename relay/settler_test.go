@@ -27,7 +27,7 @@ func TestASmallWindowIsNotHeldByRowsToBeDeleted(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		r.core.tookSlot(0, 1)
+		r.core.tookSlot(holding{pid: 1})
 		r.core.publisherReady(true)
 		for n := 1; n <= test.enough; n++ {
 			if len(r.settler.hurried) > 0 {

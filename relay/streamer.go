@@ -9,10 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pglogrepl"
 
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/pulse"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -75,8 +77,9 @@ const (
 )
 
 // touchEvery is how often the core is used at least while the relay holds the slot, so
-// that it notices when the process stood still. It is what an idle relay wakes up for most.
-const touchEvery = stillAfter * 3 / 4
+// that it notices when the process stood still: well below stillAfter, as a timer may be
+// late. It is what an idle relay wakes up for most, and the rest waits for the same moments.
+const touchEvery = pulse.Every
 
 // mostLeaving is how many rows are collected at most.
 const mostLeaving = 64
@@ -86,7 +89,7 @@ const streamDown = "the stream is down; rows are swept from the table meanwhile"
 // run streams until ctx is done. It returns an error only for what no retry can mend
 // and the relay cannot live with.
 func (s *streamer) run(ctx context.Context) error {
-	wait := newBackoff()
+	wait, unread := newBackoff(), newUnreadBackoff()
 	patience := 5 * time.Second // for a slot that waits for open transactions
 	for {
 		started, err := s.once(ctx, patience)
@@ -101,13 +104,45 @@ func (s *streamer) run(ctx context.Context) error {
 		if errors.As(err, &blocked) {
 			patience = min(patience*6, 10*time.Minute)
 		}
+		s.trouble.report(streamDown, err)
+		pause := wait
 		if started {
 			wait.Reset()
 		}
-		s.trouble.report(streamDown, err)
-		if sleep(ctx, wait.NextBackOff()) != nil {
+		switch {
+		case !started || errors.Is(err, replication.ErrSlotActive):
+		case s.caughtUp.Load():
+			unread.Reset()
+		default:
+			pause = unread
+		}
+		if replication.WALGone(err) {
+			s.dropSlot(ctx)
+		}
+		if sleep(ctx, pause.NextBackOff()) != nil {
 			return nil
 		}
+	}
+}
+
+// newUnreadBackoff is for streams that end before they have come to their start, one after the other: each
+// begins the sweeps anew. The slot is then free for so long that rows are taken without it.
+func newUnreadBackoff() *backoff.ExponentialBackOff {
+	b := newBackoff()
+	b.MaxInterval = 4 * freeSlotAge
+	return b
+}
+
+// dropSlot drops one that can bring nothing any more; the next connection makes another.
+func (s *streamer) dropSlot(ctx context.Context) {
+	dropCtx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	line, err := replication.DropSlot(dropCtx, s.databaseURL, s.names, "its WAL is gone")
+	if err != nil {
+		s.log.Warn("cannot drop the slot whose WAL is gone; trying again", "slot", s.names.Slot, "error", err)
+	}
+	if line != "" {
+		s.log.Info(line)
 	}
 }
 
@@ -160,6 +195,10 @@ func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN, pid uint32)
 	if !ok {
 		boundary = everything // without a sequence no row can be told from older ones
 	}
+	walEnd, err := s.store.Position(ctx)
+	if err != nil {
+		return err
+	}
 	s.decoder = decode.NewDecoder(s.names.Table)
 	s.patience = patience{}
 	s.caughtUp.Store(false)
@@ -168,7 +207,7 @@ func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN, pid uint32)
 	case <-s.core.refused: // that was before
 	default:
 	}
-	s.core.tookSlot(boundary, pid)
+	s.core.tookSlot(holding{boundary: boundary, pid: pid, start: uint64(position), walEnd: walEnd})
 	s.counts.streamConnected.Set(1)
 	s.trouble.over("streaming again")
 	s.announce("took the slot; rows are swept until the stream has caught up", "start", position.String())
@@ -210,13 +249,14 @@ var errServerStops = errors.New("the server takes no connections any more: it st
 var errReplaced = errors.New("this relay stood still or was cut off, and lost the slot meanwhile")
 
 func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
-	ticker := time.NewTicker(touchEvery)
-	defer ticker.Stop()
+	touch := time.NewTimer(0)
+	defer touch.Stop()
 	for {
+		touch.Reset(pulse.Within(time.Now(), touchEvery))
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-touch.C:
 		case <-s.core.doubted:
 		case <-s.core.refused:
 			end(errServerStops)

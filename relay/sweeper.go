@@ -2,11 +2,11 @@ package relay
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/internal/pulse"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -36,32 +36,16 @@ type sweeper struct {
 	// leftovers, spilled and keys are the passes under way, page by page.
 	leftovers, spilled pass[int64]
 	keys               pass[string]
-	// readThrough is when a pass over the leftovers has last come to its end, longestPage how long
-	// its longest page took.
+	stride             stride // of leftovers and spilled
+	// readThrough is when a pass over the leftovers has last come to its end, longestWalk how long
+	// it took at most to find the next row.
 	readThrough time.Time
-	longestPage time.Duration
-}
-
-// pass is where a walk through the table stands.
-type pass[C any] struct {
-	begun bool
-	after C // the last id or key read
-	epoch int
-	pages int            // read so far
-	first store.Snapshot // of its first page
-	// naming: that snapshot names all transactions that are under way.
-	naming bool
-	// from is the first id of the pass, for spilled.
-	from        int64
-	longestPage time.Duration
+	longestWalk time.Duration
 }
 
 // freeSlotAge: any relay that can stream takes a free slot within a second. Where it
 // stays free for longer nobody can, and rows are taken at this age already.
 const freeSlotAge = 5 * time.Second
-
-// firstPage is how many rows the first page of leftovers asks for, whatever their size.
-const firstPage = 32
 
 // run sweeps until stop is done. A sweep that began is finished under ctx, so that
 // rows it has claimed are not left behind with their lease. A column or table that is
@@ -85,7 +69,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 		}
 		began := time.Now()
 		more, err := s.once(ctx, kind, view)
-		took := time.Since(began)
+		took := max(time.Since(began), s.walked(kind))
 		if err != nil {
 			took = 0 // an outage says nothing of what a sweep costs
 		}
@@ -95,8 +79,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 			wait.Reset()
 			continue
 		}
-		s.leftovers.begun, s.spilled.begun, s.keys.begun = false, false, false
-		s.core.leftoversFailed()
+		s.beginAgain(kind)
 		err, gone := s.store.Explain(ctx, err)
 		if gone {
 			return err
@@ -112,7 +95,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 
 // await waits until a sweep may be wanted, or it is time to beat again.
 func (s *sweeper) await(stop context.Context, atMost time.Duration) {
-	timer := time.NewTimer(min(atMost, heartbeatEvery))
+	timer := time.NewTimer(min(atMost, pulse.Within(time.Now(), heartbeatEvery)))
 	defer timer.Stop()
 	select {
 	case <-stop.Done():
@@ -254,93 +237,6 @@ func (s *sweeper) follow(ctx context.Context, sweep *sweep, view fallback.View) 
 	return append(found, sweep.claimed(page, s.lease, true)...), err
 }
 
-// readLeftovers reads the next page of the pass through the table, or the first of a new one.
-func (s *sweeper) readLeftovers(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
-	p := &s.leftovers
-	if !p.begun || p.epoch != sweep.epoch {
-		if wait, err := s.leftoversCanWait(ctx); wait || err != nil {
-			return nil, false, err
-		}
-		naming := s.core.leftoversBegan()
-		if naming {
-			if err := s.store.PassAll(ctx); err != nil {
-				return nil, false, err
-			}
-		}
-		*p = pass[int64]{begun: true, epoch: sweep.epoch, after: math.MinInt64, naming: naming}
-	}
-	found, more, err := s.readPage(ctx, sweep, p)
-	if err == nil && !p.begun {
-		s.readThrough, s.longestPage = time.Now(), p.longestPage
-		sweep.leftoversEnded(p.first, p.naming)
-	}
-	return found, more, err
-}
-
-// readSpilled does the same from the first row on that the stream has left.
-func (s *sweeper) readSpilled(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
-	p := &s.spilled
-	if !p.begun || p.epoch != sweep.epoch {
-		from := s.core.spilledBegan()
-		if from == noSpill {
-			return nil, false, nil
-		}
-		*p = pass[int64]{begun: true, epoch: sweep.epoch, after: from - 1, from: from}
-	}
-	found, more, err := s.readPage(ctx, sweep, p)
-	if err == nil && !p.begun {
-		sweep.spilledEnded(p.first, p.from)
-	}
-	return found, more, err
-}
-
-// readPage reads the next page of a pass; at the end of it the pass is not begun any more. Where the
-// stream has ended, and its connection has not told, whoever holds the slot by now
-// publishes what was read.
-func (s *sweeper) readPage(ctx context.Context, sweep *sweep, p *pass[int64]) (found []*outbox.Message, more bool, err error) {
-	limit := sweep.limit
-	limit.Rows = min(limit.Rows, s.pageRows)
-	began := time.Now()
-	page, err := s.store.Leftovers(ctx, s.slot, p.after, limit)
-	if err != nil {
-		return nil, false, err
-	}
-	if page.Holder != sweep.pid {
-		s.core.doubt()
-		return nil, false, nil
-	}
-	p.longestPage = max(p.longestPage, time.Since(began))
-	if p.pages++; p.pages == 1 {
-		p.first = page.Snapshot
-	}
-	if len(page.Messages) == 0 {
-		p.begun = false
-		return nil, false, nil
-	}
-	p.after = page.Messages[len(page.Messages)-1].ID
-	s.pageRows = min(2*limit.Rows, rowsWithin(limit.Bytes/2, page.Messages), s.page)
-	return sweep.leftovers(page), true, nil
-}
-
-// leftoversCanWait: a pass walks over all that is dead and that a long transaction keeps from being
-// cleaned up. Where nothing but such a transaction asks for it, whether it has ended is cheaper to ask.
-func (s *sweeper) leftoversCanWait(ctx context.Context) (bool, error) {
-	if !s.core.awaitsTransactions() || time.Since(s.readThrough) > fallback.SafetyAfter(s.longestPage) {
-		return false, nil
-	}
-	snapshot, err := s.store.Snapshot(ctx)
-	return err == nil && !s.core.hasEnded(snapshot), err
-}
-
-// rowsWithin is how many rows like these take so many bytes; at least one.
-func rowsWithin(bytes int, like []*outbox.Message) int {
-	have := 0
-	for _, m := range like {
-		have += m.Size()
-	}
-	return max(1, bytes/(have/len(like)))
-}
-
 func (s *sweeper) readKeys(ctx context.Context, sweep *sweep) ([]*outbox.Message, error) {
 	keys, limit := sweep.takeKeys()
 	if len(keys) == 0 {
@@ -356,33 +252,4 @@ func (s *sweeper) readKeys(ctx context.Context, sweep *sweep) ([]*outbox.Message
 		return nil, nil
 	}
 	return sweep.keysFetched(page, time.Now()), nil
-}
-
-// readHeads reads the next page of keys that have rows.
-func (s *sweeper) readHeads(ctx context.Context, sweep *sweep) (more bool, err error) {
-	p := &s.keys
-	fresh := !p.begun || p.epoch != sweep.epoch
-	if fresh {
-		if s.core.keyPassBegan() {
-			if err := s.store.PassAll(ctx); err != nil {
-				return false, err
-			}
-		}
-		*p = pass[string]{begun: true, epoch: sweep.epoch}
-	}
-	heads, snapshot, err := s.store.KeyHeads(ctx, p.after, s.page+1)
-	if err != nil {
-		return false, err
-	}
-	if fresh {
-		p.first = snapshot
-	}
-	sweep.headsFound(heads)
-	if len(heads) <= s.page {
-		p.begun = false
-		sweep.keyPassEnded(p.first)
-		return false, nil
-	}
-	p.after = heads[len(heads)-1].Key
-	return true, nil
 }

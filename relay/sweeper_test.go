@@ -41,7 +41,7 @@ func TestAPassDoesNotWalkAgainForATransactionThatGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCore(10, defaultBounds(), newTestMetrics(t))
-	c.tookSlot(0, 0)
+	c.tookSlot(holding{})
 	c.streamLive(true)
 	s := &sweeper{core: c, store: db, slot: i.config.Slot, page: 10, pageRows: 10}
 	pass := func() (found int) {
@@ -101,7 +101,7 @@ func TestWhatWasSpilledIsReadFromThereOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCore(100, defaultBounds(), newTestMetrics(t))
-	c.tookSlot(0, 0)
+	c.tookSlot(holding{})
 	c.lock()
 	for _, n := range []int{15, 12, 17} {
 		c.leave(&outbox.Message{ID: ids[n]})
@@ -134,14 +134,8 @@ func TestTransactionsThatAreTooManyToRemember(t *testing.T) {
 	most := defaultBounds()
 	most.left = 1
 	c := newCore(100, most, newTestMetrics(t))
-	c.tookSlot(0, 0)
-	snapshot := func(text string) store.Snapshot {
-		s, err := store.ParseSnapshot(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
+	c.tookSlot(holding{})
+	snapshot := func(text string) store.Snapshot { return parseSnapshot(t, text) }
 	pass := c.beginSweep(10)
 	pass.leftoversEnded(snapshot("200:200:"), c.leftoversBegan())
 	if v := c.view(10); v.Leftovers || v.Spilled {
@@ -152,7 +146,8 @@ func TestTransactionsThatAreTooManyToRemember(t *testing.T) {
 		c.leave(&outbox.Message{ID: int64(xid), XID: xid})
 	}
 	c.mu.Unlock()
-	pass.spilledEnded(snapshot("202:203:202"), c.spilledBegan())
+	c.spilledBegan()
+	pass.spilledEnded(snapshot("202:203:202"))
 	if v := c.view(10); !v.Leftovers || v.Spilled {
 		t.Fatalf("after a pass over what was spilled: %+v", v)
 	}
@@ -165,4 +160,97 @@ func TestTransactionsThatAreTooManyToRemember(t *testing.T) {
 		t.Error("the transaction that is under way is not waited for")
 	}
 	pass.end()
+}
+
+func parseSnapshot(t *testing.T, text string) store.Snapshot {
+	t.Helper()
+	s, err := store.ParseSnapshot(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// spilledCore has had its first passes, and left rows of two transactions.
+func spilledCore(t *testing.T) *core {
+	t.Helper()
+	c := newCore(100, defaultBounds(), newTestMetrics(t))
+	c.tookSlot(holding{})
+	c.beginSweep(10).leftoversEnded(parseSnapshot(t, "200:200:"), c.leftoversBegan())
+	c.lock()
+	defer c.mu.Unlock()
+	for xid, ids := range map[uint32][]int64{201: {1000, 1001}, 202: {3000, 2000}} {
+		for _, id := range ids {
+			c.leave(&outbox.Message{ID: id, XID: xid})
+		}
+	}
+	return c
+}
+
+// TestWhatAPassOverTheSpilledRowsCannotSeeIsReadFromThereOn: what lies before may be dead rows by the million.
+func TestWhatAPassOverTheSpilledRowsCannotSeeIsReadFromThereOn(t *testing.T) {
+	c := spilledCore(t)
+	if from := c.spilledBegan(); from != 1000 {
+		t.Fatalf("the pass begins with row %d", from)
+	}
+	c.beginSweep(10).spilledEnded(parseSnapshot(t, "202:203:202"))
+	if from := c.spilledBegan(); from != 2000 {
+		t.Errorf("the next begins with row %d", from)
+	}
+}
+
+// TestAPassThatFailsTakesNoOtherDown: each is done again from where it began.
+func TestAPassThatFailsTakesNoOtherDown(t *testing.T) {
+	c := spilledCore(t)
+	s := &sweeper{core: c}
+	s.spilled = pass[int64]{begun: true, from: c.spilledBegan()}
+	s.keys = pass[string]{begun: true, after: "key"}
+	s.beginAgain(fallback.Spilled)
+	if v := c.view(10); !v.Spilled || v.Leftovers || s.spilled.begun || !s.keys.begun {
+		t.Errorf("after the failure: %+v", v)
+	}
+	if from := c.spilledBegan(); from != 1000 {
+		t.Errorf("the next pass begins with row %d", from)
+	}
+	c.lock()
+	c.leave(&outbox.Message{ID: 4000, XID: 203})
+	c.mu.Unlock()
+	s.leftovers = pass[int64]{begun: true, naming: c.leftoversBegan()}
+	s.beginAgain(fallback.Leftovers)
+	if v := c.view(10); !v.Spilled || !v.Leftovers {
+		t.Errorf("after the failure: %+v", v)
+	}
+	if naming := c.leftoversBegan(); naming {
+		t.Error("a pass that named no transactions does so when it is done again")
+	}
+	if from := c.spilledBegan(); from != 4000 || len(c.mu.left) != 3 {
+		t.Errorf("what was left is forgotten: from %d on, %v", from, c.mu.left)
+	}
+}
+
+// TestAKeyThatWasNotRememberedIsLookedForUntilItsRowsAreVisible: the transactions under way are named anew.
+func TestAKeyThatWasNotRememberedIsLookedForUntilItsRowsAreVisible(t *testing.T) {
+	most := defaultBounds()
+	most.keys = 1
+	c := newCore(100, most, newTestMetrics(t))
+	c.tookSlot(holding{})
+	sweep := c.beginSweep(10)
+	c.keyPassBegan()
+	sweep.keyPassEnded(parseSnapshot(t, "200:200:"))
+	if c.mu.gate.suspicious {
+		t.Fatal("after a first pass any key may have rows")
+	}
+	c.publisherReady(true)
+	for xid, key := range map[uint32]string{201: "a", 202: "b"} {
+		c.lock()
+		c.leave(&outbox.Message{ID: int64(xid), XID: xid, OrderingKey: &key})
+		c.mu.Unlock()
+	}
+	if !c.keyPassBegan() {
+		t.Error("the pass does not name the transactions under way")
+	}
+	sweep.keyPassEnded(parseSnapshot(t, "201:203:201,202"))
+	if !c.mu.gate.suspicious {
+		t.Error("the rows of a key are forgotten before they are visible")
+	}
 }

@@ -28,6 +28,11 @@ func publishedTable(names Names) string {
 	return fmt.Sprintf("%s WHERE (%s)", names.Table.SQL(), names.Shard.Condition(""))
 }
 
+// SetTableSQL makes the publication bring the table, as the shard has it, and no other.
+func SetTableSQL(names Names) string {
+	return fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", outbox.QuoteIdentifier(names.Publication), publishedTable(names))
+}
+
 // EnsurePublication makes the publication, or brings an existing one in line,
 // and says in one line what it did; "" where nothing was to do. What others may rely
 // on, such as deletes that are published too, it leaves alone.
@@ -142,7 +147,7 @@ func (p Publication) Faults(names Names) []PublicationFault {
 			done: fmt.Sprintf("added table %s to publication %s", names.Table, name),
 		})
 	}
-	anew := fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", name, publishedTable(names))
+	anew := SetTableSQL(names)
 	if fault, found := p.filterFault(names); found && p.HasTable {
 		fault.Kind, fault.Fix = PublicationWithRowFilter, anew
 		faults = append(faults, fault)
@@ -191,7 +196,7 @@ func publicationProblem(err error, names Names, fix string) error {
 	what := fmt.Sprintf("publication %q cannot be made ready", names.Publication)
 	switch sqlState(err) {
 	case undefinedTable:
-		return &problem.Problem{What: fmt.Sprintf("table %s does not exist", names.Table), Fix: "cdc-relay setup", Err: err}
+		return &problem.Problem{What: fmt.Sprintf("table %s does not exist", names.Table), Fix: names.Table.Command("setup"), Err: err}
 	case notSupported:
 		return &problem.Problem{
 			What: what,

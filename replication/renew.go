@@ -11,11 +11,8 @@ import (
 
 // renewSlot drops a slot that can never deliver again, and freshens one that is far behind.
 func (s *Stream) renewSlot(ctx context.Context) (string, error) {
-	state, err := readSlot(ctx, s.conn, s.names.Slot)
+	state, err := readOwnSlot(ctx, s.conn, s.names.Slot)
 	if err != nil || !state.exists {
-		return "", err
-	}
-	if err := state.foreign(s.names.Slot); err != nil {
 		return "", err
 	}
 	flushed, err := flushedLSN(ctx, s.conn)
@@ -32,8 +29,30 @@ func (s *Stream) renewSlot(ctx context.Context) (string, error) {
 	if err := dropSlot(ctx, s.conn, s.names.Slot); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("dropped slot %s: %s", s.names.Slot, why), nil
+	return droppedSlot(s.names.Slot, why), nil
 }
+
+// DropSlot drops a slot of ours that nobody holds, and says so in one line with why; "" where there is
+// nothing to drop.
+func DropSlot(ctx context.Context, databaseURL string, names Names, why string) (string, error) {
+	s := &Stream{names: names}
+	conn, err := connect(ctx, databaseURL, &s.read)
+	if err != nil {
+		return "", err
+	}
+	s.conn = conn
+	defer s.Close()
+	state, err := readOwnSlot(ctx, s.conn, names.Slot)
+	if err != nil || !state.exists || state.activePID != "" {
+		return "", err
+	}
+	if err := dropSlot(ctx, s.conn, names.Slot); err != nil {
+		return "", err
+	}
+	return droppedSlot(names.Slot, why), nil
+}
+
+func droppedSlot(name, why string) string { return fmt.Sprintf("dropped slot %s: %s", name, why) }
 
 const (
 	// farBehind, in bytes, is how much WAL a slot may retain and still be used as it is: the server
@@ -64,7 +83,7 @@ func freshenSlot(ctx context.Context, conn *pgconn.PgConn, name string, old slot
 	}
 	_, err = query(ctx, conn, fmt.Sprintf("SELECT pg_copy_logical_replication_slot(%s, %s, false)", spareName, literal(name)))
 	if err != nil {
-		return fmt.Sprintf("dropped slot %s: it was %s", name, behind), othersSlot(name, err)
+		return droppedSlot(name, "it was "+behind), othersSlot(name, err)
 	}
 	if _, err := query(ctx, conn, "SELECT pg_drop_replication_slot("+spareName+")"); err != nil {
 		return "", fmt.Errorf("drop the spare slot: %w", err)

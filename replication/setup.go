@@ -33,11 +33,7 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, patience time.
 		return nil, err
 	}
 	// First of all: with a slot that is not ours nothing is to be made.
-	s, err := readSlot(ctx, conn, names.Slot)
-	if err == nil {
-		err = s.foreign(names.Slot)
-	}
-	if err != nil {
+	if _, err := readOwnSlot(ctx, conn, names.Slot); err != nil {
 		return nil, err
 	}
 	var done []string
@@ -74,11 +70,8 @@ func SetupSQL(names Names) string {
 // Where a slot is in use all is refused: its relay would make it again.
 func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) ([]string, error) {
 	for _, names := range all {
-		s, err := readSlot(ctx, conn, names.Slot)
+		s, err := readOwnSlot(ctx, conn, names.Slot)
 		if err != nil {
-			return nil, err
-		}
-		if err := s.foreign(names.Slot); err != nil {
 			return nil, err
 		}
 		if s.activePID != "" {

@@ -98,7 +98,7 @@ func TestMissingTableIsAProblem(t *testing.T) {
 	f := newFixture(t)
 	f.names.Table.Name = "missing"
 	_, err := f.setup()
-	f.wantProblem(err, "table public.missing does not exist", "cdc-relay setup")
+	f.wantProblem(err, "table public.missing does not exist", "cdc-relay setup --table 'public.missing'")
 	if f.slot("slot_name") != "" {
 		t.Error("a slot was made")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,7 +38,7 @@ func (n Names) Sibling(slot string) bool {
 // Relays of two numbers at once would publish rows twice.
 var ErrOtherSplit = errors.New("the stream is split in two ways")
 
-// OtherSlot is a slot of the same table in another number of shards.
+// OtherSlot is another slot of the same table: of another number of shards, or of another shard.
 type OtherSlot struct {
 	Name   string
 	Active bool
@@ -47,19 +48,33 @@ type OtherSlot struct {
 // OtherSlots are known by their names: those of this relay but for the shards, in this
 // database.
 func OtherSlots(ctx context.Context, conn *pgconn.PgConn, names Names) ([]OtherSlot, error) {
+	all, err := slotsOf(ctx, conn, names)
+	return slices.DeleteFunc(all, func(slot OtherSlot) bool { return slot.of == max(names.Shard.Of, 1) }), err
+}
+
+// SlotsBeside are all slots of the table in this database but for those named.
+func SlotsBeside(ctx context.Context, conn *pgconn.PgConn, names ...Names) ([]OtherSlot, error) {
+	all, err := slotsOf(ctx, conn, names[0])
+	return slices.DeleteFunc(all, func(slot OtherSlot) bool {
+		return slices.ContainsFunc(names, func(n Names) bool { return n.Slot == slot.Name })
+	}), err
+}
+
+// slotsOf are all slots of the table, in however many shards.
+func slotsOf(ctx context.Context, conn *pgconn.PgConn, names Names) ([]OtherSlot, error) {
 	rows, err := query(ctx, conn, `SELECT slot_name, active FROM pg_catalog.pg_replication_slots
 WHERE database = current_database() AND plugin = '`+outputPlugin+`' ORDER BY slot_name`)
 	if err != nil {
 		return nil, fmt.Errorf("look for slots of other shards: %w", err)
 	}
 	_, base := names.OfWholeTable()
-	var others []OtherSlot
+	var slots []OtherSlot
 	for _, r := range rows {
-		if of := shardsInName(base, r[0]); of != 0 && of != max(names.Shard.Of, 1) {
-			others = append(others, OtherSlot{Name: r[0], Active: r[1] == "t", of: of})
+		if of := shardsInName(base, r[0]); of != 0 {
+			slots = append(slots, OtherSlot{Name: r[0], Active: r[1] == "t", of: of})
 		}
 	}
-	return others, nil
+	return slots, nil
 }
 
 // shardsInName is into how many shards the slot splits the stream, as its name says; 0 where
@@ -101,7 +116,7 @@ func OtherSplit(names Names, others []OtherSlot) error {
 
 // LeftBehind says that a teardown would leave these slots behind.
 func LeftBehind(names Names, others []OtherSlot) error {
-	return problem.New(teardownCommand(names, others[0].of), "table %s has slots of another number of shards: %s", names.Table, listed(others))
+	return problem.New(teardownCommand(names, others[0].of), "table %s has other slots: %s", names.Table, listed(others))
 }
 
 func listed(slots []OtherSlot) string {

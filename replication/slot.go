@@ -72,6 +72,15 @@ func (s slot) foreign(name string) error {
 	return nil
 }
 
+// readOwnSlot is readSlot, and an error where the slot is not ours.
+func readOwnSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot, error) {
+	s, err := readSlot(ctx, conn, name)
+	if err != nil {
+		return slot{}, err
+	}
+	return s, s.foreign(name)
+}
+
 // ForeignSlot says what makes a slot somebody else's, or nil: another plugin, or
 // another database than ours ("here").
 func ForeignSlot(name, plugin string, here bool) *problem.Problem {
@@ -104,12 +113,9 @@ func (s slot) unusable(flushed pglogrepl.LSN) string {
 // it was there. Making one waits for all transactions that hold a transaction id
 // at that moment: patience bounds it, zero means as long as ctx.
 func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience time.Duration) (string, error) {
-	s, err := readSlot(ctx, conn, name)
-	if err != nil {
+	s, err := readOwnSlot(ctx, conn, name)
+	if err != nil || s.exists {
 		return "", err
-	}
-	if s.exists {
-		return "", s.foreign(name)
 	}
 	if err := createSlot(ctx, conn, name, createSlotSQL(name), patience); err != nil {
 		return "", err

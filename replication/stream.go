@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/cdc-relay/cdc-relay/internal/hedge"
+	"github.com/cdc-relay/cdc-relay/internal/pulse"
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -236,7 +237,7 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 			if err := s.sendStatus(true); err != nil {
 				return err
 			}
-			nextStatus = now.Add(s.nextStatus())
+			nextStatus = now.Add(pulse.Within(now, s.nextStatus()))
 			_ = socket.SetReadDeadline(nextStatus)
 		}
 		if ctx.Err() != nil {
@@ -374,6 +375,14 @@ func (s *Stream) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	_ = s.conn.Close(ctx)
+}
+
+// WALGone tells whether a stream ended because the server has not got the WAL any more that the
+// slot needs, though its catalog says nothing of it: DropSlot, so that Open makes another.
+func WALGone(err error) bool {
+	const undefinedFile = "58P01"
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == undefinedFile && pgErr.Routine == "WalSndSegmentOpen"
 }
 
 // errPublicationSkipped: Postgres 18 and later only warn, and send nothing.

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -43,7 +44,7 @@ func BenchmarkLeftovers(b *testing.B) {
 	var after int64
 	b.ReportAllocs()
 	for b.Loop() {
-		read, err := s.Leftovers(b.Context(), "", after, store.Limit{Rows: page, Bytes: 32 << 20})
+		read, err := s.Leftovers(b.Context(), "", after, math.MaxInt64, store.Limit{Rows: page, Bytes: 32 << 20})
 		if err != nil {
 			b.Fatal(err)
 		}

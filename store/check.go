@@ -79,7 +79,7 @@ SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace 
 		return fmt.Errorf("look for table %s: %w", table, err)
 	}
 	if !exists {
-		return problem.New("cdc-relay setup", "table %s does not exist in database %s", table, database)
+		return problem.New(s.table.Command("setup"), "table %s does not exist in database %s", table, database)
 	}
 	if !usage {
 		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", outbox.QuoteIdentifier(table.Schema), role),
@@ -95,7 +95,7 @@ SELECT coalesce(array(SELECT c FROM unnest($2::text[]) c WHERE NOT EXISTS (
 		return fmt.Errorf("check table %s: %w", table, err)
 	}
 	if len(missing) > 0 {
-		return problem.New("cdc-relay migrate up", "table %s has no column %s", table, strings.Join(missing, ", "))
+		return problem.New(s.table.Command("migrate up"), "table %s has no column %s", table, strings.Join(missing, ", "))
 	}
 	if len(denied) > 0 {
 		return problem.New(fmt.Sprintf("GRANT %s ON %s TO %s", strings.Join(denied, ", "), table.SQL(), role),

@@ -59,7 +59,7 @@ func TestCheckNamesAMissingTable(t *testing.T) {
 	f.exec(`DROP TABLE outbox_dead_letter`)
 	wantProblem(f, f.store, "table public.outbox_dead_letter does not exist", "cdc-relay setup")
 	none := open(t, f.url, outbox.Table{Schema: "No Such", Name: "x"}, false)
-	wantProblem(f, none, `table "No Such".x does not exist`, "cdc-relay setup")
+	wantProblem(f, none, `table "No Such".x does not exist`, `cdc-relay setup --table '"No Such".x', with the relay's own --slot and --publication`)
 }
 
 func TestCheckTakesNoViewForATable(t *testing.T) {

@@ -84,11 +84,16 @@ func (o *Operator) CountDeadLetters(ctx context.Context, filter Filter) (n int64
 	return n, err
 }
 
-// Purge deletes the dead letters that the filter picks, in batches, each of which is whole.
-// On an error, deleted is what was done until then.
-func (o *Operator) Purge(ctx context.Context, filter Filter, batch int, progress Progress) (deleted int64, err error) {
+// Purge deletes the dead letters that the filter picks, in batches, each of which is whole. When they
+// are chosen, agreed is told how many they are; where it returns an error nothing is deleted, and
+// that error is returned. What dies meanwhile is not among them. On another error, deleted is what
+// was done until then.
+func (o *Operator) Purge(
+	ctx context.Context, filter Filter, batch int, agreed func(total int64) error, progress Progress,
+) (deleted int64, err error) {
+	var refused error
 	defer func() {
-		if err != nil {
+		if err != nil && refused == nil {
 			err = o.may(ctx, fmt.Errorf("purge dead letters of %s: %w", o.table, err), need{"SELECT, DELETE", o.table.DeadLetter().SQL()})
 		}
 	}()
@@ -98,6 +103,9 @@ func (o *Operator) Purge(ctx context.Context, filter Filter, batch int, progress
 		return 0, err
 	}
 	defer chosen.close(ctx)
+	if refused = agreed(chosen.total); refused != nil {
+		return 0, refused
+	}
 	for done := int64(0); ; {
 		progress(done, chosen.total)
 		refs, err := take(ctx, chosen, batch, pgx.RowToStructByPos[chosenRow])

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -98,7 +99,7 @@ func (f *fixture) ids(where string) []int64 {
 
 func (f *fixture) leftovers(after int64, limit store.Limit) store.Page {
 	f.Helper()
-	page, err := f.store.Leftovers(f.Context(), "", after, limit)
+	page, err := f.store.Leftovers(f.Context(), "", after, math.MaxInt64, limit)
 	if err != nil {
 		f.Fatal(err)
 	}

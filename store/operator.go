@@ -107,9 +107,9 @@ func hasCode(err error, code string) bool {
 func (o *Operator) may(ctx context.Context, err error, needs ...need) error {
 	switch {
 	case hasCode(err, "42P01"):
-		return &problem.Problem{What: fmt.Sprintf("table %s is not there", o.table), Fix: "cdc-relay setup", Err: err}
+		return &problem.Problem{What: fmt.Sprintf("table %s is not there", o.table), Fix: o.table.Command("setup"), Err: err}
 	case hasCode(err, "42703"):
-		return &problem.Problem{What: fmt.Sprintf("table %s lacks a column", o.table), Fix: "cdc-relay migrate up", Err: err}
+		return &problem.Problem{What: fmt.Sprintf("table %s lacks a column", o.table), Fix: o.table.Command("migrate up"), Err: err}
 	case !hasCode(err, "42501"):
 		return err
 	}

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/store"
@@ -181,8 +182,19 @@ func TestFilters(t *testing.T) {
 			t.Errorf("%+v: %d listed, %v, want %d", test.filter, len(letters), err, test.want)
 		}
 	}
-	deleted, err := o.Purge(t.Context(), store.Filter{OlderThan: day}, 1, quiet)
-	if err != nil || deleted != 1 || one[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 2 {
+	no := errors.New("no")
+	if deleted, err := o.Purge(t.Context(), store.Filter{OlderThan: day}, 1, func(int64) error { return no }, quiet); deleted != 0 || err != no {
+		t.Errorf("purged %d, %v", deleted, err)
+	}
+	agreed := func(total int64) error {
+		if total != 1 {
+			t.Errorf("asked for %d", total)
+		}
+		f.deadLetter(90, "nack", "dead_at", `now() - interval '2 days'`) // dies while a person thinks
+		return nil
+	}
+	deleted, err := o.Purge(t.Context(), store.Filter{OlderThan: day}, 1, agreed, quiet)
+	if err != nil || deleted != 1 || one[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 3 {
 		t.Errorf("purged %d, %v", deleted, err)
 	}
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math"
 	"regexp"
 	"strings"
 	"testing"
@@ -94,7 +95,7 @@ func (p *planned) statements() map[string]string {
 	}
 	settle := settleArgs(part)
 	p.args = map[string][]any{
-		"leftovers": {int64(60_000), batch}, "claim due": {batch, 1 << 24, time.Minute, true, 64},
+		"leftovers": {int64(60_000), batch, int64(math.MaxInt64)}, "claim due": {batch, 1 << 24, time.Minute, true, 64},
 		"claim unclaimed": {batch, 1 << 24, time.Minute, true, 64, time.Minute},
 		"follow due":      {batch, 1 << 24, time.Minute, keys, 64}, "follow unclaimed": {batch, 1 << 24, time.Minute, keys, 64, time.Minute},
 		"key heads": {"", batch}, "key rows": {keys, 10, 1 << 24, make([]int64, len(keys))},

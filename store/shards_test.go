@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +79,7 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 		text string
 		args []any
 	}{
-		{sql.leftover, []any{int64(-1 << 63), 1000}},
+		{sql.leftover, []any{int64(math.MinInt64), 1000, int64(math.MaxInt64)}},
 		{sql.keyHeads, []any{"", 1000}},
 		{sql.claimDue, []any{1000, 1 << 24, time.Minute, true, 1}},
 		{sql.claimUnclaimed, []any{1000, 1 << 24, time.Minute, true, 1, time.Duration(0)}},

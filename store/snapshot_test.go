@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -86,7 +87,7 @@ func TestNowSeesOpenTransactions(t *testing.T) {
 	if err := tx.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text::bigint % 4294967296").Scan(&xid); err != nil {
 		t.Fatal(err)
 	}
-	open, err := f.store.Leftovers(t.Context(), "", 0, store.Limit{Rows: 1, Bytes: 1})
+	open, err := f.store.Leftovers(t.Context(), "", 0, math.MaxInt64, store.Limit{Rows: 1, Bytes: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,7 @@ func TestNowSeesOpenTransactions(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	after, err := f.store.Leftovers(t.Context(), "", 0, store.Limit{Rows: 1, Bytes: 1})
+	after, err := f.store.Leftovers(t.Context(), "", 0, math.MaxInt64, store.Limit{Rows: 1, Bytes: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

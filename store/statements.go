@@ -45,7 +45,7 @@ const notBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.
 // The leftovers: rows without a key that nobody has claimed, in pages by id.
 const leftoverSQL = `
 SELECT ` + messageColumns + `, r.possible_duplicate FROM {outbox} r
-WHERE r.id > $1 AND r.available_at IS NULL AND r.ordering_key IS NULL AND r.schema_version <= {version}{and_of_shard}
+WHERE r.id > $1 AND r.id <= $3 AND r.available_at IS NULL AND r.ordering_key IS NULL AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $2`
 
 // A claim takes rows under SKIP LOCKED and sets their lease: {heads}, each the oldest row of its

@@ -43,15 +43,15 @@ type Limit struct {
 	Run int
 }
 
-// Leftovers reads rows without an ordering key that nobody has claimed, from the id
-// after on, without claiming them: for the relay that holds the slot alone. An
+// Leftovers reads rows without an ordering key that nobody has claimed, of the ids
+// after after up to upTo, without claiming them: for the relay that holds the slot alone. An
 // empty page says that there is none. Rows beyond limit.Bytes were sent by the server and
 // dropped on receipt: to size each row there would cost more than it is worth for all
 // but great ones. Who reads pages of those asks for fewer rows.
-func (s *Store) Leftovers(ctx context.Context, slot string, after int64, limit Limit) (Page, error) {
+func (s *Store) Leftovers(ctx context.Context, slot string, after, upTo int64, limit Limit) (Page, error) {
 	var page Page
 	bytes, scanner := 0, newScanner()
-	err := s.inPage(ctx, &page, slot, s.sql.leftover, []any{after, limit.Rows}, func(rows pgx.Rows) error {
+	err := s.inPage(ctx, &page, slot, s.sql.leftover, []any{after, limit.Rows, upTo}, func(rows pgx.Rows) error {
 		if bytes >= limit.Bytes && len(page.Messages) > 0 {
 			return nil
 		}
@@ -106,8 +106,11 @@ const snapshotSQL = `SELECT pg_current_snapshot()::text`
 // noSlot is for queries whose rows do not depend on who holds the slot.
 const noSlot = ""
 
+// insertPosition is where the WAL ends: whatever a query before it saw has committed before.
+const insertPosition = `(pg_current_wal_insert_lsn() - '0/0')::bigint`
+
 const positionSQL = `
-SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint,
+SELECT ` + insertPosition + `,
        CASE WHEN $1 <> '' THEN (SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1) END`
 
 // Snapshot is what a statement that begins now can see.
@@ -119,6 +122,16 @@ func (s *Store) Snapshot(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, fmt.Errorf("ask which transactions are under way: %w", err)
 	}
 	return ParseSnapshot(text)
+}
+
+// Position is where the WAL ends now.
+func (s *Store) Position(ctx context.Context) (position uint64, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if err := s.pool.QueryRow(ctx, `SELECT `+insertPosition).Scan(&position); err != nil {
+		return 0, fmt.Errorf("ask where the WAL ends: %w", err)
+	}
+	return position, nil
 }
 
 // PassAll ends a transaction that is newer than all others, so that each snapshot from now on

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/urfave/cli/v2"
 
@@ -85,10 +86,7 @@ func (p *process) check(c *cli.Context) error {
 	}
 	options := doctor.Options{
 		Connect: func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
-			return connectWith(ctx, cfg.relay.DatabaseURL, "check", func(config *pgx.ConnConfig) {
-				maps.Copy(config.RuntimeParams, parameters)
-				config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may lose prepared statements
-			})
+			return connectToCheck(ctx, cfg.relay.DatabaseURL, parameters)
 		},
 		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
 		Poll: cfg.relay.Mode == relay.ModePoll, AppRole: cfg.checking.appRole,
@@ -111,6 +109,32 @@ func (p *process) check(c *cli.Context) error {
 		return fmt.Errorf("check: %s", counted(findings))
 	}
 	return nil
+}
+
+// connectToCheck connects with parameters of the start-up.
+func connectToCheck(ctx context.Context, url string, parameters map[string]string) (*pgx.Conn, error) {
+	return connectWith(ctx, url, "check", func(config *pgx.ConnConfig) {
+		maps.Copy(config.RuntimeParams, parameters)
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may lose prepared statements
+		if config.ValidateConnect != nil && parameters["default_transaction_read_only"] != "" {
+			config.ValidateConnect = asWriter(config.ValidateConnect)
+		}
+	})
+}
+
+// asWriter asks for target_session_attrs within a transaction that may write, since the
+// session's default would make a primary look like a standby. Nothing of it stays.
+func asWriter(validate pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
+	return func(ctx context.Context, conn *pgconn.PgConn) error {
+		if _, err := conn.Exec(ctx, "BEGIN READ WRITE").ReadAll(); err != nil {
+			return validate(ctx, conn) // a standby refuses
+		}
+		says := validate(ctx, conn) // with prefer-standby, a primary that it refuses is taken where nothing else is there
+		if _, err := conn.Exec(ctx, "ROLLBACK").ReadAll(); says == nil {
+			return err
+		}
+		return says
+	}
 }
 
 // checkReport is the JSON of the command.

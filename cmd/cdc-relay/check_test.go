@@ -1,13 +1,19 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
@@ -28,6 +34,68 @@ func TestCheckOfWhatIsRight(t *testing.T) {
 	wantOutput(t, r, "ok       postgres", "warning  slot", "no relay streams, and the slot retains WAL", "\n  ", " warnings, ", " ok\n")
 	if strings.Contains(r.stdout, "\x1b") || r.stderr != "" {
 		t.Errorf("got %q, %q", r.stdout, r.stderr)
+	}
+}
+
+// The primary is looked for by whether a session may write; that of the check may not.
+func TestCheckFindsThePrimary(t *testing.T) {
+	env := checked(t)
+	without := cdcRelay(t, env, "check")
+	address := env["CDC_RELAY_DATABASE_URL"]
+	lastLine := func(r result) string { return r.stdout[strings.LastIndex(strings.TrimSpace(r.stdout), "\n")+1:] }
+	for _, attributes := range []string{"read-write", "primary", "prefer-standby", "any"} {
+		env["CDC_RELAY_DATABASE_URL"] = address + "&target_session_attrs=" + attributes
+		with := cdcRelay(t, env, "check")
+		want(t, with, exitDone)
+		if lastLine(with) != lastLine(without) {
+			t.Errorf("%s: got %swithout %s%s", attributes, lastLine(with), lastLine(without), with.stdout)
+		}
+		conn, err := connectToCheck(t.Context(), env["CDC_RELAY_DATABASE_URL"], map[string]string{"default_transaction_read_only": "on"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status := conn.PgConn().TxStatus(); status != 'I' {
+			t.Errorf("%s: a transaction is open: %c", attributes, status)
+		}
+		var pgErr *pgconn.PgError
+		if _, err := conn.Exec(t.Context(), "CREATE TABLE written ()"); !errors.As(err, &pgErr) || pgErr.Code != "25006" {
+			t.Errorf("%s: the session can write: %v", attributes, err)
+		}
+		closeConn(t.Context(), conn)
+	}
+}
+
+// A standby stays one that is passed over.
+func TestCheckPassesAStandbyOver(t *testing.T) {
+	t.Parallel()
+	server := services.PrivatePostgres(t)
+	standby := services.Standby(t, server)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := standby.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	both, err := url.Parse(server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	primary := both.Host
+	both.Host = standby.Addr() + "," + primary
+	for attributes, want := range map[string]string{"read-write": primary, "primary": primary, "read-only": standby.Addr(), "prefer-standby": standby.Addr()} {
+		query := both.Query()
+		query.Set("target_session_attrs", attributes)
+		both.RawQuery = query.Encode()
+		conn, err := connectToCheck(t.Context(), both.String(), map[string]string{"default_transaction_read_only": "on"})
+		if err != nil {
+			t.Errorf("%s: %v", attributes, err)
+			continue
+		}
+		if got := conn.PgConn().Conn().RemoteAddr().String(); got != want {
+			t.Errorf("%s: connected to %s, want %s", attributes, got, want)
+		}
+		closeConn(t.Context(), conn)
 	}
 }
 

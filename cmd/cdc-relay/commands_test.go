@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"net/url"
 	"os/exec"
 	"strconv"
@@ -122,6 +123,16 @@ func TestPrintedSetupRunsInPsqlAsItIs(t *testing.T) {
 	}
 }
 
+// asRole is the environment of commands that log in as a role with the password s3cr3t.
+func asRole(t *testing.T, env environment, conn *pgx.Conn, role string) environment {
+	t.Helper()
+	config, other := conn.Config(), maps.Clone(env)
+	other["CDC_RELAY_DATABASE_URL"] = strings.Join([]string{
+		"host=" + config.Host, "port=" + strconv.Itoa(int(config.Port)), "dbname=" + config.Database, "user=" + role, "password=s3cr3t", "sslmode=disable",
+	}, " ")
+	return other
+}
+
 func TestMissingPrivilegesAreNamed(t *testing.T) {
 	env, conn := fresh(t)
 	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
@@ -132,10 +143,7 @@ func TestMissingPrivilegesAreNamed(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	config := conn.Config()
-	env["CDC_RELAY_DATABASE_URL"] = strings.Join([]string{
-		"host=" + config.Host, "port=" + strconv.Itoa(int(config.Port)), "dbname=" + config.Database, "user=" + role, "password=s3cr3t", "sslmode=disable",
-	}, " ")
+	env = asRole(t, env, conn, role)
 	r := cdcRelay(t, env, "migrate", "up")
 	want(t, r, exitFailed)
 	if !strings.Contains(r.stderr, "permission denied for schema public") || !strings.Contains(r.stderr, `GRANT CREATE, USAGE ON SCHEMA "public" TO "`+role+`"`) {
@@ -196,4 +204,11 @@ func TestTeardownByARelaysRole(t *testing.T) {
 		t.Errorf("got %s%s", r.stdout, r.stderr)
 	}
 	wantOutput(t, cdcRelay(t, env, "teardown", "--yes"), "dropped publication")
+}
+
+func TestADashIsNoNameOfAMessage(t *testing.T) {
+	for _, args := range [][]string{{"explain", "-"}, {"explain", "42", "-", "--database-url", "postgres://localhost/x"}} {
+		r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": ""}, args...)
+		want(t, r, exitUsage)
+	}
 }

@@ -218,7 +218,7 @@ func retrySettings() []*setting {
 			func(c *config) *time.Duration { return &c.relay.BackoffTime }),
 		durationSetting("max-backoff", "1h", "The longest wait before a retry.",
 			func(c *config) *time.Duration { return &c.relay.MaxBackoff }),
-		durationSetting("stale-timeout", "5m", "The age at which any relay takes a row while no relay streams.",
+		durationSetting("stale-timeout", "5m", "While nobody holds the slot: the age at which any relay takes a row, and for how long the slot must have been free.",
 			func(c *config) *time.Duration { return &c.relay.StaleTimeout }),
 		durationSetting("outage-cooldown", "30s", "How long publishing pauses after two outages of the broker in a row.",
 			func(c *config) *time.Duration { return &c.outageCooldown }),

@@ -138,26 +138,31 @@ type purgeView struct {
 
 func (p *process) purge(ctx context.Context, d *desk) error {
 	var view purgeView
-	var err error
-	if view.Matched, err = d.CountDeadLetters(ctx, d.cfg.looking.filter); err != nil {
-		return err
-	}
-	matched := rowsText(view.Matched, "dead letter")
 	if d.cfg.looking.dryRun {
-		view.DryRun = true
-		return p.tell(d.cfg, view, "would delete "+matched)
-	}
-	if view.Matched > 0 && !d.cfg.yes {
-		// The question goes to the standard error: the output may be a script's.
-		question := fmt.Sprintf("Delete %s from %s at %s?", matched, d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
-		if err := p.confirmed(p.stderr, question, "nothing was deleted"); err != nil {
+		matched, err := d.CountDeadLetters(ctx, d.cfg.looking.filter)
+		if err != nil {
 			return err
 		}
+		view.DryRun, view.Matched = true, matched
+		return p.tell(d.cfg, view, "would delete "+rowsText(matched, "dead letter"))
+	}
+	var refused error
+	agreed := func(total int64) error {
+		if view.Matched = total; total == 0 || d.cfg.yes {
+			return nil
+		}
+		// The question goes to the standard error: the output may be a script's.
+		question := fmt.Sprintf("Delete %s from %s at %s?", rowsText(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
+		refused = p.confirmed(p.stderr, question, "nothing was deleted")
+		return refused
 	}
 	bar, end := p.progress("deleting")
 	var failed error
-	view.Purged, failed = d.Purge(ctx, d.cfg.looking.filter, changeBatch, bar)
+	view.Purged, failed = d.Purge(ctx, d.cfg.looking.filter, changeBatch, agreed, bar)
 	end()
+	if refused != nil {
+		return refused
+	}
 	text := "deleted " + rowsText(view.Purged, "dead letter")
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed})
 }

@@ -84,7 +84,7 @@ func demoTable(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {
 		return migrationError(err, conn, table)
 	}
 	if len(state.Pending) > 0 {
-		return hinted{fmt.Errorf("table %s is missing or not up to date", table), "cdc-relay setup"}
+		return hinted{fmt.Errorf("table %s is missing or not up to date", table), table.Command("setup")}
 	}
 	return nil
 }

@@ -190,6 +190,16 @@ func TestAlertsLeadToTheRunbook(t *testing.T) {
 	}
 }
 
+// The alert of restarts needs process_start_time_seconds, which comes from /proc/stat.
+func TestTheUnitLeavesWhatAlertsNeed(t *testing.T) {
+	if !strings.Contains(readDeployed(t, "prometheus/rules.yaml"), "process_start_time_seconds") {
+		t.Fatal("no alert needs it any more")
+	}
+	if regexp.MustCompile(`(?m)^ProcSubset=pid`).MatchString(readDeployed(t, "systemd/cdc-relay.service")) {
+		t.Error("the unit hides /proc/stat")
+	}
+}
+
 // Every link of the docs and the README leads to a file that is there.
 func TestLinksLeadToFiles(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")

@@ -33,7 +33,7 @@ func notes() map[string]note {
 		"max-retries":           {"0 to 1000", ""},
 		"backoff-time":          {"from `0s`", ""},
 		"max-backoff":           {"from `0s`", ""},
-		"stale-timeout":         {"from `1s`", "The slot has to be free for as long, and at most five seconds count: then nobody can stream."},
+		"stale-timeout":         {"from `1s`", "More than 5 s counts as 5 s, so that the default means five seconds."},
 		"outage-cooldown":       {"from `100ms`", "A connection that comes sooner ends it."},
 		"dead-letter-retention": {"from `0s`", "`720h` is thirty days. The relay's role needs DELETE on the dead-letter table."},
 		"on-dead-letter":        {"", "`block` where a key must never skip a message."},

@@ -147,7 +147,7 @@ func addNames(f *store.Filter, texts []string) error {
 func argumentsOf(c *cli.Context) ([]string, error) {
 	var arguments []string
 	for rest := c.Args().Slice(); len(rest) > 0; {
-		if !strings.HasPrefix(rest[0], "-") {
+		if rest[0] == "-" || !strings.HasPrefix(rest[0], "-") {
 			arguments, rest = append(arguments, rest[0]), rest[1:]
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // slotPatience is how long setup waits for the open transactions that Postgres
@@ -101,18 +102,20 @@ func grants(cfg *config) string {
 		attribute = ""
 	}
 	schema := outbox.QuoteIdentifier(table.Schema)
-	text := fmt.Sprintf(`Suggested roles. The relay's:
-CREATE ROLE cdc_relay LOGIN%s PASSWORD '...';
-GRANT USAGE ON SCHEMA %s TO cdc_relay;
-GRANT SELECT, INSERT, UPDATE, DELETE ON %s, %s TO cdc_relay;
-GRANT SELECT ON %s TO cdc_relay;
+	text := fmt.Sprintf("Suggested roles. The relay's:\nCREATE ROLE cdc_relay LOGIN%s PASSWORD '...';\nGRANT USAGE ON SCHEMA %s TO cdc_relay;\n", attribute, schema)
+	for _, need := range store.Needs(table) {
+		text += fmt.Sprintf("GRANT %s ON %s TO cdc_relay;", strings.Join(need.Privileges, ", "), need.Table.SQL())
+		if need.Table == table.DeadLetter() {
+			text += "  -- and DELETE for --dead-letter-retention"
+		}
+		text += "\n"
+	}
+	text += fmt.Sprintf(`GRANT SELECT ON %s TO cdc_relay;
 GRANT SELECT ON SEQUENCE %s TO cdc_relay;
 and all that an application needs:
 GRANT USAGE ON SCHEMA %s TO application;
 GRANT INSERT ON %s TO application;`,
-		attribute, schema, table.SQL(), table.DeadLetter().SQL(),
-		migrations.VersionTable(table).SQL(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.SQL(),
-		schema, table.SQL())
+		migrations.VersionTable(table).SQL(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.SQL(), schema, table.SQL())
 	return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n"
 }
 

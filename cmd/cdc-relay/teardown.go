@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -41,16 +42,14 @@ func (p *process) teardown(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if cfg.tables {
-		if len(others) > 0 {
-			return replication.LeftBehind(cfg.allNames()[0], others)
-		}
-		if err := migrations.CheckEmpty(c.Context, conn, cfg.relay.Table); err != nil {
-			return emptyHint(err)
-		}
+	if err := mayDropTables(c.Context, conn, cfg); err != nil {
+		return err
 	}
 	if !cfg.yes {
 		if err := p.confirm(cfg, conn); err != nil {
+			return err
+		}
+		if err := mayDropTables(c.Context, conn, cfg); err != nil { // that took a while
 			return err
 		}
 	}
@@ -68,6 +67,22 @@ func (p *process) teardown(c *cli.Context) error {
 		return ownerHint(err)
 	}
 	return p.dropTables(c, conn, cfg)
+}
+
+// mayDropTables refuses while there are messages, or slots that would stay without a table: shards that
+// were not named, too.
+func mayDropTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	if !cfg.tables {
+		return nil
+	}
+	beside, err := replication.SlotsBeside(ctx, conn.PgConn(), cfg.allNames()...)
+	if err != nil {
+		return err
+	}
+	if len(beside) > 0 {
+		return replication.LeftBehind(cfg.allNames()[0], beside)
+	}
+	return emptyHint(migrations.CheckEmpty(ctx, conn, cfg.relay.Table))
 }
 
 func (p *process) dropTables(c *cli.Context, conn *pgx.Conn, cfg *config) error {

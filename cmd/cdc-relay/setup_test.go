@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// The roles that setup --print-sql and docs/operations.md suggest may do what a relay and an
+// application need, and no more.
+func TestTheSuggestedGrantsAreWhatIsNeeded(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	printed := cdcRelay(t, env, "setup", "--print-sql")
+	_, suggested, _ := strings.Cut(printed.stdout, "-- Suggested roles.")
+	for page, text := range map[string]string{"setup --print-sql": suggested, "docs/operations.md": blocks(t, "operations.md", "sql")[0]} {
+		t.Run(page, func(t *testing.T) {
+			relay, app := services.Name(t), services.Name(t)
+			statements := regexp.MustCompile(`(?m)^(?:-- )?((?:CREATE ROLE|GRANT) [^;]*;)`).FindAllStringSubmatch(text, -1)
+			if len(statements) < 7 {
+				t.Fatalf("%d statements in %s", len(statements), text)
+			}
+			t.Cleanup(func() {
+				for _, role := range []string{relay, app} {
+					if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			names := strings.NewReplacer("cdc_relay", relay, "shop_app", app, "TO application", "TO "+app)
+			if !strings.Contains(text, "shop_app") {
+				execute(t, conn, "CREATE ROLE "+app)
+			}
+			for _, statement := range statements {
+				execute(t, conn, names.Replace(statement[1]))
+			}
+			execute(t, conn, "ALTER ROLE "+relay+" PASSWORD 's3cr3t'")
+			wantGrants(t, asRole(t, env, conn, relay), app)
+			for role, granted := range map[string]string{
+				relay: "outbox DELETE, outbox SELECT, outbox UPDATE, outbox_dead_letter INSERT, outbox_dead_letter SELECT, outbox_migrations SELECT",
+				app:   "outbox INSERT",
+			} {
+				if got := query[string](t, conn, `SELECT string_agg(table_name || ' ' || privilege_type, ', ' ORDER BY table_name, privilege_type)
+					FROM information_schema.role_table_grants WHERE grantee = $1`, role); got != granted {
+					t.Errorf("%s: granted is %s, needed is %s", role, got, granted)
+				}
+			}
+		})
+	}
+}
+
+// wantGrants: check, as the relay's role, finds nothing amiss with what the roles may do.
+func wantGrants(t *testing.T, env environment, app string) {
+	t.Helper()
+	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--format", "json", "--app-role", app)
+	var report struct{ Findings []map[string]string }
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
+		t.Fatal(err)
+	}
+	looked := 0
+	for _, f := range report.Findings {
+		if f["area"] == "grants" || f["area"] == "tables" || f["name"] == "replication" {
+			looked++
+			if f["level"] != "ok" {
+				t.Errorf("%s: %s", f["says"], f["mend"])
+			}
+		}
+	}
+	if looked < 7 {
+		t.Errorf("only %d findings: %s%s", looked, r.stdout, r.stderr)
+	}
+}

@@ -1,0 +1,52 @@
+package relay
+
+import "github.com/cdc-relay/cdc-relay/outbox"
+
+// keyState is what the gate knows of one ordering key.
+type keyState struct {
+	inFlight *outbox.Message
+	// queue are the messages that follow, held in memory, oldest first.
+	queue []*outbox.Message
+	// table: rows of the key may be in the table that are not in the queue. Streamed
+	// ones are left there, so that they do not overtake.
+	table bool
+	// waiting: the oldest of those must not leave yet. A claim brings it when due.
+	waiting bool
+	// dirty: there is something to fetch; a row was left since the last fetch began, or
+	// the fetch did not read to the end.
+	dirty bool
+	// asked: the key stands in wanted, or a fetch is under way.
+	asked bool
+	// begun tells that fetches have read the key up to the row with the id readTo, and that
+	// nothing has come in between since: the next one reads on from there. Rows that have left
+	// are deleted a little later, and would be read again and again.
+	begun  bool
+	readTo int64
+	// leftXID is the newest transaction with a row that was left in the table, and leftID that row.
+	// Once a fetch could see it, it could see all rows of the key before it, as the transactions of
+	// a key do not overlap.
+	leftXID uint32
+	leftID  int64
+	// backXID is one that may overlap with it: a row was sent back from the dead letters, with its old
+	// id. Transactions that do not overlap are seen with leftXID.
+	backXID uint32
+}
+
+// leave notes that a row is left in the table.
+func (k *keyState) leave(m *outbox.Message) {
+	switch {
+	case m.XID == 0:
+	case m.ID < k.leftID:
+		k.backXID = m.XID
+	default:
+		if k.backXID == 0 {
+			k.backXID = k.leftXID
+		}
+		k.leftXID, k.leftID = m.XID, m.ID
+	}
+}
+
+// sawLeft tells whether a fetch could see all rows that were left.
+func (k *keyState) sawLeft(seen func(xid uint32) bool) bool {
+	return (k.leftXID == 0 || seen(k.leftXID)) && (k.backXID == 0 || seen(k.backXID))
+}

@@ -1,0 +1,131 @@
+package relay
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// TestAPassOverManyIDsIsMadeInStrides: however many there are, however slow the server is and however far away,
+// a pass comes to its end by few statements, and after the first of them none takes long.
+func TestAPassOverManyIDsIsMadeInStrides(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		last := rapid.Int64Range(0, 1<<50).Draw(t, "last id")
+		perSecond := float64(rapid.Int64Range(10_000, 1<<40).Draw(t, "ids a second"))
+		least := time.Duration(rapid.IntRange(0, 400).Draw(t, "ms to the server and back")) * time.Millisecond
+		s := stride(rapid.Int64Range(0, int64(mostStride)).Draw(t, "stride"))
+		for pass := range 3 {
+			total, statements, long := time.Duration(0), 0, 0
+			for after := int64(math.MinInt64); after < greatestID; statements++ {
+				upTo := s.from(after, last)
+				if upTo <= after {
+					t.Fatalf("from %d to %d", after, upTo)
+				}
+				ids := passed(after, upTo, last, nil)
+				took := least + time.Duration(min(max(float64(ids), 0)/perSecond*1e9, 30e9))
+				if total += took; took > longWalk+least {
+					long++
+				}
+				if ids > 0 {
+					s = s.next(ids, took)
+				}
+				if after = upTo; took > 30*time.Second { // the statement was ended, and the pass begins anew
+					after = math.MinInt64
+				}
+				if statements > 100+int(float64(last)/float64(leastStride)) && s != 0 {
+					t.Fatalf("pass %d does not end: stride %d after %d", pass, s, after)
+				}
+				if statements > 5000 {
+					return // so many ids take so many
+				}
+			}
+			if long > 3 {
+				t.Fatalf("pass %d had %d statements that took long", pass, long)
+			}
+			if alone := least + time.Duration(float64(last)/perSecond*1e9); alone < longWalk/2 && statements > 60 {
+				t.Fatalf("pass %d had %d statements for what takes %s", pass, statements, alone)
+			}
+		}
+	})
+}
+
+func TestAStrideEndsWithTheGreatestID(t *testing.T) {
+	for _, one := range []struct {
+		stride             stride
+		after, last, until int64
+	}{
+		{0, math.MinInt64, 7, math.MaxInt64},
+		{0, 7, 1000, math.MaxInt64},
+		{100, math.MinInt64, 1000, -1},
+		{100, -1, 1000, 99},
+		{100, 7, 1000, 107},
+		{100, 950, 1000, 1000},
+		{100, 1000, 1000, math.MaxInt64},
+		{100, 5000, 1000, math.MaxInt64},
+		{100, math.MinInt64, math.MinInt64, math.MaxInt64}, // no sequence
+	} {
+		if got := one.stride.from(one.after, one.last); got != one.until {
+			t.Errorf("%d ids after %d of %d end with %d", one.stride, one.after, one.last, got)
+		}
+	}
+}
+
+func TestWhatAStatementHasPassed(t *testing.T) {
+	found := []*outbox.Message{{ID: 30}, {ID: 40}}
+	for _, one := range []struct {
+		after, upTo int64
+		found       []*outbox.Message
+		want        int64
+	}{
+		{math.MinInt64, math.MaxInt64, nil, 1001},
+		{math.MinInt64, math.MaxInt64, found, 41},
+		{20, 90, found, 20},
+		{20, 90, nil, 70},
+		{1000, math.MaxInt64, nil, 0},
+	} {
+		if got := passed(one.after, one.upTo, 1000, one.found); got != one.want {
+			t.Errorf("%+v: %d", one, got)
+		}
+	}
+}
+
+// TestAPassReadsAllRowsByStrides: also where they are far apart, below zero, and beyond what the sequence has given.
+func TestAPassReadsAllRowsByStrides(t *testing.T) {
+	i := newInstance(t)
+	ids := []int64{math.MinInt64 + 1, -3, 1, 2, 1500, 20_000, 20_001, 1 << 45}
+	for _, id := range ids {
+		if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (id, routing_key, payload) VALUES ($1, 'r', '1')`, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := i.db.Exec(t.Context(), `SELECT setval(pg_get_serial_sequence('outbox', 'id'), 30000)`); err != nil {
+		t.Fatal(err)
+	}
+	c := newCore(100, defaultBounds(), newTestMetrics(t))
+	c.tookSlot(holding{})
+	s := &sweeper{core: c, store: i.openStore(), slot: i.config.Slot, page: 3, pageRows: 3, stride: leastStride}
+	found, statements := 0, 0
+	for more := true; more; statements++ {
+		sweep := c.beginSweep(s.page)
+		rows, goesOn, err := s.readLeftovers(t.Context(), sweep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sweep.end()
+		found, more = found+len(rows), goesOn
+	}
+	if found != len(ids) {
+		t.Errorf("%d rows were found, want %d", found, len(ids))
+	}
+	if statements < 8 || statements > 40 {
+		t.Errorf("it took %d statements", statements)
+	}
+	if s.walked(fallback.Leftovers) <= 0 || s.readThrough.IsZero() {
+		t.Error("how long the walk took is not known")
+	}
+}
