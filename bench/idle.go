@@ -32,7 +32,7 @@ func (r *run) watchIdle(ctx context.Context, w *world, relay *relayProcess) erro
 	if err := pause(ctx, idleSettles); err != nil {
 		return err
 	}
-	before, err := w.fineUsage(relay.pid())
+	before, wakesBefore, err := w.fineUsage(relay.pid())
 	if err != nil {
 		return err
 	}
@@ -40,27 +40,28 @@ func (r *run) watchIdle(ctx context.Context, w *world, relay *relayProcess) erro
 	if err := pause(ctx, idleFor); err != nil {
 		return err
 	}
-	after, err := w.fineUsage(relay.pid())
+	after, wakes, err := w.fineUsage(relay.pid())
 	if err != nil {
 		return err
 	}
 	used := after.since(before)
 	percent := func(d time.Duration) float64 { return 100 * d.Seconds() / idleFor.Seconds() }
 	r.result.Messages, r.result.Seconds = 0, idleFor.Seconds()
+	r.result.Wakes = float64(wakes-wakesBefore) / idleFor.Seconds()
 	r.result.Idle = &CPU{Measured: percent(used.measured), Postgres: percent(used.postgres), RabbitMQ: percent(used.rabbitmq)}
 	memory, err := gauge.PeakMemory(relay.pid())
 	r.result.MemoryMB = megabytes(memory)
 	return err
 }
 
-// fineUsage has what the relay used by a finer clock.
-func (w *world) fineUsage(pid int) (usage, error) {
-	u, err := w.usage(nil, pid)
-	if err != nil {
-		return u, err
+// fineUsage has what the relay used by a finer clock, and how often it was woken.
+func (w *world) fineUsage(pid int) (u usage, wakes uint64, err error) {
+	if u, err = w.usage(nil, pid); err != nil {
+		return u, 0, err
 	}
-	u.measured, err = gauge.FineCPU(pid)
-	return u, err
+	little, err := gauge.MeasureLittle(pid)
+	u.measured = little.CPU
+	return u, little.Wakes, err
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -188,7 +188,8 @@ func writeIdle(w io.Writer, one Case, results []Result) {
 // Line tells of one result in a line.
 func Line(r Result) string {
 	if r.Idle != nil {
-		return fmt.Sprintf("%.3f %% of a core, Postgres %.3f %%, RabbitMQ %.3f %%", r.Idle.Measured, r.Idle.Postgres, r.Idle.RabbitMQ)
+		return fmt.Sprintf("%.3f %% of a core, %.1f wakes a second, Postgres %.3f %%, RabbitMQ %.3f %%",
+			r.Idle.Measured, r.Wakes, r.Idle.Postgres, r.Idle.RabbitMQ)
 	}
 	text := fmt.Sprintf("%.0f/s, CPU s/M %.1f + Postgres %.1f + RabbitMQ %.1f", r.Rate, r.CPU.Measured, r.CPU.Postgres, r.CPU.RabbitMQ)
 	if r.MemoryMB > 0 {

@@ -21,6 +21,7 @@ type Result struct {
 	Vacuum   float64 `json:"vacuum_s_per_million,omitempty"`
 	MemoryMB float64 `json:"memory_mb,omitempty"`    // most resident memory of the process that is measured
 	Idle     *CPU    `json:"idle_percent,omitempty"` // of a core, with nothing to do
+	Wakes    float64 `json:"idle_wakes,omitempty"`   // of the measured process's threads, a second
 
 	Latency *Quantiles `json:"latency_ms,omitempty"`
 	// Curve is the latency in ms at each of CurveAt.

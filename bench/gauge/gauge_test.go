@@ -18,9 +18,9 @@ func TestWhatAProcessUses(t *testing.T) {
 	if err != nil || after-before < 50*time.Millisecond {
 		t.Errorf("%s after 100 ms of work, %v", after-before, err)
 	}
-	fine, err := FineCPU(os.Getpid())
-	if err != nil || fine < after/2 || kernel > after {
-		t.Errorf("%s by the finer clock, %s by the other, %s in the kernel, %v", fine, after, kernel, err)
+	little, err := MeasureLittle(os.Getpid())
+	if err != nil || little.CPU < after/2 || kernel > after {
+		t.Errorf("%s by the finer clock, %s by the other, %s in the kernel, %v", little.CPU, after, kernel, err)
 	}
 	memory, err := PeakMemory(os.Getpid())
 	if err != nil || memory < 1<<20 || memory > 1<<34 {

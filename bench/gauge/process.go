@@ -20,20 +20,32 @@ func CPU(pid int) (all, kernel time.Duration, err error) {
 	return time.Duration(stat.UTime+stat.STime) * tick, time.Duration(stat.STime) * tick, nil
 }
 
-// FineCPU is the processor time of the threads that a process has now, by the scheduler's clock: for what uses less than
-// a tick of 10 ms.
-func FineCPU(pid int) (time.Duration, error) {
+// Little is what a process that has next to nothing to do has used so far.
+type Little struct {
+	// CPU is the processor time by the scheduler's clock: it may be less than a tick of 10 ms.
+	CPU time.Duration
+	// Wakes is how often a thread went to sleep, and so was woken.
+	Wakes uint64
+}
+
+// MeasureLittle measures the threads that a process has now.
+func MeasureLittle(pid int) (Little, error) {
 	threads, err := procfs.AllThreads(pid)
 	if err != nil {
-		return 0, fmt.Errorf("measure process %d: %w", pid, err)
+		return Little{}, fmt.Errorf("measure process %d: %w", pid, err)
 	}
-	var total time.Duration
+	var total Little
 	for _, thread := range threads {
 		stat, err := thread.Schedstat()
 		if err != nil {
 			continue // ended meanwhile
 		}
-		total += time.Duration(stat.RunningNanoseconds)
+		status, err := thread.NewStatus()
+		if err != nil {
+			continue
+		}
+		total.CPU += time.Duration(stat.RunningNanoseconds)
+		total.Wakes += status.VoluntaryCtxtSwitches
 	}
 	return total, nil
 }
