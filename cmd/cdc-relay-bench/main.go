@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/cdc-relay/cdc-relay/bench/limit"
+	"github.com/cdc-relay/cdc-relay/internal/tune"
 )
 
 // The exit codes.
@@ -35,8 +36,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	var err error
 	switch first := argument(args, 1); first {
 	case "limit": // a process that this program has started
+		tune.Runtime(os.LookupEnv) // as the relay does
 		err = limit.Run(ctx, stdin)
 	case "relay": // likewise
+		tune.Runtime(os.LookupEnv)
 		err = profiledRelay(ctx, args[2:], stderr)
 	default:
 		err = newApp(stdout, stderr).RunContext(ctx, args)

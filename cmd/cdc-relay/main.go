@@ -5,9 +5,9 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"syscall"
+
+	"github.com/cdc-relay/cdc-relay/internal/tune"
 )
 
 func main() {
@@ -22,30 +22,6 @@ func main() {
 		lookupEnv: os.LookupEnv,
 		signals:   signals,
 	}
-	tuneRuntime(os.LookupEnv)
+	tune.Runtime(os.LookupEnv)
 	os.Exit(p.run(context.Background()))
-}
-
-// tuneRuntime fits Go's runtime to a process that does a little for each message and
-// then waits. GOMAXPROCS, GOGC and GOMEMLIMIT go before.
-func tuneRuntime(lookupEnv func(string) (string, bool)) {
-	const (
-		// A message passes through five goroutines. To wake a second thread for each costs
-		// more than they do, and one core is enough for several times what a queue takes.
-		threads = 1
-		// What lives is a few megabytes; to collect the garbage whenever that has doubled
-		// takes a seventh of the processor time.
-		percent = 300
-		// Where great messages wait, memory is collected more eagerly.
-		softLimit = 64 << 20
-	)
-	if _, set := lookupEnv("GOMAXPROCS"); !set {
-		runtime.GOMAXPROCS(threads)
-	}
-	if _, set := lookupEnv("GOGC"); !set {
-		debug.SetGCPercent(percent)
-	}
-	if _, set := lookupEnv("GOMEMLIMIT"); !set {
-		debug.SetMemoryLimit(softLimit)
-	}
 }
