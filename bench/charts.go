@@ -2,7 +2,6 @@ package bench
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -146,15 +145,4 @@ func (r *Report) heldCharts() map[string]drawing {
 		}
 	}
 	return charts
-}
-
-// Merge takes in the results of other reports of the same settings, for runs that were made one after another.
-func (r *Report) Merge(others ...*Report) error {
-	for _, other := range others {
-		if other.Settings != r.Settings {
-			return fmt.Errorf("reports of different settings: %+v and %+v", r.Settings, other.Settings)
-		}
-		r.Results = append(r.Results, other.Results...)
-	}
-	return nil
 }

@@ -62,7 +62,54 @@ func ReadReport(file string) (*Report, error) {
 	if err := json.Unmarshal(content, &report); err != nil {
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
+	if report.lastRun() == 0 {
+		report.numberRuns()
+	}
 	return &report, nil
+}
+
+func (r *Report) lastRun() (last int) {
+	for _, one := range r.Results {
+		last = max(last, one.Run)
+	}
+	return last
+}
+
+// numberRuns tells apart runs that were merged before results had their number: rounds that begin anew are of another run.
+func (r *Report) numberRuns() {
+	type turn struct {
+		name  string
+		round int
+	}
+	run, round, taken := 0, 0, map[turn]bool{}
+	for i, one := range r.Results {
+		now := turn{one.Case, one.Round}
+		if one.Round < round || taken[now] {
+			run++
+			clear(taken)
+		}
+		round, taken[now] = one.Round, true
+		r.Results[i].Run = run
+	}
+}
+
+// Merge takes in the results of other reports of the same settings, for runs that were made one after another. The runs
+// stay apart.
+func (r *Report) Merge(others ...*Report) error {
+	for _, other := range others {
+		if other.Settings != r.Settings {
+			return fmt.Errorf("reports of different settings: %+v and %+v", r.Settings, other.Settings)
+		}
+		next := 0
+		if len(r.Results) > 0 {
+			next = r.lastRun() + 1
+		}
+		for _, one := range slices.Clone(other.Results) {
+			one.Run += next
+			r.Add(one)
+		}
+	}
+	return nil
 }
 
 // Of are the results of one case.
@@ -79,6 +126,11 @@ func SpreadOf(results []Result, number func(Result) float64) Spread {
 	for i, result := range results {
 		values[i] = number(result)
 	}
+	return spreadOf(values)
+}
+
+// spreadOf sorts the values, of which there is at least one.
+func spreadOf(values []float64) Spread {
 	slices.Sort(values)
 	middle := len(values) / 2
 	median := values[middle]
@@ -92,14 +144,31 @@ func median(results []Result, number func(Result) float64) float64 {
 	return SpreadOf(results, number).Median
 }
 
-// ratio is how the medians of two cases compare; false where there is nothing to compare.
+// pairs are the results of two cases from the same rounds of the same runs: what the machine gives differs from run to run
+// by more than what is compared.
+func (r *Report) pairs(of, beside string) (pairs [][2]Result) {
+	for _, one := range r.Of(of) {
+		for _, other := range r.Of(beside) {
+			if one.Run == other.Run && one.Round == other.Round {
+				pairs = append(pairs, [2]Result{one, other})
+			}
+		}
+	}
+	return pairs
+}
+
+// ratio is the median of how the rates of two cases compare; false where there is nothing to compare.
 func (r *Report) ratio(of, beside string) (float64, bool) {
-	rate := func(one Result) float64 { return one.Rate }
-	ours, limit := r.Of(of), r.Of(beside)
-	if beside == "" || len(ours) == 0 || len(limit) == 0 || median(limit, rate) == 0 {
+	var ratios []float64
+	for _, pair := range r.pairs(of, beside) {
+		if limit := pair[1].Rate; limit > 0 {
+			ratios = append(ratios, pair[0].Rate/limit)
+		}
+	}
+	if len(ratios) == 0 {
 		return 0, false
 	}
-	return median(ours, rate) / median(limit, rate), true
+	return spreadOf(ratios).Median, true
 }
 
 // WriteText writes a table of the cases.
@@ -148,7 +217,7 @@ func (r *Report) writeRow(w io.Writer, one Case, results []Result) {
 	for i, number := range latencyColumns() {
 		if results[0].Latency != nil {
 			fmt.Fprintf(w, "%.2f", median(results, number))
-			if over, ok := r.over(one, results, number); ok && i < 2 {
+			if over, ok := r.over(one, number); ok && i < 2 {
 				fmt.Fprintf(w, " (%+.2f)", over)
 			}
 		}
@@ -167,13 +236,18 @@ func latencyColumns() []func(Result) float64 {
 	}
 }
 
-// over is how much a median of latencies is above that of the case which it is compared with.
-func (r *Report) over(one Case, results []Result, number func(Result) float64) (float64, bool) {
-	limit := r.Of(one.Beside)
-	if len(limit) == 0 || limit[0].Latency == nil {
+// over is the median of how much a latency is above that of the case which it is compared with.
+func (r *Report) over(one Case, number func(Result) float64) (float64, bool) {
+	var above []float64
+	for _, pair := range r.pairs(one.Name, one.Beside) {
+		if pair[0].Latency != nil && pair[1].Latency != nil {
+			above = append(above, number(pair[0])-number(pair[1]))
+		}
+	}
+	if len(above) == 0 {
 		return 0, false
 	}
-	return median(results, number) - median(limit, number), true
+	return spreadOf(above).Median, true
 }
 
 // writeIdle writes percent of a core in place of seconds per million.

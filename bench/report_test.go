@@ -70,6 +70,63 @@ func TestTheTableTellsMediansAndWhatTheyAreBeside(t *testing.T) {
 	}
 }
 
+// TestARatioIsOfTheSameRoundsOfTheSameRun: the relay takes half of its limit, on a slow machine and on a fast one. The
+// second run has only some rounds of the limit, as one that was cut short.
+func TestARatioIsOfTheSameRoundsOfTheSameRun(t *testing.T) {
+	slow, fast := &Report{}, &Report{}
+	for round := 1; round <= 3; round++ {
+		slow.Add(paced("publish", round, 200, 2))
+		slow.Add(paced("drain", round, 100, 5))
+		fast.Add(paced("drain", round, 1000, 4))
+	}
+	fast.Add(paced("publish", 3, 2000, 1))
+	const ratio, above, inBoth = 0.5, 3, 4
+	wantBeside := func(what string, r *Report) {
+		t.Helper()
+		is, ok := r.ratio("drain", "publish")
+		over, known := r.over(Case{Name: "drain", Beside: "publish"}, func(r Result) float64 { return r.Latency.P50 })
+		if !ok || is != ratio || !known || over != above {
+			t.Errorf("%s: ratio %v, %v; latency above %v, %v", what, is, ok, over, known)
+		}
+		if pairs := r.pairs("drain", "publish"); len(pairs) != inBoth {
+			t.Errorf("%s: %d rounds with both, want %d", what, len(pairs), inBoth)
+		}
+	}
+	if err := slow.Merge(fast); err != nil {
+		t.Fatal(err)
+	}
+	wantBeside("merged", slow)
+	wantBeside("written and read", rewritten(t, slow))
+	for i := range slow.Results {
+		slow.Results[i].Run = 0
+	}
+	wantBeside("merged by an older program", rewritten(t, slow))
+	if _, ok := fast.ratio("drain", "none"); ok {
+		t.Error("a ratio to nothing")
+	}
+}
+
+func paced(name string, round int, rate, p50 float64) Result {
+	return Result{Case: name, Round: round, Rate: rate, Latency: &Quantiles{P50: p50}}
+}
+
+func rewritten(t *testing.T, r *Report) *Report {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "report.json")
+	to, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.WriteJSON(to), to.Close()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ReadReport(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
+}
+
 func rowOf(text, name string) string {
 	for line := range strings.Lines(text) {
 		if fields := strings.Fields(line); len(fields) > 0 && fields[0] == name {
@@ -94,19 +151,8 @@ func TestQuantiles(t *testing.T) {
 
 // TestAReportIsTheSameAfterItWasWritten, and reports of other settings are not mixed with it.
 func TestAReportIsTheSameAfterItWasWritten(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "report.json")
-	to, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := testReport()
-	if err := errors.Join(r.WriteJSON(to), to.Close()); err != nil {
-		t.Fatal(err)
-	}
-	again, err := ReadReport(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := rewritten(t, r)
 	if len(again.Results) != len(r.Results) || again.Of("drain")[0].CPU != r.Of("drain")[0].CPU || *again.Of("idle")[0].Idle != *r.Of("idle")[0].Idle {
 		t.Errorf("%+v", again)
 	}

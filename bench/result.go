@@ -12,7 +12,8 @@ import (
 // Result is what one run has shown. What was not measured is nil or 0.
 type Result struct {
 	Case     string  `json:"case"`
-	Round    int     `json:"round"` // counted from 1
+	Run      int     `json:"run,omitempty"` // of the program, where reports of several are merged; counted from 0
+	Round    int     `json:"round"`         // counted from 1
 	Messages int     `json:"messages"`
 	Repeats  int     `json:"repeats,omitempty"` // messages that arrived again
 	Seconds  float64 `json:"seconds"`           // from the first arrival to the end of all work, or of steady load
