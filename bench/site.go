@@ -40,13 +40,8 @@ type Site struct {
 	runs               int
 }
 
-// ownSettings keep what comes by the clock out of short runs: a checkpoint is made before each, and a vacuum is measured
-// by itself after it.
-func ownSettings(more []string) []string {
-	return append([]string{
-		"checkpoint_timeout=1h", "max_wal_size=16GB", "shared_buffers=256MB",
-	}, more...)
-}
+// ownSettings hold for all runs.
+func ownSettings(more []string) []string { return append([]string{"shared_buffers=256MB"}, more...) }
 
 // OpenSite provides the servers: those that CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL name, else private ones. The
 // caller closes it.
@@ -64,7 +59,7 @@ func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 	s.broker = s.findBroker()
 	s.postmaster, err = s.findPostmaster(ctx)
 	if err == nil {
-		err = s.vacuumByClock(ctx, false)
+		err = s.byClock(ctx, false)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
@@ -103,16 +98,27 @@ func (s *Site) findBroker() int {
 	return pid
 }
 
-// vacuumByClock says whether a private server looks by itself for tables to vacuum, as it does elsewhere.
-func (s *Site) vacuumByClock(ctx context.Context, yes bool) error {
+// shortRuns keep what comes by the clock out of short runs: a checkpoint is made before each, and a vacuum is measured by
+// itself after it. They are not among ownSettings because those of the command line could not be changed while the server
+// runs; so what the user has set goes before them.
+func shortRuns() map[string]string {
+	return map[string]string{"autovacuum_naptime": "1h", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}
+}
+
+// byClock says whether a private server vacuums and makes checkpoints by itself, as it does elsewhere.
+func (s *Site) byClock(ctx context.Context, yes bool) error {
 	if s.Postgres.Way == services.Environment {
 		return nil
 	}
-	setting := "ALTER SYSTEM SET autovacuum_naptime = '1h'"
-	if yes {
-		setting = "ALTER SYSTEM RESET autovacuum_naptime" // a minute
+	var statements []string
+	for name, value := range shortRuns() {
+		if yes {
+			statements = append(statements, "ALTER SYSTEM RESET "+name)
+		} else {
+			statements = append(statements, fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", name, value))
+		}
 	}
-	return s.Postgres.Exec(ctx, "", setting, "SELECT pg_reload_conf()")
+	return s.Postgres.Exec(ctx, "", append(statements, "SELECT pg_reload_conf()")...)
 }
 
 // findPostmaster asks a server that was given for the process behind a connection, and believes it where a postgres of that

@@ -43,10 +43,10 @@ func steady(p pace, start func(context.Context, *run, *world) (*sender, error)) 
 				return err
 			}
 			if p.slice > 0 { // a long run is like everyday life
-				if err := r.site.vacuumByClock(ctx, true); err != nil {
+				if err := r.site.byClock(ctx, true); err != nil {
 					return err
 				}
-				defer func() { err = errors.Join(err, r.site.vacuumByClock(context.WithoutCancel(ctx), false)) }()
+				defer func() { err = errors.Join(err, r.site.byClock(context.WithoutCancel(ctx), false)) }()
 			}
 			if p.held {
 				release, err := w.hold(ctx)

@@ -42,18 +42,30 @@ func streamPeak(b backlog) func(context.Context, *run) error {
 func streamTransaction(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
+			if err := w.rest(ctx); err != nil {
+				return err
+			}
 			relay, err := w.startStreaming(ctx)
 			if err != nil {
 				return err
 			}
-			r.progress("writing one transaction", 0, 0)
-			err = load.FillAtOnce(ctx, w.control, w.table, w.spec, 0, b.messages)
-			if err == nil {
-				err = r.finishStream(ctx, w, relay, arrivals, []int{int(w.control.PgConn().PID())})
-			}
-			return errors.Join(err, relay.stop())
+			return errors.Join(r.finishTransaction(ctx, w, relay, arrivals), relay.stop())
 		})
 	}
+}
+
+// finishTransaction counts what the server does from before the insert on: it reads a transaction as it is written.
+func (r *run) finishTransaction(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals) error {
+	except := []int{int(w.control.PgConn().PID())}
+	before, err := w.usage(except, relay.pid())
+	if err != nil {
+		return err
+	}
+	r.progress("writing one transaction", 0, 0)
+	if err := load.FillAtOnce(ctx, w.control, w.table, w.spec, 0, r.result.Messages); err != nil {
+		return err
+	}
+	return r.finish(ctx, w, relay, arrivals, before, except)
 }
 
 // limitPublishBesideWrites publishes while the same rows are written that a streaming relay would have.
