@@ -152,6 +152,9 @@ func readOptions(c *cli.Context) (*options, error) {
 	if o.list || len(o.from) > 0 {
 		return o, nil
 	}
+	if o.profiles != "" && (c.String("relay") != "" || c.String("against") != "") {
+		return nil, usagef("--profile goes with neither --relay nor --against: the relay that is profiled is this program's own")
+	}
 	if other := c.String("against"); other != "" {
 		if other, err = findRelay(other); err != nil {
 			return nil, err

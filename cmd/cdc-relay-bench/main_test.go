@@ -40,6 +40,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"--rounds", "0"}, "--rounds: want at least 1"},
 		{[]string{"--messages", "0"}, "--messages: want at least 1"},
 		{[]string{"drain"}, `unexpected "drain"`},
+		{[]string{"--profile", "here", "--relay", "/bin/true"}, "--profile goes with neither --relay nor --against"},
+		{[]string{"--profile", "here", "--against", "/bin/true"}, "--profile goes with neither --relay nor --against"},
 		{[]string{"--nonsense"}, "flag provided but not defined"},
 	} {
 		code, _, stderr := execute(t, one.args...)
@@ -81,7 +83,7 @@ func TestMeasurements(t *testing.T) {
 func measuredFromEndToEnd(t *testing.T, relay string) {
 	folder := t.TempDir()
 	json, charts := filepath.Join(folder, "results.json"), filepath.Join(folder, "charts")
-	const cases = "publish,read,drain,drain-poller,publish-written,stream-keyed,direct-500,relay-500,long-held"
+	const cases = "publish,read,drain,drain-poller,publish-written,stream-keyed,transaction,direct-500,relay-500,long-held"
 	code, stdout, stderr := execute(t, "--relay", relay, "--only", cases, "--rounds", "1", "--messages", "200", "--steady", "1s",
 		"--held", "3s", "--json", json, "--charts", charts)
 	if code != exitDone {
@@ -114,16 +116,19 @@ func measuredFromEndToEnd(t *testing.T, relay string) {
 	}
 }
 
-// measuredWithAProfile: the relay runs within this program.
+// measuredWithAProfile: the relay runs within this program, one for each shard; what sets up is the one in PATH.
 func measuredWithAProfile(t *testing.T, relay string) {
+	t.Setenv("PATH", filepath.Dir(relay)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	folder := t.TempDir()
-	code, stdout, stderr := execute(t, "--relay", relay, "--only", "drain", "--rounds", "1", "--messages", "100", "--profile", folder)
+	code, stdout, stderr := execute(t, "--only", "drain,stream-2-shards", "--rounds", "1", "--messages", "100", "--profile", folder)
 	if code != exitDone {
 		t.Fatalf("exit code %d:\n%s\n%s", code, stdout, stderr)
 	}
 	for _, kind := range []string{"cpu", "allocs"} {
-		if found, err := filepath.Glob(filepath.Join(folder, "drain-*."+kind+".pprof")); err != nil || len(found) != 1 {
-			t.Errorf("%s: %v, %v", kind, found, err)
+		for name, want := range map[string]int{"drain": 1, "stream-2-shards": 2} {
+			if found, err := filepath.Glob(filepath.Join(folder, name+"-*."+kind+".pprof")); err != nil || len(found) != want {
+				t.Errorf("%s of %s: %v, %v", kind, name, found, err)
+			}
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"runtime/pprof"
 	"time"
 
@@ -25,14 +24,16 @@ import (
 // profiledRelay is cdc-relay run with a processor profile of its whole life, and one of what it has allocated. It knows
 // only those flags that change the speed.
 func profiledRelay(ctx context.Context, args []string, stderr io.Writer) (err error) {
-	debug.SetGCPercent(300) // as cdc-relay does
-	debug.SetMemoryLimit(96 << 20)
 	config := relay.DefaultConfig()
 	flags := flag.NewFlagSet("relay", flag.ContinueOnError)
 	addr := flags.String("http-addr", "", "")
 	flags.IntVar(&config.MaxInFlight, "max-in-flight", config.MaxInFlight, "")
 	flags.IntVar(&config.BatchSize, "batch-size", config.BatchSize, "")
 	flags.DurationVar(&config.PollInterval, "poll-interval", config.PollInterval, "")
+	flags.Func("shard", "", func(text string) (err error) {
+		config.Shard, err = outbox.ParseShard(text)
+		return err
+	})
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -70,9 +71,10 @@ func profiledRelay(ctx context.Context, args []string, stderr io.Writer) (err er
 	return err
 }
 
-// startProfile writes to files that begin with prefix when the function that it returns is called.
+// startProfile writes to files that begin with prefix when the function that it returns is called. Relays of several shards
+// start in the same second.
 func startProfile(prefix string) (stop func() error, err error) {
-	name := fmt.Sprintf("%s-%s", prefix, time.Now().Format("150405"))
+	name := fmt.Sprintf("%s-%s-%d", prefix, time.Now().Format("150405"), os.Getpid())
 	processor, err := os.Create(name + ".cpu.pprof")
 	if err != nil {
 		return nil, err
