@@ -125,26 +125,38 @@ func (s *settler) run(ctx context.Context) error {
 		if retry := s.invisible; len(retry) > 0 {
 			n := min(len(retry), s.batch)
 			s.core.turnedVisible(retry[:n])
-			batch, s.invisible = append(batch[:len(batch):len(batch)], retry[:n]...), retry[n:]
+			batch, s.invisible = append(retry[:n:n], batch...), retry[n:]
 		}
 		if len(batch) == 0 {
 			continue
 		}
-		notVisible, err := s.settle(ctx, batch)
+		left, err := s.settleAll(ctx, batch)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		s.core.turnedInvisible(notVisible)
-		s.invisible = append(s.invisible, notVisible...)
-		if len(notVisible) < len(batch) {
+		if left < len(batch) {
 			again = invisibleAgain
 		} else {
 			again = min(2*again, invisibleAtMost)
 		}
 	}
+}
+
+// settleAll writes what may be more than one statement takes. left are those that are not visible.
+func (s *settler) settleAll(ctx context.Context, all []store.Settlement) (left int, err error) {
+	for batch := range slices.Chunk(all, s.batch) {
+		notVisible, err := s.settle(ctx, batch)
+		if err != nil {
+			return left, err
+		}
+		s.core.turnedInvisible(notVisible)
+		s.invisible = append(s.invisible, notVisible...)
+		left += len(notVisible)
+	}
+	return left, nil
 }
 
 // collect waits for a batch to be full or old enough. It returns an empty one when
@@ -284,6 +296,14 @@ func newBackoff() *backoff.ExponentialBackOff {
 	b.MaxInterval = time.Second
 	b.Multiplier = 2
 	b.RandomizationFactor = 0.2
+	return b
+}
+
+// newUnreadBackoff is for streams that end before they have come to their start, one after the other: each
+// begins the sweeps anew. The slot is then free for so long that rows are taken without it.
+func newUnreadBackoff() *backoff.ExponentialBackOff {
+	b := newBackoff()
+	b.MaxInterval = 4 * freeSlotAge
 	return b
 }
 

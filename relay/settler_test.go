@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 
@@ -42,5 +43,46 @@ func TestASmallWindowIsNotHeldByRowsToBeDeleted(t *testing.T) {
 		if len(r.settler.hurried) == 0 || !r.settler.full() {
 			t.Errorf("window %d, batch %d: %d rows wait for more", test.maxInFlight, test.batch, test.enough)
 		}
+	}
+}
+
+// TestAStatementTakesNoMoreThanABatch, also where rows that were not visible are tried again beside new ones.
+func TestAStatementTakesNoMoreThanABatch(t *testing.T) {
+	i := newInstance(t)
+	i.config.BatchSize = 2
+	publisher, err := publish.NewAMQP(publish.AMQPConfig{URL: i.amqp, MaxInFlight: i.config.MaxInFlight})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	r, err := New(i.config, publisher, slog.New(slog.DiscardHandler), registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	r.core.tookSlot(holding{pid: 1})
+	r.core.publisherReady(true)
+	const rows = 4
+	for id := int64(1); id <= rows; id++ {
+		if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES ($1, 'r', '1')`, id); err != nil {
+			t.Fatal(err)
+		}
+		m, _ := r.core.streamed(&outbox.Message{ID: id}, 1, true)
+		r.settler.deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+	}
+	r.settler.invisible = r.settler.take()
+	r.core.turnedInvisible(r.settler.invisible)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.settler.run(ctx) }()
+	i.await("all rows to be settled", func() bool { return r.settler.written.Load() == rows })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	settled := scrapeOf(t, registry).histograms["cdc_relay_settle_batch_rows"]
+	if statements, sum := settled.GetSampleCount(), settled.GetSampleSum(); statements != 2 || sum != rows {
+		t.Errorf("%v rows were settled by %d statements, want %d by 2", sum, statements, rows)
 	}
 }

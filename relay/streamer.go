@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pglogrepl"
 
 	"github.com/cdc-relay/cdc-relay/decode"
@@ -123,14 +122,6 @@ func (s *streamer) run(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// newUnreadBackoff is for streams that end before they have come to their start, one after the other: each
-// begins the sweeps anew. The slot is then free for so long that rows are taken without it.
-func newUnreadBackoff() *backoff.ExponentialBackOff {
-	b := newBackoff()
-	b.MaxInterval = 4 * freeSlotAge
-	return b
 }
 
 // dropSlot drops one that can bring nothing any more; the next connection makes another.
