@@ -87,6 +87,14 @@ const leastLease = 30 * time.Second
 // for its end.
 func (c Config) Lease() time.Duration { return max(leastLease, 3*c.SendTimeout) }
 
+// freeSlotAge: any relay that can stream takes a free slot within a second. Where it
+// stays free for longer nobody can, and rows are taken at this age already.
+const freeSlotAge = 5 * time.Second
+
+// StaleAge is what StaleTimeout comes to: the age at which any relay takes a row, and for
+// how long the slot must have been free.
+func (c Config) StaleAge() time.Duration { return min(c.StaleTimeout, freeSlotAge) }
+
 // DefaultConfig is what the flags' defaults say. DatabaseURL has none.
 func DefaultConfig() Config {
 	return Config{

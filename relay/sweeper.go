@@ -43,10 +43,6 @@ type sweeper struct {
 	longestWalk time.Duration
 }
 
-// freeSlotAge: any relay that can stream takes a free slot within a second. Where it
-// stays free for longer nobody can, and rows are taken at this age already.
-const freeSlotAge = 5 * time.Second
-
 // run sweeps until stop is done. A sweep that began is finished under ctx, so that
 // rows it has claimed are not left behind with their lease. A column or table that is
 // gone ends it with an error.
@@ -198,8 +194,7 @@ func (s *sweeper) unclaimedAge(ctx context.Context) (age time.Duration, ok bool,
 	if free, err := s.checkSlot(ctx); !free {
 		return 0, false, err
 	}
-	age = min(s.staleAge, freeSlotAge)
-	return age, s.core.slotFreeFor(time.Now()) > age, nil
+	return s.staleAge, s.core.slotFreeFor(time.Now()) > s.staleAge, nil
 }
 
 // follow claims what comes next of keys of which claimed rows were settled: due rows, and for

@@ -17,7 +17,7 @@ import (
 func TestASlotThatIsJustFreeIsLeftToWhoStreams(t *testing.T) {
 	i := newInstance(t)
 	db := i.openStore()
-	s := &sweeper{core: newCore(10, defaultBounds(), nil), store: db, slot: i.config.Slot, staleAge: time.Hour}
+	s := &sweeper{core: newCore(10, defaultBounds(), nil), store: db, slot: i.config.Slot, staleAge: Config{StaleTimeout: time.Hour}.StaleAge()}
 	if age, ok, err := s.unclaimedAge(t.Context()); ok || err != nil {
 		t.Errorf("at once it looks for rows that are %s old, %v", age, err)
 	}

@@ -127,8 +127,8 @@ func (s surroundings) own(state store.State, at time.Time, attempts int, now tim
 	case s.cfg.relay.Mode == relay.ModePoll:
 		return outlook{text: "is published by the next sweep of a relay, within " + durationText(s.cfg.relay.PollInterval) + " or so" + s.obstacle()}
 	}
-	return outlook{text: "waits for a relay: none streams. One that runs takes it within " + durationText(s.cfg.relay.StaleTimeout) +
-		", one that is started at once: cdc-relay run"}
+	return outlook{text: "waits for a relay: none streams. One that runs takes it within " + durationText(s.cfg.relay.StaleAge()) +
+		" or so, one that is started at once: cdc-relay run"}
 }
 
 // tries says how many are left, as far as --max-retries is that of the relays.
