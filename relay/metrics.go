@@ -55,7 +55,7 @@ func (m *metrics) count(k *maker) {
 		"Streamed rows that could not be read; they stay in the table for the sweep.")
 	m.deleted = k.counter("rows_deleted_total", "Rows deleted after their message was confirmed.")
 	m.refused = k.counters("messages_refused_total",
-		"Refusals by the broker, or of messages that cannot be published; each costs an attempt.", "reason")
+		"Refusals by the broker, each of which costs an attempt, and messages that can never be published, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
 		"Messages that met an outage; no attempt was charged. outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
 	m.hookDropped = k.counters("hook_calls_dropped_total",

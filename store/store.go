@@ -35,8 +35,8 @@ const (
 // sessionSettings are what the statements need, whatever role or database have set.
 // Under a stricter isolation level a settlement that had to wait for a row would
 // fail. And no plan shall read the whole table: the statistics of a queue are always
-// old, and a plan made while it was empty is kept when it is not (invariant 11). Who waits
-// for a lock says so soon, and lets others pass.
+// old, and a plan made while it was empty is kept when it is not (docs/architecture.md,
+// invariant 12). Who waits for a lock says so soon, and lets others pass.
 const sessionSettings = `
 SET default_transaction_isolation = 'read committed';
 SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;

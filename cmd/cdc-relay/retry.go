@@ -14,8 +14,8 @@ func (p *process) retryCommand() *cli.Command {
 		UsageText: "cdc-relay retry ID…|FILTERS|--all [FLAGS]",
 		Description: `Makes messages that were refused and wait for their next try due now, with all their
 attempts again: after what was wrong in the broker is mended. Relays may run meanwhile.
-Messages that a relay may have on its way are left alone; they come within a minute, or
-3 × --send-timeout, which should be that of the relays.
+Messages that a relay may have on its way are left alone; they come within 30 seconds, or
+3 × --send-timeout where that is longer. It should be that of the relays.
 
 EXAMPLES
 
