@@ -68,7 +68,7 @@ func TestEncodeDefaults(t *testing.T) {
 
 func TestEncodeRefuses(t *testing.T) {
 	long := strings.Repeat("x", 256)
-	deep := strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70)
+	list := func(n int) string { return "[" + strings.Repeat("null,", n-1) + "null]" }
 	for name, c := range map[string]struct {
 		headers, properties, key string
 		reason                   outbox.Reason
@@ -79,7 +79,10 @@ func TestEncodeRefuses(t *testing.T) {
 		"float overflow":         {headers: `{"a": 1e999}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a"},
 		"long key":               {headers: `{"` + long + `": 1}`, reason: outbox.ReasonInvalidHeaders, names: "256"},
 		"long key inside":        {headers: `{"a": [{"` + long + `": 1}]}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a[0]"},
-		"too deep":               {headers: deep, reason: outbox.ReasonInvalidHeaders, names: "64"},
+		"too deep":               {headers: nested(deepestHeader + 1), reason: outbox.ReasonInvalidHeaders, names: "32"},
+		"too many elements":      {headers: `{"a": {"b": ` + list(8193) + `}}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a.b"},
+		"too many keys inside":   {headers: `{"a": ` + string(table(8193)) + `}`, reason: outbox.ReasonInvalidHeaders, names: "8192"},
+		"too many headers":       {headers: string(table(8185)), reason: outbox.ReasonInvalidHeaders, names: "8184"},
 		"too large":              {headers: `{"a": "` + strings.Repeat("x", 131072) + `"}`, reason: outbox.ReasonInvalidHeaders, names: "131072"},
 		"headers not an object":  {headers: `[1]`, reason: outbox.ReasonInvalidHeaders, names: "object"},
 		"headers not JSON":       {headers: `{`, reason: outbox.ReasonInvalidHeaders, names: "object"},

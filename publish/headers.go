@@ -13,9 +13,17 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// deepestHeader bounds the nesting of headers: each level is copied once more
-// when it is encoded.
-const deepestHeader = 64
+// The library writes any headers, and gives the whole connection up over deeper or larger
+// ones that it reads. A message that no queue takes comes back with its headers.
+const (
+	// deepestHeader is how deeply arrays and tables may stand within one another.
+	deepestHeader = 32
+	// mostElements is how many an array or a table may have.
+	mostElements = 8192
+	// mostHeaders leaves room in the table of all headers: for x-possible-duplicate, and
+	// for what RabbitMQ's message interceptors may add.
+	mostHeaders = mostElements - 8
+)
 
 // parseHeaders reads a JSON object as an AMQP field table. Integers become int64,
 // numbers with a fraction or an exponent float64. Of a key that stands twice the
@@ -24,6 +32,9 @@ func parseHeaders(raw []byte) (amqp.Table, error) {
 	object, err := parseObject(raw)
 	if err != nil {
 		return nil, badHeader("headers", err.Error())
+	}
+	if len(object) > mostHeaders {
+		return nil, badHeader("headers", fmt.Sprintf("has %d keys, the most are %d", len(object), mostHeaders))
 	}
 	table, err := headerTable("headers", object, 1)
 	if err != nil {
@@ -82,15 +93,18 @@ func headerTable(path string, object map[string]any, depth int) (amqp.Table, err
 
 // headerField maps one JSON value, whose place is path, to what the library encodes.
 func headerField(path string, value any, depth int) (any, error) {
-	if depth > deepestHeader {
-		return nil, badHeader(path, fmt.Sprintf("is nested deeper than %d levels", deepestHeader))
-	}
 	switch v := value.(type) {
 	case json.Number:
 		return headerNumber(path, v.String())
 	case map[string]any:
+		if err := checkContainer(path, len(v), depth); err != nil {
+			return nil, err
+		}
 		return headerTable(path, v, depth+1)
 	case []any:
+		if err := checkContainer(path, len(v), depth); err != nil {
+			return nil, err
+		}
 		list := make([]any, len(v))
 		for i, element := range v {
 			field, err := headerField(path+"["+strconv.Itoa(i)+"]", element, depth+1)
@@ -102,6 +116,16 @@ func headerField(path string, value any, depth int) (any, error) {
 		return list, nil
 	}
 	return value, nil // nil, bool, string
+}
+
+func checkContainer(path string, elements, depth int) error {
+	if depth > deepestHeader {
+		return badHeader(path, fmt.Sprintf("is nested deeper than %d levels", deepestHeader))
+	}
+	if elements > mostElements {
+		return badHeader(path, fmt.Sprintf("has %d elements, the most are %d", elements, mostElements))
+	}
+	return nil
 }
 
 func headerNumber(path, digits string) (any, error) {

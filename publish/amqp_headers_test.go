@@ -1,0 +1,72 @@
+package publish
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// nested is a header of so many arrays and tables within one another.
+func nested(levels int) string {
+	var text, end strings.Builder
+	for i := range levels {
+		if i%2 == 0 {
+			text.WriteString("[")
+		} else {
+			text.WriteString(`{"a":`)
+		}
+	}
+	for i := levels - 1; i >= 0; i-- {
+		end.WriteString([]string{"]", "}"}[i%2])
+	}
+	return `{"deep": ` + text.String() + "1" + end.String() + "}"
+}
+
+// table is a JSON object with so many short keys.
+func table(keys int) []byte {
+	object := make(map[string]any, keys)
+	for i := range keys {
+		object[strconv.FormatInt(int64(i), 36)] = nil
+	}
+	text, _ := json.Marshal(object)
+	return text
+}
+
+// TestReturnedWithTheDeepestAndLargestHeaders: a message that no queue takes comes back
+// with its headers, and the library must be able to read them.
+func TestReturnedWithTheDeepestAndLargestHeaders(t *testing.T) {
+	t.Parallel()
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	mark := r.mark()
+	var k maker
+	within := func(what string) []byte { return []byte(`{"a": ` + what + `}`) }
+	list := func(n int) string { return "[" + strings.Repeat("null,", n-1) + "null]" }
+	for name, headers := range map[string]struct{ most, beyond []byte }{
+		"nesting":  {[]byte(nested(deepestHeader)), []byte(nested(deepestHeader + 1))},
+		"headers":  {table(mostHeaders), table(mostHeaders + 1)},
+		"a table":  {within(string(table(mostElements))), within(string(table(mostElements + 1)))},
+		"an array": {within(list(mostElements)), within(list(mostElements + 1))},
+	} {
+		most, beyond := k.make("", "nowhere", `{}`), k.make("", "nowhere", `{}`)
+		most.Headers, beyond.Headers = headers.most, headers.beyond
+		most.PossibleDuplicate = true // the mark comes on top
+		neighbour := k.make("", q, `{}`)
+		r.publish(most, beyond, neighbour)
+		results := r.awaitResults(t, most, beyond, neighbour)
+		checkRefused(t, results[0], outbox.ReasonUnroutable)
+		if results[1].Outcome != outbox.Impossible || results[1].Reason != outbox.ReasonInvalidHeaders {
+			t.Errorf("one more %s: %+v", name, results[1])
+		}
+		allAre(t, results[2:], outbox.Confirmed)
+	}
+	if r.mark() != mark {
+		t.Error("the connection was lost over it")
+	}
+}
