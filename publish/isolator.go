@@ -25,8 +25,8 @@ type job struct {
 // permission, harms nothing in flight. All its fields are its own.
 type isolator struct {
 	*session
-	lane   *lane // the isolation lane, nil until it is needed
-	strays int   // messages on it whose answer was not awaited
+	lane *lane // the isolation lane, nil until it is needed
+	wear wear  // of that lane, by messages whose answer was not awaited
 	// known exchanges exist, or did when they were last looked at.
 	known map[string]struct{}
 	// missing exchanges did not, and when that was seen.
@@ -202,9 +202,10 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 	defer timer.Stop()
 	select {
 	case <-e.settled:
+		i.wear.note(true)
 		return e.verdict, true
 	case <-timer.C:
-		i.strays++
+		i.wear.note(false)
 	case <-i.ended:
 	}
 	return verdict{}, false
@@ -213,12 +214,12 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 // open makes sure that there is an isolation lane.
 func (i *isolator) open() error {
 	if i.lane != nil && !i.lane.channel.IsClosed() {
-		if i.strays < i.cfg.MaxInFlight {
+		if !i.wear.out(i.cfg.MaxInFlight) {
 			return nil
 		}
-		i.sent.put(reaperNews{seal: i.lane, evicted: true}) // see reaper.abandon
+		i.sent.put(reaperNews{seal: i.lane, evicted: true})
 	}
-	i.strays = 0
+	i.wear = wear{}
 	return i.limited("open channel", func() (err error) {
 		i.lane, err = openLane(i.connection, "", false, i.cfg.MaxInFlight+returnSlack)
 		return err

@@ -210,9 +210,7 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	}
 	v := classify(evidence)
 	l.waiting--
-	if timedOut {
-		r.abandon(l)
-	}
+	r.wearOut(l, timedOut)
 	if l.shared {
 		r.throttle.answered(e.epoch)
 	}
@@ -242,11 +240,12 @@ func (r *reaper) report(e *entry, v verdict) {
 	}
 }
 
-// abandon counts an entry without an answer. What a queue out of order never
-// confirms must not pile up in the library: the lane is replaced in time.
-func (r *reaper) abandon(l *lane) {
-	l.abandoned++
-	if l.shared && !l.sealed && l.abandoned == r.cfg.MaxInFlight {
+// wearOut has a lane replaced in time: a queue out of order that confirms nothing must not make
+// the library's memory of the channel grow without end.
+func (r *reaper) wearOut(l *lane, timedOut bool) {
+	l.wear.note(!timedOut)
+	if l.shared && !l.sealed && !l.worn && l.wear.out(r.cfg.MaxInFlight) {
+		l.worn = true
 		r.control.put(laneNews{worn: l})
 	}
 }

@@ -34,7 +34,7 @@ type laneNews struct {
 	reprobe bool
 	// dead: the channel of this lane is closed.
 	dead *lane
-	// worn: this lane has carried too many messages that were never answered.
+	// worn: this lane has carried too much that was never answered, or too much after it.
 	worn *lane
 	// exchange: the isolator is done with it. ready is its lane, or nil: then what
 	// waits gets the verdict.

@@ -1,0 +1,92 @@
+package publish
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// TestWear: without a message that is never confirmed nothing piles up; behind one, all does.
+func TestWear(t *testing.T) {
+	const window = 100
+	note := func(w *wear, answered bool, times int) {
+		for range times {
+			w.note(answered)
+		}
+	}
+	var w wear
+	note(&w, true, 10*mostBehind)
+	if w.out(window) {
+		t.Error("worn out by messages that were confirmed")
+	}
+	note(&w, false, 1)
+	note(&w, true, mostBehind-1)
+	if w.out(window) {
+		t.Error("worn out too early")
+	}
+	note(&w, true, 1)
+	if !w.out(window) || w.out(2*mostBehind) {
+		t.Error("what piles up is to be bounded by mostBehind, or by a greater window")
+	}
+	w = wear{}
+	note(&w, false, window)
+	if !w.out(window) {
+		t.Error("not worn out by as many unanswered messages as the window")
+	}
+}
+
+// channelsWithUnconfirmed counts those of a virtual host.
+func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
+	t.Helper()
+	u, err := url.Parse(vhostURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := services.SharedRabbitMQ(t).Ctl(t.Context(), "list_channels", "--quiet", "--no-table-headers", "vhost", "messages_unconfirmed")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	n := 0
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == strings.TrimPrefix(u.Path, "/") && f[1] != "0" {
+			n++
+		}
+	}
+	return n
+}
+
+// TestAChannelIsReplacedAfterOneMessageThatIsNeverConfirmed: the library would keep every later
+// confirm of the channel. The others of the exchange notice nothing.
+func TestAChannelIsReplacedAfterOneMessageThatIsNeverConfirmed(t *testing.T) {
+	t.Parallel()
+	u, q, stuck := withStuckQueue(t)
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 2 * time.Second})
+	mark := r.mark()
+	k := &maker{}
+	f := startFlow(r, k, "", q, 100)
+	awaitConfirms(t, r, 100)
+	unanswered := (&maker{id: 1 << 30}).make("", stuck, `{}`)
+	r.publish(unanswered)
+	allAre(t, r.awaitResults(t, unanswered), outbox.Unknown)
+	allAre(t, f.end(t), outbox.Confirmed)
+	if n := channelsWithUnconfirmed(t, u); n != 1 {
+		t.Errorf("%d channels with an unconfirmed message", n)
+	}
+	for range mostBehind/1000 + 1 {
+		messages := k.many(1000, "", q)
+		r.publish(messages...)
+		allAre(t, r.awaitResults(t, messages...), outbox.Confirmed)
+	}
+	for deadline := time.Now().Add(patience); channelsWithUnconfirmed(t, u) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the channel is still open")
+		}
+	}
+	if r.mark() != mark {
+		t.Error("the connection was lost over it")
+	}
+}
