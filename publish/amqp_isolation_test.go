@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -85,4 +86,62 @@ func TestTopicPermission(t *testing.T) {
 		}
 	}
 	checkArrived(t, results, a.drain(q))
+}
+
+// lateException publishes a message for which the broker closes the channel and a good one, both
+// to be sent alone; what the broker says comes later than the first of them is waited for.
+func lateException(t *testing.T, proxy *services.Proxy, r *running, bad, good *outbox.Message) (ofBad, ofGood outbox.Result) {
+	t.Helper()
+	bad.Properties = []byte(`{"user_id": "somebody-else"}`)
+	good.Headers = []byte(`{"CC": ["nowhere"]}`)
+	proxy.BlackHole(services.Downstream)
+	late := time.AfterFunc(longestWait+longestWait/4, func() { proxy.Resume() })
+	defer late.Stop()
+	r.publish(bad, good)
+	results := r.awaitResults(t, bad, good)
+	return results[0], results[1]
+}
+
+// TestALateExceptionIsChargedToItsOwnMessage, and not to the one that was sent alone after it.
+func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
+	t.Parallel()
+	_, q, proxy, u := behindProxy(t)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	warm := k.make("", q, `{}`)
+	warm.Headers = []byte(`{"CC": ["nowhere"]}`)
+	r.publish(warm)
+	allAre(t, r.awaitResults(t, warm), outbox.Confirmed)
+
+	bad, good := lateException(t, proxy, r, k.make("", q, `{}`), k.make("", q, `{}`))
+	if bad.Outcome != outbox.Impossible || bad.Reason != outbox.ReasonInvalidProperties {
+		t.Errorf("the bad one: %+v", bad)
+	}
+	if good.Outcome != outbox.Confirmed {
+		t.Errorf("the good one: %+v", good)
+	}
+}
+
+// TestALateExceptionIsChargedToNobodyWhereChannelsAreFew: then messages that are sent alone share
+// one. Sent once more, each gets its own answer.
+func TestALateExceptionIsChargedToNobodyWhereChannelsAreFew(t *testing.T) {
+	t.Parallel()
+	_, q, proxy, u := behindProxy(t)
+	r := startAMQP(t, AMQPConfig{URL: u + "?channel_max=9"})
+	var k maker
+	warm := k.make("", q, `{}`)
+	warm.Headers = []byte(`{"CC": ["nowhere"]}`)
+	r.publish(warm)
+	allAre(t, r.awaitResults(t, warm), outbox.Confirmed)
+
+	bad, good := k.make("", q, `{}`), k.make("", q, `{}`)
+	ofBad, ofGood := lateException(t, proxy, r, bad, good)
+	allAre(t, []outbox.Result{ofBad, ofGood}, outbox.Unknown)
+	badAgain, goodAgain := *bad, *good
+	r.publish(&badAgain, &goodAgain)
+	results := r.awaitResults(t, &badAgain, &goodAgain)
+	if results[0].Outcome != outbox.Impossible {
+		t.Errorf("the bad one: %+v", results[0])
+	}
+	allAre(t, results[1:], outbox.Confirmed)
 }

@@ -26,7 +26,8 @@ type evidence struct {
 	// exception is why the channel was closed, nil if the broker gave no reason.
 	exception *amqp.Error
 	// alone: no message sent later on this channel, and none unanswered before it
-	// that the broker had not had ample time to answer. An exception is its own.
+	// that the broker had not had ample time to answer. An exception is its own, unless
+	// it names another size.
 	alone bool
 	// shared: the channel carries many messages; after an exception they are sent
 	// again one at a time.
@@ -97,6 +98,17 @@ func exceptionVerdict(e *amqp.Error) verdict {
 // "configured max size" since 3.12.
 func isSizeException(e *amqp.Error) bool {
 	return e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size")
+}
+
+// namesAnotherSize holds for an exception about a body of another size.
+func namesAnotherSize(e *amqp.Error, size int) bool {
+	if e == nil || !isSizeException(e) {
+		return false
+	}
+	_, text, _ := strings.Cut(e.Reason, "message size ")
+	named := 0
+	_, err := fmt.Sscanf(text, "%d", &named)
+	return err == nil && named != size
 }
 
 func isPropertyException(e *amqp.Error) bool {

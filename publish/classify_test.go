@@ -72,6 +72,26 @@ func TestClassify(t *testing.T) {
 	}
 }
 
+func TestNamesAnotherSize(t *testing.T) {
+	const text = "PRECONDITION_FAILED - message size 20971520 is larger than configured max size 16777216"
+	for _, c := range []struct {
+		exception *amqp.Error
+		size      int
+		want      bool
+	}{
+		{exception(406, text), 20971520, false},
+		{exception(406, text), 2097152, true},
+		{exception(406, text), 16777216, true},
+		{exception(406, "PRECONDITION_FAILED - message size is too much"), 7, false},
+		{exception(406, "PRECONDITION_FAILED - something new"), 7, false},
+		{nil, 7, false},
+	} {
+		if got := namesAnotherSize(c.exception, c.size); got != c.want {
+			t.Errorf("%v, %d bytes: %v", c.exception, c.size, got)
+		}
+	}
+}
+
 func TestExchangeForbidden(t *testing.T) {
 	for text, want := range map[string]bool{
 		"ACCESS_REFUSED - write access to exchange 'x' in vhost '/' refused for user 'u'":              true,

@@ -27,6 +27,8 @@ type isolator struct {
 	*session
 	lane *lane // the isolation lane, nil until it is needed
 	wear wear  // of that lane, by messages whose answer was not awaited
+	// mostStrays bounds the isolation lanes that were left to such a message.
+	mostStrays int64
 	// known exchanges exist, or did when they were last looked at.
 	known map[string]struct{}
 	// missing exchanges did not, and when that was seen.
@@ -51,7 +53,16 @@ const (
 )
 
 func newIsolator(s *session) *isolator {
-	return &isolator{session: s, known: make(map[string]struct{}), missing: make(map[string]refusal)}
+	return &isolator{
+		session: s, known: make(map[string]struct{}), missing: make(map[string]refusal),
+		mostStrays: strayLimit(int(s.connection.Config.ChannelMax)),
+	}
+}
+
+// strayLimit leaves the lanes, and what a session needs beside them, their channels.
+func strayLimit(channelMax int) int64 {
+	const most = 16
+	return int64(min(max(channelMax-laneLimit(channelMax)-spareChannels, 0), most))
 }
 
 func (i *isolator) run() {
@@ -214,9 +225,10 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 // open makes sure that there is an isolation lane.
 func (i *isolator) open() error {
 	if i.lane != nil && !i.lane.channel.IsClosed() {
-		if !i.wear.out(i.cfg.MaxInFlight) {
+		if i.stays() {
 			return nil
 		}
+		i.strays.Add(1)
 		i.sent.put(reaperNews{seal: i.lane, evicted: true})
 	}
 	i.wear = wear{}
@@ -224,6 +236,13 @@ func (i *isolator) open() error {
 		i.lane, err = openLane(i.connection, "", false, i.cfg.MaxInFlight+returnSlack)
 		return err
 	})
+}
+
+// stays tells whether the lane takes the next message. One that waits for its answer may still
+// be what makes the broker close the channel, so that it keeps the lane for itself. Where many
+// do they share one: an exception of it is charged to nobody (see reaper.settle).
+func (i *isolator) stays() bool {
+	return i.wear.unanswered == 0 || (i.strays.Load() >= i.mostStrays && !i.wear.out(i.cfg.MaxInFlight))
 }
 
 // tellSender ends the wait for an exchange: with a lane, or with what is wrong.

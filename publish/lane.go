@@ -27,6 +27,7 @@ type lane struct {
 	exception *amqp.Error // received from closed
 	newest    *entry      // sent last
 	waiting   int         // entries without an answer
+	crowded   bool        // it died with several of them: nobody knows of which
 	dying     bool        // the sender was told that the channel is closed
 	sealed    bool        // the sender sends no more on it
 	evicted   bool        // sealed to make room, not because it died

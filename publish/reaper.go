@@ -199,7 +199,6 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 		acked:    e.err == nil && e.confirm.Acked(),
 		timedOut: timedOut,
 		returned: e.returned,
-		alone:    !l.shared && l.newest == e,
 		shared:   l.shared,
 	}
 	// In this order: the library marks the connection first, then its channels.
@@ -207,7 +206,9 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	evidence.connectionClosed = r.connection.IsClosed() || (e.err != nil && !evidence.unsent)
 	if evidence.channelClosed && !evidence.acked {
 		evidence.exception = r.exceptionOf(l)
+		l.crowded = l.crowded || l.waiting > 1
 	}
+	evidence.alone = !l.shared && !l.crowded && l.newest == e && !namesAnotherSize(evidence.exception, len(e.message.Payload))
 	v := classify(evidence)
 	l.waiting--
 	r.wearOut(l, timedOut)
@@ -288,6 +289,9 @@ func (r *reaper) afterAnswer(l *lane) {
 	}
 	if !l.channel.IsClosed() {
 		r.closeLane(l)
+	}
+	if !l.shared {
+		r.strays.Add(-1)
 	}
 	if l.evicted && len(l.suspects) == 0 {
 		return

@@ -53,6 +53,8 @@ type session struct {
 	closing sync.WaitGroup
 	// inFlight counts the messages given to the library and without a result.
 	inFlight atomic.Int64
+	// strays counts the isolation lanes that the isolator gave up and that owe an answer.
+	strays atomic.Int64
 	// blocked holds from connection.blocked to connection.unblocked; set by run.
 	blocked atomic.Bool
 	// tooLarge is the smallest body, in bytes, that the broker refused on this
