@@ -99,7 +99,9 @@ func (s *socket) Write(b []byte) (int, error) {
 	if err := s.flush(); err != nil {
 		return 0, err
 	}
-	return s.send(b)
+	n, err := s.send(b)
+	s.since = time.Now() // what is collected next has not waited for this one
+	return n, err
 }
 
 // errStoodStill: the process was stopped, or got no processor, with messages about to be sent.

@@ -2,8 +2,11 @@ package publish
 
 import (
 	"errors"
+	"io"
 	"net"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -52,4 +55,26 @@ func TestWhatAProcessThatStoodStillHadCollectedIsNotSent(t *testing.T) {
 	if n, err := peer.Read(make([]byte, 100)); n != 0 || err == nil {
 		t.Errorf("%d bytes were sent, %v", n, err)
 	}
+}
+
+// TestAStalledLargeWriteDoesNotMakeTheNextOneStale: the broker has blocked the connection in the
+// midst of a large body. What is collected after it has waited for nothing.
+func TestAStalledLargeWriteDoesNotMakeTheNextOneStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, peer := net.Pipe()
+		s := &socket{Conn: ours, writeTimeout: outbox.CertainFor, clock: newClock()}
+		defer func() { _, _ = s.Close(), peer.Close() }()
+		s.clock.stop()
+		s.cork()
+		time.AfterFunc(5*outbox.CertainFor, func() { _, _ = io.Copy(io.Discard, peer) })
+		if n, err := s.Write(make([]byte, 2*coalesced)); n != 2*coalesced || err != nil {
+			t.Fatalf("sent %d, %v", n, err)
+		}
+		if _, err := s.Write([]byte("small")); err != nil {
+			t.Error(err)
+		}
+		if err := s.uncork(); err != nil {
+			t.Error(err)
+		}
+	})
 }
