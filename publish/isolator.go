@@ -202,12 +202,12 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 		return stop, true
 	}
 	e := &entry{
-		message: s.message, lane: i.lane, sentAt: i.clock.now(), resent: s.sent, marked: p.marked,
+		message: s.message, lane: i.lane, resent: s.sent, marked: p.marked,
 		settled: make(chan struct{}),
 	}
 	i.inFlight.Add(1)
 	i.sent.add(reaperNews{entry: e})
-	_ = e.send(p) // the reaper judges
+	_ = e.send(p, i.clock) // the reaper judges
 	i.sent.signal()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

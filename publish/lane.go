@@ -96,14 +96,14 @@ func openLane(connection *amqp.Connection, exchange string, shared bool, room in
 type entry struct {
 	message *outbox.Message
 	lane    *lane
-	sentAt  time.Duration // on the session's clock
 	resent  bool          // was sent before, on a lane that died
 	marked  bool          // carries x-possible-duplicate
 	epoch   int           // of the throttle; only on a shared lane
 
-	// confirm and err are written by who sends, before published is set.
+	// confirm, err and sentAt are written by who sends, before published is set.
 	confirm   *amqp.DeferredConfirmation
 	err       error
+	sentAt    time.Duration // on the session's clock, when the socket had taken all of it
 	published atomic.Bool
 
 	// These belong to the reaper.
@@ -115,10 +115,11 @@ type entry struct {
 
 // send gives the message to the library and tells the outcome of that to the
 // reaper. It blocks while the socket does not take the bytes.
-func (e *entry) send(p parcel) error {
+func (e *entry) send(p parcel, c *clock) error {
 	e.message.SentAt = time.Now()
 	// mandatory: a message that no queue takes comes back instead of being dropped.
 	e.confirm, e.err = e.lane.channel.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.body)
+	e.sentAt = c.now()
 	err := e.err
 	e.published.Store(true)
 	return err

@@ -163,28 +163,36 @@ func (r *reaper) keep(f func(*entry) bool) {
 	r.pending = r.pending[:kept]
 }
 
-// expire gives up what has waited for longer than SendTimeout. Where nothing else
-// was answered since, the broker as a whole is gone.
+// expire gives up what has waited for longer than SendTimeout since it was sent. Where
+// nothing else was answered since, the broker as a whole is gone.
 func (r *reaper) expire() {
 	now := r.clock.now()
-	if !r.clock.running() || r.head == len(r.pending) {
+	oldest, some := r.oldestSent()
+	if !r.clock.running() || !some || now-oldest < r.cfg.SendTimeout {
 		return
 	}
-	oldest := r.pending[r.head]
-	if now-oldest.sentAt < r.cfg.SendTimeout {
-		return
-	}
-	if !r.anyAnswer || r.lastAnswer < oldest.sentAt {
+	if !r.anyAnswer || r.lastAnswer < oldest {
 		r.lose(errors.New("the broker confirmed nothing within the send timeout"))
 		return
 	}
 	r.keep(func(e *entry) bool {
-		late := now-e.sentAt >= r.cfg.SendTimeout && r.lastAnswer >= e.sentAt && e.published.Load()
+		late := e.published.Load() && now-e.sentAt >= r.cfg.SendTimeout && r.lastAnswer >= e.sentAt
 		if late {
 			r.settle(e, true)
 		}
 		return !late
 	})
+}
+
+// oldestSent is when the first of those was sent that wait for their answer. A large body
+// that is still on its way does not count: the socket's write timeout bounds it.
+func (r *reaper) oldestSent() (at time.Duration, some bool) {
+	for _, e := range r.pending[r.head:] {
+		if e.published.Load() && (!some || e.sentAt < at) {
+			at, some = e.sentAt, true
+		}
+	}
+	return at, some
 }
 
 // settle decides on one entry. The caller then takes it from pending.

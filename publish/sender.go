@@ -229,10 +229,10 @@ func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 	}
 	s.uses++
 	r.usedAt = s.uses
-	e := &entry{message: m, lane: r.lane, sentAt: s.clock.now(), marked: p.marked, epoch: s.throttle.sent()}
+	e := &entry{message: m, lane: r.lane, marked: p.marked, epoch: s.throttle.sent()}
 	s.inFlight.Add(1)
 	s.sent.add(reaperNews{entry: e})
-	if err := e.send(p); err != nil {
+	if err := e.send(p, s.clock); err != nil {
 		s.retire(r)
 	}
 	s.sent.signal()

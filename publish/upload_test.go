@@ -1,0 +1,101 @@
+package publish
+
+import (
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// throttled forwards connections to target, and takes only piece bytes every so often of the
+// first bytes that come from the client.
+func throttled(t *testing.T, target string, first, piece int64, every time.Duration) (addr string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait)
+	t.Cleanup(func() { _ = listener.Close() })
+	forward := func(client, server *net.TCPConn) {
+		defer func() { _, _ = client.Close(), server.Close() }()
+		_ = client.SetReadBuffer(int(piece))
+		all.Go(func() {
+			_, _ = io.Copy(client, server)
+			_ = client.Close()
+		})
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for left := first; left > 0; left -= piece {
+			if _, err := io.CopyN(server, client, piece); err != nil {
+				return
+			}
+			<-tick.C
+		}
+		_, _ = io.Copy(server, client)
+	}
+	all.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", target)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			all.Go(func() { forward(client.(*net.TCPConn), server.(*net.TCPConn)) })
+		}
+	})
+	return listener.Addr().String()
+}
+
+// TestABodyThatTakesLongerThanTheSendTimeoutToUpload is published: the time counts from when it
+// was sent, and each write has a timeout of its own.
+func TestABodyThatTakesLongerThanTheSendTimeoutToUpload(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	q := newAdmin(t, u).queue(services.Name(t), nil)
+	const timeout, size = time.Second, 12 << 20
+	slow := throttled(t, broker.Addr(), size*3/4, 64<<10, timeout/64) // 9 MB at 4 MB/s
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, slow), SendTimeout: timeout})
+	mark := r.mark()
+	large := (&maker{}).make("", q, "")
+	large.Payload, large.Binary = make([]byte, size), true
+	began := time.Now()
+	r.publish(large)
+	allAre(t, r.awaitResults(t, large), outbox.Confirmed)
+	if took := time.Since(began); took < 3*timeout/2 || r.mark() != mark {
+		t.Errorf("took %v; the connection was lost: %v", took, r.mark() != mark)
+	}
+}
+
+// TestOnlyWhatWasSentIsWaitedFor: the send timeout of a message begins when the socket has all of
+// it, and then it does count.
+func TestOnlyWhatWasSentIsWaitedFor(t *testing.T) {
+	const timeout = time.Second
+	s := &session{cfg: &AMQPConfig{SendTimeout: timeout}, clock: newClock(), lost: make(chan error, 1)}
+	s.clock.start = s.clock.start.Add(-10 * timeout)
+	r := newReaper(s)
+	e := &entry{}
+	r.pending = []*entry{e}
+	if r.expire(); len(s.lost) > 0 {
+		t.Error("the connection was given up in the midst of an upload")
+	}
+	e.sentAt = s.clock.now()
+	e.published.Store(true)
+	if r.expire(); len(s.lost) > 0 {
+		t.Error("the connection was given up right after the upload")
+	}
+	e.sentAt -= timeout
+	if r.expire(); len(s.lost) == 0 {
+		t.Error("a broker that does not answer was waited for")
+	}
+}
