@@ -88,6 +88,32 @@ func TestTopicPermission(t *testing.T) {
 	checkArrived(t, results, a.drain(q))
 }
 
+// TestFastReplyToHarmsNobody: RabbitMQ would close the channel for it. Other reply queues are taken.
+func TestFastReplyToHarmsNobody(t *testing.T) {
+	t.Parallel()
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, AMQPConfig{URL: u})
+	var k maker
+	messages := k.many(300, "", q)
+	for i := 7; i < len(messages); i += 50 {
+		messages[i].Properties = []byte(`{"reply_to": "amq.rabbitmq.reply-to"}`)
+	}
+	messages[8].Properties = []byte(`{"reply_to": "amq.rabbitmq.reply-to.of-a-request"}`)
+	r.publish(messages...)
+	for i, result := range r.awaitResults(t, messages...) {
+		if i%50 != 7 {
+			allAre(t, []outbox.Result{result}, outbox.Confirmed)
+		} else if result.Outcome != outbox.Impossible || result.Reason != outbox.ReasonInvalidProperties {
+			t.Errorf("message %d: %+v", i, result)
+		}
+	}
+	if n := len(a.drain(q)); n != 294 {
+		t.Errorf("%d messages arrived, want 294: no neighbour may have been sent twice", n)
+	}
+}
+
 // lateException publishes a message for which the broker closes the channel and a good one, both
 // to be sent alone; what the broker says comes later than the first of them is waited for.
 func lateException(t *testing.T, proxy *services.Proxy, r *running, bad, good *outbox.Message) (ofBad, ofGood outbox.Result) {

@@ -93,6 +93,7 @@ func TestEncodeRefuses(t *testing.T) {
 		"unknown null property":  {properties: `{"cluster_id": null}`, reason: outbox.ReasonInvalidProperties, names: "cluster_id"},
 		"type of a property":     {properties: `{"type": 5}`, reason: outbox.ReasonInvalidProperties, names: "string"},
 		"long property":          {properties: `{"app_id": "` + long + `"}`, reason: outbox.ReasonInvalidProperties, names: "255"},
+		"fast reply":             {properties: `{"reply_to": "amq.rabbitmq.reply-to"}`, reason: outbox.ReasonInvalidProperties, names: "reply_to"},
 		"priority":               {properties: `{"priority": 256}`, reason: outbox.ReasonInvalidProperties, names: "0 to 255"},
 		"priority as text":       {properties: `{"priority": "1"}`, reason: outbox.ReasonInvalidProperties, names: "integer"},
 		"fractional priority":    {properties: `{"priority": 1.0}`, reason: outbox.ReasonInvalidProperties, names: "integer"},

@@ -14,6 +14,10 @@ import (
 // longestExpiration is the greatest TTL, in milliseconds, that RabbitMQ takes.
 const longestExpiration = 4294967295
 
+// fastReply is a reply_to for which RabbitMQ closes the channel of a publisher that does
+// not consume from it.
+const fastReply = "amq.rabbitmq.reply-to"
+
 // applyProperties sets what the column properties names. A property that is null
 // counts as not given.
 func applyProperties(b *amqp.Publishing, raw []byte) error {
@@ -40,6 +44,9 @@ func applyProperty(b *amqp.Publishing, name string, value any) error {
 		s, ok := value.(string)
 		if !ok || len(s) > longestShortString {
 			return badProperty(name, fmt.Sprintf("expected a string of at most %d bytes", longestShortString))
+		}
+		if name == "reply_to" && s == fastReply {
+			return badProperty(name, fastReply+" is for consumers of the same channel, and the relay has none")
 		}
 		*field = s
 		return nil
