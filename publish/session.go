@@ -208,13 +208,26 @@ func (s *session) tellFirstAnswer() {
 
 // limited runs a call to the broker that the library would wait for without end.
 func (s *session) limited(what string, call func() error) error {
-	timer := time.AfterFunc(s.cfg.SendTimeout, func() {
-		if s.clock.running() {
-			s.lose(fmt.Errorf("%s: no answer within %v", what, s.cfg.SendTimeout))
-		}
-	})
-	defer timer.Stop()
+	done := make(chan struct{})
+	defer close(done)
+	go s.loseAfterTimeout(what, done)
 	return call()
+}
+
+// loseAfterTimeout gives the connection up when SendTimeout has passed on the session's clock
+// before done is closed.
+func (s *session) loseAfterTimeout(what string, done <-chan struct{}) {
+	end := s.clock.now() + s.cfg.SendTimeout
+	for left := s.cfg.SendTimeout; left > 0; left = end - s.clock.now() {
+		timer := time.NewTimer(max(left, minTick)) // the clock may stand still shortly before the end
+		select {
+		case <-done:
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+	s.lose(fmt.Errorf("%s: no answer within %v", what, s.cfg.SendTimeout))
 }
 
 // deliver reports a result that involved no broker.
