@@ -67,6 +67,8 @@ type AMQP struct {
 	uri    amqp.URI
 	limits limits
 	in     *mailbox[*outbox.Message]
+	// quarantine is told by the sessions.
+	quarantine *quarantine
 
 	mu    sync.Mutex
 	ended bool // Run will take nothing more from in
@@ -96,7 +98,7 @@ func NewAMQP(cfg AMQPConfig) (*AMQP, error) {
 		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP takes %d", len(cfg.DefaultExchange), longestShortString)
 	}
 	return &AMQP{
-		cfg: cfg, uri: uri, in: newMailbox[*outbox.Message](),
+		cfg: cfg, uri: uri, in: newMailbox[*outbox.Message](), quarantine: newQuarantine(),
 		limits:  limits{defaultExchange: cfg.DefaultExchange, login: uri.Username},
 		breaker: breaker{cooldown: cfg.OutageCooldown},
 	}, nil

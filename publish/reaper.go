@@ -225,6 +225,12 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	}
 	r.inFlight.Add(-1) // before the result, which lets the next message come
 	r.noteAnswer(e, v)
+	if evidence.connectionClosed && v.outcome == outbox.Unknown && endedByBroker(evidence.exception) {
+		if times := r.quarantine.add(e.message, !l.shared); times >= fatalAlone {
+			e.resent = true // the broker may have it all the same
+			v = fatal(evidence.exception, times)
+		}
+	}
 	if v.replay {
 		l.suspects = append(l.suspects, suspect{message: e.message, sent: !evidence.unsent || e.resent})
 		if !l.dying {
@@ -266,6 +272,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 	default:
 		return
 	}
+	r.quarantine.release(e.message)
 	r.lastAnswer, r.anyAnswer = r.clock.now(), true
 	r.throttle.confirmed(time.Since(e.message.SentAt)) // not by the clock, which stands still while the broker blocks
 	r.tellFirstAnswer()

@@ -201,7 +201,7 @@ func (s *sender) dispatch(m *outbox.Message) {
 		s.probed, s.grace = true, nil
 		s.gate.chosen = &target{p.exchange, p.key}
 	}
-	if p.risky {
+	if p.risky || s.quarantine.holds(m) {
 		s.jobs.put(job{messages: []suspect{{message: m}}})
 		return
 	}

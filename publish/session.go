@@ -38,6 +38,8 @@ type session struct {
 	jobs *mailbox[job]
 	// throttle bounds what the sender sends without confirms; the reaper tells it of the answers.
 	throttle *throttle
+	// quarantine is the publisher's: it outlives the session.
+	quarantine *quarantine
 
 	// ended is closed by end, once: sender and isolator stop.
 	ended   chan struct{}
@@ -70,8 +72,8 @@ func newSession(p *AMQP, o opened) *session {
 		cfg: &p.cfg, limits: lim, connection: o.connection, socket: o.socket, clock: o.clock, sink: p.sink,
 		in:      p.in,
 		control: newMailbox[laneNews](), sent: newMailbox[reaperNews](), jobs: newMailbox[job](),
-		throttle: newThrottle(),
-		ended:    make(chan struct{}), lost: make(chan error, 1), answered: make(chan struct{}, 1),
+		throttle: newThrottle(), quarantine: p.quarantine,
+		ended: make(chan struct{}), lost: make(chan error, 1), answered: make(chan struct{}, 1),
 	}
 }
 
