@@ -96,9 +96,9 @@ func openLane(connection *amqp.Connection, exchange string, shared bool, room in
 type entry struct {
 	message *outbox.Message
 	lane    *lane
-	resent  bool          // was sent before, on a lane that died
-	marked  bool          // carries x-possible-duplicate
-	epoch   int           // of the throttle; only on a shared lane
+	resent  bool // was sent before, on a lane that died
+	marked  bool // carries x-possible-duplicate
+	epoch   int  // of the throttle; only on a shared lane
 
 	// confirm, err and sentAt are written by who sends, before published is set.
 	confirm   *amqp.DeferredConfirmation
