@@ -17,7 +17,19 @@ type job struct {
 	opens    bool    // the sender waits for news of the exchange
 	cause    *amqp.Error
 	messages []suspect
+	urgency  urgency
 }
+
+// urgency orders the jobs: what may end the connection after all goes last.
+type urgency int
+
+const (
+	opensLane    urgency = iota // a route waits for its lane
+	mayCloseLane                // see parcel.risky
+	wasInFlight                 // with others, when the broker ended a connection
+	wasAlone                    // when it did
+	urgencies    = iota
+)
 
 // isolator is the goroutine that sends messages alone: what killed a lane must be
 // among its messages, and sent alone it shows. It tries each exchange with one
@@ -27,6 +39,9 @@ type isolator struct {
 	*session
 	lane *lane // the isolation lane, nil until it is needed
 	wear wear  // of that lane, by messages whose answer was not awaited
+	// heldWait is for the answer to the next of the messages that were in flight with others: of
+	// those there may be many, and for a queue that answers nothing.
+	heldWait time.Duration
 	// mostStrays bounds the isolation lanes that were left to such a message.
 	mostStrays int64
 	// known exchanges exist, or did when they were last looked at.
@@ -54,26 +69,43 @@ const (
 
 func newIsolator(s *session) *isolator {
 	return &isolator{
-		session: s, known: make(map[string]struct{}), missing: make(map[string]refusal),
+		session: s, heldWait: longestWait, known: make(map[string]struct{}), missing: make(map[string]refusal),
 		mostStrays: strayLimit(int(s.connection.Config.ChannelMax)),
 	}
 }
 
 // strayLimit leaves the lanes, and what a session needs beside them, their channels.
 func strayLimit(channelMax int) int64 {
-	const most = 16
+	const most = 4
 	return int64(min(max(channelMax-laneLimit(channelMax)-spareChannels, 0), most))
 }
 
 func (i *isolator) run() {
+	var waiting [urgencies][]job
+	next := func() (job, bool) {
+		for u, jobs := range waiting {
+			if len(jobs) > 0 {
+				waiting[u] = jobs[1:]
+				return jobs[0], true
+			}
+		}
+		return job{}, false
+	}
 	for !i.over() {
 		for _, j := range i.jobs.take(nil) {
+			waiting[j.urgency] = append(waiting[j.urgency], j)
+		}
+		if j, some := next(); some {
 			i.do(j)
+			continue
 		}
 		select {
 		case <-i.ended:
 		case <-i.jobs.wake:
 		}
+	}
+	for j, some := next(); some; j, some = next() {
+		i.do(j) // which finds that nothing is sent any more
 	}
 }
 
@@ -87,6 +119,10 @@ func (i *isolator) do(j job) {
 		stop = i.examine(*j.exchange, j.cause)
 	}
 	wait := longestWait
+	if j.urgency == wasInFlight {
+		wait = i.heldWait
+		defer func() { i.heldWait = wait }()
+	}
 	for _, s := range j.messages {
 		if stop.outcome == 0 {
 			stop = i.hindrance()
@@ -205,6 +241,7 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 		message: s.message, lane: i.lane, resent: s.sent, marked: p.marked,
 		settled: make(chan struct{}),
 	}
+	e.awaited.Store(true)
 	i.inFlight.Add(1)
 	i.sent.add(reaperNews{entry: e})
 	_ = e.send(p, i.clock) // the reaper judges
@@ -213,9 +250,10 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 	defer timer.Stop()
 	select {
 	case <-e.settled:
-		i.wear.note(true)
+		i.wear.note(e.verdict.outcome != outbox.Unknown)
 		return e.verdict, true
 	case <-timer.C:
+		e.awaited.Store(false)
 		i.wear.note(false)
 	case <-i.ended:
 	}

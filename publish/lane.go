@@ -105,6 +105,8 @@ type entry struct {
 	err       error
 	sentAt    time.Duration // on the session's clock, when the socket had taken all of it
 	published atomic.Bool
+	// awaited: the isolator waits for the answer before it sends another message alone.
+	awaited atomic.Bool
 
 	// These belong to the reaper.
 	returned *amqp.Return

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// fatalAlone is how often the broker must have ended the connection itself, without an answer in
-	// between, when a message was sent alone, until that is charged to it.
+	// fatalAlone is how often the broker must have ended the connection while a message was alone, and
+	// have taken others in between, until that is charged to the message.
 	fatalAlone = 3
 	// mostQuarantined bounds the memory of messages.
 	mostQuarantined = 100_000
@@ -21,48 +21,78 @@ const (
 // itself ended one. One of them may be what the broker cannot bear, and would end every connection
 // for all of them; sent alone, it shows. Safe for concurrent use.
 type quarantine struct {
-	mu sync.Mutex
-	// alone counts how often it happened when the message was sent alone; what has an answer leaves.
-	alone map[outbox.Ref]int
+	mu   sync.Mutex
+	held map[outbox.Ref]record
+	// answers counts those of the broker to any message.
+	answers int
 }
 
-func newQuarantine() *quarantine { return &quarantine{alone: make(map[outbox.Ref]int)} }
+// record is of a message without an answer.
+type record struct {
+	// alone: it was the last time.
+	alone bool
+	times int // alone, with answers to others since the time before
+	// answers there were the last time.
+	answers int
+}
 
-// holds tells whether the message is to be sent alone.
-func (q *quarantine) holds(m *outbox.Message) bool {
+func newQuarantine() *quarantine { return &quarantine{held: make(map[outbox.Ref]record)} }
+
+// holds tells whether the message is to be sent alone, and whether after all others: it was alone
+// when a connection ended.
+func (q *quarantine) holds(m *outbox.Message) (held, last bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.alone) == 0 {
-		return false
+	if len(q.held) == 0 {
+		return false, false
 	}
-	_, held := q.alone[m.Ref()]
-	return held
+	r, held := q.held[m.Ref()]
+	return held, r.alone
 }
 
-// add notes that the broker ended the connection before it answered to the message. It tells how
-// often that happened with the message alone.
+func urgencyOf(held, last bool) urgency {
+	switch {
+	case last:
+		return wasAlone
+	case held:
+		return wasInFlight
+	}
+	return mayCloseLane
+}
+
+// add notes that the broker ended the connection before it answered to the message, which was alone
+// or one of many. It tells how often that counts against it: where the broker has taken nothing else
+// since the last time, it is the broker that is out of order.
 func (q *quarantine) add(m *outbox.Message, alone bool) (times int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	ref := m.Ref()
-	if _, held := q.alone[ref]; !held && len(q.alone) >= mostQuarantined {
-		clear(q.alone)
+	r, held := q.held[ref]
+	if !held && len(q.held) >= mostQuarantined {
+		clear(q.held)
 	}
-	times = q.alone[ref]
-	if alone {
-		times++
+	if alone && held && q.answers > r.answers {
+		r.times++
 	}
-	q.alone[ref] = times
-	return times
+	q.held[ref] = record{alone: alone || r.alone, times: r.times, answers: q.answers}
+	return r.times
 }
 
-// release is told of each message that the broker answered to.
-func (q *quarantine) release(m *outbox.Message) {
+// answered is told of each message that the broker answered to.
+func (q *quarantine) answered(m *outbox.Message) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.alone) > 0 {
-		delete(q.alone, m.Ref())
+	q.answers++
+	if len(q.held) > 0 {
+		delete(q.held, m.Ref())
 	}
+}
+
+// outlived is told of a message that got no answer in time, on a connection that is still there.
+func (q *quarantine) outlived(m *outbox.Message) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.held, m.Ref())
 }
 
 // endedByBroker holds for an exception that may be about a message: not for one that an operator

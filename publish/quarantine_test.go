@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -116,92 +118,141 @@ func closeFrame(code uint16, text string) []byte {
 	return append(append(frame, method...), 0xce)
 }
 
-// publishUntilAnswered publishes as the relay does: what has no certain result, again.
-func publishUntilAnswered(t *testing.T, r *running, messages []*outbox.Message) []outbox.Result {
+// asTheRelayDoes publishes messages, and those without a certain result again and again until each has one, or
+// stop says so after a round. With each round fresh ones come along.
+func asTheRelayDoes(t *testing.T, r *running, messages []*outbox.Message, fresh func() []*outbox.Message, stop func() bool) map[int64]outbox.Result {
 	t.Helper()
-	answered := make([]outbox.Result, len(messages))
-	open := make([]int, len(messages))
-	for i := range open {
-		open[i] = i
-	}
-	for len(open) > 0 {
+	certain := make(map[int64]outbox.Result)
+	for len(messages) > 0 && !stop() {
 		var again []*outbox.Message
-		for _, i := range open {
-			m := *messages[i]
+		for _, m := range append(messages, fresh()...) {
+			m := *m
 			again = append(again, &m)
 		}
 		r.publish(again...)
-		var still []int
-		for n, result := range r.awaitResults(t, again...) {
+		messages = nil
+		for _, result := range r.awaitResults(t, again...) {
 			if result.Outcome == outbox.Unknown || result.Outcome == outbox.NotSent {
-				still = append(still, open[n])
+				messages = append(messages, result.Message)
 				continue
 			}
-			answered[open[n]] = result
+			certain[result.Message.ID] = result
 		}
-		open = still
 	}
-	return answered
+	return certain
 }
 
-// TestAMessageThatEndsEveryConnectionIsRefused, and all others leave. Its next attempts cost a
-// connection each.
+func never() bool { return false }
+
+func (r *recorder) hasRefused(id int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for m, results := range r.results {
+		if m.ID == id && slices.ContainsFunc(results, func(result outbox.Result) bool { return result.Outcome == outbox.Refused }) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestAMessageThatEndsEveryConnectionIsRefused, and all others leave, and are not charged: neither those that were
+// in flight with it, nor some for a queue that answers nothing.
 func TestAMessageThatEndsEveryConnectionIsRefused(t *testing.T) {
 	t.Parallel()
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
+	u, q, stuck := withStuckQueue(t)
 	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
-	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, f.listener.Addr().String())})
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, f.listener.Addr().String()), SendTimeout: 2 * time.Second})
 	var k maker
 	messages := k.many(200, "", q)
-	const bad = 100
-	messages[bad].Payload = poison
-	results := publishUntilAnswered(t, r, messages)
-	refused := results[bad]
-	if refused.Outcome != outbox.Refused || refused.Reason != outbox.ReasonChannelClosed || !refused.MaybeSent ||
-		!strings.Contains(refused.Detail, "INTERNAL_ERROR (541)") {
-		t.Errorf("the message: %+v", refused)
+	fresh := func() []*outbox.Message { return k.many(5, "", q) }
+	bad := messages[100]
+	bad.Payload = poison
+	unanswered := (&maker{id: 1 << 30}).many(3, "", stuck)
+	refused := func() bool { return r.hasRefused(bad.ID) }
+	results := asTheRelayDoes(t, r, append(unanswered, messages...), fresh, refused)
+	of := results[bad.ID]
+	if of.Outcome != outbox.Refused || of.Reason != outbox.ReasonChannelClosed || !of.MaybeSent ||
+		!strings.Contains(of.Detail, "INTERNAL_ERROR (541)") {
+		t.Errorf("the message: %+v", of)
 	}
-	allAre(t, append(results[:bad:bad], results[bad+1:]...), outbox.Confirmed)
+	delete(results, bad.ID)
+	for _, result := range results {
+		if result.Outcome != outbox.Confirmed {
+			t.Errorf("another: %+v", result)
+		}
+	}
 	before := f.ended.Load()
 	if before != 1+fatalAlone {
 		t.Errorf("%d connections ended, want %d", before, 1+fatalAlone)
 	}
-	results = publishUntilAnswered(t, r, messages[bad:bad+1])
-	allAre(t, results, outbox.Refused)
-	if more := f.ended.Load() - before; more != 1 {
-		t.Errorf("the next attempt cost %d connections", more)
+	results = asTheRelayDoes(t, r, []*outbox.Message{bad}, fresh, never)
+	if more := f.ended.Load() - before; more != 1 || results[bad.ID].Outcome != outbox.Refused {
+		t.Errorf("the next attempt cost %d connections: %+v", more, results[bad.ID])
 	}
-	results = publishUntilAnswered(t, r, k.many(100, "", q))
-	allAre(t, results, outbox.Confirmed)
+	for _, result := range asTheRelayDoes(t, r, k.many(100, "", q), fresh, never) {
+		if result.Outcome != outbox.Confirmed {
+			t.Errorf("afterwards: %+v", result)
+		}
+	}
 }
 
-// TestQuarantine: it counts how often it was the message alone, forgets what has an answer, and is bounded.
+// TestABrokerThatBearsNothingChargesNobody: it is out of order, and no message is at fault.
+func TestABrokerThatBearsNothingChargesNobody(t *testing.T) {
+	t.Parallel()
+	u := services.VHost(t)
+	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, f.listener.Addr().String())})
+	var k maker
+	messages := k.many(3, "", "anywhere")
+	for _, m := range messages {
+		m.Payload = poison
+	}
+	const often = 3 * (1 + fatalAlone)
+	results := asTheRelayDoes(t, r, messages, func() []*outbox.Message { return nil }, func() bool { return f.ended.Load() >= often })
+	for _, result := range results {
+		t.Errorf("%+v", result)
+	}
+}
+
+// TestQuarantine: what counts is being alone when a connection ends, with answers to others in between. An answer clears it, and
+// so does a connection that outlives the wait for one.
 func TestQuarantine(t *testing.T) {
 	q := newQuarantine()
 	one, other := &outbox.Message{ID: 1}, &outbox.Message{ID: 2}
-	if q.holds(one) {
-		t.Error("held without a reason")
-	}
-	for times := range 3 {
-		q.add(one, false)
-		if n := q.add(one, true); n != times+1 {
-			t.Errorf("alone for the %dth time: %d", times+1, n)
+	held := func(m *outbox.Message, want, wantLast bool) {
+		t.Helper()
+		if held, last := q.holds(m); held != want || last != wantLast {
+			t.Errorf("held %v, last %v; want %v, %v", held, last, want, wantLast)
 		}
 	}
-	if !q.holds(one) || q.holds(other) {
-		t.Error("the wrong one is held")
+	add := func(alone bool, want int) {
+		t.Helper()
+		if times := q.add(one, alone); times != want {
+			t.Errorf("counted %d times, want %d", times, want)
+		}
 	}
-	q.release(one)
-	if q.holds(one) || q.add(one, true) != 1 {
-		t.Error("an answer did not clear it")
+	held(one, false, false)
+	add(false, 0)
+	held(one, true, false)
+	held(other, false, false)
+	add(true, 0) // the broker has taken nothing since
+	held(one, true, true)
+	for times := range 3 {
+		q.answered(other)
+		add(true, times+1)
+		add(true, times+1)
+		add(false, times+1)
 	}
+	q.answered(one)
+	held(one, false, false)
+	add(true, 0)
+	q.outlived(one)
+	held(one, false, false)
 	for id := range int64(2 * mostQuarantined) {
 		q.add(&outbox.Message{ID: id}, false)
 	}
-	if len(q.alone) > mostQuarantined {
-		t.Errorf("%d are held", len(q.alone))
+	if len(q.held) > mostQuarantined {
+		t.Errorf("%d are held", len(q.held))
 	}
 }
 

@@ -225,8 +225,12 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	}
 	r.inFlight.Add(-1) // before the result, which lets the next message come
 	r.noteAnswer(e, v)
-	if evidence.connectionClosed && v.outcome == outbox.Unknown && endedByBroker(evidence.exception) {
-		if times := r.quarantine.add(e.message, !l.shared); times >= fatalAlone {
+	switch {
+	case v.outcome != outbox.Unknown:
+	case timedOut && !evidence.connectionClosed:
+		r.quarantine.outlived(e.message)
+	case evidence.connectionClosed && endedByBroker(evidence.exception):
+		if times := r.quarantine.add(e.message, e.awaited.Load()); times >= fatalAlone {
 			e.resent = true // the broker may have it all the same
 			v = fatal(evidence.exception, times)
 		}
@@ -272,7 +276,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 	default:
 		return
 	}
-	r.quarantine.release(e.message)
+	r.quarantine.answered(e.message)
 	r.lastAnswer, r.anyAnswer = r.clock.now(), true
 	r.throttle.confirmed(time.Since(e.message.SentAt)) // not by the clock, which stands still while the broker blocks
 	r.tellFirstAnswer()

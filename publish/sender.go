@@ -51,8 +51,10 @@ type target struct{ exchange, key string }
 type gate struct {
 	// avoid is where the last such message went without an answer. If only its queue
 	// is out of order, one that goes elsewhere shows that the broker is not.
-	avoid  *target
-	chosen *target
+	avoid *target
+	// graceOver: nothing goes elsewhere.
+	graceOver bool
+	chosen    *target
 }
 
 // graceForOthers is how long a gate waits for a message that goes elsewhere.
@@ -95,7 +97,7 @@ func (s *sender) run() {
 			s.endPause()
 		case <-s.control.wake:
 		case <-s.grace:
-			s.gate.avoid, s.grace = nil, nil
+			s.gate.graceOver, s.grace = true, nil
 			s.release()
 		}
 	}
@@ -181,7 +183,9 @@ func (s *sender) passes(m *outbox.Message) bool {
 	if s.probed {
 		return false
 	}
-	if s.gate.avoid == nil || *s.gate.avoid != (target{s.limits.exchangeOf(m), m.RoutingKey}) {
+	_, last := s.quarantine.holds(m)
+	avoided := last || s.gate.avoid != nil && *s.gate.avoid == target{s.limits.exchangeOf(m), m.RoutingKey}
+	if !avoided || s.gate.graceOver {
 		return true
 	}
 	if s.grace == nil {
@@ -201,8 +205,9 @@ func (s *sender) dispatch(m *outbox.Message) {
 		s.probed, s.grace = true, nil
 		s.gate.chosen = &target{p.exchange, p.key}
 	}
-	if p.risky || s.quarantine.holds(m) {
-		s.jobs.put(job{messages: []suspect{{message: m}}})
+	held, last := s.quarantine.holds(m)
+	if p.risky || held {
+		s.jobs.put(job{messages: []suspect{{message: m}}, urgency: urgencyOf(held, last)})
 		return
 	}
 	r := s.routes[p.exchange]

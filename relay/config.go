@@ -82,9 +82,9 @@ type Config struct {
 // leastLease: shorter ones would run out while Postgres is away for a moment.
 const leastLease = 30 * time.Second
 
-// Lease is how long a claimed row belongs to who claimed it: longer than a message can
-// take to its confirm, and a batch to be settled. What a killed relay has claimed waits
-// for its end.
+// Lease is how long a claimed row belongs to who claimed it: longer than the broker may
+// take to confirm, and a batch to be settled. A body that is uploaded for longer may be
+// claimed, and published, once more, marked. What a killed relay has claimed waits for its end.
 func (c Config) Lease() time.Duration { return max(leastLease, 3*c.SendTimeout) }
 
 // freeSlotAge: any relay that can stream takes a free slot within a second. Where it
