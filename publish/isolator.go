@@ -85,8 +85,10 @@ func (i *isolator) run() {
 	next := func() (job, bool) {
 		for u, jobs := range waiting {
 			if len(jobs) > 0 {
+				j := jobs[0]
+				jobs[0] = job{} // it holds a payload
 				waiting[u] = jobs[1:]
-				return jobs[0], true
+				return j, true
 			}
 		}
 		return job{}, false
@@ -134,7 +136,7 @@ func (i *isolator) do(j job) {
 		v, answered := i.sendAlone(s, wait)
 		switch {
 		case !answered:
-			wait = max(wait/2, shortestWait)
+			wait = min(max(wait/2, shortestWait, i.throttle.manyTimesThere()), longestWait)
 		case j.exchange != nil && (v.reason == outbox.ReasonNoExchange || v.wholeExchange):
 			stop = v
 		default:
@@ -254,6 +256,9 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 		return e.verdict, true
 	case <-timer.C:
 		e.awaited.Store(false)
+		if wait >= longestWait {
+			i.quarantine.bore(s.message)
+		}
 		i.wear.note(false)
 	case <-i.ended:
 	}

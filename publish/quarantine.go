@@ -61,8 +61,8 @@ func urgencyOf(held, last bool) urgency {
 }
 
 // add notes that the broker ended the connection before it answered to the message, which was alone
-// or one of many. It tells how often that counts against it: where the broker has taken nothing else
-// since the last time, it is the broker that is out of order.
+// or one of many. It tells how often that counts against it, 0 where it does not this time: where the
+// broker has taken nothing else since the last time, it is the broker that is out of order.
 func (q *quarantine) add(m *outbox.Message, alone bool) (times int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -71,10 +71,14 @@ func (q *quarantine) add(m *outbox.Message, alone bool) (times int) {
 	if !held && len(q.held) >= mostQuarantined {
 		clear(q.held)
 	}
-	if alone && held && q.answers > r.answers {
+	counts := alone && held && q.answers > r.answers
+	if counts {
 		r.times++
 	}
 	q.held[ref] = record{alone: alone || r.alone, times: r.times, answers: q.answers}
+	if !counts {
+		return 0
+	}
 	return r.times
 }
 
@@ -85,6 +89,16 @@ func (q *quarantine) answered(m *outbox.Message) {
 	q.answers++
 	if len(q.held) > 0 {
 		delete(q.held, m.Ref())
+	}
+}
+
+// bore is told of a message that was alone for long, and the connection is still there: what it
+// waits for is something else.
+func (q *quarantine) bore(m *outbox.Message) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if r, held := q.held[m.Ref()]; held {
+		q.held[m.Ref()] = record{answers: r.answers}
 	}
 }
 

@@ -182,17 +182,43 @@ func TestAMessageThatEndsEveryConnectionIsRefused(t *testing.T) {
 		}
 	}
 	before := f.ended.Load()
-	if before != 1+fatalAlone {
-		t.Errorf("%d connections ended, want %d", before, 1+fatalAlone)
+	// On a busy machine an end may come when its message was waited for in vain already: that does not count.
+	if least := int64(1 + fatalAlone); before < least || before > 2*least {
+		t.Errorf("%d connections ended, want %d or a few more", before, least)
 	}
 	results = asTheRelayDoes(t, r, []*outbox.Message{bad}, fresh, never)
-	if more := f.ended.Load() - before; more != 1 || results[bad.ID].Outcome != outbox.Refused {
+	if more := f.ended.Load() - before; more < 1 || more > fatalAlone || results[bad.ID].Outcome != outbox.Refused {
 		t.Errorf("the next attempt cost %d connections: %+v", more, results[bad.ID])
 	}
 	for _, result := range asTheRelayDoes(t, r, k.many(100, "", q), fresh, never) {
 		if result.Outcome != outbox.Confirmed {
 			t.Errorf("afterwards: %+v", result)
 		}
+	}
+}
+
+// TestAMessageThatEndsEveryConnectionIsRefusedWhereLittleElseComes: what comes after it, to the same queue, goes before it.
+func TestAMessageThatEndsEveryConnectionIsRefusedWhereLittleElseComes(t *testing.T) {
+	t.Parallel()
+	u := services.VHost(t)
+	q := newAdmin(t, u).queue(services.Name(t), nil)
+	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, f.listener.Addr().String())})
+	var k maker
+	bad := k.make("", q, string(poison))
+	const lonely = 4
+	one := func() []*outbox.Message {
+		if f.ended.Load() < lonely {
+			return nil
+		}
+		return k.many(1, "", q)
+	}
+	results := asTheRelayDoes(t, r, []*outbox.Message{bad}, one, func() bool { return r.hasRefused(bad.ID) })
+	if results[bad.ID].Outcome != outbox.Refused {
+		t.Errorf("%+v", results[bad.ID])
+	}
+	if n := f.ended.Load(); n > lonely+2*fatalAlone {
+		t.Errorf("it took %d connections", n)
 	}
 }
 
@@ -240,9 +266,14 @@ func TestQuarantine(t *testing.T) {
 	for times := range 3 {
 		q.answered(other)
 		add(true, times+1)
-		add(true, times+1)
-		add(false, times+1)
+		add(true, 0)
+		q.answered(other)
+		add(false, 0)
 	}
+	q.bore(one)
+	held(one, true, false)
+	q.answered(other)
+	add(true, 1)
 	q.answered(one)
 	held(one, false, false)
 	add(true, 0)

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"slices"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -98,6 +99,7 @@ func (s *sender) run() {
 		case <-s.control.wake:
 		case <-s.grace:
 			s.gate.graceOver, s.grace = true, nil
+			s.lastToTheEnd()
 			s.release()
 		}
 	}
@@ -201,11 +203,13 @@ func (s *sender) dispatch(m *outbox.Message) {
 		s.sink.Deliver(impossible(m, err))
 		return
 	}
+	held, last := s.quarantine.holds(m)
 	if s.gate != nil {
 		s.probed, s.grace = true, nil
-		s.gate.chosen = &target{p.exchange, p.key}
+		if !last { // or it is the message, and not where it goes
+			s.gate.chosen = &target{p.exchange, p.key}
+		}
 	}
-	held, last := s.quarantine.holds(m)
 	if p.risky || held {
 		s.jobs.put(job{messages: []suspect{{message: m}}, urgency: urgencyOf(held, last)})
 		return
@@ -295,6 +299,22 @@ func (s *sender) learn(n laneNews) {
 func (s *sender) release() {
 	s.rest = append(s.held, s.rest...)
 	s.held = nil
+}
+
+// lastToTheEnd has any other message pass the gate before one that was alone when a connection
+// ended.
+func (s *sender) lastToTheEnd() {
+	slices.SortStableFunc(s.held, func(a, b *outbox.Message) int {
+		_, lastA := s.quarantine.holds(a)
+		_, lastB := s.quarantine.holds(b)
+		switch {
+		case lastA == lastB:
+			return 0
+		case lastB:
+			return -1
+		}
+		return 1
+	})
 }
 
 // evict gives up the lane that was idle for longest where there are too many. What

@@ -75,6 +75,14 @@ func (t *throttle) confirmed(took time.Duration) {
 	}
 }
 
+// manyTimesThere is a time within which a broker that answers at all has answered, as far as its
+// distance goes; 0 where that is not known.
+func (t *throttle) manyTimesThere() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return 4 * t.fastest
+}
+
 // answered is told once of each message of an epoch that waits no more.
 func (t *throttle) answered(epoch int) {
 	t.mu.Lock()
