@@ -22,8 +22,8 @@ type sampleCollector struct {
 		sync.Mutex
 		sample store.Sample
 		at     time.Time // zero where there is no sample
-		// next is when the database may be asked again.
-		next time.Time
+		// until is when the sample is shown no more, next when the database may be asked again.
+		until, next time.Time
 	}
 }
 
@@ -34,7 +34,7 @@ const (
 	sampleShare = 100
 	// sampleAgain is when it is asked again after it did not answer.
 	sampleAgain = 15 * time.Second
-	// sampleOld is the age at which a sample is shown no more.
+	// sampleOld is the age at which a sample is shown no more, unless it is kept for longer.
 	sampleOld = time.Minute
 )
 
@@ -96,11 +96,11 @@ func (c *sampleCollector) current(now time.Time) (store.Sample, time.Duration, b
 		done := time.Now()
 		c.mu.next = done.Add(sampleAgain)
 		if err == nil { // the sweep asks more often, and tells what is wrong
-			c.mu.sample, c.mu.at = sample, done
-			c.mu.next = done.Add(max(sampleEvery, sampleShare*done.Sub(now)))
+			keep := sampleShare * done.Sub(now)
+			c.mu.sample, c.mu.at, c.mu.until = sample, done, done.Add(max(sampleOld, keep))
+			c.mu.next = done.Add(max(sampleEvery, keep))
 		}
 		now = done
 	}
-	age := now.Sub(c.mu.at)
-	return c.mu.sample, max(age, 0), !c.mu.at.IsZero() && (age < sampleOld || now.Before(c.mu.next))
+	return c.mu.sample, max(now.Sub(c.mu.at), 0), !c.mu.at.IsZero() && now.Before(c.mu.until)
 }

@@ -142,6 +142,35 @@ func exemplars(h *dto.Histogram) (all []string) {
 	return all
 }
 
+// TestTheSampledMetricsVanishWhileTheDatabaseIsAway, once what was known is old.
+func TestTheSampledMetricsVanishWhileTheDatabaseIsAway(t *testing.T) {
+	i := newInstance(t)
+	i.config.Mode = ModePoll
+	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.phase.Store(phaseRunning)
+	c := newSampleCollector(r)
+	taken := time.Now()
+	if sample, _, ok := c.current(taken); !ok || !sample.Rows.Valid {
+		t.Fatalf("%+v is shown: %v", sample, ok)
+	}
+	if _, age, ok := c.current(taken.Add(sampleEvery / 2)); !ok || age > sampleEvery {
+		t.Errorf("a young sample, of age %s, is shown: %v", age, ok)
+	}
+	r.Close()
+	for _, passed := range []struct {
+		time time.Duration
+		want bool
+	}{{sampleOld / 2, true}, {sampleOld, false}} {
+		c.mu.at, c.mu.until, c.mu.next = taken.Add(-passed.time), c.mu.until.Add(-sampleOld/2), time.Time{}
+		if _, age, ok := c.current(time.Now()); ok != passed.want {
+			t.Errorf("a sample of age %s is shown: %v", age, ok)
+		}
+	}
+}
+
 func TestAStandbyDoesNotSampleTheQueue(t *testing.T) {
 	i := newInstance(t)
 	first, stopFirst := i.start()
