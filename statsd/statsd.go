@@ -33,9 +33,12 @@ func (c Config) Validate() error {
 	return errors.Join(CheckAddr(c.Addr), CheckPrefix(c.Prefix), CheckTags(c.Tags))
 }
 
+// unixPrefix begins the addresses of sockets.
+const unixPrefix = "unix://"
+
 // CheckAddr says what is wrong with an address.
 func CheckAddr(addr string) error {
-	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
+	if path, ok := strings.CutPrefix(addr, unixPrefix); ok {
 		if !filepath.IsAbs(path) {
 			return fmt.Errorf("%q: want unix:// and an absolute path, such as unix:///var/run/datadog/dsd.socket", addr)
 		}
@@ -111,7 +114,7 @@ func (b *Bridge) Run(ctx context.Context) {
 }
 
 // Send sends what has changed since it was called last. It must not be called while Run
-// runs. What could not be sent at all is sent the next time.
+// runs. What could not be sent at all is sent the next time; where a part of it arrived, the rest is lost.
 func (b *Bridge) Send(ctx context.Context) {
 	err := b.send(ctx)
 	switch {
@@ -137,16 +140,22 @@ func (b *Bridge) send(ctx context.Context) error {
 	if err := client.Close(); err != nil {
 		failed.note(err)
 	}
-	if client.GetTelemetry().TotalPayloadsSent > 0 || failed.first() == nil {
+	if failed.first() == nil || b.arrived(client) {
 		b.seen = next
 	}
 	return failed.first()
 }
 
+// arrived tells whether a part of what was sent did, before the rest failed: it must not be counted
+// twice. UDP takes also what nobody hears, and says so only of what comes next.
+func (b *Bridge) arrived(client *statsd.Client) bool {
+	return strings.HasPrefix(b.config.Addr, unixPrefix) && client.GetTelemetry().TotalPayloadsSent > 0
+}
+
 // connect makes a client for one sending: an agent that has moved is found again.
 func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*statsd.Client, error) {
 	addr := b.config.Addr
-	if !strings.HasPrefix(addr, "unix://") {
+	if !strings.HasPrefix(addr, unixPrefix) {
 		host, port, err := net.SplitHostPort(addr)
 		if err != nil {
 			return nil, err
@@ -159,9 +168,10 @@ func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*stat
 		}
 		addr = net.JoinHostPort(preferred(found), port)
 	}
+	// The client counts what it sends, and would tell the agent of that after ten seconds: none lives so long.
 	options := []statsd.Option{
 		statsd.WithTags(b.config.Tags), statsd.WithErrorHandler(failed), statsd.WithWorkersCount(1),
-		statsd.WithoutTelemetry(), statsd.WithoutClientSideAggregation(),
+		statsd.WithoutClientSideAggregation(),
 		statsd.WithConnectTimeout(patience), statsd.WithWriteTimeout(patience),
 	}
 	if b.config.Prefix != "" {

@@ -3,6 +3,7 @@ package statsd
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -164,6 +165,69 @@ func TestWhatCouldNotBeSentIsSentLater(t *testing.T) {
 		t.Errorf("the end of it is not told:\n%s", log.String())
 	}
 	_ = os.Remove(path)
+}
+
+// fill has the agent's socket take so many datagrams that there is room for no more.
+func (a agent) fill() {
+	a.Helper()
+	for full := false; !full; { // a sender has bounds of its own
+		conn, err := (&net.Dialer{}).DialContext(a.Context(), "unixgram", a.conn.LocalAddr().String())
+		if err != nil {
+			a.Fatal(err)
+		}
+		a.Cleanup(func() { _ = conn.Close() })
+		for full = true; ; full = false {
+			if err := conn.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+				a.Fatal(err)
+			}
+			if _, err := conn.Write([]byte("filler:0|c")); err != nil {
+				break
+			}
+		}
+	}
+}
+
+func (a agent) takeOne() {
+	a.Helper()
+	if _, _, err := a.conn.ReadFrom(make([]byte, 1<<10)); err != nil {
+		a.Fatal(err)
+	}
+}
+
+// TestWhatArrivedIsNotSentAgain where the agent took the first of two datagrams alone.
+func TestWhatArrivedIsNotSentAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dsd.socket")
+	a := newAgent(t, "unixgram", path)
+	r := newRegistered()
+	r.blocked.Add(7)
+	for reason := range 300 {
+		r.refused.WithLabelValues(fmt.Sprintf("reason-%d", reason)).Inc()
+	}
+	var log bytes.Buffer
+	b := bridge(t, Config{Addr: "unix://" + path}, r, slog.New(slog.NewTextHandler(&log, nil)))
+	a.fill()
+	a.takeOne()
+	b.Send(t.Context())
+	if !strings.Contains(log.String(), "level=WARN") {
+		t.Fatal("nothing has failed")
+	}
+	if got := a.lines("blocked_seconds"); !slices.Contains(got, "blocked_seconds:7|c") {
+		t.Fatalf("got %q", got)
+	}
+	r.blocked.Add(2)
+	b.Send(t.Context())
+	got := a.lines("z")
+	if !slices.Contains(got, "blocked_seconds:2|c") {
+		t.Errorf("got %q", got)
+	}
+	for _, line := range got {
+		if strings.HasPrefix(line, "refused:1|") {
+			t.Fatalf("sent again: %s", line)
+		}
+		if strings.Contains(line, "datadog.") {
+			t.Errorf("the client tells of itself: %s", line)
+		}
+	}
 }
 
 // Agents listen on 127.0.0.1, and localhost is often ::1 first.
