@@ -101,7 +101,7 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep) 
 		case len(a.failed) > 0:
 			return <-a.failed
 		case !view.PublisherReady:
-			return r.brokerAway()
+			return r.brokerAway(ctx, a)
 		case !view.Room:
 			r.sweeper.await(ctx, 10*time.Millisecond)
 			continue
@@ -124,20 +124,33 @@ func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
 		case err := <-a.failed:
 			return err
 		case <-timer.C:
-			return r.brokerAway()
+			return r.brokerAway(ctx, a)
 		case <-r.core.wake: // signalled when the publisher's state changes
 		}
 	}
 	return nil
 }
 
-func (r *Relay) brokerAway() error {
+// brokerAway says why nothing leaves: what has ended the publisher, or how it stands.
+func (r *Relay) brokerAway(ctx context.Context, a *actors) error {
 	state := r.publisherState()
+	if state.Phase == publish.Closed { // it returns at once
+		select {
+		case err := <-a.failed:
+			return err
+		case <-a.publisher.done:
+		case <-ctx.Done():
+		}
+		if len(a.failed) > 0 {
+			return <-a.failed
+		}
+	}
 	return problem.New("see that RabbitMQ runs and --amqp-url is right, then run drain again",
 		"the broker takes no messages (%s)%s; what waits is still in the table", state.Phase, detailOf(state.Detail))
 }
 
-// followUp waits until nothing is in flight, and claims what comes next of the keys meanwhile.
+// followUp waits until nothing is in flight, and claims what comes next of the keys meanwhile. Where the
+// publisher takes no more before that, it is an error.
 func (r *Relay) followUp(ctx context.Context, a *actors) error {
 	for ctx.Err() == nil && r.publisherState().Phase == publish.Ready {
 		switch {
@@ -150,6 +163,9 @@ func (r *Relay) followUp(ctx context.Context, a *actors) error {
 		default:
 			r.sweeper.await(ctx, 10*time.Millisecond)
 		}
+	}
+	if ctx.Err() == nil && !r.core.idle() {
+		return r.brokerAway(ctx, a)
 	}
 	return nil
 }

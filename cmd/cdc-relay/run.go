@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os/signal"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v2"
@@ -80,8 +82,10 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	return cfg, nil
 }
 
-// newService makes a relay, which is to be run or drained.
+// newService makes a relay, which is to be run or drained. A reader of its output that goes away is an error of
+// the write from then on, with which it stops in order; it would end the process otherwise.
 func (p *process) newService(ctx context.Context, cfg *config) (*service, error) {
+	signal.Ignore(syscall.SIGPIPE)
 	log := p.logger(cfg)
 	publisher, err := p.newPublisher(cfg, log)
 	if err != nil {

@@ -49,12 +49,21 @@ func (b *lockedBuffer) String() string {
 
 func start(t *testing.T, env environment, args ...string) *command {
 	t.Helper()
+	stdout := new(lockedBuffer)
+	c := startTo(t, stdout, env, args...)
+	c.stdout = stdout
+	return c
+}
+
+// startTo is start with an output of the test's own.
+func startTo(t *testing.T, stdout io.Writer, env environment, args ...string) *command {
+	t.Helper()
 	executable, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &command{Cmd: exec.Command(executable, args...), exited: make(chan struct{}), stdout: new(lockedBuffer)}
-	c.Stdout = c.stdout
+	c := &command{Cmd: exec.Command(executable, args...), exited: make(chan struct{})}
+	c.Stdout = stdout
 	c.Env = append(os.Environ(), beMain+"=1")
 	for name, value := range env {
 		c.Env = append(c.Env, name+"="+value)
@@ -234,6 +243,31 @@ func TestDrainToStdout(t *testing.T) {
 	}
 	if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 0 {
 		t.Errorf("%d rows are left", left)
+	}
+}
+
+// TestAReaderThatGoesAwayEndsItInOrder: with what went wrong, and with nothing settled that was not written.
+func TestAReaderThatGoesAwayEndsItInOrder(t *testing.T) {
+	for _, command := range []string{"run", "drain"} {
+		t.Run(command, func(t *testing.T) {
+			env, conn := fresh(t)
+			want(t, cdcRelay(t, env, "setup"), exitDone)
+			execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 3)`)
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = reader.Close()
+			relay := startTo(t, writer, env, command, "--publisher", "stdout")
+			_ = writer.Close()
+			relay.await(t, "nobody reads them any more")
+			if code := relay.exit(t); code != exitFailed {
+				t.Errorf("exit code %d", code)
+			}
+			if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 3 {
+				t.Errorf("%d rows are left", left)
+			}
+		})
 	}
 }
 
