@@ -78,7 +78,9 @@ func (r *Relay) Health() Health {
 		}
 		add("stream", r.streamer.alive, (streaming && !silent) || standby, detail)
 	}
-	add("sweep", r.sweeper.alive, r.sweeper.trouble.current() == "", orElse(r.sweeper.trouble.current(), "sweeping"))
+	if r.phase.Load() == phaseRunning { // the sweeper ends first, while others may drain for long
+		add("sweep", r.sweeper.alive, r.sweeper.trouble.current() == "", orElse(r.sweeper.trouble.current(), "sweeping"))
+	}
 	add("settle", r.settler.alive, r.settler.trouble.current() == "", r.settling())
 	return h
 }

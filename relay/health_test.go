@@ -1,0 +1,32 @@
+package relay
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cdc-relay/cdc-relay/publish"
+)
+
+// TestALongDrainIsWell: the sweeper has ended then, and beats no more.
+func TestALongDrainIsWell(t *testing.T) {
+	config := DefaultConfig()
+	config.DatabaseURL, config.Mode = "postgres://localhost/none", ModePoll
+	r, err := New(config, publish.NewStdout(publish.StdoutConfig{}), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	r.StateChanged(publish.State{Phase: publish.Ready})
+	r.sweeper.alive.last.Store(time.Now().Add(-2 * stuckAfter).UnixNano())
+	r.phase.Store(phaseRunning)
+	if h := r.Health(); h.Live || h.Ready {
+		t.Errorf("a sweep that is stuck is well: %+v", h)
+	}
+	r.phase.Store(phaseStopping)
+	if h := r.Health(); !h.Live || !h.Ready {
+		t.Errorf("while it drains: %+v", h)
+	}
+}
