@@ -36,8 +36,11 @@ func (s *sweep) claimed(page store.Page, lease time.Duration, unseen bool) (publ
 		c.hold(m, page.Position)
 		switch {
 		case m.OrderingKey == nil:
+			s.held++
 			publish = append(publish, m)
-		case !keys.add(m):
+		case keys.add(m):
+			s.held++
+		default:
 			c.leaveQueued([]*outbox.Message{m})
 		}
 	}

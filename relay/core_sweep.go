@@ -60,6 +60,8 @@ type sweep struct {
 	pid uint32
 	// began is when the query was sent.
 	began time.Time
+	// held is how many messages it has brought, also those that wait behind others of their key.
+	held int
 }
 
 // sweepShare is how much of the window sweeps may fill. What the stream finds no room for stands
@@ -113,6 +115,7 @@ func (s *sweep) leftovers(page store.Page) (publish []*outbox.Message) {
 			publish = append(publish, m)
 		}
 	}
+	s.held += len(publish)
 	return publish
 }
 
@@ -315,6 +318,7 @@ func (s *sweep) keysFetched(page store.KeyPage, now time.Time) (publish []*outbo
 			continue
 		}
 		f := c.fetchOf(rows, page)
+		s.held += len(f.messages)
 		m, rests := c.mu.gate.fetched(rows.Key, f)
 		if f.waiting {
 			c.keyMoved(rows.Key) // its next row may be due

@@ -143,10 +143,12 @@ func (m *metrics) latencies(message *outbox.Message) {
 	m.commitToConfirm.observe(message.CommittedAt, time.Now(), message.Headers)
 }
 
-// settled measures one batch that was written.
+// settled measures one statement, where it wrote anything.
 func (m *metrics) settled(rows int, took time.Duration) {
-	m.settleRows.Observe(float64(rows))
-	m.settleDuration.Observe(took.Seconds())
+	if rows > 0 {
+		m.settleRows.Observe(float64(rows))
+		m.settleDuration.Observe(took.Seconds())
+	}
 }
 
 // swept measures what one sweep brought.

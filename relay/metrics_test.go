@@ -171,6 +171,28 @@ func TestTheSampledMetricsVanishWhileTheDatabaseIsAway(t *testing.T) {
 	}
 }
 
+// TestASweepCountsAllThatItBrings, also what waits in memory behind others of its key.
+func TestASweepCountsAllThatItBrings(t *testing.T) {
+	for _, mode := range []Mode{ModeAuto, ModePoll} {
+		t.Run(string(mode), func(t *testing.T) {
+			i := newInstance(t)
+			i.config.Mode = mode
+			const rows = 40
+			if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, ordering_key)
+				SELECT $1, '1', 'key' FROM generate_series(1, $2)`, i.queue, rows); err != nil {
+				t.Fatal(err)
+			}
+			registry := prometheus.NewRegistry()
+			_, stop := i.startWith(i.publisher(), registry)
+			i.await("all arrive", func() bool { return i.arrived() == rows })
+			stop()
+			if n := scrapeOf(t, registry).histograms["cdc_relay_sweep_batch_rows"].GetSampleSum(); n != rows {
+				t.Errorf("sweeps brought %v rows, want %d", n, rows)
+			}
+		})
+	}
+}
+
 func TestAStandbyDoesNotSampleTheQueue(t *testing.T) {
 	i := newInstance(t)
 	first, stopFirst := i.start()

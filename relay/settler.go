@@ -214,11 +214,11 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 		s.report(settled)
 		done := append(settled.Done, settled.Gone...)
 		s.written.Add(int64(len(done)))
+		s.counts.settled(len(done), time.Since(began))
 		for _, next := range s.core.written(settled.Done, settled.Gone, s.block) {
 			s.publish(next)
 		}
 		if err == nil {
-			s.counts.settled(len(batch), time.Since(began))
 			s.trouble.over("settling rows again")
 			s.tellLocked(settled.Locked)
 			return append(settled.NotVisible, settled.Locked...), nil

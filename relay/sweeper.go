@@ -126,7 +126,7 @@ func (s *sweeper) once(ctx context.Context, kind fallback.Sweep, view fallback.V
 	case fallback.KeyPass:
 		more, err = s.readHeads(ctx, sweep)
 	}
-	s.core.counts.swept(len(found))
+	s.core.counts.swept(sweep.held)
 	for _, m := range found {
 		s.publish(m)
 	}
