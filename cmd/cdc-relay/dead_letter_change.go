@@ -153,7 +153,7 @@ func (p *process) purge(ctx context.Context, d *desk) error {
 		}
 		// The question goes to the standard error: the output may be a script's.
 		question := fmt.Sprintf("Delete %s from %s at %s?", rowsText(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
-		refused = p.confirmed(p.stderr, question, "nothing was deleted")
+		refused = p.confirmed(ctx, p.stderr, question, "nothing was deleted")
 		return refused
 	}
 	bar, end := p.progress("deleting")

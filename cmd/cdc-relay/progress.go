@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -40,20 +41,39 @@ func (p *process) progress(what string) (progress store.Progress, end func()) {
 		}
 }
 
-// confirmed asks on w and reads the answer from the standard input; no answer is a no. What
-// was not done is told by the error.
-func (p *process) confirmed(w io.Writer, question, notDone string) error {
+// confirmed asks on w and reads the answer from the standard input; no answer is a no, and so is a
+// signal. What was not done is told by the error.
+func (p *process) confirmed(ctx context.Context, w io.Writer, question, notDone string) error {
 	fmt.Fprintf(w, "%s [y/N] ", question)
-	answer, err := bufio.NewReader(p.stdin).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
+	answer, err := p.answer(ctx)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("read the answer: %w", err)
 	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":
 		return nil
 	}
-	if errors.Is(err, io.EOF) {
+	if err != nil {
 		fmt.Fprintln(w)
 	}
 	return hinted{errors.New("not confirmed: " + notDone), "answer y, or give --yes"}
+}
+
+// answer reads a line, until ctx is done: what reads it then is left behind, and the process ends soon.
+func (p *process) answer(ctx context.Context) (string, error) {
+	type line struct {
+		text string
+		err  error
+	}
+	read := make(chan line, 1)
+	go func() {
+		text, err := bufio.NewReader(p.stdin).ReadString('\n')
+		read <- line{text, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case answer := <-read:
+		return answer.text, answer.err
+	}
 }

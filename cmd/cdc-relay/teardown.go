@@ -46,7 +46,7 @@ func (p *process) teardown(c *cli.Context) error {
 		return err
 	}
 	if !cfg.yes {
-		if err := p.confirm(cfg, conn); err != nil {
+		if err := p.confirm(c.Context, cfg, conn); err != nil {
 			return err
 		}
 		if err := mayDropTables(c.Context, conn, cfg); err != nil { // that took a while
@@ -125,10 +125,10 @@ func (c *config) slotsAndPublications() string {
 	return fmt.Sprintf("slots %s to %s and publications %s to %s", all[0].Slot, last.Slot, all[0].Publication, last.Publication)
 }
 
-func (p *process) confirm(cfg *config, conn *pgx.Conn) error {
+func (p *process) confirm(ctx context.Context, cfg *config, conn *pgx.Conn) error {
 	what := cfg.slotsAndPublications()
 	if cfg.tables {
 		what += fmt.Sprintf(" and tables %s and %s", cfg.relay.Table, cfg.relay.Table.DeadLetter())
 	}
-	return p.confirmed(p.stdout, fmt.Sprintf("Drop %s at %s?", what, where(conn.Config())), "nothing was dropped")
+	return p.confirmed(ctx, p.stdout, fmt.Sprintf("Drop %s at %s?", what, where(conn.Config())), "nothing was dropped")
 }

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// interrupted is an output whose reader presses Ctrl-C when he is asked.
+type interrupted struct {
+	lockedBuffer
+	signals chan<- os.Signal
+}
+
+func (i *interrupted) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("[y/N] ")) {
+		i.signals <- syscall.SIGINT
+	}
+	return i.lockedBuffer.Write(p)
+}
+
+func TestOneSignalAnswersAQuestionWithNo(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, routing_key, payload, created_at, attempts, schema_version, failure_reason)
+		VALUES (1, gen_random_uuid(), 'k', '1', now(), 1, 1, 'nack')`)
+	for _, test := range []struct {
+		command []string
+		notDone string
+	}{
+		{[]string{"teardown"}, "nothing was dropped"},
+		{[]string{"dead-letter", "purge", "1"}, "nothing was deleted"},
+	} {
+		t.Run(strings.Join(test.command, " "), func(t *testing.T) {
+			stdin, typing := io.Pipe()
+			signals := make(chan os.Signal, 2)
+			screen := &interrupted{signals: signals}
+			p := process{
+				args: append([]string{"cdc-relay"}, test.command...), stdin: stdin, stdout: screen, stderr: screen,
+				lookupEnv: env.lookup, signals: signals,
+			}
+			ended := make(chan int, 1)
+			go func() { ended <- p.run(t.Context()) }()
+			select {
+			case code := <-ended:
+				if code != exitFailed || !strings.Contains(screen.String(), "[y/N] \ncdc-relay: not confirmed: "+test.notDone) {
+					t.Errorf("exit code %d\n%s", code, screen.String())
+				}
+			case <-time.After(20 * time.Second):
+				t.Errorf("it goes on asking:\n%s", screen.String())
+			}
+			_ = typing.Close()
+		})
+	}
+	if left := query[int](t, conn, "SELECT count(*) FROM outbox_dead_letter"); left != 1 {
+		t.Errorf("%d dead letters are left", left)
+	}
+}
