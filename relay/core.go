@@ -178,7 +178,7 @@ func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 	c.lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.mu.registry.standing(m.Ref()) != unknown:
+	case c.mu.registry.standing(m.Ref()) != unknown && !c.mu.registry.sentBack(m.Ref(), commitLSN):
 		return nil, taken // a sweep was quicker
 	case c.mayBeKnownToBroker(m):
 		m.PossibleDuplicate = true

@@ -20,15 +20,14 @@ func (s *sweep) claimed(page store.Page, lease time.Duration, unseen bool) (publ
 	c.mu.lease = lease
 	var keys runs
 	for _, m := range page.Messages {
-		switch c.mu.registry.standing(m.Ref()) {
-		case held, confirmed:
+		switch standing := c.mu.registry.standing(m.Ref()); {
+		case standing == held || standing == confirmed:
 			continue // its lease ran out on the way; what became of it is written soon
-		case givenBack: // likewise, and what follows it must not overtake it
+		case standing == givenBack: // likewise, and what follows it must not overtake it
 			keys.end(m)
 			continue
-		}
-		if c.mu.registry.goneMeanwhile(m.Ref()) {
-			continue // likewise, and what became of it is written
+		case standing == deleted && c.mu.registry.goneMeanwhile(m.Ref()):
+			continue // likewise, and what became of it is written; a dead letter was sent back before the claim
 		}
 		if late || (unseen && m.ID <= c.mu.boundary) || c.mayBeKnownToBroker(m) {
 			m.PossibleDuplicate = true
@@ -48,10 +47,12 @@ func (s *sweep) claimed(page store.Page, lease time.Duration, unseen bool) (publ
 		for _, m := range one.messages {
 			m.TakenAt = s.began // while it is queued: its lease began no sooner
 		}
-		if m := c.mu.gate.claimed(one.key, one.messages); m != nil {
+		m, behind := c.mu.gate.claimed(one.key, one.messages)
+		if m != nil {
 			m.TakenAt = c.mu.movedAt
 			publish = append(publish, m)
 		}
+		c.leaveQueued(behind)
 	}
 	if c.mu.stopping {
 		c.dropQueues()

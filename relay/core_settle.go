@@ -103,6 +103,7 @@ func (c *core) written(done, gone []store.Settlement, block bool) (publish []*ou
 			standing = kept
 			c.dueMoves()
 		case store.DeadLetter:
+			standing = dead
 			if i >= len(done) {
 				standing = kept
 				c.stopKey(m, false)
@@ -117,11 +118,7 @@ func (c *core) written(done, gone []store.Settlement, block bool) (publish []*ou
 			c.keyMoved(*m.OrderingKey)
 		}
 		delete(c.mu.unknown, m.Ref()) // what is in doubt stands in the row now
-		if s.Decision.Action == store.Delete {
-			c.mu.registry.delete(m.Ref())
-		} else {
-			c.mu.registry.settle(m.Ref(), standing)
-		}
+		c.mu.registry.settle(m.Ref(), standing)
 		c.letGo(m)
 	}
 	if floor := c.mu.registry.overflow(); floor != 0 {

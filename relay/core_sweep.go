@@ -339,10 +339,14 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 	f := fetch{more: rows.More, seen: page.Snapshot.Finished}
 	for _, row := range rows.Rows {
 		m := row.Message
+		gone := c.mu.registry.goneMeanwhile(m.Ref())
 		switch standing := c.mu.registry.standing(m.Ref()); {
-		case standing == held || standing == confirmed || standing == deleted:
+		case standing == held || standing == confirmed || (standing == deleted && gone):
 			f.read, f.readTo = true, m.ID
 			continue // in memory already, or on its way out
+		case standing == dead && gone: // or sent back already: the next fetch tells
+			f.more = true
+			return f
 		case standing == givenBack || standing == kept || !row.Ready:
 			f.waiting = true
 			return f

@@ -195,19 +195,32 @@ func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 
 // claimed takes rows that a claim brought, in their order: the oldest of the key in the
 // table, and what follows it. It returns the message to publish now, or nil where one of the
-// key is in flight.
-func (g *gate) claimed(key string, run []*outbox.Message) *outbox.Message {
+// key is in flight. What is queued and comes after them (they were sent back from the dead letters) is
+// returned, to be left in the table: others may come in between.
+func (g *gate) claimed(key string, run []*outbox.Message) (m *outbox.Message, behind []*outbox.Message) {
 	k := g.rememberHeld(key)
-	k.table, k.dirty, k.waiting, k.begun = true, true, false, false
-	for _, m := range run {
-		at := slices.IndexFunc(k.queue, func(q *outbox.Message) bool { return q.ID > m.ID })
-		if at < 0 {
-			at = len(k.queue)
-		}
-		k.queue = slices.Insert(k.queue, at, m)
+	if len(run) > 0 { // else it ended before its first
+		behind = g.unqueueAfter(k, run[0].ID)
 	}
+	if !k.table || k.leftXID == 0 { // else a newer row was left already
+		for _, b := range behind {
+			k.leave(b)
+		}
+	}
+	k.table, k.dirty, k.waiting, k.begun = true, true, false, false
+	k.queue = append(k.queue, run...)
 	g.queued += len(run)
-	return g.next(key, k)
+	return g.next(key, k), behind
+}
+
+// unqueueAfter takes the rows that come after an id from the key's queue.
+func (g *gate) unqueueAfter(k *keyState, id int64) (behind []*outbox.Message) {
+	if at := slices.IndexFunc(k.queue, func(q *outbox.Message) bool { return q.ID > id }); at >= 0 {
+		behind = k.queue[at:]
+		k.queue = slices.Clip(k.queue[:at])
+		g.queued -= len(behind)
+	}
+	return behind
 }
 
 // rememberHeld is remember for a key with messages that are held: beyond the bound for the
@@ -303,11 +316,7 @@ func (g *gate) wait(m *outbox.Message) (behind []*outbox.Message) {
 		k.waiting = true
 	}
 	k.begun = false
-	if at := slices.IndexFunc(k.queue, func(q *outbox.Message) bool { return q.ID > m.ID }); at >= 0 {
-		behind = k.queue[at:]
-		k.queue = slices.Clip(k.queue[:at])
-		g.queued -= len(behind)
-	}
+	behind = g.unqueueAfter(k, m.ID)
 	g.left(key, m)
 	return behind
 }

@@ -65,7 +65,10 @@ func (s *story) fetched(f fetch) *outbox.Message {
 	return m
 }
 
-func (s *story) claims(run ...*outbox.Message) *outbox.Message { return s.gate.claimed(s.key, run) }
+func (s *story) claims(run ...*outbox.Message) *outbox.Message {
+	m, _ := s.gate.claimed(s.key, run)
+	return m
+}
 
 func (s *story) forgotten() {
 	s.Helper()
@@ -215,17 +218,26 @@ func TestARowThatComesBackGoesBeforeTheQueue(t *testing.T) {
 	s.forgotten()
 }
 
-// What comes back from the dead letters is the head of a run that goes before the queue.
-func TestARunGoesInTheOrderOfItsIds(t *testing.T) {
+// What comes back from the dead letters is the head of a run that goes before the queue, and so does what else came
+// back with it.
+func TestARunGoesBeforeTheQueue(t *testing.T) {
 	s := newStory(t)
-	first, queue := s.row(1), s.row(9)
+	first, second, queue := s.row(1), s.row(2), s.row(9)
 	s.streams(first, publishNow)
+	s.streams(second, queued)
 	s.streams(queue, queued)
-	s.publishes(s.claims(s.row(3), s.row(4), s.row(12)), nothing)
-	for _, want := range []int64{3, 4, 9, 12} {
+	m, behind := s.gate.claimed(s.key, []*outbox.Message{s.row(3), s.row(4)})
+	s.publishes(m, nothing)
+	if len(behind) != 1 || behind[0] != queue {
+		t.Errorf("left %v", behind)
+	}
+	for _, want := range []int64{2, 3, 4} {
 		s.publishes(s.gate.done(s.gate.keys[s.key].inFlight), want)
 	}
-	if s.gate.queued != 0 {
+	s.fetches(true)
+	s.publishes(s.gate.done(s.gate.keys[s.key].inFlight), nothing)
+	s.publishes(s.fetched(fetch{messages: []*outbox.Message{s.row(5), queue}}), 5)
+	if s.gate.queued != 1 {
 		t.Errorf("%d are queued", s.gate.queued)
 	}
 }

@@ -10,9 +10,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// modelSweep is a query that has read and whose answer has not reached the core yet.
+// modelSweep is a query whose answer has not reached the core yet.
 type modelSweep struct {
 	sweep *sweep
+	// query reads, and returns what is done with the answer; nil once it has read.
+	query func() func() []*outbox.Message
 	// claimed is what a claim has brought.
 	claimed []*outbox.Message
 	// answer hands what was read to the core and returns what is to be published.
@@ -33,7 +35,7 @@ func (m *model) firstOfItsKey(row *modelRow) bool {
 	return !slices.ContainsFunc(m.visible(), func(r *modelRow) bool { return r.key == row.key && r.id < row.id })
 }
 
-// begin runs the query of a sweep; its answer comes later, so that anything may
+// begin sends the query of a sweep. It reads later, and its answer comes later still, so that anything may
 // happen between.
 func (m *model) begin(kind fallback.Sweep) {
 	if m.sweeping != nil {
@@ -44,30 +46,41 @@ func (m *model) begin(kind fallback.Sweep) {
 		return
 	}
 	s := &modelSweep{sweep: m.core.beginSweep(modelPage)}
+	claim := func(among func(*modelRow) bool) func() []*outbox.Message {
+		page := m.claimDue(s.sweep.limit, among)
+		s.claimed = page.Messages
+		return func() []*outbox.Message { return s.sweep.claimed(page, modelLease, false) }
+	}
 	switch kind {
 	case fallback.Due:
-		page := m.claimDue(s.sweep.limit, nil)
-		s.claimed = page.Messages
-		s.answer = func() []*outbox.Message { return s.sweep.claimed(page, modelLease, false) }
+		s.query = func() func() []*outbox.Message { return claim(nil) }
 	case fallback.Follow:
 		keys := m.core.takeMoved(s.sweep.limit.Rows)
-		page := m.claimDue(s.sweep.limit, func(row *modelRow) bool { return slices.Contains(keys, row.key) })
-		s.claimed = page.Messages
-		s.answer = func() []*outbox.Message { return s.sweep.claimed(page, modelLease, false) }
+		s.query = func() func() []*outbox.Message {
+			return claim(func(row *modelRow) bool { return slices.Contains(keys, row.key) })
+		}
 	case fallback.Leftovers:
-		s.answer = m.leftovers(s)
+		s.query = m.leftovers(s)
 	case fallback.Spilled:
-		s.answer = m.spilled(s)
+		s.query = m.spilled(s)
 	case fallback.KeyPass:
-		s.answer = m.heads(s)
+		s.query = m.heads(s)
 	case fallback.KeyRows:
-		s.answer = m.keyRows(s)
+		s.query = m.keyRows(s)
 	}
 	m.sweeping = s
 }
 
+// read has the query under way see the table as it is now.
+func (m *model) read() {
+	if s := m.sweeping; s != nil && s.query != nil {
+		s.answer, s.query = s.query(), nil
+	}
+}
+
 // end brings the answer to the core.
 func (m *model) end() {
+	m.read()
 	if s := m.sweeping; s != nil {
 		m.sweeping = nil
 		published := s.answer()
@@ -115,24 +128,36 @@ func (m *model) claimDue(limit store.Limit, among func(*modelRow) bool) store.Pa
 	return page
 }
 
-func (m *model) leftovers(s *modelSweep) func() []*outbox.Message {
+func (m *model) leftovers(s *modelSweep) func() func() []*outbox.Message {
 	p := &m.leftPass
-	if !p.begun || p.epoch != s.sweep.epoch {
-		*p = pass[int64]{begun: true, epoch: s.sweep.epoch, first: m.snapshot(), naming: m.core.leftoversBegan()}
+	fresh := !p.begun || p.epoch != s.sweep.epoch
+	if fresh {
+		*p = pass[int64]{begun: true, epoch: s.sweep.epoch, naming: m.core.leftoversBegan()}
 	}
-	return m.readPage(s, p, func() { s.sweep.leftoversEnded(p.first, p.naming) })
+	return m.pageOf(s, p, fresh, func() { s.sweep.leftoversEnded(p.first, p.naming) })
 }
 
-func (m *model) spilled(s *modelSweep) func() []*outbox.Message {
+func (m *model) spilled(s *modelSweep) func() func() []*outbox.Message {
 	p := &m.spillPass
-	if !p.begun || p.epoch != s.sweep.epoch {
+	fresh := !p.begun || p.epoch != s.sweep.epoch
+	if fresh {
 		from := m.core.spilledBegan()
 		if from == noSpill {
-			return func() []*outbox.Message { return nil }
+			return func() func() []*outbox.Message { return func() []*outbox.Message { return nil } }
 		}
-		*p = pass[int64]{begun: true, epoch: s.sweep.epoch, first: m.snapshot(), after: from - 1, from: from}
+		*p = pass[int64]{begun: true, epoch: s.sweep.epoch, after: from - 1, from: from}
 	}
-	return m.readPage(s, p, func() { s.sweep.spilledEnded(p.first) })
+	return m.pageOf(s, p, fresh, func() { s.sweep.spilledEnded(p.first) })
+}
+
+// pageOf is a query for the next page of a pass; the first says what all of the pass can see.
+func (m *model) pageOf(s *modelSweep, p *pass[int64], fresh bool, ended func()) func() func() []*outbox.Message {
+	return func() func() []*outbox.Message {
+		if fresh {
+			p.first = m.snapshot()
+		}
+		return m.readPage(s, p, ended)
+	}
 }
 
 func (m *model) readPage(s *modelSweep, p *pass[int64], ended func()) func() []*outbox.Message {
@@ -165,35 +190,51 @@ func (m *model) asked(kind fallback.Sweep) bool {
 	return true
 }
 
-func (m *model) heads(s *modelSweep) func() []*outbox.Message {
+func (m *model) heads(s *modelSweep) func() func() []*outbox.Message {
 	p := &m.keyPass
 	fresh := !p.begun || p.epoch != s.sweep.epoch
 	if fresh {
-		*p = pass[string]{begun: true, epoch: s.sweep.epoch, first: m.snapshot()}
+		*p = pass[string]{begun: true, epoch: s.sweep.epoch}
 		m.core.keyPassBegan()
 	}
-	var heads []store.Head
-	rows := m.visible()
-	slices.SortStableFunc(rows, func(a, b *modelRow) int { return cmp.Compare(a.key, b.key) })
-	for _, row := range rows {
-		if row.key >= p.after && row.key != "" && m.firstOfItsKey(row) && len(heads) <= modelPage {
-			heads = append(heads, store.Head{Key: row.key, Ref: row.message(nil).Ref(), Ready: row.available.IsZero()})
+	return func() func() []*outbox.Message {
+		if fresh {
+			p.first = m.snapshot()
 		}
-	}
-	return func() []*outbox.Message {
-		s.sweep.headsFound(heads)
-		if len(heads) <= modelPage {
-			p.begun = false
-			s.sweep.keyPassEnded(p.first)
+		heads := m.headsFrom(p.after)
+		return func() []*outbox.Message {
+			s.sweep.headsFound(heads)
+			if len(heads) <= modelPage {
+				p.begun = false
+				s.sweep.keyPassEnded(p.first)
+				return nil
+			}
+			p.after = heads[len(heads)-1].Key
 			return nil
 		}
-		p.after = heads[len(heads)-1].Key
-		return nil
 	}
 }
 
-func (m *model) keyRows(s *modelSweep) func() []*outbox.Message {
+func (m *model) headsFrom(after string) (heads []store.Head) {
+	rows := m.visible()
+	slices.SortStableFunc(rows, func(a, b *modelRow) int { return cmp.Compare(a.key, b.key) })
+	for _, row := range rows {
+		if row.key >= after && row.key != "" && m.firstOfItsKey(row) && len(heads) <= modelPage {
+			heads = append(heads, store.Head{Key: row.key, Ref: row.message(nil).Ref(), Ready: row.available.IsZero()})
+		}
+	}
+	return heads
+}
+
+func (m *model) keyRows(s *modelSweep) func() func() []*outbox.Message {
 	keys, limit := s.sweep.takeKeys()
+	return func() func() []*outbox.Message {
+		page := m.rowsOfKeys(keys, limit)
+		return func() []*outbox.Message { return s.sweep.keysFetched(page, m.now) }
+	}
+}
+
+func (m *model) rowsOfKeys(keys []store.Place, limit store.Limit) store.KeyPage {
 	limit.Rows = min(limit.Rows, 1+len(m.visible())%3) // so few that fetches mostly have to read on
 	page := store.KeyPage{Snapshot: m.snapshot(), Position: m.wal}
 	for _, key := range keys {
@@ -206,7 +247,7 @@ func (m *model) keyRows(s *modelSweep) func() []*outbox.Message {
 		rows.More = len(rows.Rows) >= limit.Rows
 		page.Keys = append(page.Keys, rows)
 	}
-	return func() []*outbox.Message { return s.sweep.keysFetched(page, m.now) }
+	return page
 }
 
 // quiesce lets everything that waits come to its end, and fails where something

@@ -57,8 +57,8 @@ type modelTx struct {
 	visible bool
 	// scheduled is available_at of the rows as the transaction has inserted them.
 	scheduled map[int64]time.Time
-	// marked tells that they came with possible_duplicate.
-	marked bool
+	// marked tells which came with possible_duplicate.
+	marked map[int64]bool
 }
 
 type modelRow struct {
@@ -70,6 +70,7 @@ type modelRow struct {
 	duplicate bool
 	gone      bool
 	requeued  bool  // it was dead, and came back in its old place
+	returned  bool  // … and was delivered since
 	lessee    *core // who has set available to a lease; nil: it is another time
 }
 
@@ -196,20 +197,6 @@ func (m *model) insert(keys []string, scheduled []bool) {
 	m.commit(tx)
 }
 
-// requeue sends a dead letter back with its old id, due at once or unclaimed, as
-// store.Operator does.
-func (m *model) requeue(id int64, due bool) {
-	row := m.rows[id-1]
-	row.tx = &modelTx{rows: []*modelRow{row}, scheduled: map[int64]time.Time{}, marked: row.duplicate}
-	row.available, row.attempts, row.gone, row.requeued, row.lessee = time.Time{}, 0, false, true, nil
-	if due || row.key == "" {
-		row.available = m.now
-		row.tx.scheduled[id] = m.now
-	}
-	delete(m.dead, id)
-	m.commit(row.tx)
-}
-
 // busy tells whether a transaction with a row of the key is not visible yet.
 func (m *model) busy(key string) bool {
 	for _, tx := range m.txs {
@@ -230,7 +217,7 @@ func (r *modelRow) message(streamed *modelTx) *outbox.Message {
 		m.OrderingKey = &r.key
 	}
 	if streamed != nil {
-		m.XID, m.AvailableAt, m.Attempts, m.PossibleDuplicate = streamed.xid, streamed.scheduled[r.id], 0, streamed.marked
+		m.XID, m.AvailableAt, m.Attempts, m.PossibleDuplicate = streamed.xid, streamed.scheduled[r.id], 0, streamed.marked[r.id]
 	}
 	return m
 }
@@ -282,6 +269,7 @@ func (m *model) publish(messages ...*outbox.Message) {
 
 // arrive is the broker taking a message over.
 func (m *model) arrive(message *outbox.Message) {
+	m.keepBatch(message)
 	// What came back from the dead letters comes after what has left meanwhile.
 	if m.delivered[message.ID]++; m.delivered[message.ID] > 1 || message.OrderingKey == nil || m.rows[message.ID-1].requeued {
 		return

@@ -63,6 +63,27 @@ func TestAKeyWithManyRowsKeepsItsOrderWhateverHappens(t *testing.T) {
 	})
 }
 
+// Dead letters that are sent back keep their order, and leave before what comes after them, also while the stream is behind.
+func TestWhatIsSentBackKeepsItsOrderWhateverHappens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(t)
+		steps := m.stepsOf("a")
+		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "refuse", "unknown", "not sent", "slow", "stream2"} {
+			delete(steps, rare)
+		}
+		steps["die"] = func(*rapid.T) {
+			for len(m.inFlight) > 0 {
+				m.resolve(0, outbox.Impossible, false)
+			}
+			m.settle()
+		}
+		steps["die again"], steps["answer too"], steps["due too"] = steps["die"], steps["answer"], steps["due"]
+		t.Repeat(steps)
+		m.quiesce()
+		m.empty()
+	})
+}
+
 func (m *model) steps() map[string]func(*rapid.T) {
 	return m.stepsOf("", "", "a", "b", "c", "d", "e")
 }
@@ -76,7 +97,14 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 		}
 		return rapid.IntRange(0, len(m.inFlight)-1).Draw(t, "flight"), true
 	}
-	sweep := func(kind fallback.Sweep) func(*rapid.T) { return func(*rapid.T) { m.begin(kind) } }
+	sweep := func(kind fallback.Sweep) func(*rapid.T) {
+		return func(t *rapid.T) {
+			m.begin(kind)
+			if some.Draw(t, "at once") {
+				m.read()
+			}
+		}
+	}
 	return map[string]func(*rapid.T){
 		"insert": func(t *rapid.T) {
 			var keys []string
@@ -133,7 +161,12 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 		},
 		"requeue": func(t *rapid.T) {
 			if dead := slices.Sorted(maps.Keys(m.dead)); len(dead) > 0 {
-				m.requeue(rapid.SampledFrom(dead).Draw(t, "dead letter"), some.Draw(t, "due"))
+				id := rapid.SampledFrom(dead).Draw(t, "dead letter")
+				if some.Draw(t, "all of its key") {
+					m.requeue(m.deadOfItsKey(id)...)
+				} else {
+					m.requeue(id)
+				}
 			}
 		},
 		"recovery":  func(*rapid.T) { m.core.publisherReady(true) },
@@ -144,6 +177,7 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 		"spilled":   sweep(fallback.Spilled),
 		"key pass":  sweep(fallback.KeyPass),
 		"key rows":  sweep(fallback.KeyRows),
+		"read":      func(*rapid.T) { m.read() },
 		"answer":    func(*rapid.T) { m.end() },
 		"reconnect": func(*rapid.T) {
 			m.core.lostSlot()

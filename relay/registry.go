@@ -16,10 +16,15 @@ const (
 	givenBack
 	// deleted: its row is gone, but an old snapshot or the stream may still bring it.
 	deleted
+	// dead is deleted for a row that is a dead letter now, and may be sent back as the same row.
+	dead
 	// kept: its row waits in the table for its time, but an old snapshot or the stream
 	// may still bring it as it was before.
 	kept
 )
+
+// settled: what became of the row was written.
+func (s standing) settled() bool { return s == deleted || s == dead || s == kept }
 
 // registry holds the rows that are in flight, and settled ones for as long as
 // anything can bring them again: the stream, until it has passed the position at
@@ -44,7 +49,7 @@ type registered struct {
 	// seenAt is the WAL position before which the row had committed, where a sweep
 	// saw it; 0 where the stream brought it.
 	seenAt uint64
-	// gone: it was deleted while the sweep query under way was open.
+	// gone: it was deleted or became a dead letter while the sweep query under way was open.
 	gone bool
 }
 
@@ -59,18 +64,16 @@ func newRegistry(mostAwaitingStream int) registry {
 
 func (r *registry) standing(ref outbox.Ref) standing { return r.rows[ref].standing }
 
-// delete is settle for a row that is gone for sure, whoever had claimed it meanwhile.
-func (r *registry) delete(ref outbox.Ref) {
-	if row, ok := r.rows[ref]; ok {
-		row.gone = r.sweepOpen
-		r.rows[ref] = row
-		r.settle(ref, deleted)
-	}
-}
-
-// goneMeanwhile tells that the row was deleted while the query under way was open: what that
-// brings of it is no more.
+// goneMeanwhile tells that the row was deleted, or became a dead letter, while the query under way was
+// open: that may have seen it as it was before.
 func (r *registry) goneMeanwhile(ref outbox.Ref) bool { return r.rows[ref].gone }
+
+// sentBack tells that a row from the stream is one that was dead, and was sent back since: the
+// transaction that wrote it first had committed when the row was seen.
+func (r *registry) sentBack(ref outbox.Ref, commitLSN uint64) bool {
+	row := r.rows[ref]
+	return row.standing == dead && row.seenAt <= commitLSN
+}
 
 // hold takes a row in. A row that was settled as kept may come again by a claim.
 func (r *registry) hold(ref outbox.Ref, seenAt uint64) {
@@ -88,14 +91,14 @@ func (r *registry) mark(ref outbox.Ref, s standing) {
 // forget drops a row that was not published and is to be found in the table again.
 func (r *registry) forget(ref outbox.Ref) { delete(r.rows, ref) }
 
-// settle notes that the decision on a row was written (deleted or kept), and keeps
+// settle notes that the decision on a row was written (it is deleted, dead or kept), and keeps
 // it as long as it may be brought again.
 func (r *registry) settle(ref outbox.Ref, as standing) {
 	row, ok := r.rows[ref]
 	if !ok {
 		return
 	}
-	row.standing = as
+	row.standing, row.gone = as, r.sweepOpen && as != kept
 	r.rows[ref] = row
 	if r.sweepOpen {
 		r.awaitSweep = append(r.awaitSweep, ref)
@@ -138,7 +141,7 @@ func (r *registry) dropPassed() {
 		ref := r.awaitStream[n].ref
 		n++
 		// It may have come again meanwhile, by a claim.
-		if row := r.rows[ref]; row.standing == deleted || row.standing == kept {
+		if r.rows[ref].standing.settled() {
 			if r.sweepOpen {
 				r.awaitSweep = append(r.awaitSweep, ref)
 			} else {
@@ -156,7 +159,7 @@ func (r *registry) sweepBegan() { r.sweepOpen = true }
 func (r *registry) sweepEnded() {
 	r.sweepOpen = false
 	for _, ref := range r.awaitSweep {
-		if row := r.rows[ref]; row.standing == deleted || row.standing == kept {
+		if row := r.rows[ref]; row.standing.settled() {
 			row.gone = false
 			r.rows[ref] = row
 			r.release(ref, row)
@@ -174,7 +177,7 @@ func (r *registry) overflow() (floor uint64) {
 	}
 	for _, seen := range r.awaitStream {
 		floor = max(floor, seen.seenAt)
-		if row := r.rows[seen.ref]; row.standing == deleted || row.standing == kept {
+		if r.rows[seen.ref].standing.settled() {
 			delete(r.rows, seen.ref)
 		}
 	}

@@ -1,0 +1,50 @@
+package relay
+
+import (
+	"slices"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// requeue sends dead letters of a key back with their old ids, the first due at once and the others
+// unclaimed, as store.Operator does.
+func (m *model) requeue(ids ...int64) {
+	tx := &modelTx{scheduled: map[int64]time.Time{}, marked: map[int64]bool{}}
+	for i, id := range ids {
+		row := m.rows[id-1]
+		*row = modelRow{id: id, key: row.key, tx: tx, duplicate: row.duplicate, requeued: true}
+		if i == 0 {
+			row.available = m.now
+			tx.scheduled[id] = m.now
+		}
+		tx.marked[id] = row.duplicate
+		tx.rows = append(tx.rows, row)
+		delete(m.dead, id)
+	}
+	m.commit(tx)
+}
+
+// deadOfItsKey are the dead letters of a row's key, in their order; without a key itself.
+func (m *model) deadOfItsKey(id int64) (ids []int64) {
+	for _, row := range m.rows {
+		if m.dead[row.id] && (row.id == id || (row.key != "" && row.key == m.rows[id-1].key)) {
+			ids = append(ids, row.id)
+		}
+	}
+	return ids
+}
+
+// keepBatch checks that dead letters that were sent back together leave in their order, and that nothing
+// comes in between which comes after them.
+func (m *model) keepBatch(message *outbox.Message) {
+	row := m.rows[message.ID-1]
+	first := !row.returned && (row.requeued || m.delivered[row.id] == 0)
+	row.returned = row.requeued
+	for _, earlier := range m.rows[:row.id-1] {
+		began := slices.ContainsFunc(earlier.tx.rows, func(r *modelRow) bool { return r.returned && r.tx == earlier.tx })
+		if first && row.key != "" && earlier.key == row.key && earlier.requeued && !earlier.returned && !earlier.gone && began {
+			m.t.Fatalf("key %s: row %d was delivered before row %d, which had been sent back", row.key, row.id, earlier.id)
+		}
+	}
+}

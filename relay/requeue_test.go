@@ -1,0 +1,188 @@
+package relay
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// catchingUp is a relay that holds the slot, and whose stream is behind the position now. Rows 1 to 3 of a key
+// were claimed from the table and are dead letters.
+type catchingUp struct {
+	*testing.T
+	core *core
+	now  uint64
+	key  string
+}
+
+func newCatchingUp(t *testing.T) *catchingUp {
+	c := &catchingUp{T: t, core: newCore(100, defaultBounds(), newTestMetrics(t)), now: 1000, key: "k"}
+	c.core.publisherReady(true)
+	c.core.tookSlot(holding{pid: 1, start: 10, walEnd: 20})
+	c.core.streamLive(true)
+	m := c.claims(time.Now(), 1, 2, 3)
+	for id := int64(1); id <= 3; id++ {
+		c.wantLeaves(m, id)
+		m = c.settles(m, store.DeadLetter)
+	}
+	return c
+}
+
+func (c *catchingUp) row(id int64, available time.Time) *outbox.Message {
+	return &outbox.Message{ID: id, MessageID: outbox.UUID{byte(id)}, OrderingKey: &c.key, SchemaVersion: 1, AvailableAt: available}
+}
+
+// claims has a claim bring rows, and returns what leaves.
+func (c *catchingUp) claims(due time.Time, ids ...int64) *outbox.Message {
+	c.Helper()
+	sweep := c.core.beginSweep(100)
+	defer sweep.end()
+	page := store.Page{Position: c.now}
+	for _, id := range ids {
+		page.Messages = append(page.Messages, c.row(id, due.Add(time.Minute)))
+	}
+	return only(c.T, sweep.claimed(page, time.Minute, false))
+}
+
+// fetches has a fetch of the key read rows, of which one has a time or a lease, and returns what leaves.
+func (c *catchingUp) fetches(meanwhile func(), timed int64, ids ...int64) *outbox.Message {
+	c.Helper()
+	sweep := c.core.beginSweep(100)
+	defer sweep.end()
+	places, _ := sweep.takeKeys()
+	if len(places) != 1 {
+		c.Fatalf("fetches %v, want the key", places)
+	}
+	if meanwhile != nil {
+		meanwhile()
+	}
+	rows := store.KeyRows{Place: places[0]}
+	for _, id := range ids {
+		if id > places[0].After {
+			m := c.row(id, time.Time{})
+			if id == timed {
+				m.AvailableAt = time.Now().Add(time.Minute)
+			}
+			rows.Rows = append(rows.Rows, store.KeyRow{Message: m, Ready: id != timed, Read: true})
+		}
+	}
+	return only(c.T, sweep.keysFetched(store.KeyPage{Position: c.now, Keys: []store.KeyRows{rows}}, time.Now()))
+}
+
+func only(t *testing.T, publish []*outbox.Message) *outbox.Message {
+	t.Helper()
+	switch len(publish) {
+	case 0:
+		return nil
+	case 1:
+		return publish[0]
+	}
+	t.Fatalf("%d messages of one key leave", len(publish))
+	return nil
+}
+
+// settles has the broker confirm or refuse a message, and the row written. It returns what leaves then.
+func (c *catchingUp) settles(m *outbox.Message, as store.Action) *outbox.Message {
+	c.Helper()
+	outcome := outbox.Confirmed
+	if as == store.DeadLetter {
+		outcome = outbox.Impossible
+	}
+	settlement, _, next := c.core.resolved(outbox.Result{Message: m, Outcome: outcome}, store.Decision{Action: as})
+	if more := c.core.settled([]store.Settlement{settlement}, false); len(more) > 0 {
+		return more[0]
+	}
+	return next
+}
+
+func (c *catchingUp) wantLeaves(m *outbox.Message, id int64) {
+	c.Helper()
+	if m == nil || m.ID != id {
+		c.Fatalf("%v leaves, want row %d", m, id)
+	}
+}
+
+// wantOrder confirms what leaves, one after the other.
+func (c *catchingUp) wantOrder(m *outbox.Message, want ...int64) {
+	c.Helper()
+	var got []int64
+	for m != nil {
+		got = append(got, m.ID)
+		m = c.settles(m, store.Delete)
+	}
+	if !slices.Equal(got, want) {
+		c.Errorf("rows %v leave, want %v", got, want)
+	}
+}
+
+func TestWhatIsSentBackLeavesBeforeLaterRowsWhileTheStreamIsBehind(t *testing.T) {
+	c := newCatchingUp(t)
+	first := c.claims(time.Now(), 1) // the first that was sent back is due
+	if m := c.fetches(nil, 1, 1, 2, 3, 10); m != nil {
+		t.Fatalf("row %d leaves beside row 1", m.ID)
+	}
+	c.wantOrder(first, 1, 2, 3, 10)
+}
+
+func TestWhatIsSentBackWhileAFetchIsOpenIsNotOvertakenByIt(t *testing.T) {
+	c := newCatchingUp(t)
+	first := c.claims(time.Now(), 1)
+	if m := c.fetches(nil, 1, 1, 2, 3); m != nil {
+		t.Fatalf("row %d leaves beside row 1", m.ID)
+	}
+	second := c.settles(first, store.Delete)
+	c.wantLeaves(second, 2)
+	c.core.streamed(c.row(10, time.Time{}), 500, true)
+	var third *outbox.Message
+	diesAndIsSentBack := func() { third = c.settles(second, store.DeadLetter) }
+	if m := c.fetches(diesAndIsSentBack, 2, 2, 3, 10); m != nil {
+		t.Fatalf("row %d leaves beside row 3", m.ID)
+	}
+	c.wantLeaves(third, 3)
+	c.wantOrder(third, 3)
+	if m := c.fetches(nil, 2, 2, 10); m != nil {
+		t.Fatalf("row %d leaves before row 2, which is for a claim to bring", m.ID)
+	}
+	second = c.claims(time.Now(), 2)
+	c.fetches(nil, 2, 2, 10)
+	c.wantOrder(second, 2, 10)
+}
+
+func TestWhatIsSentBackComesBeforeWhatIsQueued(t *testing.T) {
+	c := newCatchingUp(t)
+	tenth := c.fetches(nil, 0, 10, 11, 12)
+	c.wantLeaves(tenth, 10)
+	if m := c.claims(time.Now(), 1); m != nil {
+		t.Fatalf("row %d leaves beside row 10", m.ID)
+	}
+	first := c.settles(tenth, store.Delete)
+	c.wantLeaves(first, 1)
+	c.fetches(nil, 1, 1, 2, 3, 11, 12)
+	c.wantOrder(first, 1, 2, 3, 11, 12)
+}
+
+// The stream brings what was sent back, before it has passed the position at which the row was seen.
+func TestWhatTheStreamBringsAnewHoldsLaterRowsBack(t *testing.T) {
+	c := newCatchingUp(t)
+	c.core.mu.gate.suspicious = false // a pass has shown which keys have rows
+	c.fetches(nil, 0)
+	if _, waits := c.core.mu.gate.keys[c.key]; waits {
+		t.Fatal("the key still goes by the table")
+	}
+	for id := int64(1); id <= 3; id++ { // as they were written first
+		if m, _ := c.core.streamed(c.row(id, time.Time{}), c.now-100, true); m != nil {
+			t.Errorf("row %d leaves again", id)
+		}
+	}
+	sent := c.row(1, time.Now())
+	sent.XID = 7
+	if m, _ := c.core.streamed(sent, c.now+5, true); m != nil {
+		t.Errorf("row %d leaves though it is for a claim to bring", m.ID)
+	}
+	if m, _ := c.core.streamed(c.row(10, time.Time{}), c.now+15, true); m != nil {
+		t.Errorf("row %d leaves before row 1", m.ID)
+	}
+}
