@@ -207,10 +207,10 @@ func enoughOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4,
 // table that is gone ends it.
 func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store.Settlement, error) {
 	wait := newBackoff()
-	for {
+	for again := false; ; again = true {
 		s.alive.beat()
 		began := time.Now()
-		settled, err := s.store.Settle(ctx, batch)
+		settled, err := s.try(ctx, batch, again)
 		s.report(settled)
 		done := append(settled.Done, settled.Gone...)
 		s.written.Add(int64(len(done)))
@@ -237,6 +237,17 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 			return nil, err
 		}
 	}
+}
+
+// try settles a batch once. Again: the try before has failed, and may have come through all the same.
+func (s *settler) try(ctx context.Context, batch []store.Settlement, again bool) (store.Settled, error) {
+	settled, err := s.store.Settle(ctx, batch)
+	if again {
+		if unknown := s.store.FindMoved(ctx, &settled); err == nil {
+			err = unknown
+		}
+	}
+	return settled, err
 }
 
 // tellLocked says who is waited for, and when nobody is any more.

@@ -1,12 +1,16 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
+	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
@@ -129,4 +133,68 @@ func wantSettled(t *testing.T, registry prometheus.Gatherer, statements uint64, 
 	if n, sum := settled.GetSampleCount(), settled.GetSampleSum(); n != statements || sum != rows {
 		t.Errorf("%v rows were settled by %d statements, want %v by %d", sum, n, rows, statements)
 	}
+}
+
+// TestADeadLetterWhoseCommitWasNotAcknowledgedIsToldOf: the connection ends between the commit and its answer.
+func TestADeadLetterWhoseCommitWasNotAcknowledgedIsToldOf(t *testing.T) {
+	i := newInstance(t)
+	address, err := url.Parse(i.config.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := services.NewProxy(t, address.Host)
+	address.Host = proxy.Addr()
+	i.config.DatabaseURL = address.String()
+	var told told
+	i.config.Hooks.DeadLettered = told.hook("dead")
+	var log bytes.Buffer
+	registry := prometheus.NewRegistry()
+	r, err := New(i.config, i.publisher(), slog.New(slog.NewTextHandler(&log, nil)), registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	r.core.tookSlot(holding{pid: 1})
+	r.core.publisherReady(true)
+	r.hooks.start()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.settler.run(ctx) }()
+	dies := func() {
+		t.Helper()
+		m := &outbox.Message{}
+		if err := i.db.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1') RETURNING id, message_id`).
+			Scan(&m.ID, (*[16]byte)(&m.MessageID)); err != nil {
+			t.Fatal(err)
+		}
+		m, _ = r.core.streamed(m, 1, true)
+		r.settler.deliver(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge})
+	}
+	dies()
+	i.await("a dead letter", func() bool { return r.settler.written.Load() == 1 })
+
+	proxy.BlackHole(services.Downstream)
+	dies()
+	i.await("a commit whose answer is on its way", func() bool {
+		var dead int
+		if err := i.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox_dead_letter`).Scan(&dead); err != nil {
+			t.Fatal(err)
+		}
+		return dead == 2
+	})
+	proxy.Cut()
+	proxy.Resume(services.Downstream)
+	i.await("the row to be settled", func() bool { return r.settler.written.Load() == 2 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	r.hooks.end()
+	if n := told.count("dead"); n != 2 {
+		t.Errorf("the hook was called %d times, want 2", n)
+	}
+	if n := strings.Count(log.String(), "message dead-lettered"); n != 2 {
+		t.Errorf("%d lines say so, want 2:\n%s", n, log.String())
+	}
+	scrapeOf(t, registry).want(t, "cdc_relay_messages_dead_lettered_total", 2)
 }

@@ -100,7 +100,7 @@ func (p *planned) statements() map[string]string {
 		"follow due":      {batch, 1 << 24, time.Minute, keys, 64}, "follow unclaimed": {batch, 1 << 24, time.Minute, keys, 64, time.Minute},
 		"key heads": {"", batch}, "key rows": {keys, 10, 1 << 24, make([]int64, len(keys))},
 		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
-		"next due": {}, "lock": settle[:2], "visible": settle[:2],
+		"next due": {}, "lock": settle[:2], "visible": settle[:2], "moved": settle[:2],
 	}
 	sql := p.store.sql
 	return map[string]string{
@@ -108,7 +108,7 @@ func (p *planned) statements() map[string]string {
 		"follow due": sql.followDue, "follow unclaimed": sql.followUnclaimed,
 		"key heads": sql.keyHeads, "key rows": sql.keyRows,
 		"delete": sql.delete, "delete near": sql.deleteNear, "retry": sql.retry, "dead letter": sql.deadLetter, "release": sql.release,
-		"next due": sql.nextDue, "lock": sql.lock, "visible": sql.visible,
+		"next due": sql.nextDue, "lock": sql.lock, "visible": sql.visible, "moved": sql.moved,
 	}
 }
 

@@ -88,6 +88,41 @@ func (s *Store) Settle(ctx context.Context, batch []Settlement) (Settled, error)
 	return settled, nil
 }
 
+// FindMoved is for a batch of which a try before has failed, with the outcome unknown: dead letters whose row is
+// gone and that stand in their table count as done. On an error they count as not settled.
+func (s *Store) FindMoved(ctx context.Context, settled *Settled) error {
+	var dead, others []Settlement
+	for _, one := range settled.Gone {
+		if one.Decision.Action == DeadLetter {
+			dead = append(dead, one)
+		} else {
+			others = append(others, one)
+		}
+	}
+	if len(dead) == 0 {
+		return nil
+	}
+	settled.Gone = others
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, s.sql.moved, settleArgs(dead)[:2]...)
+	if err != nil {
+		return fmt.Errorf("find dead letters of %s: %w", s.table, err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("find dead letters of %s: %w", s.table, err)
+	}
+	for i, one := range dead {
+		if slices.Contains(found, int64(i+1)) {
+			settled.Done = append(settled.Done, one)
+		} else {
+			settled.Gone = append(settled.Gone, one)
+		}
+	}
+	return nil
+}
+
 // isDataException: SQLSTATE class 22, such as untranslatable_character.
 func isDataException(err error) bool {
 	var pgErr *pgconn.PgError

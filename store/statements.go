@@ -15,7 +15,7 @@ type statements struct {
 	nextDue                            string
 	delete, retry, deadLetter, release string
 	deleteNear                         string
-	lock, visible, retention           string
+	lock, visible, moved, retention    string
 }
 
 // messageColumns are read in this order by scanMessage. Rows are called r.
@@ -196,6 +196,11 @@ const visibleSQL = `
 SELECT s.nth FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
 JOIN {outbox} r ON ` + sameRow
 
+// The rows of a batch that are dead letters.
+const movedSQL = `
+SELECT s.nth FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
+JOIN {dead} r ON ` + sameRow
+
 // keptNames are the columns that a dead letter has from its row as they are.
 const (
 	keptNames = `id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
@@ -257,7 +262,7 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard) statement
 		nextDue:  fill(nextDueSQL),
 		keyHeads: fill(keyHeadsSQL), keyRows: fill(keyRowsSQL),
 		delete: fill(deleteSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL), release: fill(releaseSQL),
-		lock: fill(lockSQL), visible: fill(visibleSQL), deleteNear: fill(deleteNearSQL),
+		lock: fill(lockSQL), visible: fill(visibleSQL), moved: fill(movedSQL), deleteNear: fill(deleteNearSQL),
 		retention: strings.ReplaceAll(fill(retentionSQL), "{keyless}", keyless),
 	}
 }
