@@ -186,3 +186,18 @@ func TestWhatTheStreamBringsAnewHoldsLaterRowsBack(t *testing.T) {
 		t.Errorf("row %d leaves before row 1", m.ID)
 	}
 }
+
+// A fetch may have read a row before it died.
+func TestADeadLetterThatAFetchHasReadBeforeStaysOne(t *testing.T) {
+	c := newCatchingUp(t)
+	fourth := c.fetches(nil, 0, 4, 5)
+	c.wantLeaves(fourth, 4)
+	c.core.streamed(c.row(10, time.Time{}), 500, true)
+	var fifth *outbox.Message
+	dies := func() { fifth = c.settles(fourth, store.DeadLetter) }
+	if m := c.fetches(dies, 0, 4, 5, 10); m != nil {
+		t.Fatalf("row %d leaves beside row 5", m.ID)
+	}
+	c.wantOrder(fifth, 5)
+	c.wantOrder(c.fetches(nil, 0, 10), 10)
+}
