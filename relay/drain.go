@@ -154,6 +154,8 @@ func (r *Relay) brokerAway(ctx context.Context, a *actors) error {
 func (r *Relay) followUp(ctx context.Context, a *actors) error {
 	for ctx.Err() == nil && r.publisherState().Phase == publish.Ready {
 		switch {
+		case len(a.failed) > 0:
+			return <-a.failed
 		case r.sweeper.polling && r.core.view(r.sweeper.page).Moved:
 			if err := r.drainClass(ctx, a, fallback.Follow); err != nil {
 				return err
@@ -164,8 +166,13 @@ func (r *Relay) followUp(ctx context.Context, a *actors) error {
 			r.sweeper.await(ctx, 10*time.Millisecond)
 		}
 	}
-	if ctx.Err() == nil && !r.core.idle() {
-		return r.brokerAway(ctx, a)
+	// What was confirmed may still be written; what was not comes back, and the next round tells.
+	const writing = 2 * time.Second
+	for end := time.Now().Add(writing); ctx.Err() == nil && !r.core.idle(); {
+		if r.publisherState().Phase == publish.Closed || time.Now().After(end) {
+			return r.brokerAway(ctx, a)
+		}
+		r.sweeper.await(ctx, 10*time.Millisecond)
 	}
 	return nil
 }

@@ -317,6 +317,11 @@ func (g *gate) wait(m *outbox.Message) (behind []*outbox.Message) {
 	}
 	k.begun = false
 	behind = g.unqueueAfter(k, m.ID)
+	if !k.table || k.leftXID == 0 { // else a newer row was left already
+		for _, b := range behind {
+			k.leave(b)
+		}
+	}
 	g.left(key, m)
 	return behind
 }

@@ -272,3 +272,23 @@ func TestTooManyKeysMakeTheGateSuspicious(t *testing.T) {
 		t.Errorf("%d keys remembered", len(g.keys))
 	}
 }
+
+// What is given back for a row that was sent back from the dead letters may be visible later than that.
+func TestWhatIsGivenBackIsWaitedFor(t *testing.T) {
+	s := newStory(t)
+	s.streams(s.row(9), publishNow)
+	s.streams(s.row(10), queued)
+	s.streams(s.row(11), queued)
+	first := s.row(5)
+	if behind := s.gate.wait(first); len(behind) != 2 {
+		t.Fatalf("gave back %v", behind)
+	}
+	s.publishes(s.claims(first), nothing)
+	s.publishes(s.gate.done(s.gate.keys[s.key].inFlight), 5)
+	s.fetches(true)
+	s.publishes(s.fetched(fetch{seen: func(xid uint32) bool { return xid == first.XID }}), nothing)
+	s.publishes(s.gate.done(s.gate.keys[s.key].inFlight), nothing)
+	if got := s.gate.streamed(s.row(12), true); got == publishNow {
+		t.Error("a later row went before rows that nobody can see yet")
+	}
+}

@@ -140,8 +140,8 @@ func (r *registry) dropPassed() {
 	for n < len(r.awaitStream) && r.awaitStream[n].seenAt <= r.passed {
 		ref := r.awaitStream[n].ref
 		n++
-		// It may have come again meanwhile, by a claim.
-		if r.rows[ref].standing.settled() {
+		// It may have come again meanwhile, and stands here once more where that was later.
+		if row := r.rows[ref]; row.standing.settled() && row.seenAt <= r.passed {
 			if r.sweepOpen {
 				r.awaitSweep = append(r.awaitSweep, ref)
 			} else {
@@ -176,8 +176,9 @@ func (r *registry) overflow() (floor uint64) {
 		return 0
 	}
 	for _, seen := range r.awaitStream {
-		floor = max(floor, seen.seenAt)
-		if r.rows[seen.ref].standing.settled() {
+		row := r.rows[seen.ref]
+		floor = max(floor, seen.seenAt, row.seenAt)
+		if row.standing.settled() && !row.gone { // else the query under way may bring it
 			delete(r.rows, seen.ref)
 		}
 	}

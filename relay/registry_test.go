@@ -103,3 +103,21 @@ func TestARowSweptFromAServerThatIsBehindIsRememberedUntilItsStreamHasPassedIt(t
 		t.Errorf("remembered though nothing can bring it: %v", r.rows)
 	}
 }
+
+// What is sent back from the dead letters is settled once more, where it was seen again.
+func TestARowThatIsSettledAgainIsRememberedUntilTheStreamHasPassedWhereItWasSeenLast(t *testing.T) {
+	r := newRegistry(10)
+	ref := outbox.Ref{ID: 2}
+	r.hold(ref, 1000)
+	r.settle(ref, dead)
+	r.hold(ref, 1025)
+	r.settle(ref, deleted)
+	r.streamPassed(1005)
+	if r.standing(ref) != deleted {
+		t.Error("forgotten though the stream is still to bring what sent it back")
+	}
+	r.streamPassed(1025)
+	if len(r.rows) > 0 {
+		t.Errorf("remembered though nothing can bring it: %v", r.rows)
+	}
+}

@@ -207,7 +207,8 @@ func enoughOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4,
 // table that is gone ends it.
 func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store.Settlement, error) {
 	wait := newBackoff()
-	for again := false; ; again = true {
+	tried := func(one store.Settlement) bool { return one.Locked } // perhaps by a try without an answer
+	for again := slices.ContainsFunc(batch, tried); ; again = true {
 		s.alive.beat()
 		began := time.Now()
 		settled, err := s.try(ctx, batch, again)
