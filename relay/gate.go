@@ -200,12 +200,7 @@ func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 func (g *gate) claimed(key string, run []*outbox.Message) (m *outbox.Message, behind []*outbox.Message) {
 	k := g.rememberHeld(key)
 	if len(run) > 0 { // else it ended before its first
-		behind = g.unqueueAfter(k, run[0].ID)
-	}
-	if !k.table || k.leftXID == 0 { // else a newer row was left already
-		for _, b := range behind {
-			k.leave(b)
-		}
+		behind = g.giveBackAfter(k, run[0].ID)
 	}
 	k.table, k.dirty, k.waiting, k.begun = true, true, false, false
 	k.queue = append(k.queue, run...)
@@ -213,13 +208,14 @@ func (g *gate) claimed(key string, run []*outbox.Message) (m *outbox.Message, be
 	return g.next(key, k), behind
 }
 
-// unqueueAfter takes the rows that come after an id from the key's queue.
-func (g *gate) unqueueAfter(k *keyState, id int64) (behind []*outbox.Message) {
+// giveBackAfter takes the rows that come after an id from the key's queue, to be left in the table.
+func (g *gate) giveBackAfter(k *keyState, id int64) (behind []*outbox.Message) {
 	if at := slices.IndexFunc(k.queue, func(q *outbox.Message) bool { return q.ID > id }); at >= 0 {
 		behind = k.queue[at:]
 		k.queue = slices.Clip(k.queue[:at])
 		g.queued -= len(behind)
 	}
+	k.giveBack(behind...)
 	return behind
 }
 
@@ -291,11 +287,7 @@ func (g *gate) stop(m *outbox.Message, waiting bool) (behind []*outbox.Message) 
 	}
 	behind = k.queue
 	g.queued -= len(behind)
-	if !k.table || k.leftXID == 0 { // else a newer row was left already
-		for _, b := range append([]*outbox.Message{m}, behind...) {
-			k.leave(b)
-		}
-	}
+	k.giveBack(append([]*outbox.Message{m}, behind...)...)
 	k.inFlight, k.queue = nil, nil
 	k.table, k.dirty, k.waiting, k.begun = true, true, waiting, false
 	g.next(key, k)
@@ -316,12 +308,7 @@ func (g *gate) wait(m *outbox.Message) (behind []*outbox.Message) {
 		k.waiting = true
 	}
 	k.begun = false
-	behind = g.unqueueAfter(k, m.ID)
-	if !k.table || k.leftXID == 0 { // else a newer row was left already
-		for _, b := range behind {
-			k.leave(b)
-		}
-	}
+	behind = g.giveBackAfter(k, m.ID)
 	g.left(key, m)
 	return behind
 }

@@ -46,6 +46,16 @@ func (k *keyState) leave(m *outbox.Message) {
 	}
 }
 
+// giveBack notes that rows that were held are left in the table, oldest first.
+func (k *keyState) giveBack(rows ...*outbox.Message) {
+	if k.table && k.leftXID != 0 {
+		return // a newer row was left already
+	}
+	for _, m := range rows {
+		k.leave(m)
+	}
+}
+
 // sawLeft tells whether a fetch could see all rows that were left.
 func (k *keyState) sawLeft(seen func(xid uint32) bool) bool {
 	return (k.leftXID == 0 || seen(k.leftXID)) && (k.backXID == 0 || seen(k.backXID))
