@@ -105,16 +105,12 @@ func (s *Store) FindMoved(ctx context.Context, settled *Settled) error {
 	settled.Gone = others
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.moved, settleArgs(dead)[:2]...)
-	if err != nil {
-		return fmt.Errorf("find dead letters of %s: %w", s.table, err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	found, err := among(ctx, s.pool, s.sql.moved, dead)
 	if err != nil {
 		return fmt.Errorf("find dead letters of %s: %w", s.table, err)
 	}
 	for i, one := range dead {
-		if slices.Contains(found, int64(i+1)) {
+		if found[i] {
 			settled.Done = append(settled.Done, one)
 		} else {
 			settled.Gone = append(settled.Gone, one)
@@ -162,35 +158,34 @@ func (s *Store) settle(ctx context.Context, write settling, part []Settlement, i
 	return err
 }
 
+// among tells for each settlement whether a statement that takes their rows finds it.
+func among(ctx context.Context, db querier, sql string, part []Settlement) ([]bool, error) {
+	rows, err := db.Query(ctx, sql, settleArgs(part)[:2]...)
+	if err != nil {
+		return nil, err
+	}
+	found := make([]bool, len(part))
+	var nth int64
+	_, err = pgx.ForEachRow(rows, []any{&nth}, func() error {
+		found[nth-1] = true
+		return nil
+	})
+	return found, err
+}
+
 // lockFree locks the rows that nobody else has locked, and tells them apart from the
 // others. Rows that are not visible count as free: nobody waits for those.
 func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []Settlement) (free, locked []Settlement, err error) {
-	args := settleArgs(part)[:2]
-	ours, err := tx.Query(ctx, s.sql.lock, args...)
+	ours, err := among(ctx, tx, s.sql.lock, part)
 	if err != nil {
 		return nil, nil, err
 	}
-	mine, err := pgx.CollectRows(ours, pgx.RowTo[int64])
+	visible, err := among(ctx, tx, s.sql.visible, part)
 	if err != nil {
 		return nil, nil, err
-	}
-	all, err := tx.Query(ctx, s.sql.visible, args...)
-	if err != nil {
-		return nil, nil, err
-	}
-	visible, err := pgx.CollectRows(all, pgx.RowTo[int64])
-	if err != nil {
-		return nil, nil, err
-	}
-	taken := make(map[int64]bool, len(visible))
-	for _, nth := range visible {
-		taken[nth] = true
-	}
-	for _, nth := range mine {
-		delete(taken, nth)
 	}
 	for i, settlement := range part {
-		settlement.Locked = taken[int64(i+1)]
+		settlement.Locked = visible[i] && !ours[i]
 		if settlement.Locked {
 			locked = append(locked, settlement)
 		} else {
