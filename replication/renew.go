@@ -26,10 +26,7 @@ func (s *Stream) renewSlot(ctx context.Context) (string, error) {
 	case why == "":
 		return freshenSlot(ctx, s.conn, s.names.Slot, state, flushed)
 	}
-	if err := dropSlot(ctx, s.conn, s.names.Slot); err != nil {
-		return "", err
-	}
-	return droppedSlot(s.names.Slot, why), nil
+	return dropSlotFor(ctx, s.conn, s.names.Slot, why)
 }
 
 // DropSlot drops a slot of ours that nobody holds, and says so in one line with why; "" where there is
@@ -46,10 +43,14 @@ func DropSlot(ctx context.Context, databaseURL string, names Names, why string) 
 	if err != nil || !state.exists || state.activePID != "" {
 		return "", err
 	}
-	if err := dropSlot(ctx, s.conn, names.Slot); err != nil {
+	return dropSlotFor(ctx, s.conn, names.Slot, why)
+}
+
+func dropSlotFor(ctx context.Context, conn *pgconn.PgConn, name, why string) (string, error) {
+	if err := dropSlot(ctx, conn, name); err != nil {
 		return "", err
 	}
-	return droppedSlot(names.Slot, why), nil
+	return droppedSlot(name, why), nil
 }
 
 func droppedSlot(name, why string) string { return fmt.Sprintf("dropped slot %s: %s", name, why) }
