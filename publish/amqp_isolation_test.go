@@ -114,6 +114,17 @@ func TestFastReplyToHarmsNobody(t *testing.T) {
 	}
 }
 
+// isolating has one message sent alone, so that the channel for those is open, and makes the next ones.
+func isolating(t *testing.T, r *running, q string) *maker {
+	t.Helper()
+	k := &maker{}
+	warm := k.make("", q, `{}`)
+	warm.Headers = []byte(`{"CC": ["nowhere"]}`)
+	r.publish(warm)
+	allAre(t, r.awaitResults(t, warm), outbox.Confirmed)
+	return k
+}
+
 // lateException publishes a message for which the broker closes the channel and a good one, both
 // to be sent alone; what the broker says comes later than the first of them is waited for.
 func lateException(t *testing.T, proxy *services.Proxy, r *running, bad, good *outbox.Message) (ofBad, ofGood outbox.Result) {
@@ -133,12 +144,7 @@ func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
 	r := startAMQP(t, AMQPConfig{URL: u})
-	var k maker
-	warm := k.make("", q, `{}`)
-	warm.Headers = []byte(`{"CC": ["nowhere"]}`)
-	r.publish(warm)
-	allAre(t, r.awaitResults(t, warm), outbox.Confirmed)
-
+	k := isolating(t, r, q)
 	bad, good := lateException(t, proxy, r, k.make("", q, `{}`), k.make("", q, `{}`))
 	if bad.Outcome != outbox.Impossible || bad.Reason != outbox.ReasonInvalidProperties {
 		t.Errorf("the bad one: %+v", bad)
@@ -154,12 +160,7 @@ func TestALateExceptionIsChargedToNobodyWhereChannelsAreFew(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
 	r := startAMQP(t, AMQPConfig{URL: u + "?channel_max=9"})
-	var k maker
-	warm := k.make("", q, `{}`)
-	warm.Headers = []byte(`{"CC": ["nowhere"]}`)
-	r.publish(warm)
-	allAre(t, r.awaitResults(t, warm), outbox.Confirmed)
-
+	k := isolating(t, r, q)
 	bad, good := k.make("", q, `{}`), k.make("", q, `{}`)
 	ofBad, ofGood := lateException(t, proxy, r, bad, good)
 	allAre(t, []outbox.Result{ofBad, ofGood}, outbox.Unknown)

@@ -225,15 +225,8 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	}
 	r.inFlight.Add(-1) // before the result, which lets the next message come
 	r.noteAnswer(e, v)
-	switch {
-	case v.outcome != outbox.Unknown:
-	case timedOut && !evidence.connectionClosed:
-		r.quarantine.outlived(e.message)
-	case evidence.connectionClosed && endedByBroker(evidence.exception):
-		if times := r.quarantine.add(e.message, e.awaited.Load()); times >= fatalAlone {
-			e.resent = true // the broker may have it all the same
-			v = fatal(evidence.exception, times)
-		}
+	if v.outcome == outbox.Unknown {
+		v = r.suspected(e, evidence, v)
 	}
 	if v.replay {
 		l.suspects = append(l.suspects, suspect{message: e.message, sent: !evidence.unsent || e.resent})
@@ -246,6 +239,20 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 		r.report(e, v)
 	}
 	r.afterAnswer(l)
+}
+
+// suspected tells the quarantine of an entry without an answer, and is the verdict on what ends each connection.
+func (r *reaper) suspected(e *entry, evidence evidence, v verdict) verdict {
+	switch {
+	case evidence.timedOut && !evidence.connectionClosed:
+		r.quarantine.outlived(e.message)
+	case evidence.connectionClosed && endedByBroker(evidence.exception):
+		if times := r.quarantine.add(e.message, e.awaited.Load()); times >= fatalAlone {
+			e.resent = true // the broker may have it all the same
+			return fatal(evidence.exception, times)
+		}
+	}
+	return v
 }
 
 func (r *reaper) report(e *entry, v verdict) {

@@ -304,17 +304,12 @@ func (s *sender) release() {
 // lastToTheEnd has any other message pass the gate before one that was alone when a connection
 // ended.
 func (s *sender) lastToTheEnd() {
-	slices.SortStableFunc(s.held, func(a, b *outbox.Message) int {
-		_, lastA := s.quarantine.holds(a)
-		_, lastB := s.quarantine.holds(b)
-		switch {
-		case lastA == lastB:
-			return 0
-		case lastB:
-			return -1
-		}
-		return 1
-	})
+	isLast := func(m *outbox.Message) bool {
+		_, last := s.quarantine.holds(m)
+		return last
+	}
+	last := slices.DeleteFunc(slices.Clone(s.held), func(m *outbox.Message) bool { return !isLast(m) })
+	s.held = append(slices.DeleteFunc(s.held, isLast), last...)
 }
 
 // evict gives up the lane that was idle for longest where there are too many. What
