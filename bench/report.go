@@ -104,7 +104,7 @@ func (r *Report) Merge(others ...*Report) error {
 		if len(r.Results) > 0 {
 			next = r.lastRun() + 1
 		}
-		for _, one := range slices.Clone(other.Results) {
+		for _, one := range other.Results {
 			one.Run += next
 			r.Add(one)
 		}
