@@ -39,9 +39,9 @@ func (f managementFacts) walk(exchange, key string, r *route, seen map[string]bo
 		}
 		return
 	}
-	x := f.exchanges[exchange]
+	x, there := f.exchanges[exchange]
 	bindings, asked := f.bindings[exchange]
-	if _, there := f.exchanges[exchange]; there && !asked {
+	if there && !asked {
 		r.unasked = true
 		return
 	}
