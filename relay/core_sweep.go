@@ -339,6 +339,10 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 	f := fetch{more: rows.More, seen: page.Snapshot.Finished}
 	for _, row := range rows.Rows {
 		m := row.Message
+		if rows.After != store.FromTheOldest && !c.mu.gate.couldRead(rows.Key, row.WrittenBy) {
+			f.anew = true
+			return f
+		}
 		gone := c.mu.registry.goneMeanwhile(m.Ref())
 		switch standing := c.mu.registry.standing(m.Ref()); {
 		case standing == held || standing == confirmed || (standing == deleted && gone):

@@ -140,6 +140,12 @@ func (g *gate) isAt(p store.Place) bool {
 	return k.place(p.Key) == p
 }
 
+// couldRead tells whether the last fetch of the key from the oldest row on could see what a transaction wrote.
+func (g *gate) couldRead(key string, xid uint32) bool {
+	k := g.keys[key]
+	return k != nil && k.begun && k.couldRead(xid)
+}
+
 // notFetched puts a key back whose fetch failed, or came too late.
 func (g *gate) notFetched(key string) {
 	if k := g.keys[key]; k != nil && k.asked {
@@ -159,6 +165,9 @@ type fetch struct {
 	waiting bool
 	// more: there are further rows that were not read.
 	more bool
+	// anew: they may have been sent back from the dead letters, together with others that come before
+	// what was read: it is to be read from the oldest on.
+	anew bool
 	// seen tells whether the fetch could see what a transaction wrote.
 	seen func(xid uint32) bool
 }
@@ -175,10 +184,15 @@ func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 	switch {
 	case f.waiting:
 		k.waiting, k.dirty = true, true
+	case f.anew:
+		k.dirty = true
 	case f.more:
 		k.dirty = true
 		if k.begun = f.read || !wholly; f.read {
 			k.readTo = f.readTo
+		}
+		if wholly {
+			k.couldRead = f.seen
 		}
 	case !wholly:
 		k.dirty = true // a look from the oldest on tells whether that is all

@@ -241,7 +241,7 @@ func (m *model) rowsOfKeys(keys []store.Place, limit store.Limit) store.KeyPage 
 		rows := store.KeyRows{Place: key}
 		for _, row := range m.visible() {
 			if row.key == key.Key && row.id > key.After && len(rows.Rows) < limit.Rows {
-				rows.Rows = append(rows.Rows, store.KeyRow{Message: row.message(nil), Ready: row.available.IsZero(), Read: true})
+				rows.Rows = append(rows.Rows, store.KeyRow{Message: row.message(nil), WrittenBy: row.tx.xid, Ready: row.available.IsZero(), Read: true})
 			}
 		}
 		rows.More = len(rows.Rows) >= limit.Rows

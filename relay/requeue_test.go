@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -16,10 +18,15 @@ type catchingUp struct {
 	core *core
 	now  uint64
 	key  string
+	// writer has written all rows that are fetched, but for those in rewriter.
+	writer   uint32
+	rewriter map[int64]uint32
+	// more: a fetch ends before the last row.
+	more bool
 }
 
 func newCatchingUp(t *testing.T) *catchingUp {
-	c := &catchingUp{T: t, core: newCore(100, defaultBounds(), newTestMetrics(t)), now: 1000, key: "k"}
+	c := &catchingUp{T: t, core: newCore(100, defaultBounds(), newTestMetrics(t)), now: 1000, key: "k", writer: 50, rewriter: map[int64]uint32{}}
 	c.core.publisherReady(true)
 	c.core.tookSlot(holding{pid: 1, start: 10, walEnd: 20})
 	c.core.streamLive(true)
@@ -66,10 +73,25 @@ func (c *catchingUp) fetches(meanwhile func(), timed int64, ids ...int64) *outbo
 			if id == timed {
 				m.AvailableAt = time.Now().Add(time.Minute)
 			}
-			rows.Rows = append(rows.Rows, store.KeyRow{Message: m, Ready: id != timed, Read: true})
+			rows.Rows = append(rows.Rows, store.KeyRow{Message: m, WrittenBy: cmp.Or(c.rewriter[id], c.writer), Ready: id != timed, Read: true})
 		}
 	}
-	return only(c.T, sweep.keysFetched(store.KeyPage{Position: c.now, Keys: []store.KeyRows{rows}}, time.Now()))
+	rows.More = c.more
+	return only(c.T, sweep.keysFetched(store.KeyPage{Snapshot: c.snapshot(), Position: c.now, Keys: []store.KeyRows{rows}}, time.Now()))
+}
+
+// snapshot sees what the writer has written, and those in rewriter.
+func (c *catchingUp) snapshot() store.Snapshot {
+	c.Helper()
+	end := c.writer + 1
+	for _, xid := range c.rewriter {
+		end = max(end, xid+1)
+	}
+	s, err := store.ParseSnapshot(fmt.Sprintf("%d:%d:", end, end))
+	if err != nil {
+		c.Fatal(err)
+	}
+	return s
 }
 
 func only(t *testing.T, publish []*outbox.Message) *outbox.Message {
@@ -185,6 +207,28 @@ func TestWhatTheStreamBringsAnewHoldsLaterRowsBack(t *testing.T) {
 	if m, _ := c.core.streamed(c.row(10, time.Time{}), c.now+15, true); m != nil {
 		t.Errorf("row %d leaves before row 1", m.ID)
 	}
+}
+
+// Dead letters that were sent back together come before and after what a fetch has read, which goes on behind that.
+func TestWhatIsSentBackAroundAFetchKeepsItsOrder(t *testing.T) {
+	c := newCatchingUp(t)
+	c.more = true
+	fifth := c.fetches(nil, 0, 5)
+	c.wantLeaves(fifth, 5)
+	c.more = false
+	c.rewriter = map[int64]uint32{1: 60, 7: 60} // row 7 died long ago
+	if m := c.fetches(nil, 1, 1, 5, 7); m != nil {
+		t.Fatalf("row %d leaves beside row 5", m.ID)
+	}
+	if m := c.settles(fifth, store.Delete); m != nil {
+		t.Fatalf("row %d leaves before row 1", m.ID)
+	}
+	if m := c.fetches(nil, 1, 1, 7); m != nil {
+		t.Fatalf("row %d leaves before row 1, which is for a claim to bring", m.ID)
+	}
+	first := c.claims(time.Now(), 1)
+	c.fetches(nil, 1, 1, 7)
+	c.wantOrder(first, 1, 7)
 }
 
 // A fetch may have read a row before it died.

@@ -142,13 +142,13 @@ const keyRowsSQL = `
 SELECT r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key,
        CASE WHEN r.bytes_before < $3 THEN r.payload END, CASE WHEN r.bytes_before < $3 THEN r.payload_bytes END,
        CASE WHEN r.bytes_before < $3 THEN r.headers END, r.properties, r.schema_version, r.created_at, r.available_at,
-       r.attempts, r.possible_duplicate,
+       r.attempts, r.possible_duplicate, r.written_by,
        r.available_at IS NULL AND r.schema_version <= {version} AND {unblocked}, r.bytes_before < $3, r.key_order
 FROM (SELECT r.*, sum(r.row_size) OVER (ORDER BY r.nth, r.key_order, r.id) - r.row_size AS bytes_before
       FROM (SELECT r.*, k.key_order, ` + rowSize + ` AS row_size,
                    row_number() OVER (PARTITION BY k.key_order ORDER BY r.id) AS nth
             FROM unnest($1::text[], $4::bigint[]) WITH ORDINALITY k(key, after, key_order) CROSS JOIN LATERAL (
-              SELECT * FROM {outbox} o WHERE o.ordering_key = k.key AND (o.ordering_key, o.id) > (k.key, k.after)
+              SELECT o.*, o.xmin AS written_by FROM {outbox} o WHERE o.ordering_key = k.key AND (o.ordering_key, o.id) > (k.key, k.after)
               ORDER BY o.id LIMIT $2) r) r) r
 ORDER BY r.key_order, r.id`
 

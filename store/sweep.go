@@ -247,6 +247,8 @@ type KeyRows struct {
 // KeyRow is one of them.
 type KeyRow struct {
 	Message *outbox.Message
+	// WrittenBy is the transaction that wrote the row as it is, as Snapshot.Finished takes it.
+	WrittenBy uint32
 	// Ready tells that it may leave, as far as the table says.
 	Ready bool
 	// Read tells that the payload was read: it was within the bytes allowed.
@@ -272,7 +274,7 @@ func (s *Store) RowsOfKeys(ctx context.Context, slot string, places []Place, lim
 	var read Page
 	var row KeyRow
 	var nth int // from 1; a collation may take other spellings for the key
-	scanner := newScanner(&row.Ready, &row.Read, &nth)
+	scanner := newScanner(&row.WrittenBy, &row.Ready, &row.Read, &nth)
 	err := s.inPage(ctx, &read, slot, s.sql.keyRows, []any{keys, limit.Rows, limit.Bytes, after}, func(rows pgx.Rows) error {
 		m, err := scanner.scan(rows)
 		if err != nil {
