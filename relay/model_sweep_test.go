@@ -290,7 +290,7 @@ func (m *model) waiting() (ids []int64) {
 
 func (m *model) drained() bool {
 	return len(m.waiting()) == 0 && m.streamed == len(m.txs) && m.sweeping == nil &&
-		len(m.inFlight) == 0 && len(m.pending) == 0 && len(m.hidden) == 0
+		len(m.inFlight) == 0 && len(m.pending) == 0 && len(m.hidden) == 0 && m.unheard == nil
 }
 
 // empty checks that a core with nothing to do remembers nothing.

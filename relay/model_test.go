@@ -44,6 +44,7 @@ type model struct {
 	inFlight            []*outbox.Message
 	pending             []store.Settlement
 	hidden              []store.Settlement // published, not visible yet
+	unheard             *modelWritten      // committed, and the core does not know yet
 	sweeping            *modelSweep
 	most                bounds
 	leftPass, spillPass pass[int64]
@@ -106,7 +107,7 @@ func (m *model) boot() {
 	}
 	m.core = newCore(modelInFlight, m.most, counts)
 	m.core.clock = func() time.Time { return m.clock }
-	m.inFlight, m.pending, m.hidden, m.sweeping = nil, nil, nil, nil
+	m.inFlight, m.pending, m.hidden, m.unheard, m.sweeping = nil, nil, nil, nil, nil
 	m.leftPass, m.spillPass, m.keyPass = pass[int64]{}, pass[int64]{}, pass[string]{}
 	m.core.publisherReady(true)
 	m.takeSlot()
@@ -302,27 +303,45 @@ func (m *model) resolve(i int, outcome outbox.Outcome, took bool) {
 	m.publish(next)
 }
 
+// modelWritten is what came of a batch of the settler.
+type modelWritten struct{ done, gone, hidden []store.Settlement }
+
 // settle writes what is pending, as the settler and its statements do.
 func (m *model) settle() {
+	m.commitSettled()
+	m.hearSettled()
+}
+
+// commitSettled runs the statements.
+func (m *model) commitSettled() {
+	if m.unheard != nil {
+		return
+	}
 	m.core.turnedVisible(m.hidden)
 	batch := append(append(m.pending, m.core.takeGivenUp()...), m.hidden...)
-	m.pending, m.hidden = nil, nil
-	var done, gone []store.Settlement
+	m.pending, m.hidden, m.unheard = nil, nil, &modelWritten{}
 	for _, s := range batch {
 		row := m.rows[s.Message.ID-1]
 		if !row.tx.visible {
-			m.hidden = append(m.hidden, s)
+			m.unheard.hidden = append(m.unheard.hidden, s)
 			continue
 		}
 		if s.Decision.Action == store.DeadLetter && (row.gone || !row.available.Equal(s.Message.AvailableAt)) {
-			gone = append(gone, s)
+			m.unheard.gone = append(m.unheard.gone, s)
 		} else {
-			done = append(done, s)
+			m.unheard.done = append(m.unheard.done, s)
 		}
 		m.write(row, s)
 	}
-	m.publish(m.core.written(done, gone, false)...)
-	m.core.turnedInvisible(m.hidden)
+}
+
+// hearSettled brings their answers to the core.
+func (m *model) hearSettled() {
+	if written := m.unheard; written != nil {
+		m.unheard, m.hidden = nil, written.hidden
+		m.publish(m.core.written(written.done, written.gone, false)...)
+		m.core.turnedInvisible(m.hidden)
+	}
 }
 
 func (m *model) write(row *modelRow, s store.Settlement) {

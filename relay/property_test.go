@@ -71,11 +71,15 @@ func TestWhatIsSentBackKeepsItsOrderWhateverHappens(t *testing.T) {
 		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "refuse", "unknown", "not sent", "slow", "stream2"} {
 			delete(steps, rare)
 		}
-		steps["die"] = func(*rapid.T) {
+		steps["die"] = func(t *rapid.T) {
 			for len(m.inFlight) > 0 {
 				m.resolve(0, outbox.Impossible, false)
 			}
-			m.settle()
+			m.hearSettled()
+			m.commitSettled()
+			if rapid.Bool().Draw(t, "heard") {
+				m.hearSettled()
+			}
 		}
 		steps["die again"], steps["answer too"], steps["due too"] = steps["die"], steps["answer"], steps["due"]
 		t.Repeat(steps)
@@ -171,6 +175,7 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 		},
 		"recovery":  func(*rapid.T) { m.core.publisherReady(true) },
 		"settle":    func(*rapid.T) { m.settle() },
+		"commit":    func(*rapid.T) { m.commitSettled() },
 		"due":       sweep(fallback.Due),
 		"follow":    sweep(fallback.Follow),
 		"leftovers": sweep(fallback.Leftovers),
