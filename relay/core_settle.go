@@ -107,6 +107,9 @@ func (c *core) written(done, gone []store.Settlement, block bool) (publish []*ou
 			if i >= len(done) {
 				standing = kept
 				c.stopKey(m, false)
+			} else if c.mu.registry.isBack(m.Ref()) {
+				c.dueMoves()
+				c.stopKey(m, false)
 			} else if block {
 				c.stopKey(m, true)
 			} else if next := c.keyDone(m); next != nil {

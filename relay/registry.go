@@ -51,6 +51,9 @@ type registered struct {
 	seenAt uint64
 	// gone: it was deleted or became a dead letter while the sweep query under way was open.
 	gone bool
+	// back: the stream has brought it as one that was sent back from the dead letters, before
+	// the relay heard that it is one.
+	back bool
 }
 
 type seenRow struct {
@@ -69,11 +72,22 @@ func (r *registry) standing(ref outbox.Ref) standing { return r.rows[ref].standi
 func (r *registry) goneMeanwhile(ref outbox.Ref) bool { return r.rows[ref].gone }
 
 // sentBack tells that a row from the stream is one that was dead, and was sent back since: the
-// transaction that wrote it first had committed when the row was seen.
+// transaction that wrote it first had committed when the row was seen. Where nobody knows yet that
+// it was dead, it is noted.
 func (r *registry) sentBack(ref outbox.Ref, commitLSN uint64) bool {
 	row := r.rows[ref]
-	return row.standing == dead && row.seenAt <= commitLSN
+	if row.seenAt > commitLSN {
+		return false
+	}
+	if row.standing == givenBack {
+		row.back = true
+		r.rows[ref] = row
+	}
+	return row.standing == dead
 }
+
+// isBack tells that this was noted of a row.
+func (r *registry) isBack(ref outbox.Ref) bool { return r.rows[ref].back }
 
 // hold takes a row in. A row that was settled as kept may come again by a claim.
 func (r *registry) hold(ref outbox.Ref, seenAt uint64) {
@@ -98,7 +112,7 @@ func (r *registry) settle(ref outbox.Ref, as standing) {
 	if !ok {
 		return
 	}
-	row.standing, row.gone = as, r.sweepOpen && as != kept
+	row.standing, row.gone, row.back = as, r.sweepOpen && as != kept, false
 	r.rows[ref] = row
 	if r.sweepOpen {
 		r.awaitSweep = append(r.awaitSweep, ref)

@@ -107,13 +107,19 @@ func only(t *testing.T, publish []*outbox.Message) *outbox.Message {
 }
 
 // settles has the broker confirm or refuse a message, and the row written. It returns what leaves then.
-func (c *catchingUp) settles(m *outbox.Message, as store.Action) *outbox.Message {
+func (c *catchingUp) settles(m *outbox.Message, as store.Action) *outbox.Message { return c.settlesAfter(nil, m, as) }
+
+// settlesAfter has something happen before the core hears that the row was written.
+func (c *catchingUp) settlesAfter(meanwhile func(), m *outbox.Message, as store.Action) *outbox.Message {
 	c.Helper()
 	outcome := outbox.Confirmed
 	if as == store.DeadLetter {
 		outcome = outbox.Impossible
 	}
 	settlement, _, next := c.core.resolved(outbox.Result{Message: m, Outcome: outcome}, store.Decision{Action: as})
+	if meanwhile != nil {
+		meanwhile()
+	}
 	if more := c.core.settled([]store.Settlement{settlement}, false); len(more) > 0 {
 		return more[0]
 	}
@@ -229,6 +235,31 @@ func TestWhatIsSentBackAroundAFetchKeepsItsOrder(t *testing.T) {
 	first := c.claims(time.Now(), 1)
 	c.fetches(nil, 1, 1, 7)
 	c.wantOrder(first, 1, 7)
+}
+
+// The stream may bring what was sent back before the relay hears that it is a dead letter.
+func TestWhatIsSentBackBeforeItsDeathIsKnownHoldsLaterRowsBack(t *testing.T) {
+	c := newCatchingUp(t)
+	c.core.mu.gate.suspicious = false // a pass has shown which keys have rows
+	first := c.claims(time.Now(), 1)
+	c.fetches(nil, 0) // nothing follows in the table
+	c.core.dueBegan()
+	sentBack := func() {
+		for _, row := range []*outbox.Message{c.row(1, time.Now()), c.row(2, time.Time{})} {
+			if m, _ := c.core.streamed(row, c.now+5, true); m != nil {
+				t.Errorf("row %d leaves beside row 1", m.ID)
+			}
+		}
+	}
+	if m := c.settlesAfter(sentBack, first, store.DeadLetter); m != nil {
+		t.Fatalf("row %d leaves before row 1, which is for a claim to bring", m.ID)
+	}
+	if !c.core.view(100).DueMoved {
+		t.Error("nothing asks for row 1")
+	}
+	first = c.claims(time.Now(), 1)
+	c.fetches(nil, 1, 1, 2)
+	c.wantOrder(first, 1, 2)
 }
 
 // A fetch may have read a row before it died.
