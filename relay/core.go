@@ -99,6 +99,8 @@ type core struct {
 		// boundary: rows with this id or a smaller one may have been published by
 		// another relay before this one took the slot.
 		boundary int64
+		// newest is the greatest id of a row that was streamed, swept, or handed out before this relay took the slot.
+		newest int64
 		// unknown are rows whose confirm was lost; they may have been published.
 		unknown map[outbox.Ref]struct{}
 		// unknownMany: too many to remember, so every swept row may have been.
@@ -177,6 +179,7 @@ const (
 func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publish *outbox.Message, v verdict) {
 	c.lock()
 	defer c.mu.Unlock()
+	c.mu.newest = max(c.mu.newest, m.ID)
 	switch {
 	case c.mu.registry.standing(m.Ref()) != unknown && !c.mu.registry.sentBack(m.Ref(), commitLSN):
 		return nil, taken // a sweep was quicker
@@ -232,6 +235,7 @@ func (c *core) room(m *outbox.Message) bool {
 
 func (c *core) hold(m *outbox.Message, seenAt uint64) {
 	m.TakenAt = c.mu.movedAt
+	c.mu.newest = max(c.mu.newest, m.ID)
 	c.mu.registry.hold(m.Ref(), seenAt)
 	c.mu.messages++
 	c.mu.bytes += m.Size()

@@ -298,7 +298,7 @@ func (s *sweep) takeKeys() (keys []store.Place, limit store.Limit) {
 	c := s.core
 	c.lock()
 	defer c.mu.Unlock()
-	keys = c.mu.gate.take(max(s.limit.Rows/fewRows, 1))
+	keys = c.mu.gate.take(max(s.limit.Rows/fewRows, 1), c.mu.newest)
 	limit = s.limit
 	limit.Rows = min(max(s.limit.Rows/max(len(keys), 1), 1), mostQueuedPerKey)
 	return keys, limit
@@ -339,7 +339,7 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 	f := fetch{more: rows.More, seen: page.Snapshot.Finished}
 	for _, row := range rows.Rows {
 		m := row.Message
-		if rows.After != store.FromTheOldest && !c.mu.gate.couldRead(rows.Key, row.WrittenBy) {
+		if c.mu.gate.mayBeSentBack(rows.Key, row) {
 			f.anew = true
 			return f
 		}

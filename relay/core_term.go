@@ -68,6 +68,7 @@ func (c *core) tookSlot(h holding) {
 	c.mu.registry.streamStarts(h.start, h.walEnd)
 	c.mu.floor = min(c.mu.floor, h.walEnd)
 	c.mu.boundary, c.mu.pid = h.boundary, h.pid
+	c.mu.newest = max(c.mu.newest, h.boundary)
 	c.mu.slotFree = false
 }
 

@@ -105,15 +105,18 @@ func (g *gate) ask(key string, k *keyState) {
 	}
 }
 
-// take hands out keys to fetch, at most n, each with the row to read on from. Each is answered
-// by fetched or notFetched.
-func (g *gate) take(n int) []store.Place {
+// take hands out keys to fetch, at most n, each with the row to read on from. Newest is the greatest id
+// that the relay knows of. Each is answered by fetched or notFetched.
+func (g *gate) take(n int, newest int64) []store.Place {
 	var places []store.Place
 	for len(g.wanted) > 0 && len(places) < n {
 		key := g.wanted[0]
 		g.wanted = g.wanted[1:]
 		if k := g.keys[key]; k != nil && k.asked {
 			k.dirty = false
+			if !k.begun {
+				k.newest = newest
+			}
 			places = append(places, k.place(key))
 		}
 	}
@@ -140,10 +143,11 @@ func (g *gate) isAt(p store.Place) bool {
 	return k.place(p.Key) == p
 }
 
-// couldRead tells whether the last fetch of the key from the oldest row on could see what a transaction wrote.
-func (g *gate) couldRead(key string, xid uint32) bool {
+// mayBeSentBack tells whether a row that a fetch has found which reads on may have been sent back from the dead
+// letters since the fetch from the oldest row on: that could not see it, and it has an id from before.
+func (g *gate) mayBeSentBack(key string, row store.KeyRow) bool {
 	k := g.keys[key]
-	return k != nil && k.begun && k.couldRead(xid)
+	return k != nil && k.begun && row.Message.ID <= k.newest && !k.couldRead(row.WrittenBy)
 }
 
 // notFetched puts a key back whose fetch failed, or came too late.

@@ -43,14 +43,14 @@ func (s *story) publishes(got *outbox.Message, want int64) {
 
 func (s *story) fetches(want bool) {
 	s.Helper()
-	if keys := s.gate.take(10); (len(keys) == 1) != want {
+	if keys := s.gate.take(10, 0); (len(keys) == 1) != want {
 		s.Fatalf("fetches %+v, want the key: %v", keys, want)
 	}
 }
 
 func (s *story) fetchesAfter(id int64) store.Place {
 	s.Helper()
-	places := s.gate.take(10)
+	places := s.gate.take(10, 0)
 	if want := (store.Place{Key: s.key, After: id}); len(places) != 1 || places[0] != want {
 		s.Fatalf("fetches %+v, want %+v", places, want)
 	}

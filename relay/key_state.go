@@ -22,8 +22,9 @@ type keyState struct {
 	// are deleted a little later, and would be read again and again.
 	begun  bool
 	readTo int64
-	// couldRead tells what the first of these fetches could see. Of rows written since, some may have been sent
-	// back from the dead letters, to a place before readTo.
+	// newest is the greatest id known before the first of these fetches, and couldRead tells what that could see: of
+	// older rows that were written since, some may have been sent back to a place before readTo.
+	newest    int64
 	couldRead func(xid uint32) bool
 	// leftXID is the newest transaction with a row that was left in the table, and leftID that row.
 	// Once a fetch could see it, it could see all rows of the key before it, as the transactions of

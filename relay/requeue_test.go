@@ -28,7 +28,7 @@ type catchingUp struct {
 func newCatchingUp(t *testing.T) *catchingUp {
 	c := &catchingUp{T: t, core: newCore(100, defaultBounds(), newTestMetrics(t)), now: 1000, key: "k", writer: 50, rewriter: map[int64]uint32{}}
 	c.core.publisherReady(true)
-	c.core.tookSlot(holding{pid: 1, start: 10, walEnd: 20})
+	c.core.tookSlot(holding{boundary: 9, pid: 1, start: 10, walEnd: 20})
 	c.core.streamLive(true)
 	m := c.claims(time.Now(), 1, 2, 3)
 	for id := int64(1); id <= 3; id++ {
@@ -235,6 +235,17 @@ func TestWhatIsSentBackAroundAFetchKeepsItsOrder(t *testing.T) {
 	first := c.claims(time.Now(), 1)
 	c.fetches(nil, 1, 1, 7)
 	c.wantOrder(first, 1, 7)
+}
+
+// To begin anew for each row that was inserted since would read what is dead of a hot key again and again.
+func TestAFetchReadsOnWithWhatWasInsertedSince(t *testing.T) {
+	c := newCatchingUp(t)
+	c.more = true
+	fifth := c.fetches(nil, 0, 5)
+	c.more = false
+	c.rewriter = map[int64]uint32{20: 60}
+	c.fetches(nil, 0, 5, 20)
+	c.wantOrder(fifth, 5, 20)
 }
 
 // The stream may bring what was sent back before the relay hears that it is a dead letter.
