@@ -150,7 +150,7 @@ func (j *databaseJudge) judgeSlot() []Finding {
 // judgeSlotItself tells whether the relay can use it.
 func (j *databaseJudge) judgeSlotItself(c *chart, s slotFacts) bool {
 	anew := lines(sql(replication.DropSlotSQL(s.Name)), j.setupCommand())
-	if found := replication.ForeignSlot(s.Name, s.Plugin, s.Database == j.server.Database); found != nil {
+	if found := replication.ForeignSlot(s.Name, s.Type == "logical", s.Plugin, s.Database == j.server.Database); found != nil {
 		mend := "# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: cdc-relay setup" + j.tableFlag() + " --slot NAME"
 		if !s.Active {
 			mend = lines(mend, "-- or, where nobody needs it: "+sql(replication.DropSlotSQL(s.Name)))

@@ -137,6 +137,36 @@ func TestForeignSlotsAreRefused(t *testing.T) {
 	}
 }
 
+// A slot has no plugin yet for a moment after it has its name.
+func TestASlotThatIsBeingMadeIsOurs(t *testing.T) {
+	f := newFixture(t)
+	reader := asPgConn(f, f.url)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 300 {
+			for _, sql := range []string{createSlotSQL(f.names.Slot), DropSlotSQL(f.names.Slot)} {
+				if _, err := query(t.Context(), f.conn.PgConn(), sql); err != nil {
+					t.Errorf("%s: %v", sql, err)
+					return
+				}
+			}
+		}
+	}()
+	for making := true; making; {
+		select {
+		case <-done:
+			making = false
+		default:
+			if _, err := readOwnSlot(t.Context(), reader, f.names.Slot); err != nil {
+				t.Errorf("while it is being made: %v", err)
+				<-done
+				return
+			}
+		}
+	}
+}
+
 func TestSlotNameThatPostgresRefusesIsAProblem(t *testing.T) {
 	f := newFixture(t)
 	f.names.Slot = "My'Slot"

@@ -20,6 +20,7 @@ const outputPlugin = "pgoutput"
 // slot is what pg_replication_slots says of ours.
 type slot struct {
 	exists    bool
+	logical   bool
 	plugin    string
 	here      bool // made in the database that we are connected to
 	activePID string
@@ -36,7 +37,7 @@ func readSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot, erro
 		why, failover = "coalesce(invalidation_reason, '')", "failover"
 	}
 	rows, err := query(ctx, conn, fmt.Sprintf(`
-SELECT coalesce(plugin, ''), coalesce(database = current_database(), false), coalesce(active_pid::text, ''),
+SELECT slot_type = 'logical', coalesce(plugin, ''), coalesce(database = current_database(), false), coalesce(active_pid::text, ''),
        coalesce(wal_status, ''), %s, coalesce(confirmed_flush_lsn, '0/0'),
        coalesce(restart_lsn, '0/0'), %s
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s`, why, failover, literal(name)))
@@ -47,17 +48,17 @@ FROM pg_catalog.pg_replication_slots WHERE slot_name = %s`, why, failover, liter
 		return slot{}, nil
 	}
 	r := rows[0]
-	confirmed, err := pglogrepl.ParseLSN(r[5])
+	confirmed, err := pglogrepl.ParseLSN(r[6])
 	if err != nil {
 		return slot{}, fmt.Errorf("read slot %s: %w", name, err)
 	}
-	restart, err := pglogrepl.ParseLSN(r[6])
+	restart, err := pglogrepl.ParseLSN(r[7])
 	if err != nil {
 		return slot{}, fmt.Errorf("read slot %s: %w", name, err)
 	}
 	return slot{
-		exists: true, plugin: r[0], here: r[1] == "t", activePID: r[2], status: r[3], why: r[4],
-		confirmed: confirmed, restart: restart, failover: r[7] == "t",
+		exists: true, logical: r[0] == "t", plugin: r[1], here: r[2] == "t", activePID: r[3], status: r[4], why: r[5],
+		confirmed: confirmed, restart: restart, failover: r[8] == "t",
 	}, nil
 }
 
@@ -66,7 +67,7 @@ func (s slot) foreign(name string) error {
 	if !s.exists {
 		return nil
 	}
-	if found := ForeignSlot(name, s.plugin, s.here); found != nil {
+	if found := ForeignSlot(name, s.logical, s.plugin, s.here); found != nil {
 		return found
 	}
 	return nil
@@ -82,11 +83,12 @@ func readOwnSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot, e
 }
 
 // ForeignSlot says what makes a slot somebody else's, or nil: another plugin, or
-// another database than ours ("here").
-func ForeignSlot(name, plugin string, here bool) *problem.Problem {
+// another database than ours ("here"). A logical slot that has no plugin is being made, by
+// another relay as far as anybody can tell: the server sets it right after the name.
+func ForeignSlot(name string, logical bool, plugin string, here bool) *problem.Problem {
 	fix := "choose another name with --slot, or drop that slot: " + DropSlotSQL(name)
 	switch {
-	case plugin != outputPlugin:
+	case plugin != outputPlugin && (!logical || plugin != ""):
 		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", name, plugin)
 	case !here:
 		return problem.New(fix, "slot %s belongs to another database", name)

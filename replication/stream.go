@@ -189,6 +189,9 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	if err != nil {
 		return 0, err
 	}
+	if state.activePID != "" { // by whoever makes it, perhaps, and then its position is not known yet
+		return 0, ErrSlotActive
+	}
 	start, err := flushedLSN(ctx, s.conn)
 	if err != nil {
 		return 0, err
