@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,6 +119,46 @@ func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 		t.Errorf("a delete that had to wait: %v", err)
 	}
 }
+
+// An application may have columns of its own, also of names that a statement gives to what it reckons.
+func TestEveryStatementWorksBesideColumnsOfAnyName(t *testing.T) {
+	f := newFixture(t)
+	for name := range strings.FieldsSeq(`written_by key_order row_size nth bytes_before may_leave head place share rows each lease delay
+		detail reason refused key after taken moved state number count total waits due ready named why since how ids keys heads
+		locked picked sized behind back kept changed deleted numbered placed n h f b r s d e o k l c q t w x`) {
+		for _, table := range []string{"outbox", "outbox_dead_letter"} {
+			f.exec(`ALTER TABLE ` + table + ` ADD COLUMN "` + name + `" text`)
+		}
+	}
+	everyStatement(f, open(t, f.url, table(), true), "outbox")
+	o, ctx := f.operator(), t.Context()
+	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at) VALUES
+		('r', '1', 'k', 0, NULL), ('r', '1', 'l', 3, now() + interval '1 h'), ('r', '1', NULL, 3, ` + duePast + `)`)
+	waiting := one[int64](f, `SELECT min(id) FROM outbox`)
+	for what, err := range map[string]error{
+		"stats":   second(o.Stats(ctx, 10, true)),
+		"sample":  second(o.Stats(ctx, 10, false)),
+		"count":   second(o.CountDeadLetters(ctx, store.Filter{})),
+		"list":    third(o.DeadLetters(ctx, store.Filter{}, 10)),
+		"explain": third(o.Explain(ctx, name(t, strconv.FormatInt(waiting, 10)), true, time.Minute)),
+		"retry":   second(o.RetryNow(ctx, store.Filter{}, time.Minute, 10, false, quiet)),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if done := f.requeue(store.Filter{}, 10); done.Sent != 1 {
+		t.Errorf("sent back %+v", done)
+	}
+	f.deadLetter(3, "nack")
+	if n, err := o.Purge(ctx, store.Filter{}, 10, func(int64) error { return nil }, quiet); err != nil || n != 1 {
+		t.Errorf("purged %d: %v", n, err)
+	}
+}
+
+func second[A any](_ A, err error) error { return err }
+
+func third[A, B any](_ A, _ B, err error) error { return err }
 
 func TestEveryStatementWorksOnAPartitionedTable(t *testing.T) {
 	f := newFixture(t)

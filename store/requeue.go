@@ -39,7 +39,7 @@ SELECT id, message_id, place FROM numbered ORDER BY place`
 const requeueSQL = `
 WITH back AS (
   DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[], $3::bigint[]) s(id, message_id, place)
-  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING r.*, s.place)
+  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING ` + keptColumns + `, r.possible_duplicate, s.place)
 INSERT INTO {outbox} ({kept}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
 SELECT place, {keptButID}, possible_duplicate, 0, CASE WHEN ordering_key IS NULL
        OR row_number() OVER (PARTITION BY ordering_key ORDER BY place) = 1 THEN clock_timestamp() END

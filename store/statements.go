@@ -18,7 +18,8 @@ type statements struct {
 	lock, visible, moved, retention    string
 }
 
-// messageColumns are read in this order by scanMessage. Rows are called r.
+// messageColumns are read in this order by scanMessage. Rows are called r. All columns that a statement needs are
+// named: an application may have others, under a name that the statement gives to what it reckons.
 const messageColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes,
        r.headers, r.properties, r.schema_version, r.created_at, r.available_at, r.attempts`
 
@@ -71,7 +72,7 @@ WITH heads AS MATERIALIZED ({heads}
               ORDER BY r.ordering_key, r.id LIMIT (SELECT each FROM share)) n LIMIT {longest_run}) n
       CROSS JOIN LATERAL (
         SELECT r.id, r.may_leave, CASE WHEN r.may_leave THEN ` + rowSize + ` END AS row_size
-        FROM (SELECT r.*, r.ordering_key = h.ordering_key AND ` + mayFollow + ` AS may_leave FROM {outbox} r WHERE r.id = n.id LIMIT 1) r) r
+        FROM (SELECT r.id, r.payload, r.payload_bytes, r.headers, r.ordering_key = h.ordering_key AND ` + mayFollow + ` AS may_leave FROM {outbox} r WHERE r.id = n.id LIMIT 1) r) r
       WINDOW next AS (ORDER BY r.id)) f
     WHERE h.ordering_key IS NOT NULL AND f.may_leave
     ORDER BY f.nth, f.id LIMIT (SELECT rows FROM share)) b LIMIT {most_rows}
@@ -148,8 +149,9 @@ FROM (SELECT r.*, sum(r.row_size) OVER (ORDER BY r.nth, r.key_order, r.id) - r.r
       FROM (SELECT r.*, k.key_order, ` + rowSize + ` AS row_size,
                    row_number() OVER (PARTITION BY k.key_order ORDER BY r.id) AS nth
             FROM unnest($1::text[], $4::bigint[]) WITH ORDINALITY k(key, after, key_order) CROSS JOIN LATERAL (
-              SELECT o.*, o.xmin AS written_by FROM {outbox} o WHERE o.ordering_key = k.key AND (o.ordering_key, o.id) > (k.key, k.after)
-              ORDER BY o.id LIMIT $2) r) r) r
+              SELECT ` + messageColumns + `, r.possible_duplicate, r.xmin AS written_by
+              FROM {outbox} r WHERE r.ordering_key = k.key AND (r.ordering_key, r.id) > (k.key, k.after)
+              ORDER BY r.id LIMIT $2) r) r) r
 ORDER BY r.key_order, r.id`
 
 // The delete goes by id and message_id, since ids come again after TRUNCATE …
