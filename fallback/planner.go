@@ -199,7 +199,7 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 		return at.Add(pulse.Within(at, SafetyAfter(p.took[s])))
 	case s == KeyPass && !v.Suspicious:
 		return at.Add(pulse.Within(at, max(keyPassSafety, keyPassFactor*p.passTook[s])))
-	case s == Due && v.Holder && !v.DueMoved && p.quietUntil.After(at):
+	case s == Due && v.Holder && v.StreamLive && !v.DueMoved && p.quietUntil.After(at):
 		return p.quietUntil
 	}
 	return at

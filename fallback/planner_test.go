@@ -227,6 +227,11 @@ func TestNothingIsLookedForBeforeItIsDue(t *testing.T) {
 		if got := p.at(Due, View{PublisherReady: true, Room: true}).Sub(now); got != poll {
 			t.Errorf("who does not stream looks again after %s", got)
 		}
+		v.StreamLive = false
+		if got := p.at(Due, v).Sub(now); got != poll {
+			t.Errorf("whose stream is silent looks again after %s", got)
+		}
+		v.StreamLive = true
 	}
 }
 

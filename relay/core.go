@@ -180,10 +180,13 @@ func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.newest = max(c.mu.newest, m.ID)
-	switch {
-	case c.mu.registry.standing(m.Ref()) != unknown && !c.mu.registry.sentBack(m.Ref(), commitLSN):
+	if c.mu.registry.standing(m.Ref()) != unknown && !c.mu.registry.sentBack(m.Ref(), commitLSN) {
+		if c.mu.registry.isBack(m.Ref()) && m.OrderingKey != nil {
+			c.leaveQueued(c.mu.gate.wait(m))
+		}
 		return nil, taken // a sweep was quicker
-	case c.mayBeKnownToBroker(m):
+	}
+	if c.mayBeKnownToBroker(m) {
 		m.PossibleDuplicate = true
 	}
 	switch {

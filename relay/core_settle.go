@@ -104,11 +104,11 @@ func (c *core) written(done, gone []store.Settlement, block bool) (publish []*ou
 			c.dueMoves()
 		case store.DeadLetter:
 			standing = dead
+			if c.mu.registry.isBack(m.Ref()) {
+				c.dueMoves()
+			}
 			if i >= len(done) {
 				standing = kept
-				c.stopKey(m, false)
-			} else if c.mu.registry.isBack(m.Ref()) {
-				c.dueMoves()
 				c.stopKey(m, false)
 			} else if block {
 				c.stopKey(m, true)

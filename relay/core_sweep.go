@@ -340,7 +340,7 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 	for _, row := range rows.Rows {
 		m := row.Message
 		if c.mu.gate.mayBeSentBack(rows.Key, row) {
-			f.anew = true
+			f.anew, f.anewFor = true, row.WrittenBy
 			return f
 		}
 		gone := c.mu.registry.goneMeanwhile(m.Ref())

@@ -147,7 +147,7 @@ func (g *gate) isAt(p store.Place) bool {
 // letters since the fetch from the oldest row on: that could not see it, and it has an id from before.
 func (g *gate) mayBeSentBack(key string, row store.KeyRow) bool {
 	k := g.keys[key]
-	return k != nil && k.begun && row.Message.ID <= k.newest && !k.couldRead(row.WrittenBy)
+	return k != nil && k.begun && row.Message.ID <= k.newest && row.WrittenBy != k.readAnew && !k.couldRead(row.WrittenBy)
 }
 
 // notFetched puts a key back whose fetch failed, or came too late.
@@ -169,9 +169,10 @@ type fetch struct {
 	waiting bool
 	// more: there are further rows that were not read.
 	more bool
-	// anew: they may have been sent back from the dead letters, together with others that come before
-	// what was read: it is to be read from the oldest on.
-	anew bool
+	// anew: they may have been sent back from the dead letters by the transaction anewFor, together with others
+	// that come before what was read: it is to be read from the oldest on.
+	anew    bool
+	anewFor uint32
 	// seen tells whether the fetch could see what a transaction wrote.
 	seen func(xid uint32) bool
 }
@@ -189,7 +190,7 @@ func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 	case f.waiting:
 		k.waiting, k.dirty = true, true
 	case f.anew:
-		k.dirty = true
+		k.dirty, k.readAnew = true, f.anewFor
 	case f.more:
 		k.dirty = true
 		if k.begun = f.read || !wholly; f.read {
@@ -340,6 +341,7 @@ func (g *gate) found(key string, ready bool) {
 	}
 	if k.inFlight != nil || len(k.queue) > 0 {
 		k.dirty = k.table // what the pass saw may be in memory; what follows may not
+		k.begun = k.begun && ready
 		return
 	}
 	k.table, k.dirty, k.begun = true, true, false
@@ -364,6 +366,7 @@ func (g *gate) unqueue(fetches bool) (behind []*outbox.Message) {
 		k.queue = nil
 		k.asked, k.begun = false, false
 		k.table, k.dirty, k.waiting = true, true, false
+		k.leftXID, k.leftID, k.backXID = 0, 0, 0 // of a server that may be another now; the pass over all keys waits for more
 	}
 	g.queued, g.wanted, g.fetches = 0, nil, fetches
 	g.suspicious, g.overflowed = true, true

@@ -292,3 +292,29 @@ func TestWhatIsGivenBackIsWaitedFor(t *testing.T) {
 		t.Error("a later row went before rows that nobody can see yet")
 	}
 }
+
+// A pass over the keys may find a row that was sent back before those in memory, of which the stream brings no word yet.
+func TestAPassFindsWhatComesBeforeWhatWasRead(t *testing.T) {
+	s := newStory(t)
+	s.gate.left(s.key, s.row(4))
+	s.fetches(true)
+	s.publishes(s.fetched(fetch{messages: []*outbox.Message{s.row(4), s.row(5)}, read: true, readTo: 5, more: true}), 4)
+	s.gate.found(s.key, true) // row 4 itself
+	s.fetchesAfter(5)
+	s.gate.notFetched(s.key)
+	s.gate.found(s.key, false)
+	s.fetchesAfter(store.FromTheOldest)
+}
+
+// After a failover transactions have other numbers: what was left before is no longer waited for.
+func TestATermWaitsForNoTransactionOfTheOneBefore(t *testing.T) {
+	s := newStory(t)
+	s.streams(s.row(4), publishNow)
+	s.gate.wait(s.row(7))
+	s.gate.unqueue(true)
+	s.gate.suspicious = false
+	s.publishes(s.gate.done(s.gate.keys[s.key].inFlight), 0)
+	s.fetches(true)
+	s.publishes(s.fetched(fetch{seen: func(uint32) bool { return false }}), 0)
+	s.forgotten()
+}

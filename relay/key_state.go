@@ -26,6 +26,9 @@ type keyState struct {
 	// older rows that were written since, some may have been sent back to a place before readTo.
 	newest    int64
 	couldRead func(xid uint32) bool
+	// readAnew is the last such transaction for which the key was read from the oldest on: one that is too long
+	// ago for a snapshot to know is met again.
+	readAnew uint32
 	// leftXID is the newest transaction with a row that was left in the table, and leftID that row.
 	// Once a fetch could see it, it could see all rows of the key before it, as the transactions of
 	// a key do not overlap.

@@ -23,6 +23,8 @@ type catchingUp struct {
 	rewriter map[int64]uint32
 	// more: a fetch ends before the last row.
 	more bool
+	// end is the first transaction that a snapshot does not know, where it does not know all of them.
+	end uint32
 }
 
 func newCatchingUp(t *testing.T) *catchingUp {
@@ -87,6 +89,7 @@ func (c *catchingUp) snapshot() store.Snapshot {
 	for _, xid := range c.rewriter {
 		end = max(end, xid+1)
 	}
+	end = cmp.Or(c.end, end)
 	s, err := store.ParseSnapshot(fmt.Sprintf("%d:%d:", end, end))
 	if err != nil {
 		c.Fatal(err)
@@ -107,7 +110,9 @@ func only(t *testing.T, publish []*outbox.Message) *outbox.Message {
 }
 
 // settles has the broker confirm or refuse a message, and the row written. It returns what leaves then.
-func (c *catchingUp) settles(m *outbox.Message, as store.Action) *outbox.Message { return c.settlesAfter(nil, m, as) }
+func (c *catchingUp) settles(m *outbox.Message, as store.Action) *outbox.Message {
+	return c.settlesAfter(nil, m, as)
+}
 
 // settlesAfter has something happen before the core hears that the row was written.
 func (c *catchingUp) settlesAfter(meanwhile func(), m *outbox.Message, as store.Action) *outbox.Message {
@@ -235,6 +240,20 @@ func TestWhatIsSentBackAroundAFetchKeepsItsOrder(t *testing.T) {
 	first := c.claims(time.Now(), 1)
 	c.fetches(nil, 1, 1, 7)
 	c.wantOrder(first, 1, 7)
+}
+
+// A row may be older than half of all transaction ids: no snapshot knows its transaction any more.
+func TestARowOfAnAgeThatNoSnapshotKnowsIsReadOnce(t *testing.T) {
+	c := newCatchingUp(t)
+	c.more = true
+	fifth := c.fetches(nil, 0, 5)
+	c.rewriter = map[int64]uint32{7: 1 << 30}
+	c.end = 100
+	c.fetches(nil, 0, 5, 7) // reads on from row 5, and finds a row that may have been sent back
+	c.fetches(nil, 0, 5)    // from the oldest on, as far as a page goes
+	c.more = false
+	c.fetches(nil, 0, 5, 7)
+	c.wantOrder(fifth, 5, 7)
 }
 
 // To begin anew for each row that was inserted since would read what is dead of a hot key again and again.
