@@ -13,14 +13,15 @@ can_install() {
   [ "$(id -u)" = 0 ] && [ "${CDC_RELAY_INSTALL:-1}" != 0 ] && command -v apt-get >/dev/null
 }
 
+# apt_get waits for others who install for these tests: apt-get itself does not where it updates its lists.
+apt_get() { flock /run/lock/cdc-relay-apt apt-get -q -o DPkg::Lock::Timeout=300 "$@"; }
+
 # install_packages installs Debian packages; its output is shown only when it fails.
 install_packages() {
   local log
   log=$(mktemp)
   say "installing with apt-get: $*"
-  if ! { apt-get -q -o DPkg::Lock::Timeout=300 update &&
-    DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"; } \
-    >"$log" 2>&1; then
+  if ! { apt_get update && DEBIAN_FRONTEND=noninteractive apt_get install -y --no-install-recommends "$@"; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"
     return 1

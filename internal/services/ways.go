@@ -139,14 +139,15 @@ func find(ctx context.Context, opts Options, look func() (string, error)) (strin
 	return look()
 }
 
-// install waits for another installation to finish: every package's tests may come here at the same time.
+// install waits for another installation to finish: every package's tests may come here at the same time, and apt-get itself
+// waits for others only where it installs, not where it updates its lists. The scripts take the same lock.
 func install(ctx context.Context, packages []string) error {
-	const wait = "DPkg::Lock::Timeout=300"
+	const lock, wait = "/run/lock/cdc-relay-apt", "DPkg::Lock::Timeout=300"
 	for _, args := range [][]string{
 		{"-q", "-o", wait, "update"},
 		append([]string{"-q", "-o", wait, "install", "-y", "--no-install-recommends"}, packages...),
 	} {
-		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd := exec.CommandContext(ctx, "flock", append([]string{lock, "apt-get"}, args...)...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		if output, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(output)))
