@@ -14,7 +14,7 @@ can_install() {
 }
 
 # apt_get waits for others who install for these tests: apt-get itself does not where it updates its lists.
-apt_get() { flock /run/lock/cdc-relay-apt apt-get -q -o DPkg::Lock::Timeout=300 "$@"; }
+apt_get() { flock /var/cache/apt apt-get -q -o DPkg::Lock::Timeout=300 "$@"; }
 
 # install_packages installs Debian packages; its output is shown only when it fails.
 install_packages() {

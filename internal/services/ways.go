@@ -142,7 +142,7 @@ func find(ctx context.Context, opts Options, look func() (string, error)) (strin
 // install waits for another installation to finish: every package's tests may come here at the same time, and apt-get itself
 // waits for others only where it installs, not where it updates its lists. The scripts take the same lock.
 func install(ctx context.Context, packages []string) error {
-	const lock, wait = "/run/lock/cdc-relay-apt", "DPkg::Lock::Timeout=300"
+	const lock, wait = "/var/cache/apt", "DPkg::Lock::Timeout=300"
 	for _, args := range [][]string{
 		{"-q", "-o", wait, "update"},
 		append([]string{"-q", "-o", wait, "install", "-y", "--no-install-recommends"}, packages...),
