@@ -339,10 +339,6 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 	f := fetch{more: rows.More, seen: page.Snapshot.Finished}
 	for _, row := range rows.Rows {
 		m := row.Message
-		if c.mu.gate.mayBeSentBack(rows.Key, row) {
-			f.anew, f.anewFor = true, row.WrittenBy
-			return f
-		}
 		gone := c.mu.registry.goneMeanwhile(m.Ref())
 		switch standing := c.mu.registry.standing(m.Ref()); {
 		case standing == held || standing == confirmed || (standing == deleted && gone):
@@ -354,8 +350,10 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 		case standing == givenBack || standing == kept || !row.Ready:
 			f.waiting = true
 			return f
-		}
-		if !row.Read {
+		case c.mu.gate.mayBeSentBack(rows.Key, row):
+			f.anew, f.anewFor = true, row.WrittenBy
+			return f
+		case !row.Read:
 			f.more = true
 			return f
 		}

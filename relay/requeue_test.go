@@ -25,6 +25,8 @@ type catchingUp struct {
 	more bool
 	// end is the first transaction that a snapshot does not know, where it does not know all of them.
 	end uint32
+	// from is where the last fetch began.
+	from int64
 }
 
 func newCatchingUp(t *testing.T) *catchingUp {
@@ -65,6 +67,7 @@ func (c *catchingUp) fetches(meanwhile func(), timed int64, ids ...int64) *outbo
 	if len(places) != 1 {
 		c.Fatalf("fetches %v, want the key", places)
 	}
+	c.from = places[0].After
 	if meanwhile != nil {
 		meanwhile()
 	}
@@ -254,6 +257,21 @@ func TestARowOfAnAgeThatNoSnapshotKnowsIsReadOnce(t *testing.T) {
 	c.more = false
 	c.fetches(nil, 0, 5, 7)
 	c.wantOrder(fifth, 5, 7)
+}
+
+// Nor are rows that are in memory looked at.
+func TestRowsInMemoryHaveNoKeyReadAnew(t *testing.T) {
+	c := newCatchingUp(t)
+	c.more, c.end = true, 100
+	c.rewriter = map[int64]uint32{5: 1 << 30, 6: 1<<30 + 1, 7: 1<<30 + 2}
+	c.fetches(nil, 0, 5, 6, 7)
+	c.core.mu.gate.found(c.key, false)
+	c.fetches(nil, 0, 5) // a page from the oldest on
+	c.fetches(nil, 0, 5, 6, 7)
+	c.fetches(nil, 0, 5, 6, 7)
+	if c.from != 7 {
+		t.Errorf("reads on from %d, want 7", c.from)
+	}
 }
 
 // To begin anew for each row that was inserted since would read what is dead of a hot key again and again.
