@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -170,7 +171,7 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slotFacts) bool {
 		c.wrong("slot", "# end the session that holds it, or choose another name with --slot", "slot %s is a temporary one of another session", s.Name)
 		return false
 	}
-	c.ok("slot", "%s, %s, of this database", s.Name, s.Plugin)
+	c.ok("slot", "%s, %s, of this database", s.Name, cmp.Or(s.Plugin, "being made"))
 	return true
 }
 
