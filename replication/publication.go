@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -51,16 +52,21 @@ func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (s
 		if fault.onPurpose != "" {
 			return strings.Join(done, ", "), problem.New(fault.Fix, "%s", fault.onPurpose)
 		}
-		_, err = query(ctx, conn, fault.Fix)
-		if sqlState(err) == duplicateObject { // another relay was quicker
-			continue
-		}
-		if err != nil {
+		if _, err = query(ctx, conn, fault.Fix); err != nil {
+			// Another relay, or setup, may have been quicker, of which the server tells in several ways.
+			if now, readErr := readPublication(ctx, conn, names); readErr == nil && !now.has(fault.Kind, names) {
+				continue
+			}
 			return strings.Join(done, ", "), publicationProblem(err, names, fault.Fix)
 		}
 		done = append(done, fault.done)
 	}
 	return strings.Join(done, ", "), fmt.Errorf("publication %q changes while it is made ready", names.Publication)
+}
+
+// has tells whether there is a fault of a kind.
+func (p Publication) has(kind PublicationFaultKind, names Names) bool {
+	return slices.ContainsFunc(p.Faults(names), func(f PublicationFault) bool { return f.Kind == kind })
 }
 
 // Publication is what the catalog says of the publication, with the table that is

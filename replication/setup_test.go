@@ -2,6 +2,7 @@ package replication
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -241,6 +242,34 @@ func TestSetupSQLRunsInPsql(t *testing.T) {
 	f.wantLines(f.mustSetup(), nil)
 }
 
+func TestAPublicationThatAnotherMakesAtTheSameTimeIsTakenAsItIs(t *testing.T) {
+	f := newFixture(t)
+	tx, err := f.connect().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), createPublicationSQL(f.names)); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		line string
+		err  error
+	}
+	answers := make(chan answer, 1)
+	second := asPgConn(f, f.url)
+	go func() {
+		line, err := EnsurePublication(t.Context(), second, f.names)
+		answers <- answer{line, err}
+	}()
+	f.await(fmt.Sprintf(`SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'`, second.PID()))
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answers; got != (answer{}) {
+		t.Errorf("%q, %v", got.line, got.err)
+	}
+}
+
 func TestSlotThatWaitsNamesWhoIsInTheWay(t *testing.T) {
 	f := newFixture(t)
 	blocker := f.connect()
@@ -251,7 +280,8 @@ func TestSlotThatWaitsNamesWhoIsInTheWay(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `INSERT INTO other VALUES (1)`); err != nil {
 		t.Fatal(err)
 	}
-	_, address := f.role("REPLICATION") // which is shown little of others
+	role, address := f.role("REPLICATION") // which is shown little of others
+	f.exec(`ALTER ROLE ` + role + ` SET lock_timeout = '10ms'`)
 	conn := asPgConn(f, address)
 	_, err = EnsureSlot(t.Context(), conn, f.names.Slot, 100*time.Millisecond)
 	var blocked *SlotBlockedError
@@ -262,8 +292,8 @@ func TestSlotThatWaitsNamesWhoIsInTheWay(t *testing.T) {
 	if !strings.Contains(err.Error(), pid) {
 		t.Errorf("%v does not name %s", err, pid)
 	}
-	if rows, err := query(t.Context(), conn, "SHOW statement_timeout"); err != nil || rows[0][0] != "0" {
-		t.Errorf("statement_timeout stays at %v, %v", rows, err)
+	if rows, err := query(t.Context(), conn, "SHOW statement_timeout; SHOW lock_timeout"); err != nil || rows[0][0] != "0" || rows[1][0] != "10ms" {
+		t.Errorf("statement_timeout and lock_timeout stay at %v, %v", rows, err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

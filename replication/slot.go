@@ -128,18 +128,23 @@ func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience 
 // createSlot runs the statement that makes a slot. Patience is that of EnsureSlot.
 func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, patience time.Duration) error {
 	// A statement of its own: the function refuses to run in a transaction that has
-	// written. The server's least timeout is a millisecond, zero is none.
+	// written. The server's least timeout is a millisecond, zero is none. Others of the role's
+	// would end it before the patience does.
 	if patience > 0 {
 		patience = max(patience, time.Millisecond)
 	}
-	if _, err := query(ctx, conn, fmt.Sprintf("SET statement_timeout = %d", patience.Milliseconds())); err != nil {
+	limits, reset := fmt.Sprintf("SET statement_timeout = %d; SET lock_timeout = 0", patience.Milliseconds()), "RESET statement_timeout; RESET lock_timeout"
+	if serverVersion(conn) >= 17 { // which would end the connection
+		limits, reset = limits+"; SET transaction_timeout = 0", reset+"; RESET transaction_timeout"
+	}
+	if _, err := query(ctx, conn, limits); err != nil {
 		return fmt.Errorf("create slot %s: %w", name, err)
 	}
 	_, err := query(ctx, conn, sql)
 	if conn.IsClosed() {
 		return fmt.Errorf("create slot %s: %w", name, err)
 	}
-	if _, resetErr := query(ctx, conn, "RESET statement_timeout"); resetErr != nil {
+	if _, resetErr := query(ctx, conn, reset); resetErr != nil {
 		return fmt.Errorf("create slot %s: %w", name, errors.Join(err, resetErr))
 	}
 	if err == nil || sqlState(err) == duplicateObject { // another relay was quicker
