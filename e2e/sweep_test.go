@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -248,6 +249,81 @@ func TestDrainPublishesWhatWaitsAndLeaves(t *testing.T) {
 		t.Errorf("%d messages arrived twice", n)
 	}
 	w.noDeadLetters()
+}
+
+// TestADrainMarksWhatARelayHadPublished: also where its slot is gone since, and nothing tells of it.
+func TestADrainMarksWhatARelayHadPublished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	r := w.run()
+	w.exec(`CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+	w.exec(`CREATE TRIGGER no BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION no()`)
+	for range 20 {
+		w.insert(nil)
+	}
+	w.eventually("all have arrived", 20*time.Second, func() bool { return arrived.distinct() == 20 })
+	r.kill()
+	w.exec(`DROP TRIGGER no ON outbox`)
+	w.eventually("the slot is dropped", 20*time.Second, func() bool {
+		return w.tryExec(`SELECT pg_drop_replication_slot($1)`, w.slot) == nil
+	})
+	if out, code := w.command("drain"); code != 0 {
+		t.Fatalf("drain: exit %d\n%s", code, out)
+	}
+	w.eventually("they have arrived again", 20*time.Second, func() bool { return arrived.repeats() == 20 })
+	if n := arrived.unmarkedRepeats(); n != 0 {
+		t.Errorf("%d repeats are not marked", n)
+	}
+}
+
+// TestADrainEndsThoughRowsKeepComing: it publishes what waited when it began, and leaves the rest to a relay that has
+// begun to stream meanwhile.
+func TestADrainEndsThoughRowsKeepComing(t *testing.T) {
+	t.Parallel()
+	for name, relayed := range map[string]bool{"alone": false, "beside a relay that starts": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t).setUp()
+			w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key)
+				SELECT $1, to_json(n), CASE WHEN n % 2 = 0 THEN (n % 100)::text END FROM generate_series(1, 2000) n`, w.queue)
+			arrived := w.consume(w.queue)
+			w.write(2)
+			type ended struct {
+				out  string
+				code int
+			}
+			drained := make(chan ended, 1)
+			go func() {
+				out, code := w.command("drain")
+				drained <- ended{out, code}
+			}()
+			w.eventually("it drains", 20*time.Second, func() bool { return arrived.distinct() > 0 })
+			if relayed {
+				w.run()
+			}
+			select {
+			case e := <-drained:
+				if e.code != 0 {
+					t.Errorf("exit %d\n%s", e.code, e.out)
+				}
+			case <-time.After(40 * time.Second):
+				t.Fatal("it never ends")
+			}
+			waited := 0
+			for _, d := range arrived.all() {
+				if n, err := strconv.Atoi(string(d.Body)); err == nil && n <= 2000 {
+					waited++
+				}
+			}
+			if waited < 2000 {
+				t.Errorf("%d of the 2000 that waited have arrived", waited)
+			}
+			if n := arrived.unmarkedRepeats(); n != 0 {
+				t.Errorf("%d repeats are not marked", n)
+			}
+		})
+	}
 }
 
 // TestDrainToStdoutWritesAJSONLineAMessage.

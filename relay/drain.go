@@ -13,27 +13,29 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// Drain publishes what waits in the table now, with claims, and returns when nothing
+// Drain publishes what waits in the table now, with claims, and returns when nothing of that
 // is left that may leave. It does not wait for servers that are away: that is an
 // error. Where another relay streams, it takes only what is due, since the other
-// delivers the rest.
+// delivers the rest. What is inserted meanwhile may be streamed by one that has begun to, and is left.
 func (r *Relay) Drain(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
 	if err := r.check(ctx); err != nil {
 		return err
 	}
-	others, err := r.otherSlots(ctx)
+	if err := r.refuseOtherSplit(ctx); err != nil {
+		return err
+	}
+	last, ok, err := r.store.LastID(ctx)
 	if err != nil {
 		return err
 	}
-	exists, holder, err := r.store.SlotState(ctx, r.config.Names().Slot)
+	if ok {
+		r.sweeper.upTo = last
+	}
+	holder, err := r.store.SlotHolder(ctx, r.config.Names().Slot)
 	if err != nil {
 		return err
-	}
-	if !exists && len(others) == 0 {
-		// Nobody has streamed, and who claims a row marks it: none was published before.
-		r.core.setBoundary(0)
 	}
 	if holder != 0 {
 		r.log.Info("another relay streams: taking only what is due", "slot", r.config.Names().Slot)
@@ -52,17 +54,16 @@ func (r *Relay) Drain(ctx context.Context) error {
 	return err
 }
 
-// otherSlots are those of another number of shards. Where relays use them, what this one
-// would take is on its way there.
-func (r *Relay) otherSlots(ctx context.Context) (others []replication.OtherSlot, err error) {
-	err = r.store.Conn(ctx, func(conn *pgx.Conn) error {
-		others, err = replication.OtherSlots(ctx, conn.PgConn(), r.config.Names())
+// refuseOtherSplit: where relays use slots of another number of shards, what this one would take is on
+// its way there.
+func (r *Relay) refuseOtherSplit(ctx context.Context) error {
+	return r.store.Conn(ctx, func(conn *pgx.Conn) error {
+		others, err := replication.OtherSlots(ctx, conn.PgConn(), r.config.Names())
+		if err == nil && slices.ContainsFunc(others, func(s replication.OtherSlot) bool { return s.Active }) {
+			err = replication.OtherSplit(r.config.Names(), others)
+		}
 		return err
 	})
-	if err == nil && slices.ContainsFunc(others, func(s replication.OtherSlot) bool { return s.Active }) {
-		err = replication.OtherSplit(r.config.Names(), others)
-	}
-	return others, err
 }
 
 // drain sweeps until a round finds nothing and nothing is in flight.

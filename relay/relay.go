@@ -90,7 +90,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		core: r.core, store: db, publish: publisher.Publish,
 		planner: fallback.NewPlanner(config.PollInterval), alive: newHeartbeat(), trouble: newEpisode(log),
 		polling: config.Mode == ModePoll, slot: config.Names().Slot, page: config.BatchSize, pageRows: min(firstPage, config.BatchSize),
-		lease: config.Lease(), staleAge: config.StaleAge(),
+		lease: config.Lease(), staleAge: config.StaleAge(), upTo: everything,
 	}
 	if config.Mode == ModeAuto {
 		r.streamer = &streamer{

@@ -259,7 +259,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 		}
 		// Until the database has answered, rows wait in the stream, then in the table.
 		askCtx, cancel := context.WithTimeout(ctx, openTimeout)
-		_, holder, err := s.store.SlotState(askCtx, s.names.Slot)
+		holder, err := s.store.SlotHolder(askCtx, s.names.Slot)
 		cancel()
 		switch {
 		case err != nil: // the next tick asks again

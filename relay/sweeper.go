@@ -20,7 +20,8 @@ type sweeper struct {
 	alive   *heartbeat
 	trouble *episode
 
-	polling  bool // never streams: the relay of ModePoll, and Drain
+	polling  bool  // never streams: the relay of ModePoll, and Drain
+	upTo     int64 // unclaimed rows beyond this id are left alone, by Drain
 	slot     string
 	page     int
 	lease    time.Duration
@@ -134,7 +135,7 @@ func (s *sweeper) once(ctx context.Context, kind fallback.Sweep, view fallback.V
 }
 
 func (s *sweeper) checkSlot(ctx context.Context) (free bool, err error) {
-	_, holder, err := s.store.SlotState(ctx, s.slot)
+	holder, err := s.store.SlotHolder(ctx, s.slot)
 	free = err == nil && holder == 0
 	s.core.slotSeen(free, time.Now())
 	return free, err
@@ -175,26 +176,26 @@ func heads(claimed []*outbox.Message) (n int) {
 }
 
 func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.Message, bool, error) {
-	age, ok, err := s.unclaimedAge(ctx)
+	which, ok, err := s.unclaimed(ctx)
 	if !ok {
 		return nil, false, err
 	}
-	page, err := s.store.ClaimUnclaimed(ctx, sweep.limit, s.lease, age)
+	page, err := s.store.ClaimUnclaimed(ctx, sweep.limit, s.lease, which)
 	return sweep.claimed(page, s.lease, true), heads(page.Messages) >= sweep.limit.Rows, err
 }
 
-// unclaimedAge is the age from which on rows are taken that nobody has claimed. Not ok: somebody
+// unclaimed says which rows are taken that nobody has claimed. Not ok: somebody
 // holds the slot, whose they are, or may take it soon. To look for a few old rows meanwhile would
 // be to read millions of young ones.
-func (s *sweeper) unclaimedAge(ctx context.Context) (age time.Duration, ok bool, err error) {
+func (s *sweeper) unclaimed(ctx context.Context) (which store.Unclaimed, ok bool, err error) {
 	if s.polling {
-		return 0, true, nil
+		return store.Unclaimed{UpTo: s.upTo}, true, nil
 	}
 	// It may be long since this was asked, by a relay that was cut off.
 	if free, err := s.checkSlot(ctx); !free {
-		return 0, false, err
+		return which, false, err
 	}
-	return s.staleAge, s.core.slotFreeFor(time.Now()) > s.staleAge, nil
+	return store.Unclaimed{Age: s.staleAge, UpTo: s.upTo}, s.core.slotFreeFor(time.Now()) > s.staleAge, nil
 }
 
 // follow claims what comes next of keys of which claimed rows were settled: due rows, and for
@@ -222,11 +223,11 @@ func (s *sweeper) follow(ctx context.Context, sweep *sweep, view fallback.View) 
 		s.core.notFollowed(keys)
 		return found, nil
 	}
-	age, ok, err := s.unclaimedAge(ctx)
+	which, ok, err := s.unclaimed(ctx)
 	if !ok {
 		return found, err
 	}
-	if page, err = s.store.FollowUnclaimed(ctx, keys, rest, s.lease, age); err != nil {
+	if page, err = s.store.FollowUnclaimed(ctx, keys, rest, s.lease, which); err != nil {
 		s.core.notFollowed(keys)
 	}
 	return append(found, sweep.claimed(page, s.lease, true)...), err

@@ -18,12 +18,12 @@ func TestASlotThatIsJustFreeIsLeftToWhoStreams(t *testing.T) {
 	i := newInstance(t)
 	db := i.openStore()
 	s := &sweeper{core: newCore(10, defaultBounds(), nil), store: db, slot: i.config.Slot, staleAge: Config{StaleTimeout: time.Hour}.StaleAge()}
-	if age, ok, err := s.unclaimedAge(t.Context()); ok || err != nil {
-		t.Errorf("at once it looks for rows that are %s old, %v", age, err)
+	if which, ok, err := s.unclaimed(t.Context()); ok || err != nil {
+		t.Errorf("at once it looks for rows that are %s old, %v", which.Age, err)
 	}
 	s.core.mu.freeSince = time.Now().Add(-2 * freeSlotAge)
-	if age, ok, err := s.unclaimedAge(t.Context()); !ok || age != freeSlotAge || err != nil {
-		t.Errorf("after a while it looks for rows that are %s old, %v, %v", age, ok, err)
+	if which, ok, err := s.unclaimed(t.Context()); !ok || which.Age != freeSlotAge || err != nil {
+		t.Errorf("after a while it looks for rows that are %s old, %v, %v", which.Age, ok, err)
 	}
 }
 

@@ -82,6 +82,10 @@ func TestClaimUnclaimedTakesRowsOfAnAgeWithoutALease(t *testing.T) {
 	f.insert(`(routing_key, payload, created_at, schema_version) VALUES ('r', '1', now() - interval '10 minutes', 2)`)
 	young := f.insert(`(routing_key, payload) VALUES ('r', '1')`)
 	equal(t, "five minutes old", idsOf(f.claimUnclaimed(roomy(), time.Hour, 5*time.Minute)), []int64{old, keyed})
+	page, err := f.store.ClaimUnclaimed(t.Context(), roomy(), time.Hour, store.Unclaimed{UpTo: young - 1})
+	if err != nil || len(page.Messages) != 0 {
+		t.Errorf("up to the id before: %v, %v", idsOf(page.Messages), err)
+	}
 	equal(t, "of any age", idsOf(f.claimUnclaimed(roomy(), time.Hour, 0)), []int64{young})
 }
 

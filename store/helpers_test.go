@@ -117,7 +117,7 @@ func (f *fixture) claimDue(limit store.Limit, lease time.Duration, keyed bool) [
 
 func (f *fixture) claimUnclaimed(limit store.Limit, lease, age time.Duration) []*outbox.Message {
 	f.Helper()
-	page, err := f.store.ClaimUnclaimed(f.Context(), limit, lease, age)
+	page, err := f.store.ClaimUnclaimed(f.Context(), limit, lease, store.Unclaimed{Age: age, UpTo: math.MaxInt64})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -97,14 +97,48 @@ func TestLastIDCountsOpenTransactions(t *testing.T) {
 	}
 }
 
-func TestSlotStateFollowsTheSlot(t *testing.T) {
+func TestWhoMakesASlotDoesNotHoldIt(t *testing.T) {
 	f := newFixture(t)
 	name := one[string](f, `SELECT current_database()::text`)
-	if exists, holder, err := f.store.SlotState(t.Context(), name); exists || holder != 0 || err != nil {
-		t.Errorf("%v, %v, %v", exists, holder, err)
+	held := func() uint32 {
+		t.Helper()
+		holder, err := f.store.SlotHolder(t.Context(), name)
+		if err != nil {
+			t.Error(err)
+		}
+		return holder
 	}
-	f.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, name)
-	if exists, holder, err := f.store.SlotState(t.Context(), name); !exists || holder != 0 || err != nil {
-		t.Errorf("%v, %v, %v", exists, holder, err)
+	if n := held(); n != 0 {
+		t.Errorf("a slot that is not there is held by %d", n)
+	}
+	tx, err := connect(t, f.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
+		t.Fatal(err)
+	}
+	made := make(chan error, 1)
+	maker := connect(t, f.url)
+	go func() {
+		_, err := maker.Exec(t.Context(), `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, name)
+		made <- err
+	}()
+	waiting, done := contextUntil(t, func() bool {
+		return one[bool](f, `SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1 AND active)`, name)
+	})
+	<-waiting.Done()
+	done()
+	if n := held(); n != 0 {
+		t.Errorf("while it is being made it is held by %d", n)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	if n := held(); n != 0 {
+		t.Errorf("a slot that nobody holds is held by %d", n)
 	}
 }

@@ -96,8 +96,8 @@ func (p *planned) statements() map[string]string {
 	settle := settleArgs(part)
 	p.args = map[string][]any{
 		"leftovers": {int64(60_000), batch, int64(math.MaxInt64)}, "claim due": {batch, 1 << 24, time.Minute, true, 64},
-		"claim unclaimed": {batch, 1 << 24, time.Minute, true, 64, time.Minute},
-		"follow due":      {batch, 1 << 24, time.Minute, keys, 64}, "follow unclaimed": {batch, 1 << 24, time.Minute, keys, 64, time.Minute},
+		"claim unclaimed": {batch, 1 << 24, time.Minute, true, 64, time.Minute, int64(math.MaxInt64)},
+		"follow due":      {batch, 1 << 24, time.Minute, keys, 64}, "follow unclaimed": {batch, 1 << 24, time.Minute, keys, 64, time.Minute, int64(math.MaxInt64)},
 		"key heads": {"", batch}, "key rows": {keys, 10, 1 << 24, make([]int64, len(keys))},
 		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
 		"next due": {}, "lock": settle[:2], "visible": settle[:2], "moved": settle[:2],

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -114,7 +115,7 @@ func TestFollowingClaimsRowsOfKeysAlone(t *testing.T) {
 	f.exec(`UPDATE outbox SET available_at = ` + dueFuture + ` WHERE id = 4`) // the head of b
 	equal(t, "due", idsOf(f.followDue(runs(100, 2), "a", "b", "", "d", "none", "é")), []int64{1, 2, 10, 11})
 	equal(t, "again", idsOf(f.followDue(runs(100, 2), "a", "b", "", "d")), []int64{})
-	page, err := f.store.FollowUnclaimed(t.Context(), []string{"c", "d"}, runs(100, 2), time.Hour, 0)
+	page, err := f.store.FollowUnclaimed(t.Context(), []string{"c", "d"}, runs(100, 2), time.Hour, store.Unclaimed{UpTo: math.MaxInt64})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 		{sql.leftover, []any{int64(math.MinInt64), 1000, int64(math.MaxInt64)}},
 		{sql.keyHeads, []any{"", 1000}},
 		{sql.claimDue, []any{1000, 1 << 24, time.Minute, true, 1}},
-		{sql.claimUnclaimed, []any{1000, 1 << 24, time.Minute, true, 1, time.Duration(0)}},
+		{sql.claimUnclaimed, []any{1000, 1 << 24, time.Minute, true, 1, time.Duration(0), int64(math.MaxInt64)}},
 	} {
 		rows, err := p.conn.Query(p.Context(), query.text, query.args...)
 		if err != nil {

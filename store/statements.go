@@ -225,9 +225,9 @@ const (
 	dueOrder = `r.available_at`
 )
 
-// … or those that nobody has claimed, of a certain age.
+// … or those that nobody has claimed, of a certain age and up to an id.
 const (
-	unclaimedRows  = `r.available_at IS NULL AND r.created_at <= (SELECT clock_timestamp()) - $6::interval`
+	unclaimedRows  = `r.available_at IS NULL AND r.id <= $7 AND r.created_at <= (SELECT clock_timestamp()) - $6::interval`
 	unclaimedOrder = `r.id`
 )
 

@@ -99,18 +99,17 @@ func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, s.statementTimeout)
 }
 
-// SlotState says whether a slot exists and which backend holds it: its process id, or 0
-// for nobody.
-func (s *Store) SlotState(ctx context.Context, slot string) (exists bool, holder uint32, err error) {
+// SlotHolder says which backend holds a slot: its process id, or 0 for nobody. Who makes one
+// does not hold it yet: that waits for every transaction that was open, and nobody streams meanwhile.
+func (s *Store) SlotHolder(ctx context.Context, slot string) (holder uint32, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	err = s.pool.QueryRow(ctx,
-		`SELECT count(*) > 0, coalesce(max(active_pid), 0)::bigint FROM pg_catalog.pg_replication_slots WHERE slot_name = $1`,
-		slot).Scan(&exists, &holder)
+	err = s.pool.QueryRow(ctx, `SELECT coalesce(max(active_pid), 0)::bigint FROM pg_catalog.pg_replication_slots
+WHERE slot_name = $1 AND confirmed_flush_lsn IS NOT NULL`, slot).Scan(&holder)
 	if err != nil {
-		return false, 0, fmt.Errorf("read slot %s: %w", slot, err)
+		return 0, fmt.Errorf("read slot %s: %w", slot, err)
 	}
-	return exists, holder, nil
+	return holder, nil
 }
 
 // LastID is the newest id that was handed out, also to transactions that are still

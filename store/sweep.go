@@ -172,15 +172,21 @@ func (s *Store) NextDue(ctx context.Context) (time.Duration, error) {
 	return time.Duration(seconds * float64(time.Second)), nil
 }
 
-// ClaimUnclaimed claims rows that nobody has claimed and that are at least that old:
-// for relays that do not hold the slot, while nobody does, and for those that only poll.
-func (s *Store) ClaimUnclaimed(ctx context.Context, limit Limit, lease, age time.Duration) (Page, error) {
-	return s.claim(ctx, s.sql.claimUnclaimed, limit, lease, true, age)
+// Unclaimed are rows that nobody has claimed: at least of an age, and up to an id.
+type Unclaimed struct {
+	Age  time.Duration
+	UpTo int64
+}
+
+// ClaimUnclaimed claims rows that nobody has claimed: for relays that do not hold the slot,
+// while nobody does, and for those that only poll.
+func (s *Store) ClaimUnclaimed(ctx context.Context, limit Limit, lease time.Duration, which Unclaimed) (Page, error) {
+	return s.claim(ctx, s.sql.claimUnclaimed, limit, lease, true, which.Age, which.UpTo)
 }
 
 // FollowUnclaimed is ClaimUnclaimed for some keys alone, each named once.
-func (s *Store) FollowUnclaimed(ctx context.Context, keys []string, limit Limit, lease, age time.Duration) (Page, error) {
-	return s.claim(ctx, s.sql.followUnclaimed, limit, lease, keys, age)
+func (s *Store) FollowUnclaimed(ctx context.Context, keys []string, limit Limit, lease time.Duration, which Unclaimed) (Page, error) {
+	return s.claim(ctx, s.sql.followUnclaimed, limit, lease, keys, which.Age, which.UpTo)
 }
 
 // claim runs one of the claims; which are the keys, or whether there may be any, and more

@@ -1,0 +1,40 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestRowsAreSweptWhileTheSlotIsBeingMade: the server waits with it for every transaction that was open, for as long as
+// these take, and has the slot in its list meanwhile.
+func TestRowsAreSweptWhileTheSlotIsBeingMade(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server of its own")
+	}
+	t.Parallel()
+	server := services.PrivatePostgres(t)
+	w := newWorldOn(t, server.Database(t), services.VHost(t)).setUp()
+	w.exec(`SELECT pg_drop_replication_slot($1)`, w.slot)
+	end := w.holding(`SELECT pg_current_xact_id()`)
+	arrived := w.consume(w.queue)
+	r := w.start()
+	w.eventually("the slot is being made", 20*time.Second, func() bool {
+		return value[bool](w, `SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1 AND active)`, w.slot)
+	})
+	for _, fields := range []row{nil, {"ordering_key": "k"}, {"ordering_key": "k"}} {
+		w.await(arrived, w.insert(fields))
+	}
+	id := w.insert(row{"ordering_key": "k"})
+	if out, code := w.command("drain"); code != 0 || !w.outboxEmpty() {
+		t.Errorf("drain: exit %d\n%s", code, out)
+	}
+	w.await(arrived, id)
+	end()
+	within(t, "streaming", 20*time.Second, w.streamed)
+	w.await(arrived, w.insert(nil))
+	if n := arrived.unmarkedRepeats(); n != 0 || r.exited() {
+		t.Errorf("%d repeats are not marked; the relay has ended: %v", n, r.exited())
+	}
+}
