@@ -38,6 +38,38 @@ func TestARelayThatMayNotStreamAtItsStartSweeps(t *testing.T) {
 	}
 }
 
+// TestTablesThatTheRelayCannotJudgeEndItAtItsStart: waiting would mend neither.
+func TestTablesThatTheRelayCannotJudgeEndItAtItsStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`UPDATE outbox_migrations SET version = 99`)
+	newer := w.start()
+	role := services.Name(t)
+	w.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD 'secret' REPLICATION`)
+	t.Cleanup(func() {
+		_, _ = w.db.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role)
+	})
+	w.exec(`GRANT SELECT, UPDATE, DELETE ON outbox TO ` + role)
+	w.exec(`GRANT SELECT ON SEQUENCE outbox_id_seq TO ` + role)
+	w.exec(`GRANT ALL ON outbox_dead_letter TO ` + role)
+	address := mustURL(t, w.database)
+	w.database = strings.Replace(w.database, address.User.String()+"@", role+":secret@", 1)
+	for what, one := range map[string]struct {
+		r    *relay
+		says string
+	}{
+		"tables of a newer relay":       {newer, "newer cdc-relay"},
+		"a version that it may not see": {w.start(), "GRANT SELECT ON public.outbox_migrations TO " + role},
+	} {
+		if code := one.r.exit(20 * time.Second); code != 1 {
+			t.Errorf("%s: exit code %d", what, code)
+		}
+		if log := one.r.logs(); !strings.Contains(log, one.says) {
+			t.Errorf("%s: the log does not say what to do:\n%s", what, log)
+		}
+	}
+}
+
 // TestARoleThatMayNotStreamEndsTheRelayAtItsStart, also where that is heard only after it has swept for a while.
 func TestARoleThatMayNotStreamEndsTheRelayAtItsStart(t *testing.T) {
 	t.Parallel()
