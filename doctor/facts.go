@@ -152,6 +152,7 @@ type slotFacts struct {
 	Database     string  `json:"database"`
 	Active       bool    `json:"active"`
 	ActivePID    int     `json:"active_pid"`
+	Confirmed    string  `json:"confirmed_flush_lsn"` // empty: it is being made
 	WALStatus    string  `json:"wal_status"`
 	SafeWALSize  *int64  `json:"safe_wal_size"` // nil: no limit
 	Invalidated  string  `json:"invalidation_reason"`

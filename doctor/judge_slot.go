@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -136,6 +135,10 @@ func (j *databaseJudge) judgeSlot() []Finding {
 		c.wrong("slot", lines(j.setupCommand(), "-- or start the relay: it makes the slot itself, where its role may replicate"),
 			"slot %s does not exist: nothing streams", j.o.Slot)
 		j.judgeSlotBlockers(c)
+	case s.Active && s.Confirmed == "" && s.Type == "logical":
+		c.warn("slot", "-- wait until the transactions end that were open when it began, or end them",
+			"slot %s is being made by server process %d: nothing streams yet, and rows are swept", s.Name, s.ActivePID)
+		j.judgeSlotBlockers(c)
 	default:
 		if j.judgeSlotItself(c, s) {
 			j.judgeHolder(c, s)
@@ -164,14 +167,14 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slotFacts) bool {
 		why := strings.TrimSpace("the server gave up slot " + s.Name + because(s.Invalidated))
 		c.wrong("slot", lines(anew, "-- a relay that runs does this itself"), "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
 		return false
-	case s.LagBytes < 0:
+	case s.LagBytes < 0 && !s.Active: // who streams confirms while this is read
 		c.wrong("slot", lines(anew, "-- a relay that runs does this itself"), "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
 		return false
 	case s.Temporary:
 		c.wrong("slot", "# end the session that holds it, or choose another name with --slot", "slot %s is a temporary one of another session", s.Name)
 		return false
 	}
-	c.ok("slot", "%s, %s, of this database", s.Name, cmp.Or(s.Plugin, "being made"))
+	c.ok("slot", "%s, %s, of this database", s.Name, s.Plugin)
 	return true
 }
 

@@ -44,7 +44,7 @@ func well() databaseFacts {
 	}
 	f.version.value = migrations.State{Current: 1, Latest: 1}
 	f.publication.value = publicationFacts{Exists: true, Insert: true, ViaRoot: true, HasTable: true}
-	f.slots.value.Slots = []slotFacts{{Name: "cdc_relay", Plugin: "pgoutput", Type: "logical", Database: "shop", Active: true, ActivePID: 7, Holder: "cdc-relay at 10.0.0.2"}}
+	f.slots.value.Slots = []slotFacts{{Name: "cdc_relay", Plugin: "pgoutput", Type: "logical", Database: "shop", Active: true, ActivePID: 7, Confirmed: "0/1", Holder: "cdc-relay at 10.0.0.2"}}
 	f.dead.value.Since = -1
 	f.sample.value = sample{whole: true}
 	return f
@@ -118,7 +118,10 @@ func ofSlotAndTables() map[string]judgement {
 			f.slots.value.Slots[0].WALStatus = "extended"
 			f.slots.value.Slots[0].InactiveFor = 3 * 24 * 3600
 		}, "warning slot/active, problem slot/lag, warning slot/max_slot_wal_keep_size", []string{"20.0 GB of WAL retained (extended)", "for 3 days"}},
-		"a slot ahead":        {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = -5 * giga }, "problem slot/slot", []string{"5.0 GB ahead", "pg_drop_replication_slot"}},
+		"a slot in the making": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Confirmed = "" }, "warning slot/slot", []string{"being made by server process 7"}},
+		"a slot ahead": {func(_ *Options, f *databaseFacts) {
+			f.slots.value.Slots[0].LagBytes, f.slots.value.Slots[0].Active = -5*giga, false
+		}, "problem slot/slot", []string{"5.0 GB ahead", "pg_drop_replication_slot"}},
 		"an invalidated slot": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Invalidated = "idle_timeout" }, "problem slot/slot", []string{"idle_timeout"}},
 		"a stream that lags":  {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
 		"old transactions": {func(_ *Options, f *databaseFacts) {

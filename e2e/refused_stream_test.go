@@ -59,7 +59,7 @@ func TestTablesThatTheRelayCannotJudgeEndItAtItsStart(t *testing.T) {
 		says string
 	}{
 		"tables of a newer relay":       {newer, "newer cdc-relay"},
-		"a version that it may not see": {w.start(), "GRANT SELECT ON public.outbox_migrations TO " + role},
+		"a version that it may not see": {w.start(), `GRANT SELECT ON "public"."outbox_migrations" TO "` + role + `"`},
 	} {
 		if code := one.r.exit(20 * time.Second); code != 1 {
 			t.Errorf("%s: exit code %d", what, code)
