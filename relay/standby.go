@@ -72,13 +72,17 @@ func (s *streamer) endHolder(ctx context.Context, stream *replication.Stream, ho
 type watched struct {
 	pid, heard string
 	since      time.Time
+	// looked is when it was looked at last.
+	looked time.Time
 }
 
 // silentFor is how long the holder was not heard of, as far as that can be told: a
-// server process that decodes has not listened to it.
+// server process that decodes has not listened to it, and a server that has not answered
+// for long may have heard nobody.
 func (w *watched) silentFor(h replication.Holder, now time.Time) time.Duration {
-	if h.PID != w.pid || h.Heard != w.heard || h.Heard == "" {
-		*w = watched{pid: h.PID, heard: h.Heard, since: now}
+	late := now.Sub(w.looked) > silence/2
+	if w.looked = now; late || h.PID != w.pid || h.Heard != w.heard || h.Heard == "" {
+		w.pid, w.heard, w.since = h.PID, h.Heard, now
 	}
 	if !h.Waits {
 		return 0

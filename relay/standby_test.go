@@ -41,3 +41,28 @@ func TestTheHoldOfAStreamThatIsOverIsEndedSoon(t *testing.T) {
 		t.Errorf("its own last hold is still there: %v", err)
 	}
 }
+
+// A holder is taken for silent by what was seen of it, not by a server that stood still and knows of nobody.
+func TestAHolderIsSilentWhereTheServerAnswersMeanwhile(t *testing.T) {
+	holder := replication.Holder{PID: "7", Heard: "then", Waits: true}
+	began := time.Now()
+	silentAfter := func(looks ...time.Duration) (silent bool) {
+		var w watched
+		for _, at := range looks {
+			silent = w.silentFor(holder, began.Add(at)) > silence
+		}
+		return silent
+	}
+	every := func(step time.Duration) (looks []time.Duration) {
+		for at := time.Duration(0); at <= silence+step; at += step {
+			looks = append(looks, at)
+		}
+		return looks
+	}
+	if !silentAfter(every(askSlot)...) || !silentAfter(every(time.Second)...) {
+		t.Error("one that says nothing is not taken for silent")
+	}
+	if silentAfter(0, askSlot, 2*silence) || silentAfter(0, askSlot, 2*silence, 2*silence+askSlot) {
+		t.Error("the server stood still, and its holder is taken for silent")
+	}
+}
