@@ -31,7 +31,11 @@ func (r *Relay) Drain(ctx context.Context) error {
 		return err
 	}
 	if ok {
-		r.sweeper.upTo = last
+		greatest, err := r.store.GreatestID(ctx)
+		if err != nil {
+			return err
+		}
+		r.sweeper.upTo = max(last, greatest)
 	}
 	holder, err := r.store.SlotHolder(ctx, r.config.Names().Slot)
 	if err != nil {

@@ -188,8 +188,12 @@ func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.M
 // holds the slot, whose they are, or may take it soon. To look for a few old rows meanwhile would
 // be to read millions of young ones.
 func (s *sweeper) unclaimed(ctx context.Context) (which store.Unclaimed, ok bool, err error) {
-	if s.polling {
+	if s.polling && s.upTo == everything {
 		return store.Unclaimed{UpTo: s.upTo}, true, nil
+	}
+	if s.polling { // a drain: what is left is for a relay that has begun to stream
+		s.polling, err = s.checkSlot(ctx)
+		return store.Unclaimed{UpTo: s.upTo}, s.polling, err
 	}
 	// It may be long since this was asked, by a relay that was cut off.
 	if free, err := s.checkSlot(ctx); !free {

@@ -112,6 +112,17 @@ WHERE slot_name = $1 AND confirmed_flush_lsn IS NOT NULL`, slot).Scan(&holder)
 	return holder, nil
 }
 
+// GreatestID is that of the table's rows, 0 where there is none above. A row may have one that its
+// sequence has not handed out: copied, inserted by hand, or since the sequence was restarted.
+func (s *Store) GreatestID(ctx context.Context) (id int64, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if err := s.pool.QueryRow(ctx, `SELECT coalesce(max(id), 0) FROM `+s.table.SQL()).Scan(&id); err != nil {
+		return 0, fmt.Errorf("read the greatest id of %s: %w", s.table, err)
+	}
+	return id, nil
+}
+
 // LastID is the newest id that was handed out, also to transactions that are still
 // open: no row that is inserted from now on has it or a smaller one. Where the
 // table has no sequence, ok is false.
