@@ -34,7 +34,8 @@ func sqlState(err error) string {
 }
 
 // query runs one statement in the simple protocol, the only one that a
-// replication connection speaks, and returns its rows as text.
+// replication connection speaks, and returns its rows as text. More than one at a time is a syntax
+// error to a walsender before 14.2 (BUG #17379).
 func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]string, error) {
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {

@@ -133,19 +133,27 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, pati
 	if patience > 0 {
 		patience = max(patience, time.Millisecond)
 	}
-	limits, reset := fmt.Sprintf("SET statement_timeout = %d; SET lock_timeout = 0", patience.Milliseconds()), "RESET statement_timeout; RESET lock_timeout"
-	if serverVersion(conn) >= 17 { // which would end the connection
-		limits, reset = limits+"; SET transaction_timeout = 0", reset+"; RESET transaction_timeout"
+	timeouts := []string{"statement_timeout", "lock_timeout"}
+	if serverVersion(conn) >= 17 {
+		timeouts = append(timeouts, "transaction_timeout") // which would end the connection
 	}
-	if _, err := query(ctx, conn, limits); err != nil {
-		return fmt.Errorf("create slot %s: %w", name, err)
+	for i, timeout := range timeouts {
+		limit := patience.Milliseconds()
+		if i > 0 {
+			limit = 0
+		}
+		if _, err := query(ctx, conn, fmt.Sprintf("SET %s = %d", timeout, limit)); err != nil {
+			return fmt.Errorf("create slot %s: %w", name, err)
+		}
 	}
 	_, err := query(ctx, conn, sql)
 	if conn.IsClosed() {
 		return fmt.Errorf("create slot %s: %w", name, err)
 	}
-	if _, resetErr := query(ctx, conn, reset); resetErr != nil {
-		return fmt.Errorf("create slot %s: %w", name, errors.Join(err, resetErr))
+	for _, timeout := range timeouts {
+		if _, resetErr := query(ctx, conn, "RESET "+timeout); resetErr != nil {
+			return fmt.Errorf("create slot %s: %w", name, errors.Join(err, resetErr))
+		}
 	}
 	if err == nil || sqlState(err) == duplicateObject { // another relay was quicker
 		return nil
