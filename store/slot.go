@@ -31,9 +31,9 @@ type Slot struct {
 }
 
 // Columns that not all versions have are taken from the row as JSON. A walsender that has
-// nothing to send reports no lag.
+// nothing to send reports no lag. Who makes the slot does not hold it yet.
 const holderSQL = `
-SELECT s.active_pid IS NOT NULL, coalesce(s.active_pid, 0), a.application_name,
+SELECT s.active_pid IS NOT NULL AND s.confirmed_flush_lsn IS NOT NULL, coalesce(s.active_pid, 0), a.application_name,
        host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1), ''), a.backend_start,
        greatest(now.lsn - s.confirmed_flush_lsn, 0)::bigint, greatest(now.lsn - s.restart_lsn, 0)::bigint,
        CASE WHEN s.active_pid IS NULL THEN clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz
