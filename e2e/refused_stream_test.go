@@ -38,22 +38,28 @@ func TestARelayThatMayNotStreamAtItsStartSweeps(t *testing.T) {
 	}
 }
 
+// as makes a role with some attributes and grants, by which whatever is started from now on logs in.
+func (w *world) as(attributes string, grants ...string) (role string) {
+	w.t.Helper()
+	role = services.Name(w.t)
+	w.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD 'secret' ` + attributes)
+	w.t.Cleanup(func() {
+		_, _ = w.db.Exec(context.WithoutCancel(w.t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role)
+	})
+	for _, grant := range grants {
+		w.exec(`GRANT ` + grant + ` TO ` + role)
+	}
+	w.database = strings.Replace(w.database, mustURL(w.t, w.database).User.String()+"@", role+":secret@", 1)
+	return role
+}
+
 // TestTablesThatTheRelayCannotJudgeEndItAtItsStart: waiting would mend neither.
 func TestTablesThatTheRelayCannotJudgeEndItAtItsStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`UPDATE outbox_migrations SET version = 99`)
 	newer := w.start()
-	role := services.Name(t)
-	w.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD 'secret' REPLICATION`)
-	t.Cleanup(func() {
-		_, _ = w.db.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role)
-	})
-	w.exec(`GRANT SELECT, UPDATE, DELETE ON outbox TO ` + role)
-	w.exec(`GRANT SELECT ON SEQUENCE outbox_id_seq TO ` + role)
-	w.exec(`GRANT ALL ON outbox_dead_letter TO ` + role)
-	address := mustURL(t, w.database)
-	w.database = strings.Replace(w.database, address.User.String()+"@", role+":secret@", 1)
+	role := w.as("REPLICATION", "SELECT, UPDATE, DELETE ON outbox", "SELECT ON SEQUENCE outbox_id_seq", "ALL ON outbox_dead_letter")
 	for what, one := range map[string]struct {
 		r    *relay
 		says string
@@ -74,16 +80,7 @@ func TestTablesThatTheRelayCannotJudgeEndItAtItsStart(t *testing.T) {
 func TestARoleThatMayNotStreamEndsTheRelayAtItsStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
-	role := services.Name(t)
-	w.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD 'secret'`)
-	t.Cleanup(func() {
-		_, _ = w.db.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role)
-	})
-	w.exec(`GRANT SELECT, UPDATE, DELETE ON outbox TO ` + role)
-	w.exec(`GRANT SELECT ON SEQUENCE outbox_id_seq TO ` + role)
-	w.exec(`GRANT ALL ON outbox_dead_letter, outbox_migrations TO ` + role)
-	address := mustURL(t, w.database)
-	w.database = strings.Replace(w.database, address.User.String()+"@", role+":secret@", 1)
+	w.as("", "SELECT, UPDATE, DELETE ON outbox", "SELECT ON SEQUENCE outbox_id_seq", "ALL ON outbox_dead_letter, outbox_migrations")
 	one, toPostgres := w.behindItsOwnProxy()
 	toPostgres.Only(services.Replication).Refuse()
 	r := one.start()

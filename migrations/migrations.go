@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/tern/v2/migrate"
 
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -95,7 +96,8 @@ func Status(ctx context.Context, conn *pgx.Conn, table outbox.Table) (State, err
 		return State{}, err
 	}
 	if state.Current > Latest {
-		return state, fmt.Errorf("%s has version %d, known are versions up to %d: %w", table, state.Current, Latest, ErrNewer)
+		what := fmt.Sprintf("%s has version %d, known are versions up to %d", table, state.Current, Latest)
+		return state, &problem.Problem{What: what, Fix: "use a newer cdc-relay", Err: ErrNewer}
 	}
 	for _, step := range steps[state.Current:] {
 		state.Pending = append(state.Pending, Migration{Version: int(step.Sequence), Name: step.Name})

@@ -192,7 +192,7 @@ func (r *Relay) check(ctx context.Context) error {
 	return r.store.Conn(ctx, func(conn *pgx.Conn) error {
 		state, err := migrations.Status(ctx, conn, r.config.Table)
 		if err != nil {
-			return unjudged(err, conn, r.config.Table)
+			return unreadable(err, conn, r.config.Table)
 		}
 		if state.Current > 0 && len(state.Pending) > 0 {
 			return problem.New("cdc-relay migrate up", "table %s is at version %d, this relay needs %d",
@@ -211,18 +211,15 @@ func (r *Relay) check(ctx context.Context) error {
 	})
 }
 
-// unjudged makes a problem of what waiting does not mend where the version of the tables was asked for.
-func unjudged(err error, conn *pgx.Conn, table outbox.Table) error {
+// unreadable makes a problem of a missing grant on the table of versions.
+func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 	const insufficientPrivilege = "42501"
 	var pgErr *pgconn.PgError
-	switch {
-	case errors.Is(err, migrations.ErrNewer):
-		return &problem.Problem{What: "this cdc-relay is too old", Fix: "run a newer cdc-relay", Err: err}
-	case errors.As(err, &pgErr) && pgErr.Code == insufficientPrivilege:
-		versions, user := migrations.VersionTable(table).SQL(), outbox.QuoteIdentifier(conn.Config().User)
-		return &problem.Problem{What: "role " + user + " may not read the version of the tables", Fix: "GRANT SELECT ON " + versions + " TO " + user, Err: err}
+	if !errors.As(err, &pgErr) || pgErr.Code != insufficientPrivilege {
+		return err
 	}
-	return err
+	versions, user := migrations.VersionTable(table).SQL(), outbox.QuoteIdentifier(conn.Config().User)
+	return &problem.Problem{What: "role " + user + " may not read the version of the tables", Fix: "GRANT SELECT ON " + versions + " TO " + user, Err: err}
 }
 
 // StateChanged implements publish.Sink.

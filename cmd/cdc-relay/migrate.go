@@ -120,9 +120,6 @@ func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
 	user := outbox.QuoteIdentifier(conn.Config().User)
 	schema := outbox.QuoteIdentifier(table.Schema)
 	var pgErr *pgconn.PgError
-	if errors.Is(err, migrations.ErrNewer) {
-		return hinted{err, "use a newer cdc-relay"}
-	}
 	if !errors.As(err, &pgErr) {
 		return err
 	}
