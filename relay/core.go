@@ -180,11 +180,16 @@ func (c *core) streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.newest = max(c.mu.newest, m.ID)
-	if c.mu.registry.standing(m.Ref()) != unknown && !c.mu.registry.sentBack(m.Ref(), commitLSN) {
-		if c.mu.registry.isBack(m.Ref()) && m.OrderingKey != nil {
+	switch standing := c.mu.registry.standing(m.Ref()); {
+	case standing == unknown:
+	case !c.mu.registry.sentBack(m.Ref(), commitLSN):
+		return nil, taken // a sweep was quicker
+	case standing == givenBack:
+		c.mu.registry.noteBack(m.Ref())
+		if m.OrderingKey != nil {
 			c.leaveQueued(c.mu.gate.wait(m))
 		}
-		return nil, taken // a sweep was quicker
+		return nil, taken // its death is heard of soon
 	}
 	if c.mayBeKnownToBroker(m) {
 		m.PossibleDuplicate = true

@@ -351,7 +351,7 @@ func (c *core) fetchOf(rows store.KeyRows, page store.KeyPage) fetch {
 			f.waiting = true
 			return f
 		case c.mu.gate.mayBeSentBack(rows.Key, row):
-			f.anew, f.anewFor = true, row.WrittenBy
+			f.anewFor = row.WrittenBy
 			return f
 		case !row.Read:
 			f.more = true

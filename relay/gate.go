@@ -169,9 +169,8 @@ type fetch struct {
 	waiting bool
 	// more: there are further rows that were not read.
 	more bool
-	// anew: they may have been sent back from the dead letters by the transaction anewFor, together with others
-	// that come before what was read: it is to be read from the oldest on.
-	anew    bool
+	// anewFor is a transaction that may have sent them back from the dead letters, together with others that come
+	// before what was read: it is to be read from the oldest on. 0 for none.
 	anewFor uint32
 	// seen tells whether the fetch could see what a transaction wrote.
 	seen func(xid uint32) bool
@@ -189,7 +188,7 @@ func (g *gate) fetched(key string, f fetch) (m *outbox.Message, rest bool) {
 	switch {
 	case f.waiting:
 		k.waiting, k.dirty = true, true
-	case f.anew:
+	case f.anewFor != 0:
 		k.dirty, k.readAnew = true, f.anewFor
 	case f.more:
 		k.dirty = true

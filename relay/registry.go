@@ -72,18 +72,18 @@ func (r *registry) standing(ref outbox.Ref) standing { return r.rows[ref].standi
 func (r *registry) goneMeanwhile(ref outbox.Ref) bool { return r.rows[ref].gone }
 
 // sentBack tells that a row from the stream is one that was dead, and was sent back since: the
-// transaction that wrote it first had committed when the row was seen. Where nobody knows yet that
-// it was dead, it is noted.
+// transaction that wrote it first had committed when the row was seen. Of one that is givenBack
+// nobody has heard yet that it was dead.
 func (r *registry) sentBack(ref outbox.Ref, commitLSN uint64) bool {
 	row := r.rows[ref]
-	if row.seenAt > commitLSN {
-		return false
-	}
-	if row.standing == givenBack {
-		row.back = true
-		r.rows[ref] = row
-	}
-	return row.standing == dead
+	return (row.standing == dead || row.standing == givenBack) && row.seenAt <= commitLSN
+}
+
+// noteBack notes that the stream has brought such a one.
+func (r *registry) noteBack(ref outbox.Ref) {
+	row := r.rows[ref]
+	row.back = true
+	r.rows[ref] = row
 }
 
 // isBack tells that this was noted of a row.

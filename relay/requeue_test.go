@@ -141,6 +141,14 @@ func (c *catchingUp) wantLeaves(m *outbox.Message, id int64) {
 	}
 }
 
+// wantStays: nothing may leave at this moment, such as beside or before another row.
+func (c *catchingUp) wantStays(m *outbox.Message, when string) {
+	c.Helper()
+	if m != nil {
+		c.Fatalf("row %d leaves %s", m.ID, when)
+	}
+}
+
 // wantOrder confirms what leaves, one after the other.
 func (c *catchingUp) wantOrder(m *outbox.Message, want ...int64) {
 	c.Helper()
@@ -157,31 +165,23 @@ func (c *catchingUp) wantOrder(m *outbox.Message, want ...int64) {
 func TestWhatIsSentBackLeavesBeforeLaterRowsWhileTheStreamIsBehind(t *testing.T) {
 	c := newCatchingUp(t)
 	first := c.claims(time.Now(), 1) // the first that was sent back is due
-	if m := c.fetches(nil, 1, 1, 2, 3, 10); m != nil {
-		t.Fatalf("row %d leaves beside row 1", m.ID)
-	}
+	c.wantStays(c.fetches(nil, 1, 1, 2, 3, 10), "beside row 1")
 	c.wantOrder(first, 1, 2, 3, 10)
 }
 
 func TestWhatIsSentBackWhileAFetchIsOpenIsNotOvertakenByIt(t *testing.T) {
 	c := newCatchingUp(t)
 	first := c.claims(time.Now(), 1)
-	if m := c.fetches(nil, 1, 1, 2, 3); m != nil {
-		t.Fatalf("row %d leaves beside row 1", m.ID)
-	}
+	c.wantStays(c.fetches(nil, 1, 1, 2, 3), "beside row 1")
 	second := c.settles(first, store.Delete)
 	c.wantLeaves(second, 2)
 	c.core.streamed(c.row(10, time.Time{}), 500, true)
 	var third *outbox.Message
 	diesAndIsSentBack := func() { third = c.settles(second, store.DeadLetter) }
-	if m := c.fetches(diesAndIsSentBack, 2, 2, 3, 10); m != nil {
-		t.Fatalf("row %d leaves beside row 3", m.ID)
-	}
+	c.wantStays(c.fetches(diesAndIsSentBack, 2, 2, 3, 10), "beside row 3")
 	c.wantLeaves(third, 3)
 	c.wantOrder(third, 3)
-	if m := c.fetches(nil, 2, 2, 10); m != nil {
-		t.Fatalf("row %d leaves before row 2, which is for a claim to bring", m.ID)
-	}
+	c.wantStays(c.fetches(nil, 2, 2, 10), "before row 2, which is for a claim to bring")
 	second = c.claims(time.Now(), 2)
 	c.fetches(nil, 2, 2, 10)
 	c.wantOrder(second, 2, 10)
@@ -191,9 +191,7 @@ func TestWhatIsSentBackComesBeforeWhatIsQueued(t *testing.T) {
 	c := newCatchingUp(t)
 	tenth := c.fetches(nil, 0, 10, 11, 12)
 	c.wantLeaves(tenth, 10)
-	if m := c.claims(time.Now(), 1); m != nil {
-		t.Fatalf("row %d leaves beside row 10", m.ID)
-	}
+	c.wantStays(c.claims(time.Now(), 1), "beside row 10")
 	first := c.settles(tenth, store.Delete)
 	c.wantLeaves(first, 1)
 	c.fetches(nil, 1, 1, 2, 3, 11, 12)
@@ -231,15 +229,9 @@ func TestWhatIsSentBackAroundAFetchKeepsItsOrder(t *testing.T) {
 	c.wantLeaves(fifth, 5)
 	c.more = false
 	c.rewriter = map[int64]uint32{1: 60, 7: 60} // row 7 died long ago
-	if m := c.fetches(nil, 1, 1, 5, 7); m != nil {
-		t.Fatalf("row %d leaves beside row 5", m.ID)
-	}
-	if m := c.settles(fifth, store.Delete); m != nil {
-		t.Fatalf("row %d leaves before row 1", m.ID)
-	}
-	if m := c.fetches(nil, 1, 1, 7); m != nil {
-		t.Fatalf("row %d leaves before row 1, which is for a claim to bring", m.ID)
-	}
+	c.wantStays(c.fetches(nil, 1, 1, 5, 7), "beside row 5")
+	c.wantStays(c.settles(fifth, store.Delete), "before row 1")
+	c.wantStays(c.fetches(nil, 1, 1, 7), "before row 1, which is for a claim to bring")
 	first := c.claims(time.Now(), 1)
 	c.fetches(nil, 1, 1, 7)
 	c.wantOrder(first, 1, 7)
@@ -299,9 +291,7 @@ func TestWhatIsSentBackBeforeItsDeathIsKnownHoldsLaterRowsBack(t *testing.T) {
 			}
 		}
 	}
-	if m := c.settlesAfter(sentBack, first, store.DeadLetter); m != nil {
-		t.Fatalf("row %d leaves before row 1, which is for a claim to bring", m.ID)
-	}
+	c.wantStays(c.settlesAfter(sentBack, first, store.DeadLetter), "before row 1, which is for a claim to bring")
 	if !c.core.view(100).DueMoved {
 		t.Error("nothing asks for row 1")
 	}
@@ -318,9 +308,7 @@ func TestADeadLetterThatAFetchHasReadBeforeStaysOne(t *testing.T) {
 	c.core.streamed(c.row(10, time.Time{}), 500, true)
 	var fifth *outbox.Message
 	dies := func() { fifth = c.settles(fourth, store.DeadLetter) }
-	if m := c.fetches(dies, 0, 4, 5, 10); m != nil {
-		t.Fatalf("row %d leaves beside row 5", m.ID)
-	}
+	c.wantStays(c.fetches(dies, 0, 4, 5, 10), "beside row 5")
 	c.wantOrder(fifth, 5)
 	c.wantOrder(c.fetches(nil, 0, 10), 10)
 }
