@@ -79,7 +79,7 @@ func (r *Relay) drain(ctx context.Context, a *actors, unclaimed bool) error {
 	if unclaimed {
 		kinds = append(kinds, fallback.Unclaimed)
 	}
-	r.sweeper.polling = unclaimed
+	r.sweeper.polling, r.sweeper.draining = unclaimed, true
 	for ctx.Err() == nil {
 		published := r.settler.written.Load()
 		for _, kind := range kinds {

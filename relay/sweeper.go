@@ -21,7 +21,8 @@ type sweeper struct {
 	trouble *episode
 
 	polling  bool  // never streams: the relay of ModePoll, and Drain
-	upTo     int64 // unclaimed rows beyond this id are left alone, by Drain
+	draining bool  // whether somebody streams by now is asked before unclaimed rows are taken
+	upTo     int64 // unclaimed rows beyond this id are left alone
 	slot     string
 	page     int
 	lease    time.Duration
@@ -188,12 +189,12 @@ func (s *sweeper) claimUnclaimed(ctx context.Context, sweep *sweep) ([]*outbox.M
 // holds the slot, whose they are, or may take it soon. To look for a few old rows meanwhile would
 // be to read millions of young ones.
 func (s *sweeper) unclaimed(ctx context.Context) (which store.Unclaimed, ok bool, err error) {
-	if s.polling && s.upTo == everything {
-		return store.Unclaimed{UpTo: s.upTo}, true, nil
-	}
-	if s.polling { // a drain: what is left is for a relay that has begun to stream
+	if s.polling && s.draining {
 		s.polling, err = s.checkSlot(ctx)
 		return store.Unclaimed{UpTo: s.upTo}, s.polling, err
+	}
+	if s.polling {
+		return store.Unclaimed{UpTo: s.upTo}, true, nil
 	}
 	// It may be long since this was asked, by a relay that was cut off.
 	if free, err := s.checkSlot(ctx); !free {
