@@ -179,6 +179,7 @@ LEFT JOIN LATERAL (SELECT to_jsonb(o) AS line, c.oid AS relid FROM pg_publicatio
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
 WHERE p.pubname = $1`
 
+// Who streams confirms while this is read: it is not ahead of the WAL.
 const slotsSQL = `
 WITH wal AS (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS at),
 waited AS (SELECT trim(both ' "' FROM w.standby) AS standby FROM pg_settings p, unnest(string_to_array(p.setting, ',')) w(standby)
@@ -186,7 +187,7 @@ waited AS (SELECT trim(both ' "' FROM w.standby) AS standby FROM pg_settings p, 
 SELECT jsonb_build_object(
   'slots', (SELECT coalesce(jsonb_agg(to_jsonb(s) || jsonb_build_object(
      'xmin', coalesce(s.xmin::text, ''), 'xmin_age', coalesce(age(s.xmin), 0),
-     'lag_bytes', coalesce(pg_wal_lsn_diff(wal.at, s.confirmed_flush_lsn), 0)::bigint,
+     'lag_bytes', greatest(coalesce(pg_wal_lsn_diff(wal.at, s.confirmed_flush_lsn), 0), CASE WHEN s.active THEN 0 END)::bigint,
      'retains_bytes', greatest(coalesce(pg_wal_lsn_diff(wal.at, s.restart_lsn), 0), 0)::bigint,
      'inactive_for', coalesce(extract(epoch FROM clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz), 0),
      'holder', coalesce((SELECT concat_ws(' at ', nullif(a.application_name, ''), host(a.client_addr)) FROM pg_stat_activity a WHERE a.pid = s.active_pid), '')

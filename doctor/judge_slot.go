@@ -117,8 +117,11 @@ func (j *databaseJudge) slot() (slotFacts, bool) {
 // streaming: somebody holds the slot.
 func (j *databaseJudge) streaming() bool {
 	s, there := j.slot()
-	return there && s.Active && s.Confirmed != ""
+	return there && s.Active && !s.making()
 }
+
+// making: a process of the server is at it, and nobody holds it yet.
+func (s slotFacts) making() bool { return s.Active && s.Confirmed == "" && s.Type == "logical" }
 
 func (s slotFacts) lost() bool { return s.WALStatus == "lost" || s.Invalidated != "" }
 
@@ -135,7 +138,7 @@ func (j *databaseJudge) judgeSlot() []Finding {
 		c.wrong("slot", lines(j.setupCommand(), "-- or start the relay: it makes the slot itself, where its role may replicate"),
 			"slot %s does not exist: nothing streams", j.o.Slot)
 		j.judgeSlotBlockers(c)
-	case s.Active && s.Confirmed == "" && s.Type == "logical" && s.Database == j.server.Database:
+	case s.making() && s.Database == j.server.Database:
 		c.warn("slot", "-- wait until the transactions end that were open when it began, or end them",
 			"slot %s is being made by server process %d: nothing streams yet, and rows are swept", s.Name, s.ActivePID)
 		j.judgeSlotBlockers(c)
@@ -167,7 +170,7 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slotFacts) bool {
 		why := strings.TrimSpace("the server gave up slot " + s.Name + because(s.Invalidated))
 		c.wrong("slot", lines(anew, "-- a relay that runs does this itself"), "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
 		return false
-	case s.LagBytes < 0 && !s.Active: // who streams confirms while this is read
+	case s.LagBytes < 0:
 		c.wrong("slot", lines(anew, "-- a relay that runs does this itself"), "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
 		return false
 	case s.Temporary:
@@ -209,7 +212,7 @@ func (j *databaseJudge) judgeLag(c *chart, s slotFacts) {
 	if s.SafeWALSize != nil {
 		left = fmt.Sprintf("; %s more until the server gives the slot up", size(max(*s.SafeWALSize, 0)))
 	}
-	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s%s", size(max(s.LagBytes, 0)), size(s.RetainsBytes), because(s.WALStatus), left)
+	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s%s", size(s.LagBytes), size(s.RetainsBytes), because(s.WALStatus), left)
 	switch {
 	case s.WALStatus == "unreserved":
 		c.warn("lag", "-- nothing needs to be done: the relay makes a lost slot anew. What holds it back: SELECT * FROM pg_stat_replication;",
