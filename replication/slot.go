@@ -133,16 +133,16 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, pati
 	if patience > 0 {
 		patience = max(patience, time.Millisecond)
 	}
-	timeouts := []string{"statement_timeout", "lock_timeout"}
-	if serverVersion(conn) >= 17 {
-		timeouts = append(timeouts, "transaction_timeout") // which would end the connection
+	type timeout struct {
+		name   string
+		millis int64
 	}
-	for i, timeout := range timeouts {
-		limit := patience.Milliseconds()
-		if i > 0 {
-			limit = 0
-		}
-		if _, err := query(ctx, conn, fmt.Sprintf("SET %s = %d", timeout, limit)); err != nil {
+	timeouts := []timeout{{"statement_timeout", patience.Milliseconds()}, {"lock_timeout", 0}}
+	if serverVersion(conn) >= 17 {
+		timeouts = append(timeouts, timeout{"transaction_timeout", 0}) // which would end the connection
+	}
+	for _, t := range timeouts {
+		if _, err := query(ctx, conn, fmt.Sprintf("SET %s = %d", t.name, t.millis)); err != nil {
 			return fmt.Errorf("create slot %s: %w", name, err)
 		}
 	}
@@ -150,8 +150,8 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, pati
 	if conn.IsClosed() {
 		return fmt.Errorf("create slot %s: %w", name, err)
 	}
-	for _, timeout := range timeouts {
-		if _, resetErr := query(ctx, conn, "RESET "+timeout); resetErr != nil {
+	for _, t := range timeouts {
+		if _, resetErr := query(ctx, conn, "RESET "+t.name); resetErr != nil {
 			return fmt.Errorf("create slot %s: %w", name, errors.Join(err, resetErr))
 		}
 	}
