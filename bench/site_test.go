@@ -3,10 +3,10 @@ package bench
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
@@ -39,7 +39,7 @@ func TestLongRunsHaveTheServersOwnClock(t *testing.T) {
 // awaitSetting looks again: a session takes in settings a moment after the server was told to.
 func awaitSetting(t *testing.T, session *pgx.Conn, name, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
 	defer cancel()
 	for is := ""; is != want; {
 		if err := session.QueryRow(ctx, "SHOW "+name).Scan(&is); err != nil {

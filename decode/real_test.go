@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/decode"
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -178,7 +179,7 @@ func (r *reading) messages(t *testing.T, n int) []*outbox.Message {
 			got = append(got, m)
 		case err := <-r.failed:
 			t.Fatalf("after %d messages the stream ended: %v", len(got), err)
-		case <-time.After(time.Minute):
+		case <-time.After(await.Hang()):
 			t.Fatalf("after %d messages nothing came", len(got))
 		}
 	}

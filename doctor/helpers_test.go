@@ -264,19 +264,3 @@ func (p *patient) curl(line string) {
 		p.t.Fatalf("%s: %v: %s", line, err, output)
 	}
 }
-
-// eventually waits for what servers tell late.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}

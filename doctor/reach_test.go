@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/certs"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
@@ -36,7 +37,7 @@ func TestABrokerWithTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
 		defer cancel()
 		if err := broker.Close(ctx); err != nil {
 			t.Error(err)

@@ -12,11 +12,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
@@ -35,7 +35,7 @@ func TestAServerWithoutRoom(t *testing.T) {
 	p.examine().want(doctor.OK, doctor.Postgres, "max_replication_slots", "one of them this relay's")
 
 	var taken *pgx.Conn
-	eventually(t, "the examination's own connection has ended", func() (free bool) {
+	await.Until(t, "the examination's own connection has ended", func() (free bool) {
 		var err error
 		taken, err = p.Connect(t.Context(), map[string]string{"replication": "database"})
 		return err == nil
@@ -79,11 +79,11 @@ func TestTransactionsThatHoldBackCleanup(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.exec("BEGIN", "CREATE TABLE prepared ()", "PREPARE TRANSACTION 'it''s'")
-	eventually(t, "the transaction is no passing one", func() bool { return hasWarning(p.examine(), "slot_blocker") })
+	await.Until(t, "the transaction is no passing one", func() bool { return hasWarning(p.examine(), "slot_blocker") })
 	r := p.examine()
 	r.want(doctor.Warning, doctor.Slot, "slot_blocker", "waits for pid", "pg_terminate_backend")
 	r.want(doctor.OK, doctor.Cleanup, "transactions", "the oldest is open for", "idle in transaction")
-	eventually(t, "the prepared transaction is no passing one", func() bool {
+	await.Until(t, "the prepared transaction is no passing one", func() bool {
 		r = p.examine()
 		return hasWarning(r, "prepared_transactions") && hasWarning(r, "transactions")
 	})
@@ -97,12 +97,12 @@ func TestDeadRows(t *testing.T) {
 	t.Parallel()
 	p := healthy(t, services.PrivatePostgres(t, "autovacuum_naptime=1h"))
 	p.exec("INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 120000)", "DELETE FROM outbox")
-	eventually(t, "the statistics know of the dead rows", func() bool {
+	await.Until(t, "the statistics know of the dead rows", func() bool {
 		p.exec("SELECT 1") // before 15, a session that is idle keeps its last counts to itself
 		return p.examine().finding(doctor.Cleanup, "dead_rows").Level == doctor.Warning
 	})
 	p.mend(p.examine().want(doctor.Warning, doctor.Cleanup, "dead_rows", "about 120000 dead rows", "never vacuumed", `VACUUM (ANALYZE) "public"."outbox"`))
-	eventually(t, "the statistics know of the VACUUM", func() bool {
+	await.Until(t, "the statistics know of the VACUUM", func() bool {
 		p.exec("SELECT 1")
 		return p.examine().finding(doctor.Cleanup, "dead_rows").Level == doctor.OK
 	})
@@ -118,7 +118,7 @@ func TestAStandbyAndWhatItHolds(t *testing.T) {
 			return
 		}
 		closed = true
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
 		defer cancel()
 		if err := standby.Close(ctx); err != nil {
 			t.Error(err)
@@ -128,7 +128,7 @@ func TestAStandbyAndWhatItHolds(t *testing.T) {
 	p := healthy(t, server)
 	at := *p
 	u := throughPort(t, p.url, standby.Addr())
-	eventually(t, "the standby has the database", func() bool {
+	await.Until(t, "the standby has the database", func() bool {
 		conn, err := pgx.Connect(t.Context(), u)
 		if err == nil {
 			_ = conn.Close(t.Context())
@@ -137,7 +137,7 @@ func TestAStandbyAndWhatItHolds(t *testing.T) {
 	})
 	at.as(u)
 	at.examine().want(doctor.Problem, doctor.Postgres, "primary", "is a standby", "target_session_attrs=read-write")
-	eventually(t, "the standby's feedback is there", func() bool {
+	await.Until(t, "the standby's feedback is there", func() bool {
 		var held bool
 		if err := p.conn.QueryRow(t.Context(), "SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = 'standby'").Scan(&held); err != nil {
 			t.Fatal(err)
@@ -149,7 +149,7 @@ func TestAStandbyAndWhatItHolds(t *testing.T) {
 		p.failover(server)
 	}
 	stop()
-	eventually(t, "the slot is inactive", func() bool {
+	await.Until(t, "the slot is inactive", func() bool {
 		return p.examine().finding(doctor.Cleanup, "transactions").Level == doctor.OK && hasWarning(p.examine(), "standby_horizon")
 	})
 	p.examine().want(doctor.Warning, doctor.Cleanup, "standby_horizon", "slot standby holds back", "pg_drop_replication_slot('standby')")
@@ -176,7 +176,7 @@ func (p *patient) failover(server *services.Postgres) {
 	p.examine().want(doctor.OK, doctor.Slot, "failover", "on: a standby")
 	if server.Major() >= 18 {
 		p.exec("ALTER SYSTEM SET idle_replication_slot_timeout = '3d'", "SELECT pg_reload_conf()")
-		eventually(p.t, "the setting is known", func() bool {
+		await.Until(p.t, "the setting is known", func() bool {
 			return strings.Contains(p.examine().finding(doctor.Slot, "idle_replication_slot_timeout").Says, "3 days")
 		})
 	}
@@ -233,7 +233,7 @@ func pgBouncer(t *testing.T, address, more string) string {
 	}
 	start(t, exec.Command(program, ini))
 	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	eventually(t, "pgbouncer listens", func() bool {
+	await.Until(t, "pgbouncer listens", func() bool {
 		conn, err := net.Dial("tcp", at)
 		if err == nil {
 			_ = conn.Close()

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"testing"
-	"time"
 )
 
 // TestDueAndUnclaimedRowsOfOneKeyInTurn leave one after the other in order, each as soon as the one
@@ -33,7 +32,7 @@ func TestDueAndUnclaimedRowsOfOneKeyInTurn(t *testing.T) {
 				w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload, available_at)
 					SELECT $1, 'key', to_json(n), CASE WHEN n % 2 = 0 THEN clock_timestamp() END FROM generate_series(1, $2) n`, w.queue, rows)
 			})
-			w.eventually("all arrive", 10*time.Second, func() bool { return arrived.distinct() == rows })
+			w.eventually("all arrive", func() bool { return arrived.distinct() == rows })
 			w.emptied()
 			for i, d := range arrived.all() {
 				if want := fmt.Sprint(i + 1); string(d.Body) != want {

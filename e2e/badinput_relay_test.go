@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -215,7 +214,7 @@ func TestWhatRollsBackIsNeverPublished(t *testing.T) {
 		ON CONFLICT (message_id) DO UPDATE SET payload = '"updated"'`)
 	w.copyRows(2, w.queue)
 	script(`INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"last"')`)
-	w.eventually("the last arrives", 20*time.Second, func() bool { return bodies(arrived)[`"last"`] == 1 })
+	w.eventually("the last arrives", func() bool { return bodies(arrived)[`"last"`] == 1 })
 	w.emptied()
 	want := map[string]int{
 		`"before the savepoint"`: 1, `"in a released savepoint"`: 1, `"from the handler"`: 1, `"first of two"`: 1,

@@ -67,7 +67,7 @@ func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 	r := w.run("--on-dead-letter", "block", "--max-retries", "0", "--poll-interval", "100ms")
 	late := w.queue + "-late"
 	w.toQueue(late, "k", 5)
-	w.eventually("the first is dead", time.Minute, func() bool { return w.deadLetters() == 1 })
+	w.eventually("the first is dead", func() bool { return w.deadLetters() == 1 })
 	id := value[int64](w, `SELECT id FROM outbox_dead_letter`)
 	type explained struct {
 		Messages []struct {
@@ -93,11 +93,11 @@ func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 	if got := answer[requeued](w, 0, "dead-letter", "requeue", fmt.Sprint(id)); got.Requeued != 1 || got.Matched != 1 {
 		t.Errorf("got %+v", got)
 	}
-	w.eventually("all have arrived", time.Minute, func() bool { return arrived.distinct() == 5 })
+	w.eventually("all have arrived", func() bool { return arrived.distinct() == 5 })
 	if got := fmt.Sprint(numbers(w, arrived)); got != "[1 2 3 4 5]" || marked(arrived) != 0 {
 		t.Errorf("arrived: %s, %d of them marked", got, marked(arrived))
 	}
-	w.eventually("the outbox is empty", time.Minute, w.outboxEmpty)
+	w.eventually("the outbox is empty", w.outboxEmpty)
 	if code := r.stop(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
@@ -112,13 +112,13 @@ func TestManyRequeuedComeInTheirOrder(t *testing.T) {
 	for key := range keys {
 		w.toQueue(late, fmt.Sprint("k", key), dead)
 	}
-	w.eventually("all are dead", time.Minute, func() bool { return w.deadLetters() == keys*dead })
+	w.eventually("all are dead", func() bool { return w.deadLetters() == keys*dead })
 	w.declareQueue(late, nil)
 	arrived := w.consume(late)
 	if got := answer[requeued](w, 0, "dead-letter", "requeue", "--reason", "unroutable", "--routing-key", late); got.Requeued != keys*dead {
 		t.Errorf("got %+v", got)
 	}
-	w.eventually("all have arrived", time.Minute, func() bool { return arrived.distinct() == keys*dead })
+	w.eventually("all have arrived", func() bool { return arrived.distinct() == keys*dead })
 	w.inOrder(arrived, map[string]int{"k0": dead, "k1": dead, "k2": dead})
 	if n := len(arrived.all()); n != keys*dead || marked(arrived) != 0 {
 		t.Errorf("%d arrivals, %d marked", n, marked(arrived))
@@ -133,14 +133,14 @@ func TestRequeuedMessagesThatWereNackedAreMarked(t *testing.T) {
 	w.declareQueue(full, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	w.run("--max-retries", "0", "--poll-interval", "100ms")
 	w.toQueue(full, "k", 1)
-	w.eventually("one lies in the queue", time.Minute, w.outboxEmpty)
+	w.eventually("one lies in the queue", w.outboxEmpty)
 	w.toQueue(full, "k", 1)
-	w.eventually("one is dead", time.Minute, func() bool { return w.deadLetters() == 1 })
+	w.eventually("one is dead", func() bool { return w.deadLetters() == 1 })
 	arrived := w.consume(full)
 	if got := answer[requeued](w, 0, "dead-letter", "requeue", "--all"); got.Requeued != 1 {
 		t.Errorf("got %+v", got)
 	}
-	w.eventually("both have arrived", time.Minute, func() bool { return arrived.distinct() == 2 })
+	w.eventually("both have arrived", func() bool { return arrived.distinct() == 2 })
 	if marked(arrived) != 1 {
 		t.Errorf("%d are marked, want 1", marked(arrived))
 	}
@@ -155,7 +155,7 @@ func TestRetryDoesNotWaitForTheBackoff(t *testing.T) {
 	retrying := func() int {
 		return value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`)
 	}
-	w.eventually("the first of the key and those without one are refused", time.Minute, func() bool { return retrying() == 3 })
+	w.eventually("the first of the key and those without one are refused", func() bool { return retrying() == 3 })
 	type retried struct {
 		Matched, Retried, Left int
 		DryRun                 bool `json:"dry_run"`
@@ -168,8 +168,8 @@ func TestRetryDoesNotWaitForTheBackoff(t *testing.T) {
 	if got := answer[retried](w, 0, "retry", "--reason", "unroutable"); got != (retried{3, 3, 0, false}) {
 		t.Errorf("got %+v", got)
 	}
-	w.eventually("all have arrived", time.Minute, func() bool { return arrived.distinct() == 5 })
-	w.eventually("the outbox is empty", time.Minute, w.outboxEmpty)
+	w.eventually("all have arrived", func() bool { return arrived.distinct() == 5 })
+	w.eventually("the outbox is empty", w.outboxEmpty)
 	if len(arrived.all()) != 5 || marked(arrived) != 0 {
 		t.Errorf("%d arrivals, %d marked", len(arrived.all()), marked(arrived))
 	}
@@ -219,7 +219,7 @@ func TestStatsAgreesWithTheTables(t *testing.T) {
 	w.toQueue(w.queue+"-none", "k", 3)
 	w.exec(`INSERT INTO outbox (routing_key, payload, available_at) VALUES ($1, '1', now() + interval '1 day')`, w.queue)
 	w.exec(`INSERT INTO outbox (routing_key, payload, headers) VALUES ($1, '1', '{"n": 1e400}')`, w.queue)
-	w.eventually("one is dead, one waits for its retry, what can leave has left", time.Minute, func() bool {
+	w.eventually("one is dead, one waits for its retry, what can leave has left", func() bool {
 		return w.deadLetters() == 1 && value[int](w, `SELECT count(*) FROM outbox`) == 4 && value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`) == 1
 	})
 	for _, args := range [][]string{{"stats"}, {"stats", "--exact"}} {
@@ -359,8 +359,8 @@ func TestDeadLettersAreKeptForSoLong(t *testing.T) {
 	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
 		VALUES (5000, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1')`)
 	r := w.run("--dead-letter-retention", "24h")
-	w.eventually("the old ones are gone", time.Minute, func() bool { return w.deadLetters() == 1 })
-	w.eventually("it says how many", time.Minute, func() bool {
+	w.eventually("the old ones are gone", func() bool { return w.deadLetters() == 1 })
+	w.eventually("it says how many", func() bool {
 		return strings.Contains(r.logs(), `"msg":"deleted old dead letters","dead_letters":1200`)
 	})
 	if code := r.stop(); code != 0 {

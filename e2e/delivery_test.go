@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 )
 
 // load inserts n rows from several connections, half by single INSERTs and half by
@@ -53,8 +52,8 @@ func TestEachRowFromManyConnectionsArrivesExactlyOnce(t *testing.T) {
 	r := w.run()
 	const rows = 16_000
 	w.load(rows, 8)
-	w.eventually("all rows arrive", 15*time.Second, func() bool { return arrived.distinct() == rows })
-	w.eventually("the table is empty", 10*time.Second, w.outboxEmpty)
+	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
+	w.eventually("the table is empty", w.outboxEmpty)
 	if n := arrived.repeats(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
@@ -75,15 +74,15 @@ func TestNothingIsLostOrRepeatedByACleanRestart(t *testing.T) {
 	for i := range 4 {
 		r := w.run()
 		atLeast := rows / 5 * (i + 1)
-		w.eventually("some rows arrive", time.Minute, func() bool { return arrived.distinct() >= atLeast })
+		w.eventually("some rows arrive", func() bool { return arrived.distinct() >= atLeast })
 		if code := r.stop(); code != 0 {
 			t.Errorf("exit code %d after SIGTERM", code)
 		}
 	}
 	<-loaded
 	w.run()
-	w.eventually("all rows arrive", 15*time.Second, func() bool { return arrived.distinct() == rows })
-	w.eventually("the table is empty", 10*time.Second, w.outboxEmpty)
+	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
+	w.eventually("the table is empty", w.outboxEmpty)
 	if n := arrived.repeats(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
@@ -101,13 +100,13 @@ func TestAKillRepeatsAtMostWhatWasInFlightAndMarksIt(t *testing.T) {
 	for i := range kills {
 		r := w.run("--max-in-flight", fmt.Sprint(inFlight))
 		atLeast := rows / 6 * (i + 1)
-		w.eventually("some rows arrive", time.Minute, func() bool { return arrived.distinct() >= atLeast })
+		w.eventually("some rows arrive", func() bool { return arrived.distinct() >= atLeast })
 		r.kill()
 	}
 	<-loaded
 	w.run()
-	w.eventually("all rows arrive", 15*time.Second, func() bool { return arrived.distinct() == rows })
-	w.eventually("the table is empty", 10*time.Second, w.outboxEmpty)
+	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
+	w.eventually("the table is empty", w.outboxEmpty)
 	if n := arrived.repeats(); n > kills*inFlight {
 		t.Errorf("%d messages arrived twice, at most %d were in flight", n, kills*inFlight)
 	}
@@ -129,13 +128,13 @@ func TestAGreatTransactionStaysWithinBoundedMemory(t *testing.T) {
 	rows := sized(150_000, 1_000_000)
 	w.exec(`INSERT INTO outbox (routing_key, payload)
 		SELECT $1, json_build_object('n', n, 'text', repeat('x', 200)) FROM generate_series(1, $2) n`, w.queue, rows)
-	w.eventually("all rows arrive", 5*time.Minute, func() bool { return arrived.distinct() == rows })
+	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
 	if mb := r.residentMB(); mb >= sized(85, 150) {
 		t.Errorf("the relay took %d MB", mb)
 	} else {
 		t.Logf("the relay took %d MB", mb)
 	}
-	w.eventually("the table is empty", 30*time.Second, w.outboxEmpty)
+	w.eventually("the table is empty", w.outboxEmpty)
 	if n := arrived.repeats(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}

@@ -55,7 +55,7 @@ func (p *replicated) onStandby(t *testing.T, what, sql string, args ...any) {
 	conn, err := pgx.Connect(t.Context(), p.standby.URL("app"))
 	must(t, "connect to the standby", err)
 	defer conn.Close(t.Context())
-	p.world.eventually(what, time.Minute, func() bool {
+	p.world.eventually(what, func() bool {
 		var yes bool
 		must(t, "ask the standby", conn.QueryRow(t.Context(), sql, args...).Scan(&yes))
 		return yes
@@ -139,7 +139,7 @@ func TestAFailoverSlotWaitsForItsStandby(t *testing.T) {
 	arrived := w.consume(w.queue)
 	r := w.run()
 	w.await(arrived, w.insert(nil))
-	w.eventually("it streams", 10*time.Second, func() bool { return len(linesWith(r.logs(), `"streaming"`)) > 0 })
+	w.eventually("it streams", func() bool { return len(linesWith(r.logs(), `"streaming"`)) > 0 })
 	must(t, "wait for a standby that is away", server.Exec(t.Context(), "",
 		`ALTER SYSTEM SET synchronized_standby_slots = 'standby'`, `SELECT pg_reload_conf()`))
 	within(t, "noticing", 10*time.Second, func() { w.await(arrived, w.insert(nil)) })
@@ -148,7 +148,7 @@ func TestAFailoverSlotWaitsForItsStandby(t *testing.T) {
 		within(t, "delivering in order", 7*time.Second, func() { w.await(arrived, w.insert(row{"ordering_key": "k"})) })
 	}
 	must(t, "wait no more", server.Exec(t.Context(), "", `ALTER SYSTEM RESET synchronized_standby_slots`, `SELECT pg_reload_conf()`))
-	w.eventually("the stream has caught up", 20*time.Second, func() bool { return len(linesWith(r.logs(), "the stream has caught up")) == 1 })
+	w.eventually("the stream has caught up", func() bool { return len(linesWith(r.logs(), "the stream has caught up")) == 1 })
 	within(t, "delivering from the stream", time.Second, func() { w.await(arrived, w.insert(nil)) })
 	r.noRefusals()
 	if n := arrived.repeats(); n != 0 {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
 // pace is how well healthy rows leave: as many as the relay can take, and rows that come one by
@@ -33,9 +35,9 @@ func (w *world) pace(arrived *ledger, over time.Duration, single int, columns ro
 			SELECT $1, $2, $3::text || n % 100, json_build_object('n', n, 'text', repeat('x', 200)) FROM generate_series(1, $4) n`,
 			columns["exchange"], w.queue, columns["ordering_key"], batch)
 		inserted += batch
-		w.eventually("they arrive", time.Minute, func() bool { return arrived.distinct()-before >= inserted-onTheirWay })
+		w.eventually("they arrive", func() bool { return arrived.distinct()-before >= inserted-onTheirWay })
 	}
-	w.eventually("all arrive", time.Minute, func() bool { return arrived.distinct()-before >= inserted })
+	w.eventually("all arrive", func() bool { return arrived.distinct()-before >= inserted })
 	p := pace{perSecond: float64(inserted) / time.Since(began).Seconds()}
 	took := make([]time.Duration, single)
 	for i := range took {
@@ -47,12 +49,7 @@ func (w *world) pace(arrived *ledger, over time.Duration, single int, columns ro
 		one["message_id"] = id
 		arrival, began := arrived.when(id), time.Now()
 		w.insert(one)
-		select {
-		case at := <-arrival:
-			took[i] = at.Sub(began)
-		case <-time.After(time.Minute):
-			w.t.Fatal("a single row does not arrive")
-		}
+		took[i] = await.Receive(w.t, "a single row arrives", arrival, w.saw).Sub(began)
 	}
 	p.single = median(took)
 	return p
@@ -144,7 +141,7 @@ func slowdown(t *testing.T, nth, rows int, period time.Duration, least float64) 
 			SELECT %s, %s, %s, '{}', 1, 'unroutable: seen before', clock_timestamp() + random() * $3::interval
 			FROM generate_series(1, $2) n`, trouble.exchange, trouble.routingKey, trouble.orderingKey), w.queue, rows, period)
 		began, first := time.Now(), r.refusals()
-		w.eventually("some were tried", time.Minute, func() bool { return trouble.oneTries || r.refusals() > first })
+		w.eventually("some were tried", func() bool { return trouble.oneTries || r.refusals() > first })
 		with := measure()
 		during += time.Since(began)
 		refused += r.refusals() - first

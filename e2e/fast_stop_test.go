@@ -52,7 +52,7 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 			must(w.t, "write", err)
 			w.writeWAL(sized(300, 600))
 			r = w.start()
-			w.eventually("it has taken the slot", 20*time.Second, func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+			w.eventually("it has taken the slot", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
 			if !r.says("/readyz", "stream: ready, catching up") {
 				w.t.Log("it had caught up before the stop")
 			}
@@ -71,21 +71,21 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 			r := w.run()
 			rows := sized(20_000, 500_000)
 			w.insertMany(rows)
-			w.eventually("it is streamed", 20*time.Second, func() bool { return r.metric("cdc_relay_messages_published_total") > 100 })
+			w.eventually("it is streamed", func() bool { return r.metric("cdc_relay_messages_published_total") > 100 })
 			return exactly(rows)
 		},
 		"sweeping a backlog": func(w *world) func() int {
 			rows := sized(20_000, 200_000)
 			w.insertMany(rows)
 			r := w.run()
-			w.eventually("it is swept", 20*time.Second, func() bool { return r.metric("cdc_relay_messages_published_total") > 1000 })
+			w.eventually("it is swept", func() bool { return r.metric("cdc_relay_messages_published_total") > 1000 })
 			return exactly(rows)
 		},
 		"one streaming and two standing by": func(w *world) func() int {
 			w.run()
 			for range 2 {
 				other := w.run()
-				w.eventually("it stands by", 10*time.Second, other.standsBy)
+				w.eventually("it stands by", other.standsBy)
 			}
 			return exactly(0)
 		},
@@ -99,8 +99,8 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 			w.db.Reset()
 			within(t, "streaming again", 4*time.Second, w.streamed)
 			rows := committed()
-			w.eventually("all has left the table", 2*time.Minute, w.outboxEmpty)
-			w.eventually("all arrive", 20*time.Second, func() bool { return arrived.distinct() >= rows })
+			w.eventually("all has left the table", w.outboxEmpty)
+			w.eventually("all arrive", func() bool { return arrived.distinct() >= rows })
 			if n := arrived.repeats(); n != 0 {
 				t.Errorf("%d messages arrived twice", n)
 			}

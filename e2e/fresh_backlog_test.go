@@ -19,7 +19,7 @@ func TestAFreshBacklogLeavesAtOnce(t *testing.T) {
 		before := arrived.distinct()
 		r := w.start()
 		within(t, "the first thousands", time.Second, func() {
-			w.eventually("they arrive", time.Minute, func() bool { return arrived.distinct() > before+2000 })
+			w.eventually("they arrive", func() bool { return arrived.distinct() > before+2000 })
 		})
 		r.kill()
 	}

@@ -5,6 +5,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
@@ -64,6 +66,8 @@ type world struct {
 	db       *pgxpool.Pool
 	settings []string // further environment of the relay
 	stdout   *os.File // of the relay; nil: nothing is kept
+	ledgers  []*ledger
+	relays   []*relay
 }
 
 func newWorld(t *testing.T) *world {
@@ -165,21 +169,42 @@ func query[T any](w *world, sql string, args ...any) []T {
 	return list
 }
 
-// eventually waits for a condition to hold, and says what it waited for otherwise. It waits for
-// longer than it is told: what has to be quick is measured, see within.
-func (w *world) eventually(what string, within time.Duration, condition func() bool) {
+// eventually waits for a condition to hold; where it does not, the test says what it waited for and what it saw.
+func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
-	within *= 3
-	deadline := time.After(within)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			w.t.Fatalf("%s: did not happen within %s", what, within)
+	await.Until(w.t, what, condition, w.saw)
+}
+
+// saw describes what a failed test sees: the tables, what has arrived, and the relays.
+func (w *world) saw() string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), await.Scaled(5*time.Second))
+	defer cancel()
+	var lines []string
+	for _, sql := range []string{
+		`SELECT format('%s rows wait, the first: %s', count(*), (SELECT to_jsonb(o) - 'payload' - 'payload_bytes' FROM outbox o ORDER BY id LIMIT 1)) FROM outbox`,
+		`SELECT format('%s dead letters, the newest: %s', count(*), (SELECT failure_reason || ': ' || last_error FROM outbox_dead_letter ORDER BY dead_at DESC LIMIT 1)) FROM outbox_dead_letter`,
+		`SELECT format('slot %s: active_pid %s, confirmed %s, wal_status %s', slot_name, active_pid, confirmed_flush_lsn, wal_status) FROM pg_replication_slots WHERE slot_name = '` + w.slot + `'`,
+	} {
+		var line string
+		if err := w.db.QueryRow(ctx, sql).Scan(&line); err != nil {
+			line = firstLine(err.Error())
 		}
+		lines = append(lines, line)
 	}
+	for _, l := range w.ledgers {
+		lines = append(lines, fmt.Sprintf("queue %s: %d messages have arrived, %d of them duplicates, %d of those not marked",
+			l.queue, l.distinct()+l.repeats(), l.repeats(), l.unmarkedRepeats()))
+	}
+	for _, r := range w.relays {
+		state := "has ended"
+		if !r.exited() {
+			page, status := r.get("/readyz")
+			state = fmt.Sprintf("/readyz %d: %s; in flight: %.0f", status, strings.ReplaceAll(strings.TrimSpace(page), "\n", "; "),
+				r.metric("cdc_relay_messages_in_flight"))
+		}
+		lines = append(lines, fmt.Sprintf("relay %d %s", r.cmd.Process.Pid, state))
+	}
+	return strings.Join(lines, "\n     ")
 }
 
 func (w *world) outboxEmpty() bool {
@@ -200,9 +225,9 @@ type relay struct {
 func (w *world) run(args ...string) *relay {
 	w.t.Helper()
 	r := w.start(args...)
-	w.eventually("the relay is ready", 30*time.Second, func() bool { return r.ready() || r.exited() })
+	w.eventually("the relay is ready", func() bool { return r.ready() || r.exited() })
 	if r.exited() {
-		w.t.Fatalf("the relay ended:\n%s", r.logs())
+		w.t.Fatal("the relay has ended")
 	}
 	return r
 }
@@ -238,19 +263,16 @@ func (w *world) start(args ...string) *relay {
 			w.t.Error("the race detector has found something")
 		}
 		if w.t.Failed() {
-			w.t.Logf("log of the relay:\n%s", r.logs())
+			w.t.Logf("the log of relay %d ends:\n%s", r.cmd.Process.Pid, await.Tail(r.logs(), 40))
 		}
 	})
-	select {
-	case r.http = <-address:
-	case <-r.done:
-	case <-time.After(30 * time.Second):
-		w.t.Fatalf("the relay says no address:\n%s", r.logs())
-	}
+	w.relays = append(w.relays, r)
+	r.http = await.Receive(w.t, "the relay says where it listens", address)
 	return r
 }
 
 func (r *relay) readLog(from io.Reader, address chan<- string) {
+	defer close(address) // it may end without one
 	defer close(r.done)
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 1<<20)
@@ -317,19 +339,15 @@ func (r *relay) metric(series string) float64 {
 func (r *relay) stop() int {
 	r.w.t.Helper()
 	r.signal(syscall.SIGTERM)
-	return r.exit(40 * time.Second)
+	return r.exit()
 }
 
 func (r *relay) signal(sig os.Signal) { _ = r.cmd.Process.Signal(sig) }
 
 // exit waits for the end of the process and returns its exit code.
-func (r *relay) exit(within time.Duration) int {
+func (r *relay) exit() int {
 	r.w.t.Helper()
-	select {
-	case <-r.done:
-	case <-time.After(within):
-		r.w.t.Fatalf("the relay has not ended within %s", within)
-	}
+	await.Receive(r.w.t, "the relay ends", r.done, r.w.saw)
 	return r.cmd.ProcessState.ExitCode()
 }
 

@@ -13,14 +13,15 @@ import (
 
 // tells waits until the relay is not ready and a line of the page begins so, and is live all the
 // same.
-func (r *relay) tells(within time.Duration, line string) {
+func (r *relay) tells(most time.Duration, line string) {
 	r.w.t.Helper()
-	began := time.Now()
-	r.w.eventually(fmt.Sprintf("/readyz tells %q", line), within, func() bool {
-		page, status := r.get("/readyz")
-		return status == 503 && strings.HasPrefix(page, "not ready") && strings.Contains(page, "\n"+line)
+	within(r.w.t, "being not ready: "+line, most, func() {
+		r.w.eventually(fmt.Sprintf("/readyz tells %q", line), func() bool {
+			page, status := r.get("/readyz")
+			return status == 503 && strings.HasPrefix(page, "not ready") && strings.Contains(page, "\n"+line)
+		})
 	})
-	r.w.t.Logf("after %s it is not ready: %s", time.Since(began).Round(time.Millisecond), r.lineOf("/readyz", line))
+	r.w.t.Log(r.lineOf("/readyz", line))
 	if page, status := r.get("/livez"); status != 200 {
 		r.w.t.Errorf("it is not live: %s", page)
 	}
@@ -100,7 +101,7 @@ func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
 			within(t, "delivering what is due", 4*time.Second, func() {
 				p.await(p.arrived, p.insert(row{"available_at": value[time.Time](p.world, `SELECT clock_timestamp()`)}))
 			})
-			within(t, "being ready again", 5*time.Second, func() { p.eventually("it is ready", 20*time.Second, r.ready) })
+			within(t, "being ready again", 5*time.Second, func() { p.eventually("it is ready", r.ready) })
 			p.emptied()
 			p.noDeadLetters()
 		})
@@ -126,5 +127,5 @@ func TestAReaderThatHangsShows(t *testing.T) {
 		}
 	}
 	w.emptied()
-	w.eventually("it is ready", 5*time.Second, r.ready)
+	w.eventually("it is ready", r.ready)
 }

@@ -28,7 +28,7 @@ func TestOneHotKey(t *testing.T) {
 			w.run()
 			began := time.Now()
 			insert(w)
-			w.eventually("all arrive", time.Minute, func() bool { return arrived.distinct() == rows })
+			w.eventually("all arrive", func() bool { return arrived.distinct() == rows })
 			tell(t, began, 100)
 		},
 		"found by the holder of the slot": func(t *testing.T, w *world) {
@@ -36,7 +36,7 @@ func TestOneHotKey(t *testing.T) {
 			insert(w)
 			began := time.Now()
 			w.run()
-			w.eventually("all arrive", time.Minute, func() bool { return arrived.distinct() == rows })
+			w.eventually("all arrive", func() bool { return arrived.distinct() == rows })
 			tell(t, began, 100)
 		},
 		"polled": func(t *testing.T, w *world) {
@@ -44,7 +44,7 @@ func TestOneHotKey(t *testing.T) {
 			w.run("--mode", "poll", "--poll-interval", "100ms")
 			began := time.Now()
 			insert(w)
-			w.eventually("all arrive", 2*time.Minute, func() bool { return arrived.distinct() == rows })
+			w.eventually("all arrive", func() bool { return arrived.distinct() == rows })
 			tell(t, began, 100)
 		},
 		"drained": func(t *testing.T, w *world) {
@@ -72,19 +72,19 @@ func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 		"streaming": func(w *world, all func() bool) {
 			w.run("--poll-interval", "100ms")
 			insertDue(w, rows)
-			w.eventually("all arrive", time.Minute, all)
+			w.eventually("all arrive", all)
 		},
 		"polling": func(w *world, all func() bool) {
 			insertDue(w, rows)
 			w.run("--mode", "poll", "--poll-interval", "100ms")
-			w.eventually("all arrive", time.Minute, all)
+			w.eventually("all arrive", all)
 		},
 		"drained": func(w *world, all func() bool) {
 			insertDue(w, rows)
 			if out, code := w.command("drain"); code != 0 {
 				w.t.Errorf("exit code %d\n%s", code, out)
 			}
-			w.eventually("all arrive", time.Minute, all)
+			w.eventually("all arrive", all)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

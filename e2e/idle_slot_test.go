@@ -28,7 +28,7 @@ func TestASlotThatLayIdleTooLong(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	ids = append(ids, w.insert(nil), w.insert(row{"ordering_key": "k"}), w.insert(row{"ordering_key": "k"}))
-	w.eventually("the slot is taken away", 20*time.Second, func() bool {
+	w.eventually("the slot is taken away", func() bool {
 		w.exec(`CHECKPOINT`)
 		return value[bool](w, `SELECT coalesce(invalidation_reason = 'idle_timeout', false) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
 	})

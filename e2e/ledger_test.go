@@ -10,6 +10,7 @@ import (
 
 // ledger holds all that arrived in a queue, in order.
 type ledger struct {
+	queue      string
 	mu         sync.Mutex
 	deliveries []amqp.Delivery
 	perID      map[string]int
@@ -33,7 +34,8 @@ func (w *world) consume(queue string) *ledger {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	l := &ledger{perID: make(map[string]int), at: make(map[string]time.Time), waited: make(map[string]chan time.Time)}
+	l := &ledger{queue: queue, perID: make(map[string]int), at: make(map[string]time.Time), waited: make(map[string]chan time.Time)}
+	w.ledgers = append(w.ledgers, l)
 	go func() {
 		for d := range deliveries {
 			l.add(d)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"testing"
-	"time"
 )
 
 // TestOneLockedRowHoldsUpNoOther: a person has looked at a row FOR UPDATE and gone to lunch. Its
@@ -17,8 +16,8 @@ func TestOneLockedRowHoldsUpNoOther(t *testing.T) {
 	release := p.holding(`SELECT 1 FROM outbox ORDER BY id LIMIT 1 FOR UPDATE`)
 	p.rabbit.Resume()
 	p.insertMany(2000)
-	p.eventually("all arrive", 10*time.Second, func() bool { return p.arrived.distinct() == 2101 })
-	p.eventually("all other rows are settled", 10*time.Second, func() bool { return value[int](p.world, `SELECT count(*) FROM outbox`) == 1 })
+	p.eventually("all arrive", func() bool { return p.arrived.distinct() == 2101 })
+	p.eventually("all other rows are settled", func() bool { return value[int](p.world, `SELECT count(*) FROM outbox`) == 1 })
 	release()
 	p.emptied()
 	if n := p.arrived.repeats(); n != 0 {

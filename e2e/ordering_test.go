@@ -8,7 +8,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -112,10 +111,10 @@ func TestEachKeyArrivesInOrderWhateverEndsTheRelay(t *testing.T) {
 	kills := 0
 	for i, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGINT, syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL} {
 		r := w.run("--max-in-flight", "200")
-		w.eventually("some arrive", 30*time.Second, func() bool { return arrived.distinct() >= total/8*(i+1) })
+		w.eventually("some arrive", func() bool { return arrived.distinct() >= total/8*(i+1) })
 		before := arrived.repeats()
 		r.signal(end)
-		code := r.exit(40 * time.Second)
+		code := r.exit()
 		if end == syscall.SIGKILL {
 			kills++
 		} else if code != 0 {
@@ -126,7 +125,7 @@ func TestEachKeyArrivesInOrderWhateverEndsTheRelay(t *testing.T) {
 	slow.Wait()
 	fast.Wait()
 	w.run()
-	w.eventually("all arrive", 30*time.Second, func() bool { return arrived.distinct() == total })
+	w.eventually("all arrive", func() bool { return arrived.distinct() == total })
 	w.emptied()
 	w.inOrder(arrived, each)
 	if n := arrived.repeats(); n > kills*200 {
@@ -150,8 +149,8 @@ func TestARefusedKeyHoldsUpNoOther(t *testing.T) {
 	first := w.loadKeys(refused, 40, func(string) any { return later })
 	w.loadKeys(free, 60, toDefault).Wait()
 	first.Wait()
-	w.eventually("the others arrive while they are refused", 15*time.Second, func() bool { return arrived.distinct() == 20*60 })
-	w.eventually("each was refused, and again", 15*time.Second, func() bool {
+	w.eventually("the others arrive while they are refused", func() bool { return arrived.distinct() == 20*60 })
+	w.eventually("each was refused, and again", func() bool {
 		return value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 1`) == len(refused)
 	})
 	if n := value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`); n != len(refused) {
@@ -167,7 +166,7 @@ func TestARefusedKeyHoldsUpNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What was being tried again at the kill is under a lease of 30 s.
-	w.eventually("all arrive", time.Minute, func() bool { return arrived.distinct() == 20*60+10*40 })
+	w.eventually("all arrive", func() bool { return arrived.distinct() == 20*60+10*40 })
 	w.emptied()
 	each := evenly(refused, 40)
 	for _, key := range free {
@@ -187,10 +186,10 @@ func TestEachKeyArrivesInOrderAlsoWhenRelaysPoll(t *testing.T) {
 	other := w.run(args...)
 	keys := numbered("k", 20)
 	writers := w.loadKeys(keys, 60, toDefault)
-	w.eventually("some arrive", 20*time.Second, func() bool { return arrived.distinct() > 300 })
+	w.eventually("some arrive", func() bool { return arrived.distinct() > 300 })
 	other.stop()
 	writers.Wait()
-	w.eventually("all arrive", 30*time.Second, func() bool { return arrived.distinct() == 20*60 })
+	w.eventually("all arrive", func() bool { return arrived.distinct() == 20*60 })
 	w.emptied()
 	w.inOrder(arrived, evenly(keys, 60))
 	if n := arrived.repeats(); n != 0 {
@@ -229,7 +228,7 @@ func TestAfterADeadLetterTheKeyGoesOn(t *testing.T) {
 	w.insertKeyed("streamed", 1, 5, 2)
 	w.emptied()
 	for _, key := range []string{"found", "streamed"} {
-		w.eventually("they arrive", 10*time.Second, func() bool { return len(w.numbers(arrived, key)) >= len("1 3 4 5") })
+		w.eventually("they arrive", func() bool { return len(w.numbers(arrived, key)) >= len("1 3 4 5") })
 		if got := w.numbers(arrived, key); got != "1 3 4 5" {
 			t.Errorf("key %s: %s arrived, want 1 3 4 5", key, got)
 		}
@@ -253,14 +252,14 @@ func TestAKeyMayWaitForAPersonAfterADeadLetter(t *testing.T) {
 	w.insertKeyed("other", 1, 4, 0)
 	blocked := func(during string, others string) {
 		t.Helper()
-		w.eventually("the other key goes on "+during, 15*time.Second, func() bool { return w.numbers(arrived, "other") == others })
+		w.eventually("the other key goes on "+during, func() bool { return w.numbers(arrived, "other") == others })
 		for _, key := range []string{"purged", "moved"} {
 			if got := w.numbers(arrived, key); got != "1" {
 				t.Errorf("key %s %s: %s arrived, want 1", key, during, got)
 			}
 		}
 	}
-	w.eventually("both are dead-lettered", 10*time.Second, func() bool { return value[int](w, `SELECT count(*) FROM outbox_dead_letter`) == 2 })
+	w.eventually("both are dead-lettered", func() bool { return value[int](w, `SELECT count(*) FROM outbox_dead_letter`) == 2 })
 	blocked("at first", "1 2 3 4")
 	for _, key := range []string{"purged", "moved"} {
 		w.insertKeyed(key, 5, 6, 0) // streamed behind those that wait
@@ -273,12 +272,12 @@ func TestAKeyMayWaitForAPersonAfterADeadLetter(t *testing.T) {
 	blocked("after a restart", "1 2 3 4 5 6")
 
 	w.exec(`DELETE FROM outbox_dead_letter WHERE ordering_key = 'purged'`)
-	w.eventually("the purged key goes on", 15*time.Second, func() bool { return w.numbers(arrived, "purged") == "1 3 4 5 6" })
+	w.eventually("the purged key goes on", func() bool { return w.numbers(arrived, "purged") == "1 3 4 5 6" })
 	w.exec(`WITH dead AS (DELETE FROM outbox_dead_letter WHERE ordering_key = 'moved' RETURNING *)
 		INSERT INTO outbox (id, message_id, routing_key, ordering_key, payload, created_at)
 		SELECT id, message_id, routing_key, ordering_key, payload, created_at FROM dead`)
 	w.emptied()
-	w.eventually("the other one goes on", 10*time.Second, func() bool { return len(w.numbers(arrived, "moved")) >= len("1 2 3 4 5 6") })
+	w.eventually("the other one goes on", func() bool { return len(w.numbers(arrived, "moved")) >= len("1 2 3 4 5 6") })
 	if got := w.numbers(arrived, "moved"); got != "1 2 3 4 5 6" {
 		t.Errorf("after it was moved back, %s arrived", got)
 	}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
@@ -30,7 +29,7 @@ func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
 			for _, sql := range fault {
 				w.exec(strings.ReplaceAll(sql, "{p}", w.slot))
 			}
-			w.eventually("it is mended", 15*time.Second, func() bool {
+			w.eventually("it is mended", func() bool {
 				return value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_publication_tables t JOIN pg_publication p ON p.pubname = t.pubname
 					WHERE t.pubname = $1 AND t.tablename = 'outbox' AND p.pubinsert)`, w.slot)
 			})
@@ -54,10 +53,10 @@ func TestAPublicationThatHidesRowsIsToldOf(t *testing.T) {
 	r := w.run()
 	w.await(arrived, w.insert(nil))
 	w.exec(`ALTER PUBLICATION ` + w.slot + ` SET TABLE outbox WHERE (id < 0)`)
-	w.eventually("it says so", 15*time.Second, func() bool { return len(linesWith(r.logs(), "has a row filter")) > 0 })
+	w.eventually("it says so", func() bool { return len(linesWith(r.logs(), "has a row filter")) > 0 })
 	w.await(arrived, w.insert(nil))
 	w.exec(`ALTER PUBLICATION ` + w.slot + ` SET TABLE outbox`)
-	w.eventually("it streams", 15*time.Second, func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+	w.eventually("it streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
 	w.await(arrived, w.insert(nil))
 	r.noRefusals()
 }

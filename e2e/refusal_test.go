@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -84,7 +83,7 @@ func TestARefusedMessageIsRetriedThenDeadLetteredAndHarmsNoNeighbour(t *testing.
 	arrived, full := w.consume(w.queue), w.queue+"-full"
 	r := w.run("--max-retries", "2", "--backoff-time", "30ms", "--poll-interval", "50ms")
 	channel := w.channel()
-	w.eventually("the queue with a limit is full", 10*time.Second, func() bool {
+	w.eventually("the queue with a limit is full", func() bool {
 		q, err := channel.QueueDeclarePassive(full, true, false, false, false, nil)
 		return err == nil && q.Messages == 1
 	})
@@ -99,7 +98,7 @@ func TestARefusedMessageIsRetriedThenDeadLetteredAndHarmsNoNeighbour(t *testing.
 		w.exec(`INSERT INTO outbox (exchange, routing_key, payload)
 			SELECT CASE n % 2 WHEN 0 THEN $1 END, $2, '{}' FROM generate_series(1, $3) n`, w.queue+"open", w.queue, neighbours/10)
 	}
-	w.eventually("the neighbours arrive", 20*time.Second, func() bool { return arrived.distinct() == neighbours })
+	w.eventually("the neighbours arrive", func() bool { return arrived.distinct() == neighbours })
 	for i, c := range refusals {
 		dead := w.awaitDeadLetter(ids[i])
 		if dead.Attempts != 3 || dead.FailureReason != "retries_exhausted" {
@@ -150,7 +149,7 @@ func TestARefusalThatIsMendedInTimeIsDelivered(t *testing.T) {
 	w.run("--max-retries", "1000", "--backoff-time", "30ms", "--max-backoff", "100ms", "--poll-interval", "50ms")
 	exchange := w.queue + "later"
 	id := w.insert(row{"exchange": exchange, "payload": `"refused at first"`})
-	w.eventually("it was refused twice", 10*time.Second, func() bool {
+	w.eventually("it was refused twice", func() bool {
 		return value[int](w, `SELECT coalesce(max(attempts), 0) FROM outbox`) >= 2
 	})
 	channel := w.channel()

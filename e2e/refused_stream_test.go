@@ -19,7 +19,7 @@ func TestARelayThatMayNotStreamAtItsStartSweeps(t *testing.T) {
 	one, toPostgres := w.behindItsOwnProxy()
 	toPostgres.Only(services.Replication).Refuse()
 	r := one.start()
-	r.tells(promised(5*time.Second), "stream: not ready, not streaming: the stream is down; rows are swept from the table meanwhile")
+	r.tells(5*time.Second, "stream: not ready, not streaming: the stream is down; rows are swept from the table meanwhile")
 	w.await(arrived, waited)
 	w.await(arrived, w.insert(nil))
 	w.emptied()
@@ -31,7 +31,7 @@ func TestARelayThatMayNotStreamAtItsStartSweeps(t *testing.T) {
 	}
 
 	toPostgres.Only(services.Replication).Accept()
-	w.eventually("it streams", 10*time.Second, func() bool { return r.ready() && r.metric("cdc_relay_stream_connected") == 1 })
+	w.eventually("it streams", func() bool { return r.ready() && r.metric("cdc_relay_stream_connected") == 1 })
 	w.await(arrived, w.insert(row{"ordering_key": "k"}))
 	if code := r.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -67,7 +67,7 @@ func TestTablesThatTheRelayCannotJudgeEndItAtItsStart(t *testing.T) {
 		"tables of a newer relay":       {newer, "newer cdc-relay"},
 		"a version that it may not see": {w.start(), `GRANT SELECT ON "public"."outbox_migrations" TO "` + role + `"`},
 	} {
-		if code := one.r.exit(20 * time.Second); code != 1 {
+		if code := one.r.exit(); code != 1 {
 			t.Errorf("%s: exit code %d", what, code)
 		}
 		if log := one.r.logs(); !strings.Contains(log, one.says) {
@@ -84,9 +84,9 @@ func TestARoleThatMayNotStreamEndsTheRelayAtItsStart(t *testing.T) {
 	one, toPostgres := w.behindItsOwnProxy()
 	toPostgres.Only(services.Replication).Refuse()
 	r := one.start()
-	r.tells(promised(5*time.Second), "stream: not ready, not streaming: the stream is down")
+	r.tells(5*time.Second, "stream: not ready, not streaming: the stream is down")
 	toPostgres.Only(services.Replication).Accept()
-	if code := r.exit(30 * time.Second); code == 0 {
+	if code := r.exit(); code == 0 {
 		t.Errorf("exit code %d", code)
 	}
 	if log := r.logs(); !strings.Contains(log, "REPLICATION") {

@@ -54,7 +54,7 @@ func (w *world) tryExec(sql string, args ...any) error {
 // await waits until a message has arrived, and returns its first delivery.
 func (w *world) await(l *ledger, messageID string) amqp.Delivery {
 	w.t.Helper()
-	w.eventually("message "+messageID+" arrives", 20*time.Second, func() bool { return l.count(messageID) > 0 })
+	w.eventually("message "+messageID+" arrives", func() bool { return l.count(messageID) > 0 })
 	for _, d := range l.all() {
 		if d.MessageId == messageID {
 			return d
@@ -80,7 +80,7 @@ type deadLetter struct {
 // awaitDeadLetter waits until a message is in the dead-letter table, and no more in the outbox.
 func (w *world) awaitDeadLetter(messageID string) deadLetter {
 	w.t.Helper()
-	w.eventually("message "+messageID+" is dead-lettered", 20*time.Second, func() bool {
+	w.eventually("message "+messageID+" is dead-lettered", func() bool {
 		return value[bool](w, `SELECT EXISTS (SELECT 1 FROM outbox_dead_letter WHERE message_id = $1)`, messageID)
 	})
 	if value[bool](w, `SELECT EXISTS (SELECT 1 FROM outbox WHERE message_id = $1)`, messageID) {
@@ -110,7 +110,7 @@ func (w *world) noAttempts() {
 // emptied waits until the table is empty.
 func (w *world) emptied() {
 	w.t.Helper()
-	w.eventually("the table is empty", 20*time.Second, w.outboxEmpty)
+	w.eventually("the table is empty", w.outboxEmpty)
 }
 
 // copyRows loads rows by COPY, as an application in bulk would.

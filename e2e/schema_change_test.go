@@ -54,15 +54,15 @@ func TestAfterATruncateIDsMayComeAgain(t *testing.T) {
 	for range 5 {
 		w.exec(`INSERT INTO outbox (routing_key, payload) SELECT $1, '{}' FROM generate_series(1, 200)`, w.queue)
 		total += 200
-		w.eventually("they arrive", 20*time.Second, func() bool { return arrived.distinct() == total })
+		w.eventually("they arrive", func() bool { return arrived.distinct() == total })
 		w.exec(`TRUNCATE outbox RESTART IDENTITY`) // some rows may still be there, delivered and not yet deleted
 	}
 	w.insert(row{"exchange": "nowhere"}) // waits for its retry
-	w.eventually("it waits", 10*time.Second, func() bool { return value[int](w, `SELECT coalesce(max(attempts), 0) FROM outbox`) == 1 })
+	w.eventually("it waits", func() bool { return value[int](w, `SELECT coalesce(max(attempts), 0) FROM outbox`) == 1 })
 	w.exec(`TRUNCATE outbox`)
 	w.await(arrived, w.insert(row{"ordering_key": "k"}))
 	w.emptied()
-	w.eventually("the relay holds nothing any more", 10*time.Second, func() bool { return r.metric("cdc_relay_messages_in_flight") == 0 })
+	w.eventually("the relay holds nothing any more", func() bool { return r.metric("cdc_relay_messages_in_flight") == 0 })
 	if n := arrived.repeats(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
@@ -79,10 +79,10 @@ func TestTheSlotFollowsWhileOnlyOtherTablesAreWritten(t *testing.T) {
 		w.exec(`INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)`)
 	}
 	target := value[string](w, `SELECT pg_current_wal_flush_lsn()::text`)
-	w.eventually("the slot has followed", 10*time.Second, func() bool {
+	w.eventually("the slot has followed", func() bool {
 		return value[bool](w, `SELECT confirmed_flush_lsn >= $1::pg_lsn FROM pg_replication_slots WHERE slot_name = $2`, target, w.slot)
 	})
-	w.eventually("the slot lags by less than a megabyte", 10*time.Second, func() bool {
+	w.eventually("the slot lags by less than a megabyte", func() bool {
 		return value[bool](w, `SELECT pg_current_wal_flush_lsn() - confirmed_flush_lsn < 1000000
 			FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
 	})
@@ -109,7 +109,7 @@ func TestRowsOfAFutureVersionStayUntouched(t *testing.T) {
 	if n := arrived.distinct(); n != 2 {
 		t.Errorf("%d messages arrived, want the two that may", n)
 	}
-	w.eventually("only they are left", 10*time.Second, func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 8 })
+	w.eventually("only they are left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 8 })
 	if after := value[string](w, `SELECT string_agg(o::text, ';' ORDER BY id) FROM outbox o`); after != before {
 		t.Errorf("the rows were\n%s\nand are\n%s", before, after)
 	}

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
@@ -78,7 +77,7 @@ func TestShardsShareTheRows(t *testing.T) {
 	slow.Wait()
 	load.more(200)
 	load.allArrive(plain, kills*inFlight)
-	w.eventually("all keyed ones arrive", 30*time.Second, func() bool { return ordered.distinct() == len(keys)*60 })
+	w.eventually("all keyed ones arrive", func() bool { return ordered.distinct() == len(keys)*60 })
 	w.inOrder(ordered.ledger, each)
 	if n := ordered.unmarkedRepeats(); n != 0 {
 		t.Errorf("%d keyed repeats without x-possible-duplicate", n)
@@ -138,12 +137,12 @@ func TestTheNumberOfShardsIsChanged(t *testing.T) {
 			relays = append(relays, w.run(w.ofShard(shard, n, args)...))
 		}
 		load.more(400)
-		w.eventually("they take what has waited", 30*time.Second, func() bool { return arrived.distinct() > load.rows()-200 })
+		w.eventually("they take what has waited", func() bool { return arrived.distinct() > load.rows()-200 })
 		for _, r := range relays {
 			r.signal(syscall.SIGTERM)
 		}
 		for _, r := range relays {
-			if code := r.exit(40 * time.Second); code != 0 {
+			if code := r.exit(); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
 		}
@@ -206,7 +205,7 @@ func TestARowFilterThatIsTakenAwayIsNoticed(t *testing.T) {
 	w.run("--shard", "1/2")
 	w.await(arrived, w.insert(nil))
 	w.exec(`ALTER PUBLICATION ` + w.slot + `_0_of_2 SET TABLE outbox`)
-	w.eventually("it says so", 15*time.Second, func() bool { return len(linesWith(r.logs(), "lacks the row filter of shard 0/2")) > 0 })
+	w.eventually("it says so", func() bool { return len(linesWith(r.logs(), "lacks the row filter of shard 0/2")) > 0 })
 	out, code := w.command("check", "--shard", "0/2")
 	if code != 1 || !strings.Contains(out, "lacks the row filter of shard 0/2") {
 		t.Errorf("check: exit %d\n%s", code, out)
@@ -231,6 +230,6 @@ func TestDrainOfAShardLeavesTheOthers(t *testing.T) {
 	if out, code := w.command("drain", "--shard", "1/2"); code != 0 {
 		t.Fatalf("drain: exit %d\n%s", code, out)
 	}
-	w.eventually("all arrive", 10*time.Second, func() bool { return arrived.distinct() == 200 })
+	w.eventually("all arrive", func() bool { return arrived.distinct() == 200 })
 	w.emptied()
 }

@@ -52,7 +52,7 @@ func (p *proxied) works(args ...string) *relay {
 // inFlight waits until the relay has so many messages in memory.
 func (r *relay) inFlight(atLeast int) {
 	r.w.t.Helper()
-	r.w.eventually("messages are in flight", 20*time.Second, func() bool {
+	r.w.eventually("messages are in flight", func() bool {
 		return r.metric("cdc_relay_messages_in_flight") >= float64(atLeast)
 	})
 }
@@ -141,13 +141,13 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 		"standing by": func(p *proxied) *relay {
 			p.works()
 			r := p.run(args...)
-			p.eventually("it stands by", 10*time.Second, r.standsBy)
+			p.eventually("it stands by", r.standsBy)
 			return r
 		},
 		"standing by, both black-holed": func(p *proxied) *relay {
 			p.works()
 			r := p.run(args...)
-			p.eventually("it stands by", 10*time.Second, r.standsBy)
+			p.eventually("it stands by", r.standsBy)
 			p.postgres.BlackHole()
 			p.rabbit.BlackHole()
 			return r
@@ -162,7 +162,7 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 			p.postgres.Refuse()
 			p.rabbit.Refuse()
 			r := p.start(args...)
-			p.eventually("it says so", 10*time.Second, func() bool { return len(linesWith(r.logs(), "cannot reach Postgres")) > 0 })
+			p.eventually("it says so", func() bool { return len(linesWith(r.logs(), "cannot reach Postgres")) > 0 })
 			return r
 		},
 		"starting, servers black-holed": func(p *proxied) *relay {
@@ -174,12 +174,12 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 		},
 		"making a slot that waits for a transaction": func(p *proxied) *relay {
 			p.works().stop()
-			p.eventually("the slot is dropped, which the server has to have let go", 10*time.Second, func() bool {
+			p.eventually("the slot is dropped, which the server has to have let go", func() bool {
 				return p.tryExec(`SELECT pg_drop_replication_slot($1)`, p.slot) == nil
 			})
 			p.holding(`SELECT pg_current_xact_id()`)
 			r := p.start(args...)
-			p.eventually("it says so", 20*time.Second, func() bool { return len(linesWith(r.logs(), "waits for transactions")) > 0 })
+			p.eventually("it says so", func() bool { return len(linesWith(r.logs(), "waits for transactions")) > 0 })
 			return r
 		},
 		"nobody reads the standard output": func(p *proxied) *relay {
@@ -218,7 +218,7 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 			r := state(newProxied(t))
 			within(t, "stopping: "+name, 2*time.Second, func() {
 				r.signal(syscall.SIGTERM)
-				if code := r.exit(40 * time.Second); code != 0 {
+				if code := r.exit(); code != 0 {
 					t.Errorf("exit code %d", code)
 				}
 			})

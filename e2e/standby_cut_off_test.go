@@ -43,13 +43,13 @@ func TestAStandbyThatWasCutOffLooksWhoHoldsTheSlot(t *testing.T) {
 	toOther.Only(services.Ordinary).Refuse()
 	toOther.Only(services.Ordinary).Cut()
 	w.insertMany(20)
-	w.eventually("they arrive, and cannot be deleted", 10*time.Second, func() bool { return arrived.distinct() == 22 })
-	w.eventually("they are some seconds old", 10*time.Second, func() bool {
+	w.eventually("they arrive, and cannot be deleted", func() bool { return arrived.distinct() == 22 })
+	w.eventually("they are some seconds old", func() bool {
 		return value[bool](w, `SELECT count(*) = 20 AND max(created_at) < now() - interval '6 s' FROM outbox`)
 	})
 	again := len(linesWith(cutOff.logs(), "sweeping again"))
 	toOne.Only(services.Ordinary).Accept()
-	w.eventually("the one that was cut off sweeps again", 10*time.Second, func() bool {
+	w.eventually("the one that was cut off sweeps again", func() bool {
 		return len(linesWith(cutOff.logs(), "sweeping again")) > again
 	})
 	due := w.insert(row{"available_at": value[time.Time](w, `SELECT clock_timestamp()`)})

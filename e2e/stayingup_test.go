@@ -36,7 +36,7 @@ func TestPostgresComesAndGoes(t *testing.T) {
 		id := w.insert(nil)
 		must(t, "stop", server.Stop(t.Context(), services.Immediate))
 		r := w.start()
-		w.eventually("it says so", 10*time.Second, func() bool { return len(linesWith(r.logs(), "cannot reach Postgres")) > 0 })
+		w.eventually("it says so", func() bool { return len(linesWith(r.logs(), "cannot reach Postgres")) > 0 })
 		if page, status := r.get("/livez"); status != 200 {
 			t.Errorf("it is not live: %s", page)
 		}
@@ -84,14 +84,14 @@ func TestPostgresComesAndGoes(t *testing.T) {
 		w.await(arrived, w.insert(nil))
 		proxy.BlackHole()
 		w.copyRows(5000, w.queue)
-		w.eventually("messages are in flight", 10*time.Second, func() bool { return r.metric("cdc_relay_messages_in_flight") >= 200 })
+		w.eventually("messages are in flight", func() bool { return r.metric("cdc_relay_messages_in_flight") >= 200 })
 		within(t, "pg_ctl stop -m fast", 4*time.Second, func() {
 			must(t, "stop", server.Stop(t.Context(), services.Fast))
 		})
 		must(t, "start", server.Start(t.Context()))
 		w.db.Reset()
 		proxy.Resume()
-		w.eventually("all arrive", 30*time.Second, func() bool { return arrived.distinct() == 5001 })
+		w.eventually("all arrive", func() bool { return arrived.distinct() == 5001 })
 		w.emptied()
 		w.noDeadLetters()
 		if n := arrived.unmarkedRepeats(); n != 0 {
@@ -123,7 +123,7 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 		r := w.start("--outage-cooldown", "1s")
 		w.insert(nil)
 		w.insert(row{"ordering_key": "k"})
-		w.eventually("it streams", 20*time.Second, func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+		w.eventually("it streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
 		w.slotFollows()
 		if _, status := r.get("/readyz"); status != 503 {
 			t.Errorf("ready without a broker: %d", status)
@@ -131,7 +131,7 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 		must(t, "start", server.Start(t.Context()))
 		within(t, "delivering", 5*time.Second, w.emptied)
 		arrived := w.consume(w.queue)
-		w.eventually("both have arrived", 10*time.Second, func() bool { return arrived.distinct() == 2 })
+		w.eventually("both have arrived", func() bool { return arrived.distinct() == 2 })
 	})
 
 	t.Run("killed and restarted", func(t *testing.T) {
@@ -141,9 +141,9 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 		load := w.write(2)
 		load.more(1000)
 		must(t, "kill", server.Kill(t.Context()))
-		w.eventually("it is not ready", 20*time.Second, func() bool { return !r.ready() })
+		w.eventually("it is not ready", func() bool { return !r.ready() })
 		load.more(2000)
-		w.eventually("rows are spilled", 10*time.Second, func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
+		w.eventually("rows are spilled", func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
 		w.slotFollows()
 		w.noAttempts()
 		must(t, "start", server.Start(t.Context()))
@@ -152,7 +152,7 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 		}
 		published := r.metric("cdc_relay_messages_published_total")
 		within(t, "publishing again", 5*time.Second, func() {
-			w.eventually("it publishes again", 40*time.Second, func() bool { return r.metric("cdc_relay_messages_published_total") > published })
+			w.eventually("it publishes again", func() bool { return r.metric("cdc_relay_messages_published_total") > published })
 		})
 		load.more(500)
 		// Consumed only now, so that a repeat is one that the relay has made.
@@ -168,8 +168,8 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 		load.more(500)
 		w.watermark(server, "absolute", "1MB")
 		t.Cleanup(func() { _, _ = server.Ctl(context.WithoutCancel(t.Context()), "set_vm_memory_high_watermark", "0.6") })
-		w.eventually("rows are spilled", 20*time.Second, func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
-		w.eventually("it says that the broker is blocked", 10*time.Second, func() bool {
+		w.eventually("rows are spilled", func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
+		w.eventually("it says that the broker is blocked", func() bool {
 			page, _ := r.get("/readyz")
 			return len(linesWith(page, "publisher: not ready, blocked")) == 1
 		})
@@ -182,7 +182,7 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 		w.watermark(server, "0.6")
 		within(t, "publishing again", 5*time.Second, func() {
 			before := arrived.distinct()
-			w.eventually("messages arrive again", 20*time.Second, func() bool { return arrived.distinct() > before })
+			w.eventually("messages arrive again", func() bool { return arrived.distinct() > before })
 		})
 		load.allArrive(arrived, 300)
 		r.noRefusals()
@@ -204,7 +204,7 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 		w.watermark(server, "0.6")
 		w.run()
 		w.emptied()
-		w.eventually("all arrive", 20*time.Second, func() bool { return arrived.distinct() == 2001 })
+		w.eventually("all arrive", func() bool { return arrived.distinct() == 2001 })
 		if n := arrived.unmarkedRepeats(); n != 0 {
 			t.Errorf("%d repeats without x-possible-duplicate", n)
 		}
@@ -221,7 +221,7 @@ func (w *world) watermark(server *services.RabbitMQ, args ...string) {
 // streamed waits until somebody streams from the slot, as the server says.
 func (w *world) streamed() {
 	w.t.Helper()
-	w.eventually("somebody streams", 20*time.Second, func() bool {
+	w.eventually("somebody streams", func() bool {
 		return value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_replication_slots s JOIN pg_stat_replication r ON r.pid = s.active_pid
 			WHERE s.slot_name = $1 AND r.state = 'streaming')`, w.slot)
 	})
@@ -231,7 +231,7 @@ func (w *world) streamed() {
 func (w *world) slotFollows() {
 	w.t.Helper()
 	now := value[string](w, `SELECT pg_current_wal_flush_lsn()::text`)
-	w.eventually(fmt.Sprintf("the slot has followed to %s", now), 10*time.Second, func() bool {
+	w.eventually(fmt.Sprintf("the slot has followed to %s", now), func() bool {
 		return value[bool](w, `SELECT confirmed_flush_lsn >= $1::pg_lsn FROM pg_replication_slots WHERE slot_name = $2`, now, w.slot)
 	})
 }

@@ -98,10 +98,10 @@ func TestAnyLegalNameWorks(t *testing.T) {
 	w.await(arrived, found)
 	w.await(arrived, insert(row{"ordering_key": "k"}))
 	insert(row{"exchange": "nowhere"})
-	w.eventually("the refused one is dead-lettered", 10*time.Second, func() bool {
+	w.eventually("the refused one is dead-lettered", func() bool {
 		return value[int](w, `SELECT count(*) FROM "My Schema"."Out.Box's ""1""_dead_letter"`) == 1
 	})
-	w.eventually("the table is empty", 10*time.Second, func() bool { return value[int](w, `SELECT count(*) FROM `+table) == 0 })
+	w.eventually("the table is empty", func() bool { return value[int](w, `SELECT count(*) FROM `+table) == 0 })
 	if r.metric("cdc_relay_slot_held") != 1 {
 		t.Error("it does not stream")
 	}
@@ -141,7 +141,7 @@ func TestAPartitionedOutbox(t *testing.T) {
 	for range 3 {
 		w.exec(some, w.queue)
 	}
-	w.eventually("all arrive", 20*time.Second, func() bool { return arrived.distinct() == 1200 })
+	w.eventually("all arrive", func() bool { return arrived.distinct() == 1200 })
 	w.emptied()
 	w.awaitDeadLetter(w.insert(row{"exchange": "nowhere"}))
 	if n := arrived.repeats(); n != 0 {
@@ -158,5 +158,5 @@ func TestAPartitionedOutbox(t *testing.T) {
 		t.Errorf("drain: exit %d\n%s", code, out)
 	}
 	w.emptied()
-	w.eventually("all arrive", 10*time.Second, func() bool { return arrived.distinct() == 1501 })
+	w.eventually("all arrive", func() bool { return arrived.distinct() == 1501 })
 }

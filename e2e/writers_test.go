@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
 // writers insert without end, whatever becomes of the database, and remember what was
@@ -91,7 +93,7 @@ func (ws *writers) rows() int {
 func (ws *writers) more(n int) {
 	ws.w.t.Helper()
 	target := ws.rows() + n
-	ws.w.eventually("rows are written", 20*time.Second, func() bool { return ws.rows() >= target })
+	ws.w.eventually("rows are written", func() bool { return ws.rows() >= target })
 }
 
 // allArrive is allCommittedArrive where every repeat is marked.
@@ -109,7 +111,7 @@ func (ws *writers) allCommittedArrive(arrived *ledger, atMost int) {
 	ws.w.t.Helper()
 	ws.end()
 	ws.w.emptied()
-	ws.w.eventually("all that was committed arrives", 20*time.Second, func() bool { return ws.missing(arrived) == 0 })
+	ws.w.eventually("all that was committed arrives", func() bool { return ws.missing(arrived) == 0 })
 	for id := range arrived.counts() {
 		if !ws.committed[id] && !ws.uncertain[id] {
 			ws.w.t.Errorf("message %s arrived, which nobody inserted", id)
@@ -143,15 +145,14 @@ func (r *relay) noRefusals() {
 	}
 }
 
-// within fails the test where something takes longer than is promised, and says how long it took.
+// within fails the test where something takes longer than is promised, see promised.
 func within(t *testing.T, what string, most time.Duration, f func()) {
 	t.Helper()
-	most = promised(most)
-	began := time.Now()
-	f()
-	took := time.Since(began).Round(time.Millisecond)
-	t.Logf("%s: %s", what, took)
-	if took > most {
-		t.Errorf("%s took %s, want at most %s", what, took, most)
-	}
+	await.Within(t, what, promised(most), f)
+}
+
+// inTime is within for a time that was measured already.
+func inTime(t *testing.T, what string, took, most time.Duration) {
+	t.Helper()
+	await.Judge(t, what, took, promised(most))
 }

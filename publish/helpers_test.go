@@ -11,14 +11,12 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
-
-// patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
 
 // recorder is a sink that remembers everything.
 type recorder struct {
@@ -57,7 +55,7 @@ func (r *recorder) StateChanged(s State) {
 func (r *recorder) await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	expired := false
-	timer := time.AfterFunc(patience, func() {
+	timer := time.AfterFunc(await.Hang(), func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		expired = true
@@ -68,7 +66,7 @@ func (r *recorder) await(t *testing.T, what string, holds func() bool) {
 	defer r.mu.Unlock()
 	for !holds() {
 		if expired {
-			t.Fatalf("waited %v for %s; states %v, %d results", patience, what, r.states, len(r.results))
+			t.Fatalf("waited %v for %s; states %v, %d results", await.Hang(), what, r.states, len(r.results))
 		}
 		r.change.Wait()
 	}
@@ -207,11 +205,7 @@ func start(t *testing.T, p Publisher) *running {
 func (r *running) stop(t *testing.T) {
 	t.Helper()
 	r.cancel()
-	select {
-	case <-r.done:
-	case <-time.After(patience):
-		t.Error("Run did not return")
-	}
+	await.Receive(t, "Run returns", r.done)
 }
 
 func (r *running) publish(messages ...*outbox.Message) {

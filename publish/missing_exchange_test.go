@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -50,7 +51,7 @@ func TestAMissingExchangeIsAskedForOnceASecond(t *testing.T) {
 		m := k.make(missing, q, `{}`)
 		r.publish(m)
 		found = r.awaitResults(t, m)[0].Outcome == outbox.Confirmed
-		if took := time.Since(made); took > patience {
+		if took := time.Since(made); took > await.Hang() {
 			t.Fatalf("%v after it was made the exchange is still said to be missing", took)
 		}
 	}

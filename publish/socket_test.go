@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -15,7 +16,7 @@ import (
 func corkedSocket(t *testing.T) (s *socket, peer net.Conn) {
 	t.Helper()
 	ours, peer := net.Pipe()
-	s = &socket{Conn: ours, writeTimeout: patience, clock: newClock()}
+	s = &socket{Conn: ours, writeTimeout: await.Hang(), clock: newClock()}
 	t.Cleanup(func() { _, _ = s.Close(), peer.Close() })
 	s.cork()
 	if n, err := s.Write([]byte("message")); n != 7 || err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -81,7 +82,7 @@ func TestAChannelIsReplacedAfterOneMessageThatIsNeverConfirmed(t *testing.T) {
 		r.publish(messages...)
 		allAre(t, r.awaitResults(t, messages...), outbox.Confirmed)
 	}
-	for deadline := time.Now().Add(patience); channelsWithUnconfirmed(t, u) > 0; {
+	for deadline := time.Now().Add(await.Hang()); channelsWithUnconfirmed(t, u) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the channel is still open")
 		}

@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -155,16 +156,7 @@ func (i *instance) startWith(publisher publish.Publisher, registry prometheus.Re
 
 func (i *instance) await(what string, condition func() bool) {
 	i.t.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			i.t.Fatalf("%s: did not happen", what)
-		}
-	}
+	await.Until(i.t, what, condition)
 }
 
 func (i *instance) rowsLeft() (n int) {

@@ -13,14 +13,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
-
-const patience = time.Minute
 
 // fixture is a database with a table, and a person's connection.
 type fixture struct {
@@ -84,22 +83,18 @@ func (f *fixture) slot(column string) string {
 // await waits until a query gives t.
 func (f *fixture) await(sql string) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), time.Minute)
-	defer cancel()
-	for {
-		rows, err := query(ctx, f.conn.PgConn(), "SELECT pg_stat_clear_snapshot(); "+sql)
+	await.Until(f, sql, func() bool {
+		rows, err := query(f.Context(), f.conn.PgConn(), "SELECT pg_stat_clear_snapshot(); "+sql)
 		if err != nil {
 			f.Fatalf("waiting for %s: %v", sql, err)
 		}
-		if rows[len(rows)-1][0] == "t" {
-			return
-		}
-	}
+		return rows[len(rows)-1][0] == "t"
+	})
 }
 
 func (f *fixture) setup() ([]string, error) {
 	f.Helper()
-	return Setup(f.Context(), f.conn.PgConn(), f.names, patience)
+	return Setup(f.Context(), f.conn.PgConn(), f.names, await.Hang())
 }
 
 func (f *fixture) mustSetup() []string {
@@ -185,7 +180,7 @@ func (l *listener) Idle()           {}
 
 func (f *fixture) open() (*Stream, []string) {
 	f.Helper()
-	stream, done, err := Open(f.Context(), f.url, f.names, patience)
+	stream, done, err := Open(f.Context(), f.url, f.names, await.Hang())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -225,6 +220,7 @@ func (f *fixture) run(stream *Stream) *listener {
 // wantInserted waits for the rows, in binary.
 func (f *fixture) wantInserted(l *listener, ids ...string) {
 	f.Helper()
+	hang := time.After(await.Hang())
 	for _, id := range ids {
 		select {
 		case got := <-l.messages:
@@ -233,7 +229,7 @@ func (f *fixture) wantInserted(l *listener, ids ...string) {
 			}
 		case err := <-l.done:
 			f.Fatalf("the stream ended: %v", err)
-		case <-time.After(time.Minute):
+		case <-hang:
 			f.Fatalf("row %q did not come", id)
 		}
 	}
@@ -241,13 +237,7 @@ func (f *fixture) wantInserted(l *listener, ids ...string) {
 
 func (f *fixture) wantEnd(l *listener) error {
 	f.Helper()
-	select {
-	case err := <-l.done:
-		return err
-	case <-time.After(time.Minute):
-		f.Fatal("the stream goes on")
-		return nil
-	}
+	return await.Receive(f, "the stream ends", l.done)
 }
 
 func asPgConn(f *fixture, url string) *pgconn.PgConn {

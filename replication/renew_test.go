@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
@@ -109,7 +110,7 @@ func TestRelaysThatFindASlotFarBehindAtOnce(t *testing.T) {
 		streams := make(chan *Stream, 4)
 		for range cap(streams) {
 			relays.Go(func() {
-				stream, _, err := Open(t.Context(), f.url, f.names, patience)
+				stream, _, err := Open(t.Context(), f.url, f.names, await.Hang())
 				if err != nil {
 					t.Errorf("open: %v", err)
 					return

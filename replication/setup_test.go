@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -125,7 +126,7 @@ func TestForeignSlotsAreRefused(t *testing.T) {
 		fix := "SELECT pg_drop_replication_slot('" + f.names.Slot + "')"
 		_, err := f.setup()
 		f.wantProblem(err, c.what, fix)
-		_, _, err = Open(t.Context(), f.url, f.names, patience)
+		_, _, err = Open(t.Context(), f.url, f.names, await.Hang())
 		f.wantProblem(err, c.what, "--slot")
 		_, err = Teardown(t.Context(), f.conn.PgConn(), f.names)
 		f.wantProblem(err, c.what, fix)
@@ -298,7 +299,7 @@ func TestSlotThatWaitsNamesWhoIsInTheWay(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := EnsureSlot(t.Context(), conn, f.names.Slot, patience); line == "" || err != nil {
+	if line, err := EnsureSlot(t.Context(), conn, f.names.Slot, await.Hang()); line == "" || err != nil {
 		t.Errorf("%q, %v", line, err)
 	}
 }

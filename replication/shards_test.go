@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -34,7 +35,7 @@ func (f *fixture) split(n int) (all []Names) {
 
 func (f *fixture) mustSetUp(names Names) []string {
 	f.Helper()
-	done, err := Setup(f.Context(), f.conn.PgConn(), names, patience)
+	done, err := Setup(f.Context(), f.conn.PgConn(), names, await.Hang())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func (f *fixture) rows(l *listener, n int) (ids []int64) {
 			ids = append(ids, int64(binary.BigEndian.Uint64([]byte(id))))
 		case err := <-l.done:
 			f.Fatalf("the stream ended: %v", err)
-		case <-time.After(time.Minute):
+		case <-time.After(await.Hang()):
 			f.Fatalf("%d rows came, want %d", len(ids), n)
 		}
 	}
@@ -120,7 +121,7 @@ func TestARowFilterThatIsNotTheShardsOwnIsRefused(t *testing.T) {
 		" WHERE (" + names.Shard.Condition("") + " OR id = 7)": "has another row filter",
 	} {
 		f.exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE outbox` + filter + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
-		_, err := Setup(t.Context(), f.conn.PgConn(), names, patience)
+		_, err := Setup(t.Context(), f.conn.PgConn(), names, await.Hang())
 		fix := `ALTER PUBLICATION "` + names.Publication + `" SET TABLE "public"."outbox" WHERE (`
 		f.wantProblem(err, what, fix)
 		inspection, err := Inspect(t.Context(), f.conn.PgConn(), names)
@@ -143,9 +144,9 @@ func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
 	whole, two := f.split(1)[0], f.split(2)
 	f.mustSetUp(four[3])
 	for _, names := range []Names{whole, two[1]} {
-		_, err := Setup(t.Context(), f.conn.PgConn(), names, patience)
+		_, err := Setup(t.Context(), f.conn.PgConn(), names, await.Hang())
 		f.wantProblem(err, four[3].Slot, "cdc-relay teardown --shards 4 --slot '"+f.names.Slot+"'")
-		if _, _, opened := Open(t.Context(), f.url, names, patience); !errors.Is(err, ErrOtherSplit) || !errors.Is(opened, ErrOtherSplit) {
+		if _, _, opened := Open(t.Context(), f.url, names, await.Hang()); !errors.Is(err, ErrOtherSplit) || !errors.Is(opened, ErrOtherSplit) {
 			t.Errorf("%v, %v", err, opened)
 		}
 		if n := f.value(`SELECT count(*) FROM pg_publication`); n != "1" {
@@ -157,7 +158,7 @@ func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.mustSetUp(whole)
-	_, err := Setup(t.Context(), f.conn.PgConn(), four[0], patience)
+	_, err := Setup(t.Context(), f.conn.PgConn(), four[0], await.Hang())
 	f.wantProblem(err, "takes shard 0/4: "+whole.Slot, "cdc-relay teardown --slot")
 }
 
@@ -176,7 +177,7 @@ func TestAUserDefinedCollationIsAProblem(t *testing.T) {
 	f, all := newSharded(t, 2)
 	f.exec(`CREATE COLLATION mine (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
 	f.exec(`ALTER TABLE outbox ALTER COLUMN ordering_key TYPE text COLLATE mine`)
-	_, err := Setup(t.Context(), f.conn.PgConn(), all[0], patience)
+	_, err := Setup(t.Context(), f.conn.PgConn(), all[0], await.Hang())
 	f.wantProblem(err, "cannot be made ready", `ALTER TABLE "public"."outbox" ALTER COLUMN ordering_key TYPE text COLLATE "default"`)
 }
 
@@ -185,7 +186,7 @@ func TestShardsNeedRowFilters(t *testing.T) {
 		t.Skip("Postgres 15 has row filters")
 	}
 	f := newFixture(t)
-	_, err := Setup(t.Context(), f.conn.PgConn(), f.split(2)[0], patience)
+	_, err := Setup(t.Context(), f.conn.PgConn(), f.split(2)[0], await.Hang())
 	f.wantProblem(err, "has no row filters: --shard needs 15 or later", "without --shard")
 	if f.value(`SELECT count(*) FROM pg_publication`) != "0" {
 		t.Error("a publication was made")

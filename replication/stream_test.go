@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pglogrepl"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
 func TestStreamStartsAtThePresent(t *testing.T) {
@@ -134,7 +136,7 @@ func TestCloseLeavesTheSlotToTheNextAtOnce(t *testing.T) {
 		t.Errorf("a stream that was told to stop: %v", err)
 	}
 	first.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
 	defer cancel()
 	for active := true; active; {
 		h, err := second.Holder(ctx)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,7 +41,7 @@ func newAgent(t *testing.T, network, addr string) agent {
 // the client says of its container.
 func (a agent) lines(last string) []string {
 	a.Helper()
-	if err := a.conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := a.conn.SetReadDeadline(time.Now().Add(await.Hang())); err != nil {
 		a.Fatal(err)
 	}
 	var lines []string

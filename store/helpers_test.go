@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -194,7 +195,7 @@ func equal(t testing.TB, what string, got, want []int64) {
 
 // contextUntil is done once the condition holds.
 func contextUntil(t *testing.T, condition func() bool) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)

@@ -25,6 +25,7 @@ import (
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -121,7 +122,7 @@ func tracer(t *testing.T) *Tracer {
 
 func shutdown(t *testing.T, tr *Tracer) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
 	defer cancel()
 	if err := tr.Shutdown(ctx); err != nil {
 		t.Error(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/soak/history"
 )
@@ -80,7 +81,7 @@ func soakRun(t *testing.T, after string, signals []os.Signal, args ...string) (c
 			}
 		case code := <-ended:
 			return code, out.String()
-		case <-time.After(3 * time.Minute):
+		case <-time.After(await.Hang()):
 			t.Fatalf("it has not ended:\n%s", out)
 		}
 	}

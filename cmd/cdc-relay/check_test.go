@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
@@ -71,7 +71,7 @@ func TestCheckPassesAStandbyOver(t *testing.T) {
 	server := services.PrivatePostgres(t)
 	standby := services.Standby(t, server)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
 		defer cancel()
 		if err := standby.Close(ctx); err != nil {
 			t.Error(err)

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
 // interrupted is an output whose reader presses Ctrl-C when he is asked.
@@ -50,7 +52,7 @@ func TestOneSignalAnswersAQuestionWithNo(t *testing.T) {
 				if code != exitFailed || !strings.Contains(screen.String(), "[y/N] \ncdc-relay: not confirmed: "+test.notDone) {
 					t.Errorf("exit code %d\n%s", code, screen.String())
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(await.Hang()):
 				t.Errorf("it goes on asking:\n%s", screen.String())
 			}
 			_ = typing.Close()

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
@@ -96,7 +96,7 @@ func startTo(t *testing.T, stdout io.Writer, env environment, args ...string) *c
 func (c *command) await(t *testing.T, text string) string {
 	t.Helper()
 	var log []string
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(await.Hang())
 	for {
 		select {
 		case line, open := <-c.lines:
@@ -116,13 +116,8 @@ func (c *command) await(t *testing.T, text string) string {
 // exit is the exit code, once there is one.
 func (c *command) exit(t *testing.T) int {
 	t.Helper()
-	select {
-	case <-c.exited:
-		return c.ProcessState.ExitCode()
-	case <-time.After(30 * time.Second):
-		t.Fatal("it has not ended")
-		return 0
-	}
+	await.Receive(t, "the program ends", c.exited)
+	return c.ProcessState.ExitCode()
 }
 
 func (c *command) signal(t *testing.T, sig os.Signal) {
@@ -316,8 +311,7 @@ func TestOneSignalEndsTheService(t *testing.T) {
 	env, _ := fresh(t)
 	signals := make(chan os.Signal, 2)
 	signals <- syscall.SIGTERM
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	p := process{
 		args:  []string{"cdc-relay", "run", "--publisher", "stdout", "--shutdown-timeout", "100ms"},
 		stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard,

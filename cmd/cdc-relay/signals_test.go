@@ -11,6 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
@@ -18,7 +19,7 @@ import (
 // them without the tags.
 func datagrams(t *testing.T, conn net.PacketConn, until string) (lines []string) {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(await.Hang())); err != nil {
 		t.Fatal(err)
 	}
 	packet := make([]byte, 1<<16)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -50,7 +51,7 @@ func notifications(t *testing.T) (socket string, said <-chan string) {
 
 func awaitNotification(t *testing.T, said <-chan string, want string) string {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(await.Hang())
 	for {
 		select {
 		case message := <-said:

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
 // The virtual host, user and queue of the test.
@@ -88,11 +90,11 @@ func operatorPolicy(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) {
 	if err := broker.SetPolicy(ctx, testVHost, "full", refusing); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() bool { return !acked(t, channel, testQueue) })
+	await.Until(t, "the queue rejects", func() bool { return !acked(t, channel, testQueue) })
 	if err := broker.DeletePolicy(ctx, testVHost, "full"); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() bool { return acked(t, channel, testQueue) })
+	await.Until(t, "the queue takes messages again", func() bool { return acked(t, channel, testQueue) })
 }
 
 func operatorDefinitions(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) {
@@ -123,7 +125,7 @@ func operatorDefinitions(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) 
 	if err := channel.Publish("its.exchange", "", true, false, amqp.Publishing{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() bool { _, ok, err := channel.Get(testQueue, false); return ok || err != nil })
+	await.Until(t, "a message is in the queue", func() bool { _, ok, err := channel.Get(testQueue, false); return ok || err != nil })
 	if n, err := broker.Unsettled(ctx, testVHost); err != nil || n != 1 {
 		t.Errorf("%d messages that nobody has acknowledged, want 1; %v", n, err)
 	}
@@ -233,14 +235,4 @@ func acked(t *testing.T, channel *amqp.Channel, queue string) bool {
 		t.Fatal(err)
 	}
 	return ok
-}
-
-// await asks again until it holds; the test's own time limit ends it. What it asks goes to the broker and back.
-func await(t *testing.T, holds func() bool) {
-	t.Helper()
-	for !holds() {
-		if t.Context().Err() != nil {
-			t.Fatal(t.Context().Err())
-		}
-	}
 }

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
 // Deaf is an address at which nothing answers: packets that ask for a connection are dropped, as by a machine that is
@@ -57,7 +59,7 @@ func (d *Deaf) Addr() string { return fmt.Sprintf("127.0.0.1:%d", d.port) }
 func (d *Deaf) AwaitAttempts(t testing.TB, n int) {
 	t.Helper()
 	attempts := map[string]bool{} // by the caller's address
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(await.Hang())
 	for tick := time.Tick(10 * time.Millisecond); len(attempts) < n; <-tick {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d attempts to connect, want %d", len(attempts), n)

@@ -3,9 +3,10 @@ package services
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
 func TestStandbyFollowsAndIsPromoted(t *testing.T) {
@@ -58,7 +59,7 @@ func TestStandbyFollowsAndIsPromoted(t *testing.T) {
 
 func awaitRows(t *testing.T, server *Postgres, rows int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
 	defer cancel()
 	conn, err := pgx.Connect(ctx, server.URL(""))
 	if err != nil {

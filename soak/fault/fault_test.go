@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/soak/history"
 	"github.com/cdc-relay/cdc-relay/soak/load"
@@ -147,7 +148,7 @@ func newTestWorld(t *testing.T, needs Needs) *World {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
 		defer cancel()
 		if err := w.Close(ctx); err != nil {
 			t.Errorf("close the world: %v", err)
@@ -218,7 +219,7 @@ func startRun(t *testing.T, w *World, recoverWithin time.Duration) *testRun {
 // awaitDelivered waits until so many messages have arrived.
 func (r *testRun) awaitDelivered(n int) {
 	r.t.Helper()
-	const patience = time.Minute
+	patience := await.Hang()
 	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
 	err := poll(ctx, func() (bool, error) { return r.record.Counts().Delivered >= n, nil })
@@ -239,7 +240,7 @@ const (
 // end stops the load, waits until everything has left the outbox, and fails the test where the checker finds a violation.
 func (r *testRun) end() {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(r.t.Context(), await.Hang())
 	defer cancel()
 	r.writers.Stop()
 	began := time.Now()

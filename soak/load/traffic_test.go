@@ -3,6 +3,7 @@ package load
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -83,7 +85,7 @@ func TestTrafficThroughARelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer writers.Stop()
-	await(t, func() bool { return recorder.Counts().Acknowledged > 6000 })
+	await.Until(t, "6000 messages are acknowledged", func() bool { return recorder.Counts().Acknowledged > 6000 })
 	writers.Stop()
 	if err := state.AwaitDrained(t.Context(), 30*time.Second, nil); err != nil {
 		t.Fatal(err)
@@ -139,13 +141,9 @@ func TestConsumersComeBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case d := <-arrivals:
-			if d.Damaged == "" || d.Queue != topology.Queues()[0] {
-				t.Errorf("%+v", d)
-			}
-		case <-time.After(30 * time.Second):
-			t.Fatalf("%s, nothing arrives: %+v", when, consumers.Trouble.Seen())
+		d := await.Receive(t, "an arrival "+when, arrivals, func() string { return fmt.Sprintf("%+v", consumers.Trouble.Seen()) })
+		if d.Damaged == "" || d.Queue != topology.Queues()[0] {
+			t.Errorf("%+v", d)
 		}
 	}
 	declare()
@@ -163,7 +161,7 @@ func TestConsumersComeBack(t *testing.T) {
 	if err := broker.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() bool { return consumers.Trouble.Seen().Count > errors })
+	await.Until(t, "a consumer notices", func() bool { return consumers.Trouble.Seen().Count > errors })
 	if err := broker.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}

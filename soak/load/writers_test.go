@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -229,11 +230,11 @@ func TestCommitWithoutAnswerIsUnknown(t *testing.T) {
 			defer writers.Stop()
 			x := <-first
 			if test.kept {
-				await(t, func() bool { return ids[int64](t, conn, `SELECT id FROM soak_transaction`)[x.ID] })
+				await.Until(t, "the transaction is there", func() bool { return ids[int64](t, conn, `SELECT id FROM soak_transaction`)[x.ID] })
 			}
 			proxy.Cut()
 			proxy.Resume()
-			await(t, func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.outcomes) > 20 })
+			await.Until(t, "more than 20 outcomes are known", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.outcomes) > 20 })
 			writers.Stop()
 			if l.outcomes[x.ID] != history.Unknown {
 				t.Errorf("the transaction is %s", l.outcomes[x.ID])
@@ -299,7 +300,7 @@ func TestSessionThatIsEndedIsRolledBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		await(t, func() bool { return committed() > before })
+		await.Until(t, "something is committed", func() bool { return committed() > before })
 	}
 	writers.Stop()
 	if writers.Trouble.Seen().Count == 0 {
@@ -315,15 +316,4 @@ func TestSessionThatIsEndedIsRolledBack(t *testing.T) {
 		}
 	}
 	holdsWhatWasTold(t, l, conn)
-}
-
-func await(t *testing.T, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatal("did not happen within 30 s")
-		}
-		pause(t.Context(), 10*time.Millisecond)
-	}
 }

@@ -1,0 +1,134 @@
+// Package await is how tests wait. A wait ends when the thing itself happens. Its deadline only ends a hang, and grows with
+// the slowness of the machine.
+package await
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// hang is how long something may take on a quiet, current machine before a test takes it to hang. Nothing in the tests
+// takes half of it there, at full size either.
+const hang = 5 * time.Minute
+
+// slowness is measured once in a process: at its start nothing of its own runs yet.
+var slowness = sync.OnceValue(measure)
+
+// Slowness tells how many times slower than a quiet, current machine this one is, at least 1.
+func Slowness() float64 { return slowness() }
+
+// reference is how long measure's work takes on a quiet, current core.
+const reference = 40 * time.Millisecond
+
+// measure times a fixed piece of work on all processors at once, so that whatever else runs there shows.
+func measure() float64 {
+	began := time.Now()
+	var working sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		working.Go(work)
+	}
+	working.Wait()
+	return max(1, float64(time.Since(began))/float64(reference))
+}
+
+func work() {
+	x := uint64(88172645463325252)
+	for range 1 << 24 {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+	}
+	runtime.KeepAlive(x)
+}
+
+// Scaled is what a time on a quiet, current machine becomes on this one.
+func Scaled(d time.Duration) time.Duration { return time.Duration(float64(d) * Slowness()) }
+
+// Hang is how long to wait here for what has to happen.
+func Hang() time.Duration { return Scaled(hang) }
+
+// Context ends when what runs under it must be taken to hang, or with the test.
+func Context(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), Hang())
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Until waits for a condition, which it asks every few milliseconds on the goroutine of the test. Where it does not come
+// true the test fails with what it waited for and what the functions saw at the end.
+func Until(t testing.TB, what string, condition func() bool, saw ...func() string) {
+	t.Helper()
+	began := time.Now()
+	deadline := time.NewTimer(Hang())
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			fail(t, what, began, saw)
+		}
+	}
+}
+
+// Receive waits for a value, or for the channel to be closed.
+func Receive[T any](t testing.TB, what string, from <-chan T, saw ...func() string) T {
+	t.Helper()
+	began := time.Now()
+	deadline := time.NewTimer(Hang())
+	defer deadline.Stop()
+	select {
+	case value := <-from:
+		return value
+	case <-deadline.C:
+		fail(t, what, began, saw)
+	}
+	panic("unreachable: the test has failed")
+}
+
+func fail(t testing.TB, what string, began time.Time, saw []func() string) {
+	t.Helper()
+	lines := []string{fmt.Sprintf("waited %s for: %s", time.Since(began).Round(time.Millisecond), what)}
+	for _, see := range saw {
+		lines = append(lines, "saw: "+see())
+	}
+	t.Fatal(strings.Join(lines, "\n"))
+}
+
+// Within fails the test where something takes longer than is allowed on a quiet, current machine, and logs how long it
+// took. A machine that has become slower since the start of the process is measured again before it is judged.
+func Within(t testing.TB, what string, allowed time.Duration, something func()) {
+	t.Helper()
+	began := time.Now()
+	something()
+	Judge(t, what, time.Since(began), allowed)
+}
+
+// Judge is Within for a time that was measured already.
+func Judge(t testing.TB, what string, took, allowed time.Duration) {
+	t.Helper()
+	took = took.Round(time.Millisecond)
+	t.Logf("%s: %s", what, took)
+	if took <= Scaled(allowed) {
+		return
+	}
+	if now := measure(); float64(took) > float64(allowed)*max(now, Slowness()) {
+		t.Errorf("%s took %s, allowed %s on a machine %.1f times as slow as a quiet one (now %.1f times)",
+			what, took, allowed, Slowness(), now)
+	}
+}
+
+// Tail is the end of a log: its last lines.
+func Tail(log string, lines int) string {
+	all := strings.Split(strings.TrimRight(log, "\n"), "\n")
+	if len(all) <= lines {
+		return strings.Join(all, "\n")
+	}
+	return fmt.Sprintf("(%d earlier lines left out)\n%s", len(all)-lines, strings.Join(all[len(all)-lines:], "\n"))
+}
