@@ -233,6 +233,7 @@ func TestQueuesThatDropAndAlternateExchanges(t *testing.T) {
 
 func TestAnAlarm(t *testing.T) {
 	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
 	broker := services.PrivateRabbitMQ(t)
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
 	p.bound()

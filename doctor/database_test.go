@@ -293,6 +293,7 @@ func TestWhatMendsAShardsPublicationKeepsItsRowFilter(t *testing.T) {
 
 func TestManagedServicesAreNamed(t *testing.T) {
 	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "wal_level=replica")
 	p := healthyTables(t, server)
 	for role, words := range map[string][]string{

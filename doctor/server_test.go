@@ -22,6 +22,7 @@ import (
 
 func TestAServerWithoutRoom(t *testing.T) {
 	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_replication_slots=1", "max_wal_senders=1", "autovacuum=off", "wal_sender_timeout=0")
 	p := healthyTables(t, server)
 	p.exec("SELECT pg_create_physical_replication_slot('somebody')", "CREATE PUBLICATION "+p.Publication+" FOR TABLE outbox")
@@ -49,6 +50,7 @@ func TestAServerWithoutRoom(t *testing.T) {
 // What a server of 10 MB of WAL to spare does to a slot that nobody reads.
 func TestALostSlot(t *testing.T) {
 	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "max_wal_size=1GB", "checkpoint_timeout=1h")
 	p := healthy(t, server)
 	r := p.examine()
@@ -71,6 +73,7 @@ func TestALostSlot(t *testing.T) {
 
 func TestTransactionsThatHoldBackCleanup(t *testing.T) {
 	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_prepared_transactions=5", "autovacuum_naptime=1h")
 	p := healthy(t, server)
 	p.exec("SELECT pg_drop_replication_slot('" + p.Slot + "')")
@@ -95,6 +98,7 @@ func TestTransactionsThatHoldBackCleanup(t *testing.T) {
 
 func TestDeadRows(t *testing.T) {
 	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
 	p := healthy(t, services.PrivatePostgres(t, "autovacuum_naptime=1h"))
 	p.exec("INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 120000)", "DELETE FROM outbox")
 	await.Until(t, "the statistics know of the dead rows", func() bool {
@@ -110,6 +114,7 @@ func TestDeadRows(t *testing.T) {
 
 func TestAStandbyAndWhatItHolds(t *testing.T) {
 	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t)
 	standby := services.Standby(t, server)
 	closed := false

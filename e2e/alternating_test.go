@@ -3,11 +3,14 @@ package e2e
 import (
 	"fmt"
 	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // TestDueAndUnclaimedRowsOfOneKeyInTurn leave one after the other in order, each as soon as the one
 // before it has left and not at the next poll.
 func TestDueAndUnclaimedRowsOfOneKeyInTurn(t *testing.T) {
+	services.Thorough(t, "keys keep their order in the quick run")
 	t.Parallel()
 	const rows = 60
 	for name, way := range map[string]func(w *world, insert func()){

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // answer runs a command with --format json and reads what it says.
@@ -105,6 +107,7 @@ func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 
 // All of a key are dead, and later ones wait: they come in their old order, before those.
 func TestManyRequeuedComeInTheirOrder(t *testing.T) {
+	services.Thorough(t, "thousands of rows")
 	w := newWorld(t).setUp()
 	r := w.run("--max-retries", "0", "--poll-interval", "100ms", "--backoff-time", "1h")
 	late := w.queue + "-late"

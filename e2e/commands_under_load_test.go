@@ -9,6 +9,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // keepTyping runs a command again and again until ctx is done; each has to succeed.
@@ -100,6 +102,7 @@ func (w *world) rebind(ctx context.Context, channel *amqp.Channel, exchange stri
 
 // A look at the queue reads no table as a whole, and is quick, whatever waits there.
 func TestStatsIsCheapWithManyRows(t *testing.T) {
+	services.Thorough(t, "200,000 rows")
 	w := newWorld(t).setUp()
 	rows := sized(200_000, 10_000_000)
 	w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload, available_at, attempts, last_error)

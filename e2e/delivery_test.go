@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // load inserts n rows from several connections, half by single INSERTs and half by
@@ -118,9 +120,7 @@ func TestAKillRepeatsAtMostWhatWasInFlightAndMarksIt(t *testing.T) {
 // TestAGreatTransactionStaysWithinBoundedMemory: kept in memory, either number of rows would be
 // nearly twice the bound at least.
 func TestAGreatTransactionStaysWithinBoundedMemory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute")
-	}
+	services.Thorough(t, "takes half a minute")
 	w := newWorld(t).plainly().setUp()
 	arrived := w.consume(w.queue)
 	arrived.onlyCount()

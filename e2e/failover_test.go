@@ -64,9 +64,6 @@ func (p *replicated) onStandby(t *testing.T, what, sql string, args ...any) {
 
 // TestAStandbyIsPromoted under load. Without a failover slot the new primary has none, and the relay makes one.
 func TestAStandbyIsPromoted(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts servers of its own")
-	}
 	t.Parallel()
 	p := newReplicated(t)
 	w := p.world.setUp()
@@ -87,9 +84,7 @@ func TestAStandbyIsPromoted(t *testing.T) {
 // TestAFailoverSlotOutlivesItsServer: a slot that a DBA has made so, for Postgres 17 and later,
 // is used as it is, and goes on where the standby has its copy.
 func TestAFailoverSlotOutlivesItsServer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts servers of its own")
-	}
+	services.Thorough(t, "a standby is promoted in the quick run")
 	t.Parallel()
 	if services.SharedPostgres(t).Major() < 17 {
 		t.Skip("failover slots came with Postgres 17")
@@ -124,9 +119,7 @@ func TestAFailoverSlotOutlivesItsServer(t *testing.T) {
 // TestAFailoverSlotWaitsForItsStandby and sends nothing while that is away, although the server
 // answers: rows are swept then.
 func TestAFailoverSlotWaitsForItsStandby(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts servers of its own")
-	}
+	services.Thorough(t, "a standby is promoted in the quick run")
 	if services.SharedPostgres(t).Major() < 17 {
 		t.Skip("failover slots came with Postgres 17")
 	}

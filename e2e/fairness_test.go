@@ -10,6 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // pace is how well healthy rows leave: as many as the relay can take, and rows that come one by
@@ -94,11 +96,11 @@ func troubles(queue string) []trouble {
 // what it was before and after, since the machine has other work as well. With the default settings
 // each is tried once an hour in the end.
 func TestRowsThatFailForEverDoNotSlowTheOthers(t *testing.T) {
-	if testing.Short() {
-		t.Skip("measures")
-	}
 	for i := range troubles("") {
 		t.Run(troubles("")[i].name, func(t *testing.T) {
+			if i > 0 {
+				services.Thorough(t, "one kind of failure is enough")
+			}
 			slowdown(t, i, sized(5000, 100_000), sized(3*time.Minute, time.Hour), sized(0.3, 0.9))
 		})
 	}

@@ -25,9 +25,6 @@ func (w *world) writeWAL(mb int) {
 // they have sent all, so a relay that does not read would hold it up. Afterwards nothing is lost,
 // and as the process lives on, nothing is repeated.
 func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a server of its own")
-	}
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	vhost := services.VHost(t)
@@ -91,6 +88,9 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "streaming under load" {
+				services.Thorough(t, "one of many situations")
+			}
 			w := newWorldOn(t, server.Database(t), vhost).setUp()
 			arrived := w.consume(w.queue)
 			committed := busy(w)

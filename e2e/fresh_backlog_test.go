@@ -3,14 +3,14 @@ package e2e
 import (
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // TestAFreshBacklogLeavesAtOnce: a relay that starts delivers at once, though millions of rows wait
 // of which none is old. Who looks for old rows would read them all.
 func TestAFreshBacklogLeavesAtOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("fills a table")
-	}
+	services.Thorough(t, "a million rows")
 	w := newWorld(t).plainly().setUp()
 	w.exec(`INSERT INTO outbox (routing_key, payload) SELECT $1, '{}' FROM generate_series(1, $2) n`, w.queue, sized(100_000, 5_000_000))
 	arrived := w.consume(w.queue)

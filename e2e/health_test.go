@@ -44,9 +44,7 @@ const noticed = 15 * time.Second
 // TestNotReadyNamesThePartThatIsStuck, and not long after it got stuck. With the trouble over, the
 // relay delivers within two seconds and is ready.
 func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for timeouts")
-	}
+	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
 	for name, stuck := range map[string]func(p *proxied, r *relay) (mend func()){
 		"publisher: broker black-holed": func(p *proxied, r *relay) func() {
@@ -110,6 +108,7 @@ func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
 
 // TestAReaderThatHangsShows: of --publisher stdout, whose pipe is full.
 func TestAReaderThatHangsShows(t *testing.T) {
+	services.Thorough(t, "waits for a timeout")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	reader, writer, err := os.Pipe()

@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // TestOneHotKey: one ordering key has one message in flight at a time, whoever brings it. The log
 // has the pace; what is asserted is that none of the ways gets stuck on it.
 func TestOneHotKey(t *testing.T) {
+	services.Thorough(t, "measures")
 	t.Parallel()
 	rows := sized(300, 5000)
 	insert := func(w *world) {
@@ -88,6 +91,9 @@ func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "streaming" {
+				services.Thorough(t, "one way is enough")
+			}
 			t.Parallel()
 			w := newWorld(t).plainly().setUp()
 			arrived := w.consume(w.queue)

@@ -11,9 +11,7 @@ import (
 // TestASlotThatLayIdleTooLong is one that Postgres 18 takes away from a relay that was
 // stopped; one that works keeps it.
 func TestASlotThatLayIdleTooLong(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a server of its own")
-	}
+	services.Thorough(t, "a dropped slot is replaced in the quick run")
 	if services.SharedPostgres(t).Major() < 18 {
 		t.Skip("idle slots are taken away from Postgres 18 on")
 	}

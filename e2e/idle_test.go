@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // transactions is how many the database has ended so far, as far as it has counted.
@@ -29,6 +31,7 @@ func (r *relay) cpu() time.Duration {
 
 // TestARelayWithNothingToDoAsksLittle of the database.
 func TestARelayWithNothingToDoAsksLittle(t *testing.T) {
+	services.Thorough(t, "measures")
 	t.Parallel()
 	w := newWorld(t).plainly().setUp()
 	over := sized(4*time.Second, time.Minute)

@@ -13,9 +13,7 @@ import (
 // TestASlotWhoseWALIsGone: the server says so only once it streams. Files that were put together by hand, or rewound,
 // can be so.
 func TestASlotWhoseWALIsGone(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a server of its own")
-	}
+	services.Thorough(t, "a dropped slot is replaced in the quick run")
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	w := newWorldOn(t, server.Database(t), services.VHost(t)).setUp()

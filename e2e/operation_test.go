@@ -189,6 +189,7 @@ func fresh(file string) bool { return time.Since(modified(file)) < 10*time.Secon
 
 // TestNoPasswordIsSaidAnywhere: not in logs of outages and refused logins, nor on a page.
 func TestNoPasswordIsSaidAnywhere(t *testing.T) {
+	services.Thorough(t, "two outages")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	const secret = "s3cr3t+of/the%relay@x"

@@ -10,6 +10,7 @@ import (
 // TestAPublicationThatBringsNothingIsNoticed: the stream is silent then, and looks like one on
 // which nothing happens.
 func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
+	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
 	for name, fault := range map[string][]string{
 		"without the table": {`ALTER PUBLICATION {p} SET TABLE other`},
@@ -44,6 +45,7 @@ func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
 
 // TestAPublicationThatHidesRowsIsToldOf, and the rows are swept until somebody mends it.
 func TestAPublicationThatHidesRowsIsToldOf(t *testing.T) {
+	services.Thorough(t, "waits for a timeout")
 	if services.SharedPostgres(t).Major() < 15 {
 		t.Skip("a publication has no row filter before Postgres 15")
 	}

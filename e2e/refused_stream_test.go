@@ -12,6 +12,7 @@ import (
 // TestARelayThatMayNotStreamAtItsStartSweeps, and streams as soon as it can: all replication connections
 // are in use, or a proxy lets none through.
 func TestARelayThatMayNotStreamAtItsStartSweeps(t *testing.T) {
+	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)

@@ -119,6 +119,7 @@ func (l keyedLedger) exchange(string) any { return l.name }
 // TestTheNumberOfShardsIsChanged under load, as docs/scaling.md says. Rows wait in the table
 // meanwhile; what leaves twice is marked.
 func TestTheNumberOfShardsIsChanged(t *testing.T) {
+	services.Thorough(t, "shards share the rows in the quick run")
 	w := newSharded(t, 1)
 	arrived := w.consume(w.queue)
 	args := []string{"--poll-interval", "200ms"}

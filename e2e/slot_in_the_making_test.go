@@ -10,9 +10,6 @@ import (
 // TestRowsAreSweptWhileTheSlotIsBeingMade: the server waits with it for every transaction that was open, for as long as
 // these take, and has the slot in its list meanwhile.
 func TestRowsAreSweptWhileTheSlotIsBeingMade(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a server of its own")
-	}
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	w := newWorldOn(t, server.Database(t), services.VHost(t)).setUp()

@@ -23,6 +23,7 @@ func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
 // TestAStandbyThatWasCutOffLooksWhoHoldsTheSlot before it takes rows that nobody has claimed: while
 // it heard nothing, another relay may have taken the slot, and have published them.
 func TestAStandbyThatWasCutOffLooksWhoHoldsTheSlot(t *testing.T) {
+	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)

@@ -19,9 +19,6 @@ func must(t *testing.T, what string, err error) {
 
 // TestPostgresComesAndGoes, and nothing is lost or charged.
 func TestPostgresComesAndGoes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a server of its own")
-	}
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	vhost := services.VHost(t)
@@ -103,9 +100,6 @@ func TestPostgresComesAndGoes(t *testing.T) {
 
 // TestRabbitMQComesAndGoes: no attempt is charged, rows are spilled, WAL is not retained.
 func TestRabbitMQComesAndGoes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a server of its own")
-	}
 	t.Parallel()
 	server := services.PrivateRabbitMQ(t)
 	world := func(t *testing.T) *world {

@@ -11,6 +11,7 @@ import (
 
 // TestADatabaseInLATIN1 : what arrives is UTF-8, on both paths, whatever the database stores.
 func TestADatabaseInLATIN1(t *testing.T) {
+	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
 	w := newWorldOn(t, services.Database(t, "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"), services.VHost(t)).setUp()
 	key := w.queue + "-äöüß"
@@ -40,6 +41,7 @@ func TestADatabaseInLATIN1(t *testing.T) {
 // TestSettingsOfTheDatabaseChangeNothing: values are read alike, whatever a client or the
 // database has set.
 func TestSettingsOfTheDatabaseChangeNothing(t *testing.T) {
+	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	name := strings.TrimPrefix(mustURL(t, w.database).Path, "/")
@@ -80,6 +82,7 @@ func TestSettingsOfTheDatabaseChangeNothing(t *testing.T) {
 
 // TestAnyLegalNameWorks for table, slot and publication, from setup to teardown.
 func TestAnyLegalNameWorks(t *testing.T) {
+	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
 	w := newWorld(t)
 	slot := "1st_" + w.slot[len(w.slot)-16:]
@@ -122,6 +125,7 @@ func TestAnyLegalNameWorks(t *testing.T) {
 
 // TestAPartitionedOutbox, made by hand with the same columns, streams, is swept and drained.
 func TestAPartitionedOutbox(t *testing.T) {
+	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`ALTER TABLE outbox RENAME TO plain`)

@@ -39,6 +39,9 @@ func TestADroppedPublicationCostsNothing(t *testing.T) {
 	t.Parallel()
 	for name, recreate := range map[string]bool{"made by the relay": false, "made by a person": true} {
 		t.Run(name, func(t *testing.T) {
+			if recreate {
+				services.Thorough(t, "the relay recreates the slot in the quick run")
+			}
 			t.Parallel()
 			w := newWorld(t).setUp()
 			arrived := w.consume(w.queue)
@@ -165,6 +168,7 @@ func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
 // the table by the others, as the holder that it was. What it finds there leaves no more
 // than once without the mark.
 func TestALeaderCutOffFromPostgresIsReplaced(t *testing.T) {
+	services.Thorough(t, "a frozen leader is replaced in the quick run")
 	t.Parallel()
 	p := newProxied(t)
 	arrived := p.consume(p.queue)

@@ -24,9 +24,6 @@ func (w *world) lag() lag {
 // TestAnOutageOfTheBrokerRetainsNoWAL: other tables write a lot of it meanwhile, and rows are
 // inserted. The outage charges no attempt, and what waited leaves at once when it is over.
 func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a server of its own")
-	}
 	t.Parallel()
 	postgres := services.PrivatePostgres(t)
 	for name, outage := range map[string]func(*testing.T, *world) (end func()){

@@ -56,6 +56,7 @@ func TestConnectionClosedByOperator(t *testing.T) {
 // TestABrokerOfItsOwn: what is done to one, part after part, since it takes seconds to start.
 func TestABrokerOfItsOwn(t *testing.T) {
 	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
 	broker := services.PrivateRabbitMQ(t, "max_message_size = 1000000")
 	for _, part := range []struct {
 		name string

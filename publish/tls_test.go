@@ -15,6 +15,7 @@ import (
 // tlsBroker has a TLS listener for clients with a certificate of the authority, and its own is for "localhost".
 func tlsBroker(t *testing.T, a *certs.Authority) (broker *services.RabbitMQ, address url.URL) {
 	t.Helper()
+	services.Thorough(t, "starts a server of its own")
 	broker, host := services.TLSRabbitMQ(t, services.Certificate{CA: a.File("ca.pem"), Cert: a.File("localhost.pem"), Key: a.File("localhost.key")})
 	return broker, url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: host, Path: "/"}
 }

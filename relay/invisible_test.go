@@ -15,6 +15,7 @@ import (
 // The relay notices when it appears, and not only when it looks through the table anyway.
 func TestARowThatNobodySeesYet(t *testing.T) {
 	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t)
 	must := func(err error) {
 		t.Helper()

@@ -107,6 +107,7 @@ func TestAPassReadsAllRowsByStrides(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCore(100, defaultBounds(), newTestMetrics(t))
+	c.clock = standstill
 	c.tookSlot(holding{})
 	s := &sweeper{core: c, store: i.openStore(), slot: i.config.Slot, page: 3, pageRows: 3, stride: leastStride}
 	found, statements := 0, 0

@@ -41,6 +41,7 @@ func TestAPassDoesNotWalkAgainForATransactionThatGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCore(10, defaultBounds(), newTestMetrics(t))
+	c.clock = standstill
 	c.tookSlot(holding{})
 	c.streamLive(true)
 	s := &sweeper{core: c, store: db, slot: i.config.Slot, page: 10, pageRows: 10}
@@ -101,6 +102,7 @@ func TestWhatWasSpilledIsReadFromThereOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCore(100, defaultBounds(), newTestMetrics(t))
+	c.clock = standstill
 	c.tookSlot(holding{})
 	c.lock()
 	for _, n := range []int{15, 12, 17} {
@@ -134,6 +136,7 @@ func TestTransactionsThatAreTooManyToRemember(t *testing.T) {
 	most := defaultBounds()
 	most.left = 1
 	c := newCore(100, most, newTestMetrics(t))
+	c.clock = standstill
 	c.tookSlot(holding{})
 	snapshot := func(text string) store.Snapshot { return parseSnapshot(t, text) }
 	pass := c.beginSweep(10)
@@ -175,6 +178,7 @@ func parseSnapshot(t *testing.T, text string) store.Snapshot {
 func spilledCore(t *testing.T) *core {
 	t.Helper()
 	c := newCore(100, defaultBounds(), newTestMetrics(t))
+	c.clock = standstill
 	c.tookSlot(holding{})
 	c.beginSweep(10).leftoversEnded(parseSnapshot(t, "200:200:"), c.leftoversBegan())
 	c.lock()
@@ -233,6 +237,7 @@ func TestAKeyThatWasNotRememberedIsLookedForUntilItsRowsAreVisible(t *testing.T)
 	most := defaultBounds()
 	most.keys = 1
 	c := newCore(100, most, newTestMetrics(t))
+	c.clock = standstill
 	c.tookSlot(holding{})
 	sweep := c.beginSweep(10)
 	c.keyPassBegan()
@@ -254,3 +259,7 @@ func TestAKeyThatWasNotRememberedIsLookedForUntilItsRowsAreVisible(t *testing.T)
 		t.Error("the rows of a key are forgotten before they are visible")
 	}
 }
+
+// standstill is a clock for cores of tests that read a database for as long as that takes: no time passes, so that a slow
+// machine does not end a term.
+func standstill() time.Time { return time.Unix(1_000_000, 0) }

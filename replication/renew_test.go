@@ -25,6 +25,7 @@ func (f *fixture) isFarBehind() bool {
 }
 
 func TestSlotFarBehindIsMadeAnew(t *testing.T) {
+	services.Thorough(t, "starts a server of its own")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.mustSetup()
 	f.fallBehind()
@@ -49,6 +50,7 @@ func TestSlotFarBehindIsMadeAnew(t *testing.T) {
 
 // TestSlotFarBehindStaysWhereANewOneWouldHaveToWait, or none is free.
 func TestSlotFarBehindStaysWhereANewOneWouldHaveToWait(t *testing.T) {
+	services.Thorough(t, "starts a server of its own")
 	f := onDatabase(t, services.PrivatePostgres(t, "max_replication_slots=2").URL(""))
 	f.mustSetup()
 	f.fallBehind()
@@ -89,6 +91,7 @@ func TestFailoverSlotFarBehindStays(t *testing.T) {
 	if services.SharedPostgres(t).Major() < 17 {
 		t.Skip("failover slots came with Postgres 17")
 	}
+	services.Thorough(t, "starts a server of its own")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.exec(`SELECT pg_create_logical_replication_slot('` + f.names.Slot + `', 'pgoutput', failover => true)`)
 	f.mustSetup()
@@ -102,6 +105,7 @@ func TestFailoverSlotFarBehindStays(t *testing.T) {
 
 // TestRelaysThatFindASlotFarBehindAtOnce: in the end there is one, and one of them streams from it.
 func TestRelaysThatFindASlotFarBehindAtOnce(t *testing.T) {
+	services.Thorough(t, "starts a server of its own")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.mustSetup()
 	for range 5 {

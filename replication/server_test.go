@@ -11,6 +11,7 @@ import (
 )
 
 func TestWalLevelReplicaIsAProblem(t *testing.T) {
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "wal_level=replica")
 	f := onDatabase(t, server.URL(""))
 	_, err := f.setup()
@@ -23,6 +24,7 @@ func TestWalLevelReplicaIsAProblem(t *testing.T) {
 }
 
 func TestFullSlotsAreAProblem(t *testing.T) {
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_replication_slots=1")
 	f := onDatabase(t, server.URL(""))
 	f.exec(`SELECT pg_create_physical_replication_slot('somebody')`)
@@ -67,6 +69,7 @@ func TestRoleWithReplicationAloneStreams(t *testing.T) {
 }
 
 func TestInvalidatedSlotIsMadeAnew(t *testing.T) {
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB")
 	f := onDatabase(t, server.URL(""))
 	f.mustSetup()
@@ -108,6 +111,7 @@ func TestSlotAheadOfTheServerIsMadeAnew(t *testing.T) {
 }
 
 func TestFastShutdownIsNotHeldUp(t *testing.T) {
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t)
 	f := onDatabase(t, server.URL(""))
 	l := f.listen()
@@ -176,6 +180,7 @@ func TestIntervalsFollowTheServersTimeout(t *testing.T) {
 }
 
 func TestSlotThatWaitsNamesPreparedTransactions(t *testing.T) {
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_prepared_transactions=1")
 	f := onDatabase(t, server.URL(""))
 	f.exec(`BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'left behind'`)

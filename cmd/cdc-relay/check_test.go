@@ -68,6 +68,7 @@ func TestCheckFindsThePrimary(t *testing.T) {
 // A standby stays one that is passed over.
 func TestCheckPassesAStandbyOver(t *testing.T) {
 	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t)
 	standby := services.Standby(t, server)
 	t.Cleanup(func() {

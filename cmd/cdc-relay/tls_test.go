@@ -18,6 +18,7 @@ import (
 // tlsPostgres lets the role secured in by TLS and a certificate of the authority only.
 func tlsPostgres(t *testing.T, a *certs.Authority) url.URL {
 	t.Helper()
+	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t)
 	put := func(name, text string) string {
 		return fmt.Sprintf(`COPY (SELECT unnest(string_to_array(%s, E'\n'))) TO PROGRAM 'umask 077; cat > %s'`, "'"+text+"'", name)
@@ -53,6 +54,7 @@ func tlsPostgres(t *testing.T, a *certs.Authority) url.URL {
 // tlsBroker asks clients for a certificate of the authority, and has a queue.
 func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, channel *amqp.Channel) {
 	t.Helper()
+	services.Thorough(t, "starts a server of its own")
 	broker, host := services.TLSRabbitMQ(t, services.Certificate{CA: a.File("ca.pem"), Cert: a.File("localhost.pem"), Key: a.File("localhost.key")})
 	conn, err := amqp.Dial(broker.URL(""))
 	if err != nil {

@@ -26,29 +26,37 @@ func Name(t testing.TB) string {
 // SharedPostgres is the server that all tests of the process share. They must not stop or configure it.
 func SharedPostgres(t testing.TB) *Postgres {
 	t.Helper()
-	server, err := shared.postgres.get(func() (*Postgres, error) {
+	server, err := sharedPostgres()
+	need(t, err)
+	return server
+}
+
+func sharedPostgres() (*Postgres, error) {
+	return shared.postgres.get(func() (*Postgres, error) {
 		server, err := StartPostgres(context.Background(), Options{})
 		if err == nil {
 			shared.closers.add(server.Close)
 		}
 		return server, err
 	})
-	need(t, err)
-	return server
 }
 
 // SharedRabbitMQ is the broker that all tests of the process share. They must not stop or configure it.
 func SharedRabbitMQ(t testing.TB) *RabbitMQ {
 	t.Helper()
-	server, err := shared.rabbitmq.get(func() (*RabbitMQ, error) {
+	server, err := sharedRabbitMQ()
+	need(t, err)
+	return server
+}
+
+func sharedRabbitMQ() (*RabbitMQ, error) {
+	return shared.rabbitmq.get(func() (*RabbitMQ, error) {
 		server, err := StartRabbitMQ(context.Background(), Options{})
 		if err == nil {
 			shared.closers.add(server.Close)
 		}
 		return server, err
 	})
-	need(t, err)
-	return server
 }
 
 // PrivatePostgres starts a server for this test alone, which it may stop, kill and configure. Settings are like
@@ -110,16 +118,27 @@ func TLSRabbitMQ(t testing.TB, c Certificate) (server *RabbitMQ, address string)
 	return server, address
 }
 
-// need fails the test where there is no server for it, or skips it where that has been allowed.
+// need fails a test whose server cannot be started. Where this machine has no way to any server and nobody named one, the
+// test is skipped: then TestServersCanBeHad of this package fails in place of all of them, and says so in one line.
 func need(t testing.TB, err error) {
 	t.Helper()
-	if err == nil {
-		return
+	switch {
+	case err == nil:
+	case errors.Is(err, errUnavailable) && !serversNamed():
+		t.Skip("no server to run against, see TestServersCanBeHad of internal/services")
+	default:
+		t.Fatal(err)
 	}
-	if os.Getenv("CDC_RELAY_ALLOW_SKIPS") == "1" {
-		t.Skipf("SKIPPED, as CDC_RELAY_ALLOW_SKIPS=1 allows: %v", err)
+}
+
+// serversNamed tells whether servers, or a way to them, were named: by a person or by scripts/with-services.
+func serversNamed() bool {
+	for _, variable := range []string{EnvWay, EnvDatabase, EnvAMQP, EnvState, EnvPostgresBin} {
+		if os.Getenv(variable) != "" {
+			return true
+		}
 	}
-	t.Fatal(err)
+	return false
 }
 
 func logTo(t testing.TB) func(string) {
@@ -212,4 +231,13 @@ func (r *RabbitMQ) VHost(t testing.TB) string {
 		}
 	})
 	return r.URL(name)
+}
+
+// Thorough leaves a test out of the quick run of scripts/test (go test -short), for a reason such as "waits for a timeout".
+// The other runs have it.
+func Thorough(t testing.TB, why string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skipf("left out of the quick run: %s; scripts/test --all has it", why)
+	}
 }
