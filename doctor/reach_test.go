@@ -33,9 +33,7 @@ func TestABrokerWithTLS(t *testing.T) {
 			"management.ssl.port = " + ports[1], "management.ssl.certfile = " + file, "management.ssl.keyfile = " + key,
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Need(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
 		defer cancel()

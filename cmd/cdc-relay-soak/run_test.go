@@ -66,6 +66,8 @@ func (l *lines) String() string {
 // soakRun runs the program; signals are sent once the text was printed.
 func soakRun(t *testing.T, after string, signals []os.Signal, args ...string) (code int, output string) {
 	t.Helper()
+	services.SharedPostgres(t) // where there is none, the program can have none either
+	services.SharedRabbitMQ(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	channel := make(chan os.Signal, 2)
 	out := &lines{want: after, seen: make(chan struct{})}

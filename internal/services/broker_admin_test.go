@@ -23,9 +23,7 @@ func TestBrokerAsAnOperatorTreatsIt(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	broker, err := StartRabbitMQ(ctx, localOnly(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Need(t, err)
 	closeAfter(t, broker.Close)
 	if err := broker.AddVHost(ctx, testVHost); err != nil {
 		t.Fatal(err)

@@ -13,9 +13,7 @@ func TestQuorumQueueLosesItsMajorityAndGetsItBack(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	cluster, err := StartRabbitMQCluster(ctx, 3, localOnly(t, "heartbeat = 7"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Need(t, err)
 	closeAfter(t, cluster.Close)
 	channel := confirmingChannel(t, cluster.Nodes[0].URL(""))
 	const queue = "kept-by-three"

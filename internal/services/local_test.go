@@ -21,9 +21,7 @@ func TestLocalPostgresStopsAndStartsWithItsDataOnItsPort(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server, err := StartPostgres(ctx, localOnly(t, "wal_sender_timeout=2s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Need(t, err)
 	closeAfter(t, server.Close)
 	if err := server.Exec(ctx, "", "CREATE TABLE kept (n int)"); err != nil {
 		t.Fatal(err)
@@ -72,9 +70,7 @@ func TestLocalRabbitMQStopsAndStartsOnItsPort(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server, err := StartRabbitMQ(ctx, localOnly(t, "heartbeat = 7"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Need(t, err)
 	closeAfter(t, server.Close)
 	running := server.runner.(*local)
 	first, epmd := server.PID(), running.helpers[0].pid()

@@ -53,6 +53,10 @@ func running(t *testing.T, command string) (cmd *exec.Cmd, tmp string) {
 
 // TestRunGivesAddressesPassesTheExitCodeOnAndLeavesNothingBehind, however it ends.
 func TestRunGivesAddressesPassesTheExitCodeOnAndLeavesNothingBehind(t *testing.T) {
+	for _, look := range []func() (string, error){findPostgres, findRabbitMQ} {
+		_, err := find(t.Context(), Options{}, look)
+		Need(t, err)
+	}
 	t.Parallel()
 	for name, end := range map[string]struct {
 		signal syscall.Signal

@@ -16,9 +16,7 @@ func TestStandbyFollowsAndIsPromoted(t *testing.T) {
 		t.Skipf("this machine has no programs of Postgres: %v", err)
 	}
 	primary, err := StartPostgres(ctx, Options{Way: Local, Private: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	Need(t, err)
 	closeAfter(t, primary.Close)
 	must := func(server *Postgres, statements ...string) {
 		t.Helper()

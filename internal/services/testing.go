@@ -27,7 +27,7 @@ func Name(t testing.TB) string {
 func SharedPostgres(t testing.TB) *Postgres {
 	t.Helper()
 	server, err := sharedPostgres()
-	need(t, err)
+	Need(t, err)
 	return server
 }
 
@@ -45,7 +45,7 @@ func sharedPostgres() (*Postgres, error) {
 func SharedRabbitMQ(t testing.TB) *RabbitMQ {
 	t.Helper()
 	server, err := sharedRabbitMQ()
-	need(t, err)
+	Need(t, err)
 	return server
 }
 
@@ -64,7 +64,7 @@ func sharedRabbitMQ() (*RabbitMQ, error) {
 func PrivatePostgres(t testing.TB, settings ...string) *Postgres {
 	t.Helper()
 	server, err := StartPostgres(t.Context(), Options{Private: true, Settings: settings, Log: logTo(t)})
-	need(t, err)
+	Need(t, err)
 	closeAfter(t, server.Close)
 	return server
 }
@@ -76,7 +76,7 @@ func Standby(t testing.TB, primary *Postgres) *Postgres {
 	if errors.Is(err, errors.ErrUnsupported) || err != nil && strings.Contains(err.Error(), "programs") {
 		t.Skip(err)
 	}
-	need(t, err)
+	Need(t, err)
 	return standby
 }
 
@@ -85,7 +85,7 @@ func Standby(t testing.TB, primary *Postgres) *Postgres {
 func PrivateRabbitMQ(t testing.TB, settings ...string) *RabbitMQ {
 	t.Helper()
 	server, err := StartRabbitMQ(t.Context(), Options{Private: true, Settings: settings, Log: logTo(t)})
-	need(t, err)
+	Need(t, err)
 	closeAfter(t, server.Close)
 	return server
 }
@@ -113,14 +113,14 @@ func TLSRabbitMQ(t testing.TB, c Certificate) (server *RabbitMQ, address string)
 			"ssl_options.fail_if_no_peer_cert = true",
 		},
 	})
-	need(t, err)
+	Need(t, err)
 	closeAfter(t, server.Close)
 	return server, address
 }
 
-// need fails a test whose server cannot be started. Where this machine has no way to any server and nobody named one, the
+// Need fails a test whose server cannot be started. Where this machine has no way to any server and nobody named one, the
 // test is skipped: then TestServersCanBeHad of this package fails in place of all of them, and says so in one line.
-func need(t testing.TB, err error) {
+func Need(t testing.TB, err error) {
 	t.Helper()
 	switch {
 	case err == nil:

@@ -144,9 +144,7 @@ func newTestWorld(t *testing.T, needs Needs) *World {
 		Violation: func(what string) { t.Errorf("violation: %s", what) },
 		Log:       func(line string) { t.Log(line) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Need(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
 		defer cancel()
