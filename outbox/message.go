@@ -137,5 +137,12 @@ func (m *Message) Ref() Ref { return Ref{ID: m.ID, MessageID: m.MessageID} }
 // counts it.
 func (m *Message) Size() int {
 	const overhead = 256 // the struct, its place in the maps and queues
-	return overhead + len(m.RoutingKey) + len(m.Payload) + len(m.Headers) + len(m.Properties)
+	size := overhead + len(m.RoutingKey) + len(m.Payload) + len(m.Headers) + len(m.Properties)
+	if m.Exchange != nil {
+		size += len(*m.Exchange)
+	}
+	if m.OrderingKey != nil {
+		size += len(*m.OrderingKey)
+	}
+	return size
 }

@@ -25,7 +25,8 @@ const messageColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.orderin
 
 // rowSize is what a row holds of memory when it is read, roughly.
 const rowSize = `(coalesce(octet_length(r.payload::text), 0) + coalesce(octet_length(r.payload_bytes), 0)
-       + coalesce(pg_column_size(r.headers), 0) * 4 + 256)`
+       + coalesce(pg_column_size(r.headers), 0) * 4 + coalesce(pg_column_size(r.properties), 0) * 4
+       + octet_length(r.routing_key) + coalesce(octet_length(r.exchange), 0) + 256)`
 
 // sameRow joins what a statement is given to its row. BETWEEN stands for equality: of equal
 // columns Postgres offers a merge, and for that an index without a condition. Where it
@@ -72,7 +73,7 @@ WITH heads AS MATERIALIZED ({heads}
               ORDER BY r.ordering_key, r.id LIMIT (SELECT each FROM share)) n LIMIT {longest_run}) n
       CROSS JOIN LATERAL (
         SELECT r.id, r.may_leave, CASE WHEN r.may_leave THEN ` + rowSize + ` END AS row_size
-        FROM (SELECT r.id, r.payload, r.payload_bytes, r.headers, r.ordering_key = h.ordering_key AND ` + mayFollow + ` AS may_leave FROM {outbox} r WHERE r.id = n.id LIMIT 1) r) r
+        FROM (SELECT r.id, r.payload, r.payload_bytes, r.headers, r.properties, r.routing_key, r.exchange, r.ordering_key = h.ordering_key AND ` + mayFollow + ` AS may_leave FROM {outbox} r WHERE r.id = n.id LIMIT 1) r) r
       WINDOW next AS (ORDER BY r.id)) f
     WHERE h.ordering_key IS NOT NULL AND f.may_leave
     ORDER BY f.nth, f.id LIMIT (SELECT rows FROM share)) b LIMIT {most_rows}
