@@ -7,6 +7,7 @@ package outbox
 import (
 	"encoding/hex"
 	"errors"
+	"math"
 	"time"
 )
 
@@ -132,6 +133,10 @@ func (m *Message) WasMarked() bool {
 
 // Ref names the message's row.
 func (m *Message) Ref() Ref { return Ref{ID: m.ID, MessageID: m.MessageID} }
+
+// NextAttempts is Attempts after one more rejection. It stays at what the column can
+// hold: an application may have set it.
+func (m *Message) NextAttempts() int { return min(m.Attempts+1, math.MaxInt32) }
 
 // Size is what the message holds of memory, in bytes, as the relay's budget
 // counts it.

@@ -131,7 +131,7 @@ func (h *hooks) result(r outbox.Result, decision store.Decision) {
 			e := eventOf(r.Message, r.Message.PossibleDuplicate || r.MayHaveArrived())
 			e.Reason, e.LastError = r.Reason, decision.Detail
 			if r.Outcome == outbox.Refused {
-				e.Attempts++
+				e.Attempts = r.Message.NextAttempts()
 			}
 			h.refused.add(e)
 		}
@@ -146,7 +146,7 @@ func (h *hooks) moved(s store.Settlement) {
 	e := eventOf(s.Message, s.Message.PossibleDuplicate)
 	e.Reason, e.LastError = s.Decision.Reason, s.Decision.Detail
 	if s.Refused {
-		e.Attempts++
+		e.Attempts = s.Message.NextAttempts()
 	}
 	h.deadLettered.add(e)
 }

@@ -295,7 +295,7 @@ func (s *settler) report(settled store.Settled) {
 				continue // counted in messages_refused_total
 			}
 			s.log.Warn("message refused", "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
-				"attempts", m.Attempts+1, "retry_in", done.Decision.Delay.Round(time.Millisecond), "error", done.Decision.Detail)
+				"attempts", m.NextAttempts(), "retry_in", done.Decision.Delay.Round(time.Millisecond), "error", done.Decision.Detail)
 		}
 	}
 }

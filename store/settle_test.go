@@ -200,6 +200,22 @@ func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
 	}
 }
 
+// TestAttemptsStopAtTheirGreatestValue: an application may insert it, and no other row may wait for that.
+func TestAttemptsStopAtTheirGreatestValue(t *testing.T) {
+	f := newFixture(t)
+	f.insert(`(routing_key, payload, attempts) VALUES ('r', '1', 2147483647), ('r', '1', 2147483647), ('r', '1', 2147483647)`)
+	f.plain(1)
+	m := f.leftovers(0, roomy()).Messages
+	settled := f.settle(retried(m[0], 0), dead(m[1], true), dead(m[2], false), retried(m[3], 0))
+	equal(t, "done", settledIDs(settled.Done), []int64{1, 4, 2, 3})
+	if !one[bool](f, `SELECT bool_and(attempts = CASE id WHEN 1 THEN 2147483647 ELSE 1 END) FROM outbox`) {
+		t.Error("attempts of the retries")
+	}
+	if !one[bool](f, `SELECT bool_and(attempts = 2147483647) FROM outbox_dead_letter`) {
+		t.Error("attempts of the dead letters")
+	}
+}
+
 func TestDeadLetterThatIsThereAlreadyHoldsUpNoBatch(t *testing.T) {
 	f := newFixture(t)
 	f.plain(2)

@@ -172,9 +172,10 @@ const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boo
 
 const fenced = sameRow + ` AND r.available_at IS NOT DISTINCT FROM s.lease`
 
+// attempts stops at its greatest value: an application may have set it.
 const retrySQL = `
 WITH changed AS (
-  UPDATE {outbox} r SET attempts = r.attempts + 1, last_error = s.detail,
+  UPDATE {outbox} r SET attempts = least(r.attempts, 2147483646) + 1, last_error = s.detail,
          available_at = clock_timestamp() + s.delay, possible_duplicate = s.possible_duplicate
   FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING s.nth)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
@@ -183,7 +184,7 @@ SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
 const deadLetterSQL = `
 WITH moved AS (
   DELETE FROM {outbox} r USING ` + settledRows + ` WHERE ` + fenced + `
-  RETURNING ` + keptColumns + `, s.possible_duplicate, r.attempts + s.refused AS attempts,
+  RETURNING ` + keptColumns + `, s.possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
             s.detail AS last_error, s.reason AS failure_reason, s.nth),
 kept AS (
   INSERT INTO {dead} (` + keptNames + `, possible_duplicate, attempts, last_error, failure_reason, dead_at)
