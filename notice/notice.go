@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,28 +116,22 @@ func (n *Notices) awaitReady() {
 	}
 }
 
-// longestKey is what AMQP takes as a routing key, in bytes.
-const longestKey = 255
-
+// message shortens names that AMQP cannot carry: that may be why it is a dead letter.
 func (n *Notices) message(e relay.Event) *outbox.Message {
 	exchange := n.defaultExchange
 	if e.Exchange != nil {
 		exchange = *e.Exchange
 	}
 	body, err := json.Marshal(letter{
-		ID: e.ID, MessageID: e.MessageID, Exchange: exchange, RoutingKey: e.RoutingKey,
+		ID: e.ID, MessageID: e.MessageID, Exchange: outbox.Shortened(exchange), RoutingKey: outbox.Shortened(e.RoutingKey),
 		Reason: e.Reason, LastError: e.LastError, Attempts: e.Attempts, DeadAt: e.At.UTC(),
 	})
 	if err != nil {
 		panic(err) // there is nothing in it that JSON does not have
 	}
-	key := e.RoutingKey
-	if len(key) > longestKey { // that may be why it is a dead letter
-		key = strings.ToValidUTF8(key[:longestKey], "")
-	}
 	return &outbox.Message{
-		ID: e.ID, MessageID: e.MessageID, Exchange: &n.exchange, RoutingKey: key,
-		Payload: body, Properties: []byte(`{"type": "dead_letter"}`), CreatedAt: e.At,
+		ID: e.ID, MessageID: e.MessageID, Exchange: &n.exchange, RoutingKey: outbox.Shortened(e.RoutingKey),
+		SchemaVersion: outbox.SchemaVersion, Payload: body, Properties: []byte(`{"type": "dead_letter"}`), CreatedAt: e.At,
 	}
 }
 

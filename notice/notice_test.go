@@ -112,7 +112,7 @@ func TestANoticeTellsOfADeadLetter(t *testing.T) {
 		Exchange   string
 		RoutingKey string `json:"routing_key"`
 	}
-	if err := json.Unmarshal(d.Body, &body); err != nil || body.Exchange != shop || body.RoutingKey != long.RoutingKey || len(d.RoutingKey) != 254 {
+	if err := json.Unmarshal(d.Body, &body); err != nil || body.Exchange != shop || body.RoutingKey != long.RoutingKey[:254] || d.RoutingKey != long.RoutingKey[:254] {
 		t.Errorf("of a routing key that is too long: %+v, %v", d, err)
 	}
 	stop()

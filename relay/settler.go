@@ -289,7 +289,7 @@ func (s *settler) report(settled store.Settled) {
 			s.counts.deadLettered.Inc()
 			s.hooks.moved(done)
 			s.log.Error("message dead-lettered", "id", m.ID, "message_id", m.MessageID.String(),
-				"routing_key", m.RoutingKey, "reason", string(done.Decision.Reason), "error", done.Decision.Detail)
+				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail)
 		case store.Retry:
 			if !s.refusals.Allow() {
 				continue // counted in messages_refused_total

@@ -98,23 +98,23 @@ func (t *Tracer) exchangeOf(m *outbox.Message) string {
 	if exchange == "" {
 		return "amq.default"
 	}
-	return exchange
+	return outbox.Shortened(exchange)
 }
 
 // describe adds what the semantic conventions of messaging ask for, and the outcome.
 func (t *Tracer) describe(span trace.Span, r outbox.Result) {
 	m := r.Message
-	exchange := t.exchangeOf(m)
+	exchange, key := t.exchangeOf(m), outbox.Shortened(m.RoutingKey)
 	destination := exchange
-	if m.RoutingKey != "" {
-		destination = m.RoutingKey // of the default exchange: the queue
+	if key != "" {
+		destination = key // of the default exchange: the queue
 		if exchange != "amq.default" {
-			destination = exchange + ":" + m.RoutingKey
+			destination = exchange + ":" + key
 		}
 	}
 	span.SetAttributes(
 		semconv.MessagingSystemRabbitMQ, semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("publish"),
-		semconv.MessagingDestinationName(destination), semconv.MessagingRabbitMQDestinationRoutingKey(m.RoutingKey),
+		semconv.MessagingDestinationName(destination), semconv.MessagingRabbitMQDestinationRoutingKey(key),
 		semconv.MessagingMessageID(m.MessageID.String()), semconv.MessagingMessageBodySize(len(m.Payload)),
 		attribute.String("cdc_relay.outcome", r.Outcome.String()),
 		attribute.Int64("cdc_relay.row_id", m.ID),
