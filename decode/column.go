@@ -47,11 +47,12 @@ func columns() []column {
 			return nil
 		}},
 		{"payload", true, func(m *outbox.Message, v value, _ *interner) error {
+			m.BothPayloads = m.Payload != nil
 			m.Payload = v.json()
 			return nil
 		}},
 		{"payload_bytes", true, func(m *outbox.Message, v value, _ *interner) (err error) {
-			m.Binary = true
+			m.Binary, m.BothPayloads = true, m.Payload != nil
 			m.Payload, err = v.bytea()
 			return err
 		}},

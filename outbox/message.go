@@ -83,10 +83,13 @@ type Message struct {
 	RoutingKey string
 	// OrderingKey is nil where no order is promised.
 	OrderingKey *string
-	// Payload is the body, byte for byte as inserted.
+	// Payload is the body, byte for byte as inserted. It is nil if both columns are
+	// null, and not nil for an empty payload_bytes.
 	Payload []byte
 	// Binary tells that the body came from payload_bytes, not from payload (JSON).
 	Binary bool
+	// BothPayloads tells that both columns are set; see Defect.
+	BothPayloads bool
 	// Headers and Properties are JSON objects, or nil.
 	Headers    []byte
 	Properties []byte

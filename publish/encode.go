@@ -80,6 +80,9 @@ func impossible(m *outbox.Message, err error) outbox.Result {
 // A header x-possible-duplicate of the application itself is left out: only the
 // relay knows whether it is true.
 func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, error) {
+	if defect := m.Defect(); defect != "" {
+		return parcel{}, &invalid{outbox.ReasonInvalidRow, defect}
+	}
 	p := parcel{exchange: lim.exchangeOf(m), key: m.RoutingKey, marked: possibleDuplicate}
 	if err := checkRouting(p.exchange, p.key); err != nil {
 		return parcel{}, err
@@ -125,10 +128,10 @@ func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, erro
 
 func checkRouting(exchange, key string) error {
 	if len(key) > longestShortString {
-		return &invalid{outbox.ReasonInvalidRouting, fmt.Sprintf("routing key has %d bytes, AMQP takes %d", len(key), longestShortString)}
+		return &invalid{outbox.ReasonInvalidRouting, fmt.Sprintf("routing_key has %d bytes, must have at most %d", len(key), longestShortString)}
 	}
 	if len(exchange) > longestShortString {
-		return &invalid{outbox.ReasonInvalidRouting, fmt.Sprintf("exchange name has %d bytes, AMQP takes %d", len(exchange), longestShortString)}
+		return &invalid{outbox.ReasonInvalidRouting, fmt.Sprintf("exchange has %d bytes, must have at most %d", len(exchange), longestShortString)}
 	}
 	return nil
 }

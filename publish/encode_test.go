@@ -23,14 +23,14 @@ func TestEncode(t *testing.T) {
 	id := outbox.UUID{15: 9}
 	exchange := "x"
 	m := &outbox.Message{
-		MessageID: id, Exchange: &exchange, RoutingKey: "k", Payload: []byte(`{"a": 1}`), CreatedAt: created,
+		MessageID: id, Exchange: &exchange, RoutingKey: "k", SchemaVersion: 1, Payload: []byte(`{"a": 1}`), CreatedAt: created,
 		Headers: []byte(`{
 			"int": 9007199254740993, "least": -9223372036854775808, "float": 1.50, "exponent": 1e2,
 			"text": "ü", "yes": true, "nothing": null, "list": [1, "a", {"b": [2.5]}], "table": {"c": {"d": 3}},
 			"x-possible-duplicate": true, "BCC": ["k2"]}`),
 		Properties: []byte(`{
 			"content_type": "text/plain", "content_encoding": "gzip", "correlation_id": "c", "reply_to": "r",
-			"expiration": 60000, "priority": 9, "type": "t", "user_id": "guest", "app_id": null, "delivery_mode": 1}`),
+			"expiration": 60000, "priority": 9, "type": "t", "user_id": "guest", "delivery_mode": 1}`),
 	}
 	p, err := encode(m, testLimits, false)
 	if err != nil {
@@ -52,7 +52,7 @@ func TestEncode(t *testing.T) {
 }
 
 func TestEncodeDefaults(t *testing.T) {
-	p, err := encode(&outbox.Message{RoutingKey: "k", Payload: []byte("1")}, testLimits, true)
+	p, err := encode(&outbox.Message{RoutingKey: "k", SchemaVersion: 1, Payload: []byte("1")}, testLimits, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,10 +60,15 @@ func TestEncodeDefaults(t *testing.T) {
 		!p.body.Timestamp.IsZero() || !reflect.DeepEqual(p.body.Headers, amqp.Table{"x-possible-duplicate": true}) {
 		t.Errorf("%+v", p)
 	}
-	p, _ = encode(&outbox.Message{Binary: true}, testLimits, false)
-	if p.body.ContentType != "application/octet-stream" || p.body.Headers != nil {
+	p, err = encode(&outbox.Message{SchemaVersion: 1, Binary: true, Payload: []byte{}}, testLimits, false)
+	if err != nil || p.body.ContentType != "application/octet-stream" || p.body.Headers != nil {
 		t.Errorf("%+v", p)
 	}
+}
+
+// wellFormed is a message with nothing but a body.
+func wellFormed() *outbox.Message {
+	return &outbox.Message{SchemaVersion: 1, Payload: []byte("{}")}
 }
 
 func TestEncodeRefuses(t *testing.T) {
@@ -91,6 +96,8 @@ func TestEncodeRefuses(t *testing.T) {
 		"BCC of numbers":         {headers: `{"BCC": [1]}`, reason: outbox.ReasonInvalidHeaders, names: "headers.BCC"},
 		"unknown property":       {properties: `{"contentType": "a"}`, reason: outbox.ReasonInvalidProperties, names: "contentType"},
 		"unknown null property":  {properties: `{"cluster_id": null}`, reason: outbox.ReasonInvalidProperties, names: "cluster_id"},
+		"null headers":           {headers: ` null`, reason: outbox.ReasonInvalidHeaders, names: "headers: must be a JSON object"},
+		"null properties":        {properties: `null`, reason: outbox.ReasonInvalidProperties, names: "properties: must be a JSON object"},
 		"type of a property":     {properties: `{"type": 5}`, reason: outbox.ReasonInvalidProperties, names: "string"},
 		"long property":          {properties: `{"app_id": "` + long + `"}`, reason: outbox.ReasonInvalidProperties, names: "255"},
 		"fast reply":             {properties: `{"reply_to": "amq.rabbitmq.reply-to"}`, reason: outbox.ReasonInvalidProperties, names: "reply_to"},
@@ -105,7 +112,8 @@ func TestEncodeRefuses(t *testing.T) {
 		"properties not objects": {properties: `7`, reason: outbox.ReasonInvalidProperties, names: "object"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &outbox.Message{RoutingKey: c.key, Headers: []byte(c.headers), Properties: []byte(c.properties)}
+			m := wellFormed()
+			m.RoutingKey, m.Headers, m.Properties = c.key, []byte(c.headers), []byte(c.properties)
 			_, err := encode(m, testLimits, false)
 			var bad *invalid
 			if !errors.As(err, &bad) || bad.reason != c.reason || !strings.Contains(bad.detail, c.names) {
@@ -122,7 +130,9 @@ func TestRisky(t *testing.T) {
 	for body, want := range map[string]bool{
 		`{"user_id": "guest"}`: false, `{"user_id": "other"}`: true, `{"type": "a"}`: false,
 	} {
-		p, err := encode(&outbox.Message{Properties: []byte(body)}, testLimits, false)
+		m := wellFormed()
+		m.Properties = []byte(body)
+		p, err := encode(m, testLimits, false)
 		if err != nil || p.risky != want {
 			t.Errorf("%s: %v, %v", body, p.risky, err)
 		}
@@ -189,7 +199,7 @@ func FuzzEncode(f *testing.F) {
 	f.Add("k", "x", []byte(`1`), []byte(`{"\u0000": "\u0000", "a": -0, "b": 1E+2}`), []byte(`null`), false, int64(1))
 	f.Fuzz(func(t *testing.T, key, exchange string, payload, headers, properties []byte, duplicate bool, created int64) {
 		m := &outbox.Message{
-			RoutingKey: key, Exchange: &exchange, Payload: payload, Headers: headers, Properties: properties,
+			RoutingKey: key, Exchange: &exchange, SchemaVersion: 1, Payload: payload, Headers: headers, Properties: properties,
 			CreatedAt: time.Unix(created, 0),
 		}
 		const frame = 4096 // the smallest that AMQP allows
@@ -220,7 +230,7 @@ func FuzzEncode(f *testing.F) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	plain := &outbox.Message{RoutingKey: "orders.created", Payload: []byte(`{"order_id": 42}`), CreatedAt: time.Now()}
+	plain := &outbox.Message{RoutingKey: "orders.created", SchemaVersion: 1, Payload: []byte(`{"order_id": 42}`), CreatedAt: time.Now()}
 	traced := *plain
 	traced.Headers = []byte(`{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tenant": 7}`)
 	for name, m := range map[string]*outbox.Message{"plain": plain, "headers": &traced} {

@@ -3,6 +3,7 @@ package publish
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -62,13 +63,19 @@ func isStrings(value any) bool {
 }
 
 // parseObject reads one JSON object and nothing after it; numbers stay as written.
-// JSON null is an empty object.
 func parseObject(raw []byte) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
 	var object map[string]any
-	if err := decoder.Decode(&object); err != nil {
-		return nil, fmt.Errorf("is not a JSON object: %w", err)
+	err := decoder.Decode(&object)
+	var other *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &other):
+		return nil, fmt.Errorf("must be a JSON object, not JSON %s", other.Value)
+	case err != nil:
+		return nil, fmt.Errorf("must be a JSON object: %w", err)
+	case object == nil:
+		return nil, errors.New("must be a JSON object, not JSON null")
 	}
 	if _, err := decoder.Token(); err != io.EOF {
 		return nil, fmt.Errorf("has something after the JSON object")
@@ -80,7 +87,7 @@ func headerTable(path string, object map[string]any, depth int) (amqp.Table, err
 	table := make(amqp.Table, len(object)+1)
 	for key, value := range object {
 		if len(key) > longestShortString {
-			return nil, badHeader(path, fmt.Sprintf("the key %.20q... has %d bytes, AMQP takes %d", key, len(key), longestShortString))
+			return nil, badHeader(path, fmt.Sprintf("the key %.20q... has %d bytes, must have at most %d", key, len(key), longestShortString))
 		}
 		field, err := headerField(path+"."+key, value, depth)
 		if err != nil {

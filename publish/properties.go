@@ -3,7 +3,6 @@ package publish
 import (
 	"encoding/json"
 	"fmt"
-	"sort"
 	"strconv"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -18,20 +17,13 @@ const longestExpiration = 4294967295
 // not consume from it.
 const fastReply = "amq.rabbitmq.reply-to"
 
-// applyProperties sets what the column properties names. A property that is null
-// counts as not given.
+// applyProperties sets what the column properties names.
 func applyProperties(b *amqp.Publishing, raw []byte) error {
 	object, err := parseObject(raw)
 	if err != nil {
-		return badProperty("properties", err.Error())
+		return &invalid{outbox.ReasonInvalidProperties, "properties: " + err.Error()}
 	}
 	for name, value := range object {
-		if value == nil {
-			if !knownProperty(name) {
-				return unknownProperty(name)
-			}
-			continue
-		}
 		if err := applyProperty(b, name, value); err != nil {
 			return err
 		}
@@ -43,10 +35,10 @@ func applyProperty(b *amqp.Publishing, name string, value any) error {
 	if field := stringProperty(b, name); field != nil {
 		s, ok := value.(string)
 		if !ok || len(s) > longestShortString {
-			return badProperty(name, fmt.Sprintf("expected a string of at most %d bytes", longestShortString))
+			return badProperty(name, fmt.Sprintf("must be a string of at most %d bytes", longestShortString))
 		}
 		if name == "reply_to" && s == fastReply {
-			return badProperty(name, fastReply+" is for consumers of the same channel, and the relay has none")
+			return badProperty(name, "must not be "+fastReply+": the relay consumes no replies")
 		}
 		*field = s
 		return nil
@@ -55,19 +47,19 @@ func applyProperty(b *amqp.Publishing, name string, value any) error {
 	case "expiration":
 		ms, ok := expiration(value)
 		if !ok {
-			return badProperty(name, fmt.Sprintf("expected milliseconds, an integer from 0 to %d or a string of its digits", longestExpiration))
+			return badProperty(name, fmt.Sprintf("must be milliseconds, an integer from 0 to %d or a string of its digits", longestExpiration))
 		}
 		b.Expiration = ms
 	case "priority":
 		n, ok := integer(value, 255)
 		if !ok {
-			return badProperty(name, "expected an integer from 0 to 255")
+			return badProperty(name, "must be an integer from 0 to 255")
 		}
 		b.Priority = uint8(n)
 	case "delivery_mode":
 		n, ok := integer(value, 2)
 		if !ok || n == 0 {
-			return badProperty(name, "expected 1 (transient) or 2 (persistent)")
+			return badProperty(name, "must be 1 (transient) or 2 (persistent)")
 		}
 		b.DeliveryMode = uint8(n)
 	default:
@@ -97,11 +89,6 @@ func stringProperty(b *amqp.Publishing, name string) *string {
 	return nil
 }
 
-func knownProperty(name string) bool {
-	return name == "expiration" || name == "priority" || name == "delivery_mode" ||
-		stringProperty(&amqp.Publishing{}, name) != nil
-}
-
 // integer reads a JSON integer from 0 to most.
 func integer(value any, most uint64) (uint64, bool) {
 	number, ok := value.(json.Number)
@@ -122,14 +109,10 @@ func expiration(value any) (string, bool) {
 }
 
 func unknownProperty(name string) error {
-	names := []string{
-		"content_type", "content_encoding", "correlation_id", "reply_to", "expiration",
-		"priority", "type", "user_id", "app_id", "delivery_mode",
-	}
-	sort.Strings(names)
-	return badProperty(name, fmt.Sprintf("is not a property; the properties are %v", names))
+	return badProperty(name, "is not known; known are content_type, content_encoding, correlation_id, reply_to, "+
+		"expiration, priority, type, user_id, app_id and delivery_mode")
 }
 
 func badProperty(name, what string) error {
-	return &invalid{outbox.ReasonInvalidProperties, fmt.Sprintf("%.60q: %s", name, what)}
+	return &invalid{outbox.ReasonInvalidProperties, fmt.Sprintf("properties: %.60q %s", name, what)}
 }

@@ -42,7 +42,7 @@ func (s *scanner) scan(row scannable) (*outbox.Message, error) {
 	m := s.message
 	m.Payload = s.payload
 	if s.payloadBytes != nil {
-		m.Payload, m.Binary = s.payloadBytes, true
+		m.Payload, m.Binary, m.BothPayloads = s.payloadBytes, true, s.payload != nil
 	}
 	m.CreatedAt, m.AvailableAt = fromColumn(s.created), fromColumn(s.available)
 	m.PossibleDuplicate = s.duplicate.Bool

@@ -1,0 +1,20 @@
+package outbox
+
+import "fmt"
+
+// Defect says what is wrong with the row itself, for any broker: which column, and what
+// to do. It is empty if nothing is. The table has no CHECKs, so every publisher has to
+// ask, and to report such a message as Impossible with ReasonInvalidRow.
+func (m *Message) Defect() string {
+	switch {
+	case m.BothPayloads:
+		return "payload and payload_bytes are both set: set only one of them"
+	case m.Payload == nil:
+		return "payload and payload_bytes are both null: set one of them"
+	case m.SchemaVersion < 1:
+		return fmt.Sprintf("schema_version is %d, must be at least 1: leave it out", m.SchemaVersion)
+	case m.Attempts < 0:
+		return fmt.Sprintf("attempts is %d, must not be negative: leave it out, only the relay sets it", m.Attempts)
+	}
+	return ""
+}
