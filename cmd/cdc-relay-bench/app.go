@@ -34,18 +34,20 @@ EXAMPLES
   cdc-relay-bench --only publish,drain --rounds 5
   cdc-relay-bench --only drain --profile profiles    # where the relay's time goes: go tool pprof profiles/drain-…
   cdc-relay-bench --plan full --json results.json --charts docs/images
-  cdc-relay-bench -- --max-in-flight 5000            # flags for cdc-relay run`
+  cdc-relay-bench -- --max-in-flight 5000            # flags for cdc-relay run
+  cdc-relay-bench insert                             # what an INSERT into the outbox costs Postgres`
 
 func newApp(stdout, stderr io.Writer) *cli.App {
 	return &cli.App{
 		Name:                      "cdc-relay-bench",
 		Usage:                     "measures cdc-relay beside what limits it",
-		UsageText:                 "cdc-relay-bench [FLAGS] [-- FLAGS OF cdc-relay run]",
+		UsageText:                 "cdc-relay-bench [FLAGS] [-- FLAGS OF cdc-relay run]\ncdc-relay-bench insert [FLAGS]",
 		Description:               description,
 		Flags:                     appFlags(),
 		DisableSliceFlagSeparator: true,
 		HideVersion:               true,
 		HideHelpCommand:           true,
+		Commands:                  []*cli.Command{insertCommand(stdout)},
 		Writer:                    stdout,
 		ErrWriter:                 stderr,
 		ExitErrHandler:            func(*cli.Context, error) {},

@@ -42,6 +42,9 @@ func TestUsage(t *testing.T) {
 		{[]string{"drain"}, `unexpected "drain"`},
 		{[]string{"--profile", "here", "--relay", "/bin/true"}, "--profile goes with neither --relay nor --against"},
 		{[]string{"--profile", "here", "--against", "/bin/true"}, "--profile goes with neither --relay nor --against"},
+		{[]string{"insert", "--rounds", "0"}, "--rounds: want at least 1"},
+		{[]string{"insert", "all"}, `unexpected "all"`},
+		{[]string{"insert", "--nonsense"}, "flag provided but not defined"},
 		{[]string{"--nonsense"}, "flag provided but not defined"},
 	} {
 		code, _, stderr := execute(t, one.args...)
@@ -77,6 +80,7 @@ func TestMeasurements(t *testing.T) {
 		t.Fatalf("build the relay: %v\n%s", err, out)
 	}
 	t.Run("from end to end", func(t *testing.T) { measuredFromEndToEnd(t, relay) })
+	t.Run("of an INSERT", measuredInserts)
 	t.Run("with a profile", func(t *testing.T) { measuredWithAProfile(t, relay) })
 }
 
@@ -113,6 +117,15 @@ func measuredFromEndToEnd(t *testing.T, relay string) {
 	}
 	if _, err := os.Stat(filepath.Join(charts, "latency.svg")); err != nil {
 		t.Error(err)
+	}
+}
+
+func measuredInserts(t *testing.T) {
+	code, stdout, stderr := execute(t, "insert", "--rounds", "2", "--inserts", "400", "--variants")
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	if code != exitDone || len(lines) < 3 || !strings.HasPrefix(lines[0], "TABLE") || !strings.HasPrefix(lines[1], "bare ") ||
+		!strings.HasPrefix(lines[2], "outbox ") || !strings.Contains(lines[1], " 1.00 ") {
+		t.Errorf("exit code %d:\n%s\n%s", code, stdout, stderr)
 	}
 }
 
