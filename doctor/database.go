@@ -150,11 +150,7 @@ SELECT jsonb_build_object(
   'refused', coalesce(c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls
               AND NOT (pg_has_role(r.oid, c.relowner, 'USAGE') AND NOT c.relforcerowsecurity)
               AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd IN ('a', '*')
-                              AND EXISTS (SELECT FROM unnest(p.polroles) m WHERE m = 0 OR pg_has_role(r.oid, m, 'USAGE'))), false),
-  'functions', (SELECT coalesce(jsonb_agg(DISTINCT format('%I.%I(%s)', fn.nspname, f.proname, pg_get_function_identity_arguments(f.oid))), '[]')
-                FROM pg_constraint k JOIN pg_depend d ON d.classid = 'pg_constraint'::regclass AND d.objid = k.oid AND d.refclassid = 'pg_proc'::regclass
-                JOIN pg_proc f ON f.oid = d.refobjid JOIN pg_namespace fn ON fn.oid = f.pronamespace
-                WHERE k.conrelid = c.oid AND k.contype = 'c' AND NOT has_function_privilege(r.oid, f.oid, 'EXECUTE')))
+                              AND EXISTS (SELECT FROM unnest(p.polroles) m WHERE m = 0 OR pg_has_role(r.oid, m, 'USAGE'))), false))
 FROM pg_roles r
 LEFT JOIN pg_namespace n ON n.nspname = $2
 LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = $3 AND c.relkind IN ('r', 'p')

@@ -95,7 +95,7 @@ func brokenTables() map[string]breakage {
 	return map[string]breakage{
 		"no tables": {
 			func(p *patient) {
-				p.exec("DROP TABLE outbox, outbox_dead_letter, outbox_migrations CASCADE", "DROP FUNCTION outbox_check_properties")
+				p.exec("DROP TABLE outbox, outbox_dead_letter, outbox_migrations CASCADE")
 			},
 			doctor.Problem, doctor.Tables, "table",
 			[]string{"does not exist", "cdc-relay setup"},
@@ -232,8 +232,8 @@ func TestTheApplicationsRole(t *testing.T) {
 	p.examine().want(doctor.Problem, doctor.Grants, "application", "does not exist", `CREATE ROLE "No such role" LOGIN`)
 
 	p.AppRole, _ = p.role("")
-	p.exec("REVOKE ALL ON SCHEMA public FROM PUBLIC", "REVOKE EXECUTE ON FUNCTION outbox_check_properties FROM PUBLIC")
-	f := p.examine().want(doctor.Problem, doctor.Grants, "application", "may not use schema public", "INSERT into public.outbox", "outbox_check_properties")
+	p.exec("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+	f := p.examine().want(doctor.Problem, doctor.Grants, "application", "may not use schema public", "INSERT into public.outbox")
 	p.mend(f)
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
 

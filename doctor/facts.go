@@ -110,8 +110,6 @@ type appFacts struct {
 	Owner   bool     `json:"owner"`   // or superuser
 	// Refused: row-level security lets no row of it in.
 	Refused bool `json:"refused"`
-	// Functions that the table's checks call and it may not.
-	Functions []string `json:"functions"`
 }
 
 type publicationFacts struct {

@@ -188,9 +188,6 @@ func (j *databaseJudge) judgeApp(c *chart) {
 	add(!app.Usage, "use schema "+j.o.Table.Schema, j.appGrants(false))
 	add(!app.inserts(), "INSERT into "+j.o.Table.String(), fmt.Sprintf("GRANT INSERT ON %s TO %s;", j.o.Table.SQL(), role))
 	add(app.Refused, "INSERT through row-level security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT TO %s WITH CHECK (true);", j.o.Table.SQL(), role))
-	for _, function := range app.Functions {
-		add(true, "call "+function+", which a check of the table does", fmt.Sprintf("GRANT EXECUTE ON FUNCTION %s TO %s;", function, role))
-	}
 	switch {
 	case len(wrong) > 0:
 		c.wrong("application", lines(grants...), "role %q may not %s", name, strings.Join(wrong, ", nor "))

@@ -66,8 +66,8 @@ func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 	if err := look(ctx, tx, table); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s; DROP FUNCTION %s(jsonb)",
-		table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), checkFunction(table).SQL()))
+	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s",
+		table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL()))
 	return err
 }
 

@@ -18,10 +18,6 @@ func VersionTable(table outbox.Table) outbox.Table {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_migrations"}
 }
 
-func checkFunction(table outbox.Table) outbox.Table {
-	return outbox.Table{Schema: table.Schema, Name: uniqueName(table.Name, "check_properties")}
-}
-
 // quoteLiteral writes a string constant that reads the same whatever
 // standard_conforming_strings says, and that ends no dollar-quoted function body
 // around it.
@@ -41,20 +37,11 @@ func checkName(table outbox.Table) error {
 func templateData(table outbox.Table) map[string]any {
 	dead := table.DeadLetter()
 	return map[string]any{
-		"outbox":           table.SQL(),
-		"dead_letter":      dead.SQL(),
-		"check_properties": checkFunction(table).SQL(),
-		"name":             func(suffix string) string { return outbox.QuoteIdentifier(constraintName(table.Name, suffix)) },
-		"literal":          func(suffix string) string { return quoteLiteral(constraintName(table.Name, suffix)) },
-		"index":            func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(table.Name, suffix)) },
-		"dead_index":       func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(dead.Name, suffix)) },
+		"outbox":      table.SQL(),
+		"dead_letter": dead.SQL(),
+		"index":       func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(table.Name, suffix)) },
+		"dead_index":  func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(dead.Name, suffix)) },
 	}
-}
-
-// constraintName is unique in its table by the suffix alone, which is therefore
-// kept whole.
-func constraintName(table, suffix string) string {
-	return cut(table, longestIdentifier-len("_")-len(suffix)) + "_" + suffix
 }
 
 // uniqueName is for what must be unique in the schema, as indexes: where the table's name has to be cut,

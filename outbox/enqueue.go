@@ -105,6 +105,12 @@ func (m *NewMessage) Args() ([]any, error) {
 	if (m.Payload == nil) == (m.Body == nil) {
 		return nil, errors.New("set Payload or Body, and not both")
 	}
+	if len(m.RoutingKey) > LongestName {
+		return nil, fmt.Errorf("routing key has %d bytes, must have at most %d", len(m.RoutingKey), LongestName)
+	}
+	if m.Exchange != nil && len(*m.Exchange) > LongestName {
+		return nil, fmt.Errorf("exchange has %d bytes, must have at most %d", len(*m.Exchange), LongestName)
+	}
 	args := make([]any, 10)
 	if m.MessageID != (UUID{}) {
 		args[0] = m.MessageID.String()

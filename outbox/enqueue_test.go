@@ -142,6 +142,7 @@ func TestEnqueueSaysWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer app.Close(context.Background())
+	long := strings.Repeat("é", 128)
 	for _, test := range []struct {
 		message outbox.NewMessage
 		want    string
@@ -151,8 +152,9 @@ func TestEnqueueSaysWhatIsWrong(t *testing.T) {
 		{outbox.NewMessage{RoutingKey: "k", Payload: func() {}}, "marshal Payload"},
 		{outbox.NewMessage{RoutingKey: "k", Payload: 1, Headers: map[string]any{"a": func() {}}}, "marshal Headers"},
 		{outbox.NewMessage{RoutingKey: "k", Payload: []byte("{")}, "invalid input syntax for type json"},
-		{outbox.NewMessage{RoutingKey: strings.Repeat("k", 256), Payload: 1}, "outbox_routing_key_at_most_255_bytes"},
-		{outbox.NewMessage{RoutingKey: "k", Payload: 1, Properties: map[string]any{"priority": 300}}, "property priority must be an integer from 0 to 255"},
+		{outbox.NewMessage{RoutingKey: strings.Repeat("k", 256), Payload: 1}, "routing key has 256 bytes, must have at most 255"},
+		{outbox.NewMessage{RoutingKey: "k", Exchange: &long, Payload: 1}, "exchange has 256 bytes, must have at most 255"},
+		{outbox.NewMessage{RoutingKey: "k", OrderingKey: strings.Repeat("k", 2685), Payload: 1}, "outbox_ordering_key_idx"},
 	} {
 		err := table.Enqueue(t.Context(), app, test.message)
 		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "enqueue message") {

@@ -38,12 +38,12 @@ func Needs(table outbox.Table) []Need {
 		{table, []string{
 			"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers",
 			"properties", "redacted_payload", "schema_version", "created_at", "available_at", "attempts", "last_error",
-			"possible_duplicate",
+			"possible_duplicate", "expires_at", "max_attempts", "coalesce_key",
 		}, []string{"SELECT", "UPDATE", "DELETE"}},
 		{table.DeadLetter(), []string{
 			"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers",
 			"properties", "redacted_payload", "schema_version", "created_at", "attempts", "last_error",
-			"possible_duplicate", "failure_reason", "dead_at",
+			"possible_duplicate", "expires_at", "max_attempts", "coalesce_key", "failure_reason", "dead_at",
 		}, []string{"SELECT", "INSERT"}},
 	}
 }

@@ -54,14 +54,15 @@ func TestRequeueKeepsEverythingButTheAttempts(t *testing.T) {
 	f := newFixture(t)
 	f.exec(`SELECT setval('outbox_id_seq', 100)`)
 	f.deadLetter(7, "retries_exhausted", "exchange", "'x'", "ordering_key", "'k'", "headers", `'{"h":1}'`, "properties", `'{"type":"t"}'`,
-		"redacted_payload", `'"***"'`, "possible_duplicate", "true", "last_error", "'nack: full'")
+		"redacted_payload", `'"***"'`, "possible_duplicate", "true", "last_error", "'nack: full'",
+		"expires_at", "'2030-01-01'", "max_attempts", "9", "coalesce_key", "'c'")
 	message := one[[16]byte](f, `SELECT message_id FROM outbox_dead_letter`)
 	if got := f.requeue(store.Filter{}, 10); got != (store.Requeued{Sent: 1}) {
 		t.Errorf("got %+v", got)
 	}
 	same := one[bool](f, `SELECT id = 7 AND message_id = $1 AND exchange = 'x' AND ordering_key = 'k' AND headers = '{"h":1}'
 		AND properties = '{"type":"t"}' AND redacted_payload::text = '"***"' AND payload::text = '{"n":1}' AND possible_duplicate
-		AND attempts = 0 AND last_error IS NULL AND available_at <= clock_timestamp() AND created_at < now() - interval '23 hours' FROM outbox`, message)
+		AND expires_at = '2030-01-01' AND max_attempts = 9 AND coalesce_key = 'c' AND attempts = 0 AND last_error IS NULL AND available_at <= clock_timestamp() AND created_at < now() - interval '23 hours' FROM outbox`, message)
 	if !same || one[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 0 {
 		t.Error("the row is not as it was")
 	}
@@ -131,7 +132,8 @@ func TestADeadLetterThatTheOutboxDoesNotTakeStays(t *testing.T) {
 	f := newFixture(t)
 	f.exec(`SELECT setval('outbox_id_seq', 50)`)
 	f.deadLetter(1, "nack")
-	f.deadLetter(2, "invalid_row", "headers", "'[]'") // a check of the outbox
+	f.exec(`ALTER TABLE outbox ADD CONSTRAINT of_the_owner CHECK (jsonb_typeof(headers) = 'object')`)
+	f.deadLetter(2, "invalid_headers", "headers", "'[]'")
 	f.deadLetter(3, "nack")
 	done := f.requeue(store.Filter{}, 10)
 	if done.Sent != 2 || done.Left != 1 || done.Why == nil {

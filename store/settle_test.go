@@ -176,8 +176,9 @@ func TestReleaseMakesAClaimedRowDueAndLeavesOthersAlone(t *testing.T) {
 
 func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
 	f := newFixture(t)
-	f.insert(`(routing_key, exchange, ordering_key, payload, headers, properties, redacted_payload, attempts, created_at, last_error)
-		VALUES ('r', 'e', 'k', ' {"a" : 1}', '{"h": 1}', '{"type": "t"}', '{"a": "***"}', 5, '2026-01-01', 'before')`)
+	f.insert(`(routing_key, exchange, ordering_key, payload, headers, properties, redacted_payload, attempts, created_at, last_error,
+			expires_at, max_attempts, coalesce_key)
+		VALUES ('r', 'e', 'k', ' {"a" : 1}', '{"h": 1}', '{"type": "t"}', '{"a": "***"}', 5, '2026-01-01', 'before', '2030-01-01', 9, 'c')`)
 	f.insert(`(routing_key, ordering_key, payload_bytes) VALUES ('r2', 'k2', '\x00ff')`)
 	rows := f.rowsOf(roomy(), "k", "k2")
 	m, m2 := rows[0].Rows[0].Message, rows[1].Rows[0].Message

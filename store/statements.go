@@ -208,9 +208,9 @@ JOIN {dead} r ON ` + sameRow
 // keptNames are the columns that a dead letter has from its row as they are.
 const (
 	keptNames = `id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
-         redacted_payload, schema_version, created_at`
+         redacted_payload, schema_version, created_at, expires_at, max_attempts, coalesce_key`
 	keptColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes, r.headers, r.properties,
-         r.redacted_payload, r.schema_version, r.created_at`
+         r.redacted_payload, r.schema_version, r.created_at, r.expires_at, r.max_attempts, r.coalesce_key`
 )
 
 // A release makes a claimed row due at once and remembers whether it may have been

@@ -82,7 +82,6 @@ func (s State) DropTables(ctx context.Context) error {
 		for _, statement := range []string{
 			"DROP TABLE IF EXISTS soak_transaction",
 			"DROP TABLE IF EXISTS " + s.Table.SQL() + ", " + s.Table.DeadLetter().SQL() + ", " + beside("_migrations"),
-			"DROP FUNCTION IF EXISTS " + beside("_check_properties") + "(jsonb)",
 		} {
 			if _, err := conn.Exec(ctx, statement); err != nil {
 				return fmt.Errorf("%s: %w", statement, err)

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// mistakes are rows that the table takes and nobody can publish. What they are to be called
+// names the column and says what to do.
+func mistakes() []content {
+	const (
+		badRow, badRouting     = "invalid_row", "invalid_routing"
+		badHeaders, badOptions = "invalid_headers", "invalid_properties"
+	)
+	property := func(name, object, says string) content {
+		return content{name: name, row: row{"properties": object}, reason: badOptions, says: says}
+	}
+	return []content{
+		{name: "no payload at all", row: row{"payload": nil}, reason: badRow, says: "payload and payload_bytes are both null: set one of them"},
+		{
+			name: "both payloads", row: row{"payload": "{}", "payload_bytes": []byte("x")}, reason: badRow,
+			says: "payload and payload_bytes are both set: set only one of them",
+		},
+		{
+			name: "routing key of 256 bytes", row: row{"routing_key": strings.Repeat("k", 256)}, reason: badRouting,
+			says: "routing_key has 256 bytes, must have at most 255",
+		},
+		{
+			name: "routing key of 86 characters and 258 bytes", row: row{"routing_key": strings.Repeat("€", 86)}, reason: badRouting,
+			says: "routing_key has 258 bytes, must have at most 255",
+		},
+		{
+			name: "routing key of 20 MB", row: row{"routing_key": strings.Repeat("k", 20<<20)}, reason: badRouting,
+			says: "routing_key has 20971520 bytes",
+		},
+		{
+			name: "exchange of 256 bytes", row: row{"exchange": strings.Repeat("e", 256)}, reason: badRouting,
+			says: "exchange has 256 bytes, must have at most 255",
+		},
+		{name: "headers are an array", row: row{"headers": "[]"}, reason: badHeaders, says: "headers: must be a JSON object, not JSON array"},
+		{name: "headers are a string", row: row{"headers": `"x"`}, reason: badHeaders, says: "headers: must be a JSON object, not JSON string"},
+		{name: "headers are JSON null", row: row{"headers": "null"}, reason: badHeaders, says: "headers: must be a JSON object, not JSON null"},
+		property("properties are an array", "[]", "properties: must be a JSON object, not JSON array"),
+		property("properties are JSON null", "null", "properties: must be a JSON object, not JSON null"),
+		property("property of the wrong type: text", `{"content_type": 7}`, `"content_type" must be a string of at most 255 bytes`),
+		property("property of the wrong type: number", `{"priority": "7"}`, `"priority" must be an integer from 0 to 255`),
+		property("property that is JSON null", `{"type": null}`, `"type" must be a string of at most 255 bytes`),
+		property("priority 256", `{"priority": 256}`, `"priority" must be an integer from 0 to 255`),
+		property("priority 1.5", `{"priority": 1.5}`, `"priority" must be an integer from 0 to 255`),
+		property("priority -1", `{"priority": -1}`, `"priority" must be an integer from 0 to 255`),
+		property("delivery mode 3", `{"delivery_mode": 3}`, `"delivery_mode" must be 1 (transient) or 2 (persistent)`),
+		property("unknown property", `{"contenttype": "x"}`, `"contenttype" is not known; known are content_type`),
+		property("property that is not the application's", `{"message_id": "x"}`, `"message_id" is not known`),
+		property("property of 256 bytes", `{"type": "`+strings.Repeat("t", 256)+`"}`, `"type" must be a string of at most 255 bytes`),
+		property("property of 20 MB", `{"type": "`+strings.Repeat("t", 20<<20)+`"}`, `"type" must be a string of at most 255 bytes`),
+		property("expiration in words", `{"expiration": "1h"}`, `"expiration" must be milliseconds`),
+		property("negative expiration", `{"expiration": -1}`, `"expiration" must be milliseconds`),
+		property("fractional expiration", `{"expiration": 1.5}`, `"expiration" must be milliseconds`),
+		property("expiration beyond the broker's", `{"expiration": "4294967296"}`, `"expiration" must be milliseconds, an integer from 0 to 4294967295`),
+		{name: "negative attempts", row: row{"attempts": -1}, reason: badRow, says: "attempts is -1, must not be negative: leave it out"},
+		{name: "schema version 0", row: row{"schema_version": 0}, reason: badRow, says: "schema_version is 0, must be at least 1: leave it out"},
+	}
+}
+
+// TestARowThatCannotBePublishedIsDeadLetteredAlone on each path: rows found in the table at the start, and rows that
+// the stream brings; without a key, and first of a key. Neighbours of the same exchange arrive, once and without an
+// attempt, and the connection to the broker stays.
+func TestARowThatCannotBePublishedIsDeadLetteredAlone(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"auto", "poll"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			deadLetteredAlone(t, mode)
+		})
+	}
+}
+
+func deadLetteredAlone(t *testing.T, mode string) {
+	w := newWorld(t).setUp()
+	cases := mistakes()
+	insertAll := func(path string) (ids []string) {
+		for i, c := range cases {
+			key := fmt.Sprintf("%s %d", path, i)
+			if i%2 == 0 {
+				c.row["ordering_key"] = key
+			}
+			ids = append(ids, w.insert(c.row), w.insert(row{"payload": fmt.Sprint(i), "ordering_key": c.row["ordering_key"]}))
+		}
+		return ids
+	}
+	found := insertAll("found")
+	arrived := w.consume(w.queue)
+	r := w.run("--mode", mode, "--poll-interval", "100ms")
+	w.emptied()
+	later := insertAll("later")
+	w.emptied()
+	for path, ids := range map[string][]string{"found in the table": found, "inserted later": later} {
+		for i, c := range cases {
+			t.Run(path+"/"+c.name, func(t *testing.T) {
+				on := *w
+				on.t = t
+				on.hasBecome(arrived, c, ids[2*i])
+				if neighbour := on.await(arrived, ids[2*i+1]); string(neighbour.Body) != fmt.Sprint(i) {
+					t.Errorf("its neighbour arrived as %q", neighbour.Body)
+				}
+			})
+		}
+	}
+	if n := arrived.repeats(); n != 0 {
+		t.Errorf("%d messages arrived twice", n)
+	}
+	// A connection or a channel that closes leaves the outcome of what was on it unknown, or rejects it.
+	if n := r.metric(`cdc_relay_messages_deferred_total{outcome="unknown"}`); n != 0 {
+		t.Errorf("the outcome of %g messages was unknown", n)
+	}
+	if n := r.metric(`cdc_relay_messages_refused_total{reason="broker_rejected"}`); n != 0 {
+		t.Errorf("the broker closed the channel %g times", n)
+	}
+	if logs := r.logs(); strings.Contains(logs, strings.Repeat("k", 1000)) {
+		t.Error("a routing key is logged in full")
+	}
+}
+
+// TestColumnsOfTheRelayThatAnApplicationSets harm no other row: attempts stop at their greatest value, and a row that
+// is rejected then is a dead letter.
+func TestColumnsOfTheRelayThatAnApplicationSets(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	greatest := row{"routing_key": "nowhere", "attempts": 2147483647, "last_error": "mine", "possible_duplicate": false}
+	found := w.insert(greatest)
+	arrived := w.consume(w.queue)
+	w.run("--backoff-time", "50ms")
+	streamed := w.insert(greatest)
+	for _, id := range []string{found, streamed} {
+		dead := w.awaitDeadLetter(id)
+		if dead.Attempts != 2147483647 || dead.FailureReason != "retries_exhausted" || !strings.HasPrefix(dead.LastError, "unroutable") {
+			t.Errorf("dead letter: %d attempts, reason %q and error %q", dead.Attempts, dead.FailureReason, dead.LastError)
+		}
+	}
+	// Rejected in one batch.
+	w.exec(`INSERT INTO outbox (routing_key, payload, attempts) SELECT 'nowhere', '{}', 2147483640 FROM generate_series(1, 20)`)
+	ok := w.insert(row{"attempts": 2147483647})
+	w.await(arrived, ok)
+	w.eventually("all are gone", w.outboxEmpty)
+	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter WHERE attempts = 2147483641`); n != 20 {
+		t.Errorf("%d dead letters, want 20", n)
+	}
+}
