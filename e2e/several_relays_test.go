@@ -18,6 +18,16 @@ func holder(relays []*relay) *relay {
 	return nil
 }
 
+// leader is the relay that owns the slot, once one does.
+func (w *world) leader(relays []*relay) (leader *relay) {
+	w.t.Helper()
+	w.eventually("a relay owns the slot", func() bool {
+		leader = holder(relays)
+		return leader != nil
+	})
+	return leader
+}
+
 // runMany starts relays on one slot and waits until one streams and the others stand by.
 func (w *world) runMany(n int, args ...string) []*relay {
 	w.t.Helper()
@@ -65,7 +75,7 @@ func TestManyRelaysOnOneSlot(t *testing.T) {
 
 			kills := sized(1, 5)
 			for range kills {
-				leader := holder(relays)
+				leader := w.leader(relays)
 				load.more(200)
 				arrived.restartGap()
 				leader.kill()

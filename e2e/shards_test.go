@@ -62,7 +62,7 @@ func TestShardsShareTheRows(t *testing.T) {
 	for range sized(1, 4) {
 		for shard := range relays {
 			load.more(300)
-			leader := holder(relays[shard])
+			leader := w.leader(relays[shard])
 			leader.kill()
 			kills++
 			load.more(100)
