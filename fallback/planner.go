@@ -6,7 +6,6 @@ package fallback
 import (
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/pulse"
 )
 
 // Sweep is one kind of query on the outbox table. docs/architecture.md tells the
@@ -196,9 +195,9 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 	case at.IsZero(), p.underWay[s]:
 		return at
 	case s == Leftovers && !v.Leftovers && v.StreamLive:
-		return at.Add(pulse.Within(at, SafetyAfter(p.took[s])))
+		return at.Add(SafetyAfter(p.took[s]))
 	case s == KeyPass && !v.Suspicious:
-		return at.Add(pulse.Within(at, max(keyPassSafety, keyPassFactor*p.passTook[s])))
+		return at.Add(max(keyPassSafety, keyPassFactor*p.passTook[s]))
 	case s == Due && v.Holder && v.StreamLive && !v.DueMoved && p.quietUntil.After(at):
 		return p.quietUntil
 	}
@@ -209,7 +208,7 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	p.underWay[s] = o.More
 	if s == Due {
-		p.quietUntil = now.Add(min(o.Quiet, pulse.Within(now, dueSafety*p.pollInterval)))
+		p.quietUntil = now.Add(min(o.Quiet, dueSafety*p.pollInterval))
 	}
 	if p.passing[s] += o.Took; !o.More {
 		p.passTook[s], p.passing[s] = p.passing[s], 0

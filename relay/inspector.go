@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/internal/pulse"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -23,7 +22,7 @@ const inspectEvery = 3 * time.Second
 func (s *streamer) inspect(ctx context.Context, end context.CancelCauseFunc) {
 	var before pglogrepl.LSN
 	var messages uint64
-	for sleep(ctx, pulse.Within(time.Now(), inspectEvery)) == nil {
+	for sleep(ctx, inspectEvery) == nil {
 		var seen replication.Inspection
 		askCtx, cancel := context.WithTimeout(ctx, inspectEvery)
 		err := s.store.Conn(askCtx, func(conn *pgx.Conn) (err error) {

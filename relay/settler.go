@@ -13,7 +13,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/internal/pulse"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -168,7 +167,7 @@ func (s *settler) collect(ctx context.Context, again time.Duration) (batch []sto
 		defer timer.Stop()
 		retry = timer.C
 	}
-	idle := time.NewTimer(pulse.Within(time.Now(), heartbeatEvery))
+	idle := time.NewTimer(heartbeatEvery)
 	defer idle.Stop()
 	select {
 	case <-ctx.Done():

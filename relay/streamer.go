@@ -13,7 +13,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/internal/pulse"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -77,8 +76,8 @@ const (
 
 // touchEvery is how often the core is used at least while the relay holds the slot, so
 // that it notices when the process stood still: well below stillAfter, as a timer may be
-// late. It is what an idle relay wakes up for most, and the rest waits for the same moments.
-const touchEvery = pulse.Every
+// late. It is what an idle relay wakes up for most.
+const touchEvery = 750 * time.Millisecond
 
 // mostLeaving is how many rows are collected at most.
 const mostLeaving = 64
@@ -243,7 +242,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 	touch := time.NewTimer(0)
 	defer touch.Stop()
 	for {
-		touch.Reset(pulse.Within(time.Now(), touchEvery))
+		touch.Reset(touchEvery)
 		select {
 		case <-ctx.Done():
 			return

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
-	"github.com/cdc-relay/cdc-relay/internal/pulse"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -93,7 +92,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 
 // await waits until a sweep may be wanted, or it is time to beat again.
 func (s *sweeper) await(stop context.Context, atMost time.Duration) {
-	timer := time.NewTimer(min(atMost, pulse.Within(time.Now(), heartbeatEvery)))
+	timer := time.NewTimer(min(atMost, heartbeatEvery))
 	defer timer.Stop()
 	select {
 	case <-stop.Done():

@@ -21,7 +21,6 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/cdc-relay/cdc-relay/internal/hedge"
-	"github.com/cdc-relay/cdc-relay/internal/pulse"
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -240,7 +239,7 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 			if err := s.sendStatus(true); err != nil {
 				return err
 			}
-			nextStatus = now.Add(pulse.Within(now, s.nextStatus()))
+			nextStatus = now.Add(s.nextStatus())
 			_ = socket.SetReadDeadline(nextStatus)
 		}
 		if ctx.Err() != nil {
