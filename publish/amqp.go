@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -123,22 +122,16 @@ func (p *AMQP) Publish(m *outbox.Message) {
 func (p *AMQP) Run(ctx context.Context, sink Sink) error {
 	p.sink = sink
 	p.setState(Connecting, "not connected yet")
-	pause := newPause()
 	for ctx.Err() == nil {
+		began := time.Now()
 		o, err := p.dial(ctx)
 		if err != nil {
 			p.dialFailed(ctx, err)
-			p.wait(ctx, pause.NextBackOff())
-			continue
+		} else {
+			p.serve(ctx, newSession(p, o))
 		}
-		since := time.Now()
-		p.serve(ctx, newSession(p, o))
-		// A broker that takes connections only to drop them is not asked without pause.
-		const steady = 5 * time.Second
-		if time.Since(since) > steady {
-			pause.Reset()
-		}
-		p.wait(ctx, pause.NextBackOff())
+		// From the beginning of the last attempt: one that hung, or a connection that lasted, needs no pause.
+		p.wait(ctx, reconnectEvery-time.Since(began))
 	}
 	p.mu.Lock()
 	p.ended = true
@@ -148,14 +141,8 @@ func (p *AMQP) Run(ctx context.Context, sink Sink) error {
 	return nil
 }
 
-// newPause is the time between two attempts to connect.
-func newPause() *backoff.ExponentialBackOff {
-	const first, most = 100 * time.Millisecond, time.Second
-	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval, b.Multiplier, b.RandomizationFactor = first, most*8/10, 2, 0.2
-	b.Reset()
-	return b
-}
+// reconnectEvery is the least time between two attempts to connect.
+const reconnectEvery = 500 * time.Millisecond
 
 // serve runs one session and counts an outage where it ends with messages that
 // have no answer.
@@ -273,9 +260,7 @@ func (p *AMQP) rejectAll(why string) {
 // wait lets d pass, or less where ctx is done. What is published meanwhile comes
 // back at once.
 func (p *AMQP) wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	p.attend(ctx, timer.C, nil)
+	p.attend(ctx, time.After(d), nil)
 }
 
 // attend rejects messages until one of the channels has something.

@@ -10,13 +10,10 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/cdc-relay/cdc-relay/internal/hedge"
 )
 
 // parseURL reads an AMQP URI. Its errors quote nothing of it: what looks like a
@@ -45,12 +42,6 @@ type opened struct {
 	clock      *clock
 }
 
-// discard closes a connection that is not wanted.
-func (o opened) discard() {
-	_ = o.socket.Close()
-	_ = o.connection.Close()
-}
-
 // dial opens a connection, at the latest within the send timeout. What is published meanwhile
 // comes back.
 func (p *AMQP) dial(ctx context.Context) (o opened, err error) {
@@ -59,7 +50,7 @@ func (p *AMQP) dial(ctx context.Context) (o opened, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		o, err = hedge.First(ctx, hedge.Every, p.open, opened.discard)
+		o, err = p.open(ctx)
 	}()
 	p.attend(ctx, nil, done)
 	<-done
@@ -71,22 +62,31 @@ func (p *AMQP) dial(ctx context.Context) (o opened, err error) {
 
 // open makes one attempt at a connection. It ends with ctx.
 func (p *AMQP) open(ctx context.Context) (opened, error) {
-	c := newClock()
-	d := &dialer{writeTimeout: p.cfg.SendTimeout, clock: c}
-	stop := context.AfterFunc(ctx, d.close) // ends the handshake
-	connection, err := amqp.DialConfig(p.cfg.URL, p.clientConfig(ctx, d))
+	o := opened{clock: newClock()}
+	stop := func() bool { return true }
+	config := p.clientConfig()
+	config.Dial = func(network, addr string) (net.Conn, error) {
+		s, err := dialSocket(ctx, network, addr, p.acceptTimeout(), p.cfg.SendTimeout, o.clock)
+		if err != nil {
+			return nil, err
+		}
+		o.socket = s
+		stop = context.AfterFunc(ctx, func() { _ = s.Close() }) // ends the handshake
+		return s, nil
+	}
+	var err error
+	o.connection, err = amqp.DialConfig(p.cfg.URL, config)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
-		_ = connection.Close()
+		_ = o.connection.Close()
 	}
 	if err == nil {
-		err = d.established(2 * connection.Config.Heartbeat)
+		err = o.socket.established(2 * o.connection.Config.Heartbeat)
 	}
-	if err != nil {
-		d.close()
-		return opened{}, err
+	if err != nil && o.socket != nil {
+		_ = o.socket.Close()
 	}
-	return opened{connection, d.socket, c}, nil
+	return o, err
 }
 
 // hinted adds what may be behind an error that does not say it itself: with TLS 1.3 a broker
@@ -102,6 +102,7 @@ func (p *AMQP) hinted(err error) error {
 	return err
 }
 
+// dialTimeout is for one connection with its handshake.
 func (p *AMQP) dialTimeout() time.Duration {
 	if ms := p.uri.ConnectionTimeout; ms > 0 {
 		return time.Duration(ms) * time.Millisecond
@@ -109,7 +110,17 @@ func (p *AMQP) dialTimeout() time.Duration {
 	return p.cfg.SendTimeout
 }
 
-func (p *AMQP) clientConfig(ctx context.Context, d *dialer) amqp.Config {
+// acceptTimeout is how long the host may take to accept the connection. The kernel sends its second
+// SYN after one second and the next ones ever later, so a new attempt notices sooner that a host is back.
+func (p *AMQP) acceptTimeout() time.Duration {
+	const usual = 2 * time.Second
+	if p.uri.ConnectionTimeout > 0 {
+		return p.dialTimeout()
+	}
+	return usual
+}
+
+func (p *AMQP) clientConfig() amqp.Config {
 	properties := amqp.NewConnectionProperties()
 	properties["product"] = "cdc-relay"
 	name := "cdc-relay"
@@ -117,51 +128,9 @@ func (p *AMQP) clientConfig(ctx context.Context, d *dialer) amqp.Config {
 		name = fmt.Sprintf("cdc-relay %s/%d", host, os.Getpid())
 	}
 	properties.SetClientConnectionName(name)
-	cfg := amqp.Config{Heartbeat: p.cfg.Heartbeat, Properties: properties, Dial: d.dial(ctx)}
+	cfg := amqp.Config{Heartbeat: p.cfg.Heartbeat, Properties: properties}
 	if p.cfg.TLS != nil {
 		cfg.TLSClientConfig = p.cfg.TLS.Clone()
 	}
 	return cfg
-}
-
-// dialer makes the socket of one connection and keeps it for who must close it.
-type dialer struct {
-	writeTimeout time.Duration
-	clock        *clock
-
-	mu     sync.Mutex
-	closed bool
-	socket *socket
-}
-
-// dial is what the library calls; ctx bounds it and the handshake after it.
-func (d *dialer) dial(ctx context.Context) func(network, addr string) (net.Conn, error) {
-	return func(network, addr string) (net.Conn, error) {
-		deadline, _ := ctx.Deadline()
-		s, err := dialSocket(ctx, network, addr, deadline, d.writeTimeout, d.clock)
-		if err != nil {
-			return nil, err
-		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.closed {
-			_ = s.Close()
-			return nil, net.ErrClosed
-		}
-		d.socket = s
-		return s, nil
-	}
-}
-
-// established ends the handshake; see socket.established.
-func (d *dialer) established(silence time.Duration) error { return d.socket.established(silence) }
-
-// close closes the socket, also one that is still to come.
-func (d *dialer) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.closed = true
-	if d.socket != nil {
-		_ = d.socket.Close()
-	}
 }

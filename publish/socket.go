@@ -41,12 +41,14 @@ type socket struct {
 // coalesced is how many bytes a corked socket collects at most.
 const coalesced = 32 << 10
 
-func dialSocket(ctx context.Context, network, addr string, deadline time.Time, writeTimeout time.Duration, c *clock) (*socket, error) {
-	dialer := net.Dialer{Deadline: deadline}
+// dialSocket connects within accept. The deadline of ctx bounds the handshake that follows.
+func dialSocket(ctx context.Context, network, addr string, accept, writeTimeout time.Duration, c *clock) (*socket, error) {
+	dialer := net.Dialer{Timeout: accept}
 	raw, err := dialer.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
+	deadline, _ := ctx.Deadline()
 	if err := raw.SetDeadline(deadline); err != nil {
 		_ = raw.Close()
 		return nil, err

@@ -80,7 +80,6 @@ func (p *Stdout) Run(ctx context.Context, sink Sink) error {
 }
 
 func (p *Stdout) write(ctx context.Context) error {
-	pause := newPause()
 	for {
 		select {
 		case <-ctx.Done():
@@ -90,15 +89,17 @@ func (p *Stdout) write(ctx context.Context) error {
 		err := p.writeOnce(ctx)
 		switch {
 		case err == nil:
-			pause.Reset()
 		case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
 			return fmt.Errorf("write messages: nobody reads them any more: %w", err)
 		default:
-			p.wait(ctx, pause.NextBackOff())
+			p.wait(ctx, retryWriteAfter)
 			p.setState(Ready, "")
 		}
 	}
 }
+
+// retryWriteAfter is the pause after a write that failed.
+const retryWriteAfter = 500 * time.Millisecond
 
 // mostBuffered is how many bytes of lines are written at once.
 const mostBuffered = 256 << 10

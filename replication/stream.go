@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/cdc-relay/cdc-relay/internal/hedge"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -106,7 +106,7 @@ func connect(ctx context.Context, databaseURL string, read **bufio.Reader) (*pgc
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	config.RuntimeParams["DateStyle"] = "ISO"
 	config.RuntimeParams["TimeZone"] = "UTC"
-	hedge.Postgres(config)
+	pgdial.Limit(config)
 	config.DialFunc = rawnet.Dial(config.DialFunc)
 	config.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		*read = bufio.NewReaderSize(r, readAtOnce)

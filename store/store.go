@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/cdc-relay/cdc-relay/internal/hedge"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -52,7 +52,7 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	config.MaxConns = connections
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	config.ConnConfig.RuntimeParams["application_name"] = "cdc-relay"
-	hedge.Postgres(&config.ConnConfig.Config)
+	pgdial.Limit(&config.ConnConfig.Config)
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, sessionSettings)
 		return err

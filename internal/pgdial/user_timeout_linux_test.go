@@ -1,4 +1,4 @@
-package hedge
+package pgdial
 
 import (
 	"net"
@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// TestWhatIsNotAcknowledgedEndsAConnection by the kernel, which closes it after TCP_USER_TIMEOUT.
-func TestWhatIsNotAcknowledgedEndsAConnection(t *testing.T) {
+// TestTheKernelEndsAConnectionWithoutAcknowledgements after TCP_USER_TIMEOUT.
+func TestTheKernelEndsAConnectionWithoutAcknowledgements(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -19,7 +19,7 @@ func TestWhatIsNotAcknowledgedEndsAConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Postgres(config)
+	Limit(config)
 	conn, err := config.DialFunc(t.Context(), "tcp", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestWhatIsNotAcknowledgedEndsAConnection(t *testing.T) {
 	if e := raw.Control(func(fd uintptr) { limit, err = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout) }); e != nil || err != nil {
 		t.Fatal(e, err)
 	}
-	if limit != int(unacknowledged.Milliseconds()) {
+	if limit != int(userTimeout.Milliseconds()) {
 		t.Errorf("%d ms", limit)
 	}
 }

@@ -1,4 +1,4 @@
-package hedge
+package pgdial
 
 import (
 	"net"
@@ -9,8 +9,8 @@ import (
 // tcpUserTimeout is TCP_USER_TIMEOUT of tcp(7), which package syscall leaves out.
 const tcpUserTimeout = 0x12
 
-// limitUnacknowledged leaves what is no TCP connection as it is, and any where the kernel does not want to.
-func limitUnacknowledged(conn net.Conn, limit time.Duration) {
+// setUserTimeout sets TCP_USER_TIMEOUT. It does nothing if conn is not a TCP connection or the kernel refuses.
+func setUserTimeout(conn net.Conn, limit time.Duration) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return
