@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -66,8 +67,8 @@ type AMQP struct {
 	uri    amqp.URI
 	limits limits
 	in     *mailbox[*outbox.Message]
-	// quarantine is told by the sessions.
-	quarantine *quarantine
+	// suspects are kept by the sessions.
+	suspects *suspects
 
 	mu    sync.Mutex
 	ended bool // Run will take nothing more from in
@@ -80,9 +81,6 @@ type AMQP struct {
 	connected bool      // at least once
 	awaySince time.Time // zero while connected
 	complaint time.Time // when the newest failure to connect was logged
-	// unanswered is where the newest message through a half-open breaker went, if
-	// the broker gave no answer to it.
-	unanswered *target
 }
 
 // NewAMQP checks the configuration; it connects to nothing. The error does not
@@ -97,7 +95,7 @@ func NewAMQP(cfg AMQPConfig) (*AMQP, error) {
 		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP takes %d", len(cfg.DefaultExchange), longestShortString)
 	}
 	return &AMQP{
-		cfg: cfg, uri: uri, in: newMailbox[*outbox.Message](), quarantine: newQuarantine(),
+		cfg: cfg, uri: uri, in: newMailbox[*outbox.Message](), suspects: newSuspects(),
 		limits:  limits{defaultExchange: cfg.DefaultExchange, login: uri.Username},
 		breaker: breaker{cooldown: cfg.OutageCooldown},
 	}, nil
@@ -144,58 +142,42 @@ func (p *AMQP) Run(ctx context.Context, sink Sink) error {
 // reconnectEvery is the least time between two attempts to connect.
 const reconnectEvery = 500 * time.Millisecond
 
-// serve runs one session and counts an outage where it ends with messages that
-// have no answer.
+// serve runs one session.
 func (p *AMQP) serve(ctx context.Context, s *session) {
 	p.breaker.connected()
-	var g *gate
-	if p.breaker.state == breakerHalfOpen {
-		g = &gate{avoid: p.unanswered}
-	}
 	p.cameBack(s)
 	p.setState(Ready, "")
-	_ = s.run(ctx, g, &sessionWatcher{AMQP: p, session: s})
-	p.unanswered = nil
-	if g != nil && !s.heard.Load() {
-		p.unanswered = g.chosen
-	}
+	s.run(ctx, p.breaker.state == breakerHalfOpen)
 }
 
-// sessionWatcher is the AMQP publisher as the watcher of one session.
-type sessionWatcher struct {
-	*AMQP
-	session *session
+func (p *AMQP) brokerAnswered() {
+	p.breaker.answered()
+	p.setState(p.state.Phase, p.state.Detail)
 }
 
-func (w *sessionWatcher) sessionAnswered() {
-	w.breaker.answered()
-	w.setState(w.state.Phase, w.state.Detail)
+func (p *AMQP) brokerBlocked(reason string) {
+	p.cfg.Logger.Warn("broker has blocked the connection, publishing pauses", "reason", reason)
+	p.setState(Blocked, "connection.blocked: "+reason)
 }
 
-func (w *sessionWatcher) sessionBlocked(reason string) {
-	w.cfg.Logger.Warn("broker has blocked the connection, publishing pauses", "reason", reason)
-	w.setState(Blocked, "connection.blocked: "+reason)
+func (p *AMQP) brokerUnblocked() {
+	p.cfg.Logger.Info("broker has unblocked the connection")
+	p.setState(Ready, "")
 }
 
-func (w *sessionWatcher) sessionUnblocked() {
-	w.cfg.Logger.Info("broker has unblocked the connection")
-	w.setState(Ready, "")
-}
-
-func (w *sessionWatcher) sessionEnding(err error, outage bool) {
-	if err == nil {
-		return
-	}
-	if w.session.heard.Load() {
-		w.breaker.answered()
+// connectionLost counts an outage if messages have no answer, or the broker gave none to
+// anything else.
+func (p *AMQP) connectionLost(s *session, err error) {
+	if s.heard.Load() {
+		p.breaker.answered()
 	}
 	now := time.Now()
-	w.awaySince, w.complaint = now, now
-	w.cfg.Logger.Warn("broker connection lost, reconnecting", "error", err, "in_flight", w.session.inFlight.Load())
-	if outage {
-		w.breaker.outage(now)
+	p.awaySince, p.complaint = now, now
+	p.cfg.Logger.Warn("broker connection lost, reconnecting", "error", err, "in_flight", s.inFlight.Load())
+	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
+		p.breaker.outage(now)
 	}
-	w.setAway(err)
+	p.setAway(err)
 }
 
 func (p *AMQP) dialFailed(ctx context.Context, err error) {

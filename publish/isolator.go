@@ -16,7 +16,7 @@ type job struct {
 	exchange *string // nil: the messages go to several
 	opens    bool    // the sender waits for news of the exchange
 	cause    *amqp.Error
-	messages []suspect
+	messages []resend
 	urgency  urgency
 }
 
@@ -24,11 +24,10 @@ type job struct {
 type urgency int
 
 const (
-	opensLane    urgency = iota // a route waits for its lane
-	mayCloseLane                // see parcel.risky
-	wasInFlight                 // with others, when the broker ended a connection
-	wasAlone                    // when it did
-	urgencies    = iota
+	opensLane  urgency = iota // a route waits for its lane
+	sendsAlone                // risky, or in flight when the broker ended a connection
+	sendsLast                 // alone when it did
+	urgencies  = iota
 )
 
 // isolator is the goroutine that sends messages alone: what killed a lane must be
@@ -38,12 +37,12 @@ const (
 type isolator struct {
 	*session
 	lane *lane // the isolation lane, nil until it is needed
-	wear wear  // of that lane, by messages whose answer was not awaited
-	// heldWait is for the answer to the next of the messages that were in flight with others: of
-	// those there may be many, and for a queue that answers nothing.
-	heldWait time.Duration
-	// mostStrays bounds the isolation lanes that were left to such a message.
-	mostStrays int64
+	// owes: a message on that lane has no answer yet.
+	owes bool
+	// wait is for the next answer; between shortestWait and longestWait.
+	wait time.Duration
+	// mostLeft bounds the isolation lanes that were left to a message without an answer.
+	mostLeft int64
 	// known exchanges exist, or did when they were last looked at.
 	known map[string]struct{}
 	// missing exchanges did not, and when that was seen.
@@ -62,20 +61,20 @@ const (
 	missingFor = time.Second
 	// The wait for the answer to a message sent alone. An exception comes at once; a
 	// confirm may take longer, and then the reaper waits for it. Each wait in vain
-	// halves the next one.
+	// halves the next one: there may be many messages for a queue that answers nothing.
 	longestWait  = 500 * time.Millisecond
 	shortestWait = 50 * time.Millisecond
 )
 
 func newIsolator(s *session) *isolator {
 	return &isolator{
-		session: s, heldWait: longestWait, known: make(map[string]struct{}), missing: make(map[string]refusal),
-		mostStrays: strayLimit(int(s.connection.Config.ChannelMax)),
+		session: s, wait: longestWait, known: make(map[string]struct{}), missing: make(map[string]refusal),
+		mostLeft: leftLimit(int(s.connection.Config.ChannelMax)),
 	}
 }
 
-// strayLimit leaves the lanes, and what a session needs beside them, their channels.
-func strayLimit(channelMax int) int64 {
+// leftLimit leaves the lanes, and what a session needs beside them, their channels.
+func leftLimit(channelMax int) int64 {
 	const most = 4
 	return int64(min(max(channelMax-laneLimit(channelMax)-spareChannels, 0), most))
 }
@@ -120,34 +119,20 @@ func (i *isolator) do(j job) {
 	if j.exchange != nil {
 		stop = i.examine(*j.exchange, j.cause)
 	}
-	wait := longestWait
-	if j.urgency == wasInFlight {
-		wait = i.heldWait
-		defer func() { i.heldWait = wait }()
-	}
-	for _, s := range j.messages {
+	for _, m := range j.messages {
 		if stop.outcome == 0 {
 			stop = i.hindrance()
 		}
 		if stop.outcome != 0 {
-			i.giveUp(s, stop)
+			i.giveUp(m, stop)
 			continue
 		}
-		v, answered := i.sendAlone(s, wait)
-		switch {
-		case !answered:
-			wait = min(max(wait/2, shortestWait, i.throttle.manyTimesThere()), longestWait)
-		case j.exchange != nil && (v.reason == outbox.ReasonNoExchange || v.wholeExchange):
+		if v := i.sendAlone(m); j.exchange != nil && (v.reason == outbox.ReasonNoExchange || v.wholeExchange) {
 			stop = v
-		default:
-			wait = min(wait*2, longestWait)
 		}
 	}
 	if j.opens {
 		i.tellSender(*j.exchange, stop)
-	}
-	if stop.outcome == outbox.NotSent {
-		i.control.put(laneNews{reprobe: true})
 	}
 }
 
@@ -218,26 +203,26 @@ func (i *isolator) hindrance() verdict {
 // giveUp reports a message that is not sent (again). One that may have reached the
 // broker before is Unknown whatever is wrong now, unless the whole exchange is out of
 // bounds: as Unknown it would come back for ever. Its retry is marked all the same.
-func (i *isolator) giveUp(s suspect, v verdict) {
+func (i *isolator) giveUp(s resend, v verdict) {
 	if s.sent && !v.wholeExchange {
 		v.outcome, v.reason = outbox.Unknown, ""
 	}
 	i.sink.Deliver(outbox.Result{Message: s.message, Outcome: v.outcome, Reason: v.reason, Detail: v.detail, MaybeSent: s.sent})
 }
 
-// sendAlone sends one message and waits for its answer, but no longer than wait:
-// then the reaper alone waits for it.
-func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered bool) {
+// sendAlone sends one message and waits a while for its answer; then the reaper alone
+// waits for it. Without an answer the verdict is empty.
+func (i *isolator) sendAlone(s resend) verdict {
 	p, err := i.encode(s.message, s.sent || s.message.MayBeKnown())
 	if err != nil {
 		i.sink.Deliver(impossible(s.message, err))
-		return verdict{}, true
+		return verdict{}
 	}
 	if err := i.open(); err != nil {
 		i.lose(err)
 		stop := verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
 		i.giveUp(s, stop)
-		return stop, true
+		return stop
 	}
 	e := &entry{
 		message: s.message, lane: i.lane, resent: s.sent, marked: p.marked,
@@ -248,44 +233,40 @@ func (i *isolator) sendAlone(s suspect, wait time.Duration) (v verdict, answered
 	i.sent.add(reaperNews{entry: e})
 	_ = e.send(p, i.clock) // the reaper judges
 	i.sent.signal()
-	timer := time.NewTimer(wait)
+	longest := min(longestWait, i.cfg.SendTimeout/4)
+	timer := time.NewTimer(min(i.wait, longest))
 	defer timer.Stop()
 	select {
 	case <-e.settled:
-		i.wear.note(e.verdict.outcome != outbox.Unknown)
-		return e.verdict, true
+		i.owes = i.owes || e.verdict.outcome == outbox.Unknown
+		i.wait = min(i.wait*2, longest)
+		return e.verdict
 	case <-timer.C:
 		e.awaited.Store(false)
-		if wait >= longestWait {
-			i.quarantine.bore(s.message)
-		}
-		i.wear.note(false)
+		i.suspects.acquit(s.message) // the connection is still there
+		i.owes = true
+		i.wait = min(max(i.wait/2, shortestWait, i.throttle.manyTimesThere()), longest)
 	case <-i.ended:
 	}
-	return verdict{}, false
+	return verdict{}
 }
 
-// open makes sure that there is an isolation lane.
+// open makes sure that there is an isolation lane. A message that has no answer yet may still make the
+// broker close the channel, so it keeps its lane. If many do they share one: an exception on it is
+// charged to nobody (see reaper.settle).
 func (i *isolator) open() error {
 	if i.lane != nil && !i.lane.channel.IsClosed() {
-		if i.stays() {
+		if !i.owes || i.left.Load() >= i.mostLeft {
 			return nil
 		}
-		i.strays.Add(1)
+		i.left.Add(1)
 		i.sent.put(reaperNews{seal: i.lane, evicted: true})
 	}
-	i.wear = wear{}
+	i.owes = false
 	return i.limited("open channel", func() (err error) {
 		i.lane, err = openLane(i.connection, "", false, i.cfg.MaxInFlight+returnSlack)
 		return err
 	})
-}
-
-// stays tells whether the lane takes the next message. One that waits for its answer may still
-// be what makes the broker close the channel, so that it keeps the lane for itself. Where many
-// do they share one: an exception of it is charged to nobody (see reaper.settle).
-func (i *isolator) stays() bool {
-	return i.wear.unanswered == 0 || (i.strays.Load() >= i.mostStrays && !i.wear.out(i.cfg.MaxInFlight))
 }
 
 // tellSender ends the wait for an exchange: with a lane, or with what is wrong.

@@ -31,45 +31,19 @@ type lane struct {
 	dying     bool        // the sender was told that the channel is closed
 	sealed    bool        // the sender sends no more on it
 	evicted   bool        // sealed to make room, not because it died
-	wear      wear        // by entries that timed out
-	worn      bool        // the sender was told so
-	suspects  []suspect   // to be sent again, in the order in which they were sent
+	timedOut  bool        // an entry did, and the sender was told
+	resends   []resend    // in the order in which they were sent
 }
 
-// wear is what piles up in the library for as long as a channel is open: the messages that were
-// never confirmed, and every confirm behind the first of them, which it keeps to tell of them in
-// order.
-type wear struct {
-	unanswered int
-	behind     int
-}
-
-// mostBehind is how many confirms may pile up where MaxInFlight is not more.
-const mostBehind = 20_000
-
-func (w *wear) note(answered bool) {
-	switch {
-	case !answered:
-		w.unanswered++
-	case w.unanswered > 0:
-		w.behind++
-	}
-}
-
-// out holds when the channel is to be replaced.
-func (w *wear) out(maxInFlight int) bool {
-	return w.unanswered >= maxInFlight || w.behind >= max(mostBehind, maxInFlight)
-}
-
-// suspect is a message of a lane that died.
-type suspect struct {
+// resend is a message of a lane that died.
+type resend struct {
 	message *outbox.Message
 	// sent: the broker may have it.
 	sent bool
 }
 
-// outcome is the result where the suspect is not sent again.
-func (s suspect) outcome() outbox.Outcome {
+// outcome is the result if the message is not sent again.
+func (s resend) outcome() outbox.Outcome {
 	if s.sent {
 		return outbox.Unknown
 	}

@@ -47,7 +47,7 @@ type reaper struct {
 	news    []reaperNews
 	// lastAnswer is when the broker last confirmed or nacked, on the session's clock.
 	lastAnswer time.Duration
-	dying      []*lane // closed by the broker; their suspects may still be here
+	dying      []*lane // closed by the broker; their resends may still be here
 	anyAnswer  bool
 	scanAfter  time.Duration // between scanFirst and scanLast
 }
@@ -219,7 +219,11 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	evidence.alone = !l.shared && !l.crowded && l.newest == e && !namesAnotherSize(evidence.exception, len(e.message.Payload))
 	v := classify(evidence)
 	l.waiting--
-	r.wearOut(l, timedOut)
+	if timedOut && l.shared && !l.sealed && !l.timedOut {
+		// The library keeps each later confirm of the channel behind the missing one.
+		l.timedOut = true
+		r.control.put(laneNews{replace: l})
+	}
 	if l.shared {
 		r.throttle.answered(e.epoch)
 	}
@@ -229,7 +233,7 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 		v = r.suspected(e, evidence, v)
 	}
 	if v.replay {
-		l.suspects = append(l.suspects, suspect{message: e.message, sent: !evidence.unsent || e.resent})
+		l.resends = append(l.resends, resend{message: e.message, sent: !evidence.unsent || e.resent})
 		if !l.dying {
 			l.dying = true
 			r.dying = append(r.dying, l)
@@ -241,15 +245,15 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	r.afterAnswer(l)
 }
 
-// suspected tells the quarantine of an entry without an answer, and is the verdict on what ends each connection.
+// suspected keeps what an entry without an answer tells of its message.
 func (r *reaper) suspected(e *entry, evidence evidence, v verdict) verdict {
 	switch {
 	case evidence.timedOut && !evidence.connectionClosed:
-		r.quarantine.outlived(e.message)
+		r.suspects.acquit(e.message)
 	case evidence.connectionClosed && endedByBroker(evidence.exception):
-		if times := r.quarantine.add(e.message, e.awaited.Load()); times >= fatalAlone {
+		if r.suspects.add(e.message, e.awaited.Load(), r.heard.Load()) {
 			e.resent = true // the broker may have it all the same
-			return fatal(evidence.exception, times)
+			return fatal(evidence.exception)
 		}
 	}
 	return v
@@ -266,16 +270,6 @@ func (r *reaper) report(e *entry, v verdict) {
 	}
 }
 
-// wearOut has a lane replaced in time: a queue out of order that confirms nothing must not make
-// the library's memory of the channel grow without end.
-func (r *reaper) wearOut(l *lane, timedOut bool) {
-	l.wear.note(!timedOut)
-	if l.shared && !l.sealed && !l.worn && l.wear.out(r.cfg.MaxInFlight) {
-		l.worn = true
-		r.control.put(laneNews{worn: l})
-	}
-}
-
 // noteAnswer keeps what the answers tell of the broker.
 func (r *reaper) noteAnswer(e *entry, v verdict) {
 	switch v.outcome {
@@ -283,7 +277,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 	default:
 		return
 	}
-	r.quarantine.answered(e.message)
+	r.suspects.acquit(e.message)
 	r.lastAnswer, r.anyAnswer = r.clock.now(), true
 	r.throttle.confirmed(time.Since(e.message.SentAt)) // not by the clock, which stands still while the broker blocks
 	r.tellFirstAnswer()
@@ -317,13 +311,13 @@ func (r *reaper) afterAnswer(l *lane) {
 		r.closeLane(l)
 	}
 	if !l.shared {
-		r.strays.Add(-1)
+		r.left.Add(-1)
 	}
-	if l.evicted && len(l.suspects) == 0 {
+	if l.evicted && len(l.resends) == 0 {
 		return
 	}
-	r.jobs.put(job{exchange: &l.exchange, opens: !l.evicted, cause: r.exceptionOf(l), messages: l.suspects})
-	l.suspects = nil
+	r.jobs.put(job{exchange: &l.exchange, opens: !l.evicted, cause: r.exceptionOf(l), messages: l.resends})
+	l.resends = nil
 	r.dying = slices.DeleteFunc(r.dying, func(d *lane) bool { return d == l })
 }
 
@@ -390,7 +384,7 @@ func (r *reaper) finish() {
 		return false
 	})
 	for _, l := range r.dying {
-		r.giveUp(l.suspects)
+		r.giveUp(l.resends)
 	}
 	for _, j := range r.jobs.take(nil) {
 		r.giveUp(j.messages)
@@ -398,8 +392,8 @@ func (r *reaper) finish() {
 }
 
 // giveUp reports what should have been sent alone.
-func (r *reaper) giveUp(suspects []suspect) {
-	for _, s := range suspects {
+func (r *reaper) giveUp(resends []resend) {
+	for _, s := range resends {
 		r.deliver(s.message, s.outcome(), "", "the connection was lost before the message was sent alone")
 	}
 }

@@ -7,14 +7,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// mostLanes bounds the open lanes; each holds a buffer for returns. The one that
-// was idle for longest makes room.
+// mostLanes bounds the open lanes; each holds a buffer for returns.
 const mostLanes = 32
 
 // spareChannels are the channels a session needs beside its lanes.
 const spareChannels = 8
 
-// laneLimit is mostLanes, or less where the broker allows few channels.
+// laneLimit is mostLanes, or less if the broker allows few channels.
 func laneLimit(channelMax int) int {
 	return max(1, min(mostLanes, channelMax-spareChannels))
 }
@@ -24,19 +23,17 @@ func laneLimit(channelMax int) int {
 type route struct {
 	lane    *lane
 	waiting []*outbox.Message
-	usedAt  uint64
 }
 
 // laneNews is what the sender is told. Without a lane or an exchange it only wakes
 // the sender.
 type laneNews struct {
-	openGate bool
-	// reprobe: the message that was to be answered first was given back.
-	reprobe bool
+	// answered: the broker answered for the first time, which closes the breaker.
+	answered bool
 	// dead: the channel of this lane is closed.
 	dead *lane
-	// worn: this lane has carried too much that was never answered, or too much after it.
-	worn *lane
+	// replace: a message on this lane timed out.
+	replace *lane
 	// exchange: the isolator is done with it. ready is its lane, or nil: then what
 	// waits gets the verdict.
 	exchange *string
@@ -44,33 +41,18 @@ type laneNews struct {
 	verdict  verdict
 }
 
-// target is where a message goes.
-type target struct{ exchange, key string }
-
-// gate is the half-open breaker: one message leaves, and the rest is held until
-// the broker answered to it. After the session it says where that one went.
-type gate struct {
-	// avoid is where the last such message went without an answer. If only its queue
-	// is out of order, one that goes elsewhere shows that the broker is not.
-	avoid *target
-	// graceOver: nothing goes elsewhere.
-	graceOver bool
-	chosen    *target
-}
-
-// graceForOthers is how long a gate waits for a message that goes elsewhere.
-const graceForOthers = 100 * time.Millisecond
-
 // sender is the goroutine that takes messages and sends them. All its fields are
 // its own.
 type sender struct {
 	*session
-	gate   *gate // nil when it is open
-	probed bool  // one message went through it
-	held   []*outbox.Message
-	grace  <-chan time.Time // ends the wait for a message that goes elsewhere
-	routes map[string]*route
-	uses   uint64
+	// halfOpen: one message leaves at a time, until the broker answers to one. The
+	// others are held. probed: one was sent. probe sends the next one: the queue of the
+	// first may be the only one that does not answer.
+	halfOpen bool
+	probed   bool
+	held     []*outbox.Message
+	probe    <-chan time.Time
+	routes   map[string]*route
 	// batch was taken from in; rest is what of it is still to be sent.
 	batch, rest []*outbox.Message
 	news        []laneNews
@@ -79,8 +61,8 @@ type sender struct {
 	stuck   <-chan time.Time
 }
 
-func newSender(s *session, g *gate) *sender {
-	return &sender{session: s, gate: g, routes: make(map[string]*route)}
+func newSender(s *session, halfOpen bool) *sender {
+	return &sender{session: s, halfOpen: halfOpen, routes: make(map[string]*route)}
 }
 
 func (s *sender) run() {
@@ -95,12 +77,11 @@ func (s *sender) run() {
 		case <-s.in.wake:
 		case <-s.throttle.room:
 		case <-s.stuck:
-			s.endPause()
+			s.stuck = nil
+			s.throttle.notAnswered(s.answers)
 		case <-s.control.wake:
-		case <-s.grace:
-			s.gate.graceOver, s.grace = true, nil
-			s.lastToTheEnd()
-			s.release()
+		case <-s.probe:
+			s.probeNext()
 		}
 	}
 	s.giveBack("the connection was lost before the message was sent")
@@ -131,12 +112,6 @@ func (s *sender) sendRest() {
 		s.acceptAll(s.rest[:n])
 		s.rest = s.rest[n:]
 	}
-}
-
-// endPause goes on where the broker answers next to nothing.
-func (s *sender) endPause() {
-	s.stuck = nil
-	s.throttle.notAnswered(s.answers)
 }
 
 // acceptAll sends messages in as few writes as it takes.
@@ -173,27 +148,41 @@ func (s *sender) accept(m *outbox.Message) {
 		s.deliver(m, outbox.NotSent, "", "the connection was lost before the message was sent")
 	case s.blocked.Load():
 		s.deliver(m, outbox.NotSent, "", "the broker has blocked the connection")
-	case s.gate != nil && !s.passes(m):
+	case s.halfOpen && s.mustWait(m):
 		s.held = append(s.held, m)
+		if s.probe == nil {
+			s.probe = s.nextProbe()
+		}
 	default:
 		s.dispatch(m)
 	}
 }
 
-// passes tells whether the message may go through the gate.
-func (s *sender) passes(m *outbox.Message) bool {
-	if s.probed {
-		return false
+// mustWait holds for all but the first message through a half-open breaker, and for one over
+// which connections ended: any other one goes first.
+func (s *sender) mustWait(m *outbox.Message) bool {
+	_, ended := s.suspects.has(m)
+	return s.probed || ended > 0
+}
+
+func (s *sender) nextProbe() <-chan time.Time {
+	return time.After(min(time.Second, s.cfg.SendTimeout/2))
+}
+
+// probeNext sends one of the held messages.
+func (s *sender) probeNext() {
+	s.probe = nil
+	if len(s.held) == 0 {
+		return
 	}
-	_, last := s.quarantine.holds(m)
-	avoided := last || s.gate.avoid != nil && *s.gate.avoid == target{s.limits.exchangeOf(m), m.RoutingKey}
-	if !avoided || s.gate.graceOver {
-		return true
-	}
-	if s.grace == nil {
-		s.grace = time.After(graceForOthers)
-	}
-	return false
+	next := max(0, slices.IndexFunc(s.held, func(m *outbox.Message) bool {
+		_, ended := s.suspects.has(m)
+		return ended == 0
+	}))
+	m := s.held[next]
+	s.held = slices.Delete(s.held, next, next+1)
+	s.dispatch(m)
+	s.probe = s.nextProbe()
 }
 
 // dispatch brings a message onto its way.
@@ -203,22 +192,20 @@ func (s *sender) dispatch(m *outbox.Message) {
 		s.sink.Deliver(impossible(m, err))
 		return
 	}
-	held, last := s.quarantine.holds(m)
-	if s.gate != nil {
-		s.probed, s.grace = true, nil
-		if !last { // or it is the message, and not where it goes
-			s.gate.chosen = &target{p.exchange, p.key}
+	s.probed = true
+	if suspect, ended := s.suspects.has(m); suspect || p.risky {
+		j := job{messages: []resend{{message: m}}, urgency: sendsAlone}
+		if ended > 0 {
+			j.urgency = sendsLast
 		}
-	}
-	if p.risky || held {
-		s.jobs.put(job{messages: []suspect{{message: m}}, urgency: urgencyOf(held, last)})
+		s.jobs.put(j)
 		return
 	}
 	r := s.routes[p.exchange]
 	switch {
 	case r == nil:
 		s.routes[p.exchange] = &route{}
-		s.jobs.put(job{exchange: &p.exchange, opens: true, messages: []suspect{{message: m}}})
+		s.jobs.put(job{exchange: &p.exchange, opens: true, messages: []resend{{message: m}}})
 	case r.lane == nil:
 		r.waiting = append(r.waiting, m)
 	default:
@@ -236,8 +223,6 @@ func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 		r.waiting = append(r.waiting, m)
 		return
 	}
-	s.uses++
-	r.usedAt = s.uses
 	e := &entry{message: m, lane: r.lane, marked: p.marked, epoch: s.throttle.sent()}
 	s.inFlight.Add(1)
 	s.sent.add(reaperNews{entry: e})
@@ -255,35 +240,35 @@ func (s *sender) retire(r *route) {
 }
 
 func (s *sender) learn(n laneNews) {
-	if n.openGate {
-		s.gate, s.grace = nil, nil
-		s.release()
-	}
-	if n.reprobe {
-		s.probed = false
-		s.release()
+	if n.answered {
+		s.halfOpen, s.probe = false, nil
+		s.rest = append(s.held, s.rest...)
+		s.held = nil
 	}
 	if n.dead != nil {
 		if r := s.routes[n.dead.exchange]; r != nil && r.lane == n.dead {
 			s.retire(r)
 		}
 	}
-	if n.worn != nil {
-		if r := s.routes[n.worn.exchange]; r != nil && r.lane == n.worn {
-			s.giveUpLane(n.worn.exchange, r)
+	if n.replace != nil {
+		if r := s.routes[n.replace.exchange]; r != nil && r.lane == n.replace {
+			s.giveUpLane(n.replace.exchange, r)
 		}
 	}
 	if s.blocked.Load() {
 		s.giveBack("the broker has blocked the connection")
+		s.probed = false
 	}
-	if n.exchange == nil {
-		return
+	if n.exchange != nil {
+		s.opened(n)
 	}
+}
+
+// opened goes on with the messages of an exchange that the isolator is done with.
+func (s *sender) opened(n laneNews) {
 	r := s.routes[*n.exchange]
-	s.uses++
-	r.lane, r.usedAt = n.ready, s.uses
 	waiting := r.waiting
-	r.waiting = nil
+	r.lane, r.waiting = n.ready, nil
 	if n.ready == nil {
 		delete(s.routes, *n.exchange)
 		for _, m := range waiting {
@@ -291,44 +276,24 @@ func (s *sender) learn(n laneNews) {
 		}
 		return
 	}
-	s.evict()
+	s.evict(*n.exchange)
 	s.rest = append(waiting, s.rest...)
 }
 
-// release lets go what waited for the first answer.
-func (s *sender) release() {
-	s.rest = append(s.held, s.rest...)
-	s.held = nil
-}
-
-// lastToTheEnd has any other message pass the gate before one that was alone when a connection
-// ended.
-func (s *sender) lastToTheEnd() {
-	isLast := func(m *outbox.Message) bool {
-		_, last := s.quarantine.holds(m)
-		return last
-	}
-	last := slices.DeleteFunc(slices.Clone(s.held), func(m *outbox.Message) bool { return !isLast(m) })
-	s.held = append(slices.DeleteFunc(s.held, isLast), last...)
-}
-
-// evict gives up the lane that was idle for longest where there are too many. What
-// it has in flight still gets its answer; the reaper closes the channel after it.
-func (s *sender) evict() {
-	open := 0
-	var name string
-	var oldest *route
+// evict gives up any other lane if there are too many. What it has in flight still gets
+// its answer; the reaper closes the channel after it.
+func (s *sender) evict(except string) {
+	open, victim := 0, ""
 	for exchange, r := range s.routes {
-		if r.lane == nil {
-			continue
-		}
-		open++
-		if oldest == nil || r.usedAt < oldest.usedAt {
-			name, oldest = exchange, r
+		if r.lane != nil {
+			open++
+			if exchange != except {
+				victim = exchange
+			}
 		}
 	}
 	if open > laneLimit(int(s.connection.Config.ChannelMax)) {
-		s.giveUpLane(name, oldest)
+		s.giveUpLane(victim, s.routes[victim])
 	}
 }
 

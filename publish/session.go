@@ -21,6 +21,7 @@ import (
 //
 // Whoever runs the session (see run) watches the connection and ends it.
 type session struct {
+	owner      *AMQP // its methods are called by run alone
 	cfg        *AMQPConfig
 	limits     limits
 	connection *amqp.Connection
@@ -38,8 +39,8 @@ type session struct {
 	jobs *mailbox[job]
 	// throttle bounds what the sender sends without confirms; the reaper tells it of the answers.
 	throttle *throttle
-	// quarantine is the publisher's: it outlives the session.
-	quarantine *quarantine
+	// suspects are the publisher's: they outlive the session.
+	suspects *suspects
 
 	// ended is closed by end, once: sender and isolator stop.
 	ended   chan struct{}
@@ -55,8 +56,8 @@ type session struct {
 	closing sync.WaitGroup
 	// inFlight counts the messages given to the library and without a result.
 	inFlight atomic.Int64
-	// strays counts the isolation lanes that the isolator gave up and that owe an answer.
-	strays atomic.Int64
+	// left counts the isolation lanes that the isolator left because they owe an answer.
+	left atomic.Int64
 	// blocked holds from connection.blocked to connection.unblocked; set by run.
 	blocked atomic.Bool
 	// tooLarge is the smallest body, in bytes, that the broker refused on this
@@ -69,40 +70,32 @@ func newSession(p *AMQP, o opened) *session {
 	lim := p.limits
 	lim.frameMax = o.connection.Config.FrameSize
 	return &session{
-		cfg: &p.cfg, limits: lim, connection: o.connection, socket: o.socket, clock: o.clock, sink: p.sink,
+		owner: p, cfg: &p.cfg, limits: lim, connection: o.connection, socket: o.socket, clock: o.clock, sink: p.sink,
 		in:      p.in,
 		control: newMailbox[laneNews](), sent: newMailbox[reaperNews](), jobs: newMailbox[job](),
-		throttle: newThrottle(), quarantine: p.quarantine,
+		throttle: newThrottle(), suspects: p.suspects,
 		ended: make(chan struct{}), lost: make(chan error, 1), answered: make(chan struct{}, 1),
 	}
 }
 
-// watcher is told what happens to a session, from the goroutine of run.
-type watcher interface {
-	sessionAnswered()
-	sessionBlocked(reason string)
-	sessionUnblocked()
-	// sessionEnding tells of the end, nil for ctx. outage holds where messages have
-	// no answer, or the broker gave none to anything else.
-	sessionEnding(err error, outage bool)
-}
-
-// run works until ctx is done (then the error is nil) or the connection is lost.
-// All that was sent has its result when it returns. With a gate, one message leaves
-// and the others wait for the broker's answer to it.
-func (s *session) run(ctx context.Context, gate *gate, w watcher) error {
+// run works until ctx is done or the connection is lost. All that was sent has its
+// result when it returns. With a half-open breaker one message leaves at a time until the
+// broker answers to one.
+func (s *session) run(ctx context.Context, halfOpen bool) {
 	closed := s.connection.NotifyClose(make(chan *amqp.Error, 1))
 	blocked := s.connection.NotifyBlocked(make(chan amqp.Blocking, 16))
 
 	var working, reaping sync.WaitGroup
-	snd, iso, reap := newSender(s, gate), newIsolator(s), newReaper(s)
+	snd, iso, reap := newSender(s, halfOpen), newIsolator(s), newReaper(s)
 	stopReaper := make(chan struct{})
 	working.Go(snd.run)
 	working.Go(iso.run)
 	reaping.Go(func() { reap.run(stopReaper) })
 
-	err := s.watch(ctx, closed, blocked, w)
-	w.sessionEnding(err, errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0)
+	err := s.watch(ctx, closed, blocked)
+	if err != nil {
+		s.owner.connectionLost(s, err)
+	}
 	s.end()
 	s.disconnect(err == nil)
 	working.Wait()
@@ -111,11 +104,10 @@ func (s *session) run(ctx context.Context, gate *gate, w watcher) error {
 	close(stopReaper)
 	reaping.Wait()
 	s.closing.Wait()
-	return err
 }
 
-// watch returns when the session is over.
-func (s *session) watch(ctx context.Context, closed <-chan *amqp.Error, blocked <-chan amqp.Blocking, w watcher) error {
+// watch returns when the session is over, nil if ctx is done.
+func (s *session) watch(ctx context.Context, closed <-chan *amqp.Error, blocked <-chan amqp.Blocking) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -134,16 +126,16 @@ func (s *session) watch(ctx context.Context, closed <-chan *amqp.Error, blocked 
 			case b.Active:
 				s.clock.stop()
 				s.blocked.Store(true)
-				w.sessionBlocked(b.Reason)
+				s.owner.brokerBlocked(b.Reason)
 			default:
 				s.blocked.Store(false)
 				s.clock.resume()
-				w.sessionUnblocked()
+				s.owner.brokerUnblocked()
 			}
 			s.control.put(laneNews{})
 		case <-s.answered:
-			w.sessionAnswered()
-			s.control.put(laneNews{openGate: true})
+			s.owner.brokerAnswered()
+			s.control.put(laneNews{answered: true})
 		}
 	}
 }

@@ -243,50 +243,38 @@ func TestABrokerThatBearsNothingChargesNobody(t *testing.T) {
 	}
 }
 
-// TestQuarantine: what counts is being alone when a connection ends, with answers to others in between. An answer clears it, and
-// so does a connection that outlives the wait for one.
-func TestQuarantine(t *testing.T) {
-	q := newQuarantine()
+// TestSuspects: what counts is being alone when a connection ends on which the broker answered to others. An answer acquits.
+func TestSuspects(t *testing.T) {
+	s := newSuspects()
 	one, other := &outbox.Message{ID: 1}, &outbox.Message{ID: 2}
-	held := func(m *outbox.Message, want, wantLast bool) {
+	is := func(m *outbox.Message, want bool, wantEnded int) {
 		t.Helper()
-		if held, last := q.holds(m); held != want || last != wantLast {
-			t.Errorf("held %v, last %v; want %v, %v", held, last, want, wantLast)
+		if suspect, ended := s.has(m); suspect != want || ended != wantEnded {
+			t.Errorf("suspect %v, %d times; want %v, %d", suspect, ended, want, wantEnded)
 		}
 	}
-	add := func(alone bool, want int) {
-		t.Helper()
-		if times := q.add(one, alone); times != want {
-			t.Errorf("counted %d times, want %d", times, want)
+	is(one, false, 0)
+	s.add(one, false, true)
+	is(one, true, 0)
+	is(other, false, 0)
+	for range 2 * fatalAlone {
+		if s.add(one, true, false) || s.add(one, false, true) {
+			t.Fatal("it is charged while the broker answers to nothing else, or others were in flight")
 		}
 	}
-	held(one, false, false)
-	add(false, 0)
-	held(one, true, false)
-	held(other, false, false)
-	add(true, 0) // the broker has taken nothing since
-	held(one, true, true)
-	for times := range 3 {
-		q.answered(other)
-		add(true, times+1)
-		add(true, 0)
-		q.answered(other)
-		add(false, 0)
+	is(one, true, 1)
+	for times := 2; times <= fatalAlone+1; times++ {
+		if culprit := s.add(one, true, true); culprit != (times >= fatalAlone) {
+			t.Errorf("alone for the %d. time: culprit %v", times, culprit)
+		}
 	}
-	q.bore(one)
-	held(one, true, false)
-	q.answered(other)
-	add(true, 1)
-	q.answered(one)
-	held(one, false, false)
-	add(true, 0)
-	q.outlived(one)
-	held(one, false, false)
-	for id := range int64(2 * mostQuarantined) {
-		q.add(&outbox.Message{ID: id}, false)
+	s.acquit(one)
+	is(one, false, 0)
+	for id := range int64(2 * mostSuspects) {
+		s.add(&outbox.Message{ID: id}, false, true)
 	}
-	if len(q.held) > mostQuarantined {
-		t.Errorf("%d are held", len(q.held))
+	if len(s.ended) > mostSuspects {
+		t.Errorf("%d are held", len(s.ended))
 	}
 }
 
