@@ -120,9 +120,6 @@ func isPropertyException(e *amqp.Error) bool {
 	return false
 }
 
-// exchangeGone holds for an exception that says the exchange does not exist.
-func exchangeGone(e *amqp.Error) bool { return e != nil && e.Code == amqp.NotFound }
-
 // exchangeForbidden holds for an exception that every message to the exchange
 // would meet: no permission to write to it, or it is internal. A topic permission
 // ("write access to topic …") is about one routing key.

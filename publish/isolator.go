@@ -30,10 +30,10 @@ const (
 	urgencies  = iota
 )
 
-// isolator is the goroutine that sends messages alone: what killed a lane must be
-// among its messages, and sent alone it shows. It tries each exchange with one
-// message before the lane is opened, so that a missing one, or one without
-// permission, harms nothing in flight. All its fields are its own.
+// isolator is the goroutine that opens the lanes, and sends messages alone: what killed
+// a lane must be among its messages, and sent alone it shows. It looks each exchange up
+// before it opens a lane, so that a missing one harms nothing in flight. All its fields
+// are its own.
 type isolator struct {
 	*session
 	lane *lane // the isolation lane, nil until it is needed
@@ -43,9 +43,7 @@ type isolator struct {
 	wait time.Duration
 	// mostLeft bounds the isolation lanes that were left to a message without an answer.
 	mostLeft int64
-	// known exchanges exist, or did when they were last looked at.
-	known map[string]struct{}
-	// missing exchanges did not, and when that was seen.
+	// missing exchanges did not exist when they were last looked up.
 	missing map[string]refusal
 }
 
@@ -55,8 +53,8 @@ type refusal struct {
 }
 
 const (
-	// mostKnown bounds the memory of exchanges.
-	mostKnown = 4096
+	// mostMissing bounds the memory of exchanges.
+	mostMissing = 4096
 	// missingFor is how long an exchange is taken to be missing still.
 	missingFor = time.Second
 	// The wait for the answer to a message sent alone. An exception comes at once; a
@@ -68,7 +66,7 @@ const (
 
 func newIsolator(s *session) *isolator {
 	return &isolator{
-		session: s, wait: longestWait, known: make(map[string]struct{}), missing: make(map[string]refusal),
+		session: s, wait: longestWait, missing: make(map[string]refusal),
 		mostLeft: leftLimit(int(s.connection.Config.ChannelMax)),
 	}
 }
@@ -112,9 +110,6 @@ func (i *isolator) run() {
 
 // do delivers a result for each message of the job, or has the reaper do it.
 func (i *isolator) do(j job) {
-	if exchangeGone(j.cause) {
-		delete(i.known, *j.exchange)
-	}
 	stop := verdict{}
 	if j.exchange != nil {
 		stop = i.examine(*j.exchange, j.cause)
@@ -145,9 +140,6 @@ func (i *isolator) examine(exchange string, cause *amqp.Error) verdict {
 	if exchange == "" {
 		return verdict{}
 	}
-	if _, ok := i.known[exchange]; ok {
-		return verdict{}
-	}
 	if r, ok := i.missing[exchange]; ok && time.Since(r.at) < missingFor {
 		return r.verdict
 	}
@@ -170,15 +162,11 @@ func (i *isolator) ask(exchange string) verdict {
 	var exception *amqp.Error
 	switch {
 	case err == nil:
-		if len(i.known) >= mostKnown {
-			clear(i.known)
-		}
-		i.known[exchange] = struct{}{}
 		delete(i.missing, exchange)
 		return verdict{}
 	case !i.connection.IsClosed() && errors.As(err, &exception) && exception.Server:
 		v := exceptionVerdict(exception)
-		if len(i.missing) >= mostKnown {
+		if len(i.missing) >= mostMissing {
 			clear(i.missing)
 		}
 		i.missing[exchange] = refusal{at: time.Now(), verdict: v}

@@ -48,7 +48,6 @@ type reaper struct {
 	// lastAnswer is when the broker last confirmed or nacked, on the session's clock.
 	lastAnswer time.Duration
 	dying      []*lane // closed by the broker; their resends may still be here
-	anyAnswer  bool
 	scanAfter  time.Duration // between scanFirst and scanLast
 }
 
@@ -171,7 +170,7 @@ func (r *reaper) expire() {
 	if !r.clock.running() || !some || now-oldest < r.cfg.SendTimeout {
 		return
 	}
-	if !r.anyAnswer || r.lastAnswer < oldest {
+	if !r.heard.Load() || r.lastAnswer < oldest {
 		r.lose(errors.New("the broker confirmed nothing within the send timeout"))
 		return
 	}
@@ -278,7 +277,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 		return
 	}
 	r.suspects.acquit(e.message)
-	r.lastAnswer, r.anyAnswer = r.clock.now(), true
+	r.lastAnswer = r.clock.now()
 	r.throttle.confirmed(time.Since(e.message.SentAt)) // not by the clock, which stands still while the broker blocks
 	r.tellFirstAnswer()
 	if v.reason != outbox.ReasonTooLarge {

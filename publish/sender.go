@@ -204,8 +204,8 @@ func (s *sender) dispatch(m *outbox.Message) {
 	r := s.routes[p.exchange]
 	switch {
 	case r == nil:
-		s.routes[p.exchange] = &route{}
-		s.jobs.put(job{exchange: &p.exchange, opens: true, messages: []resend{{message: m}}})
+		s.routes[p.exchange] = &route{waiting: []*outbox.Message{m}}
+		s.jobs.put(job{exchange: &p.exchange, opens: true})
 	case r.lane == nil:
 		r.waiting = append(r.waiting, m)
 	default:
@@ -277,6 +277,7 @@ func (s *sender) opened(n laneNews) {
 		return
 	}
 	s.evict(*n.exchange)
+	s.probed = false // what waits passes the breaker again
 	s.rest = append(waiting, s.rest...)
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -37,7 +36,6 @@ type Stdout struct {
 	// These belong to the goroutine of Run.
 	state State
 	lines bytes.Buffer
-	ends  []int             // of the lines, in bytes
 	batch []*outbox.Message // whose lines these are
 	torn  bool              // the writer took the beginning of a line only
 }
@@ -168,39 +166,35 @@ func (p *Stdout) add(m *outbox.Message) {
 		return
 	}
 	m.SentAt = time.Now()
-	p.ends = append(p.ends, p.lines.Len())
 	p.batch = append(p.batch, m)
 }
 
-// flush writes the lines and delivers the result of each.
+// flush writes the lines and delivers the result of each. After a write that failed in the
+// midst all of them are Unknown.
 func (p *Stdout) flush(ctx context.Context) error {
 	if len(p.batch) == 0 {
 		return nil
 	}
 	n, err := p.writeBytes(ctx, p.lines.Bytes())
-	if err != nil { // before the results: who gets one publishes no more
+	outcome, detail := outbox.Confirmed, ""
+	if err != nil { // the state before the results: who gets one publishes no more
 		p.setState(Connecting, fmt.Sprintf("write messages: %v", err))
-	}
-	start := 0
-	for i, m := range p.batch {
-		switch {
-		case p.ends[i] <= n:
-			p.deliver(m, outbox.Confirmed, "")
-		case n > start || errors.Is(err, errHung):
-			p.deliver(m, outbox.Unknown, err.Error())
-		default:
-			p.deliver(m, outbox.NotSent, err.Error())
+		outcome, detail = outbox.Unknown, err.Error()
+		if n == 0 && !errors.Is(err, errHung) {
+			outcome = outbox.NotSent
 		}
-		start = p.ends[i]
 	}
+	for _, m := range p.batch {
+		p.deliver(m, outcome, detail)
+	}
+	if n > 0 {
+		p.torn = p.lines.Bytes()[n-1] != '\n'
+	}
+	p.batch = p.batch[:0]
 	if errors.Is(err, errHung) {
 		p.lines = bytes.Buffer{} // the writer still holds the old one
 	}
 	p.lines.Reset()
-	if n > 0 {
-		p.torn = !slices.Contains(p.ends, n) && (n > 1 || !p.torn)
-	}
-	p.ends, p.batch = p.ends[:0], p.batch[:0]
 	return err
 }
 
