@@ -68,8 +68,8 @@ func (p *amqpProbe) fatal(err error) error {
 // errBlocked is an alarm of the broker.
 var errBlocked = errors.New("the broker takes no messages")
 
-// blockedPatience is how long an answer may take that comes at once without an alarm.
-const blockedPatience = 3 * time.Second
+// blockedTimeout is how long an answer may take that comes at once without an alarm.
+const blockedTimeout = 3 * time.Second
 
 // take publishes in a transaction that is rolled back. The broker looks at exchange and
 // permissions when it gets the message (404, 403), and brings it to the queues only with the
@@ -79,7 +79,7 @@ const blockedPatience = 3 * time.Second
 // goes at once. With an alarm the broker reads nothing more after it, and says
 // connection.blocked.
 func (p *amqpProbe) take(ctx context.Context, d destination) error {
-	ctx, cancel := context.WithTimeout(ctx, blockedPatience)
+	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
@@ -101,7 +101,7 @@ func (p *amqpProbe) take(ctx context.Context, d destination) error {
 	case b := <-p.blocked:
 		err = fmt.Errorf("%w: %s", errBlocked, b.Reason)
 	case <-ctx.Done():
-		err = fmt.Errorf("%w: no answer in %s", errBlocked, blockedPatience)
+		err = fmt.Errorf("%w: no answer in %s", errBlocked, blockedTimeout)
 	}
 	_ = p.socket.Close() // a broker that reads nothing hears no goodbye either
 	<-done

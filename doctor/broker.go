@@ -40,7 +40,7 @@ type brokerFacts struct {
 
 // gatherBroker asks the broker for what the destinations need.
 func (o Options) gatherBroker(ctx context.Context, wanted []destination) *brokerFacts {
-	ctx, cancel := context.WithTimeout(ctx, o.patience)
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	f := &brokerFacts{exchanges: map[string]error{}, queues: map[string]error{}, writes: map[destination]error{}}
 	f.asked = wanted[:min(len(wanted), mostDestinations)]
@@ -87,14 +87,14 @@ func (o Options) dialBroker(ctx context.Context) (*amqp.Connection, net.Conn, er
 	config := amqp.Config{
 		Heartbeat: 10 * time.Second, Properties: properties,
 		Dial: func(network, address string) (net.Conn, error) {
-			conn, err := (&net.Dialer{Timeout: o.patience / 2}).DialContext(ctx, network, address)
+			conn, err := (&net.Dialer{Timeout: o.timeout / 2}).DialContext(ctx, network, address)
 			if err != nil {
 				return nil, err
 			}
 			context.AfterFunc(ctx, func() { _ = conn.Close() })
 			socket = conn
 			// The library takes it back when the handshake is through.
-			return conn, conn.SetDeadline(time.Now().Add(o.patience / 2))
+			return conn, conn.SetDeadline(time.Now().Add(o.timeout / 2))
 		},
 	}
 	if o.TLS != nil {

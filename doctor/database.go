@@ -13,7 +13,7 @@ import (
 
 // gatherDatabase asks the database, each question by itself.
 func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
-	ctx, cancel := context.WithTimeout(ctx, o.patience)
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	var f databaseFacts
 	s, err := openSession(ctx, o.Connect)

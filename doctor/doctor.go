@@ -43,8 +43,8 @@ type Options struct {
 	// NoProbe: the broker is not asked to take messages, nor where they would go.
 	NoProbe bool
 
-	// patience is how long one server may take in all; 0: 30 seconds. Tests set it.
-	patience time.Duration
+	// timeout is how long one server may take in all; 0: 30 seconds. Tests set it.
+	timeout time.Duration
 }
 
 func (o Options) names() replication.Names {
@@ -55,8 +55,8 @@ func (o Options) names() replication.Names {
 // the ground up. What cannot be reached or asked is a finding, too. It takes at most
 // about a minute where a server does not answer, and well under a second where all do.
 func Examine(ctx context.Context, o Options) []Finding {
-	if o.patience == 0 {
-		o.patience = 30 * time.Second
+	if o.timeout == 0 {
+		o.timeout = 30 * time.Second
 	}
 	var facts facts
 	facts.database = o.gatherDatabase(ctx)

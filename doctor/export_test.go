@@ -2,5 +2,5 @@ package doctor
 
 import "time"
 
-// SetPatience is for tests with servers that do not answer.
-func (o *Options) SetPatience(patience time.Duration) { o.patience = patience }
+// SetTimeout is for tests with servers that do not answer.
+func (o *Options) SetTimeout(timeout time.Duration) { o.timeout = timeout }

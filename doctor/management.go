@@ -196,7 +196,7 @@ func (o Options) newAPI(uri amqp.URI) (*managementAPI, error) {
 	return &managementAPI{
 		base: base, user: user.Username(), password: password,
 		client: &http.Client{
-			Timeout:   o.patience / 3,
+			Timeout:   o.timeout / 3,
 			Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 1},
 			// The password is for this server alone.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -77,7 +77,7 @@ func TestServersThatAreSilent(t *testing.T) {
 	p.AMQPURL, p.ManagementURL = broker, api
 	p.examine().wantOthersOK()
 
-	p.SetPatience(2 * time.Second)
+	p.SetTimeout(2 * time.Second)
 	silentAPI.BlackHole(services.Downstream)
 	p.insert("amq.topic", "k")
 	p.examine().want(doctor.Warning, doctor.RabbitMQ, "management", "rabbitmq-plugins enable")

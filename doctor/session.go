@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// statementPatience bounds each statement on the server.
-const statementPatience = 5 * time.Second
+// statementTimeout bounds each statement on the server.
+const statementTimeout = 5 * time.Second
 
 // session asks the database, and cannot change it: each question is a transaction of its own
 // that is READ ONLY and rolled back, in a session that is read-only by default.
@@ -51,14 +51,14 @@ const limits = `SELECT set_config('statement_timeout', $1, true), set_config('lo
 
 // read runs one question.
 func (s *session) read(ctx context.Context, question func(pgx.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*statementPatience)
+	ctx, cancel := context.WithTimeout(ctx, 2*statementTimeout)
 	defer cancel()
 	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return hinted(err)
 	}
 	defer func() { _ = tx.Rollback(ctx) }() // where that fails, pgx closes the connection
-	if _, err := tx.Exec(ctx, limits, fmt.Sprint(statementPatience.Milliseconds())); err != nil {
+	if _, err := tx.Exec(ctx, limits, fmt.Sprint(statementTimeout.Milliseconds())); err != nil {
 		return hinted(err)
 	}
 	return hinted(question(tx))
@@ -98,7 +98,7 @@ func hinted(err error) error {
 	switch sqlState(err) {
 	case queryCanceled:
 		return &advice{
-			fmt.Errorf("it took longer than %s: %w", statementPatience, err),
+			fmt.Errorf("it took longer than %s: %w", statementTimeout, err),
 			"-- look again when the server has less to do; what holds it up:\n" +
 				"SELECT pid, usename, state, now() - query_start AS since, left(query, 60) FROM pg_stat_activity WHERE state <> 'idle' ORDER BY query_start;",
 		}

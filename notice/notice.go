@@ -80,8 +80,8 @@ type letter struct {
 	DeadAt     time.Time     `json:"dead_at"`
 }
 
-// patience is how long a notice waits for a connection.
-const patience = 5 * time.Second
+// timeout is how long a notice waits for a connection.
+const timeout = 5 * time.Second
 
 // Send sends the notice of one dead letter: it is the hook relay.Hooks.DeadLettered. It
 // waits a while for a connection where there is none.
@@ -96,10 +96,10 @@ func (n *Notices) Send(e relay.Event) {
 	n.publisher.Publish(n.message(e))
 }
 
-// awaitReady returns when the publisher takes messages, or when patience is at its end:
+// awaitReady returns when the publisher takes messages, or after timeout:
 // then the publisher drops the notice.
 func (n *Notices) awaitReady() {
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for {
 		n.mu.Lock()

@@ -67,8 +67,8 @@ type AMQP struct {
 	uri    amqp.URI
 	limits limits
 	in     *mailbox[*outbox.Message]
-	// suspects are kept by the sessions.
-	suspects *suspects
+	// alone is kept by the sessions.
+	alone *aloneList
 
 	mu    sync.Mutex
 	ended bool // Run will take nothing more from in
@@ -95,7 +95,7 @@ func NewAMQP(cfg AMQPConfig) (*AMQP, error) {
 		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP takes %d", len(cfg.DefaultExchange), longestShortString)
 	}
 	return &AMQP{
-		cfg: cfg, uri: uri, in: newMailbox[*outbox.Message](), suspects: newSuspects(),
+		cfg: cfg, uri: uri, in: newMailbox[*outbox.Message](), alone: newAloneList(),
 		limits:  limits{defaultExchange: cfg.DefaultExchange, login: uri.Username},
 		breaker: breaker{cooldown: cfg.OutageCooldown},
 	}, nil

@@ -303,9 +303,9 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 	}
 }
 
-// TestWornLane: a lane that has carried as much as the window without an answer is
-// replaced, and the messages of its exchange go on.
-func TestWornLane(t *testing.T) {
+// TestReplacedLanes: a lane is replaced when its messages time out, again and again,
+// and the other messages of its exchange go on.
+func TestReplacedLanes(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 2 * time.Second, MaxInFlight: 40})

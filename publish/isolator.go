@@ -231,7 +231,7 @@ func (i *isolator) sendAlone(s resend) verdict {
 		return e.verdict
 	case <-timer.C:
 		e.awaited.Store(false)
-		i.suspects.acquit(s.message) // the connection is still there
+		i.alone.remove(s.message) // the connection is still there
 		i.owes = true
 		i.wait = min(max(i.wait/2, shortestWait, i.throttle.manyTimesThere()), longest)
 	case <-i.ended:

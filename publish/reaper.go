@@ -47,7 +47,7 @@ type reaper struct {
 	news    []reaperNews
 	// lastAnswer is when the broker last confirmed or nacked, on the session's clock.
 	lastAnswer time.Duration
-	dying      []*lane // closed by the broker; their resends may still be here
+	dying      []*lane       // closed by the broker; their resends may still be here
 	scanAfter  time.Duration // between scanFirst and scanLast
 }
 
@@ -229,7 +229,7 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	r.inFlight.Add(-1) // before the result, which lets the next message come
 	r.noteAnswer(e, v)
 	if v.outcome == outbox.Unknown {
-		v = r.suspected(e, evidence, v)
+		v = r.unanswered(e, evidence, v)
 	}
 	if v.replay {
 		l.resends = append(l.resends, resend{message: e.message, sent: !evidence.unsent || e.resent})
@@ -244,13 +244,13 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	r.afterAnswer(l)
 }
 
-// suspected keeps what an entry without an answer tells of its message.
-func (r *reaper) suspected(e *entry, evidence evidence, v verdict) verdict {
+// unanswered keeps what an entry without an answer tells of its message.
+func (r *reaper) unanswered(e *entry, evidence evidence, v verdict) verdict {
 	switch {
 	case evidence.timedOut && !evidence.connectionClosed:
-		r.suspects.acquit(e.message)
+		r.alone.remove(e.message)
 	case evidence.connectionClosed && endedByBroker(evidence.exception):
-		if r.suspects.add(e.message, e.awaited.Load(), r.heard.Load()) {
+		if r.alone.add(e.message, e.awaited.Load(), r.heard.Load()) {
 			e.resent = true // the broker may have it all the same
 			return fatal(evidence.exception)
 		}
@@ -276,7 +276,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 	default:
 		return
 	}
-	r.suspects.acquit(e.message)
+	r.alone.remove(e.message)
 	r.lastAnswer = r.clock.now()
 	r.throttle.confirmed(time.Since(e.message.SentAt)) // not by the clock, which stands still while the broker blocks
 	r.tellFirstAnswer()

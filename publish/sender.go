@@ -161,7 +161,7 @@ func (s *sender) accept(m *outbox.Message) {
 // mustWait holds for all but the first message through a half-open breaker, and for one over
 // which connections ended: any other one goes first.
 func (s *sender) mustWait(m *outbox.Message) bool {
-	_, ended := s.suspects.has(m)
+	_, ended := s.alone.has(m)
 	return s.probed || ended > 0
 }
 
@@ -176,7 +176,7 @@ func (s *sender) probeNext() {
 		return
 	}
 	next := max(0, slices.IndexFunc(s.held, func(m *outbox.Message) bool {
-		_, ended := s.suspects.has(m)
+		_, ended := s.alone.has(m)
 		return ended == 0
 	}))
 	m := s.held[next]
@@ -193,7 +193,7 @@ func (s *sender) dispatch(m *outbox.Message) {
 		return
 	}
 	s.probed = true
-	if suspect, ended := s.suspects.has(m); suspect || p.risky {
+	if listed, ended := s.alone.has(m); listed || p.risky {
 		j := job{messages: []resend{{message: m}}, urgency: sendsAlone}
 		if ended > 0 {
 			j.urgency = sendsLast

@@ -39,8 +39,8 @@ type session struct {
 	jobs *mailbox[job]
 	// throttle bounds what the sender sends without confirms; the reaper tells it of the answers.
 	throttle *throttle
-	// suspects are the publisher's: they outlive the session.
-	suspects *suspects
+	// alone is the publisher's: it outlives the session.
+	alone *aloneList
 
 	// ended is closed by end, once: sender and isolator stop.
 	ended   chan struct{}
@@ -73,7 +73,7 @@ func newSession(p *AMQP, o opened) *session {
 		owner: p, cfg: &p.cfg, limits: lim, connection: o.connection, socket: o.socket, clock: o.clock, sink: p.sink,
 		in:      p.in,
 		control: newMailbox[laneNews](), sent: newMailbox[reaperNews](), jobs: newMailbox[job](),
-		throttle: newThrottle(), suspects: p.suspects,
+		throttle: newThrottle(), alone: p.alone,
 		ended: make(chan struct{}), lost: make(chan error, 1), answered: make(chan struct{}, 1),
 	}
 }
@@ -169,7 +169,7 @@ func (s *session) lose(err error) {
 // disconnect closes the connection, politely if asked and if that takes no longer
 // than a moment. Closing the socket ends whatever still hangs in the library.
 func (s *session) disconnect(politely bool) {
-	const patience = 200 * time.Millisecond
+	const timeout = 200 * time.Millisecond
 	done := make(chan struct{})
 	if !politely {
 		_ = s.socket.Close()
@@ -178,7 +178,7 @@ func (s *session) disconnect(politely bool) {
 		defer close(done)
 		_ = s.connection.Close()
 	}()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-done:

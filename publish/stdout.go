@@ -206,7 +206,7 @@ const hungAfter = 5 * time.Second
 // writeBytes writes, and stops waiting for it a moment after ctx is done. While it lasts
 // for long, the publisher is blocked.
 func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
-	const patience = 250 * time.Millisecond
+	const timeout = 250 * time.Millisecond
 	var n int
 	var err error
 	done := make(chan struct{})
@@ -233,7 +233,7 @@ func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
 		}
 		break
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-done:

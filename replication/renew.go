@@ -10,12 +10,12 @@ import (
 )
 
 // renewSlot drops a slot that can never deliver again, and freshens one that is far behind.
-func (s *Stream) renewSlot(ctx context.Context) (string, error) {
-	state, err := readOwnSlot(ctx, s.conn, s.names.Slot)
+func renewSlot(ctx context.Context, conn *pgconn.PgConn, name string) (string, error) {
+	state, err := readOwnSlot(ctx, conn, name)
 	if err != nil || !state.exists {
 		return "", err
 	}
-	flushed, err := flushedLSN(ctx, s.conn)
+	flushed, err := flushedLSN(ctx, conn)
 	if err != nil {
 		return "", err
 	}
@@ -24,9 +24,9 @@ func (s *Stream) renewSlot(ctx context.Context) (string, error) {
 	case state.activePID != "":
 		return "", nil
 	case why == "":
-		return freshenSlot(ctx, s.conn, s.names.Slot, state, flushed)
+		return freshenSlot(ctx, conn, name, state, flushed)
 	}
-	return dropSlotFor(ctx, s.conn, s.names.Slot, why)
+	return dropSlotFor(ctx, conn, name, why)
 }
 
 // DropSlot drops a slot of ours that nobody holds, and says so in one line with why; "" where there is

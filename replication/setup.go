@@ -21,35 +21,29 @@ type Names struct {
 	Shard outbox.Shard
 }
 
-// Setup makes the publication and the slot where they are missing, on an
-// ordinary connection, and returns a line for each thing that it did. It may be
-// called again at any time. The slot waits for open transactions, at most for
-// patience.
-func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, patience time.Duration) ([]string, error) {
+// Setup creates the publication and the slot if they are missing, recreates a slot that can
+// never deliver again, and returns a line for each thing that it did. It may be called again
+// at any time. Creating the slot waits for open transactions, at most for wait.
+func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Duration) ([]string, error) {
 	if err := checkServer(ctx, conn); err != nil {
 		return nil, err
 	}
 	if err := checkShard(ctx, conn, names); err != nil {
 		return nil, err
 	}
-	// First of all: with a slot that is not ours nothing is to be made.
-	if _, err := readOwnSlot(ctx, conn, names.Slot); err != nil {
-		return nil, err
-	}
 	var done []string
-	line, err := EnsurePublication(ctx, conn, names)
-	if line != "" {
-		done = append(done, line)
-	}
-	if err != nil {
-		return done, err
-	}
-	line, err = EnsureSlot(ctx, conn, names.Slot, patience)
-	if line != "" {
-		done = append(done, line)
-	}
-	if err != nil {
-		return done, err
+	for _, step := range []func() (string, error){
+		func() (string, error) { return renewSlot(ctx, conn, names.Slot) }, // first: it refuses a slot that is not ours
+		func() (string, error) { return EnsurePublication(ctx, conn, names) },
+		func() (string, error) { return EnsureSlot(ctx, conn, names.Slot, wait) },
+	} {
+		line, err := step()
+		if line != "" {
+			done = append(done, line)
+		}
+		if err != nil {
+			return done, err
+		}
 	}
 	return done, checkSplit(ctx, conn, names) // another may have been as quick
 }

@@ -113,31 +113,31 @@ func (s slot) unusable(flushed pglogrepl.LSN) string {
 
 // EnsureSlot makes the slot where it is missing and says so in one line; "" where
 // it was there. Making one waits for all transactions that hold a transaction id
-// at that moment: patience bounds it, zero means as long as ctx.
-func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, patience time.Duration) (string, error) {
+// at that moment: wait bounds it, zero means as long as ctx.
+func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, wait time.Duration) (string, error) {
 	s, err := readOwnSlot(ctx, conn, name)
 	if err != nil || s.exists {
 		return "", err
 	}
-	if err := createSlot(ctx, conn, name, createSlotSQL(name), patience); err != nil {
+	if err := createSlot(ctx, conn, name, createSlotSQL(name), wait); err != nil {
 		return "", err
 	}
 	return "created slot " + name, nil
 }
 
-// createSlot runs the statement that makes a slot. Patience is that of EnsureSlot.
-func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, patience time.Duration) error {
+// createSlot runs the statement that makes a slot. Wait is that of EnsureSlot.
+func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait time.Duration) error {
 	// A statement of its own: the function refuses to run in a transaction that has
 	// written. The server's least timeout is a millisecond, zero is none. Others of the role's
-	// would end it before the patience does.
-	if patience > 0 {
-		patience = max(patience, time.Millisecond)
+	// would end it sooner.
+	if wait > 0 {
+		wait = max(wait, time.Millisecond)
 	}
 	type timeout struct {
 		name   string
 		millis int64
 	}
-	timeouts := []timeout{{"statement_timeout", patience.Milliseconds()}, {"lock_timeout", 0}}
+	timeouts := []timeout{{"statement_timeout", wait.Milliseconds()}, {"lock_timeout", 0}}
 	if serverVersion(conn) >= 17 {
 		timeouts = append(timeouts, timeout{"transaction_timeout", 0}) // which would end the connection
 	}

@@ -76,14 +76,14 @@ const writeTimeout = 10 * time.Second
 // Open connects and brings publication and slot in line: what is missing is made,
 // a slot that the server invalidated is made anew. The lines say what was done.
 // It does not take the slot yet.
-func Open(ctx context.Context, databaseURL string, names Names, patience time.Duration) (*Stream, []string, error) {
+func Open(ctx context.Context, databaseURL string, names Names, wait time.Duration) (*Stream, []string, error) {
 	s := &Stream{names: names}
 	conn, err := connect(ctx, databaseURL, &s.read)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.conn = conn
-	done, err := s.prepare(ctx, patience)
+	done, err := s.prepare(ctx, wait)
 	if err != nil {
 		s.Close()
 		return nil, done, err
@@ -122,42 +122,13 @@ func connect(ctx context.Context, databaseURL string, read **bufio.Reader) (*pgc
 	return conn, nil
 }
 
-func (s *Stream) prepare(ctx context.Context, patience time.Duration) ([]string, error) {
-	if err := checkServer(ctx, s.conn); err != nil {
-		return nil, err
-	}
-	if err := checkShard(ctx, s.conn, s.names); err != nil {
-		return nil, err
-	}
+func (s *Stream) prepare(ctx context.Context, wait time.Duration) ([]string, error) {
 	timeout, err := walSenderTimeout(ctx, s.conn)
 	if err != nil {
 		return nil, err
 	}
 	s.statusEvery, s.deadAfter = intervals(timeout)
-
-	var done []string
-	line, err := EnsurePublication(ctx, s.conn, s.names)
-	if line != "" {
-		done = append(done, line)
-	}
-	if err != nil {
-		return done, err
-	}
-	line, err = s.renewSlot(ctx)
-	if line != "" {
-		done = append(done, line)
-	}
-	if err != nil {
-		return done, err
-	}
-	line, err = EnsureSlot(ctx, s.conn, s.names.Slot, patience)
-	if line != "" {
-		done = append(done, line)
-	}
-	if err != nil {
-		return done, err
-	}
-	return done, checkSplit(ctx, s.conn, s.names) // another may have been as quick
+	return Setup(ctx, s.conn, s.names, wait)
 }
 
 // intervals: several status updates within the server's timeout, each asking for
@@ -233,7 +204,7 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 
 	now := time.Now()
 	nextStatus, heard := now, now // a status at once: the first answer shows that the stream is live
-	var breaths breather
+	var pace coalescer
 	for ; ; now = time.Now() {
 		if !now.Before(nextStatus) {
 			if err := s.sendStatus(true); err != nil {
@@ -251,7 +222,7 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 		}
 		between := waits && !s.inside
 		if between {
-			breaths.rest()
+			pace.wait()
 		}
 		// Background: a context of its own per message would cost a goroutine each.
 		message, err := s.conn.ReceiveMessage(context.Background())
@@ -267,7 +238,7 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 		}
 		heard = time.Now()
 		if between {
-			breaths.woke(heard)
+			pace.woke(heard)
 		}
 		if err := s.handle(message, heard, handler); err != nil {
 			return err
@@ -277,9 +248,9 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 
 // nextStatus: at first the server is asked often how far it has come.
 func (s *Stream) nextStatus() time.Duration {
-	const impatient = 100 * time.Millisecond
+	const often = 100 * time.Millisecond
 	if !s.caughtUp {
-		return min(s.statusEvery, impatient)
+		return min(s.statusEvery, often)
 	}
 	return s.statusEvery
 }

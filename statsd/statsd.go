@@ -75,8 +75,8 @@ func CheckTags(tags []string) error {
 const (
 	// every is how often metrics are sent.
 	every = 10 * time.Second
-	// patience bounds each step of sending.
-	patience = 2 * time.Second
+	// timeout bounds each step of sending.
+	timeout = 2 * time.Second
 )
 
 // Bridge sends the metrics of one registry. It counts from zero: what counters show at
@@ -160,7 +160,7 @@ func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*stat
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		found, err := net.DefaultResolver.LookupIPAddr(ctx, host)
 		if err != nil {
@@ -172,7 +172,7 @@ func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*stat
 	options := []statsd.Option{
 		statsd.WithTags(b.config.Tags), statsd.WithErrorHandler(failed), statsd.WithWorkersCount(1),
 		statsd.WithoutClientSideAggregation(),
-		statsd.WithConnectTimeout(patience), statsd.WithWriteTimeout(patience),
+		statsd.WithConnectTimeout(timeout), statsd.WithWriteTimeout(timeout),
 	}
 	if b.config.Prefix != "" {
 		options = append(options, statsd.WithNamespace(b.config.Prefix))

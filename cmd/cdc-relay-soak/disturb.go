@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// recoveryPatience is how long is waited after a fault until something new arrives. Whether that took too long is not
+// recoveryTimeout is how long is waited after a fault until something new arrives. Whether that took too long is not
 // decided here.
-const recoveryPatience = time.Minute
+const recoveryTimeout = time.Minute
 
 // disturb makes faults until the duration is over or ctx ends. It returns when all is mended.
 func (s *soak) disturb(ctx context.Context) {
@@ -81,13 +81,13 @@ func (s *soak) make(ctx context.Context, r round, ids int) (recovered <-chan str
 
 func (s *soak) awaitRecovery(ctx context.Context, recovered <-chan struct{}) {
 	healed := time.Now()
-	patience := time.NewTimer(recoveryPatience)
-	defer patience.Stop()
+	timeout := time.NewTimer(recoveryTimeout)
+	defer timeout.Stop()
 	select {
 	case <-recovered:
 		s.progress.recovered(time.Since(healed))
-	case <-patience.C:
-		s.screen.note(fmt.Sprintf("nothing new has arrived for %s", recoveryPatience))
+	case <-timeout.C:
+		s.screen.note(fmt.Sprintf("nothing new has arrived for %s", recoveryTimeout))
 	case <-ctx.Done():
 	}
 }

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// leaderPatience is how long the first relay may take until it streams.
-	leaderPatience = time.Minute
+	// leaderTimeout is how long the first relay may take until it streams.
+	leaderTimeout = time.Minute
 	// drainQuiet is how long nothing may leave the outbox at the end. A row that a killed relay had claimed waits for
 	// the end of its lease, 30 s at most.
 	drainQuiet = time.Minute
-	// queuePatience is how long the consumers may take for what is left in the queues.
-	queuePatience = 2 * time.Minute
+	// queueTimeout is how long the consumers may take for what is left in the queues.
+	queueTimeout = 2 * time.Minute
 	// endTimeout bounds the end of a run beyond that.
 	endTimeout = 2 * time.Minute
 	// closeTimeout bounds the end of servers and relays.
@@ -164,7 +164,7 @@ func (s *soak) begin(ctx, calm context.Context) (err error) {
 	if err := s.world.Start(); err != nil {
 		return err
 	}
-	if _, err := s.world.AwaitLeader(calm, leaderPatience); err != nil {
+	if _, err := s.world.AwaitLeader(calm, leaderTimeout); err != nil {
 		return fmt.Errorf("wait for the first relay: %w", err)
 	}
 	s.consumers = load.StartConsumers(ctx, load.ConsumerOptions{AMQPURLs: s.brokers(), Topology: s.topology}, s.watch)
@@ -211,7 +211,7 @@ func (s *soak) end(ctx context.Context) error {
 }
 
 func (s *soak) awaitQueues(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, queuePatience)
+	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
 	if err := load.AwaitEmptyQueues(ctx, s.world.Broker, s.topology); err != nil {
 		s.screen.note(err.Error())

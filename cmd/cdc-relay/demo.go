@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// demoPatience is how long nothing may arrive.
-	demoPatience = 10 * time.Second
+	// demoTimeout is how long nothing may arrive.
+	demoTimeout = 10 * time.Second
 	// demoGrace is how long Ctrl-C waits for what is on its way.
 	demoGrace = 2 * time.Second
 )
@@ -136,8 +136,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 // loop ends when all orders have arrived, when nothing arrives any more, or a
 // moment after ctx is done.
 func (d *demo) loop(ctx context.Context, stopInserting context.CancelFunc, inserted <-chan demoOrder) error {
-	interrupted, patience := ctx.Done(), demoPatience
-	stalled := time.NewTimer(patience)
+	interrupted, timeout := ctx.Done(), demoTimeout
+	stalled := time.NewTimer(timeout)
 	defer stalled.Stop()
 	for inserted != nil || len(d.pending) > 0 {
 		select {
@@ -147,25 +147,25 @@ func (d *demo) loop(ctx context.Context, stopInserting context.CancelFunc, inser
 				continue
 			}
 			if len(d.pending) == 0 {
-				stalled.Reset(patience)
+				stalled.Reset(timeout)
 			}
 			d.add(order)
 		case delivery, open := <-d.queue.deliveries:
 			if !open {
 				return fmt.Errorf("the connection to RabbitMQ was closed: %w", d.queue.reason())
 			}
-			stalled.Reset(patience)
+			stalled.Reset(timeout)
 			d.take(delivery, time.Now())
 		case <-interrupted:
 			stopInserting()
-			interrupted, patience = nil, demoGrace
-			stalled.Reset(patience)
+			interrupted, timeout = nil, demoGrace
+			stalled.Reset(timeout)
 		case <-stalled.C:
 			if interrupted == nil {
 				return nil
 			}
 			if len(d.pending) == 0 {
-				stalled.Reset(patience)
+				stalled.Reset(timeout)
 				continue
 			}
 			return d.nothingArrives()
@@ -211,7 +211,7 @@ func (d *demo) show(order demoOrder, at time.Time) {
 
 func (d *demo) nothingArrives() error {
 	return hinted{
-		fmt.Errorf("%d orders were committed to %s and nothing arrived for %s", len(d.pending), d.orders.table, demoPatience),
+		fmt.Errorf("%d orders were committed to %s and nothing arrived for %s", len(d.pending), d.orders.table, demoTimeout),
 		"start \"cdc-relay run\" with the same --database-url, --amqp-url and --table; if it runs, look at its log, and at /readyz",
 	}
 }

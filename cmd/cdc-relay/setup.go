@@ -15,9 +15,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// slotPatience is how long setup waits for the open transactions that Postgres
+// slotTimeout is how long setup waits for the open transactions that Postgres
 // waits for when it makes a slot.
-const slotPatience = time.Minute
+const slotTimeout = time.Minute
 
 func (p *process) setupCommand() *cli.Command {
 	return &cli.Command{
@@ -62,7 +62,7 @@ func (p *process) setup(c *cli.Context) error {
 		return nil
 	}
 	for _, names := range cfg.allNames() {
-		done, err := replication.Setup(c.Context, conn.PgConn(), names, slotPatience)
+		done, err := replication.Setup(c.Context, conn.PgConn(), names, slotTimeout)
 		for _, line := range done {
 			fmt.Fprintln(p.stdout, line)
 		}

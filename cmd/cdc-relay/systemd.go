@@ -20,9 +20,9 @@ type supervisor struct {
 }
 
 const (
-	// startPatience is how long a start may check the database before it counts as done:
+	// startTimeout is how long a start may check the database before it counts as done:
 	// what it waits for after that is not its own to mend.
-	startPatience = 10 * time.Second
+	startTimeout = 10 * time.Second
 	// superviseEvery is how often the status is told at least.
 	superviseEvery = time.Second
 )
@@ -51,8 +51,8 @@ func (s *supervisor) keep(ctx, stopping context.Context, reporter healthReporter
 	}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	patience := time.NewTimer(startPatience)
-	defer patience.Stop()
+	timeout := time.NewTimer(startTimeout)
+	defer timeout.Stop()
 	asked := stopping.Done()
 	ready, waited := false, false
 	for {
@@ -68,7 +68,7 @@ func (s *supervisor) keep(ctx, stopping context.Context, reporter healthReporter
 		s.tell(log, state...)
 		select {
 		case <-ticker.C:
-		case <-patience.C:
+		case <-timeout.C:
 			waited = true
 		case <-asked:
 			asked = nil

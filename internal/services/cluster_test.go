@@ -55,9 +55,9 @@ func confirmingChannel(t *testing.T, address string) *amqp.Channel {
 }
 
 // confirmed publishes one message and tells whether the broker confirms it in time.
-func confirmed(t *testing.T, channel *amqp.Channel, queue string, patience time.Duration) bool {
+func confirmed(t *testing.T, channel *amqp.Channel, queue string, testTimeout time.Duration) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, amqp.Publishing{})
 	if err != nil {

@@ -40,9 +40,9 @@ func NewDeaf(t testing.TB) *Deaf {
 		t.Fatal(err)
 	}
 	d.port = name.(*syscall.SockaddrInet4).Port
-	const most, patience = 16, 100 * time.Millisecond
+	const most, timeout = 16, 100 * time.Millisecond
 	for range most {
-		conn, err := net.DialTimeout("tcp", d.Addr(), patience)
+		conn, err := net.DialTimeout("tcp", d.Addr(), timeout)
 		if err != nil {
 			return d // there is no place any more
 		}

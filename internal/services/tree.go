@@ -38,8 +38,8 @@ func signalTree(p *process, sig syscall.Signal) error {
 // awaitGone waits until killed processes have ended: until then a backend holds on to the shared memory of its server,
 // which cannot be started again.
 func awaitGone(pids []int) {
-	const patience, step = 2 * time.Second, 5 * time.Millisecond
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(step) {
+	const timeout, step = 2 * time.Second, 5 * time.Millisecond
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(step) {
 		if !slices.ContainsFunc(pids, func(pid int) bool { return syscall.Kill(pid, 0) == nil && !zombie(pid) }) {
 			return
 		}

@@ -13,56 +13,56 @@ const (
 	// fatalAlone is how often the broker must end the connection over a message that was sent alone
 	// before the message counts as rejected.
 	fatalAlone = 3
-	// mostSuspects bounds the memory of messages.
-	mostSuspects = 100_000
+	// mostAlone bounds the memory of messages.
+	mostAlone = 100_000
 )
 
-// suspects are the messages that were in flight when the broker itself ended a connection. One of
+// aloneList has the messages that were in flight when the broker itself ended a connection. One of
 // them may be what the broker cannot take. Each is sent alone on the next connections, so that only
-// the culprit is charged. Suspects outlive connections; they are safe for concurrent use.
-type suspects struct {
+// the culprit is charged. The list outlives connections and is safe for concurrent use.
+type aloneList struct {
 	mu sync.Mutex
 	// ended counts for each how often a connection ended while it was alone.
 	ended map[outbox.Ref]int
 }
 
-func newSuspects() *suspects { return &suspects{ended: make(map[outbox.Ref]int)} }
+func newAloneList() *aloneList { return &aloneList{ended: make(map[outbox.Ref]int)} }
 
-// has tells whether the message is a suspect, and how often a connection ended while it was alone.
-func (s *suspects) has(m *outbox.Message) (suspect bool, ended int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.ended) == 0 {
+// has tells whether the message is listed, and how often a connection ended while it was alone.
+func (l *aloneList) has(m *outbox.Message) (listed bool, ended int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.ended) == 0 {
 		return false, 0
 	}
-	ended, suspect = s.ended[m.Ref()]
-	return suspect, ended
+	ended, listed = l.ended[m.Ref()]
+	return listed, ended
 }
 
 // add notes that the broker ended the connection before it answered to the message. It returns true
 // if the message is the culprit: it was alone fatalAlone times. A connection counts again and again
 // only if the broker answered to another message on it (heard); otherwise the broker may be broken.
-func (s *suspects) add(m *outbox.Message, alone, heard bool) (culprit bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (l *aloneList) add(m *outbox.Message, alone, heard bool) (culprit bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	ref := m.Ref()
-	ended, suspect := s.ended[ref]
-	if !suspect && len(s.ended) >= mostSuspects {
-		clear(s.ended)
+	ended, listed := l.ended[ref]
+	if !listed && len(l.ended) >= mostAlone {
+		clear(l.ended)
 	}
 	if alone && (heard || ended == 0) {
 		ended++
 	}
-	s.ended[ref] = ended
+	l.ended[ref] = ended
 	return alone && heard && ended >= fatalAlone
 }
 
-// acquit removes a message that the broker answered to, or that it kept without ending the connection.
-func (s *suspects) acquit(m *outbox.Message) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.ended) > 0 {
-		delete(s.ended, m.Ref())
+// remove takes off a message that the broker answered to, or that it kept without ending the connection.
+func (l *aloneList) remove(m *outbox.Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.ended) > 0 {
+		delete(l.ended, m.Ref())
 	}
 }
 

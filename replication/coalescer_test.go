@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestBreather: transactions that come one by one are taken at once, those that come faster
-// than a breath are taken once a breath.
-func TestBreather(t *testing.T) {
+// TestCoalescer: transactions that come one by one are taken at once, those that come faster
+// are taken once in coalesceFor.
+func TestCoalescer(t *testing.T) {
 	for name, test := range map[string]struct {
 		every, together int           // microseconds between groups, transactions in each, a fifth of a millisecond apart
 		awakenings      int           // in a second
@@ -16,9 +16,9 @@ func TestBreather(t *testing.T) {
 	}{
 		"500 a second":             {2000, 1, 500, 0},
 		"1,000 a second, in pairs": {2000, 2, 1000, 0},
-		"2,000 a second":           {500, 1, 1000, breath},
-		"2,000 a second, in pairs": {1000, 2, 1000, breath},
-		"50,000 a second":          {20, 1, 1000, breath},
+		"2,000 a second":           {500, 1, 1000, coalesceFor},
+		"2,000 a second, in pairs": {1000, 2, 1000, coalesceFor},
+		"50,000 a second":          {20, 1, 1000, coalesceFor},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -27,13 +27,13 @@ func TestBreather(t *testing.T) {
 					microseconds := n/test.together*test.every + n%test.together*200
 					return start.Add(time.Duration(microseconds) * time.Microsecond)
 				}
-				var b breather
+				var c coalescer
 				taken, awakenings := 0, 0
 				for time.Since(start) < time.Second {
-					b.rest()
+					c.wait()
 					time.Sleep(time.Until(arrival(taken)))
 					now := time.Now()
-					b.woke(now)
+					c.woke(now)
 					awakenings++
 					if late := now.Sub(arrival(taken)); late > test.late {
 						t.Fatalf("transaction %d was taken %v late", taken, late)

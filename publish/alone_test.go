@@ -243,14 +243,14 @@ func TestABrokerThatBearsNothingChargesNobody(t *testing.T) {
 	}
 }
 
-// TestSuspects: what counts is being alone when a connection ends on which the broker answered to others. An answer acquits.
-func TestSuspects(t *testing.T) {
-	s := newSuspects()
+// TestAloneList: what counts is being alone when a connection ends on which the broker answered to others. An answer clears a message.
+func TestAloneList(t *testing.T) {
+	s := newAloneList()
 	one, other := &outbox.Message{ID: 1}, &outbox.Message{ID: 2}
 	is := func(m *outbox.Message, want bool, wantEnded int) {
 		t.Helper()
-		if suspect, ended := s.has(m); suspect != want || ended != wantEnded {
-			t.Errorf("suspect %v, %d times; want %v, %d", suspect, ended, want, wantEnded)
+		if listed, ended := s.has(m); listed != want || ended != wantEnded {
+			t.Errorf("listed %v, %d times; want %v, %d", listed, ended, want, wantEnded)
 		}
 	}
 	is(one, false, 0)
@@ -268,12 +268,12 @@ func TestSuspects(t *testing.T) {
 			t.Errorf("alone for the %d. time: culprit %v", times, culprit)
 		}
 	}
-	s.acquit(one)
+	s.remove(one)
 	is(one, false, 0)
-	for id := range int64(2 * mostSuspects) {
+	for id := range int64(2 * mostAlone) {
 		s.add(&outbox.Message{ID: id}, false, true)
 	}
-	if len(s.ended) > mostSuspects {
+	if len(s.ended) > mostAlone {
 		t.Errorf("%d are held", len(s.ended))
 	}
 }
