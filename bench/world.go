@@ -47,11 +47,18 @@ func (r *run) newWorld(ctx context.Context, spec load.Spec, queues int) (*world,
 	if err == nil {
 		w.control, err = pgx.Connect(ctx, w.database)
 	}
+	if err == nil && spec.Bytes >= uncompressedFrom {
+		_, err = w.control.Exec(ctx, "ALTER TABLE "+w.table.SQL()+" ALTER payload SET STORAGE EXTERNAL")
+	}
 	if err != nil {
 		return nil, errors.Join(err, w.close(ctx))
 	}
 	return w, nil
 }
+
+// uncompressedFrom, in bytes, is from where on payloads are stored without compression. Postgres tries
+// for some 20 ms to compress a megabyte, so that one writer would bound what a relay streams.
+const uncompressedFrom = 100_000
 
 // setup makes tables, publication and slot, as a user would.
 func (w *world) setup(ctx context.Context) error {
