@@ -49,6 +49,13 @@ type verdict struct {
 // classify is the one place that tells a refusal, which costs an attempt, from an
 // outage, which costs none.
 func classify(e evidence) verdict {
+	closed, replay := "", false
+	switch {
+	case e.connectionClosed:
+		closed = "the connection was lost before "
+	case e.channelClosed:
+		closed, replay = "the channel was closed before ", e.shared
+	}
 	switch {
 	case e.acked && e.returned != nil:
 		return verdict{outcome: outbox.Refused, reason: outbox.ReasonUnroutable, detail: returnText(e.returned)}
@@ -56,20 +63,12 @@ func classify(e evidence) verdict {
 		return verdict{outcome: outbox.Confirmed}
 	case e.timedOut:
 		return verdict{outcome: outbox.Unknown, detail: "the broker did not confirm in time"}
-	case e.connectionClosed && e.unsent:
-		return verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
-	case e.connectionClosed:
-		return verdict{outcome: outbox.Unknown, detail: "the connection was lost before the confirm" + because(e.exception)}
-	case e.channelClosed && e.shared && e.unsent:
-		return verdict{outcome: outbox.NotSent, replay: true, detail: "the channel was closed before the message was sent"}
-	case e.channelClosed && e.shared:
-		return verdict{outcome: outbox.Unknown, replay: true, detail: "the channel was closed before the confirm" + because(e.exception)}
-	case e.channelClosed && e.unsent:
-		return verdict{outcome: outbox.NotSent, detail: "the channel was closed before the message was sent"}
-	case e.channelClosed && e.alone && e.exception != nil:
+	case closed != "" && e.unsent:
+		return verdict{outcome: outbox.NotSent, replay: replay, detail: closed + "the message was sent"}
+	case closed != "" && e.alone && !e.shared && !e.connectionClosed && e.exception != nil:
 		return exceptionVerdict(e.exception)
-	case e.channelClosed:
-		return verdict{outcome: outbox.Unknown, detail: "the channel was closed before the confirm" + because(e.exception)}
+	case closed != "":
+		return verdict{outcome: outbox.Unknown, replay: replay, detail: closed + "the confirm" + because(e.exception)}
 	}
 	return verdict{outcome: outbox.Refused, reason: outbox.ReasonNack, detail: "the broker answered with a nack: a queue rejected the message, or the broker could not handle it"}
 }

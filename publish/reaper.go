@@ -12,19 +12,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// minTick and maxTick bound how often the reaper looks at the clock.
-const (
-	minTick = 5 * time.Millisecond
-	maxTick = 250 * time.Millisecond
-)
-
-// The reaper waits for the oldest message alone, and looks at all of them after a
-// while: a queue that never confirms holds up no others. The while is scanFirst, and
-// doubles up to scanLast as long as none has overtaken another: the broker is just slow.
-const (
-	scanFirst = 5 * time.Millisecond
-	scanLast  = 40 * time.Millisecond
-)
+// scanEvery is how often the reaper looks at all messages while the oldest has no answer: a queue that
+// never confirms holds up no others.
+const scanEvery = 10 * time.Millisecond
 
 // reaperNews is what the reaper is told, in the order in which it happened.
 type reaperNews struct {
@@ -47,24 +37,21 @@ type reaper struct {
 	news    []reaperNews
 	// lastAnswer is when the broker last confirmed or nacked, on the session's clock.
 	lastAnswer time.Duration
-	dying      []*lane       // closed by the broker; their resends may still be here
-	scanAfter  time.Duration // between scanFirst and scanLast
+	dying      []*lane // closed by the broker; their resends may still be here
 }
 
-func newReaper(s *session) *reaper { return &reaper{session: s, scanAfter: scanFirst} }
+func newReaper(s *session) *reaper { return &reaper{session: s} }
 
 // run works until stop is closed: then no confirm can come any more, and nothing
 // more is sent.
 func (r *reaper) run(stop <-chan struct{}) {
-	tick := time.NewTicker(min(max(r.cfg.SendTimeout/16, minTick), maxTick))
-	defer tick.Stop()
-	scan := time.NewTimer(r.scanAfter)
+	scan := time.NewTimer(scanEvery)
 	defer scan.Stop()
 	for {
 		r.takeNews()
 		r.popResolved()
 		if r.head == len(r.pending) {
-			select { // without the tick: an idle relay costs nothing
+			select { // without the timer: an idle relay costs nothing
 			case <-r.sent.wake:
 			case <-stop:
 				r.finish()
@@ -72,12 +59,10 @@ func (r *reaper) run(stop <-chan struct{}) {
 			}
 			continue
 		}
-		scan.Reset(r.scanAfter)
+		scan.Reset(scanEvery)
 		select {
 		case <-r.oldestConfirm():
 		case <-scan.C:
-			r.scan()
-		case <-tick.C:
 			r.scan()
 			r.expire()
 		case <-stop:
@@ -130,20 +115,13 @@ func (r *reaper) popResolved() {
 // scan settles all that have an answer.
 func (r *reaper) scan() {
 	r.takeNews()
-	waits, overtaken := false, false
 	r.keep(func(e *entry) bool {
 		if !e.resolved() {
-			waits = true
 			return true
 		}
-		overtaken = overtaken || waits
 		r.settle(e, false)
 		return false
 	})
-	r.scanAfter = min(2*r.scanAfter, scanLast)
-	if overtaken {
-		r.scanAfter = scanFirst
-	}
 }
 
 // keep drops from pending what f does not want kept. Meanwhile f may search pending,
@@ -221,7 +199,7 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	if timedOut && l.shared && !l.sealed && !l.timedOut {
 		// The library keeps each later confirm of the channel behind the missing one.
 		l.timedOut = true
-		r.control.put(laneNews{replace: l})
+		r.control.put(laneNews{lane: l})
 	}
 	if l.shared {
 		r.throttle.answered(e.epoch)
@@ -236,7 +214,7 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 		if !l.dying {
 			l.dying = true
 			r.dying = append(r.dying, l)
-			r.control.put(laneNews{dead: l})
+			r.control.put(laneNews{lane: l})
 		}
 	} else {
 		r.report(e, v)

@@ -30,10 +30,8 @@ type route struct {
 type laneNews struct {
 	// answered: the broker answered for the first time, which closes the breaker.
 	answered bool
-	// dead: the channel of this lane is closed.
-	dead *lane
-	// replace: a message on this lane timed out.
-	replace *lane
+	// lane is not to be used any more: its channel is closed, or a message on it timed out.
+	lane *lane
 	// exchange: the isolator is done with it. ready is its lane, or nil: then what
 	// waits gets the verdict.
 	exchange *string
@@ -245,14 +243,14 @@ func (s *sender) learn(n laneNews) {
 		s.rest = append(s.held, s.rest...)
 		s.held = nil
 	}
-	if n.dead != nil {
-		if r := s.routes[n.dead.exchange]; r != nil && r.lane == n.dead {
+	if n.lane != nil {
+		r := s.routes[n.lane.exchange]
+		switch {
+		case r == nil || r.lane != n.lane:
+		case n.lane.channel.IsClosed():
 			s.retire(r)
-		}
-	}
-	if n.replace != nil {
-		if r := s.routes[n.replace.exchange]; r != nil && r.lane == n.replace {
-			s.giveUpLane(n.replace.exchange, r)
+		default:
+			s.giveUpLane(n.lane.exchange, r)
 		}
 	}
 	if s.blocked.Load() {

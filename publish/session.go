@@ -213,7 +213,7 @@ func (s *session) limited(what string, call func() error) error {
 func (s *session) loseAfterTimeout(what string, done <-chan struct{}) {
 	end := s.clock.now() + s.cfg.SendTimeout
 	for left := s.cfg.SendTimeout; left > 0; left = end - s.clock.now() {
-		timer := time.NewTimer(max(left, minTick)) // the clock may stand still shortly before the end
+		timer := time.NewTimer(max(left, scanEvery)) // the clock may stand still shortly before the end
 		select {
 		case <-done:
 			timer.Stop()
