@@ -5,7 +5,6 @@ package fallback
 
 import (
 	"time"
-
 )
 
 // Sweep is one kind of query on the outbox table. docs/architecture.md tells the

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
 )
 
 const poll = time.Second
@@ -211,7 +210,7 @@ func TestNothingIsLookedForBeforeItIsDue(t *testing.T) {
 		quiet, want time.Duration
 		moved       bool
 	}{
-		{quiet: time.Hour, want: 5*poll},
+		{quiet: time.Hour, want: 5 * poll},
 		{quiet: 3 * poll, want: 3 * poll},
 		{quiet: poll / 2, want: poll},
 		{quiet: 0, want: poll},
