@@ -97,6 +97,7 @@ func (i *instance) confirmed(rows int64) (settling, *prometheus.Registry) {
 		i.t.Fatal(err)
 	}
 	i.t.Cleanup(r.Close)
+	r.core.clock = standstill
 	r.core.tookSlot(holding{pid: 1})
 	r.core.publisherReady(true)
 	for id := int64(1); id <= rows; id++ {
@@ -154,6 +155,7 @@ func TestADeadLetterWhoseCommitWasNotAcknowledgedIsToldOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
+	r.core.clock = standstill
 	r.core.tookSlot(holding{pid: 1})
 	r.core.publisherReady(true)
 	r.hooks.start()
