@@ -132,7 +132,7 @@ func (e *executor) fail(ctx context.Context, conn *pgx.Conn, t *transaction, how
 	case failBusiness:
 		_, err = conn.Exec(ctx, `INSERT INTO soak_transaction (run, id) VALUES ($1, $2)`, e.run, t.id)
 	case failOutbox:
-		_, err = conn.Exec(ctx, "INSERT INTO "+e.table.SQL()+` (routing_key, payload) VALUES (repeat('k', 300), '{}')`)
+		_, err = conn.Exec(ctx, "INSERT INTO "+e.table.SQL()+` (payload) VALUES ('{}')`)
 	}
 	switch {
 	case refused(err):
