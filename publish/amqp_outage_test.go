@@ -12,6 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -124,7 +125,7 @@ func blocked(t *testing.T, broker *services.RabbitMQ) {
 	u := broker.URL("")
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
-	const timeout = 2 * time.Second
+	timeout := await.Scaled(2 * time.Second)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
 	f := startFlow(r, &maker{}, "", q, 50)
 	awaitConfirms(t, r, 100)
