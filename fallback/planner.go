@@ -1,14 +1,12 @@
-// Package fallback decides when to sweep the table, and for what. It is pure: it
-// is told the time and how things stand, and names the next sweep. The statements
-// are the store's, the messages are the relay's.
+// Package fallback takes rows from the table that the stream does not bring: it plans when to look for which, finds them,
+// and claims them. A claim is a transaction that holds the rows locked until the broker has answered.
 package fallback
 
 import (
 	"time"
 )
 
-// Sweep is one kind of query on the outbox table. docs/architecture.md tells the
-// classes of rows apart.
+// Sweep is one kind of query on the outbox table.
 type Sweep uint8
 
 // The sweeps.
@@ -17,74 +15,50 @@ const (
 	None Sweep = iota
 	// Due claims rows whose time has come.
 	Due
-	// Leftovers reads a page of rows without a key that nobody has claimed, from the beginning of the
-	// table: for the holder of the slot.
-	Leftovers
-	// Spilled reads such a page from the first row on that the stream has left: for the holder.
-	Spilled
-	// KeyPass reads a page of the keys that have rows: for the holder of the slot.
-	KeyPass
-	// KeyRows reads the first rows of keys that go by the table: for the holder.
-	KeyRows
-	// Unclaimed claims rows that nobody has claimed: while nobody holds the slot, or
-	// where the relay only polls.
-	Unclaimed
-	// Follow claims the next rows of keys of which claimed ones have left: for whoever may
-	// claim rows with a key.
-	Follow
-	// SlotCheck asks whether somebody holds the slot: for those who do not.
+	// Backlog claims rows without a key or a time of their own.
+	Backlog
+	// Keys claims the oldest rows of ordering keys, and what follows them.
+	Keys
+	// SlotCheck asks whether somebody owns the slot: for those who do not.
 	SlotCheck
 	sweeps
 )
 
 // View is how things stand.
 type View struct {
+	// Leader: this relay owns the slot. Live: its stream was heard of lately.
+	Leader, Live bool
+	// TakesFresh: this relay may claim rows without a time of their own: it leads, only polls, or nobody leads.
+	TakesFresh bool
 	// Polling: the relay never streams.
 	Polling bool
-	// Holder: this relay holds the slot.
-	Holder bool
-	// StreamLive: the holder's stream was heard of lately.
-	StreamLive bool
-	// SlotFree: nobody holds the slot, by the last SlotCheck.
-	SlotFree bool
-	// PublisherReady: messages can be published now.
-	PublisherReady bool
-	// Room: there is room in the window for a page.
-	Room bool
-	// Leftovers: rows without a key may be anywhere in the table.
-	Leftovers bool
-	// Spilled: the stream has left rows without a key.
-	Spilled bool
-	// Keys: keys wait to be fetched.
-	Keys bool
-	// KeysFull: so many that a pass would find no place for more.
-	KeysFull bool
-	// Suspicious: it is not known which keys have rows.
-	Suspicious bool
-	// DueMoved: since the last sweep for what is due, a row was written or streamed that
-	// has a time of its own.
-	DueMoved bool
-	// Moved: of some keys claimed rows have left, and a claim may find the next.
-	Moved bool
-	// Rested is when a resting key is to be looked at again; zero: none rests.
-	Rested time.Time
+	// Ready: messages can be published now, and there is room for a claim.
+	Ready bool
+	// Backlog: rows without a key wait to be looked at.
+	Backlog bool
+	// Unseen: transactions may become visible of which rows are in the table.
+	Unseen bool
+	// Wanted: keys are to be looked up. Unlisted: keys that nobody asks for may have rows.
+	Wanted, Unlisted bool
+	// Due: a row has got a time of its own since the last sweep for those.
+	Due bool
 }
 
 // Outcome is what came of a sweep.
 type Outcome struct {
+	// Took is how long it took to find a row.
 	Took time.Duration
-	// More: the page was full, or the pass goes on; there is more to read at once.
+	// More: the pass goes on at once.
 	More bool
-	// Quiet is how long nothing will be due, as far as the table told; 0 where it did not.
+	// Quiet is how long nothing will be due, as far as the table says.
 	Quiet time.Duration
 }
 
-// LeftoverSafety and what follows is how often the holder looks at the table though nothing asks for
-// it, or nothing that has to: for whatever nobody has thought of.
+// What is looked for now and then though nothing asks for it: for whatever nobody has thought of.
 const (
-	LeftoverSafety = 30 * time.Second
-	keyPassSafety  = 5 * time.Second
-	dueSafety      = 5 // poll intervals: others may write a time into the table
+	backlogSafety = 30 * time.Second
+	keysSafety    = 5 * time.Second
+	dueSafety     = 5 // poll intervals: others may write a time into the table
 )
 
 // safetyFactor bounds the share of a walk through the table that nothing asks for: a long transaction keeps
@@ -94,10 +68,9 @@ const (
 	safetyAtLeast = 10 * time.Minute // a server that stood still makes any walk look long
 )
 
-// SafetyAfter is how long after a walk that took so long to find a row the next one comes that nothing
-// asks for, or nothing that has to.
-func SafetyAfter(took time.Duration) time.Duration {
-	return min(max(LeftoverSafety, safetyFactor*took), safetyAtLeast)
+// safetyAfter is how long after a walk that took so long to find a row the next one comes that nothing asks for.
+func safetyAfter(took time.Duration) time.Duration {
+	return min(max(backlogSafety, safetyFactor*took), safetyAtLeast)
 }
 
 // costFactor bounds a sweep's share of the time: one that takes a second and finds the
@@ -105,8 +78,8 @@ func SafetyAfter(took time.Duration) time.Duration {
 // that stood still, so the shorter of two runs counts.
 const costFactor = 20
 
-// keyPassFactor is the same for passes over the keys that nothing asks for.
-const keyPassFactor = 50
+// keysFactor is the same for passes over the keys that nothing asks for.
+const keysFactor = 50
 
 // Planner keeps when each sweep is to be run next. It belongs to one goroutine.
 type Planner struct {
@@ -117,25 +90,27 @@ type Planner struct {
 	// took is how long the longest page took of the newest run that found the end, and taking
 	// that of the run under way: the first page may have to walk over millions of dead rows.
 	took, taking [sweeps]time.Duration
-	// passTook is how long the pages of the newest pass took, passing those of the pass
-	// under way: a pass over a million keys has thousands.
+	// passTook is how long the pages of the newest pass took, passing those of the pass under way.
 	passTook, passing [sweeps]time.Duration
 	// quietUntil is when something is due again, if nothing moves.
 	quietUntil time.Time
+	// looked is when a snapshot was last asked for.
+	looked time.Time
+	// wantedAt is when keys are looked up next that are wanted.
+	wantedAt time.Time
 }
 
 // NewPlanner makes a planner that polls at an interval.
 func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInterval: pollInterval} }
 
-// Next names the sweep to run now, or None and how long to wait for one unless
-// things change.
+// Next names the sweep to run now, or None and how long to wait for one unless things change.
 func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
-	if v.quiet() {
+	if v.Leader && v.Live && v.Ready { // whatever asks for a sweep wakes the sweeper
 		wait *= dueSafety
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
-		if !v.wants(sweep) || (sweep == Spilled && !p.readsSpilled(v)) {
+		if !v.wants(sweep) {
 			continue
 		}
 		at := p.at(sweep, v)
@@ -148,79 +123,78 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 			best = sweep
 		}
 	}
-	if !v.Rested.IsZero() {
-		wait = min(wait, max(v.Rested.Sub(now), time.Millisecond))
-	}
 	if best != None {
 		return best, 0
 	}
 	return None, wait
 }
 
-// quiet holds where whatever asks for a sweep before its time wakes the sweeper.
-func (v View) quiet() bool { return v.Holder && v.StreamLive && v.PublisherReady && v.Room }
-
 // wants tells whether a sweep makes sense at all.
 func (v View) wants(s Sweep) bool {
-	open := v.PublisherReady && v.Room
 	switch s {
 	case Due:
-		return open
-	case Leftovers, Spilled:
-		return open && v.Holder
-	case KeyPass:
-		return v.Holder && v.PublisherReady && !v.KeysFull
-	case KeyRows:
-		return open && v.Holder && v.Keys
-	case Unclaimed:
-		return open && (v.Polling || (!v.Holder && v.SlotFree))
-	case Follow:
-		return open && v.Moved && (v.Holder || v.Polling || v.SlotFree)
+		return v.Ready
+	case Backlog:
+		return (v.TakesFresh && v.Ready) || v.Unseen
+	case Keys:
+		return v.TakesFresh && v.Ready
 	case SlotCheck:
-		return !v.Polling && !v.Holder
+		return !v.Polling && !v.Leader
 	}
 	return false
 }
 
-// readsSpilled: a pass that has begun goes on. One through the table comes to what was spilled, too.
-func (p *Planner) readsSpilled(v View) bool {
-	return (v.Spilled || p.underWay[Spilled]) && !p.underWay[Leftovers]
-}
-
 // at is when a sweep is due. What is asked for comes sooner than the safety interval.
 func (p *Planner) at(s Sweep, v View) time.Time {
+	if s == Keys && v.Wanted && p.wantedAt.Before(p.keysAt(v)) {
+		return p.wantedAt
+	}
+	if s == Keys {
+		return p.keysAt(v)
+	}
 	at := p.next[s]
 	switch {
-	case at.IsZero(), p.underWay[s]:
+	case s == Backlog && !v.Ready: // only what has become visible is asked for
+		return p.looked.Add(p.pollInterval)
+	case at.IsZero(), p.underWay[s], !v.Leader || !v.Live:
 		return at
-	case s == Leftovers && !v.Leftovers && v.StreamLive:
-		return at.Add(SafetyAfter(p.took[s]))
-	case s == KeyPass && !v.Suspicious:
-		return at.Add(max(keyPassSafety, keyPassFactor*p.passTook[s]))
-	case s == Due && v.Holder && v.StreamLive && !v.DueMoved && p.quietUntil.After(at):
+	case s == Backlog && !v.Backlog && !v.Unseen:
+		return at.Add(safetyAfter(p.took[s]))
+	case s == Due && !v.Due && p.quietUntil.After(at):
 		return p.quietUntil
 	}
 	return at
 }
 
+// keysAt is when the next page of a pass over all keys is due.
+func (p *Planner) keysAt(v View) time.Time {
+	at := p.next[Keys]
+	if at.IsZero() || p.underWay[Keys] || !v.Leader || !v.Live || v.Unlisted {
+		return at
+	}
+	return at.Add(max(keysSafety, keysFactor*p.passTook[Keys]))
+}
+
 // Done notes what came of a sweep.
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
-	p.underWay[s] = o.More
 	if s == Due {
 		p.quietUntil = now.Add(min(o.Quiet, dueSafety*p.pollInterval))
 	}
+	p.underWay[s] = o.More
 	if p.passing[s] += o.Took; !o.More {
 		p.passTook[s], p.passing[s] = p.passing[s], 0
 	}
 	p.taking[s] = max(p.taking[s], o.Took)
-	switch {
-	case o.More, s == KeyRows, s == Follow:
+	if o.More {
 		p.next[s] = now
-	default:
-		p.next[s] = now.Add(max(p.pollInterval, costFactor*min(p.taking[s], p.took[s])))
-		p.took[s], p.taking[s] = p.taking[s], 0
+		return
 	}
+	p.next[s] = now.Add(max(p.pollInterval, costFactor*min(p.taking[s], p.took[s])))
+	p.took[s], p.taking[s] = p.taking[s], 0
 }
 
-// Hurry has a sweep run again at once: things have changed.
-func (p *Planner) Hurry(s Sweep) { p.next[s] = time.Time{} }
+// LookedUp notes that wanted keys were looked up, and when to do so again.
+func (p *Planner) LookedUp(now time.Time, again time.Duration) { p.wantedAt = now.Add(again) }
+
+// Reset has a sweep run again at once.
+func (p *Planner) Reset(s Sweep) { p.next[s], p.underWay[s] = time.Time{}, false }

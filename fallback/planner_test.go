@@ -9,9 +9,7 @@ import (
 const poll = time.Second
 
 // streaming is how things stand when all is well and nothing waits.
-func streaming() View {
-	return View{Holder: true, StreamLive: true, PublisherReady: true, Room: true}
-}
+func streaming() View { return View{Leader: true, Live: true, TakesFresh: true, Ready: true} }
 
 // settle runs the planner until it wants to wait, and returns what it ran and for how
 // long it then waits.
@@ -38,7 +36,7 @@ func ranOnly(t *testing.T, ran []Sweep, want ...Sweep) {
 func TestAHealthyStreamLeavesOnlyTheDueRowsToPoll(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	ran, _ := settle(p, now, streaming())
-	ranOnly(t, ran, Due, Leftovers, KeyPass) // once, at the start
+	ranOnly(t, ran, Due, Backlog, Keys) // once, at the start
 	for i := 1; i <= 3; i++ {
 		ran, wait := settle(p, now.Add(time.Duration(i)*poll), streaming())
 		ranOnly(t, ran, Due)
@@ -46,35 +44,25 @@ func TestAHealthyStreamLeavesOnlyTheDueRowsToPoll(t *testing.T) {
 			t.Fatalf("waits %s, want at most %s", wait, poll)
 		}
 	}
-	ran, _ = settle(p, now.Add(keyPassSafety+poll), streaming())
-	ranOnly(t, ran, KeyPass, Due)
-	ran, _ = settle(p, now.Add(LeftoverSafety+poll), streaming())
-	ranOnly(t, ran, Due, KeyPass, Leftovers)
+	ran, _ = settle(p, now.Add(keysSafety+poll), streaming())
+	ranOnly(t, ran, Keys, Due)
+	ran, _ = settle(p, now.Add(backlogSafety+poll), streaming())
+	ranOnly(t, ran, Due, Keys, Backlog)
 }
 
 func TestAPassUnderWayGoesOnThoughNothingAsksForIt(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
-	later := now.Add(LeftoverSafety + poll)
-	p.Done(Due, later, Outcome{})
-	p.Done(KeyPass, later, Outcome{})
-	for pass, v := range map[Sweep]View{
-		Leftovers: {Holder: true, StreamLive: true, PublisherReady: true, Room: true, Leftovers: true},
-		Spilled:   {Holder: true, StreamLive: true, PublisherReady: true, Room: true, Spilled: true},
-	} {
-		p.Done(Leftovers, later, Outcome{})
-		for range 3 {
-			sweep, _ := p.Next(later.Add(poll), v)
-			for ; sweep == Due || sweep == KeyPass; sweep, _ = p.Next(later.Add(poll), v) {
-				p.Done(sweep, later.Add(poll), Outcome{})
-			}
-			if sweep != pass {
-				t.Fatalf("next is %d, want %d", sweep, pass)
-			}
-			p.Done(sweep, later.Add(poll), Outcome{More: true})
-			v.Leftovers, v.Spilled = false, false // the pass has begun
+	p.Done(Backlog, now, Outcome{More: true})
+	for range 3 {
+		if sweep, _ := p.Next(now, streaming()); sweep != Backlog {
+			t.Fatalf("next is %d, want the pass", sweep)
 		}
-		p.Done(pass, later.Add(poll), Outcome{})
+		p.Done(Backlog, now, Outcome{More: true})
+	}
+	p.Done(Backlog, now, Outcome{})
+	if ran, _ := settle(p, now, streaming()); len(ran) > 0 {
+		t.Errorf("ran %v after its end", ran)
 	}
 }
 
@@ -82,70 +70,54 @@ func TestRowsThatAskForASweepGetItWithinAPollInterval(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
 	v := streaming()
-	v.Leftovers, v.Suspicious = true, true
+	v.Backlog, v.Unlisted, v.Due = true, true, true
 	ran, wait := settle(p, now, v)
 	ranOnly(t, ran)
 	ran, _ = settle(p, now.Add(wait), v)
-	ranOnly(t, ran, Due, Leftovers, KeyPass)
+	ranOnly(t, ran, Due, Backlog, Keys)
 }
 
-func TestNothingIsSweptWhileThePublisherIsAwayOrTheWindowFull(t *testing.T) {
-	for name, change := range map[string]func(*View){
-		"publisher away": func(v *View) { v.PublisherReady = false },
-		"no room":        func(v *View) { v.Room = false },
-	} {
-		v := streaming()
-		v.Leftovers, v.Keys = true, true
-		change(&v)
-		p, now := NewPlanner(poll), time.Now()
-		ran, _ := settle(p, now, v)
-		for _, sweep := range ran {
-			if sweep != KeyPass { // it reads no payloads and takes no room
-				t.Errorf("%s: ran %v", name, ran)
-			}
-		}
-	}
-}
-
-// A long transaction keeps millions of dead rows from being cleaned up: what the stream has left
-// behind them does not wait until a walk over all of them may be run again.
-func TestWhatWasSpilledIsReadThoughAWalkIsExpensive(t *testing.T) {
+// Keys that are wanted do not wait for a poll interval, unless none of them was free.
+func TestWantedKeysAreLookedUpAtOnce(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
-	for range 2 {
-		p.Done(Leftovers, now, Outcome{Took: time.Second})
-	}
 	v := streaming()
-	v.Spilled = true
-	for i := 1; i <= 5; i++ {
-		ran, _ := settle(p, now.Add(time.Duration(i)*poll), v)
-		if !slices.Contains(ran, Spilled) || slices.Contains(ran, Leftovers) {
-			t.Fatalf("ran %v, want what was spilled alone", ran)
-		}
+	v.Wanted = true
+	if sweep, _ := p.Next(now, v); sweep != Keys {
+		t.Fatalf("next is %d", sweep)
 	}
-	v.Leftovers = true // a pass through the table comes to it, too
-	sweep, _ := p.Next(now.Add(time.Minute), v)
-	for ; sweep != Leftovers; sweep, _ = p.Next(now.Add(time.Minute), v) {
-		p.Done(sweep, now.Add(time.Minute), Outcome{})
+	p.LookedUp(now, firstAgain)
+	if sweep, wait := p.Next(now, v); sweep != None || wait != firstAgain {
+		t.Errorf("next is %d after %s", sweep, wait)
 	}
-	p.Done(Leftovers, now.Add(time.Minute), Outcome{More: true})
-	ran, _ := settle(p, now.Add(time.Minute+2*poll), v)
-	for i, sweep := range ran {
-		if sweep == Spilled && !slices.Contains(ran[:i], Leftovers) {
-			t.Errorf("ran %v: what was spilled is read twice", ran)
-		}
+}
+
+// While nothing can be published, a leader asks only what has become visible.
+func TestNothingIsSweptWithoutAPublisherOrRoom(t *testing.T) {
+	v := streaming()
+	v.Ready, v.Backlog, v.Unlisted, v.Wanted = false, true, true, true
+	p, now := NewPlanner(poll), time.Now()
+	ran, _ := settle(p, now, v)
+	ranOnly(t, ran)
+	v.Unseen = true
+	if sweep, _ := p.Next(now, v); sweep != Backlog {
+		t.Errorf("next is %d", sweep)
+	}
+	p.looked = now
+	if sweep, wait := p.Next(now, v); sweep != None || wait != poll {
+		t.Errorf("next is %d after %s", sweep, wait)
 	}
 }
 
 func TestAWalkThatNothingAsksForTakesAThousandthOfTheTime(t *testing.T) {
 	for took, after := range map[time.Duration]time.Duration{
-		time.Millisecond: LeftoverSafety,
+		time.Millisecond: backlogSafety,
 		time.Second / 10: 100 * time.Second,
 		time.Second:      10 * time.Minute,
 	} {
 		p, now := NewPlanner(poll), time.Now()
-		p.Done(Leftovers, now, Outcome{Took: took})
-		if at := p.at(Leftovers, streaming()); at.Sub(now) < after || at.Sub(now) > after+poll {
+		p.Done(Backlog, now, Outcome{Took: took})
+		if at := p.at(Backlog, streaming()); at.Sub(now) < after || at.Sub(now) > after+poll {
 			t.Errorf("a walk that took %v is repeated after %v, want %v", took, at.Sub(now), after)
 		}
 	}
@@ -154,11 +126,11 @@ func TestAWalkThatNothingAsksForTakesAThousandthOfTheTime(t *testing.T) {
 func TestAnExpensiveSweepRunsLessOften(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	v := streaming()
-	v.Leftovers = true
+	v.Backlog = true
 	for range 2 {
-		p.Done(Leftovers, now, Outcome{Took: time.Second})
+		p.Done(Backlog, now, Outcome{Took: time.Second})
 	}
-	if at := p.at(Leftovers, v); at.Sub(now) < 20*time.Second {
+	if at := p.at(Backlog, v); at.Sub(now) < 20*time.Second {
 		t.Errorf("a sweep that took a second runs again after %s", at.Sub(now))
 	}
 }
@@ -167,16 +139,16 @@ func TestAnExpensiveSweepRunsLessOften(t *testing.T) {
 func TestAPassWithAnExpensivePageRunsLessOften(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	v := streaming()
-	v.Leftovers = true
+	v.Backlog = true
 	for range 2 {
-		p.Done(Leftovers, now, Outcome{Took: time.Second, More: true})
-		p.Done(Leftovers, now, Outcome{Took: time.Millisecond})
+		p.Done(Backlog, now, Outcome{Took: time.Second, More: true})
+		p.Done(Backlog, now, Outcome{Took: time.Millisecond})
 	}
-	if at := p.at(Leftovers, v); at.Sub(now) < 20*time.Second {
+	if at := p.at(Backlog, v); at.Sub(now) < 20*time.Second {
 		t.Errorf("a pass of which a page took a second runs again after %s", at.Sub(now))
 	}
-	p.Done(Leftovers, now, Outcome{Took: time.Millisecond})
-	if at := p.at(Leftovers, v); at.Sub(now) > poll {
+	p.Done(Backlog, now, Outcome{Took: time.Millisecond})
+	if at := p.at(Backlog, v); at.Sub(now) > poll {
 		t.Errorf("a cheap one after it runs again after %s", at.Sub(now))
 	}
 }
@@ -186,19 +158,19 @@ func TestAPassWithAnExpensivePageRunsLessOften(t *testing.T) {
 func TestAPassOverManyKeysRunsLessOften(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	for range 999 {
-		p.Done(KeyPass, now, Outcome{Took: time.Millisecond, More: true})
+		p.Done(Keys, now, Outcome{Took: time.Millisecond, More: true})
 	}
-	p.Done(KeyPass, now, Outcome{Took: time.Millisecond})
+	p.Done(Keys, now, Outcome{Took: time.Millisecond})
 	v := streaming()
-	if wait := p.at(KeyPass, v).Sub(now); wait < 50*time.Second {
+	if wait := p.at(Keys, v).Sub(now); wait < 50*time.Second {
 		t.Errorf("a pass whose pages took a second runs again after %s", wait)
 	}
-	v.Suspicious = true
-	if wait := p.at(KeyPass, v).Sub(now); wait > poll {
+	v.Unlisted = true
+	if wait := p.at(Keys, v).Sub(now); wait > poll {
 		t.Errorf("where the keys are not known it runs again after %s", wait)
 	}
-	p.Done(KeyPass, now, Outcome{Took: time.Millisecond})
-	if wait := p.at(KeyPass, streaming()).Sub(now); wait > keyPassSafety+poll {
+	p.Done(Keys, now, Outcome{Took: time.Millisecond})
+	if wait := p.at(Keys, streaming()).Sub(now); wait > keysSafety+poll {
 		t.Errorf("a short pass runs again after %s", wait)
 	}
 }
@@ -218,18 +190,18 @@ func TestNothingIsLookedForBeforeItIsDue(t *testing.T) {
 	} {
 		p := NewPlanner(poll)
 		p.Done(Due, now, Outcome{Quiet: one.quiet})
-		v.DueMoved = one.moved
+		v.Due = one.moved
 		if got := p.at(Due, v).Sub(now); got != one.want {
 			t.Errorf("%+v: looks again after %s", one, got)
 		}
-		if got := p.at(Due, View{PublisherReady: true, Room: true}).Sub(now); got != poll {
+		if got := p.at(Due, View{Ready: true}).Sub(now); got != poll {
 			t.Errorf("who does not stream looks again after %s", got)
 		}
-		v.StreamLive = false
+		v.Live = false
 		if got := p.at(Due, v).Sub(now); got != poll {
 			t.Errorf("whose stream is silent looks again after %s", got)
 		}
-		v.StreamLive = true
+		v.Live = true
 	}
 }
 
@@ -244,23 +216,23 @@ func TestASweepThatWaitedOnceRunsAgainSoon(t *testing.T) {
 	}
 }
 
-func TestWhoDoesNotHoldTheSlotTakesUnclaimedRowsOnlyWhileNobodyDoes(t *testing.T) {
-	standby := View{PublisherReady: true, Room: true}
+func TestWhoDoesNotLeadTakesFreshRowsOnlyIfNobodyDoes(t *testing.T) {
+	standby := View{Ready: true}
 	p, now := NewPlanner(poll), time.Now()
 	ran, _ := settle(p, now, standby)
 	ranOnly(t, ran, Due, SlotCheck)
-	standby.SlotFree = true
+	standby.TakesFresh = true
 	ran, _ = settle(p, now.Add(poll), standby)
-	ranOnly(t, ran, Unclaimed, Due, SlotCheck)
+	ranOnly(t, ran, Due, Backlog, Keys, SlotCheck)
 
-	ran, _ = settle(NewPlanner(poll), now, View{Polling: true, PublisherReady: true, Room: true})
-	ranOnly(t, ran, Due, Unclaimed)
+	ran, _ = settle(NewPlanner(poll), now, View{Polling: true, TakesFresh: true, Ready: true})
+	ranOnly(t, ran, Due, Backlog, Keys)
 }
 
 func TestNoSweepStarvesAnother(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	v := streaming()
-	v.Leftovers, v.Keys, v.Suspicious = true, true, true
+	v.Backlog, v.Unlisted = true, true
 	ran := map[Sweep]int{}
 	for range 40 {
 		sweep, _ := p.Next(now, v)
@@ -268,22 +240,22 @@ func TestNoSweepStarvesAnother(t *testing.T) {
 		now = now.Add(time.Millisecond)
 		p.Done(sweep, now, Outcome{More: true})
 	}
-	for _, sweep := range []Sweep{Due, Leftovers, KeyPass, KeyRows} {
-		if ran[sweep] < 8 {
+	for _, sweep := range []Sweep{Due, Backlog, Keys} {
+		if ran[sweep] < 10 {
 			t.Errorf("sweep %d ran %d of 40 times: %v", sweep, ran[sweep], ran)
 		}
 	}
 }
 
-func TestAQuietHolderSleepsUntilWorkIsPlanned(t *testing.T) {
+func TestAQuietLeaderSleepsUntilWorkIsPlanned(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
 	p.Done(Due, now, Outcome{Quiet: time.Hour})
 	if _, wait := p.Next(now, streaming()); wait != 5*poll {
-		t.Errorf("it waits for %s, want five intervals until it looks for what is due", wait)
+		t.Errorf("it waits for %s, want the five intervals, or the last pulse before, until it looks for what is due", wait)
 	}
 	v := streaming()
-	v.PublisherReady = false
+	v.Ready = false
 	if _, wait := p.Next(now, v); wait != poll {
 		t.Errorf("without a publisher it waits for %s, want %s", wait, poll)
 	}

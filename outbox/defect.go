@@ -7,6 +7,8 @@ import "fmt"
 // ask, and to report such a message as Impossible with ReasonInvalidRow.
 func (m *Message) Defect() string {
 	switch {
+	case m.NoRoutingKey:
+		return "routing_key is null: set it"
 	case m.BothPayloads:
 		return "payload and payload_bytes are both set: set only one of them"
 	case m.Payload == nil:

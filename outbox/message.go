@@ -90,6 +90,8 @@ type Message struct {
 	Binary bool
 	// BothPayloads tells that both columns are set; see Defect.
 	BothPayloads bool
+	// NoRoutingKey tells that the column is null, in a table that somebody has changed; see Defect.
+	NoRoutingKey bool
 	// Headers and Properties are JSON objects, or nil.
 	Headers    []byte
 	Properties []byte

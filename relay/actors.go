@@ -3,6 +3,8 @@ package relay
 import (
 	"context"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
 // actors are the relay's goroutines, in the order in which they are stopped.
@@ -71,7 +73,7 @@ const settleGrace = 250 * time.Millisecond
 // so that the next holder finds nothing half done.
 func (a *actors) stop(r *Relay) {
 	deadline := time.Now().Add(r.config.ShutdownTimeout)
-	r.core.stop()
+	r.core.Stop()
 	a.retention.end()
 	a.stopSweeping()
 	a.awaitDone(a.sweeper, deadline)
@@ -80,6 +82,8 @@ func (a *actors) stop(r *Relay) {
 	a.publisher.end()
 	a.awaitIdle(r.core, latest(deadline, time.Now()).Add(settleGrace))
 	a.settler.end()
+	r.store.Close() // ends what claims still wait for
+	r.sweeper.sweeps.Wait()
 	a.streamer.end()
 	r.hooks.end()
 }
@@ -104,10 +108,10 @@ func (a *actors) awaitDone(one actor, deadline time.Time) {
 }
 
 // awaitIdle waits until nothing is in flight, or nobody is left to settle it.
-func (a *actors) awaitIdle(c *core, deadline time.Time) {
+func (a *actors) awaitIdle(c *core.Core, deadline time.Time) {
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
-	for !c.idle() && time.Now().Before(deadline) {
+	for !c.Idle() && time.Now().Before(deadline) {
 		select {
 		case <-a.settler.done:
 			return

@@ -61,8 +61,7 @@ type Config struct {
 	// MaxInFlight is the most messages in memory at a time (1 to 100,000).
 	MaxInFlight  int
 	PollInterval time.Duration
-	// SendTimeout is how long the publisher waits for a confirm; the lease of a
-	// claimed row is derived from it.
+	// SendTimeout is how long the publisher waits for a confirm.
 	SendTimeout time.Duration
 	// ShutdownTimeout bounds the drain after Run's context was cancelled.
 	ShutdownTimeout time.Duration
@@ -78,14 +77,6 @@ type Config struct {
 	// OnDeadLetterBlock those with an ordering key are kept.
 	DeadLetterRetention time.Duration
 }
-
-// leastLease: shorter ones would run out while Postgres is away for a moment.
-const leastLease = 30 * time.Second
-
-// Lease is how long a claimed row belongs to who claimed it: longer than the broker may
-// take to confirm, and a batch to be settled. A body that is uploaded for longer may be
-// claimed, and published, once more, marked. What a killed relay has claimed waits for its end.
-func (c Config) Lease() time.Duration { return max(leastLease, 3*c.SendTimeout) }
 
 // freeSlotAge: any relay that can stream takes a free slot within a second. Where it
 // stays free for longer nobody can, and rows are taken at this age already.

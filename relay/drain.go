@@ -35,7 +35,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.sweeper.upTo = max(last, greatest)
+		r.sweeper.sweeps.UpTo = max(last, greatest)
 	}
 	holder, err := r.store.SlotHolder(ctx, r.config.Names().Slot)
 	if err != nil {
@@ -71,49 +71,52 @@ func (r *Relay) refuseOtherSplit(ctx context.Context) error {
 }
 
 // drain sweeps until a round finds nothing and nothing is in flight.
-func (r *Relay) drain(ctx context.Context, a *actors, unclaimed bool) error {
+func (r *Relay) drain(ctx context.Context, a *actors, fresh bool) error {
 	if err := r.awaitPublisher(ctx, a); err != nil {
 		return err
 	}
-	kinds := []fallback.Sweep{fallback.Due}
-	if unclaimed {
-		kinds = append(kinds, fallback.Unclaimed)
-	}
-	r.sweeper.polling, r.sweeper.draining = unclaimed, true
+	sweeps := r.sweeper.sweeps
+	sweeps.Polling, sweeps.Draining = fresh, true
 	for ctx.Err() == nil {
-		published := r.settler.written.Load()
-		for _, kind := range kinds {
+		claimed := sweeps.Claimed()
+		for _, kind := range []fallback.Sweep{fallback.Due, fallback.Backlog, fallback.Keys} {
 			if err := r.drainClass(ctx, a, kind); err != nil {
 				return err
 			}
 		}
-		if err := r.followUp(ctx, a); err != nil {
+		if err := r.awaitAnswers(ctx, a); err != nil {
 			return err
 		}
-		if r.settler.written.Load() == published {
-			return nil // a whole round moved nothing
+		if sweeps.Claimed() == claimed {
+			return nil
 		}
 	}
 	return ctx.Err()
 }
 
-// drainClass claims page after page while there is more.
+// drainClass claims page after page while there is more, or keys wait for others of theirs.
 func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep) error {
+	sweeps := r.sweeper.sweeps
 	for more := true; more && ctx.Err() == nil; {
-		view := r.core.view(r.sweeper.page)
-		view.Polling = r.sweeper.polling
+		view := sweeps.View()
 		switch {
 		case len(a.failed) > 0:
 			return <-a.failed
-		case !view.PublisherReady:
+		case r.publisherState().Phase != publish.Ready:
 			return r.brokerAway(ctx, a)
-		case !view.Room:
+		case kind != fallback.Due && !view.TakesFresh:
+			return nil // somebody streams by now
+		case !view.Ready:
 			r.sweeper.await(ctx, 10*time.Millisecond)
 			continue
 		}
 		var err error
-		if more, err = r.sweeper.once(ctx, kind, view); err != nil {
+		if more, err = sweeps.Once(ctx, kind); err != nil {
 			return err
+		}
+		if kind == fallback.Keys && !more && (sweeps.View().Wanted || sweeps.Claiming()) {
+			r.sweeper.await(ctx, 10*time.Millisecond)
+			more = true
 		}
 	}
 	return ctx.Err()
@@ -130,7 +133,7 @@ func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
 			return err
 		case <-timer.C:
 			return r.brokerAway(ctx, a)
-		case <-r.core.wake: // signalled when the publisher's state changes
+		case <-r.core.Wake: // signalled when the publisher's state changes
 		}
 	}
 	return nil
@@ -154,26 +157,17 @@ func (r *Relay) brokerAway(ctx context.Context, a *actors) error {
 		"the broker takes no messages (%s)%s; what waits is still in the table", state.Phase, detailOf(state.Detail))
 }
 
-// followUp waits until nothing is in flight, and claims what comes next of the keys meanwhile. Where the
-// publisher takes no more before that, it is an error.
-func (r *Relay) followUp(ctx context.Context, a *actors) error {
-	for ctx.Err() == nil && r.publisherState().Phase == publish.Ready {
-		switch {
-		case len(a.failed) > 0:
+// awaitAnswers waits until nothing is in flight. If the publisher takes no more before that, it is an error.
+func (r *Relay) awaitAnswers(ctx context.Context, a *actors) error {
+	for ctx.Err() == nil && r.publisherState().Phase == publish.Ready && !r.core.Idle() {
+		if len(a.failed) > 0 {
 			return <-a.failed
-		case r.sweeper.polling && r.core.view(r.sweeper.page).Moved:
-			if err := r.drainClass(ctx, a, fallback.Follow); err != nil {
-				return err
-			}
-		case r.core.idle():
-			return nil
-		default:
-			r.sweeper.await(ctx, 10*time.Millisecond)
 		}
+		r.sweeper.await(ctx, 10*time.Millisecond)
 	}
 	// What was confirmed may still be written; what was not comes back, and the next round tells.
 	const writing = 2 * time.Second
-	for end := time.Now().Add(writing); ctx.Err() == nil && !r.core.idle(); {
+	for end := time.Now().Add(writing); ctx.Err() == nil && !r.core.Idle(); {
 		if r.publisherState().Phase == publish.Closed || time.Now().After(end) {
 			return r.brokerAway(ctx, a)
 		}

@@ -63,7 +63,7 @@ func (r *Relay) Health() Health {
 	state := r.publisherState()
 	add("publisher", nil, state.Phase == publish.Ready, state.Phase.String()+detailOf(state.Detail))
 	if r.streamer != nil {
-		streaming, standby := r.core.isHolder(), r.streamer.waited.Load()
+		streaming, standby := r.core.Leads(), r.streamer.waited.Load()
 		silent := streaming && r.streamer.alive.age() > silence
 		detail := "streaming"
 		switch {
@@ -88,6 +88,9 @@ func (r *Relay) Health() Health {
 func (r *Relay) settling() string {
 	if trouble := r.settler.trouble.current(); trouble != "" {
 		return trouble
+	}
+	if n := r.settler.aside.n.Load(); n > 0 {
+		return fmt.Sprintf("settling; %d rows set aside, which the log names", n)
 	}
 	return "settling" + detailOf(r.settler.locked.current())
 }
@@ -116,7 +119,7 @@ func (r *Relay) role() string {
 	switch {
 	case r.streamer == nil:
 		return "polling"
-	case r.core.isHolder():
+	case r.core.Leads():
 		return "streaming"
 	case r.streamer.waited.Load():
 		return "standby"

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // Hooks are told what becomes of messages, for programs that embed the relay. Each has
@@ -120,7 +119,7 @@ func (h *hooks) end() {
 }
 
 // result is told what the publisher has reported.
-func (h *hooks) result(r outbox.Result, decision store.Decision) {
+func (h *hooks) result(r outbox.Result, decision outbox.Decision) {
 	switch r.Outcome {
 	case outbox.Confirmed:
 		if h.published != nil {
@@ -139,7 +138,7 @@ func (h *hooks) result(r outbox.Result, decision store.Decision) {
 }
 
 // moved is told of a row that is in the dead-letter table now.
-func (h *hooks) moved(s store.Settlement) {
+func (h *hooks) moved(s outbox.Settlement) {
 	if h.deadLettered == nil {
 		return
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // told collects what hooks are called with.
@@ -145,7 +144,7 @@ func TestPanicsOfAHookAreLoggedOnceForEachEpisode(t *testing.T) {
 func TestNoHooksNoAllocations(t *testing.T) {
 	hooks := newHooks(Hooks{}, slog.New(slog.DiscardHandler), newTestMetrics(t))
 	r := confirmedResult("")
-	if n := testing.AllocsPerRun(1000, func() { hooks.result(r, store.Decision{Action: store.Delete}) }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { hooks.result(r, outbox.Decision{Action: outbox.Delete}) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -32,7 +32,7 @@ func (s *streamer) inspect(ctx context.Context, end context.CancelCauseFunc) {
 		cancel()
 		switch {
 		case err != nil: // the sweep asks more often, and tells
-			s.core.failed(err)
+			refusedBy(err, s.refused)
 			continue
 		case seen.Fault != "":
 			end(&publicationError{seen.Fault})

@@ -14,6 +14,7 @@ import (
 // dashboards: docs/metrics.md lists them.
 type metrics struct {
 	published, deadLettered, spilled, undecodable, deleted prometheus.Counter
+	aside                                                  prometheus.Counter
 	possibleDuplicates, returned                           prometheus.Counter
 	commitToPublish, commitToConfirm                       *latency
 	settleDuration, settleRows, sweepRows                  prometheus.Histogram
@@ -54,6 +55,7 @@ func (m *metrics) count(k *maker) {
 	m.undecodable = k.counter("rows_undecodable_total",
 		"Streamed rows that could not be read; they stay in the table for the sweep.")
 	m.deleted = k.counter("rows_deleted_total", "Rows deleted after their message was confirmed.")
+	m.aside = k.counter("rows_set_aside_total", "Rows that the database does not let be changed; they are not published again.")
 	m.refused = k.counters("messages_refused_total",
 		"Refusals by the broker, each of which costs an attempt, and messages that can never be published, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",

@@ -59,7 +59,7 @@ func (c *stateCollector) Collect(to chan<- prometheus.Metric) {
 	}
 	gauge(c.broker, oneIf(state.Phase == publish.Ready || state.Phase == publish.Blocked))
 	gauge(c.database, oneIf(r.databaseAnswers()))
-	gauge(c.registry, float64(r.core.registrySize()))
+	gauge(c.registry, float64(r.core.Remembered()))
 	gauge(c.heard, r.streamHeard())
 	to <- prometheus.MustNewConstMetric(c.blockedTime, prometheus.CounterValue, r.blocked.total(time.Now()).Seconds())
 }
@@ -84,12 +84,6 @@ func (r *Relay) streamHeard() float64 {
 		return 0
 	}
 	return float64(r.streamer.heard.Load()) / 1e9
-}
-
-func (c *core) registrySize() int {
-	c.lock()
-	defer c.mu.Unlock()
-	return len(c.mu.registry.rows)
 }
 
 // blockedTime adds up for how long the broker has blocked the publisher.

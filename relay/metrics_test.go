@@ -65,8 +65,8 @@ func TestMetricsAgreeWithWhatHappened(t *testing.T) {
 	r, stop := i.startWith(i.publisher(), registry)
 	defer stop()
 	i.await("it streams, and has looked through the table", func() bool {
-		v := r.core.view(1)
-		return r.Health().Role == "streaming" && r.Health().Ready && !v.Leftovers && !v.Suspicious
+		v := r.core.View()
+		return r.Health().Role == "streaming" && r.Health().Ready && !v.Backlog && !v.Unlisted
 	})
 	if err := i.load(1, 49); err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestMetricsAgreeWithWhatHappened(t *testing.T) {
 		}
 	}
 	i.await("all but the scheduled row is gone", func() bool { return i.rowsLeft() == 1 })
-	i.await("all is settled", func() bool { return r.core.idle() })
+	i.await("all is settled", func() bool { return r.core.Idle() })
 	s := scrapeOf(t, registry)
 	checkValues(t, s)
 	checkHistograms(t, s)

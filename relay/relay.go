@@ -19,11 +19,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
-	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/relay/core"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -35,7 +35,7 @@ type Relay struct {
 	log       *slog.Logger
 	counts    *metrics
 	store     *store.Store
-	core      *core
+	core      *core.Core
 	hooks     *hooks
 	settler   *settler
 	sweeper   *sweeper
@@ -68,36 +68,36 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	}
 	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newEpisode(log)}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
-	r.core = newCore(config.MaxInFlight, defaultBounds(), nil) // a scrape asks it from now on
+	limits := core.DefaultLimits(config.MaxInFlight)
+	if config.Mode == ModePoll {
+		limits.AwaitStream = 0
+	}
+	r.core = core.New(limits)
 	r.counts, err = newMetrics(registry,
-		func() float64 { return float64(r.core.inFlight()) },
-		func() float64 { return oneIf(r.core.isHolder()) })
+		func() float64 { return float64(r.core.InFlight()) },
+		func() float64 { return oneIf(r.core.Leads()) })
 	if err != nil {
 		db.Close()
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	r.core.counts = r.counts
-	r.core.setBoundary(everything)
 	r.hooks = newHooks(config.Hooks, log, r.counts)
+	refused := make(chan struct{}, 1)
 	r.settler = &settler{
-		core: r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
+		core: r.core, store: db, publish: r.publisher.Publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
 		policy: store.Policy{MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff},
-		block:  block, batch: config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
+		batch:  config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
 		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newEpisode(log), locked: newEpisode(log),
-		refusals: rate.NewLimiter(1, 20),
+		refusals: rate.NewLimiter(1, 20), refused: func(err error) { refusedBy(err, refused) },
 	}
 	r.sweeper = &sweeper{
-		core: r.core, store: db, publish: publisher.Publish,
-		planner: fallback.NewPlanner(config.PollInterval), alive: newHeartbeat(), trouble: newEpisode(log),
-		polling: config.Mode == ModePoll, slot: config.Names().Slot, page: config.BatchSize, pageRows: min(firstPage, config.BatchSize),
-		lease: config.Lease(), staleAge: config.StaleAge(), upTo: everything,
+		core: r.core, store: db, sweeps: r.newSweeps(), alive: newHeartbeat(), trouble: newEpisode(log), refused: r.settler.refused,
 	}
 	if config.Mode == ModeAuto {
 		r.streamer = &streamer{
 			databaseURL: config.DatabaseURL,
 			names:       config.Names(),
-			core:        r.core, store: db, publish: publisher.Publish, log: log, counts: r.counts,
-			alive: newHeartbeat(), trouble: newEpisode(log),
+			core:        r.core, store: db, publish: r.publisher.Publish, log: log, counts: r.counts,
+			alive: newHeartbeat(), trouble: newEpisode(log), refused: refused,
 		}
 	}
 	if err := r.tellAll(registry); err != nil {
@@ -130,9 +130,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	case err = <-a.failed:
 	}
 	r.phase.Store(phaseStopping)
-	r.log.Info("stopping: draining what is in flight", "in_flight", r.core.inFlight())
+	r.log.Info("stopping: draining what is in flight", "in_flight", r.core.InFlight())
 	a.stop(r)
-	if left := r.core.inFlight(); left > 0 {
+	if left := r.core.InFlight(); left > 0 {
 		r.log.Warn("stopped with messages in flight; their rows are in the table and are published again", "messages", left)
 	} else {
 		r.log.Info("stopped")
@@ -204,7 +204,7 @@ func (r *Relay) check(ctx context.Context) error {
 				return err
 			}
 			if ok { // what is inserted from now on was published by nobody else
-				r.core.setBoundary(id)
+				r.core.SetBoundary(id)
 			}
 		}
 		return nil
@@ -227,7 +227,7 @@ func (r *Relay) StateChanged(s publish.State) {
 	r.state.Store(&s)
 	r.blocked.changed(s)
 	r.counts.phase(s.Phase)
-	r.core.publisherReady(s.Phase == publish.Ready)
+	r.core.PublisherReady(s.Phase == publish.Ready)
 }
 
 // Deliver implements publish.Sink.

@@ -17,9 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // instance is a relay within the test process, so that the race detector and goleak
@@ -65,17 +63,6 @@ func newInstanceOn(t *testing.T, databaseURL string) *instance {
 	}
 	i.consume()
 	return i
-}
-
-// openStore is a store of the test's own, until the test ends.
-func (i *instance) openStore() *store.Store {
-	i.t.Helper()
-	db, err := store.Open(i.config.DatabaseURL, i.config.Table, false, outbox.Shard{})
-	if err != nil {
-		i.t.Fatal(err)
-	}
-	i.t.Cleanup(db.Close)
-	return db
 }
 
 // consume records what arrives until the test ends.

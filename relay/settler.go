@@ -14,13 +14,14 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay/core"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // settler writes what became of messages, in batches. The publisher's goroutines
 // hand results in; one goroutine, in Run, talks to the database.
 type settler struct {
-	core    *core
+	core    *core.Core
 	store   *store.Store
 	publish func(*outbox.Message)
 	log     *slog.Logger
@@ -28,7 +29,8 @@ type settler struct {
 	hooks   *hooks
 	tracer  Tracer // nil: none
 	policy  store.Policy
-	block   bool
+	// refused is told what a statement failed with.
+	refused func(error)
 	// batch is how many rows a statement takes at most, enough for how many it does not wait for more.
 	batch, enough int
 
@@ -45,11 +47,14 @@ type settler struct {
 
 	mu struct {
 		sync.Mutex
-		pending []store.Settlement
+		pending []outbox.Settlement
 	}
 	// invisible are rows that the database does not show yet, or that others hold locked.
 	// Only Run's goroutine uses it.
-	invisible []store.Settlement
+	invisible []outbox.Settlement
+	// aside are rows that nothing can be written of. asideAt is when they are tried again.
+	aside   asideRows
+	asideAt time.Time
 }
 
 const (
@@ -72,35 +77,37 @@ func (s *settler) deliver(r outbox.Result) {
 	}
 	decision := store.Decide(r, s.policy, rand.Float64())
 	s.hooks.result(r, decision)
-	settlement, write, next := s.core.resolved(r, decision)
+	write, next := s.core.Resolved(r, decision)
 	if next != nil {
 		s.publish(next)
 	}
-	if !write {
+	if write {
+		s.add(r.Message.OrderingKey != nil && next == nil, outbox.NewSettlement(r, decision))
+	}
+}
+
+// add has rows settled, with hurry before the batch is full.
+func (s *settler) add(hurry bool, rows ...outbox.Settlement) {
+	if len(rows) == 0 {
 		return
 	}
 	s.mu.Lock()
-	s.mu.pending = append(s.mu.pending, settlement)
+	before := len(s.mu.pending)
+	s.mu.pending = append(s.mu.pending, rows...)
 	pending := len(s.mu.pending)
 	s.mu.Unlock()
-	if pending == 1 {
+	if before == 0 {
 		signal(s.arrived)
 	}
-	if pending >= s.enough || (next == nil && isWaitedFor(settlement.Message)) {
+	if pending >= s.enough || (hurry && s.core.Behind(rows)) {
 		signal(s.hurried)
 	}
 }
 
-// isWaitedFor: the key's next row can be claimed only when this one is settled, unless that
-// was claimed together with it.
-func isWaitedFor(m *outbox.Message) bool { return m.OrderingKey != nil && !m.AvailableAt.IsZero() }
-
-// take hands out the next batch, with what the core has given up.
-func (s *settler) take() []store.Settlement {
-	givenUp := s.core.takeGivenUp()
+// take hands out the next batch.
+func (s *settler) take() []outbox.Settlement {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.pending = append(s.mu.pending, givenUp...)
 	n := min(len(s.mu.pending), s.batch)
 	batch := s.mu.pending[:n:n]
 	if s.mu.pending = s.mu.pending[n:]; len(s.mu.pending) == 0 {
@@ -123,10 +130,10 @@ func (s *settler) run(ctx context.Context) error {
 		}
 		if retry := s.invisible; len(retry) > 0 {
 			n := min(len(retry), s.batch)
-			s.core.turnedVisible(retry[:n])
+			s.core.TurnedVisible(retry[:n])
 			batch, s.invisible = append(retry[:n:n], batch...), retry[n:]
 		}
-		if len(batch) == 0 {
+		if batch = append(batch, s.dueAside(time.Now())...); len(batch) == 0 {
 			continue
 		}
 		left, err := s.settleAll(ctx, batch)
@@ -145,13 +152,13 @@ func (s *settler) run(ctx context.Context) error {
 }
 
 // settleAll writes what may be more than one statement takes. left are those that are not visible.
-func (s *settler) settleAll(ctx context.Context, all []store.Settlement) (left int, err error) {
+func (s *settler) settleAll(ctx context.Context, all []outbox.Settlement) (left int, err error) {
 	for batch := range slices.Chunk(all, s.batch) {
 		notVisible, err := s.settle(ctx, batch)
 		if err != nil {
 			return left, err
 		}
-		s.core.turnedInvisible(notVisible)
+		s.core.TurnedInvisible(notVisible)
 		s.invisible = append(s.invisible, notVisible...)
 		left += len(notVisible)
 	}
@@ -160,7 +167,7 @@ func (s *settler) settleAll(ctx context.Context, all []store.Settlement) (left i
 
 // collect waits for a batch to be full or old enough. It returns an empty one when
 // only invisible rows are to be tried again.
-func (s *settler) collect(ctx context.Context, again time.Duration) (batch []store.Settlement, ok bool) {
+func (s *settler) collect(ctx context.Context, again time.Duration) (batch []outbox.Settlement, ok bool) {
 	var retry <-chan time.Time
 	if len(s.invisible) > 0 {
 		timer := time.NewTimer(again)
@@ -177,7 +184,6 @@ func (s *settler) collect(ctx context.Context, again time.Duration) (batch []sto
 	case <-idle.C:
 		return s.take(), true
 	case <-s.arrived:
-	case <-s.core.gaveUp:
 	}
 	if !s.full() {
 		timer := time.NewTimer(linger)
@@ -204,9 +210,9 @@ func enoughOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4,
 
 // settle writes one batch, and tries until it is written or ctx is done. A column or
 // table that is gone ends it.
-func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store.Settlement, error) {
+func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outbox.Settlement, error) {
 	wait := newBackoff()
-	tried := func(one store.Settlement) bool { return one.Locked } // perhaps by a try without an answer
+	tried := func(one outbox.Settlement) bool { return one.Locked } // perhaps by a try without an answer
 	for again := slices.ContainsFunc(batch, tried); ; again = true {
 		s.alive.beat()
 		began := time.Now()
@@ -215,9 +221,7 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 		done := append(settled.Done, settled.Gone...)
 		s.written.Add(int64(len(done)))
 		s.counts.settled(len(done), time.Since(began))
-		for _, next := range s.core.written(settled.Done, settled.Gone, s.block) {
-			s.publish(next)
-		}
+		s.core.Settled(done)
 		if err == nil {
 			s.trouble.over("settling rows again")
 			s.tellLocked(settled.Locked)
@@ -230,9 +234,12 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 		if gone {
 			return nil, err
 		}
-		s.trouble.report("cannot settle rows; trying again", err)
-		s.core.failed(err)
 		batch = without(batch, done)
+		if store.IsRowFault(err) {
+			return s.isolate(ctx, batch, err)
+		}
+		s.trouble.report("cannot settle rows; trying again", err)
+		s.refused(err)
 		if err := sleep(ctx, wait.NextBackOff()); err != nil {
 			return nil, err
 		}
@@ -240,8 +247,15 @@ func (s *settler) settle(ctx context.Context, batch []store.Settlement) ([]store
 }
 
 // try settles a batch once. Again: the try before has failed, and may have come through all the same.
-func (s *settler) try(ctx context.Context, batch []store.Settlement, again bool) (store.Settled, error) {
+func (s *settler) try(ctx context.Context, batch []outbox.Settlement, again bool) (store.Settled, error) {
 	settled, err := s.store.Settle(ctx, batch)
+	if err == nil && len(settled.Gone) > 0 {
+		var kept []outbox.Settlement
+		kept, settled.Gone, err = s.store.Undeleted(ctx, settled.Gone)
+		for _, one := range kept {
+			s.setAside(one, store.ErrUnchanged)
+		}
+	}
 	if again {
 		if unknown := s.store.FindMoved(ctx, &settled); err == nil {
 			err = unknown
@@ -251,25 +265,25 @@ func (s *settler) try(ctx context.Context, batch []store.Settlement, again bool)
 }
 
 // tellLocked says who is waited for, and when nobody is any more.
-func (s *settler) tellLocked(locked []store.Settlement) {
+func (s *settler) tellLocked(locked []outbox.Settlement) {
 	if len(locked) > 0 {
 		s.locked.report("another session holds a row locked that is to be settled; the others go on", problem.New(
 			"end the transaction that holds it: SELECT pid, state, xact_start, query FROM pg_stat_activity "+
 				"WHERE xact_start < now() - interval '1 second'",
 			"row %d is locked", locked[0].Message.ID))
-	} else if !slices.ContainsFunc(s.invisible, func(one store.Settlement) bool { return one.Locked }) {
+	} else if !slices.ContainsFunc(s.invisible, func(one outbox.Settlement) bool { return one.Locked }) {
 		s.locked.over("no row is locked any more")
 	}
 }
 
 // without returns what of a batch is still to be settled after an error: rows not
 // visible yet are tried again with the rest.
-func without(batch, done []store.Settlement) []store.Settlement {
+func without(batch, done []outbox.Settlement) []outbox.Settlement {
 	settled := make(map[*outbox.Message]bool, len(done))
 	for _, s := range done {
 		settled[s.Message] = true
 	}
-	var rest []store.Settlement
+	var rest []outbox.Settlement
 	for _, s := range batch {
 		if !settled[s.Message] {
 			rest = append(rest, s)
@@ -278,18 +292,32 @@ func without(batch, done []store.Settlement) []store.Settlement {
 	return rest
 }
 
+// claimWritten takes in what a claim has written.
+func (s *settler) claimWritten(rows []outbox.Settlement, took time.Duration) {
+	var done []outbox.Settlement
+	for _, one := range rows {
+		if one.Decision.Action != outbox.Release {
+			done = append(done, one)
+		}
+	}
+	s.report(store.Settled{Done: done})
+	s.written.Add(int64(len(done)))
+	s.counts.settled(len(done), took)
+	s.counts.swept(len(done))
+}
+
 func (s *settler) report(settled store.Settled) {
 	for _, done := range settled.Done {
 		m := done.Message
 		switch done.Decision.Action {
-		case store.Delete:
+		case outbox.Delete:
 			s.counts.deleted.Inc()
-		case store.DeadLetter:
+		case outbox.DeadLetter:
 			s.counts.deadLettered.Inc()
 			s.hooks.moved(done)
 			s.log.Error("message dead-lettered", "id", m.ID, "message_id", m.MessageID.String(),
 				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail)
-		case store.Retry:
+		case outbox.Retry:
 			if !s.refusals.Allow() {
 				continue // counted in messages_refused_total
 			}

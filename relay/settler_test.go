@@ -7,12 +7,14 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
 // TestASmallWindowIsNotHeldByRowsToBeDeleted: a batch of deletes is written long before it is the whole
@@ -32,14 +34,14 @@ func TestASmallWindowIsNotHeldByRowsToBeDeleted(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		r.core.tookSlot(holding{pid: 1})
-		r.core.publisherReady(true)
+		r.core.TookSlot(core.Slot{PID: 1})
+		r.core.PublisherReady(true)
 		for n := 1; n <= test.enough; n++ {
 			if len(r.settler.hurried) > 0 {
 				t.Errorf("window %d, batch %d: %d rows are not waited with", test.maxInFlight, test.batch, n-1)
 			}
-			m, v := r.core.streamed(&outbox.Message{ID: int64(n)}, 1, true)
-			if v != taken {
+			m, v := r.core.Streamed(&outbox.Message{ID: int64(n)}, 1, true)
+			if v != core.Taken {
 				t.Fatalf("row %d of a window of %d: %v", n, test.maxInFlight, v)
 			}
 			r.settler.deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
@@ -57,7 +59,7 @@ func TestAStatementTakesNoMoreThanABatch(t *testing.T) {
 	const rows = 4
 	r, registry := i.confirmed(rows)
 	r.settler.invisible = r.settler.take()
-	r.core.turnedInvisible(r.settler.invisible)
+	r.core.TurnedInvisible(r.settler.invisible)
 
 	end := r.settle(t)
 	i.await("all rows to be settled", func() bool { return r.settler.written.Load() == rows })
@@ -97,16 +99,16 @@ func (i *instance) confirmed(rows int64) (settling, *prometheus.Registry) {
 		i.t.Fatal(err)
 	}
 	i.t.Cleanup(r.Close)
-	r.core.clock = standstill
-	r.core.tookSlot(holding{pid: 1})
-	r.core.publisherReady(true)
+	r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // a slow machine ends no term
+	r.core.TookSlot(core.Slot{PID: 1})
+	r.core.PublisherReady(true)
 	for id := int64(1); id <= rows; id++ {
 		row := &outbox.Message{ID: id}
 		if err := i.db.QueryRow(i.t.Context(), `INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE
 			VALUES ($1, 'r', '1') RETURNING message_id`, id).Scan((*[16]byte)(&row.MessageID)); err != nil {
 			i.t.Fatal(err)
 		}
-		m, _ := r.core.streamed(row, 1, true)
+		m, _ := r.core.Streamed(row, 1, true)
 		r.settler.deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 	}
 	return settling{r}, registry
@@ -155,9 +157,9 @@ func TestADeadLetterWhoseCommitWasNotAcknowledgedIsToldOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	r.core.clock = standstill
-	r.core.tookSlot(holding{pid: 1})
-	r.core.publisherReady(true)
+	r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // a slow machine ends no term
+	r.core.TookSlot(core.Slot{PID: 1})
+	r.core.PublisherReady(true)
 	r.hooks.start()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -169,7 +171,7 @@ func TestADeadLetterWhoseCommitWasNotAcknowledgedIsToldOf(t *testing.T) {
 			Scan(&m.ID, (*[16]byte)(&m.MessageID)); err != nil {
 			t.Fatal(err)
 		}
-		m, _ = r.core.streamed(m, 1, true)
+		m, _ = r.core.Streamed(m, 1, true)
 		r.settler.deliver(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge})
 	}
 	dies()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay/core"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -23,13 +25,15 @@ import (
 type streamer struct {
 	databaseURL string
 	names       replication.Names
-	core        *core
+	core        *core.Core
 	store       *store.Store
 	publish     func(*outbox.Message)
 	log         *slog.Logger
 	counts      *metrics
 	alive       *heartbeat
 	trouble     *episode
+	// refused is signalled when the server takes no connections: it stops, or has stopped.
+	refused chan struct{}
 	// waited tells that the relay stands by behind another one; health reads it.
 	waited atomic.Bool
 	// caughtUp tells that the stream has come to its start; the server may have to read
@@ -183,7 +187,7 @@ func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN, pid uint32)
 		return err
 	}
 	if !ok {
-		boundary = everything // without a sequence no row can be told from older ones
+		boundary = math.MaxInt64 // without a sequence no row can be told from older ones
 	}
 	walEnd, err := s.store.Position(ctx)
 	if err != nil {
@@ -194,10 +198,10 @@ func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN, pid uint32)
 	s.caughtUp.Store(false)
 	s.lagging.Store(false)
 	select {
-	case <-s.core.refused: // that was before
+	case <-s.refused: // that was before
 	default:
 	}
-	s.core.tookSlot(holding{boundary: boundary, pid: pid, start: uint64(position), walEnd: walEnd})
+	s.core.TookSlot(core.Slot{Boundary: boundary, PID: pid, Start: uint64(position), WALEnd: walEnd})
 	s.counts.streamConnected.Set(1)
 	s.trouble.over("streaming again")
 	s.announce("took the slot; rows are swept until the stream has caught up", "start", position.String())
@@ -205,7 +209,7 @@ func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN, pid uint32)
 }
 
 func (s *streamer) letGo() {
-	s.core.lostSlot()
+	s.core.LostSlot()
 	s.counts.streamConnected.Set(0)
 	s.announced = ""
 }
@@ -247,13 +251,13 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 		case <-ctx.Done():
 			return
 		case <-touch.C:
-		case <-s.core.doubted:
-		case <-s.core.refused:
+		case <-s.core.Doubted:
+		case <-s.refused:
 			end(errServerStops)
 			return
 		}
-		s.core.streamLive(s.caughtUp.Load() && !s.lagging.Load() && s.alive.age() < silence)
-		if !s.core.inDoubt() {
+		s.core.StreamLive(s.caughtUp.Load() && !s.lagging.Load() && s.alive.age() < silence)
+		if !s.core.InDoubt() {
 			continue
 		}
 		// Until the database has answered, rows wait in the stream, then in the table.
@@ -263,7 +267,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 		switch {
 		case err != nil: // the next tick asks again
 		case holder == pid:
-			s.core.reassured()
+			s.core.Reassured()
 		default:
 			end(errReplaced)
 			return
@@ -283,7 +287,7 @@ func (s *streamer) announce(role string, args ...any) {
 // way for long.
 func (s *streamer) Alive(at time.Time) {
 	if at.UnixNano()-s.alive.last.Load() > int64(doubtfulSilence) {
-		s.core.doubt()
+		s.core.Doubt()
 	}
 	s.alive.last.Store(at.UnixNano())
 	s.heard.Store(at.UnixNano())
@@ -301,10 +305,10 @@ func (s *streamer) Idle() {
 // Passed implements replication.Handler.
 func (s *streamer) Passed(position pglogrepl.LSN) {
 	s.position.Store(uint64(position))
-	s.core.passed(uint64(position))
+	s.core.Passed(uint64(position))
 	if !s.caughtUp.Load() {
 		s.caughtUp.Store(true)
-		s.core.streamLive(true)
+		s.core.StreamLive(true)
 		s.announce("streaming", "position", position.String())
 	}
 }
@@ -319,7 +323,7 @@ func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	}
 	switch event.Kind {
 	case decode.Begin:
-		s.core.began(event.XID)
+		s.core.Began(event.XID)
 	case decode.Commit:
 		return event.EndLSN, nil
 	case decode.Insert:
@@ -337,7 +341,7 @@ func (s *streamer) unreadable(err error) error {
 	}
 	s.counts.undecodable.Inc()
 	s.log.Error("a streamed row cannot be read; the sweep tries it from the table", "error", err)
-	s.core.unread()
+	s.core.Unread()
 	return nil
 }
 
@@ -345,22 +349,24 @@ func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 	for {
 		began := time.Now()
 		left := s.patience.left(began)
-		next, v := s.core.streamed(m, commitLSN, left > 0)
+		next, v := s.core.Streamed(m, commitLSN, left > 0)
 		switch v {
-		case noRoom:
+		case core.NoRoom:
 			s.Idle()
 			s.awaitRoom(left)
 			s.patience.spent(began, time.Now())
 			continue
-		case taken:
+		case core.Taken:
 			if next != nil {
 				if s.leaving = append(s.leaving, next); len(s.leaving) == mostLeaving {
 					s.Idle()
 				}
 			}
-			if s.patience.waited > 0 && s.core.hasEased() {
+			if s.patience.waited > 0 && s.core.HasEased() {
 				s.patience = patience{}
 			}
+		case core.Left:
+			s.counts.spilled.Inc()
 		}
 		return
 	}
@@ -370,7 +376,7 @@ func (s *streamer) awaitRoom(atMost time.Duration) {
 	timer := time.NewTimer(atMost)
 	defer timer.Stop()
 	select {
-	case <-s.core.roomMade:
+	case <-s.core.Room:
 	case <-timer.C:
 	}
 }

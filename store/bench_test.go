@@ -36,20 +36,25 @@ func benchmarkSettle(b *testing.B, batch int) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*batch), "µs/row")
 }
 
-// BenchmarkLeftovers reads pages of rows that wait.
-func BenchmarkLeftovers(b *testing.B) {
+// BenchmarkClaim finds rows without a key, locks and deletes them.
+func BenchmarkClaim(b *testing.B) {
 	const page = 500
 	s, conn := openBench(b)
-	insertBench(b, conn, 20*page)
-	var after int64
 	b.ReportAllocs()
 	for b.Loop() {
-		read, err := s.Leftovers(b.Context(), "", after, math.MaxInt64, store.Limit{Rows: page, Bytes: 32 << 20})
+		b.StopTimer()
+		part := insertBench(b, conn, page)
+		b.StartTimer()
+		found, err := s.FindBacklog(b.Context(), 0, math.MaxInt64, page, outbox.AllFresh())
 		if err != nil {
 			b.Fatal(err)
 		}
-		if after = 0; len(read.Messages) == page {
-			after = read.Messages[page-1].ID
+		claim, err := s.Lock(b.Context(), refIDs(found), outbox.AllFresh(), "")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := claim.Commit(b.Context(), part, 0); err != nil {
+			b.Fatal(err)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*page), "µs/row")
@@ -74,14 +79,14 @@ func openBench(b *testing.B) (*store.Store, *pgx.Conn) {
 	return s, conn
 }
 
-func insertBench(b *testing.B, conn *pgx.Conn, count int) []store.Settlement {
+func insertBench(b *testing.B, conn *pgx.Conn, count int) []outbox.Settlement {
 	b.Helper()
 	rows, err := conn.Query(b.Context(), `INSERT INTO outbox (routing_key, payload)
 		SELECT 'orders.created', to_json(repeat('x', 298)) FROM generate_series(1, $1::int) RETURNING id, message_id`, count)
 	if err != nil {
 		b.Fatal(err)
 	}
-	part, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.Settlement, error) {
+	part, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (outbox.Settlement, error) {
 		m := &outbox.Message{}
 		err := row.Scan(&m.ID, (*[16]byte)(&m.MessageID))
 		return deleted(m), err

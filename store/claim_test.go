@@ -1,10 +1,12 @@
 package store_test
 
 import (
-	"slices"
-	"sync"
+	"fmt"
+	"math"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -43,162 +45,195 @@ func TestNextDueTellsWhenSomethingIsDue(t *testing.T) {
 	}
 }
 
-func TestClaimDueTakesRowsWhoseTimeHasCome(t *testing.T) {
+func TestALockTakesWhatMayLeaveAndNobodyElseHas(t *testing.T) {
 	f := newFixture(t)
+	fresh := f.insert(`(routing_key, payload) VALUES ('r', '1')`)
 	due := f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', ` + duePast + `)`)
 	always := f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', '-infinity')`)
 	f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', ` + dueFuture + `)`)
 	f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', 'infinity')`)
-	f.insert(`(routing_key, payload) VALUES ('r', '1')`)
 	f.insert(`(routing_key, payload, available_at, schema_version) VALUES ('r', '1', ` + duePast + `, 2)`)
-	f.insert(`(routing_key, payload, available_at, ordering_key) VALUES ('r', '1', ` + duePast + `, 'k')`)
-	equal(t, "claimed", idsOf(f.claimDue(roomy(), time.Hour, false)), []int64{due, always})
-	equal(t, "claimed again", idsOf(f.claimDue(roomy(), time.Hour, false)), []int64{})
+	later := f.insert(`(routing_key, payload, created_at) VALUES ('r', '1', 'infinity')`)
+	ids := f.ids("true")
+
+	young := f.claim(outbox.Fresh{Age: time.Hour, UpTo: math.MaxInt64}, ids...)
+	equal(t, "of an age", idsOf(young.Messages), []int64{due, always})
+	others := f.claim(outbox.AllFresh(), ids...)
+	equal(t, "beside another claim", idsOf(others.Messages), []int64{fresh, later})
+	young.Abandon()
+	others.Abandon()
+	for what, want := range map[string]struct {
+		fresh outbox.Fresh
+		ids   []int64
+	}{
+		"due alone":   {outbox.NoFresh(), []int64{due, always}},
+		"all":         {outbox.AllFresh(), []int64{fresh, due, always, later}},
+		"up to an id": {outbox.Fresh{UpTo: fresh}, []int64{fresh, due, always}},
+	} {
+		claim := f.claim(want.fresh, ids...)
+		equal(t, what, idsOf(claim.Messages), want.ids)
+		claim.Abandon()
+	}
 }
 
-func TestClaimSetsLeaseAndDuplicateAndReturnsTheOldMark(t *testing.T) {
+// xmax tells of a claim that did not come to its end, and of nothing else.
+func TestALockLeavesATrace(t *testing.T) {
 	f := newFixture(t)
-	fresh := f.insert(`(routing_key, payload, available_at, attempts) VALUES ('r', '1', ` + duePast + `, 3)`)
-	marked := f.insert(`(routing_key, payload, available_at, possible_duplicate) VALUES ('r', '1', ` + duePast + `, true)`)
-	claimed := f.claimDue(roomy(), time.Hour, false)
-	equal(t, "claimed", idsOf(claimed), []int64{fresh, marked})
-	if claimed[0].PossibleDuplicate || !claimed[1].PossibleDuplicate || claimed[0].Attempts != 3 {
-		t.Errorf("%+v, %+v", claimed[0], claimed[1])
-	}
-	for _, m := range claimed {
-		if !one[bool](f, `SELECT available_at = $2 AND possible_duplicate AND available_at - now() BETWEEN '59 minutes' AND '61 minutes'
-			FROM outbox WHERE id = $1`, m.ID, m.AvailableAt) {
-			t.Errorf("row %d does not stand as claimed", m.ID)
+	f.plain(6)
+	marked := func(id int64) bool {
+		t.Helper()
+		claim := f.claim(outbox.AllFresh(), id)
+		if len(claim.Messages) != 1 {
+			t.Fatalf("row %d is not locked", id)
 		}
+		m := claim.Messages[0]
+		f.commit(claim, released(&outbox.Message{ID: m.ID, MessageID: m.MessageID}))
+		return m.PossibleDuplicate
+	}
+	if first, again := marked(1), marked(1); first || again {
+		t.Error("a row that was given back unsent is marked")
+	}
+	f.claim(outbox.AllFresh(), 2).Abandon()
+	if first, again := marked(2), marked(2); !first || again {
+		t.Error("a row of an abandoned claim is not marked, once")
+	}
+	killed := f.claim(outbox.AllFresh(), 3)
+	f.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()`)
+	if err := killed.Commit(t.Context(), []outbox.Settlement{deleted(killed.Messages[0])}, 0); err == nil {
+		t.Error("the claim of a terminated session commits")
+	}
+	if f.store.Lost() == 0 {
+		t.Error("the store does not know that a connection was lost")
+	}
+	if !marked(3) {
+		t.Error("a row of a claim that was killed is not marked")
+	}
+	rejected := f.claim(outbox.AllFresh(), 4)
+	f.commit(rejected, retried(rejected.Messages[0], 0))
+	if marked(4) {
+		t.Error("a row that was rejected in a claim is marked")
+	}
+	late := f.claim(outbox.AllFresh(), 5)
+	if err := late.Commit(t.Context(), []outbox.Settlement{{Message: late.Messages[0], Decision: outbox.Decision{Action: outbox.Postpone}}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if late.Messages[0].AvailableAt.IsZero() || !marked(5) {
+		t.Error("a row without an answer has no time, or no mark")
+	}
+	f.settle(retried(f.read(5)[0], 0))
+	if marked(6) {
+		t.Error("a streamed row that was rejected is marked")
 	}
 }
 
-func TestClaimUnclaimedTakesRowsOfAnAgeWithoutALease(t *testing.T) {
+// The server ends the claim of a relay that was frozen.
+func TestAFrozenClaimIsEnded(t *testing.T) {
 	f := newFixture(t)
-	old := f.insert(`(routing_key, payload, created_at) VALUES ('r', '1', now() - interval '10 minutes')`)
-	keyed := f.insert(`(routing_key, payload, created_at, ordering_key) VALUES ('r', '1', now() - interval '10 minutes', 'k')`)
-	f.insert(`(routing_key, payload, created_at, ordering_key) VALUES ('r', '1', now() - interval '10 minutes', 'k')`)
-	f.insert(`(routing_key, payload, created_at, available_at) VALUES ('r', '1', now() - interval '10 minutes', ` + duePast + `)`)
-	f.insert(`(routing_key, payload, created_at, schema_version) VALUES ('r', '1', now() - interval '10 minutes', 2)`)
-	young := f.insert(`(routing_key, payload) VALUES ('r', '1')`)
-	equal(t, "five minutes old", idsOf(f.claimUnclaimed(roomy(), time.Hour, 5*time.Minute)), []int64{old, keyed})
-	page, err := f.store.ClaimUnclaimed(t.Context(), roomy(), time.Hour, store.Unclaimed{UpTo: young - 1})
-	if err != nil || len(page.Messages) != 0 {
-		t.Errorf("up to the id before: %v, %v", idsOf(page.Messages), err)
+	var timeout string
+	err := f.store.Conn(t.Context(), func(conn *pgx.Conn) error {
+		return conn.QueryRow(t.Context(), `SHOW idle_in_transaction_session_timeout`).Scan(&timeout)
+	})
+	if err != nil || timeout != fmt.Sprint(int(store.IdleTimeout.Seconds()))+"s" {
+		t.Errorf("the timeout is %s (%v), want %s", timeout, err, store.IdleTimeout)
 	}
-	equal(t, "of any age", idsOf(f.claimUnclaimed(roomy(), time.Hour, 0)), []int64{young})
 }
 
-func TestClaimTakesOnlyTheFirstRowOfAKey(t *testing.T) {
+func TestARowThatCannotBeReadIsNamed(t *testing.T) {
 	f := newFixture(t)
-	first := f.insert(`(routing_key, payload, available_at, ordering_key) VALUES ('r', '1', ` + duePast + `, 'a')`)
-	second := f.insert(`(routing_key, payload, available_at, ordering_key) VALUES ('r', '1', ` + duePast + `, 'a')`)
-	f.insert(`(routing_key, payload, available_at, ordering_key) VALUES ('r', '1', ` + dueFuture + `, 'waits')`)
-	f.insert(`(routing_key, payload, available_at, ordering_key) VALUES ('r', '1', ` + duePast + `, 'waits')`)
-	f.insert(`(routing_key, payload, ordering_key, schema_version) VALUES ('r', '1', 'newer', 2)`)
-	f.insert(`(routing_key, payload, available_at, ordering_key) VALUES ('r', '1', ` + duePast + `, 'newer')`)
-	empty := f.insert(`(routing_key, payload, available_at, ordering_key) VALUES ('r', '1', ` + duePast + `, '')`)
-	claimed := f.claimDue(roomy(), time.Hour, true)
-	equal(t, "claimed", idsOf(claimed), []int64{first, empty})
-	equal(t, "while the first is out", idsOf(f.claimDue(roomy(), time.Hour, true)), []int64{})
-	f.settle(deleted(claimed[0]))
-	equal(t, "after the first", idsOf(f.claimDue(roomy(), time.Hour, true)), []int64{second})
+	f.plain(1)
+	f.exec(`ALTER TABLE outbox ALTER routing_key DROP NOT NULL`)
+	f.insert(`(payload) VALUES ('1')`)
+	claim := f.claim(outbox.AllFresh(), 1, 2)
+	defer claim.Abandon()
+	if len(claim.Messages) != 2 || claim.Messages[0].NoRoutingKey || !claim.Messages[1].NoRoutingKey || claim.Messages[1].ID != 2 {
+		t.Errorf("got %+v", claim.Messages)
+	}
 }
 
 func TestBlockHoldsUpKeysWithADeadLetter(t *testing.T) {
 	f := newFixture(t)
-	stuck := f.insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', 'stuck')`)
-	f.settle(dead(f.rowsOf(roomy(), "stuck")[0].Rows[0].Message, false))
-	f.insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', 'stuck')`)
-	due := f.insert(`(routing_key, payload, ordering_key, available_at) VALUES ('r', '1', 'stuck', ` + duePast + `)`)
-	free := f.insert(`(routing_key, payload, ordering_key, available_at) VALUES ('r', '1', 'free', ` + duePast + `)`)
-	f.exec(`DELETE FROM outbox WHERE id = $1`, due-1)
-	cont := f.store
 	f.store = open(t, f.url, table(), true)
-	heads, _, err := f.store.KeyHeads(t.Context(), "", 10)
-	if err != nil || len(heads) != 2 || heads[1].Key != "stuck" || heads[1].Ready {
-		t.Errorf("heads %+v, %v", heads, err)
+	for _, key := range []string{"dead", "free"} {
+		f.insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', $1)`, key)
 	}
-	equal(t, "with block", idsOf(f.claimDue(roomy(), 0, true)), []int64{free})
-	f.store = cont
-	equal(t, "without", idsOf(f.claimDue(roomy(), time.Hour, true)), []int64{due, free})
-	if stuck >= due {
-		t.Error("ids do not grow")
+	f.settle(dead(f.read(0)[0], true))
+	f.insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', 'dead')`)
+	heads, _, err := f.store.FindHeads(t.Context(), []string{"dead", "free"}, outbox.AllFresh())
+	if err != nil || len(heads) != 2 || heads[0].Ready || !heads[1].Ready {
+		t.Errorf("got %+v, %v", heads, err)
 	}
+	claim := f.claim(outbox.AllFresh(), 2, 3)
+	equal(t, "locked", idsOf(claim.Messages), []int64{2})
+	claim.Abandon()
+	f.exec(`DELETE FROM outbox_dead_letter`)
+	claim = f.claim(outbox.AllFresh(), 2, 3)
+	equal(t, "locked after the purge", idsOf(claim.Messages), []int64{2, 3})
+	claim.Abandon()
 }
 
-func TestConcurrentClaimsAreDisjoint(t *testing.T) {
+func TestKeysAreFoundByTheirOldestRow(t *testing.T) {
 	f := newFixture(t)
-	f.plain(400)
-	f.exec(`UPDATE outbox SET available_at = ` + duePast)
-	other := open(t, f.url, table(), false)
-	var claimed [4][]*outbox.Message
-	var group sync.WaitGroup
-	for i := range claimed {
-		claimer := []*store.Store{f.store, other}[i%2]
-		group.Go(func() {
-			for {
-				page, err := claimer.ClaimDue(t.Context(), store.Limit{Rows: 7, Bytes: 1 << 20}, time.Hour, true)
-				if err != nil {
-					t.Error(err)
-				}
-				if len(page.Messages) == 0 {
-					return
-				}
-				claimed[i] = append(claimed[i], page.Messages...)
+	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at) SELECT 'r', '1', 'key ' || i % 7, CASE WHEN i = 3 THEN now() + interval '1 h' END
+		FROM generate_series(1, 70) i`)
+	f.insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', '')`)
+	var after *string
+	var keys []string
+	for more := true; more; {
+		heads, _, err := f.store.FindKeys(t.Context(), after, 3, outbox.AllFresh())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, head := range heads {
+			keys = append(keys, *head.OrderingKey)
+			if want := *head.OrderingKey != "key 3"; head.Ready != want {
+				t.Errorf("key %q is ready: %v", *head.OrderingKey, head.Ready)
 			}
-		})
+			after = head.OrderingKey
+		}
+		more = len(heads) == 3
 	}
-	group.Wait()
-	all := idsOf(slices.Concat(claimed[:]...))
-	slices.Sort(all)
-	equal(t, "claimed by all", all, f.ids("true"))
-}
-
-func TestClaimSkipsLockedRows(t *testing.T) {
-	f := newFixture(t)
-	f.plain(3)
-	f.exec(`UPDATE outbox SET available_at = ` + duePast)
-	tx, err := f.conn.Begin(t.Context())
+	if got := fmt.Sprintf("%q", keys); got != `["" "key 0" "key 1" "key 2" "key 3" "key 4" "key 5" "key 6"]` {
+		t.Errorf("got %s", got)
+	}
+	heads, _, err := f.store.FindHeads(t.Context(), []string{"key 5", "key 3", "none"}, outbox.AllFresh())
+	if err != nil || len(heads) != 2 {
+		t.Fatalf("got %+v, %v", heads, err)
+	}
+	runs, err := f.store.FindRuns(t.Context(), heads, 4, outbox.AllFresh())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM outbox WHERE id = 2 FOR UPDATE`); err != nil {
-		t.Fatal(err)
+	equal(t, "runs", refIDs(runs), []int64{5, 12, 19, 26, 3, 10, 17, 24})
+	if runs[4].Ready || !runs[5].Ready {
+		t.Error("which rows are ready is not told")
 	}
-	equal(t, "claimed", idsOf(f.claimDue(roomy(), time.Hour, true)), []int64{1, 3})
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	equal(t, "once it is free", idsOf(f.claimDue(roomy(), time.Hour, true)), []int64{2})
 }
 
-func TestLimitsAreKeptAndOneRowIsAlwaysRead(t *testing.T) {
+func TestManyRowsOfOneTimeAreFoundByCursor(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`INSERT INTO outbox (routing_key, payload_bytes) SELECT 'r', decode(repeat('00', 10000), 'hex') FROM generate_series(1, 6)`)
-	limits := []struct {
-		limit store.Limit
-		want  int
-	}{
-		{store.Limit{Rows: 2, Bytes: 1 << 20}, 2},
-		{store.Limit{Rows: 100, Bytes: 1}, 1},
-		{store.Limit{Rows: 100, Bytes: 25_000}, 3}, // the third begins within
-		{store.Limit{Rows: 100, Bytes: 1 << 20}, 6},
+	f.exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', now() - interval '1 h' FROM generate_series(1, 5)`)
+	f.exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', now() - interval '1 m' FROM generate_series(1, 2)`)
+	first, err := f.store.FindDue(t.Context(), time.Time{}, true, 3)
+	if err != nil || len(first) != 3 {
+		t.Fatalf("got %d, %v", len(first), err)
 	}
-	for _, l := range limits {
-		if got := f.leftovers(0, l.limit).Messages; len(got) != l.want {
-			t.Errorf("leftovers %+v: %d rows", l.limit, len(got))
-		}
-		if got := f.claimUnclaimed(l.limit, 0, 0); len(got) != l.want { // a lease of no time: due at once
-			t.Errorf("claim unclaimed %+v: %d rows", l.limit, len(got))
-		}
-		f.exec(`UPDATE outbox SET available_at = ` + duePast)
-		if got := f.claimDue(l.limit, time.Hour, true); len(got) != l.want {
-			t.Errorf("claim due %+v: %d rows", l.limit, len(got))
-		}
-		if n := one[int](f, `SELECT count(*)::int FROM outbox WHERE available_at > now()`); n != l.want {
-			t.Errorf("claim due %+v: %d rows have a lease", l.limit, n)
-		}
-		f.exec(`UPDATE outbox SET available_at = NULL`)
+	ties, err := f.store.FindDue(t.Context(), first[2].Due, true, 10)
+	if err != nil || len(ties) != 7 {
+		t.Errorf("got %d with ties, %v", len(ties), err)
+	}
+	later, err := f.store.FindDue(t.Context(), first[2].Due, false, 10)
+	if err != nil || len(later) != 2 {
+		t.Errorf("got %d without, %v", len(later), err)
+	}
+}
+
+func TestAClaimKnowsWhereTheWALEnded(t *testing.T) {
+	f := newFixture(t)
+	f.plain(1)
+	before := one[int64](f, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`)
+	claim := f.claim(outbox.AllFresh(), 1)
+	defer claim.Abandon()
+	if claim.Position < uint64(before) || claim.Owner != 0 {
+		t.Errorf("position %d, owner %d", claim.Position, claim.Owner)
 	}
 }

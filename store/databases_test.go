@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"errors"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,33 +26,52 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 	if _, _, err := s.LastID(f.Context()); err != nil {
 		f.Error(err)
 	}
-	left := f.leftovers(-1, roomy()).Messages
-	due := f.claimDue(roomy(), time.Hour, true)
-	heads := f.allHeads(10)
-	keyed := f.rowsOf(roomy(), "k")[0].Rows
-	if len(left) != 1 || len(due) != 2 || len(heads) != 2 || len(keyed) != 1 {
-		f.Fatalf("%d left over, %d due, %d heads, %d keyed", len(left), len(due), len(heads), len(keyed))
+	due, keys, runs, backlog := f.findAll(s)
+	if len(due) != 2 || len(keys) != 2 || len(runs) != 2 || len(backlog) != 1 {
+		f.Fatalf("%d due, %d keys, %d in runs, %d without a key", len(due), len(keys), len(runs), len(backlog))
 	}
-	refusal := retried(left[0], 0)
+	claim := f.claim(outbox.AllFresh(), refIDs(append(append(due, runs...), backlog...))...)
+	if len(claim.Messages) != 4 {
+		f.Fatalf("%d rows locked", len(claim.Messages))
+	}
+	late := outbox.Settlement{Message: claim.Messages[3], Decision: outbox.Decision{Action: outbox.Postpone}}
+	f.commit(claim, retried(claim.Messages[0], 0), dead(claim.Messages[1], true), released(claim.Messages[2]), late)
+	if n := one[int](f, `SELECT count(*)::int FROM `+name+` WHERE available_at > now() + interval '59 minutes' AND possible_duplicate`); n != 1 {
+		f.Errorf("%d rows are postponed", n)
+	}
+	refusal := retried(claim.Messages[2], 0)
 	refusal.Decision.Detail = "nack: queue „ключ“ ist voll…"
-	settled := f.settle(deleted(due[0]), released(due[1]), refusal, dead(keyed[0].Message, true))
-	if len(settled.Done) != 4 {
+	settled := f.settle(deleted(claim.Messages[0]), deleted(late.Message), refusal)
+	if len(settled.Done) != 3 {
 		f.Fatalf("settled %+v", settled)
 	}
-	again := f.claimDue(roomy(), time.Hour, true)
-	if len(again) != 2 {
-		f.Errorf("%d due after a retry and a release", len(again))
-	}
-	for _, m := range again {
-		f.settle(deleted(m))
-	}
-	f.exec(`INSERT INTO ` + name + ` (routing_key, payload) VALUES ('r', '1')`)
-	for _, m := range f.claimUnclaimed(roomy(), time.Hour, 0) {
-		f.settle(deleted(m))
-	}
+	f.settle(deleted(claim.Messages[2]))
 	if n := one[int](f, `SELECT count(*)::int FROM `+name); n != 0 {
 		f.Errorf("%d rows are left", n)
 	}
+}
+
+// findAll runs every find.
+func (f *fixture) findAll(s *store.Store) (due, keys, runs, backlog []outbox.Candidate) {
+	f.Helper()
+	var errs [6]error
+	due, errs[0] = s.FindDue(f.Context(), time.Time{}, true, 10)
+	keys, _, errs[1] = s.FindKeys(f.Context(), nil, 10, outbox.AllFresh())
+	_, _, errs[2] = s.FindKeys(f.Context(), keys[0].OrderingKey, 10, outbox.AllFresh())
+	keys, _, errs[3] = s.FindHeads(f.Context(), []string{"k", "d", "none"}, outbox.AllFresh())
+	runs, errs[4] = s.FindRuns(f.Context(), keys, 10, outbox.AllFresh())
+	backlog, errs[5] = s.FindBacklog(f.Context(), 0, math.MaxInt64, 10, outbox.AllFresh())
+	if err := errors.Join(errs[:]...); err != nil {
+		f.Fatal(err)
+	}
+	return due, keys, runs, backlog
+}
+
+func refIDs(rows []outbox.Candidate) (ids []int64) {
+	for _, row := range rows {
+		ids = append(ids, row.ID)
+	}
+	return ids
 }
 
 func TestEveryStatementWorksInALatin1Database(t *testing.T) {
@@ -92,7 +113,7 @@ func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 	s := open(t, f.url, table(), false)
 	f.store = s
 	f.plain(1)
-	m := f.leftovers(0, roomy()).Messages[0]
+	m := f.read(0)[0]
 	tx, err := f.conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +129,7 @@ func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 	defer done()
 	settled := make(chan error, 1)
 	go func() {
-		_, err := s.Settle(t.Context(), []store.Settlement{deleted(m)})
+		_, err := s.Settle(t.Context(), []outbox.Settlement{deleted(m)})
 		settled <- err
 	}()
 	<-waiting.Done()
@@ -141,7 +162,7 @@ func TestEveryStatementWorksBesideColumnsOfAnyName(t *testing.T) {
 		"count":   second(o.CountDeadLetters(ctx, store.Filter{})),
 		"list":    third(o.DeadLetters(ctx, store.Filter{}, 10)),
 		"explain": third(o.Explain(ctx, name(t, strconv.FormatInt(waiting, 10)), true, time.Minute)),
-		"retry":   second(o.RetryNow(ctx, store.Filter{}, time.Minute, 10, false, quiet)),
+		"retry":   second(o.RetryNow(ctx, store.Filter{}, 10, false, quiet)),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", what, err)

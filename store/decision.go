@@ -17,44 +17,21 @@ type Policy struct {
 	MaxBackoff  time.Duration
 }
 
-// Action is what becomes of a row.
-type Action uint8
-
-// The actions.
-const (
-	// Delete: the broker confirmed the message.
-	Delete Action = iota + 1
-	// Retry: one attempt is charged, and the row waits for Delay.
-	Retry
-	// DeadLetter: the row moves to the dead-letter table.
-	DeadLetter
-	// Release: nothing is charged; the row is there for a sweep at once.
-	Release
-)
-
-// Decision says what becomes of a row after one result.
-type Decision struct {
-	Action Action
-	Delay  time.Duration // Retry: from the database's clock
-	Reason outbox.Reason // DeadLetter
-	Detail string        // Retry, DeadLetter: last_error
-}
-
 // Decide is the one place where a result becomes a retry or a dead letter. Random
 // is in [0, 1).
-func Decide(r outbox.Result, policy Policy, random float64) Decision {
+func Decide(r outbox.Result, policy Policy, random float64) outbox.Decision {
 	switch r.Outcome {
 	case outbox.Confirmed:
-		return Decision{Action: Delete}
+		return outbox.Decision{Action: outbox.Delete}
 	case outbox.Impossible:
-		return Decision{Action: DeadLetter, Reason: r.Reason, Detail: lastError(r)}
+		return outbox.Decision{Action: outbox.DeadLetter, Reason: r.Reason, Detail: lastError(r)}
 	case outbox.Refused:
 		if r.Message.Attempts >= policy.MaxRetries {
-			return Decision{Action: DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: lastError(r)}
+			return outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: lastError(r)}
 		}
-		return Decision{Action: Retry, Delay: policy.delay(r.Message.Attempts, random), Detail: lastError(r)}
+		return outbox.Decision{Action: outbox.Retry, Delay: policy.delay(r.Message.Attempts, random), Detail: lastError(r)}
 	}
-	return Decision{Action: Release} // Unknown, NotSent: an outage costs no attempt
+	return outbox.Decision{Action: outbox.Release} // Unknown, NotSent: an outage costs no attempt
 }
 
 // delay is min(backoff · 2^attempts + random(0, backoff/10), max_backoff), with

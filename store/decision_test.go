@@ -23,46 +23,46 @@ func TestOutcomesAreDecided(t *testing.T) {
 		result   outbox.Result
 		attempts int
 		random   float64
-		want     store.Decision
+		want     outbox.Decision
 	}{
-		{"confirmed", outbox.Result{Outcome: outbox.Confirmed}, 5, 0, store.Decision{Action: store.Delete}},
-		{"unknown", outbox.Result{Outcome: outbox.Unknown, Reason: "x", Detail: "y"}, 9, 0, store.Decision{Action: store.Release}},
-		{"not sent", outbox.Result{Outcome: outbox.NotSent}, 9, 0, store.Decision{Action: store.Release}},
+		{"confirmed", outbox.Result{Outcome: outbox.Confirmed}, 5, 0, outbox.Decision{Action: outbox.Delete}},
+		{"unknown", outbox.Result{Outcome: outbox.Unknown, Reason: "x", Detail: "y"}, 9, 0, outbox.Decision{Action: outbox.Release}},
+		{"not sent", outbox.Result{Outcome: outbox.NotSent}, 9, 0, outbox.Decision{Action: outbox.Release}},
 		{
 			"impossible",
 			outbox.Result{Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge, Detail: "17 MiB"},
 			0, 0,
-			store.Decision{Action: store.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB"},
+			outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB"},
 		},
 		{
 			"first refusal",
 			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack},
 			0, 0,
-			store.Decision{Action: store.Retry, Delay: 120 * time.Second, Detail: "nack"},
+			outbox.Decision{Action: outbox.Retry, Delay: 120 * time.Second, Detail: "nack"},
 		},
 		{
 			"with jitter",
 			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack, Detail: "full"},
 			0, 0.5,
-			store.Decision{Action: store.Retry, Delay: 126 * time.Second, Detail: "nack: full"},
+			outbox.Decision{Action: outbox.Retry, Delay: 126 * time.Second, Detail: "nack: full"},
 		},
 		{
 			"third refusal",
 			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonUnroutable},
 			2, 0,
-			store.Decision{Action: store.Retry, Delay: 480 * time.Second, Detail: "unroutable"},
+			outbox.Decision{Action: outbox.Retry, Delay: 480 * time.Second, Detail: "unroutable"},
 		},
 		{
 			"bounded",
 			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack},
 			4, 0.99,
-			store.Decision{Action: store.Retry, Delay: 1920*time.Second + 11880*time.Millisecond, Detail: "nack"},
+			outbox.Decision{Action: outbox.Retry, Delay: 1920*time.Second + 11880*time.Millisecond, Detail: "nack"},
 		},
 		{
 			"last refusal",
 			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack, Detail: "full"},
 			5, 0,
-			store.Decision{Action: store.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: "nack: full"},
+			outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: "nack: full"},
 		},
 	} {
 		c.result.Message = &outbox.Message{Attempts: c.attempts}
@@ -74,7 +74,7 @@ func TestOutcomesAreDecided(t *testing.T) {
 
 func TestNoRetriesMeansDeadLetterAtTheFirstRefusal(t *testing.T) {
 	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Refused, Reason: outbox.ReasonNack}
-	if d := store.Decide(r, store.Policy{}, 0); d.Action != store.DeadLetter {
+	if d := store.Decide(r, store.Policy{}, 0); d.Action != outbox.DeadLetter {
 		t.Errorf("%+v", d)
 	}
 }
@@ -114,7 +114,7 @@ func TestLastErrorIsShortAndStorable(t *testing.T) {
 func TestSettlementsChargeRefusalsAlone(t *testing.T) {
 	for outcome := outbox.Confirmed; outcome <= outbox.NotSent; outcome++ {
 		r := outbox.Result{Message: &outbox.Message{ID: int64(outcome)}, Outcome: outcome}
-		s := store.NewSettlement(r, store.Decide(r, policy(), 0))
+		s := outbox.NewSettlement(r, store.Decide(r, policy(), 0))
 		if s.Message != r.Message || s.Refused != (outcome == outbox.Refused) {
 			t.Errorf("%v: %+v", outcome, s)
 		}

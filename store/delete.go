@@ -1,8 +1,10 @@
 package store
 
 import (
-	"context"
+	"cmp"
 	"slices"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // The deletes of the hot path. A batch is mostly of rows with ids near each other, and
@@ -21,7 +23,7 @@ const nearFactor = 8
 
 // near lays the message ids of a batch, sorted by id, out by id; nil where the ids are
 // too far apart, or one stands there twice.
-func near(part []Settlement) (messageIDs []byte) {
+func near(part []outbox.Settlement) (messageIDs []byte) {
 	first, last := part[0].Message.ID, part[len(part)-1].Message.ID
 	if uint64(last-first) >= uint64(nearFactor*len(part)) {
 		return nil
@@ -36,19 +38,10 @@ func near(part []Settlement) (messageIDs []byte) {
 	return messageIDs
 }
 
-// deleteNear runs the delete for a batch that near has laid out. It returns the
-// snapshot and the places of the deleted rows in the batch, from 1.
-func (w settling) deleteNear(ctx context.Context, db rower, part []Settlement, messageIDs []byte) (snapshot string, changed []int64, err error) {
-	ids := make([]int64, len(part))
-	for i, settlement := range part {
-		ids[i] = settlement.Message.ID
+// placesOf turns the ids of deleted rows into their places in the batch, from 1.
+func placesOf(ids []int64, part []outbox.Settlement) {
+	for i, id := range ids {
+		nth, _ := slices.BinarySearchFunc(part, id, func(one outbox.Settlement, id int64) int { return cmp.Compare(one.Message.ID, id) })
+		ids[i] = int64(nth + 1)
 	}
-	if err := db.QueryRow(ctx, w.nearSQL, ids, messageIDs, ids[0]).Scan(&snapshot, &changed); err != nil {
-		return "", nil, err
-	}
-	for i, id := range changed {
-		nth, _ := slices.BinarySearch(ids, id)
-		changed[i] = int64(nth + 1)
-	}
-	return snapshot, changed, nil
 }

@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"context"
-	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
@@ -21,8 +21,6 @@ import (
 func TestMain(m *testing.M) { services.Main(m) }
 
 func table() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
-
-func roomy() store.Limit { return store.Limit{Rows: 1000, Bytes: 1 << 30} }
 
 // fixture is an outbox of its own, with an application's connection.
 type fixture struct {
@@ -98,52 +96,64 @@ func (f *fixture) ids(where string) []int64 {
 	return one[[]int64](f, "SELECT coalesce(array_agg(id ORDER BY id), '{}') FROM outbox WHERE "+where)
 }
 
-func (f *fixture) leftovers(after int64, limit store.Limit) store.Page {
+// read are rows with a greater id, as a claim brings them, but without a claim.
+func (f *fixture) read(after int64) (messages []*outbox.Message) {
 	f.Helper()
-	page, err := f.store.Leftovers(f.Context(), "", after, math.MaxInt64, limit)
+	rows, err := f.conn.Query(f.Context(), `SELECT id, message_id, ordering_key, available_at, attempts, coalesce(possible_duplicate, false)
+		FROM outbox WHERE id > $1 ORDER BY id`, after)
 	if err != nil {
 		f.Fatal(err)
 	}
-	return page
-}
-
-func (f *fixture) claimDue(limit store.Limit, lease time.Duration, keyed bool) []*outbox.Message {
-	f.Helper()
-	page, err := f.store.ClaimDue(f.Context(), limit, lease, keyed)
+	var id int64
+	var messageID [16]byte
+	var key *string
+	var available pgtype.Timestamptz
+	var attempts int
+	var duplicate bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &messageID, &key, &available, &attempts, &duplicate}, func() error {
+		messages = append(messages, &outbox.Message{
+			ID: id, MessageID: messageID, OrderingKey: key, AvailableAt: available.Time, Attempts: attempts, PossibleDuplicate: duplicate,
+		})
+		key = nil
+		return nil
+	})
 	if err != nil {
 		f.Fatal(err)
 	}
-	return page.Messages
+	return messages
 }
 
-func (f *fixture) claimUnclaimed(limit store.Limit, lease, age time.Duration) []*outbox.Message {
+// claim locks rows; the test ends the claim.
+func (f *fixture) claim(fresh outbox.Fresh, ids ...int64) *store.Claim {
 	f.Helper()
-	page, err := f.store.ClaimUnclaimed(f.Context(), limit, lease, store.Unclaimed{Age: age, UpTo: math.MaxInt64})
+	claim, err := f.store.Lock(f.Context(), ids, fresh, "")
 	if err != nil {
 		f.Fatal(err)
 	}
-	return page.Messages
+	return claim
 }
 
-func (f *fixture) rowsOf(limit store.Limit, keys ...string) []store.KeyRows {
+// commit ends a claim.
+func (f *fixture) commit(claim *store.Claim, rows ...outbox.Settlement) {
 	f.Helper()
-	var places []store.Place
-	for _, key := range keys {
-		places = append(places, store.Place{Key: key, After: store.FromTheOldest})
-	}
-	return f.rowsFrom(limit, places...)
-}
-
-func (f *fixture) rowsFrom(limit store.Limit, places ...store.Place) []store.KeyRows {
-	f.Helper()
-	page, err := f.store.RowsOfKeys(f.Context(), "", places, limit)
-	if err != nil {
+	if err := claim.Commit(f.Context(), rows, time.Hour); err != nil {
 		f.Fatal(err)
 	}
-	return page.Keys
 }
 
-func (f *fixture) settle(batch ...store.Settlement) store.Settled {
+// takeAll claims all that may leave, in the order of the ids, and deletes it.
+func (f *fixture) takeAll() (messages []*outbox.Message) {
+	f.Helper()
+	claim := f.claim(outbox.AllFresh(), f.ids("true")...)
+	var rows []outbox.Settlement
+	for _, m := range claim.Messages {
+		rows = append(rows, deleted(m))
+	}
+	f.commit(claim, rows...)
+	return claim.Messages
+}
+
+func (f *fixture) settle(batch ...outbox.Settlement) store.Settled {
 	f.Helper()
 	settled, err := f.store.Settle(f.Context(), batch)
 	if err != nil {
@@ -152,22 +162,22 @@ func (f *fixture) settle(batch ...store.Settlement) store.Settled {
 	return settled
 }
 
-func deleted(m *outbox.Message) store.Settlement {
-	return store.Settlement{Message: m, Decision: store.Decision{Action: store.Delete}}
+func deleted(m *outbox.Message) outbox.Settlement {
+	return outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Delete}}
 }
 
-func retried(m *outbox.Message, delay time.Duration) store.Settlement {
-	return store.Settlement{Message: m, Refused: true, Decision: store.Decision{Action: store.Retry, Delay: delay, Detail: "nack: no"}}
+func retried(m *outbox.Message, delay time.Duration) outbox.Settlement {
+	return outbox.Settlement{Message: m, Refused: true, Decision: outbox.Decision{Action: outbox.Retry, Delay: delay, Detail: "nack: no"}}
 }
 
-func dead(m *outbox.Message, refused bool) store.Settlement {
-	return store.Settlement{Message: m, Refused: refused, Decision: store.Decision{
-		Action: store.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB",
+func dead(m *outbox.Message, refused bool) outbox.Settlement {
+	return outbox.Settlement{Message: m, Refused: refused, Decision: outbox.Decision{
+		Action: outbox.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB",
 	}}
 }
 
-func released(m *outbox.Message) store.Settlement {
-	return store.Settlement{Message: m, Decision: store.Decision{Action: store.Release}}
+func released(m *outbox.Message) outbox.Settlement {
+	return outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Release}}
 }
 
 func idsOf(messages []*outbox.Message) []int64 {
@@ -178,7 +188,7 @@ func idsOf(messages []*outbox.Message) []int64 {
 	return ids
 }
 
-func settledIDs(part []store.Settlement) []int64 {
+func settledIDs(part []outbox.Settlement) []int64 {
 	ids := []int64{}
 	for _, s := range part {
 		ids = append(ids, s.Message.ID)

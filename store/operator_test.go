@@ -86,7 +86,7 @@ func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 	equal(t, "rows", f.ids("true"), []int64{3, 5, 9, waiting})
 	var order []int64
 	for range 4 { // as a relay takes them: the first of the key, and the next when that is gone
-		for _, m := range append(f.claimDue(roomy(), 1<<40, true), f.claimUnclaimed(roomy(), 1<<40, 0)...) {
+		for _, m := range f.takeAll() {
 			order = append(order, m.ID)
 			f.settle(deleted(m))
 		}

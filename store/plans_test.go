@@ -84,31 +84,34 @@ func (p *planned) fill(live int) {
 // statements are all of them with arguments as the relay gives them.
 func (p *planned) statements() map[string]string {
 	const batch = 500
-	var part []Settlement
+	var part []outbox.Settlement
 	for i := range batch {
 		m := &outbox.Message{ID: int64(rowsLive + 1 + i*37), AvailableAt: time.Now()}
-		part = append(part, Settlement{Message: m, Decision: Decision{Action: Retry}})
+		part = append(part, outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Retry}})
 	}
 	var keys []string
 	for i := range 100 {
 		keys = append(keys, fmt.Sprintf("key %d", i*5))
 	}
 	settle := settleArgs(part)
+	heads, ids := make([]int64, len(keys)), make([]int64, batch)
+	for i := range ids {
+		ids[i] = int64(rowsLive + 1 + i*37)
+	}
+	all, age := int64(math.MaxInt64), time.Duration(0)
 	p.args = map[string][]any{
-		"leftovers": {int64(60_000), batch, int64(math.MaxInt64)}, "claim due": {batch, 1 << 24, time.Minute, true, 64},
-		"claim unclaimed": {batch, 1 << 24, time.Minute, true, 64, time.Minute, int64(math.MaxInt64)},
-		"follow due":      {batch, 1 << 24, time.Minute, keys, 64}, "follow unclaimed": {batch, 1 << 24, time.Minute, keys, 64, time.Minute, int64(math.MaxInt64)},
-		"key heads": {"", batch}, "key rows": {keys, 10, 1 << 24, make([]int64, len(keys))},
+		"find due": {time.Now().Add(-time.Hour), batch, true}, "find backlog": {int64(60_000), all, batch, all, age},
+		"find keys": {"", batch, all, age}, "find keys after": {"key 10", batch, all, age}, "find heads": {keys, all, age},
+		"find runs": {keys, heads, 64, all, age}, "lock": {ids, all, age}, "postpone": {ids, time.Minute},
 		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
-		"next due": {}, "lock": settle[:2], "visible": settle[:2], "moved": settle[:2],
+		"next due": {}, "lock free": settle[:2], "visible": settle[:2], "moved": settle[:2],
 	}
 	sql := p.store.sql
 	return map[string]string{
-		"leftovers": sql.leftover, "claim due": sql.claimDue, "claim unclaimed": sql.claimUnclaimed,
-		"follow due": sql.followDue, "follow unclaimed": sql.followUnclaimed,
-		"key heads": sql.keyHeads, "key rows": sql.keyRows,
+		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find keys after": sql.findKeysAfter,
+		"find heads": sql.findHeads, "find runs": sql.findRuns, "lock": sql.lock, "postpone": sql.postpone,
 		"delete": sql.delete, "delete near": sql.deleteNear, "retry": sql.retry, "dead letter": sql.deadLetter, "release": sql.release,
-		"next due": sql.nextDue, "lock": sql.lock, "visible": sql.visible, "moved": sql.moved,
+		"next due": sql.nextDue, "lock free": sql.lockFree, "visible": sql.visible, "moved": sql.moved,
 	}
 }
 
@@ -149,7 +152,7 @@ func (p *planned) wantNoScan(state string) {
 			"custom":  p.lines("EXPLAIN "+sql, p.args[name]...),
 			"generic": p.generic(sql, len(p.args[name])),
 		} {
-			if scansAll(plan, name == "claim unclaimed") {
+			if scansAll(plan, false) {
 				p.Errorf("%s, %s, %s plan:\n%s", state, name, kind, plan)
 			}
 		}

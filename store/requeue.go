@@ -32,18 +32,14 @@ WITH picked AS (
 )
 SELECT id, message_id, place FROM numbered ORDER BY place`
 
-// Those without a key, and the first of each key, come back as due: who claims them knows
-// exactly whether they may have been published before, and before the first of its key
-// nothing of the key leaves that comes after it. The others are fetched behind it by their
-// key; as due rows they would all be looked at for every single one that leaves.
+// They come back as due: the stream never publishes such a row directly, and who claims it knows exactly whether it may
+// have been published before.
 const requeueSQL = `
 WITH back AS (
   DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[], $3::bigint[]) s(id, message_id, place)
   WHERE r.id = s.id AND r.message_id = s.message_id RETURNING ` + keptColumns + `, r.possible_duplicate, s.place)
 INSERT INTO {outbox} ({kept}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
-SELECT place, {keptButID}, possible_duplicate, 0, CASE WHEN ordering_key IS NULL
-       OR row_number() OVER (PARTITION BY ordering_key ORDER BY place) = 1 THEN clock_timestamp() END
-FROM back ORDER BY place`
+SELECT place, {keptButID}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place`
 
 // Requeued is what came of sending dead letters back.
 type Requeued struct {

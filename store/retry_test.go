@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-func TestRetryNowTakesWhatWaitsAndLeavesLeases(t *testing.T) {
+func TestRetryNowTakesWhatWaits(t *testing.T) {
 	f := newFixture(t)
 	rows := map[string]int64{}
 	for name, values := range map[string]string{
@@ -15,23 +15,22 @@ func TestRetryNowTakesWhatWaitsAndLeavesLeases(t *testing.T) {
 		"waits, nacked":       `3, now() + interval '10 minutes', true, 'nack: full'`,
 		"waits, never marked": `1, now() + interval '10 seconds', NULL, 'unroutable: no'`,
 		"is due":              `2, now() - interval '10 seconds', true, 'nack: full'`,
-		"may be claimed":      `2, now() + interval '30 seconds', true, 'nack: full'`,
-		"is claimed":          `0, now() + interval '30 seconds', true, NULL`,
+		"was not answered":    `0, now() + interval '30 seconds', true, NULL`,
 		"is scheduled":        `0, now() + interval '1 hour', NULL, NULL`,
 		"is fresh":            `0, NULL, NULL, NULL`,
 	} {
 		rows[name] = f.insert(`(attempts, available_at, possible_duplicate, last_error, routing_key, payload) VALUES (` + values + `, 'r', '1')`)
 	}
 	before := one[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
-		[]int64{rows["may be claimed"], rows["is claimed"], rows["is scheduled"], rows["is fresh"]})
+		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
 	lease := one[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"])
 
-	dry, err := f.operator().RetryNow(t.Context(), store.Filter{}, time.Minute, 2, true, quiet)
-	if err != nil || dry != (store.Retried{Due: 4, Left: 1}) || len(f.ids("attempts > 0")) != 5 {
+	dry, err := f.operator().RetryNow(t.Context(), store.Filter{}, 2, true, quiet)
+	if err != nil || dry != (store.Retried{Due: 4}) || len(f.ids("attempts > 0")) != 4 {
 		t.Fatalf("dry: %+v, %v", dry, err)
 	}
-	done, err := f.operator().RetryNow(t.Context(), store.Filter{}, time.Minute, 2, false, quiet)
-	if err != nil || done != (store.Retried{Due: 4, Left: 1}) {
+	done, err := f.operator().RetryNow(t.Context(), store.Filter{}, 2, false, quiet)
+	if err != nil || done != (store.Retried{Due: 4}) {
 		t.Fatalf("got %+v, %v", done, err)
 	}
 	for _, name := range []string{"waits", "waits, nacked", "waits, never marked", "is due"} {
@@ -47,7 +46,7 @@ func TestRetryNowTakesWhatWaitsAndLeavesLeases(t *testing.T) {
 		t.Error("what was due has another time: it may be a fence")
 	}
 	after := one[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
-		[]int64{rows["may be claimed"], rows["is claimed"], rows["is scheduled"], rows["is fresh"]})
+		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
 	if before != after {
 		t.Errorf("rows that are not waiting retries were changed:\n%s\n%s", before, after)
 	}
@@ -70,7 +69,7 @@ func TestRetryNowGoesByFilters(t *testing.T) {
 		{store.Filter{OlderThan: time.Hour}, 0},
 		{store.Filter{NewerThan: time.Hour}, 3},
 	} {
-		got, err := f.operator().RetryNow(t.Context(), test.filter, time.Minute, 10, true, quiet)
+		got, err := f.operator().RetryNow(t.Context(), test.filter, 10, true, quiet)
 		if err != nil || got.Due != test.want {
 			t.Errorf("%+v: %+v, %v, want %d", test.filter, got, err, test.want)
 		}
@@ -87,7 +86,7 @@ func TestRetryNowPassesLockedRows(t *testing.T) {
 	if _, err := other.Exec(t.Context(), `BEGIN; SELECT 1 FROM outbox ORDER BY id LIMIT 1 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	done, err := f.operator().RetryNow(t.Context(), store.Filter{}, time.Minute, 10, false, quiet)
+	done, err := f.operator().RetryNow(t.Context(), store.Filter{}, 10, false, quiet)
 	if err != nil || done != (store.Retried{Due: 1, Left: 1}) {
 		t.Errorf("got %+v, %v", done, err)
 	}

@@ -14,6 +14,8 @@ type scanner struct {
 	payload, payloadBytes []byte
 	created, available    pgtype.Timestamptz
 	duplicate             pgtype.Bool
+	routingKey            pgtype.Text
+	attempts              pgtype.Int4
 	places                []any
 }
 
@@ -25,8 +27,8 @@ func newScanner(more ...any) *scanner {
 	s := &scanner{}
 	m := &s.message
 	s.places = append([]any{
-		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &s.payload, &s.payloadBytes,
-		&m.Headers, &m.Properties, &m.SchemaVersion, &s.created, &s.available, &m.Attempts, &s.duplicate,
+		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &s.routingKey, &m.OrderingKey, &s.payload, &s.payloadBytes,
+		&m.Headers, &m.Properties, &m.SchemaVersion, &s.created, &s.available, &s.attempts, &s.duplicate,
 	}, more...)
 	return s
 }
@@ -46,5 +48,6 @@ func (s *scanner) scan(row scannable) (*outbox.Message, error) {
 	}
 	m.CreatedAt, m.AvailableAt = fromColumn(s.created), fromColumn(s.available)
 	m.PossibleDuplicate = s.duplicate.Bool
+	m.RoutingKey, m.NoRoutingKey, m.Attempts = s.routingKey.String, !s.routingKey.Valid, int(s.attempts.Int32)
 	return &m, nil
 }

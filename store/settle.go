@@ -16,30 +16,20 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Settlement is a row and what is to become of it.
-type Settlement struct {
-	Message  *outbox.Message
-	Decision Decision
-	// Refused tells that the broker refused the message: one attempt is charged.
-	Refused bool
-	// Locked tells that another session held the row when it was tried last.
-	Locked bool
-}
-
 // Settled is what came of a batch.
 type Settled struct {
 	// Done are rows that were changed as decided.
-	Done []Settlement
+	Done []outbox.Settlement
 	// Gone are rows that were visible to the statement no more: somebody else
 	// deleted, claimed or moved them.
-	Gone []Settlement
+	Gone []outbox.Settlement
 	// NotVisible are rows whose inserting transaction the database does not show yet,
 	// though the stream has brought them: the walsender sends once WAL is flushed,
 	// before other sessions see the commit. They are to be tried again.
-	NotVisible []Settlement
+	NotVisible []outbox.Settlement
 	// Locked are rows that another session holds locked. They are to be tried again, and
 	// must not hold up the others until then.
-	Locked []Settlement
+	Locked []outbox.Settlement
 }
 
 func (s *Settled) add(more Settled) {
@@ -49,28 +39,35 @@ func (s *Settled) add(more Settled) {
 	s.Locked = append(s.Locked, more.Locked...)
 }
 
+// writes are the statements of the actions.
+func (s *Store) writes() []settling {
+	return []settling{
+		{action: outbox.Delete, sql: s.sql.delete, nearSQL: s.sql.deleteNear},
+		{action: outbox.Retry, sql: s.sql.retry},
+		{action: outbox.DeadLetter, sql: s.sql.deadLetter},
+		{action: outbox.Release, sql: s.sql.release},
+	}
+}
+
+// ofAction picks the rows of one action, in one order everywhere, so that two relays cannot deadlock.
+func ofAction(rows []outbox.Settlement, action outbox.Action) (part []outbox.Settlement) {
+	for _, one := range rows {
+		if one.Decision.Action == action {
+			part = append(part, one)
+		}
+	}
+	slices.SortFunc(part, func(a, b outbox.Settlement) int { return cmp.Compare(a.Message.ID, b.Message.ID) })
+	return part
+}
+
 // Settle carries decisions out, one statement for each action among them. On an
 // error some of them may be done; settling the rest or all again is harmless.
-func (s *Store) Settle(ctx context.Context, batch []Settlement) (Settled, error) {
+func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled, error) {
 	var settled Settled
-	for _, action := range [...]struct {
-		of  Action
-		sql string
-	}{{Delete, s.sql.delete}, {Retry, s.sql.retry}, {DeadLetter, s.sql.deadLetter}, {Release, s.sql.release}} {
-		var part []Settlement
-		for _, settlement := range batch {
-			if settlement.Decision.Action == action.of {
-				part = append(part, settlement)
-			}
-		}
+	for _, write := range s.writes() {
+		part := ofAction(batch, write.action)
 		if len(part) == 0 {
 			continue
-		}
-		// In one order everywhere, so that two relays cannot deadlock.
-		slices.SortFunc(part, func(a, b Settlement) int { return cmp.Compare(a.Message.ID, b.Message.ID) })
-		write := settling{sql: action.sql}
-		if action.of == Delete {
-			write.nearSQL = s.sql.deleteNear
 		}
 		err := s.settle(ctx, write, part, &settled)
 		if isDataException(err) {
@@ -91,9 +88,9 @@ func (s *Store) Settle(ctx context.Context, batch []Settlement) (Settled, error)
 // FindMoved is for a batch of which a try before has failed, with the outcome unknown: dead letters whose row is
 // gone and that stand in their table count as done. On an error they count as not settled.
 func (s *Store) FindMoved(ctx context.Context, settled *Settled) error {
-	var dead, others []Settlement
+	var dead, others []outbox.Settlement
 	for _, one := range settled.Gone {
-		if one.Decision.Action == DeadLetter {
+		if one.Decision.Action == outbox.DeadLetter {
 			dead = append(dead, one)
 		} else {
 			others = append(others, one)
@@ -119,25 +116,67 @@ func (s *Store) FindMoved(ctx context.Context, settled *Settled) error {
 	return nil
 }
 
+// Undeleted picks the rows that a delete has not found and that are there all the same: a trigger keeps them.
+func (s *Store) Undeleted(ctx context.Context, gone []outbox.Settlement) (there, rest []outbox.Settlement, err error) {
+	deletes := ofAction(gone, outbox.Delete)
+	if len(deletes) == 0 {
+		return nil, gone, nil
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	found, err := among(ctx, s.pool, s.sql.visible, deletes)
+	if err != nil {
+		return nil, gone, fmt.Errorf("find rows of %s: %w", s.table, err)
+	}
+	for i, one := range deletes {
+		if found[i] {
+			there = append(there, one)
+		} else {
+			rest = append(rest, one)
+		}
+	}
+	for _, one := range gone {
+		if one.Decision.Action != outbox.Delete {
+			rest = append(rest, one)
+		}
+	}
+	return there, rest, nil
+}
+
 // isDataException: SQLSTATE class 22, such as untranslatable_character.
 func isDataException(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "22")
 }
 
+// IsRowFault tells whether a statement failed for one of its rows, by a type, a constraint, a trigger or a function of
+// one, and would not have failed without.
+func IsRowFault(err error) bool {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return errors.Is(err, ErrUnchanged)
+	}
+	switch pgErr.Code[:2] {
+	case "09", "0A", "22", "23", "27", "2F", "38", "39", "42", "44", "54", "P0":
+		return pgErr.Code != "42501" // insufficient_privilege
+	}
+	return false
+}
+
 // settling is the statement of one action.
 type settling struct {
-	sql string
+	action outbox.Action
+	sql    string
 	// nearSQL is for rows with ids near each other; "" for all but deletes, which take
 	// no more than the rows' names.
 	nearSQL string
 }
 
 // settle waits for locked rows as long as lock_timeout says, then settles the others.
-func (s *Store) settle(ctx context.Context, write settling, part []Settlement, into *Settled) error {
+func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settlement, into *Settled) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if !slices.ContainsFunc(part, func(one Settlement) bool { return one.Locked }) {
+	if !slices.ContainsFunc(part, func(one outbox.Settlement) bool { return one.Locked }) {
 		err := write.run(ctx, s.pool, part, into)
 		if !isLockNotAvailable(err) {
 			return err
@@ -159,7 +198,7 @@ func (s *Store) settle(ctx context.Context, write settling, part []Settlement, i
 }
 
 // among tells for each settlement whether a statement that takes their rows finds it.
-func among(ctx context.Context, db querier, sql string, part []Settlement) ([]bool, error) {
+func among(ctx context.Context, db querier, sql string, part []outbox.Settlement) ([]bool, error) {
 	rows, err := db.Query(ctx, sql, settleArgs(part)[:2]...)
 	if err != nil {
 		return nil, err
@@ -175,8 +214,8 @@ func among(ctx context.Context, db querier, sql string, part []Settlement) ([]bo
 
 // lockFree locks the rows that nobody else has locked, and tells them apart from the
 // others. Rows that are not visible count as free: nobody waits for those.
-func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []Settlement) (free, locked []Settlement, err error) {
-	ours, err := among(ctx, tx, s.sql.lock, part)
+func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement) (free, locked []outbox.Settlement, err error) {
+	ours, err := among(ctx, tx, s.sql.lockFree, part)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -201,7 +240,7 @@ func isLockNotAvailable(err error) bool {
 	return errors.As(err, &pgErr) && pgErr.Code == "55P03"
 }
 
-func (w settling) run(ctx context.Context, db rower, part []Settlement, into *Settled) error {
+func (w settling) run(ctx context.Context, db rower, part []outbox.Settlement, into *Settled) error {
 	text, changed, err := w.write(ctx, db, part)
 	if err != nil {
 		return err
@@ -210,7 +249,7 @@ func (w settling) run(ctx context.Context, db rower, part []Settlement, into *Se
 		into.Done = append(into.Done, part...)
 		return nil
 	}
-	snapshot, err := ParseSnapshot(text)
+	snapshot, err := outbox.ParseSnapshot(text)
 	if err != nil {
 		return err
 	}
@@ -233,18 +272,24 @@ func (w settling) run(ctx context.Context, db rower, part []Settlement, into *Se
 
 // write returns the snapshot of the statement and which rows of the batch it changed,
 // from 1.
-func (w settling) write(ctx context.Context, db rower, part []Settlement) (snapshot string, changed []int64, err error) {
-	if w.nearSQL != "" {
-		if messageIDs := near(part); messageIDs != nil {
-			return w.deleteNear(ctx, db, part, messageIDs)
-		}
+func (w settling) write(ctx context.Context, db rower, part []outbox.Settlement) (snapshot string, changed []int64, err error) {
+	sql, args := w.statement(part)
+	if err = db.QueryRow(ctx, sql, args...).Scan(&snapshot, &changed); err == nil && sql == w.nearSQL {
+		placesOf(changed, part)
 	}
-	args := settleArgs(part)
-	if w.nearSQL != "" {
-		args = args[:2]
-	}
-	err = db.QueryRow(ctx, w.sql, args...).Scan(&snapshot, &changed)
 	return snapshot, changed, err
+}
+
+// statement is that of a batch sorted by id, and its arguments.
+func (w settling) statement(part []outbox.Settlement) (sql string, args []any) {
+	args = settleArgs(part)
+	if w.nearSQL == "" {
+		return w.sql, args
+	}
+	if messageIDs := near(part); messageIDs != nil {
+		return w.nearSQL, []any{args[0], messageIDs, part[0].Message.ID}
+	}
+	return w.sql, args[:2]
 }
 
 // rower is a pool or a transaction.
@@ -253,16 +298,16 @@ type rower interface {
 }
 
 // settleArgs are the columns of settledRows.
-func settleArgs(part []Settlement) []any {
+func settleArgs(part []outbox.Settlement) []any {
 	n := len(part)
 	ids, messageIDs := make([]int64, n), make([][16]byte, n)
-	leases, duplicates := make([]pgtype.Timestamptz, n), make([]bool, n)
+	times, duplicates := make([]pgtype.Timestamptz, n), make([]bool, n)
 	delays, details, reasons := make([]time.Duration, n), make([]string, n), make([]string, n)
 	refused := make([]int32, n)
 	for i, settlement := range part {
 		m := settlement.Message
 		ids[i], messageIDs[i] = m.ID, m.MessageID
-		leases[i] = toColumn(m.AvailableAt)
+		times[i] = toColumn(m.AvailableAt)
 		duplicates[i] = m.PossibleDuplicate
 		delays[i] = settlement.Decision.Delay
 		details[i], reasons[i] = settlement.Decision.Detail, string(settlement.Decision.Reason)
@@ -270,10 +315,5 @@ func settleArgs(part []Settlement) []any {
 			refused[i] = 1
 		}
 	}
-	return []any{ids, messageIDs, leases, duplicates, delays, details, reasons, refused}
-}
-
-// NewSettlement is what becomes of the message of a result.
-func NewSettlement(r outbox.Result, decision Decision) Settlement {
-	return Settlement{Message: r.Message, Decision: decision, Refused: r.Outcome == outbox.Refused}
+	return []any{ids, messageIDs, times, duplicates, delays, details, reasons, refused}
 }

@@ -8,13 +8,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 func TestDeleteTakesWhatIsThereAndTellsWhatIsGone(t *testing.T) {
 	f := newFixture(t)
 	f.plain(4)
-	m := f.leftovers(0, roomy()).Messages
+	m := f.read(0)
 	f.exec(`DELETE FROM outbox WHERE id = 2`)
 	settled := f.settle(deleted(m[2]), deleted(m[1]), deleted(m[0]))
 	equal(t, "done", settledIDs(settled.Done), []int64{1, 3})
@@ -30,7 +29,7 @@ func TestDeleteOfRowsWhoseIDsAreFarApart(t *testing.T) {
 	for _, id := range []string{"-9223372036854775808", "-1", "0", "70000", "9223372036854775807"} {
 		f.insert(`(id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (` + id + `, 'r', '1')`)
 	}
-	m := f.leftovers(-1<<63, roomy()).Messages // the page begins after the least
+	m := f.read(-1 << 63) // the page begins after the least
 	if len(m) != 4 {
 		t.Fatalf("%d rows were read", len(m))
 	}
@@ -55,7 +54,7 @@ func TestDeleteOfARowThatIsNotVisibleYetIsToldFromAGoneOne(t *testing.T) {
 		RETURNING id, message_id, (pg_current_xact_id()::text::bigint % 4294967296)`).Scan(&m.ID, (*[16]byte)(&m.MessageID), &m.XID); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []store.Settlement{deleted(m), retried(m, time.Hour), dead(m, true)} {
+	for _, s := range []outbox.Settlement{deleted(m), retried(m, time.Hour), dead(m, true)} {
 		settled := f.settle(s)
 		equal(t, "not visible", settledIDs(settled.NotVisible), []int64{m.ID})
 		if settled.Done != nil || settled.Gone != nil {
@@ -73,7 +72,7 @@ func TestDeleteOfARowThatIsNotVisibleYetIsToldFromAGoneOne(t *testing.T) {
 func TestALockedRowHoldsUpNoOther(t *testing.T) {
 	f := newFixture(t)
 	f.plain(9)
-	m := f.leftovers(0, roomy()).Messages
+	m := f.read(0)
 	tx, err := f.conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +80,7 @@ func TestALockedRowHoldsUpNoOther(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox WHERE id IN (1, 4, 7) FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	all := []store.Settlement{
+	all := []outbox.Settlement{
 		deleted(m[0]), deleted(m[1]), deleted(m[2]),
 		retried(m[3], time.Hour), retried(m[4], time.Hour), retried(m[5], time.Hour),
 		dead(m[6], true), dead(m[7], true), dead(m[8], true),
@@ -101,16 +100,16 @@ func TestALockedRowHoldsUpNoOther(t *testing.T) {
 func TestSettlementsByAnOldReferenceLeaveTheNewRowAlone(t *testing.T) {
 	f := newFixture(t)
 	f.plain(1)
-	old := f.leftovers(0, roomy()).Messages[0]
+	old := f.read(0)[0]
 	f.exec(`TRUNCATE outbox RESTART IDENTITY`)
 	f.plain(1)
-	for _, s := range []store.Settlement{deleted(old), retried(old, time.Hour), dead(old, true), released(old)} {
+	for _, s := range []outbox.Settlement{deleted(old), retried(old, time.Hour), dead(old, true)} {
 		equal(t, "gone", settledIDs(f.settle(s).Gone), []int64{1})
 	}
 	if !one[bool](f, `SELECT attempts = 0 AND available_at IS NULL FROM outbox WHERE id = 1`) {
 		t.Error("the new row was changed")
 	}
-	fresh := f.leftovers(0, roomy()).Messages[0]
+	fresh := f.read(0)[0]
 	settled := f.settle(deleted(old), deleted(fresh))
 	if len(settled.Done) != 1 || settled.Done[0].Message != fresh || len(settled.Gone) != 1 || settled.Gone[0].Message != old {
 		t.Errorf("both in one batch: %+v", settled)
@@ -120,7 +119,7 @@ func TestSettlementsByAnOldReferenceLeaveTheNewRowAlone(t *testing.T) {
 func TestRetryChargesOneAttemptAndWaits(t *testing.T) {
 	f := newFixture(t)
 	f.plain(2)
-	m := f.leftovers(0, roomy()).Messages
+	m := f.read(0)
 	m[1].PossibleDuplicate = true
 	settled := f.settle(retried(m[0], time.Hour), retried(m[1], 0))
 	equal(t, "done", settledIDs(settled.Done), []int64{1, 2})
@@ -133,45 +132,31 @@ func TestRetryChargesOneAttemptAndWaits(t *testing.T) {
 	}
 }
 
-func TestLeaseIsTheFence(t *testing.T) {
+func TestTheTimeOfARowIsTheFence(t *testing.T) {
 	f := newFixture(t)
 	f.plain(3)
 	f.exec(`UPDATE outbox SET available_at = ` + duePast + ` WHERE id < 3`)
-	first := f.claimDue(roomy(), 0, true)
-	second := f.claimDue(roomy(), time.Hour, true) // the lease of no time has run out
-	stream := f.leftovers(0, roomy()).Messages
-	f.claimUnclaimed(roomy(), time.Hour, 0)
-	for _, m := range []*outbox.Message{first[0], stream[0]} {
-		for _, s := range []store.Settlement{retried(m, time.Hour), dead(m, true), released(m)} {
-			equal(t, "by an old lease", settledIDs(f.settle(s).Gone), []int64{m.ID})
+	old := f.read(0)
+	f.exec(`UPDATE outbox SET available_at = now()`)
+	for _, m := range old {
+		for _, s := range []outbox.Settlement{retried(m, time.Hour), dead(m, true)} {
+			equal(t, "by an old time", settledIDs(f.settle(s).Gone), []int64{m.ID})
 		}
 	}
-	equal(t, "retry by the new lease", settledIDs(f.settle(retried(second[0], time.Hour)).Done), []int64{1})
-	equal(t, "dead letter by the new lease", settledIDs(f.settle(dead(second[1], true)).Done), []int64{2})
-	equal(t, "delete needs no lease", settledIDs(f.settle(deleted(stream[0])).Done), []int64{3})
+	changed := f.read(0)
+	equal(t, "retry by the new time", settledIDs(f.settle(retried(changed[0], time.Hour)).Done), []int64{1})
+	equal(t, "dead letter by the new time", settledIDs(f.settle(dead(changed[1], true)).Done), []int64{2})
+	equal(t, "delete needs no time", settledIDs(f.settle(deleted(old[2])).Done), []int64{3})
 }
 
-func TestInfiniteLeaseIsAFenceToo(t *testing.T) {
+// The greatest number of attempts there is must not end in an error for all rows.
+func TestAttemptsDoNotOverflow(t *testing.T) {
 	f := newFixture(t)
-	f.insert(`(routing_key, payload, ordering_key, available_at) VALUES ('r', '1', 'k', '-infinity')`)
-	f.insert(`(routing_key, payload, ordering_key, available_at) VALUES ('r', '1', 'k', 'infinity')`)
-	for _, row := range f.rowsOf(roomy(), "k")[0].Rows {
-		equal(t, "retried", settledIDs(f.settle(retried(row.Message, time.Hour)).Done), []int64{row.Message.ID})
+	for range 2 {
+		f.insert(`(routing_key, payload, attempts) VALUES ('nowhere', '{}', 2147483647)`)
 	}
-}
-
-func TestReleaseMakesAClaimedRowDueAndLeavesOthersAlone(t *testing.T) {
-	f := newFixture(t)
-	f.plain(2)
-	untouched := f.leftovers(1, roomy()).Messages
-	claimed := f.claimUnclaimed(store.Limit{Rows: 1, Bytes: 1 << 20}, time.Hour, 0)
-	f.settle(released(claimed[0]), released(untouched[0]))
-	if !one[bool](f, `SELECT available_at <= clock_timestamp() AND NOT possible_duplicate AND attempts = 0 FROM outbox WHERE id = 1`) {
-		t.Error("the claimed row does not stand as released")
-	}
-	if !one[bool](f, `SELECT available_at IS NULL FROM outbox WHERE id = 2`) {
-		t.Error("the row that nobody claimed was changed")
-	}
+	m := f.read(0)
+	equal(t, "done", settledIDs(f.settle(retried(m[0], time.Hour), dead(m[1], true)).Done), []int64{1, 2})
 }
 
 func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
@@ -180,8 +165,8 @@ func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
 			expires_at, max_attempts, coalesce_key)
 		VALUES ('r', 'e', 'k', ' {"a" : 1}', '{"h": 1}', '{"type": "t"}', '{"a": "***"}', 5, '2026-01-01', 'before', '2030-01-01', 9, 'c')`)
 	f.insert(`(routing_key, ordering_key, payload_bytes) VALUES ('r2', 'k2', '\x00ff')`)
-	rows := f.rowsOf(roomy(), "k", "k2")
-	m, m2 := rows[0].Rows[0].Message, rows[1].Rows[0].Message
+	rows := f.read(0)
+	m, m2 := rows[0], rows[1]
 	m.PossibleDuplicate = true
 	before := one[string](f, `SELECT to_jsonb(r) - '{available_at,attempts,possible_duplicate,last_error}'::text[] || '{}' FROM outbox r WHERE id = $1`, m.ID)
 	settled := f.settle(dead(m, true), dead(m2, false))
@@ -206,7 +191,7 @@ func TestAttemptsStopAtTheirGreatestValue(t *testing.T) {
 	f := newFixture(t)
 	f.insert(`(routing_key, payload, attempts) VALUES ('r', '1', 2147483647), ('r', '1', 2147483647), ('r', '1', 2147483647)`)
 	f.plain(1)
-	m := f.leftovers(0, roomy()).Messages
+	m := f.read(0)
 	settled := f.settle(retried(m[0], 0), dead(m[1], true), dead(m[2], false), retried(m[3], 0))
 	equal(t, "done", settledIDs(settled.Done), []int64{1, 4, 2, 3})
 	if !one[bool](f, `SELECT bool_and(attempts = CASE id WHEN 1 THEN 2147483647 ELSE 1 END) FROM outbox`) {
@@ -220,10 +205,10 @@ func TestAttemptsStopAtTheirGreatestValue(t *testing.T) {
 func TestDeadLetterThatIsThereAlreadyHoldsUpNoBatch(t *testing.T) {
 	f := newFixture(t)
 	f.plain(2)
-	m := f.leftovers(0, roomy()).Messages
+	m := f.read(0)
 	f.settle(dead(m[0], false))
 	f.exec(`INSERT INTO outbox (id, message_id, routing_key, payload) SELECT id, message_id, routing_key, payload FROM outbox_dead_letter`)
-	again := f.leftovers(0, roomy()).Messages
+	again := f.read(0)
 	equal(t, "done", settledIDs(f.settle(dead(again[0], false), dead(again[1], false)).Done), []int64{1, 2})
 	equal(t, "left", f.ids("true"), []int64{})
 	if n := one[int](f, `SELECT count(*)::int FROM outbox_dead_letter`); n != 2 {
@@ -234,7 +219,7 @@ func TestDeadLetterThatIsThereAlreadyHoldsUpNoBatch(t *testing.T) {
 func TestOneBatchCarriesEveryAction(t *testing.T) {
 	f := newFixture(t)
 	f.plain(4)
-	m := f.claimUnclaimed(roomy(), time.Hour, 0)
+	m := f.read(0)
 	settled := f.settle(released(m[3]), dead(m[2], true), retried(m[1], time.Hour), deleted(m[0]))
 	if len(settled.Done) != 4 {
 		t.Errorf("%+v", settled)
@@ -255,7 +240,7 @@ func TestSettleStopsWithItsContext(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM outbox FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	m := f.leftovers(0, roomy()).Messages[0]
+	m := f.read(0)[0]
 	locked := func() bool { // the delete waits for our row lock
 		var n int
 		return tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'
@@ -263,7 +248,7 @@ func TestSettleStopsWithItsContext(t *testing.T) {
 	}
 	ctx, cancel := contextUntil(t, locked)
 	defer cancel()
-	_, err = f.store.Settle(ctx, []store.Settlement{deleted(m)})
+	_, err = f.store.Settle(ctx, []outbox.Settlement{deleted(m)})
 	if err == nil || !strings.Contains(err.Error(), "public.outbox") {
 		t.Errorf("err = %v", err)
 	}

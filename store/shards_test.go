@@ -18,15 +18,15 @@ func of(shard outbox.Shard) statements {
 func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 	sql := of(outbox.Shard{})
 	for name, text := range map[string]string{
-		"leftovers": sql.leftover, "claim due": sql.claimDue, "follow unclaimed": sql.followUnclaimed, "key heads": sql.keyHeads, "key rows": sql.keyRows, "delete": sql.delete,
-		"delete near": sql.deleteNear, "retention": sql.retention,
+		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find heads": sql.findHeads, "lock": sql.lock,
+		"delete": sql.delete, "delete near": sql.deleteNear, "retention": sql.retention,
 	} {
 		if strings.Contains(text, "hash") || strings.Contains(text, "of_shard") {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
-	if !strings.Contains(sql.keyHeads, "(SELECT * FROM heads LIMIT $2)") || !strings.Contains(sql.leftover, "<= 1\nORDER BY") {
-		t.Errorf("%s%s", sql.keyHeads, sql.leftover)
+	if !strings.Contains(sql.findKeys, "(SELECT * FROM heads LIMIT $2)") || !strings.Contains(sql.findBacklog, "<= 1\nORDER BY") {
+		t.Errorf("%s%s", sql.findKeys, sql.findBacklog)
 	}
 }
 
@@ -68,8 +68,7 @@ func TestSweepsTakeTheRowsOfTheirShardAlone(t *testing.T) {
 	}
 }
 
-// sweepOnce are the ids of the rows that leftovers, claims and key heads bring. Nothing stays
-// claimed.
+// sweepOnce are the ids of the rows that the finds bring.
 func (p *planned) sweepOnce(sql statements) map[string]bool {
 	p.Helper()
 	found := map[string]bool{}
@@ -79,10 +78,9 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 		text string
 		args []any
 	}{
-		{sql.leftover, []any{int64(math.MinInt64), 1000, int64(math.MaxInt64)}},
-		{sql.keyHeads, []any{"", 1000}},
-		{sql.claimDue, []any{1000, 1 << 24, time.Minute, true, 1}},
-		{sql.claimUnclaimed, []any{1000, 1 << 24, time.Minute, true, 1, time.Duration(0), int64(math.MaxInt64)}},
+		{sql.findBacklog, []any{int64(math.MinInt64), int64(math.MaxInt64), 1000, int64(math.MaxInt64), time.Duration(0)}},
+		{sql.findKeys, []any{"", 1000, int64(math.MaxInt64), time.Duration(0)}},
+		{sql.findDue, []any{time.Now().Add(-time.Hour), 1000, true}},
 	} {
 		rows, err := p.conn.Query(p.Context(), query.text, query.args...)
 		if err != nil {
@@ -123,14 +121,9 @@ func TestNoStatementOfAShardScansTheTable(t *testing.T) {
 func (p *planned) wantNoSort(state string) {
 	p.Helper()
 	statements := p.statements()
-	for _, name := range []string{"leftovers", "claim due", "claim unclaimed"} {
+	for _, name := range []string{"find backlog", "find due"} {
 		plan := p.lines("EXPLAIN "+statements[name], p.args[name]...)
-		_, picked, _ := strings.Cut(plan, "LockRows")
-		if name == "leftovers" {
-			picked = plan
-		}
-		picked, _, _ = strings.Cut(picked, "SubPlan")
-		if strings.Contains(picked, "Sort") || strings.Contains(picked, "Bitmap") {
+		if strings.Contains(plan, "Sort") || strings.Contains(plan, "Bitmap") {
 			p.Errorf("%s, %s:\n%s", state, name, plan)
 		}
 	}

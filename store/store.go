@@ -5,6 +5,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,10 +26,12 @@ type Store struct {
 	// statementTimeout bounds each call: a connection that a dead server left open,
 	// or a lock that somebody holds, must not hold up the relay for ever.
 	statementTimeout time.Duration
+	// lost counts the connections that have ended.
+	lost atomic.Int64
 }
 
 const (
-	connections      = 4 // settle, sweep, and two to spare for checks
+	connections      = 7 // three claims, settle, sweep, and two to spare for checks
 	statementTimeout = 30 * time.Second
 )
 
@@ -40,7 +43,7 @@ const (
 const sessionSettings = `
 SET default_transaction_isolation = 'read committed';
 SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-SET jit = off; SET lock_timeout = '1s'`
+SET jit = off; SET lock_timeout = '1s'; SET idle_in_transaction_session_timeout = '10s'`
 
 // Open prepares a store. It does not connect: the first statement does. With
 // block, keys that have a dead letter are held up. The sweeps take rows of the shard alone.
@@ -62,12 +65,21 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	open := newSockets(config.ConnConfig.DialFunc)
 	config.ConnConfig.DialFunc = open.dial
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
+	// One that ends tells of a server that may have restarted: none ends for its age.
+	config.MaxConnLifetime, config.MaxConnIdleTime = forever, forever
+	s := &Store{sockets: open, table: table, sql: newStatements(table, block, shard), statementTimeout: statementTimeout}
+	config.BeforeClose = func(*pgx.Conn) { s.lost.Add(1) }
+	if s.pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		return nil, err
 	}
-	return &Store{pool: pool, sockets: open, table: table, sql: newStatements(table, block, shard), statementTimeout: statementTimeout}, nil
+	return s, nil
 }
+
+// forever is longer than a relay runs.
+const forever = 100 * 365 * 24 * time.Hour
+
+// Lost counts the connections that have ended since the store was opened.
+func (s *Store) Lost() int64 { return s.lost.Load() }
 
 // pingAfter is how long a connection may have been idle to be used without asking the server first.
 const pingAfter = 5 * time.Second

@@ -30,7 +30,7 @@ explain the same, by the environment or the file.`,
 }
 
 func (p *process) explain(ctx context.Context, d *desk, name store.Name) error {
-	waiting, dead, err := d.Explain(ctx, name, d.cfg.looking.showPayload, d.cfg.relay.Lease())
+	waiting, dead, err := d.Explain(ctx, name, d.cfg.looking.showPayload, d.cfg.relay.SendTimeout)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func notes() map[string]note {
 		"batch-size":       {"1 to 10000", ""},
 		"max-in-flight":    {"1 to 100000", "Lower: fewer repeats after a kill, less memory. Higher: more throughput where the broker is far away."},
 		"poll-interval":    {"from `10ms`", "So late may a scheduled message or a retry leave."},
-		"send-timeout":     {"from `100ms`", "A lease is three times this, at least 30 s: where a body takes longer to upload, make it longer."},
+		"send-timeout":     {"from `100ms`", "A claimed row whose confirm has not come when its claim ends waits as long before another relay may take it."},
 		"shutdown-timeout": {"from `0s`", "Less than what the supervisor waits before it kills."},
 
 		"max-retries":           {"0 to 1000", ""},

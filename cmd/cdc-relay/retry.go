@@ -40,7 +40,7 @@ type retryView struct {
 func (p *process) retry(ctx context.Context, d *desk) error {
 	view := retryView{DryRun: d.cfg.looking.dryRun}
 	bar, end := p.progress("making due")
-	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, d.cfg.relay.Lease(), changeBatch, view.DryRun, func(n, total int64) {
+	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, view.DryRun, func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})
@@ -51,7 +51,7 @@ func (p *process) retry(ctx context.Context, d *desk) error {
 		text = "would make " + rowsText(done.Due, "message") + " due now"
 	}
 	if done.Left > 0 {
-		text += fmt.Sprintf("; %s left alone: on their way, or due within %s", countText(done.Left), d.cfg.relay.Lease())
+		text += fmt.Sprintf("; %s left alone: a relay has claimed them", countText(done.Left))
 	}
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed})
 }

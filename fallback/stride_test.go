@@ -1,4 +1,4 @@
-package relay
+package fallback
 
 import (
 	"math"
@@ -7,7 +7,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -76,10 +75,10 @@ func TestAStrideEndsWithTheGreatestID(t *testing.T) {
 }
 
 func TestWhatAStatementHasPassed(t *testing.T) {
-	found := []*outbox.Message{{ID: 30}, {ID: 40}}
+	found := []outbox.Candidate{{Ref: outbox.Ref{ID: 30}}, {Ref: outbox.Ref{ID: 40}}}
 	for _, one := range []struct {
 		after, upTo int64
-		found       []*outbox.Message
+		found       []outbox.Candidate
 		want        int64
 	}{
 		{math.MinInt64, math.MaxInt64, nil, 1001},
@@ -91,42 +90,5 @@ func TestWhatAStatementHasPassed(t *testing.T) {
 		if got := passed(one.after, one.upTo, 1000, one.found); got != one.want {
 			t.Errorf("%+v: %d", one, got)
 		}
-	}
-}
-
-// TestAPassReadsAllRowsByStrides: also where they are far apart, below zero, and beyond what the sequence has given.
-func TestAPassReadsAllRowsByStrides(t *testing.T) {
-	i := newInstance(t)
-	ids := []int64{math.MinInt64 + 1, -3, 1, 2, 1500, 20_000, 20_001, 1 << 45}
-	for _, id := range ids {
-		if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (id, routing_key, payload) VALUES ($1, 'r', '1')`, id); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := i.db.Exec(t.Context(), `SELECT setval(pg_get_serial_sequence('outbox', 'id'), 30000)`); err != nil {
-		t.Fatal(err)
-	}
-	c := newCore(100, defaultBounds(), newTestMetrics(t))
-	c.clock = standstill
-	c.tookSlot(holding{})
-	s := &sweeper{core: c, store: i.openStore(), slot: i.config.Slot, page: 3, pageRows: 3, stride: leastStride}
-	found, statements := 0, 0
-	for more := true; more; statements++ {
-		sweep := c.beginSweep(s.page)
-		rows, goesOn, err := s.readLeftovers(t.Context(), sweep)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sweep.end()
-		found, more = found+len(rows), goesOn
-	}
-	if found != len(ids) {
-		t.Errorf("%d rows were found, want %d", found, len(ids))
-	}
-	if statements < 8 || statements > 40 {
-		t.Errorf("it took %d statements", statements)
-	}
-	if s.walked(fallback.Leftovers) <= 0 || s.readThrough.IsZero() {
-		t.Error("how long the walk took is not known")
 	}
 }

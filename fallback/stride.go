@@ -1,8 +1,10 @@
-package relay
+package fallback
 
 import (
 	"math"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // stride is how many ids one statement of a pass through the table passes at most; 0 is all. What a
@@ -42,4 +44,12 @@ func (s stride) next(passed int64, took time.Duration) stride {
 		return 0
 	}
 	return s
+}
+
+// passed is how many of the ids between zero and last a statement has passed that began after an id and found these rows.
+func passed(after, upTo, last int64, found []outbox.Candidate) int64 {
+	if len(found) > 0 {
+		upTo = found[len(found)-1].ID
+	}
+	return min(upTo, last) - max(after, -1)
 }

@@ -1,4 +1,4 @@
-package relay
+package fallback
 
 import (
 	"slices"
@@ -7,17 +7,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// requeue sends dead letters of a key back with their old ids, the first due at once and the others
-// unclaimed, as store.Operator does.
+// requeue sends dead letters of a key back with their old ids, all due at once,
+// as store.Operator does.
 func (m *model) requeue(ids ...int64) {
 	tx := &modelTx{scheduled: map[int64]time.Time{}, marked: map[int64]bool{}}
-	for i, id := range ids {
+	for _, id := range ids {
 		row := m.rows[id-1]
 		*row = modelRow{id: id, key: row.key, tx: tx, duplicate: row.duplicate, requeued: true}
-		if i == 0 {
-			row.available = m.now
-			tx.scheduled[id] = m.now
-		}
+		row.available = m.now
+		tx.scheduled[id] = m.now
 		tx.marked[id] = row.duplicate
 		tx.rows = append(tx.rows, row)
 		delete(m.dead, id)

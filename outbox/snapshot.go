@@ -1,4 +1,4 @@
-package store
+package outbox
 
 import (
 	"fmt"
@@ -58,7 +58,7 @@ func (s Snapshot) Finished(xid uint32) bool {
 }
 
 // InProgress lists the transactions that were running, as the stream names them: all that had
-// begun before the last one ended (Store.PassAll).
+// begun before the last one ended.
 func (s Snapshot) InProgress() []uint32 {
 	xids := make([]uint32, len(s.inProgress))
 	for i, xid := range s.inProgress {

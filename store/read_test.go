@@ -1,52 +1,15 @@
 package store_test
 
-import (
-	"testing"
-	"time"
-
-	"github.com/cdc-relay/cdc-relay/store"
-)
-
-func TestLeftoversPageThroughUnclaimedRowsWithoutAKey(t *testing.T) {
-	f := newFixture(t)
-	f.plain(5)
-	f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', ` + duePast + `)`)
-	f.insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', '')`)
-	f.insert(`(routing_key, payload, schema_version) VALUES ('r', '1', 2)`)
-	last := f.insert(`(routing_key, payload) VALUES ('r', '1')`)
-	limit := store.Limit{Rows: 3, Bytes: 1 << 20}
-	equal(t, "first page", idsOf(f.leftovers(0, limit).Messages), []int64{1, 2, 3})
-	equal(t, "second page", idsOf(f.leftovers(3, limit).Messages), []int64{4, 5, last})
-	equal(t, "third page", idsOf(f.leftovers(last, limit).Messages), []int64{})
-	if n := one[int](f, `SELECT count(*)::int FROM outbox WHERE possible_duplicate OR available_at > now()`); n != 0 {
-		t.Errorf("%d rows were changed", n)
-	}
-}
-
-func TestPageStandsBetweenItsSnapshotAndItsPosition(t *testing.T) {
-	f := newFixture(t)
-	f.plain(1)
-	before := one[int64](f, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`)
-	xid := one[int64](f, `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1') RETURNING pg_current_xact_id()::text::bigint`)
-	page := f.leftovers(0, roomy())
-	if len(page.Messages) != 2 || page.Position <= uint64(before) || !page.Snapshot.Finished(uint32(xid)) {
-		t.Errorf("%d rows, position %d after %d, finished %v", len(page.Messages), page.Position, before, page.Snapshot.Finished(uint32(xid)))
-	}
-}
+import "testing"
 
 func TestPayloadIsReadByteForByte(t *testing.T) {
 	f := newFixture(t)
 	for _, json := range []string{` {"b" : 1, "a":2,` + "\t\n" + ` "b":3 } `, `null`, `""`, ` 1.10e+2`, `"\u0000"`, `{"é":"ü🐘"}`} {
 		f.insert(`(routing_key, payload) VALUES ($1, $1::text::json)`, json)
 	}
-	for _, m := range f.leftovers(0, roomy()).Messages {
+	for _, m := range f.takeAll() {
 		if m.Binary || string(m.Payload) != m.RoutingKey {
 			t.Errorf("%q: %q", m.RoutingKey, m.Payload)
-		}
-	}
-	for _, m := range f.claimUnclaimed(roomy(), time.Hour, 0) {
-		if m.Binary || string(m.Payload) != m.RoutingKey {
-			t.Errorf("claimed %q: %q", m.RoutingKey, m.Payload)
 		}
 	}
 }
@@ -55,8 +18,8 @@ func TestNullIsToldFromEmpty(t *testing.T) {
 	f := newFixture(t)
 	f.insert(`(routing_key, payload_bytes, exchange) VALUES ('', '', '')`)
 	f.insert(`(routing_key, payload) VALUES ('', 'null')`)
-	page := f.leftovers(0, roomy())
-	empty, none := page.Messages[0], page.Messages[1]
+	rows := f.takeAll()
+	empty, none := rows[0], rows[1]
 	if !empty.Binary || empty.Payload == nil || len(empty.Payload) != 0 || empty.Exchange == nil || *empty.Exchange != "" {
 		t.Errorf("%+v", empty)
 	}

@@ -1,15 +1,14 @@
-package store_test
+package outbox_test
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 func TestSnapshotTellsFinishedTransactions(t *testing.T) {
@@ -32,7 +31,7 @@ func TestSnapshotTellsFinishedTransactions(t *testing.T) {
 		{"4294967300:4294967300:", 4294967295, true},   // of the epoch before
 		{"4294967290:4294967290:", 3, false},           // of the epoch to come
 	} {
-		s, err := store.ParseSnapshot(c.snapshot)
+		s, err := outbox.ParseSnapshot(c.snapshot)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +54,7 @@ func TestSnapshotAgreesWithFullTransactionIDs(t *testing.T) {
 		}
 		// What the stream brings is never 2^31 transactions away: Postgres would have stopped.
 		xid := rapid.Uint64Range(max(3, xmax-min(xmax, 1<<31-1)), xmax+1<<31-1).Draw(t, "xid")
-		s, err := store.ParseSnapshot(fmt.Sprintf("%d:%d:%s", xmin, xmax, strings.Join(texts, ",")))
+		s, err := outbox.ParseSnapshot(fmt.Sprintf("%d:%d:%s", xmin, xmax, strings.Join(texts, ",")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,37 +70,8 @@ func TestSnapshotAgreesWithFullTransactionIDs(t *testing.T) {
 
 func TestMalformedSnapshotIsAnError(t *testing.T) {
 	for _, text := range []string{"", "1", "1:2", "1:2:3:4", "a:2:", "1:b:", "1:2:c", "-1:2:"} {
-		if _, err := store.ParseSnapshot(text); err == nil {
+		if _, err := outbox.ParseSnapshot(text); err == nil {
 			t.Errorf("%q: no error", text)
 		}
-	}
-}
-
-func TestNowSeesOpenTransactions(t *testing.T) {
-	f := newFixture(t)
-	tx, err := connect(t, f.url).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var xid uint32
-	if err := tx.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text::bigint % 4294967296").Scan(&xid); err != nil {
-		t.Fatal(err)
-	}
-	open, err := f.store.Leftovers(t.Context(), "", 0, math.MaxInt64, store.Limit{Rows: 1, Bytes: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if open.Snapshot.Finished(xid) {
-		t.Errorf("an open transaction counts as finished")
-	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	after, err := f.store.Leftovers(t.Context(), "", 0, math.MaxInt64, store.Limit{Rows: 1, Bytes: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !after.Snapshot.Finished(xid) || slices.Contains(after.Snapshot.InProgress(), xid) {
-		t.Errorf("a committed transaction counts as running")
 	}
 }

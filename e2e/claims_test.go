@@ -1,0 +1,111 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestAKilledClaimIsTakenOverAtOnce: its rows are free when its connection ends, and another relay publishes them, marked.
+func TestAKilledClaimIsTakenOverAtOnce(t *testing.T) {
+	t.Parallel()
+	p := newProxied(t)
+	arrived := p.consume(p.queue)
+	args := []string{"--mode", "poll", "--poll-interval", "200ms"}
+	holds := p.run(args...)
+	p.rabbit.BlackHole()
+	p.exec(`INSERT INTO outbox (routing_key, ordering_key, payload)
+		SELECT $1, CASE WHEN n % 2 = 0 THEN 'k' || n % 4 END, json_build_object('k', 'k' || n % 4, 'n', n) FROM generate_series(1, 40) n`, p.queue)
+	holds.inFlight(10)
+	other := p.world
+	other.settings = append(other.settings, "CDC_RELAY_AMQP_URL="+p.broker)
+	other.run(args...)
+	p.eventually("the claim is open", func() bool {
+		return value[bool](p.world, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'idle in transaction' AND application_name = 'cdc-relay')`)
+	})
+	began := time.Now()
+	holds.kill()
+	p.eventually("all arrive", func() bool { return arrived.distinct() == 40 })
+	if took := time.Since(began); took > promised(2*time.Second) {
+		t.Errorf("it took %s until the other had published them", took)
+	}
+	p.emptied()
+	if marked(arrived) == 0 {
+		t.Error("none is marked")
+	}
+}
+
+// TestFewKeysWithALongBacklogLeaveAtOnce, also if nobody streams: what it takes to find the oldest row of each key
+// follows the keys.
+func TestFewKeysWithALongBacklogLeaveAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills a table")
+	}
+	for _, keys := range []int{1, 100} {
+		t.Run(fmt.Sprint(keys), func(t *testing.T) {
+			w := newWorld(t).plainly().setUp()
+			w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload)
+				SELECT $1, 'k' || n % $2, json_build_object('k', 'k' || n % $2, 'n', n / $2 + 1) FROM generate_series(0, $3 - 1) n`,
+				w.queue, keys, sized(200_000, 2_000_000))
+			arrived := w.consume(w.queue)
+			r := w.start("--mode", "poll")
+			within(t, "the first thousand, polled", 4*time.Second, func() {
+				w.eventually("they arrive", func() bool { return arrived.distinct() > 1000 })
+			})
+			r.kill()
+			drained := make(chan struct{})
+			before := arrived.distinct()
+			go func() {
+				defer close(drained)
+				w.command("drain")
+			}()
+			within(t, "the next thousand, drained", 4*time.Second, func() {
+				w.eventually("they arrive", func() bool { return arrived.distinct() > before+1000 })
+			})
+			w.exec(`DELETE FROM outbox WHERE id > (SELECT min(id) + 2000 FROM outbox)`)
+			w.eventually("the drain ends", func() bool {
+				select {
+				case <-drained:
+					return true
+				default:
+					return false
+				}
+			})
+			w.inOrder(arrived, nil)
+		})
+	}
+}
+
+// TestARowThatCannotBeChangedHoldsUpNoOther: it is set aside, and named.
+func TestARowThatCannotBeChangedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string][]string{"streaming": nil, "polling": {"--mode", "poll"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t).setUp()
+			arrived := w.consume(w.queue)
+			w.exec(`CREATE TABLE refers (id bigint REFERENCES outbox (id))`)
+			w.exec(`ALTER TABLE outbox ALTER routing_key DROP NOT NULL`)
+			r := w.run(append(mode, "--poll-interval", "100ms", "--max-retries", "3", "--backoff-time", "10ms")...)
+			w.exec(`WITH bad AS (INSERT INTO outbox (routing_key, payload) VALUES ($1, '{}') RETURNING id) INSERT INTO refers SELECT id FROM bad`, w.queue)
+			w.exec(`INSERT INTO outbox (routing_key, payload, attempts) VALUES ('nowhere', '{}', 2147483647)`)
+			w.exec(`INSERT INTO outbox (routing_key, payload) VALUES (NULL, '{}')`)
+			w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) SELECT $1, to_json(n), CASE WHEN n % 2 = 0 THEN (n % 10)::text END
+				FROM generate_series(1, 500) n`, w.queue)
+			w.eventually("all others arrive", func() bool { return arrived.distinct() == 501 })
+			w.eventually("all others are gone", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 2 })
+			w.eventually("the relay says so", func() bool {
+				return r.metric("cdc_relay_rows_set_aside_total") == 2 && strings.Contains(r.logs(), "row_set_aside")
+			})
+			if n := w.deadLetters(); n != 1 {
+				t.Errorf("%d dead letters, want the row with too many attempts", n)
+			}
+			w.exec(`DROP TABLE refers`)
+			w.eventually("the row goes once it may", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
+			if n := arrived.repeats(); n != 0 {
+				t.Errorf("%d messages arrived twice", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,169 @@
+package fallback
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay/core"
+)
+
+// Transaction holds the rows of a claim locked. One of the two methods ends it.
+type Transaction interface {
+	// Locked are the messages, the WAL position after the lock, and the server process that owned the slot then.
+	Locked() (messages []*outbox.Message, position uint64, owner uint32)
+	// Commit writes what becomes of the rows.
+	Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error
+	// Abandon ends it without.
+	Abandon()
+}
+
+const (
+	// mostClaims is how many claims are open at a time: while one is written, the others publish.
+	mostClaims = 3
+	// patience is how long a claim waits for the next answer after the last. It follows the time of the first answer.
+	patience, mostPatience = 100 * time.Millisecond, time.Second
+	// mostRunning is how long the runs of a claim go on, mostOpen how long it stays open: well below the time after which
+	// the server ends it (store.IdleTimeout).
+	mostRunning, mostOpen = 2 * time.Second, 4 * time.Second
+)
+
+// claims counts those that are open.
+type claims struct {
+	open    atomic.Int32
+	running sync.WaitGroup
+}
+
+func (c *claims) free() int { return mostClaims - int(c.open.Load()) }
+
+// Claiming tells whether claims are open.
+func (s *Sweeper) Claiming() bool { return s.claims.open.Load() > 0 }
+
+// Claimed counts the rows that were locked so far. It is called by the goroutine of Once.
+func (s *Sweeper) Claimed() int { return s.claimed }
+
+// Wait waits until all claims have ended.
+func (s *Sweeper) Wait() { s.claims.running.Wait() }
+
+// claim locks rows and publishes them. The rest is done in a goroutine of its own.
+func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mostRows, mostBytes int) (claimed int, err error) {
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	claim := s.Core.Begin(rows, mostRows, mostBytes)
+	ids := claim.Rows()
+	if len(ids) == 0 {
+		s.drop(claim)
+		return 0, nil
+	}
+	tx, err := s.Lock(ctx, ids, r.fresh)
+	if err == nil {
+		if err = s.noticeRestart(ctx); err != nil {
+			tx.Abandon()
+		}
+	}
+	if err != nil {
+		s.Core.Locked(claim, nil, 0, false)
+		s.drop(claim)
+		return 0, err
+	}
+	messages, position, owner := tx.Locked()
+	valid := s.Core.View().Epoch == r.view.Epoch && (r.owner == nil || owner == *r.owner)
+	if !valid {
+		s.lostTo(r, owner)
+	}
+	publish := s.Core.Locked(claim, messages, position, valid)
+	if len(messages) == 0 {
+		tx.Abandon()
+		s.drop(claim)
+		return 0, nil
+	}
+	s.claims.open.Add(1)
+	s.claims.running.Add(1)
+	s.claimed += len(messages)
+	for _, m := range publish {
+		s.Publish(m)
+	}
+	s.Start(claim, tx)
+	return len(publish), nil
+}
+
+// lostTo notes that the slot is not as this relay believed.
+func (s *Sweeper) lostTo(r role, owner uint32) {
+	switch {
+	case r.view.Leader:
+		s.Core.Doubt()
+	case owner != 0:
+		s.freeSince = time.Time{}
+		s.Polling = s.Polling && !s.Draining
+	}
+}
+
+// drop ends a claim that has locked nothing.
+func (s *Sweeper) drop(claim *core.Claim) { s.Core.Ended(claim, s.Core.End(claim), false) }
+
+// noticeRestart: connections have ended since, so the server may have crashed and lost the traces of claims.
+func (s *Sweeper) noticeRestart(ctx context.Context) error {
+	lost := s.Table.Lost()
+	if lost == s.lost {
+		return nil
+	}
+	last, ok, err := s.Table.LastID(ctx)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		last = math.MaxInt64
+	}
+	s.Core.ServerRestarted(last)
+	s.lost = lost
+	return nil
+}
+
+// Finish waits for the answers to a claim, writes them, and ends it.
+func (s *Sweeper) Finish(ctx context.Context, claim *core.Claim, tx Transaction) {
+	defer s.claims.running.Done()
+	defer s.claims.open.Add(-1)
+	s.await(claim)
+	ending := s.Core.End(claim)
+	began := time.Now()
+	err := tx.Commit(ctx, ending.All(), s.SendTimeout)
+	if err == nil {
+		s.Committed(ending.Answered, time.Since(began))
+	}
+	// After a failure they are settled one by one, without the lock.
+	s.Orphaned(s.Core.Ended(claim, ending, err == nil))
+}
+
+// await waits until all messages of a claim have an answer, or some are so late that the others must not wait for them.
+func (s *Sweeper) await(claim *core.Claim) {
+	began := time.Now()
+	left := mostOpen // until the first answer
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	for answered := false; ; {
+		if flying, _ := s.Core.Open(claim); flying == 0 {
+			return
+		}
+		timer.Reset(min(left, mostOpen-time.Since(began)))
+		select {
+		case <-claim.Progress:
+		case <-timer.C:
+			select {
+			case <-claim.Progress: // it came while this process did something else
+			default:
+				return
+			}
+		}
+		if !answered {
+			answered = true
+			left = min(max(patience, 4*time.Since(began)), mostPatience)
+		}
+		if time.Since(began) > mostRunning {
+			s.Core.CutRuns(claim)
+		}
+	}
+}

@@ -1,0 +1,287 @@
+package fallback
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// The model as the table of its sweeps. While a statement is under way anything may happen.
+
+func (m *model) visible() []*modelRow {
+	var rows []*modelRow
+	for _, row := range m.rows {
+		if row.tx.visible && !row.gone {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func (m *model) firstOfItsKey(row *modelRow) bool {
+	return !slices.ContainsFunc(m.visible(), func(r *modelRow) bool { return r.key == row.key && r.id < row.id })
+}
+
+func (m *model) ready(row *modelRow, fresh outbox.Fresh) bool {
+	if row.available.IsZero() {
+		return row.id <= fresh.UpTo
+	}
+	return !row.available.After(m.now)
+}
+
+func (m *model) candidate(row *modelRow, fresh outbox.Fresh) outbox.Candidate {
+	message := row.message(nil)
+	return outbox.Candidate{
+		Ref: message.Ref(), OrderingKey: message.OrderingKey, Size: message.Size(), Ready: m.ready(row, fresh), Due: row.available,
+	}
+}
+
+// statement runs a query at some moment between its beginning and its answer.
+func (m *model) statement(query func()) error {
+	m.between()
+	query()
+	m.between()
+	return nil
+}
+
+func (m *model) FindDue(_ context.Context, after time.Time, ties bool, limit int) (found []outbox.Candidate, err error) {
+	err = m.statement(func() {
+		rows := m.visible()
+		slices.SortStableFunc(rows, func(a, b *modelRow) int { return a.available.Compare(b.available) })
+		for _, row := range rows {
+			late := row.available.After(after) || (ties && row.available.Equal(after))
+			if !row.available.IsZero() && !row.available.After(m.now) && late && len(found) < limit {
+				found = append(found, m.candidate(row, outbox.NoFresh()))
+			}
+		}
+	})
+	return found, err
+}
+
+func (m *model) FindBacklog(_ context.Context, after, upTo int64, limit int, fresh outbox.Fresh) (found []outbox.Candidate, err error) {
+	err = m.statement(func() {
+		for _, row := range m.visible() {
+			if row.id > after && row.id <= min(upTo, fresh.UpTo) && row.key == "" && row.available.IsZero() && len(found) < limit {
+				found = append(found, m.candidate(row, fresh))
+			}
+		}
+	})
+	return found, err
+}
+
+func (m *model) heads() []*modelRow {
+	rows := m.visible()
+	slices.SortStableFunc(rows, func(a, b *modelRow) int { return cmp.Compare(a.key, b.key) })
+	return slices.DeleteFunc(rows, func(row *modelRow) bool { return row.key == "" || !m.firstOfItsKey(row) })
+}
+
+func (m *model) FindKeys(_ context.Context, after *string, limit int, fresh outbox.Fresh) (found []outbox.Candidate, seen outbox.Snapshot, err error) {
+	m.between()
+	seen = m.snapshot()
+	err = m.statement(func() {
+		for _, row := range m.heads() {
+			if (after == nil || row.key > *after) && len(found) < limit {
+				found = append(found, m.candidate(row, fresh))
+			}
+		}
+	})
+	return found, seen, err
+}
+
+func (m *model) FindHeads(_ context.Context, keys []string, fresh outbox.Fresh) (found []outbox.Candidate, seen outbox.Snapshot, err error) {
+	m.between()
+	seen = m.snapshot()
+	err = m.statement(func() {
+		for _, row := range m.heads() {
+			if slices.Contains(keys, row.key) {
+				found = append(found, m.candidate(row, fresh))
+			}
+		}
+	})
+	return found, seen, err
+}
+
+func (m *model) FindRuns(_ context.Context, heads []outbox.Candidate, each int, fresh outbox.Fresh) (found []outbox.Candidate, err error) {
+	err = m.statement(func() {
+		for _, head := range heads {
+			n := 0
+			for _, row := range m.visible() {
+				if row.key == *head.OrderingKey && row.id >= head.ID && n < each {
+					found = append(found, m.candidate(row, fresh))
+					n++
+				}
+			}
+		}
+	})
+	return found, err
+}
+
+func (m *model) NextDue(context.Context) (time.Duration, error) {
+	next := 24 * time.Hour
+	for _, row := range m.visible() {
+		if !row.available.IsZero() {
+			next = min(next, max(row.available.Sub(m.now), 0))
+		}
+	}
+	return next, nil
+}
+
+func (m *model) Snapshot(context.Context, bool) (seen outbox.Snapshot, err error) {
+	err = m.statement(func() { seen = m.snapshot() })
+	return seen, err
+}
+
+func (m *model) LastID(context.Context) (int64, bool, error)        { return int64(len(m.rows)), true, nil }
+func (m *model) SlotHolder(context.Context, string) (uint32, error) { return m.owner(), nil }
+func (m *model) Lost() int64                                        { return m.lost }
+
+func (m *model) owner() uint32 {
+	if m.replaced {
+		return 2
+	}
+	return 1
+}
+
+// lock is the statement that begins a claim.
+func (m *model) lock(_ context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error) {
+	m.between()
+	claim := &modelClaim{m: m, position: m.wal, owner: m.owner()}
+	for _, id := range slices.Sorted(slices.Values(ids)) {
+		row := m.rows[id-1]
+		if !row.tx.visible || row.gone || row.locked != nil || row.person || !m.ready(row, fresh) {
+			continue
+		}
+		message := row.message(nil)
+		message.PossibleDuplicate = row.duplicate || row.traced
+		row.locked, row.traced = claim, true
+		claim.messages = append(claim.messages, message)
+	}
+	m.open = append(m.open, claim)
+	m.between()
+	m.open = slices.DeleteFunc(m.open, func(c *modelClaim) bool { return c == claim })
+	return claim, nil
+}
+
+// stepClaim takes the next step of a claim: it ends, commits, and the core hears of it.
+func (m *model) stepClaim(i int) {
+	c := m.claims[i]
+	switch {
+	case c.ending == nil:
+		ending := m.core.End(c.claim)
+		c.ending = &ending
+	case !c.wrote:
+		c.wrote = true
+		c.failed = c.Commit(context.Background(), c.ending.All(), modelTimeout) != nil
+	default:
+		m.claims = slices.Delete(m.claims, i, i+1)
+		m.pending = append(m.pending, m.core.Ended(c.claim, *c.ending, !c.failed)...)
+		m.sweeper.claims.open.Add(-1)
+		m.sweeper.claims.running.Done()
+	}
+}
+
+// sweep runs one sweep, while which other steps are taken.
+func (m *model) sweep(kind Sweep, between func()) {
+	if m.sweeping {
+		return
+	}
+	if v := m.sweeper.View(); !v.Ready && kind != Backlog {
+		return
+	}
+	m.sweeping, m.between = true, between
+	booted := m.core
+	_, err := m.sweeper.Once(context.Background(), kind)
+	m.sweeping, m.between = false, func() {}
+	if err != nil && booted == m.core {
+		m.t.Fatal(err)
+	}
+}
+
+// quiesce lets everything that waits come to its end, and fails if something does not.
+func (m *model) quiesce() {
+	m.core.PublisherReady(true)
+	if !m.polls {
+		m.core.StreamLive(true)
+	}
+	m.askForSlot()
+	kinds := []Sweep{Due, Backlog, Keys, Keys, Keys}
+	for _, row := range m.rows {
+		row.person = false
+	}
+	for round := 0; !m.drained(); round++ {
+		if round > 50*(len(m.rows)+10) {
+			m.t.Fatalf("rows %v are never delivered; %+v", m.waiting(), m.core.View())
+		}
+		for _, tx := range m.txs {
+			tx.visible = true
+		}
+		m.askForSlot()
+		m.streamNext()
+		if kind := kinds[round%len(kinds)]; m.asked(kind) {
+			m.sweep(kind, func() {})
+		}
+		for len(m.inFlight) > 0 {
+			m.resolve(0, outbox.Confirmed, "", true)
+		}
+		for len(m.claims) > 0 {
+			m.stepClaim(0)
+		}
+		m.settle()
+		m.pass(time.Second)
+	}
+}
+
+// asked tells whether something asks for a sweep, of those that are also run without.
+func (m *model) asked(kind Sweep) bool {
+	v := m.core.View()
+	return kind != Backlog || m.polls || v.Backlog || v.Unseen || m.sweeper.rows.begun
+}
+
+func (m *model) waiting() (ids []int64) {
+	for _, row := range m.rows {
+		if !row.gone {
+			ids = append(ids, row.id)
+		}
+	}
+	return ids
+}
+
+func (m *model) drained() bool {
+	return len(m.waiting()) == 0 && m.streamed == len(m.txs) && len(m.inFlight) == 0 && len(m.claims) == 0 &&
+		len(m.pending) == 0 && len(m.hidden) == 0 && m.unheard == nil
+}
+
+// empty checks that a core with nothing to do remembers nothing.
+func (m *model) empty() {
+	for range 4 {
+		for _, kind := range []Sweep{Backlog, Keys, Keys, Keys} {
+			m.pass(time.Second)
+			m.sweep(kind, func() {})
+			for len(m.claims) > 0 {
+				m.stepClaim(0)
+			}
+			m.streamNext()
+		}
+	}
+	if n := m.core.InFlight(); n != 0 {
+		m.t.Fatalf("the window holds %d messages", n)
+	}
+	if n := m.core.Remembered(); n != 0 {
+		m.t.Fatalf("the registry holds %d rows", n)
+	}
+	v := m.core.View()
+	if !m.polls && (v.Backlog || v.Unlisted || v.Unseen || v.Wanted > 0) {
+		m.t.Fatalf("still sweeping: %+v", v)
+	}
+	if n := m.core.Keys(); n != 0 {
+		m.t.Fatalf("%d keys are remembered", n)
+	}
+	for _, row := range m.rows {
+		if row.locked != nil {
+			m.t.Fatalf("row %d is locked", row.id)
+		}
+	}
+}

@@ -1,0 +1,515 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay/core"
+)
+
+// model is the world around a core and its sweeps: a database with its WAL and row locks, a broker, and a relay process
+// that may crash. It plays the stream, the table, the publisher and the settler one step at a time, in any order, and
+// checks after each that the promises of docs/contract.md hold.
+type model struct {
+	t   *rapid.T
+	now time.Time
+	// clock is the process's own, which shows it that it stood still.
+	clock time.Time
+	// replaced: another relay has had the slot since this process stood still.
+	replaced bool
+	// scheduledOfTen is how many rows of ten have a time of their own.
+	scheduledOfTen int
+	// polls: there is no stream.
+	polls  bool
+	limits core.Limits
+	// between takes other steps while a statement is under way.
+	between func()
+	// marksExactly: nothing has happened that would make a mark needful.
+	marksExactly bool
+
+	// the database
+	rows    []*modelRow
+	txs     []*modelTx // in commit order: the WAL
+	dead    map[int64]bool
+	lastXID uint32
+	wal     uint64 // where it ends
+	lost    int64
+	// failedOver: rows up to this id have lost the traces of claims.
+	failedOver int64
+
+	// the broker
+	delivered map[int64]int
+	firsts    map[string][]int64 // per key, the ids in the order of their first delivery
+
+	// the relay process, lost in a crash
+	core     *core.Core
+	sweeper  *Sweeper
+	streamed int // how many transactions the stream has brought, or left out by starting after them
+	inFlight []*outbox.Message
+	pending  []outbox.Settlement
+	hidden   []outbox.Settlement // published, not visible yet
+	unheard  *modelWritten       // committed, and the core does not know yet
+	claims   []*modelClaim
+	open     []*modelClaim // locked, and the core does not know yet
+	sweeping bool
+}
+
+type modelTx struct {
+	xid     uint32
+	lsn     uint64
+	rows    []*modelRow
+	visible bool
+	// scheduled is available_at of the rows as the transaction has inserted them.
+	scheduled map[int64]time.Time
+	// marked tells which came with possible_duplicate.
+	marked map[int64]bool
+}
+
+type modelRow struct {
+	id        int64
+	key       string // "": none
+	tx        *modelTx
+	available time.Time // as it is now; zero: null
+	attempts  int
+	duplicate bool
+	gone      bool
+	requeued  bool // it was dead, and came back in its old place
+	returned  bool // … and was delivered since
+	locked    *modelClaim
+	person    bool // somebody else holds it locked
+	traced    bool // xmax is not 0
+}
+
+const (
+	modelInFlight   = 8
+	modelPage       = 4
+	modelMaxRetries = 2
+	modelBackoff    = time.Second
+	modelTimeout    = 10 * time.Second
+)
+
+func newModel(t *rapid.T) *model {
+	m := &model{
+		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, lastXID: 100, wal: 1,
+		delivered: map[int64]int{}, firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {},
+	}
+	if rapid.Bool().Draw(t, "tight limits") {
+		m.limits.AwaitStream, m.limits.Keys, m.limits.Unseen, m.limits.Unknown, m.limits.Invisible = 2, 3, 2, 1, 2
+	}
+	m.scheduledOfTen = 1
+	if rapid.Bool().Draw(t, "mostly scheduled") {
+		m.scheduledOfTen = 8
+	}
+	if m.polls = rapid.IntRange(1, 4).Draw(t, "polls") == 1; m.polls {
+		m.limits.AwaitStream = 0
+	}
+	m.boot()
+	return m
+}
+
+// boot starts a relay process that takes the slot at once.
+func (m *model) boot() {
+	m.core = core.New(m.limits)
+	m.core.Clock = func() time.Time { return m.clock }
+	m.inFlight, m.pending, m.hidden, m.unheard, m.claims = nil, nil, nil, nil, nil
+	m.sweeper = &Sweeper{
+		Core: m.core, Table: m, Planner: NewPlanner(time.Second), Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls,
+		UpTo: math.MaxInt64, Lock: m.lock, lost: m.lost,
+		Publish:   func(message *outbox.Message) { m.publish(message) },
+		Committed: func([]outbox.Settlement, time.Duration) {},
+		Orphaned:  func(rows []outbox.Settlement) { m.pending = append(m.pending, rows...) },
+		Shuffle: func(n int, swap func(i, j int)) {
+			if n > 1 && len(m.rows)%2 == 0 {
+				swap(0, n-1)
+			}
+		},
+		Start: func(claim *core.Claim, tx Transaction) {
+			open := tx.(*modelClaim)
+			open.claim = claim
+			m.claims = append(m.claims, open)
+		},
+	}
+	m.core.PublisherReady(true)
+	if m.polls {
+		m.core.SetBoundary(int64(len(m.rows)))
+		return
+	}
+	m.takeSlot()
+}
+
+// freeze stops the process in its tracks for a while. If the server noticed, it ends the claims, and another relay takes
+// the slot, publishes rows and goes again: some of them may be left.
+func (m *model) freeze(replaced bool, some func() bool) {
+	m.clock = m.clock.Add(2 * time.Second)
+	if m.replaced = m.replaced || replaced; !replaced {
+		return
+	}
+	m.clock = m.clock.Add(10 * time.Second) // the server has ended its claims
+	m.endClaims()
+	for _, row := range m.visible() {
+		if (!row.available.IsZero() && row.available.After(m.now)) || (row.key != "" && !m.firstOfItsKey(row)) || !some() {
+			continue
+		}
+		m.otherPublishes(row, some())
+	}
+}
+
+// otherPublishes: another relay publishes a row, and deletes it or dies.
+func (m *model) otherPublishes(row *modelRow, deletes bool) {
+	message := row.message(nil)
+	message.PossibleDuplicate = row.duplicate || row.traced || row.available.IsZero() || row.id <= m.failedOver
+	if m.delivered[row.id] > 0 && !message.PossibleDuplicate {
+		m.t.Fatalf("row %d is published again by another relay, unmarked", row.id)
+	}
+	m.arrive(message)
+	row.traced = true
+	row.gone = deletes
+}
+
+// endClaims ends the transactions of the process: its connections are lost.
+func (m *model) endClaims() {
+	for _, row := range m.rows {
+		row.locked = nil
+	}
+	for _, claim := range slices.Concat(m.claims, m.open) {
+		claim.ended = true
+	}
+	m.lost++
+}
+
+// check checks what always holds.
+func (m *model) check() {
+	for _, row := range m.rows {
+		if row.locked != nil && !slices.Contains(m.claims, row.locked) && !slices.Contains(m.open, row.locked) {
+			m.t.Fatalf("row %d is locked by a claim that is forgotten", row.id)
+		}
+	}
+}
+
+// askForSlot is what the streamer does in doubt.
+func (m *model) askForSlot() {
+	switch {
+	case m.polls || !m.core.InDoubt():
+	case m.replaced:
+		m.core.LostSlot()
+		m.takeSlot()
+	default:
+		m.core.Reassured()
+	}
+}
+
+// takeSlot starts the stream at the present.
+func (m *model) takeSlot() {
+	m.replaced = false
+	m.streamed = len(m.txs)
+	m.core.TookSlot(core.Slot{Boundary: int64(len(m.rows)), PID: 1, Start: m.wal, WALEnd: m.wal})
+	m.core.StreamLive(true)
+}
+
+// failOver goes on with a server that has all rows and no traces of locks, and whose WAL is behind what the one before
+// has written.
+func (m *model) failOver() {
+	m.endClaims()
+	for _, row := range m.rows {
+		row.traced = false
+	}
+	m.failedOver = int64(len(m.rows))
+	m.wal = 1 + m.wal/2
+	if !m.polls {
+		m.core.LostSlot()
+		m.takeSlot()
+	}
+}
+
+// commit writes the end of a transaction.
+func (m *model) commit(tx *modelTx) {
+	m.lastXID++
+	tx.xid, tx.lsn = m.lastXID, m.wal+10
+	m.wal += 15
+	m.txs = append(m.txs, tx)
+}
+
+// insert commits a transaction. Its rows are in the WAL at once, and visible later.
+// Transactions of one key do not overlap: what was inserted before is visible.
+func (m *model) insert(keys []string, scheduled []bool) {
+	tx := &modelTx{scheduled: map[int64]time.Time{}}
+	for i, key := range keys {
+		row := &modelRow{id: int64(len(m.rows) + 1), key: key, tx: tx}
+		if scheduled[i] {
+			row.available = m.now.Add(2 * time.Second)
+			tx.scheduled[row.id] = row.available
+		}
+		m.rows = append(m.rows, row)
+		tx.rows = append(tx.rows, row)
+	}
+	m.commit(tx)
+}
+
+// busy tells whether a transaction with a row of the key is not visible yet.
+func (m *model) busy(key string) bool {
+	for _, tx := range m.txs {
+		if !tx.visible && slices.ContainsFunc(tx.rows, func(r *modelRow) bool { return r.key == key }) {
+			return true
+		}
+	}
+	return false
+}
+
+// message is the row as a query reads it, or as the transaction has brought it to the stream.
+func (r *modelRow) message(streamed *modelTx) *outbox.Message {
+	m := &outbox.Message{
+		ID: r.id, MessageID: outbox.UUID{byte(r.id), byte(r.id >> 8)}, SchemaVersion: 1,
+		AvailableAt: r.available, Attempts: r.attempts, PossibleDuplicate: r.duplicate,
+	}
+	if r.key != "" {
+		m.OrderingKey = &r.key
+	}
+	if streamed != nil {
+		m.XID, m.AvailableAt, m.Attempts, m.PossibleDuplicate = streamed.xid, streamed.scheduled[r.id], 0, streamed.marked[r.id]
+	}
+	return m
+}
+
+// streamNext brings one transaction, row by row, and the position after it.
+func (m *model) streamNext() {
+	if m.polls {
+		m.streamed = len(m.txs)
+		return
+	}
+	if m.streamed >= len(m.txs) {
+		m.core.Passed(m.wal) // a keepalive
+		return
+	}
+	tx := m.txs[m.streamed]
+	m.streamed++
+	m.core.Began(tx.xid)
+	for _, row := range tx.rows {
+		next, v := m.core.Streamed(row.message(tx), tx.lsn, false)
+		if v == core.NoRoom {
+			m.t.Fatal("NoRoom for an impatient stream")
+		}
+		m.publish(next)
+	}
+	m.core.Passed(tx.lsn + 5)
+}
+
+func (m *model) publish(message *outbox.Message) {
+	if message == nil {
+		return
+	}
+	for _, other := range m.inFlight {
+		if other.ID == message.ID {
+			m.t.Fatalf("row %d is in flight twice", message.ID)
+		}
+		if message.OrderingKey != nil && other.OrderingKey != nil && *other.OrderingKey == *message.OrderingKey {
+			m.t.Fatalf("rows %d and %d of key %s are in flight together", other.ID, message.ID, *message.OrderingKey)
+		}
+	}
+	if m.delivered[message.ID] > 0 && !message.PossibleDuplicate {
+		m.t.Fatalf("row %d is published again, unmarked", message.ID)
+	}
+	if m.marksExactly && message.PossibleDuplicate {
+		m.t.Fatalf("row %d is marked, and nobody can have published it", message.ID)
+	}
+	m.inFlight = append(m.inFlight, message)
+	if n := len(m.inFlight); n > modelInFlight {
+		m.t.Fatalf("%d messages in flight", n)
+	}
+}
+
+// arrive is the broker taking a message over.
+func (m *model) arrive(message *outbox.Message) {
+	m.keepBatch(message)
+	// What came back from the dead letters comes after what has left meanwhile.
+	if m.delivered[message.ID]++; m.delivered[message.ID] > 1 || message.OrderingKey == nil || m.rows[message.ID-1].requeued {
+		return
+	}
+	key := *message.OrderingKey
+	if firsts := m.firsts[key]; len(firsts) > 0 && firsts[len(firsts)-1] > message.ID {
+		m.t.Fatalf("key %s: row %d was delivered after row %d", key, message.ID, firsts[len(firsts)-1])
+	}
+	for _, row := range m.rows[:message.ID-1] {
+		if row.key == key && m.delivered[row.id] == 0 && !m.dead[row.id] && !row.requeued {
+			m.t.Fatalf("key %s: row %d was delivered before row %d", key, message.ID, row.id)
+		}
+	}
+	m.firsts[key] = append(m.firsts[key], message.ID)
+}
+
+// resolve ends one flight.
+func (m *model) resolve(i int, outcome outbox.Outcome, reason outbox.Reason, took bool) {
+	message := m.inFlight[i]
+	m.inFlight = slices.Delete(m.inFlight, i, i+1)
+	if outcome == outbox.Confirmed || (outcome == outbox.Unknown && took) {
+		m.arrive(message)
+	}
+	result := outbox.Result{Message: message, Outcome: outcome, Reason: reason}
+	decision := outbox.Decision{Action: outbox.Release}
+	switch {
+	case outcome == outbox.Confirmed:
+		decision = outbox.Decision{Action: outbox.Delete}
+	case outcome == outbox.Impossible, outcome == outbox.Refused && message.Attempts >= modelMaxRetries:
+		decision = outbox.Decision{Action: outbox.DeadLetter}
+	case outcome == outbox.Refused:
+		decision = outbox.Decision{Action: outbox.Retry, Delay: modelBackoff << message.Attempts}
+	}
+	write, next := m.core.Resolved(result, decision)
+	if write {
+		m.pending = append(m.pending, outbox.NewSettlement(result, decision))
+	}
+	m.publish(next)
+}
+
+// modelWritten is what came of a batch of the settler.
+type modelWritten struct{ done, hidden []outbox.Settlement }
+
+// settle writes what is pending, as the settler and its statements do.
+func (m *model) settle() {
+	m.commitSettled()
+	m.hearSettled()
+}
+
+// commitSettled runs the statements. Rows that somebody has locked wait like those that are not visible.
+func (m *model) commitSettled() {
+	if m.unheard != nil {
+		return
+	}
+	m.core.TurnedVisible(m.hidden)
+	batch := append(m.pending, m.hidden...)
+	m.pending, m.hidden, m.unheard = nil, nil, &modelWritten{}
+	for _, s := range batch {
+		row := m.rows[s.Message.ID-1]
+		if !row.tx.visible || row.locked != nil || row.person {
+			m.unheard.hidden = append(m.unheard.hidden, s)
+			continue
+		}
+		m.unheard.done = append(m.unheard.done, s)
+		m.write(row, s)
+	}
+}
+
+// hearSettled brings their answers to the core.
+func (m *model) hearSettled() {
+	if written := m.unheard; written != nil {
+		m.unheard, m.hidden = nil, written.hidden
+		m.core.Settled(written.done)
+		m.core.TurnedInvisible(m.hidden)
+	}
+}
+
+func (m *model) write(row *modelRow, s outbox.Settlement) {
+	switch {
+	case row.gone:
+	case s.Decision.Action == outbox.Delete:
+		if m.delivered[row.id] == 0 {
+			m.t.Fatalf("row %d is deleted and was not delivered", row.id)
+		}
+		row.gone = true
+	case !row.available.Equal(s.Message.AvailableAt): // the fence
+	case s.Decision.Action == outbox.Retry:
+		row.attempts++
+		row.available, row.duplicate, row.traced = m.now.Add(s.Decision.Delay), s.Message.PossibleDuplicate, false
+	case s.Decision.Action == outbox.DeadLetter:
+		row.gone, m.dead[row.id], row.duplicate, row.traced = true, true, s.Message.PossibleDuplicate, false
+	case s.Decision.Action == outbox.Release:
+		row.duplicate, row.traced = s.Message.PossibleDuplicate, false
+	}
+}
+
+// pass lets time go by while the process runs.
+func (m *model) pass(d time.Duration) {
+	const step = time.Second / 2
+	for ; d > 0; d -= step {
+		m.now, m.clock = m.now.Add(min(d, step)), m.clock.Add(min(d, step))
+		m.core.Leads()
+	}
+}
+
+// crash loses the process. What was sent may have arrived.
+func (m *model) crash(arrived []bool) {
+	m.endClaims()
+	for i, message := range m.inFlight {
+		if arrived[i%len(arrived)] {
+			m.arrive(message)
+		}
+	}
+	m.boot()
+	if m.failedOver > 0 {
+		m.sweeper.lost-- // what a process cannot know that was not there when the server lost its traces
+	}
+}
+
+// snapshot is what a query begun now can see.
+func (m *model) snapshot() outbox.Snapshot {
+	xmin := uint64(m.lastXID) + 1
+	var running []string
+	for _, tx := range m.txs {
+		if !tx.visible {
+			running = append(running, fmt.Sprint(tx.xid))
+			xmin = min(xmin, uint64(tx.xid))
+		}
+	}
+	s, err := outbox.ParseSnapshot(fmt.Sprintf("%d:%d:%s", xmin, m.lastXID+1, strings.Join(running, ",")))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return s
+}
+
+// modelClaim is a transaction that holds rows locked.
+type modelClaim struct {
+	m        *model
+	claim    *core.Claim
+	messages []*outbox.Message
+	position uint64
+	owner    uint32
+	// ended: the server has ended the transaction.
+	ended  bool
+	ending *core.Ending
+	wrote  bool
+	failed bool
+}
+
+func (c *modelClaim) Locked() ([]*outbox.Message, uint64, uint32) {
+	return c.messages, c.position, c.owner
+}
+
+func (c *modelClaim) Abandon() { c.unlock() }
+
+func (c *modelClaim) unlock() {
+	for _, row := range c.m.rows {
+		if row.locked == c {
+			row.locked = nil
+		}
+	}
+}
+
+var errEnded = errors.New("the transaction has ended")
+
+func (c *modelClaim) Commit(_ context.Context, rows []outbox.Settlement, postpone time.Duration) error {
+	if c.ended {
+		return errEnded
+	}
+	for _, s := range rows {
+		row := c.m.rows[s.Message.ID-1]
+		if row.locked != c {
+			c.m.t.Fatalf("row %d is written by a claim that has not locked it", row.id)
+		}
+		if s.Decision.Action == outbox.Postpone {
+			row.available, row.duplicate, row.traced = c.m.now.Add(postpone), true, false
+			s.Message.AvailableAt = row.available
+			continue
+		}
+		c.m.write(row, s)
+	}
+	c.unlock()
+	return nil
+}

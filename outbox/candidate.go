@@ -1,0 +1,30 @@
+package outbox
+
+import (
+	"math"
+	"time"
+)
+
+// Candidate is a row that a claim may take: what is known of it before it is locked.
+type Candidate struct {
+	Ref
+	OrderingKey *string
+	// Size is roughly what the message takes of memory, in bytes.
+	Size int
+	// Ready tells that the row may leave now.
+	Ready bool
+	// Due is when the row's time came; zero for rows without one.
+	Due time.Time
+}
+
+// Fresh says which rows without a time of their own a claim may take: those of an age, up to an id.
+type Fresh struct {
+	Age  time.Duration
+	UpTo int64
+}
+
+// AllFresh takes all rows without a time of their own.
+func AllFresh() Fresh { return Fresh{UpTo: math.MaxInt64} }
+
+// NoFresh takes none of them.
+func NoFresh() Fresh { return Fresh{UpTo: math.MinInt64} }

@@ -1,0 +1,148 @@
+package core
+
+import "github.com/cdc-relay/cdc-relay/outbox"
+
+// Resolved takes in what becomes of a message after the broker's answer. It tells whether the settler has to write it,
+// and returns the key's next message, which is to be published now. The rows of an open claim are written by that.
+func (c *Core) Resolved(r outbox.Result, decision outbox.Decision) (write bool, next *outbox.Message) {
+	c.lock()
+	defer c.mu.Unlock()
+	m, s := r.Message, outbox.NewSettlement(r, decision)
+	m.PossibleDuplicate = m.PossibleDuplicate || r.MayHaveArrived()
+	if claim := c.mu.registry.rows[m.Ref()].claim; claim != nil {
+		if !claim.ended {
+			return false, c.answered(claim, s)
+		}
+		delete(claim.flying, m.Ref()) // its transaction has not waited for the answer
+	}
+	switch {
+	case s.Decision.Action == outbox.Delete:
+		delete(c.mu.unknown.rows, m.Ref())
+		if m.OrderingKey != nil {
+			if next = c.mu.keys.confirmed(m); next != nil {
+				next.TakenAt = c.mu.now // queues are dropped when the slot may be lost
+			}
+		}
+		return true, next
+	case s.Decision.Action != outbox.Release:
+		if m.OrderingKey != nil {
+			c.leaveQueue(c.mu.keys.stop(m))
+		}
+		return true, nil
+	}
+	if r.Outcome == outbox.Unknown && m.AvailableAt.IsZero() {
+		c.rememberUnknown(m.Ref())
+	}
+	if m.OrderingKey != nil {
+		c.leaveQueue(c.mu.keys.stop(m))
+	}
+	c.returned(m)
+	return false, nil
+}
+
+// returned leaves a published row in the table as it is: its outcome is unknown, or it was not sent.
+func (c *Core) returned(m *outbox.Message) {
+	c.mu.registry.forget(m.Ref())
+	c.letGo(m.Size())
+	switch {
+	case m.OrderingKey != nil:
+		c.leave(m)
+		c.mu.keys.landed(m)
+	case m.AvailableAt.IsZero():
+		c.leave(m)
+	default:
+		c.wantDue()
+	}
+}
+
+func (c *Core) rememberUnknown(ref outbox.Ref) {
+	if len(c.mu.unknown.rows) >= c.limits.Unknown {
+		c.mu.unknown.many = true
+		return
+	}
+	c.mu.unknown.rows[ref] = struct{}{}
+}
+
+// Settled is told what the settler has written, or found gone.
+func (c *Core) Settled(done []outbox.Settlement) {
+	c.lock()
+	defer c.mu.Unlock()
+	for _, s := range done {
+		c.settle(s)
+	}
+	signal(c.Wake)
+}
+
+func (c *Core) settle(s outbox.Settlement) {
+	m := s.Message
+	if s.Decision.Action != outbox.Delete {
+		c.wantDue()
+	}
+	delete(c.mu.unknown.rows, m.Ref())
+	c.mu.registry.settle(m.Ref())
+	c.letGo(m.Size())
+	if m.OrderingKey != nil {
+		c.mu.keys.landed(m)
+	}
+	if floor := c.mu.registry.overflow(); floor != 0 {
+		c.mu.term.floor = max(c.mu.term.floor, floor)
+	}
+}
+
+// SetAside gives up a row that nothing can be written of. It is not published again by this process.
+func (c *Core) SetAside(s outbox.Settlement) {
+	c.lock()
+	defer c.mu.Unlock()
+	c.mu.registry.putAside(s.Message.Ref())
+	c.letGo(s.Message.Size())
+	if s.Message.OrderingKey != nil {
+		c.mu.keys.landed(s.Message)
+	}
+}
+
+// TriedAgain takes a row back in that was set aside, right before it is settled or set aside again.
+func (c *Core) TriedAgain(s outbox.Settlement) {
+	c.lock()
+	defer c.mu.Unlock()
+	c.mu.registry.rows[s.Message.Ref()] = registered{}
+	c.mu.window.messages++
+	c.mu.window.bytes += s.Message.Size()
+}
+
+// TurnedInvisible moves rows out of the window that cannot be settled yet; TurnedVisible takes them back in, right
+// before they are reported as settled.
+func (c *Core) TurnedInvisible(rows []outbox.Settlement) {
+	c.lock()
+	defer c.mu.Unlock()
+	for _, s := range rows {
+		c.letGo(s.Message.Size())
+		s.Message.Payload, s.Message.Headers, s.Message.Properties = nil, nil, nil // published
+		c.mu.window.invisible++
+	}
+}
+
+// TurnedVisible is the way back.
+func (c *Core) TurnedVisible(rows []outbox.Settlement) {
+	c.lock()
+	defer c.mu.Unlock()
+	for _, s := range rows {
+		c.mu.window.invisible--
+		c.mu.window.messages++
+		c.mu.window.bytes += s.Message.Size()
+	}
+}
+
+// Behind tells whether rows of the keys of these wait in the table until they are settled.
+func (c *Core) Behind(rows []outbox.Settlement) bool {
+	c.lock()
+	defer c.mu.Unlock()
+	for _, s := range rows {
+		if s.Message.OrderingKey == nil {
+			continue
+		}
+		if k := c.mu.keys.byKey[*s.Message.OrderingKey]; k != nil && k.place != directly {
+			return true
+		}
+	}
+	return false
+}

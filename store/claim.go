@@ -1,0 +1,141 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Claim is an open transaction that holds rows locked. End it with Commit or Abandon.
+type Claim struct {
+	store *Store
+	conn  *pgxpool.Conn
+	// Messages are the rows that were locked, in the order of their ids.
+	Messages []*outbox.Message
+	// Position is the WAL position after the lock: every row had committed before.
+	Position uint64
+	// Owner is the server process that owned the slot after the lock, 0 for none.
+	Owner uint32
+}
+
+// IdleTimeout ends the transaction of a relay that was frozen. A claim ends well before.
+const IdleTimeout = 10 * time.Second
+
+const positionSQL = `
+SELECT ` + insertPosition + `, coalesce((SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1 AND confirmed_flush_lsn IS NOT NULL), 0)::bigint`
+
+// Lock begins a claim: it locks the rows with these ids that may still leave and nobody else has locked.
+func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slot string) (*Claim, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
+	}
+	claim := &Claim{store: s, conn: conn}
+	batch := &pgx.Batch{}
+	batch.Queue(`BEGIN`)
+	batch.Queue(s.sql.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
+	batch.Queue(positionSQL, slot).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner) })
+	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+		claim.Abandon()
+		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
+	}
+	return claim, nil
+}
+
+func (c *Claim) scan(rows pgx.Rows) error {
+	defer rows.Close()
+	locked := false
+	scanner := newScanner(&locked)
+	for rows.Next() {
+		m, err := scanner.scan(rows)
+		if err != nil {
+			return err
+		}
+		m.PossibleDuplicate = m.PossibleDuplicate || locked
+		c.Messages = append(c.Messages, m)
+	}
+	return rows.Err()
+}
+
+// Locked are the messages, the WAL position after the lock, and the server process that owned the slot then.
+func (c *Claim) Locked() (messages []*outbox.Message, position uint64, owner uint32) {
+	return c.Messages, c.Position, c.Owner
+}
+
+// Abandon ends a claim of which nothing is to be written.
+func (c *Claim) Abandon() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	_, _ = c.conn.Exec(ctx, `ROLLBACK`) // the pool closes a connection that is still in a transaction
+	c.conn.Release()
+}
+
+// ErrUnchanged is returned if a row that a claim holds was not changed as decided: a trigger prevents it.
+var ErrUnchanged = errors.New("the database has left a locked row unchanged")
+
+// Commit writes what becomes of the rows and ends the claim. Postponed rows get their new time in AvailableAt. On an error
+// nothing counts as written.
+func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error {
+	ctx, cancel := c.store.bounded(ctx)
+	defer cancel()
+	defer c.conn.Release() // the pool closes a connection that is still in a transaction
+	batch := &pgx.Batch{}
+	for _, write := range c.store.writes() {
+		part := ofAction(rows, write.action)
+		if len(part) == 0 {
+			continue
+		}
+		sql, args := write.statement(part)
+		batch.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
+			var snapshot string
+			var changed []int64
+			if err := row.Scan(&snapshot, &changed); err != nil {
+				return err
+			}
+			if len(changed) < len(part) {
+				return ErrUnchanged
+			}
+			return nil
+		})
+	}
+	c.queuePostpone(batch, ofAction(rows, outbox.Postpone), postpone)
+	batch.Queue(`COMMIT`)
+	if err := c.conn.SendBatch(ctx, batch).Close(); err != nil {
+		rollback, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+		defer cancel()
+		_, _ = c.conn.Exec(rollback, `ROLLBACK`)
+		if c.conn.Conn().IsClosed() {
+			c.store.lost.Add(1) // the pool tells a little later
+		}
+		return fmt.Errorf("settle %d claimed rows of %s: %w", len(rows), c.store.table, err)
+	}
+	return nil
+}
+
+func (c *Claim) queuePostpone(batch *pgx.Batch, late []outbox.Settlement, postpone time.Duration) {
+	if len(late) == 0 {
+		return
+	}
+	ids, byID := make([]int64, len(late)), make(map[int64]*outbox.Message, len(late))
+	for i, s := range late {
+		ids[i], byID[s.Message.ID] = s.Message.ID, s.Message
+	}
+	batch.Queue(c.store.sql.postpone, ids, postpone).Query(func(rows pgx.Rows) error {
+		var id int64
+		var until pgtype.Timestamptz
+		_, err := pgx.ForEachRow(rows, []any{&id, &until}, func() error {
+			byID[id].AvailableAt = fromColumn(until)
+			return nil
+		})
+		return err
+	})
+}

@@ -1,0 +1,147 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// FindDue finds rows whose time has come, oldest first, without a look at the order of their keys. With ties, rows of
+// exactly the time after come again.
+func (s *Store) FindDue(ctx context.Context, after time.Time, ties bool, limit int) ([]outbox.Candidate, error) {
+	from := toColumn(after)
+	if after.IsZero() {
+		from = toColumn(past())
+	}
+	return s.find(ctx, s.sql.findDue, from, limit, ties)
+}
+
+// FindBacklog finds rows without a key and a time of their own, between two ids.
+func (s *Store) FindBacklog(ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error) {
+	return s.find(ctx, s.sql.findBacklog, after, upTo, limit, fresh.UpTo, fresh.Age)
+}
+
+// FindKeys finds the oldest row of each key that has rows, from the first key on or from the one after a key. The
+// snapshot is of before the query.
+func (s *Store) FindKeys(ctx context.Context, after *string, limit int, fresh outbox.Fresh) ([]outbox.Candidate, outbox.Snapshot, error) {
+	if after == nil {
+		return s.findSeen(ctx, s.sql.findKeys, "", limit, fresh.UpTo, fresh.Age)
+	}
+	return s.findSeen(ctx, s.sql.findKeysAfter, *after, limit, fresh.UpTo, fresh.Age)
+}
+
+// FindHeads finds the oldest rows of some keys.
+func (s *Store) FindHeads(ctx context.Context, keys []string, fresh outbox.Fresh) ([]outbox.Candidate, outbox.Snapshot, error) {
+	return s.findSeen(ctx, s.sql.findHeads, keys, fresh.UpTo, fresh.Age)
+}
+
+// FindRuns finds of the keys of these rows the first rows from them on, at most so many of each.
+func (s *Store) FindRuns(ctx context.Context, heads []outbox.Candidate, each int, fresh outbox.Fresh) ([]outbox.Candidate, error) {
+	keys, ids := make([]string, len(heads)), make([]int64, len(heads))
+	for i, head := range heads {
+		keys[i], ids[i] = *head.OrderingKey, head.ID
+	}
+	return s.find(ctx, s.sql.findRuns, keys, ids, each, fresh.UpTo, fresh.Age)
+}
+
+func (s *Store) find(ctx context.Context, sql string, args ...any) ([]outbox.Candidate, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("find rows of %s: %w", s.table, err)
+	}
+	found, err := candidates(rows)
+	if err != nil {
+		return nil, fmt.Errorf("find rows of %s: %w", s.table, err)
+	}
+	return found, nil
+}
+
+// findSeen is find with a snapshot of before it.
+func (s *Store) findSeen(ctx context.Context, sql string, args ...any) (found []outbox.Candidate, seen outbox.Snapshot, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	batch := &pgx.Batch{}
+	batch.Queue(snapshotSQL).QueryRow(func(row pgx.Row) (err error) {
+		seen, err = scanSnapshot(row)
+		return err
+	})
+	batch.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
+		found, err = candidates(rows)
+		return err
+	})
+	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
+		return nil, outbox.Snapshot{}, fmt.Errorf("find ordering keys of %s: %w", s.table, err)
+	}
+	return found, seen, nil
+}
+
+func candidates(rows pgx.Rows) (found []outbox.Candidate, err error) {
+	var c outbox.Candidate
+	var due pgtype.Timestamptz
+	_, err = pgx.ForEachRow(rows, []any{&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due}, func() error {
+		c.Due = fromColumn(due)
+		found = append(found, c)
+		c.OrderingKey = nil
+		return nil
+	})
+	return found, err
+}
+
+const snapshotSQL = `SELECT pg_current_snapshot()::text`
+
+func scanSnapshot(row pgx.Row) (outbox.Snapshot, error) {
+	var text string
+	if err := row.Scan(&text); err != nil {
+		return outbox.Snapshot{}, err
+	}
+	return outbox.ParseSnapshot(text)
+}
+
+// Snapshot is what a statement that begins now can see. With name it names all transactions that are in progress: for
+// that one is ended which is newer than all others, as one that is newer than all that have ended is not in the list of
+// a snapshot (GetSnapshotData in procarray.c). It uses a transaction id and waits for nobody.
+func (s *Store) Snapshot(ctx context.Context, name bool) (seen outbox.Snapshot, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if name {
+		if _, err := s.pool.Exec(ctx, `SELECT pg_current_xact_id()`); err != nil {
+			return seen, fmt.Errorf("end a transaction of its own: %w", err)
+		}
+	}
+	if seen, err = scanSnapshot(s.pool.QueryRow(ctx, snapshotSQL)); err != nil {
+		return seen, fmt.Errorf("ask which transactions are in progress: %w", err)
+	}
+	return seen, nil
+}
+
+// insertPosition is where the WAL ends: whatever a query before it saw has committed before.
+const insertPosition = `(pg_current_wal_insert_lsn() - '0/0')::bigint`
+
+// Position is where the WAL ends now.
+func (s *Store) Position(ctx context.Context) (position uint64, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if err := s.pool.QueryRow(ctx, `SELECT `+insertPosition).Scan(&position); err != nil {
+		return 0, fmt.Errorf("ask where the WAL ends: %w", err)
+	}
+	return position, nil
+}
+
+// NextDue is how long it takes until FindDue may find something; zero or less: it may
+// now. If no row has a time of its own, it is a day.
+func (s *Store) NextDue(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var seconds float64
+	if err := s.pool.QueryRow(ctx, s.sql.nextDue).Scan(&seconds); err != nil {
+		return 0, fmt.Errorf("ask what is due next in %s: %w", s.table, err)
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}
