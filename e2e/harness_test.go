@@ -251,6 +251,7 @@ func (w *world) start(args ...string) *relay {
 	address := make(chan string, 1)
 	go r.readLog(stderr, address)
 	w.t.Cleanup(func() {
+		log := r.logs() // without the goroutines below
 		if w.t.Failed() && !r.exited() {
 			metrics, _ := r.get("/metrics")
 			w.t.Logf("metrics of the relay:\n%s", metrics)
@@ -263,7 +264,11 @@ func (w *world) start(args ...string) *relay {
 			w.t.Error("the race detector has found something")
 		}
 		if w.t.Failed() {
-			w.t.Logf("the log of relay %d ends:\n%s", r.cmd.Process.Pid, await.Tail(r.logs(), 40))
+			file := filepath.Join(filepath.Dir(binary), fmt.Sprintf("relay-%d.log", r.cmd.Process.Pid))
+			if err := os.WriteFile(file, []byte(r.logs()), 0o600); err != nil {
+				w.t.Error(err)
+			}
+			w.t.Logf("the log of relay %d (whole, with its goroutines, in %s) ends:\n%s", r.cmd.Process.Pid, file, await.Tail(log, 40))
 		}
 	})
 	w.relays = append(w.relays, r)
