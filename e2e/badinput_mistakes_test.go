@@ -110,8 +110,10 @@ func deadLetteredAlone(t *testing.T, mode string) {
 	if n := arrived.unmarkedRepeats(); n != 0 {
 		t.Errorf("%d duplicates are not marked", n)
 	}
-	if n := len(linesWith(r.logs(), "connected to the broker")); n != 1 {
-		t.Errorf("the relay connected %d times to the broker", n)
+	for _, line := range linesWith(r.logs(), "broker connection lost") {
+		if !strings.Contains(line, "this process stood still") { // on a slow machine
+			t.Error(line)
+		}
 	}
 	// A message over which the broker closes a channel is rejected.
 	if n := r.metric(`cdc_relay_messages_refused_total{reason="broker_rejected"}`); n != 0 {
