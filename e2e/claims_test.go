@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // TestAKilledClaimIsTakenOverAtOnce: its rows are free when its connection ends, and another relay publishes them, marked.
@@ -39,9 +41,7 @@ func TestAKilledClaimIsTakenOverAtOnce(t *testing.T) {
 // TestFewKeysWithALongBacklogLeaveAtOnce, also if nobody streams: what it takes to find the oldest row of each key
 // follows the keys.
 func TestFewKeysWithALongBacklogLeaveAtOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("fills a table")
-	}
+	services.Thorough(t, "fills a table")
 	for _, keys := range []int{1, 100} {
 		t.Run(fmt.Sprint(keys), func(t *testing.T) {
 			w := newWorld(t).plainly().setUp()

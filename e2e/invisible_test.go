@@ -11,29 +11,20 @@ import (
 // TestARowThatWasInvisibleWhenTheStreamBeganLeavesOnceItIsVisible: its transaction had committed, so the stream does not
 // bring it, and waited for a standby, so no query could see it.
 func TestARowThatWasInvisibleWhenTheStreamBeganLeavesOnceItIsVisible(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a server of its own")
-	}
+	services.Thorough(t, "starts a server of its own")
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	must(t, "make a database", server.Exec(t.Context(), "", `CREATE DATABASE app`))
 	w := newWorldOn(t, server.URL("app"), services.VHost(t)).setUp()
 	arrived := w.consume(w.queue)
-	standby := func(name string) {
-		w.exec(`ALTER SYSTEM SET synchronous_standby_names = '` + name + `'`)
-		w.exec(`SELECT pg_reload_conf()`)
-	}
-	standby("nobody")
-	w.eventually("a commit waits for a standby", func() bool {
-		return value[string](w, `SHOW synchronous_standby_names`) == "nobody"
-	})
+	release := server.StallCommits(t)
 	for _, key := range []any{nil, "k"} {
 		go func() {
 			_, _ = w.db.Exec(context.WithoutCancel(t.Context()), `INSERT INTO outbox (routing_key, ordering_key, payload) VALUES ($1, $2, '{}')`, w.queue, key)
 		}()
 	}
 	w.eventually("both commits wait", func() bool {
-		return value[int](w, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) == 2
+		return value[int](w, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()`) == 2
 	})
 	r := w.run()
 	w.eventually("it streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
@@ -43,7 +34,7 @@ func TestARowThatWasInvisibleWhenTheStreamBeganLeavesOnceItIsVisible(t *testing.
 	if n := arrived.distinct(); n != 0 {
 		t.Fatalf("%d rows have arrived that nobody can see", n)
 	}
-	standby("")
+	release()
 	within(t, "publishing them", 3*time.Second, func() {
 		w.eventually("both arrive", func() bool { return arrived.distinct() == 2 })
 	})

@@ -3,14 +3,14 @@ package e2e
 import (
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // TestManyKeysWaitWhileTheBrokerIsDown: more than the relay remembers. Every batch is received as fast as the first,
 // whatever waits, and everything leaves in order afterwards.
 func TestManyKeysWaitWhileTheBrokerIsDown(t *testing.T) {
-	if testing.Short() {
-		t.Skip("fills a table")
-	}
+	services.Thorough(t, "fills a table")
 	w := newWorld(t).plainly().setUp()
 	proxy, address := through(t, w.broker)
 	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address)

@@ -165,7 +165,6 @@ func TestARefusedKeyHoldsUpNoOther(t *testing.T) {
 	if err := channel.QueueBind(w.queue, "", later, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	// What was being tried again at the kill is under a lease of 30 s.
 	w.eventually("all arrive", func() bool { return arrived.distinct() == 20*60+10*40 })
 	w.emptied()
 	each := evenly(refused, 40)

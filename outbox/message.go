@@ -99,8 +99,8 @@ type Message struct {
 	SchemaVersion int
 	CreatedAt     time.Time
 	// AvailableAt is the time before which the message must not leave; zero where
-	// the column is null. For a claimed row it is the lease, and so the fence with
-	// which the row is settled.
+	// the column is null. It is the fence with which the row is settled: who has
+	// changed it meanwhile has the row.
 	AvailableAt time.Time
 	// Attempts counts the refusals so far.
 	Attempts int

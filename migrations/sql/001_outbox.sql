@@ -90,7 +90,7 @@ COMMENT ON TABLE {{.outbox}} IS
     'Messages on their way to RabbitMQ: insert a row, and cdc-relay publishes it after the commit and deletes it. INSERT is the only privilege an application needs.';
 COMMENT ON COLUMN {{.outbox}}.id IS 'Insertion order.';
 COMMENT ON COLUMN {{.outbox}}.created_at IS 'AMQP timestamp.';
-COMMENT ON COLUMN {{.outbox}}.available_at IS 'Not to be published before; null: at once. Also the time of the next retry and the lease of a relay that works on the row.';
+COMMENT ON COLUMN {{.outbox}}.available_at IS 'Not to be published before; null: at once. Also the time of the next retry, and of a row whose confirm is late.';
 COMMENT ON COLUMN {{.outbox}}.expires_at IS 'Reserved: no effect yet.';
 COMMENT ON COLUMN {{.outbox}}.message_id IS 'AMQP message-id; a consumer tells repeats by it.';
 COMMENT ON COLUMN {{.outbox}}.attempts IS 'How often the broker has rejected the message. Set by the relay.';
