@@ -73,10 +73,15 @@ func (c *Claim) Locked() (messages []*outbox.Message, position uint64, owner uin
 
 // Abandon ends a claim of which nothing is to be written.
 func (c *Claim) Abandon() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	c.rollback()
+	c.conn.Release()
+}
+
+// rollback has as long as any statement: a connection that ends has all rows marked.
+func (c *Claim) rollback() {
+	ctx, cancel := c.store.bounded(context.Background())
 	defer cancel()
 	_, _ = c.conn.Exec(ctx, `ROLLBACK`) // the pool closes a connection that is still in a transaction
-	c.conn.Release()
 }
 
 // ErrUnchanged is returned if a row that a claim holds was not changed as decided: a trigger prevents it.
@@ -110,9 +115,7 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 	c.queuePostpone(batch, ofAction(rows, outbox.Postpone), postpone)
 	batch.Queue(`COMMIT`)
 	if err := c.conn.SendBatch(ctx, batch).Close(); err != nil {
-		rollback, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
-		defer cancel()
-		_, _ = c.conn.Exec(rollback, `ROLLBACK`)
+		c.rollback()
 		if c.conn.Conn().IsClosed() {
 			c.store.lost.Add(1) // the pool tells a little later
 		}

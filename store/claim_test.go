@@ -3,11 +3,13 @@ package store_test
 import (
 	"fmt"
 	"math"
+	"net/url"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -235,5 +237,31 @@ func TestAClaimKnowsWhereTheWALEnded(t *testing.T) {
 	defer claim.Abandon()
 	if claim.Position < uint64(before) || claim.Owner != 0 {
 		t.Errorf("position %d, owner %d", claim.Position, claim.Owner)
+	}
+}
+
+// TestASlowServerIsNotTakenForARestartedOne: a claim that ends slowly keeps its connection. One that is lost has all rows
+// marked, since the server may have crashed.
+func TestASlowServerIsNotTakenForARestartedOne(t *testing.T) {
+	f := newFixture(t)
+	address, err := url.Parse(f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := services.NewProxy(t, address.Host)
+	address.Host = proxy.Addr()
+	s := open(t, address.String(), table(), false)
+	claim, err := s.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy.BlackHole()
+	defer time.AfterFunc(500*time.Millisecond, func() { proxy.Resume() }).Stop() // how slow the server is
+	claim.Abandon()
+	if _, err := s.Position(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Lost(); n != 0 {
+		t.Errorf("%d connections were lost", n)
 	}
 }
