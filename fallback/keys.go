@@ -68,7 +68,7 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 		return o, err
 	}
 	if p.after == nil {
-		s.Core.Saw(seen, r.view.Epoch, false)
+		s.Core.Saw(seen, r.view.Epoch, 0)
 		p.complete = s.Core.SeesAllKeys()
 	}
 	o.More = len(heads) >= s.Page

@@ -345,7 +345,7 @@ func (s *Sweeper) look(ctx context.Context, r *role) error {
 	if !r.view.Unseen {
 		return nil
 	}
-	seen, err := s.Table.Snapshot(ctx, r.view.Unnamed)
+	seen, err := s.Table.Snapshot(ctx, r.view.Unnamed != 0)
 	if err == nil {
 		s.Core.Saw(seen, r.view.Epoch, r.view.Unnamed)
 		epoch := r.view.Epoch

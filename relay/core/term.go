@@ -168,8 +168,10 @@ type View struct {
 	// looked up. Unlisted: keys that are not remembered may have rows.
 	Backlog, Due, Unlisted bool
 	Wanted                 int
-	// Unseen: transactions may become visible of which rows are in the table. Unnamed: a snapshot has to name them.
-	Unseen, Unnamed bool
+	// Unseen: transactions may become visible of which rows are in the table. Unnamed: if not 0, a snapshot has to name
+	// them, and Saw is told this number.
+	Unseen  bool
+	Unnamed uint64
 }
 
 // View may be called at any time.
@@ -180,7 +182,7 @@ func (c *Core) View() View {
 	return View{
 		Leader: c.mu.term.leader, Live: c.mu.term.live, Ready: c.mu.ready && !c.mu.stopping, PID: c.mu.term.pid, Epoch: c.mu.term.epoch,
 		Backlog: c.mu.backlog != nothing, Due: c.mu.due, Wanted: len(c.mu.keys.wanted), Unlisted: c.mu.keys.unlisted,
-		Unseen: c.mu.term.leader && (len(u.left) > 0 || len(u.named) > 0 || u.unnamed), Unnamed: c.mu.term.leader && u.unnamed,
+		Unseen: c.mu.term.leader && (len(u.left) > 0 || len(u.named) > 0 || u.unnamed != 0), Unnamed: u.unnamed,
 	}
 }
 
@@ -191,16 +193,17 @@ func (c *Core) Keys() int {
 	return len(c.mu.keys.byKey)
 }
 
-// Saw takes a snapshot in that was asked for in this epoch, and that queries from now on see at least. With name, it names
-// all that is in progress.
-func (c *Core) Saw(s outbox.Snapshot, epoch int, name bool) {
+// Saw takes a snapshot in that was asked for in this epoch, and that queries from now on see at least. If unnamed
+// is not 0, it is that of the View before the snapshot, which names all that is in progress.
+func (c *Core) Saw(s outbox.Snapshot, epoch int, unnamed uint64) {
 	c.lock()
 	defer c.mu.Unlock()
 	if epoch != c.mu.term.epoch {
 		return // it may be of another server
 	}
-	if name && c.mu.unseen.unnamed {
+	if unnamed != 0 && unnamed == c.mu.unseen.unnamed {
 		c.mu.unseen.name(s)
+		c.wantBacklog(everything) // a pass that began before may have missed what has become visible since
 	}
 	c.saw(s)
 }
@@ -261,5 +264,5 @@ func (c *Core) KeysEnded(pass int, complete bool) {
 func (c *Core) SeesAllKeys() bool {
 	c.lock()
 	defer c.mu.Unlock()
-	return !c.mu.unseen.unnamed && c.mu.unseen.all(c.mu.keys.missed)
+	return c.mu.unseen.unnamed == 0 && c.mu.unseen.all(c.mu.keys.missed)
 }

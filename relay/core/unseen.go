@@ -16,8 +16,8 @@ type unseen struct {
 	seq uint64
 	// named are those that a snapshot names: any row of theirs may have been missed.
 	named map[uint32]struct{}
-	// unnamed: transactions were missed, and the next snapshot has to name them.
-	unnamed bool
+	// unnamed is seq when transactions were forgotten, until a snapshot has named them; then 0.
+	unnamed uint64
 }
 
 type leftBy struct {
@@ -46,12 +46,12 @@ func (u *unseen) note(xid uint32, id int64) bool {
 // forget drops them all, until a snapshot names them.
 func (u *unseen) forget() {
 	u.seq++
-	u.left, u.unnamed = nil, true
+	u.left, u.unnamed = nil, u.seq
 }
 
 // end forgets them, for a relay that does not lead.
 func (u *unseen) end() {
-	u.left, u.unnamed = nil, false
+	u.left, u.unnamed = nil, 0
 	clear(u.named)
 }
 
@@ -78,9 +78,9 @@ func (u *unseen) saw(s outbox.Snapshot) (from int64) {
 	return from
 }
 
-// name takes all transactions that were in progress for the snapshot.
+// name takes all transactions that were in progress for a snapshot from after the newest loss.
 func (u *unseen) name(s outbox.Snapshot) {
-	u.unnamed = false
+	u.unnamed = 0
 	for _, xid := range s.InProgress() {
 		u.named[xid] = struct{}{}
 	}
@@ -89,7 +89,7 @@ func (u *unseen) name(s outbox.Snapshot) {
 // visible is the number below which all transactions that left rows were seen.
 func (u *unseen) visible() uint64 {
 	switch {
-	case u.unnamed:
+	case u.unnamed != 0:
 		return 0
 	case len(u.left) > 0:
 		return u.left[0].seq
