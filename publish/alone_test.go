@@ -14,6 +14,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -165,7 +166,7 @@ func TestAMessageThatEndsEveryConnectionIsRefused(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
 	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
-	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, f.listener.Addr().String()), SendTimeout: 2 * time.Second})
+	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, f.listener.Addr().String()), SendTimeout: await.Scaled(2 * time.Second)})
 	var k maker
 	messages := k.many(200, "", q)
 	fresh := func() []*outbox.Message { return k.many(5, "", q) }

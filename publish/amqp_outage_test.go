@@ -192,7 +192,7 @@ func shutdownWhileBlocked(t *testing.T, broker *services.RabbitMQ) {
 func TestSilentBroker(t *testing.T) {
 	t.Parallel()
 	a, q, proxy, u := behindProxy(t)
-	const timeout = 400 * time.Millisecond
+	timeout := await.Scaled(time.Second)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
 	var k maker
 	warm := k.many(10, "", q)
@@ -224,7 +224,7 @@ func TestSilentBroker(t *testing.T) {
 func TestStoppedReading(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
-	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 500 * time.Millisecond})
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(time.Second)})
 	var k maker
 	for range 2 { // after the first answer the lane is opened, before the second it is open
 		warm := k.make("", q, `{}`)
@@ -283,7 +283,7 @@ func withStuckQueue(t *testing.T) (u, q, stuck string) {
 func TestQueueThatNeverConfirms(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
-	const timeout = 2 * time.Second
+	timeout := await.Scaled(2 * time.Second)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
 	mark := r.mark()
 	k := &maker{}
@@ -309,7 +309,7 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 func TestReplacedLanes(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
-	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 2 * time.Second, MaxInFlight: 40})
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(2 * time.Second), MaxInFlight: 40})
 	k := &maker{}
 	warm := k.make("", q, `{}`)
 	r.publish(warm)
@@ -333,7 +333,7 @@ func TestReplacedLanes(t *testing.T) {
 func TestOneStuckQueueKeepsNobodyOut(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
-	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 300 * time.Millisecond})
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(time.Second)})
 	var k maker
 	for range 3 { // two outages, then through the half-open breaker
 		m := k.make("", stuck, `{}`)

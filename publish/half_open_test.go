@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -13,7 +14,7 @@ import (
 // after an answer.
 func TestHalfOpenLetsOneThroughAtATime(t *testing.T) {
 	_, q, proxy, u := behindProxy(t)
-	const timeout = 400 * time.Millisecond
+	timeout := await.Scaled(time.Second)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
 	proxy.Refuse()
 	proxy.Cut()

@@ -36,7 +36,7 @@ func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
 func TestAChannelIsReplacedAfterOneMessageThatIsNeverConfirmed(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
-	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 2 * time.Second})
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(2 * time.Second)})
 	mark := r.mark()
 	k := &maker{}
 	f := startFlow(r, k, "", q, 100)

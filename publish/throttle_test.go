@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -168,7 +169,7 @@ func TestThrottleNeverStops(t *testing.T) {
 func TestMessagesGoOnWhileNothingIsAnswered(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
-	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 3 * time.Second})
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(3 * time.Second)})
 	var k maker
 	for range 2 { // the first one opens the lane
 		warm := k.make("", q, `{}`)
@@ -191,7 +192,7 @@ func TestMessagesGoOnWhileNothingIsAnswered(t *testing.T) {
 func TestAStuckQueueLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
-	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: 5 * time.Second})
+	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(5 * time.Second)})
 	var k maker
 	unanswered := k.many(creditOfRabbitMQ-10, "", stuck)
 	r.publish(unanswered...)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/certs"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -88,7 +89,7 @@ func tlsBrokerSilent(t *testing.T, authority *certs.Authority, broker *services.
 		"cacertfile": {authority.File("ca.pem")}, "server_name_indication": {"localhost"},
 		"certfile": {authority.File("client.pem")}, "keyfile": {authority.File("client.key")},
 	}.Encode()
-	r := startAMQP(t, AMQPConfig{URL: address.String(), SendTimeout: time.Second})
+	r := startAMQP(t, AMQPConfig{URL: address.String(), SendTimeout: await.Scaled(time.Second)})
 	var k maker
 	for range 2 { // the first goes ahead of the exchange's own channel
 		m := k.make("", q, `{}`)

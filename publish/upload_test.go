@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -63,8 +64,9 @@ func TestABodyThatTakesLongerThanTheSendTimeoutToUpload(t *testing.T) {
 	broker := services.SharedRabbitMQ(t)
 	u := broker.VHost(t)
 	q := newAdmin(t, u).queue(services.Name(t), nil)
-	const timeout, size = time.Second, 12 << 20
-	slow := throttled(t, broker.Addr(), size*3/4, 64<<10, timeout/64) // 9 MB at 4 MB/s
+	const size = 12 << 20
+	timeout := await.Scaled(2 * time.Second)
+	slow := throttled(t, broker.Addr(), size*3/4, 64<<10, timeout/64) // 9 MB take more than twice the timeout
 	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, slow), SendTimeout: timeout})
 	mark := r.mark()
 	large := (&maker{}).make("", q, "")
