@@ -13,7 +13,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 

@@ -169,7 +169,7 @@ func TestWrongUsageOfCheck(t *testing.T) {
 
 // Scripts go by area and name.
 func TestDocsNameEveryCheck(t *testing.T) {
-	files, err := filepath.Glob("../../doctor/*.go")
+	files, err := filepath.Glob("../../internal/doctor/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 
 // TestDocsNameTestsThatExist: a promise whose proof was renamed or removed is one without proof.
 func TestDocsNameTestsThatExist(t *testing.T) {
-	files, err := filepath.Glob("../../e2e/*_test.go")
+	files, err := filepath.Glob("../../test/e2e/*_test.go")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no tests found: %v", err)
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cdc-relay/cdc-relay/notice"
+	"github.com/cdc-relay/cdc-relay/internal/notice"
+	"github.com/cdc-relay/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/statsd"
 	"github.com/cdc-relay/cdc-relay/tracing"
 )
 

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/notice"
-	"github.com/cdc-relay/cdc-relay/statsd"
+	"github.com/cdc-relay/cdc-relay/internal/notice"
+	"github.com/cdc-relay/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/tracing"
 )
 

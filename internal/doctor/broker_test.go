@@ -1,0 +1,286 @@
+package doctor_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// topology declares what a test needs in the relay's virtual host.
+func (p *patient) topology(declare func(*amqp.Channel) error) *amqp.Channel {
+	p.t.Helper()
+	conn, err := amqp.Dial(p.AMQPURL)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err == nil {
+		err = declare(channel)
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return channel
+}
+
+// bound has the exchange shop, and the queue orders for orders.#.
+func (p *patient) bound() *amqp.Channel {
+	p.t.Helper()
+	return p.topology(func(c *amqp.Channel) error {
+		if err := c.ExchangeDeclare("shop", amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+			return err
+		}
+		if _, err := c.QueueDeclare("orders", true, false, false, false, nil); err != nil {
+			return err
+		}
+		return c.QueueBind("orders", "orders.#", "shop", false, nil)
+	})
+}
+
+func (p *patient) insert(exchange any, keys ...string) {
+	p.t.Helper()
+	for _, key := range keys {
+		if _, err := p.conn.Exec(p.t.Context(), "INSERT INTO outbox (exchange, routing_key, payload) VALUES ($1, $2, '1')", exchange, key); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+func TestAHealthyBroker(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	channel := p.bound()
+	p.insert("shop", "orders.created", "orders.paid")
+	p.insert(nil, "orders", p.replyTo())
+	r := p.examine()
+	r.wantOthersOK()
+	r.want(doctor.OK, doctor.Routing, "waiting", "4 rows wait, for 4 pairs")
+	r.want(doctor.OK, doctor.Routing, "route", "each of 4 routing keys reaches a queue")
+	if q, err := channel.QueueDeclarePassive("orders", true, false, false, false, nil); err != nil || q.Messages != 0 {
+		t.Errorf("the examination left %d messages, %v", q.Messages, err)
+	}
+	var rows int
+	if err := p.conn.QueryRow(t.Context(), "SELECT count(*) FROM outbox WHERE attempts = 0 AND available_at IS NULL").Scan(&rows); err != nil || rows != 4 {
+		t.Errorf("the examination left %d rows, %v", rows, err)
+	}
+}
+
+// replyTo is the address of somebody who waits for a direct reply, and fails the test when one comes.
+func (p *patient) replyTo() string {
+	p.t.Helper()
+	var asked, replies <-chan amqp.Delivery
+	channel := p.topology(func(c *amqp.Channel) (err error) {
+		if _, err = c.QueueDeclare("questions", false, false, false, false, nil); err != nil {
+			return err
+		}
+		if asked, err = c.Consume("questions", "", true, false, false, false, nil); err != nil {
+			return err
+		}
+		if replies, err = c.Consume("amq.rabbitmq.reply-to", "", true, false, false, false, nil); err != nil {
+			return err
+		}
+		return c.PublishWithContext(p.t.Context(), "", "questions", true, false, amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"})
+	})
+	address := (<-asked).ReplyTo
+	p.t.Cleanup(func() {
+		// What follows on the channel comes after a reply that was on its way.
+		if _, err := channel.QueueDeclarePassive("questions", false, false, false, false, nil); err != nil || len(replies) > 0 {
+			p.t.Errorf("%d replies came, %v", len(replies), err)
+		}
+	})
+	return address
+}
+
+func TestMissingTopologyIsMendedByWhatIsSaid(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	p.Exchange = "It's %missing/"
+	p.insert(nil, "any")
+	p.insert("shop", "orders.created", "parcels.sent")
+	p.insert("", "orders", "no such queue")
+	p.mend(p.examine().want(doctor.Problem, doctor.RabbitMQ, "exchange", "does not exist in virtual host", "--exchange"))
+	p.bound()
+	r := p.examine()
+	f := r.want(doctor.Problem, doctor.Routing, "route")
+	if f.Subject == "" {
+		t.Error("the finding has no subject")
+	}
+	for _, words := range []string{`exchange "shop" has no queue for routing key "parcels.sent"`, `exchange "It's %missing/" has no queue for routing key "any"`, `there is no queue "no such queue"`} {
+		if !strings.Contains(r.String(), words) {
+			t.Errorf("not said: %s", words)
+		}
+	}
+	for _, f := range r.findings {
+		f.Mend = strings.Replace(f.Mend, "/q/QUEUE", "/q/orders", 1)
+		if f.Name == "route" {
+			p.mend(f)
+		}
+	}
+	p.examine().wantOthersOK()
+}
+
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+	p.bound()
+	p.insert("shop", "orders.created")
+	p.insert(nil, "orders")
+	name := services.Name(t)
+	if err := broker.AddUser(t.Context(), name, "s3cr3t"); err != nil {
+		t.Fatal(err)
+	}
+	u, _ := url.Parse(p.AMQPURL)
+	admin := p.AMQPURL
+	u.User = url.UserPassword(name, "s3cr3t")
+	p.AMQPURL = u.String()
+	p.mend(p.examine().want(doctor.Problem, doctor.RabbitMQ, "vhost", "refused for user", "set_permissions"))
+	if err := broker.Permit(t.Context(), strings.TrimPrefix(u.Path, "/"), name, services.Permissions{Write: "nothing"}); err != nil {
+		t.Fatal(err)
+	}
+	r := p.examine()
+	p.mend(r.want(doctor.Problem, doctor.RabbitMQ, "write", "may not publish", "access", "amq\\.default|shop"))
+	r = p.examine()
+	r.want(doctor.OK, doctor.RabbitMQ, "write")
+	r.wantOthersOK()
+
+	// The user of the API is that of the AMQP URL unless another is named.
+	api, _ := url.Parse(broker.ManagementURL())
+	api.User = nil
+	p.ManagementURL = api.String()
+	p.mend(p.examine().want(doctor.Warning, doctor.RabbitMQ, "management", "401", "set_user_tags"))
+	p.examine().wantOthersOK()
+
+	for _, wrong := range []struct{ url, check, words string }{
+		{strings.Replace(p.AMQPURL, "s3cr3t", "wr0ng", 1), "login", "change_password"},
+		{strings.Replace(admin, u.Path, "/no%20such", 1), "vhost", "rabbitmqctl add_vhost 'no such'"},
+	} {
+		p.AMQPURL = wrong.url
+		r := p.examine()
+		r.want(doctor.Problem, doctor.RabbitMQ, wrong.check, wrong.words)
+		if text := r.String(); strings.Contains(text, "s3cr3t") || strings.Contains(text, "wr0ng") {
+			t.Errorf("a password is shown: %s", text)
+		}
+	}
+}
+
+func TestATopicPermission(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	if !broker.CanCtl() {
+		t.Skip("there is no rabbitmqctl for this broker")
+	}
+	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+	p.bound()
+	p.insert("shop", "orders.created", "orders.paid")
+	name := services.Name(t)
+	if err := broker.AddUser(t.Context(), name, "s3cr3t"); err != nil {
+		t.Fatal(err)
+	}
+	u, _ := url.Parse(p.AMQPURL)
+	vhost := strings.TrimPrefix(u.Path, "/")
+	if err := broker.Permit(t.Context(), vhost, name, services.Permissions{Write: ".*"}); err != nil {
+		t.Fatal(err)
+	}
+	p.ctl("rabbitmqctl set_topic_permissions -p " + vhost + " " + name + " shop '^orders.created$' ''")
+	u.User = url.UserPassword(name, "s3cr3t")
+	p.AMQPURL = u.String()
+	p.mend(p.examine().want(doctor.Problem, doctor.RabbitMQ, "write", "orders.paid", "clear_topic_permissions"))
+	p.examine().wantOthersOK()
+}
+
+func TestQueuesThatDropAndAlternateExchanges(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+	p.bound()
+	p.Exchange = "main"
+	p.topology(func(c *amqp.Channel) error {
+		if err := c.ExchangeDeclare("main", amqp.ExchangeDirect, true, false, false, false, amqp.Table{"alternate-exchange": "shop"}); err != nil {
+			return err
+		}
+		if _, err := c.QueueDeclare("short", true, false, false, false, amqp.Table{"x-max-length": 1_000_000}); err != nil {
+			return err
+		}
+		return c.QueueBind("short", "k", "main", false, nil)
+	})
+	p.insert(nil, "k", "orders.by.the.alternate")
+	r := p.examine()
+	r.want(doctor.Warning, doctor.Routing, "alternate_exchange", `"main" has the alternate exchange "shop"`)
+	p.mend(r.want(doctor.Warning, doctor.Routing, "overflow", "max-length 1000000", "reject-publish"))
+	r.want(doctor.OK, doctor.Routing, "route", "each of 2")
+	p.examine().wantOthersOK("alternate_exchange")
+
+	u, _ := url.Parse(p.AMQPURL)
+	vhost := strings.TrimPrefix(u.Path, "/")
+	if err := broker.SetPolicy(t.Context(), vhost, "bounded", services.Policy{Pattern: "^ord", ApplyTo: "queues", Definition: map[string]any{"max-length-bytes": 5000, "message-ttl": 60000}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.SetPolicy(t.Context(), vhost, "other", services.Policy{Pattern: "shop", ApplyTo: "exchanges", Definition: map[string]any{"alternate-exchange": "amq.fanout"}}); err != nil {
+		t.Fatal(err)
+	}
+	p.Exchange = "shop"
+	p.exec("DELETE FROM outbox")
+	r = p.examine()
+	p.mend(r.want(doctor.Warning, doctor.Routing, "alternate_exchange", "amq.fanout", "clear_policy"))
+	p.mend(r.want(doctor.Warning, doctor.Routing, "overflow", `"orders" is limited (max-length-bytes 5000)`, `"message-ttl":60000`, "bounded"))
+	p.examine().wantOthersOK()
+}
+
+func TestAnAlarm(t *testing.T) {
+	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
+	broker := services.PrivateRabbitMQ(t)
+	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+	p.bound()
+	p.insert("shop", "orders.created")
+	if err := broker.RaiseMemoryAlarm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.examine().want(doctor.Problem, doctor.RabbitMQ, "alarms", "memory", "rabbitmq-diagnostics alarms")
+	p.NoProbe = true
+	p.examine().want(doctor.Problem, doctor.RabbitMQ, "alarms", "blocked")
+	p.ManagementURL = "http://127.0.0.1:1"
+	p.examine().want(doctor.OK, doctor.RabbitMQ, "alarms", "not asked")
+	p.NoProbe = false
+	if err := broker.ClearMemoryAlarm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.examine().want(doctor.OK, doctor.RabbitMQ, "alarms", "none")
+}
+
+func TestWithoutTheManagementAPI(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	p.ManagementURL = "http://127.0.0.1:1"
+	p.bound()
+	p.insert("", "orders")
+	r := p.examine()
+	r.wantOthersOK()
+	r.want(doctor.OK, doctor.RabbitMQ, "management", "cannot be seen")
+	p.insert("shop", "parcels.sent")
+	p.examine().want(doctor.Warning, doctor.RabbitMQ, "management", "rabbitmq-plugins enable rabbitmq_management")
+	p.exec("UPDATE outbox SET attempts = 1, available_at = now() + interval '1 hour', last_error = 'unroutable: NO_ROUTE (312)' WHERE exchange = 'shop'")
+	p.examine().want(doctor.Problem, doctor.Routing, "route", `had no queue for routing key "parcels.sent"`, "1 row looked at was refused")
+	p.exec("DELETE FROM outbox WHERE attempts > 0")
+	p.insert("shop", "parcels.sent")
+	p.NoProbe = true
+	p.examine().wantOthersOK()
+}
+
+func TestABrokerThatCannotBeReached(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.AMQPURL = "amqp://u:s3cr3t@127.0.0.1:1/"
+	r := p.examine()
+	r.want(doctor.Problem, doctor.RabbitMQ, "reachable", "connection refused", "host and port")
+	r.want(doctor.OK, doctor.Tables, "table")
+	p.AMQPURL = strings.Replace(services.SharedRabbitMQ(t).URL(""), "amqp://", "amqps://", 1)
+	r = p.examine()
+	r.want(doctor.Problem, doctor.RabbitMQ, "reachable", "5671")
+	if strings.Contains(r.String(), "guest:guest") {
+		t.Error("the password is shown")
+	}
+}

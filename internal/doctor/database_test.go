@@ -1,0 +1,381 @@
+package doctor_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func TestAHealthyDatabase(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	r := p.examine()
+	r.wantOthersOK()
+	r.want(doctor.Warning, doctor.Slot, "active", "cdc-relay run")
+	r.want(doctor.Warning, doctor.Slot, "max_slot_wal_keep_size", "a limit is safe", "SET max_slot_wal_keep_size = '10GB'")
+	if level := doctor.Worst(r.findings); level != doctor.Warning {
+		t.Errorf("the worst is %s", level)
+	}
+}
+
+func TestTheDocumentedGrantsAreEnough(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.relayRole("REPLICATION")
+	app, _ := p.role("")
+	p.exec("GRANT USAGE ON SCHEMA public TO "+app, "GRANT INSERT ON outbox TO "+app)
+	p.AppRole = app
+	r := p.examine()
+	r.wantOthersOK()
+	r.want(doctor.OK, doctor.Grants, "application", "nothing else")
+	r.want(doctor.OK, doctor.Cleanup, "transactions", "hidden from role")
+}
+
+// breakage is a set-up on a server of which nothing else is asked.
+type breakage struct {
+	breaks func(p *patient)
+	level  doctor.Level
+	area   doctor.Area
+	check  string
+	words  []string
+	asIs   bool // what mends it needs a person's choice
+}
+
+func brokenStreams() map[string]breakage {
+	return map[string]breakage{
+		"no publication": {
+			func(p *patient) { p.exec("DROP PUBLICATION " + p.Publication) },
+			doctor.Problem, doctor.Publication, "publication",
+			[]string{"does not exist", "CREATE PUBLICATION"},
+			false,
+		},
+		"a publication without the table": {func(p *patient) {
+			p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" SET TABLE other")
+		}, doctor.Problem, doctor.Publication, "publication", []string{"leaves the table out", "ADD TABLE"}, false},
+		"a publication without inserts": {
+			func(p *patient) { p.exec("ALTER PUBLICATION " + p.Publication + " SET (publish = 'update')") },
+			doctor.Problem, doctor.Publication, "publication",
+			[]string{"leaves inserts out", "publish = 'insert'"},
+			false,
+		},
+		"updates and deletes published": {func(p *patient) {
+			p.exec("ALTER PUBLICATION " + p.Publication + " SET (publish = 'insert, update, delete')")
+		}, doctor.Warning, doctor.Publication, "insert_only", []string{"deletes, updates", "publish = 'insert'"}, false},
+		"another table in the publication": {func(p *patient) {
+			p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" ADD TABLE other")
+		}, doctor.Warning, doctor.Publication, "other_tables", []string{"1 other tables", "SET TABLE"}, false},
+		"a publication for all tables": {func(p *patient) {
+			p.exec("DROP PUBLICATION "+p.Publication, "CREATE PUBLICATION "+p.Publication+" FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)")
+		}, doctor.Warning, doctor.Publication, "other_tables", []string{"FOR ALL TABLES", "cdc-relay setup --slot"}, false},
+		"no slot": {
+			func(p *patient) { p.exec("SELECT pg_drop_replication_slot('" + p.Slot + "')") },
+			doctor.Problem, doctor.Slot, "slot",
+			[]string{"does not exist", "cdc-relay setup --slot"},
+			false,
+		},
+		"a slot of another plugin": {func(p *patient) {
+			drop := "SELECT pg_drop_replication_slot('" + p.Slot + "')"
+			p.exec(drop, "SELECT pg_create_physical_replication_slot('"+p.Slot+"')")
+			p.t.Cleanup(func() { // it belongs to no database, and would outlive this one
+				_, _ = p.conn.Exec(context.Background(), drop)
+			})
+		}, doctor.Problem, doctor.Slot, "slot", []string{"not a pgoutput slot", "--slot NAME"}, true},
+	}
+}
+
+const quotedTable = `"My Schema"."Out""Box"`
+
+func brokenTables() map[string]breakage {
+	return map[string]breakage{
+		"no tables": {
+			func(p *patient) {
+				p.exec("DROP TABLE outbox, outbox_dead_letter, outbox_migrations CASCADE")
+			},
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"does not exist", "cdc-relay setup"},
+			false,
+		},
+		"no dead-letter table": {
+			func(p *patient) { p.exec("ALTER TABLE outbox_dead_letter RENAME TO old") },
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"public.outbox_dead_letter does not exist"},
+			true,
+		},
+		"a missing column": {
+			func(p *patient) { p.exec("ALTER TABLE outbox RENAME COLUMN headers TO old_headers") },
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"no column headers", `RENAME COLUMN OLD_NAME TO "headers"`},
+			true,
+		},
+		"no version": {
+			func(p *patient) { p.exec("DROP TABLE outbox_migrations") },
+			doctor.Problem, doctor.Tables, "migrations",
+			[]string{"not known to be of any version"},
+			true,
+		},
+		"a newer version": {
+			func(p *patient) { p.exec("UPDATE outbox_migrations SET version = 99") },
+			doctor.Problem, doctor.Tables, "migrations",
+			[]string{"use a newer cdc-relay"},
+			true,
+		},
+		"an unlogged table": {
+			func(p *patient) { p.exec("DROP PUBLICATION "+p.Publication, "ALTER TABLE outbox SET UNLOGGED") },
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"UNLOGGED", "SET LOGGED"},
+			false,
+		},
+		"autovacuum off for the table": {
+			func(p *patient) { p.exec("ALTER TABLE outbox SET (autovacuum_enabled = off)") },
+			doctor.Warning, doctor.Cleanup, "autovacuum",
+			[]string{"RESET (autovacuum_enabled)"},
+			false,
+		},
+		"autovacuum of an ordinary table": {func(p *patient) {
+			p.exec("ALTER TABLE outbox RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay)")
+		}, doctor.Warning, doctor.Cleanup, "autovacuum", []string{"SET (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_cost_delay=0)"}, false},
+		"names that need quotes": {func(p *patient) {
+			p.Table = outbox.Table{Schema: "My Schema", Name: `Out"Box`}
+			p.Publication = "Pub"
+			p.setup()
+			p.exec(`ALTER TABLE ` + quotedTable + ` SET (autovacuum_enabled = false)`)
+		}, doctor.Warning, doctor.Cleanup, "autovacuum", []string{"ALTER TABLE " + quotedTable + " RESET"}, false},
+		"quoted names in commands": {func(p *patient) {
+			p.Table = outbox.Table{Schema: "My Schema", Name: `It's`}
+		}, doctor.Problem, doctor.Tables, "table", []string{`cdc-relay setup --table '"My Schema"."It'\''s"' --slot `}, false},
+	}
+}
+
+func TestBrokenStreamsAreMendedByWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	breakAndMend(t, brokenStreams())
+}
+
+func TestBrokenTablesAreMendedByWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	breakAndMend(t, brokenTables())
+}
+
+// breakAndMend looks at each, does what is said, and looks again.
+func breakAndMend(t *testing.T, set map[string]breakage) {
+	for name, test := range set {
+		t.Run(name, func(t *testing.T) {
+			p := healthy(t, services.SharedPostgres(t))
+			test.breaks(p)
+			found := p.examine().want(test.level, test.area, test.check, test.words...)
+			if test.asIs {
+				return
+			}
+			p.mend(found)
+			p.setup() // what the first mend made room for
+			for _, f := range p.examine().findings {
+				if f.Area == test.area && f.Name == test.check && f.Level != doctor.OK {
+					t.Errorf("not mended: %s\n%s", f.Says, f.Mend)
+				}
+			}
+		})
+	}
+}
+
+func TestMissingGrantsOfTheRelay(t *testing.T) {
+	t.Parallel()
+	for _, revoke := range []struct{ statement, check, words string }{
+		{"REVOKE SELECT, DELETE ON outbox FROM ", "relay", "GRANT SELECT, DELETE ON \"public\".\"outbox\" TO"},
+		{"REVOKE INSERT ON outbox_dead_letter FROM ", "relay", "GRANT INSERT ON"},
+		{"REVOKE SELECT ON SEQUENCE outbox_id_seq FROM ", "sequence", "GRANT SELECT ON SEQUENCE public.outbox_id_seq TO"},
+		{"REVOKE USAGE ON SCHEMA public FROM PUBLIC, ", "schema", "GRANT USAGE ON SCHEMA \"public\" TO"},
+	} {
+		t.Run(revoke.check, func(t *testing.T) {
+			p := healthy(t, services.SharedPostgres(t))
+			p.exec(revoke.statement + p.relayRole("REPLICATION"))
+			p.mend(p.examine().want(doctor.Problem, doctor.Grants, revoke.check, revoke.words))
+			p.examine().wantOthersOK()
+		})
+	}
+}
+
+func TestTheVersionThatMayNotBeRead(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.exec("REVOKE SELECT ON outbox_migrations FROM " + p.relayRole("REPLICATION"))
+	p.mend(p.examine().want(doctor.Problem, doctor.Tables, "migrations", "may not read", `GRANT SELECT ON "public"."outbox_migrations" TO`))
+	p.examine().wantOthersOK()
+}
+
+func TestARoleThatMayNotReplicate(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.relayRole("")
+	p.mend(p.examine().want(doctor.Problem, doctor.Postgres, "replication", "may not replicate", "ALTER ROLE", "--mode poll"))
+	p.examine().wantOthersOK()
+}
+
+func TestRowLevelSecurity(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.relayRole("REPLICATION")
+	app, _ := p.role("")
+	p.AppRole = app
+	p.exec("GRANT USAGE ON SCHEMA public TO "+app, "GRANT INSERT ON outbox TO "+app, "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
+	r := p.examine()
+	p.mend(r.want(doctor.Problem, doctor.Grants, "relay", "hides rows", "BYPASSRLS"))
+	p.mend(r.want(doctor.Problem, doctor.Grants, "application", "row-level security", "CREATE POLICY"))
+	p.examine().wantOthersOK()
+}
+
+func TestTheApplicationsRole(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.AppRole = "No such role"
+	p.examine().want(doctor.Problem, doctor.Grants, "application", "does not exist", `CREATE ROLE "No such role" LOGIN`)
+
+	p.AppRole, _ = p.role("")
+	p.exec("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+	f := p.examine().want(doctor.Problem, doctor.Grants, "application", "may not use schema public", "INSERT into public.outbox")
+	p.mend(f)
+	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
+
+	p.exec("GRANT DELETE ON outbox TO " + p.AppRole)
+	p.mend(p.examine().want(doctor.Warning, doctor.Grants, "application", "may DELETE beside INSERT", "REVOKE DELETE"))
+	p.exec("REVOKE INSERT ON outbox FROM "+p.AppRole, "GRANT INSERT (routing_key, payload) ON outbox TO "+p.AppRole)
+	p.examine().want(doctor.OK, doctor.Grants, "application")
+}
+
+func TestASlotOfAnotherDatabase(t *testing.T) {
+	server := services.SharedPostgres(t)
+	other, p := healthy(t, server), healthy(t, server)
+	p.Slot = other.Slot
+	p.examine().want(doctor.Problem, doctor.Slot, "slot", "belongs to another database", "cdc-relay setup --slot NAME")
+}
+
+func TestAPartitionedTable(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.exec("CREATE TABLE parts (LIKE outbox INCLUDING ALL) PARTITION BY RANGE (id)", "CREATE TABLE part1 PARTITION OF parts FOR VALUES FROM (0) TO (1000000)",
+		"DROP TABLE outbox", "ALTER TABLE parts RENAME TO outbox",
+		"ALTER PUBLICATION "+p.Publication+" ADD TABLE outbox", "ALTER PUBLICATION "+p.Publication+" SET (publish_via_partition_root = false)")
+	p.mend(p.examine().want(doctor.Problem, doctor.Publication, "partition_root", "names partitions", "publish_via_partition_root = true"))
+	r := p.examine()
+	r.want(doctor.OK, doctor.Publication, "publication")
+	r.want(doctor.OK, doctor.Tables, "table")
+	r.want(doctor.OK, doctor.Cleanup, "dead_rows")
+}
+
+func TestHiddenRowsAndColumns(t *testing.T) {
+	server := services.SharedPostgres(t)
+	if server.Major() < 15 {
+		t.Skip("Postgres 14 knows neither row filters nor column lists")
+	}
+	p := healthy(t, server)
+	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox WHERE (id > 5)")
+	p.mend(p.examine().want(doctor.Problem, doctor.Publication, "row_filter", "(id > 5)", "SET TABLE"))
+	p.examine().wantOthersOK()
+	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox (id, routing_key, payload)")
+	p.mend(p.examine().want(doctor.Problem, doctor.Publication, "column_list", "id, routing_key, payload", "SET TABLE"))
+	p.examine().wantOthersOK()
+}
+
+func TestWhatMendsAShardsPublicationKeepsItsRowFilter(t *testing.T) {
+	server := services.SharedPostgres(t)
+	if server.Major() < 15 {
+		t.Skip("Postgres 14 knows no row filters")
+	}
+	p := onDatabase(t, server.Database(t))
+	p.Shard = outbox.Shard{Index: 0, Of: 2}
+	p.Slot, p.Publication = p.Slot+p.Shard.NameSuffix(), p.Publication+p.Shard.NameSuffix()
+	p.setup()
+	p.examine().wantOthersOK()
+	p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" ADD TABLE other")
+	p.mend(p.examine().want(doctor.Warning, doctor.Publication, "other_tables", "SET TABLE"))
+	p.examine().wantOthersOK()
+}
+
+func TestManagedServicesAreNamed(t *testing.T) {
+	t.Parallel()
+	services.Thorough(t, "starts a server of its own")
+	server := services.PrivatePostgres(t, "wal_level=replica")
+	p := healthyTables(t, server)
+	for role, words := range map[string][]string{
+		"rds_superuser":     {"Amazon RDS", "rds.logical_replication", "GRANT rds_replication TO"},
+		"cloudsqlsuperuser": {"Cloud SQL", "cloudsql.logical_decoding", "WITH REPLICATION"},
+		"azure_pg_admin":    {"Azure", "az postgres flexible-server parameter set", "WITH REPLICATION"},
+		"supabase_admin":    {"Supabase", "wal_level=logical", "REPLICATION"},
+		"neon_superuser":    {"Neon", "enable_logical_replication", "REPLICATION"},
+	} {
+		t.Run(role, func(t *testing.T) {
+			p.t = t
+			p.exec("CREATE ROLE " + role)
+			defer p.exec("DROP ROLE " + role)
+			p.relayRole("")
+			r := p.examine()
+			r.want(doctor.OK, doctor.Postgres, "reachable", words[0])
+			r.want(doctor.Problem, doctor.Postgres, "wal_level", "wal_level is replica", words[1])
+			r.want(doctor.Problem, doctor.Postgres, "replication", words[2])
+		})
+	}
+	t.Run("rds_replication", func(t *testing.T) {
+		p.t = t
+		p.exec("CREATE ROLE rds_superuser", "CREATE ROLE rds_replication")
+		defer p.exec("DROP ROLE rds_superuser", "DROP ROLE rds_replication")
+		p.exec("GRANT rds_replication TO " + p.relayRole(""))
+		// The role lets nobody replicate here, so the connection fails; the catalog was believed before.
+		p.examine().want(doctor.Problem, doctor.Postgres, "replication", "GRANT rds_replication TO")
+	})
+}
+
+// healthyTables is for a server without logical replication.
+func healthyTables(t *testing.T, server *services.Postgres) *patient {
+	t.Helper()
+	p := onDatabase(t, server.Database(t))
+	p.Poll = true
+	p.setup()
+	p.Poll = false
+	return p
+}
+
+func TestPostgresThatCannotBeReached(t *testing.T) {
+	p := onDatabase(t, services.Database(t))
+	p.withBroker(services.SharedRabbitMQ(t))
+	p.Connect = func(context.Context, map[string]string) (*pgx.Conn, error) { return nil, refusal{} }
+	r := p.examine()
+	r.want(doctor.Problem, doctor.Postgres, "reachable", "nobody there", "look whether it runs")
+	r.want(doctor.OK, doctor.RabbitMQ, "reachable")
+	r.want(doctor.Warning, doctor.Routing, "waiting", "cannot be looked at")
+	if doctor.Worst(r.findings) != doctor.Problem {
+		t.Error("the worst is not a problem")
+	}
+}
+
+type refusal struct{}
+
+func (refusal) Error() string { return "nobody there" }
+func (refusal) Hint() string  { return "look whether it runs" }
+
+func TestNothingCanBeChanged(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	inner := p.Connect
+	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+		conn, err := inner(ctx, parameters)
+		if err != nil || parameters["replication"] != "" {
+			return conn, err
+		}
+		var pgErr interface{ SQLState() string }
+		if _, err := conn.Exec(ctx, "CREATE TABLE written ()"); !errors.As(err, &pgErr) || pgErr.SQLState() != "25006" {
+			t.Errorf("the session can write: %v", err)
+		}
+		return conn, nil
+	}
+	p.examine().wantOthersOK()
+}
+
+// role in a URL, for those who go through something in between.
+func throughPort(t *testing.T, address, hostport string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = hostport
+	return strings.TrimSpace(u.String())
+}

@@ -1,0 +1,150 @@
+package bench
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/bench/load"
+)
+
+// Cases are all that can be measured, the limits before what is compared with them.
+func Cases(s Settings) []Case {
+	var all []Case
+	for _, some := range [][]Case{peakCases(s), paceCases(s), keyCases(s), sizeCases(s), backlogCases(s), heldCases(s)} {
+		all = append(all, some...)
+	}
+	return all
+}
+
+func plain(s Settings) backlog {
+	return backlog{messages: s.Messages, spec: load.Spec{Bytes: s.Bytes}, queues: s.Queues}
+}
+
+// peakCases are about the most that can be had.
+func peakCases(s Settings) []Case {
+	b, spread := plain(s), plain(s)
+	spread.queues = 4
+	return []Case{
+		{Name: "publish", About: "limit: publish with confirms through the AMQP library", IsLimit: true, run: limitPublish(b)},
+		{Name: "read", About: "limit: read the slot and discard", IsLimit: true, run: limitRead(b)},
+		{Name: "drain", About: "the relay drains a backlog", Beside: "publish", run: drainRelay(b)},
+		{Name: "drain-poller", About: "a SKIP LOCKED poller drains it", Beside: "publish", IsLimit: true, run: drainPoller(b)},
+		{
+			Name: "publish-written", About: "limit: publish while as many rows are written", IsLimit: true,
+			run: limitPublishBesideWrites(b),
+		},
+		{Name: "stream", About: "the relay streams what is written as fast as it comes", Beside: "publish-written", run: streamPeak(b)},
+		{Name: "publish-4-queues", About: "limit: publish to four queues in turn", IsLimit: true, Full: true, run: limitPublish(spread)},
+		{Name: "drain-4-queues", About: "the relay drains to four queues", Beside: "publish-4-queues", Full: true, run: drainRelay(spread)},
+		{Name: "stream-2-shards", About: "two relays share the stream", Beside: "stream", Full: true, run: streamShards(b, 2)},
+		{Name: "stream-4-shards", About: "four relays share the stream", Beside: "stream", Full: true, run: streamShards(b, 4)},
+	}
+}
+
+// paceCases are about latency, and what a message costs when there are few.
+func paceCases(s Settings) []Case {
+	var cases []Case
+	for _, rate := range []int{500, 2000} {
+		p := pace{rate: float64(rate), warmUp: 2 * time.Second, duration: s.Steady, spec: load.Spec{Bytes: s.Bytes}, queues: s.Queues}
+		direct := fmt.Sprintf("direct-%d", rate)
+		cases = append(cases,
+			Case{
+				Name: direct, About: fmt.Sprintf("limit: insert %d/s and publish from the same process", rate), IsLimit: true,
+				run: steady(p, byWriter),
+			},
+			Case{Name: fmt.Sprintf("relay-%d", rate), About: fmt.Sprintf("the relay streams %d/s", rate), Beside: direct, run: steady(p, byRelay)},
+			Case{
+				Name: fmt.Sprintf("poller-%d", rate), About: fmt.Sprintf("a SKIP LOCKED poller at %d/s", rate), Beside: direct,
+				IsLimit: true, Full: true, run: steady(p, byPoller),
+			},
+		)
+	}
+	return append(cases, Case{Name: "idle", About: "the relay has nothing to do", run: idle})
+}
+
+// keyCases are about order.
+func keyCases(s Settings) []Case {
+	keyed, one, hot := plain(s), plain(s), plain(s)
+	keyed.spec.Keys = s.Keys
+	one.spec.Keys, one.messages = 1, max(s.Messages/20, 1)
+	hot.spec.HotEvery = 20
+	alone := s
+	alone.Window = 1
+	return []Case{
+		{Name: "drain-keyed", About: "the relay drains a backlog with many ordering keys", Beside: "drain", run: drainRelay(keyed)},
+		{Name: "stream-keyed", About: "the relay streams many ordering keys at full speed", Beside: "stream", run: streamPeak(keyed)},
+		{
+			Name: "publish-one", About: "limit: publish with one message in flight", IsLimit: true, Full: true,
+			run: with(alone, limitPublish(one)),
+		},
+		{Name: "drain-one-key", About: "the relay drains a backlog of one ordering key", Beside: "publish-one", Full: true, run: drainRelay(one)},
+		{
+			Name: "stream-hot-key", About: "the relay streams at full speed, one of 20 messages with the same key", Beside: "stream",
+			Full: true, run: streamPeak(hot),
+		},
+	}
+}
+
+// windowMB is how many messages of 1 MB the relay has at a time, whose window holds 32 MiB.
+const windowMB = 32
+
+// sizeCases are about memory.
+func sizeCases(s Settings) []Case {
+	const kB, MB = 1000, 1_000_000
+	small, large, one := plain(s), plain(s), plain(s)
+	small.spec.Bytes = kB
+	large.spec.Bytes, large.messages = MB, max(s.Messages/200, 1)
+	few := s
+	few.Window = min(s.Window, windowMB)
+	one.messages = 5 * s.Messages
+	return []Case{
+		{Name: "publish-1kB", About: "limit: publish messages of 1 kB", IsLimit: true, Full: true, run: limitPublish(small)},
+		{Name: "drain-1kB", About: "the relay drains messages of 1 kB", Beside: "publish-1kB", Full: true, run: drainRelay(small)},
+		{Name: "stream-1kB", About: "the relay streams messages of 1 kB at full speed", Full: true, run: streamPeak(small)},
+		{Name: "publish-1MB", About: "limit: publish messages of 1 MB", IsLimit: true, Full: true, run: with(few, limitPublish(large))},
+		{Name: "drain-1MB", About: "the relay drains messages of 1 MB", Beside: "publish-1MB", Full: true, run: drainRelay(large)},
+		{Name: "stream-1MB", About: "the relay streams messages of 1 MB at full speed", Full: true, run: streamPeak(large)},
+		{Name: "transaction", About: "the relay streams a transaction of five times as many rows", Full: true, run: streamTransaction(one)},
+	}
+}
+
+// backlogCases are about how the cost grows.
+func backlogCases(s Settings) []Case {
+	var cases []Case
+	for _, size := range []struct {
+		name     string
+		messages int
+	}{{"10k", 10_000}, {"100k", 100_000}, {"1M", 1_000_000}, {"10M", 10_000_000}} {
+		b := plain(s)
+		b.messages = size.messages
+		one := Case{
+			Name: BacklogPrefix + size.name, About: "the relay drains " + size.name + " rows", Beside: "publish", Full: true, run: drainRelay(b),
+		}
+		if size.messages >= 1_000_000 {
+			one.Once, one.Least = true, time.Hour
+		}
+		cases = append(cases, one)
+	}
+	return cases
+}
+
+// BacklogPrefix begins the names of the cases that differ by the size of the backlog alone.
+const BacklogPrefix = "backlog-"
+
+// heldCases are about dead rows. What counts of them is the last fifth.
+func heldCases(s Settings) []Case {
+	p := pace{
+		rate: 1000, warmUp: s.Held * 4 / 5, duration: s.Held / 5, spec: load.Spec{Bytes: s.Bytes}, queues: s.Queues,
+		slice: max(s.Held/60, time.Second),
+	}
+	held := p
+	held.held = true
+	least := 2*s.Held + 10*time.Minute
+	return []Case{
+		{Name: "long", About: "the relay streams 1000/s for long", Full: true, Once: true, Least: least, run: steady(p, byRelay)},
+		{
+			Name: "long-held", About: "the same, while a transaction is held open", Beside: "long", Full: true, Once: true, Least: least,
+			run: steady(held, byRelay),
+		},
+	}
+}

@@ -1,0 +1,205 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
+	"github.com/cdc-relay/cdc-relay/test/bench/limit"
+	"github.com/cdc-relay/cdc-relay/test/bench/load"
+)
+
+// stallAfter is how long nothing may arrive.
+const stallAfter = time.Minute
+
+// backlog is what a run that drains begins with.
+type backlog struct {
+	messages int
+	spec     load.Spec
+	queues   int
+}
+
+// inFilledWorld runs do where the backlog waits; before is what was used until then.
+func (r *run) inFilledWorld(ctx context.Context, b backlog, do func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error) error {
+	return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
+		if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
+			return err
+		}
+		before, err := w.usage(nil)
+		if err != nil {
+			return err
+		}
+		return do(ctx, w, arrivals, before)
+	})
+}
+
+// drainRelay lets a relay that is started now publish what waits.
+func drainRelay(b backlog) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.inFilledWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error {
+			relay, err := w.startRelay()
+			if err != nil {
+				return err
+			}
+			err = r.finish(ctx, w, relay, arrivals, before, nil)
+			return errors.Join(err, relay.stop())
+		})
+	}
+}
+
+// finish waits until all has arrived and every row is deleted, and takes the measure, but for the server's processes in
+// except.
+func (r *run) finish(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals, before usage, except []int) error {
+	if err := r.awaitArrivals(ctx, relay.child, arrivals); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, stallAfter)
+	defer cancel()
+	count := r.result.Messages
+	if err := relay.awaitMetric(ctx, rowsDeleted, float64(count)); err != nil {
+		return err
+	}
+	r.setTime(arrivals, time.Now())
+	after, err := w.usage(except, relay.pid())
+	if err != nil {
+		return err
+	}
+	r.result.CPU = after.since(before).perMillion(count)
+	memory, err := gauge.PeakMemory(relay.pid())
+	if err != nil {
+		return err
+	}
+	r.result.MemoryMB = megabytes(memory)
+	return r.measureVacuum(ctx, w)
+}
+
+func megabytes(bytes uint64) float64 { return float64(bytes) / (1 << 20) }
+
+// measureVacuum finds out what the dead rows of the run cost later.
+func (r *run) measureVacuum(ctx context.Context, w *world) error {
+	before, err := w.usage(nil)
+	if err != nil {
+		return err
+	}
+	if _, err := w.control.Exec(ctx, "VACUUM "+w.table.SQL()); err != nil {
+		return fmt.Errorf("vacuum: %w", err)
+	}
+	after, err := w.usage(nil)
+	if err != nil {
+		return err
+	}
+	r.result.Vacuum = after.since(before).perMillion(r.result.Messages).Postgres
+	return nil
+}
+
+// setTime is of work that lasted from the first arrival to end.
+func (r *run) setTime(arrivals *load.Arrivals, end time.Time) {
+	took := end.Sub(arrivals.First())
+	r.result.Seconds = took.Seconds()
+	r.result.Rate = float64(arrivals.Count()) / took.Seconds()
+	r.result.Repeats = arrivals.Repeats()
+}
+
+// limitPublish publishes the same messages through the AMQP library.
+func limitPublish(b backlog) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
+			return r.runLimit(ctx, w, limit.Publish, arrivals)
+		})
+	}
+}
+
+// limitRead reads the messages from the slot and discards them.
+func limitRead(b backlog) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.inWorld(ctx, b, func(ctx context.Context, w *world, _ *load.Arrivals) error {
+			if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
+				return err
+			}
+			return r.runLimit(ctx, w, limit.Read, nil)
+		})
+	}
+}
+
+// runLimit runs a limit that ends by itself.
+func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals *load.Arrivals) error {
+	before, err := w.usage(nil)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	child, err := w.startLimit(kind, r.result.Messages, r.settings.limitWindow())
+	if err != nil {
+		return err
+	}
+	if arrivals != nil {
+		if err := r.awaitArrivals(ctx, child, arrivals); err != nil {
+			return errors.Join(err, child.kill())
+		}
+		began = arrivals.First()
+	}
+	took := time.Since(began)
+	if err := child.await(ctx); err != nil {
+		return err
+	}
+	if arrivals == nil {
+		took = time.Since(began)
+	}
+	r.result.Seconds = took.Seconds()
+	r.result.Rate = float64(r.result.Messages) / r.result.Seconds
+	after, err := w.usage(nil)
+	if err != nil {
+		return err
+	}
+	after.measured, after.kernel = child.cpu()
+	r.result.CPU = after.since(before).perMillion(r.result.Messages)
+	return nil
+}
+
+// drainPoller lets a poller publish what waits.
+func drainPoller(b backlog) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.inFilledWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error {
+			child, err := w.startLimit(limit.Poll, 0, r.settings.limitWindow())
+			if err != nil {
+				return err
+			}
+			return errors.Join(r.finishPoller(ctx, w, child, arrivals, before), child.stop())
+		})
+	}
+}
+
+func (r *run) finishPoller(ctx context.Context, w *world, child *child, arrivals *load.Arrivals, before usage) error {
+	if err := r.awaitArrivals(ctx, child, arrivals); err != nil {
+		return err
+	}
+	if err := w.awaitEmpty(ctx); err != nil {
+		return err
+	}
+	r.setTime(arrivals, time.Now())
+	after, err := w.usage(nil, child.pid())
+	if err != nil {
+		return err
+	}
+	r.result.CPU = after.since(before).perMillion(r.result.Messages)
+	return r.measureVacuum(ctx, w)
+}
+
+// startLimit starts a limit in a process of its own.
+func (w *world) startLimit(kind limit.Kind, messages, window int) (*child, error) {
+	order, err := json.Marshal(limit.Order{
+		Kind: kind, AMQPURL: w.amqp, Database: w.database, Table: w.table.SQL(), Slot: w.name, Spec: w.spec,
+		Messages: messages, Window: window,
+	})
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(w.site.Self, "limit")
+	cmd.Env = environment()
+	return startChild(string(kind), w.logFile(string(kind)), cmd, bytes.NewReader(order))
+}

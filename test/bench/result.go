@@ -1,0 +1,140 @@
+package bench
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
+	"github.com/cdc-relay/cdc-relay/test/bench/load"
+)
+
+// Result is what one run has shown. What was not measured is nil or 0.
+type Result struct {
+	Case     string  `json:"case"`
+	Run      int     `json:"run,omitempty"` // of the program, where reports of several are merged; counted from 0
+	Round    int     `json:"round"`         // counted from 1
+	Messages int     `json:"messages"`
+	Repeats  int     `json:"repeats,omitempty"` // messages that arrived again
+	Seconds  float64 `json:"seconds"`           // from the first arrival to the end of all work, or of steady load
+	Rate     float64 `json:"rate"`              // messages a second in that time
+	CPU      CPU     `json:"cpu_s_per_million"` // but for idle: of a second, in percent
+	Vacuum   float64 `json:"vacuum_s_per_million,omitempty"`
+	MemoryMB float64 `json:"memory_mb,omitempty"`    // most resident memory of the process that is measured
+	Idle     *CPU    `json:"idle_percent,omitempty"` // of a core, with nothing to do
+	Wakes    float64 `json:"idle_wakes,omitempty"`   // of the measured process's threads, a second
+
+	Latency *Quantiles `json:"latency_ms,omitempty"`
+	// Curve is the latency in ms at each of CurveAt.
+	Curve  []float64 `json:"latency_curve_ms,omitempty"`
+	Series []Slice   `json:"series,omitempty"`
+}
+
+// CPU is processor time. Measured is the process that the run is about: the relay, or what it is compared with.
+type CPU struct {
+	Measured float64 `json:"measured"`
+	Kernel   float64 `json:"measured_in_kernel"` // is part of Measured
+	Postgres float64 `json:"postgres"`
+	RabbitMQ float64 `json:"rabbitmq"`
+}
+
+// Sum is all of it.
+func (c CPU) Sum() float64 { return c.Measured + c.Postgres + c.RabbitMQ }
+
+// Quantiles are of latencies, in ms.
+type Quantiles struct {
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p99_9"`
+	Max  float64 `json:"max"`
+}
+
+// Slice is a part of a long run.
+type Slice struct {
+	Second   float64 `json:"second"` // its end, since the run began
+	Rate     float64 `json:"rate"`
+	P50      float64 `json:"p50_ms"`
+	P99      float64 `json:"p99_ms"`
+	CPU      CPU     `json:"cpu_s_per_million"`
+	DeadRows int64   `json:"dead_rows"`
+}
+
+// CurveAt are the shares of the messages for which Result.Curve tells the latency.
+func CurveAt() []float64 {
+	return []float64{0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999}
+}
+
+// quantiles needs sorted durations, at least one.
+func quantiles(sorted []time.Duration) *Quantiles {
+	return &Quantiles{
+		P50: quantile(sorted, 0.5), P90: quantile(sorted, 0.9), P99: quantile(sorted, 0.99), P999: quantile(sorted, 0.999),
+		Max: milliseconds(sorted[len(sorted)-1]),
+	}
+}
+
+func quantile(sorted []time.Duration, share float64) float64 {
+	rank := int(math.Ceil(share*float64(len(sorted)))) - 1
+	return milliseconds(sorted[min(max(rank, 0), len(sorted)-1)])
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func sortedTimes(latencies []load.Latency) []time.Duration {
+	times := make([]time.Duration, len(latencies))
+	for i, latency := range latencies {
+		times[i] = latency.Took
+	}
+	slices.Sort(times)
+	return times
+}
+
+func (r *Result) setLatencies(latencies []load.Latency) {
+	if len(latencies) == 0 {
+		return
+	}
+	sorted := sortedTimes(latencies)
+	r.Latency = quantiles(sorted)
+	for _, share := range CurveAt() {
+		r.Curve = append(r.Curve, quantile(sorted, share))
+	}
+}
+
+// usage is processor time used so far.
+type usage struct{ measured, kernel, postgres, rabbitmq time.Duration }
+
+// usage reads it, without the sessions in except; of the processes pids it is the sum, and 0 is none. Servers elsewhere count as 0.
+func (w *world) usage(except []int, pids ...int) (u usage, err error) {
+	for _, pid := range pids {
+		if pid == 0 {
+			continue
+		}
+		used, kernel, err := gauge.CPU(pid)
+		if err != nil {
+			return u, err
+		}
+		u.measured, u.kernel = u.measured+used, u.kernel+kernel
+	}
+	if w.site.postmaster != 0 {
+		if u.postgres, err = gauge.TreeCPU(w.site.postmaster, except); err != nil {
+			return u, err
+		}
+	}
+	if w.site.broker != 0 {
+		u.rabbitmq, _, err = gauge.CPU(w.site.broker)
+	}
+	return u, err
+}
+
+func (u usage) since(before usage) usage {
+	return usage{
+		measured: u.measured - before.measured, kernel: u.kernel - before.kernel,
+		postgres: u.postgres - before.postgres, rabbitmq: u.rabbitmq - before.rabbitmq,
+	}
+}
+
+// perMillion is in seconds per million messages.
+func (u usage) perMillion(messages int) CPU {
+	each := func(d time.Duration) float64 { return d.Seconds() / float64(messages) * 1e6 }
+	return CPU{Measured: each(u.measured), Kernel: each(u.kernel), Postgres: each(u.postgres), RabbitMQ: each(u.rabbitmq)}
+}

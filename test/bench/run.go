@@ -1,0 +1,82 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/bench/load"
+)
+
+// run is one run of a case.
+type run struct {
+	site     *Site
+	program  string // the cdc-relay that is measured
+	settings Settings
+	result   *Result
+	progress Progress
+}
+
+// Progress is told how far a run is. It is called from one goroutine at a time.
+type Progress func(doing string, done, of int)
+
+// step tells the progress of one part of a run.
+func (r *run) step(doing string, of int) func(done int) {
+	return func(done int) { r.progress(doing, done, of) }
+}
+
+// inWorld makes what a run needs, with a consumer, and removes it afterwards.
+func (r *run) inWorld(ctx context.Context, b backlog, do func(context.Context, *world, *load.Arrivals) error) (err error) {
+	r.result.Messages = b.messages
+	r.progress("preparing", 0, 0)
+	w, err := r.newWorld(ctx, b.spec, b.queues)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close(ctx)) }()
+	arrivals := load.NewArrivals(b.messages)
+	consumer, err := load.Consume(ctx, w.amqp, w.spec.Queues, arrivals)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(ctx, w, arrivals), consumer.Close())
+}
+
+// awaitArrivals waits for the last message, while there is something to wait for. A sender that is nil is this process.
+func (r *run) awaitArrivals(ctx context.Context, sender *child, arrivals *load.Arrivals) error {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	tell := r.step("arriving", r.result.Messages)
+	last := time.Now()
+	var ended <-chan struct{}
+	if sender != nil {
+		ended = sender.done
+	}
+	for count := 0; ; {
+		select {
+		case <-arrivals.All():
+			tell(r.result.Messages)
+			return nil
+		case <-ended:
+			if err := sender.failure(); err != nil {
+				return err
+			}
+			ended = nil // all is sent
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+			if now := arrivals.Count(); now > count {
+				count, last = now, time.Now()
+				tell(count)
+			}
+			if time.Since(last) > stallAfter {
+				err := fmt.Errorf("nothing arrived for %s: %d of %d messages are missing", stallAfter, r.result.Messages-count, r.result.Messages)
+				if sender != nil {
+					err = fmt.Errorf("%w; the log of %s ends:\n%s", err, sender.name, sender.logEnd())
+				}
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/test/bench/limit"
+	"github.com/cdc-relay/cdc-relay/test/bench/load"
+)
+
+// streamPatience is how long a relay may take until it streams.
+const streamPatience = time.Minute
+
+// sender is what brings committed messages to the broker in a steady run.
+type sender struct {
+	child *child // nil where this process publishes by itself
+	// committed is called for each message after its commit.
+	committed func(n int, at time.Time) error
+	// settled waits until all that has arrived is also settled.
+	settled func(ctx context.Context, messages int) error
+	// stop ends it.
+	stop func() error
+}
+
+// pid is 0 where this process publishes by itself.
+func (s *sender) pid() int {
+	if s.child == nil {
+		return 0
+	}
+	return s.child.pid()
+}
+
+// byRelay lets a relay stream.
+func byRelay(ctx context.Context, _ *run, w *world) (*sender, error) {
+	relay, err := w.startStreaming(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &sender{
+		child:     relay.child,
+		committed: func(int, time.Time) error { return nil },
+		settled: func(ctx context.Context, messages int) error {
+			ctx, cancel := context.WithTimeout(ctx, stallAfter)
+			defer cancel()
+			return relay.awaitMetric(ctx, rowsDeleted, float64(messages))
+		},
+		stop: relay.stop,
+	}, nil
+}
+
+// startStreaming starts a relay and waits until it streams.
+func (w *world) startStreaming(ctx context.Context, args ...string) (*relayProcess, error) {
+	relay, err := w.startRelay(args...)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, streamPatience)
+	defer cancel()
+	if err := relay.awaitMetric(ctx, streamConnected, 1); err != nil {
+		return nil, errors.Join(err, relay.kill())
+	}
+	return relay, nil
+}
+
+// byPoller lets a poller look.
+func byPoller(_ context.Context, r *run, w *world) (*sender, error) {
+	child, err := w.startLimit(limit.Poll, 0, r.settings.limitWindow())
+	if err != nil {
+		return nil, err
+	}
+	return &sender{
+		child:     child,
+		committed: func(int, time.Time) error { return nil },
+		settled:   func(ctx context.Context, _ int) error { return w.awaitEmpty(ctx) },
+		stop:      child.stop,
+	}, nil
+}
+
+// awaitEmpty waits until the table has no rows.
+func (w *world) awaitEmpty(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stallAfter)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var some bool
+		if err := w.control.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+w.table.SQL()+")").Scan(&some); err != nil {
+			return fmt.Errorf("wait until the table is empty: %w", err)
+		}
+		if !some {
+			return nil
+		}
+		<-tick.C
+	}
+}
+
+// byWriter publishes from the writers themselves, right after the commit: the least latency that there can be.
+func byWriter(_ context.Context, r *run, w *world) (*sender, error) {
+	conn, err := load.Dial(w.amqp, "bench direct")
+	if err != nil {
+		return nil, err
+	}
+	channel, err := limit.Open(conn, r.settings.limitWindow())
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	d := &direct{channel: channel, spec: w.spec, filler: w.spec.Filler(), waiting: make(chan *amqp.DeferredConfirmation, r.settings.limitWindow())}
+	d.awaiting.Go(d.await)
+	return &sender{
+		committed: d.send,
+		settled:   func(context.Context, int) error { return nil },
+		stop: func() error {
+			close(d.waiting)
+			d.awaiting.Wait()
+			return errors.Join(d.failed, conn.Close())
+		},
+	}, nil
+}
+
+// direct publishes what was just committed.
+type direct struct {
+	spec   load.Spec
+	filler string
+
+	mu      sync.Mutex // the channel is for one at a time
+	channel *limit.Channel
+
+	waiting  chan *amqp.DeferredConfirmation
+	awaiting sync.WaitGroup
+	failed   error // written by await alone
+}
+
+func (d *direct) send(n int, _ time.Time) error {
+	body := d.spec.Body(n, d.filler)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	confirm, err := d.channel.Send(n, d.spec.Queue(n), body)
+	if err != nil {
+		return err
+	}
+	d.waiting <- confirm
+	return nil
+}
+
+func (d *direct) await() {
+	for confirm := range d.waiting {
+		if err := d.channel.Await(confirm); err != nil && d.failed == nil {
+			d.failed = err
+		}
+	}
+}

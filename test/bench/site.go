@@ -1,0 +1,183 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
+)
+
+// SiteConfig says what is measured, and where.
+type SiteConfig struct {
+	// Relay is the program cdc-relay, RelayArgs are more flags for its command run.
+	Relay     string
+	RelayArgs []string
+	// Self is this program; with the argument "limit" it runs limit.Run, with "relay" a relay that profiles itself.
+	Self string
+	// Folder is for logs; the caller removes it. Profiles, unless empty, is a folder for processor profiles of the relay.
+	Folder, Profiles string
+	// Settings are more settings of a private Postgres, such as "shared_buffers=1GB".
+	Settings []string
+	// Log is told what takes long.
+	Log func(line string)
+}
+
+// Site is where a benchmark runs: servers and programs.
+type Site struct {
+	SiteConfig
+	Postgres *services.Postgres
+	RabbitMQ *services.RabbitMQ
+
+	postmaster, broker int // processes, 0 where they are not on this machine
+	runs               int
+}
+
+// ownSettings hold for all runs.
+func ownSettings(more []string) []string { return append([]string{"shared_buffers=256MB"}, more...) }
+
+// OpenSite provides the servers: those that CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL name, else private ones. The
+// caller closes it.
+func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
+	s := &Site{SiteConfig: config}
+	var err error
+	postgres := services.Options{Way: way(services.EnvDatabase), Settings: ownSettings(config.Settings), Log: config.Log}
+	if s.Postgres, err = services.StartPostgres(ctx, postgres); err != nil {
+		return nil, err
+	}
+	rabbitMQ := services.Options{Way: way(services.EnvAMQP), Log: config.Log}
+	if s.RabbitMQ, err = services.StartRabbitMQ(ctx, rabbitMQ); err != nil {
+		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
+	}
+	s.broker = s.findBroker()
+	s.postmaster, err = s.findPostmaster(ctx)
+	if err == nil {
+		err = s.byClock(ctx, false)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
+	}
+	return s, nil
+}
+
+// way is the machine's own programs, whose processor time can be read, unless the environment says otherwise.
+func way(address string) services.Way {
+	if os.Getenv(address) != "" || os.Getenv(services.EnvWay) != "" {
+		return ""
+	}
+	return services.Local
+}
+
+// Blind names the servers whose processor time cannot be read, since they are elsewhere or in a container.
+func (s *Site) Blind() (names []string) {
+	if s.postmaster == 0 {
+		names = append(names, "Postgres")
+	}
+	if s.broker == 0 {
+		names = append(names, "RabbitMQ")
+	}
+	return names
+}
+
+// findBroker looks, for a broker that was given, who listens there.
+func (s *Site) findBroker() int {
+	if pid := s.RabbitMQ.PID(); pid != 0 {
+		return pid
+	}
+	pid := gauge.Listener(s.RabbitMQ.Addr())
+	if !strings.HasPrefix(gauge.Name(pid), "beam") {
+		return 0 // such as a proxy to a container
+	}
+	return pid
+}
+
+// shortRuns keep what comes by the clock out of short runs: a checkpoint is made before each, and a vacuum is measured by
+// itself after it. They are not among ownSettings because those of the command line could not be changed while the server
+// runs; so what the user has set goes before them.
+func shortRuns() map[string]string {
+	return map[string]string{"autovacuum_naptime": "1h", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}
+}
+
+// byClock says whether a private server vacuums and makes checkpoints by itself, as it does elsewhere.
+func (s *Site) byClock(ctx context.Context, yes bool) error {
+	if s.Postgres.Way == services.Environment {
+		return nil
+	}
+	var statements []string
+	for name, value := range shortRuns() {
+		if yes {
+			statements = append(statements, "ALTER SYSTEM RESET "+name)
+		} else {
+			statements = append(statements, fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", name, value))
+		}
+	}
+	return s.Postgres.Exec(ctx, "", append(statements, "SELECT pg_reload_conf()")...)
+}
+
+// findPostmaster asks a server that was given for the process behind a connection, and believes it where a postgres of that
+// number runs here.
+func (s *Site) findPostmaster(ctx context.Context) (int, error) {
+	if pid := s.Postgres.PID(); pid != 0 {
+		return pid, nil
+	}
+	conn, err := pgx.Connect(ctx, s.Postgres.URL(""))
+	if err != nil {
+		return 0, err
+	}
+	defer closeConn(conn)
+	pid, name := gauge.Parent(int(conn.PgConn().PID()))
+	if !strings.HasPrefix(name, "postgres") {
+		return 0, nil
+	}
+	return pid, nil
+}
+
+// Close ends the servers that were started.
+func (s *Site) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var errs []error
+	if s.RabbitMQ != nil {
+		errs = append(errs, s.RabbitMQ.Close(ctx))
+	}
+	if s.Postgres != nil {
+		errs = append(errs, s.Postgres.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// RelayVersion is the first line of what the relay says of itself.
+func (s *Site) RelayVersion(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	output, err := exec.CommandContext(ctx, s.Relay, "version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s version: %w", s.Relay, err)
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
+	return strings.TrimPrefix(line, "cdc-relay "), nil
+}
+
+func closeConn(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+// environment is the process's own without anything that would configure a relay.
+func environment(more ...string) []string {
+	var env []string
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, "CDC_RELAY_") {
+			env = append(env, entry)
+		}
+	}
+	return append(env, more...)
+}

@@ -1,0 +1,157 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/test/bench/limit"
+	"github.com/cdc-relay/cdc-relay/test/bench/load"
+)
+
+const (
+	// peakTransaction is how many rows a transaction of a writer at full speed has.
+	peakTransaction = 100
+	// aheadAtMost is how far such a writer runs ahead of the consumer: enough that there is always something to do, and
+	// not so much that it has the machine to itself at first and is done in the middle.
+	aheadAtMost = 10_000
+)
+
+// streamPeak lets a relay stream what is written as fast as it comes.
+func streamPeak(b backlog) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
+			if err := w.rest(ctx); err != nil {
+				return err
+			}
+			relay, err := w.startStreaming(ctx)
+			if err != nil {
+				return err
+			}
+			err = r.besideWriter(ctx, w, relay.child, arrivals, func(ctx context.Context, except []int) error {
+				return r.finishStream(ctx, w, relay, arrivals, except)
+			})
+			return errors.Join(err, relay.stop())
+		})
+	}
+}
+
+// streamTransaction lets a relay stream one transaction.
+func streamTransaction(b backlog) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
+			if err := w.rest(ctx); err != nil {
+				return err
+			}
+			relay, err := w.startStreaming(ctx)
+			if err != nil {
+				return err
+			}
+			return errors.Join(r.finishTransaction(ctx, w, relay, arrivals), relay.stop())
+		})
+	}
+}
+
+// finishTransaction counts what the server does from before the insert on: it reads a transaction as it is written.
+func (r *run) finishTransaction(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals) error {
+	except := []int{int(w.control.PgConn().PID())}
+	before, err := w.usage(except, relay.pid())
+	if err != nil {
+		return err
+	}
+	r.progress("writing one transaction", 0, 0)
+	if err := load.FillAtOnce(ctx, w.control, w.table, w.spec, 0, r.result.Messages); err != nil {
+		return err
+	}
+	return r.finish(ctx, w, relay, arrivals, before, except)
+}
+
+// limitPublishBesideWrites publishes while the same rows are written that a streaming relay would have.
+func limitPublishBesideWrites(b backlog) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
+			if err := w.rest(ctx); err != nil {
+				return err
+			}
+			child, err := w.startLimit(limit.Publish, r.result.Messages, r.settings.limitWindow())
+			if err != nil {
+				return err
+			}
+			return r.besideWriter(ctx, w, child, arrivals, func(ctx context.Context, except []int) error {
+				return r.finishLimit(ctx, w, child, arrivals, except)
+			})
+		})
+	}
+}
+
+// besideWriter runs do while a writer writes all messages. The writer's connection lives until do has returned.
+func (r *run) besideWriter(
+	ctx context.Context, w *world, child *child, arrivals *load.Arrivals, do func(ctx context.Context, except []int) error,
+) error {
+	conn, err := pgx.Connect(ctx, w.database)
+	if err != nil {
+		return errors.Join(err, child.kill())
+	}
+	defer closeConn(conn)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	written := make(chan error, 1)
+	go func() {
+		written <- load.Fill(ctx, conn, w.table, w.spec, 0, r.result.Messages, peakTransaction, func(n int) {
+			awaitCount(ctx, arrivals, n-aheadAtMost)
+		})
+	}()
+	failed := do(ctx, []int{int(conn.PgConn().PID())})
+	if failed != nil {
+		cancel()
+		failed = errors.Join(failed, child.kill())
+	}
+	return errors.Join(failed, <-written)
+}
+
+// awaitCount waits until so many messages have arrived.
+func awaitCount(ctx context.Context, arrivals *load.Arrivals, least int) {
+	if arrivals.Count() >= least {
+		return
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for arrivals.Count() < least {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (r *run) finishLimit(ctx context.Context, w *world, child *child, arrivals *load.Arrivals, except []int) error {
+	before, err := w.usage(except)
+	if err != nil {
+		return err
+	}
+	if err := r.awaitArrivals(ctx, child, arrivals); err != nil {
+		return err
+	}
+	r.setTime(arrivals, time.Now())
+	after, err := w.usage(except)
+	if err != nil {
+		return err
+	}
+	if err := child.await(ctx); err != nil {
+		return err
+	}
+	after.measured, after.kernel = child.cpu()
+	r.result.CPU = after.since(before).perMillion(r.result.Messages)
+	return nil
+}
+
+func (r *run) finishStream(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals, except []int) error {
+	before, err := w.usage(except, relay.pid())
+	if err != nil {
+		return err
+	}
+	return r.finish(ctx, w, relay, arrivals, before, except)
+}

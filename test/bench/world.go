@@ -1,0 +1,137 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/bench/load"
+)
+
+// world is what one run has for itself: a database with an outbox, a slot, and queues.
+type world struct {
+	site     *Site
+	name     string // of database, slot, publication and the beginning of the queues' names
+	run      string
+	program  string // the cdc-relay that is measured
+	database string
+	amqp     string
+	table    outbox.Table
+	spec     load.Spec
+	control  *pgx.Conn
+}
+
+// newWorld makes a database, queues with a consumer, and what the relay needs. The caller closes it.
+func (r *run) newWorld(ctx context.Context, spec load.Spec, queues int) (*world, error) {
+	s := r.site
+	s.runs++
+	w := &world{
+		site: s, run: r.result.Case, program: r.program, name: fmt.Sprintf("cdc_relay_bench_%d_%d", time.Now().Unix(), s.runs), amqp: s.RabbitMQ.URL(""),
+		table: outbox.Table{Schema: "public", Name: "outbox"}, spec: spec,
+	}
+	for i := range max(queues, 1) {
+		w.spec.Queues = append(w.spec.Queues, fmt.Sprintf("%s.%d", w.name, i))
+	}
+	if err := s.Postgres.Exec(ctx, "", "CREATE DATABASE "+w.name); err != nil {
+		return nil, fmt.Errorf("create a database: %w", err)
+	}
+	w.database = s.Postgres.URL(w.name)
+	err := w.setup(ctx)
+	if err == nil {
+		w.control, err = pgx.Connect(ctx, w.database)
+	}
+	if err == nil && spec.Bytes >= uncompressedFrom {
+		_, err = w.control.Exec(ctx, "ALTER TABLE "+w.table.SQL()+" ALTER payload SET STORAGE EXTERNAL")
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.close(ctx))
+	}
+	return w, nil
+}
+
+// uncompressedFrom, in bytes, is from where on payloads are stored without compression. Postgres tries
+// for some 20 ms to compress a megabyte, so that one writer would bound what a relay streams.
+const uncompressedFrom = 100_000
+
+// setup makes tables, publication and slot, as a user would.
+func (w *world) setup(ctx context.Context) error {
+	return w.command(ctx, "setup")
+}
+
+// command runs the measured cdc-relay to its end.
+func (w *world) command(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, w.program, args...)
+	cmd.Env = w.relayEnvironment()
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("cdc-relay %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(output)))
+	}
+	return nil
+}
+
+func (w *world) relayEnvironment() []string {
+	return environment(
+		"CDC_RELAY_DATABASE_URL="+w.database, "CDC_RELAY_AMQP_URL="+w.amqp, "CDC_RELAY_SLOT="+w.name,
+		"CDC_RELAY_PUBLICATION="+w.name, "CDC_RELAY_LOG_FORMAT=json", "CDC_RELAY_TABLE="+w.table.SQL(),
+	)
+}
+
+// fill writes rows that wait, and brings the server to rest.
+func (w *world) fill(ctx context.Context, count int, wrote func(int)) error {
+	const rowsPerTransaction = 10_000
+	if err := load.Fill(ctx, w.control, w.table, w.spec, 0, count, rowsPerTransaction, wrote); err != nil {
+		return err
+	}
+	return w.rest(ctx)
+}
+
+// rest does what the server would do by itself sooner or later.
+func (w *world) rest(ctx context.Context) error {
+	for _, statement := range []string{"VACUUM (ANALYZE) " + w.table.SQL(), "CHECKPOINT"} {
+		if _, err := w.control.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+func (w *world) logFile(name string) string {
+	return filepath.Join(w.site.Folder, w.name+"-"+name+".log")
+}
+
+// close removes all of it.
+func (w *world) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if w.control != nil {
+		closeConn(w.control)
+	}
+	return errors.Join(w.dropDatabase(ctx), load.Delete(w.amqp, w.spec.Queues))
+}
+
+// dropDatabase drops the slot first, which WITH (FORCE) would not.
+func (w *world) dropDatabase(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, w.site.Postgres.URL(""))
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	const endWalsender = `SELECT count(pg_terminate_backend(active_pid, 5000)) FROM pg_replication_slots
+		WHERE database = $1 AND active_pid IS NOT NULL`
+	const dropSlot = `SELECT count(pg_drop_replication_slot(slot_name)) FROM pg_replication_slots WHERE database = $1`
+	for _, statement := range []string{endWalsender, dropSlot} {
+		if _, err := conn.Exec(ctx, statement, w.name); err != nil {
+			return fmt.Errorf("drop the slot of %s: %w", w.name, err)
+		}
+	}
+	if _, err = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+w.name+" WITH (FORCE)"); err != nil {
+		return fmt.Errorf("drop the database %s: %w", w.name, err)
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/test/bench"
+)
+
+// usageError is a mistake in the command line or the environment.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+const description = `Runs the limits and the relay in rounds that take turns, on Postgres and RabbitMQ of its own, or on those that
+CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL name: there it makes databases, slots and queues and drops them. It prints a
+table of medians; the spread is from the least to the greatest of the rounds.
+
+EXAMPLES
+
+  cdc-relay-bench                                    # some ten minutes
+  cdc-relay-bench --only publish,drain --rounds 5
+  cdc-relay-bench --only drain --profile profiles    # where the relay's time goes: go tool pprof profiles/drain-…
+  cdc-relay-bench --plan full --json results.json --charts docs/images
+  cdc-relay-bench -- --max-in-flight 5000            # flags for cdc-relay run
+  cdc-relay-bench insert                             # what an INSERT into the outbox costs Postgres`
+
+func newApp(stdout, stderr io.Writer) *cli.App {
+	return &cli.App{
+		Name:                      "cdc-relay-bench",
+		Usage:                     "measures cdc-relay beside what limits it",
+		UsageText:                 "cdc-relay-bench [FLAGS] [-- FLAGS OF cdc-relay run]\ncdc-relay-bench insert [FLAGS]",
+		Description:               description,
+		Flags:                     appFlags(),
+		DisableSliceFlagSeparator: true,
+		HideVersion:               true,
+		HideHelpCommand:           true,
+		Commands:                  []*cli.Command{insertCommand(stdout)},
+		Writer:                    stdout,
+		ErrWriter:                 stderr,
+		ExitErrHandler:            func(*cli.Context, error) {},
+		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return usagef("%s", err) },
+		Action: func(c *cli.Context) error {
+			o, err := readOptions(c)
+			if err != nil {
+				return err
+			}
+			return measure(c.Context, o, stdout)
+		},
+	}
+}
+
+// options are a run's, checked.
+type options struct {
+	cases     []bench.Case
+	settings  bench.Settings
+	rounds    int
+	timeout   time.Duration
+	relay     string
+	relayArgs []string
+	profiles  string
+	postgres  []string
+	json      string
+	charts    string
+	from      []string
+	list      bool
+}
+
+func env(name string) []string {
+	return []string{"CDC_RELAY_BENCH_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
+}
+
+func appFlags() []cli.Flag {
+	text := func(name, value, usage string) cli.Flag {
+		return &cli.StringFlag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+	}
+	number := func(name string, value int, usage string) cli.Flag {
+		return &cli.IntFlag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+	}
+	return []cli.Flag{
+		text("plan", "quick", "quick: some ten minutes; full: everything, some two hours"),
+		text("only", "", "`LIST` of names or patterns of cases with commas between them (default: those of the plan)"),
+		&cli.BoolFlag{Name: "list", Usage: "print the cases, and do nothing"},
+		number("rounds", 3, "how often each case is measured"),
+		number("messages", 200_000, "how many messages wait or are published"),
+		number("bytes", 300, "the size of a message"),
+		number("keys", 10_000, "how many ordering keys keyed traffic has"),
+		number("queues", 1, "how many queues take the messages"),
+		number("max-in-flight", 2000, "the relay's --max-in-flight; the limits have 400 at most"),
+		&cli.DurationFlag{Name: "steady", Value: 15 * time.Second, Usage: "how long a steady load lasts", EnvVars: env("steady")},
+		&cli.DurationFlag{Name: "held", Value: 30 * time.Minute, Usage: "how long a transaction is held open", EnvVars: env("held")},
+		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "the longest that one run may take", EnvVars: env("timeout")},
+		text("relay", "", "`FILE`: the cdc-relay to measure (default: the one beside this program, else in PATH)"),
+		text("against", "", "`FILE`: another build of cdc-relay, which is measured beside it"),
+		text("profile", "", "`FOLDER` for processor and memory profiles of the relay, which then runs inside this program"),
+		&cli.StringSliceFlag{Name: "postgres", Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again"},
+		text("json", "", "`FILE`: write all results as JSON"),
+		text("charts", "", "`FOLDER`: draw charts as SVG"),
+		text("from", "", "`LIST` of JSON files with commas between them: report on what they hold, and measure nothing"),
+	}
+}
+
+func readOptions(c *cli.Context) (*options, error) {
+	o := &options{
+		settings: bench.Settings{
+			Messages: c.Int("messages"), Bytes: c.Int("bytes"), Keys: c.Int("keys"), Queues: c.Int("queues"),
+			Window: c.Int("max-in-flight"), Steady: c.Duration("steady"), Held: c.Duration("held"),
+		},
+		rounds: c.Int("rounds"), timeout: c.Duration("timeout"), profiles: c.String("profile"),
+		postgres: c.StringSlice("postgres"), json: c.String("json"), list: c.Bool("list"),
+		charts:    c.String("charts"),
+		relayArgs: append([]string{"--max-in-flight", fmt.Sprint(c.Int("max-in-flight"))}, c.Args().Slice()...),
+	}
+	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
+		return nil, usagef("unexpected %q; flags for cdc-relay run go after --", first)
+	}
+	for _, check := range []struct {
+		wrong bool
+		text  string
+	}{
+		{o.rounds < 1, "--rounds: want at least 1"},
+		{o.settings.Messages < 1, "--messages: want at least 1"},
+		{o.settings.Bytes < 1, "--bytes: want at least 1"},
+		{o.settings.Keys < 1, "--keys: want at least 1"},
+		{o.settings.Queues < 1, "--queues: want at least 1"},
+		{o.settings.Window < 1, "--max-in-flight: want at least 1"},
+		{o.settings.Held < 3*time.Second, "--held: want at least 3s"},
+		{o.settings.Steady < time.Second, "--steady: want at least 1s"},
+		{o.timeout <= 0, "--timeout: want more than 0"},
+	} {
+		if check.wrong {
+			return nil, usagef("%s", check.text)
+		}
+	}
+	var err error
+	if o.cases, err = selectCases(c.String("plan"), c.String("only"), bench.Cases(o.settings)); err != nil {
+		return nil, err
+	}
+	if from := c.String("from"); from != "" {
+		o.from = strings.Split(from, ",")
+	}
+	if o.list || len(o.from) > 0 {
+		return o, nil
+	}
+	if o.profiles != "" && (c.String("relay") != "" || c.String("against") != "") {
+		return nil, usagef("--profile goes with neither --relay nor --against: the relay that is profiled is this program's own")
+	}
+	if other := c.String("against"); other != "" {
+		if other, err = findRelay(other); err != nil {
+			return nil, err
+		}
+		o.cases = bench.Against(o.cases, other)
+	}
+	o.relay, err = findRelay(c.String("relay"))
+	return o, err
+}
+
+// selectCases picks those that the list names, in their own order. Each pattern must fit one at least.
+func selectCases(plan, list string, all []bench.Case) ([]bench.Case, error) {
+	switch {
+	case plan != "quick" && plan != "full":
+		return nil, usagef("--plan is %q: want quick or full", plan)
+	case list == "" && plan == "quick":
+		return slices.DeleteFunc(slices.Clone(all), func(one bench.Case) bool { return one.Full }), nil
+	case list == "":
+		return all, nil
+	}
+	wanted := make(map[string]bool)
+	for pattern := range strings.SplitSeq(list, ",") {
+		fits := 0
+		for _, one := range all {
+			ok, err := path.Match(strings.TrimSpace(pattern), one.Name)
+			if err != nil {
+				return nil, usagef("--only: %q is not a pattern: %s", pattern, err)
+			}
+			if ok {
+				fits++
+				wanted[one.Name] = true
+			}
+		}
+		if fits == 0 {
+			return nil, usagef("--only: there is no case %q, see cdc-relay-bench --list", pattern)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(one bench.Case) bool { return !wanted[one.Name] }), nil
+}
+
+// findRelay looks for the program that is measured.
+func findRelay(file string) (string, error) {
+	const name = "cdc-relay"
+	if file != "" {
+		return filepath.Abs(file)
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	found, err := exec.LookPath(name)
+	if err != nil {
+		return "", usagef("there is no %s beside this program nor in PATH: name it with --relay FILE", name)
+	}
+	return filepath.Abs(found)
+}
+
+// redact keeps the passwords of addresses out of what is written for people.
+func redact(text string) string {
+	return regexp.MustCompile(`(://[^\s:/@"']*):[^\s"']*@`).ReplaceAllString(text, "$1:***@")
+}

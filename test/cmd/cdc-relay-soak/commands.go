@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/test/soak/fault"
+	"github.com/cdc-relay/cdc-relay/test/soak/history"
+)
+
+func (p *process) listCommand(c *cli.Context) error {
+	if c.Args().Present() {
+		return usagef("list: unexpected argument %q", c.Args().First())
+	}
+	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	for _, f := range fault.All() {
+		fmt.Fprintf(table, "%s\t%s\n", f.Name, f.About)
+		if f.Needs != 0 {
+			fmt.Fprintf(table, "\t  needs %s\n", f.Needs)
+		}
+	}
+	return table.Flush()
+}
+
+func (p *process) checkCommand(c *cli.Context) error {
+	if c.Args().Len() != 1 {
+		return usagef("check: want one FILE, the history of a run")
+	}
+	file, err := os.Open(c.Args().First())
+	if err != nil {
+		return usagef("check: %s", err)
+	}
+	defer func() { _ = file.Close() }()
+	verdict, err := history.Check(file)
+	if err != nil {
+		return notRunError{fmt.Errorf("check %s: %w", c.Args().First(), err)}
+	}
+	if err := verdict.WriteText(p.stdout); err != nil {
+		return notRunError{err}
+	}
+	return conclusion(verdict)
+}
+
+// conclusion is the error that leads to the verdict's exit code.
+func conclusion(verdict *history.Verdict) error {
+	switch verdict.Result {
+	case history.Pass:
+		return nil
+	case history.Fail:
+		return errViolated
+	default:
+		return notRunError{fmt.Errorf("nothing is proved: %s", verdict.Incomplete)}
+	}
+}

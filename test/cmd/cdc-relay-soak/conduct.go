@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/soak/history"
+)
+
+// conduct collects what the relays did that no history of messages shows: an end without being asked, an exit code, an
+// unhealthy /livez, a race, a panic.
+type conduct struct {
+	tell func(text string)
+
+	mu       sync.Mutex
+	now      func() time.Duration // the run's clock, once it runs
+	findings []history.Finding
+}
+
+// add takes a finding, of which the first line says it all: the logs are kept.
+func (c *conduct) add(text string) {
+	text, _, _ = strings.Cut(text, "\n")
+	c.mu.Lock()
+	var at time.Duration
+	if c.now != nil {
+		at = c.now()
+	}
+	c.findings = append(c.findings, history.Finding{At: history.Milliseconds(at), What: text})
+	c.mu.Unlock()
+	c.tell(text)
+}
+
+func (c *conduct) clock(now func() time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = now
+}
+
+// readLogs looks for what the Go runtime writes when something is very wrong. A relay that is out of memory was made so.
+func (c *conduct) readLogs(folder string) error {
+	logs, err := filepath.Glob(filepath.Join(folder, "*.log"))
+	if err != nil {
+		return fmt.Errorf("look for the logs of the relays: %w", err)
+	}
+	for _, log := range logs {
+		if err := c.readLog(log); err != nil {
+			return fmt.Errorf("read the log of a relay: %w", err)
+		}
+	}
+	return nil
+}
+
+func (c *conduct) readLog(name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	lines := bufio.NewReader(file)
+	for {
+		line, err := lines.ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if strings.HasPrefix(line, "WARNING: DATA RACE") || strings.HasPrefix(line, "panic: ") {
+			c.add(fmt.Sprintf("%s has: %s", filepath.Base(name), strings.TrimSpace(line)))
+		}
+	}
+}
+
+// addTo puts the findings into a verdict.
+func (s *soak) addTo(verdict *history.Verdict) {
+	s.conduct.mu.Lock()
+	defer s.conduct.mu.Unlock()
+	if len(s.conduct.findings) == 0 {
+		return
+	}
+	const code history.Code = "conduct"
+	const most = 20
+	verdict.Result = history.Fail
+	verdict.Violations = append(verdict.Violations, history.Violation{
+		Code: code, Party: code.Party(), Count: len(s.conduct.findings), First: s.conduct.findings[:min(most, len(s.conduct.findings))],
+	})
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/cdc-relay/cdc-relay/test/soak/history"
+)
+
+// files are what a run leaves behind: the history, the logs of the relays, the report. What the user did not name is in a
+// temporary folder and goes with it, unless something was found.
+type files struct {
+	folder  string // temporary
+	logs    string // folder
+	history *os.File
+	report  string // file; empty: none
+	kept    bool
+	named   bool // the user named both, so that the folder holds nothing of interest
+}
+
+func newFiles(o *options) (f *files, err error) {
+	f = &files{report: o.json, logs: o.keepLogs, named: o.history != "" && o.keepLogs != ""}
+	if f.folder, err = os.MkdirTemp("", "cdc-relay-soak-"); err != nil {
+		return nil, notRunError{fmt.Errorf("make a folder for the run: %w", err)}
+	}
+	if f.logs == "" {
+		f.logs = filepath.Join(f.folder, "logs")
+	}
+	name := o.history
+	if name == "" {
+		name = filepath.Join(f.folder, "history.jsonl")
+	}
+	err = os.MkdirAll(f.logs, 0o700)
+	if err == nil {
+		f.history, err = os.Create(name)
+	}
+	if err == nil && f.report != "" {
+		err = touch(f.report) // before the run, not after it
+	}
+	if err != nil {
+		return nil, errors.Join(usagef("make the files of the run: %s", err), os.RemoveAll(f.folder))
+	}
+	return f, nil
+}
+
+func touch(name string) error {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+// keep leaves everything where it is.
+func (f *files) keep() { f.kept = true }
+
+// check reads the history again from its beginning.
+func (f *files) check() (*history.Verdict, error) {
+	if _, err := f.history.Seek(0, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("read the history again: %w", err)
+	}
+	verdict, err := history.Check(f.history)
+	if err != nil {
+		return nil, fmt.Errorf("check the history: %w", err)
+	}
+	return verdict, nil
+}
+
+func (f *files) writeReport(verdict *history.Verdict) error {
+	if f.report == "" {
+		return nil
+	}
+	file, err := os.Create(f.report)
+	if err != nil {
+		return err
+	}
+	return errors.Join(verdict.WriteJSON(file), file.Close())
+}
+
+// close removes what is not to be kept, and says where the rest is.
+func (f *files) close(out io.Writer) error {
+	err := f.history.Close()
+	if f.kept {
+		fmt.Fprintf(out, "the history: %s\nthe logs of the relays: %s\n", f.history.Name(), f.logs)
+	}
+	if !f.kept || f.named {
+		err = errors.Join(err, os.RemoveAll(f.folder))
+	}
+	return err
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/test/soak/fault"
+)
+
+// options are a run's, checked.
+type options struct {
+	duration                 time.Duration
+	seed                     int64
+	rate                     float64
+	writers, relays, backlog int
+	relay                    string // the program; empty: to be looked for
+	faults                   []fault.Fault
+	hold, pause              time.Duration
+	longHolds                bool
+	overlap                  float64 // 0 to 1
+	recoverWithin            time.Duration
+	databaseURL, amqpURL     string
+	standby, cluster, quorum bool
+	yes, planOnly            bool
+	json, history, keepLogs  string // files and a folder; empty: none
+	relayArgs                []string
+
+	flags map[string]string // all of them as text, for the report
+}
+
+func env(name string) []string {
+	return []string{"CDC_RELAY_SOAK_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
+}
+
+func runFlags() []cli.Flag {
+	text := func(name, usage string) cli.Flag {
+		return &cli.StringFlag{Name: name, Usage: usage, EnvVars: env(name)}
+	}
+	number := func(name string, value int, usage string) cli.Flag {
+		return &cli.IntFlag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+	}
+	duration := func(name string, value time.Duration, usage string) cli.Flag {
+		return &cli.DurationFlag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+	}
+	real := func(name string, value float64, usage string) cli.Flag {
+		return &cli.Float64Flag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+	}
+	is := func(name, usage string) cli.Flag { return &cli.BoolFlag{Name: name, Usage: usage, EnvVars: env(name)} }
+	return []cli.Flag{
+		duration("duration", 3*time.Minute, "how long faults are made; what is under way then comes to its end"),
+		&cli.Int64Flag{Name: "seed", Usage: "decides what is written and which faults are made when", DefaultText: "random", EnvVars: env("seed")},
+		real("rate", 300, "messages a second, of all writers together"),
+		number("writers", 4, "how many connections write"),
+		number("relays", 2, "how many relays run"),
+		text("relay", "`FILE`: the cdc-relay to put to the test (default: the one beside this program, else in PATH)"),
+		&cli.StringFlag{Name: "faults", Usage: "`LIST` of names or patterns with commas between them; none: no faults (default: all that can be made here)", EnvVars: env("faults")},
+		duration("hold", 5*time.Second, "how long a fault lasts, half as long to half as long again"),
+		is("long-holds", "let every fourth fault last for a minute or more"),
+		duration("pause", 3*time.Second, "the calm between two faults, after the recovery from the first"),
+		real("overlap", 0.2, "the share of faults of Postgres that meet one of RabbitMQ at the same time, 0 to 1"),
+		number("backlog", 0, "rows that wait before the relays are started"),
+		duration("recover-within", 10*time.Second, "how long after a fault nothing new may arrive"),
+		text("database-url", "`URL` of a database of yours, in place of a private server"),
+		text("amqp-url", "`URL` of a broker of yours, in place of a private one"),
+		is("standby", "give the private Postgres a standby, for the faults that promote it"),
+		is("cluster", "three private RabbitMQ nodes with quorum queues, for the faults that take their majority away"),
+		is("quorum", "quorum queues instead of classic ones"),
+		is("yes", "do not ask before working on servers of yours"),
+		is("plan", "print the faults in their order, and do nothing"),
+		text("json", "`FILE`: write the report as JSON"),
+		text("history", "`FILE`: keep the history, whatever comes of the run (default: kept where a violation was found)"),
+		text("keep-logs", "`FOLDER`: keep the logs of the relays (default: kept where a violation was found)"),
+	}
+}
+
+// readOptions checks what the flags say.
+func readOptions(c *cli.Context) (*options, error) {
+	o := &options{
+		duration: c.Duration("duration"), seed: c.Int64("seed"), rate: c.Float64("rate"), writers: c.Int("writers"),
+		relays: c.Int("relays"), backlog: c.Int("backlog"), relay: c.String("relay"), hold: c.Duration("hold"),
+		pause: c.Duration("pause"), longHolds: c.Bool("long-holds"), overlap: c.Float64("overlap"),
+		recoverWithin: c.Duration("recover-within"), databaseURL: c.String("database-url"), amqpURL: c.String("amqp-url"),
+		standby: c.Bool("standby"), cluster: c.Bool("cluster"), quorum: c.Bool("quorum") || c.Bool("cluster"), yes: c.Bool("yes"),
+		planOnly: c.Bool("plan"), json: c.String("json"), history: c.String("history"), keepLogs: c.String("keep-logs"),
+		relayArgs: c.Args().Slice(),
+	}
+	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
+		return nil, usagef("unknown command %q, want run, list or check; flags for cdc-relay run go after --", first)
+	}
+	if !c.IsSet("seed") {
+		o.seed = rand.Int64N(1 << 32)
+	}
+	if err := o.inRange(); err != nil {
+		return nil, err
+	}
+	var err error
+	if o.faults, err = selectFaults(c.String("faults"), fault.All()); err != nil {
+		return nil, err
+	}
+	o.flags = make(map[string]string)
+	for _, f := range runFlags() {
+		name := f.Names()[0]
+		o.flags[name] = redact(fmt.Sprint(c.Value(name)))
+	}
+	o.flags["seed"] = fmt.Sprint(o.seed)
+	return o, nil
+}
+
+func (o *options) inRange() error {
+	for _, check := range []struct {
+		wrong bool
+		text  string
+	}{
+		{o.duration < time.Second, "--duration: want at least 1s"},
+		{!(o.rate > 0 && o.rate <= 100_000), "--rate: want a number above 0, up to 100000"},
+		{o.writers < 1 || o.writers > 100, "--writers: want 1 to 100"},
+		{o.relays < 1 || o.relays > 50, "--relays: want 1 to 50"},
+		{o.backlog < 0, "--backlog: want 0 or more"},
+		{o.hold <= 0, "--hold: want more than 0"},
+		{o.pause < 0, "--pause: want 0 or more"},
+		{!(o.overlap >= 0 && o.overlap <= 1), "--overlap: want a number from 0 to 1"},
+		{o.recoverWithin <= 0, "--recover-within: want more than 0"},
+		{o.standby && o.databaseURL != "", "--standby is for a private Postgres, not with --database-url"},
+		{o.cluster && o.amqpURL != "", "--cluster is for private nodes, not with --amqp-url"},
+	} {
+		if check.wrong {
+			return usagef("%s", check.text)
+		}
+	}
+	return nil
+}
+
+// selectFaults picks those that the list names. Each of its patterns must fit one at least.
+func selectFaults(list string, all []fault.Fault) ([]fault.Fault, error) {
+	switch list {
+	case "":
+		return all, nil
+	case "none":
+		return nil, nil
+	}
+	var picked []fault.Fault
+	for pattern := range strings.SplitSeq(list, ",") {
+		fits := 0
+		for _, f := range all {
+			ok, err := path.Match(strings.TrimSpace(pattern), f.Name)
+			if err != nil {
+				return nil, usagef("--faults: %q is not a pattern: %s", pattern, err)
+			}
+			if !ok {
+				continue
+			}
+			fits++
+			if !slices.ContainsFunc(picked, func(p fault.Fault) bool { return p.Name == f.Name }) {
+				picked = append(picked, f)
+			}
+		}
+		if fits == 0 {
+			return nil, usagef("--faults: there is no fault %q, see cdc-relay-soak list", pattern)
+		}
+	}
+	return picked, nil
+}
+
+// command is what runs the same again.
+func (o *options) command(args []string) string {
+	words := []string{"cdc-relay-soak"}
+	seeded := false
+	for _, arg := range args[min(1, len(args)):] {
+		if arg == "--" && !seeded {
+			words, seeded = append(words, "--seed", fmt.Sprint(o.seed)), true
+		}
+		seeded = seeded || strings.HasPrefix(strings.TrimLeft(arg, "-"), "seed") && strings.HasPrefix(arg, "-")
+		words = append(words, quote(redact(arg)))
+	}
+	if !seeded {
+		words = append(words, "--seed", fmt.Sprint(o.seed))
+	}
+	return strings.Join(words, " ")
+}
+
+// quote makes one word of a shell.
+func quote(word string) string {
+	if regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`).MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// redact keeps the passwords of addresses out of what is written for people.
+func redact(text string) string {
+	return regexp.MustCompile(`(://[^\s:/@"']*):[^\s"']*@`).ReplaceAllString(text, "$1:***@")
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/soak/fault"
+)
+
+// planned is one fault of a plan.
+type planned struct {
+	fault fault.Fault
+	seed  uint64 // of what the fault itself leaves to chance
+	hold  time.Duration
+}
+
+// round is one fault, or two at the same time.
+type round []planned
+
+// planner draws rounds without end: all faults in a random order, then all in another, so that none is left out for
+// long. What it draws depends on the seed and the flags alone, not on what the faults do or how long they take.
+type planner struct {
+	random    *rand.Rand
+	all       []fault.Fault
+	hold      time.Duration
+	longHolds bool
+	overlap   float64
+	deck      []fault.Fault // what is left of the present order
+	drawn     int
+}
+
+func newPlanner(o *options) *planner {
+	return &planner{
+		random: rand.New(rand.NewPCG(uint64(o.seed), 0)), // the writers' streams have other second halves
+		all:    o.faults, hold: o.hold, longHolds: o.longHolds, overlap: o.overlap,
+	}
+}
+
+// next draws a round. There must be faults at all.
+func (p *planner) next() round {
+	if len(p.deck) == 0 {
+		p.deck = slices.Clone(p.all)
+		p.random.Shuffle(len(p.deck), func(i, j int) { p.deck[i], p.deck[j] = p.deck[j], p.deck[i] })
+	}
+	first := p.deck[0]
+	p.deck = p.deck[1:]
+	r := round{p.plan(first)}
+	both := p.random.Float64() < p.overlap
+	if second := p.counterpart(first); both && second >= 0 {
+		r = append(r, p.plan(p.deck[second]))
+		p.deck = slices.Delete(p.deck, second, second+1)
+	}
+	return r
+}
+
+func (p *planner) plan(f fault.Fault) planned {
+	p.drawn++
+	hold := time.Duration((0.5 + p.random.Float64()) * float64(p.hold))
+	if long := 60 + p.random.IntN(31); p.longHolds && p.drawn%4 == 0 {
+		hold = time.Duration(long) * time.Second
+	}
+	return planned{fault: f, seed: p.random.Uint64(), hold: hold.Round(10 * time.Millisecond)}
+}
+
+// counterpart is where in the deck the next fault of the other server is, or -1. Faults of one server would trip over one
+// another, as would those of the relays over any.
+func (p *planner) counterpart(first fault.Fault) int {
+	other := map[string]string{"postgres": "rabbitmq", "rabbitmq": "postgres"}[side(first)]
+	return slices.IndexFunc(p.deck, func(f fault.Fault) bool { return other != "" && side(f) == other })
+}
+
+// side is what a fault breaks: the first word of its name.
+func side(f fault.Fault) string {
+	word, _, _ := strings.Cut(f.Name, "-")
+	return word
+}
+
+// print writes the rounds that a run of this length comes to, if recovery takes no time.
+func (p *planner) print(out io.Writer, duration, pause time.Duration) {
+	if len(p.all) == 0 {
+		fmt.Fprintln(out, "no faults")
+		return
+	}
+	for at := time.Duration(0); at < duration; {
+		r, longest := p.next(), time.Duration(0)
+		for i, f := range r {
+			when := at.Round(100 * time.Millisecond).String()
+			if i > 0 {
+				when = "and"
+			}
+			fmt.Fprintf(out, "%10s  %-32s for %s\n", when, f.fault.Name, f.hold)
+			longest = max(longest, f.hold)
+		}
+		at += longest + pause
+	}
+}

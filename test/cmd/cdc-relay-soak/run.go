@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/soak/history"
+)
+
+func (p *process) runCommand(c *cli.Context, asked <-chan struct{}) error {
+	opts, err := readOptions(c)
+	if err != nil {
+		return err
+	}
+	if opts.planOnly {
+		fmt.Fprintf(p.stdout, "seed %d\n", opts.seed)
+		newPlanner(opts).print(p.stdout, opts.duration, opts.pause)
+		return nil
+	}
+	if opts.relay, err = findRelay(opts.relay); err != nil {
+		return err
+	}
+	if err := p.confirm(opts); err != nil {
+		return err
+	}
+	files, err := newFiles(opts)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(p.stdout, "seed %d\n", opts.seed)
+	s := newSoak(opts, files, newScreen(p.stdout))
+	began := history.Run{
+		Seed: opts.seed, Command: opts.command(p.args), Flags: opts.flags, RecoverWithin: opts.recoverWithin,
+	}
+	if err := s.run(c.Context, asked, began); err != nil {
+		files.keep()
+		return notRunError{errors.Join(err, files.close(p.stdout))}
+	}
+	return p.conclude(c.Context, s, files)
+}
+
+// conclude checks the history and writes the reports.
+func (p *process) conclude(ctx context.Context, s *soak, files *files) error {
+	verdict, err := files.check()
+	if err != nil {
+		files.keep()
+		return notRunError{errors.Join(err, files.close(p.stdout))}
+	}
+	s.addTo(verdict)
+	fmt.Fprintln(p.stdout)
+	err = errors.Join(verdict.WriteText(p.stdout), files.writeReport(verdict))
+	if verdict.Passed() {
+		err = errors.Join(err, s.clean(ctx))
+	} else {
+		files.keep()
+	}
+	if err := errors.Join(err, files.close(p.stdout)); err != nil {
+		return notRunError{err}
+	}
+	if err := conclusion(verdict); err != nil {
+		return err
+	}
+	return s.unmade()
+}
+
+// findRelay looks for the program that is put to the test.
+func findRelay(file string) (string, error) {
+	const name = "cdc-relay"
+	if file == "" {
+		if self, err := os.Executable(); err == nil {
+			if beside := filepath.Join(filepath.Dir(self), name); isProgram(beside) {
+				return beside, nil
+			}
+		}
+		found, err := exec.LookPath(name)
+		if err != nil {
+			return "", usagef("there is no %s beside this program nor in PATH: name it with --relay FILE", name)
+		}
+		return filepath.Abs(found)
+	}
+	if !isProgram(file) {
+		return "", usagef("--relay: %s is not a program", file)
+	}
+	return filepath.Abs(file)
+}
+
+func isProgram(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}
+
+// relayVersion is the first line of what the program says of itself.
+func relayVersion(ctx context.Context, program string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	output, err := exec.CommandContext(ctx, program, "version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s version: %w", program, err)
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
+	return strings.TrimPrefix(line, "cdc-relay "), nil
+}
+
+// confirm asks before a server of the user's own is touched.
+func (p *process) confirm(o *options) error {
+	if o.yes || o.databaseURL == "" && o.amqpURL == "" {
+		return nil
+	}
+	file, ok := p.stdin.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return usagef("on servers of your own: confirm with --yes, since it drops tables and a slot there and ends sessions")
+	}
+	fmt.Fprintf(p.stdout, "On your servers (%s) this makes and drops the tables %s…, the slot %s and queues of its own,\n"+
+		"ends sessions of that database, and fills it at %g messages a second. Nobody else should use it. Go on? [y/N] ",
+		strings.Join(strings.Fields(redact(o.databaseURL+" "+o.amqpURL)), ", "), ownTable(), soakSlot, o.rate)
+	answer, _ := bufio.NewReader(p.stdin).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return usagef("not confirmed")
+	}
+	return nil
+}
+
+// soakSlot is the name of the slot and the publication.
+const soakSlot = "cdc_relay_soak"
+
+// ownTable is the outbox on a server of the user's own, beside which an application may have another.
+func ownTable() outbox.Table { return outbox.Table{Schema: "public", Name: "cdc_relay_soak"} }

@@ -1,0 +1,266 @@
+package load
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/soak/history"
+)
+
+// row is one message that a transaction is going to insert.
+type row struct {
+	history.Message
+	exchange   *string
+	routingKey string
+	headers    string // JSON, or empty
+	properties string // JSON, or empty
+	fill       int    // bytes of the body that say nothing
+	fillSeed   uint64
+	delay      time.Duration // of a scheduled one
+}
+
+// verb is what one step of a transaction does.
+type verb int
+
+const (
+	insertRow  verb = iota // one row by one INSERT
+	insertRows             // several rows by one INSERT
+	copyRows               // several rows by COPY
+	savepoint
+	rollbackTo
+	release
+	fail // a statement that the server refuses, after which the transaction, or what is behind the savepoint, is void
+)
+
+// step is one statement of a transaction.
+type step struct {
+	verb     verb
+	from, to int    // the rows that it inserts: from ≤ i < to
+	name     string // of the savepoint, or the statement that fails
+}
+
+// ending is how a transaction is to end.
+type ending int
+
+const (
+	endCommit       ending = iota
+	endRollback            // the application changes its mind
+	endError               // a statement fails, and the application rolls back
+	endCommitFailed        // a statement fails, and the application sends COMMIT all the same: the server rolls back
+)
+
+// transaction is all that is going to happen in one.
+type transaction struct {
+	id    int64
+	rows  []row
+	steps []step
+	end   ending
+}
+
+// orderingKey is a key that one writer owns.
+type orderingKey struct {
+	name       string
+	generation int
+	seq        int
+}
+
+// planner chooses transactions from a stream of random numbers of its own: the choices depend on the seed, not on what
+// becomes of the transactions. It is not safe for concurrent use.
+type planner struct {
+	random   *rand.Rand
+	topology Topology
+	writer   int
+	writers  int // all of the run, so that ids are unique
+	drawn    int64
+	keys     []orderingKey
+}
+
+func newPlanner(seed uint64, writer, writers, keys int, topology Topology) *planner {
+	p := &planner{
+		random: rand.New(rand.NewPCG(seed, uint64(writer)+1)), topology: topology,
+		writer: writer, writers: writers, keys: make([]orderingKey, keys),
+	}
+	for i := range p.keys {
+		p.renew(i)
+	}
+	return p
+}
+
+// renew gives a key another name, and so another order.
+func (p *planner) renew(i int) {
+	g := p.keys[i].generation + 1
+	p.keys[i] = orderingKey{name: fmt.Sprintf("w%d-k%d-%d", p.writer, i, g), generation: g}
+}
+
+// abandon renews the keys of a transaction whose end is not known: it may yet commit, after others of this writer, and
+// transactions of one key that overlap have no defined order.
+func (p *planner) abandon(t *transaction) {
+	used := make(map[string]bool)
+	for i := range t.rows {
+		used[t.rows[i].Key] = true
+	}
+	for i := range p.keys {
+		if used[p.keys[i].name] {
+			p.renew(i)
+		}
+	}
+}
+
+func (p *planner) begin() *transaction {
+	id := p.drawn*int64(p.writers) + int64(p.writer) + 1
+	p.drawn++
+	return &transaction{id: id}
+}
+
+// next draws a transaction.
+func (p *planner) next() *transaction {
+	t := p.begin()
+	keyed := p.chance(400)
+	switch p.weighted(380, 200, 200, 200, 20) {
+	case 0:
+		p.single(t, keyed)
+	case 1:
+		for range p.between(2, 6) {
+			p.single(t, keyed)
+		}
+	case 2:
+		p.together(t, insertRows, p.between(2, 20), keyed)
+	case 3:
+		p.withSavepoints(t, keyed)
+	case 4:
+		p.together(t, copyRows, p.between(50, 500), keyed)
+	}
+	t.end = ending(p.weighted(860, 70, 40, 30))
+	if t.end == endError || t.end == endCommitFailed {
+		t.steps = append(t.steps, step{verb: fail, name: p.failing()})
+	}
+	return t
+}
+
+// bulk draws a transaction that commits many ordinary rows at once, some of them with a key.
+func (p *planner) bulk(rows int) *transaction {
+	t := p.begin()
+	for range rows {
+		p.add(t, history.Plain, p.chance(200))
+	}
+	t.steps = []step{{verb: copyRows, to: rows}}
+	return t
+}
+
+func (p *planner) single(t *transaction, keyed bool) {
+	p.add(t, p.kind(), keyed)
+	t.steps = append(t.steps, step{verb: insertRow, from: len(t.rows) - 1, to: len(t.rows)})
+}
+
+func (p *planner) together(t *transaction, how verb, rows int, keyed bool) {
+	from := len(t.rows)
+	for range rows {
+		kind := p.kind()
+		if how == copyRows && kind != history.Binary {
+			kind = history.Plain // COPY takes no expressions, which scheduled rows need
+		}
+		p.add(t, kind, keyed)
+	}
+	t.steps = append(t.steps, step{verb: how, from: from, to: len(t.rows)})
+}
+
+// withSavepoints has rows before, behind and after savepoints, of which some are rolled back to.
+func (p *planner) withSavepoints(t *transaction, keyed bool) {
+	p.single(t, keyed)
+	for i := range p.between(1, 3) {
+		p.behindSavepoint(t, fmt.Sprintf("s%d", i), keyed, p.chance(300))
+	}
+	p.single(t, keyed)
+}
+
+func (p *planner) behindSavepoint(t *transaction, name string, keyed, nested bool) {
+	t.steps = append(t.steps, step{verb: savepoint, name: name})
+	from := len(t.rows)
+	for range p.between(1, 3) {
+		p.single(t, keyed)
+	}
+	if nested {
+		p.behindSavepoint(t, name+"_inner", keyed, false)
+	}
+	if p.chance(500) {
+		t.steps = append(t.steps, step{verb: release, name: name})
+		return
+	}
+	if p.chance(500) {
+		t.steps = append(t.steps, step{verb: fail, name: p.failing()})
+	}
+	t.steps = append(t.steps, step{verb: rollbackTo, name: name})
+	for i := range t.rows[from:] {
+		t.rows[from+i].Discarded = true
+	}
+}
+
+// failing is a statement that the server refuses: the application's own mistake, one that the business table catches, or
+// one that the outbox does.
+func (p *planner) failing() string {
+	return []string{failDivision, failBusiness, failOutbox}[p.random.IntN(3)]
+}
+
+func (p *planner) kind() history.Kind {
+	kinds := []history.Kind{
+		history.Plain, history.Binary, history.Scheduled, history.Large, history.Unroutable, history.Impossible,
+	}
+	return kinds[p.weighted(836, 100, 50, 2, 6, 6)]
+}
+
+// add draws a row of a kind, with a key of this writer's where it may have one: unless it is scheduled.
+func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
+	r := row{Message: history.Message{ID: p.uuid(), Kind: kind}, fillSeed: p.random.Uint64()}
+	r.fill = p.between(0, 600)
+	if kind == history.Large {
+		r.fill = p.between(500_000, 2_000_000)
+	}
+	if kind == history.Scheduled {
+		r.delay = time.Duration(p.between(500, 5000)) * time.Millisecond
+	}
+	key, plain := &p.keys[p.random.IntN(len(p.keys))], p.random.IntN(p.topology.Plain)
+	queue := p.topology.plainQueue(plain)
+	// A message that is retried holds up its key, which is to be seen, but not on every key all the time.
+	held := kind == history.Scheduled || kind == history.Unroutable && !p.chance(100)
+	if keyed && !held {
+		key.seq++
+		r.Key, r.Seq = key.name, key.seq
+		queue = p.topology.queueOf(key.name)
+	}
+	p.address(&r, queue)
+	p.dress(&r)
+	t.rows = append(t.rows, r)
+}
+
+func (p *planner) uuid() outbox.UUID {
+	var u outbox.UUID
+	binary.BigEndian.PutUint64(u[:8], p.random.Uint64())
+	binary.BigEndian.PutUint64(u[8:], p.random.Uint64())
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return u
+}
+
+// between draws a number from least to most, both included.
+func (p *planner) between(least, most int) int { return least + p.random.IntN(most-least+1) }
+
+// chance is true in so many of 1000 cases.
+func (p *planner) chance(perMille int) bool { return p.random.IntN(1000) < perMille }
+
+// weighted draws an index, each in proportion to its weight.
+func (p *planner) weighted(weights ...int) int {
+	sum := 0
+	for _, w := range weights {
+		sum += w
+	}
+	n := p.random.IntN(sum)
+	for i, w := range weights {
+		if n < w {
+			return i
+		}
+		n -= w
+	}
+	return len(weights) - 1
+}

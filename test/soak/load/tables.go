@@ -1,0 +1,230 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/soak/history"
+)
+
+// StateRecorder is told the final state of the tables; history.Recorder is one.
+type StateRecorder interface {
+	Remaining(history.Row)
+	Kept(transaction int64)
+}
+
+// State looks at the tables of a run, on connections of its own.
+type State struct {
+	// DatabaseURL goes to the database itself, past any proxy.
+	DatabaseURL string
+	Table       outbox.Table
+	Run         string
+}
+
+const (
+	// queryTimeout bounds one look at the tables, however full they are.
+	queryTimeout = 2 * time.Minute
+	// lookEvery is how often the outbox is looked at while it empties; less often where a look takes long.
+	lookEvery = 100 * time.Millisecond
+)
+
+func (s State) connect(ctx context.Context) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(s.DatabaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("read the address of the database: %w", err)
+	}
+	config.ConnectTimeout = connectTimeout
+	config.RuntimeParams["application_name"] = "cdc-relay-soak state"
+	return pgx.ConnectConfig(ctx, config)
+}
+
+// on runs f on a connection of its own.
+func (s State) on(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		_ = conn.Close(ctx) // nothing is lost with it
+		<-conn.PgConn().CleanupDone()
+	}()
+	return f(ctx, conn)
+}
+
+// CreateTables makes soak_transaction, the business table, unless it is there. The outbox is made by cdc-relay setup.
+func (s State) CreateTables(ctx context.Context) error {
+	return s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `CREATE TABLE IF NOT EXISTS soak_transaction (run text, id bigint, PRIMARY KEY (run, id))`)
+		if err != nil {
+			return fmt.Errorf("create the table soak_transaction: %w", err)
+		}
+		return nil
+	})
+}
+
+// DropTables takes away what a run has made in a database that is not to be thrown away as a whole: soak_transaction, and
+// the outbox with all that cdc-relay setup made for it.
+func (s State) DropTables(ctx context.Context) error {
+	return s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		beside := func(suffix string) string {
+			return outbox.Table{Schema: s.Table.Schema, Name: s.Table.Name + suffix}.SQL()
+		}
+		for _, statement := range []string{
+			"DROP TABLE IF EXISTS soak_transaction",
+			"DROP TABLE IF EXISTS " + s.Table.SQL() + ", " + s.Table.DeadLetter().SQL() + ", " + beside("_migrations"),
+		} {
+			if _, err := conn.Exec(ctx, statement); err != nil {
+				return fmt.Errorf("%s: %w", statement, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Waiting is how many rows are in the outbox.
+func (s State) Waiting(ctx context.Context) (rows int, err error) {
+	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT count(*) FROM "+s.Table.SQL()).Scan(&rows)
+	})
+	return rows, err
+}
+
+// Drain is a look at how far the outbox is from empty.
+type Drain struct {
+	Waiting     int       // rows in the outbox
+	Leased      int       // of these, rows whose time comes in more than ten seconds: a relay has, or had, claimed them
+	Attempts    int64     // refusals of these
+	DeadLetters int       // rows of the dead-letter table
+	Writers     int       // sessions of writers whose last transaction may not have ended
+	NextDue     time.Time // of the rows that wait for their time, by the database's clock; zero where there are none
+}
+
+func (s State) look(ctx context.Context) (d Drain, err error) {
+	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		var due *time.Time
+		err := conn.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE available_at > clock_timestamp() + interval '10 s'),
+			coalesce(sum(attempts), 0), min(available_at),
+			(SELECT count(*) FROM `+s.Table.DeadLetter().SQL()+`),
+			(SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())
+			FROM `+s.Table.SQL(), writerName).Scan(&d.Waiting, &d.Leased, &d.Attempts, &due, &d.DeadLetters, &d.Writers)
+		if due != nil {
+			d.NextDue = *due
+		}
+		return err
+	})
+	return d, err
+}
+
+// AwaitDrained waits, after the writers were stopped and while the relays run, until the outbox is empty and no
+// transaction is open any more. It gives up where nothing has moved for as long as quiet, which is to be longer than the
+// longest wait between two attempts: then it names what is stuck. It also ends with ctx. look is called after each look
+// at the tables, for a display; it may be nil.
+func (s State) AwaitDrained(ctx context.Context, quiet time.Duration, look func(Drain)) error {
+	var before Drain
+	moved := time.Now()
+	for {
+		began := time.Now()
+		now, err := s.look(ctx)
+		if err == nil {
+			if look != nil {
+				look(now)
+			}
+			if now.Waiting == 0 && now.Writers == 0 {
+				return nil
+			}
+			if now != before {
+				before, moved = now, time.Now()
+			}
+		}
+		if time.Since(moved) > quiet {
+			return errors.Join(fmt.Errorf("nothing has left the outbox for %s: %s", quiet, s.stuck(ctx, before)), err)
+		}
+		if !pause(ctx, max(lookEvery, 5*time.Since(began))) {
+			return fmt.Errorf("wait for an empty outbox: %w", errors.Join(context.Cause(ctx), err))
+		}
+	}
+}
+
+// stuck names the first rows of the outbox.
+func (s State) stuck(ctx context.Context, d Drain) string {
+	text := fmt.Sprintf("%d rows wait, and %d writers have an open session", d.Waiting, d.Writers)
+	err := s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `SELECT format('id %s, message %s, key %s, %s attempts, available in %s, %s',
+			id, message_id, coalesce(ordering_key, '-'), attempts, available_at - clock_timestamp(), coalesce(last_error, 'no error'))
+			FROM `+s.Table.SQL()+` ORDER BY id LIMIT 5`)
+		if err != nil {
+			return err
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		text += "; the oldest: " + strings.Join(lines, "; ")
+		return err
+	})
+	if err != nil {
+		text += "; " + err.Error()
+	}
+	return text
+}
+
+// Record tells the final state: what is in the outbox and the dead-letter table, and which transactions were committed.
+// All of it is read in one snapshot, row by row.
+func (s State) Record(ctx context.Context, record StateRecorder) error {
+	err := s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
+			return err
+		}
+		if err := s.recordRows(ctx, conn, record); err != nil {
+			return err
+		}
+		var id int64
+		rows, err := conn.Query(ctx, `SELECT id FROM soak_transaction WHERE run = $1 ORDER BY id`, s.Run)
+		if err != nil {
+			return err
+		}
+		return forEach(rows, []any{&id}, func() { record.Kept(id) })
+	})
+	if err != nil {
+		return fmt.Errorf("read the final state: %w", err)
+	}
+	return nil
+}
+
+func (s State) recordRows(ctx context.Context, conn *pgx.Conn, record StateRecorder) error {
+	for _, sql := range []string{
+		`SELECT message_id, false, attempts, '', coalesce(last_error, '') FROM ` + s.Table.SQL(),
+		`SELECT message_id, true, attempts, failure_reason, coalesce(last_error, '') FROM ` + s.Table.DeadLetter().SQL(),
+	} {
+		rows, err := conn.Query(ctx, sql)
+		if err != nil {
+			return err
+		}
+		var id [16]byte
+		var r history.Row
+		into := []any{&id, &r.DeadLetter, &r.Attempts, &r.Reason, &r.LastError}
+		err = forEach(rows, into, func() {
+			r.Message = id
+			record.Remaining(r)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func forEach(rows pgx.Rows, into []any, f func()) error {
+	_, err := pgx.ForEachRow(rows, into, func() error {
+		f()
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,319 @@
+package load
+
+import (
+	"context"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/soak/history"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// ledger is a recorder that can be asked.
+type ledger struct {
+	began  time.Time
+	ending func(history.Transaction) // called before anything else; may be nil
+
+	mu       sync.Mutex
+	told     map[int64]history.Transaction
+	outcomes map[int64]history.Outcome
+}
+
+func newLedger() *ledger {
+	return &ledger{began: time.Now(), told: make(map[int64]history.Transaction), outcomes: make(map[int64]history.Outcome)}
+}
+
+func (l *ledger) Now() time.Duration { return time.Since(l.began) }
+
+func (l *ledger) Ending(t history.Transaction) {
+	if l.ending != nil {
+		l.ending(t)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.told[t.ID] = t
+}
+
+func (l *ledger) Ended(id int64, outcome history.Outcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.outcomes[id] = outcome
+}
+
+// database has the tables of a run.
+func database(t *testing.T) (State, *pgx.Conn) {
+	t.Helper()
+	state := State{DatabaseURL: services.Database(t), Table: outbox.Table{Schema: "public", Name: "outbox"}, Run: "test"}
+	conn, err := pgx.Connect(t.Context(), state.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if _, _, err := migrations.Up(t.Context(), conn, state.Table); err != nil {
+		t.Fatal(err)
+	}
+	if err := state.CreateTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return state, conn
+}
+
+func options(s State) WriterOptions {
+	return WriterOptions{
+		DatabaseURL: s.DatabaseURL, Table: s.Table, Run: s.Run, Seed: 1, Rate: 5000, Writers: 2, KeysPerWriter: 4,
+		Topology: DefaultTopology("soak"),
+	}
+}
+
+func ids[T comparable](t *testing.T, conn *pgx.Conn, sql string) map[T]bool {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := make(map[T]bool)
+	for _, id := range list {
+		set[id] = true
+	}
+	return set
+}
+
+// holdsWhatWasTold compares the tables with what the writers said.
+func holdsWhatWasTold(t *testing.T, l *ledger, conn *pgx.Conn) {
+	t.Helper()
+	rows := ids[[16]byte](t, conn, `SELECT message_id FROM outbox`)
+	business := ids[int64](t, conn, `SELECT id FROM soak_transaction`)
+	committed, messages := 0, 0
+	for id, x := range l.told {
+		outcome := l.outcomes[id]
+		if outcome == history.Committed {
+			committed++
+		}
+		if business[id] != (outcome == history.Committed) {
+			t.Errorf("transaction %d: %s, and its business row is there: %t", id, outcome, business[id])
+		}
+		for _, m := range x.Messages {
+			want := outcome == history.Committed && !m.Discarded
+			if rows[m.ID] != want {
+				t.Errorf("transaction %d: %s, message %s discarded: %t, in the outbox: %t", id, outcome, m.ID, m.Discarded, rows[m.ID])
+			}
+			if want {
+				messages++
+			}
+		}
+	}
+	if len(business) != committed || len(rows) != messages || messages == 0 {
+		t.Errorf("%d business rows for %d commits, %d rows for %d messages", len(business), committed, len(rows), messages)
+	}
+}
+
+func TestEveryTransactionLeavesWhatItWasToldToLeave(t *testing.T) {
+	state, conn := database(t)
+	l, opts := newLedger(), options(state)
+	run := &executor{run: state.Run, table: state.Table, record: l}
+	plan := newPlanner(opts.Seed, 0, 1, 8, opts.Topology)
+	writer, err := pgx.Connect(t.Context(), state.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = writer.Close(context.Background()) }()
+	for range 600 {
+		x := plan.next()
+		outcome, err := run.execute(t.Context(), writer, x)
+		if err != nil {
+			t.Fatalf("transaction %d: %v", x.id, err)
+		}
+		if want := x.end == endCommit; want != (outcome == history.Committed) {
+			t.Fatalf("transaction %d was to end with %d: %s", x.id, x.end, outcome)
+		}
+	}
+	holdsWhatWasTold(t, l, conn)
+
+	var wrong int
+	err = conn.QueryRow(t.Context(), `SELECT count(*) FROM (
+		SELECT seq < lag(seq) OVER (PARTITION BY ordering_key ORDER BY id) AS back FROM (
+			SELECT id, ordering_key, substring(payload::text FROM '"seq":(\d+)')::int AS seq FROM outbox WHERE payload IS NOT NULL AND ordering_key IS NOT NULL
+		) p) o WHERE back`).Scan(&wrong)
+	if err != nil || wrong != 0 {
+		t.Errorf("%d rows have a smaller place in their key than the row before, %v", wrong, err)
+	}
+}
+
+func TestWritersKeepTheirRateAndStop(t *testing.T) {
+	state, conn := database(t)
+	l, opts := newLedger(), options(state)
+	opts.Rate = 1000
+	writers, err := StartWriters(t.Context(), opts, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for enough := false; !enough; {
+		messages := 0
+		l.mu.Lock()
+		for _, x := range l.told {
+			messages += len(x.Messages)
+		}
+		l.mu.Unlock()
+		if took := l.Now().Seconds(); float64(messages) > 1000*took+2*burst {
+			t.Fatalf("%d messages in %.1f s", messages, took)
+		}
+		enough = messages > 2000
+		pause(t.Context(), 10*time.Millisecond)
+	}
+	writers.Stop()
+	if seen := writers.Trouble.Seen(); seen.Count != 0 {
+		t.Errorf("%d errors: %v", seen.Count, seen.Newest)
+	}
+	if len(l.told) != len(l.outcomes) {
+		t.Errorf("%d transactions began to end, %d have ended", len(l.told), len(l.outcomes))
+	}
+	holdsWhatWasTold(t, l, conn)
+}
+
+func TestBacklogIsRecorded(t *testing.T) {
+	state, conn := database(t)
+	l := newLedger()
+	if err := Backlog(t.Context(), options(state), 5000, l); err != nil {
+		t.Fatal(err)
+	}
+	holdsWhatWasTold(t, l, conn)
+	if waiting, err := state.Waiting(t.Context()); err != nil || waiting != 6000 {
+		t.Errorf("%d rows wait, %v", waiting, err)
+	}
+}
+
+// A COMMIT whose answer is lost is neither a commit nor a rollback, whichever of the two it was.
+func TestCommitWithoutAnswerIsUnknown(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		held services.Direction
+		kept bool
+	}{
+		{"the answer is lost", services.Downstream, true},
+		{"the request is lost", services.Upstream, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			state, conn := database(t)
+			address, err := url.Parse(state.DatabaseURL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			proxy := services.NewProxy(t, address.Host)
+			address.Host = proxy.Addr()
+
+			l, opts := newLedger(), options(state)
+			opts.DatabaseURL, opts.Writers, opts.Rate = address.String(), 1, 200
+			first := make(chan history.Transaction, 1)
+			var once sync.Once
+			l.ending = func(x history.Transaction) {
+				if plannedEnd(opts, x.ID) == endCommit {
+					once.Do(func() { proxy.BlackHole(test.held); first <- x })
+				}
+			}
+			writers, err := StartWriters(t.Context(), opts, l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer writers.Stop()
+			x := <-first
+			if test.kept {
+				await.Until(t, "the transaction is there", func() bool { return ids[int64](t, conn, `SELECT id FROM soak_transaction`)[x.ID] })
+			}
+			proxy.Cut()
+			proxy.Resume()
+			await.Until(t, "more than 20 outcomes are known", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.outcomes) > 20 })
+			writers.Stop()
+			if l.outcomes[x.ID] != history.Unknown {
+				t.Errorf("the transaction is %s", l.outcomes[x.ID])
+			}
+			if kept := ids[int64](t, conn, `SELECT id FROM soak_transaction`)[x.ID]; kept != test.kept {
+				t.Errorf("its business row is there: %t", kept)
+			}
+			noKeyGoesOn(t, l, x)
+		})
+	}
+}
+
+// plannedEnd is how a transaction of the only writer is to end.
+func plannedEnd(opts WriterOptions, id int64) ending {
+	plan := newPlanner(opts.Seed, 0, opts.Writers+1, opts.KeysPerWriter, opts.Topology)
+	for {
+		if x := plan.next(); x.id == id {
+			return x.end
+		}
+	}
+}
+
+func noKeyGoesOn(t *testing.T, l *ledger, unknown history.Transaction) {
+	t.Helper()
+	keys := make(map[string]bool)
+	for _, m := range unknown.Messages {
+		keys[m.Key] = m.Key != ""
+	}
+	for id, x := range l.told {
+		for _, m := range x.Messages {
+			if id > unknown.ID && keys[m.Key] {
+				t.Errorf("transaction %d goes on with key %s of transaction %d, whose end is not known", id, m.Key, unknown.ID)
+			}
+		}
+	}
+}
+
+// A server that is frozen before COMMIT is sent: the transaction is rolled back, and the writers go on with a new session.
+func TestSessionThatIsEndedIsRolledBack(t *testing.T) {
+	state, conn := database(t)
+	l, opts := newLedger(), options(state)
+	opts.Rate = 500
+	writers, err := StartWriters(t.Context(), opts, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writers.Stop()
+	committed := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		n := 0
+		for _, outcome := range l.outcomes {
+			if outcome == history.Committed {
+				n++
+			}
+		}
+		return n
+	}
+	for range 10 {
+		before := committed()
+		_, err := conn.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE application_name = $1 AND datname = current_database()`, writerName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		await.Until(t, "something is committed", func() bool { return committed() > before })
+	}
+	writers.Stop()
+	if writers.Trouble.Seen().Count == 0 {
+		t.Error("no error was counted")
+	}
+	for id, outcome := range l.outcomes { // holdsWhatWasTold knows no Unknown
+		if outcome == history.Unknown {
+			if ids[int64](t, conn, `SELECT id FROM soak_transaction`)[id] {
+				l.outcomes[id] = history.Committed
+			} else {
+				l.outcomes[id] = history.RolledBack
+			}
+		}
+	}
+	holdsWhatWasTold(t, l, conn)
+}
