@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -94,9 +95,10 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 	defer cancel()
 	defer c.conn.Release() // the pool closes a connection that is still in a transaction
 	batch := &pgx.Batch{}
+	c.queueDelete(batch, ofAction(rows, outbox.Delete))
 	for _, write := range c.store.writes() {
 		part := ofAction(rows, write.action)
-		if len(part) == 0 {
+		if len(part) == 0 || write.action == outbox.Delete {
 			continue
 		}
 		sql, args := write.statement(part)
@@ -122,6 +124,22 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 		return fmt.Errorf("settle %d claimed rows of %s: %w", len(rows), c.store.table, err)
 	}
 	return nil
+}
+
+func (c *Claim) queueDelete(batch *pgx.Batch, part []outbox.Settlement) {
+	if len(part) == 0 {
+		return
+	}
+	ids := make([]int64, len(part))
+	for i, s := range part {
+		ids[i] = s.Message.ID
+	}
+	batch.Queue(c.store.sql.deleteLocked, ids).Exec(func(tag pgconn.CommandTag) error {
+		if tag.RowsAffected() < int64(len(part)) {
+			return ErrUnchanged
+		}
+		return nil
+	})
 }
 
 func (c *Claim) queuePostpone(batch *pgx.Batch, late []outbox.Settlement, postpone time.Duration) {

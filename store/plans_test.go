@@ -102,7 +102,7 @@ func (p *planned) statements() map[string]string {
 	p.args = map[string][]any{
 		"find due": {time.Now().Add(-time.Hour), batch, true}, "find backlog": {int64(60_000), all, batch, all, age},
 		"find keys": {"", batch, all, age}, "find keys after": {"key 10", batch, all, age}, "find heads": {keys, all, age},
-		"find runs": {keys, heads, 64, all, age}, "lock": {ids, all, age}, "postpone": {ids, time.Minute},
+		"find runs": {keys, heads, 64, all, age}, "lock": {ids, all, age}, "delete locked": {ids}, "postpone": {ids, time.Minute},
 		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
 		"next due": {}, "lock free": settle[:2], "visible": settle[:2], "moved": settle[:2],
 	}
@@ -110,7 +110,7 @@ func (p *planned) statements() map[string]string {
 	return map[string]string{
 		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find keys after": sql.findKeysAfter,
 		"find heads": sql.findHeads, "find runs": sql.findRuns, "lock": sql.lock, "postpone": sql.postpone,
-		"delete": sql.delete, "delete near": sql.deleteNear, "retry": sql.retry, "dead letter": sql.deadLetter, "release": sql.release,
+		"delete": sql.delete, "delete near": sql.deleteNear, "delete locked": sql.deleteLocked, "retry": sql.retry, "dead letter": sql.deadLetter, "release": sql.release,
 		"next due": sql.nextDue, "lock free": sql.lockFree, "visible": sql.visible, "moved": sql.moved,
 	}
 }

@@ -12,7 +12,7 @@ type statements struct {
 	findDue, findBacklog, findRuns string
 	findKeys, findKeysAfter        string
 	findHeads                      string
-	lock, nextDue                  string
+	lock, deleteLocked, nextDue    string
 	delete, deleteNear             string
 	retry, deadLetter              string
 	release, postpone              string
@@ -69,13 +69,13 @@ WITH RECURSIVE heads AS (
   UNION ALL
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
-SELECT r.id, r.message_id, h.ordering_key, 0, ` + isReady + `, r.available_at
+SELECT r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at
 FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h JOIN {outbox} r ON r.id BETWEEN h.id AND h.id ORDER BY h.ordering_key`
 
 // The oldest row of some keys. What is read first from a key on may be a row of another one, which keeps the primary key
 // from being offered for the order.
 const findHeadsSQL = `
-SELECT r.id, r.message_id, k.key, 0, ` + isReady + `, r.available_at
+SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at
 FROM unnest($1::text[]) k(key) CROSS JOIN LATERAL (
   SELECT r.ordering_key, r.id FROM {outbox} r WHERE r.ordering_key >= k.key ORDER BY r.ordering_key, r.id LIMIT 1) h
 JOIN {outbox} r ON r.id BETWEEN h.id AND h.id
@@ -97,6 +97,9 @@ const lockSQL = `
 SELECT ` + messageColumns + `, r.possible_duplicate, r.xmax <> 0 AND r.xmax <> r.xmin FROM {outbox} r
 WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
+
+// The rows of a claim are the ones that were published as long as they are locked: the id tells enough.
+const deleteLockedSQL = `DELETE FROM {outbox} r WHERE r.id = ANY ($1)`
 
 // What a claim leaves in the table as it was, but for what is known of duplicates. It leaves no trace of the lock.
 const releaseSQL = `
@@ -201,7 +204,7 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard) statement
 	return statements{
 		findDue: fill(findDueSQL), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$4", "$5"),
 		findKeys: keys(">="), findKeysAfter: keys(">"), findHeads: fresh(findHeadsSQL, "$2", "$3"),
-		lock: fresh(lockSQL, "$2", "$3"), nextDue: fill(nextDueSQL),
+		lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(deleteLockedSQL), nextDue: fill(nextDueSQL),
 		delete: fill(deleteSQL), deleteNear: fill(deleteNearSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
 		release: fill(releaseSQL), postpone: fill(postponeSQL),
 		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), moved: fill(movedSQL),
