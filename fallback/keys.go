@@ -97,6 +97,9 @@ func (s *Sweeper) claimRuns(ctx context.Context, r role, heads []outbox.Candidat
 		return 0, nil
 	}
 	each := min(max(rows/len(heads), 1), longestRun)
+	if each == 1 {
+		return s.claim(ctx, r, heads, rows, bytes)
+	}
 	found, err := s.Table.FindRuns(ctx, heads, each, r.fresh)
 	if err != nil {
 		keys := make([]string, len(heads))
