@@ -9,11 +9,8 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/decode"
-	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
-
-func TestMain(m *testing.M) { services.Main(m) }
 
 func TestBeginInsertAndCommitCarryTheTransaction(t *testing.T) {
 	d := decode.NewDecoder(table())

@@ -23,10 +23,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// captured holds pgoutput of a real server, a message a line, as seeds of FuzzDecode.
-const captured = "testdata/pgoutput.hex"
-
 var update = flag.Bool("update", false, "write "+captured+" anew")
+
+func TestMain(m *testing.M) { services.Main(m) }
 
 // nasty are rows that a reader is likely to get wrong. Rows that only a key makes
 // readable from the table have one.

@@ -1,40 +1,12 @@
 package publish
 
 import (
-	"encoding/json"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
-
-// nested is a header of so many arrays and tables within one another.
-func nested(levels int) string {
-	var text, end strings.Builder
-	for i := range levels {
-		if i%2 == 0 {
-			text.WriteString("[")
-		} else {
-			text.WriteString(`{"a":`)
-		}
-	}
-	for i := levels - 1; i >= 0; i-- {
-		end.WriteString([]string{"]", "}"}[i%2])
-	}
-	return `{"deep": ` + text.String() + "1" + end.String() + "}"
-}
-
-// table is a JSON object with so many short keys.
-func table(keys int) []byte {
-	object := make(map[string]any, keys)
-	for i := range keys {
-		object[strconv.FormatInt(int64(i), 36)] = nil
-	}
-	text, _ := json.Marshal(object)
-	return text
-}
 
 // TestReturnedWithTheDeepestAndLargestHeaders: a message that no queue takes comes back
 // with its headers, and the library must be able to read them.

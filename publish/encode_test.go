@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -243,4 +244,30 @@ func BenchmarkEncode(b *testing.B) {
 			}
 		})
 	}
+}
+
+// nested is a header of so many arrays and tables within one another.
+func nested(levels int) string {
+	var text, end strings.Builder
+	for i := range levels {
+		if i%2 == 0 {
+			text.WriteString("[")
+		} else {
+			text.WriteString(`{"a":`)
+		}
+	}
+	for i := levels - 1; i >= 0; i-- {
+		end.WriteString([]string{"]", "}"}[i%2])
+	}
+	return `{"deep": ` + text.String() + "1" + end.String() + "}"
+}
+
+// table is a JSON object with so many short keys.
+func table(keys int) []byte {
+	object := make(map[string]any, keys)
+	for i := range keys {
+		object[strconv.FormatInt(int64(i), 36)] = nil
+	}
+	text, _ := json.Marshal(object)
+	return text
 }
