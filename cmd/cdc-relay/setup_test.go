@@ -10,14 +10,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// The roles that setup --print-sql and docs/operations.md suggest may do what a relay and an
+// The roles that setup --print-sql and docs/getting-started.md suggest may do what a relay and an
 // application need, and no more.
 func TestTheSuggestedGrantsAreWhatIsNeeded(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	printed := cdcRelay(t, env, "setup", "--print-sql")
 	_, suggested, _ := strings.Cut(printed.stdout, "-- Suggested roles.")
-	for page, text := range map[string]string{"setup --print-sql": suggested, "docs/operations.md": blocks(t, "operations.md", "sql")[0]} {
+	for page, text := range map[string]string{"setup --print-sql": suggested, "docs/getting-started.md": blocks(t, "getting-started.md", "sql")[1]} {
 		t.Run(page, func(t *testing.T) {
 			relay, app := services.Name(t), services.Name(t)
 			statements := regexp.MustCompile(`(?m)^(?:-- )?((?:CREATE ROLE|GRANT) [^;]*;)`).FindAllStringSubmatch(text, -1)

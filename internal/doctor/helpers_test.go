@@ -130,7 +130,7 @@ func (p *patient) role(attributes string) (name, login string) {
 	return name, u.String()
 }
 
-// relayRole has all that docs/operations.md says a relay needs.
+// relayRole has all that docs/getting-started.md says a relay needs.
 func (p *patient) relayRole(attributes string) string {
 	p.t.Helper()
 	name, login := p.role(attributes)
