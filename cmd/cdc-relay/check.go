@@ -29,19 +29,19 @@ func checkSettings() []*setting {
 	return []*setting{
 		{
 			name: "app-role", value: "NAME",
-			usage: "The role of the application: check that it may INSERT.",
+			usage: "The role of the application; check that it may INSERT.",
 			set:   func(c *config, text string) error { c.checking.appRole = text; return nil },
 		},
 		{
 			name: "management-url", value: "URL",
-			usage: "RabbitMQ's HTTP API, http://host:15672 or https://; with a user and password where those of " +
-				"--amqp-url are not to be taken. Default: the usual port of the host in --amqp-url.",
+			usage: "RabbitMQ's HTTP API, http://host:15672 or https://; with user and password if they differ from " +
+				"those of --amqp-url. Default: the usual port of the host in --amqp-url.",
 			set: func(c *config, text string) error {
 				c.checking.managementURL = text
 				return checkManagementURL(text)
 			},
 		},
-		switchSetting("no-probe", "Do not ask the broker whether it would take messages, and where they would go.",
+		switchSetting("no-probe", "Skip the test messages to the broker and the check of routes.",
 			func(c *config) *bool { return &c.checking.noProbe }),
 	}
 }

@@ -121,7 +121,7 @@ func serverSettings() []*setting {
 		},
 		{
 			name: "database-url", value: "URL",
-			usage: "Postgres: postgres://user:password@host:5432/database, or key=value words as psql takes them. Needed.",
+			usage: "Postgres: postgres://user:password@host:5432/database, or key=value pairs as in psql. Required.",
 			set: func(c *config, text string) error {
 				c.relay.DatabaseURL = text
 				return checkDatabaseURL(text)
@@ -143,7 +143,7 @@ func nameSettings() []*setting {
 	return []*setting{
 		{
 			name: "table", value: "NAME", byDefault: "public.outbox",
-			usage: "The outbox table, as SQL writes it: in double quotes where it has capitals or dots.",
+			usage: "The outbox table, written as in SQL: in double quotes if it has capitals or dots.",
 			set: func(c *config, text string) (err error) {
 				c.relay.Table, err = outbox.ParseTable(text)
 				return err
@@ -151,7 +151,7 @@ func nameSettings() []*setting {
 		},
 		{
 			name: "slot", value: "NAME", byDefault: "cdc_relay",
-			usage: "The replication slot. It is the lock, too: of several relays the one that holds it streams.",
+			usage: "The replication slot. It is also the lock: the relay that owns it is the leader.",
 			set:   func(c *config, text string) error { c.relay.Slot = text; return nil },
 		},
 		{
@@ -161,8 +161,8 @@ func nameSettings() []*setting {
 		},
 		{
 			name: "shard", value: "INDEX/OF", byDefault: "0/1",
-			usage: "Take only this part of the rows, as in 0/4 to 3/4 for four relays that share them by ordering key. " +
-				"Slot and publication are named after it: cdc_relay_0_of_4. Needs Postgres 15.",
+			usage: "Publish only this part of the rows, split by ordering key: 0/4 to 3/4 for four relays. " +
+				"It is part of the names of slot and publication: cdc_relay_0_of_4. Needs Postgres 15.",
 			set: func(c *config, text string) (err error) {
 				c.relay.Shard, err = outbox.ParseShard(text)
 				return err
@@ -170,8 +170,8 @@ func nameSettings() []*setting {
 		},
 		{
 			name: "mode", value: "auto|poll", byDefault: "auto",
-			usage: "auto streams from the slot, and looks through the table whenever the stream is not live. " +
-				"poll only looks through the table: for databases without logical replication.",
+			usage: "auto streams from the slot, and scans the table while the stream is not live. " +
+				"poll only scans the table: for databases without logical replication.",
 			set: func(c *config, text string) error {
 				c.relay.Mode = relay.Mode(text)
 				return oneOf(text, "auto", "poll")
@@ -184,12 +184,12 @@ func relaySettings() []*setting {
 	return []*setting{
 		{
 			name: "publisher", value: "amqp|stdout", byDefault: "amqp",
-			usage: "stdout writes one JSON line a message instead, and counts it as published.",
+			usage: "stdout writes one JSON line for each message, and counts it as published.",
 			set:   func(c *config, text string) error { c.publisher = text; return oneOf(text, "amqp", "stdout") },
 		},
 		{
 			name: "exchange", value: "NAME", byDefault: "'', the default exchange", mayBeEmpty: true,
-			usage: "The exchange for rows that name none.",
+			usage: "The exchange for rows without one.",
 			set: func(c *config, text string) error {
 				if c.exchange = text; len(text) > 255 {
 					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
@@ -197,11 +197,11 @@ func relaySettings() []*setting {
 				return nil
 			},
 		},
-		intSetting("batch-size", "500", "The most rows that one statement takes.",
+		intSetting("batch-size", "500", "Maximum number of rows in one statement.",
 			func(c *config) *int { return &c.relay.BatchSize }),
-		intSetting("max-in-flight", "2000", "The most messages in memory at a time. After a kill -9, at most so many are published again.",
+		intSetting("max-in-flight", "2000", "Maximum number of messages in memory. After a kill -9, at most this many are published again.",
 			func(c *config) *int { return &c.relay.MaxInFlight }),
-		durationSetting("poll-interval", "1s", "How often to look for messages that came due.",
+		durationSetting("poll-interval", "1s", "How often to look for due messages.",
 			func(c *config) *time.Duration { return &c.relay.PollInterval }),
 		durationSetting("send-timeout", "10s", "How long to wait for the broker's confirm.",
 			func(c *config) *time.Duration { return &c.relay.SendTimeout }),
@@ -212,23 +212,23 @@ func relaySettings() []*setting {
 
 func retrySettings() []*setting {
 	return []*setting{
-		intSetting("max-retries", "5", "How often a message that the broker refuses is tried again before it goes to the dead-letter table. An outage counts nothing.",
+		intSetting("max-retries", "5", "How often to retry a message that the broker rejects, before it becomes a dead letter. Outages do not count.",
 			func(c *config) *int { return &c.relay.MaxRetries }),
-		durationSetting("backoff-time", "120s", "The wait before the first retry; it doubles with each.",
+		durationSetting("backoff-time", "120s", "The wait before the first retry; it doubles with each retry.",
 			func(c *config) *time.Duration { return &c.relay.BackoffTime }),
 		durationSetting("max-backoff", "1h", "The longest wait before a retry.",
 			func(c *config) *time.Duration { return &c.relay.MaxBackoff }),
-		durationSetting("stale-timeout", "5m", "While nobody holds the slot: the age at which any relay takes a row, and for how long the slot must have been free.",
+		durationSetting("stale-timeout", "5m", "While no relay owns the slot: the age at which any relay takes a row, and how long the slot must have been free.",
 			func(c *config) *time.Duration { return &c.relay.StaleTimeout }),
-		durationSetting("outage-cooldown", "30s", "How long publishing pauses after two outages of the broker in a row.",
+		durationSetting("outage-cooldown", "30s", "How long publishing pauses after two outages in a row.",
 			func(c *config) *time.Duration { return &c.outageCooldown }),
 		durationSetting("dead-letter-retention", "0s", "The age at which dead letters are deleted; 0s: never. "+
-			"With --on-dead-letter block those with an ordering key stay.",
+			"With --on-dead-letter block, those with an ordering key stay.",
 			func(c *config) *time.Duration { return &c.relay.DeadLetterRetention }),
 		{
 			name: "on-dead-letter", value: "continue|block", byDefault: "continue",
-			usage: "What becomes of an ordering key after one of its messages was dead-lettered: " +
-				"it goes on with the next, or waits until the dead letter was dealt with.",
+			usage: "What an ordering key does after one of its messages was dead-lettered: " +
+				"continue with the next one, or wait until the dead letter is requeued or purged.",
 			set: func(c *config, text string) error {
 				c.relay.OnDeadLetter = relay.OnDeadLetter(text)
 				return oneOf(text, "continue", "block")
@@ -241,7 +241,7 @@ func serviceSettings() []*setting {
 	return append(signalSettings(), []*setting{
 		{
 			name: "http-addr", value: "HOST:PORT", byDefault: "127.0.0.1:9464", mayBeEmpty: true,
-			usage: "Serve /livez, /readyz and /metrics (Prometheus) here; empty: nowhere.",
+			usage: "Serve /livez, /readyz and /metrics (Prometheus) at this address; empty: nowhere.",
 			set:   func(c *config, text string) error { c.httpAddr = text; return checkHostPort(text) },
 		},
 		{
@@ -251,7 +251,7 @@ func serviceSettings() []*setting {
 		},
 		{
 			name: "log-level", value: "debug|info|warn|error", byDefault: "info",
-			usage: "The least level that is logged.",
+			usage: "Log this level and those above it.",
 			set: func(c *config, text string) error {
 				if err := oneOf(text, "debug", "info", "warn", "error"); err != nil {
 					return err
@@ -274,7 +274,7 @@ func commandSettings() []*setting {
 			func(c *config) *bool { return &c.printSQL }),
 		{
 			name: "shards", value: "NUMBER",
-			usage: "All shards at once: so many slots and publications. Default: those of --shard.",
+			usage: "All shards at once: this many slots and publications. Default: those of --shard.",
 			set: func(c *config, text string) (err error) {
 				c.shards, err = strconv.Atoi(text)
 				if err != nil || c.shards < 1 || c.shards > outbox.MostShards {
@@ -284,11 +284,11 @@ func commandSettings() []*setting {
 			},
 		},
 		switchSetting("yes", "Do not ask.", func(c *config) *bool { return &c.yes }),
-		switchSetting("tables", "Drop the tables, too. Refused while messages are in them.",
+		switchSetting("tables", "Also drop the tables. Fails while they contain messages.",
 			func(c *config) *bool { return &c.tables }),
 		{
 			name: "rate", value: "NUMBER", byDefault: "4",
-			usage: "Orders a second, 0.1 to 1000.",
+			usage: "Orders per second, 0.1 to 1000.",
 			set: func(c *config, text string) (err error) {
 				c.rate, err = strconv.ParseFloat(text, 64)
 				if err != nil || !(c.rate >= 0.1 && c.rate <= 1000) {
@@ -299,7 +299,7 @@ func commandSettings() []*setting {
 		},
 		{
 			name: "count", value: "NUMBER",
-			usage: "Stop after so many orders. Default: go on until Ctrl-C.",
+			usage: "Stop after this many orders. Default: continue until Ctrl-C.",
 			set: func(c *config, text string) (err error) {
 				c.count, err = strconv.Atoi(text)
 				if err != nil || c.count < 1 {

@@ -131,7 +131,7 @@ func TestTheExampleFileIsOne(t *testing.T) {
 // What picks messages is a flag alone, and has a table of its own.
 func TestDocsNameEveryFilter(t *testing.T) {
 	text := readDoc(t, "configuration.md")
-	_, part, _ := strings.Cut(text, "### Which messages")
+	_, part, _ := strings.Cut(text, "### Message filters")
 	part, _, _ = strings.Cut(part, "\n## ")
 	found := make(map[string]bool)
 	for _, m := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\|").FindAllStringSubmatch(part, -1) {

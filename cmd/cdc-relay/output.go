@@ -17,7 +17,7 @@ const (
 func formatSetting() *setting {
 	return &setting{
 		name: "format", value: "table|json", byDefault: formatTable,
-		usage: "table for people; json for scripts, with names that stay.",
+		usage: "table for people; json for scripts, with stable names.",
 		set:   func(c *config, text string) error { c.format = text; return oneOf(text, formatTable, formatJSON) },
 	}
 }

@@ -22,7 +22,7 @@ type fileNames struct {
 func databaseFileSetting() *setting {
 	return &setting{
 		name: "database-url-file", value: "FILE",
-		usage: "A file that holds what --database-url would say, in place of it.",
+		usage: "A file with the value of --database-url.",
 		set:   func(c *config, text string) error { c.files.databaseURL = text; return nil },
 	}
 }
@@ -31,17 +31,17 @@ func amqpFileSettings() []*setting {
 	return []*setting{
 		{
 			name: "amqp-url-file", value: "FILE",
-			usage: "A file that holds what --amqp-url would say, in place of it.",
+			usage: "A file with the value of --amqp-url.",
 			set:   func(c *config, text string) error { c.files.amqpURL = text; return nil },
 		},
 		{
 			name: "amqp-ca-file", value: "FILE",
-			usage: "With amqps://: the certificates (PEM) of the authorities to trust, in place of the system's.",
+			usage: "With amqps://: CA certificates (PEM) to trust instead of the system's.",
 			set:   func(c *config, text string) error { c.files.amqpCA = text; return nil },
 		},
 		{
 			name: "amqp-cert-file", value: "FILE",
-			usage: "With amqps://: the certificate (PEM) of the relay, where the broker asks for one.",
+			usage: "With amqps://: the client certificate (PEM), if the broker asks for one.",
 			set:   func(c *config, text string) error { c.files.amqpCert = text; return nil },
 		},
 		{

@@ -35,15 +35,15 @@ func defaultLooking() looking { return looking{top: 10, limit: 50, interval: 2 *
 // lookingSettings are those of single commands that look at rows.
 func lookingSettings() []*setting {
 	return []*setting{
-		numberSetting("top", "10", "How many of the routing keys and errors that fail most.", 0,
+		numberSetting("top", "10", "How many of the most frequent failures (routing key and error) to show.", 0,
 			func(c *config) *int { return &c.looking.top }),
-		numberSetting("limit", "50", "How many to list, the newest first.", 1,
+		numberSetting("limit", "50", "How many to list, newest first.", 1,
 			func(c *config) *int { return &c.looking.limit }),
 		switchSetting("exact", "Count every row, however long that takes.", func(c *config) *bool { return &c.looking.exact }),
-		switchSetting("watch", "Look again and again, until Ctrl-C.", func(c *config) *bool { return &c.looking.watch }),
+		switchSetting("watch", "Print again and again, until Ctrl-C.", func(c *config) *bool { return &c.looking.watch }),
 		{
 			name: "interval", value: "DURATION", byDefault: "2s",
-			usage: "How often --watch looks.",
+			usage: "How often --watch prints.",
 			set: func(c *config, text string) error {
 				d, err := time.ParseDuration(text)
 				if err != nil || d < 100*time.Millisecond {
@@ -53,9 +53,9 @@ func lookingSettings() []*setting {
 				return nil
 			},
 		},
-		switchSetting("show-payload", "Show bodies. Where redacted_payload is set, that is shown all the same.",
+		switchSetting("show-payload", "Show bodies. If redacted_payload is set, it is shown instead.",
 			func(c *config) *bool { return &c.looking.showPayload }),
-		switchSetting("dry-run", "Say how many rows it would be, and change nothing.",
+		switchSetting("dry-run", "Print the number of rows and change nothing.",
 			func(c *config) *bool { return &c.looking.dryRun }),
 	}
 }
@@ -103,17 +103,17 @@ func filterSettings() []*setting {
 			set: func(c *config, text string) error { return addNames(&c.looking.filter, strings.Split(text, ",")) },
 		},
 		text("routing-key", "KEY", "Only messages with this routing key.", func(f *store.Filter) **string { return &f.RoutingKey }),
-		text("exchange", "NAME", "Only messages to this exchange; '': those that name none.", func(f *store.Filter) **string { return &f.Exchange }),
+		text("exchange", "NAME", "Only messages to this exchange; '': those without one.", func(f *store.Filter) **string { return &f.Exchange }),
 		text("ordering-key", "KEY", "Only messages with this ordering key.", func(f *store.Filter) **string { return &f.OrderingKey }),
-		text("reason", "CODE", "Only what failed so: unroutable, nack, too_large, … The code of a dead letter, or of its last error.",
+		text("reason", "CODE", "Only messages that failed for this reason (unroutable, nack, too_large, …): the code of a dead letter, or of its last error.",
 			func(f *store.Filter) **string { return &f.Reason }),
-		age("older-than", "Only what has been dead (of waiting messages: there) for at least so long.", func(f *store.Filter) *time.Duration { return &f.OlderThan }),
-		age("newer-than", "Only what has been so for less.", func(f *store.Filter) *time.Duration { return &f.NewerThan }),
+		age("older-than", "Only dead letters of at least this age; for waiting messages, since created_at.", func(f *store.Filter) *time.Duration { return &f.OlderThan }),
+		age("newer-than", "Only younger ones.", func(f *store.Filter) *time.Duration { return &f.NewerThan }),
 	}
 }
 
 func allSetting() *setting {
-	s := switchSetting("all", "All of them; needed where nothing else says which.", func(c *config) *bool { return &c.looking.all })
+	s := switchSetting("all", "All messages; required if no other filter is given.", func(c *config) *bool { return &c.looking.all })
 	s.flagOnly = true
 	return s
 }

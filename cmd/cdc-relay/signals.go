@@ -25,7 +25,7 @@ func signalSettings() []*setting {
 	return []*setting{
 		{
 			name: "dead-letter-exchange", value: "NAME", mayBeEmpty: true,
-			usage: "Tell this exchange of each dead letter, in a small message without the payload, at most once. Default: none.",
+			usage: "Publish a small message without payload to this exchange for each dead letter, at most once. Default: none.",
 			set: func(c *config, text string) error {
 				if c.signalling.deadLetterExchange = text; len(text) > 255 {
 					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
@@ -45,7 +45,7 @@ func signalSettings() []*setting {
 		},
 		{
 			name: "statsd-prefix", value: "NAME", byDefault: "cdc_relay", mayBeEmpty: true,
-			usage: "What comes before the names of metrics in DogStatsD, with a dot.",
+			usage: "Prefix of metric names in DogStatsD, followed by a dot.",
 			set: func(c *config, text string) error {
 				c.signalling.statsd.Prefix = text
 				return statsd.CheckPrefix(text)
