@@ -2,12 +2,12 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 )
 
 // Which dead letters go back, and with which id. They keep theirs, and with it their place
@@ -112,7 +112,7 @@ func (o *Operator) requeue(ctx context.Context, rows []requeuedRow, done *Requeu
 		done.Sent += tag.RowsAffected()
 		done.Moved += min(moved, tag.RowsAffected()) // some may have been sent back by somebody else meanwhile
 		return nil
-	case !violates(err):
+	case pgcode.Class(err) != pgcode.ConstraintViolation:
 		return err
 	case len(rows) == 1:
 		done.Left++
@@ -125,12 +125,6 @@ func (o *Operator) requeue(ctx context.Context, rows []requeuedRow, done *Requeu
 		}
 	}
 	return nil
-}
-
-// violates: SQLSTATE class 23, such as a check or a unique key.
-func violates(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "23")
 }
 
 // newestID is the newest id that was handed out; where the table has no sequence, the

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -120,8 +120,5 @@ func sampling(sql string, table outbox.Table) string {
 	return strings.NewReplacer("{rows}", table.SQL(), "{exact}", strconv.Itoa(SampleExact)).Replace(sql)
 }
 
-// isQueryCanceled: SQLSTATE 57014, after statement_timeout.
-func isQueryCanceled(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == "57014"
-}
+// isQueryCanceled: after statement_timeout.
+func isQueryCanceled(err error) bool { return pgcode.Is(err, pgcode.QueryCanceled) }

@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -70,7 +69,7 @@ func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled,
 			continue
 		}
 		err := s.settle(ctx, write, part, &settled)
-		if isDataException(err) {
+		if pgcode.Class(err) == pgcode.DataException { // such as untranslatable_character
 			// The database's encoding lacks a character of what the broker said. The
 			// row must not hold up the others.
 			for i := range part {
@@ -143,24 +142,14 @@ func (s *Store) Undeleted(ctx context.Context, gone []outbox.Settlement) (there,
 	return there, rest, nil
 }
 
-// isDataException: SQLSTATE class 22, such as untranslatable_character.
-func isDataException(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "22")
-}
-
 // IsRowFault tells whether a statement failed for one of its rows, by a type, a constraint, a trigger or a function of
 // one, and would not have failed without.
 func IsRowFault(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return errors.Is(err, ErrUnchanged)
+	switch pgcode.Class(err) {
+	case "09", "0A", pgcode.DataException, pgcode.ConstraintViolation, "27", "2F", "38", "39", "42", "44", "54", "P0":
+		return !pgcode.Is(err, pgcode.InsufficientPrivilege)
 	}
-	switch pgErr.Code[:2] {
-	case "09", "0A", "22", "23", "27", "2F", "38", "39", "42", "44", "54", "P0":
-		return pgErr.Code != "42501" // insufficient_privilege
-	}
-	return false
+	return errors.Is(err, ErrUnchanged)
 }
 
 // settling is the statement of one action.
@@ -177,8 +166,7 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	if !slices.ContainsFunc(part, func(one outbox.Settlement) bool { return one.Locked }) {
-		err := write.run(ctx, s.pool, part, into)
-		if !isLockNotAvailable(err) {
+		if err := write.run(ctx, s.pool, part, into); !pgcode.Is(err, pgcode.LockNotAvailable) {
 			return err
 		}
 	}
@@ -232,12 +220,6 @@ func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlemen
 		}
 	}
 	return free, locked, nil
-}
-
-// isLockNotAvailable: SQLSTATE 55P03, after lock_timeout.
-func isLockNotAvailable(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == "55P03"
 }
 
 func (w settling) run(ctx context.Context, db rower, part []outbox.Settlement, into *Settled) error {

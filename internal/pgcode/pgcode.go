@@ -1,0 +1,63 @@
+// Package pgcode names the SQLSTATEs that the relay tells apart (manual, appendix "PostgreSQL Error Codes").
+package pgcode
+
+import (
+	"errors"
+	"slices"
+)
+
+// The codes.
+const (
+	AdminShutdown         = "57P01"
+	CannotConnectNow      = "57P03"
+	DuplicateObject       = "42710"
+	DuplicateStatement    = "42P05"
+	DuplicateTable        = "42P07"
+	InsufficientPrivilege = "42501"
+	InvalidAuthorization  = "28000"
+	InvalidCatalog        = "3D000"
+	InvalidName           = "42602"
+	InvalidPassword       = "28P01"
+	InvalidStatement      = "26000"
+	LimitExceeded         = "53400"
+	LockNotAvailable      = "55P03"
+	NotSupported          = "0A000"
+	ObjectInUse           = "55006"
+	ProtocolViolation     = "08P01"
+	QueryCanceled         = "57014"
+	ReadOnlyTransaction   = "25006"
+	TooManyConnections    = "53300"
+	UndefinedColumn       = "42703"
+	UndefinedFile         = "58P01"
+	UndefinedObject       = "42704"
+	UndefinedTable        = "42P01"
+)
+
+// The classes: what a code begins with.
+const (
+	DataException       = "22"
+	ConstraintViolation = "23"
+)
+
+// Of is the SQLSTATE of an answer of the server, "" for any other error.
+func Of(err error) string {
+	var answer interface {
+		error
+		SQLState() string
+	}
+	if errors.As(err, &answer) {
+		return answer.SQLState()
+	}
+	return ""
+}
+
+// Is tells whether the server answered with one of these codes.
+func Is(err error, codes ...string) bool { return slices.Contains(codes, Of(err)) }
+
+// Class is the class of the server's answer, "" for any other error.
+func Class(err error) string {
+	if code := Of(err); len(code) == 5 {
+		return code[:2]
+	}
+	return ""
+}

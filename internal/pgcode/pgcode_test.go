@@ -1,0 +1,21 @@
+package pgcode
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+func TestCodes(t *testing.T) {
+	answer := fmt.Errorf("settle: %w", &pgconn.PgError{Code: "42501"})
+	if Of(answer) != InsufficientPrivilege || Class(answer) != "42" || !Is(answer, UndefinedTable, InsufficientPrivilege) || Is(answer, UndefinedTable) {
+		t.Errorf("%v: got %q of class %q", answer, Of(answer), Class(answer))
+	}
+	for _, other := range []error{nil, errors.New("broken pipe")} {
+		if Of(other) != "" || Class(other) != "" || Is(other, UndefinedTable) {
+			t.Errorf("%v: got %q of class %q", other, Of(other), Class(other))
+		}
+	}
+}
