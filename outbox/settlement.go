@@ -35,6 +35,8 @@ type Settlement struct {
 	Refused bool
 	// Locked tells that another session had locked the row when it was tried last.
 	Locked bool
+	// Aside tells that nothing could be written of the row when it was tried last.
+	Aside bool
 }
 
 // NewSettlement is what becomes of the message of a result.

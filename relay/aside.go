@@ -13,13 +13,23 @@ import (
 // published, or rejected, and is not published again by this process.
 type asideRows struct {
 	rows []outbox.Settlement
-	// told are those that were logged.
-	told map[outbox.Ref]bool
-	n    atomic.Int64 // how many there are, for health
+	// undeleted counts the published ones among them.
+	undeleted int
+	n         atomic.Int64 // how many there are, for health
+	// suspended: nothing new is published, since what was published cannot be deleted.
+	suspended atomic.Bool
 }
 
-// asideAgain is how often they are tried again.
-const asideAgain = 10 * time.Second
+const (
+	// asideAgain is how often they are tried again.
+	asideAgain = 10 * time.Second
+	// mostUndeleted is how many published rows may be set aside: if there are more, it is the table that keeps them.
+	mostUndeleted = 10
+	// mostAside bounds the memory for all of them.
+	mostAside = 10_000
+	// suspendAfter is how long no statement may have settled anything though the server answers.
+	suspendAfter = 2 * time.Second
+)
 
 // isolate settles the halves of a batch whose statement failed for one of its rows, until that row is alone. It is
 // dead-lettered if that is what helps, else set aside.
@@ -48,22 +58,52 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 	m := one.Message
 	s.core.SetAside(one)
 	m.Payload, m.Headers, m.Properties = nil, nil, nil
+	told := one.Aside
+	one.Aside = true
 	s.aside.rows = append(s.aside.rows, one)
 	s.aside.n.Store(int64(len(s.aside.rows)))
 	if len(s.aside.rows) == 1 {
 		s.asideAt = time.Now().Add(asideAgain)
 	}
-	if s.aside.told[m.Ref()] {
+	if one.Decision.Action == outbox.Delete {
+		s.aside.undeleted++
+	}
+	if s.tooManyAside() {
+		s.suspend(err)
+	}
+	if told {
 		return
 	}
-	if s.aside.told == nil {
-		s.aside.told = make(map[outbox.Ref]bool)
-	}
-	s.aside.told[m.Ref()] = true
 	s.counts.aside.Inc()
-	s.log.Error("row set aside: the database does not let it be changed; all other rows go on", "event", "row_set_aside",
-		"id", m.ID, "message_id", m.MessageID.String(), "error", err,
-		"hint", problem.Hint(problem.New("remove what prevents it: a trigger, a foreign key or a constraint on the table", "row set aside")))
+	if s.refusals.Allow() {
+		s.log.Error("row set aside: the database does not let it be changed; all other rows go on", "event", "row_set_aside",
+			"id", m.ID, "message_id", m.MessageID.String(), "error", err, "hint", asideHint)
+	}
+}
+
+const asideHint = "remove what prevents it: a trigger, a foreign key or a constraint; psql lists them: \\d outbox"
+
+func (s *settler) tooManyAside() bool {
+	return s.aside.undeleted >= mostUndeleted || len(s.aside.rows) >= mostAside
+}
+
+// suspend stops publishing: each message more would be one that is published again after a restart.
+func (s *settler) suspend(err error) {
+	if s.aside.suspended.Swap(true) {
+		return
+	}
+	s.core.Suspend(true)
+	s.log.Error("publishing stopped: the rows of published messages cannot be deleted; trying again until they can",
+		"event", "publishing_stopped", "error", err, "hint", orElse(problem.Hint(err), asideHint))
+}
+
+// resume ends that once rows can be deleted.
+func (s *settler) resume() {
+	if s.aside.suspended.Load() && !s.tooManyAside() {
+		s.aside.suspended.Store(false)
+		s.core.Suspend(false)
+		s.log.Info("publishing resumed: the rows of published messages can be deleted", "event", "publishing_resumed")
+	}
 }
 
 // dueAside hands out the rows that are to be tried again.
@@ -72,7 +112,7 @@ func (s *settler) dueAside(now time.Time) []outbox.Settlement {
 		return nil
 	}
 	rows := s.aside.rows
-	s.aside.rows = nil
+	s.aside.rows, s.aside.undeleted = nil, 0
 	s.aside.n.Store(0)
 	for _, one := range rows {
 		s.core.TriedAgain(one)

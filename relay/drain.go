@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -88,7 +89,7 @@ func (r *Relay) drain(ctx context.Context, a *actors, fresh bool) error {
 			return err
 		}
 		if sweeps.Claimed() == claimed {
-			return nil
+			return r.undeletable()
 		}
 	}
 	return ctx.Err()
@@ -102,6 +103,8 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep) 
 		switch {
 		case len(a.failed) > 0:
 			return <-a.failed
+		case r.settler.aside.suspended.Load():
+			return r.undeletable()
 		case r.publisherState().Phase != publish.Ready:
 			return r.brokerAway(ctx, a)
 		case kind != fallback.Due && !view.TakesFresh:
@@ -120,6 +123,17 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep) 
 		}
 	}
 	return ctx.Err()
+}
+
+// undeletable is the error of a drain that leaves rows in the table of which nothing can be written.
+func (r *Relay) undeletable() error {
+	if n := r.settler.aside.n.Load(); n > 0 {
+		return problem.New(asideHint, "%d rows cannot be changed", n)
+	}
+	if r.settler.aside.suspended.Load() {
+		return errors.New(r.settler.trouble.current())
+	}
+	return nil
 }
 
 func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {

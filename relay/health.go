@@ -81,7 +81,7 @@ func (r *Relay) Health() Health {
 	if r.phase.Load() == phaseRunning { // the sweeper ends first, while others may drain for long
 		add("sweep", r.sweeper.alive, r.sweeper.trouble.current() == "", orElse(r.sweeper.trouble.current(), "sweeping"))
 	}
-	add("settle", r.settler.alive, r.settler.trouble.current() == "", r.settling())
+	add("settle", r.settler.alive, r.settler.trouble.current() == "" && !r.settler.aside.suspended.Load(), r.settling())
 	return h
 }
 
@@ -89,7 +89,11 @@ func (r *Relay) settling() string {
 	if trouble := r.settler.trouble.current(); trouble != "" {
 		return trouble
 	}
-	if n := r.settler.aside.n.Load(); n > 0 {
+	n := r.settler.aside.n.Load()
+	if r.settler.aside.suspended.Load() {
+		return fmt.Sprintf("publishing stopped: the rows of %d published messages cannot be deleted, which the log explains", n)
+	}
+	if n > 0 {
 		return fmt.Sprintf("settling; %d rows set aside, which the log names", n)
 	}
 	return "settling" + detailOf(r.settler.locked.current())

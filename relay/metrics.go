@@ -23,7 +23,7 @@ type metrics struct {
 	publisherPhase                                         *prometheus.GaugeVec
 }
 
-func newMetrics(registry prometheus.Registerer, inFlight, holder func() float64) (*metrics, error) {
+func newMetrics(registry prometheus.Registerer, inFlight, holder, suspended func() float64) (*metrics, error) {
 	k := &maker{registry: registry}
 	m := &metrics{}
 	m.count(k)
@@ -31,6 +31,7 @@ func newMetrics(registry prometheus.Registerer, inFlight, holder func() float64)
 	k.gauge("messages_in_flight",
 		"Messages in memory: on their way, queued behind their ordering key, or waiting for their row to be settled.", inFlight)
 	k.gauge("slot_held", "1 where this relay holds the replication slot, 0 where it stands by or polls.", holder)
+	k.gauge("publishing_stopped", "1 while nothing is published, since the rows of published messages cannot be deleted.", suspended)
 	m.streamConnected = prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "cdc_relay", Name: "stream_connected", Help: "1 while the replication stream is connected.",
 	})

@@ -75,7 +75,8 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.core = core.New(limits)
 	r.counts, err = newMetrics(registry,
 		func() float64 { return float64(r.core.InFlight()) },
-		func() float64 { return oneIf(r.core.Leads()) })
+		func() float64 { return oneIf(r.core.Leads()) },
+		func() float64 { return oneIf(r.settler.aside.suspended.Load()) })
 	if err != nil {
 		db.Close()
 		return nil, fmt.Errorf("register metrics: %w", err)

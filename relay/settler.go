@@ -12,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/core"
@@ -143,6 +144,7 @@ func (s *settler) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		s.resume()
 		if left < len(batch) {
 			again = invisibleAgain
 		} else {
@@ -213,6 +215,7 @@ func enoughOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4,
 func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outbox.Settlement, error) {
 	wait := newBackoff()
 	tried := func(one outbox.Settlement) bool { return one.Locked } // perhaps by a try without an answer
+	first := time.Now()
 	for again := slices.ContainsFunc(batch, tried); ; again = true {
 		s.alive.beat()
 		began := time.Now()
@@ -230,6 +233,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		answers := pgcode.Of(err) != "" && !pgcode.Is(err, pgcode.CannotConnectNow, pgcode.AdminShutdown)
 		err, gone := s.store.Explain(ctx, err)
 		if gone {
 			return nil, err
@@ -239,6 +243,9 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 			return s.isolate(ctx, batch, err)
 		}
 		s.trouble.report("cannot settle rows; trying again", err)
+		if answers && time.Since(first) > suspendAfter {
+			s.suspend(err)
+		}
 		s.refused(err)
 		if err := sleep(ctx, wait.NextBackOff()); err != nil {
 			return nil, err

@@ -2,12 +2,10 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -86,11 +84,13 @@ SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace 
 			"role %s may not use schema %s", role, table.Schema)
 	}
 	var missing, denied []string
+	var hidden bool
 	err = s.pool.QueryRow(ctx, `
 SELECT coalesce(array(SELECT c FROM unnest($2::text[]) c WHERE NOT EXISTS (
          SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = $1::regclass AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)), '{}'),
-       coalesce(array(SELECT p FROM unnest($3::text[]) p WHERE NOT has_table_privilege($1::regclass, p)), '{}')`,
-		table.SQL(), columns, privileges).Scan(&missing, &denied)
+       coalesce(array(SELECT p FROM unnest($3::text[]) p WHERE NOT has_table_privilege($1::regclass, p)), '{}'),
+       row_security_active($1::regclass)`,
+		table.SQL(), columns, privileges).Scan(&missing, &denied, &hidden)
 	if err != nil {
 		return fmt.Errorf("check table %s: %w", table, err)
 	}
@@ -101,6 +101,10 @@ SELECT coalesce(array(SELECT c FROM unnest($2::text[]) c WHERE NOT EXISTS (
 		return problem.New(fmt.Sprintf("GRANT %s ON %s TO %s", strings.Join(denied, ", "), table.SQL(), role),
 			"role %s may not %s on table %s", role, strings.Join(denied, ", "), table)
 	}
+	if hidden {
+		return problem.New(fmt.Sprintf("ALTER ROLE %s BYPASSRLS; or ALTER TABLE %s DISABLE ROW LEVEL SECURITY", role, table.SQL()),
+			"row-level security of table %s hides rows from role %s", table, role)
+	}
 	return nil
 }
 
@@ -108,15 +112,8 @@ SELECT coalesce(array(SELECT c FROM unnest($2::text[]) c WHERE NOT EXISTS (
 // table that is gone, or a privilege. Gone tells the first two apart: no retry helps
 // then, while a privilege may come back.
 func (s *Store) Explain(ctx context.Context, err error) (explained error, gone bool) {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return err, false
-	}
-	switch pgErr.Code {
-	case "42703", "42P01": // undefined_column, undefined_table
-		gone = true
-	case "42501": // insufficient_privilege
-	default:
+	gone = pgcode.Is(err, pgcode.UndefinedColumn, pgcode.UndefinedTable)
+	if !gone && !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err, false
 	}
 	if found := s.Check(ctx); problem.Is(found) {

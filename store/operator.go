@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -80,7 +81,7 @@ func (o *Operator) glance(ctx context.Context, f func(context.Context, querier) 
 		return err
 	}
 	err = f(ctx, o.conn)
-	_, reset := o.conn.Exec(ctx, "RESET statement_timeout; RESET enable_bitmapscan; RESET default_transaction_read_only")
+	_, reset := o.conn.Exec(ctx, "RESET statement_timeout; RESET enable_bitmapscan; SET default_transaction_read_only = off")
 	return errors.Join(err, reset)
 }
 
@@ -97,20 +98,15 @@ func hurry(ctx context.Context, db querier) error {
 	return err
 }
 
-func hasCode(err error, code string) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == code
-}
-
 // may says what lacks where a statement was refused: a table, a column or a privilege. The
 // privileges are those that the command needs, by table.
 func (o *Operator) may(ctx context.Context, err error, needs ...need) error {
 	switch {
-	case hasCode(err, "42P01"):
+	case pgcode.Is(err, pgcode.UndefinedTable):
 		return &problem.Problem{What: fmt.Sprintf("table %s is not there", o.table), Fix: o.table.Command("setup"), Err: err}
-	case hasCode(err, "42703"):
+	case pgcode.Is(err, pgcode.UndefinedColumn):
 		return &problem.Problem{What: fmt.Sprintf("table %s lacks a column", o.table), Fix: o.table.Command("migrate up"), Err: err}
-	case !hasCode(err, "42501"):
+	case !pgcode.Is(err, pgcode.InsufficientPrivilege):
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)

@@ -39,11 +39,15 @@ const (
 // Under a stricter isolation level a settlement that had to wait for a row would
 // fail. And no plan shall read the whole table: the statistics of a queue are always
 // old, and a plan made while it was empty is kept when it is not (docs/architecture.md,
-// invariant 12). Who waits for a lock says so soon, and lets others pass.
+// invariant 12). Who waits for a lock says so soon, and lets others pass. A role that is read-only by default may write.
 const sessionSettings = `
-SET default_transaction_isolation = 'read committed';
+SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;
 SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
 SET jit = off; SET lock_timeout = '1s'; SET idle_in_transaction_session_timeout = '10s'`
+
+// failIfHidden has statements fail where row-level security would hide rows from them: a hidden row looks deleted, and
+// would be published again, unmarked, once it shows.
+const failIfHidden = `; SET row_security = off`
 
 // Open prepares a store. It does not connect: the first statement does. With
 // block, keys that have a dead letter are held up. The sweeps take rows of the shard alone.
@@ -57,7 +61,7 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	config.ConnConfig.RuntimeParams["application_name"] = "cdc-relay"
 	pgdial.Limit(&config.ConnConfig.Config)
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, sessionSettings)
+		_, err := conn.Exec(ctx, sessionSettings+failIfHidden)
 		return err
 	}
 	// A sweep comes each second: to ask each time whether the connection lives would double what an idle

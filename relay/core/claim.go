@@ -40,7 +40,7 @@ func (c *Core) Capacity(page int) (rows, bytes int) {
 	default:
 		share = max(share*3/4, 1)
 	}
-	if !c.mu.ready || c.mu.stopping || w.messages+min(page, max(share/4, 1)) > share || w.bytes >= c.limits.Bytes/2 {
+	if !c.publishing() || w.messages+min(page, max(share/4, 1)) > share || w.bytes >= c.limits.Bytes/2 {
 		return 0, 0
 	}
 	return min(page, share-w.messages), min(c.limits.Bytes/4, c.limits.Bytes-w.bytes)
@@ -293,7 +293,7 @@ func (c *Core) fly(claim *Claim, m *outbox.Message) *outbox.Message {
 const claimFor = 5 * time.Second
 
 func (c *Core) mayPublish(claim *Claim) bool {
-	return c.mu.ready && !c.mu.stopping && elapsed(claim.begun, c.mu.now) <= claimFor
+	return c.publishing() && elapsed(claim.begun, c.mu.now) <= claimFor
 }
 
 // follow returns the next message of a key's run.

@@ -37,6 +37,7 @@ type Core struct {
 		// restarted: rows up to this id may have lost the trace of a claim in a crash of the server.
 		restarted int64
 		ready     bool // the publisher takes messages
+		suspended bool // nothing new is published, since what was published cannot be deleted
 		stopping  bool // nothing new is taken
 	}
 }
@@ -122,7 +123,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 		return nil, Taken // a claim was quicker
 	case c.mu.term.doubtful && patient:
 		return nil, NoRoom
-	case c.mu.term.doubtful || commitLSN < c.mu.term.floor || c.mu.stopping || !c.mu.ready || c.mu.window.invisible >= c.limits.Invisible:
+	case c.mu.term.doubtful || commitLSN < c.mu.term.floor || !c.publishing() || c.mu.window.invisible >= c.limits.Invisible:
 		c.leave(m)
 		return nil, Left
 	}
@@ -273,6 +274,20 @@ func (c *Core) PublisherReady(ready bool) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.ready = ready
+	signal(c.Wake)
+	signal(c.Room)
+}
+
+// publishing tells whether new messages may leave.
+func (c *Core) publishing() bool { return c.mu.ready && !c.mu.stopping && !c.mu.suspended }
+
+// Suspend is told whether rows cannot be deleted after their message was published: until they can, nothing new leaves.
+func (c *Core) Suspend(suspended bool) {
+	c.lock()
+	defer c.mu.Unlock()
+	if c.mu.suspended = suspended; suspended {
+		c.leaveQueue(c.mu.keys.unqueueAll())
+	}
 	signal(c.Wake)
 	signal(c.Room)
 }

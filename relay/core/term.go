@@ -180,7 +180,7 @@ func (c *Core) View() View {
 	defer c.mu.Unlock()
 	u := &c.mu.unseen
 	return View{
-		Leader: c.mu.term.leader, Live: c.mu.term.live, Ready: c.mu.ready && !c.mu.stopping, PID: c.mu.term.pid, Epoch: c.mu.term.epoch,
+		Leader: c.mu.term.leader, Live: c.mu.term.live, Ready: c.publishing(), PID: c.mu.term.pid, Epoch: c.mu.term.epoch,
 		Backlog: c.mu.backlog != nothing, Due: c.mu.due, Wanted: len(c.mu.keys.wanted), Unlisted: c.mu.keys.unlisted,
 		Unseen: c.mu.term.leader && (len(u.left) > 0 || len(u.named) > 0 || u.unnamed != 0), Unnamed: u.unnamed,
 	}

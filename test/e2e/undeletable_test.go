@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestPublishingStopsWhileRowsCannotBeDeleted: the relay says so, and goes on by itself once that is repaired.
+func TestPublishingStopsWhileRowsCannotBeDeleted(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []struct{ name, breaks, repairs, says string }{
+		{
+			"row-level security", `ALTER TABLE outbox ENABLE ROW LEVEL SECURITY`, `ALTER TABLE outbox DISABLE ROW LEVEL SECURITY`,
+			"BYPASSRLS",
+		},
+		{
+			"a trigger that keeps rows", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+			CREATE TRIGGER keep BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION keep()`, `DROP TRIGGER keep ON outbox`, "trigger",
+		},
+		{"a privilege that was revoked", `REVOKE DELETE ON outbox FROM relay`, `GRANT DELETE ON outbox TO relay`, "GRANT DELETE"},
+	} {
+		for _, mode := range []string{"auto", "poll"} {
+			t.Run(fault.name+", "+mode, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t).setUp()
+				role := w.asRelay()
+				arrived := w.consume(w.queue)
+				r := w.run("--mode", mode, "--poll-interval", "100ms")
+				w.await(arrived, w.insert(nil))
+				w.emptied()
+				w.exec(strings.ReplaceAll(fault.breaks, "relay", role))
+				w.insertUntil(20, func() bool {
+					hidden := mode == "poll" && fault.says == "BYPASSRLS" // no row is found
+					return r.metric("cdc_relay_publishing_stopped") == 1 || hidden && !r.ready()
+				})
+				stopped := arrived.distinct()
+				page, _ := r.get("/readyz")
+				if r.ready() || !strings.Contains(r.logs()+page, fault.says) {
+					t.Errorf("/readyz says %q, and nobody says %q", page, fault.says)
+				}
+				w.copyRows(50, w.queue)
+				if mode == "auto" {
+					w.eventually("rows are left in the table", func() bool { return r.metric("cdc_relay_messages_spilled_total") >= 50 })
+				}
+				if n := arrived.distinct(); n > stopped+20 {
+					t.Errorf("%d messages have left, and %d when publishing had stopped", n, stopped)
+				}
+				w.exec(strings.ReplaceAll(fault.repairs, "relay", role))
+				w.emptied()
+				w.eventually("the relay is ready", r.ready)
+				if n := arrived.unmarkedRepeats(); n != 0 {
+					t.Errorf("%d messages arrived twice unmarked", n)
+				}
+			})
+		}
+	}
+}
+
+// TestARoleThatIsReadOnlyByDefault is nevertheless one that the relay can work with.
+func TestARoleThatIsReadOnlyByDefault(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	role := w.asRelay()
+	w.exec(`ALTER ROLE ` + role + ` SET default_transaction_read_only = on`)
+	arrived := w.consume(w.queue)
+	r := w.run()
+	ids := []string{w.insert(nil), w.insert(row{"ordering_key": "k"}), w.insert(row{"available_at": "-infinity"})}
+	for _, id := range ids {
+		w.await(arrived, id)
+	}
+	w.emptied()
+	if n := arrived.repeats(); n != 0 || strings.Contains(r.logs(), "read-only") {
+		t.Errorf("%d messages arrived twice", n)
+	}
+	w.insert(row{"exchange": "nowhere", "attempts": 100})
+	w.eventually("a dead letter", func() bool { return w.deadLetters() == 1 })
+	if out, code := w.command("dead-letter", "requeue", "--all"); code != 0 {
+		t.Errorf("requeue: exit code %d\n%s", code, out)
+	}
+}
+
+// TestADrainTellsOfRowsThatCannotBeDeleted: they are published and still there.
+func TestADrainTellsOfRowsThatCannotBeDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`CREATE TABLE refers (id bigint REFERENCES outbox (id))`)
+	w.exec(`WITH bad AS (INSERT INTO outbox (routing_key, payload) VALUES ($1, '{}') RETURNING id) INSERT INTO refers SELECT id FROM bad`, w.queue)
+	if out, code := w.command("drain"); code != 1 || !strings.Contains(out, "1 rows cannot be changed") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// asRelay logs in as a role with what a relay needs.
+func (w *world) asRelay() (role string) {
+	return w.as("REPLICATION", "SELECT, INSERT, UPDATE, DELETE ON outbox, outbox_dead_letter", "SELECT ON SEQUENCE outbox_id_seq", "SELECT ON outbox_migrations")
+}
+
+// insertUntil keeps inserting rows, at least n, until a condition holds.
+func (w *world) insertUntil(n int, condition func() bool) {
+	w.t.Helper()
+	w.copyRows(n, w.queue)
+	w.eventually("it holds", func() bool {
+		w.insert(nil)
+		return condition()
+	})
+}
