@@ -96,7 +96,12 @@ func exceptionVerdict(e *amqp.Error) verdict {
 // isSizeException: "message size 20 is larger than max size 16", or with
 // "configured max size" since 3.12.
 func isSizeException(e *amqp.Error) bool {
-	return e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size")
+	return e.Code == amqp.PreconditionFailed && begins(e, "message size ")
+}
+
+// begins looks at the beginning of the broker's text alone: what follows may hold names that people have chosen.
+func begins(e *amqp.Error, text string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(e.Reason, "PRECONDITION_FAILED - "), text)
 }
 
 // namesAnotherSize holds for an exception about a body of another size.
@@ -110,13 +115,10 @@ func namesAnotherSize(e *amqp.Error, size int) bool {
 	return err == nil && named != size
 }
 
+// isPropertyException: the texts of RabbitMQ 3 and 4; "invalid message" is about CC, BCC or the delivery mode. Any other text
+// is a rejection, which costs one attempt.
 func isPropertyException(e *amqp.Error) bool {
-	for _, word := range [...]string{"user_id", "expiration", "delivery_mode", "priority", "CC", "header"} {
-		if strings.Contains(e.Reason, word) {
-			return true
-		}
-	}
-	return false
+	return begins(e, "user_id property ") || begins(e, "invalid expiration ") || begins(e, "invalid message: ")
 }
 
 // exchangeForbidden holds for an exception that every message to the exchange

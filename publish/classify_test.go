@@ -51,6 +51,18 @@ func TestClassify(t *testing.T) {
 			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - user_id property set to 'x' but authenticated user was 'guest'")},
 			outbox.Impossible, outbox.ReasonInvalidProperties, false,
 		},
+		"alone, an exchange with such a name": {
+			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - exchange 'header priority CC message size user_id expiration delivery_mode' in vhost '/' is busy")},
+			outbox.Refused, outbox.ReasonChannelClosed, false,
+		},
+		"alone, expiration": {
+			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - invalid expiration 'soon': no_integer")},
+			outbox.Impossible, outbox.ReasonInvalidProperties, false,
+		},
+		"alone, CC": {
+			evidence{channelClosed: true, alone: true, exception: exception(406, `PRECONDITION_FAILED - invalid message: {unacceptable_type_in_header,"CC",longstr}`)},
+			outbox.Impossible, outbox.ReasonInvalidProperties, false,
+		},
 		"alone, another 406": {
 			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - something new")},
 			outbox.Refused, outbox.ReasonChannelClosed, false,
