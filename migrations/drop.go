@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -35,7 +36,7 @@ func messages(n int) string {
 	return fmt.Sprintf("%d messages", n)
 }
 
-// Drop removes the tables of an outbox and the version table, not the schema. It
+// Drop removes the tables of an outbox, its functions and the version table, not the schema. It
 // returns a *NotEmptyError where messages are in them, dropped is false where there
 // was nothing to drop.
 func Drop(ctx context.Context, conn *pgx.Conn, table outbox.Table) (dropped bool, err error) {
@@ -66,8 +67,8 @@ func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 	if err := look(ctx, tx, table); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s",
-		table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL()))
+	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s; DROP FUNCTION IF EXISTS %s",
+		table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), strings.Join(signatures(table), ", ")))
 	return err
 }
 

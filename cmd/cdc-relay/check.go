@@ -29,7 +29,7 @@ func checkSettings() []*setting {
 	return []*setting{
 		{
 			name: "app-role", value: "NAME",
-			usage: "The role of the application; check that it may INSERT.",
+			usage: "The role of the application: check that it may INSERT. With setup --functions: let it call them.",
 			set:   func(c *config, text string) error { c.checking.appRole = text; return nil },
 		},
 		{

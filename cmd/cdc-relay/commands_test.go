@@ -107,14 +107,14 @@ func TestPrintedSetupRunsInPsqlAsItIs(t *testing.T) {
 			env["CDC_RELAY_TABLE"] = `"My Schema"."Out.Box"`
 			env["CDC_RELAY_MODE"] = mode
 			printed := cdcRelay(t, environment{"CDC_RELAY_SLOT": env["CDC_RELAY_SLOT"], "CDC_RELAY_PUBLICATION": env["CDC_RELAY_PUBLICATION"]},
-				"setup", "--print-sql", "--mode", mode, "--table", env["CDC_RELAY_TABLE"])
+				"setup", "--print-sql", "--functions", "--mode", mode, "--table", env["CDC_RELAY_TABLE"])
 			wantOutput(t, printed, "\n-- GRANT INSERT ON \"My Schema\".\"Out.Box\" TO application;\n")
 			cmd := exec.CommandContext(t.Context(), psql, "-X", "-d", env["CDC_RELAY_DATABASE_URL"])
 			cmd.Stdin = strings.NewReader(printed.stdout)
 			if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "ERROR") {
 				t.Fatalf("psql: %v\n%s\n%s", err, out, printed.stdout)
 			}
-			r := cdcRelay(t, env, "setup")
+			r := cdcRelay(t, env, "setup", "--functions")
 			wantOutput(t, r, "nothing to do")
 			if strings.Contains(r.stdout, "made") || strings.Contains(r.stdout, "created") {
 				t.Errorf("the script left something to do: %s", r.stdout)

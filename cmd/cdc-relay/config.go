@@ -29,13 +29,14 @@ type config struct {
 	logLevel     slog.Level
 	logFormat    string
 
-	format   string
-	printSQL bool
-	shards   int // of setup and teardown: all of them; 0: the one of relay.Shard
-	yes      bool
-	tables   bool
-	rate     float64
-	count    int
+	format    string
+	printSQL  bool
+	functions bool
+	shards    int // of setup and teardown: all of them; 0: the one of relay.Shard
+	yes       bool
+	tables    bool
+	rate      float64
+	count     int
 
 	looking  looking
 	checking checking
@@ -270,6 +271,8 @@ func serviceSettings() []*setting {
 func commandSettings() []*setting {
 	return []*setting{
 		formatSetting(),
+		switchSetting("functions", "Also make the SQL functions for applications.",
+			func(c *config) *bool { return &c.functions }),
 		switchSetting("print-sql", "Print the SQL for psql instead of running it. Needs no database.",
 			func(c *config) *bool { return &c.printSQL }),
 		{

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -26,15 +29,17 @@ func (p *process) setupCommand() *cli.Command {
 		UsageText: "cdc-relay setup [FLAGS]",
 		Description: `Makes in the database what the relay needs, where it is missing: the outbox table and its
 dead-letter table, the publication, the slot. Run again, it changes nothing. With
---mode poll only the tables.
+--mode poll only the tables. With --functions also the SQL functions outbox_enqueue,
+outbox_celery and outbox_await (docs/functions.md), which --app-role may then call.
 
 EXAMPLES
 
   cdc-relay setup --database-url postgres://postgres@localhost/shop
   cdc-relay setup --print-sql > setup.sql     # for a DBA; with suggested GRANTs
+  cdc-relay setup --functions --app-role shop_app
   cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
-		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "print-sql", "config"),
+		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role", "print-sql", "config"),
 		Action: p.setup,
 	}
 }
@@ -58,6 +63,9 @@ func (p *process) setup(c *cli.Context) error {
 	if err := p.upgrade(c, conn, cfg.relay.Table); err != nil {
 		return err
 	}
+	if err := p.makeFunctions(c, conn, cfg); err != nil {
+		return err
+	}
 	if cfg.relay.Mode == relay.ModePoll {
 		return nil
 	}
@@ -76,6 +84,29 @@ func (p *process) setup(c *cli.Context) error {
 	return nil
 }
 
+func (p *process) makeFunctions(c *cli.Context, conn *pgx.Conn, cfg *config) error {
+	if !cfg.functions {
+		return nil
+	}
+	table, role := cfg.relay.Table, cfg.checking.appRole
+	changed, err := migrations.MakeFunctions(c.Context, conn, table, role)
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &pgErr) && pgErr.Code == "42501":
+		return hinted{err, fmt.Sprintf("connect as the owner of %s, or as a superuser", table)}
+	case err != nil:
+		return err
+	case !changed:
+		fmt.Fprintf(p.stdout, "functions of %s: there, nothing to do\n", table)
+		return nil
+	}
+	fmt.Fprintf(p.stdout, "made functions %[1]s_enqueue, %[1]s_celery and %[1]s_await of %[2]s\n", table.Name, table)
+	if role != "" {
+		fmt.Fprintf(p.stdout, "role %q may call them\n", role)
+	}
+	return nil
+}
+
 func (p *process) printSetup(cfg *config) error {
 	cfg.relay.DatabaseURL = "unused"
 	if err := cfg.validate(); err != nil {
@@ -84,6 +115,13 @@ func (p *process) printSetup(cfg *config) error {
 	script, err := migrations.SQL(cfg.relay.Table)
 	if err != nil {
 		return err
+	}
+	if cfg.functions {
+		functions, err := migrations.FunctionsSQL(cfg.relay.Table, cfg.checking.appRole)
+		if err != nil {
+			return err
+		}
+		script += "\nBEGIN;\n" + functions + "COMMIT;\n"
 	}
 	if cfg.relay.Mode == relay.ModeAuto {
 		for _, names := range cfg.allNames() {

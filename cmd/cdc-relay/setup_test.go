@@ -74,3 +74,38 @@ func wantGrants(t *testing.T, env environment, app string) {
 		t.Errorf("only %d findings: %s%s", looked, r.stdout, r.stderr)
 	}
 }
+
+func TestSetupOfFunctions(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll"
+	app := services.Name(t)
+	execute(t, conn, "CREATE ROLE "+app)
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+app+"; DROP ROLE "+app); err != nil {
+			t.Error(err)
+		}
+	})
+	may := func() bool {
+		t.Helper()
+		return query[bool](t, conn, "SELECT bool_and(has_function_privilege($1, oid, 'EXECUTE')) FROM pg_proc WHERE proname ~ '^outbox_'", app)
+	}
+	made := "made functions outbox_enqueue, outbox_celery and outbox_await of public.outbox\n"
+	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), made)
+	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "functions of public.outbox: there, nothing to do\n")
+	if may() {
+		t.Error("a role may call them without a grant")
+	}
+	wantOutput(t, cdcRelay(t, env, "setup", "--functions", "--app-role", app), made, `role "`+app+`" may call them`)
+	if !may() {
+		t.Error("the role may not call them")
+	}
+	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "there, nothing to do\n") // and takes no grant away
+	printed := cdcRelay(t, environment{}, "setup", "--print-sql", "--functions", "--app-role", "shop_app")
+	wantOutput(t, printed, `CREATE OR REPLACE FUNCTION "public"."outbox_enqueue"(`, `TO "shop_app";`)
+	execute(t, conn, "DROP FUNCTION outbox_await")
+	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), made)
+	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "dropped tables")
+	if n := query[int](t, conn, "SELECT count(*) FROM pg_proc WHERE proname ~ '^outbox_'"); n != 0 {
+		t.Errorf("%d functions are left", n)
+	}
+}

@@ -16,7 +16,7 @@ import (
 func (p *process) teardownCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "teardown",
-		Usage:     "drop the slot and the publication, with --tables the tables too",
+		Usage:     "drop the slot and the publication, with --tables the tables and functions too",
 		UsageText: "cdc-relay teardown [FLAGS]",
 		Description: `Drops what "setup" made. Stop the relays first. A slot that nobody reads retains WAL until
 the disk is full, so it has to go where the relay goes. It asks before it drops; messages

@@ -1,0 +1,103 @@
+package migrations
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strings"
+	"text/template"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+//go:embed functions.sql
+var functionsTemplate string
+
+// signatures are the functions of an outbox: <table>_enqueue, <table>_celery and <table>_await.
+func signatures(table outbox.Table) []string {
+	return []string{
+		functionName(table, "enqueue") + "(text, json, text, text, jsonb, jsonb, timestamptz, timestamptz, text, uuid)",
+		functionName(table, "celery") + "(text, json, json, text, timestamptz, numeric, timestamptz, integer, uuid, text)",
+		functionName(table, "await") + "(uuid, interval)",
+	}
+}
+
+func functionName(table outbox.Table, suffix string) string {
+	return outbox.Table{Schema: table.Schema, Name: table.Name + "_" + suffix}.SQL()
+}
+
+// FunctionsSQL makes the functions for applications, and lets a role call them unless it is "".
+func FunctionsSQL(table outbox.Table, role string) (string, error) {
+	if err := checkName(table); err != nil {
+		return "", err
+	}
+	parsed, err := template.New("functions").Parse(functionsTemplate)
+	if err != nil {
+		return "", fmt.Errorf("parse functions: %w", err)
+	}
+	all := signatures(table)
+	literals := make([]string, len(all))
+	for i, f := range all {
+		literals[i] = quoteLiteral(f)
+	}
+	var b strings.Builder
+	err = parsed.Execute(&b, map[string]string{
+		"outbox": table.SQL(), "dead_letter": table.DeadLetter().SQL(), "outbox_literal": quoteLiteral(table.SQL()),
+		"enqueue": functionName(table, "enqueue"), "celery": functionName(table, "celery"), "await": functionName(table, "await"),
+		"literals": strings.Join(literals, ", "), "quote": dollarQuote(table),
+	})
+	if err != nil {
+		return "", fmt.Errorf("render functions: %w", err)
+	}
+	if role != "" {
+		grantee := outbox.QuoteIdentifier(role)
+		fmt.Fprintf(&b, "\nGRANT USAGE ON SCHEMA %s TO %s;\nGRANT EXECUTE ON FUNCTION %s TO %s;\n",
+			outbox.QuoteIdentifier(table.Schema), grantee, strings.Join(all, ", "), grantee)
+	}
+	return b.String(), nil
+}
+
+// dollarQuote returns quotes that the table's name does not end.
+func dollarQuote(table outbox.Table) string {
+	quote := "$body$"
+	for strings.Contains(table.SQL(), quote) {
+		quote = strings.TrimSuffix(quote, "$") + "_$"
+	}
+	return quote
+}
+
+// MakeFunctions runs FunctionsSQL. It returns false if that changed nothing.
+func MakeFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table, role string) (changed bool, err error) {
+	script, err := FunctionsSQL(table, role)
+	if err != nil {
+		return false, err
+	}
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockKey); err != nil {
+			return err
+		}
+		before, err := functionState(ctx, tx, table)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, script); err != nil {
+			return err
+		}
+		after, err := functionState(ctx, tx, table)
+		changed = before != after
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("make functions: %w", err)
+	}
+	return changed, nil
+}
+
+// functionState describes the functions that are there: definition, owner and grants.
+func functionState(ctx context.Context, tx pgx.Tx, table outbox.Table) (state string, err error) {
+	err = tx.QueryRow(ctx, `SELECT coalesce(string_agg(concat(pg_get_functiondef(p.oid), proowner, proacl), ' ' ORDER BY p.oid), '')
+		FROM unnest($1::text[]) AS f JOIN pg_proc p ON p.oid = to_regprocedure(f)`, signatures(table)).Scan(&state)
+	return state, err
+}

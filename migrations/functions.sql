@@ -1,0 +1,106 @@
+-- Functions for applications. They run as the owner of the table: a caller needs EXECUTE and nothing else.
+CREATE OR REPLACE FUNCTION {{.enqueue}}(
+    routing_key text, payload json, exchange text DEFAULT NULL, ordering_key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL, properties jsonb DEFAULT NULL, available_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL, coalesce_key text DEFAULT NULL, message_id uuid DEFAULT NULL)
+RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {{.quote}}
+#variable_conflict use_variable
+DECLARE
+    id     uuid := coalesce(message_id, gen_random_uuid());
+    given  text := nullif(current_setting('cdc_relay.headers', true), '');
+    shared jsonb;
+BEGIN
+    IF payload IS NULL THEN
+        RAISE EXCEPTION 'payload is null' USING ERRCODE = 'null_value_not_allowed', HINT = 'For a JSON null: ''null''.';
+    END IF;
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'headers must be a JSON object, not JSON %', jsonb_typeof(headers) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF given IS NOT NULL THEN
+        BEGIN
+            shared := given;
+        EXCEPTION WHEN data_exception THEN
+            NULL; -- reported below, without the value: it may hold secrets
+        END;
+        IF jsonb_typeof(shared) IS DISTINCT FROM 'object' THEN
+            RAISE EXCEPTION 'the setting cdc_relay.headers is not a JSON object' USING ERRCODE = 'invalid_parameter_value',
+                HINT = 'SET LOCAL cdc_relay.headers = ''{"request_id": "7f3a"}''';
+        END IF;
+    END IF;
+    INSERT INTO {{.outbox}} (message_id, exchange, routing_key, ordering_key, payload, headers, properties, available_at, expires_at, coalesce_key)
+    VALUES (id, exchange, routing_key, ordering_key, payload, coalesce(shared || headers, shared, headers), properties, available_at, expires_at, coalesce_key);
+    RETURN id;
+END {{.quote}};
+
+-- A Celery task, as a message of protocol 2 to a queue. Its message_id is the task id.
+CREATE OR REPLACE FUNCTION {{.celery}}(
+    task text, args json DEFAULT '[]', kwargs json DEFAULT '{}', queue text DEFAULT 'celery', eta timestamptz DEFAULT NULL,
+    countdown numeric DEFAULT NULL, expires timestamptz DEFAULT NULL, priority integer DEFAULT NULL, task_id uuid DEFAULT NULL,
+    reply_to text DEFAULT NULL)
+RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {{.quote}}
+DECLARE
+    id uuid := coalesce(task_id, gen_random_uuid());
+BEGIN
+    IF task IS NULL OR queue IS NULL THEN
+        RAISE EXCEPTION 'task and queue must not be null' USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    IF json_typeof(args) IS DISTINCT FROM 'array' OR json_typeof(kwargs) IS DISTINCT FROM 'object' THEN
+        RAISE EXCEPTION 'args must be a JSON array and kwargs a JSON object' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN {{.enqueue}}(
+        exchange => '', routing_key => queue, message_id => id, expires_at => expires,
+        -- The message waits here, and not in a worker: the header eta stays null.
+        available_at => coalesce(clock_timestamp() + make_interval(secs => countdown::double precision), eta),
+        payload => json_build_array(args, kwargs, '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'::json),
+        headers => jsonb_build_object(
+            'lang', 'py', 'task', task, 'id', id, 'root_id', id, 'parent_id', NULL, 'group', NULL, 'retries', 0, 'eta', NULL,
+            'expires', to_char(expires AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'), 'timelimit', '[null, null]'::jsonb,
+            'argsrepr', left(args::text, 1024), 'kwargsrepr', left(kwargs::text, 1024), 'origin', 'cdc-relay', 'ignore_result', false),
+        properties => jsonb_strip_nulls(jsonb_build_object(
+            'correlation_id', id, 'content_type', 'application/json', 'content_encoding', 'utf-8', 'priority', priority, 'reply_to', reply_to)));
+END {{.quote}};
+
+-- Waits after COMMIT, at most so long, until a message is published: 'published', 'waiting' or 'dead: <reason>'.
+CREATE OR REPLACE FUNCTION {{.await}}(message_id uuid, timeout interval DEFAULT '5 seconds')
+RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {{.quote}}
+DECLARE
+    wanted   uuid := message_id;
+    deadline timestamptz := clock_timestamp() + coalesce(timeout, '0');
+    pause    double precision := 0.005;
+    row_id   bigint;
+    reason   text;
+BEGIN
+    IF pg_current_xact_id_if_assigned() IS NOT NULL OR current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'wait for a message only after COMMIT' USING ERRCODE = 'active_sql_transaction',
+            HINT = 'No relay sees the message before. Call this in a new transaction, READ COMMITTED, that has written nothing.';
+    END IF;
+    -- message_id has no index: the tables are read once, and then by id.
+    SELECT m.id, m.failure_reason INTO row_id, reason
+    FROM (SELECT o.id, o.message_id, NULL AS failure_reason FROM {{.outbox}} o
+          UNION ALL SELECT d.id, d.message_id, d.failure_reason FROM {{.dead_letter}} d) m WHERE m.message_id = wanted LIMIT 1;
+    LOOP
+        IF NOT FOUND THEN
+            RETURN 'published';
+        ELSIF reason IS NOT NULL THEN
+            RETURN 'dead: ' || reason;
+        ELSIF clock_timestamp() >= deadline THEN
+            RETURN 'waiting';
+        END IF;
+        PERFORM pg_sleep(least(pause, extract(epoch FROM deadline - clock_timestamp())));
+        pause := least(pause * 2, 0.1);
+        SELECT m.failure_reason INTO reason
+        FROM (SELECT o.id, o.message_id, NULL AS failure_reason FROM {{.outbox}} o
+              UNION ALL SELECT d.id, d.message_id, d.failure_reason FROM {{.dead_letter}} d) m WHERE m.id = row_id AND m.message_id = wanted LIMIT 1;
+    END LOOP;
+END {{.quote}};
+
+DO {{.quote}}
+DECLARE
+    owner text := (SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class WHERE oid = {{.outbox_literal}}::regclass);
+    f     text;
+BEGIN
+    FOREACH f IN ARRAY ARRAY[{{.literals}}] LOOP
+        EXECUTE format('ALTER FUNCTION %s OWNER TO %s', f, owner);
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
+    END LOOP;
+END {{.quote}};

@@ -1,0 +1,331 @@
+package migrations_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func makeFunctions(t *testing.T, conn *pgx.Conn, table outbox.Table) {
+	t.Helper()
+	if _, err := migrations.MakeFunctions(t.Context(), conn, table, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withFunctions is a database with an outbox, and a role that may call the functions and nothing else.
+func withFunctions(t *testing.T) (owner, app *pgx.Conn) {
+	t.Helper()
+	url := services.Database(t)
+	owner = connect(t, url)
+	exec1(t, owner, "REVOKE ALL ON SCHEMA public FROM PUBLIC")
+	up(t, owner, plainTable())
+	makeFunctions(t, owner, plainTable())
+	app = as(t, url, owner)
+	role := value[string](t, app, "SELECT current_user::text")
+	if _, err := migrations.MakeFunctions(t.Context(), owner, plainTable(), role); err != nil {
+		t.Fatal(err)
+	}
+	return owner, app
+}
+
+func value[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
+	t.Helper()
+	var v T
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+func wantError(t *testing.T, conn *pgx.Conn, sql, state, names string) {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), sql)
+	if err == nil {
+		t.Errorf("%s: taken", sql)
+		return
+	}
+	wantState(t, err, state, names)
+}
+
+// row is the newest message as JSON, without its times and ids.
+func row(t *testing.T, owner *pgx.Conn) map[string]any {
+	t.Helper()
+	var m map[string]any
+	text := value[string](t, owner, "SELECT jsonb_strip_nulls(to_jsonb(o) - '{id,created_at,attempts,schema_version}'::text[])::text FROM outbox o ORDER BY id DESC LIMIT 1")
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestFunctionsAreMadeOnceForAnyName(t *testing.T) {
+	conn := connect(t, services.Database(t))
+	for _, table := range weirdTables() {
+		up(t, conn, table)
+		for _, want := range []bool{true, false} {
+			if changed, err := migrations.MakeFunctions(t.Context(), conn, table, ""); changed != want || err != nil {
+				t.Fatalf("%s: changed %v, %v, want %v", table, changed, err, want)
+			}
+		}
+		function := func(suffix string) string { return outbox.Table{Schema: table.Schema, Name: table.Name + suffix}.SQL() }
+		exec1(t, conn, "SELECT "+function("_enqueue")+"('k', '{}')")
+		id := value[string](t, conn, "SELECT "+function("_celery")+"('tasks.add')::text")
+		if state := value[string](t, conn, "SELECT "+function("_await")+"($1, '0')", id); state != "waiting" {
+			t.Errorf("%s: %s", table, state)
+		}
+		exec1(t, conn, "DELETE FROM "+table.SQL())
+		if dropped, err := migrations.Drop(t.Context(), conn, table); !dropped || err != nil {
+			t.Errorf("%s: drop: %v, %v", table, dropped, err)
+		}
+	}
+	left := "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'"
+	if n := value[int](t, conn, left); n != 0 {
+		t.Errorf("%d functions are left", n)
+	}
+}
+
+func TestTheScriptForPsqlMakesTheSameFunctions(t *testing.T) {
+	psql, err := exec.LookPath("psql")
+	if err != nil {
+		t.Skip("psql is not there")
+	}
+	url := services.Database(t)
+	conn := connect(t, url)
+	for _, table := range weirdTables() {
+		up(t, conn, table)
+		script, err := migrations.FunctionsSQL(table, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url)
+		cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
+		cmd.Stdin = strings.NewReader(script)
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Fatalf("%s: psql: %v\n%s", table, err, out)
+		}
+		if changed, err := migrations.MakeFunctions(t.Context(), conn, table, ""); changed || err != nil {
+			t.Errorf("%s: the script left something to do: %v, %v", table, changed, err)
+		}
+	}
+}
+
+// A superuser who makes the functions does not lend the callers its own rights.
+func TestTheFunctionsBelongToTheOwnerOfTheTable(t *testing.T) {
+	url := services.Database(t)
+	owner := connect(t, url)
+	role := value[string](t, as(t, url, owner), "SELECT current_user::text")
+	up(t, owner, plainTable())
+	exec1(t, owner, "GRANT CREATE, USAGE ON SCHEMA public TO "+role)
+	exec1(t, owner, "ALTER TABLE outbox OWNER TO "+role)
+	makeFunctions(t, owner, plainTable())
+	if got := value[string](t, owner, "SELECT string_agg(DISTINCT pg_get_userbyid(proowner), ',') FROM pg_proc WHERE proname ~ '^outbox_'"); got != role {
+		t.Errorf("the functions belong to %s, the table to %s", got, role)
+	}
+}
+
+func TestOnlyWhoWasGrantedMayCall(t *testing.T) {
+	url := services.Database(t)
+	owner := connect(t, url)
+	up(t, owner, plainTable())
+	makeFunctions(t, owner, plainTable())
+	stranger := as(t, url, owner, "GRANT INSERT ON outbox")
+	const denied = "42501"
+	wantError(t, stranger, "SELECT outbox_enqueue('k', '{}')", denied, "outbox_enqueue")
+	wantError(t, stranger, "SELECT outbox_celery('t')", denied, "outbox_celery")
+	wantError(t, stranger, "SELECT outbox_await(gen_random_uuid())", denied, "outbox_await")
+}
+
+func TestEnqueue(t *testing.T) {
+	owner, app := withFunctions(t)
+	id := value[string](t, app, "SELECT outbox_enqueue('orders.created', '{\"a\":  1}')::text")
+	got := fmt.Sprint(row(t, owner))
+	if want := fmt.Sprint(map[string]any{"message_id": id, "routing_key": "orders.created", "payload": map[string]any{"a": 1}}); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if body := value[string](t, owner, "SELECT payload::text FROM outbox"); body != `{"a":  1}` {
+		t.Errorf("the payload is %s", body)
+	}
+	exec1(t, app, `SELECT outbox_enqueue('k', '[1]', exchange => 'shop', ordering_key => 'o1', headers => '{"h": 1}', properties => '{"priority": 3}',
+		available_at => '2030-01-01Z', expires_at => '2031-01-01Z', coalesce_key => 'c', message_id => '00000000-0000-0000-0000-000000000001')`)
+	all := value[bool](t, owner, `SELECT (exchange, routing_key, ordering_key, payload::text, headers, properties, available_at, expires_at, coalesce_key, message_id)
+		= ('shop', 'k', 'o1', '[1]', '{"h": 1}', '{"priority": 3}', '2030-01-01Z', '2031-01-01Z', 'c', '00000000-0000-0000-0000-000000000001')
+		FROM outbox ORDER BY id DESC LIMIT 1`)
+	if !all {
+		t.Errorf("got %v", row(t, owner))
+	}
+	if err := pgx.BeginFunc(t.Context(), app, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "SELECT outbox_enqueue('rolled.back', '{}')")
+		return fmt.Errorf("roll back: %w", err)
+	}); err == nil {
+		t.Fatal("committed")
+	}
+	if n := value[int](t, owner, "SELECT count(*) FROM outbox"); n != 2 {
+		t.Errorf("%d messages, want 2", n)
+	}
+	wantError(t, app, "SELECT outbox_enqueue(NULL, '{}')", "23502", "routing_key")
+	wantError(t, app, "SELECT outbox_enqueue('k', NULL)", "22004", "payload is null")
+	wantError(t, app, "SELECT outbox_enqueue('k', '{')", "22P02", "json")
+	wantError(t, app, "SELECT outbox_enqueue('k', '{}', headers => '[1]')", "22023", "headers must be a JSON object, not JSON array")
+}
+
+func TestHeadersOfTheTransaction(t *testing.T) {
+	owner, app := withFunctions(t)
+	for _, test := range []struct{ set, given, want string }{
+		{`{"trace": "t1"}`, `NULL`, `map[trace:t1]`},
+		{`{"trace": "t1", "request": 1}`, `'{"trace": "own"}'`, `map[request:1 trace:own]`},
+		{``, `'{"a": true}'`, `map[a:true]`},
+		{``, `NULL`, `<nil>`},
+	} {
+		err := pgx.BeginFunc(t.Context(), app, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), "SELECT set_config('cdc_relay.headers', $1, true)", test.set); err != nil {
+				return err
+			}
+			_, err := tx.Exec(t.Context(), "SELECT outbox_enqueue('k', '{}', headers => "+test.given+")")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(row(t, owner)["headers"]); got != test.want {
+			t.Errorf("%+v: got %s", test, got)
+		}
+	}
+	exec1(t, app, "SELECT outbox_enqueue('after', '{}')") // SET LOCAL has ended
+	if got := row(t, owner)["headers"]; got != nil {
+		t.Errorf("after the transaction: %v", got)
+	}
+	for _, wrong := range []string{`secret{`, `[1]`, `null`, `"text"`, `{"a": "\u0000"}`} {
+		exec1(t, app, "SELECT set_config('cdc_relay.headers', $1, false)", wrong)
+		wantError(t, app, "SELECT outbox_enqueue('k', '{}')", "22023", "the setting cdc_relay.headers is not a JSON object")
+		wantError(t, app, "SELECT outbox_celery('t')", "22023", "the setting cdc_relay.headers is not a JSON object")
+	}
+}
+
+func TestCelery(t *testing.T) {
+	owner, app := withFunctions(t)
+	id := value[string](t, app, `SELECT outbox_celery('tasks.add', args => '[1, 2.50]', kwargs => '{"x": "y"}', queue => 'math', countdown => 60,
+		expires => '2030-01-02 03:04:05.6+02', priority => 7, reply_to => 'answers')::text`)
+	if body := value[string](t, owner, "SELECT payload::text FROM outbox"); body != `[[1, 2.50], {"x": "y"}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]` {
+		t.Errorf("the body is %s", body)
+	}
+	if !value[bool](t, owner, "SELECT available_at BETWEEN now() + '59 s' AND now() + '61 s' AND expires_at = '2030-01-02 01:04:05.6Z' FROM outbox") {
+		t.Error("the times are wrong")
+	}
+	message := row(t, owner)
+	headers, properties := message["headers"].(map[string]any), message["properties"].(map[string]any)
+	for key, want := range map[string]any{"task": "tasks.add", "id": id, "root_id": id, "lang": "py", "retries": 0, "expires": "2030-01-02T01:04:05.600000+00:00", "argsrepr": "[1, 2.50]"} {
+		if fmt.Sprint(headers[key]) != fmt.Sprint(want) {
+			t.Errorf("header %s: %v", key, headers[key])
+		}
+	}
+	if want := "map[content_encoding:utf-8 content_type:application/json correlation_id:" + id + " priority:7 reply_to:answers]"; fmt.Sprint(properties) != want {
+		t.Errorf("properties: %v", properties)
+	}
+	if message["exchange"] != "" || message["routing_key"] != "math" || message["message_id"] != id {
+		t.Errorf("got %v", message)
+	}
+	eta := value[string](t, app, "SELECT outbox_celery('t', eta => '2030-05-05Z', task_id => '00000000-0000-0000-0000-000000000002')::text")
+	if eta != "00000000-0000-0000-0000-000000000002" || !value[bool](t, owner, "SELECT available_at = '2030-05-05Z' AND headers -> 'eta' = 'null' FROM outbox ORDER BY id DESC LIMIT 1") {
+		t.Errorf("eta: %s, %v", eta, row(t, owner))
+	}
+	wantError(t, app, `SELECT outbox_celery('t', args => '{}')`, "22023", "args must be a JSON array")
+	wantError(t, app, `SELECT outbox_celery('t', kwargs => '[]')`, "22023", "kwargs a JSON object")
+	wantError(t, app, `SELECT outbox_celery(NULL)`, "22004", "task and queue")
+}
+
+func TestAwait(t *testing.T) {
+	owner, app := withFunctions(t)
+	state := func(id, timeout string) string {
+		t.Helper()
+		return value[string](t, app, "SELECT outbox_await($1, $2::interval)", id, timeout)
+	}
+	id := value[string](t, app, "SELECT outbox_enqueue('k', '{}')::text")
+	if got := state(id, "20 ms"); got != "waiting" {
+		t.Errorf("got %s", got)
+	}
+	exec1(t, owner, `WITH d AS (DELETE FROM outbox RETURNING *) INSERT INTO outbox_dead_letter
+		(id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
+		SELECT id, created_at, message_id, attempts, schema_version, routing_key, payload, 'unroutable' FROM d`)
+	if got := state(id, "1 h"); got != "dead: unroutable" {
+		t.Errorf("got %s", got)
+	}
+
+	// It returns when the row goes, and not at the end of its time.
+	id = value[string](t, app, "SELECT outbox_enqueue('k', '{}')::text")
+	answer := make(chan string, 1)
+	go func() {
+		var got string
+		if err := app.QueryRow(t.Context(), "SELECT outbox_await($1, '1 h')", id).Scan(&got); err != nil {
+			got = err.Error()
+		}
+		answer <- got
+	}()
+	await.Until(t, "the function sleeps", func() bool {
+		return value[bool](t, owner, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())")
+	})
+	exec1(t, owner, "DELETE FROM outbox")
+	if got := await.Receive(t, "the answer", answer); got != "published" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestAwaitSaysThatItMustComeAfterCommit(t *testing.T) {
+	_, app := withFunctions(t)
+	for _, begin := range []string{
+		"BEGIN; SELECT outbox_enqueue('k', '{}')",
+		"BEGIN; SAVEPOINT s; SELECT outbox_enqueue('k', '{}')",
+		"BEGIN ISOLATION LEVEL REPEATABLE READ",
+	} {
+		exec1(t, app, begin)
+		wantError(t, app, "SELECT outbox_await(gen_random_uuid(), '1 h')", "25001", "only after COMMIT")
+		exec1(t, app, "ROLLBACK")
+	}
+}
+
+// A caller who owns a schema and puts look-alikes of everything first in the search_path changes nothing.
+func TestASearchPathAttackChangesNothing(t *testing.T) {
+	owner, app := withFunctions(t)
+	role := value[string](t, app, "SELECT current_user::text")
+	exec1(t, owner, "CREATE SCHEMA evil AUTHORIZATION "+role)
+	exec1(t, owner, "DO 'BEGIN EXECUTE format(''GRANT TEMPORARY ON DATABASE %I TO "+role+"'', current_database()); END'")
+	trap := " LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''trapped as %'', current_user; END'"
+	exec1(t, app, "SET search_path = evil, pg_temp, pg_catalog, public")
+	for _, statement := range []string{
+		"CREATE FUNCTION evil.gen_random_uuid() RETURNS uuid" + trap,
+		"CREATE FUNCTION evil.current_setting(text, boolean) RETURNS text" + trap,
+		"CREATE FUNCTION evil.jsonb_typeof(jsonb) RETURNS text" + trap,
+		"CREATE FUNCTION evil.left(text, integer) RETURNS text" + trap,
+		"CREATE FUNCTION evil.to_char(timestamp, text) RETURNS text" + trap,
+		"CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz" + trap,
+		"CREATE FUNCTION evil.pg_sleep(double precision) RETURNS void" + trap,
+		"CREATE FUNCTION evil.merge(jsonb, jsonb) RETURNS jsonb" + trap,
+		"CREATE OPERATOR evil.|| (FUNCTION = evil.merge, LEFTARG = jsonb, RIGHTARG = jsonb)",
+		"CREATE FUNCTION evil.eq(uuid, uuid) RETURNS boolean" + trap,
+		"CREATE OPERATOR evil.= (FUNCTION = evil.eq, LEFTARG = uuid, RIGHTARG = uuid)",
+		"CREATE TABLE evil.outbox (id bigint)",
+		"CREATE TEMPORARY TABLE outbox (id bigint)",
+		"CREATE TEMPORARY TABLE outbox_dead_letter (id bigint)",
+		"CREATE DOMAIN pg_temp.uuid AS text",
+		"CREATE DOMAIN pg_temp.jsonb AS text",
+		`SELECT pg_catalog.set_config('cdc_relay.headers', '{"a": 1}', false)`,
+		`SELECT public.outbox_enqueue('k', '{}', headers => '{"b": 2}')`,
+		"SELECT public.outbox_celery('t', countdown => 1, expires => 'infinity')",
+		"SELECT public.outbox_await('00000000-0000-0000-0000-000000000001', '1 ms')",
+	} {
+		exec1(t, app, statement)
+	}
+	if n := value[int](t, owner, "SELECT count(*) FROM public.outbox WHERE headers @> '{\"a\": 1}'"); n != 2 {
+		t.Errorf("%d messages, want 2", n)
+	}
+}
