@@ -145,6 +145,10 @@ SELECT jsonb_build_object(
   'insert', coalesce(has_table_privilege(r.oid, c.oid, 'INSERT'), false),
   'columns', (SELECT coalesce(jsonb_agg(a.attname), '[]') FROM pg_attribute a
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND has_column_privilege(r.oid, c.oid, a.attnum, 'INSERT')),
+  'select_id', EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'id' AND has_column_privilege(r.oid, c.oid, a.attnum, 'SELECT')),
+  'sequence', (SELECT coalesce(bool_and(has_sequence_privilege(r.oid, q.oid, 'USAGE')), true) FROM pg_depend d
+               JOIN pg_class q ON q.oid = d.objid AND q.relkind = 'S' WHERE d.classid = 'pg_class'::regclass AND d.refobjid = c.oid),
+  'enqueue', EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = n.oid AND f.proname = $3 || '_enqueue' AND has_function_privilege(r.oid, f.oid, 'EXECUTE')),
   'more', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,UPDATE,DELETE,TRUNCATE}'::text[]) p WHERE has_table_privilege(r.oid, c.oid, p)),
   'owner', r.rolsuper OR coalesce(pg_has_role(r.oid, c.relowner, 'USAGE'), false),
   'refused', coalesce(c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -241,6 +242,31 @@ func TestTheApplicationsRole(t *testing.T) {
 	p.mend(p.examine().want(doctor.Warning, doctor.Grants, "application", "may DELETE beside INSERT", "REVOKE DELETE"))
 	p.exec("REVOKE INSERT ON outbox FROM "+p.AppRole, "GRANT INSERT (routing_key, payload) ON outbox TO "+p.AppRole)
 	p.examine().want(doctor.OK, doctor.Grants, "application")
+}
+
+// What an ORM needs that asks for the generated id: both ways out are named, and the grants are what it takes.
+func TestTheApplicationsColumnGrants(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.AppRole, _ = p.role("")
+	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, "GRANT INSERT ON outbox TO "+p.AppRole)
+	insert := "SET ROLE " + p.AppRole + "; INSERT INTO outbox (id, routing_key, payload) VALUES (nextval('outbox_id_seq'), 'k', '1') RETURNING id"
+	if _, err := p.conn.Exec(t.Context(), insert); err == nil {
+		t.Fatal("it may read the id already")
+	}
+	p.exec("RESET ROLE")
+	f := p.examine().want(doctor.OK, doctor.Grants, "returning", "message_id as its key", "GRANT SELECT (id) ON", "GRANT USAGE ON SEQUENCE")
+	_, grants, _ := strings.Cut(f.Says, "or: ")
+	p.exec(grants)
+	p.examine().want(doctor.OK, doctor.Grants, "returning", "INSERT … RETURNING id and nextval work")
+	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT and read id")
+	p.exec(insert, "RESET ROLE")
+
+	p.exec("REVOKE ALL ON outbox FROM " + p.AppRole)
+	p.examine().want(doctor.Problem, doctor.Grants, "application", "may not INSERT")
+	if _, err := migrations.MakeFunctions(t.Context(), p.conn, p.Table, p.AppRole); err != nil {
+		t.Fatal(err)
+	}
+	p.examine().want(doctor.OK, doctor.Grants, "application", "may call public.outbox_enqueue")
 }
 
 func TestASlotOfAnotherDatabase(t *testing.T) {

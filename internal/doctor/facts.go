@@ -107,7 +107,11 @@ type appFacts struct {
 	Insert  bool     `json:"insert"`  // on the whole table
 	Columns []string `json:"columns"` // it may INSERT these
 	More    []string `json:"more"`    // further privileges on the table
-	Owner   bool     `json:"owner"`   // or superuser
+	// SelectID and Sequence are what ORMs use for a generated key: RETURNING id, nextval.
+	SelectID bool `json:"select_id"`
+	Sequence bool `json:"sequence"`
+	Enqueue  bool `json:"enqueue"` // it may call <table>_enqueue, which needs no INSERT
+	Owner    bool `json:"owner"`   // or superuser
 	// Refused: row-level security lets no row of it in.
 	Refused bool `json:"refused"`
 }

@@ -186,11 +186,15 @@ func (j *databaseJudge) judgeApp(c *chart) {
 	}
 	add(!app.Connect, "connect to the database", fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", outbox.QuoteIdentifier(j.server.Database), role))
 	add(!app.Usage, "use schema "+j.o.Table.Schema, j.appGrants(false))
-	add(!app.inserts(), "INSERT into "+j.o.Table.String(), fmt.Sprintf("GRANT INSERT ON %s TO %s;", j.o.Table.SQL(), role))
-	add(app.Refused, "INSERT through row-level security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT TO %s WITH CHECK (true);", j.o.Table.SQL(), role))
+	add(!app.inserts() && !app.Enqueue, "INSERT into "+j.o.Table.String(), fmt.Sprintf("GRANT INSERT ON %s TO %s;", j.o.Table.SQL(), role))
+	add(app.Refused && !app.Enqueue, "INSERT through row-level security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT TO %s WITH CHECK (true);", j.o.Table.SQL(), role))
 	switch {
 	case len(wrong) > 0:
 		c.wrong("application", lines(grants...), "role %q may not %s", name, strings.Join(wrong, ", nor "))
+		return
+	case !app.inserts():
+		c.ok("application", "role %q may call %s_enqueue, and not INSERT", name, j.o.Table)
+		return
 	case !app.Login:
 		c.ok("application", "role %q may INSERT, and so may its members: it cannot log in itself", name)
 	case app.Owner:
@@ -198,9 +202,30 @@ func (j *databaseJudge) judgeApp(c *chart) {
 	case len(app.More) > 0:
 		c.warn("application", fmt.Sprintf("REVOKE %s ON %s FROM %s;", strings.Join(app.More, ", "), j.o.Table.SQL(), role),
 			"role %q may %s beside INSERT, which is all that it needs", name, strings.Join(app.More, ", "))
+	case app.SelectID:
+		c.ok("application", "role %q may INSERT and read id", name)
 	default:
 		c.ok("application", "role %q may INSERT, and nothing else", name)
 	}
+	j.judgeReturning(c)
+}
+
+// judgeReturning: ORMs send INSERT … RETURNING id, or ask the sequence before.
+func (j *databaseJudge) judgeReturning(c *chart) {
+	app, name, role := j.f.app.value, j.o.AppRole, outbox.QuoteIdentifier(j.o.AppRole)
+	sequence := j.f.tables.value.Sequence
+	if app.SelectID && app.Sequence {
+		c.ok("returning", "INSERT … RETURNING id and nextval work for role %q", name)
+		return
+	}
+	var grants []string
+	if !app.SelectID {
+		grants = append(grants, fmt.Sprintf("GRANT SELECT (id) ON %s TO %s;", j.o.Table.SQL(), role))
+	}
+	if !app.Sequence && sequence != "" {
+		grants = append(grants, fmt.Sprintf("GRANT USAGE ON SEQUENCE %s TO %s;", sequence, role))
+	}
+	c.ok("returning", "where an ORM asks for the generated id (INSERT … RETURNING, nextval), map message_id as its key, or: %s", strings.Join(grants, " "))
 }
 
 // inserts: a grant on the columns that every message has will do.
