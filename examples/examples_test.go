@@ -1,0 +1,190 @@
+// Package examples_test runs every example on real servers. scripts/examples installs what they need, and calls it.
+package examples_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// stack is a way to write messages, and a consumer that goes with it.
+type stack struct {
+	name string
+	// needs ends without an error where the stack is installed. An empty consumer is that of psql.
+	needs, producer, consumer string
+}
+
+const debianJars = "/usr/share/java/postgresql.jar:/usr/share/java/amqp-client.jar:/usr/share/java/slf4j-api.jar:/usr/share/java/slf4j-nop.jar"
+
+func stacks() []stack {
+	python := func(name, module string) stack {
+		return stack{"python/" + name, "/usr/bin/python3 -c 'import psycopg, pika, " + module + "'", "/usr/bin/python3 producer_" + name + ".py", "/usr/bin/python3 consumer.py 2"}
+	}
+	node := func(name string) stack {
+		return stack{"node/" + name, "test -d node_modules", "node producer_" + name + ".mjs", "node consumer.mjs 2"}
+	}
+	php := func(name, needs string) stack {
+		return stack{"php/" + name, needs + " && test -e /usr/share/php/PhpAmqpLib/autoload.php", "php producer_" + name + ".php", "php consumer.php 2"}
+	}
+	golang := func(name string) stack {
+		return stack{"go/" + name, "go version", "go run ./" + name, "go run ./consumer 2"}
+	}
+	return []stack{
+		{"psql/psql", "psql --version", `psql -qX "$DATABASE_URL" -f producer.sql`, ""},
+		python("psycopg", "psycopg"), python("sqlalchemy", "sqlalchemy, psycopg2"), python("django", "django, psycopg2"),
+		node("pg"), node("typeorm"), node("sequelize"), node("drizzle"),
+		{"java/jdbc", "javac -version && test -e /usr/share/java/postgresql.jar -a -e /usr/share/java/amqp-client.jar", "java -cp " + debianJars + " Producer.java", "java -cp " + debianJars + " Consumer.java 2"},
+		{"ruby/activerecord", "ruby -e 'require \"active_record\"; require \"pg\"; require \"bunny\"'", "ruby producer.rb", "ruby consumer.rb 2"},
+		php("pdo", "php -m | grep -q pdo_pgsql"), php("eloquent", "test -e /usr/share/php/Illuminate/Database/autoload.php"),
+		golang("pgx"), golang("databasesql"), golang("gorm"),
+	}
+}
+
+func TestExamples(t *testing.T) {
+	if os.Getenv("CDC_RELAY_EXAMPLES") == "" {
+		t.Skip("they need many languages; to install and run them: scripts/examples")
+	}
+	bin := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../cmd/cdc-relay").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, s := range stacks() {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			newShop(t, s, bin).run()
+		})
+	}
+}
+
+// shop is a database and a virtual host for one example.
+type shop struct {
+	stack
+	t     *testing.T
+	owner *pgx.Conn
+	env   []string
+}
+
+func newShop(t *testing.T, s stack, bin string) *shop {
+	e := &shop{stack: s, t: t, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))}
+	if out, err := e.command(s.needs); err != nil {
+		t.Skipf("not installed: %v\n%s", err, out)
+	}
+	database, broker, role := services.Database(t), services.VHost(t), services.Name(t)
+	var err error
+	if e.owner, err = pgx.Connect(t.Context(), database); err != nil {
+		t.Fatal(err)
+	}
+	e.exec("CREATE ROLE " + role + " LOGIN PASSWORD 's3cr3t'")
+	t.Cleanup(func() {
+		ctx := context.Background()
+		_, err := e.owner.Exec(ctx, "DROP OWNED BY "+role+"; DROP ROLE "+role)
+		if err != nil {
+			t.Error(err)
+		}
+		_ = e.owner.Close(ctx)
+	})
+	e.env = append(e.env, "AMQP_URL="+broker, "CDC_RELAY_AMQP_URL="+broker, "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_MODE=poll")
+	e.do("cdc-relay setup")
+	schema, err := os.ReadFile("schema.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.exec(strings.ReplaceAll(string(schema), `:"app"`, role))
+	app, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	app.User = url.UserPassword(role, "s3cr3t")
+	e.env = append(e.env, "DATABASE_URL="+app.String())
+	declareQueue(t, broker)
+	return e
+}
+
+// run produces, sends the message twice, as after a crash of a relay, and consumes both.
+func (e *shop) run() {
+	e.do(e.producer)
+	e.want("SELECT coalesce(string_agg(routing_key || (payload ->> 'order_id') || ' ' || (payload ->> 'customer'), ','), '') FROM outbox", "orders42 acme")
+	e.want("SELECT string_agg(id::text, ',') FROM orders", "42")
+	e.exec("INSERT INTO outbox (message_id, routing_key, payload) SELECT message_id, routing_key, payload FROM outbox")
+	if e.consumer == "" {
+		e.do(`cdc-relay drain --publisher stdout | psql -qX "$DATABASE_URL" -f consumer.sql`)
+	} else {
+		e.do("cdc-relay drain")
+		e.do(e.consumer)
+	}
+	e.want("SELECT count(*)::text FROM outbox", "0")
+	e.want("SELECT count(*)::text FROM inbox", "1")
+	e.want("SELECT string_agg(order_id::text, ',') FROM parcels", "42")
+}
+
+// command runs a line of shell in the folder of the example.
+func (e *shop) command(line string) (string, error) {
+	ctx, cancel := context.WithTimeout(e.t.Context(), await.Hang())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-c", line)
+	folder, _, _ := strings.Cut(e.name, "/")
+	cmd.Dir, cmd.Env = filepath.Join(".", folder), e.env
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (e *shop) do(line string) {
+	e.t.Helper()
+	if out, err := e.command(line); err != nil {
+		e.t.Fatalf("%s: %v\n%s", line, err, out)
+	}
+}
+
+func (e *shop) exec(sql string) {
+	e.t.Helper()
+	if _, err := e.owner.Exec(e.t.Context(), sql); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *shop) want(query, want string) {
+	e.t.Helper()
+	var got *string
+	if err := e.owner.QueryRow(e.t.Context(), query).Scan(&got); err != nil {
+		e.t.Fatal(err)
+	}
+	if got == nil || *got != want {
+		e.t.Errorf("%s: got %s, want %q", query, text(got), want)
+	}
+}
+
+func text(s *string) string {
+	if s == nil {
+		return "null"
+	}
+	return fmt.Sprintf("%q", *s)
+}
+
+func declareQueue(t *testing.T, broker string) {
+	t.Helper()
+	conn, err := amqp.Dial(broker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	channel, err := conn.Channel()
+	if err == nil {
+		_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

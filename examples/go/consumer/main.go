@@ -1,0 +1,80 @@
+// consumer COUNT takes so many messages, with amqp091-go and pgx.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log"
+	"os"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func main() {
+	count, err := strconv.Atoi(os.Args[1])
+	if err == nil {
+		err = run(context.Background(), count)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, count int) error {
+	conn, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	broker, err := amqp.Dial(os.Getenv("AMQP_URL"))
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	channel, err := broker.Channel()
+	if err != nil {
+		return err
+	}
+	if _, err := channel.QueueDeclare("orders", true, false, false, false, nil); err != nil {
+		return err
+	}
+	if err := channel.Qos(10, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := channel.ConsumeWithContext(ctx, "orders", "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	for delivery := range deliveries {
+		if err := handle(ctx, conn, delivery); err != nil {
+			return err
+		}
+		if err := delivery.Ack(false); err != nil { // after COMMIT: a crash before it brings the message again
+			return err
+		}
+		if count--; count == 0 {
+			return nil
+		}
+	}
+	return errors.New("the broker has closed the channel")
+}
+
+func handle(ctx context.Context, conn *pgx.Conn, delivery amqp.Delivery) error {
+	var order struct {
+		ID int `json:"order_id"`
+	}
+	if err := json.Unmarshal(delivery.Body, &order); err != nil {
+		return err
+	}
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { // the inbox and the work commit together
+		inbox, err := tx.Exec(ctx, "INSERT INTO inbox (message_id) VALUES ($1) ON CONFLICT DO NOTHING", delivery.MessageId)
+		if err != nil || inbox.RowsAffected() == 0 {
+			return err
+		}
+		_, err = tx.Exec(ctx, "INSERT INTO parcels (order_id) VALUES ($1)", order.ID)
+		return err
+	})
+}

@@ -1,0 +1,23 @@
+# consumer.rb COUNT: Bunny and pg
+require 'bunny'
+require 'json'
+require 'pg'
+
+database = PG.connect(ENV.fetch('DATABASE_URL'))
+broker = Bunny.new(ENV.fetch('AMQP_URL')).start
+channel = broker.create_channel
+channel.prefetch(10)
+handled = Queue.new
+
+channel.queue('orders', durable: true).subscribe(manual_ack: true) do |delivery, properties, body|
+  database.transaction do # the inbox and the work commit together
+    inbox = database.exec_params('INSERT INTO inbox (message_id) VALUES ($1) ON CONFLICT DO NOTHING', [properties.message_id])
+    if inbox.cmd_tuples == 1
+      database.exec_params('INSERT INTO parcels (order_id) VALUES ($1)', [JSON.parse(body)['order_id']])
+    end
+  end
+  channel.ack(delivery.delivery_tag) # after COMMIT: a crash before it brings the message again
+  handled << properties.message_id
+end
+ARGV.fetch(0).to_i.times { handled.pop }
+broker.close
