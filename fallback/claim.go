@@ -73,7 +73,7 @@ func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mo
 	messages, position, owner := tx.Locked()
 	valid := s.Core.View().Epoch == r.view.Epoch && (r.owner == nil || owner == *r.owner)
 	if !valid {
-		s.lostTo(r, owner)
+		s.lostTo(ctx, r)
 	}
 	publish := s.Core.Locked(claim, messages, position, valid)
 	if len(messages) == 0 {
@@ -92,14 +92,13 @@ func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mo
 }
 
 // lostTo notes that the slot is not as this relay believed.
-func (s *Sweeper) lostTo(r role, owner uint32) {
-	switch {
-	case r.view.Leader:
+func (s *Sweeper) lostTo(ctx context.Context, r role) {
+	if r.view.Leader {
 		s.Core.Doubt()
-	case owner != 0:
-		s.freeSince = time.Time{}
-		s.Polling = s.Polling && !s.Draining
+		return
 	}
+	free, _ := s.CheckSlot(ctx) // the next claim or check tells of an error
+	s.Polling = s.Polling && (free || !s.Draining)
 }
 
 // drop ends a claim that has locked nothing.

@@ -134,9 +134,12 @@ func (m *model) Snapshot(context.Context, bool) (seen outbox.Snapshot, err error
 	return seen, err
 }
 
-func (m *model) LastID(context.Context) (int64, bool, error)        { return int64(len(m.rows)), true, nil }
-func (m *model) SlotHolder(context.Context, string) (uint32, error) { return m.owner(), nil }
-func (m *model) Lost() int64                                        { return m.lost }
+func (m *model) LastID(context.Context) (int64, bool, error) { return int64(len(m.rows)), true, nil }
+
+func (m *model) slotOwner(context.Context) (pid uint32, relay bool, err error) {
+	return m.owner(), true, nil
+}
+func (m *model) Lost() int64 { return m.lost }
 
 func (m *model) owner() uint32 {
 	if m.replaced {

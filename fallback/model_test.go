@@ -122,7 +122,7 @@ func (m *model) boot() {
 	m.inFlight, m.pending, m.hidden, m.unheard, m.claims = nil, nil, nil, nil, nil
 	m.sweeper = &Sweeper{
 		Core: m.core, Table: m, Planner: NewPlanner(time.Second), Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls,
-		UpTo: math.MaxInt64, Lock: m.lock, lost: m.lost,
+		UpTo: math.MaxInt64, Lock: m.lock, SlotOwner: m.slotOwner, lost: m.lost,
 		Publish:   func(message *outbox.Message) { m.publish(message) },
 		Committed: func([]outbox.Settlement, time.Duration) {},
 		Orphaned:  func(rows []outbox.Settlement) { m.pending = append(m.pending, rows...) },

@@ -19,7 +19,6 @@ type Table interface {
 	NextDue(ctx context.Context) (time.Duration, error)
 	Snapshot(ctx context.Context, name bool) (outbox.Snapshot, error)
 	LastID(ctx context.Context) (id int64, ok bool, err error)
-	SlotHolder(ctx context.Context, slot string) (uint32, error)
 	// Lost counts the connections that have ended.
 	Lost() int64
 }
@@ -30,6 +29,8 @@ type Sweeper struct {
 	Table Table
 	// Lock begins a claim of rows.
 	Lock func(ctx context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error)
+	// SlotOwner is the server process that owns the slot, 0 for none, and whether it is a relay of the table.
+	SlotOwner func(ctx context.Context) (pid uint32, relay bool, err error)
 	// Publish hands a message to the publisher.
 	Publish func(*outbox.Message)
 	// Committed is told what a claim has written, and how long that took.
@@ -38,7 +39,6 @@ type Sweeper struct {
 	Orphaned func(rows []outbox.Settlement)
 
 	Planner *Planner
-	Slot    string
 	// Page is the most rows of a claim.
 	Page int
 	// StaleAge is the age at which a relay that does not lead takes a row, and for how long the slot must have been free.
@@ -55,9 +55,11 @@ type Sweeper struct {
 	// Shuffle orders keys of which several relays take some.
 	Shuffle func(n int, swap func(i, j int))
 
-	claims    claims
-	claimed   int
-	freeSince time.Time // since when nobody has owned the slot; zero: somebody does
+	claims  claims
+	claimed int
+	// freeSince is since when no relay has owned the slot; zero: one does. other is the process that owns it then, if any.
+	freeSince time.Time
+	other     uint32
 	epoch     int
 	lost      int64
 	// anyDue tells that the last sweep for what is due found something.
@@ -83,16 +85,18 @@ type role struct {
 
 func (s *Sweeper) role(now time.Time) role {
 	r := role{view: s.Core.View(), fresh: outbox.NoFresh()}
-	var nobody uint32
 	switch {
 	case r.view.Leader:
 		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &r.view.PID
 	case s.Polling && s.Draining:
-		r.fresh, r.keys, r.owner = outbox.Fresh{UpTo: s.UpTo}, true, &nobody
+		r.fresh, r.keys, r.owner = outbox.Fresh{UpTo: s.UpTo}, true, &s.other
 	case s.Polling:
 		r.fresh, r.keys = outbox.AllFresh(), true
-	case !s.freeSince.IsZero() && now.Sub(s.freeSince) > s.StaleAge:
-		r.fresh, r.keys, r.owner = outbox.Fresh{Age: s.StaleAge, UpTo: math.MaxInt64}, true, &nobody
+	case s.freeSince.IsZero() || now.Sub(s.freeSince) <= s.StaleAge:
+	case s.other != 0: // as long as that process owns the slot, no relay can stream
+		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &s.other
+	default:
+		r.fresh, r.keys, r.owner = outbox.Fresh{Age: s.StaleAge, UpTo: math.MaxInt64}, true, &s.other
 	}
 	return r
 }
@@ -144,7 +148,7 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 		}
 		o, err = s.passKeys(ctx, r)
 	case SlotCheck:
-		_, err = s.checkSlot(ctx)
+		_, err = s.CheckSlot(ctx)
 	}
 	if o.Took == 0 && err == nil { // an outage says nothing of what a sweep costs
 		o.Took = s.now().Sub(began)
@@ -153,14 +157,16 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	return o.More && err == nil, err
 }
 
-func (s *Sweeper) checkSlot(ctx context.Context) (free bool, err error) {
-	owner, err := s.Table.SlotHolder(ctx, s.Slot)
-	switch free = err == nil && owner == 0; {
+// CheckSlot asks who owns the slot. Free: no relay does.
+func (s *Sweeper) CheckSlot(ctx context.Context) (free bool, err error) {
+	owner, relay, err := s.SlotOwner(ctx)
+	switch free = err == nil && !relay; {
 	case !free:
 		s.freeSince = time.Time{}
-	case s.freeSince.IsZero():
+	case s.freeSince.IsZero() || owner != s.other: // a relay may have owned it in between
 		s.freeSince = s.now()
 	}
+	s.other = owner
 	return free, err
 }
 

@@ -3,28 +3,23 @@ package relay
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/publish"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// Drain publishes what waits in the table now, with claims, and returns when nothing of that
-// is left that may leave. It does not wait for servers that are away: that is an
-// error. Where another relay streams, it takes only what is due, since the other
-// delivers the rest. What is inserted meanwhile may be streamed by one that has begun to, and is left.
+// Drain publishes what waits in the table now, with claims, and returns when nothing of that is left that may leave. It
+// does not wait for servers that are away: that is an error. While a relay streams, it takes only what is due, since
+// that relay delivers the rest.
 func (r *Relay) Drain(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
 	if err := r.check(ctx); err != nil {
 		return err
 	}
-	if err := r.refuseOtherSplit(ctx); err != nil {
+	if err := checkSplit(ctx, r.store, r.config.Names()); err != nil {
 		return err
 	}
 	last, ok, err := r.store.LastID(ctx)
@@ -38,13 +33,6 @@ func (r *Relay) Drain(ctx context.Context) error {
 		}
 		r.sweeper.sweeps.UpTo = max(last, greatest)
 	}
-	holder, err := r.store.SlotHolder(ctx, r.config.Names().Slot)
-	if err != nil {
-		return err
-	}
-	if holder != 0 {
-		r.log.Info("another relay streams: taking only what is due", "slot", r.config.Names().Slot)
-	}
 	r.streamer = nil
 	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
 	work := context.WithoutCancel(ctx)
@@ -52,33 +40,24 @@ func (r *Relay) Drain(ctx context.Context) error {
 	a.settler = a.run(work, r.settler.run)
 	a.publisher = a.run(work, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	r.phase.Store(phaseRunning)
-	err = r.drain(ctx, a, holder == 0)
+	err = r.drain(ctx, a)
 	r.phase.Store(phaseStopping)
 	a.stop(r)
 	r.log.Info("drained", "rows_settled", r.settler.written.Load())
 	return err
 }
 
-// refuseOtherSplit: where relays use slots of another number of shards, what this one would take is on
-// its way there.
-func (r *Relay) refuseOtherSplit(ctx context.Context) error {
-	return r.store.Conn(ctx, func(conn *pgx.Conn) error {
-		others, err := replication.OtherSlots(ctx, conn.PgConn(), r.config.Names())
-		if err == nil && slices.ContainsFunc(others, func(s replication.OtherSlot) bool { return s.Active }) {
-			err = replication.OtherSplit(r.config.Names(), others)
-		}
-		return err
-	})
-}
-
 // drain sweeps until a round finds nothing and nothing is in flight.
-func (r *Relay) drain(ctx context.Context, a *actors, fresh bool) error {
+func (r *Relay) drain(ctx context.Context, a *actors) error {
 	if err := r.awaitPublisher(ctx, a); err != nil {
 		return err
 	}
 	sweeps := r.sweeper.sweeps
-	sweeps.Polling, sweeps.Draining = fresh, true
-	for ctx.Err() == nil {
+	free, err := sweeps.CheckSlot(ctx)
+	if err != nil {
+		return err
+	}
+	for sweeps.Polling, sweeps.Draining = free, true; ctx.Err() == nil; {
 		claimed := sweeps.Claimed()
 		for _, kind := range []fallback.Sweep{fallback.Due, fallback.Backlog, fallback.Keys} {
 			if err := r.drainClass(ctx, a, kind); err != nil {

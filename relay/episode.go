@@ -40,7 +40,7 @@ func nature(message string) string {
 
 func newEpisode(log *slog.Logger) *episode { return &episode{log: log} }
 
-func (e *episode) report(what string, err error) {
+func (e *episode) report(what string, err error, fields ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
@@ -56,7 +56,7 @@ func (e *episode) report(what string, err error) {
 		e.mu.natures = make(map[string]time.Time)
 	}
 	e.mu.message, e.mu.said, e.mu.natures[is] = message, now, now
-	args := []any{"error", err, "for", now.Sub(e.mu.since).Round(time.Second)}
+	args := append(fields, "error", err, "for", now.Sub(e.mu.since).Round(time.Second))
 	if hint := problem.Hint(err); hint != "" {
 		args = append(args, "to_mend_it", hint)
 	}

@@ -63,20 +63,20 @@ func (r *Relay) Health() Health {
 	state := r.publisherState()
 	add("publisher", nil, state.Phase == publish.Ready, state.Phase.String()+detailOf(state.Detail))
 	if r.streamer != nil {
-		streaming, standby := r.core.Leads(), r.streamer.waited.Load()
+		streaming, owner := r.core.Leads(), r.streamer.waitsFor.Load()
 		silent := streaming && r.streamer.alive.age() > silence
 		detail := "streaming"
 		switch {
 		case silent:
 			detail = "the server has been silent for a while; rows are swept from the table meanwhile"
-		case standby:
-			detail = "standing by: another relay holds the slot"
+		case owner != nil:
+			detail = "standing by: the slot is owned by " + owner.String()
 		case streaming && (!r.streamer.caughtUp.Load() || r.streamer.lagging.Load()):
 			detail = "catching up; rows are swept from the table meanwhile"
 		case !streaming:
 			detail = "not streaming" + detailOf(r.streamer.trouble.current())
 		}
-		add("stream", r.streamer.alive, (streaming && !silent) || standby, detail)
+		add("stream", r.streamer.alive, (streaming && !silent) || owner != nil, detail)
 	}
 	if r.phase.Load() == phaseRunning { // the sweeper ends first, while others may drain for long
 		add("sweep", r.sweeper.alive, r.sweeper.trouble.current() == "", orElse(r.sweeper.trouble.current(), "sweeping"))
@@ -125,7 +125,7 @@ func (r *Relay) role() string {
 		return "polling"
 	case r.core.Leads():
 		return "streaming"
-	case r.streamer.waited.Load():
+	case r.streamer.waitsFor.Load() != nil:
 		return "standby"
 	}
 	return "sweeping"

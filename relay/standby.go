@@ -2,90 +2,119 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// courtesy is how long a slot that is free, or gone, is left to the relay that held it: where only
-// its connection broke it is back sooner, and it alone knows what is in flight, which another
-// would publish again.
-const courtesy = 300 * time.Millisecond
+// headStart is how long a slot that is free, or gone, is left to the relay that owned it: if only its connection broke it
+// is back sooner, and it alone knows what is in flight, which another would publish again.
+const headStart = 300 * time.Millisecond
 
-// awaitSlot waits while another relay holds the slot. It ends the hold of one that was not heard
-// of for long, and that of this relay's own last stream, where the server has not noticed that its
-// connection was lost.
+// awaitSlot waits while another process owns the slot. It terminates a relay's that was not heard of for long, and that of
+// this relay's own last stream if the server has not noticed that its connection was lost.
 func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) error {
-	defer s.waited.Store(false)
+	defer s.waitsFor.Store(nil)
 	var other watched
 	for {
 		s.alive.beat()
-		askCtx, cancel := context.WithTimeout(ctx, openTimeout)
-		holder, err := stream.Holder(askCtx)
-		cancel()
-		switch free := err == nil && holder.PID == ""; {
-		case s.courteous && (free || errors.Is(err, replication.ErrSlotGone)):
-			s.courteous = false
-			if err := sleep(ctx, courtesy); err != nil {
+		seen, err := readSlot(ctx, stream)
+		if err != nil {
+			return err
+		}
+		owner, taken := seen.Owner(), seen.Taken(s.names.Table)
+		switch free := !seen.Active(); {
+		case free && s.wasStandby:
+			s.wasStandby = false
+			if err := sleep(ctx, headStart); err != nil {
 				return err
 			}
 			continue
-		case err != nil || free:
-			return err
-		case other.silentFor(holder, time.Now()) > silence:
-			s.log.Warn("the relay that holds the slot is silent: it was stopped, or its host is out of reach; its hold is ended",
-				"slot", s.names.Slot, "pid", holder.PID)
-			if err := s.endHolder(ctx, stream, holder); err != nil {
+		case free:
+			return nil
+		case seen.Unusable() != nil:
+			return seen.Unusable()
+		case taken != nil:
+			s.waitsFor.Store(nil)
+			s.trouble.report(streamDown, taken, "event", "slot_taken")
+		case seen.Creating():
+			s.announce("waiting for the slot: it is being created", "by", seen.Process.String())
+		case other.silentFor(owner, time.Now()) > silence:
+			s.log.Warn("slot owner unresponsive: terminating its connection and taking over",
+				"event", "owner_terminated", "slot", s.names.Slot, "owner", owner.String(), "silent_for", silence)
+			if err := terminate(ctx, stream, owner); err != nil {
 				return err
 			}
-			other, s.courteous = watched{}, false
-		case holder.Is(s.last):
-			if !s.waited.Load() {
-				break // mostly it ends by itself, before it is asked for again
-			}
-			s.log.Info("the server has not noticed that this relay's last stream is over; its hold of the slot is ended",
-				"slot", s.names.Slot, "pid", holder.PID)
-			if err := s.endHolder(ctx, stream, holder); err != nil {
+			other, s.wasStandby = watched{}, false
+		case owner.Is(s.last) && s.waitsFor.Load() != nil: // mostly it ends by itself, before it is asked for again
+			s.log.Info("the last stream of this relay still owns the slot: terminating its connection",
+				"slot", s.names.Slot, "owner", owner.String())
+			if err := terminate(ctx, stream, owner); err != nil {
 				return err
 			}
 		default:
-			s.courteous = true
-			s.announce("standing by: another relay holds the slot")
+			s.waitsFor.Store(&owner)
+			if !owner.Is(s.last) {
+				s.wasStandby = true
+				s.announce("standing by: another relay owns the slot", "owner", owner.String())
+			}
+			s.trouble.over("connected to Postgres again")
 		}
-		s.trouble.over("connected to Postgres again")
-		s.waited.Store(true)
 		if err := sleep(ctx, askSlot); err != nil {
 			return err
 		}
 	}
 }
 
-func (s *streamer) endHolder(ctx context.Context, stream *replication.Stream, holder replication.Holder) error {
+func readSlot(ctx context.Context, stream *replication.Stream) (slot.Slot, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	return stream.EndHolder(ctx, holder)
+	return stream.Slot(ctx)
 }
 
-// watched is the holder of the slot as this relay has seen it change. The times are
-// this relay's: the holder's clock may differ.
+func terminate(ctx context.Context, stream *replication.Stream, owner slot.Process) error {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	return stream.Terminate(ctx, owner)
+}
+
+// watched is the owner of the slot as this relay has seen it change. The times are this relay's: the owner's clock may
+// differ.
 type watched struct {
-	pid, heard string
-	since      time.Time
+	pid   uint32
+	heard string
+	since time.Time
 	// looked is when it was looked at last.
 	looked time.Time
 }
 
-// silentFor is how long the holder was not heard of, as far as that can be told: a
-// server process that decodes has not listened to it, and a server that has not answered
-// for long may have heard nobody.
-func (w *watched) silentFor(h replication.Holder, now time.Time) time.Duration {
+// silentFor is how long the owner was not heard of, as far as that can be told: a server process that decodes has not
+// listened to it, and a server that has not answered for long may have heard nobody.
+func (w *watched) silentFor(owner slot.Process, now time.Time) time.Duration {
 	late := now.Sub(w.looked) > silence/2
-	if w.looked = now; late || h.PID != w.pid || h.Heard != w.heard || h.Heard == "" {
-		w.pid, w.heard, w.since = h.PID, h.Heard, now
+	if w.looked = now; late || owner.PID != w.pid || owner.Heard != w.heard || owner.Heard == "" {
+		w.pid, w.heard, w.since = owner.PID, owner.Heard, now
 	}
-	if !h.Waits {
+	if !owner.Listens {
 		return 0
 	}
 	return now.Sub(w.since)
+}
+
+// slotNow reads a slot on a connection of the pool.
+func slotNow(ctx context.Context, db *store.Store, name string) (seen slot.Slot, err error) {
+	err = db.Conn(ctx, func(conn *pgx.Conn) error {
+		seen, err = slot.Read(ctx, conn.PgConn(), name)
+		return err
+	})
+	return seen, err
+}
+
+// checkSplit refuses to publish beside relays of another number of shards: their rows are on their way there.
+func checkSplit(ctx context.Context, db *store.Store, names replication.Names) error {
+	return db.Conn(ctx, func(conn *pgx.Conn) error { return replication.CheckSplit(ctx, conn.PgConn(), names) })
 }

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// TestTheHoldOfAStreamThatIsOverIsEndedSoon: where the network lost the connection, the server
-// would keep the slot for it until wal_sender_timeout, and the relay stand by behind itself.
-func TestTheHoldOfAStreamThatIsOverIsEndedSoon(t *testing.T) {
+// TestAStreamThatIsOverLosesTheSlotSoon: if the network lost the connection, the server would keep the slot for it until
+// wal_sender_timeout, and the relay would stand by behind itself.
+func TestAStreamThatIsOverLosesTheSlotSoon(t *testing.T) {
 	i := newInstance(t)
 	log := slog.New(slog.DiscardHandler)
 	open := func() *replication.Stream {
@@ -26,30 +27,30 @@ func TestTheHoldOfAStreamThatIsOverIsEndedSoon(t *testing.T) {
 	if _, err := lost.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await := func(last replication.Process) error {
+	await := func(last slot.Process) error {
 		ctx, cancel := context.WithTimeout(t.Context(), silence/2) // sooner than a silent one is ended
 		defer cancel()
 		s := &streamer{names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newEpisode(log), last: last}
 		return s.awaitSlot(ctx, open())
 	}
 	another := lost.Process()
-	another.Began = "2000-01-01 00:00:00+00"
+	another.Since = another.Since.Add(-time.Second)
 	if err := await(another); err == nil {
-		t.Error("the hold of a process that has the same id was ended")
+		t.Error("a process that has the same id was terminated")
 	}
 	if err := await(lost.Process()); err != nil {
-		t.Errorf("its own last hold is still there: %v", err)
+		t.Errorf("its own last stream still owns the slot: %v", err)
 	}
 }
 
-// A holder is taken for silent by what was seen of it, not by a server that stood still and knows of nobody.
-func TestAHolderIsSilentWhereTheServerAnswersMeanwhile(t *testing.T) {
-	holder := replication.Holder{PID: "7", Heard: "then", Waits: true}
+// An owner is silent by what was seen of it, not because the server stood still and knows of nobody.
+func TestAnOwnerIsSilentIfTheServerAnswersMeanwhile(t *testing.T) {
+	owner := slot.Process{PID: 7, Heard: "then", Listens: true}
 	began := time.Now()
 	silentAfter := func(looks ...time.Duration) (silent bool) {
 		var w watched
 		for _, at := range looks {
-			silent = w.silentFor(holder, began.Add(at)) > silence
+			silent = w.silentFor(owner, began.Add(at)) > silence
 		}
 		return silent
 	}
@@ -63,6 +64,6 @@ func TestAHolderIsSilentWhereTheServerAnswersMeanwhile(t *testing.T) {
 		t.Error("one that says nothing is not taken for silent")
 	}
 	if silentAfter(0, askSlot, 2*silence) || silentAfter(0, askSlot, 2*silence, 2*silence+askSlot) {
-		t.Error("the server stood still, and its holder is taken for silent")
+		t.Error("the server stood still, and the owner is taken for silent")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/core"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -34,8 +35,8 @@ type streamer struct {
 	trouble     *episode
 	// refused is signalled when the server takes no connections: it stops, or has stopped.
 	refused chan struct{}
-	// waited tells that the relay stands by behind another one; health reads it.
-	waited atomic.Bool
+	// waitsFor is the owner of the slot while this relay stands by, else nil; health reads it.
+	waitsFor atomic.Pointer[slot.Process]
 	// caughtUp tells that the stream has come to its start; the server may have to read
 	// older WAL before. The goroutine in run writes it, health and the watcher read it.
 	caughtUp atomic.Bool
@@ -56,10 +57,10 @@ type streamer struct {
 	leaving []*outbox.Message
 	// announced is what the log said last of the role.
 	announced string
-	// courteous: another relay held the slot when it was last asked for.
-	courteous bool
+	// wasStandby: another relay owned the slot when it was last asked for.
+	wasStandby bool
 	// last is the server's process of the newest stream.
-	last replication.Process
+	last slot.Process
 	// opened tells that the database's configuration was found right once. Until then what is
 	// wrong with it ends the relay, as at the start.
 	opened bool
@@ -99,7 +100,7 @@ func (s *streamer) run(ctx context.Context) error {
 			return nil
 		}
 		var missing *decode.MissingColumnError
-		if errors.As(err, &missing) || errors.Is(err, replication.ErrOtherSplit) || (!s.opened && problem.Is(err)) {
+		if errors.As(err, &missing) || errors.Is(err, replication.ErrOtherSplit) || (!s.opened && fatal(err)) {
 			return err
 		}
 		var blocked *replication.SlotBlockedError
@@ -159,7 +160,11 @@ func (s *streamer) once(ctx context.Context, patience time.Duration) (started bo
 	if err != nil {
 		return false, err
 	}
-	if err := s.hold(ctx, position, stream.Process().PID); err != nil {
+	// Relays of another number of shards may have started at the same time.
+	if err := checkSplit(ctx, s.store, s.names); err != nil {
+		return false, err
+	}
+	if err := s.lead(ctx, position, stream.Process().PID); err != nil {
 		return false, err
 	}
 	defer s.letGo()
@@ -180,8 +185,8 @@ func (s *streamer) open(ctx context.Context, patience time.Duration) (*replicati
 	return stream, err
 }
 
-// hold begins the term: what is in the table now, and was there before, is swept.
-func (s *streamer) hold(ctx context.Context, position pglogrepl.LSN, pid uint32) error {
+// lead begins the term: what is in the table now, and was there before, is swept.
+func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32) error {
 	boundary, ok, err := s.store.LastID(ctx)
 	if err != nil {
 		return err
@@ -215,7 +220,7 @@ func (s *streamer) letGo() {
 }
 
 // stream reads until the connection ends. A watcher tells the core when the server
-// falls silent, and ends the stream where the slot has another holder; an inspector
+// falls silent, and ends the stream if the slot has another owner; an inspector
 // looks whether it brings what it should.
 func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error {
 	streamCtx, end := context.WithCancelCause(ctx)
@@ -262,11 +267,11 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 		}
 		// Until the database has answered, rows wait in the stream, then in the table.
 		askCtx, cancel := context.WithTimeout(ctx, openTimeout)
-		holder, err := s.store.SlotHolder(askCtx, s.names.Slot)
+		seen, err := slotNow(askCtx, s.store, s.names.Slot)
 		cancel()
 		switch {
 		case err != nil: // the next tick asks again
-		case holder == pid:
+		case seen.Owner().PID == pid:
 			s.core.Reassured()
 		default:
 			end(errReplaced)
@@ -381,6 +386,9 @@ func (s *streamer) awaitRoom(atMost time.Duration) {
 	}
 }
 
+// fatal tells whether only a person can help at the start. A server that is full may have room later.
+func fatal(err error) bool { return problem.Is(err) && !replication.Full(err) }
+
 // preflight says what of the database's configuration stands in the way at the start. What
 // else keeps the stream away may be over soon: it comes later, and until then rows are swept.
 func (s *streamer) preflight(ctx context.Context) error {
@@ -388,7 +396,7 @@ func (s *streamer) preflight(ctx context.Context) error {
 	switch {
 	case err == nil:
 		stream.Close()
-	case problem.Is(err):
+	case fatal(err):
 		return err
 	case ctx.Err() == nil:
 		s.trouble.report(streamDown, err)

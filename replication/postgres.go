@@ -23,6 +23,7 @@ const (
 	invalidName           = "42602"
 	notSupported          = "0A000"
 	tooManySlots          = "53400"
+	tooManyConnections    = "53300"
 )
 
 func sqlState(err error) string {

@@ -5,42 +5,33 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
 // renewSlot drops a slot that can never deliver again, and freshens one that is far behind.
 func renewSlot(ctx context.Context, conn *pgconn.PgConn, name string) (string, error) {
 	state, err := readOwnSlot(ctx, conn, name)
-	if err != nil || !state.exists {
+	if err != nil || !state.Exists() || state.Active() {
 		return "", err
 	}
-	flushed, err := flushedLSN(ctx, conn)
-	if err != nil {
-		return "", err
+	if why := useless(state); why != "" {
+		return dropSlotFor(ctx, conn, name, why)
 	}
-	why := state.unusable(flushed)
-	switch {
-	case state.activePID != "":
-		return "", nil
-	case why == "":
-		return freshenSlot(ctx, conn, name, state, flushed)
-	}
-	return dropSlotFor(ctx, conn, name, why)
+	return freshenSlot(ctx, conn, state)
 }
 
-// DropSlot drops a slot of ours that nobody holds, and says so in one line with why; "" where there is
+// DropSlot drops a slot of ours that nobody uses, and says so in one line with why; "" where there is
 // nothing to drop.
 func DropSlot(ctx context.Context, databaseURL string, names Names, why string) (string, error) {
-	s := &Stream{names: names}
-	conn, err := connect(ctx, databaseURL, &s.read)
+	s, err := connect(ctx, databaseURL, names)
 	if err != nil {
 		return "", err
 	}
-	s.conn = conn
 	defer s.Close()
 	state, err := readOwnSlot(ctx, s.conn, names.Slot)
-	if err != nil || !state.exists || state.activePID != "" {
+	if err != nil || !state.Exists() || state.Active() {
 		return "", err
 	}
 	return dropSlotFor(ctx, s.conn, names.Slot, why)
@@ -65,21 +56,22 @@ const (
 
 // freshenSlot makes a free slot anew that is far behind: what was written meanwhile stands in the
 // table. A failover slot stays, since a standby has a copy of it.
-func freshenSlot(ctx context.Context, conn *pgconn.PgConn, name string, old slot, flushed pglogrepl.LSN) (string, error) {
-	if old.restart == 0 || flushed < old.restart+farBehind || old.failover {
+func freshenSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (string, error) {
+	name := old.Name
+	if old.RetainedBytes < farBehind || old.Failover {
 		return "", nil
 	}
-	behind := fmt.Sprintf("%d MB of WAL behind", (flushed-old.restart)>>20)
+	behind := fmt.Sprintf("%d MB of WAL behind", old.RetainedBytes>>20)
 	// The old one goes only when a spare one is there, whose copy waits for no transaction. The
 	// spare one is temporary: it ends with this connection, or an error on it.
-	err := createSlot(ctx, conn, name, fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s', true)", spareName, outputPlugin), briefly)
+	err := createSlot(ctx, conn, name, fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s', true)", spareName, slot.Plugin), briefly)
 	switch {
 	case conn.IsClosed():
 		return "", err
 	case err != nil:
 		return fmt.Sprintf("slot %s is %s and is used as it is, rows are swept until that was read; it could not be made anew at once: %s", name, behind, err), nil
 	}
-	if _, err := query(ctx, conn, DropSlotSQL(name)); err != nil {
+	if _, err := query(ctx, conn, slot.DropSQL(name)); err != nil {
 		return "", othersSlot(name, err)
 	}
 	_, err = query(ctx, conn, fmt.Sprintf("SELECT pg_copy_logical_replication_slot(%s, %s, false)", spareName, literal(name)))

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -45,7 +46,7 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 			return done, err
 		}
 	}
-	return done, checkSplit(ctx, conn, names) // another may have been as quick
+	return done, nil
 }
 
 // SetupSQL is what Setup does, for a DBA to run in psql.
@@ -68,9 +69,8 @@ func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) ([]string,
 		if err != nil {
 			return nil, err
 		}
-		if s.activePID != "" {
-			return nil, problem.New("stop the relays that use it first",
-				"slot %s is in use by the server process %s", names.Slot, s.activePID)
+		if s.Active() {
+			return nil, problem.New("stop the relays that use it first", "slot %s is in use by %s", names.Slot, s.Process)
 		}
 	}
 	var done []string
@@ -86,11 +86,11 @@ func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) ([]string,
 
 func drop(ctx context.Context, conn *pgconn.PgConn, names Names) ([]string, error) {
 	var done []string
-	s, err := readSlot(ctx, conn, names.Slot)
+	s, err := slot.Read(ctx, conn, names.Slot)
 	if err != nil {
 		return nil, err
 	}
-	if s.exists {
+	if s.Exists() {
 		if err := dropSlot(ctx, conn, names.Slot); err != nil {
 			return nil, err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -147,7 +148,7 @@ func TestASlotThatIsBeingMadeIsOurs(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 300 {
-			for _, sql := range []string{createSlotSQL(f.names.Slot), DropSlotSQL(f.names.Slot)} {
+			for _, sql := range []string{createSlotSQL(f.names.Slot), slot.DropSQL(f.names.Slot)} {
 				if _, err := query(t.Context(), f.conn.PgConn(), sql); err != nil {
 					t.Errorf("%s: %v", sql, err)
 					return
@@ -218,7 +219,7 @@ func TestTeardownRefusesASlotInUse(t *testing.T) {
 	f := newFixture(t)
 	f.listen()
 	_, err := Teardown(t.Context(), f.conn.PgConn(), f.names)
-	f.wantProblem(err, "in use by the server process "+f.slot("active_pid"), "stop the relays")
+	f.wantProblem(err, "in use by server process "+f.slot("active_pid"), "stop the relays")
 	if f.value(`SELECT pubname FROM pg_publication`) == "" {
 		t.Error("the publication was dropped")
 	}

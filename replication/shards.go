@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -34,53 +35,70 @@ func (n Names) Sibling(slot string) bool {
 	return shardsInName(whole, slot) == max(n.Shard.Of, 1)
 }
 
-// ErrOtherSplit tells of slots that split the table's stream into another number of shards.
+// ErrOtherSplit tells of relays that split the table's stream into another number of shards.
 // Relays of two numbers at once would publish rows twice.
 var ErrOtherSplit = errors.New("the stream is split in two ways")
 
 // OtherSlot is another slot of the same table: of another number of shards, or of another shard.
 type OtherSlot struct {
-	Name   string
+	Name string
+	// Active: a relay of the table streams from it.
 	Active bool
 	of     int
 }
 
-// OtherSlots are known by their names: those of this relay but for the shards, in this
-// database.
+// OtherSlots are slots of the table of another number of shards. They are known by their names: those of this relay but
+// for the shards, in this database.
 func OtherSlots(ctx context.Context, conn *pgconn.PgConn, names Names) ([]OtherSlot, error) {
 	all, err := slotsOf(ctx, conn, names)
-	return slices.DeleteFunc(all, func(slot OtherSlot) bool { return slot.of == max(names.Shard.Of, 1) }), err
+	return slices.DeleteFunc(all, func(other OtherSlot) bool { return other.of == max(names.Shard.Of, 1) }), err
+}
+
+// CheckSplit says which relays use slots of another number of shards, as a *problem.Problem with ErrOtherSplit. A slot
+// that nobody uses does no harm. Of two relays that start at once at least one is refused if both ask after their start.
+func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
+	others, err := OtherSlots(ctx, conn, names)
+	others = slices.DeleteFunc(others, func(other OtherSlot) bool { return !other.Active })
+	if err != nil || len(others) == 0 {
+		return err
+	}
+	what := "the whole stream"
+	if !names.Shard.Whole() {
+		what = "shard " + names.Shard.String()
+	}
+	return &problem.Problem{
+		What: fmt.Sprintf("relays split table %s into another number of shards than this one, which takes %s: %s",
+			names.Table, what, listed(others)),
+		Fix: fmt.Sprintf("either run this one with the number of the others; or stop all relays of the table, %s, and start all with the same number of shards. "+
+			"What is not published yet waits in the table", teardownCommand(names, others[0].of)),
+		Err: ErrOtherSplit,
+	}
 }
 
 // SlotsBeside are all slots of the table in this database but for those named.
 func SlotsBeside(ctx context.Context, conn *pgconn.PgConn, names ...Names) ([]OtherSlot, error) {
 	all, err := slotsOf(ctx, conn, names[0])
-	return slices.DeleteFunc(all, func(slot OtherSlot) bool {
-		return slices.ContainsFunc(names, func(n Names) bool { return n.Slot == slot.Name })
+	return slices.DeleteFunc(all, func(other OtherSlot) bool {
+		return slices.ContainsFunc(names, func(n Names) bool { return n.Slot == other.Name })
 	}), err
 }
 
 // slotsOf are all slots of the table, in however many shards.
-func slotsOf(ctx context.Context, conn *pgconn.PgConn, names Names) ([]OtherSlot, error) {
-	rows, err := query(ctx, conn, `SELECT slot_name, active FROM pg_catalog.pg_replication_slots
-WHERE database = current_database() AND plugin = '`+outputPlugin+`' ORDER BY slot_name`)
-	if err != nil {
-		return nil, fmt.Errorf("look for slots of other shards: %w", err)
-	}
+func slotsOf(ctx context.Context, conn *pgconn.PgConn, names Names) (slots []OtherSlot, err error) {
+	all, err := slot.List(ctx, conn)
 	_, base := names.OfWholeTable()
-	var slots []OtherSlot
-	for _, r := range rows {
-		if of := shardsInName(base, r[0]); of != 0 {
-			slots = append(slots, OtherSlot{Name: r[0], Active: r[1] == "t", of: of})
+	for _, s := range all {
+		if of := shardsInName(base, s.Name); of != 0 && s.Here && s.Plugin == slot.Plugin {
+			slots = append(slots, OtherSlot{Name: s.Name, Active: s.Owner().Relays(names.Table), of: of})
 		}
 	}
-	return slots, nil
+	return slots, err
 }
 
 // shardsInName is into how many shards the slot splits the stream, as its name says; 0 where
 // it is no slot of this table.
-func shardsInName(base, slot string) int {
-	rest, found := strings.CutPrefix(slot, base)
+func shardsInName(base, name string) int {
+	rest, found := strings.CutPrefix(name, base)
 	if !found {
 		return 0
 	}
@@ -95,25 +113,6 @@ func shardsInName(base, slot string) int {
 	return shard.Of
 }
 
-// OtherSplit says what to do about slots of another number of shards, as a
-// *problem.Problem with ErrOtherSplit; nil where there are none.
-func OtherSplit(names Names, others []OtherSlot) error {
-	if len(others) == 0 {
-		return nil
-	}
-	what := "the whole stream"
-	if !names.Shard.Whole() {
-		what = "shard " + names.Shard.String()
-	}
-	return &problem.Problem{
-		What: fmt.Sprintf("slots split table %s into another number of shards than this relay, which takes %s: %s",
-			names.Table, what, listed(others)),
-		Fix: fmt.Sprintf("either run this one with the number of the others; or stop all relays of the table, %s, and start all with the same number of shards. "+
-			"What is not published yet waits in the table", teardownCommand(names, others[0].of)),
-		Err: ErrOtherSplit,
-	}
-}
-
 // LeftBehind says that a teardown would leave these slots behind.
 func LeftBehind(names Names, others []OtherSlot) error {
 	return problem.New(teardownCommand(names, others[0].of), "table %s has other slots: %s", names.Table, listed(others))
@@ -121,8 +120,8 @@ func LeftBehind(names Names, others []OtherSlot) error {
 
 func listed(slots []OtherSlot) string {
 	seen := make([]string, len(slots))
-	for i, slot := range slots {
-		if seen[i] = slot.Name; slot.Active {
+	for i, other := range slots {
+		if seen[i] = other.Name; other.Active {
 			seen[i] += " (in use)"
 		}
 	}
@@ -154,13 +153,5 @@ func checkShard(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 		return problem.New("upgrade Postgres, or run without --shard",
 			"Postgres %s has no row filters: --shard needs 15 or later", conn.ParameterStatus("server_version"))
 	}
-	return checkSplit(ctx, conn, names)
-}
-
-func checkSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
-	others, err := OtherSlots(ctx, conn, names)
-	if err != nil {
-		return err
-	}
-	return OtherSplit(names, others)
+	return CheckSplit(ctx, conn, names)
 }

@@ -139,27 +139,36 @@ func TestARowFilterThatIsNotTheShardsOwnIsRefused(t *testing.T) {
 	f.wantLines(f.mustSetUp(names), nil)
 }
 
-func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
+func TestAnotherNumberOfShardsIsRefusedWhileOneStreams(t *testing.T) {
 	f, four := newSharded(t, 4)
 	whole, two := f.split(1)[0], f.split(2)
-	f.mustSetUp(four[3])
-	for _, names := range []Names{whole, two[1]} {
+	refused := func(names Names, slot, teardown string) {
+		t.Helper()
+		before := f.value(`SELECT count(*) FROM pg_publication`)
 		_, err := Setup(t.Context(), f.conn.PgConn(), names, await.Hang())
-		f.wantProblem(err, four[3].Slot, "cdc-relay teardown --shards 4 --slot '"+f.names.Slot+"'")
+		f.wantProblem(err, slot+" (in use)", teardown)
 		if _, _, opened := Open(t.Context(), f.url, names, await.Hang()); !errors.Is(err, ErrOtherSplit) || !errors.Is(opened, ErrOtherSplit) {
 			t.Errorf("%v, %v", err, opened)
 		}
-		if n := f.value(`SELECT count(*) FROM pg_publication`); n != "1" {
-			t.Errorf("%s publications", n)
+		if after := f.value(`SELECT count(*) FROM pg_publication`); after != before {
+			t.Errorf("%s publications, want %s", after, before)
 		}
 	}
+	f.names = four[3]
+	l := f.listen()
+	for _, names := range []Names{whole, two[1]} {
+		refused(names, four[3].Slot, "cdc-relay teardown --shards 4 --slot '"+whole.Slot+"'")
+	}
 	f.mustSetUp(four[0]) // its siblings are no matter
-	if _, err := Teardown(t.Context(), f.conn.PgConn(), four...); err != nil {
+	l.stop()
+	if err := f.wantEnd(l); err != nil {
 		t.Fatal(err)
 	}
-	f.mustSetUp(whole)
-	_, err := Setup(t.Context(), f.conn.PgConn(), four[0], await.Hang())
-	f.wantProblem(err, "takes shard 0/4: "+whole.Slot, "cdc-relay teardown --slot")
+	l.Close()
+	f.await(`SELECT NOT bool_or(active) FROM pg_replication_slots WHERE database = current_database()`)
+	f.names = whole // nobody uses the others any more
+	f.listen()
+	refused(four[0], whole.Slot, "cdc-relay teardown --slot")
 }
 
 func TestSlotsOfOthersAreNoShards(t *testing.T) {

@@ -12,101 +12,27 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-const outputPlugin = "pgoutput"
-
-// slot is what pg_replication_slots says of ours.
-type slot struct {
-	exists    bool
-	logical   bool
-	plugin    string
-	here      bool // made in the database that we are connected to
-	activePID string
-	status    string // wal_status: reserved, extended, unreserved, lost
-	why       string // invalidation_reason, from PG 17 on
-	confirmed pglogrepl.LSN
-	restart   pglogrepl.LSN // from which on the server reads WAL; 0: unknown
-	failover  bool          // copied to standbys, from PG 17 on
+// readOwnSlot reads the slot, and fails if it is not ours to use or to drop.
+func readOwnSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot.Slot, error) {
+	s, err := slot.Read(ctx, conn, name)
+	if found := s.Unusable(); err == nil && found != nil {
+		err = found
+	}
+	return s, err
 }
 
-func readSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot, error) {
-	why, failover := "''", "false"
-	if serverVersion(conn) >= 17 {
-		why, failover = "coalesce(invalidation_reason, '')", "failover"
-	}
-	rows, err := query(ctx, conn, fmt.Sprintf(`
-SELECT slot_type = 'logical', coalesce(plugin, ''), coalesce(database = current_database(), false), coalesce(active_pid::text, ''),
-       coalesce(wal_status, ''), %s, coalesce(confirmed_flush_lsn, '0/0'),
-       coalesce(restart_lsn, '0/0'), %s
-FROM pg_catalog.pg_replication_slots WHERE slot_name = %s`, why, failover, literal(name)))
-	if err != nil {
-		return slot{}, fmt.Errorf("read slot %s: %w", name, err)
-	}
-	if len(rows) == 0 {
-		return slot{}, nil
-	}
-	r := rows[0]
-	confirmed, err := pglogrepl.ParseLSN(r[6])
-	if err != nil {
-		return slot{}, fmt.Errorf("read slot %s: %w", name, err)
-	}
-	restart, err := pglogrepl.ParseLSN(r[7])
-	if err != nil {
-		return slot{}, fmt.Errorf("read slot %s: %w", name, err)
-	}
-	return slot{
-		exists: true, logical: r[0] == "t", plugin: r[1], here: r[2] == "t", activePID: r[3], status: r[4], why: r[5],
-		confirmed: confirmed, restart: restart, failover: r[8] == "t",
-	}, nil
-}
-
-// foreign tells of a slot of that name that is not ours to use or to drop.
-func (s slot) foreign(name string) error {
-	if !s.exists {
-		return nil
-	}
-	if found := ForeignSlot(name, s.logical, s.plugin, s.here); found != nil {
-		return found
-	}
-	return nil
-}
-
-// readOwnSlot is readSlot, and an error where the slot is not ours.
-func readOwnSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot, error) {
-	s, err := readSlot(ctx, conn, name)
-	if err != nil {
-		return slot{}, err
-	}
-	return s, s.foreign(name)
-}
-
-// ForeignSlot says what makes a slot somebody else's, or nil: another plugin, or
-// another database than ours ("here"). A logical slot that has no plugin is being made, by
-// another relay as far as anybody can tell: the server sets it right after the name.
-func ForeignSlot(name string, logical bool, plugin string, here bool) *problem.Problem {
-	fix := "choose another name with --slot, or drop that slot: " + DropSlotSQL(name)
+// useless says why the slot can never deliver again, or "".
+func useless(s slot.Slot) string {
 	switch {
-	case plugin != outputPlugin && (!logical || plugin != ""):
-		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", name, plugin)
-	case !here:
-		return problem.New(fix, "slot %s belongs to another database", name)
-	}
-	return nil
-}
-
-// DropSlotSQL drops a slot that nobody uses.
-func DropSlotSQL(name string) string { return "SELECT pg_drop_replication_slot(" + literal(name) + ")" }
-
-// unusable says why the slot has to be made anew, or "".
-func (s slot) unusable(flushed pglogrepl.LSN) string {
-	switch {
-	case s.status == "lost" || s.why != "":
-		return strings.TrimSpace("invalidated by the server " + s.why)
-	case s.confirmed > flushed:
+	case s.Lost():
+		return strings.TrimSpace("invalidated by the server " + s.Invalidated)
+	case s.LagBytes < 0:
 		// A restored or failed-over server is behind it, and would skip rows silently.
-		return fmt.Sprintf("confirmed %s, ahead of the server's WAL at %s", s.confirmed, flushed)
+		return fmt.Sprintf("confirmed %s, ahead of the server's WAL by %d bytes", pglogrepl.LSN(s.Confirmed), -s.LagBytes)
 	}
 	return ""
 }
@@ -116,7 +42,7 @@ func (s slot) unusable(flushed pglogrepl.LSN) string {
 // at that moment: wait bounds it, zero means as long as ctx.
 func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, wait time.Duration) (string, error) {
 	s, err := readOwnSlot(ctx, conn, name)
-	if err != nil || s.exists {
+	if err != nil || s.Exists() {
 		return "", err
 	}
 	if err := createSlot(ctx, conn, name, createSlotSQL(name), wait); err != nil {
@@ -184,8 +110,14 @@ func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err erro
 	return fmt.Errorf("create slot %s: %w", name, err)
 }
 
+// Full tells that the server has no slot, or no connection for replication, to spare. One may become free.
+func Full(err error) bool {
+	state := sqlState(err)
+	return state == tooManySlots || state == tooManyConnections
+}
+
 func createSlotSQL(name string) string {
-	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s')", literal(name), outputPlugin)
+	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s')", literal(name), slot.Plugin)
 }
 
 // SlotBlockedError tells that making the slot still waits for running
@@ -237,7 +169,7 @@ GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY min(coalesce(a.xact_start, p.
 }
 
 func dropSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
-	_, err := query(ctx, conn, DropSlotSQL(name))
+	_, err := query(ctx, conn, slot.DropSQL(name))
 	if err != nil && sqlState(err) != undefinedObject {
 		return fmt.Errorf("drop slot %s: %w", name, err)
 	}

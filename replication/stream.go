@@ -21,7 +21,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -62,7 +64,7 @@ type Stream struct {
 	// inside tells that a transaction has begun to arrive, and its commit has not.
 	inside bool
 	// process is the server's behind the connection.
-	process Process
+	process slot.Process
 }
 
 // muchWAL, in bytes, is how far the server may go on before it is told again: by time
@@ -77,12 +79,10 @@ const writeTimeout = 10 * time.Second
 // a slot that the server invalidated is made anew. The lines say what was done.
 // It does not take the slot yet.
 func Open(ctx context.Context, databaseURL string, names Names, wait time.Duration) (*Stream, []string, error) {
-	s := &Stream{names: names}
-	conn, err := connect(ctx, databaseURL, &s.read)
+	s, err := connect(ctx, databaseURL, names)
 	if err != nil {
 		return nil, nil, err
 	}
-	s.conn = conn
 	done, err := s.prepare(ctx, wait)
 	if err != nil {
 		s.Close()
@@ -94,13 +94,14 @@ func Open(ctx context.Context, databaseURL string, names Names, wait time.Durati
 // readAtOnce, in bytes: the driver alone reads eight kilobytes at a time, a dozen rows.
 const readAtOnce = 64 << 10
 
-func connect(ctx context.Context, databaseURL string, read **bufio.Reader) (*pgconn.PgConn, error) {
+func connect(ctx context.Context, databaseURL string, names Names) (*Stream, error) {
+	s := &Stream{names: names}
 	config, err := pgconn.ParseConfig(databaseURL)
 	if err != nil {
 		return nil, err
 	}
 	config.RuntimeParams["replication"] = "database"
-	config.RuntimeParams["application_name"] = "cdc-relay stream"
+	config.RuntimeParams["application_name"] = slot.Application(names.Table)
 	config.RuntimeParams["client_min_messages"] = "warning" // Postgres 18 warns of a missing publication
 	// Values in text form shall not depend on the settings of role or database.
 	config.RuntimeParams["client_encoding"] = "UTF8"
@@ -109,17 +110,24 @@ func connect(ctx context.Context, databaseURL string, read **bufio.Reader) (*pgc
 	pgdial.Limit(config)
 	config.DialFunc = rawnet.Dial(config.DialFunc)
 	config.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
-		*read = bufio.NewReaderSize(r, readAtOnce)
-		return pgproto3.NewFrontend(*read, w)
+		s.read = bufio.NewReaderSize(r, readAtOnce)
+		return pgproto3.NewFrontend(s.read, w)
 	}
-	conn, err := pgconn.ConnectConfig(ctx, config)
+	s.conn, err = pgconn.ConnectConfig(ctx, config)
 	if sqlState(err) == insufficientPrivilege {
 		return nil, replicationRoleProblem(config.User, err)
+	}
+	if sqlState(err) == tooManyConnections {
+		return nil, &problem.Problem{
+			What: "no connection for replication is free",
+			Fix:  "raise max_wal_senders (or max_connections) and restart Postgres, or stop a client that is not used: SELECT * FROM pg_stat_replication",
+			Err:  err,
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect for replication: %w", err)
 	}
-	return conn, nil
+	return s, nil
 }
 
 func (s *Stream) prepare(ctx context.Context, wait time.Duration) ([]string, error) {
@@ -144,33 +152,43 @@ func intervals(walSenderTimeout time.Duration) (statusEvery, deadAfter time.Dura
 	return statusEvery, max(walSenderTimeout, 10*time.Second)
 }
 
-// ErrSlotActive tells that another connection streams from the slot.
-var ErrSlotActive = errors.New("another relay streams from the slot")
+// ErrSlotActive tells that another process uses the slot.
+var ErrSlotActive = errors.New("the slot is in use")
 
-// ErrSlotGone tells that the slot vanished after Open.
-var ErrSlotGone = errors.New("the slot is gone")
+// Slot reads the slot and who owns it, without an attempt to take it: one that fails stands in the server's log.
+func (s *Stream) Slot(ctx context.Context) (slot.Slot, error) {
+	return slot.Read(ctx, s.conn, s.names.Slot)
+}
+
+// Terminate ends a process of the server.
+func (s *Stream) Terminate(ctx context.Context, p slot.Process) error {
+	return p.Terminate(ctx, s.conn)
+}
+
+// Process is the server's that streams; known after Start. It may be called from any goroutine while Run runs.
+func (s *Stream) Process() slot.Process { return s.process }
 
 // Start takes the slot and starts the stream at the present. It returns the
 // position of the start: every transaction whose commit record lies at or after
 // it will be handed to the handler, none before. ErrSlotActive where another relay
 // was quicker; the stream is then to be closed.
 func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
-	state, err := readSlot(ctx, s.conn, s.names.Slot)
+	state, err := s.Slot(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if state.activePID != "" { // by whoever makes it, perhaps, and then its position is not known yet
+	if state.Active() { // by whoever makes it, perhaps, and then its position is not known yet
 		return 0, ErrSlotActive
 	}
 	start, err := flushedLSN(ctx, s.conn)
 	if err != nil {
 		return 0, err
 	}
-	if s.process, err = ownProcess(ctx, s.conn); err != nil {
+	if s.process, err = slot.Own(ctx, s.conn); err != nil {
 		return 0, err
 	}
 	// The server would start at the greater of the two anyway.
-	start = max(start, state.confirmed)
+	start = max(start, pglogrepl.LSN(state.Confirmed))
 	// Binary: half the bytes and less work for bytea, and no question of date styles.
 	options := pglogrepl.StartReplicationOptions{
 		Mode: pglogrepl.LogicalReplication,
@@ -342,8 +360,7 @@ func (s *Stream) sendStatus(askForReply bool) error {
 	return nil
 }
 
-// Close ends the connection, and with it the hold on the slot: the server lets
-// another relay in at once. It takes at most 200 ms.
+// Close ends the connection and frees the slot at once. It takes at most 200 ms.
 func (s *Stream) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()

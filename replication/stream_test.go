@@ -3,7 +3,6 @@ package replication
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/jackc/pglogrepl"
@@ -115,12 +114,12 @@ func TestPublicationDroppedUnderTheStreamIsToldAndHealed(t *testing.T) {
 	f.wantInserted(again, "2")
 }
 
-func TestOnlyOneStreamHoldsTheSlot(t *testing.T) {
+func TestOnlyOneStreamOwnsTheSlot(t *testing.T) {
 	f := newFixture(t)
 	first := f.listen()
 	second, _ := f.open()
-	if h, err := second.Holder(t.Context()); h.PID != fmt.Sprint(first.Process().PID) || err != nil {
-		t.Errorf("held by %q, %v", h.PID, err)
+	if s, err := second.Slot(t.Context()); !s.Owner().Is(first.Process()) || !s.Relayed(f.names.Table) || err != nil {
+		t.Errorf("owned by %s, %v", s.Owner(), err)
 	}
 	if _, err := second.Start(t.Context()); !errors.Is(err, ErrSlotActive) {
 		t.Errorf("err = %v", err)
@@ -139,11 +138,11 @@ func TestCloseLeavesTheSlotToTheNextAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
 	defer cancel()
 	for active := true; active; {
-		h, err := second.Holder(ctx)
+		s, err := second.Slot(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		active = h.PID != ""
+		active = s.Active()
 	}
 	l := f.run(second)
 	f.exec(`INSERT INTO outbox VALUES (49)`)
@@ -154,8 +153,8 @@ func TestSlotDroppedBehindItsBackIsTold(t *testing.T) {
 	f := newFixture(t)
 	stream, _ := f.open()
 	f.exec(`SELECT pg_drop_replication_slot('` + f.names.Slot + `')`)
-	if _, err := stream.Holder(t.Context()); !errors.Is(err, ErrSlotGone) {
-		t.Errorf("err = %v", err)
+	if s, err := stream.Slot(t.Context()); s.Exists() || err != nil {
+		t.Errorf("%+v, %v", s, err)
 	}
 	if _, err := stream.Start(t.Context()); err == nil {
 		t.Error("started without a slot")

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -30,10 +31,10 @@ type Claim struct {
 const IdleTimeout = 10 * time.Second
 
 const positionSQL = `
-SELECT ` + insertPosition + `, coalesce((SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1 AND confirmed_flush_lsn IS NOT NULL), 0)::bigint`
+SELECT ` + insertPosition + `, ` + slot.OwnerSQL
 
 // Lock begins a claim: it locks the rows with these ids that may still leave and nobody else has locked.
-func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slot string) (*Claim, error) {
+func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	conn, err := s.pool.Acquire(ctx)
@@ -44,7 +45,7 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slot 
 	batch := &pgx.Batch{}
 	batch.Queue(`BEGIN`)
 	batch.Queue(s.sql.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
-	batch.Queue(positionSQL, slot).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner) })
+	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner) })
 	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
 		claim.Abandon()
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -83,6 +84,15 @@ func (o *Operator) glance(ctx context.Context, f func(context.Context, querier) 
 	err = f(ctx, o.conn)
 	_, reset := o.conn.Exec(ctx, "RESET statement_timeout; RESET enable_bitmapscan; SET default_transaction_read_only = off")
 	return errors.Join(err, reset)
+}
+
+// Slot looks at a replication slot.
+func (o *Operator) Slot(ctx context.Context, name string) (s slot.Slot, err error) {
+	err = o.glance(ctx, func(ctx context.Context, _ querier) error {
+		s, err = slot.Read(ctx, o.conn.PgConn(), name)
+		return err
+	})
+	return s, err
 }
 
 // querier is a connection or a transaction.

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -57,14 +58,9 @@ SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - least(
   (SELECT min(r.created_at) FROM (SELECT created_at FROM {rows} WHERE available_at <= (SELECT clock_timestamp())
     ORDER BY available_at LIMIT 100) r WHERE isfinite(r.created_at))))::float8, 0), 0)`
 
-const slotSQL = `
-SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), confirmed_flush_lsn)::bigint,
-       pg_wal_lsn_diff(pg_current_wal_flush_lsn(), restart_lsn)::bigint
-FROM pg_catalog.pg_replication_slots WHERE slot_name = $1`
-
 // Sample reads how queue and slot stand. It holds one connection for at most two
 // seconds and locks nothing.
-func (s *Store) Sample(ctx context.Context, slot string) (Sample, error) {
+func (s *Store) Sample(ctx context.Context, slotName string) (Sample, error) {
 	var sample Sample
 	ctx, cancel := context.WithTimeout(ctx, 5*sampleTimeout)
 	defer cancel()
@@ -73,7 +69,7 @@ func (s *Store) Sample(ctx context.Context, slot string) (Sample, error) {
 		if _, err := conn.Exec(ctx, "SET statement_timeout = "+limit); err != nil {
 			return err
 		}
-		return errors.Join(sample.read(ctx, conn, s.table, slot), resetTimeout(ctx, conn))
+		return errors.Join(sample.read(ctx, conn, s.table, slotName), resetTimeout(ctx, conn))
 	})
 	if err != nil {
 		return Sample{}, fmt.Errorf("sample %s: %w", s.table, err)
@@ -90,7 +86,7 @@ func resetTimeout(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-func (sample *Sample) read(ctx context.Context, conn *pgx.Conn, table outbox.Table, slot string) error {
+func (sample *Sample) read(ctx context.Context, conn *pgx.Conn, table outbox.Table, name string) error {
 	err := errors.Join(
 		readDepth(ctx, conn, table, &sample.Rows),
 		readDepth(ctx, conn, table.DeadLetter(), &sample.DeadLetters))
@@ -101,9 +97,10 @@ func (sample *Sample) read(ctx context.Context, conn *pgx.Conn, table outbox.Tab
 	if err != nil && !isQueryCanceled(err) {
 		return err
 	}
-	err = conn.QueryRow(ctx, slotSQL, slot).Scan(&sample.SlotLag, &sample.SlotRetained)
-	if errors.Is(err, pgx.ErrNoRows) { // polling needs none
-		return nil
+	seen, err := slot.Read(ctx, conn.PgConn(), name)
+	if seen.Here { // polling needs none
+		sample.SlotLag = pgtype.Int8{Int64: max(seen.LagBytes, 0), Valid: seen.Confirmed != 0}
+		sample.SlotRetained = pgtype.Int8{Int64: seen.RetainedBytes, Valid: true}
 	}
 	return err
 }

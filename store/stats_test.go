@@ -100,7 +100,7 @@ func TestSlotIsDescribed(t *testing.T) {
 	f := newFixture(t)
 	o := f.operator()
 	slot, err := o.Slot(t.Context(), "no_such_slot")
-	if err != nil || slot.Exists {
+	if err != nil || slot.Exists() {
 		t.Errorf("%+v, %v", slot, err)
 	}
 }

@@ -115,19 +115,6 @@ func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, s.statementTimeout)
 }
 
-// SlotHolder says which backend holds a slot: its process id, or 0 for nobody. Who makes one
-// does not hold it yet: that waits for every transaction that was open, and nobody streams meanwhile.
-func (s *Store) SlotHolder(ctx context.Context, slot string) (holder uint32, err error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	err = s.pool.QueryRow(ctx, `SELECT coalesce(max(active_pid), 0)::bigint FROM pg_catalog.pg_replication_slots
-WHERE slot_name = $1 AND confirmed_flush_lsn IS NOT NULL`, slot).Scan(&holder)
-	if err != nil {
-		return 0, fmt.Errorf("read slot %s: %w", slot, err)
-	}
-	return holder, nil
-}
-
 // GreatestID is that of the table's rows, 0 where there is none above. A row may have one that its
 // sequence has not handed out: copied, inserted by hand, or since the sequence was restarted.
 func (s *Store) GreatestID(ctx context.Context) (id int64, err error) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -69,7 +70,7 @@ func askRelay(ctx context.Context, cfg *config) *reading {
 // surroundings are what a message depends on.
 type surroundings struct {
 	cfg   *config
-	slot  store.Slot
+	slot  slot.Slot
 	relay *reading
 }
 
@@ -122,7 +123,7 @@ func (s surroundings) own(state store.State, at time.Time, attempts int, now tim
 		return outlook{text: "is for a newer relay: update the relays"}
 	}
 	switch {
-	case s.slot.Held:
+	case s.relayed():
 		return outlook{text: "is published by the relay that streams as soon as it can" + s.obstacle()}
 	case s.cfg.relay.Mode == relay.ModePoll:
 		return outlook{text: "is published by the next sweep of a relay, within " + durationText(s.cfg.relay.PollInterval) + " or so" + s.obstacle()}
@@ -155,17 +156,22 @@ func (s surroundings) obstacle() string {
 	return "; but its publisher is " + phase + ": look at RabbitMQ"
 }
 
+func (s surroundings) relayed() bool { return s.slot.Relayed(s.cfg.relay.Table) }
+
 // streaming says whether a relay streams.
 func (s surroundings) streaming() string {
 	switch {
-	case s.slot.Held:
-		text := fmt.Sprintf("yes, backend %d", s.slot.HolderPID)
-		if s.slot.Client != nil {
-			text += " from " + *s.slot.Client
+	case s.relayed():
+		owner := s.slot.Owner()
+		text := fmt.Sprintf("yes, backend %d", owner.PID)
+		if owner.Client != nil {
+			text += " from " + *owner.Client
 		}
 		return text
-	case !s.slot.Exists:
+	case s.slot.Taken(s.cfg.relay.Table) != nil:
+		return "no: " + s.slot.Taken(s.cfg.relay.Table).Error()
+	case !s.slot.Here:
 		return "no: slot " + s.cfg.names().Slot + " is not there"
 	}
-	return "no: nobody holds slot " + s.cfg.names().Slot
+	return "no: nobody owns slot " + s.cfg.names().Slot
 }

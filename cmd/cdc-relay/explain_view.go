@@ -11,9 +11,9 @@ import (
 // the contract: docs/commands.md.
 type explainView struct {
 	Messages []any `json:"messages"` // explainedRow or explainedDeadLetter, told apart by where
-	// Streaming tells that a relay holds the slot.
-	Streaming bool        `json:"streaming"`
-	Holder    *holderView `json:"holder"`
+	// Streaming tells that a relay of the table owns the slot.
+	Streaming bool       `json:"streaming"`
+	Owner     *ownerView `json:"owner"`
 }
 
 type explainedRow struct {
@@ -52,10 +52,7 @@ type firstView struct {
 }
 
 func (s surroundings) view(waiting []store.Waiting, dead []store.DeadMessage) explainView {
-	v := explainView{Messages: []any{}, Streaming: s.slot.Held}
-	if s.slot.Held {
-		v.Holder = &holderView{PID: s.slot.HolderPID, Application: s.slot.Application, Client: s.slot.Client, Since: orNull(s.slot.HeldSince)}
-	}
+	v := explainView{Messages: []any{}, Streaming: s.relayed(), Owner: viewOfOwner(s.slot)}
 	for _, w := range waiting {
 		o := s.outlookOf(w)
 		row := explainedRow{

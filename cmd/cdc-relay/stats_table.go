@@ -63,20 +63,20 @@ func (p *process) showSlot(g *grid, cfg *config, v statsView) {
 	case !v.Slot.Exists:
 		g.row("slot "+v.Slot.Name, p.paint(text.FgYellow, "is not there: no relay streams"))
 		return
-	case !v.Slot.Held:
-		g.row("slot "+v.Slot.Name, p.paint(text.FgYellow, "nobody holds it: no relay streams"))
+	case !v.Slot.Owned:
+		g.row("slot "+v.Slot.Name, p.paint(text.FgYellow, "nobody owns it: no relay streams"))
 	default:
-		h := v.Slot.Holder
-		holder := fmt.Sprintf("held by %s, backend %d", printable(orWord(valueOr(h.Application, ""), "somebody")), h.PID)
-		if h.Client != nil {
-			holder += " from " + *h.Client
+		o := v.Slot.Owner
+		owner := fmt.Sprintf("owned by %s, backend %d", printable(orWord(valueOr(o.Application, ""), "somebody")), o.PID)
+		if o.Client != nil {
+			owner += " from " + *o.Client
 		}
-		if h.Since != nil {
-			holder += fmt.Sprintf(", for %s", durationText(v.At.Sub(*h.Since)))
+		if o.Since != nil {
+			owner += fmt.Sprintf(", for %s", durationText(v.At.Sub(*o.Since)))
 		} else {
-			holder += "; more with GRANT pg_read_all_stats"
+			owner += "; more with GRANT pg_read_all_stats"
 		}
-		g.row("slot "+v.Slot.Name, holder)
+		g.row("slot "+v.Slot.Name, owner)
 	}
 	if v.SlotLagBytes == nil {
 		g.row("slot lag", "unknown")
@@ -84,10 +84,10 @@ func (p *process) showSlot(g *grid, cfg *config, v statsView) {
 	}
 	lag := bytesText(*v.SlotLagBytes)
 	switch {
-	case v.SlotLagSeconds != nil && v.Slot.Held:
+	case v.SlotLagSeconds != nil && v.Slot.Owned:
 		lag += ", " + durationText(time.Duration(*v.SlotLagSeconds*float64(time.Second)))
 	case v.SlotLagSeconds != nil:
-		lag += ", not held for " + durationText(time.Duration(*v.SlotLagSeconds*float64(time.Second)))
+		lag += ", not owned for " + durationText(time.Duration(*v.SlotLagSeconds*float64(time.Second)))
 	}
 	if v.Slot.RetainedBytes != nil {
 		lag += "; retains " + bytesText(*v.Slot.RetainedBytes)

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -43,17 +44,17 @@ type statsView struct {
 }
 
 type slotView struct {
-	Name          string      `json:"name"`
-	Exists        bool        `json:"exists"`
-	Held          bool        `json:"held"`
-	Holder        *holderView `json:"holder"`
-	RetainedBytes *int64      `json:"retained_bytes"`
-	WALStatus     *string     `json:"wal_status"`
-	SafeBytes     *int64      `json:"safe_bytes"`
+	Name          string     `json:"name"`
+	Exists        bool       `json:"exists"`
+	Owned         bool       `json:"owned"`
+	Owner         *ownerView `json:"owner"`
+	RetainedBytes *int64     `json:"retained_bytes"`
+	WALStatus     *string    `json:"wal_status"`
+	SafeBytes     *int64     `json:"safe_bytes"`
 }
 
-type holderView struct {
-	PID         int32      `json:"pid"`
+type ownerView struct {
+	PID         uint32     `json:"pid"`
 	Application *string    `json:"application"`
 	Client      *string    `json:"client"`
 	Since       *time.Time `json:"since"`
@@ -67,16 +68,12 @@ type failingView struct {
 	Dead       int64  `json:"dead"`
 }
 
-func newStatsView(cfg *config, s store.QueueStats, slot store.Slot) statsView {
+func newStatsView(cfg *config, s store.QueueStats, slot slot.Slot) statsView {
 	v := statsView{
 		At: s.At.UTC(), Table: cfg.relay.Table.String(),
 		NextRetryAt: orNull(s.NextRetry), NextScheduledAt: orNull(s.NextScheduled),
 		OldestDeadLetterAt: orNull(s.OldestDead), NewestDeadLetterAt: orNull(s.NewestDead),
-		SlotLagBytes: slot.LagBytes,
-		Slot: slotView{
-			Name: cfg.names().Slot, Exists: slot.Exists, Held: slot.Held,
-			RetainedBytes: slot.RetainedBytes, WALStatus: slot.WALStatus, SafeBytes: slot.SafeBytes,
-		},
+		Slot:       slotView{Name: cfg.names().Slot},
 		TopFailing: []failingView{},
 		counts: map[string]store.Count{
 			"queue_depth": s.Depth, "due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "claimed": s.Claimed,
@@ -101,17 +98,41 @@ func newStatsView(cfg *config, s store.QueueStats, slot store.Slot) statsView {
 		age := seconds(v.oldest)
 		v.OldestPendingSeconds = &age
 	}
-	if slot.Lag != nil {
-		lag := seconds(*slot.Lag)
-		v.SlotLagSeconds = &lag
-	}
-	if slot.Held {
-		v.Slot.Holder = &holderView{PID: slot.HolderPID, Application: slot.Application, Client: slot.Client, Since: orNull(slot.HeldSince)}
-	}
+	v.showSlot(slot)
 	for _, f := range s.Failing {
 		v.TopFailing = append(v.TopFailing, failingView(f))
 	}
 	return v
+}
+
+// showSlot takes what is known of the slot, if this database has it.
+func (v *statsView) showSlot(slot slot.Slot) {
+	if !slot.Here {
+		return
+	}
+	v.Slot.Exists, v.Slot.RetainedBytes, v.Slot.SafeBytes = true, &slot.RetainedBytes, slot.SafeBytes
+	if slot.WALStatus != "" {
+		v.Slot.WALStatus = &slot.WALStatus
+	}
+	if slot.Confirmed != 0 {
+		lag := max(slot.LagBytes, 0)
+		v.SlotLagBytes = &lag
+	}
+	v.Slot.Owner = viewOfOwner(slot)
+	if v.Slot.Owned = v.Slot.Owner != nil; v.Slot.Owned {
+		v.SlotLagSeconds = slot.LagSeconds
+	} else {
+		v.SlotLagSeconds = slot.InactiveSeconds
+	}
+}
+
+// viewOfOwner is nil if nobody owns the slot.
+func viewOfOwner(slot slot.Slot) *ownerView {
+	p := slot.Owner()
+	if p.PID == 0 {
+		return nil
+	}
+	return &ownerView{PID: p.PID, Application: p.Application, Client: p.Client, Since: orNull(p.Since)}
 }
 
 // parked are the keys that wait for their oldest row, and those that a dead letter holds up.

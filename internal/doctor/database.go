@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -44,7 +45,13 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 		if errors.Is(f.publication.err, pgx.ErrNoRows) {
 			f.publication.err = nil
 		}
-		f.slots.err = s.fetch(ctx, &f.slots.value, slotsSQL)
+		f.slots.err = s.read(ctx, func(tx pgx.Tx) (err error) {
+			f.slots.value.Slots, err = slot.List(ctx, tx.Conn().PgConn())
+			return err
+		})
+		if f.slots.err == nil {
+			f.slots.err = s.fetch(ctx, &f.slots.value.Standbys, standbysSQL)
+		}
 		f.replication = o.tryReplication(ctx)
 	}
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
@@ -179,21 +186,11 @@ LEFT JOIN LATERAL (SELECT to_jsonb(o) AS line, c.oid AS relid FROM pg_publicatio
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
 WHERE p.pubname = $1`
 
-// Who streams confirms while this is read: it is not ahead of the WAL.
-const slotsSQL = `
-WITH wal AS (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS at),
-waited AS (SELECT trim(both ' "' FROM w.standby) AS standby FROM pg_settings p, unnest(string_to_array(p.setting, ',')) w(standby)
-           WHERE p.name = 'synchronized_standby_slots' AND p.setting <> '')
-SELECT jsonb_build_object(
-  'slots', (SELECT coalesce(jsonb_agg(to_jsonb(s) || jsonb_build_object(
-     'xmin', coalesce(s.xmin::text, ''), 'xmin_age', coalesce(age(s.xmin), 0),
-     'lag_bytes', greatest(coalesce(pg_wal_lsn_diff(wal.at, s.confirmed_flush_lsn), 0), CASE WHEN s.active THEN 0 END)::bigint,
-     'retains_bytes', greatest(coalesce(pg_wal_lsn_diff(wal.at, s.restart_lsn), 0), 0)::bigint,
-     'inactive_for', coalesce(extract(epoch FROM clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz), 0),
-     'holder', coalesce((SELECT concat_ws(' at ', nullif(a.application_name, ''), host(a.client_addr)) FROM pg_stat_activity a WHERE a.pid = s.active_pid), '')
-   )), '[]') FROM pg_replication_slots s, wal),
-  'standbys', (SELECT coalesce(jsonb_agg(standby), '[]') FROM waited
-               WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = standby AND s.active)))`
+const standbysSQL = `
+SELECT coalesce(jsonb_agg(standby), '[]')
+FROM (SELECT trim(both ' "' FROM w.standby) AS standby FROM pg_settings p, unnest(string_to_array(p.setting, ',')) w(standby)
+      WHERE p.name = 'synchronized_standby_slots' AND p.setting <> '') waited
+WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = standby AND s.active)`
 
 const transactionsSQL = `
 SELECT jsonb_build_object(

@@ -3,6 +3,7 @@ package doctor
 import (
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
@@ -140,33 +141,9 @@ func (p publicationFacts) state() replication.Publication {
 }
 
 type slotsFacts struct {
-	Slots []slotFacts `json:"slots"` // all of the server
+	Slots []slot.Slot // all of the server
 	// Standbys are the physical slots that a failover slot waits for and that are not there or not in use.
-	Standbys []string `json:"standbys"`
-}
-
-// slotFacts is a line of pg_replication_slots; what a version does not know stays
-// empty.
-type slotFacts struct {
-	Name         string  `json:"slot_name"`
-	Plugin       string  `json:"plugin"`
-	Type         string  `json:"slot_type"`
-	Database     string  `json:"database"`
-	Active       bool    `json:"active"`
-	ActivePID    int     `json:"active_pid"`
-	Confirmed    string  `json:"confirmed_flush_lsn"` // empty: it is being made
-	WALStatus    string  `json:"wal_status"`
-	SafeWALSize  *int64  `json:"safe_wal_size"` // nil: no limit
-	Invalidated  string  `json:"invalidation_reason"`
-	InactiveFor  float64 `json:"inactive_for"` // seconds; 0: not known
-	Failover     bool    `json:"failover"`
-	Synced       bool    `json:"synced"`
-	Temporary    bool    `json:"temporary"`
-	Xmin         string  `json:"xmin"`
-	XminAge      int64   `json:"xmin_age"` // in transactions
-	Holder       string  `json:"holder"`   // application name and address of who streams
-	LagBytes     int64   `json:"lag_bytes"`
-	RetainsBytes int64   `json:"retains_bytes"`
+	Standbys []string
 }
 
 type transactionFacts struct {

@@ -122,10 +122,10 @@ const oldHorizon = 5_000_000
 // judgeStandbyHorizon: hot_standby_feedback, by a slot or by a connection.
 func (j *databaseJudge) judgeStandbyHorizon(c *chart) {
 	for _, s := range j.f.slots.value.Slots {
-		if s.Xmin == "" || s.Active && s.XminAge < oldHorizon {
+		if s.Xmin == "" || s.Active() && s.XminAge < oldHorizon {
 			continue
 		}
-		if !s.Active {
+		if !s.Active() {
 			c.warn("standby_horizon", fmt.Sprintf("SELECT pg_drop_replication_slot(%s);  -- where the standby does not come back", literal(s.Name)),
 				"slot %s holds back the removal of dead rows, for a standby that is away", s.Name).about(s.Name)
 			continue

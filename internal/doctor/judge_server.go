@@ -101,7 +101,7 @@ func (j *databaseJudge) judgeWAL(c *chart) {
 // judgeRoom: a slot and a walsender are of the whole server, and bounded.
 func (j *databaseJudge) judgeRoom(c *chart) {
 	used, most := len(j.f.slots.value.Slots), j.number("max_replication_slots")
-	_, ours := j.slot()
+	ours := j.slot().Exists()
 	switch {
 	case j.f.slots.err != nil:
 		c.unknown("max_replication_slots", j.f.slots.err)
@@ -130,7 +130,7 @@ func (j *databaseJudge) judgeRoom(c *chart) {
 func (j *databaseJudge) inactiveSlots() string {
 	var names []string
 	for _, s := range j.f.slots.value.Slots {
-		if !s.Active && len(names) < 5 {
+		if !s.Active() && len(names) < 5 {
 			names = append(names, s.Name)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
@@ -105,46 +106,38 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 }
 
 // slot is the relay's own.
-func (j *databaseJudge) slot() (slotFacts, bool) {
+func (j *databaseJudge) slot() slot.Slot {
 	for _, s := range j.f.slots.value.Slots {
 		if s.Name == j.o.Slot {
-			return s, true
+			return s
 		}
 	}
-	return slotFacts{}, false
+	return slot.Slot{}
 }
 
-// streaming: somebody holds the slot.
-func (j *databaseJudge) streaming() bool {
-	s, there := j.slot()
-	return there && s.Active && !s.making()
-}
-
-// making: a process of the server is at it, and nobody holds it yet.
-func (s slotFacts) making() bool { return s.Active && s.Confirmed == "" && s.Type == "logical" }
-
-func (s slotFacts) lost() bool { return s.WALStatus == "lost" || s.Invalidated != "" }
+// streaming: a relay of the table owns the slot.
+func (j *databaseJudge) streaming() bool { return j.slot().Relayed(j.o.Table) }
 
 // judgeSlot: whether it can be used, who uses it, and what it costs.
 func (j *databaseJudge) judgeSlot() []Finding {
 	c := &chart{area: Slot}
-	switch s, there := j.slot(); {
+	switch s := j.slot(); {
 	case j.o.Poll:
 		return nil
 	case j.f.slots.err != nil:
 		c.unknown("slot", j.f.slots.err)
 		return c.findings
-	case !there:
+	case !s.Exists():
 		c.wrong("slot", lines(j.setupCommand(), "-- or start the relay: it makes the slot itself, where its role may replicate"),
 			"slot %s does not exist: nothing streams", j.o.Slot)
 		j.judgeSlotBlockers(c)
-	case s.making() && s.Database == j.server.Database:
+	case s.Creating() && s.Here:
 		c.warn("slot", "-- wait until the transactions end that were open when it began, or end them",
-			"slot %s is being made by server process %d: nothing streams yet, and rows are swept", s.Name, s.ActivePID)
+			"slot %s is being created by %s: nothing streams yet, and rows are swept", s.Name, s.Process)
 		j.judgeSlotBlockers(c)
 	default:
 		if j.judgeSlotItself(c, s) {
-			j.judgeHolder(c, s)
+			j.judgeOwner(c, s)
 			j.judgeLag(c, s)
 			j.judgeFailover(c, s)
 		}
@@ -155,18 +148,18 @@ func (j *databaseJudge) judgeSlot() []Finding {
 }
 
 // judgeSlotItself tells whether the relay can use it.
-func (j *databaseJudge) judgeSlotItself(c *chart, s slotFacts) bool {
-	anew := lines(sql(replication.DropSlotSQL(s.Name)), j.setupCommand())
-	if found := replication.ForeignSlot(s.Name, s.Type == "logical", s.Plugin, s.Database == j.server.Database); found != nil {
+func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
+	anew := lines(sql(slot.DropSQL(s.Name)), j.setupCommand())
+	if found := s.Unusable(); found != nil {
 		mend := "# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: cdc-relay setup" + j.tableFlag() + " --slot NAME"
-		if !s.Active {
-			mend = lines(mend, "-- or, where nobody needs it: "+sql(replication.DropSlotSQL(s.Name)))
+		if !s.Active() {
+			mend = lines(mend, "-- or, where nobody needs it: "+sql(slot.DropSQL(s.Name)))
 		}
 		c.wrong("slot", mend, "%s", found)
 		return false
 	}
 	switch {
-	case s.lost():
+	case s.Lost():
 		why := strings.TrimSpace("the server gave up slot " + s.Name + because(s.Invalidated))
 		c.wrong("slot", lines(anew, "-- a relay that runs does this itself"), "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
 		return false
@@ -174,7 +167,7 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slotFacts) bool {
 		c.wrong("slot", lines(anew, "-- a relay that runs does this itself"), "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
 		return false
 	case s.Temporary:
-		c.wrong("slot", "# end the session that holds it, or choose another name with --slot", "slot %s is a temporary one of another session", s.Name)
+		c.wrong("slot", "# end the session that owns it, or choose another name with --slot", "slot %s is a temporary one of another session", s.Name)
 		return false
 	}
 	c.ok("slot", "%s, %s, of this database", s.Name, s.Plugin)
@@ -189,16 +182,17 @@ func because(reason string) string {
 	return " (" + reason + ")"
 }
 
-func (j *databaseJudge) judgeHolder(c *chart, s slotFacts) {
+func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
+	taken := s.Taken(j.o.Table)
 	switch {
-	case s.Active && s.Holder != "":
-		c.ok("active", "held by server process %d, of %s", s.ActivePID, s.Holder)
-	case s.Active:
-		c.ok("active", "held by server process %d", s.ActivePID)
+	case taken != nil:
+		c.wrong("active", taken.Fix, "%s: no relay of the table streams; one that runs publishes from the table by claims", taken.What)
+	case s.Active():
+		c.ok("active", "owned by %s", s.Process)
 	default:
-		nobody := "nobody holds the slot"
-		if s.InactiveFor > 0 {
-			nobody = "nobody has held the slot for " + span(time.Duration(s.InactiveFor)*time.Second)
+		nobody := "nobody owns the slot"
+		if s.InactiveSeconds != nil && *s.InactiveSeconds > 0 {
+			nobody = "nobody has owned the slot for " + span(time.Duration(*s.InactiveSeconds)*time.Second)
 		}
 		c.warn("active", "cdc-relay run"+j.tableFlag()+j.slotFlags()+"  # or, where no relay is to run any more: cdc-relay teardown"+j.tableFlag()+j.slotFlags(), "%s: no relay streams, and the slot retains WAL", nobody)
 	}
@@ -207,19 +201,19 @@ func (j *databaseJudge) judgeHolder(c *chart, s slotFacts) {
 // Above this, WAL that nobody fetches is a danger to the disk.
 const muchWAL = 10 << 30
 
-func (j *databaseJudge) judgeLag(c *chart, s slotFacts) {
+func (j *databaseJudge) judgeLag(c *chart, s slot.Slot) {
 	left := ""
-	if s.SafeWALSize != nil {
-		left = fmt.Sprintf("; %s more until the server gives the slot up", size(max(*s.SafeWALSize, 0)))
+	if s.SafeBytes != nil {
+		left = fmt.Sprintf("; %s more until the server gives the slot up", size(max(*s.SafeBytes, 0)))
 	}
-	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s%s", size(s.LagBytes), size(s.RetainsBytes), because(s.WALStatus), left)
+	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s%s", size(s.LagBytes), size(s.RetainedBytes), because(s.WALStatus), left)
 	switch {
 	case s.WALStatus == "unreserved":
 		c.warn("lag", "-- nothing needs to be done: the relay makes a lost slot anew. What holds it back: SELECT * FROM pg_stat_replication;",
 			"%s: the server gives the slot up with the next checkpoint", says)
-	case s.RetainsBytes > muchWAL && s.SafeWALSize == nil:
+	case s.RetainedBytes > muchWAL && s.SafeBytes == nil:
 		c.wrong("lag", j.limitWAL(), "%s, without a limit: the server's disk fills up", says)
-	case s.Active && s.LagBytes > 1<<30:
+	case s.Active() && s.LagBytes > 1<<30:
 		c.warn("lag", "SELECT pid, state, sent_lsn, flush_lsn, pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)) FROM pg_stat_replication;\n"+
 			"-- a great transaction is being decoded, or the relay cannot keep up", "%s: the stream lags behind; rows are swept meanwhile", says)
 	default:
@@ -227,7 +221,7 @@ func (j *databaseJudge) judgeLag(c *chart, s slotFacts) {
 	}
 }
 
-func (j *databaseJudge) judgeFailover(c *chart, s slotFacts) {
+func (j *databaseJudge) judgeFailover(c *chart, s slot.Slot) {
 	if j.server.major() < 17 {
 		return
 	}
@@ -271,7 +265,7 @@ func (j *databaseJudge) judgeKeepSize(c *chart) {
 func (j *databaseJudge) others() []string {
 	var names []string
 	for _, s := range j.f.slots.value.Slots {
-		if s.Name != j.o.Slot && !s.lost() && !j.o.names().Sibling(s.Name) {
+		if s.Name != j.o.Slot && !s.Lost() && !j.o.names().Sibling(s.Name) {
 			names = append(names, s.Name)
 		}
 	}

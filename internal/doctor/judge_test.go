@@ -15,6 +15,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -44,11 +45,13 @@ func well() databaseFacts {
 	}
 	f.version.value = migrations.State{Current: 1, Latest: 1}
 	f.publication.value = publicationFacts{Exists: true, Insert: true, ViaRoot: true, HasTable: true}
-	f.slots.value.Slots = []slotFacts{{Name: "cdc_relay", Plugin: "pgoutput", Type: "logical", Database: "shop", Active: true, ActivePID: 7, Confirmed: "0/1", Holder: "cdc-relay at 10.0.0.2"}}
+	f.slots.value.Slots = []slot.Slot{{Name: "cdc_relay", Plugin: "pgoutput", Type: "logical", Here: true, Confirmed: 1, Process: process("cdc-relay stream public.outbox")}}
 	f.dead.value.Since = -1
 	f.sample.value = sample{whole: true}
 	return f
 }
+
+func process(application string) slot.Process { return slot.Process{PID: 7, Application: &application} }
 
 func notOK(findings []Finding) []string {
 	var names []string
@@ -80,7 +83,7 @@ func ofServer() map[string]judgement {
 		"all walsenders used": {func(_ *Options, f *databaseFacts) { f.server.value.Walsenders = 10 }, "warning postgres/max_wal_senders", []string{"'20'"}},
 		"no walsender free": {func(_ *Options, f *databaseFacts) {
 			f.server.value.Walsenders = 10
-			f.slots.value.Slots[0].Active = false
+			f.slots.value.Slots[0].Process = slot.Process{}
 		}, "problem postgres/max_wal_senders, warning slot/active", []string{"no walsender is free", "'20'"}},
 		"pg_hba.conf":              {func(_ *Options, f *databaseFacts) { f.replication = errors.New("no pg_hba.conf entry") }, "problem postgres/replication", []string{"pg_hba.conf has to let the role in"}},
 		"a pooler that replicates": {func(_ *Options, f *databaseFacts) { f.pooler = "seen" }, "warning postgres/pooler", []string{"shares connections"}},
@@ -109,18 +112,25 @@ func ofSlotAndTables() map[string]judgement {
 		}, "warning slot/max_slot_wal_keep_size", []string{"= '40GB'"}},
 		"a limit that meets others": {func(_ *Options, f *databaseFacts) {
 			f.set("max_slot_wal_keep_size", "-1", "MB")
-			f.slots.value.Slots = append(f.slots.value.Slots, slotFacts{Name: "debezium"})
+			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "debezium"})
 		}, "warning slot/max_slot_wal_keep_size", []string{"debezium", "think of the other slots first"}},
 		"WAL without a limit": {func(_ *Options, f *databaseFacts) {
 			f.set("max_slot_wal_keep_size", "-1", "MB")
-			f.slots.value.Slots[0].Active = false
-			f.slots.value.Slots[0].RetainsBytes = 20 * giga
+			f.slots.value.Slots[0].Process = slot.Process{}
+			f.slots.value.Slots[0].RetainedBytes = 20 * giga
 			f.slots.value.Slots[0].WALStatus = "extended"
-			f.slots.value.Slots[0].InactiveFor = 3 * 24 * 3600
+			days := 3.0 * 24 * 3600
+			f.slots.value.Slots[0].InactiveSeconds = &days
 		}, "warning slot/active, problem slot/lag, warning slot/max_slot_wal_keep_size", []string{"20.0 GB of WAL retained (extended)", "for 3 days"}},
-		"a slot in the making": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Confirmed = "" }, "warning slot/slot", []string{"being made by server process 7"}},
+		"a slot in the making": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Confirmed = 0 }, "warning slot/slot", []string{"being created by server process 7"}},
+		"a slot owned by another program": {func(_ *Options, f *databaseFacts) {
+			f.slots.value.Slots[0].Process = process("pg_recvlogical")
+		}, "problem slot/active", []string{"server process 7 (pg_recvlogical)", "no relay of table public.outbox", "SELECT pg_terminate_backend(7);"}},
+		"a slot owned by another outbox": {func(_ *Options, f *databaseFacts) {
+			f.slots.value.Slots[0].Process = process("cdc-relay stream billing.outbox")
+		}, "problem slot/active", []string{"cdc-relay stream billing.outbox", "cdc-relay setup --slot NAME --publication NAME"}},
 		"a slot ahead": {func(_ *Options, f *databaseFacts) {
-			f.slots.value.Slots[0].LagBytes, f.slots.value.Slots[0].Active = -5*giga, false
+			f.slots.value.Slots[0].LagBytes, f.slots.value.Slots[0].Process = -5*giga, slot.Process{}
 		}, "problem slot/slot", []string{"5.0 GB ahead", "pg_drop_replication_slot"}},
 		"an invalidated slot": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Invalidated = "idle_timeout" }, "problem slot/slot", []string{"idle_timeout"}},
 		"a stream that lags":  {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
@@ -132,7 +142,7 @@ func ofSlotAndTables() map[string]judgement {
 			f.transactions.value.Writers = []transaction{{PID: 42, User: "report", XIDAge: 200_000}}
 		}, "warning cleanup/transactions", []string{"pid 42 (report)", "by 200000 transactions", "GRANT pg_read_all_stats"}},
 		"a standby's query by a slot": {func(_ *Options, f *databaseFacts) {
-			f.slots.value.Slots = append(f.slots.value.Slots, slotFacts{Name: "standby", Active: true, Xmin: "1", XminAge: 6_000_000})
+			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "standby", Process: process("standby"), Xmin: "1", XminAge: 6_000_000})
 		}, "warning cleanup/standby_horizon", []string{"6000000 transactions"}},
 		"a standby's query": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Feedback = []transaction{{Program: "walreceiver", XIDAge: 6_000_000}}

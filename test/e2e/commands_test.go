@@ -191,8 +191,8 @@ type stats struct {
 	SlotLagSeconds       float64           `json:"slot_lag_seconds"`
 	Precision            map[string]string `json:"precision"`
 	Slot                 struct {
-		Held   bool
-		Holder struct {
+		Owned bool
+		Owner struct {
 			PID   int
 			Since time.Time
 		}
@@ -233,7 +233,7 @@ func TestStatsAgreesWithTheTables(t *testing.T) {
 		if s.OldestPendingSeconds <= 0 || s.OldestPendingSeconds > 300 || time.Until(s.NextRetryAt) < 50*time.Minute || s.SlotLagBytes < 0 || s.SlotLagBytes > 64<<20 {
 			t.Errorf("%v: %+v", args, s)
 		}
-		if !s.Slot.Held || s.Slot.Holder.PID == 0 || time.Since(s.Slot.Holder.Since) > time.Hour {
+		if !s.Slot.Owned || s.Slot.Owner.PID == 0 || time.Since(s.Slot.Owner.Since) > time.Hour {
 			t.Errorf("%v: slot %+v", args, s.Slot)
 		}
 		if s.Relay.Error != nil || s.Relay.Role != "streaming" || !s.Relay.Ready || s.Relay.Published != 20 || s.Relay.Latency.Messages < 1 || s.Relay.Latency.P99Seconds <= 0 {
@@ -244,7 +244,7 @@ func TestStatsAgreesWithTheTables(t *testing.T) {
 		}
 	}
 	text, code := w.command("stats", "--http-addr", r.http)
-	for _, part := range []string{"queue depth", "oldest pending", "in retry", "held by cdc-relay stream", "streaming", "commit to confirm", "unroutable"} {
+	for _, part := range []string{"queue depth", "oldest pending", "in retry", "owned by cdc-relay stream public.outbox", "streaming", "commit to confirm", "unroutable"} {
 		if !strings.Contains(text, part) || code != 0 {
 			t.Errorf("exit %d, no %q in\n%s", code, part, text)
 		}

@@ -1,0 +1,80 @@
+package slot
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// applicationPrefix is what the application_name of a relay's stream begins with. Its table follows.
+const applicationPrefix = "cdc-relay stream "
+
+// Application is the application_name of the replication connection of a relay of this table. Postgres cuts a name
+// after 63 bytes and changes all but plain ASCII: such a table is known by a hash.
+func Application(table outbox.Table) string {
+	const longest = 63
+	name := applicationPrefix + table.String()
+	plain := !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' })
+	if plain && len(name) <= longest {
+		return name
+	}
+	return fmt.Sprintf("%s#%x", applicationPrefix, sha256.Sum256([]byte(name)))[:len(applicationPrefix)+17]
+}
+
+// Relays tells whether the process streams to a relay of the table.
+func (p Process) Relays(table outbox.Table) bool {
+	return p.Application != nil && *p.Application == Application(table)
+}
+
+// Is tells whether both are the same process.
+func (p Process) Is(other Process) bool {
+	return p.PID == other.PID && !p.Since.IsZero() && p.Since.Equal(other.Since)
+}
+
+// String names it for people.
+func (p Process) String() string {
+	var known []string
+	if p.Application != nil && *p.Application != "" {
+		known = append(known, *p.Application)
+	}
+	if p.Client != nil {
+		known = append(known, "from "+*p.Client)
+	}
+	if len(known) == 0 {
+		return fmt.Sprintf("server process %d", p.PID)
+	}
+	return fmt.Sprintf("server process %d (%s)", p.PID, strings.Join(known, " "))
+}
+
+// Own is the process behind a connection. The PID in the protocol's key data may be a pooler's.
+func Own(ctx context.Context, conn *pgconn.PgConn) (p Process, err error) {
+	results, err := conn.Exec(ctx, `
+SELECT pid, to_jsonb((SELECT a.backend_start FROM pg_catalog.pg_stat_activity a WHERE a.pid = own.pid)) #>> '{}'
+FROM pg_catalog.pg_backend_pid() own(pid)`).ReadAll()
+	if err != nil {
+		return p, fmt.Errorf("read the server process: %w", err)
+	}
+	row := results[0].Rows[0]
+	if _, err = fmt.Sscan(string(row[0]), &p.PID); err == nil {
+		p.Since, err = time.Parse(time.RFC3339Nano, string(row[1]))
+	}
+	return p, err
+}
+
+// Terminate ends the process, and so frees its slot; the server itself would wait for wal_sender_timeout. Another process
+// that has its PID by now is left alone. A role may end its own processes.
+func (p Process) Terminate(ctx context.Context, conn *pgconn.PgConn) error {
+	_, err := conn.Exec(ctx, fmt.Sprintf(`
+SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = %d AND backend_start = '%s'`,
+		p.PID, p.Since.Format(time.RFC3339Nano))).ReadAll()
+	if err != nil {
+		return fmt.Errorf("terminate %s: %w", p, err)
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+// Package slot asks the server about replication slots and who owns them. Nobody else does.
+package slot
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Plugin is the output plugin of a relay's slot.
+const Plugin = "pgoutput"
+
+// Slot is a line of pg_replication_slots. The zero Slot is one that does not exist.
+type Slot struct {
+	Name   string `json:"slot_name"`
+	Type   string `json:"slot_type"` // logical or physical
+	Plugin string `json:"plugin"`
+	// Here: it belongs to the current database. A name is taken in all databases of the server.
+	Here      bool `json:"here"`
+	Temporary bool `json:"temporary"`
+	Failover  bool `json:"failover"` // copied to standbys, from Postgres 17 on
+	// WALStatus is reserved, extended, unreserved or lost; Invalidated why the server gave it up, from Postgres 17 on.
+	WALStatus   string `json:"wal_status"`
+	Invalidated string `json:"invalidation_reason"`
+	// SafeBytes is how much more WAL may be written before it is lost; nil: no limit is set.
+	SafeBytes *int64 `json:"safe_wal_size"`
+	// Confirmed is the confirmed position, 0 while it is being created; Restart is from where on the server reads WAL.
+	Confirmed uint64 `json:"confirmed"`
+	Restart   uint64 `json:"restart"`
+	// LagBytes is the WAL not confirmed, below 0 if the slot is ahead of the server; RetainedBytes is what the server keeps for it.
+	LagBytes      int64 `json:"lag_bytes"`
+	RetainedBytes int64 `json:"retained_bytes"`
+	// LagSeconds is how long the newest confirmed WAL took to be confirmed, InactiveSeconds for how long nobody has
+	// used the slot (from Postgres 17 on); nil: unknown.
+	LagSeconds      *float64 `json:"lag_seconds"`
+	InactiveSeconds *float64 `json:"inactive_seconds"`
+	Xmin            string   `json:"xmin"`
+	XminAge         int64    `json:"xmin_age"` // in transactions
+	// Process uses the slot: it streams from it, or creates it.
+	Process Process `json:"process"`
+}
+
+// Process is a process of the server; the zero Process is none.
+type Process struct {
+	PID uint32 `json:"pid"`
+	// Application is its application_name; nil: it has ended since.
+	Application *string `json:"application"`
+	// Client is address and port; nil for a Unix socket, or hidden from the role, as what follows.
+	Client *string `json:"client"`
+	// Since is when it began, which tells it from an earlier one with its PID.
+	Since time.Time `json:"since"`
+	// Heard changes with each status update of its client; "" before the first.
+	Heard string `json:"heard"`
+	// Listens: it waits for its client or for new WAL. One that decodes may not listen for a while.
+	Listens bool `json:"listens"`
+}
+
+// Columns that not all versions have are taken from the row as JSON. Who streams confirms while this is read, so its
+// slot is not ahead of the WAL. A walsender that has nothing to send reports no lag.
+const listSQL = `
+SELECT to_jsonb(s) || jsonb_build_object(
+  'here', coalesce(s.database = current_database(), false),
+  'confirmed', (s.confirmed_flush_lsn - '0/0')::bigint, 'restart', (s.restart_lsn - '0/0')::bigint,
+  'lag_bytes', greatest(now.lsn - s.confirmed_flush_lsn, CASE WHEN s.active THEN 0 END)::bigint,
+  'retained_bytes', greatest(now.lsn - s.restart_lsn, 0)::bigint,
+  'lag_seconds', CASE WHEN now.lsn <= s.confirmed_flush_lsn THEN 0
+                      WHEN a.pid IS NOT NULL THEN coalesce(extract(epoch FROM r.flush_lag), 0) END,
+  'inactive_seconds', extract(epoch FROM clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz),
+  'xmin', s.xmin::text, 'xmin_age', age(s.xmin),
+  'process', CASE WHEN s.active_pid IS NOT NULL THEN jsonb_build_object(
+    'pid', s.active_pid, 'application', a.application_name, 'since', a.backend_start, 'heard', r.reply_time::text,
+    'client', host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1), ''),
+    'listens', coalesce(a.wait_event ILIKE 'walsender%', false)) END)
+FROM pg_catalog.pg_replication_slots s
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
+LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
+CROSS JOIN (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn) now
+ORDER BY s.slot_name`
+
+// OwnerSQL is the process that owns the slot $1, 0 for none, for a statement that asks for nothing else.
+const OwnerSQL = `coalesce((SELECT active_pid FROM pg_catalog.pg_replication_slots
+  WHERE slot_name = $1 AND database = current_database() AND confirmed_flush_lsn IS NOT NULL), 0)::bigint`
+
+// List are all slots of the server, of any database. The simple protocol is all that a replication connection speaks.
+func List(ctx context.Context, conn *pgconn.PgConn) ([]Slot, error) {
+	results, err := conn.Exec(ctx, listSQL).ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("read the replication slots: %w", err)
+	}
+	slots := make([]Slot, len(results[0].Rows))
+	for i, row := range results[0].Rows {
+		if err := json.Unmarshal(row[0], &slots[i]); err != nil {
+			return nil, fmt.Errorf("read the replication slots: %w", err)
+		}
+	}
+	return slots, nil
+}
+
+// Read looks for one slot by its name, in any database.
+func Read(ctx context.Context, conn *pgconn.PgConn, name string) (Slot, error) {
+	slots, err := List(ctx, conn)
+	for _, s := range slots {
+		if s.Name == name {
+			return s, nil
+		}
+	}
+	return Slot{}, err
+}
+
+// Exists tells whether there is a slot of that name, in whatever database.
+func (s Slot) Exists() bool { return s.Name != "" }
+
+// Active tells whether a process uses it.
+func (s Slot) Active() bool { return s.Process.PID != 0 }
+
+// Creating tells whether a process creates it: that waits for all transactions that were open, and nobody streams meanwhile.
+func (s Slot) Creating() bool { return s.Active() && s.Type == "logical" && s.Confirmed == 0 }
+
+// Lost tells whether the server has given it up.
+func (s Slot) Lost() bool { return s.WALStatus == "lost" || s.Invalidated != "" }
+
+// Owner is the process that streams from it, if it belongs to the current database.
+func (s Slot) Owner() Process {
+	if !s.Here || s.Creating() {
+		return Process{}
+	}
+	return s.Process
+}
+
+// Relayed tells whether a relay of the table owns it.
+func (s Slot) Relayed(table outbox.Table) bool { return s.Owner().PID != 0 && s.Taken(table) == nil }
+
+// Unusable says why no relay of the current database can use the slot, or nil. A slot without a plugin is being created:
+// the server sets it right after the name.
+func (s Slot) Unusable() *problem.Problem {
+	fix := "choose another name with --slot, or drop that slot: " + DropSQL(s.Name)
+	switch {
+	case !s.Exists():
+	case s.Plugin != Plugin && (s.Type != "logical" || s.Plugin != ""):
+		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", s.Name, s.Plugin)
+	case !s.Here:
+		return problem.New(fix, "slot %s belongs to another database", s.Name)
+	}
+	return nil
+}
+
+// Taken says that a process owns the slot that is no relay of the table, or nil.
+func (s Slot) Taken(table outbox.Table) *problem.Problem {
+	owner := s.Owner()
+	if owner.Application == nil || owner.Relays(table) {
+		return nil
+	}
+	fix := fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- or give this relay a slot of its own: setup and run with --slot NAME", owner.PID)
+	if strings.HasPrefix(*owner.Application, applicationPrefix) {
+		fix = "cdc-relay setup --slot NAME --publication NAME  # with the same --table; run with the same names: each outbox table needs its own"
+	}
+	return problem.New(fix, "slot %s is owned by %s, which is no relay of table %s", s.Name, owner, table)
+}
+
+// DropSQL drops a slot that nobody uses. Postgres allows no other letters in a name than a to z, digits and _.
+func DropSQL(name string) string { return "SELECT pg_drop_replication_slot('" + name + "')" }

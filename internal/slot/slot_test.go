@@ -1,0 +1,181 @@
+package slot_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+func table() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
+
+func connect(t *testing.T, url string, params ...string) *pgconn.PgConn {
+	t.Helper()
+	config, err := pgconn.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(params); i += 2 {
+		config.RuntimeParams[params[i]] = params[i+1]
+	}
+	conn, err := pgconn.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+func exec(t *testing.T, conn *pgconn.PgConn, sql string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql).ReadAll(); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func read(t *testing.T, conn *pgconn.PgConn, name string) slot.Slot {
+	t.Helper()
+	s, err := slot.Read(t.Context(), conn, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// stream has a client with this application_name stream from a new slot, until the test ends.
+func stream(t *testing.T, url, name, application string) *pgconn.PgConn {
+	t.Helper()
+	conn := connect(t, url, "replication", "database", "application_name", application)
+	exec(t, conn, "SELECT pg_create_logical_replication_slot('"+name+"', 'pgoutput')")
+	config := conn.Exec(t.Context(), "START_REPLICATION SLOT "+name+" LOGICAL 0/0 (proto_version '1', publication_names 'none')")
+	go func() { _, _ = config.ReadAll() }()
+	return conn
+}
+
+func TestWhoOwnsASlot(t *testing.T) {
+	database, other := services.Database(t), services.Database(t)
+	asker, elsewhere := connect(t, database), connect(t, other)
+	for application, relayed := range map[string]bool{
+		slot.Application(table()): true, "pg_recvlogical": false, "": false, "cdc-relay stream billing.outbox": false,
+	} {
+		name := services.Name(t)
+		if s := read(t, asker, name); s.Exists() || s.Active() || s.Relayed(table()) || s.Unusable() != nil || s.Taken(table()) != nil {
+			t.Errorf("a slot that is not there: %+v", s)
+		}
+		stream(t, database, name, application)
+		await.Until(t, "the slot is owned", func() bool { return read(t, asker, name).Owner().PID != 0 })
+		s := read(t, asker, name)
+		if s.Relayed(table()) != relayed || (s.Taken(table()) == nil) != relayed || !s.Here || s.Confirmed == 0 || *s.Process.Application != application {
+			t.Errorf("%q: %+v, taken %v", application, s, s.Taken(table()))
+		}
+		var pid uint32
+		results, err := asker.Exec(t.Context(), "SELECT "+strings.ReplaceAll(slot.OwnerSQL, "$1", "'"+name+"'")).ReadAll()
+		if err == nil {
+			_, err = fmt.Sscan(string(results[0].Rows[0][0]), &pid)
+		}
+		if pid != s.Owner().PID || err != nil {
+			t.Errorf("%d owns the slot, want %d; %v", pid, s.Owner().PID, err)
+		}
+		if s := read(t, elsewhere, name); !s.Active() || s.Owner().PID != 0 || s.Relayed(table()) || s.Unusable() == nil {
+			t.Errorf("in another database: %+v", s)
+		}
+	}
+}
+
+// A role that is shown little of others still knows a relay from another program.
+func TestEveryRoleSeesWhoOwnsASlot(t *testing.T) {
+	database := services.Database(t)
+	admin, name, role := connect(t, database), services.Name(t), services.Name(t)+"_role"
+	exec(t, admin, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
+	t.Cleanup(func() { _, _ = admin.Exec(context.Background(), "DROP ROLE "+role).ReadAll() })
+	stream(t, database, name, "pg_recvlogical")
+	address, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.UserPassword(role, "secret")
+	asker := connect(t, address.String())
+	await.Until(t, "the slot is owned", func() bool { return read(t, asker, name).Owner().PID != 0 })
+	if s := read(t, asker, name); s.Taken(table()) == nil || s.Process.Client != nil {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestWhoCreatesASlotDoesNotOwnIt(t *testing.T) {
+	database := services.Database(t)
+	asker, writer, creator, name := connect(t, database), connect(t, database), connect(t, database), services.Name(t)
+	exec(t, writer, "BEGIN; SELECT pg_current_xact_id()")
+	created := make(chan error, 1)
+	go func() {
+		_, err := creator.Exec(t.Context(), "SELECT pg_create_logical_replication_slot('"+name+"', 'pgoutput')").ReadAll()
+		created <- err
+	}()
+	await.Until(t, "the slot is being created", func() bool { return read(t, asker, name).Creating() })
+	if s := read(t, asker, name); s.Owner().PID != 0 || s.Taken(table()) != nil || s.Unusable() != nil {
+		t.Errorf("%+v", s)
+	}
+	exec(t, writer, "ROLLBACK")
+	if err := await.Receive(t, "the slot is created", created); err != nil {
+		t.Fatal(err)
+	}
+	if s := read(t, asker, name); s.Active() || s.Creating() || !s.Here {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Nobody else is terminated that has the PID by now.
+func TestOnlyTheProcessItselfIsTerminated(t *testing.T) {
+	database := services.Database(t)
+	asker, name := connect(t, database), services.Name(t)
+	conn := connect(t, database)
+	own, err := slot.Own(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	another := own
+	another.Since = own.Since.Add(-1000)
+	if err := another.Terminate(t.Context(), asker); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, "SELECT 1")
+	stream(t, database, name, slot.Application(table()))
+	await.Until(t, "the slot is owned", func() bool { return read(t, asker, name).Owner().PID != 0 })
+	if err := read(t, asker, name).Owner().Terminate(t.Context(), asker); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the slot is free", func() bool { return !read(t, asker, name).Active() })
+}
+
+func TestApplicationNamesTheTable(t *testing.T) {
+	database := services.Database(t)
+	seen := make(map[string]bool)
+	long := strings.Repeat("x", 49)
+	for _, table := range []outbox.Table{
+		{Schema: "public", Name: "outbox"},
+		{Schema: "a.b", Name: "c"},
+		{Schema: "a", Name: "b.c"},
+		{Schema: "public", Name: "ü"},
+		{Schema: "public", Name: "ö"},
+		{Schema: long, Name: long + "1"},
+		{Schema: long, Name: long + "2"},
+	} {
+		name := slot.Application(table)
+		if seen[name] {
+			t.Errorf("%s is the name of two tables", name)
+		}
+		seen[name] = true
+		if results, err := connect(t, database, "application_name", name).Exec(t.Context(), "SHOW application_name").ReadAll(); err != nil || string(results[0].Rows[0][0]) != name {
+			t.Errorf("the server makes %q of %q, %v", results[0].Rows[0][0], name, err)
+		}
+	}
+}

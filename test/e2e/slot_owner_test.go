@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// replicates opens a connection for replication under this name, until the test ends.
+func (w *world) replicates(application string) *pgconn.PgConn {
+	w.t.Helper()
+	config, err := pgconn.ParseConfig(w.database)
+	must(w.t, "parse the address", err)
+	config.RuntimeParams["replication"] = "database"
+	config.RuntimeParams["application_name"] = application
+	conn, err := pgconn.ConnectConfig(w.t.Context(), config)
+	must(w.t, "connect for replication", err)
+	w.t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+// takeSlot has another program own the slot, as pg_recvlogical or Debezium would: it reports to the server once, and
+// then not for long.
+func (w *world) takeSlot(application string) (pid int) {
+	w.t.Helper()
+	conn := w.replicates(application)
+	err := pglogrepl.StartReplication(w.t.Context(), conn, w.slot, 0, pglogrepl.StartReplicationOptions{
+		PluginArgs: []string{"proto_version '1'", "publication_names '" + w.slot + "'"},
+	})
+	must(w.t, "start replication", err)
+	status := pglogrepl.StandbyStatusUpdate{WALWritePosition: 1}
+	must(w.t, "report to the server", pglogrepl.SendStandbyStatusUpdate(w.t.Context(), conn, status))
+	w.eventually("the server has heard of it", func() bool {
+		return value[bool](w, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE pid = $1 AND reply_time IS NOT NULL)`, conn.PID())
+	})
+	return int(conn.PID())
+}
+
+func (w *world) slotOwner() int {
+	w.t.Helper()
+	return value[int](w, `SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
+}
+
+// TestAnotherProgramOwnsTheSlot: the relay says so, publishes all the same, and leaves the program alone.
+func TestAnotherProgramOwnsTheSlot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	pid := w.takeSlot("pg_recvlogical")
+	r := w.start()
+	w.eventually("the relay is not ready, and says why", func() bool {
+		page, status := r.get("/readyz")
+		return status == 503 && strings.Contains(page, "is owned by server process") && strings.Contains(page, "pg_recvlogical")
+	})
+	for _, fields := range []row{nil, {"ordering_key": "k"}, {"ordering_key": "k"}} {
+		w.await(arrived, w.insert(fields))
+	}
+	w.emptied()
+	said := linesWith(r.logs(), `"event":"slot_taken"`)
+	if len(said) == 0 || !strings.Contains(said[0], "SELECT pg_terminate_backend(") {
+		t.Errorf("the log says %q", said)
+	}
+	if out, code := w.command("check"); code != 1 || !strings.Contains(out, "which is no relay of table public.outbox") {
+		t.Errorf("check: exit %d\n%s", code, out)
+	}
+	w.eventually("a relay that is silent for so long would be terminated", func() bool {
+		return value[bool](w, `SELECT clock_timestamp() - reply_time > interval '8 s' FROM pg_stat_replication WHERE pid = $1`, pid)
+	})
+	if owner := w.slotOwner(); owner != pid {
+		t.Fatalf("process %d owns the slot, want %d", owner, pid)
+	}
+	w.exec(`SELECT pg_terminate_backend($1)`, pid) // as the hint says
+	w.eventually("the relay streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
+	w.await(arrived, w.insert(nil))
+	if n := arrived.unmarkedRepeats(); n != 0 {
+		t.Errorf("%d repeats are not marked", n)
+	}
+}
+
+// TestTwoOutboxesOnOneSlot: the second relay names the first, and publishes its own rows.
+func TestTwoOutboxesOnOneSlot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	if out, code := w.command("setup", "--table", "billing"); code != 0 {
+		t.Fatalf("setup: exit %d\n%s", code, out)
+	}
+	arrived := w.consume(w.queue)
+	w.run()
+	other := w.start("--table", "billing")
+	w.eventually("the second is not ready, and names the first", func() bool {
+		page, status := other.get("/readyz")
+		return status == 503 && strings.Contains(page, "cdc-relay stream public.outbox") && strings.Contains(page, "no relay of table public.billing")
+	})
+	w.await(arrived, w.insert(nil))
+	w.await(arrived, value[string](w, `INSERT INTO billing (routing_key, payload) VALUES ($1, '1') RETURNING message_id::text`, w.queue))
+	standby := w.run()
+	w.eventually("a standby names the leader", func() bool {
+		page, _ := standby.get("/readyz")
+		return strings.HasPrefix(page, "ready (standby)\n") && strings.Contains(page, "cdc-relay stream public.outbox")
+	})
+}
+
+// TestADrainMindsItsOwnDatabase: a slot of the same name in another one says nothing of it.
+func TestADrainMindsItsOwnDatabase(t *testing.T) {
+	t.Parallel()
+	shop := newWorld(t).setUp()
+	shop.run()
+	test := newWorld(t)
+	test.slot = shop.slot
+	if out, code := test.command("setup", "--mode", "poll"); code != 0 {
+		t.Fatalf("setup: exit %d\n%s", code, out)
+	}
+	test.declareQueue(test.queue, nil)
+	test.insertMany(20)
+	if out, code := test.command("drain"); code != 0 || !test.outboxEmpty() {
+		t.Errorf("drain: exit %d, all drained: %v\n%s", code, test.outboxEmpty(), out)
+	}
+	if s := answer[stats](test, 0, "stats"); s.Slot.Owned {
+		t.Errorf("stats: %+v", s.Slot)
+	}
+}
+
+// TestSlotsOfAnotherNumberOfShardsThatNobodyUses stop no relay: they were made in advance, or are left over.
+func TestSlotsOfAnotherNumberOfShardsThatNobodyUses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	r := w.run()
+	for _, shard := range []string{"_0_of_2", "_1_of_2"} {
+		w.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, w.slot+shard)
+	}
+	before := w.slotOwner()
+	w.exec(`SELECT pg_terminate_backend($1)`, before)
+	w.eventually("it streams again", func() bool {
+		owner := w.slotOwner()
+		return r.exited() || owner != 0 && owner != before && r.says("/readyz", "ready (streaming)\n")
+	})
+	if r.exited() {
+		t.Fatal("the relay has ended")
+	}
+	if code := r.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	w.run()
+	w.await(arrived, w.insert(nil))
+}
+
+// TestAServerWithoutRoomForAStream: the relay publishes from the table until there is room.
+func TestAServerWithoutRoomForAStream(t *testing.T) {
+	t.Parallel()
+	server := services.PrivatePostgres(t, "max_replication_slots=1", "max_wal_senders=1")
+	for name, full := range map[string]struct {
+		says string
+		fill func(*world) (room func())
+	}{
+		"no slot is free": {"no replication slot is free", func(w *world) func() {
+			w.exec(`SELECT pg_drop_replication_slot($1)`, w.slot)
+			w.exec(`SELECT pg_create_physical_replication_slot('somebody')`)
+			return func() { w.exec(`SELECT pg_drop_replication_slot('somebody')`) }
+		}},
+		"no walsender is free": {"no connection for replication is free", func(w *world) func() {
+			conn := w.replicates("somebody")
+			return func() { conn.Close(t.Context()) }
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorldOn(t, server.Database(t), services.VHost(t)).setUp()
+			arrived := w.consume(w.queue)
+			room := full.fill(w)
+			r := w.start()
+			w.eventually("the relay is not ready, and says why", func() bool {
+				page, status := r.get("/readyz")
+				return r.exited() || status == 503 && strings.Contains(page, full.says)
+			})
+			if r.exited() {
+				t.Fatal("the relay has ended")
+			}
+			w.await(arrived, w.insert(row{"ordering_key": "k"}))
+			if lines := linesWith(r.logs(), full.says); len(lines) == 0 || !strings.Contains(lines[0], "raise max_") {
+				t.Errorf("the log says %q", lines)
+			}
+			room()
+			began := time.Now()
+			w.eventually("it streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
+			inTime(t, "streaming after there is room", time.Since(began), 10*time.Second)
+			r.stop()
+		})
+	}
+}
