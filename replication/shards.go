@@ -50,8 +50,13 @@ type OtherSlot struct {
 // OtherSlots are slots of the table of another number of shards. They are known by their names: those of this relay but
 // for the shards, in this database.
 func OtherSlots(ctx context.Context, conn *pgconn.PgConn, names Names) ([]OtherSlot, error) {
-	all, err := slotsOf(ctx, conn, names)
-	return slices.DeleteFunc(all, func(other OtherSlot) bool { return other.of == max(names.Shard.Of, 1) }), err
+	all, err := slot.List(ctx, conn)
+	return OtherSlotsOf(all, names), err
+}
+
+// OtherSlotsOf picks them from all slots of the server.
+func OtherSlotsOf(all []slot.Slot, names Names) []OtherSlot {
+	return slices.DeleteFunc(slotsOf(all, names), func(other OtherSlot) bool { return other.of == max(names.Shard.Of, 1) })
 }
 
 // CheckSplit says which relays use slots of another number of shards, as a *problem.Problem with ErrOtherSplit. A slot
@@ -77,22 +82,21 @@ func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 
 // SlotsBeside are all slots of the table in this database but for those named.
 func SlotsBeside(ctx context.Context, conn *pgconn.PgConn, names ...Names) ([]OtherSlot, error) {
-	all, err := slotsOf(ctx, conn, names[0])
-	return slices.DeleteFunc(all, func(other OtherSlot) bool {
+	all, err := slot.List(ctx, conn)
+	return slices.DeleteFunc(slotsOf(all, names[0]), func(other OtherSlot) bool {
 		return slices.ContainsFunc(names, func(n Names) bool { return n.Slot == other.Name })
 	}), err
 }
 
 // slotsOf are all slots of the table, in however many shards.
-func slotsOf(ctx context.Context, conn *pgconn.PgConn, names Names) (slots []OtherSlot, err error) {
-	all, err := slot.List(ctx, conn)
+func slotsOf(all []slot.Slot, names Names) (slots []OtherSlot) {
 	_, base := names.OfWholeTable()
 	for _, s := range all {
 		if of := shardsInName(base, s.Name); of != 0 && s.Here && s.Plugin == slot.Plugin {
 			slots = append(slots, OtherSlot{Name: s.Name, Active: s.Owner().Relays(names.Table), of: of})
 		}
 	}
-	return slots, err
+	return slots
 }
 
 // shardsInName is into how many shards the slot splits the stream, as its name says; 0 where
@@ -114,7 +118,7 @@ func shardsInName(base, name string) int {
 }
 
 // LeftBehind says that a teardown would leave these slots behind.
-func LeftBehind(names Names, others []OtherSlot) error {
+func LeftBehind(names Names, others []OtherSlot) *problem.Problem {
 	return problem.New(teardownCommand(names, others[0].of), "table %s has other slots: %s", names.Table, listed(others))
 }
 

@@ -142,6 +142,10 @@ func (j *databaseJudge) judgeSlot() []Finding {
 			j.judgeFailover(c, s)
 		}
 	}
+	if others := replication.OtherSlotsOf(j.f.slots.value.Slots, j.o.names()); len(others) > 0 {
+		left := replication.LeftBehind(j.o.names(), others)
+		c.warn("shards", left.Fix, "%s, for another number of shards: a slot that nobody uses retains WAL", left.What)
+	}
 	j.judgeKeepSize(c)
 	j.judgeIdleTimeout(c)
 	return c.findings

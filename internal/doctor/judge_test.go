@@ -129,6 +129,9 @@ func ofSlotAndTables() map[string]judgement {
 		"a slot owned by another outbox": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].Process = process("cdc-relay stream billing.outbox")
 		}, "problem slot/active", []string{"cdc-relay stream billing.outbox", "cdc-relay setup --slot NAME --publication NAME"}},
+		"slots of another number of shards": {func(_ *Options, f *databaseFacts) {
+			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "cdc_relay_0_of_4", Plugin: "pgoutput", Type: "logical", Here: true, Confirmed: 1})
+		}, "warning slot/shards", []string{"cdc_relay_0_of_4", "cdc-relay teardown --shards 4"}},
 		"a slot ahead": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].LagBytes, f.slots.value.Slots[0].Process = -5*giga, slot.Process{}
 		}, "problem slot/slot", []string{"5.0 GB ahead", "pg_drop_replication_slot"}},
