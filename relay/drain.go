@@ -1,18 +1,22 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
 // Drain publishes what waits in the table now, with claims, and returns when nothing of that is left that may leave. It
 // does not wait for servers that are away: that is an error. While a relay streams, it takes only what is due, since
-// that relay delivers the rest.
+// that relay delivers the rest; what neither it nor another session delivers soon is an error, too.
 func (r *Relay) Drain(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
@@ -47,18 +51,24 @@ func (r *Relay) Drain(ctx context.Context) error {
 	return err
 }
 
-// drain sweeps until a round finds nothing and nothing is in flight.
+// leftAgain is how soon a drain looks again at rows that others are to deliver.
+const leftAgain = 100 * time.Millisecond
+
+// drain sweeps until nothing is left, or nothing has changed for the send timeout.
 func (r *Relay) drain(ctx context.Context, a *actors) error {
 	if err := r.awaitPublisher(ctx, a); err != nil {
 		return err
 	}
 	sweeps := r.sweeper.sweeps
-	free, err := sweeps.CheckSlot(ctx)
-	if err != nil {
-		return err
-	}
-	for sweeps.Polling, sweeps.Draining = free, true; ctx.Err() == nil; {
+	sweeps.Draining = true
+	var seen rest
+	for since := time.Now(); ctx.Err() == nil; {
 		claimed := sweeps.Claimed()
+		free, err := sweeps.CheckSlot(ctx)
+		if err != nil {
+			return err
+		}
+		sweeps.Polling = free
 		for _, kind := range []fallback.Sweep{fallback.Due, fallback.Backlog, fallback.Keys} {
 			if err := r.drainClass(ctx, a, kind); err != nil {
 				return err
@@ -67,11 +77,74 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		if err := r.awaitAnswers(ctx, a); err != nil {
 			return err
 		}
-		if sweeps.Claimed() == claimed {
-			return r.undeletable()
+		if sweeps.Claimed() > claimed {
+			continue
 		}
+		if err := r.undeletable(); err != nil {
+			return err
+		}
+		left, err := r.rest(ctx)
+		switch {
+		case err != nil || left.rows == 0:
+			return err
+		case left != seen:
+			seen, since = left, time.Now()
+		case time.Since(since) > r.config.SendTimeout:
+			return r.leftBehind(ctx, left)
+		}
+		_ = sleep(ctx, leftAgain)
 	}
 	return ctx.Err()
+}
+
+// rest are rows that may leave and were not claimed.
+type rest struct {
+	rows  int // at most mostRest of a kind are counted
+	first int64
+}
+
+const mostRest = 1000
+
+func (r *Relay) rest(ctx context.Context) (left rest, err error) {
+	upTo := r.sweeper.sweeps.UpTo
+	count := func(found []outbox.Candidate, keyed bool) {
+		for _, row := range found {
+			if row.Ready && row.ID <= upTo && (row.OrderingKey != nil) == keyed {
+				left = rest{left.rows + 1, min(row.ID, cmp.Or(left.first, row.ID))}
+			}
+		}
+	}
+	due, err := r.store.FindDue(ctx, time.Time{}, true, mostRest)
+	if err != nil {
+		return left, err
+	}
+	count(due, false)
+	fresh := outbox.Fresh{UpTo: upTo}
+	backlog, err := r.store.FindBacklog(ctx, math.MinInt64, upTo, mostRest, fresh)
+	if err != nil {
+		return left, err
+	}
+	count(backlog, false)
+	for after := (*string)(nil); left.rows < mostRest; {
+		heads, _, err := r.store.FindKeys(ctx, after, mostRest, fresh)
+		if count(heads, true); err != nil || len(heads) < mostRest {
+			return left, err
+		}
+		after = heads[len(heads)-1].OrderingKey
+	}
+	return left, nil
+}
+
+// leftBehind says who has the rows that a drain could not publish.
+func (r *Relay) leftBehind(ctx context.Context, left rest) error {
+	what := fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d: ", left.rows, r.config.Table, left.first)
+	seen, err := slotNow(ctx, r.store, r.config.Names().Slot)
+	if err == nil && seen.Relayed(r.config.Table) {
+		return problem.New("see why that relay does not publish them, or stop it, and run drain again",
+			"%s%s owns slot %s and does not publish them", what, seen.Owner(), seen.Name)
+	}
+	return problem.New("SELECT * FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE mode = 'RowShareLock'; end the session, and run drain again",
+		"%sanother session has locked them", what)
 }
 
 // drainClass claims page after page while there is more, or keys wait for others of theirs.

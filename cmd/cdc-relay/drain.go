@@ -16,7 +16,7 @@ func (p *process) drainCommand() *cli.Command {
 		Description: `Publishes the rows that wait in the outbox and are due, and leaves with 0 when the broker
 has them: for cron, tests, and the last step before "teardown". It needs neither slot nor
 publication. What the broker refuses is left for a later retry, or dead-lettered after
---max-retries.
+--max-retries. It leaves with 1 if rows that may leave are left: another session has them.
 
 EXAMPLES
 
