@@ -47,7 +47,7 @@ func (w *world) slotOwner() int {
 	return value[int](w, `SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
 }
 
-// TestAnotherProgramOwnsTheSlot: the relay says so, publishes all the same, and leaves the program alone.
+// TestAnotherProgramOwnsTheSlot: the relay says so, and publishes all the same.
 func TestAnotherProgramOwnsTheSlot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -69,17 +69,26 @@ func TestAnotherProgramOwnsTheSlot(t *testing.T) {
 	if out, code := w.command("check"); code != 1 || !strings.Contains(out, "which is no relay of table public.outbox") {
 		t.Errorf("check: exit %d\n%s", code, out)
 	}
-	w.eventually("a relay that is silent for so long would be terminated", func() bool {
-		return value[bool](w, `SELECT clock_timestamp() - reply_time > interval '8 s' FROM pg_stat_replication WHERE pid = $1`, pid)
-	})
-	if owner := w.slotOwner(); owner != pid {
-		t.Fatalf("process %d owns the slot, want %d", owner, pid)
-	}
 	w.exec(`SELECT pg_terminate_backend($1)`, pid) // as the hint says
 	w.eventually("the relay streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
 	w.await(arrived, w.insert(nil))
 	if n := arrived.unmarkedRepeats(); n != 0 {
 		t.Errorf("%d repeats are not marked", n)
+	}
+}
+
+// TestASilentProgramIsLeftAlone: pg_recvlogical and Debezium report to the server every 10 s.
+func TestASilentProgramIsLeftAlone(t *testing.T) {
+	services.Thorough(t, "waits for a timeout")
+	t.Parallel()
+	w := newWorld(t).setUp()
+	pid := w.takeSlot("pg_recvlogical")
+	w.start()
+	w.eventually("a relay that is silent for so long would be terminated", func() bool {
+		return !value[bool](w, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE pid = $1 AND clock_timestamp() - reply_time < interval '8 s')`, pid)
+	})
+	if owner := w.slotOwner(); owner != pid {
+		t.Errorf("process %d owns the slot, want %d", owner, pid)
 	}
 }
 
@@ -123,6 +132,29 @@ func TestADrainMindsItsOwnDatabase(t *testing.T) {
 	}
 	if s := answer[stats](test, 0, "stats"); s.Slot.Owned {
 		t.Errorf("stats: %+v", s.Slot)
+	}
+}
+
+// TestADrainThatLeavesRowsBehindFails, and names who has them.
+func TestADrainThatLeavesRowsBehindFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.insertMany(3)
+	w.insert(row{"ordering_key": "k"})
+	end := w.holding(`SELECT FROM outbox WHERE id <= 2 FOR UPDATE`)
+	out, code := w.command("drain", "--send-timeout", "500ms")
+	if code != 1 || !strings.Contains(out, "2 rows") || !strings.Contains(out, "another session has locked them") {
+		t.Errorf("beside a lock: exit %d\n%s", code, out)
+	}
+	end()
+	broker := w.broker
+	w.broker = "amqp://guest:guest@" + services.NewProxy(t, "127.0.0.1:1").Addr()
+	w.start()
+	w.streamed()
+	w.broker = broker
+	out, code = w.command("drain", "--send-timeout", "500ms")
+	if code != 1 || !strings.Contains(out, "owns slot "+w.slot+" and does not publish them") {
+		t.Errorf("beside a relay that does not publish: exit %d\n%s", code, out)
 	}
 }
 
