@@ -161,7 +161,7 @@ func (s *streamer) once(ctx context.Context, patience time.Duration) (started bo
 		return false, err
 	}
 	// Relays of another number of shards may have started at the same time.
-	if err := checkSplit(ctx, s.store, s.names); err != nil {
+	if err := checkSplit(startCtx, s.store, s.names); err != nil {
 		return false, err
 	}
 	if err := s.lead(ctx, position, stream.Process().PID); err != nil {

@@ -12,28 +12,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// The SQLSTATEs that this package tells apart (manual, appendix "PostgreSQL Error Codes").
-const (
-	insufficientPrivilege = "42501"
-	duplicateObject       = "42710"
-	undefinedObject       = "42704"
-	undefinedTable        = "42P01"
-	objectInUse           = "55006"
-	queryCanceled         = "57014"
-	invalidName           = "42602"
-	notSupported          = "0A000"
-	tooManySlots          = "53400"
-	tooManyConnections    = "53300"
-)
-
-func sqlState(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return pgErr.Code
-	}
-	return ""
-}
-
 // query runs one statement in the simple protocol, the only one that a
 // replication connection speaks, and returns its rows as text. More than one at a time is a syntax
 // error to a walsender before 14.2 (BUG #17379).

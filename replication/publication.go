@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -200,17 +201,17 @@ func optionFault(publication string, kind PublicationFaultKind, says, option str
 
 func publicationProblem(err error, names Names, fix string) error {
 	what := fmt.Sprintf("publication %q cannot be made ready", names.Publication)
-	switch sqlState(err) {
-	case undefinedTable:
+	switch pgcode.Of(err) {
+	case pgcode.UndefinedTable:
 		return &problem.Problem{What: fmt.Sprintf("table %s does not exist", names.Table), Fix: names.Table.Command("setup"), Err: err}
-	case notSupported:
+	case pgcode.NotSupported:
 		return &problem.Problem{
 			What: what,
 			Fix: fmt.Sprintf("a row filter allows no collation of your own on ordering_key: run without --shard, or ALTER TABLE %s ALTER COLUMN ordering_key TYPE text COLLATE \"default\"",
 				names.Table.SQL()),
 			Err: err,
 		}
-	case insufficientPrivilege:
+	case pgcode.InsufficientPrivilege:
 		return &problem.Problem{What: what, Fix: "as the owner of the table: " + fix, Err: err}
 	}
 	return fmt.Errorf("%s: %w", what, err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
@@ -89,8 +90,8 @@ const spareName = "'cdc_relay_spare_' || pg_backend_pid()"
 
 // othersSlot is nil where an error tells that another relay was quicker.
 func othersSlot(name string, err error) error {
-	switch sqlState(err) {
-	case objectInUse, duplicateObject, undefinedObject:
+	switch pgcode.Of(err) {
+	case pgcode.ObjectInUse, pgcode.DuplicateObject, pgcode.UndefinedObject:
 		return nil
 	}
 	return fmt.Errorf("make slot %s anew: %w", name, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -81,25 +82,25 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait
 			return fmt.Errorf("create slot %s: %w", name, errors.Join(err, resetErr))
 		}
 	}
-	if err == nil || sqlState(err) == duplicateObject { // another relay was quicker
+	if err == nil || pgcode.Is(err, pgcode.DuplicateObject) { // another relay was quicker
 		return nil
 	}
 	return slotProblem(ctx, conn, name, err)
 }
 
 func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err error) error {
-	switch sqlState(err) {
-	case queryCanceled:
+	switch pgcode.Of(err) {
+	case pgcode.QueryCanceled:
 		return slotBlocked(ctx, conn, name, err)
-	case insufficientPrivilege:
+	case pgcode.InsufficientPrivilege:
 		return replicationRoleProblem(currentUser(ctx, conn), err)
-	case invalidName:
+	case pgcode.InvalidName:
 		return &problem.Problem{
 			What: "a slot cannot be named " + literal(name),
 			Fix:  "choose another name with --slot: a-z, 0-9 and _, at most 63",
 			Err:  err,
 		}
-	case tooManySlots:
+	case pgcode.LimitExceeded:
 		return &problem.Problem{
 			What: "no replication slot is free",
 			Fix: "raise max_replication_slots and restart Postgres, or drop one that is not used: " +
@@ -112,8 +113,7 @@ func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err erro
 
 // Full tells that the server has no slot, or no connection for replication, to spare. One may become free.
 func Full(err error) bool {
-	state := sqlState(err)
-	return state == tooManySlots || state == tooManyConnections
+	return pgcode.Is(err, pgcode.LimitExceeded, pgcode.TooManyConnections)
 }
 
 func createSlotSQL(name string) string {
@@ -170,7 +170,7 @@ GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY min(coalesce(a.xact_start, p.
 
 func dropSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
 	_, err := query(ctx, conn, slot.DropSQL(name))
-	if err != nil && sqlState(err) != undefinedObject {
+	if err != nil && !pgcode.Is(err, pgcode.UndefinedObject) {
 		return fmt.Errorf("drop slot %s: %w", name, err)
 	}
 	return nil

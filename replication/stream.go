@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
@@ -114,10 +115,10 @@ func connect(ctx context.Context, databaseURL string, names Names) (*Stream, err
 		return pgproto3.NewFrontend(s.read, w)
 	}
 	s.conn, err = pgconn.ConnectConfig(ctx, config)
-	if sqlState(err) == insufficientPrivilege {
+	if pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return nil, replicationRoleProblem(config.User, err)
 	}
-	if sqlState(err) == tooManyConnections {
+	if pgcode.Is(err, pgcode.TooManyConnections) {
 		return nil, &problem.Problem{
 			What: "no connection for replication is free",
 			Fix:  "raise max_wal_senders (or max_connections) and restart Postgres, or stop a client that is not used: SELECT * FROM pg_stat_replication",
@@ -201,7 +202,7 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	// pglogrepl writes the slot's name as it is; quoted, "1st" and "select" work too.
 	err = pglogrepl.StartReplication(ctx, s.conn, outbox.QuoteIdentifier(s.names.Slot), start, options)
 	switch {
-	case sqlState(err) == objectInUse:
+	case pgcode.Is(err, pgcode.ObjectInUse):
 		return 0, ErrSlotActive
 	case err != nil:
 		return 0, fmt.Errorf("start replication from slot %s: %w", s.names.Slot, err)
@@ -370,9 +371,8 @@ func (s *Stream) Close() {
 // WALGone tells whether a stream ended because the server has not got the WAL any more that the
 // slot needs, though its catalog says nothing of it: DropSlot, so that Open makes another.
 func WALGone(err error) bool {
-	const undefinedFile = "58P01"
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == undefinedFile && pgErr.Routine == "WalSndSegmentOpen"
+	return errors.As(err, &pgErr) && pgErr.Code == pgcode.UndefinedFile && pgErr.Routine == "WalSndSegmentOpen"
 }
 
 // errPublicationSkipped: Postgres 18 and later only warn, and send nothing.
@@ -382,5 +382,5 @@ var errPublicationSkipped = errors.New("the server leaves the publication out")
 // at the position being decoded: Open makes it again. Up to Postgres 17 that is an
 // error of the server's, SQLSTATE 42704.
 func PublicationGone(err error) bool {
-	return sqlState(err) == undefinedObject || errors.Is(err, errPublicationSkipped)
+	return pgcode.Is(err, pgcode.UndefinedObject) || errors.Is(err, errPublicationSkipped)
 }
