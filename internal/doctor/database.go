@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -57,6 +58,7 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
 		f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
 		f.sample = s.takeSample(ctx, o.Table, t.partitioned())
+		f.textual.err = s.fetch(ctx, &f.textual.value, strings.ReplaceAll(textualSQL, "%TABLE%", o.Table.SQL()))
 	}
 	return f
 }
@@ -166,6 +168,11 @@ FROM pg_roles r
 LEFT JOIN pg_namespace n ON n.nspname = $2
 LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = $3 AND c.relkind IN ('r', 'p')
 WHERE r.rolname = $1`
+
+// textualSQL counts, among the newest rows, payloads that are JSON text inside a JSON string.
+const textualSQL = `
+SELECT to_jsonb(count(*)) FROM (SELECT payload FROM %TABLE% ORDER BY id DESC LIMIT 100) newest
+WHERE json_typeof(payload) = 'string' AND payload #>> '{}' ~ '^\s*[{[]'`
 
 // What versions before 15 do not have, the JSON of a line does not have either.
 const publicationSQL = `

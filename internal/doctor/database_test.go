@@ -269,6 +269,14 @@ func TestTheApplicationsColumnGrants(t *testing.T) {
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may call public.outbox_enqueue")
 }
 
+func TestPayloadsThatWereSerialisedTwice(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '{"a": "{}"}'), ('k', '"text"'), ('k', '1')`, `INSERT INTO outbox (routing_key, payload_bytes) VALUES ('k', '{')`)
+	p.examine().wantOthersOK()
+	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '"{\"a\": 1}"'), ('k', '" [1]"')`)
+	p.examine().want(doctor.Warning, doctor.Tables, "payload", "2 payloads are JSON text inside a JSON string", "give the client library an object")
+}
+
 func TestASlotOfAnotherDatabase(t *testing.T) {
 	server := services.SharedPostgres(t)
 	other, p := healthy(t, server), healthy(t, server)

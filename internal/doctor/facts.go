@@ -34,6 +34,7 @@ type databaseFacts struct {
 	tables       answer[tablesFacts]
 	version      answer[migrations.State]
 	app          answer[appFacts]
+	textual      answer[int]
 	publication  answer[publicationFacts]
 	slots        answer[slotsFacts]
 	transactions answer[transactionFacts]

@@ -22,6 +22,10 @@ func (j *databaseJudge) judgeTables() []Finding {
 		j.judgeTable(c, need)
 	}
 	j.judgeVersion(c)
+	if n := j.f.textual.value; n > 0 {
+		c.warn("payload", "-- give the client library an object, not text that is JSON already",
+			`of the newest 100 waiting rows, %s JSON text inside a JSON string, such as "{\"a\": 1}"`, counted(n, "payload is", "payloads are"))
+	}
 	return c.findings
 }
 
