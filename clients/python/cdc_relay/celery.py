@@ -1,0 +1,153 @@
+"""install(app): Celery tasks become rows of the outbox, in the caller's transaction."""
+import json
+import uuid
+import warnings
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+
+from celery import current_task
+from celery.utils.dispatch import Signal
+from kombu.compression import compress
+from kombu.serialization import dumps
+
+# What contract.md names; Celery's other options are about its own connection.
+PROPERTIES = ("correlation_id", "reply_to", "type", "user_id", "app_id", "priority", "delivery_mode")
+DELIVERY_MODES = {"transient": 1, 1: 1}
+# Celery 5.5 with quorum queues lets the broker delay a message that is sent to this exchange.
+NATIVE_DELAY = "celery_delayed_27"
+
+#: Sent after the INSERT: sender is the task's name; task_id, message_id, headers.
+created = Signal(name="created", providing_args={"task_id", "message_id", "headers"})
+
+
+class OutsideTransactionWarning(UserWarning):
+    """A task was sent outside a transaction: it is committed at once, whatever happens next."""
+
+
+def install(app, *, execute=None, in_transaction=None, using="default", table="outbox", exclude=(), context=()):
+    """Makes every task that this app sends a row of the outbox.
+
+    Without `execute`, rows go through the Django connection `using`. Else execute(sql, parameters) runs a statement with
+    %s for parameters in the current transaction, and in_transaction() tells whether there is one.
+    Tasks that match `exclude` ("audit.*") go to the broker directly. `context` lists names of structlog's context
+    variables and of OpenTelemetry's headers (traceparent, tracestate, baggage) to send along as headers.
+    """
+    writer = _Writer(table, execute, in_transaction) if execute else _DjangoWriter(table, using)
+    send_directly = None
+
+    def send_task_message(producer, name, message, **options):
+        nonlocal send_directly
+        if send_directly is None:  # not before: it reads the configuration
+            send_directly = app.amqp._create_task_sender()
+        if any(fnmatchcase(name, pattern) for pattern in exclude):
+            return send_directly(producer, name, message, **options)
+        if not writer.in_transaction() and not current_task:
+            warnings.warn(f"task {name} was sent outside a transaction", OutsideTransactionWarning, stacklevel=4)
+        # Celery itself finds the queue and calls the signals. It publishes to _Row in place of a connection.
+        row = _Row(name, writer, context)
+        return send_directly(row, name, message._replace(sent_event=None), **{**options, "retry": False})
+
+    app.amqp.send_task_message = send_task_message
+    return app
+
+
+def declare_queues(app):
+    """Declares the queues of the app's configuration, with their exchanges and bindings, and nothing else."""
+    with app.connection_for_write() as connection:
+        for queue in app.amqp.queues.values():
+            queue(connection.default_channel).declare()
+
+
+class _Row:
+    """Takes what Celery publishes, and writes it to the outbox."""
+
+    def __init__(self, name, writer, context):
+        self.name, self.writer, self.context = name, writer, context
+
+    def publish(self, body, exchange, routing_key, serializer, compression, headers, **properties):
+        content_type, content_encoding, body = dumps(body, serializer=serializer)
+        if compression:
+            body, headers["compression"] = compress(body.encode() if isinstance(body, str) else body, compression)
+        for key, value in _captured(self.context).items():
+            headers.setdefault(key, value)
+        exchange, available_at = getattr(exchange, "name", exchange), None
+        if exchange != NATIVE_DELAY:
+            available_at, headers["eta"] = _time(headers.get("eta")), None  # it waits in the outbox, and not in a worker
+        is_text = isinstance(body, str) and content_type == "application/json"
+        message_id = _message_id(headers)
+        known = {key: properties[key] for key in PROPERTIES if properties.get(key) is not None}
+        known["delivery_mode"] = DELIVERY_MODES.get(known.get("delivery_mode"), 2)
+        self.writer.insert(
+            message_id=message_id,
+            exchange=exchange,
+            routing_key=routing_key,
+            payload=body if is_text else None,
+            payload_bytes=None if is_text else body.encode() if isinstance(body, str) else body,
+            headers=json.dumps(headers, default=str),
+            properties=json.dumps({**known, "content_type": content_type, "content_encoding": content_encoding}),
+            available_at=available_at,
+            expires_at=_time(headers.get("expires")),
+        )
+        created.send(sender=self.name, task_id=headers["id"], message_id=message_id, headers=headers)
+
+
+class _Writer:
+    def __init__(self, table, execute, in_transaction):
+        self.table, self.execute = table, execute
+        self.in_transaction = in_transaction or (lambda: True)
+
+    def insert(self, **columns):
+        names, places = ", ".join(columns), ", ".join(["%s"] * len(columns))
+        self.execute(f"INSERT INTO {self.table} ({names}) VALUES ({places})", list(columns.values()))
+
+
+class _DjangoWriter(_Writer):
+    def __init__(self, table, using):
+        super().__init__(table, self.execute_in_django, self.in_atomic_block)
+        self.using = using
+
+    def execute_in_django(self, sql, parameters):
+        from django.db import connections
+
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(sql, parameters)
+
+    def in_atomic_block(self):
+        from django.db import connections
+
+        return connections[self.using].in_atomic_block
+
+
+def _message_id(headers):
+    """The task's id, where the message is the first one with it."""
+    try:
+        if not headers.get("retries") and not headers.get("replaced_task_nesting"):
+            return str(uuid.UUID(headers["id"]))
+    except ValueError:
+        pass  # an id of the application's own
+    return str(uuid.uuid4())
+
+
+def _time(text):
+    if not text:
+        return None
+    time = text if isinstance(text, datetime) else datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+
+
+def _captured(names):
+    found = {}
+    if names:
+        try:
+            from structlog.contextvars import get_contextvars
+
+            found.update(get_contextvars())
+        except ImportError:
+            pass
+        try:
+            from opentelemetry.propagate import inject
+
+            inject(found)
+        except ImportError:
+            pass
+    return {name: found[name] for name in names if name in found}

@@ -1,0 +1,8 @@
+from django.apps import AppConfig
+
+
+class CDCRelayConfig(AppConfig):
+    name = "cdc_relay.django"
+    label = "cdc_relay"
+    verbose_name = "Outbox"
+    default_auto_field = "django.db.models.BigAutoField"

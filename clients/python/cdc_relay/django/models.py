@@ -1,0 +1,90 @@
+"""The tables of cdc-relay. Django does not create or migrate them: `cdc-relay setup` does."""
+import uuid
+
+from django.conf import settings
+from django.db import connections, models, router, transaction
+from django.utils import timezone
+
+TABLE = getattr(settings, "CDC_RELAY_TABLE", "outbox")
+
+
+class ParsedJSONField(models.JSONField):
+    """A json column. Django turns the drivers' parser off for jsonb alone."""
+
+    def from_db_value(self, value, expression, connection):
+        return value
+
+
+class Message(models.Model):
+    """The key is message_id, made here, so that INSERT on the table is all that an application needs."""
+
+    message_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    exchange = models.TextField(null=True)
+    routing_key = models.TextField()
+    ordering_key = models.TextField(null=True)
+    payload = ParsedJSONField(null=True)
+    payload_bytes = models.BinaryField(null=True)
+    headers = models.JSONField(null=True)
+    properties = models.JSONField(null=True)
+    redacted_payload = ParsedJSONField(null=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(null=True)
+
+    class Meta:
+        abstract = True
+
+    def __str__(self):
+        return f"{self.task or self.routing_key} {self.message_id}"
+
+    @property
+    def task(self):
+        """The name of the Celery task, or None."""
+        return (self.headers or {}).get("task")
+
+    @property
+    def shown_payload(self):
+        """What a person may see: the redacted payload, else the payload if CDC_RELAY_SHOW_PAYLOAD is set."""
+        if self.redacted_payload is not None:
+            return self.redacted_payload
+        if not getattr(settings, "CDC_RELAY_SHOW_PAYLOAD", False):
+            return "hidden: set CDC_RELAY_SHOW_PAYLOAD to show payloads"
+        return self.payload if self.payload_bytes is None else f"{len(self.payload_bytes)} bytes"
+
+
+class OutboxMessage(Message):
+    available_at = models.DateTimeField(null=True)
+
+    class Meta:
+        managed = False
+        db_table = TABLE
+        verbose_name = "waiting message"
+
+
+class DeadLetter(Message):
+    failure_reason = models.TextField()
+    last_error = models.TextField(null=True)
+    attempts = models.IntegerField()
+    dead_at = models.DateTimeField()
+
+    class Meta:
+        managed = False
+        db_table = f"{TABLE}_dead_letter"
+        verbose_name = "dead letter"
+
+    def requeue(self):
+        """Moves the message back to the outbox, as `cdc-relay dead-letter requeue` does. Needs DELETE on the table."""
+        using = router.db_for_write(type(self), instance=self)
+        with transaction.atomic(using), connections[using].cursor() as cursor:
+            cursor.execute(REQUEUE, [self.message_id])
+            return cursor.rowcount == 1
+
+
+_COLUMNS = (
+    "id, created_at, expires_at, message_id, schema_version, max_attempts, possible_duplicate, exchange, routing_key, "
+    "ordering_key, coalesce_key, headers, properties, payload, payload_bytes, redacted_payload"
+)
+# available_at: the stream must not publish it ahead of older messages of its key.
+REQUEUE = f"""
+WITH dead AS (DELETE FROM {DeadLetter._meta.db_table} WHERE message_id = %s RETURNING *)
+INSERT INTO {TABLE} ({_COLUMNS}, attempts, available_at) OVERRIDING SYSTEM VALUE
+SELECT {_COLUMNS}, 0, now() FROM dead"""

@@ -1,0 +1,54 @@
+"""The Celery app of the tests: of the test itself, and of the worker that it starts."""
+import os
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+
+import django  # noqa: E402
+from celery import Celery  # noqa: E402
+
+import cdc_relay  # noqa: E402
+
+django.setup()
+app = Celery("shop", broker=os.environ["SHOP_BROKER"], backend=os.environ["SHOP_RESULTS"])
+app.conf.update(
+    task_default_queue=os.environ["SHOP_QUEUE"],
+    accept_content=["json", "pickle"],
+    result_accept_content=["json"],
+    broker_connection_retry_on_startup=True,
+    task_routes={"shop.mail": {"queue": os.environ["SHOP_QUEUE"] + "_mail", "priority": 5}},
+)
+cdc_relay.install(app, exclude=["direct.*"], context=["request_id", "traceparent"])
+
+
+@app.task(name="shop.add")
+def add(x, y):
+    return x + y
+
+
+@app.task(name="shop.total")
+def total(numbers):
+    return sum(numbers)
+
+
+@app.task(name="shop.mail")
+def mail(to):
+    return to
+
+
+@app.task(name="direct.ping")
+def ping():
+    return "pong"
+
+
+@app.task(name="shop.third_time", bind=True)
+def third_time(self):
+    """Succeeds at the third try."""
+    if self.request.retries < 2:
+        raise self.retry(countdown=0.1)
+    return self.request.retries
+
+
+@app.task(name="shop.add_later", bind=True)
+def add_later(self, x, y):
+    """Replaces itself, with the same id."""
+    raise self.replace(add.s(x, y))

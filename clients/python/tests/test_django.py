@@ -1,0 +1,73 @@
+"""The models and admin pages."""
+
+import pytest
+from django.db import connection
+
+from cdc_relay.django.models import DeadLetter, OutboxMessage
+
+pytestmark = pytest.mark.django_db
+
+
+def dead_letter(**columns):
+    message = OutboxMessage.objects.create(routing_key="orders", payload={"secret": "s3cr3t"}, **columns)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """WITH d AS (DELETE FROM outbox WHERE message_id = %s RETURNING *)
+            INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, possible_duplicate, exchange, routing_key,
+              ordering_key, headers, payload, redacted_payload, failure_reason, last_error)
+            SELECT id, created_at, message_id, 6, schema_version, true, exchange, routing_key, ordering_key, headers, payload,
+              redacted_payload, 'retries_exhausted', 'unroutable: no queue' FROM d""",
+            [message.message_id],
+        )
+    return DeadLetter.objects.get(pk=message.message_id)
+
+
+def test_an_insert_needs_insert_alone(settings):
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE shop_python; GRANT USAGE ON SCHEMA public TO shop_python; GRANT INSERT ON outbox TO shop_python; SET LOCAL ROLE shop_python")
+    OutboxMessage.objects.create(routing_key="orders", payload={"a": 1}, headers={"h": 1})
+
+
+def test_requeue_keeps_the_message():
+    letter = dead_letter(ordering_key="o1", exchange="shop")
+    assert letter.requeue() and not letter.requeue()
+    message = OutboxMessage.objects.get(pk=letter.message_id)
+    assert (message.routing_key, message.ordering_key, message.exchange, message.payload) == ("orders", "o1", "shop", {"secret": "s3cr3t"})
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT attempts, last_error, possible_duplicate, available_at <= now() FROM outbox WHERE message_id = %s", [letter.message_id])
+        assert cursor.fetchone() == (0, None, True, True)
+
+
+def test_admin_lists_inspects_redacts_and_requeues(admin_client, settings):
+    waiting = OutboxMessage.objects.create(
+        routing_key="mail", payload=[["s3cr3t"], {}, {}], headers={"task": "shop.mail", "argsrepr": "('s3cr3t',)"}
+    )
+    redacted = OutboxMessage.objects.create(routing_key="mail", payload={"card": "s3cr3t"}, redacted_payload={"card": "1234 ****"})
+    letter = dead_letter()
+    page = admin_client.get("/admin/cdc_relay/outboxmessage/").content.decode()
+    assert "shop.mail" in page and str(waiting.pk) in page
+    for shown in ("", "show"):
+        settings.CDC_RELAY_SHOW_PAYLOAD = bool(shown)
+        page = admin_client.get(f"/admin/cdc_relay/outboxmessage/{waiting.pk}/change/").content.decode()
+        assert ("s3cr3t" in page) == bool(shown)
+        page = admin_client.get(f"/admin/cdc_relay/outboxmessage/{redacted.pk}/change/").content.decode()
+        assert "s3cr3t" not in page and "1234 ****" in page
+    assert admin_client.post(f"/admin/cdc_relay/outboxmessage/{waiting.pk}/delete/", {"post": "yes"}).status_code == 403
+
+    page = admin_client.get("/admin/cdc_relay/deadletter/").content.decode()
+    assert "retries_exhausted" in page and str(letter.pk) in page
+    answer = admin_client.post("/admin/cdc_relay/deadletter/", {"action": "requeue", "_selected_action": [str(letter.pk)]}, follow=True)
+    assert "Sent back: 1" in answer.content.decode()
+    assert OutboxMessage.objects.filter(pk=letter.pk).exists() and not DeadLetter.objects.exists()
+
+
+def test_admin_requeues_only_for_those_who_may(client, django_user_model):
+    from django.contrib.auth.models import Permission
+
+    viewer = django_user_model.objects.create_user("viewer", password="x", is_staff=True)
+    viewer.user_permissions.add(Permission.objects.get(codename="view_deadletter"))
+    client.force_login(viewer)
+    letter = dead_letter()
+    assert "Send back" not in client.get("/admin/cdc_relay/deadletter/").content.decode()
+    client.post("/admin/cdc_relay/deadletter/", {"action": "requeue", "_selected_action": [str(letter.pk)]})
+    assert DeadLetter.objects.filter(pk=letter.pk).exists()

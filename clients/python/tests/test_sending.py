@@ -1,0 +1,125 @@
+"""What install(app) writes to the outbox, without a relay and without a broker."""
+import pickle
+import warnings
+import zlib
+from datetime import datetime, timedelta, timezone
+
+import pytest
+import shop
+from celery import Celery, chain, chord, group
+from django.db import transaction
+
+import cdc_relay
+
+
+def test_a_task_is_a_row_of_the_transaction(outbox):
+    result = shop.add.delay(1, y=2)
+    (sent,) = outbox
+    assert (sent.task, sent.task_id, sent.args, sent.kwargs) == ("shop.add", result.id, [1], {"y": 2})
+    assert str(sent.message_id) == result.id
+    assert (sent.exchange, sent.routing_key) == ("", shop.app.conf.task_default_queue)
+    assert sent.properties["correlation_id"] == result.id and sent.properties["reply_to"]
+    assert sent.properties["content_type"] == "application/json" and sent.properties["delivery_mode"] == 2
+    assert sent.available_at is None and sent.expires_at is None and sent.payload_bytes is None
+
+
+def test_a_rollback_sends_nothing(outbox):
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        shop.add.delay(1, 2)
+        group(shop.add.s(1, 2), shop.add.s(3, 4)).delay()
+        1 / 0
+    assert len(outbox) == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_outside_a_transaction_it_warns(drain_outbox):
+    with pytest.warns(cdc_relay.OutsideTransactionWarning, match="shop.add"):
+        shop.add.delay(1, 2)
+    with warnings.catch_warnings(), transaction.atomic():
+        warnings.simplefilter("error")
+        shop.add.delay(1, 2)
+    assert len(drain_outbox(run_tasks=False)) == 2
+
+
+def test_options(outbox, assert_task_sent):
+    shop.mail.apply_async(("ann",), priority=9, queue="letters", task_id="own-id", headers={"tenant": "acme"}, link=shop.add.s(1))
+    sent = assert_task_sent(shop.mail, args=["ann"], routing_key="letters")
+    assert sent.properties["priority"] == 9
+    assert sent.task_id == "own-id" and str(sent.message_id) != "own-id"
+    assert sent.headers["tenant"] == "acme"
+    assert sent.embed["callbacks"][0]["task"] == "shop.add"
+    shop.mail.delay("bob")
+    assert assert_task_sent("shop.mail", args=["bob"], routing_key=shop.app.conf.task_routes["shop.mail"]["queue"]).properties["priority"] == 5
+
+
+def test_times_become_columns(outbox):
+    now, at = datetime.now(timezone.utc), datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2)))
+    shop.add.apply_async((1, 2), countdown=60, expires=120)
+    shop.add.apply_async((1, 2), eta=at, expires=at + timedelta(hours=1))
+    countdown, eta = outbox
+    assert timedelta(seconds=59) < countdown.available_at - now < timedelta(seconds=70)
+    assert timedelta(seconds=119) < countdown.expires_at - now < timedelta(seconds=130)
+    assert eta.available_at == at and eta.expires_at == at + timedelta(hours=1)
+    for sent in outbox:
+        assert sent.headers["eta"] is None and sent.headers["expires"] and "expiration" not in sent.properties
+
+
+def test_canvas(outbox):
+    chain(shop.add.s(1, 2), shop.add.s(3)).delay()
+    assert outbox[0].embed["chain"][0]["task"] == "shop.add"
+    group(shop.add.s(1, 1), shop.add.s(2, 2)).delay()
+    assert [m.args for m in outbox][1:] == [[1, 1], [2, 2]] and outbox[1].headers["group"] == outbox[2].headers["group"]
+    chord([shop.add.s(5, 5), shop.add.s(6, 6)])(shop.total.s())
+    assert {m.task for m in list(outbox)[3:]} == {"shop.add", "celery.chord_unlock"}
+
+
+def test_bodies_that_are_not_plain_json(outbox):
+    shop.add.apply_async((1, 2), serializer="pickle")
+    shop.add.apply_async((1, 2), compression="zlib")
+    pickled, compressed = outbox
+    assert pickled.payload is None and pickle.loads(bytes(pickled.payload_bytes))[0] == (1, 2)
+    assert pickled.properties["content_type"] == "application/x-python-serialize" and pickled.properties["content_encoding"] == "binary"
+    assert zlib.decompress(bytes(compressed.payload_bytes)).startswith(b"[[1, 2]")
+    assert compressed.headers["compression"] == "application/x-gzip"
+    shop.mail.delay("Grüße ☃")
+    assert outbox[2].args == ["Grüße ☃"]
+
+
+def test_context_travels_in_headers(outbox):
+    structlog = pytest.importorskip("structlog")
+    with structlog.contextvars.bound_contextvars(request_id="r1", secret="s"):
+        shop.add.delay(1, 2)
+    assert outbox[0].headers["request_id"] == "r1" and "secret" not in outbox[0].headers
+
+
+def test_the_signal_tells_of_each_row(outbox):
+    heard = []
+
+    def hear(sender, task_id, message_id, headers, **_):
+        heard.append((sender, task_id, message_id, headers["task"]))
+
+    cdc_relay.created.connect(hear)
+    try:
+        result = shop.add.delay(1, 2)
+    finally:
+        cdc_relay.created.disconnect(hear)
+    assert heard == [("shop.add", result.id, result.id, "shop.add")]
+
+
+def test_without_a_broker_and_without_django():
+    statements = []
+    app = Celery("other", broker="amqp://127.0.0.1:1//", set_as_current=False)
+    cdc_relay.install(app, execute=lambda sql, parameters: statements.append((sql, parameters)), table="billing.outbox")
+    app.send_task("billing.pay", [1])
+    assert statements[0][0].startswith("INSERT INTO billing.outbox (message_id, exchange,")
+    assert statements[0][1][2:4] == ["celery", '[[1], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]']
+
+
+def test_excluded_tasks_go_to_the_broker(outbox):
+    cdc_relay.declare_queues(shop.app)
+    shop.ping.delay()
+    assert len(outbox) == 0
+    with shop.app.connection_for_read() as connection, connection.SimpleQueue(shop.app.conf.task_default_queue) as queue:
+        message = queue.get(timeout=60)
+        message.ack()
+    assert message.headers["task"] == "direct.ping"

@@ -1,0 +1,109 @@
+"""A real worker behind a real relay."""
+import signal
+import sys
+import time
+
+import pytest
+import shop
+from celery import chain, chord, group
+from django.db import connection, transaction
+
+import cdc_relay
+from conftest import celery_worker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+HANG = 120
+
+
+@pytest.fixture(autouse=True)
+def queues(django_db_setup):
+    shop.app.amqp.queues.select_add(shop.app.conf.task_routes["shop.mail"]["queue"])
+    cdc_relay.declare_queues(shop.app)
+
+
+def waiting():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM outbox")
+        return cursor.fetchone()[0]
+
+
+def until_empty():
+    deadline = time.monotonic() + HANG
+    while waiting():
+        assert time.monotonic() < deadline, "the relay does not empty the outbox"
+
+
+def send(signature):
+    with transaction.atomic():
+        return signature.delay()
+
+
+def test_results(relay, worker):
+    relay()
+    assert send(shop.add.s(1, 2)).get(timeout=HANG) == 3
+    assert send(shop.mail.s("ann")).get(timeout=HANG) == "ann"
+    assert send(chain(shop.add.s(1, 2), shop.add.s(3), shop.add.s(4))).get(timeout=HANG) == 10
+    assert send(group(shop.add.s(1, 1), shop.add.s(2, 2))).get(timeout=HANG) == [2, 4]
+    assert send(shop.add.signature((1, 2), serializer="pickle", compression="zlib")).get(timeout=HANG) == 3
+    assert send(shop.third_time.s()).get(timeout=HANG) == 2
+    assert send(shop.add_later.s(2, 3)).get(timeout=HANG) == 5
+    with transaction.atomic():
+        body = chord([shop.add.s(1, 1), shop.add.s(2, 2)])(shop.total.s())
+    assert body.get(timeout=HANG) == 6
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*), max(last_error) FROM outbox_dead_letter")
+        assert cursor.fetchone() == (0, None)
+
+
+def test_results_by_reply_to(relay, start):
+    relay()
+    queue = shop.app.conf.task_default_queue + "_rpc"
+    celery_worker(start, queue, SHOP_RESULTS="rpc://")
+    client = start(sys.executable, "rpc_client.py", SHOP_QUEUE=queue, SHOP_RESULTS="rpc://")
+    client.process.wait(HANG)
+    assert "result: 42" in client.said()
+
+
+def test_a_task_sent_by_sql(relay, worker):
+    """docs/functions.md: outbox_celery and outbox_await."""
+    relay()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT outbox_celery('shop.add', args => '[1]', kwargs => '{\"y\": 2}', queue => %s, expires => now() + '1 h', countdown => 0.1)",
+            [shop.app.conf.task_default_queue],
+        )
+        (task_id,) = cursor.fetchone()
+        cursor.execute("SELECT outbox_await(%s, '2 min')", [task_id])
+        assert cursor.fetchone() == ("published",)
+    assert shop.app.AsyncResult(str(task_id)).get(timeout=HANG) == 3
+
+
+def test_a_rollback_reaches_no_worker(relay, worker):
+    relay()
+    with transaction.atomic():
+        lost = shop.add.delay(1, 2)
+        transaction.set_rollback(True)
+    assert send(shop.add.s(3, 4)).get(timeout=HANG) == 7  # was sent later, and has arrived
+    assert lost.state == "PENDING"
+
+
+def test_the_outbox_holds_what_has_a_countdown(relay, worker):
+    relay()
+    with transaction.atomic():
+        later = shop.add.apply_async((1, 2), countdown=3600)
+    assert send(shop.add.s(3, 4)).get(timeout=HANG) == 7
+    assert waiting() == 1
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE outbox SET available_at = now()")
+    assert later.get(timeout=HANG) == 3
+
+
+def test_the_relay_is_killed_in_between(relay, worker):
+    first = relay()
+    assert send(shop.add.s(0, 0)).get(timeout=HANG) == 0
+    results = [send(shop.add.s(n, n)) for n in range(20)]
+    first.stop(signal.SIGKILL)
+    results += [send(shop.add.s(n, n)) for n in range(20, 40)]
+    relay()
+    assert [r.get(timeout=HANG) for r in results] == [2 * n for n in range(40)]
+    until_empty()
