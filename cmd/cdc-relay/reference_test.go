@@ -53,7 +53,7 @@ func TestTheReferenceIsThatOfTheFlags(t *testing.T) {
 func referenceTable(t *testing.T, settings []*setting, ofCommands bool) string {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString("| flag | environment | default | values | meaning |\n|---|---|---|---|---|\n")
+	b.WriteString("| flag | default | values | meaning |\n|---|---|---|---|\n")
 	extra, takers := notes(), commandsByFlag()
 	for _, s := range settings {
 		n := extra[s.name]
@@ -77,7 +77,7 @@ func referenceTable(t *testing.T, settings []*setting, ofCommands bool) string {
 		if n.advice != "" {
 			meaning += " " + n.advice
 		}
-		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s | %s |\n", s.name, s.envName(), byDefault, values, meaning)
+		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s |\n", s.name, byDefault, values, meaning)
 	}
 	return b.String()
 }
