@@ -38,7 +38,7 @@ func prose(text string) []string {
 }
 
 // forbidden are words that the docs do not use. The reader finds the others in the manuals or in the glossary.
-const forbidden = `mend(s|ed|ing)?|anew|for as long as|but for|repeats|a repeat|holder|holds? (it|the slot)|stand-bys?|stands? by|standing by|` +
+const forbidden = `mend(s|ed|ing)?|anew|for as long as|but for|repeats|a repeat|holder|holds? the slot|stand-bys?|stands? by|standing by|` +
 	`spill(s|ed)?|get(s)? going again|comes? to itself|refus(e|es|ed|al|als)|is away|goes away|as far as|the most \w+ that|` +
 	`whatever|whoever|whichever|lease(s)?|breather|pulse|stray|courtesy|patience|stride|episode|quarantine|hedge|settle anew`
 
