@@ -24,7 +24,7 @@ func blocks(t *testing.T, page, language string) []string {
 func TestDocsNameCommandsThatExist(t *testing.T) {
 	takers := commandsByFlag()
 	app := (&process{}).app()
-	for _, page := range []string{"runbook.md", "install.md", "security.md", "check.md"} {
+	for _, page := range []string{"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md", "security.md", "check.md"} {
 		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-/\w])/?cdc-relay ((?:[a-z-]+ )?[a-z-]+)([^\n|#]*)`).FindAllStringSubmatch(strings.Join(blocks(t, page, "sh"), "\n"), -1) {
 			words := strings.Fields(m[1])
 			command := app.Command(words[0])

@@ -66,3 +66,69 @@ func TestDocsHaveNoLongSentence(t *testing.T) {
 		}
 	}
 }
+
+// anchors are those that GitHub gives the headings of a page.
+func anchors(text string) map[string]bool {
+	text = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(text, "")
+	found := make(map[string]bool)
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		found[strings.ReplaceAll(name, " ", "-")] = true
+	}
+	return found
+}
+
+func TestLinksLeadToHeadings(t *testing.T) {
+	for page, text := range pages(t) {
+		folder := docsFolder
+		if page == "README.md" {
+			folder += "../"
+		}
+		for _, link := range regexp.MustCompile(`\]\(([^)#:]*)#([^)]*)\)`).FindAllStringSubmatch(text, -1) {
+			target := text
+			if link[1] != "" {
+				other, err := os.ReadFile(folder + link[1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				target = string(other)
+			}
+			if !anchors(target)[link[2]] {
+				t.Errorf("%s: there is no heading %s#%s", page, link[1], link[2])
+			}
+		}
+	}
+}
+
+// The log lines and errors of the table of failure modes are those of the program.
+func TestFailureModesNameLinesOfTheLog(t *testing.T) {
+	var source strings.Builder
+	err := filepath.WalkDir("../..", func(name string, _ os.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
+			var text []byte
+			text, err = os.ReadFile(name)
+			source.Write(text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, line := range regexp.MustCompile("`([a-z][^`]* [^`]* [^`]*)`").FindAllStringSubmatch(readDoc(t, "failure-modes.md"), -1) {
+		if strings.HasPrefix(line[1], "cdc-relay ") {
+			continue // a command
+		}
+		for part := range strings.SplitSeq(line[1], "…") {
+			if part = strings.Trim(part, " ;:,"); len(part) > 3 {
+				checked++
+				if !strings.Contains(source.String(), part) {
+					t.Errorf("docs/failure-modes.md: the program never says %q", part)
+				}
+			}
+		}
+	}
+	if checked < 20 {
+		t.Errorf("only %d lines were found", checked)
+	}
+}
