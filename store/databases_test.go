@@ -161,7 +161,7 @@ func TestEveryStatementWorksBesideColumnsOfAnyName(t *testing.T) {
 		"sample":  second(o.Stats(ctx, 10, false)),
 		"count":   second(o.CountDeadLetters(ctx, store.Filter{})),
 		"list":    third(o.DeadLetters(ctx, store.Filter{}, 10)),
-		"explain": third(o.Explain(ctx, name(t, strconv.FormatInt(waiting, 10)), true, time.Minute)),
+		"explain": third(o.Explain(ctx, name(t, strconv.FormatInt(waiting, 10)), true)),
 		"retry":   second(o.RetryNow(ctx, store.Filter{}, 10, false, quiet)),
 	} {
 		if err != nil {

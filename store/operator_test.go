@@ -219,7 +219,7 @@ func TestRedactedPayloadsStayInTheDatabase(t *testing.T) {
 	if err != nil || len(letters) != 1 || letters[0].Payload != nil {
 		t.Errorf("got %+v, %v", letters, err)
 	}
-	waiting, _, err := o.Explain(t.Context(), name(t, "3"), true, 0)
+	waiting, _, err := o.Explain(t.Context(), name(t, "3"), true)
 	if err != nil || len(waiting) != 1 || string(waiting[0].Payload) != "\x00\xff" || !waiting[0].Binary || waiting[0].State != store.Fresh {
 		t.Errorf("got %+v, %v", waiting, err)
 	}

@@ -23,7 +23,7 @@ func TestRetryNowTakesWhatWaits(t *testing.T) {
 	}
 	before := one[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
 		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
-	lease := one[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"])
+	dueAt := one[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"])
 
 	dry, err := f.operator().RetryNow(t.Context(), store.Filter{}, 2, true, quiet)
 	if err != nil || dry != (store.Retried{Due: 4}) || len(f.ids("attempts > 0")) != 4 {
@@ -42,7 +42,7 @@ func TestRetryNowTakesWhatWaits(t *testing.T) {
 	if !one[bool](f, `SELECT possible_duplicate FROM outbox WHERE id = $1`, rows["waits, nacked"]) {
 		t.Error("a mark is gone")
 	}
-	if got := one[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"]); !got.Equal(lease) {
+	if got := one[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"]); !got.Equal(dueAt) {
 		t.Error("what was due has another time: it may be a fence")
 	}
 	after := one[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,

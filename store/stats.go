@@ -43,16 +43,16 @@ type QueueStats struct {
 	// Where OldestUnknown, looking took too long.
 	OldestPending time.Time
 	OldestUnknown bool
-	// Due are retries, scheduled messages and ended leases whose time has come.
+	// Due are retries, scheduled messages and rows with a late confirm whose time has come.
 	Due Count
-	// Retrying were refused and wait for their time; NextRetry is the first.
+	// Retrying were rejected and wait for their time; NextRetry is the first.
 	Retrying  Count
 	NextRetry time.Time
 	// Scheduled are not to leave before a time that the application has set.
 	Scheduled     Count
 	NextScheduled time.Time
-	// Claimed are under the lease of a relay.
-	Claimed Count
+	// Unconfirmed were published, and their confirm is late.
+	Unconfirmed Count
 	// ParkedKeys are ordering keys whose oldest row must not leave yet, …
 	ParkedKeys Count
 	// … and BlockedKeys those with rows behind a dead letter.
@@ -129,7 +129,7 @@ type statsReader struct {
 
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
-	s.Depth, s.Due, s.Retrying, s.Scheduled, s.Claimed = unknown, unknown, unknown, unknown, unknown
+	s.Depth, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed = unknown, unknown, unknown, unknown, unknown
 	s.ParkedKeys, s.BlockedKeys, s.DeadLetters = unknown, unknown, unknown
 	s.OldestUnknown, s.FailingPrecision = true, Unknown
 	return tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&s.At)
@@ -232,9 +232,7 @@ func (r *statsReader) due(ctx context.Context, tx querier, s *QueueStats) error 
 	return err
 }
 
-// The kinds of rows whose time has not come, and the keys that wait for one of them. A claim
-// sets possible_duplicate; a retry that had it before cannot be told from a claimed one, and
-// counts as a retry.
+// The kinds of rows whose time has not come, and the keys that wait for one of them.
 const futureSQL = `
 SELECT count(*), count(*) FILTER (WHERE attempts > 0), min(available_at) FILTER (WHERE attempts > 0),
        count(*) FILTER (WHERE attempts = 0 AND NOT marked), min(available_at) FILTER (WHERE attempts = 0 AND NOT marked),
@@ -245,9 +243,9 @@ FROM (SELECT id, ordering_key, attempts, available_at, coalesce(possible_duplica
       WHERE available_at > (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
 
 func (r *statsReader) future(ctx context.Context, tx querier, s *QueueStats) error {
-	var all, retrying, scheduled, claimed, parked int64
+	var all, retrying, scheduled, unconfirmed, parked int64
 	var nextRetry, nextScheduled pgtype.Timestamptz
-	err := tx.QueryRow(ctx, r.fill(futureSQL), r.most).Scan(&all, &retrying, &nextRetry, &scheduled, &nextScheduled, &claimed, &parked)
+	err := tx.QueryRow(ctx, r.fill(futureSQL), r.most).Scan(&all, &retrying, &nextRetry, &scheduled, &nextScheduled, &unconfirmed, &parked)
 	if err != nil {
 		return err
 	}
@@ -259,7 +257,7 @@ func (r *statsReader) future(ctx context.Context, tx querier, s *QueueStats) err
 	}
 	s.Retrying, s.NextRetry = of(retrying), fromColumn(nextRetry)
 	s.Scheduled, s.NextScheduled = of(scheduled), fromColumn(nextScheduled)
-	s.Claimed, s.ParkedKeys = of(claimed), of(parked)
+	s.Unconfirmed, s.ParkedKeys = of(unconfirmed), of(parked)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -39,7 +40,7 @@ func TestStatsCountsByKind(t *testing.T) {
 		('a', '1', NULL, 2, now() + interval '6 minutes', true, 'unroutable: c', now()),
 		('b', '1', NULL, 2, now() + interval '7 minutes', true, 'nack', now()),
 		('later', '1', NULL, 0, now() + interval '1 day', NULL, NULL, now()),
-		('claimed', '1', NULL, 0, now() + interval '30 seconds', true, NULL, now()),
+		('unconfirmed', '1', NULL, 0, now() + interval '30 seconds', true, NULL, now()),
 		('behind', '1', 'blocked', 0, NULL, NULL, NULL, now())`)
 	f.deadLetter(1, "retries_exhausted", "last_error", "'unroutable: d'", "ordering_key", "'blocked'")
 	f.deadLetter(2, "too_large", "ordering_key", "'nothing behind'")
@@ -48,7 +49,7 @@ func TestStatsCountsByKind(t *testing.T) {
 		s := f.stats(exact)
 		for what, counts := range map[string][2]store.Count{
 			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(1)}, "retrying": {s.Retrying, exactly(3)},
-			"scheduled": {s.Scheduled, exactly(1)}, "claimed": {s.Claimed, exactly(1)}, "parked": {s.ParkedKeys, exactly(1)},
+			"scheduled": {s.Scheduled, exactly(1)}, "unconfirmed": {s.Unconfirmed, exactly(1)}, "parked": {s.ParkedKeys, exactly(1)},
 			"blocked": {s.BlockedKeys, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
 		} {
 			if counts[0] != counts[1] {
@@ -110,7 +111,6 @@ func TestExplainSaysWhereAMessageIs(t *testing.T) {
 	insert := func(rest string) int64 {
 		return f.insert("(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version) VALUES ('r', '1', " + rest + ")")
 	}
-	const lease = time.Minute
 	for _, test := range []struct {
 		rest string
 		want store.State
@@ -119,16 +119,45 @@ func TestExplainSaysWhereAMessageIs(t *testing.T) {
 		{"NULL, now() - interval '1 second', 0, NULL, 1", store.Due},
 		{"NULL, now() + interval '10 minutes', 1, false, 1", store.Retrying},
 		{"NULL, now() + interval '10 minutes', 1, true, 1", store.Retrying},
-		{"NULL, now() + interval '10 seconds', 1, true, 1", store.RetryingOrClaimed},
-		{"NULL, now() + interval '10 seconds', 0, true, 1", store.Claimed},
+		{"NULL, now() + interval '10 seconds', 1, true, 1", store.Retrying},
+		{"NULL, now() + interval '10 seconds', 0, true, 1", store.Unconfirmed},
 		{"NULL, now() + interval '10 seconds', 0, NULL, 1", store.Scheduled},
 		{"NULL, NULL, 0, NULL, 2", store.NewerVersion},
 	} {
 		id := insert(test.rest)
-		waiting, dead, err := f.operator().Explain(t.Context(), name(t, one[string](f, `SELECT $1::bigint::text`, id)), false, lease)
+		waiting, dead, err := f.operator().Explain(t.Context(), name(t, one[string](f, `SELECT $1::bigint::text`, id)), false)
 		if err != nil || len(waiting) != 1 || len(dead) != 0 || waiting[0].State != test.want {
 			t.Errorf("%s: %+v, %v, want %s", test.rest, waiting, err, test.want)
 		}
+	}
+}
+
+func TestExplainNamesTheSessionThatHasLockedAMessage(t *testing.T) {
+	f := newFixture(t)
+	id := f.insert("(routing_key, payload) VALUES ('r', '1')")
+	locked, err := f.conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var session int32
+	if err := locked.QueryRow(t.Context(), `SELECT pg_backend_pid() FROM outbox WHERE id = $1 FOR UPDATE`, id).Scan(&session); err != nil {
+		t.Fatal(err)
+	}
+	explain := func() store.Waiting {
+		waiting, _, err := f.operator().Explain(t.Context(), name(t, strconv.FormatInt(id, 10)), false)
+		if err != nil || len(waiting) != 1 {
+			t.Fatalf("%+v, %v", waiting, err)
+		}
+		return waiting[0]
+	}
+	if w := explain(); w.State != store.Locked || w.LockedBy != session {
+		t.Errorf("%s by session %d, want locked by %d", w.State, w.LockedBy, session)
+	}
+	if err := locked.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w := explain(); w.State != store.Fresh || w.LockedBy != 0 {
+		t.Errorf("%s by session %d after the end of the lock", w.State, w.LockedBy)
 	}
 }
 
@@ -139,7 +168,7 @@ func TestExplainTellsThePlaceInTheKey(t *testing.T) {
 	f.insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
 	f.deadLetter(0, "nack", "ordering_key", "'k'")
 	message := one[string](f, `SELECT message_id::text FROM outbox ORDER BY id DESC LIMIT 1`)
-	waiting, dead, err := f.operator().Explain(t.Context(), name(t, message), false, time.Minute)
+	waiting, dead, err := f.operator().Explain(t.Context(), name(t, message), false)
 	if err != nil || len(waiting) != 1 || len(dead) != 0 {
 		t.Fatalf("%+v, %+v, %v", waiting, dead, err)
 	}
@@ -148,11 +177,11 @@ func TestExplainTellsThePlaceInTheKey(t *testing.T) {
 		t.Errorf("got %+v", w)
 	}
 	message = one[string](f, `SELECT message_id::text FROM outbox_dead_letter`)
-	waiting, dead, err = f.operator().Explain(t.Context(), name(t, message), false, time.Minute)
+	waiting, dead, err = f.operator().Explain(t.Context(), name(t, message), false)
 	if err != nil || len(waiting) != 0 || len(dead) != 1 || dead[0].Reason != "nack" {
 		t.Errorf("%+v, %+v, %v", waiting, dead, err)
 	}
-	waiting, dead, err = f.operator().Explain(t.Context(), name(t, "4711"), false, time.Minute)
+	waiting, dead, err = f.operator().Explain(t.Context(), name(t, "4711"), false)
 	if err != nil || len(waiting)+len(dead) != 0 {
 		t.Errorf("%+v, %+v, %v", waiting, dead, err)
 	}

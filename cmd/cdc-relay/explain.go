@@ -22,16 +22,16 @@ the reason, and the command that sends it back. An ID is that of the row, or the
 message_id; a message_id has no index, and takes a look through the whole table. Where
 nothing is found the exit code is 1: it was delivered and deleted, or never committed.
 
-What relays do is said for their --on-dead-letter, --max-retries and --send-timeout: give
-explain the same, by the environment or the file.`,
-		Flags: flags("show-payload", "format", "on-dead-letter", "max-retries", "send-timeout", "poll-interval", "stale-timeout", "mode",
+What relays do is said for their --on-dead-letter and --max-retries: give explain the
+same, by the environment or the file.`,
+		Flags: flags("show-payload", "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
 			"http-addr", "database-url", "table", "slot", "shard", "config"),
 		Action: p.onNamed(p.explain),
 	}
 }
 
 func (p *process) explain(ctx context.Context, d *desk, name store.Name) error {
-	waiting, dead, err := d.Explain(ctx, name, d.cfg.looking.showPayload, d.cfg.relay.SendTimeout)
+	waiting, dead, err := d.Explain(ctx, name, d.cfg.looking.showPayload)
 	if err != nil {
 		return err
 	}
@@ -90,10 +90,10 @@ func (s surroundings) outlookOf(w store.Waiting) outlook {
 		return outlook{text: fmt.Sprintf("nothing until the dead letter of its key is dealt with: cdc-relay dead-letter requeue --id %d%s, or purge",
 			w.OldestDeadOfKey, s.cfg.tableFlag())}
 	case w.First != nil:
-		first := s.own(w.First.State, w.First.AvailableAt, w.First.Attempts, w.ReadAt)
+		first := s.own(w.First.State, w.First.AvailableAt, w.First.Attempts, w.First.LockedBy, w.ReadAt)
 		return outlook{text: fmt.Sprintf("it waits for %s of its ordering key; the first of them, row %d, %s", countRows(w.Before), w.First.ID, first.text)}
 	}
-	o := s.own(w.State, w.AvailableAt, w.Attempts, w.ReadAt)
+	o := s.own(w.State, w.AvailableAt, w.Attempts, w.LockedBy, w.ReadAt)
 	o.text = "it " + o.text
 	return o
 }
@@ -106,7 +106,7 @@ func countRows(c store.Count) string {
 }
 
 // own says what happens next to a row by its own state.
-func (s surroundings) own(state store.State, at time.Time, attempts int, now time.Time) outlook {
+func (s surroundings) own(state store.State, at time.Time, attempts int, lockedBy int32, now time.Time) outlook {
 	in := func() string { return fmt.Sprintf("at %s, in %s", timeText(at), durationText(at.Sub(now))) }
 	switch state {
 	case store.Due:
@@ -115,10 +115,10 @@ func (s surroundings) own(state store.State, at time.Time, attempts int, now tim
 		return outlook{text: fmt.Sprintf("is tried again %s; %s", in(), s.tries(attempts)), at: at}
 	case store.Scheduled:
 		return outlook{text: "is scheduled: it leaves " + in(), at: at}
-	case store.Claimed:
-		return outlook{text: "is claimed by a relay, which publishes it now; should that fail, another takes it " + in(), at: at}
-	case store.RetryingOrClaimed:
-		return outlook{text: fmt.Sprintf("is being published by a relay, or is tried again %s; %s", in(), s.tries(attempts)), at: at}
+	case store.Unconfirmed:
+		return outlook{text: "was published, and its confirm is late; without one it is published again " + in(), at: at}
+	case store.Locked:
+		return outlook{text: fmt.Sprintf("is locked by session %d, mostly a relay that publishes it now", lockedBy)}
 	case store.NewerVersion:
 		return outlook{text: "is for a newer relay: update the relays"}
 	}

@@ -23,6 +23,7 @@ type explainedRow struct {
 	Next        string     `json:"next"`
 	NextAt      *time.Time `json:"next_at"`
 	AvailableAt *time.Time `json:"available_at"`
+	LockedBy    int32      `json:"locked_by,omitempty"`
 	messageView
 	Ordering *orderingView `json:"ordering"`
 }
@@ -46,6 +47,7 @@ type orderingView struct {
 type firstView struct {
 	ID          int64       `json:"id"`
 	State       store.State `json:"state"`
+	LockedBy    int32       `json:"locked_by,omitempty"`
 	AvailableAt *time.Time  `json:"available_at"`
 	Attempts    int         `json:"attempts"`
 	LastError   *string     `json:"last_error"`
@@ -56,12 +58,12 @@ func (s surroundings) view(waiting []store.Waiting, dead []store.DeadMessage) ex
 	for _, w := range waiting {
 		o := s.outlookOf(w)
 		row := explainedRow{
-			Where: "outbox", State: w.State, Next: o.text, NextAt: orNull(o.at), AvailableAt: orNull(w.AvailableAt), messageView: viewOf(w.StoredMessage),
+			Where: "outbox", State: w.State, Next: o.text, NextAt: orNull(o.at), AvailableAt: orNull(w.AvailableAt), LockedBy: w.LockedBy, messageView: viewOf(w.StoredMessage),
 		}
 		if w.OrderingKey != nil {
 			row.Ordering = &orderingView{RowsBefore: w.Before.N, RowsBeforePrecision: w.Before.Precision, DeadLetters: w.DeadOfKey.N}
 			if f := w.First; f != nil {
-				row.Ordering.First = &firstView{ID: f.ID, State: f.State, AvailableAt: orNull(f.AvailableAt), Attempts: f.Attempts, LastError: f.LastError}
+				row.Ordering.First = &firstView{ID: f.ID, State: f.State, LockedBy: f.LockedBy, AvailableAt: orNull(f.AvailableAt), Attempts: f.Attempts, LastError: f.LastError}
 			}
 		}
 		v.Messages = append(v.Messages, row)

@@ -14,15 +14,14 @@ func (p *process) retryCommand() *cli.Command {
 		UsageText: "cdc-relay retry ID…|FILTERS|--all [FLAGS]",
 		Description: `Makes messages that were refused and wait for their next try due now, with all their
 attempts again: after what was wrong in the broker is mended. Relays may run meanwhile.
-Messages that a relay may have on its way are left alone; they come within 30 seconds, or
-3 × --send-timeout where that is longer. It should be that of the relays.
+Messages that a relay has locked are left alone: it publishes them now.
 
 EXAMPLES
 
   cdc-relay retry --all
   cdc-relay retry --reason unroutable --routing-key orders.created
   cdc-relay retry 42`,
-		Flags:  filterFlags(true, "dry-run", "send-timeout", "format", "database-url", "table", "config"),
+		Flags:  filterFlags(true, "dry-run", "format", "database-url", "table", "config"),
 		Action: p.onSelected(p.retry),
 	}
 }
@@ -51,7 +50,7 @@ func (p *process) retry(ctx context.Context, d *desk) error {
 		text = "would make " + rowsText(done.Due, "message") + " due now"
 	}
 	if done.Left > 0 {
-		text += fmt.Sprintf("; %s left alone: a relay has claimed them", countText(done.Left))
+		text += fmt.Sprintf("; %s left alone: a relay has locked them", countText(done.Left))
 	}
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed})
 }

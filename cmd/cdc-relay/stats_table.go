@@ -26,7 +26,7 @@ func (p *process) showStats(cfg *config, v statsView) error {
 	g.row("due", countOf(v.counts["due"]))
 	g.row("in retry", countOf(v.counts["retrying"])+next(", next", v.NextRetryAt, v.At))
 	g.row("scheduled", countOf(v.counts["scheduled"])+next(", next", v.NextScheduledAt, v.At))
-	g.row("claimed by a relay", countOf(v.counts["claimed"]))
+	g.row("unconfirmed", countOf(v.counts["unconfirmed"]))
 	g.row("parked keys", countOf(v.counts["parked_keys"]))
 	dead := countOf(v.counts["dead_letters"])
 	if v.NewestDeadLetterAt != nil {

@@ -16,8 +16,7 @@ import (
 const (
 	// leaderTimeout is how long the first relay may take until it streams.
 	leaderTimeout = time.Minute
-	// drainQuiet is how long nothing may leave the outbox at the end. A row that a killed relay had claimed waits for
-	// the end of its lease, 30 s at most.
+	// drainQuiet is how long nothing may leave the outbox at the end.
 	drainQuiet = time.Minute
 	// queueTimeout is how long the consumers may take for what is left in the queues.
 	queueTimeout = 2 * time.Minute

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// What a killed relay had claimed comes again when its lease of 30 s runs out. lingers is how long after everything
-// had arrived that was committed before its end a fault may still show as a repeat:
-// the repeats of the last messages follow these.
+// lingers is how long after everything had arrived that was committed before its end a fault may still show as a repeat:
+// the server ends the claim of a relay that stands still after ten seconds, and the repeats stand in queues.
 const lingers = 45 * time.Second
 
 type fault struct {

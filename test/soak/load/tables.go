@@ -102,7 +102,6 @@ func (s State) Waiting(ctx context.Context) (rows int, err error) {
 // Drain is a look at how far the outbox is from empty.
 type Drain struct {
 	Waiting     int       // rows in the outbox
-	Leased      int       // of these, rows whose time comes in more than ten seconds: a relay has, or had, claimed them
 	Attempts    int64     // refusals of these
 	DeadLetters int       // rows of the dead-letter table
 	Writers     int       // sessions of writers whose last transaction may not have ended
@@ -112,11 +111,10 @@ type Drain struct {
 func (s State) look(ctx context.Context) (d Drain, err error) {
 	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var due *time.Time
-		err := conn.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE available_at > clock_timestamp() + interval '10 s'),
-			coalesce(sum(attempts), 0), min(available_at),
+		err := conn.QueryRow(ctx, `SELECT count(*), coalesce(sum(attempts), 0), min(available_at),
 			(SELECT count(*) FROM `+s.Table.DeadLetter().SQL()+`),
 			(SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())
-			FROM `+s.Table.SQL(), writerName).Scan(&d.Waiting, &d.Leased, &d.Attempts, &due, &d.DeadLetters, &d.Writers)
+			FROM `+s.Table.SQL(), writerName).Scan(&d.Waiting, &d.Attempts, &due, &d.DeadLetters, &d.Writers)
 		if due != nil {
 			d.NextDue = *due
 		}
