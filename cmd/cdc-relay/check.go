@@ -49,7 +49,7 @@ func checkSettings() []*setting {
 // checkManagementURL never quotes the URL, as checkDatabaseURL.
 func checkManagementURL(text string) error {
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+	if err != nil || atAfterHost(text) || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return fmt.Errorf("want a URL that begins with http:// or https://; %s", encodeHint)
 	}
 	return nil

@@ -176,6 +176,12 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
+func TestLivenessFileThatIsADirectory(t *testing.T) {
+	directory := t.TempDir()
+	wantUsage(t, cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_HTTP_ADDR": ""}, "run", "--publisher", "stdout", "--liveness-file", directory),
+		"--liveness-file "+directory+": is a directory or a device, want the name of a file")
+}
+
 func TestLivenessFileThatCannotBeWritten(t *testing.T) {
 	env, _ := fresh(t)
 	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--liveness-file", t.TempDir()+"/no/such/folder")

@@ -71,6 +71,11 @@ func (p *process) showDeadLetters(ctx context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
+	if len(letters) == 0 && d.cfg.looking.filter.Reason != nil {
+		if err := d.cfg.noneFound("dead letter"); err != nil {
+			return err
+		}
+	}
 	if d.cfg.format == formatJSON {
 		return p.writeDeadLetters(d.cfg, letters, more)
 	}

@@ -59,7 +59,7 @@ type requeueView struct {
 
 func (p *process) requeue(ctx context.Context, d *desk) error {
 	if d.cfg.looking.dryRun {
-		n, err := d.CountDeadLetters(ctx, d.cfg.looking.filter)
+		n, err := d.countDeadLetters(ctx)
 		if err != nil {
 			return err
 		}
@@ -83,7 +83,19 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 			"mend the rows in " + d.cfg.relay.Table.DeadLetter().String() + ", or purge them",
 		}
 	}
+	if failed == nil && view.Matched == 0 {
+		failed = d.cfg.noneFound("dead letter")
+	}
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed})
+}
+
+// countDeadLetters is how many a command would change.
+func (d *desk) countDeadLetters(ctx context.Context) (int64, error) {
+	n, err := d.CountDeadLetters(ctx, d.cfg.looking.filter)
+	if err == nil && n == 0 {
+		err = d.cfg.noneFound("dead letter")
+	}
+	return n, err
 }
 
 // tell writes the outcome in one line, or as JSON.
@@ -139,7 +151,7 @@ type purgeView struct {
 func (p *process) purge(ctx context.Context, d *desk) error {
 	var view purgeView
 	if d.cfg.looking.dryRun {
-		matched, err := d.CountDeadLetters(ctx, d.cfg.looking.filter)
+		matched, err := d.countDeadLetters(ctx)
 		if err != nil {
 			return err
 		}
@@ -162,6 +174,9 @@ func (p *process) purge(ctx context.Context, d *desk) error {
 	end()
 	if refused != nil {
 		return refused
+	}
+	if failed == nil && view.Matched == 0 {
+		failed = d.cfg.noneFound("dead letter")
 	}
 	text := "deleted " + rowsText(view.Purged, "dead letter")
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed})

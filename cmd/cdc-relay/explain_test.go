@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -18,4 +19,20 @@ func TestExplainTellsWhenARowIsTakenInTruth(t *testing.T) {
 			t.Errorf("--stale-timeout %s: %q, want %q", timeout, is, want)
 		}
 	}
+}
+
+// TestTimesFarAway: an application can set created_at to any time that Postgres knows.
+func TestTimesFarAway(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	for id, at := range []string{"now() + interval '300 years'", "'infinity'", "'-infinity'", "'12000-01-01'", "'0044-03-15 BC'"} {
+		execute(t, conn, fmt.Sprintf(`INSERT INTO outbox (id, routing_key, payload, created_at) VALUES (%d, 'k', '1', %s)`, id+1, at))
+		execute(t, conn, fmt.Sprintf(`INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
+			VALUES (%d, gen_random_uuid(), %s, 6, 1, 'k', '{}', 'nack')`, id+11, at))
+		for _, format := range []string{"table", "json"} {
+			wantOutput(t, cdcRelay(t, env, "explain", fmt.Sprint(id+1), "--format", format), "created")
+			wantOutput(t, cdcRelay(t, env, "dead-letter", "show", fmt.Sprint(id+11), "--format", format), "created")
+		}
+	}
+	wantOutput(t, cdcRelay(t, env, "dead-letter", "list", "--format", "json"), `"created_at": "9999-12-31T23:59:59Z"`, `"created_at": "0001-01-01T00:00:00Z"`)
 }

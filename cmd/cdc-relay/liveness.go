@@ -21,6 +21,9 @@ func newLivenessFile(name string) (livenessFile, error) {
 	if name == "" {
 		return file, nil
 	}
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return "", usagef("--liveness-file %s: is a directory or a device, want the name of a file", name)
+	}
 	err := file.write(time.Now())
 	if err == nil {
 		err = file.remove() // the relay is not live yet

@@ -76,6 +76,9 @@ func checkDatabaseURL(text string) error {
 	if text == "" {
 		return errors.New("is empty")
 	}
+	if atAfterHost(text) {
+		return errors.New(wantDatabaseURL)
+	}
 	cfg, err := pgx.ParseConfig(text)
 	var parseErr *pgconn.ParseConfigError
 	var urlErr *url.Error
@@ -96,6 +99,14 @@ func checkDatabaseURL(text string) error {
 	return errors.New("not understood")
 }
 
+// atAfterHost: a / ? or # in a password ends the host for a parser, and the rest of the password goes before an @. An @
+// that is meant to stand there can be written %40.
+func atAfterHost(text string) bool {
+	_, rest, isURL := strings.Cut(text, "://")
+	end := strings.IndexAny(rest, "/?#")
+	return isURL && end >= 0 && strings.Contains(rest[end:], "@")
+}
+
 // harmlessDetail names the part that a parser did not take, where that part holds
 // no password.
 func harmlessDetail(err error) string {
@@ -112,7 +123,7 @@ func checkAMQPURL(text string) error {
 	if !found || (scheme != "amqp" && scheme != "amqps") {
 		return errors.New("want a URL that begins with amqp:// or amqps://")
 	}
-	if _, err := amqp.ParseURI(text); err != nil {
+	if _, err := amqp.ParseURI(text); err != nil || atAfterHost(text) {
 		return errors.New("not a URL of the form " + scheme + "://user:password@host:5672/vhost; " + encodeHint)
 	}
 	return nil

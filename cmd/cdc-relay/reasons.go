@@ -33,6 +33,14 @@ func meaningOf(code string) (meaning, mend string) {
 	return "", ""
 }
 
+// reasonCodes are those of docs/contract.md. A publisher of an embedding program may have others.
+func reasonCodes() []string {
+	return []string{
+		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "retries_exhausted",
+		"too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row",
+	}
+}
+
 // reasonText tells why a message was given up: of exhausted retries the last refusal.
 func reasonText(m store.DeadMessage) (text, mend string) {
 	code := m.Reason

@@ -52,5 +52,8 @@ func (p *process) retry(ctx context.Context, d *desk) error {
 	if done.Left > 0 {
 		text += fmt.Sprintf("; %s left alone: a relay has locked them", countText(done.Left))
 	}
+	if failed == nil && view.Matched == 0 {
+		failed = d.cfg.noneFound("waiting retry")
+	}
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed})
 }

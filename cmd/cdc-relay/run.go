@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"syscall"
 
@@ -107,9 +109,27 @@ func (p *process) newService(ctx context.Context, cfg *config) (*service, error)
 
 func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher, error) {
 	if cfg.publisher == "stdout" {
+		if closedOutput(p.stdout) {
+			return nil, usagef("--publisher stdout: the standard output is closed, so nobody would read the messages")
+		}
 		return publish.NewStdout(publish.StdoutConfig{Writer: p.stdout, DefaultExchange: cfg.exchange}), nil
 	}
 	return newAMQP(cfg, cfg.relay.MaxInFlight, log)
+}
+
+// closedOutput: for a standard output that is closed, Go opens /dev/null, to read as well; a shell's >/dev/null cannot be read.
+func closedOutput(stdout io.Writer) bool {
+	file, isFile := stdout.(*os.File)
+	if !isFile {
+		return false
+	}
+	is, err := file.Stat()
+	null, errNull := os.Stat(os.DevNull)
+	if err != nil || errNull != nil || !os.SameFile(is, null) {
+		return err != nil
+	}
+	_, err = file.Read(make([]byte, 1))
+	return errors.Is(err, io.EOF)
 }
 
 func newAMQP(cfg *config, maxInFlight int, log *slog.Logger) (*publish.AMQP, error) {

@@ -82,3 +82,20 @@ func TestCertificatesGoIntoTheURL(t *testing.T) {
 		t.Errorf("got %s", r.stderr)
 	}
 }
+
+func TestFilesThatEveryUserMayChange(t *testing.T) {
+	database := writeFile(t, "database", someDatabase)
+	settings := writeFile(t, "relay.yml", "database-url-file: "+database+"\n")
+	if r := cdcRelay(t, nil, "setup", "--config", settings); strings.Contains(r.stderr, "warning") {
+		t.Errorf("got %s", r.stderr)
+	}
+	for _, file := range []string{settings, database} {
+		if err := os.Chmod(file, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		r := cdcRelay(t, nil, "setup", "--config", settings)
+		if !strings.Contains(r.stderr, "cdc-relay: warning: every user of this machine may change "+file+": chmod 600 "+file+"\n") {
+			t.Errorf("got %s", r.stderr)
+		}
+	}
+}

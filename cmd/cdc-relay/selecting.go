@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -205,6 +206,18 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 		return nil, usagef("%s: --all and a filter exclude each other", commandPath(c))
 	}
 	return cfg, nil
+}
+
+// noneFound is the error of a command whose filter found nothing: nil where that is an answer like any other.
+func (c *config) noneFound(what string) error {
+	f := c.looking.filter
+	switch {
+	case f.Reason != nil && !slices.Contains(reasonCodes(), *f.Reason):
+		return usagef("--reason: no %s has %q; the codes are %s", what, *f.Reason, strings.Join(reasonCodes(), ", "))
+	case len(f.IDs)+len(f.MessageIDs) > 0:
+		return hinted{fmt.Errorf("no %s is picked by the IDs", what), "cdc-relay explain ID" + c.tableFlag() + " tells where a message is"}
+	}
+	return nil
 }
 
 // oneName is the message that a command is about.

@@ -266,6 +266,33 @@ func TestAReaderThatGoesAwayEndsItInOrder(t *testing.T) {
 	}
 }
 
+// TestAClosedOutputPublishesNothing: no row is deleted that nobody could read.
+func TestAClosedOutputPublishesNothing(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		output string
+		code   int
+		left   int
+	}{{">&-", exitUsage, 1}, {">/dev/null", exitDone, 0}} {
+		execute(t, conn, `DELETE FROM outbox; INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')`)
+		cmd := exec.CommandContext(await.Context(t), "sh", "-c", `exec "$0" drain --mode poll --publisher stdout `+test.output, executable)
+		cmd.Env = append(os.Environ(), beMain+"=1")
+		for name, value := range env {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+		output, _ := cmd.CombinedOutput()
+		left := query[int](t, conn, "SELECT count(*)::int FROM outbox")
+		if code := cmd.ProcessState.ExitCode(); code != test.code || left != test.left {
+			t.Errorf("%s: exit code %d, %d rows are left\n%s", test.output, code, left, output)
+		}
+	}
+}
+
 // A broker that no longer answers holds up the drain; who signals again does not
 // want to wait for it.
 func TestSecondSignalCutsTheDrainShort(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -124,7 +125,8 @@ func (p *process) resolve(c *cli.Context) (*config, error) {
 func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	cfg := defaultConfig()
 	settings := settingsOf(c)
-	if file := p.configFile(settings); file != "" {
+	file := p.configFile(settings)
+	if file != "" {
 		if err := readFile(file, cfg); err != nil {
 			return nil, err
 		}
@@ -142,7 +144,18 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 			return nil, usagef("--%s%s: %s", s.name, place, err)
 		}
 	}
+	p.warnOfWriters(file, cfg.files.databaseURL, cfg.files.amqpURL, cfg.files.amqpKey)
 	return cfg, cfg.readFiles(settings)
+}
+
+// warnOfWriters names the files that every user of the machine may change: passwords stand there, and who writes them
+// says where messages go.
+func (p *process) warnOfWriters(files ...string) {
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o002 != 0 {
+			fmt.Fprintf(p.stderr, "cdc-relay: warning: every user of this machine may change %s: chmod 600 %[1]s\n", file)
+		}
+	}
 }
 
 func settingsOf(c *cli.Context) []*setting {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ func durationText(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
 	case d < 0:
-		return "-" + durationText(-d)
+		return "-" + durationText(-max(d, -math.MaxInt64)) // the least duration has no opposite
 	case d < time.Second:
 		return fmt.Sprintf("%dms", d.Milliseconds())
 	case d < time.Minute:
@@ -111,11 +112,17 @@ func rowsText(n int64, one string) string {
 // seconds of a duration, with milliseconds, for JSON.
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
-// orNull is nil for the zero time, for JSON.
+// orNull is nil for the zero time, for JSON. Years that JSON cannot have become the first or the last it can.
 func orNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
 	t = t.UTC()
+	switch year := t.Year(); {
+	case year < 1:
+		t = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	case year > 9999:
+		t = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	}
 	return &t
 }

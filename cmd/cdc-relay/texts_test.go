@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ func TestTextsForPeople(t *testing.T) {
 		{durationText(-2 * time.Minute), "-2m0s"},
 		{durationText(5*time.Hour + 2*time.Minute), "5h2m"},
 		{durationText(99 * time.Hour), "4d3h"},
+		{durationText(math.MinInt64), "-106751d23h"},
 		{bytesText(0), "0 B"},
 		{bytesText(1023), "1023 B"},
 		{bytesText(16 << 10), "16.0 kB"},

@@ -113,6 +113,7 @@ func TestPasswordsAreNeverShown(t *testing.T) {
 	for _, url := range []string{
 		"://u:s3cr3t@" + hosts, "://u:s3cr3t@", "://u:s3cr3t%zz@" + hosts, "://u:s3cr3t/x@" + hosts,
 		"://u:s3cr3t#x@" + hosts, "://u:s3cr3t?x@" + hosts, "://u:s3cr3t x@" + hosts, "://u:x@s3cr3t@" + hosts,
+		"://u:1/s3cr3t@" + hosts, "://u:1?s3cr3t@" + hosts, "://u:1#s3cr3t@" + hosts, "://u:x@s3cr3t/y#z@" + hosts, "://u:x@y/s3cr3t@" + hosts,
 		"://u:s3cr3t@[::1", "://u:s3cr3t@127.0.0.1:port/x", "://u:1:s3cr3t@" + hosts, "://:s3cr3t@" + hosts,
 	} {
 		for _, args := range [][]string{

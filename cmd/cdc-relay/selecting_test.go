@@ -1,0 +1,38 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestWhatIsNamedAndNotThereIsAnError: a script takes an exit code of 0 for done.
+func TestWhatIsNamedAndNotThereIsAnError(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
+		VALUES (1, gen_random_uuid(), now(), 6, 1, 'k', '{}', 'of_a_custom_publisher')`)
+	for _, test := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"dead-letter requeue 999999999", exitFailed, "no dead letter is picked by the IDs"},
+		{"dead-letter requeue 999999999 --dry-run", exitFailed, "no dead letter is picked by the IDs"},
+		{"dead-letter requeue 999999999 --format json", exitFailed, "no dead letter is picked by the IDs"},
+		{"dead-letter purge 999999999 --yes", exitFailed, "no dead letter is picked by the IDs"},
+		{"retry 999999999", exitFailed, "no waiting retry is picked by the IDs"},
+		{"dead-letter list --reason bogus", exitUsage, `no dead letter has "bogus"; the codes are nack, unroutable, `},
+		{"dead-letter requeue --reason bogus", exitUsage, `no dead letter has "bogus"`},
+		{"dead-letter purge --reason bogus --yes", exitUsage, `no dead letter has "bogus"`},
+		{"retry --reason bogus", exitUsage, `no waiting retry has "bogus"`},
+		{"dead-letter list --reason nack", exitDone, ""},
+		{"dead-letter requeue --reason nack", exitDone, ""},
+		{"dead-letter list --reason of_a_custom_publisher", exitDone, ""},
+		{"dead-letter requeue 1 999999999", exitDone, ""},
+	} {
+		r := cdcRelay(t, env, strings.Fields(test.args)...)
+		if r.code != test.code || !strings.Contains(r.stderr, test.says) {
+			t.Errorf("%s: exit code %d, want %d\n%s%s", test.args, r.code, test.code, r.stdout, r.stderr)
+		}
+	}
+}
