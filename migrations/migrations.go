@@ -139,23 +139,23 @@ func createSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
 }
 
 // rendered returns the migrations for one table, without a connection.
-func rendered(table outbox.Table) ([]*migrate.Migration, error) {
+func rendered(table outbox.Table, only ...outbox.Table) ([]*migrate.Migration, error) {
 	migrator, err := migrate.NewMigrator(context.Background(), nil, VersionTable(table).SQL())
 	if err != nil {
 		return nil, fmt.Errorf("render migrations: %w", err)
 	}
-	if err := load(migrator, table); err != nil {
+	if err := load(migrator, table, only...); err != nil {
 		return nil, err
 	}
 	return migrator.Migrations, nil
 }
 
-func load(migrator *migrate.Migrator, table outbox.Table) error {
+func load(migrator *migrate.Migrator, table outbox.Table, only ...outbox.Table) error {
 	sql, err := fs.Sub(files, "sql")
 	if err != nil {
 		return fmt.Errorf("open migrations: %w", err)
 	}
-	migrator.Data = templateData(table)
+	migrator.Data = templateData(table, only...)
 	if err := migrator.LoadMigrations(sql); err != nil {
 		return fmt.Errorf("load migrations: %w", err)
 	}

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -291,4 +293,83 @@ func catalog(t *testing.T, conn *pgx.Conn) string {
 		t.Fatalf("only %d lines describe the catalog", len(lines))
 	}
 	return strings.Join(lines, "\n")
+}
+
+// TestRestoreMakesWhatSomebodyDropped: the tables are as Up makes them.
+func TestRestoreMakesWhatSomebodyDropped(t *testing.T) {
+	conn := connect(t, services.Database(t))
+	for _, table := range weirdTables()[:3] {
+		up(t, conn, table)
+	}
+	want := catalog(t, conn)
+	for _, table := range weirdTables()[:3] {
+		dead := table.DeadLetter()
+		for _, dropped := range [][]outbox.Table{{dead}, {table}, {table, dead}, nil} {
+			for _, one := range dropped {
+				exec1(t, conn, "DROP TABLE "+one.SQL())
+			}
+			made, err := migrations.Restore(t.Context(), conn, table)
+			if err != nil || !slices.Equal(made, dropped) {
+				t.Fatalf("%s: made %v, want %v: %v", table, made, dropped, err)
+			}
+		}
+	}
+	if got := catalog(t, conn); got != want {
+		t.Errorf("the catalogs differ.\nUp:\n%s\nRestore:\n%s", want, got)
+	}
+}
+
+func TestRestoreNamesAViewInPlaceOfATable(t *testing.T) {
+	conn := connect(t, services.Database(t))
+	up(t, conn, plainTable())
+	exec1(t, conn, "ALTER TABLE outbox RENAME TO messages")
+	exec1(t, conn, "CREATE VIEW outbox AS SELECT * FROM messages")
+	_, err := migrations.Restore(t.Context(), conn, plainTable())
+	if err == nil || err.Error() != "public.outbox is a view, and has to be a table" {
+		t.Fatalf("got %v", err)
+	}
+	exec1(t, conn, problem.Hint(err))
+	exec1(t, conn, "SELECT FROM outbox_view")
+}
+
+func TestRestoreNamesAMissingColumn(t *testing.T) {
+	conn := connect(t, services.Database(t))
+	up(t, conn, plainTable())
+	exec1(t, conn, "ALTER TABLE outbox DROP schema_version")
+	_, err := migrations.Restore(t.Context(), conn, plainTable())
+	if err == nil || err.Error() != "table public.outbox has no column schema_version" {
+		t.Fatalf("got %v", err)
+	}
+	exec1(t, conn, problem.Hint(err))
+	if _, err := migrations.Restore(t.Context(), conn, plainTable()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestColumnsAreThoseOfTheTables(t *testing.T) {
+	conn := connect(t, services.Database(t))
+	up(t, conn, plainTable())
+	for _, of := range []outbox.Table{plainTable(), plainTable().DeadLetter()} {
+		columns, err := migrations.Columns(plainTable(), of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var definitions []string
+		for _, c := range columns {
+			definitions = append(definitions, c.Definition())
+		}
+		exec1(t, conn, "CREATE TABLE again ("+strings.Join(definitions, ", ")+")")
+		describe := func(name string) (text string) {
+			err := conn.QueryRow(t.Context(), `SELECT string_agg(concat_ws(' ', attname, format_type(atttypid, atttypmod), attnotnull, attidentity, pg_get_expr(adbin, adrelid)), ', ' ORDER BY attnum)
+				FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum WHERE attrelid = $1::text::regclass AND attnum > 0`, name).Scan(&text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return text
+		}
+		if got, want := describe("again"), describe(of.SQL()); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		exec1(t, conn, "DROP TABLE again")
+	}
 }

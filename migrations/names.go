@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -34,9 +35,11 @@ func checkName(table outbox.Table) error {
 	return nil
 }
 
-func templateData(table outbox.Table) map[string]any {
+// templateData has a step make both tables, or only one of them.
+func templateData(table outbox.Table, only ...outbox.Table) map[string]any {
 	dead := table.DeadLetter()
 	return map[string]any{
+		"with_outbox": len(only) == 0 || slices.Contains(only, table), "with_dead_letter": len(only) == 0 || slices.Contains(only, dead),
 		"outbox":      table.SQL(),
 		"dead_letter": dead.SQL(),
 		"index":       func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(table.Name, suffix)) },

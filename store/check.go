@@ -66,17 +66,20 @@ SELECT (SELECT name FROM pg_get_serial_sequence($1, 'id') name
 }
 
 func (s *Store) checkTable(ctx context.Context, table outbox.Table, columns, privileges []string) error {
-	var exists, usage bool
-	var role, database string
+	var usage bool
+	var kind, role, database string
 	err := s.pool.QueryRow(ctx, `
-SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-               WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')),
+SELECT coalesce((SELECT c.relkind::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+                 WHERE n.nspname = $1 AND c.relname = $2), ''),
        coalesce(has_schema_privilege(to_regnamespace(quote_ident($1))::oid, 'USAGE'), true),
-       quote_ident(current_user), current_database()`, table.Schema, table.Name).Scan(&exists, &usage, &role, &database)
+       quote_ident(current_user), current_database()`, table.Schema, table.Name).Scan(&kind, &usage, &role, &database)
 	if err != nil {
 		return fmt.Errorf("look for table %s: %w", table, err)
 	}
-	if !exists {
+	if kind != "" && kind != "r" && kind != "p" {
+		return problem.New(s.table.Command("setup"), "%s in database %s is not a table", table, database) // setup says how to rename it
+	}
+	if kind == "" {
 		return problem.New(s.table.Command("setup"), "table %s does not exist in database %s", table, database)
 	}
 	if !usage {

@@ -96,6 +96,42 @@ func TestSetupAndTeardown(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "tables of public.outbox: not there")
 }
 
+// TestSetupRepairsWhatRunMisses: "run" says setup or migrate up, and those do not answer that there is nothing to do.
+func TestSetupRepairsWhatRunMisses(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll"
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	hint := func(r result) string {
+		t.Helper()
+		want(t, r, exitFailed)
+		_, hint, _ := strings.Cut(r.stderr, "to mend it: ")
+		return strings.TrimSpace(hint)
+	}
+	for broken, repair := range map[string]string{
+		"DROP TABLE outbox_dead_letter":                                  "made table public.outbox_dead_letter again: it was missing",
+		"DROP TABLE outbox, outbox_dead_letter":                          "made table public.outbox again: it was missing",
+		"ALTER TABLE outbox DROP headers":                                `ALTER TABLE "public"."outbox" ADD COLUMN "headers" jsonb;`,
+		"ALTER TABLE outbox RENAME TO o; CREATE VIEW outbox AS SELECT 1": `ALTER VIEW "public"."outbox" RENAME TO "outbox_view"`,
+	} {
+		execute(t, conn, broken)
+		said := hint(cdcRelay(t, env, "run", "--publisher", "stdout"))
+		if said != "cdc-relay setup" && said != "cdc-relay migrate up" {
+			t.Errorf("%s: run says %q", broken, said)
+		}
+		r := cdcRelay(t, env, strings.Fields(said)[1:]...)
+		if !strings.Contains(r.stdout+r.stderr, repair) {
+			t.Errorf("%s: got %s%s", broken, r.stdout, r.stderr)
+		}
+		if r.code != exitDone {
+			execute(t, conn, hint(r))
+		}
+		if strings.Contains(broken, "VIEW") {
+			execute(t, conn, "ALTER TABLE o RENAME TO outbox")
+		}
+		wantOutput(t, cdcRelay(t, env, "setup"), "nothing to do")
+	}
+}
+
 func TestPrintedSetupRunsInPsqlAsItIs(t *testing.T) {
 	psql, err := exec.LookPath("psql")
 	if err != nil {

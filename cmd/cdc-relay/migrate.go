@@ -63,6 +63,13 @@ func (p *process) migrateUp(c *cli.Context) error {
 
 // upgrade runs the migrations and says what it did.
 func (p *process) upgrade(c *cli.Context, conn *pgx.Conn, table outbox.Table) error {
+	made, err := migrations.Restore(c.Context, conn, table)
+	if err != nil {
+		return migrationError(err, conn, table)
+	}
+	for _, t := range made {
+		fmt.Fprintf(p.stdout, "made table %s again: it was missing\n", t)
+	}
 	from, to, err := migrations.Up(c.Context, conn, table)
 	switch {
 	case err != nil:

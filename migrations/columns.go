@@ -1,0 +1,50 @@
+package migrations
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Column is what a table is to have.
+type Column struct {
+	Name    string
+	Type    string // as format_type writes it
+	NotNull bool
+	// Default is an expression, or GENERATED …; empty: none.
+	Default string
+}
+
+// Definition is the column as CREATE TABLE writes it.
+func (c Column) Definition() string {
+	text := outbox.QuoteIdentifier(c.Name) + " " + c.Type
+	if c.NotNull {
+		text += " NOT NULL"
+	}
+	switch {
+	case strings.HasPrefix(c.Default, "GENERATED"):
+		text += " " + c.Default
+	case c.Default != "":
+		text += " DEFAULT " + c.Default
+	}
+	return text
+}
+
+// Columns are those of the outbox or of its dead-letter table, read from the SQL that makes them.
+func Columns(table, of outbox.Table) ([]Column, error) {
+	steps, err := rendered(table, of)
+	if err != nil {
+		return nil, err
+	}
+	var columns []Column
+	line := regexp.MustCompile(`(?m)^    ([a-z_]+) +([a-z]+)( +NOT NULL)?(?: +DEFAULT (.+?)| +(GENERATED .+?))?,?$`)
+	for _, m := range line.FindAllStringSubmatch(steps[0].UpSQL, -1) {
+		c := Column{Name: m[1], Type: m[2], NotNull: m[3] != "" || m[5] != "", Default: m[4] + m[5]}
+		if c.Type == "timestamptz" {
+			c.Type = "timestamp with time zone"
+		}
+		columns = append(columns, c)
+	}
+	return columns, nil
+}

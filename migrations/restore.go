@@ -1,0 +1,101 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Restore makes again the tables that the version says are there and that somebody dropped, and returns them. A column
+// that was dropped or renamed is a problem: only a person knows which.
+func Restore(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made []outbox.Table, err error) {
+	if err := lock(ctx, conn); err != nil {
+		return nil, fmt.Errorf("lock migrations: %w", err)
+	}
+	defer func() { err = errors.Join(err, unlock(ctx, conn)) }()
+	state, err := Status(ctx, conn, table)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range []outbox.Table{table, table.DeadLetter()} {
+		there, err := exists(ctx, conn, t)
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			made = append(made, t)
+		} else if err := checkColumns(ctx, conn, table, t, state); err != nil {
+			return nil, err
+		}
+	}
+	if len(made) == 0 || state.Current == 0 {
+		return nil, nil
+	}
+	steps, err := rendered(table, made...)
+	if err != nil {
+		return nil, err
+	}
+	return made, pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		for _, step := range steps[:state.Current] {
+			if _, err := tx.Exec(ctx, step.UpSQL); err != nil {
+				return fmt.Errorf("make %s again: %w", made[0], err)
+			}
+		}
+		return nil
+	})
+}
+
+// exists is a problem if the name is taken by something else.
+func exists(ctx context.Context, conn *pgx.Conn, table outbox.Table) (bool, error) {
+	var kind string
+	err := conn.QueryRow(ctx, `
+SELECT CASE c.relkind WHEN 'r' THEN 'TABLE' WHEN 'p' THEN 'TABLE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
+       WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' ELSE 'INDEX' END
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`,
+		table.Schema, table.Name).Scan(&kind)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look for table %s: %w", table, err)
+	case kind != "TABLE":
+		fix := fmt.Sprintf("ALTER %s %s RENAME TO %s", kind, table.SQL(), outbox.QuoteIdentifier(table.Name+"_"+strings.ToLower(strings.ReplaceAll(kind, " ", "_"))))
+		return false, problem.New(fix, "%s is a %s, and has to be a table", table, strings.ToLower(kind))
+	}
+	return true, nil
+}
+
+// checkColumns is for tables of the latest version: those of others get their columns by Up.
+func checkColumns(ctx context.Context, conn *pgx.Conn, table, of outbox.Table, state State) error {
+	if state.Current != Latest {
+		return nil
+	}
+	columns, err := Columns(table, of)
+	if err != nil {
+		return err
+	}
+	rows, err := conn.Query(ctx, `
+SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped`, of.Schema, of.Name)
+	if err != nil {
+		return fmt.Errorf("look for the columns of %s: %w", of, err)
+	}
+	there, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look for the columns of %s: %w", of, err)
+	}
+	for _, c := range columns {
+		if !slices.Contains(there, c.Name) {
+			return problem.New(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;  -- or, if it was renamed: RENAME COLUMN OLD_NAME TO %s",
+				of.SQL(), c.Definition(), outbox.QuoteIdentifier(c.Name)), "table %s has no column %s", of, c.Name)
+		}
+	}
+	return nil
+}
