@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -28,6 +29,7 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 
 	f.server.err = s.fetch(ctx, &f.server.value, serverSQL, settingNames(), managedRoles())
 	f.pooler = poolerOf(s, f.server)
+	f.clock = s.askClock(ctx, o.now)
 	f.role.err = s.fetch(ctx, &f.role.value, roleSQL)
 	f.tables.err = s.fetch(ctx, &f.tables.value, tablesSQL, o.Table.Schema, o.tableNames(), o.Table.Name)
 	f.version.err = s.read(ctx, func(tx pgx.Tx) (err error) {
@@ -53,10 +55,14 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 		if f.slots.err == nil {
 			f.slots.err = s.fetch(ctx, &f.slots.value.Standbys, standbysSQL)
 		}
-		f.replication = o.tryReplication(ctx)
+		f.readOnly.value, f.replication = o.tryReplication(ctx)
+		f.readOnly.err = f.replication
+	} else {
+		f.readOnly.value, f.readOnly.err = o.ask(ctx, nil, showReadOnly)
 	}
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
 		f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
+		f.future.err = s.fetch(ctx, &f.future.value, strings.ReplaceAll(futureSQL, "%TABLE%", o.Table.SQL()))
 		f.sample = s.takeSample(ctx, o.Table, t.partitioned())
 		f.textual.err = s.fetch(ctx, &f.textual.value, strings.ReplaceAll(textualSQL, "%TABLE%", o.Table.SQL()))
 	}
@@ -85,16 +91,48 @@ func poolerOf(s *session, server answer[serverFacts]) string {
 	return ""
 }
 
+// showReadOnly asks a session that does not set it itself, as the one of all other questions does.
+const showReadOnly = "SHOW default_transaction_read_only"
+
 // tryReplication opens the kind of connection that streaming needs, and closes it again.
-func (o Options) tryReplication(ctx context.Context) error {
-	conn, err := o.Connect(ctx, map[string]string{"replication": "database"})
+func (o Options) tryReplication(ctx context.Context) (readOnly string, err error) {
+	return o.ask(ctx, map[string]string{"replication": "database"}, "IDENTIFY_SYSTEM", showReadOnly)
+}
+
+// ask returns the first value of the last answer, from a connection of its own.
+func (o Options) ask(ctx context.Context, parameters map[string]string, commands ...string) (value string, err error) {
+	conn, err := o.Connect(ctx, parameters)
 	if err != nil {
-		return err
+		return "", err
 	}
 	s := &session{conn: conn}
 	defer s.close(ctx)
-	_, err = conn.PgConn().Exec(ctx, "IDENTIFY_SYSTEM").ReadAll()
-	return err
+	for _, command := range commands {
+		results, err := conn.PgConn().Exec(ctx, command).ReadAll()
+		if err != nil {
+			return "", err
+		}
+		if len(results) == 1 && len(results[0].Rows) == 1 {
+			value = string(results[0].Rows[0][0])
+		}
+	}
+	return value, nil
+}
+
+// askClock compares the clocks; what the round trip took is not known to be a difference.
+func (s *session) askClock(ctx context.Context, now func() time.Time) (a answer[time.Duration]) {
+	var theirs float64
+	before := now()
+	if a.err = s.fetch(ctx, &theirs, "SELECT to_jsonb(extract(epoch FROM clock_timestamp())::float8)"); a.err != nil {
+		return a
+	}
+	after, at := now(), time.UnixMicro(int64(theirs*1e6))
+	if at.Before(before) {
+		a.value = at.Sub(before)
+	} else {
+		a.value = max(at.Sub(after), 0)
+	}
+	return a
 }
 
 // settingNames are the server's settings that matter.
@@ -141,9 +179,22 @@ SELECT jsonb_build_object(
   'tables', (SELECT coalesce(jsonb_object_agg(t.relname, jsonb_build_object(
      'kind', t.relkind, 'persistence', t.relpersistence, 'options', coalesce(to_jsonb(t.reloptions), '[]'),
      'owner', pg_get_userbyid(t.relowner), 'owned', pg_has_role(t.relowner, 'USAGE'),
-     'columns', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
+     'columns', (SELECT jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
+                   'filled', a.atthasdef OR a.attidentity <> '')) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
      'privileges', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE has_table_privilege(t.oid, p)),
-     'hidden', row_security_active(t.oid))), '{}') FROM tables t),
+     'hidden', row_security_active(t.oid),
+     'secured', t.relrowsecurity AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = t.oid AND p.polpermissive AND p.polcmd IN ('a', '*')),
+     'triggers', (SELECT coalesce(jsonb_agg(jsonb_build_object('name', g.tgname, 'function', p.proname, 'type', g.tgtype,
+                    'null', p.prosrc ~* '\mreturn\s+null\M') ORDER BY g.tgname), '[]')
+                  FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid WHERE g.tgrelid = t.oid AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')),
+     'rules', (SELECT coalesce(jsonb_agg(r.rulename ORDER BY r.rulename), '[]') FROM pg_rewrite r
+               WHERE r.ev_class = t.oid AND r.ev_type IN ('2', '3', '4') AND r.ev_enabled IN ('O', 'A')),
+     'references', (SELECT coalesce(jsonb_agg(jsonb_build_object('table', format('%I.%I', n.nspname, c.relname), 'name', f.conname, 'action', f.confdeltype)
+                      ORDER BY f.conname), '[]') FROM pg_constraint f JOIN pg_class c ON c.oid = f.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+                    WHERE f.confrelid = t.oid AND f.contype = 'f' AND f.conparentid = 0))), '{}') FROM tables t),
+  'others', (SELECT coalesce(jsonb_object_agg(c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
+              WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' ELSE 'INDEX' END), '{}')
+             FROM pg_class c, schema WHERE c.relnamespace = schema.oid AND c.relname = ANY ($2::text[]) AND c.relkind NOT IN ('r', 'p')),
   'sequence', coalesce((SELECT name FROM sequence), ''),
   'sequence_granted', coalesce((SELECT has_sequence_privilege(oid, 'SELECT, USAGE') FROM sequence), true))`
 
@@ -222,6 +273,12 @@ SELECT jsonb_build_object(
   'feedback', (SELECT coalesce(jsonb_agg(to_jsonb(x)), '[]') FROM (
      SELECT pid, coalesce(usename, '') AS "user", coalesce(application_name, '') AS program, age(backend_xmin) AS xid_age
      FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 20) x))`
+
+// The oldest rows and the newest: a row that waits for its time stays behind.
+const futureSQL = `
+SELECT jsonb_build_object('rows', count(*), 'latest', coalesce(max(created_at)::text, ''))
+FROM ((SELECT id, created_at FROM %TABLE% ORDER BY id LIMIT 1000) UNION (SELECT id, created_at FROM %TABLE% ORDER BY id DESC LIMIT 1000)) r
+WHERE created_at > clock_timestamp() + interval '5 minutes'`
 
 // The tree of a table that is not partitioned is empty.
 const deadSQL = `

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -103,22 +104,43 @@ func brokenTables() map[string]breakage {
 			false,
 		},
 		"no dead-letter table": {
-			func(p *patient) { p.exec("ALTER TABLE outbox_dead_letter RENAME TO old") },
+			func(p *patient) { p.exec("DROP TABLE outbox_dead_letter") },
 			doctor.Problem, doctor.Tables, "table",
-			[]string{"public.outbox_dead_letter does not exist"},
-			true,
+			[]string{"public.outbox_dead_letter does not exist", "cdc-relay setup"},
+			false,
+		},
+		"no outbox": {
+			func(p *patient) { p.exec("DROP TABLE outbox") },
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"public.outbox does not exist", "cdc-relay setup"},
+			false,
+		},
+		"tables without their version": {
+			func(p *patient) { p.exec("DROP TABLE outbox, outbox_dead_letter") },
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"does not exist", "cdc-relay setup"},
+			false,
+		},
+		"a view": {
+			func(p *patient) {
+				p.exec("ALTER TABLE outbox_dead_letter RENAME TO messages", "ALTER INDEX outbox_dead_letter_pkey RENAME TO m1",
+					"ALTER INDEX outbox_dead_letter_dead_at_idx RENAME TO m2", "ALTER INDEX outbox_dead_letter_ordering_key_idx RENAME TO m3", "CREATE VIEW outbox_dead_letter AS SELECT * FROM messages")
+			},
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"public.outbox_dead_letter is a view, and has to be a table", "no row can be claimed", `ALTER VIEW "public"."outbox_dead_letter" RENAME TO "outbox_dead_letter_view";`},
+			false,
 		},
 		"a missing column": {
 			func(p *patient) { p.exec("ALTER TABLE outbox RENAME COLUMN headers TO old_headers") },
 			doctor.Problem, doctor.Tables, "table",
-			[]string{"no column headers", `RENAME COLUMN OLD_NAME TO "headers"`},
-			true,
+			[]string{"no column headers", "no message can be published", `ADD COLUMN "headers" jsonb;`, `RENAME COLUMN OLD_NAME TO "headers"`},
+			false,
 		},
 		"no version": {
 			func(p *patient) { p.exec("DROP TABLE outbox_migrations") },
 			doctor.Problem, doctor.Tables, "migrations",
 			[]string{"not known to be of any version"},
-			true,
+			false,
 		},
 		"a newer version": {
 			func(p *patient) { p.exec("UPDATE outbox_migrations SET version = 99") },
@@ -150,6 +172,108 @@ func brokenTables() map[string]breakage {
 		"quoted names in commands": {func(p *patient) {
 			p.Table = outbox.Table{Schema: "My Schema", Name: `It's`}
 		}, doctor.Problem, doctor.Tables, "table", []string{`cdc-relay setup --table '"My Schema"."It'\''s"' --slot `}, false},
+	}
+}
+
+// brokenColumns: the table is not what it should be.
+func brokenColumns() map[string]breakage {
+	const column = "column"
+	make := func(level doctor.Level, change string, words ...string) breakage {
+		return breakage{func(p *patient) { p.exec("INSERT INTO outbox (routing_key, payload) VALUES ('k', '{}')", change) }, level, doctor.Tables, column, words, false}
+	}
+	const unread, fails = "the relay cannot read such rows", "an INSERT that leaves it out fails"
+	return map[string]breakage{
+		"message_id text":        make(doctor.Problem, "ALTER TABLE outbox ALTER message_id TYPE text", "message_id of public.outbox is text, and has to be uuid", unread),
+		"headers text":           make(doctor.Problem, "ALTER TABLE outbox ALTER headers TYPE text", "headers of public.outbox is text, and has to be jsonb", unread),
+		"payload jsonb":          make(doctor.Problem, "ALTER TABLE outbox ALTER payload TYPE jsonb", "is jsonb, and has to be json", "something else than was written"),
+		"id integer":             make(doctor.Problem, "ALTER TABLE outbox ALTER id TYPE integer", "is integer, and has to be bigint", unread),
+		"created_at local":       make(doctor.Problem, "ALTER TABLE outbox ALTER created_at TYPE timestamp", "is timestamp without time zone, and has to be timestamp with time zone"),
+		"a short text":           make(doctor.Warning, "ALTER TABLE outbox ALTER last_error TYPE varchar(100)", "is character varying(100), and should be text", "cannot be written"),
+		"a dead uuid as text":    make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER message_id TYPE text", "message_id of public.outbox_dead_letter is text, and has to be uuid"),
+		"routing_key null":       make(doctor.Problem, "ALTER TABLE outbox ALTER routing_key DROP NOT NULL", "routing_key of public.outbox may be null", "cannot read a row without it"),
+		"exchange not null":      make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER exchange SET NOT NULL", "is NOT NULL", "cannot move a message there"),
+		"no default":             make(doctor.Warning, "ALTER TABLE outbox ALTER message_id DROP DEFAULT", "message_id of public.outbox has no default", fails),
+		"no identity":            make(doctor.Warning, "ALTER TABLE outbox ALTER id DROP IDENTITY", "id of public.outbox has no default", fails, "setval"),
+		"a dead column too many": make(doctor.Problem, "ALTER TABLE outbox_dead_letter ADD note text NOT NULL", "note of public.outbox_dead_letter is not the relay's", "cannot move a message there"),
+		"a column too many":      make(doctor.Warning, "ALTER TABLE outbox ADD tenant int NOT NULL DEFAULT 1; ALTER TABLE outbox ALTER tenant DROP DEFAULT", "tenant of public.outbox", fails),
+	}
+}
+
+// brokenDeletes: something keeps rows from being deleted or moved, or from being inserted.
+func brokenDeletes() map[string]breakage {
+	trigger := func(level doctor.Level, on, body string, words ...string) breakage {
+		return breakage{func(p *patient) {
+			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "+body+"; END $$", "CREATE TRIGGER guard "+on+" FOR EACH ROW EXECUTE FUNCTION f()")
+		}, level, doctor.Tables, "triggers", words, false}
+	}
+	reference := func(level doctor.Level, table, action string, words ...string) breakage {
+		return breakage{func(p *patient) {
+			p.exec("CREATE UNIQUE INDEX ON outbox_dead_letter (id)", "CREATE TABLE audit (message bigint REFERENCES "+table+" (id) "+action+")")
+		}, level, doctor.Tables, "references", words, false}
+	}
+	const disable, aside = `DISABLE TRIGGER "guard"`, "rows stay after they were published"
+	return map[string]breakage{
+		"a DELETE that is suppressed": trigger(doctor.Problem, "BEFORE DELETE ON outbox", "RETURN NULL", "returns NULL", aside, disable),
+		"an UPDATE that is watched":   trigger(doctor.Warning, "AFTER UPDATE ON outbox", "RETURN NULL", "runs with what the relay does", aside, disable),
+		"dead letters suppressed":     trigger(doctor.Problem, "BEFORE INSERT ON outbox_dead_letter", "return  null", "a dead letter that it suppresses is lost", disable),
+		"an application's trigger": {func(p *patient) {
+			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$", "CREATE TRIGGER fill BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION f()")
+		}, doctor.OK, doctor.Tables, "table", nil, true},
+		"a rule": {
+			func(p *patient) { p.exec("CREATE RULE keep AS ON DELETE TO outbox DO INSTEAD NOTHING") },
+			doctor.Problem, doctor.Tables, "triggers",
+			[]string{"rule keep rewrites statements", `DISABLE RULE "keep"`},
+			false,
+		},
+		"a foreign key":               reference(doctor.Problem, "outbox", "", "foreign key audit_message_fkey of public.audit", "is published, cannot be deleted", "DROP CONSTRAINT"),
+		"a foreign key that cascades": reference(doctor.Warning, "outbox", "ON DELETE CASCADE", "each message that is published changes rows there"),
+		"a foreign key to the dead":   reference(doctor.Warning, "outbox_dead_letter", "", "dead letters cannot be purged"),
+		"row-level security": {
+			func(p *patient) { p.exec("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY") },
+			doctor.Warning, doctor.Tables, "row_security",
+			[]string{"has no policy for INSERT", "refuses every row"},
+			false,
+		},
+		"rows from the future": {
+			func(p *patient) {
+				p.exec("INSERT INTO outbox (routing_key, payload, created_at) VALUES ('k', '1', now() + interval '300 years'), ('k', '1', 'infinity'), ('k', '1', now())")
+			},
+			doctor.Warning, doctor.Tables, "created_at",
+			[]string{"2 rows of those looked at", "up to infinity", "they wait until then"},
+			false,
+		},
+	}
+}
+
+func TestBrokenColumnsAreMendedByWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	breakAndMend(t, brokenColumns())
+}
+
+func TestWhatPreventsDeletesIsMendedByWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	breakAndMend(t, brokenDeletes())
+}
+
+// TestARoleThatOnlyReads: the session of the check is read-only itself, and asks another.
+func TestARoleThatOnlyReads(t *testing.T) {
+	for _, poll := range []bool{false, true} {
+		p := onDatabase(t, services.SharedPostgres(t).Database(t))
+		p.Poll = poll
+		p.setup()
+		role := p.relayRole("REPLICATION")
+		p.examine().wantOthersOK()
+		p.exec("ALTER ROLE " + role + " SET default_transaction_read_only = on")
+		p.mend(p.examine().want(doctor.Problem, doctor.Postgres, "read_only", "can delete no row", "no message leaves", "SET default_transaction_read_only = off"))
+		p.examine().wantOthersOK()
+	}
+}
+
+func TestClocksThatDiffer(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	for off, words := range map[time.Duration]string{3 * time.Minute: "3m behind this machine's", -2 * time.Hour: "2h0m ahead of this machine's"} {
+		p.SetClock(func() time.Time { return time.Now().Add(off) })
+		p.examine().want(doctor.Warning, doctor.Postgres, "clock", words, "messages are due by that of Postgres", "timedatectl")
 	}
 }
 

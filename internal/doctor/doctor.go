@@ -45,6 +45,8 @@ type Options struct {
 
 	// timeout is how long one server may take in all; 0: 30 seconds. Tests set it.
 	timeout time.Duration
+	// now is this machine's clock; nil: time.Now. Tests set it.
+	now func() time.Time
 }
 
 func (o Options) names() replication.Names {
@@ -57,6 +59,9 @@ func (o Options) names() replication.Names {
 func Examine(ctx context.Context, o Options) []Finding {
 	if o.timeout == 0 {
 		o.timeout = 30 * time.Second
+	}
+	if o.now == nil {
+		o.now = time.Now
 	}
 	var facts facts
 	facts.database = o.gatherDatabase(ctx)

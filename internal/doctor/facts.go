@@ -26,6 +26,10 @@ type databaseFacts struct {
 	address     string
 	// pooler says by what a pooler was recognised, "" where there is none.
 	pooler string
+	// readOnly is default_transaction_read_only of a session that asks for nothing else.
+	readOnly answer[string]
+	// clock is how far that of Postgres is ahead of ours, as far as the round trip tells; 0: not measurably.
+	clock answer[time.Duration]
 	// replication is nil where a replication connection could be opened; not asked with Poll.
 	replication error
 
@@ -39,6 +43,7 @@ type databaseFacts struct {
 	slots        answer[slotsFacts]
 	transactions answer[transactionFacts]
 	dead         answer[deadFacts]
+	future       answer[futureFacts]
 	sample       answer[sample]
 }
 
@@ -81,21 +86,57 @@ type tablesFacts struct {
 	SchemaExists bool                  `json:"schema_exists"`
 	SchemaUsage  bool                  `json:"schema_usage"`
 	Tables       map[string]tableFacts `json:"tables"` // by name; those that exist
+	// Others are no tables, but have their names: the kinds as ALTER writes them.
+	Others map[string]string `json:"others"`
 	// Sequence is that of the column id as SQL writes it, "" where there is none.
 	Sequence        string `json:"sequence"`
 	SequenceGranted bool   `json:"sequence_granted"`
 }
 
 type tableFacts struct {
-	Kind        string   `json:"kind"`        // r, or p: partitioned
-	Persistence string   `json:"persistence"` // p, u: unlogged, t: temporary
-	Options     []string `json:"options"`     // "fillfactor=100"
-	Owner       string   `json:"owner"`
-	Owned       bool     `json:"owned"` // by the relay's role, or one that it is in
-	Columns     []string `json:"columns"`
-	Privileges  []string `json:"privileges"` // that the relay's role has
+	Kind        string        `json:"kind"`        // r, or p: partitioned
+	Persistence string        `json:"persistence"` // p, u: unlogged, t: temporary
+	Options     []string      `json:"options"`     // "fillfactor=100"
+	Owner       string        `json:"owner"`
+	Owned       bool          `json:"owned"` // by the relay's role, or one that it is in
+	Columns     []columnFacts `json:"columns"`
+	Privileges  []string      `json:"privileges"` // that the relay's role has
 	// Hidden: row-level security is in force for the relay's role.
 	Hidden bool `json:"hidden"`
+	// Secured: row-level security is on, and no policy lets anybody INSERT.
+	Secured    bool             `json:"secured"`
+	Triggers   []triggerFacts   `json:"triggers"` // those that fire
+	Rules      []string         `json:"rules"`    // those that rewrite statements
+	References []referenceFacts `json:"references"`
+}
+
+type columnFacts struct {
+	Name    string `json:"name"`
+	Type    string `json:"type"`
+	NotNull bool   `json:"not_null"`
+	// Filled: it has a default, or is generated.
+	Filled bool `json:"filled"`
+}
+
+type triggerFacts struct {
+	Name     string `json:"name"`
+	Function string `json:"function"`
+	Type     int    `json:"type"` // tgtype of pg_trigger
+	// Null: the source of the function has RETURN NULL.
+	Null bool `json:"null"`
+}
+
+// The bits of tgtype.
+const (
+	triggerRow, triggerBefore                   = 1, 2
+	triggerInsert, triggerDelete, triggerUpdate = 4, 8, 16
+)
+
+// referenceFacts is a foreign key to the table.
+type referenceFacts struct {
+	Table  string `json:"table"` // as SQL writes it
+	Name   string `json:"name"`
+	Action string `json:"action"` // confdeltype: a, r: refuses; c, n, d: changes that table
 }
 
 func (t tableFacts) partitioned() bool { return t.Kind == "p" }
@@ -171,6 +212,12 @@ type transaction struct {
 }
 
 func (t transaction) age() time.Duration { return time.Duration(t.Age * float64(time.Second)) }
+
+// futureFacts are of rows whose created_at is ahead of the clock.
+type futureFacts struct {
+	Rows   int64  `json:"rows"`
+	Latest string `json:"latest"`
+}
 
 type deadFacts struct {
 	Dead  int64   `json:"dead"`

@@ -82,6 +82,9 @@ func connect(t *testing.T, url string) *pgx.Conn {
 // setup is what "cdc-relay setup" does.
 func (p *patient) setup() {
 	p.t.Helper()
+	if _, err := migrations.Restore(p.t.Context(), p.conn, p.Table); err != nil {
+		p.t.Fatal(err)
+	}
 	if _, _, err := migrations.Up(p.t.Context(), p.conn, p.Table); err != nil {
 		p.t.Fatal(err)
 	}

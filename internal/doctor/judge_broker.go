@@ -53,6 +53,11 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 	var exception *amqp.Error
 	// 501 of this side is what reading from the network said, ErrClosed comes where writing was quicker.
 	if !errors.As(err, &exception) || exception.Code == amqp.FrameError && !exception.Server || errors.Is(err, amqp.ErrClosed) {
+		if j.speaksOtherwise(err) {
+			c.wrong("reachable", "# the port for amqp:// is 5672 as a rule, for amqps:// 5671; 15672 is the management API: check it in --amqp-url (CDC_RELAY_AMQP_URL)",
+				"%s takes connections, but does not speak AMQP (%s)", j.f.address, reasonOf(err))
+			return
+		}
 		c.wrong("reachable", j.reachMend(err), "RabbitMQ at %s: %s", j.f.address, err)
 		return
 	}
@@ -70,6 +75,13 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 	default:
 		c.wrong("reachable", "# see the broker's log", "RabbitMQ at %s: %s", j.f.address, err)
 	}
+}
+
+// speaksOtherwise: who is at the port hung up at the first bytes, or answered in another protocol, such as HTTP or TLS.
+func (j *brokerJudge) speaksOtherwise(err error) bool {
+	var exception *amqp.Error
+	return strings.HasPrefix(j.o.AMQPURL, "amqp:") && errors.As(err, &exception) && exception.Code == amqp.FrameError && !exception.Server &&
+		!strings.Contains(exception.Reason, "timeout")
 }
 
 // reachMend is for what happens before the broker says anything.

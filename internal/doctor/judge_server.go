@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // judgeDatabase is what the facts of the database mean.
@@ -59,6 +61,8 @@ func (j *databaseJudge) judgeServer(c *chart) {
 	} else {
 		c.ok("primary", "takes writes")
 	}
+	j.judgeReadOnly(c)
+	j.judgeClock(c)
 	if j.f.pooler != "" {
 		says := "a connection pooler such as PgBouncer is between (%s): "
 		if !j.o.Poll && j.f.replication != nil {
@@ -77,6 +81,33 @@ func (j *databaseJudge) judgeServer(c *chart) {
 	j.judgeRoom(c)
 	j.judgeReplication(c)
 	j.judgeSenderTimeout(c)
+}
+
+// judgeReadOnly: roles and databases can have it set, and some services set it when the disk is full.
+func (j *databaseJudge) judgeReadOnly(c *chart) {
+	if j.f.readOnly.value != "on" || j.server.InRecovery {
+		return
+	}
+	c.wrong("read_only", fmt.Sprintf("SET default_transaction_read_only = off;\nALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;",
+		j.role(), outbox.QuoteIdentifier(j.server.Database)),
+		"default_transaction_read_only is on for role %q: the relay can delete no row, and no message leaves", j.f.role.value.Name)
+}
+
+// A difference that people see in times; due times go by one clock, and do not suffer.
+const wrongClock = 5 * time.Second
+
+func (j *databaseJudge) judgeClock(c *chart) {
+	const fix = "timedatectl set-ntp true  # here, and on the server"
+	switch ahead := j.f.clock.value; {
+	case j.f.clock.err != nil:
+		c.unknown("clock", j.f.clock.err)
+	case ahead.Abs() >= wrongClock && ahead > 0:
+		c.warn("clock", fix, "the clock of Postgres is %s ahead of this machine's: messages are due by that of Postgres, log times and latencies are off", span(ahead))
+	case ahead.Abs() >= wrongClock:
+		c.warn("clock", fix, "the clock of Postgres is %s behind this machine's: messages are due by that of Postgres, log times and latencies are off", span(-ahead))
+	default:
+		c.ok("clock", "that of Postgres and this machine's agree")
+	}
 }
 
 // directly says how to come by the pooler.

@@ -21,6 +21,7 @@ func (j *databaseJudge) judgeTables() []Finding {
 	for _, need := range store.Needs(j.o.Table) {
 		j.judgeTable(c, need)
 	}
+	j.judgeFuture(c)
 	j.judgeVersion(c)
 	if n := j.f.textual.value; n > 0 {
 		c.warn("payload", "-- give the client library an object, not text that is JSON already",
@@ -32,19 +33,18 @@ func (j *databaseJudge) judgeTables() []Finding {
 func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	table, there := j.f.tables.value.Tables[need.Table.Name]
 	name := need.Table.String()
+	if kind, other := j.f.tables.value.Others[need.Table.Name]; other {
+		c.wrong("table", j.outOfTheWay(need.Table, kind), "%s is a %s, and has to be a table: nothing streams, and no row can be claimed", name, strings.ToLower(kind)).about(name)
+		return
+	}
 	if !there {
 		c.wrong("table", j.setupCommand(), "table %s does not exist in database %q", name, j.server.Database).about(name)
 		return
 	}
-	var missing []string
-	for _, column := range need.Columns {
-		if !slices.Contains(table.Columns, column) {
-			missing = append(missing, column)
-		}
-	}
+	missing := j.judgeColumns(c, need.Table, table)
 	switch {
 	case len(missing) > 0:
-		c.wrong("table", j.restore(need.Table, missing), "table %s has no column %s", name, strings.Join(missing, ", ")).about(name)
+		c.wrong("table", j.restore(need.Table, missing), "table %s has no column %s: no message can be published", name, columnNames(missing)).about(name)
 	case table.Persistence == "u" && need.Table == j.o.Table:
 		c.wrong("table", "ALTER TABLE "+need.Table.SQL()+" SET LOGGED;", "table %s is UNLOGGED: its rows are not in the WAL, do not stream, and are gone after a crash", name).about(name)
 	case table.partitioned():
@@ -52,19 +52,31 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	default:
 		c.ok("table", "%s, owned by %q", name, table.Owner).about(name)
 	}
+	j.judgeTriggers(c, need.Table, table)
+	j.judgeReferences(c, need.Table, table)
+	if table.Secured {
+		c.warn("row_security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT WITH CHECK (true);\n-- or: ALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY;", need.Table.SQL()),
+			"row-level security of %s has no policy for INSERT: it refuses every row but those of the owner and of roles with BYPASSRLS", name).about(name)
+	}
+}
+
+// outOfTheWay renames what has the name of a table.
+func (j *databaseJudge) outOfTheWay(table outbox.Table, kind string) string {
+	other := outbox.QuoteIdentifier(table.Name + "_" + strings.ToLower(strings.ReplaceAll(kind, " ", "_")))
+	return lines(fmt.Sprintf("ALTER %s %s RENAME TO %s;", kind, table.SQL(), other), j.setupCommand())
 }
 
 // restore: a column of an older version comes by a migration, one that somebody dropped
 // or renamed does not.
-func (j *databaseJudge) restore(table outbox.Table, missing []string) string {
+func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column) string {
 	if j.f.version.err == nil && len(j.f.version.value.Pending) > 0 {
 		return "cdc-relay migrate up" + j.tableFlag()
 	}
 	var commands []string
 	for _, column := range missing {
-		commands = append(commands, fmt.Sprintf("ALTER TABLE %s RENAME COLUMN OLD_NAME TO %s;  -- where it was renamed", table.SQL(), outbox.QuoteIdentifier(column)))
+		commands = append(commands, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;  -- or, if it was renamed: RENAME COLUMN OLD_NAME TO %s", table.SQL(), column.Definition(), outbox.QuoteIdentifier(column.Name)))
 	}
-	return lines(append(commands, "-- where it was dropped, its definition is in the output of: cdc-relay migrate sql"+j.tableFlag())...)
+	return lines(commands...)
 }
 
 // setupCommand makes what is missing, under the names of this relay.
@@ -110,8 +122,8 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 	case err != nil:
 		c.unknown("migrations", err)
 	case state.Current == 0 && len(j.f.tables.value.Tables) > 0:
-		c.wrong("migrations", "-- see where the tables came from; those that cdc-relay knows: cdc-relay migrate sql"+j.tableFlag(),
-			"the tables are not known to be of any version: there is no %s with a line", versions)
+		c.wrong("migrations", fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (version int4 NOT NULL);\nINSERT INTO %[1]s (version) VALUES (%d);  -- if check has nothing against their columns",
+			versions.SQL(), state.Latest), "the tables are not known to be of any version: there is no %s with a line", versions)
 	case state.Current == 0:
 		c.wrong("migrations", j.setupCommand(), "the tables were never made")
 	case len(state.Pending) > 0:

@@ -40,7 +40,7 @@ func well() databaseFacts {
 	f.tables.value = tablesFacts{SchemaExists: true, SchemaUsage: true, Sequence: "public.outbox_id_seq", SequenceGranted: true, Tables: map[string]tableFacts{}}
 	for _, need := range store.Needs(defaults().Table) {
 		f.tables.value.Tables[need.Table.Name] = tableFacts{
-			Kind: "r", Persistence: "p", Owner: "shop", Columns: need.Columns, Privileges: need.Privileges, Options: queueSettings(),
+			Kind: "r", Persistence: "p", Owner: "shop", Columns: columnsOf(need.Table), Privileges: need.Privileges, Options: queueSettings(),
 		}
 	}
 	f.version.value = migrations.State{Current: 1, Latest: 1}
@@ -52,6 +52,17 @@ func well() databaseFacts {
 }
 
 func process(application string) slot.Process { return slot.Process{PID: 7, Application: &application} }
+
+func columnsOf(table outbox.Table) (columns []columnFacts) {
+	wanted, err := migrations.Columns(defaults().Table, table)
+	if err != nil {
+		panic(err)
+	}
+	for _, want := range wanted {
+		columns = append(columns, columnFacts{Name: want.Name, Type: want.Type, NotNull: want.NotNull, Filled: want.Default != ""})
+	}
+	return columns
+}
 
 func notOK(findings []Finding) []string {
 	var names []string

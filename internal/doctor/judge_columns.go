@@ -1,0 +1,151 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// judgeColumns compares a table with what it should be, and returns what it lacks.
+func (j *databaseJudge) judgeColumns(c *chart, of outbox.Table, table tableFacts) (missing []migrations.Column) {
+	wanted, err := migrations.Columns(j.o.Table, of)
+	if err != nil {
+		c.unknown("column", err)
+		return nil
+	}
+	for _, want := range wanted {
+		at := slices.IndexFunc(table.Columns, func(is columnFacts) bool { return is.Name == want.Name })
+		if at < 0 {
+			missing = append(missing, want)
+			continue
+		}
+		j.judgeColumn(c, of, table.Columns[at], want)
+	}
+	for _, is := range table.Columns {
+		known := slices.ContainsFunc(wanted, func(want migrations.Column) bool { return want.Name == is.Name })
+		if !known && is.NotNull && !is.Filled {
+			j.judgeExtraColumn(c, of, is)
+		}
+	}
+	return missing
+}
+
+func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, want migrations.Column) {
+	alter := fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s ", of.SQL(), outbox.QuoteIdentifier(is.Name))
+	what := fmt.Sprintf("column %s of %s", is.Name, of)
+	about := of.String() + "." + is.Name
+	switch {
+	case is.Type != want.Type && strings.HasPrefix(is.Type, "character varying") && want.Type == "text":
+		c.warn("column", alter+"TYPE text;", "%s is %s, and should be text: what is longer cannot be written", what, is.Type).about(about)
+	case is.Type != want.Type:
+		c.wrong("column", retype(of, is, want), "%s is %s, and has to be %s: the relay cannot read such rows, or sends something else than was written", what, is.Type, want.Type).about(about)
+	case want.NotNull && !is.NotNull:
+		c.wrong("column", alter+"SET NOT NULL;", "%s may be null: the relay cannot read a row without it", what).about(about)
+	case is.NotNull && !want.NotNull:
+		c.wrong("column", alter+"DROP NOT NULL;", "%s is NOT NULL: %s", what, refuses(j.o.Table, of)).about(about)
+	case want.Default != "" && !is.Filled && of == j.o.Table:
+		c.warn("column", lines(alter+setDefault(want)+";", continueIDs(of, want)), "%s has no default: an INSERT that leaves it out fails", what).about(about)
+	}
+}
+
+// refuses says what a NOT NULL too many does.
+func refuses(table, of outbox.Table) string {
+	if of == table {
+		return "an INSERT that leaves it out fails, and dead letters cannot be sent back"
+	}
+	return "the relay cannot move a message there, and tries it again and again"
+}
+
+func setDefault(want migrations.Column) string {
+	if strings.HasPrefix(want.Default, "GENERATED") {
+		return "ADD " + want.Default
+	}
+	return "SET DEFAULT " + want.Default
+}
+
+// continueIDs has a new sequence go on after the rows that are there.
+func continueIDs(of outbox.Table, want migrations.Column) string {
+	if !strings.HasPrefix(want.Default, "GENERATED") {
+		return ""
+	}
+	return fmt.Sprintf("SELECT setval(pg_get_serial_sequence(%s, %s), (SELECT max(id) FROM %s));", literal(of.SQL()), literal(want.Name), of.SQL())
+}
+
+// retype keeps the values. A default is of the old type.
+func retype(of outbox.Table, is columnFacts, want migrations.Column) string {
+	column := outbox.QuoteIdentifier(is.Name)
+	actions := []string{fmt.Sprintf("ALTER COLUMN %s TYPE %s USING %[1]s::text::%[2]s", column, want.Type)}
+	if is.Filled && !strings.HasPrefix(want.Default, "GENERATED") {
+		actions = slices.Insert(actions, 0, fmt.Sprintf("ALTER COLUMN %s DROP DEFAULT", column))
+	}
+	if want.Default != "" && !strings.HasPrefix(want.Default, "GENERATED") {
+		actions = append(actions, fmt.Sprintf("ALTER COLUMN %s SET DEFAULT %s", column, want.Default))
+	}
+	return fmt.Sprintf("ALTER TABLE %s %s;  -- rewrites the table, which nobody can use meanwhile", of.SQL(), strings.Join(actions, ", "))
+}
+
+func (j *databaseJudge) judgeExtraColumn(c *chart, of outbox.Table, is columnFacts) {
+	level := Problem
+	if of == j.o.Table {
+		level = Warning
+	}
+	fix := fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", of.SQL(), outbox.QuoteIdentifier(is.Name))
+	c.add(level, "column", fix, "column %s of %s is not the relay's, and NOT NULL without a default: %s", is.Name, of, refuses(j.o.Table, of)).about(of.String() + "." + is.Name)
+}
+
+func columnNames(columns []migrations.Column) string {
+	var names []string
+	for _, c := range columns {
+		names = append(names, c.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// judgeTriggers: an application's own on INSERT are its own affair, those on what the relay does are not.
+func (j *databaseJudge) judgeTriggers(c *chart, of outbox.Table, table tableFacts) {
+	events, effect := triggerDelete|triggerUpdate, "rows stay after they were published, and the relay sets them aside"
+	if of != j.o.Table {
+		events, effect = triggerInsert, "a dead letter that it suppresses is lost"
+	}
+	for _, t := range table.Triggers {
+		fix := fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;  -- or have %s return the row", of.SQL(), outbox.QuoteIdentifier(t.Name), t.Function)
+		switch {
+		case t.Type&events == 0:
+		case t.Null && t.Type&triggerBefore != 0 && t.Type&triggerRow != 0:
+			c.wrong("triggers", fix, "trigger %s of %s runs before what the relay does, and returns NULL: %s", t.Name, of, effect).about(of.String())
+		default:
+			c.warn("triggers", fix, "trigger %s of %s runs with what the relay does: if it fails, %s", t.Name, of, effect).about(of.String())
+		}
+	}
+	for _, rule := range table.Rules {
+		c.wrong("triggers", fmt.Sprintf("ALTER TABLE %s DISABLE RULE %s;", of.SQL(), outbox.QuoteIdentifier(rule)),
+			"rule %s rewrites statements on %s: messages may stay, or get lost", rule, of).about(of.String())
+	}
+}
+
+// judgeReferences: the relay deletes each row.
+func (j *databaseJudge) judgeReferences(c *chart, of outbox.Table, table tableFacts) {
+	for _, r := range table.References {
+		fix := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", r.Table, outbox.QuoteIdentifier(r.Name))
+		switch {
+		case of != j.o.Table:
+			c.warn("references", fix, "foreign key %s of %s refers to %s: dead letters cannot be purged or sent back, or change that table", r.Name, r.Table, of).about(of.String())
+		case r.Action == "a" || r.Action == "r":
+			c.wrong("references", fix, "foreign key %s of %s refers to %s: a row that is referred to is published, cannot be deleted, and is set aside", r.Name, r.Table, of).about(of.String())
+		default:
+			c.warn("references", fix, "foreign key %s of %s refers to %s: each message that is published changes rows there", r.Name, r.Table, of).about(of.String())
+		}
+	}
+}
+
+func (j *databaseJudge) judgeFuture(c *chart) {
+	if j.f.future.err != nil || j.f.future.value.Rows == 0 {
+		return // what keeps it from being read is told elsewhere
+	}
+	c.warn("created_at", fmt.Sprintf("UPDATE %s SET created_at = now() WHERE created_at > now() + interval '5 minutes';\n-- and leave created_at out of the INSERT: its default is the clock of Postgres", j.o.Table.SQL()),
+		"%s of those looked at were created in the future, up to %s: while no relay streams they wait until then, and their age is wrong",
+		counted(j.f.future.value.Rows, "row", "rows"), j.f.future.value.Latest)
+}
