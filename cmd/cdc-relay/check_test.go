@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
@@ -201,5 +202,97 @@ func TestDocsNameEveryCheck(t *testing.T) {
 	}
 	for name := range documented {
 		t.Errorf("docs/check.md names %s, which does not exist", name)
+	}
+}
+
+// TestLoginsThatAreRefused: what is said can be pasted, and lets the relay in.
+func TestLoginsThatAreRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		role   string
+		breaks func(database, role string) string
+		says   string
+	}{
+		"CONNECT revoked":         {"LOGIN", func(database, _ string) string { return "REVOKE CONNECT ON DATABASE " + database + " FROM PUBLIC" }, "permission denied for database"},
+		"no LOGIN":                {"NOLOGIN", func(string, string) string { return "SELECT 1" }, "not permitted to log in"},
+		"no connection left":      {"LOGIN CONNECTION LIMIT 0", func(string, string) string { return "SELECT 1" }, "too many connections for role"},
+		"a database that is full": {"LOGIN", func(database, _ string) string { return "ALTER DATABASE " + database + " CONNECTION LIMIT 0" }, "too many connections for database"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env, conn := fresh(t)
+			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+			role, database := services.Name(t), conn.Config().Database
+			execute(t, conn, "CREATE ROLE "+role+" PASSWORD 's3cr3t' "+test.role)
+			t.Cleanup(func() {
+				if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+					t.Error(err)
+				}
+			})
+			execute(t, conn, test.breaks(`"`+database+`"`, role))
+			r := cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json")
+			want(t, r, exitFailed)
+			f := findingOf(t, r, "reachable")
+			if f.Level != "problem" || !strings.Contains(f.Says, test.says) {
+				t.Fatalf("got %+v", f)
+			}
+			execute(t, conn, f.Mend)
+			if f := findingOf(t, cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json"), "reachable"); f.Level != "ok" {
+				t.Errorf("got %+v", f)
+			}
+		})
+	}
+}
+
+// findingOf is the one of this name in the JSON of a check.
+func findingOf(t *testing.T, r result, name string) doctor.Finding {
+	t.Helper()
+	var report checkReport
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
+		t.Fatalf("%v\n%s%s", err, r.stdout, r.stderr)
+	}
+	at := slices.IndexFunc(report.Findings, func(f doctor.Finding) bool { return f.Name == name })
+	if at < 0 {
+		t.Fatalf("no finding %s in %s", name, r.stdout)
+	}
+	return report.Findings[at]
+}
+
+func TestAServerWithoutTLS(t *testing.T) {
+	env, _ := fresh(t)
+	address, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := address.Query()
+	query.Set("sslmode", "require")
+	address.RawQuery = query.Encode()
+	env["CDC_RELAY_DATABASE_URL"] = address.String()
+	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--format", "json")
+	if f := findingOf(t, r, "reachable"); !strings.Contains(f.Says, "server refused TLS connection") || !strings.HasPrefix(f.Mend, "# this server has no TLS") {
+		t.Errorf("got %+v", f)
+	}
+}
+
+func TestAPortThatSpeaksNoAMQP(t *testing.T) {
+	env := checked(t)
+	for _, other := range []string{env["CDC_RELAY_DATABASE_URL"], env["CDC_RELAY_MANAGEMENT_URL"]} {
+		u, err := url.Parse(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		env["CDC_RELAY_AMQP_URL"] = "amqp://guest:guest@" + u.Host + "/"
+		var found doctor.Finding
+		r := cdcRelay(t, env, "check", "--format", "json")
+		var report checkReport
+		if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range report.Findings {
+			if f.Area == doctor.RabbitMQ && f.Name == "reachable" {
+				found = f
+			}
+		}
+		if !strings.Contains(found.Says, u.Host+" takes connections, but does not speak AMQP") || !strings.Contains(found.Mend, "5672 as a rule") {
+			t.Errorf("%s: got %+v", u.Host, found)
+		}
 	}
 }

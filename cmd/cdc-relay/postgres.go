@@ -2,15 +2,19 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // connectTimeout is for commands that a person waits for.
@@ -54,23 +58,64 @@ func where(cfg *pgx.ConnConfig) string {
 	return fmt.Sprintf("%s:%d, database %q, user %q", cfg.Host, cfg.Port, cfg.Database, cfg.User)
 }
 
+// connectHint is a line to paste.
 func connectHint(cfg *pgx.ConnConfig, err error) string {
 	if hint := problem.Hint(err); hint != "" {
 		return hint
 	}
+	const inURL = "--database-url (CDC_RELAY_DATABASE_URL)"
 	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return "check that Postgres runs there, and host and port in --database-url (CDC_RELAY_DATABASE_URL)"
+	var authority x509.UnknownAuthorityError
+	var hostname x509.HostnameError
+	switch {
+	case errors.As(err, &pgErr):
+		return refusalHint(outbox.QuoteIdentifier(cfg.Database), outbox.QuoteIdentifier(cfg.User), pgErr, inURL)
+	case errors.As(err, &authority):
+		return "# name the authority of the server's certificate: sslrootcert=FILE in " + inURL
+	case errors.As(err, &hostname):
+		return "# name the host as the server's certificate does in " + inURL
+	case strings.Contains(err.Error(), "server refused TLS connection"):
+		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, write sslmode=disable in " + inURL
 	}
-	switch pgErr.Code {
-	case "28P01", "28000":
-		return "check user and password in --database-url (CDC_RELAY_DATABASE_URL), and pg_hba.conf of the server"
-	case "3D000":
-		return fmt.Sprintf("CREATE DATABASE %s; or name another in --database-url (CDC_RELAY_DATABASE_URL)", pgx.Identifier{cfg.Database}.Sanitize())
-	case "53300":
-		return "raise max_connections of the server, or close connections"
+	return fmt.Sprintf("pg_isready -h %s -p %d  # check that Postgres runs there, and host and port in %s", quotedWord(cfg.Host), cfg.Port, inURL)
+}
+
+// refusalHint is for what the server says itself.
+func refusalHint(database, user string, err *pgconn.PgError, inURL string) string {
+	says := func(words string) bool { return strings.Contains(err.Message, words) }
+	switch {
+	case err.Code == "28P01":
+		return fmt.Sprintf("-- check user and password in %s; to set one: ALTER ROLE %s PASSWORD '...';", inURL, user)
+	case err.Code == "28000" && says("does not exist"):
+		return fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name another in %s", user, inURL)
+	case err.Code == "28000" && says("not permitted to log in"):
+		return fmt.Sprintf("ALTER ROLE %s LOGIN;", user)
+	case err.Code == "28000":
+		return fmt.Sprintf("SELECT pg_reload_conf();  -- after this line in pg_hba.conf: host %s %s ADDRESS/32 scram-sha-256", database, user)
+	case err.Code == "3D000":
+		return fmt.Sprintf("CREATE DATABASE %s;  -- or name another in %s", database, inURL)
+	case err.Code == "42501":
+		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", database, user)
+	case err.Code == "53300" && says("for role"):
+		return fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT -1;", user)
+	case err.Code == "53300" && says("for database"):
+		return fmt.Sprintf("ALTER DATABASE %s CONNECTION LIMIT -1;", database)
+	case err.Code == "53300":
+		return "SELECT pid, usename, application_name, state FROM pg_stat_activity;  -- close some, or raise max_connections"
+	case err.Code == "55000":
+		return fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS true;", database)
 	}
 	return ""
+}
+
+// quotedWord is a word as a shell reads it.
+func quotedWord(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:", r)
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // openDatabase reads the configuration of a command that needs the database alone, and
