@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/url"
 	"strings"
@@ -23,6 +24,7 @@ type checking struct {
 	noProbe bool
 	// managementURL is "" for the usual port.
 	managementURL string
+	fix, strict   bool
 }
 
 func checkSettings() []*setting {
@@ -43,6 +45,9 @@ func checkSettings() []*setting {
 		},
 		switchSetting("no-probe", "Skip the test messages to the broker and the check of routes.",
 			func(c *config) *bool { return &c.checking.noProbe }),
+		switchSetting("fix", "Print the repairs that only add something or grant a privilege; with --yes, run them and look again.",
+			func(c *config) *bool { return &c.checking.fix }),
+		switchSetting("strict", "Fail on warnings, too.", func(c *config) *bool { return &c.checking.strict }),
 	}
 }
 
@@ -58,23 +63,27 @@ func checkManagementURL(text string) error {
 func (p *process) checkCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "check",
-		Usage:     "say what is right, what is wrong, and what mends it",
+		Usage:     "say what is right, what is wrong, and how to repair it",
 		UsageText: "cdc-relay check [FLAGS]",
 		Description: `Looks at Postgres, the tables, the grants, the publication, the slot and RabbitMQ as "run"
 with the same flags would use them: one line for each finding, and for what is not right
-the command or SQL that mends it. It changes nothing, and leaves nothing behind.
+lines to paste. Without --fix --yes it changes nothing, and leaves nothing behind.
 
-Run it as the relay's own role, whose grants are what it looks at. Exit code 1 where
-something is wrong, 0 where all is right or only a warning is given.
+Run it as the relay's own role, whose grants are what it looks at. Exit code 1 if there
+is a problem (with --strict, or a warning), else 0.
+
+--fix prints the repairs that are safe: they make what is missing and grant what a relay
+needs. --fix --yes runs them, as the role in --database-url. It never drops anything.
 
 EXAMPLES
 
   cdc-relay check --database-url postgres://relay@localhost/shop --amqp-url amqp://localhost
   cdc-relay check --app-role shop_app         # may the application INSERT?
-  cdc-relay check --format json | jq -r '.findings[] | select(.level != "ok") | .mend'
+  cdc-relay check --format json | jq -r '.findings[] | select(.level != "ok") | .fix[]?'
+  cdc-relay check --fix --yes --database-url postgres://postgres@localhost/shop
   cdc-relay check --publisher stdout          # without a broker`,
 		Flags: flags("database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode", "publisher", "exchange",
-			"app-role", "management-url", "no-probe", "format"),
+			"app-role", "management-url", "no-probe", "fix", "yes", "strict", "format"),
 		Action: p.check,
 	}
 }
@@ -95,20 +104,72 @@ func (p *process) check(c *cli.Context) error {
 	if cfg.publisher == "amqp" {
 		options.AMQPURL = cfg.amqpURL
 	}
-	findings := doctor.Examine(c.Context, options)
-	if c.Context.Err() != nil {
-		return errors.New("check: interrupted")
-	}
-	for i := range findings {
-		findings[i].Says = string(redact([]byte(findings[i].Says)))
-	}
-	if err := p.showFindings(cfg, findings); err != nil {
+	report, err := p.examine(c.Context, options)
+	if err != nil {
 		return err
 	}
-	if doctor.Worst(findings) == doctor.Problem {
-		return fmt.Errorf("check: %s", counted(findings))
+	if cfg.checking.fix {
+		if report.Repairs = p.repair(c, cfg, doctor.Repairs(report.Findings)); cfg.yes && len(report.Repairs) > 0 {
+			again, err := p.examine(c.Context, options)
+			if err != nil {
+				return err
+			}
+			report.Level, report.Findings = again.Level, again.Findings
+		}
+	}
+	if err := p.showFindings(cfg, report); err != nil {
+		return err
+	}
+	if report.Level == doctor.Problem || cfg.checking.strict && report.Level != doctor.OK {
+		return fmt.Errorf("check: %s", counted(report.Findings))
 	}
 	return nil
+}
+
+func (p *process) examine(ctx context.Context, options doctor.Options) (checkReport, error) {
+	findings := doctor.Examine(ctx, options)
+	if ctx.Err() != nil {
+		return checkReport{}, errors.New("check: interrupted")
+	}
+	for i := range findings {
+		findings[i].Message = string(redact([]byte(findings[i].Message)))
+	}
+	return checkReport{Level: doctor.Worst(findings), Findings: findings}, nil
+}
+
+// repair runs the commands with --yes, each by itself: one that fails keeps no other from being run.
+func (p *process) repair(c *cli.Context, cfg *config, commands []string) []repairView {
+	views := make([]repairView, len(commands))
+	var conn *pgx.Conn
+	var err error
+	if cfg.yes && len(commands) > 0 {
+		if conn, err = connect(c.Context, cfg.relay.DatabaseURL, "check"); err == nil {
+			defer closeConn(c.Context, conn)
+		}
+	}
+	quiet := *p
+	quiet.stdout = io.Discard // setup tells what it does; the report tells it here
+	for i, command := range commands {
+		views[i].Command = command
+		if !cfg.yes {
+			continue
+		}
+		failed := err
+		switch {
+		case failed != nil:
+		case strings.HasPrefix(command, "cdc-relay migrate"):
+			failed = quiet.upgrade(c, conn, cfg.relay.Table)
+		case strings.HasPrefix(command, "cdc-relay setup"):
+			failed = quiet.setUp(c, conn, cfg)
+		default:
+			_, failed = conn.Exec(c.Context, command)
+		}
+		views[i].Done = failed == nil
+		if failed != nil {
+			views[i].Error = string(redact([]byte(oneLine(failed.Error()))))
+		}
+	}
+	return views
 }
 
 // connectToCheck connects with parameters of the start-up.
@@ -141,27 +202,56 @@ func asWriter(validate pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
 type checkReport struct {
 	Level    doctor.Level     `json:"level"` // the worst
 	Findings []doctor.Finding `json:"findings"`
+	Repairs  []repairView     `json:"repairs,omitempty"` // with --fix
 }
 
-func (p *process) showFindings(cfg *config, findings []doctor.Finding) error {
+// repairView is one command that --fix picks.
+type repairView struct {
+	Command string `json:"command"`
+	Done    bool   `json:"done"` // with --yes
+	Error   string `json:"error,omitempty"`
+}
+
+func (p *process) showFindings(cfg *config, report checkReport) error {
 	if cfg.format == formatJSON {
-		return p.writeJSON(checkReport{Level: doctor.Worst(findings), Findings: findings})
+		return p.writeJSON(report)
 	}
 	table := p.newTable()
-	for _, f := range findings {
-		says := f.Says
-		if f.Mend != "" {
-			says += "\n  " + strings.ReplaceAll(f.Mend, "\n", "\n  ")
-		}
-		table.row(p.paint(colourOf(f.Level), string(f.Level)), string(f.Area), f.Name, says)
+	for _, f := range report.Findings {
+		text := strings.Join(append([]string{f.Message}, f.Fix...), "\n  ")
+		table.row(p.paint(colourOf(f.Level), string(f.Level)), string(f.Area), f.Name, text)
 	}
 	if err := table.write(); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(p.stdout, "\n%s\n", counted(findings)); err != nil {
+	if _, err := fmt.Fprintf(p.stdout, "\n%s\n%s", counted(report.Findings), repairsText(cfg, report.Repairs)); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil
+}
+
+func repairsText(cfg *config, repairs []repairView) string {
+	if !cfg.checking.fix {
+		return ""
+	}
+	if len(repairs) == 0 {
+		return "\nnothing that --fix repairs\n"
+	}
+	text := "\n--fix --yes would run:\n"
+	if cfg.yes {
+		text = "\nrepairs, before this was looked at:\n"
+	}
+	for _, r := range repairs {
+		switch {
+		case r.Done:
+			text += "  done: " + r.Command + "\n"
+		case r.Error != "":
+			text += "  failed: " + r.Command + "\n    " + r.Error + "\n"
+		default:
+			text += "  " + r.Command + "\n"
+		}
+	}
+	return text
 }
 
 func colourOf(level doctor.Level) text.Color {

@@ -122,7 +122,7 @@ func TestCheckForScripts(t *testing.T) {
 	want(t, r, exitFailed)
 	var report struct {
 		Level    string
-		Findings []map[string]string
+		Findings []map[string]any
 	}
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
 		t.Fatal(err)
@@ -133,12 +133,12 @@ func TestCheckForScripts(t *testing.T) {
 	found := false
 	for _, f := range report.Findings {
 		for key := range f {
-			if !slices.Contains([]string{"area", "name", "subject", "level", "says", "mend"}, key) {
+			if !slices.Contains([]string{"area", "name", "subject", "level", "message", "fix"}, key) {
 				t.Errorf("the key %s is not documented", key)
 			}
 		}
 		if f["area"] == "grants" && f["name"] == "application" {
-			found = f["level"] == "problem" && strings.Contains(f["mend"], `GRANT INSERT ON "public"."outbox" TO "no_such_role";`)
+			found = f["level"] == "problem" && slices.Contains(f["fix"].([]any), any(`GRANT INSERT ON "public"."outbox" TO "no_such_role";`))
 		}
 	}
 	if !found {
@@ -231,10 +231,10 @@ func TestLoginsThatAreRefused(t *testing.T) {
 			r := cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json")
 			want(t, r, exitFailed)
 			f := findingOf(t, r, "reachable")
-			if f.Level != "problem" || !strings.Contains(f.Says, test.says) {
+			if f.Level != "problem" || !strings.Contains(f.Message, test.says) {
 				t.Fatalf("got %+v", f)
 			}
-			execute(t, conn, f.Mend)
+			execute(t, conn, f.Fix[0])
 			if f := findingOf(t, cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json"), "reachable"); f.Level != "ok" {
 				t.Errorf("got %+v", f)
 			}
@@ -267,7 +267,7 @@ func TestAServerWithoutTLS(t *testing.T) {
 	address.RawQuery = query.Encode()
 	env["CDC_RELAY_DATABASE_URL"] = address.String()
 	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--format", "json")
-	if f := findingOf(t, r, "reachable"); !strings.Contains(f.Says, "server refused TLS connection") || !strings.HasPrefix(f.Mend, "# this server has no TLS") {
+	if f := findingOf(t, r, "reachable"); !strings.Contains(f.Message, "server refused TLS connection") || !strings.HasPrefix(f.Fix[0], "# this server has no TLS") {
 		t.Errorf("got %+v", f)
 	}
 }
@@ -291,8 +291,91 @@ func TestAPortThatSpeaksNoAMQP(t *testing.T) {
 				found = f
 			}
 		}
-		if !strings.Contains(found.Says, u.Host+" takes connections, but does not speak AMQP") || !strings.Contains(found.Mend, "5672 as a rule") {
+		if !strings.Contains(found.Message, u.Host+" takes connections, but does not speak AMQP") || !strings.Contains(found.Fix[0], "5672 as a rule") {
 			t.Errorf("%s: got %+v", u.Host, found)
 		}
+	}
+}
+
+// TestFixPrintsAndRunsTheSafeRepairs: it makes and grants, and drops nothing.
+func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
+	env, conn := fresh(t)
+	app := services.Name(t)
+	execute(t, conn, "CREATE ROLE "+app+" LOGIN")
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+app+"; DROP ROLE "+app); err != nil {
+			t.Error(err)
+		}
+	})
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	slot := env["CDC_RELAY_SLOT"]
+	execute(t, conn, "DROP TABLE outbox_dead_letter; CREATE TABLE other (id int)")
+	execute(t, conn, "ALTER PUBLICATION "+slot+" ADD TABLE other; ALTER TABLE outbox SET (autovacuum_enabled = off)")
+	execute(t, conn, "SELECT pg_drop_replication_slot('"+slot+"')")
+	check := func(args ...string) result {
+		return cdcRelay(t, env, append([]string{"check", "--publisher", "stdout", "--app-role", app}, args...)...)
+	}
+	repairs := []string{
+		"cdc-relay setup --slot " + slot + " --publication " + slot, `GRANT INSERT ON "public"."outbox" TO "` + app + `";`,
+		`ALTER TABLE "public"."outbox" RESET (autovacuum_enabled);`,
+	}
+	printed := check("--fix")
+	want(t, printed, exitFailed)
+	for _, repair := range repairs {
+		if !strings.Contains(printed.stdout, "\n  "+repair+"\n") {
+			t.Errorf("not printed: %s\n%s", repair, printed.stdout)
+		}
+	}
+	if query[bool](t, conn, "SELECT to_regclass('outbox_dead_letter') IS NOT NULL") {
+		t.Error("--fix without --yes has changed something")
+	}
+	run := check("--fix", "--yes", "--format", "json")
+	want(t, run, exitDone)
+	var report checkReport
+	if err := json.Unmarshal([]byte(run.stdout), &report); err != nil {
+		t.Fatal(err)
+	}
+	var done []string
+	for _, r := range report.Repairs {
+		if r.Done && r.Error == "" {
+			done = append(done, r.Command)
+		}
+	}
+	for _, repair := range repairs {
+		if !slices.Contains(done, repair) {
+			t.Errorf("not done: %s\n%s", repair, run.stdout)
+		}
+	}
+	if n := query[int](t, conn, "SELECT count(*)::int FROM pg_publication_tables WHERE pubname = $1 AND tablename = 'other'", slot); n != 1 {
+		t.Error("the other table was taken out of the publication")
+	}
+	if left := check("--fix"); !strings.Contains(left.stdout, "nothing that --fix repairs") {
+		t.Errorf("something is left: %s", left.stdout)
+	}
+}
+
+func TestARepairThatFailsIsTold(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	role := services.Name(t)
+	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 's3cr3t'")
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	r := cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--fix", "--yes")
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stdout, "  failed: GRANT SELECT, UPDATE, DELETE ON") || !strings.Contains(r.stdout, "permission denied") {
+		t.Errorf("got %s", r.stdout)
+	}
+}
+
+func TestStrictFailsOnWarnings(t *testing.T) {
+	env := checked(t)
+	r := cdcRelay(t, env, "check", "--strict")
+	want(t, r, exitFailed)
+	if !strings.HasPrefix(r.stderr, "cdc-relay: check: ") || !strings.Contains(r.stderr, " warnings, ") {
+		t.Errorf("got %s", r.stderr)
 	}
 }

@@ -286,7 +286,7 @@ func commandSettings() []*setting {
 				return nil
 			},
 		},
-		switchSetting("yes", "Do not ask.", func(c *config) *bool { return &c.yes }),
+		switchSetting("yes", "Do not ask; with check --fix: run the repairs.", func(c *config) *bool { return &c.yes }),
 		switchSetting("tables", "Also drop the tables. Fails while they contain messages.",
 			func(c *config) *bool { return &c.tables }),
 		{

@@ -60,6 +60,11 @@ func (p *process) setup(c *cli.Context) error {
 		return err
 	}
 	defer closeConn(c.Context, conn)
+	return p.setUp(c, conn, cfg)
+}
+
+// setUp makes what is missing.
+func (p *process) setUp(c *cli.Context, conn *pgx.Conn, cfg *config) error {
 	if err := p.upgrade(c, conn, cfg.relay.Table); err != nil {
 		return err
 	}

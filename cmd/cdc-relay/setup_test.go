@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
@@ -57,16 +58,16 @@ func TestTheSuggestedGrantsAreWhatIsNeeded(t *testing.T) {
 func wantGrants(t *testing.T, env environment, app string) {
 	t.Helper()
 	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--format", "json", "--app-role", app)
-	var report struct{ Findings []map[string]string }
+	var report checkReport
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
 		t.Fatal(err)
 	}
 	looked := 0
 	for _, f := range report.Findings {
-		if f["area"] == "grants" || f["area"] == "tables" || f["name"] == "replication" {
+		if f.Area == doctor.Grants || f.Area == doctor.Tables || f.Name == "replication" {
 			looked++
-			if f["level"] != "ok" {
-				t.Errorf("%s: %s", f["says"], f["mend"])
+			if f.Level != doctor.OK {
+				t.Errorf("%s: %s", f.Message, f.Fix)
 			}
 		}
 	}

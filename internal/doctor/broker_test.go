@@ -96,13 +96,13 @@ func (p *patient) replyTo() string {
 	return address
 }
 
-func TestMissingTopologyIsMendedByWhatIsSaid(t *testing.T) {
+func TestMissingTopologyIsRepairedByTheFix(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	p.Exchange = "It's %missing/"
 	p.insert(nil, "any")
 	p.insert("shop", "orders.created", "parcels.sent")
 	p.insert("", "orders", "no such queue")
-	p.mend(p.examine().want(doctor.Problem, doctor.RabbitMQ, "exchange", "does not exist in virtual host", "--exchange"))
+	p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, "exchange", "does not exist in virtual host", "--exchange"))
 	p.bound()
 	r := p.examine()
 	f := r.want(doctor.Problem, doctor.Routing, "route")
@@ -115,9 +115,9 @@ func TestMissingTopologyIsMendedByWhatIsSaid(t *testing.T) {
 		}
 	}
 	for _, f := range r.findings {
-		f.Mend = strings.Replace(f.Mend, "/q/QUEUE", "/q/orders", 1)
 		if f.Name == "route" {
-			p.mend(f)
+			f.Fix[0] = strings.Replace(f.Fix[0], "/q/QUEUE", "/q/orders", 1)
+			p.fix(f)
 		}
 	}
 	p.examine().wantOthersOK()
@@ -138,12 +138,12 @@ func TestPermissions(t *testing.T) {
 	admin := p.AMQPURL
 	u.User = url.UserPassword(name, "s3cr3t")
 	p.AMQPURL = u.String()
-	p.mend(p.examine().want(doctor.Problem, doctor.RabbitMQ, "vhost", "refused for user", "set_permissions"))
+	p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, "vhost", "refused for user", "set_permissions"))
 	if err := broker.Permit(t.Context(), strings.TrimPrefix(u.Path, "/"), name, services.Permissions{Write: "nothing"}); err != nil {
 		t.Fatal(err)
 	}
 	r := p.examine()
-	p.mend(r.want(doctor.Problem, doctor.RabbitMQ, "write", "may not publish", "access", "amq\\.default|shop"))
+	p.fix(r.want(doctor.Problem, doctor.RabbitMQ, "write", "may not publish", "access", "amq\\.default|shop"))
 	r = p.examine()
 	r.want(doctor.OK, doctor.RabbitMQ, "write")
 	r.wantOthersOK()
@@ -152,7 +152,7 @@ func TestPermissions(t *testing.T) {
 	api, _ := url.Parse(broker.ManagementURL())
 	api.User = nil
 	p.ManagementURL = api.String()
-	p.mend(p.examine().want(doctor.Warning, doctor.RabbitMQ, "management", "401", "set_user_tags"))
+	p.fix(p.examine().want(doctor.Warning, doctor.RabbitMQ, "management", "401", "set_user_tags"))
 	p.examine().wantOthersOK()
 
 	for _, wrong := range []struct{ url, check, words string }{
@@ -189,7 +189,7 @@ func TestATopicPermission(t *testing.T) {
 	p.ctl("rabbitmqctl set_topic_permissions -p " + vhost + " " + name + " shop '^orders.created$' ''")
 	u.User = url.UserPassword(name, "s3cr3t")
 	p.AMQPURL = u.String()
-	p.mend(p.examine().want(doctor.Problem, doctor.RabbitMQ, "write", "orders.paid", "clear_topic_permissions"))
+	p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, "write", "orders.paid", "clear_topic_permissions"))
 	p.examine().wantOthersOK()
 }
 
@@ -211,7 +211,7 @@ func TestQueuesThatDropAndAlternateExchanges(t *testing.T) {
 	p.insert(nil, "k", "orders.by.the.alternate")
 	r := p.examine()
 	r.want(doctor.Warning, doctor.Routing, "alternate_exchange", `"main" has the alternate exchange "shop"`)
-	p.mend(r.want(doctor.Warning, doctor.Routing, "overflow", "max-length 1000000", "reject-publish"))
+	p.fix(r.want(doctor.Warning, doctor.Routing, "overflow", "max-length 1000000", "reject-publish"))
 	r.want(doctor.OK, doctor.Routing, "route", "each of 2")
 	p.examine().wantOthersOK("alternate_exchange")
 
@@ -226,8 +226,8 @@ func TestQueuesThatDropAndAlternateExchanges(t *testing.T) {
 	p.Exchange = "shop"
 	p.exec("DELETE FROM outbox")
 	r = p.examine()
-	p.mend(r.want(doctor.Warning, doctor.Routing, "alternate_exchange", "amq.fanout", "clear_policy"))
-	p.mend(r.want(doctor.Warning, doctor.Routing, "overflow", `"orders" is limited (max-length-bytes 5000)`, `"message-ttl":60000`, "bounded"))
+	p.fix(r.want(doctor.Warning, doctor.Routing, "alternate_exchange", "amq.fanout", "clear_policy"))
+	p.fix(r.want(doctor.Warning, doctor.Routing, "overflow", `"orders" is limited (max-length-bytes 5000)`, `"message-ttl":60000`, "bounded"))
 	p.examine().wantOthersOK()
 }
 

@@ -46,7 +46,7 @@ type breakage struct {
 	area   doctor.Area
 	check  string
 	words  []string
-	asIs   bool // what mends it needs a person's choice
+	asIs   bool // the fix needs a person's choice
 }
 
 func brokenStreams() map[string]breakage {
@@ -245,14 +245,14 @@ func brokenDeletes() map[string]breakage {
 	}
 }
 
-func TestBrokenColumnsAreMendedByWhatIsSaid(t *testing.T) {
+func TestBrokenColumnsAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
-	breakAndMend(t, brokenColumns())
+	breakAndFix(t, brokenColumns())
 }
 
-func TestWhatPreventsDeletesIsMendedByWhatIsSaid(t *testing.T) {
+func TestWhatPreventsDeletesIsRepairedByTheFix(t *testing.T) {
 	t.Parallel()
-	breakAndMend(t, brokenDeletes())
+	breakAndFix(t, brokenDeletes())
 }
 
 // TestARoleThatOnlyReads: the session of the check is read-only itself, and asks another.
@@ -264,7 +264,7 @@ func TestARoleThatOnlyReads(t *testing.T) {
 		role := p.relayRole("REPLICATION")
 		p.examine().wantOthersOK()
 		p.exec("ALTER ROLE " + role + " SET default_transaction_read_only = on")
-		p.mend(p.examine().want(doctor.Problem, doctor.Postgres, "read_only", "can delete no row", "no message leaves", "SET default_transaction_read_only = off"))
+		p.fix(p.examine().want(doctor.Problem, doctor.Postgres, "read_only", "can delete no row", "no message leaves", "SET default_transaction_read_only = off"))
 		p.examine().wantOthersOK()
 	}
 }
@@ -277,18 +277,18 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 }
 
-func TestBrokenStreamsAreMendedByWhatIsSaid(t *testing.T) {
+func TestBrokenStreamsAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
-	breakAndMend(t, brokenStreams())
+	breakAndFix(t, brokenStreams())
 }
 
-func TestBrokenTablesAreMendedByWhatIsSaid(t *testing.T) {
+func TestBrokenTablesAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
-	breakAndMend(t, brokenTables())
+	breakAndFix(t, brokenTables())
 }
 
-// breakAndMend looks at each, does what is said, and looks again.
-func breakAndMend(t *testing.T, set map[string]breakage) {
+// breakAndFix looks at each, does what is said, and looks again.
+func breakAndFix(t *testing.T, set map[string]breakage) {
 	for name, test := range set {
 		t.Run(name, func(t *testing.T) {
 			p := healthy(t, services.SharedPostgres(t))
@@ -297,11 +297,11 @@ func breakAndMend(t *testing.T, set map[string]breakage) {
 			if test.asIs {
 				return
 			}
-			p.mend(found)
-			p.setup() // what the first mend made room for
+			p.fix(found)
+			p.setup() // what the first fix made room for
 			for _, f := range p.examine().findings {
 				if f.Area == test.area && f.Name == test.check && f.Level != doctor.OK {
-					t.Errorf("not mended: %s\n%s", f.Says, f.Mend)
+					t.Errorf("not repaired: %s\n%s", f.Message, strings.Join(f.Fix, "\n"))
 				}
 			}
 		})
@@ -319,7 +319,7 @@ func TestMissingGrantsOfTheRelay(t *testing.T) {
 		t.Run(revoke.check, func(t *testing.T) {
 			p := healthy(t, services.SharedPostgres(t))
 			p.exec(revoke.statement + p.relayRole("REPLICATION"))
-			p.mend(p.examine().want(doctor.Problem, doctor.Grants, revoke.check, revoke.words))
+			p.fix(p.examine().want(doctor.Problem, doctor.Grants, revoke.check, revoke.words))
 			p.examine().wantOthersOK()
 		})
 	}
@@ -328,14 +328,14 @@ func TestMissingGrantsOfTheRelay(t *testing.T) {
 func TestTheVersionThatMayNotBeRead(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.exec("REVOKE SELECT ON outbox_migrations FROM " + p.relayRole("REPLICATION"))
-	p.mend(p.examine().want(doctor.Problem, doctor.Tables, "migrations", "may not read", `GRANT SELECT ON "public"."outbox_migrations" TO`))
+	p.fix(p.examine().want(doctor.Problem, doctor.Tables, "migrations", "may not read", `GRANT SELECT ON "public"."outbox_migrations" TO`))
 	p.examine().wantOthersOK()
 }
 
 func TestARoleThatMayNotReplicate(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.relayRole("")
-	p.mend(p.examine().want(doctor.Problem, doctor.Postgres, "replication", "may not replicate", "ALTER ROLE", "--mode poll"))
+	p.fix(p.examine().want(doctor.Problem, doctor.Postgres, "replication", "may not replicate", "ALTER ROLE", "--mode poll"))
 	p.examine().wantOthersOK()
 }
 
@@ -346,8 +346,8 @@ func TestRowLevelSecurity(t *testing.T) {
 	p.AppRole = app
 	p.exec("GRANT USAGE ON SCHEMA public TO "+app, "GRANT INSERT ON outbox TO "+app, "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
 	r := p.examine()
-	p.mend(r.want(doctor.Problem, doctor.Grants, "relay", "hides rows", "BYPASSRLS"))
-	p.mend(r.want(doctor.Problem, doctor.Grants, "application", "row-level security", "CREATE POLICY"))
+	p.fix(r.want(doctor.Problem, doctor.Grants, "relay", "hides rows", "BYPASSRLS"))
+	p.fix(r.want(doctor.Problem, doctor.Grants, "application", "row-level security", "CREATE POLICY"))
 	p.examine().wantOthersOK()
 }
 
@@ -359,11 +359,11 @@ func TestTheApplicationsRole(t *testing.T) {
 	p.AppRole, _ = p.role("")
 	p.exec("REVOKE ALL ON SCHEMA public FROM PUBLIC")
 	f := p.examine().want(doctor.Problem, doctor.Grants, "application", "may not use schema public", "INSERT into public.outbox")
-	p.mend(f)
+	p.fix(f)
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
 
 	p.exec("GRANT DELETE ON outbox TO " + p.AppRole)
-	p.mend(p.examine().want(doctor.Warning, doctor.Grants, "application", "may DELETE beside INSERT", "REVOKE DELETE"))
+	p.fix(p.examine().want(doctor.Warning, doctor.Grants, "application", "may DELETE beside INSERT", "REVOKE DELETE"))
 	p.exec("REVOKE INSERT ON outbox FROM "+p.AppRole, "GRANT INSERT (routing_key, payload) ON outbox TO "+p.AppRole)
 	p.examine().want(doctor.OK, doctor.Grants, "application")
 }
@@ -379,7 +379,7 @@ func TestTheApplicationsColumnGrants(t *testing.T) {
 	}
 	p.exec("RESET ROLE")
 	f := p.examine().want(doctor.OK, doctor.Grants, "returning", "message_id as its key", "GRANT SELECT (id) ON", "GRANT USAGE ON SEQUENCE")
-	_, grants, _ := strings.Cut(f.Says, "or: ")
+	_, grants, _ := strings.Cut(f.Message, "or: ")
 	p.exec(grants)
 	p.examine().want(doctor.OK, doctor.Grants, "returning", "INSERT … RETURNING id and nextval work")
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT and read id")
@@ -413,7 +413,7 @@ func TestAPartitionedTable(t *testing.T) {
 	p.exec("CREATE TABLE parts (LIKE outbox INCLUDING ALL) PARTITION BY RANGE (id)", "CREATE TABLE part1 PARTITION OF parts FOR VALUES FROM (0) TO (1000000)",
 		"DROP TABLE outbox", "ALTER TABLE parts RENAME TO outbox",
 		"ALTER PUBLICATION "+p.Publication+" ADD TABLE outbox", "ALTER PUBLICATION "+p.Publication+" SET (publish_via_partition_root = false)")
-	p.mend(p.examine().want(doctor.Problem, doctor.Publication, "partition_root", "names partitions", "publish_via_partition_root = true"))
+	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "partition_root", "names partitions", "publish_via_partition_root = true"))
 	r := p.examine()
 	r.want(doctor.OK, doctor.Publication, "publication")
 	r.want(doctor.OK, doctor.Tables, "table")
@@ -427,14 +427,14 @@ func TestHiddenRowsAndColumns(t *testing.T) {
 	}
 	p := healthy(t, server)
 	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox WHERE (id > 5)")
-	p.mend(p.examine().want(doctor.Problem, doctor.Publication, "row_filter", "(id > 5)", "SET TABLE"))
+	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "row_filter", "(id > 5)", "SET TABLE"))
 	p.examine().wantOthersOK()
 	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox (id, routing_key, payload)")
-	p.mend(p.examine().want(doctor.Problem, doctor.Publication, "column_list", "id, routing_key, payload", "SET TABLE"))
+	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "column_list", "id, routing_key, payload", "SET TABLE"))
 	p.examine().wantOthersOK()
 }
 
-func TestWhatMendsAShardsPublicationKeepsItsRowFilter(t *testing.T) {
+func TestTheFixOfAShardsPublicationKeepsItsRowFilter(t *testing.T) {
 	server := services.SharedPostgres(t)
 	if server.Major() < 15 {
 		t.Skip("Postgres 14 knows no row filters")
@@ -445,7 +445,7 @@ func TestWhatMendsAShardsPublicationKeepsItsRowFilter(t *testing.T) {
 	p.setup()
 	p.examine().wantOthersOK()
 	p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" ADD TABLE other")
-	p.mend(p.examine().want(doctor.Warning, doctor.Publication, "other_tables", "SET TABLE"))
+	p.fix(p.examine().want(doctor.Warning, doctor.Publication, "other_tables", "SET TABLE"))
 	p.examine().wantOthersOK()
 }
 

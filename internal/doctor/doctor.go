@@ -19,7 +19,7 @@ import (
 type Options struct {
 	// Connect opens a connection to the database with these start-up parameters beside
 	// its own, and in a mode that keeps no prepared statements, since poolers lose them.
-	// The error says what mends it by a method Hint() string. Examine closes the connection.
+	// The error says how to fix it by a method Hint() string. Examine closes the connection.
 	Connect func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error)
 	Table   outbox.Table
 	Slot    string

@@ -39,11 +39,10 @@ type Finding struct {
 	// Subject is which one of several, such as the exchange; else empty.
 	Subject string `json:"subject,omitempty"`
 	Level   Level  `json:"level"`
-	// Says is one line for people. Its words may change.
-	Says string `json:"says"`
-	// Mend is the command or SQL that mends it, in lines; what is no command stands
-	// behind "--" or "#". Empty where nothing is to be done.
-	Mend string `json:"mend,omitempty"`
+	// Message is one line for people. Its words may change.
+	Message string `json:"message"`
+	// Fix is lines to paste, SQL or commands; remarks begin with "--" or "#". Empty if there is nothing to do.
+	Fix []string `json:"fix,omitempty"`
 }
 
 // chart collects the findings of one area.
@@ -52,10 +51,12 @@ type chart struct {
 	findings []Finding
 }
 
-func (c *chart) add(level Level, name, mend, format string, args ...any) *Finding {
-	c.findings = append(c.findings, Finding{
-		Area: c.area, Name: name, Level: level, Mend: mend, Says: oneLine(fmt.Sprintf(format, args...)),
-	})
+func (c *chart) add(level Level, name, fix, format string, args ...any) *Finding {
+	f := Finding{Area: c.area, Name: name, Level: level, Message: oneLine(fmt.Sprintf(format, args...))}
+	if fix != "" {
+		f.Fix = strings.Split(fix, "\n")
+	}
+	c.findings = append(c.findings, f)
 	return &c.findings[len(c.findings)-1]
 }
 
@@ -63,17 +64,17 @@ func (c *chart) ok(name, format string, args ...any) *Finding {
 	return c.add(OK, name, "", format, args...)
 }
 
-func (c *chart) warn(name, mend, format string, args ...any) *Finding {
-	return c.add(Warning, name, mend, format, args...)
+func (c *chart) warn(name, fix, format string, args ...any) *Finding {
+	return c.add(Warning, name, fix, format, args...)
 }
 
-func (c *chart) wrong(name, mend, format string, args ...any) *Finding {
-	return c.add(Problem, name, mend, format, args...)
+func (c *chart) wrong(name, fix, format string, args ...any) *Finding {
+	return c.add(Problem, name, fix, format, args...)
 }
 
 // unknown is for what could not be looked at.
 func (c *chart) unknown(name string, err error) *Finding {
-	return c.warn(name, mendOf(err), "could not be looked at: %s", err)
+	return c.warn(name, fixOf(err), "could not be looked at: %s", err)
 }
 
 // seeLog is for what this program knows nothing better for.
@@ -98,8 +99,8 @@ func lines(commands ...string) string {
 	return strings.Join(kept, "\n")
 }
 
-// mendOf is what an error knows of its mending; it is not empty.
-func mendOf(err error) string {
+// fixOf is the hint of an error, or what helps with any.
+func fixOf(err error) string {
 	var knows interface{ Hint() string }
 	if errors.As(err, &knows) {
 		if hint := knows.Hint(); hint != "" {

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// patient is one set-up that is to be broken, looked at and mended.
+// patient is one set-up that is to be broken, looked at and repaired.
 type patient struct {
 	doctor.Options
 	t    *testing.T
@@ -169,7 +169,7 @@ type report struct {
 func (r report) String() string {
 	var lines []string
 	for _, f := range r.findings {
-		lines = append(lines, fmt.Sprintf("%s %s %s [%s] %s\n    %s", f.Level, f.Area, f.Name, f.Subject, f.Says, strings.ReplaceAll(f.Mend, "\n", "\n    ")))
+		lines = append(lines, fmt.Sprintf("%s %s %s [%s] %s\n    %s", f.Level, f.Area, f.Name, f.Subject, f.Message, strings.Join(f.Fix, "\n    ")))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -193,20 +193,20 @@ func rank(level doctor.Level) int {
 	return slices.Index([]doctor.Level{doctor.OK, doctor.Warning, doctor.Problem}, level)
 }
 
-// want: a finding of this level, that says and mends with these words.
+// want: a finding of this level, with these words in its message or its fix.
 func (r report) want(level doctor.Level, area doctor.Area, name string, words ...string) doctor.Finding {
 	r.t.Helper()
 	f := r.finding(area, name)
 	if f.Level != level {
-		r.t.Errorf("%s %s is %s, want %s: %s", area, name, f.Level, level, f.Says)
+		r.t.Errorf("%s %s is %s, want %s: %s", area, name, f.Level, level, f.Message)
 	}
 	for _, word := range words {
-		if !strings.Contains(f.Says+"\n"+f.Mend, word) {
-			r.t.Errorf("%s %s lacks %q: %s\n%s", area, name, word, f.Says, f.Mend)
+		if !strings.Contains(f.Message+"\n"+strings.Join(f.Fix, "\n"), word) {
+			r.t.Errorf("%s %s lacks %q: %s\n%s", area, name, word, f.Message, strings.Join(f.Fix, "\n"))
 		}
 	}
-	if level != doctor.OK && f.Mend == "" {
-		r.t.Errorf("%s %s does not say what mends it", area, name)
+	if level != doctor.OK && len(f.Fix) == 0 {
+		r.t.Errorf("%s %s says no fix", area, name)
 	}
 	return f
 }
@@ -218,15 +218,15 @@ func (r report) wantOthersOK(names ...string) {
 	names = append(names, "active", "max_slot_wal_keep_size")
 	for _, f := range r.findings {
 		if f.Level != doctor.OK && !slices.Contains(names, f.Name) {
-			r.t.Errorf("%s %s %s: %s\n%s", f.Level, f.Area, f.Name, f.Says, f.Mend)
+			r.t.Errorf("%s %s %s: %s\n%s", f.Level, f.Area, f.Name, f.Message, strings.Join(f.Fix, "\n"))
 		}
 	}
 }
 
-// mend does what a finding says, as a person would who pastes it line by line.
-func (p *patient) mend(f doctor.Finding) {
+// fix does what a finding says, as a person would who pastes it line by line.
+func (p *patient) fix(f doctor.Finding) {
 	p.t.Helper()
-	for line := range strings.SplitSeq(f.Mend, "\n") {
+	for _, line := range f.Fix {
 		command, _, _ := strings.Cut(line, "  # ")
 		command, _, _ = strings.Cut(command, ";  -- ")
 		switch {

@@ -58,7 +58,7 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 				"%s takes connections, but does not speak AMQP (%s)", j.f.address, reasonOf(err))
 			return
 		}
-		c.wrong("reachable", j.reachMend(err), "RabbitMQ at %s: %s", j.f.address, err)
+		c.wrong("reachable", j.reachFix(err), "RabbitMQ at %s: %s", j.f.address, err)
 		return
 	}
 	switch reason := exception.Reason; {
@@ -84,8 +84,8 @@ func (j *brokerJudge) speaksOtherwise(err error) bool {
 		!strings.Contains(exception.Reason, "timeout")
 }
 
-// reachMend is for what happens before the broker says anything.
-func (j *brokerJudge) reachMend(err error) string {
+// reachFix is for what happens before the broker says anything.
+func (j *brokerJudge) reachFix(err error) string {
 	var authority x509.UnknownAuthorityError
 	var hostname x509.HostnameError
 	var invalid x509.CertificateInvalidError
@@ -135,12 +135,12 @@ func (j *brokerJudge) judgeTLS(c *chart, now time.Time) {
 }
 
 func (j *brokerJudge) judgeAlarm(c *chart) {
-	const mend = "rabbitmq-diagnostics alarms\n# memory: free some, or rabbitmqctl set_vm_memory_high_watermark 0.6; disk: free some, or rabbitmqctl set_disk_free_limit 1GB"
+	const fix = "rabbitmq-diagnostics alarms\n# memory: free some, or rabbitmqctl set_vm_memory_high_watermark 0.6; disk: free some, or rabbitmqctl set_disk_free_limit 1GB"
 	switch {
 	case j.f.alarm != "":
-		c.wrong("alarms", mend, "%s. The relay waits, and loses nothing", j.f.alarm)
+		c.wrong("alarms", fix, "%s. The relay waits, and loses nothing", j.f.alarm)
 	case j.f.management.alarms != "":
-		c.wrong("alarms", mend, "%s: publishers are blocked. The relay waits, and loses nothing", j.f.management.alarms)
+		c.wrong("alarms", fix, "%s: publishers are blocked. The relay waits, and loses nothing", j.f.management.alarms)
 	case j.o.NoProbe && j.f.management.err != nil:
 		c.ok("alarms", "not asked (--no-probe)")
 	default:
@@ -200,7 +200,7 @@ func (j *brokerJudge) judgeWrites(c *chart) {
 			}
 		default:
 			if refused[d.exchange]++; refused[d.exchange] == 1 {
-				c.wrong("write", j.permitMend(err), "user %q may not publish to %s%s: %s", j.f.user, called(d.exchange), withKey(d), reasonOf(err)).about(d.exchange)
+				c.wrong("write", j.permitFix(err), "user %q may not publish to %s%s: %s", j.f.user, called(d.exchange), withKey(d), reasonOf(err)).about(d.exchange)
 			}
 		}
 	}
@@ -218,8 +218,8 @@ func withKey(d destination) string {
 	return fmt.Sprintf(" with routing key %q", d.routingKey)
 }
 
-// permitMend names every exchange that is needed: set_permissions replaces what there was.
-func (j *brokerJudge) permitMend(err error) string {
+// permitFix names every exchange that is needed: set_permissions replaces what there was.
+func (j *brokerJudge) permitFix(err error) string {
 	reason := reasonOf(err)
 	switch {
 	case strings.Contains(reason, "internal"):

@@ -45,7 +45,7 @@ func (j *brokerJudge) judgeWaiting(c *chart) {
 	case s.value.whole:
 		c.ok("waiting", "%s, for %s of exchange and routing key%s", counted(s.value.rows, "row waits", "rows wait"), counted(kinds, "pair", "pairs"), more)
 	case s.value.missed != nil:
-		c.warn("waiting", mendOf(s.value.missed), "of %d rows, for %d pairs of exchange and routing key%s; others could not be looked at: %s", s.value.rows, kinds, more, s.value.missed)
+		c.warn("waiting", fixOf(s.value.missed), "of %d rows, for %d pairs of exchange and routing key%s; others could not be looked at: %s", s.value.rows, kinds, more, s.value.missed)
 	default:
 		c.ok("waiting", "of the first %d rows (the oldest, the newest, retries, and some between), for %d pairs of exchange and routing key%s", s.value.rows, kinds, more)
 	}
@@ -59,17 +59,17 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 		if d.exchange != "" && j.f.exchanges[d.exchange] != nil {
 			continue // told of already
 		}
-		mend, says := j.unroutable(d)
+		fix, says := j.unroutable(d)
 		if says == "" {
 			good++
 			continue
 		}
 		if told++; told <= mostUnroutable {
-			c.wrong("route", mend, "%s", says).about(d.exchange + "/" + d.routingKey)
+			c.wrong("route", fix, "%s", says).about(d.exchange + "/" + d.routingKey)
 		}
 	}
 	if told > mostUnroutable {
-		c.wrong("route", "-- mend those above, and look again", "%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
+		c.wrong("route", "-- fix those above, and look again", "%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
 	}
 	if good > 0 && told == 0 {
 		how := "reaches a queue"
@@ -83,7 +83,7 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 }
 
 // unroutable says why no queue takes a message, or "".
-func (j *brokerJudge) unroutable(d destination) (mend, says string) {
+func (j *brokerJudge) unroutable(d destination) (fix, says string) {
 	rows := ""
 	if n := j.refusals(d); n > 0 {
 		rows = fmt.Sprintf("; %s refused for that already", counted(n, "row looked at was", "rows looked at were"))
@@ -92,14 +92,14 @@ func (j *brokerJudge) unroutable(d destination) (mend, says string) {
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil && !isNotFound(j.f.queues[d.routingKey]):
 		return "# see the broker's log", fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil:
-		mend = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`) + "  # as its consumers declare it"
-		return mend, fmt.Sprintf("there is no queue %q for the default exchange to bring messages to%s", d.routingKey, rows)
+		fix = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`) + "  # as its consumers declare it"
+		return fix, fmt.Sprintf("there is no queue %q for the default exchange to bring messages to%s", d.routingKey, rows)
 	case d.exchange != "" && !j.o.NoProbe && j.f.management.err == nil:
 		r := j.f.management.route(d.exchange, d.routingKey)
 		switch {
 		case len(r.queues) > 0 || r.perhaps:
 		case !r.unasked:
-			return j.bindMend(d), fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, rows)
+			return j.bindFix(d), fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 		case rows != "":
 			return j.refusedBefore(d, rows)
 		}
@@ -110,11 +110,11 @@ func (j *brokerJudge) unroutable(d destination) (mend, says string) {
 }
 
 // refusedBefore: bindings are not known, but rows were refused.
-func (j *brokerJudge) refusedBefore(d destination, rows string) (mend, says string) {
-	return j.bindMend(d), fmt.Sprintf("exchange %q had no queue for routing key %q%s", d.exchange, d.routingKey, rows)
+func (j *brokerJudge) refusedBefore(d destination, rows string) (fix, says string) {
+	return j.bindFix(d), fmt.Sprintf("exchange %q had no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 }
 
-func (j *brokerJudge) bindMend(d destination) string {
+func (j *brokerJudge) bindFix(d destination) string {
 	body, _ := json.Marshal(map[string]string{"routing_key": d.routingKey}) // two strings: it cannot fail
 	return j.curl("POST", "bindings", "e\x00"+d.exchange+"\x00q\x00QUEUE", string(body))
 }
@@ -135,14 +135,14 @@ func (j *brokerJudge) judgeAlternates(c *chart) {
 	for _, name := range j.o.exchangesOf(j.f.asked) {
 		x, there := j.f.management.exchanges[name]
 		if alternate := j.f.management.alternate(x); there && alternate != "" {
-			c.warn("alternate_exchange", j.alternateMend(x),
+			c.warn("alternate_exchange", j.alternateFix(x),
 				"exchange %q has the alternate exchange %q: a message without a queue counts as published where that one takes it", name, alternate).about(name)
 		}
 	}
 }
 
-// alternateMend takes it away; an argument stays for as long as the exchange.
-func (j *brokerJudge) alternateMend(x exchangeFacts) string {
+// alternateFix takes it away; an argument stays for as long as the exchange.
+func (j *brokerJudge) alternateFix(x exchangeFacts) string {
 	const keep = "# or see that somebody reads what comes there"
 	by, _ := j.f.management.policy(x.Name, false, "exchanges")
 	switch {
@@ -169,12 +169,12 @@ func (j *brokerJudge) judgeOverflow(c *chart) {
 		if limit == "" {
 			continue
 		}
-		c.warn("overflow", j.overflowMend(q, by), "queue %q is limited (%s) and drops its oldest messages when it is full: they were confirmed, and are lost", name, limit).about(name)
+		c.warn("overflow", j.overflowFix(q, by), "queue %q is limited (%s) and drops its oldest messages when it is full: they were confirmed, and are lost", name, limit).about(name)
 	}
 }
 
-// overflowMend keeps what the policy says beside; a queue whose limit is an argument gets a policy of its own.
-func (j *brokerJudge) overflowMend(q queueFacts, by policy) string {
+// overflowFix keeps what the policy says beside; a queue whose limit is an argument gets a policy of its own.
+func (j *brokerJudge) overflowFix(q queueFacts, by policy) string {
 	definition := map[string]any{"overflow": "reject-publish"}
 	name, pattern, applyTo, priority := "reject-publish-"+q.Name, "^"+regexp.QuoteMeta(q.Name)+"$", "queues", 0
 	if by.Name != "" {

@@ -14,7 +14,7 @@ import (
 func judgeDatabase(o Options, f databaseFacts) []Finding {
 	c := &chart{area: Postgres}
 	if f.unreachable != nil {
-		c.wrong("reachable", mendOf(f.unreachable), "%s", f.unreachable)
+		c.wrong("reachable", fixOf(f.unreachable), "%s", f.unreachable)
 		return c.findings
 	}
 	if f.server.err != nil {
@@ -197,26 +197,26 @@ func (j *databaseJudge) judgeReplication(c *chart) {
 	case j.f.pooler != "":
 		c.wrong("replication", j.directly(), "the pooler takes no replication connection: %s", j.f.replication)
 	default:
-		mend := mendOf(j.f.replication)
-		if mend == seeLog {
-			mend = "# pg_hba.conf has to let the role in for this database, and whatever is between has to pass replication connections on"
+		fix := fixOf(j.f.replication)
+		if fix == seeLog {
+			fix = "# pg_hba.conf has to let the role in for this database, and whatever is between has to pass replication connections on"
 		}
-		c.wrong("replication", mend, "role %q may replicate, but no replication connection could be opened: %s", role.Name, j.f.replication)
+		c.wrong("replication", fix, "role %q may replicate, but no replication connection could be opened: %s", role.Name, j.f.replication)
 	}
 }
 
 func (j *databaseJudge) judgeSenderTimeout(c *chart) {
 	timeout, known := j.duration("wal_sender_timeout")
-	mend := j.service.setting("wal_sender_timeout", "60s", false)
+	fix := j.service.setting("wal_sender_timeout", "60s", false)
 	switch {
 	case !known:
 		c.warn("wal_sender_timeout", "", "the server does not tell it")
 	case timeout == 0:
-		c.warn("wal_sender_timeout", mend, "off: where the machine of a relay vanishes, its slot stays taken until TCP gives up; only a relay that stands by ends its hold sooner, after 6 s")
+		c.warn("wal_sender_timeout", fix, "off: where the machine of a relay vanishes, its slot stays taken until TCP gives up; only a relay that stands by ends its hold sooner, after 6 s")
 	case timeout > 5*time.Minute:
-		c.warn("wal_sender_timeout", mend, "%s: after that a vanished relay's slot is free; only a relay that stands by ends its hold sooner, after 6 s", span(timeout))
+		c.warn("wal_sender_timeout", fix, "%s: after that a vanished relay's slot is free; only a relay that stands by ends its hold sooner, after 6 s", span(timeout))
 	case timeout < 3*time.Second:
-		c.warn("wal_sender_timeout", mend, "%s: a short pause of the network or of the relay ends the stream", timeout)
+		c.warn("wal_sender_timeout", fix, "%s: a short pause of the network or of the relay ends the stream", timeout)
 	default:
 		c.ok("wal_sender_timeout", "%s: after that a vanished relay's slot is free; a relay that stands by ends its hold after 6 s at the latest", span(timeout))
 	}

@@ -46,11 +46,11 @@ func (j *databaseJudge) judgePublicationFault(c *chart, fault replication.Public
 	says := fmt.Sprintf("publication %s: %s", j.o.Publication, fault.Says)
 	switch fault.Kind {
 	case replication.PublicationMissing:
-		mend := j.setupCommand() + "  # as the owner of the table"
+		fix := j.setupCommand() + "  # as the owner of the table"
 		if there {
-			mend = lines(sql(fault.Fix), "-- or: "+mend)
+			fix = lines(sql(fault.Fix), "-- or: "+fix)
 		}
-		c.wrong("publication", mend, "publication %s does not exist: nothing streams", j.o.Publication)
+		c.wrong("publication", fix, "publication %s does not exist: nothing streams", j.o.Publication)
 	case replication.PublicationByPartition:
 		if there && table.partitioned() {
 			c.wrong("partition_root", sql(fault.Fix), "%s, and the relay looks for those of %s", says, j.o.Table)
@@ -155,11 +155,11 @@ func (j *databaseJudge) judgeSlot() []Finding {
 func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
 	anew := lines(sql(slot.DropSQL(s.Name)), j.setupCommand())
 	if found := s.Unusable(); found != nil {
-		mend := "# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: cdc-relay setup" + j.tableFlag() + " --slot NAME"
+		fix := "# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: cdc-relay setup" + j.tableFlag() + " --slot NAME"
 		if !s.Active() {
-			mend = lines(mend, "-- or, where nobody needs it: "+sql(slot.DropSQL(s.Name)))
+			fix = lines(fix, "-- or, where nobody needs it: "+sql(slot.DropSQL(s.Name)))
 		}
-		c.wrong("slot", mend, "%s", found)
+		c.wrong("slot", fix, "%s", found)
 		return false
 	}
 	switch {

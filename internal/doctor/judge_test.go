@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -202,9 +203,9 @@ func (f *databaseFacts) set(name, value, unit string) {
 
 func TestEveryServiceHasItsCommands(t *testing.T) {
 	for _, m := range managedServices() {
-		for _, mend := range []string{m.logicalWAL(), m.replication("The role"), m.setting("wal_sender_timeout", "60s", true)} {
-			if mend == "" || strings.Contains(mend, "%!") || strings.Contains(mend, "%s") {
-				t.Errorf("%s: %q", m.name, mend)
+		for _, fix := range []string{m.logicalWAL(), m.replication("The role"), m.setting("wal_sender_timeout", "60s", true)} {
+			if fix == "" || strings.Contains(fix, "%!") || strings.Contains(fix, "%s") {
+				t.Errorf("%s: %q", m.name, fix)
 			}
 		}
 		if !strings.Contains(m.replication("The role"), `"The role"`) {
@@ -268,8 +269,8 @@ func TestTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := &chart{area: RabbitMQ}
 			(&brokerJudge{f: test.facts}).judgeTLS(c, now)
-			if f := c.findings[0]; f.Level != test.level || !strings.Contains(f.Says, test.words) {
-				t.Errorf("got %s: %s", f.Level, f.Says)
+			if f := c.findings[0]; f.Level != test.level || !strings.Contains(f.Message, test.words) {
+				t.Errorf("got %s: %s", f.Level, f.Message)
 			}
 		})
 	}
@@ -278,8 +279,8 @@ func TestTLS(t *testing.T) {
 func TestWhyTheBrokerIsNotReached(t *testing.T) {
 	reset := &net.OpError{Op: "write", Err: syscall.ECONNRESET}
 	for name, test := range map[string]struct {
-		err         error
-		check, mend string
+		err        error
+		check, fix string
 	}{
 		"guest from afar":   {&amqp.Error{Code: 403, Reason: "user 'guest' can only connect via localhost"}, "login", "rabbitmqctl add_user relay"},
 		"wrong password":    {amqp.ErrCredentials, "login", "change_password"},
@@ -296,7 +297,7 @@ func TestWhyTheBrokerIsNotReached(t *testing.T) {
 			o := defaults()
 			o.AMQPURL = "amqps://guest:guest@localhost/"
 			f := judgeBroker(o, facts{broker: &brokerFacts{unreachable: test.err, vhost: "/", user: "guest"}})
-			if len(f) != 1 || f[0].Level != Problem || f[0].Name != test.check || !strings.Contains(f[0].Mend, test.mend) {
+			if len(f) != 1 || f[0].Level != Problem || f[0].Name != test.check || !strings.Contains(strings.Join(f[0].Fix, "\n"), test.fix) {
 				t.Errorf("got %+v", f)
 			}
 		})
@@ -336,5 +337,28 @@ func TestShellQuotes(t *testing.T) {
 		if got := shell(word); got != want {
 			t.Errorf("%q: got %s", word, got)
 		}
+	}
+}
+
+func TestRepairsDropNothing(t *testing.T) {
+	findings := []Finding{
+		{Level: Problem, Fix: []string{"GRANT SELECT ON a TO b;", "-- or not"}},
+		{Level: Problem, Fix: []string{"GRANT SELECT ON a TO b;"}}, // once is enough
+		{Level: OK, Fix: []string{"GRANT SELECT ON c TO d;"}},
+		{Level: Problem, Fix: []string{"SELECT pg_drop_replication_slot('x');", "cdc-relay setup"}},
+		{Level: Warning, Fix: []string{`ALTER TABLE "My Schema"."Out""Box" SET (autovacuum_vacuum_threshold=1000);  -- at once`}},
+		{Level: Warning, Fix: []string{`ALTER TABLE a ALTER COLUMN "b" SET DEFAULT now();`}},
+		{Level: Warning, Fix: []string{`ALTER TABLE a ALTER COLUMN b DROP DEFAULT, ALTER COLUMN b SET DEFAULT now();`}},
+		{Level: Warning, Fix: []string{"ALTER PUBLICATION a SET TABLE b;"}},
+		{Level: Problem, Fix: []string{"GRANT rds_replication TO b;"}},
+		{Level: Problem, Fix: []string{"cdc-relay setup --slot x  # as the owner of the table"}},
+		{Level: Problem, Fix: []string{"cdc-relay teardown"}},
+	}
+	want := []string{
+		"GRANT SELECT ON a TO b;", `ALTER TABLE "My Schema"."Out""Box" SET (autovacuum_vacuum_threshold=1000);`,
+		`ALTER TABLE a ALTER COLUMN "b" SET DEFAULT now();`, "cdc-relay setup --slot x",
+	}
+	if got := Repairs(findings); !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
 	}
 }

@@ -138,7 +138,7 @@ func (r report) unroutable() int {
 		switch {
 		case f.Name != "route" || f.Level != doctor.Problem:
 		case f.Subject == "":
-			_, _ = fmt.Sscan(f.Says, &more)
+			_, _ = fmt.Sscan(f.Message, &more)
 		default:
 			n++
 		}

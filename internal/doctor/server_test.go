@@ -67,7 +67,7 @@ func TestALostSlot(t *testing.T) {
 		switchWAL()
 		p.exec("CHECKPOINT")
 	}
-	p.mend(p.examine().want(doctor.Problem, doctor.Slot, "slot", "gave up slot", "Nothing is lost", "SELECT pg_drop_replication_slot('"+p.Slot+"')", "cdc-relay setup"))
+	p.fix(p.examine().want(doctor.Problem, doctor.Slot, "slot", "gave up slot", "Nothing is lost", "SELECT pg_drop_replication_slot('"+p.Slot+"')", "cdc-relay setup"))
 	p.examine().wantOthersOK()
 }
 
@@ -90,9 +90,9 @@ func TestTransactionsThatHoldBackCleanup(t *testing.T) {
 		r = p.examine()
 		return hasWarning(r, "prepared_transactions") && hasWarning(r, "transactions")
 	})
-	p.mend(r.want(doctor.Warning, doctor.Cleanup, "prepared_transactions", "ROLLBACK PREPARED 'it''s'"))
-	p.mend(r.finding(doctor.Slot, "slot_blocker"))
-	p.mend(p.examine().want(doctor.Problem, doctor.Slot, "slot"))
+	p.fix(r.want(doctor.Warning, doctor.Cleanup, "prepared_transactions", "ROLLBACK PREPARED 'it''s'"))
+	p.fix(r.finding(doctor.Slot, "slot_blocker"))
+	p.fix(p.examine().want(doctor.Problem, doctor.Slot, "slot"))
 	p.examine().wantOthersOK()
 }
 
@@ -105,7 +105,7 @@ func TestDeadRows(t *testing.T) {
 		p.exec("SELECT 1") // before 15, a session that is idle keeps its last counts to itself
 		return p.examine().finding(doctor.Cleanup, "dead_rows").Level == doctor.Warning
 	})
-	p.mend(p.examine().want(doctor.Warning, doctor.Cleanup, "dead_rows", "about 120000 dead rows", "never vacuumed", `VACUUM (ANALYZE) "public"."outbox"`))
+	p.fix(p.examine().want(doctor.Warning, doctor.Cleanup, "dead_rows", "about 120000 dead rows", "never vacuumed", `VACUUM (ANALYZE) "public"."outbox"`))
 	await.Until(t, "the statistics know of the VACUUM", func() bool {
 		p.exec("SELECT 1")
 		return p.examine().finding(doctor.Cleanup, "dead_rows").Level == doctor.OK
@@ -182,7 +182,7 @@ func (p *patient) failover(server *services.Postgres) {
 	if server.Major() >= 18 {
 		p.exec("ALTER SYSTEM SET idle_replication_slot_timeout = '3d'", "SELECT pg_reload_conf()")
 		await.Until(p.t, "the setting is known", func() bool {
-			return strings.Contains(p.examine().finding(doctor.Slot, "idle_replication_slot_timeout").Says, "3 days")
+			return strings.Contains(p.examine().finding(doctor.Slot, "idle_replication_slot_timeout").Message, "3 days")
 		})
 	}
 }

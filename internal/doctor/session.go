@@ -114,11 +114,11 @@ func hinted(err error) error {
 	return err
 }
 
-// advice is an error that knows what mends it.
+// advice is an error that knows its fix.
 type advice struct {
 	error
-	mend string
+	fix string
 }
 
-func (a *advice) Hint() string  { return a.mend }
+func (a *advice) Hint() string  { return a.fix }
 func (a *advice) Unwrap() error { return a.error }

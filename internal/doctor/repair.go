@@ -1,0 +1,49 @@
+package doctor
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Repairs are the fixes of the findings that only add something or grant a privilege that a relay needs: they can be run
+// unseen. A fix is taken whole or not at all.
+func Repairs(findings []Finding) []string {
+	var repairs []string
+	for _, f := range findings {
+		var commands []string
+		for _, line := range f.Fix {
+			if command := withoutRemark(line); command != "" {
+				commands = append(commands, command)
+			}
+		}
+		if f.Level == OK || slices.ContainsFunc(commands, func(command string) bool { return !harmless(command) }) {
+			continue
+		}
+		for _, command := range commands {
+			if !slices.Contains(repairs, command) {
+				repairs = append(repairs, command)
+			}
+		}
+	}
+	return repairs
+}
+
+// withoutRemark is "" for a line that is nothing else.
+func withoutRemark(line string) string {
+	if strings.HasPrefix(line, "--") || strings.HasPrefix(line, "#") {
+		return ""
+	}
+	command, _, _ := strings.Cut(line, "  # ")
+	if before, _, found := strings.Cut(command, ";  -- "); found {
+		command = before + ";"
+	}
+	return strings.TrimSpace(command)
+}
+
+func harmless(command string) bool {
+	const name = `("([^"]|"")*"|[a-z0-9_]+)`
+	const table = name + `(\.` + name + `)?`
+	return regexp.MustCompile(`^(cdc-relay (setup|migrate up)( |$)|GRANT [A-Z, ]+ ON |CREATE PUBLICATION ` +
+		`|ALTER PUBLICATION ` + name + ` ADD TABLE |ALTER TABLE ` + table + ` (SET \(autovacuum_|RESET \(autovacuum_enabled\)|ALTER COLUMN ` + name + ` SET DEFAULT ))`).MatchString(command)
+}
