@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -84,25 +85,25 @@ func connectHint(cfg *pgx.ConnConfig, err error) string {
 func refusalHint(database, user string, err *pgconn.PgError, inURL string) string {
 	says := func(words string) bool { return strings.Contains(err.Message, words) }
 	switch {
-	case err.Code == "28P01":
+	case err.Code == pgcode.InvalidPassword:
 		return fmt.Sprintf("-- check user and password in %s; to set one: ALTER ROLE %s PASSWORD '...';", inURL, user)
-	case err.Code == "28000" && says("does not exist"):
+	case err.Code == pgcode.InvalidAuthorization && says("does not exist"):
 		return fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name another in %s", user, inURL)
-	case err.Code == "28000" && says("not permitted to log in"):
+	case err.Code == pgcode.InvalidAuthorization && says("not permitted to log in"):
 		return fmt.Sprintf("ALTER ROLE %s LOGIN;", user)
-	case err.Code == "28000":
+	case err.Code == pgcode.InvalidAuthorization:
 		return fmt.Sprintf("SELECT pg_reload_conf();  -- after this line in pg_hba.conf: host %s %s ADDRESS/32 scram-sha-256", database, user)
-	case err.Code == "3D000":
+	case err.Code == pgcode.InvalidCatalog:
 		return fmt.Sprintf("CREATE DATABASE %s;  -- or name another in %s", database, inURL)
-	case err.Code == "42501":
+	case err.Code == pgcode.InsufficientPrivilege:
 		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", database, user)
-	case err.Code == "53300" && says("for role"):
+	case err.Code == pgcode.TooManyConnections && says("for role"):
 		return fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT -1;", user)
-	case err.Code == "53300" && says("for database"):
+	case err.Code == pgcode.TooManyConnections && says("for database"):
 		return fmt.Sprintf("ALTER DATABASE %s CONNECTION LIMIT -1;", database)
-	case err.Code == "53300":
+	case err.Code == pgcode.TooManyConnections:
 		return "SELECT pid, usename, application_name, state FROM pg_stat_activity;  -- close some, or raise max_connections"
-	case err.Code == "55000":
+	case err.Code == "55000": // object_not_in_prerequisite_state
 		return fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS true;", database)
 	}
 	return ""

@@ -231,7 +231,7 @@ func brokenDeletes() map[string]breakage {
 		"row-level security": {
 			func(p *patient) { p.exec("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY") },
 			doctor.Warning, doctor.Tables, "row_security",
-			[]string{"has no policy for INSERT", "refuses every row"},
+			[]string{"has no policy for INSERT", "rejects every row"},
 			false,
 		},
 		"rows from the future": {

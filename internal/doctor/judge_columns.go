@@ -45,14 +45,14 @@ func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, w
 	case want.NotNull && !is.NotNull:
 		c.wrong("column", alter+"SET NOT NULL;", "%s may be null: the relay cannot read a row without it", what).about(about)
 	case is.NotNull && !want.NotNull:
-		c.wrong("column", alter+"DROP NOT NULL;", "%s is NOT NULL: %s", what, refuses(j.o.Table, of)).about(about)
+		c.wrong("column", alter+"DROP NOT NULL;", "%s is NOT NULL: %s", what, notNullEffect(j.o.Table, of)).about(about)
 	case want.Default != "" && !is.Filled && of == j.o.Table:
 		c.warn("column", lines(alter+setDefault(want)+";", continueIDs(of, want)), "%s has no default: an INSERT that leaves it out fails", what).about(about)
 	}
 }
 
-// refuses says what a NOT NULL too many does.
-func refuses(table, of outbox.Table) string {
+// notNullEffect says what a NOT NULL too many does.
+func notNullEffect(table, of outbox.Table) string {
 	if of == table {
 		return "an INSERT that leaves it out fails, and dead letters cannot be sent back"
 	}
@@ -93,7 +93,7 @@ func (j *databaseJudge) judgeExtraColumn(c *chart, of outbox.Table, is columnFac
 		level = Warning
 	}
 	fix := fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", of.SQL(), outbox.QuoteIdentifier(is.Name))
-	c.add(level, "column", fix, "column %s of %s is not the relay's, and NOT NULL without a default: %s", is.Name, of, refuses(j.o.Table, of)).about(of.String() + "." + is.Name)
+	c.add(level, "column", fix, "column %s of %s is not the relay's, and NOT NULL without a default: %s", is.Name, of, notNullEffect(j.o.Table, of)).about(of.String() + "." + is.Name)
 }
 
 func columnNames(columns []migrations.Column) string {

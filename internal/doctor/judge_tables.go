@@ -56,7 +56,7 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	j.judgeReferences(c, need.Table, table)
 	if table.Secured {
 		c.warn("row_security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT WITH CHECK (true);\n-- or: ALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY;", need.Table.SQL()),
-			"row-level security of %s has no policy for INSERT: it refuses every row but those of the owner and of roles with BYPASSRLS", name).about(name)
+			"row-level security of %s has no policy for INSERT: it rejects every row but those of the owner and of roles with BYPASSRLS", name).about(name)
 	}
 }
 
