@@ -115,7 +115,7 @@ type PublicationFault struct {
 	Fix  string // the SQL that mends it
 
 	done      string // what to say of it when the relay has mended it
-	onPurpose string // what to say where somebody chose it: then it is not the relay's to mend
+	onPurpose string // what to say where somebody chose it: then it is not the relay's to change
 }
 
 // PublicationFaultKind tells faults apart.
@@ -154,14 +154,13 @@ func (p Publication) Faults(names Names) []PublicationFault {
 			done: fmt.Sprintf("added table %s to publication %s", names.Table, name),
 		})
 	}
-	anew := SetTableSQL(names)
 	if fault, found := p.filterFault(names); found && p.HasTable {
-		fault.Kind, fault.Fix = PublicationWithRowFilter, anew
+		fault.Kind, fault.Fix = PublicationWithRowFilter, SetTableSQL(names)
 		faults = append(faults, fault)
 	}
 	if p.ColumnList {
 		faults = append(faults, PublicationFault{
-			Kind: PublicationWithColumnList, Says: "it has a column list on the table", Fix: anew,
+			Kind: PublicationWithColumnList, Says: "it has a column list on the table", Fix: SetTableSQL(names),
 			onPurpose: fmt.Sprintf("publication %s has a column list on table %s, which hides columns from the relay", name, names.Table),
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
-// renewSlot drops a slot that can never deliver again, and freshens one that is far behind.
+// renewSlot drops a slot that can never deliver again, and recreates one that is far behind.
 func renewSlot(ctx context.Context, conn *pgconn.PgConn, name string) (string, error) {
 	state, err := readOwnSlot(ctx, conn, name)
 	if err != nil || !state.Exists() || state.Active() {
@@ -20,7 +20,7 @@ func renewSlot(ctx context.Context, conn *pgconn.PgConn, name string) (string, e
 	if why := useless(state); why != "" {
 		return dropSlotFor(ctx, conn, name, why)
 	}
-	return freshenSlot(ctx, conn, state)
+	return recreateSlot(ctx, conn, state)
 }
 
 // DropSlot drops a slot of ours that nobody uses, and says so in one line with why; "" where there is
@@ -42,57 +42,49 @@ func dropSlotFor(ctx context.Context, conn *pgconn.PgConn, name, why string) (st
 	if err := dropSlot(ctx, conn, name); err != nil {
 		return "", err
 	}
-	return droppedSlot(name, why), nil
+	return fmt.Sprintf("dropped slot %s: %s", name, why), nil
 }
-
-func droppedSlot(name, why string) string { return fmt.Sprintf("dropped slot %s: %s", name, why) }
 
 const (
 	// farBehind, in bytes, is how much WAL a slot may retain and still be used as it is: the server
 	// reads some 250 MB a second before it sends what is new.
 	farBehind = 256 << 20
-	// briefly is how long making a slot anew may wait for open transactions where there is one.
+	// briefly is how long recreating a slot may wait for open transactions.
 	briefly = 300 * time.Millisecond
 )
 
-// freshenSlot makes a free slot anew that is far behind: what was written meanwhile stands in the
-// table. A failover slot stays, since a standby has a copy of it.
-func freshenSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (string, error) {
+// recreateSlot recreates a free slot that is far behind: what was written meanwhile is in the table. A failover slot
+// stays, since a standby has a copy of it.
+func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (string, error) {
 	name := old.Name
 	if old.RetainedBytes < farBehind || old.Failover {
 		return "", nil
 	}
 	behind := fmt.Sprintf("%d MB of WAL behind", old.RetainedBytes>>20)
-	// The old one goes only when a spare one is there, whose copy waits for no transaction. The
-	// spare one is temporary: it ends with this connection, or an error on it.
+	// The old one is dropped once there is a spare one, whose copy waits for no transaction. The spare one is temporary: it
+	// ends with this connection, or an error on it.
 	err := createSlot(ctx, conn, name, fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s', true)", spareName, slot.Plugin), briefly)
 	switch {
 	case conn.IsClosed():
 		return "", err
 	case err != nil:
-		return fmt.Sprintf("slot %s is %s and is used as it is, rows are swept until that was read; it could not be made anew at once: %s", name, behind, err), nil
+		return fmt.Sprintf("slot %s is %s and is used as it is, rows are swept until it has caught up; it cannot be recreated at once: %s", name, behind, err), nil
 	}
-	if _, err := query(ctx, conn, slot.DropSQL(name)); err != nil {
-		return "", othersSlot(name, err)
+	for _, sql := range []string{
+		slot.DropSQL(name),
+		fmt.Sprintf("SELECT pg_copy_logical_replication_slot(%s, %s, false)", spareName, literal(name)),
+		"SELECT pg_drop_replication_slot(" + spareName + ")",
+	} {
+		_, err := query(ctx, conn, sql)
+		if pgcode.Is(err, pgcode.ObjectInUse, pgcode.DuplicateObject, pgcode.UndefinedObject) {
+			return "", nil // another relay was quicker
+		}
+		if err != nil {
+			return "", fmt.Errorf("recreate slot %s: %w", name, err)
+		}
 	}
-	_, err = query(ctx, conn, fmt.Sprintf("SELECT pg_copy_logical_replication_slot(%s, %s, false)", spareName, literal(name)))
-	if err != nil {
-		return droppedSlot(name, "it was "+behind), othersSlot(name, err)
-	}
-	if _, err := query(ctx, conn, "SELECT pg_drop_replication_slot("+spareName+")"); err != nil {
-		return "", fmt.Errorf("drop the spare slot: %w", err)
-	}
-	return fmt.Sprintf("made slot %s anew: it was %s; rows that were written meanwhile are swept", name, behind), nil
+	return fmt.Sprintf("recreated slot %s: it was %s; rows that were written meanwhile are swept", name, behind), nil
 }
 
 // spareName is that of a slot of this connection's, as SQL.
 const spareName = "'cdc_relay_spare_' || pg_backend_pid()"
-
-// othersSlot is nil where an error tells that another relay was quicker.
-func othersSlot(name string, err error) error {
-	switch pgcode.Of(err) {
-	case pgcode.ObjectInUse, pgcode.DuplicateObject, pgcode.UndefinedObject:
-		return nil
-	}
-	return fmt.Errorf("make slot %s anew: %w", name, err)
-}

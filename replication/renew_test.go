@@ -34,7 +34,7 @@ func TestSlotFarBehindIsMadeAnew(t *testing.T) {
 		t.Fatal("the slot is not far behind")
 	}
 	stream, done := f.open()
-	if len(done) != 1 || !strings.HasPrefix(done[0], "made slot "+f.names.Slot+" anew: it was ") {
+	if len(done) != 1 || !strings.HasPrefix(done[0], "recreated slot "+f.names.Slot+": it was ") {
 		t.Errorf("did %q", done)
 	}
 	if f.isFarBehind() {
@@ -69,7 +69,7 @@ func TestSlotFarBehindStaysWhereANewOneWouldHaveToWait(t *testing.T) {
 			t.Errorf("did %q", done)
 		}
 		if !f.isFarBehind() {
-			t.Error("it was made anew")
+			t.Error("it was recreated")
 		}
 		stream.Close()
 	}

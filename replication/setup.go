@@ -63,7 +63,8 @@ func SetupSQL(names Names) string {
 
 // Teardown drops slots and publications where they are there and returns a line for each.
 // Where a slot is in use all is refused: its relay would make it again.
-func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) ([]string, error) {
+func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []string, err error) {
+	var slots []slot.Slot
 	for _, names := range all {
 		s, err := readOwnSlot(ctx, conn, names.Slot)
 		if err != nil {
@@ -72,30 +73,23 @@ func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) ([]string,
 		if s.Active() {
 			return nil, problem.New("stop the relays that use it first", "slot %s is in use by %s", names.Slot, s.Process)
 		}
+		slots = append(slots, s)
 	}
-	var done []string
-	for _, names := range all {
-		lines, err := drop(ctx, conn, names)
-		done = append(done, lines...)
-		if err != nil {
+	for i, names := range all {
+		if slots[i].Exists() {
+			if err := dropSlot(ctx, conn, names.Slot); err != nil {
+				return done, err
+			}
+			done = append(done, "dropped slot "+names.Slot)
+		}
+		if done, err = dropPublication(ctx, conn, names, done); err != nil {
 			return done, err
 		}
 	}
 	return done, nil
 }
 
-func drop(ctx context.Context, conn *pgconn.PgConn, names Names) ([]string, error) {
-	var done []string
-	s, err := slot.Read(ctx, conn, names.Slot)
-	if err != nil {
-		return nil, err
-	}
-	if s.Exists() {
-		if err := dropSlot(ctx, conn, names.Slot); err != nil {
-			return nil, err
-		}
-		done = append(done, "dropped slot "+names.Slot)
-	}
+func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done []string) ([]string, error) {
 	rows, err := query(ctx, conn, "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = "+literal(names.Publication))
 	if err != nil || len(rows) == 0 {
 		return done, err

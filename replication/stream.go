@@ -77,7 +77,7 @@ const muchWAL = 8 << 20
 const writeTimeout = 10 * time.Second
 
 // Open connects and brings publication and slot in line: what is missing is made,
-// a slot that the server invalidated is made anew. The lines say what was done.
+// a slot that the server invalidated is recreated. The lines say what was done.
 // It does not take the slot yet.
 func Open(ctx context.Context, databaseURL string, names Names, wait time.Duration) (*Stream, []string, error) {
 	s, err := connect(ctx, databaseURL, names)

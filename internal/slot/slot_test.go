@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
@@ -53,13 +54,16 @@ func read(t *testing.T, conn *pgconn.PgConn, name string) slot.Slot {
 }
 
 // stream has a client with this application_name stream from a new slot, until the test ends.
-func stream(t *testing.T, url, name, application string) *pgconn.PgConn {
+func stream(t *testing.T, url, name, application string) {
 	t.Helper()
 	conn := connect(t, url, "replication", "database", "application_name", application)
 	exec(t, conn, "SELECT pg_create_logical_replication_slot('"+name+"', 'pgoutput')")
-	config := conn.Exec(t.Context(), "START_REPLICATION SLOT "+name+" LOGICAL 0/0 (proto_version '1', publication_names 'none')")
-	go func() { _, _ = config.ReadAll() }()
-	return conn
+	err := pglogrepl.StartReplication(t.Context(), conn, name, 0, pglogrepl.StartReplicationOptions{
+		PluginArgs: []string{"proto_version '1'", "publication_names 'none'"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestWhoOwnsASlot(t *testing.T) {

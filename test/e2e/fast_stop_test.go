@@ -42,7 +42,7 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 		"catching up with old WAL": func(w *world) func() int {
 			r := w.run()
 			r.stop()
-			// It keeps the relay from making the slot anew, until the stop ends it.
+			// It keeps the relay from recreating the slot, until the stop ends it.
 			open, err := w.db.Begin(w.t.Context())
 			must(w.t, "begin", err)
 			_, err = open.Exec(w.t.Context(), `SELECT pg_current_xact_id()`)
@@ -58,8 +58,8 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 				_ = open.Rollback(w.t.Context()) // which the stop did already
 				logs := r.logs()
 				caughtUp := strings.Index(logs, `"msg":"streaming"`) < strings.Index(logs, "the stream is down")
-				if !caughtUp && !strings.Contains(logs, "made slot "+w.slot+" anew: ") {
-					w.t.Error("the slot was not made anew")
+				if !caughtUp && !strings.Contains(logs, "recreated slot "+w.slot+": ") {
+					w.t.Error("the slot was not recreated")
 				}
 				return 20
 			}

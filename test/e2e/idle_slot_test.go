@@ -42,6 +42,6 @@ func TestASlotThatLayIdleTooLong(t *testing.T) {
 		t.Errorf("%d repeats", n)
 	}
 	if !strings.Contains(again.logs(), "invalidated by the server idle_timeout") {
-		t.Error("the log does not say why the slot was made anew")
+		t.Error("the log does not say why the slot was recreated")
 	}
 }
