@@ -1,11 +1,13 @@
 package services
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Direction is one way through a [Proxy].
@@ -40,8 +42,19 @@ type Proxy struct {
 // trouble is what connections meet.
 type trouble struct {
 	held   [2]bool // directions that forward nothing
+	late   [2]time.Duration
 	refuse bool
 }
+
+// piece is what was read at once.
+type piece struct {
+	bytes []byte
+	at    time.Time
+	err   error // what the connection ended with after it
+}
+
+// mostLatePieces bounds what is under way in a direction that is late.
+const mostLatePieces = 1024
 
 // link is one client's connection and its continuation to the target. Its flags are guarded by the proxy's mutex.
 type link struct {
@@ -132,6 +145,21 @@ func (p *Proxy) BlackHole(directions ...Direction) { p.set(func() { p.all.hold(t
 // Resume ends BlackHole in the given directions, or in both where none is given.
 func (p *Proxy) Resume(directions ...Direction) { p.set(func() { p.all.hold(false, directions) }) }
 
+// Delay has all bytes arrive so much later in the given directions, or in both where none is given. The end of a
+// connection is late as well. 0 ends it.
+func (p *Proxy) Delay(d time.Duration, directions ...Direction) {
+	p.set(func() { p.all.delay(d, directions) })
+}
+
+func (t *trouble) delay(d time.Duration, directions []Direction) {
+	if len(directions) == 0 {
+		directions = []Direction{Upstream, Downstream}
+	}
+	for _, direction := range directions {
+		t.late[direction] = d
+	}
+}
+
 func (t *trouble) hold(held bool, directions []Direction) {
 	if len(directions) == 0 {
 		directions = []Direction{Upstream, Downstream}
@@ -205,38 +233,68 @@ func (p *Proxy) drop(l *link) {
 	p.change.Broadcast()
 }
 
-// forward copies until either side ends, and then ends the link: a client of a database or a broker has no use for half
-// a connection.
+// forward reads until the side ends. A direction that is held reads no more.
 func (p *Proxy) forward(l *link, direction Direction, to, from net.Conn) {
+	pieces := make(chan piece, mostLatePieces)
+	p.done.Go(func() { p.deliver(l, direction, to, pieces) })
+	defer close(pieces)
 	buffer := make([]byte, 32*1024)
 	for {
 		n, err := from.Read(buffer)
 		if direction == Upstream {
 			p.learnKind(l, buffer[:n])
 		}
-		if !p.mayPass(l, direction) {
+		if !p.mayPass(l, direction, time.Time{}) {
 			return
 		}
-		if n > 0 {
-			if _, e := to.Write(buffer[:n]); e != nil {
-				err = e
-			}
-		}
+		pieces <- piece{bytes: bytes.Clone(buffer[:n]), at: time.Now(), err: err}
 		if err != nil {
-			p.end(l)
 			return
 		}
 	}
 }
 
-// mayPass waits while the direction is held. It is false once the link has been cut.
-func (p *Proxy) mayPass(l *link, direction Direction) bool {
+// deliver writes what was read, in its time, and then ends the link: a client of a database or a broker has no use for
+// half a connection.
+func (p *Proxy) deliver(l *link, direction Direction, to net.Conn, pieces <-chan piece) {
+	ended := false
+	for piece := range pieces {
+		if ended || !p.mayPass(l, direction, piece.at) {
+			continue // so that forward can end
+		}
+		_, err := to.Write(piece.bytes)
+		switch {
+		case piece.err != nil, err != nil && direction == Downstream:
+			p.end(l)
+			ended = true
+		case err != nil: // the other direction ends the link, after what the server has said before
+			ended = true
+		}
+	}
+}
+
+// mayPass waits while the direction is held, and until what was read at that time may arrive. It is false once the link
+// has been cut.
+func (p *Proxy) mayPass(l *link, direction Direction, read time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.heldBack(l, direction) && !l.cut {
-		p.change.Wait()
+	for !l.cut {
+		left := time.Duration(0)
+		if !read.IsZero() {
+			left = time.Until(read.Add(p.lateBy(l, direction)))
+		}
+		switch held := p.heldBack(l, direction); {
+		case held:
+			p.change.Wait()
+		case left > 0:
+			over := time.AfterFunc(left, func() { p.set(func() {}) })
+			p.change.Wait()
+			over.Stop()
+		default:
+			return true
+		}
 	}
-	return !l.cut
+	return false
 }
 
 // end closes both sides in an orderly way, with what was written before.

@@ -1,6 +1,9 @@
 package services
 
-import "bytes"
+import (
+	"bytes"
+	"time"
+)
 
 // Kind is the connections of one kind through a [Proxy], those that are open and those to come. What it does adds to
 // what the proxy does to all.
@@ -33,6 +36,11 @@ func (k Kind) Resume(directions ...Direction) {
 	k.set(func(t *trouble) { t.hold(false, directions) })
 }
 
+// Delay is Proxy.Delay for the kind.
+func (k Kind) Delay(d time.Duration, directions ...Direction) {
+	k.set(func(t *trouble) { t.delay(d, directions) })
+}
+
 func (k Kind) set(change func(*trouble)) {
 	k.proxy.set(func() {
 		if k.proxy.kinds[k.name] == nil {
@@ -60,6 +68,15 @@ func (p *Proxy) learnKind(l *link, sent []byte) {
 func (p *Proxy) heldBack(l *link, direction Direction) bool {
 	own := p.kinds[l.kind]
 	return p.all.held[direction] || l.known && own != nil && own.held[direction]
+}
+
+// lateBy is how late the link is in the direction; the mutex is held.
+func (p *Proxy) lateBy(l *link, direction Direction) time.Duration {
+	late := p.all.late[direction]
+	if own := p.kinds[l.kind]; l.known && own != nil {
+		late += own.late[direction]
+	}
+	return late
 }
 
 // The kinds of connections to Postgres that PostgresKinds tells apart.

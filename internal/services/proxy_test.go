@@ -192,3 +192,34 @@ func TestPostgresKinds(t *testing.T) {
 		}
 	}
 }
+
+// What is late arrives in order, and so does the end of the connection: nothing that was under way is lost.
+func TestALateProxyLosesNothing(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	p := NewProxy(t, listener.Addr().String())
+	conn := dial(t, p)
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const late = 300 * time.Millisecond
+	p.Delay(late, Downstream)
+	sent := time.Now()
+	for _, word := range []string{"one", "two"} {
+		if _, err := io.WriteString(server, word); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = server.Close()
+	if _, err := io.WriteString(conn, "nobody reads this"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(conn)
+	if took := time.Since(sent); string(got) != "onetwo" || err != nil || took < late {
+		t.Errorf("after %s: %q, %v", took, got, err)
+	}
+}
