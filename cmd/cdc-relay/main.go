@@ -14,6 +14,9 @@ func main() {
 	// Two, so that a second signal is kept while the first is being handled.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	p := process{
 		args:      os.Args,
 		stdin:     os.Stdin,

@@ -42,7 +42,7 @@ func (p *process) runCommand() *cli.Command {
 it. Any number may run: one streams, the others stand by and take over. Postgres or
 RabbitMQ may be away, also at the start: it waits for them and loses nothing.
 
-Ctrl-C or SIGTERM: it takes no more, finishes what is in flight (--shutdown-timeout), and
+Ctrl-C, SIGTERM or SIGHUP: it takes no more, finishes what is in flight (--shutdown-timeout), and
 leaves with 0. After that nothing is published twice. A second signal does not wait.
 
 EXAMPLES

@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -177,6 +180,26 @@ func TestRunDemoAndStop(t *testing.T) {
 	relay.signal(t, syscall.SIGTERM)
 	if code := relay.exit(t); code != exitDone {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// A terminal that closes ends it as SIGTERM does, except under nohup.
+func TestAHangUpEndsItInOrder(t *testing.T) {
+	env, _ := fresh(t)
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	file := filepath.Join(t.TempDir(), "live")
+	relay := start(t, env, "run", "--publisher", "stdout", "--liveness-file", file)
+	for _, err := os.Stat(file); err != nil; _, err = os.Stat(file) {
+		if t.Context().Err() != nil {
+			t.Fatal("there is no liveness file")
+		}
+	}
+	relay.signal(t, syscall.SIGHUP)
+	if code := relay.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the liveness file is still there: %v", err)
 	}
 }
 
