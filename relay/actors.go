@@ -55,8 +55,8 @@ func (r *Relay) start(ctx context.Context) *actors {
 	a.settler = a.run(ctx, r.settler.run)
 	a.publisher = a.run(ctx, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	a.sweeper = a.run(ctx, func(ctx context.Context) error { return r.sweeper.run(ctx, sweeping) })
-	if r.streamer != nil {
-		a.streamer = a.run(ctx, r.streamer.run)
+	if streamer := r.streamer.Load(); streamer != nil {
+		a.streamer = a.run(ctx, streamer.run)
 	}
 	if retention := r.newRetention(); retention != nil {
 		a.retention = a.run(ctx, retention.run)

@@ -37,7 +37,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 		}
 		r.sweeper.sweeps.UpTo = max(last, greatest)
 	}
-	r.streamer = nil
+	r.streamer.Store(nil)
 	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
 	work := context.WithoutCancel(ctx)
 	r.hooks.start()

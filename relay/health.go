@@ -62,21 +62,21 @@ func (r *Relay) Health() Health {
 	}
 	state := r.publisherState()
 	add("publisher", nil, state.Phase == publish.Ready, state.Phase.String()+detailOf(state.Detail))
-	if r.streamer != nil {
-		streaming, owner := r.core.Leads(), r.streamer.waitsFor.Load()
-		silent := streaming && r.streamer.alive.age() > silence
+	if streamer := r.streamer.Load(); streamer != nil {
+		streaming, owner := r.core.Leads(), streamer.waitsFor.Load()
+		silent := streaming && streamer.alive.age() > silence
 		detail := "streaming"
 		switch {
 		case silent:
 			detail = "the server has been silent for a while; rows are swept from the table meanwhile"
 		case owner != nil:
 			detail = "standing by: the slot is owned by " + owner.String()
-		case streaming && (!r.streamer.caughtUp.Load() || r.streamer.lagging.Load()):
+		case streaming && (!streamer.caughtUp.Load() || streamer.lagging.Load()):
 			detail = "catching up; rows are swept from the table meanwhile"
 		case !streaming:
-			detail = "not streaming" + detailOf(r.streamer.trouble.current())
+			detail = "not streaming" + detailOf(streamer.trouble.current())
 		}
-		add("stream", r.streamer.alive, (streaming && !silent) || owner != nil, detail)
+		add("stream", streamer.alive, (streaming && !silent) || owner != nil, detail)
 	}
 	if r.phase.Load() == phaseRunning { // the sweeper ends first, while others may drain for long
 		add("sweep", r.sweeper.alive, r.sweeper.trouble.current() == "", orElse(r.sweeper.trouble.current(), "sweeping"))
@@ -120,12 +120,12 @@ func (r *Relay) role() string {
 	case phaseStopping, phaseStopped:
 		return "stopping"
 	}
-	switch {
-	case r.streamer == nil:
+	switch streamer := r.streamer.Load(); {
+	case streamer == nil:
 		return "polling"
 	case r.core.Leads():
 		return "streaming"
-	case r.streamer.waitsFor.Load() != nil:
+	case streamer.waitsFor.Load() != nil:
 		return "standby"
 	}
 	return "sweeping"

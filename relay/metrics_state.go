@@ -80,10 +80,11 @@ func (r *Relay) databaseAnswers() bool {
 
 // streamHeard is in seconds of Unix time.
 func (r *Relay) streamHeard() float64 {
-	if r.streamer == nil {
+	streamer := r.streamer.Load()
+	if streamer == nil {
 		return 0
 	}
-	return float64(r.streamer.heard.Load()) / 1e9
+	return float64(streamer.heard.Load()) / 1e9
 }
 
 // blockedTime adds up for how long the broker has blocked the publisher.

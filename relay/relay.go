@@ -39,7 +39,7 @@ type Relay struct {
 	hooks     *hooks
 	settler   *settler
 	sweeper   *sweeper
-	streamer  *streamer // nil where the relay only polls
+	streamer  atomic.Pointer[streamer] // nil if the relay only polls, or drains
 	starting  *episode
 
 	phase   atomic.Int32 // one of the phases below; Run writes, Health reads
@@ -94,12 +94,12 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		core: r.core, store: db, sweeps: r.newSweeps(), alive: newHeartbeat(), trouble: newEpisode(log), refused: r.settler.refused,
 	}
 	if config.Mode == ModeAuto {
-		r.streamer = &streamer{
+		r.streamer.Store(&streamer{
 			databaseURL: config.DatabaseURL,
 			names:       config.Names(),
 			core:        r.core, store: db, publish: r.publisher.Publish, log: log, counts: r.counts,
 			alive: newHeartbeat(), trouble: newEpisode(log), refused: refused,
-		}
+		})
 	}
 	if err := r.tellAll(registry); err != nil {
 		db.Close()
@@ -165,8 +165,8 @@ func (r *Relay) preflight(ctx context.Context) error {
 		}
 		_ = sleep(ctx, wait.NextBackOff())
 	}
-	if r.streamer != nil && ctx.Err() == nil {
-		return r.streamer.preflight(ctx)
+	if streamer := r.streamer.Load(); streamer != nil && ctx.Err() == nil {
+		return streamer.preflight(ctx)
 	}
 	return nil
 }

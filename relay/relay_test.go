@@ -247,6 +247,32 @@ func TestARelayStandsByAndTakesOverAtOnce(t *testing.T) {
 	stopSecond()
 }
 
+// Metrics and health are read while a drain begins. The race detector looks on.
+func TestADrainMayBeWatched(t *testing.T) {
+	i := newInstance(t)
+	registry := prometheus.NewRegistry()
+	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	drained := make(chan error)
+	go func() { drained <- r.Drain(t.Context()) }()
+	for {
+		select {
+		case err := <-drained:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
+		}
+		if _, err := registry.Gather(); err != nil {
+			t.Fatal(err)
+		}
+		r.Health()
+	}
+}
+
 func TestKeysThatGoByTheTableComeOutInOrder(t *testing.T) {
 	i := newInstance(t)
 	i.config.MaxInFlight, i.config.BatchSize = 20, 7
