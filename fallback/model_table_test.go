@@ -205,6 +205,7 @@ func (m *model) sweep(kind Sweep, between func()) {
 
 // quiesce lets everything that waits come to its end, and fails if something does not.
 func (m *model) quiesce() {
+	m.late = false
 	m.core.PublisherReady(true)
 	if !m.polls {
 		m.core.StreamLive(true)

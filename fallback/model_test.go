@@ -25,6 +25,8 @@ type model struct {
 	clock time.Time
 	// replaced: another relay has had the slot since this process stood still.
 	replaced bool
+	// late: what the stream brings has been under way for long.
+	late bool
 	// scheduledOfTen is how many rows of ten have a time of their own.
 	scheduledOfTen int
 	// polls: there is no stream.
@@ -194,15 +196,15 @@ func (m *model) check() {
 	}
 }
 
-// askForSlot is what the streamer does in doubt.
+// askForSlot asks the database who owns the slot.
 func (m *model) askForSlot() {
 	switch {
-	case m.polls || !m.core.InDoubt():
+	case m.polls:
 	case m.replaced:
 		m.core.LostSlot()
 		m.takeSlot()
 	default:
-		m.core.Reassured()
+		m.core.Owned(m.clock)
 	}
 }
 
@@ -211,6 +213,7 @@ func (m *model) takeSlot() {
 	m.replaced = false
 	m.streamed = len(m.txs)
 	m.core.TookSlot(core.Slot{Boundary: int64(len(m.rows)), PID: 1, Start: m.wal, WALEnd: m.wal})
+	m.core.Owned(m.clock)
 	m.core.StreamLive(true)
 }
 
@@ -287,6 +290,9 @@ func (m *model) streamNext() {
 	if m.streamed >= len(m.txs) {
 		m.core.Passed(m.wal) // a keepalive
 		return
+	}
+	if !m.replaced && !m.late {
+		m.core.Owned(m.clock)
 	}
 	tx := m.txs[m.streamed]
 	m.streamed++
@@ -426,11 +432,7 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 
 // pass lets time go by while the process runs.
 func (m *model) pass(d time.Duration) {
-	const step = time.Second / 2
-	for ; d > 0; d -= step {
-		m.now, m.clock = m.now.Add(min(d, step)), m.clock.Add(min(d, step))
-		m.core.Leads()
-	}
+	m.now, m.clock = m.now.Add(d), m.clock.Add(d)
 }
 
 // crash loses the process. What was sent may have arrived.

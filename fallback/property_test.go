@@ -155,7 +155,7 @@ func TestARelayThatIsFrozenAgainAndAgainMarksWhatItPublishes(t *testing.T) {
 		m := newModel(t)
 		m.scheduledOfTen = 0
 		steps := m.stepsOf("a", "a", "b", "")
-		kept := []string{"insert", "reveal", "stream", "keys", "keys too", "backlog", "confirm", "confirm2", "claim", "settle", "ask for slot", ""}
+		kept := []string{"insert", "reveal", "stream", "keys", "keys too", "backlog", "confirm", "confirm2", "claim", "settle", "ask for slot", "late", ""}
 		maps.DeleteFunc(steps, func(name string, _ func(*rapid.T)) bool { return !slices.Contains(kept, name) })
 		steps["freeze"] = func(t *rapid.T) {
 			m.freeze(true, func() bool { return rapid.IntRange(1, 4).Draw(t, "by the other") > 1 })
@@ -283,6 +283,7 @@ func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
 			m.freeze(some.Draw(t, "replaced"), func() bool { return some.Draw(t, "by the other") })
 		},
 		"ask for slot": func(*rapid.T) { m.askForSlot() },
+		"late":         func(*rapid.T) { m.late = !m.late },
 		"time":         func(*rapid.T) { m.pass(500 * time.Millisecond) },
 		"slow":         func(*rapid.T) { m.pass(modelTimeout + time.Second) },
 	}

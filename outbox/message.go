@@ -109,8 +109,8 @@ type Message struct {
 	// XID is the transaction that inserted the row, where the stream brought it;
 	// 0 where it was read from the table (and so was visible).
 	XID uint32
-	// TakenAt is when the relay took the message in from stream or table. A publisher
-	// marks one that it could not send within CertainFor.
+	// TakenAt is when certainly no other relay could have published the message: when the
+	// server sent it, or later. A publisher marks one that it could not send within CertainFor.
 	TakenAt time.Time
 	// CommittedAt is when the inserting transaction committed, by the database's clock,
 	// where the stream brought the row; zero where it was read from the table.
@@ -120,20 +120,29 @@ type Message struct {
 	SentAt time.Time
 }
 
-// CertainFor is how long after TakenAt a message is certainly nobody else's to publish.
-// Where the process stood still, or the broker did not read, for longer, another relay
-// may have taken over and published it. A relay that stood still notices that after as long.
-const CertainFor = time.Second
+// CertainFor is how long after TakenAt a message may still be given to the broker without
+// the mark, and WriteFor how long that may take. Another relay leaves a free slot alone for
+// the sum of both before it takes over.
+const (
+	CertainFor = 600 * time.Millisecond
+	WriteFor   = 400 * time.Millisecond
+)
 
 // MayBeKnown tells whether the message has to carry PossibleDuplicateHeader when it is
 // sent now.
 func (m *Message) MayBeKnown() bool {
-	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && time.Since(m.TakenAt) > CertainFor)
+	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && Elapsed(m.TakenAt, time.Now()) > CertainFor)
+}
+
+// Elapsed is the time between two readings, by the wall clock if that says more: the monotonic one may stand still with
+// the machine.
+func Elapsed(from, to time.Time) time.Duration {
+	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
 // WasMarked tells whether the message carried PossibleDuplicateHeader when it was sent.
 func (m *Message) WasMarked() bool {
-	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && m.SentAt.Sub(m.TakenAt) > CertainFor)
+	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && Elapsed(m.TakenAt, m.SentAt) > CertainFor)
 }
 
 // Ref names the message's row.

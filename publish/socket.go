@@ -130,7 +130,7 @@ func (s *socket) flush() error {
 	if len(s.corking) == 0 || s.failed != nil {
 		return s.failed
 	}
-	if time.Since(s.since) > outbox.CertainFor {
+	if outbox.Elapsed(s.since, time.Now()) > outbox.WriteFor {
 		s.failed = errStoodStill
 	} else {
 		_, s.failed = s.send(s.corking)

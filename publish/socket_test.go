@@ -45,7 +45,7 @@ func TestACorkedSocketSendsWhenItIsUncorked(t *testing.T) {
 // possible duplicate, and another relay may have taken over.
 func TestWhatAProcessThatStoodStillHadCollectedIsNotSent(t *testing.T) {
 	s, peer := corkedSocket(t)
-	s.since = s.since.Add(-outbox.CertainFor)
+	s.since = s.since.Add(-outbox.WriteFor)
 	if err := s.uncork(); !errors.Is(err, errStoodStill) {
 		t.Errorf("got %v", err)
 	}
@@ -63,11 +63,11 @@ func TestWhatAProcessThatStoodStillHadCollectedIsNotSent(t *testing.T) {
 func TestAStalledLargeWriteDoesNotMakeTheNextOneStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, peer := net.Pipe()
-		s := &socket{Conn: ours, writeTimeout: outbox.CertainFor, clock: newClock()}
+		s := &socket{Conn: ours, writeTimeout: outbox.WriteFor, clock: newClock()}
 		defer func() { _, _ = s.Close(), peer.Close() }()
 		s.clock.stop()
 		s.cork()
-		time.AfterFunc(5*outbox.CertainFor, func() { _, _ = io.Copy(io.Discard, peer) })
+		time.AfterFunc(5*outbox.WriteFor, func() { _, _ = io.Copy(io.Discard, peer) })
 		if n, err := s.Write(make([]byte, 2*coalesced)); n != 2*coalesced || err != nil {
 			t.Fatalf("sent %d, %v", n, err)
 		}

@@ -34,7 +34,9 @@ func TestASmallWindowIsNotHeldByRowsToBeDeleted(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
+		r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late
 		r.core.TookSlot(core.Slot{PID: 1})
+		r.core.Owned(r.core.Clock())
 		r.core.PublisherReady(true)
 		for n := 1; n <= test.enough; n++ {
 			if len(r.settler.hurried) > 0 {
@@ -99,8 +101,9 @@ func (i *instance) confirmed(rows int64) (settling, *prometheus.Registry) {
 		i.t.Fatal(err)
 	}
 	i.t.Cleanup(r.Close)
-	r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // a slow machine ends no term
+	r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late
 	r.core.TookSlot(core.Slot{PID: 1})
+	r.core.Owned(r.core.Clock())
 	r.core.PublisherReady(true)
 	for id := int64(1); id <= rows; id++ {
 		row := &outbox.Message{ID: id}
@@ -157,8 +160,9 @@ func TestADeadLetterWhoseCommitWasNotAcknowledgedIsToldOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // a slow machine ends no term
+	r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late
 	r.core.TookSlot(core.Slot{PID: 1})
+	r.core.Owned(r.core.Clock())
 	r.core.PublisherReady(true)
 	r.hooks.start()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -7,15 +7,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// headStart is how long a slot that is free, or gone, is left to the relay that owned it: if only its connection broke it
-// is back sooner, and it alone knows what is in flight, which another would publish again.
-const headStart = 300 * time.Millisecond
+// slotRest is how long a slot that is free, or gone, is left alone: until then the relay that owned it may publish what it had
+// received, without a mark. If only its connection broke, it is back before.
+const slotRest = outbox.CertainFor + outbox.WriteFor
 
-// awaitSlot waits while another process owns the slot. It terminates a relay's that was not heard of for long, and that of
+// awaitSlot waits while another process owns the slot, and then until a free one may be taken. It terminates a relay's that was not heard of for long, and that of
 // this relay's own last stream if the server has not noticed that its connection was lost.
 func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) error {
 	defer s.waitsFor.Store(nil)
@@ -26,16 +27,17 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 		if err != nil {
 			return err
 		}
-		owner, taken := seen.Owner(), seen.Taken(s.names.Table)
-		switch free := !seen.Active(); {
-		case free && s.wasStandby:
-			s.wasStandby = false
-			if err := sleep(ctx, headStart); err != nil {
-				return err
+		owner, taken, pause := seen.Owner(), seen.Taken(s.names.Table), askSlot
+		if seen.Active() {
+			s.freeSince = time.Time{}
+		}
+		switch {
+		case !seen.Active():
+			left := s.leftFree()
+			if left <= 0 {
+				return nil
 			}
-			continue
-		case free:
-			return nil
+			pause = min(pause, left)
 		case seen.Unusable() != nil:
 			return seen.Unusable()
 		case taken != nil:
@@ -49,7 +51,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 			if err := terminate(ctx, stream, owner); err != nil {
 				return err
 			}
-			other, s.wasStandby = watched{}, false
+			other, s.unused = watched{}, false
 		case owner.Is(s.last) && s.waitsFor.Load() != nil: // mostly it ends by itself, before it is asked for again
 			s.log.Info("the last stream of this relay still owns the slot: terminating its connection",
 				"slot", s.names.Slot, "owner", owner.String())
@@ -59,15 +61,28 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 		default:
 			s.waitsFor.Store(&owner)
 			if !owner.Is(s.last) {
-				s.wasStandby = true
+				s.unused = false
 				s.announce("standing by: another relay owns the slot", "owner", owner.String())
 			}
 			s.trouble.over("connected to Postgres again")
 		}
-		if err := sleep(ctx, askSlot); err != nil {
+		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
+}
+
+// leftFree is how long a free slot is still to be left alone: until it has rested.
+func (s *streamer) leftFree() time.Duration {
+	if s.freeSince.IsZero() {
+		s.freeSince = time.Now()
+	}
+	left := slotRest - time.Since(s.freeSince)
+	if left > 0 && !s.unused {
+		return left
+	}
+	s.unused = true
+	return 0
 }
 
 func readSlot(ctx context.Context, stream *replication.Stream) (slot.Slot, error) {

@@ -48,6 +48,8 @@ type streamer struct {
 	// heard is when the stream last brought something, in nanoseconds of Unix time; 0:
 	// never. The goroutine in run writes it, the metrics read it.
 	heard atomic.Int64
+	// clock is the server's, as it was compared last.
+	clock atomic.Pointer[serverClock]
 
 	// The fields below belong to the goroutine in run.
 
@@ -57,8 +59,12 @@ type streamer struct {
 	leaving []*outbox.Message
 	// announced is what the log said last of the role.
 	announced string
-	// wasStandby: another relay owned the slot when it was last asked for.
-	wasStandby bool
+	// unused: no other relay can still publish what it received while it owned the slot. freeSince is since when nobody has
+	// owned it; zero: somebody does.
+	unused    bool
+	freeSince time.Time
+	// told is the newest time that the core was told to have owned the slot.
+	told time.Time
 	// last is the server's process of the newest stream.
 	last slot.Process
 	// opened tells that the database's configuration was found right once. Until then what is
@@ -74,15 +80,9 @@ const (
 	// silence is how long the server may be silent before the table is swept as if
 	// there were no stream. It answers at least every two seconds.
 	silence = 6 * time.Second
-	// doubtfulSilence is how long it must have been silent for the relay to ask whether it
-	// still holds the slot. Nobody else takes over sooner than after silence.
-	doubtfulSilence = silence / 2
+	// watchEvery is how often the stream is looked at, compareEvery how often the server's clock is.
+	watchEvery, compareEvery = time.Second, 3 * time.Second
 )
-
-// touchEvery is how often the core is used at least while the relay holds the slot, so
-// that it notices when the process stood still: well below stillAfter, as a timer may be
-// late. It is what an idle relay wakes up for most.
-const touchEvery = 750 * time.Millisecond
 
 // mostLeaving is how many rows are collected at most.
 const mostLeaving = 64
@@ -168,7 +168,7 @@ func (s *streamer) once(ctx context.Context, patience time.Duration) (started bo
 		return false, err
 	}
 	defer s.letGo()
-	s.last = stream.Process()
+	s.last, s.unused = stream.Process(), true
 	return true, s.stream(ctx, stream)
 }
 
@@ -207,6 +207,11 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32)
 	default:
 	}
 	s.core.TookSlot(core.Slot{Boundary: boundary, PID: pid, Start: uint64(position), WALEnd: walEnd})
+	s.told = time.Time{}
+	if err := s.ask(ctx, pid); err != nil {
+		s.core.LostSlot()
+		return err
+	}
 	s.counts.streamConnected.Set(1)
 	s.trouble.over("streaming again")
 	s.announce("took the slot; rows are swept until the stream has caught up", "start", position.String())
@@ -244,41 +249,59 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 // which may be much where the stream is behind. What is missed stands in the table.
 var errServerStops = errors.New("the server takes no connections any more: it stops")
 
-// errReplaced ends the stream of a relay that stood still, or was cut off, until it had lost the slot.
-var errReplaced = errors.New("this relay stood still or was cut off, and lost the slot meanwhile")
+// errReplaced ends the stream of a relay that was paused or disconnected until it had lost the slot.
+var errReplaced = errors.New("another relay took the slot, or the server ended the stream, while this process was paused or disconnected")
 
 func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
-	touch := time.NewTimer(0)
-	defer touch.Stop()
-	for {
-		touch.Reset(touchEvery)
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for asked := time.Now(); ; {
+		doubted := false
 		select {
 		case <-ctx.Done():
 			return
-		case <-touch.C:
+		case <-tick.C:
 		case <-s.core.Doubted:
+			doubted = true
 		case <-s.refused:
 			end(errServerStops)
 			return
 		}
 		s.core.StreamLive(s.caughtUp.Load() && !s.lagging.Load() && s.alive.age() < silence)
-		if !s.core.InDoubt() {
+		if !doubted && time.Since(asked) < compareEvery {
 			continue
 		}
-		// Until the database has answered, rows wait in the stream, then in the table.
-		askCtx, cancel := context.WithTimeout(ctx, openTimeout)
-		seen, err := slotNow(askCtx, s.store, s.names.Slot)
-		cancel()
-		switch {
-		case err != nil: // the next tick asks again
-		case seen.Owner().PID == pid:
-			s.core.Reassured()
-		default:
-			end(errReplaced)
+		asked = time.Now()
+		if err := s.ask(ctx, pid); errors.Is(err, errReplaced) {
+			end(err)
 			return
 		}
 	}
 }
+
+// ask asks the database whether the server process still owns the slot, and for its time. If it does not answer, rows wait
+// in the stream, then in the table.
+func (s *streamer) ask(ctx context.Context, pid uint32) error {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	owner, err := s.store.SlotOwner(ctx, s.names.Slot)
+	switch {
+	case err != nil:
+		return err
+	case owner.PID != pid:
+		return errReplaced
+	}
+	s.clock.Store(&serverClock{ours: owner.Asked, server: owner.Answers})
+	s.core.Owned(owner.Asked)
+	return nil
+}
+
+// serverClock is a time of the server's, and one of this process's not after it.
+type serverClock struct{ ours, server time.Time }
+
+// atLeast is a time of this process's that is not after one of the server's. It is before it for as long as the question
+// for the time took.
+func (c *serverClock) atLeast(server time.Time) time.Time { return c.ours.Add(server.Sub(c.server)) }
 
 // announce logs the role once for each change.
 func (s *streamer) announce(role string, args ...any) {
@@ -288,14 +311,19 @@ func (s *streamer) announce(role string, args ...any) {
 	}
 }
 
-// Alive implements replication.Handler. What comes after a silence may have been on its
-// way for long.
-func (s *streamer) Alive(at time.Time) {
-	if at.UnixNano()-s.alive.last.Load() > int64(doubtfulSilence) {
-		s.core.Doubt()
-	}
+// Alive implements replication.Handler. What the server has sent may have been under way for long.
+func (s *streamer) Alive(at, sent time.Time) {
 	s.alive.last.Store(at.UnixNano())
 	s.heard.Store(at.UnixNano())
+	owned := s.clock.Load().atLeast(sent)
+	if owned.After(at) {
+		owned = at // a clock was set meanwhile
+	}
+	const often = 20 * time.Millisecond // not for each row
+	if owned.Sub(s.told) > often {
+		s.told = owned
+		s.core.Owned(owned)
+	}
 }
 
 // Idle implements replication.Handler: what was collected leaves.

@@ -175,8 +175,8 @@ func (l *listener) Passed(position pglogrepl.LSN) {
 	}
 }
 
-func (l *listener) Alive(time.Time) {}
-func (l *listener) Idle()           {}
+func (l *listener) Alive(_, _ time.Time) {}
+func (l *listener) Idle()                {}
 
 func (f *fixture) open() (*Stream, []string) {
 	f.Helper()

@@ -39,8 +39,8 @@ type Handler interface {
 	// first call tells that the stream has caught up with its start: the server may
 	// have to read much older WAL before.
 	Passed(position pglogrepl.LSN)
-	// Alive is called whenever the server was heard of, with the time.
-	Alive(at time.Time)
+	// Alive is called whenever the server was heard of, with the time, and when it sent that by its own clock.
+	Alive(at, sent time.Time)
 	// Idle is called when all that has arrived was handed to WAL, before more is waited for.
 	Idle()
 }
@@ -306,7 +306,7 @@ func (s *Stream) copyData(data []byte, at time.Time, handler Handler) error {
 		if err != nil {
 			return err
 		}
-		handler.Alive(at)
+		handler.Alive(at, wal.ServerTime)
 		position, err := handler.WAL(wal.WALData)
 		if err != nil {
 			return err
@@ -320,7 +320,7 @@ func (s *Stream) copyData(data []byte, at time.Time, handler Handler) error {
 		if err != nil {
 			return err
 		}
-		handler.Alive(at)
+		handler.Alive(at, keepalive.ServerTime)
 		// The server sends keepalives between messages of one transaction too, but
 		// then with the position of the last message sent, before its commit.
 		s.passed(keepalive.ServerWALEnd, handler)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -113,6 +114,24 @@ func (s *Store) Conn(ctx context.Context, f func(*pgx.Conn) error) error {
 
 func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.statementTimeout)
+}
+
+// SlotOwner is which server process owns a slot, when the database said so by its clock, and a time before by this process's.
+type SlotOwner struct {
+	PID            uint32
+	Asked, Answers time.Time
+}
+
+// SlotOwner asks for it.
+func (s *Store) SlotOwner(ctx context.Context, name string) (o SlotOwner, err error) {
+	err = s.Conn(ctx, func(conn *pgx.Conn) error {
+		o.Asked = time.Now()
+		return conn.QueryRow(ctx, `SELECT `+slot.OwnerSQL+`, clock_timestamp()`, name).Scan(&o.PID, &o.Answers)
+	})
+	if err != nil {
+		return SlotOwner{}, fmt.Errorf("read slot %s: %w", name, err)
+	}
+	return o, nil
 }
 
 // GreatestID is that of the table's rows, 0 where there is none above. A row may have one that its

@@ -293,7 +293,7 @@ func (c *Core) fly(claim *Claim, m *outbox.Message) *outbox.Message {
 const claimFor = 5 * time.Second
 
 func (c *Core) mayPublish(claim *Claim) bool {
-	return c.publishing() && elapsed(claim.begun, c.mu.now) <= claimFor
+	return c.publishing() && outbox.Elapsed(claim.begun, c.mu.now) <= claimFor
 }
 
 // follow returns the next message of a key's run.

@@ -14,15 +14,15 @@ import (
 // Core is the state that all actors of one relay share. Its methods may be called from any goroutine.
 type Core struct {
 	limits Limits
-	// Wake is signalled when a sweep may be wanted, Room when the window has room again, Doubted when the relay may have
-	// lost the slot unheard.
+	// Wake is signalled when a sweep may be wanted, Room when the stream may go on, Doubted when the database is to be
+	// asked who owns the slot.
 	Wake, Room, Doubted chan struct{}
 	// Clock tells the time; tests turn it.
 	Clock func() time.Time
 
 	mu struct {
 		sync.Mutex
-		now      time.Time // when the core was last used
+		now      time.Time // when the method under way began
 		registry registry
 		keys     keys
 		window   window
@@ -106,7 +106,7 @@ type Verdict uint8
 // The verdicts.
 const (
 	Taken  Verdict = iota + 1 // published, queued, known already, or rightly in the table
-	NoRoom                    // the window is full: wait for room, or leave the row in the table
+	NoRoom                    // the window is full, or the row is late: wait, or leave the row in the table
 	Left                      // left in the table, since there is no room or no publisher
 )
 
@@ -121,9 +121,14 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 		return nil, Taken
 	case c.mu.registry.knows(m.Ref(), commitLSN):
 		return nil, Taken // a claim was quicker
-	case c.mu.term.doubtful && patient:
-		return nil, NoRoom
-	case c.mu.term.doubtful || commitLSN < c.mu.term.floor || !c.publishing() || c.mu.window.invisible >= c.limits.Invisible:
+	case commitLSN < c.mu.term.floor || !c.publishing() || c.mu.window.invisible >= c.limits.Invisible:
+		c.leave(m)
+		return nil, Left
+	case c.late():
+		signal(c.Doubted)
+		if patient {
+			return nil, NoRoom
+		}
 		c.leave(m)
 		return nil, Left
 	}
@@ -170,7 +175,7 @@ func (c *Core) hasRoom(m *outbox.Message) bool {
 }
 
 func (c *Core) hold(m *outbox.Message) {
-	m.TakenAt = c.mu.now
+	m.TakenAt = c.mu.term.owned
 	c.mu.registry.hold(m.Ref(), 0, nil)
 	c.mu.window.messages++
 	c.mu.window.bytes += m.Size()

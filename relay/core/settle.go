@@ -19,8 +19,11 @@ func (c *Core) Resolved(r outbox.Result, decision outbox.Decision) (write bool, 
 	case s.Decision.Action == outbox.Delete:
 		delete(c.mu.unknown.rows, m.Ref())
 		if m.OrderingKey != nil {
+			if c.late() {
+				c.leaveQueue(c.mu.keys.unqueue(*m.OrderingKey))
+			}
 			if next = c.mu.keys.confirmed(m); next != nil {
-				next.TakenAt = c.mu.now // queues are dropped when the slot may be lost
+				next.TakenAt = c.mu.term.owned
 			}
 		}
 		return true, next

@@ -10,51 +10,47 @@ import (
 type term struct {
 	leader bool
 	pid    uint32 // the server process by which it owns the slot
-	// doubtful: it led, and then this process stood still for a while.
-	doubtful bool
-	live     bool // the stream was heard of lately
-	epoch    int  // counts the times that the slot was taken or lost
+	// owned is when the slot was certainly this relay's last.
+	owned time.Time
+	live  bool // the stream was heard of lately
+	epoch int  // counts the times that the slot was taken or lost
 	// boundary: rows without a time of their own up to this id may have been published by another relay.
 	boundary int64
 	// floor: streamed rows that committed before may have been published (see registry.overflow).
 	floor uint64
 }
 
-// stillAfter is how long the process must have stood still for the relay to ask whether it still owns the slot.
-const stillAfter = time.Second
+// LateAfter is how long after it owned the slot a relay publishes what the stream brings: another one may have taken over
+// since. What is later waits until the database has been asked, or is left in the table.
+const LateAfter = outbox.CertainFor / 2
 
-// lock begins every method. A process that stood still (SIGSTOP, a machine that was paused, no CPU) may have lost the
-// slot unheard. Who comes first afterwards ends the term here, before anything of that leaves.
+// lock begins every method.
 func (c *Core) lock() {
 	c.mu.Lock()
-	now := c.Clock()
-	if elapsed(c.mu.now, now) > stillAfter {
-		c.doubt()
+	c.mu.now = c.Clock()
+}
+
+// Owned is told of a time at which the slot was certainly this relay's.
+func (c *Core) Owned(at time.Time) {
+	c.lock()
+	defer c.mu.Unlock()
+	if c.mu.term.leader && at.After(c.mu.term.owned) {
+		c.mu.term.owned = at
+		signal(c.Room)
 	}
-	c.mu.now = now
 }
 
-// elapsed is the time between two readings, by the wall clock if that says more: the monotonic one may stand still with
-// the machine.
-func elapsed(from, to time.Time) time.Duration {
-	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
-}
-
-// Doubt ends the term until the database has said who owns the slot: after a silence of the stream, in which another
-// relay may have taken over, or when a query has found that this one owns it no more.
+// Doubt has the database asked who owns the slot before more of the stream leaves: a query has found that it is not this
+// relay.
 func (c *Core) Doubt() {
 	c.lock()
 	defer c.mu.Unlock()
-	c.doubt()
+	c.mu.term.owned = time.Time{}
+	signal(c.Doubted)
 }
 
-func (c *Core) doubt() {
-	if c.mu.term.leader {
-		c.endTerm()
-		c.mu.term.doubtful = true
-		signal(c.Doubted)
-	}
-}
+// late tells that another relay may have the slot by now.
+func (c *Core) late() bool { return outbox.Elapsed(c.mu.term.owned, c.mu.now) > LateAfter }
 
 // Slot is how a relay owns the slot.
 type Slot struct {
@@ -73,11 +69,7 @@ func (c *Core) TookSlot(s Slot) {
 	defer c.mu.Unlock()
 	c.mu.registry.streamStarts(s.Start, s.WALEnd)
 	c.mu.term.floor = min(c.mu.term.floor, s.WALEnd)
-	c.mu.term.boundary, c.mu.term.pid = s.Boundary, s.PID
-	c.beginTerm()
-}
-
-func (c *Core) beginTerm() {
+	c.mu.term.boundary, c.mu.term.pid, c.mu.term.owned = s.Boundary, s.PID, time.Time{}
 	c.mu.term.leader = true
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())
@@ -92,36 +84,13 @@ func (c *Core) beginTerm() {
 func (c *Core) LostSlot() {
 	c.lock()
 	defer c.mu.Unlock()
-	c.endTerm()
-	c.mu.term.doubtful, c.mu.term.live = false, false
+	c.mu.term.leader, c.mu.term.live = false, false
 	c.mu.term.boundary = nothing // whoever owns it next may publish any row
-}
-
-func (c *Core) endTerm() {
-	c.mu.term.leader = false
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.keys.newTerm(false, c.mu.unseen.seq)
 	c.mu.unseen.end()
 	c.mu.backlog = nothing
-}
-
-// InDoubt tells that nobody knows whether this relay still owns the slot.
-func (c *Core) InDoubt() bool {
-	c.lock()
-	defer c.mu.Unlock()
-	return c.mu.term.doubtful
-}
-
-// Reassured ends the doubt: the slot has been this relay's all the time.
-func (c *Core) Reassured() {
-	c.lock()
-	defer c.mu.Unlock()
-	if c.mu.term.doubtful {
-		c.mu.term.doubtful = false
-		c.beginTerm()
-		signal(c.Room)
-	}
 }
 
 // StreamLive is told whether the server was heard of lately.

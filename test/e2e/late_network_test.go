@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestWhatIsLateAtATakeoverIsMarked: the server ends the leader's stream, and another relay publishes rows that the leader
+// still has: they are late on its network to Postgres, or wait in its publisher for an exchange to be looked up.
+func TestWhatIsLateAtATakeoverIsMarked(t *testing.T) {
+	for name, disturb := range map[string]func(*takeovers, *behindProxies){
+		"from Postgres": (*takeovers).delayPostgres, "in the publisher": (*takeovers).delayBroker,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			takeOver(t, 3, disturb)
+		})
+		t.Run("100 rounds "+name, func(t *testing.T) {
+			services.Thorough(t, "takes eight minutes")
+			t.Parallel()
+			takeOver(t, 100, disturb)
+		})
+	}
+}
+
+// mostLate is how late the network is at most.
+const mostLate = 2700 * time.Millisecond
+
+// takeovers are rounds in which one relay takes over from the other.
+type takeovers struct {
+	*world
+	relays []*behindProxies
+	load   *writers
+	round  int
+}
+
+type behindProxies struct {
+	*relay
+	postgres, broker *services.Proxy
+}
+
+func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)) {
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	const inFlight = 2000
+	k := &takeovers{world: w}
+	var relays []*relay
+	for range 2 {
+		one, postgres := w.behindItsOwnProxy()
+		broker, address := through(t, w.broker)
+		one.settings = append(one.settings, "CDC_RELAY_AMQP_URL="+address)
+		r := one.run("--max-in-flight", fmt.Sprint(inFlight))
+		relays = append(relays, r)
+		k.relays = append(k.relays, &behindProxies{r, postgres, broker})
+	}
+	k.load = w.write(2)
+	for k.round = range rounds {
+		w.oneStreams(relays)
+		leader, other := k.relays[0], k.relays[1]
+		if holder(relays) == other.relay {
+			leader, other = other, leader
+		}
+		k.load.more(100)
+		disturb(k, leader)
+		w.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
+		ended := time.Now()
+		w.eventually("the other takes over", func() bool { return other.metric("cdc_relay_slot_held") == 1 })
+		w.eventually("what was late has arrived", func() bool { return time.Since(ended) > mostLate+200*time.Millisecond })
+		leader.postgres.Delay(0)
+		leader.postgres.Accept()
+		leader.broker.Delay(0)
+	}
+	k.load.allCommittedArrive(arrived, rounds*2*inFlight)
+	t.Logf("%d duplicates in %d rounds", arrived.repeats(), rounds)
+	if n := arrived.unmarkedRepeats(); n > 0 {
+		t.Errorf("%d of %d duplicates are not marked", n, arrived.repeats())
+	}
+}
+
+// delayPostgres has what Postgres says arrive late, and every other round what the relay says as well.
+func (k *takeovers) delayPostgres(leader *behindProxies) {
+	directions := [][]services.Direction{{services.Downstream}, nil}[k.round%2]
+	leader.postgres.Delay(600*time.Millisecond+rand.N(mostLate-600*time.Millisecond), directions...)
+	k.load.more(100 + rand.N(500))
+}
+
+// delayBroker has the broker answer late, and messages wait for a new exchange, which takes several answers.
+func (k *takeovers) delayBroker(leader *behindProxies) {
+	exchange := fmt.Sprintf("%s_%d", k.queue, k.round)
+	channel := k.channel()
+	must(k.t, "declare an exchange", channel.ExchangeDeclare(exchange, "fanout", false, true, false, false, nil))
+	must(k.t, "bind the queue", channel.QueueBind(k.queue, "", exchange, false, nil))
+	leader.broker.Delay(130*time.Millisecond+rand.N(80*time.Millisecond), services.Downstream)
+	k.load.also(query[string](k.world, `INSERT INTO outbox (exchange, routing_key, payload)
+		SELECT $1, $2, '{}' FROM generate_series(1, 100) RETURNING message_id::text`, exchange, k.queue))
+	leader.inFlight(100)
+	leader.postgres.Refuse() // or it takes the slot again
+}
