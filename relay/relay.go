@@ -97,7 +97,8 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		r.streamer.Store(&streamer{
 			databaseURL: config.DatabaseURL,
 			names:       config.Names(),
-			core:        r.core, store: db, publish: r.publisher.Publish, log: log, counts: r.counts,
+			core:        r.core, store: db, publish: r.publisher.Publish, phase: func() publish.Phase { return r.publisherState().Phase },
+			log: log, counts: r.counts,
 			alive: newHeartbeat(), trouble: newEpisode(log), refused: refused,
 		})
 	}

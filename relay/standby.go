@@ -8,6 +8,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -21,9 +22,10 @@ const slotRest = outbox.CertainFor + outbox.WriteFor
 func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) error {
 	defer s.waitsFor.Store(nil)
 	var other watched
+	told := false
 	for {
 		s.alive.beat()
-		seen, err := readSlot(ctx, stream)
+		seen, err := s.readSlot(ctx, stream, &told)
 		if err != nil {
 			return err
 		}
@@ -33,9 +35,9 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 		}
 		switch {
 		case !seen.Active():
-			left := s.leftFree()
-			if left <= 0 {
-				return nil
+			left, err := s.leftFree(ctx, stream)
+			if err != nil || left <= 0 {
+				return err
 			}
 			pause = min(pause, left)
 		case seen.Unusable() != nil:
@@ -72,22 +74,38 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 	}
 }
 
-// leftFree is how long a free slot is still to be left alone: until it has rested.
-func (s *streamer) leftFree() time.Duration {
+// leftFree is how long a free slot is still to be left alone: until it has rested, and while another relay could publish
+// and this one could not.
+func (s *streamer) leftFree(ctx context.Context, stream *replication.Stream) (time.Duration, error) {
 	if s.freeSince.IsZero() {
 		s.freeSince = time.Now()
 	}
 	left := slotRest - time.Since(s.freeSince)
 	if left > 0 && !s.unused {
-		return left
+		return left, nil
 	}
 	s.unused = true
-	return 0
-}
-
-func readSlot(ctx context.Context, stream *replication.Stream) (slot.Slot, error) {
+	if s.phase() == publish.Ready {
+		return 0, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
+	if ready, err := stream.StandbyIsReady(ctx); !ready {
+		return 0, err
+	}
+	return askSlot, nil
+}
+
+// readSlot reads the slot, and tells the others whether this relay could publish.
+func (s *streamer) readSlot(ctx context.Context, stream *replication.Stream, told *bool) (slot.Slot, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if ready := s.phase() == publish.Ready; ready != *told {
+		if err := stream.SetReady(ctx, ready); err != nil {
+			return slot.Slot{}, err
+		}
+		*told = ready
+	}
 	return stream.Slot(ctx)
 }
 

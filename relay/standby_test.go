@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -30,7 +31,8 @@ func TestAStreamThatIsOverLosesTheSlotSoon(t *testing.T) {
 	await := func(last slot.Process) error {
 		ctx, cancel := context.WithTimeout(t.Context(), silence/2) // sooner than a silent one is ended
 		defer cancel()
-		s := &streamer{names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newEpisode(log), last: last}
+		ready := func() publish.Phase { return publish.Ready }
+		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newEpisode(log), last: last}
 		return s.awaitSlot(ctx, open())
 	}
 	another := lost.Process()

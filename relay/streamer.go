@@ -16,6 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay/core"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -29,6 +30,7 @@ type streamer struct {
 	core        *core.Core
 	store       *store.Store
 	publish     func(*outbox.Message)
+	phase       func() publish.Phase // of the publisher
 	log         *slog.Logger
 	counts      *metrics
 	alive       *heartbeat
@@ -107,7 +109,9 @@ func (s *streamer) run(ctx context.Context) error {
 		if errors.As(err, &blocked) {
 			patience = min(patience*6, 10*time.Minute)
 		}
-		s.trouble.report(streamDown, err)
+		if !errors.Is(err, errHandedOver) {
+			s.trouble.report(streamDown, err)
+		}
 		pause := wait
 		if started {
 			wait.Reset()
@@ -153,6 +157,9 @@ func (s *streamer) once(ctx context.Context, patience time.Duration) (started bo
 	}
 	startCtx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
+	if err := stream.SetReady(startCtx, false); err != nil {
+		return false, err
+	}
 	position, err := stream.Start(startCtx)
 	if errors.Is(err, replication.ErrSlotActive) {
 		return true, err // another was quicker; it is in awaitSlot that we wait
@@ -255,12 +262,18 @@ var errReplaced = errors.New("another relay took the slot, or the server ended t
 func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
+	var broker brokerAway
 	for asked := time.Now(); ; {
 		doubted := false
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case now := <-tick.C:
+			if broker.since(s.phase(), now) > handOverAfter && s.standbyIsReady(ctx) {
+				s.log.Warn("broker unreachable: handing the slot to a standby that can publish", "slot", s.names.Slot)
+				end(errHandedOver)
+				return
+			}
 		case <-s.core.Doubted:
 			doubted = true
 		case <-s.refused:

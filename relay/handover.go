@@ -1,0 +1,44 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+// handOverAfter is how long the leader must have had no connection to the broker to hand the slot to a standby that has.
+const handOverAfter = 5 * time.Second
+
+var errHandedOver = errors.New("a standby can publish, and this relay cannot reach the broker")
+
+// brokerAway is since when the publisher has had no connection.
+type brokerAway struct{ began time.Time }
+
+// since is for how long. A broker that blocks its connections is there, for all relays.
+func (b *brokerAway) since(phase publish.Phase, now time.Time) time.Duration {
+	switch {
+	case phase == publish.Ready || phase == publish.Blocked:
+		b.began = time.Time{}
+	case !b.began.IsZero():
+		return now.Sub(b.began)
+	default:
+		b.began = now
+	}
+	return 0
+}
+
+// standbyIsReady tells whether a relay waits for the slot that could publish.
+func (s *streamer) standbyIsReady(ctx context.Context) (ready bool) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	err := s.store.Conn(ctx, func(conn *pgx.Conn) (err error) {
+		ready, err = replication.ReadyStandby(ctx, conn.PgConn(), s.names.Slot)
+		return err
+	})
+	return err == nil && ready
+}

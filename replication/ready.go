@@ -1,0 +1,47 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/slot"
+)
+
+// readyName is that of a relay that waits for the slot and could publish. The others see it in pg_stat_activity.
+func readyName(slotName string) string {
+	const longest = 63 // bytes; the server cuts what is longer
+	name := "cdc-relay ready for " + slotName
+	return name[:min(len(name), longest)]
+}
+
+// SetReady tells the other relays whether this one could publish if it had the slot.
+func (s *Stream) SetReady(ctx context.Context, ready bool) error {
+	name := slot.Application(s.names.Table)
+	if ready {
+		name = readyName(s.names.Slot)
+	}
+	if _, err := query(ctx, s.conn, "SET application_name = "+literal(name)); err != nil {
+		return fmt.Errorf("set application_name: %w", err)
+	}
+	return nil
+}
+
+// ReadyStandby tells whether another relay waits for the slot that could publish. One that has not asked for the slot for
+// some seconds does not count, as far as the role may see that.
+func ReadyStandby(ctx context.Context, conn *pgconn.PgConn, slotName string) (bool, error) {
+	rows, err := query(ctx, conn, `
+SELECT FROM pg_catalog.pg_stat_activity
+WHERE application_name = `+literal(readyName(slotName))+` AND datname = current_database() AND pid <> pg_backend_pid()
+  AND coalesce(state_change > clock_timestamp() - interval '5 s', true) LIMIT 1`)
+	if err != nil {
+		return false, fmt.Errorf("look for a standby of slot %s: %w", slotName, err)
+	}
+	return len(rows) > 0, nil
+}
+
+// StandbyIsReady is ReadyStandby on the stream's own connection, before Start.
+func (s *Stream) StandbyIsReady(ctx context.Context) (bool, error) {
+	return ReadyStandby(ctx, s.conn, s.names.Slot)
+}

@@ -1,0 +1,74 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// behindItsOwnBrokerProxy is the same world for one relay that reaches RabbitMQ by a proxy of its own.
+func (w *world) behindItsOwnBrokerProxy() (*world, *services.Proxy) {
+	w.t.Helper()
+	proxy, address := through(w.t, w.broker)
+	one := *w
+	one.settings = append(one.settings[:len(one.settings):len(one.settings)], "CDC_RELAY_AMQP_URL="+address)
+	return &one, proxy
+}
+
+// TestALeaderCutOffFromTheBrokerHandsOver to a standby that can publish, and does not take the slot back.
+func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	one, broker := w.behindItsOwnBrokerProxy()
+	leader := one.run("--max-in-flight", "200")
+	w.eventually("it streams", func() bool { return leader.metric("cdc_relay_slot_held") == 1 })
+	other := w.run("--max-in-flight", "200")
+	w.eventually("the other stands by", other.standsBy)
+	load := w.write(2)
+	load.more(200)
+	broker.Refuse()
+	broker.Cut()
+	within(t, "handing over", 10*time.Second, func() {
+		w.eventually("the other leads", func() bool { return other.metric("cdc_relay_slot_held") == 1 })
+	})
+	load.more(200)
+	broker.Accept()
+	w.eventually("the first stands by, and could publish", leader.standsBy)
+	load.more(200)
+	if other.metric("cdc_relay_slot_held") != 1 {
+		t.Error("the slot has moved back")
+	}
+	load.allArrive(arrived, 400)
+	leader.noRefusals()
+	other.noRefusals()
+}
+
+// TestNobodyHandsOverWhileTheBrokerIsDownForAll.
+func TestNobodyHandsOverWhileTheBrokerIsDownForAll(t *testing.T) {
+	services.Thorough(t, "waits for twenty seconds")
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	one, broker := w.behindItsOwnBrokerProxy()
+	relays := one.runMany(2, "--max-in-flight", "200")
+	leader := w.leader(relays)
+	load := w.write(2)
+	load.more(200)
+	broker.Refuse()
+	broker.Cut()
+	since := time.Now()
+	w.eventually("it is down for long", func() bool {
+		if n := len(linesWith(leader.logs(), "handing the slot")); n != 0 {
+			t.Fatalf("the leader has handed over %d times", n)
+		}
+		return time.Since(since) > 20*time.Second
+	})
+	broker.Accept()
+	load.more(200)
+	load.allArrive(arrived, 400)
+	if w.leader(relays) != leader {
+		t.Error("another relay leads")
+	}
+}
