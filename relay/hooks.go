@@ -1,24 +1,21 @@
 package relay
 
 import (
+	"context"
 	"log/slog"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Hooks are told what becomes of messages, for programs that embed the relay. Each has
-// a goroutine and a queue of its own, so that it may take its time; the relay never waits
-// for one. Where a queue is full, calls are dropped and counted
-// (cdc_relay_hook_calls_dropped_total), and a panic is recovered, counted
-// (cdc_relay_hook_panics_total) and logged. So a hook is for reactions that may be
-// missed, not for bookkeeping: the tables say what is true. A nil hook costs nothing.
-//
-// When the relay stops, calls that wait are made for up to a second.
+// Hooks are told what becomes of messages, for programs that embed the relay. Each has a goroutine and a queue of its own;
+// the relay never waits for one. If a queue is full, calls are dropped and counted (cdc_relay_hook_calls_dropped_total). A
+// panic is recovered, counted (cdc_relay_hook_panics_total) and logged. So a hook is for reactions that may be missed. A nil
+// hook costs nothing. When the relay stops, it waits up to a second for the calls.
 type Hooks struct {
 	// Published is called after the broker has confirmed a message. Its row is deleted
 	// a moment later; if the process dies in between, the message is published again.
@@ -54,10 +51,8 @@ type Event struct {
 const (
 	// hookQueue is how many calls of one hook may wait.
 	hookQueue = 1024
-	// hookGrace is how long calls that wait go on when the relay stops.
+	// hookGrace is how long the relay waits for them when it stops.
 	hookGrace = time.Second
-	// calm is how long a hook must not have panicked for the next panic to be logged.
-	calm = time.Minute
 )
 
 // hooks are those of the configuration, nil where none is set.
@@ -71,7 +66,8 @@ func newHooks(given Hooks, log *slog.Logger, counts *metrics) *hooks {
 			return nil
 		}
 		return &hook{
-			name: name, call: call, log: log, queue: make(chan Event, hookQueue), stop: make(chan struct{}), done: make(chan struct{}),
+			call: call, log: log.With("hook", name), logged: rate.Sometimes{Interval: time.Minute},
+			queue: make(chan Event, hookQueue), done: make(chan struct{}),
 			dropped: counts.hookDropped.WithLabelValues(name), panics: counts.hookPanics.WithLabelValues(name),
 		}
 	}
@@ -81,41 +77,27 @@ func newHooks(given Hooks, log *slog.Logger, counts *metrics) *hooks {
 	}
 }
 
-func (h *hooks) all() []*hook {
-	var set []*hook
+func (h *hooks) each(f func(*hook)) {
 	for _, one := range []*hook{h.published, h.refused, h.deadLettered} {
 		if one != nil {
-			set = append(set, one)
+			f(one)
 		}
 	}
-	return set
 }
 
-func (h *hooks) start() {
-	for _, one := range h.all() {
-		go one.run()
-	}
-}
+func (h *hooks) start() { h.each(func(one *hook) { go one.run() }) }
 
-// end makes the calls that wait, for a while, and stops.
+// end waits for the calls that wait, for a while.
 func (h *hooks) end() {
-	grace := time.NewTimer(hookGrace)
-	defer grace.Stop()
-	for _, one := range h.all() {
-		close(one.stop)
-	}
-	over := false
-	for _, one := range h.all() {
-		if !over {
-			select {
-			case <-one.done:
-				continue
-			case <-grace.C:
-				over = true
-			}
+	h.each(func(one *hook) { close(one.queue) })
+	ctx, cancel := context.WithTimeout(context.Background(), hookGrace)
+	defer cancel()
+	h.each(func(one *hook) {
+		select {
+		case <-one.done:
+		case <-ctx.Done():
 		}
-		one.leave()
-	}
+	})
 }
 
 // result is told what the publisher has reported.
@@ -159,19 +141,12 @@ func eventOf(m *outbox.Message, possibleDuplicate bool) Event {
 
 // hook is one function of somebody else's, kept at a distance.
 type hook struct {
-	name            string
 	call            func(Event)
 	log             *slog.Logger
+	logged          rate.Sometimes
 	queue           chan Event
-	stop, done      chan struct{}
+	done            chan struct{}
 	dropped, panics prometheus.Counter
-
-	// behind tells that calls are being dropped; set by add, cleared by run.
-	behind atomic.Bool
-	// left tells that nobody waits for the hook any more.
-	left atomic.Bool
-	// panicked is when it last panicked; it belongs to the goroutine in run.
-	panicked time.Time
 }
 
 func (h *hook) add(e Event) {
@@ -179,65 +154,23 @@ func (h *hook) add(e Event) {
 	case h.queue <- e:
 	default:
 		h.dropped.Inc()
-		if h.behind.CompareAndSwap(false, true) {
-			h.log.Warn("a hook is slower than the messages; calls are dropped", "hook", h.name, "waiting", hookQueue)
-		}
+		h.logged.Do(func() { h.log.Warn("hook slower than the messages: dropping calls", "waiting", hookQueue) })
 	}
 }
 
-// run makes the calls until stop, and then those that wait. A hook that ends its
-// goroutine (runtime.Goexit) gets another.
 func (h *hook) run() {
-	returned := false
-	defer func() {
-		if !returned {
-			go h.run()
-		}
-	}()
-	for !h.left.Load() {
-		select {
-		case e := <-h.queue:
-			h.guarded(e)
-			continue
-		default:
-		}
-		if h.behind.CompareAndSwap(true, false) {
-			h.log.Info("the hook has caught up", "hook", h.name)
-		}
-		select {
-		case e := <-h.queue:
-			h.guarded(e)
-			continue
-		case <-h.stop:
-		}
-		if len(h.queue) == 0 {
-			break
-		}
+	defer close(h.done)
+	for e := range h.queue {
+		h.guarded(e)
 	}
-	returned = true
-	close(h.done)
 }
 
 func (h *hook) guarded(e Event) {
 	defer func() {
-		p := recover()
-		if p == nil {
-			return
+		if p := recover(); p != nil {
+			h.panics.Inc()
+			h.logged.Do(func() { h.log.Error("hook panicked: relay continues", "panic", p, "stack", string(debug.Stack())) })
 		}
-		h.panics.Inc()
-		now := time.Now()
-		if now.Sub(h.panicked) > calm {
-			h.log.Error("a hook panicked; the relay goes on", "hook", h.name, "panic", p, "stack", string(debug.Stack()))
-		}
-		h.panicked = now
 	}()
 	h.call(e)
-}
-
-// leave gives a hook up that is not done in time.
-func (h *hook) leave() {
-	h.left.Store(true)
-	waiting := len(h.queue)
-	h.dropped.Add(float64(waiting))
-	h.log.Warn("a hook was not done in time and is left behind", "hook", h.name, "waiting", waiting)
 }
