@@ -2,6 +2,7 @@ package fault
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -26,7 +27,46 @@ func connectionFaults() []Fault {
 		connectionFault("postgres-blackhole-replication", "no byte comes or goes on replication connections",
 			replication, blackHole(up, down)),
 		connectionFault("postgres-blackhole-pool", "no byte comes or goes but for replication", ordinary, blackHole(up, down)),
+		lateFault("postgres-late-upstream", "what relays say reaches Postgres late", false, up),
+		lateFault("postgres-late-downstream", "what Postgres says reaches relays late", false, down),
+		lateFault("postgres-late-and-terminated", "what Postgres says is late, and it ends the walsender", true, down),
+		lateFault("postgres-late-both-ways-and-terminated", "both are late, and Postgres ends the walsender", true, up, down),
 	}
+}
+
+// lateFault delays what comes or goes, by 0.3 to 5 s. With terminate, the server ends the walsender meanwhile.
+func lateFault(name, about string, terminate bool, directions ...services.Direction) Fault {
+	fault := Fault{
+		Name: name, About: about, Repeats: ifTakenOver,
+		Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+			whose, relays := w.someRelays(ctx, random)
+			late := 300*time.Millisecond + time.Duration(random.Int64N(int64(4700*time.Millisecond)))
+			delay := func(d time.Duration) {
+				for _, relay := range relays {
+					for _, proxy := range relay.Postgres {
+						proxy.Delay(d, directions...)
+					}
+				}
+			}
+			delay(late)
+			defer delay(0)
+			detail := fmt.Sprintf("%s, by %s", whose, late.Round(time.Millisecond))
+			if !terminate {
+				wait(ctx, hold)
+				return detail, nil
+			}
+			wait(ctx, time.Duration(random.Int64N(int64(hold))))
+			var ended int
+			const sql = `SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots WHERE slot_name = $1`
+			err := w.QueryRow(ctx, sql, w.Slot).Scan(&ended)
+			wait(ctx, max(hold/2, late))
+			return detail, err
+		},
+	}
+	if terminate {
+		fault.Needs = Superuser
+	}
+	return fault
 }
 
 // wire is all connections through a proxy, or those of one kind.

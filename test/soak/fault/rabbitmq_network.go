@@ -39,6 +39,28 @@ func brokerNetworkFaults() []Fault {
 			)),
 		},
 		{
+			Name:    "rabbitmq-refused-leader",
+			About:   "the relay that streams cannot reach the broker, and the others can",
+			Needs:   SeveralRelays,
+			Repeats: allInFlight,
+			Run: held(func(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
+				leader, err := w.AwaitLeader(ctx, leaderPatience)
+				if err != nil {
+					return "", nil, err
+				}
+				for _, proxy := range leader.RabbitMQ {
+					proxy.Refuse()
+					proxy.Cut()
+				}
+				return leader.Name, func(context.Context) error {
+					for _, proxy := range leader.RabbitMQ {
+						proxy.Accept()
+					}
+					return nil
+				}, nil
+			}),
+		},
+		{
 			Name:    "rabbitmq-black-hole",
 			About:   "what relays and broker send each other vanishes; long holds lose the heartbeats",
 			Repeats: allInFlight,
