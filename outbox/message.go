@@ -120,12 +120,11 @@ type Message struct {
 	SentAt time.Time
 }
 
-// CertainFor is how long after TakenAt a message may still be given to the broker without
-// the mark, and WriteFor how long that may take. Another relay leaves a free slot alone for
-// the sum of both before it takes over.
+// CertainFor is how long after TakenAt a message may still be encoded without the mark, and WriteFor how long after that it
+// may be written to the broker. Another relay takes over a free slot only later than both.
 const (
-	CertainFor = 600 * time.Millisecond
-	WriteFor   = 400 * time.Millisecond
+	CertainFor = 500 * time.Millisecond
+	WriteFor   = 300 * time.Millisecond
 )
 
 // MayBeKnown tells whether the message has to carry PossibleDuplicateHeader when it is

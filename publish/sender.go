@@ -117,7 +117,13 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 	if len(batch) == 0 {
 		return
 	}
-	s.socket.cork()
+	since := time.Now()
+	for _, m := range batch {
+		if m.TakenAt.Before(since) {
+			since = m.TakenAt
+		}
+	}
+	s.socket.cork(since)
 	for _, m := range batch {
 		s.accept(m)
 	}

@@ -34,7 +34,7 @@ type socket struct {
 	writing sync.Mutex
 	corked  bool
 	corking []byte    // written and not yet sent
-	since   time.Time // when the first of them was written, or before
+	since   time.Time // the least TakenAt of those without a mark, or before
 	failed  error     // what went wrong when they were sent
 }
 
@@ -102,18 +102,27 @@ func (s *socket) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	n, err := s.send(b)
-	s.since = time.Now() // what is collected next has not waited for this one
+	s.collectSince(s.since)
 	return n, err
 }
 
 // errStoodStill: the process was stopped, or got no processor, with messages about to be sent.
 var errStoodStill = errors.New("this process stood still with messages about to be sent")
 
-// cork has writes collected until uncork, which the caller owes soon.
-func (s *socket) cork() {
+// cork has writes collected until uncork, which the caller owes soon. Since is the least TakenAt of what is to be written.
+func (s *socket) cork(since time.Time) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	s.corked, s.since = true, time.Now()
+	s.corked = true
+	s.collectSince(since)
+}
+
+// collectSince: what is collected from now on was taken then, or later. What is older than CertainFor will carry a mark.
+func (s *socket) collectSince(taken time.Time) {
+	s.since = taken
+	if marked := time.Now().Add(-outbox.CertainFor); taken.Before(marked) {
+		s.since = marked
+	}
 }
 
 // uncork sends what was collected.
@@ -130,12 +139,13 @@ func (s *socket) flush() error {
 	if len(s.corking) == 0 || s.failed != nil {
 		return s.failed
 	}
-	if outbox.Elapsed(s.since, time.Now()) > outbox.WriteFor {
+	if outbox.Elapsed(s.since, time.Now()) > outbox.CertainFor+outbox.WriteFor {
 		s.failed = errStoodStill
 	} else {
 		_, s.failed = s.send(s.corking)
 	}
-	s.corking, s.since = s.corking[:0], time.Now()
+	s.corking = s.corking[:0]
+	s.collectSince(s.since)
 	return s.failed
 }
 

@@ -18,7 +18,7 @@ func corkedSocket(t *testing.T) (s *socket, peer net.Conn) {
 	ours, peer := net.Pipe()
 	s = &socket{Conn: ours, writeTimeout: await.Hang(), clock: newClock()}
 	t.Cleanup(func() { _, _ = s.Close(), peer.Close() })
-	s.cork()
+	s.cork(time.Now())
 	if n, err := s.Write([]byte("message")); n != 7 || err != nil {
 		t.Fatalf("collected %d, %v", n, err)
 	}
@@ -45,7 +45,7 @@ func TestACorkedSocketSendsWhenItIsUncorked(t *testing.T) {
 // possible duplicate, and another relay may have taken over.
 func TestWhatAProcessThatStoodStillHadCollectedIsNotSent(t *testing.T) {
 	s, peer := corkedSocket(t)
-	s.since = s.since.Add(-outbox.WriteFor)
+	s.since = s.since.Add(-outbox.CertainFor - outbox.WriteFor)
 	if err := s.uncork(); !errors.Is(err, errStoodStill) {
 		t.Errorf("got %v", err)
 	}
@@ -66,7 +66,7 @@ func TestAStalledLargeWriteDoesNotMakeTheNextOneStale(t *testing.T) {
 		s := &socket{Conn: ours, writeTimeout: outbox.WriteFor, clock: newClock()}
 		defer func() { _, _ = s.Close(), peer.Close() }()
 		s.clock.stop()
-		s.cork()
+		s.cork(time.Now())
 		time.AfterFunc(5*outbox.WriteFor, func() { _, _ = io.Copy(io.Discard, peer) })
 		if n, err := s.Write(make([]byte, 2*coalesced)); n != 2*coalesced || err != nil {
 			t.Fatalf("sent %d, %v", n, err)

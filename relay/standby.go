@@ -13,12 +13,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// slotRest is how long a slot that is free, or gone, is left alone: until then the relay that owned it may publish what it had
-// received, without a mark. If only its connection broke, it is back before.
-const slotRest = outbox.CertainFor + outbox.WriteFor
+// slotRest is how long a free slot is left alone: until then the relay that owned it may publish what it had received,
+// without a mark, and the broker may get it. If only its connection broke, it is back before.
+const slotRest = outbox.CertainFor + outbox.WriteFor + wayToBroker
 
-// awaitSlot waits while another process owns the slot, and then until a free one may be taken. It terminates a relay's that was not heard of for long, and that of
-// this relay's own last stream if the server has not noticed that its connection was lost.
+const wayToBroker = 400 * time.Millisecond
+
+// awaitSlot waits while another process owns the slot, and then until a free one may be taken. It terminates a relay's that
+// was not heard of for long, and that of this relay's own last stream if the server has not noticed that its connection was
+// lost.
 func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) error {
 	defer s.waitsFor.Store(nil)
 	var other watched

@@ -77,7 +77,7 @@ func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)
 	k.load.allCommittedArrive(arrived, rounds*2*inFlight)
 	t.Logf("%d duplicates in %d rounds", arrived.repeats(), rounds)
 	if n := arrived.unmarkedRepeats(); n > 0 {
-		t.Errorf("%d of %d duplicates are not marked", n, arrived.repeats())
+		t.Errorf("%d of %d duplicates are not marked, so long after the first copy: %v", n, arrived.repeats(), arrived.late)
 	}
 }
 

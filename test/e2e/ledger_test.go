@@ -16,6 +16,7 @@ type ledger struct {
 	perID      map[string]int
 	at         map[string]time.Time // of the first arrival
 	unmarked   []string             // repeats without x-possible-duplicate
+	late       []time.Duration      // how long after the first copy each of them came
 	arrived    int
 	newest     time.Time     // of the newest arrival
 	gap        time.Duration // the longest between two
@@ -67,6 +68,7 @@ func (l *ledger) add(d amqp.Delivery) {
 	}
 	if l.perID[d.MessageId] > 1 && d.Headers["x-possible-duplicate"] != true {
 		l.unmarked = append(l.unmarked, d.MessageId)
+		l.late = append(l.late, now.Sub(l.at[d.MessageId]))
 	}
 }
 
