@@ -300,7 +300,7 @@ func (m *model) streamNext() {
 	for _, row := range tx.rows {
 		next, v := m.core.Streamed(row.message(tx), tx.lsn, false)
 		if v == core.NoRoom {
-			m.t.Fatal("NoRoom for an impatient stream")
+			m.t.Fatal("NoRoom for a stream that does not wait")
 		}
 		m.publish(next)
 	}

@@ -40,7 +40,7 @@ type Relay struct {
 	settler   *settler
 	sweeper   *sweeper
 	streamer  atomic.Pointer[streamer] // nil if the relay only polls, or drains
-	starting  *episode
+	starting  *outageLog
 
 	phase   atomic.Int32 // one of the phases below; Run writes, Health reads
 	state   atomic.Pointer[publish.State]
@@ -66,7 +66,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newEpisode(log)}
+	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newOutageLog(log)}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
 	limits := core.DefaultLimits(config.MaxInFlight)
 	if config.Mode == ModePoll {
@@ -87,11 +87,11 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		core: r.core, store: db, publish: r.publisher.Publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
 		policy: store.Policy{MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff},
 		batch:  config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
-		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newEpisode(log), locked: newEpisode(log),
+		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newOutageLog(log), locked: newOutageLog(log),
 		refusals: rate.NewLimiter(1, 20), refused: func(err error) { refusedBy(err, refused) },
 	}
 	r.sweeper = &sweeper{
-		core: r.core, store: db, sweeps: r.newSweeps(), alive: newHeartbeat(), trouble: newEpisode(log), refused: r.settler.refused,
+		core: r.core, store: db, sweeps: r.newSweeps(), alive: newHeartbeat(), trouble: newOutageLog(log), refused: r.settler.refused,
 	}
 	if config.Mode == ModeAuto {
 		r.streamer.Store(&streamer{
@@ -99,7 +99,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			names:       config.Names(),
 			core:        r.core, store: db, publish: r.publisher.Publish, phase: func() publish.Phase { return r.publisherState().Phase },
 			log: log, counts: r.counts,
-			alive: newHeartbeat(), trouble: newEpisode(log), refused: refused,
+			alive: newHeartbeat(), trouble: newOutageLog(log), refused: refused,
 		})
 	}
 	if err := r.tellAll(registry); err != nil {

@@ -16,7 +16,7 @@ type retention struct {
 	batch   int
 	standby func() bool
 	log     *slog.Logger
-	trouble *episode
+	trouble *outageLog
 }
 
 const (
@@ -70,7 +70,7 @@ func (r *Relay) newRetention() *retention {
 	}
 	return &retention{
 		store: r.store, age: r.config.DeadLetterRetention, batch: r.config.BatchSize,
-		standby: func() bool { return r.role() == "standby" }, log: r.log, trouble: newEpisode(r.log),
+		standby: func() bool { return r.role() == "standby" }, log: r.log, trouble: newOutageLog(r.log),
 	}
 }
 

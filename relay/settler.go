@@ -38,9 +38,9 @@ type settler struct {
 	arrived chan struct{} // signalled when pending is empty no more
 	hurried chan struct{} // signalled when pending shall not wait for more
 	// locked tells of rows that other sessions hold locked.
-	locked  *episode
+	locked  *outageLog
 	alive   *heartbeat
-	trouble *episode
+	trouble *outageLog
 	// written counts the rows settled so far.
 	written atomic.Int64
 	// refusals bounds the log lines of refused messages: thousands may fail alike.

@@ -32,7 +32,7 @@ func TestAStreamThatIsOverLosesTheSlotSoon(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), silence/2) // sooner than a silent one is ended
 		defer cancel()
 		ready := func() publish.Phase { return publish.Ready }
-		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newEpisode(log), last: last}
+		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), last: last}
 		return s.awaitSlot(ctx, open())
 	}
 	another := lost.Process()

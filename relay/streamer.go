@@ -34,7 +34,7 @@ type streamer struct {
 	log         *slog.Logger
 	counts      *metrics
 	alive       *heartbeat
-	trouble     *episode
+	trouble     *outageLog
 	// refused is signalled when the server takes no connections: it stops, or has stopped.
 	refused chan struct{}
 	// waitsFor is the owner of the slot while this relay stands by, else nil; health reads it.
@@ -55,8 +55,8 @@ type streamer struct {
 
 	// The fields below belong to the goroutine in run.
 
-	decoder  *decode.Decoder
-	patience patience
+	decoder *decode.Decoder
+	budget  waitBudget
 	// leaving are rows to be published, collected so that they leave in few writes.
 	leaving []*outbox.Message
 	// announced is what the log said last of the role.
@@ -95,9 +95,9 @@ const streamDown = "the stream is down; rows are swept from the table meanwhile"
 // and the relay cannot live with.
 func (s *streamer) run(ctx context.Context) error {
 	wait, unread := newBackoff(), newUnreadBackoff()
-	patience := 5 * time.Second // for a slot that waits for open transactions
+	slotWait := 5 * time.Second // for a slot that waits for open transactions
 	for {
-		started, err := s.once(ctx, patience)
+		started, err := s.once(ctx, slotWait)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -107,7 +107,7 @@ func (s *streamer) run(ctx context.Context) error {
 		}
 		var blocked *replication.SlotBlockedError
 		if errors.As(err, &blocked) {
-			patience = min(patience*6, 10*time.Minute)
+			slotWait = min(slotWait*6, 10*time.Minute)
 		}
 		if !errors.Is(err, errHandedOver) {
 			s.trouble.report(streamDown, err)
@@ -146,8 +146,8 @@ func (s *streamer) dropSlot(ctx context.Context) {
 }
 
 // once is one connection. started tells that it streamed.
-func (s *streamer) once(ctx context.Context, patience time.Duration) (started bool, err error) {
-	stream, err := s.open(ctx, patience)
+func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bool, err error) {
+	stream, err := s.open(ctx, slotWait)
 	if err != nil {
 		return false, err
 	}
@@ -179,12 +179,12 @@ func (s *streamer) once(ctx context.Context, patience time.Duration) (started bo
 	return true, s.stream(ctx, stream)
 }
 
-func (s *streamer) open(ctx context.Context, patience time.Duration) (*replication.Stream, error) {
-	openCtx, cancel := context.WithTimeout(ctx, openTimeout+patience)
+func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replication.Stream, error) {
+	openCtx, cancel := context.WithTimeout(ctx, openTimeout+slotWait)
 	defer cancel()
-	s.alive.beatFor(openTimeout + patience)
+	s.alive.beatFor(openTimeout + slotWait)
 	defer s.alive.beat()
-	stream, done, err := replication.Open(openCtx, s.databaseURL, s.names, patience)
+	stream, done, err := replication.Open(openCtx, s.databaseURL, s.names, slotWait)
 	for _, line := range done {
 		s.log.Info(line)
 	}
@@ -206,7 +206,7 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32)
 		return err
 	}
 	s.decoder = decode.NewDecoder(s.names.Table)
-	s.patience = patience{}
+	s.budget = waitBudget{}
 	s.caughtUp.Store(false)
 	s.lagging.Store(false)
 	select {
@@ -360,7 +360,7 @@ func (s *streamer) Passed(position pglogrepl.LSN) {
 }
 
 // WAL implements replication.Handler: it decodes one message and hands a row on. It
-// waits for the publisher no longer than its patience lasts.
+// waits for the publisher no longer than its budget lasts.
 func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	s.messages.Add(1)
 	event, err := s.decoder.Decode(data)
@@ -394,13 +394,13 @@ func (s *streamer) unreadable(err error) error {
 func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 	for {
 		began := time.Now()
-		left := s.patience.left(began)
+		left := s.budget.left(began)
 		next, v := s.core.Streamed(m, commitLSN, left > 0)
 		switch v {
 		case core.NoRoom:
 			s.Idle()
 			s.awaitRoom(left)
-			s.patience.spent(began, time.Now())
+			s.budget.spent(began, time.Now())
 			continue
 		case core.Taken:
 			if next != nil {
@@ -408,8 +408,8 @@ func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 					s.Idle()
 				}
 			}
-			if s.patience.waited > 0 && s.core.HasEased() {
-				s.patience = patience{}
+			if s.budget.waited > 0 && s.core.HasEased() {
+				s.budget = waitBudget{}
 			}
 		case core.Left:
 			s.counts.spilled.Inc()

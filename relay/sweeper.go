@@ -21,7 +21,7 @@ type sweeper struct {
 	store   *store.Store
 	sweeps  *fallback.Sweeper
 	alive   *heartbeat
-	trouble *episode
+	trouble *outageLog
 	// refused is told what a statement failed with.
 	refused func(error)
 }

@@ -110,9 +110,9 @@ const (
 	Left                      // left in the table, since there is no room or no publisher
 )
 
-// Streamed takes a row from the stream, and returns it if it is to be published now. With patient, a full window is
+// Streamed takes a row from the stream, and returns it if it is to be published now. With mayWait, a full window is
 // reported; otherwise the row is left in the table.
-func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, patient bool) (publish *outbox.Message, v Verdict) {
+func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (publish *outbox.Message, v Verdict) {
 	c.lock()
 	defer c.mu.Unlock()
 	switch {
@@ -126,7 +126,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 		return nil, Left
 	case c.late():
 		signal(c.Doubted)
-		if patient {
+		if mayWait {
 			return nil, NoRoom
 		}
 		c.leave(m)
@@ -136,7 +136,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, patient bool) (publ
 		c.mu.window.full = false
 	}
 	room := c.hasRoom(m)
-	if c.mu.window.full || (!room && !patient) {
+	if c.mu.window.full || (!room && !mayWait) {
 		c.mu.window.full = true
 		c.leave(m)
 		return nil, Left

@@ -114,7 +114,7 @@ func (w *World) awaitPostgres(ctx context.Context) error {
 
 func terminateSessions(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 	const terminate = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-		WHERE (application_name IN ('cdc-relay', 'cdc-relay stream') OR application_name LIKE 'cdc-relay ready %') AND pid <> pg_backend_pid()`
+		WHERE (application_name = 'cdc-relay' OR application_name LIKE 'cdc-relay %') AND pid <> pg_backend_pid()`
 	const rounds = 5
 	ended := 0
 	for range rounds {

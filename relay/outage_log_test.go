@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// TestAnOutageDoesNotFillTheLog: each try has a port of its own in its error, and two parts fail in
+// TestAnOutageDoesNotFillTheLog: each try has another port in its error, and two parts fail in
 // turn.
 func TestAnOutageDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		e := newEpisode(slog.New(slog.NewTextHandler(&log, nil)))
+		e := newOutageLog(slog.New(slog.NewTextHandler(&log, nil)))
 		for port := range 100 {
 			e.report("cannot sweep", fmt.Errorf("claim rows: read tcp 127.0.0.1:%d->127.0.0.1:5432: connection reset", 40000+port))
 			time.Sleep(time.Second)
@@ -28,11 +28,11 @@ func TestAnOutageDoesNotFillTheLog(t *testing.T) {
 		}
 		e.over("sweeping again")
 		if n := strings.Count(log.String(), "sweeping again"); n != 1 || e.current() != "" {
-			t.Errorf("its end was said %d times, and %q stays", n, e.current())
+			t.Errorf("its end was logged %d times, and %q stays", n, e.current())
 		}
 		e.report("cannot sweep", errors.New("sweep leftovers: connection refused"))
 		if n := strings.Count(log.String(), "cannot sweep"); n != 9 {
-			t.Error("the next trouble was not said at once")
+			t.Error("the next trouble was not logged at once")
 		}
 	})
 }

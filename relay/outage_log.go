@@ -10,26 +10,25 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// episode logs a trouble once when it begins, once a minute for each nature that it
-// takes, and once when it is over: an outage must not fill the log.
-type episode struct {
+// outageLog logs an outage when it begins, each of its errors once a minute, and its end: it must not fill the log.
+type outageLog struct {
 	log *slog.Logger
 	mu  struct {
 		sync.Mutex
 		message string
-		natures map[string]time.Time // when each was said
-		said    time.Time
+		logged  map[string]time.Time // when each message was, without its digits
+		newest  time.Time            // of them
 		since   time.Time
 	}
 }
 
 const (
-	sayAgain    = time.Minute
-	mostNatures = 32
+	logAgain   = time.Minute
+	mostErrors = 32
 )
 
-// nature is what stays of a message from try to try: the port of a connection does not.
-func nature(message string) string {
+// withoutDigits is what stays of a message from try to try: the port of a connection does not.
+func withoutDigits(message string) string {
 	return strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' {
 			return -1
@@ -38,9 +37,9 @@ func nature(message string) string {
 	}, message)
 }
 
-func newEpisode(log *slog.Logger) *episode { return &episode{log: log} }
+func newOutageLog(log *slog.Logger) *outageLog { return &outageLog{log: log} }
 
-func (e *episode) report(what string, err error, fields ...any) {
+func (e *outageLog) report(what string, err error, fields ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
@@ -48,14 +47,14 @@ func (e *episode) report(what string, err error, fields ...any) {
 		e.mu.since = now
 	}
 	message := what + ": " + err.Error()
-	is := nature(message)
-	if now.Sub(e.mu.natures[is]) < sayAgain || now.Sub(e.mu.said) < time.Second {
+	key := withoutDigits(message)
+	if now.Sub(e.mu.logged[key]) < logAgain || now.Sub(e.mu.newest) < time.Second {
 		return
 	}
-	if e.mu.natures == nil || len(e.mu.natures) >= mostNatures {
-		e.mu.natures = make(map[string]time.Time)
+	if e.mu.logged == nil || len(e.mu.logged) >= mostErrors {
+		e.mu.logged = make(map[string]time.Time)
 	}
-	e.mu.message, e.mu.said, e.mu.natures[is] = message, now, now
+	e.mu.message, e.mu.newest, e.mu.logged[key] = message, now, now
 	args := append(fields, "error", err, "for", now.Sub(e.mu.since).Round(time.Second))
 	if hint := problem.Hint(err); hint != "" {
 		args = append(args, "to_mend_it", hint)
@@ -63,18 +62,18 @@ func (e *episode) report(what string, err error, fields ...any) {
 	e.log.Warn(what, args...)
 }
 
-func (e *episode) over(what string) {
+func (e *outageLog) over(what string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.since.IsZero() {
 		return
 	}
 	e.log.Info(what, "after", time.Since(e.mu.since).Round(time.Millisecond))
-	e.mu.message, e.mu.natures, e.mu.said, e.mu.since = "", nil, time.Time{}, time.Time{}
+	e.mu.message, e.mu.logged, e.mu.newest, e.mu.since = "", nil, time.Time{}, time.Time{}
 }
 
 // current is the trouble under way, or "".
-func (e *episode) current() string {
+func (e *outageLog) current() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.message

@@ -5,38 +5,37 @@ import (
 	"time"
 )
 
-// TestPatience: the stream spills where the window is full for long or for most of the time, and not
-// where it is full for moments.
-func TestPatience(t *testing.T) {
+// Rows are left in the table if the window is full for long or for most of the time, and not if it is full for moments.
+func TestTheStreamWaitsForAWindowThatIsFullForMoments(t *testing.T) {
 	for name, test := range map[string]struct {
 		full, free time.Duration // in turn
-		ends       time.Duration // when patience ends; 0: never
+		ends       time.Duration // when the budget is used up; 0: never
 	}{
-		"full for good":            {time.Second, 0, spillAfter},
+		"full for good":            {time.Second, 0, wholeBudget},
 		"full most of the time":    {9 * time.Millisecond, time.Millisecond, 350 * time.Millisecond},
 		"full half of the time":    {5 * time.Millisecond, 5 * time.Millisecond, 800 * time.Millisecond},
 		"full for moments":         {time.Millisecond, 9 * time.Millisecond, 0},
 		"full for long, seldom":    {250 * time.Millisecond, 2 * time.Second, 0},
-		"full for too long, later": {spillAfter, 10 * time.Second, spillAfter},
+		"full for too long, later": {wholeBudget, 10 * time.Second, wholeBudget},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var p patience
+			var b waitBudget
 			start := time.Now()
 			now := start
 			var ended time.Duration
 			for ended == 0 && now.Sub(start) < time.Minute {
 				for waited := time.Duration(0); waited < test.full; { // as rows ask: for each room that is made
-					left := p.left(now)
+					left := b.left(now)
 					if left <= 0 {
 						ended = now.Sub(start)
 						break
 					}
 					wait := min(left, test.full-waited, 100*time.Millisecond)
 					waited += wait
-					p.spent(now, now.Add(wait))
+					b.spent(now, now.Add(wait))
 					now = now.Add(wait)
 				}
-				if ended == 0 && p.left(now) <= 0 {
+				if ended == 0 && b.left(now) <= 0 {
 					ended = now.Sub(start)
 				}
 				now = now.Add(test.free)
@@ -44,7 +43,7 @@ func TestPatience(t *testing.T) {
 			if near := test.ends / 5; ended < test.ends-near || ended > test.ends+near {
 				t.Errorf("it ended after %v, want %v", ended, test.ends)
 			}
-			if left := p.left(now.Add(regain * spillAfter)); left != spillAfter {
+			if left := b.left(now.Add(regain * wholeBudget)); left != wholeBudget {
 				t.Errorf("after a rest %v are left", left)
 			}
 		})
