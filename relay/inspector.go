@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -19,18 +20,24 @@ const inspectEvery = 3 * time.Second
 // where it is gone): the next connection mends it. One that brings nothing and lags
 // behind it calls so, and the table is swept: the server may have to decode somebody's great transaction,
 // or hold a failover slot back until the standby has the WAL.
-func (s *streamer) inspect(ctx context.Context, end context.CancelCauseFunc) {
+func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
 	var before pglogrepl.LSN
 	var messages uint64
 	for sleep(ctx, inspectEvery) == nil {
 		var seen replication.Inspection
 		askCtx, cancel := context.WithTimeout(ctx, inspectEvery)
-		err := s.store.Conn(askCtx, func(conn *pgx.Conn) (err error) {
-			seen, err = replication.Inspect(askCtx, conn.PgConn(), s.names)
-			return err
-		})
+		err := s.ask(askCtx, pid) // a clock may have been set
+		if err == nil {
+			err = s.store.Conn(askCtx, func(conn *pgx.Conn) (err error) {
+				seen, err = replication.Inspect(askCtx, conn.PgConn(), s.names)
+				return err
+			})
+		}
 		cancel()
 		switch {
+		case errors.Is(err, errReplaced):
+			end(err)
+			return
 		case err != nil: // the sweep asks more often, and tells
 			refusedBy(err, s.refused)
 			continue

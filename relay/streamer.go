@@ -82,8 +82,8 @@ const (
 	// silence is how long the server may be silent before the table is swept as if
 	// there were no stream. It answers at least every two seconds.
 	silence = 6 * time.Second
-	// watchEvery is how often the stream is looked at, compareEvery how often the server's clock is.
-	watchEvery, compareEvery = time.Second, 3 * time.Second
+	// watchEvery is how often it is looked at whether the server and the broker are there.
+	watchEvery = time.Second
 )
 
 // mostLeaving is how many rows are collected at most.
@@ -238,7 +238,7 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 	streamCtx, end := context.WithCancelCause(ctx)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { s.watch(streamCtx, stream.Process().PID, end) })
-	watchers.Go(func() { s.inspect(streamCtx, end) })
+	watchers.Go(func() { s.inspect(streamCtx, stream.Process().PID, end) })
 	err := stream.Run(streamCtx, s)
 	s.Idle()
 	if err == nil && ctx.Err() == nil {
@@ -263,8 +263,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	var broker brokerAway
-	for asked := time.Now(); ; {
-		doubted := false
+	for {
 		select {
 		case <-ctx.Done():
 			return
@@ -274,19 +273,14 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 				end(errHandedOver)
 				return
 			}
+			s.core.StreamLive(s.caughtUp.Load() && !s.lagging.Load() && s.alive.age() < silence)
 		case <-s.core.Doubted:
-			doubted = true
+			if err := s.ask(ctx, pid); errors.Is(err, errReplaced) {
+				end(err)
+				return
+			}
 		case <-s.refused:
 			end(errServerStops)
-			return
-		}
-		s.core.StreamLive(s.caughtUp.Load() && !s.lagging.Load() && s.alive.age() < silence)
-		if !doubted && time.Since(asked) < compareEvery {
-			continue
-		}
-		asked = time.Now()
-		if err := s.ask(ctx, pid); errors.Is(err, errReplaced) {
-			end(err)
 			return
 		}
 	}
