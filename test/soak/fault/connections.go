@@ -55,7 +55,9 @@ func lateFault(name, about string, terminate bool, directions ...services.Direct
 				wait(ctx, hold)
 				return detail, nil
 			}
-			wait(ctx, time.Duration(random.Int64N(int64(hold))))
+			if wait(ctx, time.Duration(random.Int64N(int64(hold)))); ctx.Err() != nil {
+				return detail, nil //nolint:nilerr // the run is over
+			}
 			var ended int
 			const sql = `SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots WHERE slot_name = $1`
 			err := w.QueryRow(ctx, sql, w.Slot).Scan(&ended)
