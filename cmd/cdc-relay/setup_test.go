@@ -103,10 +103,29 @@ func TestSetupOfFunctions(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "there, nothing to do\n") // and takes no grant away
 	printed := cdcRelay(t, environment{}, "setup", "--print-sql", "--functions", "--app-role", "shop_app")
 	wantOutput(t, printed, `CREATE OR REPLACE FUNCTION "public"."outbox_enqueue"(`, `TO "shop_app";`)
+	execute(t, conn, "ALTER ROLE "+app+" LOGIN PASSWORD 's3cr3t'; GRANT USAGE ON SCHEMA public TO "+app+"; GRANT SELECT ON outbox_migrations TO "+app)
+	r := cdcRelay(t, asRole(t, env, conn, app), "setup", "--functions")
+	if want(t, r, exitFailed); !strings.Contains(r.stderr, "connect as the owner of public.outbox") {
+		t.Errorf("got %s", r.stderr)
+	}
 	execute(t, conn, "DROP FUNCTION outbox_await")
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), made)
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "dropped tables")
 	if n := query[int](t, conn, "SELECT count(*) FROM pg_proc WHERE proname ~ '^outbox_'"); n != 0 {
 		t.Errorf("%d functions are left", n)
+	}
+}
+
+// The SQL of the pages on functions and consumers runs as it stands.
+func TestTheSQLOfThePagesForApplications(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--functions"), exitDone)
+	for _, page := range []string{"functions.md", "consumers.md"} {
+		for _, sql := range blocks(t, page, "sql") {
+			execute(t, conn, strings.ReplaceAll(sql, "$1", "gen_random_uuid()"))
+		}
+	}
+	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 5 {
+		t.Errorf("%d messages, want 5", n)
 	}
 }
