@@ -209,7 +209,7 @@ func (j *databaseJudge) judgeApp(c *chart) {
 		c.wrong("application", lines(grants...), "role %q may not %s", name, strings.Join(wrong, ", nor "))
 		return
 	case !app.inserts():
-		c.ok("application", "role %q may call %s_enqueue, and not INSERT", name, j.o.Table)
+		c.ok("application", "role %q may call %s, and not INSERT", name, outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + "_enqueue"})
 		return
 	case !app.Login:
 		c.ok("application", "role %q may INSERT, and so may its members: it cannot log in itself", name)
