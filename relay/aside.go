@@ -2,6 +2,8 @@ package relay
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +17,8 @@ type asideRows struct {
 	rows []outbox.Settlement
 	// undeleted counts the published ones among them.
 	undeleted int
-	n         atomic.Int64 // how many there are, for health
+	n         atomic.Int64            // how many there are, for health
+	first     atomic.Pointer[[]int64] // the ids of up to ten of them, for health
 	// suspended: nothing new is published, since what was published cannot be deleted.
 	suspended atomic.Bool
 }
@@ -62,6 +65,13 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 	one.Aside = true
 	s.aside.rows = append(s.aside.rows, one)
 	s.aside.n.Store(int64(len(s.aside.rows)))
+	if len(s.aside.rows) <= 10 {
+		var ids []int64
+		for _, aside := range s.aside.rows {
+			ids = append(ids, aside.Message.ID)
+		}
+		s.aside.first.Store(&ids)
+	}
 	if len(s.aside.rows) == 1 {
 		s.asideAt = time.Now().Add(asideAgain)
 	}
@@ -79,6 +89,15 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 		s.log.Error("row set aside: the database does not let it be changed; all other rows go on", "event", "row_set_aside",
 			"id", m.ID, "message_id", m.MessageID.String(), "error", err, "hint", asideHint)
 	}
+}
+
+// text names the first of them.
+func (a *asideRows) text() string {
+	n, first := a.n.Load(), a.first.Load()
+	if n == 0 || first == nil {
+		return ""
+	}
+	return fmt.Sprintf("; %d rows set aside, with ids %s", n, strings.Trim(fmt.Sprint(*first), "[]"))
 }
 
 const asideHint = "remove what prevents it: a trigger, a foreign key or a constraint; psql lists them: \\d outbox"

@@ -89,12 +89,12 @@ func (r *Relay) settling() string {
 	if trouble := r.settler.trouble.current(); trouble != "" {
 		return trouble
 	}
-	n := r.settler.aside.n.Load()
-	if r.settler.aside.suspended.Load() {
-		return fmt.Sprintf("publishing stopped: the rows of %d published messages cannot be deleted, which the log explains", n)
+	aside := &r.settler.aside
+	if aside.suspended.Load() {
+		return "publishing stopped: the rows of published messages cannot be deleted" + aside.text()
 	}
-	if n > 0 {
-		return fmt.Sprintf("settling; %d rows set aside, which the log names", n)
+	if aside.n.Load() > 0 {
+		return "settling" + aside.text()
 	}
 	return "settling" + detailOf(r.settler.locked.current())
 }

@@ -322,6 +322,12 @@ func (r *relay) get(path string) (body string, status int) {
 	return string(b), response.StatusCode
 }
 
+// page is what /readyz says.
+func (r *relay) page() string {
+	page, _ := r.get("/readyz")
+	return page
+}
+
 func (r *relay) ready() bool {
 	_, status := r.get("/readyz")
 	return status == http.StatusOK
