@@ -167,7 +167,7 @@ func (r *reading) WAL(data []byte) (pglogrepl.LSN, error) {
 func (r *reading) Passed(pglogrepl.LSN) {}
 
 func (r *reading) Alive(_, _ time.Time) {}
-func (r *reading) Idle()           {}
+func (r *reading) Idle()                {}
 
 func (r *reading) messages(t *testing.T, n int) []*outbox.Message {
 	t.Helper()
