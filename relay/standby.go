@@ -25,6 +25,7 @@ const wayToBroker = 400 * time.Millisecond
 func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) error {
 	defer s.waitsFor.Store(nil)
 	var other watched
+	var freeSince time.Time // zero: somebody owns the slot
 	told := false
 	for {
 		s.alive.beat()
@@ -33,12 +34,15 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 			return err
 		}
 		owner, taken, pause := seen.Owner(), seen.Taken(s.names.Table), askSlot
-		if seen.Active() {
-			s.freeSince = time.Time{}
+		switch {
+		case seen.Active():
+			freeSince = time.Time{}
+		case freeSince.IsZero():
+			freeSince = time.Now()
 		}
 		switch {
 		case !seen.Active():
-			left, err := s.leftFree(ctx, stream)
+			left, err := s.leftFree(ctx, stream, freeSince)
 			if err != nil || left <= 0 {
 				return err
 			}
@@ -56,7 +60,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 			if err := terminate(ctx, stream, owner); err != nil {
 				return err
 			}
-			other, s.unused = watched{}, false
+			other, s.wasOwn = watched{}, false
 		case owner.Is(s.last) && s.waitsFor.Load() != nil: // mostly it ends by itself, before it is asked for again
 			s.log.Info("the last stream of this relay still owns the slot: terminating its connection",
 				"slot", s.names.Slot, "owner", owner.String())
@@ -66,7 +70,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 		default:
 			s.waitsFor.Store(&owner)
 			if !owner.Is(s.last) {
-				s.unused = false
+				s.wasOwn = false
 				s.announce("standing by: another relay owns the slot", "owner", owner.String())
 			}
 			s.trouble.over("connected to Postgres again")
@@ -79,15 +83,10 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 
 // leftFree is how long a free slot is still to be left alone: until it has rested, and while another relay could publish
 // and this one could not.
-func (s *streamer) leftFree(ctx context.Context, stream *replication.Stream) (time.Duration, error) {
-	if s.freeSince.IsZero() {
-		s.freeSince = time.Now()
-	}
-	left := slotRest - time.Since(s.freeSince)
-	if left > 0 && !s.unused {
+func (s *streamer) leftFree(ctx context.Context, stream *replication.Stream, since time.Time) (time.Duration, error) {
+	if left := slotRest - time.Since(since); left > 0 && !s.wasOwn {
 		return left, nil
 	}
-	s.unused = true
 	if s.phase() == publish.Ready {
 		return 0, nil
 	}

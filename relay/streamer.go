@@ -61,10 +61,8 @@ type streamer struct {
 	leaving []*outbox.Message
 	// announced is what the log said last of the role.
 	announced string
-	// unused: no other relay can still publish what it received while it owned the slot. freeSince is since when nobody has
-	// owned it; zero: somebody does.
-	unused    bool
-	freeSince time.Time
+	// wasOwn: as far as this relay has seen, nobody has owned the slot since it did.
+	wasOwn bool
 	// told is the newest time that the core was told to have owned the slot.
 	told time.Time
 	// last is the server's process of the newest stream.
@@ -175,7 +173,7 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 		return false, err
 	}
 	defer s.letGo()
-	s.last, s.unused = stream.Process(), true
+	s.last, s.wasOwn = stream.Process(), true
 	return true, s.stream(ctx, stream)
 }
 
