@@ -11,9 +11,9 @@ import (
 	"io/fs"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/tern/v2/migrate"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -108,12 +108,10 @@ func Status(ctx context.Context, conn *pgx.Conn, table outbox.Table) (State, err
 func readVersion(ctx context.Context, conn *pgx.Conn, versions outbox.Table) (int, error) {
 	var version int
 	err := conn.QueryRow(ctx, "SELECT version FROM "+versions.SQL()).Scan(&version)
-	const undefinedTable = "42P01" // also for a schema that is missing
-	var pgErr *pgconn.PgError
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, nil
-	case errors.As(err, &pgErr) && pgErr.Code == undefinedTable:
+	case pgcode.Is(err, pgcode.UndefinedTable): // also if the schema is missing
 		return 0, nil
 	case err != nil:
 		return 0, fmt.Errorf("read version from %s: %w", versions, err)

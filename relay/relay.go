@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -175,14 +175,11 @@ func (r *Relay) preflight(ctx context.Context) error {
 // unreachable makes a problem of what waiting does not mend at the start: a login
 // that is refused, a database that is not there. Later both are waited out.
 func unreachable(err error) error {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		switch pgErr.Code {
-		case "28000", "28P01": // invalid_authorization_specification, invalid_password
-			return &problem.Problem{What: "Postgres refuses the login", Fix: "see that --database-url has the right user and password", Err: err}
-		case "3D000": // invalid_catalog_name
-			return &problem.Problem{What: "Postgres has no such database", Fix: "see that --database-url names the right one, or create it", Err: err}
-		}
+	switch pgcode.Of(err) {
+	case pgcode.InvalidAuthorization, pgcode.InvalidPassword:
+		return &problem.Problem{What: "Postgres refuses the login", Fix: "see that --database-url has the right user and password", Err: err}
+	case pgcode.InvalidCatalog:
+		return &problem.Problem{What: "Postgres has no such database", Fix: "see that --database-url names the right one, or create it", Err: err}
 	}
 	return err
 }
@@ -215,9 +212,7 @@ func (r *Relay) check(ctx context.Context) error {
 
 // unreadable makes a problem of a missing grant on the table of versions.
 func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
-	const insufficientPrivilege = "42501"
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || pgErr.Code != insufficientPrivilege {
+	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err
 	}
 	versions, user := migrations.VersionTable(table).SQL(), outbox.QuoteIdentifier(conn.Config().User)

@@ -2,14 +2,12 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"math"
 	"math/rand/v2"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/core"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -94,9 +92,7 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 
 // refusedBy signals that the server takes no connections, if that is what a statement failed with.
 func refusedBy(err error, refused chan struct{}) {
-	const cannotConnectNow = "57P03"
-	var answer *pgconn.PgError
-	if errors.As(err, &answer) && answer.Code == cannotConnectNow {
+	if pgcode.Is(err, pgcode.CannotConnectNow) {
 		signal(refused)
 	}
 }

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -126,17 +125,13 @@ func (p *process) migrateSQL(c *cli.Context) error {
 func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
 	user := outbox.QuoteIdentifier(conn.Config().User)
 	schema := outbox.QuoteIdentifier(table.Schema)
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return err
-	}
-	switch pgErr.Code {
-	case "42501":
+	switch pgcode.Of(err) {
+	case pgcode.InsufficientPrivilege:
 		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s; or run the output of \"cdc-relay migrate sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
 			schema, user, migrations.VersionTable(table).SQL(), user)}
-	case "42P07":
+	case pgcode.DuplicateTable:
 		return hinted{err, "rename what is in the way, or choose another name by --table"}
-	case "25006":
+	case pgcode.ReadOnlyTransaction:
 		return hinted{err, "connect to the primary, not to a standby"}
 	}
 	return err

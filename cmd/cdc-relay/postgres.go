@@ -103,7 +103,7 @@ func refusalHint(database, user string, err *pgconn.PgError, inURL string) strin
 		return fmt.Sprintf("ALTER DATABASE %s CONNECTION LIMIT -1;", database)
 	case err.Code == pgcode.TooManyConnections:
 		return "SELECT pid, usename, application_name, state FROM pg_stat_activity;  -- close some, or raise max_connections"
-	case err.Code == "55000": // object_not_in_prerequisite_state
+	case err.Code == pgcode.NotInPrerequisiteState:
 		return fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS true;", database)
 	}
 	return ""

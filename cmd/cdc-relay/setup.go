@@ -1,16 +1,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -95,9 +94,8 @@ func (p *process) makeFunctions(c *cli.Context, conn *pgx.Conn, cfg *config) err
 	}
 	table, role := cfg.relay.Table, cfg.checking.appRole
 	changed, err := migrations.MakeFunctions(c.Context, conn, table, role)
-	var pgErr *pgconn.PgError
 	switch {
-	case errors.As(err, &pgErr) && pgErr.Code == "42501":
+	case pgcode.Is(err, pgcode.InsufficientPrivilege):
 		return hinted{err, fmt.Sprintf("connect as the owner of %s, or as a superuser", table)}
 	case err != nil:
 		return err

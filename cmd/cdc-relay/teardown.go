@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
@@ -108,8 +108,7 @@ func emptyHint(err error) error {
 
 // ownerHint is for a role that may stream and not drop, as that of a relay should be.
 func ownerHint(err error) error {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || pgErr.Code != "42501" {
+	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err
 	}
 	return hinted{err, "name the owner of the tables in --database-url (CDC_RELAY_DATABASE_URL), and run it again: what is dropped already stays so"}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -189,9 +190,9 @@ func (j *databaseJudge) judgeReplication(c *chart) {
 		c.wrong("replication", j.service.replication(role.Name), "role %q may not replicate", role.Name)
 	case j.f.replication == nil:
 		c.ok("replication", "role %q may replicate, and a replication connection was opened", role.Name)
-	case sqlState(j.f.replication) == insufficientPrivilege:
+	case pgcode.Of(j.f.replication) == pgcode.InsufficientPrivilege:
 		c.wrong("replication", j.service.replication(role.Name), "role %q may not replicate: %s", role.Name, j.f.replication)
-	case sqlState(j.f.replication) == tooManyConnections:
+	case pgcode.Of(j.f.replication) == pgcode.TooManyConnections:
 		c.wrong("replication", "-- see max_wal_senders, max_connections, and the limit of the role: SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user;",
 			"no replication connection is free: %s", j.f.replication)
 	case j.f.pooler != "":

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -117,7 +118,7 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 	switch err := j.f.version.err; {
 	case errors.Is(err, migrations.ErrNewer):
 		c.wrong("migrations", "# use a newer cdc-relay", "%s", err)
-	case sqlState(err) == insufficientPrivilege:
+	case pgcode.Is(err, pgcode.InsufficientPrivilege):
 		c.wrong("migrations", fmt.Sprintf("GRANT SELECT ON %s TO %s;", versions.SQL(), j.role()), "role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)
 	case err != nil:
 		c.unknown("migrations", err)

@@ -3,12 +3,12 @@ package doctor
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 )
 
 // statementTimeout bounds each statement on the server.
@@ -29,7 +29,7 @@ func openSession(ctx context.Context, connect func(context.Context, map[string]s
 	if err == nil {
 		return &session{conn: conn}, nil
 	}
-	if sqlState(err) != protocolViolation {
+	if pgcode.Of(err) != pgcode.ProtocolViolation {
 		return nil, err
 	}
 	conn, second := connect(ctx, nil)
@@ -76,39 +76,22 @@ func (s *session) fetch(ctx context.Context, into any, query string, args ...any
 	})
 }
 
-// SQLSTATEs (manual, appendix "PostgreSQL Error Codes").
-const (
-	protocolViolation     = "08P01"
-	insufficientPrivilege = "42501"
-	queryCanceled         = "57014"
-	lockNotAvailable      = "55P03"
-	tooManyConnections    = "53300"
-)
-
-func sqlState(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return pgErr.Code
-	}
-	return ""
-}
-
 // hinted gives an error of a question the words that help.
 func hinted(err error) error {
-	switch sqlState(err) {
-	case queryCanceled:
+	switch pgcode.Of(err) {
+	case pgcode.QueryCanceled:
 		return &advice{
 			fmt.Errorf("it took longer than %s: %w", statementTimeout, err),
 			"-- look again when the server has less to do; what holds it up:\n" +
 				"SELECT pid, usename, state, now() - query_start AS since, left(query, 60) FROM pg_stat_activity WHERE state <> 'idle' ORDER BY query_start;",
 		}
-	case lockNotAvailable:
+	case pgcode.LockNotAvailable:
 		return &advice{
 			fmt.Errorf("somebody holds it locked: %w", err),
 			"SELECT a.pid, a.usename, a.state, now() - a.xact_start AS since, left(a.query, 60), l.relation::regclass\n" +
 				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.mode = 'AccessExclusiveLock' AND l.granted;",
 		}
-	case insufficientPrivilege:
+	case pgcode.InsufficientPrivilege:
 		return &advice{err, "-- see what is said of grants"}
 	}
 	return err

@@ -3,6 +3,8 @@ package problem
 import (
 	"errors"
 	"strings"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 )
 
 // Hint is the command or SQL that mends what an error tells of, "" where that is not known.
@@ -20,18 +22,6 @@ func Hint(err error) string {
 // sharesConnections: a pooler in transaction mode loses prepared statements or finds those of others, which Postgres
 // itself never does; and it refuses parameters at the start-up that Postgres takes.
 func sharesConnections(err error) bool {
-	var state interface {
-		error
-		SQLState() string
-	}
-	if !errors.As(err, &state) {
-		return false
-	}
-	switch state.SQLState() {
-	case "42P05", "26000": // duplicate_prepared_statement, invalid_sql_statement_name
-		return true
-	case "08P01": // protocol_violation
-		return strings.Contains(state.Error(), "unsupported startup parameter")
-	}
-	return false
+	return pgcode.Is(err, pgcode.DuplicateStatement, pgcode.InvalidStatement) ||
+		pgcode.Is(err, pgcode.ProtocolViolation) && strings.Contains(err.Error(), "unsupported startup parameter")
 }
