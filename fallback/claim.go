@@ -24,8 +24,8 @@ type Transaction interface {
 const (
 	// mostClaims is how many claims are open at a time: while one is written, the others publish.
 	mostClaims = 3
-	// patience is how long a claim waits for the next answer after the last. It follows the time of the first answer.
-	patience, mostPatience = 100 * time.Millisecond, time.Second
+	// answerWait is how long a claim waits for the next answer after the last. It follows the time of the first answer.
+	answerWait, mostAnswerWait = 100 * time.Millisecond, time.Second
 	// mostRunning is how long the runs of a claim go on, mostOpen how long it stays open: well below the time after which
 	// the server ends it (store.IdleTimeout).
 	mostRunning, mostOpen = 2 * time.Second, 4 * time.Second
@@ -159,7 +159,7 @@ func (s *Sweeper) await(claim *core.Claim) {
 		}
 		if !answered {
 			answered = true
-			left = min(max(patience, 4*time.Since(began)), mostPatience)
+			left = min(max(answerWait, 4*time.Since(began)), mostAnswerWait)
 		}
 		if time.Since(began) > mostRunning {
 			s.Core.CutRuns(claim)

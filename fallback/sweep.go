@@ -67,7 +67,7 @@ type Sweeper struct {
 	due    duePass
 	rows   backlogPass
 	keys   keysPass
-	stride stride
+	span   span
 	// lookedUp: the last sweep of keys was one of wanted ones. again is how long to wait before the next.
 	lookedUp bool
 	again    time.Duration
@@ -278,11 +278,11 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
-	began, upTo := s.now(), s.stride.from(p.after, p.last)
+	began, upTo := s.now(), s.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
 	took := s.now().Sub(began)
 	if ids := passed(p.after, upTo, p.last, found); ids > 0 && (err == nil || took > longWalk) { // by whoever's timeout
-		s.stride = s.stride.next(ids, took)
+		s.span = s.span.next(ids, took)
 	}
 	if err != nil {
 		s.Core.BacklogFailed(p.from)
@@ -337,7 +337,7 @@ func (s *Sweeper) beginBacklog(ctx context.Context, r *role) (bool, error) {
 	s.rows = backlogPass{begun: true, from: from, after: max(from, math.MinInt64+1) - 1}
 	last, ok, err := s.Table.LastID(ctx)
 	if s.rows.last = last; !ok {
-		s.rows.last = -1 // without a sequence nothing is read by strides
+		s.rows.last = -1 // without a sequence nothing is read by spans
 	}
 	if err != nil {
 		s.Core.BacklogFailed(from)

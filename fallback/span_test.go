@@ -10,14 +10,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestAPassOverManyIDsIsMadeInStrides: however many there are, however slow the server is and however far away,
+// TestAPassOverManyIDsIsMadeInSpans: however many there are, however slow the server is and however far away,
 // a pass comes to its end by few statements, and after the first of them none takes long.
-func TestAPassOverManyIDsIsMadeInStrides(t *testing.T) {
+func TestAPassOverManyIDsIsMadeInSpans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		last := rapid.Int64Range(0, 1<<50).Draw(t, "last id")
 		perSecond := float64(rapid.Int64Range(10_000, 1<<40).Draw(t, "ids a second"))
 		least := time.Duration(rapid.IntRange(0, 400).Draw(t, "ms to the server and back")) * time.Millisecond
-		s := stride(rapid.Int64Range(0, int64(mostStride)).Draw(t, "stride"))
+		s := span(rapid.Int64Range(0, int64(mostSpan)).Draw(t, "span"))
 		for pass := range 3 {
 			total, statements, long := time.Duration(0), 0, 0
 			for after := int64(math.MinInt64); after < greatestID; statements++ {
@@ -36,8 +36,8 @@ func TestAPassOverManyIDsIsMadeInStrides(t *testing.T) {
 				if after = upTo; took > 30*time.Second { // the statement was ended, and the pass begins anew
 					after = math.MinInt64
 				}
-				if statements > 100+int(float64(last)/float64(leastStride)) && s != 0 {
-					t.Fatalf("pass %d does not end: stride %d after %d", pass, s, after)
+				if statements > 100+int(float64(last)/float64(leastSpan)) && s != 0 {
+					t.Fatalf("pass %d does not end: span %d after %d", pass, s, after)
 				}
 				if statements > 5000 {
 					return // so many ids take so many
@@ -53,9 +53,9 @@ func TestAPassOverManyIDsIsMadeInStrides(t *testing.T) {
 	})
 }
 
-func TestAStrideEndsWithTheGreatestID(t *testing.T) {
+func TestASpanEndsWithTheGreatestID(t *testing.T) {
 	for _, one := range []struct {
-		stride             stride
+		span               span
 		after, last, until int64
 	}{
 		{0, math.MinInt64, 7, math.MaxInt64},
@@ -68,8 +68,8 @@ func TestAStrideEndsWithTheGreatestID(t *testing.T) {
 		{100, 5000, 1000, math.MaxInt64},
 		{100, math.MinInt64, math.MinInt64, math.MaxInt64}, // no sequence
 	} {
-		if got := one.stride.from(one.after, one.last); got != one.until {
-			t.Errorf("%d ids after %d of %d end with %d", one.stride, one.after, one.last, got)
+		if got := one.span.from(one.after, one.last); got != one.until {
+			t.Errorf("%d ids after %d of %d end with %d", one.span, one.after, one.last, got)
 		}
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// stride is how many ids one statement of a pass through the table passes at most; 0 is all. What a
+// span is how many ids one statement of a pass through the table passes at most; 0 is all. What a
 // statement has to pass may be millions of dead rows that a long transaction keeps, or rows of others:
 // it must not keep the other sweeps waiting, nor be ended by its timeout again and again.
-type stride int64
+type span int64
 
 const (
-	leastStride = stride(1 << 10)
-	mostStride  = stride(1 << 40)
+	leastSpan = span(1 << 10)
+	mostSpan  = span(1 << 40)
 	// longWalk is what a statement may take.
 	longWalk = time.Second
 
@@ -23,7 +23,7 @@ const (
 
 // from is the last id to be read by the statement that begins after an id; last is the newest that was
 // handed out. Few ids are beyond that, or below zero.
-func (s stride) from(after, last int64) (upTo int64) {
+func (s span) from(after, last int64) (upTo int64) {
 	switch {
 	case s == 0 || after >= last:
 		return greatestID
@@ -33,12 +33,12 @@ func (s stride) from(after, last int64) (upTo int64) {
 	return min(after+int64(s), last)
 }
 
-// next is the stride after a statement that has passed so many ids in so long.
-func (s stride) next(passed int64, took time.Duration) stride {
+// next is the span after a statement that has passed so many ids in so long.
+func (s span) next(passed int64, took time.Duration) span {
 	switch {
 	case took > longWalk:
-		return max(stride(float64(passed)*(longWalk/2).Seconds()/took.Seconds()), leastStride)
-	case s > 0 && s < mostStride && took < longWalk/2:
+		return max(span(float64(passed)*(longWalk/2).Seconds()/took.Seconds()), leastSpan)
+	case s > 0 && s < mostSpan && took < longWalk/2:
 		return 2 * s
 	case took < longWalk/2:
 		return 0
