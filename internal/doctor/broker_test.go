@@ -264,7 +264,7 @@ func TestWithoutTheManagementAPI(t *testing.T) {
 	p.insert("shop", "parcels.sent")
 	p.examine().want(doctor.Warning, doctor.RabbitMQ, "management", "rabbitmq-plugins enable rabbitmq_management")
 	p.exec("UPDATE outbox SET attempts = 1, available_at = now() + interval '1 hour', last_error = 'unroutable: NO_ROUTE (312)' WHERE exchange = 'shop'")
-	p.examine().want(doctor.Problem, doctor.Routing, "route", `had no queue for routing key "parcels.sent"`, "1 row looked at was refused")
+	p.examine().want(doctor.Problem, doctor.Routing, "route", `had no queue for routing key "parcels.sent"`, "1 row looked at was rejected")
 	p.exec("DELETE FROM outbox WHERE attempts > 0")
 	p.insert("shop", "parcels.sent")
 	p.NoProbe = true

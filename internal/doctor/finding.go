@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -103,11 +104,18 @@ func lines(commands ...string) string {
 func fixOf(err error) string {
 	var knows interface{ Hint() string }
 	if errors.As(err, &knows) {
-		if hint := knows.Hint(); hint != "" {
+		if hint := knows.Hint(); pasteable(hint) {
 			return hint
+		} else if hint != "" {
+			return "# " + hint
 		}
 	}
 	return seeLog
+}
+
+// pasteable: it begins as SQL, a command or a remark does.
+func pasteable(line string) bool {
+	return regexp.MustCompile(`^(--|#|[A-Z]{3,} |cdc-relay |rabbitmq[a-z-]* |curl |pg_isready |timedatectl |aws |gcloud |az |supabase )`).MatchString(line)
 }
 
 // counted is a number and what it counts, in the singular or the plural.

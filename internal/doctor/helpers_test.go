@@ -205,6 +205,11 @@ func (r report) want(level doctor.Level, area doctor.Area, name string, words ..
 			r.t.Errorf("%s %s lacks %q: %s\n%s", area, name, word, f.Message, strings.Join(f.Fix, "\n"))
 		}
 	}
+	for _, line := range f.Fix {
+		if !doctor.Pasteable(strings.TrimSpace(line)) {
+			r.t.Errorf("%s %s: this cannot be pasted: %s", area, name, line)
+		}
+	}
 	if level != doctor.OK && len(f.Fix) == 0 {
 		r.t.Errorf("%s %s says no fix", area, name)
 	}

@@ -65,7 +65,7 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 	case exception.Code == amqp.AccessRefused && strings.Contains(reason, "localhost"):
 		c.wrong("login", fmt.Sprintf("rabbitmqctl add_user relay\n%s\n# and name that user in --amqp-url (CDC_RELAY_AMQP_URL)", strings.Replace(permit, user, "relay", 1)), "user %q: %s", j.f.user, reason)
 	case exception.Code == amqp.AccessRefused:
-		c.wrong("login", fmt.Sprintf("rabbitmqctl change_password %s  # or check user and password in --amqp-url (CDC_RELAY_AMQP_URL)\nrabbitmqctl add_user %s  # where there is no such user", user, user), "user %q: %s", j.f.user, reason)
+		c.wrong("login", fmt.Sprintf("rabbitmqctl change_password %s  # or check user and password in --amqp-url (CDC_RELAY_AMQP_URL)\nrabbitmqctl add_user %s  # if there is no such user", user, user), "user %q: %s", j.f.user, reason)
 	case strings.Contains(reason, "not found"):
 		c.wrong("vhost", lines("rabbitmqctl add_vhost "+vhost+"  # or name another in --amqp-url (CDC_RELAY_AMQP_URL)", permit), "virtual host %q: %s", j.f.vhost, reason)
 	case strings.Contains(reason, "refused"):
@@ -104,7 +104,7 @@ func (j *brokerJudge) reachFix(err error) string {
 		return "# the port does not speak TLS: that for amqps:// is 5671 as a rule; check it " + at
 	case encrypted && !(errors.As(err, &network) && (network.Op == "dial" || network.Timeout())):
 		// With TLS 1.3 a server that misses the client's certificate says so, or hangs up, after the handshake.
-		return "# where the broker asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, of an authority that it trusts; its log tells"
+		return "# if the broker asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, of an authority that it trusts; its log tells"
 	}
 	return "# check that RabbitMQ runs there, and host and port " + at
 }

@@ -53,9 +53,9 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 	case hidden >= 0:
 		t := j.f.transactions.value.Writers[hidden]
 		c.warn("transactions", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- it is rolled back", t.PID),
-			"pid %d (%s) has a transaction open%s: dead rows of the outbox stay as long, where it is in this database%s", t.PID, t.who(), t.since(), blind)
+			"pid %d (%s) has a transaction open%s: dead rows of the outbox stay as long, if it is in this database%s", t.PID, t.who(), t.since(), blind)
 	case len(here) == 0:
-		c.ok("transactions", "none holds back the removal of dead rows%s", blind)
+		c.ok("transactions", "none delays the removal of dead rows%s", blind)
 	case !here[at].old():
 		c.ok("transactions", "the oldest is open for %s: pid %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
 	default:
@@ -126,17 +126,17 @@ func (j *databaseJudge) judgeStandbyHorizon(c *chart) {
 			continue
 		}
 		if !s.Active() {
-			c.warn("standby_horizon", fmt.Sprintf("SELECT pg_drop_replication_slot(%s);  -- where the standby does not come back", literal(s.Name)),
-				"slot %s holds back the removal of dead rows, for a standby that is away", s.Name).about(s.Name)
+			c.warn("standby_horizon", fmt.Sprintf("SELECT pg_drop_replication_slot(%s);  -- if the standby does not come back", literal(s.Name)),
+				"slot %s prevents the removal of dead rows, for a standby that is not connected", s.Name).about(s.Name)
 			continue
 		}
 		c.warn("standby_horizon", "-- on the standby, end the query that is open: SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;",
-			"a query on the standby of slot %s holds back the removal of dead rows, by %d transactions", s.Name, s.XminAge).about(s.Name)
+			"a query on the standby of slot %s delays the removal of dead rows by %d transactions", s.Name, s.XminAge).about(s.Name)
 	}
 	for _, t := range j.f.transactions.value.Feedback {
 		if t.XIDAge >= oldHorizon {
 			c.warn("standby_horizon", "-- on the standby, end the query that is open: SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;",
-				"a query on the standby %s holds back the removal of dead rows, by %d transactions", t.Program, t.XIDAge).about(t.Program)
+				"a query on the standby %s delays the removal of dead rows by %d transactions", t.Program, t.XIDAge).about(t.Program)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func (j *databaseJudge) judgeDead(c *chart) {
 	}
 	says := fmt.Sprintf("about %d dead rows and %d live ones, %s", d.Dead, d.Live, last)
 	if d.crowded() {
-		c.warn("dead_rows", "VACUUM (ANALYZE) "+j.o.Table.SQL()+";  -- frees nothing while a transaction above is open", "%s: sweeps wade through them", says)
+		c.warn("dead_rows", "VACUUM (ANALYZE) "+j.o.Table.SQL()+";  -- frees nothing while a transaction above is open", "%s: scans of the table take longer", says)
 		return
 	}
 	c.ok("dead_rows", "%s", says)
@@ -192,7 +192,7 @@ func (j *databaseJudge) judgeAutovacuum(c *chart) {
 		c.warn("autovacuum", j.service.setting(which, "on", false), "%s is off on this server: dead rows pile up until the server stops for fear of wraparound", which)
 	case !there || table.partitioned(): // partitions have settings of their own
 	case slices.ContainsFunc(table.Options, switchesOff):
-		c.warn("autovacuum", "ALTER TABLE "+name+" RESET (autovacuum_enabled);", "autovacuum is off for %s: dead rows pile up, and sweeps wade through them", j.o.Table)
+		c.warn("autovacuum", "ALTER TABLE "+name+" RESET (autovacuum_enabled);", "autovacuum is off for %s: dead rows pile up, and scans of the table take longer", j.o.Table)
 	default:
 		missing := slices.DeleteFunc(queueSettings(), func(s string) bool { return !laxer(table.Options, s) })
 		if len(missing) > 0 {

@@ -74,7 +74,7 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 	if good > 0 && told == 0 {
 		how := "reaches a queue"
 		if j.f.management.err != nil && j.needsManagement() || j.f.management.unasked || j.o.NoProbe {
-			how = "was refused for want of a queue, as far as can be seen"
+			how = "was rejected for a missing queue, in the rows examined"
 			c.ok("route", "none of %s %s", counted(good, "routing key", "routing keys"), how)
 			return
 		}
@@ -86,7 +86,7 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 func (j *brokerJudge) unroutable(d destination) (fix, says string) {
 	rows := ""
 	if n := j.refusals(d); n > 0 {
-		rows = fmt.Sprintf("; %s refused for that already", counted(n, "row looked at was", "rows looked at were"))
+		rows = fmt.Sprintf("; %s rejected for that already", counted(n, "row looked at was", "rows looked at were"))
 	}
 	switch {
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil && !isNotFound(j.f.queues[d.routingKey]):
@@ -136,7 +136,7 @@ func (j *brokerJudge) judgeAlternates(c *chart) {
 		x, there := j.f.management.exchanges[name]
 		if alternate := j.f.management.alternate(x); there && alternate != "" {
 			c.warn("alternate_exchange", j.alternateFix(x),
-				"exchange %q has the alternate exchange %q: a message without a queue counts as published where that one takes it", name, alternate).about(name)
+				"exchange %q has the alternate exchange %q: a message without a queue counts as published if that one takes it", name, alternate).about(name)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func (j *databaseJudge) judgeServer(c *chart) {
 		if !j.o.Poll && j.f.replication != nil {
 			c.wrong("pooler", j.directly(), says+"the relay cannot stream through it", j.f.pooler)
 		} else {
-			c.warn("pooler", j.directly(), says+"where it shares connections, what the relay sets for its session meets other clients", j.f.pooler)
+			c.warn("pooler", j.directly(), says+"if it shares connections, other clients get the session settings of the relay", j.f.pooler)
 		}
 	} else {
 		c.ok("pooler", "none seen: the connection goes to Postgres itself")
@@ -152,7 +152,7 @@ func (j *databaseJudge) judgeRoom(c *chart) {
 		c.wrong("max_wal_senders", j.service.setting("max_wal_senders", strconv.Itoa(most+10), true), "no walsender is free: %d of %d are in use", used, most)
 	case used >= most:
 		c.warn("max_wal_senders", j.service.setting("max_wal_senders", strconv.Itoa(most+10), true),
-			"all %d are in use: the relay streams, but one that stands by, or comes back after a cut connection, finds none", most)
+			"all %d are in use: the relay streams, but a standby, or a relay that reconnects, finds none", most)
 	default:
 		c.ok("max_wal_senders", "%d of %d in use", used, most)
 	}
@@ -213,13 +213,13 @@ func (j *databaseJudge) judgeSenderTimeout(c *chart) {
 	case !known:
 		c.warn("wal_sender_timeout", "", "the server does not tell it")
 	case timeout == 0:
-		c.warn("wal_sender_timeout", fix, "off: where the machine of a relay vanishes, its slot stays taken until TCP gives up; only a relay that stands by ends its hold sooner, after 6 s")
+		c.warn("wal_sender_timeout", fix, "off: if the machine of a relay is lost, its slot stays taken until TCP times out; only a standby takes it sooner, after 6 s")
 	case timeout > 5*time.Minute:
-		c.warn("wal_sender_timeout", fix, "%s: after that a vanished relay's slot is free; only a relay that stands by ends its hold sooner, after 6 s", span(timeout))
+		c.warn("wal_sender_timeout", fix, "%s: after that the slot of a lost relay is free; only a standby takes it sooner, after 6 s", span(timeout))
 	case timeout < 3*time.Second:
 		c.warn("wal_sender_timeout", fix, "%s: a short pause of the network or of the relay ends the stream", timeout)
 	default:
-		c.ok("wal_sender_timeout", "%s: after that a vanished relay's slot is free; a relay that stands by ends its hold after 6 s at the latest", span(timeout))
+		c.ok("wal_sender_timeout", "%s: after that the slot of a lost relay is free; a standby takes it after 6 s at the latest", span(timeout))
 	}
 }
 

@@ -87,7 +87,7 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 		}
 	}
 	slices.Sort(more)
-	own := "-- where others rely on it, give the relay its own: cdc-relay setup --publication NAME, and --publication NAME for run"
+	own := "-- if others rely on it, give the relay its own: cdc-relay setup --publication NAME, and --publication NAME for run"
 	switch {
 	case len(more) > 0:
 		c.warn("insert_only", lines(sql(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert')", outbox.QuoteIdentifier(j.o.Publication))), own),
@@ -128,7 +128,7 @@ func (j *databaseJudge) judgeSlot() []Finding {
 		c.unknown("slot", j.f.slots.err)
 		return c.findings
 	case !s.Exists():
-		c.wrong("slot", lines(j.setupCommand(), "-- or start the relay: it makes the slot itself, where its role may replicate"),
+		c.wrong("slot", lines(j.setupCommand(), "-- or start the relay: it creates the slot itself, if its role may replicate"),
 			"slot %s does not exist: nothing streams", j.o.Slot)
 		j.judgeSlotBlockers(c)
 	case s.Creating() && s.Here:
@@ -153,22 +153,22 @@ func (j *databaseJudge) judgeSlot() []Finding {
 
 // judgeSlotItself tells whether the relay can use it.
 func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
-	anew := lines(sql(slot.DropSQL(s.Name)), j.setupCommand())
+	recreate := lines(sql(slot.DropSQL(s.Name)), j.setupCommand())
 	if found := s.Unusable(); found != nil {
 		fix := "# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: cdc-relay setup" + j.tableFlag() + " --slot NAME"
 		if !s.Active() {
-			fix = lines(fix, "-- or, where nobody needs it: "+sql(slot.DropSQL(s.Name)))
+			fix = lines(fix, "-- or, if nobody needs it: "+sql(slot.DropSQL(s.Name)))
 		}
 		c.wrong("slot", fix, "%s", found)
 		return false
 	}
 	switch {
 	case s.Lost():
-		why := strings.TrimSpace("the server gave up slot " + s.Name + because(s.Invalidated))
-		c.wrong("slot", lines(anew, "-- a relay that runs does this itself"), "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
+		why := strings.TrimSpace("the server invalidated slot " + s.Name + because(s.Invalidated))
+		c.wrong("slot", lines(recreate, "-- a relay that runs does this itself"), "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
 		return false
 	case s.LagBytes < 0:
-		c.wrong("slot", lines(anew, "-- a relay that runs does this itself"), "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
+		c.wrong("slot", lines(recreate, "-- a relay that runs does this itself"), "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
 		return false
 	case s.Temporary:
 		c.wrong("slot", "# end the session that owns it, or choose another name with --slot", "slot %s is a temporary one of another session", s.Name)
@@ -198,7 +198,7 @@ func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
 		if s.InactiveSeconds != nil && *s.InactiveSeconds > 0 {
 			nobody = "nobody has owned the slot for " + span(time.Duration(*s.InactiveSeconds)*time.Second)
 		}
-		c.warn("active", "cdc-relay run"+j.tableFlag()+j.slotFlags()+"  # or, where no relay is to run any more: cdc-relay teardown"+j.tableFlag()+j.slotFlags(), "%s: no relay streams, and the slot retains WAL", nobody)
+		c.warn("active", "cdc-relay run"+j.tableFlag()+j.slotFlags()+"  # or, if no relay is to run any more: cdc-relay teardown"+j.tableFlag()+j.slotFlags(), "%s: no relay streams, and the slot retains WAL", nobody)
 	}
 }
 
@@ -208,13 +208,13 @@ const muchWAL = 10 << 30
 func (j *databaseJudge) judgeLag(c *chart, s slot.Slot) {
 	left := ""
 	if s.SafeBytes != nil {
-		left = fmt.Sprintf("; %s more until the server gives the slot up", size(max(*s.SafeBytes, 0)))
+		left = fmt.Sprintf("; %s more until the server invalidates the slot", size(max(*s.SafeBytes, 0)))
 	}
 	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s%s", size(s.LagBytes), size(s.RetainedBytes), because(s.WALStatus), left)
 	switch {
 	case s.WALStatus == "unreserved":
-		c.warn("lag", "-- nothing needs to be done: the relay makes a lost slot anew. What holds it back: SELECT * FROM pg_stat_replication;",
-			"%s: the server gives the slot up with the next checkpoint", says)
+		c.warn("lag", "-- nothing needs to be done: the relay recreates a lost slot. What delays it: SELECT * FROM pg_stat_replication;",
+			"%s: the server invalidates the slot at the next checkpoint", says)
 	case s.RetainedBytes > muchWAL && s.SafeBytes == nil:
 		c.wrong("lag", j.limitWAL(), "%s, without a limit: the server's disk fills up", says)
 	case s.Active() && s.LagBytes > 1<<30:
@@ -237,7 +237,7 @@ func (j *databaseJudge) judgeFailover(c *chart, s slot.Slot) {
 	case s.Failover:
 		c.ok("failover", "on: a standby with sync_replication_slots has a copy")
 	default:
-		c.ok("failover", "off: after a failover the relay makes the slot anew and sweeps the table")
+		c.ok("failover", "off: after a failover the relay recreates the slot and scans the table")
 	}
 }
 
@@ -252,13 +252,13 @@ func (j *databaseJudge) limitWAL() string {
 func (j *databaseJudge) judgeKeepSize(c *chart) {
 	limit, small := j.bytes("max_slot_wal_keep_size"), int64(1<<30)
 	others := j.others()
-	const safe = "For this relay a limit is safe: it makes a slot that was given up anew, and sweeps the table"
+	const safe = "For this relay a limit is safe: it recreates an invalidated slot and scans the table"
 	switch {
 	case limit < 0 && len(others) > 0:
 		c.warn("max_slot_wal_keep_size", j.limitWAL()+"\n-- think of the other slots first: the limit is theirs, too",
-			"no limit: where all relays are stopped, WAL fills the disk. %s. But the server has other slots, which it may harm: %s", safe, strings.Join(others, ", "))
+			"no limit: while all relays are stopped, WAL fills the disk. %s. But the server has other slots, which it may harm: %s", safe, strings.Join(others, ", "))
 	case limit < 0:
-		c.warn("max_slot_wal_keep_size", j.limitWAL(), "no limit: where all relays are stopped, WAL fills the disk. %s", safe)
+		c.warn("max_slot_wal_keep_size", j.limitWAL(), "no limit: while all relays are stopped, WAL fills the disk. %s", safe)
 	case limit < small:
 		c.warn("max_slot_wal_keep_size", j.limitWAL(), "%s is little: one great transaction of anybody costs the slot. %s", size(limit), safe)
 	default:
@@ -287,6 +287,6 @@ func (j *databaseJudge) judgeIdleTimeout(c *chart) {
 	case timeout == 0:
 		c.ok("idle_replication_slot_timeout", "off: the slot of stopped relays stays, within max_slot_wal_keep_size")
 	default:
-		c.ok("idle_replication_slot_timeout", "%s: relays that were stopped for longer find no slot, make it anew and sweep the table; nothing is lost", span(timeout))
+		c.ok("idle_replication_slot_timeout", "%s: relays that were stopped for longer find no slot, recreate it and scan the table; nothing is lost", span(timeout))
 	}
 }

@@ -242,7 +242,7 @@ func (j *databaseJudge) judgeReturning(c *chart) {
 	if !app.Sequence && sequence != "" {
 		grants = append(grants, fmt.Sprintf("GRANT USAGE ON SEQUENCE %s TO %s;", sequence, role))
 	}
-	c.ok("returning", "where an ORM asks for the generated id (INSERT … RETURNING, nextval), map message_id as its key, or: %s", strings.Join(grants, " "))
+	c.ok("returning", "if an ORM asks for the generated id (INSERT … RETURNING, nextval), map message_id as its key, or: %s", strings.Join(grants, " "))
 }
 
 // inserts: a grant on the columns that every message has will do.

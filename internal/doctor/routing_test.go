@@ -119,7 +119,7 @@ func TestMoreExchangesThanAreAskedFor(t *testing.T) {
 	}
 	r := p.examine()
 	r.wantOthersOK()
-	r.want(doctor.OK, doctor.Routing, "route", "none of 105 routing keys was refused")
+	r.want(doctor.OK, doctor.Routing, "route", "none of 105 routing keys was rejected")
 
 	p.exec("UPDATE outbox SET routing_key = 'other'")
 	if n := p.examine().unroutable(); n != 100 {

@@ -55,19 +55,19 @@ func TestALostSlot(t *testing.T) {
 	p := healthy(t, server)
 	r := p.examine()
 	r.want(doctor.Warning, doctor.Slot, "max_slot_wal_keep_size", "1.0 MB is little", "a limit is safe")
-	r.want(doctor.OK, doctor.Slot, "lag", "until the server gives the slot up")
+	r.want(doctor.OK, doctor.Slot, "lag", "until the server invalidates the slot")
 	switchWAL := func() {
 		p.exec("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))", "SELECT pg_switch_wal()")
 	}
 	for range 3 {
 		switchWAL()
 	}
-	p.examine().want(doctor.Warning, doctor.Slot, "lag", "gives the slot up with the next checkpoint")
+	p.examine().want(doctor.Warning, doctor.Slot, "lag", "invalidates the slot at the next checkpoint")
 	for range 3 {
 		switchWAL()
 		p.exec("CHECKPOINT")
 	}
-	p.fix(p.examine().want(doctor.Problem, doctor.Slot, "slot", "gave up slot", "Nothing is lost", "SELECT pg_drop_replication_slot('"+p.Slot+"')", "cdc-relay setup"))
+	p.fix(p.examine().want(doctor.Problem, doctor.Slot, "slot", "invalidated slot", "Nothing is lost", "SELECT pg_drop_replication_slot('"+p.Slot+"')", "cdc-relay setup"))
 	p.examine().wantOthersOK()
 }
 
@@ -157,7 +157,7 @@ func TestAStandbyAndWhatItHolds(t *testing.T) {
 	await.Until(t, "the slot is inactive", func() bool {
 		return p.examine().finding(doctor.Cleanup, "transactions").Level == doctor.OK && hasWarning(p.examine(), "standby_horizon")
 	})
-	p.examine().want(doctor.Warning, doctor.Cleanup, "standby_horizon", "slot standby holds back", "pg_drop_replication_slot('standby')")
+	p.examine().want(doctor.Warning, doctor.Cleanup, "standby_horizon", "slot standby prevents", "pg_drop_replication_slot('standby')")
 	if server.Major() >= 17 {
 		p.examine().want(doctor.Warning, doctor.Slot, "failover", "waits for standbys that are away", "standby")
 	}

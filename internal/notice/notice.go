@@ -1,6 +1,6 @@
 // Package notice tells an exchange of dead letters: one small message for each, after its
-// row is in the dead-letter table. It has a connection of its own, so that whatever
-// becomes of the notices, the messages are not held up.
+// row is in the dead-letter table. It has a connection of its own, so that
+// notices never delay messages.
 package notice
 
 import (
@@ -23,7 +23,7 @@ import (
 // MaxInFlight is how many notices may be on their way; the publisher is made for it.
 const MaxInFlight = 2000
 
-// Notices sends them. A notice is sent at most once: what the broker refuses, and what
+// Notices sends them. A notice is sent at most once: what the broker rejects, and what
 // cannot be sent at the time, is counted and forgotten.
 type Notices struct {
 	publisher publish.Publisher
@@ -38,7 +38,7 @@ type Notices struct {
 	mu struct {
 		sync.Mutex
 		ready bool // the publisher takes messages
-		// changed is closed, and made anew, when ready changes.
+		// changed is closed and replaced when ready changes.
 		changed chan struct{}
 	}
 }
@@ -195,7 +195,7 @@ func (s sink) Deliver(r outbox.Result) {
 		s.complain("a notice of a dead letter was dropped", r.Detail)
 	default:
 		s.refused.Inc()
-		s.complain("a notice of a dead letter was refused", string(r.Reason)+": "+r.Detail)
+		s.complain("a notice of a dead letter was rejected", string(r.Reason)+": "+r.Detail)
 	}
 }
 
