@@ -25,6 +25,9 @@ type model struct {
 	clock time.Time
 	// replaced: another relay has had the slot since this process stood still.
 	replaced bool
+	// restUntil: until then the former leader may publish what committed before the start.
+	restUntil time.Time
+	start     uint64
 	// late: what the stream brings has been under way for long.
 	late bool
 	// scheduledOfTen is how many rows of ten have a time of their own.
@@ -212,7 +215,8 @@ func (m *model) askForSlot() {
 func (m *model) takeSlot() {
 	m.replaced = false
 	m.streamed = len(m.txs)
-	m.core.TookSlot(core.Slot{Boundary: int64(len(m.rows)), PID: 1, Start: m.wal, WALEnd: m.wal})
+	m.start, m.restUntil = m.wal, m.clock.Add(time.Duration(len(m.rows)%2)*time.Second)
+	m.core.TookSlot(core.Slot{Boundary: int64(len(m.rows)), PID: 1, Start: m.wal, WALEnd: m.wal, RestUntil: m.restUntil})
 	m.core.Owned(m.clock)
 	m.core.StreamLive(true)
 }
@@ -321,6 +325,9 @@ func (m *model) publish(message *outbox.Message) {
 	}
 	if m.delivered[message.ID] > 0 && !message.PossibleDuplicate {
 		m.t.Fatalf("row %d is published again, unmarked", message.ID)
+	}
+	if tx := m.rows[message.ID-1].tx; !m.polls && m.clock.Before(m.restUntil) && message.AvailableAt.IsZero() && message.TakenAt.Equal(m.clock) && tx.lsn <= m.start {
+		m.t.Fatalf("row %d is published while the former leader may publish it", message.ID)
 	}
 	if m.marksExactly && message.PossibleDuplicate {
 		m.t.Fatalf("row %d is marked, and nobody can have published it", message.ID)

@@ -86,6 +86,7 @@ type role struct {
 func (s *Sweeper) role(now time.Time) role {
 	r := role{view: s.Core.View(), fresh: outbox.NoFresh()}
 	switch {
+	case r.view.Leader && r.view.Rest > 0: // what is due, as a standby
 	case r.view.Leader:
 		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &r.view.PID
 	case s.Polling && s.Draining:
@@ -115,7 +116,11 @@ func (s *Sweeper) View() View {
 // Next names the sweep to run now, or None and how long to wait.
 func (s *Sweeper) Next() (Sweep, time.Duration) {
 	s.noticeTerm()
-	return s.Planner.Next(s.now(), s.View())
+	next, wait := s.Planner.Next(s.now(), s.View())
+	if rest := s.Core.View().Rest; rest > 0 {
+		wait = min(wait, rest)
+	}
+	return next, wait
 }
 
 // noticeTerm has all passes begin again if a term has begun or ended.

@@ -13,25 +13,27 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// slotRest is how long a free slot is left alone: until then the relay that owned it may publish what it had received,
-// without a mark, and the broker may get it. If only its connection broke, it is back before.
-const slotRest = outbox.CertainFor + outbox.WriteFor + wayToBroker
+// lateCopies is for how long after a slot was seen free the relay that owned it may publish what it had received, without a mark,
+// and the broker may get it.
+const lateCopies = outbox.CertainFor + outbox.WriteFor + wayToBroker
 
 const wayToBroker = 400 * time.Millisecond
 
-// awaitSlot waits while another process owns the slot, and then until a free one may be taken. It terminates a relay's that
+// headStart is how long a slot is left to the relay that owned it: if only its connection broke, it is back before.
+const headStart = 300 * time.Millisecond
+
+// awaitSlot waits until the slot may be taken, and returns since when it was seen free. It terminates a relay's process that
 // was not heard of for long, and that of this relay's own last stream if the server has not noticed that its connection was
 // lost.
-func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) error {
+func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (freeSince time.Time, err error) {
 	defer s.waitsFor.Store(nil)
 	var other watched
-	var freeSince time.Time // zero: somebody owns the slot
-	told := false
+	told, standby := false, false
 	for {
 		s.alive.beat()
 		seen, err := s.readSlot(ctx, stream, &told)
 		if err != nil {
-			return err
+			return freeSince, err
 		}
 		owner, taken, pause := seen.Owner(), seen.Taken(s.names.Table), askSlot
 		switch {
@@ -42,13 +44,19 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 		}
 		switch {
 		case !seen.Active():
-			left, err := s.leftFree(ctx, stream, freeSince)
+			left := time.Duration(0)
+			if standby {
+				left = headStart - time.Since(freeSince)
+			}
+			if left <= 0 {
+				left, err = s.othersTurn(ctx, stream)
+			}
 			if err != nil || left <= 0 {
-				return err
+				return freeSince, err
 			}
 			pause = min(pause, left)
 		case seen.Unusable() != nil:
-			return seen.Unusable()
+			return freeSince, seen.Unusable()
 		case taken != nil:
 			s.waitsFor.Store(nil)
 			s.trouble.report(streamDown, taken, "event", "slot_taken")
@@ -58,35 +66,31 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) er
 			s.log.Warn("slot owner unresponsive: terminating its connection and taking over",
 				"event", "owner_terminated", "slot", s.names.Slot, "owner", owner.String(), "silent_for", silence)
 			if err := terminate(ctx, stream, owner); err != nil {
-				return err
+				return freeSince, err
 			}
 			other, s.wasOwn = watched{}, false
 		case owner.Is(s.last) && s.waitsFor.Load() != nil: // mostly it ends by itself, before it is asked for again
 			s.log.Info("the last stream of this relay still owns the slot: terminating its connection",
 				"slot", s.names.Slot, "owner", owner.String())
 			if err := terminate(ctx, stream, owner); err != nil {
-				return err
+				return freeSince, err
 			}
 		default:
 			s.waitsFor.Store(&owner)
 			if !owner.Is(s.last) {
-				s.wasOwn = false
+				s.wasOwn, standby = false, true
 				s.announce("standing by: another relay owns the slot", "owner", owner.String())
 			}
 			s.trouble.over("connected to Postgres again")
 		}
 		if err := sleep(ctx, pause); err != nil {
-			return err
+			return freeSince, err
 		}
 	}
 }
 
-// leftFree is how long a free slot is still to be left alone: until it has rested, and while another relay could publish
-// and this one could not.
-func (s *streamer) leftFree(ctx context.Context, stream *replication.Stream, since time.Time) (time.Duration, error) {
-	if left := slotRest - time.Since(since); left > 0 && !s.wasOwn {
-		return left, nil
-	}
+// othersTurn is how long a free slot is left to others: while one of them could publish, and this relay could not.
+func (s *streamer) othersTurn(ctx context.Context, stream *replication.Stream) (time.Duration, error) {
 	if s.phase() == publish.Ready {
 		return 0, nil
 	}

@@ -33,7 +33,8 @@ func TestAStreamThatIsOverLosesTheSlotSoon(t *testing.T) {
 		defer cancel()
 		ready := func() publish.Phase { return publish.Ready }
 		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), last: last}
-		return s.awaitSlot(ctx, open())
+		_, err := s.awaitSlot(ctx, open())
+		return err
 	}
 	another := lost.Process()
 	another.Since = another.Since.Add(-time.Second)

@@ -150,7 +150,8 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 		return false, err
 	}
 	defer stream.Close()
-	if err := s.awaitSlot(ctx, stream); err != nil {
+	free, err := s.awaitSlot(ctx, stream)
+	if err != nil {
 		return false, err
 	}
 	startCtx, cancel := context.WithTimeout(ctx, openTimeout)
@@ -169,7 +170,7 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 	if err := checkSplit(startCtx, s.store, s.names); err != nil {
 		return false, err
 	}
-	if err := s.lead(ctx, position, stream.Process().PID); err != nil {
+	if err := s.lead(ctx, position, stream.Process().PID, free); err != nil {
 		return false, err
 	}
 	defer s.letGo()
@@ -190,8 +191,9 @@ func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replicati
 	return stream, err
 }
 
-// lead begins the term: what is in the table now, and was there before, is swept.
-func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32) error {
+// lead begins the term: what is in the table now, and was there before, is swept, once another relay that owned the slot
+// before it was free can publish nothing any more.
+func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32, free time.Time) error {
 	boundary, ok, err := s.store.LastID(ctx)
 	if err != nil {
 		return err
@@ -211,7 +213,11 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32)
 	case <-s.refused: // that was before
 	default:
 	}
-	s.core.TookSlot(core.Slot{Boundary: boundary, PID: pid, Start: uint64(position), WALEnd: walEnd})
+	taken := core.Slot{Boundary: boundary, PID: pid, Start: uint64(position), WALEnd: walEnd}
+	if !s.wasOwn {
+		taken.RestUntil = free.Add(lateCopies)
+	}
+	s.core.TookSlot(taken)
 	s.told = time.Time{}
 	if err := s.ask(ctx, pid); err != nil {
 		s.core.LostSlot()

@@ -14,6 +14,8 @@ type term struct {
 	owned time.Time
 	live  bool // the stream was heard of lately
 	epoch int  // counts the times that the slot was taken or lost
+	// restUntil: until then the relay that led before may still publish what the stream has brought it, without a mark.
+	restUntil time.Time
 	// boundary: rows without a time of their own up to this id may have been published by another relay.
 	boundary int64
 	// floor: streamed rows that committed before may have been published (see registry.overflow).
@@ -60,6 +62,9 @@ type Slot struct {
 	PID uint32
 	// Start is the position of the stream's start, WALEnd where the WAL ended afterwards.
 	Start, WALEnd uint64
+	// RestUntil is until when rows that committed before the start are left alone: the relay that owned the slot before may
+	// still publish them, without a mark.
+	RestUntil time.Time
 }
 
 // TookSlot starts a term as the leader: everything in the table is to be claimed, and what has an id up to the boundary
@@ -70,7 +75,7 @@ func (c *Core) TookSlot(s Slot) {
 	c.mu.registry.streamStarts(s.Start, s.WALEnd)
 	c.mu.term.floor = min(c.mu.term.floor, s.WALEnd)
 	c.mu.term.boundary, c.mu.term.pid, c.mu.term.owned = s.Boundary, s.PID, time.Time{}
-	c.mu.term.leader = true
+	c.mu.term.leader, c.mu.term.restUntil = true, s.RestUntil
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.unseen.end()
@@ -131,8 +136,10 @@ func (c *Core) ServerRestarted(id int64) {
 // View is how things stand, for who plans the sweeps.
 type View struct {
 	Leader, Live, Ready bool
-	PID                 uint32
-	Epoch               int
+	// Rest is how long a new leader still leaves alone what the table held before.
+	Rest  time.Duration
+	PID   uint32
+	Epoch int
 	// Backlog: rows without a key wait to be looked at. Due: a row has got a time of its own. Wanted: keys are to be
 	// looked up. Unlisted: keys that are not remembered may have rows.
 	Backlog, Due, Unlisted bool
@@ -148,10 +155,11 @@ func (c *Core) View() View {
 	c.lock()
 	defer c.mu.Unlock()
 	u := &c.mu.unseen
+	rest := max(c.mu.term.restUntil.Sub(c.mu.now), 0)
 	return View{
-		Leader: c.mu.term.leader, Live: c.mu.term.live, Ready: c.publishing(), PID: c.mu.term.pid, Epoch: c.mu.term.epoch,
+		Leader: c.mu.term.leader, Rest: rest, Live: c.mu.term.live, Ready: c.publishing(), PID: c.mu.term.pid, Epoch: c.mu.term.epoch,
 		Backlog: c.mu.backlog != nothing, Due: c.mu.due, Wanted: len(c.mu.keys.wanted), Unlisted: c.mu.keys.unlisted,
-		Unseen: c.mu.term.leader && (len(u.left) > 0 || len(u.named) > 0 || u.unnamed != 0), Unnamed: u.unnamed,
+		Unseen: c.mu.term.leader && rest == 0 && (len(u.left) > 0 || len(u.named) > 0 || u.unnamed != 0), Unnamed: u.unnamed,
 	}
 }
 
