@@ -124,7 +124,7 @@ type Message struct {
 // may be written to the broker. Another relay takes over a free slot only later than both.
 const (
 	CertainFor = 500 * time.Millisecond
-	WriteFor   = 300 * time.Millisecond
+	WriteFor   = 500 * time.Millisecond
 )
 
 // MayBeKnown tells whether the message has to carry PossibleDuplicateHeader when it is

@@ -13,11 +13,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// lateCopies is for how long after a slot was seen free the relay that owned it may publish what it had received, without a mark,
-// and the broker may get it.
+// lateCopies is for how long after a slot was seen free the relay that owned it may publish what it had received, without
+// a mark, and the broker may get it.
 const lateCopies = outbox.CertainFor + outbox.WriteFor + wayToBroker
 
-const wayToBroker = 400 * time.Millisecond
+const wayToBroker = 200 * time.Millisecond
 
 // headStart is how long a slot is left to the relay that owned it: if only its connection broke, it is back before.
 const headStart = 300 * time.Millisecond
