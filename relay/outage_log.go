@@ -57,7 +57,7 @@ func (e *outageLog) report(what string, err error, fields ...any) {
 	e.mu.message, e.mu.newest, e.mu.logged[key] = message, now, now
 	args := append(fields, "error", err, "for", now.Sub(e.mu.since).Round(time.Second))
 	if hint := problem.Hint(err); hint != "" {
-		args = append(args, "to_mend_it", hint)
+		args = append(args, "hint", hint)
 	}
 	e.log.Warn(what, args...)
 }

@@ -72,7 +72,7 @@ func (p *process) report(err error) int {
 	}
 	fmt.Fprintf(p.stderr, "cdc-relay: %s\n", oneLine(err.Error()))
 	if hint := problem.Hint(err); hint != "" {
-		fmt.Fprintf(p.stderr, "  to mend it: %s\n", hint)
+		fmt.Fprintf(p.stderr, "  hint: %s\n", hint)
 	}
 	var usage *usageError
 	var exit cli.ExitCoder // a help page that is not there

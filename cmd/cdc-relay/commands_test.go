@@ -84,7 +84,7 @@ func TestSetupAndTeardown(t *testing.T) {
 	execute(t, conn, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '{}')")
 	r := cdcRelay(t, env, "teardown", "--tables", "--yes")
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "public.outbox holds 1 message") || !strings.Contains(r.stderr, "to mend it: ") {
+	if !strings.Contains(r.stderr, "public.outbox holds 1 message") || !strings.Contains(r.stderr, "hint: ") {
 		t.Errorf("got %s", r.stderr)
 	}
 	wantObjects(true, true, true)
@@ -104,7 +104,7 @@ func TestSetupRepairsWhatRunMisses(t *testing.T) {
 	hint := func(r result) string {
 		t.Helper()
 		want(t, r, exitFailed)
-		_, hint, _ := strings.Cut(r.stderr, "to mend it: ")
+		_, hint, _ := strings.Cut(r.stderr, "hint: ")
 		return strings.TrimSpace(hint)
 	}
 	for broken, repair := range map[string]string{
@@ -193,7 +193,7 @@ func TestUnknownDatabaseIsNamed(t *testing.T) {
 	env["CDC_RELAY_DATABASE_URL"] = strings.Replace(env["CDC_RELAY_DATABASE_URL"], "/"+config.Database, "/No_such", 1)
 	r := cdcRelay(t, env, "setup")
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, `to mend it: CREATE DATABASE "No_such";`) {
+	if !strings.Contains(r.stderr, `hint: CREATE DATABASE "No_such";`) {
 		t.Errorf("got %s", r.stderr)
 	}
 }
@@ -207,7 +207,7 @@ func TestAddressInUse(t *testing.T) {
 	defer listener.Close()
 	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--http-addr", listener.Addr().String())
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "address already in use") || !strings.Contains(r.stderr, "to mend it: choose another address") {
+	if !strings.Contains(r.stderr, "address already in use") || !strings.Contains(r.stderr, "hint: choose another address") {
 		t.Errorf("got %s", r.stderr)
 	}
 }
@@ -242,7 +242,7 @@ func TestTeardownByARelaysRole(t *testing.T) {
 		"CDC_RELAY_DATABASE_URL": address.String(), "CDC_RELAY_SLOT": env["CDC_RELAY_SLOT"], "CDC_RELAY_PUBLICATION": env["CDC_RELAY_PUBLICATION"],
 	}, "teardown", "--yes")
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stdout, "dropped slot") || !strings.Contains(r.stderr, "to mend it: name the owner of the tables") {
+	if !strings.Contains(r.stdout, "dropped slot") || !strings.Contains(r.stderr, "hint: name the owner of the tables") {
 		t.Errorf("got %s%s", r.stdout, r.stderr)
 	}
 	wantOutput(t, cdcRelay(t, env, "teardown", "--yes"), "dropped publication")

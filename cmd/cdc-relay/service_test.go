@@ -227,7 +227,7 @@ func TestDemoSaysWhatIsMissing(t *testing.T) {
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	r := cdcRelay(t, env, "demo")
 	want(t, r, exitFailed)
-	if r.stderr != "cdc-relay: table public.outbox is missing or not up to date\n  to mend it: cdc-relay setup\n" {
+	if r.stderr != "cdc-relay: table public.outbox is missing or not up to date\n  hint: cdc-relay setup\n" {
 		t.Errorf("got %s", r.stderr)
 	}
 	want(t, cdcRelay(t, env, "migrate", "up"), exitDone)
@@ -239,7 +239,7 @@ func TestDemoSaysWhatIsMissing(t *testing.T) {
 	env["CDC_RELAY_AMQP_URL"] = broker.String()
 	r = cdcRelay(t, env, "demo")
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "to mend it: check user, password and virtual host") || strings.Contains(r.stderr, "s3cr3t") {
+	if !strings.Contains(r.stderr, "hint: check user, password and virtual host") || strings.Contains(r.stderr, "s3cr3t") {
 		t.Errorf("got %s", r.stderr)
 	}
 }
