@@ -81,16 +81,29 @@ SELECT to_jsonb(s) || jsonb_build_object(
 FROM pg_catalog.pg_replication_slots s
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
 LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
-CROSS JOIN (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn) now
-ORDER BY s.slot_name`
+CROSS JOIN (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn) now`
 
 // OwnerSQL is the process that owns the slot $1, 0 for none, for a statement that asks for nothing else.
 const OwnerSQL = `coalesce((SELECT active_pid FROM pg_catalog.pg_replication_slots
   WHERE slot_name = $1 AND database = current_database() AND confirmed_flush_lsn IS NOT NULL), 0)::bigint`
 
-// List are all slots of the server, of any database. The simple protocol is all that a replication connection speaks.
+// List are all slots of the server, of any database, by their names.
 func List(ctx context.Context, conn *pgconn.PgConn) ([]Slot, error) {
-	results, err := conn.Exec(ctx, listSQL).ReadAll()
+	return query(ctx, conn, listSQL+" ORDER BY s.slot_name")
+}
+
+// Read looks for one slot by its name, in any database.
+func Read(ctx context.Context, conn *pgconn.PgConn, name string) (Slot, error) {
+	slots, err := query(ctx, conn, listSQL+" WHERE s.slot_name = '"+strings.ReplaceAll(name, "'", "''")+"'")
+	if err != nil || len(slots) == 0 {
+		return Slot{}, err
+	}
+	return slots[0], nil
+}
+
+// query uses the simple protocol, which is all that a replication connection speaks.
+func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([]Slot, error) {
+	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
 		return nil, fmt.Errorf("read the replication slots: %w", err)
 	}
@@ -101,17 +114,6 @@ func List(ctx context.Context, conn *pgconn.PgConn) ([]Slot, error) {
 		}
 	}
 	return slots, nil
-}
-
-// Read looks for one slot by its name, in any database.
-func Read(ctx context.Context, conn *pgconn.PgConn, name string) (Slot, error) {
-	slots, err := List(ctx, conn)
-	for _, s := range slots {
-		if s.Name == name {
-			return s, nil
-		}
-	}
-	return Slot{}, err
 }
 
 // Exists tells whether there is a slot of that name, in whatever database.
