@@ -43,7 +43,7 @@ type Event struct {
 }
 
 // MissingColumnError tells that the streamed table lacks columns that the relay
-// needs. No retry can mend it.
+// needs. No retry can fix it.
 type MissingColumnError struct {
 	Table   outbox.Table
 	Columns []string
@@ -143,7 +143,7 @@ func (d *Decoder) commit(r *reader) (Event, error) {
 	return Event{Kind: Commit, XID: d.xid, CommitLSN: commitAt, EndLSN: end}, nil
 }
 
-// relation learns the columns by name, as the server sends them anew after each
+// relation learns the columns by name, as the server sends them again after each
 // change of the table.
 func (d *Decoder) relation(r *reader) error {
 	oid := r.uint32("relation: OID")

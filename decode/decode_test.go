@@ -58,7 +58,7 @@ func TestRowsOfOtherTablesAreIgnored(t *testing.T) {
 
 func TestTwoRelationsOfTheTableAreBothRead(t *testing.T) {
 	d := ready(t)
-	feed(t, d, relation(ourOID+1, "public", "outbox", names()...)) // made anew under the same name
+	feed(t, d, relation(ourOID+1, "public", "outbox", names()...)) // made again under the same name
 	message := insertRow(row())
 	message[4]++
 	if e := feed(t, d, message); e.Kind != decode.Insert {

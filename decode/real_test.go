@@ -23,7 +23,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-var update = flag.Bool("update", false, "write "+captured+" anew")
+var update = flag.Bool("update", false, "write "+captured+" again")
 
 func TestMain(m *testing.M) { services.Main(m) }
 

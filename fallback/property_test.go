@@ -94,7 +94,7 @@ func TestAKeyWithManyRowsKeepsItsOrderWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		steps := m.stepsOf("a", "a", "a", "b")
-		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "lose"} { // each begins anew with the table
+		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "lose"} { // each begins again with the table
 			delete(steps, rare)
 		}
 		t.Repeat(steps)

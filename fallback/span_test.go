@@ -33,7 +33,7 @@ func TestAPassOverManyIDsIsMadeInSpans(t *testing.T) {
 				if ids > 0 {
 					s = s.next(ids, took)
 				}
-				if after = upTo; took > 30*time.Second { // the statement was ended, and the pass begins anew
+				if after = upTo; took > 30*time.Second { // the statement was ended, and the pass begins again
 					after = math.MinInt64
 				}
 				if statements > 100+int(float64(last)/float64(leastSpan)) && s != 0 {

@@ -41,7 +41,7 @@ func TestBreaker(t *testing.T) {
 			{"tick", cooldown + 3, breakerOpen},
 			{"tick", 2*cooldown + 2, breakerHalfOpen},
 		},
-		"more outages while open begin the cooldown anew": {
+		"more outages while open begin the cooldown again": {
 			{"outage", 0, breakerClosed},
 			{"outage", 1, breakerOpen},
 			{"outage", cooldown, breakerOpen},

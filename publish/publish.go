@@ -16,7 +16,7 @@ type Publisher interface {
 	// Run connects, publishes and reconnects until ctx is done, then closes the
 	// connection. Before it returns, every message handed over has had its result.
 	// It is called once and returns nil after a cancelled ctx, an error only for
-	// what no retry can mend (a wrong configuration).
+	// what no retry can fix (a wrong configuration).
 	Run(ctx context.Context, sink Sink) error
 	// Publish hands one message over. It never blocks: the caller keeps at most
 	// as many messages without a result as the publisher was made for. It may be

@@ -65,7 +65,7 @@ func TestStdoutWriteError(t *testing.T) {
 	}
 }
 
-// TestStdoutReaderGone: nobody reads the pipe any more, which no retry mends.
+// TestStdoutReaderGone: nobody reads the pipe any more, which no retry fixes.
 func TestStdoutReaderGone(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {

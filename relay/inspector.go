@@ -17,7 +17,7 @@ const inspectEvery = 3 * time.Second
 
 // inspect looks for what makes a stream silent that is alive otherwise. It ends one
 // whose publication brings nothing any more (from Postgres 18 on that is no error even
-// where it is gone): the next connection mends it. One that brings nothing and lags
+// where it is gone): the next connection fixes it. One that brings nothing and lags
 // behind it calls so, and the table is swept: the server may have to decode somebody's great transaction,
 // or hold a failover slot back until the standby has the WAL.
 func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCauseFunc) {

@@ -116,7 +116,7 @@ func (r *Relay) tellAll(registry prometheus.Registerer) error {
 
 // Run relays until ctx is done, then takes no more, drains what is in flight within
 // the shutdown timeout, and returns nil. It returns an error for what it cannot wait
-// out: a configuration of the database that a person has to mend at the start, or a
+// out: a configuration of the database that a person has to fix at the start, or a
 // column that vanished.
 func (r *Relay) Run(ctx context.Context) error {
 	defer r.store.Close()
@@ -172,7 +172,7 @@ func (r *Relay) preflight(ctx context.Context) error {
 	return nil
 }
 
-// unreachable makes a problem of what waiting does not mend at the start: a login
+// unreachable makes a problem of what waiting does not fix at the start: a login
 // that is refused, a database that is not there. Later both are waited out.
 func unreachable(err error) error {
 	switch pgcode.Of(err) {

@@ -346,7 +346,7 @@ func newBackoff() *backoff.ExponentialBackOff {
 }
 
 // newUnreadBackoff is for streams that end before they have come to their start, one after the other: each
-// begins the sweeps anew. The slot is then free for so long that rows are taken without it.
+// begins the sweeps again. The slot is then free for so long that rows are taken without it.
 func newUnreadBackoff() *backoff.ExponentialBackOff {
 	b := newBackoff()
 	b.MaxInterval = 4 * freeSlotAge

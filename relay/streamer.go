@@ -23,7 +23,7 @@ import (
 )
 
 // streamer keeps the replication stream: it connects, waits until the slot is free,
-// streams, and begins anew whatever happens. One goroutine, in run, does it all.
+// streams, and starts again after any error. One goroutine, in run, does it all.
 type streamer struct {
 	databaseURL string
 	names       replication.Names
@@ -89,7 +89,7 @@ const mostLeaving = 64
 
 const streamDown = "the stream is down; rows are swept from the table meanwhile"
 
-// run streams until ctx is done. It returns an error only for what no retry can mend
+// run streams until ctx is done. It returns an error only for what no retry can fix
 // and the relay cannot live with.
 func (s *streamer) run(ctx context.Context) error {
 	wait, unread := newBackoff(), newUnreadBackoff()

@@ -112,16 +112,16 @@ WHERE p.pubname = %[1]s`,
 type PublicationFault struct {
 	Kind PublicationFaultKind
 	Says string // "it is gone"
-	Fix  string // the SQL that mends it
+	Fix  string // the SQL that fixes it
 
-	done      string // what to say of it when the relay has mended it
+	done      string // what to say of it when the relay has fixed it
 	onPurpose string // what to say where somebody chose it: then it is not the relay's to change
 }
 
 // PublicationFaultKind tells faults apart.
 type PublicationFaultKind int
 
-// The faults, in the order in which they are to be mended.
+// The faults, in the order in which they are to be fixed.
 const (
 	PublicationMissing PublicationFaultKind = iota + 1
 	PublicationWithoutInserts
@@ -131,7 +131,7 @@ const (
 	PublicationWithColumnList
 )
 
-// Faults are all that is to be mended.
+// Faults are all that is to be fixed.
 func (p Publication) Faults(names Names) []PublicationFault {
 	name := outbox.QuoteIdentifier(names.Publication)
 	if !p.Exists {

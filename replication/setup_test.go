@@ -92,7 +92,7 @@ func TestRowFilterAndColumnListAreRefused(t *testing.T) {
 		_, err := f.setup()
 		fix := `ALTER PUBLICATION "` + f.names.Publication + `" SET TABLE "public"."outbox"`
 		f.wantProblem(err, what, fix)
-		f.exec(fix) // the hint is what mends it
+		f.exec(fix) // the hint is what fixes it
 		f.wantLines(f.mustSetup(), []string{"created slot " + f.names.Slot})
 	}
 }

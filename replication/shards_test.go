@@ -128,7 +128,7 @@ func TestARowFilterThatIsNotTheShardsOwnIsRefused(t *testing.T) {
 		if err != nil || !strings.Contains(inspection.Fault, "row filter") {
 			t.Errorf("%q: %q, %v", filter, inspection.Fault, err)
 		}
-		f.exec(fix + names.Shard.Condition("") + ")") // the hint is what mends it
+		f.exec(fix + names.Shard.Condition("") + ")") // the hint is what fixes it
 		f.wantLines(f.mustSetUp(names), []string{"created slot " + names.Slot})
 		if _, err := Teardown(t.Context(), f.conn.PgConn(), names); err != nil {
 			t.Fatal(err)

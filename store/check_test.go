@@ -35,7 +35,7 @@ func (f *fixture) role(grants ...string) (name, address string) {
 	return name, u.String()
 }
 
-// wantProblem checks what Check says, and that its hint mends it where that is SQL.
+// wantProblem checks what Check says, and that its hint fixes it where that is SQL.
 func wantProblem(f *fixture, s *store.Store, what, fix string) {
 	f.Helper()
 	err := s.Check(f.Context())
@@ -101,7 +101,7 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 		},
 	} {
 		wantProblem(f, s, c.what, c.fix)
-		f.exec(c.fix) // the hint is what mends it
+		f.exec(c.fix) // the hint is what fixes it
 	}
 	if err := s.Check(t.Context()); err != nil {
 		t.Error(err)

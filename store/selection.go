@@ -49,7 +49,7 @@ func (o *Operator) choose(ctx context.Context, query string, args ...any) (*sele
 func take[T any](ctx context.Context, s *selection, n int, row pgx.RowToFunc[T]) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
-	// Described anew: the selection before this one may have had other columns.
+	// Described again: the selection before this one may have had other columns.
 	rows, err := s.operator.conn.Query(ctx, fmt.Sprintf("FETCH FORWARD %d FROM %s", n, selectionName), pgx.QueryExecModeDescribeExec)
 	if err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ func exitCodeOf(sig os.Signal) int {
 	return exitFailed
 }
 
-// report writes what went wrong in one line, and in another what mends it.
+// report writes what went wrong in one line, and in another what fixes it.
 func (p *process) report(err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) { // the help page was shown
 		return exitDone

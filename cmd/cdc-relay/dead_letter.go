@@ -16,7 +16,7 @@ func (p *process) deadLetterCommand() *cli.Command {
 		Usage:     "look at messages that were given up, send them back, delete them",
 		UsageText: "cdc-relay dead-letter list|show|requeue|purge [ID…] [FLAGS]",
 		Description: `A message that the broker refuses too often, or that can never be published, stands in the
-dead-letter table (public.outbox_dead_letter) with the reason. Mend what was wrong, and
+dead-letter table (public.outbox_dead_letter) with the reason. Fix what was wrong, and
 send it back. An ID is that of the row, or the message_id.`,
 		Subcommands: []*cli.Command{
 			{
@@ -153,12 +153,12 @@ func (p *process) showDeadLetter(cfg *config, letter store.DeadMessage, follows 
 }
 
 func (p *process) deathDetails(g *grid, cfg *config, letter store.DeadMessage) {
-	reason, mend := reasonText(letter)
+	reason, fix := reasonText(letter)
 	g.row("dead since", fmt.Sprintf("%s, %s ago", timeText(letter.DeadAt), durationText(letter.ReadAt.Sub(letter.DeadAt))))
 	g.row("reason", reason)
 	then := cfg.requeueCommand(letter)
-	if mend != "" {
-		then = mend + ", then: " + then
+	if fix != "" {
+		then = fix + ", then: " + then
 	}
 	g.row("to send it back", then)
 }

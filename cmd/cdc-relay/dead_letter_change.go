@@ -80,7 +80,7 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 	if failed == nil && done.Left > 0 {
 		failed = hinted{
 			fmt.Errorf("the outbox does not take %s: %w", rowsText(done.Left, "dead letter"), done.Why),
-			"mend the rows in " + d.cfg.relay.Table.DeadLetter().String() + ", or purge them",
+			"fix the rows in " + d.cfg.relay.Table.DeadLetter().String() + ", or purge them",
 		}
 	}
 	if failed == nil && view.Matched == 0 {

@@ -20,7 +20,7 @@ func usagef(format string, args ...any) error {
 	return &usageError{text: fmt.Sprintf(format, args...)}
 }
 
-// hinted gives an error a line that says what mends it.
+// hinted gives an error a line that says what fixes it.
 type hinted struct {
 	error
 	hint string

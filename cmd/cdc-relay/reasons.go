@@ -7,7 +7,7 @@ import (
 )
 
 // meaningOf says in words what a code of docs/contract.md means, and what to do first.
-func meaningOf(code string) (meaning, mend string) {
+func meaningOf(code string) (meaning, fix string) {
 	switch code {
 	case "nack":
 		return "the broker answered with a nack, such as a full queue with overflow: reject-publish", "make room in the queue"
@@ -22,11 +22,11 @@ func meaningOf(code string) (meaning, mend string) {
 	case "too_large":
 		return "the body is beyond the broker's max_message_size", "raise max_message_size"
 	case "invalid_headers":
-		return "AMQP cannot carry its headers", "mend the headers in the dead-letter table"
+		return "AMQP cannot carry its headers", "fix the headers in the dead-letter table"
 	case "invalid_properties":
-		return "the broker does not take one of its properties", "mend the properties in the dead-letter table"
+		return "the broker does not take one of its properties", "fix the properties in the dead-letter table"
 	case "invalid_routing":
-		return "its exchange or routing key is beyond 255 bytes", "mend them in the dead-letter table"
+		return "its exchange or routing key is beyond 255 bytes", "fix them in the dead-letter table"
 	case "invalid_row":
 		return "something is wrong with the row", "see the last error"
 	}
@@ -42,15 +42,15 @@ func reasonCodes() []string {
 }
 
 // reasonText tells why a message was given up: of exhausted retries the last refusal.
-func reasonText(m store.DeadMessage) (text, mend string) {
+func reasonText(m store.DeadMessage) (text, fix string) {
 	code := m.Reason
 	if m.Reason == "retries_exhausted" && m.LastError != nil {
 		code, _, _ = strings.Cut(*m.LastError, ":")
 	}
-	meaning, mend := meaningOf(code)
+	meaning, fix := meaningOf(code)
 	text = printable(m.Reason)
 	if meaning != "" {
 		text += ": " + meaning
 	}
-	return text, mend
+	return text, fix
 }

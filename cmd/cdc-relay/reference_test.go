@@ -12,7 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-var update = flag.Bool("update", false, "write docs/configuration.md anew") //nolint:gochecknoglobals // as flags are
+var update = flag.Bool("update", false, "write docs/configuration.md again") //nolint:gochecknoglobals // as flags are
 
 // sections are the tables of the reference, by the marks around them.
 func sections() map[string][]*setting {

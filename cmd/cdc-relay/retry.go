@@ -13,7 +13,7 @@ func (p *process) retryCommand() *cli.Command {
 		Usage:     "have waiting retries tried now",
 		UsageText: "cdc-relay retry ID…|FILTERS|--all [FLAGS]",
 		Description: `Makes messages that were refused and wait for their next try due now, with all their
-attempts again: after what was wrong in the broker is mended. Relays may run meanwhile.
+attempts again: after what was wrong in the broker is fixed. Relays may run meanwhile.
 Messages that a relay has locked are left alone: it publishes them now.
 
 EXAMPLES

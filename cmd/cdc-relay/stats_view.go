@@ -193,7 +193,7 @@ func (v *liveView) fill(first, second *reading, recent bool) {
 	v.Published = int64(second.value(published))
 	between := second.at.Sub(first.at)
 	v.MeasuredSeconds = seconds(between)
-	// After a restart the counter begins anew.
+	// After a restart the counter begins again.
 	v.PublishedPerSecond = max(second.value(published)-first.value(published), 0) / between.Seconds()
 	h := second.histogram("cdc_relay_commit_to_confirm_seconds")
 	if earlier := first.histogram("cdc_relay_commit_to_confirm_seconds"); recent && h.total() >= earlier.total() {

@@ -21,7 +21,7 @@ type supervisor struct {
 
 const (
 	// startTimeout is how long a start may check the database before it counts as done:
-	// what it waits for after that is not its own to mend.
+	// what it waits for after that is not its own to fix.
 	startTimeout = 10 * time.Second
 	// superviseEvery is how often the status is told at least.
 	superviseEvery = time.Second

@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 )
 
-// Hint is the command or SQL that mends what an error tells of, "" where that is not known.
+// Hint is the command or SQL that fixes what an error tells of, "" where that is not known.
 func Hint(err error) string {
 	var hinted interface{ Hint() string }
 	if errors.As(err, &hinted) {

@@ -1,5 +1,5 @@
 // Package problem holds the error that tells a person what to do: what is
-// wrong, where, and the command or SQL that mends it.
+// wrong, where, and the command or SQL that fixes it.
 package problem
 
 import (
@@ -7,11 +7,11 @@ import (
 	"fmt"
 )
 
-// Problem is something that only a person can mend: waiting and trying again
+// Problem is something that only a person can fix: waiting and trying again
 // does not help.
 type Problem struct {
 	What string // what is wrong and where, one line
-	Fix  string // the command or SQL that mends it
+	Fix  string // the command or SQL that fixes it
 	Err  error  // the cause, or nil
 }
 
@@ -29,10 +29,10 @@ func (p *Problem) Error() string {
 
 func (p *Problem) Unwrap() error { return p.Err }
 
-// Hint is the command or SQL that mends it.
+// Hint is the command or SQL that fixes it.
 func (p *Problem) Hint() string { return p.Fix }
 
-// Is tells whether an error is something that only a person can mend.
+// Is tells whether an error is something that only a person can fix.
 func Is(err error) bool {
 	var p *Problem
 	return errors.As(err, &p)

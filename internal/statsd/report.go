@@ -72,7 +72,7 @@ func tagsOf(m *dto.Metric) []string {
 // count sends the increase in whole numbers and returns how much was sent in all: of
 // seconds, a fraction waits for the next time.
 func count(to client, name string, tags []string, before, now float64) float64 {
-	if now < before { // it began anew
+	if now < before { // it began again
 		before = 0
 	}
 	increase := math.Floor(now - before)

@@ -75,7 +75,7 @@ func (r *Report) lastRun() (last int) {
 	return last
 }
 
-// numberRuns tells apart runs that were merged before results had their number: rounds that begin anew are of another run.
+// numberRuns tells apart runs that were merged before results had their number: rounds that begin again are of another run.
 func (r *Report) numberRuns() {
 	type turn struct {
 		name  string

@@ -109,7 +109,7 @@ func TestAFailoverSlotOutlivesItsServer(t *testing.T) {
 	load.allArrive(arrived, 500)
 	r.noRefusals()
 	if logs := r.logs(); strings.Contains(logs, "created slot") || strings.Contains(logs, "dropped slot") {
-		t.Error("the slot was made anew")
+		t.Error("the slot was made again")
 	}
 	if !value[bool](w, `SELECT failover AND active FROM pg_replication_slots WHERE slot_name = $1`, w.slot) {
 		t.Error("the slot is no failover slot any more")

@@ -46,7 +46,7 @@ const noticed = 15 * time.Second
 func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
-	for name, stuck := range map[string]func(p *proxied, r *relay) (mend func()){
+	for name, stuck := range map[string]func(p *proxied, r *relay) (fix func()){
 		"publisher: broker black-holed": func(p *proxied, r *relay) func() {
 			p.rabbit.BlackHole()
 			p.insert(nil)
@@ -87,12 +87,12 @@ func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
 			t.Parallel()
 			p := newProxied(t)
 			r := p.works("--max-in-flight", "200", "--send-timeout", "2s", "--outage-cooldown", "5s")
-			mend := stuck(p, r)
+			fix := stuck(p, r)
 			<-time.After(sized(0, 80*time.Second)) // longer than any timeout
 			if page, status := r.get("/livez"); status != 200 {
 				t.Errorf("it is not live: %s", page)
 			}
-			mend()
+			fix()
 			within(t, "delivering again", 2*time.Second, func() {
 				p.await(p.arrived, p.insert(nil))
 			})

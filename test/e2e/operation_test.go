@@ -116,7 +116,7 @@ func TestADrainWaitsForWhatIsInFlight(t *testing.T) {
 }
 
 // TestHealthPagesSayWhatIsTheMatter: an outage makes a relay not ready, but it is alive
-// and mends itself. The liveness file tells the same.
+// and fixes itself. The liveness file tells the same.
 func TestHealthPagesSayWhatIsTheMatter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

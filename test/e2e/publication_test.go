@@ -30,7 +30,7 @@ func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
 			for _, sql := range fault {
 				w.exec(strings.ReplaceAll(sql, "{p}", w.slot))
 			}
-			w.eventually("it is mended", func() bool {
+			w.eventually("it is fixed", func() bool {
 				return value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_publication_tables t JOIN pg_publication p ON p.pubname = t.pubname
 					WHERE t.pubname = $1 AND t.tablename = 'outbox' AND p.pubinsert)`, w.slot)
 			})
@@ -43,7 +43,7 @@ func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
 	}
 }
 
-// TestAPublicationThatHidesRowsIsToldOf, and the rows are swept until somebody mends it.
+// TestAPublicationThatHidesRowsIsToldOf, and the rows are swept until somebody fixes it.
 func TestAPublicationThatHidesRowsIsToldOf(t *testing.T) {
 	services.Thorough(t, "waits for a timeout")
 	if services.SharedPostgres(t).Major() < 15 {

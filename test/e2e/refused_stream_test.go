@@ -54,7 +54,7 @@ func (w *world) as(attributes string, grants ...string) (role string) {
 	return role
 }
 
-// TestTablesThatTheRelayCannotJudgeEndItAtItsStart: waiting would mend neither.
+// TestTablesThatTheRelayCannotJudgeEndItAtItsStart: waiting would fix neither.
 func TestTablesThatTheRelayCannotJudgeEndItAtItsStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

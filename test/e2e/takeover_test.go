@@ -10,7 +10,7 @@ import (
 )
 
 // TestADroppedSlotCostsNothing: it is taken from under a relay at work, which makes it
-// anew and sweeps the gap. In one process nothing is published twice.
+// again and sweeps the gap. In one process nothing is published twice.
 func TestADroppedSlotCostsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -34,7 +34,7 @@ func TestADroppedSlotCostsNothing(t *testing.T) {
 	}
 }
 
-// TestADroppedPublicationCostsNothing: whether the relay makes it anew, or a person.
+// TestADroppedPublicationCostsNothing: whether the relay makes it again, or a person.
 func TestADroppedPublicationCostsNothing(t *testing.T) {
 	t.Parallel()
 	for name, recreate := range map[string]bool{"made by the relay": false, "made by a person": true} {

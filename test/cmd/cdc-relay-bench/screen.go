@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// screen shows how far the rounds are: on a terminal by a bar at the end that is drawn anew, otherwise by a line for each
+// screen shows how far the rounds are: on a terminal by a bar at the end that is drawn again, otherwise by a line for each
 // run. It is safe for concurrent use.
 type screen struct {
 	out      io.Writer

@@ -12,7 +12,7 @@ import (
 // decided here.
 const recoveryTimeout = time.Minute
 
-// disturb makes faults until the duration is over or ctx ends. It returns when all is mended.
+// disturb makes faults until the duration is over or ctx ends. It returns when all is fixed.
 func (s *soak) disturb(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.duration)
 	defer cancel()
@@ -54,8 +54,8 @@ func (s *soak) possible(r round, skipped map[string]bool) round {
 	return possible
 }
 
-// make makes the faults of a round at the same time, and waits until they are mended. What it returns is closed when
-// something arrives that was committed after the last was mended.
+// make makes the faults of a round at the same time, and waits until they are fixed. What it returns is closed when
+// something arrives that was committed after the last was fixed.
 func (s *soak) make(ctx context.Context, r round, ids int) (recovered <-chan struct{}) {
 	var group sync.WaitGroup
 	var mu sync.Mutex

@@ -162,7 +162,7 @@ func (p *progress) recovered(took time.Duration) {
 
 // String tells of a fault that is over.
 func (f *shownFault) String() string {
-	text := fmt.Sprintf("fault %d: %s, mended after %s", f.id, f.name, short(f.took))
+	text := fmt.Sprintf("fault %d: %s, fixed after %s", f.id, f.name, short(f.took))
 	if f.detail != "" {
 		text += " (" + f.detail + ")"
 	}

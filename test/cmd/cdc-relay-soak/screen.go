@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 )
 
-// screen shows what goes on: on a terminal a block of lines at the end that is written anew, otherwise line by line. It
+// screen shows what goes on: on a terminal a block of lines at the end that is written again, otherwise line by line. It
 // is safe for concurrent use.
 type screen struct {
 	out      io.Writer

@@ -1,5 +1,5 @@
 // Package fault makes what goes wrong in a soak run: it holds the servers, the proxies and the relays that a run works
-// on, and breaks and mends them.
+// on, and breaks and fixes them.
 package fault
 
 import (
@@ -28,8 +28,8 @@ type Fault struct {
 	Unmarked bool
 	// EmptiesQueues: queues are deleted with what is in them.
 	EmptiesQueues bool
-	// Run makes the fault, holds it for about as long as it is told, mends it, and returns when the servers answer
-	// again. It mends also where ctx ends meanwhile. The detail says what random chose. The error says what could not
+	// Run makes the fault, holds it for about as long as it is told, fixes it, and returns when the servers answer
+	// again. It fixes also where ctx ends meanwhile. The detail says what random chose. The error says what could not
 	// be done, which is a defect of the run and not of the relay.
 	Run func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (detail string, err error)
 }
@@ -98,22 +98,22 @@ func wait(ctx context.Context, hold time.Duration) {
 	}
 }
 
-// mendTimeout bounds the mending of a fault, whatever has become of the run's own context.
+// mendTimeout bounds the fixing of a fault, whatever has become of the run's own context.
 const mendTimeout = 3 * time.Minute
 
-// mending is a context that outlives the run's, since a fault is to be mended in any case. It is made when the mending
+// fixing is a context that outlives the run's, since a fault is to be fixed in any case. It is made when the fixing
 // begins, not before.
-func mending(ctx context.Context) (context.Context, context.CancelFunc) {
-	cause := fmt.Errorf("the fault is not mended within %s", mendTimeout)
+func fixing(ctx context.Context) (context.Context, context.CancelFunc) {
+	cause := fmt.Errorf("the fault is not fixed within %s", mendTimeout)
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), mendTimeout, cause)
 }
 
-// holdThen holds a fault and mends it.
-func holdThen(ctx context.Context, hold time.Duration, mend func(ctx context.Context) error) error {
+// holdThen holds a fault and fixes it.
+func holdThen(ctx context.Context, hold time.Duration, fix func(ctx context.Context) error) error {
 	wait(ctx, hold)
-	mendCtx, cancel := mending(ctx)
+	fixCtx, cancel := fixing(ctx)
 	defer cancel()
-	return mend(mendCtx)
+	return fix(fixCtx)
 }
 
 // poll asks until the answer is yes, fails, or ctx ends.

@@ -63,24 +63,24 @@ func allInFlightAndProbes(w *World) int {
 	return len(w.Relays) * (w.MaxInFlight + probes)
 }
 
-// beginning makes a fault of the broker. mend undoes it; it is called also where there was an error, unless it is nil.
-type beginning func(ctx context.Context, w *World, random *rand.Rand) (detail string, mend func(context.Context) error, err error)
+// beginning makes a fault of the broker. fix undoes it; it is called also where there was an error, unless it is nil.
+type beginning func(ctx context.Context, w *World, random *rand.Rand) (detail string, fix func(context.Context) error, err error)
 
-// held begins a fault, holds and mends it. The mending is tried more than once, since another fault may be under way on
+// held begins a fault, holds and fixes it. The fixing is tried more than once, since another fault may be under way on
 // the same broker.
 func held(begin beginning) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
 	return func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-		detail, mend, err := begin(ctx, w, random)
+		detail, fix, err := begin(ctx, w, random)
 		if err == nil {
 			wait(ctx, hold)
 		}
-		if mend == nil {
+		if fix == nil {
 			return detail, err
 		}
-		ctx, cancel := mending(ctx)
+		ctx, cancel := fixing(ctx)
 		defer cancel()
 		const patience = 30 * time.Second
-		return detail, errors.Join(err, persist(ctx, patience, mend))
+		return detail, errors.Join(err, persist(ctx, patience, fix))
 	}
 }
 
@@ -95,7 +95,7 @@ func persist(ctx context.Context, patience time.Duration, try func(context.Conte
 
 func endBroker(end func(context.Context, *services.RabbitMQ) error) beginning {
 	return func(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
-		ctx, cancel := mending(ctx) // what has begun is not left halfway
+		ctx, cancel := fixing(ctx) // what has begun is not left halfway
 		defer cancel()
 		return "", func(ctx context.Context) error { return startNode(ctx, w.RabbitMQ) }, end(ctx, w.RabbitMQ)
 	}
@@ -129,7 +129,7 @@ func loseMajority(ctx context.Context, w *World, _ *rand.Rand) (string, func(con
 	start := func(ctx context.Context) error {
 		return eachNode(others, func(node *services.RabbitMQ) error { return startNode(ctx, node) })
 	}
-	ctx, cancel := mending(ctx)
+	ctx, cancel := fixing(ctx)
 	defer cancel()
 	return "", start, eachNode(others, func(node *services.RabbitMQ) error { return kill(ctx, node) })
 }

@@ -107,8 +107,8 @@ func fillQueue(ctx context.Context, w *World, random *rand.Rand) (string, func(c
 		Pattern: exactly(queue), ApplyTo: services.ApplyToQueues, Priority: 100,
 		Definition: map[string]any{"max-length": 0, "overflow": "reject-publish"},
 	}
-	mend := func(ctx context.Context) error { return w.RabbitMQ.DeletePolicy(ctx, runVHost, name) }
-	return queue, mend, w.RabbitMQ.SetPolicy(ctx, runVHost, name, full)
+	fix := func(ctx context.Context) error { return w.RabbitMQ.DeletePolicy(ctx, runVHost, name) }
+	return queue, fix, w.RabbitMQ.SetPolicy(ctx, runVHost, name, full)
 }
 
 // revokePermission also makes the open channels forget what they were permitted, as happens with backends of which

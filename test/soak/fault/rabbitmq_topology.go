@@ -47,7 +47,7 @@ func deleteExchange(ctx context.Context, w *World, random *rand.Rand) (string, f
 // deleteVHost takes no message away that the broker had confirmed: nothing reaches the broker until the consumers have
 // had all that is there. What the relays had sent by then and the broker has not seen is dropped with their connections.
 func deleteVHost(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
-	ctx, cancel := mending(ctx)
+	ctx, cancel := fixing(ctx)
 	defer cancel()
 	there, err := w.RabbitMQ.Definitions(ctx, runVHost)
 	if err != nil {

@@ -148,7 +148,7 @@ func killAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (s
 }
 
 func stopAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-	orderly, cancel := mending(ctx) // a run that is interrupted must not kill them
+	orderly, cancel := fixing(ctx) // a run that is interrupted must not kill them
 	defer cancel()
 	if err := w.Stop(orderly); err != nil {
 		return "", errors.Join(err, w.Start())
@@ -158,7 +158,7 @@ func stopAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (s
 
 func restartRolling(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 	order := w.shuffled(random)
-	orderly, cancel := mending(ctx) // a run that is interrupted must not kill one
+	orderly, cancel := fixing(ctx) // a run that is interrupted must not kill one
 	defer cancel()
 	var names []string
 	for _, relay := range order {

@@ -122,9 +122,9 @@ func (w *World) loseSlot(ctx context.Context) error {
 		return err
 	}
 	lost := w.writeUntilLost(ctx)
-	mendCtx, cancel := mending(ctx)
+	fixCtx, cancel := fixing(ctx)
 	defer cancel()
-	return errors.Join(lost, w.configure(mendCtx, "max_slot_wal_keep_size", ""))
+	return errors.Join(lost, w.configure(fixCtx, "max_slot_wal_keep_size", ""))
 }
 
 func (w *World) writeUntilLost(ctx context.Context) error {
@@ -201,7 +201,7 @@ func dropPublication(ctx context.Context, w *World, random *rand.Rand, hold time
 	if !byPerson {
 		return "left to the relays", nil
 	}
-	mendCtx, cancel := mending(ctx)
+	fixCtx, cancel := fixing(ctx)
 	defer cancel()
-	return "made again by cdc-relay setup", w.setUp(mendCtx)
+	return "made again by cdc-relay setup", w.setUp(fixCtx)
 }

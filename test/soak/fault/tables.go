@@ -50,7 +50,7 @@ func tableFaults() []Fault {
 		},
 		{
 			Name: "postgres-reindex", Needs: Superuser,
-			About: "the indexes of the outbox are built anew, locking and concurrently, again and again",
+			About: "the indexes of the outbox are built again, locking and concurrently, again and again",
 			Run:   repeatedly("REINDEX TABLE %s", "REINDEX TABLE CONCURRENTLY %s"),
 		},
 		{
@@ -77,9 +77,9 @@ func (w *World) during(ctx context.Context, statements []string, f func() error)
 		}
 	}
 	err = f()
-	mendCtx, cancel := mending(ctx)
+	fixCtx, cancel := fixing(ctx)
 	defer cancel()
-	_, rollback := conn.Exec(mendCtx, "ROLLBACK")
+	_, rollback := conn.Exec(fixCtx, "ROLLBACK")
 	return errors.Join(err, rollback)
 }
 
