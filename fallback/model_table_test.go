@@ -151,7 +151,7 @@ func (m *model) owner() uint32 {
 // lock is the statement that begins a claim.
 func (m *model) lock(_ context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error) {
 	m.between()
-	claim := &modelClaim{m: m, position: m.wal, owner: m.owner()}
+	claim := &modelClaim{m: m, position: m.wal, owner: m.owner(), term: m.term}
 	for _, id := range slices.Sorted(slices.Values(ids)) {
 		row := m.rows[id-1]
 		if !row.tx.visible || row.gone || row.locked != nil || row.person || !m.ready(row, fresh) {

@@ -28,6 +28,7 @@ type model struct {
 	// restUntil: until then the former leader may publish what committed before the start.
 	restUntil time.Time
 	start     uint64
+	term      int
 	// late: what the stream brings has been under way for long.
 	late bool
 	// scheduledOfTen is how many rows of ten have a time of their own.
@@ -215,6 +216,7 @@ func (m *model) askForSlot() {
 func (m *model) takeSlot() {
 	m.replaced = false
 	m.streamed = len(m.txs)
+	m.term++
 	m.start, m.restUntil = m.wal, m.clock.Add(time.Duration(len(m.rows)%2)*time.Second)
 	m.core.TookSlot(core.Slot{Boundary: int64(len(m.rows)), PID: 1, Start: m.wal, WALEnd: m.wal, RestUntil: m.restUntil})
 	m.core.Owned(m.clock)
@@ -326,7 +328,7 @@ func (m *model) publish(message *outbox.Message) {
 	if m.delivered[message.ID] > 0 && !message.PossibleDuplicate {
 		m.t.Fatalf("row %d is published again, unmarked", message.ID)
 	}
-	if tx := m.rows[message.ID-1].tx; !m.polls && m.clock.Before(m.restUntil) && message.AvailableAt.IsZero() && message.TakenAt.Equal(m.clock) && tx.lsn <= m.start {
+	if m.mustRest(m.rows[message.ID-1]) && message.AvailableAt.IsZero() && message.TakenAt.Equal(m.clock) {
 		m.t.Fatalf("row %d is published while the former leader may publish it", message.ID)
 	}
 	if m.marksExactly && message.PossibleDuplicate {
@@ -336,6 +338,14 @@ func (m *model) publish(message *outbox.Message) {
 	if n := len(m.inFlight); n > modelInFlight {
 		m.t.Fatalf("%d messages in flight", n)
 	}
+}
+
+// mustRest tells whether the leader before may still publish a row that no claim of an earlier term brings.
+func (m *model) mustRest(row *modelRow) bool {
+	claimed := slices.ContainsFunc(m.claims, func(c *modelClaim) bool {
+		return c.term < m.term && slices.ContainsFunc(c.messages, func(message *outbox.Message) bool { return message.ID == row.id })
+	})
+	return !m.polls && m.clock.Before(m.restUntil) && row.tx.lsn <= m.start && !claimed
 }
 
 // arrive is the broker taking a message over.
@@ -480,6 +490,7 @@ type modelClaim struct {
 	messages []*outbox.Message
 	position uint64
 	owner    uint32
+	term     int
 	// ended: the server has ended the transaction.
 	ended  bool
 	ending *core.Ending
