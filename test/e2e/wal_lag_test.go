@@ -61,7 +61,7 @@ func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
 			most, written, rows := w.writeAround(sized(200, 1000))
 			t.Logf("%d rows and %d MB of WAL within %s: the slot was at most %.1f MB behind what the relay had confirmed, and kept %.1f MB",
 				rows, written, time.Since(began).Round(time.Millisecond), most.Confirmed, most.Retained)
-			if most.Confirmed >= 64 || most.Retained >= 64 {
+			if most.Confirmed >= 64 {
 				t.Errorf("the slot was %+v MB behind, want less than 64", most)
 			}
 			<-time.After(sized(15*time.Second, 5*time.Minute) - time.Since(began)) // the length of the outage
@@ -81,7 +81,8 @@ func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
 // writeAround inserts rows between pieces of WAL of other tables, and returns by how much the slot
 // was behind at most. The server lets WAL go where it has written down which transactions run,
 // every fifteen seconds or at a checkpoint: hence the checkpoints, as a server has them that
-// writes that much. The usual run waits for the relay there, which is given little CPU by then.
+// writes that much. A claim may be open for some seconds, and keeps what is written meanwhile:
+// how much that is depends on the machine, so this waits until the server has let it go.
 func (w *world) writeAround(mb int) (most lag, written, rows int) {
 	w.t.Helper()
 	const piece, between = 2, 16
@@ -92,13 +93,23 @@ func (w *world) writeAround(mb int) (most lag, written, rows int) {
 		now := w.lag()
 		most.Confirmed, most.Retained = max(most.Confirmed, now.Confirmed), max(most.Retained, now.Retained)
 		if written%between == 0 {
-			if !long() && written%(4*between) == 0 {
-				w.slotFollows()
-			}
 			w.exec(`CHECKPOINT`)
 		}
+		if written%(4*between) == 0 {
+			w.walGoes()
+		}
 	}
+	w.walGoes()
 	return most, written, rows
+}
+
+// walGoes waits until the server keeps hardly any WAL for the slot, though the outage lasts.
+func (w *world) walGoes() {
+	w.t.Helper()
+	w.eventually("the server keeps less than 16 MB of WAL for the slot", func() bool {
+		w.exec(`CHECKPOINT`)
+		return w.lag().Retained < 16
+	})
 }
 
 // moveTo has everything happen at another virtual host.
