@@ -20,7 +20,7 @@ func TestWhatIsLateAtATakeoverIsMarked(t *testing.T) {
 			takeOver(t, 3, disturb)
 		})
 		t.Run("100 rounds "+name, func(t *testing.T) {
-			services.Thorough(t, "takes eight minutes")
+			needsLong(t)
 			t.Parallel()
 			takeOver(t, 100, disturb)
 		})
