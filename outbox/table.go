@@ -103,6 +103,15 @@ func QuoteIdentifier(name string) string {
 	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 }
 
+// QuoteLiteral writes a string as SQL reads it, whatever standard_conforming_strings says.
+func QuoteLiteral(s string) string {
+	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	if strings.Contains(s, `\`) {
+		return "E" + strings.ReplaceAll(quoted, `\`, `\\`)
+	}
+	return quoted
+}
+
 // SQL is the name in statements: both parts quoted.
 func (t Table) SQL() string { return QuoteIdentifier(t.Schema) + "." + QuoteIdentifier(t.Name) }
 

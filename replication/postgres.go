@@ -37,15 +37,6 @@ func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]string, er
 // knows no other escape than the doubled quote.
 func option(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// literal writes a string as SQL reads it, whatever standard_conforming_strings says.
-func literal(s string) string {
-	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
-	if strings.Contains(s, `\`) {
-		return " E" + strings.ReplaceAll(quoted, `\`, `\\`)
-	}
-	return quoted
-}
-
 // serverVersion is the major version, 0 where it cannot be told ("17beta1" is 17).
 func serverVersion(conn *pgconn.PgConn) int {
 	version := conn.ParameterStatus("server_version")

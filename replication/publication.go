@@ -96,8 +96,8 @@ SELECT p.pubinsert, p.pubviaroot,
 FROM pg_catalog.pg_publication p
 LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = to_regclass(%[5]s)
 WHERE p.pubname = %[1]s`,
-		literal(names.Publication), literal(names.Table.Schema), literal(names.Table.Name), filters,
-		literal(names.Table.SQL())))
+		outbox.QuoteLiteral(names.Publication), outbox.QuoteLiteral(names.Table.Schema), outbox.QuoteLiteral(names.Table.Name), filters,
+		outbox.QuoteLiteral(names.Table.SQL())))
 	if err != nil {
 		return Publication{}, fmt.Errorf("read publication %q: %w", names.Publication, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // readyName is that of a relay that waits for the slot and could publish. The others see it in pg_stat_activity.
@@ -22,7 +23,7 @@ func (s *Stream) SetReady(ctx context.Context, ready bool) error {
 	if ready {
 		name = readyName(s.names.Slot)
 	}
-	if _, err := query(ctx, s.conn, "SET application_name = "+literal(name)); err != nil {
+	if _, err := query(ctx, s.conn, "SET application_name = "+outbox.QuoteLiteral(name)); err != nil {
 		return fmt.Errorf("set application_name: %w", err)
 	}
 	return nil
@@ -33,7 +34,7 @@ func (s *Stream) SetReady(ctx context.Context, ready bool) error {
 func ReadyStandby(ctx context.Context, conn *pgconn.PgConn, slotName string) (bool, error) {
 	rows, err := query(ctx, conn, `
 SELECT FROM pg_catalog.pg_stat_activity
-WHERE application_name = `+literal(readyName(slotName))+` AND datname = current_database() AND pid <> pg_backend_pid()
+WHERE application_name = `+outbox.QuoteLiteral(readyName(slotName))+` AND datname = current_database() AND pid <> pg_backend_pid()
   AND coalesce(state_change > clock_timestamp() - interval '5 s', true) LIMIT 1`)
 	if err != nil {
 		return false, fmt.Errorf("look for a standby of slot %s: %w", slotName, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // renewSlot drops a slot that can never deliver again, and recreates one that is far behind.
@@ -72,7 +73,7 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (stri
 	}
 	for _, sql := range []string{
 		slot.DropSQL(name),
-		fmt.Sprintf("SELECT pg_copy_logical_replication_slot(%s, %s, false)", spareName, literal(name)),
+		fmt.Sprintf("SELECT pg_copy_logical_replication_slot(%s, %s, false)", spareName, outbox.QuoteLiteral(name)),
 		"SELECT pg_drop_replication_slot(" + spareName + ")",
 	} {
 		_, err := query(ctx, conn, sql)

@@ -90,7 +90,7 @@ func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []st
 }
 
 func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done []string) ([]string, error) {
-	rows, err := query(ctx, conn, "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = "+literal(names.Publication))
+	rows, err := query(ctx, conn, "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = "+outbox.QuoteLiteral(names.Publication))
 	if err != nil || len(rows) == 0 {
 		return done, err
 	}

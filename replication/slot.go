@@ -96,7 +96,7 @@ func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err erro
 		return replicationRoleProblem(currentUser(ctx, conn), err)
 	case pgcode.InvalidName:
 		return &problem.Problem{
-			What: "a slot cannot be named " + literal(name),
+			What: "a slot cannot be named " + outbox.QuoteLiteral(name),
 			Fix:  "choose another name with --slot: a-z, 0-9 and _, at most 63",
 			Err:  err,
 		}
@@ -117,7 +117,7 @@ func Full(err error) bool {
 }
 
 func createSlotSQL(name string) string {
-	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s')", literal(name), slot.Plugin)
+	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s')", outbox.QuoteLiteral(name), slot.Plugin)
 }
 
 // SlotBlockedError tells that making the slot still waits for running

@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // From these ages on, a transaction is worth a word: what it holds back grows with it. One
@@ -79,15 +82,15 @@ func (t transaction) who() string {
 func (j *databaseJudge) judgePrepared(c *chart) {
 	for _, t := range j.f.transactions.value.Prepared {
 		if !t.old() {
-			c.ok("prepared_transactions", "%s is open for %s", literal(t.GID), span(t.age())).about(t.GID)
+			c.ok("prepared_transactions", "%s is open for %s", outbox.QuoteLiteral(t.GID), span(t.age())).about(t.GID)
 			continue
 		}
 		where := ""
 		if !t.Here {
 			where = fmt.Sprintf(", in database %q", t.Database)
 		}
-		c.warn("prepared_transactions", fmt.Sprintf("ROLLBACK PREPARED %s;  -- or COMMIT PREPARED: as %s%s", literal(t.GID), t.User, where),
-			"transaction %s is prepared and open for %s: dead rows stay, and no slot can be made", literal(t.GID), span(t.age())).about(t.GID)
+		c.warn("prepared_transactions", fmt.Sprintf("ROLLBACK PREPARED %s;  -- or COMMIT PREPARED: as %s%s", outbox.QuoteLiteral(t.GID), t.User, where),
+			"transaction %s is prepared and open for %s: dead rows stay, and no slot can be made", outbox.QuoteLiteral(t.GID), span(t.age())).about(t.GID)
 	}
 }
 
@@ -126,7 +129,7 @@ func (j *databaseJudge) judgeStandbyHorizon(c *chart) {
 			continue
 		}
 		if !s.Active() {
-			c.warn("standby_horizon", fmt.Sprintf("SELECT pg_drop_replication_slot(%s);  -- if the standby does not come back", literal(s.Name)),
+			c.warn("standby_horizon", slot.DropSQL(s.Name)+";  -- if the standby does not come back",
 				"slot %s prevents the removal of dead rows, for a standby that is not connected", s.Name).about(s.Name)
 			continue
 		}
@@ -220,13 +223,4 @@ func laxer(options []string, wanted string) bool {
 		}
 	}
 	return true
-}
-
-// literal writes a string as SQL reads it, whatever standard_conforming_strings says.
-func literal(s string) string {
-	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
-	if strings.Contains(s, `\`) {
-		return "E" + strings.ReplaceAll(quoted, `\`, `\\`)
-	}
-	return quoted
 }

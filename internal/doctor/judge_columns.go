@@ -71,7 +71,7 @@ func continueIDs(of outbox.Table, want migrations.Column) string {
 	if !strings.HasPrefix(want.Default, "GENERATED") {
 		return ""
 	}
-	return fmt.Sprintf("SELECT setval(pg_get_serial_sequence(%s, %s), (SELECT max(id) FROM %s));", literal(of.SQL()), literal(want.Name), of.SQL())
+	return fmt.Sprintf("SELECT setval(pg_get_serial_sequence(%s, %s), (SELECT max(id) FROM %s));", outbox.QuoteLiteral(of.SQL()), outbox.QuoteLiteral(want.Name), of.SQL())
 }
 
 // retype keeps the values. A default is of the old type.

@@ -94,7 +94,7 @@ func List(ctx context.Context, conn *pgconn.PgConn) ([]Slot, error) {
 
 // Read looks for one slot by its name, in any database.
 func Read(ctx context.Context, conn *pgconn.PgConn, name string) (Slot, error) {
-	slots, err := query(ctx, conn, listSQL+" WHERE s.slot_name = '"+strings.ReplaceAll(name, "'", "''")+"'")
+	slots, err := query(ctx, conn, listSQL+" WHERE s.slot_name = "+outbox.QuoteLiteral(name))
 	if err != nil || len(slots) == 0 {
 		return Slot{}, err
 	}
@@ -166,5 +166,7 @@ func (s Slot) Taken(table outbox.Table) *problem.Problem {
 	return problem.New(fix, "slot %s is owned by %s, which is no relay of table %s", s.Name, owner, table)
 }
 
-// DropSQL drops a slot that nobody uses. Postgres allows no other letters in a name than a to z, digits and _.
-func DropSQL(name string) string { return "SELECT pg_drop_replication_slot('" + name + "')" }
+// DropSQL drops a slot that nobody uses.
+func DropSQL(name string) string {
+	return "SELECT pg_drop_replication_slot(" + outbox.QuoteLiteral(name) + ")"
+}
