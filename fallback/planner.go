@@ -28,6 +28,8 @@ const (
 type View struct {
 	// Leader: this relay owns the slot. Live: its stream was heard of lately.
 	Leader, Live bool
+	// Rest is how long a new leader still takes only what is due.
+	Rest time.Duration
 	// TakesFresh: this relay may claim rows without a time of their own: it leads, only polls, or nobody leads.
 	TakesFresh bool
 	// Polling: the relay never streams.
@@ -108,6 +110,9 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
 	if v.Leader && v.Live && v.Ready { // whatever asks for a sweep wakes the sweeper
 		wait *= dueSafety
+	}
+	if v.Rest > 0 {
+		wait = min(wait, v.Rest)
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
 		if !v.wants(sweep) {

@@ -108,7 +108,7 @@ func (s *Sweeper) View() View {
 	rows, _ := s.Core.Capacity(s.Page)
 	v := r.view
 	return View{
-		Leader: v.Leader, Live: v.Live, TakesFresh: r.keys, Polling: s.Polling, Ready: rows > 0 && s.claims.free() > 0,
+		Leader: v.Leader, Live: v.Live, Rest: v.Rest, TakesFresh: r.keys, Polling: s.Polling, Ready: rows > 0 && s.claims.free() > 0,
 		Backlog: v.Backlog, Unseen: v.Unseen, Wanted: v.Wanted > 0, Unlisted: v.Unlisted, Due: v.Due,
 	}
 }
@@ -116,11 +116,7 @@ func (s *Sweeper) View() View {
 // Next names the sweep to run now, or None and how long to wait.
 func (s *Sweeper) Next() (Sweep, time.Duration) {
 	s.noticeTerm()
-	next, wait := s.Planner.Next(s.now(), s.View())
-	if rest := s.Core.View().Rest; rest > 0 {
-		wait = min(wait, rest)
-	}
-	return next, wait
+	return s.Planner.Next(s.now(), s.View())
 }
 
 // noticeTerm has all passes begin again if a term has begun or ended.
