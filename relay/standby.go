@@ -43,18 +43,12 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 			freeSince = time.Now()
 		}
 		switch {
+		case !seen.Active() && standby && time.Since(freeSince) < headStart:
+			pause = min(pause, headStart-time.Since(freeSince))
 		case !seen.Active():
-			left := time.Duration(0)
-			if standby {
-				left = headStart - time.Since(freeSince)
-			}
-			if left <= 0 {
-				left, err = s.othersTurn(ctx, stream)
-			}
-			if err != nil || left <= 0 {
+			if others, err := s.othersTurn(ctx, stream); err != nil || !others {
 				return freeSince, err
 			}
-			pause = min(pause, left)
 		case seen.Unusable() != nil:
 			return freeSince, seen.Unusable()
 		case taken != nil:
@@ -89,17 +83,14 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 	}
 }
 
-// othersTurn is how long a free slot is left to others: while one of them could publish, and this relay could not.
-func (s *streamer) othersTurn(ctx context.Context, stream *replication.Stream) (time.Duration, error) {
+// othersTurn tells whether a free slot is left to another relay: one that could publish, while this one could not.
+func (s *streamer) othersTurn(ctx context.Context, stream *replication.Stream) (bool, error) {
 	if s.phase() == publish.Ready {
-		return 0, nil
+		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	if ready, err := stream.StandbyIsReady(ctx); !ready {
-		return 0, err
-	}
-	return askSlot, nil
+	return stream.StandbyIsReady(ctx)
 }
 
 // readSlot reads the slot, and tells the others whether this relay could publish.
