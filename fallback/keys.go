@@ -15,8 +15,13 @@ type keysPass struct {
 	complete bool
 }
 
-// longestRun is how many rows of a key one claim takes at most.
-const longestRun = 64
+const (
+	// longestRun is how many rows of a key one claim takes at most.
+	longestRun = 64
+	// usualRun is how many it takes if more keys have rows than it has room for. Longer runs of fewer keys cost Postgres
+	// less, but each row waits for the confirm of the one before it.
+	usualRun = 4
+)
 
 // firstAgain is how soon keys are looked up again of which none was free.
 const firstAgain = 20 * time.Millisecond
@@ -33,15 +38,16 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	rows, bytes := s.Core.Capacity(s.Page)
 	// A share of them, so that other claims find some.
 	free := max(s.claims.free(), 1)
-	keys := s.Core.TakeWanted(min(rows, (r.view.Wanted+free-1)/free))
+	keys := s.Core.TakeWanted(min(s.keysFor(rows), (r.view.Wanted+free-1)/free))
 	claimed := 0
 	if len(keys) > 0 {
-		heads, seen, err := s.Table.FindHeads(ctx, keys, r.fresh)
+		runs, seen, err := s.Table.FindRuns(ctx, keys, s.runOf(rows, len(keys)), r.fresh)
 		if err != nil {
 			s.Core.NotFound(keys)
 			return false, err
 		}
-		if claimed, err = s.claimRuns(ctx, r, s.Core.Found(keys, heads, seen, r.view.Epoch, len(keys)), rows, bytes); err != nil {
+		s.measure(runs)
+		if claimed, err = s.claim(ctx, r, s.Core.Found(keys, runs, seen, r.view.Epoch, len(keys)), rows, bytes); err != nil {
 			return false, err
 		}
 	}
@@ -62,28 +68,30 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	if !p.begun {
 		*p = keysPass{begun: true, number: s.Core.KeysBegan()}
 	}
-	heads, seen, err := s.Table.FindKeys(ctx, p.after, s.Page, r.fresh)
+	limit := s.keysFor(s.Page)
+	runs, seen, err := s.Table.FindKeys(ctx, p.after, limit, s.runOf(rows, limit), r.fresh)
 	if err != nil {
 		*p = keysPass{}
 		return o, err
 	}
+	s.measure(runs)
 	if p.after == nil {
 		s.Core.Saw(seen, r.view.Epoch, 0)
 		p.complete = s.Core.SeesAllKeys()
 	}
-	o.More = len(heads) >= s.Page
+	o.More = len(runs) >= limit
 	if o.More {
-		p.after = heads[len(heads)-1].OrderingKey
+		p.after = runs[len(runs)-1][0].OrderingKey
 	}
 	share := rows
 	if !o.More { // so few that other claims find none otherwise
 		free := max(s.claims.free(), 1)
-		share = min(rows, (len(heads)+free-1)/free)
+		share = min(rows, (len(runs)+free-1)/free)
 	}
 	if !r.view.Leader { // several relays take the same keys in vain
-		s.Shuffle(len(heads), func(i, j int) { heads[i], heads[j] = heads[j], heads[i] })
+		s.Shuffle(len(runs), func(i, j int) { runs[i], runs[j] = runs[j], runs[i] })
 	}
-	_, err = s.claimRuns(ctx, r, s.Core.Found(nil, heads, seen, r.view.Epoch, share), rows, bytes)
+	_, err = s.claim(ctx, r, s.Core.Found(nil, runs, seen, r.view.Epoch, share), rows, bytes)
 	if !o.More {
 		s.Core.KeysEnded(p.number, p.complete && r.view.Epoch == s.Core.View().Epoch)
 		*p = keysPass{}
@@ -91,38 +99,20 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	return o, err
 }
 
-// claimRuns claims these oldest rows of their keys, and what follows them.
-func (s *Sweeper) claimRuns(ctx context.Context, r role, heads []outbox.Candidate, rows, bytes int) (claimed int, err error) {
-	if len(heads) == 0 {
-		return 0, nil
-	}
-	each := min(max(rows/len(heads), 1), longestRun)
-	if each == 1 {
-		return s.claim(ctx, r, heads, rows, bytes)
-	}
-	found, err := s.Table.FindRuns(ctx, heads, each, r.fresh)
-	if err != nil {
-		keys := make([]string, len(heads))
-		for i, head := range heads {
-			keys[i] = *head.OrderingKey
-		}
-		s.Core.NotFound(keys)
-		return 0, err
-	}
-	return s.claim(ctx, r, append(found, s.vanished(heads, found)...), rows, bytes)
+// keysFor is how many keys are looked up to find so many rows.
+func (s *Sweeper) keysFor(rows int) int { return max(rows/max(s.depth, 1), 1) }
+
+// runOf is how many rows of each of so many keys are looked up to find so many rows: more than the keys had last time,
+// which tells whether they have more.
+func (s *Sweeper) runOf(rows, keys int) int {
+	return min(max(rows/keys, min(2*max(s.depth, 1), usualRun)), longestRun)
 }
 
-// vanished are heads of keys of which nothing was found any more: the claim has their keys looked up again.
-func (s *Sweeper) vanished(heads, found []outbox.Candidate) (gone []outbox.Candidate) {
-	seen := make(map[string]bool, len(heads))
-	for _, row := range found {
-		seen[*row.OrderingKey] = true
+// measure notes how many rows the keys have that were looked up.
+func (s *Sweeper) measure(runs []outbox.Run) {
+	rows := 0
+	for _, run := range runs {
+		rows += len(run)
 	}
-	for _, head := range heads {
-		if !seen[*head.OrderingKey] {
-			head.Ready = false
-			gone = append(gone, head)
-		}
-	}
-	return gone
+	s.depth = min(max(rows/max(len(runs), 1), 1), usualRun)
 }

@@ -78,45 +78,39 @@ func (m *model) heads() []*modelRow {
 	return slices.DeleteFunc(rows, func(row *modelRow) bool { return row.key == "" || !m.firstOfItsKey(row) })
 }
 
-func (m *model) FindKeys(_ context.Context, after *string, limit int, fresh outbox.Fresh) (found []outbox.Candidate, seen outbox.Snapshot, err error) {
+func (m *model) FindKeys(_ context.Context, after *string, keys, each int, fresh outbox.Fresh) (runs []outbox.Run, seen outbox.Snapshot, err error) {
 	m.between()
 	seen = m.snapshot()
 	err = m.statement(func() {
 		for _, row := range m.heads() {
-			if (after == nil || row.key > *after) && len(found) < limit {
-				found = append(found, m.candidate(row, fresh))
+			if (after == nil || row.key > *after) && len(runs) < keys {
+				runs = append(runs, m.run(row.key, each, fresh))
 			}
 		}
 	})
-	return found, seen, err
+	return runs, seen, err
 }
 
-func (m *model) FindHeads(_ context.Context, keys []string, fresh outbox.Fresh) (found []outbox.Candidate, seen outbox.Snapshot, err error) {
+func (m *model) FindRuns(_ context.Context, keys []string, each int, fresh outbox.Fresh) (runs []outbox.Run, seen outbox.Snapshot, err error) {
 	m.between()
 	seen = m.snapshot()
 	err = m.statement(func() {
 		for _, row := range m.heads() {
 			if slices.Contains(keys, row.key) {
-				found = append(found, m.candidate(row, fresh))
+				runs = append(runs, m.run(row.key, each, fresh))
 			}
 		}
 	})
-	return found, seen, err
+	return runs, seen, err
 }
 
-func (m *model) FindRuns(_ context.Context, heads []outbox.Candidate, each int, fresh outbox.Fresh) (found []outbox.Candidate, err error) {
-	err = m.statement(func() {
-		for _, head := range heads {
-			n := 0
-			for _, row := range m.visible() {
-				if row.key == *head.OrderingKey && row.id >= head.ID && n < each {
-					found = append(found, m.candidate(row, fresh))
-					n++
-				}
-			}
+func (m *model) run(key string, each int, fresh outbox.Fresh) (run outbox.Run) {
+	for _, row := range m.visible() {
+		if row.key == key && len(run) < each {
+			run = append(run, m.candidate(row, fresh))
 		}
-	})
-	return found, err
+	}
+	return run
 }
 
 func (m *model) NextDue(context.Context) (time.Duration, error) {

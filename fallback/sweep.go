@@ -13,9 +13,8 @@ import (
 type Table interface {
 	FindDue(ctx context.Context, after time.Time, ties bool, limit int) ([]outbox.Candidate, error)
 	FindBacklog(ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error)
-	FindKeys(ctx context.Context, after *string, limit int, fresh outbox.Fresh) ([]outbox.Candidate, outbox.Snapshot, error)
-	FindHeads(ctx context.Context, keys []string, fresh outbox.Fresh) ([]outbox.Candidate, outbox.Snapshot, error)
-	FindRuns(ctx context.Context, heads []outbox.Candidate, each int, fresh outbox.Fresh) ([]outbox.Candidate, error)
+	FindKeys(ctx context.Context, after *string, keys, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error)
+	FindRuns(ctx context.Context, keys []string, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error)
 	NextDue(ctx context.Context) (time.Duration, error)
 	Snapshot(ctx context.Context, name bool) (outbox.Snapshot, error)
 	LastID(ctx context.Context) (id int64, ok bool, err error)
@@ -68,6 +67,8 @@ type Sweeper struct {
 	rows   backlogPass
 	keys   keysPass
 	span   span
+	// depth is about how many rows the keys have that were looked up last, at most usualRun.
+	depth int
 	// lookedUp: the last sweep of keys was one of wanted ones. again is how long to wait before the next.
 	lookedUp bool
 	again    time.Duration

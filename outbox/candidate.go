@@ -17,6 +17,20 @@ type Candidate struct {
 	Due time.Time
 }
 
+// Run is rows of one ordering key, in the order of their ids; at least one.
+type Run []Candidate
+
+// Runs splits keyed rows that are sorted by key.
+func Runs(rows []Candidate) (runs []Run) {
+	for i, row := range rows {
+		if i == 0 || *row.OrderingKey != *rows[i-1].OrderingKey {
+			runs = append(runs, nil)
+		}
+		runs[len(runs)-1] = append(runs[len(runs)-1], row)
+	}
+	return runs
+}
+
 // Fresh says which rows without a time of their own a claim may take: those of an age, up to an id.
 type Fresh struct {
 	Age  time.Duration

@@ -126,11 +126,14 @@ func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 	}
 	count(backlog, false)
 	for after := (*string)(nil); left.rows < mostRest; {
-		heads, _, err := r.store.FindKeys(ctx, after, mostRest, fresh)
-		if count(heads, true); err != nil || len(heads) < mostRest {
+		heads, _, err := r.store.FindKeys(ctx, after, mostRest, 1, fresh)
+		for _, head := range heads {
+			count(head, true)
+		}
+		if err != nil || len(heads) < mostRest {
 			return left, err
 		}
-		after = heads[len(heads)-1].OrderingKey
+		after = heads[len(heads)-1][0].OrderingKey
 	}
 	return left, nil
 }

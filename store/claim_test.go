@@ -165,9 +165,9 @@ func TestBlockHoldsUpKeysWithADeadLetter(t *testing.T) {
 	}
 	f.settle(dead(f.read(0)[0], true))
 	f.insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', 'dead')`)
-	heads, _, err := f.store.FindHeads(t.Context(), []string{"dead", "free"}, outbox.AllFresh())
-	if err != nil || len(heads) != 2 || heads[0].Ready || !heads[1].Ready {
-		t.Errorf("got %+v, %v", heads, err)
+	runs, _, err := f.store.FindRuns(t.Context(), []string{"dead", "free"}, 1, outbox.AllFresh())
+	if err != nil || len(runs) != 2 || runs[0][0].Ready || !runs[1][0].Ready {
+		t.Errorf("got %+v, %v", runs, err)
 	}
 	claim := f.claim(outbox.AllFresh(), 2, 3)
 	equal(t, "locked", idsOf(claim.Messages), []int64{2})
@@ -186,32 +186,32 @@ func TestKeysAreFoundByTheirOldestRow(t *testing.T) {
 	var after *string
 	var keys []string
 	for more := true; more; {
-		heads, _, err := f.store.FindKeys(t.Context(), after, 3, outbox.AllFresh())
+		runs, _, err := f.store.FindKeys(t.Context(), after, 3, 2, outbox.AllFresh())
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, head := range heads {
-			keys = append(keys, *head.OrderingKey)
-			if want := *head.OrderingKey != "key 3"; head.Ready != want {
-				t.Errorf("key %q is ready: %v", *head.OrderingKey, head.Ready)
+		for _, run := range runs {
+			after = run[0].OrderingKey
+			keys = append(keys, *after)
+			if want := *after != "key 3"; run[0].Ready != want {
+				t.Errorf("key %q is ready: %v", *after, run[0].Ready)
 			}
-			after = head.OrderingKey
+			if want := 2; *after != "" && (len(run) != want || run[1].ID != run[0].ID+7) {
+				t.Errorf("key %q has the rows %v", *after, refIDs(run))
+			}
 		}
-		more = len(heads) == 3
+		more = len(runs) == 3
 	}
 	if got := fmt.Sprintf("%q", keys); got != `["" "key 0" "key 1" "key 2" "key 3" "key 4" "key 5" "key 6"]` {
 		t.Errorf("got %s", got)
 	}
-	heads, _, err := f.store.FindHeads(t.Context(), []string{"key 5", "key 3", "none"}, outbox.AllFresh())
-	if err != nil || len(heads) != 2 {
-		t.Fatalf("got %+v, %v", heads, err)
+	runs, _, err := f.store.FindRuns(t.Context(), []string{"key 5", "key 3", "none"}, 4, outbox.AllFresh())
+	if err != nil || len(runs) != 2 {
+		t.Fatalf("got %+v, %v", runs, err)
 	}
-	runs, err := f.store.FindRuns(t.Context(), heads, 4, outbox.AllFresh())
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, "runs", refIDs(runs), []int64{5, 12, 19, 26, 3, 10, 17, 24})
-	if runs[4].Ready || !runs[5].Ready {
+	equal(t, "the first run", refIDs(runs[0]), []int64{5, 12, 19, 26})
+	equal(t, "the second run", refIDs(runs[1]), []int64{3, 10, 17, 24})
+	if runs[1][0].Ready || !runs[1][1].Ready {
 		t.Error("which rows are ready is not told")
 	}
 }

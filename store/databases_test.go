@@ -30,7 +30,7 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 	if len(due) != 2 || len(keys) != 2 || len(runs) != 2 || len(backlog) != 1 {
 		f.Fatalf("%d due, %d keys, %d in runs, %d without a key", len(due), len(keys), len(runs), len(backlog))
 	}
-	claim := f.claim(outbox.AllFresh(), refIDs(append(append(due, runs...), backlog...))...)
+	claim := f.claim(outbox.AllFresh(), refIDs(append(append(append(due, runs[0]...), runs[1]...), backlog...))...)
 	if len(claim.Messages) != 4 {
 		f.Fatalf("%d rows locked", len(claim.Messages))
 	}
@@ -52,15 +52,14 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 }
 
 // findAll runs every find.
-func (f *fixture) findAll(s *store.Store) (due, keys, runs, backlog []outbox.Candidate) {
+func (f *fixture) findAll(s *store.Store) (due []outbox.Candidate, keys, runs []outbox.Run, backlog []outbox.Candidate) {
 	f.Helper()
-	var errs [6]error
+	var errs [5]error
 	due, errs[0] = s.FindDue(f.Context(), time.Time{}, true, 10)
-	keys, _, errs[1] = s.FindKeys(f.Context(), nil, 10, outbox.AllFresh())
-	_, _, errs[2] = s.FindKeys(f.Context(), keys[0].OrderingKey, 10, outbox.AllFresh())
-	keys, _, errs[3] = s.FindHeads(f.Context(), []string{"k", "d", "none"}, outbox.AllFresh())
-	runs, errs[4] = s.FindRuns(f.Context(), keys, 10, outbox.AllFresh())
-	backlog, errs[5] = s.FindBacklog(f.Context(), 0, math.MaxInt64, 10, outbox.AllFresh())
+	keys, _, errs[1] = s.FindKeys(f.Context(), nil, 10, 10, outbox.AllFresh())
+	_, _, errs[2] = s.FindKeys(f.Context(), keys[0][0].OrderingKey, 10, 10, outbox.AllFresh())
+	runs, _, errs[3] = s.FindRuns(f.Context(), []string{"k", "d", "none"}, 10, outbox.AllFresh())
+	backlog, errs[4] = s.FindBacklog(f.Context(), 0, math.MaxInt64, 10, outbox.AllFresh())
 	if err := errors.Join(errs[:]...); err != nil {
 		f.Fatal(err)
 	}

@@ -26,27 +26,18 @@ func (s *Store) FindBacklog(ctx context.Context, after, upTo int64, limit int, f
 	return s.find(ctx, s.sql.findBacklog, after, upTo, limit, fresh.UpTo, fresh.Age)
 }
 
-// FindKeys finds the oldest row of each key that has rows, from the first key on or from the one after a key. The
-// snapshot is of before the query.
-func (s *Store) FindKeys(ctx context.Context, after *string, limit int, fresh outbox.Fresh) ([]outbox.Candidate, outbox.Snapshot, error) {
+// FindKeys finds the next keys that have rows, from the first key on or from the one after a key, and the first rows of
+// each, at most so many. The snapshot is of before the query.
+func (s *Store) FindKeys(ctx context.Context, after *string, keys, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error) {
 	if after == nil {
-		return s.findSeen(ctx, s.sql.findKeys, "", limit, fresh.UpTo, fresh.Age)
+		return s.findRuns(ctx, s.sql.findKeys, "", keys, each, fresh.UpTo, fresh.Age)
 	}
-	return s.findSeen(ctx, s.sql.findKeysAfter, *after, limit, fresh.UpTo, fresh.Age)
+	return s.findRuns(ctx, s.sql.findKeysAfter, *after, keys, each, fresh.UpTo, fresh.Age)
 }
 
-// FindHeads finds the oldest rows of some keys.
-func (s *Store) FindHeads(ctx context.Context, keys []string, fresh outbox.Fresh) ([]outbox.Candidate, outbox.Snapshot, error) {
-	return s.findSeen(ctx, s.sql.findHeads, keys, fresh.UpTo, fresh.Age)
-}
-
-// FindRuns finds of the keys of these rows the first rows from them on, at most so many of each.
-func (s *Store) FindRuns(ctx context.Context, heads []outbox.Candidate, each int, fresh outbox.Fresh) ([]outbox.Candidate, error) {
-	keys, ids := make([]string, len(heads)), make([]int64, len(heads))
-	for i, head := range heads {
-		keys[i], ids[i] = *head.OrderingKey, head.ID
-	}
-	return s.find(ctx, s.sql.findRuns, keys, ids, each, fresh.UpTo, fresh.Age)
+// FindRuns finds the first rows of these keys, at most so many of each. The snapshot is of before the query.
+func (s *Store) FindRuns(ctx context.Context, keys []string, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error) {
+	return s.findRuns(ctx, s.sql.findRuns, keys, each, fresh.UpTo, fresh.Age)
 }
 
 func (s *Store) find(ctx context.Context, sql string, args ...any) ([]outbox.Candidate, error) {
@@ -63,8 +54,7 @@ func (s *Store) find(ctx context.Context, sql string, args ...any) ([]outbox.Can
 	return found, nil
 }
 
-// findSeen is find with a snapshot of before it.
-func (s *Store) findSeen(ctx context.Context, sql string, args ...any) (found []outbox.Candidate, seen outbox.Snapshot, err error) {
+func (s *Store) findRuns(ctx context.Context, sql string, args ...any) (runs []outbox.Run, seen outbox.Snapshot, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	batch := &pgx.Batch{}
@@ -72,14 +62,15 @@ func (s *Store) findSeen(ctx context.Context, sql string, args ...any) (found []
 		seen, err = scanSnapshot(row)
 		return err
 	})
-	batch.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-		found, err = candidates(rows)
+	batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		found, err := candidates(rows)
+		runs = outbox.Runs(found)
 		return err
 	})
 	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, outbox.Snapshot{}, fmt.Errorf("find ordering keys of %s: %w", s.table, err)
 	}
-	return found, seen, nil
+	return runs, seen, nil
 }
 
 func candidates(rows pgx.Rows) (found []outbox.Candidate, err error) {

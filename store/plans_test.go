@@ -94,22 +94,22 @@ func (p *planned) statements() map[string]string {
 		keys = append(keys, fmt.Sprintf("key %d", i*5))
 	}
 	settle := settleArgs(part)
-	heads, ids := make([]int64, len(keys)), make([]int64, batch)
+	ids := make([]int64, batch)
 	for i := range ids {
 		ids[i] = int64(rowsLive + 1 + i*37)
 	}
 	all, age := int64(math.MaxInt64), time.Duration(0)
 	p.args = map[string][]any{
 		"find due": {time.Now().Add(-time.Hour), batch, true}, "find backlog": {int64(60_000), all, batch, all, age},
-		"find keys": {"", batch, all, age}, "find keys after": {"key 10", batch, all, age}, "find heads": {keys, all, age},
-		"find runs": {keys, heads, 64, all, age}, "lock": {ids, all, age}, "delete locked": {ids}, "postpone": {ids, time.Minute},
+		"find keys": {"", batch, 1, all, age}, "find keys after": {"key 10", batch, 4, all, age},
+		"find runs": {keys, 64, all, age}, "lock": {ids, all, age}, "delete locked": {ids}, "postpone": {ids, time.Minute},
 		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
 		"next due": {}, "lock free": settle[:2], "visible": settle[:2], "moved": settle[:2],
 	}
 	sql := p.store.sql
 	return map[string]string{
 		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find keys after": sql.findKeysAfter,
-		"find heads": sql.findHeads, "find runs": sql.findRuns, "lock": sql.lock, "postpone": sql.postpone,
+		"find runs": sql.findRuns, "lock": sql.lock, "postpone": sql.postpone,
 		"delete": sql.delete, "delete near": sql.deleteNear, "delete locked": sql.deleteLocked, "retry": sql.retry, "dead letter": sql.deadLetter, "release": sql.release,
 		"next due": sql.nextDue, "lock free": sql.lockFree, "visible": sql.visible, "moved": sql.moved,
 	}

@@ -18,7 +18,7 @@ func of(shard outbox.Shard) statements {
 func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 	sql := of(outbox.Shard{})
 	for name, text := range map[string]string{
-		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find heads": sql.findHeads, "lock": sql.lock,
+		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find runs": sql.findRuns, "lock": sql.lock,
 		"delete": sql.delete, "delete near": sql.deleteNear, "retention": sql.retention,
 	} {
 		if strings.Contains(text, "hash") || strings.Contains(text, "of_shard") {
@@ -79,7 +79,7 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 		args []any
 	}{
 		{sql.findBacklog, []any{int64(math.MinInt64), int64(math.MaxInt64), 1000, int64(math.MaxInt64), time.Duration(0)}},
-		{sql.findKeys, []any{"", 1000, int64(math.MaxInt64), time.Duration(0)}},
+		{sql.findKeys, []any{"", 1000, 1, int64(math.MaxInt64), time.Duration(0)}},
 		{sql.findDue, []any{time.Now().Add(-time.Hour), 1000, true}},
 	} {
 		rows, err := p.conn.Query(p.Context(), query.text, query.args...)

@@ -9,15 +9,15 @@ import (
 
 // statements are the relay's SQL with the names of its tables filled in.
 type statements struct {
-	findDue, findBacklog, findRuns string
-	findKeys, findKeysAfter        string
-	findHeads                      string
-	lock, deleteLocked, nextDue    string
-	delete, deleteNear             string
-	retry, deadLetter              string
-	release, postpone              string
-	lockFree, visible              string
-	moved, retention               string
+	findDue, findBacklog        string
+	findKeys, findKeysAfter     string
+	findRuns                    string
+	lock, deleteLocked, nextDue string
+	delete, deleteNear          string
+	retry, deadLetter           string
+	release, postpone           string
+	lockFree, visible           string
+	moved, retention            string
 }
 
 // messageColumns are read in this order by the scanner. Rows are called r. All columns that a statement needs are
@@ -61,8 +61,8 @@ SELECT r.id, r.message_id, r.ordering_key, ` + rowSize + `, true, r.available_at
 WHERE r.id > $1 AND r.id <= $2 AND r.ordering_key IS NULL AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $3`
 
-// The oldest row of each key, found by skipping from key to key: the cost follows the keys, not the rows. Keys of other
-// shards are skipped likewise, and left out afterwards.
+// The first rows of each key, oldest first. Keys are found by skipping from one to the next: the cost follows the keys,
+// not the rows. Keys of other shards are skipped likewise, and left out afterwards.
 const findKeysSQL = `
 WITH RECURSIVE heads AS (
   (SELECT r.ordering_key, r.id FROM {outbox} r WHERE r.ordering_key {from} $1 ORDER BY r.ordering_key, r.id LIMIT 1)
@@ -70,25 +70,20 @@ WITH RECURSIVE heads AS (
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
 SELECT r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at
-FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h JOIN {outbox} r ON r.id BETWEEN h.id AND h.id ORDER BY h.ordering_key`
-
-// The oldest row of some keys. What is read first from a key on may be a row of another one, which keeps the primary key
-// from being offered for the order.
-const findHeadsSQL = `
-SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at
-FROM unnest($1::text[]) k(key) CROSS JOIN LATERAL (
-  SELECT r.ordering_key, r.id FROM {outbox} r WHERE r.ordering_key >= k.key ORDER BY r.ordering_key, r.id LIMIT 1) h
-JOIN {outbox} r ON r.id BETWEEN h.id AND h.id
-WHERE h.ordering_key = k.key{and_of_shard}`
-
-// Of some keys the rows from a given one on, oldest first.
-const findRunsSQL = `
-SELECT r.id, r.message_id, h.key, ` + rowSize + `, ` + isReady + `, r.available_at
-FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY h(key, id, nth) CROSS JOIN LATERAL (
+FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h CROSS JOIN LATERAL (
   SELECT r.* FROM {outbox} r
-  WHERE r.ordering_key >= h.key AND r.ordering_key <= h.key AND (r.ordering_key, r.id) >= (h.key, h.id)
+  WHERE r.ordering_key >= h.ordering_key AND r.ordering_key <= h.ordering_key AND (r.ordering_key, r.id) >= (h.ordering_key, h.id)
   ORDER BY r.ordering_key, r.id LIMIT $3) r
-ORDER BY h.nth, r.id`
+ORDER BY h.ordering_key, r.id`
+
+// The first rows of some keys, oldest first. A range in place of equality keeps the primary key from being offered for
+// the order.
+const findRunsSQL = `
+SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at
+FROM unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
+  SELECT r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
+  ORDER BY r.ordering_key, r.id LIMIT $2) r ON true{and_of_shard}
+ORDER BY k.nth, r.id`
 
 // The rows of a claim, unless they have changed since they were found. Of a row that somebody has locked and not deleted,
 // xmax is not 0: that one may have published it. Who has locked a row and then changed it, as a claim does with what it
@@ -200,10 +195,10 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard) statement
 	fresh := func(sql, upTo, age string) string {
 		return fill(strings.NewReplacer("{up_to}", upTo, "{age}", age).Replace(sql))
 	}
-	keys := func(from string) string { return fresh(strings.ReplaceAll(findKeysSQL, "{from}", from), "$3", "$4") }
+	keys := func(from string) string { return fresh(strings.ReplaceAll(findKeysSQL, "{from}", from), "$4", "$5") }
 	return statements{
-		findDue: fill(findDueSQL), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$4", "$5"),
-		findKeys: keys(">="), findKeysAfter: keys(">"), findHeads: fresh(findHeadsSQL, "$2", "$3"),
+		findDue: fill(findDueSQL), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$3", "$4"),
+		findKeys: keys(">="), findKeysAfter: keys(">"),
 		lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(deleteLockedSQL), nextDue: fill(nextDueSQL),
 		delete: fill(deleteSQL), deleteNear: fill(deleteNearSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
 		release: fill(releaseSQL), postpone: fill(postponeSQL),

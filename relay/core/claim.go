@@ -80,9 +80,9 @@ func (c *Core) NotFound(asked []string) {
 	}
 }
 
-// Found takes the oldest rows of keys in: of those asked for, or of a pass over all keys (asked is nil). The snapshot
-// is of before the query, which began in this epoch. It returns the heads whose keys are claimed from now on, at most n.
-func (c *Core) Found(asked []string, heads []outbox.Candidate, snapshot outbox.Snapshot, epoch, n int) (take []outbox.Candidate) {
+// Found takes the first rows of keys in: of those asked for, or of a pass over all keys (asked is nil). The snapshot
+// is of before the query, which began in this epoch. It returns the rows of keys that are claimed from now on, at most n.
+func (c *Core) Found(asked []string, runs []outbox.Run, snapshot outbox.Snapshot, epoch, n int) (take []outbox.Candidate) {
 	c.lock()
 	defer c.mu.Unlock()
 	if epoch != c.mu.term.epoch { // the answer may be of another server
@@ -92,12 +92,13 @@ func (c *Core) Found(asked []string, heads []outbox.Candidate, snapshot outbox.S
 		return nil
 	}
 	c.saw(snapshot)
-	found := make(map[string]bool, len(heads))
-	for _, head := range heads {
-		key := *head.OrderingKey
+	found := make(map[string]bool, len(runs))
+	for _, run := range runs {
+		key := *run[0].OrderingKey
 		found[key] = true
-		if c.found(key, head, asked != nil, len(take) < n) {
-			take = append(take, head)
+		if c.found(key, run[0], asked != nil, n > 0) {
+			take = append(take, run...)
+			n--
 		}
 	}
 	for _, key := range asked {
