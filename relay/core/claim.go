@@ -22,7 +22,9 @@ type Claim struct {
 	answered []outbox.Settlement
 	unsent   []*outbox.Message
 	begun    time.Time // before the lock
-	ended    bool
+	// ended: no more answers are waited for. written: what became of the rows is written; meanwhile came in between.
+	ended, written bool
+	meanwhile      []answer
 }
 
 // Capacity is how many rows and bytes a claim of at most so many rows may take now; no rows: there is too little room.
@@ -385,6 +387,7 @@ func (c *Core) End(claim *Claim) (e Ending) {
 func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
+	claim.written = true
 	for _, s := range e.Unsent {
 		c.giveBack(s.Message)
 	}
@@ -405,6 +408,12 @@ func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Se
 	}
 	for _, key := range claim.keys {
 		c.endKey(claim, key)
+	}
+	for _, late := range claim.meanwhile {
+		delete(claim.flying, late.Message.Ref())
+		if write, _ := c.resolved(late); write { // nothing is queued behind a message of a claim
+			settle = append(settle, late.Settlement)
+		}
 	}
 	return settle
 }

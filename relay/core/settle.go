@@ -10,11 +10,27 @@ func (c *Core) Resolved(r outbox.Result, decision outbox.Decision) (write bool, 
 	m, s := r.Message, outbox.NewSettlement(r, decision)
 	m.PossibleDuplicate = m.PossibleDuplicate || r.MayHaveArrived()
 	if claim := c.mu.registry.rows[m.Ref()].claim; claim != nil {
-		if !claim.ended {
+		switch {
+		case !claim.ended:
 			return false, c.answered(claim, s)
+		case !claim.written: // which time the row has got is not known yet
+			claim.meanwhile = append(claim.meanwhile, answer{s, r.Outcome})
+			return false, nil
 		}
 		delete(claim.flying, m.Ref()) // its transaction has not waited for the answer
 	}
+	return c.resolved(answer{s, r.Outcome})
+}
+
+// answer is what becomes of a message after the broker's answer.
+type answer struct {
+	outbox.Settlement
+	outcome outbox.Outcome
+}
+
+// resolved is Resolved for a row that no open claim holds.
+func (c *Core) resolved(s answer) (write bool, next *outbox.Message) {
+	m := s.Message
 	switch {
 	case s.Decision.Action == outbox.Delete:
 		delete(c.mu.unknown.rows, m.Ref())
@@ -33,7 +49,7 @@ func (c *Core) Resolved(r outbox.Result, decision outbox.Decision) (write bool, 
 		}
 		return true, nil
 	}
-	if r.Outcome == outbox.Unknown && m.AvailableAt.IsZero() {
+	if s.outcome == outbox.Unknown && m.AvailableAt.IsZero() {
 		c.rememberUnknown(m.Ref())
 	}
 	if m.OrderingKey != nil {
