@@ -104,10 +104,10 @@ func (s *Sweeper) lostTo(ctx context.Context, r role) {
 // drop ends a claim that has locked nothing.
 func (s *Sweeper) drop(claim *core.Claim) { s.Core.Ended(claim, s.Core.End(claim), false) }
 
-// noticeRestart: connections have ended since, so the server may have crashed and lost the traces of claims.
+// noticeRestart has all rows marked that a server may have lost the traces of claims of, in a crash.
 func (s *Sweeper) noticeRestart(ctx context.Context) error {
-	lost := s.Table.Lost()
-	if lost == s.lost {
+	restarts := s.Table.Restarts()
+	if restarts == s.restarts {
 		return nil
 	}
 	last, ok, err := s.Table.LastID(ctx)
@@ -118,7 +118,7 @@ func (s *Sweeper) noticeRestart(ctx context.Context) error {
 		last = math.MaxInt64
 	}
 	s.Core.ServerRestarted(last)
-	s.lost = lost
+	s.restarts = restarts
 	return nil
 }
 

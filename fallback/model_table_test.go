@@ -133,7 +133,7 @@ func (m *model) LastID(context.Context) (int64, bool, error) { return int64(len(
 func (m *model) slotOwner(context.Context) (pid uint32, relay bool, err error) {
 	return m.owner(), true, nil
 }
-func (m *model) Lost() int64 { return m.lost }
+func (m *model) Restarts() int64 { return m.restarts }
 
 func (m *model) owner() uint32 {
 	if m.replaced {

@@ -42,12 +42,12 @@ type model struct {
 	marksExactly bool
 
 	// the database
-	rows    []*modelRow
-	txs     []*modelTx // in commit order: the WAL
-	dead    map[int64]bool
-	lastXID uint32
-	wal     uint64 // where it ends
-	lost    int64
+	rows     []*modelRow
+	txs      []*modelTx // in commit order: the WAL
+	dead     map[int64]bool
+	lastXID  uint32
+	wal      uint64 // where it ends
+	restarts int64
 	// failedOver: rows up to this id have lost the traces of claims.
 	failedOver int64
 
@@ -92,6 +92,8 @@ type modelRow struct {
 	locked    *modelClaim
 	person    bool // somebody else holds it locked
 	traced    bool // xmax is not 0
+	// postponed is the core whose claim has written the time last, if one has.
+	postponed *core.Core
 }
 
 const (
@@ -128,7 +130,7 @@ func (m *model) boot() {
 	m.inFlight, m.pending, m.hidden, m.unheard, m.claims = nil, nil, nil, nil, nil
 	m.sweeper = &Sweeper{
 		Core: m.core, Table: m, Planner: NewPlanner(time.Second), Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls,
-		UpTo: math.MaxInt64, Lock: m.lock, SlotOwner: m.slotOwner, lost: m.lost,
+		UpTo: math.MaxInt64, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
 		Publish:   func(message *outbox.Message) { m.publish(message) },
 		Committed: func([]outbox.Settlement, time.Duration) {},
 		Orphaned:  func(rows []outbox.Settlement) { m.pending = append(m.pending, rows...) },
@@ -188,7 +190,6 @@ func (m *model) endClaims() {
 	for _, claim := range slices.Concat(m.claims, m.open) {
 		claim.ended = true
 	}
-	m.lost++
 }
 
 // check checks what always holds.
@@ -231,6 +232,7 @@ func (m *model) failOver() {
 		row.traced = false
 	}
 	m.failedOver = int64(len(m.rows))
+	m.restarts++
 	m.wal = 1 + m.wal/2
 	if !m.polls {
 		m.core.LostSlot()
@@ -437,9 +439,13 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		}
 		row.gone = true
 	case !row.available.Equal(s.Message.AvailableAt): // the fence
+		if row.postponed == m.core && s.Refused {
+			m.t.Fatalf("row %d: its rejection is not written, since the relay itself has postponed it", row.id)
+		}
 	case s.Decision.Action == outbox.Retry:
 		row.attempts++
 		row.available, row.duplicate, row.traced = m.now.Add(s.Decision.Delay), s.Message.PossibleDuplicate, false
+		row.postponed = nil
 	case s.Decision.Action == outbox.DeadLetter:
 		row.gone, m.dead[row.id], row.duplicate, row.traced = true, true, s.Message.PossibleDuplicate, false
 	case s.Decision.Action == outbox.Release:
@@ -462,7 +468,7 @@ func (m *model) crash(arrived []bool) {
 	}
 	m.boot()
 	if m.failedOver > 0 {
-		m.sweeper.lost-- // what a process cannot know that was not there when the server lost its traces
+		m.sweeper.restarts-- // what a process cannot know that was not there when the server lost its traces
 	}
 }
 
@@ -524,7 +530,7 @@ func (c *modelClaim) Commit(_ context.Context, rows []outbox.Settlement, postpon
 			c.m.t.Fatalf("row %d is written by a claim that has not locked it", row.id)
 		}
 		if s.Decision.Action == outbox.Postpone {
-			row.available, row.duplicate, row.traced = c.m.now.Add(postpone), true, false
+			row.available, row.duplicate, row.traced, row.postponed = c.m.now.Add(postpone), true, false, c.m.core
 			s.Message.AvailableAt = row.available
 			continue
 		}

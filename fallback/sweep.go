@@ -18,8 +18,9 @@ type Table interface {
 	NextDue(ctx context.Context) (time.Duration, error)
 	Snapshot(ctx context.Context, name bool) (outbox.Snapshot, error)
 	LastID(ctx context.Context) (id int64, ok bool, err error)
-	// Lost counts the connections that have ended.
-	Lost() int64
+	// Restarts counts how often the server was restarted, has crashed, or was replaced. It is up to date once a statement
+	// has succeeded.
+	Restarts() int64
 }
 
 // Sweeper runs sweeps. Once is called by one goroutine; claims end in their own.
@@ -60,7 +61,7 @@ type Sweeper struct {
 	freeSince time.Time
 	other     uint32
 	epoch     int
-	lost      int64
+	restarts  int64
 	// anyDue tells that the last sweep for what is due found something.
 	anyDue bool
 	due    duePass

@@ -79,7 +79,7 @@ func (c *Claim) Abandon() {
 	c.conn.Release()
 }
 
-// rollback has as long as any statement: a connection that ends has all rows marked.
+// rollback has as long as any statement: a slow server keeps its connection.
 func (c *Claim) rollback() {
 	ctx, cancel := c.store.bounded(context.Background())
 	defer cancel()
@@ -119,9 +119,6 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 	batch.Queue(`COMMIT`)
 	if err := c.conn.SendBatch(ctx, batch).Close(); err != nil {
 		c.rollback()
-		if c.conn.Conn().IsClosed() {
-			c.store.lost.Add(1) // the pool tells a little later
-		}
 		return fmt.Errorf("settle %d claimed rows of %s: %w", len(rows), c.store.table, err)
 	}
 	return nil

@@ -5,7 +5,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,8 +26,8 @@ type Store struct {
 	// statementTimeout bounds each call: a connection that a dead server left open,
 	// or a lock that somebody holds, must not hold up the relay for ever.
 	statementTimeout time.Duration
-	// lost counts the connections that have ended.
-	lost atomic.Int64
+	// servers knows which server the connections were opened to.
+	servers *servers
 }
 
 const (
@@ -61,30 +60,28 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	config.ConnConfig.RuntimeParams["application_name"] = "cdc-relay"
 	pgdial.Limit(&config.ConnConfig.Config)
+	servers := &servers{}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, sessionSettings+failIfHidden)
-		return err
+		if _, err := conn.Exec(ctx, sessionSettings+failIfHidden); err != nil {
+			return err
+		}
+		return servers.opened(ctx, conn)
 	}
 	// A sweep comes each second: to ask each time whether the connection lives would double what an idle
 	// relay asks. What fails is tried again anyway.
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	open := newSockets(config.ConnConfig.DialFunc)
 	config.ConnConfig.DialFunc = open.dial
-	// One that ends tells of a server that may have restarted: none ends for its age.
-	config.MaxConnLifetime, config.MaxConnIdleTime = forever, forever
-	s := &Store{sockets: open, table: table, sql: newStatements(table, block, shard), statementTimeout: statementTimeout}
-	config.BeforeClose = func(*pgx.Conn) { s.lost.Add(1) }
+	s := &Store{sockets: open, servers: servers, table: table, sql: newStatements(table, block, shard), statementTimeout: statementTimeout}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// forever is longer than a relay runs.
-const forever = 100 * 365 * 24 * time.Hour
-
-// Lost counts the connections that have ended since the store was opened.
-func (s *Store) Lost() int64 { return s.lost.Load() }
+// Restarts counts how often a connection was opened to a server that is not the one of the connection before: it was
+// restarted, has recovered from a crash, or another one has taken its place.
+func (s *Store) Restarts() int64 { return s.servers.restarts.Load() }
 
 // pingAfter is how long a connection may have been idle to be used without asking the server first.
 const pingAfter = 5 * time.Second

@@ -1,0 +1,43 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// servers tells a server that was restarted from one that has only ended a connection.
+type servers struct {
+	restarts atomic.Int64
+
+	mu      sync.Mutex
+	started time.Time
+	// processes are the server's own. A crash ends all of them, and leaves the time of its start as it was.
+	processes []int32
+}
+
+// serverSQL needs no privilege: of others' processes everybody sees the number.
+const serverSQL = `
+SELECT pg_postmaster_start_time(), coalesce(array_agg(pid), '{}') FROM pg_stat_activity WHERE datid IS NULL AND usesysid IS NULL`
+
+// opened is told of each new connection.
+func (s *servers) opened(ctx context.Context, conn *pgx.Conn) error {
+	var started time.Time
+	var processes []int32
+	if err := conn.QueryRow(ctx, serverSQL).Scan(&started, &processes); err != nil {
+		return fmt.Errorf("ask when the server was started: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	same := started.Equal(s.started) && slices.ContainsFunc(processes, func(pid int32) bool { return slices.Contains(s.processes, pid) })
+	if !same && !s.started.IsZero() {
+		s.restarts.Add(1)
+	}
+	s.started, s.processes = started, processes
+	return nil
+}

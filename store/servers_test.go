@@ -1,0 +1,86 @@
+package store_test
+
+import (
+	"context"
+	"net/url"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestOnlyAServerThatWasRestartedIsTakenForOne: a restart and a crash may have lost the traces of claims. A session that
+// was ended, and a statement that took too long, lose nothing.
+func TestOnlyAServerThatWasRestartedIsTakenForOne(t *testing.T) {
+	server := services.PrivatePostgres(t)
+	if server.PID() == 0 {
+		t.Skip("the server's processes are out of reach")
+	}
+	admin := func(sql string, args ...any) {
+		t.Helper()
+		conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admin(`CREATE ROLE plain LOGIN PASSWORD 'secret'`) // that sees little of other sessions
+	address, err := url.Parse(server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.UserPassword("plain", "secret")
+	s := open(t, address.String(), table(), false)
+	ask := func() {
+		t.Helper()
+		await.Until(t, "the server answers", func() bool { _, err := s.Snapshot(t.Context(), false); return err == nil })
+	}
+	ask()
+	for _, event := range []struct {
+		name    string
+		happens func()
+		counts  bool
+	}{
+		{"a session is ended", func() {
+			admin(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'plain'`)
+		}, false},
+		{"a statement is given up", func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := s.Snapshot(ctx, false); err == nil {
+				t.Error("a statement that was given up has succeeded")
+			}
+		}, false},
+		{"a server process crashes", func() {
+			crash(t, server)
+		}, true},
+		{"the server is stopped and started", func() {
+			if err := server.Restart(t.Context(), services.Fast); err != nil {
+				t.Fatal(err)
+			}
+		}, true},
+	} {
+		before := s.Restarts()
+		event.happens()
+		ask()
+		if counted := s.Restarts() > before; counted != event.counts {
+			t.Errorf("%s: a restart is counted: %t", event.name, counted)
+		}
+	}
+}
+
+// crash kills one process of the server, which then ends all others and recovers.
+func crash(t *testing.T, server *services.Postgres) {
+	t.Helper()
+	victim, observer := connect(t, server.URL("postgres")), connect(t, server.URL("postgres"))
+	if err := syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the server ends all sessions", func() bool { return observer.Ping(context.Background()) != nil })
+}
