@@ -20,6 +20,8 @@ const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
+	// exitNotFound: the message that a command names is not there.
+	exitNotFound = 3
 )
 
 // process is what the command line needs of the operating system, so that tests
@@ -29,6 +31,7 @@ type process struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
+	environ        func() []string
 	signals        <-chan os.Signal
 }
 
@@ -76,8 +79,12 @@ func (p *process) report(err error) int {
 	}
 	var usage *usageError
 	var exit cli.ExitCoder // a help page that is not there
-	if errors.As(err, &usage) || errors.As(err, &exit) {
+	var notFound notFoundError
+	switch {
+	case errors.As(err, &usage) || errors.As(err, &exit):
 		return exitUsage
+	case errors.As(err, &notFound):
+		return exitNotFound
 	}
 	return exitFailed
 }
@@ -110,7 +117,15 @@ func (p *process) app() *cli.App {
 		ErrWriter:             p.stderr,
 		HideVersion:           true,
 		CustomAppHelpTemplate: appHelp,
-		ExitErrHandler:        func(*cli.Context, error) {}, // report decides
+		Flags:                 []cli.Flag{&cli.BoolFlag{Name: "version", Usage: "the same as the command version"}},
+		Before: func(c *cli.Context) error {
+			if !c.Bool("version") {
+				return nil
+			}
+			p.writeVersion(buildInfo())
+			return flag.ErrHelp // done
+		},
+		ExitErrHandler: func(*cli.Context, error) {}, // report decides
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return flagError(err, "", nil, commands)
 		},

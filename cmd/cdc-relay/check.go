@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/url"
 	"strings"
@@ -147,8 +146,7 @@ func (p *process) repair(c *cli.Context, cfg *config, commands []string) []repai
 			defer closeConn(c.Context, conn)
 		}
 	}
-	quiet := *p
-	quiet.stdout = io.Discard // setup tells what it does; the report tells it here
+	quiet := &setupReport{json: true} // the report tells it here
 	for i, command := range commands {
 		views[i].Command = command
 		if !cfg.yes {
@@ -158,9 +156,9 @@ func (p *process) repair(c *cli.Context, cfg *config, commands []string) []repai
 		switch {
 		case failed != nil:
 		case strings.HasPrefix(command, "cdc-relay migrate"):
-			failed = quiet.upgrade(c, conn, cfg.relay.Table)
+			failed = quiet.upgrade(c.Context, conn, cfg.relay.Table)
 		case strings.HasPrefix(command, "cdc-relay setup"):
-			failed = quiet.setUp(c, conn, cfg)
+			failed = quiet.setUp(c.Context, conn, cfg)
 		default:
 			_, failed = conn.Exec(c.Context, command)
 		}

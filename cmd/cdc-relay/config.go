@@ -16,6 +16,9 @@ import (
 
 // config is everything that flags, environment and file can say.
 type config struct {
+	// given says, for each setting that is not at its default, who has set it.
+	given map[string]given
+
 	relay          relay.Config
 	amqpURL        string
 	files          fileNames
@@ -44,6 +47,7 @@ type config struct {
 
 func defaultConfig() *config {
 	return &config{
+		given:          make(map[string]given),
 		relay:          relay.DefaultConfig(),
 		publisher:      "amqp",
 		outageCooldown: 30 * time.Second,
@@ -96,7 +100,7 @@ func (c *config) allNames() []replication.Names {
 // flags picks settings by name, in the order of the help page.
 func flags(names ...string) []cli.Flag {
 	all := allSettings()
-	names = withFiles(names)
+	names = withRelated(names)
 	picked := make([]cli.Flag, len(names))
 	for i, name := range names {
 		at := slices.IndexFunc(all, func(s *setting) bool { return s.name == name })
@@ -271,6 +275,7 @@ func serviceSettings() []*setting {
 func commandSettings() []*setting {
 	return []*setting{
 		formatSetting(),
+		jsonSetting(),
 		switchSetting("functions", "Also make the SQL functions for applications.",
 			func(c *config) *bool { return &c.functions }),
 		switchSetting("print-sql", "Print the SQL for psql instead of running it. Needs no database.",
@@ -286,9 +291,9 @@ func commandSettings() []*setting {
 				return nil
 			},
 		},
-		switchSetting("yes", "Do not ask; with check --fix: run the repairs.", func(c *config) *bool { return &c.yes }),
-		switchSetting("tables", "Also drop the tables. Fails while they contain messages.",
-			func(c *config) *bool { return &c.tables }),
+		flagOnly(switchSetting("yes", "Do not ask; with check --fix: run the repairs.", func(c *config) *bool { return &c.yes })),
+		flagOnly(switchSetting("tables", "Also drop the tables. Fails while they contain messages.",
+			func(c *config) *bool { return &c.tables })),
 		{
 			name: "rate", value: "NUMBER", byDefault: "4",
 			usage: "Orders per second, 0.1 to 1000.",

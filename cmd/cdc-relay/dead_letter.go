@@ -127,7 +127,7 @@ func (p *process) deadLetterShow(ctx context.Context, d *desk, name store.Name) 
 		}
 	}
 	if len(letters) == 0 {
-		return hinted{fmt.Errorf("%s holds no dead letter %s", d.cfg.relay.Table.DeadLetter(), name), "cdc-relay explain " + name.String() + d.cfg.tableFlag()}
+		return hinted{notFoundError{fmt.Errorf("%s holds no dead letter %s", d.cfg.relay.Table.DeadLetter(), name)}, "cdc-relay explain " + name.String() + d.cfg.tableFlag()}
 	}
 	return nil
 }

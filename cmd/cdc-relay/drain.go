@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/urfave/cli/v2"
 )
 
@@ -22,15 +23,27 @@ EXAMPLES
 
   cdc-relay drain --config /etc/cdc-relay.yaml
   cdc-relay drain --publisher stdout > messages.jsonl`,
-		Flags:  relayFlags(),
+		Flags:  relayFlags("format"),
 		Action: p.drain,
 	}
+}
+
+// drainView is the output of drain as JSON; as a table it has none but the log.
+type drainView struct {
+	Published          int64  `json:"published"`
+	PossibleDuplicates int64  `json:"possible_duplicates"` // of those
+	Rejected           int64  `json:"rejected"`
+	DeadLettered       int64  `json:"dead_lettered"`
+	Error              string `json:"error,omitempty"`
 }
 
 func (p *process) drain(c *cli.Context) error {
 	cfg, err := p.relayConfig(c)
 	if err != nil {
 		return err
+	}
+	if cfg.format == formatJSON && cfg.publisher == "stdout" {
+		return usagef("--publisher stdout writes messages to the standard output: leave out --format json")
 	}
 	s, err := p.newService(c.Context, cfg)
 	if err != nil {
@@ -48,7 +61,30 @@ func (p *process) drain(c *cli.Context) error {
 		s.statsd.Send(context.WithoutCancel(c.Context)) // once, at the end
 	}
 	if err != nil {
-		return fmt.Errorf("drain: %w", err)
+		err = fmt.Errorf("drain: %w", err)
 	}
-	return nil
+	if cfg.format == formatJSON {
+		err = errors.Join(err, p.writeDrained(s, err))
+	}
+	return err
+}
+
+func (p *process) writeDrained(s *service, failed error) error {
+	families, err := s.registry.Gather()
+	if err != nil {
+		return fmt.Errorf("read the counters: %w", err)
+	}
+	counted := &reading{families: make(map[string]*dto.MetricFamily)}
+	for _, family := range families {
+		counted.families[family.GetName()] = family
+	}
+	count := func(name string) int64 { return int64(counted.value("cdc_relay_messages_" + name + "_total")) }
+	view := drainView{
+		Published: count("published"), PossibleDuplicates: count("possible_duplicates"),
+		Rejected: count("refused"), DeadLettered: count("dead_lettered"),
+	}
+	if failed != nil {
+		view.Error = oneLine(failed.Error())
+	}
+	return p.writeJSON(view)
 }

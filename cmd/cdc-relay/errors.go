@@ -20,6 +20,11 @@ func usagef(format string, args ...any) error {
 	return &usageError{text: fmt.Sprintf(format, args...)}
 }
 
+// notFoundError is for a message that is not there: an answer, with an exit code of its own.
+type notFoundError struct{ error }
+
+func (e notFoundError) Unwrap() error { return e.error }
+
 // hinted gives an error a line that says what fixes it.
 type hinted struct {
 	error

@@ -20,7 +20,7 @@ func (p *process) explainCommand() *cli.Command {
 		Description: `Tells where a message is, what it waits for and what happens next and when; of a dead letter
 the reason, and the command that sends it back. An ID is that of the row, or the
 message_id; a message_id has no index, and takes a look through the whole table. Where
-nothing is found the exit code is 1: it was delivered and deleted, or never committed.
+nothing is found the exit code is 3: it was delivered and deleted, or never committed.
 
 What relays do is said for their --on-dead-letter and --max-retries: give explain the
 same, by the environment or the file.`,
@@ -47,7 +47,7 @@ func (p *process) explain(ctx context.Context, d *desk, name store.Name) error {
 	}
 	if err == nil && len(waiting)+len(dead) == 0 {
 		return hinted{
-			fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, d.cfg.relay.Table, d.cfg.relay.Table.DeadLetter()),
+			notFoundError{fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, d.cfg.relay.Table, d.cfg.relay.Table.DeadLetter())},
 			"look for its message_id at the consumer; see that --table and --database-url are right",
 		}
 	}

@@ -12,69 +12,93 @@ import (
 )
 
 // readFile reads a configuration file: one YAML mapping from the names of flags
-// to their values.
-func readFile(name string, cfg *config) error {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return usagef("--config: %s", err)
-	}
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	var doc yaml.Node
-	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil // an empty file says nothing
-	} else if err != nil {
-		return usagef("%s", yamlError(name, err))
-	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return usagef("%s: holds more than one YAML document", name)
-	}
-	root := doc.Content[0]
-	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+// to their values. It returns all that is wrong.
+func readFile(name string, cfg *config) []error {
+	root, err := fileMapping(name)
+	switch {
+	case err != nil:
+		return []error{err}
+	case root == nil:
 		return nil
-	}
-	if root.Kind != yaml.MappingNode {
-		return usagef("%s:%d: want lines of the form \"name: value\"", name, root.Line)
 	}
 	return readMapping(name, root, cfg)
 }
 
-func readMapping(name string, root *yaml.Node, cfg *config) error {
+// fileMapping is nil where the file says nothing.
+func fileMapping(name string) (*yaml.Node, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, usagef("--config: %s", err)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var doc yaml.Node
+	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, nil // an empty file says nothing
+	} else if err != nil {
+		return nil, usagef("%s", yamlError(name, err))
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, usagef("%s: holds more than one YAML document", name)
+	}
+	root := doc.Content[0]
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+		return nil, nil
+	}
+	if root.Kind != yaml.MappingNode {
+		return nil, usagef("%s:%d: want lines of the form \"name: value\"", name, root.Line)
+	}
+	return root, nil
+}
+
+func readMapping(name string, root *yaml.Node, cfg *config) (wrong []error) {
 	known := make(map[string]*setting)
-	var names []string
 	for _, s := range allSettings() {
-		if !s.notInFile {
-			known[s.name] = s
-			names = append(names, s.name)
-		}
+		known[s.name] = s
 	}
 	seen := make(map[string]int)
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
-		s, ok := known[key.Value]
-		if !ok {
-			if near := nearest(key.Value, names); near != "" {
-				return usagef("%s:%d: unknown key %q, did you mean %q?", name, key.Line, key.Value, near)
-			}
-			return usagef("%s:%d: unknown key %q; the keys are the names of the flags", name, key.Line, key.Value)
-		}
-		if line := seen[key.Value]; line > 0 {
-			return usagef("%s:%d: %s stands in line %d already", name, key.Line, key.Value, line)
-		}
-		seen[key.Value] = key.Line
 		if value.Kind == yaml.AliasNode {
 			value = value.Alias
 		}
-		if value.Kind != yaml.ScalarNode {
-			return usagef("%s:%d: %s: want one value", name, value.Line, key.Value)
+		s := known[key.Value]
+		var err error
+		switch line := seen[key.Value]; {
+		case s == nil || s.notInFile:
+			err = unknownKey(name, key)
+		case s.flagOnly:
+			err = usagef("%s:%d: %s can only be given as a flag", name, key.Line, key.Value)
+		case line > 0:
+			err = usagef("%s:%d: %s stands in line %d already", name, key.Line, key.Value, line)
+		case value.Kind != yaml.ScalarNode:
+			err = usagef("%s:%d: %s: want one value", name, value.Line, key.Value)
+		case value.Tag == "!!null":
+			err = usagef("%s:%d: %s has no value (write '' for an empty one)", name, key.Line, key.Value)
+		default:
+			cfg.given[s.name] = given{value.Value, fromFile, fmt.Sprintf("%s:%d", name, value.Line)}
+			if bad := s.set(cfg, value.Value); bad != nil {
+				err = usagef("%s:%d: %s: %s", name, value.Line, key.Value, bad)
+			}
 		}
-		if value.Tag == "!!null" {
-			return usagef("%s:%d: %s has no value (write '' for an empty one)", name, key.Line, key.Value)
-		}
-		if err := s.set(cfg, value.Value); err != nil {
-			return usagef("%s:%d: %s: %s", name, value.Line, key.Value, err)
+		seen[key.Value] = key.Line
+		if err != nil {
+			wrong = append(wrong, err)
 		}
 	}
-	return nil
+	return wrong
+}
+
+func unknownKey(name string, key *yaml.Node) error {
+	var names []string
+	for _, s := range allSettings() {
+		if !s.notInFile && !s.flagOnly {
+			names = append(names, s.name)
+		}
+	}
+	if near := nearest(key.Value, names); near != "" {
+		return usagef("%s:%d: unknown key %q, did you mean %q?", name, key.Line, key.Value, near)
+	}
+	return usagef("%s:%d: unknown key %q; the keys are the names of the flags", name, key.Line, key.Value)
 }
 
 // yamlError puts the parser's message into the form of the other messages.

@@ -26,6 +26,7 @@ EXIT CODES
   0    done
   1    failed
   2    wrong flag, environment variable or configuration file
+  3    no message has that ID
   130  a second Ctrl-C (143: SIGTERM) cut the end short
 `
 
@@ -39,7 +40,7 @@ COMMANDS
 {{range .VisibleCommands}}{{if ne .Name "help"}}
   {{printf "%-11s" .Name}} {{.Usage}}{{end}}{{end}}
 
-cdc-relay COMMAND --help tells more of each.
+cdc-relay COMMAND --help tells more of each, cdc-relay --version which one this is.
 ` + exitCodesHelp
 
 const groupHelp = `{{.HelpName}}: {{.Usage}}

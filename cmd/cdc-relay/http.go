@@ -24,7 +24,7 @@ func newRegistry() *prometheus.Registry {
 		Name: "cdc_relay_build_info",
 		Help: "Always 1; the labels tell which cdc-relay runs.",
 		ConstLabels: prometheus.Labels{
-			"version": b.version, "commit": b.commit, "go_version": runtime.Version(),
+			"version": b.Version, "commit": b.Commit, "go_version": runtime.Version(),
 		},
 	})
 	info.Set(1)

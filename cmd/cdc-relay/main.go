@@ -23,6 +23,7 @@ func main() {
 		stdout:    os.Stdout,
 		stderr:    os.Stderr,
 		lookupEnv: os.LookupEnv,
+		environ:   os.Environ,
 		signals:   signals,
 	}
 	tune.Runtime(os.LookupEnv)

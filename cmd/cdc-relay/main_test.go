@@ -33,6 +33,14 @@ func (e environment) lookup(name string) (string, bool) {
 	return value, ok
 }
 
+func (e environment) pairs() []string {
+	var pairs []string
+	for name, value := range e {
+		pairs = append(pairs, name+"="+value)
+	}
+	return pairs
+}
+
 // cdcRelay runs a command to its end, in this process.
 func cdcRelay(t *testing.T, env environment, args ...string) result {
 	t.Helper()
@@ -48,6 +56,7 @@ func withInput(t *testing.T, env environment, input string, args ...string) resu
 		stdout:    &stdout,
 		stderr:    &stderr,
 		lookupEnv: env.lookup,
+		environ:   env.pairs,
 	}
 	code := p.run(t.Context())
 	return result{code: code, stdout: stdout.String(), stderr: stderr.String()}

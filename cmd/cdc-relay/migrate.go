@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -26,7 +27,7 @@ cdc-relay says at its start when a step is missing.`,
 				UsageText: "cdc-relay migrate up [FLAGS]",
 				Description: `Makes the tables where they are missing and brings them up to date. Run again, it changes
 nothing. The role needs CREATE on the schema, and owns the tables then.`,
-				Flags:  flags("database-url", "table", "config"),
+				Flags:  flags("format", "database-url", "table", "config"),
 				Action: p.migrateUp,
 			},
 			{
@@ -35,7 +36,7 @@ nothing. The role needs CREATE on the schema, and owns the tables then.`,
 				UsageText: "cdc-relay migrate status [FLAGS]",
 				Description: `Tells the version of the tables and which steps are missing. The role needs SELECT on the
 version table and nothing else.`,
-				Flags:  flags("database-url", "table", "config"),
+				Flags:  flags("format", "database-url", "table", "config"),
 				Action: p.migrateStatus,
 			},
 			{
@@ -57,30 +58,42 @@ func (p *process) migrateUp(c *cli.Context) error {
 		return err
 	}
 	defer closeConn(c.Context, conn)
-	return p.upgrade(c, conn, cfg.relay.Table)
+	made := p.newSetupReport(cfg)
+	return made.end(made.upgrade(c.Context, conn, cfg.relay.Table))
 }
 
 // upgrade runs the migrations and says what it did.
-func (p *process) upgrade(c *cli.Context, conn *pgx.Conn, table outbox.Table) error {
-	made, err := migrations.Restore(c.Context, conn, table)
+func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {
+	made, err := migrations.Restore(ctx, conn, table)
 	if err != nil {
 		return migrationError(err, conn, table)
 	}
 	for _, t := range made {
-		fmt.Fprintf(p.stdout, "made table %s again: it was missing\n", t)
+		r.did("made table %s again: it was missing", t)
 	}
-	from, to, err := migrations.Up(c.Context, conn, table)
-	switch {
-	case err != nil:
+	from, to, err := migrations.Up(ctx, conn, table)
+	if err != nil {
 		return migrationError(err, conn, table)
-	case from == to:
-		fmt.Fprintf(p.stdout, "tables of %s: version %d, nothing to do\n", table, to)
-	case from == 0:
-		fmt.Fprintf(p.stdout, "made tables %s and %s (version %d)\n", table, table.DeadLetter(), to)
+	}
+	r.view.Version = to
+	switch from {
+	case to:
+		r.found("tables of %s: version %d, nothing to do", table, to)
+	case 0:
+		r.did("made tables %s and %s (version %d)", table, table.DeadLetter(), to)
 	default:
-		fmt.Fprintf(p.stdout, "brought tables of %s from version %d to %d\n", table, from, to)
+		r.did("brought tables of %s from version %d to %d", table, from, to)
 	}
 	return nil
+}
+
+// statusView is the output of migrate status as JSON.
+type statusView struct {
+	Table   string `json:"table"`
+	Version int    `json:"version"` // 0: there are no tables
+	Latest  int    `json:"latest"`
+	// Missing are the steps that "migrate up" would run.
+	Missing []string `json:"missing"`
 }
 
 func (p *process) migrateStatus(c *cli.Context) error {
@@ -93,6 +106,13 @@ func (p *process) migrateStatus(c *cli.Context) error {
 	state, err := migrations.Status(c.Context, conn, table)
 	if err != nil {
 		return migrationError(err, conn, table)
+	}
+	if cfg.format == formatJSON {
+		view := statusView{Table: table.String(), Version: state.Current, Latest: state.Latest, Missing: []string{}}
+		for _, step := range state.Pending {
+			view.Missing = append(view.Missing, step.Name)
+		}
+		return p.writeJSON(view)
 	}
 	switch {
 	case len(state.Pending) == 0:

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -20,6 +21,23 @@ func formatSetting() *setting {
 		usage: "table for people; json for scripts, with stable names.",
 		set:   func(c *config, text string) error { c.format = text; return oneOf(text, formatTable, formatJSON) },
 	}
+}
+
+// jsonSetting stands after formatSetting in the list, and so goes before it.
+func jsonSetting() *setting {
+	return flagOnly(&setting{
+		name: "json", usage: "Short for --format json.",
+		set: func(c *config, text string) error {
+			on, err := strconv.ParseBool(text)
+			if err != nil {
+				return fmt.Errorf("%q: want true or false", text)
+			}
+			if on {
+				c.format = formatJSON
+			}
+			return nil
+		},
+	})
 }
 
 // writeJSON writes one value to the standard output.

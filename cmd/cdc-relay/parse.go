@@ -57,6 +57,12 @@ func switchSetting(name, usage string, field func(*config) *bool) *setting {
 	}
 }
 
+// flagOnly keeps a setting out of the environment and the file.
+func flagOnly(s *setting) *setting {
+	s.flagOnly = true
+	return s
+}
+
 func oneOf(text string, known ...string) error {
 	if slices.Contains(known, text) {
 		return nil

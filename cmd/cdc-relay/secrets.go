@@ -52,14 +52,16 @@ func amqpFileSettings() []*setting {
 	}
 }
 
-// withFiles adds to the flags of a command those that say the same by a file.
-func withFiles(names []string) []string {
+// withRelated adds to the flags of a command those that say the same in another way.
+func withRelated(names []string) []string {
 	var all []string
 	for _, name := range names {
 		all = append(all, name)
 		switch name {
 		case "database-url":
 			all = append(all, databaseFileSetting().name)
+		case "format":
+			all = append(all, jsonSetting().name)
 		case "amqp-url":
 			for _, s := range amqpFileSettings() {
 				all = append(all, s.name)

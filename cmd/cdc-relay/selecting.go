@@ -56,8 +56,8 @@ func lookingSettings() []*setting {
 		},
 		switchSetting("show-payload", "Show bodies. If redacted_payload is set, it is shown instead.",
 			func(c *config) *bool { return &c.looking.showPayload }),
-		switchSetting("dry-run", "Print the number of rows and change nothing.",
-			func(c *config) *bool { return &c.looking.dryRun }),
+		flagOnly(switchSetting("dry-run", "Print the number of rows and change nothing.",
+			func(c *config) *bool { return &c.looking.dryRun })),
 	}
 }
 
@@ -114,9 +114,7 @@ func filterSettings() []*setting {
 }
 
 func allSetting() *setting {
-	s := switchSetting("all", "All messages; required if no other filter is given.", func(c *config) *bool { return &c.looking.all })
-	s.flagOnly = true
-	return s
+	return flagOnly(switchSetting("all", "All messages; required if no other filter is given.", func(c *config) *bool { return &c.looking.all }))
 }
 
 // filterFlags are the flags of a command that picks rows; with all, it has to be told so
@@ -215,7 +213,7 @@ func (c *config) noneFound(what string) error {
 	case f.Reason != nil && !slices.Contains(reasonCodes(), *f.Reason):
 		return usagef("--reason: no %s has %q; the codes are %s", what, *f.Reason, strings.Join(reasonCodes(), ", "))
 	case len(f.IDs)+len(f.MessageIDs) > 0:
-		return hinted{fmt.Errorf("no %s is picked by the IDs", what), "cdc-relay explain ID" + c.tableFlag() + " tells where a message is"}
+		return hinted{notFoundError{fmt.Errorf("no %s is picked by the IDs", what)}, "cdc-relay explain ID" + c.tableFlag() + " tells where a message is"}
 	}
 	return nil
 }

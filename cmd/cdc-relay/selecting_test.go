@@ -16,11 +16,15 @@ func TestWhatIsNamedAndNotThereIsAnError(t *testing.T) {
 		code int
 		says string
 	}{
-		{"dead-letter requeue 999999999", exitFailed, "no dead letter is picked by the IDs"},
-		{"dead-letter requeue 999999999 --dry-run", exitFailed, "no dead letter is picked by the IDs"},
-		{"dead-letter requeue 999999999 --format json", exitFailed, "no dead letter is picked by the IDs"},
-		{"dead-letter purge 999999999 --yes", exitFailed, "no dead letter is picked by the IDs"},
-		{"retry 999999999", exitFailed, "no waiting retry is picked by the IDs"},
+		{"dead-letter requeue 999999999", exitNotFound, "no dead letter is picked by the IDs"},
+		{"dead-letter requeue 999999999 --dry-run", exitNotFound, "no dead letter is picked by the IDs"},
+		{"dead-letter requeue 999999999 --format json", exitNotFound, "no dead letter is picked by the IDs"},
+		{"dead-letter purge 999999999 --yes", exitNotFound, "no dead letter is picked by the IDs"},
+		{"retry 999999999", exitNotFound, "no waiting retry is picked by the IDs"},
+		{"retry 999999999 --json", exitNotFound, "no waiting retry is picked by the IDs"},
+		{"dead-letter show 999999999", exitNotFound, "holds no dead letter 999999999"},
+		{"explain 999999999", exitNotFound, "999999999 is neither in public.outbox nor"},
+		{"explain 00000000-0000-4000-8000-000000000000 --json", exitNotFound, "is neither in public.outbox nor"},
 		{"dead-letter list --reason bogus", exitUsage, `no dead letter has "bogus"; the codes are nack, unroutable, `},
 		{"dead-letter requeue --reason bogus", exitUsage, `no dead letter has "bogus"`},
 		{"dead-letter purge --reason bogus --yes", exitUsage, `no dead letter has "bogus"`},

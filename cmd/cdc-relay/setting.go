@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -23,7 +24,7 @@ type setting struct {
 	mayBeEmpty bool
 	// notInFile is for what makes no sense there.
 	notInFile bool
-	// flagOnly is for what neither file nor environment shall say.
+	// flagOnly is for what a file or a variable that somebody forgot must not say: which rows to delete, or not to ask.
 	flagOnly bool
 	// repeats tells that a flag given again adds to the one before.
 	repeats bool
@@ -126,26 +127,57 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	cfg := defaultConfig()
 	settings := settingsOf(c)
 	file := p.configFile(settings)
+	var wrong []error
 	if file != "" {
-		if err := readFile(file, cfg); err != nil {
-			return nil, err
-		}
+		wrong = readFile(file, cfg)
 	}
 	for _, s := range settings {
-		text, place := "", ""
-		if s.given != nil {
-			text = *s.given
-		} else if env, ok := p.lookupEnv(s.envName()); ok && !s.flagOnly && (env != "" || s.mayBeEmpty) {
-			text, place = env, " (from "+s.envName()+")"
-		} else {
+		v, ok := p.givenTo(s)
+		if !ok {
 			continue
 		}
-		if err := s.set(cfg, text); err != nil {
-			return nil, usagef("--%s%s: %s", s.name, place, err)
+		cfg.given[s.name] = v
+		if err := s.set(cfg, v.text); err != nil {
+			place := ""
+			if v.source == fromEnvironment {
+				place = " (from " + v.place + ")"
+			}
+			wrong = append(wrong, usagef("--%s%s: %s", s.name, place, err))
 		}
+	}
+	p.warnOfVariables()
+	if len(wrong) > 0 {
+		return nil, errors.Join(wrong...)
 	}
 	p.warnOfWriters(file, cfg.files.databaseURL, cfg.files.amqpURL, cfg.files.amqpKey)
 	return cfg, cfg.readFiles(settings)
+}
+
+// The places that a value can come from.
+const (
+	fromFlag        = "flag"
+	fromEnvironment = "environment"
+	fromFile        = "file"
+	byDefault       = "default"
+)
+
+// given is the value of a setting, as text, and who says so.
+type given struct {
+	text   string
+	source string
+	place  string // the variable, or the file and its line
+}
+
+// givenTo is what a flag says of a setting, else the environment.
+func (p *process) givenTo(s *setting) (given, bool) {
+	if s.given != nil {
+		return given{*s.given, fromFlag, "--" + s.name}, true
+	}
+	if s.flagOnly {
+		return given{}, false
+	}
+	text, ok := p.lookupEnv(s.envName())
+	return given{text, fromEnvironment, s.envName()}, ok && (text != "" || s.mayBeEmpty)
 }
 
 // warnOfWriters names the files that every user of the machine may change: passwords stand there, and who writes them

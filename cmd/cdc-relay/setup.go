@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -38,7 +40,7 @@ EXAMPLES
   cdc-relay setup --functions --app-role shop_app
   cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
-		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role", "print-sql", "config"),
+		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role", "print-sql", "format", "config"),
 		Action: p.setup,
 	}
 }
@@ -59,53 +61,97 @@ func (p *process) setup(c *cli.Context) error {
 		return err
 	}
 	defer closeConn(c.Context, conn)
-	return p.setUp(c, conn, cfg)
+	made := p.newSetupReport(cfg)
+	return made.end(made.setUp(c.Context, conn, cfg))
+}
+
+// setupView is the output of setup and migrate up as JSON.
+type setupView struct {
+	Table   string `json:"table"`
+	Version int    `json:"version"` // of the tables; 0: none
+	// Done says in words what was made; empty: nothing was missing.
+	Done  []string `json:"done"`
+	Error string   `json:"error,omitempty"`
+}
+
+// setupReport tells what is done: as text at once, as JSON at the end.
+type setupReport struct {
+	process *process
+	json    bool
+	view    setupView
+}
+
+func (p *process) newSetupReport(cfg *config) *setupReport {
+	return &setupReport{p, cfg.format == formatJSON, setupView{Table: cfg.relay.Table.String(), Done: []string{}}}
+}
+
+// did is for a change.
+func (r *setupReport) did(format string, args ...any) {
+	r.view.Done = append(r.view.Done, fmt.Sprintf(format, args...))
+	r.found(format, args...)
+}
+
+// found is for what was there already.
+func (r *setupReport) found(format string, args ...any) {
+	if !r.json {
+		fmt.Fprintf(r.process.stdout, format+"\n", args...)
+	}
+}
+
+func (r *setupReport) end(err error) error {
+	if !r.json {
+		return err
+	}
+	if err != nil {
+		r.view.Error = oneLine(err.Error())
+	}
+	return errors.Join(err, r.process.writeJSON(r.view))
 }
 
 // setUp makes what is missing.
-func (p *process) setUp(c *cli.Context, conn *pgx.Conn, cfg *config) error {
-	if err := p.upgrade(c, conn, cfg.relay.Table); err != nil {
+func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	if err := r.upgrade(ctx, conn, cfg.relay.Table); err != nil {
 		return err
 	}
-	if err := p.makeFunctions(c, conn, cfg); err != nil {
+	if err := r.makeFunctions(ctx, conn, cfg); err != nil {
 		return err
 	}
 	if cfg.relay.Mode == relay.ModePoll {
 		return nil
 	}
 	for _, names := range cfg.allNames() {
-		done, err := replication.Setup(c.Context, conn.PgConn(), names, slotTimeout)
+		done, err := replication.Setup(ctx, conn.PgConn(), names, slotTimeout)
 		for _, line := range done {
-			fmt.Fprintln(p.stdout, line)
+			r.did("%s", line)
 		}
 		if err != nil {
 			return err
 		}
 		if len(done) == 0 {
-			fmt.Fprintf(p.stdout, "publication %s and slot %s: there, nothing to do\n", names.Publication, names.Slot)
+			r.found("publication %s and slot %s: there, nothing to do", names.Publication, names.Slot)
 		}
 	}
 	return nil
 }
 
-func (p *process) makeFunctions(c *cli.Context, conn *pgx.Conn, cfg *config) error {
+func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	if !cfg.functions {
 		return nil
 	}
 	table, role := cfg.relay.Table, cfg.checking.appRole
-	changed, err := migrations.MakeFunctions(c.Context, conn, table, role)
+	changed, err := migrations.MakeFunctions(ctx, conn, table, role)
 	switch {
 	case pgcode.Is(err, pgcode.InsufficientPrivilege):
 		return hinted{err, fmt.Sprintf("connect as the owner of %s, or as a superuser", table)}
 	case err != nil:
 		return err
 	case !changed:
-		fmt.Fprintf(p.stdout, "functions of %s: there, nothing to do\n", table)
+		r.found("functions of %s: there, nothing to do", table)
 		return nil
 	}
-	fmt.Fprintf(p.stdout, "made functions %[1]s_enqueue, %[1]s_celery and %[1]s_await of %[2]s\n", table.Name, table)
+	r.did("made functions %[1]s_enqueue, %[1]s_celery and %[1]s_await of %[2]s", table.Name, table)
 	if role != "" {
-		fmt.Fprintf(p.stdout, "role %q may call them\n", role)
+		r.did("role %q may call them", role)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (s *service) notify(ctx context.Context) error {
 // trace makes spans, where the OTEL_* variables ask for them.
 func (s *service) trace(ctx context.Context, cfg *config) (err error) {
 	s.tracer, err = tracing.FromEnvironment(ctx, tracing.Config{
-		Version: buildInfo().version, DefaultExchange: cfg.exchange, Logger: s.log,
+		Version: buildInfo().Version, DefaultExchange: cfg.exchange, Logger: s.log,
 	})
 	if err != nil {
 		return usagef("%s", err)

@@ -8,56 +8,68 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// Set by the linker for a release: -ldflags "-X main.version=v1.2.3 -X main.commit=…".
-var version, commit string
+// Set by the linker for a release: -ldflags "-X main.version=v1.2.3 -X main.commit=… -X main.date=2026-11-23T10:00:00Z".
+var version, commit, date string
 
-// build is what is known of this binary.
-type build struct{ version, commit string }
-
-func buildInfo() build {
-	b := build{version: version, commit: commit}
-	info, ok := debug.ReadBuildInfo()
-	if ok && b.version == "" {
-		b.version = info.Main.Version
-	}
-	if b.version == "" {
-		b.version = "(devel)"
-	}
-	if ok && b.commit == "" {
-		b.commit = vcsRevision(info)
-	}
-	return b
+// build is what is known of this binary. Its keys are part of the contract: docs/commands.md.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"`
+	Date     string `json:"date"` // of the build or, without one, of the commit; RFC 3339
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
 }
 
-func vcsRevision(info *debug.BuildInfo) string {
-	revision, modified := "", ""
+func buildInfo() build {
+	b := build{Version: version, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	vcs := make(map[string]string)
 	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			modified = " (modified)"
+		vcs[s.Key] = s.Value
+	}
+	if b.Version == "" {
+		b.Version = info.Main.Version
+	}
+	if b.Version == "" {
+		b.Version = "(devel)"
+	}
+	if b.Commit == "" {
+		b.Commit = vcs["vcs.revision"]
+		if b.Commit != "" && vcs["vcs.modified"] == "true" {
+			b.Commit += " (modified)"
 		}
 	}
-	if revision == "" {
-		return "unknown"
+	if b.Date == "" {
+		b.Date = vcs["vcs.time"]
 	}
-	return revision + modified
+	b.Commit, b.Date = orWord(b.Commit, "unknown"), orWord(b.Date, "unknown")
+	return b
 }
 
 func (p *process) versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "version",
 		Usage:       "tell version, commit and Go version",
-		UsageText:   "cdc-relay version",
-		Description: "Tells which cdc-relay this is.",
+		UsageText:   "cdc-relay version [FLAGS]",
+		Description: `Tells which cdc-relay this is.`,
+		Flags:       flags("format"),
 		Action: func(c *cli.Context) error {
-			if c.Args().Present() {
-				return usagef("%s: unexpected argument %q", c.Command.Name, c.Args().First())
+			cfg, err := p.resolve(c)
+			switch {
+			case err != nil:
+				return err
+			case cfg.format == formatJSON:
+				return p.writeJSON(buildInfo())
 			}
-			b := buildInfo()
-			fmt.Fprintf(p.stdout, "cdc-relay %s\ncommit %s\n%s %s/%s\n", b.version, b.commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			p.writeVersion(buildInfo())
 			return nil
 		},
 	}
+}
+
+func (p *process) writeVersion(b build) {
+	fmt.Fprintf(p.stdout, "cdc-relay %s\ncommit %s\ndate %s\n%s %s\n", b.Version, b.Commit, b.Date, b.Go, b.Platform)
 }

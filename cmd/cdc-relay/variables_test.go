@@ -1,0 +1,82 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestUnknownVariablesAreReported(t *testing.T) {
+	env := environment{
+		"CDC_RELAY_DATABSE_URL": someDatabase, "CDC_RELAY_XYZZY": "1", "CDC_RELAY_YES": "true", "CDC_RELAY_ALL": "true", "CDC_RELAY_SLOT": "known",
+		// Kubernetes sets these for a Service cdc-relay, and for one called cdc-relay-metrics.
+		"CDC_RELAY_SERVICE_HOST": "10.0.0.1", "CDC_RELAY_SERVICE_PORT_METRICS": "9464", "CDC_RELAY_PORT": "tcp://10.0.0.1:9464",
+		"CDC_RELAY_PORT_9464_TCP_ADDR": "10.0.0.1", "CDC_RELAY_METRICS_PORT_9464_TCP": "tcp://10.0.0.1:9464", "CDC_RELAY_METRICS_SERVICE_PORT": "9464",
+		"CDC_RELAY_SERVICES": "local", "CDC_RELAYED": "1",
+	}
+	r := cdcRelay(t, env, "migrate", "sql")
+	want(t, r, exitDone)
+	const warnings = `cdc-relay: warning: CDC_RELAY_ALL has no effect: --all can only be given as a flag
+cdc-relay: warning: CDC_RELAY_DATABSE_URL has no effect: did you mean CDC_RELAY_DATABASE_URL?
+cdc-relay: warning: CDC_RELAY_XYZZY has no effect: it is no setting; docs/configuration.md lists them
+cdc-relay: warning: CDC_RELAY_YES has no effect: --yes can only be given as a flag
+`
+	if r.stderr != warnings {
+		t.Errorf("got %s", r.stderr)
+	}
+}
+
+// TestVariablesOfScriptsAreNotReported: each variable that a script or a test reads is a setting, or known to be none.
+func TestVariablesOfScriptsAreNotReported(t *testing.T) {
+	var settings []string
+	for _, s := range allSettings() {
+		settings = append(settings, s.envName())
+	}
+	found := 0
+	for _, folder := range []string{"scripts", "test", "internal", ".ci", "examples"} {
+		err := filepath.WalkDir("../../"+folder, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				if entry != nil && entry.Name() == "node_modules" {
+					return fs.SkipDir
+				}
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, name := range regexp.MustCompile(`CDC_RELAY_[A-Z0-9_]*[A-Z0-9]\b`).FindAllString(string(text), -1) {
+				found++
+				if !slices.Contains(settings, name) && !foreignVariable(strings.TrimPrefix(name, "CDC_RELAY_")) {
+					t.Errorf("%s: %s is neither a setting nor in variables.go", path, name)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found < 20 {
+		t.Errorf("found only %d names", found)
+	}
+}
+
+// What deletes or skips a question is not taken from the environment.
+func TestVariablesSkipNoQuestion(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
+		VALUES (1, gen_random_uuid(), now(), 6, 1, 'k', '{}', 'nack')`)
+	env["CDC_RELAY_YES"], env["CDC_RELAY_TABLES"] = "true", "true"
+	r := cdcRelay(t, env, "dead-letter", "purge", "--all")
+	if want(t, r, exitFailed); !strings.Contains(r.stderr, "not confirmed: nothing was deleted") {
+		t.Errorf("got %s", r.stderr)
+	}
+	env["CDC_RELAY_DRY_RUN"] = "true"
+	wantOutput(t, cdcRelay(t, env, "dead-letter", "purge", "--all", "--yes"), "deleted 1 dead letter")
+}
