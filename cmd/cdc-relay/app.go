@@ -102,6 +102,7 @@ func (p *process) app() *cli.App {
 		p.deadLetterCommand(),
 		p.retryCommand(),
 		p.demoCommand(),
+		p.configCommand(),
 		p.versionCommand(),
 	}
 	for _, command := range commands {

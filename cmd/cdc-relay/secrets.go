@@ -77,14 +77,14 @@ func (c *config) readFiles(settings []*setting) error {
 		return slices.ContainsFunc(settings, func(s *setting) bool { return s.name == name })
 	}
 	if takes("database-url") {
-		if err := readSecret("database-url", c.files.databaseURL, &c.relay.DatabaseURL, checkDatabaseURL); err != nil {
+		if err := c.readSecret("database-url", c.files.databaseURL, &c.relay.DatabaseURL, checkDatabaseURL); err != nil {
 			return err
 		}
 	}
 	if !takes("amqp-url") {
 		return nil
 	}
-	if err := readSecret("amqp-url", c.files.amqpURL, &c.amqpURL, checkAMQPURL); err != nil {
+	if err := c.readSecret("amqp-url", c.files.amqpURL, &c.amqpURL, checkAMQPURL); err != nil {
 		return err
 	}
 	return c.addCertificates()
@@ -94,7 +94,7 @@ func (c *config) readFiles(settings []*setting) error {
 const mostSecret = 64 << 10
 
 // readSecret reads the value of a setting from a file. Its errors never quote the file.
-func readSecret(name, file string, value *string, check func(string) error) error {
+func (c *config) readSecret(name, file string, value *string, check func(string) error) error {
 	if file == "" {
 		return nil
 	}
@@ -109,6 +109,7 @@ func readSecret(name, file string, value *string, check func(string) error) erro
 	if err := check(*value); err != nil {
 		return usagef("--%s-file %s: %s", name, file, err)
 	}
+	c.given[name] = given{*value, fromFile, file}
 	return nil
 }
 

@@ -76,6 +76,18 @@ func (s *setting) String() string {
 	return b.String()
 }
 
+// defaultText is the value that counts where nobody gives one; false: none.
+func (s *setting) defaultText() (string, bool) {
+	switch {
+	case s.value == "":
+		return "false", true // a switch
+	case s.byDefault == "":
+		return "", false
+	}
+	text, _, _ := strings.Cut(s.byDefault, ", ") // "'', the default exchange"
+	return strings.Trim(text, "'"), true
+}
+
 func wrap(text string, width int) []string {
 	var lines []string
 	line := ""

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (p *process) configCommand() *cli.Command {
+	settings := func() []cli.Flag { return relayFlags("dead-letter-retention", "http-addr", "liveness-file", "format") }
+	return &cli.Command{
+		Name:      "config",
+		Usage:     "show the settings and where each comes from, or check them",
+		UsageText: "cdc-relay config show|validate [FLAGS]",
+		Description: `Reads flags, environment and file as "run" does. It connects to nothing, so it also works
+before the servers are there. Give it the flags that the relay gets.`,
+		Subcommands: []*cli.Command{
+			{
+				Name:      "show",
+				Usage:     "list each setting with its value and its source",
+				UsageText: "cdc-relay config show [FLAGS]",
+				Description: `Lists the settings of "run", and others that are in the file. The source is a flag, a
+variable, a line of the file, or the default. Passwords are shown as ***.`,
+				Flags:  settings(),
+				Action: p.configShow,
+			},
+			{
+				Name:      "validate",
+				Usage:     "check the settings without a server",
+				UsageText: "cdc-relay config validate [FLAGS]",
+				Description: `Checks the settings of "run": names, values, and whether they fit together; the files with
+URLs and certificates are read. It names all mistakes. Exit code 0 if there are none, else 2.`,
+				Flags:  settings(),
+				Action: p.configValidate,
+			},
+		},
+	}
+}
+
+// settingView is one setting as JSON.
+type settingView struct {
+	Name string `json:"name"`
+	// Value is the text that was given, without passwords; null: there is none.
+	Value  *string `json:"value"`
+	Source string  `json:"source"` // flag, environment, file, default
+	// Place is the flag, the variable, or the file and its line; null: the default.
+	Place *string `json:"place"`
+}
+
+type configView struct {
+	Settings []settingView `json:"settings"`
+}
+
+func (p *process) configShow(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	var view configView
+	for _, s := range shownSettings(c, cfg) {
+		view.Settings = append(view.Settings, cfg.settingView(s))
+	}
+	if cfg.format == formatJSON {
+		return p.writeJSON(view)
+	}
+	g := p.newTable("SETTING", "VALUE", "SOURCE")
+	for _, v := range view.Settings {
+		value := "-"
+		if v.Value != nil {
+			value = orWord(printable(*v.Value), "''")
+		}
+		source := v.Source
+		if v.Source == fromEnvironment || v.Source == fromFile {
+			source = printable(*v.Place)
+		}
+		g.row(v.Name, value, source)
+	}
+	return g.write()
+}
+
+// shownSettings are those of run, and others that the file has.
+func shownSettings(c *cli.Context, cfg *config) []*setting {
+	ofRun := settingsOf(c)
+	return slices.DeleteFunc(allSettings(), func(s *setting) bool {
+		listed := slices.ContainsFunc(ofRun, func(r *setting) bool { return r.name == s.name })
+		return s.flagOnly || s.name == "format" || (!listed && cfg.given[s.name].source != fromFile)
+	})
+}
+
+func (c *config) settingView(s *setting) settingView {
+	if g, ok := c.given[s.name]; ok {
+		text := withoutPassword(s, g.text)
+		return settingView{Name: s.name, Value: &text, Source: g.source, Place: &g.place}
+	}
+	v := settingView{Name: s.name, Source: byDefault}
+	if text, ok := s.defaultText(); ok {
+		v.Value = &text
+	}
+	return v
+}
+
+// withoutPassword is the value of a setting as it may be shown. Those whose names end in url may hold a password.
+func withoutPassword(s *setting, text string) string {
+	if !strings.HasSuffix(s.name, "-url") {
+		return string(redact([]byte(text)))
+	}
+	scheme, rest, isURL := strings.Cut(text, "://")
+	if !isURL { // key=value pairs of Postgres
+		return regexp.MustCompile(`(\w*password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)`).ReplaceAllString(text, "$1***")
+	}
+	authority, query, _ := strings.Cut(rest, "?")
+	if at := strings.LastIndex(authority, "@"); at >= 0 {
+		user, _, hasPassword := strings.Cut(authority[:at], ":")
+		if hasPassword {
+			user += ":***"
+		}
+		authority = user + authority[at:]
+	}
+	if query == "" {
+		return scheme + "://" + authority
+	}
+	parameters := strings.Split(query, "&")
+	for i, parameter := range parameters {
+		name, _, _ := strings.Cut(parameter, "=")
+		if plain, err := url.QueryUnescape(name); err != nil || strings.Contains(strings.ToLower(plain), "password") {
+			parameters[i] = name + "=***"
+		}
+	}
+	return scheme + "://" + authority + "?" + strings.Join(parameters, "&")
+}
+
+func (p *process) configValidate(c *cli.Context) error {
+	cfg, err := p.relayConfig(c)
+	if err != nil {
+		return err
+	}
+	if cfg.format == formatJSON {
+		return p.writeJSON(map[string]bool{"valid": true})
+	}
+	_, err = fmt.Fprintln(p.stdout, "valid")
+	return err
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestConfigShowNamesSources(t *testing.T) {
+	folder := t.TempDir()
+	file, secret := filepath.Join(folder, "relay.yml"), filepath.Join(folder, "url")
+	for name, text := range map[string]string{
+		file:   "# ours\nbatch-size: 7\nmax-retries: 3\napp-role: shop\nmanagement-url: http://u:s3cr3t@h:1\ndatabase-url-file: " + secret + "\n",
+		secret: "postgres://relay:s3cr3t@127.0.0.1:1/shop?sslpassword=s3cr3t&sslmode=disable\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := environment{"CDC_RELAY_CONFIG": file, "CDC_RELAY_MAX_RETRIES": "4", "CDC_RELAY_AMQP_URL": "amqp://u:s3'cr3t@127.0.0.1:1/"}
+	r := cdcRelay(t, env, "config", "show", "--json", "--slot", "mine")
+	want(t, r, exitDone)
+	var view configView
+	if err := json.Unmarshal([]byte(r.stdout), &view); err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]string)
+	for _, s := range view.Settings {
+		text := s.Source
+		if s.Place != nil {
+			text += " " + *s.Place
+		}
+		if s.Value == nil {
+			text += " none"
+		} else {
+			text += " = " + *s.Value
+		}
+		got[s.Name] = text
+	}
+	for name, text := range map[string]string{
+		"config":         "environment CDC_RELAY_CONFIG = " + file,
+		"slot":           "flag --slot = mine",
+		"max-retries":    "environment CDC_RELAY_MAX_RETRIES = 4",
+		"batch-size":     "file " + file + ":2 = 7",
+		"app-role":       "file " + file + ":4 = shop",
+		"management-url": "file " + file + ":5 = http://u:***@h:1",
+		"database-url":   "file " + secret + " = postgres://relay:***@127.0.0.1:1/shop?sslpassword=***&sslmode=disable",
+		"amqp-url":       "environment CDC_RELAY_AMQP_URL = amqp://u:***@127.0.0.1:1/",
+		"exchange":       "default = ",
+		"poll-interval":  "default = 1s",
+		"liveness-file":  "default none",
+		"yes":            "",
+		"rate":           "",
+	} {
+		if got[name] != text {
+			t.Errorf("%s: got %q, want %q", name, got[name], text)
+		}
+	}
+	table := cdcRelay(t, env, "config", "show", "--slot", "mine")
+	wantOutput(t, table, "SETTING", "max-retries ", " CDC_RELAY_MAX_RETRIES\n", file+":2\n", "exchange ", " ''  ")
+	if strings.Contains(r.stdout+r.stderr+table.stdout+table.stderr, "cr3t") {
+		t.Errorf("shows a password: %s%s", r.stdout, table.stdout)
+	}
+	wantOutput(t, cdcRelay(t, env, "config", "validate", "--publication", "p"), "valid\n")
+	wantJSON(t, cdcRelay(t, env, "config", "validate", "--json"), exitDone, map[string]any{"valid": true})
+}
+
+func TestPasswordsInConfigShow(t *testing.T) {
+	s := &setting{name: "database-url"}
+	for text, shown := range map[string]string{
+		"host=h password='s3 \\' cr3t' user=u": "host=h password=*** user=u",
+		"password = s3cr3t sslpassword=x":      "password = *** sslpassword=***",
+		"postgres://u@h/d":                     "postgres://u@h/d",
+		"postgres://h,i/d?user=u&pass%77ord=x": "postgres://h,i/d?user=u&pass%77ord=***",
+		"postgres://:s3cr3t@h/d":               "postgres://:***@h/d",
+	} {
+		if got := withoutPassword(s, text); got != shown {
+			t.Errorf("%s: got %s, want %s", text, got, shown)
+		}
+	}
+}
+
+func TestConfigValidateNamesAllMistakes(t *testing.T) {
+	env := environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_POLL_INTERVAL": "soon"}
+	wantUsage(t, cdcRelay(t, env, "config", "validate", "--mode", "push"),
+		`--mode: "push": want auto or poll; --poll-interval (from CDC_RELAY_POLL_INTERVAL): "soon": want a duration with its unit, such as 500ms, 10s, 5m or 1h`)
+	wantUsage(t, cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": someDatabase}, "config", "validate"), "--amqp-url is not set (or CDC_RELAY_AMQP_URL)")
+	wantUsage(t, cdcRelay(t, nil, "config", "validate"), "--database-url is not set (or CDC_RELAY_DATABASE_URL)")
+}
