@@ -29,7 +29,9 @@ func connectionFaults() []Fault {
 		connectionFault("postgres-blackhole-pool", "no byte comes or goes but for replication", ordinary, blackHole(up, down)),
 		lateFault("postgres-late-upstream", "what relays say reaches Postgres late", false, up),
 		lateFault("postgres-late-downstream", "what Postgres says reaches relays late", false, down),
-		lateFault("postgres-late-and-terminated", "what Postgres says is late, and it ends the walsender", true, down),
+		lateFault("postgres-late-both-ways", "what relays and Postgres say to one another is late", false, up, down),
+		lateFault("postgres-late-upstream-and-terminated", "what relays say is late, and Postgres ends the walsender", true, up),
+		lateFault("postgres-late-downstream-and-terminated", "what Postgres says is late, and it ends the walsender", true, down),
 		lateFault("postgres-late-both-ways-and-terminated", "both are late, and Postgres ends the walsender", true, up, down),
 	}
 }

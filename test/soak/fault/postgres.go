@@ -14,7 +14,7 @@ import (
 
 // postgresFaults are those of the database and the connections to it.
 func postgresFaults() []Fault {
-	return slices.Concat(serverFaults(), connectionFaults(), slotFaults(), settingFaults(), tableFaults(), standbyFaults())
+	return slices.Concat(serverFaults(), connectionFaults(), slotFaults(), strangerFaults(), settingFaults(), tableFaults(), standbyFaults())
 }
 
 // fastStopLimit is how long a fast stop of Postgres may take, whatever the relays do.
