@@ -97,8 +97,7 @@ func (s *Sweeper) lostTo(ctx context.Context, r role) {
 		s.Core.Doubt()
 		return
 	}
-	free, _ := s.CheckSlot(ctx) // the next claim or check tells of an error
-	s.Polling = s.Polling && (free || !s.Draining)
+	_ = s.CheckSlot(ctx) // the next claim or check tells of an error
 }
 
 // drop ends a claim that has locked nothing.

@@ -130,9 +130,10 @@ func (m *model) Snapshot(context.Context, bool) (seen outbox.Snapshot, err error
 
 func (m *model) LastID(context.Context) (int64, bool, error) { return int64(len(m.rows)), true, nil }
 
-func (m *model) slotOwner(context.Context) (pid uint32, relay bool, err error) {
-	return m.owner(), true, nil
+func (m *model) slotOwner(context.Context) (Owner, error) {
+	return Owner{PID: m.owner(), Relay: !m.polls}, nil
 }
+
 func (m *model) Restarts() int64 { return m.restarts }
 
 func (m *model) owner() uint32 {

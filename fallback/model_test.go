@@ -148,6 +148,7 @@ func (m *model) boot() {
 	m.core.PublisherReady(true)
 	if m.polls {
 		m.core.SetBoundary(int64(len(m.rows)))
+		m.askForSlot()
 		return
 	}
 	m.takeSlot()
@@ -205,6 +206,7 @@ func (m *model) check() {
 func (m *model) askForSlot() {
 	switch {
 	case m.polls:
+		_ = m.sweeper.CheckSlot(context.Background()) // the model answers
 	case m.replaced:
 		m.core.LostSlot()
 		m.takeSlot()

@@ -28,12 +28,10 @@ const (
 type View struct {
 	// Leader: this relay owns the slot. Live: its stream was heard of lately.
 	Leader, Live bool
-	// Rest is how long a new leader still takes only what is due.
+	// Rest is how long this relay still takes only what is due.
 	Rest time.Duration
-	// TakesFresh: this relay may claim rows without a time of their own: it leads, only polls, or nobody leads.
+	// TakesFresh: this relay may claim rows without a time of their own: it leads, or nobody does.
 	TakesFresh bool
-	// Polling: the relay never streams.
-	Polling bool
 	// Ready: messages can be published now, and there is room for a claim.
 	Ready bool
 	// Backlog: rows without a key wait to be looked at.
@@ -144,7 +142,7 @@ func (v View) wants(s Sweep) bool {
 	case Keys:
 		return v.TakesFresh && v.Ready
 	case SlotCheck:
-		return !v.Polling && !v.Leader
+		return !v.Leader
 	}
 	return false
 }

@@ -224,9 +224,6 @@ func TestWhoDoesNotLeadTakesFreshRowsOnlyIfNobodyDoes(t *testing.T) {
 	standby.TakesFresh = true
 	ran, _ = settle(p, now.Add(poll), standby)
 	ranOnly(t, ran, Due, Backlog, Keys, SlotCheck)
-
-	ran, _ = settle(NewPlanner(poll), now, View{Polling: true, TakesFresh: true, Ready: true})
-	ranOnly(t, ran, Due, Backlog, Keys)
 }
 
 func TestNoSweepStarvesAnother(t *testing.T) {

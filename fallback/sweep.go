@@ -29,8 +29,8 @@ type Sweeper struct {
 	Table Table
 	// Lock begins a claim of rows.
 	Lock func(ctx context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error)
-	// SlotOwner is the server process that owns the slot, 0 for none, and whether it is a relay of the table.
-	SlotOwner func(ctx context.Context) (pid uint32, relay bool, err error)
+	// SlotOwner asks who owns the slot.
+	SlotOwner func(ctx context.Context) (Owner, error)
 	// Publish hands a message to the publisher.
 	Publish func(*outbox.Message)
 	// Committed is told what a claim has written, and how long that took.
@@ -43,10 +43,12 @@ type Sweeper struct {
 	Page int
 	// StaleAge is the age at which a relay that does not lead takes a row, and for how long the slot must have been free.
 	StaleAge time.Duration
+	// LateCopies is for how long after it lost the slot a relay may still publish what the stream has brought it, unmarked.
+	LateCopies time.Duration
 	// SendTimeout is how long a row waits whose confirm has not come when its claim ends.
 	SendTimeout time.Duration
-	// Polling: the relay never streams. Draining: nor does it take fresh rows once somebody does.
-	Polling, Draining bool
+	// Polling: the relay never streams. It takes fresh rows while nobody does.
+	Polling bool
 	// Start has Finish run for an open claim, in a goroutine of its own.
 	Start func(claim *core.Claim, tx Transaction)
 	// UpTo: rows without a time of their own beyond this id are left alone.
@@ -60,8 +62,10 @@ type Sweeper struct {
 	// freeSince is since when no relay has owned the slot; zero: one does. other is the process that owns it then, if any.
 	freeSince time.Time
 	other     uint32
-	epoch     int
-	restarts  int64
+	// relayed: a relay owned the slot when it was looked at last.
+	relayed  bool
+	epoch    int
+	restarts int64
 	// anyDue tells that the last sweep for what is due found something.
 	anyDue bool
 	due    duePass
@@ -75,6 +79,15 @@ type Sweeper struct {
 	again    time.Duration
 }
 
+// Owner is who owns the slot.
+type Owner struct {
+	// PID is of the server process, 0 for none. Relay: it streams to a relay of the table.
+	PID   uint32
+	Relay bool
+	// Unused is for how long nobody has owned the slot, as far as the server says.
+	Unused time.Duration
+}
+
 // role is what this relay may claim now.
 type role struct {
 	view  core.View
@@ -83,19 +96,24 @@ type role struct {
 	keys bool
 	// owner is the server process that must own the slot when rows are locked; nil: any.
 	owner *uint32
+	// rest is how long this relay still takes only what is due, like a standby.
+	rest time.Duration
 }
 
 func (s *Sweeper) role(now time.Time) role {
 	r := role{view: s.Core.View(), fresh: outbox.NoFresh()}
+	r.rest = r.view.Rest
+	if s.Polling && !s.freeSince.IsZero() {
+		r.rest = max(s.freeSince.Add(s.LateCopies).Sub(now), 0)
+	}
 	switch {
-	case r.view.Leader && r.view.Rest > 0: // what is due, as a standby
+	case r.rest > 0:
 	case r.view.Leader:
 		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &r.view.PID
-	case s.Polling && s.Draining:
-		r.fresh, r.keys, r.owner = outbox.Fresh{UpTo: s.UpTo}, true, &s.other
+	case s.freeSince.IsZero(): // a relay streams
 	case s.Polling:
-		r.fresh, r.keys = outbox.AllFresh(), true
-	case s.freeSince.IsZero() || now.Sub(s.freeSince) <= s.StaleAge:
+		r.fresh, r.keys, r.owner = outbox.Fresh{UpTo: s.UpTo}, true, &s.other
+	case now.Sub(s.freeSince) <= s.StaleAge:
 	case s.other != 0: // as long as that process owns the slot, no relay can stream
 		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &s.other
 	default:
@@ -110,7 +128,7 @@ func (s *Sweeper) View() View {
 	rows, _ := s.Core.Capacity(s.Page)
 	v := r.view
 	return View{
-		Leader: v.Leader, Live: v.Live, Rest: v.Rest, TakesFresh: r.keys, Polling: s.Polling, Ready: rows > 0 && s.claims.free() > 0,
+		Leader: v.Leader, Live: v.Live, Rest: r.rest, TakesFresh: r.keys, Ready: rows > 0 && s.claims.free() > 0,
 		Backlog: v.Backlog, Unseen: v.Unseen, Wanted: v.Wanted > 0, Unlisted: v.Unlisted, Due: v.Due,
 	}
 }
@@ -151,7 +169,7 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 		}
 		o, err = s.passKeys(ctx, r)
 	case SlotCheck:
-		_, err = s.CheckSlot(ctx)
+		err = s.CheckSlot(ctx)
 	}
 	if o.Took == 0 && err == nil { // an outage says nothing of what a sweep costs
 		o.Took = s.now().Sub(began)
@@ -160,17 +178,21 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	return o.More && err == nil, err
 }
 
-// CheckSlot asks who owns the slot. Free: no relay does.
-func (s *Sweeper) CheckSlot(ctx context.Context) (free bool, err error) {
-	owner, relay, err := s.SlotOwner(ctx)
-	switch free = err == nil && !relay; {
-	case !free:
+// CheckSlot asks who owns the slot.
+func (s *Sweeper) CheckSlot(ctx context.Context) error {
+	owner, err := s.SlotOwner(ctx)
+	switch {
+	case err != nil || owner.Relay:
 		s.freeSince = time.Time{}
-	case s.freeSince.IsZero() || owner != s.other: // a relay may have owned it in between
+	case s.freeSince.IsZero() || owner.PID != s.other: // a relay may have owned it in between
 		s.freeSince = s.now()
+		if s.Polling && !s.relayed {
+			s.freeSince = s.freeSince.Add(-owner.Unused)
+		}
 	}
-	s.other = owner
-	return free, err
+	s.other = owner.PID
+	s.relayed = owner.Relay || err != nil && s.relayed
+	return err
 }
 
 // duePass is where a pass over the due rows stands. Many may have the same time.

@@ -60,15 +60,13 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		return err
 	}
 	sweeps := r.sweeper.sweeps
-	sweeps.Draining = true
+	sweeps.Polling = true
 	var seen rest
 	for since := time.Now(); ctx.Err() == nil; {
 		claimed := sweeps.Claimed()
-		free, err := sweeps.CheckSlot(ctx)
-		if err != nil {
+		if err := sweeps.CheckSlot(ctx); err != nil {
 			return err
 		}
-		sweeps.Polling = free
 		for _, kind := range []fallback.Sweep{fallback.Due, fallback.Backlog, fallback.Keys} {
 			if err := r.drainClass(ctx, a, kind); err != nil {
 				return err
@@ -87,7 +85,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		switch {
 		case err != nil || left.rows == 0:
 			return err
-		case left != seen:
+		case left != seen || sweeps.View().Rest > 0:
 			seen, since = left, time.Now()
 		case time.Since(since) > r.config.SendTimeout:
 			return r.leftBehind(ctx, left)

@@ -144,6 +144,17 @@ func slotNow(ctx context.Context, db *store.Store, name string) (seen slot.Slot,
 	return seen, err
 }
 
+// unused is for how long certainly no relay has owned a slot. Before Postgres 17 the server tells only if there is none.
+func unused(seen slot.Slot) time.Duration {
+	switch {
+	case !seen.Exists():
+		return lateCopies
+	case seen.InactiveSeconds != nil:
+		return time.Duration(*seen.InactiveSeconds * float64(time.Second))
+	}
+	return 0
+}
+
 // checkSplit refuses to publish beside relays of another number of shards: their rows are on their way there.
 func checkSplit(ctx context.Context, db *store.Store, names replication.Names) error {
 	return db.Conn(ctx, func(conn *pgx.Conn) error { return replication.CheckSplit(ctx, conn.PgConn(), names) })

@@ -74,15 +74,15 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 		Lock: func(ctx context.Context, ids []int64, fresh outbox.Fresh) (fallback.Transaction, error) {
 			return r.store.Lock(ctx, ids, fresh, slot)
 		},
-		SlotOwner: func(ctx context.Context) (pid uint32, relay bool, err error) {
+		SlotOwner: func(ctx context.Context) (fallback.Owner, error) {
 			seen, err := slotNow(ctx, r.store, slot)
-			return seen.Owner().PID, seen.Relayed(r.config.Table), err
+			return fallback.Owner{PID: seen.Owner().PID, Relay: seen.Relayed(r.config.Table), Unused: unused(seen)}, err
 		},
 		Publish:   r.publisher.Publish,
 		Committed: r.settler.claimWritten,
 		Orphaned:  func(rows []outbox.Settlement) { r.settler.add(false, rows...) },
 		Planner:   fallback.NewPlanner(r.config.PollInterval),
-		Page:      r.config.BatchSize, StaleAge: r.config.StaleAge(), SendTimeout: r.config.SendTimeout,
+		Page:      r.config.BatchSize, StaleAge: r.config.StaleAge(), LateCopies: lateCopies, SendTimeout: r.config.SendTimeout,
 		Polling: r.config.Mode == ModePoll, UpTo: math.MaxInt64,
 		Shuffle: rand.Shuffle,
 		Start:   func(claim *core.Claim, tx fallback.Transaction) { go s.Finish(context.Background(), claim, tx) },

@@ -50,12 +50,9 @@ func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)
 	k := &takeovers{world: w}
 	var relays []*relay
 	for range 2 {
-		one, postgres := w.behindItsOwnProxy()
-		broker, address := through(t, w.broker)
-		one.settings = append(one.settings, "CDC_RELAY_AMQP_URL="+address)
-		r := one.run("--max-in-flight", fmt.Sprint(inFlight))
-		relays = append(relays, r)
-		k.relays = append(k.relays, &behindProxies{r, postgres, broker})
+		r := w.runBehindProxies("--max-in-flight", fmt.Sprint(inFlight))
+		relays = append(relays, r.relay)
+		k.relays = append(k.relays, r)
 	}
 	k.load = w.write(2)
 	for k.round = range rounds {
