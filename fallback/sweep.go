@@ -181,6 +181,9 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 // CheckSlot asks who owns the slot.
 func (s *Sweeper) CheckSlot(ctx context.Context) error {
 	owner, err := s.SlotOwner(ctx)
+	if err == nil && s.Polling && s.relayed && !owner.Relay {
+		err = s.markAll(ctx)
+	}
 	switch {
 	case err != nil || owner.Relay:
 		s.freeSince = time.Time{}
@@ -192,6 +195,18 @@ func (s *Sweeper) CheckSlot(ctx context.Context) error {
 	}
 	s.other = owner.PID
 	s.relayed = owner.Relay || err != nil && s.relayed
+	return err
+}
+
+// markAll has all rows that are there marked: the relay that owned the slot may have published them.
+func (s *Sweeper) markAll(ctx context.Context) error {
+	last, ok, err := s.Table.LastID(ctx)
+	if !ok {
+		last = math.MaxInt64
+	}
+	if err == nil {
+		s.Core.SetBoundary(last)
+	}
 	return err
 }
 

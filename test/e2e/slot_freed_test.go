@@ -93,6 +93,12 @@ func TestAPollingRelayBesideOneThatStreams(t *testing.T) {
 	w.insertMany(100)
 	w.emptied()
 	w.eventually("all arrives", func() bool { return load.missing(arrived) == 0 })
+	leader.broker.BlackHole(services.Downstream)
+	all := arrived.distinct() + 100
+	w.insertMany(100)
+	w.eventually("what the relay cannot know has arrived", func() bool { return arrived.distinct() == all })
+	leader.kill()
+	w.emptied()
 	if n := arrived.unmarkedRepeats(); n > 0 {
 		t.Errorf("%d of %d duplicates are not marked, so long after the first copy: %v", n, arrived.repeats(), arrived.late)
 	}
