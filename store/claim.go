@@ -44,6 +44,7 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 	claim := &Claim{store: s, conn: conn}
 	batch := &pgx.Batch{}
 	batch.Queue(`BEGIN`)
+	batch.Queue(s.sql.lockTable)
 	batch.Queue(s.sql.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
 	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner) })
 	if err := conn.SendBatch(ctx, batch).Close(); err != nil {

@@ -266,3 +266,29 @@ func TestASlowServerKeepsItsConnection(t *testing.T) {
 		t.Errorf("the store has %d connections", n)
 	}
 }
+
+// TestAReindexWaitsForAClaim: both would wait for one another, if a claim took its lock on the table for writing only when
+// it deletes.
+func TestAReindexWaitsForAClaim(t *testing.T) {
+	f := newFixture(t)
+	f.plain(2)
+	claim := f.claim(outbox.AllFresh(), f.ids("true")...)
+	other := connect(t, f.url)
+	reindexed := make(chan error, 1)
+	go func() {
+		_, err := other.Exec(t.Context(), `REINDEX TABLE outbox`)
+		reindexed <- err
+	}()
+	await.Until(t, "the index is waited for", func() bool {
+		var waits bool
+		const sql = `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database() WHERE NOT granted)`
+		if err := f.conn.QueryRow(t.Context(), sql).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
+	f.commit(claim, deleted(claim.Messages[0]), deleted(claim.Messages[1]))
+	if err := await.Receive(t, "the table is reindexed", reindexed); err != nil {
+		t.Error(err)
+	}
+}

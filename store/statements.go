@@ -9,15 +9,15 @@ import (
 
 // statements are the relay's SQL with the names of its tables filled in.
 type statements struct {
-	findDue, findBacklog        string
-	findKeys, findKeysAfter     string
-	findRuns                    string
-	lock, deleteLocked, nextDue string
-	delete, deleteNear          string
-	retry, deadLetter           string
-	release, postpone           string
-	lockFree, visible           string
-	moved, retention            string
+	findDue, findBacklog          string
+	findKeys, findKeysAfter       string
+	findRuns                      string
+	lockTable, lock, deleteLocked string
+	nextDue, lockFree, visible    string
+	delete, deleteNear            string
+	retry, deadLetter             string
+	release, postpone             string
+	moved, retention              string
 }
 
 // messageColumns are read in this order by the scanner. Rows are called r. All columns that a statement needs are
@@ -84,6 +84,9 @@ FROM unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
   SELECT r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
   ORDER BY r.ordering_key, r.id LIMIT $2) r ON true{and_of_shard}
 ORDER BY k.nth, r.id`
+
+// A claim is to delete: who builds an index waits for it, in place of both for one another.
+const lockTableSQL = `LOCK TABLE {outbox} IN ROW EXCLUSIVE MODE`
 
 // The rows of a claim, unless they have changed since they were found. Of a row that somebody has locked and not deleted,
 // xmax is not 0: that one may have published it. Who has locked a row and then changed it, as a claim does with what it
@@ -199,7 +202,7 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard) statement
 	return statements{
 		findDue: fill(findDueSQL), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$3", "$4"),
 		findKeys: keys(">="), findKeysAfter: keys(">"),
-		lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(deleteLockedSQL), nextDue: fill(nextDueSQL),
+		lockTable: fill(lockTableSQL), lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(deleteLockedSQL), nextDue: fill(nextDueSQL),
 		delete: fill(deleteSQL), deleteNear: fill(deleteNearSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
 		release: fill(releaseSQL), postpone: fill(postponeSQL),
 		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), moved: fill(movedSQL),
