@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// tableFaults stand in the way of statements, and end no connection: nothing is repeated.
+// tableFaults stand in the way of statements, and end no connection.
 func tableFaults() []Fault {
 	return []Fault{
 		{
@@ -55,8 +55,9 @@ func tableFaults() []Fault {
 		},
 		{
 			Name: "postgres-settle-disk-full", Needs: Superuser,
-			About: "every UPDATE and DELETE of the outbox fails with 53100, disk_full: by a trigger, in place of a full disk",
-			Run:   diskFull,
+			Repeats: ifTakenOver, // of what was due: another relay claims a row that the first could not delete
+			About:   "every UPDATE and DELETE of the outbox fails with 53100, disk_full: by a trigger, in place of a full disk",
+			Run:     diskFull,
 		},
 	}
 }
