@@ -142,6 +142,8 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	case held || k.flying != nil || len(k.queue) > 0:
 		k.place = behind // until it has landed
 		return false
+	case !head.Ready && k.place == wanted:
+		return false // since the query, perhaps: the row may be gone
 	case !head.Ready:
 		o.park(key, k)
 		return false

@@ -2,8 +2,12 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // TestRememberedKeysAreBounded by their number and by their bytes, and those that are forgotten make room.
@@ -31,4 +35,29 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAPassParksNoKeyThatIsWanted: what it has read of the key's oldest row may be older than the reason to look it up.
+func TestAPassParksNoKeyThatIsWanted(t *testing.T) {
+	c := New(DefaultLimits(100))
+	c.PublisherReady(true)
+	c.TookSlot(Slot{})
+	key := "k"
+	postponed := outbox.Candidate{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Due: time.Now().Add(time.Hour)}
+	read := func(asked []string) { c.Found(asked, []outbox.Run{{postponed}}, outbox.Snapshot{}, c.View().Epoch, 1) }
+	wanted := func(what string, want ...string) {
+		t.Helper()
+		if taken := c.TakeWanted(10); !slices.Equal(taken, want) {
+			t.Errorf("%s: %v are looked up, want %v", what, taken, want)
+		}
+	}
+	late := &outbox.Message{ID: 1, OrderingKey: &key}
+	c.mu.keys.add(key, &keyState{place: behind, flying: late})
+	c.mu.keys.landed(late) // the pass has read the row before it was deleted
+	read(nil)
+	wanted("its row was settled meanwhile", key)
+	read([]string{key})
+	wanted("its row must not leave yet")
+	read(nil)
+	wanted("that is known already")
 }
