@@ -14,6 +14,7 @@ type statements struct {
 	findRuns                      string
 	lockTable, lock, deleteLocked string
 	nextDue, lockFree, visible    string
+	locker                        string
 	delete, deleteNear            string
 	retry, deadLetter             string
 	release, postpone             string
@@ -205,7 +206,7 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard) statement
 		lockTable: fill(lockTableSQL), lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(deleteLockedSQL), nextDue: fill(nextDueSQL),
 		delete: fill(deleteSQL), deleteNear: fill(deleteNearSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
 		release: fill(releaseSQL), postpone: fill(postponeSQL),
-		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), moved: fill(movedSQL),
+		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), locker: fill(lockerSQL), moved: fill(movedSQL),
 		retention: strings.ReplaceAll(fill(retentionSQL), "{keyless}", keyless),
 	}
 }

@@ -1,0 +1,32 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+)
+
+const lockerSQL = `
+SELECT coalesce('pid ' || l.pid, 'prepared transaction ' || quote_literal(p.gid)),
+       concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state, round(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))) || ' s'),
+       coalesce('SELECT pg_terminate_backend(' || l.pid || ')', 'ROLLBACK PREPARED ' || quote_literal(p.gid))
+FROM {outbox} r
+JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
+WHERE r.id = $1 LIMIT 1`
+
+// Locker names the session that has locked a row, and the SQL that ends its transaction. It reads the row's xmax:
+// pg_blocking_pids would need a session that waits for the row. Sessions that share a lock have no single xmax; they
+// are not named.
+func (s *Store) Locker(ctx context.Context, id int64) *problem.Problem {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var session, details, end string
+	err := s.pool.QueryRow(ctx, s.sql.locker, id).Scan(&session, &details, &end)
+	if err != nil { // it has ended, or several sessions share the lock
+		return problem.New("end the transaction that locks it; pg_stat_activity lists them", "row %d is locked", id)
+	}
+	return problem.New("wait until the transaction ends, or end it: "+end, "row %d is locked by %s", id, fmt.Sprintf("%s (%s)", session, details))
+}

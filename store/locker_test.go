@@ -1,0 +1,42 @@
+package store_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestLockerNamesTheSession that has locked a row, however it did, and how to end it.
+func TestLockerNamesTheSession(t *testing.T) {
+	for name, sql := range map[string]string{
+		"FOR UPDATE":     `SELECT FROM outbox WHERE id = 1 FOR UPDATE`,
+		"FOR KEY SHARE":  `SELECT FROM outbox WHERE id = 1 FOR KEY SHARE`,
+		"UPDATE":         `UPDATE outbox SET routing_key = 'other' WHERE id = 1`,
+		"in a savepoint": `SAVEPOINT s; DELETE FROM outbox WHERE id = 1`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.plain(2)
+			other, err := f.conn.Begin(t.Context()) // open, but locks nothing
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Rollback(t.Context()) //nolint:errcheck // the test is over
+			locks := connect(t, f.url)
+			if _, err := locks.Exec(t.Context(), `SET application_name = 'a report'; BEGIN; `+sql); err != nil {
+				t.Fatal(err)
+			}
+			pid := strconv.Itoa(int(locks.PgConn().PID()))
+			found := f.store.Locker(t.Context(), 1)
+			if !strings.HasPrefix(found.What, "row 1 is locked by pid "+pid+" (") || !strings.Contains(found.What, ", a report, idle in transaction, ") {
+				t.Errorf("it says %q, want session %s", found.What, pid)
+			}
+			if want := "SELECT pg_terminate_backend(" + pid + ")"; !strings.HasSuffix(found.Fix, want) {
+				t.Errorf("the hint is %q, want %s", found.Fix, want)
+			}
+			if free := f.store.Locker(t.Context(), 2); free.What != "row 2 is locked" {
+				t.Errorf("of a row that nobody has locked: %q", free.What)
+			}
+		})
+	}
+}
