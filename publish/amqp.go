@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"strconv"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -156,12 +159,12 @@ func (p *AMQP) brokerAnswered() {
 }
 
 func (p *AMQP) brokerBlocked(reason string) {
-	p.cfg.Logger.Warn("broker has blocked the connection, publishing pauses", "reason", reason)
+	p.cfg.Logger.Warn("broker blocked the connection: publishing pauses", "event", event.BrokerBlocked, "reason", reason)
 	p.setState(Blocked, "connection.blocked: "+reason)
 }
 
 func (p *AMQP) brokerUnblocked() {
-	p.cfg.Logger.Info("broker has unblocked the connection")
+	p.cfg.Logger.Info("broker unblocked the connection: publishing resumes", "event", event.BrokerUnblocked)
 	p.setState(Ready, "")
 }
 
@@ -173,7 +176,7 @@ func (p *AMQP) connectionLost(s *session, err error) {
 	}
 	now := time.Now()
 	p.awaySince, p.complaint = now, now
-	p.cfg.Logger.Warn("broker connection lost, reconnecting", "error", err, "in_flight", s.inFlight.Load())
+	p.cfg.Logger.Warn("broker connection lost: reconnecting", "event", event.BrokerLost, "error", err, "in_flight", s.inFlight.Load())
 	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
 		p.breaker.outage(now)
 	}
@@ -191,7 +194,7 @@ func (p *AMQP) dialFailed(ctx context.Context, err error) {
 	}
 	if now.Sub(p.complaint) > complainEvery {
 		p.complaint = now
-		p.cfg.Logger.Warn("cannot connect to the broker, retrying", "error", err, "away", now.Sub(p.awaySince).Round(time.Second))
+		p.cfg.Logger.Warn("cannot connect to the broker: retrying", "event", event.BrokerDown, "error", err, "for", now.Sub(p.awaySince).Round(time.Second))
 	}
 	if p.connected {
 		p.breaker.outage(now)
@@ -209,14 +212,14 @@ func (p *AMQP) setAway(err error) {
 }
 
 func (p *AMQP) cameBack(s *session) {
-	args := []any{"host", p.uri.Host, "port", p.uri.Port, "vhost", p.uri.Vhost}
+	args := []any{"address", net.JoinHostPort(p.uri.Host, strconv.Itoa(p.uri.Port)), "vhost", p.uri.Vhost}
 	if version, ok := s.connection.Properties["version"].(string); ok {
 		args = append(args, "version", version)
 	}
 	if !p.awaySince.IsZero() {
-		args = append(args, "away", time.Since(p.awaySince).Round(time.Millisecond))
+		args = append(args, "after", time.Since(p.awaySince).Round(time.Millisecond))
 	}
-	p.cfg.Logger.Info("connected to the broker", args...)
+	p.cfg.Logger.Info("connected to the broker", append([]any{"event", event.BrokerConnected}, args...)...)
 	p.connected, p.awaySince, p.complaint = true, time.Time{}, time.Time{}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -86,7 +87,7 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 	}
 	s.counts.aside.Inc()
 	if s.refusals.Allow() {
-		s.log.Error("row set aside: the database does not let it be changed; all other rows go on", "event", "row_set_aside",
+		s.log.Error("row set aside: the database does not let it be changed; other rows unaffected", "event", event.RowSetAside,
 			"id", m.ID, "message_id", m.MessageID.String(), "error", err, "hint", asideHint)
 	}
 }
@@ -112,8 +113,8 @@ func (s *settler) suspend(err error) {
 		return
 	}
 	s.core.Suspend(true)
-	s.log.Error("publishing stopped: the rows of published messages cannot be deleted; trying again until they can",
-		"event", "publishing_stopped", "error", err, "hint", orElse(problem.Hint(err), asideHint))
+	s.log.Error("publishing stopped: rows of published messages cannot be deleted; retrying until they can",
+		"event", event.PublishingStopped, "error", err, "hint", orElse(problem.Hint(err), asideHint))
 }
 
 // resume ends that once rows can be deleted.
@@ -121,7 +122,7 @@ func (s *settler) resume() {
 	if s.aside.suspended.Load() && !s.tooManyAside() {
 		s.aside.suspended.Store(false)
 		s.core.Suspend(false)
-		s.log.Info("publishing resumed: the rows of published messages can be deleted", "event", "publishing_resumed")
+		s.log.Info("publishing resumed: rows of published messages can be deleted", "event", event.PublishingResumed)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -47,7 +48,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	err = r.drain(ctx, a)
 	r.phase.Store(phaseStopping)
 	a.stop(r)
-	r.log.Info("drained", "rows_settled", r.settler.written.Load())
+	r.log.Info("drain done", "event", event.DrainDone, "rows", r.settler.written.Load())
 	return err
 }
 

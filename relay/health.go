@@ -68,11 +68,11 @@ func (r *Relay) Health() Health {
 		detail := "streaming"
 		switch {
 		case silent:
-			detail = "the server has been silent for a while; rows are swept from the table meanwhile"
+			detail = "the server does not answer; publishing rows from the table"
 		case owner != nil:
-			detail = "standing by: the slot is owned by " + owner.String()
+			detail = "standby: the slot is owned by " + owner.String()
 		case streaming && (!streamer.caughtUp.Load() || streamer.lagging.Load()):
-			detail = "catching up; rows are swept from the table meanwhile"
+			detail = "catching up; publishing older rows from the table"
 		case !streaming:
 			detail = "not streaming" + detailOf(streamer.trouble.current())
 		}
@@ -91,7 +91,7 @@ func (r *Relay) settling() string {
 	}
 	aside := &r.settler.aside
 	if aside.suspended.Load() {
-		return "publishing stopped: the rows of published messages cannot be deleted" + aside.text()
+		return "publishing stopped: rows of published messages cannot be deleted" + aside.text()
 	}
 	if aside.n.Load() > 0 {
 		return "settling" + aside.text()

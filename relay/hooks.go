@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -154,7 +155,9 @@ func (h *hook) add(e Event) {
 	case h.queue <- e:
 	default:
 		h.dropped.Inc()
-		h.logged.Do(func() { h.log.Warn("hook slower than the messages: dropping calls", "waiting", hookQueue) })
+		h.logged.Do(func() {
+			h.log.Warn("hook slower than the messages: dropping calls", "event", event.HookSlow, "waiting", hookQueue)
+		})
 	}
 }
 
@@ -169,7 +172,9 @@ func (h *hook) guarded(e Event) {
 	defer func() {
 		if p := recover(); p != nil {
 			h.panics.Inc()
-			h.logged.Do(func() { h.log.Error("hook panicked: relay continues", "panic", p, "stack", string(debug.Stack())) })
+			h.logged.Do(func() {
+				h.log.Error("hook panicked: relay continues", "event", event.HookPanicked, "panic", p, "stack", string(debug.Stack()))
+			})
 		}
 	}()
 	h.call(e)

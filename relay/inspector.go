@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -56,9 +57,9 @@ func (s *streamer) lags(behind bool) {
 		return
 	}
 	if behind {
-		s.log.Warn("the stream lags behind; rows are swept from the table meanwhile", "slot", s.names.Slot)
+		s.log.Warn("stream lags behind: publishing rows from the table too", "event", event.StreamLagging, "slot", s.names.Slot)
 	} else {
-		s.log.Info("the stream has caught up", "slot", s.names.Slot)
+		s.log.Info("stream has caught up", "event", event.StreamCaughtUp, "slot", s.names.Slot)
 	}
 }
 

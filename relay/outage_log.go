@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
@@ -39,7 +40,7 @@ func withoutDigits(message string) string {
 
 func newOutageLog(log *slog.Logger) *outageLog { return &outageLog{log: log} }
 
-func (e *outageLog) report(what string, err error, fields ...any) {
+func (e *outageLog) report(name event.Name, what string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
@@ -55,20 +56,20 @@ func (e *outageLog) report(what string, err error, fields ...any) {
 		e.mu.logged = make(map[string]time.Time)
 	}
 	e.mu.message, e.mu.newest, e.mu.logged[key] = message, now, now
-	args := append(fields, "error", err, "for", now.Sub(e.mu.since).Round(time.Second))
+	args := []any{"error", err, "for", now.Sub(e.mu.since).Round(time.Second)}
 	if hint := problem.Hint(err); hint != "" {
 		args = append(args, "hint", hint)
 	}
-	e.log.Warn(what, args...)
+	e.log.Warn(what, append([]any{"event", name}, args...)...)
 }
 
-func (e *outageLog) over(what string) {
+func (e *outageLog) over(name event.Name, what string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.since.IsZero() {
 		return
 	}
-	e.log.Info(what, "after", time.Since(e.mu.since).Round(time.Millisecond))
+	e.log.Info(what, "event", name, "after", time.Since(e.mu.since).Round(time.Millisecond))
 	e.mu.message, e.mu.logged, e.mu.newest, e.mu.since = "", nil, time.Time{}, time.Time{}
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
 // TestAnOutageDoesNotFillTheLog: each try has another port in its error, and two parts fail in
@@ -18,19 +20,19 @@ func TestAnOutageDoesNotFillTheLog(t *testing.T) {
 		var log bytes.Buffer
 		e := newOutageLog(slog.New(slog.NewTextHandler(&log, nil)))
 		for port := range 100 {
-			e.report("cannot sweep", fmt.Errorf("claim rows: read tcp 127.0.0.1:%d->127.0.0.1:5432: connection reset", 40000+port))
+			e.report(event.SweepFailing, "cannot sweep", fmt.Errorf("claim rows: read tcp 127.0.0.1:%d->127.0.0.1:5432: connection reset", 40000+port))
 			time.Sleep(time.Second)
-			e.report("cannot sweep", errors.New("sweep leftovers: connection refused"))
+			e.report(event.SweepFailing, "cannot sweep", errors.New("sweep leftovers: connection refused"))
 			time.Sleep(time.Second)
 		}
 		if n := strings.Count(log.String(), "cannot sweep"); n != 8 {
 			t.Errorf("200 failures within 200 seconds made %d lines, want two a minute", n)
 		}
-		e.over("sweeping again")
+		e.over(event.SweepRecovered, "sweeping again")
 		if n := strings.Count(log.String(), "sweeping again"); n != 1 || e.current() != "" {
 			t.Errorf("its end was logged %d times, and %q stays", n, e.current())
 		}
-		e.report("cannot sweep", errors.New("sweep leftovers: connection refused"))
+		e.report(event.SweepFailing, "cannot sweep", errors.New("sweep leftovers: connection refused"))
 		if n := strings.Count(log.String(), "cannot sweep"); n != 9 {
 			t.Error("the next trouble was not logged at once")
 		}

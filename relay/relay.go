@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -132,12 +133,12 @@ func (r *Relay) Run(ctx context.Context) error {
 	case err = <-a.failed:
 	}
 	r.phase.Store(phaseStopping)
-	r.log.Info("stopping: draining what is in flight", "in_flight", r.core.InFlight())
+	r.log.Info("stopping: finishing messages in flight", "event", event.RelayStopping, "in_flight", r.core.InFlight())
 	a.stop(r)
 	if left := r.core.InFlight(); left > 0 {
-		r.log.Warn("stopped with messages in flight; their rows are in the table and are published again", "messages", left)
+		r.log.Warn("stopped with messages in flight: they will be published again from the table", "event", event.MessagesLeftInFlight, "messages", left)
 	} else {
-		r.log.Info("stopped")
+		r.log.Info("stopped", "event", event.RelayStopped)
 	}
 	return err
 }
@@ -155,14 +156,13 @@ func (r *Relay) preflight(ctx context.Context) error {
 			err = r.checkRetention(ctx)
 		}
 		if err == nil {
-			r.starting.over("connected to Postgres")
 			break
 		}
 		if problem.Is(err) {
 			return err
 		}
 		if ctx.Err() == nil {
-			r.starting.report("cannot reach Postgres; trying again", err)
+			r.starting.report(event.PostgresDown, "cannot reach Postgres: retrying", err)
 		}
 		_ = sleep(ctx, wait.NextBackOff())
 	}
@@ -206,6 +206,9 @@ func (r *Relay) check(ctx context.Context) error {
 				r.core.SetBoundary(id)
 			}
 		}
+		server := conn.PgConn()
+		r.log.Info("connected to Postgres", "event", event.PostgresConnected, "version", server.ParameterStatus("server_version"),
+			"address", server.Conn().RemoteAddr().String(), "database", conn.Config().Database)
 		return nil
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -49,17 +50,17 @@ func (r *retention) round(ctx context.Context) {
 		deleted, err := r.store.DeleteDeadLetters(ctx, r.age, r.batch)
 		total += deleted
 		if err != nil && ctx.Err() == nil {
-			r.trouble.report("cannot delete old dead letters; trying again", err)
+			r.trouble.report(event.RetentionFailing, "cannot delete old dead letters: retrying", err)
 		}
 		if err == nil {
-			r.trouble.over("deleting old dead letters again")
+			r.trouble.over(event.RetentionRecovered, "deleting old dead letters again")
 		}
 		if err != nil || deleted < int64(r.batch) || sleep(ctx, retentionPause) != nil {
 			break
 		}
 	}
 	if total > 0 {
-		r.log.Info("deleted old dead letters", "dead_letters", total, "older_than", r.age)
+		r.log.Info("deleted old dead letters", "event", event.DeadLettersDeleted, "dead_letters", total, "older_than", r.age)
 	}
 }
 

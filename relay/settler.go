@@ -12,8 +12,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
-	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/core"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -38,9 +38,11 @@ type settler struct {
 	arrived chan struct{} // signalled when pending is empty no more
 	hurried chan struct{} // signalled when pending shall not wait for more
 	// locked tells of rows that other sessions hold locked.
-	locked  *outageLog
-	alive   *heartbeat
-	trouble *outageLog
+	locked *outageLog
+	// lockerAsked is when the session that locks a row was asked for. Only run's goroutine uses it.
+	lockerAsked time.Time
+	alive       *heartbeat
+	trouble     *outageLog
 	// written counts the rows settled so far.
 	written atomic.Int64
 	// refusals bounds the log lines of refused messages: thousands may fail alike.
@@ -226,8 +228,8 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		s.counts.settled(len(done), time.Since(began))
 		s.core.Settled(done)
 		if err == nil {
-			s.trouble.over("settling rows again")
-			s.tellLocked(settled.Locked)
+			s.trouble.over(event.SettleRecovered, "deleting and updating rows again")
+			s.tellLocked(ctx, settled.Locked)
 			return append(settled.NotVisible, settled.Locked...), nil
 		}
 		if ctx.Err() != nil {
@@ -242,7 +244,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		if store.IsRowFault(err) {
 			return s.isolate(ctx, batch, err)
 		}
-		s.trouble.report("cannot settle rows; trying again", err)
+		s.trouble.report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
 		if answers && time.Since(first) > suspendAfter {
 			s.suspend(err)
 		}
@@ -271,15 +273,19 @@ func (s *settler) try(ctx context.Context, batch []outbox.Settlement, again bool
 	return settled, err
 }
 
-// tellLocked says who is waited for, and when nobody is any more.
-func (s *settler) tellLocked(locked []outbox.Settlement) {
-	if len(locked) > 0 {
-		s.locked.report("another session holds a row locked that is to be settled; the others go on", problem.New(
-			"end the transaction that holds it: SELECT pid, state, xact_start, query FROM pg_stat_activity "+
-				"WHERE xact_start < now() - interval '1 second'",
-			"row %d is locked", locked[0].Message.ID))
-	} else if !slices.ContainsFunc(s.invisible, func(one outbox.Settlement) bool { return one.Locked }) {
-		s.locked.over("no row is locked any more")
+// askLocker is how often the session that locks a row is asked for.
+const askLocker = 10 * time.Second
+
+// tellLocked names the session that locks a row, and tells when no row is locked any more.
+func (s *settler) tellLocked(ctx context.Context, locked []outbox.Settlement) {
+	switch {
+	case len(locked) > 0 && time.Since(s.lockerAsked) > askLocker:
+		s.lockerAsked = time.Now()
+		s.locked.report(event.RowLocked, "cannot delete or update published row: locked by another session; other rows unaffected",
+			s.store.Locker(ctx, locked[0].Message.ID))
+	case len(locked) == 0 && !slices.ContainsFunc(s.invisible, func(one outbox.Settlement) bool { return one.Locked }):
+		s.lockerAsked = time.Time{}
+		s.locked.over(event.RowUnlocked, "no published row is locked any more")
 	}
 }
 
@@ -322,13 +328,13 @@ func (s *settler) report(settled store.Settled) {
 		case outbox.DeadLetter:
 			s.counts.deadLettered.Inc()
 			s.hooks.moved(done)
-			s.log.Error("message dead-lettered", "id", m.ID, "message_id", m.MessageID.String(),
+			s.log.Error("message dead-lettered", "event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
 				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail)
 		case outbox.Retry:
 			if !s.refusals.Allow() {
 				continue // counted in messages_refused_total
 			}
-			s.log.Warn("message refused", "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
+			s.log.Warn("message rejected: retrying later", "event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
 				"attempts", m.NextAttempts(), "retry_in", done.Decision.Delay.Round(time.Millisecond), "error", done.Decision.Detail)
 		}
 	}

@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"strings"
@@ -83,7 +84,8 @@ func TestRowsAreCountedWhenTheyAreWritten(t *testing.T) {
 	}
 	end := r.settle(t)
 	i.await("one row to be settled", func() bool { return r.settler.written.Load() == 1 })
-	i.await("the other to be found locked", func() bool { return r.settler.locked.current() != "" })
+	locker := fmt.Sprintf("row 1 is locked by pid %d (", tx.Conn().PgConn().PID())
+	i.await("the session that locks the other to be named", func() bool { return strings.Contains(r.settler.locked.current(), locker) })
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -53,19 +54,19 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 			return freeSince, seen.Unusable()
 		case taken != nil:
 			s.waitsFor.Store(nil)
-			s.trouble.report(streamDown, taken, "event", "slot_taken")
+			s.trouble.report(event.SlotTaken, "slot is in use: retrying, and publishing rows from the table", taken)
 		case seen.Creating():
-			s.announce("waiting for the slot: it is being created", "by", seen.Process.String())
+			s.announce(event.SlotCreating, "waiting for the slot: another session is creating it", "by", seen.Process.String())
 		case other.silentFor(owner, time.Now()) > silence:
 			s.log.Warn("slot owner unresponsive: terminating its connection and taking over",
-				"event", "owner_terminated", "slot", s.names.Slot, "owner", owner.String(), "silent_for", silence)
+				"event", event.OwnerTerminated, "slot", s.names.Slot, "owner", owner.String(), "silent_for", silence)
 			if err := terminate(ctx, stream, owner); err != nil {
 				return freeSince, err
 			}
 			other, s.wasOwn = watched{}, false
 		case owner.Is(s.last) && s.waitsFor.Load() != nil: // mostly it ends by itself, before it is asked for again
-			s.log.Info("the last stream of this relay still owns the slot: terminating its connection",
-				"slot", s.names.Slot, "owner", owner.String())
+			s.log.Info("this relay's lost connection still owns the slot: terminating it",
+				"event", event.OwnStreamTerminated, "slot", s.names.Slot, "owner", owner.String())
 			if err := terminate(ctx, stream, owner); err != nil {
 				return freeSince, err
 			}
@@ -73,9 +74,9 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 			s.waitsFor.Store(&owner)
 			if !owner.Is(s.last) {
 				s.wasOwn, standby = false, true
-				s.announce("standing by: another relay owns the slot", "owner", owner.String())
+				s.announce(event.StandbyStarted, "standby: another relay owns the slot", "owner", owner.String())
 			}
-			s.trouble.over("connected to Postgres again")
+			s.trouble.over(event.StreamUp, "stream is up again: this relay is a standby")
 		}
 		if err := sleep(ctx, pause); err != nil {
 			return freeSince, err

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/cdc-relay/cdc-relay/decode"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -60,7 +61,7 @@ type streamer struct {
 	// leaving are rows to be published, collected so that they leave in few writes.
 	leaving []*outbox.Message
 	// announced is what the log said last of the role.
-	announced string
+	announced event.Name
 	// wasOwn: as far as this relay has seen, nobody has owned the slot since it did.
 	wasOwn bool
 	// told is the newest time that the core was told to have owned the slot.
@@ -87,7 +88,7 @@ const (
 // mostLeaving is how many rows are collected at most.
 const mostLeaving = 64
 
-const streamDown = "the stream is down; rows are swept from the table meanwhile"
+const streamDown = "stream is down: retrying, and publishing rows from the table"
 
 // run streams until ctx is done. It returns an error only for what no retry can fix
 // and the relay cannot live with.
@@ -108,7 +109,7 @@ func (s *streamer) run(ctx context.Context) error {
 			slotWait = min(slotWait*6, 10*time.Minute)
 		}
 		if !errors.Is(err, errHandedOver) {
-			s.trouble.report(streamDown, err)
+			s.trouble.report(event.StreamDown, streamDown, err)
 		}
 		pause := wait
 		if started {
@@ -136,11 +137,16 @@ func (s *streamer) dropSlot(ctx context.Context) {
 	defer cancel()
 	line, err := replication.DropSlot(dropCtx, s.databaseURL, s.names, "its WAL is gone")
 	if err != nil {
-		s.log.Warn("cannot drop the slot whose WAL is gone; trying again", "slot", s.names.Slot, "error", err)
+		s.log.Warn("cannot drop the slot whose WAL is gone: retrying", "event", event.SlotDropFailed, "slot", s.names.Slot, "error", err)
 	}
 	if line != "" {
-		s.log.Info(line)
+		s.changed(replication.Change{Event: event.SlotDropped, Text: line})
 	}
+}
+
+// changed logs what was done to the slot or the publication: somebody dropped it, or the server gave it up.
+func (s *streamer) changed(change replication.Change) {
+	s.log.Warn(change.Text+"; publishing missed rows from the table", "event", change.Event, "slot", s.names.Slot)
 }
 
 // once is one connection. started tells that it streamed.
@@ -184,8 +190,8 @@ func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replicati
 	s.alive.beatFor(openTimeout + slotWait)
 	defer s.alive.beat()
 	stream, done, err := replication.Open(openCtx, s.databaseURL, s.names, slotWait)
-	for _, line := range done {
-		s.log.Info(line)
+	for _, change := range done {
+		s.changed(change)
 	}
 	s.opened = s.opened || err == nil
 	return stream, err
@@ -224,8 +230,8 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 		return err
 	}
 	s.counts.streamConnected.Set(1)
-	s.trouble.over("streaming again")
-	s.announce("took the slot; rows are swept until the stream has caught up", "start", position.String())
+	s.trouble.over(event.StreamUp, "stream is up again")
+	s.announce(event.LeaderStarted, "took the slot: this relay is the leader, and publishes older rows from the table", "start", position.String())
 	return nil
 }
 
@@ -273,7 +279,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 			return
 		case now := <-tick.C:
 			if broker.since(s.phase(), now) > handOverAfter && s.standbyIsReady(ctx) {
-				s.log.Warn("broker unreachable: handing the slot to a standby that can publish", "slot", s.names.Slot)
+				s.log.Warn("broker unreachable: handing the slot to a standby that can publish", "event", event.SlotHandedOver, "slot", s.names.Slot)
 				end(errHandedOver)
 				return
 			}
@@ -315,10 +321,10 @@ type serverClock struct{ ours, server time.Time }
 func (c *serverClock) atLeast(server time.Time) time.Time { return c.ours.Add(server.Sub(c.server)) }
 
 // announce logs the role once for each change.
-func (s *streamer) announce(role string, args ...any) {
-	if role != s.announced {
-		s.announced = role
-		s.log.Info(role, append(args, "slot", s.names.Slot)...)
+func (s *streamer) announce(name event.Name, what string, args ...any) {
+	if name != s.announced {
+		s.announced = name
+		s.log.Info(what, append([]any{"event", name, "slot", s.names.Slot}, args...)...)
 	}
 }
 
@@ -353,7 +359,7 @@ func (s *streamer) Passed(position pglogrepl.LSN) {
 	if !s.caughtUp.Load() {
 		s.caughtUp.Store(true)
 		s.core.StreamLive(true)
-		s.announce("streaming", "position", position.String())
+		s.announce(event.Streaming, "streaming: this relay publishes rows when they are committed", "position", position.String())
 	}
 }
 
@@ -384,7 +390,7 @@ func (s *streamer) unreadable(err error) error {
 		return fmt.Errorf("decode the stream: %w", err)
 	}
 	s.counts.undecodable.Inc()
-	s.log.Error("a streamed row cannot be read; the sweep tries it from the table", "error", err)
+	s.log.Error("cannot decode streamed row: retrying from the table", "event", event.RowUndecodable, "error", err)
 	s.core.Unread()
 	return nil
 }
@@ -438,7 +444,7 @@ func (s *streamer) preflight(ctx context.Context) error {
 	case fatal(err):
 		return err
 	case ctx.Err() == nil:
-		s.trouble.report(streamDown, err)
+		s.trouble.report(event.StreamDown, streamDown, err)
 	}
 	return nil
 }

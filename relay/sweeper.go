@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/core"
@@ -37,7 +38,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 		}
 		_, err := s.sweeps.Once(ctx, kind)
 		if err == nil {
-			s.trouble.over("sweeping again")
+			s.trouble.over(event.SweepRecovered, "scanning the table again")
 			wait.Reset()
 			continue
 		}
@@ -45,7 +46,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 		if gone {
 			return err
 		}
-		s.trouble.report("cannot sweep the table; trying again", err)
+		s.trouble.report(event.SweepFailing, "cannot scan the table: retrying", err)
 		s.refused(err)
 		if sleep(stop, wait.NextBackOff()) != nil {
 			break

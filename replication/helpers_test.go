@@ -94,7 +94,15 @@ func (f *fixture) await(sql string) {
 
 func (f *fixture) setup() ([]string, error) {
 	f.Helper()
-	return Setup(f.Context(), f.conn.PgConn(), f.names, await.Hang())
+	done, err := Setup(f.Context(), f.conn.PgConn(), f.names, await.Hang())
+	return texts(done), err
+}
+
+func texts(done []Change) (lines []string) {
+	for _, change := range done {
+		lines = append(lines, change.Text)
+	}
+	return lines
 }
 
 func (f *fixture) mustSetup() []string {
@@ -185,7 +193,7 @@ func (f *fixture) open() (*Stream, []string) {
 		f.Fatal(err)
 	}
 	f.Cleanup(stream.Close)
-	return stream, done
+	return stream, texts(done)
 }
 
 // listen streams until the test ends.

@@ -7,19 +7,21 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // renewSlot drops a slot that can never deliver again, and recreates one that is far behind.
-func renewSlot(ctx context.Context, conn *pgconn.PgConn, name string) (string, error) {
+func renewSlot(ctx context.Context, conn *pgconn.PgConn, name string) (Change, error) {
 	state, err := readOwnSlot(ctx, conn, name)
 	if err != nil || !state.Exists() || state.Active() {
-		return "", err
+		return Change{}, err
 	}
 	if why := useless(state); why != "" {
-		return dropSlotFor(ctx, conn, name, why)
+		text, err := dropSlotFor(ctx, conn, name, why)
+		return Change{event.SlotDropped, text}, err
 	}
 	return recreateSlot(ctx, conn, state)
 }
@@ -56,10 +58,10 @@ const (
 
 // recreateSlot recreates a free slot that is far behind: what was written meanwhile is in the table. A failover slot
 // stays, since a standby has a copy of it.
-func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (string, error) {
+func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Change, error) {
 	name := old.Name
 	if old.RetainedBytes < farBehind || old.Failover {
-		return "", nil
+		return Change{}, nil
 	}
 	behind := fmt.Sprintf("%d MB of WAL behind", old.RetainedBytes>>20)
 	// The old one is dropped once there is a spare one, whose copy waits for no transaction. The spare one is temporary: it
@@ -67,9 +69,9 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (stri
 	err := createSlot(ctx, conn, name, fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s', true)", spareName, slot.Plugin), briefly)
 	switch {
 	case conn.IsClosed():
-		return "", err
+		return Change{}, err
 	case err != nil:
-		return fmt.Sprintf("slot %s is %s and is used as it is, rows are swept until it has caught up; it cannot be recreated at once: %s", name, behind, err), nil
+		return Change{event.SlotBehind, fmt.Sprintf("slot %s is %s and cannot be recreated at once: %s", name, behind, err)}, nil
 	}
 	for _, sql := range []string{
 		slot.DropSQL(name),
@@ -78,13 +80,13 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (stri
 	} {
 		_, err := query(ctx, conn, sql)
 		if pgcode.Is(err, pgcode.ObjectInUse, pgcode.DuplicateObject, pgcode.UndefinedObject) {
-			return "", nil // another relay was quicker
+			return Change{}, nil // another relay was quicker
 		}
 		if err != nil {
-			return "", fmt.Errorf("recreate slot %s: %w", name, err)
+			return Change{}, fmt.Errorf("recreate slot %s: %w", name, err)
 		}
 	}
-	return fmt.Sprintf("recreated slot %s: it was %s; rows that were written meanwhile are swept", name, behind), nil
+	return Change{event.SlotRecreated, fmt.Sprintf("recreated slot %s: it was %s", name, behind)}, nil
 }
 
 // spareName is that of a slot of this connection's, as SQL.

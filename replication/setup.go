@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -22,25 +23,39 @@ type Names struct {
 	Shard outbox.Shard
 }
 
+// Change is one thing that Setup did.
+type Change struct {
+	Event event.Name
+	Text  string // one line: "created slot cdc_relay"
+}
+
+func (c Change) String() string { return c.Text }
+
 // Setup creates the publication and the slot if they are missing, recreates a slot that can
-// never deliver again, and returns a line for each thing that it did. It may be called again
+// never deliver again, and returns what it did. It may be called again
 // at any time. Creating the slot waits for open transactions, at most for wait.
-func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Duration) ([]string, error) {
+func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Duration) ([]Change, error) {
 	if err := checkServer(ctx, conn); err != nil {
 		return nil, err
 	}
 	if err := checkShard(ctx, conn, names); err != nil {
 		return nil, err
 	}
-	var done []string
-	for _, step := range []func() (string, error){
-		func() (string, error) { return renewSlot(ctx, conn, names.Slot) }, // first: it refuses a slot that is not ours
-		func() (string, error) { return EnsurePublication(ctx, conn, names) },
-		func() (string, error) { return EnsureSlot(ctx, conn, names.Slot, wait) },
+	var done []Change
+	for _, step := range []func() (Change, error){
+		func() (Change, error) { return renewSlot(ctx, conn, names.Slot) }, // first: it rejects a slot that is not ours
+		func() (Change, error) {
+			text, err := EnsurePublication(ctx, conn, names)
+			return Change{event.PublicationRecreated, text}, err
+		},
+		func() (Change, error) {
+			text, err := EnsureSlot(ctx, conn, names.Slot, wait)
+			return Change{event.SlotCreated, text}, err
+		},
 	} {
-		line, err := step()
-		if line != "" {
-			done = append(done, line)
+		change, err := step()
+		if change.Text != "" {
+			done = append(done, change)
 		}
 		if err != nil {
 			return done, err

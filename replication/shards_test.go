@@ -39,7 +39,7 @@ func (f *fixture) mustSetUp(names Names) []string {
 	if err != nil {
 		f.Fatal(err)
 	}
-	return done
+	return texts(done)
 }
 
 // Whatever a server prints of the row filter, the relay knows it again: nothing is to do

@@ -120,7 +120,7 @@ func createSlotSQL(name string) string {
 	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s')", outbox.QuoteLiteral(name), slot.Plugin)
 }
 
-// SlotBlockedError tells that making the slot still waits for running
+// SlotBlockedError tells that creating the slot still waits for running
 // transactions. Trying again later is right.
 type SlotBlockedError struct {
 	Slot     string
@@ -130,9 +130,9 @@ type SlotBlockedError struct {
 
 func (e *SlotBlockedError) Error() string {
 	if len(e.Blockers) == 0 {
-		return fmt.Sprintf("making slot %s waited for transactions that were open when it began; they have ended", e.Slot)
+		return fmt.Sprintf("creating slot %s waited for transactions that were open when it began; they have ended", e.Slot)
 	}
-	return fmt.Sprintf("making slot %s waits for transactions that were open when it began: %s",
+	return fmt.Sprintf("creating slot %s waits for transactions that were open when it began: %s",
 		e.Slot, strings.Join(e.Blockers, ", "))
 }
 

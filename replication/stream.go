@@ -77,9 +77,9 @@ const muchWAL = 8 << 20
 const writeTimeout = 10 * time.Second
 
 // Open connects and brings publication and slot in line: what is missing is made,
-// a slot that the server invalidated is recreated. The lines say what was done.
+// a slot that the server invalidated is recreated. It returns what it changed.
 // It does not take the slot yet.
-func Open(ctx context.Context, databaseURL string, names Names, wait time.Duration) (*Stream, []string, error) {
+func Open(ctx context.Context, databaseURL string, names Names, wait time.Duration) (*Stream, []Change, error) {
 	s, err := connect(ctx, databaseURL, names)
 	if err != nil {
 		return nil, nil, err
@@ -131,7 +131,7 @@ func connect(ctx context.Context, databaseURL string, names Names) (*Stream, err
 	return s, nil
 }
 
-func (s *Stream) prepare(ctx context.Context, wait time.Duration) ([]string, error) {
+func (s *Stream) prepare(ctx context.Context, wait time.Duration) ([]Change, error) {
 	timeout, err := walSenderTimeout(ctx, s.conn)
 	if err != nil {
 		return nil, err

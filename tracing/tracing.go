@@ -22,6 +22,8 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
 // Config is what the environment does not say.
@@ -63,7 +65,7 @@ func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
 	complaints := rate.NewLimiter(rate.Every(time.Minute), 1)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		if complaints.Allow() {
-			config.Logger.Warn("OpenTelemetry: spans are lost, or a setting is wrong", "error", err)
+			config.Logger.Warn("OpenTelemetry: spans are lost, or a setting is wrong", "event", event.SpansLost, "error", err)
 		}
 	}))
 	// Sampler, limits and batches are those of the OTEL_* variables.

@@ -49,6 +49,7 @@ func (p *process) drain(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	s.logStart("drain", cfg)
 	notifying, stop := context.WithCancel(context.WithoutCancel(c.Context))
 	defer stop()
 	notified := make(chan error, 1)
@@ -61,6 +62,7 @@ func (p *process) drain(c *cli.Context) error {
 		s.statsd.Send(context.WithoutCancel(c.Context)) // once, at the end
 	}
 	if err != nil {
+		s.logEnd(err)
 		err = fmt.Errorf("drain: %w", err)
 	}
 	if cfg.format == formatJSON {

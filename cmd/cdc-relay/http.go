@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -73,7 +74,7 @@ func serveHTTP(ctx context.Context, listener net.Listener, s *service) error {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 	}
-	s.log.Info("serving /livez, /readyz and /metrics", "addr", listener.Addr().String())
+	s.log.Info("serving /livez, /readyz and /metrics", "event", event.HTTPListening, "addr", listener.Addr().String())
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {

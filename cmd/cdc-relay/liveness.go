@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
 // livenessFile is written while the relay is live: for probes that look at the
@@ -46,7 +48,7 @@ func (f livenessFile) keep(ctx context.Context, reporter healthReporter, log *sl
 		if reporter.Health().Live {
 			err := f.write(time.Now())
 			if err != nil && !failing {
-				log.Warn("cannot write the liveness file", "error", err)
+				log.Warn("cannot write the liveness file", "event", event.LivenessFileFailed, "error", err)
 			}
 			failing = err != nil
 		}
@@ -54,7 +56,7 @@ func (f livenessFile) keep(ctx context.Context, reporter healthReporter, log *sl
 		case <-ticker.C:
 		case <-ctx.Done():
 			if err := f.remove(); err != nil {
-				log.Warn("cannot remove the liveness file", "error", err)
+				log.Warn("cannot remove the liveness file", "event", event.LivenessFileFailed, "error", err)
 			}
 			return
 		}

@@ -171,6 +171,7 @@ func (p *process) serve(c *cli.Context) error {
 	if err != nil {
 		return errors.Join(err, closeListener(listener))
 	}
+	s.logStart("run", cfg)
 
 	reporting, stopReporting := context.WithCancel(context.WithoutCancel(c.Context))
 	defer stopReporting()
@@ -208,6 +209,7 @@ func (p *process) serve(c *cli.Context) error {
 		return nil
 	})
 	if err := actors.Wait(); err != nil {
+		s.logEnd(err)
 		return fmt.Errorf("run: %w", err)
 	}
 	return nil

@@ -161,7 +161,7 @@ func TestRunDemoAndStop(t *testing.T) {
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	relay := start(t, env, "run")
 	address := relay.httpURL(t)
-	relay.await(t, `"connected to the broker"`)
+	relay.await(t, `"broker_connected"`)
 
 	r := cdcRelay(t, env, "demo", "--count", "15", "--rate", "100")
 	wantOutput(t, r, "15 sent, 15 arrived; commit to arrival: p50 ")
@@ -337,7 +337,7 @@ func TestSecondSignalCutsTheDrainShort(t *testing.T) {
 			want(t, cdcRelay(t, env, "setup"), exitDone)
 			relay := start(t, env, "run")
 			address := relay.httpURL(t)
-			relay.await(t, `"connected to the broker"`)
+			relay.await(t, `"broker_connected"`)
 			proxy.BlackHole()
 			execute(t, conn, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')")
 			for !strings.Contains(page(t, address+"/metrics"), "\ncdc_relay_messages_in_flight 1\n") {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/notice"
 	"github.com/cdc-relay/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/tracing"
@@ -120,7 +121,7 @@ func (s *service) endTrace(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
 	defer cancel()
 	if err := s.tracer.Shutdown(ctx); err != nil {
-		s.log.Warn("the last spans could not be exported", "error", err)
+		s.log.Warn("last spans lost: they could not be exported", "event", event.SpansLost, "error", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -99,7 +100,7 @@ func statusOf(health relay.Health) string {
 func (s *supervisor) tell(log *slog.Logger, state ...string) {
 	_, err := daemon.SdNotify(false, strings.Join(state, "\n"))
 	if err != nil && !s.failed {
-		log.Warn("cannot notify systemd", "error", err)
+		log.Warn("cannot notify systemd", "event", event.SystemdFailed, "error", err)
 	}
 	s.failed = err != nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -90,7 +91,7 @@ func (n *Notices) Send(e relay.Event) {
 	if n.inFlight.Add(1) > MaxInFlight {
 		n.inFlight.Add(-1)
 		n.dropped.Inc()
-		n.complain("too many notices of dead letters are on their way; some are dropped", "")
+		n.complain("dead-letter notices dropped: too many are in flight", "")
 		return
 	}
 	n.publisher.Publish(n.message(e))
@@ -192,16 +193,16 @@ func (s sink) Deliver(r outbox.Result) {
 		s.unknown.Inc()
 	case outbox.NotSent:
 		s.dropped.Inc()
-		s.complain("a notice of a dead letter was dropped", r.Detail)
+		s.complain("dead-letter notice dropped: no connection to the broker", r.Detail)
 	default:
 		s.refused.Inc()
-		s.complain("a notice of a dead letter was rejected", string(r.Reason)+": "+r.Detail)
+		s.complain("dead-letter notice rejected by the broker", string(r.Reason)+": "+r.Detail)
 	}
 }
 
 // complain logs at most once a minute; all are counted.
 func (n *Notices) complain(what, why string) {
 	if n.complaints.Allow() {
-		n.log.Warn(what, "exchange", n.exchange, "error", why)
+		n.log.Warn(what, "event", event.NoticeLost, "exchange", n.exchange, "error", why)
 	}
 }

@@ -82,7 +82,7 @@ func graveyard(t *testing.T, url string) (exchange string, deliveries <-chan amq
 	return exchange, deliveries
 }
 
-func event() relay.Event {
+func deadLettered() relay.Event {
 	return relay.Event{
 		ID: 7, MessageID: outbox.UUID{0: 1, 15: 2}, RoutingKey: "orders.created", Reason: outbox.ReasonRetriesExceeded,
 		LastError: "unroutable: no queue", Attempts: 6, At: time.Date(2030, 1, 2, 3, 4, 5, 6000, time.FixedZone("", 3600)),
@@ -93,7 +93,7 @@ func TestANoticeTellsOfADeadLetter(t *testing.T) {
 	url := services.VHost(t)
 	exchange, deliveries := graveyard(t, url)
 	n, stop := running(t, url, exchange)
-	n.Send(event()) // before there is a connection
+	n.Send(deadLettered()) // before there is a connection
 	d := <-deliveries
 	const want = `{"id":7,"message_id":"01000000-0000-0000-0000-000000000002","exchange":"usual","routing_key":"orders.created",` +
 		`"reason":"retries_exhausted","last_error":"unroutable: no queue","attempts":6,"dead_at":"2030-01-02T02:04:05.000006Z"}`
@@ -104,7 +104,7 @@ func TestANoticeTellsOfADeadLetter(t *testing.T) {
 		d.ContentType != "application/json" || len(d.Headers) != 0 {
 		t.Errorf("got %+v", d)
 	}
-	long, shop := event(), "shop"
+	long, shop := deadLettered(), "shop"
 	long.RoutingKey, long.Exchange = strings.Repeat("é", 200), &shop
 	n.Send(long)
 	d = <-deliveries
@@ -124,14 +124,14 @@ func TestANoticeTellsOfADeadLetter(t *testing.T) {
 func TestNoticesThatNobodyTakesAreCounted(t *testing.T) {
 	n, stop := running(t, services.VHost(t), "no such exchange")
 	for range 10 {
-		n.Send(event())
+		n.Send(deadLettered())
 	}
 	stop() // waits for what is on its way
 	if got := value(t, n.refused); got != 10 {
 		t.Errorf("%v were refused, want 10", got)
 	}
 	n.inFlight.Store(MaxInFlight)
-	n.Send(event())
+	n.Send(deadLettered())
 	if got := value(t, n.dropped); got != 1 {
 		t.Errorf("%v were dropped, want 1", got)
 	}

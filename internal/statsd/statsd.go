@@ -16,6 +16,8 @@ import (
 
 	"github.com/DataDog/datadog-go/v5/statsd"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
 // Config is where the metrics go, and under which names.
@@ -119,9 +121,9 @@ func (b *Bridge) Send(ctx context.Context) {
 	err := b.send(ctx)
 	switch {
 	case err != nil && !b.failing:
-		b.log.Warn("cannot send metrics to DogStatsD; trying again every ten seconds", "addr", b.config.Addr, "error", err)
+		b.log.Warn("cannot send metrics to DogStatsD: retrying every ten seconds", "event", event.StatsdDown, "address", b.config.Addr, "error", err)
 	case err == nil && b.failing:
-		b.log.Info("sending metrics to DogStatsD again", "addr", b.config.Addr)
+		b.log.Info("sending metrics to DogStatsD again", "event", event.StatsdUp, "address", b.config.Addr)
 	}
 	b.failing = err != nil
 }

@@ -110,7 +110,7 @@ func deadLetteredAlone(t *testing.T, mode string) {
 	if n := arrived.unmarkedRepeats(); n != 0 {
 		t.Errorf("%d duplicates are not marked", n)
 	}
-	for _, line := range linesWith(r.logs(), "broker connection lost") {
+	for _, line := range linesWith(r.logs(), "broker_lost") {
 		if !strings.Contains(line, "this process stood still") { // on a slow machine
 			t.Error(line)
 		}

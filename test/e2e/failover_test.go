@@ -76,7 +76,7 @@ func TestAStandbyIsPromoted(t *testing.T) {
 	load.more(500)
 	load.allArrive(arrived, 500)
 	r.noRefusals()
-	if n := strings.Count(r.logs(), "created slot"); n != 1 {
+	if n := strings.Count(r.logs(), "slot_created"); n != 1 {
 		t.Errorf("the log says %d times that the slot was made", n)
 	}
 }
@@ -108,7 +108,7 @@ func TestAFailoverSlotOutlivesItsServer(t *testing.T) {
 	load.more(500)
 	load.allArrive(arrived, 500)
 	r.noRefusals()
-	if logs := r.logs(); strings.Contains(logs, "created slot") || strings.Contains(logs, "dropped slot") {
+	if logs := r.logs(); strings.Contains(logs, "slot_created") || strings.Contains(logs, "slot_dropped") {
 		t.Error("the slot was made again")
 	}
 	if !value[bool](w, `SELECT failover AND active FROM pg_replication_slots WHERE slot_name = $1`, w.slot) {
@@ -141,7 +141,7 @@ func TestAFailoverSlotWaitsForItsStandby(t *testing.T) {
 		within(t, "delivering in order", 7*time.Second, func() { w.await(arrived, w.insert(row{"ordering_key": "k"})) })
 	}
 	must(t, "wait no more", server.Exec(t.Context(), "", `ALTER SYSTEM RESET synchronized_standby_slots`, `SELECT pg_reload_conf()`))
-	w.eventually("the stream has caught up", func() bool { return len(linesWith(r.logs(), "the stream has caught up")) == 1 })
+	w.eventually("the stream has caught up", func() bool { return len(linesWith(r.logs(), "stream_caught_up")) == 1 })
 	within(t, "delivering from the stream", time.Second, func() { w.await(arrived, w.insert(nil)) })
 	r.noRefusals()
 	if n := arrived.repeats(); n != 0 {

@@ -57,7 +57,7 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 			return func() int {
 				_ = open.Rollback(w.t.Context()) // which the stop did already
 				logs := r.logs()
-				caughtUp := strings.Index(logs, `"msg":"streaming"`) < strings.Index(logs, "the stream is down")
+				caughtUp := strings.Index(logs, `"event":"streaming"`) < strings.Index(logs, "stream_down")
 				if !caughtUp && !strings.Contains(logs, "recreated slot "+w.slot+": ") {
 					w.t.Error("the slot was not recreated")
 				}

@@ -60,7 +60,7 @@ func TestNobodyHandsOverWhileTheBrokerIsDownForAll(t *testing.T) {
 	broker.Cut()
 	since := time.Now()
 	w.eventually("it is down for long", func() bool {
-		if n := len(linesWith(leader.logs(), "handing the slot")); n != 0 {
+		if n := len(linesWith(leader.logs(), "slot_handed_over")); n != 0 {
 			t.Fatalf("the leader has handed over %d times", n)
 		}
 		return time.Since(since) > 20*time.Second

@@ -20,14 +20,14 @@ func TestARelayThatMayNotStreamAtItsStartSweeps(t *testing.T) {
 	one, toPostgres := w.behindItsOwnProxy()
 	toPostgres.Only(services.Replication).Refuse()
 	r := one.start()
-	r.tells(5*time.Second, "stream: not ready, not streaming: the stream is down; rows are swept from the table meanwhile")
+	r.tells(5*time.Second, "stream: not ready, not streaming: stream is down: retrying, and publishing rows from the table")
 	w.await(arrived, waited)
 	w.await(arrived, w.insert(nil))
 	w.emptied()
 	if n := r.metric("cdc_relay_stream_connected"); n != 0 {
 		t.Errorf("cdc_relay_stream_connected is %v", n)
 	}
-	if lines := linesWith(r.logs(), "the stream is down"); len(lines) == 0 || !strings.Contains(lines[0], `"WARN"`) {
+	if lines := linesWith(r.logs(), "stream_down"); len(lines) == 0 || !strings.Contains(lines[0], `"WARN"`) {
 		t.Errorf("the log says %q", lines)
 	}
 
@@ -85,7 +85,7 @@ func TestARoleThatMayNotStreamEndsTheRelayAtItsStart(t *testing.T) {
 	one, toPostgres := w.behindItsOwnProxy()
 	toPostgres.Only(services.Replication).Refuse()
 	r := one.start()
-	r.tells(5*time.Second, "stream: not ready, not streaming: the stream is down")
+	r.tells(5*time.Second, "stream: not ready, not streaming: stream is down")
 	toPostgres.Only(services.Replication).Accept()
 	if code := r.exit(); code == 0 {
 		t.Errorf("exit code %d", code)

@@ -162,7 +162,7 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 			p.postgres.Refuse()
 			p.rabbit.Refuse()
 			r := p.start(args...)
-			p.eventually("it says so", func() bool { return len(linesWith(r.logs(), "cannot reach Postgres")) > 0 })
+			p.eventually("it says so", func() bool { return len(linesWith(r.logs(), "postgres_down")) > 0 })
 			return r
 		},
 		"starting, servers black-holed": func(p *proxied) *relay {

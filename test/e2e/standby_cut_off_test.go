@@ -48,10 +48,10 @@ func TestAStandbyThatWasCutOffLooksWhoHoldsTheSlot(t *testing.T) {
 	w.eventually("they are some seconds old", func() bool {
 		return value[bool](w, `SELECT count(*) = 20 AND max(created_at) < now() - interval '6 s' FROM outbox`)
 	})
-	again := len(linesWith(cutOff.logs(), "sweeping again"))
+	again := len(linesWith(cutOff.logs(), "sweep_recovered"))
 	toOne.Only(services.Ordinary).Accept()
 	w.eventually("the one that was cut off sweeps again", func() bool {
-		return len(linesWith(cutOff.logs(), "sweeping again")) > again
+		return len(linesWith(cutOff.logs(), "sweep_recovered")) > again
 	})
 	due := w.insert(row{"available_at": value[time.Time](w, `SELECT clock_timestamp()`)})
 	w.await(arrived, due) // by then it has looked at the table

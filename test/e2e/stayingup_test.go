@@ -33,7 +33,7 @@ func TestPostgresComesAndGoes(t *testing.T) {
 		id := w.insert(nil)
 		must(t, "stop", server.Stop(t.Context(), services.Immediate))
 		r := w.start()
-		w.eventually("it says so", func() bool { return len(linesWith(r.logs(), "cannot reach Postgres")) > 0 })
+		w.eventually("it says so", func() bool { return len(linesWith(r.logs(), "postgres_down")) > 0 })
 		if page, status := r.get("/livez"); status != 200 {
 			t.Errorf("it is not live: %s", page)
 		}
@@ -41,7 +41,7 @@ func TestPostgresComesAndGoes(t *testing.T) {
 		w.db.Reset()
 		within(t, "delivering", 5*time.Second, func() { w.await(arrived, id) })
 		w.emptied()
-		if n := len(linesWith(r.logs(), "cannot reach Postgres")); n > 3 {
+		if n := len(linesWith(r.logs(), "postgres_down")); n > 3 {
 			t.Errorf("it says %d times that Postgres cannot be reached", n)
 		}
 	})

@@ -29,7 +29,7 @@ func TestADroppedSlotCostsNothing(t *testing.T) {
 	load.more(200)
 	load.allArrive(arrived, 0)
 	r.noRefusals()
-	if !strings.Contains(r.logs(), "created slot") {
+	if !strings.Contains(r.logs(), "slot_created") {
 		t.Error("the log does not say that the slot was made")
 	}
 }

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// eventsInCode finds the events of the log by parsing the program: each name of internal/event with the levels at which it
+// is logged. It complains of lines at INFO and above without an event.
+type eventsInCode struct {
+	t      *testing.T
+	names  map[string]string          // of a constant, the event
+	levels map[string]map[string]bool // of an event
+	files  *token.FileSet
+}
+
+// levelOf has the functions and types through which an event reaches the log, beside the methods of slog.Logger.
+var levelOf = map[string]string{
+	"Info": "INFO", "Warn": "WARN", "Error": "ERROR",
+	"report": "WARN", "over": "INFO", "announce": "INFO", // of relay.outageLog and relay.streamer
+	"Change": "WARN", // of replication, logged by relay.streamer
+}
+
+func (e *eventsInCode) read(file *ast.File) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			if f, ok := n.Fun.(*ast.SelectorExpr); ok && len(n.Args) > 0 {
+				e.note(levelOf[f.Sel.Name], n.Args)
+				if slices.Contains([]string{"Info", "Warn", "Error"}, f.Sel.Name) && !hasField(n.Args) {
+					e.t.Errorf("%s: this line of the log has no event", e.files.Position(n.Pos()))
+				}
+			}
+		case *ast.CompositeLit:
+			switch of := n.Type.(type) {
+			case *ast.Ident:
+				e.note(levelOf[of.Name], n.Elts)
+			case *ast.SelectorExpr:
+				e.note(levelOf[of.Sel.Name], n.Elts)
+			}
+		}
+		return true
+	})
+}
+
+// hasField tells whether the arguments of a log line have the field "event".
+func hasField(args []ast.Expr) (found bool) {
+	for _, arg := range args {
+		ast.Inspect(arg, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			found = found || ok && literal.Value == `"event"`
+			return !found
+		})
+	}
+	return found
+}
+
+// note takes in the events among some expressions.
+func (e *eventsInCode) note(level string, args []ast.Expr) {
+	for _, arg := range args {
+		ast.Inspect(arg, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && level != "" {
+				if of, ok := s.X.(*ast.Ident); ok && of.Name == "event" {
+					e.levels[e.names[s.Sel.Name]][level] = true
+				}
+			}
+			return true
+		})
+	}
+}
+
+// loggedEvents are the levels of all events in the code.
+func loggedEvents(t *testing.T) map[string]string {
+	t.Helper()
+	e := &eventsInCode{t: t, names: make(map[string]string), levels: make(map[string]map[string]bool), files: token.NewFileSet()}
+	constants, err := parser.ParseFile(e.files, "../../internal/event/event.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(constants, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok {
+			name, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+			if err != nil || !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(name) || e.levels[name] != nil {
+				t.Errorf("%s = %q: want words with _ between them, and each name once", v.Names[0].Name, name)
+			}
+			e.names[v.Names[0].Name], e.levels[name] = name, make(map[string]bool)
+		}
+		return true
+	})
+	for _, folder := range []string{"cmd", "decode", "fallback", "internal", "outbox", "publish", "relay", "replication", "store", "tracing", "migrations"} {
+		err := filepath.WalkDir("../../"+folder, func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() && entry.Name() == "services" {
+				return fs.SkipDir
+			}
+			if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+				return nil
+			}
+			file, err := parser.ParseFile(e.files, name, nil, 0)
+			if err == nil {
+				e.read(file)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	levels := make(map[string]string)
+	for name, at := range e.levels {
+		levels[name] = strings.Join(slices.Sorted(maps.Keys(at)), " ")
+	}
+	return levels
+}
+
+// documentedEvents are the levels in the table of operations.md. A row may have an event and the one that ends it.
+func documentedEvents(t *testing.T) map[string]string {
+	t.Helper()
+	levels := make(map[string]string)
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[a-z_]+`(?:, `[a-z_]+`)?) \\| ([A-Z, ]+) \\| .+ \\|.*\\|$").FindAllStringSubmatch(readDoc(t, "operations.md"), -1) {
+		names, at := strings.Split(row[1], ", "), strings.Split(row[2], ", ")
+		if len(names) != len(at) {
+			t.Errorf("docs/operations.md: %s have the levels %s", row[1], row[2])
+			continue
+		}
+		for i, name := range names {
+			levels[strings.Trim(name, "`")] = at[i]
+		}
+	}
+	return levels
+}
+
+// TestEventsAreDocumented both ways, each with the level at which it is logged, and no line lacks one.
+func TestEventsAreDocumented(t *testing.T) {
+	inCode, inDocs := loggedEvents(t), documentedEvents(t)
+	for name, level := range inCode {
+		if level == "" {
+			t.Errorf("internal/event: nothing logs %s", name)
+		} else if inDocs[name] != level {
+			t.Errorf("docs/operations.md: %s has the level %q, the program logs it at %s", name, inDocs[name], level)
+		}
+	}
+	for name := range inDocs {
+		if _, ok := inCode[name]; !ok {
+			t.Errorf("docs/operations.md: the program logs no %s", name)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+)
+
+// logStart is the first line of run and drain: which program this is, which servers it connects to, and the settings that
+// are not at their defaults.
+func (s *service) logStart(command string, cfg *config) {
+	b := buildInfo()
+	fields := []any{
+		"version", b.Version, "commit", b.Commit, "postgres", postgresAddress(cfg.relay.DatabaseURL),
+		"table", cfg.relay.Table.String(),
+	}
+	if cfg.publisher == "amqp" {
+		fields = append(fields, "rabbitmq", brokerAddress(cfg.amqpURL))
+	}
+	if command == "run" && cfg.relay.Mode != "poll" {
+		fields = append(fields, "slot", cfg.names().Slot, "publication", cfg.names().Publication)
+	}
+	byDefault := loggedSettings(defaultConfig())
+	for i, setting := range loggedSettings(cfg) {
+		if !setting.Equal(byDefault[i]) {
+			fields = append(fields, setting)
+		}
+	}
+	s.log.Info("cdc-relay "+command+" started", append([]any{"event", event.RelayStarted}, fields...)...)
+}
+
+// loggedSettings are the values of the flags of run, but for the servers' and the log's own.
+func loggedSettings(c *config) []slog.Attr {
+	r, signals := &c.relay, &c.signalling
+	return []slog.Attr{
+		slog.String("shard", r.Shard.String()),
+		slog.String("mode", string(r.Mode)),
+		slog.String("publisher", c.publisher),
+		slog.String("exchange", c.exchange),
+		slog.Int("batch_size", r.BatchSize),
+		slog.Int("max_in_flight", r.MaxInFlight),
+		slog.Duration("poll_interval", r.PollInterval),
+		slog.Duration("send_timeout", r.SendTimeout),
+		slog.Duration("shutdown_timeout", r.ShutdownTimeout),
+		slog.Int("max_retries", r.MaxRetries),
+		slog.Duration("backoff_time", r.BackoffTime),
+		slog.Duration("max_backoff", r.MaxBackoff),
+		slog.Duration("stale_timeout", r.StaleTimeout),
+		slog.Duration("outage_cooldown", c.outageCooldown),
+		slog.Duration("dead_letter_retention", r.DeadLetterRetention),
+		slog.String("on_dead_letter", string(r.OnDeadLetter)),
+		slog.String("dead_letter_exchange", signals.deadLetterExchange),
+		slog.String("statsd_addr", signals.statsd.Addr),
+		slog.String("statsd_prefix", signals.statsd.Prefix),
+		slog.String("statsd_tags", strings.Join(signals.statsd.Tags, ",")),
+		slog.String("http_addr", c.httpAddr),
+		slog.String("liveness_file", c.livenessFile),
+	}
+}
+
+// postgresAddress is host:port/database, with several hosts between commas.
+func postgresAddress(databaseURL string) string {
+	cfg, err := pgconn.ParseConfig(databaseURL)
+	if err != nil {
+		return "" // checked before
+	}
+	hosts := []string{fmt.Sprintf("%s:%d", cfg.Host, cfg.Port)}
+	for _, other := range cfg.Fallbacks { // each host stands there twice if TLS is optional
+		if host := fmt.Sprintf("%s:%d", other.Host, other.Port); !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
+	}
+	return strings.Join(hosts, ",") + "/" + cfg.Database
+}
+
+// brokerAddress is host:port/vhost.
+func brokerAddress(amqpURL string) string {
+	uri, err := amqp.ParseURI(amqpURL)
+	if err != nil {
+		return "" // checked before
+	}
+	return fmt.Sprintf("%s:%d/%s", uri.Host, uri.Port, strings.TrimPrefix(uri.Vhost, "/"))
+}
+
+// logEnd logs the error that ends run or drain, for tools that read JSON. A person sees it on the last line of the output.
+func (s *service) logEnd(err error) {
+	if _, ok := s.log.Handler().(*slog.JSONHandler); err == nil || !ok {
+		return
+	}
+	s.log.Error("relay failed: exiting", "event", event.RelayFailed, "error", oneLine(err.Error()), "hint", problem.Hint(err))
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// logLines are those of a log in JSON, by their events; what is not JSON is left out.
+func logLines(t *testing.T, log string) map[string]map[string]any {
+	t.Helper()
+	lines := make(map[string]map[string]any)
+	for text := range strings.Lines(log) {
+		var line map[string]any
+		if json.Unmarshal([]byte(text), &line) == nil {
+			name, _ := line["event"].(string)
+			lines[name] = line
+		}
+	}
+	return lines
+}
+
+func TestTheFirstLineOfTheLogHasEverySettingOfRun(t *testing.T) {
+	logged := make(map[string]bool)
+	for _, field := range loggedSettings(defaultConfig()) {
+		logged["--"+strings.ReplaceAll(field.Key, "_", "-")] = true
+	}
+	elsewhere := []string{
+		"--config", "--database-url", "--database-url-file", "--amqp-url", "--amqp-url-file", "--amqp-ca-file", "--amqp-cert-file",
+		"--amqp-key-file", "--table", "--slot", "--publication", "--log-level", "--log-format",
+	}
+	for _, f := range (&process{}).runCommand().Flags {
+		name := "--" + f.Names()[0]
+		if !logged[name] && !slices.Contains(elsewhere, name) {
+			t.Errorf("%s is not in loggedSettings", name)
+		}
+		delete(logged, name)
+	}
+	if len(logged) > 0 {
+		t.Errorf("run has no flags %v", slices.Sorted(maps.Keys(logged)))
+	}
+}
+
+func TestTheFirstLineOfTheLog(t *testing.T) {
+	cfg := defaultConfig()
+	cfg.relay.DatabaseURL = "postgres://relay:s3cret@first:5432,second:5433/shop"
+	cfg.amqpURL = "amqp://guest:s3cret@broker:5672/orders"
+	cfg.relay.MaxRetries = 9
+	var out bytes.Buffer
+	(&service{log: slog.New(slog.NewJSONHandler(&out, nil))}).logStart("run", cfg)
+	line := logLines(t, out.String())["relay_started"]
+	for _, always := range []string{"time", "level", "msg", "event", "commit", "version"} {
+		if line[always] == nil {
+			t.Errorf("the line has no %s", always)
+		}
+		delete(line, always)
+	}
+	want := map[string]any{
+		"postgres": "first:5432,second:5433/shop", "rabbitmq": "broker:5672/orders", "table": "public.outbox",
+		"slot": "cdc_relay", "publication": "cdc_relay", "max_retries": 9.0,
+	}
+	if !maps.Equal(line, want) {
+		t.Errorf("got  %v\nwant %v", line, want)
+	}
+	if strings.Contains(out.String(), "s3cret") {
+		t.Error("it has the password")
+	}
+}
+
+// TestTheLogSaysWhyItEnds: an alert reads the log, not the last line for people.
+func TestTheLogSaysWhyItEnds(t *testing.T) {
+	env := environment{"CDC_RELAY_DATABASE_URL": services.Database(t), "CDC_RELAY_AMQP_URL": services.VHost(t), "CDC_RELAY_HTTP_ADDR": ""}
+	for _, command := range []string{"run", "drain"} {
+		r := cdcRelay(t, env, command, "--log-format=json")
+		want(t, r, exitFailed)
+		lines := logLines(t, r.stderr)
+		failed := lines["relay_failed"]
+		if lines["relay_started"] == nil || failed["level"] != "ERROR" || failed["hint"] != "cdc-relay setup" ||
+			!strings.HasPrefix(failed["error"].(string), "table public.outbox does not exist") {
+			t.Errorf("%s: %s", command, r.stderr)
+		}
+		if text := cdcRelay(t, env, command, "--log-format=text").stderr; strings.Contains(text, "relay_failed") {
+			t.Errorf("%s says it twice to a person: %s", command, text)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+// Package event names what the log of run and drain reports, for alerts. The table in docs/operations.md explains each
+// event; a test compares that table with the code.
+package event
+
+// Name is the field "event" of a log line. A name is never renamed: alerts depend on it.
+type Name string
+
+// The process.
+const (
+	RelayStarted         Name = "relay_started"
+	RelayFailed          Name = "relay_failed"
+	RelayStopping        Name = "relay_stopping"
+	RelayStopped         Name = "relay_stopped"
+	MessagesLeftInFlight Name = "messages_left_in_flight"
+	DrainDone            Name = "drain_done"
+	HTTPListening        Name = "http_listening"
+	LivenessFileFailed   Name = "liveness_file_failed"
+	SystemdFailed        Name = "systemd_failed"
+	SpansLost            Name = "spans_lost"
+	StatsdDown           Name = "statsd_down"
+	StatsdUp             Name = "statsd_up"
+	HookSlow             Name = "hook_slow"
+	HookPanicked         Name = "hook_panicked"
+)
+
+// Postgres, the slot and the stream.
+const (
+	PostgresDown         Name = "postgres_down"
+	PostgresConnected    Name = "postgres_connected"
+	StreamDown           Name = "stream_down"
+	StreamUp             Name = "stream_up"
+	Streaming            Name = "streaming"
+	StreamCaughtUp       Name = "stream_caught_up"
+	StreamLagging        Name = "stream_lagging"
+	LeaderStarted        Name = "leader_started"
+	StandbyStarted       Name = "standby_started"
+	SlotCreating         Name = "slot_creating"
+	SlotCreated          Name = "slot_created"
+	SlotDropped          Name = "slot_dropped"
+	SlotDropFailed       Name = "slot_drop_failed"
+	SlotRecreated        Name = "slot_recreated"
+	SlotBehind           Name = "slot_behind"
+	SlotTaken            Name = "slot_taken"
+	SlotHandedOver       Name = "slot_handed_over"
+	OwnerTerminated      Name = "owner_terminated"
+	OwnStreamTerminated  Name = "own_stream_terminated"
+	PublicationRecreated Name = "publication_recreated"
+	RowUndecodable       Name = "row_undecodable"
+)
+
+// The outbox table.
+const (
+	SweepFailing        Name = "sweep_failing"
+	SweepRecovered      Name = "sweep_recovered"
+	SettleFailing       Name = "settle_failing"
+	SettleRecovered     Name = "settle_recovered"
+	RowLocked           Name = "row_locked"
+	RowUnlocked         Name = "row_unlocked"
+	RowSetAside         Name = "row_set_aside"
+	PublishingStopped   Name = "publishing_stopped"
+	PublishingResumed   Name = "publishing_resumed"
+	DeadLettersDeleted  Name = "dead_letters_deleted"
+	RetentionFailing    Name = "retention_failing"
+	RetentionRecovered  Name = "retention_recovered"
+	MessageRejected     Name = "message_rejected"
+	MessageDeadLettered Name = "message_dead_lettered"
+)
+
+// RabbitMQ.
+const (
+	BrokerConnected Name = "broker_connected"
+	BrokerDown      Name = "broker_down"
+	BrokerLost      Name = "broker_lost"
+	BrokerBlocked   Name = "broker_blocked"
+	BrokerUnblocked Name = "broker_unblocked"
+	NoticeLost      Name = "notice_lost"
+)
