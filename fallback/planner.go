@@ -24,6 +24,11 @@ const (
 	sweeps
 )
 
+// String is its name in the log.
+func (s Sweep) String() string {
+	return [...]string{"none", "due", "backlog", "keys", "slot check"}[s]
+}
+
 // View is how things stand.
 type View struct {
 	// Leader: this relay owns the slot. Live: its stream was heard of lately.

@@ -92,7 +92,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		refusals: rate.NewLimiter(1, 20), refused: func(err error) { refusedBy(err, refused) },
 	}
 	r.sweeper = &sweeper{
-		core: r.core, store: db, sweeps: r.newSweeps(), alive: newHeartbeat(), trouble: newOutageLog(log), refused: r.settler.refused,
+		core: r.core, store: db, sweeps: r.newSweeps(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), refused: r.settler.refused,
 	}
 	if config.Mode == ModeAuto {
 		r.streamer.Store(&streamer{

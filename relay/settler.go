@@ -227,6 +227,8 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		s.written.Add(int64(len(done)))
 		s.counts.settled(len(done), time.Since(began))
 		s.core.Settled(done)
+		s.log.Debug("deleted or updated rows", "rows", len(done), "not_visible", len(settled.NotVisible), "locked", len(settled.Locked),
+			"took", time.Since(began).Round(time.Microsecond))
 		if err == nil {
 			s.trouble.over(event.SettleRecovered, "deleting and updating rows again")
 			s.tellLocked(ctx, settled.Locked)
@@ -313,6 +315,7 @@ func (s *settler) claimWritten(rows []outbox.Settlement, took time.Duration) {
 			done = append(done, one)
 		}
 	}
+	s.log.Debug("claim committed", "rows", len(rows), "deleted_or_updated", len(done), "took", took.Round(time.Microsecond))
 	s.report(store.Settled{Done: done})
 	s.written.Add(int64(len(done)))
 	s.counts.settled(len(done), took)

@@ -345,6 +345,9 @@ func (s *streamer) Alive(at, sent time.Time) {
 
 // Idle implements replication.Handler: what was collected leaves.
 func (s *streamer) Idle() {
+	if n := len(s.leaving); n > 0 && s.log.Enabled(context.Background(), slog.LevelDebug) {
+		s.log.Debug("publishing streamed rows", "rows", n, "first_id", s.leaving[0].ID, "last_id", s.leaving[n-1].ID)
+	}
 	for _, m := range s.leaving {
 		s.publish(m)
 	}

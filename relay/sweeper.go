@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -19,6 +20,7 @@ type sweeper struct {
 	core    *core.Core
 	store   *store.Store
 	sweeps  *fallback.Sweeper
+	log     *slog.Logger
 	alive   *heartbeat
 	trouble *outageLog
 	// refused is told what a statement failed with.
@@ -36,7 +38,10 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 			s.await(stop, delay)
 			continue
 		}
-		_, err := s.sweeps.Once(ctx, kind)
+		began, claimed := time.Now(), s.sweeps.Claimed()
+		more, err := s.sweeps.Once(ctx, kind)
+		s.log.Debug("scanned the table", "sweep", kind.String(), "claimed", s.sweeps.Claimed()-claimed, "more", more,
+			"took", time.Since(began).Round(time.Microsecond))
 		if err == nil {
 			s.trouble.over(event.SweepRecovered, "scanning the table again")
 			wait.Reset()
