@@ -47,7 +47,7 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 	batch.Queue(s.sql.lockTable)
 	batch.Queue(s.sql.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
 	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner) })
-	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+	if err := send(ctx, conn, batch); err != nil {
 		claim.Abandon()
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
@@ -118,7 +118,7 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 	}
 	c.queuePostpone(batch, ofAction(rows, outbox.Postpone), postpone)
 	batch.Queue(`COMMIT`)
-	if err := c.conn.SendBatch(ctx, batch).Close(); err != nil {
+	if err := send(ctx, c.conn, batch); err != nil {
 		c.rollback()
 		return fmt.Errorf("settle %d claimed rows of %s: %w", len(rows), c.store.table, err)
 	}

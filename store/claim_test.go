@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -290,5 +291,21 @@ func TestAReindexWaitsForAClaim(t *testing.T) {
 	f.commit(claim, deleted(claim.Messages[0]), deleted(claim.Messages[1]))
 	if err := await.Receive(t, "the table is reindexed", reindexed); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestErrorsHaveNoPhrasesOfTheDriver, such as "error preprocessing batch (prepare)": they are Postgres' own.
+func TestErrorsHaveNoPhrasesOfTheDriver(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`ALTER TABLE outbox DROP COLUMN available_at`)
+	_, _, find := f.store.FindKeys(t.Context(), nil, 10, 1, outbox.AllFresh())
+	_, lock := f.store.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "none")
+	for want, err := range map[string]error{
+		"find ordering keys of public.outbox: ERROR: column r.available_at does not exist": find,
+		"claim rows of public.outbox: ERROR: column r.available_at does not exist":         lock,
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,6 +55,19 @@ func (s *Store) find(ctx context.Context, sql string, args ...any) ([]outbox.Can
 	return found, nil
 }
 
+// send runs a batch. Of its errors only what Postgres says is kept, without "error preprocessing batch".
+func send(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults
+}, batch *pgx.Batch,
+) error {
+	err := db.SendBatch(ctx, batch).Close()
+	var driver pgx.ErrPreprocessingBatch
+	if errors.As(err, &driver) {
+		return driver.Unwrap()
+	}
+	return err
+}
+
 func (s *Store) findRuns(ctx context.Context, sql string, args ...any) (runs []outbox.Run, seen outbox.Snapshot, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -67,7 +81,7 @@ func (s *Store) findRuns(ctx context.Context, sql string, args ...any) (runs []o
 		runs = outbox.Runs(found)
 		return err
 	})
-	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
+	if err := send(ctx, s.pool, batch); err != nil {
 		return nil, outbox.Snapshot{}, fmt.Errorf("find ordering keys of %s: %w", s.table, err)
 	}
 	return runs, seen, nil
