@@ -70,21 +70,14 @@ type Config struct {
 	MaxRetries  int
 	BackoffTime time.Duration
 	MaxBackoff  time.Duration
-	// StaleTimeout is the age at which any relay takes a row while nobody streams.
+	// StaleTimeout is the age at which any relay takes a row while nobody streams, and for how long the slot must have
+	// been free (1 s or more). A relay that can stream takes a free slot within a second.
 	StaleTimeout time.Duration
 	OnDeadLetter OnDeadLetter
 	// DeadLetterRetention is the age at which a dead letter is deleted; 0: never. With
 	// OnDeadLetterBlock those with an ordering key are kept.
 	DeadLetterRetention time.Duration
 }
-
-// freeSlotAge: any relay that can stream takes a free slot within a second. Where it
-// stays free for longer nobody can, and rows are taken at this age already.
-const freeSlotAge = 5 * time.Second
-
-// StaleAge is what StaleTimeout comes to: the age at which any relay takes a row, and for
-// how long the slot must have been free.
-func (c Config) StaleAge() time.Duration { return min(c.StaleTimeout, freeSlotAge) }
 
 // DefaultConfig is what the flags' defaults say. DatabaseURL has none.
 func DefaultConfig() Config {
@@ -101,7 +94,7 @@ func DefaultConfig() Config {
 		MaxRetries:      5,
 		BackoffTime:     2 * time.Minute,
 		MaxBackoff:      time.Hour,
-		StaleTimeout:    5 * time.Minute,
+		StaleTimeout:    5 * time.Second,
 		OnDeadLetter:    OnDeadLetterContinue,
 	}
 }

@@ -358,7 +358,7 @@ func newBackoff() *backoff.ExponentialBackOff {
 // begins the sweeps again. The slot is then free for so long that rows are taken without it.
 func newUnreadBackoff() *backoff.ExponentialBackOff {
 	b := newBackoff()
-	b.MaxInterval = 4 * freeSlotAge
+	b.MaxInterval = 20 * time.Second
 	return b
 }
 

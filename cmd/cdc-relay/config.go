@@ -223,7 +223,7 @@ func retrySettings() []*setting {
 			func(c *config) *time.Duration { return &c.relay.BackoffTime }),
 		durationSetting("max-backoff", "1h", "The longest wait before a retry.",
 			func(c *config) *time.Duration { return &c.relay.MaxBackoff }),
-		durationSetting("stale-timeout", "5m", "While no relay owns the slot: the age at which any relay takes a row, and how long the slot must have been free.",
+		durationSetting("stale-timeout", "5s", "While no relay owns the slot: the age at which any relay takes a row, and how long the slot must have been free.",
 			func(c *config) *time.Duration { return &c.relay.StaleTimeout }),
 		durationSetting("outage-cooldown", "30s", "How long publishing pauses after two outages in a row.",
 			func(c *config) *time.Duration { return &c.outageCooldown }),

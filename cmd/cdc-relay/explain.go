@@ -128,7 +128,7 @@ func (s surroundings) own(state store.State, at time.Time, attempts int, lockedB
 	case s.cfg.relay.Mode == relay.ModePoll:
 		return outlook{text: "is published by the next sweep of a relay, within " + durationText(s.cfg.relay.PollInterval) + " or so" + s.obstacle()}
 	}
-	return outlook{text: "waits for a relay: none streams. One that runs takes it within " + durationText(s.cfg.relay.StaleAge()) +
+	return outlook{text: "waits for a relay: none streams. One that runs takes it within " + durationText(s.cfg.relay.StaleTimeout) +
 		" or so, one that is started at once: cdc-relay run"}
 }
 

@@ -33,7 +33,7 @@ func notes() map[string]note {
 		"max-retries":           {"0 to 1000", ""},
 		"backoff-time":          {"from `0s`", ""},
 		"max-backoff":           {"from `0s`", ""},
-		"stale-timeout":         {"from `1s`", "Values above 5 s count as 5 s, so the default means five seconds."},
+		"stale-timeout":         {"from `1s`", ""},
 		"outage-cooldown":       {"from `100ms`", "A new connection ends the pause."},
 		"dead-letter-retention": {"from `0s`", "`720h` is thirty days. The relay's role needs DELETE on the dead-letter table."},
 		"on-dead-letter":        {"", "Use `block` if a key must never skip a message."},
