@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -145,7 +146,7 @@ func (p *process) app() *cli.App {
 // finish gives a command and those below it what is the same for all. The path is
 // what is typed after cdc-relay.
 func finish(command *cli.Command, path string) {
-	command.CustomHelpTemplate = commandHelp
+	command.CustomHelpTemplate = commandHelp(slices.ContainsFunc(settingsOf(command.Flags), (*setting).Advanced))
 	command.HideHelpCommand = true
 	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
 		return flagError(err, path, command.Flags, nil)

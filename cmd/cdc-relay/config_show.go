@@ -84,7 +84,7 @@ func (p *process) configShow(c *cli.Context) error {
 
 // shownSettings are those of run, and others that the file has.
 func shownSettings(c *cli.Context, cfg *config) []*setting {
-	ofRun := settingsOf(c)
+	ofRun := settingsOf(c.Command.Flags)
 	return slices.DeleteFunc(allSettings(), func(s *setting) bool {
 		listed := slices.ContainsFunc(ofRun, func(r *setting) bool { return r.name == s.name })
 		return s.flagOnly || s.name == "format" || (!listed && cfg.given[s.name].source != fromFile)

@@ -8,17 +8,23 @@ FIRST STEPS
 
   export CDC_RELAY_DATABASE_URL=postgres://user:password@localhost:5432/shop
   export CDC_RELAY_AMQP_URL=amqp://guest:guest@localhost:5672/
-  cdc-relay setup     # makes the tables, the publication and the replication slot
-  cdc-relay run       # the service; leave it running
-  cdc-relay demo      # in another terminal: watch rows arrive in RabbitMQ
+  cdc-relay setup               # creates the tables, the publication and the replication slot
+  cdc-relay run &               # the service
+  cdc-relay demo --count 5      # inserts five orders and shows them arrive
 
-  INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '{"order_id": 42}');`
+A message of your own needs a queue. RabbitMQ's default exchange delivers it to the queue
+with the name of its routing key:
+
+  curl -u guest:guest -X PUT -H 'Content-Type: application/json' \
+    -d '{"durable": true}' http://localhost:15672/api/queues/%2F/orders.created
+  psql "$CDC_RELAY_DATABASE_URL" -c "INSERT INTO outbox (routing_key, payload)
+    VALUES ('orders.created', '{\"order_id\": 42}')"`
 
 const configurationHelp = `
-A flag with an environment variable next to it can also be given by that, or by its name in
-the YAML file that --config names. A flag goes before the environment, the environment
-before the file. URLs with a password belong into the environment or the file: other
-users of the machine can see flags.`
+Each flag with an environment variable next to it can also be set by that variable, or by
+its name in the YAML file of --config. A flag overrides the environment, and the environment
+overrides the file. Put URLs with a password into the environment or a file: other users of
+the machine can see flags.`
 
 const exitCodesHelp = `
 EXIT CODES
@@ -40,7 +46,7 @@ COMMANDS
 {{range .VisibleCommands}}{{if ne .Name "help"}}
   {{printf "%-11s" .Name}} {{.Usage}}{{end}}{{end}}
 
-cdc-relay COMMAND --help tells more of each, cdc-relay --version which one this is.
+"cdc-relay COMMAND --help" explains a command, "cdc-relay --version" shows the version.
 ` + exitCodesHelp
 
 const groupHelp = `{{.HelpName}}: {{.Usage}}
@@ -54,16 +60,26 @@ COMMANDS
   {{printf "%-11s" .Name}} {{.Usage}}{{end}}{{end}}
 ` + exitCodesHelp
 
-const commandHelp = `{{.HelpName}}: {{.Usage}}
+// commandHelp is the page of a command. One with flags for experts shows them at the end.
+func commandHelp(grouped bool) string {
+	heading, experts := "FLAGS", ""
+	if grouped {
+		heading, experts = "COMMON FLAGS", `
+ADVANCED FLAGS (the defaults suit most)
+{{range .VisibleFlags}}{{if ne (index .Names 0) "help"}}{{if .Advanced}}
+{{.}}{{end}}{{end}}{{end}}`
+	}
+	return `{{.HelpName}}: {{.Usage}}
 
   {{.UsageText}}
 
 {{.Description}}
 {{if .VisibleFlags}}
-FLAGS
+` + heading + `
 {{range .VisibleFlags}}{{if eq (index .Names 0) "help"}}
   --help, -h
       Show this page.
-{{else}}
-{{.}}{{end}}{{end}}` + configurationHelp + `
+{{else if not .Advanced}}
+{{.}}{{end}}{{end}}` + experts + configurationHelp + `
 {{end}}` + exitCodesHelp
+}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,7 +31,15 @@ func relayFlags(more ...string) []cli.Flag {
 		"stale-timeout", "outage-cooldown", "on-dead-letter", "dead-letter-exchange",
 		"statsd-addr", "statsd-prefix", "statsd-tags", "log-level", "log-format",
 	}
-	return flags(append(names, more...)...)
+	picked := flags(append(names, more...)...)
+	common := []string{
+		"database-url", "database-url-file", "amqp-url", "amqp-url-file", "config", "table", "mode", "exchange", "max-retries",
+		"http-addr", "log-level",
+	}
+	for _, s := range settingsOf(picked) {
+		s.advanced = !slices.Contains(common, s.name)
+	}
+	return picked
 }
 
 func (p *process) runCommand() *cli.Command {

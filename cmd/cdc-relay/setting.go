@@ -26,6 +26,8 @@ type setting struct {
 	notInFile bool
 	// flagOnly is for what a file or a variable that somebody forgot must not say: which rows to delete, or not to ask.
 	flagOnly bool
+	// advanced is for what only experts change; the help page of run and drain shows it at the end.
+	advanced bool
 	// repeats tells that a flag given again adds to the one before.
 	repeats bool
 	// set parses the text into the config. Its error says what is wanted.
@@ -47,6 +49,9 @@ func (s *setting) Apply(set *flag.FlagSet) error {
 
 // Names implements cli.Flag.
 func (s *setting) Names() []string { return []string{s.name} }
+
+// Advanced tells the help page where to show it.
+func (s *setting) Advanced() bool { return s.advanced }
 
 // IsSet implements cli.Flag.
 func (s *setting) IsSet() bool { return s.given != nil }
@@ -137,7 +142,7 @@ func (p *process) resolve(c *cli.Context) (*config, error) {
 // settingsFor is resolve for commands that take arguments, too.
 func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	cfg := defaultConfig()
-	settings := settingsOf(c)
+	settings := settingsOf(c.Command.Flags)
 	file := p.configFile(settings)
 	var wrong []error
 	if file != "" {
@@ -202,9 +207,9 @@ func (p *process) warnOfWriters(files ...string) {
 	}
 }
 
-func settingsOf(c *cli.Context) []*setting {
+func settingsOf(flags []cli.Flag) []*setting {
 	var settings []*setting
-	for _, f := range c.Command.Flags {
+	for _, f := range flags {
 		if s, ok := f.(*setting); ok {
 			settings = append(settings, s)
 		}

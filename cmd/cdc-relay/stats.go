@@ -23,10 +23,21 @@ EXAMPLES
 
   cdc-relay stats --watch
   cdc-relay stats --format json | jq .oldest_pending_seconds`,
-		Flags: flags("top", "exact", "watch", "interval", "format", "on-dead-letter", "mode", "http-addr",
-			"database-url", "table", "slot", "shard", "config"),
+		Flags:  statsFlags(),
 		Action: p.stats,
 	}
+}
+
+// statsFlags: --http-addr is where run serves, and where stats asks.
+func statsFlags() []cli.Flag {
+	picked := flags("top", "exact", "watch", "interval", "format", "on-dead-letter", "mode", "http-addr",
+		"database-url", "table", "slot", "shard", "config")
+	for _, s := range settingsOf(picked) {
+		if s.name == "http-addr" {
+			s.usage = "Ask the relay at this address for throughput and latency; empty: ask none."
+		}
+	}
+	return picked
 }
 
 // stats shows how things stand once, or with --watch until it is stopped.

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+func TestRunShowsTheFlagsForExpertsLast(t *testing.T) {
+	for command, grouped := range map[string]bool{"run": true, "drain": true, "stats": false} {
+		page := cdcRelay(t, nil, command, "--help").stdout
+		first, experts, found := strings.Cut(page, "ADVANCED FLAGS")
+		if found != grouped || strings.Contains(page, "COMMON FLAGS") != grouped {
+			t.Errorf("%s: in two groups: %v", command, found)
+		}
+		for _, common := range []string{"--database-url URL", "--help, -h", "--table NAME"} {
+			if !strings.Contains(first, common) {
+				t.Errorf("%s: %s is not among the common flags", command, common)
+			}
+		}
+		if n := strings.Count(page, "\n  --database-url URL"); n != 1 {
+			t.Errorf("%s: --database-url is there %d times", command, n)
+		}
+		if grouped && !strings.Contains(experts, "--outage-cooldown") {
+			t.Errorf("%s: --outage-cooldown is not for experts", command)
+		}
+	}
+	if page := cdcRelay(t, nil, "stats", "--help").stdout; !strings.Contains(page, "Ask the relay at this address") || strings.Contains(page, "Serve /livez") {
+		t.Errorf("stats says of --http-addr what it is for run:\n%s", page)
+	}
+}
+
+// TestTheFirstStepsWork when they are pasted into a shell, with the test's servers in place of localhost.
+func TestTheFirstStepsWork(t *testing.T) {
+	for _, tool := range []string{"sh", "psql", "curl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s", tool)
+		}
+	}
+	broker := services.SharedRabbitMQ(t)
+	if broker.ManagementURL() == "" {
+		t.Skip("needs the management API of RabbitMQ")
+	}
+	env, conn := fresh(t)
+	_, text, _ := strings.Cut(appDescription, "FIRST STEPS\n")
+	var steps strings.Builder
+	for _, line := range regexp.MustCompile(`(?m)^  .*$`).FindAllString(text, -1) {
+		steps.WriteString(strings.TrimPrefix(line, "  ") + "\n")
+	}
+	vhost := services.VHost(t)
+	uri, err := amqp.ParseURI(vhost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := strings.NewReplacer(
+		"postgres://user:password@localhost:5432/shop", "'"+env["CDC_RELAY_DATABASE_URL"]+"'",
+		"amqp://guest:guest@localhost:5672/", "'"+vhost+"'",
+		"http://localhost:15672", broker.ManagementURL(), "guest:guest", uri.Username+":"+uri.Password,
+		"%2F", uri.Vhost,
+	).Replace(steps.String())
+
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	if err := os.Symlink(executable, filepath.Join(folder, "cdc-relay")); err != nil {
+		t.Fatal(err)
+	}
+	shell := exec.CommandContext(t.Context(), "sh", "-ec", script+"\nread -r _ || true; kill $!; wait $!")
+	shell.Env = append(os.Environ(), beMain+"=1", "PATH="+folder+":"+os.Getenv("PATH"))
+	for _, name := range []string{"CDC_RELAY_SLOT", "CDC_RELAY_PUBLICATION", "CDC_RELAY_HTTP_ADDR"} {
+		shell.Env = append(shell.Env, name+"="+env[name])
+	}
+	stdin, err := shell.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var output lockedBuffer
+	shell.Stdout, shell.Stderr = &output, &output
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	channel := connectToBroker(t, vhost)
+	await.Until(t, "the message of the last step is in its queue", func() bool {
+		queue, err := channel.QueueDeclarePassive("orders.created", true, false, false, false, nil)
+		if err != nil { // not there yet: RabbitMQ has closed the channel
+			channel = connectToBroker(t, vhost)
+		}
+		return err == nil && queue.Messages == 1
+	}, output.String)
+	await.Until(t, "its row is deleted", func() bool { return query[int](t, conn, "SELECT count(*)::int FROM outbox") == 0 }, output.String)
+	stdin.Close()
+	if err := shell.Wait(); err != nil {
+		t.Errorf("the shell ended with %v:\n%s", err, output.String())
+	}
+}
+
+func connectToBroker(t *testing.T, url string) *amqp.Channel {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return channel
+}
