@@ -61,7 +61,7 @@ func (e *MissingColumnError) Hint() string {
 
 // RowError tells that one row could not be read. The row is still in the table.
 type RowError struct {
-	Ref    outbox.Ref // as far as it was read
+	Ref    outbox.Ref // up to the column that failed
 	Column string
 	Err    error
 }
@@ -227,7 +227,7 @@ func (d *Decoder) insert(r *reader) (Event, error) {
 }
 
 // row reads all columns, also past one that is wrong: the error shall name the
-// row as far as it can.
+// columns that it can read.
 func (d *Decoder) row(r *reader, layout []*column) (*outbox.Message, error) {
 	m := &outbox.Message{XID: d.xid}
 	var wrong *RowError

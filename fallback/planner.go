@@ -55,11 +55,11 @@ type Outcome struct {
 	Took time.Duration
 	// More: the pass goes on at once.
 	More bool
-	// Quiet is how long nothing will be due, as far as the table says.
+	// Quiet is how long nothing will be due, according to the table.
 	Quiet time.Duration
 }
 
-// What is looked for now and then though nothing asks for it: for whatever nobody has thought of.
+// Now and then the table is scanned though nothing asks for it, in case of a bug.
 const (
 	backlogSafety = 30 * time.Second
 	keysSafety    = 5 * time.Second
@@ -111,7 +111,7 @@ func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInter
 // Next names the sweep to run now, or None and how long to wait for one unless things change.
 func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
-	if v.Leader && v.Live && v.Ready { // whatever asks for a sweep wakes the sweeper
+	if v.Leader && v.Live && v.Ready { // all that asks for a sweep wakes the sweeper
 		wait *= dueSafety
 	}
 	if v.Rest > 0 {

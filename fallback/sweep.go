@@ -321,7 +321,7 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 	began, upTo := s.now(), s.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
 	took := s.now().Sub(began)
-	if ids := passed(p.after, upTo, p.last, found); ids > 0 && (err == nil || took > longWalk) { // by whoever's timeout
+	if ids := passed(p.after, upTo, p.last, found); ids > 0 && (err == nil || took > longWalk) { // by anyone's timeout
 		s.span = s.span.next(ids, took)
 	}
 	if err != nil {

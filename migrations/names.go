@@ -19,14 +19,14 @@ func VersionTable(table outbox.Table) outbox.Table {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_migrations"}
 }
 
-// quoteLiteral writes a string constant that reads the same whatever
-// standard_conforming_strings says, and that ends no dollar-quoted function body
+// quoteLiteral writes a string constant that reads the same under any
+// standard_conforming_strings, and that ends no dollar-quoted function body
 // around it.
 func quoteLiteral(s string) string {
 	return "E'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`, `$`, `\x24`).Replace(s) + "'"
 }
 
-// checkName refuses a name that leaves no room for the dead-letter table's: cut
+// checkName rejects a name that leaves no room for the dead-letter table's: cut
 // short by Postgres, it would be the same name again.
 func checkName(table outbox.Table) error {
 	if longest := longestIdentifier - len("_dead_letter"); len(table.Name) > longest {

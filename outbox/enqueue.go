@@ -15,7 +15,7 @@ import (
 // NewMessage is what an application enqueues. RoutingKey and one of Payload and
 // Body are needed, all else has defaults.
 type NewMessage struct {
-	// MessageID tells repeats at the consumer; NewMessageID makes one. Zero: the
+	// MessageID tells duplicates at the consumer; NewMessageID makes one. Zero: the
 	// database makes one.
 	MessageID UUID
 	// Exchange is nil for the one that the relay was started with; AMQP's default

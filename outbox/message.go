@@ -65,7 +65,7 @@ func (u *UUID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Ref names one row for as long as it exists. The id alone would not do:
+// Ref names one row while it exists. The id alone would not do:
 // TRUNCATE … RESTART IDENTITY hands out ids again.
 type Ref struct {
 	ID        int64
@@ -102,7 +102,7 @@ type Message struct {
 	// the column is null. It is the fence with which the row is settled: who has
 	// changed it meanwhile has the row.
 	AvailableAt time.Time
-	// Attempts counts the refusals so far.
+	// Attempts counts the rejections so far.
 	Attempts int
 	// PossibleDuplicate tells that the message may have been published before.
 	PossibleDuplicate bool

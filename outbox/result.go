@@ -49,7 +49,7 @@ const (
 	ReasonNoExchange      Reason = "exchange_missing"  // channel closed with 404
 	ReasonAccessRefused   Reason = "access_refused"    // channel closed with 403
 	ReasonChannelClosed   Reason = "broker_rejected"   // channel closed for this message, other code
-	ReasonRetriesExceeded Reason = "retries_exhausted" // the last of --max-retries retries was refused, too
+	ReasonRetriesExceeded Reason = "retries_exhausted" // the last of --max-retries retries was rejected, too
 )
 
 // The reasons of Impossible.

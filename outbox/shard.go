@@ -66,7 +66,7 @@ func (s Shard) NameSuffix() string {
 	return fmt.Sprintf("_%d_of_%d", s.Index, s.Of)
 }
 
-// shardHash: of the key where the row has one, by its bytes whatever the collation, else of
+// shardHash: of the key where the row has one, by its bytes under any collation, else of
 // the id. Hashes may be negative, and so may be what is left of their division.
 const shardHash = `coalesce(hashtextextended({row}ordering_key COLLATE "C", 0), hashint8extended({row}id, 0))`
 

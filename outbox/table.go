@@ -98,12 +98,12 @@ func checkIdentifier(name string) error {
 	return nil
 }
 
-// QuoteIdentifier writes a name as SQL reads it, whatever characters it has.
+// QuoteIdentifier writes a name as SQL reads it, with any characters.
 func QuoteIdentifier(name string) string {
 	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 }
 
-// QuoteLiteral writes a string as SQL reads it, whatever standard_conforming_strings says.
+// QuoteLiteral writes a string as SQL reads it, under any standard_conforming_strings.
 func QuoteLiteral(s string) string {
 	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
 	if strings.Contains(s, `\`) {

@@ -12,7 +12,7 @@ import (
 // evidence is all that is known of a sent message at the moment when its confirm
 // is resolved, or given up.
 type evidence struct {
-	// unsent: the library refused to send because the channel was already closed.
+	// unsent: the library did not send because the channel was already closed.
 	unsent bool
 	// acked is the confirm; false also where the library resolved it by closing.
 	acked bool
@@ -46,7 +46,7 @@ type verdict struct {
 	wholeExchange bool
 }
 
-// classify is the one place that tells a refusal, which costs an attempt, from an
+// classify is the one place that tells a rejection, which costs an attempt, from an
 // outage, which costs none.
 func classify(e evidence) verdict {
 	closed, replay := "", false

@@ -63,7 +63,7 @@ type invalid struct {
 
 func (e *invalid) Error() string { return e.detail }
 
-// impossible is the result of a message that encode refused.
+// impossible is the result of a message that encode rejected.
 func impossible(m *outbox.Message, err error) outbox.Result {
 	result := outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonInvalidRow, Detail: err.Error()}
 	var bad *invalid

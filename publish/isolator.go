@@ -132,7 +132,7 @@ func (i *isolator) do(j job) {
 }
 
 // examine says whether the exchange is there and may be written to. A verdict
-// without outcome means yes, as far as is known.
+// without outcome means yes, until more is known.
 func (i *isolator) examine(exchange string, cause *amqp.Error) verdict {
 	if exchangeForbidden(cause) {
 		return exceptionVerdict(cause)
@@ -189,7 +189,7 @@ func (i *isolator) hindrance() verdict {
 }
 
 // giveUp reports a message that is not sent (again). One that may have reached the
-// broker before is Unknown whatever is wrong now, unless the whole exchange is out of
+// broker before is Unknown in any case, unless the whole exchange is out of
 // bounds: as Unknown it would come back for ever. Its retry is marked all the same.
 func (i *isolator) giveUp(s resend, v verdict) {
 	if s.sent && !v.wholeExchange {

@@ -66,7 +66,7 @@ func openLane(connection *amqp.Connection, exchange string, shared bool, room in
 }
 
 // entry is one message that was given to the library. It is known to the reaper
-// before it is sent: whatever the broker says of it then finds it.
+// before it is sent: the broker's answer then finds it.
 type entry struct {
 	message *outbox.Message
 	lane    *lane

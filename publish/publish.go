@@ -21,7 +21,7 @@ type Publisher interface {
 	// Publish hands one message over. It never blocks: the caller keeps at most
 	// as many messages without a result as the publisher was made for. It may be
 	// called from any goroutine, also before Run; messages of one exchange leave
-	// in the order of the calls, but for those that have to be sent alone (see
+	// in the order of the calls, except those that have to be sent alone (see
 	// isolator). Called while the publisher is not ready, the result is NotSent.
 	Publish(m *outbox.Message)
 }

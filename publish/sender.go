@@ -85,7 +85,7 @@ func (s *sender) run() {
 	s.giveBack("the connection was lost before the message was sent")
 }
 
-// sendRest sends what is there, as far as the throttle allows.
+// sendRest sends what is there and the throttle allows.
 func (s *sender) sendRest() {
 	for {
 		if len(s.rest) == 0 {

@@ -19,7 +19,7 @@ import (
 //	isolator  sends alone what might close a channel, and opens the lanes
 //	reaper    waits for the confirms, and delivers the result of all that was sent
 //
-// Whoever runs the session (see run) watches the connection and ends it.
+// The goroutine of run watches the connection and ends it.
 type session struct {
 	owner      *AMQP // its methods are called by run alone
 	cfg        *AMQPConfig
@@ -60,7 +60,7 @@ type session struct {
 	left atomic.Int64
 	// blocked holds from connection.blocked to connection.unblocked; set by run.
 	blocked atomic.Bool
-	// tooLarge is the smallest body, in bytes, that the broker refused on this
+	// tooLarge is the smallest body, in bytes, that the broker rejected on this
 	// connection; 0 for none. Set by the reaper.
 	tooLarge atomic.Int64
 }
@@ -167,7 +167,7 @@ func (s *session) lose(err error) {
 }
 
 // disconnect closes the connection, politely if asked and if that takes no longer
-// than a moment. Closing the socket ends whatever still hangs in the library.
+// than a moment. Closing the socket ends calls that still hang in the library.
 func (s *session) disconnect(politely bool) {
 	const timeout = 200 * time.Millisecond
 	done := make(chan struct{})
@@ -237,7 +237,7 @@ func (s *session) encode(m *outbox.Message, possibleDuplicate bool) (parcel, err
 	return p, err
 }
 
-// mayBeTooLarge holds for bodies that brokers in common use refuse by closing the
+// mayBeTooLarge holds for bodies that brokers in common use reject by closing the
 // channel (max_message_size, 16 MiB since RabbitMQ 4.0).
 func (s *session) mayBeTooLarge(size int) bool {
 	const common = 16 << 20

@@ -149,7 +149,7 @@ func (s *socket) flush() error {
 	return s.failed
 }
 
-// send goes on after a timeout for as long as the connection is blocked: the
+// send continues after a timeout while the connection is blocked: the
 // broker then does not read on purpose.
 func (s *socket) send(b []byte) (int, error) {
 	written := 0

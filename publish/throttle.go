@@ -10,7 +10,7 @@ const (
 	// (credit_flow_default_credit). With more on their way they stop and start one another, and
 	// a classic queue takes a fifth less for a tenth more of the broker's time (docs/performance.md).
 	creditOfRabbitMQ = 400
-	// enoughRate, in messages a second: where the broker is so far away that the credit would not
+	// enoughRate, in messages a second: if the broker is so distant that the credit would not
 	// allow it, more may be on their way.
 	enoughRate = 60_000
 	// stuckAfter is how long the broker may give fewAnswers until what it has does not count any more:
@@ -28,7 +28,7 @@ type throttle struct {
 
 	mu      sync.Mutex
 	known   bool          // something was confirmed
-	fastest time.Duration // of all confirms, once known: how far away the broker is
+	fastest time.Duration // of all confirms, once known: how distant the broker is
 	waiting int           // messages of this epoch without an answer
 	epoch   int           // what was sent in an earlier one does not count
 	paused  bool          // until half of the messages have their answer
@@ -75,7 +75,7 @@ func (t *throttle) confirmed(took time.Duration) {
 	}
 }
 
-// manyTimesThere is a time within which a broker that answers at all has answered, as far as its
+// manyTimesThere is a time within which a broker that answers at all has answered, judged by its
 // distance goes; 0 where that is not known.
 func (t *throttle) manyTimesThere() time.Duration {
 	t.mu.Lock()

@@ -70,7 +70,7 @@ const settleGrace = 250 * time.Millisecond
 
 // stop ends the relay within the shutdown timeout and about a second: no more is
 // taken, what is in flight is drained and settled, and only then the slot is let go,
-// so that the next holder finds nothing half done.
+// so that the next leader finds nothing half done.
 func (a *actors) stop(r *Relay) {
 	deadline := time.Now().Add(r.config.ShutdownTimeout)
 	r.core.Stop()

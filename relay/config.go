@@ -56,7 +56,7 @@ type Config struct {
 	// Tracer is told of each attempt to publish; nil: none. Package tracing has one.
 	Tracer Tracer
 
-	// BatchSize is the most rows that one sweep or settle statement takes (1 to 10,000).
+	// BatchSize is how many rows one sweep or settle statement takes at most (1 to 10,000).
 	BatchSize int
 	// MaxInFlight is the most messages in memory at a time (1 to 100,000).
 	MaxInFlight  int
@@ -66,7 +66,7 @@ type Config struct {
 	// ShutdownTimeout bounds the drain after Run's context was cancelled.
 	ShutdownTimeout time.Duration
 
-	// MaxRetries is how many refusals are followed by another try (0 to 1000).
+	// MaxRetries is how many rejections are followed by another try (0 to 1000).
 	MaxRetries  int
 	BackoffTime time.Duration
 	MaxBackoff  time.Duration

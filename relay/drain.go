@@ -16,7 +16,7 @@ import (
 )
 
 // Drain publishes what waits in the table now, with claims, and returns when nothing of that is left that may leave. It
-// does not wait for servers that are away: that is an error. While a relay streams, it takes only what is due, since
+// does not wait for servers that are down: that is an error. While a relay streams, it takes only what is due, since
 // that relay delivers the rest; what neither it nor another session delivers soon is an error, too.
 func (r *Relay) Drain(ctx context.Context) error {
 	defer r.store.Close()

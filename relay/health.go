@@ -9,7 +9,7 @@ import (
 
 // Health is how the relay is. Live means that it works or waits as it should: a relay
 // that is not live does nothing and does not get out of it by itself. Ready means that
-// it delivers, or stands by for another that does.
+// it delivers, or is the standby of another that does.
 type Health struct {
 	Live, Ready bool
 	// Role is streaming, standby, sweeping (no stream, or none yet), polling, starting

@@ -21,7 +21,7 @@ type Hooks struct {
 	// Published is called after the broker has confirmed a message. Its row is deleted
 	// a moment later; if the process dies in between, the message is published again.
 	Published func(Event)
-	// Refused is called for each refusal by the broker, and for a message that can never
+	// Refused is called for each rejection by the broker, and for a message that can never
 	// be published.
 	Refused func(Event)
 	// DeadLettered is called after a message has been moved to the dead-letter table.
@@ -37,7 +37,7 @@ type Event struct {
 	RoutingKey  string
 	OrderingKey *string // nil: none
 	CreatedAt   time.Time
-	// Attempts counts the refusals so far, this one among them.
+	// Attempts counts the rejections so far, this one among them.
 	Attempts int
 	// PossibleDuplicate tells that the message may have been published before.
 	PossibleDuplicate bool

@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// inspectEvery is how often the holder of the slot asks the database whether its
+// inspectEvery is how often the leader asks the database whether its
 // stream can be believed, and how far it may lag behind.
 const inspectEvery = 3 * time.Second
 

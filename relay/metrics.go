@@ -30,7 +30,7 @@ func newMetrics(registry prometheus.Registerer, inFlight, holder, suspended func
 	m.measure(k)
 	k.gauge("messages_in_flight",
 		"Messages in memory: on their way, queued behind their ordering key, or waiting for their row to be settled.", inFlight)
-	k.gauge("slot_held", "1 where this relay holds the replication slot, 0 where it stands by or polls.", holder)
+	k.gauge("slot_held", "1 if this relay owns the replication slot, 0 if it is a standby or polls.", holder)
 	k.gauge("publishing_stopped", "1 while nothing is published, since the rows of published messages cannot be deleted.", suspended)
 	m.streamConnected = prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "cdc_relay", Name: "stream_connected", Help: "1 while the replication stream is connected.",
@@ -58,7 +58,7 @@ func (m *metrics) count(k *maker) {
 	m.deleted = k.counter("rows_deleted_total", "Rows deleted after their message was confirmed.")
 	m.aside = k.counter("rows_set_aside_total", "Rows that the database does not let be changed; they are not published again.")
 	m.refused = k.counters("messages_refused_total",
-		"Refusals by the broker, each of which costs an attempt, and messages that can never be published, which are dead-lettered at once.", "reason")
+		"Rejections by the broker, each of which costs an attempt, and messages that can never be published, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
 		"Messages that met an outage; no attempt was charged. outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
 	m.hookDropped = k.counters("hook_calls_dropped_total",

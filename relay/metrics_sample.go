@@ -12,7 +12,7 @@ import (
 )
 
 // sampleCollector answers a scrape with how the queue stands, which the database is
-// asked for then: no scrape, no query. A relay that stands by leaves it to the others.
+// asked for then: no scrape, no query. A standby leaves it to the others.
 type sampleCollector struct {
 	relay                            *Relay
 	depth, oldest, dead, lag, retain *prometheus.Desc
@@ -83,7 +83,7 @@ func (c *sampleCollector) Collect(to chan<- prometheus.Metric) {
 }
 
 // current is the newest sample; it takes one where that is due. Scrapes at the same
-// time wait for one another, for as long as one sample takes at most.
+// time wait for one another, at most as long as one sample takes.
 func (c *sampleCollector) current(now time.Time) (store.Sample, time.Duration, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

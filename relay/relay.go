@@ -173,13 +173,13 @@ func (r *Relay) preflight(ctx context.Context) error {
 }
 
 // unreachable makes a problem of what waiting does not fix at the start: a login
-// that is refused, a database that is not there. Later both are waited out.
+// that is rejected, a database that does not exist. Later the relay waits for both.
 func unreachable(err error) error {
 	switch pgcode.Of(err) {
 	case pgcode.InvalidAuthorization, pgcode.InvalidPassword:
-		return &problem.Problem{What: "Postgres refuses the login", Fix: "see that --database-url has the right user and password", Err: err}
+		return &problem.Problem{What: "Postgres rejects the login", Fix: "check user and password in --database-url", Err: err}
 	case pgcode.InvalidCatalog:
-		return &problem.Problem{What: "Postgres has no such database", Fix: "see that --database-url names the right one, or create it", Err: err}
+		return &problem.Problem{What: "Postgres has no such database", Fix: "check the database in --database-url, or create it", Err: err}
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // retention deletes dead letters of a certain age. One goroutine, in run, does it, and only
-// where this relay does not stand by for another.
+// unless this relay is a standby.
 type retention struct {
 	store   *store.Store
 	age     time.Duration

@@ -45,7 +45,7 @@ type settler struct {
 	trouble     *outageLog
 	// written counts the rows settled so far.
 	written atomic.Int64
-	// refusals bounds the log lines of refused messages: thousands may fail alike.
+	// refusals bounds the log lines of rejected messages: thousands may fail alike.
 	refusals *rate.Limiter
 
 	mu struct {
@@ -67,7 +67,7 @@ const (
 	linger = 50 * time.Millisecond
 	// invisibleAgain is how soon a row that is not visible yet is tried again, at first
 	// and at the latest: usually it takes microseconds, behind a synchronous standby
-	// that is away it takes until that is back.
+	// that is down it takes until that is back.
 	invisibleAgain  = 2 * time.Millisecond
 	invisibleAtMost = time.Second
 )
@@ -344,7 +344,7 @@ func (s *settler) report(settled store.Settled) {
 }
 
 // newBackoff is for what is tried again until it works: 50 ms to a second, so that
-// the relay is back within two seconds of whatever it waits for.
+// the relay is back within two seconds of the end of an outage.
 func newBackoff() *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval = 50 * time.Millisecond

@@ -123,7 +123,7 @@ type watched struct {
 	looked time.Time
 }
 
-// silentFor is how long the owner was not heard of, as far as that can be told: a server process that decodes has not
+// silentFor is how long the owner was not heard of, or 0 if that cannot be told: a server process that decodes has not
 // listened to it, and a server that has not answered for long may have heard nobody.
 func (w *watched) silentFor(owner slot.Process, now time.Time) time.Duration {
 	late := now.Sub(w.looked) > silence/2
@@ -156,7 +156,7 @@ func unused(seen slot.Slot) time.Duration {
 	return 0
 }
 
-// checkSplit refuses to publish beside relays of another number of shards: their rows are on their way there.
+// checkSplit is an error beside relays of another number of shards: their rows are on their way there.
 func checkSplit(ctx context.Context, db *store.Store, names replication.Names) error {
 	return db.Conn(ctx, func(conn *pgx.Conn) error { return replication.CheckSplit(ctx, conn.PgConn(), names) })
 }

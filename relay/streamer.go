@@ -38,7 +38,7 @@ type streamer struct {
 	trouble     *outageLog
 	// refused is signalled when the server takes no connections: it stops, or has stopped.
 	refused chan struct{}
-	// waitsFor is the owner of the slot while this relay stands by, else nil; health reads it.
+	// waitsFor is the owner of the slot while this relay is a standby, else nil; health reads it.
 	waitsFor atomic.Pointer[slot.Process]
 	// caughtUp tells that the stream has come to its start; the server may have to read
 	// older WAL before. The goroutine in run writes it, health and the watcher read it.
@@ -62,7 +62,7 @@ type streamer struct {
 	leaving []*outbox.Message
 	// announced is what the log said last of the role.
 	announced event.Name
-	// wasOwn: as far as this relay has seen, nobody has owned the slot since it did.
+	// wasOwn: this relay has seen no other owner of the slot since it was the owner.
 	wasOwn bool
 	// told is the newest time that the core was told to have owned the slot.
 	told time.Time
@@ -74,7 +74,7 @@ type streamer struct {
 }
 
 const (
-	// askSlot is how often a relay that stands by asks whether the slot is free.
+	// askSlot is how often a standby asks whether the slot is free.
 	askSlot = 250 * time.Millisecond
 	// openTimeout bounds connecting and the checks.
 	openTimeout = 15 * time.Second
@@ -316,7 +316,7 @@ func (s *streamer) ask(ctx context.Context, pid uint32) error {
 // serverClock is a time of the server's, and one of this process's not after it.
 type serverClock struct{ ours, server time.Time }
 
-// atLeast is a time of this process's that is not after one of the server's. It is before it for as long as the question
+// atLeast is a time of this process's that is not after one of the server's. It is earlier by as long as the question
 // for the time took.
 func (c *serverClock) atLeast(server time.Time) time.Time { return c.ours.Add(server.Sub(c.server)) }
 
@@ -437,8 +437,8 @@ func (s *streamer) awaitRoom(atMost time.Duration) {
 // fatal tells whether only a person can help at the start. A server that is full may have room later.
 func fatal(err error) bool { return problem.Is(err) && !replication.Full(err) }
 
-// preflight says what of the database's configuration stands in the way at the start. What
-// else keeps the stream away may be over soon: it comes later, and until then rows are swept.
+// preflight says what of the database's configuration stands in the way at the start. Other
+// obstacles to the stream may be over soon: until then rows are published from the table.
 func (s *streamer) preflight(ctx context.Context) error {
 	stream, err := s.open(ctx, time.Second)
 	switch {

@@ -30,7 +30,7 @@ func (s *Stream) SetReady(ctx context.Context, ready bool) error {
 }
 
 // ReadyStandby tells whether another relay waits for the slot that could publish. One that has not asked for the slot for
-// some seconds does not count, as far as the role may see that.
+// some seconds does not count, if the role may see that.
 func ReadyStandby(ctx context.Context, conn *pgconn.PgConn, slotName string) (bool, error) {
 	rows, err := query(ctx, conn, `
 SELECT FROM pg_catalog.pg_stat_activity

@@ -77,7 +77,7 @@ func SetupSQL(names Names) string {
 }
 
 // Teardown drops slots and publications where they are there and returns a line for each.
-// Where a slot is in use all is refused: its relay would make it again.
+// It fails if a slot is in use: its relay would create it again.
 func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []string, err error) {
 	var slots []slot.Slot
 	for _, names := range all {

@@ -60,7 +60,7 @@ func OtherSlotsOf(all []slot.Slot, names Names) []OtherSlot {
 }
 
 // CheckSplit says which relays use slots of another number of shards, as a *problem.Problem with ErrOtherSplit. A slot
-// that nobody uses does no harm. Of two relays that start at once at least one is refused if both ask after their start.
+// that nobody uses does no harm. Of two relays that start at once at least one fails if both ask after their start.
 func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	others, err := OtherSlots(ctx, conn, names)
 	others = slices.DeleteFunc(others, func(other OtherSlot) bool { return !other.Active })
@@ -80,7 +80,7 @@ func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	}
 }
 
-// SlotsBeside are all slots of the table in this database but for those named.
+// SlotsBeside are all slots of the table in this database except those named.
 func SlotsBeside(ctx context.Context, conn *pgconn.PgConn, names ...Names) ([]OtherSlot, error) {
 	all, err := slot.List(ctx, conn)
 	return slices.DeleteFunc(slotsOf(all, names[0]), func(other OtherSlot) bool {

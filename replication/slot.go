@@ -54,7 +54,7 @@ func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, wait time
 
 // createSlot runs the statement that makes a slot. Wait is that of EnsureSlot.
 func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait time.Duration) error {
-	// A statement of its own: the function refuses to run in a transaction that has
+	// A statement of its own: the function does not run in a transaction that has
 	// written. The server's least timeout is a millisecond, zero is none. Others of the role's
 	// would end it sooner.
 	if wait > 0 {

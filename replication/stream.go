@@ -141,7 +141,7 @@ func (s *Stream) prepare(ctx context.Context, wait time.Duration) ([]Change, err
 }
 
 // intervals: several status updates within the server's timeout, each asking for
-// an answer, since steady updates keep the server's own keepalives away (seen on
+// an answer, since steady updates suppress the server's own keepalives (seen on
 // PG 15). The silence allowed is the server's own, as a walsender that works through
 // a large transaction answers late.
 func intervals(walSenderTimeout time.Duration) (statusEvery, deadAfter time.Duration) {
@@ -178,7 +178,7 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	if err != nil {
 		return 0, err
 	}
-	if state.Active() { // by whoever makes it, perhaps, and then its position is not known yet
+	if state.Active() { // by the session that creates it, perhaps; then its position is not known yet
 		return 0, ErrSlotActive
 	}
 	start, err := flushedLSN(ctx, s.conn)

@@ -9,9 +9,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Policy is how refusals are retried.
+// Policy is how rejections are retried.
 type Policy struct {
-	// MaxRetries is how many refusals are followed by another try.
+	// MaxRetries is how many rejections are followed by another try.
 	MaxRetries  int
 	BackoffTime time.Duration
 	MaxBackoff  time.Duration
@@ -35,7 +35,7 @@ func Decide(r outbox.Result, policy Policy, random float64) outbox.Decision {
 }
 
 // delay is min(backoff · 2^attempts + random(0, backoff/10), max_backoff), with
-// the attempts before this refusal: the first retry comes after one backoff time.
+// the attempts before this rejection: the first retry comes after one backoff time.
 func (p Policy) delay(attempts int, random float64) time.Duration {
 	delay := math.Ldexp(float64(p.BackoffTime), attempts) + random*float64(p.BackoffTime)/10
 	if delay >= float64(p.MaxBackoff) { // also where it is beyond any time.Duration

@@ -126,7 +126,7 @@ func (s *Store) Snapshot(ctx context.Context, name bool) (seen outbox.Snapshot, 
 	return seen, nil
 }
 
-// insertPosition is where the WAL ends: whatever a query before it saw has committed before.
+// insertPosition is where the WAL ends: all that a query before it saw has committed before.
 const insertPosition = `(pg_current_wal_insert_lsn() - '0/0')::bigint`
 
 // Position is where the WAL ends now.

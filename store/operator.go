@@ -17,7 +17,7 @@ import (
 )
 
 // Operator is what a person on call does with the tables, over one connection. It is
-// not safe for concurrent use; whoever opened the connection closes it.
+// not safe for concurrent use; the caller closes the connection.
 type Operator struct {
 	conn  *pgx.Conn
 	table outbox.Table
@@ -108,7 +108,7 @@ func hurry(ctx context.Context, db querier) error {
 	return err
 }
 
-// may says what lacks where a statement was refused: a table, a column or a privilege. The
+// may says what is missing if a statement was rejected: a table, a column or a privilege. The
 // privileges are those that the command needs, by table.
 func (o *Operator) may(ctx context.Context, err error, needs ...need) error {
 	switch {

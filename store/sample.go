@@ -34,7 +34,7 @@ type Sample struct {
 const SampleExact = 10_000
 
 // sampleTimeout bounds each query of a sample: behind millions of dead rows that
-// nobody may clean up yet, even the first row is far away.
+// nobody may clean up yet, even finding the first row takes long.
 const sampleTimeout = 500 * time.Millisecond
 
 // depthSQL counts the rows of a table up to a limit, and estimates beyond it.

@@ -39,7 +39,7 @@ const sameRow = `r.id BETWEEN s.id AND s.id AND r.message_id BETWEEN s.message_i
 
 // notBlocked leaves out keys whose dead letter waits for a person (--on-dead-letter
 // block). OFFSET 0 keeps Postgres 18 from hashing the whole table of dead letters,
-// which it does whatever enable_seqscan says.
+// which it does even with enable_seqscan off.
 const notBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
 
 // isFresh are rows without a time of their own, of an age and up to an id.
@@ -100,7 +100,7 @@ ORDER BY r.id FOR UPDATE SKIP LOCKED`
 // The rows of a claim are the ones that were published as long as they are locked: the id tells enough.
 const deleteLockedSQL = `DELETE FROM {outbox} r WHERE r.id = ANY ($1)`
 
-// What a claim leaves in the table as it was, but for what is known of duplicates. It leaves no trace of the lock.
+// What a claim leaves in the table as it was, except for what is known of duplicates. It leaves no trace of the lock.
 const releaseSQL = `
 WITH changed AS (
   UPDATE {outbox} r SET possible_duplicate = s.possible_duplicate FROM ` + settledRows + ` WHERE ` + sameRow + ` RETURNING s.nth)

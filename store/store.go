@@ -17,7 +17,7 @@ import (
 )
 
 // Store runs the relay's statements on a small pool. It is safe for concurrent
-// use; whoever opened it closes it.
+// use; the caller of Open closes it.
 type Store struct {
 	pool    *pgxpool.Pool
 	sockets *sockets
@@ -35,7 +35,7 @@ const (
 	statementTimeout = 30 * time.Second
 )
 
-// sessionSettings are what the statements need, whatever role or database have set.
+// sessionSettings are what the statements need; they override those of role and database.
 // Under a stricter isolation level a settlement that had to wait for a row would
 // fail. And no plan shall read the whole table: the statistics of a queue are always
 // old, and a plan made while it was empty is kept when it is not (docs/architecture.md,

@@ -45,7 +45,7 @@ type Tracer struct {
 }
 
 // FromEnvironment makes a tracer as the OTEL_* variables say, or returns nil where they
-// ask for none. It does not connect. Whoever made it calls Shutdown.
+// ask for none. It does not connect. The caller calls Shutdown.
 func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
 	on, err := wanted()
 	if err != nil || !on {

@@ -62,17 +62,17 @@ func checkManagementURL(text string) error {
 func (p *process) checkCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "check",
-		Usage:     "say what is right, what is wrong, and how to repair it",
+		Usage:     "find out what is wrong with servers, tables and grants, and how to fix it",
 		UsageText: "cdc-relay check [FLAGS]",
-		Description: `Looks at Postgres, the tables, the grants, the publication, the slot and RabbitMQ as "run"
-with the same flags would use them: one line for each finding, and for what is not right
-lines to paste. Without --fix --yes it changes nothing, and leaves nothing behind.
+		Description: `Checks Postgres, the tables, grants, publication, slot and RabbitMQ with the settings that
+"run" would use. It prints one line for each finding, and the commands that fix a problem.
+Without --fix --yes it changes nothing.
 
-Run it as the relay's own role, whose grants are what it looks at. Exit code 1 if there
-is a problem (with --strict, or a warning), else 0.
+Run it as the relay's own role, because it checks the grants of that role. The exit code is
+1 if there is a problem, or, with --strict, a warning. Otherwise it is 0.
 
---fix prints the repairs that are safe: they make what is missing and grant what a relay
-needs. --fix --yes runs them, as the role in --database-url. It never drops anything.
+--fix prints the safe repairs: they create what is missing and grant what a relay needs.
+--fix --yes runs them as the role in --database-url. It never drops anything.
 
 EXAMPLES
 
@@ -186,9 +186,9 @@ func connectToCheck(ctx context.Context, url string, parameters map[string]strin
 func asWriter(validate pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, conn *pgconn.PgConn) error {
 		if _, err := conn.Exec(ctx, "BEGIN READ WRITE").ReadAll(); err != nil {
-			return validate(ctx, conn) // a standby refuses
+			return validate(ctx, conn) // a standby rejects it
 		}
-		says := validate(ctx, conn) // with prefer-standby, a primary that it refuses is taken where nothing else is there
+		says := validate(ctx, conn) // with prefer-standby, a primary that it rejects is taken if there is nothing else
 		if _, err := conn.Exec(ctx, "ROLLBACK").ReadAll(); says == nil {
 			return err
 		}

@@ -13,17 +13,17 @@ import (
 func (p *process) deadLetterCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "dead-letter",
-		Usage:     "look at messages that were given up, send them back, delete them",
+		Usage:     "list, show, requeue or delete messages that were given up",
 		UsageText: "cdc-relay dead-letter list|show|requeue|purge [ID…] [FLAGS]",
-		Description: `A message that the broker refuses too often, or that can never be published, stands in the
-dead-letter table (public.outbox_dead_letter) with the reason. Fix what was wrong, and
-send it back. An ID is that of the row, or the message_id.`,
+		Description: `A message that the broker rejects too often, or that can never be published, moves to the
+dead-letter table (public.outbox_dead_letter) with the reason. Fix the cause, and requeue it.
+ID is the row's id, or the message_id.`,
 		Subcommands: []*cli.Command{
 			{
 				Name:      "list",
-				Usage:     "list them, the newest first",
+				Usage:     "list dead letters, newest first",
 				UsageText: "cdc-relay dead-letter list [FLAGS]",
-				Description: `Lists dead letters, all or those that the filters pick.
+				Description: `Lists all dead letters, or those that match the filters.
 
 EXAMPLES
 
@@ -35,10 +35,10 @@ EXAMPLES
 			},
 			{
 				Name:      "show",
-				Usage:     "show all of one",
+				Usage:     "show one dead letter",
 				UsageText: "cdc-relay dead-letter show ID [FLAGS]",
-				Description: `Shows a dead letter, why it is one, and what sends it back. The body is left out unless
---show-payload is given; where redacted_payload is set, that is shown in its place.`,
+				Description: `Shows a dead letter, its reason, and the command that requeues it. --show-payload adds the
+body, or redacted_payload if that is set.`,
 				Flags:  flags("show-payload", "format", "database-url", "table", "config"),
 				Action: p.onNamed(p.deadLetterShow),
 			},

@@ -10,12 +10,12 @@ import (
 func (p *process) requeueCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "requeue",
-		Usage:     "send them back",
+		Usage:     "move dead letters back to the outbox",
 		UsageText: "cdc-relay dead-letter requeue ID…|FILTERS|--all [FLAGS]",
-		Description: `Moves dead letters back to the outbox, to leave at once and with all their attempts. Each keeps
-its id, and so its place: messages of one ordering key go in their old order, and before
-what waits of the key. Relays may run meanwhile. Many go in batches of 1000, each of which
-is whole; stopped between two of them, run it again.
+		Description: `Moves dead letters back to the outbox. They are due at once and get all their attempts again.
+Each keeps its id: messages of one ordering key leave in their old order, before the rows of
+the key that wait. Relays may run meanwhile. It moves batches of 1000, each in one
+transaction. If you stop it, run it again.
 
 EXAMPLES
 
@@ -30,11 +30,11 @@ EXAMPLES
 func (p *process) purgeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "purge",
-		Usage:     "delete them",
+		Usage:     "delete dead letters",
 		UsageText: "cdc-relay dead-letter purge ID…|FILTERS|--all [FLAGS]",
-		Description: `Deletes dead letters for good. It tells how many, and asks, unless --yes is given. With
-"run --on-dead-letter block" the ordering keys of those that are gone go on. What is to go
-by its age alone can go by itself: run --dead-letter-retention.
+		Description: `Deletes dead letters for good. It shows how many, and asks unless --yes is given. With
+"run --on-dead-letter block", their ordering keys continue. To delete old dead letters
+automatically, use run --dead-letter-retention.
 
 EXAMPLES
 

@@ -23,14 +23,14 @@ const (
 func (p *process) demoCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "demo",
-		Usage:     "a running example: inserts orders, shows them arrive",
+		Usage:     "insert example orders and show them arrive",
 		UsageText: "cdc-relay demo [FLAGS]",
-		Description: `Inserts orders into the outbox with plain SQL, consumes them from RabbitMQ on a connection
-of its own, and shows each arrival. "cdc-relay run" must be running against the same
-services. It uses a queue of its own, which vanishes with it, and touches no other.
+		Description: `Inserts orders into the outbox with plain SQL, consumes them from RabbitMQ, and shows each
+arrival. "cdc-relay run" must run with the same servers. The demo creates a queue, which is
+deleted at the end, and uses no other queue.
 
-The time shown is from just before COMMIT is sent to the arrival at the consumer: the
-commit itself is in it. p50 and p99 are of the last 10,000 arrivals.
+The time shown runs from just before COMMIT to the arrival at the consumer, so it includes
+the commit. p50 and p99 are those of the last 10,000 arrivals.
 
 EXAMPLES
 

@@ -47,7 +47,7 @@ func (s demoScreen) paint(style, text string) string {
 	return "\x1b[" + style + "m" + text + "\x1b[0m"
 }
 
-// clear takes the live line away.
+// clear removes the live line.
 func (s demoScreen) clear() string {
 	if !s.terminal {
 		return ""
@@ -94,7 +94,7 @@ func (s demoScreen) liveLine(n demoNumbers) string {
 		line += fmt.Sprintf(" · p50 %s · p99 %s", milliseconds(n.p50), milliseconds(n.p99))
 	}
 	if runes := []rune(line); len(runes) > s.width() {
-		line = string(runes[:s.width()]) // a line that wraps could not be taken away
+		line = string(runes[:s.width()]) // a line that wraps could not be removed
 	}
 	return s.paint(bold, line)
 }

@@ -78,6 +78,30 @@ func (e *eventsInCode) note(level string, args []ast.Expr) {
 	}
 }
 
+// sources are the files of the program and its packages, without tests, by name.
+func sources(t *testing.T, files *token.FileSet) map[string]*ast.File {
+	t.Helper()
+	parsed := make(map[string]*ast.File)
+	for _, folder := range []string{"cmd", "decode", "fallback", "internal", "migrations", "outbox", "publish", "relay", "replication", "store", "tracing"} {
+		err := filepath.WalkDir("../../"+folder, func(name string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if entry.IsDir() && entry.Name() == "services" { // of tests alone
+				return fs.SkipDir
+			}
+			if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
+				parsed[name], err = parser.ParseFile(files, name, nil, parser.ParseComments)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return parsed
+}
+
 // loggedEvents are the levels of all events in the code.
 func loggedEvents(t *testing.T) map[string]string {
 	t.Helper()
@@ -96,23 +120,8 @@ func loggedEvents(t *testing.T) map[string]string {
 		}
 		return true
 	})
-	for _, folder := range []string{"cmd", "decode", "fallback", "internal", "outbox", "publish", "relay", "replication", "store", "tracing", "migrations"} {
-		err := filepath.WalkDir("../../"+folder, func(name string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() && entry.Name() == "services" {
-				return fs.SkipDir
-			}
-			if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
-				return nil
-			}
-			file, err := parser.ParseFile(e.files, name, nil, 0)
-			if err == nil {
-				e.read(file)
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, file := range sources(t, e.files) {
+		e.read(file)
 	}
 	levels := make(map[string]string)
 	for name, at := range e.levels {

@@ -14,10 +14,10 @@ func (p *process) drainCommand() *cli.Command {
 		Name:      "drain",
 		Usage:     "publish what waits now, then exit",
 		UsageText: "cdc-relay drain [FLAGS]",
-		Description: `Publishes the rows that wait in the outbox and are due, and leaves with 0 when the broker
-has them: for cron, tests, and the last step before "teardown". It needs neither slot nor
-publication. What the broker refuses is left for a later retry, or dead-lettered after
---max-retries. It leaves with 1 if rows that may leave are left: another session has them.
+		Description: `Publishes the due rows of the outbox, and exits with 0 when the broker has confirmed them.
+Use it in cron, in tests, and before "teardown". It needs no slot and no publication.
+Rejected messages stay for a later retry, or are dead-lettered after --max-retries. It exits
+with 1 if due rows are left because another session has locked them.
 
 EXAMPLES
 

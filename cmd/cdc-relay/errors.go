@@ -104,7 +104,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// redactingWriter keeps passwords out of whatever is written for people: the
+// redactingWriter keeps passwords out of all that is written for people: the
 // last line of defence, where the text of an error quotes a URL.
 type redactingWriter struct{ io.Writer }
 

@@ -15,15 +15,14 @@ import (
 func (p *process) explainCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "explain",
-		Usage:     "all that is known of one message, and what comes next",
+		Usage:     "show where one message is, and what happens to it next",
 		UsageText: "cdc-relay explain ID [FLAGS]",
-		Description: `Tells where a message is, what it waits for and what happens next and when; of a dead letter
-the reason, and the command that sends it back. An ID is that of the row, or the
-message_id; a message_id has no index, and takes a look through the whole table. Where
-nothing is found the exit code is 3: it was delivered and deleted, or never committed.
+		Description: `Shows where a message is, what it waits for, and what happens next and when. For a dead
+letter it shows the reason and the command that requeues it. ID is the row's id, or the
+message_id, which has no index and needs a scan of the table. If no message is found, the
+exit code is 3: it was delivered and deleted, or never committed.
 
-What relays do is said for their --on-dead-letter and --max-retries: give explain the
-same, by the environment or the file.`,
+Give explain the same --on-dead-letter and --max-retries as the relays.`,
 		Flags: flags("show-payload", "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
 			"http-addr", "database-url", "table", "slot", "shard", "config"),
 		Action: p.onNamed(p.explain),
@@ -132,16 +131,16 @@ func (s surroundings) own(state store.State, at time.Time, attempts int, lockedB
 		" or so, one that is started at once: cdc-relay run"}
 }
 
-// tries says how many are left, as far as --max-retries is that of the relays.
+// tries says how many are left if --max-retries is that of the relays.
 func (s surroundings) tries(attempts int) string {
 	most := s.cfg.relay.MaxRetries
 	if attempts > most {
 		return "the last try is the next one"
 	}
 	if left := most - attempts; left > 0 {
-		return fmt.Sprintf("if refused, again up to %d times, then it is a dead letter", left)
+		return fmt.Sprintf("if rejected, again up to %d times, then it is a dead letter", left)
 	}
-	return "if refused, it is a dead letter"
+	return "if rejected, it is a dead letter"
 }
 
 // obstacle is what the relay at --http-addr says that keeps it from publishing.

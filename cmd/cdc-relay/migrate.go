@@ -15,27 +15,26 @@ import (
 func (p *process) migrateCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "migrate",
-		Usage:     "the tables alone, without publication and slot",
+		Usage:     "create or update only the tables, without publication and slot",
 		UsageText: "cdc-relay migrate up|status|sql [FLAGS]",
-		Description: `The tables are made, and later brought up to date, by numbered steps; a version table
-next to the outbox (public.outbox_migrations) holds the number of the last. An update of
-cdc-relay says at its start when a step is missing.`,
+		Description: `Numbered steps create and update the tables. The table public.outbox_migrations has the
+number of the last step. A newer cdc-relay says at its start if a step is missing.`,
 		Subcommands: []*cli.Command{
 			{
 				Name:      "up",
 				Usage:     "run the steps that are missing",
 				UsageText: "cdc-relay migrate up [FLAGS]",
-				Description: `Makes the tables where they are missing and brings them up to date. Run again, it changes
-nothing. The role needs CREATE on the schema, and owns the tables then.`,
+				Description: `Creates the tables if they are missing, and updates them. A second run changes nothing.
+The role needs CREATE on the schema, and becomes the owner of the tables.`,
 				Flags:  flags("format", "database-url", "table", "config"),
 				Action: p.migrateUp,
 			},
 			{
 				Name:      "status",
-				Usage:     "tell which version the tables have",
+				Usage:     "show the version of the tables",
 				UsageText: "cdc-relay migrate status [FLAGS]",
-				Description: `Tells the version of the tables and which steps are missing. The role needs SELECT on the
-version table and nothing else.`,
+				Description: `Shows the version of the tables and the missing steps. The role needs only SELECT on the
+version table.`,
 				Flags:  flags("format", "database-url", "table", "config"),
 				Action: p.migrateStatus,
 			},
@@ -43,8 +42,8 @@ version table and nothing else.`,
 				Name:      "sql",
 				Usage:     "print the SQL for psql",
 				UsageText: "cdc-relay migrate sql [FLAGS] | psql DATABASE",
-				Description: `Prints what "migrate up" would run, as a script for psql, for those who hand it to a DBA.
-It looks itself what is missing and records the version. Needs no database.`,
+				Description: `Prints a psql script for a DBA that does the same as "migrate up". The script finds out
+which steps are missing and records the version. This command needs no database.`,
 				Flags:  flags("table", "config"),
 				Action: p.migrateSQL,
 			},

@@ -51,7 +51,7 @@ func (p *process) writeJSON(value any) error {
 	return nil
 }
 
-// grid is columns that line up, whatever colours and wide letters the cells hold.
+// grid is columns that line up, also if cells contain colours and wide letters.
 type grid struct {
 	process *process
 	writer  table.Writer

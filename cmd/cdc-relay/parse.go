@@ -76,7 +76,7 @@ const (
 	wantDatabaseURL = "not a URL of the form postgres://user:password@host:5432/database; " + encodeHint
 )
 
-// checkDatabaseURL never quotes the URL, whatever is wrong with it: what a parser
+// checkDatabaseURL never quotes the URL: what a parser
 // takes for a port may be a part of the password.
 func checkDatabaseURL(text string) error {
 	if text == "" {

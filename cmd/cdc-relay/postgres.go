@@ -38,7 +38,7 @@ func connectWith(ctx context.Context, url, command string, change func(*pgx.Conn
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "cdc-relay " + command
 	}
-	cfg.RuntimeParams["client_encoding"] = "UTF8" // whatever the database's is
+	cfg.RuntimeParams["client_encoding"] = "UTF8" // even if the database has another
 	change(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {

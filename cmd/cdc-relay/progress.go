@@ -18,7 +18,7 @@ import (
 const changeBatch = 1000
 
 // progress shows on the standard error how far a change of many is, where that is a terminal.
-// The end takes the bar away.
+// The end removes the bar.
 func (p *process) progress(what string) (progress store.Progress, end func()) {
 	if !isTerminal(p.stderr) {
 		return func(int64, int64) {}, func() {}
@@ -33,7 +33,7 @@ func (p *process) progress(what string) (progress store.Progress, end func()) {
 					progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
 					progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
 			}
-			_ = bar.Set64(done) // a terminal that went away stops nothing
+			_ = bar.Set64(done) // a closed terminal stops nothing
 		}, func() {
 			if bar != nil {
 				_ = bar.Clear()

@@ -41,7 +41,7 @@ func reasonCodes() []string {
 	}
 }
 
-// reasonText tells why a message was given up: of exhausted retries the last refusal.
+// reasonText tells why a message was given up: of exhausted retries the last rejection.
 func reasonText(m store.DeadMessage) (text, fix string) {
 	code := m.Reason
 	if m.Reason == "retries_exhausted" && m.LastError != nil {

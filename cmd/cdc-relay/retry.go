@@ -10,11 +10,11 @@ import (
 func (p *process) retryCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "retry",
-		Usage:     "have waiting retries tried now",
+		Usage:     "retry rejected messages now",
 		UsageText: "cdc-relay retry ID…|FILTERS|--all [FLAGS]",
-		Description: `Makes messages that were refused and wait for their next try due now, with all their
-attempts again: after what was wrong in the broker is fixed. Relays may run meanwhile.
-Messages that a relay has locked are left alone: it publishes them now.
+		Description: `Makes rejected messages due now, with all their attempts again. Use it after you have fixed
+the cause in the broker. Relays may run meanwhile. It skips messages that a relay has
+locked, because that relay publishes them now.
 
 EXAMPLES
 

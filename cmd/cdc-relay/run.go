@@ -45,21 +45,22 @@ func relayFlags(more ...string) []cli.Flag {
 func (p *process) runCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "run",
-		Usage:     "the service: publish what is inserted, until stopped",
+		Usage:     "the service: publish rows until it is stopped",
 		UsageText: "cdc-relay run [FLAGS]",
-		Description: `Publishes each committed row of the outbox and deletes it once the broker has confirmed
-it. Any number may run: one streams, the others stand by and take over. Postgres or
-RabbitMQ may be away, also at the start: it waits for them and loses nothing.
+		Description: `Publishes each committed row of the outbox, and deletes it when the broker has confirmed it.
+Start as many as you like: one is the leader, the others are standbys and take over. If
+Postgres or RabbitMQ is down, the relay waits for it and loses nothing.
 
-Ctrl-C, SIGTERM or SIGHUP: it takes no more, finishes what is in flight (--shutdown-timeout), and
-leaves with 0. After that nothing is published twice. A second signal does not wait.
+On Ctrl-C, SIGTERM or SIGHUP the relay takes no new rows, finishes the messages in flight
+(--shutdown-timeout), and exits with 0. A restart then publishes nothing twice. A second
+signal ends it at once.
 
 EXAMPLES
 
   cdc-relay run --database-url postgres://relay@localhost/shop --amqp-url amqp://localhost
   cdc-relay run --config /etc/cdc-relay.yaml
   cdc-relay run --publisher stdout            # see the messages without a broker
-  curl localhost:9464/readyz                  # is it well? /metrics: numbers`,
+  curl localhost:9464/readyz                  # health; /metrics has the numbers`,
 		Flags:  relayFlags("dead-letter-retention", "http-addr", "liveness-file"),
 		Action: p.serve,
 	}
@@ -93,7 +94,7 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	return cfg, nil
 }
 
-// newService makes a relay, which is to be run or drained. A reader of its output that goes away is an error of
+// newService makes a relay, which is to be run or drained. If the reader of its output closes it, that is an error of
 // the write from then on, with which it stops in order; it would end the process otherwise.
 func (p *process) newService(ctx context.Context, cfg *config) (*service, error) {
 	signal.Ignore(syscall.SIGPIPE)

@@ -126,7 +126,7 @@ func readSome(file string) ([]byte, error) {
 	return text, err
 }
 
-// addCertificates names the files in the AMQP URL. So whoever connects reads them again, and a
+// addCertificates names the files in the AMQP URL. So each connection reads them again, and a
 // certificate that was renewed counts from the next connection on.
 func (c *config) addCertificates() error {
 	parameters := []struct{ name, parameter, file string }{

@@ -28,7 +28,7 @@ type setting struct {
 	flagOnly bool
 	// advanced is for what only experts change; the help page of run and drain shows it at the end.
 	advanced bool
-	// repeats tells that a flag given again adds to the one before.
+	// repeats: a flag given again adds to the one before.
 	repeats bool
 	// set parses the text into the config. Its error says what is wanted.
 	set func(c *config, text string) error

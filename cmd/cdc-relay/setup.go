@@ -26,12 +26,12 @@ const slotTimeout = time.Minute
 func (p *process) setupCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "setup",
-		Usage:     "make the tables, the publication and the replication slot",
+		Usage:     "create the tables, the publication and the replication slot",
 		UsageText: "cdc-relay setup [FLAGS]",
-		Description: `Makes in the database what the relay needs, where it is missing: the outbox table and its
-dead-letter table, the publication, the slot. Run again, it changes nothing. With
---mode poll only the tables. With --functions also the SQL functions outbox_enqueue,
-outbox_celery and outbox_await (docs/functions.md), which --app-role may then call.
+		Description: `Creates what is missing in the database: the outbox table and its dead-letter table, the
+publication and the slot. A second run changes nothing. With --mode poll it creates only the
+tables. With --functions it also creates the SQL functions outbox_enqueue, outbox_celery and
+outbox_await (docs/functions.md), and lets --app-role call them.
 
 EXAMPLES
 

@@ -36,7 +36,7 @@ func (s *service) logStart(command string, cfg *config) {
 	s.log.Info("cdc-relay "+command+" started", append([]any{"event", event.RelayStarted}, fields...)...)
 }
 
-// loggedSettings are the values of the flags of run, but for the servers' and the log's own.
+// loggedSettings are the values of the flags of run, except those of the servers and the log.
 func loggedSettings(c *config) []slog.Attr {
 	r, signals := &c.relay, &c.signalling
 	return []slog.Attr{

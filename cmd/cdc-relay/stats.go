@@ -13,11 +13,11 @@ import (
 func (p *process) statsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "stats",
-		Usage:     "what waits, what fails, who holds the slot, how fast it goes",
+		Usage:     "show what waits, what fails, which relay leads, and the throughput",
 		UsageText: "cdc-relay stats [FLAGS]",
-		Description: `Shows how the queue stands. It costs the same with ten rows and with ten million: counts are
-exact up to 10,000 rows and estimated beyond, unless --exact is given. Throughput and
-latency are those of the relay at --http-addr, if one answers there.
+		Description: `Shows the state of the queue. Counts are exact up to 10,000 rows and estimated beyond, so it
+costs the same with ten rows and with ten million; --exact counts all rows. Throughput and
+latency come from the relay at --http-addr, if it answers.
 
 EXAMPLES
 

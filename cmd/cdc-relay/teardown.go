@@ -16,17 +16,17 @@ import (
 func (p *process) teardownCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "teardown",
-		Usage:     "drop the slot and the publication, with --tables the tables and functions too",
+		Usage:     "drop the slot and the publication; with --tables also tables and functions",
 		UsageText: "cdc-relay teardown [FLAGS]",
-		Description: `Drops what "setup" made. Stop the relays first. A slot that nobody reads retains WAL until
-the disk is full, so it has to go where the relay goes. It asks before it drops; messages
-are never dropped: with --tables it refuses while there are any, dead letters included.
+		Description: `Drops what "setup" created. Stop the relays first. Use it when you remove cdc-relay: a slot
+that nobody reads retains WAL until the disk is full. It asks before it drops. It never
+drops messages: --tables fails while the tables contain messages or dead letters.
 
 EXAMPLES
 
   cdc-relay teardown
   cdc-relay teardown --yes --tables
-  cdc-relay teardown --shards 4               # what "setup --shards 4" made`,
+  cdc-relay teardown --shards 4               # what "setup --shards 4" created`,
 		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "yes", "tables", "config"),
 		Action: p.teardown,
 	}
@@ -69,7 +69,7 @@ func (p *process) teardown(c *cli.Context) error {
 	return p.dropTables(c, conn, cfg)
 }
 
-// mayDropTables refuses while there are messages, or slots that would stay without a table: shards that
+// mayDropTables fails while there are messages, or slots that would stay without a table: shards that
 // were not named, too.
 func mayDropTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	if !cfg.tables {

@@ -52,9 +52,9 @@ func buildInfo() build {
 func (p *process) versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "version",
-		Usage:       "tell version, commit and Go version",
+		Usage:       "show version, commit and Go version",
 		UsageText:   "cdc-relay version [FLAGS]",
-		Description: `Tells which cdc-relay this is.`,
+		Description: `Shows version, commit, build date and Go version.`,
 		Flags:       flags("format"),
 		Action: func(c *cli.Context) error {
 			cfg, err := p.resolve(c)

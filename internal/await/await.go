@@ -25,7 +25,7 @@ func Slowness() float64 { return slowness() }
 // reference is how long measure's work takes on a quiet, current core.
 const reference = 40 * time.Millisecond
 
-// measure times a fixed piece of work on all processors at once, so that whatever else runs there shows.
+// measure times a fixed piece of work on all processors at once, so that other programs there show.
 func measure() float64 {
 	began := time.Now()
 	var working sync.WaitGroup

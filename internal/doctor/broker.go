@@ -30,7 +30,7 @@ type brokerFacts struct {
 	exchanges map[string]error // nil: it exists
 	// queues are those that the default exchange is to reach.
 	queues map[string]error
-	// writes are the refusals to take a message, by exchange or by destination.
+	// writes are the rejections of messages, by exchange or by destination.
 	writes map[destination]error
 	// broken is why the asking came to an end before all was asked.
 	broken error
@@ -74,7 +74,7 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	return f
 }
 
-// dialBroker connects; when ctx is done the connection is cut, whatever it waits for.
+// dialBroker connects; when ctx is done the connection is cut at once.
 func (o Options) dialBroker(ctx context.Context) (*amqp.Connection, net.Conn, error) {
 	var socket net.Conn
 	properties := amqp.NewConnectionProperties()
@@ -149,7 +149,7 @@ func (f *brokerFacts) askWrites(ctx context.Context, p *amqpProbe, o Options) {
 			return
 		}
 		if d.exchange == "" {
-			d.routingKey = "" // which one makes no difference to the default exchange, but for replies
+			d.routingKey = "" // which one makes no difference to the default exchange, except for replies
 		}
 		if _, done := f.writes[d]; done || f.exchanges[d.exchange] != nil {
 			continue

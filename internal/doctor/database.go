@@ -79,7 +79,7 @@ func (o Options) tableNames() []string {
 }
 
 // poolerOf: a pooler answers the start-up itself. The server process that it names for
-// cancel requests is its own invention, and it refuses parameters that it cannot keep.
+// cancel requests is its own invention, and it rejects parameters that it cannot keep.
 func poolerOf(s *session, server answer[serverFacts]) string {
 	if s.pooled {
 		return "it takes no start-up parameter default_transaction_read_only"

@@ -28,7 +28,7 @@ type databaseFacts struct {
 	pooler string
 	// readOnly is default_transaction_read_only of a session that asks for nothing else.
 	readOnly answer[string]
-	// clock is how far that of Postgres is ahead of ours, as far as the round trip tells; 0: not measurably.
+	// clock is how far that of Postgres is ahead of ours, measured over a round trip; 0: not measurably.
 	clock answer[time.Duration]
 	// replication is nil where a replication connection could be opened; not asked with Poll.
 	replication error
@@ -136,7 +136,7 @@ const (
 type referenceFacts struct {
 	Table  string `json:"table"` // as SQL writes it
 	Name   string `json:"name"`
-	Action string `json:"action"` // confdeltype: a, r: refuses; c, n, d: changes that table
+	Action string `json:"action"` // confdeltype: a, r: rejects the change; c, n, d: changes that table
 }
 
 func (t tableFacts) partitioned() bool { return t.Kind == "p" }
@@ -155,7 +155,7 @@ type appFacts struct {
 	Sequence bool `json:"sequence"`
 	Enqueue  bool `json:"enqueue"` // it may call <table>_enqueue, which needs no INSERT
 	Owner    bool `json:"owner"`   // or superuser
-	// Refused: row-level security lets no row of it in.
+	// Refused: row-level security rejects each row.
 	Refused bool `json:"refused"`
 }
 

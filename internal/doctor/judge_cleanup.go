@@ -111,7 +111,7 @@ const (
 	passingXIDs = 1000
 )
 
-// since says how long it has been open, as far as it can be seen.
+// since says how long it has been open, if the role may see that.
 func (t transaction) since() string {
 	if t.Age == 0 {
 		return fmt.Sprintf(", by %d transactions", t.XIDAge)

@@ -109,7 +109,7 @@ func (j *brokerJudge) unroutable(d destination) (fix, says string) {
 	return "", ""
 }
 
-// refusedBefore: bindings are not known, but rows were refused.
+// refusedBefore: bindings are not known, but rows were rejected.
 func (j *brokerJudge) refusedBefore(d destination, rows string) (fix, says string) {
 	return j.bindFix(d), fmt.Sprintf("exchange %q had no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 }
@@ -119,7 +119,7 @@ func (j *brokerJudge) bindFix(d destination) string {
 	return j.curl("POST", "bindings", "e\x00"+d.exchange+"\x00q\x00QUEUE", string(body))
 }
 
-// refusals are the rows whose newest refusal was that no queue took them.
+// refusals are the rows whose newest rejection was that no queue took them.
 func (j *brokerJudge) refusals(d destination) int {
 	n := 0
 	for of, codes := range j.database.sample.value.refused {
@@ -141,7 +141,7 @@ func (j *brokerJudge) judgeAlternates(c *chart) {
 	}
 }
 
-// alternateFix takes it away; an argument stays for as long as the exchange.
+// alternateFix removes it; an argument stays as long as the exchange.
 func (j *brokerJudge) alternateFix(x exchangeFacts) string {
 	const keep = "# or see that somebody reads what comes there"
 	by, _ := j.f.management.policy(x.Name, false, "exchanges")
@@ -161,7 +161,7 @@ func (j *brokerJudge) policyCommand(name, pattern, applyTo string, priority int,
 	return fmt.Sprintf("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s %s %s", shell(j.f.vhost), priority, applyTo, shell(name), shell(pattern), shell(string(text)))
 }
 
-// judgeOverflow: a queue that throws away its oldest messages confirms the newer ones.
+// judgeOverflow: a queue that discards its oldest messages confirms the newer ones.
 func (j *brokerJudge) judgeOverflow(c *chart) {
 	for _, name := range sortedKeys(j.f.management.queues) {
 		q := j.f.management.queues[name]

@@ -200,7 +200,7 @@ func (j *databaseJudge) judgeReplication(c *chart) {
 	default:
 		fix := fixOf(j.f.replication)
 		if fix == seeLog {
-			fix = "# pg_hba.conf has to let the role in for this database, and whatever is between has to pass replication connections on"
+			fix = "# pg_hba.conf has to let the role in for this database, and all proxies on the way have to pass replication connections on"
 		}
 		c.wrong("replication", fix, "role %q may replicate, but no replication connection could be opened: %s", role.Name, j.f.replication)
 	}

@@ -98,10 +98,10 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 	switch {
 	case p.AllTables:
 		c.warn("other_tables", fmt.Sprintf("DROP PUBLICATION %s;\n%s", outbox.QuoteIdentifier(j.o.Publication), j.setupCommand()),
-			"publication %s is FOR ALL TABLES: the server decodes and sends what the relay throws away", j.o.Publication)
+			"publication %s is FOR ALL TABLES: the server decodes and sends rows that the relay discards", j.o.Publication)
 	case p.Others > 0:
 		c.warn("other_tables", lines(sql(replication.SetTableSQL(j.o.names())), own),
-			"publication %s has %d other tables: the server decodes and sends what the relay throws away", j.o.Publication, p.Others)
+			"publication %s has %d other tables: the server decodes and sends rows that the relay discards", j.o.Publication, p.Others)
 	}
 }
 
@@ -233,7 +233,7 @@ func (j *databaseJudge) judgeFailover(c *chart, s slot.Slot) {
 	switch {
 	case s.Failover && len(waited) > 0:
 		c.warn("failover", lines("# start the standby; or, until it is back:", j.service.setting("synchronized_standby_slots", "", false)),
-			"the stream waits for standbys that are away (synchronized_standby_slots: %s): rows are swept meanwhile", strings.Join(waited, ", "))
+			"the stream waits for standbys that are down (synchronized_standby_slots: %s): rows are published from the table", strings.Join(waited, ", "))
 	case s.Failover:
 		c.ok("failover", "on: a standby with sync_replication_slots has a copy")
 	default:

@@ -144,7 +144,7 @@ func (f managementFacts) policy(name string, operator bool, kinds ...string) (po
 	return best, found
 }
 
-// limit is what makes a queue throw away its oldest messages, or "". Argument goes
+// limit is what makes a queue discard its oldest messages, or "". Argument goes
 // before policy; of a number that an operator's policy has too, the lower counts.
 func (f managementFacts) limit(q queueFacts) (limit string, by policy) {
 	kinds := []string{"queues", q.Type + "_queues"}

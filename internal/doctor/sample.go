@@ -36,7 +36,7 @@ type sample struct {
 	missed error
 	// destinations and how many of the rows looked at have each.
 	destinations map[destination]int
-	// refused are the newest codes of the refusals, by destination.
+	// refused are the newest codes of the rejections, by destination.
 	refused map[destination]map[string]int
 }
 
@@ -85,7 +85,7 @@ func (s *session) countBetween(ctx context.Context, to *sample, from string) err
 // count adds the rows of one part of the table.
 func (s *session) count(ctx context.Context, to *sample, from string, limit int, more ...any) (rows int, err error) {
 	err = s.read(ctx, func(tx pgx.Tx) error {
-		// Whatever the statistics of a queue say: by the index, and no more than the limit.
+		// By the index and up to the limit, because the statistics of a queue are always old.
 		if _, err := tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true)"); err != nil {
 			return err
 		}

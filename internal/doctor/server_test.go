@@ -159,7 +159,7 @@ func TestAStandbyAndWhatItHolds(t *testing.T) {
 	})
 	p.examine().want(doctor.Warning, doctor.Cleanup, "standby_horizon", "slot standby prevents", "pg_drop_replication_slot('standby')")
 	if server.Major() >= 17 {
-		p.examine().want(doctor.Warning, doctor.Slot, "failover", "waits for standbys that are away", "standby")
+		p.examine().want(doctor.Warning, doctor.Slot, "failover", "waits for standbys that are down", "standby")
 	}
 }
 

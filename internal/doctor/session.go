@@ -18,7 +18,7 @@ const statementTimeout = 5 * time.Second
 // that is READ ONLY and rolled back, in a session that is read-only by default.
 type session struct {
 	conn *pgx.Conn
-	// pooled: a pooler refused the start-up parameters.
+	// pooled: a pooler rejected the start-up parameters.
 	pooled bool
 }
 

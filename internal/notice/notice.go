@@ -65,7 +65,7 @@ func New(publisher publish.Publisher, exchange, defaultExchange string, log *slo
 func NewCounter() *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "cdc_relay_dead_letter_notices_total",
-		Help: "Notices of dead letters: confirmed, refused by the broker, unknown (sent, confirm lost), or dropped.",
+		Help: "Notices of dead letters: confirmed, refused (rejected by the broker), unknown (sent, confirm lost), or dropped.",
 	}, []string{"outcome"})
 }
 
@@ -156,7 +156,7 @@ func (n *Notices) Run(ctx context.Context) error {
 	return <-ended
 }
 
-// await waits until nothing is on its way, or for as long as the grace.
+// await waits until nothing is in flight, or the grace is over.
 func (n *Notices) await() {
 	deadline := time.NewTimer(grace)
 	defer deadline.Stop()

@@ -9,7 +9,7 @@ import (
 // tcpUserTimeout is TCP_USER_TIMEOUT of tcp(7), which package syscall leaves out.
 const tcpUserTimeout = 0x12
 
-// setUserTimeout sets TCP_USER_TIMEOUT. It does nothing if conn is not a TCP connection or the kernel refuses.
+// setUserTimeout sets TCP_USER_TIMEOUT. It does nothing if conn is not a TCP connection or the kernel rejects it.
 func setUserTimeout(conn net.Conn, limit time.Duration) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

@@ -20,7 +20,7 @@ func Hint(err error) string {
 }
 
 // sharesConnections: a pooler in transaction mode loses prepared statements or finds those of others, which Postgres
-// itself never does; and it refuses parameters at the start-up that Postgres takes.
+// itself never does; and it rejects parameters at the start-up that Postgres takes.
 func sharesConnections(err error) bool {
 	return pgcode.Is(err, pgcode.DuplicateStatement, pgcode.InvalidStatement) ||
 		pgcode.Is(err, pgcode.ProtocolViolation) && strings.Contains(err.Error(), "unsupported startup parameter")

@@ -15,7 +15,7 @@ import (
 // owns its cookie, so root starts each as the user that the distribution made for it.
 type account struct {
 	UID, GID uint32
-	Switch   bool // false: run as whoever this process is
+	Switch   bool // false: run as the user of this process
 }
 
 func serverAccount(name string) (account, error) {

@@ -125,7 +125,7 @@ func (p *Postgres) copyTo(ctx context.Context, to *site) error {
 	return to.who.ownAll(to.data)
 }
 
-// copyData copies a server's data folder but for what belongs to the running server, its WAL and its slots.
+// copyData copies a server's data folder except what belongs to the running server, its WAL and its slots.
 func copyData(from, to string) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

@@ -186,7 +186,7 @@ func (p *Postgres) Database(t testing.TB, options ...string) string {
 	return p.URL(name)
 }
 
-// dropDatabase drops the slots first: WITH (FORCE) ends connections, but a slot refuses it.
+// dropDatabase drops the slots first: WITH (FORCE) ends connections, but a slot prevents it.
 func (p *Postgres) dropDatabase(ctx context.Context, name string) error {
 	conn, err := pgx.Connect(ctx, p.URL(""))
 	if err != nil {

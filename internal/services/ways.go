@@ -41,7 +41,7 @@ type Options struct {
 	// SignalLeader makes [Run] pass signals on to its command alone, for one that sees to its children itself. Otherwise
 	// they go to all processes of the command, as a terminal would send them.
 	SignalLeader bool
-	// Log receives a line for whatever takes long, such as an installation. The default is standard error.
+	// Log receives a line for all that takes long, such as an installation. The default is standard error.
 	Log func(line string)
 }
 

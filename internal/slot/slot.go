@@ -116,7 +116,7 @@ func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([]Slot, error)
 	return slots, nil
 }
 
-// Exists tells whether there is a slot of that name, in whatever database.
+// Exists tells whether there is a slot of that name, in any database.
 func (s Slot) Exists() bool { return s.Name != "" }
 
 // Active tells whether a process uses it.

@@ -1,4 +1,4 @@
-// Package core decides what happens to each message, whoever brings it: published now, queued behind another of its
+// Package core decides what happens to each message, from stream and sweep: published now, queued behind another of its
 // ordering key, or left in the table. It does no I/O. The stream, the claims, the publisher and the settler call it;
 // what it returns to be published is handed to the publisher by the caller, after the lock.
 package core

@@ -90,7 +90,7 @@ func (c *Core) LostSlot() {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.term.leader, c.mu.term.live = false, false
-	c.mu.term.boundary = nothing // whoever owns it next may publish any row
+	c.mu.term.boundary = nothing // its next owner may publish any row
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.keys.newTerm(false, c.mu.unseen.seq)
