@@ -1,0 +1,159 @@
+// Package helm renders and lints the chart with Helm's library.
+package helm
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cdc-relay/cdc-relay/test/deploy/objects"
+)
+
+func chartFolder() string { return objects.Path("deploy/helm/cdc-relay") }
+
+// render is what `helm template cdc-relay deploy/helm/cdc-relay` prints for these values, by file.
+func render(values map[string]any) (map[string]string, error) {
+	chart, err := loader.Load(chartFolder())
+	if err != nil {
+		return nil, err
+	}
+	release := chartutil.ReleaseOptions{Name: "cdc-relay", Namespace: "shop", IsInstall: true}
+	all, err := chartutil.ToRenderValues(chart, values, release, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Engine{Strict: true}.Render(chart, all)
+}
+
+// rendered are the objects for these values.
+func rendered(t *testing.T, values map[string]any) []any {
+	t.Helper()
+	files, err := render(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []any
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasSuffix(name, ".yaml") || strings.TrimSpace(files[name]) == "" {
+			continue
+		}
+		part, err := objects.Decode(files[name])
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, files[name])
+		}
+		found = append(found, part...)
+	}
+	return found
+}
+
+func TestTheChartHasNoLint(t *testing.T) {
+	linter := lint.AllWithKubeVersion(chartFolder(), nil, "shop", nil)
+	for _, message := range linter.Messages {
+		if message.Severity > support.InfoSev {
+			t.Error(message)
+		}
+	}
+}
+
+func TestTheChartRenders(t *testing.T) {
+	found := rendered(t, nil)
+	if len(found) != 6 {
+		t.Errorf("%d objects", len(found))
+	}
+	objects.BelongTogether(t, found)
+
+	found = rendered(t, map[string]any{
+		"config":              map[string]any{"http-addr": "0.0.0.0:8080", "table": "sales.outbox"},
+		"imagePullSecrets":    []any{map[string]any{"name": "registry"}},
+		"nodeSelector":        map[string]any{"disk": "fast"},
+		"tolerations":         []any{map[string]any{"key": "relay", "operator": "Exists"}},
+		"setup":               map[string]any{"args": []any{"--table", "sales.outbox"}},
+		"image":               map[string]any{"tag": "1.2.3"},
+		"podDisruptionBudget": map[string]any{"enabled": true},
+		"networkPolicy":       map[string]any{"from": []any{}, "ports": []any{6432, 5671}},
+	})
+	objects.BelongTogether(t, found)
+	pod := objects.One[appsv1.Deployment](t, found).Spec.Template.Spec
+	if pod.Containers[0].Image != "ghcr.io/cdc-relay/cdc-relay:1.2.3" || pod.ImagePullSecrets[0].Name != "registry" || pod.NodeSelector["disk"] != "fast" {
+		t.Errorf("the values have no effect: %+v", pod)
+	}
+	job := objects.One[batchv1.Job](t, found).Spec.Template.Spec
+	if !slices.Equal(job.Containers[0].Args, []string{"setup", "--table", "sales.outbox"}) || job.Tolerations[0].Key != "relay" {
+		t.Errorf("the values have no effect on the Job: %+v", job)
+	}
+
+	off := map[string]any{"enabled": false}
+	found = rendered(t, map[string]any{"setup": off, "networkPolicy": off, "podDisruptionBudget": off})
+	if len(found) != 3 {
+		t.Errorf("%d objects, want the ConfigMap, the Deployment and the Service", len(found))
+	}
+}
+
+func TestTheChartRejectsUnknownValues(t *testing.T) {
+	for _, values := range []map[string]any{
+		{"replicaCount": 3},
+		{"replicas": "three"},
+		{"secret": ""},
+		{"networkPolicy": map[string]any{"port": 5432}},
+	} {
+		if _, err := render(values); err == nil {
+			t.Errorf("%v is accepted", values)
+		}
+	}
+}
+
+// The chart and the manifests are the same relay. They differ in labels, in the image, and in what Helm alone can do.
+func TestTheChartIsTheManifests(t *testing.T) {
+	found := rendered(t, nil)
+	plain := append(objects.Manifest(t, "relay.yaml"), objects.Manifest(t, "setup.yaml")...)
+
+	compare(t, "pod", podOf(&objects.One[appsv1.Deployment](t, found).Spec.Template.Spec), podOf(&objects.One[appsv1.Deployment](t, plain).Spec.Template.Spec))
+	compare(t, "pod of the setup", podOf(&objects.One[batchv1.Job](t, found).Spec.Template.Spec), podOf(&objects.One[batchv1.Job](t, plain).Spec.Template.Spec))
+	ours, theirs := objects.One[appsv1.Deployment](t, found).Spec, objects.One[appsv1.Deployment](t, plain).Spec
+	compare(t, "replicas", ours.Replicas, theirs.Replicas)
+	compare(t, "strategy", ours.Strategy, theirs.Strategy)
+	compare(t, "Job", without(objects.One[batchv1.Job](t, found).Spec), without(objects.One[batchv1.Job](t, plain).Spec))
+	compare(t, "ports", objects.One[corev1.Service](t, found).Spec.Ports, objects.One[corev1.Service](t, plain).Spec.Ports)
+	compare(t, "ingress", objects.One[networkingv1.NetworkPolicy](t, found).Spec.Ingress, objects.One[networkingv1.NetworkPolicy](t, plain).Spec.Ingress)
+	compare(t, "egress", objects.One[networkingv1.NetworkPolicy](t, found).Spec.Egress, objects.One[networkingv1.NetworkPolicy](t, plain).Spec.Egress)
+	budget, plainBudget := objects.One[policyv1.PodDisruptionBudget](t, found).Spec, objects.One[policyv1.PodDisruptionBudget](t, plain).Spec
+	compare(t, "maxUnavailable", budget.MaxUnavailable, plainBudget.MaxUnavailable)
+	compare(t, "eviction", budget.UnhealthyPodEvictionPolicy, plainBudget.UnhealthyPodEvictionPolicy)
+}
+
+func compare(t *testing.T, what string, chart, plain any) {
+	t.Helper()
+	if !reflect.DeepEqual(chart, plain) {
+		t.Errorf("%s of the chart:\n%+v\nand of the manifests:\n%+v", what, chart, plain)
+	}
+}
+
+// podOf leaves out labels and the image.
+func podOf(pod *corev1.PodSpec) *corev1.PodSpec {
+	pod = pod.DeepCopy()
+	pod.Containers[0].Image, pod.Containers[0].ImagePullPolicy = "", ""
+	if pod.Affinity != nil {
+		pod.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution[0].PodAffinityTerm.LabelSelector = nil
+	}
+	return pod
+}
+
+// without leaves out the pod.
+func without(job batchv1.JobSpec) batchv1.JobSpec {
+	job.Template.Spec, job.Template.ObjectMeta = corev1.PodSpec{}, metav1.ObjectMeta{}
+	return job
+}
