@@ -16,7 +16,7 @@ import (
 type sampleCollector struct {
 	relay                            *Relay
 	depth, oldest, dead, lag, retain *prometheus.Desc
-	age                              *prometheus.Desc
+	newer, age                       *prometheus.Desc
 
 	mu struct {
 		sync.Mutex
@@ -45,6 +45,7 @@ func newSampleCollector(r *Relay) *sampleCollector {
 		depth:  desc("queue_depth_rows", "Rows of the outbox: exact up to 10,000, estimated beyond."),
 		oldest: desc("oldest_pending_seconds", "Age of the oldest row that may leave now, by the database's clock; 0: none waits."),
 		dead:   desc("dead_letter_rows", "Rows of the dead-letter table: exact up to 10,000, estimated beyond."),
+		newer:  desc("newer_version_rows", "Rows with a schema_version that this relay leaves alone, among the oldest 10,000."),
 		lag:    desc("slot_lag_bytes", "WAL that the slot's reader has not confirmed."),
 		retain: desc("slot_retained_bytes", "WAL that the server keeps for the slot."),
 		age:    desc("sample_age_seconds", "How old the sampled values are: queue depth, oldest pending, dead letters and the slot's."),
@@ -53,7 +54,7 @@ func newSampleCollector(r *Relay) *sampleCollector {
 
 // Describe implements prometheus.Collector.
 func (c *sampleCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.depth, c.oldest, c.dead, c.lag, c.retain, c.age} {
+	for _, desc := range []*prometheus.Desc{c.depth, c.oldest, c.dead, c.newer, c.lag, c.retain, c.age} {
 		to <- desc
 	}
 }
@@ -74,6 +75,7 @@ func (c *sampleCollector) Collect(to chan<- prometheus.Metric) {
 	}
 	whole(c.depth, sample.Rows)
 	whole(c.dead, sample.DeadLetters)
+	whole(c.newer, sample.NewerVersion)
 	whole(c.lag, sample.SlotLag)
 	whole(c.retain, sample.SlotRetained)
 	if sample.OldestPending.Valid {

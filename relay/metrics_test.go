@@ -98,7 +98,7 @@ func checkValues(t *testing.T, s scrape) {
 		"messages_in_flight": 0, "slot_held": 1, "stream_connected": 1, "role streaming": 1, "role standby": 0,
 		"breaker_state closed": 1, "breaker_state open": 0, "broker_connected": 1, "database_connected": 1,
 		"publisher_blocked_seconds_total": 0,
-		"queue_depth_rows":                1, "dead_letter_rows": 3, "oldest_pending_seconds": 0,
+		"queue_depth_rows":                1, "newer_version_rows": 0, "dead_letter_rows": 3, "oldest_pending_seconds": 0,
 	} {
 		s.want(t, "cdc_relay_"+name, want)
 	}

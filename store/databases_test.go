@@ -159,7 +159,7 @@ func TestEveryStatementWorksBesideColumnsOfAnyName(t *testing.T) {
 		"stats":   second(o.Stats(ctx, 10, true)),
 		"sample":  second(o.Stats(ctx, 10, false)),
 		"count":   second(o.CountDeadLetters(ctx, store.Filter{})),
-		"list":    third(o.DeadLetters(ctx, store.Filter{}, 10)),
+		"list":    second(o.DeadLetters(ctx, store.Filter{}, store.Page{Limit: 10})),
 		"explain": third(o.Explain(ctx, name(t, strconv.FormatInt(waiting, 10)), true)),
 		"retry":   second(o.RetryNow(ctx, store.Filter{}, 10, false, quiet)),
 	} {

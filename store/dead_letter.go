@@ -20,14 +20,49 @@ type DeadMessage struct {
 const listSQL = `
 SELECT {columns}, r.failure_reason, r.dead_at FROM {dead} r WHERE {where} ORDER BY r.dead_at DESC, r.id DESC LIMIT {limit}`
 
-// DeadLetters lists the newest of those that the filter picks, at most limit of them; more
-// tells that there are others. Payloads are not read.
-func (o *Operator) DeadLetters(ctx context.Context, filter Filter, limit int) (letters []DeadMessage, more bool, err error) {
-	letters, err = o.deadLetters(ctx, filter, limit+1, false)
-	if len(letters) > limit {
-		return letters[:limit], true, err
+// Of a page the newest first, and the last that was looked at.
+const listDeadSQL = `
+SELECT {columns}, r.failure_reason, r.dead_at, coalesce({where}, false), r.nth = {looked} FROM (
+  SELECT ` + keptColumns + `, r.attempts, r.last_error, r.possible_duplicate, r.failure_reason, r.dead_at,
+         row_number() OVER (ORDER BY r.dead_at DESC, r.id DESC) AS nth
+  FROM {dead} r WHERE {from} ORDER BY r.dead_at DESC, r.id DESC LIMIT {looked}) r
+WHERE ({where}) OR r.nth = {looked} ORDER BY r.dead_at DESC, r.id DESC LIMIT {limit}`
+
+// byDeath is the order of dead letters.
+const byDeath = "r.dead_at"
+
+// DeadLetters shows a page of those that the filter picks, the newest first and without payloads. Its cost does not
+// follow their number, unless the filter names messages. ErrCursor: the cursor is of another list.
+func (o *Operator) DeadLetters(ctx context.Context, filter Filter, page Page) (list Listing[DeadMessage], err error) {
+	if len(filter.IDs)+len(filter.MessageIDs) > 0 {
+		list.Rows, err = o.deadLetters(ctx, filter, page.Limit, false)
+		return list, err
 	}
-	return letters, false, err
+	after, err := parseCursor(page.After, byDeath)
+	if err != nil {
+		return list, err
+	}
+	where, args := filter.where(ofDeadLetters, nil)
+	from := "true"
+	if after != nil && after.At != nil {
+		args = append(args, *after.At, after.ID)
+		from = fmt.Sprintf("(r.dead_at, r.id) < ($%d::timestamptz, $%d)", len(args)-1, len(args))
+	}
+	sql := o.fill(listDeadSQL, "{columns}", storedColumns(false), "{where}", where, "{from}", from,
+		"{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(page.Limit+1))
+	err = o.glance(ctx, func(ctx context.Context, tx querier) (err error) {
+		list, err = collectPage(ctx, tx, sql, args, page.Limit, func(row pgx.CollectableRow) (letter DeadMessage, at place, err error) {
+			var died pgtype.Timestamptz
+			letter, err = scanDeadLetter(row, &died, &at.matches, &at.last)
+			at.cursor = cursor{List: byDeath, At: timeText(died), ID: letter.ID}
+			return letter, at, err
+		})
+		return err
+	})
+	if err != nil {
+		err = o.may(ctx, fmt.Errorf("list dead letters of %s: %w", o.table, err), o.reads()...)
+	}
+	return list, err
 }
 
 // DeadLetter reads those that have a row id or a message_id: several may have one id, where
@@ -48,7 +83,7 @@ func (o *Operator) deadLetters(ctx context.Context, filter Filter, limit int, pa
 		if err != nil {
 			return err
 		}
-		letters, err = pgx.CollectRows(rows, scanDeadLetter)
+		letters, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (DeadMessage, error) { return scanDeadLetter(row, new(pgtype.Timestamptz)) })
 		return err
 	})
 	if err != nil {
@@ -57,11 +92,10 @@ func (o *Operator) deadLetters(ctx context.Context, filter Filter, limit int, pa
 	return letters, nil
 }
 
-func scanDeadLetter(row pgx.CollectableRow) (DeadMessage, error) {
+func scanDeadLetter(row pgx.CollectableRow, died *pgtype.Timestamptz, more ...any) (DeadMessage, error) {
 	var letter DeadMessage
-	var died pgtype.Timestamptz
-	stored, err := scanStored(row, &letter.Reason, &died)
-	letter.StoredMessage, letter.DeadAt = stored, fromColumn(died)
+	stored, err := scanStored(row, append([]any{&letter.Reason, died}, more...)...)
+	letter.StoredMessage, letter.DeadAt = stored, fromColumn(*died)
 	return letter, err
 }
 

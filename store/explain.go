@@ -3,12 +3,11 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // State is where a row of the outbox stands, by itself: what is before it in its key is not
@@ -17,8 +16,8 @@ type State string
 
 // The states.
 const (
-	// Fresh: the stream or a sweep brings it.
-	Fresh State = "fresh"
+	// AtOnce: it may leave now; the stream or a sweep brings it.
+	AtOnce State = "waiting"
 	// Due: its time has come; the next sweep claims it.
 	Due State = "due"
 	// Retrying: it was rejected, and waits for its next try.
@@ -29,9 +28,16 @@ const (
 	Unconfirmed State = "unconfirmed"
 	// Locked: a session has locked it, mostly a relay that publishes it.
 	Locked State = "locked"
+	// Expired: its expires_at has passed.
+	Expired State = "expired"
 	// NewerVersion: its schema_version is for a newer relay.
 	NewerVersion State = "newer_version"
 )
+
+// States are all of them, as a person may ask for them.
+func States() []State {
+	return []State{AtOnce, Due, Retrying, Scheduled, Unconfirmed, Locked, Expired, NewerVersion}
+}
 
 // Waiting is a row of the outbox.
 type Waiting struct {
@@ -39,6 +45,8 @@ type Waiting struct {
 	AvailableAt time.Time // zero: at once
 	State       State
 	LockedBy    int32 // the session that has locked it, by its process id; 0: none
+	// Session is the one that has locked the row, or the first of its key; nil: none, or it has ended. Only Explain reads it.
+	Session *Session
 	// Before counts the rows of its ordering key that leave first, First is the oldest of those.
 	Before Count
 	First  *KeyHead
@@ -57,29 +65,42 @@ type KeyHead struct {
 	LastError   *string
 }
 
-// stateOf tells by the columns and the lock.
-func stateOf(now, available time.Time, attempts, version int, marked bool, lockedBy int32) State {
-	switch {
-	case version > outbox.SchemaVersion:
-		return NewerVersion
-	case lockedBy != 0:
-		return Locked
-	case available.IsZero():
-		return Fresh
-	case !available.After(now):
-		return Due
-	case attempts > 0:
-		return Retrying
-	case marked:
-		return Unconfirmed
-	}
-	return Scheduled
+// Session is a session that has locked a row.
+type Session struct {
+	PID int32
+	// Application and Client (address and port) are nil where the role may not see them, or for a Unix socket.
+	Application, Client *string
+	// Since is when its transaction began; zero: the role may not see it.
+	Since time.Time
 }
 
+// stateSQL tells the state of a row r by its columns and by its lock.
+const stateSQL = `CASE WHEN r.schema_version > {version} THEN 'newer_version' WHEN {locked_by} <> 0 THEN 'locked'
+       WHEN r.expires_at <= statement_timestamp() THEN 'expired' WHEN r.available_at IS NULL THEN 'waiting'
+       WHEN r.available_at <= statement_timestamp() THEN 'due' WHEN r.attempts > 0 THEN 'retrying'
+       WHEN r.possible_duplicate THEN 'unconfirmed' ELSE 'scheduled' END`
+
 // lockedBySQL is the session that has locked a row r. It does not lock the row itself, which would leave a trace.
-const lockedBySQL = `
-       coalesce((SELECT l.pid FROM pg_catalog.pg_locks l
-                 WHERE l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted LIMIT 1), 0)`
+const lockedBySQL = `CASE WHEN r.xmax = '0' THEN 0 ELSE coalesce((
+       SELECT l.pid FROM pg_catalog.pg_locks l
+       WHERE l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted LIMIT 1), 0) END`
+
+// stateBy is stateSQL with what tells of the lock.
+func stateBy(lock string) string { return strings.ReplaceAll(stateSQL, "{locked_by}", lock) }
+
+// waitingColumns are read by scanWaiting. Rows are called r.
+func waitingColumns(payload bool, lock, state string) string {
+	return storedColumns(payload) + `, r.available_at, ` + lock + `, ` + state
+}
+
+// scanWaiting reads waitingColumns and what a query has after them.
+func scanWaiting(row pgx.CollectableRow, more ...any) (Waiting, error) {
+	var available pgtype.Timestamptz
+	w := Waiting{Before: Count{Precision: Exact}, DeadOfKey: Count{Precision: Exact}}
+	stored, err := scanStored(row, append([]any{&available, &w.LockedBy, &w.State}, more...)...)
+	w.StoredMessage, w.AvailableAt = stored, fromColumn(available)
+	return w, err
+}
 
 // Explain finds a message in both tables. By id it looks at few rows; a message_id has no
 // index, and takes a scan.
@@ -106,6 +127,9 @@ func (o *Operator) Explain(ctx context.Context, name Name, payload bool) (waitin
 				waiting[i].Before, err = Count{Precision: Unknown}, nil
 			}
 		}
+		if err == nil {
+			err = o.glance(ctx, func(ctx context.Context, tx querier) error { return o.sessionOf(ctx, tx, &waiting[i]) })
+		}
 	}
 	if err != nil {
 		err = o.may(ctx, fmt.Errorf("look for message %s in %s: %w", name, o.table, err), o.reads()...)
@@ -115,20 +139,36 @@ func (o *Operator) Explain(ctx context.Context, name Name, payload bool) (waitin
 
 func (o *Operator) waitingNamed(ctx context.Context, tx querier, name Name, payload bool) ([]Waiting, error) {
 	where, args := name.filter().where(ofOutbox, nil)
-	sql := o.fill(`SELECT {columns}, r.available_at,{locked_by} FROM {outbox} r WHERE {where} ORDER BY r.id LIMIT 100`,
-		"{columns}", storedColumns(payload), "{locked_by}", lockedBySQL, "{where}", where)
+	sql := o.fill(`SELECT {columns} FROM {outbox} r WHERE {where} ORDER BY r.id LIMIT 100`,
+		"{columns}", waitingColumns(payload, lockedBySQL, stateBy(lockedBySQL)), "{where}", where)
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Waiting, error) {
-		var available pgtype.Timestamptz
-		w := Waiting{Before: Count{Precision: Exact}, DeadOfKey: Count{Precision: Exact}}
-		stored, err := scanStored(row, &available, &w.LockedBy)
-		w.StoredMessage, w.AvailableAt = stored, fromColumn(available)
-		w.State = stateOf(w.ReadAt, w.AvailableAt, w.Attempts, w.SchemaVersion, w.PossibleDuplicate, w.LockedBy)
-		return w, err
-	})
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Waiting, error) { return scanWaiting(row) })
+}
+
+const sessionSQL = `
+SELECT a.application_name, host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1), ''), a.xact_start
+FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1`
+
+// sessionOf reads who has locked a row, or the row that it waits for.
+func (o *Operator) sessionOf(ctx context.Context, tx querier, w *Waiting) error {
+	pid := w.LockedBy
+	if pid == 0 && w.First != nil {
+		pid = w.First.LockedBy
+	}
+	if pid == 0 {
+		return nil
+	}
+	s := Session{PID: pid}
+	var since pgtype.Timestamptz
+	err := tx.QueryRow(ctx, sessionSQL, pid).Scan(&s.Application, &s.Client, &since)
+	if err == pgx.ErrNoRows {
+		return nil
+	}
+	s.Since, w.Session = fromColumn(since), &s
+	return err
 }
 
 const keyOfSQL = `
@@ -137,7 +177,7 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox} e WHERE e.ordering_key = $1
        coalesce((SELECT min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d), 0)`
 
 const firstOfKeySQL = `
-SELECT r.id, r.available_at, r.attempts, r.schema_version, coalesce(r.possible_duplicate, false), r.last_error,` + lockedBySQL + `
+SELECT r.id, r.available_at, r.attempts, r.last_error, {locked_by}, {state}
 FROM {outbox} r WHERE r.ordering_key = $1 AND r.id < $2 ORDER BY r.id LIMIT 1`
 
 // keyOf tells what is before a row in its key.
@@ -153,17 +193,14 @@ func (o *Operator) keyOf(ctx context.Context, tx querier, w *Waiting) error {
 		return nil
 	}
 	var first KeyHead
-	var version int
-	var marked bool
 	var available pgtype.Timestamptz
-	err = tx.QueryRow(ctx, o.fill(firstOfKeySQL), *w.OrderingKey, w.ID).
-		Scan(&first.ID, &available, &first.Attempts, &version, &marked, &first.LastError, &first.LockedBy)
+	err = tx.QueryRow(ctx, o.fill(firstOfKeySQL, "{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)), *w.OrderingKey, w.ID).
+		Scan(&first.ID, &available, &first.Attempts, &first.LastError, &first.LockedBy, &first.State)
 	if err == pgx.ErrNoRows { // it has left meanwhile
 		w.Before = Count{Precision: Exact}
 		return nil
 	}
 	first.AvailableAt = fromColumn(available)
-	first.State = stateOf(w.ReadAt, first.AvailableAt, first.Attempts, version, marked, first.LockedBy)
 	w.First = &first
 	return err
 }

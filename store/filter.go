@@ -19,6 +19,8 @@ type Filter struct {
 	OrderingKey *string
 	// Reason is a code: that of the dead letter, or the one at the head of last_error.
 	Reason *string
+	// State picks rows of the outbox by their state; only List knows it.
+	State State
 	// OlderThan and NewerThan are ages, of a dead letter since its death, of a row in the
 	// outbox since it was created; 0: any.
 	OlderThan, NewerThan time.Duration
@@ -27,7 +29,7 @@ type Filter struct {
 // Everything tells that nothing is set.
 func (f Filter) Everything() bool {
 	return len(f.IDs)+len(f.MessageIDs) == 0 && f.RoutingKey == nil && f.Exchange == nil && f.OrderingKey == nil &&
-		f.Reason == nil && f.OlderThan == 0 && f.NewerThan == 0
+		f.Reason == nil && f.State == "" && f.OlderThan == 0 && f.NewerThan == 0
 }
 
 // Of what a filter picks.
@@ -74,6 +76,9 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 		add("%[1]s IN (r.failure_reason, split_part(r.last_error, ':', 1))", *f.Reason)
 	} else if f.Reason != nil {
 		add("split_part(r.last_error, ':', 1) = %s", *f.Reason)
+	}
+	if f.State != "" {
+		add("r.state = %s", string(f.State))
 	}
 	if f.OlderThan != 0 {
 		add(born+" <= (SELECT clock_timestamp()) - %s::interval", f.OlderThan)

@@ -17,11 +17,11 @@ func TestAGlanceScansNoTable(t *testing.T) {
 	const most = MostCounted + 1
 	statements := map[string][]any{
 		rowsSQL: {most}, pendingSQL: {100}, dueSQL: {most}, futureSQL: {most}, blockedSQL: {most},
-		deadRowsSQL: {most}, failingSQL: {most, 10},
+		deadRowsSQL: {most}, newerSQL: {most}, failingSQL: {most, 10},
 		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
 		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,
-		keyOfSQL:      {"key 5", 100_000, most},
-		firstOfKeySQL: {"key 5", 100_000},
+		keyOfSQL: {"key 5", 100_000, most},
+		strings.NewReplacer("{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)).Replace(firstOfKeySQL): {"key 5", 100_000},
 	}
 	for _, state := range []string{"never analyzed", "analyzed", "with a hundredth left"} {
 		switch state {

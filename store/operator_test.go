@@ -179,9 +179,9 @@ func TestFilters(t *testing.T) {
 		if err != nil || n != test.want {
 			t.Errorf("%+v: %d, %v, want %d", test.filter, n, err, test.want)
 		}
-		letters, _, err := o.DeadLetters(t.Context(), test.filter, 10)
-		if err != nil || int64(len(letters)) != test.want {
-			t.Errorf("%+v: %d listed, %v, want %d", test.filter, len(letters), err, test.want)
+		letters, err := o.DeadLetters(t.Context(), test.filter, store.Page{Limit: 10})
+		if err != nil || int64(len(letters.Rows)) != test.want {
+			t.Errorf("%+v: %d listed, %v, want %d", test.filter, len(letters.Rows), err, test.want)
 		}
 	}
 	no := errors.New("no")
@@ -220,7 +220,7 @@ func TestRedactedPayloadsStayInTheDatabase(t *testing.T) {
 		t.Errorf("got %+v, %v", letters, err)
 	}
 	waiting, _, err := o.Explain(t.Context(), name(t, "3"), true)
-	if err != nil || len(waiting) != 1 || string(waiting[0].Payload) != "\x00\xff" || !waiting[0].Binary || waiting[0].State != store.Fresh {
+	if err != nil || len(waiting) != 1 || string(waiting[0].Payload) != "\x00\xff" || !waiting[0].Binary || waiting[0].State != store.AtOnce {
 		t.Errorf("got %+v, %v", waiting, err)
 	}
 }

@@ -22,6 +22,8 @@ type Sample struct {
 	// Rows are all rows of the outbox, DeadLetters those of its dead-letter table: exact
 	// up to SampleExact, estimated beyond.
 	Rows, DeadLetters pgtype.Int8
+	// NewerVersion are rows with a schema_version that this relay leaves alone, among the oldest SampleExact.
+	NewerVersion pgtype.Int8
 	// OldestPending is the age, in seconds by the database's clock, of the oldest row
 	// that may leave now; 0 where none waits.
 	OldestPending pgtype.Float8
@@ -58,7 +60,10 @@ SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - least(
   (SELECT min(r.created_at) FROM (SELECT created_at FROM {rows} WHERE available_at <= (SELECT clock_timestamp())
     ORDER BY available_at LIMIT 100) r WHERE isfinite(r.created_at))))::float8, 0), 0)`
 
-// Sample reads how queue and slot stand. It holds one connection for at most two
+const newerRowsSQL = `
+SELECT count(*) FROM (SELECT schema_version FROM {rows} ORDER BY id LIMIT {exact}) r WHERE r.schema_version > {version}`
+
+// Sample reads how queue and slot stand. It holds one connection for at most three
 // seconds and locks nothing.
 func (s *Store) Sample(ctx context.Context, slotName string) (Sample, error) {
 	var sample Sample
@@ -97,6 +102,10 @@ func (sample *Sample) read(ctx context.Context, conn *pgx.Conn, table outbox.Tab
 	if err != nil && !isQueryCanceled(err) {
 		return err
 	}
+	err = conn.QueryRow(ctx, sampling(newerRowsSQL, table)).Scan(&sample.NewerVersion)
+	if err != nil && !isQueryCanceled(err) {
+		return err
+	}
 	seen, err := slot.Read(ctx, conn.PgConn(), name)
 	if seen.Here { // polling needs none
 		sample.SlotLag = pgtype.Int8{Int64: max(seen.LagBytes, 0), Valid: seen.Confirmed != 0}
@@ -114,7 +123,8 @@ func readDepth(ctx context.Context, conn *pgx.Conn, table outbox.Table, into *pg
 }
 
 func sampling(sql string, table outbox.Table) string {
-	return strings.NewReplacer("{rows}", table.SQL(), "{exact}", strconv.Itoa(SampleExact)).Replace(sql)
+	return strings.NewReplacer("{rows}", table.SQL(), "{exact}", strconv.Itoa(SampleExact),
+		"{version}", strconv.Itoa(outbox.SchemaVersion)).Replace(sql)
 }
 
 // isQueryCanceled: after statement_timeout.

@@ -51,6 +51,8 @@ type QueueStats struct {
 	// Scheduled are not to leave before a time that the application has set.
 	Scheduled     Count
 	NextScheduled time.Time
+	// NewerVersion have a schema_version that this relay leaves alone.
+	NewerVersion Count
 	// Unconfirmed were published, and their confirm is late.
 	Unconfirmed Count
 	// ParkedKeys are ordering keys whose oldest row must not leave yet, …
@@ -92,7 +94,7 @@ func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, 
 		reader.most = pgtype.Int8{Int64: MostCounted + 1, Valid: true}
 	}
 	parts := []func(context.Context, querier, *QueueStats) error{
-		reader.clock, reader.depth, reader.oldest, reader.due, reader.future, reader.blocked, reader.dead,
+		reader.clock, reader.depth, reader.newer, reader.oldest, reader.due, reader.future, reader.blocked, reader.dead,
 		func(ctx context.Context, tx querier, s *QueueStats) error { return reader.failing(ctx, tx, s, top) },
 	}
 	read := o.glance
@@ -130,7 +132,7 @@ type statsReader struct {
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
 	s.Depth, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed = unknown, unknown, unknown, unknown, unknown
-	s.ParkedKeys, s.BlockedKeys, s.DeadLetters = unknown, unknown, unknown
+	s.ParkedKeys, s.BlockedKeys, s.DeadLetters, s.NewerVersion = unknown, unknown, unknown, unknown
 	s.OldestUnknown, s.FailingPrecision = true, Unknown
 	return tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&s.At)
 }
@@ -147,6 +149,19 @@ const rowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {outbox} ORDER BY id LIMIT 
 
 func (r *statsReader) depth(ctx context.Context, tx querier, s *QueueStats) (err error) {
 	s.Depth, err = r.size(ctx, tx, rowsSQL, r.table, `SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`)
+	return err
+}
+
+// Rows of a newer version stay, so that they are found among the oldest.
+const newerSQL = `
+SELECT count(*), count(*) FILTER (WHERE r.schema_version > {version}) FROM (SELECT schema_version FROM {outbox} ORDER BY id LIMIT $1) r`
+
+func (r *statsReader) newer(ctx context.Context, tx querier, s *QueueStats) error {
+	var all, newer int64
+	err := tx.QueryRow(ctx, r.fill(newerSQL), r.most).Scan(&all, &newer)
+	if err == nil {
+		s.NewerVersion = Count{newer, r.counted(all).Precision}
+	}
 	return err
 }
 

@@ -115,7 +115,7 @@ func TestExplainSaysWhereAMessageIs(t *testing.T) {
 		rest string
 		want store.State
 	}{
-		{"NULL, NULL, 0, NULL, 1", store.Fresh},
+		{"NULL, NULL, 0, NULL, 1", store.AtOnce},
 		{"NULL, now() - interval '1 second', 0, NULL, 1", store.Due},
 		{"NULL, now() + interval '10 minutes', 1, false, 1", store.Retrying},
 		{"NULL, now() + interval '10 minutes', 1, true, 1", store.Retrying},
@@ -150,13 +150,17 @@ func TestExplainNamesTheSessionThatHasLockedAMessage(t *testing.T) {
 		}
 		return waiting[0]
 	}
-	if w := explain(); w.State != store.Locked || w.LockedBy != session {
-		t.Errorf("%s by session %d, want locked by %d", w.State, w.LockedBy, session)
+	w := explain()
+	if w.State != store.Locked || w.LockedBy != session || w.Session == nil || w.Session.PID != session {
+		t.Fatalf("%s by session %d %+v, want locked by %d", w.State, w.LockedBy, w.Session, session)
+	}
+	if w.Session.Application == nil || w.Session.Client == nil || w.Session.Since.IsZero() {
+		t.Errorf("of the session is known: %+v", *w.Session)
 	}
 	if err := locked.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if w := explain(); w.State != store.Fresh || w.LockedBy != 0 {
+	if w := explain(); w.State != store.AtOnce || w.LockedBy != 0 {
 		t.Errorf("%s by session %d after the end of the lock", w.State, w.LockedBy)
 	}
 }

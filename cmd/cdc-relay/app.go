@@ -99,6 +99,8 @@ func (p *process) app() *cli.App {
 		p.runCommand(),
 		p.drainCommand(),
 		p.statsCommand(),
+		p.listCommand(),
+		p.keysCommand(),
 		p.explainCommand(),
 		p.deadLetterCommand(),
 		p.retryCommand(),

@@ -30,7 +30,7 @@ EXAMPLES
   cdc-relay dead-letter list
   cdc-relay dead-letter list --reason unroutable --newer-than 24h
   cdc-relay dead-letter list --format json | jq -r '.dead_letters[].message_id'`,
-				Flags:  filterFlags(false, "limit", "format", "database-url", "table", "config"),
+				Flags:  pageFlags(filterFlags(false), "format", "database-url", "table", "config"),
 				Action: p.deadLetterList,
 			},
 			{
@@ -51,8 +51,8 @@ body, or redacted_payload if that is set.`,
 // deadLetterListView is the output of dead-letter list as JSON.
 type deadLetterListView struct {
 	DeadLetters []deadView `json:"dead_letters"`
-	// More tells that there are others beyond --limit.
-	More bool `json:"more"`
+	// Next is for --after; null: there are no more.
+	Next *string `json:"next"`
 }
 
 func (p *process) deadLetterList(c *cli.Context) error {
@@ -67,23 +67,24 @@ func (p *process) deadLetterList(c *cli.Context) error {
 }
 
 func (p *process) showDeadLetters(ctx context.Context, d *desk) error {
-	letters, more, err := d.DeadLetters(ctx, d.cfg.looking.filter, d.cfg.looking.limit)
+	list, err := d.DeadLetters(ctx, d.cfg.looking.filter, d.cfg.page())
 	if err != nil {
-		return err
+		return d.cfg.pageError(err)
 	}
-	if len(letters) == 0 && d.cfg.looking.filter.Reason != nil {
+	letters := list.Rows
+	if len(letters) == 0 && list.Next == "" && d.cfg.looking.filter.Reason != nil {
 		if err := d.cfg.noneFound("dead letter"); err != nil {
 			return err
 		}
 	}
 	if d.cfg.format == formatJSON {
-		return p.writeDeadLetters(d.cfg, letters, more)
+		return p.writeDeadLetters(d.cfg, letters, list.Next)
 	}
-	return p.listDeadLetters(letters, more)
+	return p.listDeadLetters(letters, list.Next)
 }
 
-func (p *process) listDeadLetters(letters []store.DeadMessage, more bool) error {
-	if len(letters) == 0 {
+func (p *process) listDeadLetters(letters []store.DeadMessage, next string) error {
+	if len(letters) == 0 && next == "" {
 		fmt.Fprintln(p.stdout, "no dead letters")
 		return nil
 	}
@@ -97,9 +98,7 @@ func (p *process) listDeadLetters(letters []store.DeadMessage, more bool) error 
 	if err := g.write(); err != nil {
 		return err
 	}
-	if more {
-		fmt.Fprintf(p.stdout, "… and more; --limit shows them, \"cdc-relay stats\" counts them\n")
-	}
+	p.tellNext(len(letters), next)
 	return nil
 }
 
@@ -116,7 +115,7 @@ func (p *process) deadLetterShow(ctx context.Context, d *desk, name store.Name) 
 		return err
 	}
 	if d.cfg.format == formatJSON {
-		if err := p.writeDeadLetters(d.cfg, letters, false); err != nil {
+		if err := p.writeDeadLetters(d.cfg, letters, ""); err != nil {
 			return err
 		}
 	} else {
@@ -132,8 +131,8 @@ func (p *process) deadLetterShow(ctx context.Context, d *desk, name store.Name) 
 	return nil
 }
 
-func (p *process) writeDeadLetters(cfg *config, letters []store.DeadMessage, more bool) error {
-	view := deadLetterListView{DeadLetters: []deadView{}, More: more}
+func (p *process) writeDeadLetters(cfg *config, letters []store.DeadMessage, next string) error {
+	view := deadLetterListView{DeadLetters: []deadView{}, Next: orNothing(next)}
 	for _, letter := range letters {
 		view.DeadLetters = append(view.DeadLetters, cfg.deadViewOf(letter))
 	}

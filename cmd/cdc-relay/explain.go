@@ -34,11 +34,10 @@ func (p *process) explain(ctx context.Context, d *desk, name store.Name) error {
 	if err != nil {
 		return err
 	}
-	slot, err := d.Slot(ctx, d.cfg.names().Slot)
+	around, err := surroundingsOf(ctx, d)
 	if err != nil {
 		return err
 	}
-	around := surroundings{cfg: d.cfg, slot: slot, relay: askRelay(ctx, d.cfg)}
 	if d.cfg.format == formatJSON {
 		err = p.writeJSON(around.view(waiting, dead))
 	} else {
@@ -73,6 +72,11 @@ type surroundings struct {
 	relay *reading
 }
 
+func surroundingsOf(ctx context.Context, d *desk) (surroundings, error) {
+	slot, err := d.Slot(ctx, d.cfg.names().Slot)
+	return surroundings{cfg: d.cfg, slot: slot, relay: askRelay(ctx, d.cfg)}, err
+}
+
 // outlook is what happens next, and when, where that is known.
 type outlook struct {
 	text string
@@ -89,10 +93,10 @@ func (s surroundings) outlookOf(w store.Waiting) outlook {
 		return outlook{text: fmt.Sprintf("nothing until the dead letter of its key is dealt with: cdc-relay dead-letter requeue --id %d%s, or purge",
 			w.OldestDeadOfKey, s.cfg.tableFlag())}
 	case w.First != nil:
-		first := s.own(w.First.State, w.First.AvailableAt, w.First.Attempts, w.First.LockedBy, w.ReadAt)
+		first := s.own(w.First.State, w.First.AvailableAt, w.First.Attempts, sessionText(w.First.LockedBy, w.Session, w.ReadAt), w.ReadAt)
 		return outlook{text: fmt.Sprintf("it waits for %s of its ordering key; the first of them, row %d, %s", countRows(w.Before), w.First.ID, first.text)}
 	}
-	o := s.own(w.State, w.AvailableAt, w.Attempts, w.LockedBy, w.ReadAt)
+	o := s.own(w.State, w.AvailableAt, w.Attempts, sessionText(w.LockedBy, w.Session, w.ReadAt), w.ReadAt)
 	o.text = "it " + o.text
 	return o
 }
@@ -104,8 +108,26 @@ func countRows(c store.Count) string {
 	return countOf(c) + " rows"
 }
 
+// sessionText names who has locked a row.
+func sessionText(pid int32, s *store.Session, now time.Time) string {
+	text := fmt.Sprintf("backend %d", pid)
+	switch {
+	case s == nil:
+		return text
+	case s.Application != nil && *s.Application != "":
+		text = printable(*s.Application) + ", " + text
+	}
+	if s.Client != nil {
+		text += " from " + *s.Client
+	}
+	if !s.Since.IsZero() {
+		text += ", for " + durationText(max(now.Sub(s.Since), 0))
+	}
+	return text
+}
+
 // own says what happens next to a row by its own state.
-func (s surroundings) own(state store.State, at time.Time, attempts int, lockedBy int32, now time.Time) outlook {
+func (s surroundings) own(state store.State, at time.Time, attempts int, lockedBy string, now time.Time) outlook {
 	in := func() string { return fmt.Sprintf("at %s, in %s", timeText(at), durationText(at.Sub(now))) }
 	switch state {
 	case store.Due:
@@ -117,7 +139,9 @@ func (s surroundings) own(state store.State, at time.Time, attempts int, lockedB
 	case store.Unconfirmed:
 		return outlook{text: "was published, and its confirm is late; without one it is published again " + in(), at: at}
 	case store.Locked:
-		return outlook{text: fmt.Sprintf("is locked by session %d, mostly a relay that publishes it now", lockedBy)}
+		return outlook{text: fmt.Sprintf("is locked by %s: a relay publishes it now, or another session works on it", lockedBy)}
+	case store.Expired:
+		return outlook{text: "has an expires_at that has passed"}
 	case store.NewerVersion:
 		return outlook{text: "is for a newer relay: update the relays"}
 	}

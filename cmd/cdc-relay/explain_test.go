@@ -15,7 +15,7 @@ func TestExplainTellsWhenARowIsTaken(t *testing.T) {
 	for timeout, want := range map[time.Duration]string{relay.DefaultConfig().StaleTimeout: "within 5s or so", 5 * time.Minute: "within 5m0s or so"} {
 		s := surroundings{cfg: &config{relay: relay.DefaultConfig()}}
 		s.cfg.relay.StaleTimeout = timeout
-		if is := s.outlookOf(store.Waiting{State: store.Fresh}).text; !strings.Contains(is, want) {
+		if is := s.outlookOf(store.Waiting{State: store.AtOnce}).text; !strings.Contains(is, want) {
 			t.Errorf("--stale-timeout %s: %q, want %q", timeout, is, want)
 		}
 	}

@@ -24,6 +24,8 @@ type explainedRow struct {
 	NextAt      *time.Time `json:"next_at"`
 	AvailableAt *time.Time `json:"available_at"`
 	LockedBy    int32      `json:"locked_by,omitempty"`
+	// Session is the one that has locked the row, or the row that it waits for.
+	Session *ownerView `json:"session"`
 	messageView
 	Ordering *orderingView `json:"ordering"`
 }
@@ -58,7 +60,8 @@ func (s surroundings) view(waiting []store.Waiting, dead []store.DeadMessage) ex
 	for _, w := range waiting {
 		o := s.outlookOf(w)
 		row := explainedRow{
-			Where: "outbox", State: w.State, Next: o.text, NextAt: orNull(o.at), AvailableAt: orNull(w.AvailableAt), LockedBy: w.LockedBy, messageView: viewOf(w.StoredMessage),
+			Where: "outbox", State: w.State, Next: o.text, NextAt: orNull(o.at), AvailableAt: orNull(w.AvailableAt), LockedBy: w.LockedBy,
+			Session: viewOfSession(w.Session), messageView: viewOf(w.StoredMessage),
 		}
 		if w.OrderingKey != nil {
 			row.Ordering = &orderingView{RowsBefore: w.Before.N, RowsBeforePrecision: w.Before.Precision, DeadLetters: w.DeadOfKey.N}
@@ -75,6 +78,13 @@ func (s surroundings) view(waiting []store.Waiting, dead []store.DeadMessage) ex
 		})
 	}
 	return v
+}
+
+func viewOfSession(s *store.Session) *ownerView {
+	if s == nil {
+		return nil
+	}
+	return &ownerView{PID: uint32(s.PID), Application: s.Application, Client: s.Client, Since: orNull(s.Since)}
 }
 
 // showExplained writes it for people.

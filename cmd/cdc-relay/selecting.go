@@ -20,6 +20,8 @@ import (
 type looking struct {
 	top         int
 	limit       int
+	after       string
+	parked      bool
 	exact       bool
 	watch       bool
 	interval    time.Duration
@@ -38,7 +40,7 @@ func lookingSettings() []*setting {
 	return []*setting{
 		numberSetting("top", "10", "How many of the most frequent failures (routing key and error) to show.", 0,
 			func(c *config) *int { return &c.looking.top }),
-		numberSetting("limit", "50", "How many to list, newest first.", 1,
+		numberSetting("limit", "50", "How many to list.", 1,
 			func(c *config) *int { return &c.looking.limit }),
 		switchSetting("exact", "Count every row, however long that takes.", func(c *config) *bool { return &c.looking.exact }),
 		switchSetting("watch", "Print again and again, until Ctrl-C.", func(c *config) *bool { return &c.looking.watch }),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -62,7 +63,7 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	}
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
 		f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
-		f.future.err = s.fetch(ctx, &f.future.value, strings.ReplaceAll(futureSQL, "%TABLE%", o.Table.SQL()))
+		f.future.err = s.fetch(ctx, &f.future.value, strings.NewReplacer("%TABLE%", o.Table.SQL(), "%VERSION%", fmt.Sprint(outbox.SchemaVersion)).Replace(futureSQL))
 		f.sample = s.takeSample(ctx, o.Table, t.partitioned())
 		f.textual.err = s.fetch(ctx, &f.textual.value, strings.ReplaceAll(textualSQL, "%TABLE%", o.Table.SQL()))
 	}
@@ -276,9 +277,11 @@ SELECT jsonb_build_object(
 
 // The oldest rows and the newest: a row that waits for its time stays behind.
 const futureSQL = `
-SELECT jsonb_build_object('rows', count(*), 'latest', coalesce(max(created_at)::text, ''))
-FROM ((SELECT id, created_at FROM %TABLE% ORDER BY id LIMIT 1000) UNION (SELECT id, created_at FROM %TABLE% ORDER BY id DESC LIMIT 1000)) r
-WHERE created_at > clock_timestamp() + interval '5 minutes'`
+SELECT jsonb_build_object('rows', count(*) FILTER (WHERE late), 'latest', coalesce(max(created_at) FILTER (WHERE late)::text, ''),
+  'newer', count(*) FILTER (WHERE schema_version > %VERSION%), 'newest_version', coalesce(max(schema_version), 0))
+FROM (SELECT r.*, created_at > clock_timestamp() + interval '5 minutes' AS late FROM (
+  (SELECT id, created_at, schema_version FROM %TABLE% ORDER BY id LIMIT 1000) UNION
+  (SELECT id, created_at, schema_version FROM %TABLE% ORDER BY id DESC LIMIT 1000)) r) r`
 
 // The tree of a table that is not partitioned is empty.
 const deadSQL = `

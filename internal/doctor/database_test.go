@@ -234,6 +234,14 @@ func brokenDeletes() map[string]breakage {
 			[]string{"has no policy for INSERT", "rejects every row"},
 			false,
 		},
+		"rows for a newer relay": {
+			func(p *patient) {
+				p.exec("INSERT INTO outbox (routing_key, payload, schema_version) VALUES ('k', '1', 3), ('k', '1', 2), ('k', '1', 1)")
+			},
+			doctor.Warning, doctor.Tables, "schema_version",
+			[]string{"2 rows of those looked at", "above 1, up to 3", "leaves them in the table"},
+			false,
+		},
 		"rows from the future": {
 			func(p *patient) {
 				p.exec("INSERT INTO outbox (routing_key, payload, created_at) VALUES ('k', '1', now() + interval '300 years'), ('k', '1', 'infinity'), ('k', '1', now())")

@@ -213,10 +213,13 @@ type transaction struct {
 
 func (t transaction) age() time.Duration { return time.Duration(t.Age * float64(time.Second)) }
 
-// futureFacts are of rows whose created_at is ahead of the clock.
+// futureFacts are of rows whose created_at is ahead of the clock, and of rows for a newer relay.
 type futureFacts struct {
 	Rows   int64  `json:"rows"`
 	Latest string `json:"latest"`
+	// Newer have a schema_version that this relay does not know, up to NewestVersion.
+	Newer         int64 `json:"newer"`
+	NewestVersion int   `json:"newest_version"`
 }
 
 type deadFacts struct {

@@ -142,8 +142,17 @@ func (j *databaseJudge) judgeReferences(c *chart, of outbox.Table, table tableFa
 }
 
 func (j *databaseJudge) judgeFuture(c *chart) {
-	if j.f.future.err != nil || j.f.future.value.Rows == 0 {
+	if j.f.future.err != nil {
 		return // what keeps it from being read is told elsewhere
+	}
+	if f := j.f.future.value; f.Newer > 0 {
+		c.warn("schema_version", fmt.Sprintf("-- run relays that know schema_version %d; or, if it is a mistake of the application:\nUPDATE %s SET schema_version = %d WHERE schema_version > %[3]d;",
+			f.NewestVersion, j.o.Table.SQL(), outbox.SchemaVersion),
+			"%s of those looked at have a schema_version above %d, up to %d: this relay leaves them in the table",
+			counted(f.Newer, "row", "rows"), outbox.SchemaVersion, f.NewestVersion)
+	}
+	if j.f.future.value.Rows == 0 {
+		return
 	}
 	c.warn("created_at", fmt.Sprintf("UPDATE %s SET created_at = now() WHERE created_at > now() + interval '5 minutes';\n-- and leave created_at out of the INSERT: its default is the clock of Postgres", j.o.Table.SQL()),
 		"%s of those looked at were created in the future, up to %s: while no relay streams they wait until then, and their age is wrong",

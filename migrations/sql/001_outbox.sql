@@ -53,7 +53,7 @@ CREATE TABLE {{.outbox}} (
 -- bytes. A longer key fails at the INSERT.
 ALTER TABLE {{.outbox}} ALTER COLUMN ordering_key SET STORAGE EXTERNAL;
 
-CREATE INDEX {{call .index "available_at_idx"}} ON {{.outbox}} (available_at)
+CREATE INDEX {{call .index "available_at_idx"}} ON {{.outbox}} (available_at, id)
     WHERE available_at IS NOT NULL;
 CREATE INDEX {{call .index "ordering_key_idx"}} ON {{.outbox}} (ordering_key, id)
     WHERE ordering_key IS NOT NULL;
@@ -106,7 +106,7 @@ CREATE TABLE {{.dead_letter}} (
     CONSTRAINT {{call .dead_index "pkey"}} PRIMARY KEY (id, message_id)
 );
 
-CREATE INDEX {{call .dead_index "dead_at_idx"}} ON {{.dead_letter}} (dead_at);
+CREATE INDEX {{call .dead_index "dead_at_idx"}} ON {{.dead_letter}} (dead_at, id);
 CREATE INDEX {{call .dead_index "ordering_key_idx"}} ON {{.dead_letter}} (ordering_key)
     WHERE ordering_key IS NOT NULL;
 

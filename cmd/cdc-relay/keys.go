@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func (p *process) keysCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "keys",
+		Usage:     "list the ordering keys that have messages, and why they wait",
+		UsageText: "cdc-relay keys [--parked] [FLAGS]",
+		Description: `Lists each ordering key with rows in the outbox: its first row, how many rows are behind it,
+and what happens next. With --parked only keys whose first row waits for its time, and with
+--on-dead-letter block those that a dead letter blocks. "cdc-relay list --ordering-key KEY"
+lists the rows of one.
+
+What relays do is said for their --on-dead-letter and --max-retries: give keys the same, by
+the environment or the file.`,
+		Flags: pageFlags([]cli.Flag{parkedSetting()}, "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
+			"http-addr", "database-url", "table", "slot", "shard", "config"),
+		Action: p.keys,
+	}
+}
+
+// keysView is the output of keys as JSON.
+type keysView struct {
+	Keys []keyView `json:"keys"`
+	// Next is for --after; null: there are no more.
+	Next *string `json:"next"`
+}
+
+type keyView struct {
+	Key                 string          `json:"key"`
+	RowsBehind          int64           `json:"rows_behind"`
+	RowsBehindPrecision store.Precision `json:"rows_behind_precision"`
+	First               listedView      `json:"first"`
+	// Why it waits, in words.
+	Why string `json:"why"`
+	// DeadLetter is the oldest of the key by its id; null: there is none.
+	DeadLetter *int64 `json:"dead_letter"`
+}
+
+func (p *process) keys(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	return p.atDesk(c, cfg, p.showKeys)
+}
+
+func (p *process) showKeys(ctx context.Context, d *desk) error {
+	around, err := surroundingsOf(ctx, d)
+	if err != nil {
+		return err
+	}
+	list, err := d.keysPage(ctx)
+	if err != nil {
+		return d.cfg.pageError(err)
+	}
+	if d.cfg.format == formatJSON {
+		view := keysView{Keys: []keyView{}, Next: orNothing(list.Next)}
+		for _, k := range list.Rows {
+			f := k.First
+			view.Keys = append(view.Keys, keyView{
+				Key: k.Key, RowsBehind: k.Behind.N, RowsBehindPrecision: k.Behind.Precision, Why: around.whyOf(k), DeadLetter: k.Dead,
+				First: listedView{f.State, orNull(f.AvailableAt), f.LockedBy, viewOf(f.StoredMessage)},
+			})
+		}
+		return p.writeJSON(view)
+	}
+	if len(list.Rows) == 0 && list.Next == "" {
+		fmt.Fprintln(p.stdout, "no ordering keys")
+		return nil
+	}
+	g := p.newTable("ORDERING KEY", "BEHIND", "FIRST", "STATE", "WHY IT WAITS").fit()
+	for _, k := range list.Rows {
+		g.row(shortened(k.Key, 60), countOf(k.Behind), fmt.Sprint(k.First.ID), string(k.First.State), shortened(around.whyOf(k), 160))
+	}
+	if err := g.write(); err != nil {
+		return err
+	}
+	p.tellNext(len(list.Rows), list.Next)
+	return nil
+}
+
+func (d *desk) keysPage(ctx context.Context) (store.Listing[store.Key], error) {
+	if !d.cfg.looking.parked {
+		return d.Keys(ctx, d.cfg.page())
+	}
+	return d.ParkedKeys(ctx, d.cfg.relay.OnDeadLetter == relay.OnDeadLetterBlock, d.cfg.page())
+}
+
+// whyOf says what a key waits for.
+func (s surroundings) whyOf(k store.Key) string {
+	w := k.First
+	if k.Dead != nil {
+		w.DeadOfKey, w.OldestDeadOfKey = store.Count{N: 1, Precision: store.AtLeast}, *k.Dead
+	}
+	why := s.outlookOf(w).text
+	if w.LastError != nil {
+		why += "; " + *w.LastError
+	}
+	return why
+}

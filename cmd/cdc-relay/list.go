@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func (p *process) listCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "list",
+		Usage:     "list the messages that wait",
+		UsageText: "cdc-relay list [FILTERS] [FLAGS]",
+		Description: `Lists rows of the outbox: all of them, or those that the filters pick. Rows come in the
+order of their ids; rows of a state that has a time (due, retrying, scheduled, unconfirmed)
+come in the order of that time. One page looks at 10,000 rows at most. If there is more, it
+ends with a cursor for --after. --ordering-key is fast with any number of rows.
+
+EXAMPLES
+
+  cdc-relay list --state retrying
+  cdc-relay list --routing-key orders.created --older-than 10m
+  cdc-relay list --format json | jq -r '.messages[].message_id'`,
+		Flags:  pageFlags(listFilterFlags(), "format", "database-url", "table", "config"),
+		Action: p.list,
+	}
+}
+
+// stateSetting picks rows by their state.
+func stateSetting() *setting {
+	var states []string
+	for _, state := range store.States() {
+		states = append(states, strings.ReplaceAll(string(state), "_", "-"))
+	}
+	return &setting{
+		name: "state", value: "STATE", flagOnly: true,
+		usage: "Only messages in this state: " + strings.Join(states, ", ") + ".",
+		set: func(c *config, text string) error {
+			c.looking.filter.State = store.State(strings.ReplaceAll(text, "-", "_"))
+			return oneOf(strings.ReplaceAll(text, "_", "-"), states...)
+		},
+	}
+}
+
+// listFilterFlags are the filters without the ID: explain finds one message.
+func listFilterFlags() []cli.Flag {
+	return append([]cli.Flag{stateSetting()}, slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" })...)
+}
+
+// listView is the output of list as JSON.
+type listView struct {
+	Messages []listedView `json:"messages"`
+	// Next is for --after; null: there are no more.
+	Next *string `json:"next"`
+}
+
+type listedView struct {
+	State       store.State `json:"state"`
+	AvailableAt *time.Time  `json:"available_at"`
+	LockedBy    int32       `json:"locked_by,omitempty"`
+	messageView
+}
+
+func (p *process) list(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	return p.atDesk(c, cfg, p.showList)
+}
+
+func (p *process) showList(ctx context.Context, d *desk) error {
+	list, err := d.List(ctx, d.cfg.looking.filter, d.cfg.page())
+	if err != nil {
+		return d.cfg.pageError(err)
+	}
+	if d.cfg.format == formatJSON {
+		view := listView{Messages: []listedView{}, Next: orNothing(list.Next)}
+		for _, w := range list.Rows {
+			view.Messages = append(view.Messages, listedView{w.State, orNull(w.AvailableAt), w.LockedBy, viewOf(w.StoredMessage)})
+		}
+		return p.writeJSON(view)
+	}
+	if len(list.Rows) == 0 && list.Next == "" {
+		fmt.Fprintln(p.stdout, "no messages")
+		return nil
+	}
+	g := p.newTable("ID", "AGE", "STATE", "NEXT", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR").fit()
+	const wide = 60
+	for _, w := range list.Rows {
+		g.row(fmt.Sprint(w.ID), durationText(w.Age()), string(w.State), nextText(w), shortened(valueOr(w.Exchange, "-"), wide),
+			shortened(w.RoutingKey, wide), shortened(valueOr(w.OrderingKey, "-"), wide), fmt.Sprint(w.Attempts), shortened(valueOr(w.LastError, "-"), wide))
+	}
+	if err := g.write(); err != nil {
+		return err
+	}
+	p.tellNext(len(list.Rows), list.Next)
+	return nil
+}
+
+// nextText is when a row may leave.
+func nextText(w store.Waiting) string {
+	switch {
+	case w.State == store.Locked:
+		return fmt.Sprintf("backend %d", w.LockedBy)
+	case w.AvailableAt.After(w.ReadAt):
+		return "in " + durationText(w.AvailableAt.Sub(w.ReadAt))
+	}
+	return "-"
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestListAndKeys(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	wantOutput(t, cdcRelay(t, env, "list"), "no messages")
+	wantOutput(t, cdcRelay(t, env, "keys"), "no ordering keys")
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error) VALUES
+		('orders.created', '1', 'customer-1', now() + interval '1 hour', 2, 'unroutable: NO_ROUTE'), ('orders.paid', '1', 'customer-1', NULL, 0, NULL),
+		('orders.paid', '1', 'customer-2', NULL, 0, NULL)`)
+	wantOutput(t, cdcRelay(t, env, "list"), "ROUTING KEY", "retrying", "in 59m", "customer-1", "unroutable: NO_ROUTE")
+	wantOutput(t, cdcRelay(t, env, "keys"), "customer-1    1       1", "customer-2    0       3", "it is tried again")
+	if r := cdcRelay(t, env, "keys", "--parked"); !strings.Contains(r.stdout, "customer-1") || strings.Contains(r.stdout, "customer-2") {
+		t.Errorf("got %s", r.stdout)
+	}
+
+	var keys []string
+	for args := []string{"list", "--routing-key", "orders.paid", "--limit", "1", "--format", "json"}; ; {
+		r := cdcRelay(t, env, args...)
+		want(t, r, exitDone)
+		var page struct {
+			Messages []struct {
+				State       string `json:"state"`
+				OrderingKey string `json:"ordering_key"`
+			}
+			Next *string
+		}
+		if err := json.Unmarshal([]byte(r.stdout), &page); err != nil || len(page.Messages) > 1 {
+			t.Fatalf("%v\n%s", err, r.stdout)
+		}
+		for _, m := range page.Messages {
+			keys = append(keys, m.State+" "+m.OrderingKey)
+		}
+		if page.Next == nil {
+			break
+		}
+		args = append(args[:7:7], "--after", *page.Next)
+	}
+	if got := strings.Join(keys, ", "); got != "waiting customer-1, waiting customer-2" {
+		t.Errorf("pages: %s", got)
+	}
+	for _, args := range [][]string{{"list", "--after", "17"}, {"list", "--state", "claimed"}, {"keys", "--limit", "0"}, {"dead-letter", "list", "--after", "x"}} {
+		want(t, cdcRelay(t, env, args...), exitUsage)
+	}
+}
+
+func TestExplainNamesTheSessionThatHasLockedARow(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('a', '1', 'k'), ('b', '1', 'k')`)
+	execute(t, conn, `SET application_name = 'nightly job'`)
+	execute(t, conn, `BEGIN`)
+	execute(t, conn, `SELECT FROM outbox WHERE id = 1 FOR UPDATE`)
+	defer execute(t, conn, `ROLLBACK`)
+	for _, id := range []string{"1", "2"} { // the second waits for the first
+		wantOutput(t, cdcRelay(t, env, "explain", id), "is locked by nightly job, backend ", " from 127.0.0.1:", ", for ")
+		wantOutput(t, cdcRelay(t, env, "explain", id, "--format", "json"), `"application": "nightly job"`)
+	}
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "locked"), "locked")
+	execute(t, conn, `UPDATE outbox SET schema_version = 7 WHERE id = 1`)
+	execute(t, conn, `COMMIT`)
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "newer-version"), "newer_version")
+	wantOutput(t, cdcRelay(t, env, "stats"), "1: schema_version is for a newer relay")
+	execute(t, conn, `BEGIN`)
+}

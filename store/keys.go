@@ -1,0 +1,160 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Key is an ordering key with rows in the outbox.
+type Key struct {
+	Key string
+	// Behind counts the rows behind the first one, at most up to MostBehind.
+	Behind Count
+	// First is the oldest row.
+	First Waiting
+	// Dead is the oldest dead letter of the key by its id; nil: there is none.
+	Dead *int64
+}
+
+// MostBehind is how far the rows behind the first one of a key are counted.
+const MostBehind = 1000
+
+// The oldest row of each key, found by skipping from key to key.
+const allKeysSQL = `
+WITH RECURSIVE heads AS (
+  (SELECT r.ordering_key, r.id FROM {outbox} r WHERE {from} ORDER BY r.ordering_key, r.id LIMIT 1)
+  UNION ALL
+  SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
+    WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
+SELECT h.ordering_key, h.id, NULL::timestamptz, true, false FROM heads h LIMIT {limit}`
+
+// Of the rows that wait for a time those that are the oldest of their key.
+const timedKeysSQL = `
+SELECT coalesce(r.ordering_key, ''), r.id, r.available_at, r.matches, r.nth = {looked} FROM (
+  SELECT r.*, r.ordering_key IS NOT NULL AND NOT EXISTS (
+         SELECT 1 FROM {outbox} e WHERE e.ordering_key = r.ordering_key AND e.id < r.id) AS matches
+  FROM (SELECT r.ordering_key, r.id, r.available_at, row_number() OVER (ORDER BY r.available_at, r.id) AS nth FROM {outbox} r
+        WHERE r.available_at > (SELECT clock_timestamp()) AND {from} ORDER BY r.available_at, r.id LIMIT {looked}) r) r
+WHERE r.matches OR r.nth = {looked} ORDER BY r.available_at, r.id LIMIT {limit}`
+
+// The keys of dead letters that have rows, except those of timedKeysSQL.
+const blockedKeysSQL = `
+WITH RECURSIVE keys AS (
+  (SELECT r.ordering_key FROM {dead} r WHERE {from} ORDER BY r.ordering_key LIMIT 1)
+  UNION ALL
+  SELECT n.ordering_key FROM keys k CROSS JOIN LATERAL (
+    SELECT d.ordering_key FROM {dead} d WHERE d.ordering_key > k.ordering_key ORDER BY d.ordering_key LIMIT 1) n)
+SELECT k.ordering_key, coalesce(f.id, 0), NULL::timestamptz, coalesce(f.matches, false), k.nth = {looked}
+FROM (SELECT k.ordering_key, row_number() OVER () AS nth FROM keys k LIMIT {looked}) k
+LEFT JOIN LATERAL (SELECT r.id, coalesce(r.available_at <= clock_timestamp(), true) AS matches FROM {outbox} r
+  WHERE r.ordering_key BETWEEN k.ordering_key AND k.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) f ON true
+WHERE coalesce(f.matches, false) OR k.nth = {looked} LIMIT {limit}`
+
+// What is told of each key.
+const keyDetailsSQL = `
+SELECT {columns}, w.key,
+       (SELECT count(*) FROM (SELECT 1 FROM {outbox} b WHERE b.ordering_key BETWEEN w.key AND w.key
+          AND b.id > w.id ORDER BY b.ordering_key, b.id LIMIT {behind}) b),
+       (SELECT min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = w.key LIMIT {behind}) d)
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY w(key, id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id ORDER BY w.nth`
+
+// Keys shows a page of the ordering keys that have rows, by their names. Its cost follows neither the number of rows
+// nor that of keys. ErrCursor: the cursor is of another list.
+func (o *Operator) Keys(ctx context.Context, page Page) (Listing[Key], error) {
+	after, err := parseCursor(page.After, byKey)
+	if err != nil {
+		return Listing[Key]{}, err
+	}
+	return o.keys(ctx, allKeysSQL, byKey, after, page.Limit)
+}
+
+// byBlocked is the order of the keys that a dead letter blocks.
+const byBlocked = "d.ordering_key"
+
+// ParkedKeys shows those whose first row waits for its time, the next one first, and then, with block, those that a
+// dead letter blocks. ErrCursor: the cursor is of another list.
+func (o *Operator) ParkedKeys(ctx context.Context, block bool, page Page) (list Listing[Key], err error) {
+	after, err := parseCursor(page.After, byTime, byBlocked)
+	if err != nil {
+		return list, err
+	}
+	if after == nil || after.List == byTime {
+		list, err = o.keys(ctx, timedKeysSQL, byTime, after, page.Limit)
+		if err != nil || list.Next != "" || !block {
+			return list, err
+		}
+		if len(list.Rows) == page.Limit { // there may be more, of the other kind
+			list.Next = cursor{List: byBlocked}.text()
+			return list, nil
+		}
+		after = nil
+	}
+	more, err := o.keys(ctx, blockedKeysSQL, byBlocked, after, page.Limit-len(list.Rows))
+	list.Rows, list.Next = append(list.Rows, more.Rows...), more.Next
+	return list, err
+}
+
+func (o *Operator) keys(ctx context.Context, looked, order string, after *cursor, limit int) (list Listing[Key], err error) {
+	from, args := "true", []any(nil)
+	switch {
+	case order == byTime && after != nil && after.At != nil:
+		from, args = "(r.available_at, r.id) > ($1::timestamptz, $2)", []any{*after.At, after.ID}
+	case order != byTime && after != nil && after.Key != nil:
+		from, args = "r.ordering_key > $1", []any{*after.Key}
+	case order != byTime:
+		from = "r.ordering_key IS NOT NULL"
+	}
+	var heads Listing[keyHead]
+	err = o.glance(ctx, func(ctx context.Context, tx querier) (err error) {
+		sql := o.fill(looked, "{from}", from, "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(limit+1))
+		heads, err = collectPage(ctx, tx, sql, args, limit, func(row pgx.CollectableRow) (head keyHead, at place, err error) {
+			var time pgtype.Timestamptz
+			err = row.Scan(&head.key, &head.id, &time, &at.matches, &at.last)
+			at.cursor = cursor{List: order, ID: head.id, Key: &head.key}
+			if order == byTime {
+				at.At = timeText(time)
+			}
+			return head, at, err
+		})
+		if err == nil && len(heads.Rows) > 0 {
+			list.Rows, err = o.keyDetails(ctx, tx, heads.Rows)
+		}
+		list.Next = heads.Next
+		return err
+	})
+	if err != nil {
+		err = o.may(ctx, fmt.Errorf("list ordering keys of %s: %w", o.table, err), o.reads()...)
+	}
+	return list, err
+}
+
+type keyHead struct {
+	key string
+	id  int64
+}
+
+// keyDetails leaves out keys whose first row has left meanwhile.
+func (o *Operator) keyDetails(ctx context.Context, tx querier, heads []keyHead) ([]Key, error) {
+	var names []string
+	var ids []int64
+	for _, head := range heads {
+		names, ids = append(names, head.key), append(ids, head.id)
+	}
+	sql := o.fill(keyDetailsSQL, "{columns}", waitingColumns(false, lockedBySQL, stateBy(lockedBySQL)), "{behind}", fmt.Sprint(MostBehind+1))
+	rows, err := tx.Query(ctx, sql, names, ids)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (key Key, err error) {
+		var behind int64
+		key.First, err = scanWaiting(row, &key.Key, &behind, &key.Dead)
+		key.Behind = Count{min(behind, MostBehind), Exact}
+		if behind > MostBehind {
+			key.Behind.Precision = AtLeast
+		}
+		return key, err
+	})
+}

@@ -1,0 +1,107 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// A page of rows in the order of an index, and the last one that was looked at. The columns are named: an application
+// may have others. What is read in the order of the index stands in FROM, since a CTE would be read to its end.
+const listWaitingSQL = `
+WITH locks AS MATERIALIZED (
+  SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)
+SELECT {columns}, coalesce({where}, false), r.nth = {looked}, r.available_at FROM (
+  SELECT r.*, {state} AS state FROM (
+    SELECT r.*, CASE WHEN r.locker = '0' THEN 0 ELSE coalesce((
+      SELECT l.pid FROM locks l WHERE l.transactionid = r.locker LIMIT 1), 0) END AS locked_by FROM (
+      SELECT ` + keptColumns + `, r.available_at, r.attempts, r.last_error, r.possible_duplicate, r.xmax AS locker,
+             row_number() OVER (ORDER BY {order}) AS nth
+      FROM {outbox} r WHERE {from} ORDER BY {order} LIMIT {looked}) r) r) r
+WHERE ({where}) OR r.nth = {looked} ORDER BY {order} LIMIT {limit}`
+
+// The orders, each that of an index.
+const (
+	byID   = "r.id"
+	byTime = "r.available_at, r.id"
+	byKey  = "r.ordering_key, r.id"
+)
+
+// List shows a page of the rows of the outbox that the filter picks, without payloads. Its cost does not follow the
+// number of rows that wait. Rows come by their id, rows of a state that has a time by that time. IDs in the filter are
+// not found by an index. ErrCursor: the cursor is of another list.
+func (o *Operator) List(ctx context.Context, filter Filter, page Page) (list Listing[Waiting], err error) {
+	sql, args, err := listStatement(filter, page)
+	if err != nil {
+		return list, err
+	}
+	sql = o.fill(sql, "{columns}", waitingColumns(false, "r.locked_by", "r.state"), "{state}", stateBy("r.locked_by"))
+	order := orderOf(filter)
+	err = o.glance(ctx, func(ctx context.Context, tx querier) (err error) {
+		list, err = collectPage(ctx, tx, sql, args, page.Limit, func(row pgx.CollectableRow) (w Waiting, at place, err error) {
+			var available pgtype.Timestamptz
+			w, err = scanWaiting(row, &at.matches, &at.last, &available)
+			at.cursor = cursor{List: order, ID: w.ID}
+			if order == byTime {
+				at.At = timeText(available)
+			}
+			return w, at, err
+		})
+		return err
+	})
+	if err != nil {
+		err = o.may(ctx, fmt.Errorf("list rows of %s: %w", o.table, err), o.reads()...)
+	}
+	return list, err
+}
+
+func orderOf(filter Filter) string {
+	switch {
+	case filter.OrderingKey != nil:
+		return byKey
+	case filter.State == Due || filter.State == Retrying || filter.State == Scheduled || filter.State == Unconfirmed:
+		return byTime
+	}
+	return byID
+}
+
+func listStatement(filter Filter, page Page) (sql string, args []any, err error) {
+	order := orderOf(filter)
+	after, err := parseCursor(page.After, order)
+	if err != nil {
+		return "", nil, err
+	}
+	where, args := filter.where(ofOutbox, nil)
+	add := func(value any) string {
+		args = append(args, value)
+		return fmt.Sprintf("$%d", len(args))
+	}
+	var from []string
+	switch {
+	case order == byKey: // BETWEEN stands for equality, so that the order is that of the index
+		key := add(*filter.OrderingKey)
+		from = append(from, fmt.Sprintf("r.ordering_key BETWEEN %s AND %[1]s", key))
+		if after != nil {
+			from = append(from, "r.id > "+add(after.ID))
+		}
+	case order == byTime:
+		if filter.State == Due {
+			from = append(from, "r.available_at <= (SELECT clock_timestamp())")
+		} else {
+			from = append(from, "r.available_at > (SELECT clock_timestamp())")
+		}
+		if after != nil && after.At != nil {
+			from = append(from, fmt.Sprintf("(r.available_at, r.id) > (%s::timestamptz, %s)", add(*after.At), add(after.ID)))
+		}
+	case after != nil:
+		from = append(from, "r.id > "+add(after.ID))
+	default:
+		from = append(from, "true")
+	}
+	sql = strings.NewReplacer("{order}", order, "{from}", strings.Join(from, " AND "), "{where}", where,
+		"{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(page.Limit+1)).Replace(listWaitingSQL)
+	return sql, args, nil
+}

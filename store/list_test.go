@@ -1,0 +1,245 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// idsOfPages reads all pages of a list, of so many rows each.
+func idsOfPages[T any](t *testing.T, limit int, read func(store.Page) (store.Listing[T], error), id func(T) int64) (ids []int64) {
+	t.Helper()
+	ids = []int64{}
+	for after := ""; ; {
+		list, err := read(store.Page{After: after, Limit: limit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list.Rows) > limit {
+			t.Fatalf("%d rows in a page of %d", len(list.Rows), limit)
+		}
+		for _, row := range list.Rows {
+			ids = append(ids, id(row))
+		}
+		if after = list.Next; after == "" {
+			return ids
+		}
+	}
+}
+
+func (f *fixture) listed(filter store.Filter, limit int) []int64 {
+	f.Helper()
+	o := f.operator()
+	return idsOfPages(f.T, limit, func(p store.Page) (store.Listing[store.Waiting], error) { return o.List(f.Context(), filter, p) },
+		func(w store.Waiting) int64 { return w.ID })
+}
+
+func TestListPicksByStateAndFilters(t *testing.T) {
+	f := newFixture(t)
+	const columns = "(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version, expires_at, exchange, created_at, last_error) VALUES "
+	row := func(values string) int64 { return f.insert(columns + "(" + values + ")") }
+	// The ids of the rows are 1, 2, …
+	row("'a', '1', NULL, NULL, 0, NULL, 1, NULL, 'x', now() - interval '2 hours', NULL")
+	row("'a', '1', 'k', now() - interval '1 second', 1, NULL, 1, NULL, NULL, now(), 'nack: full'")
+	row("'b', '1', 'k', now() + interval '2 hours', 2, NULL, 1, NULL, NULL, now(), 'unroutable'")
+	row("'b', '1', NULL, now() + interval '1 hour', 2, NULL, 1, NULL, NULL, now(), NULL")
+	row("'b', '1', NULL, 'infinity', 0, NULL, 1, NULL, NULL, now(), NULL")
+	row("'b', '1', NULL, now() + interval '1 hour', 0, NULL, 1, now() + interval '1 day', NULL, now(), NULL")
+	row("'c', '1', NULL, now() + interval '10 seconds', 0, true, 1, NULL, NULL, now(), NULL")
+	row("'c', '1', NULL, NULL, 0, NULL, 1, now() - interval '1 second', NULL, now(), NULL")
+	row("'c', '1', NULL, NULL, 0, NULL, 2, NULL, NULL, now(), NULL")
+	claim := f.claim(outbox.AllFresh(), row("'c', '1', NULL, NULL, 0, NULL, 1, NULL, NULL, now(), NULL"))
+	defer claim.Abandon()
+	for _, test := range []struct {
+		filter store.Filter
+		want   string
+	}{
+		{store.Filter{}, "[1 2 3 4 5 6 7 8 9 10]"},
+		{store.Filter{State: store.AtOnce}, "[1]"},
+		{store.Filter{State: store.Due}, "[2]"},
+		{store.Filter{State: store.Retrying}, "[4 3]"},
+		{store.Filter{State: store.Scheduled}, "[6 5]"},
+		{store.Filter{State: store.Unconfirmed}, "[7]"},
+		{store.Filter{State: store.Expired}, "[8]"},
+		{store.Filter{State: store.NewerVersion}, "[9]"},
+		{store.Filter{State: store.Locked}, "[10]"},
+		{store.Filter{OrderingKey: text("k")}, "[2 3]"},
+		{store.Filter{OrderingKey: text("k"), State: store.Retrying}, "[3]"},
+		{store.Filter{RoutingKey: text("a")}, "[1 2]"},
+		{store.Filter{RoutingKey: text("none")}, "[]"},
+		{store.Filter{Exchange: text("x")}, "[1]"},
+		{store.Filter{OlderThan: time.Hour}, "[1]"},
+		{store.Filter{Reason: text("nack")}, "[2]"},
+	} {
+		for _, limit := range []int{1, 2, 3, 100} {
+			if got := fmt.Sprint(f.listed(test.filter, limit)); got != test.want {
+				t.Errorf("%+v by %d: %s, want %s", test.filter, limit, got, test.want)
+			}
+		}
+	}
+}
+
+// TestPagesLoseNoRowOfOneTime: many rows may have one time, and a page ends among them.
+func TestPagesLoseNoRowOfOneTime(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', '2100-01-01' FROM generate_series(1, 25)`)
+	f.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, dead_at)
+		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', 'infinity' FROM generate_series(1, 25) i`)
+	if got := f.listed(store.Filter{State: store.Scheduled}, 4); len(got) != 25 {
+		t.Errorf("%d rows: %v", len(got), got)
+	}
+	o := f.operator()
+	dead := idsOfPages(t, 4, func(p store.Page) (store.Listing[store.DeadMessage], error) {
+		return o.DeadLetters(t.Context(), store.Filter{}, p)
+	}, func(m store.DeadMessage) int64 { return m.ID })
+	if len(dead) != 25 || dead[0] != 25 || dead[24] != 1 {
+		t.Errorf("%d dead letters: %v", len(dead), dead)
+	}
+}
+
+func TestCursorsOfOtherListsAreRejected(t *testing.T) {
+	f := newFixture(t)
+	f.plain(2)
+	o := f.operator()
+	list, err := o.List(t.Context(), store.Filter{}, store.Page{Limit: 1})
+	if err != nil || list.Next == "" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	for _, after := range []string{list.Next, "17", "%%"} {
+		_, err := o.List(t.Context(), store.Filter{State: store.Due}, store.Page{After: after, Limit: 1})
+		if !errors.Is(err, store.ErrCursor) {
+			t.Errorf("%q: %v", after, err)
+		}
+	}
+}
+
+func TestKeysTellWhyTheyWait(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) VALUES
+		('r', '1', 'a', NULL, 0), ('r', '1', 'a', '2100-01-01', 0), ('r', '1', 'b', '2100-01-01', 1), ('r', '1', 'b', NULL, 0),
+		('r', '1', 'c', NULL, 0), ('r', '1', 'd', '2090-01-01', 0), ('r', '1', NULL, '2080-01-01', 0)`)
+	f.deadLetter(1000, "nack", "ordering_key", "'c'")
+	f.deadLetter(1001, "nack", "ordering_key", "'b'")
+	f.deadLetter(1002, "nack", "ordering_key", "'no rows'")
+	o := f.operator()
+	keys := func(limit int, read func(context.Context, store.Page) (store.Listing[store.Key], error)) (names string) {
+		idsOfPages(t, limit, func(p store.Page) (store.Listing[store.Key], error) { return read(t.Context(), p) }, func(k store.Key) int64 {
+			names += fmt.Sprintf("%s:%d/%d/%s/%t ", k.Key, k.First.ID, k.Behind.N, k.First.State, k.Dead != nil)
+			return 0
+		})
+		return names
+	}
+	parked := func(block bool) func(context.Context, store.Page) (store.Listing[store.Key], error) {
+		return func(ctx context.Context, p store.Page) (store.Listing[store.Key], error) {
+			return o.ParkedKeys(ctx, block, p)
+		}
+	}
+	for _, limit := range []int{1, 2, 3, 4, 100} {
+		for _, test := range []struct {
+			read func(context.Context, store.Page) (store.Listing[store.Key], error)
+			want string
+		}{
+			{o.Keys, "a:1/1/waiting/false b:3/1/retrying/true c:5/0/waiting/true d:6/0/scheduled/false "},
+			{parked(false), "d:6/0/scheduled/false b:3/1/retrying/true "},
+			{parked(true), "d:6/0/scheduled/false b:3/1/retrying/true c:5/0/waiting/true "},
+		} {
+			if got := keys(limit, test.read); got != test.want {
+				t.Errorf("by %d: %s, want %s", limit, got, test.want)
+			}
+		}
+	}
+}
+
+// TestAPageReadsNoMoreRowsThanItsBound: with a million rows, keys or dead letters a page costs what it costs with few.
+func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
+	rows := 3 * store.MostLooked
+	if !testing.Short() {
+		rows = 1_000_000
+	}
+	f := newFixture(t)
+	f.exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`) // which would hide rows from the count below
+	// Ids with and without a key and a time of their own; of the times, most are the same.
+	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) SELECT 'r', '1',
+		CASE WHEN i % 2 = 0 THEN 'key ' || i WHEN i % 3 = 0 THEN 'hot' END,
+		CASE WHEN i % 4 = 0 THEN '2100-01-01'::timestamptz WHEN i % 4 = 1 THEN now() - interval '1 second' END, i % 2 FROM generate_series(1, $1::int) i`, rows)
+	f.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, ordering_key, failure_reason, dead_at)
+		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'key ' || i, 'nack', '2026-01-01' FROM generate_series(1, $1::int) i`, rows)
+	conn := connect(t, f.url)
+	o, err := store.NewOperator(t.Context(), conn, table())
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := text("none has this")
+	counted := func() (n int) {
+		err := conn.QueryRow(t.Context(), `SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables`).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	list := func(filter store.Filter) func(string) (string, error) {
+		return func(after string) (string, error) {
+			l, err := o.List(t.Context(), filter, store.Page{After: after, Limit: 50})
+			return l.Next, err
+		}
+	}
+	for what, read := range map[string]func(after string) (next string, err error){
+		"list": list(store.Filter{}), "routing key": list(store.Filter{RoutingKey: none}), "due": list(store.Filter{State: store.Due}),
+		"retrying": list(store.Filter{State: store.Retrying}), "scheduled": list(store.Filter{State: store.Scheduled}),
+		"scheduled, none": list(store.Filter{State: store.Scheduled, RoutingKey: none}), "locked": list(store.Filter{State: store.Locked}),
+		"newer version": list(store.Filter{State: store.NewerVersion}), "hot key": list(store.Filter{OrderingKey: text("hot"), RoutingKey: none}),
+		"keys": func(after string) (string, error) {
+			l, err := o.Keys(t.Context(), store.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+		"parked keys": func(after string) (string, error) {
+			l, err := o.ParkedKeys(t.Context(), true, store.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+		"dead letters": func(after string) (string, error) {
+			l, err := o.DeadLetters(t.Context(), store.Filter{}, store.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+		"dead letters, none": func(after string) (string, error) {
+			l, err := o.DeadLetters(t.Context(), store.Filter{RoutingKey: none}, store.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+	} {
+		after := ""
+		for page := range 3 {
+			if _, err := conn.Exec(t.Context(), `BEGIN`); err != nil { // the counters are those of a transaction
+				t.Fatal(err)
+			}
+			before := counted()
+			after, err = read(after)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			n := counted() - before
+			if _, err := conn.Exec(t.Context(), `ROLLBACK`); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s, page %d: %d rows", what, page+1, n)
+			most := store.MostLooked + 500
+			if few := []string{"list", "due", "scheduled", "keys", "parked keys", "dead letters"}; slices.Contains(few, what) {
+				most = 50*(store.MostBehind+10) + 500 // of each key it counts so many
+				if !strings.Contains(what, "keys") {
+					most = 100
+				}
+			}
+			if n > most {
+				t.Errorf("%s, page %d: %d rows were read", what, page+1, n)
+			}
+			if after == "" {
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package store
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Page is a part of a list: at most Limit rows (from 1) that come after a cursor. "" is the start.
+type Page struct {
+	After string
+	Limit int
+}
+
+// Listing is a page of rows. Next is the cursor of the page after it; "": there is none. A page may have fewer rows
+// than its limit, or none, and still a next one: a page looks at no more than MostLooked rows.
+type Listing[T any] struct {
+	Rows []T
+	Next string
+}
+
+// MostLooked is how many rows one page looks at.
+const MostLooked = MostCounted
+
+// ErrCursor is returned for a cursor that no page of the same list has given.
+var ErrCursor = errors.New("this is no cursor of this list: take the one that the page before has printed")
+
+// cursor is the last row that was looked at, in the order of the list.
+type cursor struct {
+	List string  `json:"l"` // which order
+	At   *string `json:"t,omitempty"`
+	ID   int64   `json:"i,omitempty"`
+	Key  *string `json:"k,omitempty"`
+}
+
+// text is opaque and needs no quotes in a shell or a URL.
+func (c cursor) text() string {
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // there is nothing in it that JSON does not have
+	}
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// parseCursor is nil for the start.
+func parseCursor(text string, lists ...string) (*cursor, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // the start
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(text)
+	var c cursor
+	if err != nil || json.Unmarshal(raw, &c) != nil {
+		return nil, ErrCursor
+	}
+	for _, list := range lists {
+		if c.List == list {
+			return &c, nil
+		}
+	}
+	return nil, ErrCursor
+}
+
+// place is where a row of a page stands.
+type place struct {
+	cursor
+	// matches: the filter picks it; last: no more than this is looked at.
+	matches, last bool
+}
+
+// collectPage reads the rows of a page, and one more or the last that was looked at.
+func collectPage[T any](
+	ctx context.Context, db querier, sql string, args []any, limit int, scan func(pgx.CollectableRow) (T, place, error),
+) (list Listing[T], err error) {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return list, err
+	}
+	defer rows.Close()
+	for before := (place{}); rows.Next(); {
+		row, at, err := scan(rows)
+		if err != nil {
+			return list, err
+		}
+		if len(list.Rows) == limit {
+			list.Next = before.text()
+			break
+		}
+		if at.matches {
+			list.Rows = append(list.Rows, row)
+		}
+		if at.last {
+			list.Next = at.text()
+			break
+		}
+		before = at
+	}
+	rows.Close()
+	return list, rows.Err()
+}
+
+// timeText keeps microseconds and the infinities.
+func timeText(t pgtype.Timestamptz) *string {
+	text := "infinity"
+	switch t.InfinityModifier {
+	case pgtype.NegativeInfinity:
+		text = "-infinity"
+	case pgtype.Finite:
+		text = t.Time.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
+		if year := t.Time.UTC().Year(); year < 1 { // Postgres writes the years before 1 in words
+			text = time.Date(1-year, 1, 1, 0, 0, 0, 0, time.UTC).Format("2006") + t.Time.UTC().Format("-01-02 15:04:05.999999Z07:00") + " BC"
+		}
+	}
+	return &text
+}
