@@ -53,6 +53,11 @@ type Config struct {
 	Mode  Mode
 	// Hooks are told what becomes of messages. None is needed.
 	Hooks Hooks
+	// MetricsRoutingKeys are patterns, as those of a topic exchange. Counters of messages get the label routing_key with
+	// the keys that they match; all others are "other", as are those beyond 99. None: no label.
+	MetricsRoutingKeys []string
+	// LogHeaders are headers of a message that stand in log lines about it.
+	LogHeaders []string
 	// Tracer is told of each attempt to publish; nil: none. Package tracing has one.
 	Tracer Tracer
 
@@ -141,6 +146,9 @@ func (c Config) Validate() error {
 		{"--dead-letter-retention", c.DeadLetterRetention, 0},
 	} {
 		wrong(d.value < d.least, "%s %s: want at least %s", d.flag, d.value, d.least)
+	}
+	if _, err := newRoutingKeys(c.MetricsRoutingKeys); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

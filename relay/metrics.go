@@ -13,20 +13,21 @@ import (
 // in metrics_state.go and metrics_sample.go. The names are part of the contract with
 // dashboards: docs/metrics.md lists them.
 type metrics struct {
-	published, deadLettered, spilled, undecodable, deleted prometheus.Counter
-	aside                                                  prometheus.Counter
-	possibleDuplicates, returned                           prometheus.Counter
-	commitToPublish, commitToConfirm                       *latency
-	settleDuration, settleRows, sweepRows                  prometheus.Histogram
-	refused, deferred, hookDropped, hookPanics             *prometheus.CounterVec
-	streamConnected                                        prometheus.Gauge
-	publisherPhase                                         *prometheus.GaugeVec
+	spilled, undecodable, deleted         prometheus.Counter
+	aside                                 prometheus.Counter
+	possibleDuplicates, returned          prometheus.Counter
+	commitToPublish, commitToConfirm      *latency
+	settleDuration, settleRows, sweepRows prometheus.Histogram
+	deferred, hookDropped, hookPanics     *prometheus.CounterVec
+	published, deadLettered, refused      byKey
+	streamConnected                       prometheus.Gauge
+	publisherPhase                        *prometheus.GaugeVec
 }
 
-func newMetrics(registry prometheus.Registerer, inFlight, holder, suspended func() float64) (*metrics, error) {
+func newMetrics(registry prometheus.Registerer, keys *routingKeys, inFlight, holder, suspended func() float64) (*metrics, error) {
 	k := &maker{registry: registry}
 	m := &metrics{}
-	m.count(k)
+	m.count(k, keys)
 	m.measure(k)
 	k.gauge("messages_in_flight",
 		"Messages in memory: on their way, queued behind their ordering key, or waiting for their row to be settled.", inFlight)
@@ -44,20 +45,20 @@ func newMetrics(registry prometheus.Registerer, inFlight, holder, suspended func
 }
 
 // count makes the counters.
-func (m *metrics) count(k *maker) {
-	m.published = k.counter("messages_published_total", "Messages that the broker confirmed.")
+func (m *metrics) count(k *maker, keys *routingKeys) {
+	m.published = k.byKey(keys, "messages_published_total", "Messages that the broker confirmed.")
 	m.possibleDuplicates = k.counter("messages_possible_duplicates_total",
 		"Confirmed messages that carried x-possible-duplicate.")
 	m.returned = k.counter("messages_returned_total",
 		"Messages that the broker returned, since no queue is bound for them.")
-	m.deadLettered = k.counter("messages_dead_lettered_total", "Messages moved to the dead-letter table.")
+	m.deadLettered = k.byKey(keys, "messages_dead_lettered_total", "Messages moved to the dead-letter table.")
 	m.spilled = k.counter("messages_spilled_total",
 		"Streamed rows left in the table for the sweep, since the publisher could not take them.")
 	m.undecodable = k.counter("rows_undecodable_total",
 		"Streamed rows that could not be read; they stay in the table for the sweep.")
 	m.deleted = k.counter("rows_deleted_total", "Rows deleted after their message was confirmed.")
 	m.aside = k.counter("rows_set_aside_total", "Rows that the database does not let be changed; they are not published again.")
-	m.refused = k.counters("messages_refused_total",
+	m.refused = k.byKey(keys, "messages_refused_total",
 		"Rejections by the broker, each of which costs an attempt, and messages that can never be published, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
 		"Messages that met an outage; no attempt was charged. outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
@@ -100,6 +101,31 @@ func (k *maker) counter(name, help string) prometheus.Counter {
 	return c
 }
 
+// byKey counts messages, by routing key if there are keys.
+type byKey struct {
+	*prometheus.CounterVec
+	keys *routingKeys
+}
+
+func (k *maker) byKey(keys *routingKeys, name, help string, labels ...string) byKey {
+	if keys != nil {
+		labels = append(labels, "routing_key")
+	}
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help}, labels)
+	k.add(c)
+	if len(labels) == 0 {
+		c.WithLabelValues() // from 0 on
+	}
+	return byKey{c, keys}
+}
+
+func (c byKey) inc(routingKey string, labels ...string) {
+	if c.keys != nil {
+		labels = append(labels, c.keys.label(routingKey))
+	}
+	c.WithLabelValues(labels...).Inc()
+}
+
 func (k *maker) counters(name, help, label string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help}, []string{label})
 	k.add(c)
@@ -119,13 +145,13 @@ func (k *maker) histogram(name, help string, buckets []float64) prometheus.Histo
 func (m *metrics) result(r outbox.Result) {
 	switch r.Outcome {
 	case outbox.Confirmed:
-		m.published.Inc()
+		m.published.inc(r.Message.RoutingKey)
 		if r.MaybeSent || r.Message.WasMarked() {
 			m.possibleDuplicates.Inc()
 		}
 		m.latencies(r.Message)
 	case outbox.Refused, outbox.Impossible:
-		m.refused.WithLabelValues(string(r.Reason)).Inc()
+		m.refused.inc(r.Message.RoutingKey, string(r.Reason))
 		if r.Reason == outbox.ReasonUnroutable {
 			m.returned.Inc()
 		}

@@ -256,7 +256,7 @@ func confirmedResult(headers string) outbox.Result {
 
 func newTestMetrics(t testing.TB) *metrics {
 	zero := func() float64 { return 0 }
-	m, err := newMetrics(prometheus.NewRegistry(), zero, zero, zero)
+	m, err := newMetrics(prometheus.NewRegistry(), nil, zero, zero, zero)
 	if err != nil {
 		t.Fatal(err)
 	}

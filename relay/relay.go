@@ -74,7 +74,12 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		limits.AwaitStream = 0
 	}
 	r.core = core.New(limits)
-	r.counts, err = newMetrics(registry,
+	keys, err := newRoutingKeys(config.MetricsRoutingKeys)
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	r.counts, err = newMetrics(registry, keys,
 		func() float64 { return float64(r.core.InFlight()) },
 		func() float64 { return oneIf(r.core.Leads()) },
 		func() float64 { return oneIf(r.settler.aside.suspended.Load()) })
@@ -89,7 +94,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		policy: store.Policy{MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff},
 		batch:  config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
 		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newOutageLog(log), locked: newOutageLog(log),
-		refusals: rate.NewLimiter(1, 20), refused: func(err error) { refusedBy(err, refused) },
+		logHeaders: config.LogHeaders, refusals: rate.NewLimiter(1, 20), refused: func(err error) { refusedBy(err, refused) },
 	}
 	r.sweeper = &sweeper{
 		core: r.core, store: db, sweeps: r.newSweeps(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), refused: r.settler.refused,

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -44,7 +45,8 @@ type settler struct {
 	alive       *heartbeat
 	trouble     *outageLog
 	// written counts the rows settled so far.
-	written atomic.Int64
+	written    atomic.Int64
+	logHeaders []string // of messages, for log lines about them
 	// refusals bounds the log lines of rejected messages: thousands may fail alike.
 	refusals *rate.Limiter
 
@@ -329,18 +331,41 @@ func (s *settler) report(settled store.Settled) {
 		case outbox.Delete:
 			s.counts.deleted.Inc()
 		case outbox.DeadLetter:
-			s.counts.deadLettered.Inc()
+			s.counts.deadLettered.inc(m.RoutingKey)
 			s.hooks.moved(done)
-			s.log.Error("message dead-lettered", "event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
+			s.log.With(s.headersOf(m)...).Error("message dead-lettered", "event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
 				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail)
 		case outbox.Retry:
 			if !s.refusals.Allow() {
 				continue // counted in messages_refused_total
 			}
-			s.log.Warn("message rejected: retrying later", "event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
+			s.log.With(s.headersOf(m)...).Warn("message rejected: retrying later", "event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
 				"attempts", m.NextAttempts(), "retry_in", done.Decision.Delay.Round(time.Millisecond), "error", done.Decision.Detail)
 		}
 	}
+}
+
+// headersOf are those headers of a message that its log lines show, as attributes. The names are the headers' own.
+func (s *settler) headersOf(m *outbox.Message) (attributes []any) {
+	if len(s.logHeaders) == 0 || len(m.Headers) == 0 {
+		return nil
+	}
+	var headers map[string]json.RawMessage
+	if json.Unmarshal(m.Headers, &headers) != nil {
+		return nil // which the error of the message is about
+	}
+	for _, name := range s.logHeaders {
+		value, there := headers[name]
+		if !there {
+			continue
+		}
+		var text string
+		if json.Unmarshal(value, &text) != nil {
+			text = string(value)
+		}
+		attributes = append(attributes, name, outbox.Shortened(text))
+	}
+	return attributes
 }
 
 // newBackoff is for what is tried again until it works: 50 ms to a second, so that

@@ -37,7 +37,10 @@ func notes() map[string]note {
 		"outage-cooldown":       {"from `100ms`", "A new connection ends the pause."},
 		"dead-letter-retention": {"from `0s`", "`720h` is thirty days. The relay's role needs DELETE on the dead-letter table."},
 		"on-dead-letter":        {"", "Use `block` if a key must never skip a message."},
-		"dead-letter-exchange":  {"at most 255 bytes", "See [notices](contract.md#notices-of-dead-letters)."},
+		"events-exchange":       {"at most 255 bytes", "See [notices](contract.md#notices-of-events)."},
+		"events":                {"`published`, `rejected`, `dead_lettered`, separated by commas", "`published` doubles the messages that the broker takes."},
+		"log-headers":           {"names, separated by commas", "Values may stand in the log for long: name no header with secrets."},
+		"metrics-routing-keys":  {"patterns as in a binding of a topic exchange, separated by commas", "See [routing keys](metrics.md#routing-keys)."},
 
 		"http-addr":     {"host:port, or `''` for none", "`0.0.0.0:9464` in a container; a second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},
 		"statsd-addr":   {"host:port, or `unix:///path`", "See [DogStatsD](metrics.md#dogstatsd). `drain` sends once, at its end."},

@@ -28,7 +28,7 @@ func relayFlags(more ...string) []cli.Flag {
 		"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode",
 		"publisher", "exchange", "batch-size", "max-in-flight", "poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
-		"stale-timeout", "outage-cooldown", "on-dead-letter", "dead-letter-exchange",
+		"stale-timeout", "outage-cooldown", "on-dead-letter", "events-exchange", "events", "log-headers", "metrics-routing-keys",
 		"statsd-addr", "statsd-prefix", "statsd-tags", "log-level", "log-format",
 	}
 	picked := flags(append(names, more...)...)
@@ -88,8 +88,8 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	if cfg.publisher == "amqp" {
 		return cfg, cfg.needAMQP()
 	}
-	if cfg.signalling.deadLetterExchange != "" {
-		return nil, usagef("--dead-letter-exchange needs --publisher amqp")
+	if cfg.signalling.eventsExchange != "" {
+		return nil, usagef("--events-exchange needs --publisher amqp")
 	}
 	return cfg, nil
 }
@@ -104,7 +104,7 @@ func (p *process) newService(ctx context.Context, cfg *config) (*service, error)
 		return nil, err
 	}
 	s := &service{registry: newRegistry(), log: log}
-	if err := s.tellDeadLetters(cfg); err != nil {
+	if err := s.tellEvents(cfg); err != nil {
 		return nil, err
 	}
 	if err := s.trace(ctx, cfg); err != nil {

@@ -14,25 +14,49 @@ import (
 
 // signalling is where the relay tells of itself beside its own HTTP address.
 type signalling struct {
-	statsd             statsd.Config // no address: nowhere
-	deadLetterExchange string        // empty: no notices
+	statsd         statsd.Config // no address: nowhere
+	eventsExchange string        // empty: no notices
+	events         []string
 }
 
 func defaultSignalling() signalling {
-	return signalling{statsd: statsd.Config{Prefix: "cdc_relay"}}
+	return signalling{statsd: statsd.Config{Prefix: "cdc_relay"}, events: []string{string(notice.DeadLettered)}}
 }
 
 func signalSettings() []*setting {
 	return []*setting{
 		{
-			name: "dead-letter-exchange", value: "NAME", mayBeEmpty: true,
-			usage: "Publish a small message without payload to this exchange for each dead letter, at most once. Default: none.",
+			name: "events-exchange", value: "NAME", mayBeEmpty: true,
+			usage: "Publish a small message without payload to this exchange for each of --events, at most once. Default: none.",
 			set: func(c *config, text string) error {
-				if c.signalling.deadLetterExchange = text; len(text) > 255 {
+				if c.signalling.eventsExchange = text; len(text) > 255 {
 					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
 				}
 				return nil
 			},
+		},
+		{
+			name: "events", value: "EVENT,…", byDefault: string(notice.DeadLettered),
+			usage: "What to tell --events-exchange of: published, rejected, dead_lettered.",
+			set: func(c *config, text string) error {
+				c.signalling.events = listOf(text)
+				for _, event := range c.signalling.events {
+					if err := oneOf(event, notice.Kinds()...); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+		},
+		{
+			name: "log-headers", value: "NAME,…", mayBeEmpty: true,
+			usage: "Headers of a message to add to the log lines that say it was rejected or dead-lettered. Default: none.",
+			set:   func(c *config, text string) error { c.relay.LogHeaders = listOf(text); return nil },
+		},
+		{
+			name: "metrics-routing-keys", value: "PATTERN,…", mayBeEmpty: true,
+			usage: "Count messages by these routing keys (the label routing_key), such as orders.*,invoices.#; all others are \"other\". At most 100 values. Default: none.",
+			set:   func(c *config, text string) error { c.relay.MetricsRoutingKeys = listOf(text); return nil },
 		},
 		{
 			name: "statsd-addr", value: "ADDRESS", mayBeEmpty: true,
@@ -56,26 +80,31 @@ func signalSettings() []*setting {
 			name: "statsd-tags", value: "NAME:VALUE,…", mayBeEmpty: true,
 			usage: "Tags for each metric in DogStatsD, such as env:prod,team:shop. Default: none.",
 			set: func(c *config, text string) error {
-				if c.signalling.statsd.Tags = nil; text == "" {
-					return nil
-				}
-				for tag := range strings.SplitSeq(text, ",") {
-					c.signalling.statsd.Tags = append(c.signalling.statsd.Tags, strings.TrimSpace(tag))
-				}
+				c.signalling.statsd.Tags = listOf(text)
 				return statsd.CheckTags(c.signalling.statsd.Tags)
 			},
 		},
 	}
 }
 
-// tellDeadLetters makes what sends notices of dead letters, where that is wanted, and
-// has the relay call it.
-func (s *service) tellDeadLetters(cfg *config) error {
-	exchange := cfg.signalling.deadLetterExchange
+// listOf splits at commas; nil for "".
+func listOf(text string) (list []string) {
+	if text == "" {
+		return nil
+	}
+	for one := range strings.SplitSeq(text, ",") {
+		list = append(list, strings.TrimSpace(one))
+	}
+	return list
+}
+
+// tellEvents makes what sends notices of events, where that is wanted, and has the relay call it.
+func (s *service) tellEvents(cfg *config) error {
+	exchange := cfg.signalling.eventsExchange
 	if exchange == "" {
 		return nil
 	}
-	publisher, err := newAMQP(cfg, notice.MaxInFlight, s.log.With("for", "notices of dead letters"))
+	publisher, err := newAMQP(cfg, notice.MaxInFlight, s.log.With("for", "notices of events"))
 	if err != nil {
 		return err
 	}
@@ -83,11 +112,21 @@ func (s *service) tellDeadLetters(cfg *config) error {
 	if err != nil {
 		return err
 	}
-	cfg.relay.Hooks.DeadLettered = s.notices.Send
+	for _, event := range cfg.signalling.events {
+		hook := s.notices.Hook(notice.Kind(event))
+		switch notice.Kind(event) {
+		case notice.Published:
+			cfg.relay.Hooks.Published = hook
+		case notice.Rejected:
+			cfg.relay.Hooks.Refused = hook
+		case notice.DeadLettered:
+			cfg.relay.Hooks.DeadLettered = hook
+		}
+	}
 	return nil
 }
 
-// notify sends notices of dead letters until ctx is done, where that is wanted.
+// notify sends notices of events until ctx is done, where that is wanted.
 func (s *service) notify(ctx context.Context) error {
 	if s.notices == nil {
 		<-ctx.Done()

@@ -105,7 +105,7 @@ func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 
 // The notice comes when the row is in the dead-letter table; where nobody takes it, the
 // relay goes on.
-func TestDeadLettersAreToldOf(t *testing.T) {
+func TestEventsAreToldOf(t *testing.T) {
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
 			env, db := fresh(t)
@@ -115,7 +115,7 @@ func TestDeadLettersAreToldOf(t *testing.T) {
 			if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 3)`); err != nil {
 				t.Fatal(err)
 			}
-			relay := start(t, env, command, "--max-retries", "0", "--dead-letter-exchange", "graveyard")
+			relay := start(t, env, command, "--max-retries", "0", "--events-exchange", "graveyard")
 			for range 3 {
 				var told struct {
 					ID     int64
@@ -140,8 +140,8 @@ func TestDeadLettersAreToldOf(t *testing.T) {
 }
 
 func TestNoticesNeedABroker(t *testing.T) {
-	r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": "postgres://localhost/shop"}, "run", "--publisher", "stdout", "--dead-letter-exchange", "x")
-	if r.code != exitUsage || !strings.Contains(r.stderr, "--dead-letter-exchange needs --publisher amqp") {
+	r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": "postgres://localhost/shop"}, "run", "--publisher", "stdout", "--events-exchange", "x")
+	if r.code != exitUsage || !strings.Contains(r.stderr, "--events-exchange needs --publisher amqp") {
 		t.Errorf("got %d, %s", r.code, r.stderr)
 	}
 }

@@ -1,6 +1,5 @@
-// Package notice tells an exchange of dead letters: one small message for each, after its
-// row is in the dead-letter table. It has a connection of its own, so that
-// notices never delay messages.
+// Package notice tells an exchange of events: one small message for each message that was published, rejected or
+// dead-lettered. It has a connection of its own, so that notices never delay messages.
 package notice
 
 import (
@@ -33,8 +32,8 @@ type Notices struct {
 	log                       *slog.Logger
 	complaints                *rate.Limiter
 
-	confirmed, refused, unknown, dropped prometheus.Counter
-	inFlight                             atomic.Int64
+	counts   *prometheus.CounterVec
+	inFlight atomic.Int64
 
 	mu struct {
 		sync.Mutex
@@ -53,9 +52,7 @@ func New(publisher publish.Publisher, exchange, defaultExchange string, log *slo
 	}
 	n := &Notices{
 		publisher: publisher, exchange: exchange, defaultExchange: defaultExchange, log: log,
-		complaints: rate.NewLimiter(rate.Every(time.Minute), 1),
-		confirmed:  counts.WithLabelValues("confirmed"), refused: counts.WithLabelValues("refused"),
-		unknown: counts.WithLabelValues("unknown"), dropped: counts.WithLabelValues("dropped"),
+		complaints: rate.NewLimiter(rate.Every(time.Minute), 1), counts: counts,
 	}
 	n.mu.changed = make(chan struct{})
 	return n, nil
@@ -64,37 +61,57 @@ func New(publisher publish.Publisher, exchange, defaultExchange string, log *slo
 // NewCounter counts notices by what became of them.
 func NewCounter() *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "cdc_relay_dead_letter_notices_total",
-		Help: "Notices of dead letters: confirmed, refused (rejected by the broker), unknown (sent, confirm lost), or dropped.",
-	}, []string{"outcome"})
+		Name: "cdc_relay_event_notices_total",
+		Help: "Notices of events: confirmed, rejected by the broker, unknown (sent, confirm lost), or dropped.",
+	}, []string{"event", "outcome"})
 }
 
-// letter is the body of a notice.
-type letter struct {
+// Kind is what has happened to a message.
+type Kind string
+
+// The kinds.
+const (
+	Published    Kind = "published"
+	Rejected     Kind = "rejected"
+	DeadLettered Kind = "dead_lettered"
+)
+
+// Kinds are all of them.
+func Kinds() []string { return []string{string(Published), string(Rejected), string(DeadLettered)} }
+
+// body is that of a notice.
+type body struct {
+	Event      Kind          `json:"event"`
 	ID         int64         `json:"id"`
 	MessageID  outbox.UUID   `json:"message_id"`
 	Exchange   string        `json:"exchange"`
 	RoutingKey string        `json:"routing_key"`
-	Reason     outbox.Reason `json:"reason"`
-	LastError  string        `json:"last_error"`
+	Reason     outbox.Reason `json:"reason,omitempty"`
+	LastError  string        `json:"last_error,omitempty"`
 	Attempts   int           `json:"attempts"`
-	DeadAt     time.Time     `json:"dead_at"`
+	At         time.Time     `json:"at"`
+	// PossibleDuplicate: the message carried the mark.
+	PossibleDuplicate bool `json:"possible_duplicate"`
 }
 
 // timeout is how long a notice waits for a connection.
 const timeout = 5 * time.Second
 
-// Send sends the notice of one dead letter: it is the hook relay.Hooks.DeadLettered. It
-// waits a while for a connection where there is none.
-func (n *Notices) Send(e relay.Event) {
+// Hook sends the notices of one kind: it is one of relay.Hooks.
+func (n *Notices) Hook(kind Kind) func(relay.Event) {
+	return func(e relay.Event) { n.send(kind, e) }
+}
+
+// send waits a while for a connection if there is none.
+func (n *Notices) send(kind Kind, e relay.Event) {
 	n.awaitReady()
 	if n.inFlight.Add(1) > MaxInFlight {
 		n.inFlight.Add(-1)
-		n.dropped.Inc()
-		n.complain("dead-letter notices dropped: too many are in flight", "")
+		n.counts.WithLabelValues(string(kind), "dropped").Inc()
+		n.complain("event notices dropped: too many are in flight", "")
 		return
 	}
-	n.publisher.Publish(n.message(e))
+	n.publisher.Publish(n.message(kind, e))
 }
 
 // awaitReady returns when the publisher takes messages, or after timeout:
@@ -118,22 +135,34 @@ func (n *Notices) awaitReady() {
 }
 
 // message shortens names that AMQP cannot carry: that may be why it is a dead letter.
-func (n *Notices) message(e relay.Event) *outbox.Message {
+func (n *Notices) message(kind Kind, e relay.Event) *outbox.Message {
 	exchange := n.defaultExchange
 	if e.Exchange != nil {
 		exchange = *e.Exchange
 	}
-	body, err := json.Marshal(letter{
-		ID: e.ID, MessageID: e.MessageID, Exchange: outbox.Shortened(exchange), RoutingKey: outbox.Shortened(e.RoutingKey),
-		Reason: e.Reason, LastError: e.LastError, Attempts: e.Attempts, DeadAt: e.At.UTC(),
+	text, err := json.Marshal(body{
+		Event: kind, ID: e.ID, MessageID: e.MessageID, Exchange: outbox.Shortened(exchange), RoutingKey: outbox.Shortened(e.RoutingKey),
+		Reason: e.Reason, LastError: e.LastError, Attempts: e.Attempts, At: e.At.UTC(), PossibleDuplicate: e.PossibleDuplicate,
 	})
 	if err != nil {
 		panic(err) // there is nothing in it that JSON does not have
 	}
 	return &outbox.Message{
 		ID: e.ID, MessageID: e.MessageID, Exchange: &n.exchange, RoutingKey: outbox.Shortened(e.RoutingKey),
-		SchemaVersion: outbox.SchemaVersion, Payload: body, Properties: []byte(`{"type": "dead_letter"}`), CreatedAt: e.At,
+		SchemaVersion: outbox.SchemaVersion, Payload: text, Properties: propertiesOf(kind), CreatedAt: e.At,
 	}
+}
+
+// propertiesOf name the kind. kindOf finds it again.
+func propertiesOf(kind Kind) []byte { return []byte(`{"type": "` + string(kind) + `"}`) }
+
+func kindOf(m *outbox.Message) string {
+	for _, kind := range Kinds() {
+		if string(m.Properties) == string(propertiesOf(Kind(kind))) {
+			return kind
+		}
+	}
+	return ""
 }
 
 // grace is how long notices that are on their way are waited for at the end.
@@ -186,18 +215,19 @@ func (s sink) StateChanged(state publish.State) {
 // Deliver implements publish.Sink.
 func (s sink) Deliver(r outbox.Result) {
 	s.inFlight.Add(-1)
+	outcome := "rejected"
 	switch r.Outcome {
 	case outbox.Confirmed:
-		s.confirmed.Inc()
+		outcome = "confirmed"
 	case outbox.Unknown:
-		s.unknown.Inc()
+		outcome = "unknown"
 	case outbox.NotSent:
-		s.dropped.Inc()
-		s.complain("dead-letter notice dropped: no connection to the broker", r.Detail)
+		outcome = "dropped"
+		s.complain("event notice dropped: no connection to the broker", r.Detail)
 	default:
-		s.refused.Inc()
-		s.complain("dead-letter notice rejected by the broker", string(r.Reason)+": "+r.Detail)
+		s.complain("event notice rejected by the broker", string(r.Reason)+": "+r.Detail)
 	}
+	s.counts.WithLabelValues(kindOf(r.Message), outcome).Inc()
 }
 
 // complain logs at most once a minute; all are counted.

@@ -93,20 +93,20 @@ func TestANoticeTellsOfADeadLetter(t *testing.T) {
 	url := services.VHost(t)
 	exchange, deliveries := graveyard(t, url)
 	n, stop := running(t, url, exchange)
-	n.Send(deadLettered()) // before there is a connection
+	n.Hook(DeadLettered)(deadLettered()) // before there is a connection
 	d := <-deliveries
-	const want = `{"id":7,"message_id":"01000000-0000-0000-0000-000000000002","exchange":"usual","routing_key":"orders.created",` +
-		`"reason":"retries_exhausted","last_error":"unroutable: no queue","attempts":6,"dead_at":"2030-01-02T02:04:05.000006Z"}`
+	const want = `{"event":"dead_lettered","id":7,"message_id":"01000000-0000-0000-0000-000000000002","exchange":"usual","routing_key":"orders.created",` +
+		`"reason":"retries_exhausted","last_error":"unroutable: no queue","attempts":6,"at":"2030-01-02T02:04:05.000006Z","possible_duplicate":false}`
 	if string(d.Body) != want {
 		t.Errorf("got\n%s\nwant\n%s", d.Body, want)
 	}
-	if d.RoutingKey != "orders.created" || d.MessageId != "01000000-0000-0000-0000-000000000002" || d.Type != "dead_letter" ||
+	if d.RoutingKey != "orders.created" || d.MessageId != "01000000-0000-0000-0000-000000000002" || d.Type != "dead_lettered" ||
 		d.ContentType != "application/json" || len(d.Headers) != 0 {
 		t.Errorf("got %+v", d)
 	}
 	long, shop := deadLettered(), "shop"
 	long.RoutingKey, long.Exchange = strings.Repeat("é", 200), &shop
-	n.Send(long)
+	n.Hook(DeadLettered)(long)
 	d = <-deliveries
 	var body struct {
 		Exchange   string
@@ -116,7 +116,7 @@ func TestANoticeTellsOfADeadLetter(t *testing.T) {
 		t.Errorf("of a routing key that is too long: %+v, %v", d, err)
 	}
 	stop()
-	if got := value(t, n.confirmed); got != 2 {
+	if got := value(t, n.counts.WithLabelValues("dead_lettered", "confirmed")); got != 2 {
 		t.Errorf("%v were confirmed, want 2", got)
 	}
 }
@@ -124,15 +124,15 @@ func TestANoticeTellsOfADeadLetter(t *testing.T) {
 func TestNoticesThatNobodyTakesAreCounted(t *testing.T) {
 	n, stop := running(t, services.VHost(t), "no such exchange")
 	for range 10 {
-		n.Send(deadLettered())
+		n.Hook(DeadLettered)(deadLettered())
 	}
 	stop() // waits for what is on its way
-	if got := value(t, n.refused); got != 10 {
+	if got := value(t, n.counts.WithLabelValues("dead_lettered", "rejected")); got != 10 {
 		t.Errorf("%v were refused, want 10", got)
 	}
 	n.inFlight.Store(MaxInFlight)
-	n.Send(deadLettered())
-	if got := value(t, n.dropped); got != 1 {
+	n.Hook(DeadLettered)(deadLettered())
+	if got := value(t, n.counts.WithLabelValues("dead_lettered", "dropped")); got != 1 {
 		t.Errorf("%v were dropped, want 1", got)
 	}
 }

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestEventsHeadersAndRoutingKeysOfTheRelay: what the exchange, the log and the metrics tell of messages.
+func TestEventsHeadersAndRoutingKeysOfTheRelay(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	events := arrivals(t, env["CDC_RELAY_AMQP_URL"], "events", "told")
+	arrived := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders.created", "")
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	relay := start(t, env, "run", "--max-retries", "1", "--backoff-time", "0s", "--poll-interval", "100ms", "--events-exchange", "told",
+		"--events", "published, rejected, dead_lettered", "--log-headers", "request_id,traceparent", "--log-format", "json", "--metrics-routing-keys", "orders.*")
+	live := newLiveRelay(strings.TrimPrefix(relay.httpURL(t), "http://"))
+	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1')`)
+	await.Receive(t, "the message arrives", arrived)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES
+		('orders.nowhere', '1', '{"request_id": "r-7", "traceparent": 12, "token": "s3cr3t"}'), ('elsewhere', '1', NULL)`)
+	told := make(map[string]int)
+	for total := 0; total < 7; total++ {
+		d := await.Receive(t, "a notice comes", events)
+		var event struct {
+			Event      string
+			RoutingKey string `json:"routing_key"`
+			Reason     string
+			Attempts   int
+		}
+		if err := json.Unmarshal(d.Body, &event); err != nil || event.Event != d.Type || (event.Reason == "") != (event.Event == "published") {
+			t.Errorf("%v: %s, type %s", err, d.Body, d.Type)
+		}
+		told[event.Event+" "+event.RoutingKey]++
+	}
+	for event, n := range map[string]int{
+		"published orders.created": 1, "rejected orders.nowhere": 2, "dead_lettered orders.nowhere": 1, "rejected elsewhere": 2, "dead_lettered elsewhere": 1,
+	} {
+		if told[event] != n {
+			t.Errorf("%s: told %d times, want %d, of %v", event, told[event], n, told)
+		}
+	}
+	series := func(name string) map[string]float64 {
+		r, err := live.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		values := make(map[string]float64)
+		for _, m := range r.families[name].GetMetric() {
+			for _, label := range m.GetLabel() {
+				if label.GetName() == "routing_key" {
+					values[label.GetValue()] += m.GetCounter().GetValue()
+				}
+			}
+		}
+		return values
+	}
+	await.Until(t, "the notices are counted", func() bool {
+		r, err := live.read(t.Context())
+		return err == nil && r.value("cdc_relay_event_notices_total") == 7
+	})
+	if n := series("cdc_relay_messages_published_total"); n["orders.created"] != 1 {
+		t.Errorf("published: %v", n)
+	}
+	for _, name := range []string{"cdc_relay_messages_dead_lettered_total", "cdc_relay_messages_refused_total"} {
+		if n := series(name); n["orders.nowhere"] < 1 || n["other"] < 1 || len(n) != 2 {
+			t.Errorf("%s: %v", name, n)
+		}
+	}
+	relay.signal(t, syscall.SIGTERM)
+	relay.exit(t)
+	lines := make(map[string]int)
+	for line := range relay.lines {
+		for _, message := range []string{"message refused", "message dead-lettered"} {
+			if strings.Contains(line, message) && strings.Contains(line, "orders.nowhere") {
+				lines[message]++
+				if !strings.Contains(line, `"request_id":"r-7","traceparent":"12"`) || strings.Contains(line, "s3cr3t") {
+					t.Errorf("headers in %s", line)
+				}
+			}
+		}
+	}
+	if lines["message refused"] != 1 || lines["message dead-lettered"] != 1 {
+		t.Errorf("log lines: %v", lines)
+	}
+}
