@@ -67,8 +67,8 @@ func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 	if err := look(ctx, tx, table); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s; DROP FUNCTION IF EXISTS %s",
-		table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), strings.Join(signatures(table), ", ")))
+	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s; DROP TABLE IF EXISTS %s; DROP FUNCTION IF EXISTS %s, %s(interval)",
+		table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), table.Published().SQL(), strings.Join(signatures(table), ", "), table.RotatePublished().SQL()))
 	return err
 }
 

@@ -121,6 +121,12 @@ func (t Table) String() string { return plain(t.Schema) + "." + plain(t.Name) }
 // DeadLetter names the table that takes the messages given up.
 func (t Table) DeadLetter() Table { return Table{Schema: t.Schema, Name: t.Name + deadLetterSuffix} }
 
+// Published names the table that keeps published messages. It exists only if a history is wanted.
+func (t Table) Published() Table { return Table{Schema: t.Schema, Name: t.Name + "_published"} }
+
+// RotatePublished names the function that keeps the partitions of Published.
+func (t Table) RotatePublished() Table { return Table{Schema: t.Schema, Name: t.Name + "_rotate"} }
+
 func plain(name string) string {
 	for i, r := range name {
 		lower := r == '_' || (r >= 'a' && r <= 'z')

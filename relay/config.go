@@ -82,6 +82,8 @@ type Config struct {
 	// DeadLetterRetention is the age at which a dead letter is deleted; 0: never. With
 	// OnDeadLetterBlock those with an ordering key are kept.
 	DeadLetterRetention time.Duration
+	// KeepPublished is how long published messages are kept in the history; 0: not at all.
+	KeepPublished time.Duration
 }
 
 // DefaultConfig is what the flags' defaults say. DatabaseURL has none.
@@ -144,6 +146,7 @@ func (c Config) Validate() error {
 		{"--max-backoff", c.MaxBackoff, 0},
 		{"--stale-timeout", c.StaleTimeout, time.Second},
 		{"--dead-letter-retention", c.DeadLetterRetention, 0},
+		{"--keep-published", c.KeepPublished, 0},
 	} {
 		wrong(d.value < d.least, "%s %s: want at least %s", d.flag, d.value, d.least)
 	}

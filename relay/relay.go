@@ -67,6 +67,9 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	if err != nil {
 		return nil, err
 	}
+	if config.KeepPublished > 0 {
+		db.KeepPublished()
+	}
 	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newOutageLog(log)}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
 	limits := core.DefaultLimits(config.MaxInFlight)

@@ -9,15 +9,18 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// retention deletes dead letters of a certain age. One goroutine, in run, does it, and only
-// unless this relay is a standby.
+// retention deletes dead letters of a certain age, and makes and drops the partitions of the history. One goroutine, in
+// run, does it, unless this relay is a standby.
 type retention struct {
-	store   *store.Store
-	age     time.Duration
-	batch   int
-	standby func() bool
-	log     *slog.Logger
-	trouble *outageLog
+	store *store.Store
+	// age is that of dead letters that are deleted, kept that of published messages; 0: neither.
+	age, kept time.Duration
+	batch     int
+	standby   func() bool
+	log       *slog.Logger
+	trouble   *outageLog // of dead letters
+	// rotating is that of the history.
+	rotating *outageLog
 }
 
 const (
@@ -28,14 +31,25 @@ const (
 )
 
 func (r *retention) every() time.Duration {
-	return max(min(retentionEvery, r.age/10), retentionAtLeast)
+	every := retentionEvery
+	for _, age := range []time.Duration{r.age, r.kept} {
+		if age > 0 {
+			every = min(every, age/10)
+		}
+	}
+	return max(every, retentionAtLeast)
 }
 
 // run looks at once and from time to time, until ctx is done.
 func (r *retention) run(ctx context.Context) error {
 	for {
 		if !r.standby() {
-			r.round(ctx)
+			if r.age > 0 {
+				r.round(ctx)
+			}
+			if r.kept > 0 {
+				r.rotate(ctx)
+			}
 		}
 		if sleep(ctx, r.every()) != nil {
 			return nil //nolint:nilerr // it was stopped
@@ -64,14 +78,28 @@ func (r *retention) round(ctx context.Context) {
 	}
 }
 
-// newRetention is nil where dead letters are kept.
+// rotate keeps the partitions of the history.
+func (r *retention) rotate(ctx context.Context) {
+	dropped, err := r.store.RotatePublished(ctx, r.kept)
+	if err != nil && ctx.Err() == nil {
+		r.rotating.report(event.HistoryFailing, "cannot make or drop partitions of the history: retrying", err)
+	}
+	if err == nil {
+		r.rotating.over(event.HistoryRecovered, "making and dropping partitions of the history again")
+	}
+	if dropped > 0 {
+		r.log.Info("dropped old partitions of the history", "event", event.HistoryDropped, "partitions", dropped, "older_than", r.kept)
+	}
+}
+
+// newRetention is nil if there is nothing to delete.
 func (r *Relay) newRetention() *retention {
-	if r.config.DeadLetterRetention == 0 {
+	if r.config.DeadLetterRetention == 0 && r.config.KeepPublished == 0 {
 		return nil
 	}
 	return &retention{
-		store: r.store, age: r.config.DeadLetterRetention, batch: r.config.BatchSize,
-		standby: func() bool { return r.role() == "standby" }, log: r.log, trouble: newOutageLog(r.log),
+		store: r.store, age: r.config.DeadLetterRetention, kept: r.config.KeepPublished, batch: r.config.BatchSize,
+		standby: func() bool { return r.role() == "standby" }, log: r.log, trouble: newOutageLog(r.log), rotating: newOutageLog(r.log),
 	}
 }
 

@@ -20,7 +20,33 @@ func (s *Store) Check(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.checkHistory(ctx); err != nil {
+		return err
+	}
 	return s.checkSequence(ctx)
+}
+
+// checkHistory is for a store that keeps what is published.
+func (s *Store) checkHistory(ctx context.Context) error {
+	if !s.keeps {
+		return nil
+	}
+	published, rotate := s.table.Published(), s.table.RotatePublished().SQL()+"(interval)"
+	var there, may bool
+	var role string
+	err := s.pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL AND to_regprocedure($2) IS NOT NULL,
+  coalesce(has_table_privilege(to_regclass($1), 'INSERT') AND has_function_privilege(to_regprocedure($2), 'EXECUTE'), false), quote_ident(current_user)`,
+		published.SQL(), rotate).Scan(&there, &may, &role)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look for table %s: %w", published, err)
+	case !there:
+		return problem.New(s.table.Command("setup")+" --keep-published 168h", "table %s does not exist: --keep-published needs it", published)
+	case !may:
+		return problem.New(fmt.Sprintf("GRANT INSERT ON %s TO %s; GRANT EXECUTE ON FUNCTION %s TO %[2]s", published.SQL(), role, rotate),
+			"role %s may not write the history %s", role, published)
+	}
+	return nil
 }
 
 // Need is what a relay needs of one table.

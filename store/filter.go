@@ -38,6 +38,7 @@ type kind uint8
 const (
 	ofOutbox kind = iota
 	ofDeadLetters
+	ofPublished
 )
 
 // where is the condition on rows called r, with its arguments appended to those given.
@@ -54,6 +55,8 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 	born := "r.created_at"
 	if of == ofDeadLetters {
 		born = "r.dead_at"
+	} else if of == ofPublished {
+		born = "r.published_at"
 	}
 	switch ids, messageIDs := f.IDs, uuidsOf(f.MessageIDs); {
 	case len(ids) > 0 && len(messageIDs) > 0:

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -176,6 +177,11 @@ func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := migrations.MakeHistory(t.Context(), f.conn, table()); err != nil {
+		t.Fatal(err)
+	}
+	f.exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		SELECT i, now(), now() - i % 5 * interval '1 day', gen_random_uuid(), 0, 1, 'r' FROM generate_series(1, $1::int) i`, rows)
 	none := text("none has this")
 	counted := func() (n int) {
 		err := conn.QueryRow(t.Context(), `SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables`).Scan(&n)
@@ -203,6 +209,14 @@ func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
 			l, err := o.ParkedKeys(t.Context(), true, store.Page{After: after, Limit: 50})
 			return l.Next, err
 		},
+		"published": func(after string) (string, error) {
+			l, err := o.PublishedMessages(t.Context(), store.Filter{}, store.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+		"published, none": func(after string) (string, error) {
+			l, err := o.PublishedMessages(t.Context(), store.Filter{RoutingKey: none}, store.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
 		"dead letters": func(after string) (string, error) {
 			l, err := o.DeadLetters(t.Context(), store.Filter{}, store.Page{After: after, Limit: 50})
 			return l.Next, err
@@ -228,7 +242,7 @@ func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
 			}
 			t.Logf("%s, page %d: %d rows", what, page+1, n)
 			most := store.MostLooked + 500
-			if few := []string{"list", "due", "scheduled", "keys", "parked keys", "dead letters"}; slices.Contains(few, what) {
+			if few := []string{"list", "due", "scheduled", "keys", "parked keys", "dead letters", "published"}; slices.Contains(few, what) {
 				most = 50*(store.MostBehind+10) + 500 // of each key it counts so many
 				if !strings.Contains(what, "keys") {
 					most = 100

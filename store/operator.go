@@ -45,7 +45,7 @@ func NewOperator(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Oper
 		return nil, fmt.Errorf("set the connection up: %w", err)
 	}
 	return &Operator{conn: conn, table: table, names: []string{
-		"{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(),
+		"{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(), "{published}", table.Published().SQL(),
 		"{version}", fmt.Sprint(outbox.SchemaVersion), "{kept}", keptNames,
 	}}, nil
 }

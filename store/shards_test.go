@@ -11,7 +11,7 @@ import (
 )
 
 func of(shard outbox.Shard) statements {
-	return newStatements(outbox.Table{Schema: "public", Name: "outbox"}, true, shard)
+	return newStatements(outbox.Table{Schema: "public", Name: "outbox"}, true, shard, false)
 }
 
 // Who does not split the stream pays nothing for it.

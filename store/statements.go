@@ -100,6 +100,11 @@ ORDER BY r.id FOR UPDATE SKIP LOCKED`
 // The rows of a claim are the ones that were published as long as they are locked: the id tells enough.
 const deleteLockedSQL = `DELETE FROM {outbox} r WHERE r.id = ANY ($1)`
 
+// The same with a history.
+const moveLockedSQL = `
+WITH deleted AS (DELETE FROM {outbox} r WHERE r.id = ANY ($1) RETURNING ` + historyColumns + `)
+INSERT INTO {published} (` + historyNames + `, published_at) SELECT ` + historyNames + `, clock_timestamp() FROM deleted`
+
 // What a claim leaves in the table as it was, except for what is known of duplicates. It leaves no trace of the lock.
 const releaseSQL = `
 WITH changed AS (
@@ -124,8 +129,16 @@ FROM {outbox} r`
 const deleteSQL = `
 WITH deleted AS (
   DELETE FROM {outbox} r USING unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
-  WHERE ` + sameRow + ` RETURNING s.nth)
+  WHERE ` + sameRow + ` RETURNING s.nth{and_history}){keep}
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM deleted`
+
+// With a history, a delete moves the rows there.
+const (
+	historyNames   = keptNames + `, attempts, last_error, possible_duplicate`
+	historyColumns = keptColumns + `, r.attempts, r.last_error, r.possible_duplicate`
+	keepSQL        = `, kept AS (
+  INSERT INTO {published} (` + historyNames + `, published_at) SELECT ` + historyNames + `, clock_timestamp() FROM deleted)`
+)
 
 // settledRows are the rows of a rejection, fenced by the time that they had when they were published: a row that
 // somebody else has changed since is left alone.
@@ -185,16 +198,23 @@ func ofShard(lead string, shard outbox.Shard, row string) string {
 	return lead + "coalesce(" + shard.Condition(row) + ", false)"
 }
 
-func newStatements(table outbox.Table, block bool, shard outbox.Shard) statements {
+// newStatements are those of a table. With keep, deleted rows go to the history.
+func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool) statements {
 	unblocked, keyless := "true", "true"
 	if block {
 		unblocked, keyless = notBlocked, "d.ordering_key IS NULL"
 	}
+	andHistory, keepInto, locked := "", "", deleteLockedSQL
+	if keep {
+		andHistory, keepInto, locked = ", "+historyColumns, keepSQL, moveLockedSQL
+	}
 	// Twice, since {unblocked} brings {dead} with it.
-	names := strings.NewReplacer("{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(),
+	names := strings.NewReplacer("{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(), "{published}", table.Published().SQL(),
 		"{version}", strconv.Itoa(outbox.SchemaVersion),
 		"{and_of_shard}", ofShard(" AND ", shard, "r."), "{where_of_shard}", ofShard(" WHERE ", shard, ""))
-	fill := func(sql string) string { return names.Replace(strings.ReplaceAll(sql, "{unblocked}", unblocked)) }
+	fill := func(sql string) string {
+		return names.Replace(strings.NewReplacer("{unblocked}", unblocked, "{and_history}", andHistory, "{keep}", keepInto).Replace(sql))
+	}
 	// fresh puts the places of outbox.Fresh in: its id and its age.
 	fresh := func(sql, upTo, age string) string {
 		return fill(strings.NewReplacer("{up_to}", upTo, "{age}", age).Replace(sql))
@@ -203,7 +223,7 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard) statement
 	return statements{
 		findDue: fill(findDueSQL), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$3", "$4"),
 		findKeys: keys(">="), findKeysAfter: keys(">"),
-		lockTable: fill(lockTableSQL), lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(deleteLockedSQL), nextDue: fill(nextDueSQL),
+		lockTable: fill(lockTableSQL), lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(locked), nextDue: fill(nextDueSQL),
 		delete: fill(deleteSQL), deleteNear: fill(deleteNearSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
 		release: fill(releaseSQL), postpone: fill(postponeSQL),
 		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), locker: fill(lockerSQL), moved: fill(movedSQL),

@@ -23,6 +23,9 @@ type Store struct {
 	sockets *sockets
 	table   outbox.Table
 	sql     statements
+	// withHistory are the statements of KeepPublished.
+	withHistory func() statements
+	keeps       bool
 	// statementTimeout bounds each call: a connection that a dead server left open,
 	// or a lock that somebody holds, must not hold up the relay for ever.
 	statementTimeout time.Duration
@@ -72,12 +75,16 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	open := newSockets(config.ConnConfig.DialFunc)
 	config.ConnConfig.DialFunc = open.dial
-	s := &Store{sockets: open, servers: servers, table: table, sql: newStatements(table, block, shard), statementTimeout: statementTimeout}
+	s := &Store{sockets: open, servers: servers, table: table, sql: newStatements(table, block, shard, false), statementTimeout: statementTimeout}
+	s.withHistory = func() statements { return newStatements(table, block, shard, true) }
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
+
+// KeepPublished has published rows moved to the history. It is called before any other method.
+func (s *Store) KeepPublished() { s.sql, s.keeps = s.withHistory(), true }
 
 // Restarts counts how often a connection was opened to a server that is not the one of the connection before: it was
 // restarted, has recovered from a crash, or another one has taken its place.

@@ -103,6 +103,7 @@ func (p *process) app() *cli.App {
 		p.keysCommand(),
 		p.explainCommand(),
 		p.deadLetterCommand(),
+		p.publishedCommand(),
 		p.retryCommand(),
 		p.demoCommand(),
 		p.configCommand(),

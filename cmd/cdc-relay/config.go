@@ -230,6 +230,9 @@ func retrySettings() []*setting {
 		durationSetting("dead-letter-retention", "0s", "The age at which dead letters are deleted; 0s: never. "+
 			"With --on-dead-letter block, those with an ordering key stay.",
 			func(c *config) *time.Duration { return &c.relay.DeadLetterRetention }),
+		durationSetting("keep-published", "0s", "Keep published messages this long, in a table that setup makes with the same setting; 0s: delete them. "+
+			"Old ones go by the day.",
+			func(c *config) *time.Duration { return &c.relay.KeepPublished }),
 		{
 			name: "on-dead-letter", value: "continue|block", byDefault: "continue",
 			usage: "What an ordering key does after one of its messages was dead-lettered: " +

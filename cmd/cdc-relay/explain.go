@@ -38,18 +38,30 @@ func (p *process) explain(ctx context.Context, d *desk, name store.Name) error {
 	if err != nil {
 		return err
 	}
-	if d.cfg.format == formatJSON {
-		err = p.writeJSON(around.view(waiting, dead))
-	} else {
-		err = p.showExplained(around, waiting, dead)
+	published, err := d.publishedAs(ctx, name)
+	if err != nil && len(waiting)+len(dead) == 0 { // a role may read the outbox alone
+		return err
 	}
-	if err == nil && len(waiting)+len(dead) == 0 {
+	if d.cfg.format == formatJSON {
+		err = p.writeJSON(around.view(waiting, dead, published))
+	} else {
+		err = p.showExplained(around, waiting, dead, published)
+	}
+	if err == nil && len(waiting)+len(dead)+len(published) == 0 {
 		return hinted{
 			notFoundError{fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, d.cfg.relay.Table, d.cfg.relay.Table.DeadLetter())},
 			"look for its message_id at the consumer; see that --table and --database-url are right",
 		}
 	}
 	return err
+}
+
+// publishedAs looks into the history, if there is one.
+func (d *desk) publishedAs(ctx context.Context, name store.Name) ([]store.PublishedMessage, error) {
+	if has, err := d.HasHistory(ctx); err != nil || !has {
+		return nil, err
+	}
+	return d.Published(ctx, name, d.cfg.looking.showPayload)
 }
 
 // askRelay reads the relay at --http-addr; nil: none answers.

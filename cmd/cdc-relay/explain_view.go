@@ -10,7 +10,7 @@ import (
 // explainView is the output of explain as JSON: as a rule one message. Its keys are part of
 // the contract: docs/commands.md.
 type explainView struct {
-	Messages []any `json:"messages"` // explainedRow or explainedDeadLetter, told apart by where
+	Messages []any `json:"messages"` // explainedRow, explainedDeadLetter or explainedPublished, told apart by where
 	// Streaming tells that a relay of the table owns the slot.
 	Streaming bool       `json:"streaming"`
 	Owner     *ownerView `json:"owner"`
@@ -37,6 +37,14 @@ type explainedDeadLetter struct {
 	deadView
 }
 
+// explainedPublished is a message of the history.
+type explainedPublished struct {
+	Where string      `json:"where"` // published
+	State store.State `json:"state"` // published
+	Next  string      `json:"next"`
+	publishedView
+}
+
 // orderingView is the place of a row in its ordering key.
 type orderingView struct {
 	RowsBefore          int64           `json:"rows_before"`
@@ -55,7 +63,7 @@ type firstView struct {
 	LastError   *string     `json:"last_error"`
 }
 
-func (s surroundings) view(waiting []store.Waiting, dead []store.DeadMessage) explainView {
+func (s surroundings) view(waiting []store.Waiting, dead []store.DeadMessage, published []store.PublishedMessage) explainView {
 	v := explainView{Messages: []any{}, Streaming: s.relayed(), Owner: viewOfOwner(s.slot)}
 	for _, w := range waiting {
 		o := s.outlookOf(w)
@@ -77,6 +85,11 @@ func (s surroundings) view(waiting []store.Waiting, dead []store.DeadMessage) ex
 			Where: "dead_letter", State: "dead", Next: "nothing, until it is sent back: " + view.RequeueWith, deadView: view,
 		})
 	}
+	for _, m := range published {
+		v.Messages = append(v.Messages, explainedPublished{
+			Where: "published", State: "published", Next: "nothing: it was published", publishedView: publishedViewOf(m),
+		})
+	}
 	return v
 }
 
@@ -88,7 +101,7 @@ func viewOfSession(s *store.Session) *ownerView {
 }
 
 // showExplained writes it for people.
-func (p *process) showExplained(s surroundings, waiting []store.Waiting, dead []store.DeadMessage) error {
+func (p *process) showExplained(s surroundings, waiting []store.Waiting, dead []store.DeadMessage, published []store.PublishedMessage) error {
 	for i, w := range waiting {
 		if i > 0 {
 			fmt.Fprintln(p.stdout)
@@ -108,6 +121,11 @@ func (p *process) showExplained(s surroundings, waiting []store.Waiting, dead []
 	}
 	for i, letter := range dead {
 		if err := p.showDeadLetter(s.cfg, letter, i+len(waiting) > 0); err != nil {
+			return err
+		}
+	}
+	for i, m := range published {
+		if err := p.showPublished(s.cfg, m, i+len(waiting)+len(dead) > 0); err != nil {
 			return err
 		}
 	}

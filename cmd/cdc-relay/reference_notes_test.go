@@ -36,6 +36,7 @@ func notes() map[string]note {
 		"stale-timeout":         {"from `1s`", ""},
 		"outage-cooldown":       {"from `100ms`", "A new connection ends the pause."},
 		"dead-letter-retention": {"from `0s`", "`720h` is thirty days. The relay's role needs DELETE on the dead-letter table."},
+		"keep-published":        {"from `0s`", "Doubles the work of Postgres: [history](commands.md#published)."},
 		"on-dead-letter":        {"", "Use `block` if a key must never skip a message."},
 		"events-exchange":       {"at most 255 bytes", "See [notices](contract.md#notices-of-events)."},
 		"events":                {"`published`, `rejected`, `dead_lettered`, separated by commas", "`published` doubles the messages that the broker takes."},

@@ -31,6 +31,8 @@ type looking struct {
 	// Which rows; only the command line says that.
 	filter store.Filter
 	all    bool
+	// replaying is of published replay alone.
+	replaying replaying
 }
 
 func defaultLooking() looking { return looking{top: 10, limit: 50, interval: 2 * time.Second} }

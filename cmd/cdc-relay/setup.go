@@ -40,7 +40,7 @@ EXAMPLES
   cdc-relay setup --functions --app-role shop_app
   cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
-		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role", "print-sql", "format", "config"),
+		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role", "keep-published", "print-sql", "format", "config"),
 		Action: p.setup,
 	}
 }
@@ -116,6 +116,9 @@ func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) er
 	if err := r.makeFunctions(ctx, conn, cfg); err != nil {
 		return err
 	}
+	if err := r.makeHistory(ctx, conn, cfg); err != nil {
+		return err
+	}
 	if cfg.relay.Mode == relay.ModePoll {
 		return nil
 	}
@@ -131,6 +134,25 @@ func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) er
 			r.found("publication %s and slot %s: there, nothing to do", names.Publication, names.Slot)
 		}
 	}
+	return nil
+}
+
+func (r *setupReport) makeHistory(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	if cfg.relay.KeepPublished == 0 {
+		return nil
+	}
+	published := cfg.relay.Table.Published()
+	made, err := migrations.MakeHistory(ctx, conn, cfg.relay.Table)
+	switch {
+	case pgcode.Is(err, pgcode.InsufficientPrivilege):
+		return hinted{err, fmt.Sprintf("connect as the owner of %s, or as a superuser", cfg.relay.Table)}
+	case err != nil:
+		return err
+	case !made:
+		r.found("history %s: there, nothing to do", published)
+		return nil
+	}
+	r.did("made history %s for published messages", published)
 	return nil
 }
 
@@ -172,6 +194,13 @@ func (p *process) printSetup(cfg *config) error {
 		}
 		script += "\nBEGIN;\n" + functions + "COMMIT;\n"
 	}
+	if cfg.relay.KeepPublished > 0 {
+		history, err := migrations.HistorySQL(cfg.relay.Table)
+		if err != nil {
+			return err
+		}
+		script += "\nBEGIN;\n" + history + "COMMIT;\n"
+	}
 	if cfg.relay.Mode == relay.ModeAuto {
 		for _, names := range cfg.allNames() {
 			script += "\n" + replication.SetupSQL(names)
@@ -196,6 +225,9 @@ func grants(cfg *config) string {
 			text += "  -- and DELETE for --dead-letter-retention"
 		}
 		text += "\n"
+	}
+	if cfg.relay.KeepPublished > 0 {
+		text += fmt.Sprintf("GRANT INSERT ON %s TO cdc_relay;\nGRANT EXECUTE ON FUNCTION %s(interval) TO cdc_relay;\n", table.Published().SQL(), table.RotatePublished().SQL())
 	}
 	text += fmt.Sprintf(`GRANT SELECT ON %s TO cdc_relay;
 GRANT SELECT ON SEQUENCE %s TO cdc_relay;

@@ -127,7 +127,7 @@ func (c *config) slotsAndPublications() string {
 func (p *process) confirm(ctx context.Context, cfg *config, conn *pgx.Conn) error {
 	what := cfg.slotsAndPublications()
 	if cfg.tables {
-		what += fmt.Sprintf(" and tables %s and %s", cfg.relay.Table, cfg.relay.Table.DeadLetter())
+		what += fmt.Sprintf(" and tables %s and %s (with the history, if there is one)", cfg.relay.Table, cfg.relay.Table.DeadLetter())
 	}
 	return p.confirmed(ctx, p.stdout, fmt.Sprintf("Drop %s at %s?", what, where(conn.Config())), "nothing was dropped")
 }

@@ -62,6 +62,9 @@ const (
 	DeadLettersDeleted  Name = "dead_letters_deleted"
 	RetentionFailing    Name = "retention_failing"
 	RetentionRecovered  Name = "retention_recovered"
+	HistoryDropped      Name = "history_dropped"
+	HistoryFailing      Name = "history_failing"
+	HistoryRecovered    Name = "history_recovered"
 	MessageRejected     Name = "message_rejected"
 	MessageDeadLettered Name = "message_dead_lettered"
 )

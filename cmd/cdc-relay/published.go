@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func (p *process) publishedCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "published",
+		Usage:     "look at messages that were published, send them again",
+		UsageText: "cdc-relay published list|show|replay [ID…] [FLAGS]",
+		Description: `With run --keep-published, published messages are kept for a while in a table of their own
+(public.outbox_published). An ID is that of the row, or the message_id.`,
+		Subcommands: []*cli.Command{
+			{
+				Name:      "list",
+				Usage:     "list them, the newest rows first",
+				UsageText: "cdc-relay published list [FILTERS] [FLAGS]",
+				Description: `Lists published messages, all or those that the filters pick. --older-than and --newer-than
+count from the time of publishing. One page looks at 10,000 rows at most; if there is more,
+it ends with a cursor for --after.
+
+EXAMPLES
+
+  cdc-relay published list --routing-key orders.created --newer-than 1h`,
+				Flags:  pageFlags(historyFilterFlags(false), "format", "database-url", "table", "config"),
+				Action: p.publishedList,
+			},
+			{
+				Name:      "show",
+				Usage:     "show all of one",
+				UsageText: "cdc-relay published show ID [FLAGS]",
+				Description: `Shows a published message. The body is left out unless --show-payload is given; where
+redacted_payload is set, that is shown in its place.`,
+				Flags:  flags("show-payload", "format", "database-url", "table", "config"),
+				Action: p.onNamed(p.publishedShow),
+			},
+			p.replayCommand(),
+		},
+	}
+}
+
+// historyFilterFlags are the filters without the reason: nothing has failed.
+func historyFilterFlags(all bool) []cli.Flag {
+	return slices.DeleteFunc(filterFlags(all), func(f cli.Flag) bool { return f.Names()[0] == "reason" })
+}
+
+// replaying is how published messages are sent again.
+type replaying struct {
+	exchange, routingKey *string
+	perSecond            float64
+}
+
+func (p *process) replayCommand() *cli.Command {
+	text := func(name, value, usage string, field func(*replaying) **string) *setting {
+		return &setting{
+			name: name, value: value, usage: usage, flagOnly: true,
+			set: func(c *config, text string) error { *field(&c.looking.replaying) = &text; return nil },
+		}
+	}
+	own := []cli.Flag{
+		text("to-exchange", "NAME", "Send to this exchange instead; '': the default exchange.", func(r *replaying) **string { return &r.exchange }),
+		text("to-routing-key", "KEY", "Send with this routing key instead.", func(r *replaying) **string { return &r.routingKey }),
+		&setting{
+			name: "rate", value: "NUMBER", flagOnly: true, usage: "At most this many messages a second. Default: no limit.",
+			set: func(c *config, text string) error {
+				n, err := strconv.ParseFloat(text, 64)
+				if err != nil || !(n >= 0.1 && n <= 1e6) {
+					return fmt.Errorf("%q: want a number from 0.1 to 1000000", text)
+				}
+				c.looking.replaying.perSecond = n
+				return nil
+			},
+		},
+	}
+	return &cli.Command{
+		Name:      "replay",
+		Usage:     "send them again",
+		UsageText: "cdc-relay published replay ID…|FILTERS|--all [FLAGS]",
+		Description: `Inserts copies of published messages into the outbox, oldest first. A running relay publishes
+them. Each copy keeps its message_id and carries x-possible-duplicate, so a consumer that
+knows the message ignores it. To fill a new queue, bind it to an exchange of its own and
+name that in --to-exchange. --dry-run prints the number only.
+
+EXAMPLES
+
+  cdc-relay published replay 42
+  cdc-relay published replay --routing-key orders.created --newer-than 24h --to-exchange backfill --rate 200`,
+		Flags:  append(historyFilterFlags(true), append(own, flags("dry-run", "format", "database-url", "table", "config")...)...),
+		Action: p.onSelected(p.replay),
+	}
+}
+
+// publishedView is a published message as JSON.
+type publishedView struct {
+	messageView
+	PublishedAt *time.Time `json:"published_at"`
+}
+
+// publishedListView is the output of published list and show as JSON.
+type publishedListView struct {
+	Published []publishedView `json:"published"`
+	// Next is for --after; null: there are no more.
+	Next *string `json:"next"`
+}
+
+func publishedViewOf(m store.PublishedMessage) publishedView {
+	return publishedView{viewOf(m.StoredMessage), orNull(m.PublishedAt)}
+}
+
+func (p *process) writePublished(messages []store.PublishedMessage, next string) error {
+	view := publishedListView{Published: []publishedView{}, Next: orNothing(next)}
+	for _, m := range messages {
+		view.Published = append(view.Published, publishedViewOf(m))
+	}
+	return p.writeJSON(view)
+}
+
+func (p *process) publishedList(c *cli.Context) error {
+	cfg, arguments, err := p.resolveNaming(c)
+	if err != nil {
+		return err
+	}
+	if err := addNames(&cfg.looking.filter, arguments); err != nil {
+		return usagef("%s: %s", commandPath(c), err)
+	}
+	return p.atDesk(c, cfg, p.showPublishedList)
+}
+
+func (p *process) showPublishedList(ctx context.Context, d *desk) error {
+	list, err := d.PublishedMessages(ctx, d.cfg.looking.filter, d.cfg.page())
+	if err != nil {
+		return d.cfg.pageError(err)
+	}
+	if d.cfg.format == formatJSON {
+		return p.writePublished(list.Rows, list.Next)
+	}
+	if len(list.Rows) == 0 && list.Next == "" {
+		fmt.Fprintln(p.stdout, "no published messages")
+		return nil
+	}
+	g := p.newTable("ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", "ROUTING KEY", "ORDERING KEY").fit()
+	const wide = 60
+	for _, m := range list.Rows {
+		g.row(fmt.Sprint(m.ID), timeText(m.PublishedAt), durationText(m.ReadAt.Sub(m.PublishedAt)), m.MessageID.String(),
+			shortened(valueOr(m.Exchange, "-"), wide), shortened(m.RoutingKey, wide), shortened(valueOr(m.OrderingKey, "-"), wide))
+	}
+	if err := g.write(); err != nil {
+		return err
+	}
+	p.tellNext(len(list.Rows), list.Next)
+	return nil
+}
+
+func (p *process) publishedShow(ctx context.Context, d *desk, name store.Name) error {
+	messages, err := d.Published(ctx, name, d.cfg.looking.showPayload)
+	if err != nil {
+		return err
+	}
+	if d.cfg.format == formatJSON {
+		err = p.writePublished(messages, "")
+	}
+	for i, m := range messages {
+		if err == nil && d.cfg.format != formatJSON {
+			err = p.showPublished(d.cfg, m, i > 0)
+		}
+	}
+	if err == nil && len(messages) == 0 {
+		err = hinted{notFoundError{fmt.Errorf("%s holds no message %s", d.cfg.relay.Table.Published(), name)}, "cdc-relay explain " + name.String() + d.cfg.tableFlag()}
+	}
+	return err
+}
+
+// showPublished writes one, with an empty line before those that follow.
+func (p *process) showPublished(cfg *config, m store.PublishedMessage, follows bool) error {
+	if follows {
+		fmt.Fprintln(p.stdout)
+	}
+	g := p.newTable()
+	g.row("where", cfg.relay.Table.Published().String())
+	g.row("published", fmt.Sprintf("%s, %s ago", timeText(m.PublishedAt), durationText(m.ReadAt.Sub(m.PublishedAt))))
+	p.details(g, m.StoredMessage)
+	return g.write()
+}
+
+// replayView is the output of published replay as JSON.
+type replayView struct {
+	DryRun   bool   `json:"dry_run"`
+	Matched  int64  `json:"matched"`
+	Replayed int64  `json:"replayed"`
+	Error    string `json:"error,omitempty"`
+}
+
+func (p *process) replay(ctx context.Context, d *desk) error {
+	to := d.cfg.looking.replaying
+	view := replayView{DryRun: d.cfg.looking.dryRun}
+	bar, end := p.progress("replaying")
+	var failed error
+	view.Replayed, view.Matched, failed = d.Replay(ctx, d.cfg.looking.filter, store.Replay{
+		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: changeBatch, Dry: view.DryRun,
+	}, bar)
+	end()
+	text, done := "replayed "+rowsText(view.Replayed, "message"), view.Replayed
+	if view.DryRun {
+		text, done = "would replay "+rowsText(view.Matched, "message"), view.Matched
+	}
+	if failed == nil && view.Matched == 0 {
+		failed = d.cfg.noneFound("published message")
+	}
+	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done, view.Matched - done, failed})
+}

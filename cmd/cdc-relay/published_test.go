@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestHistory: a message that was published is found, shown and sent again, by a role that has no more than the grants.
+func TestHistory(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	orders := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	for _, args := range [][]string{{"published", "list"}, {"published", "replay", "--all"}, {"run", "--keep-published", "1h"}} {
+		r := cdcRelay(t, env, args...)
+		want(t, r, exitFailed)
+		if !strings.Contains(r.stderr, "hint: cdc-relay setup --keep-published 168h") {
+			t.Errorf("%v: %s", args, r.stderr)
+		}
+	}
+	wantOutput(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), "made history public.outbox_published")
+	wantOutput(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), "history public.outbox_published: there, nothing to do")
+	wantOutput(t, cdcRelay(t, env, "published", "list"), "no published messages")
+	relay := start(t, env, "run", "--keep-published", "168h", "--poll-interval", "100ms")
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, redacted_payload) VALUES ('orders', '{"card": 4711}', '"***"'), ('orders', '2', NULL)`)
+	first := await.Receive(t, "the message arrives", orders)
+	await.Receive(t, "the message arrives", orders)
+	kept := func(n int) {
+		t.Helper()
+		await.Until(t, "the rows are kept", func() bool { return query[int](t, db, `SELECT count(*)::int FROM outbox_published`) == n })
+	}
+	kept(2)
+	if n := query[int](t, db, `SELECT count(*)::int FROM outbox_p`); n != 0 {
+		t.Errorf("%d rows are in no partition of a day", n)
+	}
+	wantOutput(t, cdcRelay(t, env, "published", "list", "--newer-than", "1h"), first.MessageId, "orders")
+	wantOutput(t, cdcRelay(t, env, "published", "list", "--older-than", "1h"), "no published messages")
+	r := cdcRelay(t, env, "published", "show", "1", "--show-payload")
+	wantOutput(t, r, "published", "ago", `"***" (redacted)`)
+	if strings.Contains(r.stdout, "4711") {
+		t.Error("the payload is shown")
+	}
+	want(t, cdcRelay(t, env, "published", "show", "77"), exitNotFound)
+	for _, id := range []string{"1", first.MessageId} {
+		wantOutput(t, cdcRelay(t, env, "explain", id), "public.outbox_published", "published")
+		wantOutput(t, cdcRelay(t, env, "explain", id, "--format", "json"), `"state": "published"`, `"published_at": "`)
+	}
+	want(t, cdcRelay(t, env, "published", "replay"), exitUsage)
+	wantOutput(t, cdcRelay(t, env, "published", "replay", "--all", "--dry-run"), "would replay 2 messages")
+	backfill := arrivals(t, env["CDC_RELAY_AMQP_URL"], "backfill", "backfill")
+	wantOutput(t, cdcRelay(t, env, "published", "replay", "1", "--to-exchange", "backfill", "--to-routing-key", "again", "--rate", "100"), "replayed 1 message")
+	again := await.Receive(t, "the replayed message arrives", backfill)
+	if again.MessageId != first.MessageId || again.RoutingKey != "again" || string(again.Body) != `{"card": 4711}` || again.Headers["x-possible-duplicate"] != true {
+		t.Errorf("replayed: %+v", again)
+	}
+	kept(3)
+	var list struct {
+		Published []struct{ ID int }
+		Next      *string
+	}
+	r = cdcRelay(t, env, "published", "list", "--limit", "2", "--format", "json")
+	if err := json.Unmarshal([]byte(r.stdout), &list); err != nil || len(list.Published) != 2 || list.Published[0].ID != 3 || list.Next == nil {
+		t.Errorf("%v: %s", err, r.stdout)
+	}
+	noMore(t, orders)
+
+	// Without the table no row can be deleted: the relay says so, and the row stays.
+	execute(t, db, `DROP TABLE outbox_published`)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders', '3')`)
+	await.Receive(t, "the message arrives", orders)
+	relay.await(t, "outbox_published does not exist")
+	if code := relay.exit(t); code != exitFailed {
+		t.Errorf("exit code %d", code)
+	}
+	if n := query[int](t, db, `SELECT count(*)::int FROM outbox`); n != 1 {
+		t.Errorf("%d rows are left", n)
+	}
+	wantOutput(t, cdcRelay(t, env, "drain"), "")
+	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "dropped tables")
+	if n := query[int](t, db, `SELECT count(*)::int FROM pg_class WHERE relname LIKE 'outbox%'`); n != 0 {
+		t.Errorf("%d tables are left", n)
+	}
+}
+
+func noMore(t *testing.T, deliveries <-chan amqp.Delivery) {
+	t.Helper()
+	select {
+	case d := <-deliveries:
+		t.Errorf("another message arrived: %+v", d)
+	default:
+	}
+}

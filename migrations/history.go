@@ -1,0 +1,64 @@
+package migrations
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strings"
+	"text/template"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+//go:embed history.sql
+var historyTemplate string
+
+// HistorySQL makes the table of published messages and the function that keeps its partitions.
+func HistorySQL(table outbox.Table) (string, error) {
+	if err := checkName(table); err != nil {
+		return "", err
+	}
+	parsed, err := template.New("history").Parse(historyTemplate)
+	if err != nil {
+		return "", fmt.Errorf("parse history: %w", err)
+	}
+	published, rotate := table.Published(), table.RotatePublished()
+	last := outbox.Table{Schema: table.Schema, Name: table.Name + "_p"}
+	var b strings.Builder
+	err = parsed.Execute(&b, map[string]string{
+		"published": published.SQL(), "literal": quoteLiteral(published.SQL()), "outbox_literal": quoteLiteral(table.SQL()),
+		"index": outbox.QuoteIdentifier(uniqueName(published.Name, "id_idx")), "quote": dollarQuote(table),
+		"default": last.SQL(), "default_literal": quoteLiteral(last.SQL()), "schema": quoteLiteral(table.Schema), "prefix": quoteLiteral(last.Name),
+		"rotate": rotate.SQL(), "rotate_literal": quoteLiteral(rotate.SQL() + "(interval)"),
+	})
+	if err != nil {
+		return "", fmt.Errorf("render history: %w", err)
+	}
+	return b.String(), nil
+}
+
+// MakeHistory runs HistorySQL. It returns false if the history was there.
+func MakeHistory(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made bool, err error) {
+	script, err := HistorySQL(table)
+	if err != nil {
+		return false, err
+	}
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockKey); err != nil {
+			return err
+		}
+		err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NULL OR to_regprocedure($2) IS NULL`,
+			table.Published().SQL(), table.RotatePublished().SQL()+"(interval)").Scan(&made)
+		if err != nil || !made {
+			return err
+		}
+		_, err = tx.Exec(ctx, script)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("make the history: %w", err)
+	}
+	return made, nil
+}

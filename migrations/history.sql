@@ -1,0 +1,81 @@
+-- The history: published messages, a partition for each day (UTC). The relay moves a row here in the statement that deletes
+-- it from the outbox (run --keep-published), and drops partitions that are old enough. The default partition takes the rows of
+-- days that have none.
+CREATE TABLE IF NOT EXISTS {{.published}} (
+    id                 bigint      NOT NULL,
+    created_at         timestamptz NOT NULL,
+    expires_at         timestamptz,
+    published_at       timestamptz NOT NULL,
+    message_id         uuid        NOT NULL,
+    attempts           integer     NOT NULL,
+    schema_version     smallint    NOT NULL,
+    max_attempts       smallint,
+    possible_duplicate boolean,
+    exchange           text,
+    routing_key        text        NOT NULL,
+    ordering_key       text,
+    coalesce_key       text,
+    headers            jsonb,
+    properties         jsonb,
+    payload            json,
+    payload_bytes      bytea,
+    redacted_payload   json,
+    last_error         text
+) PARTITION BY RANGE (published_at);
+CREATE INDEX IF NOT EXISTS {{.index}} ON {{.published}} (id, published_at);
+CREATE TABLE IF NOT EXISTS {{.default}} PARTITION OF {{.published}} DEFAULT WITH (toast_tuple_target = 8160);
+COMMENT ON TABLE {{.published}} IS 'Messages that cdc-relay has published, for as long as run --keep-published says.';
+
+-- Makes the partitions of today and the next two days, and drops those that are older than that. It returns how many were
+-- dropped. Nobody waits for it: it gives up a lock that it does not get soon, and tries again the next time.
+CREATE OR REPLACE FUNCTION {{.rotate}}(keep interval)
+RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS {{.quote}}
+DECLARE
+    day   timestamp;
+    part  text;
+    child regclass;
+    gone  integer := 0;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('cdc-relay history', {{.literal}}::regclass::oid::bigint)) THEN
+        RETURN 0; -- another relay does it now
+    END IF;
+    FOR i IN 0..2 LOOP
+        day := date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC') + i * interval '1 day';
+        part := format('%I.%I', {{.schema}}::text, {{.prefix}} || to_char(day, 'YYYYMMDD'));
+        CONTINUE WHEN to_regclass(part) IS NOT NULL;
+        BEGIN
+            -- An attached table needs a weaker lock than one that is made as a partition.
+            EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160)', part, {{.literal}});
+            EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', {{.literal}}, part,
+                day AT TIME ZONE 'UTC', (day + interval '1 day') AT TIME ZONE 'UTC');
+        EXCEPTION WHEN check_violation OR lock_not_available THEN
+            NULL; -- the default partition has rows of that day, or somebody reads it: it takes the others, too
+        END;
+    END LOOP;
+    FOR child IN
+        SELECT c.oid FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+        WHERE i.inhparent = {{.literal}}::regclass AND c.relname ~ '_p[0-9]{8}$'
+          AND (to_timestamp(right(c.relname, 8), 'YYYYMMDD')::date + 1)::timestamp AT TIME ZONE 'UTC' <= clock_timestamp() - keep
+    LOOP
+        BEGIN
+            EXECUTE format('DROP TABLE %s', child);
+            gone := gone + 1;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;
+        END;
+    END LOOP;
+    DELETE FROM {{.default}} r USING (
+        SELECT d.tableoid, d.ctid FROM {{.default}} d WHERE d.published_at <= clock_timestamp() - keep LIMIT 10000) s
+    WHERE r.tableoid = s.tableoid AND r.ctid = s.ctid;
+    RETURN gone;
+END {{.quote}};
+
+DO {{.quote}}
+DECLARE
+    owner text := (SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class WHERE oid = {{.outbox_literal}}::regclass);
+BEGIN
+    EXECUTE format('ALTER TABLE %s OWNER TO %s', {{.literal}}, owner);
+    EXECUTE format('ALTER TABLE %s OWNER TO %s', {{.default_literal}}, owner);
+    EXECUTE format('ALTER FUNCTION %s OWNER TO %s', {{.rotate_literal}}, owner);
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', {{.rotate_literal}});
+END {{.quote}};
