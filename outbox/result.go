@@ -1,5 +1,7 @@
 package outbox
 
+import "time"
+
 // Outcome says what became of one attempt to publish a message.
 type Outcome uint8
 
@@ -49,6 +51,7 @@ const (
 	ReasonNoExchange      Reason = "exchange_missing"  // channel closed with 404
 	ReasonAccessRefused   Reason = "access_refused"    // channel closed with 403
 	ReasonChannelClosed   Reason = "broker_rejected"   // channel closed for this message, other code
+	ReasonHandlerRejected Reason = "handler_rejected"  // the handler of --publisher exec said rejected
 	ReasonRetriesExceeded Reason = "retries_exhausted" // the last of --max-retries retries was rejected, too
 )
 
@@ -59,6 +62,7 @@ const (
 	ReasonInvalidProperties Reason = "invalid_properties" // unknown property or wrong type
 	ReasonInvalidRouting    Reason = "invalid_routing"    // exchange or routing key beyond 255 bytes
 	ReasonInvalidRow        Reason = "invalid_row"        // neither or both payloads, …
+	ReasonHandlerImpossible Reason = "handler_impossible" // the handler of --publisher exec said impossible
 )
 
 // MayHaveArrived tells whether a message that was not confirmed may stand in a queue
@@ -78,6 +82,8 @@ type Result struct {
 	// MaybeSent tells that the message had been sent before in this attempt, and that
 	// confirm was lost: Outcome is that of the repeat, and the first may have arrived.
 	MaybeSent bool
+	// RetryIn is when to try again after Refused, in place of the relay's backoff; 0: the backoff decides.
+	RetryIn time.Duration
 	// Detail is one line for people: what the broker said, or what is wrong with
 	// the message. It holds no payload and no password.
 	Detail string

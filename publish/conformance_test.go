@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -46,34 +50,50 @@ func (s *syncBuffer) lines() []string {
 	return strings.FieldsFunc(s.b.String(), func(r rune) bool { return r == '\n' })
 }
 
+// linesSeen reads what Stdout and Exec have written.
+func linesSeen(t *testing.T, lines []string) []seen {
+	t.Helper()
+	var all []seen
+	for _, text := range lines {
+		var l struct {
+			MessageID         string          `json:"message_id"`
+			RoutingKey        string          `json:"routing_key"`
+			PossibleDuplicate bool            `json:"possible_duplicate"`
+			Payload           json.RawMessage `json:"payload"`
+			PayloadBase64     *string         `json:"payload_base64"`
+		}
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("line %q: %v", text, err)
+		}
+		body := string(l.Payload)
+		if l.PayloadBase64 != nil {
+			raw, err := base64.StdEncoding.DecodeString(*l.PayloadBase64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body = string(raw)
+		}
+		all = append(all, seen{l.MessageID, l.RoutingKey, body, l.PossibleDuplicate})
+	}
+	return all
+}
+
 func conformingStdout(t *testing.T) conforming {
 	var out syncBuffer
-	arrived := func() []seen {
-		var all []seen
-		for _, text := range out.lines() {
-			var l struct {
-				MessageID         string          `json:"message_id"`
-				RoutingKey        string          `json:"routing_key"`
-				PossibleDuplicate bool            `json:"possible_duplicate"`
-				Payload           json.RawMessage `json:"payload"`
-				PayloadBase64     string          `json:"payload_base64"`
-			}
-			if err := json.Unmarshal([]byte(text), &l); err != nil {
-				t.Fatalf("line %q: %v", text, err)
-			}
-			body := string(l.Payload)
-			if l.Payload == nil {
-				raw, err := base64.StdEncoding.DecodeString(l.PayloadBase64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				body = string(raw)
-			}
-			all = append(all, seen{l.MessageID, l.RoutingKey, body, l.PossibleDuplicate})
-		}
-		return all
-	}
+	arrived := func() []seen { return linesSeen(t, out.lines()) }
 	return conforming{publisher: NewStdout(StdoutConfig{Writer: &out}), exchange: "x", key: "k", arrived: arrived}
+}
+
+func conformingExec(t *testing.T) conforming {
+	file := filepath.Join(t.TempDir(), "arrived")
+	arrived := func() []seen {
+		text, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return linesSeen(t, strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' }))
+	}
+	return conforming{publisher: newExec(t, file, 0), exchange: "x", key: "k", arrived: arrived}
 }
 
 func conformingAMQP(t *testing.T) conforming {
@@ -98,7 +118,7 @@ func conformingAMQP(t *testing.T) conforming {
 
 // TestPublishers holds every publisher to the contract of Publisher.
 func TestPublishers(t *testing.T) {
-	makers := map[string]func(*testing.T) conforming{"stdout": conformingStdout, "amqp": conformingAMQP}
+	makers := map[string]func(*testing.T) conforming{"stdout": conformingStdout, "exec": conformingExec, "amqp": conformingAMQP}
 	suite := map[string]func(*testing.T, conforming){
 		"confirmed arrives":       confirmedArrives,
 		"impossible harms none":   impossibleHarmsNone,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +17,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-func TestMain(m *testing.M) { services.Main(m) }
+func TestMain(m *testing.M) {
+	if file := os.Getenv(handlerFile); file != "" {
+		beHandler(file)
+	}
+	services.Main(m)
+}
 
 // recorder is a sink that remembers everything.
 type recorder struct {

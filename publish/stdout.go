@@ -3,7 +3,6 @@ package publish
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -121,48 +120,17 @@ func (p *Stdout) writeOnce(ctx context.Context) error {
 	return nil
 }
 
-// line is one message as it is written. The names are those of the columns.
-type line struct {
-	ID                int64           `json:"id"`
-	MessageID         string          `json:"message_id"`
-	Exchange          string          `json:"exchange"`
-	RoutingKey        string          `json:"routing_key"`
-	OrderingKey       *string         `json:"ordering_key"`
-	Headers           json.RawMessage `json:"headers,omitempty"`
-	Properties        json.RawMessage `json:"properties,omitempty"`
-	CreatedAt         time.Time       `json:"created_at"`
-	PossibleDuplicate bool            `json:"possible_duplicate"`
-	Payload           json.RawMessage `json:"payload,omitempty"`
-	PayloadBase64     []byte          `json:"payload_base64,omitempty"`
-}
-
 // add appends the line of a message, or delivers why there is none.
 func (p *Stdout) add(m *outbox.Message) {
-	lim := limits{defaultExchange: p.cfg.DefaultExchange, frameMax: defaultFrameMax}
-	mark := m.MayBeKnown()
-	parcel, err := encode(m, lim, mark)
-	if err != nil {
-		p.sink.Deliver(impossible(m, err))
-		return
-	}
-	l := line{
-		ID: m.ID, MessageID: parcel.body.MessageId, Exchange: parcel.exchange, RoutingKey: m.RoutingKey,
-		OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties,
-		CreatedAt: m.CreatedAt, PossibleDuplicate: mark,
-	}
-	if m.Binary || !json.Valid(m.Payload) {
-		l.PayloadBase64 = m.Payload
-	} else {
-		l.Payload = m.Payload
-	}
-	if p.torn && p.lines.Len() == 0 {
+	torn := p.torn && p.lines.Len() == 0
+	if torn {
 		p.lines.WriteByte('\n') // this line must not continue that one
 	}
-	encoder := json.NewEncoder(&p.lines)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(l); err != nil {
-		// Encode writes nothing where it fails; it can only fail over a strange date.
-		p.sink.Deliver(impossible(m, &invalid{outbox.ReasonInvalidRow, err.Error()}))
+	if err := appendLine(&p.lines, m, p.cfg.DefaultExchange); err != nil {
+		if torn {
+			p.lines.Reset()
+		}
+		p.sink.Deliver(impossible(m, err))
 		return
 	}
 	m.SentAt = time.Now()

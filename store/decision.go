@@ -29,7 +29,11 @@ func Decide(r outbox.Result, policy Policy, random float64) outbox.Decision {
 		if r.Message.Attempts >= policy.MaxRetries {
 			return outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: lastError(r)}
 		}
-		return outbox.Decision{Action: outbox.Retry, Delay: policy.delay(r.Message.Attempts, random), Detail: lastError(r)}
+		delay := r.RetryIn
+		if delay <= 0 {
+			delay = policy.delay(r.Message.Attempts, random)
+		}
+		return outbox.Decision{Action: outbox.Retry, Delay: delay, Detail: lastError(r)}
 	}
 	return outbox.Decision{Action: outbox.Release} // Unknown, NotSent: an outage costs no attempt
 }

@@ -47,6 +47,12 @@ func TestOutcomesAreDecided(t *testing.T) {
 			outbox.Decision{Action: outbox.Retry, Delay: 126 * time.Second, Detail: "nack: full"},
 		},
 		{
+			"with a time of its own",
+			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonHandlerRejected, RetryIn: 48 * time.Hour},
+			2, 0.5,
+			outbox.Decision{Action: outbox.Retry, Delay: 48 * time.Hour, Detail: "handler_rejected"},
+		},
+		{
 			"third refusal",
 			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonUnroutable},
 			2, 0,

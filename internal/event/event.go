@@ -71,10 +71,12 @@ const (
 
 // RabbitMQ.
 const (
-	BrokerConnected Name = "broker_connected"
-	BrokerDown      Name = "broker_down"
-	BrokerLost      Name = "broker_lost"
-	BrokerBlocked   Name = "broker_blocked"
-	BrokerUnblocked Name = "broker_unblocked"
-	NoticeLost      Name = "notice_lost"
+	HandlerEnded         Name = "handler_ended"
+	HandlerAnswerInvalid Name = "handler_answer_invalid"
+	BrokerConnected      Name = "broker_connected"
+	BrokerDown           Name = "broker_down"
+	BrokerLost           Name = "broker_lost"
+	BrokerBlocked        Name = "broker_blocked"
+	BrokerUnblocked      Name = "broker_unblocked"
+	NoticeLost           Name = "notice_lost"
 )

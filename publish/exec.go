@@ -1,0 +1,202 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// ExecConfig is what NewExec needs; only Command is required.
+type ExecConfig struct {
+	// Command is the handler: a program, and its arguments.
+	Command []string
+	// Env is the environment of the handler, as in os/exec; nil: that of this process.
+	Env []string
+	// Stderr gets what the handler writes to its standard error; nil: nobody.
+	Stderr io.Writer
+	// DefaultExchange stands in for messages that name none.
+	DefaultExchange string
+	// AnswerTimeout is how long the oldest message that the handler has may be without an answer; default 10 s.
+	AnswerTimeout time.Duration
+	// Logger default is slog.Default().
+	Logger *slog.Logger
+}
+
+// Exec gives messages to a child process, the handler, as lines of JSON on its standard input, and reads the outcome of
+// each from its standard output (see answer). A handler that ends is started again with backoff; so is one that leaves a
+// message without an answer. What it had in hand is Unknown. Make it with NewExec.
+type Exec struct {
+	cfg ExecConfig
+	in  *mailbox[*outbox.Message]
+
+	mu    sync.Mutex
+	ended bool // Run will take nothing more from in
+	sink  Sink // set when Run starts
+
+	state State // belongs to the goroutine of Run
+}
+
+// NewExec looks for the program; it starts nothing.
+func NewExec(cfg ExecConfig) (*Exec, error) {
+	if len(cfg.Command) == 0 {
+		return nil, errors.New("no handler was named")
+	}
+	if _, err := exec.LookPath(cfg.Command[0]); err != nil {
+		return nil, err
+	}
+	if cfg.AnswerTimeout <= 0 {
+		cfg.AnswerTimeout = 10 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Exec{cfg: cfg, in: newMailbox[*outbox.Message]()}, nil
+}
+
+// Publish hands a message over; see Publisher.
+func (p *Exec) Publish(m *outbox.Message) {
+	p.mu.Lock()
+	ended := p.ended
+	if !ended {
+		p.in.add(m)
+	}
+	p.mu.Unlock()
+	if ended {
+		p.deliver(m, outbox.NotSent, "the publisher has stopped")
+		return
+	}
+	p.in.signal()
+}
+
+// The pauses before the handler is started again grow from the first to the second.
+const (
+	firstRestart = 100 * time.Millisecond
+	lastRestart  = 30 * time.Second
+)
+
+// Run starts handlers, one after the other, until ctx is done; see Publisher. Then the handler's standard input ends, and it
+// has a second for its last answers.
+func (p *Exec) Run(ctx context.Context, sink Sink) error {
+	p.sink = sink
+	p.setState(Connecting, "starting the handler")
+	pause := &backoff.ExponentialBackOff{
+		InitialInterval: firstRestart, MaxInterval: lastRestart, Multiplier: 2, RandomizationFactor: 0.1,
+	}
+	pause.Reset()
+	for ctx.Err() == nil {
+		h, err := p.startHandler()
+		if err == nil {
+			p.reject("the handler is starting")
+			p.setState(Ready, "")
+			h.run(ctx)
+			if h.answered {
+				pause.Reset()
+			}
+			err = h.why
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		again := pause.NextBackOff()
+		p.cfg.Logger.Warn("handler is not running, restarting it", "event", event.HandlerEnded, "error", err, "again_in", again.Round(time.Millisecond))
+		p.setState(Connecting, oneLine(err.Error()))
+		p.wait(ctx, again)
+	}
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.reject("the publisher has stopped")
+	p.setState(Closed, "stopped")
+	return nil
+}
+
+// startHandler starts the child process.
+func (p *Exec) startHandler() (*handler, error) {
+	h := &handler{p: p, answers: newMailbox[[]byte](), written: make(chan written, 1), exited: make(chan error, 1), hand: newHand()}
+	h.command = exec.Command(p.cfg.Command[0], p.cfg.Command[1:]...)
+	h.command.Env = p.cfg.Env
+	h.command.Stderr = p.cfg.Stderr
+	h.command.Stdout = &lineReader{lines: h.answers}
+	h.command.WaitDelay = time.Second // for children of its own that keep its output open
+	ownGroup(h.command)
+	var err error
+	if h.stdin, err = h.command.StdinPipe(); err != nil {
+		return nil, fmt.Errorf("make a pipe to the handler: %w", err)
+	}
+	if err := h.command.Start(); err != nil {
+		return nil, fmt.Errorf("start the handler: %w", err)
+	}
+	go func() { h.exited <- h.command.Wait() }()
+	return h, nil
+}
+
+func (p *Exec) deliver(m *outbox.Message, o outbox.Outcome, detail string) {
+	p.sink.Deliver(outbox.Result{Message: m, Outcome: o, Detail: detail})
+}
+
+func (p *Exec) reject(why string) {
+	for _, m := range p.in.take(nil) {
+		p.deliver(m, outbox.NotSent, why)
+	}
+}
+
+// wait lets d pass; what is published meanwhile comes back at once.
+func (p *Exec) wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		p.reject("the handler is not running")
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			return
+		case <-p.in.wake:
+		}
+	}
+}
+
+func (p *Exec) setState(phase Phase, detail string) {
+	if p.state.Phase == phase {
+		return
+	}
+	p.state = State{Phase: phase, Since: time.Now(), Detail: detail}
+	p.sink.StateChanged(p.state)
+}
+
+// lineReader cuts what the handler writes into lines.
+type lineReader struct {
+	lines *mailbox[[]byte]
+	rest  []byte
+}
+
+// longestAnswer bounds a line of the handler, in bytes.
+const longestAnswer = 64 << 10
+
+// Write is called by one goroutine of os/exec. Its error makes the handler's next write fail.
+func (r *lineReader) Write(b []byte) (int, error) {
+	n := len(b)
+	for {
+		end := bytes.IndexByte(b, '\n')
+		if end < 0 {
+			break
+		}
+		r.lines.put(append(r.rest, b[:end]...))
+		r.rest, b = nil, b[end+1:]
+	}
+	if r.rest = append(r.rest, b...); len(r.rest) > longestAnswer {
+		return 0, fmt.Errorf("a line of the handler has more than %d bytes", longestAnswer)
+	}
+	return n, nil
+}

@@ -1,0 +1,88 @@
+package publish
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// answer is a line of the handler.
+type answer struct {
+	MessageID outbox.UUID `json:"message_id"`
+	// Outcome is confirmed, rejected (one attempt is charged, and the message is sent again later), impossible (it becomes a
+	// dead letter at once) or unknown (it may have arrived: it is sent again, marked, and no attempt is charged).
+	Outcome string `json:"outcome"`
+	// RetryIn is a duration such as 30s, in place of the relay's backoff; only with rejected.
+	RetryIn string `json:"retry_in"`
+	// Detail is one line for people. It stands in last_error.
+	Detail string `json:"detail"`
+}
+
+// parseAnswer returns the MessageID also if the rest is wrong, as far as it can be read.
+func parseAnswer(text []byte) (a answer, err error) {
+	if err := json.Unmarshal(text, &a); err != nil {
+		return a, fmt.Errorf("want a line such as {\"message_id\": \"…\", \"outcome\": \"confirmed\"}: %w", err)
+	}
+	if a.MessageID == (outbox.UUID{}) {
+		return a, fmt.Errorf("want a message_id")
+	}
+	_, err = a.retryIn()
+	if err == nil && a.outcome() == 0 {
+		err = fmt.Errorf("outcome %q: want confirmed, rejected, impossible or unknown", cut(a.Outcome, 40))
+	}
+	return a, err
+}
+
+func (a answer) outcome() outbox.Outcome {
+	switch a.Outcome {
+	case "confirmed":
+		return outbox.Confirmed
+	case "rejected":
+		return outbox.Refused
+	case "impossible":
+		return outbox.Impossible
+	case "unknown":
+		return outbox.Unknown
+	}
+	return 0
+}
+
+func (a answer) retryIn() (time.Duration, error) {
+	if a.RetryIn == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(a.RetryIn)
+	if err != nil || d <= 0 || a.Outcome != "rejected" {
+		return 0, fmt.Errorf("retry_in %q: want a duration with its unit, such as 30s, and the outcome rejected", cut(a.RetryIn, 40))
+	}
+	return d, nil
+}
+
+// result is what the answer means for its message. One that is wrong means that nothing is known.
+func (a answer) result(m *outbox.Message, wrong error) outbox.Result {
+	r := outbox.Result{Message: m, Outcome: a.outcome(), Detail: cut(oneLine(a.Detail), 500)}
+	if wrong != nil {
+		r.Outcome, r.Detail = outbox.Unknown, oneLine(wrong.Error())
+	}
+	switch r.Outcome {
+	case outbox.Refused:
+		r.Reason = outbox.ReasonHandlerRejected
+		r.RetryIn, _ = a.retryIn()
+	case outbox.Impossible:
+		r.Reason = outbox.ReasonHandlerImpossible
+	}
+	return r
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// cut shortens other people's text to a number of bytes.
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

@@ -1,0 +1,207 @@
+package publish
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// handlerFile makes the test binary be a handler, which appends each message to the file that it names.
+const handlerFile = "CDC_RELAY_TEST_HANDLER"
+
+// beHandler answers as the payload says in "do", by default with confirmed.
+func beHandler(name string) {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var m struct {
+			MessageID string          `json:"message_id"`
+			Payload   json.RawMessage `json:"payload"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+			panic(err)
+		}
+		if _, err := file.Write(append(lines.Bytes(), '\n')); err != nil {
+			panic(err)
+		}
+		var order struct {
+			Do, Answer string
+		}
+		_ = json.Unmarshal(m.Payload, &order) // a body that is none says nothing
+		switch order.Do {
+		case "":
+			fmt.Printf("{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", m.MessageID)
+		case "answer":
+			fmt.Println(strings.ReplaceAll(order.Answer, "ID", m.MessageID))
+		case "crash":
+			os.Exit(3)
+		case "sleep":
+			time.Sleep(time.Hour)
+		}
+	}
+	os.Exit(0)
+}
+
+// newExec is a publisher to a handler of this file.
+func newExec(t *testing.T, file string, timeout time.Duration) *Exec {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewExec(ExecConfig{
+		Command: []string{self}, Env: append(os.Environ(), handlerFile+"="+file), Stderr: t.Output(), AnswerTimeout: timeout,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestExecOutcomes: what the handler says of each message is its result.
+func TestExecOutcomes(t *testing.T) {
+	var k maker
+	type outcome struct {
+		outcome outbox.Outcome
+		reason  outbox.Reason
+		retryIn time.Duration
+		detail  string
+	}
+	var messages []*outbox.Message
+	var wanted []outcome
+	for _, test := range []struct {
+		answer string
+		want   outcome
+	}{
+		{`{"message_id":"ID","outcome":"confirmed","more":1}`, outcome{outbox.Confirmed, "", 0, ""}},
+		{`{"message_id":"ID","outcome":"rejected","retry_in":"90s","detail":"HTTP 503:\n busy"}`, outcome{outbox.Refused, outbox.ReasonHandlerRejected, 90 * time.Second, "HTTP 503: busy"}},
+		{`{"message_id":"ID","outcome":"rejected"}`, outcome{outbox.Refused, outbox.ReasonHandlerRejected, 0, ""}},
+		{`{"message_id":"ID","outcome":"impossible","detail":"no address"}`, outcome{outbox.Impossible, outbox.ReasonHandlerImpossible, 0, "no address"}},
+		{`{"message_id":"ID","outcome":"unknown","detail":"timeout"}`, outcome{outbox.Unknown, "", 0, "timeout"}},
+		{"hello\n\n" + `{"message_id":"00000000-0000-4000-8000-000000000000","outcome":"confirmed"}` + "\n" + `{"message_id":"ID","outcome":"confirmed"}`, outcome{outbox.Confirmed, "", 0, ""}},
+		{`{"message_id":"ID","outcome":"done"}`, outcome{outbox.Unknown, "", 0, `outcome "done": want confirmed, rejected, impossible or unknown`}},
+		{
+			`{"message_id":"ID","outcome":"rejected","retry_in":"30"}`,
+			outcome{outbox.Unknown, "", 0, `retry_in "30": want a duration with its unit, such as 30s, and the outcome rejected`},
+		},
+	} {
+		order, err := json.Marshal(map[string]string{"do": "answer", "answer": test.answer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages = append(messages, k.make("x", "k", string(order)))
+		wanted = append(wanted, test.want)
+	}
+	r := start(t, newExec(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	r.awaitPhase(t, Ready)
+	began := time.Now()
+	r.publish(messages...)
+	for i, result := range r.awaitResults(t, messages...) {
+		if got := (outcome{result.Outcome, result.Reason, result.RetryIn, result.Detail}); got != wanted[i] {
+			t.Errorf("message %d: got %+v, want %+v", i, got, wanted[i])
+		}
+	}
+	if took := time.Since(began); took < unknownPause {
+		t.Errorf("an unknown outcome came after %v: the relay would ask again without a pause", took)
+	}
+}
+
+// TestExecHandlerEnds: what it had in hand is unknown, and another handler is started.
+func TestExecHandlerEnds(t *testing.T) {
+	var k maker
+	r := start(t, newExec(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	for range 2 {
+		r.awaitPhase(t, Ready)
+		mark := r.mark()
+		before, silent, crash := k.make("x", "k", `{}`), k.make("x", "k", `{"do":"nothing"}`), k.make("x", "k", `{"do":"crash"}`)
+		r.publish(before, silent, crash)
+		results := r.awaitResults(t, before, silent, crash)
+		allAre(t, results[:1], outbox.Confirmed)
+		allAre(t, results[1:], outbox.Unknown)
+		r.awaitSince(t, mark, Connecting)
+	}
+	r.awaitPhase(t, Ready)
+	after := k.make("x", "k", `{}`)
+	r.publish(after)
+	allAre(t, r.awaitResults(t, after), outbox.Confirmed)
+}
+
+// TestExecNoAnswer: a handler that leaves a message without an answer is killed, also if it answers later ones.
+func TestExecNoAnswer(t *testing.T) {
+	for _, do := range []string{"nothing", "sleep"} {
+		t.Run(do, func(t *testing.T) {
+			var k maker
+			r := start(t, newExec(t, filepath.Join(t.TempDir(), "arrived"), 100*time.Millisecond))
+			r.awaitPhase(t, Ready)
+			mark := r.mark()
+			silent := k.make("x", "k", `{"do":"`+do+`"}`)
+			r.publish(silent)
+			allAre(t, r.awaitResults(t, silent), outbox.Unknown)
+			r.awaitSince(t, mark, Connecting)
+			r.awaitPhase(t, Ready)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			for _, s := range r.states[mark:] {
+				if s.Phase == Connecting && !strings.Contains(s.Detail, "gave no answer for message "+silent.MessageID.String()+" within 100ms") {
+					t.Errorf("the state says %q", s.Detail)
+				}
+			}
+		})
+	}
+}
+
+// TestExecHandlerThatDoesNotRead: a full pipe holds up nobody, and Run returns.
+func TestExecHandlerThatDoesNotRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "arrived")
+	r := start(t, newExec(t, file, time.Hour))
+	r.awaitPhase(t, Ready)
+	var k maker
+	messages := append([]*outbox.Message{k.make("x", "k", `{"do":"sleep"}`)}, k.many(40, "x", "k")...)
+	for _, m := range messages[1:] {
+		m.Payload = []byte(`"` + strings.Repeat("x", 10_000) + `"`)
+	}
+	r.publish(messages...)
+	await.Until(t, "the handler has the first message", func() bool {
+		info, err := os.Stat(file)
+		return err == nil && info.Size() > 0
+	})
+	r.stop(t)
+	results := r.awaitResults(t, messages...)
+	allAre(t, results[:1], outbox.Unknown)
+	allAre(t, results[len(results)-1:], outbox.NotSent)
+}
+
+// TestExecSameMessageID: rows may have one message_id; each has its answer.
+func TestExecSameMessageID(t *testing.T) {
+	var k maker
+	first, second := k.make("x", "k", `{}`), k.make("x", "k", `{"do":"answer","answer":"{\"message_id\":\"ID\",\"outcome\":\"rejected\"}"}`)
+	second.MessageID = first.MessageID
+	r := start(t, newExec(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	r.awaitPhase(t, Ready)
+	r.publish(first, second)
+	results := r.awaitResults(t, first, second)
+	allAre(t, results[:1], outbox.Confirmed)
+	allAre(t, results[1:], outbox.Refused)
+}
+
+func TestExecWithoutAProgram(t *testing.T) {
+	for _, command := range [][]string{nil, {"/nowhere/handler"}, {"no-such-program-of-cdc-relay"}} {
+		if _, err := NewExec(ExecConfig{Command: command}); err == nil {
+			t.Errorf("%q is taken", command)
+		}
+	}
+}

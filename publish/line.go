@@ -1,0 +1,62 @@
+package publish
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// line is the beginning of a message as Stdout and Exec write it: one JSON object in one line. payload and payload_base64
+// follow. The keys and their order are part of the contract: docs/contract.md.
+type line struct {
+	ID                int64           `json:"id"`
+	MessageID         string          `json:"message_id"`
+	Exchange          string          `json:"exchange"`
+	RoutingKey        string          `json:"routing_key"`
+	OrderingKey       *string         `json:"ordering_key"`
+	Headers           json.RawMessage `json:"headers"`
+	Properties        json.RawMessage `json:"properties"`
+	CreatedAt         time.Time       `json:"created_at"`
+	PossibleDuplicate bool            `json:"possible_duplicate"`
+}
+
+// appendLine appends the line of a message that is to be sent now. The error, always *invalid, is for a message that AMQP
+// could not carry either; then nothing is appended.
+func appendLine(b *bytes.Buffer, m *outbox.Message, defaultExchange string) error {
+	mark := m.MayBeKnown()
+	parcel, err := encode(m, limits{defaultExchange: defaultExchange, frameMax: defaultFrameMax}, mark)
+	if err != nil {
+		return err
+	}
+	begin := b.Len()
+	encoder := json.NewEncoder(b)
+	encoder.SetEscapeHTML(false)
+	err = encoder.Encode(line{
+		ID: m.ID, MessageID: parcel.body.MessageId, Exchange: parcel.exchange, RoutingKey: m.RoutingKey,
+		OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties,
+		CreatedAt: m.CreatedAt, PossibleDuplicate: mark,
+	})
+	if err != nil { // only a strange date
+		b.Truncate(begin)
+		return &invalid{outbox.ReasonInvalidRow, err.Error()}
+	}
+	b.Truncate(b.Len() - len("}\n"))
+	appendPayload(b, m)
+	return nil
+}
+
+// appendPayload writes the body byte for byte: JSON in one line as it is, else base64. The encoder would rewrite it.
+func appendPayload(b *bytes.Buffer, m *outbox.Message) {
+	if !m.Binary && !bytes.ContainsAny(m.Payload, "\n\r") && json.Valid(m.Payload) {
+		b.WriteString(`,"payload":`)
+		b.Write(m.Payload)
+		b.WriteString(`,"payload_base64":null}` + "\n")
+		return
+	}
+	b.WriteString(`,"payload":null,"payload_base64":"`)
+	b.Write(base64.StdEncoding.AppendEncode(b.AvailableBuffer(), m.Payload))
+	b.WriteString(`"}` + "\n")
+}
