@@ -221,7 +221,7 @@ func (r *Relay) brokerAway(ctx context.Context, a *actors) error {
 			return <-a.failed
 		}
 	}
-	return problem.New("see that RabbitMQ runs and --amqp-url is right, then run drain again",
+	return problem.New("see that RabbitMQ runs and --amqp-url is right (with --publisher exec: why the handler ends), then run drain again",
 		"the broker takes no messages (%s)%s; what waits is still in the table", state.Phase, detailOf(state.Detail))
 }
 

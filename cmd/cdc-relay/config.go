@@ -23,6 +23,7 @@ type config struct {
 	amqpURL        string
 	files          fileNames
 	publisher      string
+	handler        []string // of --publisher exec
 	exchange       string
 	outageCooldown time.Duration
 
@@ -188,9 +189,10 @@ func nameSettings() []*setting {
 func relaySettings() []*setting {
 	return []*setting{
 		{
-			name: "publisher", value: "amqp|stdout", byDefault: "amqp",
-			usage: "stdout writes one JSON line for each message, and counts it as published.",
-			set:   func(c *config, text string) error { c.publisher = text; return oneOf(text, "amqp", "stdout") },
+			name: "publisher", value: "amqp|stdout|exec", byDefault: "amqp",
+			usage: "stdout writes one JSON line for each message, and counts it as published. " +
+				"exec gives these lines to the program after -- and reads the outcomes from it.",
+			set: func(c *config, text string) error { c.publisher = text; return oneOf(text, "amqp", "stdout", "exec") },
 		},
 		{
 			name: "exchange", value: "NAME", byDefault: "'', the default exchange", mayBeEmpty: true,

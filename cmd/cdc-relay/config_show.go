@@ -56,7 +56,7 @@ type configView struct {
 }
 
 func (p *process) configShow(c *cli.Context) error {
-	cfg, err := p.resolve(c)
+	cfg, err := p.withHandler(c)
 	if err != nil {
 		return err
 	}

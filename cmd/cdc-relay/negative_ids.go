@@ -10,7 +10,7 @@ import (
 // with a blank before it, no parser of flags takes -5 for a flag. After a flag that wants a value it is left alone.
 func protectIDs(args []string) []string {
 	protected := slices.Clone(args)
-	for i := 1; i < len(args); i++ {
+	for i := 1; i < len(args) && args[i] != "--"; i++ {
 		if regexp.MustCompile(`^-[0-9]+$`).MatchString(args[i]) && !wantsValue(args[i-1]) {
 			protected[i] = " " + args[i]
 		}

@@ -27,6 +27,10 @@ func meaningOf(code string) (meaning, fix string) {
 		return "the broker does not take one of its properties", "fix the properties in the dead-letter table"
 	case "invalid_routing":
 		return "its exchange or routing key is beyond 255 bytes", "fix them in the dead-letter table"
+	case "handler_rejected":
+		return "the handler rejected it", "see the last error"
+	case "handler_impossible":
+		return "the handler cannot deliver it", "see the last error"
 	case "invalid_row":
 		return "something is wrong with the row", "see the last error"
 	}
@@ -36,8 +40,8 @@ func meaningOf(code string) (meaning, fix string) {
 // reasonCodes are those of docs/contract.md. A publisher of an embedding program may have others.
 func reasonCodes() []string {
 	return []string{
-		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "retries_exhausted",
-		"too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row",
+		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "handler_rejected", "retries_exhausted",
+		"too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row", "handler_impossible",
 	}
 }
 

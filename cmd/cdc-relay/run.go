@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -60,6 +61,7 @@ EXAMPLES
   cdc-relay run --database-url postgres://relay@localhost/shop --amqp-url amqp://localhost
   cdc-relay run --config /etc/cdc-relay.yaml
   cdc-relay run --publisher stdout            # see the messages without a broker
+  cdc-relay run --publisher exec -- ./handler # give them to a program (docs/contract.md)
   curl localhost:9464/readyz                  # health; /metrics has the numbers`,
 		Flags:  relayFlags("dead-letter-retention", "http-addr", "liveness-file"),
 		Action: p.serve,
@@ -76,9 +78,25 @@ type service struct {
 	tracer   *tracing.Tracer // likewise
 }
 
+// withHandler reads the settings of a command that takes a program for --publisher exec as arguments.
+func (p *process) withHandler(c *cli.Context) (*config, error) {
+	cfg, err := p.settingsFor(c)
+	if err != nil {
+		return nil, err
+	}
+	cfg.handler = c.Args().Slice()
+	switch {
+	case cfg.publisher != "exec" && len(cfg.handler) > 0:
+		return nil, unexpected(c)
+	case cfg.publisher == "exec" && len(cfg.handler) == 0:
+		return nil, usagef("--publisher exec: name the handler after --, such as: cdc-relay %s --publisher exec -- ./handler", commandPath(c))
+	}
+	return cfg, nil
+}
+
 // relayConfig is what run and drain go by.
 func (p *process) relayConfig(c *cli.Context) (*config, error) {
-	cfg, err := p.resolve(c)
+	cfg, err := p.withHandler(c)
 	if err != nil {
 		return nil, err
 	}
@@ -118,13 +136,28 @@ func (p *process) newService(ctx context.Context, cfg *config) (*service, error)
 }
 
 func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher, error) {
-	if cfg.publisher == "stdout" {
+	switch cfg.publisher {
+	case "exec":
+		publisher, err := publish.NewExec(publish.ExecConfig{
+			Command: cfg.handler, Env: p.handlerEnvironment(), Stderr: p.stderr, DefaultExchange: cfg.exchange,
+			AnswerTimeout: cfg.relay.SendTimeout, Logger: log,
+		})
+		if err != nil {
+			return nil, usagef("--publisher exec: %s", err)
+		}
+		return publisher, nil
+	case "stdout":
 		if closedOutput(p.stdout) {
 			return nil, usagef("--publisher stdout: the standard output is closed, so nobody would read the messages")
 		}
 		return publish.NewStdout(publish.StdoutConfig{Writer: p.stdout, DefaultExchange: cfg.exchange}), nil
 	}
 	return newAMQP(cfg, cfg.relay.MaxInFlight, log)
+}
+
+// handlerEnvironment leaves out the settings, which may hold passwords.
+func (p *process) handlerEnvironment() []string {
+	return slices.DeleteFunc(p.environ(), func(pair string) bool { return strings.HasPrefix(pair, "CDC_RELAY_") })
 }
 
 // closedOutput: for a standard output that is closed, Go opens /dev/null, to read as well; a shell's >/dev/null cannot be read.

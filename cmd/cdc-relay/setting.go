@@ -134,9 +134,13 @@ func (v flagValue) IsBoolFlag() bool { return v.setting != nil && v.value == "" 
 // the environment before the file, the file before the default.
 func (p *process) resolve(c *cli.Context) (*config, error) {
 	if c.Args().Present() {
-		return nil, usagef("%s: unexpected argument %q", c.Command.Name, c.Args().First())
+		return nil, unexpected(c)
 	}
 	return p.settingsFor(c)
+}
+
+func unexpected(c *cli.Context) error {
+	return usagef("%s: unexpected argument %q", c.Command.Name, c.Args().First())
 }
 
 // settingsFor is resolve for commands that take arguments, too.

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestHandlerThatEnds: what it had in hand comes again, marked, to the next one; the row of a message that it rejects waits as
+// long as it says.
+func TestHandlerThatEnds(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	folder := t.TempDir()
+	handler := filepath.Join(folder, "handler")
+	// It ends at its first message without an answer. CDC_RELAY_… must not reach it.
+	script := `#!/bin/sh
+cd ` + folder + `
+env | grep CDC_RELAY_ >> leaked
+while IFS= read -r line; do
+  printf '%s\n' "$line" >> got
+  [ "$(wc -l < got)" -gt 1 ] || exit 4
+  id=$(printf '%s' "$line" | sed 's/.*"message_id":"\([^"]*\)".*/\1/')
+  case "$line" in
+  *'"routing_key":"busy"'*) echo "{\"message_id\": \"$id\", \"outcome\": \"rejected\", \"retry_in\": \"20h\", \"detail\": \"busy\"}" ;;
+  *'"routing_key":"bad"'*) echo "{\"message_id\": \"$id\", \"outcome\": \"impossible\", \"detail\": \"bad\"}" ;;
+  *) echo "{\"message_id\": \"$id\", \"outcome\": \"confirmed\"}" ;;
+  esac
+done
+`
+	if err := os.WriteFile(handler, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('first', '{"n" : 1}'), ('busy', '2'), ('bad', '3')`)
+	env["CDC_RELAY_SEND_TIMEOUT"] = "10m"
+	drain := []string{"drain", "--publisher", "exec", "--json", "--", handler, "-5"}
+	r := cdcRelay(t, env, drain...)
+	wantJSON(t, r, exitFailed, map[string]any{"published": 0.0})
+	if !strings.Contains(r.stderr, "the handler has ended: exit status 4") {
+		t.Errorf("got %s", r.stderr)
+	}
+	wantJSON(t, cdcRelay(t, env, drain...), exitDone, map[string]any{"published": 1.0, "rejected": 2.0, "dead_lettered": 1.0})
+	text, err := os.ReadFile(filepath.Join(folder, "got"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if !strings.Contains(lines[0], `"payload":{"n" : 1},"payload_base64":null}`) {
+		t.Errorf("the first line is %s", lines[0])
+	}
+	if again := lines[1:]; !strings.Contains(strings.Join(again, "\n"), `"possible_duplicate":true,"payload":{"n" : 1},`) {
+		t.Errorf("the first message did not come again with its mark: %s", again)
+	}
+	if leaked, err := os.ReadFile(filepath.Join(folder, "leaked")); err != nil || len(leaked) > 0 {
+		t.Errorf("the handler sees %s, %v", leaked, err)
+	}
+	if got := query[string](t, conn, `SELECT routing_key || ' ' || attempts || ' ' || last_error || ' ' || (available_at > now() + interval '19 hours')::text FROM outbox`); got != "busy 1 handler_rejected: busy true" {
+		t.Errorf("the rejected row is %s", got)
+	}
+	if got := query[string](t, conn, `SELECT failure_reason FROM outbox_dead_letter`); got != "handler_impossible" {
+		t.Errorf("the impossible one is dead for %s", got)
+	}
+	wantUsage(t, cdcRelay(t, env, "drain", "--publisher", "exec", "--", "/nowhere/handler"), `--publisher exec: exec: "/nowhere/handler": stat /nowhere/handler: no such file or directory`)
+}
