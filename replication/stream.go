@@ -103,7 +103,8 @@ func connect(ctx context.Context, databaseURL string, names Names) (*Stream, err
 	}
 	config.RuntimeParams["replication"] = "database"
 	config.RuntimeParams["application_name"] = slot.Application(names.Table)
-	config.RuntimeParams["client_min_messages"] = "warning" // Postgres 18 warns of a missing publication
+	config.RuntimeParams["default_transaction_read_only"] = "off" // the publication may have to be made
+	config.RuntimeParams["client_min_messages"] = "warning"       // Postgres 18 warns of a missing publication
 	// Values in text form shall not depend on the settings of role or database.
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	config.RuntimeParams["DateStyle"] = "ISO"

@@ -63,6 +63,7 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	config.ConnConfig.RuntimeParams["application_name"] = "cdc-relay"
 	pgdial.Limit(&config.ConnConfig.Config)
+	pgdial.AsWriter(&config.ConnConfig.Config)
 	servers := &servers{}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, sessionSettings+failIfHidden); err != nil {

@@ -9,11 +9,11 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -175,25 +175,10 @@ func connectToCheck(ctx context.Context, url string, parameters map[string]strin
 	return connectWith(ctx, url, "check", func(config *pgx.ConnConfig) {
 		maps.Copy(config.RuntimeParams, parameters)
 		config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may lose prepared statements
-		if config.ValidateConnect != nil && parameters["default_transaction_read_only"] != "" {
-			config.ValidateConnect = asWriter(config.ValidateConnect)
+		if parameters["default_transaction_read_only"] != "" {
+			pgdial.AsWriter(&config.Config)
 		}
 	})
-}
-
-// asWriter asks for target_session_attrs within a transaction that may write, since the
-// session's default would make a primary look like a standby. Nothing of it stays.
-func asWriter(validate pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
-	return func(ctx context.Context, conn *pgconn.PgConn) error {
-		if _, err := conn.Exec(ctx, "BEGIN READ WRITE").ReadAll(); err != nil {
-			return validate(ctx, conn) // a standby rejects it
-		}
-		says := validate(ctx, conn) // with prefer-standby, a primary that it rejects is taken if there is nothing else
-		if _, err := conn.Exec(ctx, "ROLLBACK").ReadAll(); says == nil {
-			return err
-		}
-		return says
-	}
 }
 
 // checkReport is the JSON of the command.

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -21,9 +22,18 @@ import (
 // connectTimeout is for commands that a person waits for.
 const connectTimeout = 10 * time.Second
 
-// connect opens an ordinary connection. The caller closes it with closeConn.
+// connect opens an ordinary connection, which may write also if the role is read-only by default. The caller closes it
+// with closeConn.
 func connect(ctx context.Context, url, command string) (*pgx.Conn, error) {
-	return connectWith(ctx, url, command, func(*pgx.ConnConfig) {})
+	conn, err := connectWith(ctx, url, command, func(cfg *pgx.ConnConfig) { pgdial.AsWriter(&cfg.Config) })
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "SET default_transaction_read_only = off"); err != nil {
+		closeConn(ctx, conn)
+		return nil, err
+	}
+	return conn, nil
 }
 
 // connectWith lets the caller change how it connects.

@@ -79,6 +79,36 @@ func TestARoleThatIsReadOnlyByDefault(t *testing.T) {
 	}
 }
 
+// TestARoleThatIsReadOnlyByDefaultSetsUp what is missing, also as a relay.
+func TestARoleThatIsReadOnlyByDefaultSetsUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.declareQueue(w.queue, nil)
+	database := value[string](w, `SELECT quote_ident(current_database())`)
+	role := w.as("REPLICATION", "CREATE ON DATABASE "+database, "CREATE, USAGE ON SCHEMA public")
+	w.exec(`ALTER ROLE ` + role + ` SET default_transaction_read_only = on`)
+	address := mustURL(t, w.database)
+	query := address.Query()
+	query.Set("target_session_attrs", "read-write")
+	address.RawQuery = query.Encode()
+	w.database = address.String()
+	succeeds := func(command ...string) {
+		t.Helper()
+		if out, code := w.command(command...); code != 0 {
+			t.Fatalf("%s: exit %d\n%s", command[0], code, out)
+		}
+	}
+	succeeds("migrate", "up")
+	succeeds("setup", "--functions")
+	arrived := w.consume(w.queue)
+	w.exec(`DROP PUBLICATION ` + w.slot)
+	r := w.run()
+	w.eventually("it streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+	w.await(arrived, w.insert(nil))
+	r.stop()
+	succeeds("teardown", "--yes", "--tables")
+}
+
 // TestADrainTellsOfRowsThatCannotBeDeleted: they are published and still there.
 func TestADrainTellsOfRowsThatCannotBeDeleted(t *testing.T) {
 	t.Parallel()
