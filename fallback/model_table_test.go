@@ -236,7 +236,15 @@ func (m *model) quiesce() {
 // asked tells whether something asks for a sweep, of those that are also run without.
 func (m *model) asked(kind Sweep) bool {
 	v := m.core.View()
-	return kind != Backlog || m.polls || v.Backlog || v.Unseen || m.sweeper.rows.begun
+	switch {
+	case m.polls:
+		return true
+	case kind == Backlog:
+		return v.Backlog || v.Unseen || m.sweeper.rows.begun
+	case kind == Keys:
+		return v.Wanted > 0 || v.Unlisted || m.sweeper.keys.begun
+	}
+	return true
 }
 
 func (m *model) waiting() (ids []int64) {
