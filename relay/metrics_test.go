@@ -164,7 +164,8 @@ func TestTheSampledMetricsVanishWhileTheDatabaseIsAway(t *testing.T) {
 		time time.Duration
 		want bool
 	}{{sampleOld / 2, true}, {sampleOld, false}} {
-		c.mu.at, c.mu.until, c.mu.next = taken.Add(-passed.time), c.mu.until.Add(-sampleOld/2), time.Time{}
+		// One that took the database long is shown for longer than sampleOld.
+		c.mu.at, c.mu.until, c.mu.next = taken.Add(-passed.time), taken.Add(sampleOld-passed.time), time.Time{}
 		if _, age, ok := c.current(time.Now()); ok != passed.want {
 			t.Errorf("a sample of age %s is shown: %v", age, ok)
 		}
