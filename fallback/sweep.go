@@ -84,7 +84,7 @@ type Owner struct {
 	// PID is of the server process, 0 for none. Relay: it streams to a relay of the table.
 	PID   uint32
 	Relay bool
-	// Unused is for how long nobody has owned the slot, as far as the server says.
+	// Unused is for how long nobody has owned the slot, by what the server says.
 	Unused time.Duration
 }
 
