@@ -12,10 +12,19 @@ type Table struct {
 	Name   string
 }
 
-// ParseTable reads a table name as SQL writes it: name, schema.name, either part
+// ParseTable reads the name of an outbox table, as ParseName does. It leaves room for the name of the dead-letter table.
+func ParseTable(s string) (Table, error) {
+	t, err := ParseName(s)
+	if longest := 63 - len(deadLetterSuffix); err == nil && len(t.Name) > longest {
+		return Table{}, fmt.Errorf("table name %q: %q is longer than %d bytes, and the dead-letter table is named after it", s, t.Name, longest)
+	}
+	return t, err
+}
+
+// ParseName reads the name of any table as SQL writes it: name, schema.name, either part
 // in double quotes where it has capitals, dots or spaces. Without a schema it is
 // public. Unquoted parts are folded to lower case, as Postgres does.
-func ParseTable(s string) (Table, error) {
+func ParseName(s string) (Table, error) {
 	var parts []string
 	for rest := s; ; {
 		part, after, err := parseIdentifier(rest)
@@ -35,9 +44,6 @@ func ParseTable(s string) (Table, error) {
 		return Table{}, fmt.Errorf("table name %q: want name or schema.name", s)
 	}
 	name := parts[len(parts)-1]
-	if longest := 63 - len(deadLetterSuffix); len(name) > longest {
-		return Table{}, fmt.Errorf("table name %q: %q is longer than %d bytes, and the dead-letter table is named after it", s, name, longest)
-	}
 	if len(parts) == 1 {
 		return Table{Schema: "public", Name: name}, nil
 	}
