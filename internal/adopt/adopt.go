@@ -1,0 +1,285 @@
+// Package adopt brings the rows of another outbox table into ours, without a change of the application. A deferred trigger
+// copies each new row at COMMIT and deletes it; rows that waited before are moved once. With View, a view takes the place
+// of the table, so that nothing is stored twice.
+package adopt
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Request is one table to adopt.
+type Request struct {
+	Outbox outbox.Table
+	// Layout is one of Layouts, or "": then Map says everything.
+	Layout string
+	From   outbox.Table
+	// Map says what goes where, "routing_key=topic,payload=body"; it goes before what the layout says.
+	Map  string
+	View bool
+	// Waiting is "all", "none" or an SQL condition on the rows that are still to be sent; "": what the layout says.
+	Waiting string
+}
+
+// Command is what a person types for it.
+func (r Request) Command() string {
+	words := []string{"cdc-relay adopt"}
+	if r.Layout != "" {
+		words = append(words, r.Layout)
+	}
+	words = append(words, "--from "+shell(r.From.String()))
+	if r.Map != "" {
+		words = append(words, "--map "+shell(r.Map))
+	}
+	if r.View {
+		words = append(words, "--view")
+	}
+	if r.Outbox != (outbox.Table{Schema: "public", Name: "outbox"}) {
+		words = append(words, "--table "+shell(r.Outbox.String()))
+	}
+	return strings.Join(words, " ")
+}
+
+// note is what the function's comment says, for check and --undo. A comment is in every dump.
+type note struct {
+	Outbox  string   `json:"outbox"`
+	Schema  string   `json:"schema"`
+	Table   string   `json:"table"`
+	View    bool     `json:"view"`
+	Columns []string `json:"columns"`
+	Command string   `json:"command"`
+}
+
+func (p *plan) note() note {
+	from := p.request.From
+	return note{p.request.Outbox.SQL(), from.Schema, from.Name, p.request.View, p.conversion.columns, p.request.Command()}
+}
+
+// functionOf names the function that copies rows of a table.
+func functionOf(into, from outbox.Table) outbox.Table {
+	name := into.Name + "_from_" + from.Name
+	if from.Schema != into.Schema {
+		name = into.Name + "_from_" + from.Schema + "_" + from.Name
+	}
+	return outbox.Table{Schema: into.Schema, Name: shortened(name)}
+}
+
+// shortened cuts a name that is longer than Postgres takes, with a hash in place of the rest.
+func shortened(name string) string {
+	const longest = 63
+	if len(name) <= longest {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	end := longest - 9
+	for !utf8.RuneStart(name[end]) {
+		end--
+	}
+	return name[:end] + "_" + hex.EncodeToString(sum[:4])
+}
+
+// newPlan reads the catalog, and finds what stands in the way.
+func newPlan(ctx context.Context, conn *pgx.Conn, r Request) (*plan, error) {
+	given, err := parseMap(r.Map)
+	if err != nil {
+		return nil, fmt.Errorf("--map: %w", err)
+	}
+	s, err := readSource(ctx, conn, r.From, r.Outbox)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.check(r); err != nil {
+		return nil, err
+	}
+	p := &plan{request: r, source: s, function: functionOf(r.Outbox, r.From)}
+	if s.Trigger != "" && s.Trigger != p.function.SQL() {
+		return nil, problem.New("cdc-relay adopt --undo --from "+shell(r.From.String())+" --table OUTBOX", "table %s was adopted before, by function %s", r.From, s.Trigger)
+	}
+	if s.Trigger != "" && r.View {
+		return nil, problem.New("cdc-relay adopt --undo --from "+shell(r.From.String()), "table %s was adopted without --view", r.From)
+	}
+	if p.conversion, err = s.convert(r.Layout, given); err != nil {
+		return nil, err
+	}
+	p.waiting, err = p.condition(ctx, conn)
+	return p, err
+}
+
+// condition is that of the rows that are still to be sent.
+func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
+	condition := p.request.Waiting
+	switch condition {
+	case "":
+		condition = p.source.waiting(p.request.Layout)
+	case "all":
+		condition = "true"
+	case "none":
+		condition = "false"
+	}
+	rows := func(where string) (exists bool, err error) {
+		err = conn.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s s WHERE (%s))", p.source.table.SQL(), where)).Scan(&exists)
+		return exists, err
+	}
+	if condition == "" {
+		exist, err := rows("true")
+		if err != nil {
+			return "", fmt.Errorf("look for rows of %s: %w", p.source.table, err)
+		}
+		if exist {
+			return "", problem.New(`--waiting all, --waiting none, or a condition as --waiting "sent_at IS NULL"`,
+				"table %s has rows, and nothing says which of them are still to be sent", p.source.table)
+		}
+		return "true", nil // those that come in the meantime
+	}
+	if _, err := rows(condition); err != nil {
+		return "", &problem.Problem{What: "--waiting " + p.request.Waiting, Fix: "write a condition on the columns of " + p.source.table.String() + ": " + p.source.names(), Err: err}
+	}
+	return condition, nil
+}
+
+// SQL is what Adopt runs, as a script for psql. It reads the catalog.
+func SQL(ctx context.Context, conn *pgx.Conn, r Request) (string, error) {
+	p, err := newPlan(ctx, conn, r)
+	if err != nil {
+		return "", err
+	}
+	s, err := p.statements()
+	if err != nil {
+		return "", err
+	}
+	again := " Safe to run again."
+	if r.View {
+		again = ""
+	}
+	script := "-- " + strings.ReplaceAll(r.Command(), "\n", " ") + "\n-- For psql, as the owner of both tables or a superuser." + again + "\n" +
+		"\\set ON_ERROR_STOP on\nSET search_path = pg_catalog, pg_temp;\n\nBEGIN;\n" + s.function + "COMMIT;\n\n"
+	if p.waiting != "false" {
+		script += "-- Rows that wait, 1000 in a transaction.\n" + s.move + "SHOW cdc_relay.moved;\n\n"
+	}
+	return script + "-- The rest, and from then on every new row. INSERTs into the table wait for this transaction.\nBEGIN;\n" + strings.Join(s.final, "\n") + "\nCOMMIT;\n", nil
+}
+
+// Result is what Adopt did.
+type Result struct {
+	// Moved are the rows that had waited.
+	Moved int64
+	// Attached is false if the table was adopted before.
+	Attached bool
+}
+
+// passes bounds how often what came in the meantime is moved before the lock is taken.
+const passes = 5
+
+// Adopt makes the function, moves what waits, and attaches the table. Interrupted, it can be run again: each row is in one
+// of the two tables. The lock is taken only when little is left to move, and only so is the order of the rows kept.
+func Adopt(ctx context.Context, conn *pgx.Conn, r Request) (result Result, err error) {
+	p, err := newPlan(ctx, conn, r)
+	if err != nil {
+		return result, err
+	}
+	s, err := p.statements()
+	if err != nil {
+		return result, err
+	}
+	if _, err := conn.Exec(ctx, "SET search_path = pg_catalog, pg_temp; SET lock_timeout = '10s'"); err != nil {
+		return result, fmt.Errorf("adopt %s: %w", r.From, err)
+	}
+	result.Attached = p.source.Trigger == ""
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, s.function)
+		return err
+	})
+	if err != nil {
+		return result, fmt.Errorf("make function %s: %w", p.function, err)
+	}
+	for range passes {
+		if p.waiting == "false" {
+			break
+		}
+		moved, err := run(ctx, conn, s.move)
+		result.Moved += moved
+		if err != nil {
+			return result, fmt.Errorf("move rows of %s: %w", r.From, locked(ctx, conn, r.From, err))
+		}
+		if moved < 1000 {
+			break
+		}
+	}
+	moved, err := locking(ctx, conn, r.From, s.final)
+	result.Moved += moved
+	if err != nil {
+		return result, fmt.Errorf("attach %s: %w", r.From, err)
+	}
+	return result, nil
+}
+
+// run runs statements and returns how many rows they moved.
+func run(ctx context.Context, conn *pgx.Conn, statements ...string) (moved int64, err error) {
+	if _, err := conn.Exec(ctx, "SET cdc_relay.moved = '0'"); err != nil {
+		return 0, err
+	}
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return 0, err
+		}
+	}
+	var text string
+	if err := conn.QueryRow(ctx, "SELECT current_setting('cdc_relay.moved')").Scan(&text); err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(text, 10, 64)
+}
+
+// attempts is how often a lock is tried; in between, the application's INSERTs go on.
+const attempts = 5
+
+// locking runs statements in one transaction that takes a lock, and tries again if it does not get it.
+func locking(ctx context.Context, conn *pgx.Conn, table outbox.Table, statements []string) (moved int64, err error) {
+	for range attempts {
+		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+			moved, err = run(ctx, tx.Conn(), statements...)
+			return err
+		})
+		if !pgcode.Is(err, pgcode.LockNotAvailable) {
+			break
+		}
+	}
+	if err != nil {
+		return 0, locked(ctx, conn, table, err)
+	}
+	return moved, nil
+}
+
+// locked names the sessions that have the table locked.
+func locked(ctx context.Context, conn *pgx.Conn, table outbox.Table, err error) error {
+	if !pgcode.Is(err, pgcode.LockNotAvailable) {
+		return err
+	}
+	rows, failed := conn.Query(ctx, `
+SELECT format('%s (%s, %s, since %s)', a.pid, a.usename, coalesce(nullif(a.application_name, ''), 'no name'), date_trunc('second', now() - a.xact_start))
+FROM pg_stat_activity a
+WHERE a.pid <> pg_backend_pid() AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.relation = to_regclass($1) AND l.mode <> 'AccessShareLock')
+ORDER BY a.xact_start LIMIT 5`, table.SQL())
+	if failed != nil {
+		return err
+	}
+	sessions, failed := pgx.CollectRows(rows, pgx.RowTo[string])
+	if failed != nil || len(sessions) == 0 {
+		return err
+	}
+	return &problem.Problem{
+		What: fmt.Sprintf("%s is locked by session %s", table, strings.Join(sessions, ", ")),
+		Fix:  "end its transaction, and run this again: what was moved stays so", Err: err,
+	}
+}

@@ -1,0 +1,145 @@
+{{define "variables"}}
+    message_id uuid; exchange text; routing_key text; ordering_key text; coalesce_key text;
+    payload json; payload_bytes bytea; headers jsonb; properties jsonb; redacted_payload json;
+    created_at timestamptz; available_at timestamptz; expires_at timestamptz;
+    body text; options jsonb; envelope json;
+{{- end}}
+
+{{define "convert"}}
+        message_id := NULL; exchange := NULL; routing_key := NULL; ordering_key := NULL; coalesce_key := NULL;
+        payload := NULL; payload_bytes := NULL; headers := NULL; properties := NULL; redacted_payload := NULL;
+        created_at := NULL; available_at := NULL; expires_at := NULL;
+        BEGIN -- Nothing in this block writes, so it costs no transaction id.
+{{- range .Assignments}}
+            {{.Variable}} := {{.Expression}};
+{{- end}}
+{{- if eq .Layout "celery-outbox"}}{{template "celery" .}}{{end}}
+{{- if .Body}}
+            body := {{.Body}};
+            BEGIN
+                payload := body::json;
+            EXCEPTION WHEN OTHERS THEN -- not JSON
+                payload_bytes := convert_to(body, 'UTF8');
+                properties := '{"content_type": "text/plain"}' || coalesce(properties, '{}');
+            END;
+{{- end}}
+{{- if eq .Layout "watermill"}}{{template "watermill" .}}{{end}}
+            IF payload IS NULL AND payload_bytes IS NULL THEN
+                payload_bytes := ''; -- a row without a body is a message with an empty one
+            END IF;
+            IF octet_length(ordering_key) > 2684 THEN
+                ordering_key := md5(ordering_key); -- more than the index takes
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            -- The relay makes it a dead letter, since headers must be an object: with the reason and the whole row.
+            payload := to_json(r); payload_bytes := NULL; headers := to_jsonb('cdc-relay adopt: ' || SQLERRM);
+            ordering_key := NULL; properties := NULL; redacted_payload := NULL; available_at := NULL; expires_at := NULL;
+        END;
+        INSERT INTO {{.Outbox}} (message_id, exchange, routing_key, ordering_key, coalesce_key, payload, payload_bytes,
+            headers, properties, redacted_payload, created_at, available_at, expires_at)
+        VALUES (coalesce(message_id, gen_random_uuid()), exchange, coalesce(routing_key, ''), ordering_key, coalesce_key, payload, payload_bytes,
+            nullif(headers, '{}'), nullif(properties, '{}'), redacted_payload, coalesce(created_at, now()), available_at, expires_at);
+{{- end}}
+
+{{define "celery"}}
+            IF {{.SchemaVersion}} <> 1 THEN
+                RAISE EXCEPTION 'schema_version % of a task is not known', {{.SchemaVersion}};
+            END IF;
+            options := r.options;
+            message_id := {{.TaskUUID}};
+            -- As Celery publishes: to a queue by the default exchange, or to an exchange that the task names.
+            exchange := CASE WHEN options ? 'queue' OR NOT options ?| '{exchange,routing_key}' THEN '' ELSE coalesce(options ->> 'exchange', {{.Queue}}) END;
+            routing_key := coalesce(options ->> 'queue', options ->> 'routing_key', {{.Queue}});
+            created_at := r.created_at;
+            available_at := (options ->> 'eta')::timestamptz; -- the message waits in the outbox, and not in a worker
+            expires_at := CASE jsonb_typeof(options -> 'expires')
+                WHEN 'number' THEN r.created_at + make_interval(secs => (options ->> 'expires')::double precision)
+                ELSE (options ->> 'expires')::timestamptz END;
+            payload := json_build_array(r.args, r.kwargs, json_build_object('callbacks', options -> 'link',
+                'errbacks', options -> 'link_error', 'chain', options -> 'chain', 'chord', options -> 'chord'));
+            -- Message protocol 2 (docs.celeryq.dev, "Message Protocol").
+            headers := jsonb_build_object('lang', 'py', 'task', r.task_name, 'id', r.task_id, 'shadow', options -> 'shadow', 'eta', NULL,
+                'expires', to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
+                'group', options -> 'group_id', 'group_index', options -> 'group_index', 'retries', coalesce(options -> 'retries', '0'),
+                'timelimit', jsonb_build_array(options -> 'time_limit', options -> 'soft_time_limit'),
+                'root_id', coalesce(options ->> 'root_id', r.task_id), 'parent_id', options -> 'parent_id',
+                'argsrepr', left({{.Args}}::text, 1024), 'kwargsrepr', left({{.Kwargs}}::text, 1024), 'origin', 'cdc-relay',
+                'ignore_result', coalesce(options -> 'ignore_result', 'false'), 'replaced_task_nesting', coalesce(options -> 'replaced_task_nesting', '0'))
+                || jsonb_strip_nulls(jsonb_build_object({{.Sentry}}));
+            properties := jsonb_strip_nulls(jsonb_build_object('correlation_id', r.task_id, 'content_type', 'application/json',
+                'content_encoding', 'utf-8', 'priority', options -> 'priority'));
+{{- if .Redacted}}
+            IF r.redacted_args IS NOT NULL OR r.redacted_kwargs IS NOT NULL THEN
+                redacted_payload := json_build_array({{.Args}}, {{.Kwargs}});
+            END IF;
+{{- end}}
+{{- end}}
+
+{{define "watermill"}}
+            IF payload_bytes IS NOT NULL THEN -- a column of type bytea, mostly with JSON in it
+                BEGIN
+                    payload := convert_from(payload_bytes, 'UTF8')::json;
+                    payload_bytes := NULL;
+                EXCEPTION WHEN OTHERS THEN
+                    NULL;
+                END;
+            END IF;
+            IF json_typeof(payload) = 'object' AND ARRAY(SELECT k COLLATE "C" FROM json_object_keys(payload) k ORDER BY 1) = '{destination_topic,metadata,payload,uuid}' THEN
+                envelope := payload; -- of the forwarder
+                routing_key := envelope ->> 'destination_topic';
+                message_id := {{.EnvelopeUUID}};
+                headers := CASE json_typeof(envelope -> 'metadata') WHEN 'object' THEN (envelope -> 'metadata')::text::jsonb ELSE '{}' END
+                    || jsonb_build_object('_watermill_message_uuid', envelope ->> 'uuid');
+                payload := NULL;
+                payload_bytes := decode(coalesce(envelope ->> 'payload', ''), 'base64');
+                BEGIN
+                    payload := convert_from(payload_bytes, 'UTF8')::json;
+                    payload_bytes := NULL;
+                EXCEPTION WHEN OTHERS THEN
+                    NULL;
+                END;
+            END IF;
+            -- github.com/ThreeDotsLabs/watermill, components/delay/delay.go
+            available_at := coalesce(available_at, (headers ->> '_watermill_delayed_until')::timestamptz);
+{{- end}}
+
+{{define "function"}}
+#variable_conflict use_column
+DECLARE
+    r record;
+{{- template "variables"}}
+BEGIN
+{{- range .Sequences}}
+    IF NEW.{{.Column}} IS NULL THEN
+        NEW.{{.Column}} := nextval({{.Sequence}}); -- a view has no identity columns
+    END IF;
+{{- end}}
+    r := NEW;
+{{- template "convert" .}}
+{{- if .View}}
+    RETURN NEW;
+{{- else}}
+    DELETE FROM {{.Source}} s WHERE {{.KeyOf "r"}}; -- unless the application has done that itself
+    RETURN NULL;
+{{- end}}
+END {{end}}
+
+{{define "move"}}
+#variable_conflict use_column
+DECLARE
+    k record; r record; moved bigint := 0;
+{{- template "variables"}}
+BEGIN
+    FOR k IN SELECT {{.KeyColumns}} FROM {{.Source}} s WHERE {{.Waiting}} ORDER BY {{.Order}} LOOP
+        DELETE FROM {{.Source}} s WHERE {{.KeyOf "k"}} AND {{.Waiting}} RETURNING s.* INTO r;
+        CONTINUE WHEN NOT FOUND; -- somebody else has deleted it
+{{- template "convert" .}}
+        moved := moved + 1;
+{{- if .Commit}}
+        IF moved % 1000 = 0 THEN
+            COMMIT;
+        END IF;
+{{- end}}
+    END LOOP;
+    PERFORM set_config('cdc_relay.moved', moved::text, false);
+END {{end}}

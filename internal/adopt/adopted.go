@@ -1,0 +1,108 @@
+package adopt
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Adopted is a table whose rows go to an outbox.
+type Adopted struct {
+	Table outbox.Table
+	View  bool
+	// Command adopts it again.
+	Command string
+	// Exists is the table, Trigger that it has its trigger, Enabled that this fires.
+	Exists, Trigger, Enabled bool
+	// Missing are columns that the function reads and the table no longer has.
+	Missing  []string
+	function string
+}
+
+// Works tells whether new rows of the table get into the outbox.
+func (a Adopted) Works() bool { return a.Exists && a.Trigger && a.Enabled && len(a.Missing) == 0 }
+
+const listSQL = `
+SELECT format('%I.%I', f.nspname, f.proname), f.note ->> 'schema', f.note ->> 'table', (f.note ->> 'view')::boolean, f.note ->> 'command',
+       c.oid IS NOT NULL, t.oid IS NOT NULL, coalesce(t.tgenabled IN ('O', 'A'), false),
+       ARRAY(SELECT w FROM jsonb_array_elements_text(f.note -> 'columns') w
+             WHERE c.oid IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = w AND NOT a.attisdropped))
+FROM (SELECT p.oid, n.nspname, p.proname, pg_catalog.obj_description(p.oid, 'pg_proc')::jsonb -> 'adopts' AS note
+      FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+      WHERE n.nspname = $1 AND p.prorettype = 'pg_catalog.trigger'::regtype
+        AND CASE WHEN pg_catalog.obj_description(p.oid, 'pg_proc') LIKE '{"adopts":{%}' THEN true ELSE false END) f
+LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) ON n.nspname = f.note ->> 'schema' AND c.relname = f.note ->> 'table'
+LEFT JOIN pg_catalog.pg_trigger t ON t.tgrelid = c.oid AND t.tgfoid = f.oid
+WHERE f.note ->> 'outbox' = $2 ORDER BY 1`
+
+// List returns the tables that were adopted into an outbox. It reads the catalog alone.
+func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, error) {
+	rows, err := conn.Query(ctx, listSQL, into.Schema, into.SQL())
+	if err != nil {
+		return nil, fmt.Errorf("look for adopted tables: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Adopted, err error) {
+		err = row.Scan(&a.function, &a.Table.Schema, &a.Table.Name, &a.View, &a.Command, &a.Exists, &a.Trigger, &a.Enabled, &a.Missing)
+		return a, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for adopted tables: %w", err)
+	}
+	return all, nil
+}
+
+// Find picks an adopted table by name, or the only one if from is nil.
+func Find(ctx context.Context, conn *pgx.Conn, into outbox.Table, from *outbox.Table) (Adopted, error) {
+	all, err := List(ctx, conn, into)
+	if err != nil {
+		return Adopted{}, err
+	}
+	var names []string
+	for _, a := range all {
+		names = append(names, a.Table.String())
+		if from != nil && a.Table == *from {
+			return a, nil
+		}
+	}
+	switch {
+	case from == nil && len(all) == 1:
+		return all[0], nil
+	case len(all) == 0:
+		return Adopted{}, fmt.Errorf("no table was adopted into %s", into)
+	case from == nil:
+		return Adopted{}, problem.New("name one of them in --from", "%d tables were adopted into %s: %s", len(all), into, strings.Join(names, ", "))
+	}
+	return Adopted{}, problem.New("name one of them in --from", "table %s was not adopted into %s; adopted were %s", from, into, strings.Join(names, ", "))
+}
+
+// undo is what Undo runs in one transaction.
+func (a Adopted) undo() []string {
+	table := a.Table.SQL()
+	all := []string{lockTimeout}
+	switch {
+	case a.View && a.Trigger:
+		all = append(all, "DROP VIEW "+table+";",
+			fmt.Sprintf("ALTER TABLE %s RENAME TO %s;", setAside(a.Table).SQL(), outbox.QuoteIdentifier(a.Table.Name)))
+	case a.Trigger:
+		all = append(all, fmt.Sprintf("DROP TRIGGER %s ON %s;", triggerName, table))
+	}
+	return append(all, "DROP FUNCTION "+a.function+"();")
+}
+
+// UndoSQL is what Undo runs, as a script for psql.
+func (a Adopted) UndoSQL() string {
+	return "\\set ON_ERROR_STOP on\nBEGIN;\n" + strings.Join(a.undo(), "\n") + "\nCOMMIT;\n"
+}
+
+// Undo leaves new rows in their table again. What the outbox has stays there, and is published.
+func (a Adopted) Undo(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := locking(ctx, conn, a.Table, a.undo()); err != nil {
+		return fmt.Errorf("undo the adoption of %s: %w", a.Table, err)
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package adopt
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// part is a column of the source table, or a text that is the same in every row.
+type part struct {
+	column  string
+	quoted  bool // the column's name stood in double quotes
+	literal bool
+	text    string
+}
+
+// mapping says what goes into a column of the outbox: parts one behind the other. No parts: the default of the column.
+type mapping struct {
+	target string
+	parts  []part
+}
+
+// single is the column that alone is the value, or "".
+func (m mapping) single() string {
+	if len(m.parts) == 1 && !m.parts[0].literal {
+		return m.parts[0].column
+	}
+	return ""
+}
+
+// The columns of the outbox that --map knows. headers and properties also take one entry each: headers.NAME.
+func targets() []string {
+	return []string{
+		"message_id", "exchange", "routing_key", "ordering_key", "payload", "headers", "properties",
+		"created_at", "available_at", "expires_at", "coalesce_key",
+	}
+}
+
+func propertyNames() []string {
+	return []string{
+		"content_type", "content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id",
+		"priority", "delivery_mode", "expiration",
+	}
+}
+
+// parseMap reads "routing_key=topic,exchange='events',ordering_key=kind||':'||key". Columns are written as in SQL.
+func parseMap(text string) ([]mapping, error) {
+	var all []mapping
+	for rest := text; strings.TrimSpace(rest) != ""; {
+		target, after, found := strings.Cut(rest, "=")
+		target = strings.TrimSpace(target)
+		if !found {
+			return nil, fmt.Errorf("%q: want COLUMN OF THE OUTBOX=COLUMN OF THE TABLE", target)
+		}
+		if err := checkTarget(target); err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(all, func(m mapping) bool { return m.target == target }) {
+			return nil, fmt.Errorf("%s stands twice", target)
+		}
+		parts, next, err := parseParts(after)
+		if err != nil {
+			return nil, fmt.Errorf("%s=%s: %w", target, after, err)
+		}
+		all, rest = append(all, mapping{target: target, parts: parts}), next
+	}
+	return all, nil
+}
+
+func checkTarget(target string) error {
+	name, entry, of := strings.Cut(target, ".")
+	switch {
+	case of && name == "headers" && entry != "":
+		return nil
+	case of && name == "properties":
+		if !slices.Contains(propertyNames(), entry) {
+			return fmt.Errorf("%q: properties has no such entry, want one of %s", target, strings.Join(propertyNames(), ", "))
+		}
+		return nil
+	case of || !slices.Contains(targets(), target):
+		return fmt.Errorf("%q is no column of the outbox to map: want %s, headers.NAME or properties.NAME", target, strings.Join(targets(), ", "))
+	}
+	return nil
+}
+
+// parseParts reads up to the comma that ends the value.
+func parseParts(text string) (parts []part, rest string, err error) {
+	rest = strings.TrimSpace(text)
+	if rest == "" || rest[0] == ',' {
+		return nil, strings.TrimPrefix(rest, ","), nil
+	}
+	for {
+		var p part
+		if p, rest, err = parsePart(rest); err != nil {
+			return nil, "", err
+		}
+		parts, rest = append(parts, p), strings.TrimSpace(rest)
+		after, more := strings.CutPrefix(rest, "||")
+		switch {
+		case more:
+			rest = strings.TrimSpace(after)
+		case rest == "" || rest[0] == ',':
+			return parts, strings.TrimPrefix(rest, ","), nil
+		default:
+			return nil, "", fmt.Errorf("unexpected %q (a text stands in single quotes, a column with special characters in double quotes)", rest)
+		}
+	}
+}
+
+func parsePart(text string) (p part, rest string, err error) {
+	if text == "" {
+		return p, "", fmt.Errorf("a column is missing")
+	}
+	if quote := text[0]; quote == '\'' || quote == '"' {
+		for i := 1; i < len(text); i++ {
+			switch {
+			case text[i] != quote:
+			case i+1 < len(text) && text[i+1] == quote:
+				i++
+			default:
+				value := strings.ReplaceAll(text[1:i], string(quote)+string(quote), string(quote))
+				if quote == '"' {
+					return part{column: value, quoted: true}, text[i+1:], nil
+				}
+				return part{literal: true, text: value}, text[i+1:], nil
+			}
+		}
+		return p, "", fmt.Errorf("a quote is not closed")
+	}
+	end := strings.IndexAny(text, ",|='\" \t\n")
+	if end < 0 {
+		end = len(text)
+	}
+	if end == 0 {
+		return p, "", fmt.Errorf("unexpected %q", text)
+	}
+	return part{column: text[:end]}, text[end:], nil
+}
+
+// merged has the mappings of over in place of those of base with the same target.
+func merged(base, over []mapping) []mapping {
+	all := slices.DeleteFunc(slices.Clone(base), func(m mapping) bool {
+		return slices.ContainsFunc(over, func(o mapping) bool { return o.target == m.target })
+	})
+	return append(all, over...)
+}

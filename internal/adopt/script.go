@@ -1,0 +1,221 @@
+package adopt
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+//go:embed adopt.sql
+var templates string
+
+// triggerName is the same on every table, so that one table is adopted once.
+const triggerName = "cdc_relay_adopt"
+
+// lockTimeout bounds how long the application's INSERTs wait behind a lock that is waited for.
+const lockTimeout = "SET LOCAL lock_timeout = '2s';"
+
+// plan is one table to adopt, with all that is known of it.
+type plan struct {
+	request    Request
+	source     *source
+	conversion *conversion
+	waiting    string // a condition; "false": no row is moved
+	function   outbox.Table
+}
+
+// data is what the templates see.
+type data struct {
+	*plan
+	Commit bool
+}
+
+func (d data) Layout() string            { return d.conversion.layout }
+func (d data) Assignments() []assignment { return d.conversion.assignments }
+func (d data) Body() string              { return d.conversion.body }
+func (d data) Queue() string             { return d.conversion.queue }
+func (d data) Outbox() string            { return d.request.Outbox.SQL() }
+func (d data) Source() string            { return d.source.table.SQL() }
+func (d data) Waiting() string           { return "(" + d.waiting + ")" }
+func (d data) View() bool                { return d.request.View }
+func (d data) TaskUUID() string          { return d.source.asUUID(`r."task_id"::text`) }
+func (d data) EnvelopeUUID() string      { return d.source.asUUID("(envelope ->> 'uuid')") }
+
+// KeyOf compares the primary key with that of a record.
+func (d data) KeyOf(record string) string { return d.key(" AND ", `s.%[1]s = `+record+`.%[1]s`) }
+
+// KeyColumns are selected for a record.
+func (d data) KeyColumns() string { return d.key(", ", "s.%s") }
+
+// Order is that of insertion, as far as the table knows it.
+func (d data) Order() string {
+	order := d.key(", ", "s.%s")
+	for _, c := range d.source.Columns {
+		random := c.Name == d.source.Key[0] && !slices.Contains([]string{"int2", "int4", "int8", "numeric", "timestamptz", "timestamp", "xid8"}, c.Type)
+		for _, a := range d.conversion.assignments {
+			if name, cut := strings.CutSuffix(a.Expression, "::timestamptz"); random && cut && a.Variable == "created_at" {
+				order = "s" + strings.TrimPrefix(name, "r") + ", " + order
+			}
+		}
+	}
+	return order
+}
+
+func (d data) key(separator, format string) string {
+	words := make([]string, len(d.source.Key))
+	for i, name := range d.source.Key {
+		words[i] = fmt.Sprintf(format, outbox.QuoteIdentifier(name))
+	}
+	return strings.Join(words, separator)
+}
+
+// Sequences are those of the identity columns, for a view.
+func (d data) Sequences() (all []struct{ Column, Sequence string }) {
+	for _, c := range d.source.Columns {
+		if d.request.View && c.Sequence != "" {
+			all = append(all, struct{ Column, Sequence string }{outbox.QuoteIdentifier(c.Name), literal(c.Sequence) + "::regclass"})
+		}
+	}
+	return all
+}
+
+// SchemaVersion, Redacted, Args, Kwargs and Sentry: not every version of django-celery-outbox has these columns.
+func (d data) SchemaVersion() string { return d.orElse("schema_version", `r."schema_version"`, "1") }
+
+func (d data) Redacted() bool {
+	return d.source.has("redacted_args") && d.source.has("redacted_kwargs")
+}
+func (d data) Args() string   { return d.redacted("args") }
+func (d data) Kwargs() string { return d.redacted("kwargs") }
+func (d data) Sentry() string {
+	return d.orElse("sentry_trace_id", `'sentry-trace', r."sentry_trace_id", 'baggage', r."sentry_baggage"`, "")
+}
+
+func (d data) redacted(name string) string {
+	return d.orElse("redacted_"+name, fmt.Sprintf(`coalesce(r."redacted_%[1]s", r."%[1]s")`, name), fmt.Sprintf(`r."%s"`, name))
+}
+
+func (d data) orElse(column, there, missing string) string {
+	if d.source.has(column) {
+		return there
+	}
+	return missing
+}
+
+func (p *plan) render(name string, commit bool) (string, error) {
+	parsed, err := template.New("adopt").Parse(templates)
+	if err != nil {
+		return "", fmt.Errorf("parse templates: %w", err)
+	}
+	var b strings.Builder
+	if err := parsed.ExecuteTemplate(&b, name, data{p, commit}); err != nil {
+		return "", fmt.Errorf("render %s: %w", name, err)
+	}
+	return dollarQuoted(b.String()), nil
+}
+
+// dollarQuoted takes a quote that no name in the text ends.
+func dollarQuoted(text string) string {
+	quote := "$body$"
+	for strings.Contains(text, quote) {
+		quote = strings.TrimSuffix(quote, "$") + "_$"
+	}
+	return quote + text + quote
+}
+
+// statements are the three steps, each to be run by itself.
+type statements struct {
+	function string // makes the function
+	move     string // moves what waits, and commits now and then
+	final    []string
+}
+
+func (p *plan) statements() (s statements, err error) {
+	function, err := p.render("function", false)
+	if err != nil {
+		return s, err
+	}
+	if s.move, err = p.render("move", true); err != nil {
+		return s, err
+	}
+	last, err := p.render("move", false)
+	if err != nil {
+		return s, err
+	}
+	note, err := json.Marshal(map[string]any{"adopts": p.note()})
+	if err != nil {
+		return s, fmt.Errorf("describe the function: %w", err)
+	}
+	f := p.function.SQL() + "()"
+	s.function = fmt.Sprintf("CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS %s;\n", f, function) +
+		fmt.Sprintf("ALTER FUNCTION %s OWNER TO %s;\nREVOKE ALL ON FUNCTION %[1]s FROM PUBLIC;\n", f, outbox.QuoteIdentifier(p.source.OutboxOwner)) +
+		fmt.Sprintf("COMMENT ON FUNCTION %s IS %s;\n", f, literal(string(note)))
+	s.move = "DO " + s.move + ";\n"
+	s.final = []string{lockTimeout, p.lock()}
+	if p.waiting != "false" {
+		s.final = append(s.final, "DO "+last+";")
+	}
+	s.final = append(s.final, p.attach(f)...)
+	return s, nil
+}
+
+func (p *plan) lock() string {
+	mode := "SHARE ROW EXCLUSIVE"
+	if p.request.View {
+		mode = "ACCESS EXCLUSIVE"
+	}
+	return fmt.Sprintf("LOCK TABLE %s IN %s MODE;", p.source.table.SQL(), mode)
+}
+
+// attach is what sends the next rows to the function.
+func (p *plan) attach(function string) []string {
+	table := p.source.table.SQL()
+	if p.request.View {
+		return append(p.view(), fmt.Sprintf("CREATE TRIGGER %s INSTEAD OF INSERT ON %s FOR EACH ROW EXECUTE FUNCTION %s;", triggerName, table, function))
+	}
+	// Deferred: the row is there until COMMIT, so that RETURNING, ON CONFLICT and a DELETE of the application's own work as ever.
+	text := fmt.Sprintf(`
+BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = %s::regclass AND tgname = '%s') THEN
+        ALTER TABLE %s ENABLE TRIGGER %[2]s;
+    ELSE
+        CREATE CONSTRAINT TRIGGER %[2]s AFTER INSERT ON %[3]s
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION %[4]s;
+    END IF;
+END `, literal(table), triggerName, table, function)
+	return []string{"DO " + dollarQuoted(text) + ";"}
+}
+
+// view puts a view with the same columns, defaults, owner and grants in the place of the table.
+func (p *plan) view() []string {
+	table := p.source.table
+	var names, all []string
+	for _, c := range p.source.Columns {
+		names = append(names, outbox.QuoteIdentifier(c.Name))
+		if c.Default != "" {
+			all = append(all, fmt.Sprintf("ALTER VIEW %s ALTER COLUMN %s SET DEFAULT %s;", table.SQL(), outbox.QuoteIdentifier(c.Name), c.Default))
+		}
+	}
+	for _, g := range p.source.Grants {
+		option := ""
+		if g.Option {
+			option = " WITH GRANT OPTION"
+		}
+		all = append(all, fmt.Sprintf("GRANT %s ON %s TO %s%s;", g.Privilege, table.SQL(), g.Grantee, option))
+	}
+	return append([]string{
+		fmt.Sprintf("ALTER TABLE %s RENAME TO %s;", table.SQL(), outbox.QuoteIdentifier(setAside(table).Name)),
+		fmt.Sprintf("CREATE VIEW %s AS SELECT %s FROM %s;", table.SQL(), strings.Join(names, ", "), setAside(table).SQL()),
+		fmt.Sprintf("ALTER VIEW %s OWNER TO %s;", table.SQL(), outbox.QuoteIdentifier(p.source.Owner)),
+	}, all...)
+}
+
+// setAside is the name of a table that a view has taken the place of.
+func setAside(table outbox.Table) outbox.Table {
+	return outbox.Table{Schema: table.Schema, Name: shortened(table.Name + "_adopted")}
+}

@@ -1,0 +1,189 @@
+package adopt
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// source is the table to adopt, as the catalog has it.
+type source struct {
+	table outbox.Table
+
+	Kind    string   `json:"kind"` // r, p: partitioned, v: a view
+	Owner   string   `json:"owner"`
+	Columns []column `json:"columns"`
+	Key     []string `json:"key"` // the columns of the primary key
+	// References are the foreign keys to it, as SQL writes their tables.
+	References []string `json:"references"`
+	// Trigger is the function of the trigger that adopted it, "" if there is none.
+	Trigger string `json:"trigger"`
+	// OutboxOwner is "" if the outbox does not exist.
+	OutboxOwner string `json:"outbox_owner"`
+	// OwnerMay: the owner of the outbox may SELECT and DELETE here.
+	OwnerMay bool `json:"owner_may"`
+	// Grants are those of the table, for a view in its place.
+	Grants []grant `json:"grants"`
+}
+
+type column struct {
+	Name string `json:"name"`
+	// Type is the base type's: json, jsonb, text, uuid, bytea, timestamptz, …
+	Type    string `json:"type"`
+	Default string `json:"default"`
+	// Sequence is that of an identity column, as SQL writes it.
+	Sequence  string `json:"sequence"`
+	Generated bool   `json:"generated"`
+}
+
+type grant struct {
+	Privilege string `json:"privilege"`
+	Grantee   string `json:"grantee"` // as SQL writes it
+	Option    bool   `json:"option"`
+}
+
+const sourceSQL = `
+SELECT pg_catalog.jsonb_build_object(
+  'kind', c.relkind, 'owner', pg_catalog.pg_get_userbyid(c.relowner),
+  'columns', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
+                'type', coalesce((SELECT b.typname FROM pg_catalog.pg_type b WHERE b.oid = t.typbasetype), t.typname),
+                'default', CASE WHEN a.attgenerated = '' THEN coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '') ELSE '' END,
+                'sequence', CASE WHEN a.attidentity <> '' THEN pg_catalog.pg_get_serial_sequence($3, a.attname) ELSE '' END,
+                'generated', a.attgenerated <> '') ORDER BY a.attnum)
+              FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+              LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+  'key', (SELECT coalesce(pg_catalog.jsonb_agg(a.attname ORDER BY k.n), '[]') FROM pg_catalog.pg_index i,
+            LATERAL pg_catalog.unnest(i.indkey::smallint[]) WITH ORDINALITY k(attnum, n), pg_catalog.pg_attribute a
+          WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid AND a.attnum = k.attnum),
+  'references', (SELECT coalesce(pg_catalog.jsonb_agg(f.conrelid::regclass::text), '[]') FROM pg_catalog.pg_constraint f
+                 WHERE f.confrelid = c.oid AND f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0),
+  'trigger', coalesce((SELECT '"' || replace(fn.nspname, '"', '""') || '"."' || replace(f.proname, '"', '""') || '"' FROM pg_catalog.pg_trigger g
+                        JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
+                        WHERE g.tgrelid = c.oid AND g.tgname = $4), ''),
+  'outbox_owner', coalesce(pg_catalog.pg_get_userbyid(o.relowner), ''),
+  'owner_may', coalesce(pg_catalog.has_table_privilege(o.relowner, c.oid, 'SELECT') AND pg_catalog.has_table_privilege(o.relowner, c.oid, 'DELETE')
+                        AND pg_catalog.has_schema_privilege(o.relowner, c.relnamespace, 'USAGE'), false),
+  'grants', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('privilege', x.privilege_type, 'option', x.is_grantable,
+               'grantee', CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END)), '[]')
+             FROM pg_catalog.aclexplode(c.relacl) x
+             WHERE x.grantee <> c.relowner AND x.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER', 'REFERENCES')))
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_class o ON o.oid = pg_catalog.to_regclass($5)
+WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'v')`
+
+// UsualTable is the table of a layout if nobody names one: in the schema public, by its usual name.
+func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Table, error) {
+	switch layout {
+	case Debezium:
+		return outbox.Table{Schema: "public", Name: "outboxevent"}, nil
+	case CeleryOutbox:
+		return outbox.Table{Schema: "public", Name: "celery_outbox"}, nil
+	}
+	rows, err := conn.Query(ctx, `SELECT tablename FROM pg_catalog.pg_tables
+		WHERE schemaname = 'public' AND tablename LIKE 'watermill\_%' AND tablename NOT LIKE 'watermill\_offsets\_%' ORDER BY 1`)
+	if err != nil {
+		return outbox.Table{}, fmt.Errorf("look for tables of Watermill: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return outbox.Table{}, fmt.Errorf("look for tables of Watermill: %w", err)
+	}
+	if len(names) != 1 {
+		return outbox.Table{}, problem.New("name the table in --from", "%d tables of the schema public have a name as watermill_TOPIC: %s", len(names), strings.Join(names, ", "))
+	}
+	return outbox.Table{Schema: "public", Name: names[0]}, nil
+}
+
+func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (*source, error) {
+	s := &source{table: table}
+	var text []byte
+	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, table.SQL(), triggerName, into.SQL()).Scan(&text)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, problem.New("name the table in --from", "table %s does not exist in database %q", table, conn.Config().Database)
+	case err != nil:
+		return nil, fmt.Errorf("look at %s: %w", table, err)
+	}
+	if err := json.Unmarshal(text, s); err != nil {
+		return nil, fmt.Errorf("look at %s: %w", table, err)
+	}
+	return s, nil
+}
+
+// check finds what stands in the way before anything is changed.
+func (s *source) check(r Request) error {
+	owner := outbox.QuoteIdentifier(s.OutboxOwner)
+	switch {
+	case s.OutboxOwner == "":
+		return problem.New(r.Outbox.Command("setup"), "the outbox %s does not exist", r.Outbox)
+	case s.table == r.Outbox:
+		return problem.New("name another table in --from", "%s is the outbox itself", s.table)
+	case s.Kind == "v":
+		return problem.New("cdc-relay adopt --undo --from "+shell(s.table.String()), "%s is a view", s.table)
+	case len(s.Key) == 0:
+		return problem.New(fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (...);", s.table.SQL()), "table %s has no primary key, and rows are deleted by it", s.table)
+	case len(s.References) > 0 && !r.View:
+		return problem.New("use --view, or drop the foreign key", "table %s has rows of %s that refer to it, so its rows cannot be deleted", s.table, strings.Join(s.References, ", "))
+	case r.View && s.Kind == "p":
+		return problem.New("adopt it without --view", "table %s is partitioned, and --view does not take its place", s.table)
+	case r.View && s.Owner != s.OutboxOwner:
+		return problem.New(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", s.table.SQL(), owner), "with --view, %s and %s need the same owner", s.table, r.Outbox)
+	case !s.OwnerMay && !r.View:
+		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT SELECT, DELETE ON %s TO %[2]s;", outbox.QuoteIdentifier(s.table.Schema), owner, s.table.SQL()),
+			"role %q, the owner of %s, may not read and delete rows of %s", s.OutboxOwner, r.Outbox, s.table)
+	}
+	for _, c := range s.Columns {
+		if r.View && c.Generated {
+			return problem.New("adopt it without --view", "column %s of %s is generated, and a view cannot do that", c.Name, s.table)
+		}
+	}
+	return nil
+}
+
+func (s *source) has(name string) bool {
+	return slices.ContainsFunc(s.Columns, func(c column) bool { return c.Name == name })
+}
+
+// find takes a name as SQL does. A name without quotes may also stand for one with capitals.
+func (s *source) find(p part) (column, bool) {
+	same := []func(a, b string) bool{func(a, b string) bool { return a == b }}
+	if !p.quoted {
+		same = append(same, func(a, b string) bool { return a == strings.ToLower(b) }, strings.EqualFold)
+	}
+	for _, same := range same {
+		for _, c := range s.Columns {
+			if same(c.Name, p.column) {
+				return c, true
+			}
+		}
+	}
+	return column{}, false
+}
+
+func (s *source) names() string {
+	names := make([]string, len(s.Columns))
+	for i, c := range s.Columns {
+		names[i] = c.Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// shell quotes a word for a shell if it needs to be.
+func shell(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
