@@ -96,6 +96,7 @@ func (p *process) app() *cli.App {
 		p.migrateCommand(),
 		p.teardownCommand(),
 		p.checkCommand(),
+		p.adoptCommand(),
 		p.runCommand(),
 		p.drainCommand(),
 		p.statsCommand(),
@@ -157,10 +158,14 @@ func finish(command *cli.Command, path string) {
 	if len(command.Subcommands) == 0 {
 		return
 	}
-	command.CustomHelpTemplate = groupHelp
+	command.CustomHelpTemplate = groupHelp()
+	alone := command.Action // of a command that also does something by itself
 	command.Action = func(c *cli.Context) error {
 		if name := c.Args().First(); name != "" {
 			return unknownCommand(path, name, command.Subcommands)
+		}
+		if alone != nil {
+			return alone(c)
 		}
 		return usagef("%s: no command given, want one of %s", path, names(command.Subcommands))
 	}

@@ -44,6 +44,7 @@ type config struct {
 
 	looking  looking
 	checking checking
+	adopting adopting
 }
 
 func defaultConfig() *config {
@@ -111,7 +112,7 @@ func flags(names ...string) []cli.Flag {
 }
 
 func allSettings() []*setting {
-	return slices.Concat(connectionSettings(), relaySettings(), retrySettings(), serviceSettings(), commandSettings(), lookingSettings(), checkSettings())
+	return slices.Concat(connectionSettings(), relaySettings(), retrySettings(), serviceSettings(), commandSettings(), lookingSettings(), checkSettings(), adoptSettings())
 }
 
 func connectionSettings() []*setting {
@@ -283,7 +284,7 @@ func commandSettings() []*setting {
 		jsonSetting(),
 		switchSetting("functions", "Also make the SQL functions for applications.",
 			func(c *config) *bool { return &c.functions }),
-		switchSetting("print-sql", "Print the SQL for psql instead of running it. Needs no database.",
+		switchSetting("print-sql", "Print the SQL for psql instead of running it. With setup, this needs no database.",
 			func(c *config) *bool { return &c.printSQL }),
 		{
 			name: "shards", value: "NUMBER",

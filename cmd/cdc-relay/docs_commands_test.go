@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -46,44 +47,49 @@ func TestDocsNameCommandsThatExist(t *testing.T) {
 	}
 }
 
-// The SQL of the migration is run as it stands, with the application writing as before.
-func TestMigrationSQL(t *testing.T) {
+// runCommands runs each line of a page that begins so, as a shell reads it.
+func runCommands(t *testing.T, env environment, page, begins string) (ran int) {
+	t.Helper()
+	for _, block := range blocks(t, page, "sh") {
+		for line := range strings.SplitSeq(strings.ReplaceAll(block, "\\\n", " "), "\n") {
+			if line = strings.TrimSpace(line); !strings.HasPrefix(line, begins) {
+				continue
+			}
+			words, err := exec.CommandContext(t.Context(), "sh", "-c", "printf '%s\\n' "+strings.TrimPrefix(line, "cdc-relay ")).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want(t, cdcRelay(t, env, strings.Split(strings.TrimSuffix(string(words), "\n"), "\n")...), exitDone)
+			ran++
+		}
+	}
+	return ran
+}
+
+// The commands and the SQL of the migration are run as they stand, with the application writing as before.
+func TestMigrationCommands(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	execute(t, conn, `CREATE TABLE events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text, customer text, body jsonb, sent_at timestamptz)`)
 	execute(t, conn, `CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, payload jsonb)`)
 	event := `INSERT INTO events (topic, customer, body) VALUES ('orders.created', 'c7', '{"order_id": 42}')`
+	debezium := `INSERT INTO outboxevent VALUES (gen_random_uuid(), 'Order', '42', 'OrderCreated', '{"id": 42}')`
 	execute(t, conn, event)
-	sql := blocks(t, "migration.md", "sql")
-	if len(sql) != 6 {
-		t.Fatalf("%d parts", len(sql))
+	execute(t, conn, debezium) // has been sent
+	if ran := runCommands(t, env, "migration.md", "cdc-relay adopt"); ran != 3 {
+		t.Fatalf("%d commands", ran)
 	}
-	expect := func(statement, wanted string) {
-		t.Helper()
-		if got := query[string](t, conn, statement); got != wanted {
-			t.Errorf("%s: got %s, want %s", statement, got, wanted)
-		}
+	execute(t, conn, event) // after --undo
+	execute(t, conn, debezium)
+	for _, sql := range blocks(t, "migration.md", "sql") {
+		execute(t, conn, sql)
 	}
-	execute(t, conn, sql[0])
-	execute(t, conn, event)
-	execute(t, conn, sql[1])
-	execute(t, conn, sql[1]) // again: nothing is moved twice
-	expect(`SELECT string_agg(exchange || ' ' || routing_key || ' ' || ordering_key || ' ' || payload, ';') FROM outbox`,
-		`events orders.created c7 {"order_id": 42};events orders.created c7 {"order_id": 42}`)
-	expect(`SELECT count(*)::text FROM events WHERE sent_at IS NULL`, "0")
-	execute(t, conn, sql[2])
-	execute(t, conn, `DELETE FROM outbox`)
-
-	debezium := func(last string) string {
-		return `INSERT INTO outboxevent VALUES ('00000000-0000-4000-8000-00000000000` + last + `', 'Order', '42', 'OrderCreated', '{"id": 42}')`
+	got := query[string](t, conn, `SELECT string_agg(concat_ws(' ', exchange, routing_key, ordering_key, payload, properties ->> 'type'), ';' ORDER BY id) FROM outbox`)
+	if wanted := `events orders.created c7 {"order_id": 42};outbox.event.Order Order:42 {"id": 42} OrderCreated`; got != wanted {
+		t.Errorf("got  %s\nwant %s", got, wanted)
 	}
-	execute(t, conn, sql[3])
-	execute(t, conn, `BEGIN; `+debezium("1")+`; DELETE FROM outboxevent; COMMIT`)
-	execute(t, conn, sql[4])
-	execute(t, conn, sql[5])
-	execute(t, conn, debezium("2"))
-	expect(`SELECT string_agg(right(message_id::text, 1) || ' ' || routing_key || ' ' || ordering_key || ' ' || payload || ' ' || (properties->>'type'), ';' ORDER BY id) FROM outbox`,
-		`1 outbox.event.Order Order:42 {"id": 42} OrderCreated;2 outbox.event.Order Order:42 {"id": 42} OrderCreated`)
-	expect(`SELECT count(*)::text FROM outboxevent`, "0")
+	if got := query[string](t, conn, `SELECT (SELECT count(*) FROM events) || ' ' || (SELECT count(*) FROM outboxevent)`); got != "1 1" {
+		t.Errorf("%s rows are left in the tables, want the one after --undo and the one that was sent", got)
+	}
 }

@@ -49,7 +49,9 @@ COMMANDS
 "cdc-relay COMMAND --help" explains a command, "cdc-relay --version" shows the version.
 ` + exitCodesHelp
 
-const groupHelp = `{{.HelpName}}: {{.Usage}}
+// groupHelp is the page of a command with others below it. Few have flags of their own.
+func groupHelp() string {
+	return `{{.HelpName}}: {{.Usage}}
 
   {{.UsageText}}
 
@@ -57,8 +59,20 @@ const groupHelp = `{{.HelpName}}: {{.Usage}}
 
 COMMANDS
 {{range .VisibleCommands}}{{if ne .Name "help"}}
-  {{printf "%-11s" .Name}} {{.Usage}}{{end}}{{end}}
-` + exitCodesHelp
+  {{printf "%-13s" .Name}} {{.Usage}}{{end}}{{end}}
+{{if gt (len .VisibleFlags) 1}}` + flagsHelp("FLAGS", "") + `
+{{end}}` + exitCodesHelp
+}
+
+func flagsHelp(heading, experts string) string {
+	return `
+` + heading + `
+{{range .VisibleFlags}}{{if eq (index .Names 0) "help"}}
+  --help, -h
+      Show this page.
+{{else if not .Advanced}}
+{{.}}{{end}}{{end}}` + experts + configurationHelp
+}
 
 // commandHelp is the page of a command. One with flags for experts shows them at the end.
 func commandHelp(grouped bool) string {
@@ -74,12 +88,6 @@ ADVANCED FLAGS (the defaults suit most)
   {{.UsageText}}
 
 {{.Description}}
-{{if .VisibleFlags}}
-` + heading + `
-{{range .VisibleFlags}}{{if eq (index .Names 0) "help"}}
-  --help, -h
-      Show this page.
-{{else if not .Advanced}}
-{{.}}{{end}}{{end}}` + experts + configurationHelp + `
+{{if .VisibleFlags}}` + flagsHelp(heading, experts) + `
 {{end}}` + exitCodesHelp
 }

@@ -58,6 +58,9 @@ func notes() map[string]note {
 		"interval":       {"from `100ms`", ""},
 		"limit":          {"from 1", ""},
 		"app-role":       {"a role", ""},
+		"from":           {"a name as SQL writes it", ""},
+		"map":            {"`column=column`, separated by commas", "See [adopt](adopt.md#other-tables)."},
+		"waiting":        {"`all`, `none` or an SQL condition", ""},
 		"management-url": {"`http://…` or `https://…`", "The usual port is 15672, and 15671 with `amqps`."},
 	}
 }

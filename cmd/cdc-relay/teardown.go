@@ -8,7 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
@@ -81,6 +83,14 @@ func mayDropTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	}
 	if len(beside) > 0 {
 		return replication.LeftBehind(cfg.allNames()[0], beside)
+	}
+	adopted, err := adopt.List(ctx, conn, cfg.relay.Table)
+	if err != nil {
+		return err
+	}
+	if len(adopted) > 0 {
+		return problem.New("cdc-relay adopt --undo --from "+quotedWord(adopted[0].Table.String()),
+			"rows of %s go to %s: no table was dropped", adopted[0].Table, cfg.relay.Table)
 	}
 	return emptyHint(migrations.CheckEmpty(ctx, conn, cfg.relay.Table))
 }

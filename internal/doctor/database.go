@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -65,6 +66,10 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 		f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
 		f.future.err = s.fetch(ctx, &f.future.value, strings.NewReplacer("%TABLE%", o.Table.SQL(), "%VERSION%", fmt.Sprint(outbox.SchemaVersion)).Replace(futureSQL))
 		f.sample = s.takeSample(ctx, o.Table, t.partitioned())
+		f.adopted.err = s.read(ctx, func(tx pgx.Tx) (err error) {
+			f.adopted.value, err = adopt.List(ctx, tx.Conn(), o.Table)
+			return err
+		})
 		f.textual.err = s.fetch(ctx, &f.textual.value, strings.ReplaceAll(textualSQL, "%TABLE%", o.Table.SQL()))
 	}
 	return f

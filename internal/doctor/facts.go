@@ -3,6 +3,7 @@ package doctor
 import (
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -39,6 +40,7 @@ type databaseFacts struct {
 	version      answer[migrations.State]
 	app          answer[appFacts]
 	textual      answer[int]
+	adopted      answer[[]adopt.Adopted]
 	publication  answer[publicationFacts]
 	slots        answer[slotsFacts]
 	transactions answer[transactionFacts]

@@ -23,12 +23,37 @@ func (j *databaseJudge) judgeTables() []Finding {
 		j.judgeTable(c, need)
 	}
 	j.judgeFuture(c)
+	j.judgeAdopted(c)
 	j.judgeVersion(c)
 	if n := j.f.textual.value; n > 0 {
 		c.warn("payload", "-- give the client library an object, not text that is JSON already",
 			`of the newest 100 waiting rows, %s JSON text inside a JSON string, such as "{\"a\": 1}"`, counted(n, "payload is", "payloads are"))
 	}
 	return c.findings
+}
+
+// judgeAdopted: whether new rows of the tables that "adopt" attached still come.
+func (j *databaseJudge) judgeAdopted(c *chart) {
+	if j.f.adopted.err != nil {
+		c.unknown("adopted", j.f.adopted.err)
+	}
+	for _, a := range j.f.adopted.value {
+		name := a.Table.String()
+		again := lines(a.Command+" --waiting CONDITION  # which of its rows are still to be sent",
+			"# or: cdc-relay adopt --undo --from "+shell(name)+j.tableFlag())
+		switch {
+		case !a.Exists:
+			c.wrong("adopted", again, "table %s was adopted and is gone; if there is another in its place, its rows are not published", name).about(name)
+		case !a.Trigger:
+			c.wrong("adopted", again, "table %s was adopted and has lost its trigger: its new rows are not published", name).about(name)
+		case !a.Enabled:
+			c.wrong("adopted", again, "table %s was adopted and its trigger is disabled: its new rows are not published", name).about(name)
+		case len(a.Missing) > 0:
+			c.wrong("adopted", again, "adopted table %s no longer has column %s: its new rows become dead letters", name, strings.Join(a.Missing, ", ")).about(name)
+		default:
+			c.ok("adopted", "new rows of %s are published", name).about(name)
+		}
+	}
 }
 
 func (j *databaseJudge) judgeTable(c *chart, need store.Need) {

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// adopting is what only adopt reads.
+type adopting struct {
+	from       *outbox.Table
+	mapping    string
+	waiting    string
+	view, undo bool
+}
+
+func adoptSettings() []*setting {
+	return []*setting{
+		{
+			name: "from", value: "NAME", flagOnly: true,
+			usage: "The table to adopt, written as in SQL. Default: outboxevent for debezium, celery_outbox for celery-outbox, the only watermill_… for watermill; with --undo the only adopted one.",
+			set: func(c *config, text string) error {
+				table, err := outbox.ParseName(text)
+				c.adopting.from = &table
+				return err
+			},
+		},
+		{
+			name: "map", value: "LIST", flagOnly: true, repeats: true,
+			usage: "What goes where: a column of the outbox, headers.NAME or properties.NAME, and behind = a column of the table, " +
+				"or texts in single quotes, joined by ||.",
+			set: func(c *config, text string) error { c.adopting.mapping = text; return nil },
+		},
+		{
+			name: "waiting", value: "CONDITION", flagOnly: true,
+			usage: "Which rows of the table are still to be sent, and are moved: all, none, or an SQL condition. Needed if the table has rows, except for celery-outbox.",
+			set:   func(c *config, text string) error { c.adopting.waiting = text; return nil },
+		},
+		flagOnly(switchSetting("view", "Put a view in place of the table, so that nothing is stored twice.",
+			func(c *config) *bool { return &c.adopting.view })),
+		flagOnly(switchSetting("undo", "Leave new rows in the table again. Rows that were moved are still published.",
+			func(c *config) *bool { return &c.adopting.undo })),
+	}
+}
+
+func (p *process) adoptCommand() *cli.Command {
+	command := &cli.Command{
+		Name:      "adopt",
+		Usage:     "publish the rows of another outbox table, without a change of the application",
+		UsageText: "cdc-relay adopt [debezium|celery-outbox|watermill] [FLAGS]",
+		Description: `Makes a trigger that turns each new row of another table into a row of the outbox, at COMMIT,
+and deletes it there. Rows that wait in the table are moved once. Run again, it moves what
+waits and makes the trigger if it is missing. The tables of the outbox must exist (setup).
+Flags of a command: cdc-relay adopt debezium --help. Without a command, --map says all.
+
+EXAMPLES
+
+  cdc-relay adopt debezium --from outboxevent --waiting none
+  cdc-relay adopt celery-outbox
+  cdc-relay adopt watermill --from watermill_orders
+  cdc-relay adopt --from events --map routing_key=topic,payload=body --waiting "sent_at IS NULL"
+  cdc-relay adopt debezium --print-sql > adopt.sql   # for a DBA
+  cdc-relay adopt --undo --from events`,
+		Flags:  adoptFlags(),
+		Action: p.adopt(""),
+	}
+	for _, layout := range adopt.Layouts() {
+		command.Subcommands = append(command.Subcommands, &cli.Command{
+			Name:        layout,
+			Usage:       layoutUsage(layout),
+			UsageText:   "cdc-relay adopt " + layout + " [FLAGS]",
+			Description: "As \"cdc-relay adopt\", for " + layoutUsage(layout) + ".\n--map goes before what the layout says.",
+			Flags:       adoptFlags(),
+			Action:      p.adopt(layout),
+		})
+	}
+	return command
+}
+
+// adoptFlagsOf are those of a command above, which a layout does not read.
+func adoptFlagsOf(parent *cli.Context) []cli.Flag {
+	return slices.DeleteFunc(slices.Clone(parent.Command.Flags), func(f cli.Flag) bool {
+		_, ours := f.(*setting)
+		return !ours
+	})
+}
+
+func adoptFlags() []cli.Flag {
+	return flags("database-url", "table", "from", "map", "waiting", "view", "undo", "print-sql", "config")
+}
+
+func layoutUsage(layout string) string {
+	return map[string]string{
+		adopt.Debezium:     "the table of Debezium's outbox event router",
+		adopt.CeleryOutbox: "the table of django-celery-outbox",
+		adopt.Watermill:    "the table of a topic of Watermill's SQL publisher",
+	}[layout]
+}
+
+func (p *process) adopt(layout string) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if layout != "" && slices.ContainsFunc(adoptFlagsOf(c.Lineage()[1]), cli.Flag.IsSet) {
+			return usagef("adopt: flags go after %s", layout)
+		}
+		cfg, conn, err := p.openDatabase(c, "adopt")
+		if err != nil {
+			return err
+		}
+		defer closeConn(c.Context, conn)
+		if cfg.adopting.undo {
+			return p.undoAdoption(c, conn, cfg)
+		}
+		request, err := adoptRequest(c, conn, cfg, layout)
+		if err != nil {
+			return err
+		}
+		if cfg.printSQL {
+			script, err := adopt.SQL(c.Context, conn, request)
+			if err != nil {
+				return adoptError(err)
+			}
+			_, err = fmt.Fprint(p.stdout, script)
+			return err
+		}
+		result, err := adopt.Adopt(c.Context, conn, request)
+		if result.Moved > 0 {
+			fmt.Fprintf(p.stdout, "moved %s from %s to %s\n", rowsText(result.Moved, "row"), request.From, request.Outbox)
+		}
+		if err != nil {
+			return adoptError(err)
+		}
+		if !result.Attached {
+			fmt.Fprintf(p.stdout, "table %s: adopted before\n", request.From)
+			return nil
+		}
+		fmt.Fprintf(p.stdout, "adopted table %s: new rows go to %s at COMMIT\n", request.From, request.Outbox)
+		return nil
+	}
+}
+
+func adoptRequest(c *cli.Context, conn *pgx.Conn, cfg *config, layout string) (adopt.Request, error) {
+	r := adopt.Request{
+		Outbox: cfg.relay.Table, Layout: layout, Map: cfg.adopting.mapping, View: cfg.adopting.view, Waiting: strings.TrimSpace(cfg.adopting.waiting),
+	}
+	switch from := cfg.adopting.from; {
+	case layout == "" && r.Map == "":
+		return r, usagef("adopt: --map is not set, nor one of %s given", strings.Join(adopt.Layouts(), ", "))
+	case from != nil:
+		r.From = *from
+		return r, nil
+	case layout == "":
+		return r, usagef("adopt: --from is not set: it names the table")
+	}
+	var err error
+	r.From, err = adopt.UsualTable(c.Context, conn, layout)
+	return r, err
+}
+
+func (p *process) undoAdoption(c *cli.Context, conn *pgx.Conn, cfg *config) error {
+	adopted, err := adopt.Find(c.Context, conn, cfg.relay.Table, cfg.adopting.from)
+	if err != nil {
+		return err
+	}
+	if cfg.printSQL {
+		_, err := fmt.Fprint(p.stdout, adopted.UndoSQL())
+		return err
+	}
+	if err := adopted.Undo(c.Context, conn); err != nil {
+		return adoptError(err)
+	}
+	fmt.Fprintf(p.stdout, "table %s keeps its new rows again\n", adopted.Table)
+	return nil
+}
+
+// adoptError says who may.
+func adoptError(err error) error {
+	if pgcode.Is(err, pgcode.InsufficientPrivilege) {
+		return hinted{err, "connect as the owner of both tables, or as a superuser"}
+	}
+	return err
+}

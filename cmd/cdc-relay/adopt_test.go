@@ -1,0 +1,86 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestAdopt(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll"
+	execute(t, conn, `CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb)`)
+	execute(t, conn, `CREATE TABLE events (id bigserial PRIMARY KEY, topic text, body text, sent_at timestamptz)`)
+	execute(t, conn, `INSERT INTO events (topic, body) VALUES ('a', '1'), ('a', '2')`)
+	failed := func(r result, wanted ...string) {
+		t.Helper()
+		want(t, r, exitFailed)
+		for _, text := range wanted {
+			if !strings.Contains(r.stderr, text) {
+				t.Errorf("got %s, want %s", r.stderr, text)
+			}
+		}
+	}
+	failed(cdcRelay(t, env, "adopt", "debezium"), "the outbox public.outbox does not exist", "hint: cdc-relay setup")
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	events := []string{"adopt", "--from", "events", "--map", "routing_key=topic", "--map", "payload=body,message_id=id"}
+
+	wantOutput(t, cdcRelay(t, env, "adopt", "debezium"), "adopted table public.outboxevent: new rows go to public.outbox at COMMIT\n")
+	wantOutput(t, cdcRelay(t, env, "adopt", "debezium"), "table public.outboxevent: adopted before\n")
+	failed(cdcRelay(t, env, events...), "table public.events has rows", "hint: --waiting all")
+	wantOutput(t, cdcRelay(t, env, append(events, "--waiting", "sent_at IS NULL")...), "moved 2 rows from public.events to public.outbox\n", "adopted table public.events")
+	execute(t, conn, `INSERT INTO events (topic, body) VALUES ('a', '3')`)
+	if got := query[string](t, conn, `SELECT string_agg(routing_key || payload, ' ' ORDER BY id) FROM outbox`); got != "a1 a2 a3" {
+		t.Errorf("got %s", got)
+	}
+	wantOutput(t, cdcRelay(t, env, "check", "--publisher", "stdout"), "new rows of public.events are published", "new rows of public.outboxevent are published")
+
+	execute(t, conn, `DROP TRIGGER cdc_relay_adopt ON events`)
+	r := cdcRelay(t, env, "check", "--publisher", "stdout")
+	want(t, r, exitFailed)
+	for _, text := range []string{"table public.events was adopted and has lost its trigger", "cdc-relay adopt --from public.events --map routing_key=topic,payload=body,message_id=id --waiting CONDITION"} {
+		if !strings.Contains(r.stdout, text) {
+			t.Errorf("check lacks %s:\n%s", text, r.stdout)
+		}
+	}
+	execute(t, conn, `DELETE FROM outbox`)
+	failed(cdcRelay(t, env, "teardown", "--tables", "--yes"), "rows of public.events go to public.outbox: no table was dropped", "hint: cdc-relay adopt --undo --from public.events")
+	failed(cdcRelay(t, env, "adopt", "--undo"), "2 tables were adopted into public.outbox: public.events, public.outboxevent")
+	wantOutput(t, cdcRelay(t, env, "adopt", "--undo", "--from", "events"), "table public.events keeps its new rows again\n")
+	wantOutput(t, cdcRelay(t, env, "adopt", "debezium", "--undo", "--print-sql"), `DROP TRIGGER cdc_relay_adopt ON "public"."outboxevent";`)
+	wantOutput(t, cdcRelay(t, env, "adopt", "--undo"), "table public.outboxevent keeps its new rows again\n")
+	failed(cdcRelay(t, env, "adopt", "--undo"), "no table was adopted into public.outbox")
+	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "dropped tables")
+}
+
+func TestAdoptUsage(t *testing.T) {
+	const url = " --database-url " + someDatabase
+	for args, line := range map[string]string{
+		"adopt debezim":                 `adopt: unknown command "debezim", did you mean "debezium"?`,
+		"adopt debezium --form x" + url: "adopt debezium: unknown flag --form, did you mean --from?",
+		"adopt --from x debezium" + url: "adopt: flags go after debezium",
+		"adopt --from a.b.c" + url:      `--from: table name "a.b.c": want name or schema.name`,
+	} {
+		wantUsage(t, cdcRelay(t, nil, strings.Fields(args)...), line)
+	}
+	wantOutput(t, cdcRelay(t, nil, "adopt", "--help"), "celery-outbox", "--waiting CONDITION", "cdc-relay adopt [debezium|celery-outbox|watermill] [FLAGS]")
+	env, _ := fresh(t)
+	wantUsage(t, cdcRelay(t, env, "adopt", "--from", "x"), "adopt: --map is not set, nor one of debezium, celery-outbox, watermill given")
+	wantUsage(t, cdcRelay(t, env, "adopt", "--map", "payload=x"), "adopt: --from is not set: it names the table")
+}
+
+// The SQL and the commands of the page run as they stand.
+func TestTheCommandsOfTheAdoptPage(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll"
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	for _, table := range blocks(t, "adopt.md", "sql") {
+		execute(t, conn, table)
+	}
+	execute(t, conn, `CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb);
+		CREATE TABLE celery_outbox (id bigserial PRIMARY KEY, created_at timestamptz, task_id text, task_name text, args jsonb, kwargs jsonb, options jsonb);
+		CREATE TABLE watermill_orders ("offset" bigserial, uuid varchar(36), created_at timestamp, payload json, metadata json, transaction_id xid8, PRIMARY KEY (transaction_id, "offset"));
+		INSERT INTO outboxevent VALUES (gen_random_uuid(), 'Order', '42', 'OrderCreated', '{}')`)
+	if ran := runCommands(t, env, "adopt.md", "cdc-relay adopt"); ran < 6 {
+		t.Errorf("only %d commands were found", ran)
+	}
+}
