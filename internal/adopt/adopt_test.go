@@ -420,6 +420,47 @@ func TestMovingWhatWaits(t *testing.T) {
 	}
 }
 
+// Interrupted, adopt has moved each row or not: run again, it moves the rest.
+func TestAnInterruptedMoveGoesOn(t *testing.T) {
+	s := open(t, events)
+	s.exec(`INSERT INTO events (topic, body) SELECT 't', i FROM generate_series(1, 20000) i`)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	conn := connect(t, s.url)
+	go func() {
+		_, err := adopt.Adopt(ctx, conn, s.request("", "events", eventMap, "all"))
+		ended <- err
+	}()
+	await.Until(t, "a part is moved", func() bool { return value[bool](s, "SELECT EXISTS (SELECT FROM outbox)") })
+	cancel()
+	if err := await.Receive(t, "the end", ended); err == nil {
+		t.Fatal("it was not interrupted")
+	}
+	if n := value[int](s, "SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM events)"); n != 20000 {
+		t.Errorf("%d rows in both tables, want 20000", n)
+	}
+	s.adopt(s.request("", "events", eventMap, "all"))
+	if n := value[int](s, "SELECT count(DISTINCT payload::text) FROM outbox"); n != 20000 || value[int](s, "SELECT count(*) FROM outbox") != n {
+		t.Errorf("%d different messages, want 20000", n)
+	}
+	s.wantEmpty("events")
+}
+
+func TestAPartitionedTable(t *testing.T) {
+	s := open(t, `CREATE TABLE events (id int, at date, topic text, body text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)`,
+		`CREATE TABLE events_old (topic text, body text, at date NOT NULL, id int NOT NULL)`,
+		`ALTER TABLE events ATTACH PARTITION events_old FOR VALUES FROM ('2020-01-01') TO ('2026-01-01')`)
+	s.exec(`INSERT INTO events VALUES (1, '2025-01-01', 't', '1')`)
+	s.adopt(s.request("", "events", "routing_key=topic,payload=body,created_at=at", "all"))
+	s.exec(`CREATE TABLE events_new PARTITION OF events FOR VALUES FROM ('2026-01-01') TO ('2030-01-01')`)
+	s.insert(`INSERT INTO events VALUES (2, '2025-01-01', 't', '2')`, `INSERT INTO events VALUES (3, '2027-01-01', 't', '3')`)
+	s.want(row{"body": "1"}, row{"body": "2"}, row{"body": "3"})
+	s.wantEmpty("events")
+	if all := s.list(); len(all) != 1 || !all[0].Works() {
+		t.Errorf("got %+v", all)
+	}
+}
+
 func TestALockedTableIsNamed(t *testing.T) {
 	s := open(t, events)
 	s.insert("SET application_name = 'billing'", "BEGIN", "INSERT INTO events (topic, body) VALUES ('t', '1')")
