@@ -106,6 +106,7 @@ func (p *process) app() *cli.App {
 		p.deadLetterCommand(),
 		p.publishedCommand(),
 		p.retryCommand(),
+		p.consoleCommand(),
 		p.demoCommand(),
 		p.configCommand(),
 		p.versionCommand(),

@@ -92,17 +92,7 @@ func (p *process) check(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	options := doctor.Options{
-		Connect: func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
-			return connectToCheck(ctx, cfg.relay.DatabaseURL, parameters)
-		},
-		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
-		Poll: cfg.relay.Mode == relay.ModePoll, AppRole: cfg.checking.appRole,
-		Exchange: cfg.exchange, ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
-	}
-	if cfg.publisher == "amqp" {
-		options.AMQPURL = cfg.amqpURL
-	}
+	options := checkOptions(cfg)
 	report, err := p.examine(c.Context, options)
 	if err != nil {
 		return err
@@ -123,6 +113,22 @@ func (p *process) check(c *cli.Context) error {
 		return fmt.Errorf("check: %s", counted(report.Findings))
 	}
 	return nil
+}
+
+// checkOptions are what is examined.
+func checkOptions(cfg *config) doctor.Options {
+	options := doctor.Options{
+		Connect: func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+			return connectToCheck(ctx, cfg.relay.DatabaseURL, parameters)
+		},
+		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
+		Poll: cfg.relay.Mode == relay.ModePoll, AppRole: cfg.checking.appRole,
+		Exchange: cfg.exchange, ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
+	}
+	if cfg.publisher == "amqp" {
+		options.AMQPURL = cfg.amqpURL
+	}
+	return options
 }
 
 func (p *process) examine(ctx context.Context, options doctor.Options) (checkReport, error) {

@@ -42,9 +42,10 @@ type config struct {
 	rate      float64
 	count     int
 
-	looking  looking
-	checking checking
-	adopting adopting
+	looking   looking
+	checking  checking
+	adopting  adopting
+	consoling consoling
 }
 
 func defaultConfig() *config {
@@ -59,6 +60,7 @@ func defaultConfig() *config {
 		format:         formatTable,
 		rate:           4,
 		looking:        defaultLooking(),
+		consoling:      consoling{listen: "127.0.0.1:9465"},
 	}
 }
 
@@ -112,7 +114,7 @@ func flags(names ...string) []cli.Flag {
 }
 
 func allSettings() []*setting {
-	return slices.Concat(connectionSettings(), relaySettings(), retrySettings(), serviceSettings(), commandSettings(), lookingSettings(), checkSettings(), adoptSettings())
+	return slices.Concat(connectionSettings(), relaySettings(), retrySettings(), serviceSettings(), commandSettings(), lookingSettings(), checkSettings(), adoptSettings(), consoleSettings())
 }
 
 func connectionSettings() []*setting {

@@ -151,7 +151,7 @@ func (p *process) showDeadLetter(cfg *config, letter store.DeadMessage, follows 
 	return g.write()
 }
 
-func (p *process) deathDetails(g *grid, cfg *config, letter store.DeadMessage) {
+func (p *process) deathDetails(g rows, cfg *config, letter store.DeadMessage) {
 	reason, fix := reasonText(letter)
 	g.row("dead since", fmt.Sprintf("%s, %s ago", timeText(letter.DeadAt), durationText(letter.ReadAt.Sub(letter.DeadAt))))
 	g.row("reason", reason)

@@ -107,14 +107,7 @@ func (p *process) showExplained(s surroundings, waiting []store.Waiting, dead []
 			fmt.Fprintln(p.stdout)
 		}
 		g := p.newTable()
-		g.row("where", s.cfg.relay.Table.String())
-		g.row("state", string(w.State))
-		g.row("next", s.outlookOf(w).text)
-		g.row("a relay streams", s.streaming())
-		p.details(g, w.StoredMessage)
-		if w.OrderingKey != nil {
-			p.showPlace(g, w)
-		}
+		p.waitingDetails(g, s, w)
 		if err := g.write(); err != nil {
 			return err
 		}
@@ -132,7 +125,18 @@ func (p *process) showExplained(s surroundings, waiting []store.Waiting, dead []
 	return nil
 }
 
-func (p *process) showPlace(g *grid, w store.Waiting) {
+func (p *process) waitingDetails(g rows, s surroundings, w store.Waiting) {
+	g.row("where", s.cfg.relay.Table.String())
+	g.row("state", string(w.State))
+	g.row("next", s.outlookOf(w).text)
+	g.row("a relay streams", s.streaming())
+	p.details(g, w.StoredMessage)
+	if w.OrderingKey != nil {
+		p.showPlace(g, w)
+	}
+}
+
+func (p *process) showPlace(g rows, w store.Waiting) {
 	place := "the first of its key"
 	if f := w.First; f != nil {
 		place = fmt.Sprintf("behind %s; the first is row %d (%s, %s)", countRows(w.Before), f.ID, f.State, rowsText(int64(f.Attempts), "attempt"))

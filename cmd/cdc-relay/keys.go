@@ -6,7 +6,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -96,7 +95,7 @@ func (d *desk) keysPage(ctx context.Context) (store.Listing[store.Key], error) {
 	if !d.cfg.looking.parked {
 		return d.Keys(ctx, d.cfg.page())
 	}
-	return d.ParkedKeys(ctx, d.cfg.relay.OnDeadLetter == relay.OnDeadLetterBlock, d.cfg.page())
+	return d.ParkedKeys(ctx, d.cfg.blocks(), d.cfg.page())
 }
 
 // whyOf says what a key waits for.

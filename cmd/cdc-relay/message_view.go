@@ -96,7 +96,7 @@ func (c *config) tableFlag() string {
 }
 
 // details writes a message for people, line by line.
-func (p *process) details(g *grid, m store.StoredMessage) {
+func (p *process) details(g rows, m store.StoredMessage) {
 	v := viewOf(m)
 	g.row("id", fmt.Sprint(m.ID))
 	g.row("message id", m.MessageID.String())

@@ -57,6 +57,9 @@ type grid struct {
 	writer  table.Writer
 }
 
+// rows takes lines of columns.
+type rows interface{ row(columns ...string) }
+
 // newTable begins a table with these headings; none at all: without a head.
 func (p *process) newTable(columns ...string) *grid {
 	g := &grid{process: p, writer: table.NewWriter()}

@@ -21,7 +21,7 @@ func sections() map[string][]*setting {
 		"publishing":  relaySettings(),
 		"retries":     retrySettings(),
 		"service":     serviceSettings(),
-		"commands":    slices.Concat(commandSettings(), lookingSettings(), checkSettings(), adoptSettings()),
+		"commands":    slices.Concat(commandSettings(), lookingSettings(), checkSettings(), adoptSettings(), consoleSettings()),
 	}
 }
 

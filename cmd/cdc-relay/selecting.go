@@ -255,6 +255,20 @@ func (p *process) atDesk(c *cli.Context, cfg *config, do func(context.Context, *
 	return do(c.Context, &desk{operator, conn, cfg})
 }
 
+// openDesk opens a connection of its own; its user closes it.
+func (p *process) openDesk(ctx context.Context, cfg *config) (*desk, error) {
+	conn, err := connect(ctx, cfg.relay.DatabaseURL, "console")
+	if err != nil {
+		return nil, err
+	}
+	operator, err := store.NewOperator(ctx, conn, cfg.relay.Table)
+	if err != nil {
+		closeConn(ctx, conn)
+		return nil, err
+	}
+	return &desk{operator, conn, cfg}, nil
+}
+
 // onSelected is a command that changes the rows which are picked.
 func (p *process) onSelected(do func(context.Context, *desk) error) cli.ActionFunc {
 	return func(c *cli.Context) error {

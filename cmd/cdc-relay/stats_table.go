@@ -13,6 +13,15 @@ import (
 // showStats writes it for people.
 func (p *process) showStats(cfg *config, v statsView) error {
 	g := p.newTable()
+	p.statsFacts(g, cfg, v)
+	if err := g.write(); err != nil {
+		return err
+	}
+	return p.showFailing(v)
+}
+
+// statsFacts are the lines of stats.
+func (p *process) statsFacts(g rows, cfg *config, v statsView) {
 	g.row(v.Table, timeText(v.At))
 	g.row("queue depth", countOf(v.counts["queue_depth"]))
 	oldest := "unknown: looking took too long"
@@ -44,10 +53,6 @@ func (p *process) showStats(cfg *config, v statsView) error {
 	if v.Relay != nil {
 		p.showLive(g, v.Relay)
 	}
-	if err := g.write(); err != nil {
-		return err
-	}
-	return p.showFailing(v)
 }
 
 // next is when the first of some comes, or nothing.
@@ -58,7 +63,7 @@ func next(words string, at *time.Time, now time.Time) string {
 	return fmt.Sprintf("%s in %s (%s)", words, durationText(at.Sub(now)), timeText(*at))
 }
 
-func (p *process) showSlot(g *grid, cfg *config, v statsView) {
+func (p *process) showSlot(g rows, cfg *config, v statsView) {
 	if cfg.relay.Mode == relay.ModePoll && !v.Slot.Exists {
 		return
 	}
@@ -101,7 +106,7 @@ func (p *process) showSlot(g *grid, cfg *config, v statsView) {
 	g.row("slot lag", lag)
 }
 
-func (p *process) showLive(g *grid, v *liveView) {
+func (p *process) showLive(g rows, v *liveView) {
 	if v.Error != nil {
 		g.row("relay at "+v.Address, p.paint(text.FgYellow, "does not answer")+": "+shortened(*v.Error, 100))
 		return
@@ -111,6 +116,9 @@ func (p *process) showLive(g *grid, v *liveView) {
 		state += ", " + p.paint(text.FgRed, "not ready") + "; publisher " + v.Publisher
 	}
 	g.row("relay at "+v.Address, state)
+	if v.Breaker != "" && v.Breaker != "closed" {
+		g.row("breaker", p.paint(text.FgYellow, v.Breaker))
+	}
 	g.row("in flight", countText(v.InFlight))
 	g.row("throughput", fmt.Sprintf("%s messages/s over %s; %s since its start", countText(int64(v.PublishedPerSecond+0.5)),
 		durationText(time.Duration(v.MeasuredSeconds*float64(time.Second))), countText(v.Published)))

@@ -160,8 +160,10 @@ type liveView struct {
 	Role      string  `json:"role"`
 	Ready     bool    `json:"ready"`
 	Publisher string  `json:"publisher"`
-	InFlight  int64   `json:"in_flight"`
-	Published int64   `json:"published_total"`
+	// Breaker is closed, open or half_open; empty: there is none.
+	Breaker   string `json:"breaker"`
+	InFlight  int64  `json:"in_flight"`
+	Published int64  `json:"published_total"`
 	// PublishedPerSecond is over MeasuredSeconds.
 	PublishedPerSecond float64 `json:"published_per_second"`
 	MeasuredSeconds    float64 `json:"measured_seconds"`
@@ -192,6 +194,7 @@ func (v *liveView) fill(first, second *reading, recent bool) {
 	v.Ready = strings.HasPrefix(second.health[0], "ready")
 	v.Role = second.label("cdc_relay_role", "role")
 	v.Publisher = second.label("cdc_relay_publisher_phase", "phase")
+	v.Breaker = second.label("cdc_relay_breaker_state", "state")
 	v.InFlight = int64(second.value("cdc_relay_messages_in_flight"))
 	v.Published = int64(second.value(published))
 	between := second.at.Sub(first.at)

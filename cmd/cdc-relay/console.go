@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
+)
+
+// consoling is how the console is served.
+type consoling struct {
+	listen       string
+	tokenFile    string
+	loginHeader  string
+	allowChanges bool
+}
+
+func consoleSettings() []*setting {
+	return []*setting{
+		{
+			name: "listen", value: "HOST:PORT", byDefault: "127.0.0.1:9465",
+			usage: "Serve the console at this address. Beyond loopback it needs --token-file or --login-header.",
+			set:   func(c *config, text string) error { c.consoling.listen = text; return checkHostPort(text) },
+		},
+		{
+			name: "token-file", value: "FILE",
+			usage: "A file with the token that the console asks for, as the password; any user name stands in the log. Default: none.",
+			set:   func(c *config, text string) error { c.consoling.tokenFile = text; return nil },
+		},
+		{
+			name: "login-header", value: "NAME",
+			usage: "The header in which a proxy before the console names the user, such as X-Forwarded-User. Default: none.",
+			set:   func(c *config, text string) error { c.consoling.loginHeader = text; return nil },
+		},
+		switchSetting("allow-changes", "Let users of the console retry, requeue and purge.",
+			func(c *config) *bool { return &c.consoling.allowChanges }),
+	}
+}
+
+func (p *process) consoleCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "console",
+		Usage:     "pages for the browser: what waits, what fails, one message, check",
+		UsageText: "cdc-relay console [FLAGS]",
+		Description: `Serves pages for people on call, at http://127.0.0.1:9465. It is a process of its own with a
+database role of its own, needs no RabbitMQ except for its page "check", and reads only,
+unless --allow-changes is given. Throughput and latency are those of the relay at
+--http-addr. Give it the relays' configuration.
+
+EXAMPLES
+
+  cdc-relay console --config /etc/cdc-relay.yaml
+  cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
+		Flags: flags("listen", "token-file", "login-header", "allow-changes", "show-payload", "http-addr", "on-dead-letter", "max-retries",
+			"poll-interval", "stale-timeout", "mode", "database-url", "amqp-url", "table", "slot", "publication", "shard", "exchange", "publisher",
+			"log-level", "log-format", "config"),
+		Action: p.console,
+	}
+}
+
+// console is the server of the pages.
+type console struct {
+	process *process
+	cfg     *config
+	log     *slog.Logger
+	token   string
+	desks   chan *desk // nil ones are not connected
+	history *history
+	streams chan struct{} // places for pages that update themselves
+}
+
+const (
+	// consoleDesks is how many pages are made at a time, each over a connection of its own.
+	consoleDesks = 4
+	// consoleStreams is how many pages may update themselves at a time.
+	consoleStreams = 50
+)
+
+func (p *process) console(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	quiet := *p
+	quiet.stdout = io.Discard // no colours in what becomes a page
+	s := &console{process: &quiet, cfg: cfg, log: p.logger(cfg), desks: make(chan *desk, consoleDesks), streams: make(chan struct{}, consoleStreams)}
+	if s.token, err = consoleToken(cfg.consoling.tokenFile); err != nil {
+		return err
+	}
+	if !isLoopback(cfg.consoling.listen) && s.open() {
+		return usagef("--listen %s: beyond loopback it needs --token-file or --login-header", cfg.consoling.listen)
+	}
+	for range consoleDesks {
+		s.desks <- nil
+	}
+	s.history = newHistory(cfg)
+	listener, err := (&net.ListenConfig{}).Listen(c.Context, "tcp", cfg.consoling.listen)
+	if err != nil {
+		return hinted{fmt.Errorf("--listen: %w", err), "choose another address by --listen (CDC_RELAY_LISTEN)"}
+	}
+	return s.serve(c.Context, listener)
+}
+
+// serve answers until ctx is done.
+func (s *console) serve(ctx context.Context, listener net.Listener) error {
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	server := &http.Server{
+		Handler: s.handler(), BaseContext: func(net.Listener) context.Context { return running },
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}
+	s.log.Info("console serves", "url", "http://"+listener.Addr().String()+"/", "changes", s.cfg.consoling.allowChanges)
+	actors, running := errgroup.WithContext(running)
+	actors.Go(func() error { s.history.keep(running, s); return nil })
+	actors.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve HTTP: %w", err)
+		}
+		return nil
+	})
+	actors.Go(func() error {
+		<-running.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if server.Shutdown(grace) != nil {
+			return server.Close()
+		}
+		return nil
+	})
+	err := actors.Wait()
+	for range consoleDesks {
+		if d := <-s.desks; d != nil {
+			closeConn(ctx, d.conn)
+		}
+	}
+	return err
+}
+
+// open tells that nobody has to log in.
+func (s *console) open() bool { return s.token == "" && s.cfg.consoling.loginHeader == "" }
+
+// consoleToken reads the token; "" without a file.
+func consoleToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", usagef("--token-file: %s", err)
+	}
+	const least = 16
+	token := strings.TrimSpace(string(text))
+	if len(token) < least {
+		return "", hinted{usagef("--token-file %s: want a token of at least %d characters", file, least), "openssl rand -hex 32 > " + file}
+	}
+	return token, nil
+}
+
+func isLoopback(hostPort string) bool {
+	host, _, err := net.SplitHostPort(hostPort)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || (ip != nil && ip.IsLoopback()))
+}
+
+// user is the key of a request's user.
+type user struct{}
+
+// who logs people in. Without a login the pages are for this machine: a name that leads here from elsewhere, as in a DNS
+// rebinding attack, is rejected.
+func (s *console) who(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := "local user"
+		header := s.cfg.consoling.loginHeader
+		login, password, _ := r.BasicAuth()
+		switch {
+		case s.open() && !isLoopback(hostPort(r.Host)):
+			http.Error(w, "open the console as http://"+s.cfg.consoling.listen+"/", http.StatusMisdirectedRequest)
+			return
+		case s.open():
+		case header != "" && r.Header.Get(header) != "":
+			name = r.Header.Get(header)
+		case s.token != "" && subtle.ConstantTimeCompare([]byte(password), []byte(s.token)) == 1:
+			name = login
+		default:
+			if s.token != "" {
+				w.Header().Set("WWW-Authenticate", `Basic realm="cdc-relay console", charset="UTF-8"`)
+			}
+			http.Error(w, "log in", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), user{}, name)))
+	})
+}
+
+func hostPort(host string) string {
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		return net.JoinHostPort(strings.Trim(host, "[]"), "80")
+	}
+	return host
+}
+
+// secure sets what a browser must keep to.
+func secure(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// atDesk has do work on the tables, over one of the connections.
+func (s *console) atDesk(ctx context.Context, do func(context.Context, *desk) error) error {
+	var d *desk
+	select {
+	case d = <-s.desks:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { s.desks <- d }()
+	if d == nil || d.conn.IsClosed() {
+		d = nil
+		fresh, err := s.process.openDesk(ctx, s.cfg)
+		if err != nil {
+			return err
+		}
+		d = fresh
+	}
+	return do(ctx, d)
+}

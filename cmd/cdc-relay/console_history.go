@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"html/template"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// history is the last hour, as the console has seen it.
+type history struct {
+	look *statsLook
+	mu   struct {
+		sync.Mutex
+		points []point
+		view   *statsView
+		hosts  []store.RelayHost
+		failed error
+		taken  time.Time
+	}
+}
+
+// point is one look. What is unknown is below 0.
+type point struct{ perSecond, depth, oldest, p50, p99 float64 }
+
+const (
+	historyEvery  = 5 * time.Second
+	historyPoints = int(time.Hour / historyEvery)
+)
+
+func newHistory(cfg *config) *history {
+	watching := *cfg
+	watching.looking.watch = true // throughput and latency are those since the look before
+	return &history{look: &statsLook{cfg: &watching, live: newLiveRelay(cfg.httpAddr)}}
+}
+
+// keep looks at once and from time to time, until ctx is done.
+func (h *history) keep(ctx context.Context, s *console) {
+	ticker := time.NewTicker(historyEvery)
+	defer ticker.Stop()
+	for {
+		var view statsView
+		var hosts []store.RelayHost
+		err := s.atDesk(ctx, func(ctx context.Context, d *desk) (err error) {
+			h.look.operator = d.Operator
+			if view, err = h.look.take(ctx); err == nil {
+				hosts, err = d.RelayHosts(ctx)
+			}
+			return err
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		h.add(view, hosts, err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (h *history) add(view statsView, hosts []store.RelayHost, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.failed, h.mu.taken = err, time.Now()
+	if err != nil {
+		return
+	}
+	h.mu.view, h.mu.hosts = &view, hosts
+	p := point{-1, -1, -1, -1, -1}
+	if view.QueueDepth != nil {
+		p.depth = float64(*view.QueueDepth)
+	}
+	if view.OldestPendingSeconds != nil {
+		p.oldest = *view.OldestPendingSeconds
+	}
+	if r := view.Relay; r != nil && r.Error == nil {
+		p.perSecond = r.PublishedPerSecond
+		if r.Latency != nil {
+			p.p50, p.p99 = r.Latency.P50Seconds*1000, r.Latency.P99Seconds*1000
+		}
+	}
+	h.mu.points = append(h.mu.points, p)
+	if extra := len(h.mu.points) - historyPoints; extra > 0 {
+		h.mu.points = h.mu.points[extra:]
+	}
+}
+
+// overview is what the page shows.
+type overview struct {
+	Facts  facts
+	Charts []chart
+	Fails  []failingView
+	Failed string
+}
+
+// facts are names and what is known of them.
+type facts [][2]string
+
+func (f *facts) row(columns ...string) {
+	*f = append(*f, [2]string{columns[0], strings.Join(columns[1:], " ")})
+}
+
+type chart struct {
+	Title, Now, Most string
+	Line             template.HTML
+}
+
+func (h *history) overview(cfg *config, p *process) overview {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var o overview
+	if h.mu.failed != nil {
+		o.Failed = string(redact([]byte(oneLine(h.mu.failed.Error()))))
+	}
+	if h.mu.view == nil {
+		return o
+	}
+	p.statsFacts(&o.Facts, cfg, *h.mu.view)
+	var hosts []string
+	for _, host := range h.mu.hosts {
+		hosts = append(hosts, fmt.Sprintf("%s (%s)", host.Address, rowsText(host.Connections, "connection")))
+	}
+	o.Facts.row("relays connected from", orWord(strings.Join(hosts, ", "), "nowhere, as far as this role may see"))
+	o.Fails = h.mu.view.TopFailing
+	for _, c := range []struct {
+		title, unit string
+		of          func(point) float64
+	}{
+		{"Published", "/s", func(p point) float64 { return p.perSecond }}, {"Queue depth", " rows", func(p point) float64 { return p.depth }},
+		{"Oldest pending", " s", func(p point) float64 { return p.oldest }}, {"Commit to confirm, p50", " ms", func(p point) float64 { return p.p50 }},
+		{"Commit to confirm, p99", " ms", func(p point) float64 { return p.p99 }},
+	} {
+		o.Charts = append(o.Charts, chartOf(c.title, c.unit, h.mu.points, c.of))
+	}
+	return o
+}
+
+// chartOf draws a line for each stretch in which the value is known.
+func chartOf(title, unit string, points []point, of func(point) float64) chart {
+	const width, height = 360.0, 60.0
+	most, now := 0.0, -1.0
+	for _, p := range points {
+		most = max(most, of(p))
+		now = of(p)
+	}
+	c := chart{Title: title, Now: "unknown", Most: fmt.Sprintf("%.4g%s", most, unit)}
+	if now >= 0 {
+		c.Now = fmt.Sprintf("%.4g%s", now, unit)
+	}
+	var b strings.Builder
+	first := historyPoints - len(points)
+	pen := "M"
+	for i, p := range points {
+		v := of(p)
+		if v < 0 {
+			pen = "M"
+			continue
+		}
+		fmt.Fprintf(&b, "%s%.1f %.1f", pen, float64(first+i)*width/float64(historyPoints-1), height-2-v/max(most, 1e-9)*(height-4))
+		pen = "L"
+	}
+	c.Line = template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %g %g" preserveAspectRatio="none" role="img" aria-label="%s, last hour: now %s, at most %s"><path d="%s"/></svg>`, //nolint:gosec // numbers and our own words
+		width, height, title, c.Now, c.Most, b.String()))
+	return c
+}

@@ -1,0 +1,449 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+//go:embed console
+var consoleFiles embed.FS
+
+// consolePage is one page: its template has its name.
+type consolePage struct {
+	path, title, template string
+	// updates tells that the page updates itself.
+	updates bool
+	view    func(ctx context.Context, d *desk, r *http.Request) (any, error)
+}
+
+func (s *console) pages() []consolePage {
+	return []consolePage{
+		{"/", "Overview", "overview", true, s.overviewPage},
+		{"/waiting", "Waiting", "waiting", true, s.waitingPage},
+		{"/keys", "Keys", "keys", true, s.keysPage},
+		{"/dead-letters", "Dead letters", "dead", true, s.deadPage},
+		{"/published", "Published", "published", true, s.publishedPage},
+		{"/message", "One message", "message", true, s.messagePage},
+		{"/check", "Check", "check", false, s.checkPage},
+	}
+}
+
+func (s *console) handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, page := range s.pages() {
+		path := page.path
+		if path == "/" {
+			path = "/{$}"
+		}
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { s.show(w, r, page) })
+	}
+	mux.HandleFunc("GET /events", s.events)
+	mux.HandleFunc("GET /change", s.ask)
+	mux.HandleFunc("POST /change", s.change)
+	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8"} {
+		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, _ *http.Request) {
+			text, err := consoleFiles.ReadFile("console/" + name)
+			if err != nil {
+				panic(err) // it is embedded
+			}
+			w.Header().Set("Content-Type", kind)
+			w.Write(text) //nolint:errcheck // the client has gone
+		})
+	}
+	return secure(s.who(http.NewCrossOriginProtection().Handler(mux)))
+}
+
+// frame is what stands around a page.
+type frame struct {
+	Pages   []navigation
+	Title   string
+	Table   string
+	User    string
+	Changes bool
+	// Events is where updates of the page come from; "": it has none.
+	Events string
+	Body   template.HTML
+}
+
+type navigation struct {
+	Path, Title string
+	Here        bool
+}
+
+func (s *console) show(w http.ResponseWriter, r *http.Request, page consolePage) {
+	body, status := s.body(r.Context(), r, page)
+	events := ""
+	if page.updates && status == http.StatusOK {
+		events = "/events?" + url.Values{"of": {r.URL.RequestURI()}}.Encode()
+	}
+	s.write(w, r, status, page.title, page.path, events, body)
+}
+
+func (s *console) write(w http.ResponseWriter, r *http.Request, status int, title, path, events string, body template.HTML) {
+	f := frame{Title: title, Table: s.cfg.relay.Table.String(), Changes: s.cfg.consoling.allowChanges, Events: events, Body: body}
+	f.User, _ = r.Context().Value(user{}).(string)
+	for _, page := range s.pages() {
+		f.Pages = append(f.Pages, navigation{page.path, page.title, page.path == path})
+	}
+	text, err := render("frame", f)
+	if err != nil {
+		status, text = http.StatusInternalServerError, template.HTML(template.HTMLEscapeString(err.Error())) //nolint:gosec // escaped
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	w.Write([]byte(text)) //nolint:errcheck // the client has gone
+}
+
+// body is the part of a page that updates.
+func (s *console) body(ctx context.Context, r *http.Request, page consolePage) (template.HTML, int) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var view any
+	var err error
+	if page.path == "/" { // from memory, also while the database is down
+		view, err = page.view(ctx, nil, r)
+	} else {
+		err = s.atDesk(ctx, func(ctx context.Context, d *desk) error {
+			cfg := *s.cfg
+			view, err = page.view(ctx, &desk{d.Operator, d.conn, &cfg}, r)
+			return err
+		})
+	}
+	if err != nil {
+		return s.failure(err)
+	}
+	text, err := render(page.template, view)
+	if err != nil {
+		return s.failure(err)
+	}
+	return text, http.StatusOK
+}
+
+// failure shows an error in the place of a page.
+func (s *console) failure(err error) (template.HTML, int) {
+	text, failed := render("failure", map[string]string{
+		"Error": string(redact([]byte(oneLine(err.Error())))), "Hint": string(redact([]byte(problem.Hint(err)))),
+	})
+	if failed != nil {
+		return template.HTML(template.HTMLEscapeString(failed.Error())), http.StatusInternalServerError //nolint:gosec // escaped
+	}
+	var usage *usageError
+	if errors.As(err, &usage) || errors.Is(err, store.ErrCursor) {
+		return text, http.StatusBadRequest
+	}
+	return text, http.StatusServiceUnavailable
+}
+
+func render(name string, view any) (template.HTML, error) {
+	pages, err := template.New("").Funcs(template.FuncMap{
+		"duration": durationText, "time": timeText, "count": countOf, "next": nextText, "rows": rowsText,
+		"orElse": func(s *string, otherwise string) string { return valueOr(s, otherwise) },
+		"query": func(names ...string) string {
+			values := url.Values{}
+			for i := 0; i+1 < len(names); i += 2 {
+				values.Set(names[i], names[i+1])
+			}
+			return values.Encode()
+		},
+		"since": func(now, then time.Time) string { return durationText(now.Sub(then)) },
+	}).ParseFS(consoleFiles, "console/*.html")
+	if err != nil {
+		return "", err
+	}
+	var b bytes.Buffer
+	if err := pages.ExecuteTemplate(&b, name, view); err != nil {
+		return "", err
+	}
+	return template.HTML(b.String()), nil //nolint:gosec // the template has escaped it
+}
+
+// events sends the body of a page whenever it has changed. A client that is too many gets none, and has the page as it is.
+func (s *console) events(w http.ResponseWriter, r *http.Request) {
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		http.Error(w, "too many pages update themselves", http.StatusServiceUnavailable)
+		return
+	}
+	of, err := url.Parse(r.URL.Query().Get("of"))
+	if err != nil {
+		http.Error(w, "want a page", http.StatusBadRequest)
+		return
+	}
+	for _, page := range s.pages() {
+		if page.path == of.Path && page.updates {
+			s.stream(w, r, of, page)
+			return
+		}
+	}
+	http.Error(w, "want a page", http.StatusBadRequest)
+}
+
+// streamEvery is how often a page is made again.
+const streamEvery = 2 * time.Second
+
+func (s *console) stream(w http.ResponseWriter, r *http.Request, of *url.URL, page consolePage) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	asked := r.Clone(r.Context())
+	asked.URL = of
+	ticker := time.NewTicker(streamEvery)
+	defer ticker.Stop()
+	control := http.NewResponseController(w)
+	for before := template.HTML(""); ; {
+		body, _ := s.body(r.Context(), asked, page)
+		event := ": nothing new\n\n"
+		if body != before {
+			event = "data: " + strings.ReplaceAll(string(body), "\n", "\ndata: ") + "\n\n"
+		}
+		before = body
+		if control.SetWriteDeadline(time.Now().Add(10*time.Second)) != nil {
+			return
+		}
+		if _, err := w.Write([]byte(event)); err != nil || control.Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (s *console) overviewPage(context.Context, *desk, *http.Request) (any, error) {
+	return s.history.overview(s.cfg, s.process), nil
+}
+
+// picked is the form of the filters, as it was sent.
+type picked struct {
+	Path   string
+	Fields []field
+	Next   string
+	// Query are the fields that are set.
+	Query string
+	// Changes are what may be done with all that are picked.
+	Changes []string
+}
+
+type field struct {
+	Name, Label, Value string
+	Options            []string
+}
+
+// pick reads the filters of a request into the configuration of its desk.
+func pick(d *desk, r *http.Request, names ...string) (picked, error) {
+	p := picked{Path: r.URL.Path}
+	query := url.Values{}
+	d.cfg.looking.filter, d.cfg.looking.after = store.Filter{}, r.FormValue("after")
+	for _, name := range names {
+		for _, setting := range append(filterSettings(), stateSetting()) {
+			if setting.name != name {
+				continue
+			}
+			f := field{Name: name, Label: strings.ReplaceAll(name, "-", " "), Value: strings.TrimSpace(r.FormValue(name))}
+			if name == "state" {
+				for _, state := range store.States() {
+					f.Options = append(f.Options, strings.ReplaceAll(string(state), "_", "-"))
+				}
+			}
+			if f.Value != "" {
+				query.Set(name, f.Value)
+				if err := setting.set(d.cfg, f.Value); err != nil {
+					return p, usagef("%s: %s", f.Label, err)
+				}
+			}
+			p.Fields = append(p.Fields, f)
+		}
+	}
+	p.Query = query.Encode()
+	return p, nil
+}
+
+// goOn is where the next page is.
+func (p *picked) goOn(next string) {
+	if next == "" {
+		return
+	}
+	p.Next = p.Path + "?after=" + next
+	if p.Query != "" {
+		p.Next += "&" + p.Query
+	}
+}
+
+type listed[T any] struct {
+	picked
+	Rows []T
+}
+
+func (s *console) changes(names ...string) []string {
+	if !s.cfg.consoling.allowChanges {
+		return nil
+	}
+	return names
+}
+
+func (s *console) waitingPage(ctx context.Context, d *desk, r *http.Request) (any, error) {
+	p, err := pick(d, r, "state", "routing-key", "exchange", "ordering-key", "older-than", "newer-than", "reason")
+	if err != nil {
+		return nil, err
+	}
+	list, err := d.List(ctx, d.cfg.looking.filter, d.cfg.page())
+	p.goOn(list.Next)
+	p.Changes = s.changes("retry")
+	return listed[store.Waiting]{p, list.Rows}, err
+}
+
+func (s *console) deadPage(ctx context.Context, d *desk, r *http.Request) (any, error) {
+	p, err := pick(d, r, "routing-key", "exchange", "ordering-key", "reason", "older-than", "newer-than")
+	if err != nil {
+		return nil, err
+	}
+	list, err := d.DeadLetters(ctx, d.cfg.looking.filter, d.cfg.page())
+	p.goOn(list.Next)
+	p.Changes = s.changes("requeue", "purge")
+	return listed[store.DeadMessage]{p, list.Rows}, err
+}
+
+func (s *console) publishedPage(ctx context.Context, d *desk, r *http.Request) (any, error) {
+	p, err := pick(d, r, "routing-key", "exchange", "ordering-key", "older-than", "newer-than")
+	if err != nil {
+		return nil, err
+	}
+	list, err := d.PublishedMessages(ctx, d.cfg.looking.filter, d.cfg.page())
+	p.goOn(list.Next)
+	return listed[store.PublishedMessage]{p, list.Rows}, err
+}
+
+// shownKey is a key with the reason why it waits.
+type shownKey struct {
+	store.Key
+	Why string
+}
+
+type keysShown struct {
+	listed[shownKey]
+	Parked bool
+}
+
+func (s *console) keysPage(ctx context.Context, d *desk, r *http.Request) (any, error) {
+	p, err := pick(d, r)
+	if err != nil {
+		return nil, err
+	}
+	d.cfg.looking.parked = r.FormValue("parked") != ""
+	if d.cfg.looking.parked {
+		p.Query = "parked=1"
+	}
+	around, err := surroundingsOf(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	list, err := d.keysPage(ctx)
+	p.goOn(list.Next)
+	shown := keysShown{listed[shownKey]{picked: p}, d.cfg.looking.parked}
+	for _, key := range list.Rows {
+		shown.Rows = append(shown.Rows, shownKey{key, around.whyOf(key)})
+	}
+	return shown, err
+}
+
+// messageShown is all that is known of an id.
+type messageShown struct {
+	ID       string
+	Error    string
+	Messages []oneMessage
+}
+
+type oneMessage struct {
+	Title   string
+	Facts   facts
+	Changes []string
+	ID      string // the message_id
+}
+
+func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (any, error) {
+	shown := messageShown{ID: strings.TrimSpace(r.FormValue("id"))}
+	if shown.ID == "" {
+		return shown, nil
+	}
+	name, err := store.ParseName(shown.ID)
+	if err != nil {
+		shown.Error = err.Error()
+		return shown, nil
+	}
+	waiting, dead, err := d.Explain(ctx, name, s.cfg.looking.showPayload)
+	if err != nil {
+		return nil, err
+	}
+	around, err := surroundingsOf(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	published, err := d.publishedAs(ctx, name)
+	if err != nil && len(waiting)+len(dead) == 0 {
+		return nil, err
+	}
+	for _, w := range waiting {
+		one := oneMessage{Title: "Waiting: " + string(w.State), ID: w.MessageID.String()}
+		s.process.waitingDetails(&one.Facts, around, w)
+		if w.State == store.Retrying {
+			one.Changes = s.changes("retry")
+		}
+		shown.Messages = append(shown.Messages, one)
+	}
+	for _, letter := range dead {
+		one := oneMessage{Title: "Dead letter", ID: letter.MessageID.String(), Changes: s.changes("requeue", "purge")}
+		s.process.details(&one.Facts, letter.StoredMessage)
+		s.process.deathDetails(&one.Facts, d.cfg, letter)
+		shown.Messages = append(shown.Messages, one)
+	}
+	for _, m := range published {
+		one := oneMessage{Title: "Published", ID: m.MessageID.String()}
+		one.Facts.row("published", timeText(m.PublishedAt)+", "+durationText(m.ReadAt.Sub(m.PublishedAt))+" ago")
+		s.process.details(&one.Facts, m.StoredMessage)
+		shown.Messages = append(shown.Messages, one)
+	}
+	if len(shown.Messages) == 0 {
+		shown.Error = shown.ID + " is neither in the outbox nor in a table beside it: it was delivered and deleted, or never committed."
+	}
+	return shown, nil
+}
+
+func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any, error) {
+	cfg := *s.cfg
+	cfg.checking.noProbe = true // a look leaves nothing behind
+	report, err := s.process.examine(ctx, checkOptions(&cfg))
+	if err != nil {
+		return nil, err
+	}
+	var shown struct {
+		Summary  string
+		Findings []doctor.Finding
+	}
+	shown.Summary = counted(report.Findings)
+	for _, level := range []doctor.Level{doctor.Problem, doctor.Warning, doctor.OK} { // the worst first
+		for _, f := range report.Findings {
+			if f.Level == level {
+				shown.Findings = append(shown.Findings, f)
+			}
+		}
+	}
+	return shown, nil
+}
+
+// blocks tells whether dead letters block their keys.
+func (c *config) blocks() bool { return c.relay.OnDeadLetter == relay.OnDeadLetterBlock }

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+)
+
+// startConsole is a console on the database, and where it is.
+func startConsole(t *testing.T, env environment, args ...string) (*command, string) {
+	t.Helper()
+	c := start(t, env, append([]string{"console", "--listen", "127.0.0.1:0", "--publisher", "stdout"}, args...)...)
+	var line struct{ URL string }
+	if err := json.Unmarshal([]byte(c.await(t, "console serves")), &line); err != nil {
+		t.Fatal(err)
+	}
+	return c, strings.TrimSuffix(line.URL, "/")
+}
+
+// fetch sends a request as a browser without JavaScript does.
+func fetch(t *testing.T, method, address string, form url.Values, header ...string) (status int, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i < len(header); i += 2 {
+		if r.Header.Set(header[i], header[i+1]); header[i] == "Host" {
+			r.Host = header[i+1]
+		}
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+func TestConsoleShowsEveryPage(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error, redacted_payload) VALUES
+		('<b>orders</b>', '{"card": 4711}', 'customer-1', now() + interval '1 hour', 2, 'unroutable: NO_ROUTE', '"***"')`)
+	execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason)
+		VALUES (70, now(), gen_random_uuid(), 6, 1, 'dead.one', 'nack')`)
+	execute(t, db, `INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		VALUES (60, now(), now(), gen_random_uuid(), 0, 1, 'published.one')`)
+	c, at := startConsole(t, env, "--show-payload")
+	for path, words := range map[string][]string{
+		"/waiting":                       {"&lt;b&gt;orders", "retrying", "customer-1"},
+		"/waiting?state=scheduled":       {"None."},
+		"/keys":                          {"customer-1", "it is tried again"},
+		"/keys?parked=1":                 {"customer-1"},
+		"/dead-letters":                  {"dead.one", "nack"},
+		"/dead-letters?routing-key=none": {"None."},
+		"/published":                     {"published.one"},
+		"/message?id=1":                  {"&#34;***&#34; (redacted)", "retrying"},
+		"/message?id=70":                 {"Dead letter", "dead-letter requeue"},
+		"/message?id=60":                 {"Published", "published.one"},
+		"/message?id=99":                 {"delivered and deleted"},
+		"/check":                         {"problem", "publication"},
+		"/style.css":                     {"prefers-color-scheme"},
+	} {
+		status, body := fetch(t, http.MethodGet, at+path, nil)
+		for _, word := range words {
+			if status != http.StatusOK || !strings.Contains(body, word) || strings.Contains(body, "4711") || strings.Contains(body, "<button>requeue") {
+				t.Errorf("%s: %d, want %q in\n%s", path, status, word, body)
+			}
+		}
+	}
+	await.Until(t, "the overview has looked", func() bool {
+		_, body := fetch(t, http.MethodGet, at+"/", nil)
+		return strings.Contains(body, "queue depth") && strings.Contains(body, "<svg")
+	})
+	if status, body := fetch(t, http.MethodGet, at+"/waiting?older-than=x", nil); status != http.StatusBadRequest || !strings.Contains(body, "want a duration") {
+		t.Errorf("a wrong filter: %d\n%s", status, body)
+	}
+	// What changes comes by itself.
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at+"/events?of="+url.QueryEscape("/waiting"), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('a.new.one', '1')`)
+	for lines := bufio.NewScanner(response.Body); ; {
+		if !lines.Scan() {
+			t.Fatal("the stream ended")
+		}
+		if strings.HasPrefix(lines.Text(), "data: ") && strings.Contains(lines.Text(), "a.new.one") {
+			break
+		}
+	}
+	c.signal(t, syscall.SIGTERM)
+	if code := c.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestConsoleIsReadOnlyAndForThisMachine(t *testing.T) {
+	env, _ := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	_, at := startConsole(t, env)
+	for what, test := range map[string]struct {
+		method, path string
+		form         url.Values
+		header       []string
+		status       int
+	}{
+		"a change":          {http.MethodPost, "/change", url.Values{"do": {"purge"}}, nil, http.StatusForbidden},
+		"to ask for one":    {http.MethodGet, "/change?do=purge", nil, nil, http.StatusForbidden},
+		"another host name": {http.MethodGet, "/", nil, []string{"Host", "evil.example"}, http.StatusMisdirectedRequest},
+		"localhost":         {http.MethodGet, "/", nil, []string{"Host", "localhost:9465"}, http.StatusOK},
+		"another page":      {http.MethodGet, "/etc/passwd", nil, nil, http.StatusNotFound},
+		"no page":           {http.MethodGet, "/events?of=/check", nil, nil, http.StatusBadRequest},
+	} {
+		if status, body := fetch(t, test.method, at+test.path, test.form, test.header...); status != test.status {
+			t.Errorf("%s: %d, want %d\n%s", what, status, test.status, body)
+		}
+	}
+	r := cdcRelay(t, env, "console", "--listen", "0.0.0.0:0")
+	if r.code != exitUsage || !strings.Contains(r.stderr, "beyond loopback it needs --token-file or --login-header") {
+		t.Errorf("%d: %s", r.code, r.stderr)
+	}
+}
+
+func TestConsoleChangesRowsForThoseWhoLogIn(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('r', '1', now() + interval '1 hour', 2), ('r', '1', NULL, 0)`)
+	execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
+		SELECT -i, now(), gen_random_uuid(), 6, 1, 'dead.' || i % 2, 'nack', '1' FROM generate_series(1, 5) i`)
+	const token = "0123456789abcdef"
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, at := startConsole(t, env, "--allow-changes", "--token-file", file, "--login-header", "X-User", "--log-format", "json")
+	if status, _ := fetch(t, http.MethodGet, at+"/", nil); status != http.StatusUnauthorized {
+		t.Errorf("without a login: %d", status)
+	}
+	if status, _ := fetch(t, http.MethodGet, strings.Replace(at, "http://", "http://ada:wrong@", 1)+"/", nil); status != http.StatusUnauthorized {
+		t.Errorf("with a wrong token: %d", status)
+	}
+	ada := strings.Replace(at, "http://", "http://ada:"+token+"@", 1)
+	dead := func() int { return query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`) }
+	change := url.Values{"do": {"purge"}, "routing-key": {"dead.0"}}
+	for _, header := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+		if status, _ := fetch(t, http.MethodPost, ada+"/change", change, header...); status != http.StatusForbidden || dead() != 5 {
+			t.Errorf("from another site: %d, %d are left", status, dead())
+		}
+	}
+	_, body := fetch(t, http.MethodGet, ada+"/change?"+change.Encode(), nil)
+	if !strings.Contains(body, "2 dead letters</strong> would change") || !strings.Contains(body, `value="dead.0"`) || dead() != 5 {
+		t.Errorf("asked:\n%s", body)
+	}
+	_, body = fetch(t, http.MethodPost, ada+"/change", change)
+	if !strings.Contains(body, "deleted 2 dead letters") || dead() != 3 {
+		t.Errorf("purged:\n%s", body)
+	}
+	_, body = fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"requeue"}})
+	if !strings.Contains(body, "sent 3 dead letters back") || dead() != 0 {
+		t.Errorf("requeued:\n%s", body)
+	}
+	_, body = fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"retry"}, "id": {"1"}}, "X-User", "grace")
+	if !strings.Contains(body, "made 1 message due now") || query[bool](t, db, `SELECT available_at > now() FROM outbox WHERE id = 1`) {
+		t.Errorf("retried:\n%s", body)
+	}
+	for _, words := range [][]string{{`"purge"`, `"ada"`, `"routing key dead.0"`, `"rows":2`}, {`"requeue"`, `"ada"`, `"all"`, `"rows":3`}, {`"retry"`, `"grace"`, `"id 1"`, `"rows":1`}} {
+		line := c.await(t, "console changed rows")
+		for _, word := range words {
+			if !strings.Contains(line, word) {
+				t.Errorf("no %s in %s", word, line)
+			}
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package store
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// RelayHost is an address from which relays are connected to this database.
+type RelayHost struct {
+	Address     string // "local" for a Unix socket, "" if the role may not see it
+	Connections int64
+}
+
+// RelayHosts are all of them, as far as the role may see their sessions.
+func (o *Operator) RelayHosts(ctx context.Context) (hosts []RelayHost, err error) {
+	err = o.glance(ctx, func(ctx context.Context, tx querier) error {
+		rows, err := tx.Query(ctx, `
+SELECT coalesce(host(a.client_addr), 'local'), count(*) FROM pg_catalog.pg_stat_activity a
+WHERE a.application_name = 'cdc-relay' AND a.datname = current_database() GROUP BY 1 ORDER BY 1`)
+		if err != nil {
+			return err
+		}
+		hosts, err = pgx.CollectRows(rows, pgx.RowToStructByPos[RelayHost])
+		return err
+	})
+	return hosts, err
+}
