@@ -132,8 +132,10 @@ func (h *history) overview(cfg *config, p *process) overview {
 		title, unit string
 		of          func(point) float64
 	}{
-		{"Published", "/s", func(p point) float64 { return p.perSecond }}, {"Queue depth", " rows", func(p point) float64 { return p.depth }},
-		{"Oldest pending", " s", func(p point) float64 { return p.oldest }}, {"Commit to confirm, p50", " ms", func(p point) float64 { return p.p50 }},
+		{"Published", "/s", func(p point) float64 { return p.perSecond }},
+		{"Queue depth", " rows", func(p point) float64 { return p.depth }},
+		{"Oldest pending", " s", func(p point) float64 { return p.oldest }},
+		{"Commit to confirm, p50", " ms", func(p point) float64 { return p.p50 }},
 		{"Commit to confirm, p99", " ms", func(p point) float64 { return p.p99 }},
 	} {
 		o.Charts = append(o.Charts, chartOf(c.title, c.unit, h.mu.points, c.of))

@@ -76,7 +76,7 @@ func TestEventsHeadersAndRoutingKeysOfTheRelay(t *testing.T) {
 	relay.exit(t)
 	lines := make(map[string]int)
 	for line := range relay.lines {
-		for _, message := range []string{"message refused", "message dead-lettered"} {
+		for _, message := range []string{"message rejected", "message dead-lettered"} {
 			if strings.Contains(line, message) && strings.Contains(line, "orders.nowhere") {
 				lines[message]++
 				if !strings.Contains(line, `"request_id":"r-7","traceparent":"12"`) || strings.Contains(line, "s3cr3t") {
@@ -85,7 +85,7 @@ func TestEventsHeadersAndRoutingKeysOfTheRelay(t *testing.T) {
 			}
 		}
 	}
-	if lines["message refused"] != 1 || lines["message dead-lettered"] != 1 {
+	if lines["message rejected"] != 1 || lines["message dead-lettered"] != 1 {
 		t.Errorf("log lines: %v", lines)
 	}
 }
