@@ -77,9 +77,19 @@ func columns() []column {
 			m.AvailableAt, err = v.time()
 			return err
 		}},
+		{"expires_at", true, func(m *outbox.Message, v value, _ *interner) (err error) {
+			m.ExpiresAt, err = v.time()
+			return err
+		}},
 		{"attempts", false, func(m *outbox.Message, v value, _ *interner) error {
 			n, err := v.int()
 			m.Attempts = int(n)
+			return err
+		}},
+		{"max_attempts", true, func(m *outbox.Message, v value, _ *interner) error {
+			n, err := v.int()
+			most := int(n)
+			m.MaxAttempts = &most
 			return err
 		}},
 		{"possible_duplicate", true, func(m *outbox.Message, v value, _ *interner) (err error) {

@@ -19,6 +19,7 @@ func (m *model) requeue(ids ...int64) {
 		tx.marked[id] = row.duplicate
 		tx.rows = append(tx.rows, row)
 		delete(m.dead, id)
+		delete(m.expired, id)
 	}
 	m.commit(tx)
 }

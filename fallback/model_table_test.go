@@ -153,6 +153,7 @@ func (m *model) lock(_ context.Context, ids []int64, fresh outbox.Fresh) (Transa
 		}
 		message := row.message(nil)
 		message.PossibleDuplicate = row.duplicate || row.traced
+		message.Deadline = m.deadline(row)
 		row.locked, row.traced = claim, true
 		claim.messages = append(claim.messages, message)
 	}

@@ -102,8 +102,16 @@ type Message struct {
 	// the column is null. It is the fence with which the row is settled: who has
 	// changed it meanwhile has the row.
 	AvailableAt time.Time
+	// ExpiresAt is the time from which on the message is not published, by the database's clock; zero where the column is
+	// null.
+	ExpiresAt time.Time
+	// Deadline is ExpiresAt by the clock of this process, or a little before it. Zero: the message does not expire.
+	Deadline time.Time
 	// Attempts counts the refusals so far.
 	Attempts int
+	// MaxAttempts is how many refusals make the message a dead letter, in place of the relay's --max-retries; 0: no
+	// number does. Nil where the row leaves the choice to the relay.
+	MaxAttempts *int
 	// PossibleDuplicate tells that the message may have been published before.
 	PossibleDuplicate bool
 	// XID is the transaction that inserted the row, where the stream brought it;
@@ -142,6 +150,16 @@ func Elapsed(from, to time.Time) time.Duration {
 // WasMarked tells whether the message carried PossibleDuplicateHeader when it was sent.
 func (m *Message) WasMarked() bool {
 	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && Elapsed(m.TakenAt, m.SentAt) > CertainFor)
+}
+
+// TimeLeft is how long the message may still be published; expires: not for ever. It is zero or less for one that has
+// expired. Every publisher has to ask, and to report such a message as Impossible with ReasonExpired.
+func (m *Message) TimeLeft(now time.Time) (left time.Duration, expires bool) {
+	if m.Deadline.IsZero() {
+		return 0, false
+	}
+	// By the wall clock if that says less: the monotonic one may stand still with the machine.
+	return min(m.Deadline.Sub(now), m.Deadline.Round(0).Sub(now.Round(0))), true
 }
 
 // Ref names the message's row.

@@ -49,7 +49,7 @@ const (
 	ReasonNoExchange      Reason = "exchange_missing"  // channel closed with 404
 	ReasonAccessRefused   Reason = "access_refused"    // channel closed with 403
 	ReasonChannelClosed   Reason = "broker_rejected"   // channel closed for this message, other code
-	ReasonRetriesExceeded Reason = "retries_exhausted" // the last of --max-retries retries was refused, too
+	ReasonRetriesExceeded Reason = "retries_exhausted" // the last of --max-retries retries or max_attempts attempts was refused
 )
 
 // The reasons of Impossible.
@@ -59,6 +59,7 @@ const (
 	ReasonInvalidProperties Reason = "invalid_properties" // unknown property or wrong type
 	ReasonInvalidRouting    Reason = "invalid_routing"    // exchange or routing key beyond 255 bytes
 	ReasonInvalidRow        Reason = "invalid_row"        // neither or both payloads, …
+	ReasonExpired           Reason = "expired"            // its expires_at has passed
 )
 
 // MayHaveArrived tells whether a message that was not confirmed may stand in a queue

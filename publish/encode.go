@@ -113,6 +113,12 @@ func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, erro
 		delete(headers, outbox.PossibleDuplicateHeader)
 		p.body.Headers = headers
 	}
+	if left, expires := m.TimeLeft(time.Now()); expires {
+		if left < time.Millisecond {
+			return parcel{}, &invalid{outbox.ReasonExpired, fmt.Sprintf("expires_at, %s, has passed", m.ExpiresAt.Format(time.RFC3339Nano))}
+		}
+		limitExpiration(&p.body, left)
+	}
 	if err := checkFrame(&p.body, lim.frameMax); err != nil {
 		return parcel{}, err
 	}

@@ -31,6 +31,16 @@ const (
 	OnDeadLetterBlock OnDeadLetter = "block"
 )
 
+// OnExpired says what becomes of a message whose expires_at has passed before it was published.
+type OnExpired string
+
+const (
+	// OnExpiredDeadLetter: it becomes a dead letter.
+	OnExpiredDeadLetter OnExpired = "dead-letter"
+	// OnExpiredDrop: its row is deleted, and counted.
+	OnExpiredDrop OnExpired = "drop"
+)
+
 // Tracer is told of the result of each attempt to publish a message, from the
 // publisher's goroutines, several at a time. It must not block, and must not keep or
 // change the message.
@@ -73,6 +83,7 @@ type Config struct {
 	// StaleTimeout is the age at which any relay takes a row while nobody streams.
 	StaleTimeout time.Duration
 	OnDeadLetter OnDeadLetter
+	OnExpired    OnExpired
 	// DeadLetterRetention is the age at which a dead letter is deleted; 0: never. With
 	// OnDeadLetterBlock those with an ordering key are kept.
 	DeadLetterRetention time.Duration
@@ -103,6 +114,7 @@ func DefaultConfig() Config {
 		MaxBackoff:      time.Hour,
 		StaleTimeout:    5 * time.Minute,
 		OnDeadLetter:    OnDeadLetterContinue,
+		OnExpired:       OnExpiredDeadLetter,
 	}
 }
 
@@ -131,6 +143,7 @@ func (c Config) Validate() error {
 	wrong(c.Mode != ModeAuto && c.Mode != ModePoll, "--mode %q: want auto or poll", c.Mode)
 	wrong(c.OnDeadLetter != OnDeadLetterContinue && c.OnDeadLetter != OnDeadLetterBlock,
 		"--on-dead-letter %q: want continue or block", c.OnDeadLetter)
+	wrong(c.OnExpired != OnExpiredDeadLetter && c.OnExpired != OnExpiredDrop, "--on-expired %q: want dead-letter or drop", c.OnExpired)
 	wrong(c.BatchSize < 1 || c.BatchSize > 10_000, "--batch-size %d: want 1 to 10000", c.BatchSize)
 	wrong(c.MaxInFlight < 1 || c.MaxInFlight > 100_000, "--max-in-flight %d: want 1 to 100000", c.MaxInFlight)
 	wrong(c.MaxRetries < 0 || c.MaxRetries > 1000, "--max-retries %d: want 0 to 1000", c.MaxRetries)

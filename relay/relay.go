@@ -85,8 +85,11 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	refused := make(chan struct{}, 1)
 	r.settler = &settler{
 		core: r.core, store: db, publish: r.publisher.Publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
-		policy: store.Policy{MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff},
-		batch:  config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
+		policy: store.Policy{
+			MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
+			DropExpired: config.OnExpired == OnExpiredDrop, Block: block,
+		},
+		batch: config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
 		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newOutageLog(log), locked: newOutageLog(log),
 		refusals: rate.NewLimiter(1, 20), refused: func(err error) { refusedBy(err, refused) },
 	}

@@ -30,8 +30,9 @@ type Claim struct {
 // IdleTimeout ends the transaction of a relay that was frozen. A claim ends well before.
 const IdleTimeout = 10 * time.Second
 
+// now() is when the transaction began.
 const positionSQL = `
-SELECT ` + insertPosition + `, ` + slot.OwnerSQL
+SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now()`
 
 // Lock begins a claim: it locks the rows with these ids that may still leave and nobody else has locked.
 func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
@@ -42,13 +43,20 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
 	claim := &Claim{store: s, conn: conn}
+	var began time.Time
+	asked := time.Now()
 	batch := &pgx.Batch{}
 	batch.Queue(`BEGIN`)
 	batch.Queue(s.sql.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
-	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner) })
+	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner, &began) })
 	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
 		claim.Abandon()
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
+	}
+	for _, m := range claim.Messages {
+		if !m.ExpiresAt.IsZero() { // by the database's clock, whatever this one says
+			m.Deadline = asked.Add(m.ExpiresAt.Sub(began))
+		}
 	}
 	return claim, nil
 }

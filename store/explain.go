@@ -54,6 +54,7 @@ type KeyHead struct {
 	LockedBy    int32
 	AvailableAt time.Time
 	Attempts    int
+	MaxAttempts *int
 	LastError   *string
 }
 
@@ -137,7 +138,7 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox} e WHERE e.ordering_key = $1
        coalesce((SELECT min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d), 0)`
 
 const firstOfKeySQL = `
-SELECT r.id, r.available_at, r.attempts, r.schema_version, coalesce(r.possible_duplicate, false), r.last_error,` + lockedBySQL + `
+SELECT r.id, r.available_at, r.attempts, r.max_attempts, r.schema_version, coalesce(r.possible_duplicate, false), r.last_error,` + lockedBySQL + `
 FROM {outbox} r WHERE r.ordering_key = $1 AND r.id < $2 ORDER BY r.id LIMIT 1`
 
 // keyOf tells what is before a row in its key.
@@ -157,7 +158,7 @@ func (o *Operator) keyOf(ctx context.Context, tx querier, w *Waiting) error {
 	var marked bool
 	var available pgtype.Timestamptz
 	err = tx.QueryRow(ctx, o.fill(firstOfKeySQL), *w.OrderingKey, w.ID).
-		Scan(&first.ID, &available, &first.Attempts, &version, &marked, &first.LastError, &first.LockedBy)
+		Scan(&first.ID, &available, &first.Attempts, &first.MaxAttempts, &version, &marked, &first.LastError, &first.LockedBy)
 	if err == pgx.ErrNoRows { // it has left meanwhile
 		w.Before = Count{Precision: Exact}
 		return nil

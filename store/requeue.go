@@ -41,6 +41,9 @@ WITH back AS (
 INSERT INTO {outbox} ({kept}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
 SELECT place, {keptButID}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place`
 
+// goesOn is expires_at of what comes back: a message that a person sends back does not expire at once again.
+const goesOn = `CASE WHEN expires_at > clock_timestamp() THEN expires_at END`
+
 // Requeued is what came of sending dead letters back.
 type Requeued struct {
 	// Sent are back in the outbox.
@@ -105,7 +108,7 @@ func (o *Operator) requeue(ctx context.Context, rows []requeuedRow, done *Requeu
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 	defer cancel()
-	butID := strings.TrimPrefix(keptNames, "id, ")
+	butID := strings.Replace(strings.TrimPrefix(keptNames, "id, "), "expires_at", goesOn, 1)
 	tag, err := o.conn.Exec(bounded, o.fill(requeueSQL, "{keptButID}", butID), ids, messageIDs, places)
 	switch {
 	case err == nil:

@@ -23,7 +23,7 @@ type statements struct {
 // messageColumns are read in this order by the scanner. Rows are called r. All columns that a statement needs are
 // named: an application may have others, under a name that the statement gives to what it reckons.
 const messageColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes,
-       r.headers, r.properties, r.schema_version, r.created_at, r.available_at, r.attempts`
+       r.headers, r.properties, r.schema_version, r.created_at, r.available_at, r.expires_at, r.attempts, r.max_attempts`
 
 // rowSize is what a row holds of memory when it is read, roughly. Only compressed bodies are read for it.
 const rowSize = `(CASE WHEN pg_column_compression(r.payload) IS NULL THEN coalesce(pg_column_size(r.payload), 0)
@@ -143,7 +143,8 @@ const deadLetterSQL = `
 WITH moved AS (
   DELETE FROM {outbox} r USING ` + settledRows + ` WHERE ` + fenced + `
   RETURNING ` + keptColumns + `, s.possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
-            s.detail AS last_error, s.reason AS failure_reason, s.nth),
+            CASE WHEN s.reason = 'expired' THEN coalesce(r.last_error, s.detail) ELSE s.detail END AS last_error,
+            s.reason AS failure_reason, s.nth),
 kept AS (
   INSERT INTO {dead} (` + keptNames + `, possible_duplicate, attempts, last_error, failure_reason, dead_at)
   SELECT ` + keptNames + `, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved

@@ -239,6 +239,14 @@ func retrySettings() []*setting {
 				return oneOf(text, "continue", "block")
 			},
 		},
+		{
+			name: "on-expired", value: "dead-letter|drop", byDefault: "dead-letter",
+			usage: "What becomes of a message that was not published before its expires_at: a dead letter, or its row is deleted and counted.",
+			set: func(c *config, text string) error {
+				c.relay.OnExpired = relay.OnExpired(text)
+				return oneOf(text, "dead-letter", "drop")
+			},
+		},
 	}
 }
 

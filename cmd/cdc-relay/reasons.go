@@ -29,6 +29,8 @@ func meaningOf(code string) (meaning, fix string) {
 		return "its exchange or routing key is beyond 255 bytes", "fix them in the dead-letter table"
 	case "invalid_row":
 		return "something is wrong with the row", "see the last error"
+	case "expired":
+		return "its expires_at passed before it could be published", "send it back if it is still of use: it does not expire again"
 	}
 	return "", ""
 }
@@ -37,7 +39,7 @@ func meaningOf(code string) (meaning, fix string) {
 func reasonCodes() []string {
 	return []string{
 		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "retries_exhausted",
-		"too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row",
+		"too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row", "expired",
 	}
 }
 

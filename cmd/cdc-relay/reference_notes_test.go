@@ -37,6 +37,7 @@ func notes() map[string]note {
 		"outage-cooldown":       {"from `100ms`", "A new connection ends the pause."},
 		"dead-letter-retention": {"from `0s`", "`720h` is thirty days. The relay's role needs DELETE on the dead-letter table."},
 		"on-dead-letter":        {"", "Use `block` if a key must never skip a message."},
+		"on-expired":            {"", ""},
 		"dead-letter-exchange":  {"at most 255 bytes", "See [notices](contract.md#notices-of-dead-letters)."},
 
 		"http-addr":     {"host:port, or `''` for none", "`0.0.0.0:9464` in a container; a second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},

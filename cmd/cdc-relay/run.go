@@ -27,7 +27,7 @@ func relayFlags(more ...string) []cli.Flag {
 		"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode",
 		"publisher", "exchange", "batch-size", "max-in-flight", "poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
-		"stale-timeout", "outage-cooldown", "on-dead-letter", "dead-letter-exchange",
+		"stale-timeout", "outage-cooldown", "on-dead-letter", "on-expired", "dead-letter-exchange",
 		"statsd-addr", "statsd-prefix", "statsd-tags", "log-level", "log-format",
 	}
 	return flags(append(names, more...)...)

@@ -27,6 +27,9 @@ func (p *process) showStats(cfg *config, v statsView) error {
 	g.row("in retry", countOf(v.counts["retrying"])+next(", next", v.NextRetryAt, v.At))
 	g.row("scheduled", countOf(v.counts["scheduled"])+next(", next", v.NextScheduledAt, v.At))
 	g.row("unconfirmed", countOf(v.counts["unconfirmed"]))
+	if expired := v.counts["expired"]; expired.N > 0 {
+		g.row("expired", p.paint(text.FgYellow, countOf(expired))+", not published any more")
+	}
 	g.row("parked keys", countOf(v.counts["parked_keys"]))
 	dead := countOf(v.counts["dead_letters"])
 	if v.NewestDeadLetterAt != nil {

@@ -50,6 +50,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"run --mode push", `--mode: "push": want auto or poll`},
 		{"run --publisher kafka", `--publisher: "kafka": want amqp or stdout`},
 		{"run --on-dead-letter stop", `--on-dead-letter: "stop": want continue or block`},
+		{"run --on-expired keep", `--on-expired: "keep": want dead-letter or drop`},
 		{"run --log-level loud", `--log-level: "loud": want debug, info, warn or error`},
 		{"run --log-format xml", `--log-format: "xml": want auto, text or json`},
 		{"run --max-in-flight many", `--max-in-flight: "many": want a whole number`},

@@ -62,7 +62,7 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	}
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
 		f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
-		f.future.err = s.fetch(ctx, &f.future.value, strings.ReplaceAll(futureSQL, "%TABLE%", o.Table.SQL()))
+		f.times.err = s.fetch(ctx, &f.times.value, strings.ReplaceAll(timesSQL, "%TABLE%", o.Table.SQL()))
 		f.sample = s.takeSample(ctx, o.Table, t.partitioned())
 		f.textual.err = s.fetch(ctx, &f.textual.value, strings.ReplaceAll(textualSQL, "%TABLE%", o.Table.SQL()))
 	}
@@ -275,10 +275,12 @@ SELECT jsonb_build_object(
      FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 20) x))`
 
 // The oldest rows and the newest: a row that waits for its time stays behind.
-const futureSQL = `
-SELECT jsonb_build_object('rows', count(*), 'latest', coalesce(max(created_at)::text, ''))
-FROM ((SELECT id, created_at FROM %TABLE% ORDER BY id LIMIT 1000) UNION (SELECT id, created_at FROM %TABLE% ORDER BY id DESC LIMIT 1000)) r
-WHERE created_at > clock_timestamp() + interval '5 minutes'`
+const timesSQL = `
+SELECT jsonb_build_object('rows', count(*) FILTER (WHERE ahead), 'latest', coalesce((max(created_at) FILTER (WHERE ahead))::text, ''),
+                          'expired', count(*) FILTER (WHERE expires_at <= clock_timestamp()))
+FROM (SELECT *, created_at > clock_timestamp() + interval '5 minutes' AS ahead
+      FROM ((SELECT id, created_at, expires_at FROM %TABLE% ORDER BY id LIMIT 1000)
+            UNION (SELECT id, created_at, expires_at FROM %TABLE% ORDER BY id DESC LIMIT 1000)) e) r`
 
 // The tree of a table that is not partitioned is empty.
 const deadSQL = `

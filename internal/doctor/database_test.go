@@ -234,6 +234,14 @@ func brokenDeletes() map[string]breakage {
 			[]string{"has no policy for INSERT", "rejects every row"},
 			false,
 		},
+		"rows that have expired": {
+			func(p *patient) {
+				p.exec("INSERT INTO outbox (routing_key, payload, expires_at) VALUES ('k', '1', now()), ('k', '1', '-infinity'), ('k', '1', now() + interval '1 h'), ('k', '1', NULL)")
+			},
+			doctor.Warning, doctor.Tables, "expires_at",
+			[]string{"2 rows of those looked at have expired", "SET expires_at = NULL"},
+			false,
+		},
 		"rows from the future": {
 			func(p *patient) {
 				p.exec("INSERT INTO outbox (routing_key, payload, created_at) VALUES ('k', '1', now() + interval '300 years'), ('k', '1', 'infinity'), ('k', '1', now())")

@@ -43,7 +43,7 @@ type databaseFacts struct {
 	slots        answer[slotsFacts]
 	transactions answer[transactionFacts]
 	dead         answer[deadFacts]
-	future       answer[futureFacts]
+	times        answer[timesFacts]
 	sample       answer[sample]
 }
 
@@ -213,10 +213,12 @@ type transaction struct {
 
 func (t transaction) age() time.Duration { return time.Duration(t.Age * float64(time.Second)) }
 
-// futureFacts are of rows whose created_at is ahead of the clock.
-type futureFacts struct {
-	Rows   int64  `json:"rows"`
-	Latest string `json:"latest"`
+// timesFacts are of the oldest and the newest rows: those whose created_at is ahead of the clock, and those that have
+// expired.
+type timesFacts struct {
+	Rows    int64  `json:"rows"`
+	Latest  string `json:"latest"`
+	Expired int64  `json:"expired"`
 }
 
 type deadFacts struct {

@@ -141,11 +141,18 @@ func (j *databaseJudge) judgeReferences(c *chart, of outbox.Table, table tableFa
 	}
 }
 
-func (j *databaseJudge) judgeFuture(c *chart) {
-	if j.f.future.err != nil || j.f.future.value.Rows == 0 {
+func (j *databaseJudge) judgeTimes(c *chart) {
+	if j.f.times.err != nil {
 		return // what keeps it from being read is told elsewhere
+	}
+	if n := j.f.times.value.Expired; n > 0 {
+		c.warn("expires_at", fmt.Sprintf("UPDATE %s SET expires_at = NULL WHERE expires_at <= now();  -- publishes them all the same", j.o.Table.SQL()),
+			"%s of those looked at have expired while they waited: the relay does not publish them (--on-expired)", counted(n, "row", "rows"))
+	}
+	if j.f.times.value.Rows == 0 {
+		return
 	}
 	c.warn("created_at", fmt.Sprintf("UPDATE %s SET created_at = now() WHERE created_at > now() + interval '5 minutes';\n-- and leave created_at out of the INSERT: its default is the clock of Postgres", j.o.Table.SQL()),
 		"%s of those looked at were created in the future, up to %s: while no relay streams they wait until then, and their age is wrong",
-		counted(j.f.future.value.Rows, "row", "rows"), j.f.future.value.Latest)
+		counted(j.f.times.value.Rows, "row", "rows"), j.f.times.value.Latest)
 }

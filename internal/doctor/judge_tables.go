@@ -22,7 +22,7 @@ func (j *databaseJudge) judgeTables() []Finding {
 	for _, need := range store.Needs(j.o.Table) {
 		j.judgeTable(c, need)
 	}
-	j.judgeFuture(c)
+	j.judgeTimes(c)
 	j.judgeVersion(c)
 	if n := j.f.textual.value; n > 0 {
 		c.warn("payload", "-- give the client library an object, not text that is JSON already",

@@ -63,11 +63,11 @@ COMMENT ON TABLE {{.outbox}} IS
 COMMENT ON COLUMN {{.outbox}}.id IS 'Insertion order.';
 COMMENT ON COLUMN {{.outbox}}.created_at IS 'AMQP timestamp.';
 COMMENT ON COLUMN {{.outbox}}.available_at IS 'Not to be published before; null: at once. Also the time of the next retry, and of a row whose confirm is late.';
-COMMENT ON COLUMN {{.outbox}}.expires_at IS 'Reserved: no effect yet.';
+COMMENT ON COLUMN {{.outbox}}.expires_at IS 'Not to be published from then on: then it becomes a dead letter, or is dropped (--on-expired).';
 COMMENT ON COLUMN {{.outbox}}.message_id IS 'AMQP message-id; a consumer tells repeats by it.';
 COMMENT ON COLUMN {{.outbox}}.attempts IS 'How often the broker has rejected the message. Set by the relay.';
 COMMENT ON COLUMN {{.outbox}}.schema_version IS 'How to read the row. Rows of a version that the relay does not know stay untouched.';
-COMMENT ON COLUMN {{.outbox}}.max_attempts IS 'Reserved: no effect yet.';
+COMMENT ON COLUMN {{.outbox}}.max_attempts IS 'How many rejections make it a dead letter, in place of --max-retries: 1 is no retry, 0 is no limit.';
 COMMENT ON COLUMN {{.outbox}}.possible_duplicate IS 'Set by the relay: the message may have been published before.';
 COMMENT ON COLUMN {{.outbox}}.exchange IS 'AMQP exchange, at most 255 bytes; null: the one that the relay was started with.';
 COMMENT ON COLUMN {{.outbox}}.routing_key IS 'AMQP routing key, at most 255 bytes.';

@@ -327,7 +327,7 @@ func (c *Core) answered(claim *Claim, s outbox.Settlement) (next *outbox.Message
 	if m.OrderingKey == nil {
 		return nil
 	}
-	if s.Decision.Action != outbox.Delete {
+	if s.Decision.Action != outbox.Delete && !s.Decision.KeyGoesOn {
 		c.endRun(claim, *m.OrderingKey)
 		return nil
 	}

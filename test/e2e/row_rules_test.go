@@ -1,0 +1,134 @@
+package e2e
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// A row's max_attempts replaces --max-retries, whichever way it takes: 1 is no retry, 0 is no limit, -1 a mistake.
+func TestMaxAttemptsOfARowReplacesMaxRetries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox (routing_key, payload, max_attempts)
+		VALUES ('nowhere-once', '1', 1), ('nowhere-thrice', '1', 3), ('nowhere-ever', '1', 0), ('nowhere-wrong', '1', -1)`)
+	w.run("--max-retries", "1", "--backoff-time", "10ms", "--poll-interval", "20ms") // from the table
+	w.exec(`INSERT INTO outbox (routing_key, payload, max_attempts)
+		VALUES ('nowhere-once', '2', 1), ('nowhere-thrice', '2', 3), ('nowhere-ever', '2', 0), ('nowhere-wrong', '2', -1), ('nowhere', '2', NULL)`)
+	w.eventually("those with a limit are dead, and those without are tried on", func() bool {
+		return value[int](w, `SELECT count(*) FROM outbox WHERE routing_key = 'nowhere-ever' AND attempts > 4`) == 2 &&
+			value[int](w, `SELECT count(*) FROM outbox_dead_letter`) == 7
+	})
+	type letter struct {
+		Key, Reason string
+		Attempts    int
+	}
+	for _, got := range query[letter](w, `SELECT routing_key AS key, failure_reason AS reason, attempts FROM outbox_dead_letter`) {
+		want := map[string]letter{
+			"nowhere":        {"nowhere", "retries_exhausted", 2},
+			"nowhere-once":   {"nowhere-once", "retries_exhausted", 1},
+			"nowhere-thrice": {"nowhere-thrice", "retries_exhausted", 3},
+			"nowhere-wrong":  {"nowhere-wrong", "invalid_row", 0},
+		}[got.Key]
+		if got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}
+
+// Rows that expire while they wait become dead letters when their turn comes, and their keys go on. What is published
+// carries the time that is left.
+func TestAMessageIsNotPublishedAfterItsTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.channel()
+	insert := func(name string, more row) {
+		more["routing_key"], more["payload"] = cmp.Or(more["routing_key"], any(w.queue)), `"`+name+`"`
+		w.insert(more)
+	}
+	expires := func(in string) any { return value[time.Time](w, `SELECT clock_timestamp() + $1::text::interval`, in) }
+	// While no relay runs, as in a long outage.
+	insert("late", row{"expires_at": expires("-1 s")})
+	insert("late head", row{"ordering_key": "a", "expires_at": expires("-1 s")})
+	insert("late follower", row{"ordering_key": "a", "expires_at": expires("-1 s")})
+	insert("behind them", row{"ordering_key": "a"})
+	insert("due too late", row{"available_at": expires("2 s"), "expires_at": expires("1 s")})
+	insert("in time", row{"expires_at": expires("1 h")})
+	r := w.run("--backoff-time", "1h", "--poll-interval", "50ms")
+	w.eventually("the stream is live", func() bool { return r.metric("cdc_relay_stream_connected") == 1 })
+	// Streamed.
+	insert("streamed late", row{"expires_at": expires("-1 s")})
+	insert("streamed in time", row{"expires_at": expires("1 h"), "properties": `{"expiration": 60000}`})
+	// Its retry would come in an hour.
+	insert("rejected", row{"routing_key": "nowhere", "ordering_key": "b", "expires_at": expires("5 s")})
+	insert("behind it", row{"ordering_key": "b"})
+	w.eventually("everything has left the outbox", w.outboxEmpty)
+	got := map[string]string{}
+	for range 4 {
+		d, ok, err := arrived.Get(w.queue, true)
+		if err != nil || !ok {
+			t.Fatalf("%v, %v; got %v", ok, err, got)
+		}
+		got[string(d.Body)] = d.Expiration
+	}
+	if _, more, _ := arrived.Get(w.queue, true); more || got[`"behind them"`] != "" || got[`"behind it"`] != "" || got[`"streamed in time"`] != "60000" {
+		t.Errorf("got %v", got)
+	}
+	if ms, err := strconv.Atoi(got[`"in time"`]); err != nil || ms < 3_000_000 || ms > 3_600_000 {
+		t.Errorf("expiration %q", got[`"in time"`])
+	}
+	dead := query[string](w, `SELECT payload::text || ' ' || failure_reason || ' ' || split_part(last_error, ':', 1) FROM outbox_dead_letter ORDER BY id`)
+	want := []string{
+		`"late" expired expired`, `"late head" expired expired`, `"late follower" expired expired`, `"due too late" expired expired`,
+		`"streamed late" expired expired`, `"rejected" expired unroutable`,
+	}
+	if !slices.Equal(dead, want) {
+		t.Errorf("dead letters %q", dead)
+	}
+	if n := r.metric("cdc_relay_messages_expired_total"); n != 6 {
+		t.Errorf("%v are counted as expired", n)
+	}
+	// A person sends them back: they do not expire again.
+	if out, code := w.command("dead-letter", "requeue", "--reason", "expired", "--routing-key", w.queue); code != 0 {
+		t.Fatal(out)
+	}
+	w.eventually("what was sent back arrives", func() bool {
+		q, err := arrived.QueueDeclarePassive(w.queue, true, false, false, false, nil)
+		return err == nil && q.Messages == 5 && w.outboxEmpty()
+	})
+}
+
+// With --on-expired drop the row is deleted and counted, also if dead letters hold up their keys.
+func TestExpiredMessagesAreDropped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, expires_at) SELECT $1, '1', k, now() - interval '1 s' FROM unnest(ARRAY[NULL, 'a', 'a', 'b']) k`, w.queue)
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ($1, '2', 'a')`, w.queue)
+	r := w.run("--on-expired", "drop", "--on-dead-letter", "block", "--poll-interval", "50ms")
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, expires_at) VALUES ($1, '1', 'c', now() - interval '1 s'), ($1, '2', 'c', NULL)`, w.queue)
+	w.eventually("everything has left the outbox", w.outboxEmpty)
+	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_expired_total") == 5 })
+	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != 0 || r.metric("cdc_relay_messages_published_total") != 2 {
+		t.Errorf("%d dead letters, %v published", n, r.metric("cdc_relay_messages_published_total"))
+	}
+}
+
+// A key with many rows that have expired goes on at once: each is moved in the claim of the one before.
+func TestAKeyWithManyExpiredRowsGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	const n = 20_000
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, expires_at) SELECT $1, '1', 'a', now() - interval '1 s' FROM generate_series(1, $2)`, w.queue, n)
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ($1, '2', 'a')`, w.queue)
+	began := time.Now()
+	r := w.run("--poll-interval", "50ms")
+	w.eventually("everything has left the outbox", w.outboxEmpty)
+	t.Logf("%d rows in %s", n, time.Since(began))
+	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_expired_total") == n })
+	// A claim takes up to 64 rows of one key; if each held up those behind it there would be a claim for each.
+	if claims := r.metric("cdc_relay_sweep_batch_rows_count"); claims > n/10 {
+		t.Errorf("%v claims for %d rows", claims, n)
+	}
+}
