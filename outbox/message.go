@@ -65,6 +65,15 @@ func (u *UUID) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// HeaderTypes are the types of the columns that --header-columns can send.
+const HeaderTypes = "text, character varying, character, uuid, smallint, integer, bigint, boolean"
+
+// Header is one that a column of the row makes. Its value is a string, an int64 or a bool.
+type Header struct {
+	Name  string
+	Value any
+}
+
 // Ref names one row for as long as it exists. The id alone would not do:
 // TRUNCATE … RESTART IDENTITY hands out ids again.
 type Ref struct {
@@ -95,6 +104,8 @@ type Message struct {
 	// Headers and Properties are JSON objects, or nil.
 	Headers    []byte
 	Properties []byte
+	// Extra are headers that the relay adds from other columns. Headers has precedence.
+	Extra []Header
 	// SchemaVersion tells how to read the row; see the constant of that name.
 	SchemaVersion int
 	CreatedAt     time.Time
@@ -179,6 +190,10 @@ func (m *Message) Size() int {
 	}
 	if m.OrderingKey != nil {
 		size += len(*m.OrderingKey)
+	}
+	for _, h := range m.Extra {
+		text, _ := h.Value.(string)
+		size += len(h.Name) + len(text) + 48
 	}
 	return size
 }

@@ -52,6 +52,25 @@ func TestEncode(t *testing.T) {
 	}
 }
 
+// Columns of the application become headers; what the row itself has among its headers stays.
+func TestColumnsBecomeHeaders(t *testing.T) {
+	m := wellFormed()
+	m.Extra = []outbox.Header{{Name: "tenant", Value: "acme"}, {Name: "n", Value: int64(7)}, {Name: "on", Value: true}}
+	m.Headers = []byte(`{"n": 1}`)
+	p, err := encode(m, testLimits, false)
+	if want := (amqp.Table{"tenant": "acme", "n": int64(1), "on": true}); err != nil || !reflect.DeepEqual(p.body.Headers, want) {
+		t.Errorf("%v, %v", p.body.Headers, err)
+	}
+	if got := string(withExtra(m)); got != `{"n":1,"on":true,"tenant":"acme"}` {
+		t.Error(got)
+	}
+	m.Extra[0].Value = strings.Repeat("x", defaultFrameMax)
+	var bad *invalid
+	if _, err := encode(m, testLimits, false); !errors.As(err, &bad) || bad.reason != outbox.ReasonInvalidHeaders {
+		t.Errorf("a value beyond a frame: %v", err)
+	}
+}
+
 // A queue drops a message when it expires, or when the application says, whichever is earlier.
 func TestAMessageCarriesTheTimeThatIsLeft(t *testing.T) {
 	for _, c := range []struct {

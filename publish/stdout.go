@@ -136,6 +136,23 @@ type line struct {
 	PayloadBase64     []byte          `json:"payload_base64,omitempty"`
 }
 
+// withExtra are the headers of a message that encode has taken, with those of other columns.
+func withExtra(m *outbox.Message) json.RawMessage {
+	headers := make(map[string]any)
+	for _, h := range m.Extra {
+		headers[h.Name] = h.Value
+	}
+	own := map[string]json.RawMessage{}
+	if len(m.Headers) > 0 {
+		_ = json.Unmarshal(m.Headers, &own) // encode has read them
+	}
+	for name, value := range own {
+		headers[name] = value
+	}
+	text, _ := json.Marshal(headers) // strings, numbers and booleans, and what was JSON before
+	return text
+}
+
 // add appends the line of a message, or delivers why there is none.
 func (p *Stdout) add(m *outbox.Message) {
 	lim := limits{defaultExchange: p.cfg.DefaultExchange, frameMax: defaultFrameMax}
@@ -149,6 +166,9 @@ func (p *Stdout) add(m *outbox.Message) {
 		ID: m.ID, MessageID: parcel.body.MessageId, Exchange: parcel.exchange, RoutingKey: m.RoutingKey,
 		OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties,
 		CreatedAt: m.CreatedAt, PossibleDuplicate: mark,
+	}
+	if len(m.Extra) > 0 {
+		l.Headers = withExtra(m)
 	}
 	if m.Binary || !json.Valid(m.Payload) {
 		l.PayloadBase64 = m.Payload

@@ -64,7 +64,8 @@ type streamer struct {
 	// wasOwn: as far as this relay has seen, nobody has owned the slot since it did.
 	wasOwn bool
 	// told is the newest time that the core was told to have owned the slot.
-	told time.Time
+	told    time.Time
+	headers []string // columns that are sent as headers
 	// sent is when the server has sent the newest message, by both clocks.
 	sent serverClock
 	// last is the server's process of the newest stream.
@@ -207,7 +208,7 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 	if err != nil {
 		return err
 	}
-	s.decoder = decode.NewDecoder(s.names.Table)
+	s.decoder = decode.NewDecoder(s.names.Table, s.headers...)
 	s.budget = waitBudget{}
 	s.caughtUp.Store(false)
 	s.lagging.Store(false)

@@ -78,7 +78,7 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 			seen, err := slotNow(ctx, r.store, slot)
 			return seen.Owner().PID, seen.Relayed(r.config.Table), err
 		},
-		Publish:   r.publisher.Publish,
+		Publish:   r.publish,
 		Committed: r.settler.claimWritten,
 		Orphaned:  func(rows []outbox.Settlement) { r.settler.add(false, rows...) },
 		Planner:   fallback.NewPlanner(r.config.PollInterval),

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -47,7 +48,7 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 	asked := time.Now()
 	batch := &pgx.Batch{}
 	batch.Queue(`BEGIN`)
-	batch.Queue(s.sql.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
+	batch.Queue(s.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
 	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner, &began) })
 	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
 		claim.Abandon()
@@ -64,13 +65,23 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 func (c *Claim) scan(rows pgx.Rows) error {
 	defer rows.Close()
 	locked := false
-	scanner := newScanner(&locked)
+	values := make([]any, len(c.store.headers))
+	places := []any{&locked}
+	for i := range values {
+		places = append(places, &values[i])
+	}
+	scanner := newScanner(places...)
 	for rows.Next() {
 		m, err := scanner.scan(rows)
 		if err != nil {
 			return err
 		}
 		m.PossibleDuplicate = m.PossibleDuplicate || locked
+		for i, value := range values {
+			if value != nil {
+				m.Extra = append(m.Extra, outbox.Header{Name: c.store.headers[i], Value: headerValue(value)})
+			}
+		}
 		c.Messages = append(c.Messages, m)
 	}
 	return rows.Err()
@@ -110,6 +121,10 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 		if len(part) == 0 || write.action == outbox.Delete {
 			continue
 		}
+		if write.action == outbox.DeadLetter {
+			c.store.extras.read(ctx, c.conn, c.store.table)
+			write.sql = c.store.extras.fill(write.sql)
+		}
 		sql, args := write.statement(part)
 		batch.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
 			var snapshot string
@@ -127,6 +142,9 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 	batch.Queue(`COMMIT`)
 	if err := c.conn.SendBatch(ctx, batch).Close(); err != nil {
 		c.rollback()
+		if pgcode.Class(err) == pgcode.SyntaxOrAccess {
+			c.store.extras.forget() // one of them may have been dropped since they were read
+		}
 		return fmt.Errorf("settle %d claimed rows of %s: %w", len(rows), c.store.table, err)
 	}
 	return nil

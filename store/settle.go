@@ -68,7 +68,18 @@ func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled,
 		if len(part) == 0 {
 			continue
 		}
+		template := write.sql
+		if write.action == outbox.DeadLetter {
+			s.extras.read(ctx, s.pool, s.table)
+			write.sql = s.extras.fill(template)
+		}
 		err := s.settle(ctx, write, part, &settled)
+		if write.action == outbox.DeadLetter && pgcode.Class(err) == pgcode.SyntaxOrAccess {
+			s.extras.forget() // one of them may have been dropped since they were read
+			s.extras.read(ctx, s.pool, s.table)
+			write.sql = s.extras.fill(template)
+			err = s.settle(ctx, write, part, &settled)
+		}
 		if pgcode.Class(err) == pgcode.DataException { // such as untranslatable_character
 			// The database's encoding lacks a character of what the broker said. The
 			// row must not hold up the others.

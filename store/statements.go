@@ -89,7 +89,7 @@ ORDER BY k.nth, r.id`
 // xmax is not 0: that one may have published it. Who has locked a row and then changed it, as a claim does with what it
 // gives back, is in xmin as well.
 const lockSQL = `
-SELECT ` + messageColumns + `, r.possible_duplicate, r.xmax <> 0 AND r.xmax <> r.xmin FROM {outbox} r
+SELECT ` + messageColumns + `, r.possible_duplicate, r.xmax <> 0 AND r.xmax <> r.xmin{header_columns} FROM {outbox} r
 WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
 
@@ -142,12 +142,12 @@ SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
 const deadLetterSQL = `
 WITH moved AS (
   DELETE FROM {outbox} r USING ` + settledRows + ` WHERE ` + fenced + `
-  RETURNING ` + keptColumns + `, s.possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
+  RETURNING ` + keptColumns + `{extra_columns}, s.possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
             CASE WHEN s.reason = 'expired' THEN coalesce(r.last_error, s.detail) ELSE s.detail END AS last_error,
             s.reason AS failure_reason, s.nth),
 kept AS (
-  INSERT INTO {dead} (` + keptNames + `, possible_duplicate, attempts, last_error, failure_reason, dead_at)
-  SELECT ` + keptNames + `, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved
+  INSERT INTO {dead} (` + keptNames + `{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
+  SELECT ` + keptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved
   ON CONFLICT DO NOTHING)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
 

@@ -23,6 +23,11 @@ type Store struct {
 	sockets *sockets
 	table   outbox.Table
 	sql     statements
+	// lock is the statement that locks rows, headers the columns that it reads for headers.
+	lock    string
+	headers []string
+	// extras are columns of the application.
+	extras extras
 	// statementTimeout bounds each call: a connection that a dead server left open,
 	// or a lock that somebody holds, must not hold up the relay for ever.
 	statementTimeout time.Duration
@@ -73,6 +78,7 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	open := newSockets(config.ConnConfig.DialFunc)
 	config.ConnConfig.DialFunc = open.dial
 	s := &Store{sockets: open, servers: servers, table: table, sql: newStatements(table, block, shard), statementTimeout: statementTimeout}
+	s.SendHeaders(nil)
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		return nil, err
 	}

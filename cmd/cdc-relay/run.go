@@ -25,7 +25,7 @@ import (
 func relayFlags(more ...string) []cli.Flag {
 	names := []string{
 		"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode",
-		"publisher", "exchange", "batch-size", "max-in-flight", "poll-interval",
+		"publisher", "exchange", "header-columns", "ordering-key-header", "batch-size", "max-in-flight", "poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
 		"stale-timeout", "outage-cooldown", "on-dead-letter", "on-expired", "dead-letter-exchange",
 		"statsd-addr", "statsd-prefix", "statsd-tags", "log-level", "log-format",

@@ -50,6 +50,8 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"run --mode push", `--mode: "push": want auto or poll`},
 		{"run --publisher kafka", `--publisher: "kafka": want amqp or stdout`},
 		{"run --on-dead-letter stop", `--on-dead-letter: "stop": want continue or block`},
+		{"run --database-url " + someDatabase + " --amqp-url amqp://localhost --header-columns tenant,payload", "--header-columns: payload is a column of the relay; want columns of the application"},
+		{"run --database-url " + someDatabase + " --amqp-url amqp://localhost --header-columns tenant,", `--header-columns "tenant,": want names of columns, separated by commas`},
 		{"run --on-expired keep", `--on-expired: "keep": want dead-letter or drop`},
 		{"run --log-level loud", `--log-level: "loud": want debug, info, warn or error`},
 		{"run --log-format xml", `--log-format: "xml": want auto, text or json`},

@@ -180,7 +180,7 @@ SELECT jsonb_build_object(
      'kind', t.relkind, 'persistence', t.relpersistence, 'options', coalesce(to_jsonb(t.reloptions), '[]'),
      'owner', pg_get_userbyid(t.relowner), 'owned', pg_has_role(t.relowner, 'USAGE'),
      'columns', (SELECT jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
-                   'filled', a.atthasdef OR a.attidentity <> '')) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
+                   'filled', a.atthasdef OR a.attidentity <> '', 'generated', a.attgenerated <> '')) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
      'privileges', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE has_table_privilege(t.oid, p)),
      'hidden', row_security_active(t.oid),
      'secured', t.relrowsecurity AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = t.oid AND p.polpermissive AND p.polcmd IN ('a', '*')),

@@ -115,7 +115,8 @@ type columnFacts struct {
 	Type    string `json:"type"`
 	NotNull bool   `json:"not_null"`
 	// Filled: it has a default, or is generated.
-	Filled bool `json:"filled"`
+	Filled    bool `json:"filled"`
+	Generated bool `json:"generated"`
 }
 
 type triggerFacts struct {

@@ -2,10 +2,14 @@ package e2e
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // A row's max_attempts replaces --max-retries, whichever way it takes: 1 is no retry, 0 is no limit, -1 a mistake.
@@ -130,5 +134,91 @@ func TestAKeyWithManyExpiredRowsGoesOn(t *testing.T) {
 	// A claim takes up to 64 rows of one key; if each held up those behind it there would be a claim for each.
 	if claims := r.metric("cdc_relay_sweep_batch_rows_count"); claims > n/10 {
 		t.Errorf("%v claims for %d rows", claims, n)
+	}
+}
+
+// Columns of the application leave as headers, streamed and from the table. Others come and go while the relay runs. One
+// that is gone ends it with an error that names it.
+func TestColumnsOfTheApplicationLeaveAsHeaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	if out, code := w.command("run", "--header-columns", "tenant"); code != 1 || !strings.Contains(out, "has no column tenant, which --header-columns names") {
+		t.Errorf("without the column: exit %d\n%s", code, out)
+	}
+	w.exec(`ALTER TABLE outbox ADD tenant text, ADD "Shop" integer, ADD big bigint, ADD small smallint, ADD yes boolean, ADD ref uuid,
+		ADD code varchar(9), ADD amount numeric, ADD twice integer GENERATED ALWAYS AS (1) STORED`)
+	for column, says := range map[string]string{"amount": "is numeric, which --header-columns cannot send", "twice": "is generated"} {
+		if out, code := w.command("run", "--header-columns", column); code != 1 || !strings.Contains(out, "column "+column+" of table public.outbox "+says) {
+			t.Errorf("exit %d\n%s", code, out)
+		}
+	}
+	insert := func() {
+		w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, headers, tenant, "Shop", big, small, yes, ref, code)
+			VALUES ($1, '1', 'key', '{"code": "own"}', 'acme ü', 42, 9007199254740993, -1, true, '00000000-0000-0000-0000-00000000000a', 'x'),
+			       ($1, '2', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, w.queue)
+	}
+	insert()
+	r := w.run("--header-columns", "tenant,Shop,big,small,yes,ref,code", "--ordering-key-header", "x-key")
+	w.eventually("the first have left", w.outboxEmpty)
+	insert()
+	w.exec(`ALTER TABLE outbox ADD later text, DROP amount`)
+	insert()
+	w.eventually("the others have left", w.outboxEmpty)
+	channel := w.channel()
+	for range 6 {
+		d, ok, err := channel.Get(w.queue, true)
+		if !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		delete(d.Headers, "x-possible-duplicate")
+		want := amqp.Table(nil)
+		if string(d.Body) == "1" {
+			want = amqp.Table{
+				"tenant": "acme ü", "Shop": int64(42), "big": int64(9007199254740993), "small": int64(-1), "yes": true,
+				"ref": "00000000-0000-0000-0000-00000000000a", "code": "own", "x-key": "key",
+			}
+		}
+		if len(d.Headers) != len(want) || (want != nil && !reflect.DeepEqual(d.Headers, want)) {
+			t.Errorf("message %s has %v", d.Body, d.Headers)
+		}
+	}
+	w.exec(`ALTER TABLE outbox DROP tenant`)
+	w.exec(`INSERT INTO outbox (routing_key, payload) VALUES ($1, '1')`, w.queue)
+	w.eventually("the relay has ended", r.exited)
+	if r.exit() != 1 || !strings.Contains(r.logs(), "tenant") {
+		t.Errorf("exit %d", r.exit())
+	}
+}
+
+// Columns of the application travel to the dead letters and back, as far as both tables have them.
+func TestColumnsOfTheApplicationTravelToTheDeadLettersAndBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`ALTER TABLE outbox ADD tenant text NOT NULL, ADD nth integer, ADD "Odd "" name" text, ADD alone text, ADD other text`)
+	w.exec(`ALTER TABLE outbox_dead_letter ADD nth integer, ADD tenant text NOT NULL, ADD "Odd "" name" text, ADD other integer`)
+	const row = `INSERT INTO outbox (routing_key, payload, tenant, nth, "Odd "" name", alone, other) VALUES ('nowhere', $1::text::json, 'acme', 7, 'odd', 'alone', 'x')`
+	w.exec(row, "1")
+	r := w.run("--max-retries", "0", "--poll-interval", "50ms") // claimed
+	w.exec(row, "2")                                            // streamed
+	const same = `tenant = 'acme' AND nth = 7 AND "Odd "" name" = 'odd'`
+	dead := func(n int) func() bool {
+		return func() bool { return value[int](w, `SELECT count(*) FROM outbox_dead_letter WHERE `+same) == n }
+	}
+	w.eventually("both are dead letters, with their columns", dead(2))
+	// Also columns that come and go while it runs.
+	w.exec(`ALTER TABLE outbox_dead_letter DROP nth`)
+	w.exec(row, "3")
+	w.eventually("the third is a dead letter", func() bool {
+		return value[int](w, `SELECT count(*) FROM outbox_dead_letter WHERE tenant = 'acme' AND payload::text = '3'`) == 1
+	})
+	r.stop()
+	w.exec(`DELETE FROM outbox_dead_letter WHERE payload::text = '3'`)
+	w.exec(`ALTER TABLE outbox_dead_letter ADD nth integer`)
+	w.exec(`UPDATE outbox_dead_letter SET nth = 7`)
+	if out, code := w.command("dead-letter", "requeue", "--all"); code != 0 {
+		t.Fatal(out)
+	}
+	if n := value[int](w, `SELECT count(*) FROM outbox WHERE alone IS NULL AND `+same); n != 2 {
+		t.Errorf("%d rows came back with their columns", n)
 	}
 }
