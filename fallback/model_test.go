@@ -35,6 +35,8 @@ type model struct {
 	scheduledOfTen int
 	// expiring: rows have a time after which they are not published; drops: they are deleted then.
 	expiring, drops bool
+	// coalescing: of rows that wait with the same coalesce and ordering key only the newest leaves.
+	coalescing bool
 	// polls: there is no stream.
 	polls  bool
 	limits core.Limits
@@ -44,13 +46,15 @@ type model struct {
 	marksExactly bool
 
 	// the database
-	rows     []*modelRow
-	txs      []*modelTx // in commit order: the WAL
-	dead     map[int64]bool
-	expired  map[int64]bool // the publisher did not take them any more
-	lastXID  uint32
-	wal      uint64 // where it ends
-	restarts int64
+	rows    []*modelRow
+	txs     []*modelTx // in commit order: the WAL
+	dead    map[int64]bool
+	expired map[int64]bool // the publisher did not take them any more
+	// coalesced were deleted since a newer row waited.
+	coalesced map[int64]bool
+	lastXID   uint32
+	wal       uint64 // where it ends
+	restarts  int64
 	// failedOver: rows up to this id have lost the traces of claims.
 	failedOver int64
 
@@ -86,6 +90,7 @@ type modelTx struct {
 type modelRow struct {
 	id        int64
 	key       string // "": none
+	coalesce  string // "": none
 	tx        *modelTx
 	available time.Time // as it is now; zero: null
 	expires   time.Time // zero: null
@@ -111,7 +116,7 @@ const (
 
 func newModel(t *rapid.T) *model {
 	m := &model{
-		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{}, lastXID: 100, wal: 1,
+		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{}, coalesced: map[int64]bool{}, lastXID: 100, wal: 1,
 		delivered: map[int64]int{}, firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {},
 	}
 	if rapid.Bool().Draw(t, "tight limits") {
@@ -122,6 +127,7 @@ func newModel(t *rapid.T) *model {
 		m.scheduledOfTen = 8
 	}
 	m.expiring, m.drops = rapid.IntRange(1, 3).Draw(t, "expiring") == 1, rapid.Bool().Draw(t, "drops")
+	m.coalescing = rapid.IntRange(1, 3).Draw(t, "coalescing") == 1
 	if m.polls = rapid.IntRange(1, 4).Draw(t, "polls") == 1; m.polls {
 		m.limits.AwaitStream = 0
 	}
@@ -264,6 +270,9 @@ func (m *model) insert(keys []string, scheduled []bool) {
 	tx := &modelTx{scheduled: map[int64]time.Time{}}
 	for i, key := range keys {
 		row := &modelRow{id: int64(len(m.rows) + 1), key: key, tx: tx}
+		if m.coalescing {
+			row.coalesce = []string{"", "x", "x", "y", "x"}[len(m.rows)%5]
+		}
 		if scheduled[i] {
 			row.available = m.now.Add(2 * time.Second)
 			tx.scheduled[row.id] = row.available
@@ -289,6 +298,13 @@ func (m *model) busy(key string) bool {
 
 func (m *model) hasExpired(row *modelRow) bool {
 	return !row.expires.IsZero() && !row.expires.After(m.now)
+}
+
+// superseded: a newer row of the same coalesce and ordering key is visible.
+func (m *model) superseded(row *modelRow) bool {
+	return row.coalesce != "" && slices.ContainsFunc(m.visible(), func(n *modelRow) bool {
+		return n.coalesce == row.coalesce && n.key == row.key && n.id > row.id
+	})
 }
 
 // deadline is what a relay makes of expires_at, as both clocks run alike.
@@ -392,7 +408,7 @@ func (m *model) arrive(message *outbox.Message) {
 		m.t.Fatalf("key %s: row %d was delivered after row %d", key, message.ID, firsts[len(firsts)-1])
 	}
 	for _, row := range m.rows[:message.ID-1] {
-		if row.key == key && m.delivered[row.id] == 0 && !m.dead[row.id] && !m.expired[row.id] && !row.requeued {
+		if row.key == key && m.delivered[row.id] == 0 && !m.dead[row.id] && !m.expired[row.id] && !m.coalesced[row.id] && !row.requeued {
 			m.t.Fatalf("key %s: row %d was delivered before row %d", key, message.ID, row.id)
 		}
 	}
@@ -472,6 +488,14 @@ func (m *model) hearSettled() {
 func (m *model) write(row *modelRow, s outbox.Settlement) {
 	switch {
 	case row.gone:
+	case s.Decision.Reason == outbox.ReasonCoalesced:
+		newer := slices.ContainsFunc(m.rows, func(n *modelRow) bool {
+			return n.coalesce == row.coalesce && n.key == row.key && n.id > row.id
+		})
+		if row.coalesce == "" || !newer {
+			m.t.Fatalf("row %d is deleted, and no newer one takes its place", row.id)
+		}
+		row.gone, m.coalesced[row.id] = true, true
 	case s.Decision.Action == outbox.Delete:
 		if m.delivered[row.id] == 0 && !(s.Decision.Reason == outbox.ReasonExpired && m.hasExpired(row)) {
 			m.t.Fatalf("row %d is deleted and was not delivered", row.id)

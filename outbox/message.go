@@ -106,6 +106,8 @@ type Message struct {
 	Properties []byte
 	// Extra are headers that the relay adds from other columns. Headers has precedence.
 	Extra []Header
+	// Superseded tells that a newer row with its coalesce and ordering key waits: it is not published.
+	Superseded bool
 	// SchemaVersion tells how to read the row; see the constant of that name.
 	SchemaVersion int
 	CreatedAt     time.Time

@@ -62,6 +62,9 @@ const (
 	ReasonExpired           Reason = "expired"            // its expires_at has passed
 )
 
+// ReasonCoalesced is that of a row which was deleted since a newer one with its coalesce key waits.
+const ReasonCoalesced Reason = "coalesced"
+
 // MayHaveArrived tells whether a message that was not confirmed may stand in a queue
 // all the same: its confirm was lost, or, after a nack, another of several queues
 // that it was routed to took it. Published again it may be a duplicate.

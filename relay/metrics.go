@@ -14,7 +14,7 @@ import (
 // dashboards: docs/metrics.md lists them.
 type metrics struct {
 	published, deadLettered, spilled, undecodable, deleted prometheus.Counter
-	aside, expired                                         prometheus.Counter
+	aside, expired, coalesced                              prometheus.Counter
 	possibleDuplicates, returned                           prometheus.Counter
 	commitToPublish, commitToConfirm                       *latency
 	settleDuration, settleRows, sweepRows                  prometheus.Histogram
@@ -53,6 +53,8 @@ func (m *metrics) count(k *maker) {
 	m.deadLettered = k.counter("messages_dead_lettered_total", "Messages moved to the dead-letter table.")
 	m.expired = k.counter("messages_expired_total",
 		"Messages that were not published, since their expires_at had passed: dead-lettered, or deleted with --on-expired drop.")
+	m.coalesced = k.counter("messages_coalesced_total",
+		"Rows that were deleted without being published, since a newer row with their coalesce key waited.")
 	m.spilled = k.counter("messages_spilled_total",
 		"Streamed rows left in the table for the sweep, since the publisher could not take them.")
 	m.undecodable = k.counter("rows_undecodable_total",

@@ -318,11 +318,14 @@ func (s *settler) report(settled store.Settled) {
 		m := done.Message
 		switch done.Decision.Action {
 		case outbox.Delete:
-			if done.Decision.Reason == "" {
+			switch done.Decision.Reason {
+			case outbox.ReasonExpired:
+				s.counts.expired.Inc()
+			case outbox.ReasonCoalesced:
+				s.counts.coalesced.Inc()
+			default:
 				s.counts.deleted.Inc()
-				continue
 			}
-			s.counts.expired.Inc()
 		case outbox.DeadLetter:
 			s.counts.deadLettered.Inc()
 			s.hooks.moved(done)

@@ -64,9 +64,9 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 
 func (c *Claim) scan(rows pgx.Rows) error {
 	defer rows.Close()
-	locked := false
+	locked, superseded := false, false
 	values := make([]any, len(c.store.headers))
-	places := []any{&locked}
+	places := []any{&locked, &superseded}
 	for i := range values {
 		places = append(places, &values[i])
 	}
@@ -76,7 +76,7 @@ func (c *Claim) scan(rows pgx.Rows) error {
 		if err != nil {
 			return err
 		}
-		m.PossibleDuplicate = m.PossibleDuplicate || locked
+		m.PossibleDuplicate, m.Superseded = m.PossibleDuplicate || locked, superseded
 		for i, value := range values {
 			if value != nil {
 				m.Extra = append(m.Extra, outbox.Header{Name: c.store.headers[i], Value: headerValue(value)})

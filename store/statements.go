@@ -47,9 +47,21 @@ const isFresh = `r.available_at IS NULL AND r.id <= {up_to} AND ({age}::interval
 // isReady are rows that may leave now.
 const isReady = `coalesce((r.available_at <= statement_timestamp() OR (` + isFresh + `)) AND r.schema_version <= {version} AND {unblocked}, false)`
 
+// isSuperseded are rows of which a newer one with the same coalesce and ordering key is in the table, whatever its time: one
+// look at an index. Comparisons of rows keep all other indexes from being offered.
+const isSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.ordering_key IS NULL THEN coalesce((
+         SELECT n.coalesce_key = r.coalesce_key FROM {outbox} n
+         WHERE n.ordering_key IS NULL AND n.coalesce_key IS NOT NULL AND (n.coalesce_key, n.id) > (r.coalesce_key, r.id)
+         ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false)
+       ELSE coalesce((
+         SELECT true FROM {outbox} n
+         WHERE n.coalesce_key IS NOT NULL AND (n.ordering_key, n.coalesce_key, n.id) > (r.ordering_key, r.coalesce_key, r.id)
+           AND (n.ordering_key, n.coalesce_key, n.id) <= (r.ordering_key, r.coalesce_key, 9223372036854775807)
+         ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false) END`
+
 // Rows whose time has come. From the cursor on, or, without ties, from the next time on.
 const findDueSQL = `
-SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN ` + rowSize + ` ELSE 0 END, true, r.available_at
+SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN ` + rowSize + ` ELSE 0 END, true, r.available_at, false
 FROM {outbox} r
 WHERE r.available_at >= $1 AND r.available_at <= statement_timestamp() AND (r.available_at > $1 OR $3)
   AND r.schema_version <= {version}{and_of_shard}
@@ -57,7 +69,7 @@ ORDER BY r.available_at LIMIT $2`
 
 // Rows without a key or a time of their own, between two ids.
 const findBacklogSQL = `
-SELECT r.id, r.message_id, r.ordering_key, ` + rowSize + `, true, r.available_at FROM {outbox} r
+SELECT r.id, r.message_id, r.ordering_key, ` + rowSize + `, true, r.available_at, false FROM {outbox} r
 WHERE r.id > $1 AND r.id <= $2 AND r.ordering_key IS NULL AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $3`
 
@@ -69,7 +81,7 @@ WITH RECURSIVE heads AS (
   UNION ALL
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
-SELECT r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at
+SELECT r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + isSuperseded + `
 FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h CROSS JOIN LATERAL (
   SELECT r.* FROM {outbox} r
   WHERE r.ordering_key >= h.ordering_key AND r.ordering_key <= h.ordering_key AND (r.ordering_key, r.id) >= (h.ordering_key, h.id)
@@ -79,7 +91,7 @@ ORDER BY h.ordering_key, r.id`
 // The first rows of some keys, oldest first. A range in place of equality keeps the primary key from being offered for
 // the order.
 const findRunsSQL = `
-SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at
+SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + isSuperseded + `
 FROM unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
   SELECT r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
   ORDER BY r.ordering_key, r.id LIMIT $2) r ON true{and_of_shard}
@@ -89,7 +101,7 @@ ORDER BY k.nth, r.id`
 // xmax is not 0: that one may have published it. Who has locked a row and then changed it, as a claim does with what it
 // gives back, is in xmin as well.
 const lockSQL = `
-SELECT ` + messageColumns + `, r.possible_duplicate, r.xmax <> 0 AND r.xmax <> r.xmin{header_columns} FROM {outbox} r
+SELECT ` + messageColumns + `, r.possible_duplicate, r.xmax <> 0 AND r.xmax <> r.xmin, ` + isSuperseded + `{header_columns} FROM {outbox} r
 WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
 

@@ -51,12 +51,14 @@ CREATE TABLE {{.outbox}} (
 
 -- Without compression, so that the index below has one limit for every key: 2,684
 -- bytes. A longer key fails at the INSERT.
-ALTER TABLE {{.outbox}} ALTER COLUMN ordering_key SET STORAGE EXTERNAL;
+ALTER TABLE {{.outbox}} ALTER COLUMN ordering_key SET STORAGE EXTERNAL, ALTER COLUMN coalesce_key SET STORAGE EXTERNAL;
 
 CREATE INDEX {{call .index "available_at_idx"}} ON {{.outbox}} (available_at)
     WHERE available_at IS NOT NULL;
 CREATE INDEX {{call .index "ordering_key_idx"}} ON {{.outbox}} (ordering_key, id)
     WHERE ordering_key IS NOT NULL;
+CREATE INDEX {{call .index "coalesce_key_idx"}} ON {{.outbox}} (ordering_key, coalesce_key, id)
+    WHERE coalesce_key IS NOT NULL;
 
 COMMENT ON TABLE {{.outbox}} IS
     'Messages on their way to RabbitMQ: insert a row, and cdc-relay publishes it after the commit and deletes it. INSERT is the only privilege an application needs.';
@@ -72,7 +74,7 @@ COMMENT ON COLUMN {{.outbox}}.possible_duplicate IS 'Set by the relay: the messa
 COMMENT ON COLUMN {{.outbox}}.exchange IS 'AMQP exchange, at most 255 bytes; null: the one that the relay was started with.';
 COMMENT ON COLUMN {{.outbox}}.routing_key IS 'AMQP routing key, at most 255 bytes.';
 COMMENT ON COLUMN {{.outbox}}.ordering_key IS 'Messages of one key leave one at a time, in the order of their ids; null: no order promised. At most 2,684 bytes.';
-COMMENT ON COLUMN {{.outbox}}.coalesce_key IS 'Reserved: no effect yet.';
+COMMENT ON COLUMN {{.outbox}}.coalesce_key IS 'Of rows that wait with the same coalesce_key and ordering_key only the newest is published.';
 COMMENT ON COLUMN {{.outbox}}.headers IS 'AMQP headers, a JSON object; trace context travels here.';
 COMMENT ON COLUMN {{.outbox}}.properties IS 'AMQP properties, a JSON object: content_type, content_encoding, correlation_id, reply_to, expiration, priority, type, user_id, app_id, delivery_mode.';
 COMMENT ON COLUMN {{.outbox}}.payload IS 'The body, sent byte for byte; either this or payload_bytes.';

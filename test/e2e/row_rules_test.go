@@ -222,3 +222,80 @@ func TestColumnsOfTheApplicationTravelToTheDeadLettersAndBack(t *testing.T) {
 		t.Errorf("%d rows came back with their columns", n)
 	}
 }
+
+// Of rows that wait only the newest of each coalesce and ordering key leaves; the order of an ordering key holds. Rows that
+// do not wait are all sent.
+func TestOfRowsThatWaitOnlyTheNewestIsPublished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	const insert = `INSERT INTO outbox (routing_key, payload, coalesce_key, ordering_key) VALUES ($1, to_json($2::text), $3, $4)`
+	add := func(body string, coalesce, key any) { w.exec(insert, w.queue, body, coalesce, key) }
+	for _, n := range []string{"1", "2", "3"} {
+		add("c"+n, "c", nil)
+		add("plain"+n, nil, nil)
+		add("a-c"+n, "c", "a")
+		add("a-d"+n, "d", "a")
+		add("a-plain"+n, nil, "a")
+		add("b-c"+n, "c", "b")
+	}
+	// Scheduled: the newest counts, whatever its time.
+	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key, available_at) VALUES ($1, '"at once"', 'later', NULL), ($1, '"later"', 'later', now() + interval '1 h')`, w.queue)
+	r := w.run("--poll-interval", "50ms")
+	w.eventually("what may leave has left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
+	channel := w.channel()
+	take := func() (bodies []string) {
+		for {
+			d, ok, err := channel.Get(w.queue, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				return bodies
+			}
+			bodies = append(bodies, strings.Trim(string(d.Body), `"`))
+		}
+	}
+	got := take()
+	var ofA []string
+	for _, body := range got {
+		if strings.HasPrefix(body, "a-") {
+			ofA = append(ofA, body)
+		}
+	}
+	if want := []string{"a-plain1", "a-plain2", "a-c3", "a-d3", "a-plain3"}; !slices.Equal(ofA, want) {
+		t.Errorf("key a: %q, want %q", ofA, want)
+	}
+	slices.Sort(got)
+	if want := []string{"a-c3", "a-d3", "a-plain1", "a-plain2", "a-plain3", "b-c3", "c3", "plain1", "plain2", "plain3"}; !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_coalesced_total") == 9 })
+	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+	w.eventually("the stream is live", func() bool { return r.metric("cdc_relay_stream_connected") == 1 })
+	for _, n := range []string{"1", "2", "3"} {
+		add("s"+n, "s", nil)
+		w.eventually("it has left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
+	}
+	if got := take(); !slices.Equal(got, []string{"s1", "s2", "s3"}) {
+		t.Errorf("streamed %q", got)
+	}
+}
+
+// The cost of a row does not follow how many wait: of many with one coalesce key, and of many coalesce keys.
+func TestManyRowsAreCoalesced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	const n = 20_000
+	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key) SELECT $1, '1', 'one' FROM generate_series(1, $2)`, w.queue, n)
+	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key, ordering_key) SELECT $1, '1', 'one', 'key' FROM generate_series(1, $2)`, w.queue, n)
+	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key) SELECT $1, '1', i FROM generate_series(1, $2) i`, w.queue, n)
+	began := time.Now()
+	r := w.run("--poll-interval", "50ms")
+	w.eventually("all have left", w.outboxEmpty)
+	t.Logf("%d rows in %s", 3*n, time.Since(began))
+	w.eventually("they are counted", func() bool {
+		return r.metric("cdc_relay_messages_coalesced_total") == 2*n-2 && r.metric("cdc_relay_messages_published_total") == n+2
+	})
+}
