@@ -77,9 +77,19 @@ func columns() []column {
 			m.AvailableAt, err = v.time()
 			return err
 		}},
+		{"expires_at", true, func(m *outbox.Message, v value, _ *interner) (err error) {
+			m.ExpiresAt, err = v.time()
+			return err
+		}},
 		{"attempts", false, func(m *outbox.Message, v value, _ *interner) error {
 			n, err := v.int()
 			m.Attempts = int(n)
+			return err
+		}},
+		{"max_attempts", true, func(m *outbox.Message, v value, _ *interner) error {
+			n, err := v.int()
+			most := int(n)
+			m.MaxAttempts = &most
 			return err
 		}},
 		{"possible_duplicate", true, func(m *outbox.Message, v value, _ *interner) (err error) {
@@ -87,6 +97,37 @@ func columns() []column {
 			return err
 		}},
 	}
+}
+
+// The types of header columns, by their OIDs in pg_type.
+const (
+	boolOID, int8OID, int2OID, int4OID    = 16, 20, 21, 23
+	textOID, bpcharOID, varcharOID, uuOID = 25, 1042, 1043, 2950
+)
+
+// headerColumn reads a column that is sent as a header; nil: of its type none is.
+func headerColumn(name string, kind uint32) *column {
+	var read func(v value) (any, error)
+	switch kind {
+	case boolOID:
+		read = func(v value) (any, error) { return v.bool() }
+	case int2OID, int4OID, int8OID:
+		read = func(v value) (any, error) { return v.int() }
+	case textOID, bpcharOID, varcharOID:
+		read = func(v value) (any, error) { return string(v.data), nil }
+	case uuOID:
+		read = func(v value) (any, error) {
+			u, err := v.uuid()
+			return u.String(), err
+		}
+	default:
+		return nil
+	}
+	return &column{name, true, func(m *outbox.Message, v value, _ *interner) error {
+		is, err := read(v)
+		m.Extra = append(m.Extra, outbox.Header{Name: name, Value: is})
+		return err
+	}}
 }
 
 // value is one column of a row as it came over the wire. The bytes are valid

@@ -47,14 +47,22 @@ type Event struct {
 type MissingColumnError struct {
 	Table   outbox.Table
 	Columns []string
+	// Unfit: the column is there, and of a type that no header has.
+	Unfit bool
 }
 
 func (e *MissingColumnError) Error() string {
+	if e.Unfit {
+		return fmt.Sprintf("the stream of table %s has column %s in a type that --header-columns cannot send", e.Table, strings.Join(e.Columns, ", "))
+	}
 	return fmt.Sprintf("the stream of table %s has no column %s", e.Table, strings.Join(e.Columns, ", "))
 }
 
 // Hint says what to do about it.
 func (e *MissingColumnError) Hint() string {
+	if e.Unfit {
+		return "give it one of the types " + outbox.HeaderTypes + ", or leave it out of --header-columns"
+	}
 	return "restore the column under its name (was it dropped, renamed, made a generated column, " +
 		"or left out by a column list of the publication?), or run: cdc-relay setup"
 }
@@ -78,6 +86,7 @@ func (e *RowError) Unwrap() error { return e.Err }
 type Decoder struct {
 	table    outbox.Table
 	needed   []column
+	headers  []string // columns that are sent as headers
 	strings  interner
 	layouts  map[uint32][]*column // by relation OID; nil for other tables
 	xid      uint32
@@ -89,9 +98,9 @@ type Decoder struct {
 // postgresEpoch, 2000-01-01, is what the server counts from; in microseconds of Unix time.
 const postgresEpoch = 946_684_800_000_000
 
-// NewDecoder makes a decoder of the rows of one table.
-func NewDecoder(table outbox.Table) *Decoder {
-	return &Decoder{table: table, needed: columns(), layouts: make(map[uint32][]*column)}
+// NewDecoder makes a decoder of the rows of one table. The values of the columns headers are read, too.
+func NewDecoder(table outbox.Table, headers ...string) *Decoder {
+	return &Decoder{table: table, needed: columns(), headers: headers, layouts: make(map[uint32][]*column)}
 }
 
 // Decode reads one pgoutput message. The bytes may be reused afterwards. A
@@ -161,10 +170,17 @@ func (d *Decoder) relation(r *reader) error {
 	layout := make([]*column, 0, min(count, 1600)) // the most columns of a table
 	for range count {
 		r.bytes(1, "relation: column flags")
-		column := d.column(r.cstring("relation: column name"))
-		r.bytes(8, "relation: column type")
+		name := r.cstring("relation: column name")
+		kind := r.uint32("relation: column type")
+		r.bytes(4, "relation: type modifier")
 		if r.err != nil {
 			return r.err
+		}
+		column := d.column(name)
+		if column == nil && ours && slices.Contains(d.headers, name) {
+			if column = headerColumn(name, kind); column == nil {
+				return &MissingColumnError{Table: d.table, Columns: []string{name}, Unfit: true}
+			}
 		}
 		layout = append(layout, column)
 	}
@@ -193,6 +209,11 @@ func (d *Decoder) missing(layout []*column) []string {
 	for i := range d.needed {
 		if !slices.Contains(layout, &d.needed[i]) {
 			names = append(names, d.needed[i].name)
+		}
+	}
+	for _, name := range d.headers {
+		if !slices.ContainsFunc(layout, func(c *column) bool { return c != nil && c.name == name }) {
+			names = append(names, name)
 		}
 	}
 	return names

@@ -22,7 +22,7 @@ func table() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"
 // names are the columns that the relay reads, in the order of the table.
 func names() []string {
 	return []string{
-		"id", "created_at", "available_at", "message_id", "attempts", "schema_version", "possible_duplicate",
+		"id", "created_at", "available_at", "expires_at", "message_id", "attempts", "schema_version", "max_attempts", "possible_duplicate",
 		"exchange", "routing_key", "ordering_key", "headers", "properties", "payload", "payload_bytes",
 	}
 }
@@ -85,8 +85,8 @@ func insert(oid uint32, cells ...cell) []byte {
 // row is a valid row in text form, by column.
 func row() map[string]cell {
 	return map[string]cell{
-		"id": text("42"), "created_at": text("2026-01-02 03:04:05.678901+00"), "available_at": null(),
-		"message_id": text("00112233-4455-6677-8899-aabbccddeeff"), "attempts": text("0"),
+		"id": text("42"), "created_at": text("2026-01-02 03:04:05.678901+00"), "available_at": null(), "expires_at": null(),
+		"message_id": text("00112233-4455-6677-8899-aabbccddeeff"), "attempts": text("0"), "max_attempts": null(),
 		"schema_version": text("1"), "possible_duplicate": null(), "exchange": null(), "routing_key": text("orders"),
 		"ordering_key": null(), "headers": null(), "properties": null(), "payload": text(`{"a": 1}`), "payload_bytes": null(),
 	}

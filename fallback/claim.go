@@ -87,8 +87,14 @@ func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mo
 	for _, m := range publish {
 		s.Publish(m)
 	}
+	claimed = len(publish)
+	for _, m := range messages {
+		if m.Superseded && valid {
+			claimed++
+		}
+	}
 	s.Start(claim, tx)
-	return len(publish), nil
+	return claimed, nil
 }
 
 // lostTo notes that the slot is not as this relay believed.

@@ -13,12 +13,13 @@ func (m *model) requeue(ids ...int64) {
 	tx := &modelTx{scheduled: map[int64]time.Time{}, marked: map[int64]bool{}}
 	for _, id := range ids {
 		row := m.rows[id-1]
-		*row = modelRow{id: id, key: row.key, tx: tx, duplicate: row.duplicate, requeued: true}
+		*row = modelRow{id: id, key: row.key, coalesce: row.coalesce, tx: tx, duplicate: row.duplicate, requeued: true}
 		row.available = m.now
 		tx.scheduled[id] = m.now
 		tx.marked[id] = row.duplicate
 		tx.rows = append(tx.rows, row)
 		delete(m.dead, id)
+		delete(m.expired, id)
 	}
 	m.commit(tx)
 }

@@ -35,7 +35,7 @@ func (m *model) ready(row *modelRow, fresh outbox.Fresh) bool {
 func (m *model) candidate(row *modelRow, fresh outbox.Fresh) outbox.Candidate {
 	message := row.message(nil)
 	return outbox.Candidate{
-		Ref: message.Ref(), OrderingKey: message.OrderingKey, Size: message.Size(), Ready: m.ready(row, fresh), Due: row.available,
+		Ref: message.Ref(), OrderingKey: message.OrderingKey, Size: message.Size(), Ready: m.ready(row, fresh), Due: row.available, Superseded: row.key != "" && m.superseded(row),
 	}
 }
 
@@ -154,6 +154,7 @@ func (m *model) lock(_ context.Context, ids []int64, fresh outbox.Fresh) (Transa
 		}
 		message := row.message(nil)
 		message.PossibleDuplicate = row.duplicate || row.traced
+		message.Deadline, message.Superseded = m.deadline(row), m.superseded(row)
 		row.locked, row.traced = claim, true
 		claim.messages = append(claim.messages, message)
 	}

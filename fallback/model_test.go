@@ -33,6 +33,10 @@ type model struct {
 	late bool
 	// scheduledOfTen is how many rows of ten have a time of their own.
 	scheduledOfTen int
+	// expiring: rows have a time after which they are not published; drops: they are deleted then.
+	expiring, drops bool
+	// coalescing: of rows that wait with the same coalesce and ordering key only the newest leaves.
+	coalescing bool
 	// polls: there is no stream.
 	polls  bool
 	limits core.Limits
@@ -42,12 +46,15 @@ type model struct {
 	marksExactly bool
 
 	// the database
-	rows     []*modelRow
-	txs      []*modelTx // in commit order: the WAL
-	dead     map[int64]bool
-	lastXID  uint32
-	wal      uint64 // where it ends
-	restarts int64
+	rows    []*modelRow
+	txs     []*modelTx // in commit order: the WAL
+	dead    map[int64]bool
+	expired map[int64]bool // the publisher did not take them any more
+	// coalesced were deleted since a newer row waited.
+	coalesced map[int64]bool
+	lastXID   uint32
+	wal       uint64 // where it ends
+	restarts  int64
 	// failedOver: rows up to this id have lost the traces of claims.
 	failedOver int64
 
@@ -60,6 +67,7 @@ type model struct {
 	sweeper  *Sweeper
 	streamed int // how many transactions the stream has brought, or left out by starting after them
 	inFlight []*outbox.Message
+	tooLate  map[*outbox.Message]bool // of these, those that had expired when they were to be sent
 	pending  []outbox.Settlement
 	hidden   []outbox.Settlement // published, not visible yet
 	unheard  *modelWritten       // committed, and the core does not know yet
@@ -82,8 +90,10 @@ type modelTx struct {
 type modelRow struct {
 	id        int64
 	key       string // "": none
+	coalesce  string // "": none
 	tx        *modelTx
 	available time.Time // as it is now; zero: null
+	expires   time.Time // zero: null
 	attempts  int
 	duplicate bool
 	gone      bool
@@ -106,7 +116,7 @@ const (
 
 func newModel(t *rapid.T) *model {
 	m := &model{
-		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, lastXID: 100, wal: 1,
+		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{}, coalesced: map[int64]bool{}, lastXID: 100, wal: 1,
 		delivered: map[int64]int{}, firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {},
 	}
 	if rapid.Bool().Draw(t, "tight limits") {
@@ -116,6 +126,8 @@ func newModel(t *rapid.T) *model {
 	if rapid.Bool().Draw(t, "mostly scheduled") {
 		m.scheduledOfTen = 8
 	}
+	m.expiring, m.drops = rapid.IntRange(1, 3).Draw(t, "expiring") == 1, rapid.Bool().Draw(t, "drops")
+	m.coalescing = rapid.IntRange(1, 3).Draw(t, "coalescing") == 1
 	if m.polls = rapid.IntRange(1, 4).Draw(t, "polls") == 1; m.polls {
 		m.limits.AwaitStream = 0
 	}
@@ -128,6 +140,7 @@ func (m *model) boot() {
 	m.core = core.New(m.limits)
 	m.core.Clock = func() time.Time { return m.clock }
 	m.inFlight, m.pending, m.hidden, m.unheard, m.claims = nil, nil, nil, nil, nil
+	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
 		Core: m.core, Table: m, Planner: NewPlanner(time.Second), Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls,
 		UpTo: math.MaxInt64, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
@@ -157,11 +170,11 @@ func (m *model) boot() {
 // freeze stops the process in its tracks for a while. If the server noticed, it ends the claims, and another relay takes
 // the slot, publishes rows and goes again: some of them may be left.
 func (m *model) freeze(replaced bool, some func() bool) {
-	m.clock = m.clock.Add(2 * time.Second)
+	m.pass(2 * time.Second)
 	if m.replaced = m.replaced || replaced; !replaced {
 		return
 	}
-	m.clock = m.clock.Add(10 * time.Second) // the server has ended its claims
+	m.pass(10 * time.Second) // the server has ended its claims
 	m.endClaims()
 	for _, row := range m.visible() {
 		if (!row.available.IsZero() && row.available.After(m.now)) || (row.key != "" && !m.firstOfItsKey(row)) || !some() {
@@ -173,6 +186,9 @@ func (m *model) freeze(replaced bool, some func() bool) {
 
 // otherPublishes: another relay publishes a row, and deletes it or dies.
 func (m *model) otherPublishes(row *modelRow, deletes bool) {
+	if m.hasExpired(row) {
+		return
+	}
 	message := row.message(nil)
 	message.PossibleDuplicate = row.duplicate || row.traced || row.available.IsZero() || row.id <= m.failedOver
 	if m.delivered[row.id] > 0 && !message.PossibleDuplicate {
@@ -256,9 +272,15 @@ func (m *model) insert(keys []string, scheduled []bool) {
 	tx := &modelTx{scheduled: map[int64]time.Time{}}
 	for i, key := range keys {
 		row := &modelRow{id: int64(len(m.rows) + 1), key: key, tx: tx}
+		if m.coalescing {
+			row.coalesce = []string{"", "x", "x", "y", "x"}[len(m.rows)%5]
+		}
 		if scheduled[i] {
 			row.available = m.now.Add(2 * time.Second)
 			tx.scheduled[row.id] = row.available
+		}
+		if m.expiring && len(m.rows)%2 == 0 { // some before their time has come
+			row.expires = m.now.Add(time.Duration(len(m.rows)%7) * 700 * time.Millisecond)
 		}
 		m.rows = append(m.rows, row)
 		tx.rows = append(tx.rows, row)
@@ -274,6 +296,25 @@ func (m *model) busy(key string) bool {
 		}
 	}
 	return false
+}
+
+func (m *model) hasExpired(row *modelRow) bool {
+	return !row.expires.IsZero() && !row.expires.After(m.now)
+}
+
+// superseded: a newer row of the same coalesce and ordering key is visible.
+func (m *model) superseded(row *modelRow) bool {
+	return row.coalesce != "" && slices.ContainsFunc(m.visible(), func(n *modelRow) bool {
+		return n.coalesce == row.coalesce && n.key == row.key && n.id > row.id
+	})
+}
+
+// deadline is what a relay makes of expires_at, as both clocks run alike.
+func (m *model) deadline(row *modelRow) (at time.Time) {
+	if !row.expires.IsZero() {
+		at = m.clock.Add(row.expires.Sub(m.now))
+	}
+	return at
 }
 
 // message is the row as a query reads it, or as the transaction has brought it to the stream.
@@ -308,7 +349,9 @@ func (m *model) streamNext() {
 	m.streamed++
 	m.core.Began(tx.xid)
 	for _, row := range tx.rows {
-		next, v := m.core.Streamed(row.message(tx), tx.lsn, false)
+		message := row.message(tx)
+		message.Deadline = m.deadline(row)
+		next, v := m.core.Streamed(message, tx.lsn, false)
 		if v == core.NoRoom {
 			m.t.Fatal("NoRoom for a stream that does not wait")
 		}
@@ -338,6 +381,9 @@ func (m *model) publish(message *outbox.Message) {
 	if m.marksExactly && message.PossibleDuplicate {
 		m.t.Fatalf("row %d is marked, and nobody can have published it", message.ID)
 	}
+	if left, expires := message.TimeLeft(m.clock); expires && left <= 0 {
+		m.tooLate[message] = true
+	}
 	m.inFlight = append(m.inFlight, message)
 	if n := len(m.inFlight); n > modelInFlight {
 		m.t.Fatalf("%d messages in flight", n)
@@ -364,7 +410,7 @@ func (m *model) arrive(message *outbox.Message) {
 		m.t.Fatalf("key %s: row %d was delivered after row %d", key, message.ID, firsts[len(firsts)-1])
 	}
 	for _, row := range m.rows[:message.ID-1] {
-		if row.key == key && m.delivered[row.id] == 0 && !m.dead[row.id] && !row.requeued {
+		if row.key == key && m.delivered[row.id] == 0 && !m.dead[row.id] && !m.expired[row.id] && !m.coalesced[row.id] && !row.requeued {
 			m.t.Fatalf("key %s: row %d was delivered before row %d", key, message.ID, row.id)
 		}
 	}
@@ -375,6 +421,11 @@ func (m *model) arrive(message *outbox.Message) {
 func (m *model) resolve(i int, outcome outbox.Outcome, reason outbox.Reason, took bool) {
 	message := m.inFlight[i]
 	m.inFlight = slices.Delete(m.inFlight, i, i+1)
+	if m.tooLate[message] { // nothing was sent
+		delete(m.tooLate, message)
+		m.expired[message.ID] = true
+		outcome, reason, took = outbox.Impossible, outbox.ReasonExpired, false
+	}
 	if outcome == outbox.Confirmed || (outcome == outbox.Unknown && took) {
 		m.arrive(message)
 	}
@@ -383,6 +434,10 @@ func (m *model) resolve(i int, outcome outbox.Outcome, reason outbox.Reason, too
 	switch {
 	case outcome == outbox.Confirmed:
 		decision = outbox.Decision{Action: outbox.Delete}
+	case reason == outbox.ReasonExpired && m.drops:
+		decision = outbox.Decision{Action: outbox.Delete, Reason: reason}
+	case reason == outbox.ReasonExpired:
+		decision = outbox.Decision{Action: outbox.DeadLetter, Reason: reason, KeyGoesOn: true}
 	case outcome == outbox.Impossible, outcome == outbox.Refused && message.Attempts >= modelMaxRetries:
 		decision = outbox.Decision{Action: outbox.DeadLetter}
 	case outcome == outbox.Refused:
@@ -435,8 +490,16 @@ func (m *model) hearSettled() {
 func (m *model) write(row *modelRow, s outbox.Settlement) {
 	switch {
 	case row.gone:
+	case s.Decision.Reason == outbox.ReasonCoalesced:
+		newer := slices.ContainsFunc(m.rows, func(n *modelRow) bool {
+			return n.coalesce == row.coalesce && n.key == row.key && n.id > row.id
+		})
+		if row.coalesce == "" || !newer {
+			m.t.Fatalf("row %d is deleted, and no newer one takes its place", row.id)
+		}
+		row.gone, m.coalesced[row.id] = true, true
 	case s.Decision.Action == outbox.Delete:
-		if m.delivered[row.id] == 0 {
+		if m.delivered[row.id] == 0 && !(s.Decision.Reason == outbox.ReasonExpired && m.hasExpired(row)) {
 			m.t.Fatalf("row %d is deleted and was not delivered", row.id)
 		}
 		row.gone = true
@@ -464,7 +527,7 @@ func (m *model) pass(d time.Duration) {
 func (m *model) crash(arrived []bool) {
 	m.endClaims()
 	for i, message := range m.inFlight {
-		if arrived[i%len(arrived)] {
+		if !m.tooLate[message] && arrived[i%len(arrived)] {
 			m.arrive(message)
 		}
 	}

@@ -32,7 +32,7 @@ func TestNothingIsLostAndKeysKeepTheirOrderWhateverHappens(t *testing.T) {
 		t.Repeat(m.steps())
 		m.quiesce()
 		for _, row := range m.rows {
-			if m.delivered[row.id] == 0 && !m.dead[row.id] {
+			if m.delivered[row.id] == 0 && !m.dead[row.id] && !m.expired[row.id] && !m.coalesced[row.id] {
 				t.Fatalf("row %d is gone and was not delivered", row.id)
 			}
 		}

@@ -45,6 +45,9 @@ func TestWhatTheInsertCatches(t *testing.T) {
 		{"routing_key, payload, ordering_key", "'k', '{}', repeat('x', 2684)", "", ""},
 		{"routing_key, payload, ordering_key", "'k', '{}', repeat('x', 2685)", tooLong, "outbox_ordering_key_idx"},
 		{"routing_key, payload, ordering_key", "'k', '{}', repeat('é', 1343)", tooLong, "outbox_ordering_key_idx"},
+		{"routing_key, payload, ordering_key, coalesce_key", "'k', '{}', repeat('x', 1000), repeat('x', 1674)", "", ""},
+		{"routing_key, payload, ordering_key, coalesce_key", "'k', '{}', repeat('x', 1000), repeat('x', 1700)", tooLong, "outbox_coalesce_key_idx"},
+		{"routing_key, payload, coalesce_key", "'k', '{}', repeat('x', 2685)", tooLong, "outbox_coalesce_key_idx"},
 		{"routing_key, payload, expires_at, max_attempts, coalesce_key", "'k', '{}', now(), 0, 'c'", "", ""},
 		{"routing_key, payload, available_at, possible_duplicate, last_error, redacted_payload", "'k', '1', now(), true, 'x', '1'", "", ""},
 		// Dead letters, see e2e.

@@ -13,6 +13,8 @@ type Candidate struct {
 	Size int
 	// Ready tells that the row may leave now.
 	Ready bool
+	// Superseded tells that a newer row with its coalesce and ordering key waits. It is not told of rows without a key.
+	Superseded bool
 	// Due is when the row's time came; zero for rows without one.
 	Due time.Time
 }

@@ -17,6 +17,8 @@ func (m *Message) Defect() string {
 		return fmt.Sprintf("schema_version is %d, must be at least 1: leave it out", m.SchemaVersion)
 	case m.Attempts < 0:
 		return fmt.Sprintf("attempts is %d, must not be negative: leave it out, only the relay sets it", m.Attempts)
+	case m.MaxAttempts != nil && *m.MaxAttempts < 0:
+		return fmt.Sprintf("max_attempts is %d, must not be negative: 0 is no limit", *m.MaxAttempts)
 	}
 	return ""
 }

@@ -65,6 +65,15 @@ func (u *UUID) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// HeaderTypes are the types of the columns that --header-columns can send.
+const HeaderTypes = "text, character varying, character, uuid, smallint, integer, bigint, boolean"
+
+// Header is one that a column of the row makes. Its value is a string, an int64 or a bool.
+type Header struct {
+	Name  string
+	Value any
+}
+
 // Ref names one row while it exists. The id alone would not do:
 // TRUNCATE … RESTART IDENTITY hands out ids again.
 type Ref struct {
@@ -95,6 +104,10 @@ type Message struct {
 	// Headers and Properties are JSON objects, or nil.
 	Headers    []byte
 	Properties []byte
+	// Extra are headers that the relay adds from other columns. Headers has precedence.
+	Extra []Header
+	// Superseded tells that a newer row with its coalesce and ordering key waits: it is not published.
+	Superseded bool
 	// SchemaVersion tells how to read the row; see the constant of that name.
 	SchemaVersion int
 	CreatedAt     time.Time
@@ -102,8 +115,16 @@ type Message struct {
 	// the column is null. It is the fence with which the row is settled: who has
 	// changed it meanwhile has the row.
 	AvailableAt time.Time
+	// ExpiresAt is the time from which on the message is not published, by the database's clock; zero where the column is
+	// null.
+	ExpiresAt time.Time
+	// Deadline is ExpiresAt by the clock of this process, or a little before it. Zero: the message does not expire.
+	Deadline time.Time
 	// Attempts counts the rejections so far.
 	Attempts int
+	// MaxAttempts is how many refusals make the message a dead letter, in place of the relay's --max-retries; 0: no
+	// number does. Nil where the row leaves the choice to the relay.
+	MaxAttempts *int
 	// PossibleDuplicate tells that the message may have been published before.
 	PossibleDuplicate bool
 	// XID is the transaction that inserted the row, where the stream brought it;
@@ -144,6 +165,16 @@ func (m *Message) WasMarked() bool {
 	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && Elapsed(m.TakenAt, m.SentAt) > CertainFor)
 }
 
+// TimeLeft is how long the message may still be published; expires: not for ever. It is zero or less for one that has
+// expired. Every publisher has to ask, and to report such a message as Impossible with ReasonExpired.
+func (m *Message) TimeLeft(now time.Time) (left time.Duration, expires bool) {
+	if m.Deadline.IsZero() {
+		return 0, false
+	}
+	// By the wall clock if that says less: the monotonic one may stand still with the machine.
+	return min(m.Deadline.Sub(now), m.Deadline.Round(0).Sub(now.Round(0))), true
+}
+
 // Ref names the message's row.
 func (m *Message) Ref() Ref { return Ref{ID: m.ID, MessageID: m.MessageID} }
 
@@ -161,6 +192,10 @@ func (m *Message) Size() int {
 	}
 	if m.OrderingKey != nil {
 		size += len(*m.OrderingKey)
+	}
+	for _, h := range m.Extra {
+		text, _ := h.Value.(string)
+		size += len(h.Name) + len(text) + 48
 	}
 	return size
 }

@@ -52,7 +52,7 @@ const (
 	ReasonAccessRefused   Reason = "access_refused"    // channel closed with 403
 	ReasonChannelClosed   Reason = "broker_rejected"   // channel closed for this message, other code
 	ReasonHandlerRejected Reason = "handler_rejected"  // the handler of --publisher exec said rejected
-	ReasonRetriesExceeded Reason = "retries_exhausted" // the last of --max-retries retries was rejected, too
+	ReasonRetriesExceeded Reason = "retries_exhausted" // the last of --max-retries retries or max_attempts attempts was rejected
 )
 
 // The reasons of Impossible.
@@ -63,7 +63,11 @@ const (
 	ReasonInvalidRouting    Reason = "invalid_routing"    // exchange or routing key beyond 255 bytes
 	ReasonInvalidRow        Reason = "invalid_row"        // neither or both payloads, …
 	ReasonHandlerImpossible Reason = "handler_impossible" // the handler of --publisher exec said impossible
+	ReasonExpired           Reason = "expired"            // its expires_at has passed
 )
+
+// ReasonCoalesced is that of a row which was deleted since a newer one with its coalesce key waits.
+const ReasonCoalesced Reason = "coalesced"
 
 // MayHaveArrived tells whether a message that was not confirmed may stand in a queue
 // all the same: its confirm was lost, or, after a nack, another of several queues

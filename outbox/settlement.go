@@ -7,7 +7,7 @@ type Action uint8
 
 // The actions.
 const (
-	// Delete: the broker confirmed the message.
+	// Delete: the broker confirmed the message, or it has no use any more (Reason).
 	Delete Action = iota + 1
 	// Retry: one attempt is charged, and the row waits for Delay.
 	Retry
@@ -23,8 +23,10 @@ const (
 type Decision struct {
 	Action Action
 	Delay  time.Duration // Retry, Postpone: from the database's clock
-	Reason Reason        // DeadLetter
+	Reason Reason        // DeadLetter; Delete of a message that was not published
 	Detail string        // Retry, DeadLetter: last_error
+	// KeyGoesOn: what follows in the ordering key may leave before the row has moved: it would never leave again.
+	KeyGoesOn bool
 }
 
 // Settlement is a row and what is to become of it.

@@ -122,6 +122,7 @@ func TestPublishers(t *testing.T) {
 	suite := map[string]func(*testing.T, conforming){
 		"confirmed arrives":       confirmedArrives,
 		"impossible harms none":   impossibleHarmsNone,
+		"expired is not sent":     expiredIsNotSent,
 		"concurrent callers":      concurrentCallers,
 		"publish after the end":   publishAfterTheEnd,
 		"cancel with a full hand": cancelWithAFullHand,
@@ -198,6 +199,26 @@ func impossibleHarmsNone(t *testing.T, c conforming) {
 	r.stop(t)
 	if n := len(c.arrived()); n != len(messages)-len(bad) {
 		t.Errorf("%d messages arrived, want %d", n, len(messages)-len(bad))
+	}
+}
+
+// expiredIsNotSent: what is late is reported, and harms none.
+func expiredIsNotSent(t *testing.T, c conforming) {
+	var k maker
+	messages := k.many(3, c.exchange, c.key)
+	messages[0].Deadline = time.Now().Add(time.Hour)
+	messages[1].Deadline = time.Now().Add(-time.Hour)
+	r := start(t, c.publisher)
+	r.awaitPhase(t, Ready)
+	r.publish(messages...)
+	for i, result := range r.awaitResults(t, messages...) {
+		if expired := result.Outcome == outbox.Impossible && result.Reason == outbox.ReasonExpired; expired != (i == 1) {
+			t.Errorf("message %d: %v %s (%s)", i, result.Outcome, result.Reason, result.Detail)
+		}
+	}
+	r.stop(t)
+	if n := len(c.arrived()); n != 2 {
+		t.Errorf("%d messages arrived, want 2", n)
 	}
 }
 

@@ -113,6 +113,20 @@ func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, erro
 		delete(headers, outbox.PossibleDuplicateHeader)
 		p.body.Headers = headers
 	}
+	for _, h := range m.Extra {
+		if p.body.Headers == nil {
+			p.body.Headers = make(amqp.Table, len(m.Extra))
+		}
+		if _, own := p.body.Headers[h.Name]; !own {
+			p.body.Headers[h.Name] = h.Value
+		}
+	}
+	if left, expires := m.TimeLeft(time.Now()); expires {
+		if left < time.Millisecond {
+			return parcel{}, &invalid{outbox.ReasonExpired, fmt.Sprintf("expires_at, %s, has passed", m.ExpiresAt.Format(time.RFC3339Nano))}
+		}
+		limitExpiration(&p.body, left)
+	}
 	if err := checkFrame(&p.body, lim.frameMax); err != nil {
 		return parcel{}, err
 	}

@@ -52,6 +52,67 @@ func TestEncode(t *testing.T) {
 	}
 }
 
+// Columns of the application become headers; what the row itself has among its headers stays.
+func TestColumnsBecomeHeaders(t *testing.T) {
+	m := wellFormed()
+	m.Extra = []outbox.Header{{Name: "tenant", Value: "acme"}, {Name: "n", Value: int64(7)}, {Name: "on", Value: true}}
+	m.Headers = []byte(`{"n": 1}`)
+	p, err := encode(m, testLimits, false)
+	if want := (amqp.Table{"tenant": "acme", "n": int64(1), "on": true}); err != nil || !reflect.DeepEqual(p.body.Headers, want) {
+		t.Errorf("%v, %v", p.body.Headers, err)
+	}
+	if got := string(withExtra(m)); got != `{"n":1,"on":true,"tenant":"acme"}` {
+		t.Error(got)
+	}
+	m.Extra[0].Value = strings.Repeat("x", defaultFrameMax)
+	var bad *invalid
+	if _, err := encode(m, testLimits, false); !errors.As(err, &bad) || bad.reason != outbox.ReasonInvalidHeaders {
+		t.Errorf("a value beyond a frame: %v", err)
+	}
+}
+
+// A queue drops a message when it expires, or when the application says, whichever is earlier.
+func TestAMessageCarriesTheTimeThatIsLeft(t *testing.T) {
+	for _, c := range []struct {
+		left        time.Duration
+		own         string
+		least, most int
+	}{
+		{time.Hour, ``, 3_590_000, 3_600_000},
+		{time.Hour, `{"expiration": 60000}`, 60_000, 60_000},
+		{time.Hour, `{"expiration": "4294967295"}`, 3_590_000, 3_600_000},
+		{1000 * time.Hour, ``, 3_599_990_000, 3_600_000_000},
+		{1200 * time.Hour, ``, -1, -1}, // RabbitMQ takes no more than 49 days
+		{math.MaxInt64, ``, -1, -1},
+		{1200 * time.Hour, `{"expiration": 7}`, 7, 7},
+	} {
+		m := wellFormed()
+		m.Deadline, m.Properties = time.Now().Add(c.left), []byte(c.own)
+		p, err := encode(m, testLimits, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ms := -1
+		if p.body.Expiration != "" {
+			if ms, err = strconv.Atoi(p.body.Expiration); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if ms < c.least || ms > c.most {
+			t.Errorf("%s left, properties %s: expiration %d, want %d to %d", c.left, c.own, ms, c.least, c.most)
+		}
+	}
+	for _, left := range []time.Duration{0, -time.Hour, math.MinInt64} {
+		m := wellFormed()
+		m.Deadline = time.Now().Add(left)
+		_, err := encode(m, testLimits, false)
+		var bad *invalid
+		if !errors.As(err, &bad) || bad.reason != outbox.ReasonExpired {
+			t.Errorf("%s left: %v", left, err)
+		}
+	}
+}
+
 func TestEncodeDefaults(t *testing.T) {
 	p, err := encode(&outbox.Message{RoutingKey: "k", SchemaVersion: 1, Payload: []byte("1")}, testLimits, true)
 	if err != nil {

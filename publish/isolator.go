@@ -203,7 +203,9 @@ func (i *isolator) giveUp(s resend, v verdict) {
 func (i *isolator) sendAlone(s resend) verdict {
 	p, err := i.encode(s.message, s.sent || s.message.MayBeKnown())
 	if err != nil {
-		i.sink.Deliver(impossible(s.message, err))
+		result := impossible(s.message, err)
+		result.MaybeSent = s.sent
+		i.sink.Deliver(result)
 		return verdict{}
 	}
 	if err := i.open(); err != nil {

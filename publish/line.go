@@ -31,12 +31,16 @@ func appendLine(b *bytes.Buffer, m *outbox.Message, defaultExchange string) erro
 	if err != nil {
 		return err
 	}
+	headers := m.Headers
+	if len(m.Extra) > 0 {
+		headers = withExtra(m)
+	}
 	begin := b.Len()
 	encoder := json.NewEncoder(b)
 	encoder.SetEscapeHTML(false)
 	err = encoder.Encode(line{
 		ID: m.ID, MessageID: parcel.body.MessageId, Exchange: parcel.exchange, RoutingKey: m.RoutingKey,
-		OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties,
+		OrderingKey: m.OrderingKey, Headers: headers, Properties: m.Properties,
 		CreatedAt: m.CreatedAt, PossibleDuplicate: mark,
 	})
 	if err != nil { // only a strange date
@@ -59,4 +63,21 @@ func appendPayload(b *bytes.Buffer, m *outbox.Message) {
 	b.WriteString(`,"payload":null,"payload_base64":"`)
 	b.Write(base64.StdEncoding.AppendEncode(b.AvailableBuffer(), m.Payload))
 	b.WriteString(`"}` + "\n")
+}
+
+// withExtra are the headers of a message that encode has taken, with those of other columns.
+func withExtra(m *outbox.Message) json.RawMessage {
+	headers := make(map[string]any)
+	for _, h := range m.Extra {
+		headers[h.Name] = h.Value
+	}
+	own := map[string]json.RawMessage{}
+	if len(m.Headers) > 0 {
+		_ = json.Unmarshal(m.Headers, &own) // encode has read them
+	}
+	for name, value := range own {
+		headers[name] = value
+	}
+	text, _ := json.Marshal(headers) // strings, numbers and booleans, and what was JSON before
+	return text
 }

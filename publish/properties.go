@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -106,6 +107,16 @@ func expiration(value any) (string, bool) {
 	}
 	n, ok := integer(value, longestExpiration)
 	return strconv.FormatUint(n, 10), ok
+}
+
+// limitExpiration has a queue drop the message after the time that is left, unless it does so earlier. More time than
+// RabbitMQ takes is left out.
+func limitExpiration(b *amqp.Publishing, left time.Duration) {
+	ms := uint64(left.Milliseconds())
+	own, err := strconv.ParseUint(b.Expiration, 10, 64)
+	if ms <= longestExpiration && (err != nil || ms < own) {
+		b.Expiration = strconv.FormatUint(ms, 10)
+	}
 }
 
 func unknownProperty(name string) error {

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // Mode says where a relay takes its messages from.
@@ -29,6 +32,16 @@ const (
 	OnDeadLetterContinue OnDeadLetter = "continue"
 	// OnDeadLetterBlock: the key waits until the dead letter was requeued or purged.
 	OnDeadLetterBlock OnDeadLetter = "block"
+)
+
+// OnExpired says what becomes of a message whose expires_at has passed before it was published.
+type OnExpired string
+
+const (
+	// OnExpiredDeadLetter: it becomes a dead letter.
+	OnExpiredDeadLetter OnExpired = "dead-letter"
+	// OnExpiredDrop: its row is deleted, and counted.
+	OnExpiredDrop OnExpired = "drop"
 )
 
 // Tracer is told of the result of each attempt to publish a message, from the
@@ -79,6 +92,11 @@ type Config struct {
 	// been free (1 s or more). A relay that can stream takes a free slot within a second.
 	StaleTimeout time.Duration
 	OnDeadLetter OnDeadLetter
+	OnExpired    OnExpired
+	// HeaderColumns are columns of the application that are sent as headers of their name. A null value is left out.
+	HeaderColumns []string
+	// OrderingKeyHeader is the header that carries the ordering key; "": none.
+	OrderingKeyHeader string
 	// DeadLetterRetention is the age at which a dead letter is deleted; 0: never. With
 	// OnDeadLetterBlock those with an ordering key are kept.
 	DeadLetterRetention time.Duration
@@ -103,6 +121,7 @@ func DefaultConfig() Config {
 		MaxBackoff:      time.Hour,
 		StaleTimeout:    5 * time.Second,
 		OnDeadLetter:    OnDeadLetterContinue,
+		OnExpired:       OnExpiredDeadLetter,
 	}
 }
 
@@ -131,9 +150,17 @@ func (c Config) Validate() error {
 	wrong(c.Mode != ModeAuto && c.Mode != ModePoll, "--mode %q: want auto or poll", c.Mode)
 	wrong(c.OnDeadLetter != OnDeadLetterContinue && c.OnDeadLetter != OnDeadLetterBlock,
 		"--on-dead-letter %q: want continue or block", c.OnDeadLetter)
+	wrong(c.OnExpired != OnExpiredDeadLetter && c.OnExpired != OnExpiredDrop, "--on-expired %q: want dead-letter or drop", c.OnExpired)
 	wrong(c.BatchSize < 1 || c.BatchSize > 10_000, "--batch-size %d: want 1 to 10000", c.BatchSize)
 	wrong(c.MaxInFlight < 1 || c.MaxInFlight > 100_000, "--max-in-flight %d: want 1 to 100000", c.MaxInFlight)
 	wrong(c.MaxRetries < 0 || c.MaxRetries > 1000, "--max-retries %d: want 0 to 1000", c.MaxRetries)
+	for _, name := range c.HeaderColumns {
+		own := slices.ContainsFunc(store.Needs(c.Table), func(n store.Need) bool { return slices.Contains(n.Columns, name) })
+		wrong(name == "" || name == outbox.PossibleDuplicateHeader, "--header-columns %q: want names of columns, separated by commas", strings.Join(c.HeaderColumns, ","))
+		wrong(own, "--header-columns: %s is a column of the relay; want columns of the application", name)
+	}
+	wrong(len(c.OrderingKeyHeader) > 255 || c.OrderingKeyHeader == outbox.PossibleDuplicateHeader,
+		"--ordering-key-header %q: want at most 255 bytes, and not %s", c.OrderingKeyHeader, outbox.PossibleDuplicateHeader)
 	for _, d := range []struct {
 		flag  string
 		value time.Duration

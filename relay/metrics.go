@@ -14,7 +14,7 @@ import (
 // dashboards: docs/metrics.md lists them.
 type metrics struct {
 	spilled, undecodable, deleted         prometheus.Counter
-	aside                                 prometheus.Counter
+	aside, expired, coalesced             prometheus.Counter
 	possibleDuplicates, returned          prometheus.Counter
 	commitToPublish, commitToConfirm      *latency
 	settleDuration, settleRows, sweepRows prometheus.Histogram
@@ -52,6 +52,10 @@ func (m *metrics) count(k *maker, keys *routingKeys) {
 	m.returned = k.counter("messages_returned_total",
 		"Messages that the broker returned, since no queue is bound for them.")
 	m.deadLettered = k.byKey(keys, "messages_dead_lettered_total", "Messages moved to the dead-letter table.")
+	m.expired = k.counter("messages_expired_total",
+		"Messages that were not published, since their expires_at had passed: dead-lettered, or deleted with --on-expired drop.")
+	m.coalesced = k.counter("messages_coalesced_total",
+		"Rows that were deleted without being published, since a newer row with their coalesce key waited.")
 	m.spilled = k.counter("messages_spilled_total",
 		"Streamed rows left in the table for the sweep, since the publisher could not take them.")
 	m.undecodable = k.counter("rows_undecodable_total",
@@ -151,6 +155,9 @@ func (m *metrics) result(r outbox.Result) {
 		}
 		m.latencies(r.Message)
 	case outbox.Refused, outbox.Impossible:
+		if r.Reason == outbox.ReasonExpired {
+			return // counted once its row has gone
+		}
 		m.refused.inc(r.Message.RoutingKey, string(r.Reason))
 		if r.Reason == outbox.ReasonUnroutable {
 			m.returned.Inc()

@@ -70,6 +70,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	if config.KeepPublished > 0 {
 		db.KeepPublished()
 	}
+	db.SendHeaders(config.HeaderColumns)
 	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newOutageLog(log)}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
 	limits := core.DefaultLimits(config.MaxInFlight)
@@ -93,9 +94,12 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.hooks = newHooks(config.Hooks, log, r.counts)
 	refused := make(chan struct{}, 1)
 	r.settler = &settler{
-		core: r.core, store: db, publish: r.publisher.Publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
-		policy: store.Policy{MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff},
-		batch:  config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
+		core: r.core, store: db, publish: r.publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
+		policy: store.Policy{
+			MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
+			DropExpired: config.OnExpired == OnExpiredDrop, Block: block,
+		},
+		batch: config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
 		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newOutageLog(log), locked: newOutageLog(log),
 		logHeaders: config.LogHeaders, refusals: rate.NewLimiter(1, 20), refused: func(err error) { refusedBy(err, refused) },
 	}
@@ -106,7 +110,8 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		r.streamer.Store(&streamer{
 			databaseURL: config.DatabaseURL,
 			names:       config.Names(),
-			core:        r.core, store: db, publish: r.publisher.Publish, phase: func() publish.Phase { return r.publisherState().Phase },
+			headers:     config.HeaderColumns,
+			core:        r.core, store: db, publish: r.publish, phase: func() publish.Phase { return r.publisherState().Phase },
 			log: log, counts: r.counts,
 			alive: newHeartbeat(), trouble: newOutageLog(log), refused: refused,
 		})
@@ -228,6 +233,14 @@ func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 	}
 	versions, user := migrations.VersionTable(table).SQL(), outbox.QuoteIdentifier(conn.Config().User)
 	return &problem.Problem{What: "role " + user + " may not read the version of the tables", Fix: "GRANT SELECT ON " + versions + " TO " + user, Err: err}
+}
+
+// publish hands a message to the publisher.
+func (r *Relay) publish(m *outbox.Message) {
+	if name := r.config.OrderingKeyHeader; name != "" && m.OrderingKey != nil {
+		m.Extra = append(m.Extra, outbox.Header{Name: name, Value: *m.OrderingKey})
+	}
+	r.publisher.Publish(m)
 }
 
 // StateChanged implements publish.Sink.

@@ -80,7 +80,7 @@ func (s *settler) deliver(r outbox.Result) {
 	if s.tracer != nil {
 		s.tracer.Delivered(r)
 	}
-	decision := store.Decide(r, s.policy, rand.Float64())
+	decision := store.Decide(r, s.policy, rand.Float64(), time.Now())
 	s.hooks.result(r, decision)
 	write, next := s.core.Resolved(r, decision)
 	if next != nil {
@@ -329,10 +329,23 @@ func (s *settler) report(settled store.Settled) {
 		m := done.Message
 		switch done.Decision.Action {
 		case outbox.Delete:
-			s.counts.deleted.Inc()
+			switch done.Decision.Reason {
+			case outbox.ReasonExpired:
+				s.counts.expired.Inc()
+			case outbox.ReasonCoalesced:
+				s.counts.coalesced.Inc()
+			default:
+				s.counts.deleted.Inc()
+			}
 		case outbox.DeadLetter:
 			s.counts.deadLettered.inc(m.RoutingKey)
 			s.hooks.moved(done)
+			if done.Decision.Reason == outbox.ReasonExpired {
+				s.counts.expired.Inc()
+				if !s.refusals.Allow() {
+					continue // thousands may expire in one outage
+				}
+			}
 			s.log.With(s.headersOf(m)...).Error("message dead-lettered", "event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
 				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail)
 		case outbox.Retry:

@@ -65,7 +65,10 @@ type streamer struct {
 	// wasOwn: this relay has seen no other owner of the slot since it was the owner.
 	wasOwn bool
 	// told is the newest time that the core was told to have owned the slot.
-	told time.Time
+	told    time.Time
+	headers []string // columns that are sent as headers
+	// sent is when the server has sent the newest message, by both clocks.
+	sent serverClock
 	// last is the server's process of the newest stream.
 	last slot.Process
 	// opened tells that the database's configuration was found right once. Until then what is
@@ -211,7 +214,7 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 	if err != nil {
 		return err
 	}
-	s.decoder = decode.NewDecoder(s.names.Table)
+	s.decoder = decode.NewDecoder(s.names.Table, s.headers...)
 	s.budget = waitBudget{}
 	s.caughtUp.Store(false)
 	s.lagging.Store(false)
@@ -336,6 +339,7 @@ func (s *streamer) Alive(at, sent time.Time) {
 	if owned.After(at) {
 		owned = at // a clock was set meanwhile
 	}
+	s.sent = serverClock{ours: owned, server: sent}
 	const often = 20 * time.Millisecond // not for each row
 	if owned.Sub(s.told) > often {
 		s.told = owned
@@ -381,6 +385,9 @@ func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 		return event.EndLSN, nil
 	case decode.Insert:
 		event.Message.CommittedAt = s.decoder.CommittedAt()
+		if expires := event.Message.ExpiresAt; !expires.IsZero() {
+			event.Message.Deadline = s.sent.atLeast(expires)
+		}
 		s.insert(event.Message, uint64(event.CommitLSN))
 	}
 	return 0, nil

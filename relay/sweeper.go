@@ -84,7 +84,7 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 			seen, err := slotNow(ctx, r.store, slot)
 			return fallback.Owner{PID: seen.Owner().PID, Relay: seen.Relayed(r.config.Table), Unused: unused(seen)}, err
 		},
-		Publish:   r.publisher.Publish,
+		Publish:   r.publish,
 		Committed: r.settler.claimWritten,
 		Orphaned:  func(rows []outbox.Settlement) { r.settler.add(false, rows...) },
 		Planner:   fallback.NewPlanner(r.config.PollInterval),

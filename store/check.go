@@ -20,6 +20,9 @@ func (s *Store) Check(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.checkHeaders(ctx); err != nil {
+		return err
+	}
 	if err := s.checkHistory(ctx); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -30,8 +31,9 @@ type Claim struct {
 // IdleTimeout ends the transaction of a relay that was frozen. A claim ends well before.
 const IdleTimeout = 10 * time.Second
 
+// now() is when the transaction began.
 const positionSQL = `
-SELECT ` + insertPosition + `, ` + slot.OwnerSQL
+SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now()`
 
 // Lock begins a claim: it locks the rows with these ids that may still leave and nobody else has locked.
 func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
@@ -42,28 +44,45 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
 	claim := &Claim{store: s, conn: conn}
+	var began time.Time
+	asked := time.Now()
 	batch := &pgx.Batch{}
 	batch.Queue(`BEGIN`)
 	batch.Queue(s.sql.lockTable)
-	batch.Queue(s.sql.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
-	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner) })
+	batch.Queue(s.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
+	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner, &began) })
 	if err := send(ctx, conn, batch); err != nil {
 		claim.Abandon()
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
+	}
+	for _, m := range claim.Messages {
+		if !m.ExpiresAt.IsZero() { // by the database's clock, whatever this one says
+			m.Deadline = asked.Add(m.ExpiresAt.Sub(began))
+		}
 	}
 	return claim, nil
 }
 
 func (c *Claim) scan(rows pgx.Rows) error {
 	defer rows.Close()
-	locked := false
-	scanner := newScanner(&locked)
+	locked, superseded := false, false
+	values := make([]any, len(c.store.headers))
+	places := []any{&locked, &superseded}
+	for i := range values {
+		places = append(places, &values[i])
+	}
+	scanner := newScanner(places...)
 	for rows.Next() {
 		m, err := scanner.scan(rows)
 		if err != nil {
 			return err
 		}
-		m.PossibleDuplicate = m.PossibleDuplicate || locked
+		m.PossibleDuplicate, m.Superseded = m.PossibleDuplicate || locked, superseded
+		for i, value := range values {
+			if value != nil {
+				m.Extra = append(m.Extra, outbox.Header{Name: c.store.headers[i], Value: headerValue(value)})
+			}
+		}
 		c.Messages = append(c.Messages, m)
 	}
 	return rows.Err()
@@ -97,11 +116,18 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 	defer cancel()
 	defer c.conn.Release() // the pool closes a connection that is still in a transaction
 	batch := &pgx.Batch{}
-	c.queueDelete(batch, ofAction(rows, outbox.Delete))
 	for _, write := range c.store.writes() {
-		part := ofAction(rows, write.action)
-		if len(part) == 0 || write.action == outbox.Delete {
+		part := write.part(rows)
+		if len(part) == 0 {
 			continue
+		}
+		if write.action == outbox.Delete {
+			c.queueDelete(batch, write, part)
+			continue
+		}
+		if write.action == outbox.DeadLetter {
+			c.store.extras.read(ctx, c.conn, c.store.table)
+			write.sql = c.store.extras.fill(write.sql)
 		}
 		sql, args := write.statement(part)
 		batch.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
@@ -120,20 +146,24 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 	batch.Queue(`COMMIT`)
 	if err := send(ctx, c.conn, batch); err != nil {
 		c.rollback()
+		if pgcode.Class(err) == pgcode.SyntaxOrAccess {
+			c.store.extras.forget() // one of them may have been dropped since they were read
+		}
 		return fmt.Errorf("settle %d claimed rows of %s: %w", len(rows), c.store.table, err)
 	}
 	return nil
 }
 
-func (c *Claim) queueDelete(batch *pgx.Batch, part []outbox.Settlement) {
-	if len(part) == 0 {
-		return
+func (c *Claim) queueDelete(batch *pgx.Batch, write settling, part []outbox.Settlement) {
+	sql := c.store.sql.deleteLocked
+	if write.dropped {
+		sql = c.store.plain.deleteLocked
 	}
 	ids := make([]int64, len(part))
 	for i, s := range part {
 		ids[i] = s.Message.ID
 	}
-	batch.Queue(c.store.sql.deleteLocked, ids).Exec(func(tag pgconn.CommandTag) error {
+	batch.Queue(sql, ids).Exec(func(tag pgconn.CommandTag) error {
 		if tag.RowsAffected() < int64(len(part)) {
 			return ErrUnchanged
 		}

@@ -309,3 +309,44 @@ func TestErrorsHaveNoPhrasesOfTheDriver(t *testing.T) {
 		}
 	}
 }
+
+// The time that is left is by the database's clock, whatever this process's says.
+func TestAClaimTellsHowLongARowMayBePublished(t *testing.T) {
+	f := newFixture(t)
+	for _, expires := range []string{"now() + interval '1 h'", "now() - interval '1 h'", "'infinity'", "'-infinity'", "NULL"} {
+		f.insert(`(routing_key, payload, expires_at) VALUES ('r', '1', ` + expires + `)`)
+	}
+	rows := f.takeAll()
+	between := func(i int, least, most time.Duration) {
+		t.Helper()
+		if left, expires := rows[i].TimeLeft(time.Now()); !expires || left < least || left > most {
+			t.Errorf("row %d: %s, %v", i, left, expires)
+		}
+	}
+	between(0, 59*time.Minute, time.Hour)
+	between(1, -61*time.Minute, -time.Hour)
+	between(2, 1000*time.Hour, math.MaxInt64)
+	between(3, math.MinInt64, -1000*time.Hour)
+	if _, expires := rows[4].TimeLeft(time.Now()); expires {
+		t.Error("a row without expires_at expires")
+	}
+}
+
+// What the broker said last says more than that the message has expired. Sent back, it does not expire again.
+func TestAnExpiredDeadLetterKeepsItsErrorAndComesBackWithoutATime(t *testing.T) {
+	f := newFixture(t)
+	f.insert(`(routing_key, payload, expires_at, last_error) VALUES ('a', '1', now(), 'nack: full')`)
+	f.insert(`(routing_key, payload, expires_at) VALUES ('b', '1', now() + interval '1 h')`)
+	var batch []outbox.Settlement
+	for _, m := range f.read(0) {
+		batch = append(batch, outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonExpired, Detail: "expired: x"}})
+	}
+	f.settle(batch...)
+	if got := one[string](f, `SELECT string_agg(last_error, ', ' ORDER BY id) FROM outbox_dead_letter`); got != "nack: full, expired: x" {
+		t.Error(got)
+	}
+	f.requeue(store.Filter{}, 10)
+	if got := one[string](f, `SELECT string_agg(coalesce((expires_at > now())::text, 'none'), ', ' ORDER BY id) FROM outbox`); got != "none, true" {
+		t.Error(got)
+	}
+}

@@ -72,15 +72,69 @@ func TestOutcomesAreDecided(t *testing.T) {
 		},
 	} {
 		c.result.Message = &outbox.Message{Attempts: c.attempts}
-		if got := store.Decide(c.result, policy(), c.random); got != c.want {
+		if got := store.Decide(c.result, policy(), c.random, time.Now()); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+// max_attempts of the row replaces the policy: 1 is no retry, 0 is no limit.
+func TestARowSaysHowOftenItIsTried(t *testing.T) {
+	for _, c := range []struct {
+		attempts, most int
+		want           outbox.Action
+	}{
+		{0, 1, outbox.DeadLetter},
+		{0, 2, outbox.Retry},
+		{1, 2, outbox.DeadLetter},
+		{4, 2, outbox.DeadLetter},
+		{5, 7, outbox.Retry},
+		{6, 7, outbox.DeadLetter},
+		{5, 0, outbox.Retry},
+		{math.MaxInt32, 0, outbox.Retry},
+		{32766, 32767, outbox.DeadLetter},
+	} {
+		m := &outbox.Message{Attempts: c.attempts, MaxAttempts: &c.most}
+		r := outbox.Result{Message: m, Outcome: outbox.Refused, Reason: outbox.ReasonNack}
+		if d := store.Decide(r, policy(), 0, time.Now()); d.Action != c.want {
+			t.Errorf("refusal %d with max_attempts %d: %+v", c.attempts+1, c.most, d)
+		}
+	}
+}
+
+// Its key goes on at once, unless dead letters hold keys up. With drop the row goes without a trace but a count.
+func TestAMessageThatHasExpiredIsDeadOrDropped(t *testing.T) {
+	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Impossible, Reason: outbox.ReasonExpired, Detail: "d"}
+	for _, c := range []struct {
+		policy store.Policy
+		want   outbox.Decision
+	}{
+		{store.Policy{}, outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonExpired, Detail: "expired: d", KeyGoesOn: true}},
+		{store.Policy{Block: true}, outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonExpired, Detail: "expired: d"}},
+		{store.Policy{DropExpired: true, Block: true}, outbox.Decision{Action: outbox.Delete, Reason: outbox.ReasonExpired}},
+	} {
+		if got := store.Decide(r, c.policy, 0, time.Now()); got != c.want {
+			t.Errorf("%+v: %+v, want %+v", c.policy, got, c.want)
+		}
+	}
+}
+
+// What waits behind it in its key need not wait for a retry that comes too late.
+func TestARetryComesAtTheTimeOfExpiryAtTheLatest(t *testing.T) {
+	now := time.Now()
+	for left, want := range map[time.Duration]time.Duration{
+		time.Minute: time.Minute, -time.Minute: 0, time.Hour: policy().BackoffTime, math.MaxInt64: policy().BackoffTime,
+	} {
+		r := outbox.Result{Message: &outbox.Message{Deadline: now.Add(left)}, Outcome: outbox.Refused}
+		if d := store.Decide(r, policy(), 0, now); d.Action != outbox.Retry || d.Delay != want {
+			t.Errorf("%s before it expires: %+v, want %s", left, d, want)
 		}
 	}
 }
 
 func TestNoRetriesMeansDeadLetterAtTheFirstRefusal(t *testing.T) {
 	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Refused, Reason: outbox.ReasonNack}
-	if d := store.Decide(r, store.Policy{}, 0); d.Action != outbox.DeadLetter {
+	if d := store.Decide(r, store.Policy{}, 0, time.Now()); d.Action != outbox.DeadLetter {
 		t.Errorf("%+v", d)
 	}
 }
@@ -93,7 +147,7 @@ func TestRetryDelayStaysWithinItsBounds(t *testing.T) {
 		random := rapid.Float64Range(0, 0.999999).Draw(t, "random")
 		r := outbox.Result{Message: &outbox.Message{Attempts: attempts}, Outcome: outbox.Refused, Reason: outbox.ReasonNack}
 		p := store.Policy{MaxRetries: 1 << 20, BackoffTime: time.Duration(backoff), MaxBackoff: time.Duration(most)}
-		got := float64(store.Decide(r, p, random).Delay)
+		got := float64(store.Decide(r, p, random, time.Now()).Delay)
 		exact := math.Ldexp(float64(backoff), attempts)
 		low, high := min(exact, float64(most)), min(exact+float64(backoff)/10, float64(most))
 		if got < low*(1-1e-9)-1 || got > high*(1+1e-9)+1 || got > float64(most) {
@@ -107,7 +161,7 @@ func TestLastErrorIsShortAndStorable(t *testing.T) {
 		detail := string(rapid.SliceOfN(rapid.Byte(), 0, 30).Draw(t, "bytes")) + rapid.String().Draw(t, "words")
 		detail = strings.Repeat(detail, rapid.IntRange(1, 300).Draw(t, "times"))
 		r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge, Detail: detail}
-		got := store.Decide(r, policy(), 0).Detail
+		got := store.Decide(r, policy(), 0, time.Now()).Detail
 		if !utf8.ValidString(got) || strings.ContainsRune(got, 0) || len(got) > 1100 {
 			t.Fatalf("%d bytes: %q", len(got), got)
 		}
@@ -120,7 +174,7 @@ func TestLastErrorIsShortAndStorable(t *testing.T) {
 func TestSettlementsChargeRefusalsAlone(t *testing.T) {
 	for outcome := outbox.Confirmed; outcome <= outbox.NotSent; outcome++ {
 		r := outbox.Result{Message: &outbox.Message{ID: int64(outcome)}, Outcome: outcome}
-		s := outbox.NewSettlement(r, store.Decide(r, policy(), 0))
+		s := outbox.NewSettlement(r, store.Decide(r, policy(), 0, time.Now()))
 		if s.Message != r.Message || s.Refused != (outcome == outbox.Refused) {
 			t.Errorf("%v: %+v", outcome, s)
 		}

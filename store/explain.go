@@ -62,6 +62,7 @@ type KeyHead struct {
 	LockedBy    int32
 	AvailableAt time.Time
 	Attempts    int
+	MaxAttempts *int
 	LastError   *string
 }
 
@@ -177,7 +178,7 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox} e WHERE e.ordering_key = $1
        coalesce((SELECT min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d), 0)`
 
 const firstOfKeySQL = `
-SELECT r.id, r.available_at, r.attempts, r.last_error, {locked_by}, {state}
+SELECT r.id, r.available_at, r.attempts, r.max_attempts, r.last_error, {locked_by}, {state}
 FROM {outbox} r WHERE r.ordering_key = $1 AND r.id < $2 ORDER BY r.id LIMIT 1`
 
 // keyOf tells what is before a row in its key.
@@ -195,7 +196,7 @@ func (o *Operator) keyOf(ctx context.Context, tx querier, w *Waiting) error {
 	var first KeyHead
 	var available pgtype.Timestamptz
 	err = tx.QueryRow(ctx, o.fill(firstOfKeySQL, "{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)), *w.OrderingKey, w.ID).
-		Scan(&first.ID, &available, &first.Attempts, &first.LastError, &first.LockedBy, &first.State)
+		Scan(&first.ID, &available, &first.Attempts, &first.MaxAttempts, &first.LastError, &first.LockedBy, &first.State)
 	if err == pgx.ErrNoRows { // it has left meanwhile
 		w.Before = Count{Precision: Exact}
 		return nil

@@ -90,7 +90,7 @@ func (s *Store) findRuns(ctx context.Context, sql string, args ...any) (runs []o
 func candidates(rows pgx.Rows) (found []outbox.Candidate, err error) {
 	var c outbox.Candidate
 	var due pgtype.Timestamptz
-	_, err = pgx.ForEachRow(rows, []any{&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded}, func() error {
 		c.Due = fromColumn(due)
 		found = append(found, c)
 		c.OrderingKey = nil

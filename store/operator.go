@@ -22,6 +22,8 @@ type Operator struct {
 	conn  *pgx.Conn
 	table outbox.Table
 	names []string // what stands for them in statements, and they
+	// extras are columns of the application.
+	extras extras
 }
 
 const (

@@ -37,9 +37,12 @@ SELECT id, message_id, place FROM numbered ORDER BY place`
 const requeueSQL = `
 WITH back AS (
   DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[], $3::bigint[]) s(id, message_id, place)
-  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING ` + keptColumns + `, r.possible_duplicate, s.place)
-INSERT INTO {outbox} ({kept}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
-SELECT place, {keptButID}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place`
+  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING ` + keptColumns + `{extra_columns}, r.possible_duplicate, s.place)
+INSERT INTO {outbox} ({kept}{extra_names}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
+SELECT place, {keptButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place`
+
+// goesOn is expires_at of what comes back: a message that a person sends back does not expire at once again.
+const goesOn = `CASE WHEN expires_at > clock_timestamp() THEN expires_at END`
 
 // Requeued is what came of sending dead letters back.
 type Requeued struct {
@@ -68,6 +71,8 @@ func (o *Operator) Requeue(ctx context.Context, filter Filter, batch int, progre
 			err = o.may(ctx, fmt.Errorf("send dead letters of %s back: %w", o.table, err), o.requeueNeeds(ctx)...)
 		}
 	}()
+	o.extras.forget()
+	o.extras.read(ctx, o.conn, o.table)
 	newest, err := o.newestID(ctx)
 	if err != nil {
 		return done, err
@@ -105,8 +110,9 @@ func (o *Operator) requeue(ctx context.Context, rows []requeuedRow, done *Requeu
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 	defer cancel()
-	butID := strings.TrimPrefix(keptNames, "id, ")
-	tag, err := o.conn.Exec(bounded, o.fill(requeueSQL, "{keptButID}", butID), ids, messageIDs, places)
+	sql := o.extras.fill(requeueSQL)
+	butID := strings.Replace(strings.TrimPrefix(keptNames, "id, "), "expires_at", goesOn, 1)
+	tag, err := o.conn.Exec(bounded, o.fill(sql, "{keptButID}", butID), ids, messageIDs, places)
 	switch {
 	case err == nil:
 		done.Sent += tag.RowsAffected()

@@ -13,9 +13,10 @@ type scanner struct {
 	message               outbox.Message
 	payload, payloadBytes []byte
 	created, available    pgtype.Timestamptz
+	expires               pgtype.Timestamptz
 	duplicate             pgtype.Bool
 	routingKey            pgtype.Text
-	attempts              pgtype.Int4
+	attempts, maxAttempts pgtype.Int4
 	places                []any
 }
 
@@ -28,7 +29,7 @@ func newScanner(more ...any) *scanner {
 	m := &s.message
 	s.places = append([]any{
 		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &s.routingKey, &m.OrderingKey, &s.payload, &s.payloadBytes,
-		&m.Headers, &m.Properties, &m.SchemaVersion, &s.created, &s.available, &s.attempts, &s.duplicate,
+		&m.Headers, &m.Properties, &m.SchemaVersion, &s.created, &s.available, &s.expires, &s.attempts, &s.maxAttempts, &s.duplicate,
 	}, more...)
 	return s
 }
@@ -46,8 +47,12 @@ func (s *scanner) scan(row scannable) (*outbox.Message, error) {
 	if s.payloadBytes != nil {
 		m.Payload, m.Binary, m.BothPayloads = s.payloadBytes, true, s.payload != nil
 	}
-	m.CreatedAt, m.AvailableAt = fromColumn(s.created), fromColumn(s.available)
+	m.CreatedAt, m.AvailableAt, m.ExpiresAt = fromColumn(s.created), fromColumn(s.available), fromColumn(s.expires)
 	m.PossibleDuplicate = s.duplicate.Bool
 	m.RoutingKey, m.NoRoutingKey, m.Attempts = s.routingKey.String, !s.routingKey.Valid, int(s.attempts.Int32)
+	if s.maxAttempts.Valid {
+		most := int(s.maxAttempts.Int32)
+		m.MaxAttempts = &most
+	}
 	return &m, nil
 }

@@ -42,6 +42,7 @@ func (s *Settled) add(more Settled) {
 func (s *Store) writes() []settling {
 	return []settling{
 		{action: outbox.Delete, sql: s.sql.delete, nearSQL: s.sql.deleteNear},
+		{action: outbox.Delete, dropped: true, sql: s.plain.delete, nearSQL: s.plain.deleteNear},
 		{action: outbox.Retry, sql: s.sql.retry},
 		{action: outbox.DeadLetter, sql: s.sql.deadLetter},
 		{action: outbox.Release, sql: s.sql.release},
@@ -64,11 +65,22 @@ func ofAction(rows []outbox.Settlement, action outbox.Action) (part []outbox.Set
 func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled, error) {
 	var settled Settled
 	for _, write := range s.writes() {
-		part := ofAction(batch, write.action)
+		part := write.part(batch)
 		if len(part) == 0 {
 			continue
 		}
+		template := write.sql
+		if write.action == outbox.DeadLetter {
+			s.extras.read(ctx, s.pool, s.table)
+			write.sql = s.extras.fill(template)
+		}
 		err := s.settle(ctx, write, part, &settled)
+		if write.action == outbox.DeadLetter && pgcode.Class(err) == pgcode.SyntaxOrAccess {
+			s.extras.forget() // one of them may have been dropped since they were read
+			s.extras.read(ctx, s.pool, s.table)
+			write.sql = s.extras.fill(template)
+			err = s.settle(ctx, write, part, &settled)
+		}
 		if pgcode.Class(err) == pgcode.DataException { // such as untranslatable_character
 			// The database's encoding lacks a character of what the broker said. The
 			// row must not hold up the others.
@@ -155,10 +167,19 @@ func IsRowFault(err error) bool {
 // settling is the statement of one action.
 type settling struct {
 	action outbox.Action
-	sql    string
+	// dropped: the rows were not published, and do not go to the history.
+	dropped bool
+	sql     string
 	// nearSQL is for rows with ids near each other; "" for all but deletes, which take
 	// no more than the rows' names.
 	nearSQL string
+}
+
+// part are the rows of a batch that are written so.
+func (w settling) part(batch []outbox.Settlement) []outbox.Settlement {
+	return slices.DeleteFunc(ofAction(batch, w.action), func(one outbox.Settlement) bool {
+		return w.action == outbox.Delete && (one.Decision.Reason != "") != w.dropped
+	})
 }
 
 // settle waits for locked rows as long as lock_timeout says, then settles the others.

@@ -24,7 +24,7 @@ type statements struct {
 // messageColumns are read in this order by the scanner. Rows are called r. All columns that a statement needs are
 // named: an application may have others, under a name that the statement gives to what it reckons.
 const messageColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes,
-       r.headers, r.properties, r.schema_version, r.created_at, r.available_at, r.attempts`
+       r.headers, r.properties, r.schema_version, r.created_at, r.available_at, r.expires_at, r.attempts, r.max_attempts`
 
 // rowSize is what a row holds of memory when it is read, roughly. Only compressed bodies are read for it.
 const rowSize = `(CASE WHEN pg_column_compression(r.payload) IS NULL THEN coalesce(pg_column_size(r.payload), 0)
@@ -48,9 +48,21 @@ const isFresh = `r.available_at IS NULL AND r.id <= {up_to} AND ({age}::interval
 // isReady are rows that may leave now.
 const isReady = `coalesce((r.available_at <= statement_timestamp() OR (` + isFresh + `)) AND r.schema_version <= {version} AND {unblocked}, false)`
 
+// isSuperseded are rows of which a newer one with the same coalesce and ordering key is in the table, whatever its time: one
+// look at an index. Comparisons of rows keep all other indexes from being offered.
+const isSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.ordering_key IS NULL THEN coalesce((
+         SELECT n.coalesce_key = r.coalesce_key FROM {outbox} n
+         WHERE n.ordering_key IS NULL AND n.coalesce_key IS NOT NULL AND (n.coalesce_key, n.id) > (r.coalesce_key, r.id)
+         ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false)
+       ELSE coalesce((
+         SELECT true FROM {outbox} n
+         WHERE n.coalesce_key IS NOT NULL AND (n.ordering_key, n.coalesce_key, n.id) > (r.ordering_key, r.coalesce_key, r.id)
+           AND (n.ordering_key, n.coalesce_key, n.id) <= (r.ordering_key, r.coalesce_key, 9223372036854775807)
+         ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false) END`
+
 // Rows whose time has come. From the cursor on, or, without ties, from the next time on.
 const findDueSQL = `
-SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN ` + rowSize + ` ELSE 0 END, true, r.available_at
+SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN ` + rowSize + ` ELSE 0 END, true, r.available_at, false
 FROM {outbox} r
 WHERE r.available_at >= $1 AND r.available_at <= statement_timestamp() AND (r.available_at > $1 OR $3)
   AND r.schema_version <= {version}{and_of_shard}
@@ -58,7 +70,7 @@ ORDER BY r.available_at LIMIT $2`
 
 // Rows without a key or a time of their own, between two ids.
 const findBacklogSQL = `
-SELECT r.id, r.message_id, r.ordering_key, ` + rowSize + `, true, r.available_at FROM {outbox} r
+SELECT r.id, r.message_id, r.ordering_key, ` + rowSize + `, true, r.available_at, false FROM {outbox} r
 WHERE r.id > $1 AND r.id <= $2 AND r.ordering_key IS NULL AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $3`
 
@@ -70,7 +82,7 @@ WITH RECURSIVE heads AS (
   UNION ALL
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
-SELECT r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at
+SELECT r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + isSuperseded + `
 FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h CROSS JOIN LATERAL (
   SELECT r.* FROM {outbox} r
   WHERE r.ordering_key >= h.ordering_key AND r.ordering_key <= h.ordering_key AND (r.ordering_key, r.id) >= (h.ordering_key, h.id)
@@ -80,7 +92,7 @@ ORDER BY h.ordering_key, r.id`
 // The first rows of some keys, oldest first. A range in place of equality keeps the primary key from being offered for
 // the order.
 const findRunsSQL = `
-SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at
+SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + isSuperseded + `
 FROM unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
   SELECT r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
   ORDER BY r.ordering_key, r.id LIMIT $2) r ON true{and_of_shard}
@@ -93,7 +105,7 @@ const lockTableSQL = `LOCK TABLE {outbox} IN ROW EXCLUSIVE MODE`
 // xmax is not 0: that one may have published it. Who has locked a row and then changed it, as a claim does with what it
 // gives back, is in xmin as well.
 const lockSQL = `
-SELECT ` + messageColumns + `, r.possible_duplicate, r.xmax <> 0 AND r.xmax <> r.xmin FROM {outbox} r
+SELECT ` + messageColumns + `, r.possible_duplicate, r.xmax <> 0 AND r.xmax <> r.xmin, ` + isSuperseded + `{header_columns} FROM {outbox} r
 WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
 
@@ -159,11 +171,12 @@ SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
 const deadLetterSQL = `
 WITH moved AS (
   DELETE FROM {outbox} r USING ` + settledRows + ` WHERE ` + fenced + `
-  RETURNING ` + keptColumns + `, s.possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
-            s.detail AS last_error, s.reason AS failure_reason, s.nth),
+  RETURNING ` + keptColumns + `{extra_columns}, s.possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
+            CASE WHEN s.reason = 'expired' THEN coalesce(r.last_error, s.detail) ELSE s.detail END AS last_error,
+            s.reason AS failure_reason, s.nth),
 kept AS (
-  INSERT INTO {dead} (` + keptNames + `, possible_duplicate, attempts, last_error, failure_reason, dead_at)
-  SELECT ` + keptNames + `, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved
+  INSERT INTO {dead} (` + keptNames + `{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
+  SELECT ` + keptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved
   ON CONFLICT DO NOTHING)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
 

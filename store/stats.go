@@ -55,6 +55,8 @@ type QueueStats struct {
 	NewerVersion Count
 	// Unconfirmed were published, and their confirm is late.
 	Unconfirmed Count
+	// Expired are rows whose expires_at has passed, of those counted for Depth.
+	Expired Count
 	// ParkedKeys are ordering keys whose oldest row must not leave yet, …
 	ParkedKeys Count
 	// … and BlockedKeys those with rows behind a dead letter.
@@ -94,7 +96,7 @@ func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, 
 		reader.most = pgtype.Int8{Int64: MostCounted + 1, Valid: true}
 	}
 	parts := []func(context.Context, querier, *QueueStats) error{
-		reader.clock, reader.depth, reader.newer, reader.oldest, reader.due, reader.future, reader.blocked, reader.dead,
+		reader.clock, reader.depth, reader.newer, reader.expired, reader.oldest, reader.due, reader.future, reader.blocked, reader.dead,
 		func(ctx context.Context, tx querier, s *QueueStats) error { return reader.failing(ctx, tx, s, top) },
 	}
 	read := o.glance
@@ -131,7 +133,7 @@ type statsReader struct {
 
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
-	s.Depth, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed = unknown, unknown, unknown, unknown, unknown
+	s.Depth, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed, s.Expired = unknown, unknown, unknown, unknown, unknown, unknown
 	s.ParkedKeys, s.BlockedKeys, s.DeadLetters, s.NewerVersion = unknown, unknown, unknown, unknown
 	s.OldestUnknown, s.FailingPrecision = true, Unknown
 	return tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&s.At)
@@ -161,6 +163,19 @@ func (r *statsReader) newer(ctx context.Context, tx querier, s *QueueStats) erro
 	err := tx.QueryRow(ctx, r.fill(newerSQL), r.most).Scan(&all, &newer)
 	if err == nil {
 		s.NewerVersion = Count{newer, r.counted(all).Precision}
+	}
+	return err
+}
+
+const expiredSQL = `
+SELECT count(*), count(*) FILTER (WHERE expires_at <= (SELECT clock_timestamp()))
+FROM (SELECT expires_at FROM {outbox} ORDER BY id LIMIT $1) r`
+
+func (r *statsReader) expired(ctx context.Context, tx querier, s *QueueStats) error {
+	var looked, n int64
+	err := tx.QueryRow(ctx, r.fill(expiredSQL), r.most).Scan(&looked, &n)
+	if err == nil {
+		s.Expired = Count{n, r.counted(looked).Precision}
 	}
 	return err
 }

@@ -24,7 +24,7 @@ func TestStatsOfAnEmptyQueue(t *testing.T) {
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
 		zero := exactly(0)
-		if s.Depth != zero || s.Due != zero || s.Retrying != zero || s.DeadLetters != zero || !s.OldestPending.IsZero() || s.OldestUnknown || len(s.Failing) != 0 {
+		if s.Depth != zero || s.Due != zero || s.Retrying != zero || s.DeadLetters != zero || s.Expired != zero || !s.OldestPending.IsZero() || s.OldestUnknown || len(s.Failing) != 0 {
 			t.Errorf("got %+v", s)
 		}
 	}
@@ -45,11 +45,12 @@ func TestStatsCountsByKind(t *testing.T) {
 	f.deadLetter(1, "retries_exhausted", "last_error", "'unroutable: d'", "ordering_key", "'blocked'")
 	f.deadLetter(2, "too_large", "ordering_key", "'nothing behind'")
 	f.exec(`UPDATE outbox_dead_letter SET routing_key = 'a' WHERE id = 1`)
+	f.exec(`UPDATE outbox SET expires_at = now() + CASE routing_key WHEN 'later' THEN interval '1 h' ELSE '-1 s' END WHERE routing_key IN ('b', 'due', 'later')`)
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
 		for what, counts := range map[string][2]store.Count{
 			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(1)}, "retrying": {s.Retrying, exactly(3)},
-			"scheduled": {s.Scheduled, exactly(1)}, "unconfirmed": {s.Unconfirmed, exactly(1)}, "parked": {s.ParkedKeys, exactly(1)},
+			"scheduled": {s.Scheduled, exactly(1)}, "unconfirmed": {s.Unconfirmed, exactly(1)}, "expired": {s.Expired, exactly(2)}, "parked": {s.ParkedKeys, exactly(1)},
 			"blocked": {s.BlockedKeys, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
 		} {
 			if counts[0] != counts[1] {

@@ -23,9 +23,15 @@ type Store struct {
 	sockets *sockets
 	table   outbox.Table
 	sql     statements
-	// withHistory are the statements of KeepPublished.
+	// plain are the statements without a history, for what was not published; withHistory those of KeepPublished.
+	plain       statements
 	withHistory func() statements
 	keeps       bool
+	// lock is the statement that locks rows, headers the columns that it reads for headers.
+	lock    string
+	headers []string
+	// extras are columns of the application.
+	extras extras
 	// statementTimeout bounds each call: a connection that a dead server left open,
 	// or a lock that somebody holds, must not hold up the relay for ever.
 	statementTimeout time.Duration
@@ -77,7 +83,9 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	open := newSockets(config.ConnConfig.DialFunc)
 	config.ConnConfig.DialFunc = open.dial
 	s := &Store{sockets: open, servers: servers, table: table, sql: newStatements(table, block, shard, false), statementTimeout: statementTimeout}
+	s.plain = s.sql
 	s.withHistory = func() statements { return newStatements(table, block, shard, true) }
+	s.SendHeaders(nil)
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		return nil, err
 	}

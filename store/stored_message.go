@@ -23,7 +23,9 @@ type StoredMessage struct {
 	Headers, Properties []byte
 	SchemaVersion       int
 	CreatedAt           time.Time
+	ExpiresAt           time.Time // zero: never
 	Attempts            int
+	MaxAttempts         *int // nil: the relay's --max-retries decides
 	LastError           *string
 	PossibleDuplicate   bool
 	// Redacted is what stands in for the payload, or nil.
@@ -47,22 +49,22 @@ func storedColumns(payload bool) string {
 		body = `CASE WHEN r.redacted_payload IS NULL THEN coalesce(r.payload_bytes, convert_to(r.payload::text, 'UTF8')) END`
 	}
 	return `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.headers::text, r.properties::text,
-       r.schema_version, r.created_at, r.attempts, r.last_error, coalesce(r.possible_duplicate, false), r.redacted_payload::text,
+       r.schema_version, r.created_at, r.expires_at, r.attempts, r.max_attempts, r.last_error, coalesce(r.possible_duplicate, false), r.redacted_payload::text,
        ` + body + `, coalesce(octet_length(r.payload_bytes), octet_length(r.payload::text), 0), r.payload_bytes IS NOT NULL, clock_timestamp()`
 }
 
 // scanStored reads storedColumns and what a query has after them.
 func scanStored(row pgx.CollectableRow, more ...any) (StoredMessage, error) {
 	var m StoredMessage
-	var created pgtype.Timestamptz
+	var created, expires pgtype.Timestamptz
 	var headers, properties, redacted *string
 	err := row.Scan(append([]any{
 		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &headers, &properties,
-		&m.SchemaVersion, &created, &m.Attempts, &m.LastError, &m.PossibleDuplicate, &redacted,
+		&m.SchemaVersion, &created, &expires, &m.Attempts, &m.MaxAttempts, &m.LastError, &m.PossibleDuplicate, &redacted,
 		&m.Payload, &m.PayloadSize, &m.Binary, &m.ReadAt,
 	}, more...)...)
 	m.Headers, m.Properties, m.Redacted = bytesOf(headers), bytesOf(properties), bytesOf(redacted)
-	m.CreatedAt, m.ReadAt = fromColumn(created), m.ReadAt.UTC()
+	m.CreatedAt, m.ExpiresAt, m.ReadAt = fromColumn(created), fromColumn(expires), m.ReadAt.UTC()
 	return m, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -207,6 +208,24 @@ func relaySettings() []*setting {
 				return nil
 			},
 		},
+		{
+			name: "header-columns", value: "NAME,…", mayBeEmpty: true,
+			usage: "Columns of the application that are sent as headers of the same name. Default: none.",
+			set: func(c *config, text string) error {
+				if c.relay.HeaderColumns = nil; text == "" {
+					return nil
+				}
+				for name := range strings.SplitSeq(text, ",") {
+					c.relay.HeaderColumns = append(c.relay.HeaderColumns, strings.TrimSpace(name))
+				}
+				return nil
+			},
+		},
+		{
+			name: "ordering-key-header", value: "NAME", mayBeEmpty: true,
+			usage: "Send the ordering key as a header of this name. Default: none.",
+			set:   func(c *config, text string) error { c.relay.OrderingKeyHeader = text; return nil },
+		},
 		intSetting("batch-size", "500", "Maximum number of rows in one statement.",
 			func(c *config) *int { return &c.relay.BatchSize }),
 		intSetting("max-in-flight", "2000", "Maximum number of messages in memory. After a kill -9, at most this many are published again.",
@@ -245,6 +264,14 @@ func retrySettings() []*setting {
 			set: func(c *config, text string) error {
 				c.relay.OnDeadLetter = relay.OnDeadLetter(text)
 				return oneOf(text, "continue", "block")
+			},
+		},
+		{
+			name: "on-expired", value: "dead-letter|drop", byDefault: "dead-letter",
+			usage: "What becomes of a message that was not published before its expires_at: a dead letter, or its row is deleted and counted.",
+			set: func(c *config, text string) error {
+				c.relay.OnExpired = relay.OnExpired(text)
+				return oneOf(text, "dead-letter", "drop")
 			},
 		},
 	}

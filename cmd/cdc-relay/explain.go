@@ -22,8 +22,8 @@ letter it shows the reason and the command that requeues it. ID is the row's id,
 message_id, which has no index and needs a scan of the table. If no message is found, the
 exit code is 3: it was delivered and deleted, or never committed.
 
-Give explain the same --on-dead-letter and --max-retries as the relays.`,
-		Flags: flags("show-payload", "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
+Give explain the same --on-dead-letter, --on-expired and --max-retries as the relays.`,
+		Flags: flags("show-payload", "format", "on-dead-letter", "on-expired", "max-retries", "poll-interval", "stale-timeout", "mode",
 			"http-addr", "database-url", "table", "slot", "shard", "config"),
 		Action: p.onNamed(p.explain),
 	}
@@ -105,12 +105,29 @@ func (s surroundings) outlookOf(w store.Waiting) outlook {
 		return outlook{text: fmt.Sprintf("nothing until the dead letter of its key is dealt with: cdc-relay dead-letter requeue --id %d%s, or purge",
 			w.OldestDeadOfKey, s.cfg.tableFlag())}
 	case w.First != nil:
-		first := s.own(w.First.State, w.First.AvailableAt, w.First.Attempts, sessionText(w.First.LockedBy, w.Session, w.ReadAt), w.ReadAt)
+		first := s.own(w.First.State, w.First.AvailableAt, s.tries(w.First.Attempts, w.First.MaxAttempts), sessionText(w.First.LockedBy, w.Session, w.ReadAt), w.ReadAt)
 		return outlook{text: fmt.Sprintf("it waits for %s of its ordering key; the first of them, row %d, %s", countRows(w.Before), w.First.ID, first.text)}
 	}
-	o := s.own(w.State, w.AvailableAt, w.Attempts, sessionText(w.LockedBy, w.Session, w.ReadAt), w.ReadAt)
-	o.text = "it " + o.text
+	o := s.own(w.State, w.AvailableAt, s.tries(w.Attempts, w.MaxAttempts), sessionText(w.LockedBy, w.Session, w.ReadAt), w.ReadAt)
+	o.text = "it " + o.text + s.expiry(w, o.at)
 	return o
+}
+
+// expiry says that a row has expired, or will have when its turn comes.
+func (s surroundings) expiry(w store.Waiting, turn time.Time) string {
+	then := "a dead letter then"
+	if s.cfg.relay.OnExpired == relay.OnExpiredDrop {
+		then = "deleted then"
+	}
+	switch {
+	case w.ExpiresAt.IsZero():
+		return ""
+	case !w.ExpiresAt.After(w.ReadAt):
+		return "; it has expired, and is not published but " + then
+	case !w.ExpiresAt.After(turn):
+		return "; it will have expired, and is not published but " + then
+	}
+	return ""
 }
 
 func countRows(c store.Count) string {
@@ -138,14 +155,14 @@ func sessionText(pid int32, s *store.Session, now time.Time) string {
 	return text
 }
 
-// own says what happens next to a row by its own state.
-func (s surroundings) own(state store.State, at time.Time, attempts int, lockedBy string, now time.Time) outlook {
+// own says what happens next to a row by its own state. Tries are those that are left.
+func (s surroundings) own(state store.State, at time.Time, tries, lockedBy string, now time.Time) outlook {
 	in := func() string { return fmt.Sprintf("at %s, in %s", timeText(at), durationText(at.Sub(now))) }
 	switch state {
 	case store.Due:
 		return outlook{text: "is due: the next sweep of a relay takes it, within " + durationText(s.cfg.relay.PollInterval) + " or so" + s.obstacle(), at: at}
 	case store.Retrying:
-		return outlook{text: fmt.Sprintf("is tried again %s; %s", in(), s.tries(attempts)), at: at}
+		return outlook{text: fmt.Sprintf("is tried again %s; %s", in(), tries), at: at}
 	case store.Scheduled:
 		return outlook{text: "is scheduled: it leaves " + in(), at: at}
 	case store.Unconfirmed:
@@ -167,9 +184,16 @@ func (s surroundings) own(state store.State, at time.Time, attempts int, lockedB
 		" or so, one that is started at once: cdc-relay run"}
 }
 
-// tries says how many are left if --max-retries is that of the relays.
-func (s surroundings) tries(attempts int) string {
+// tries says how many are left, by max_attempts of the row, else if --max-retries is that of the relays.
+func (s surroundings) tries(attempts int, maxAttempts *int) string {
 	most := s.cfg.relay.MaxRetries
+	switch {
+	case maxAttempts == nil:
+	case *maxAttempts == 0:
+		return "if rejected, again without a limit (max_attempts 0)"
+	default:
+		most = *maxAttempts - 1
+	}
 	if attempts > most {
 		return "the last try is the next one"
 	}

@@ -21,6 +21,30 @@ func TestExplainTellsWhenARowIsTaken(t *testing.T) {
 	}
 }
 
+// A row that has expired, or will have when its turn comes, is not published.
+func TestExplainTellsThatARowExpires(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		onExpired          relay.OnExpired
+		expires, available time.Time
+		want               string
+	}{
+		{relay.OnExpiredDeadLetter, now, time.Time{}, "it has expired, and is not published but a dead letter then"},
+		{relay.OnExpiredDrop, now, time.Time{}, "it has expired, and is not published but deleted then"},
+		{relay.OnExpiredDeadLetter, now.Add(time.Hour), now.Add(2 * time.Hour), "it will have expired"},
+		{relay.OnExpiredDeadLetter, now.Add(2 * time.Hour), now.Add(time.Hour), ""},
+		{relay.OnExpiredDeadLetter, time.Time{}, now.Add(time.Hour), ""},
+	} {
+		s := surroundings{cfg: &config{relay: relay.DefaultConfig()}}
+		s.cfg.relay.OnExpired = c.onExpired
+		w := store.Waiting{State: store.Scheduled, AvailableAt: c.available}
+		w.ReadAt, w.ExpiresAt = now, c.expires
+		if is := s.outlookOf(w).text; !strings.Contains(is, c.want) || (c.want == "" && strings.Contains(is, "expired")) {
+			t.Errorf("expires %s, available %s: %q, want %q", c.expires, c.available, is, c.want)
+		}
+	}
+}
+
 // TestTimesFarAway: an application can set created_at to any time that Postgres knows.
 func TestTimesFarAway(t *testing.T) {
 	env, conn := fresh(t)

@@ -19,7 +19,9 @@ type messageView struct {
 	OrderingKey       *string         `json:"ordering_key"`
 	CreatedAt         *time.Time      `json:"created_at"`
 	AgeSeconds        float64         `json:"age_seconds"`
+	ExpiresAt         *time.Time      `json:"expires_at"`
 	Attempts          int             `json:"attempts"`
+	MaxAttempts       *int            `json:"max_attempts"`
 	LastError         *string         `json:"last_error"`
 	PossibleDuplicate bool            `json:"possible_duplicate"`
 	SchemaVersion     int             `json:"schema_version"`
@@ -41,7 +43,7 @@ const (
 func viewOf(m store.StoredMessage) messageView {
 	v := messageView{
 		ID: m.ID, MessageID: m.MessageID, Exchange: m.Exchange, RoutingKey: m.RoutingKey, OrderingKey: m.OrderingKey,
-		CreatedAt: orNull(m.CreatedAt), AgeSeconds: seconds(m.Age()), Attempts: m.Attempts, LastError: m.LastError,
+		CreatedAt: orNull(m.CreatedAt), AgeSeconds: seconds(m.Age()), ExpiresAt: orNull(m.ExpiresAt), Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, LastError: m.LastError,
 		PossibleDuplicate: m.PossibleDuplicate, SchemaVersion: m.SchemaVersion,
 		Headers: rawJSON(m.Headers), Properties: rawJSON(m.Properties), PayloadBytes: m.PayloadSize, PayloadShown: payloadHidden,
 	}
@@ -110,7 +112,17 @@ func (p *process) details(g rows, m store.StoredMessage) {
 		g.row("ordering key", printable(*m.OrderingKey))
 	}
 	g.row("created", fmt.Sprintf("%s, %s ago", timeText(m.CreatedAt), durationText(m.Age())))
+	switch left := m.ExpiresAt.Sub(m.ReadAt); {
+	case m.ExpiresAt.IsZero():
+	case left > 0:
+		g.row("expires", fmt.Sprintf("%s, in %s", timeText(m.ExpiresAt), durationText(left)))
+	default:
+		g.row("expired", fmt.Sprintf("%s, %s ago", timeText(m.ExpiresAt), durationText(-left)))
+	}
 	g.row("attempts", fmt.Sprint(m.Attempts))
+	if m.MaxAttempts != nil {
+		g.row("max attempts", fmt.Sprint(*m.MaxAttempts))
+	}
 	if m.LastError != nil {
 		g.row("last error", printable(*m.LastError))
 	}

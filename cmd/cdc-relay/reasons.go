@@ -33,6 +33,8 @@ func meaningOf(code string) (meaning, fix string) {
 		return "the handler cannot deliver it", "see the last error"
 	case "invalid_row":
 		return "something is wrong with the row", "see the last error"
+	case "expired":
+		return "its expires_at passed before it could be published", "send it back if it is still of use: it does not expire again"
 	}
 	return "", ""
 }
@@ -41,7 +43,7 @@ func meaningOf(code string) (meaning, fix string) {
 func reasonCodes() []string {
 	return []string{
 		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "handler_rejected", "retries_exhausted",
-		"too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row", "handler_impossible",
+		"too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row", "handler_impossible", "expired",
 	}
 }
 

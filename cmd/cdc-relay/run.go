@@ -27,9 +27,9 @@ import (
 func relayFlags(more ...string) []cli.Flag {
 	names := []string{
 		"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode",
-		"publisher", "exchange", "batch-size", "max-in-flight", "poll-interval",
+		"publisher", "exchange", "header-columns", "ordering-key-header", "batch-size", "max-in-flight", "poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
-		"stale-timeout", "outage-cooldown", "on-dead-letter", "keep-published", "events-exchange", "events", "log-headers", "metrics-routing-keys",
+		"stale-timeout", "outage-cooldown", "on-dead-letter", "on-expired", "keep-published", "events-exchange", "events", "log-headers", "metrics-routing-keys",
 		"statsd-addr", "statsd-prefix", "statsd-tags", "log-level", "log-format",
 	}
 	picked := flags(append(names, more...)...)

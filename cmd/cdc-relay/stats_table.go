@@ -39,6 +39,9 @@ func (p *process) statsFacts(g rows, cfg *config, v statsView) {
 	if newer := v.counts["newer_version"]; newer.N > 0 {
 		g.row("newer version", p.paint(text.FgYellow, countOf(newer))+": schema_version is for a newer relay")
 	}
+	if expired := v.counts["expired"]; expired.N > 0 {
+		g.row("expired", p.paint(text.FgYellow, countOf(expired))+", not published any more")
+	}
 	g.row("parked keys", countOf(v.counts["parked_keys"]))
 	dead := countOf(v.counts["dead_letters"])
 	if v.NewestDeadLetterAt != nil {

@@ -24,6 +24,7 @@ type statsView struct {
 	NextScheduledAt      *time.Time `json:"next_scheduled_at"`
 	Unconfirmed          *int64     `json:"unconfirmed"`
 	NewerVersion         *int64     `json:"newer_version"`
+	Expired              *int64     `json:"expired"`
 	ParkedKeys           *int64     `json:"parked_keys"`
 	DeadLetters          *int64     `json:"dead_letters"`
 	OldestDeadLetterAt   *time.Time `json:"oldest_dead_letter_at"`
@@ -78,15 +79,15 @@ func newStatsView(cfg *config, s store.QueueStats, slot slot.Slot) statsView {
 		TopFailing: []failingView{},
 		counts: map[string]store.Count{
 			"queue_depth": s.Depth, "due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
-			"newer_version": s.NewerVersion,
-			"parked_keys":   parked(cfg, s), "dead_letters": s.DeadLetters, "keys_behind_dead_letter": s.BlockedKeys,
+			"newer_version": s.NewerVersion, "expired": s.Expired,
+			"parked_keys": parked(cfg, s), "dead_letters": s.DeadLetters, "keys_behind_dead_letter": s.BlockedKeys,
 		},
 		Precision: map[string]store.Precision{"top_failing": s.FailingPrecision},
 	}
 	for name, into := range map[string]**int64{
 		"queue_depth": &v.QueueDepth, "due": &v.Due, "retrying": &v.Retrying, "scheduled": &v.Scheduled, "unconfirmed": &v.Unconfirmed,
-		"newer_version": &v.NewerVersion,
-		"parked_keys":   &v.ParkedKeys, "dead_letters": &v.DeadLetters, "keys_behind_dead_letter": &v.KeysBehindDeadLetter,
+		"newer_version": &v.NewerVersion, "expired": &v.Expired,
+		"parked_keys": &v.ParkedKeys, "dead_letters": &v.DeadLetters, "keys_behind_dead_letter": &v.KeysBehindDeadLetter,
 	} {
 		count := v.counts[name]
 		v.Precision[name] = count.Precision

@@ -64,7 +64,7 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	}
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
 		f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
-		f.future.err = s.fetch(ctx, &f.future.value, strings.NewReplacer("%TABLE%", o.Table.SQL(), "%VERSION%", fmt.Sprint(outbox.SchemaVersion)).Replace(futureSQL))
+		f.times.err = s.fetch(ctx, &f.times.value, strings.NewReplacer("%TABLE%", o.Table.SQL(), "%VERSION%", fmt.Sprint(outbox.SchemaVersion)).Replace(timesSQL))
 		f.sample = s.takeSample(ctx, o.Table, t.partitioned())
 		f.adopted.err = s.read(ctx, func(tx pgx.Tx) (err error) {
 			f.adopted.value, err = adopt.List(ctx, tx.Conn(), o.Table)
@@ -186,7 +186,7 @@ SELECT jsonb_build_object(
      'kind', t.relkind, 'persistence', t.relpersistence, 'options', coalesce(to_jsonb(t.reloptions), '[]'),
      'owner', pg_get_userbyid(t.relowner), 'owned', pg_has_role(t.relowner, 'USAGE'),
      'columns', (SELECT jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
-                   'filled', a.atthasdef OR a.attidentity <> '')) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
+                   'filled', a.atthasdef OR a.attidentity <> '', 'generated', a.attgenerated <> '')) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
      'privileges', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE has_table_privilege(t.oid, p)),
      'hidden', row_security_active(t.oid),
      'secured', t.relrowsecurity AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = t.oid AND p.polpermissive AND p.polcmd IN ('a', '*')),
@@ -281,12 +281,13 @@ SELECT jsonb_build_object(
      FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 20) x))`
 
 // The oldest rows and the newest: a row that waits for its time stays behind.
-const futureSQL = `
-SELECT jsonb_build_object('rows', count(*) FILTER (WHERE late), 'latest', coalesce(max(created_at) FILTER (WHERE late)::text, ''),
+const timesSQL = `
+SELECT jsonb_build_object('rows', count(*) FILTER (WHERE ahead), 'latest', coalesce((max(created_at) FILTER (WHERE ahead))::text, ''),
+  'expired', count(*) FILTER (WHERE expires_at <= clock_timestamp()),
   'newer', count(*) FILTER (WHERE schema_version > %VERSION%), 'newest_version', coalesce(max(schema_version), 0))
-FROM (SELECT r.*, created_at > clock_timestamp() + interval '5 minutes' AS late FROM (
-  (SELECT id, created_at, schema_version FROM %TABLE% ORDER BY id LIMIT 1000) UNION
-  (SELECT id, created_at, schema_version FROM %TABLE% ORDER BY id DESC LIMIT 1000)) r) r`
+FROM (SELECT r.*, created_at > clock_timestamp() + interval '5 minutes' AS ahead FROM (
+  (SELECT id, created_at, expires_at, schema_version FROM %TABLE% ORDER BY id LIMIT 1000) UNION
+  (SELECT id, created_at, expires_at, schema_version FROM %TABLE% ORDER BY id DESC LIMIT 1000)) r) r`
 
 // The tree of a table that is not partitioned is empty.
 const deadSQL = `

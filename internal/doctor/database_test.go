@@ -183,19 +183,21 @@ func brokenColumns() map[string]breakage {
 	}
 	const unread, fails = "the relay cannot read such rows", "an INSERT that leaves it out fails"
 	return map[string]breakage{
-		"message_id text":        make(doctor.Problem, "ALTER TABLE outbox ALTER message_id TYPE text", "message_id of public.outbox is text, and has to be uuid", unread),
-		"headers text":           make(doctor.Problem, "ALTER TABLE outbox ALTER headers TYPE text", "headers of public.outbox is text, and has to be jsonb", unread),
-		"payload jsonb":          make(doctor.Problem, "ALTER TABLE outbox ALTER payload TYPE jsonb", "is jsonb, and has to be json", "something else than was written"),
-		"id integer":             make(doctor.Problem, "ALTER TABLE outbox ALTER id TYPE integer", "is integer, and has to be bigint", unread),
-		"created_at local":       make(doctor.Problem, "ALTER TABLE outbox ALTER created_at TYPE timestamp", "is timestamp without time zone, and has to be timestamp with time zone"),
-		"a short text":           make(doctor.Warning, "ALTER TABLE outbox ALTER last_error TYPE varchar(100)", "is character varying(100), and should be text", "cannot be written"),
-		"a dead uuid as text":    make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER message_id TYPE text", "message_id of public.outbox_dead_letter is text, and has to be uuid"),
-		"routing_key null":       make(doctor.Problem, "ALTER TABLE outbox ALTER routing_key DROP NOT NULL", "routing_key of public.outbox may be null", "cannot read a row without it"),
-		"exchange not null":      make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER exchange SET NOT NULL", "is NOT NULL", "cannot move a message there"),
-		"no default":             make(doctor.Warning, "ALTER TABLE outbox ALTER message_id DROP DEFAULT", "message_id of public.outbox has no default", fails),
-		"no identity":            make(doctor.Warning, "ALTER TABLE outbox ALTER id DROP IDENTITY", "id of public.outbox has no default", fails, "setval"),
-		"a dead column too many": make(doctor.Problem, "ALTER TABLE outbox_dead_letter ADD note text NOT NULL", "note of public.outbox_dead_letter is not the relay's", "cannot move a message there"),
-		"a column too many":      make(doctor.Warning, "ALTER TABLE outbox ADD tenant int NOT NULL DEFAULT 1; ALTER TABLE outbox ALTER tenant DROP DEFAULT", "tenant of public.outbox", fails),
+		"message_id text":             make(doctor.Problem, "ALTER TABLE outbox ALTER message_id TYPE text", "message_id of public.outbox is text, and has to be uuid", unread),
+		"headers text":                make(doctor.Problem, "ALTER TABLE outbox ALTER headers TYPE text", "headers of public.outbox is text, and has to be jsonb", unread),
+		"payload jsonb":               make(doctor.Problem, "ALTER TABLE outbox ALTER payload TYPE jsonb", "is jsonb, and has to be json", "something else than was written"),
+		"id integer":                  make(doctor.Problem, "ALTER TABLE outbox ALTER id TYPE integer", "is integer, and has to be bigint", unread),
+		"created_at local":            make(doctor.Problem, "ALTER TABLE outbox ALTER created_at TYPE timestamp", "is timestamp without time zone, and has to be timestamp with time zone"),
+		"a short text":                make(doctor.Warning, "ALTER TABLE outbox ALTER last_error TYPE varchar(100)", "is character varying(100), and should be text", "cannot be written"),
+		"a dead uuid as text":         make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER message_id TYPE text", "message_id of public.outbox_dead_letter is text, and has to be uuid"),
+		"routing_key null":            make(doctor.Problem, "ALTER TABLE outbox ALTER routing_key DROP NOT NULL", "routing_key of public.outbox may be null", "cannot read a row without it"),
+		"exchange not null":           make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER exchange SET NOT NULL", "is NOT NULL", "cannot move a message there"),
+		"no default":                  make(doctor.Warning, "ALTER TABLE outbox ALTER message_id DROP DEFAULT", "message_id of public.outbox has no default", fails),
+		"no identity":                 make(doctor.Warning, "ALTER TABLE outbox ALTER id DROP IDENTITY", "id of public.outbox has no default", fails, "setval"),
+		"a column that the dead lack": make(doctor.Warning, "ALTER TABLE outbox ADD note character varying(9)", "is not in outbox_dead_letter with the same type", `ADD COLUMN "note" character varying(9)`),
+		"a column of another type":    make(doctor.Warning, "ALTER TABLE outbox ADD note text; ALTER TABLE outbox_dead_letter ADD note integer", "dead letters lose its value", `ALTER COLUMN "note" TYPE text`),
+		"a dead column too many":      make(doctor.Problem, "ALTER TABLE outbox_dead_letter ADD note text NOT NULL", "note of public.outbox_dead_letter is not the relay's", "cannot move a message there"),
+		"a column too many":           make(doctor.Warning, "ALTER TABLE outbox ADD tenant int NOT NULL DEFAULT 1; ALTER TABLE outbox ALTER tenant DROP DEFAULT", "tenant of public.outbox", fails),
 	}
 }
 
@@ -240,6 +242,14 @@ func brokenDeletes() map[string]breakage {
 			},
 			doctor.Warning, doctor.Tables, "schema_version",
 			[]string{"2 rows of those looked at", "above 1, up to 3", "leaves them in the table"},
+			false,
+		},
+		"rows that have expired": {
+			func(p *patient) {
+				p.exec("INSERT INTO outbox (routing_key, payload, expires_at) VALUES ('k', '1', now()), ('k', '1', '-infinity'), ('k', '1', now() + interval '1 h'), ('k', '1', NULL)")
+			},
+			doctor.Warning, doctor.Tables, "expires_at",
+			[]string{"2 rows of those looked at have expired", "SET expires_at = NULL"},
 			false,
 		},
 		"rows from the future": {

@@ -45,7 +45,7 @@ type databaseFacts struct {
 	slots        answer[slotsFacts]
 	transactions answer[transactionFacts]
 	dead         answer[deadFacts]
-	future       answer[futureFacts]
+	times        answer[timesFacts]
 	sample       answer[sample]
 }
 
@@ -117,7 +117,8 @@ type columnFacts struct {
 	Type    string `json:"type"`
 	NotNull bool   `json:"not_null"`
 	// Filled: it has a default, or is generated.
-	Filled bool `json:"filled"`
+	Filled    bool `json:"filled"`
+	Generated bool `json:"generated"`
 }
 
 type triggerFacts struct {
@@ -215,10 +216,12 @@ type transaction struct {
 
 func (t transaction) age() time.Duration { return time.Duration(t.Age * float64(time.Second)) }
 
-// futureFacts are of rows whose created_at is ahead of the clock, and of rows for a newer relay.
-type futureFacts struct {
-	Rows   int64  `json:"rows"`
-	Latest string `json:"latest"`
+// timesFacts are of the oldest and the newest rows: those whose created_at is ahead of the clock, those that have expired,
+// and those for a newer relay.
+type timesFacts struct {
+	Rows    int64  `json:"rows"`
+	Latest  string `json:"latest"`
+	Expired int64  `json:"expired"`
 	// Newer have a schema_version that this relay does not know, up to NewestVersion.
 	Newer         int64 `json:"newer"`
 	NewestVersion int   `json:"newest_version"`

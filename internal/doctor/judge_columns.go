@@ -26,11 +26,47 @@ func (j *databaseJudge) judgeColumns(c *chart, of outbox.Table, table tableFacts
 	}
 	for _, is := range table.Columns {
 		known := slices.ContainsFunc(wanted, func(want migrations.Column) bool { return want.Name == is.Name })
-		if !known && is.NotNull && !is.Filled {
+		switch travels := known || j.travels(of, is); {
+		case travels:
+		case is.NotNull && !is.Filled:
 			j.judgeExtraColumn(c, of, is)
+		case of == j.o.Table && !is.Generated:
+			j.judgeLostColumn(c, of, is)
 		}
 	}
 	return missing
+}
+
+// travels tells whether a column of the application goes to the dead letters and back.
+func (j *databaseJudge) travels(of outbox.Table, is columnFacts) bool {
+	other := j.o.Table.DeadLetter()
+	if of != j.o.Table {
+		other = j.o.Table
+	}
+	return slices.ContainsFunc(j.f.tables.value.Tables[other.Name].Columns, func(c columnFacts) bool { return c.Name == is.Name && c.Type == is.Type })
+}
+
+func (j *databaseJudge) judgeLostColumn(c *chart, of outbox.Table, is columnFacts) {
+	fix := j.giveDead(is)
+	if fix == "" {
+		return
+	}
+	c.warn("column", fix, "column %s of %s is not in %s with the same type: dead letters lose its value", is.Name, of, j.o.Table.DeadLetter().Name).about(of.String() + "." + is.Name)
+}
+
+// giveDead has the dead letters have a column of the outbox.
+func (j *databaseJudge) giveDead(is columnFacts) string {
+	dead := j.o.Table.DeadLetter()
+	table, there := j.f.tables.value.Tables[dead.Name]
+	if !there {
+		return ""
+	}
+	column := outbox.QuoteIdentifier(is.Name)
+	fix := fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s;", dead.SQL(), column, is.Type)
+	if slices.ContainsFunc(table.Columns, func(c columnFacts) bool { return c.Name == is.Name }) {
+		fix = fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s TYPE %s USING %[2]s::text::%[3]s;", dead.SQL(), column, is.Type)
+	}
+	return fix
 }
 
 func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, want migrations.Column) {
@@ -88,11 +124,10 @@ func retype(of outbox.Table, is columnFacts, want migrations.Column) string {
 }
 
 func (j *databaseJudge) judgeExtraColumn(c *chart, of outbox.Table, is columnFacts) {
-	level := Problem
+	level, fix := Problem, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", of.SQL(), outbox.QuoteIdentifier(is.Name))
 	if of == j.o.Table {
-		level = Warning
+		level, fix = Warning, lines(fix, j.giveDead(is))
 	}
-	fix := fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", of.SQL(), outbox.QuoteIdentifier(is.Name))
 	c.add(level, "column", fix, "column %s of %s is not the relay's, and NOT NULL without a default: %s", is.Name, of, notNullEffect(j.o.Table, of)).about(of.String() + "." + is.Name)
 }
 
@@ -141,20 +176,24 @@ func (j *databaseJudge) judgeReferences(c *chart, of outbox.Table, table tableFa
 	}
 }
 
-func (j *databaseJudge) judgeFuture(c *chart) {
-	if j.f.future.err != nil {
+func (j *databaseJudge) judgeTimes(c *chart) {
+	if j.f.times.err != nil {
 		return // what keeps it from being read is told elsewhere
 	}
-	if f := j.f.future.value; f.Newer > 0 {
+	if f := j.f.times.value; f.Newer > 0 {
 		c.warn("schema_version", fmt.Sprintf("-- run relays that know schema_version %d; or, if it is a mistake of the application:\nUPDATE %s SET schema_version = %d WHERE schema_version > %[3]d;",
 			f.NewestVersion, j.o.Table.SQL(), outbox.SchemaVersion),
 			"%s of those looked at have a schema_version above %d, up to %d: this relay leaves them in the table",
 			counted(f.Newer, "row", "rows"), outbox.SchemaVersion, f.NewestVersion)
 	}
-	if j.f.future.value.Rows == 0 {
+	if n := j.f.times.value.Expired; n > 0 {
+		c.warn("expires_at", fmt.Sprintf("UPDATE %s SET expires_at = NULL WHERE expires_at <= now();  -- publishes them all the same", j.o.Table.SQL()),
+			"%s of those looked at have expired while they waited: the relay does not publish them (--on-expired)", counted(n, "row", "rows"))
+	}
+	if j.f.times.value.Rows == 0 {
 		return
 	}
 	c.warn("created_at", fmt.Sprintf("UPDATE %s SET created_at = now() WHERE created_at > now() + interval '5 minutes';\n-- and leave created_at out of the INSERT: its default is the clock of Postgres", j.o.Table.SQL()),
 		"%s of those looked at were created in the future, up to %s: while no relay streams they wait until then, and their age is wrong",
-		counted(j.f.future.value.Rows, "row", "rows"), j.f.future.value.Latest)
+		counted(j.f.times.value.Rows, "row", "rows"), j.f.times.value.Latest)
 }

@@ -22,7 +22,7 @@ func (j *databaseJudge) judgeTables() []Finding {
 	for _, need := range store.Needs(j.o.Table) {
 		j.judgeTable(c, need)
 	}
-	j.judgeFuture(c)
+	j.judgeTimes(c)
 	j.judgeAdopted(c)
 	j.judgeVersion(c)
 	if n := j.f.textual.value; n > 0 {

@@ -38,6 +38,7 @@ const (
 const (
 	DataException       = "22"
 	ConstraintViolation = "23"
+	SyntaxOrAccess      = "42" // also of a column or table that is not there
 )
 
 // Of is the SQLSTATE of an answer of the server, "" for any other error.

@@ -51,28 +51,30 @@ CREATE TABLE {{.outbox}} (
 
 -- Without compression, so that the index below has one limit for every key: 2,684
 -- bytes. A longer key fails at the INSERT.
-ALTER TABLE {{.outbox}} ALTER COLUMN ordering_key SET STORAGE EXTERNAL;
+ALTER TABLE {{.outbox}} ALTER COLUMN ordering_key SET STORAGE EXTERNAL, ALTER COLUMN coalesce_key SET STORAGE EXTERNAL;
 
 CREATE INDEX {{call .index "available_at_idx"}} ON {{.outbox}} (available_at, id)
     WHERE available_at IS NOT NULL;
 CREATE INDEX {{call .index "ordering_key_idx"}} ON {{.outbox}} (ordering_key, id)
     WHERE ordering_key IS NOT NULL;
+CREATE INDEX {{call .index "coalesce_key_idx"}} ON {{.outbox}} (ordering_key, coalesce_key, id)
+    WHERE coalesce_key IS NOT NULL;
 
 COMMENT ON TABLE {{.outbox}} IS
     'Messages on their way to RabbitMQ: insert a row, and cdc-relay publishes it after the commit and deletes it. INSERT is the only privilege an application needs.';
 COMMENT ON COLUMN {{.outbox}}.id IS 'Insertion order.';
 COMMENT ON COLUMN {{.outbox}}.created_at IS 'AMQP timestamp.';
 COMMENT ON COLUMN {{.outbox}}.available_at IS 'Not to be published before; null: at once. Also the time of the next retry, and of a row whose confirm is late.';
-COMMENT ON COLUMN {{.outbox}}.expires_at IS 'Reserved: no effect yet.';
+COMMENT ON COLUMN {{.outbox}}.expires_at IS 'Not to be published from then on: then it becomes a dead letter, or is dropped (--on-expired).';
 COMMENT ON COLUMN {{.outbox}}.message_id IS 'AMQP message-id; a consumer tells repeats by it.';
 COMMENT ON COLUMN {{.outbox}}.attempts IS 'How often the broker has rejected the message. Set by the relay.';
 COMMENT ON COLUMN {{.outbox}}.schema_version IS 'How to read the row. Rows of a version that the relay does not know stay untouched.';
-COMMENT ON COLUMN {{.outbox}}.max_attempts IS 'Reserved: no effect yet.';
+COMMENT ON COLUMN {{.outbox}}.max_attempts IS 'How many rejections make it a dead letter, in place of --max-retries: 1 is no retry, 0 is no limit.';
 COMMENT ON COLUMN {{.outbox}}.possible_duplicate IS 'Set by the relay: the message may have been published before.';
 COMMENT ON COLUMN {{.outbox}}.exchange IS 'AMQP exchange, at most 255 bytes; null: the one that the relay was started with.';
 COMMENT ON COLUMN {{.outbox}}.routing_key IS 'AMQP routing key, at most 255 bytes.';
 COMMENT ON COLUMN {{.outbox}}.ordering_key IS 'Messages of one key leave one at a time, in the order of their ids; null: no order promised. At most 2,684 bytes.';
-COMMENT ON COLUMN {{.outbox}}.coalesce_key IS 'Reserved: no effect yet.';
+COMMENT ON COLUMN {{.outbox}}.coalesce_key IS 'Of rows that wait with the same coalesce_key and ordering_key only the newest is published.';
 COMMENT ON COLUMN {{.outbox}}.headers IS 'AMQP headers, a JSON object; trace context travels here.';
 COMMENT ON COLUMN {{.outbox}}.properties IS 'AMQP properties, a JSON object: content_type, content_encoding, correlation_id, reply_to, expiration, priority, type, user_id, app_id, delivery_mode.';
 COMMENT ON COLUMN {{.outbox}}.payload IS 'The body, sent byte for byte; either this or payload_bytes.';

@@ -189,7 +189,7 @@ func (c *Core) Begin(rows []outbox.Candidate, mostRows, mostBytes int) *Claim {
 		Progress: make(chan struct{}, 1), runs: make(map[string][]*outbox.Message),
 		flying: make(map[outbox.Ref]*outbox.Message), begun: c.mu.now,
 	}
-	bytes, ended := 0, make(map[string]bool)
+	bytes, ended, superseded := 0, make(map[string]bool), make(map[string]bool)
 	for _, row := range rows {
 		if row.OrderingKey != nil {
 			if _, known := claim.runs[*row.OrderingKey]; !known {
@@ -205,6 +205,11 @@ func (c *Core) Begin(rows []outbox.Candidate, mostRows, mostBytes int) *Claim {
 				c.missed(row)
 			}
 			continue
+		}
+		if row.OrderingKey != nil {
+			if superseded[*row.OrderingKey] = superseded[*row.OrderingKey] || row.Superseded; superseded[*row.OrderingKey] && !row.Superseded {
+				continue // it leaves once those are gone
+			}
 		}
 		bytes += row.Size
 		c.mu.window.messages++
@@ -263,7 +268,15 @@ func (c *Core) Locked(claim *Claim, locked []*outbox.Message, position uint64, v
 		c.mu.window.bytes += m.Size() - row.Size
 		c.mu.registry.hold(row.Ref, position, claim)
 		c.mark(m)
+		superseded := valid && m.Superseded
+		if m.OrderingKey != nil && (superseded || row.Superseded) {
+			ended[*m.OrderingKey] = true // what takes its place leaves after the commit, or they could change places
+		}
 		switch {
+		case superseded:
+			claim.answered = append(claim.answered, outbox.Settlement{
+				Message: m, Decision: outbox.Decision{Action: outbox.Delete, Reason: outbox.ReasonCoalesced},
+			})
 		case !valid || (m.OrderingKey != nil && ended[*m.OrderingKey]):
 			claim.unsent = append(claim.unsent, m)
 		case m.OrderingKey == nil:
@@ -329,7 +342,7 @@ func (c *Core) answered(claim *Claim, s outbox.Settlement) (next *outbox.Message
 	if m.OrderingKey == nil {
 		return nil
 	}
-	if s.Decision.Action != outbox.Delete {
+	if s.Decision.Action != outbox.Delete && !s.Decision.KeyGoesOn {
 		c.endRun(claim, *m.OrderingKey)
 		return nil
 	}

@@ -74,8 +74,8 @@ func insertTables(variants bool) []insertTable {
 	}
 	return append(
 		tables,
-		insertTable{"no_indexes", "without the two partial indexes", []string{
-			`DROP INDEX no_indexes_available_at_idx, no_indexes_ordering_key_idx`,
+		insertTable{"no_indexes", "without the three partial indexes", []string{
+			`DROP INDEX no_indexes_available_at_idx, no_indexes_ordering_key_idx, no_indexes_coalesce_key_idx`,
 		}},
 		insertTable{"null_check", "with CHECK (payload IS NOT NULL OR payload_bytes IS NOT NULL)", []string{
 			`ALTER TABLE null_check ADD CHECK (payload IS NOT NULL OR payload_bytes IS NOT NULL)`,

@@ -83,8 +83,8 @@ _COLUMNS = (
     "id, created_at, expires_at, message_id, schema_version, max_attempts, possible_duplicate, exchange, routing_key, "
     "ordering_key, coalesce_key, headers, properties, payload, payload_bytes, redacted_payload"
 )
-# available_at: the stream must not publish it ahead of older messages of its key.
+# available_at: the stream must not publish it ahead of older messages of its key. What has expired does not do so again.
 REQUEUE = f"""
 WITH dead AS (DELETE FROM {DeadLetter._meta.db_table} WHERE message_id = %s RETURNING *)
 INSERT INTO {TABLE} ({_COLUMNS}, attempts, available_at) OVERRIDING SYSTEM VALUE
-SELECT {_COLUMNS}, 0, now() FROM dead"""
+SELECT {_COLUMNS.replace("expires_at", "CASE WHEN expires_at > now() THEN expires_at END")}, 0, now() FROM dead"""

@@ -1,0 +1,130 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// SendHeaders has claims read these columns of the application, to be sent as headers. It is called before the first claim.
+func (s *Store) SendHeaders(columns []string) {
+	s.headers = columns
+	var list strings.Builder
+	for _, name := range columns {
+		list.WriteString(", r." + outbox.QuoteIdentifier(name))
+	}
+	s.lock = strings.ReplaceAll(s.sql.lock, "{header_columns}", list.String())
+}
+
+// headerValue is what a header has of a value as pgx reads it.
+func headerValue(value any) any {
+	switch v := value.(type) {
+	case int16:
+		return int64(v)
+	case int32:
+		return int64(v)
+	case [16]byte:
+		return outbox.UUID(v).String()
+	case int64, bool, string:
+		return v
+	}
+	return fmt.Sprint(value) // a type that checkHeaders does not let pass
+}
+
+// checkHeaders says which of the columns to be sent as headers cannot be.
+func (s *Store) checkHeaders(ctx context.Context) error {
+	if len(s.headers) == 0 {
+		return nil
+	}
+	rows, err := s.pool.Query(ctx, `
+SELECT c.name, a.attname IS NOT NULL, coalesce(format_type(a.atttypid, NULL), ''), coalesce(a.attgenerated <> '', false)
+FROM unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
+  ON a.attrelid = $1::regclass AND a.attname = c.name AND NOT a.attisdropped AND a.attnum > 0`, s.table.SQL(), s.headers)
+	if err != nil {
+		return fmt.Errorf("check the header columns of %s: %w", s.table, err)
+	}
+	var name, kind string
+	var there, generated bool
+	var found error
+	_, err = pgx.ForEachRow(rows, []any{&name, &there, &kind, &generated}, func() error {
+		switch {
+		case found != nil:
+		case !there:
+			found = problem.New(fmt.Sprintf("leave it out of --header-columns, or: ALTER TABLE %s ADD COLUMN %s text", s.table.SQL(), outbox.QuoteIdentifier(name)),
+				"table %s has no column %s, which --header-columns names", s.table, name)
+		case generated:
+			found = problem.New("set it in the INSERT, or leave it out of --header-columns",
+				"column %s of table %s is generated: the stream does not bring it, and --header-columns names it", name, s.table)
+		case !strings.Contains(", "+outbox.HeaderTypes+",", ", "+kind+","):
+			found = problem.New("give it one of these types, or leave it out of --header-columns: "+outbox.HeaderTypes,
+				"column %s of table %s is %s, which --header-columns cannot send", name, s.table, kind)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("check the header columns of %s: %w", s.table, err)
+	}
+	return found
+}
+
+// extras are the columns of the application that both tables have, under one name and of one type: they travel to the
+// dead letters and back.
+type extras struct {
+	mu    sync.Mutex
+	names []string // as SQL writes them
+	at    time.Time
+}
+
+// extrasFor is how long they count as known: a column may be added at any time.
+const extrasFor = 10 * time.Second
+
+const extrasSQL = `
+SELECT coalesce(array_agg(quote_ident(d.attname) ORDER BY d.attnum), '{}')
+FROM pg_catalog.pg_attribute o JOIN pg_catalog.pg_attribute d ON d.attrelid = $2::regclass AND d.attname = o.attname
+  AND d.atttypid = o.atttypid AND d.atttypmod = o.atttypmod
+WHERE o.attrelid = $1::regclass AND o.attnum > 0 AND NOT o.attisdropped AND NOT d.attisdropped
+  AND o.attgenerated = '' AND d.attgenerated = '' AND o.attidentity = '' AND d.attidentity = '' AND o.attname <> ALL ($3)
+  AND has_column_privilege(o.attrelid, o.attnum, 'SELECT') AND has_column_privilege(d.attrelid, d.attnum, 'INSERT')`
+
+// read asks for them, unless that was done lately. Without an answer those of before count.
+func (e *extras) read(ctx context.Context, db rower, table outbox.Table) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.at.IsZero() && time.Since(e.at) < extrasFor {
+		return
+	}
+	var names, known []string
+	for _, need := range Needs(table) {
+		known = append(known, need.Columns...)
+	}
+	if err := db.QueryRow(ctx, extrasSQL, table.SQL(), table.DeadLetter().SQL(), known).Scan(&names); err == nil {
+		e.names, e.at = names, time.Now()
+	}
+}
+
+func (e *extras) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at = time.Time{}
+}
+
+// fill puts them into a statement. A column may have a name that the statement gives to what it reckons, so that it has
+// one of its own until it is written.
+func (e *extras) fill(sql string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var columns, names, values strings.Builder
+	for i, name := range e.names {
+		fmt.Fprintf(&columns, ", r.%s AS extra_%d_", name, i)
+		fmt.Fprintf(&names, ", %s", name)
+		fmt.Fprintf(&values, ", extra_%d_", i)
+	}
+	return strings.NewReplacer("{extra_columns}", columns.String(), "{extra_names}", names.String(), "{extra_values}", values.String()).Replace(sql)
+}

@@ -1,0 +1,301 @@
+package e2e
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A row's max_attempts replaces --max-retries, whichever way it takes: 1 is no retry, 0 is no limit, -1 a mistake.
+func TestMaxAttemptsOfARowReplacesMaxRetries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox (routing_key, payload, max_attempts)
+		VALUES ('nowhere-once', '1', 1), ('nowhere-thrice', '1', 3), ('nowhere-ever', '1', 0), ('nowhere-wrong', '1', -1)`)
+	w.run("--max-retries", "1", "--backoff-time", "10ms", "--poll-interval", "20ms") // from the table
+	w.exec(`INSERT INTO outbox (routing_key, payload, max_attempts)
+		VALUES ('nowhere-once', '2', 1), ('nowhere-thrice', '2', 3), ('nowhere-ever', '2', 0), ('nowhere-wrong', '2', -1), ('nowhere', '2', NULL)`)
+	w.eventually("those with a limit are dead, and those without are tried on", func() bool {
+		return value[int](w, `SELECT count(*) FROM outbox WHERE routing_key = 'nowhere-ever' AND attempts > 4`) == 2 &&
+			value[int](w, `SELECT count(*) FROM outbox_dead_letter`) == 7
+	})
+	type letter struct {
+		Key, Reason string
+		Attempts    int
+	}
+	for _, got := range query[letter](w, `SELECT routing_key AS key, failure_reason AS reason, attempts FROM outbox_dead_letter`) {
+		want := map[string]letter{
+			"nowhere":        {"nowhere", "retries_exhausted", 2},
+			"nowhere-once":   {"nowhere-once", "retries_exhausted", 1},
+			"nowhere-thrice": {"nowhere-thrice", "retries_exhausted", 3},
+			"nowhere-wrong":  {"nowhere-wrong", "invalid_row", 0},
+		}[got.Key]
+		if got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}
+
+// Rows that expire while they wait become dead letters when their turn comes, and their keys go on. What is published
+// carries the time that is left.
+func TestAMessageIsNotPublishedAfterItsTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.channel()
+	insert := func(name string, more row) {
+		more["routing_key"], more["payload"] = cmp.Or(more["routing_key"], any(w.queue)), `"`+name+`"`
+		w.insert(more)
+	}
+	expires := func(in string) any { return value[time.Time](w, `SELECT clock_timestamp() + $1::text::interval`, in) }
+	// While no relay runs, as in a long outage.
+	insert("late", row{"expires_at": expires("-1 s")})
+	insert("late head", row{"ordering_key": "a", "expires_at": expires("-1 s")})
+	insert("late follower", row{"ordering_key": "a", "expires_at": expires("-1 s")})
+	insert("behind them", row{"ordering_key": "a"})
+	insert("due too late", row{"available_at": expires("2 s"), "expires_at": expires("1 s")})
+	insert("in time", row{"expires_at": expires("1 h")})
+	r := w.run("--backoff-time", "1h", "--poll-interval", "50ms")
+	w.eventually("the stream is live", func() bool { return r.metric("cdc_relay_stream_connected") == 1 })
+	// Streamed.
+	insert("streamed late", row{"expires_at": expires("-1 s")})
+	insert("streamed in time", row{"expires_at": expires("1 h"), "properties": `{"expiration": 60000}`})
+	// Its retry would come in an hour.
+	insert("rejected", row{"routing_key": "nowhere", "ordering_key": "b", "expires_at": expires("5 s")})
+	insert("behind it", row{"ordering_key": "b"})
+	w.eventually("everything has left the outbox", w.outboxEmpty)
+	got := map[string]string{}
+	for range 4 {
+		d, ok, err := arrived.Get(w.queue, true)
+		if err != nil || !ok {
+			t.Fatalf("%v, %v; got %v", ok, err, got)
+		}
+		got[string(d.Body)] = d.Expiration
+	}
+	if _, more, _ := arrived.Get(w.queue, true); more || got[`"behind them"`] != "" || got[`"behind it"`] != "" || got[`"streamed in time"`] != "60000" {
+		t.Errorf("got %v", got)
+	}
+	if ms, err := strconv.Atoi(got[`"in time"`]); err != nil || ms < 3_000_000 || ms > 3_600_000 {
+		t.Errorf("expiration %q", got[`"in time"`])
+	}
+	dead := query[string](w, `SELECT payload::text || ' ' || failure_reason || ' ' || split_part(last_error, ':', 1) FROM outbox_dead_letter ORDER BY id`)
+	want := []string{
+		`"late" expired expired`, `"late head" expired expired`, `"late follower" expired expired`, `"due too late" expired expired`,
+		`"streamed late" expired expired`, `"rejected" expired unroutable`,
+	}
+	if !slices.Equal(dead, want) {
+		t.Errorf("dead letters %q", dead)
+	}
+	if n := r.metric("cdc_relay_messages_expired_total"); n != 6 {
+		t.Errorf("%v are counted as expired", n)
+	}
+	// A person sends them back: they do not expire again.
+	if out, code := w.command("dead-letter", "requeue", "--reason", "expired", "--routing-key", w.queue); code != 0 {
+		t.Fatal(out)
+	}
+	w.eventually("what was sent back arrives", func() bool {
+		q, err := arrived.QueueDeclarePassive(w.queue, true, false, false, false, nil)
+		return err == nil && q.Messages == 5 && w.outboxEmpty()
+	})
+}
+
+// With --on-expired drop the row is deleted and counted, also if dead letters hold up their keys.
+func TestExpiredMessagesAreDropped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, expires_at) SELECT $1, '1', k, now() - interval '1 s' FROM unnest(ARRAY[NULL, 'a', 'a', 'b']) k`, w.queue)
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ($1, '2', 'a')`, w.queue)
+	r := w.run("--on-expired", "drop", "--on-dead-letter", "block", "--poll-interval", "50ms")
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, expires_at) VALUES ($1, '1', 'c', now() - interval '1 s'), ($1, '2', 'c', NULL)`, w.queue)
+	w.eventually("everything has left the outbox", w.outboxEmpty)
+	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_expired_total") == 5 })
+	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != 0 || r.metric("cdc_relay_messages_published_total") != 2 {
+		t.Errorf("%d dead letters, %v published", n, r.metric("cdc_relay_messages_published_total"))
+	}
+}
+
+// A key with many rows that have expired goes on at once: each is moved in the claim of the one before.
+func TestAKeyWithManyExpiredRowsGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	const n = 20_000
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, expires_at) SELECT $1, '1', 'a', now() - interval '1 s' FROM generate_series(1, $2)`, w.queue, n)
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ($1, '2', 'a')`, w.queue)
+	began := time.Now()
+	r := w.run("--poll-interval", "50ms")
+	w.eventually("everything has left the outbox", w.outboxEmpty)
+	t.Logf("%d rows in %s", n, time.Since(began))
+	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_expired_total") == n })
+	// A claim takes up to 64 rows of one key; if each held up those behind it there would be a claim for each.
+	if claims := r.metric("cdc_relay_sweep_batch_rows_count"); claims > n/10 {
+		t.Errorf("%v claims for %d rows", claims, n)
+	}
+}
+
+// Columns of the application leave as headers, streamed and from the table. Others come and go while the relay runs. One
+// that is gone ends it with an error that names it.
+func TestColumnsOfTheApplicationLeaveAsHeaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	if out, code := w.command("run", "--header-columns", "tenant"); code != 1 || !strings.Contains(out, "has no column tenant, which --header-columns names") {
+		t.Errorf("without the column: exit %d\n%s", code, out)
+	}
+	w.exec(`ALTER TABLE outbox ADD tenant text, ADD "Shop" integer, ADD big bigint, ADD small smallint, ADD yes boolean, ADD ref uuid,
+		ADD code varchar(9), ADD amount numeric, ADD twice integer GENERATED ALWAYS AS (1) STORED`)
+	for column, says := range map[string]string{"amount": "is numeric, which --header-columns cannot send", "twice": "is generated"} {
+		if out, code := w.command("run", "--header-columns", column); code != 1 || !strings.Contains(out, "column "+column+" of table public.outbox "+says) {
+			t.Errorf("exit %d\n%s", code, out)
+		}
+	}
+	insert := func() {
+		w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, headers, tenant, "Shop", big, small, yes, ref, code)
+			VALUES ($1, '1', 'key', '{"code": "own"}', 'acme ü', 42, 9007199254740993, -1, true, '00000000-0000-0000-0000-00000000000a', 'x'),
+			       ($1, '2', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, w.queue)
+	}
+	insert()
+	r := w.run("--header-columns", "tenant,Shop,big,small,yes,ref,code", "--ordering-key-header", "x-key")
+	w.eventually("the first have left", w.outboxEmpty)
+	insert()
+	w.exec(`ALTER TABLE outbox ADD later text, DROP amount`)
+	insert()
+	w.eventually("the others have left", w.outboxEmpty)
+	channel := w.channel()
+	for range 6 {
+		d, ok, err := channel.Get(w.queue, true)
+		if !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		delete(d.Headers, "x-possible-duplicate")
+		want := amqp.Table(nil)
+		if string(d.Body) == "1" {
+			want = amqp.Table{
+				"tenant": "acme ü", "Shop": int64(42), "big": int64(9007199254740993), "small": int64(-1), "yes": true,
+				"ref": "00000000-0000-0000-0000-00000000000a", "code": "own", "x-key": "key",
+			}
+		}
+		if len(d.Headers) != len(want) || (want != nil && !reflect.DeepEqual(d.Headers, want)) {
+			t.Errorf("message %s has %v", d.Body, d.Headers)
+		}
+	}
+	w.exec(`ALTER TABLE outbox DROP tenant`)
+	w.exec(`INSERT INTO outbox (routing_key, payload) VALUES ($1, '1')`, w.queue)
+	w.eventually("the relay has ended", r.exited)
+	if r.exit() != 1 || !strings.Contains(r.logs(), "tenant") {
+		t.Errorf("exit %d", r.exit())
+	}
+}
+
+// Columns of the application travel to the dead letters and back, as far as both tables have them.
+func TestColumnsOfTheApplicationTravelToTheDeadLettersAndBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`ALTER TABLE outbox ADD tenant text NOT NULL, ADD nth integer, ADD "Odd "" name" text, ADD alone text, ADD other text`)
+	w.exec(`ALTER TABLE outbox_dead_letter ADD nth integer, ADD tenant text NOT NULL, ADD "Odd "" name" text, ADD other integer`)
+	const row = `INSERT INTO outbox (routing_key, payload, tenant, nth, "Odd "" name", alone, other) VALUES ('nowhere', $1::text::json, 'acme', 7, 'odd', 'alone', 'x')`
+	w.exec(row, "1")
+	r := w.run("--max-retries", "0", "--poll-interval", "50ms") // claimed
+	w.exec(row, "2")                                            // streamed
+	const same = `tenant = 'acme' AND nth = 7 AND "Odd "" name" = 'odd'`
+	dead := func(n int) func() bool {
+		return func() bool { return value[int](w, `SELECT count(*) FROM outbox_dead_letter WHERE `+same) == n }
+	}
+	w.eventually("both are dead letters, with their columns", dead(2))
+	// Also columns that come and go while it runs.
+	w.exec(`ALTER TABLE outbox_dead_letter DROP nth`)
+	w.exec(row, "3")
+	w.eventually("the third is a dead letter", func() bool {
+		return value[int](w, `SELECT count(*) FROM outbox_dead_letter WHERE tenant = 'acme' AND payload::text = '3'`) == 1
+	})
+	r.stop()
+	w.exec(`DELETE FROM outbox_dead_letter WHERE payload::text = '3'`)
+	w.exec(`ALTER TABLE outbox_dead_letter ADD nth integer`)
+	w.exec(`UPDATE outbox_dead_letter SET nth = 7`)
+	if out, code := w.command("dead-letter", "requeue", "--all"); code != 0 {
+		t.Fatal(out)
+	}
+	if n := value[int](w, `SELECT count(*) FROM outbox WHERE alone IS NULL AND `+same); n != 2 {
+		t.Errorf("%d rows came back with their columns", n)
+	}
+}
+
+// Of rows that wait only the newest of each coalesce and ordering key leaves; the order of an ordering key holds. Rows that
+// do not wait are all sent.
+func TestOfRowsThatWaitOnlyTheNewestIsPublished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	const insert = `INSERT INTO outbox (routing_key, payload, coalesce_key, ordering_key) VALUES ($1, to_json($2::text), $3, $4)`
+	add := func(body string, coalesce, key any) { w.exec(insert, w.queue, body, coalesce, key) }
+	for _, n := range []string{"1", "2", "3"} {
+		add("c"+n, "c", nil)
+		add("plain"+n, nil, nil)
+		add("a-c"+n, "c", "a")
+		add("a-d"+n, "d", "a")
+		add("a-plain"+n, nil, "a")
+		add("b-c"+n, "c", "b")
+	}
+	// Scheduled: the newest counts, whatever its time.
+	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key, available_at) VALUES ($1, '"at once"', 'later', NULL), ($1, '"later"', 'later', now() + interval '1 h')`, w.queue)
+	r := w.run("--poll-interval", "50ms")
+	w.eventually("what may leave has left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
+	channel := w.channel()
+	take := func() (bodies []string) {
+		for {
+			d, ok, err := channel.Get(w.queue, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				return bodies
+			}
+			bodies = append(bodies, strings.Trim(string(d.Body), `"`))
+		}
+	}
+	got := take()
+	var ofA []string
+	for _, body := range got {
+		if strings.HasPrefix(body, "a-") {
+			ofA = append(ofA, body)
+		}
+	}
+	if want := []string{"a-plain1", "a-plain2", "a-c3", "a-d3", "a-plain3"}; !slices.Equal(ofA, want) {
+		t.Errorf("key a: %q, want %q", ofA, want)
+	}
+	slices.Sort(got)
+	if want := []string{"a-c3", "a-d3", "a-plain1", "a-plain2", "a-plain3", "b-c3", "c3", "plain1", "plain2", "plain3"}; !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_coalesced_total") == 9 })
+	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+	w.eventually("the stream is live", func() bool { return r.metric("cdc_relay_stream_connected") == 1 })
+	for _, n := range []string{"1", "2", "3"} {
+		add("s"+n, "s", nil)
+		w.eventually("it has left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
+	}
+	if got := take(); !slices.Equal(got, []string{"s1", "s2", "s3"}) {
+		t.Errorf("streamed %q", got)
+	}
+}
+
+// The cost of a row does not follow how many wait: of many with one coalesce key, and of many coalesce keys.
+func TestManyRowsAreCoalesced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	const n = 20_000
+	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key) SELECT $1, '1', 'one' FROM generate_series(1, $2)`, w.queue, n)
+	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key, ordering_key) SELECT $1, '1', 'one', 'key' FROM generate_series(1, $2)`, w.queue, n)
+	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key) SELECT $1, '1', i FROM generate_series(1, $2) i`, w.queue, n)
+	began := time.Now()
+	r := w.run("--poll-interval", "50ms")
+	w.eventually("all have left", w.outboxEmpty)
+	t.Logf("%d rows in %s", 3*n, time.Since(began))
+	w.eventually("they are counted", func() bool {
+		return r.metric("cdc_relay_messages_coalesced_total") == 2*n-2 && r.metric("cdc_relay_messages_published_total") == n+2
+	})
+}
