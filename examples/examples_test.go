@@ -67,6 +67,13 @@ func TestExamples(t *testing.T) {
 			newShop(t, s, bin).run()
 		})
 	}
+	for name, handler := range map[string]func(*shop){"exec/http": (*shop).handHTTP, "exec/redis": (*shop).handRedis} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			needs := map[string]string{"exec/http": "curl --version && jq --version", "exec/redis": "redis-server --version && redis-cli --version && jq --version"}
+			handler(newShop(t, stack{name: name, needs: needs[name]}, bin))
+		})
+	}
 }
 
 // shop is a database and a virtual host for one example.
