@@ -1,0 +1,279 @@
+// Package browser tests the console in a real Chromium against real servers. It is skipped where there is no Chromium
+// (Debian: apt-get install chromium). SCREENSHOTS=FOLDER keeps a picture of each page.
+package browser
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// site is a console on a database of its own, and a browser.
+type site struct {
+	*testing.T
+	db      *pgx.Conn
+	url     string
+	browser context.Context
+}
+
+func newSite(t *testing.T, args ...string) *site {
+	t.Helper()
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("there is no Chromium: apt-get install chromium")
+	}
+	s := &site{T: t}
+	database := services.Database(t)
+	if s.db, err = pgx.Connect(t.Context(), database); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.db.Close(context.WithoutCancel(t.Context())) })
+	binary := filepath.Join(t.TempDir(), "cdc-relay")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/cdc-relay")
+	build.Dir = "../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	env := append(os.Environ(), "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_MODE=poll", "CDC_RELAY_PUBLISHER=stdout", "CDC_RELAY_HTTP_ADDR=", "CDC_RELAY_AMQP_URL=")
+	setup := exec.Command(binary, "setup", "--keep-published", "168h")
+	setup.Env = env
+	if out, err := setup.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s.console(binary, env, args)
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.WindowSize(1280, 900))
+	allocator, stop := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
+	browser, closeTab := chromedp.NewContext(allocator)
+	t.Cleanup(func() { closeTab(); stop() })
+	if err := chromedp.Do(browser); err != nil { // it ends with the context of its first step
+		t.Fatal(err)
+	}
+	var cancel context.CancelFunc
+	s.browser, cancel = context.WithTimeout(browser, 3*await.Hang())
+	t.Cleanup(cancel)
+	return s
+}
+
+func (s *site) console(binary string, env, args []string) {
+	s.Helper()
+	c := exec.Command(binary, append([]string{"console", "--listen", "127.0.0.1:0", "--log-format", "json"}, args...)...)
+	c.Env = env
+	stderr, err := c.StderrPipe()
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	lines := bufio.NewScanner(stderr)
+	for s.url == "" && lines.Scan() {
+		var line struct{ URL string }
+		if json.Unmarshal(lines.Bytes(), &line) == nil {
+			s.url = strings.TrimSuffix(line.URL, "/")
+		}
+	}
+	go func() {
+		for lines.Scan() { // lest it waits for a reader
+		}
+	}()
+}
+
+func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {
+	s.Helper()
+	if err := chromedp.Do(s.browser, steps...); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// get runs a step that has a result.
+func get[T any](s *site, step chromedp.Action[T]) T {
+	s.Helper()
+	result, err := chromedp.Run(s.browser, step)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return result
+}
+
+// call sends a command of the protocol.
+func call[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, command, params)
+		return err
+	})
+}
+
+func (s *site) exec(sql string, args ...any) {
+	s.Helper()
+	if _, err := s.db.Exec(s.Context(), sql, args...); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *site) count(sql string) (n int) {
+	s.Helper()
+	if err := s.db.QueryRow(s.Context(), sql).Scan(&n); err != nil {
+		s.Fatal(err)
+	}
+	return n
+}
+
+// shows waits until the page has the text.
+func (s *site) shows(text string) {
+	s.Helper()
+	get(s, chromedp.Poll[bool](`document.querySelector("main").innerText.includes(`+quoted(text)+`)`, chromedp.WithPollingTimeout(2*await.Hang())))
+}
+
+func quoted(s string) string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// picture keeps a screenshot where one is wanted, and looks at the page as somebody with a phone, a keyboard or a screen
+// reader does.
+func (s *site) picture(name string) {
+	s.Helper()
+	for _, problem := range get(s, chromedp.Evaluate[[]string](audit)) {
+		s.Errorf("%s: %s", name, problem)
+	}
+	s.do(chromedp.EmulateViewport(360, 740))
+	if get(s, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > 361`)) {
+		s.Errorf("%s: a phone has to scroll it sideways", name)
+	}
+	s.do(chromedp.EmulateViewport(1280, 900))
+	folder := os.Getenv("SCREENSHOTS")
+	if folder == "" {
+		return
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		s.do(call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+		}))
+		if err := os.WriteFile(filepath.Join(folder, name+"-"+scheme+".png"), get(s, chromedp.CaptureScreenshot()), 0o644); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// audit finds controls without a name, tables without heads, and text with too little contrast (WCAG AA, 4.5 to 1).
+const audit = `(() => {
+  const problems = [];
+  for (const e of document.querySelectorAll("input:not([type=hidden]), select"))
+    if (!e.labels || e.labels.length === 0) problems.push("no label: " + e.outerHTML);
+  for (const e of document.querySelectorAll("a, button")) if (!e.innerText.trim() && !e.classList.contains("skip")) problems.push("no name: " + e.outerHTML);
+  for (const e of document.querySelectorAll("table")) if (!e.querySelector("th[scope]")) problems.push("a table without heads");
+  for (const e of document.querySelectorAll("svg")) if (!e.getAttribute("aria-label")) problems.push("a picture without a name");
+  if (document.querySelectorAll("h1").length !== 1 || !document.documentElement.lang) problems.push("no heading or language");
+  const rgb = (c) => c.match(/[\d.]+/g).map(Number);
+  const light = (c) => { const f = c.slice(0, 3).map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * f[0] + 0.7152 * f[1] + 0.0722 * f[2]; };
+  const back = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+  for (const e of document.querySelectorAll("body *")) {
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+    const a = light(rgb(getComputedStyle(e).color)), b = light(back(e));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) problems.push("contrast " + ratio.toFixed(1) + ": " + e.innerText.slice(0, 40));
+  }
+  return problems;
+})()`
+
+func TestEveryPageAndEveryAction(t *testing.T) {
+	s := newSite(t, "--allow-changes")
+	s.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error)
+		SELECT 'orders.created', '{"order_id": 42}', 'customer-' || i % 7, CASE WHEN i % 2 = 1 THEN now() + i * interval '1 minute' END, i % 2,
+		CASE WHEN i % 2 = 1 THEN 'unroutable: NO_ROUTE (312): no queue took the message' END FROM generate_series(1, 120) i`)
+	s.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, last_error, payload)
+		SELECT -i, now(), gen_random_uuid(), 6, 1, CASE WHEN i <= 3 THEN 'invoices.issued' ELSE 'orders.paid' END, 'retries_exhausted', 'unroutable: NO_ROUTE', '1' FROM generate_series(1, 5) i`)
+	s.exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		SELECT 1000 + i, now(), now(), gen_random_uuid(), 0, 1, 'orders.shipped' FROM generate_series(1, 3) i`)
+
+	s.do(chromedp.Navigate(s.url + "/"))
+	s.shows("queue depth")
+	s.picture("overview")
+	for _, page := range []struct{ link, name, text string }{
+		{"Waiting", "waiting", "orders.created"},
+		{"Keys", "keys", "customer-1"},
+		{"Dead letters", "dead-letters", "invoices.issued"},
+		{"Published", "published", "orders.shipped"},
+		{"Check", "check", "postgres · reachable"},
+	} {
+		s.do(chromedp.Click(`//nav//a[text()="`+page.link+`"]`), chromedp.WaitVisible(`//h1[text()="`+page.link+`"]`))
+		s.shows(page.text)
+		s.picture(page.name)
+	}
+	s.do(chromedp.Navigate(s.url+"/message"), chromedp.SendKeys("#id", "1\n"), chromedp.WaitVisible("dl"))
+	s.shows("it is tried again")
+	s.picture("message")
+
+	// The page follows what happens, without a reload.
+	s.do(chromedp.Navigate(s.url+"/waiting?routing-key=just.now"), chromedp.WaitVisible("h1"))
+	s.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('just.now', '1')`)
+	s.do(chromedp.WaitVisible(`//td[text()="just.now"]`))
+
+	act := func(path, button, confirm, done string) {
+		t.Helper()
+		s.do(chromedp.Navigate(s.url+path), chromedp.WaitVisible(`//button[text()="`+button+`"]`))
+		// In one step: the page replaces its buttons when it updates itself.
+		get(s, chromedp.Evaluate[bool](`[...document.querySelectorAll("button")].find((b) => b.innerText === `+quoted(button)+`).click() === undefined`))
+		s.do(chromedp.WaitVisible("button.do"))
+		s.shows(confirm)
+		s.picture("change")
+		s.do(chromedp.Click("button.do"), chromedp.WaitNotPresent("button.do"))
+		s.shows(done)
+	}
+	act("/dead-letters?routing-key=orders.paid", "purge these…", "2 dead letters would change", "deleted 2 dead letters")
+	act("/message?id=-1", "requeue…", "1 dead letter would change", "sent 1 dead letter back")
+	act("/dead-letters", "requeue these…", "2 dead letters would change", "sent 2 dead letters back")
+	act("/waiting", "retry these…", "60 waiting retries would change", "made 60 messages due now")
+	if dead, late := s.count(`SELECT count(*)::int FROM outbox_dead_letter`), s.count(`SELECT count(*)::int FROM outbox WHERE available_at > now()`); dead != 0 || late != 0 {
+		t.Errorf("%d dead letters, %d retries are left", dead, late)
+	}
+}
+
+// TestWithoutJavaScript: links, forms and changes are plain HTML.
+func TestWithoutJavaScript(t *testing.T) {
+	s := newSite(t, "--allow-changes")
+	s.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
+		VALUES (-1, now(), gen_random_uuid(), 6, 1, 'r', 'nack', '1')`)
+	s.do(call(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}), chromedp.Navigate(s.url+"/dead-letters"),
+		chromedp.Click(`//button[text()="purge these…"]`), chromedp.WaitVisible("button.do"),
+		chromedp.Click("button.do"), chromedp.WaitVisible(`//strong[text()="deleted 1 dead letter"]`))
+}
+
+// TestKeyboard: the first tab stop leads to the content, and every link can be reached.
+func TestKeyboard(t *testing.T) {
+	s := newSite(t)
+	s.do(chromedp.Navigate(s.url+"/keys"), chromedp.WaitVisible("h1"), chromedp.KeyEvent("\t"))
+	if focused := get(s, chromedp.Evaluate[string](`document.activeElement.className`)); focused != "skip" {
+		t.Errorf("the first stop is %q", focused)
+	}
+	reached := map[string]bool{}
+	for range 12 {
+		s.do(chromedp.KeyEvent("\t"))
+		reached[get(s, chromedp.Evaluate[string](`document.activeElement.innerText || ""`))] = true
+	}
+	for _, link := range []string{"Overview", "Waiting", "Keys", "Dead letters", "Published", "One message", "Check"} {
+		if !reached[link] {
+			t.Errorf("%s is not reached: %v", link, reached)
+		}
+	}
+}
