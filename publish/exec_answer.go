@@ -21,7 +21,7 @@ type answer struct {
 	Detail string `json:"detail"`
 }
 
-// parseAnswer returns the MessageID also if the rest is wrong, as far as it can be read.
+// parseAnswer returns the MessageID also if the rest is wrong, unless it cannot be read.
 func parseAnswer(text []byte) (a answer, err error) {
 	if err := json.Unmarshal(text, &a); err != nil {
 		return a, fmt.Errorf("want a line such as {\"message_id\": \"…\", \"outcome\": \"confirmed\"}: %w", err)

@@ -12,7 +12,7 @@ type RelayHost struct {
 	Connections int64
 }
 
-// RelayHosts are all of them, as far as the role may see their sessions.
+// RelayHosts are all of them, if the role may see their sessions.
 func (o *Operator) RelayHosts(ctx context.Context) (hosts []RelayHost, err error) {
 	err = o.glance(ctx, func(ctx context.Context, tx querier) error {
 		rows, err := tx.Query(ctx, `

@@ -52,7 +52,7 @@ func (d data) KeyOf(record string) string { return d.key(" AND ", `s.%[1]s = `+r
 // KeyColumns are selected for a record.
 func (d data) KeyColumns() string { return d.key(", ", "s.%s") }
 
-// Order is that of insertion, as far as the table knows it.
+// Order is that of insertion, if the table knows it.
 func (d data) Order() string {
 	order := d.key(", ", "s.%s")
 	for _, c := range d.source.Columns {
