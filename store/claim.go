@@ -56,7 +56,7 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
 	for _, m := range claim.Messages {
-		if !m.ExpiresAt.IsZero() { // by the database's clock, whatever this one says
+		if !m.ExpiresAt.IsZero() { // by the database's clock, not by this one
 			m.Deadline = asked.Add(m.ExpiresAt.Sub(began))
 		}
 	}

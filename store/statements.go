@@ -48,8 +48,8 @@ const isFresh = `r.available_at IS NULL AND r.id <= {up_to} AND ({age}::interval
 // isReady are rows that may leave now.
 const isReady = `coalesce((r.available_at <= statement_timestamp() OR (` + isFresh + `)) AND r.schema_version <= {version} AND {unblocked}, false)`
 
-// isSuperseded are rows of which a newer one with the same coalesce and ordering key is in the table, whatever its time: one
-// look at an index. Comparisons of rows keep all other indexes from being offered.
+// isSuperseded are rows of which a newer one with the same coalesce and ordering key is in the table, also if its time has
+// not come: one look at an index. Comparisons of rows keep all other indexes from being offered.
 const isSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.ordering_key IS NULL THEN coalesce((
          SELECT n.coalesce_key = r.coalesce_key FROM {outbox} n
          WHERE n.ordering_key IS NULL AND n.coalesce_key IS NOT NULL AND (n.coalesce_key, n.id) > (r.coalesce_key, r.id)

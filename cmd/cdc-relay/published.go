@@ -93,7 +93,7 @@ name that in --to-exchange. --dry-run prints the number only.
 EXAMPLES
 
   cdc-relay published replay 42
-  cdc-relay published replay --routing-key orders.created --newer-than 24h --to-exchange backfill --rate 200`,
+  cdc-relay published replay --routing-key orders.created --to-exchange backfill --rate 200`,
 		Flags:  append(historyFilterFlags(true), append(own, flags("dry-run", "format", "database-url", "table", "config")...)...),
 		Action: p.onSelected(p.replay),
 	}
