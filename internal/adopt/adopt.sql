@@ -30,10 +30,13 @@
             IF octet_length(ordering_key) > 2684 THEN
                 ordering_key := md5(ordering_key); -- more than the index takes
             END IF;
+            IF octet_length(coalesce_key) + coalesce(octet_length(ordering_key), 0) > 2600 THEN -- as one entry of an index
+                coalesce_key := CASE WHEN octet_length(ordering_key) > 2500 THEN NULL ELSE md5(coalesce_key) END;
+            END IF;
         EXCEPTION WHEN OTHERS THEN
             -- The relay makes it a dead letter, since headers must be an object: with the reason and the whole row.
             payload := to_json(r); payload_bytes := NULL; headers := to_jsonb('cdc-relay adopt: ' || SQLERRM);
-            ordering_key := NULL; properties := NULL; redacted_payload := NULL; available_at := NULL; expires_at := NULL;
+            ordering_key := NULL; coalesce_key := NULL; properties := NULL; redacted_payload := NULL; available_at := NULL; expires_at := NULL;
         END;
         INSERT INTO {{.Outbox}} (message_id, exchange, routing_key, ordering_key, coalesce_key, payload, payload_bytes,
             headers, properties, redacted_payload, created_at, available_at, expires_at)

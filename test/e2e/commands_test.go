@@ -348,9 +348,9 @@ func TestPurgeAsksAndGoesByAge(t *testing.T) {
 	}
 	list := answer[struct {
 		DeadLetters []struct{ ID int } `json:"dead_letters"`
-		More        bool
+		Next        any
 	}](w, 0, "dead-letter", "list", "--limit", "2")
-	if len(list.DeadLetters) != 2 || list.DeadLetters[0].ID != 4 || !list.More {
+	if len(list.DeadLetters) != 2 || list.DeadLetters[0].ID != 4 || list.Next == nil {
 		t.Errorf("%+v", list)
 	}
 }
