@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os/exec"
-	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -37,14 +36,8 @@ type ExecConfig struct {
 // each from its standard output (see answer). A handler that ends is started again with backoff; so is one that leaves a
 // message without an answer. What it had in hand is Unknown. Make it with NewExec.
 type Exec struct {
+	inbox
 	cfg ExecConfig
-	in  *mailbox[*outbox.Message]
-
-	mu    sync.Mutex
-	ended bool // Run will take nothing more from in
-	sink  Sink // set when Run starts
-
-	state State // belongs to the goroutine of Run
 }
 
 // NewExec looks for the program; it starts nothing.
@@ -61,22 +54,7 @@ func NewExec(cfg ExecConfig) (*Exec, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Exec{cfg: cfg, in: newMailbox[*outbox.Message]()}, nil
-}
-
-// Publish hands a message over; see Publisher.
-func (p *Exec) Publish(m *outbox.Message) {
-	p.mu.Lock()
-	ended := p.ended
-	if !ended {
-		p.in.add(m)
-	}
-	p.mu.Unlock()
-	if ended {
-		p.deliver(m, outbox.NotSent, "the publisher has stopped")
-		return
-	}
-	p.in.signal()
+	return &Exec{cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}}, nil
 }
 
 // The pauses before the handler is started again grow from the first to the second.
@@ -111,13 +89,9 @@ func (p *Exec) Run(ctx context.Context, sink Sink) error {
 		again := pause.NextBackOff()
 		p.cfg.Logger.Warn("handler is not running, restarting it", "event", event.HandlerEnded, "error", err, "again_in", again.Round(time.Millisecond))
 		p.setState(Connecting, oneLine(err.Error()))
-		p.wait(ctx, again)
+		p.wait(ctx, again, "the handler is not running")
 	}
-	p.mu.Lock()
-	p.ended = true
-	p.mu.Unlock()
-	p.reject("the publisher has stopped")
-	p.setState(Closed, "stopped")
+	p.end()
 	return nil
 }
 
@@ -139,40 +113,6 @@ func (p *Exec) startHandler() (*handler, error) {
 	}
 	go func() { h.exited <- h.command.Wait() }()
 	return h, nil
-}
-
-func (p *Exec) deliver(m *outbox.Message, o outbox.Outcome, detail string) {
-	p.sink.Deliver(outbox.Result{Message: m, Outcome: o, Detail: detail})
-}
-
-func (p *Exec) reject(why string) {
-	for _, m := range p.in.take(nil) {
-		p.deliver(m, outbox.NotSent, why)
-	}
-}
-
-// wait lets d pass; what is published meanwhile comes back at once.
-func (p *Exec) wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		p.reject("the handler is not running")
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			return
-		case <-p.in.wake:
-		}
-	}
-}
-
-func (p *Exec) setState(phase Phase, detail string) {
-	if p.state.Phase == phase {
-		return
-	}
-	p.state = State{Phase: phase, Since: time.Now(), Detail: detail}
-	p.sink.StateChanged(p.state)
 }
 
 // lineReader cuts what the handler writes into lines.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"syscall"
 	"time"
 
@@ -25,15 +24,10 @@ type StdoutConfig struct {
 // message is confirmed once the writer took its line. What AMQP could not carry is
 // impossible here too. Make it with NewStdout.
 type Stdout struct {
+	inbox
 	cfg StdoutConfig
-	in  *mailbox[*outbox.Message]
-
-	mu    sync.Mutex
-	ended bool // Run will take nothing more from in
-	sink  Sink // set when Run starts
 
 	// These belong to the goroutine of Run.
-	state State
 	lines bytes.Buffer
 	batch []*outbox.Message // whose lines these are
 	torn  bool              // the writer took the beginning of a line only
@@ -41,22 +35,7 @@ type Stdout struct {
 
 // NewStdout makes a publisher that writes.
 func NewStdout(cfg StdoutConfig) *Stdout {
-	return &Stdout{cfg: cfg, in: newMailbox[*outbox.Message]()}
-}
-
-// Publish hands a message over; see Publisher.
-func (p *Stdout) Publish(m *outbox.Message) {
-	p.mu.Lock()
-	ended := p.ended
-	if !ended {
-		p.in.add(m)
-	}
-	p.mu.Unlock()
-	if ended {
-		p.sink.Deliver(outbox.Result{Message: m, Outcome: outbox.NotSent, Detail: "the publisher has stopped"})
-		return
-	}
-	p.in.signal()
+	return &Stdout{cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}}
 }
 
 // Run writes until ctx is done. It returns an error where the reader of a pipe is
@@ -68,11 +47,7 @@ func (p *Stdout) Run(ctx context.Context, sink Sink) error {
 	p.reject("starting")
 	p.setState(Ready, "")
 	err := p.write(ctx)
-	p.mu.Lock()
-	p.ended = true
-	p.mu.Unlock()
-	p.reject("the publisher has stopped")
-	p.setState(Closed, "stopped")
+	p.end()
 	return err
 }
 
@@ -89,7 +64,7 @@ func (p *Stdout) write(ctx context.Context) error {
 		case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
 			return fmt.Errorf("write messages: nobody reads them any more: %w", err)
 		default:
-			p.wait(ctx, retryWriteAfter)
+			p.wait(ctx, retryWriteAfter, "the writer failed")
 			p.setState(Ready, "")
 		}
 	}
@@ -209,38 +184,4 @@ func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
 	case <-timer.C:
 		return 0, errHung
 	}
-}
-
-func (p *Stdout) deliver(m *outbox.Message, o outbox.Outcome, detail string) {
-	p.sink.Deliver(outbox.Result{Message: m, Outcome: o, Detail: detail})
-}
-
-func (p *Stdout) reject(why string) {
-	for _, m := range p.in.take(nil) {
-		p.deliver(m, outbox.NotSent, why)
-	}
-}
-
-// wait lets d pass; what is published meanwhile comes back at once.
-func (p *Stdout) wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		p.reject("the writer failed")
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			return
-		case <-p.in.wake:
-		}
-	}
-}
-
-func (p *Stdout) setState(phase Phase, detail string) {
-	if p.state.Phase == phase {
-		return
-	}
-	p.state = State{Phase: phase, Since: time.Now(), Detail: detail}
-	p.sink.StateChanged(p.state)
 }

@@ -1,0 +1,79 @@
+package publish
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// inbox is what the publishers without a broker share: messages come in by Publish, and their results leave by deliver.
+// Its other methods belong to the goroutine of Run.
+type inbox struct {
+	in *mailbox[*outbox.Message]
+
+	mu    sync.Mutex
+	ended bool // Run will take nothing more from in
+	sink  Sink // set when Run starts
+
+	state State
+}
+
+// Publish hands a message over; see Publisher.
+func (p *inbox) Publish(m *outbox.Message) {
+	p.mu.Lock()
+	ended := p.ended
+	if !ended {
+		p.in.add(m)
+	}
+	p.mu.Unlock()
+	if ended {
+		p.deliver(m, outbox.NotSent, "the publisher has stopped")
+		return
+	}
+	p.in.signal()
+}
+
+// end is the last step of Run.
+func (p *inbox) end() {
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.reject("the publisher has stopped")
+	p.setState(Closed, "stopped")
+}
+
+func (p *inbox) deliver(m *outbox.Message, o outbox.Outcome, detail string) {
+	p.sink.Deliver(outbox.Result{Message: m, Outcome: o, Detail: detail})
+}
+
+func (p *inbox) reject(why string) {
+	for _, m := range p.in.take(nil) {
+		p.deliver(m, outbox.NotSent, why)
+	}
+}
+
+// wait lets d pass; what is published meanwhile comes back at once.
+func (p *inbox) wait(ctx context.Context, d time.Duration, why string) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		p.reject(why)
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			return
+		case <-p.in.wake:
+		}
+	}
+}
+
+func (p *inbox) setState(phase Phase, detail string) {
+	if p.state.Phase == phase {
+		return
+	}
+	p.state = State{Phase: phase, Since: time.Now(), Detail: detail}
+	p.sink.StateChanged(p.state)
+}
