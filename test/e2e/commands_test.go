@@ -364,7 +364,7 @@ func TestDeadLettersAreKeptForSoLong(t *testing.T) {
 	r := w.run("--dead-letter-retention", "24h")
 	w.eventually("the old ones are gone", func() bool { return w.deadLetters() == 1 })
 	w.eventually("it says how many", func() bool {
-		return strings.Contains(r.logs(), `"msg":"deleted old dead letters","dead_letters":1200`)
+		return strings.Contains(r.logs(), `"event":"dead_letters_deleted","dead_letters":1200`)
 	})
 	if code := r.stop(); code != 0 {
 		t.Errorf("exit %d", code)
