@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // management is the broker's HTTP API. It makes a virtual host in milliseconds, where rabbitmqctl needs seconds.
@@ -50,7 +49,7 @@ func (m management) call(ctx context.Context, method, path, body string) error {
 
 // ask keeps no connection: an idle one would count as a leak in the tests that use this package.
 func (m management) ask(ctx context.Context, method, path, body string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, m.URL+path, strings.NewReader(body))
 	if err != nil {

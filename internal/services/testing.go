@@ -14,7 +14,7 @@ import (
 )
 
 // cleanupTimeout bounds what a test does after itself. It must not hang where the test has broken its server.
-const cleanupTimeout = 30 * time.Second
+const cleanupTimeout = 5 * time.Minute
 
 // Name returns a name that no other test or run uses, fit for a database, slot, publication, virtual host and queue:
 // lower case letters, digits and underscores, at most 53.

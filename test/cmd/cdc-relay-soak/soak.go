@@ -14,16 +14,14 @@ import (
 )
 
 const (
-	// leaderTimeout is how long the first relay may take until it streams.
-	leaderTimeout = time.Minute
 	// drainQuiet is how long nothing may leave the outbox at the end.
-	drainQuiet = time.Minute
+	drainQuiet = 2 * time.Minute
 	// queueTimeout is how long the consumers may take for what is left in the queues.
-	queueTimeout = 2 * time.Minute
+	queueTimeout = 5 * time.Minute
 	// endTimeout bounds the end of a run beyond that.
-	endTimeout = 2 * time.Minute
+	endTimeout = 5 * time.Minute
 	// closeTimeout bounds the end of servers and relays.
-	closeTimeout = time.Minute
+	closeTimeout = 5 * time.Minute
 )
 
 // soak is one run.
@@ -163,7 +161,7 @@ func (s *soak) begin(ctx, calm context.Context) (err error) {
 	if err := s.world.Start(); err != nil {
 		return err
 	}
-	if _, err := s.world.AwaitLeader(calm, leaderTimeout); err != nil {
+	if _, err := s.world.AwaitLeader(calm); err != nil {
 		return fmt.Errorf("wait for the first relay: %w", err)
 	}
 	s.consumers = load.StartConsumers(ctx, load.ConsumerOptions{AMQPURLs: s.brokers(), Topology: s.topology}, s.watch)

@@ -112,7 +112,7 @@ func connectionFault(name, about, kind string, disturb func(context.Context, []w
 
 // someRelays are all relays, or the leader alone, or all but the leader.
 func (w *World) someRelays(ctx context.Context, random *rand.Rand) (whose string, relays []*Relay) {
-	leader, err := w.AwaitLeader(ctx, leaderPatience)
+	leader, err := w.AwaitLeader(ctx)
 	if err != nil || len(w.Relays) == 1 {
 		return "all relays", w.Relays
 	}

@@ -98,8 +98,11 @@ func wait(ctx context.Context, hold time.Duration) {
 	}
 }
 
-// mendTimeout bounds the fixing of a fault, whatever has become of the run's own context.
-const mendTimeout = 3 * time.Minute
+// mendTimeout ends a fixing that hangs, whatever has become of the run's own context.
+const mendTimeout = 10 * time.Minute
+
+// patience ends what hangs while a fault is made or fixed.
+const patience = 5 * time.Minute
 
 // fixing is a context that outlives the run's, since a fault is to be fixed in any case. It is made when the fixing
 // begins, not before.

@@ -102,7 +102,7 @@ func oneFault(t *testing.T, fault Fault) {
 // begin waits until messages arrive.
 func (r *testRun) begin() {
 	r.t.Helper()
-	if _, err := r.world.AwaitLeader(r.t.Context(), leaderPatience); err != nil {
+	if _, err := r.world.AwaitLeader(r.t.Context()); err != nil {
 		r.t.Fatal(err)
 	}
 	r.awaitDelivered(100)

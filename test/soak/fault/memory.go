@@ -20,7 +20,7 @@ func outOfMemory() Fault {
 		Needs:   Linux,
 		Repeats: inFlight(1),
 		Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-			leader, err := w.AwaitLeader(ctx, leaderPatience)
+			leader, err := w.AwaitLeader(ctx)
 			if err != nil {
 				return "", err
 			}
@@ -54,7 +54,6 @@ func (r *Relay) exhaust(ctx context.Context, w *World) error {
 	if err := w.Exec(ctx, fmt.Sprintf(giant, w.Table.SQL(), giantKey)); err != nil {
 		return err
 	}
-	const patience = 20 * time.Second
 	select {
 	case <-run.done:
 		return nil

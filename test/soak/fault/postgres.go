@@ -81,7 +81,7 @@ func stopPostgres(mode services.StopMode) func(context.Context, *World, *rand.Ra
 }
 
 func killWalsender(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-	if _, err := w.AwaitLeader(ctx, leaderPatience); err != nil {
+	if _, err := w.AwaitLeader(ctx); err != nil {
 		return "", err
 	}
 	var pid int

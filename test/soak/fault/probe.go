@@ -11,9 +11,9 @@ import (
 
 const (
 	probeEvery   = time.Second
-	probeTimeout = 5 * time.Second
+	probeTimeout = 30 * time.Second
 	// startupGrace is how long a new process may take until it answers at all.
-	startupGrace = 30 * time.Second
+	startupGrace = 2 * time.Minute
 )
 
 // probe asks after the health of one process each second, until it ends or is asked to. An answer that says it is not
@@ -93,8 +93,8 @@ func orCause(ctx context.Context, err error) error {
 // Role is what the relay says it does: streaming, standby, sweeping, polling, starting or stopping. Empty where it does
 // not answer.
 func (r *Relay) Role(ctx context.Context) string {
-	const patience = time.Second
-	_, body, err := r.get(ctx, "/livez", patience)
+	const timeout = time.Second
+	_, body, err := r.get(ctx, "/livez", timeout)
 	if err != nil {
 		return ""
 	}
@@ -116,7 +116,7 @@ func (w *World) Leader(ctx context.Context) *Relay {
 }
 
 // AwaitLeader waits until a relay streams.
-func (w *World) AwaitLeader(ctx context.Context, patience time.Duration) (*Relay, error) {
+func (w *World) AwaitLeader(ctx context.Context) (*Relay, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no relay streams within %s", patience))
 	defer cancel()
 	var leader *Relay

@@ -98,7 +98,7 @@ func promoteWithSlot(ctx context.Context, w *World, random *rand.Rand, hold time
 	if err := w.awaitSyncedSlot(ctx); err != nil {
 		return "", err
 	}
-	if _, err := w.AwaitLeader(ctx, leaderPatience); err != nil {
+	if _, err := w.AwaitLeader(ctx); err != nil {
 		return "", err
 	}
 	return promote(ctx, w, random, hold)
@@ -116,7 +116,6 @@ func (w *World) makeFailoverSlot(ctx context.Context) error {
 }
 
 func (w *World) awaitSyncedSlot(ctx context.Context) error {
-	const patience = time.Minute
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the standby has no copy of the slot within %s", patience))
 	defer cancel()
 	_, standby := w.pair.servers()

@@ -79,13 +79,12 @@ func held(begin beginning) func(context.Context, *World, *rand.Rand, time.Durati
 		}
 		ctx, cancel := fixing(ctx)
 		defer cancel()
-		const patience = 30 * time.Second
-		return detail, errors.Join(err, persist(ctx, patience, fix))
+		return detail, errors.Join(err, persist(ctx, fix))
 	}
 }
 
 // persist tries until it succeeds; after patience it tries no more.
-func persist(ctx context.Context, patience time.Duration, try func(context.Context) error) error {
+func persist(ctx context.Context, try func(context.Context) error) error {
 	const pause = 500 * time.Millisecond
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		return struct{}{}, try(ctx)

@@ -44,7 +44,7 @@ func brokerNetworkFaults() []Fault {
 			Needs:   SeveralRelays,
 			Repeats: allInFlight,
 			Run: held(func(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
-				leader, err := w.AwaitLeader(ctx, leaderPatience)
+				leader, err := w.AwaitLeader(ctx)
 				if err != nil {
 					return "", nil, err
 				}

@@ -87,7 +87,7 @@ func writePoison(ctx context.Context, w *World, random *rand.Rand, _ time.Durati
 	}
 	const least, most = 5 << 20, 8 << 20 // see largestMessage
 	size := least + random.IntN(most-least)
-	return fmt.Sprintf("%d bytes", size), persist(ctx, mendTimeout, func(ctx context.Context) error {
+	return fmt.Sprintf("%d bytes", size), persist(ctx, func(ctx context.Context) error {
 		return w.Poison(ctx, size)
 	})
 }

@@ -84,7 +84,7 @@ func (w *World) restoreVHost(ctx context.Context, there *services.Definitions) e
 // awaitEmptyQueues waits until the broker holds no message, neither in a queue nor with a consumer. It looks twice: what a
 // quorum queue holds is counted up to five seconds late.
 func (w *World) awaitEmptyQueues(ctx context.Context) error {
-	const patience, single, quorum = 30 * time.Second, 500 * time.Millisecond, 6 * time.Second
+	const single, quorum = 500 * time.Millisecond, 6 * time.Second
 	between := single
 	if w.nodes != nil {
 		between = quorum

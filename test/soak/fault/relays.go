@@ -68,11 +68,8 @@ func relayFaults() []Fault {
 	}
 }
 
-// leaderPatience is how long a fault that is for the leader waits until there is one.
-const leaderPatience = 30 * time.Second
-
 func killLeader(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-	leader, err := w.AwaitLeader(ctx, leaderPatience)
+	leader, err := w.AwaitLeader(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -87,7 +84,7 @@ func killLeaders(
 ) (detail string, err error) {
 	var names []string
 	for range rounds {
-		leader, err := w.AwaitLeader(ctx, leaderPatience)
+		leader, err := w.AwaitLeader(ctx)
 		if err != nil {
 			return strings.Join(names, ", "), errors.Join(err, w.Start())
 		}
@@ -105,7 +102,7 @@ func killLeaders(
 
 // standbys are the relays that run and do not stream, in an order of chance.
 func (w *World) standbys(ctx context.Context, random *rand.Rand) ([]*Relay, error) {
-	leader, err := w.AwaitLeader(ctx, leaderPatience)
+	leader, err := w.AwaitLeader(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +184,7 @@ func (r *Relay) awaitUp(ctx context.Context) error {
 
 // freezeLeader holds for so long, every other time, that Postgres gives the slot to another relay.
 func freezeLeader(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-	leader, err := w.AwaitLeader(ctx, leaderPatience)
+	leader, err := w.AwaitLeader(ctx)
 	if err != nil {
 		return "", err
 	}

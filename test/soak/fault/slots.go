@@ -49,7 +49,7 @@ func slotFaults() []Fault {
 			Name: "postgres-slot-lost-frozen", Needs: OwnPostgres | Superuser, Repeats: inFlight(1), Unmarked: true,
 			About: "the slot is invalidated while the relay that holds it is frozen by SIGSTOP",
 			Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-				leader, err := w.AwaitLeader(ctx, leaderPatience)
+				leader, err := w.AwaitLeader(ctx)
 				if err != nil {
 					return "", err
 				}
@@ -76,7 +76,6 @@ func slotFaults() []Fault {
 // dropSlot ends whoever holds the slot, and drops it before the next one takes it: a relay is back within a tenth of a
 // second, so that the server itself has to be as quick.
 func (w *World) dropSlot(ctx context.Context) error {
-	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("slot %s could not be dropped within %s", w.Slot, patience))
 	defer cancel()
 	conn, err := w.Connect(ctx)
@@ -105,7 +104,7 @@ END $$`, w.Slot))
 func dropSlotRepeatedly(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 	const rounds = 3
 	for range rounds {
-		if _, err := w.AwaitLeader(ctx, leaderPatience); err != nil {
+		if _, err := w.AwaitLeader(ctx); err != nil {
 			return "", err
 		}
 		if err := w.dropSlot(ctx); err != nil {
@@ -128,7 +127,6 @@ func (w *World) loseSlot(ctx context.Context) error {
 }
 
 func (w *World) writeUntilLost(ctx context.Context) error {
-	const patience = time.Minute
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("slot %s was not invalidated within %s", w.Slot, patience))
 	defer cancel()
 	conn, err := w.Connect(ctx)
@@ -175,7 +173,7 @@ func (w *World) awaitStandbys(ctx context.Context, conn *pgx.Conn) error {
 }
 
 func loseSlotInBlackHole(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-	leader, err := w.AwaitLeader(ctx, leaderPatience)
+	leader, err := w.AwaitLeader(ctx)
 	if err != nil {
 		return "", err
 	}

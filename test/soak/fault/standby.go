@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"sync"
-	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
@@ -73,7 +72,6 @@ func (w *World) replicateSynchronously(ctx context.Context) error {
 }
 
 func (w *World) awaitSynchronous(ctx context.Context) error {
-	const patience = time.Minute
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the standby does not stream within %s", patience))
 	defer cancel()
 	return poll(ctx, func() (bool, error) {

@@ -46,7 +46,7 @@ const terminateOwner = `SELECT count(pg_terminate_backend(a.pid)) FROM pg_replic
 const strangerName = "pg_recvlogical"
 
 func strangerTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-	if _, err := w.AwaitLeader(ctx, leaderPatience); err != nil {
+	if _, err := w.AwaitLeader(ctx); err != nil {
 		return "", err
 	}
 	config, err := pgconn.ParseConfig(w.Database)
@@ -133,7 +133,7 @@ func listen(ctx context.Context, conn *pgconn.PgConn) error {
 
 // secondOutboxTakesSlot runs a relay with another --table and the same --slot. Nobody writes into that table.
 func secondOutboxTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (detail string, err error) {
-	if _, err := w.AwaitLeader(ctx, leaderPatience); err != nil {
+	if _, err := w.AwaitLeader(ctx); err != nil {
 		return "", err
 	}
 	second := *w
