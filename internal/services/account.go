@@ -1,6 +1,7 @@
 package services
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os"
@@ -64,7 +65,7 @@ func (a account) ownAll(folder string) error {
 
 // newFolder makes a private folder that the account can reach, and in it a folder "data" that the account owns.
 func (a account) newFolder(kind string) (string, error) {
-	parent := os.TempDir()
+	parent := cmp.Or(os.Getenv("CDC_RELAY_SERVICES_DIR"), os.TempDir())
 	if a.Switch && !reachable(parent) {
 		parent = "/tmp"
 	}
