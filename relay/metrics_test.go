@@ -185,9 +185,11 @@ func TestASweepCountsAllThatItBrings(t *testing.T) {
 			}
 			registry := prometheus.NewRegistry()
 			_, stop := i.startWith(i.publisher(), registry)
+			brought := func() float64 { return scrapeOf(t, registry).histograms["cdc_relay_sweep_batch_rows"].GetSampleSum() }
 			i.await("all arrive", func() bool { return i.arrived() == rows })
+			i.await("all are counted", func() bool { return brought() >= rows })
 			stop()
-			if n := scrapeOf(t, registry).histograms["cdc_relay_sweep_batch_rows"].GetSampleSum(); n != rows {
+			if n := brought(); n != rows {
 				t.Errorf("sweeps brought %v rows, want %d", n, rows)
 			}
 		})
