@@ -237,7 +237,8 @@ func TestACrashIsNoWrongSettingToTheUnit(t *testing.T) {
 	relay.await(t, `"streaming"`)
 	relay.signal(t, syscall.SIGABRT)
 	relay.exit(t)
-	if status := relay.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGABRT {
+	// By which signal, the runtime decides: the unit starts the relay again after any.
+	if status := relay.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() {
 		t.Errorf("it ended so: %s", relay.ProcessState)
 	}
 }
