@@ -6,30 +6,31 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Claim is rows that one transaction holds locked, from before the lock until after the commit. Its fields but Progress
-// belong to the core and its lock.
+// Claim is a set of rows that one transaction locks. It lives from before the lock until after the commit. All fields
+// except Progress are guarded by the core's lock.
 type Claim struct {
 	// Progress is signalled at each answer of the broker.
 	Progress chan struct{}
 
 	chosen []outbox.Candidate
-	// runs are what follows in each key, not published yet. A key is here until the claim ends.
+	// runs are the unpublished rows of each key. A key stays here until the claim ends.
 	runs map[string][]*outbox.Message
 	keys []string
-	// flying are published and have no answer.
+	// flying are the messages that are published and unanswered.
 	flying map[outbox.Ref]*outbox.Message
-	// answered is what becomes of those that have one, unsent those that were locked and not published.
+	// answered are the decisions for answered messages; unsent are rows that were locked but not published.
 	answered []outbox.Settlement
 	unsent   []*outbox.Message
 	begun    time.Time // before the lock
-	// ended: no more answers are waited for. written: what became of the rows is written; meanwhile came in between.
+	// ended: the claim waits for no more answers. written: its transaction is over. Answers between the two go to
+	// meanwhile.
 	ended, written bool
 	meanwhile      []answer
 }
 
-// Capacity is how many rows and bytes a claim of at most so many rows may take now; no rows: there is too little room.
-// What the stream finds no room for stands behind all that waits in the table: while it is live it has a quarter of the
-// window for itself, and half of it once the window was full.
+// Capacity returns how many rows, up to page, and bytes a claim may take now. No rows: there is too little room.
+// While the stream is live, it keeps a quarter of the window, and half of it once the window was full. Otherwise
+// streamed rows would have to wait behind the whole backlog.
 func (c *Core) Capacity(page int) (rows, bytes int) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -48,14 +49,14 @@ func (c *Core) Capacity(page int) (rows, bytes int) {
 	return min(page, share-w.messages), min(c.limits.Bytes/4, c.limits.Bytes-w.bytes)
 }
 
-// TakeWanted hands out keys to look up. Each is answered by Found or NotFound.
+// TakeWanted returns up to n keys to look up. The caller answers each with Found or NotFound.
 func (c *Core) TakeWanted(n int) (keys []string) {
 	c.lock()
 	defer c.mu.Unlock()
 	return c.mu.keys.take(n)
 }
 
-// WantKeys has keys looked up of which rows are due.
+// WantKeys asks for a look-up of keys that have due rows.
 func (c *Core) WantKeys(keys []string) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -73,7 +74,7 @@ func (c *Core) WantKeys(keys []string) {
 	}
 }
 
-// NotFound puts keys back whose look-up failed.
+// NotFound returns keys whose look-up failed; they are looked up again.
 func (c *Core) NotFound(asked []string) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -82,12 +83,13 @@ func (c *Core) NotFound(asked []string) {
 	}
 }
 
-// Found takes the first rows of keys in: of those asked for, or of a pass over all keys (asked is nil). The snapshot
-// is of before the query, which began in this epoch. It returns the rows of keys that are claimed from now on, at most n.
+// Found records the first rows of keys. Asked are the keys that were looked up; nil: a pass over all keys. The caller
+// took the snapshot before the query, and the query began in this epoch. Found returns the rows of at most n keys,
+// which are claimed now.
 func (c *Core) Found(asked []string, runs []outbox.Run, snapshot outbox.Snapshot, epoch, n int) (take []outbox.Candidate) {
 	c.lock()
 	defer c.mu.Unlock()
-	if epoch != c.mu.term.epoch { // the answer may be of another server
+	if epoch != c.mu.term.epoch { // the answer may come from another server
 		for _, key := range asked {
 			c.mu.keys.want(key)
 		}
@@ -111,18 +113,18 @@ func (c *Core) Found(asked []string, runs []outbox.Run, snapshot outbox.Snapshot
 	return take
 }
 
-// found takes one head in, and tells whether its key is claimed for it.
+// found records one head. It reports whether the key is claimed.
 func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	o := &c.mu.keys
 	held := c.mu.registry.holds(head.Ref)
 	k := o.byKey[key]
 	switch {
 	case k == nil && asked:
-		return false // its term has ended
+		return false // the key was forgotten when its term ended
 	case k == nil && !o.leads && (held || !head.Ready):
 		return false
 	case k == nil && head.Ready && more && !held:
-		k = &keyState{place: behind} // it is not kept beyond the claim if there are too many keys
+		k = &keyState{place: behind} // with too many keys, it is forgotten after the claim
 		o.add(key, k)
 	case k == nil:
 		if k = o.remember(key); k == nil {
@@ -135,15 +137,15 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	case k.place == claimed && !asked:
 		return false
 	case k.place == directly:
-		return false // what it has in memory leaves first, and the stream brings what follows
+		return false // its messages in memory leave first, and the stream brings the next ones
 	case held && c.mu.registry.setAside(head.Ref):
 		o.park(key, k)
 		return false
 	case held || k.flying != nil || len(k.queue) > 0:
-		k.place = behind // until it has landed
+		k.place = behind // until that message has landed
 		return false
 	case !head.Ready && k.place == wanted:
-		return false // since the query, perhaps: the row may be gone
+		return false // the row may have been deleted since the query
 	case !head.Ready:
 		o.park(key, k)
 		return false
@@ -156,7 +158,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	return true
 }
 
-// empty takes in that a key has no visible rows.
+// empty records that a key has no visible rows.
 func (c *Core) empty(key string) {
 	k := c.mu.keys.byKey[key]
 	switch {
@@ -168,7 +170,7 @@ func (c *Core) empty(key string) {
 	}
 }
 
-// Free leaves out the rows that are in memory already.
+// Free returns the rows that are not in memory.
 func (c *Core) Free(rows []outbox.Candidate) (free []outbox.Candidate) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -180,8 +182,8 @@ func (c *Core) Free(rows []outbox.Candidate) (free []outbox.Candidate) {
 	return free
 }
 
-// Begin starts a claim of rows: such without a key, and of each key the oldest and what follows, in order. It takes what
-// there is room for and nothing else has in memory; the keys of the others are looked up again.
+// Begin starts a claim. Rows are rows without a key, and for each key its head and the rows behind it, in order. Begin
+// skips rows that are in memory or exceed the limits; their keys are looked up again.
 func (c *Core) Begin(rows []outbox.Candidate, mostRows, mostBytes int) *Claim {
 	c.lock()
 	defer c.mu.Unlock()
@@ -208,7 +210,7 @@ func (c *Core) Begin(rows []outbox.Candidate, mostRows, mostBytes int) *Claim {
 		}
 		if row.OrderingKey != nil {
 			if superseded[*row.OrderingKey] = superseded[*row.OrderingKey] || row.Superseded; superseded[*row.OrderingKey] && !row.Superseded {
-				continue // it leaves once those are gone
+				continue // it leaves once the superseded rows are gone
 			}
 		}
 		bytes += row.Size
@@ -220,7 +222,7 @@ func (c *Core) Begin(rows []outbox.Candidate, mostRows, mostBytes int) *Claim {
 	return claim
 }
 
-// missed has a row without a key found again that a claim wanted and did not get.
+// missed makes sweeps find a keyless row again that a claim did not get.
 func (c *Core) missed(row outbox.Candidate) {
 	switch {
 	case !row.Due.IsZero():
@@ -230,7 +232,7 @@ func (c *Core) missed(row outbox.Candidate) {
 	}
 }
 
-// Rows are the ids that the claim is to lock.
+// Rows returns the ids to lock.
 func (claim *Claim) Rows() []int64 {
 	ids := make([]int64, len(claim.chosen))
 	for i, row := range claim.chosen {
@@ -239,13 +241,13 @@ func (claim *Claim) Rows() []int64 {
 	return ids
 }
 
-// Locked takes in what was locked of a claim, and returns what is to be published now. Every row had committed before
-// the position. Without valid nothing is published: whether the relay may claim these rows was in doubt.
+// Locked records which rows were locked, and returns the messages to publish now. All locked rows committed before the
+// position. If valid is false, nothing is published: it is uncertain whether this relay may claim these rows.
 func (c *Core) Locked(claim *Claim, locked []*outbox.Message, position uint64, valid bool) (publish []*outbox.Message) {
 	c.lock()
 	defer c.mu.Unlock()
 	if !valid {
-		position = 0 // perhaps of another server
+		position = 0 // it may belong to another server
 	}
 	valid = valid && c.mayPublish(claim)
 	got := make(map[outbox.Ref]*outbox.Message, len(locked))
@@ -270,7 +272,7 @@ func (c *Core) Locked(claim *Claim, locked []*outbox.Message, position uint64, v
 		c.mark(m)
 		superseded := valid && m.Superseded
 		if m.OrderingKey != nil && (superseded || row.Superseded) {
-			ended[*m.OrderingKey] = true // what takes its place leaves after the commit, or they could change places
+			ended[*m.OrderingKey] = true // its successor leaves after the commit, or the two could change places
 		}
 		switch {
 		case superseded:
@@ -306,8 +308,8 @@ func (c *Core) fly(claim *Claim, m *outbox.Message) *outbox.Message {
 	return m
 }
 
-// claimFor is how long after its beginning a claim publishes: well below the time after which the server ends the
-// transaction of a relay that is frozen (store.IdleTimeout).
+// claimFor limits how long after its start a claim publishes. It must stay well below store.IdleTimeout, after which
+// the server ends the transaction of a frozen relay.
 const claimFor = 5 * time.Second
 
 func (c *Core) mayPublish(claim *Claim) bool {
@@ -333,7 +335,7 @@ func (c *Core) endRun(claim *Claim, key string) {
 	claim.runs[key] = nil
 }
 
-// answered takes in what becomes of a claimed row, and returns what follows it in its key.
+// answered records the decision for a claimed row, and returns the next message of its key.
 func (c *Core) answered(claim *Claim, s outbox.Settlement) (next *outbox.Message) {
 	m := s.Message
 	delete(claim.flying, m.Ref())
@@ -349,7 +351,7 @@ func (c *Core) answered(claim *Claim, s outbox.Settlement) (next *outbox.Message
 	return c.follow(claim, *m.OrderingKey)
 }
 
-// Open counts the messages of a claim that have no answer, and those still to be published.
+// Open counts the unanswered messages of a claim, and the rows still to publish.
 func (c *Core) Open(claim *Claim) (flying, waiting int) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -359,7 +361,7 @@ func (c *Core) Open(claim *Claim) (flying, waiting int) {
 	return len(claim.flying), waiting
 }
 
-// CutRuns ends the runs of a claim: it is as old as it may become.
+// CutRuns ends the runs of a claim that has published for its longest time.
 func (c *Core) CutRuns(claim *Claim) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -370,16 +372,17 @@ func (c *Core) CutRuns(claim *Claim) {
 
 // Ending is what a claim writes before it commits.
 type Ending struct {
-	// Answered are rows with an answer, Unsent were locked and not published, Late have no answer yet: they are copies.
+	// Answered rows have an answer. Unsent rows were locked but not published. Late rows have no answer yet; they are
+	// copies.
 	Answered, Unsent, Late []outbox.Settlement
 }
 
-// All are all of them.
+// All returns all rows of the three lists.
 func (e Ending) All() []outbox.Settlement {
 	return append(append(append([]outbox.Settlement(nil), e.Answered...), e.Unsent...), e.Late...)
 }
 
-// End ends a claim: answers that come from now on are settled one by one.
+// End ends a claim. Later answers are settled one by one.
 func (c *Core) End(claim *Claim) (e Ending) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -391,14 +394,15 @@ func (c *Core) End(claim *Claim) (e Ending) {
 	for _, m := range claim.unsent {
 		e.Unsent = append(e.Unsent, outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Release}})
 	}
-	for ref := range claim.flying { // the publisher works on the message itself
+	for ref := range claim.flying { // a copy: the publisher still uses the message itself
 		late := &outbox.Message{ID: ref.ID, MessageID: ref.MessageID}
 		e.Late = append(e.Late, outbox.Settlement{Message: late, Decision: outbox.Decision{Action: outbox.Postpone}})
 	}
 	return e
 }
 
-// Ended takes in whether a claim has committed. If not, the answers are the settler's from now on.
+// Ended records whether a claim has committed. If it has not, Ended returns its answered rows, and the settler writes
+// them.
 func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -408,7 +412,7 @@ func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Se
 	}
 	for _, late := range e.Late {
 		if m := claim.flying[late.Message.Ref()]; m != nil && committed {
-			m.AvailableAt = late.Message.AvailableAt // the fence of a later answer
+			m.AvailableAt = late.Message.AvailableAt // a later answer settles the row only while it has this time
 		}
 	}
 	for _, s := range e.Answered {
@@ -426,14 +430,14 @@ func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Se
 	}
 	for _, late := range claim.meanwhile {
 		delete(claim.flying, late.Message.Ref())
-		if write, _ := c.resolved(late); write { // nothing is queued behind a message of a claim
+		if write, _ := c.resolved(late); write { // no message is queued behind one of a claim
 			settle = append(settle, late.Settlement)
 		}
 	}
 	return settle
 }
 
-// endKey has the key of a claim that has ended looked up, once its message without an answer has one.
+// endKey asks for a look-up of a key whose claim has ended. The look-up waits until an unanswered message is answered.
 func (c *Core) endKey(claim *Claim, key string) {
 	k := c.mu.keys.byKey[key]
 	if k == nil || k.place != claimed {
@@ -441,14 +445,14 @@ func (c *Core) endKey(claim *Claim, key string) {
 	}
 	for _, m := range claim.flying {
 		if m.OrderingKey != nil && *m.OrderingKey == key {
-			k.flying = m // also if another relay has deleted its row meanwhile
+			k.flying = m // even if another relay has deleted its row
 		}
 	}
 	c.mu.keys.want(key)
 	signal(c.Wake)
 }
 
-// giveBack forgets a claimed row that stays in the table as it is.
+// giveBack forgets a claimed row that stays unchanged in the table.
 func (c *Core) giveBack(m *outbox.Message) {
 	c.mu.registry.forget(m.Ref())
 	c.letGo(m.Size())

@@ -1,6 +1,6 @@
-// Package core decides what happens to each message, from stream and sweep: published now, queued behind another of its
-// ordering key, or left in the table. It does no I/O. The stream, the claims, the publisher and the settler call it;
-// what it returns to be published is handed to the publisher by the caller, after the lock.
+// Package core decides about each message of the stream and of the sweeps: publish now, queue behind its ordering key,
+// or leave in the table. It does no I/O. The stream, the claims, the publisher and the settler call it. The caller
+// publishes the messages that its methods return, outside the core's lock.
 package core
 
 import (
@@ -11,74 +11,74 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Core is the state that all actors of one relay share. Its methods may be called from any goroutine.
+// Core is the state that all goroutines of one relay share. Its methods may be called from any goroutine.
 type Core struct {
 	limits Limits
-	// Wake is signalled when a sweep may be wanted, Room when the stream may go on, Doubted when the database is to be
-	// asked who owns the slot.
+	// Wake is signalled when a sweep may be needed, Room when the stream may continue. Doubted is signalled when the
+	// caller must ask the database who owns the slot.
 	Wake, Room, Doubted chan struct{}
-	// Clock tells the time; tests turn it.
+	// Clock returns the time; tests replace it.
 	Clock func() time.Time
 
 	mu struct {
 		sync.Mutex
-		now      time.Time // when the method under way began
+		now      time.Time // when the current method began
 		registry registry
 		keys     keys
 		window   window
 		term     term
 		unseen   unseen
-		// backlog is the least id of the rows without a key that a pass has to look at; nothing for none.
+		// backlog is the lowest id at which the next pass over keyless rows must start; nothing: no pass is needed.
 		backlog int64
-		// due: a row has got a time of its own since the last sweep for those.
+		// due: since the last sweep of due rows, a row has got a time.
 		due bool
 		// unknown are streamed rows whose confirm was lost.
 		unknown unknown
-		// restarted: rows up to this id may have lost the trace of a claim in a crash of the server.
+		// restarted: in rows up to this id, a crash of the server may have removed the trace of a claim.
 		restarted int64
 		ready     bool // the publisher takes messages
-		suspended bool // nothing new is published, since what was published cannot be deleted
-		stopping  bool // nothing new is taken
+		suspended bool // publish nothing: published rows cannot be deleted
+		stopping  bool // take no new rows
 	}
 }
 
-// nothing is greater than all ids, everything smaller.
+// nothing is above all ids, everything below all ids.
 const (
 	nothing    = math.MaxInt64
 	everything = math.MinInt64
 )
 
-// Limits bound the memory of a core. Past each, exactness gives way to another look at the table.
+// Limits bound the memory of a core. Beyond a limit, the core reads the table again instead of remembering.
 type Limits struct {
 	Messages, Bytes int // in the window
-	AwaitStream     int // settled rows that the stream may still bring; 0: there is no stream
-	Keys            int // ordering keys remembered
-	Unseen          int // transactions remembered
+	AwaitStream     int // settled rows that the stream may still bring; 0: no stream
+	Keys            int // remembered ordering keys
+	Unseen          int // remembered transactions
 	Unknown         int // rows remembered as possibly published
 	Invisible       int // published rows that wait to become visible
 }
 
-// DefaultLimits are those of a relay with so many messages in flight.
+// DefaultLimits returns the limits for a window of this many messages.
 func DefaultLimits(messages int) Limits {
 	return Limits{Messages: messages, Bytes: 32 << 20, AwaitStream: 200_000, Keys: 150_000, Unseen: 100_000, Unknown: 100_000, Invisible: 100_000}
 }
 
-// window is what is held in memory: in flight, queued, or confirmed and not yet settled.
+// window counts the messages in memory: in flight, queued, or confirmed and not yet settled.
 type window struct {
 	messages, bytes int
-	// invisible counts rows that were published and cannot be settled until the database shows them.
+	// invisible counts published rows that cannot be settled until the database shows them.
 	invisible int
-	// full: streamed rows are left in the table until the window is half empty.
+	// full: streamed rows stay in the table until the window is half empty.
 	full bool
 }
 
-// unknown are rows that may have been published by this process; many: too many to remember, so any may.
+// unknown are rows that this process may have published. many: there are too many to remember, so any row may be one.
 type unknown struct {
 	rows map[outbox.Ref]struct{}
 	many bool
 }
 
-// New makes a core of a relay that does not lead.
+// New returns the core of a relay that does not lead.
 func New(limits Limits) *Core {
 	c := &Core{
 		limits: limits, Clock: time.Now,
@@ -89,7 +89,7 @@ func New(limits Limits) *Core {
 	c.mu.unseen = unseen{limit: limits.Unseen, named: make(map[uint32]struct{})}
 	c.mu.unknown.rows = make(map[outbox.Ref]struct{})
 	c.mu.backlog, c.mu.restarted = nothing, everything
-	c.mu.term.boundary = nothing // any row may have been published by somebody else
+	c.mu.term.boundary = nothing // another relay may have published any row
 	return c
 }
 
@@ -100,18 +100,17 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Verdict is what the core says of a streamed row.
+// Verdict is the core's decision about a streamed row.
 type Verdict uint8
 
-// The verdicts.
 const (
-	Taken  Verdict = iota + 1 // published, queued, known already, or rightly in the table
-	NoRoom                    // the window is full, or the row is late: wait, or leave the row in the table
-	Left                      // left in the table, since there is no room or no publisher
+	Taken  Verdict = iota + 1 // published, queued, already known, or left for a claim as intended
+	NoRoom                    // window full or row late: wait, or leave the row in the table
+	Left                      // left in the table: no room or no publisher
 )
 
-// Streamed takes a row from the stream, and returns it if it is to be published now. With mayWait, a full window is
-// reported; otherwise the row is left in the table.
+// Streamed takes a row from the stream, and returns it if the caller must publish it now. If mayWait is set, a full
+// window gives NoRoom; otherwise the row stays in the table.
 func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (publish *outbox.Message, v Verdict) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -120,7 +119,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (publ
 		c.leaveScheduled(m)
 		return nil, Taken
 	case c.mu.registry.knows(m.Ref(), commitLSN):
-		return nil, Taken // a claim was quicker
+		return nil, Taken // a claim took it first
 	case commitLSN < c.mu.term.floor || !c.publishing() || c.mu.window.invisible >= c.limits.Invisible:
 		c.leave(m)
 		return nil, Left
@@ -147,7 +146,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (publ
 	return c.direct(m), Taken
 }
 
-// direct takes a row in that may be published without a look at the table, unless its key waits there.
+// direct takes a row that may leave without a look at the table, unless its key has rows there.
 func (c *Core) direct(m *outbox.Message) (publish *outbox.Message) {
 	if _, found := c.mu.unknown.rows[m.Ref()]; found || c.mu.unknown.many {
 		m.PossibleDuplicate = true
@@ -156,14 +155,14 @@ func (c *Core) direct(m *outbox.Message) (publish *outbox.Message) {
 		c.hold(m)
 		return m
 	}
-	// Queued messages must not fill the window, or one hot key would hold up the others.
+	// Queued messages must not fill the window, or one hot key would block the others.
 	switch c.mu.keys.streamed(m, c.mu.keys.queued < c.limits.Messages/2) {
 	case goes:
 		c.hold(m)
 		return m
 	case queues:
 		c.hold(m)
-	case waits: // nothing was given up: its key goes by the table
+	case waits: // not counted as Left: the key's rows leave by claims
 		c.leave(m)
 	}
 	return nil
@@ -181,7 +180,7 @@ func (c *Core) hold(m *outbox.Message) {
 	c.mu.window.bytes += m.Size()
 }
 
-// letGo gives a place in the window back.
+// letGo frees room in the window.
 func (c *Core) letGo(size int) {
 	c.mu.window.messages--
 	c.mu.window.bytes -= size
@@ -189,7 +188,7 @@ func (c *Core) letGo(size int) {
 	signal(c.Wake)
 }
 
-// leave notes that a streamed row stays in the table, for a claim.
+// leave records that a streamed row stays in the table, for a claim.
 func (c *Core) leave(m *outbox.Message) {
 	if m.OrderingKey == nil {
 		c.noteUnseen(m.XID, m.ID)
@@ -201,8 +200,8 @@ func (c *Core) leave(m *outbox.Message) {
 	}
 }
 
-// leaveScheduled is leave for a row that waits for its time or a newer relay, or was sent back from the dead letters.
-// It may come before what is queued of its key: that is left as well, and follows it from the table.
+// leaveScheduled leaves a row that has a time, needs a newer relay, or was requeued from the dead letters. Its id may
+// be lower than those queued for its key. So the queue stays in the table too, and follows the row from there.
 func (c *Core) leaveScheduled(m *outbox.Message) {
 	c.wantDue()
 	if m.OrderingKey != nil {
@@ -211,7 +210,7 @@ func (c *Core) leaveScheduled(m *outbox.Message) {
 	}
 }
 
-// leaveQueue leaves rows in the table that were queued behind their key.
+// leaveQueue leaves queued rows in the table.
 func (c *Core) leaveQueue(queue []*outbox.Message) {
 	for _, m := range queue {
 		c.mu.registry.forget(m.Ref())
@@ -220,13 +219,13 @@ func (c *Core) leaveQueue(queue []*outbox.Message) {
 	}
 }
 
-// noteUnseen notes a transaction whose rows no query may have seen yet. The backlog is to be read from the id on once
-// they are visible.
+// noteUnseen records a transaction whose rows may be invisible to queries. Once they are visible, the backlog is read
+// from this id.
 func (c *Core) noteUnseen(xid uint32, id int64) (seq uint64) {
 	if c.mu.unseen.note(xid, id) {
 		return c.mu.unseen.seq
 	}
-	// Too many to remember: the snapshot of a later query names them, and all that is in the table is looked at.
+	// Too many to remember. A later snapshot names the transactions in progress, and a sweep reads the whole table.
 	c.mu.unseen.forget()
 	c.wantAll()
 	return c.mu.unseen.seq
@@ -252,7 +251,7 @@ func (c *Core) wantDue() {
 	}
 }
 
-// Unread notes a streamed row that could not be decoded, of an unknown key and transaction.
+// Unread records a streamed row that could not be decoded. Its key and transaction are unknown.
 func (c *Core) Unread() {
 	c.lock()
 	defer c.mu.Unlock()
@@ -260,21 +259,21 @@ func (c *Core) Unread() {
 	c.wantAll()
 }
 
-// Began is told that the stream brings a transaction, and so that none of its rows is missed.
+// Began records that the stream brings a transaction. So none of its rows can be missed.
 func (c *Core) Began(xid uint32) {
 	c.lock()
 	defer c.mu.Unlock()
 	delete(c.mu.unseen.named, xid)
 }
 
-// Passed is told how far the stream has come.
+// Passed records the position of the stream.
 func (c *Core) Passed(position uint64) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.registry.streamPassed(position)
 }
 
-// PublisherReady is told whether the publisher takes messages.
+// PublisherReady records whether the publisher takes messages.
 func (c *Core) PublisherReady(ready bool) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -283,10 +282,10 @@ func (c *Core) PublisherReady(ready bool) {
 	signal(c.Room)
 }
 
-// publishing tells whether new messages may leave.
+// publishing reports whether new messages may leave.
 func (c *Core) publishing() bool { return c.mu.ready && !c.mu.stopping && !c.mu.suspended }
 
-// Suspend is told whether rows cannot be deleted after their message was published: until they can, nothing new leaves.
+// Suspend records whether published rows cannot be deleted. While this is so, nothing new is published.
 func (c *Core) Suspend(suspended bool) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -297,7 +296,7 @@ func (c *Core) Suspend(suspended bool) {
 	signal(c.Room)
 }
 
-// Stop ends the intake: from now on only what is in flight goes on.
+// Stop ends the intake. Only messages in flight continue.
 func (c *Core) Stop() {
 	c.lock()
 	defer c.mu.Unlock()
@@ -306,17 +305,17 @@ func (c *Core) Stop() {
 	signal(c.Room)
 }
 
-// Idle tells whether the window is empty.
+// Idle reports whether the window is empty.
 func (c *Core) Idle() bool { return c.InFlight() == 0 }
 
-// HasEased tells whether the window is at most half full.
+// HasEased reports whether the window is at most half full.
 func (c *Core) HasEased() bool {
 	c.lock()
 	defer c.mu.Unlock()
 	return c.mu.window.messages <= c.limits.Messages/2
 }
 
-// InFlight counts the messages in memory, and those published whose row is not visible yet.
+// InFlight counts the messages in memory, and the published ones whose row is not visible yet.
 func (c *Core) InFlight() int {
 	c.lock()
 	defer c.mu.Unlock()

@@ -7,63 +7,63 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// keys keeps the order of each ordering key: one message in flight, the next ones in the order of their ids. A key is
-// remembered while it has a message in memory or rows in the table. It goes directly, from the stream into flight, or by
-// the table: then claims bring its rows, and streamed ones are left there. It belongs to the core and its lock.
+// keys keeps the order of each ordering key: one message in flight, the next in the order of ids. A key is remembered
+// while it has a message in memory or rows in the table. A direct key goes from the stream into flight. Any other key
+// goes by the table: claims take its rows, and streamed rows stay there. The core's lock guards it.
 type keys struct {
 	byKey map[string]*keyState
 	limit int
-	// bytes is the length of all remembered keys together.
+	// bytes is the total length of all remembered keys.
 	bytes int
 	// queued counts the messages in all queues.
 	queued int
-	// wanted are keys to be looked up in the table, in the order in which they asked.
+	// wanted are keys to look up in the table, oldest request first.
 	wanted []string
-	// unlisted: a key that is not remembered may have rows in the table, and goes by the table. It ends with a pass over
-	// all keys that could see the transactions up to the number missed, and remembered each key that it did not claim.
+	// unlisted: keys that are not remembered may have rows in the table, so they go by the table. It ends with a pass
+	// over all keys that saw all transactions up to missed, and remembered each key that it did not claim.
 	unlisted bool
 	missed   uint64
 	// pass numbers the passes over all keys.
 	pass int
-	// leads: the relay owns the slot. Others remember keys only for what they have in memory.
+	// leads: this relay owns the slot. Other relays remember a key only while it has a message in memory.
 	leads bool
 }
 
-// keyState is what is known of one ordering key.
+// keyState is the state of one ordering key.
 type keyState struct {
 	place place
-	// flying is the message in flight that no claim holds.
+	// flying is the message in flight outside claims.
 	flying *outbox.Message
-	// queue are streamed messages that follow it, oldest first.
+	// queue are the streamed messages behind it, oldest first.
 	queue []*outbox.Message
 	// left is the number of the newest transaction of which a row was left in the table.
 	left uint64
-	// pass is the newest pass over all keys that has seen a row of it.
+	// pass is the newest pass over all keys that has seen a row of this key.
 	pass int
 }
 
-// place is how a key goes.
+// place is how the messages of a key leave.
 type place uint8
 
 const (
-	directly place = iota // no row of it waits in the table
-	behind                // rows wait in the table until what is in flight is settled
-	wanted                // it stands in wanted
-	claimed               // it is being looked up, or a claim holds its rows
-	parked                // its oldest row must not leave yet
+	directly place = iota // no row of the key waits in the table
+	behind                // rows wait in the table until the messages in memory are settled
+	wanted                // listed in keys.wanted
+	claimed               // being looked up, or its rows are in a claim
+	parked                // its head must not leave yet
 )
 
-// mostKeyBytes bounds the length of all remembered keys together: one may have 2,684 bytes.
+// mostKeyBytes bounds the total length of all remembered keys. One key may have 2,684 bytes.
 const mostKeyBytes = 16 << 20
 
-// mostQueued bounds what one key may hold in memory behind its message in flight.
+// mostQueued bounds the messages that one key may queue in memory.
 const mostQueued = 64
 
 func newKeys(limit int) keys {
 	return keys{byKey: make(map[string]*keyState), limit: limit, unlisted: true}
 }
 
-// passage is what becomes of a streamed message.
+// passage is the decision about a streamed message with a key.
 type passage uint8
 
 const (
@@ -72,7 +72,7 @@ const (
 	waits
 )
 
-// streamed says what to do with a message from the stream. Room tells whether it may be queued.
+// streamed decides about a message from the stream. Room: it may be queued.
 func (o *keys) streamed(m *outbox.Message, room bool) passage {
 	k := o.byKey[*m.OrderingKey]
 	switch {
@@ -97,7 +97,7 @@ func (o *keys) drop(key string) {
 	o.bytes -= len(key)
 }
 
-// remember returns the key's state, or nil if there are too many keys: then all that are not remembered go by the table.
+// remember returns the key's state, or nil if there are too many keys. Keys that are not remembered go by the table.
 func (o *keys) remember(key string) *keyState {
 	if k := o.byKey[key]; k != nil {
 		return k
@@ -113,13 +113,13 @@ func (o *keys) remember(key string) *keyState {
 	return k
 }
 
-// miss notes that rows of keys that are not remembered are in the table.
+// miss records that keys which are not remembered have rows in the table.
 func (o *keys) miss(seq uint64) {
 	o.unlisted, o.missed = true, max(o.missed, seq)
-	o.pass++ // the pass under way may have read past them
+	o.pass++ // the current pass may have read past them
 }
 
-// leave notes that a row of the key stays in the table. It tells whether the key is to be looked up.
+// leave records that a row of the key stays in the table. It reports whether a look-up was requested.
 func (o *keys) leave(key string, seq uint64) bool {
 	k := o.remember(key)
 	if k == nil {
@@ -133,7 +133,7 @@ func (o *keys) leave(key string, seq uint64) bool {
 	return o.look(key, k)
 }
 
-// look has a key looked up in the table once nothing of it is in flight.
+// look asks for a look-up of the key, once none of its messages is in memory.
 func (o *keys) look(key string, k *keyState) bool {
 	if k.place != behind || k.flying != nil || len(k.queue) > 0 {
 		return false
@@ -143,7 +143,7 @@ func (o *keys) look(key string, k *keyState) bool {
 	return true
 }
 
-// want has a key looked up that was claimed or parked.
+// want asks for a look-up of a claimed or parked key.
 func (o *keys) want(key string) {
 	if k := o.byKey[key]; k != nil && (k.place == claimed || k.place == parked) {
 		k.place = behind
@@ -151,7 +151,7 @@ func (o *keys) want(key string) {
 	}
 }
 
-// take hands out keys to look up. Each is answered by found.
+// take returns up to n keys to look up. found answers each.
 func (o *keys) take(n int) (taken []string) {
 	for len(o.wanted) > 0 && len(taken) < n {
 		key := o.wanted[0]
@@ -167,7 +167,7 @@ func (o *keys) take(n int) (taken []string) {
 	return taken
 }
 
-// confirmed ends the flight of a message, and returns the next to publish.
+// confirmed ends the flight of a message, and returns the next message to publish.
 func (o *keys) confirmed(m *outbox.Message) (next *outbox.Message) {
 	key := *m.OrderingKey
 	k := o.byKey[key]
@@ -186,7 +186,8 @@ func (o *keys) confirmed(m *outbox.Message) (next *outbox.Message) {
 	return next
 }
 
-// stop has what follows a message in flight go by the table, and returns it. The key waits until landed.
+// stop makes the messages behind one in flight go by the table, and returns them. The key waits until the message has
+// landed.
 func (o *keys) stop(m *outbox.Message) (queue []*outbox.Message) {
 	if k := o.byKey[*m.OrderingKey]; k != nil && k.flying == m {
 		k.place = behind
@@ -195,7 +196,7 @@ func (o *keys) stop(m *outbox.Message) (queue []*outbox.Message) {
 	return nil
 }
 
-// landed is told that a message is not in memory any more: it was settled, or is left in the table.
+// landed records that a message has left the memory: it was settled, or stays in the table.
 func (o *keys) landed(m *outbox.Message) {
 	key := *m.OrderingKey
 	k := o.byKey[key]
@@ -208,7 +209,7 @@ func (o *keys) landed(m *outbox.Message) {
 	o.look(key, k)
 }
 
-// unqueue takes what is queued out; it is left in the table.
+// unqueue empties the queue of a key and returns it; these rows stay in the table.
 func (o *keys) unqueue(key string) (queue []*outbox.Message) {
 	if k := o.byKey[key]; k != nil && len(k.queue) > 0 {
 		queue, k.queue = k.queue, nil
@@ -228,7 +229,7 @@ func (o *keys) unqueueAll() (queue []*outbox.Message) {
 	return queue
 }
 
-// park notes that the oldest row of a key must not leave yet.
+// park records that the head of a key must not leave yet.
 func (o *keys) park(key string, k *keyState) {
 	k.place = parked
 	if !o.leads {
@@ -236,7 +237,7 @@ func (o *keys) park(key string, k *keyState) {
 	}
 }
 
-// passed ends a pass over all keys. Parked keys that it has not seen are looked up: their rows may be gone.
+// passed ends a pass over all keys. Parked keys that it did not see are looked up, because their rows may be gone.
 func (o *keys) passed(pass int) {
 	before := len(o.wanted)
 	for key, k := range o.byKey {
@@ -247,7 +248,7 @@ func (o *keys) passed(pass int) {
 	slices.Sort(o.wanted[before:])
 }
 
-// newTerm forgets what the table holds, as it does not count any more. Leads: the relay owns the slot from now on.
+// newTerm forgets what is known of the table. Leads: this relay owns the slot from now on.
 func (o *keys) newTerm(leads bool, seq uint64) {
 	o.leads, o.wanted = leads, nil
 	o.miss(seq)

@@ -10,7 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestRememberedKeysAreBounded by their number and by their bytes, and those that are forgotten make room.
+// TestRememberedKeysAreBounded covers the bounds on number and bytes, and that forgotten keys make room.
 func TestRememberedKeysAreBounded(t *testing.T) {
 	for name, length := range map[string]int{"short": 10, "long": 2684} {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 	}
 }
 
-// TestAPassParksNoKeyThatIsWanted: what it has read of the key's oldest row may be older than the reason to look it up.
+// TestAPassParksNoKeyThatIsWanted: the pass may have read the head before the look-up was requested.
 func TestAPassParksNoKeyThatIsWanted(t *testing.T) {
 	c := New(DefaultLimits(100))
 	c.PublisherReady(true)
@@ -53,7 +53,7 @@ func TestAPassParksNoKeyThatIsWanted(t *testing.T) {
 	}
 	late := &outbox.Message{ID: 1, OrderingKey: &key}
 	c.mu.keys.add(key, &keyState{place: behind, flying: late})
-	c.mu.keys.landed(late) // the pass has read the row before it was deleted
+	c.mu.keys.landed(late) // the pass read the row before it was deleted
 	read(nil)
 	wanted("its row was settled meanwhile", key)
 	read([]string{key})

@@ -2,25 +2,25 @@ package core
 
 import "github.com/cdc-relay/cdc-relay/outbox"
 
-// registry holds the rows that are in flight, and settled ones until the stream has passed the WAL position at which a
-// claim saw them: one process never publishes a row twice. It belongs to the core and its lock.
+// registry holds the rows in flight, so that one process never publishes a row twice. It keeps a claimed row until the
+// stream has passed the WAL position at which the claim read it. The core's lock guards it.
 type registry struct {
 	rows map[outbox.Ref]registered
-	// passed is how far the stream has come.
+	// passed is the position of the stream.
 	passed uint64
-	// awaitStream are settled rows that the stream may still bring, in the order in which they were settled.
+	// awaitStream are settled rows that the stream may still bring, oldest first.
 	awaitStream []seenRow
-	limit       int // 0: there is no stream
+	limit       int // 0: no stream
 }
 
 type registered struct {
-	// settled: its row is gone, or waits in the table for a time of its own.
+	// settled: the row is deleted, or waits in the table for its time.
 	settled bool
-	// seenAt is the WAL position before which the row had committed, if a claim saw it.
+	// seenAt: a claim saw the row, and the row committed before this WAL position. 0: no claim saw it.
 	seenAt uint64
-	// claim is the open claim that holds the row.
+	// claim is the open claim that locks the row.
 	claim *Claim
-	// aside: nothing can be written of it.
+	// aside: the row can be neither deleted nor updated.
 	aside bool
 }
 
@@ -33,14 +33,14 @@ func newRegistry(limit int) registry {
 	return registry{rows: make(map[outbox.Ref]registered), limit: limit}
 }
 
-// knows tells whether a row from the stream is in memory or settled. A row that committed after its settled namesake was
-// seen is another one: it was sent back from the dead letters.
+// knows reports whether a streamed row is in memory or settled. A row that committed after a settled one with the same
+// id was seen is a different row: it was requeued from the dead letters.
 func (r *registry) knows(ref outbox.Ref, commitLSN uint64) bool {
 	row, found := r.rows[ref]
 	return found && !(row.settled && row.seenAt <= commitLSN)
 }
 
-// holds tells whether a row is in memory, and so not to be claimed.
+// holds reports whether a row is in memory. Such a row must not be claimed.
 func (r *registry) holds(ref outbox.Ref) bool {
 	row, found := r.rows[ref]
 	return found && !row.settled
@@ -50,23 +50,23 @@ func (r *registry) hold(ref outbox.Ref, seenAt uint64, claim *Claim) {
 	r.rows[ref] = registered{seenAt: max(seenAt, r.rows[ref].seenAt), claim: claim}
 }
 
-// putAside keeps a row that nothing can be written of, so that it is not published again.
+// putAside keeps a row that can be neither deleted nor updated, so that it is not published again.
 func (r *registry) putAside(ref outbox.Ref) { r.rows[ref] = registered{aside: true} }
 
-// setAside tells whether that was done.
+// setAside reports whether putAside was called for the row.
 func (r *registry) setAside(ref outbox.Ref) bool { return r.rows[ref].aside }
 
-// forget drops a row that was not published and is to be found in the table again.
+// forget drops an unpublished row. Sweeps can find it again.
 func (r *registry) forget(ref outbox.Ref) {
 	if row := r.rows[ref]; row.seenAt > r.passed && r.limit > 0 {
-		// The stream has not brought it. It must not come directly, as it may be on its way by a claim then.
+		// The stream may still bring this row while a claim publishes it. It must not leave twice.
 		r.settle(ref)
 		return
 	}
 	delete(r.rows, ref)
 }
 
-// settle notes that what became of a row was written, and keeps the row as long as the stream may bring it.
+// settle records that the row was deleted or updated. It keeps the row while the stream may still bring it.
 func (r *registry) settle(ref outbox.Ref) {
 	row, ok := r.rows[ref]
 	if !ok {
@@ -81,8 +81,8 @@ func (r *registry) settle(ref outbox.Ref) {
 	r.awaitStream = append(r.awaitStream, seenRow{row.seenAt, ref})
 }
 
-// streamStarts is told where a stream starts, and where the WAL ends: both may be far behind what was seen on another
-// server, which this one has replaced. It brings nothing that was seen there.
+// streamStarts sets the start of a stream, and the end of the WAL. A new server's WAL may end before positions of the
+// server that it replaced, so all positions are cut to its end.
 func (r *registry) streamStarts(start, walEnd uint64) {
 	for ref, row := range r.rows {
 		row.seenAt = min(row.seenAt, walEnd)
@@ -95,7 +95,7 @@ func (r *registry) streamStarts(start, walEnd uint64) {
 	r.dropPassed()
 }
 
-// streamPassed drops what the stream cannot bring any more.
+// streamPassed drops rows that the stream can no longer bring.
 func (r *registry) streamPassed(position uint64) {
 	r.passed = max(r.passed, position)
 	r.dropPassed()
@@ -108,20 +108,20 @@ func (r *registry) dropPassed() {
 		n++
 	}
 	if r.awaitStream = r.awaitStream[n:]; len(r.awaitStream) == 0 {
-		r.awaitStream = nil // lets go of the array
+		r.awaitStream = nil // frees the array
 	}
 }
 
-// drop forgets a settled row that was seen up to a position. It may have come again meanwhile, and then stands in
-// awaitStream once more.
+// drop forgets a settled row that was seen up to a position. The row may have been settled again later; awaitStream
+// then has a second entry for it.
 func (r *registry) drop(ref outbox.Ref, upTo uint64) {
 	if row := r.rows[ref]; row.settled && row.seenAt <= upTo {
 		delete(r.rows, ref)
 	}
 }
 
-// overflow forgets the settled rows that wait for the stream if they are too many, and returns the position up to which
-// streamed rows may have been published; 0 if there is room.
+// overflow forgets all settled rows that wait for the stream, if there are too many. It returns the position before
+// which streamed rows may have been published; 0: nothing was forgotten.
 func (r *registry) overflow() (floor uint64) {
 	if r.limit == 0 || len(r.awaitStream) < r.limit {
 		return 0

@@ -2,8 +2,8 @@ package core
 
 import "github.com/cdc-relay/cdc-relay/outbox"
 
-// Resolved takes in what becomes of a message after the broker's answer. It tells whether the settler has to write it,
-// and returns the key's next message, which is to be published now. The rows of an open claim are written by that.
+// Resolved records the decision for a message after the broker's answer. Write: the settler must delete or update the
+// row; an open claim writes its own rows. Next is the key's next message, to be published now.
 func (c *Core) Resolved(r outbox.Result, decision outbox.Decision) (write bool, next *outbox.Message) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -13,22 +13,22 @@ func (c *Core) Resolved(r outbox.Result, decision outbox.Decision) (write bool, 
 		switch {
 		case !claim.ended:
 			return false, c.answered(claim, s)
-		case !claim.written: // which time the row has got is not known yet
+		case !claim.written: // the row's new time is not known yet
 			claim.meanwhile = append(claim.meanwhile, answer{s, r.Outcome})
 			return false, nil
 		}
-		delete(claim.flying, m.Ref()) // its transaction has not waited for the answer
+		delete(claim.flying, m.Ref()) // the claim has ended without this answer
 	}
 	return c.resolved(answer{s, r.Outcome})
 }
 
-// answer is what becomes of a message after the broker's answer.
+// answer is the decision for a message, with the broker's answer.
 type answer struct {
 	outbox.Settlement
 	outcome outbox.Outcome
 }
 
-// resolved is Resolved for a row that no open claim holds.
+// resolved is Resolved for a row outside open claims.
 func (c *Core) resolved(s answer) (write bool, next *outbox.Message) {
 	m := s.Message
 	switch {
@@ -59,7 +59,7 @@ func (c *Core) resolved(s answer) (write bool, next *outbox.Message) {
 	return false, nil
 }
 
-// returned leaves a published row in the table as it is: its outcome is unknown, or it was not sent.
+// returned leaves a row unchanged in the table: its outcome is unknown, or it was not sent.
 func (c *Core) returned(m *outbox.Message) {
 	c.mu.registry.forget(m.Ref())
 	c.letGo(m.Size())
@@ -82,7 +82,7 @@ func (c *Core) rememberUnknown(ref outbox.Ref) {
 	c.mu.unknown.rows[ref] = struct{}{}
 }
 
-// Settled is told what the settler has written, or found gone.
+// Settled records rows that the settler has written, or has found deleted.
 func (c *Core) Settled(done []outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -108,7 +108,7 @@ func (c *Core) settle(s outbox.Settlement) {
 	}
 }
 
-// SetAside gives up a row that nothing can be written of. It is not published again by this process.
+// SetAside gives up a row that can be neither deleted nor updated. This process does not publish it again.
 func (c *Core) SetAside(s outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -119,7 +119,7 @@ func (c *Core) SetAside(s outbox.Settlement) {
 	}
 }
 
-// TriedAgain takes a row back in that was set aside, right before it is settled or set aside again.
+// TriedAgain takes back a row that was set aside. The caller settles it or sets it aside again at once.
 func (c *Core) TriedAgain(s outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -128,19 +128,18 @@ func (c *Core) TriedAgain(s outbox.Settlement) {
 	c.mu.window.bytes += s.Message.Size()
 }
 
-// TurnedInvisible moves rows out of the window that cannot be settled yet; TurnedVisible takes them back in, right
-// before they are reported as settled.
+// TurnedInvisible moves published rows out of the window that cannot be settled until they are visible.
 func (c *Core) TurnedInvisible(rows []outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
 	for _, s := range rows {
 		c.letGo(s.Message.Size())
-		s.Message.Payload, s.Message.Headers, s.Message.Properties = nil, nil, nil // published
+		s.Message.Payload, s.Message.Headers, s.Message.Properties = nil, nil, nil // not needed after publishing
 		c.mu.window.invisible++
 	}
 }
 
-// TurnedVisible is the way back.
+// TurnedVisible moves them back into the window. The caller then reports them as settled.
 func (c *Core) TurnedVisible(rows []outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -151,7 +150,7 @@ func (c *Core) TurnedVisible(rows []outbox.Settlement) {
 	}
 }
 
-// Behind tells whether rows of the keys of these wait in the table until they are settled.
+// Behind reports whether other rows with the keys of these rows wait in the table until these are settled.
 func (c *Core) Behind(rows []outbox.Settlement) bool {
 	c.lock()
 	defer c.mu.Unlock()

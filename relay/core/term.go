@@ -6,33 +6,33 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// term is the time for which this relay leads: it owns the slot.
+// term is the time in which this relay leads, which means that it owns the slot.
 type term struct {
 	leader bool
-	pid    uint32 // the server process by which it owns the slot
-	// owned is when the slot was certainly this relay's last.
+	pid    uint32 // of the server process through which it owns the slot
+	// owned is the last time at which this relay certainly owned the slot.
 	owned time.Time
 	live  bool // the stream was heard of lately
-	epoch int  // counts the times that the slot was taken or lost
-	// restUntil: until then the relay that led before may still publish what the stream has brought it, without a mark.
+	epoch int  // counts how often the slot was taken or lost
+	// restUntil: until then the previous leader may still publish streamed rows, unmarked.
 	restUntil time.Time
-	// boundary: rows without a time of their own up to this id may have been published by another relay.
+	// boundary: other relays may have published rows without a time up to this id.
 	boundary int64
-	// floor: streamed rows that committed before may have been published (see registry.overflow).
+	// floor: streamed rows that committed before it may have been published (see registry.overflow).
 	floor uint64
 }
 
-// LateAfter is how long after it owned the slot a relay publishes what the stream brings: another one may have taken over
-// since. What is later waits until the database has been asked, or is left in the table.
+// LateAfter is how long the leader publishes streamed rows after it certainly owned the slot. Another relay may have
+// taken the slot since. Later rows wait until the database was asked, or stay in the table.
 const LateAfter = outbox.CertainFor / 2
 
-// lock begins every method.
+// lock must begin every method; it also sets the time of the method.
 func (c *Core) lock() {
 	c.mu.Lock()
 	c.mu.now = c.Clock()
 }
 
-// Owned is told of a time at which the slot was certainly this relay's.
+// Owned records a time at which this relay certainly owned the slot.
 func (c *Core) Owned(at time.Time) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -42,8 +42,8 @@ func (c *Core) Owned(at time.Time) {
 	}
 }
 
-// Doubt has the database asked who owns the slot before more of the stream leaves: a query has found that it is not this
-// relay.
+// Doubt makes the leader ask the database who owns the slot before it publishes more streamed rows. Call it when a
+// query found another owner.
 func (c *Core) Doubt() {
 	c.lock()
 	defer c.mu.Unlock()
@@ -51,24 +51,24 @@ func (c *Core) Doubt() {
 	signal(c.Doubted)
 }
 
-// late tells that another relay may have the slot by now.
+// late reports whether another relay may own the slot by now.
 func (c *Core) late() bool { return outbox.Elapsed(c.mu.term.owned, c.mu.now) > LateAfter }
 
-// Slot is how a relay owns the slot.
+// Slot describes how a relay has taken the slot.
 type Slot struct {
-	// Boundary is the newest id that was handed out before.
+	// Boundary is the highest id that was assigned before.
 	Boundary int64
-	// PID is of the server's process.
+	// PID is the server process of the stream.
 	PID uint32
-	// Start is the position of the stream's start, WALEnd where the WAL ended afterwards.
+	// Start is the position at which the stream starts, WALEnd the end of the WAL after that.
 	Start, WALEnd uint64
-	// RestUntil is until when rows that committed before the start are left alone: the relay that owned the slot before may
-	// still publish them, without a mark.
+	// RestUntil: until then, rows that committed before Start are left alone. The previous leader may still publish them,
+	// unmarked.
 	RestUntil time.Time
 }
 
-// TookSlot starts a term as the leader: everything in the table is to be claimed, and what has an id up to the boundary
-// may have been published by the leader before.
+// TookSlot starts a term as the leader: all rows in the table are to be claimed. The previous leader may have published
+// rows up to the boundary.
 func (c *Core) TookSlot(s Slot) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -79,18 +79,18 @@ func (c *Core) TookSlot(s Slot) {
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.unseen.end()
-	c.mu.unseen.forget() // what committed before the stream's start may not be visible yet
+	c.mu.unseen.forget() // rows that committed before the start may not be visible yet
 	c.mu.keys.newTerm(true, c.mu.unseen.seq)
 	c.mu.backlog, c.mu.due = everything, true
 	signal(c.Wake)
 }
 
-// LostSlot ends it. What is in flight goes on; what is queued is left in the table.
+// LostSlot ends a term. Messages in flight continue; queued ones stay in the table.
 func (c *Core) LostSlot() {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.term.leader, c.mu.term.live = false, false
-	c.mu.term.boundary = nothing // its next owner may publish any row
+	c.mu.term.boundary = nothing // the next leader may publish any row
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.keys.newTerm(false, c.mu.unseen.seq)
@@ -98,7 +98,7 @@ func (c *Core) LostSlot() {
 	c.mu.backlog = nothing
 }
 
-// StreamLive is told whether the server was heard of lately.
+// StreamLive records whether the server was heard of lately.
 func (c *Core) StreamLive(live bool) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -109,14 +109,14 @@ func (c *Core) StreamLive(live bool) {
 	signal(c.Wake)
 }
 
-// Leads tells whether this relay owns the slot.
+// Leads reports whether this relay owns the slot.
 func (c *Core) Leads() bool {
 	c.lock()
 	defer c.mu.Unlock()
 	return c.mu.term.leader
 }
 
-// SetBoundary is for relays that do not lead: rows beyond this id were published by nobody else.
+// SetBoundary is for relays that do not lead: no other relay has published rows above this id.
 func (c *Core) SetBoundary(id int64) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -125,32 +125,32 @@ func (c *Core) SetBoundary(id int64) {
 	}
 }
 
-// ServerRestarted is told that connections to the server were lost: it may have crashed, and rows up to the id have lost
-// the trace of a claim.
+// ServerRestarted records that connections to the server were lost. The server may have crashed and lost the traces of
+// claims in rows up to this id.
 func (c *Core) ServerRestarted(id int64) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.restarted = max(c.mu.restarted, id)
 }
 
-// View is how things stand, for who plans the sweeps.
+// View is a snapshot of the core's state, for planning sweeps.
 type View struct {
 	Leader, Live, Ready bool
-	// Rest is how long a new leader still leaves alone what the table held before.
+	// Rest is how long a new leader still leaves older rows alone.
 	Rest  time.Duration
 	PID   uint32
 	Epoch int
-	// Backlog: rows without a key wait to be looked at. Due: a row has got a time of its own. Wanted: keys are to be
-	// looked up. Unlisted: keys that are not remembered may have rows.
+	// Backlog: a pass over keyless rows is needed. Due: a row has got a time. Unlisted: keys that are not remembered
+	// may have rows. Wanted counts the keys to look up.
 	Backlog, Due, Unlisted bool
 	Wanted                 int
-	// Unseen: transactions may become visible of which rows are in the table. Unnamed: if not 0, a snapshot has to name
-	// them, and Saw is told this number.
+	// Unseen: rows in the table belong to transactions that are not visible yet. Unnamed, if not 0: a snapshot must
+	// name these transactions; pass the number to Saw.
 	Unseen  bool
 	Unnamed uint64
 }
 
-// View may be called at any time.
+// View returns the current state.
 func (c *Core) View() View {
 	c.lock()
 	defer c.mu.Unlock()
@@ -163,24 +163,24 @@ func (c *Core) View() View {
 	}
 }
 
-// Keys counts the ordering keys that are remembered.
+// Keys counts the remembered ordering keys.
 func (c *Core) Keys() int {
 	c.lock()
 	defer c.mu.Unlock()
 	return len(c.mu.keys.byKey)
 }
 
-// Saw takes a snapshot in that was asked for in this epoch, and that queries from now on see at least. If unnamed
-// is not 0, it is that of the View before the snapshot, which names all that is in progress.
+// Saw records a snapshot that was taken in this epoch; later queries see at least as much. Unnamed is the number of a
+// View before the snapshot; if not 0, the snapshot names all transactions in progress.
 func (c *Core) Saw(s outbox.Snapshot, epoch int, unnamed uint64) {
 	c.lock()
 	defer c.mu.Unlock()
 	if epoch != c.mu.term.epoch {
-		return // it may be of another server
+		return // the snapshot may be of another server
 	}
 	if unnamed != 0 && unnamed == c.mu.unseen.unnamed {
 		c.mu.unseen.name(s)
-		c.wantBacklog(everything) // a pass that began before may have missed what has become visible since
+		c.wantBacklog(everything) // an earlier pass may have missed rows that became visible since
 	}
 	c.saw(s)
 }
@@ -191,7 +191,7 @@ func (c *Core) saw(s outbox.Snapshot) {
 	}
 }
 
-// BacklogBegan starts a pass over the rows without a key: what is left from now on asks for another.
+// BacklogBegan starts a pass over the keyless rows. Rows left from now on ask for another pass.
 func (c *Core) BacklogBegan(epoch int) (from int64, ok bool) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -202,7 +202,7 @@ func (c *Core) BacklogBegan(epoch int) (from int64, ok bool) {
 	return from, true
 }
 
-// BacklogFailed has a pass done again.
+// BacklogFailed asks for the pass again.
 func (c *Core) BacklogFailed(from int64) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -211,7 +211,7 @@ func (c *Core) BacklogFailed(from int64) {
 	}
 }
 
-// DueBegan starts a sweep of due rows: what gets a time from now on asks for another.
+// DueBegan starts a sweep of due rows. Rows that get a time from now on ask for another sweep.
 func (c *Core) DueBegan() {
 	c.lock()
 	defer c.mu.Unlock()
@@ -226,7 +226,7 @@ func (c *Core) KeysBegan() (pass int) {
 	return c.mu.keys.pass
 }
 
-// KeysEnded ends a pass that read to the end; complete tells whether its first page could see all that had to be seen.
+// KeysEnded ends a pass that read to the end. Complete is what SeesAllKeys reported at its first page.
 func (c *Core) KeysEnded(pass int, complete bool) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -236,8 +236,7 @@ func (c *Core) KeysEnded(pass int, complete bool) {
 	}
 }
 
-// SeesAllKeys tells whether a pass over all keys that begins with what was seen until now could miss no row of a key
-// that is not remembered.
+// SeesAllKeys reports whether a pass over all keys that begins now misses no row of a key that is not remembered.
 func (c *Core) SeesAllKeys() bool {
 	c.lock()
 	defer c.mu.Unlock()

@@ -6,27 +6,27 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// unseen are the transactions whose rows may be in the table though no query could see them: a commit is in the WAL
-// before it is visible. It belongs to the core and its lock.
+// unseen are transactions whose rows may be in the table and invisible to queries: WAL has a commit before the commit
+// is visible. The core's lock guards it.
 type unseen struct {
 	limit int
-	// left are transactions of which the stream has left rows in the table, in the order in which it did.
+	// left are transactions whose rows the stream left in the table, oldest first.
 	left []leftBy
-	// seq numbers them.
+	// seq is the number of the newest transaction.
 	seq uint64
-	// named are those that a snapshot names: any row of theirs may have been missed.
+	// named are transactions that a snapshot named as in progress. Any of their rows may have been missed.
 	named map[uint32]struct{}
-	// unnamed is seq when transactions were forgotten, until a snapshot has named them; then 0.
+	// unnamed is the seq at which transactions were forgotten; 0 once a snapshot has named them.
 	unnamed uint64
 }
 
 type leftBy struct {
 	xid uint32
 	seq uint64
-	id  int64 // the least id among its rows without a key
+	id  int64 // the lowest id among its rows without a key
 }
 
-// note notes a transaction, or says that they are too many. The newest number is that of the transaction.
+// note records a transaction under the number seq. It returns false if there are too many.
 func (u *unseen) note(xid uint32, id int64) bool {
 	if xid == 0 {
 		return true // the row was read from the table
@@ -43,19 +43,19 @@ func (u *unseen) note(xid uint32, id int64) bool {
 	return true
 }
 
-// forget drops them all, until a snapshot names them.
+// forget drops all transactions; a snapshot must name them again.
 func (u *unseen) forget() {
 	u.seq++
 	u.left, u.unnamed = nil, u.seq
 }
 
-// end forgets them, for a relay that does not lead.
+// end drops all transactions, for a relay that does not lead.
 func (u *unseen) end() {
 	u.left, u.unnamed = nil, 0
 	clear(u.named)
 }
 
-// saw drops the transactions that a snapshot can see, and returns from which id on the backlog is to be read for them.
+// saw drops the transactions that a snapshot can see. It returns the id from which the backlog must be read for them.
 func (u *unseen) saw(s outbox.Snapshot) (from int64) {
 	from = nothing
 	rest := u.left[:0]
@@ -78,7 +78,7 @@ func (u *unseen) saw(s outbox.Snapshot) (from int64) {
 	return from
 }
 
-// name takes all transactions that were in progress for a snapshot from after the newest loss.
+// name records all transactions in progress. The snapshot must be newer than the last forget.
 func (u *unseen) name(s outbox.Snapshot) {
 	u.unnamed = 0
 	for _, xid := range s.InProgress() {
@@ -86,7 +86,7 @@ func (u *unseen) name(s outbox.Snapshot) {
 	}
 }
 
-// visible is the number below which all transactions that left rows were seen.
+// visible returns the number below which all transactions are visible.
 func (u *unseen) visible() uint64 {
 	switch {
 	case u.unnamed != 0:
@@ -97,5 +97,5 @@ func (u *unseen) visible() uint64 {
 	return math.MaxUint64
 }
 
-// all tells whether nothing could have been missed up to a number.
+// all reports whether queries see all transactions up to a number.
 func (u *unseen) all(seq uint64) bool { return len(u.named) == 0 && u.visible() > seq }
