@@ -11,27 +11,27 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
-// Transaction holds the rows of a claim locked. One of the two methods ends it.
+// Transaction locks the rows of a claim. The caller ends it with Commit or Abandon.
 type Transaction interface {
-	// Locked are the messages, the WAL position after the lock, and the server process that owned the slot then.
+	// Locked returns the messages, the WAL position after the lock, and the server process that owned the slot then.
 	Locked() (messages []*outbox.Message, position uint64, owner uint32)
-	// Commit writes what becomes of the rows.
+	// Commit writes the decisions for the rows and ends the transaction. Rows without an answer are postponed.
 	Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error
-	// Abandon ends it without.
+	// Abandon ends the transaction and writes nothing.
 	Abandon()
 }
 
 const (
-	// mostClaims is how many claims are open at a time: while one is written, the others publish.
+	// mostClaims is how many claims may be open: while one writes, the others publish.
 	mostClaims = 3
-	// answerWait is how long a claim waits for the next answer after the last. It follows the time of the first answer.
+	// answerWait is how long a claim waits for the next answer, up to mostAnswerWait if the first answer was slow.
 	answerWait, mostAnswerWait = 100 * time.Millisecond, time.Second
-	// mostRunning is how long the runs of a claim go on, mostOpen how long it stays open: well below the time after which
-	// the server ends it (store.IdleTimeout).
+	// mostRunning is how long a claim starts new messages, mostOpen how long it stays open. Both must stay well below
+	// store.IdleTimeout, after which the server ends the transaction.
 	mostRunning, mostOpen = 2 * time.Second, 4 * time.Second
 )
 
-// claims counts those that are open.
+// claims counts the open claims.
 type claims struct {
 	open    atomic.Int32
 	running sync.WaitGroup
@@ -39,16 +39,17 @@ type claims struct {
 
 func (c *claims) free() int { return mostClaims - int(c.open.Load()) }
 
-// Claiming tells whether claims are open.
+// Claiming reports whether claims are open.
 func (s *Sweeper) Claiming() bool { return s.claims.open.Load() > 0 }
 
-// Claimed counts the rows that were locked so far. It is called by the goroutine of Once.
+// Claimed counts the rows locked so far. Only the goroutine of Once may call it.
 func (s *Sweeper) Claimed() int { return s.claimed }
 
-// Wait waits until all claims have ended.
+// Wait returns when all claims have ended.
 func (s *Sweeper) Wait() { s.claims.running.Wait() }
 
-// claim locks rows and publishes them. The rest is done in a goroutine of its own.
+// claim locks rows and publishes them. Finish then runs in another goroutine. Claimed counts rows published or
+// superseded.
 func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mostRows, mostBytes int) (claimed int, err error) {
 	if len(rows) == 0 {
 		return 0, nil
@@ -97,19 +98,19 @@ func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mo
 	return claimed, nil
 }
 
-// lostTo notes that the slot is not as this relay believed.
+// lostTo records that another process owns the slot than this relay believed.
 func (s *Sweeper) lostTo(ctx context.Context, r role) {
 	if r.view.Leader {
 		s.Core.Doubt()
 		return
 	}
-	_ = s.CheckSlot(ctx) // the next claim or check tells of an error
+	_ = s.CheckSlot(ctx) // the next claim or check reports an error
 }
 
 // drop ends a claim that has locked nothing.
 func (s *Sweeper) drop(claim *core.Claim) { s.Core.Ended(claim, s.Core.End(claim), false) }
 
-// noticeRestart has all rows marked that a server may have lost the traces of claims of, in a crash.
+// noticeRestart marks all existing rows after a restart of the server: a crash can lose the traces of claims.
 func (s *Sweeper) noticeRestart(ctx context.Context) error {
 	restarts := s.Table.Restarts()
 	if restarts == s.restarts {
@@ -142,7 +143,8 @@ func (s *Sweeper) Finish(ctx context.Context, claim *core.Claim, tx Transaction)
 	s.Orphaned(s.Core.Ended(claim, ending, err == nil))
 }
 
-// await waits until all messages of a claim have an answer, or some are so late that the others must not wait for them.
+// await returns when all messages of a claim have an answer, or when the missing answers are so late that the others
+// must not wait.
 func (s *Sweeper) await(claim *core.Claim) {
 	began := time.Now()
 	left := mostOpen // until the first answer
@@ -157,7 +159,7 @@ func (s *Sweeper) await(claim *core.Claim) {
 		case <-claim.Progress:
 		case <-timer.C:
 			select {
-			case <-claim.Progress: // it came while this process did something else
+			case <-claim.Progress: // it came while this goroutine did not run
 			default:
 				return
 			}

@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// keysPass is where a pass over all ordering keys stands.
+// keysPass is the state of a pass over all ordering keys.
 type keysPass struct {
 	begun    bool
 	after    *string
@@ -16,27 +16,27 @@ type keysPass struct {
 }
 
 const (
-	// longestRun is how many rows of a key one claim takes at most.
+	// longestRun is how many rows of one key a claim takes at most.
 	longestRun = 64
-	// usualRun is how many it takes if more keys have rows than it has room for. Longer runs of fewer keys cost Postgres
-	// less, but each row waits for the confirm of the one before it.
+	// usualRun is the limit while more keys have rows than fit in a claim. Longer runs of fewer keys cost Postgres
+	// less, but each row waits for the confirm of the row before it.
 	usualRun = 4
 )
 
-// firstAgain is how soon keys are looked up again of which none was free.
+// firstAgain is the first wait before the next look-up if no key was free. It doubles up to the poll interval.
 const firstAgain = 20 * time.Millisecond
 
-// looksUp tells whether the next sweep of keys is of those that are wanted; a pass over all keys takes turns with it.
+// looksUp reports whether the next sweep of keys looks up wanted keys. A pass over all keys takes turns with look-ups.
 func (s *Sweeper) looksUp(r role) bool {
 	passDue := !s.Planner.keysAt(s.View()).After(s.now())
 	s.lookedUp = r.view.Wanted > 0 && (!passDue || !s.lookedUp)
 	return s.lookedUp
 }
 
-// lookUp claims rows of keys that are wanted.
+// lookUp claims rows of wanted keys.
 func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	rows, bytes := s.Core.Capacity(s.Page)
-	// A share of them, so that other claims find some.
+	// Only a share of the keys, so that other claims get some.
 	free := max(s.claims.free(), 1)
 	keys := s.Core.TakeWanted(min(s.keysFor(rows), (r.view.Wanted+free-1)/free))
 	claimed := 0
@@ -58,7 +58,7 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	return s.again == 0, nil
 }
 
-// passKeys claims rows of the next keys of a pass over all of them.
+// passKeys claims rows of the next page of a pass over all keys.
 func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	p := &s.keys
 	rows, bytes := s.Core.Capacity(s.Page)
@@ -84,11 +84,11 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 		p.after = runs[len(runs)-1][0].OrderingKey
 	}
 	share := rows
-	if !o.More { // so few that other claims find none otherwise
+	if !o.More { // few keys: leave some to other claims
 		free := max(s.claims.free(), 1)
 		share = min(rows, (len(runs)+free-1)/free)
 	}
-	if !r.view.Leader { // several relays take the same keys in vain
+	if !r.view.Leader { // otherwise several relays would try to lock the same keys
 		s.Shuffle(len(runs), func(i, j int) { runs[i], runs[j] = runs[j], runs[i] })
 	}
 	_, err = s.claim(ctx, r, s.Core.Found(nil, runs, seen, r.view.Epoch, share), rows, bytes)
@@ -99,16 +99,16 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	return o, err
 }
 
-// keysFor is how many keys are looked up to find so many rows.
+// keysFor returns how many keys to read to find this many rows.
 func (s *Sweeper) keysFor(rows int) int { return max(rows/max(s.depth, 1), 1) }
 
-// runOf is how many rows of each of so many keys are looked up to find so many rows: more than the keys had last time,
-// which tells whether they have more.
+// runOf returns how many rows of each key to read to find this many rows. It asks for more than the keys had last time,
+// to learn whether they have more.
 func (s *Sweeper) runOf(rows, keys int) int {
 	return min(max(rows/keys, min(2*max(s.depth, 1), usualRun)), longestRun)
 }
 
-// measure notes how many rows the keys have that were looked up.
+// measure records how many rows each key had.
 func (s *Sweeper) measure(runs []outbox.Run) {
 	rows := 0
 	for _, run := range runs {

@@ -7,8 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// requeue sends dead letters of a key back with their old ids, all due at once,
-// as store.Operator does.
+// requeue requeues the dead letters of a key with their old ids, all due at once, as store.Operator does.
 func (m *model) requeue(ids ...int64) {
 	tx := &modelTx{scheduled: map[int64]time.Time{}, marked: map[int64]bool{}}
 	for _, id := range ids {
@@ -24,7 +23,7 @@ func (m *model) requeue(ids ...int64) {
 	m.commit(tx)
 }
 
-// deadOfItsKey are the dead letters of a row's key, in their order; without a key itself.
+// deadOfItsKey returns the dead letters of a row's key in id order; for a row without a key only the row.
 func (m *model) deadOfItsKey(id int64) (ids []int64) {
 	for _, row := range m.rows {
 		if m.dead[row.id] && (row.id == id || (row.key != "" && row.key == m.rows[id-1].key)) {
@@ -34,8 +33,7 @@ func (m *model) deadOfItsKey(id int64) (ids []int64) {
 	return ids
 }
 
-// keepBatch checks that dead letters that were sent back together leave in their order, and that nothing
-// comes in between which comes after them.
+// keepBatch checks that requeued dead letters leave in order, and that no later row of the key leaves between them.
 func (m *model) keepBatch(message *outbox.Message) {
 	row := m.rows[message.ID-1]
 	first := !row.returned && (row.requeued || m.delivered[row.id] == 0)

@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// The model as the table of its sweeps. While a statement is under way anything may happen.
+// The model is the table of its sweeps. Other steps may happen during each statement.
 
 func (m *model) visible() []*modelRow {
 	var rows []*modelRow
@@ -39,7 +39,7 @@ func (m *model) candidate(row *modelRow, fresh outbox.Fresh) outbox.Candidate {
 	}
 }
 
-// statement runs a query at some moment between its beginning and its answer.
+// statement runs a query at some moment between its start and its answer.
 func (m *model) statement(query func()) error {
 	m.between()
 	query()
@@ -143,7 +143,7 @@ func (m *model) owner() uint32 {
 	return 1
 }
 
-// lock is the statement that begins a claim.
+// lock is the statement that starts a claim.
 func (m *model) lock(_ context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error) {
 	m.between()
 	claim := &modelClaim{m: m, position: m.wal, owner: m.owner(), term: m.term}
@@ -164,7 +164,7 @@ func (m *model) lock(_ context.Context, ids []int64, fresh outbox.Fresh) (Transa
 	return claim, nil
 }
 
-// stepClaim takes the next step of a claim: it ends, commits, and the core hears of it.
+// stepClaim takes the next step of a claim: it ends, commits, or tells the core.
 func (m *model) stepClaim(i int) {
 	c := m.claims[i]
 	switch {
@@ -182,7 +182,7 @@ func (m *model) stepClaim(i int) {
 	}
 }
 
-// sweep runs one sweep, while which other steps are taken.
+// sweep runs one sweep; other steps may happen meanwhile.
 func (m *model) sweep(kind Sweep, between func()) {
 	if m.sweeping {
 		return
@@ -199,7 +199,7 @@ func (m *model) sweep(kind Sweep, between func()) {
 	}
 }
 
-// quiesce lets everything that waits come to its end, and fails if something does not.
+// quiesce runs everything to its end, and fails if something does not end.
 func (m *model) quiesce() {
 	m.late = false
 	m.core.PublisherReady(true)
@@ -234,7 +234,7 @@ func (m *model) quiesce() {
 	}
 }
 
-// asked tells whether something asks for a sweep, of those that are also run without.
+// asked reports whether a sweep has a reason, for sweeps that also run without one.
 func (m *model) asked(kind Sweep) bool {
 	v := m.core.View()
 	switch {
@@ -262,7 +262,7 @@ func (m *model) drained() bool {
 		len(m.pending) == 0 && len(m.hidden) == 0 && m.unheard == nil
 }
 
-// empty checks that a core with nothing to do remembers nothing.
+// empty checks that an idle core remembers nothing.
 func (m *model) empty() {
 	for range 4 {
 		for _, kind := range []Sweep{Backlog, Keys, Keys, Keys} {

@@ -15,64 +15,64 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
-// model is the world around a core and its sweeps: a database with its WAL and row locks, a broker, and a relay process
-// that may crash. It plays the stream, the table, the publisher and the settler one step at a time, in any order, and
-// checks after each that the promises of docs/contract.md hold.
+// model is the world around a core and its sweeps: a database with WAL and row locks, a broker, and a relay process
+// that may crash. It plays the stream, the table, the publisher and the settler one step at a time, in any order. After
+// each step it checks the promises of docs/contract.md.
 type model struct {
 	t   *rapid.T
 	now time.Time
-	// clock is the process's own, which shows it that it stood still.
+	// clock is the clock of the process; it shows a pause.
 	clock time.Time
-	// replaced: another relay has had the slot since this process stood still.
+	// replaced: another relay has owned the slot since the pause.
 	replaced bool
-	// restUntil: until then the former leader may publish what committed before the start.
+	// restUntil: until then, the previous leader may publish rows that committed before the start.
 	restUntil time.Time
 	start     uint64
 	term      int
-	// late: what the stream brings has been under way for long.
+	// late: streamed rows arrive late.
 	late bool
-	// scheduledOfTen is how many rows of ten have a time of their own.
+	// scheduledOfTen is how many of ten rows have a time.
 	scheduledOfTen int
-	// expiring: rows have a time after which they are not published; drops: they are deleted then.
+	// expiring: rows have expires_at; drops: expired rows are deleted.
 	expiring, drops bool
-	// coalescing: of rows that wait with the same coalesce and ordering key only the newest leaves.
+	// coalescing: of waiting rows with the same coalesce key and ordering key, only the newest leaves.
 	coalescing bool
 	// polls: there is no stream.
 	polls  bool
 	limits core.Limits
-	// between takes other steps while a statement is under way.
+	// between takes other steps during a statement.
 	between func()
-	// marksExactly: nothing has happened that would make a mark needful.
+	// marksExactly: no event so far justifies a mark.
 	marksExactly bool
 
 	// the database
 	rows    []*modelRow
 	txs     []*modelTx // in commit order: the WAL
 	dead    map[int64]bool
-	expired map[int64]bool // the publisher did not take them any more
-	// coalesced were deleted since a newer row waited.
+	expired map[int64]bool // deleted or dead because they had expired
+	// coalesced were deleted because a newer row waited.
 	coalesced map[int64]bool
 	lastXID   uint32
-	wal       uint64 // where it ends
+	wal       uint64 // its end
 	restarts  int64
 	// failedOver: rows up to this id have lost the traces of claims.
 	failedOver int64
 
 	// the broker
 	delivered map[int64]int
-	firsts    map[string][]int64 // per key, the ids in the order of their first delivery
+	firsts    map[string][]int64 // for each key, the ids in the order of first delivery
 
 	// the relay process, lost in a crash
 	core     *core.Core
 	sweeper  *Sweeper
-	streamed int // how many transactions the stream has brought, or left out by starting after them
+	streamed int // transactions that the stream has brought or skipped
 	inFlight []*outbox.Message
-	tooLate  map[*outbox.Message]bool // of these, those that had expired when they were to be sent
+	tooLate  map[*outbox.Message]bool // messages that had expired when they were to be sent
 	pending  []outbox.Settlement
 	hidden   []outbox.Settlement // published, not visible yet
-	unheard  *modelWritten       // committed, and the core does not know yet
+	unheard  *modelWritten       // committed, but the core does not know yet
 	claims   []*modelClaim
-	open     []*modelClaim // locked, and the core does not know yet
+	open     []*modelClaim // locked, but the core does not know yet
 	sweeping bool
 }
 
@@ -81,9 +81,9 @@ type modelTx struct {
 	lsn     uint64
 	rows    []*modelRow
 	visible bool
-	// scheduled is available_at of the rows as the transaction has inserted them.
+	// scheduled is the available_at with which the rows were inserted.
 	scheduled map[int64]time.Time
-	// marked tells which came with possible_duplicate.
+	// marked rows were inserted with possible_duplicate.
 	marked map[int64]bool
 }
 
@@ -92,17 +92,17 @@ type modelRow struct {
 	key       string // "": none
 	coalesce  string // "": none
 	tx        *modelTx
-	available time.Time // as it is now; zero: null
+	available time.Time // the current value; zero: null
 	expires   time.Time // zero: null
 	attempts  int
 	duplicate bool
 	gone      bool
-	requeued  bool // it was dead, and came back in its old place
-	returned  bool // … and was delivered since
+	requeued  bool // it was dead and was requeued
+	returned  bool // it was requeued and has been delivered since
 	locked    *modelClaim
-	person    bool // somebody else holds it locked
+	person    bool // another session locks it
 	traced    bool // xmax is not 0
-	// postponed is the core whose claim has written the time last, if one has.
+	// postponed is the core whose claim wrote the time last, or nil.
 	postponed *core.Core
 }
 
@@ -167,8 +167,8 @@ func (m *model) boot() {
 	m.takeSlot()
 }
 
-// freeze stops the process in its tracks for a while. If the server noticed, it ends the claims, and another relay takes
-// the slot, publishes rows and goes again: some of them may be left.
+// freeze pauses the process. If the server noticed, it ends the claims, and another relay takes the slot, publishes
+// rows and leaves. Some rows may remain.
 func (m *model) freeze(replaced bool, some func() bool) {
 	m.pass(2 * time.Second)
 	if m.replaced = m.replaced || replaced; !replaced {
@@ -184,7 +184,7 @@ func (m *model) freeze(replaced bool, some func() bool) {
 	}
 }
 
-// otherPublishes: another relay publishes a row, and deletes it or dies.
+// otherPublishes lets another relay publish a row, and delete it or die.
 func (m *model) otherPublishes(row *modelRow, deletes bool) {
 	if m.hasExpired(row) {
 		return
@@ -199,7 +199,7 @@ func (m *model) otherPublishes(row *modelRow, deletes bool) {
 	row.gone = deletes
 }
 
-// endClaims ends the transactions of the process: its connections are lost.
+// endClaims ends the transactions of the process, as lost connections do.
 func (m *model) endClaims() {
 	for _, row := range m.rows {
 		row.locked = nil
@@ -209,7 +209,7 @@ func (m *model) endClaims() {
 	}
 }
 
-// check checks what always holds.
+// check checks the invariants.
 func (m *model) check() {
 	for _, row := range m.rows {
 		if row.locked != nil && !slices.Contains(m.claims, row.locked) && !slices.Contains(m.open, row.locked) {
@@ -222,7 +222,7 @@ func (m *model) check() {
 func (m *model) askForSlot() {
 	switch {
 	case m.polls:
-		_ = m.sweeper.CheckSlot(context.Background()) // the model answers
+		_ = m.sweeper.CheckSlot(context.Background()) // the model never fails
 	case m.replaced:
 		m.core.LostSlot()
 		m.takeSlot()
@@ -231,7 +231,7 @@ func (m *model) askForSlot() {
 	}
 }
 
-// takeSlot starts the stream at the present.
+// takeSlot starts the stream at the current WAL position.
 func (m *model) takeSlot() {
 	m.replaced = false
 	m.streamed = len(m.txs)
@@ -242,8 +242,7 @@ func (m *model) takeSlot() {
 	m.core.StreamLive(true)
 }
 
-// failOver goes on with a server that has all rows and no traces of locks, and whose WAL is behind what the one before
-// has written.
+// failOver replaces the server by one with all rows, without traces of locks, and with a WAL that ends earlier.
 func (m *model) failOver() {
 	m.endClaims()
 	for _, row := range m.rows {
@@ -258,7 +257,7 @@ func (m *model) failOver() {
 	}
 }
 
-// commit writes the end of a transaction.
+// commit ends a transaction.
 func (m *model) commit(tx *modelTx) {
 	m.lastXID++
 	tx.xid, tx.lsn = m.lastXID, m.wal+10
@@ -266,8 +265,8 @@ func (m *model) commit(tx *modelTx) {
 	m.txs = append(m.txs, tx)
 }
 
-// insert commits a transaction. Its rows are in the WAL at once, and visible later.
-// Transactions of one key do not overlap: what was inserted before is visible.
+// insert commits a transaction. Its rows are in the WAL at once, and visible later. Transactions of one key do not
+// overlap: rows inserted before are visible.
 func (m *model) insert(keys []string, scheduled []bool) {
 	tx := &modelTx{scheduled: map[int64]time.Time{}}
 	for i, key := range keys {
@@ -279,7 +278,7 @@ func (m *model) insert(keys []string, scheduled []bool) {
 			row.available = m.now.Add(2 * time.Second)
 			tx.scheduled[row.id] = row.available
 		}
-		if m.expiring && len(m.rows)%2 == 0 { // some before their time has come
+		if m.expiring && len(m.rows)%2 == 0 { // some expire before their time has come
 			row.expires = m.now.Add(time.Duration(len(m.rows)%7) * 700 * time.Millisecond)
 		}
 		m.rows = append(m.rows, row)
@@ -288,7 +287,7 @@ func (m *model) insert(keys []string, scheduled []bool) {
 	m.commit(tx)
 }
 
-// busy tells whether a transaction with a row of the key is not visible yet.
+// busy reports whether a transaction with a row of the key is still invisible.
 func (m *model) busy(key string) bool {
 	for _, tx := range m.txs {
 		if !tx.visible && slices.ContainsFunc(tx.rows, func(r *modelRow) bool { return r.key == key }) {
@@ -302,14 +301,14 @@ func (m *model) hasExpired(row *modelRow) bool {
 	return !row.expires.IsZero() && !row.expires.After(m.now)
 }
 
-// superseded: a newer row of the same coalesce and ordering key is visible.
+// superseded reports whether a newer row with the same coalesce key and ordering key is visible.
 func (m *model) superseded(row *modelRow) bool {
 	return row.coalesce != "" && slices.ContainsFunc(m.visible(), func(n *modelRow) bool {
 		return n.coalesce == row.coalesce && n.key == row.key && n.id > row.id
 	})
 }
 
-// deadline is what a relay makes of expires_at, as both clocks run alike.
+// deadline returns the local time for expires_at; both clocks run alike here.
 func (m *model) deadline(row *modelRow) (at time.Time) {
 	if !row.expires.IsZero() {
 		at = m.clock.Add(row.expires.Sub(m.now))
@@ -317,7 +316,7 @@ func (m *model) deadline(row *modelRow) (at time.Time) {
 	return at
 }
 
-// message is the row as a query reads it, or as the transaction has brought it to the stream.
+// message returns the row as a query reads it, or as the stream brings it.
 func (r *modelRow) message(streamed *modelTx) *outbox.Message {
 	m := &outbox.Message{
 		ID: r.id, MessageID: outbox.UUID{byte(r.id), byte(r.id >> 8)}, SchemaVersion: 1,
@@ -332,7 +331,7 @@ func (r *modelRow) message(streamed *modelTx) *outbox.Message {
 	return m
 }
 
-// streamNext brings one transaction, row by row, and the position after it.
+// streamNext streams one transaction row by row, then the position after it.
 func (m *model) streamNext() {
 	if m.polls {
 		m.streamed = len(m.txs)
@@ -390,7 +389,7 @@ func (m *model) publish(message *outbox.Message) {
 	}
 }
 
-// mustRest tells whether the leader before may still publish a row that no claim of an earlier term brings.
+// mustRest reports whether the previous leader may still publish this row. Rows in claims of an earlier term are exempt.
 func (m *model) mustRest(row *modelRow) bool {
 	claimed := slices.ContainsFunc(m.claims, func(c *modelClaim) bool {
 		return c.term < m.term && slices.ContainsFunc(c.messages, func(message *outbox.Message) bool { return message.ID == row.id })
@@ -398,10 +397,10 @@ func (m *model) mustRest(row *modelRow) bool {
 	return !m.polls && m.clock.Before(m.restUntil) && row.tx.lsn <= m.start && !claimed
 }
 
-// arrive is the broker taking a message over.
+// arrive delivers a message to the broker.
 func (m *model) arrive(message *outbox.Message) {
 	m.keepBatch(message)
-	// What came back from the dead letters comes after what has left meanwhile.
+	// A requeued dead letter follows the messages that left meanwhile.
 	if m.delivered[message.ID]++; m.delivered[message.ID] > 1 || message.OrderingKey == nil || m.rows[message.ID-1].requeued {
 		return
 	}
@@ -450,16 +449,16 @@ func (m *model) resolve(i int, outcome outbox.Outcome, reason outbox.Reason, too
 	m.publish(next)
 }
 
-// modelWritten is what came of a batch of the settler.
+// modelWritten is the result of a batch of the settler.
 type modelWritten struct{ done, hidden []outbox.Settlement }
 
-// settle writes what is pending, as the settler and its statements do.
+// settle writes pending rows, as the settler and its statements do.
 func (m *model) settle() {
 	m.commitSettled()
 	m.hearSettled()
 }
 
-// commitSettled runs the statements. Rows that somebody has locked wait like those that are not visible.
+// commitSettled runs the statements. Locked rows wait like invisible rows.
 func (m *model) commitSettled() {
 	if m.unheard != nil {
 		return
@@ -478,7 +477,7 @@ func (m *model) commitSettled() {
 	}
 }
 
-// hearSettled brings their answers to the core.
+// hearSettled reports the results to the core.
 func (m *model) hearSettled() {
 	if written := m.unheard; written != nil {
 		m.unheard, m.hidden = nil, written.hidden
@@ -518,12 +517,12 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 	}
 }
 
-// pass lets time go by while the process runs.
+// pass lets time pass while the process runs.
 func (m *model) pass(d time.Duration) {
 	m.now, m.clock = m.now.Add(d), m.clock.Add(d)
 }
 
-// crash loses the process. What was sent may have arrived.
+// crash ends the process. Sent messages may have arrived.
 func (m *model) crash(arrived []bool) {
 	m.endClaims()
 	for i, message := range m.inFlight {
@@ -533,11 +532,11 @@ func (m *model) crash(arrived []bool) {
 	}
 	m.boot()
 	if m.failedOver > 0 {
-		m.sweeper.restarts-- // what a process cannot know that was not there when the server lost its traces
+		m.sweeper.restarts-- // a new process cannot know about traces lost before its start
 	}
 }
 
-// snapshot is what a query begun now can see.
+// snapshot returns what a query that starts now can see.
 func (m *model) snapshot() outbox.Snapshot {
 	xmin := uint64(m.lastXID) + 1
 	var running []string
@@ -554,7 +553,7 @@ func (m *model) snapshot() outbox.Snapshot {
 	return s
 }
 
-// modelClaim is a transaction that holds rows locked.
+// modelClaim is a transaction that locks rows.
 type modelClaim struct {
 	m        *model
 	claim    *core.Claim

@@ -1,5 +1,5 @@
-// Package fallback takes rows from the table that the stream does not bring: it plans when to look for which, finds them,
-// and claims them. A claim is a transaction that holds the rows locked until the broker has answered.
+// Package fallback publishes the rows that the stream does not bring. It plans the sweeps, finds rows and claims them.
+// A claim is a transaction that locks the rows until the broker has answered.
 package fallback
 
 import (
@@ -9,109 +9,107 @@ import (
 // Sweep is one kind of query on the outbox table.
 type Sweep uint8
 
-// The sweeps.
 const (
-	// None: nothing is to be done now.
+	// None: no sweep is due now.
 	None Sweep = iota
-	// Due claims rows whose time has come.
+	// Due claims rows whose available_at has come.
 	Due
-	// Backlog claims rows without a key or a time of their own.
+	// Backlog claims rows without a key and without a time.
 	Backlog
-	// Keys claims the oldest rows of ordering keys, and what follows them.
+	// Keys claims the head of each ordering key, and rows behind it.
 	Keys
-	// SlotCheck asks whether somebody owns the slot: for those who do not.
+	// SlotCheck asks who owns the slot. Relays that do not own it run it.
 	SlotCheck
 	sweeps
 )
 
-// String is its name in the log.
+// String returns the name in the log.
 func (s Sweep) String() string {
 	return [...]string{"none", "due", "backlog", "keys", "slot check"}[s]
 }
 
-// View is how things stand.
+// View is the state on which the planner decides.
 type View struct {
 	// Leader: this relay owns the slot. Live: its stream was heard of lately.
 	Leader, Live bool
-	// Rest is how long this relay still takes only what is due.
+	// Rest is how long this relay still claims only due rows.
 	Rest time.Duration
-	// TakesFresh: this relay may claim rows without a time of their own: it leads, or nobody does.
+	// TakesFresh: this relay may claim rows without a time, because it leads or there is no leader.
 	TakesFresh bool
-	// Ready: messages can be published now, and there is room for a claim.
+	// Ready: the publisher takes messages, and there is room for a claim.
 	Ready bool
-	// Backlog: rows without a key wait to be looked at.
+	// Backlog: keyless rows were left in the table.
 	Backlog bool
-	// Unseen: transactions may become visible of which rows are in the table.
+	// Unseen: rows in the table belong to transactions that are not visible yet.
 	Unseen bool
-	// Wanted: keys are to be looked up. Unlisted: keys that nobody asks for may have rows.
+	// Wanted: there are keys to look up. Unlisted: keys that are not remembered may have rows.
 	Wanted, Unlisted bool
-	// Due: a row has got a time of its own since the last sweep for those.
+	// Due: since the last sweep of due rows, a row has got a time.
 	Due bool
 }
 
-// Outcome is what came of a sweep.
+// Outcome is the result of a sweep.
 type Outcome struct {
-	// Took is how long it took to find a row.
+	// Took is the longest time that it took to find a row.
 	Took time.Duration
-	// More: the pass goes on at once.
+	// More: the pass continues at once.
 	More bool
-	// Quiet is how long nothing will be due, according to the table.
+	// Quiet is how long, according to the table, no row will become due.
 	Quiet time.Duration
 }
 
-// Now and then the table is scanned though nothing asks for it, in case of a bug.
+// The leader also scans the table without a reason at these intervals, in case of a bug.
 const (
 	backlogSafety = 30 * time.Second
 	keysSafety    = 5 * time.Second
 	dueSafety     = 5 // poll intervals: others may write a time into the table
 )
 
-// safetyFactor bounds the share of a walk through the table that nothing asks for: a long transaction keeps
-// millions of dead rows from being cleaned up, and each walk passes all of them.
+// safetyFactor bounds the share of time for scans without a reason. An old transaction can keep millions of dead rows,
+// and each scan passes all of them.
 const (
 	safetyFactor  = 1000
-	safetyAtLeast = 10 * time.Minute // a server that stood still makes any walk look long
+	safetyAtLeast = 10 * time.Minute // a server that was paused makes any scan look long
 )
 
-// safetyAfter is how long after a walk that took so long to find a row the next one comes that nothing asks for.
+// safetyAfter returns the interval to the next scan without a reason, if the last one needed this long to find a row.
 func safetyAfter(took time.Duration) time.Duration {
 	return min(max(backlogSafety, safetyFactor*took), safetyAtLeast)
 }
 
-// costFactor bounds a sweep's share of the time: one that takes a second and finds the
-// end is not run again for twenty. One that took long once may have waited for a server
-// that stood still, so the shorter of two runs counts.
+// costFactor bounds a sweep's share of the time: after one second of scanning it rests for twenty. The shorter of two
+// runs counts, because one slow run may have waited for a paused server.
 const costFactor = 20
 
-// keysFactor is the same for passes over the keys that nothing asks for.
+// keysFactor is the same bound for passes over all keys without a reason.
 const keysFactor = 50
 
-// Planner keeps when each sweep is to be run next. It belongs to one goroutine.
+// Planner decides when each sweep runs next. Only one goroutine may use it.
 type Planner struct {
 	pollInterval time.Duration
 	next         [sweeps]time.Time
-	// underWay tells of a pass that has not read to its end.
+	// underWay: the pass has more pages.
 	underWay [sweeps]bool
-	// took is how long the longest page took of the newest run that found the end, and taking
-	// that of the run under way: the first page may have to walk over millions of dead rows.
+	// took is the longest page of the last complete pass, taking that of the current pass. The first page may have to
+	// scan millions of dead rows.
 	took, taking [sweeps]time.Duration
-	// passTook is how long the pages of the newest pass took, passing those of the pass under way.
+	// passTook is the time of all pages of the last complete pass, passing that of the current pass.
 	passTook, passing [sweeps]time.Duration
-	// quietUntil is when something is due again, if nothing moves.
+	// quietUntil is when the next row is due, unless a row gets an earlier time.
 	quietUntil time.Time
-	// looked is when a snapshot was last asked for.
+	// looked is when the last snapshot was taken.
 	looked time.Time
-	// wantedAt is when keys are looked up next that are wanted.
+	// wantedAt is when wanted keys may be looked up next.
 	wantedAt time.Time
 }
 
-// NewPlanner makes a planner that polls at an interval.
+// NewPlanner returns a planner with this poll interval.
 func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInterval: pollInterval} }
 
-// Next names the sweep to run now, or None and how long to wait for one unless things change.
+// Next returns the sweep to run now, or None and how long to wait unless the state changes.
 func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
-	if v.Leader && v.Live && v.Ready { // all that asks for a sweep wakes the sweeper
+	if v.Leader && v.Live && v.Ready { // every reason for a sweep wakes the sweeper
 		wait *= dueSafety
 	}
 	if v.Rest > 0 {
@@ -126,7 +124,7 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 			wait = min(wait, delay)
 			continue
 		}
-		// Of those that are due the one that waits longest: none starves another.
+		// The sweep that has waited longest runs first, so that none starves.
 		if best == None || at.Before(p.at(best, v)) {
 			best = sweep
 		}
@@ -137,7 +135,7 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 	return None, wait
 }
 
-// wants tells whether a sweep makes sense at all.
+// wants reports whether a sweep can do anything in this state.
 func (v View) wants(s Sweep) bool {
 	switch s {
 	case Due:
@@ -152,7 +150,7 @@ func (v View) wants(s Sweep) bool {
 	return false
 }
 
-// at is when a sweep is due. What is asked for comes sooner than the safety interval.
+// at returns when a sweep is due. A sweep with a reason does not wait for the safety interval.
 func (p *Planner) at(s Sweep, v View) time.Time {
 	if s == Keys && v.Wanted && p.wantedAt.Before(p.keysAt(v)) {
 		return p.wantedAt
@@ -162,7 +160,7 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 	}
 	at := p.next[s]
 	switch {
-	case s == Backlog && !v.Ready: // only what has become visible is asked for
+	case s == Backlog && !v.Ready: // only look whether transactions have become visible
 		return p.looked.Add(p.pollInterval)
 	case at.IsZero(), p.underWay[s], !v.Leader || !v.Live:
 		return at
@@ -174,7 +172,7 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 	return at
 }
 
-// keysAt is when the next page of a pass over all keys is due.
+// keysAt returns when the next page of a pass over all keys is due.
 func (p *Planner) keysAt(v View) time.Time {
 	at := p.next[Keys]
 	if at.IsZero() || p.underWay[Keys] || !v.Leader || !v.Live || v.Unlisted {
@@ -183,7 +181,7 @@ func (p *Planner) keysAt(v View) time.Time {
 	return at.Add(max(keysSafety, keysFactor*p.passTook[Keys]))
 }
 
-// Done notes what came of a sweep.
+// Done records the result of a sweep.
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	if s == Due {
 		p.quietUntil = now.Add(min(o.Quiet, dueSafety*p.pollInterval))
@@ -201,8 +199,8 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	p.took[s], p.taking[s] = p.taking[s], 0
 }
 
-// LookedUp notes that wanted keys were looked up, and when to do so again.
+// LookedUp records that wanted keys were looked up, and how long to wait before the next look-up.
 func (p *Planner) LookedUp(now time.Time, again time.Duration) { p.wantedAt = now.Add(again) }
 
-// Reset has a sweep run again at once.
+// Reset makes a sweep due at once.
 func (p *Planner) Reset(s Sweep) { p.next[s], p.underWay[s] = time.Time{}, false }

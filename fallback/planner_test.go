@@ -8,11 +8,10 @@ import (
 
 const poll = time.Second
 
-// streaming is how things stand when all is well and nothing waits.
+// streaming is the state of a healthy leader with nothing to do.
 func streaming() View { return View{Leader: true, Live: true, TakesFresh: true, Ready: true} }
 
-// settle runs the planner until it wants to wait, and returns what it ran and for how
-// long it then waits.
+// settle runs the planner until it waits. It returns the sweeps that ran, and the wait.
 func settle(p *Planner, now time.Time, v View) (ran []Sweep, wait time.Duration) {
 	for range 10 {
 		sweep, delay := p.Next(now, v)
@@ -77,7 +76,7 @@ func TestRowsThatAskForASweepGetItWithinAPollInterval(t *testing.T) {
 	ranOnly(t, ran, Due, Backlog, Keys)
 }
 
-// Keys that are wanted do not wait for a poll interval, unless none of them was free.
+// Look-ups of wanted keys do not wait for a poll interval, unless no key was free.
 func TestWantedKeysAreLookedUpAtOnce(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
@@ -92,7 +91,7 @@ func TestWantedKeysAreLookedUpAtOnce(t *testing.T) {
 	}
 }
 
-// While nothing can be published, a leader asks only what has become visible.
+// While nothing can be published, a leader only asks which transactions are visible.
 func TestNothingIsSweptWithoutAPublisherOrRoom(t *testing.T) {
 	v := streaming()
 	v.Ready, v.Backlog, v.Unlisted, v.Wanted = false, true, true, true
@@ -135,7 +134,7 @@ func TestAnExpensiveSweepRunsLessOften(t *testing.T) {
 	}
 }
 
-// The first page of a pass walks over what is dead; the last, which is empty, costs nothing.
+// The first page of a pass scans the dead rows; the last page is empty and costs nothing.
 func TestAPassWithAnExpensivePageRunsLessOften(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	v := streaming()
@@ -153,8 +152,8 @@ func TestAPassWithAnExpensivePageRunsLessOften(t *testing.T) {
 	}
 }
 
-// A pass costs what all of its pages cost, though none of them takes long. Where keys are not known
-// it is wanted all the same.
+// The cost of a pass is the cost of all its pages, even if each page is short. If keys are unlisted, the pass runs at
+// once nevertheless.
 func TestAPassOverManyKeysRunsLessOften(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	for range 999 {
@@ -175,7 +174,7 @@ func TestAPassOverManyKeysRunsLessOften(t *testing.T) {
 	}
 }
 
-// The holder hears of rows that wait for a time, and knows when the first of the others is due.
+// The stream tells the leader about rows with a time, and the table when the next row is due.
 func TestNothingIsLookedForBeforeItIsDue(t *testing.T) {
 	v, now := streaming(), time.Now()
 	for _, one := range []struct {
@@ -205,7 +204,7 @@ func TestNothingIsLookedForBeforeItIsDue(t *testing.T) {
 	}
 }
 
-// One long run may have been a server that stood still: what is due must not wait for it.
+// One slow run may have been a paused server, and must not delay due rows.
 func TestASweepThatWaitedOnceRunsAgainSoon(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	for _, took := range []time.Duration{time.Millisecond, 29 * time.Second, time.Millisecond, 29 * time.Second} {

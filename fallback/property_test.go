@@ -12,8 +12,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// rapid tries 100 cases of 30 steps by itself, which finds too little here: a race of
-// a sweep with a reconnect takes thousands. Flags given by hand count more.
+// rapid's default is 100 cases of 30 steps, which finds too little here: a race of a sweep with a reconnect takes
+// thousands of cases. Flags on the command line take precedence.
 func TestMain(m *testing.M) {
 	for name, value := range map[string]string{"rapid.checks": "4000", "rapid.steps": "100"} {
 		if err := flag.Set(name, value); err != nil {
@@ -23,9 +23,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// Whatever the order in which stream, claims, broker, settler, outages and crashes
-// take their steps: nothing is lost, each key keeps its order with one message in
-// flight, no row is in flight twice, and what is published again says so.
+// In any order of steps by stream, claims, broker, settler, outages and crashes: no message is lost, each key keeps its
+// order with one message in flight, no row is in flight twice, and duplicates are marked.
 func TestNothingIsLostAndKeysKeepTheirOrderWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
@@ -40,7 +39,7 @@ func TestNothingIsLostAndKeysKeepTheirOrderWhateverHappens(t *testing.T) {
 	})
 }
 
-// Without a crash and without a lost confirm nothing is ever delivered twice.
+// Without a crash and without a lost confirm, no message is delivered twice.
 func TestNothingIsDeliveredTwiceByAProcessThatHearsItsConfirms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
@@ -60,7 +59,7 @@ func TestNothingIsDeliveredTwiceByAProcessThatHearsItsConfirms(t *testing.T) {
 	})
 }
 
-// A message that nobody can have published is not marked, whatever way it takes.
+// A message that nobody can have published before is not marked, on either way out of the table.
 func TestNothingIsMarkedNeedlessly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
@@ -94,7 +93,7 @@ func TestAKeyWithManyRowsKeepsItsOrderWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		steps := m.stepsOf("a", "a", "a", "b")
-		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "lose"} { // each begins again with the table
+		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "lose"} { // each of these restarts from the table
 			delete(steps, rare)
 		}
 		t.Repeat(steps)
@@ -103,7 +102,7 @@ func TestAKeyWithManyRowsKeepsItsOrderWhateverHappens(t *testing.T) {
 	})
 }
 
-// Dead letters that are sent back keep their order, and leave before what comes after them, also while the stream is behind.
+// Requeued dead letters keep their order, and leave before later rows, even if the stream is behind.
 func TestWhatIsSentBackKeepsItsOrderWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
@@ -131,7 +130,7 @@ func TestWhatIsSentBackKeepsItsOrderWhateverHappens(t *testing.T) {
 	})
 }
 
-// More keys than are remembered go by the table, and are direct again afterwards.
+// Keys beyond the limit go by the table, and are direct again later.
 func TestMoreKeysThanAreRememberedKeepTheirOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
@@ -149,7 +148,7 @@ func TestMoreKeysThanAreRememberedKeepTheirOrder(t *testing.T) {
 	})
 }
 
-// Another relay takes over from one that is frozen. Nothing leaves of what the frozen one had claimed.
+// Another relay takes over from a frozen one. None of the frozen relay's claimed rows leave.
 func TestARelayThatIsFrozenAgainAndAgainMarksWhatItPublishes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
@@ -194,7 +193,7 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 	return all
 }
 
-// outsideSteps are those that may be taken while a statement is under way.
+// outsideSteps are steps that may happen during a statement.
 func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
 	key := rapid.SampledFrom(keys)
 	some := rapid.Bool()

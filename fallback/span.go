@@ -7,22 +7,21 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// span is how many ids one statement of a pass through the table passes at most; 0 is all. What a
-// statement has to pass may be millions of dead rows that a long transaction keeps, or rows of others:
-// it must not keep the other sweeps waiting, nor be ended by its timeout again and again.
+// span is how many ids one statement of a backlog pass scans at most; 0: all. A statement may have to scan millions of
+// dead rows, or rows of other shards. It must not delay the other sweeps, nor run into its timeout each time.
 type span int64
 
 const (
 	leastSpan = span(1 << 10)
 	mostSpan  = span(1 << 40)
-	// longWalk is what a statement may take.
+	// longWalk is how long a statement may take.
 	longWalk = time.Second
 
 	greatestID = math.MaxInt64
 )
 
-// from is the last id to be read by the statement that begins after an id; last is the newest that was
-// handed out. Few ids are beyond that, or below zero.
+// from returns the last id for the statement that starts after an id. Last is the newest id of the sequence. Few ids
+// are above it or below zero, so these are read at once.
 func (s span) from(after, last int64) (upTo int64) {
 	switch {
 	case s == 0 || after >= last:
@@ -33,7 +32,7 @@ func (s span) from(after, last int64) (upTo int64) {
 	return min(after+int64(s), last)
 }
 
-// next is the span after a statement that has passed so many ids in so long.
+// next returns the span to use after a statement that has scanned this many ids in this time.
 func (s span) next(passed int64, took time.Duration) span {
 	switch {
 	case took > longWalk:
@@ -46,7 +45,8 @@ func (s span) next(passed int64, took time.Duration) span {
 	return s
 }
 
-// passed is how many of the ids between zero and last a statement has passed that began after an id and found these rows.
+// passed returns how many ids between zero and last a statement has scanned that started after an id and found these
+// rows.
 func passed(after, upTo, last int64, found []outbox.Candidate) int64 {
 	if len(found) > 0 {
 		upTo = found[len(found)-1].ID

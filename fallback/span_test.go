@@ -10,8 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestAPassOverManyIDsIsMadeInSpans: however many there are, however slow the server is and however far away,
-// a pass comes to its end by few statements, and after the first of them none takes long.
+// TestAPassOverManyIDsIsMadeInSpans: a pass over many ids ends after few statements, and only the first takes long,
+// even on a slow and distant server.
 func TestAPassOverManyIDsIsMadeInSpans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		last := rapid.Int64Range(0, 1<<50).Draw(t, "last id")
@@ -33,14 +33,14 @@ func TestAPassOverManyIDsIsMadeInSpans(t *testing.T) {
 				if ids > 0 {
 					s = s.next(ids, took)
 				}
-				if after = upTo; took > 30*time.Second { // the statement was ended, and the pass begins again
+				if after = upTo; took > 30*time.Second { // the statement timed out, and the pass starts again
 					after = math.MinInt64
 				}
 				if statements > 100+int(float64(last)/float64(leastSpan)) && s != 0 {
 					t.Fatalf("pass %d does not end: span %d after %d", pass, s, after)
 				}
 				if statements > 5000 {
-					return // so many ids take so many
+					return // this many ids need this many statements
 				}
 			}
 			if long > 3 {

@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
-// Table is what a sweep asks of the outbox table. The finds lock nothing.
+// Table is what sweeps need from the outbox table. No method locks rows.
 type Table interface {
 	FindDue(ctx context.Context, after time.Time, ties bool, limit int) ([]outbox.Candidate, error)
 	FindBacklog(ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error)
@@ -18,73 +18,75 @@ type Table interface {
 	NextDue(ctx context.Context) (time.Duration, error)
 	Snapshot(ctx context.Context, name bool) (outbox.Snapshot, error)
 	LastID(ctx context.Context) (id int64, ok bool, err error)
-	// Restarts counts how often the server was restarted, has crashed, or was replaced. It is up to date once a statement
-	// has succeeded.
+	// Restarts counts the restarts, crashes and replacements of the server. It is up to date after each successful
+	// statement.
 	Restarts() int64
 }
 
-// Sweeper runs sweeps. Once is called by one goroutine; claims end in their own.
+// Sweeper runs sweeps. Only one goroutine may call Once; Finish runs in others.
 type Sweeper struct {
 	Core  *core.Core
 	Table Table
-	// Lock begins a claim of rows.
+	// Lock starts a claim of rows.
 	Lock func(ctx context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error)
-	// SlotOwner asks who owns the slot.
+	// SlotOwner returns who owns the slot.
 	SlotOwner func(ctx context.Context) (Owner, error)
-	// Publish hands a message to the publisher.
+	// Publish passes a message to the publisher.
 	Publish func(*outbox.Message)
-	// Committed is told what a claim has written, and how long that took.
+	// Committed receives the rows that a claim has written, and the time of the commit.
 	Committed func(rows []outbox.Settlement, took time.Duration)
-	// Orphaned is told what a claim was to write whose transaction has failed.
+	// Orphaned receives the rows with answers of a claim whose transaction has failed.
 	Orphaned func(rows []outbox.Settlement)
 
 	Planner *Planner
-	// Page is the most rows of a claim.
+	// Page is the most rows in one claim.
 	Page int
-	// StaleAge is the age at which a relay that does not lead takes a row, and for how long the slot must have been free.
+	// StaleAge is the age from which a relay without a stream takes fresh rows, and how long the slot must have been
+	// free for that.
 	StaleAge time.Duration
-	// LateCopies is for how long after it lost the slot a relay may still publish what the stream has brought it, unmarked.
+	// LateCopies is how long a previous leader may still publish streamed rows, unmarked.
 	LateCopies time.Duration
-	// SendTimeout is how long a row waits whose confirm has not come when its claim ends.
+	// SendTimeout is how long a row is postponed if its claim ends without the answer.
 	SendTimeout time.Duration
-	// Polling: the relay never streams. It takes fresh rows while nobody does.
+	// Polling: this relay never streams. It takes fresh rows while no relay streams.
 	Polling bool
-	// Start has Finish run for an open claim, in a goroutine of its own.
+	// Start must run Finish for an open claim, in another goroutine.
 	Start func(claim *core.Claim, tx Transaction)
-	// UpTo: rows without a time of their own beyond this id are left alone.
+	// UpTo: rows without a time above this id are left alone. Only a polling relay uses it.
 	UpTo int64
 
-	// Shuffle orders keys of which several relays take some.
+	// Shuffle randomises the order of keys that several relays compete for.
 	Shuffle func(n int, swap func(i, j int))
 
 	claims  claims
 	claimed int
-	// freeSince is since when no relay has owned the slot; zero: one does. other is the process that owns it then, if any.
+	// freeSince is since when no relay has owned the slot; zero: one owns it. other is the process of somebody else
+	// that owns the slot, or 0.
 	freeSince time.Time
 	other     uint32
-	// relayed: a relay owned the slot when it was looked at last.
+	// relayed: a relay owned the slot at the last check.
 	relayed  bool
 	epoch    int
 	restarts int64
-	// anyDue tells that the last sweep for what is due found something.
+	// anyDue: the last sweep of due rows found some.
 	anyDue bool
 	due    duePass
 	rows   backlogPass
 	keys   keysPass
 	span   span
-	// depth is about how many rows the keys have that were looked up last, at most usualRun.
+	// depth is about how many rows each of the last keys had, at most usualRun.
 	depth int
-	// lookedUp: the last sweep of keys was one of wanted ones. again is how long to wait before the next.
+	// lookedUp: the last sweep of keys looked up wanted keys. again is the wait before the next look-up.
 	lookedUp bool
 	again    time.Duration
 }
 
-// Owner is who owns the slot.
+// Owner describes who owns the slot.
 type Owner struct {
-	// PID is of the server process, 0 for none. Relay: it streams to a relay of the table.
+	// PID is the server process, 0: nobody. Relay: this process streams to a relay of the same table.
 	PID   uint32
 	Relay bool
-	// Unused is for how long nobody has owned the slot, by what the server says.
+	// Unused is how long the slot has had no owner, according to the server.
 	Unused time.Duration
 }
 
@@ -92,11 +94,11 @@ type Owner struct {
 type role struct {
 	view  core.View
 	fresh outbox.Fresh
-	// keys: rows with an ordering key, too.
+	// keys: also rows with an ordering key.
 	keys bool
-	// owner is the server process that must own the slot when rows are locked; nil: any.
+	// owner is the server process that must own the slot when rows are locked; nil: no condition.
 	owner *uint32
-	// rest is how long this relay still takes only what is due, like a standby.
+	// rest is how long this relay still claims only due rows, like a standby.
 	rest time.Duration
 }
 
@@ -114,7 +116,7 @@ func (s *Sweeper) role(now time.Time) role {
 	case s.Polling:
 		r.fresh, r.keys, r.owner = outbox.Fresh{UpTo: s.UpTo}, true, &s.other
 	case now.Sub(s.freeSince) <= s.StaleAge:
-	case s.other != 0: // as long as that process owns the slot, no relay can stream
+	case s.other != 0: // while a stranger owns the slot, no relay can stream
 		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &s.other
 	default:
 		r.fresh, r.keys, r.owner = outbox.Fresh{Age: s.StaleAge, UpTo: math.MaxInt64}, true, &s.other
@@ -122,7 +124,7 @@ func (s *Sweeper) role(now time.Time) role {
 	return r
 }
 
-// View is how things stand, for the planner.
+// View returns the state for the planner.
 func (s *Sweeper) View() View {
 	r := s.role(s.now())
 	rows, _ := s.Core.Capacity(s.Page)
@@ -133,13 +135,13 @@ func (s *Sweeper) View() View {
 	}
 }
 
-// Next names the sweep to run now, or None and how long to wait.
+// Next returns the sweep to run now, or None and how long to wait.
 func (s *Sweeper) Next() (Sweep, time.Duration) {
 	s.noticeTerm()
 	return s.Planner.Next(s.now(), s.View())
 }
 
-// noticeTerm has all passes begin again if a term has begun or ended.
+// noticeTerm restarts all passes after a term has begun or ended.
 func (s *Sweeper) noticeTerm() {
 	epoch := s.Core.View().Epoch
 	if epoch == s.epoch {
@@ -152,7 +154,7 @@ func (s *Sweeper) noticeTerm() {
 	s.due, s.rows, s.keys = duePass{}, backlogPass{}, keysPass{}
 }
 
-// Once runs one sweep and tells the planner what came of it. More: there is more to read at once.
+// Once runs one sweep and reports the result to the planner. More: the next page should be read at once.
 func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	s.noticeTerm()
 	r := s.role(s.now())
@@ -171,14 +173,14 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	case SlotCheck:
 		err = s.CheckSlot(ctx)
 	}
-	if o.Took == 0 && err == nil { // an outage says nothing of what a sweep costs
+	if o.Took == 0 && err == nil { // a failed statement says nothing about the cost of a sweep
 		o.Took = s.now().Sub(began)
 	}
 	s.Planner.Done(kind, s.now(), o)
 	return o.More && err == nil, err
 }
 
-// CheckSlot asks who owns the slot.
+// CheckSlot asks who owns the slot. Only the goroutine of Once may call it.
 func (s *Sweeper) CheckSlot(ctx context.Context) error {
 	owner, err := s.SlotOwner(ctx)
 	if err == nil && s.Polling && s.relayed && !owner.Relay {
@@ -198,7 +200,7 @@ func (s *Sweeper) CheckSlot(ctx context.Context) error {
 	return err
 }
 
-// markAll has all rows that are there marked: the relay that owned the slot may have published them.
+// markAll marks all existing rows: the relay that owned the slot may have published them.
 func (s *Sweeper) markAll(ctx context.Context) error {
 	last, ok, err := s.Table.LastID(ctx)
 	if !ok {
@@ -210,7 +212,7 @@ func (s *Sweeper) markAll(ctx context.Context) error {
 	return err
 }
 
-// duePass is where a pass over the due rows stands. Many may have the same time.
+// duePass is the state of a pass over due rows. Many rows may have the same time.
 type duePass struct {
 	begun bool
 	after time.Time
@@ -218,15 +220,15 @@ type duePass struct {
 	limit int
 }
 
-// mostTies bounds how many rows of one time are read at once. If nothing can be claimed of so many, the pass goes on
-// with the next time.
+// mostTies bounds the page for rows of the same time. If no row of such a page can be claimed, the pass continues with
+// the next time.
 const mostTies = 1 << 16
 
 func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 	p := &s.due
 	if !p.begun {
 		s.Core.DueBegan()
-		if !s.anyDue { // mostly nothing is due, which is cheaper to ask
+		if !s.anyDue { // usually no row is due, and this query is cheaper
 			if o.Quiet, err = s.Table.NextDue(ctx); err != nil || o.Quiet > 0 {
 				return o, err
 			}
@@ -261,7 +263,7 @@ func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 	return o, err
 }
 
-// pass moves on to a time, or reads more of one that fills a page by itself.
+// pass moves to the next time, or enlarges the page if one time fills it.
 func (p *duePass) pass(to time.Time) {
 	switch {
 	case !p.after.Equal(to):
@@ -273,8 +275,8 @@ func (p *duePass) pass(to time.Time) {
 	}
 }
 
-// splitDue tells rows without a key from the keys of the others, until there is no room for more. Considered is how many
-// rows that took.
+// splitDue separates rows without a key from the keys of the other rows, until there is no room. Considered is the
+// number of rows that it has read.
 func splitDue(found []outbox.Candidate, rows, bytes int) (keyless []outbox.Candidate, keys []string, considered int) {
 	seen := make(map[string]bool)
 	for _, row := range found {
@@ -294,16 +296,16 @@ func splitDue(found []outbox.Candidate, rows, bytes int) (keyless []outbox.Candi
 	return keyless, keys, considered
 }
 
-// backlogPass is where a pass over the rows without a key stands.
+// backlogPass is the state of a pass over keyless rows.
 type backlogPass struct {
 	begun bool
-	// from is the id that it began with; last the newest that was handed out then.
+	// from is the id at which it started; last was the newest assigned id then.
 	from, after, last int64
-	// walk is the time since the last row was found, longest the most that there was.
+	// walk is the time since the last row was found, longest the longest such time.
 	walk, longest time.Duration
 }
 
-// sweepBacklog reads the next page of a pass through the table, or the first of a new one.
+// sweepBacklog reads the next page of the current pass, or the first page of a new one.
 func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err error) {
 	p := &s.rows
 	if rows, _ := s.Core.Capacity(1); rows == 0 {
@@ -321,7 +323,7 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 	began, upTo := s.now(), s.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
 	took := s.now().Sub(began)
-	if ids := passed(p.after, upTo, p.last, found); ids > 0 && (err == nil || took > longWalk) { // by anyone's timeout
+	if ids := passed(p.after, upTo, p.last, found); ids > 0 && (err == nil || took > longWalk) { // an error after a long scan is probably a timeout
 		s.span = s.span.next(ids, took)
 	}
 	if err != nil {
@@ -344,7 +346,7 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 	return o, err
 }
 
-// within cuts rows after so many bytes.
+// within cuts rows at a number of bytes, but keeps at least one row.
 func within(rows []outbox.Candidate, bytes int) (some []outbox.Candidate, cut bool) {
 	for i, row := range rows {
 		if bytes -= row.Size; bytes < 0 && i > 0 {
@@ -354,8 +356,8 @@ func within(rows []outbox.Candidate, bytes int) (some []outbox.Candidate, cut bo
 	return rows, false
 }
 
-// beginBacklog begins a pass if one is wanted. For a leader, the stream says where from, and a snapshot whether what
-// could not be seen before is visible by now.
+// beginBacklog starts a pass if one is needed. A leader starts at the lowest id that the stream has left, and first
+// asks which transactions are visible.
 func (s *Sweeper) beginBacklog(ctx context.Context, r *role) (bool, error) {
 	from := int64(math.MinInt64)
 	if r.view.Leader {
@@ -377,7 +379,7 @@ func (s *Sweeper) beginBacklog(ctx context.Context, r *role) (bool, error) {
 	s.rows = backlogPass{begun: true, from: from, after: max(from, math.MinInt64+1) - 1}
 	last, ok, err := s.Table.LastID(ctx)
 	if s.rows.last = last; !ok {
-		s.rows.last = -1 // without a sequence nothing is read by spans
+		s.rows.last = -1 // without a sequence, spans are not used
 	}
 	if err != nil {
 		s.Core.BacklogFailed(from)
@@ -386,7 +388,7 @@ func (s *Sweeper) beginBacklog(ctx context.Context, r *role) (bool, error) {
 	return err == nil, err
 }
 
-// look asks which transactions are visible by now.
+// look asks which transactions are visible now.
 func (s *Sweeper) look(ctx context.Context, r *role) error {
 	if !r.view.Unseen {
 		return nil
@@ -402,7 +404,7 @@ func (s *Sweeper) look(ctx context.Context, r *role) error {
 	return err
 }
 
-// safetyDue: a pass that nothing asks for is due.
+// safetyDue reports whether a pass without a reason is due.
 func (s *Sweeper) safetyDue() bool {
 	p := s.Planner
 	return s.now().After(p.next[Backlog].Add(safetyAfter(p.took[Backlog])))
