@@ -7,16 +7,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
-// actors are the relay's goroutines, in the order in which they are stopped.
+// actors are the goroutines of a relay, in the order in which they stop.
 type actors struct {
-	failed chan error // the first error of an actor that ended the relay
+	failed chan error // the first error that ended an actor
 
 	retention, sweeper, publisher, settler, streamer actor
-	// stopSweeping asks the sweeper to end after the sweep under way.
+	// stopSweeping asks the sweeper to end after the current sweep.
 	stopSweeping context.CancelFunc
 }
 
-// actor is one goroutine: how to stop it, and when it has.
+// actor is one goroutine: how to stop it, and whether it has ended.
 type actor struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -45,7 +45,7 @@ func (a actor) end() {
 	}
 }
 
-// start starts them. Each outlives ctx: stop ends them in their order.
+// start starts all actors. They outlive ctx; only stop ends them.
 func (r *Relay) start(ctx context.Context) *actors {
 	ctx = context.WithoutCancel(ctx)
 	a := &actors{failed: make(chan error, 1)}
@@ -64,13 +64,11 @@ func (r *Relay) start(ctx context.Context) *actors {
 	return a
 }
 
-// settleGrace is what the settler has, past the deadline, to give rows back that the
-// publisher did not bring to an end.
+// settleGrace is how long after the deadline the settler may still release rows that the publisher did not finish.
 const settleGrace = 250 * time.Millisecond
 
-// stop ends the relay within the shutdown timeout and about a second: no more is
-// taken, what is in flight is drained and settled, and only then the slot is let go,
-// so that the next leader finds nothing half done.
+// stop ends the relay within ShutdownTimeout plus about a second. It takes no more rows, finishes those in flight, and
+// only then frees the slot. So the next leader finds no unfinished rows.
 func (a *actors) stop(r *Relay) {
 	deadline := time.Now().Add(r.config.ShutdownTimeout)
 	r.core.Stop()
@@ -82,7 +80,7 @@ func (a *actors) stop(r *Relay) {
 	a.publisher.end()
 	a.awaitIdle(r.core, latest(deadline, time.Now()).Add(settleGrace))
 	a.settler.end()
-	r.store.Close() // ends what claims still wait for
+	r.store.Close() // ends the statements that claims still wait for
 	r.sweeper.sweeps.Wait()
 	a.streamer.end()
 	r.hooks.end()
@@ -97,7 +95,7 @@ func latest(a, b time.Time) time.Time {
 
 func (a *actors) awaitDone(one actor, deadline time.Time) {
 	if one.done == nil {
-		return // never started: a drain sweeps by itself
+		return // never started: a drain sweeps in its own goroutine
 	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
@@ -107,7 +105,7 @@ func (a *actors) awaitDone(one actor, deadline time.Time) {
 	}
 }
 
-// awaitIdle waits until nothing is in flight, or nobody is left to settle it.
+// awaitIdle waits until nothing is in flight, or until the settler has ended.
 func (a *actors) awaitIdle(c *core.Core, deadline time.Time) {
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()

@@ -12,31 +12,32 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// asideRows are rows that nothing can be written of: a trigger, a foreign key or a constraint prevents it. Each was
-// published, or rejected, and is not published again by this process.
+// asideRows are rows that can be neither deleted nor updated, because of a trigger, a foreign key or a constraint. Each
+// was published or rejected. This process does not publish them again.
 type asideRows struct {
 	rows []outbox.Settlement
-	// undeleted counts the published ones among them.
+	// undeleted counts the published rows.
 	undeleted int
-	n         atomic.Int64            // how many there are, for health
-	first     atomic.Pointer[[]int64] // the ids of up to ten of them, for health
-	// suspended: nothing new is published, since what was published cannot be deleted.
+	n         atomic.Int64            // the number of rows, for health
+	first     atomic.Pointer[[]int64] // the ids of up to ten rows, for health
+	// suspended: publishing has stopped, because published rows cannot be deleted.
 	suspended atomic.Bool
 }
 
 const (
-	// asideAgain is how often they are tried again.
+	// asideAgain is how often these rows are tried again.
 	asideAgain = 10 * time.Second
-	// mostUndeleted is how many published rows may be set aside: if there are more, it is the table that keeps them.
+	// mostUndeleted is how many published rows may be set aside before publishing stops: with so many, the table itself
+	// is at fault.
 	mostUndeleted = 10
-	// mostAside bounds the memory for all of them.
+	// mostAside bounds the memory for these rows.
 	mostAside = 10_000
-	// suspendAfter is how long no statement may have settled anything though the server answers.
+	// suspendAfter is how long all statements may fail before publishing stops, although the server answers.
 	suspendAfter = 2 * time.Second
 )
 
-// isolate settles the halves of a batch whose statement failed for one of its rows, until that row is alone. It is
-// dead-lettered if that is what helps, else set aside.
+// isolate splits a batch whose statement failed for one of its rows, until that row is alone. It dead-letters the row
+// if that may help, and otherwise sets it aside.
 func (s *settler) isolate(ctx context.Context, batch []outbox.Settlement, err error) ([]outbox.Settlement, error) {
 	if len(batch) > 1 {
 		first, failed := s.settle(ctx, batch[:len(batch)/2])
@@ -92,7 +93,7 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 	}
 }
 
-// text names the first of them.
+// text lists the first ids.
 func (a *asideRows) text() string {
 	n, first := a.n.Load(), a.first.Load()
 	if n == 0 || first == nil {
@@ -107,7 +108,7 @@ func (s *settler) tooManyAside() bool {
 	return s.aside.undeleted >= mostUndeleted || len(s.aside.rows) >= mostAside
 }
 
-// suspend stops publishing: each message more would be one that is published again after a restart.
+// suspend stops publishing: each further message would be published again after a restart.
 func (s *settler) suspend(err error) {
 	if s.aside.suspended.Swap(true) {
 		return
@@ -117,7 +118,7 @@ func (s *settler) suspend(err error) {
 		"event", event.PublishingStopped, "error", err, "hint", orElse(problem.Hint(err), asideHint))
 }
 
-// resume ends that once rows can be deleted.
+// resume continues publishing once rows can be deleted.
 func (s *settler) resume() {
 	if s.aside.suspended.Load() && !s.tooManyAside() {
 		s.aside.suspended.Store(false)
@@ -126,7 +127,7 @@ func (s *settler) resume() {
 	}
 }
 
-// dueAside hands out the rows that are to be tried again.
+// dueAside returns the rows to try again.
 func (s *settler) dueAside(now time.Time) []outbox.Settlement {
 	if len(s.aside.rows) == 0 || now.Before(s.asideAt) {
 		return nil

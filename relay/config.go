@@ -17,94 +17,93 @@ import (
 type Mode string
 
 const (
-	// ModeAuto streams, and sweeps whenever the stream is not live.
+	// ModeAuto streams, and sweeps while the stream is down.
 	ModeAuto Mode = "auto"
-	// ModePoll only sweeps: for databases without logical replication.
+	// ModePoll only sweeps, for databases without logical replication.
 	ModePoll Mode = "poll"
 )
 
-// OnDeadLetter says what becomes of an ordering key after one of its messages
-// was dead-lettered.
+// OnDeadLetter says how an ordering key continues after one of its messages was dead-lettered.
 type OnDeadLetter string
 
 const (
-	// OnDeadLetterContinue: the key goes on with its next message.
+	// OnDeadLetterContinue: the key continues with its next message.
 	OnDeadLetterContinue OnDeadLetter = "continue"
-	// OnDeadLetterBlock: the key waits until the dead letter was requeued or purged.
+	// OnDeadLetterBlock: the key waits until the dead letter is requeued or purged.
 	OnDeadLetterBlock OnDeadLetter = "block"
 )
 
-// OnExpired says what becomes of a message whose expires_at has passed before it was published.
+// OnExpired says what happens to a message whose expires_at has passed before it was published.
 type OnExpired string
 
 const (
-	// OnExpiredDeadLetter: it becomes a dead letter.
+	// OnExpiredDeadLetter: the message becomes a dead letter.
 	OnExpiredDeadLetter OnExpired = "dead-letter"
-	// OnExpiredDrop: its row is deleted, and counted.
+	// OnExpiredDrop: the row is deleted and counted.
 	OnExpiredDrop OnExpired = "drop"
 )
 
-// Tracer is told of the result of each attempt to publish a message, from the
-// publisher's goroutines, several at a time. It must not block, and must not keep or
-// change the message.
+// Tracer receives the result of each attempt to publish a message. The publisher's goroutines call it concurrently. It
+// must not block, and must not keep or change the message.
 type Tracer interface {
 	Delivered(outbox.Result)
 }
 
-// Config is what one relay needs to know. DefaultConfig gives the documented
-// defaults; Validate says what is wrong.
+// Config is the configuration of one relay. DefaultConfig has the documented defaults; Validate checks it.
 type Config struct {
-	// DatabaseURL is a libpq URL or key=value string, of a role that may replicate
-	// (not in ModePoll) and SELECT, UPDATE and DELETE the outbox.
+	// DatabaseURL is a libpq URL or key=value string. Its role needs REPLICATION (not for ModePoll), and SELECT, UPDATE
+	// and DELETE on the outbox.
 	DatabaseURL string
 	Table       outbox.Table
 	Slot        string
 	Publication string
-	// Shard is the part of the table's rows that this relay takes; the zero Shard is all of
-	// them. Slot and publication of a shard are named after it.
+	// Shard is the part of the rows that this relay takes; the zero Shard takes all rows. The names of slot and
+	// publication then end with the shard.
 	Shard outbox.Shard
 	Mode  Mode
-	// Hooks are told what becomes of messages. None is needed.
+	// Hooks are called for the results of messages. All are optional.
 	Hooks Hooks
-	// MetricsRoutingKeys are patterns, as those of a topic exchange. Counters of messages get the label routing_key with
-	// the keys that they match; all others are "other", as are those beyond 99. None: no label.
+	// MetricsRoutingKeys are patterns like those of a topic exchange. Message counters get a label routing_key with the
+	// matching keys, at most 99. All other keys are "other". Empty: no label.
 	MetricsRoutingKeys []string
-	// LogHeaders are headers of a message that stand in log lines about it.
+	// LogHeaders names message headers that log lines about a message show.
 	LogHeaders []string
-	// Tracer is told of each attempt to publish; nil: none. Package tracing has one.
+	// Tracer receives each attempt to publish; nil: none. Package tracing has one.
 	Tracer Tracer
 
-	// BatchSize is how many rows one sweep or settle statement takes at most (1 to 10,000).
+	// BatchSize is the most rows in a sweep's page or a settle statement (1 to 10,000).
 	BatchSize int
-	// MaxInFlight is the most messages in memory at a time (1 to 100,000).
-	MaxInFlight  int
+	// MaxInFlight is the most messages in memory (1 to 100,000).
+	MaxInFlight int
+	// PollInterval is how often a relay sweeps for due rows (10 ms or more). Without a stream, all rows wait for a sweep.
 	PollInterval time.Duration
-	// SendTimeout is how long the publisher waits for a confirm.
+	// SendTimeout is how long the publisher waits for a confirm (100 ms or more).
 	SendTimeout time.Duration
-	// ShutdownTimeout bounds the drain after Run's context was cancelled.
+	// ShutdownTimeout bounds how long Run finishes messages in flight after its context was cancelled.
 	ShutdownTimeout time.Duration
 
-	// MaxRetries is how many rejections are followed by another try (0 to 1000).
-	MaxRetries  int
+	// MaxRetries is how many rejections are retried (0 to 1000); the next one makes a dead letter.
+	MaxRetries int
+	// BackoffTime is the wait after the first rejection. It doubles with each attempt, up to MaxBackoff.
 	BackoffTime time.Duration
 	MaxBackoff  time.Duration
-	// StaleTimeout is the age at which any relay takes a row while nobody streams, and for how long the slot must have
-	// been free (1 s or more). A relay that can stream takes a free slot within a second.
+	// StaleTimeout applies while no relay streams (1 s or more). Any relay takes rows of this age once the slot has
+	// been free for this long. A relay that can stream takes a free slot within a second.
 	StaleTimeout time.Duration
 	OnDeadLetter OnDeadLetter
 	OnExpired    OnExpired
-	// HeaderColumns are columns of the application that are sent as headers of their name. A null value is left out.
+	// HeaderColumns are application columns that are sent as headers with their names, except null values.
 	HeaderColumns []string
-	// OrderingKeyHeader is the header that carries the ordering key; "": none.
+	// OrderingKeyHeader is the header with the ordering key; empty: none.
 	OrderingKeyHeader string
-	// DeadLetterRetention is the age at which a dead letter is deleted; 0: never. With
-	// OnDeadLetterBlock those with an ordering key are kept.
+	// DeadLetterRetention is the age at which dead letters are deleted; 0: never. OnDeadLetterBlock keeps dead letters
+	// with an ordering key.
 	DeadLetterRetention time.Duration
-	// KeepPublished is how long published messages are kept in the history; 0: not at all.
+	// KeepPublished is how long the history keeps published messages; 0: no history.
 	KeepPublished time.Duration
 }
 
-// DefaultConfig is what the flags' defaults say. DatabaseURL has none.
+// DefaultConfig returns the defaults of the flags. The caller must set DatabaseURL.
 func DefaultConfig() Config {
 	return Config{
 		Table:           outbox.Table{Schema: "public", Name: "outbox"},
@@ -125,15 +124,15 @@ func DefaultConfig() Config {
 	}
 }
 
-// Names are the slot and the publication, with the names that they have for the shard.
+// Names returns the slot and the publication, with the names for the shard.
 func (c Config) Names() replication.Names {
 	return replication.NamesOf(c.Table, c.Publication, c.Slot, c.Shard)
 }
 
-// slotName is what Postgres accepts (ReplicationSlotValidateName).
+// slotName matches the names that Postgres accepts (ReplicationSlotValidateName).
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
-// Validate returns every mistake at once, each named by its flag, or nil.
+// Validate returns all mistakes at once, each named by its flag, or nil.
 func (c Config) Validate() error {
 	var errs []error
 	wrong := func(bad bool, format string, args ...any) {

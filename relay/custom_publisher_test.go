@@ -17,7 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// The publisher of the example does what the relay needs of one.
+// The example's publisher fulfils the contract of publish.Publisher.
 func TestAPublisherOfOnesOwn(t *testing.T) {
 	config := relay.DefaultConfig()
 	config.DatabaseURL, config.Mode, config.MaxRetries = services.Database(t), relay.ModePoll, 0

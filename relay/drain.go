@@ -15,9 +15,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// Drain publishes what waits in the table now, with claims, and returns when nothing of that is left that may leave. It
-// does not wait for servers that are down: that is an error. While a relay streams, it takes only what is due, since
-// that relay delivers the rest; what neither it nor another session delivers soon is an error, too.
+// Drain publishes the rows that are in the table now and ready, with claims. It returns when none of them is left.
+// While a relay streams, Drain takes only due rows, because that relay delivers the others. It is an error if a server
+// is down, or if rows remain that no relay or session delivers within SendTimeout.
 func (r *Relay) Drain(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
@@ -52,10 +52,10 @@ func (r *Relay) Drain(ctx context.Context) error {
 	return err
 }
 
-// leftAgain is how soon a drain looks again at rows that others are to deliver.
+// leftAgain is how soon a drain looks again at rows that others should deliver.
 const leftAgain = 100 * time.Millisecond
 
-// drain sweeps until nothing is left, or nothing has changed for the send timeout.
+// drain sweeps until no row is left, or until nothing has changed for the send timeout.
 func (r *Relay) drain(ctx context.Context, a *actors) error {
 	if err := r.awaitPublisher(ctx, a); err != nil {
 		return err
@@ -96,9 +96,9 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 	return ctx.Err()
 }
 
-// rest are rows that may leave and were not claimed.
+// rest are rows that are ready but were not claimed.
 type rest struct {
-	rows  int // at most mostRest of a kind are counted
+	rows  int // counts at most mostRest of each kind
 	first int64
 }
 
@@ -137,7 +137,7 @@ func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 	return left, nil
 }
 
-// leftBehind says who has the rows that a drain could not publish.
+// leftBehind says who holds the rows that a drain could not publish.
 func (r *Relay) leftBehind(ctx context.Context, left rest) error {
 	what := fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d: ", left.rows, r.config.Table, left.first)
 	seen, err := slotNow(ctx, r.store, r.config.Names().Slot)
@@ -149,7 +149,7 @@ func (r *Relay) leftBehind(ctx context.Context, left rest) error {
 		"%sanother session has locked them", what)
 }
 
-// drainClass claims page after page while there is more, or keys wait for others of theirs.
+// drainClass claims page after page while there are more rows, or keys wait for their previous rows.
 func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep) error {
 	sweeps := r.sweeper.sweeps
 	for more := true; more && ctx.Err() == nil; {
@@ -162,7 +162,7 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep) 
 		case r.publisherState().Phase != publish.Ready:
 			return r.brokerAway(ctx, a)
 		case kind != fallback.Due && !view.TakesFresh:
-			return nil // somebody streams by now
+			return nil // a relay streams now
 		case !view.Ready:
 			r.sweeper.await(ctx, 10*time.Millisecond)
 			continue
@@ -179,7 +179,7 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep) 
 	return ctx.Err()
 }
 
-// undeletable is the error of a drain that leaves rows in the table of which nothing can be written.
+// undeletable is the error of a drain that leaves rows that it can neither delete nor update.
 func (r *Relay) undeletable() error {
 	if n := r.settler.aside.n.Load(); n > 0 {
 		return problem.New(asideHint, "%d rows cannot be changed", n)
@@ -207,10 +207,10 @@ func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
 	return nil
 }
 
-// brokerAway says why nothing leaves: what has ended the publisher, or how it stands.
+// brokerAway says why no message leaves: the error that ended the publisher, or its state.
 func (r *Relay) brokerAway(ctx context.Context, a *actors) error {
 	state := r.publisherState()
-	if state.Phase == publish.Closed { // it returns at once
+	if state.Phase == publish.Closed { // Run returns at once
 		select {
 		case err := <-a.failed:
 			return err
@@ -225,7 +225,7 @@ func (r *Relay) brokerAway(ctx context.Context, a *actors) error {
 		"the broker takes no messages (%s)%s; what waits is still in the table", state.Phase, detailOf(state.Detail))
 }
 
-// awaitAnswers waits until nothing is in flight. If the publisher takes no more before that, it is an error.
+// awaitAnswers waits until nothing is in flight. It is an error if the publisher becomes unavailable.
 func (r *Relay) awaitAnswers(ctx context.Context, a *actors) error {
 	for ctx.Err() == nil && r.publisherState().Phase == publish.Ready && !r.core.Idle() {
 		if len(a.failed) > 0 {
@@ -233,7 +233,7 @@ func (r *Relay) awaitAnswers(ctx context.Context, a *actors) error {
 		}
 		r.sweeper.await(ctx, 10*time.Millisecond)
 	}
-	// What was confirmed may still be written; what was not comes back, and the next round tells.
+	// Confirmed rows may still have to be deleted. Unconfirmed rows return to the table, and the next round fails.
 	const writing = 2 * time.Second
 	for end := time.Now().Add(writing); ctx.Err() == nil && !r.core.Idle(); {
 		if r.publisherState().Phase == publish.Closed || time.Now().After(end) {

@@ -16,8 +16,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// A program that relays beside its own work. The tables, the publication and the slot
-// were made before, by cdc-relay setup.
+// A program that runs a relay beside its own work. `cdc-relay setup` has created the tables, the publication and the
+// slot.
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -43,15 +43,13 @@ func Example() {
 		log.Error("the relay cannot be made", "error", err)
 		return
 	}
-	// Run returns when ctx is done and what was in flight is settled. r.Health tells
-	// meanwhile how it is.
+	// Run returns when ctx is done and the messages in flight are settled. Until then, r.Health reports the state.
 	if err := r.Run(ctx); err != nil {
 		log.Error("the relay has ended", "error", err)
 	}
 }
 
-// A publisher of one's own brings messages wherever they shall go. This one hands them
-// to a function, one after the other.
+// A custom publisher can send messages anywhere. This one passes them to a function, one at a time.
 func Example_customPublisher() {
 	config := relay.DefaultConfig()
 	config.DatabaseURL = os.Getenv("CDC_RELAY_DATABASE_URL")
@@ -72,12 +70,11 @@ type funcPublisher struct {
 	messages chan *outbox.Message
 
 	mu    sync.Mutex
-	ended bool         // Run takes nothing more from messages
+	ended bool         // Run takes no more messages
 	sink  publish.Sink // set when Run starts
 }
 
-// newFuncPublisher has room for as many messages as the relay keeps in flight, so that
-// Publish never blocks.
+// newFuncPublisher has room for all messages that the relay keeps in flight, so that Publish never blocks.
 func newFuncPublisher(maxInFlight int, send func(*outbox.Message) error) *funcPublisher {
 	return &funcPublisher{send: send, messages: make(chan *outbox.Message, maxInFlight)}
 }
@@ -95,8 +92,7 @@ func (p *funcPublisher) Publish(m *outbox.Message) {
 	}
 }
 
-// Run implements publish.Publisher. Each message that was handed over has its result
-// when it returns.
+// Run implements publish.Publisher. When it returns, each published message has a result.
 func (p *funcPublisher) Run(ctx context.Context, sink publish.Sink) error {
 	p.sink = sink
 	sink.StateChanged(publish.State{Phase: publish.Connecting, Since: time.Now()})
@@ -119,11 +115,11 @@ func (p *funcPublisher) Run(ctx context.Context, sink publish.Sink) error {
 }
 
 func (p *funcPublisher) publish(m *outbox.Message) outbox.Result {
-	// m.MayBeKnown tells whether it is to be marked as a possible duplicate.
+	// m.MayBeKnown reports whether to mark the message as a possible duplicate.
 	m.SentAt = time.Now()
 	if err := p.send(m); err != nil {
-		// Refused costs an attempt, and ends in the dead-letter table after some. An outage
-		// costs none: Unknown where the message may have arrived, else NotSent.
+		// Refused costs an attempt, and after MaxRetries the message becomes a dead letter. An outage costs no attempt:
+		// return Unknown if the message may have arrived, else NotSent.
 		return outbox.Result{Message: m, Outcome: outbox.Refused, Reason: "rejected", Detail: err.Error()}
 	}
 	return outbox.Result{Message: m, Outcome: outbox.Confirmed}

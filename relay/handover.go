@@ -11,15 +11,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// handOverAfter is how long the leader must have had no connection to the broker to hand the slot to a standby that has.
+// handOverAfter is how long the leader is without a broker connection before it leaves the slot to a ready standby.
 const handOverAfter = 5 * time.Second
 
 var errHandedOver = errors.New("a standby can publish, and this relay cannot reach the broker")
 
-// brokerAway is since when the publisher has had no connection.
+// brokerAway records when the publisher lost its connection.
 type brokerAway struct{ began time.Time }
 
-// since is for how long. A broker that blocks its connections is there, for all relays.
+// since returns for how long. A broker that blocks publishers does not count: it blocks all relays.
 func (b *brokerAway) since(phase publish.Phase, now time.Time) time.Duration {
 	switch {
 	case phase == publish.Ready || phase == publish.Blocked:
@@ -32,7 +32,7 @@ func (b *brokerAway) since(phase publish.Phase, now time.Time) time.Duration {
 	return 0
 }
 
-// standbyIsReady tells whether a relay waits for the slot that could publish.
+// standbyIsReady reports whether a standby waits for the slot that can publish.
 func (s *streamer) standbyIsReady(ctx context.Context) (ready bool) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()

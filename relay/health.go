@@ -7,18 +7,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// Health is how the relay is. Live means that it works or waits as it should: a relay
-// that is not live does nothing and does not get out of it by itself. Ready means that
-// it delivers, or is the standby of another that does.
+// Health is the state of a relay. Live: it works, or waits for something that may return; a relay that is not live
+// needs a restart. Ready: it delivers, or is the standby of a relay that delivers.
 type Health struct {
 	Live, Ready bool
-	// Role is streaming, standby, sweeping (no stream, or none yet), polling, starting
-	// or stopping.
+	// Role is streaming, standby, sweeping (no stream, or none yet), polling, starting or stopping.
 	Role  string
 	Parts []Part
 }
 
-// Part is one of its actors.
+// Part is the health of one actor.
 type Part struct {
 	Name        string
 	Live, Ready bool
@@ -26,13 +24,13 @@ type Part struct {
 }
 
 const (
-	// stuckAfter is how long an actor may not have moved, beyond what it said it would take.
+	// stuckAfter is how long an actor may be without progress, beyond announced waits, and still be live.
 	stuckAfter = time.Minute
 	// slowAfter is how long it may wait for the database and still be ready.
 	slowAfter = 10 * time.Second
 )
 
-// Health may be called at any time, from any goroutine.
+// Health returns the current state. It may be called at any time, from any goroutine.
 func (r *Relay) Health() Health {
 	h := Health{Live: true, Ready: true, Role: r.role()}
 	add := func(name string, beat *heartbeat, ready bool, detail string) {
@@ -78,7 +76,7 @@ func (r *Relay) Health() Health {
 		}
 		add("stream", streamer.alive, (streaming && !silent) || owner != nil, detail)
 	}
-	if r.phase.Load() == phaseRunning { // the sweeper ends first, while others may drain for long
+	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
 		add("sweep", r.sweeper.alive, r.sweeper.trouble.current() == "", orElse(r.sweeper.trouble.current(), "sweeping"))
 	}
 	add("settle", r.settler.alive, r.settler.trouble.current() == "" && !r.settler.aside.suspended.Load(), r.settling())

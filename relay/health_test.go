@@ -10,7 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// TestALongDrainIsWell: the sweeper has ended then, and beats no more.
+// TestALongDrainIsWell: during a drain the sweeper has ended, and sends no heartbeat.
 func TestALongDrainIsWell(t *testing.T) {
 	config := DefaultConfig()
 	config.DatabaseURL, config.Mode = "postgres://localhost/none", ModePoll

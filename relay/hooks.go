@@ -13,50 +13,51 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Hooks are told what becomes of messages, for programs that embed the relay. Each has a goroutine and a queue of its own;
-// the relay never waits for one. If a queue is full, calls are dropped and counted (cdc_relay_hook_calls_dropped_total). A
-// panic is recovered, counted (cdc_relay_hook_panics_total) and logged. So a hook is for reactions that may be missed. A nil
-// hook costs nothing. When the relay stops, it waits up to a second for the calls.
+// Hooks are called for the results of messages, in programs that embed the relay. Use them only for reactions that may
+// be missed.
+//
+// Each hook has its own goroutine and queue, and the relay never waits for it. If the queue is full, calls are
+// dropped and counted (cdc_relay_hook_calls_dropped_total). A panic is recovered, counted (cdc_relay_hook_panics_total)
+// and logged. When the relay stops, it waits at most a second for pending calls.
 type Hooks struct {
-	// Published is called after the broker has confirmed a message. Its row is deleted
-	// a moment later; if the process dies in between, the message is published again.
+	// Published is called after the broker has confirmed a message. The row is deleted a moment later. If the process
+	// dies in between, the message is published again.
 	Published func(Event)
-	// Refused is called for each rejection by the broker, and for a message that can never
-	// be published.
+	// Refused is called for each rejection by the broker, and for a message that can never be published.
 	Refused func(Event)
-	// DeadLettered is called after a message has been moved to the dead-letter table.
+	// DeadLettered is called after a message was moved to the dead-letter table.
 	DeadLettered func(Event)
 }
 
-// Event is a message and what became of it. It holds no payload.
+// Event is the result of a message, without its payload.
 type Event struct {
 	ID        int64
 	MessageID outbox.UUID
-	// Exchange is nil where the row leaves the choice to the publisher.
+	// Exchange is nil if the row leaves the choice to the publisher.
 	Exchange    *string
 	RoutingKey  string
 	OrderingKey *string // nil: none
 	CreatedAt   time.Time
-	// Attempts counts the rejections so far, this one among them.
+	// Attempts counts the rejections so far, including this one.
 	Attempts int
-	// PossibleDuplicate tells that the message may have been published before.
+	// PossibleDuplicate: the message may have been published before.
 	PossibleDuplicate bool
-	// Reason is why, as a short code; empty for Published.
+	// Reason is the reason as a short code; empty for Published.
 	Reason outbox.Reason
-	// LastError is what stands in the column of that name; empty for Published.
+	// LastError is the text for the column last_error; empty for Published.
 	LastError string
-	// At is when it happened, by the clock of this process.
+	// At is the time of the result, on the clock of this process.
 	At time.Time
 }
 
 const (
 	// hookQueue is how many calls of one hook may wait.
 	hookQueue = 1024
-	// hookGrace is how long the relay waits for them when it stops.
+	// hookGrace is how long a stopping relay waits for pending calls.
 	hookGrace = time.Second
 )
 
-// hooks are those of the configuration, nil where none is set.
+// hooks are the configured hooks; nil: not set.
 type hooks struct {
 	published, refused, deadLettered *hook
 }
@@ -88,7 +89,7 @@ func (h *hooks) each(f func(*hook)) {
 
 func (h *hooks) start() { h.each(func(one *hook) { go one.run() }) }
 
-// end waits for the calls that wait, for a while.
+// end waits for pending calls, at most hookGrace.
 func (h *hooks) end() {
 	h.each(func(one *hook) { close(one.queue) })
 	ctx, cancel := context.WithTimeout(context.Background(), hookGrace)
@@ -101,7 +102,7 @@ func (h *hooks) end() {
 	})
 }
 
-// result is told what the publisher has reported.
+// result calls the hooks for a result of the publisher.
 func (h *hooks) result(r outbox.Result, decision outbox.Decision) {
 	switch r.Outcome {
 	case outbox.Confirmed:
@@ -120,7 +121,7 @@ func (h *hooks) result(r outbox.Result, decision outbox.Decision) {
 	}
 }
 
-// moved is told of a row that is in the dead-letter table now.
+// moved calls the hook for a row that was moved to the dead-letter table.
 func (h *hooks) moved(s outbox.Settlement) {
 	if h.deadLettered == nil {
 		return
@@ -140,7 +141,7 @@ func eventOf(m *outbox.Message, possibleDuplicate bool) Event {
 	}
 }
 
-// hook is one function of somebody else's, kept at a distance.
+// hook decouples one function of the application from the relay.
 type hook struct {
 	call            func(Event)
 	log             *slog.Logger

@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// told collects what hooks are called with.
+// told collects the calls of hooks.
 type told struct {
 	mu     sync.Mutex
 	events map[string][]Event
@@ -51,7 +51,7 @@ func TestHooksAreToldWhatBecomesOfMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
-	stop() // makes the calls that wait
+	stop() // makes the pending calls
 	if n := told.count("published"); n != 20 {
 		t.Errorf("%d were told to be published, want 20", n)
 	}
@@ -133,7 +133,7 @@ func TestPanicsOfAHookDoNotFillTheLog(t *testing.T) {
 	}
 }
 
-// What no hook is set for costs nothing.
+// A result without a hook allocates nothing.
 func TestNoHooksNoAllocations(t *testing.T) {
 	hooks := newHooks(Hooks{}, slog.New(slog.DiscardHandler), newTestMetrics(t))
 	r := confirmedResult("")

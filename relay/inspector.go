@@ -12,15 +12,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// inspectEvery is how often the leader asks the database whether its
-// stream can be believed, and how far it may lag behind.
+// inspectEvery is how often the leader checks its stream, and how far the stream may lag.
 const inspectEvery = 3 * time.Second
 
-// inspect looks for what makes a stream silent that is alive otherwise. It ends one
-// whose publication brings nothing any more (from Postgres 18 on that is no error even
-// where it is gone): the next connection fixes it. One that brings nothing and lags
-// behind it calls so, and the table is swept: the server may have to decode somebody's great transaction,
-// or hold a failover slot back until the standby has the WAL.
+// inspect finds streams that are connected but bring nothing.
+// If the publication was changed, inspect ends the stream; the next connection repairs it. From Postgres 18 on, a
+// missing publication is no error of the stream.
+// If the stream lags, inspect reports it, and the table is swept. The server may be decoding a large transaction, or
+// hold a failover slot back until the standby has the WAL.
 func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
 	var before pglogrepl.LSN
 	var messages uint64
@@ -39,7 +38,7 @@ func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCa
 		case errors.Is(err, errReplaced):
 			end(err)
 			return
-		case err != nil: // the sweep asks more often, and tells
+		case err != nil: // the sweep asks more often and reports the error
 			refusedBy(err, s.refused)
 			continue
 		case seen.Fault != "":
@@ -63,7 +62,7 @@ func (s *streamer) lags(behind bool) {
 	}
 }
 
-// publicationError ends a stream whose publication was changed under it.
+// publicationError ends a stream whose publication was changed.
 type publicationError struct{ fault string }
 
 func (e *publicationError) Error() string { return "the publication was changed: " + e.fault }

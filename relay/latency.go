@@ -9,19 +9,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// latency is a histogram of seconds. Where a message carries a trace, the trace's id is
-// kept beside the bucket as an exemplar, at most once a second for each bucket: making
-// one costs more than the observation.
+// latency is a histogram in seconds. A bucket keeps the trace id of a message as an exemplar, at most once a second,
+// because an exemplar costs more than the observation.
 type latency struct {
 	prometheus.Histogram
 	bounds []float64
-	// shown is when each bucket got its newest exemplar, in nanoseconds of Unix time.
+	// shown is when each bucket got its last exemplar, in nanoseconds of Unix time.
 	shown []atomic.Int64
 }
 
 const exemplarEvery = time.Second
 
-// latencyBounds are the buckets of all latencies, in seconds.
+// latencyBounds returns the buckets of all latencies, in seconds.
 func latencyBounds() []float64 {
 	return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 }
@@ -37,8 +36,7 @@ func newLatency(name, help string) *latency {
 	}
 }
 
-// observe counts what lies between two times. They come of two clocks, so that it may
-// seem negative: then it counts as nothing.
+// observe counts the time between two times. They come from two clocks; a negative difference counts as zero.
 func (l *latency) observe(from, to time.Time, headers []byte) {
 	seconds := max(to.Sub(from).Seconds(), 0)
 	if len(headers) > 0 {
@@ -50,7 +48,7 @@ func (l *latency) observe(from, to time.Time, headers []byte) {
 	l.Observe(seconds)
 }
 
-// exemplar is the trace id to be kept for an observation, or "".
+// exemplar returns the trace id to keep for an observation, or "".
 func (l *latency) exemplar(seconds float64, now time.Time, headers []byte) string {
 	bucket := 0
 	for bucket < len(l.bounds) && seconds > l.bounds[bucket] {
@@ -67,7 +65,7 @@ func (l *latency) exemplar(seconds float64, now time.Time, headers []byte) strin
 	return id
 }
 
-// traceID is the trace id of the header traceparent (W3C Trace Context), or "".
+// traceID returns the trace id of the header traceparent (W3C Trace Context), or "".
 func traceID(headers []byte) string {
 	if !bytes.Contains(headers, []byte(`"traceparent"`)) {
 		return ""

@@ -9,9 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// metrics are what the relay counts and measures; what it is asked for at a scrape is
-// in metrics_state.go and metrics_sample.go. The names are part of the contract with
-// dashboards: docs/metrics.md lists them.
+// metrics are the counters and histograms of a relay. Values read at a scrape are in metrics_state.go and
+// metrics_sample.go. Dashboards depend on the names; docs/metrics.md lists them.
 type metrics struct {
 	spilled, undecodable, deleted         prometheus.Counter
 	aside, expired, coalesced             prometheus.Counter
@@ -44,7 +43,7 @@ func newMetrics(registry prometheus.Registerer, keys *routingKeys, inFlight, hol
 	return m, k.err
 }
 
-// count makes the counters.
+// count creates the counters.
 func (m *metrics) count(k *maker, keys *routingKeys) {
 	m.published = k.byKey(keys, "messages_published_total", "Messages that the broker confirmed.")
 	m.possibleDuplicates = k.counter("messages_possible_duplicates_total",
@@ -71,7 +70,7 @@ func (m *metrics) count(k *maker, keys *routingKeys) {
 	m.hookPanics = k.counters("hook_panics_total", "Panics of a hook.", "hook")
 }
 
-// measure makes the histograms.
+// measure creates the histograms.
 func (m *metrics) measure(k *maker) {
 	m.commitToPublish = newLatency("commit_to_publish_seconds",
 		"From the commit, by the database's clock, until a streamed message was sent to the broker.")
@@ -87,7 +86,7 @@ func (m *metrics) measure(k *maker) {
 		"Messages that one sweep of the table brought; sweeps that found none are left out.", rows)
 }
 
-// maker makes metrics and registers them; err is the first error.
+// maker creates and registers metrics; err is the first error.
 type maker struct {
 	registry prometheus.Registerer
 	err      error
@@ -105,7 +104,7 @@ func (k *maker) counter(name, help string) prometheus.Counter {
 	return c
 }
 
-// byKey counts messages, by routing key if there are keys.
+// byKey counts messages, with a label for the routing key if keys is set.
 type byKey struct {
 	*prometheus.CounterVec
 	keys *routingKeys
@@ -118,7 +117,7 @@ func (k *maker) byKey(keys *routingKeys, name, help string, labels ...string) by
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help}, labels)
 	k.add(c)
 	if len(labels) == 0 {
-		c.WithLabelValues() // from 0 on
+		c.WithLabelValues() // the metric exists from the start, with value 0
 	}
 	return byKey{c, keys}
 }
@@ -156,7 +155,7 @@ func (m *metrics) result(r outbox.Result) {
 		m.latencies(r.Message)
 	case outbox.Refused, outbox.Impossible:
 		if r.Reason == outbox.ReasonExpired {
-			return // counted once its row has gone
+			return // counted once its row is gone
 		}
 		m.refused.inc(r.Message.RoutingKey, string(r.Reason))
 		if r.Reason == outbox.ReasonUnroutable {
@@ -167,8 +166,7 @@ func (m *metrics) result(r outbox.Result) {
 	}
 }
 
-// latencies measures a confirmed message from its commit on, which is known of streamed
-// rows alone.
+// latencies measures a confirmed message from its commit. Only streamed rows have a commit time.
 func (m *metrics) latencies(message *outbox.Message) {
 	if message.CommittedAt.IsZero() {
 		return
@@ -179,7 +177,7 @@ func (m *metrics) latencies(message *outbox.Message) {
 	m.commitToConfirm.observe(message.CommittedAt, time.Now(), message.Headers)
 }
 
-// settled measures one statement, where it wrote anything.
+// settled measures one statement that has written rows.
 func (m *metrics) settled(rows int, took time.Duration) {
 	if rows > 0 {
 		m.settleRows.Observe(float64(rows))
@@ -187,7 +185,7 @@ func (m *metrics) settled(rows int, took time.Duration) {
 	}
 }
 
-// swept measures what one sweep brought.
+// swept measures the rows of one claim.
 func (m *metrics) swept(rows int) {
 	if rows > 0 {
 		m.sweepRows.Observe(float64(rows))

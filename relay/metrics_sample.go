@@ -11,8 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// sampleCollector answers a scrape with how the queue stands, which the database is
-// asked for then: no scrape, no query. A standby leaves it to the others.
+// sampleCollector asks the database about the queue at each scrape. A standby does not: its leader reports the values.
 type sampleCollector struct {
 	relay                            *Relay
 	depth, oldest, dead, lag, retain *prometheus.Desc
@@ -21,20 +20,20 @@ type sampleCollector struct {
 	mu struct {
 		sync.Mutex
 		sample store.Sample
-		at     time.Time // zero where there is no sample
-		// until is when the sample is shown no more, next when the database may be asked again.
+		at     time.Time // zero: no sample
+		// until is when the sample expires, next when the database may be asked again.
 		until, next time.Time
 	}
 }
 
 const (
-	// sampleEvery is how often the database is asked at most, by any number of scrapes.
+	// sampleEvery is the least time between two queries, however many scrapes there are.
 	sampleEvery = 5 * time.Second
-	// sampleShare is what asking may take of the time: a slow answer is kept for longer.
+	// sampleShare bounds the share of time for queries: a sample is kept 100 times as long as its query took.
 	sampleShare = 100
-	// sampleAgain is when it is asked again after it did not answer.
+	// sampleAgain is the wait after a failed query.
 	sampleAgain = 15 * time.Second
-	// sampleOld is the age at which a sample is shown no more, unless it is kept for longer.
+	// sampleOld is the age at which a sample expires, unless sampleShare keeps it longer.
 	sampleOld = time.Minute
 )
 
@@ -84,8 +83,7 @@ func (c *sampleCollector) Collect(to chan<- prometheus.Metric) {
 	gauge(c.age, age.Seconds())
 }
 
-// current is the newest sample; it takes one where that is due. Scrapes at the same
-// time wait for one another, at most as long as one sample takes.
+// current returns the newest sample, and takes one if it is due. Concurrent scrapes wait for the same sample.
 func (c *sampleCollector) current(now time.Time) (store.Sample, time.Duration, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +95,7 @@ func (c *sampleCollector) current(now time.Time) (store.Sample, time.Duration, b
 		sample, err := c.relay.store.Sample(context.Background(), c.relay.config.Names().Slot)
 		done := time.Now()
 		c.mu.next = done.Add(sampleAgain)
-		if err == nil { // the sweep asks more often, and tells what is wrong
+		if err == nil { // the sweep asks more often and reports errors
 			keep := sampleShare * done.Sub(now)
 			c.mu.sample, c.mu.at, c.mu.until = sample, done, done.Add(max(sampleOld, keep))
 			c.mu.next = done.Add(max(sampleEvery, keep))

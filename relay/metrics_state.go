@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// stateCollector answers a scrape with how the relay stands at that moment.
+// stateCollector reports the state of the relay at each scrape.
 type stateCollector struct {
 	relay                        *Relay
 	role, breaker                *prometheus.Desc
@@ -78,7 +78,7 @@ func (r *Relay) databaseAnswers() bool {
 	return r.sweeper.trouble.current() == "" && r.settler.trouble.current() == ""
 }
 
-// streamHeard is in seconds of Unix time.
+// streamHeard is in seconds of Unix time; 0: never.
 func (r *Relay) streamHeard() float64 {
 	streamer := r.streamer.Load()
 	if streamer == nil {
@@ -87,12 +87,12 @@ func (r *Relay) streamHeard() float64 {
 	return float64(streamer.heard.Load()) / 1e9
 }
 
-// blockedTime adds up for how long the broker has blocked the publisher.
+// blockedTime adds up how long the broker has blocked the publisher.
 type blockedTime struct {
 	mu struct {
 		sync.Mutex
 		before time.Duration
-		since  time.Time // zero while it is not blocked
+		since  time.Time // zero: not blocked
 	}
 }
 

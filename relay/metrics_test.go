@@ -15,8 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// scrape is one answer of a registry: gauges and counters by name and labels, and
-// histograms by name.
+// scrape is one scrape of a registry: gauges and counters by name and labels, histograms by name.
 type scrape struct {
 	values     map[string]float64
 	histograms map[string]*dto.Histogram
@@ -142,7 +141,7 @@ func exemplars(h *dto.Histogram) (all []string) {
 	return all
 }
 
-// TestTheSampledMetricsVanishWhileTheDatabaseIsAway, once what was known is old.
+// TestTheSampledMetricsVanishWhileTheDatabaseIsAway: they vanish once the last sample has expired.
 func TestTheSampledMetricsVanishWhileTheDatabaseIsAway(t *testing.T) {
 	i := newInstance(t)
 	i.config.Mode = ModePoll
@@ -164,7 +163,7 @@ func TestTheSampledMetricsVanishWhileTheDatabaseIsAway(t *testing.T) {
 		time time.Duration
 		want bool
 	}{{sampleOld / 2, true}, {sampleOld, false}} {
-		// One that took the database long is shown for longer than sampleOld.
+		// A sample whose query took long is shown for longer than sampleOld.
 		c.mu.at, c.mu.until, c.mu.next = taken.Add(-passed.time), taken.Add(sampleOld-passed.time), time.Time{}
 		if _, age, ok := c.current(time.Now()); ok != passed.want {
 			t.Errorf("a sample of age %s is shown: %v", age, ok)
@@ -172,7 +171,7 @@ func TestTheSampledMetricsVanishWhileTheDatabaseIsAway(t *testing.T) {
 	}
 }
 
-// TestASweepCountsAllThatItBrings, also what waits in memory behind others of its key.
+// TestASweepCountsAllThatItBrings: also rows that wait in memory behind others of their key.
 func TestASweepCountsAllThatItBrings(t *testing.T) {
 	for _, mode := range []Mode{ModeAuto, ModePoll} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -248,7 +247,7 @@ func TestTraceIDs(t *testing.T) {
 	}
 }
 
-// confirmedResult is what the metrics see of one streamed message.
+// confirmedResult is the result of one streamed message.
 func confirmedResult(headers string) outbox.Result {
 	now := time.Now()
 	return outbox.Result{Outcome: outbox.Confirmed, Message: &outbox.Message{
@@ -279,7 +278,7 @@ func TestMetricsAllocateNothingForAMessage(t *testing.T) {
 	}
 }
 
-// A message that is sent long after it was taken is marked by the publisher.
+// The publisher marks a message that it sends long after the row was taken.
 func TestMessagesMarkedAtTheLastMomentCountAsPossibleDuplicates(t *testing.T) {
 	m, r := newTestMetrics(t), confirmedResult("")
 	m.result(r)
@@ -318,12 +317,12 @@ func TestTwoRelaysCannotShareARegistry(t *testing.T) {
 		if r != nil {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			_ = r.Run(ctx) // lets go of what New took
+			_ = r.Run(ctx) // releases what New took
 		}
 	}
 }
 
-// The names are as Prometheus wants them, also of what is not there at first.
+// promlint accepts the names, also of metrics without values at first.
 func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
 	i := newInstance(t)
 	registry := prometheus.NewRegistry()

@@ -11,14 +11,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// outageLog logs an outage when it begins, each of its errors once a minute, and its end: it must not fill the log.
+// outageLog logs the start and the end of an outage, and each error at most once a minute.
 type outageLog struct {
 	log *slog.Logger
 	mu  struct {
 		sync.Mutex
 		message string
-		logged  map[string]time.Time // when each message was, without its digits
-		newest  time.Time            // of them
+		logged  map[string]time.Time // when each message was logged; keys have no digits
+		newest  time.Time            // the newest of these times
 		since   time.Time
 	}
 }
@@ -28,7 +28,7 @@ const (
 	mostErrors = 32
 )
 
-// withoutDigits is what stays of a message from try to try: the port of a connection does not.
+// withoutDigits makes the errors of several tries equal: each try has another local port.
 func withoutDigits(message string) string {
 	return strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' {
@@ -73,17 +73,17 @@ func (e *outageLog) over(name event.Name, what string) {
 	e.mu.message, e.mu.logged, e.mu.newest, e.mu.since = "", nil, time.Time{}, time.Time{}
 }
 
-// current is the trouble under way, or "".
+// current returns the last error of the current outage, or "".
 func (e *outageLog) current() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.message
 }
 
-// heartbeat tells whether an actor's loop still turns. The actor writes, health reads.
+// heartbeat shows whether an actor's loop makes progress. The actor writes it, health reads it.
 type heartbeat struct{ last atomic.Int64 }
 
-// heartbeatEvery is the least that a healthy loop beats: twice before it is called slow.
+// heartbeatEvery is the longest pause of a healthy loop: two beats fit into slowAfter.
 const heartbeatEvery = slowAfter / 2
 
 func newHeartbeat() *heartbeat {
@@ -94,7 +94,7 @@ func newHeartbeat() *heartbeat {
 
 func (h *heartbeat) beat() { h.last.Store(time.Now().UnixNano()) }
 
-// beatFor beats ahead, for a step that is bounded but may take that long.
+// beatFor beats in advance, for a step with a known bound.
 func (h *heartbeat) beatFor(d time.Duration) { h.last.Store(time.Now().Add(d).UnixNano()) }
 
 func (h *heartbeat) age() time.Duration { return time.Duration(time.Now().UnixNano() - h.last.Load()) }

@@ -1,9 +1,7 @@
-// Package relay is one running relay: it takes rows from the stream and the sweep,
-// publishes them, and settles them.
+// Package relay runs one relay: it takes rows from the stream and the sweeps, publishes them, and settles them.
 //
-// The flow, in the order of the files: streamer.go and sweeper.go bring messages,
-// core.go (with registry.go and gate.go) decides what may leave now, the publisher
-// brings it to the broker, settler.go writes what became of it.
+// streamer.go and sweeper.go bring messages, relay/core decides what may leave now, the publisher sends it, and
+// settler.go deletes or updates the rows. See docs/architecture.md.
 package relay
 
 import (
@@ -28,8 +26,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// Relay brings rows of one outbox table to one broker. Make it with New, run it once
-// with Run or Drain.
+// Relay publishes the rows of one outbox table to one broker. Create it with New, then call Run or Drain once.
 type Relay struct {
 	config    Config
 	publisher publish.Publisher
@@ -40,10 +37,10 @@ type Relay struct {
 	hooks     *hooks
 	settler   *settler
 	sweeper   *sweeper
-	streamer  atomic.Pointer[streamer] // nil if the relay only polls, or drains
+	streamer  atomic.Pointer[streamer] // nil if the relay polls or drains
 	starting  *outageLog
 
-	phase   atomic.Int32 // one of the phases below; Run writes, Health reads
+	phase   atomic.Int32 // one of the phases below; Run writes it, Health reads it
 	state   atomic.Pointer[publish.State]
 	blocked blockedTime
 }
@@ -55,9 +52,8 @@ const (
 	phaseStopped
 )
 
-// New makes a relay. It does not connect; Run it, or else Close it. The publisher must be made for at least
-// config.MaxInFlight messages; the relay runs it and stops it. Metrics are
-// registered with the registry.
+// New returns a relay that is not connected yet. The caller must call Run, Drain or Close. The publisher must have room
+// for config.MaxInFlight messages; the relay runs and stops it. New registers metrics with the registry.
 func New(config Config, publisher publish.Publisher, log *slog.Logger, registry prometheus.Registerer) (*Relay, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -123,15 +119,16 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	return r, nil
 }
 
-// tellAll registers what a scrape asks the whole relay for.
+// tellAll registers the values that are read at a scrape.
 func (r *Relay) tellAll(registry prometheus.Registerer) error {
 	return errors.Join(registry.Register(newStateCollector(r)), registry.Register(newSampleCollector(r)))
 }
 
-// Run relays until ctx is done, then takes no more, drains what is in flight within
-// the shutdown timeout, and returns nil. It returns an error for what it cannot wait
-// out: a configuration of the database that a person has to fix at the start, or a
-// column that vanished.
+// Run relays until ctx is done. Then it takes no more rows, finishes those in flight within ShutdownTimeout, and
+// returns nil.
+//
+// It returns an error only if a person is needed: a wrong configuration of the database at the start, or a table or
+// column that has vanished.
 func (r *Relay) Run(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
@@ -156,11 +153,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
-// Close releases what New has taken, for a relay that is not run; Run does so itself. It
-// may be called more than once, but not while Run works.
+// Close releases the connections of a relay that does not run; Run and Drain do it themselves. It may be called more
+// than once, but not during Run.
 func (r *Relay) Close() { r.store.Close() }
 
-// preflight waits for the database and says what is wrong there.
+// preflight waits for the database and checks it.
 func (r *Relay) preflight(ctx context.Context) error {
 	wait := newBackoff()
 	for ctx.Err() == nil {
@@ -185,8 +182,8 @@ func (r *Relay) preflight(ctx context.Context) error {
 	return nil
 }
 
-// unreachable makes a problem of what waiting does not fix at the start: a login
-// that is rejected, a database that does not exist. Later the relay waits for both.
+// unreachable turns errors that need a person at the start into problems: a rejected login, a missing database. Later,
+// the relay waits for both.
 func unreachable(err error) error {
 	switch pgcode.Of(err) {
 	case pgcode.InvalidAuthorization, pgcode.InvalidPassword:
@@ -215,7 +212,7 @@ func (r *Relay) check(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if ok { // what is inserted from now on was published by nobody else
+			if ok { // no other relay has published rows above this id
 				r.core.SetBoundary(id)
 			}
 		}
@@ -226,7 +223,7 @@ func (r *Relay) check(ctx context.Context) error {
 	})
 }
 
-// unreadable makes a problem of a missing grant on the table of versions.
+// unreadable turns a missing grant on the version table into a problem.
 func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err
@@ -235,7 +232,7 @@ func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 	return &problem.Problem{What: "role " + user + " may not read the version of the tables", Fix: "GRANT SELECT ON " + versions + " TO " + user, Err: err}
 }
 
-// publish hands a message to the publisher.
+// publish passes a message to the publisher.
 func (r *Relay) publish(m *outbox.Message) {
 	if name := r.config.OrderingKeyHeader; name != "" && m.OrderingKey != nil {
 		m.Extra = append(m.Extra, outbox.Header{Name: name, Value: *m.OrderingKey})

@@ -20,8 +20,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// instance is a relay within the test process, so that the race detector and goleak
-// see it, on real servers.
+// instance is a relay in the test process, on real servers, so that the race detector and goleak watch it.
 type instance struct {
 	t      *testing.T
 	db     *pgxpool.Pool
@@ -65,7 +64,7 @@ func newInstanceOn(t *testing.T, databaseURL string) *instance {
 	return i
 }
 
-// consume records what arrives until the test ends.
+// consume records the messages that arrive until the test ends.
 func (i *instance) consume() {
 	conn, err := amqp.Dial(i.amqp)
 	if err != nil {
@@ -122,7 +121,7 @@ func (i *instance) publisher() publish.Publisher {
 	return publisher
 }
 
-// startWith is start with a publisher and a registry of the test's own.
+// startWith is start with a given publisher and registry.
 func (i *instance) startWith(publisher publish.Publisher, registry prometheus.Registerer) (r *Relay, stop func()) {
 	i.t.Helper()
 	r, err := New(i.config, publisher, slog.New(slog.DiscardHandler), registry)
@@ -153,7 +152,7 @@ func (i *instance) rowsLeft() (n int) {
 	return n
 }
 
-// load inserts rows of one writer: every other one with the writer's key.
+// load inserts rows of one writer; every second row has the writer's key.
 func (i *instance) load(writer, rows int) error {
 	for n := range rows {
 		var key *string
@@ -247,7 +246,7 @@ func TestARelayStandsByAndTakesOverAtOnce(t *testing.T) {
 	stopSecond()
 }
 
-// Metrics and health are read while a drain begins. The race detector looks on.
+// Metrics and health are read while a drain starts, under the race detector.
 func TestADrainMayBeWatched(t *testing.T) {
 	i := newInstance(t)
 	registry := prometheus.NewRegistry()
@@ -296,7 +295,7 @@ func TestScheduledMessagesOfOneKeyFollowOneAnotherAtOnce(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			i := newInstance(t)
 			i.config.Mode = mode
-			i.config.PollInterval = 10 * time.Second // a claim for each by polling would take minutes
+			i.config.PollInterval = 10 * time.Second // with one claim for each poll, this would take minutes
 			const rows = 40
 			if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, headers)
 				SELECT $1, to_json(n), 'key', now(), '{"key": "key"}' FROM generate_series(1, $2) n`, i.queue, rows); err != nil {

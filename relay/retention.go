@@ -9,22 +9,22 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// retention deletes dead letters of a certain age, and makes and drops the partitions of the history. One goroutine, in
-// run, does it, unless this relay is a standby.
+// retention deletes old dead letters, and creates and drops partitions of the history. It does nothing while this relay
+// is a standby. One goroutine calls run.
 type retention struct {
 	store *store.Store
-	// age is that of dead letters that are deleted, kept that of published messages; 0: neither.
+	// age is the age at which dead letters are deleted, kept that of the history; 0: never.
 	age, kept time.Duration
 	batch     int
 	standby   func() bool
 	log       *slog.Logger
 	trouble   *outageLog // of dead letters
-	// rotating is that of the history.
+	// rotating is the outage log of the history.
 	rotating *outageLog
 }
 
 const (
-	// retentionEvery is how often it looks, or a tenth of the age where that is less, but not more often than retentionAtLeast.
+	// retentionEvery is the interval, or a tenth of the age if that is shorter, but at least retentionAtLeast.
 	retentionEvery, retentionAtLeast = 10 * time.Minute, time.Second
 	// retentionPause leaves the database to others between two full batches.
 	retentionPause = 100 * time.Millisecond
@@ -40,7 +40,7 @@ func (r *retention) every() time.Duration {
 	return max(every, retentionAtLeast)
 }
 
-// run looks at once and from time to time, until ctx is done.
+// run works at once and then at intervals, until ctx is done.
 func (r *retention) run(ctx context.Context) error {
 	for {
 		if !r.standby() {
@@ -57,7 +57,7 @@ func (r *retention) run(ctx context.Context) error {
 	}
 }
 
-// round deletes batch after batch until nothing is old enough.
+// round deletes batches until no dead letter is old enough.
 func (r *retention) round(ctx context.Context) {
 	total := int64(0)
 	for {
@@ -78,7 +78,7 @@ func (r *retention) round(ctx context.Context) {
 	}
 }
 
-// rotate keeps the partitions of the history.
+// rotate creates and drops partitions of the history.
 func (r *retention) rotate(ctx context.Context) {
 	dropped, err := r.store.RotatePublished(ctx, r.kept)
 	if err != nil && ctx.Err() == nil {
@@ -92,7 +92,7 @@ func (r *retention) rotate(ctx context.Context) {
 	}
 }
 
-// newRetention is nil if there is nothing to delete.
+// newRetention returns nil if nothing is to be deleted.
 func (r *Relay) newRetention() *retention {
 	if r.config.DeadLetterRetention == 0 && r.config.KeepPublished == 0 {
 		return nil
@@ -103,7 +103,7 @@ func (r *Relay) newRetention() *retention {
 	}
 }
 
-// checkRetention says whether the role may delete dead letters, where it is to.
+// checkRetention reports an error if the role may not delete dead letters but must.
 func (r *Relay) checkRetention(ctx context.Context) error {
 	if r.config.DeadLetterRetention == 0 {
 		return nil

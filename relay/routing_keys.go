@@ -7,22 +7,22 @@ import (
 	"sync"
 )
 
-// otherKeys is the label of all routing keys that no pattern names.
+// otherKeys is the label of routing keys that match no pattern.
 const otherKeys = "other"
 
-// mostLabels bounds the values of the label routing_key, otherKeys among them.
+// mostLabels bounds the values of the label routing_key, including otherKeys.
 const mostLabels = 100
 
-// routingKeys are those that have a value of their own in the metrics. It is safe for concurrent use.
+// routingKeys maps routing keys to metric labels. It is safe for concurrent use.
 type routingKeys struct {
 	patterns []*regexp.Regexp
 	mu       struct {
 		sync.Mutex
-		labels map[string]string // of the keys that a pattern names
+		labels map[string]string // by matching routing key
 	}
 }
 
-// newRoutingKeys is nil without patterns.
+// newRoutingKeys returns nil if there are no patterns.
 func newRoutingKeys(patterns []string) (*routingKeys, error) {
 	if len(patterns) == 0 {
 		return nil, nil //nolint:nilnil // no key has a value of its own
@@ -38,18 +38,18 @@ func newRoutingKeys(patterns []string) (*routingKeys, error) {
 	return k, nil
 }
 
-// topicPattern matches as a binding of a topic exchange does: * is one word, # any number of words, none among them.
+// topicPattern matches like a binding of a topic exchange: * is one word, # is zero or more words.
 func topicPattern(pattern string) *regexp.Regexp {
 	expression := regexp.QuoteMeta(pattern)
 	for _, replaced := range [][2]string{{`\.#`, `(\..*)?`}, {`#\.`, `(.*\.)?`}, {`#`, `.*`}} {
 		expression = strings.ReplaceAll(expression, replaced[0], replaced[1])
 	}
-	// What stands for # has stars of its own: those of the pattern are quoted.
+	// The replacements of # contain stars; those of the pattern are quoted, so they differ.
 	expression = strings.ReplaceAll(expression, `\*`, `[^.]*`)
 	return regexp.MustCompile(`(?s)^` + expression + `$`)
 }
 
-// label is the value for a routing key: the key itself, if a pattern names it and the bound is not reached.
+// label returns the label of a routing key: the key itself if it matches a pattern, up to mostLabels.
 func (k *routingKeys) label(key string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

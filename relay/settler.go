@@ -20,8 +20,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// settler writes what became of messages, in batches. The publisher's goroutines
-// hand results in; one goroutine, in Run, talks to the database.
+// settler deletes, updates and dead-letters rows in batches. The publisher's goroutines deliver results; one goroutine,
+// in run, talks to the database.
 type settler struct {
 	core    *core.Core
 	store   *store.Store
@@ -31,50 +31,48 @@ type settler struct {
 	hooks   *hooks
 	tracer  Tracer // nil: none
 	policy  store.Policy
-	// refused is told what a statement failed with.
+	// refused is called with the error of a statement.
 	refused func(error)
-	// batch is how many rows a statement takes at most, enough for how many it does not wait for more.
+	// batch is the most rows in a statement; from enough rows on, a statement does not wait for more.
 	batch, enough int
 
-	arrived chan struct{} // signalled when pending is empty no more
-	hurried chan struct{} // signalled when pending shall not wait for more
-	// locked tells of rows that other sessions hold locked.
+	arrived chan struct{} // signalled when pending becomes non-empty
+	hurried chan struct{} // signalled when pending must be written now
+	// locked logs rows that other sessions have locked.
 	locked *outageLog
-	// lockerAsked is when the session that locks a row was asked for. Only run's goroutine uses it.
+	// lockerAsked is when the locking session was last looked up. Only run's goroutine uses it.
 	lockerAsked time.Time
 	alive       *heartbeat
 	trouble     *outageLog
-	// written counts the rows settled so far.
+	// written counts the settled rows.
 	written    atomic.Int64
-	logHeaders []string // of messages, for log lines about them
-	// refusals bounds the log lines of rejected messages: thousands may fail alike.
+	logHeaders []string // headers of a message that log lines show
+	// refusals limits the log lines about rejected messages: thousands may fail alike.
 	refusals *rate.Limiter
 
 	mu struct {
 		sync.Mutex
 		pending []outbox.Settlement
 	}
-	// invisible are rows that the database does not show yet, or that others hold locked.
-	// Only Run's goroutine uses it.
+	// invisible are rows that are not visible yet, or that other sessions have locked. Only run's goroutine uses it.
 	invisible []outbox.Settlement
-	// aside are rows that nothing can be written of. asideAt is when they are tried again.
+	// aside are rows that can be neither deleted nor updated; asideAt is when they are tried again. Only run's
+	// goroutine uses them.
 	aside   asideRows
 	asideAt time.Time
 }
 
 const (
-	// linger is how long a batch waits to fill up: a statement for each row would cost both
-	// sides most of what a message costs. Nothing waits for these deletes; what they
-	// add to is how much is published again after a crash.
+	// linger is how long a batch waits for more rows. A statement for each row would be most of the cost of a message.
+	// Only a crash makes the delay visible: more messages are published again.
 	linger = 50 * time.Millisecond
-	// invisibleAgain is how soon a row that is not visible yet is tried again, at first
-	// and at the latest: usually it takes microseconds, behind a synchronous standby
-	// that is down it takes until that is back.
+	// invisibleAgain is the first wait before an invisible row is tried again, invisibleAtMost the longest. Usually a
+	// row is visible within microseconds. If a synchronous standby is down, rows stay invisible until it returns.
 	invisibleAgain  = 2 * time.Millisecond
 	invisibleAtMost = time.Second
 )
 
-// deliver takes a result in. It is called from the publisher's goroutines.
+// deliver takes a result. The publisher's goroutines call it.
 func (s *settler) deliver(r outbox.Result) {
 	s.counts.result(r)
 	if s.tracer != nil {
@@ -91,7 +89,7 @@ func (s *settler) deliver(r outbox.Result) {
 	}
 }
 
-// add has rows settled, with hurry before the batch is full.
+// add queues rows for the next batch. Hurry: write them at once if rows of their keys wait in the table.
 func (s *settler) add(hurry bool, rows ...outbox.Settlement) {
 	if len(rows) == 0 {
 		return
@@ -109,7 +107,7 @@ func (s *settler) add(hurry bool, rows ...outbox.Settlement) {
 	}
 }
 
-// take hands out the next batch.
+// take returns the next batch.
 func (s *settler) take() []outbox.Settlement {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,8 +121,7 @@ func (s *settler) take() []outbox.Settlement {
 	return batch
 }
 
-// run settles until ctx is done; what is still pending then is left as it is in the
-// table.
+// run settles until ctx is done. Rows still pending then stay unchanged in the table.
 func (s *settler) run(ctx context.Context) error {
 	again := invisibleAgain
 	for {
@@ -157,7 +154,7 @@ func (s *settler) run(ctx context.Context) error {
 	}
 }
 
-// settleAll writes what may be more than one statement takes. left are those that are not visible.
+// settleAll settles rows in batches. Left counts those that are not visible.
 func (s *settler) settleAll(ctx context.Context, all []outbox.Settlement) (left int, err error) {
 	for batch := range slices.Chunk(all, s.batch) {
 		notVisible, err := s.settle(ctx, batch)
@@ -171,8 +168,7 @@ func (s *settler) settleAll(ctx context.Context, all []outbox.Settlement) (left 
 	return left, nil
 }
 
-// collect waits for a batch to be full or old enough. It returns an empty one when
-// only invisible rows are to be tried again.
+// collect waits until a batch is full or old enough. It returns an empty batch if only invisible rows are due.
 func (s *settler) collect(ctx context.Context, again time.Duration) (batch []outbox.Settlement, ok bool) {
 	var retry <-chan time.Time
 	if len(s.invisible) > 0 {
@@ -210,15 +206,15 @@ func (s *settler) full() bool {
 	return len(s.mu.pending) >= s.enough
 }
 
-// enoughOf a window: rows that wait to be deleted hold their places in it, and a small one would
-// be full of them before the broker is busy.
+// enoughOf returns the batch size from which the settler does not wait. Rows to be deleted occupy the window, so a
+// small window must not wait for a full batch.
 func enoughOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4, 1)) }
 
-// settle writes one batch, and tries until it is written or ctx is done. A column or
-// table that is gone ends it.
+// settle writes one batch, and retries until it is written or ctx is done. A missing table or column is an error. It
+// returns the rows that are not visible.
 func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outbox.Settlement, error) {
 	wait := newBackoff()
-	tried := func(one outbox.Settlement) bool { return one.Locked } // perhaps by a try without an answer
+	tried := func(one outbox.Settlement) bool { return one.Locked } // perhaps a try without an answer has settled it
 	first := time.Now()
 	for again := slices.ContainsFunc(batch, tried); ; again = true {
 		s.alive.beat()
@@ -259,7 +255,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 	}
 }
 
-// try settles a batch once. Again: the try before has failed, and may have come through all the same.
+// try settles a batch once. Again: an earlier try has failed, but may have committed.
 func (s *settler) try(ctx context.Context, batch []outbox.Settlement, again bool) (store.Settled, error) {
 	settled, err := s.store.Settle(ctx, batch)
 	if err == nil && len(settled.Gone) > 0 {
@@ -277,10 +273,10 @@ func (s *settler) try(ctx context.Context, batch []outbox.Settlement, again bool
 	return settled, err
 }
 
-// askLocker is how often the session that locks a row is asked for.
+// askLocker is the least time between two look-ups of the locking session.
 const askLocker = 10 * time.Second
 
-// tellLocked names the session that locks a row, and tells when no row is locked any more.
+// tellLocked logs the session that locks a row, and when no row is locked any more.
 func (s *settler) tellLocked(ctx context.Context, locked []outbox.Settlement) {
 	switch {
 	case len(locked) > 0 && time.Since(s.lockerAsked) > askLocker:
@@ -293,8 +289,7 @@ func (s *settler) tellLocked(ctx context.Context, locked []outbox.Settlement) {
 	}
 }
 
-// without returns what of a batch is still to be settled after an error: rows not
-// visible yet are tried again with the rest.
+// without returns the rows of a batch that an error left unsettled, including invisible ones.
 func without(batch, done []outbox.Settlement) []outbox.Settlement {
 	settled := make(map[*outbox.Message]bool, len(done))
 	for _, s := range done {
@@ -309,7 +304,7 @@ func without(batch, done []outbox.Settlement) []outbox.Settlement {
 	return rest
 }
 
-// claimWritten takes in what a claim has written.
+// claimWritten records the rows that a claim has written.
 func (s *settler) claimWritten(rows []outbox.Settlement, took time.Duration) {
 	var done []outbox.Settlement
 	for _, one := range rows {
@@ -358,14 +353,14 @@ func (s *settler) report(settled store.Settled) {
 	}
 }
 
-// headersOf are those headers of a message that its log lines show, as attributes. The names are the headers' own.
+// headersOf returns the configured headers of a message as log attributes, under their own names.
 func (s *settler) headersOf(m *outbox.Message) (attributes []any) {
 	if len(s.logHeaders) == 0 || len(m.Headers) == 0 {
 		return nil
 	}
 	var headers map[string]json.RawMessage
 	if json.Unmarshal(m.Headers, &headers) != nil {
-		return nil // which the error of the message is about
+		return nil // the error of the message names this
 	}
 	for _, name := range s.logHeaders {
 		value, there := headers[name]
@@ -381,8 +376,7 @@ func (s *settler) headersOf(m *outbox.Message) (attributes []any) {
 	return attributes
 }
 
-// newBackoff is for what is tried again until it works: 50 ms to a second, so that
-// the relay is back within two seconds of the end of an outage.
+// newBackoff retries after 50 ms to 1 s, so that the relay works again within two seconds after an outage.
 func newBackoff() *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval = 50 * time.Millisecond
@@ -392,8 +386,8 @@ func newBackoff() *backoff.ExponentialBackOff {
 	return b
 }
 
-// newUnreadBackoff is for streams that end before they have come to their start, one after the other: each
-// begins the sweeps again. The slot is then free for so long that rows are taken without it.
+// newUnreadBackoff is for streams that end before they reach their start. Each of them restarts the sweeps. The longer
+// wait leaves the slot free, so that relays claim rows without it.
 func newUnreadBackoff() *backoff.ExponentialBackOff {
 	b := newBackoff()
 	b.MaxInterval = 20 * time.Second

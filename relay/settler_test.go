@@ -18,8 +18,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
-// TestASmallWindowIsNotHeldByRowsToBeDeleted: a batch of deletes is written long before it is the whole
-// window, and no sooner than it has to be.
+// TestASmallWindowIsNotHeldByRowsToBeDeleted: a batch of deletes is written before it fills the window, but not too
+// early.
 func TestASmallWindowIsNotHeldByRowsToBeDeleted(t *testing.T) {
 	for _, test := range []struct{ maxInFlight, batch, enough int }{
 		{2000, 500, 500}, {2000, 100, 100}, {400, 500, 100}, {40, 500, 10}, {3, 500, 1}, {1, 500, 1},
@@ -55,7 +55,7 @@ func TestASmallWindowIsNotHeldByRowsToBeDeleted(t *testing.T) {
 	}
 }
 
-// TestAStatementTakesNoMoreThanABatch, also where rows that were not visible are tried again beside new ones.
+// TestAStatementTakesNoMoreThanABatch: also if invisible rows are tried again together with new ones.
 func TestAStatementTakesNoMoreThanABatch(t *testing.T) {
 	i := newInstance(t)
 	i.config.BatchSize = 2
@@ -70,7 +70,7 @@ func TestAStatementTakesNoMoreThanABatch(t *testing.T) {
 	wantSettled(t, registry, 2, rows)
 }
 
-// TestRowsAreCountedWhenTheyAreWritten, not each time that this is tried in vain.
+// TestRowsAreCountedWhenTheyAreWritten: failed tries are not counted.
 func TestRowsAreCountedWhenTheyAreWritten(t *testing.T) {
 	i := newInstance(t)
 	r, registry := i.confirmed(2)
@@ -94,7 +94,7 @@ func TestRowsAreCountedWhenTheyAreWritten(t *testing.T) {
 	wantSettled(t, registry, 2, 2)
 }
 
-// confirmed is a relay whose first rows, without a key, the broker has confirmed, to be settled by the test.
+// confirmed returns a relay whose first rows, without a key, are confirmed. The test settles them.
 func (i *instance) confirmed(rows int64) (settling, *prometheus.Registry) {
 	i.t.Helper()
 	registry := prometheus.NewRegistry()
@@ -119,7 +119,7 @@ func (i *instance) confirmed(rows int64) (settling, *prometheus.Registry) {
 	return settling{r}, registry
 }
 
-// settling is a relay of which nothing runs but the settler.
+// settling returns a relay of which only the settler runs.
 type settling struct{ *Relay }
 
 func (r settling) settle(t *testing.T) (end func()) {

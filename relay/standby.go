@@ -14,18 +14,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// lateCopies is for how long after a slot was seen free the relay that owned it may publish what it had received, without
-// a mark, and the broker may get it.
+// lateCopies is how long after the slot became free the previous leader may still publish streamed rows, unmarked.
 const lateCopies = outbox.CertainFor + outbox.WriteFor + wayToBroker
 
+// wayToBroker is the time for a written message to reach the broker.
 const wayToBroker = 200 * time.Millisecond
 
-// headStart is how long a slot is left to the relay that owned it: if only its connection broke, it is back before.
+// headStart is how long a standby leaves a free slot to its former owner. If only the connection broke, the owner is
+// back by then.
 const headStart = 300 * time.Millisecond
 
-// awaitSlot waits until the slot may be taken, and returns since when it was seen free. It terminates a relay's process that
-// was not heard of for long, and that of this relay's own last stream if the server has not noticed that its connection was
-// lost.
+// awaitSlot waits until this relay may take the slot, and returns since when the slot was free. It terminates the
+// connection of a relay that has been silent for too long. It also terminates this relay's own last stream if the
+// server has not noticed the lost connection.
 func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (freeSince time.Time, err error) {
 	defer s.waitsFor.Store(nil)
 	var other watched
@@ -64,7 +65,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 				return freeSince, err
 			}
 			other, s.wasOwn = watched{}, false
-		case owner.Is(s.last) && s.waitsFor.Load() != nil: // mostly it ends by itself, before it is asked for again
+		case owner.Is(s.last) && s.waitsFor.Load() != nil: // usually it ends by itself before the second look
 			s.log.Info("this relay's lost connection still owns the slot: terminating it",
 				"event", event.OwnStreamTerminated, "slot", s.names.Slot, "owner", owner.String())
 			if err := terminate(ctx, stream, owner); err != nil {
@@ -84,7 +85,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 	}
 }
 
-// othersTurn tells whether a free slot is left to another relay: one that could publish, while this one could not.
+// othersTurn reports whether to leave a free slot to another relay, because only that one can publish.
 func (s *streamer) othersTurn(ctx context.Context, stream *replication.Stream) (bool, error) {
 	if s.phase() == publish.Ready {
 		return false, nil
@@ -94,7 +95,7 @@ func (s *streamer) othersTurn(ctx context.Context, stream *replication.Stream) (
 	return stream.StandbyIsReady(ctx)
 }
 
-// readSlot reads the slot, and tells the others whether this relay could publish.
+// readSlot reads the slot, and tells the other relays whether this one can publish.
 func (s *streamer) readSlot(ctx context.Context, stream *replication.Stream, told *bool) (slot.Slot, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
@@ -113,18 +114,18 @@ func terminate(ctx context.Context, stream *replication.Stream, owner slot.Proce
 	return stream.Terminate(ctx, owner)
 }
 
-// watched is the owner of the slot as this relay has seen it change. The times are this relay's: the owner's clock may
-// differ.
+// watched is the owner of the slot as this relay observes it. All times are on this relay's clock, because the owner's
+// clock may differ.
 type watched struct {
 	pid   uint32
 	heard string
 	since time.Time
-	// looked is when it was looked at last.
+	// looked is when this relay last looked.
 	looked time.Time
 }
 
-// silentFor is how long the owner was not heard of, or 0 if that cannot be told: a server process that decodes has not
-// listened to it, and a server that has not answered for long may have heard nobody.
+// silentFor returns how long the owner has been silent, or 0 if that is unknown. A server process that decodes does not
+// listen to its relay. A server that was paused may have heard nobody.
 func (w *watched) silentFor(owner slot.Process, now time.Time) time.Duration {
 	late := now.Sub(w.looked) > silence/2
 	if w.looked = now; late || owner.PID != w.pid || owner.Heard != w.heard || owner.Heard == "" {
@@ -145,7 +146,8 @@ func slotNow(ctx context.Context, db *store.Store, name string) (seen slot.Slot,
 	return seen, err
 }
 
-// unused is for how long certainly no relay has owned a slot. Before Postgres 17 the server tells only if there is none.
+// unused returns how long the slot has certainly had no owner. Before Postgres 17, this is known only if the slot does
+// not exist.
 func unused(seen slot.Slot) time.Duration {
 	switch {
 	case !seen.Exists():
@@ -156,7 +158,7 @@ func unused(seen slot.Slot) time.Duration {
 	return 0
 }
 
-// checkSplit is an error beside relays of another number of shards: their rows are on their way there.
+// checkSplit fails if relays with another number of shards run, because they take the same rows.
 func checkSplit(ctx context.Context, db *store.Store, names replication.Names) error {
 	return db.Conn(ctx, func(conn *pgx.Conn) error { return replication.CheckSplit(ctx, conn.PgConn(), names) })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// TestAStreamThatIsOverLosesTheSlotSoon: if the network lost the connection, the server would keep the slot for it until
-// wal_sender_timeout, and the relay would stand by behind itself.
+// TestAStreamThatIsOverLosesTheSlotSoon: otherwise a lost connection would own the slot until wal_sender_timeout, and
+// the relay would be its own standby.
 func TestAStreamThatIsOverLosesTheSlotSoon(t *testing.T) {
 	i := newInstance(t)
 	log := slog.New(slog.DiscardHandler)
@@ -29,7 +29,7 @@ func TestAStreamThatIsOverLosesTheSlotSoon(t *testing.T) {
 		t.Fatal(err)
 	}
 	await := func(last slot.Process) error {
-		ctx, cancel := context.WithTimeout(t.Context(), silence/2) // sooner than a silent one is ended
+		ctx, cancel := context.WithTimeout(t.Context(), silence/2) // before a silent owner is terminated
 		defer cancel()
 		ready := func() publish.Phase { return publish.Ready }
 		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), last: last}
@@ -46,7 +46,7 @@ func TestAStreamThatIsOverLosesTheSlotSoon(t *testing.T) {
 	}
 }
 
-// An owner is silent by what was seen of it, not because the server stood still and knows of nobody.
+// An owner counts as silent only by what this relay has observed, not because the server was paused.
 func TestAnOwnerIsSilentIfTheServerAnswersMeanwhile(t *testing.T) {
 	owner := slot.Process{PID: 7, Heard: "then", Listens: true}
 	began := time.Now()

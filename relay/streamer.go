@@ -23,8 +23,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// streamer keeps the replication stream: it connects, waits until the slot is free,
-// streams, and starts again after any error. One goroutine, in run, does it all.
+// streamer keeps the replication stream: it connects, waits for the slot, streams, and starts again after any error.
+// One goroutine calls run.
 type streamer struct {
 	databaseURL string
 	names       replication.Names
@@ -36,55 +36,54 @@ type streamer struct {
 	counts      *metrics
 	alive       *heartbeat
 	trouble     *outageLog
-	// refused is signalled when the server takes no connections: it stops, or has stopped.
+	// refused is signalled when the server takes no connections because it stops.
 	refused chan struct{}
-	// waitsFor is the owner of the slot while this relay is a standby, else nil; health reads it.
+	// waitsFor is the owner of the slot while this relay is a standby, else nil. Health reads it.
 	waitsFor atomic.Pointer[slot.Process]
-	// caughtUp tells that the stream has come to its start; the server may have to read
-	// older WAL before. The goroutine in run writes it, health and the watcher read it.
+	// caughtUp: the stream has reached its start. Before that, the server may have to read older WAL. Only run's
+	// goroutine writes it.
 	caughtUp atomic.Bool
-	// position is how far the stream has come, messages how many it has brought. The
-	// goroutine in run writes them, the inspector reads them, and writes whether the
-	// stream lags behind.
+	// position is how far the stream has come, messages how many it has brought. Only run's goroutine writes them.
+	// lagging: the stream lags behind; only the inspector writes it.
 	position, messages atomic.Uint64
 	lagging            atomic.Bool
-	// heard is when the stream last brought something, in nanoseconds of Unix time; 0:
-	// never. The goroutine in run writes it, the metrics read it.
+	// heard is when the stream last brought something, in nanoseconds of Unix time; 0: never. Only run's goroutine
+	// writes it.
 	heard atomic.Int64
-	// clock is the server's, as it was compared last.
+	// clock is the last comparison with the server's clock.
 	clock atomic.Pointer[serverClock]
 
-	// The fields below belong to the goroutine in run.
+	// Only run's goroutine uses the fields below.
 
 	decoder *decode.Decoder
 	budget  waitBudget
-	// leaving are rows to be published, collected so that they leave in few writes.
+	// leaving are rows to publish, collected so that few writes send them.
 	leaving []*outbox.Message
-	// announced is what the log said last of the role.
+	// announced is the last role in the log.
 	announced event.Name
-	// wasOwn: this relay has seen no other owner of the slot since it was the owner.
+	// wasOwn: since this relay owned the slot, it has seen no other owner.
 	wasOwn bool
-	// told is the newest time that the core was told to have owned the slot.
+	// told is the last time passed to core.Owned.
 	told    time.Time
 	headers []string // columns that are sent as headers
-	// sent is when the server has sent the newest message, by both clocks.
+	// sent is when the server sent the newest message, on both clocks.
 	sent serverClock
-	// last is the server's process of the newest stream.
+	// last is the server process of the last stream.
 	last slot.Process
-	// opened tells that the database's configuration was found right once. Until then what is
-	// wrong with it ends the relay, as at the start.
+	// opened: the configuration of the database was found correct once. Until then, a wrong configuration ends the
+	// relay.
 	opened bool
 }
 
 const (
-	// askSlot is how often a standby asks whether the slot is free.
+	// askSlot is how often a standby looks at the slot.
 	askSlot = 250 * time.Millisecond
-	// openTimeout bounds connecting and the checks.
+	// openTimeout bounds connecting, and each check.
 	openTimeout = 15 * time.Second
-	// silence is how long the server may be silent before the table is swept as if
-	// there were no stream. It answers at least every two seconds.
+	// silence is how long the server may be silent before the relay sweeps as without a stream, or a standby takes
+	// over. The server answers at least every two seconds.
 	silence = 6 * time.Second
-	// watchEvery is how often it is looked at whether the server and the broker are there.
+	// watchEvery is how often server and broker are checked.
 	watchEvery = time.Second
 )
 
@@ -93,8 +92,7 @@ const mostLeaving = 64
 
 const streamDown = "stream is down: retrying, and publishing rows from the table"
 
-// run streams until ctx is done. It returns an error only for what no retry can fix
-// and the relay cannot live with.
+// run streams until ctx is done. It returns an error only if no retry can help.
 func (s *streamer) run(ctx context.Context) error {
 	wait, unread := newBackoff(), newUnreadBackoff()
 	slotWait := 5 * time.Second // for a slot that waits for open transactions
@@ -134,7 +132,7 @@ func (s *streamer) run(ctx context.Context) error {
 	}
 }
 
-// dropSlot drops one that can bring nothing any more; the next connection makes another.
+// dropSlot drops a slot that can bring nothing more. The next connection creates a new one.
 func (s *streamer) dropSlot(ctx context.Context) {
 	dropCtx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
@@ -147,12 +145,12 @@ func (s *streamer) dropSlot(ctx context.Context) {
 	}
 }
 
-// changed logs what was done to the slot or the publication: somebody dropped it, or the server gave it up.
+// changed logs a repair of the slot or the publication, after somebody dropped it or the server invalidated it.
 func (s *streamer) changed(change replication.Change) {
 	s.log.Warn(change.Text+"; publishing missed rows from the table", "event", change.Event, "slot", s.names.Slot)
 }
 
-// once is one connection. started tells that it streamed.
+// once serves one connection. Started: it has streamed, or another relay took the slot first.
 func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bool, err error) {
 	stream, err := s.open(ctx, slotWait)
 	if err != nil {
@@ -170,12 +168,12 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 	}
 	position, err := stream.Start(startCtx)
 	if errors.Is(err, replication.ErrSlotActive) {
-		return true, err // another was quicker; it is in awaitSlot that we wait
+		return true, err // another relay was faster; awaitSlot waits
 	}
 	if err != nil {
 		return false, err
 	}
-	// Relays of another number of shards may have started at the same time.
+	// Relays with another number of shards may have started at the same time.
 	if err := checkSplit(startCtx, s.store, s.names); err != nil {
 		return false, err
 	}
@@ -200,15 +198,14 @@ func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replicati
 	return stream, err
 }
 
-// lead begins the term: what is in the table now, and was there before, is swept, once another relay that owned the slot
-// before it was free can publish nothing any more.
+// lead begins the term. Rows that are in the table now are swept, once a previous leader can no longer publish them.
 func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32, free time.Time) error {
 	boundary, ok, err := s.store.LastID(ctx)
 	if err != nil {
 		return err
 	}
 	if !ok {
-		boundary = math.MaxInt64 // without a sequence no row can be told from older ones
+		boundary = math.MaxInt64 // without a sequence, new rows cannot be told from older ones
 	}
 	walEnd, err := s.store.Position(ctx)
 	if err != nil {
@@ -219,7 +216,7 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 	s.caughtUp.Store(false)
 	s.lagging.Store(false)
 	select {
-	case <-s.refused: // that was before
+	case <-s.refused: // an old signal
 	default:
 	}
 	taken := core.Slot{Boundary: boundary, PID: pid, Start: uint64(position), WALEnd: walEnd}
@@ -244,9 +241,8 @@ func (s *streamer) letGo() {
 	s.announced = ""
 }
 
-// stream reads until the connection ends. A watcher tells the core when the server
-// falls silent, and ends the stream if the slot has another owner; an inspector
-// looks whether it brings what it should.
+// stream reads until the connection ends. A watcher tells the core if the server falls silent, and ends the stream if
+// the slot has another owner. An inspector ends a stream that brings nothing.
 func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error {
 	streamCtx, end := context.WithCancelCause(ctx)
 	var watchers sync.WaitGroup
@@ -265,11 +261,11 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 	return err
 }
 
-// errServerStops ends the stream where the server stops: it would wait until it has sent all WAL,
-// which may be much where the stream is behind. What is missed stands in the table.
+// errServerStops ends the stream while the server shuts down. The server would wait until all WAL is sent, which may be
+// much. The table keeps the missed rows.
 var errServerStops = errors.New("the server takes no connections any more: it stops")
 
-// errReplaced ends the stream of a relay that was paused or disconnected until it had lost the slot.
+// errReplaced ends the stream of a relay that lost the slot while it was paused or disconnected.
 var errReplaced = errors.New("another relay took the slot, or the server ended the stream, while this process was paused or disconnected")
 
 func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
@@ -299,8 +295,8 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 	}
 }
 
-// ask asks the database whether the server process still owns the slot, and for its time. If it does not answer, rows wait
-// in the stream, then in the table.
+// ask asks the database whether this server process still owns the slot, and for its time. Without an answer, rows wait
+// in the stream, and then stay in the table.
 func (s *streamer) ask(ctx context.Context, pid uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
@@ -316,14 +312,14 @@ func (s *streamer) ask(ctx context.Context, pid uint32) error {
 	return nil
 }
 
-// serverClock is a time of the server's, and one of this process's not after it.
+// serverClock is a time on the server's clock, and a time of this process that is not later.
 type serverClock struct{ ours, server time.Time }
 
-// atLeast is a time of this process's that is not after one of the server's. It is earlier by as long as the question
-// for the time took.
+// atLeast converts a time of the server to one of this process that is not later. It is too early by the time that the
+// question took.
 func (c *serverClock) atLeast(server time.Time) time.Time { return c.ours.Add(server.Sub(c.server)) }
 
-// announce logs the role once for each change.
+// announce logs each change of the role once.
 func (s *streamer) announce(name event.Name, what string, args ...any) {
 	if name != s.announced {
 		s.announced = name
@@ -331,7 +327,8 @@ func (s *streamer) announce(name event.Name, what string, args ...any) {
 	}
 }
 
-// Alive implements replication.Handler. What the server has sent may have been under way for long.
+// Alive implements replication.Handler. A message may have been on the network for long, so only its sending time
+// counts.
 func (s *streamer) Alive(at, sent time.Time) {
 	s.alive.last.Store(at.UnixNano())
 	s.heard.Store(at.UnixNano())
@@ -347,7 +344,7 @@ func (s *streamer) Alive(at, sent time.Time) {
 	}
 }
 
-// Idle implements replication.Handler: what was collected leaves.
+// Idle implements replication.Handler: it publishes the collected rows.
 func (s *streamer) Idle() {
 	if n := len(s.leaving); n > 0 && s.log.Enabled(context.Background(), slog.LevelDebug) {
 		s.log.Debug("publishing streamed rows", "rows", n, "first_id", s.leaving[0].ID, "last_id", s.leaving[n-1].ID)
@@ -370,8 +367,8 @@ func (s *streamer) Passed(position pglogrepl.LSN) {
 	}
 }
 
-// WAL implements replication.Handler: it decodes one message and hands a row on. It
-// waits for the publisher no longer than its budget lasts.
+// WAL implements replication.Handler: it decodes one message, and passes a row on. It waits for room at most as long as
+// its budget lasts.
 func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	s.messages.Add(1)
 	event, err := s.decoder.Decode(data)
@@ -393,7 +390,7 @@ func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	return 0, nil
 }
 
-// unreadable: one row that cannot be read does not end the stream.
+// unreadable continues the stream after a row that cannot be decoded.
 func (s *streamer) unreadable(err error) error {
 	var row *decode.RowError
 	if !errors.As(err, &row) {
@@ -441,11 +438,11 @@ func (s *streamer) awaitRoom(atMost time.Duration) {
 	}
 }
 
-// fatal tells whether only a person can help at the start. A server that is full may have room later.
+// fatal reports whether the error needs a person. A server without a free slot or connection may have one later.
 func fatal(err error) bool { return problem.Is(err) && !replication.Full(err) }
 
-// preflight says what of the database's configuration stands in the way at the start. Other
-// obstacles to the stream may be over soon: until then rows are published from the table.
+// preflight reports a wrong configuration at the start. Other obstacles may pass; until then, rows are published from
+// the table.
 func (s *streamer) preflight(ctx context.Context) error {
 	stream, err := s.open(ctx, time.Second)
 	switch {

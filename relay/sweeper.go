@@ -15,7 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// sweeper keeps sweeping. One goroutine, in run, does it.
+// sweeper runs sweeps in one goroutine.
 type sweeper struct {
 	core    *core.Core
 	store   *store.Store
@@ -23,12 +23,11 @@ type sweeper struct {
 	log     *slog.Logger
 	alive   *heartbeat
 	trouble *outageLog
-	// refused is told what a statement failed with.
+	// refused is called with the error of a statement.
 	refused func(error)
 }
 
-// run sweeps until stop is done. A sweep that began is finished under ctx. A column or table that is
-// gone ends it with an error.
+// run sweeps until stop is done. It finishes a started sweep under ctx. A missing table or column is an error.
 func (s *sweeper) run(ctx, stop context.Context) error {
 	wait := newBackoff()
 	for stop.Err() == nil {
@@ -60,7 +59,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 	return nil
 }
 
-// await waits until a sweep may be wanted, or it is time to beat again.
+// await waits until a sweep may be needed, or until the next heartbeat.
 func (s *sweeper) await(stop context.Context, atMost time.Duration) {
 	timer := time.NewTimer(min(atMost, heartbeatEvery))
 	defer timer.Stop()
@@ -71,7 +70,7 @@ func (s *sweeper) await(stop context.Context, atMost time.Duration) {
 	}
 }
 
-// newSweeps wires the sweeps to the table, the publisher and the settler.
+// newSweeps connects the sweeps to the table, the publisher and the settler.
 func (r *Relay) newSweeps() *fallback.Sweeper {
 	slot := r.config.Names().Slot
 	var s *fallback.Sweeper
@@ -96,7 +95,7 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 	return s
 }
 
-// refusedBy signals that the server takes no connections, if that is what a statement failed with.
+// refusedBy signals that the server takes no connections, if the error says so.
 func refusedBy(err error, refused chan struct{}) {
 	if pgcode.Is(err, pgcode.CannotConnectNow) {
 		signal(refused)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Rows are left in the table if the window is full for long or for most of the time, and not if it is full for moments.
+// Rows stay in the table if the window is full for long or most of the time, but not if it is full for moments.
 func TestTheStreamWaitsForAWindowThatIsFullForMoments(t *testing.T) {
 	for name, test := range map[string]struct {
 		full, free time.Duration // in turn
@@ -24,7 +24,7 @@ func TestTheStreamWaitsForAWindowThatIsFullForMoments(t *testing.T) {
 			now := start
 			var ended time.Duration
 			for ended == 0 && now.Sub(start) < time.Minute {
-				for waited := time.Duration(0); waited < test.full; { // as rows ask: for each room that is made
+				for waited := time.Duration(0); waited < test.full; { // a row asks each time that room appears
 					left := b.left(now)
 					if left <= 0 {
 						ended = now.Sub(start)
