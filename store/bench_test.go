@@ -36,7 +36,7 @@ func benchmarkSettle(b *testing.B, batch int) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*batch), "µs/row")
 }
 
-// BenchmarkClaim finds rows without a key, locks and deletes them.
+// BenchmarkClaim finds rows without a key, then locks and deletes them.
 func BenchmarkClaim(b *testing.B) {
 	const page = 500
 	s, conn := openBench(b)

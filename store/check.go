@@ -10,8 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Check says what of the tables or the role's privileges on them is missing, as a
-// *problem.Problem; any other error means that the database could not be asked.
+// Check returns a *problem.Problem if a table, a column or a privilege is missing. Any other error means that the
+// database did not answer.
 func (s *Store) Check(ctx context.Context) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -29,7 +29,7 @@ func (s *Store) Check(ctx context.Context) error {
 	return s.checkSequence(ctx)
 }
 
-// checkHistory is for a store that keeps what is published.
+// checkHistory checks the history, if the store keeps published messages.
 func (s *Store) checkHistory(ctx context.Context) error {
 	if !s.keeps {
 		return nil
@@ -59,7 +59,7 @@ type Need struct {
 	Privileges []string
 }
 
-// Needs are the tables of an outbox, the outbox itself first.
+// Needs returns the needed tables of an outbox, the outbox first.
 func Needs(table outbox.Table) []Need {
 	return []Need{
 		{table, []string{
@@ -75,8 +75,7 @@ func Needs(table outbox.Table) []Need {
 	}
 }
 
-// checkSequence: LastID reads the sequence, to tell rows that may have been published
-// before from new ones.
+// checkSequence: LastID reads the sequence to tell old rows, which may have been published, from new rows.
 func (s *Store) checkSequence(ctx context.Context) error {
 	var sequence *string
 	var role string
@@ -140,9 +139,8 @@ SELECT coalesce(array(SELECT c FROM unnest($2::text[]) c WHERE NOT EXISTS (
 	return nil
 }
 
-// Explain says more of a statement's error where a person has to act: a column or a
-// table that is gone, or a privilege. Gone tells the first two apart: no retry helps
-// then, while a privilege may come back.
+// Explain adds what a person must do if a column, a table or a privilege is missing. Gone: a column or table is
+// missing, so no retry helps. A privilege may be granted again.
 func (s *Store) Explain(ctx context.Context, err error) (explained error, gone bool) {
 	gone = pgcode.Is(err, pgcode.UndefinedColumn, pgcode.UndefinedTable)
 	if !gone && !pgcode.Is(err, pgcode.InsufficientPrivilege) {

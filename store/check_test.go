@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// role makes one for the test and returns its name and an address to log in with.
+// role creates a role for the test, and returns its name and a URL to log in with.
 func (f *fixture) role(grants ...string) (name, address string) {
 	f.Helper()
 	name = services.Name(f)
@@ -35,7 +35,7 @@ func (f *fixture) role(grants ...string) (name, address string) {
 	return name, u.String()
 }
 
-// wantProblem checks what Check says, and that its hint fixes it where that is SQL.
+// wantProblem checks the problem of Check, and that its hint, if it is SQL, fixes it.
 func wantProblem(f *fixture, s *store.Store, what, fix string) {
 	f.Helper()
 	err := s.Check(f.Context())
@@ -101,7 +101,7 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 		},
 	} {
 		wantProblem(f, s, c.what, c.fix)
-		f.exec(c.fix) // the hint is what fixes it
+		f.exec(c.fix) // the hint must fix it
 	}
 	if err := s.Check(t.Context()); err != nil {
 		t.Error(err)

@@ -16,26 +16,26 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Claim is an open transaction that holds rows locked. End it with Commit or Abandon.
+// Claim is an open transaction that locks rows. End it with Commit or Abandon.
 type Claim struct {
 	store *Store
 	conn  *pgxpool.Conn
-	// Messages are the rows that were locked, in the order of their ids.
+	// Messages are the locked rows, by id.
 	Messages []*outbox.Message
-	// Position is the WAL position after the lock: every row had committed before.
+	// Position is the WAL position after the lock: every locked row committed before it.
 	Position uint64
-	// Owner is the server process that owned the slot after the lock, 0 for none.
+	// Owner is the server process that owned the slot after the lock; 0: none.
 	Owner uint32
 }
 
-// IdleTimeout ends the transaction of a relay that was frozen. A claim ends well before.
+// IdleTimeout is when the server ends the transaction of a frozen relay. A claim ends well before.
 const IdleTimeout = 10 * time.Second
 
-// now() is when the transaction began.
+// now() is the start of the transaction.
 const positionSQL = `
 SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now()`
 
-// Lock begins a claim: it locks the rows with these ids that may still leave and nobody else has locked.
+// Lock starts a claim: it locks the rows with these ids that are still ready and not locked.
 func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -56,7 +56,7 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
 	for _, m := range claim.Messages {
-		if !m.ExpiresAt.IsZero() { // by the database's clock, not by this one
+		if !m.ExpiresAt.IsZero() { // expires_at is on the database's clock
 			m.Deadline = asked.Add(m.ExpiresAt.Sub(began))
 		}
 	}
@@ -88,29 +88,29 @@ func (c *Claim) scan(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// Locked are the messages, the WAL position after the lock, and the server process that owned the slot then.
+// Locked returns the messages, the WAL position after the lock, and the process that owned the slot then.
 func (c *Claim) Locked() (messages []*outbox.Message, position uint64, owner uint32) {
 	return c.Messages, c.Position, c.Owner
 }
 
-// Abandon ends a claim of which nothing is to be written.
+// Abandon ends a claim and writes nothing.
 func (c *Claim) Abandon() {
 	c.rollback()
 	c.conn.Release()
 }
 
-// rollback has as long as any statement: a slow server keeps its connection.
+// rollback has the timeout of any statement, so that a slow server keeps its connection.
 func (c *Claim) rollback() {
 	ctx, cancel := c.store.bounded(context.Background())
 	defer cancel()
 	_, _ = c.conn.Exec(ctx, `ROLLBACK`) // the pool closes a connection that is still in a transaction
 }
 
-// ErrUnchanged is returned if a row that a claim holds was not changed as decided: a trigger prevents it.
+// ErrUnchanged is returned if a trigger kept a locked row from being changed as decided.
 var ErrUnchanged = errors.New("the database has left a locked row unchanged")
 
-// Commit writes what becomes of the rows and ends the claim. Postponed rows get their new time in AvailableAt. On an error
-// nothing counts as written.
+// Commit writes the decisions and ends the claim. It sets AvailableAt of postponed rows to their new time. On an error,
+// treat nothing as written.
 func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error {
 	ctx, cancel := c.store.bounded(ctx)
 	defer cancel()
@@ -147,7 +147,7 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 	if err := send(ctx, c.conn, batch); err != nil {
 		c.rollback()
 		if pgcode.Class(err) == pgcode.SyntaxOrAccess {
-			c.store.extras.forget() // one of them may have been dropped since they were read
+			c.store.extras.forget() // a column may have been dropped since it was read
 		}
 		return fmt.Errorf("settle %d claimed rows of %s: %w", len(rows), c.store.table, err)
 	}

@@ -80,14 +80,14 @@ func TestALockTakesWhatMayLeaveAndNobodyElseHas(t *testing.T) {
 	}
 }
 
-// xmax tells of a claim that did not come to its end, and of nothing else.
+// xmax shows only a claim that did not end normally.
 func TestALockLeavesATrace(t *testing.T) {
 	f := newFixture(t)
 	f.plain(6)
 	marked := func(id int64) bool {
 		t.Helper()
 		var claim *store.Claim
-		await.Until(t, fmt.Sprintf("row %d can be locked", id), func() bool { // a session that is terminated ends a little later
+		await.Until(t, fmt.Sprintf("row %d can be locked", id), func() bool { // a terminated session ends a little later
 			claim = f.claim(outbox.AllFresh(), id)
 			if len(claim.Messages) == 0 {
 				claim.Abandon()
@@ -131,7 +131,7 @@ func TestALockLeavesATrace(t *testing.T) {
 	}
 }
 
-// The server ends the claim of a relay that was frozen.
+// The server ends the claim of a frozen relay.
 func TestAFrozenClaimIsEnded(t *testing.T) {
 	f := newFixture(t)
 	var timeout string
@@ -243,7 +243,7 @@ func TestAClaimKnowsWhereTheWALEnded(t *testing.T) {
 	}
 }
 
-// TestASlowServerKeepsItsConnection: a claim that ends slowly does, too.
+// TestASlowServerKeepsItsConnection: also if a claim ends slowly.
 func TestASlowServerKeepsItsConnection(t *testing.T) {
 	f := newFixture(t)
 	address, err := url.Parse(f.url)
@@ -268,8 +268,8 @@ func TestASlowServerKeepsItsConnection(t *testing.T) {
 	}
 }
 
-// TestAReindexWaitsForAClaim: both would wait for one another, if a claim took its lock on the table for writing only when
-// it deletes.
+// TestAReindexWaitsForAClaim: they would wait for each other if a claim took its table lock for writing only at the
+// delete.
 func TestAReindexWaitsForAClaim(t *testing.T) {
 	f := newFixture(t)
 	f.plain(2)
@@ -294,7 +294,7 @@ func TestAReindexWaitsForAClaim(t *testing.T) {
 	}
 }
 
-// TestErrorsHaveNoPhrasesOfTheDriver, such as "error preprocessing batch (prepare)": they are Postgres' own.
+// TestErrorsHaveNoPhrasesOfTheDriver: no "error preprocessing batch (prepare)", only the text of Postgres.
 func TestErrorsHaveNoPhrasesOfTheDriver(t *testing.T) {
 	f := newFixture(t)
 	f.exec(`ALTER TABLE outbox DROP COLUMN available_at`)
@@ -310,7 +310,7 @@ func TestErrorsHaveNoPhrasesOfTheDriver(t *testing.T) {
 	}
 }
 
-// The time that is left is by the database's clock, whatever this process's says.
+// The remaining time follows the database's clock, not that of this process.
 func TestAClaimTellsHowLongARowMayBePublished(t *testing.T) {
 	f := newFixture(t)
 	for _, expires := range []string{"now() + interval '1 h'", "now() - interval '1 h'", "'infinity'", "'-infinity'", "NULL"} {
@@ -332,7 +332,7 @@ func TestAClaimTellsHowLongARowMayBePublished(t *testing.T) {
 	}
 }
 
-// What the broker said last says more than that the message has expired. Sent back, it does not expire again.
+// The broker's last error says more than "expired". A requeued message does not expire again.
 func TestAnExpiredDeadLetterKeepsItsErrorAndComesBackWithoutATime(t *testing.T) {
 	f := newFixture(t)
 	f.insert(`(routing_key, payload, expires_at, last_error) VALUES ('a', '1', now(), 'nack: full')`)

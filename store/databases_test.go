@@ -13,8 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// everyStatement runs each of them on a table with rows of every class, and ends
-// with an empty table and one dead letter. Insert is of the outbox in SQL.
+// everyStatement runs each statement on a table with rows of every kind. It leaves an empty table and one dead letter.
+// Insert is SQL that inserts into the outbox.
 func everyStatement(f *fixture, s *store.Store, name string) {
 	f.Helper()
 	f.store = s
@@ -140,7 +140,7 @@ func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 	}
 }
 
-// An application may have columns of its own, also of names that a statement gives to what it reckons.
+// An application may have its own columns, even with the names of computed columns.
 func TestEveryStatementWorksBesideColumnsOfAnyName(t *testing.T) {
 	f := newFixture(t)
 	for name := range strings.FieldsSeq(`written_by key_order row_size nth bytes_before may_leave head place share rows each lease delay

@@ -9,18 +9,18 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// DeadMessage is a message that was given up.
+// DeadMessage is a dead letter.
 type DeadMessage struct {
 	StoredMessage
 	Reason string
 	DeadAt time.Time
 }
 
-// The newest first.
+// Newest first.
 const listSQL = `
 SELECT {columns}, r.failure_reason, r.dead_at FROM {dead} r WHERE {where} ORDER BY r.dead_at DESC, r.id DESC LIMIT {limit}`
 
-// Of a page the newest first, and the last that was looked at.
+// Newest first within a page, with the last row that was read.
 const listDeadSQL = `
 SELECT {columns}, r.failure_reason, r.dead_at, coalesce({where}, false), r.nth = {looked} FROM (
   SELECT ` + keptColumns + `, r.attempts, r.last_error, r.possible_duplicate, r.failure_reason, r.dead_at,
@@ -31,8 +31,8 @@ WHERE ({where}) OR r.nth = {looked} ORDER BY r.dead_at DESC, r.id DESC LIMIT {li
 // byDeath is the order of dead letters.
 const byDeath = "r.dead_at"
 
-// DeadLetters shows a page of those that the filter picks, the newest first and without payloads. Its cost does not
-// follow their number, unless the filter names messages. ErrCursor: the cursor is of another list.
+// DeadLetters returns a page of the dead letters that match the filter, newest first, without payloads. Its cost does
+// not depend on their number, unless the filter names messages. ErrCursor: the cursor is of another list.
 func (o *Operator) DeadLetters(ctx context.Context, filter Filter, page Page) (list Listing[DeadMessage], err error) {
 	if len(filter.IDs)+len(filter.MessageIDs) > 0 {
 		list.Rows, err = o.deadLetters(ctx, filter, page.Limit, false)
@@ -65,13 +65,13 @@ func (o *Operator) DeadLetters(ctx context.Context, filter Filter, page Page) (l
 	return list, err
 }
 
-// DeadLetter reads those that have a row id or a message_id: several may have one id, where
-// the sequence was restarted. With payload it is read, too, unless it is redacted.
+// DeadLetter returns the dead letters with a row id or message_id, and their payload if asked and not redacted. Several
+// may have the same id if the sequence was restarted.
 func (o *Operator) DeadLetter(ctx context.Context, name Name, payload bool) ([]DeadMessage, error) {
 	return o.deadLetters(ctx, name.filter(), mostOfOneName, payload)
 }
 
-// mostOfOneName bounds what is read of one id.
+// mostOfOneName bounds the rows with one id.
 const mostOfOneName = 100
 
 func (o *Operator) deadLetters(ctx context.Context, filter Filter, limit int, payload bool) (letters []DeadMessage, err error) {
@@ -99,14 +99,14 @@ func scanDeadLetter(row pgx.CollectableRow, died *pgtype.Timestamptz, more ...an
 	return letter, err
 }
 
-// The rows to be purged, in the order of the primary key.
+// The rows to purge, in the order of the primary key.
 const purgeChoiceSQL = `SELECT r.id, r.message_id FROM {dead} r WHERE {where} ORDER BY r.id, r.message_id`
 
 const purgeSQL = `
 DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[]) s(id, message_id)
 WHERE r.id = s.id AND r.message_id = s.message_id`
 
-// CountDeadLetters counts what a filter picks.
+// CountDeadLetters counts the dead letters that match a filter.
 func (o *Operator) CountDeadLetters(ctx context.Context, filter Filter) (n int64, err error) {
 	where, args := filter.where(ofDeadLetters, nil)
 	err = o.look(ctx, func(ctx context.Context, tx querier) error {
@@ -118,10 +118,9 @@ func (o *Operator) CountDeadLetters(ctx context.Context, filter Filter) (n int64
 	return n, err
 }
 
-// Purge deletes the dead letters that the filter picks, in batches, each of which is whole. When they
-// are chosen, agreed is told how many they are; where it returns an error nothing is deleted, and
-// that error is returned. What dies meanwhile is not among them. On another error, deleted is what
-// was done until then.
+// Purge deletes the dead letters that match the filter, each batch in one transaction. It first passes their number to
+// agreed; if agreed returns an error, Purge deletes nothing and returns that error. Later dead letters are not deleted.
+// On another error, deleted counts the rows deleted before it.
 func (o *Operator) Purge(
 	ctx context.Context, filter Filter, batch int, agreed func(total int64) error, progress Progress,
 ) (deleted int64, err error) {
@@ -171,16 +170,16 @@ func columnsOf(rows []chosenRow) (ids []int64, messageIDs [][16]byte) {
 	return ids, messageIDs
 }
 
-// Retention deletes dead letters of a certain age, oldest first. With {keyless}, those with
-// an ordering key are kept: their key waits for a person.
+// Retention deletes old dead letters, oldest first. With {keyless} it keeps those with an ordering key, because their
+// key waits for a person.
 const retentionSQL = `
 DELETE FROM {dead} r USING (
   SELECT d.id, d.message_id FROM {dead} d
   WHERE d.dead_at <= (SELECT clock_timestamp()) - $1::interval AND {keyless} ORDER BY d.dead_at LIMIT $2) s
 WHERE r.id = s.id AND r.message_id = s.message_id`
 
-// DeleteDeadLetters deletes those that are at least that old, oldest first and at most so
-// many. Where keys with a dead letter are held up, dead letters with an ordering key stay.
+// DeleteDeadLetters deletes at most this many dead letters of at least this age, oldest first. If dead letters block
+// keys, it keeps those with an ordering key.
 func (s *Store) DeleteDeadLetters(ctx context.Context, age time.Duration, most int) (deleted int64, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -191,7 +190,7 @@ func (s *Store) DeleteDeadLetters(ctx context.Context, age time.Duration, most i
 	return tag.RowsAffected(), nil
 }
 
-// CheckDeletesDeadLetters says, as a *problem.Problem, where the role may not delete them.
+// CheckDeletesDeadLetters returns a *problem.Problem if the role may not delete dead letters.
 func (s *Store) CheckDeletesDeadLetters(ctx context.Context) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()

@@ -9,20 +9,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Policy is how rejections are retried.
+// Policy says how rejections are retried.
 type Policy struct {
-	// MaxRetries is how many rejections are followed by another try, unless the message says otherwise.
+	// MaxRetries is how many rejections are retried, unless the message has max_attempts.
 	MaxRetries  int
 	BackoffTime time.Duration
 	MaxBackoff  time.Duration
-	// DropExpired: a message that has expired is deleted, else it becomes a dead letter.
+	// DropExpired: expired messages are deleted; otherwise they become dead letters.
 	DropExpired bool
-	// Block: a dead letter holds its ordering key up.
+	// Block: a dead letter blocks its ordering key.
 	Block bool
 }
 
-// Decide is the one place where a result becomes a retry or a dead letter. Random
-// is in [0, 1).
+// Decide turns a result into a decision; no other code decides about retries and dead letters. Random is in [0, 1).
 func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbox.Decision {
 	switch r.Outcome {
 	case outbox.Confirmed:
@@ -41,7 +40,7 @@ func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbo
 		if delay <= 0 {
 			delay = policy.delay(r.Message.Attempts, random)
 		}
-		if left, expires := r.Message.TimeLeft(now); expires { // its key does not wait longer for it
+		if left, expires := r.Message.TimeLeft(now); expires { // the key does not wait longer than the message lives
 			delay = min(delay, max(left, 0))
 		}
 		return outbox.Decision{Action: outbox.Retry, Delay: delay, Detail: lastError(r)}
@@ -49,7 +48,7 @@ func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbo
 	return outbox.Decision{Action: outbox.Release} // Unknown, NotSent: an outage costs no attempt
 }
 
-// exhausted tells whether this refusal of a message was the last.
+// exhausted reports whether this rejection of the message was the last.
 func (p Policy) exhausted(m *outbox.Message) bool {
 	if m.MaxAttempts == nil {
 		return m.Attempts >= p.MaxRetries
@@ -57,19 +56,18 @@ func (p Policy) exhausted(m *outbox.Message) bool {
 	return *m.MaxAttempts != 0 && m.NextAttempts() >= *m.MaxAttempts
 }
 
-// delay is min(backoff · 2^attempts + random(0, backoff/10), max_backoff), with
-// the attempts before this rejection: the first retry comes after one backoff time.
+// delay returns min(backoff · 2^attempts + random(0, backoff/10), max_backoff). Attempts does not count this rejection,
+// so the first retry comes after one backoff time.
 func (p Policy) delay(attempts int, random float64) time.Duration {
 	delay := math.Ldexp(float64(p.BackoffTime), attempts) + random*float64(p.BackoffTime)/10
-	if delay >= float64(p.MaxBackoff) { // also where it is beyond any time.Duration
+	if delay >= float64(p.MaxBackoff) { // also if it overflows time.Duration
 		return p.MaxBackoff
 	}
 	return time.Duration(delay)
 }
 
-// lastError is what stands in the table: the code, which scripts can match, and the
-// words. It is cut, since it is stored once per row, and holds nothing that a UTF-8
-// database cannot store; for others see plain.
+// lastError returns the text for the table: the code, which scripts can match, and the details. It is cut, and holds
+// nothing that a UTF-8 database cannot store; for other encodings see plain.
 func lastError(r outbox.Result) string {
 	const most = 1000
 	s := string(r.Reason)
@@ -83,5 +81,5 @@ func lastError(r outbox.Result) string {
 	return s
 }
 
-// plain writes characters beyond ASCII as Go does (\u00e9): every encoding has those.
+// plain writes characters beyond ASCII as Go does (\u00e9): every encoding has these.
 func plain(s string) string { return strings.Trim(strconv.QuoteToASCII(s), `"`) }

@@ -78,7 +78,7 @@ func TestOutcomesAreDecided(t *testing.T) {
 	}
 }
 
-// max_attempts of the row replaces the policy: 1 is no retry, 0 is no limit.
+// max_attempts of the row replaces the policy: 1 means no retry, 0 no limit.
 func TestARowSaysHowOftenItIsTried(t *testing.T) {
 	for _, c := range []struct {
 		attempts, most int
@@ -102,7 +102,7 @@ func TestARowSaysHowOftenItIsTried(t *testing.T) {
 	}
 }
 
-// Its key goes on at once, unless dead letters hold keys up. With drop the row goes without a trace but a count.
+// The key continues at once, unless dead letters block keys. With drop, the row is deleted and only counted.
 func TestAMessageThatHasExpiredIsDeadOrDropped(t *testing.T) {
 	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Impossible, Reason: outbox.ReasonExpired, Detail: "d"}
 	for _, c := range []struct {
@@ -119,7 +119,7 @@ func TestAMessageThatHasExpiredIsDeadOrDropped(t *testing.T) {
 	}
 }
 
-// What waits behind it in its key need not wait for a retry that comes too late.
+// Later rows of the key do not wait for a retry that would come too late.
 func TestARetryComesAtTheTimeOfExpiryAtTheLatest(t *testing.T) {
 	now := time.Now()
 	for left, want := range map[time.Duration]time.Duration{

@@ -10,31 +10,29 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// State is where a row of the outbox stands, by itself: what is before it in its key is not
-// looked at.
+// State is the state of a row of the outbox by itself, without the rows before it in its key.
 type State string
 
-// The states.
 const (
-	// AtOnce: it may leave now; the stream or a sweep brings it.
+	// AtOnce: ready; the stream or a sweep brings it.
 	AtOnce State = "waiting"
 	// Due: its time has come; the next sweep claims it.
 	Due State = "due"
-	// Retrying: it was rejected, and waits for its next try.
+	// Retrying: it was rejected, and waits for its retry.
 	Retrying State = "retrying"
-	// Scheduled: the application has set a time, which has not come.
+	// Scheduled: the application has set a time that has not come.
 	Scheduled State = "scheduled"
-	// Unconfirmed: it was published, and its confirm is late. If none comes it is published again at its time.
+	// Unconfirmed: it was published, and its confirm is late. Without a confirm it is published again at its time.
 	Unconfirmed State = "unconfirmed"
-	// Locked: a session has locked it, mostly a relay that publishes it.
+	// Locked: a session has locked it, usually a relay that publishes it.
 	Locked State = "locked"
 	// Expired: its expires_at has passed.
 	Expired State = "expired"
-	// NewerVersion: its schema_version is for a newer relay.
+	// NewerVersion: its schema_version needs a newer relay.
 	NewerVersion State = "newer_version"
 )
 
-// States are all of them, as a person may ask for them.
+// States returns all states, as a person may enter them.
 func States() []State {
 	return []State{AtOnce, Due, Retrying, Scheduled, Unconfirmed, Locked, Expired, NewerVersion}
 }
@@ -44,13 +42,13 @@ type Waiting struct {
 	StoredMessage
 	AvailableAt time.Time // zero: at once
 	State       State
-	LockedBy    int32 // the session that has locked it, by its process id; 0: none
-	// Session is the one that has locked the row, or the first of its key; nil: none, or it has ended. Only Explain reads it.
+	LockedBy    int32 // the process id of the session that has locked it; 0: none
+	// Session has locked the row or the head of its key; nil: none, or it has ended. Only Explain sets it.
 	Session *Session
-	// Before counts the rows of its ordering key that leave first, First is the oldest of those.
+	// Before counts the older rows of its ordering key, First is the oldest of them.
 	Before Count
 	First  *KeyHead
-	// DeadOfKey are dead letters of its key, OldestDeadOfKey the first.
+	// DeadOfKey counts the dead letters of its key, OldestDeadOfKey is the lowest id.
 	DeadOfKey       Count
 	OldestDeadOfKey int64
 }
@@ -69,32 +67,32 @@ type KeyHead struct {
 // Session is a session that has locked a row.
 type Session struct {
 	PID int32
-	// Application and Client (address and port) are nil where the role may not see them, or for a Unix socket.
+	// Application and Client (address and port) are nil if the role may not see them; Client also for a Unix socket.
 	Application, Client *string
-	// Since is when its transaction began; zero: the role may not see it.
+	// Since is the start of its transaction; zero: the role may not see it.
 	Since time.Time
 }
 
-// stateSQL tells the state of a row r by its columns and by its lock.
+// stateSQL returns the state of a row r, from its columns and its lock.
 const stateSQL = `CASE WHEN r.schema_version > {version} THEN 'newer_version' WHEN {locked_by} <> 0 THEN 'locked'
        WHEN r.expires_at <= statement_timestamp() THEN 'expired' WHEN r.available_at IS NULL THEN 'waiting'
        WHEN r.available_at <= statement_timestamp() THEN 'due' WHEN r.attempts > 0 THEN 'retrying'
        WHEN r.possible_duplicate THEN 'unconfirmed' ELSE 'scheduled' END`
 
-// lockedBySQL is the session that has locked a row r. It does not lock the row itself, which would leave a trace.
+// lockedBySQL returns the session that has locked a row r. It does not try to lock the row, which would leave a trace.
 const lockedBySQL = `CASE WHEN r.xmax = '0' THEN 0 ELSE coalesce((
        SELECT l.pid FROM pg_catalog.pg_locks l
        WHERE l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted LIMIT 1), 0) END`
 
-// stateBy is stateSQL with what tells of the lock.
+// stateBy returns stateSQL with an expression for the lock.
 func stateBy(lock string) string { return strings.ReplaceAll(stateSQL, "{locked_by}", lock) }
 
-// waitingColumns are read by scanWaiting. Rows are called r.
+// waitingColumns are the columns for scanWaiting. The statement must name the rows r.
 func waitingColumns(payload bool, lock, state string) string {
 	return storedColumns(payload) + `, r.available_at, ` + lock + `, ` + state
 }
 
-// scanWaiting reads waitingColumns and what a query has after them.
+// scanWaiting reads waitingColumns and further columns of a query.
 func scanWaiting(row pgx.CollectableRow, more ...any) (Waiting, error) {
 	var available pgtype.Timestamptz
 	w := Waiting{Before: Count{Precision: Exact}, DeadOfKey: Count{Precision: Exact}}
@@ -103,14 +101,13 @@ func scanWaiting(row pgx.CollectableRow, more ...any) (Waiting, error) {
 	return w, err
 }
 
-// Explain finds a message in both tables. By id it looks at few rows; a message_id has no
-// index, and takes a scan.
+// Explain finds a message in both tables. An id is found by an index; a message_id needs a scan.
 func (o *Operator) Explain(ctx context.Context, name Name, payload bool) (waiting []Waiting, dead []DeadMessage, err error) {
 	dead, err = o.DeadLetter(ctx, name, payload)
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(dead) > 0 && name.id == nil { // it has moved: no need to scan
+	if len(dead) > 0 && name.id == nil { // it is dead: no need to scan
 		return nil, dead, nil
 	}
 	find := o.look
@@ -153,7 +150,7 @@ const sessionSQL = `
 SELECT a.application_name, host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1), ''), a.xact_start
 FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1`
 
-// sessionOf reads who has locked a row, or the row that it waits for.
+// sessionOf reads which session has locked a row, or the row that it waits for.
 func (o *Operator) sessionOf(ctx context.Context, tx querier, w *Waiting) error {
 	pid := w.LockedBy
 	if pid == 0 && w.First != nil {
@@ -181,7 +178,7 @@ const firstOfKeySQL = `
 SELECT r.id, r.available_at, r.attempts, r.max_attempts, r.last_error, {locked_by}, {state}
 FROM {outbox} r WHERE r.ordering_key = $1 AND r.id < $2 ORDER BY r.id LIMIT 1`
 
-// keyOf tells what is before a row in its key.
+// keyOf reads what comes before a row in its key.
 func (o *Operator) keyOf(ctx context.Context, tx querier, w *Waiting) error {
 	counter := &statsReader{most: pgtype.Int8{Int64: MostCounted + 1, Valid: true}}
 	var before, dead int64

@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// SendHeaders has claims read these columns of the application, to be sent as headers. It is called before the first claim.
+// SendHeaders makes claims read these application columns, which are sent as headers. Call it before the first claim.
 func (s *Store) SendHeaders(columns []string) {
 	s.headers = columns
 	var list strings.Builder
@@ -23,7 +23,7 @@ func (s *Store) SendHeaders(columns []string) {
 	s.lock = strings.ReplaceAll(s.sql.lock, "{header_columns}", list.String())
 }
 
-// headerValue is what a header has of a value as pgx reads it.
+// headerValue converts a value of pgx for a header.
 func headerValue(value any) any {
 	switch v := value.(type) {
 	case int16:
@@ -35,10 +35,10 @@ func headerValue(value any) any {
 	case int64, bool, string:
 		return v
 	}
-	return fmt.Sprint(value) // a type that checkHeaders does not let pass
+	return fmt.Sprint(value) // checkHeaders rejects other types
 }
 
-// checkHeaders says which of the columns to be sent as headers cannot be.
+// checkHeaders returns a problem if a column cannot be sent as a header.
 func (s *Store) checkHeaders(ctx context.Context) error {
 	if len(s.headers) == 0 {
 		return nil
@@ -74,15 +74,15 @@ FROM unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
 	return found
 }
 
-// extras are the columns of the application that both tables have, under one name and of one type: they travel to the
-// dead letters and back.
+// extras are application columns that exist in both tables with the same name and type. They move to the dead letters
+// and back.
 type extras struct {
 	mu    sync.Mutex
-	names []string // as SQL writes them
+	names []string // quoted for SQL
 	at    time.Time
 }
 
-// extrasFor is how long they count as known: a column may be added at any time.
+// extrasFor is how long the list stays valid: a column may be added at any time.
 const extrasFor = 10 * time.Second
 
 const extrasSQL = `
@@ -93,7 +93,7 @@ WHERE o.attrelid = $1::regclass AND o.attnum > 0 AND NOT o.attisdropped AND NOT 
   AND o.attgenerated = '' AND d.attgenerated = '' AND o.attidentity = '' AND d.attidentity = '' AND o.attname <> ALL ($3)
   AND has_column_privilege(o.attrelid, o.attnum, 'SELECT') AND has_column_privilege(d.attrelid, d.attnum, 'INSERT')`
 
-// read asks for them, unless that was done lately. Without an answer those of before count.
+// read updates the list, unless it is still valid. On an error, the old list stays.
 func (e *extras) read(ctx context.Context, db rower, table outbox.Table) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,8 +115,8 @@ func (e *extras) forget() {
 	e.at = time.Time{}
 }
 
-// fill puts them into a statement. A column may have a name that the statement gives to what it reckons, so that it has
-// one of its own until it is written.
+// fill inserts the columns into a statement, under aliases: an application column may have the same name as a computed
+// column.
 func (e *extras) fill(sql string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -8,31 +8,31 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Filter picks rows. All that is set must hold; the zero Filter picks every row.
+// Filter selects rows. All set conditions must hold; the zero Filter selects every row.
 type Filter struct {
-	// IDs and MessageIDs name rows one by one: a row is picked that is in either.
+	// IDs and MessageIDs name rows: a row matches if either list has it.
 	IDs        []int64
 	MessageIDs []outbox.UUID
 	RoutingKey *string
-	// Exchange: '' picks rows that name none, too.
+	// Exchange: '' also selects rows without an exchange.
 	Exchange    *string
 	OrderingKey *string
-	// Reason is a code: that of the dead letter, or the one at the head of last_error.
+	// Reason is a code: failure_reason of a dead letter, or the start of last_error.
 	Reason *string
-	// State picks rows of the outbox by their state; only List knows it.
+	// State selects rows of the outbox by state. Only List supports it.
 	State State
-	// OlderThan and NewerThan are ages, of a dead letter since its death, of a row in the
-	// outbox since it was created; 0: any.
+	// OlderThan and NewerThan are ages: of a dead letter since its death, of a published message since it was
+	// published, of a waiting row since it was created; 0: any.
 	OlderThan, NewerThan time.Duration
 }
 
-// Everything tells that nothing is set.
+// Everything reports whether no condition is set.
 func (f Filter) Everything() bool {
 	return len(f.IDs)+len(f.MessageIDs) == 0 && f.RoutingKey == nil && f.Exchange == nil && f.OrderingKey == nil &&
 		f.Reason == nil && f.State == "" && f.OlderThan == 0 && f.NewerThan == 0
 }
 
-// Of what a filter picks.
+// kind is the table that a filter selects from.
 type kind uint8
 
 const (
@@ -41,7 +41,7 @@ const (
 	ofPublished
 )
 
-// where is the condition on rows called r, with its arguments appended to those given.
+// where returns the condition on rows named r, and args with its arguments appended.
 func (f Filter) where(of kind, args []any) (string, []any) {
 	var conditions []string
 	add := func(format string, values ...any) {

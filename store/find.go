@@ -12,8 +12,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// FindDue finds rows whose time has come, oldest first, without a look at the order of their keys. With ties, rows of
-// exactly the time after come again.
+// FindDue finds rows whose time has come, earliest first, for all keys. With ties, it includes rows with exactly
+// the time after.
 func (s *Store) FindDue(ctx context.Context, after time.Time, ties bool, limit int) ([]outbox.Candidate, error) {
 	from := toColumn(after)
 	if after.IsZero() {
@@ -22,13 +22,13 @@ func (s *Store) FindDue(ctx context.Context, after time.Time, ties bool, limit i
 	return s.find(ctx, s.sql.findDue, from, limit, ties)
 }
 
-// FindBacklog finds rows without a key and a time of their own, between two ids.
+// FindBacklog finds rows without a key and without a time, after < id <= upTo.
 func (s *Store) FindBacklog(ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error) {
 	return s.find(ctx, s.sql.findBacklog, after, upTo, limit, fresh.UpTo, fresh.Age)
 }
 
-// FindKeys finds the next keys that have rows, from the first key on or from the one after a key, and the first rows of
-// each, at most so many. The snapshot is of before the query.
+// FindKeys finds the next keys with rows, at most keys of them, and up to each rows per key, oldest first. After is the
+// last key of the previous page; nil: the start. The snapshot was taken before the query.
 func (s *Store) FindKeys(ctx context.Context, after *string, keys, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error) {
 	if after == nil {
 		return s.findRuns(ctx, s.sql.findKeys, "", keys, each, fresh.UpTo, fresh.Age)
@@ -36,7 +36,7 @@ func (s *Store) FindKeys(ctx context.Context, after *string, keys, each int, fre
 	return s.findRuns(ctx, s.sql.findKeysAfter, *after, keys, each, fresh.UpTo, fresh.Age)
 }
 
-// FindRuns finds the first rows of these keys, at most so many of each. The snapshot is of before the query.
+// FindRuns finds up to each rows per key, oldest first. The snapshot was taken before the query.
 func (s *Store) FindRuns(ctx context.Context, keys []string, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error) {
 	return s.findRuns(ctx, s.sql.findRuns, keys, each, fresh.UpTo, fresh.Age)
 }
@@ -55,7 +55,7 @@ func (s *Store) find(ctx context.Context, sql string, args ...any) ([]outbox.Can
 	return found, nil
 }
 
-// send runs a batch. Of its errors only what Postgres says is kept, without "error preprocessing batch".
+// send runs a batch. It drops the driver's phrase "error preprocessing batch" from errors.
 func send(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults
 }, batch *pgx.Batch,
@@ -109,9 +109,9 @@ func scanSnapshot(row pgx.Row) (outbox.Snapshot, error) {
 	return outbox.ParseSnapshot(text)
 }
 
-// Snapshot is what a statement that begins now can see. With name it names all transactions that are in progress: for
-// that one is ended which is newer than all others, as one that is newer than all that have ended is not in the list of
-// a snapshot (GetSnapshotData in procarray.c). It uses a transaction id and waits for nobody.
+// Snapshot returns what a statement that starts now can see. With name, it also ends a transaction of its own, which
+// uses a transaction id and waits for nobody. Without that, a snapshot does not list transactions newer than the last
+// one that ended (GetSnapshotData in procarray.c).
 func (s *Store) Snapshot(ctx context.Context, name bool) (seen outbox.Snapshot, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -126,10 +126,10 @@ func (s *Store) Snapshot(ctx context.Context, name bool) (seen outbox.Snapshot, 
 	return seen, nil
 }
 
-// insertPosition is where the WAL ends: all that a query before it saw has committed before.
+// insertPosition is the end of the WAL: rows that an earlier query saw have committed before it.
 const insertPosition = `(pg_current_wal_insert_lsn() - '0/0')::bigint`
 
-// Position is where the WAL ends now.
+// Position returns the end of the WAL.
 func (s *Store) Position(ctx context.Context) (position uint64, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -139,8 +139,7 @@ func (s *Store) Position(ctx context.Context) (position uint64, err error) {
 	return position, nil
 }
 
-// NextDue is how long it takes until FindDue may find something; zero or less: it may
-// now. If no row has a time of its own, it is a day.
+// NextDue returns how long until FindDue may find a row, at most a day; zero or less: now.
 func (s *Store) NextDue(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()

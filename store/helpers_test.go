@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { services.Main(m) }
 
 func table() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
 
-// fixture is an outbox of its own, with an application's connection.
+// fixture is a database with an outbox, and an application's connection.
 type fixture struct {
 	*testing.T
 	url   string
@@ -30,7 +30,7 @@ type fixture struct {
 	store *store.Store
 }
 
-// newFixture makes a database with the tables and opens a store on them.
+// newFixture creates a database with the tables, and opens a store on them.
 func newFixture(t *testing.T, options ...string) *fixture {
 	t.Helper()
 	f := &fixture{T: t, url: services.Database(t, options...)}
@@ -96,7 +96,7 @@ func (f *fixture) ids(where string) []int64 {
 	return one[[]int64](f, "SELECT coalesce(array_agg(id ORDER BY id), '{}') FROM outbox WHERE "+where)
 }
 
-// read are rows with a greater id, as a claim brings them, but without a claim.
+// read returns the rows with a greater id as a claim reads them, but locks nothing.
 func (f *fixture) read(after int64) (messages []*outbox.Message) {
 	f.Helper()
 	rows, err := f.conn.Query(f.Context(), `SELECT id, message_id, ordering_key, available_at, attempts, coalesce(possible_duplicate, false)
@@ -141,7 +141,7 @@ func (f *fixture) commit(claim *store.Claim, rows ...outbox.Settlement) {
 	}
 }
 
-// takeAll claims all that may leave, in the order of the ids, and deletes it.
+// takeAll claims and deletes all ready rows, by id.
 func (f *fixture) takeAll() (messages []*outbox.Message) {
 	f.Helper()
 	claim := f.claim(outbox.AllFresh(), f.ids("true")...)

@@ -11,15 +11,15 @@ import (
 // Key is an ordering key with rows in the outbox.
 type Key struct {
 	Key string
-	// Behind counts the rows behind the first one, at most up to MostBehind.
+	// Behind counts the rows behind the first one, up to MostBehind.
 	Behind Count
 	// First is the oldest row.
 	First Waiting
-	// Dead is the oldest dead letter of the key by its id; nil: there is none.
+	// Dead is the dead letter of the key with the lowest id; nil: none.
 	Dead *int64
 }
 
-// MostBehind is how far the rows behind the first one of a key are counted.
+// MostBehind is up to how many rows behind the first one are counted.
 const MostBehind = 1000
 
 // The oldest row of each key, found by skipping from key to key.
@@ -31,7 +31,7 @@ WITH RECURSIVE heads AS (
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
 SELECT h.ordering_key, h.id, NULL::timestamptz, true, false FROM heads h LIMIT {limit}`
 
-// Of the rows that wait for a time those that are the oldest of their key.
+// Of the rows that wait for a time, the ones that are the oldest of their key.
 const timedKeysSQL = `
 SELECT coalesce(r.ordering_key, ''), r.id, r.available_at, r.matches, r.nth = {looked} FROM (
   SELECT r.*, r.ordering_key IS NOT NULL AND NOT EXISTS (
@@ -53,7 +53,7 @@ LEFT JOIN LATERAL (SELECT r.id, coalesce(r.available_at <= clock_timestamp(), tr
   WHERE r.ordering_key BETWEEN k.ordering_key AND k.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) f ON true
 WHERE coalesce(f.matches, false) OR k.nth = {looked} LIMIT {limit}`
 
-// What is told of each key.
+// The details of each key.
 const keyDetailsSQL = `
 SELECT {columns}, w.key,
        (SELECT count(*) FROM (SELECT 1 FROM {outbox} b WHERE b.ordering_key BETWEEN w.key AND w.key
@@ -61,8 +61,8 @@ SELECT {columns}, w.key,
        (SELECT min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = w.key LIMIT {behind}) d)
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY w(key, id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id ORDER BY w.nth`
 
-// Keys shows a page of the ordering keys that have rows, by their names. Its cost follows neither the number of rows
-// nor that of keys. ErrCursor: the cursor is of another list.
+// Keys returns a page of the ordering keys with rows, by name. Its cost depends on neither the number of rows nor that
+// of keys. ErrCursor: the cursor is of another list.
 func (o *Operator) Keys(ctx context.Context, page Page) (Listing[Key], error) {
 	after, err := parseCursor(page.After, byKey)
 	if err != nil {
@@ -74,8 +74,8 @@ func (o *Operator) Keys(ctx context.Context, page Page) (Listing[Key], error) {
 // byBlocked is the order of the keys that a dead letter blocks.
 const byBlocked = "d.ordering_key"
 
-// ParkedKeys shows those whose first row waits for its time, the next one first, and then, with block, those that a
-// dead letter blocks. ErrCursor: the cursor is of another list.
+// ParkedKeys returns the keys whose head waits for its time, earliest first. With block, the keys that a dead letter
+// blocks follow. ErrCursor: the cursor is of another list.
 func (o *Operator) ParkedKeys(ctx context.Context, block bool, page Page) (list Listing[Key], err error) {
 	after, err := parseCursor(page.After, byTime, byBlocked)
 	if err != nil {
@@ -86,7 +86,7 @@ func (o *Operator) ParkedKeys(ctx context.Context, block bool, page Page) (list 
 		if err != nil || list.Next != "" || !block {
 			return list, err
 		}
-		if len(list.Rows) == page.Limit { // there may be more, of the other kind
+		if len(list.Rows) == page.Limit { // blocked keys may follow
 			list.Next = cursor{List: byBlocked}.text()
 			return list, nil
 		}
@@ -136,7 +136,7 @@ type keyHead struct {
 	id  int64
 }
 
-// keyDetails leaves out keys whose first row has left meanwhile.
+// keyDetails leaves out keys whose head has left meanwhile.
 func (o *Operator) keyDetails(ctx context.Context, tx querier, heads []keyHead) ([]Key, error) {
 	var names []string
 	var ids []int64

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// A page of rows in the order of an index, and the last one that was looked at. The columns are named: an application
-// may have others. What is read in the order of the index stands in FROM, since a CTE would be read to its end.
+// A page of rows in the order of an index, with the last row that was read. The columns are named, because an
+// application may have others. The ordered part is a subquery, because a CTE would be read to its end.
 const listWaitingSQL = `
 WITH locks AS MATERIALIZED (
   SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)
@@ -23,16 +23,16 @@ SELECT {columns}, coalesce({where}, false), r.nth = {looked}, r.available_at FRO
       FROM {outbox} r WHERE {from} ORDER BY {order} LIMIT {looked}) r) r) r
 WHERE ({where}) OR r.nth = {looked} ORDER BY {order} LIMIT {limit}`
 
-// The orders, each that of an index.
+// The orders; each is the order of an index.
 const (
 	byID   = "r.id"
 	byTime = "r.available_at, r.id"
 	byKey  = "r.ordering_key, r.id"
 )
 
-// List shows a page of the rows of the outbox that the filter picks, without payloads. Its cost does not follow the
-// number of rows that wait. Rows come by their id, rows of a state that has a time by that time. IDs in the filter are
-// not found by an index. ErrCursor: the cursor is of another list.
+// List returns a page of the rows of the outbox that match the filter, without payloads. Rows come by id, or by time
+// for a state with a time. Its cost does not depend on the number of rows. It does not use an index for IDs. ErrCursor:
+// the cursor is of another list.
 func (o *Operator) List(ctx context.Context, filter Filter, page Page) (list Listing[Waiting], err error) {
 	sql, args, err := listStatement(filter, page)
 	if err != nil {
@@ -81,7 +81,7 @@ func listStatement(filter Filter, page Page) (sql string, args []any, err error)
 	}
 	var from []string
 	switch {
-	case order == byKey: // BETWEEN stands for equality, so that the order is that of the index
+	case order == byKey: // BETWEEN instead of equality, so that the order is that of the index
 		key := add(*filter.OrderingKey)
 		from = append(from, fmt.Sprintf("r.ordering_key BETWEEN %s AND %[1]s", key))
 		if after != nil {

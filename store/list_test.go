@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// idsOfPages reads all pages of a list, of so many rows each.
+// idsOfPages reads all pages of a list.
 func idsOfPages[T any](t *testing.T, limit int, read func(store.Page) (store.Listing[T], error), id func(T) int64) (ids []int64) {
 	t.Helper()
 	ids = []int64{}
@@ -87,7 +87,7 @@ func TestListPicksByStateAndFilters(t *testing.T) {
 	}
 }
 
-// TestPagesLoseNoRowOfOneTime: many rows may have one time, and a page ends among them.
+// TestPagesLoseNoRowOfOneTime: many rows may have the same time, and a page may end among them.
 func TestPagesLoseNoRowOfOneTime(t *testing.T) {
 	f := newFixture(t)
 	f.exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', '2100-01-01' FROM generate_series(1, 25)`)
@@ -158,15 +158,15 @@ func TestKeysTellWhyTheyWait(t *testing.T) {
 	}
 }
 
-// TestAPageReadsNoMoreRowsThanItsBound: with a million rows, keys or dead letters a page costs what it costs with few.
+// TestAPageReadsNoMoreRowsThanItsBound: a page of a million rows, keys or dead letters costs as much as one of a few.
 func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
 	rows := 3 * store.MostLooked
 	if !testing.Short() {
 		rows = 1_000_000
 	}
 	f := newFixture(t)
-	f.exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`) // which would hide rows from the count below
-	// Ids with and without a key and a time of their own; of the times, most are the same.
+	f.exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`) // autovacuum would hide rows from the count below
+	// Ids with and without a key and a time; most times are equal.
 	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) SELECT 'r', '1',
 		CASE WHEN i % 2 = 0 THEN 'key ' || i WHEN i % 3 = 0 THEN 'hot' END,
 		CASE WHEN i % 4 = 0 THEN '2100-01-01'::timestamptz WHEN i % 4 = 1 THEN now() - interval '1 second' END, i % 2 FROM generate_series(1, $1::int) i`, rows)
@@ -243,7 +243,7 @@ func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
 			t.Logf("%s, page %d: %d rows", what, page+1, n)
 			most := store.MostLooked + 500
 			if few := []string{"list", "due", "scheduled", "keys", "parked keys", "dead letters", "published"}; slices.Contains(few, what) {
-				most = 50*(store.MostBehind+10) + 500 // of each key it counts so many
+				most = 50*(store.MostBehind+10) + 500 // it counts this many rows of each key
 				if !strings.Contains(what, "keys") {
 					most = 100
 				}

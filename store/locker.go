@@ -17,9 +17,9 @@ LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
 WHERE r.id = $1 LIMIT 1`
 
-// Locker names the session that has locked a row, and the SQL that ends its transaction. It reads the row's xmax:
-// pg_blocking_pids would need a session that waits for the row. Sessions that share a lock have no single xmax; they
-// are not named.
+// Locker returns the session that has locked a row, and the SQL that ends its transaction. It reads the row's xmax,
+// because pg_blocking_pids needs a session that waits. It cannot name sessions that share a lock: they have no single
+// xmax.
 func (s *Store) Locker(ctx context.Context, id int64) *problem.Problem {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()

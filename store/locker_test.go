@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestLockerNamesTheSession that has locked a row, however it did, and how to end it.
+// TestLockerNamesTheSession: for every kind of lock, with the SQL that ends it.
 func TestLockerNamesTheSession(t *testing.T) {
 	for name, sql := range map[string]string{
 		"FOR UPDATE":     `SELECT FROM outbox WHERE id = 1 FOR UPDATE`,

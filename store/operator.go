@@ -16,21 +16,21 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Operator is what a person on call does with the tables, over one connection. It is
-// not safe for concurrent use; the caller closes the connection.
+// Operator runs the commands of a person on call, over one connection. It is not safe for concurrent use; the caller
+// closes the connection.
 type Operator struct {
 	conn  *pgx.Conn
 	table outbox.Table
-	names []string // what stands for them in statements, and they
-	// extras are columns of the application.
+	names []string // placeholders of statements and their values, in pairs
+	// extras are application columns.
 	extras extras
 }
 
 const (
-	// glanceTimeout bounds what is to be cheap on the server. What takes longer is left out
-	// of the answer: a table full of dead rows must not make a look at it expensive.
+	// glanceTimeout bounds a cheap statement. The answer leaves out what takes longer: a table full of dead rows must
+	// not make a look expensive.
 	glanceTimeout = time.Second
-	// hurriedTimeout is what a statement has once another has taken too long.
+	// hurriedTimeout is the timeout after another statement was too slow.
 	hurriedTimeout = 250 * time.Millisecond
 	// lookTimeout bounds a look that may read a whole table.
 	lookTimeout = 15 * time.Minute
@@ -38,7 +38,7 @@ const (
 	batchTimeout = time.Minute
 )
 
-// NewOperator takes the connection over and sets it up.
+// NewOperator configures the session of the connection. The caller still closes the connection.
 func NewOperator(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Operator, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
@@ -52,15 +52,15 @@ func NewOperator(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Oper
 	}}, nil
 }
 
-// fill puts the names of the tables into a statement, and what else is given in pairs.
+// fill replaces the names of the tables in a statement, and further pairs.
 func (o *Operator) fill(sql string, more ...string) string {
 	return strings.NewReplacer(o.names...).Replace(strings.NewReplacer(more...).Replace(sql))
 }
 
-// mayScan lifts what sessionSettings or the role forbid, for the transaction.
+// mayScan lifts the limits of sessionSettings and of the role, for one transaction.
 const mayScan = `SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on`
 
-// look runs f in a transaction that changes nothing. It may read a whole table.
+// look runs f in a read-only transaction. It may read a whole table.
 func (o *Operator) look(ctx context.Context, f func(context.Context, querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -72,9 +72,8 @@ func (o *Operator) look(ctx context.Context, f func(context.Context, querier) er
 	})
 }
 
-// glance runs f, in which no statement takes longer than glanceTimeout, reads a whole table
-// or changes anything. It is no transaction, so that a statement that is given up leaves the
-// others be, and takes few round trips.
+// glance runs f with statements that are read-only, cheap and at most glanceTimeout long. It is not a transaction, so
+// that a statement that times out does not fail the others, and to save round trips.
 func (o *Operator) glance(ctx context.Context, f func(context.Context, querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*glanceTimeout)
 	defer cancel()
@@ -88,7 +87,7 @@ func (o *Operator) glance(ctx context.Context, f func(context.Context, querier) 
 	return errors.Join(err, reset)
 }
 
-// Slot looks at a replication slot.
+// Slot reads a replication slot.
 func (o *Operator) Slot(ctx context.Context, name string) (s slot.Slot, err error) {
 	err = o.glance(ctx, func(ctx context.Context, _ querier) error {
 		s, err = slot.Read(ctx, o.conn.PgConn(), name)
@@ -104,14 +103,13 @@ type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// hurry is for the statements of a glance after one that took too long.
+// hurry shortens the timeout of a glance after a statement that took too long.
 func hurry(ctx context.Context, db querier) error {
 	_, err := db.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", hurriedTimeout.Milliseconds()))
 	return err
 }
 
-// may says what is missing if a statement was rejected: a table, a column or a privilege. The
-// privileges are those that the command needs, by table.
+// may turns a missing table, column or privilege into a problem. Needs are the privileges of the command.
 func (o *Operator) may(ctx context.Context, err error, needs ...need) error {
 	switch {
 	case pgcode.Is(err, pgcode.UndefinedTable):
@@ -134,7 +132,7 @@ func (o *Operator) may(ctx context.Context, err error, needs ...need) error {
 	return &problem.Problem{What: "role " + role + " lacks a privilege", Fix: strings.Join(grants, "; "), Err: err}
 }
 
-// need is what a command does with a table.
+// need is the privileges that a command needs on a table.
 type need struct{ privileges, on string }
 
 func (o *Operator) reads() []need {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What is to be cheap with any number of rows reads no table as a whole, and sorts none.
+// Cheap statements neither read nor sort a whole table, however many rows it has.
 func TestAGlanceScansNoTable(t *testing.T) {
 	p := newPlanned(t)
 	p.fill(rowsLive)
@@ -44,7 +44,7 @@ func TestAGlanceScansNoTable(t *testing.T) {
 	}
 }
 
-// A table full of dead rows makes a part of the answer unknown, and not the answer late.
+// A table full of dead rows makes a part of the answer unknown, but does not delay the answer.
 func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
 	p := newPlanned(t)
 	o, err := NewOperator(t.Context(), p.conn, p.store.table)
@@ -54,7 +54,7 @@ func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
 	reader := &statsReader{Operator: o}
 	reader.most.Valid, reader.most.Int64 = true, MostCounted+1
 	p.exec(`INSERT INTO outbox (routing_key, payload) SELECT 'r', '1' FROM generate_series(1, 100)`)
-	p.exec(`VACUUM ANALYZE outbox`) // an ANALYZE alone may count rows twice that the server has just heard of
+	p.exec(`VACUUM ANALYZE outbox`) // ANALYZE alone may count rows twice that the server has just counted
 	var count Count
 	err = o.glance(t.Context(), func(ctx context.Context, tx querier) error {
 		p.exec(`SET statement_timeout = '50ms'`)
@@ -66,7 +66,7 @@ func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
 	}
 }
 
-// By its primary key whatever the number of rows; by message_id it takes a scan.
+// An id uses the primary key, however many rows there are; a message_id needs a scan.
 func TestRequeueAndPurgeGoByThePrimaryKey(t *testing.T) {
 	p := newPlanned(t)
 	p.fill(rowsLive)

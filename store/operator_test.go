@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// operator is the fixture's tables in a person's hands, over a connection of its own.
+// operator opens an Operator on the fixture's tables, with its own connection.
 func (f *fixture) operator() *store.Operator {
 	f.Helper()
 	o, err := store.NewOperator(f.Context(), connect(f.T, f.url), table())
@@ -85,7 +85,7 @@ func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 	}
 	equal(t, "rows", f.ids("true"), []int64{3, 5, 9, waiting})
 	var order []int64
-	for range 4 { // as a relay takes them: the first of the key, and the next when that is gone
+	for range 4 { // as a relay: the head of the key, then the next when it is gone
 		for _, m := range f.takeAll() {
 			order = append(order, m.ID)
 			f.settle(deleted(m))
@@ -97,7 +97,7 @@ func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 func TestIdsThatAreTakenAreReplacedWithinTheirKey(t *testing.T) {
 	f := newFixture(t)
 	f.exec(`SELECT setval('outbox_id_seq', 50)`)
-	// 20 is taken by a row that came after a restart of the sequence; 60 is not out yet.
+	// Id 20 is taken by a row from after a restart of the sequence; id 60 is above the sequence.
 	f.exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key) VALUES (20, 'r', '1', 'k'), (21, 'r', '1', 'other')`)
 	for _, id := range []int64{10, 20, 30} {
 		f.deadLetter(id, "nack", "ordering_key", "'k'")
@@ -192,7 +192,7 @@ func TestFilters(t *testing.T) {
 		if total != 1 {
 			t.Errorf("asked for %d", total)
 		}
-		f.deadLetter(90, "nack", "dead_at", `now() - interval '2 days'`) // dies while a person thinks
+		f.deadLetter(90, "nack", "dead_at", `now() - interval '2 days'`) // dies while a person decides
 		return nil
 	}
 	deleted, err := o.Purge(t.Context(), store.Filter{OlderThan: day}, 1, agreed, quiet)

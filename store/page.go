@@ -11,28 +11,28 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Page is a part of a list: at most Limit rows (from 1) that come after a cursor. "" is the start.
+// Page is a part of a list: at most Limit rows (1 or more) after a cursor. "" is the start.
 type Page struct {
 	After string
 	Limit int
 }
 
-// Listing is a page of rows. Next is the cursor of the page after it; "": there is none. A page may have fewer rows
-// than its limit, or none, and still a next one: a page looks at no more than MostLooked rows.
+// Listing is a page of rows. Next is the cursor of the next page; "": the end. A page reads at most MostLooked rows, so
+// it may have fewer than Limit, even none, and still a next page.
 type Listing[T any] struct {
 	Rows []T
 	Next string
 }
 
-// MostLooked is how many rows one page looks at.
+// MostLooked is how many rows one page reads.
 const MostLooked = MostCounted
 
-// ErrCursor is returned for a cursor that no page of the same list has given.
+// ErrCursor is returned for a cursor that does not come from a page of the same list.
 var ErrCursor = errors.New("this is no cursor of this list: take the one that the page before has printed")
 
-// cursor is the last row that was looked at, in the order of the list.
+// cursor is the last row that was read, in the order of the list.
 type cursor struct {
-	List string  `json:"l"` // which order
+	List string  `json:"l"` // the order
 	At   *string `json:"t,omitempty"`
 	ID   int64   `json:"i,omitempty"`
 	Key  *string `json:"k,omitempty"`
@@ -42,12 +42,12 @@ type cursor struct {
 func (c cursor) text() string {
 	text, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // there is nothing in it that JSON does not have
+		panic(err) // every field can be JSON
 	}
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// parseCursor is nil for the start.
+// parseCursor returns nil for the start.
 func parseCursor(text string, lists ...string) (*cursor, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // the start
@@ -65,14 +65,14 @@ func parseCursor(text string, lists ...string) (*cursor, error) {
 	return nil, ErrCursor
 }
 
-// place is where a row of a page stands.
+// place is the place of a row in a page.
 type place struct {
 	cursor
-	// matches: the filter picks it; last: no more than this is looked at.
+	// matches: the filter selects the row. last: the page reads no further.
 	matches, last bool
 }
 
-// collectPage reads the rows of a page, and one more or the last that was looked at.
+// collectPage reads the rows of a page, and one more row or the last that was read.
 func collectPage[T any](
 	ctx context.Context, db querier, sql string, args []any, limit int, scan func(pgx.CollectableRow) (T, place, error),
 ) (list Listing[T], err error) {
@@ -103,7 +103,7 @@ func collectPage[T any](
 	return list, rows.Err()
 }
 
-// timeText keeps microseconds and the infinities.
+// timeText keeps microseconds and infinities.
 func timeText(t pgtype.Timestamptz) *string {
 	text := "infinity"
 	switch t.InfinityModifier {
@@ -111,7 +111,7 @@ func timeText(t pgtype.Timestamptz) *string {
 		text = "-infinity"
 	case pgtype.Finite:
 		text = t.Time.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
-		if year := t.Time.UTC().Year(); year < 1 { // Postgres writes the years before 1 in words
+		if year := t.Time.UTC().Year(); year < 1 { // Postgres writes years before 1 with BC
 			text = time.Date(1-year, 1, 1, 0, 0, 0, 0, time.UTC).Format("2006") + t.Time.UTC().Format("-01-02 15:04:05.999999Z07:00") + " BC"
 		}
 	}

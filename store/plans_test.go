@@ -18,7 +18,7 @@ import (
 
 const rowsLive = 50_000
 
-// planned is a store with a connection of its pool, and rows to be named.
+// planned is a store with a connection of its pool, and rows to name.
 type planned struct {
 	*testing.T
 	store *Store
@@ -45,7 +45,7 @@ func newPlanned(t *testing.T) *planned {
 	return p
 }
 
-// migrate uses a connection of its own: the migrations reset its settings.
+// migrate uses its own connection, because the migrations reset its settings.
 func migrate(t *testing.T, url string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -65,7 +65,7 @@ func (p *planned) exec(sql string) {
 	}
 }
 
-// fill makes live and dead rows: of ten, two have a key, one waits for its time.
+// fill adds live and dead rows: of ten rows, two have a key and one has a time.
 func (p *planned) fill(live int) {
 	p.Helper()
 	const insert = `INSERT INTO outbox (routing_key, payload, coalesce_key, ordering_key, available_at)
@@ -81,7 +81,7 @@ func (p *planned) fill(live int) {
 		SELECT i, now(), gen_random_uuid(), 5, 1, 'r', 'dead ' || i, 'nack', '1' FROM generate_series(1, 10000) i`)
 }
 
-// statements are all of them with arguments as the relay gives them.
+// statements returns all statements, with typical arguments.
 func (p *planned) statements() map[string]string {
 	const batch = 500
 	var part []outbox.Settlement
@@ -129,7 +129,7 @@ func (p *planned) lines(sql string, args ...any) string {
 	return strings.Join(lines, "\n")
 }
 
-// generic is the plan that serves any arguments.
+// generic returns the plan for any arguments.
 func (p *planned) generic(sql string, args int) string {
 	p.Helper()
 	p.exec(`SET plan_cache_mode = force_generic_plan`)
@@ -153,7 +153,7 @@ func (p *planned) wantNoScan(state string) {
 			"custom":  p.lines("EXPLAIN "+sql, p.args[name]...),
 			"generic": p.generic(sql, len(p.args[name])),
 		} {
-			// One look at the index tells whether a newer row takes the place of one.
+			// One index entry tells whether a newer row supersedes a row.
 			probes := strings.Count(plan, "Index Only Scan using outbox_coalesce_key_idx") + strings.Count(plan, "Index Scan using outbox_coalesce_key_idx")
 			if strings.Contains(sql, "coalesce_key = r.coalesce_key") && (probes != 2 || strings.Contains(plan, "Sort Key: n")) {
 				p.Errorf("%s, %s, %s plan:\n%s", state, name, kind, plan)
@@ -167,12 +167,11 @@ func (p *planned) wantNoScan(state string) {
 
 var sortsKeys = regexp.MustCompile(`Sort Key: r\w*\.ordering_key, r\w*\.id`)
 
-// scansAll tells whether a plan reads a whole table: by a scan, a hash or a merge of it, or by its
-// primary key without a condition, or with an open one. A walk from the oldest row on is in order
-// where a statement looks for the oldest ones.
+// scansAll reports whether a plan reads a whole table: by a scan, a hash or a merge, or by its primary key without a
+// condition or with an open one. Walks: one scan in id order is allowed, to find the oldest rows.
 func scansAll(plan string, walks bool) bool {
 	if sortsKeys.MatchString(plan) {
-		return true // all that follows a row, to take some
+		return true // it sorts all following rows to take some
 	}
 	lines := append(strings.Split(plan, "\n"), "")
 	for i, line := range lines {
@@ -188,13 +187,13 @@ func scansAll(plan string, walks bool) bool {
 			if !walks {
 				return true
 			}
-			walks = false // once
+			walks = false // only once
 		}
 	}
 	return false
 }
 
-// wantNoScanAsItFills leaves a table with rows that was analyzed.
+// wantNoScanAsItFills leaves an analyzed table with rows.
 func (p *planned) wantNoScanAsItFills() {
 	p.Helper()
 	p.wantNoScan("empty")
@@ -212,7 +211,7 @@ func TestNoStatementScansTheTable(t *testing.T) {
 	p.wantNoScan("with a hundredth left")
 	p.exec(`ANALYZE outbox`)
 	p.wantNoScan("with a hundredth left, analyzed")
-	// The file keeps its pages, and the planner expects a row in them for ever after.
+	// The file keeps its pages, so the planner expects rows in them from now on.
 	p.exec(`DELETE FROM outbox`)
 	p.exec(`ANALYZE outbox`)
 	p.wantNoScan("emptied, analyzed")
@@ -220,10 +219,10 @@ func TestNoStatementScansTheTable(t *testing.T) {
 	p.wantNoScan("emptied, vacuumed")
 }
 
-// A statement that was run often keeps its plan, also one made for an empty table.
+// A statement that runs often keeps its plan, even a plan for an empty table.
 func TestPlansKeptFromAnEmptyTableDoNotScanAFullOne(t *testing.T) {
 	p := newPlanned(t)
-	for range 8 { // from the sixth time on a plan may be kept
+	for range 8 { // from the sixth run on a plan may be kept
 		p.runAll()
 	}
 	p.fill(rowsLive)
@@ -250,7 +249,7 @@ func (p *planned) runAll() {
 	}
 }
 
-// scanned is how many rows sequential scans have read so far in the transaction under way, or a little before.
+// scanned returns how many rows sequential scans have read in this transaction, or shortly before it.
 func (p *planned) scanned() (rows int64) {
 	p.Helper()
 	const read = `SELECT sum(seq_tup_read)::bigint FROM pg_stat_xact_user_tables WHERE relname LIKE 'outbox%'`

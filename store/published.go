@@ -13,8 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// RotatePublished makes the partitions of the coming days and drops those that are older than that. It returns how many
-// were dropped.
+// RotatePublished creates the partitions of the next days, and drops partitions that are older than keep. It returns
+// how many it dropped.
 func (s *Store) RotatePublished(ctx context.Context, keep time.Duration) (dropped int, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -34,7 +34,7 @@ type PublishedMessage struct {
 // ErrNoHistory is returned if published messages are not kept.
 var ErrNoHistory = errors.New("published messages are not kept")
 
-// Of a page the newest first, and the last that was looked at.
+// Newest first within a page, with the last row that was read.
 const listPublishedSQL = `
 SELECT {columns}, r.published_at, coalesce({where}, false), r.nth = {looked} FROM (
   SELECT ` + historyColumns + `, r.published_at, row_number() OVER (ORDER BY r.id DESC, r.published_at DESC) AS nth
@@ -44,8 +44,8 @@ WHERE ({where}) OR r.nth = {looked} ORDER BY r.id DESC, r.published_at DESC LIMI
 // byPublished is the order of the history.
 const byPublished = "r.published_at"
 
-// PublishedMessages shows a page of the history that the filter picks, the newest rows first and without payloads. Its
-// cost does not follow their number, unless the filter names messages. ErrCursor: the cursor is of another list;
+// PublishedMessages returns a page of the history that matches the filter, newest rows first, without payloads. Its
+// cost does not depend on their number, unless the filter names messages. ErrCursor: the cursor is of another list.
 // ErrNoHistory: there is no history.
 func (o *Operator) PublishedMessages(ctx context.Context, filter Filter, page Page) (list Listing[PublishedMessage], err error) {
 	if len(filter.IDs)+len(filter.MessageIDs) > 0 {
@@ -76,12 +76,12 @@ func (o *Operator) PublishedMessages(ctx context.Context, filter Filter, page Pa
 	return list, o.historyError(ctx, err)
 }
 
-// Published reads those that have a row id or a message_id. With payload it is read, too, unless it is redacted.
+// Published returns the published messages with a row id or message_id, and their payload if asked and not redacted.
 func (o *Operator) Published(ctx context.Context, name Name, payload bool) ([]PublishedMessage, error) {
 	return o.published(ctx, name.filter(), mostOfOneName, payload)
 }
 
-// HasHistory tells whether published messages are kept.
+// HasHistory reports whether published messages are kept.
 func (o *Operator) HasHistory(ctx context.Context) (has bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
@@ -117,7 +117,7 @@ func scanPublished(row pgx.CollectableRow, published *pgtype.Timestamptz, more .
 	return m, err
 }
 
-// historyError says what lacks.
+// historyError says what is missing.
 func (o *Operator) historyError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(err, ErrCursor) {
 		return err
@@ -133,8 +133,8 @@ func (o *Operator) historyError(ctx context.Context, err error) error {
 
 const replayChoiceSQL = `SELECT r.id, r.published_at FROM {published} r WHERE {where} ORDER BY r.id, r.published_at`
 
-// A replayed message is a new row, with the mark, and due: the stream publishes no such row directly. It neither expires
-// nor makes room for a newer one.
+// A replayed message is a new row, marked and due, so that the stream does not publish it directly. It does not expire,
+// and is not coalesced.
 const replaySQL = `
 INSERT INTO {outbox} (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties, redacted_payload,
   schema_version, created_at, max_attempts, possible_duplicate, available_at)
@@ -145,13 +145,13 @@ JOIN {published} r ON r.id = s.id AND r.published_at = s.published_at ORDER BY s
 
 // Replay says how published messages are sent again.
 type Replay struct {
-	// Exchange and RoutingKey replace those of the messages; nil: as they were.
+	// Exchange and RoutingKey replace those of the messages; nil: unchanged.
 	Exchange, RoutingKey *string
-	// PerSecond bounds the messages; 0: as fast as it can.
+	// PerSecond is the most messages per second; 0: no limit.
 	PerSecond float64
-	// Batch is how many rows one transaction inserts at most.
+	// Batch is the maximum number of rows in a transaction.
 	Batch int
-	// Dry counts only.
+	// Dry only counts.
 	Dry bool
 }
 
@@ -160,8 +160,8 @@ type publishedRow struct {
 	PublishedAt pgtype.Timestamptz
 }
 
-// Replay inserts copies of the published messages that the filter picks, oldest first, in batches, each of which is whole.
-// Each keeps its message_id and carries the mark. On an error, replayed is what was done until then.
+// Replay inserts copies of the published messages that match the filter, oldest first, each batch in one transaction.
+// Copies keep their message_id and have the mark. On an error, replayed counts the messages before it.
 func (o *Operator) Replay(ctx context.Context, filter Filter, how Replay, progress Progress) (replayed, matched int64, err error) {
 	where, args := filter.where(ofPublished, nil)
 	chosen, err := o.choose(ctx, o.fill(replayChoiceSQL, "{where}", where), args...)

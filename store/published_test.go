@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// keeping has the fixture's store keep what is published.
+// keeping opens a store that keeps published messages.
 func keeping(f *fixture) *fixture {
 	f.Helper()
 	if _, err := migrations.MakeHistory(f.Context(), f.conn, table()); err != nil {
@@ -44,11 +44,11 @@ func TestPublishedRowsMoveToTheHistory(t *testing.T) {
 			t.Errorf("%v: %d settled", ids, len(settled.Done))
 		}
 	}
-	settle(1, 2) // near each other
+	settle(1, 2) // close ids
 	settle(3)
 	f.exec(`UPDATE outbox SET id = 1000000 WHERE id = 6`)
 	f.exec(`UPDATE before SET id = 1000000 WHERE id = 6`)
-	settle(4, 1000000) // far from each other
+	settle(4, 1000000) // distant ids
 	claim := f.claim(outbox.AllFresh(), 5)
 	f.commit(claim, deleted(claim.Messages[0]))
 	if n := one[int](f, `SELECT count(*)::int FROM outbox`); n != 0 {
@@ -60,7 +60,7 @@ func TestPublishedRowsMoveToTheHistory(t *testing.T) {
 	if same != 6 {
 		t.Errorf("%d of 6 rows are in the history as they were", same)
 	}
-	// What is rejected or dead is not published.
+	// Rejected and dead rows are not published.
 	f.plain(2)
 	rows := f.read(0)
 	f.settle(retried(rows[0], time.Hour), dead(rows[1], true))
@@ -95,14 +95,14 @@ func TestTheHistoryIsKeptByTheDay(t *testing.T) {
 	if got, want := partitions(), fmt.Sprintf("outbox_p 1, %s 1, %s 0, %s 0", day(0), day(1), day(2)); got != want {
 		t.Errorf("partitions %s, want %s", got, want)
 	}
-	// A partition of long ago, as a relay has left it.
+	// An old partition, as a relay has left it.
 	f.exec(`CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')`)
 	insert(`'2020-01-01 12:00Z'`)
 	rotate(24*time.Hour, 1)
 	if got, want := partitions(), fmt.Sprintf("outbox_p 0, %s 1, %s 0, %s 0", day(0), day(1), day(2)); got != want {
 		t.Errorf("partitions %s, want %s", got, want)
 	}
-	// Who reads the history holds up neither the relay nor the rotation for long.
+	// A reader of the history delays neither the relay nor the rotation for long.
 	f.exec(`CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')`)
 	reader := connect(t, f.url)
 	if _, err := reader.Exec(t.Context(), `BEGIN; SELECT count(*) FROM outbox_published`); err != nil {
@@ -117,7 +117,7 @@ func TestTheHistoryIsKeptByTheDay(t *testing.T) {
 	rotate(24*time.Hour, 1)
 }
 
-// TestTheRelayNeedsNoMoreThanTheGrants: the role of a relay owns nothing.
+// TestTheRelayNeedsNoMoreThanTheGrants: the role of the relay owns nothing.
 func TestTheHistoryNeedsGrantsThatAreNamed(t *testing.T) {
 	f := newFixture(t)
 	s := open(t, f.url, table(), false)
@@ -165,7 +165,7 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 	}
 }
 
-// takeAllMarked claims all rows and counts those with the mark.
+// takeAllMarked claims all rows and counts the marked ones.
 func (f *fixture) takeAllMarked() (n int) {
 	for _, m := range f.takeAll() {
 		if m.PossibleDuplicate {

@@ -8,11 +8,11 @@ import (
 
 // RelayHost is an address from which relays are connected to this database.
 type RelayHost struct {
-	Address     string // "local" for a Unix socket, "" if the role may not see it
+	Address     string // "local": a Unix socket; "": the role may not see it
 	Connections int64
 }
 
-// RelayHosts are all of them, if the role may see their sessions.
+// RelayHosts returns all addresses whose sessions the role may see.
 func (o *Operator) RelayHosts(ctx context.Context) (hosts []RelayHost, err error) {
 	err = o.glance(ctx, func(ctx context.Context, tx querier) error {
 		rows, err := tx.Query(ctx, `

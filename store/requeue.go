@@ -10,11 +10,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 )
 
-// Which dead letters go back, and with which id. They keep theirs, and with it their place
-// before the later rows of their key. Ids that are not free or not out yet (the sequence was
-// restarted since: an application's INSERT would meet them) are replaced by ones below all
-// that are in use, for all that go back of the key alike, so that their order and their
-// place stay. $1 is the newest id that the sequence has handed out.
+// Which dead letters are requeued, and with which id. They keep their ids, and so their places before later rows of the
+// key.
+// If an id is taken, or is above $1, all requeued rows of its key get new ids in order, below all ids in use. $1 is the
+// newest id of the sequence: later INSERTs use the ids above it.
 const requeueChoiceSQL = `
 WITH picked AS (
   SELECT r.id, r.message_id, r.ordering_key,
@@ -32,8 +31,8 @@ WITH picked AS (
 )
 SELECT id, message_id, place FROM numbered ORDER BY place`
 
-// They come back as due: the stream never publishes such a row directly, and who claims it knows exactly whether it may
-// have been published before.
+// Requeued rows are due: the stream never publishes such a row directly, and a claim knows whether it may have been
+// published.
 const requeueSQL = `
 WITH back AS (
   DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[], $3::bigint[]) s(id, message_id, place)
@@ -41,18 +40,18 @@ WITH back AS (
 INSERT INTO {outbox} ({kept}{extra_names}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
 SELECT place, {keptButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place`
 
-// goesOn is expires_at of what comes back: a message that a person sends back does not expire at once again.
+// goesOn is expires_at of a requeued row: it must not expire again at once.
 const goesOn = `CASE WHEN expires_at > clock_timestamp() THEN expires_at END`
 
-// Requeued is what came of sending dead letters back.
+// Requeued is the result of a requeue.
 type Requeued struct {
-	// Sent are back in the outbox.
+	// Sent counts the rows that are back in the outbox.
 	Sent int64
-	// Moved of them have a new id, since their own was not free.
+	// Moved counts those with a new id, because their own was taken.
 	Moved int64
-	// Left are dead letters still: the outbox does not take them.
+	// Left counts the rows that stay dead letters, because the outbox rejects them.
 	Left int64
-	// Why is the newest reason of those.
+	// Why is the last such error.
 	Why error
 }
 
@@ -62,9 +61,9 @@ type requeuedRow struct {
 	Place     int64
 }
 
-// Requeue sends the dead letters that the filter picks back to the outbox, with all their
-// attempts, oldest first, in batches, each of which is whole. Those of a key keep their
-// order, and come before what waits of it. On an error the result is what was done until then.
+// Requeue moves the dead letters that match the filter back to the outbox, with attempts 0, oldest first, each batch in
+// one transaction. Rows of a key keep their order, before the key's waiting rows. On an error, done is the result
+// before it.
 func (o *Operator) Requeue(ctx context.Context, filter Filter, batch int, progress Progress) (done Requeued, err error) {
 	defer func() {
 		if err != nil {
@@ -96,8 +95,7 @@ func (o *Operator) Requeue(ctx context.Context, filter Filter, batch int, progre
 	}
 }
 
-// requeue sends one batch back. Where the outbox does not take it, the rows go one by one, and
-// those that are at fault stay.
+// requeue moves one batch. If the outbox rejects it, requeue tries each row, and rejected rows stay.
 func (o *Operator) requeue(ctx context.Context, rows []requeuedRow, done *Requeued) error {
 	var ids, places []int64
 	var messageIDs [][16]byte
@@ -116,7 +114,7 @@ func (o *Operator) requeue(ctx context.Context, rows []requeuedRow, done *Requeu
 	switch {
 	case err == nil:
 		done.Sent += tag.RowsAffected()
-		done.Moved += min(moved, tag.RowsAffected()) // some may have been sent back by somebody else meanwhile
+		done.Moved += min(moved, tag.RowsAffected()) // another session may have requeued some
 		return nil
 	case pgcode.Class(err) != pgcode.ConstraintViolation:
 		return err
@@ -133,8 +131,7 @@ func (o *Operator) requeue(ctx context.Context, rows []requeuedRow, done *Requeu
 	return nil
 }
 
-// newestID is the newest id that was handed out; where the table has no sequence, the
-// greatest there can be.
+// newestID returns the newest id of the sequence; without a sequence, the greatest possible id.
 func (o *Operator) newestID(ctx context.Context) (id int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()

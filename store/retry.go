@@ -7,29 +7,28 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The rows that were rejected. One that somebody has locked is on its way.
+// Rejected rows. A row that a relay is publishing is locked.
 const retryableRows = `r.available_at IS NOT NULL AND r.attempts > 0`
 
 const retryChoiceSQL = `SELECT r.id, r.message_id FROM {outbox} r WHERE ` + retryableRows + ` AND {where} ORDER BY r.id`
 
-// What is due already keeps its time: it may be the fence of a relay that is late to settle it.
+// A due row keeps its time: a relay may still settle the row with that time as the fence.
 const retryNowSQL = `
 WITH free AS (
   SELECT r.id FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id) JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id
   WHERE ` + retryableRows + ` ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)
 UPDATE {outbox} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp()) FROM free f WHERE r.id = f.id`
 
-// Retried is what came of having retries tried now.
+// Retried is the result of RetryNow.
 type Retried struct {
-	// Due are due now, with all their attempts.
+	// Due counts the rows that are due now, with attempts 0.
 	Due int64
-	// Left are on their way.
+	// Left counts the rows that a relay is publishing.
 	Left int64
 }
 
-// RetryNow makes the waiting retries that the filter picks due now and gives them all their
-// attempts, in batches, each of which is whole. Rows that a relay has claimed are left alone. With dry nothing is changed.
-// On an error the result is what was done until then.
+// RetryNow makes waiting retries that match the filter due now, with attempts 0, each batch in one transaction. It
+// skips rows that a relay has claimed. With dry it changes nothing. On an error, done is the result before it.
 func (o *Operator) RetryNow(ctx context.Context, filter Filter, batch int, dry bool, progress Progress) (done Retried, err error) {
 	defer func() {
 		if err != nil {

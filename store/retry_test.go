@@ -38,7 +38,7 @@ func TestRetryNowTakesWhatWaits(t *testing.T) {
 			t.Errorf("the row that %s was not made due", name)
 		}
 	}
-	// The mark is what keeps a second publication from going out as the first.
+	// Without the mark, a second publication would look like the first.
 	if !one[bool](f, `SELECT possible_duplicate FROM outbox WHERE id = $1`, rows["waits, nacked"]) {
 		t.Error("a mark is gone")
 	}
@@ -76,7 +76,7 @@ func TestRetryNowGoesByFilters(t *testing.T) {
 	}
 }
 
-// A row that a relay is just claiming is locked: nobody waits for it.
+// A row that a relay publishes is locked; RetryNow does not wait for it.
 func TestRetryNowPassesLockedRows(t *testing.T) {
 	f := newFixture(t)
 	for range 2 {

@@ -16,43 +16,40 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Sample is how the queue stands, at a cost that does not grow with it. A value that
-// could not be had cheaply is not valid.
+// Sample is the state of the queue, at a cost that does not grow with the queue. Values that are not cheap to read are
+// invalid (NULL).
 type Sample struct {
-	// Rows are all rows of the outbox, DeadLetters those of its dead-letter table: exact
-	// up to SampleExact, estimated beyond.
+	// Rows counts the rows of the outbox, DeadLetters those of the dead-letter table: exact up to SampleExact,
+	// estimated above.
 	Rows, DeadLetters pgtype.Int8
-	// NewerVersion are rows with a schema_version that this relay leaves alone, among the oldest SampleExact.
+	// NewerVersion counts rows that need a newer relay, among the oldest SampleExact rows.
 	NewerVersion pgtype.Int8
-	// OldestPending is the age, in seconds by the database's clock, of the oldest row
-	// that may leave now; 0 where none waits.
+	// OldestPending is the age of the oldest ready row, in seconds on the database's clock; 0: no row waits.
 	OldestPending pgtype.Float8
-	// SlotLag is the WAL, in bytes, that the slot's reader has not confirmed yet,
-	// SlotRetained what the server keeps for it.
+	// SlotLag is the WAL that the slot's reader has not confirmed, SlotRetained the WAL that the server keeps for the
+	// slot; both in bytes.
 	SlotLag, SlotRetained pgtype.Int8
 }
 
 // SampleExact is up to how many rows are counted.
 const SampleExact = 10_000
 
-// sampleTimeout bounds each query of a sample: behind millions of dead rows that
-// nobody may clean up yet, even finding the first row takes long.
+// sampleTimeout bounds each query of a sample: among millions of dead rows, even finding the first row takes long.
 const sampleTimeout = 500 * time.Millisecond
 
-// depthSQL counts the rows of a table up to a limit, and estimates beyond it.
+// depthSQL counts the rows of a table up to a limit, and estimates above it.
 const depthSQL = `
 SELECT CASE WHEN counted.n <= {exact} THEN counted.n ELSE greatest(counted.n, estimated.n) END
 FROM (SELECT count(*) AS n FROM (SELECT FROM {rows} LIMIT {exact} + 1) r) counted, (` + estimateSQL + `) estimated`
 
-// The statistics know of each insert and delete within a second. After a crash they are
-// empty, and the size of the table says more.
+// The statistics follow each insert and delete within a second. A crash empties them; then the size of the table is a
+// better estimate.
 const estimateSQL = `
 SELECT coalesce(nullif(pg_stat_get_live_tuples(c.oid), 0), CASE WHEN c.relpages > 0
        THEN (c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::integer))::bigint ELSE 0 END) AS n
 FROM pg_catalog.pg_class c WHERE c.oid = $1::text::regclass`
 
-// oldestSQL looks at rows that were never claimed, oldest first and not beyond the
-// first ten thousand rows of the table, and at those that came due.
+// oldestSQL reads rows without a time, among the first ten thousand rows of the table, and due rows.
 const oldestSQL = `
 SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - least(
   (SELECT r.created_at FROM (SELECT created_at, available_at FROM {rows} ORDER BY id LIMIT {exact}) r
@@ -63,8 +60,7 @@ SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - least(
 const newerRowsSQL = `
 SELECT count(*) FROM (SELECT schema_version FROM {rows} ORDER BY id LIMIT {exact}) r WHERE r.schema_version > {version}`
 
-// Sample reads how queue and slot stand. It holds one connection for at most three
-// seconds and locks nothing.
+// Sample reads the state of queue and slot. It uses one connection for at most three seconds, and locks nothing.
 func (s *Store) Sample(ctx context.Context, slotName string) (Sample, error) {
 	var sample Sample
 	ctx, cancel := context.WithTimeout(ctx, 5*sampleTimeout)
@@ -82,7 +78,7 @@ func (s *Store) Sample(ctx context.Context, slotName string) (Sample, error) {
 	return sample, nil
 }
 
-// resetTimeout leaves the connection as it was, or closes it.
+// resetTimeout resets the connection, or closes it.
 func resetTimeout(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "RESET statement_timeout")
 	if err != nil {
@@ -107,7 +103,7 @@ func (sample *Sample) read(ctx context.Context, conn *pgx.Conn, table outbox.Tab
 		return err
 	}
 	seen, err := slot.Read(ctx, conn.PgConn(), name)
-	if seen.Here { // polling needs none
+	if seen.Here { // a polling relay has no slot
 		sample.SlotLag = pgtype.Int8{Int64: max(seen.LagBytes, 0), Valid: seen.Confirmed != 0}
 		sample.SlotRetained = pgtype.Int8{Int64: seen.RetainedBytes, Valid: true}
 	}
@@ -127,5 +123,5 @@ func sampling(sql string, table outbox.Table) string {
 		"{version}", strconv.Itoa(outbox.SchemaVersion)).Replace(sql)
 }
 
-// isQueryCanceled: after statement_timeout.
+// isQueryCanceled reports whether statement_timeout ended the statement.
 func isQueryCanceled(err error) bool { return pgcode.Is(err, pgcode.QueryCanceled) }

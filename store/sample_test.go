@@ -48,7 +48,7 @@ func TestSampleOfALargeQueueIsEstimated(t *testing.T) {
 	f := newFixture(t)
 	const rows = 30_000
 	f.plain(rows)
-	// An ANALYZE before the server has heard of the insert counts its rows twice.
+	// ANALYZE before the server has counted the insert would count its rows twice.
 	var got int64
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
 		f.exec(`ANALYZE outbox`)
@@ -76,7 +76,7 @@ func TestSampleKnowsTheSlot(t *testing.T) {
 	}
 }
 
-// Whoever uses the connection next has the usual bounds.
+// The next user of the connection has the usual timeouts.
 func TestSampleLeavesNoTimeoutBehind(t *testing.T) {
 	f := newFixture(t)
 	f.sample("no_such_slot")
@@ -95,7 +95,7 @@ func TestSampleLeavesNoTimeoutBehind(t *testing.T) {
 	}
 }
 
-// A table that somebody has locked holds up a sample for a moment only.
+// A locked table delays a sample only for a moment.
 func TestSampleDoesNotWaitForALock(t *testing.T) {
 	f := newFixture(t)
 	tx, err := f.conn.Begin(t.Context())

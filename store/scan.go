@@ -6,9 +6,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// scanner reads rows of messageColumns, possible_duplicate, and what a query has after
-// them. One serves one query: the places that it scans into are made once, which
-// is most of what reading a row would cost otherwise.
+// scanner reads rows of messageColumns, possible_duplicate, and further columns. Use one for each query: its scan
+// targets are made once, which saves most of the cost of reading a row.
 type scanner struct {
 	message               outbox.Message
 	payload, payloadBytes []byte
@@ -20,10 +19,10 @@ type scanner struct {
 	places                []any
 }
 
-// scannable is a row at which a query stands.
+// scannable is the current row of a query.
 type scannable interface{ Scan(places ...any) error }
 
-// newScanner makes one; more are the places of the further columns.
+// newScanner returns a scanner; more are the targets of further columns.
 func newScanner(more ...any) *scanner {
 	s := &scanner{}
 	m := &s.message
@@ -36,7 +35,7 @@ func newScanner(more ...any) *scanner {
 
 // scan reads one row. The message owns its memory.
 func (s *scanner) scan(row scannable) (*outbox.Message, error) {
-	// What is null leaves a place as it was, or as nil; nothing of the row before may stay.
+	// A null leaves its target unchanged, so the values of the previous row are cleared.
 	s.message = outbox.Message{}
 	s.payload, s.payloadBytes = nil, nil
 	if err := row.Scan(s.places...); err != nil {

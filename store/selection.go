@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// selection is the rows that a change of many is about, as they were when it began: a cursor
-// on the server, so that neither side holds them in memory and no snapshot is held open.
+// selection is the rows to change, as they were at the start. It is a cursor on the server: neither side holds the rows
+// in memory, and no snapshot stays open.
 type selection struct {
 	operator *Operator
 	total    int64
@@ -16,7 +16,7 @@ type selection struct {
 
 const selectionName = "cdc_relay_selection"
 
-// choose runs a query whose rows are then taken batch by batch. Close it.
+// choose runs a query whose rows take returns batch by batch. The caller must close the selection.
 func (o *Operator) choose(ctx context.Context, query string, args ...any) (*selection, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -24,7 +24,7 @@ func (o *Operator) choose(ctx context.Context, query string, args ...any) (*sele
 		if _, err := tx.Exec(ctx, mayScan); err != nil {
 			return err
 		}
-		// WITH HOLD: the rows are kept when the transaction ends.
+		// WITH HOLD keeps the rows after the transaction.
 		_, err := tx.Exec(ctx, "DECLARE "+selectionName+" SCROLL CURSOR WITH HOLD FOR "+query, args...)
 		return err
 	})
@@ -44,12 +44,12 @@ func (o *Operator) choose(ctx context.Context, query string, args ...any) (*sele
 	return s, nil
 }
 
-// take reads the next rows; none: that was all. What is then done with them comes to its end
-// within batchTimeout, also where ctx is done meanwhile: what was changed is known.
+// take returns the next rows; none: the end. The caller must finish the batch even if ctx is done, within batchTimeout,
+// so that the counts are right.
 func take[T any](ctx context.Context, s *selection, n int, row pgx.RowToFunc[T]) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
-	// Described again: the selection before this one may have had other columns.
+	// Describe again, because the previous selection may have had other columns.
 	rows, err := s.operator.conn.Query(ctx, fmt.Sprintf("FETCH FORWARD %d FROM %s", n, selectionName), pgx.QueryExecModeDescribeExec)
 	if err != nil {
 		return nil, err
@@ -63,5 +63,5 @@ func (s *selection) close(ctx context.Context) {
 	_, _ = s.operator.conn.Exec(ctx, "CLOSE "+selectionName) // it ends with the connection anyway
 }
 
-// Progress is told how many of how many rows are done.
+// Progress receives how many of how many rows are done.
 type Progress func(done, total int64)

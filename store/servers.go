@@ -11,21 +11,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// servers tells a server that was restarted from one that has only ended a connection.
+// servers detects a restarted or replaced server. A connection that merely ended does not count.
 type servers struct {
 	restarts atomic.Int64
 
 	mu      sync.Mutex
 	started time.Time
-	// processes are the server's own. A crash ends all of them, and leaves the time of its start as it was.
+	// processes are the server's own processes. A crash ends all of them, but does not change the start time.
 	processes []int32
 }
 
-// serverSQL needs no privilege: of others' processes everybody sees the number.
+// serverSQL needs no privilege: every role sees the process ids of others.
 const serverSQL = `
 SELECT pg_postmaster_start_time(), coalesce(array_agg(pid), '{}') FROM pg_stat_activity WHERE datid IS NULL AND usesysid IS NULL`
 
-// opened is told of each new connection.
+// opened runs for each new connection.
 func (s *servers) opened(ctx context.Context, conn *pgx.Conn) error {
 	var started time.Time
 	var processes []int32

@@ -12,8 +12,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestOnlyAServerThatWasRestartedIsTakenForOne: a restart and a crash may have lost the traces of claims. A session that
-// was ended, and a statement that took too long, lose nothing.
+// TestOnlyAServerThatWasRestartedIsTakenForOne: a restart and a crash may lose the traces of claims. A terminated
+// session and a statement timeout lose nothing.
 func TestOnlyAServerThatWasRestartedIsTakenForOne(t *testing.T) {
 	server := services.PrivatePostgres(t)
 	if server.PID() == 0 {
@@ -30,7 +30,7 @@ func TestOnlyAServerThatWasRestartedIsTakenForOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	admin(`CREATE ROLE plain LOGIN PASSWORD 'secret'`) // that sees little of other sessions
+	admin(`CREATE ROLE plain LOGIN PASSWORD 'secret'`) // it sees little of other sessions
 	address, err := url.Parse(server.URL("postgres"))
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestOnlyAServerThatWasRestartedIsTakenForOne(t *testing.T) {
 	}
 }
 
-// crash kills one process of the server, which then ends all others and recovers.
+// crash kills one process of the server; the server then ends all others and recovers.
 func crash(t *testing.T, server *services.Postgres) {
 	t.Helper()
 	victim, observer := connect(t, server.URL("postgres")), connect(t, server.URL("postgres"))

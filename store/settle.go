@@ -15,19 +15,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Settled is what came of a batch.
+// Settled is the result of a batch.
 type Settled struct {
-	// Done are rows that were changed as decided.
+	// Done rows were changed as decided.
 	Done []outbox.Settlement
-	// Gone are rows that were visible to the statement no more: somebody else
-	// deleted, claimed or moved them.
+	// Gone rows are deleted, claimed or moved by another session.
 	Gone []outbox.Settlement
-	// NotVisible are rows whose inserting transaction the database does not show yet,
-	// though the stream has brought them: the walsender sends once WAL is flushed,
-	// before other sessions see the commit. They are to be tried again.
+	// NotVisible rows were streamed before their transaction became visible: the walsender sends flushed WAL before
+	// other sessions see the commit. Try them again.
 	NotVisible []outbox.Settlement
-	// Locked are rows that another session holds locked. They are to be tried again, and
-	// must not hold up the others until then.
+	// Locked rows are locked by another session. Try them again; they must not delay other rows.
 	Locked []outbox.Settlement
 }
 
@@ -38,7 +35,7 @@ func (s *Settled) add(more Settled) {
 	s.Locked = append(s.Locked, more.Locked...)
 }
 
-// writes are the statements of the actions.
+// writes returns the statement of each action.
 func (s *Store) writes() []settling {
 	return []settling{
 		{action: outbox.Delete, sql: s.sql.delete, nearSQL: s.sql.deleteNear},
@@ -49,7 +46,7 @@ func (s *Store) writes() []settling {
 	}
 }
 
-// ofAction picks the rows of one action, in one order everywhere, so that two relays cannot deadlock.
+// ofAction returns the rows with an action, sorted by id so that two relays cannot deadlock.
 func ofAction(rows []outbox.Settlement, action outbox.Action) (part []outbox.Settlement) {
 	for _, one := range rows {
 		if one.Decision.Action == action {
@@ -60,8 +57,8 @@ func ofAction(rows []outbox.Settlement, action outbox.Action) (part []outbox.Set
 	return part
 }
 
-// Settle carries decisions out, one statement for each action among them. On an
-// error some of them may be done; settling the rest or all again is harmless.
+// Settle writes the decisions, with one statement for each action. After an error some may be written; settling the
+// rest or all again is harmless.
 func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled, error) {
 	var settled Settled
 	for _, write := range s.writes() {
@@ -76,14 +73,13 @@ func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled,
 		}
 		err := s.settle(ctx, write, part, &settled)
 		if write.action == outbox.DeadLetter && pgcode.Class(err) == pgcode.SyntaxOrAccess {
-			s.extras.forget() // one of them may have been dropped since they were read
+			s.extras.forget() // a column may have been dropped since it was read
 			s.extras.read(ctx, s.pool, s.table)
 			write.sql = s.extras.fill(template)
 			err = s.settle(ctx, write, part, &settled)
 		}
 		if pgcode.Class(err) == pgcode.DataException { // such as untranslatable_character
-			// The database's encoding lacks a character of what the broker said. The
-			// row must not hold up the others.
+			// The database's encoding lacks a character of the broker's text. This row must not block the others.
 			for i := range part {
 				part[i].Decision.Detail = plain(part[i].Decision.Detail)
 			}
@@ -96,8 +92,8 @@ func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled,
 	return settled, nil
 }
 
-// FindMoved is for a batch of which a try before has failed, with the outcome unknown: dead letters whose row is
-// gone and that stand in their table count as done. On an error they count as not settled.
+// FindMoved is for a batch after a try with unknown outcome. Gone rows that are in the dead-letter table count as done.
+// On an error, dead letters are neither done nor gone.
 func (s *Store) FindMoved(ctx context.Context, settled *Settled) error {
 	var dead, others []outbox.Settlement
 	for _, one := range settled.Gone {
@@ -127,7 +123,7 @@ func (s *Store) FindMoved(ctx context.Context, settled *Settled) error {
 	return nil
 }
 
-// Undeleted picks the rows that a delete has not found and that are there all the same: a trigger keeps them.
+// Undeleted finds rows that a delete did not find but that still exist, because a trigger keeps them.
 func (s *Store) Undeleted(ctx context.Context, gone []outbox.Settlement) (there, rest []outbox.Settlement, err error) {
 	deletes := ofAction(gone, outbox.Delete)
 	if len(deletes) == 0 {
@@ -154,8 +150,8 @@ func (s *Store) Undeleted(ctx context.Context, gone []outbox.Settlement) (there,
 	return there, rest, nil
 }
 
-// IsRowFault tells whether a statement failed for one of its rows, by a type, a constraint, a trigger or a function of
-// one, and would not have failed without.
+// IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
+// function.
 func IsRowFault(err error) bool {
 	switch pgcode.Class(err) {
 	case "09", "0A", pgcode.DataException, pgcode.ConstraintViolation, "27", "2F", "38", "39", "42", "44", "54", "P0":
@@ -167,22 +163,21 @@ func IsRowFault(err error) bool {
 // settling is the statement of one action.
 type settling struct {
 	action outbox.Action
-	// dropped: the rows were not published, and do not go to the history.
+	// dropped: the rows were not published, so they do not go to the history.
 	dropped bool
 	sql     string
-	// nearSQL is for rows with ids near each other; "" for all but deletes, which take
-	// no more than the rows' names.
+	// nearSQL is for rows with close ids; "" for all actions except deletes.
 	nearSQL string
 }
 
-// part are the rows of a batch that are written so.
+// part returns the rows of a batch for this statement.
 func (w settling) part(batch []outbox.Settlement) []outbox.Settlement {
 	return slices.DeleteFunc(ofAction(batch, w.action), func(one outbox.Settlement) bool {
 		return w.action == outbox.Delete && (one.Decision.Reason != "") != w.dropped
 	})
 }
 
-// settle waits for locked rows as long as lock_timeout says, then settles the others.
+// settle waits for locked rows up to lock_timeout, then settles the other rows.
 func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settlement, into *Settled) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -206,7 +201,7 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 	return err
 }
 
-// among tells for each settlement whether a statement that takes their rows finds it.
+// among reports for each settlement whether a statement finds its row.
 func among(ctx context.Context, db querier, sql string, part []outbox.Settlement) ([]bool, error) {
 	rows, err := db.Query(ctx, sql, settleArgs(part)[:2]...)
 	if err != nil {
@@ -221,8 +216,8 @@ func among(ctx context.Context, db querier, sql string, part []outbox.Settlement
 	return found, err
 }
 
-// lockFree locks the rows that nobody else has locked, and tells them apart from the
-// others. Rows that are not visible count as free: nobody waits for those.
+// lockFree locks the rows that no other session has locked. Rows that are not visible count as free, because nobody
+// waits for them.
 func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement) (free, locked []outbox.Settlement, err error) {
 	ours, err := among(ctx, tx, s.sql.lockFree, part)
 	if err != nil {
@@ -273,8 +268,7 @@ func (w settling) run(ctx context.Context, db rower, part []outbox.Settlement, i
 	return nil
 }
 
-// write returns the snapshot of the statement and which rows of the batch it changed,
-// from 1.
+// write returns the snapshot of the statement, and the places of the changed rows in the batch, from 1.
 func (w settling) write(ctx context.Context, db rower, part []outbox.Settlement) (snapshot string, changed []int64, err error) {
 	sql, args := w.statement(part)
 	if err = db.QueryRow(ctx, sql, args...).Scan(&snapshot, &changed); err == nil && sql == w.nearSQL {
@@ -283,7 +277,7 @@ func (w settling) write(ctx context.Context, db rower, part []outbox.Settlement)
 	return snapshot, changed, err
 }
 
-// statement is that of a batch sorted by id, and its arguments.
+// statement returns the statement and arguments for a batch that is sorted by id.
 func (w settling) statement(part []outbox.Settlement) (sql string, args []any) {
 	args = settleArgs(part)
 	if w.nearSQL == "" {
@@ -300,7 +294,7 @@ type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// settleArgs are the columns of settledRows.
+// settleArgs returns the columns of settledRows.
 func settleArgs(part []outbox.Settlement) []any {
 	n := len(part)
 	ids, messageIDs := make([]int64, n), make([][16]byte, n)

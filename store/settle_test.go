@@ -23,13 +23,13 @@ func TestDeleteTakesWhatIsThereAndTellsWhatIsGone(t *testing.T) {
 	equal(t, "gone when settled again", settledIDs(again.Gone), []int64{1})
 }
 
-// Ids far apart, the least and the greatest, and one id twice, go by another statement.
+// Distant ids, the least and the greatest id, and a repeated id use another statement.
 func TestDeleteOfRowsWhoseIDsAreFarApart(t *testing.T) {
 	f := newFixture(t)
 	for _, id := range []string{"-9223372036854775808", "-1", "0", "70000", "9223372036854775807"} {
 		f.insert(`(id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (` + id + `, 'r', '1')`)
 	}
-	m := f.read(-1 << 63) // the page begins after the least
+	m := f.read(-1 << 63) // the page starts after the least id
 	if len(m) != 4 {
 		t.Fatalf("%d rows were read", len(m))
 	}
@@ -68,7 +68,7 @@ func TestDeleteOfARowThatIsNotVisibleYetIsToldFromAGoneOne(t *testing.T) {
 	equal(t, "gone after that", settledIDs(f.settle(deleted(m)).Gone), []int64{m.ID})
 }
 
-// A row that somebody holds locked holds up no other, whatever is to become of it.
+// A locked row does not delay other rows, for all decisions.
 func TestALockedRowHoldsUpNoOther(t *testing.T) {
 	f := newFixture(t)
 	f.plain(9)
@@ -88,7 +88,7 @@ func TestALockedRowHoldsUpNoOther(t *testing.T) {
 	settled := f.settle(all...)
 	equal(t, "done", settledIDs(settled.Done), []int64{2, 3, 5, 6, 8, 9})
 	equal(t, "locked", settledIDs(settled.Locked), []int64{1, 4, 7})
-	again := f.settle(settled.Locked...) // does not wait for the lock any more
+	again := f.settle(settled.Locked...) // it no longer waits for the lock
 	equal(t, "still locked", settledIDs(again.Locked), []int64{1, 4, 7})
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestTheTimeOfARowIsTheFence(t *testing.T) {
 	equal(t, "delete needs no time", settledIDs(f.settle(deleted(old[2])).Done), []int64{3})
 }
 
-// The greatest number of attempts there is must not end in an error for all rows.
+// The greatest possible number of attempts must not fail the statement for all rows.
 func TestAttemptsDoNotOverflow(t *testing.T) {
 	f := newFixture(t)
 	for range 2 {
@@ -186,7 +186,7 @@ func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
 	}
 }
 
-// TestAttemptsStopAtTheirGreatestValue: an application may insert it, and no other row may wait for that.
+// TestAttemptsStopAtTheirGreatestValue: an application may insert that value, and no other row may be delayed by it.
 func TestAttemptsStopAtTheirGreatestValue(t *testing.T) {
 	f := newFixture(t)
 	f.insert(`(routing_key, payload, attempts) VALUES ('r', '1', 2147483647), ('r', '1', 2147483647), ('r', '1', 2147483647)`)

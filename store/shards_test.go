@@ -14,7 +14,7 @@ func of(shard outbox.Shard) statements {
 	return newStatements(outbox.Table{Schema: "public", Name: "outbox"}, true, shard, false)
 }
 
-// Who does not split the stream pays nothing for it.
+// Without shards, statements have no additional condition.
 func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 	sql := of(outbox.Shard{})
 	for name, text := range map[string]string{
@@ -30,8 +30,7 @@ func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 	}
 }
 
-// Every row is taken by the sweeps of one shard, the one whose publication brings it. Ids and
-// hashes below zero are among them.
+// Exactly one shard sweeps each row: the shard whose publication streams it. Some ids and hashes are negative.
 func TestSweepsTakeTheRowsOfTheirShardAlone(t *testing.T) {
 	const rows = 900
 	for _, n := range []int{2, 3, 7} {
@@ -68,7 +67,7 @@ func TestSweepsTakeTheRowsOfTheirShardAlone(t *testing.T) {
 	}
 }
 
-// sweepOnce are the ids of the rows that the finds bring.
+// sweepOnce returns the ids of the rows that the finds return.
 func (p *planned) sweepOnce(sql statements) map[string]bool {
 	p.Helper()
 	found := map[string]bool{}
@@ -106,7 +105,7 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 	return found
 }
 
-// The plans of a shard are those of the whole table, but for the rows that are skipped.
+// A shard has the plans of the whole table, with a filter.
 func TestNoStatementOfAShardScansTheTable(t *testing.T) {
 	p := newPlanned(t)
 	p.store.sql = of(outbox.Shard{Index: 1, Of: 4})
@@ -117,7 +116,7 @@ func TestNoStatementOfAShardScansTheTable(t *testing.T) {
 	p.wantNoScan("emptied, analyzed")
 }
 
-// wantNoSort: the rows are read in the order in which they are wanted, and no more than so many.
+// wantNoSort checks that the rows are read in the wanted order, up to the limit.
 func (p *planned) wantNoSort(state string) {
 	p.Helper()
 	statements := p.statements()

@@ -10,9 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 )
 
-// sockets are the open connections of a pool, so that they can be closed at once.
-// pgconn itself waits up to 15 seconds for a server that does not answer (pgconn.go,
-// asyncClose and Close).
+// sockets are the open connections of a pool, so that they can be closed at once. pgconn waits up to 15 seconds for a
+// server that does not answer (pgconn.go, asyncClose and Close).
 type sockets struct {
 	dialServer pgconn.DialFunc
 
@@ -34,7 +33,7 @@ func newSockets(dial pgconn.DialFunc) *sockets {
 	return s
 }
 
-// dial is the pgconn.DialFunc of the pool. After closeAll it fails.
+// dial is the pgconn.DialFunc of the pool. It fails after closeAll.
 func (s *sockets) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	s.mu.Lock()
 	closed := s.mu.closed

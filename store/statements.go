@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// statements are the relay's SQL with the names of its tables filled in.
+// statements are the relay's SQL for its tables.
 type statements struct {
 	findDue, findBacklog          string
 	findKeys, findKeysAfter       string
@@ -21,35 +21,33 @@ type statements struct {
 	moved, retention              string
 }
 
-// messageColumns are read in this order by the scanner. Rows are called r. All columns that a statement needs are
-// named: an application may have others, under a name that the statement gives to what it reckons.
+// messageColumns are the columns for the scanner. The statement must name the rows r. Statements name all columns,
+// because an application column may have the same name as a computed one.
 const messageColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes,
        r.headers, r.properties, r.schema_version, r.created_at, r.available_at, r.expires_at, r.attempts, r.max_attempts`
 
-// rowSize is what a row holds of memory when it is read, roughly. Only compressed bodies are read for it.
+// rowSize is roughly the memory of a row. It reads only compressed payloads.
 const rowSize = `(CASE WHEN pg_column_compression(r.payload) IS NULL THEN coalesce(pg_column_size(r.payload), 0)
        ELSE octet_length(r.payload::text) END + coalesce(octet_length(r.payload_bytes), 0)
        + coalesce(pg_column_size(r.headers), 0) * 4 + coalesce(pg_column_size(r.properties), 0) * 4
        + coalesce(octet_length(r.routing_key), 0) + coalesce(octet_length(r.exchange), 0) + 256)`
 
-// sameRow joins what a statement is given to its row. BETWEEN stands for equality: of equal
-// columns Postgres offers a merge, and for that an index without a condition. If it
-// takes the table for empty, since it was when it was analyzed, it reads all of it so.
+// sameRow joins arguments to their rows. It uses BETWEEN, because for equal columns Postgres may choose a merge join
+// over a whole index if the table was empty at the last ANALYZE.
 const sameRow = `r.id BETWEEN s.id AND s.id AND r.message_id BETWEEN s.message_id AND s.message_id`
 
-// notBlocked leaves out keys whose dead letter waits for a person (--on-dead-letter
-// block). OFFSET 0 keeps Postgres 18 from hashing the whole table of dead letters,
-// which it does even with enable_seqscan off.
+// notBlocked excludes keys with a dead letter (--on-dead-letter block). OFFSET 0 keeps Postgres 18 from hashing the
+// whole dead-letter table, which it does even with enable_seqscan off.
 const notBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
 
-// isFresh are rows without a time of their own, of an age and up to an id.
+// isFresh selects rows without a time, of a minimum age and up to an id.
 const isFresh = `r.available_at IS NULL AND r.id <= {up_to} AND ({age}::interval = '0' OR r.created_at <= statement_timestamp() - {age}::interval)`
 
-// isReady are rows that may leave now.
+// isReady selects rows that may leave now.
 const isReady = `coalesce((r.available_at <= statement_timestamp() OR (` + isFresh + `)) AND r.schema_version <= {version} AND {unblocked}, false)`
 
-// isSuperseded are rows of which a newer one with the same coalesce and ordering key is in the table, also if its time has
-// not come: one look at an index. Comparisons of rows keep all other indexes from being offered.
+// isSuperseded selects rows with a newer row of the same coalesce key and ordering key, even if that is not ready. It
+// reads one index entry; the row comparisons exclude all other indexes.
 const isSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.ordering_key IS NULL THEN coalesce((
          SELECT n.coalesce_key = r.coalesce_key FROM {outbox} n
          WHERE n.ordering_key IS NULL AND n.coalesce_key IS NOT NULL AND (n.coalesce_key, n.id) > (r.coalesce_key, r.id)
@@ -60,7 +58,7 @@ const isSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.orderin
            AND (n.ordering_key, n.coalesce_key, n.id) <= (r.ordering_key, r.coalesce_key, 9223372036854775807)
          ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false) END`
 
-// Rows whose time has come. From the cursor on, or, without ties, from the next time on.
+// Due rows from the cursor on; without ties, from the next time on.
 const findDueSQL = `
 SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN ` + rowSize + ` ELSE 0 END, true, r.available_at, false
 FROM {outbox} r
@@ -68,14 +66,14 @@ WHERE r.available_at >= $1 AND r.available_at <= statement_timestamp() AND (r.av
   AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.available_at LIMIT $2`
 
-// Rows without a key or a time of their own, between two ids.
+// Rows without a key and without a time, between two ids.
 const findBacklogSQL = `
 SELECT r.id, r.message_id, r.ordering_key, ` + rowSize + `, true, r.available_at, false FROM {outbox} r
 WHERE r.id > $1 AND r.id <= $2 AND r.ordering_key IS NULL AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $3`
 
-// The first rows of each key, oldest first. Keys are found by skipping from one to the next: the cost follows the keys,
-// not the rows. Keys of other shards are skipped likewise, and left out afterwards.
+// The first rows of each key, oldest first. The recursion skips from key to key, so the cost depends on the number of
+// keys, not of rows. Keys of other shards are read too, and filtered afterwards.
 const findKeysSQL = `
 WITH RECURSIVE heads AS (
   (SELECT r.ordering_key, r.id FROM {outbox} r WHERE r.ordering_key {from} $1 ORDER BY r.ordering_key, r.id LIMIT 1)
@@ -89,7 +87,7 @@ FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h CROSS JOIN LATERAL (
   ORDER BY r.ordering_key, r.id LIMIT $3) r
 ORDER BY h.ordering_key, r.id`
 
-// The first rows of some keys, oldest first. A range in place of equality keeps the primary key from being offered for
+// The first rows of some keys, oldest first. A range instead of equality keeps Postgres from using the primary key for
 // the order.
 const findRunsSQL = `
 SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + isSuperseded + `
@@ -98,18 +96,18 @@ FROM unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
   ORDER BY r.ordering_key, r.id LIMIT $2) r ON true{and_of_shard}
 ORDER BY k.nth, r.id`
 
-// A claim is to delete: who builds an index waits for it, in place of both for one another.
+// A claim will delete rows. Without this lock, a claim and an index build could wait for each other.
 const lockTableSQL = `LOCK TABLE {outbox} IN ROW EXCLUSIVE MODE`
 
-// The rows of a claim, unless they have changed since they were found. Of a row that somebody has locked and not deleted,
-// xmax is not 0: that one may have published it. Who has locked a row and then changed it, as a claim does with what it
-// gives back, is in xmin as well.
+// The rows of a claim, unless they have changed since they were found. xmax is not 0 if a session has locked the row
+// and not deleted it: that session may have published it. If a session locks and then changes a row, as a claim does
+// when it releases it, xmax equals xmin.
 const lockSQL = `
 SELECT ` + messageColumns + `, r.possible_duplicate, r.xmax <> 0 AND r.xmax <> r.xmin, ` + isSuperseded + `{header_columns} FROM {outbox} r
 WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
 
-// The rows of a claim are the ones that were published as long as they are locked: the id tells enough.
+// A claim's rows are locked since they were read, so the id is enough.
 const deleteLockedSQL = `DELETE FROM {outbox} r WHERE r.id = ANY ($1)`
 
 // The same with a history.
@@ -117,27 +115,26 @@ const moveLockedSQL = `
 WITH deleted AS (DELETE FROM {outbox} r WHERE r.id = ANY ($1) RETURNING ` + historyColumns + `)
 INSERT INTO {published} (` + historyNames + `, published_at) SELECT ` + historyNames + `, clock_timestamp() FROM deleted`
 
-// What a claim leaves in the table as it was, except for what is known of duplicates. It leaves no trace of the lock.
+// Rows that a claim gives back, with their mark. The update also removes the trace of the lock.
 const releaseSQL = `
 WITH changed AS (
   UPDATE {outbox} r SET possible_duplicate = s.possible_duplicate FROM ` + settledRows + ` WHERE ` + sameRow + ` RETURNING s.nth)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
 
-// The rows of a claim that the broker has not answered for yet.
+// Rows of a claim without an answer.
 const postponeSQL = `
 UPDATE {outbox} r SET available_at = clock_timestamp() + $2::interval, possible_duplicate = true
 WHERE r.id = ANY ($1) RETURNING r.id, r.available_at`
 
-// nextDueSQL: a time may be infinite either way; a day is far enough.
+// nextDueSQL limits the result to a day: a time may be infinite.
 const nextDueSQL = `
 SELECT extract(epoch FROM greatest(least(coalesce(min(r.available_at), 'infinity'), statement_timestamp() + interval '1 day'),
          statement_timestamp()) - statement_timestamp())::float8
 FROM {outbox} r`
 
-// The delete goes by id and message_id, since ids come again after TRUNCATE …
-// RESTART IDENTITY. What is returned are places in the batch. The snapshot tells
-// rows that are gone from rows that are not visible yet: the statement could see
-// exactly what the snapshot says.
+// The delete compares id and message_id, because ids return after TRUNCATE … RESTART IDENTITY. It returns places in the
+// batch. The snapshot tells rows that are gone from rows that are not visible yet: the statement saw exactly the
+// snapshot.
 const deleteSQL = `
 WITH deleted AS (
   DELETE FROM {outbox} r USING unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
@@ -152,14 +149,14 @@ const (
   INSERT INTO {published} (` + historyNames + `, published_at) SELECT ` + historyNames + `, clock_timestamp() FROM deleted)`
 )
 
-// settledRows are the rows of a rejection, fenced by the time that they had when they were published: a row that
-// somebody else has changed since is left alone.
+// settledRows are the arguments of a settlement. available_at is the fence: it is the time when the row was published,
+// and a row that changed since is left alone.
 const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::interval[], $6::text[], $7::text[], $8::integer[])
   WITH ORDINALITY s(id, message_id, available_at, possible_duplicate, delay, detail, reason, refused, nth)`
 
 const fenced = sameRow + ` AND r.available_at IS NOT DISTINCT FROM s.available_at`
 
-// attempts stops at its greatest value: an application may have set it.
+// attempts stops at its greatest value, because an application may have set it.
 const retrySQL = `
 WITH changed AS (
   UPDATE {outbox} r SET attempts = least(r.attempts, 2147483646) + 1, last_error = s.detail,
@@ -167,7 +164,7 @@ WITH changed AS (
   FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING s.nth)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
 
-// A dead letter that is there already, of a row that somebody copied back, stays.
+// An existing dead letter stays; somebody may have copied its row back.
 const deadLetterSQL = `
 WITH moved AS (
   DELETE FROM {outbox} r USING ` + settledRows + ` WHERE ` + fenced + `
@@ -180,10 +177,10 @@ kept AS (
   ON CONFLICT DO NOTHING)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
 
-// The rows of a batch that nobody else has locked are locked, …
+// Locks the rows of a batch that no other session has locked.
 const lockFreeSQL = visibleSQL + ` FOR UPDATE OF r SKIP LOCKED`
 
-// … and those that are there at all.
+// The rows of a batch that exist.
 const visibleSQL = `
 SELECT s.nth FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
 JOIN {outbox} r ON ` + sameRow
@@ -193,7 +190,7 @@ const movedSQL = `
 SELECT s.nth FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
 JOIN {dead} r ON ` + sameRow
 
-// keptNames are the columns that a dead letter has from its row as they are.
+// keptNames are the columns that a dead letter copies from its row.
 const (
 	keptNames = `id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
          redacted_payload, schema_version, created_at, expires_at, max_attempts, coalesce_key`
@@ -201,9 +198,9 @@ const (
          r.redacted_payload, r.schema_version, r.created_at, r.expires_at, r.max_attempts, r.coalesce_key`
 )
 
-// ofShard is the condition on the rows of a shard: that of the publication's row filter, so
-// that stream and sweeps take the same rows. Postgres takes 1 of 200 rows to satisfy an
-// equality with a hash, and half of them to satisfy a coalesce, which is nearer.
+// ofShard returns the condition for the rows of a shard. It is the row filter of the publication, so that stream and
+// sweeps take the same rows. Postgres estimates that a coalesce matches half of the rows, and that an equality with a
+// hash matches 1 in 200, which is worse.
 func ofShard(lead string, shard outbox.Shard, row string) string {
 	if shard.Whole() {
 		return ""
@@ -211,7 +208,7 @@ func ofShard(lead string, shard outbox.Shard, row string) string {
 	return lead + "coalesce(" + shard.Condition(row) + ", false)"
 }
 
-// newStatements are those of a table. With keep, deleted rows go to the history.
+// newStatements returns the statements for a table. With keep, deleted rows go to the history.
 func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool) statements {
 	unblocked, keyless := "true", "true"
 	if block {
@@ -221,14 +218,14 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool
 	if keep {
 		andHistory, keepInto, locked = ", "+historyColumns, keepSQL, moveLockedSQL
 	}
-	// Twice, since {unblocked} brings {dead} with it.
+	// Replaced twice, because {unblocked} contains {dead}.
 	names := strings.NewReplacer("{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(), "{published}", table.Published().SQL(),
 		"{version}", strconv.Itoa(outbox.SchemaVersion),
 		"{and_of_shard}", ofShard(" AND ", shard, "r."), "{where_of_shard}", ofShard(" WHERE ", shard, ""))
 	fill := func(sql string) string {
 		return names.Replace(strings.NewReplacer("{unblocked}", unblocked, "{and_history}", andHistory, "{keep}", keepInto).Replace(sql))
 	}
-	// fresh puts the places of outbox.Fresh in: its id and its age.
+	// fresh fills in the places of outbox.Fresh: its id and its age.
 	fresh := func(sql, upTo, age string) string {
 		return fill(strings.NewReplacer("{up_to}", upTo, "{age}", age).Replace(sql))
 	}

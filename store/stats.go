@@ -12,83 +12,81 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Precision says how a count is to be read.
+// Precision says how exact a count is.
 type Precision string
 
-// The precisions.
 const (
-	// Exact: so many were counted.
+	// Exact: all rows were counted.
 	Exact Precision = "exact"
 	// AtLeast: counting stopped there.
 	AtLeast Precision = "at_least"
-	// Estimate: what the server believes.
+	// Estimate: from the server's statistics.
 	Estimate Precision = "estimate"
-	// Unknown: looking took too long.
+	// Unknown: counting took too long.
 	Unknown Precision = "unknown"
 )
 
-// Count is how many rows there are of a kind.
+// Count is a number of rows.
 type Count struct {
-	N         int64 // 0 where it is unknown
+	N         int64 // 0 if unknown
 	Precision Precision
 }
 
 // QueueStats are counts of the rows of both tables, taken one after the other.
 type QueueStats struct {
-	// At is the database's clock.
+	// At is the time of the database.
 	At time.Time
-	// Depth is all rows of the outbox.
+	// Depth counts all rows of the outbox.
 	Depth Count
-	// OldestPending is when the oldest row that may leave now was created; zero: there is none.
-	// Where OldestUnknown, looking took too long.
+	// OldestPending is when the oldest ready row was created; zero: none. OldestUnknown: finding it took too long.
 	OldestPending time.Time
 	OldestUnknown bool
-	// Due are retries, scheduled messages and rows with a late confirm whose time has come.
+	// Due counts retries, scheduled rows and rows with a late confirm whose time has come.
 	Due Count
-	// Retrying were rejected and wait for their time; NextRetry is the first.
+	// Retrying counts rejected rows that wait for their time; NextRetry is the earliest time.
 	Retrying  Count
 	NextRetry time.Time
-	// Scheduled are not to leave before a time that the application has set.
+	// Scheduled counts rows that wait for a time set by the application; NextScheduled is the earliest time.
 	Scheduled     Count
 	NextScheduled time.Time
-	// NewerVersion have a schema_version that this relay leaves alone.
+	// NewerVersion counts rows that need a newer relay.
 	NewerVersion Count
-	// Unconfirmed were published, and their confirm is late.
+	// Unconfirmed counts published rows whose confirm is late.
 	Unconfirmed Count
-	// Expired are rows whose expires_at has passed, of those counted for Depth.
+	// Expired counts rows whose expires_at has passed, among the oldest rows.
 	Expired Count
-	// ParkedKeys are ordering keys whose oldest row must not leave yet, …
+	// ParkedKeys counts ordering keys whose head must not leave yet.
 	ParkedKeys Count
-	// … and BlockedKeys those with rows behind a dead letter.
+	// BlockedKeys counts ordering keys with rows behind a dead letter.
 	BlockedKeys Count
 	DeadLetters Count
 	OldestDead  time.Time
 	NewestDead  time.Time
-	// Failing are the routing keys and errors with the most rows, among the most urgent
-	// retries and the newest dead letters where there are many: FailingPrecision.
+	// Failing are the routing keys and errors with the most rows. If there are many rows, only the earliest retries and
+	// the newest dead letters are read; FailingPrecision says so.
 	Failing          []Failing
 	FailingPrecision Precision
 }
 
-// Failing is what has failed in one way with one routing key.
+// Failing is one kind of failure for one routing key.
 type Failing struct {
 	RoutingKey string
-	// Error is the code at the head of the error.
+	// Error is the code at the start of the error.
 	Error string
 	// Example is the newest error in full.
 	Example string
-	// Retrying wait to be tried again, Dead were given up.
+	// Retrying counts waiting rows, Dead dead letters.
 	Retrying, Dead int64
 }
 
-// MostCounted is how far rows are counted one by one, unless a count is to be exact.
+// MostCounted is up to how many rows are counted, unless the count must be exact.
 const MostCounted = 10_000
 
-// fewCounted is how far, once counting has taken too long.
+// fewCounted replaces MostCounted after counting has taken too long.
 const fewCounted = 500
 
-// Stats looks at the queue. Its cost does not follow the number of rows, unless exact.
-// Top bounds Failing.
+// Stats reads the state of the queue. Unless exact, its cost does not depend on the number of rows. Top is the most
+// entries of Failing.
 func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, error) {
 	s := QueueStats{}
 	reader := &statsReader{Operator: o}
@@ -125,10 +123,10 @@ func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, 
 	return s, err
 }
 
-// statsReader reads the parts. A part that takes too long leaves what it would have told unknown.
+// statsReader reads the parts. A part that takes too long stays unknown.
 type statsReader struct {
 	*Operator
-	most pgtype.Int8 // rows to be counted; null: all
+	most pgtype.Int8 // the most rows to count; null: all
 }
 
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
@@ -139,7 +137,7 @@ func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) erro
 	return tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&s.At)
 }
 
-// counted is a count that stopped at most.
+// counted returns a count that stopped at most.
 func (r *statsReader) counted(n int64) Count {
 	if r.most.Valid && n >= r.most.Int64 {
 		return Count{r.most.Int64 - 1, AtLeast}
@@ -154,7 +152,7 @@ func (r *statsReader) depth(ctx context.Context, tx querier, s *QueueStats) (err
 	return err
 }
 
-// Rows of a newer version stay, so that they are found among the oldest.
+// Rows of a newer version stay in the table, so they are among the oldest.
 const newerSQL = `
 SELECT count(*), count(*) FILTER (WHERE r.schema_version > {version}) FROM (SELECT schema_version FROM {outbox} ORDER BY id LIMIT $1) r`
 
@@ -180,8 +178,8 @@ func (r *statsReader) expired(ctx context.Context, tx querier, s *QueueStats) er
 	return err
 }
 
-// size counts a table, or estimates it where it has many rows, or dead ones that make counting
-// dear. The span is the number of ids from the first row to the last, or nothing.
+// size counts a table. It estimates the count if the table has many rows, or if dead rows make counting slow. Span is
+// SQL for the number of ids between the first row and the last, or "".
 func (r *statsReader) size(ctx context.Context, tx querier, count string, table outbox.Table, span string) (Count, error) {
 	var n int64
 	err := tx.QueryRow(ctx, r.fill(count), r.most).Scan(&n)
@@ -203,12 +201,12 @@ func (r *statsReader) size(ctx context.Context, tx querier, count string, table 
 	estimates := []int64{min(counted, byDensity), max(counted, byDensity)}
 	var ids int64
 	switch {
-	case err != nil && counted > MostCounted: // dead rows: what they do to the others is not worth asking
+	case err != nil && counted > MostCounted: // many dead rows: the span would be slow to read
 		return Count{counted, Estimate}, nil
 	case err == nil && span != "" && tx.QueryRow(ctx, r.fill(span)).Scan(&ids) == nil:
 		estimates = append(estimates, ids)
 	}
-	if err == nil { // what is less than was counted is known to be wrong
+	if err == nil { // an estimate below the counted number is wrong
 		estimates = slices.DeleteFunc(estimates, func(estimate int64) bool { return estimate < n })
 	}
 	if len(estimates) == 0 {
@@ -218,10 +216,9 @@ func (r *statsReader) size(ctx context.Context, tx querier, count string, table 
 	return Count{estimates[len(estimates)/2], Estimate}, nil
 }
 
-// estimateRows is how many rows the server believes a table to have: by the inserts and
-// deletes that it has counted, which a crash loses, and by the density of the newest ANALYZE,
-// which may be old. With the span of the ids the middle one of three is near the truth as
-// long as one of them lies.
+// estimateRows returns two estimates of the server: from the counted inserts and deletes, which a crash loses, and from
+// the density at the last ANALYZE, which may be old. With the span of ids as the third, the median is close if only one
+// is wrong.
 func estimateRows(ctx context.Context, tx querier, table outbox.Table) (counted, byDensity int64, err error) {
 	err = tx.QueryRow(ctx, `
 SELECT coalesce(pg_stat_get_live_tuples(c.oid), 0),
@@ -231,7 +228,7 @@ FROM pg_catalog.pg_class c WHERE c.oid = $1::regclass`, table.SQL()).Scan(&count
 	return counted, byDensity, err
 }
 
-// By id, which is nearly the order of creation, the first that may leave.
+// The first ready row by id, which is nearly the order of creation.
 const pendingSQL = `
 SELECT min(created_at) FROM (
   SELECT created_at FROM {outbox}
@@ -291,7 +288,7 @@ func (r *statsReader) future(ctx context.Context, tx querier, s *QueueStats) err
 	return nil
 }
 
-// Keys of dead letters, from key to key, and whether rows of them wait.
+// The keys of dead letters, from key to key, and whether they have waiting rows.
 const blockedSQL = `
 WITH RECURSIVE keys AS (
   (SELECT d.ordering_key FROM {dead} d WHERE d.ordering_key IS NOT NULL ORDER BY d.ordering_key LIMIT 1)
@@ -323,7 +320,7 @@ func (r *statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err 
 	return err
 }
 
-// The errors, by their code: what comes after it may name the message.
+// Errors by code, because the text after the code may name the message.
 const failingSQL = `
 WITH timed AS MATERIALIZED (
   SELECT routing_key, last_error, attempts, available_at FROM {outbox} WHERE available_at IS NOT NULL ORDER BY available_at LIMIT $1

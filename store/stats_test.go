@@ -75,7 +75,7 @@ func TestStatsCountsByKind(t *testing.T) {
 func TestStatsSaysWhereItStoppedCounting(t *testing.T) {
 	f := newFixture(t)
 	const rows = store.MostCounted + 2000
-	f.exec(`SET track_counts = off`) // the server has not heard of them yet
+	f.exec(`SET track_counts = off`) // the server has not counted them yet
 	f.plain(rows)
 	s := f.stats(false)
 	if s.Depth != (store.Count{N: rows, Precision: store.Estimate}) {

@@ -1,5 +1,5 @@
-// Package store owns every statement on the outbox tables. It knows nothing of
-// AMQP or of LSNs but their text. All times are the database's.
+// Package store owns every statement on the outbox tables. It does not know AMQP, nor the replication protocol. All
+// times are on the database's clock.
 package store
 
 import (
@@ -16,50 +16,48 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Store runs the relay's statements on a small pool. It is safe for concurrent
-// use; the caller of Open closes it.
+// Store runs the relay's statements on a small pool. It is safe for concurrent use; the caller of Open must close it.
 type Store struct {
 	pool    *pgxpool.Pool
 	sockets *sockets
 	table   outbox.Table
 	sql     statements
-	// plain are the statements without a history, for what was not published; withHistory those of KeepPublished.
+	// plain are the statements without a history, for rows that were not published; withHistory makes those of
+	// KeepPublished.
 	plain       statements
 	withHistory func() statements
 	keeps       bool
-	// lock is the statement that locks rows, headers the columns that it reads for headers.
+	// lock is the statement that locks rows, headers are the columns that it reads as headers.
 	lock    string
 	headers []string
-	// extras are columns of the application.
+	// extras are application columns.
 	extras extras
-	// statementTimeout bounds each call: a connection that a dead server left open,
-	// or a lock that somebody holds, must not hold up the relay for ever.
+	// statementTimeout bounds each call, so that a dead connection or a lock cannot block the relay for ever.
 	statementTimeout time.Duration
-	// servers knows which server the connections were opened to.
+	// servers detects whether connections go to a restarted server.
 	servers *servers
 }
 
 const (
-	connections      = 7 // three claims, settle, sweep, and two to spare for checks
+	connections      = 7 // three claims, settle, sweep, and two for checks
 	statementTimeout = 30 * time.Second
 )
 
-// sessionSettings are what the statements need; they override those of role and database.
-// Under a stricter isolation level a settlement that had to wait for a row would
-// fail. And no plan shall read the whole table: the statistics of a queue are always
-// old, and a plan made while it was empty is kept when it is not (docs/architecture.md,
-// invariant 12). Who waits for a lock says so soon, and lets others pass. A role that is read-only by default may write.
+// sessionSettings override the settings of role and database.
+// Stricter isolation levels would fail a settlement that has waited for a row. Scans and joins of whole tables are off
+// (docs/architecture.md, invariant 12): statistics of a queue are always old, and a plan for an empty table is kept
+// when the table is full. A short lock_timeout lets other rows pass. A role may be read-only by default.
 const sessionSettings = `
 SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;
 SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
 SET jit = off; SET lock_timeout = '1s'; SET idle_in_transaction_session_timeout = '10s'`
 
-// failIfHidden has statements fail where row-level security would hide rows from them: a hidden row looks deleted, and
-// would be published again, unmarked, once it shows.
+// failIfHidden makes statements fail if row-level security would hide rows. A hidden row looks deleted, and would be
+// published again, unmarked, when it becomes visible.
 const failIfHidden = `; SET row_security = off`
 
-// Open prepares a store. It does not connect: the first statement does. With
-// block, keys that have a dead letter are held up. The sweeps take rows of the shard alone.
+// Open returns a store that connects with its first statement. With block, dead letters block their keys. Sweeps take
+// only rows of the shard.
 func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard) (*Store, error) {
 	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
@@ -77,8 +75,8 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 		}
 		return servers.opened(ctx, conn)
 	}
-	// A sweep comes each second: to ask each time whether the connection lives would double what an idle
-	// relay asks. What fails is tried again anyway.
+	// Do not ping before each sweep: that would double the statements of an idle relay. Failed statements are retried
+	// anyway.
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	open := newSockets(config.ConnConfig.DialFunc)
 	config.ConnConfig.DialFunc = open.dial
@@ -92,21 +90,21 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	return s, nil
 }
 
-// KeepPublished has published rows moved to the history. It is called before any other method.
+// KeepPublished makes deletes move published rows to the history. Call it before any other method.
 func (s *Store) KeepPublished() { s.sql, s.keeps = s.withHistory(), true }
 
-// Restarts counts how often a connection was opened to a server that is not the one of the connection before: it was
-// restarted, has recovered from a crash, or another one has taken its place.
+// Restarts counts new connections to another server than before: it was restarted, has recovered from a crash, or was
+// replaced.
 func (s *Store) Restarts() int64 { return s.servers.restarts.Load() }
 
-// pingAfter is how long a connection may have been idle to be used without asking the server first.
+// pingAfter is how long a connection may be idle and still be used without a ping.
 const pingAfter = 5 * time.Second
 
-// closeGrace is how long a server has for a goodbye.
+// closeGrace is how long Close waits for the server.
 const closeGrace = 100 * time.Millisecond
 
-// Close ends the connections, the hard way where the server does not answer: the pool
-// alone would wait 15 seconds for it. Statements still running fail.
+// Close closes the connections, by force after closeGrace: the pool alone would wait 15 seconds. Running statements
+// fail.
 func (s *Store) Close() {
 	impatient := time.AfterFunc(closeGrace, s.sockets.closeAll)
 	defer impatient.Stop()
@@ -129,13 +127,14 @@ func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, s.statementTimeout)
 }
 
-// SlotOwner is which server process owns a slot, when the database said so by its clock, and a time before by this process's.
+// SlotOwner is the server process that owns a slot; 0: none. Answers is the database's time of the answer, Asked this
+// process's time before the question.
 type SlotOwner struct {
 	PID            uint32
 	Asked, Answers time.Time
 }
 
-// SlotOwner asks for it.
+// SlotOwner asks the database who owns a slot.
 func (s *Store) SlotOwner(ctx context.Context, name string) (o SlotOwner, err error) {
 	err = s.Conn(ctx, func(conn *pgx.Conn) error {
 		o.Asked = time.Now()
@@ -147,8 +146,8 @@ func (s *Store) SlotOwner(ctx context.Context, name string) (o SlotOwner, err er
 	return o, nil
 }
 
-// GreatestID is that of the table's rows, 0 where there is none above. A row may have one that its
-// sequence has not handed out: copied, inserted by hand, or since the sequence was restarted.
+// GreatestID returns the greatest id of the rows, or 0 if the table is empty. It may be above the sequence, after a
+// copy, a manual INSERT, or a restart of the sequence.
 func (s *Store) GreatestID(ctx context.Context) (id int64, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -158,9 +157,8 @@ func (s *Store) GreatestID(ctx context.Context) (id int64, err error) {
 	return id, nil
 }
 
-// LastID is the newest id that was handed out, also to transactions that are still
-// open: no row that is inserted from now on has it or a smaller one. Where the
-// table has no sequence, ok is false.
+// LastID returns the newest id of the sequence, including ids of open transactions: later INSERTs get higher ids. Ok is
+// false if the table has no sequence.
 func (s *Store) LastID(ctx context.Context) (id int64, ok bool, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -174,5 +172,5 @@ JOIN pg_catalog.pg_class s ON s.oid = name::regclass`, s.table.SQL()).Scan(&last
 	case err != nil:
 		return 0, false, fmt.Errorf("read the newest id of %s: %w", s.table, err)
 	}
-	return last.Int64, true, nil // null: none was handed out yet
+	return last.Int64, true, nil // null: no id was assigned yet
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// StoredMessage is a row as people are shown it.
+// StoredMessage is a row for display.
 type StoredMessage struct {
 	ID          int64
 	MessageID   outbox.UUID
@@ -25,24 +25,24 @@ type StoredMessage struct {
 	CreatedAt           time.Time
 	ExpiresAt           time.Time // zero: never
 	Attempts            int
-	MaxAttempts         *int // nil: the relay's --max-retries decides
+	MaxAttempts         *int // nil: --max-retries of the relay applies
 	LastError           *string
 	PossibleDuplicate   bool
-	// Redacted is what stands in for the payload, or nil.
+	// Redacted replaces the payload for display, or is nil.
 	Redacted []byte
-	// Payload is the body where it was asked for and nothing stands in for it, else nil.
+	// Payload is the body, or nil if it was not asked for or is redacted.
 	Payload     []byte
 	PayloadSize int64 // bytes
 	Binary      bool  // Payload is payload_bytes, not JSON
-	// ReadAt is the database's clock when it was read.
+	// ReadAt is the database's time of the query.
 	ReadAt time.Time
 }
 
-// Age is since it was created.
+// Age is the time since the row was created.
 func (m StoredMessage) Age() time.Duration { return m.ReadAt.Sub(m.CreatedAt) }
 
-// storedColumns are read by scanStored. Rows are called r. A redacted payload never leaves
-// the database.
+// storedColumns are the columns for scanStored. The statement must name the rows r. A redacted payload never leaves the
+// database.
 func storedColumns(payload bool) string {
 	body := `NULL::bytea`
 	if payload {
@@ -53,7 +53,7 @@ func storedColumns(payload bool) string {
        ` + body + `, coalesce(octet_length(r.payload_bytes), octet_length(r.payload::text), 0), r.payload_bytes IS NOT NULL, clock_timestamp()`
 }
 
-// scanStored reads storedColumns and what a query has after them.
+// scanStored reads storedColumns and further columns of a query.
 func scanStored(row pgx.CollectableRow, more ...any) (StoredMessage, error) {
 	var m StoredMessage
 	var created, expires pgtype.Timestamptz
@@ -75,13 +75,13 @@ func bytesOf(text *string) []byte {
 	return []byte(*text)
 }
 
-// Name is what a person calls a message by: the id of its row, or its message_id.
+// Name names a message, by the id of its row or by its message_id.
 type Name struct {
 	id        *int64
 	messageID *outbox.UUID
 }
 
-// ParseName reads either.
+// ParseName parses a row id or a message_id.
 func ParseName(text string) (Name, error) {
 	if id, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return Name{id: &id}, nil
@@ -106,7 +106,7 @@ func (n Name) filter() Filter {
 	return f
 }
 
-// Add has the filter pick this message, too.
+// Add makes the filter also match this message.
 func (f *Filter) Add(n Name) {
 	if n.id != nil {
 		f.IDs = append(f.IDs, *n.id)

@@ -6,12 +6,11 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// far and past stand for the infinities: outside of what Postgres can store otherwise.
+// far and past replace the infinities. Postgres cannot store these times.
 func far() time.Time  { return time.Date(294277, 1, 1, 0, 0, 0, 0, time.UTC) }
 func past() time.Time { return time.Date(-4713, 1, 1, 0, 0, 0, 0, time.UTC) }
 
-// fromColumn is the zero time for null, and for the infinities what a decoder of the
-// stream makes of them.
+// fromColumn returns the zero time for null, and far or past for an infinity, as the decoder of the stream does.
 func fromColumn(t pgtype.Timestamptz) time.Time {
 	switch {
 	case !t.Valid:
@@ -24,7 +23,7 @@ func fromColumn(t pgtype.Timestamptz) time.Time {
 	return t.Time.UTC()
 }
 
-// toColumn is the way back.
+// toColumn is the inverse of fromColumn.
 func toColumn(t time.Time) pgtype.Timestamptz {
 	switch {
 	case t.IsZero():
