@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	// fatalAlone is how often the broker must end the connection over a message that was sent alone
-	// before the message counts as rejected.
+	// fatalAlone is how often the broker must end the connection over a message sent alone before the message counts as
+	// rejected.
 	fatalAlone = 3
 	// mostAlone bounds the memory of messages.
 	mostAlone = 100_000
 )
 
-// aloneList has the messages that were in flight when the broker itself ended a connection. One of
-// them may be what the broker cannot take. Each is sent alone on the next connections, so that only
-// the culprit is charged. The list outlives connections and is safe for concurrent use.
+// aloneList has the messages that were in flight when the broker ended a connection. The broker may be unable to take
+// one of them. Each is sent alone on the next connections, so that only that message is charged. The list outlives
+// connections and is safe for concurrent use.
 type aloneList struct {
 	mu sync.Mutex
-	// ended counts for each how often a connection ended while it was alone.
+	// ended counts, for each message, the connections that ended while it was alone.
 	ended map[outbox.Ref]int
 }
 
 func newAloneList() *aloneList { return &aloneList{ended: make(map[outbox.Ref]int)} }
 
-// has tells whether the message is listed, and how often a connection ended while it was alone.
+// has reports whether the message is listed, and how often a connection ended while it was alone.
 func (l *aloneList) has(m *outbox.Message) (listed bool, ended int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,9 +39,9 @@ func (l *aloneList) has(m *outbox.Message) (listed bool, ended int) {
 	return listed, ended
 }
 
-// add notes that the broker ended the connection before it answered to the message. It returns true
-// if the message is the culprit: it was alone fatalAlone times. A connection counts again and again
-// only if the broker answered to another message on it (heard); otherwise the broker may be broken.
+// add records that the broker ended the connection without an answer to the message. It returns true if the message is
+// the culprit: it was alone fatalAlone times. After the first time, a connection counts only if the broker answered
+// another message on it (heard); otherwise the broker itself may be broken.
 func (l *aloneList) add(m *outbox.Message, alone, heard bool) (culprit bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +57,7 @@ func (l *aloneList) add(m *outbox.Message, alone, heard bool) (culprit bool) {
 	return alone && heard && ended >= fatalAlone
 }
 
-// remove takes off a message that the broker answered to, or that it kept without ending the connection.
+// remove removes a message that the broker answered, or kept without ending the connection.
 func (l *aloneList) remove(m *outbox.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,13 +66,12 @@ func (l *aloneList) remove(m *outbox.Message) {
 	}
 }
 
-// endedByBroker holds for an exception that may be about a message. An operator's close, or the end
-// of the broker, is not.
+// endedByBroker reports whether an exception may be about a message. An operator's close and a broker shutdown are not.
 func endedByBroker(e *amqp.Error) bool {
 	return e != nil && e.Server && e.Code != amqp.ConnectionForced
 }
 
-// fatal is the verdict on the culprit.
+// fatal returns the verdict on the culprit.
 func fatal(e *amqp.Error) verdict {
 	return verdict{
 		outcome: outbox.Refused, reason: outbox.ReasonChannelClosed,

@@ -19,13 +19,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// fragile is a way to a broker that ends the connection over each message with the poison in it, as a
-// bug of the broker or of one of its plugins does.
+// fragile is a proxy to a broker. It ends the connection at each message with the poison in it, like a bug of the
+// broker or of a plugin.
 type fragile struct {
 	listener net.Listener
 	broker   string
 	running  sync.WaitGroup
-	ended    atomic.Int64 // connections, over poison
+	ended    atomic.Int64 // connections ended because of poison
 }
 
 var poison = []byte("poison")
@@ -61,7 +61,7 @@ func (f *fragile) serve(t *testing.T, client net.Conn) {
 		return
 	}
 	defer server.Close()
-	var writing sync.Mutex // whole frames to the client
+	var writing sync.Mutex // guards whole frames to the client
 	f.running.Go(func() {
 		for frame := range frames(server) {
 			writing.Lock()
@@ -93,7 +93,7 @@ func (f *fragile) serve(t *testing.T, client net.Conn) {
 	}
 }
 
-// frames are those that a peer sends, each with its end octet.
+// frames returns the frames of a peer, each with its end octet.
 func frames(from io.Reader) func(yield func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		for {
@@ -119,8 +119,8 @@ func closeFrame(code uint16, text string) []byte {
 	return append(append(frame, method...), 0xce)
 }
 
-// asTheRelayDoes publishes messages, and those without a certain result again and again until each has one, or
-// stop says so after a round. With each round fresh ones come along.
+// asTheRelayDoes publishes messages, and repeats those without a certain result until all have one, or until stop
+// returns true after a round. Each round adds new messages.
 func asTheRelayDoes(t *testing.T, r *running, messages []*outbox.Message, fresh func() []*outbox.Message, stop func() bool) map[int64]outbox.Result {
 	t.Helper()
 	certain := make(map[int64]outbox.Result)
@@ -145,8 +145,8 @@ func asTheRelayDoes(t *testing.T, r *running, messages []*outbox.Message, fresh 
 
 func never() bool { return false }
 
-// aFew connections may end over a message: on a busy machine one may end when the message was waited for in
-// vain already, which does not count.
+// aFew is how many connections may end because of a message. On a busy machine, one may end after the wait for the
+// message, which does not count.
 const aFew = 4 * fatalAlone
 
 func (r *recorder) hasRefused(id int64) bool {
@@ -160,8 +160,8 @@ func (r *recorder) hasRefused(id int64) bool {
 	return false
 }
 
-// TestAMessageThatEndsEveryConnectionIsRefused, and all others leave, and are not charged: neither those that were
-// in flight with it, nor some for a queue that answers nothing.
+// TestAMessageThatEndsEveryConnectionIsRefused: all others leave and are not charged, neither those in flight with it
+// nor those for a queue that never answers.
 func TestAMessageThatEndsEveryConnectionIsRefused(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
@@ -201,7 +201,7 @@ func TestAMessageThatEndsEveryConnectionIsRefused(t *testing.T) {
 	}
 }
 
-// TestAMessageThatEndsEveryConnectionIsRefusedWhereLittleElseComes: what comes after it, to the same queue, goes before it.
+// TestAMessageThatEndsEveryConnectionIsRefusedWhereLittleElseComes: later messages for the same queue go before it.
 func TestAMessageThatEndsEveryConnectionIsRefusedWhereLittleElseComes(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
@@ -226,7 +226,7 @@ func TestAMessageThatEndsEveryConnectionIsRefusedWhereLittleElseComes(t *testing
 	}
 }
 
-// TestABrokerThatBearsNothingChargesNobody: it is out of order, and no message is at fault.
+// TestABrokerThatBearsNothingChargesNobody: the broker is broken, and no message is at fault.
 func TestABrokerThatBearsNothingChargesNobody(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
@@ -244,7 +244,8 @@ func TestABrokerThatBearsNothingChargesNobody(t *testing.T) {
 	}
 }
 
-// TestAloneList: what counts is being alone when a connection ends on which the broker answered to others. An answer clears a message.
+// TestAloneList: only a message that was alone counts, if the broker answered others on that connection. An answer
+// clears the message.
 func TestAloneList(t *testing.T) {
 	s := newAloneList()
 	one, other := &outbox.Message{ID: 1}, &outbox.Message{ID: 2}
@@ -287,7 +288,7 @@ func TestEndedByBroker(t *testing.T) {
 		{nil, false},
 		{&amqp.Error{Code: amqp.InternalError, Server: true}, true},
 		{&amqp.Error{Code: amqp.FrameError, Server: true}, true},
-		{&amqp.Error{Code: amqp.FrameError}, false}, // the network, as the library tells it
+		{&amqp.Error{Code: amqp.FrameError}, false}, // the library reports a network error like this
 		{&amqp.Error{Code: amqp.ConnectionForced, Server: true}, false},
 	} {
 		if endedByBroker(c.exception) != c.want {

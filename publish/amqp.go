@@ -17,28 +17,25 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// AMQPConfig is what NewAMQP needs; only URL is required.
+// AMQPConfig is the configuration for NewAMQP; only URL is required.
 type AMQPConfig struct {
-	// URL is an AMQP URI, amqp:// or amqps://. It holds the password and is never
-	// logged.
+	// URL is an AMQP URI, amqp:// or amqps://. It holds the password and is never logged.
 	URL string
-	// DefaultExchange stands in for messages that name none; "" is AMQP's own
-	// default exchange.
+	// DefaultExchange is used for messages without an exchange; "" is AMQP's default exchange.
 	DefaultExchange string
 	// MaxInFlight is the most messages without a result; default 2000.
 	MaxInFlight int
-	// SendTimeout bounds a write to the socket, the wait for a confirm (time in which
-	// the connection is blocked does not count) and for any other answer; default 10 s.
+	// SendTimeout bounds a write to the socket, the wait for a confirm, and the wait for any other answer; default 10
+	// s. Time while the broker blocks the connection does not count.
 	SendTimeout time.Duration
-	// OutageCooldown is how long the breaker stays open where no connection comes
-	// sooner; default 30 s.
+	// OutageCooldown is how long the breaker stays open, unless a connection succeeds earlier; default 30 s.
 	OutageCooldown time.Duration
-	// Heartbeat is the interval that is proposed to the broker; a peer that is silent
-	// for two intervals is gone. Default 10 s; heartbeat in the URL goes before it.
+	// Heartbeat is the interval proposed to the broker; default 10 s. A peer that is silent for two intervals counts as
+	// lost. A heartbeat in the URL takes precedence.
 	Heartbeat time.Duration
-	// TLS is used for amqps:// instead of what the URL says.
+	// TLS is the TLS configuration for amqps://; it replaces the settings of the URL.
 	TLS *tls.Config
-	// Logger default is slog.Default().
+	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -61,33 +58,31 @@ func (c AMQPConfig) withDefaults() AMQPConfig {
 	return c
 }
 
-// AMQP publishes to RabbitMQ with publisher confirms. Make it with NewAMQP.
+// AMQP publishes to RabbitMQ with publisher confirms. Create it with NewAMQP.
 //
-// While Run works, results are never delivered from within Publish; after it has
-// returned they are.
+// Publish delivers results itself only after Run has returned.
 type AMQP struct {
 	cfg    AMQPConfig
 	uri    amqp.URI
 	limits limits
 	in     *mailbox[*outbox.Message]
-	// alone is kept by the sessions.
+	// alone is shared by all sessions.
 	alone *aloneList
 
 	mu    sync.Mutex
-	ended bool // Run will take nothing more from in
-	// sink is set when Run starts, before ended can hold.
+	ended bool // Run takes no more messages
+	// sink is set when Run starts, and so before ended.
 	sink Sink
 
-	// These belong to the goroutine of Run.
+	// Only the goroutine of Run uses the fields below.
 	breaker   breaker
 	state     State
 	connected bool      // at least once
-	awaySince time.Time // zero while connected
-	complaint time.Time // when the newest failure to connect was logged
+	awaySince time.Time // zero: connected
+	complaint time.Time // when the last failure to connect was logged
 }
 
-// NewAMQP checks the configuration; it connects to nothing. The error does not
-// hold the URL.
+// NewAMQP checks the configuration; it does not connect. The error does not contain the URL.
 func NewAMQP(cfg AMQPConfig) (*AMQP, error) {
 	cfg = cfg.withDefaults()
 	uri, err := parseURL(cfg.URL)
@@ -104,7 +99,7 @@ func NewAMQP(cfg AMQPConfig) (*AMQP, error) {
 	}, nil
 }
 
-// Publish hands a message over; see Publisher.
+// Publish implements Publisher.
 func (p *AMQP) Publish(m *outbox.Message) {
 	p.mu.Lock()
 	ended := p.ended
@@ -119,7 +114,7 @@ func (p *AMQP) Publish(m *outbox.Message) {
 	p.in.signal()
 }
 
-// Run connects and publishes until ctx is done; see Publisher.
+// Run implements Publisher: it connects and publishes until ctx is done.
 func (p *AMQP) Run(ctx context.Context, sink Sink) error {
 	p.sink = sink
 	p.setState(Connecting, "not connected yet")
@@ -131,7 +126,8 @@ func (p *AMQP) Run(ctx context.Context, sink Sink) error {
 		} else {
 			p.serve(ctx, newSession(p, o))
 		}
-		// From the beginning of the last attempt: one that hung, or a connection that lasted, needs no pause.
+		// Measured from the start of the last attempt: after one that hung, or a connection that lasted, no pause is
+		// needed.
 		p.wait(ctx, reconnectEvery-time.Since(began))
 	}
 	p.mu.Lock()
@@ -168,8 +164,7 @@ func (p *AMQP) brokerUnblocked() {
 	p.setState(Ready, "")
 }
 
-// connectionLost counts an outage if messages have no answer, or the broker gave none to
-// anything else.
+// connectionLost counts an outage if messages were unanswered, or if the broker did not answer another call.
 func (p *AMQP) connectionLost(s *session, err error) {
 	if s.heard.Load() {
 		p.breaker.answered()
@@ -202,7 +197,7 @@ func (p *AMQP) dialFailed(ctx context.Context, err error) {
 	p.setAway(err)
 }
 
-// setAway is the state without a connection.
+// setAway sets the state without a connection.
 func (p *AMQP) setAway(err error) {
 	if p.breaker.state == breakerOpen {
 		p.setState(Paused, err.Error())
@@ -226,7 +221,7 @@ func (p *AMQP) cameBack(s *session) {
 func (p *AMQP) setState(phase Phase, detail string) {
 	next := State{Phase: phase, Since: time.Now(), Detail: detail, Breaker: p.breaker.state.String()}
 	if p.state.Phase == phase {
-		next.Since = p.state.Since // at most why it stays there has changed
+		next.Since = p.state.Since // only the reason may have changed
 	}
 	if next == p.state {
 		return
@@ -235,20 +230,19 @@ func (p *AMQP) setState(phase Phase, detail string) {
 	p.sink.StateChanged(p.state)
 }
 
-// rejectAll reports what was published while there is no connection.
+// rejectAll reports messages published without a connection.
 func (p *AMQP) rejectAll(why string) {
 	for _, m := range p.in.take(nil) {
 		p.sink.Deliver(outbox.Result{Message: m, Outcome: outbox.NotSent, Detail: why})
 	}
 }
 
-// wait lets d pass, or less where ctx is done. What is published meanwhile comes
-// back at once.
+// wait waits for d, or until ctx is done. Messages published meanwhile are NotSent at once.
 func (p *AMQP) wait(ctx context.Context, d time.Duration) {
 	p.attend(ctx, time.After(d), nil)
 }
 
-// attend rejects messages until one of the channels has something.
+// attend rejects messages until one of the channels is ready.
 func (p *AMQP) attend(ctx context.Context, over <-chan time.Time, done <-chan struct{}) {
 	const look = time.Second // at the breaker's cooldown
 	tick := time.NewTicker(look)

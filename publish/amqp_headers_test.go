@@ -8,8 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestReturnedWithTheDeepestAndLargestHeaders: a message that no queue takes comes back
-// with its headers, and the library must be able to read them.
+// TestReturnedWithTheDeepestAndLargestHeaders: an unroutable message comes back with its headers, and the library must
+// be able to read them.
 func TestReturnedWithTheDeepestAndLargestHeaders(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
@@ -28,7 +28,7 @@ func TestReturnedWithTheDeepestAndLargestHeaders(t *testing.T) {
 	} {
 		most, beyond := k.make("", "nowhere", `{}`), k.make("", "nowhere", `{}`)
 		most.Headers, beyond.Headers = headers.most, headers.beyond
-		most.PossibleDuplicate = true // the mark comes on top
+		most.PossibleDuplicate = true // the mark is added to these
 		neighbour := k.make("", q, `{}`)
 		r.publish(most, beyond, neighbour)
 		results := r.awaitResults(t, most, beyond, neighbour)

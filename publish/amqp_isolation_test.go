@@ -11,9 +11,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// poisonOnASharedLane: a message that nobody could know to be refused kills the
-// channel under its neighbours. They are all confirmed, and marked where they may
-// have arrived twice; the next one of its size harms nobody.
+// poisonOnASharedLane: a message that only the broker can reject closes the channel of its neighbours. They are all
+// confirmed, and marked if they may have arrived twice. The next message of its size harms no other.
 func poisonOnASharedLane(t *testing.T, broker *services.RabbitMQ) {
 	u := broker.URL("")
 	a := newAdmin(t, u)
@@ -53,7 +52,7 @@ func poisonOnASharedLane(t *testing.T, broker *services.RabbitMQ) {
 	}
 }
 
-// TestTopicPermission: refused for some routing keys of one exchange, and only them.
+// TestTopicPermission: only some routing keys of an exchange are rejected.
 func TestTopicPermission(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
@@ -88,7 +87,7 @@ func TestTopicPermission(t *testing.T) {
 	checkArrived(t, results, a.drain(q))
 }
 
-// TestFastReplyToHarmsNobody: RabbitMQ would close the channel for it. Other reply queues are taken.
+// TestFastReplyToHarmsNobody: RabbitMQ would close the channel for it. Other reply queues are accepted.
 func TestFastReplyToHarmsNobody(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
@@ -114,7 +113,7 @@ func TestFastReplyToHarmsNobody(t *testing.T) {
 	}
 }
 
-// isolating has one message sent alone, so that the channel for those is open, and makes the next ones.
+// isolating sends one message alone, so that the isolation lane is open, and makes the next messages.
 func isolating(t *testing.T, r *running, q string) *maker {
 	t.Helper()
 	k := &maker{}
@@ -125,8 +124,8 @@ func isolating(t *testing.T, r *running, q string) *maker {
 	return k
 }
 
-// lateException publishes a message for which the broker closes the channel and a good one, both
-// to be sent alone; what the broker says comes later than the first of them is waited for.
+// lateException sends alone a message for which the broker closes the channel, and then a good one. The broker's answer
+// to the first comes late, and the test waits for it.
 func lateException(t *testing.T, proxy *services.Proxy, r *running, bad, good *outbox.Message) (ofBad, ofGood outbox.Result) {
 	t.Helper()
 	bad.Properties = []byte(`{"user_id": "somebody-else"}`)
@@ -139,7 +138,7 @@ func lateException(t *testing.T, proxy *services.Proxy, r *running, bad, good *o
 	return results[0], results[1]
 }
 
-// TestALateExceptionIsChargedToItsOwnMessage, and not to the one that was sent alone after it.
+// TestALateExceptionIsChargedToItsOwnMessage: not to the message that was sent alone after it.
 func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
@@ -154,8 +153,8 @@ func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 	}
 }
 
-// TestALateExceptionIsChargedToNobodyWhereChannelsAreFew: then messages that are sent alone share
-// one. Sent once more, each gets its own answer.
+// TestALateExceptionIsChargedToNobodyWhereChannelsAreFew: then messages sent alone share a channel. Sent again, each
+// gets its own answer.
 func TestALateExceptionIsChargedToNobodyWhereChannelsAreFew(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// checkNotCharged fails where an outage was charged to a message.
+// checkNotCharged fails if an outage was charged to a message.
 func checkNotCharged(t *testing.T, results []outbox.Result) {
 	t.Helper()
 	for _, result := range results {
@@ -54,7 +54,7 @@ func TestConnectionClosedByOperator(t *testing.T) {
 	checkArrived(t, results, a.drain(q))
 }
 
-// TestABrokerOfItsOwn: what is done to one, part after part, since it takes seconds to start.
+// TestABrokerOfItsOwn runs all tests that break a broker on one, because a broker takes seconds to start.
 func TestABrokerOfItsOwn(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
@@ -72,8 +72,8 @@ func TestABrokerOfItsOwn(t *testing.T) {
 	}
 }
 
-// killedAndRestarted: nothing is charged, nothing confirmed is lost, and the publisher
-// is ready soon after the broker.
+// killedAndRestarted: nothing is charged, no confirmed message is lost, and the publisher is ready soon after the
+// broker.
 func killedAndRestarted(t *testing.T, broker *services.RabbitMQ) {
 	u := broker.URL("")
 	q := services.Name(t)
@@ -82,20 +82,20 @@ func killedAndRestarted(t *testing.T, broker *services.RabbitMQ) {
 	f := startFlow(r, &maker{}, "", q, 100)
 	awaitConfirms(t, r, 500)
 
-	if err := broker.Flush(t.Context()); err != nil { // else it may have forgotten the queue
+	if err := broker.Flush(t.Context()); err != nil { // otherwise it may have forgotten the queue
 		t.Fatal(err)
 	}
 	mark := r.mark()
 	if err := broker.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitSince(t, mark, Paused) // two outages: lost, and not to be reached again
+	r.awaitSince(t, mark, Paused) // two outages: connection lost, reconnect failed
 	if err := broker.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	back := time.Now()
 	r.awaitPhase(t, Ready)
-	if took := time.Since(back); took > 8*time.Second { // other tests may have the CPU
+	if took := time.Since(back); took > 8*time.Second { // other tests may use the processor
 		t.Errorf("ready %v after the broker", took)
 	}
 	awaitConfirms(t, r, 500)
@@ -104,7 +104,7 @@ func killedAndRestarted(t *testing.T, broker *services.RabbitMQ) {
 	checkArrived(t, results, newAdmin(t, u).drain(q))
 }
 
-// declareOnce declares a durable queue and leaves no connection open.
+// declareOnce declares a durable queue, and leaves no connection open.
 func declareOnce(t *testing.T, url, queue string) {
 	t.Helper()
 	connection, err := amqp.Dial(url)
@@ -119,8 +119,7 @@ func declareOnce(t *testing.T, url, queue string) {
 	(&admin{t: t, channel: channel}).queue(queue, nil)
 }
 
-// blocked: an alarm stops the sending, for longer than the send timeout, and nothing
-// becomes Unknown by it.
+// blocked: an alarm stops the sending for longer than the send timeout, and no message becomes Unknown.
 func blocked(t *testing.T, broker *services.RabbitMQ) {
 	u := broker.URL("")
 	a := newAdmin(t, u)
@@ -138,7 +137,7 @@ func blocked(t *testing.T, broker *services.RabbitMQ) {
 	late := (&maker{id: 1 << 30}).make("", q, `{}`)
 	r.publish(late)
 	allAre(t, r.awaitResults(t, late), outbox.NotSent)
-	// rabbitmqctl takes longer than the timeout, so that it passes several times.
+	// rabbitmqctl takes longer than the timeout, so the timeout passes several times.
 	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.9"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -187,8 +186,8 @@ func shutdownWhileBlocked(t *testing.T, broker *services.RabbitMQ) {
 	}
 }
 
-// TestSilentBroker: behind a black hole nothing is confirmed. All is resolved within
-// bounded time, the breaker opens, and once it answers all goes on.
+// TestSilentBroker: behind a black hole nothing is confirmed. All messages get a result within bounded time, and the
+// breaker opens. Once the broker answers, all continues.
 func TestSilentBroker(t *testing.T) {
 	t.Parallel()
 	a, q, proxy, u := behindProxy(t)
@@ -219,14 +218,14 @@ func TestSilentBroker(t *testing.T) {
 	checkArrived(t, all, a.drain(q))
 }
 
-// TestStoppedReading: with only one direction cut, writes get stuck in full socket
-// buffers. They must not hold the results up.
+// TestStoppedReading: with only one direction cut, writes get stuck in full socket buffers. They must not delay the
+// results.
 func TestStoppedReading(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(time.Second)})
 	var k maker
-	for range 2 { // after the first answer the lane is opened, before the second it is open
+	for range 2 { // after the first answer the lane is being opened, before the second it is open
 		warm := k.make("", q, `{}`)
 		r.publish(warm)
 		allAre(t, r.awaitResults(t, warm), outbox.Confirmed)
@@ -246,8 +245,8 @@ func TestStoppedReading(t *testing.T) {
 	r.awaitSince(t, mark, Ready)
 }
 
-// suspendQueue stops the process of a queue: it takes messages and answers none, as
-// a quorum queue without its majority does.
+// suspendQueue suspends the process of a queue: it takes messages and answers none, like a quorum queue without a
+// majority.
 func suspendQueue(t *testing.T, broker *services.RabbitMQ, vhostURL, queue string) {
 	t.Helper()
 	if !broker.CanCtl() {
@@ -268,7 +267,7 @@ func suspendQueue(t *testing.T, broker *services.RabbitMQ, vhostURL, queue strin
 	t.Cleanup(func() { ask("resume") })
 }
 
-// withStuckQueue is a virtual host with a queue that works and one that never confirms.
+// withStuckQueue creates a virtual host with a working queue and one that never confirms.
 func withStuckQueue(t *testing.T) (u, q, stuck string) {
 	t.Helper()
 	broker := services.SharedRabbitMQ(t)
@@ -279,7 +278,7 @@ func withStuckQueue(t *testing.T) (u, q, stuck string) {
 	return u, q, stuck
 }
 
-// TestQueueThatNeverConfirms: its messages time out alone, and hold up nobody else.
+// TestQueueThatNeverConfirms: only its messages time out, and no others are delayed.
 func TestQueueThatNeverConfirms(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
@@ -294,7 +293,7 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 	allAre(t, results, outbox.Unknown)
 	others := f.end(t)
 	allAre(t, others, outbox.Confirmed)
-	if len(others) < 500 { // of which 100 are on their way at a time
+	if len(others) < 500 { // 100 of them are in flight at a time
 		t.Errorf("only %d others went through within %v", len(others), timeout)
 	}
 	r.mu.Lock()
@@ -304,8 +303,8 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 	}
 }
 
-// TestReplacedLanes: a lane is replaced when its messages time out, again and again,
-// and the other messages of its exchange go on.
+// TestReplacedLanes: each time messages time out, their lane is replaced, and the other messages of the exchange
+// continue.
 func TestReplacedLanes(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
@@ -328,8 +327,8 @@ func TestReplacedLanes(t *testing.T) {
 	}
 }
 
-// TestOneStuckQueueKeepsNobodyOut: it alone looks like an outage. The breaker then
-// lets a message for another queue through.
+// TestOneStuckQueueKeepsNobodyOut: a stuck queue looks like an outage. The breaker then lets a message for another
+// queue through.
 func TestOneStuckQueueKeepsNobodyOut(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
@@ -349,8 +348,7 @@ func TestOneStuckQueueKeepsNobodyOut(t *testing.T) {
 	allAre(t, r.awaitResults(t, blocking), outbox.Unknown)
 }
 
-// TestSaysItOnce: an outage is one line when it begins and one when it ends, and
-// no line has the password.
+// TestSaysItOnce: an outage logs one line at its start and one at its end, without the password.
 func TestSaysItOnce(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)

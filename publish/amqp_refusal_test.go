@@ -101,8 +101,8 @@ func TestMissingExchangeAmongOthers(t *testing.T) {
 	}
 }
 
-// TestExchangeDeletedMidStream: what may have reached it is Unknown or Confirmed,
-// what comes later is refused, and other exchanges notice nothing.
+// TestExchangeDeletedMidStream: messages that may have reached it are Unknown or Confirmed. Later ones are rejected,
+// and other exchanges are unaffected.
 func TestExchangeDeletedMidStream(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
@@ -131,7 +131,7 @@ func TestExchangeDeletedMidStream(t *testing.T) {
 		switch result.Outcome {
 		case outbox.Confirmed, outbox.Unknown:
 		case outbox.Refused:
-			if result.Reason != outbox.ReasonUnroutable { // the broker takes the bindings away before the exchange
+			if result.Reason != outbox.ReasonUnroutable { // the broker removes the bindings before the exchange
 				checkRefused(t, result, outbox.ReasonNoExchange)
 			}
 		default:
@@ -147,7 +147,7 @@ func TestExchangeDeletedMidStream(t *testing.T) {
 	}
 }
 
-// limitedUser is a user who may write only to what the pattern names.
+// limitedUser creates a user who may write only to exchanges that match the pattern.
 func limitedUser(t *testing.T, vhostURL, write string) string {
 	t.Helper()
 	broker := services.SharedRabbitMQ(t)
@@ -230,7 +230,7 @@ func TestRejectingQueueNacks(t *testing.T) {
 	}
 }
 
-// TestUserIDMismatch: the broker closes the channel for it; nobody else is harmed.
+// TestUserIDMismatch: the broker closes the channel for it; no other message is harmed.
 func TestUserIDMismatch(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
@@ -263,8 +263,7 @@ func TestUserIDMismatch(t *testing.T) {
 	}
 }
 
-// TestLargePayload: taken or refused as too large, by the broker's own limit; the
-// neighbours are confirmed either way.
+// TestLargePayload: the broker's own limit decides whether it is accepted; its neighbours are confirmed either way.
 func TestLargePayload(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
@@ -291,7 +290,7 @@ func TestLargePayload(t *testing.T) {
 	}
 }
 
-// TestHeadersNearTheFrameLimit: the largest that is accepted does arrive.
+// TestHeadersNearTheFrameLimit: the largest accepted headers arrive.
 func TestHeadersNearTheFrameLimit(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
@@ -325,7 +324,7 @@ func TestHeadersNearTheFrameLimit(t *testing.T) {
 	}
 }
 
-// TestManyExchanges: more exchanges than there are lanes.
+// TestManyExchanges: more exchanges than lanes.
 func TestManyExchanges(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)

@@ -15,7 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// windowSink lets the benchmark have a number of messages in flight.
+// windowSink keeps a bounded number of messages in flight.
 type windowSink struct {
 	tokens chan struct{}
 	ready  chan struct{}
@@ -39,7 +39,7 @@ func (s *windowSink) StateChanged(state State) {
 	}
 }
 
-// BenchmarkAMQP publishes persistent messages of 200 bytes, confirmed one and all.
+// BenchmarkAMQP publishes persistent messages of 200 bytes, all confirmed.
 func BenchmarkAMQP(b *testing.B) {
 	url := services.VHost(b)
 	connection, err := amqp.Dial(url)

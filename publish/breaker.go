@@ -5,8 +5,8 @@ import "time"
 // outagesToOpen is how many outages in a row open the breaker.
 const outagesToOpen = 2
 
-// breaker decides whether messages may leave. It is a plain state machine: the
-// caller tells it what happened and when. It has one owner and no lock.
+// breaker decides whether messages may leave. It is a plain state machine: the caller reports events with their times.
+// It has one owner and no lock.
 //
 //	closed ──two outages in a row──▶ open ──cooldown over, or connected──▶ half-open
 //	half-open ──the broker answered──▶ closed
@@ -15,7 +15,7 @@ type breaker struct {
 	cooldown time.Duration
 	state    breakerState
 	outages  int       // in a row, without an answer between them
-	openedAt time.Time // of the newest opening
+	openedAt time.Time // the last opening
 }
 
 type breakerState uint8
@@ -26,7 +26,7 @@ const (
 	breakerHalfOpen
 )
 
-// String is the name used in metrics.
+// String returns the name in metrics.
 func (s breakerState) String() string {
 	switch s {
 	case breakerOpen:
@@ -37,8 +37,7 @@ func (s breakerState) String() string {
 	return "closed"
 }
 
-// outage tells that the broker was lost, could not be reached again or gave no
-// answer.
+// outage records that the broker was lost, could not be reached, or gave no answer.
 func (b *breaker) outage(now time.Time) {
 	b.outages++
 	if b.state == breakerHalfOpen || b.outages >= outagesToOpen {
@@ -47,21 +46,20 @@ func (b *breaker) outage(now time.Time) {
 	}
 }
 
-// answered tells that the broker gave its answer, either way, for a message.
+// answered records that the broker confirmed or rejected a message.
 func (b *breaker) answered() {
 	b.outages = 0
 	b.state = breakerClosed
 }
 
-// connected tells that there is a new connection: reason enough to try one message
-// before the cooldown is over.
+// connected records a new connection. One message may then be tried before the cooldown ends.
 func (b *breaker) connected() {
 	if b.state == breakerOpen {
 		b.state = breakerHalfOpen
 	}
 }
 
-// tick half-opens after the cooldown.
+// tick makes the breaker half-open after the cooldown.
 func (b *breaker) tick(now time.Time) {
 	if b.state == breakerOpen && now.Sub(b.openedAt) >= b.cooldown {
 		b.state = breakerHalfOpen

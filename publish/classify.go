@@ -9,45 +9,40 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// evidence is all that is known of a sent message at the moment when its confirm
-// is resolved, or given up.
+// evidence is what is known of a sent message when its confirm is resolved or given up.
 type evidence struct {
 	// unsent: the library did not send because the channel was already closed.
 	unsent bool
-	// acked is the confirm; false also where the library resolved it by closing.
+	// acked is the confirm. It is also false if the library resolved the confirm because of a close.
 	acked bool
 	// timedOut: no confirm came in time.
 	timedOut bool
 	// returned is the broker's basic.return for this message, or nil.
 	returned *amqp.Return
-	// channelClosed and connectionClosed hold if either was closed when the confirm
-	// was resolved.
+	// channelClosed and connectionClosed: closed when the confirm was resolved.
 	channelClosed, connectionClosed bool
-	// exception is why the channel was closed, nil if the broker gave no reason.
+	// exception is why the channel was closed; nil: the broker gave no reason.
 	exception *amqp.Error
-	// alone: no message sent later on this channel, and none unanswered before it
-	// that the broker had not had ample time to answer. An exception is its own, unless
-	// it names another size.
+	// alone: no later message was sent on this channel, and every unanswered earlier message had ample time for its
+	// answer. The exception belongs to this message, unless it names another size.
 	alone bool
-	// shared: the channel carries many messages; after an exception they are sent
-	// again one at a time.
+	// shared: the channel carries many messages; after an exception they are sent again one at a time.
 	shared bool
 }
 
-// verdict is what the evidence means.
+// verdict is the meaning of the evidence.
 type verdict struct {
 	outcome outbox.Outcome
 	reason  outbox.Reason
 	detail  string
-	// replay: the channel died of one of its messages, and which is not known. The
-	// message is to be sent again alone; outcome is what holds if it cannot be.
+	// replay: one message of the channel caused its close, and it is unknown which. The message is to be sent again
+	// alone; outcome applies if that is impossible.
 	replay bool
-	// wholeExchange: every message to the exchange would meet the same.
+	// wholeExchange: every message to the exchange would fail alike.
 	wholeExchange bool
 }
 
-// classify is the one place that tells a rejection, which costs an attempt, from an
-// outage, which costs none.
+// classify tells rejections, which cost an attempt, from outages, which cost none. No other code does.
 func classify(e evidence) verdict {
 	closed, replay := "", false
 	switch {
@@ -73,7 +68,7 @@ func classify(e evidence) verdict {
 	return verdict{outcome: outbox.Refused, reason: outbox.ReasonNack, detail: "the broker answered with a nack: a queue rejected the message, or the broker could not handle it"}
 }
 
-// exceptionVerdict judges the message that alone made the broker close the channel.
+// exceptionVerdict judges a message that was alone when the broker closed the channel.
 func exceptionVerdict(e *amqp.Error) verdict {
 	v := verdict{outcome: outbox.Refused, reason: outbox.ReasonChannelClosed, detail: exceptionText(e)}
 	switch e.Code {
@@ -93,18 +88,17 @@ func exceptionVerdict(e *amqp.Error) verdict {
 	return v
 }
 
-// isSizeException: "message size 20 is larger than max size 16", or with
-// "configured max size" since 3.12.
+// isSizeException matches "message size 20 is larger than max size 16", or "configured max size" since 3.12.
 func isSizeException(e *amqp.Error) bool {
 	return e.Code == amqp.PreconditionFailed && begins(e, "message size ")
 }
 
-// begins looks at the beginning of the broker's text alone: what follows may hold names that people have chosen.
+// begins compares only the start of the broker's text; the rest may contain names chosen by people.
 func begins(e *amqp.Error, text string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(e.Reason, "PRECONDITION_FAILED - "), text)
 }
 
-// namesAnotherSize holds for an exception about a body of another size.
+// namesAnotherSize reports whether the exception is about a body of another size.
 func namesAnotherSize(e *amqp.Error, size int) bool {
 	if e == nil || !isSizeException(e) {
 		return false
@@ -115,15 +109,14 @@ func namesAnotherSize(e *amqp.Error, size int) bool {
 	return err == nil && named != size
 }
 
-// isPropertyException: the texts of RabbitMQ 3 and 4; "invalid message" is about CC, BCC or the delivery mode. Any other text
-// is a rejection, which costs one attempt.
+// isPropertyException matches the texts of RabbitMQ 3 and 4; "invalid message" is about CC, BCC or the delivery mode.
+// Any other text is a rejection, which costs one attempt.
 func isPropertyException(e *amqp.Error) bool {
 	return begins(e, "user_id property ") || begins(e, "invalid expiration ") || begins(e, "invalid message: ")
 }
 
-// exchangeForbidden holds for an exception that every message to the exchange
-// would meet: no permission to write to it, or it is internal. A topic permission
-// ("write access to topic …") is about one routing key.
+// exchangeForbidden reports whether every message to the exchange would fail: no write permission, or an internal
+// exchange. A topic permission ("write access to topic …") is about one routing key.
 func exchangeForbidden(e *amqp.Error) bool {
 	return e != nil && e.Code == amqp.AccessRefused &&
 		(strings.Contains(e.Reason, "access to exchange") || strings.Contains(e.Reason, "internal exchange"))

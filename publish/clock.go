@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// clock counts the time in which the broker could have answered: it stands still
-// while the connection is blocked. Safe for concurrent use.
+// clock measures the time in which the broker could have answered: it stops while the broker blocks the connection. It
+// is safe for concurrent use.
 type clock struct {
 	mu      sync.Mutex
 	start   time.Time
-	stopped time.Time     // zero while it runs
-	idle    time.Duration // how long it has stood still
+	stopped time.Time     // zero: it runs
+	idle    time.Duration // how long it was stopped
 }
 
 func newClock() *clock { return &clock{start: time.Now()} }
 
-// now is the time counted so far.
+// now returns the measured time.
 func (c *clock) now() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

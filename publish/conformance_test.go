@@ -23,16 +23,16 @@ type seen struct {
 	duplicate                   bool
 }
 
-// conforming is one publisher under the suite.
+// conforming is one publisher under test.
 type conforming struct {
 	publisher Publisher
 	exchange  string
 	key       string
-	// arrived is what came out downstream, after Run has returned.
+	// arrived returns what came out downstream, after Run has returned.
 	arrived func() []seen
 }
 
-// syncBuffer is a writer that may be read while it is written.
+// syncBuffer is a writer that can be read concurrently.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -50,7 +50,7 @@ func (s *syncBuffer) lines() []string {
 	return strings.FieldsFunc(s.b.String(), func(r rune) bool { return r == '\n' })
 }
 
-// linesSeen reads what Stdout and Exec have written.
+// linesSeen parses the output of Stdout and Exec.
 func linesSeen(t *testing.T, lines []string) []seen {
 	t.Helper()
 	var all []seen
@@ -116,7 +116,7 @@ func conformingAMQP(t *testing.T) conforming {
 	return conforming{publisher: p, exchange: exchange, key: "k", arrived: arrived}
 }
 
-// TestPublishers holds every publisher to the contract of Publisher.
+// TestPublishers tests every publisher against the contract of Publisher.
 func TestPublishers(t *testing.T) {
 	makers := map[string]func(*testing.T) conforming{"stdout": conformingStdout, "exec": conformingExec, "amqp": conformingAMQP}
 	suite := map[string]func(*testing.T, conforming){
@@ -202,7 +202,7 @@ func impossibleHarmsNone(t *testing.T, c conforming) {
 	}
 }
 
-// expiredIsNotSent: what is late is reported, and harms none.
+// expiredIsNotSent: expired messages are reported, and harm no others.
 func expiredIsNotSent(t *testing.T, c conforming) {
 	var k maker
 	messages := k.many(3, c.exchange, c.key)
@@ -254,8 +254,7 @@ func publishAfterTheEnd(t *testing.T, c conforming) {
 	allAre(t, r.awaitResults(t, m), outbox.NotSent)
 }
 
-// cancelWithAFullHand: whatever becomes of the messages, each has its result when
-// Run returns, and what was confirmed did arrive.
+// cancelWithAFullHand: each message has its result when Run returns, and confirmed messages have arrived.
 func cancelWithAFullHand(t *testing.T, c conforming) {
 	var k maker
 	messages := k.many(1000, c.exchange, c.key)

@@ -7,7 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestABrokerIsAskedAnewWhilePacketsAreDropped: the kernel alone would ask again after 1, 3, 7 seconds, by one socket.
+// TestABrokerIsAskedAnewWhilePacketsAreDropped: with one socket, the kernel would try again only after 1, 3 and 7
+// seconds.
 func TestABrokerIsAskedAnewWhilePacketsAreDropped(t *testing.T) {
 	broker := services.SharedRabbitMQ(t)
 	deaf := services.NewDeaf(t)

@@ -16,8 +16,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// parseURL reads an AMQP URI. Its errors quote nothing of it: what looks like a
-// host or a port may be part of a password that was not percent-encoded.
+// parseURL reads an AMQP URI. Errors quote nothing of it: a part that looks like a host or a port may belong to a
+// password that was not percent-encoded.
 func parseURL(raw string) (amqp.URI, error) {
 	const hint = "reserved characters in the user name or password must be percent-encoded, e.g. %40 for @"
 	uri, err := amqp.ParseURI(raw)
@@ -28,22 +28,21 @@ func parseURL(raw string) (amqp.URI, error) {
 	case err != nil:
 		return uri, fmt.Errorf("read AMQP URL: %w", err)
 	}
-	// The library has parsed it without an error.
+	// The library has already parsed it without an error.
 	if u, _ := url.Parse(raw); u.User == nil && strings.Contains(u.Path, "@") {
 		return uri, fmt.Errorf("the AMQP URL has an @ after the host; %s", hint)
 	}
 	return uri, nil
 }
 
-// opened is a connection that was just opened.
+// opened is a new connection.
 type opened struct {
 	connection *amqp.Connection
 	socket     *socket
 	clock      *clock
 }
 
-// dial opens a connection, at the latest within the send timeout. What is published meanwhile
-// comes back.
+// dial opens a connection within the dial timeout. Messages published meanwhile are NotSent.
 func (p *AMQP) dial(ctx context.Context) (o opened, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.dialTimeout())
 	defer cancel()
@@ -60,7 +59,7 @@ func (p *AMQP) dial(ctx context.Context) (o opened, err error) {
 	return o, nil
 }
 
-// open makes one attempt at a connection. It ends with ctx.
+// open makes one attempt to connect, until ctx is done.
 func (p *AMQP) open(ctx context.Context) (opened, error) {
 	o := opened{clock: newClock()}
 	stop := func() bool { return true }
@@ -89,11 +88,11 @@ func (p *AMQP) open(ctx context.Context) (opened, error) {
 	return o, err
 }
 
-// hinted adds what may be behind an error that does not say it itself: with TLS 1.3 a broker
-// that misses the client's certificate says so, or just hangs up, after the handshake.
+// hinted adds a hint to an error that may mean a missing client certificate: with TLS 1.3 a broker reports that after
+// the handshake, or just closes the connection.
 func (p *AMQP) hinted(err error) error {
 	var alert tls.AlertError
-	var exception *amqp.Error // 501 of this side is what reading from the network said
+	var exception *amqp.Error // code 501 from this side means an error while reading from the network
 	hungUp := errors.As(err, &alert) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, amqp.ErrClosed) ||
 		errors.As(err, &exception) && exception.Code == amqp.FrameError && !exception.Server
 	if certified := p.uri.CertFile != "" || p.cfg.TLS != nil; p.uri.Scheme == "amqps" && !certified && hungUp {
@@ -102,7 +101,7 @@ func (p *AMQP) hinted(err error) error {
 	return err
 }
 
-// dialTimeout is for one connection with its handshake.
+// dialTimeout bounds connecting, with the handshake.
 func (p *AMQP) dialTimeout() time.Duration {
 	if ms := p.uri.ConnectionTimeout; ms > 0 {
 		return time.Duration(ms) * time.Millisecond
@@ -110,8 +109,8 @@ func (p *AMQP) dialTimeout() time.Duration {
 	return p.cfg.SendTimeout
 }
 
-// acceptTimeout is how long the host may take to accept the connection. The kernel sends its second
-// SYN after one second and the next ones ever later, so a new attempt notices sooner that a host is back.
+// acceptTimeout bounds the TCP connect. The kernel repeats the SYN after one second and then ever later, so a new
+// attempt finds a returned host earlier.
 func (p *AMQP) acceptTimeout() time.Duration {
 	const usual = 2 * time.Second
 	if p.uri.ConnectionTimeout > 0 {

@@ -10,32 +10,31 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// longestShortString is the AMQP limit, in bytes, of a short string: routing
-// keys, exchange names, header keys and most properties.
+// longestShortString is AMQP's limit for short strings in bytes: routing keys, exchange names, header keys and most
+// properties.
 const longestShortString = 255
 
-// defaultFrameMax is the size of a frame, in bytes, that RabbitMQ and the library
-// agree on unless told otherwise.
+// defaultFrameMax is the frame size in bytes that RabbitMQ and the library use by default.
 const defaultFrameMax = 131072
 
-// frameOverhead is what AMQP adds to the payload of a frame, in bytes.
+// frameOverhead is what AMQP adds to a frame's payload, in bytes.
 const frameOverhead = 8
 
-// duplicateHeaderSize is the encoded size of x-possible-duplicate: true. Each
-// message keeps room for it: it may have to be sent again.
+// duplicateHeaderSize is the encoded size of x-possible-duplicate: true. Each message keeps room for it, because it may
+// have to be sent again.
 const duplicateHeaderSize = 1 + len(outbox.PossibleDuplicateHeader) + 2
 
-// limits is what one connection allows.
+// limits are the limits of one connection.
 type limits struct {
-	// defaultExchange stands in where the message names none.
+	// defaultExchange is used for messages without an exchange.
 	defaultExchange string
-	// frameMax is the negotiated size of a frame in bytes; 0 is unlimited.
+	// frameMax is the negotiated frame size in bytes; 0: unlimited.
 	frameMax int
-	// login is the user of the connection, the only user_id that is surely taken.
+	// login is the user of the connection, the only user_id that is certainly accepted.
 	login string
 }
 
-// exchangeOf is the exchange that a message goes to.
+// exchangeOf returns the exchange of a message.
 func (l limits) exchangeOf(m *outbox.Message) string {
 	if m.Exchange != nil {
 		return *m.Exchange
@@ -43,15 +42,14 @@ func (l limits) exchangeOf(m *outbox.Message) string {
 	return l.defaultExchange
 }
 
-// parcel is a message as AMQP carries it.
+// parcel is a message in AMQP's form.
 type parcel struct {
 	exchange string
 	key      string
 	body     amqp.Publishing
-	// marked tells that it carries x-possible-duplicate.
+	// marked: it has the header x-possible-duplicate.
 	marked bool
-	// risky tells that the broker may close the channel because of this message
-	// although it is well-formed.
+	// risky: the broker may close the channel because of this message, although it is well-formed.
 	risky bool
 }
 
@@ -73,12 +71,10 @@ func impossible(m *outbox.Message, err error) outbox.Result {
 	return result
 }
 
-// encode maps a message to AMQP. The error, always *invalid, is for a message that
-// AMQP cannot carry: the library would otherwise close the whole connection.
-// possibleDuplicate marks a message that may have been sent before.
+// encode converts a message to AMQP. Errors, always *invalid, are for messages that AMQP cannot carry; for some of them
+// the library would close the whole connection.
 //
-// A header x-possible-duplicate of the application itself is left out: only the
-// relay knows whether it is true.
+// encode drops the application's own x-possible-duplicate header, because only the relay knows the truth.
 func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, error) {
 	if defect := m.Defect(); defect != "" {
 		return parcel{}, &invalid{outbox.ReasonInvalidRow, defect}
@@ -96,7 +92,7 @@ func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, erro
 	if m.Binary {
 		p.body.ContentType = "application/octet-stream"
 	}
-	// Before 1970 there is no AMQP timestamp; -infinity comes as the zero time.
+	// AMQP timestamps start in 1970; -infinity comes as the zero time.
 	if m.CreatedAt.Unix() > 0 {
 		p.body.Timestamp = m.CreatedAt.Truncate(time.Second)
 	}
@@ -150,8 +146,8 @@ func checkRouting(exchange, key string) error {
 	return nil
 }
 
-// risky holds for what the broker, not the format, decides: user_id is compared
-// with the login, CC and BCC are routed to.
+// risky reports whether the broker may reject the message by its own rules: it compares user_id with the login, and
+// routes to CC and BCC.
 func risky(b *amqp.Publishing, lim limits) bool {
 	if b.UserId != "" && b.UserId != lim.login {
 		return true
@@ -164,8 +160,7 @@ func risky(b *amqp.Publishing, lim limits) bool {
 	return cc || bcc
 }
 
-// checkFrame holds the content header to one frame, as AMQP demands: a larger one
-// closes the connection with 501.
+// checkFrame limits the content header to one frame: for a larger one the broker closes the connection with 501.
 func checkFrame(b *amqp.Publishing, frameMax int) error {
 	if frameMax <= 0 {
 		return nil
@@ -183,8 +178,8 @@ func checkFrame(b *amqp.Publishing, frameMax int) error {
 		headers, size-headers, size-frameMax, frameMax)}
 }
 
-// propertiesSize is the size in bytes of the content header without its headers
-// table; never less than it is.
+// propertiesSize returns the size in bytes of the content header without the headers table. It may be too large, never
+// too small.
 func propertiesSize(b *amqp.Publishing) int {
 	const fixed = 2 + 2 + 8 + 2 + 1 + 1 + 8 // class, weight, body size, flags, delivery mode, priority, timestamp
 	size := fixed
@@ -197,7 +192,7 @@ func propertiesSize(b *amqp.Publishing) int {
 	return size
 }
 
-// tableSize is the encoded size of a field table in bytes.
+// tableSize returns the encoded size of a field table in bytes.
 func tableSize(t amqp.Table) int {
 	size := 4
 	for key, value := range t {

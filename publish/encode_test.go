@@ -52,7 +52,7 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// Columns of the application become headers; what the row itself has among its headers stays.
+// Header columns become headers, unless the row has a header of the same name.
 func TestColumnsBecomeHeaders(t *testing.T) {
 	m := wellFormed()
 	m.Extra = []outbox.Header{{Name: "tenant", Value: "acme"}, {Name: "n", Value: int64(7)}, {Name: "on", Value: true}}
@@ -71,7 +71,7 @@ func TestColumnsBecomeHeaders(t *testing.T) {
 	}
 }
 
-// A queue drops a message when it expires, or when the application says, whichever is earlier.
+// A queue drops a message at its expires_at or after its TTL, if that is earlier.
 func TestAMessageCarriesTheTimeThatIsLeft(t *testing.T) {
 	for _, c := range []struct {
 		left        time.Duration
@@ -82,7 +82,7 @@ func TestAMessageCarriesTheTimeThatIsLeft(t *testing.T) {
 		{time.Hour, `{"expiration": 60000}`, 60_000, 60_000},
 		{time.Hour, `{"expiration": "4294967295"}`, 3_590_000, 3_600_000},
 		{1000 * time.Hour, ``, 3_599_990_000, 3_600_000_000},
-		{1200 * time.Hour, ``, -1, -1}, // RabbitMQ takes no more than 49 days
+		{1200 * time.Hour, ``, -1, -1}, // RabbitMQ's limit is 49 days
 		{math.MaxInt64, ``, -1, -1},
 		{1200 * time.Hour, `{"expiration": 7}`, 7, 7},
 	} {
@@ -128,7 +128,7 @@ func TestEncodeDefaults(t *testing.T) {
 	}
 }
 
-// wellFormed is a message with nothing but a body.
+// wellFormed is a message with only a payload.
 func wellFormed() *outbox.Message {
 	return &outbox.Message{SchemaVersion: 1, Payload: []byte("{}")}
 }
@@ -201,7 +201,7 @@ func TestRisky(t *testing.T) {
 	}
 }
 
-// wireSize is the size of the content header as the library really writes it.
+// wireSize returns the size of the content header as the library writes it.
 func wireSize(p parcel) int {
 	var wire bytes.Buffer
 	size := 14 // class, weight, body size, flags
@@ -219,7 +219,7 @@ func wireSize(p parcel) int {
 	return size + 1 + 1 + 8 + wire.Len()
 }
 
-// writeTable writes a field table by the specification.
+// writeTable writes a field table as specified by AMQP.
 func writeTable(w *bytes.Buffer, table amqp.Table) {
 	var body bytes.Buffer
 	for key, value := range table {
@@ -252,8 +252,8 @@ func writeField(w *bytes.Buffer, value any) {
 	}
 }
 
-// FuzzEncode: whatever a row holds, encode does not panic, and what it accepts the
-// library takes and fits into a frame.
+// FuzzEncode: encode does not panic for any row. The library takes the messages that it accepts, and they fit into a
+// frame.
 func FuzzEncode(f *testing.F) {
 	f.Add("k", "x", []byte(`{}`), []byte(`{"a": [1, 2.5, null, {"b": "c"}]}`), []byte(`{"priority": 3, "type": "t"}`), true, int64(0))
 	f.Add("", "", []byte(``), []byte(`{"CC": ["a"], "x-possible-duplicate": false}`), []byte(`{"expiration": "1", "user_id": "u"}`), false, int64(-1))
@@ -307,7 +307,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// nested is a header of so many arrays and tables within one another.
+// nested returns a header of nested arrays and tables.
 func nested(levels int) string {
 	var text, end strings.Builder
 	for i := range levels {
@@ -323,7 +323,7 @@ func nested(levels int) string {
 	return `{"deep": ` + text.String() + "1" + end.String() + "}"
 }
 
-// table is a JSON object with so many short keys.
+// table returns a JSON object with short keys.
 func table(keys int) []byte {
 	object := make(map[string]any, keys)
 	for i := range keys {

@@ -16,31 +16,31 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// ExecConfig is what NewExec needs; only Command is required.
+// ExecConfig is the configuration for NewExec; only Command is required.
 type ExecConfig struct {
-	// Command is the handler: a program, and its arguments.
+	// Command is the handler: a program and its arguments.
 	Command []string
 	// Env is the environment of the handler, as in os/exec; nil: that of this process.
 	Env []string
-	// Stderr gets what the handler writes to its standard error; nil: nobody.
+	// Stderr receives the handler's standard error; nil: discarded.
 	Stderr io.Writer
-	// DefaultExchange stands in for messages that name none.
+	// DefaultExchange is used for messages without an exchange.
 	DefaultExchange string
-	// AnswerTimeout is how long the oldest message that the handler has may be without an answer; default 10 s.
+	// AnswerTimeout is how long the handler may leave its oldest message without an answer; default 10 s.
 	AnswerTimeout time.Duration
-	// Logger default is slog.Default().
+	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }
 
-// Exec gives messages to a child process, the handler, as lines of JSON on its standard input, and reads the outcome of
-// each from its standard output (see answer). A handler that ends is started again with backoff; so is one that leaves a
-// message without an answer. What it had in hand is Unknown. Make it with NewExec.
+// Exec sends messages to a child process, the handler. It writes lines of JSON to its standard input, and reads an
+// answer for each from its standard output. It restarts a handler that ends, or that leaves a message without an
+// answer, with backoff. The handler's unanswered messages are then Unknown. Create it with NewExec.
 type Exec struct {
 	inbox
 	cfg ExecConfig
 }
 
-// NewExec looks for the program; it starts nothing.
+// NewExec looks for the program; it does not start it.
 func NewExec(cfg ExecConfig) (*Exec, error) {
 	if len(cfg.Command) == 0 {
 		return nil, errors.New("no handler was named")
@@ -57,14 +57,14 @@ func NewExec(cfg ExecConfig) (*Exec, error) {
 	return &Exec{cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}}, nil
 }
 
-// The pauses before the handler is started again grow from the first to the second.
+// The pause before the handler is restarted grows from the first to the second.
 const (
 	firstRestart = 100 * time.Millisecond
 	lastRestart  = 30 * time.Second
 )
 
-// Run starts handlers, one after the other, until ctx is done; see Publisher. Then the handler's standard input ends, and it
-// has a second for its last answers.
+// Run implements Publisher: it runs one handler at a time until ctx is done. Then it closes the handler's standard
+// input, and waits a second for the last answers.
 func (p *Exec) Run(ctx context.Context, sink Sink) error {
 	p.sink = sink
 	p.setState(Connecting, "starting the handler")
@@ -115,7 +115,7 @@ func (p *Exec) startHandler() (*handler, error) {
 	return h, nil
 }
 
-// lineReader cuts what the handler writes into lines.
+// lineReader splits the handler's output into lines.
 type lineReader struct {
 	lines *mailbox[[]byte]
 	rest  []byte
@@ -124,7 +124,7 @@ type lineReader struct {
 // longestAnswer bounds a line of the handler, in bytes.
 const longestAnswer = 64 << 10
 
-// Write is called by one goroutine of os/exec. Its error makes the handler's next write fail.
+// Write is called by one goroutine of os/exec. After an error, the handler's next write fails.
 func (r *lineReader) Write(b []byte) (int, error) {
 	n := len(b)
 	for {

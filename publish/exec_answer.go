@@ -12,16 +12,16 @@ import (
 // answer is a line of the handler.
 type answer struct {
 	MessageID outbox.UUID `json:"message_id"`
-	// Outcome is confirmed, rejected (one attempt is charged, and the message is sent again later), impossible (it becomes a
-	// dead letter at once) or unknown (it may have arrived: it is sent again, marked, and no attempt is charged).
+	// Outcome is confirmed, rejected (costs one attempt, retried later), impossible (dead letter at once) or unknown
+	// (may have arrived: sent again, marked, without an attempt).
 	Outcome string `json:"outcome"`
-	// RetryIn is a duration such as 30s, in place of the relay's backoff; only with rejected.
+	// RetryIn is a duration such as 30s that replaces the relay's backoff; only with rejected.
 	RetryIn string `json:"retry_in"`
-	// Detail is one line for people. It stands in last_error.
+	// Detail is one line for people, stored in last_error.
 	Detail string `json:"detail"`
 }
 
-// parseAnswer returns the MessageID also if the rest is wrong, unless it cannot be read.
+// parseAnswer returns the MessageID even if the rest is wrong, if it can be read.
 func parseAnswer(text []byte) (a answer, err error) {
 	if err := json.Unmarshal(text, &a); err != nil {
 		return a, fmt.Errorf("want a line such as {\"message_id\": \"…\", \"outcome\": \"confirmed\"}: %w", err)
@@ -61,7 +61,7 @@ func (a answer) retryIn() (time.Duration, error) {
 	return d, nil
 }
 
-// result is what the answer means for its message. One that is wrong means that nothing is known.
+// result converts the answer to a result. A wrong answer means Unknown.
 func (a answer) result(m *outbox.Message, wrong error) outbox.Result {
 	r := outbox.Result{Message: m, Outcome: a.outcome(), Detail: cut(oneLine(a.Detail), 500)}
 	if wrong != nil {
@@ -79,7 +79,7 @@ func (a answer) result(m *outbox.Message, wrong error) outbox.Result {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// cut shortens other people's text to a number of bytes.
+// cut shortens text from outside to a number of bytes.
 func cut(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -7,15 +7,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// hand is what a handler has and has not answered, in the order in which it got it.
+// hand has the unanswered messages of a handler, oldest first.
 type hand struct {
 	order *list.List // of *held
 	byID  map[outbox.UUID][]*held
-	// since is when the oldest became the oldest.
+	// since is when the oldest message became the oldest.
 	since time.Time
 }
 
-// held is one message in hand. Several may have one message_id; they are answered in their order.
+// held is one such message. Several may share a message_id; answers go to them in order.
 type held struct {
 	message *outbox.Message
 	place   *list.Element // nil: it has its answer
@@ -33,7 +33,7 @@ func (h *hand) add(m *outbox.Message) *held {
 	return one
 }
 
-// find is the oldest message with the id, or nil.
+// find returns the oldest message with the id, or nil.
 func (h *hand) find(id outbox.UUID) *held {
 	if all := h.byID[id]; len(all) > 0 {
 		return all[0]
@@ -41,7 +41,7 @@ func (h *hand) find(id outbox.UUID) *held {
 	return nil
 }
 
-// remove takes a message out, and says whether it was in.
+// remove removes a message, and reports whether it was there.
 func (h *hand) remove(one *held) bool {
 	if one.place == nil {
 		return false
@@ -70,7 +70,7 @@ func (h *hand) oldest() *held {
 	return nil
 }
 
-// oldestFor is how long the oldest has been the oldest; 0: there is none.
+// oldestFor returns how long the oldest message has been the oldest; 0: there is none.
 func (h *hand) oldestFor() time.Duration {
 	if h.order.Len() == 0 {
 		return 0

@@ -13,30 +13,30 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// handler is one child process. Only the goroutine of run touches its fields.
+// handler is one child process. Only the goroutine of run uses its fields.
 type handler struct {
 	p       *Exec
 	command *exec.Cmd
 	stdin   io.WriteCloser
 	answers *mailbox[[]byte] // its lines
-	written chan written     // the end of a write
+	written chan written     // receives the end of each write
 	exited  chan error
 
 	hand    *hand
-	writing *chunk // what is being written, or nil
+	writing *chunk // the current write, or nil
 	unsent  []*outbox.Message
 	later   []delayed
 
 	answered   bool // at least once
-	complained bool // about a line that is no answer
+	complained bool // about an invalid line
 	why        error
 }
 
-// chunk is some lines that are written at once. They are encoded just before, since a message is marked by then.
+// chunk is a number of lines for one write. They are encoded only then, because a message may get its mark until then.
 type chunk struct {
 	lines bytes.Buffer
 	holds []*held
-	ends  []int // where the line of each ends
+	ends  []int // where each line ends
 }
 
 type written struct {
@@ -44,26 +44,26 @@ type written struct {
 	err error
 }
 
-// delayed is an answer "unknown", which is passed on only later: the relay would send the message again at once, and a handler
-// whose target is down has to be asked again, but not without a pause.
+// delayed is an answer "unknown" that is delivered after a pause. The relay sends such a message again at once, and a
+// handler whose target is down should not be asked without a pause.
 type delayed struct {
 	result outbox.Result
 	at     time.Time
 }
 
 const (
-	// mostOfChunk is how many bytes are written at once, or one message.
+	// mostOfChunk bounds a write, in bytes. A longer message is written alone.
 	mostOfChunk = 16 << 10
-	// unknownPause is how long an answer "unknown" is kept.
+	// unknownPause is how long an answer "unknown" is delayed.
 	unknownPause = time.Second
-	// exitGrace is how long the handler may take to leave when its input has ended.
+	// exitGrace is how long the handler may run after its input was closed.
 	exitGrace = time.Second
 )
 
-// run works with the handler until it has left, and has given each message its result. why says why it left.
+// run works with the handler until it has exited and each message has its result. why says why it exited.
 func (h *handler) run(ctx context.Context) {
 	stop := ctx.Done()
-	var killAt time.Time // zero: it is not about to end
+	var killAt time.Time // zero: not about to end
 	for {
 		if killAt.IsZero() {
 			h.write()
@@ -90,7 +90,7 @@ func (h *handler) run(ctx context.Context) {
 			}
 			if !killAt.IsZero() && !time.Now().Before(killAt) {
 				killGroup(h.command)
-				killAt = time.Now().Add(exitGrace) // again, until it is gone
+				killAt = time.Now().Add(exitGrace) // again, until it has exited
 			}
 		}
 		timer.Stop()
@@ -98,7 +98,7 @@ func (h *handler) run(ctx context.Context) {
 	}
 }
 
-// untilNext is when the timer has something to do.
+// untilNext returns how long until the timer has work.
 func (h *handler) untilNext(killAt time.Time) time.Duration {
 	const idle = time.Hour
 	next := idle
@@ -113,7 +113,7 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 	return max(next, 0)
 }
 
-// write begins to write what waits, if nothing is being written.
+// write starts a write of waiting messages, unless one is under way.
 func (h *handler) write() {
 	if h.writing != nil || len(h.unsent) == 0 {
 		return
@@ -144,7 +144,7 @@ func (h *handler) write() {
 	}()
 }
 
-// wrote takes in the end of a write. Of one that failed, what the handler cannot have read was not sent.
+// wrote records the end of a write. After a failed write, messages that the handler cannot have read are NotSent.
 func (h *handler) wrote(w written) {
 	c := h.writing
 	h.writing = nil
@@ -160,7 +160,7 @@ func (h *handler) wrote(w written) {
 	}
 }
 
-// take reads the answers that have come.
+// take reads new answers.
 func (h *handler) take() {
 	for _, text := range h.answers.take(nil) {
 		a, err := parseAnswer(text)
@@ -171,7 +171,7 @@ func (h *handler) take() {
 			}
 		}
 		if err != nil && !h.complained {
-			h.complained = true // a handler that prints other things prints many
+			h.complained = true // a handler that prints other text prints much of it
 			h.p.cfg.Logger.Warn("handler wrote a line that is no answer, ignoring it and others like it",
 				"event", event.HandlerAnswerInvalid, "error", err, "line", cut(string(text), 200))
 		}
@@ -189,7 +189,7 @@ func (h *handler) take() {
 	}
 }
 
-// passOn delivers the answers that have been kept long enough.
+// passOn delivers the delayed answers that are due.
 func (h *handler) passOn(now time.Time) {
 	due := 0
 	for due < len(h.later) && !h.later[due].at.After(now) {
@@ -199,7 +199,7 @@ func (h *handler) passOn(now time.Time) {
 	h.later = h.later[due:]
 }
 
-// end gives all that is left its result. os/exec has read the last line by now.
+// end gives all remaining messages their results. os/exec has read the last line by now.
 func (h *handler) end(exit error) {
 	if h.why == nil {
 		h.why = errors.New("the handler has ended")
@@ -211,7 +211,7 @@ func (h *handler) end(exit error) {
 	if h.writing != nil { // its pipe is closed
 		h.wrote(<-h.written)
 	}
-	h.p.setState(Connecting, oneLine(h.why.Error())) // before the results: who gets one publishes no more
+	h.p.setState(Connecting, oneLine(h.why.Error())) // before the results: after its result, the relay publishes no more
 	h.passOn(time.Now().Add(unknownPause))
 	for one := h.hand.oldest(); one != nil; one = h.hand.oldest() {
 		h.hand.remove(one)

@@ -15,10 +15,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// handlerFile makes the test binary be a handler, which appends each message to the file that it names.
+// handlerFile makes the test binary run as a handler that appends each message to the named file.
 const handlerFile = "CDC_RELAY_TEST_HANDLER"
 
-// beHandler answers as the payload says in "do", by default with confirmed.
+// beHandler answers as "do" in the payload says; by default, confirmed.
 func beHandler(name string) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -40,7 +40,7 @@ func beHandler(name string) {
 		var order struct {
 			Do, Answer string
 		}
-		_ = json.Unmarshal(m.Payload, &order) // a body that is none says nothing
+		_ = json.Unmarshal(m.Payload, &order) // other payloads give no order
 		switch order.Do {
 		case "":
 			fmt.Printf("{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", m.MessageID)
@@ -55,7 +55,7 @@ func beHandler(name string) {
 	os.Exit(0)
 }
 
-// newExec is a publisher to a handler of this file.
+// newExec returns a publisher with a handler of this file.
 func newExec(t *testing.T, file string, timeout time.Duration) *Exec {
 	t.Helper()
 	self, err := os.Executable()
@@ -72,7 +72,7 @@ func newExec(t *testing.T, file string, timeout time.Duration) *Exec {
 	return p
 }
 
-// TestExecOutcomes: what the handler says of each message is its result.
+// TestExecOutcomes: each answer of the handler becomes the result.
 func TestExecOutcomes(t *testing.T) {
 	var k maker
 	type outcome struct {
@@ -120,7 +120,7 @@ func TestExecOutcomes(t *testing.T) {
 	}
 }
 
-// TestExecHandlerEnds: what it had in hand is unknown, and another handler is started.
+// TestExecHandlerEnds: its unanswered messages are Unknown, and another handler starts.
 func TestExecHandlerEnds(t *testing.T) {
 	var k maker
 	r := start(t, newExec(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
@@ -140,7 +140,7 @@ func TestExecHandlerEnds(t *testing.T) {
 	allAre(t, r.awaitResults(t, after), outbox.Confirmed)
 }
 
-// TestExecNoAnswer: a handler that leaves a message without an answer is killed, also if it answers later ones.
+// TestExecNoAnswer: a handler that leaves a message without an answer is killed, even if it answers later ones.
 func TestExecNoAnswer(t *testing.T) {
 	for _, do := range []string{"nothing", "sleep"} {
 		t.Run(do, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestExecNoAnswer(t *testing.T) {
 	}
 }
 
-// TestExecHandlerThatDoesNotRead: a full pipe holds up nobody, and Run returns.
+// TestExecHandlerThatDoesNotRead: a full pipe blocks no caller, and Run returns.
 func TestExecHandlerThatDoesNotRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "arrived")
 	r := start(t, newExec(t, file, time.Hour))
@@ -185,7 +185,7 @@ func TestExecHandlerThatDoesNotRead(t *testing.T) {
 	allAre(t, results[len(results)-1:], outbox.NotSent)
 }
 
-// TestExecSameMessageID: rows may have one message_id; each has its answer.
+// TestExecSameMessageID: rows may share a message_id; each gets its answer.
 func TestExecSameMessageID(t *testing.T) {
 	var k maker
 	first, second := k.make("x", "k", `{}`), k.make("x", "k", `{"do":"answer","answer":"{\"message_id\":\"ID\",\"outcome\":\"rejected\"}"}`)

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// ownGroup keeps Ctrl-C on a terminal from the handler: it works until the relay has drained.
+// ownGroup keeps a terminal's Ctrl-C from the handler, which must work until the relay has drained.
 func ownGroup(command *exec.Cmd) { command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// killGroup ends the handler and its children.
+// killGroup kills the handler and its children.
 func killGroup(command *exec.Cmd) { _ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }

@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// flow publishes and counts results until it is stopped; like the relay, it hands
-// over nothing while the publisher is not ready, and at most window at a time.
+// flow publishes and counts results until it is stopped. Like the relay, it publishes only while the publisher is
+// ready, and at most window messages at a time.
 type flow struct {
 	r        *running
 	messages []*outbox.Message

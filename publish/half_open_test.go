@@ -10,7 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestHalfOpenLetsOneThroughAtATime: one at first, another after half of the send timeout, and the others only
+// TestHalfOpenLetsOneThroughAtATime: one message first, another after half of the send timeout, and the others only
 // after an answer.
 func TestHalfOpenLetsOneThroughAtATime(t *testing.T) {
 	_, q, proxy, u := behindProxy(t)
@@ -41,7 +41,7 @@ func TestHalfOpenLetsOneThroughAtATime(t *testing.T) {
 	r.awaitBreaker(t, Ready, "closed")
 }
 
-// awaitBreaker waits until a state has told so.
+// awaitBreaker waits until a state reports this state of the breaker.
 func (r *recorder) awaitBreaker(t *testing.T, phase Phase, breaker string) {
 	t.Helper()
 	r.await(t, "a breaker that is "+breaker, func() bool {

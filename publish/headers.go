@@ -14,21 +14,20 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// The library writes any headers, and gives the whole connection up over deeper or larger
-// ones that it reads. A message that no queue takes comes back with its headers.
+// The library writes any headers, but closes the connection when it reads deeper or larger ones. It reads the headers
+// of every returned message.
 const (
-	// deepestHeader is how deeply arrays and tables may stand within one another.
+	// deepestHeader is how deeply arrays and tables may be nested.
 	deepestHeader = 32
-	// mostElements is how many an array or a table may have.
+	// mostElements is the most elements of an array or a table.
 	mostElements = 8192
-	// mostHeaders leaves room in the table of all headers: for x-possible-duplicate, and
-	// for what RabbitMQ's message interceptors may add.
+	// mostHeaders leaves room in the headers table for x-possible-duplicate, and for headers of RabbitMQ's message
+	// interceptors.
 	mostHeaders = mostElements - 8
 )
 
-// parseHeaders reads a JSON object as an AMQP field table. Integers become int64,
-// numbers with a fraction or an exponent float64. Of a key that stands twice the
-// last value counts, as in jsonb.
+// parseHeaders reads a JSON object as an AMQP field table. Integers become int64, and numbers with a fraction or an
+// exponent float64. The last value of a repeated key counts, as in jsonb.
 func parseHeaders(raw []byte) (amqp.Table, error) {
 	object, err := parseObject(raw)
 	if err != nil {
@@ -62,7 +61,7 @@ func isStrings(value any) bool {
 	return true
 }
 
-// parseObject reads one JSON object and nothing after it; numbers stay as written.
+// parseObject reads exactly one JSON object; numbers stay as written.
 func parseObject(raw []byte) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
@@ -98,7 +97,7 @@ func headerTable(path string, object map[string]any, depth int) (amqp.Table, err
 	return table, nil
 }
 
-// headerField maps one JSON value, whose place is path, to what the library encodes.
+// headerField converts one JSON value to a type that the library encodes. Path is its place, for errors.
 func headerField(path string, value any, depth int) (any, error) {
 	switch v := value.(type) {
 	case json.Number:

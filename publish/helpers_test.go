@@ -24,12 +24,12 @@ func TestMain(m *testing.M) {
 	services.Main(m)
 }
 
-// recorder is a sink that remembers everything.
+// recorder is a sink that records everything.
 type recorder struct {
 	mu      sync.Mutex
 	change  *sync.Cond
 	results map[*outbox.Message][]outbox.Result
-	// confirmed counts the results that say so.
+	// confirmed counts the confirmed results.
 	confirmed int
 	states    []State
 }
@@ -57,7 +57,7 @@ func (r *recorder) StateChanged(s State) {
 	r.change.Broadcast()
 }
 
-// await waits until holds does; it is called with the lock held.
+// await waits until the condition holds; it is called with the lock held.
 func (r *recorder) await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	expired := false
@@ -97,7 +97,7 @@ func (r *recorder) mark() int {
 	return len(r.states)
 }
 
-// awaitSince waits for a phase that came after a mark.
+// awaitSince waits for a phase after a mark.
 func (r *recorder) awaitSince(t *testing.T, mark int, phase Phase) {
 	t.Helper()
 	r.await(t, phase.String(), func() bool {
@@ -130,7 +130,7 @@ func (r *recorder) awaitResults(t *testing.T, messages ...*outbox.Message) []out
 	return results
 }
 
-// checkOnce fails where a message has more or less than one result.
+// checkOnce fails if a message has more or less than one result.
 func (r *recorder) checkOnce(t *testing.T) {
 	t.Helper()
 	r.mu.Lock()
@@ -142,7 +142,7 @@ func (r *recorder) checkOnce(t *testing.T) {
 	}
 }
 
-// count is how many results have the outcome.
+// count returns how many results have the outcome.
 func count(results []outbox.Result, outcome outbox.Outcome) int {
 	n := 0
 	for _, r := range results {
@@ -162,7 +162,7 @@ func allAre(t *testing.T, results []outbox.Result, outcome outbox.Outcome) {
 	}
 }
 
-// maker makes messages with ids of their own.
+// maker makes messages with new ids.
 type maker struct{ id int64 }
 
 func (k *maker) make(exchange, key, payload string) *outbox.Message {
@@ -183,7 +183,7 @@ func (k *maker) many(n int, exchange, key string) []*outbox.Message {
 	return messages
 }
 
-// running is a publisher at work.
+// running is a publisher that runs.
 type running struct {
 	Publisher
 	*recorder
@@ -220,7 +220,7 @@ func (r *running) publish(messages ...*outbox.Message) {
 	}
 }
 
-// startAMQP runs an AMQP publisher that is ready.
+// startAMQP runs an AMQP publisher until it is ready.
 func startAMQP(t *testing.T, cfg AMQPConfig) *running {
 	t.Helper()
 	if cfg.Logger == nil {
@@ -235,7 +235,7 @@ func startAMQP(t *testing.T, cfg AMQPConfig) *running {
 	return r
 }
 
-// admin is a connection of the test itself.
+// admin is the test's own connection.
 type admin struct {
 	t       *testing.T
 	channel *amqp.Channel
@@ -263,7 +263,7 @@ func (a *admin) queue(name string, args amqp.Table) string {
 	return name
 }
 
-// exchange declares an exchange with one queue that gets everything.
+// exchange declares an exchange with one queue that receives everything.
 func (a *admin) exchange(name, kind, queue, key string) {
 	a.t.Helper()
 	if err := a.channel.ExchangeDeclare(name, kind, true, false, false, false, nil); err != nil {
@@ -278,7 +278,7 @@ func (a *admin) exchange(name, kind, queue, key string) {
 	}
 }
 
-// drain takes all that is in a queue.
+// drain removes and returns all messages of a queue.
 func (a *admin) drain(queue string) []amqp.Delivery {
 	a.t.Helper()
 	var all []amqp.Delivery
@@ -294,8 +294,7 @@ func (a *admin) drain(queue string) []amqp.Delivery {
 	}
 }
 
-// checkArrived fails where a confirmed message is not in the queue, or is there a
-// second time without the mark of a duplicate.
+// checkArrived fails if a confirmed message is not in the queue, or is there twice without the mark.
 func checkArrived(t *testing.T, results []outbox.Result, deliveries []amqp.Delivery) {
 	t.Helper()
 	arrived := make(map[string]int)
@@ -317,7 +316,8 @@ func checkArrived(t *testing.T, results []outbox.Result, deliveries []amqp.Deliv
 	}
 }
 
-// behindProxy is a queue of the shared broker, and the address at which a publisher reaches it by a proxy. The admin goes direct.
+// behindProxy returns a queue of the shared broker, and an address that reaches the broker through a proxy. The admin
+// connects directly.
 func behindProxy(t *testing.T) (a *admin, queue string, proxy *services.Proxy, url string) {
 	t.Helper()
 	broker := services.SharedRabbitMQ(t)
@@ -327,7 +327,7 @@ func behindProxy(t *testing.T) (a *admin, queue string, proxy *services.Proxy, u
 	return a, a.queue(services.Name(t), nil), proxy, withHost(t, vhost, proxy.Addr())
 }
 
-// withHost is the URL with another host:port.
+// withHost returns the URL with another host:port.
 func withHost(t *testing.T, raw, host string) string {
 	t.Helper()
 	u, err := url.Parse(raw)

@@ -8,19 +8,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// inbox is what the publishers without a broker share: messages come in by Publish, and their results leave by deliver.
-// Its other methods belong to the goroutine of Run.
+// inbox is the common part of Stdout and Exec: it queues messages and reports results. Only the goroutine of Run may
+// call methods other than Publish.
 type inbox struct {
 	in *mailbox[*outbox.Message]
 
 	mu    sync.Mutex
-	ended bool // Run will take nothing more from in
+	ended bool // Run takes no more messages
 	sink  Sink // set when Run starts
 
 	state State
 }
 
-// Publish hands a message over; see Publisher.
+// Publish implements Publisher.
 func (p *inbox) Publish(m *outbox.Message) {
 	p.mu.Lock()
 	ended := p.ended
@@ -54,7 +54,7 @@ func (p *inbox) reject(why string) {
 	}
 }
 
-// wait lets d pass; what is published meanwhile comes back at once.
+// wait waits for d; messages published meanwhile are NotSent at once.
 func (p *inbox) wait(ctx context.Context, d time.Duration, why string) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -10,40 +10,38 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// job is work for the isolator: messages to send alone, one after the other, and
-// then, if a route waits for it, the lane to open.
+// job is work for the isolator: messages to send alone, one at a time, and then possibly a lane to open.
 type job struct {
-	exchange *string // nil: the messages go to several
-	opens    bool    // the sender waits for news of the exchange
+	exchange *string // nil: several exchanges
+	opens    bool    // the sender waits for the lane of the exchange
 	cause    *amqp.Error
 	messages []resend
 	urgency  urgency
 }
 
-// urgency orders the jobs: what may end the connection after all goes last.
+// urgency orders the jobs: messages that may end the connection go last.
 type urgency int
 
 const (
 	opensLane  urgency = iota // a route waits for its lane
 	sendsAlone                // risky, or in flight when the broker ended a connection
-	sendsLast                 // alone when it did
+	sendsLast                 // alone when the broker ended a connection
 	urgencies  = iota
 )
 
-// isolator is the goroutine that opens the lanes, and sends messages alone: what killed
-// a lane must be among its messages, and sent alone it shows. It looks each exchange up
-// before it opens a lane, so that a missing one harms nothing in flight. All its fields
-// are its own.
+// isolator is the goroutine that opens lanes and sends messages alone. If a lane died, one of its messages is the
+// cause, and sending each alone shows which one. The isolator looks an exchange up before it opens its lane, so that a
+// missing exchange harms no messages in flight. Only this goroutine uses its fields.
 type isolator struct {
 	*session
-	lane *lane // the isolation lane, nil until it is needed
-	// owes: a message on that lane has no answer yet.
+	lane *lane // the isolation lane; nil until needed
+	// owes: a message on that lane is unanswered.
 	owes bool
-	// wait is for the next answer; between shortestWait and longestWait.
+	// wait is the wait for the next answer, between shortestWait and longestWait.
 	wait time.Duration
-	// mostLeft bounds the isolation lanes that were left to a message without an answer.
+	// mostLeft bounds the isolation lanes kept for unanswered messages.
 	mostLeft int64
-	// missing exchanges did not exist when they were last looked up.
+	// missing are exchanges that did not exist at the last look-up.
 	missing map[string]refusal
 }
 
@@ -53,13 +51,13 @@ type refusal struct {
 }
 
 const (
-	// mostMissing bounds the memory of exchanges.
+	// mostMissing bounds the number of remembered exchanges.
 	mostMissing = 4096
-	// missingFor is how long an exchange is taken to be missing still.
+	// missingFor is how long an exchange counts as missing.
 	missingFor = time.Second
-	// The wait for the answer to a message sent alone. An exception comes at once; a
-	// confirm may take longer, and then the reaper waits for it. Each wait in vain
-	// halves the next one: there may be many messages for a queue that answers nothing.
+	// The wait for the answer to a message sent alone. An exception comes at once. A confirm may take longer; then the
+	// reaper waits for it. Each wait without an answer halves the next one, because many messages may be for a queue
+	// that never answers.
 	longestWait  = 500 * time.Millisecond
 	shortestWait = 50 * time.Millisecond
 )
@@ -71,7 +69,7 @@ func newIsolator(s *session) *isolator {
 	}
 }
 
-// leftLimit leaves the lanes, and what a session needs beside them, their channels.
+// leftLimit leaves enough channels for the lanes, and for the other channels of a session.
 func leftLimit(channelMax int) int64 {
 	const most = 4
 	return int64(min(max(channelMax-laneLimit(channelMax)-spareChannels, 0), most))
@@ -104,11 +102,11 @@ func (i *isolator) run() {
 		}
 	}
 	for j, some := next(); some; j, some = next() {
-		i.do(j) // which finds that nothing is sent any more
+		i.do(j) // nothing is sent any more
 	}
 }
 
-// do delivers a result for each message of the job, or has the reaper do it.
+// do delivers a result for each message of the job, or leaves that to the reaper.
 func (i *isolator) do(j job) {
 	stop := verdict{}
 	if j.exchange != nil {
@@ -131,8 +129,8 @@ func (i *isolator) do(j job) {
 	}
 }
 
-// examine says whether the exchange is there and may be written to. A verdict
-// without outcome means yes, until more is known.
+// examine checks whether the exchange exists and may be written to. A verdict without an outcome means yes, or
+// unknown.
 func (i *isolator) examine(exchange string, cause *amqp.Error) verdict {
 	if exchangeForbidden(cause) {
 		return exceptionVerdict(cause)
@@ -146,8 +144,8 @@ func (i *isolator) examine(exchange string, cause *amqp.Error) verdict {
 	return i.ask(exchange)
 }
 
-// ask declares the exchange passively, on a channel of its own: the broker closes
-// it if there is no such exchange.
+// ask declares the exchange passively on its own channel, because the broker closes the channel if the exchange does
+// not exist.
 func (i *isolator) ask(exchange string) verdict {
 	err := i.limited("look up exchange", func() error {
 		channel, err := i.connection.Channel()
@@ -177,7 +175,7 @@ func (i *isolator) ask(exchange string) verdict {
 	return verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
 }
 
-// hindrance is why nothing can be sent at the moment; without outcome, nothing is.
+// hindrance returns why nothing can be sent now; without an outcome, sending is possible.
 func (i *isolator) hindrance() verdict {
 	switch {
 	case i.over():
@@ -188,9 +186,8 @@ func (i *isolator) hindrance() verdict {
 	return verdict{}
 }
 
-// giveUp reports a message that is not sent (again). One that may have reached the
-// broker before is Unknown in any case, unless the whole exchange is out of
-// bounds: as Unknown it would come back for ever. Its retry is marked all the same.
+// giveUp reports a message that is not sent (again). If it may have reached the broker before, it is Unknown, so that
+// its retry is marked. The exception is wholeExchange: as Unknown, the message would be sent again for ever.
 func (i *isolator) giveUp(s resend, v verdict) {
 	if s.sent && !v.wholeExchange {
 		v.outcome, v.reason = outbox.Unknown, ""
@@ -198,8 +195,8 @@ func (i *isolator) giveUp(s resend, v verdict) {
 	i.sink.Deliver(outbox.Result{Message: s.message, Outcome: v.outcome, Reason: v.reason, Detail: v.detail, MaybeSent: s.sent})
 }
 
-// sendAlone sends one message and waits a while for its answer; then the reaper alone
-// waits for it. Without an answer the verdict is empty.
+// sendAlone sends one message and waits for its answer for a while; after that, only the reaper waits. Without an
+// answer the verdict is empty.
 func (i *isolator) sendAlone(s resend) verdict {
 	p, err := i.encode(s.message, s.sent || s.message.MayBeKnown())
 	if err != nil {
@@ -221,7 +218,7 @@ func (i *isolator) sendAlone(s resend) verdict {
 	e.awaited.Store(true)
 	i.inFlight.Add(1)
 	i.sent.add(reaperNews{entry: e})
-	_ = e.send(p, i.clock) // the reaper judges
+	_ = e.send(p, i.clock) // the reaper handles the error
 	i.sent.signal()
 	longest := min(longestWait, i.cfg.SendTimeout/4)
 	timer := time.NewTimer(min(i.wait, longest))
@@ -233,7 +230,7 @@ func (i *isolator) sendAlone(s resend) verdict {
 		return e.verdict
 	case <-timer.C:
 		e.awaited.Store(false)
-		i.alone.remove(s.message) // the connection is still there
+		i.alone.remove(s.message) // the connection still exists
 		i.owes = true
 		i.wait = min(max(i.wait/2, shortestWait, i.throttle.manyTimesThere()), longest)
 	case <-i.ended:
@@ -241,9 +238,9 @@ func (i *isolator) sendAlone(s resend) verdict {
 	return verdict{}
 }
 
-// open makes sure that there is an isolation lane. A message that has no answer yet may still make the
-// broker close the channel, so it keeps its lane. If many do they share one: an exception on it is
-// charged to nobody (see reaper.settle).
+// open opens an isolation lane if needed. A lane with an unanswered message is not used again, because that message may
+// still make the broker close the channel. If many lanes are left this way, messages share one, and an exception on it
+// is charged to none (see reaper.settle).
 func (i *isolator) open() error {
 	if i.lane != nil && !i.lane.channel.IsClosed() {
 		if !i.owes || i.left.Load() >= i.mostLeft {
@@ -259,7 +256,7 @@ func (i *isolator) open() error {
 	})
 }
 
-// tellSender ends the wait for an exchange: with a lane, or with what is wrong.
+// tellSender ends the sender's wait for an exchange, with a lane or with a verdict.
 func (i *isolator) tellSender(exchange string, stop verdict) {
 	news := laneNews{exchange: &exchange, verdict: stop}
 	if stop.outcome == 0 {
@@ -276,5 +273,5 @@ func (i *isolator) tellSender(exchange string, stop verdict) {
 	i.control.put(news)
 }
 
-// returnSlack is the room for returns beyond what can be in flight.
+// returnSlack is room for returns beyond the messages in flight.
 const returnSlack = 16

@@ -10,39 +10,38 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// lane is one channel in confirm mode. A shared lane carries the messages of one
-// exchange, so that a channel exception harms no others; an isolation lane carries
-// messages that are sent alone.
+// lane is one channel in confirm mode. A shared lane carries the messages of one exchange, so that a channel exception
+// affects no other exchange. An isolation lane carries messages that are sent alone.
 type lane struct {
 	exchange string
 	channel  *amqp.Channel
 	shared   bool
-	// returns has room for every message that can be in flight: a return that the
-	// library cannot hand over is dropped, and the message then acked.
+	// returns has room for every message in flight: the library drops a return that it cannot deliver, and the message
+	// would look confirmed.
 	returns chan amqp.Return
-	// closed gets the reason at most once and is then closed.
+	// closed receives at most one reason, and is then closed.
 	closed chan *amqp.Error
 
-	// These belong to the reaper.
+	// Only the reaper uses the fields below.
 	exception *amqp.Error // received from closed
-	newest    *entry      // sent last
-	waiting   int         // entries without an answer
-	crowded   bool        // it died with several of them: nobody knows of which
-	dying     bool        // the sender was told that the channel is closed
-	sealed    bool        // the sender sends no more on it
-	evicted   bool        // sealed to make room, not because it died
-	timedOut  bool        // an entry did, and the sender was told
+	newest    *entry      // the last message sent
+	waiting   int         // unanswered entries
+	crowded   bool        // it died with several unanswered entries: the cause is unknown
+	dying     bool        // the sender knows that the channel is closed
+	sealed    bool        // the sender sends nothing more on it
+	evicted   bool        // sealed to make room; it has not died
+	timedOut  bool        // an entry timed out, and the sender knows
 	resends   []resend    // in the order in which they were sent
 }
 
-// resend is a message of a lane that died.
+// resend is a message of a dead lane.
 type resend struct {
 	message *outbox.Message
 	// sent: the broker may have it.
 	sent bool
 }
 
-// outcome is the result if the message is not sent again.
+// outcome returns the result if the message is not sent again.
 func (s resend) outcome() outbox.Outcome {
 	if s.sent {
 		return outbox.Unknown
@@ -65,35 +64,35 @@ func openLane(connection *amqp.Connection, exchange string, shared bool, room in
 	return l, nil
 }
 
-// entry is one message that was given to the library. It is known to the reaper
-// before it is sent: the broker's answer then finds it.
+// entry is one message passed to the library. The reaper knows it before it is sent, so that the broker's answer finds
+// it.
 type entry struct {
 	message *outbox.Message
 	lane    *lane
-	resent  bool // was sent before, on a lane that died
-	marked  bool // carries x-possible-duplicate
+	resent  bool // it was sent before, on a lane that died
+	marked  bool // it has x-possible-duplicate
 	epoch   int  // of the throttle; only on a shared lane
 
-	// confirm, err and sentAt are written by who sends, before published is set.
+	// The sending goroutine writes confirm, err and sentAt before it sets published.
 	confirm   *amqp.DeferredConfirmation
 	err       error
-	sentAt    time.Duration // on the session's clock, when the socket had taken all of it
+	sentAt    time.Duration // on the session's clock, when the socket had taken the whole message
 	published atomic.Bool
-	// awaited: the isolator waits for the answer before it sends another message alone.
+	// awaited: the isolator waits for this answer before it sends another message.
 	awaited atomic.Bool
 
-	// These belong to the reaper.
+	// Only the reaper uses the fields below.
 	returned *amqp.Return
 	verdict  verdict
-	// settled is closed after verdict was set; nil where nobody waits for it.
+	// settled is closed after verdict was set; nil: nobody waits for it.
 	settled chan struct{}
 }
 
-// send gives the message to the library and tells the outcome of that to the
-// reaper. It blocks while the socket does not take the bytes.
+// send passes the message to the library, and then sets published for the reaper. It blocks while the socket does not
+// take the bytes.
 func (e *entry) send(p parcel, c *clock) error {
 	e.message.SentAt = time.Now()
-	// mandatory: a message that no queue takes comes back instead of being dropped.
+	// mandatory: the broker returns an unroutable message instead of dropping it.
 	e.confirm, e.err = e.lane.channel.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.body)
 	e.sentAt = c.now()
 	err := e.err
@@ -101,7 +100,7 @@ func (e *entry) send(p parcel, c *clock) error {
 	return err
 }
 
-// resolved tells without waiting whether the fate of the entry is known.
+// resolved reports, without blocking, whether the outcome of the entry is known.
 func (e *entry) resolved() bool {
 	if !e.published.Load() {
 		return false

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestACallIsBoundedAlsoAfterABlockedConnection: while the broker blocks the connection no time
-// passes, and after it what was left.
+// TestACallIsBoundedAlsoAfterABlockedConnection: while the broker blocks the connection, no time passes. Afterwards the
+// remaining time applies.
 func TestACallIsBoundedAlsoAfterABlockedConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 10 * time.Second
@@ -34,7 +34,7 @@ func TestACallIsBoundedAlsoAfterABlockedConnection(t *testing.T) {
 	})
 }
 
-// TestACallThatReturnsCostsNothing afterwards.
+// TestACallThatReturnsCostsNothing: a call that returned does not end the connection later.
 func TestACallThatReturnsCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &session{cfg: &AMQPConfig{SendTimeout: time.Second}, clock: newClock(), lost: make(chan error, 1)}

@@ -9,8 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// line is the beginning of a message as Stdout and Exec write it: one JSON object in one line. payload and payload_base64
-// follow. The keys and their order are part of the contract: docs/contract.md.
+// line is the start of a message as Stdout and Exec write it: one JSON object on one line. payload and payload_base64
+// follow. The keys and their order are part of the contract (docs/contract.md).
 type line struct {
 	ID                int64           `json:"id"`
 	MessageID         string          `json:"message_id"`
@@ -23,8 +23,8 @@ type line struct {
 	PossibleDuplicate bool            `json:"possible_duplicate"`
 }
 
-// appendLine appends the line of a message that is to be sent now. The error, always *invalid, is for a message that AMQP
-// could not carry either; then nothing is appended.
+// appendLine appends the line of a message that is sent now. Errors, always *invalid, are for messages that AMQP could
+// not carry either; then nothing is appended.
 func appendLine(b *bytes.Buffer, m *outbox.Message, defaultExchange string) error {
 	mark := m.MayBeKnown()
 	parcel, err := encode(m, limits{defaultExchange: defaultExchange, frameMax: defaultFrameMax}, mark)
@@ -43,7 +43,7 @@ func appendLine(b *bytes.Buffer, m *outbox.Message, defaultExchange string) erro
 		OrderingKey: m.OrderingKey, Headers: headers, Properties: m.Properties,
 		CreatedAt: m.CreatedAt, PossibleDuplicate: mark,
 	})
-	if err != nil { // only a strange date
+	if err != nil { // only a date out of range
 		b.Truncate(begin)
 		return &invalid{outbox.ReasonInvalidRow, err.Error()}
 	}
@@ -52,7 +52,8 @@ func appendLine(b *bytes.Buffer, m *outbox.Message, defaultExchange string) erro
 	return nil
 }
 
-// appendPayload writes the body byte for byte: JSON in one line as it is, else base64. The encoder would rewrite it.
+// appendPayload writes the payload unchanged: JSON on one line as it is, otherwise base64. The JSON encoder would
+// rewrite it.
 func appendPayload(b *bytes.Buffer, m *outbox.Message) {
 	if !m.Binary && !bytes.ContainsAny(m.Payload, "\n\r") && json.Valid(m.Payload) {
 		b.WriteString(`,"payload":`)
@@ -65,7 +66,7 @@ func appendPayload(b *bytes.Buffer, m *outbox.Message) {
 	b.WriteString(`"}` + "\n")
 }
 
-// withExtra are the headers of a message that encode has taken, with those of other columns.
+// withExtra returns the headers of an encoded message, with the header columns.
 func withExtra(m *outbox.Message) json.RawMessage {
 	headers := make(map[string]any)
 	for _, h := range m.Extra {
@@ -78,6 +79,6 @@ func withExtra(m *outbox.Message) json.RawMessage {
 	for name, value := range own {
 		headers[name] = value
 	}
-	text, _ := json.Marshal(headers) // strings, numbers and booleans, and what was JSON before
+	text, _ := json.Marshal(headers) // strings, numbers, booleans, and former JSON
 	return text
 }

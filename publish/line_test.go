@@ -8,7 +8,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestLineIsByteForByte: an encoder would write 1.0E+2 as it is, and <&> and blanks otherwise.
+// TestLineIsByteForByte: an encoder would change 1.0E+2, <&> and spaces.
 func TestLineIsByteForByte(t *testing.T) {
 	id, err := outbox.ParseUUID([]byte("5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52"))
 	if err != nil {

@@ -2,12 +2,11 @@ package publish
 
 import "sync"
 
-// mailbox hands values from any goroutine to the one that takes them, in order
-// and without ever blocking who puts. What bounds it is the caller's contract.
+// mailbox passes values from any goroutine to one taker, in order. Putting never blocks. Its callers bound its size.
 type mailbox[T any] struct {
 	mu    sync.Mutex
 	items []T
-	// wake holds a token while there may be something to take.
+	// wake holds a token while there may be a value.
 	wake chan struct{}
 }
 
@@ -35,7 +34,7 @@ func (b *mailbox[T]) signal() {
 	}
 }
 
-// take returns all values and keeps spare, emptied, for the next ones.
+// take returns all values, and keeps spare, emptied, for the next ones.
 func (b *mailbox[T]) take(spare []T) []T {
 	clear(spare)
 	b.mu.Lock()

@@ -15,8 +15,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestAMissingExchangeIsAskedForOnceASecond, however many messages go to it: that is one channel,
-// which the broker closes and tells in its log. The others go on as if these were not there.
+// TestAMissingExchangeIsAskedForOnceASecond: for any number of messages. Each look-up costs a channel, which the broker
+// closes and logs. Other messages are unaffected.
 func TestAMissingExchangeIsAskedForOnceASecond(t *testing.T) {
 	broker := services.SharedRabbitMQ(t)
 	vhost := broker.VHost(t)
@@ -38,7 +38,7 @@ func TestAMissingExchangeIsAskedForOnceASecond(t *testing.T) {
 		}
 		good += len(ok)
 	}
-	// Two for the good messages, of which the first was sent alone, and one for each second that has begun.
+	// Two for the good messages, of which the first was sent alone, and one for each started second.
 	if n, most := sent.count(channelOpen), 3+int(time.Since(began)/missingFor); n > most {
 		t.Errorf("%d channels were opened, want at most %d", n, most)
 	}
@@ -57,7 +57,7 @@ func TestAMissingExchangeIsAskedForOnceASecond(t *testing.T) {
 	}
 }
 
-// method is one of AMQP, by its class and number.
+// method is an AMQP method, by class and number.
 type method [2]uint16
 
 var (
@@ -65,14 +65,14 @@ var (
 	basicPublish = method{60, 40}
 )
 
-// methods forwards connections to a broker and counts what its clients call.
+// methods is a proxy to a broker that counts the methods of its clients.
 type methods struct {
 	listener net.Listener
 	mu       sync.Mutex
 	called   map[method]int
 }
 
-// newMethods ends with the test.
+// newMethods returns a proxy that ends with the test.
 func newMethods(t *testing.T, target string) *methods {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -120,7 +120,7 @@ func (m *methods) count(one method) int {
 	return m.called[one]
 }
 
-// read takes the protocol's header, then frames: a type, a channel, a size, so many bytes and an end.
+// read reads the protocol header, then frames: type, channel, size, payload, end octet.
 func (m *methods) read(t *testing.T, from io.Reader) {
 	header := make([]byte, 8)
 	_, err := io.ReadFull(from, header)

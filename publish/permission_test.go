@@ -9,8 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestPermissionRevokedMidStream: what the broker had taken before it closed the channel is not told to be refused as if
-// it had never been there: it would come again without the mark of a possible duplicate.
+// TestPermissionRevokedMidStream: messages that the broker took before it closed the channel are not reported as
+// rejected. Their retry would not be marked.
 func TestPermissionRevokedMidStream(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)

@@ -11,14 +11,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// longestExpiration is the greatest TTL, in milliseconds, that RabbitMQ takes.
+// longestExpiration is the greatest TTL of RabbitMQ, in milliseconds.
 const longestExpiration = 4294967295
 
-// fastReply is a reply_to for which RabbitMQ closes the channel of a publisher that does
-// not consume from it.
+// fastReply is a reply_to for which RabbitMQ closes the channel of a publisher that does not consume from it.
 const fastReply = "amq.rabbitmq.reply-to"
 
-// applyProperties sets what the column properties names.
+// applyProperties sets the properties that the column names.
 func applyProperties(b *amqp.Publishing, raw []byte) error {
 	object, err := parseObject(raw)
 	if err != nil {
@@ -69,7 +68,7 @@ func applyProperty(b *amqp.Publishing, name string, value any) error {
 	return nil
 }
 
-// stringProperty is the field for a property that is plain text; nil for others.
+// stringProperty returns the field of a string property; nil: another property.
 func stringProperty(b *amqp.Publishing, name string) *string {
 	switch name {
 	case "content_type":
@@ -100,7 +99,7 @@ func integer(value any, most uint64) (uint64, bool) {
 	return n, err == nil && n <= most
 }
 
-// expiration is the TTL as AMQP wants it: digits in a string.
+// expiration returns the TTL as AMQP wants it: digits in a string.
 func expiration(value any) (string, bool) {
 	if s, ok := value.(string); ok {
 		value = json.Number(s)
@@ -109,8 +108,8 @@ func expiration(value any) (string, bool) {
 	return strconv.FormatUint(n, 10), ok
 }
 
-// limitExpiration has a queue drop the message after the time that is left, unless it does so earlier. More time than
-// RabbitMQ takes is left out.
+// limitExpiration makes a queue drop the message when it expires, or at its own TTL if that is earlier. A time above
+// RabbitMQ's limit is ignored.
 func limitExpiration(b *amqp.Publishing, left time.Duration) {
 	ms := uint64(left.Milliseconds())
 	own, err := strconv.ParseUint(b.Expiration, 10, 64)

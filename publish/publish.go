@@ -1,6 +1,5 @@
-// Package publish brings messages to the broker and reports, for each, what
-// became of it. It knows nothing of tables, LSNs or ordering: who gives it a
-// message has decided that it may leave now.
+// Package publish sends messages to the broker and reports the result of each. It does not know tables, LSNs or
+// ordering: the caller decides that a message may leave now.
 package publish
 
 import (
@@ -10,45 +9,41 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Publisher is what the relay publishes through. AMQP and Stdout implement it;
-// the conformance suite in conformance_test.go holds for both.
+// Publisher is how the relay publishes. AMQP, Stdout and Exec implement it; conformance_test.go tests the contract.
 type Publisher interface {
-	// Run connects, publishes and reconnects until ctx is done, then closes the
-	// connection. Before it returns, every message handed over has had its result.
-	// It is called once and returns nil after a cancelled ctx, an error only for
-	// what no retry can fix (a wrong configuration).
+	// Run connects, publishes and reconnects until ctx is done, then closes the connection. Before it returns, every
+	// published message has its result. It is called once. It returns nil after ctx is done, and an error only if no
+	// retry can help (a wrong configuration).
 	Run(ctx context.Context, sink Sink) error
-	// Publish hands one message over. It never blocks: the caller keeps at most
-	// as many messages without a result as the publisher was made for. It may be
-	// called from any goroutine, also before Run; messages of one exchange leave
-	// in the order of the calls, except those that have to be sent alone (see
-	// isolator). Called while the publisher is not ready, the result is NotSent.
+	// Publish publishes one message and never blocks. It may be called from any goroutine, also before Run. The caller
+	// keeps the number of messages without a result within the publisher's limit.
+	// Messages of one exchange leave in the order of the calls, except messages sent alone (see isolator). While the
+	// publisher is not ready, the result is NotSent.
 	Publish(m *outbox.Message)
 }
 
-// Sink takes what the publisher reports. Its methods are called from the
-// publisher's goroutines, several at a time, and must not block. They may call
-// Publish. Publish itself calls Deliver only after Run has returned.
+// Sink receives the reports of a publisher. The publisher's goroutines call its methods concurrently. They must not
+// block, and may call Publish. Publish itself calls Deliver only after Run has returned.
 type Sink interface {
-	// Deliver is called exactly once for each message published.
+	// Deliver is called exactly once for each published message.
 	Deliver(outbox.Result)
 	// StateChanged is called at each change of the state, first with Connecting.
 	StateChanged(State)
 }
 
-// Phase is where the publisher stands.
+// Phase is the phase of a publisher.
 type Phase uint8
 
-// The phases. Only in Ready are messages taken.
+// The phases. Messages are taken only in Ready.
 const (
 	Connecting Phase = iota + 1 // no connection: dialling, with backoff
-	Ready                       // connected; messages are taken
+	Ready                       // connected
 	Blocked                     // the broker sent connection.blocked (memory or disk alarm)
-	Paused                      // the breaker is open: cooling down after consecutive outages
+	Paused                      // the breaker is open after consecutive outages
 	Closed                      // Run has ended
 )
 
-// String is the name used in logs and metrics.
+// String returns the name in logs and metrics.
 func (p Phase) String() string {
 	switch p {
 	case Connecting:
@@ -65,12 +60,12 @@ func (p Phase) String() string {
 	return "invalid"
 }
 
-// State is the publisher's phase and why.
+// State is the publisher's phase, with the reason.
 type State struct {
 	Phase Phase
 	Since time.Time
-	// Detail is one line for people, empty in Ready; it holds no password.
+	// Detail is one line for people, empty in Ready. It never holds a password.
 	Detail string
-	// Breaker is closed, open or half_open; empty for a publisher without one.
+	// Breaker is closed, open or half_open; empty: the publisher has none.
 	Breaker string
 }

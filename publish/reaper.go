@@ -12,38 +12,36 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// scanEvery is how often the reaper looks at all messages while the oldest has no answer: a queue that
-// never confirms holds up no others.
+// scanEvery is how often the reaper checks all messages while the oldest is unanswered. So a queue that never confirms
+// does not delay the others.
 const scanEvery = 10 * time.Millisecond
 
-// reaperNews is what the reaper is told, in the order in which it happened.
+// reaperNews are events for the reaper, in their order.
 type reaperNews struct {
-	// entry is about to be sent.
+	// entry will be sent next.
 	entry *entry
-	// seal: nothing more is sent on this lane. Its messages that the broker did not
-	// answer are sent again alone, unless it was evicted (it is merely idle then).
+	// seal: nothing more is sent on this lane. Its unanswered messages are sent again alone if it died. If it was
+	// evicted, its answers still come.
 	seal    *lane
 	evicted bool
 }
 
-// reaper is the goroutine that waits for confirms and delivers the results of all
-// that was sent. It alone reads the returns, and reads them before it decides on a
-// confirm: the broker sends the return of a message before its confirm. All its
-// fields are its own.
+// reaper is the goroutine that waits for confirms and delivers the results of all sent messages. Only it reads returns.
+// It reads them before it decides on a confirm, because the broker sends a return before the confirm. Only this
+// goroutine uses its fields.
 type reaper struct {
 	*session
 	pending []*entry // unanswered, in the order sent
-	head    int      // of pending; before it all is done
+	head    int      // index in pending; all entries before it are done
 	news    []reaperNews
-	// lastAnswer is when the broker last confirmed or nacked, on the session's clock.
+	// lastAnswer is when the broker last confirmed or rejected, on the session's clock.
 	lastAnswer time.Duration
 	dying      []*lane // closed by the broker; their resends may still be here
 }
 
 func newReaper(s *session) *reaper { return &reaper{session: s} }
 
-// run works until stop is closed: then no confirm can come any more, and nothing
-// more is sent.
+// run works until stop is closed. Then no confirm can come any more, and nothing more is sent.
 func (r *reaper) run(stop <-chan struct{}) {
 	scan := time.NewTimer(scanEvery)
 	defer scan.Stop()
@@ -51,7 +49,7 @@ func (r *reaper) run(stop <-chan struct{}) {
 		r.takeNews()
 		r.popResolved()
 		if r.head == len(r.pending) {
-			select { // without the timer: an idle relay costs nothing
+			select { // without the timer, so that an idle relay costs nothing
 			case <-r.sent.wake:
 			case <-stop:
 				r.finish()
@@ -87,7 +85,7 @@ func (r *reaper) takeNews() {
 	}
 }
 
-// oldestConfirm is what tells of the oldest entry; nil while it is being sent.
+// oldestConfirm returns the confirm of the oldest entry; nil while it is being sent.
 func (r *reaper) oldestConfirm() <-chan struct{} {
 	e := r.pending[r.head]
 	if !e.published.Load() || e.err != nil {
@@ -96,7 +94,7 @@ func (r *reaper) oldestConfirm() <-chan struct{} {
 	return e.confirm.Done()
 }
 
-// popResolved settles from the oldest on, up to the first that has no answer.
+// popResolved settles entries, oldest first, up to the first unanswered one.
 func (r *reaper) popResolved() {
 	for r.head < len(r.pending) && r.pending[r.head].resolved() {
 		r.settle(r.pending[r.head], false)
@@ -112,7 +110,7 @@ func (r *reaper) popResolved() {
 	}
 }
 
-// scan settles all that have an answer.
+// scan settles all answered entries.
 func (r *reaper) scan() {
 	r.takeNews()
 	r.keep(func(e *entry) bool {
@@ -124,8 +122,8 @@ func (r *reaper) scan() {
 	})
 }
 
-// keep drops from pending what f does not want kept. Meanwhile f may search pending,
-// which may have gaps, and may append to it.
+// keep removes the entries from pending for which f returns false. During the call, f may search pending, which may
+// have gaps, and append to it.
 func (r *reaper) keep(f func(*entry) bool) {
 	kept := r.head
 	for i := r.head; i < len(r.pending); i++ {
@@ -140,8 +138,8 @@ func (r *reaper) keep(f func(*entry) bool) {
 	r.pending = r.pending[:kept]
 }
 
-// expire gives up what has waited for longer than SendTimeout since it was sent. Where
-// nothing else was answered since, the broker as a whole is gone.
+// expire gives up messages that have waited longer than SendTimeout. If the broker has answered nothing since, the
+// connection is lost.
 func (r *reaper) expire() {
 	now := r.clock.now()
 	oldest, some := r.oldestSent()
@@ -161,8 +159,8 @@ func (r *reaper) expire() {
 	})
 }
 
-// oldestSent is when the first of those was sent that wait for their answer. A large body
-// that is still on its way does not count: the socket's write timeout bounds it.
+// oldestSent returns when the oldest unanswered message was sent. A large body that is still being written does not
+// count; the socket's write timeout bounds it.
 func (r *reaper) oldestSent() (at time.Duration, some bool) {
 	for _, e := range r.pending[r.head:] {
 		if e.published.Load() && (!some || e.sentAt < at) {
@@ -172,12 +170,12 @@ func (r *reaper) oldestSent() (at time.Duration, some bool) {
 	return at, some
 }
 
-// settle decides on one entry. The caller then takes it from pending.
+// settle decides on one entry. The caller then removes it from pending.
 func (r *reaper) settle(e *entry, timedOut bool) {
 	l := e.lane
 	r.takeReturns(l)
 	if !l.shared {
-		r.takeNews() // is another one sent on this lane by now?
+		r.takeNews() // another message may have been sent on this lane
 	}
 	evidence := evidence{
 		unsent:   errors.Is(e.err, amqp.ErrClosed),
@@ -186,7 +184,7 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 		returned: e.returned,
 		shared:   l.shared,
 	}
-	// In this order: the library marks the connection first, then its channels.
+	// The order matters: the library marks the connection first, then its channels.
 	evidence.channelClosed = l.channel.IsClosed()
 	evidence.connectionClosed = r.connection.IsClosed() || (e.err != nil && !evidence.unsent)
 	if evidence.channelClosed && !evidence.acked {
@@ -197,14 +195,14 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	v := classify(evidence)
 	l.waiting--
 	if timedOut && l.shared && !l.sealed && !l.timedOut {
-		// The library keeps each later confirm of the channel behind the missing one.
+		// The library keeps back each later confirm of the channel until the missing one comes.
 		l.timedOut = true
 		r.control.put(laneNews{lane: l})
 	}
 	if l.shared {
 		r.throttle.answered(e.epoch)
 	}
-	r.inFlight.Add(-1) // before the result, which lets the next message come
+	r.inFlight.Add(-1) // before the result, which admits the next message
 	r.noteAnswer(e, v)
 	if v.outcome == outbox.Unknown {
 		v = r.unanswered(e, evidence, v)
@@ -222,14 +220,14 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	r.afterAnswer(l)
 }
 
-// unanswered keeps what an entry without an answer tells of its message.
+// unanswered records what a missing answer says about the message.
 func (r *reaper) unanswered(e *entry, evidence evidence, v verdict) verdict {
 	switch {
 	case evidence.timedOut && !evidence.connectionClosed:
 		r.alone.remove(e.message)
 	case evidence.connectionClosed && endedByBroker(evidence.exception):
 		if r.alone.add(e.message, e.awaited.Load(), r.heard.Load()) {
-			e.resent = true // the broker may have it all the same
+			e.resent = true // the broker may have it nevertheless
 			return fatal(evidence.exception)
 		}
 	}
@@ -247,7 +245,7 @@ func (r *reaper) report(e *entry, v verdict) {
 	}
 }
 
-// noteAnswer keeps what the answers tell of the broker.
+// noteAnswer records what an answer says about the broker.
 func (r *reaper) noteAnswer(e *entry, v verdict) {
 	switch v.outcome {
 	case outbox.Confirmed, outbox.Refused, outbox.Impossible:
@@ -256,7 +254,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 	}
 	r.alone.remove(e.message)
 	r.lastAnswer = r.clock.now()
-	r.throttle.confirmed(time.Since(e.message.SentAt)) // not by the clock, which stands still while the broker blocks
+	r.throttle.confirmed(time.Since(e.message.SentAt)) // not the clock, which stops while the broker blocks
 	r.tellFirstAnswer()
 	if v.reason != outbox.ReasonTooLarge {
 		return
@@ -267,7 +265,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 	}
 }
 
-// exceptionOf is why the broker closed the channel, nil if it did not say.
+// exceptionOf returns why the broker closed the channel, or nil if it gave no reason.
 func (r *reaper) exceptionOf(l *lane) *amqp.Error {
 	select {
 	case e, ok := <-l.closed:
@@ -279,7 +277,7 @@ func (r *reaper) exceptionOf(l *lane) *amqp.Error {
 	return l.exception
 }
 
-// afterAnswer sees to a lane that is not used any more and owes no answer.
+// afterAnswer closes a sealed lane without unanswered messages, and passes its resends to the isolator.
 func (r *reaper) afterAnswer(l *lane) {
 	if !l.sealed || l.waiting > 0 {
 		return
@@ -298,8 +296,7 @@ func (r *reaper) afterAnswer(l *lane) {
 	r.dying = slices.DeleteFunc(r.dying, func(d *lane) bool { return d == l })
 }
 
-// takeReturns matches what the broker returned on a lane to the messages. A return
-// without a message belongs to one that timed out.
+// takeReturns matches the returns of a lane to messages. A return without a message belongs to one that timed out.
 func (r *reaper) takeReturns(l *lane) {
 	for {
 		select {
@@ -333,7 +330,7 @@ func (r *reaper) match(l *lane, returned *amqp.Return) {
 		if first == nil {
 			first = e
 		}
-		// Several rows may share all of that; a headers exchange tells them apart.
+		// Several rows may be equal in all of these; the headers may tell them apart.
 		if r.sameContent(e, returned) {
 			first = e
 			break
@@ -352,8 +349,7 @@ func (r *reaper) sameContent(e *entry, returned *amqp.Return) bool {
 	return err == nil && (len(p.body.Headers)+len(returned.Headers) == 0 || reflect.DeepEqual(p.body.Headers, returned.Headers))
 }
 
-// finish reports all that is left, when the connection is closed and sender and
-// isolator have stopped.
+// finish reports all remaining messages, after the connection is closed and sender and isolator have stopped.
 func (r *reaper) finish() {
 	r.takeNews()
 	r.keep(func(e *entry) bool {
@@ -368,7 +364,7 @@ func (r *reaper) finish() {
 	}
 }
 
-// giveUp reports what should have been sent alone.
+// giveUp reports messages that should have been sent alone.
 func (r *reaper) giveUp(resends []resend) {
 	for _, s := range resends {
 		r.deliver(s.message, s.outcome(), "", "the connection was lost before the message was sent alone")

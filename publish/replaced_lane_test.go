@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// channelsWithUnconfirmed counts those of a virtual host.
+// channelsWithUnconfirmed counts the channels of a virtual host with unconfirmed messages.
 func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
 	t.Helper()
 	u, err := url.Parse(vhostURL)
@@ -31,8 +31,8 @@ func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
 	return n
 }
 
-// TestAChannelIsReplacedAfterOneMessageThatIsNeverConfirmed: the library would keep every later
-// confirm of the channel. The others of the exchange notice nothing.
+// TestAChannelIsReplacedAfterOneMessageThatIsNeverConfirmed: otherwise the library would keep back every later confirm
+// of the channel. Other messages of the exchange are unaffected.
 func TestAChannelIsReplacedAfterOneMessageThatIsNeverConfirmed(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// wantInvalid: an empty reason means that the message is encoded.
+// wantInvalid checks the reason; an empty reason means that the message is encoded.
 func wantInvalid(t *testing.T, m *outbox.Message, reason outbox.Reason, detail string) {
 	t.Helper()
 	_, err := encode(m, testLimits, false)
@@ -26,7 +26,7 @@ func wantInvalid(t *testing.T, m *outbox.Message, reason outbox.Reason, detail s
 	}
 }
 
-// TestRowsThatTheTableTakes: it has no CHECKs, so rows of every kind come.
+// TestRowsThatTheTableTakes: the table has no CHECKs, so any row is possible.
 func TestRowsThatTheTableTakes(t *testing.T) {
 	const row, routing = outbox.ReasonInvalidRow, outbox.ReasonInvalidRouting
 	name := func(text string, n int) *string {

@@ -7,10 +7,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// mostLanes bounds the open lanes; each holds a buffer for returns.
+// mostLanes bounds the open lanes, because each has a buffer for returns.
 const mostLanes = 32
 
-// spareChannels are the channels a session needs beside its lanes.
+// spareChannels is how many channels a session needs besides its lanes.
 const spareChannels = 8
 
 // laneLimit is mostLanes, or less if the broker allows few channels.
@@ -18,43 +18,39 @@ func laneLimit(channelMax int) int {
 	return max(1, min(mostLanes, channelMax-spareChannels))
 }
 
-// route is where the messages of one exchange go. Its lane is nil while the
-// isolator looks at the exchange; messages then wait, in order.
+// route is the way of messages to one exchange. Its lane is nil while the isolator examines the exchange; messages then
+// wait in order.
 type route struct {
 	lane    *lane
 	waiting []*outbox.Message
 }
 
-// laneNews is what the sender is told. Without a lane or an exchange it only wakes
-// the sender.
+// laneNews is an event for the sender. Without a lane or an exchange it only wakes the sender.
 type laneNews struct {
 	// answered: the broker answered for the first time, which closes the breaker.
 	answered bool
-	// lane is not to be used any more: its channel is closed, or a message on it timed out.
+	// lane must not be used any more: its channel is closed, or a message on it timed out.
 	lane *lane
-	// exchange: the isolator is done with it. ready is its lane, or nil: then what
-	// waits gets the verdict.
+	// exchange: the isolator has examined it. ready is its lane; nil: waiting messages get the verdict.
 	exchange *string
 	ready    *lane
 	verdict  verdict
 }
 
-// sender is the goroutine that takes messages and sends them. All its fields are
-// its own.
+// sender is the goroutine that takes messages and sends them. Only this goroutine uses its fields.
 type sender struct {
 	*session
-	// halfOpen: one message leaves at a time, until the broker answers to one. The
-	// others are held. probed: one was sent. probe sends the next one: the queue of the
-	// first may be the only one that does not answer.
+	// halfOpen: one message is sent at a time until the broker answers one; the others are held. probed: one was sent.
+	// probe fires to send the next, because only the queue of the first may be stuck.
 	halfOpen bool
 	probed   bool
 	held     []*outbox.Message
 	probe    <-chan time.Time
 	routes   map[string]*route
-	// batch was taken from in; rest is what of it is still to be sent.
+	// batch was taken from in; rest is the unsent part of it.
 	batch, rest []*outbox.Message
 	news        []laneNews
-	// answers were counted when stuck was set; stuck ends a pause without answers.
+	// answers is the number of answers when stuck was set; stuck ends a pause without answers.
 	answers int
 	stuck   <-chan time.Time
 }
@@ -85,7 +81,7 @@ func (s *sender) run() {
 	s.giveBack("the connection was lost before the message was sent")
 }
 
-// sendRest sends what is there and the throttle allows.
+// sendRest sends waiting messages within the limit of the throttle.
 func (s *sender) sendRest() {
 	for {
 		if len(s.rest) == 0 {
@@ -112,7 +108,7 @@ func (s *sender) sendRest() {
 	}
 }
 
-// acceptAll sends messages in as few writes as it takes.
+// acceptAll sends messages in as few writes as possible.
 func (s *sender) acceptAll(batch []*outbox.Message) {
 	if len(batch) == 0 {
 		return
@@ -132,7 +128,7 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 	}
 }
 
-// giveBack reports all that was not sent.
+// giveBack reports all unsent messages.
 func (s *sender) giveBack(why string) {
 	for _, r := range s.routes {
 		for _, m := range r.waiting {
@@ -162,8 +158,8 @@ func (s *sender) accept(m *outbox.Message) {
 	}
 }
 
-// mustWait holds for all but the first message through a half-open breaker, and for one over
-// which connections ended: any other one goes first.
+// mustWait reports whether a message must wait while the breaker is half-open: all after the first one, and one over
+// which connections ended, because any other goes first.
 func (s *sender) mustWait(m *outbox.Message) bool {
 	_, ended := s.alone.has(m)
 	return s.probed || ended > 0
@@ -189,7 +185,7 @@ func (s *sender) probeNext() {
 	s.probe = s.nextProbe()
 }
 
-// dispatch brings a message onto its way.
+// dispatch passes a message to its lane, its route or the isolator.
 func (s *sender) dispatch(m *outbox.Message) {
 	p, err := s.encode(m, m.MayBeKnown())
 	if err != nil {
@@ -236,8 +232,8 @@ func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 	s.sent.signal()
 }
 
-// retire gives the dead lane of a route to the reaper, which hands what it carried
-// to the isolator. The route waits until the isolator is done with the exchange.
+// retire passes the dead lane of a route to the reaper, which passes its messages to the isolator. The route waits
+// until the isolator has examined the exchange.
 func (s *sender) retire(r *route) {
 	s.sent.put(reaperNews{seal: r.lane})
 	r.lane = nil
@@ -268,7 +264,7 @@ func (s *sender) learn(n laneNews) {
 	}
 }
 
-// opened goes on with the messages of an exchange that the isolator is done with.
+// opened continues with the messages of an exchange that the isolator has examined.
 func (s *sender) opened(n laneNews) {
 	r := s.routes[*n.exchange]
 	waiting := r.waiting
@@ -281,12 +277,12 @@ func (s *sender) opened(n laneNews) {
 		return
 	}
 	s.evict(*n.exchange)
-	s.probed = false // what waits passes the breaker again
+	s.probed = false // waiting messages pass the breaker again
 	s.rest = append(waiting, s.rest...)
 }
 
-// evict gives up any other lane if there are too many. What it has in flight still gets
-// its answer; the reaper closes the channel after it.
+// evict gives up some other lane if there are too many. Its messages in flight still get their answers; then the reaper
+// closes the channel.
 func (s *sender) evict(except string) {
 	open, victim := 0, ""
 	for exchange, r := range s.routes {
@@ -302,7 +298,7 @@ func (s *sender) evict(except string) {
 	}
 }
 
-// giveUpLane forgets an open lane: the next message to the exchange gets another.
+// giveUpLane forgets an open lane. The next message to the exchange gets a new one.
 func (s *sender) giveUpLane(exchange string, r *route) {
 	s.sent.put(reaperNews{seal: r.lane, evicted: true})
 	delete(s.routes, exchange)

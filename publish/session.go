@@ -13,15 +13,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// session is the life of one connection. Three goroutines work in it:
+// session is one connection. Three goroutines work in it:
 //
 //	sender    takes messages, encodes them and sends them on the lane of their exchange
-//	isolator  sends alone what might close a channel, and opens the lanes
-//	reaper    waits for the confirms, and delivers the result of all that was sent
+//	isolator  opens the lanes, and sends alone messages that might close a channel
+//	reaper    waits for the confirms, and delivers the results of all sent messages
 //
 // The goroutine of run watches the connection and ends it.
 type session struct {
-	owner      *AMQP // its methods are called by run alone
+	owner      *AMQP // only run calls its methods
 	cfg        *AMQPConfig
 	limits     limits
 	connection *amqp.Connection
@@ -29,43 +29,42 @@ type session struct {
 	clock      *clock
 	sink       Sink
 
-	// in is what the relay publishes; the sender takes it while the session lives.
+	// in has the messages of the relay; the sender takes them while the session lives.
 	in *mailbox[*outbox.Message]
-	// control tells the sender of its lanes; from isolator, reaper and run.
+	// control has events about lanes for the sender; from isolator, reaper and run.
 	control *mailbox[laneNews]
-	// sent tells the reaper what was sent; from sender and isolator.
+	// sent has the sent messages for the reaper; from sender and isolator.
 	sent *mailbox[reaperNews]
 	// jobs are for the isolator; from sender and reaper.
 	jobs *mailbox[job]
-	// throttle bounds what the sender sends without confirms; the reaper tells it of the answers.
+	// throttle bounds the unconfirmed messages of the sender; the reaper reports answers to it.
 	throttle *throttle
-	// alone is the publisher's: it outlives the session.
+	// alone belongs to the publisher and outlives the session.
 	alone *aloneList
 
-	// ended is closed by end, once: sender and isolator stop.
+	// ended is closed once by end: sender and isolator stop.
 	ended   chan struct{}
 	endOnce sync.Once
-	// lost gets the reason for which the session gives the connection up.
+	// lost receives the reason why the session gives up the connection.
 	lost chan error
-	// answered gets one value with the first answer of the broker to a message;
-	// heard then holds.
+	// answered receives one value at the broker's first answer to a message; heard is then true.
 	answered chan struct{}
 	heard    atomic.Bool
 
-	// closing counts the channels being closed.
+	// closing counts the channels that are being closed.
 	closing sync.WaitGroup
-	// inFlight counts the messages given to the library and without a result.
+	// inFlight counts the messages that the library has and that have no result.
 	inFlight atomic.Int64
-	// left counts the isolation lanes that the isolator left because they owe an answer.
+	// left counts the isolation lanes left open for an unanswered message.
 	left atomic.Int64
-	// blocked holds from connection.blocked to connection.unblocked; set by run.
+	// blocked is true from connection.blocked to connection.unblocked; only run sets it.
 	blocked atomic.Bool
-	// tooLarge is the smallest body, in bytes, that the broker rejected on this
-	// connection; 0 for none. Set by the reaper.
+	// tooLarge is the smallest body, in bytes, that the broker rejected on this connection; 0: none. Only the reaper
+	// sets it.
 	tooLarge atomic.Int64
 }
 
-// newSession takes over a connection that was just opened.
+// newSession takes over a new connection.
 func newSession(p *AMQP, o opened) *session {
 	lim := p.limits
 	lim.frameMax = o.connection.Config.FrameSize
@@ -78,9 +77,8 @@ func newSession(p *AMQP, o opened) *session {
 	}
 }
 
-// run works until ctx is done or the connection is lost. All that was sent has its
-// result when it returns. With a half-open breaker one message leaves at a time until the
-// broker answers to one.
+// run works until ctx is done or the connection is lost. When it returns, every sent message has its result. HalfOpen:
+// one message is sent at a time until the broker answers one.
 func (s *session) run(ctx context.Context, halfOpen bool) {
 	closed := s.connection.NotifyClose(make(chan *amqp.Error, 1))
 	blocked := s.connection.NotifyBlocked(make(chan amqp.Blocking, 16))
@@ -99,14 +97,14 @@ func (s *session) run(ctx context.Context, halfOpen bool) {
 	s.end()
 	s.disconnect(err == nil)
 	working.Wait()
-	for range closed { // closed last, when every confirm is resolved
+	for range closed { // it is closed last, when every confirm is resolved
 	}
 	close(stopReaper)
 	reaping.Wait()
 	s.closing.Wait()
 }
 
-// watch returns when the session is over, nil if ctx is done.
+// watch returns when the session is over, with nil if ctx is done.
 func (s *session) watch(ctx context.Context, closed <-chan *amqp.Error, blocked <-chan amqp.Blocking) error {
 	for {
 		select {
@@ -140,7 +138,7 @@ func (s *session) watch(ctx context.Context, closed <-chan *amqp.Error, blocked 
 	}
 }
 
-// end makes sender and isolator stop.
+// end stops sender and isolator.
 func (s *session) end() { s.endOnce.Do(func() { close(s.ended) }) }
 
 func (s *session) over() bool {
@@ -158,7 +156,7 @@ type noAnswer struct{ cause error }
 func (e *noAnswer) Error() string { return e.cause.Error() }
 func (e *noAnswer) Unwrap() error { return e.cause }
 
-// lose gives the connection up; the first reason counts.
+// lose gives up the connection. Only the first reason counts.
 func (s *session) lose(err error) {
 	select {
 	case s.lost <- &noAnswer{err}:
@@ -166,8 +164,8 @@ func (s *session) lose(err error) {
 	}
 }
 
-// disconnect closes the connection, politely if asked and if that takes no longer
-// than a moment. Closing the socket ends calls that still hang in the library.
+// disconnect closes the connection, politely if asked, within a moment. Closing the socket ends calls that hang in the
+// library.
 func (s *session) disconnect(politely bool) {
 	const timeout = 200 * time.Millisecond
 	done := make(chan struct{})
@@ -188,19 +186,19 @@ func (s *session) disconnect(politely bool) {
 	<-done
 }
 
-// closeLane closes a channel nobody uses any more; the caller does not wait for it.
+// closeLane closes an unused channel in the background.
 func (s *session) closeLane(l *lane) {
 	s.closing.Go(func() { _ = l.channel.Close() })
 }
 
-// tellFirstAnswer tells that the broker answered for a message.
+// tellFirstAnswer reports the broker's first answer to a message.
 func (s *session) tellFirstAnswer() {
 	if s.heard.CompareAndSwap(false, true) {
 		s.answered <- struct{}{}
 	}
 }
 
-// limited runs a call to the broker that the library would wait for without end.
+// limited bounds a call to the broker for which the library would wait without limit.
 func (s *session) limited(what string, call func() error) error {
 	done := make(chan struct{})
 	defer close(done)
@@ -208,12 +206,11 @@ func (s *session) limited(what string, call func() error) error {
 	return call()
 }
 
-// loseAfterTimeout gives the connection up when SendTimeout has passed on the session's clock
-// before done is closed.
+// loseAfterTimeout gives up the connection if done is not closed within SendTimeout on the session's clock.
 func (s *session) loseAfterTimeout(what string, done <-chan struct{}) {
 	end := s.clock.now() + s.cfg.SendTimeout
 	for left := s.cfg.SendTimeout; left > 0; left = end - s.clock.now() {
-		timer := time.NewTimer(max(left, scanEvery)) // the clock may stand still shortly before the end
+		timer := time.NewTimer(max(left, scanEvery)) // the clock may stop shortly before the end
 		select {
 		case <-done:
 			timer.Stop()
@@ -224,7 +221,7 @@ func (s *session) loseAfterTimeout(what string, done <-chan struct{}) {
 	s.lose(fmt.Errorf("%s: no answer within %v", what, s.cfg.SendTimeout))
 }
 
-// deliver reports a result that involved no broker.
+// deliver reports a result without the broker.
 func (s *session) deliver(m *outbox.Message, o outbox.Outcome, r outbox.Reason, detail string) {
 	s.sink.Deliver(outbox.Result{Message: m, Outcome: o, Reason: r, Detail: detail})
 }
@@ -237,8 +234,8 @@ func (s *session) encode(m *outbox.Message, possibleDuplicate bool) (parcel, err
 	return p, err
 }
 
-// mayBeTooLarge holds for bodies that brokers in common use reject by closing the
-// channel (max_message_size, 16 MiB since RabbitMQ 4.0).
+// mayBeTooLarge reports bodies for which common brokers close the channel (max_message_size, 16 MiB since RabbitMQ
+// 4.0).
 func (s *session) mayBeTooLarge(size int) bool {
 	const common = 16 << 20
 	refused := s.tooLarge.Load()

@@ -13,35 +13,34 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// socket is the TCP connection beneath the AMQP library, which knows no write
-// deadline and sets its read deadline from a goroutine that a stuck write stops.
-// Here each Read and Write sets its own. The library's deadlines are ignored.
+// socket is the TCP connection below the AMQP library. The library has no write deadline, and a stuck write also stops
+// the goroutine that sets its read deadline. So each Read and Write here sets its own deadline, and the library's
+// deadlines are ignored.
 //
-// Closing the socket is the only way to end the library's calls for certain.
+// Only closing the socket reliably ends the library's calls.
 type socket struct {
 	net.Conn
 	writeTimeout time.Duration
-	clock        *clock // stands still while the broker has blocked the connection
+	clock        *clock // stops while the broker blocks the connection
 
-	// readTimeout is the longest silence in nanoseconds, 0 for none; set once after
-	// the handshake, read by the library's reader.
+	// readTimeout is the longest silence in nanoseconds, 0: no limit. It is set once after the handshake.
 	readTimeout atomic.Int64
-	// handshake holds while the deadline of the whole handshake is in force.
+	// handshake is true while the deadline of the handshake applies.
 	handshake atomic.Bool
 	closeOnce sync.Once
 
-	// writing guards what follows, and is held while bytes are on their way.
+	// writing guards the fields below, and is held during a write.
 	writing sync.Mutex
 	corked  bool
-	corking []byte    // written and not yet sent
-	since   time.Time // the least TakenAt of those without a mark, or before
-	failed  error     // what went wrong when they were sent
+	corking []byte    // collected and not yet sent
+	since   time.Time // at most the least TakenAt of the collected messages without a mark
+	failed  error     // the error of sending them
 }
 
 // coalesced is how many bytes a corked socket collects at most.
 const coalesced = 32 << 10
 
-// dialSocket connects within accept. The deadline of ctx bounds the handshake that follows.
+// dialSocket connects within accept. The deadline of ctx bounds the handshake after it.
 func dialSocket(ctx context.Context, network, addr string, accept, writeTimeout time.Duration, c *clock) (*socket, error) {
 	dialer := net.Dialer{Timeout: accept}
 	raw, err := dialer.DialContext(ctx, network, addr)
@@ -58,8 +57,8 @@ func dialSocket(ctx context.Context, network, addr string, accept, writeTimeout 
 	return s, nil
 }
 
-// established ends the deadline of the handshake. From then on a peer that is
-// silent for longer than silence is gone; 0 waits for ever.
+// established ends the deadline of the handshake. From then on, a peer that is silent for longer than silence is lost;
+// 0: no limit.
 func (s *socket) established(silence time.Duration) error {
 	s.readTimeout.Store(int64(silence))
 	s.handshake.Store(false)
@@ -82,9 +81,8 @@ func (s *socket) Read(b []byte) (int, error) {
 	return s.Conn.Read(b)
 }
 
-// Write sends what it is given, or collects it while the socket is corked: the library
-// writes once for each message, and each would cost a system call here and a packet at
-// the broker.
+// Write sends the bytes, or collects them while the socket is corked. The library writes once for each message; sending
+// each would cost a system call here and a packet at the broker.
 func (s *socket) Write(b []byte) (int, error) {
 	if s.handshake.Load() {
 		return s.Conn.Write(b)
@@ -106,10 +104,11 @@ func (s *socket) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// errStoodStill: the process was stopped, or got no processor, with messages about to be sent.
+// errStoodStill: the process was paused, or got no processor, with messages about to be sent.
 var errStoodStill = errors.New("this process stood still with messages about to be sent")
 
-// cork has writes collected until uncork, which the caller owes soon. Since is the least TakenAt of what is to be written.
+// cork collects writes until uncork, which the caller must call soon. Since is the least TakenAt of the messages to
+// write.
 func (s *socket) cork(since time.Time) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -117,7 +116,7 @@ func (s *socket) cork(since time.Time) {
 	s.collectSince(since)
 }
 
-// collectSince: what is collected from now on was taken then, or later. What is older than CertainFor will carry a mark.
+// collectSince sets since. Messages taken more than CertainFor ago get a mark, so they do not count.
 func (s *socket) collectSince(taken time.Time) {
 	s.since = taken
 	if marked := time.Now().Add(-outbox.CertainFor); taken.Before(marked) {
@@ -125,7 +124,7 @@ func (s *socket) collectSince(taken time.Time) {
 	}
 }
 
-// uncork sends what was collected.
+// uncork sends the collected bytes.
 func (s *socket) uncork() error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -133,8 +132,8 @@ func (s *socket) uncork() error {
 	return s.flush()
 }
 
-// flush does not send what has waited for long: by then another relay may have taken over and
-// published the same messages, and these do not say so.
+// flush fails if the collected messages have waited too long: another relay may have taken over and published them, and
+// these have no mark.
 func (s *socket) flush() error {
 	if len(s.corking) == 0 || s.failed != nil {
 		return s.failed
@@ -149,8 +148,7 @@ func (s *socket) flush() error {
 	return s.failed
 }
 
-// send continues after a timeout while the connection is blocked: the
-// broker then does not read on purpose.
+// send continues after a timeout while the connection is blocked, because the broker then does not read.
 func (s *socket) send(b []byte) (int, error) {
 	written := 0
 	for {
@@ -174,11 +172,11 @@ func (s *socket) Close() error {
 	return err
 }
 
-// SetDeadline leaves the deadlines to the socket.
+// SetDeadline does nothing: the socket sets its own deadlines.
 func (s *socket) SetDeadline(time.Time) error { return nil }
 
-// SetReadDeadline leaves the deadlines to the socket.
+// SetReadDeadline does nothing: the socket sets its own deadlines.
 func (s *socket) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline leaves the deadlines to the socket.
+// SetWriteDeadline does nothing: the socket sets its own deadlines.
 func (s *socket) SetWriteDeadline(time.Time) error { return nil }

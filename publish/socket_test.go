@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// corkedSocket has collected a message, and is connected to peer.
+// corkedSocket is connected to peer and has collected a message.
 func corkedSocket(t *testing.T) (s *socket, peer net.Conn) {
 	t.Helper()
 	ours, peer := net.Pipe()
@@ -41,8 +41,8 @@ func TestACorkedSocketSendsWhenItIsUncorked(t *testing.T) {
 	}
 }
 
-// TestWhatAProcessThatStoodStillHadCollectedIsNotSent: it does not carry the mark of a
-// possible duplicate, and another relay may have taken over.
+// TestWhatAProcessThatStoodStillHadCollectedIsNotSent: these messages have no mark, and another relay may have taken
+// over.
 func TestWhatAProcessThatStoodStillHadCollectedIsNotSent(t *testing.T) {
 	s, peer := corkedSocket(t)
 	s.since = s.since.Add(-outbox.CertainFor - outbox.WriteFor)
@@ -58,8 +58,8 @@ func TestWhatAProcessThatStoodStillHadCollectedIsNotSent(t *testing.T) {
 	}
 }
 
-// TestAStalledLargeWriteDoesNotMakeTheNextOneStale: the broker has blocked the connection in the
-// midst of a large body. What is collected after it has waited for nothing.
+// TestAStalledLargeWriteDoesNotMakeTheNextOneStale: the broker blocks the connection during a large body. Messages
+// collected after it are not late.
 func TestAStalledLargeWriteDoesNotMakeTheNextOneStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, peer := net.Pipe()

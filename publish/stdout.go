@@ -12,35 +12,34 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// StdoutConfig is what NewStdout needs; only Writer is required.
+// StdoutConfig is the configuration for NewStdout; only Writer is required.
 type StdoutConfig struct {
-	// Writer gets one JSON object a line. It is not closed.
+	// Writer receives one JSON object per line. It is not closed.
 	Writer io.Writer
-	// DefaultExchange stands in for messages that name none.
+	// DefaultExchange is used for messages without an exchange.
 	DefaultExchange string
 }
 
-// Stdout writes messages as JSON lines, for pipes and for trying the relay out. A
-// message is confirmed once the writer took its line. What AMQP could not carry is
-// impossible here too. Make it with NewStdout.
+// Stdout writes messages as JSON lines, for pipes and for trials of the relay. A message is confirmed once the writer
+// has taken its line. A message that AMQP could not carry is Impossible here too. Create it with NewStdout.
 type Stdout struct {
 	inbox
 	cfg StdoutConfig
 
-	// These belong to the goroutine of Run.
+	// Only the goroutine of Run uses the fields below.
 	lines bytes.Buffer
-	batch []*outbox.Message // whose lines these are
-	torn  bool              // the writer took the beginning of a line only
+	batch []*outbox.Message // the messages of lines
+	torn  bool              // the writer took only a part of a line
 }
 
-// NewStdout makes a publisher that writes.
+// NewStdout returns a publisher that writes lines.
 func NewStdout(cfg StdoutConfig) *Stdout {
 	return &Stdout{cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}}
 }
 
-// Run writes until ctx is done. It returns an error where the reader of a pipe is
-// gone; after any other error it tries again. A Write that hangs when ctx is done is
-// left behind after a second, and what it held is Unknown.
+// Run implements Publisher: it writes until ctx is done. It returns an error if the reader of a pipe is gone; after any
+// other error it tries again. If a Write hangs when ctx is done, Run leaves it behind after 250 ms, and its messages
+// are Unknown.
 func (p *Stdout) Run(ctx context.Context, sink Sink) error {
 	p.sink = sink
 	p.setState(Connecting, "starting")
@@ -70,13 +69,13 @@ func (p *Stdout) write(ctx context.Context) error {
 	}
 }
 
-// retryWriteAfter is the pause after a write that failed.
+// retryWriteAfter is the pause after a failed write.
 const retryWriteAfter = 500 * time.Millisecond
 
-// mostBuffered is how many bytes of lines are written at once.
+// mostBuffered is the number of bytes from which buffered lines are written.
 const mostBuffered = 256 << 10
 
-// writeOnce writes all that waits.
+// writeOnce writes all waiting messages.
 func (p *Stdout) writeOnce(ctx context.Context) error {
 	for waiting := p.in.take(nil); len(waiting) > 0; waiting = p.in.take(nil) {
 		for i, m := range waiting {
@@ -95,11 +94,11 @@ func (p *Stdout) writeOnce(ctx context.Context) error {
 	return nil
 }
 
-// add appends the line of a message, or delivers why there is none.
+// add appends the line of a message, or delivers the reason why there is none.
 func (p *Stdout) add(m *outbox.Message) {
 	torn := p.torn && p.lines.Len() == 0
 	if torn {
-		p.lines.WriteByte('\n') // this line must not continue that one
+		p.lines.WriteByte('\n') // this line must not continue the torn one
 	}
 	if err := appendLine(&p.lines, m, p.cfg.DefaultExchange); err != nil {
 		if torn {
@@ -112,15 +111,14 @@ func (p *Stdout) add(m *outbox.Message) {
 	p.batch = append(p.batch, m)
 }
 
-// flush writes the lines and delivers the result of each. After a write that failed in the
-// midst all of them are Unknown.
+// flush writes the lines and delivers the results. After a partial write all messages are Unknown.
 func (p *Stdout) flush(ctx context.Context) error {
 	if len(p.batch) == 0 {
 		return nil
 	}
 	n, err := p.writeBytes(ctx, p.lines.Bytes())
 	outcome, detail := outbox.Confirmed, ""
-	if err != nil { // the state before the results: who gets one publishes no more
+	if err != nil { // the state before the results: after its result, the relay publishes no more
 		p.setState(Connecting, fmt.Sprintf("write messages: %v", err))
 		outcome, detail = outbox.Unknown, err.Error()
 		if n == 0 && !errors.Is(err, errHung) {
@@ -143,11 +141,10 @@ func (p *Stdout) flush(ctx context.Context) error {
 
 var errHung = errors.New("the writer takes nothing")
 
-// hungAfter is how long a write may last before the publisher says that nobody reads.
+// hungAfter is how long a write may last before the publisher counts as blocked.
 const hungAfter = 5 * time.Second
 
-// writeBytes writes, and stops waiting for it a moment after ctx is done. While it lasts
-// for long, the publisher is blocked.
+// writeBytes writes, and stops waiting shortly after ctx is done. During a long write the publisher is blocked.
 func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
 	const timeout = 250 * time.Millisecond
 	var n int

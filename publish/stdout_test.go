@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// fullDisk takes a number of bytes and fails until there is room again.
+// fullDisk takes a number of bytes, then fails until there is room again.
 type fullDisk struct {
 	mu   sync.Mutex
 	room int
@@ -39,8 +39,7 @@ func (d *fullDisk) give(room int) {
 	d.room = room
 }
 
-// TestStdoutWriteError: a failed write is an outage; a torn line is Unknown and
-// does not spoil the next one.
+// TestStdoutWriteError: a failed write is an outage. A torn line is Unknown, and does not damage the next one.
 func TestStdoutWriteError(t *testing.T) {
 	var k maker
 	first := k.make("x", "k", `"first"`)
@@ -65,7 +64,7 @@ func TestStdoutWriteError(t *testing.T) {
 	}
 }
 
-// TestStdoutReaderGone: nobody reads the pipe any more, which no retry fixes.
+// TestStdoutReaderGone: the reader of the pipe is gone, and no retry can help.
 func TestStdoutReaderGone(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {

@@ -6,38 +6,37 @@ import (
 )
 
 const (
-	// creditOfRabbitMQ is for how many messages RabbitMQ's processes give each other credit
-	// (credit_flow_default_credit). With more on their way they stop and start one another, and
-	// a classic queue takes a fifth less for a tenth more of the broker's time (docs/performance.md).
+	// creditOfRabbitMQ is how many messages RabbitMQ's processes grant each other (credit_flow_default_credit). With
+	// more messages in flight they stop and start each other, and a classic queue takes fewer messages
+	// (docs/results/README.md).
 	creditOfRabbitMQ = 400
-	// enoughRate, in messages a second: if the broker is so distant that the credit would not
-	// allow it, more may be on their way.
+	// enoughRate is in messages per second. If the broker is so distant that the credit would not allow this rate, more
+	// messages may be in flight.
 	enoughRate = 60_000
-	// stuckAfter is how long the broker may give fewAnswers until what it has does not count any more:
-	// a queue that is slow, or out of order, must not hold up the others.
+	// stuckAfter is how long the broker may give fewer than fewAnswers answers before its messages no longer count. A
+	// slow or broken queue must not delay the others.
 	stuckAfter = 50 * time.Millisecond
 	fewAnswers = creditOfRabbitMQ / 8
 )
 
-// throttle tells the sender how many messages may wait for their confirms. It is no promise as
-// MaxInFlight is: a broker that answers nothing gets more after a moment, so that a queue out of
-// order does not keep the others waiting.
+// throttle tells the sender how many messages may wait for confirms. It is not a promise like MaxInFlight: a broker
+// that does not answer gets more after a moment, so that a broken queue does not delay the others.
 type throttle struct {
-	// room is signalled when a pause is over; the sender waits on it.
+	// room is signalled at the end of a pause.
 	room chan struct{}
 
 	mu      sync.Mutex
-	known   bool          // something was confirmed
-	fastest time.Duration // of all confirms, once known: how distant the broker is
-	waiting int           // messages of this epoch without an answer
-	epoch   int           // what was sent in an earlier one does not count
-	paused  bool          // until half of the messages have their answer
-	answers int           // so far
+	known   bool          // a message was confirmed
+	fastest time.Duration // the fastest confirm, once known: the distance to the broker
+	waiting int           // unanswered messages of this epoch
+	epoch   int           // messages of earlier epochs do not count
+	paused  bool          // until half of the messages are answered
+	answers int           // in total
 }
 
 func newThrottle() *throttle { return &throttle{room: make(chan struct{}, 1)} }
 
-// most is how many messages may wait for their confirms.
+// most returns how many messages may wait for confirms.
 func (t *throttle) most() int {
 	if !t.known {
 		return creditOfRabbitMQ
@@ -45,8 +44,8 @@ func (t *throttle) most() int {
 	return max(creditOfRabbitMQ, int(enoughRate*t.fastest.Seconds()))
 }
 
-// allowed is how many messages may be sent now. Where that is none there is a pause, until half
-// of them have their answer: hundreds then leave in one write.
+// allowed returns how many messages may be sent now. At zero it pauses until half of them are answered, so that
+// hundreds leave in one write.
 func (t *throttle) allowed() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +65,7 @@ func (t *throttle) sent() (epoch int) {
 	return t.epoch
 }
 
-// confirmed tells how long a confirm took.
+// confirmed records how long a confirm took.
 func (t *throttle) confirmed(took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,15 +74,14 @@ func (t *throttle) confirmed(took time.Duration) {
 	}
 }
 
-// manyTimesThere is a time within which a broker that answers at all has answered, judged by its
-// distance goes; 0 where that is not known.
+// manyTimesThere returns a time in which a working broker has answered, judging by its distance; 0: unknown.
 func (t *throttle) manyTimesThere() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return 4 * t.fastest
 }
 
-// answered is told once of each message of an epoch that waits no more.
+// answered must be called once for each message that no longer waits.
 func (t *throttle) answered(epoch int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,15 +98,15 @@ func (t *throttle) answered(epoch int) {
 	}
 }
 
-// answersSoFar counts them.
+// answersSoFar returns the number of answers.
 func (t *throttle) answersSoFar() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.answers
 }
 
-// notAnswered is told how many answers there were stuckAfter ago. Where there are few more it ends
-// the epoch: what was sent so far does not count any more.
+// notAnswered gets the number of answers stuckAfter ago. If few came since, it ends the epoch: messages sent so far no
+// longer count.
 func (t *throttle) notAnswered(before int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -36,7 +36,7 @@ func pauseIsOver(th *throttle) bool {
 	}
 }
 
-// TestThrottleGoesOnWhenHalfIsConfirmed: one write then takes hundreds of messages.
+// TestThrottleGoesOnWhenHalfIsConfirmed: one write then sends hundreds of messages.
 func TestThrottleGoesOnWhenHalfIsConfirmed(t *testing.T) {
 	th := newThrottle()
 	sent := sendAllowed(th)
@@ -53,7 +53,7 @@ func TestThrottleGoesOnWhenHalfIsConfirmed(t *testing.T) {
 	}
 }
 
-// TestThrottleOfAFarBroker: the way there and back must not bound the throughput.
+// TestThrottleOfAFarBroker: the round-trip time must not bound the throughput.
 func TestThrottleOfAFarBroker(t *testing.T) {
 	for _, test := range []struct {
 		confirms []time.Duration
@@ -63,7 +63,7 @@ func TestThrottleOfAFarBroker(t *testing.T) {
 		{[]time.Duration{time.Millisecond}, 400},
 		{[]time.Duration{20 * time.Millisecond}, 1200},
 		{[]time.Duration{100 * time.Millisecond}, 6000},
-		{[]time.Duration{100 * time.Millisecond, 10 * time.Millisecond, time.Second}, 600}, // the fastest tells the distance
+		{[]time.Duration{100 * time.Millisecond, 10 * time.Millisecond, time.Second}, 600}, // the fastest confirm shows the distance
 	} {
 		th := newThrottle()
 		for _, took := range test.confirms {
@@ -75,7 +75,7 @@ func TestThrottleOfAFarBroker(t *testing.T) {
 	}
 }
 
-// TestThrottleForgetsWhatIsStuck: it does not count, and an answer that comes later changes nothing.
+// TestThrottleForgetsWhatIsStuck: stuck messages do not count, and late answers change nothing.
 func TestThrottleForgetsWhatIsStuck(t *testing.T) {
 	th := newThrottle()
 	late := sendAllowed(th)
@@ -94,7 +94,7 @@ func TestThrottleForgetsWhatIsStuck(t *testing.T) {
 	}
 }
 
-// TestThrottleDoesNotWaitForASlowQueue: a few answers are its own; the others are quick, and all that waits is its.
+// TestThrottleDoesNotWaitForASlowQueue: the slow queue gives few answers, and all waiting messages are its own.
 func TestThrottleDoesNotWaitForASlowQueue(t *testing.T) {
 	th := newThrottle()
 	sent := sendAllowed(th)
@@ -115,7 +115,7 @@ func TestThrottleDoesNotWaitForASlowQueue(t *testing.T) {
 	}
 }
 
-// TestThrottleNeverStops: whatever happens, a pause ends when all messages have their answer.
+// TestThrottleNeverStops: in any order of events, a pause ends when all messages are answered.
 func TestThrottleNeverStops(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		th := newThrottle()
@@ -165,7 +165,7 @@ func TestThrottleNeverStops(t *testing.T) {
 	})
 }
 
-// TestMessagesGoOnWhileNothingIsAnswered: a broker that answers late gets all that may be in flight.
+// TestMessagesGoOnWhileNothingIsAnswered: a broker that answers late gets as many messages as may be in flight.
 func TestMessagesGoOnWhileNothingIsAnswered(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
@@ -188,7 +188,8 @@ func TestMessagesGoOnWhileNothingIsAnswered(t *testing.T) {
 	r.awaitSince(t, mark, Ready)
 }
 
-// TestAStuckQueueLeavesRoomForOthers: it has nearly all that may wait for confirms, and the others do not wait until that has timed out.
+// TestAStuckQueueLeavesRoomForOthers: it has nearly all unconfirmed messages, and the others do not wait for its
+// timeout.
 func TestAStuckQueueLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// tlsBroker has a TLS listener for clients with a certificate of the authority, and its own is for "localhost".
+// tlsBroker accepts clients with a certificate of the authority; its own certificate is for "localhost".
 func tlsBroker(t *testing.T, a *certs.Authority) (broker *services.RabbitMQ, address url.URL) {
 	t.Helper()
 	services.Thorough(t, "starts a server of its own")
@@ -21,7 +21,7 @@ func tlsBroker(t *testing.T, a *certs.Authority) (broker *services.RabbitMQ, add
 	return broker, url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: host, Path: "/"}
 }
 
-// TestTLS takes one broker for both.
+// TestTLS uses one broker for both tests.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	authority := certs.NewAuthority(t)
@@ -32,7 +32,7 @@ func TestTLS(t *testing.T) {
 	t.Run("the broker is silent", func(t *testing.T) { tlsBrokerSilent(t, authority, broker, address) })
 }
 
-// tlsByURL: the URL names the private CA, the client's certificate and the name that the server's is for.
+// tlsByURL: the URL names the private CA, the client's certificate and the name in the server's certificate.
 func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitMQ, address url.URL) {
 	stranger := certs.NewAuthority(t)
 	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
@@ -82,7 +82,7 @@ func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 	})
 }
 
-// tlsBrokerSilent: the deadlines of a socket hold beneath TLS, too.
+// tlsBrokerSilent: the deadlines of a socket also work below TLS.
 func tlsBrokerSilent(t *testing.T, authority *certs.Authority, broker *services.RabbitMQ, address url.URL) {
 	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
 	address.RawQuery = url.Values{
@@ -91,7 +91,7 @@ func tlsBrokerSilent(t *testing.T, authority *certs.Authority, broker *services.
 	}.Encode()
 	r := startAMQP(t, AMQPConfig{URL: address.String(), SendTimeout: await.Scaled(time.Second)})
 	var k maker
-	for range 2 { // the first goes ahead of the exchange's own channel
+	for range 2 { // the first opens the lane
 		m := k.make("", q, `{}`)
 		r.publish(m)
 		allAre(t, r.awaitResults(t, m), outbox.Confirmed)

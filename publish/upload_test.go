@@ -12,8 +12,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// throttled forwards connections to target, and takes only piece bytes every so often of the
-// first bytes that come from the client.
+// throttled forwards connections to target, and takes the first bytes of the client slowly: piece bytes at each
+// interval.
 func throttled(t *testing.T, target string, first, piece int64, every time.Duration) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,8 +57,8 @@ func throttled(t *testing.T, target string, first, piece int64, every time.Durat
 	return listener.Addr().String()
 }
 
-// TestABodyThatTakesLongerThanTheSendTimeoutToUpload is published: the time counts from when it
-// was sent, and each write has a timeout of its own.
+// TestABodyThatTakesLongerThanTheSendTimeoutToUpload: it is published. The send timeout starts after the write, and
+// each write has its own timeout.
 func TestABodyThatTakesLongerThanTheSendTimeoutToUpload(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
@@ -79,8 +79,7 @@ func TestABodyThatTakesLongerThanTheSendTimeoutToUpload(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatWasSentIsWaitedFor: the send timeout of a message begins when the socket has all of
-// it, and then it does count.
+// TestOnlyWhatWasSentIsWaitedFor: the send timeout of a message starts when the socket has all of it.
 func TestOnlyWhatWasSentIsWaitedFor(t *testing.T) {
 	const timeout = time.Second
 	s := &session{cfg: &AMQPConfig{SendTimeout: timeout}, clock: newClock(), lost: make(chan error, 1)}
