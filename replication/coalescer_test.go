@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// TestCoalescer: transactions that come one by one are taken at once, those that come faster
-// are taken once in coalesceFor.
+// TestCoalescer: slow transactions are taken at once, and fast ones once per coalesceFor.
 func TestCoalescer(t *testing.T) {
 	for name, test := range map[string]struct {
-		every, together int           // microseconds between groups, transactions in each, a fifth of a millisecond apart
-		awakenings      int           // in a second
+		every, together int           // microseconds between groups; transactions in each, a fifth of a millisecond apart
+		awakenings      int           // per second
 		late            time.Duration // at most
 	}{
 		"500 a second":             {2000, 1, 500, 0},

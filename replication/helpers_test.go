@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// fixture is a database with a table, and a person's connection.
+// fixture is a database with a table, and an ordinary connection.
 type fixture struct {
 	*testing.T
 	url   string
@@ -80,7 +80,7 @@ func (f *fixture) slot(column string) string {
 	return f.value(`SELECT ` + column + ` FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
 }
 
-// await waits until a query gives t.
+// await waits until a query returns true.
 func (f *fixture) await(sql string) {
 	f.Helper()
 	await.Until(f, sql, func() bool {
@@ -132,7 +132,7 @@ func (f *fixture) wantLines(got, want []string) {
 	}
 }
 
-// role makes one that may log in and returns its address.
+// role creates a role that may log in, and returns its URL.
 func (f *fixture) role(attributes string) (name, address string) {
 	f.Helper()
 	name = services.Name(f)
@@ -179,7 +179,7 @@ func (l *listener) WAL(data []byte) (pglogrepl.LSN, error) {
 func (l *listener) Passed(position pglogrepl.LSN) {
 	select {
 	case l.positions <- position:
-	default: // nobody looks at so many
+	default: // the buffer is full; the test reads fewer
 	}
 }
 
@@ -225,7 +225,7 @@ func (f *fixture) run(stream *Stream) *listener {
 	return l
 }
 
-// wantInserted waits for the rows, in binary.
+// wantInserted waits for the rows, in binary form.
 func (f *fixture) wantInserted(l *listener, ids ...string) {
 	f.Helper()
 	hang := time.After(await.Hang())

@@ -8,7 +8,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestAHostThatIsGoneDoesNotHideTheNext: after a failover the first host of the URL may answer nothing at all.
+// TestAHostThatIsGoneDoesNotHideTheNext: after a failover, the first host of the URL may not answer at all.
 func TestAHostThatIsGoneDoesNotHideTheNext(t *testing.T) {
 	f := newFixture(t)
 	u, err := url.Parse(f.url)

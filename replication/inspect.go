@@ -7,16 +7,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Inspection is what the database says of a stream, beside it.
+// Inspection is the state of a stream, according to the database.
 type Inspection struct {
-	// Fault is what keeps the publication from bringing every row of the table, or "".
+	// Fault is why the publication does not bring every row of the table, or "".
 	Fault string
-	// Flushed is how far the server's WAL is written: what a stream that keeps up has
-	// passed soon after.
+	// Flushed is the end of the flushed WAL. A stream that keeps up passes it soon.
 	Flushed pglogrepl.LSN
 }
 
-// Inspect asks on an ordinary connection.
+// Inspect queries the database on an ordinary connection.
 func Inspect(ctx context.Context, conn *pgconn.PgConn, names Names) (Inspection, error) {
 	state, err := readPublication(ctx, conn, names)
 	if err != nil {

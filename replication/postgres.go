@@ -12,9 +12,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// query runs one statement in the simple protocol, the only one that a
-// replication connection speaks, and returns its rows as text. More than one at a time is a syntax
-// error to a walsender before 14.2 (BUG #17379).
+// query runs one statement and returns its rows as text. It uses the simple protocol, the only one on a replication
+// connection. Several statements at once are a syntax error for a walsender before 14.2 (BUG #17379).
 func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]string, error) {
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
@@ -33,11 +32,10 @@ func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]string, er
 	return rows, nil
 }
 
-// option writes a string as START_REPLICATION reads it: its grammar (repl_scanner.l)
-// knows no other escape than the doubled quote.
+// option quotes a string for START_REPLICATION: the only escape in its grammar (repl_scanner.l) is the doubled quote.
 func option(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// serverVersion is the major version, 0 where it cannot be told ("17beta1" is 17).
+// serverVersion returns the major version, or 0 if it is unknown ("17beta1" is 17).
 func serverVersion(conn *pgconn.PgConn) int {
 	version := conn.ParameterStatus("server_version")
 	digits := strings.IndexFunc(version+".", func(r rune) bool { return r < '0' || r > '9' })
@@ -45,8 +43,7 @@ func serverVersion(conn *pgconn.PgConn) int {
 	return major
 }
 
-// checkServer tells what of the server's configuration stands in the way of
-// logical replication.
+// checkServer reports settings of the server that prevent logical replication.
 func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
 	if v := serverVersion(conn); v < 14 {
 		return problem.New("upgrade Postgres, or run with --mode poll",

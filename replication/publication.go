@@ -13,8 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// publicationOptions: inserts alone, since a published DELETE would break tables
-// without a primary key and cost decoding; partitions under the name of their root.
+// publicationOptions: only inserts, because a published DELETE fails on tables without a primary key and costs
+// decoding. Partitions come under the name of their root.
 const publicationOptions = "publish = 'insert', publish_via_partition_root = true"
 
 func createPublicationSQL(names Names) string {
@@ -22,7 +22,7 @@ func createPublicationSQL(names Names) string {
 		outbox.QuoteIdentifier(names.Publication), publishedTable(names), publicationOptions)
 }
 
-// publishedTable is the table with the row filter of the shard, if there is one.
+// publishedTable returns the table, with the row filter of the shard if there is one.
 func publishedTable(names Names) string {
 	if names.Shard.Whole() {
 		return names.Table.SQL()
@@ -30,17 +30,16 @@ func publishedTable(names Names) string {
 	return fmt.Sprintf("%s WHERE (%s)", names.Table.SQL(), names.Shard.Condition(""))
 }
 
-// SetTableSQL makes the publication bring the table, as the shard has it, and no other.
+// SetTableSQL returns SQL that makes the publication bring exactly this table, as the shard needs it.
 func SetTableSQL(names Names) string {
 	return fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", outbox.QuoteIdentifier(names.Publication), publishedTable(names))
 }
 
-// EnsurePublication makes the publication, or brings an existing one in line,
-// and says in one line what it did; "" where nothing was to do. What others may rely
-// on, such as deletes that are published too, it leaves alone.
+// EnsurePublication creates or repairs the publication, and returns one line about it; "": nothing was needed. It does
+// not change settings that others may rely on, such as published deletes.
 func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (string, error) {
 	var done []string
-	for range 4 { // at most three repairs, each seen to have worked
+	for range 4 { // at most three repairs, each checked
 		state, err := readPublication(ctx, conn, names)
 		if err != nil {
 			return strings.Join(done, ", "), err
@@ -54,7 +53,7 @@ func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (s
 			return strings.Join(done, ", "), problem.New(fault.Fix, "%s", fault.onPurpose)
 		}
 		if _, err = query(ctx, conn, fault.Fix); err != nil {
-			// Another relay, or setup, may have been quicker, of which the server tells in several ways.
+			// Another relay or setup may have been faster; the server reports that with several errors.
 			if now, readErr := readPublication(ctx, conn, names); readErr == nil && !now.has(fault.Kind, names) {
 				continue
 			}
@@ -65,21 +64,20 @@ func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (s
 	return strings.Join(done, ", "), fmt.Errorf("publication %q changes while it is made ready", names.Publication)
 }
 
-// has tells whether there is a fault of a kind.
+// has reports whether there is a fault of a kind.
 func (p Publication) has(kind PublicationFaultKind, names Names) bool {
 	return slices.ContainsFunc(p.Faults(names), func(f PublicationFault) bool { return f.Kind == kind })
 }
 
-// Publication is what the catalog says of the publication, with the table that is
-// relayed. The zero value is one that does not exist.
+// Publication is the publication in the catalog, with the relayed table. The zero value does not exist.
 type Publication struct {
 	Exists   bool
 	Insert   bool // it publishes inserts
-	ViaRoot  bool // partitions come under the name of their table
+	ViaRoot  bool // partitions come under the name of their root
 	HasTable bool
 	// RowFilter is the condition on the rows of the table, as the server prints it, or "".
 	RowFilter string
-	// ColumnList holds where somebody has hidden columns of the table.
+	// ColumnList: somebody has limited the columns of the table.
 	ColumnList bool
 }
 
@@ -108,20 +106,20 @@ WHERE p.pubname = %[1]s`,
 	return Publication{Exists: true, Insert: is(0), ViaRoot: is(1), HasTable: is(2), RowFilter: rows[0][3], ColumnList: is(4)}, nil
 }
 
-// PublicationFault is one thing that keeps a publication from bringing every row.
+// PublicationFault is one reason why a publication does not bring every row.
 type PublicationFault struct {
 	Kind PublicationFaultKind
-	Says string // "it is gone"
+	Says string // such as "it is gone"
 	Fix  string // the SQL that fixes it
 
-	done      string // what to say of it when the relay has fixed it
-	onPurpose string // what to say where somebody chose it: then it is not the relay's to change
+	done      string // the text after the relay has fixed it
+	onPurpose string // the text if somebody chose it; the relay then changes nothing
 }
 
-// PublicationFaultKind tells faults apart.
+// PublicationFaultKind is the kind of a fault.
 type PublicationFaultKind int
 
-// The faults, in the order in which they are to be fixed.
+// The faults, in the order in which they must be fixed.
 const (
 	PublicationMissing PublicationFaultKind = iota + 1
 	PublicationWithoutInserts
@@ -131,7 +129,7 @@ const (
 	PublicationWithColumnList
 )
 
-// Faults are all that is to be fixed.
+// Faults returns everything to fix.
 func (p Publication) Faults(names Names) []PublicationFault {
 	name := outbox.QuoteIdentifier(names.Publication)
 	if !p.Exists {
@@ -167,7 +165,7 @@ func (p Publication) Faults(names Names) []PublicationFault {
 	return faults
 }
 
-// filterFault tells of any row filter but the shard's own, and of none where there is a shard.
+// filterFault reports any row filter except the shard's own, and a missing filter if there is a shard.
 func (p Publication) filterFault(names Names) (PublicationFault, bool) {
 	name := outbox.QuoteIdentifier(names.Publication)
 	switch {

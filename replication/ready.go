@@ -10,14 +10,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// readyName is that of a relay that waits for the slot and could publish. The others see it in pg_stat_activity.
+// readyName returns the application_name of a relay that waits for the slot and can publish. Other relays read it in
+// pg_stat_activity.
 func readyName(slotName string) string {
-	const longest = 63 // bytes; the server cuts what is longer
+	const longest = 63 // bytes; the server cuts longer names
 	name := "cdc-relay ready for " + slotName
 	return name[:min(len(name), longest)]
 }
 
-// SetReady tells the other relays whether this one could publish if it had the slot.
+// SetReady tells the other relays whether this one could publish if it owned the slot.
 func (s *Stream) SetReady(ctx context.Context, ready bool) error {
 	name := slot.Application(s.names.Table)
 	if ready {
@@ -29,8 +30,8 @@ func (s *Stream) SetReady(ctx context.Context, ready bool) error {
 	return nil
 }
 
-// ReadyStandby tells whether another relay waits for the slot that could publish. One that has not asked for the slot for
-// some seconds does not count, if the role may see that.
+// ReadyStandby reports whether another relay waits for the slot that can publish. It ignores one that has not looked at
+// the slot for five seconds, if the role may see that.
 func ReadyStandby(ctx context.Context, conn *pgconn.PgConn, slotName string) (bool, error) {
 	rows, err := query(ctx, conn, `
 SELECT FROM pg_catalog.pg_stat_activity
@@ -42,7 +43,7 @@ WHERE application_name = `+outbox.QuoteLiteral(readyName(slotName))+` AND datnam
 	return len(rows) > 0, nil
 }
 
-// StandbyIsReady is ReadyStandby on the stream's own connection, before Start.
+// StandbyIsReady is ReadyStandby on the stream's own connection. Call it before Start.
 func (s *Stream) StandbyIsReady(ctx context.Context) (bool, error) {
 	return ReadyStandby(ctx, s.conn, s.names.Slot)
 }

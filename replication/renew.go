@@ -26,8 +26,7 @@ func renewSlot(ctx context.Context, conn *pgconn.PgConn, name string) (Change, e
 	return recreateSlot(ctx, conn, state)
 }
 
-// DropSlot drops a slot of ours that nobody uses, and says so in one line with why; "" where there is
-// nothing to drop.
+// DropSlot drops a relay's slot that is not in use, and returns one line with the reason; "": nothing to drop.
 func DropSlot(ctx context.Context, databaseURL string, names Names, why string) (string, error) {
 	s, err := connect(ctx, databaseURL, names)
 	if err != nil {
@@ -49,23 +48,23 @@ func dropSlotFor(ctx context.Context, conn *pgconn.PgConn, name, why string) (st
 }
 
 const (
-	// farBehind, in bytes, is how much WAL a slot may retain and still be used as it is: the server
-	// reads some 250 MB a second before it sends what is new.
+	// farBehind is the retained WAL, in bytes, from which a slot is recreated. The server reads about 250 MB per second
+	// before it sends new rows.
 	farBehind = 256 << 20
 	// briefly is how long recreating a slot may wait for open transactions.
 	briefly = 300 * time.Millisecond
 )
 
-// recreateSlot recreates a free slot that is far behind: what was written meanwhile is in the table. A failover slot
-// stays, since a standby has a copy of it.
+// recreateSlot recreates a free slot that is far behind; the table has the rows of the skipped WAL. It keeps a failover
+// slot, because a standby has a copy of it.
 func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Change, error) {
 	name := old.Name
 	if old.RetainedBytes < farBehind || old.Failover {
 		return Change{}, nil
 	}
 	behind := fmt.Sprintf("%d MB of WAL behind", old.RetainedBytes>>20)
-	// The old one is dropped once there is a spare one, whose copy waits for no transaction. The spare one is temporary: it
-	// ends with this connection, or an error on it.
+	// First create a temporary spare slot, then drop the old slot: a copy of the spare one waits for no transaction.
+	// The spare slot ends with this connection, or with an error on it.
 	err := createSlot(ctx, conn, name, fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s', true)", spareName, slot.Plugin), briefly)
 	switch {
 	case conn.IsClosed():
@@ -80,7 +79,7 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Chan
 	} {
 		_, err := query(ctx, conn, sql)
 		if pgcode.Is(err, pgcode.ObjectInUse, pgcode.DuplicateObject, pgcode.UndefinedObject) {
-			return Change{}, nil // another relay was quicker
+			return Change{}, nil // another relay was faster
 		}
 		if err != nil {
 			return Change{}, fmt.Errorf("recreate slot %s: %w", name, err)
@@ -89,5 +88,5 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Chan
 	return Change{event.SlotRecreated, fmt.Sprintf("recreated slot %s: it was %s", name, behind)}, nil
 }
 
-// spareName is that of a slot of this connection's, as SQL.
+// spareName is the name of a slot of this connection, as SQL.
 const spareName = "'cdc_relay_spare_' || pg_backend_pid()"

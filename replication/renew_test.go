@@ -10,8 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// fallBehind has the server write as much WAL as makes a slot be far behind. A switch of the
-// segment leaves the rest of its 16 MB empty.
+// fallBehind makes the server write so much WAL that a slot is far behind. A segment switch leaves the rest of its 16
+// MB empty.
 func (f *fixture) fallBehind() {
 	f.Helper()
 	for range farBehind/(16<<20) + 1 {
@@ -48,7 +48,7 @@ func TestSlotFarBehindIsMadeAnew(t *testing.T) {
 	f.wantInserted(l, "1")
 }
 
-// TestSlotFarBehindStaysWhereANewOneWouldHaveToWait, or none is free.
+// TestSlotFarBehindStaysWhereANewOneWouldHaveToWait: also if no slot is free.
 func TestSlotFarBehindStaysWhereANewOneWouldHaveToWait(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	f := onDatabase(t, services.PrivatePostgres(t, "max_replication_slots=2").URL(""))
@@ -103,7 +103,7 @@ func TestFailoverSlotFarBehindStays(t *testing.T) {
 	}
 }
 
-// TestRelaysThatFindASlotFarBehindAtOnce: in the end there is one, and one of them streams from it.
+// TestRelaysThatFindASlotFarBehindAtOnce: at the end there is one slot, and one of them streams from it.
 func TestRelaysThatFindASlotFarBehindAtOnce(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))

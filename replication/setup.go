@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Names are the objects in the database that streaming needs. NamesOf makes those of a shard.
+// Names are the database objects for streaming. NamesOf returns those of a shard.
 type Names struct {
 	Table       outbox.Table
 	Publication string
@@ -23,17 +23,16 @@ type Names struct {
 	Shard outbox.Shard
 }
 
-// Change is one thing that Setup did.
+// Change is one change by Setup.
 type Change struct {
 	Event event.Name
-	Text  string // one line: "created slot cdc_relay"
+	Text  string // one line, such as "created slot cdc_relay"
 }
 
 func (c Change) String() string { return c.Text }
 
-// Setup creates the publication and the slot if they are missing, recreates a slot that can
-// never deliver again, and returns what it did. It may be called again
-// at any time. Creating the slot waits for open transactions, at most for wait.
+// Setup creates the publication and the slot if they are missing, and recreates a slot that can never deliver again. It
+// returns its changes, and may be called at any time. Creating the slot waits for open transactions, at most for wait.
 func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Duration) ([]Change, error) {
 	if err := checkServer(ctx, conn); err != nil {
 		return nil, err
@@ -43,7 +42,7 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 	}
 	var done []Change
 	for _, step := range []func() (Change, error){
-		func() (Change, error) { return renewSlot(ctx, conn, names.Slot) }, // first: it rejects a slot that is not ours
+		func() (Change, error) { return renewSlot(ctx, conn, names.Slot) }, // first: it rejects a slot that is not a relay's
 		func() (Change, error) {
 			text, err := EnsurePublication(ctx, conn, names)
 			return Change{event.PublicationRecreated, text}, err
@@ -64,7 +63,7 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 	return done, nil
 }
 
-// SetupSQL is what Setup does, for a DBA to run in psql.
+// SetupSQL returns the SQL of Setup, for a DBA to run in psql.
 func SetupSQL(names Names) string {
 	return fmt.Sprintf(`-- The publication: inserts alone, partitions under the name of their root.
 %s;
@@ -76,8 +75,8 @@ func SetupSQL(names Names) string {
 `, createPublicationSQL(names), createSlotSQL(names.Slot))
 }
 
-// Teardown drops slots and publications where they are there and returns a line for each.
-// It fails if a slot is in use: its relay would create it again.
+// Teardown drops existing slots and publications, and returns a line for each. It fails if a slot is in use, because
+// its relay would create it again.
 func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []string, err error) {
 	var slots []slot.Slot
 	for _, names := range all {

@@ -58,7 +58,7 @@ func TestSetupHealsThePublication(t *testing.T) {
 			if line, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names); line != "" || err != nil {
 				t.Errorf("again: %q, %v", line, err)
 			}
-			// What others may rely on is left alone.
+			// Settings that others may rely on stay.
 			if now := f.value(`SELECT pubdelete FROM pg_publication`); now != deletes && !strings.Contains(c.sql, "'update") {
 				t.Errorf("publishes deletes: %s, was %s", now, deletes)
 			}
@@ -92,7 +92,7 @@ func TestRowFilterAndColumnListAreRefused(t *testing.T) {
 		_, err := f.setup()
 		fix := `ALTER PUBLICATION "` + f.names.Publication + `" SET TABLE "public"."outbox"`
 		f.wantProblem(err, what, fix)
-		f.exec(fix) // the hint is what fixes it
+		f.exec(fix) // the hint must fix it
 		f.wantLines(f.mustSetup(), []string{"created slot " + f.names.Slot})
 	}
 }
@@ -140,7 +140,7 @@ func TestForeignSlotsAreRefused(t *testing.T) {
 	}
 }
 
-// A slot has no plugin yet for a moment after it has its name.
+// A slot has a name for a moment before it has a plugin.
 func TestASlotThatIsBeingMadeIsOurs(t *testing.T) {
 	f := newFixture(t)
 	reader := asPgConn(f, f.url)
@@ -282,7 +282,7 @@ func TestSlotThatWaitsNamesWhoIsInTheWay(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `INSERT INTO other VALUES (1)`); err != nil {
 		t.Fatal(err)
 	}
-	role, address := f.role("REPLICATION") // which is shown little of others
+	role, address := f.role("REPLICATION") // this role sees little of others
 	f.exec(`ALTER ROLE ` + role + ` SET lock_timeout = '10ms'`)
 	conn := asPgConn(f, address)
 	pid := "pid " + f.value(`SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND datname = current_database()`)

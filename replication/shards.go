@@ -15,31 +15,30 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// NamesOf are the objects of a shard of a table: publication and slot are given as they are
-// called for the whole table.
+// NamesOf returns the objects of a shard of a table. The given publication and slot are the names for the whole table.
 func NamesOf(table outbox.Table, publication, slot string, shard outbox.Shard) Names {
 	return Names{
 		Table: table, Publication: publication + shard.NameSuffix(), Slot: slot + shard.NameSuffix(), Shard: shard,
 	}
 }
 
-// OfWholeTable are the names as they are called for the whole table.
+// OfWholeTable returns the names for the whole table.
 func (n Names) OfWholeTable() (publication, slot string) {
 	suffix := n.Shard.NameSuffix()
 	return strings.TrimSuffix(n.Publication, suffix), strings.TrimSuffix(n.Slot, suffix)
 }
 
-// Sibling tells whether a slot is that of a shard of the same table, in the same number.
+// Sibling reports whether a slot belongs to a shard of the same table, in the same number of shards.
 func (n Names) Sibling(slot string) bool {
 	_, whole := n.OfWholeTable()
 	return shardsInName(whole, slot) == max(n.Shard.Of, 1)
 }
 
-// ErrOtherSplit tells of relays that split the table's stream into another number of shards.
-// Relays of two numbers at once would publish rows twice.
+// ErrOtherSplit is returned if relays split the table's stream into another number of shards. Together they would publish
+// rows twice.
 var ErrOtherSplit = errors.New("the stream is split in two ways")
 
-// OtherSlot is another slot of the same table: of another number of shards, or of another shard.
+// OtherSlot is another slot of the same table.
 type OtherSlot struct {
 	Name string
 	// Active: a relay of the table streams from it.
@@ -47,20 +46,19 @@ type OtherSlot struct {
 	of     int
 }
 
-// OtherSlots are slots of the table of another number of shards. They are known by their names: those of this relay but
-// for the shards, in this database.
+// OtherSlots returns the slots of the table in this database with another number of shards. It finds them by name.
 func OtherSlots(ctx context.Context, conn *pgconn.PgConn, names Names) ([]OtherSlot, error) {
 	all, err := slot.List(ctx, conn)
 	return OtherSlotsOf(all, names), err
 }
 
-// OtherSlotsOf picks them from all slots of the server.
+// OtherSlotsOf selects them from all slots of the server.
 func OtherSlotsOf(all []slot.Slot, names Names) []OtherSlot {
 	return slices.DeleteFunc(slotsOf(all, names), func(other OtherSlot) bool { return other.of == max(names.Shard.Of, 1) })
 }
 
-// CheckSplit says which relays use slots of another number of shards, as a *problem.Problem with ErrOtherSplit. A slot
-// that nobody uses does no harm. Of two relays that start at once at least one fails if both ask after their start.
+// CheckSplit returns a *problem.Problem with ErrOtherSplit if relays use slots of another number of shards. An unused
+// slot does no harm. If two relays start at once and both check after their start, at least one fails.
 func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	others, err := OtherSlots(ctx, conn, names)
 	others = slices.DeleteFunc(others, func(other OtherSlot) bool { return !other.Active })
@@ -80,7 +78,7 @@ func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	}
 }
 
-// SlotsBeside are all slots of the table in this database except those named.
+// SlotsBeside returns all slots of the table in this database except those named.
 func SlotsBeside(ctx context.Context, conn *pgconn.PgConn, names ...Names) ([]OtherSlot, error) {
 	all, err := slot.List(ctx, conn)
 	return slices.DeleteFunc(slotsOf(all, names[0]), func(other OtherSlot) bool {
@@ -88,7 +86,7 @@ func SlotsBeside(ctx context.Context, conn *pgconn.PgConn, names ...Names) ([]Ot
 	}), err
 }
 
-// slotsOf are all slots of the table, in however many shards.
+// slotsOf returns all slots of the table, for any number of shards.
 func slotsOf(all []slot.Slot, names Names) (slots []OtherSlot) {
 	_, base := names.OfWholeTable()
 	for _, s := range all {
@@ -99,8 +97,7 @@ func slotsOf(all []slot.Slot, names Names) (slots []OtherSlot) {
 	return slots
 }
 
-// shardsInName is into how many shards the slot splits the stream, as its name says; 0 where
-// it is no slot of this table.
+// shardsInName returns the number of shards in a slot's name; 0: not a slot of this table.
 func shardsInName(base, name string) int {
 	rest, found := strings.CutPrefix(name, base)
 	if !found {
@@ -117,7 +114,7 @@ func shardsInName(base, name string) int {
 	return shard.Of
 }
 
-// LeftBehind says that a teardown would leave these slots behind.
+// LeftBehind returns the problem that a teardown would leave these slots.
 func LeftBehind(names Names, others []OtherSlot) *problem.Problem {
 	return problem.New(teardownCommand(names, others[0].of), "table %s has other slots: %s", names.Table, listed(others))
 }
@@ -132,7 +129,7 @@ func listed(slots []OtherSlot) string {
 	return strings.Join(seen, ", ")
 }
 
-// teardownCommand drops the slots of one number of shards.
+// teardownCommand returns the command that drops the slots of one number of shards.
 func teardownCommand(names Names, of int) string {
 	publication, slot := names.OfWholeTable()
 	command := "cdc-relay teardown"
@@ -151,7 +148,7 @@ func teardownCommand(names Names, of int) string {
 	return command
 }
 
-// checkShard says what stands in the way of this relay's part of the stream.
+// checkShard reports what prevents this relay from streaming its shard.
 func checkShard(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	if !names.Shard.Whole() && serverVersion(conn) < 15 {
 		return problem.New("upgrade Postgres, or run without --shard",

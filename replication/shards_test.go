@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// newSharded is a fixture with keys, and the names of each shard.
+// newSharded returns a fixture with keys, and the names of each shard.
 func newSharded(t *testing.T, n int) (*fixture, []Names) {
 	t.Helper()
 	f := newFixture(t)
@@ -25,7 +25,7 @@ func newSharded(t *testing.T, n int) (*fixture, []Names) {
 	return f, f.split(n)
 }
 
-// split are the names of all shards, under short names.
+// split returns the names of all shards, under short names.
 func (f *fixture) split(n int) (all []Names) {
 	for _, shard := range outbox.ShardsOf(n) {
 		all = append(all, NamesOf(f.names.Table, f.names.Publication, f.names.Slot, shard))
@@ -42,8 +42,7 @@ func (f *fixture) mustSetUp(names Names) []string {
 	return texts(done)
 }
 
-// Whatever a server prints of the row filter, the relay knows it again: nothing is to do
-// the second time.
+// The relay recognises each server's printed form of the row filter: the second run changes nothing.
 func TestSetupOfShardsMakesWhatIsMissingOnce(t *testing.T) {
 	f, all := newSharded(t, 3)
 	for _, names := range all {
@@ -61,7 +60,7 @@ func TestSetupOfShardsMakesWhatIsMissingOnce(t *testing.T) {
 	}
 }
 
-// Each row comes by the stream of one shard, the one whose condition holds for it in a query.
+// The stream of exactly one shard brings each row: the shard whose condition is true in a query.
 func TestEachRowStreamsInOneShard(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		f, all := newSharded(t, n)
@@ -71,7 +70,7 @@ func TestEachRowStreamsInOneShard(t *testing.T) {
 			f.mustSetUp(names)
 			listeners[i] = f.listen()
 		}
-		// What comes too much in the first round is met in the second.
+		// The second round finds rows that came too often in the first.
 		for _, ids := range []string{`generate_series(-500, 500)`, `generate_series(501, 600)`, `unnest('{-9223372036854775808, 9223372036854775807}'::bigint[])`} {
 			f.exec(`INSERT INTO outbox SELECT i, CASE i % 3 WHEN 0 THEN 'key ' || i WHEN 1 THEN 'ключ ' || i % 7 END FROM ` + ids + ` i`)
 			total := 0
@@ -95,7 +94,7 @@ func TestEachRowStreamsInOneShard(t *testing.T) {
 	}
 }
 
-// rows waits for so many.
+// rows waits for this many rows.
 func (f *fixture) rows(l *listener, n int) (ids []int64) {
 	f.Helper()
 	for len(ids) < n {
@@ -128,7 +127,7 @@ func TestARowFilterThatIsNotTheShardsOwnIsRefused(t *testing.T) {
 		if err != nil || !strings.Contains(inspection.Fault, "row filter") {
 			t.Errorf("%q: %q, %v", filter, inspection.Fault, err)
 		}
-		f.exec(fix + names.Shard.Condition("") + ")") // the hint is what fixes it
+		f.exec(fix + names.Shard.Condition("") + ")") // the hint must fix it
 		f.wantLines(f.mustSetUp(names), []string{"created slot " + names.Slot})
 		if _, err := Teardown(t.Context(), f.conn.PgConn(), names); err != nil {
 			t.Fatal(err)
@@ -159,14 +158,14 @@ func TestAnotherNumberOfShardsIsRefusedWhileOneStreams(t *testing.T) {
 	for _, names := range []Names{whole, two[1]} {
 		refused(names, four[3].Slot, "cdc-relay teardown --shards 4 --slot '"+whole.Slot+"'")
 	}
-	f.mustSetUp(four[0]) // its siblings are no matter
+	f.mustSetUp(four[0]) // its siblings do not count
 	l.stop()
 	if err := f.wantEnd(l); err != nil {
 		t.Fatal(err)
 	}
 	l.Close()
 	f.await(`SELECT NOT bool_or(active) FROM pg_replication_slots WHERE database = current_database()`)
-	f.names = whole // nobody uses the others any more
+	f.names = whole // nobody uses the others now
 	f.listen()
 	refused(four[0], whole.Slot, "cdc-relay teardown --slot")
 }

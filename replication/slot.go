@@ -17,7 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// readOwnSlot reads the slot, and fails if it is not ours to use or to drop.
+// readOwnSlot reads the slot, and fails if it is not a relay's slot in this database.
 func readOwnSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot.Slot, error) {
 	s, err := slot.Read(ctx, conn, name)
 	if found := s.Unusable(); err == nil && found != nil {
@@ -26,21 +26,20 @@ func readOwnSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot.Sl
 	return s, err
 }
 
-// useless says why the slot can never deliver again, or "".
+// useless returns why the slot can never deliver again, or "".
 func useless(s slot.Slot) string {
 	switch {
 	case s.Lost():
 		return strings.TrimSpace("invalidated by the server " + s.Invalidated)
 	case s.LagBytes < 0:
-		// A restored or failed-over server is behind it, and would skip rows silently.
+		// The server was restored or failed over. It would skip rows silently up to this position.
 		return fmt.Sprintf("confirmed %s, ahead of the server's WAL by %d bytes", pglogrepl.LSN(s.Confirmed), -s.LagBytes)
 	}
 	return ""
 }
 
-// EnsureSlot makes the slot where it is missing and says so in one line; "" where
-// it was there. Making one waits for all transactions that hold a transaction id
-// at that moment: wait bounds it, zero means as long as ctx.
+// EnsureSlot creates the slot if it is missing and returns one line about it; "": it existed. Creating a slot waits for
+// all transactions that hold a transaction id, at most for wait; zero: as long as ctx.
 func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, wait time.Duration) (string, error) {
 	s, err := readOwnSlot(ctx, conn, name)
 	if err != nil || s.Exists() {
@@ -52,11 +51,10 @@ func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, wait time
 	return "created slot " + name, nil
 }
 
-// createSlot runs the statement that makes a slot. Wait is that of EnsureSlot.
+// createSlot runs a statement that creates a slot. Wait is that of EnsureSlot.
 func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait time.Duration) error {
-	// A statement of its own: the function does not run in a transaction that has
-	// written. The server's least timeout is a millisecond, zero is none. Others of the role's
-	// would end it sooner.
+	// A separate statement, because the function fails in a transaction that has written. The server's least timeout is
+	// one millisecond; zero means none. Other timeouts of the role could end the statement earlier.
 	if wait > 0 {
 		wait = max(wait, time.Millisecond)
 	}
@@ -66,7 +64,7 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait
 	}
 	timeouts := []timeout{{"statement_timeout", wait.Milliseconds()}, {"lock_timeout", 0}}
 	if serverVersion(conn) >= 17 {
-		timeouts = append(timeouts, timeout{"transaction_timeout", 0}) // which would end the connection
+		timeouts = append(timeouts, timeout{"transaction_timeout", 0}) // it would end the connection
 	}
 	for _, t := range timeouts {
 		if _, err := query(ctx, conn, fmt.Sprintf("SET %s = %d", t.name, t.millis)); err != nil {
@@ -82,7 +80,7 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait
 			return fmt.Errorf("create slot %s: %w", name, errors.Join(err, resetErr))
 		}
 	}
-	if err == nil || pgcode.Is(err, pgcode.DuplicateObject) { // another relay was quicker
+	if err == nil || pgcode.Is(err, pgcode.DuplicateObject) { // another relay was faster
 		return nil
 	}
 	return slotProblem(ctx, conn, name, err)
@@ -111,7 +109,7 @@ func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err erro
 	return fmt.Errorf("create slot %s: %w", name, err)
 }
 
-// Full tells that the server has no slot, or no connection for replication, to spare. One may become free.
+// Full reports whether the server has no free slot or no free replication connection. One may become free.
 func Full(err error) bool {
 	return pgcode.Is(err, pgcode.LimitExceeded, pgcode.TooManyConnections)
 }
@@ -120,8 +118,7 @@ func createSlotSQL(name string) string {
 	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s')", outbox.QuoteLiteral(name), slot.Plugin)
 }
 
-// SlotBlockedError tells that creating the slot still waits for running
-// transactions. Trying again later is right.
+// SlotBlockedError is returned while creating the slot waits for running transactions. Try again later.
 type SlotBlockedError struct {
 	Slot     string
 	Blockers []string // "pid 123 (app, idle in transaction, 35 s)"
@@ -143,8 +140,8 @@ func (e *SlotBlockedError) Hint() string {
 
 func (e *SlotBlockedError) Unwrap() error { return e.Err }
 
-// slotBlocked reads the locks, which every role may see, unlike what others do. A
-// prepared transaction has no process.
+// slotBlocked reads the locks, because every role may see them, unlike the sessions of others. A prepared transaction
+// has no process.
 func slotBlocked(ctx context.Context, conn *pgconn.PgConn, name string, cause error) error {
 	rows, err := query(ctx, conn, `
 SELECT coalesce('pid ' || l.pid, 'prepared transaction ' || quote_literal(p.gid), 'a prepared transaction'),
@@ -185,12 +182,12 @@ func replicationRoleProblem(user string, err error) error {
 	}
 }
 
-// ReplicationGrant lets a role stream, but on RDS.
+// ReplicationGrant returns SQL that lets a role stream. RDS needs another one.
 func ReplicationGrant(user string) string {
 	return "ALTER ROLE " + outbox.QuoteIdentifier(user) + " REPLICATION"
 }
 
-// currentUser is "current_user" where the server does not say.
+// currentUser returns the role, or "current_user" if the server does not answer.
 func currentUser(ctx context.Context, conn *pgconn.PgConn) string {
 	rows, err := query(ctx, conn, "SELECT current_user")
 	if err != nil {
@@ -207,7 +204,7 @@ func flushedLSN(ctx context.Context, conn *pgconn.PgConn) (pglogrepl.LSN, error)
 	return pglogrepl.ParseLSN(rows[0][0])
 }
 
-// walSenderTimeout is the server's, zero where it is off.
+// walSenderTimeout returns the server's setting; zero: off.
 func walSenderTimeout(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {
 	rows, err := query(ctx, conn, "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'")
 	if err != nil {

@@ -1,10 +1,8 @@
-// Package replication owns the replication connection, the publication and the
-// slot. It hands on pgoutput messages as bytes and knows nothing of what stands
-// in them.
+// Package replication owns the replication connection, the publication and the slot. It passes pgoutput messages on as
+// bytes and does not read them.
 //
-// Two choices set it apart from other readers of a slot (docs/architecture.md):
-// the stream starts at the present, at each connect, and every position is
-// confirmed on receipt. What it missed is in the table.
+// It differs from other readers of a slot in two ways (docs/architecture.md). The stream starts at the current WAL
+// position at each connection. Every position is confirmed when it is received. The table has the missed rows.
 package replication
 
 import (
@@ -28,57 +26,52 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Handler takes what the stream receives. Its methods are called by the
-// goroutine in Stream.Run alone, and hold up the socket while they run.
+// Handler receives the stream. Only the goroutine of Stream.Run calls it. The socket waits while a method runs.
 type Handler interface {
-	// WAL takes one pgoutput message, valid until it returns. It returns the
-	// position up to which everything was received, or zero inside a transaction.
+	// WAL receives one pgoutput message, which is valid until WAL returns. It returns the position up to which
+	// everything was received, or zero inside a transaction.
 	WAL(data []byte) (pglogrepl.LSN, error)
-	// Passed is told how far the stream has come, also where nothing was published:
-	// every transaction whose commit record starts before it was handed to WAL. The
-	// first call tells that the stream has caught up with its start: the server may
-	// have to read much older WAL before.
+	// Passed receives the position of the stream, even if nothing was published. WAL has received every transaction
+	// whose commit record starts before it.
+	// The first call means that the stream has reached its start; before that, the server may have to read much older
+	// WAL.
 	Passed(position pglogrepl.LSN)
-	// Alive is called whenever the server was heard of, with the time, and when it sent that by its own clock.
+	// Alive is called at each message of the server. At is the local time of receipt, sent is the server's time of
+	// sending.
 	Alive(at, sent time.Time)
-	// Idle is called when all that has arrived was handed to WAL, before more is waited for.
+	// Idle is called when all received messages were passed to WAL, before Run waits for more.
 	Idle()
 }
 
-// Stream is one replication connection. It belongs to one goroutine, which
-// calls its methods one after the other, and Close at the end.
+// Stream is one replication connection. Only one goroutine may use it, and must close it.
 type Stream struct {
 	conn *pgconn.PgConn
-	// read holds what was received and not yet taken by conn.
+	// read has the received bytes that conn has not read.
 	read  *bufio.Reader
 	names Names
-	// statusEvery is how often the server hears of us, and is asked to answer.
+	// statusEvery is how often a status is sent, which asks for an answer.
 	statusEvery time.Duration
-	// deadAfter is how long it may be silent.
+	// deadAfter is how long the server may be silent.
 	deadAfter time.Duration
-	// received is the newest position that everything was received up to.
+	// received is the newest position up to which everything was received.
 	received pglogrepl.LSN
-	// told is the position of the newest status.
+	// told is the position in the last status.
 	told pglogrepl.LSN
-	// caughtUp tells that the server has come to the position of the start.
+	// caughtUp: the server has reached the position of the start.
 	caughtUp bool
-	// inside tells that a transaction has begun to arrive, and its commit has not.
+	// inside: a transaction has started to arrive, and its commit has not arrived.
 	inside bool
-	// process is the server's behind the connection.
+	// process is the server process of the connection.
 	process slot.Process
 }
 
-// muchWAL, in bytes, is how far the server may go on before it is told again: by time
-// alone the slot would retain two seconds of WAL.
+// muchWAL is how many bytes of WAL may pass before an early status. Otherwise the slot would retain two seconds of WAL.
 const muchWAL = 8 << 20
 
-// writeTimeout bounds one status update: amqp and disk are not in its way, only
-// a peer that has stopped reading.
+// writeTimeout bounds one status update. Only a peer that has stopped reading delays it.
 const writeTimeout = 10 * time.Second
 
-// Open connects and brings publication and slot in line: what is missing is made,
-// a slot that the server invalidated is recreated. It returns what it changed.
-// It does not take the slot yet.
+// Open connects, creates or repairs publication and slot, and returns the changes. It does not take the slot yet.
 func Open(ctx context.Context, databaseURL string, names Names, wait time.Duration) (*Stream, []Change, error) {
 	s, err := connect(ctx, databaseURL, names)
 	if err != nil {
@@ -92,7 +85,7 @@ func Open(ctx context.Context, databaseURL string, names Names, wait time.Durati
 	return s, done, nil
 }
 
-// readAtOnce, in bytes: the driver alone reads eight kilobytes at a time, a dozen rows.
+// readAtOnce is in bytes. The driver reads eight kilobytes at a time, a dozen rows.
 const readAtOnce = 64 << 10
 
 func connect(ctx context.Context, databaseURL string, names Names) (*Stream, error) {
@@ -103,9 +96,9 @@ func connect(ctx context.Context, databaseURL string, names Names) (*Stream, err
 	}
 	config.RuntimeParams["replication"] = "database"
 	config.RuntimeParams["application_name"] = slot.Application(names.Table)
-	config.RuntimeParams["default_transaction_read_only"] = "off" // the publication may have to be made
-	config.RuntimeParams["client_min_messages"] = "warning"       // Postgres 18 warns of a missing publication
-	// Values in text form shall not depend on the settings of role or database.
+	config.RuntimeParams["default_transaction_read_only"] = "off" // the publication may have to be created
+	config.RuntimeParams["client_min_messages"] = "warning"       // Postgres 18 warns about a missing publication
+	// Values in text form must not depend on the settings of role or database.
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	config.RuntimeParams["DateStyle"] = "ISO"
 	config.RuntimeParams["TimeZone"] = "UTC"
@@ -141,10 +134,9 @@ func (s *Stream) prepare(ctx context.Context, wait time.Duration) ([]Change, err
 	return Setup(ctx, s.conn, s.names, wait)
 }
 
-// intervals: several status updates within the server's timeout, each asking for
-// an answer, since steady updates suppress the server's own keepalives (seen on
-// PG 15). The silence allowed is the server's own, as a walsender that works through
-// a large transaction answers late.
+// intervals returns how often to send a status, and how long the server may be silent. Several statuses fit into
+// wal_sender_timeout. Each asks for an answer, because steady statuses suppress the server's keepalives (seen on PG
+// 15). A walsender with a large transaction answers late, so the silence is the server's own timeout.
 func intervals(walSenderTimeout time.Duration) (statusEvery, deadAfter time.Duration) {
 	const usual = time.Minute
 	if walSenderTimeout <= 0 {
@@ -154,10 +146,10 @@ func intervals(walSenderTimeout time.Duration) (statusEvery, deadAfter time.Dura
 	return statusEvery, max(walSenderTimeout, 10*time.Second)
 }
 
-// ErrSlotActive tells that another process uses the slot.
+// ErrSlotActive is returned if another process uses the slot.
 var ErrSlotActive = errors.New("the slot is in use")
 
-// Slot reads the slot and who owns it, without an attempt to take it: one that fails stands in the server's log.
+// Slot reads the slot and its owner. It does not try to take the slot: a failed try is an error in the server's log.
 func (s *Stream) Slot(ctx context.Context) (slot.Slot, error) {
 	return slot.Read(ctx, s.conn, s.names.Slot)
 }
@@ -167,19 +159,18 @@ func (s *Stream) Terminate(ctx context.Context, p slot.Process) error {
 	return p.Terminate(ctx, s.conn)
 }
 
-// Process is the server's that streams; known after Start. It may be called from any goroutine while Run runs.
+// Process returns the server process of the stream, known after Start. It may be called from any goroutine during Run.
 func (s *Stream) Process() slot.Process { return s.process }
 
-// Start takes the slot and starts the stream at the present. It returns the
-// position of the start: every transaction whose commit record lies at or after
-// it will be handed to the handler, none before. ErrSlotActive where another relay
-// was quicker; the stream is then to be closed.
+// Start takes the slot and starts the stream at the current WAL position, which it returns. The handler receives every
+// transaction whose commit record lies at or after it, and none before. ErrSlotActive: another relay was faster; close
+// the stream.
 func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	state, err := s.Slot(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if state.Active() { // by the session that creates it, perhaps; then its position is not known yet
+	if state.Active() { // perhaps by the session that creates it; its position is not known then
 		return 0, ErrSlotActive
 	}
 	start, err := flushedLSN(ctx, s.conn)
@@ -189,9 +180,9 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	if s.process, err = slot.Own(ctx, s.conn); err != nil {
 		return 0, err
 	}
-	// The server would start at the greater of the two anyway.
+	// The server uses the greater of the two anyway.
 	start = max(start, pglogrepl.LSN(state.Confirmed))
-	// Binary: half the bytes and less work for bytea, and no question of date styles.
+	// Binary: half the bytes and less work for bytea, and no date styles.
 	options := pglogrepl.StartReplicationOptions{
 		Mode: pglogrepl.LogicalReplication,
 		PluginArgs: []string{
@@ -200,7 +191,7 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 			"binary 'true'",
 		},
 	}
-	// pglogrepl writes the slot's name as it is; quoted, "1st" and "select" work too.
+	// pglogrepl does not quote the slot's name. Quoted, "1st" and "select" work too.
 	err = pglogrepl.StartReplication(ctx, s.conn, outbox.QuoteIdentifier(s.names.Slot), start, options)
 	switch {
 	case pgcode.Is(err, pgcode.ObjectInUse):
@@ -212,13 +203,11 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	return start, nil
 }
 
-// Run reads until ctx is done (and returns nil), the connection fails, or the
-// handler returns an error. While the handler takes its time no status is sent:
-// it must return within a second or so.
+// Run reads until ctx is done (and returns nil), the connection fails, or the handler returns an error. No status is
+// sent while the handler runs, so it must return within about a second.
 func (s *Stream) Run(ctx context.Context, handler Handler) error {
 	socket := s.conn.Conn()
-	// The deadline in the past ends a read that waits; the loop below sets a new
-	// one only before it looks at ctx again.
+	// A deadline in the past ends a waiting read. The loop sets a new deadline only before it checks ctx again.
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 
@@ -244,7 +233,7 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 		if between {
 			pace.wait()
 		}
-		// Background: a context of its own per message would cost a goroutine each.
+		// Background: a context for each message would cost a goroutine each.
 		message, err := s.conn.ReceiveMessage(context.Background())
 		if err != nil {
 			if !pgconn.Timeout(err) && !isTimeout(err) {
@@ -266,7 +255,7 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 	}
 }
 
-// nextStatus: at first the server is asked often how far it has come.
+// nextStatus returns the time to the next status. Until the stream has caught up, it asks for the position often.
 func (s *Stream) nextStatus() time.Duration {
 	const often = 100 * time.Millisecond
 	if !s.caughtUp {
@@ -289,12 +278,12 @@ func (s *Stream) handle(message pgproto3.BackendMessage, at time.Time, handler H
 	case *pgproto3.CopyDone, *pgproto3.CommandComplete, *pgproto3.ReadyForQuery:
 		return errors.New("the server ended the stream")
 	case *pgproto3.NoticeResponse:
-		// By the server's function, since the message itself may be translated.
+		// Compare the function's name, because the message may be translated.
 		if m.Routine == "LoadPublications" {
 			return fmt.Errorf("%w: %s", errPublicationSkipped, m.Message)
 		}
 	}
-	return nil // other notices, and parameter changes
+	return nil // other notices and parameter changes
 }
 
 func (s *Stream) copyData(data []byte, at time.Time, handler Handler) error {
@@ -322,11 +311,11 @@ func (s *Stream) copyData(data []byte, at time.Time, handler Handler) error {
 			return err
 		}
 		handler.Alive(at, keepalive.ServerTime)
-		// The server sends keepalives between messages of one transaction too, but
-		// then with the position of the last message sent, before its commit.
+		// Keepalives may also come inside a transaction. They then have the position of the last message, which is
+		// before the commit.
 		s.passed(keepalive.ServerWALEnd, handler)
 		if keepalive.ReplyRequested {
-			return s.sendStatus(false) // a server that stops waits for this answer
+			return s.sendStatus(false) // a stopping server waits for this answer
 		}
 		if s.received-s.told >= muchWAL {
 			return s.sendStatus(true)
@@ -335,7 +324,7 @@ func (s *Stream) copyData(data []byte, at time.Time, handler Handler) error {
 	return nil
 }
 
-// passed moves on, never back: confirming an older position is at best ignored.
+// passed never moves back: confirming an older position is ignored at best.
 func (s *Stream) passed(position pglogrepl.LSN, handler Handler) {
 	if position >= s.received {
 		s.caughtUp = true
@@ -349,7 +338,7 @@ func (s *Stream) sendStatus(askForReply bool) error {
 	if err := s.conn.Conn().SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return fmt.Errorf("send status: %w", err)
 	}
-	// All three are set: pglogrepl fills zeros in by itself.
+	// Set all three: pglogrepl replaces zeros.
 	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), s.conn, pglogrepl.StandbyStatusUpdate{
 		WALWritePosition: s.received,
 		WALFlushPosition: s.received,
@@ -362,15 +351,15 @@ func (s *Stream) sendStatus(askForReply bool) error {
 	return nil
 }
 
-// Close ends the connection and frees the slot at once. It takes at most 200 ms.
+// Close ends the connection and frees the slot. It takes at most 200 ms.
 func (s *Stream) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	_ = s.conn.Close(ctx)
 }
 
-// WALGone tells whether a stream ended because the server has not got the WAL any more that the
-// slot needs, though its catalog says nothing of it: DropSlot, so that Open makes another.
+// WALGone reports whether the server no longer has the WAL that the slot needs, although its catalog does not say so.
+// Call DropSlot, so that Open creates a new slot.
 func WALGone(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && pgErr.Code == pgcode.UndefinedFile && pgErr.Routine == "WalSndSegmentOpen"
@@ -379,9 +368,8 @@ func WALGone(err error) bool {
 // errPublicationSkipped: Postgres 18 and later only warn, and send nothing.
 var errPublicationSkipped = errors.New("the server leaves the publication out")
 
-// PublicationGone tells whether a stream ended because its publication is missing
-// at the position being decoded: Open makes it again. Up to Postgres 17 that is an
-// error of the server's, SQLSTATE 42704.
+// PublicationGone reports whether the publication was missing at the decoded position. Open creates it again. Up to
+// Postgres 17 this is an error of the server, SQLSTATE 42704.
 func PublicationGone(err error) bool {
 	return pgcode.Is(err, pgcode.UndefinedObject) || errors.Is(err, errPublicationSkipped)
 }

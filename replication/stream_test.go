@@ -65,7 +65,7 @@ func TestIdleStreamConfirmsWhatOtherTablesWrite(t *testing.T) {
 func TestPositionsGrowAndReachEveryCommit(t *testing.T) {
 	f := newFixture(t)
 	f.mustSetup()
-	f.exec(`INSERT INTO other SELECT generate_series(1, 20000)`) // what the server reads before the start
+	f.exec(`INSERT INTO other SELECT generate_series(1, 20000)`) // the server reads this before the start
 	l := f.listen()
 	for range 20 {
 		f.exec(`INSERT INTO outbox VALUES (49); INSERT INTO other SELECT generate_series(1, 100); DELETE FROM outbox`)
@@ -171,7 +171,7 @@ func TestStreamEndsWithTheServersWords(t *testing.T) {
 	}
 }
 
-// refusing is a handler that takes nothing.
+// refusing is a handler that returns an error.
 type refusing struct{ *listener }
 
 func (refusing) WAL([]byte) (pglogrepl.LSN, error) { return 0, errRefused }
