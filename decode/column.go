@@ -12,16 +12,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// column is one field of a message that a row's column fills.
+// column fills one field of a message from a column of the row.
 type column struct {
 	name string
-	// nullable tells whether SQL NULL is a value of this column.
+	// nullable: SQL NULL is a value of this column.
 	nullable bool
 	set      func(m *outbox.Message, v value, in *interner) error
 }
 
-// columns lists every column that the relay needs of the stream. A table that
-// lacks one stops the relay (docs/architecture.md, invariant 11).
+// columns returns all columns that the relay needs from the stream. A missing one stops the relay
+// (docs/architecture.md, invariant 11).
 func columns() []column {
 	return []column{
 		{"id", false, func(m *outbox.Message, v value, _ *interner) (err error) {
@@ -99,13 +99,13 @@ func columns() []column {
 	}
 }
 
-// The types of header columns, by their OIDs in pg_type.
+// The types of header columns, as OIDs of pg_type.
 const (
 	boolOID, int8OID, int2OID, int4OID    = 16, 20, 21, 23
 	textOID, bpcharOID, varcharOID, uuOID = 25, 1042, 1043, 2950
 )
 
-// headerColumn reads a column that is sent as a header; nil: of its type none is.
+// headerColumn returns the reader of a header column; nil: its type cannot be a header.
 func headerColumn(name string, kind uint32) *column {
 	var read func(v value) (any, error)
 	switch kind {
@@ -130,11 +130,10 @@ func headerColumn(name string, kind uint32) *column {
 	}}
 }
 
-// value is one column of a row as it came over the wire. The bytes are valid
-// only until the next message is received.
+// value is one column of a row from the wire. The bytes are valid only until the next message.
 type value struct {
 	data   []byte
-	binary bool // pgoutput sends binary where the type has a send function
+	binary bool // pgoutput sends binary if the type has a send function
 }
 
 func (v value) int() (int64, error) {
@@ -178,8 +177,8 @@ func (v value) bool() (bool, error) {
 	return false, errors.New("not a boolean")
 }
 
-// json copies a json or jsonb value. The binary form of jsonb starts with a
-// version byte, 1 so far (jsonb_send), which no JSON text can start with.
+// json copies a json or jsonb value. The binary form of jsonb starts with a version byte, so far 1 (jsonb_send). No
+// JSON text starts with that byte.
 func (v value) json() []byte {
 	data := v.data
 	if v.binary && len(data) > 0 && data[0] == 1 {
@@ -202,7 +201,7 @@ func (v value) bytea() ([]byte, error) {
 	return out, nil
 }
 
-// far and past stand for the infinities: outside of what Postgres can store otherwise.
+// far and past replace the infinities. Postgres cannot store these times.
 func far() time.Time  { return time.Date(294277, 1, 1, 0, 0, 0, 0, time.UTC) }
 func past() time.Time { return time.Date(-4713, 1, 1, 0, 0, 0, 0, time.UTC) }
 
@@ -218,7 +217,7 @@ func (v value) time() (time.Time, error) {
 		case math.MinInt64:
 			return past(), nil
 		}
-		const epoch = 946_684_800 // 2000-01-01, where Postgres counts from, in Unix seconds
+		const epoch = 946_684_800 // 2000-01-01, Postgres' epoch, in Unix seconds
 		return time.Unix(epoch+micros/1e6, micros%1e6*1e3).UTC(), nil
 	}
 	switch s := string(v.data); s {
@@ -236,15 +235,14 @@ func (v value) time() (time.Time, error) {
 	return time.Time{}, errors.New("not a timestamp in ISO style")
 }
 
-// interner hands out one string for equal bytes: routing keys and exchanges are
-// few and come again with every row.
+// interner returns one string for equal bytes, because the same routing keys and exchanges come in many rows.
 type interner struct{ seen map[string]string }
 
 func (in *interner) string(b []byte) string {
-	if s, ok := in.seen[string(b)]; ok { // no allocation: the compiler sees the conversion
+	if s, ok := in.seen[string(b)]; ok { // no allocation: the compiler optimises the conversion
 		return s
 	}
-	const most, longest = 4096, 255 // keys made up per message must not grow it for ever
+	const most, longest = 4096, 255 // new keys in every message must not make it grow
 	if len(b) > longest {
 		return string(b)
 	}

@@ -69,7 +69,7 @@ func TestEveryColumnIsReadInTextAndBinary(t *testing.T) {
 		{"ordering_key", null(), func(m *outbox.Message) bool { return m.OrderingKey == nil }},
 		{"payload", text(" [1,\n1] "), func(m *outbox.Message) bool { return string(m.Payload) == " [1,\n1] " && !m.Binary }},
 		{"payload", binval(`{"a":1, "a":2}`), func(m *outbox.Message) bool { return string(m.Payload) == `{"a":1, "a":2}` }},
-		{"payload", binval("\x01[1]"), func(m *outbox.Message) bool { return string(m.Payload) == "[1]" }}, // made jsonb by somebody
+		{"payload", binval("\x01[1]"), func(m *outbox.Message) bool { return string(m.Payload) == "[1]" }}, // somebody made it jsonb
 		{"headers", text(`{"h": 1}`), func(m *outbox.Message) bool { return string(m.Headers) == `{"h": 1}` }},
 		{"headers", binval("\x01" + `{"h": 1}`), func(m *outbox.Message) bool { return string(m.Headers) == `{"h": 1}` }},
 		{"headers", null(), func(m *outbox.Message) bool { return m.Headers == nil }},

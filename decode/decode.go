@@ -1,8 +1,7 @@
-// Package decode turns pgoutput messages (protocol version 1, text or binary)
-// into outbox messages. It takes bytes and returns values: no I/O, no clock.
+// Package decode turns pgoutput messages (protocol version 1, text or binary) into outbox messages. It takes bytes and
+// returns values, without I/O or a clock.
 //
-// The formats are those of the PostgreSQL manual, "Logical Replication Message
-// Formats".
+// The formats are in the PostgreSQL manual, "Logical Replication Message Formats".
 package decode
 
 import (
@@ -17,11 +16,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Kind says what one pgoutput message means to the relay.
+// Kind is the meaning of a pgoutput message for the relay.
 type Kind uint8
 
-// The kinds. Ignored covers what needs no action: inserts into other tables,
-// relations, types, origins, updates, deletes, truncates.
+// The kinds. Ignored needs no action: inserts into other tables, relations, types, origins, updates, deletes,
+// truncates.
 const (
 	Ignored Kind = iota
 	Begin
@@ -34,20 +33,19 @@ type Event struct {
 	Kind Kind
 	// XID is the inserting transaction (Begin, Insert).
 	XID uint32
-	// CommitLSN is where the commit record of the transaction starts (Begin, Insert, Commit).
+	// CommitLSN is the start of the transaction's commit record (Begin, Insert, Commit).
 	CommitLSN pglogrepl.LSN
-	// EndLSN is the position after the commit record: all before it was received (Commit).
+	// EndLSN is the end of the commit record: everything before it was received (Commit).
 	EndLSN pglogrepl.LSN
 	// Message is the row (Insert). It owns its memory.
 	Message *outbox.Message
 }
 
-// MissingColumnError tells that the streamed table lacks columns that the relay
-// needs. No retry can fix it.
+// MissingColumnError is returned if the streamed table lacks columns that the relay needs. No retry can help.
 type MissingColumnError struct {
 	Table   outbox.Table
 	Columns []string
-	// Unfit: the column is there, and of a type that no header has.
+	// Unfit: the column exists, but its type cannot be a header.
 	Unfit bool
 }
 
@@ -58,7 +56,7 @@ func (e *MissingColumnError) Error() string {
 	return fmt.Sprintf("the stream of table %s has no column %s", e.Table, strings.Join(e.Columns, ", "))
 }
 
-// Hint says what to do about it.
+// Hint says how to fix it.
 func (e *MissingColumnError) Hint() string {
 	if e.Unfit {
 		return "give it one of the types " + outbox.HeaderTypes + ", or leave it out of --header-columns"
@@ -67,9 +65,9 @@ func (e *MissingColumnError) Hint() string {
 		"or left out by a column list of the publication?), or run: cdc-relay setup"
 }
 
-// RowError tells that one row could not be read. The row is still in the table.
+// RowError is returned for one row that could not be decoded. The row is still in the table.
 type RowError struct {
-	Ref    outbox.Ref // up to the column that failed
+	Ref    outbox.Ref // as decoded before the faulty column
 	Column string
 	Err    error
 }
@@ -80,32 +78,30 @@ func (e *RowError) Error() string {
 
 func (e *RowError) Unwrap() error { return e.Err }
 
-// Decoder keeps what the server says only once: the columns of each relation
-// and the transaction it is in. One decoder serves one replication connection
-// and one goroutine.
+// Decoder remembers what the server sends only once: the columns of each relation and the current transaction. Use one
+// for each replication connection, from one goroutine.
 type Decoder struct {
 	table    outbox.Table
 	needed   []column
 	headers  []string // columns that are sent as headers
 	strings  interner
-	layouts  map[uint32][]*column // by relation OID; nil for other tables
+	layouts  map[uint32][]*column // by relation OID; nil: another table
 	xid      uint32
 	commitAt pglogrepl.LSN
-	// committed is the transaction's commit time, in microseconds after postgresEpoch.
+	// committed is the commit time of the transaction, in microseconds after postgresEpoch.
 	committed int64
 }
 
-// postgresEpoch, 2000-01-01, is what the server counts from; in microseconds of Unix time.
+// postgresEpoch is the server's epoch, 2000-01-01, in microseconds of Unix time.
 const postgresEpoch = 946_684_800_000_000
 
-// NewDecoder makes a decoder of the rows of one table. The values of the columns headers are read, too.
+// NewDecoder returns a decoder for the rows of one table. It also reads the columns in headers.
 func NewDecoder(table outbox.Table, headers ...string) *Decoder {
 	return &Decoder{table: table, needed: columns(), headers: headers, layouts: make(map[uint32][]*column)}
 }
 
-// Decode reads one pgoutput message. The bytes may be reused afterwards. A
-// *RowError concerns one row alone, and the stream can go on; any other error
-// ends it.
+// Decode decodes one pgoutput message. It does not keep the bytes. After a *RowError, which is about one row, the
+// stream can continue; any other error ends it.
 func (d *Decoder) Decode(data []byte) (Event, error) {
 	r := reader{rest: data}
 	switch kind := r.uint8("message type"); kind {
@@ -138,7 +134,7 @@ func (d *Decoder) begin(r *reader) (Event, error) {
 	return Event{Kind: Begin, XID: xid, CommitLSN: commitAt}, nil
 }
 
-// CommittedAt is when the transaction under way committed, by the server's clock.
+// CommittedAt is the commit time of the current transaction, on the server's clock.
 func (d *Decoder) CommittedAt() time.Time { return time.UnixMicro(postgresEpoch + d.committed) }
 
 func (d *Decoder) commit(r *reader) (Event, error) {
@@ -152,8 +148,7 @@ func (d *Decoder) commit(r *reader) (Event, error) {
 	return Event{Kind: Commit, XID: d.xid, CommitLSN: commitAt, EndLSN: end}, nil
 }
 
-// relation learns the columns by name, as the server sends them again after each
-// change of the table.
+// relation reads the columns by name. The server sends them again after each change of the table.
 func (d *Decoder) relation(r *reader) error {
 	oid := r.uint32("relation: OID")
 	schema := r.cstring("relation: schema")
@@ -164,10 +159,10 @@ func (d *Decoder) relation(r *reader) error {
 		return r.err
 	}
 	if schema == "" {
-		schema = "pg_catalog" // sent as empty, says the manual
+		schema = "pg_catalog" // it is sent as empty, according to the manual
 	}
 	ours := schema == d.table.Schema && name == d.table.Name
-	layout := make([]*column, 0, min(count, 1600)) // the most columns of a table
+	layout := make([]*column, 0, min(count, 1600)) // the maximum for a table
 	for range count {
 		r.bytes(1, "relation: column flags")
 		name := r.cstring("relation: column name")
@@ -247,8 +242,7 @@ func (d *Decoder) insert(r *reader) (Event, error) {
 	return Event{Kind: Insert, XID: d.xid, CommitLSN: d.commitAt, Message: message}, nil
 }
 
-// row reads all columns, also past one that is wrong: the error shall name the
-// columns that it can read.
+// row reads all columns, even after a faulty one, so that the error can name the row.
 func (d *Decoder) row(r *reader, layout []*column) (*outbox.Message, error) {
 	m := &outbox.Message{XID: d.xid}
 	var wrong *RowError
@@ -285,7 +279,7 @@ func tupleColumn(r *reader) (v value, null bool, err error) {
 	case 't', 'b':
 		return value{data: r.bytes(int(r.uint32("column length")), "column value"), binary: kind == 'b'}, false, nil
 	case 'u':
-		// Only an update leaves a TOASTed value out (protocol manual).
+		// Only an update omits a TOASTed value (protocol manual).
 		return value{}, false, errors.New("its value was not sent")
 	default:
 		if r.err == nil {

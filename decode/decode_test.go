@@ -46,7 +46,7 @@ func TestUnknownMessageTypeIsAnError(t *testing.T) {
 
 func TestRowsOfOtherTablesAreIgnored(t *testing.T) {
 	for _, other := range []outbox.Table{
-		{Schema: "other", Name: "outbox"}, {Schema: "public", Name: "orders"}, {Schema: "", Name: "outbox"}, // pg_catalog
+		{Schema: "other", Name: "outbox"}, {Schema: "public", Name: "orders"}, {Schema: "", Name: "outbox"}, // an empty schema is pg_catalog
 	} {
 		d := ready(t)
 		feed(t, d, relation(5, other.Schema, other.Name, "id"))
@@ -58,7 +58,7 @@ func TestRowsOfOtherTablesAreIgnored(t *testing.T) {
 
 func TestTwoRelationsOfTheTableAreBothRead(t *testing.T) {
 	d := ready(t)
-	feed(t, d, relation(ourOID+1, "public", "outbox", names()...)) // made again under the same name
+	feed(t, d, relation(ourOID+1, "public", "outbox", names()...)) // created again under the same name
 	message := insertRow(row())
 	message[4]++
 	if e := feed(t, d, message); e.Kind != decode.Insert {
@@ -157,7 +157,7 @@ func TestMessageCutAtAnyByteIsAnError(t *testing.T) {
 			} else if e != (decode.Event{}) {
 				t.Errorf("%q cut after %d bytes: %+v beside an error", message, n, e)
 			}
-			feed(t, d, insertRow(row())) // and the decoder is as it was
+			feed(t, d, insertRow(row())) // the decoder still works
 		}
 	}
 }

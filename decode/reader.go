@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// reader walks through one message and never past its end: after the first
-// short read it stays in error and returns zeros, so that a caller checks once.
+// reader reads one message and never past its end. After the first short read it stays in error and returns zeros, so
+// that a caller checks once.
 type reader struct {
 	rest []byte
 	err  error
@@ -53,7 +53,7 @@ func (r *reader) uint64(what string) uint64 {
 	return 0
 }
 
-// cstring reads up to a zero byte, which it takes but does not return.
+// cstring reads up to a zero byte, and skips that byte.
 func (r *reader) cstring(what string) string {
 	if r.err != nil {
 		return ""

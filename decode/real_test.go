@@ -27,8 +27,7 @@ var update = flag.Bool("update", false, "write "+captured+" again")
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// nasty are rows that a reader is likely to get wrong. Rows that only a key makes
-// readable from the table have one.
+// nasty are rows that are easy to decode wrong. Rows that are readable from the table only by their key have one.
 func nasty() []string {
 	return []string{
 		`(routing_key, payload) VALUES ('orders', '{"a": 1}')`,
@@ -72,7 +71,7 @@ func TestStreamAndTableGiveEqualMessages(t *testing.T) {
 	for _, options := range [][]string{nil, {"TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"}} {
 		t.Run(strings.Join(options, " "), func(t *testing.T) {
 			rows := nasty()
-			if options != nil { // what the encoding cannot hold
+			if options != nil { // rows that the encoding cannot hold
 				rows = slices.DeleteFunc(rows, func(s string) bool { return strings.ContainsAny(s, "🐘кл") })
 			}
 			equalMessages(t, services.Database(t, options...), rows)
@@ -122,7 +121,7 @@ func exec(t *testing.T, conn *pgx.Conn, sql string) {
 	}
 }
 
-// reading collects what a stream brings.
+// reading collects the rows of a stream.
 type reading struct {
 	names    replication.Names
 	decoder  *decode.Decoder
@@ -191,7 +190,7 @@ func (r *reading) messages(t *testing.T, n int) []*outbox.Message {
 	return got
 }
 
-// peek reads a slot in SQL, which gives text where it is asked to.
+// peek reads a slot with SQL, in text form if asked.
 func peek(t *testing.T, conn *pgx.Conn, slot, publication string, binary bool) [][]byte {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `SELECT data FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL,
@@ -219,7 +218,7 @@ func decodeAll(t *testing.T, raw [][]byte) []*outbox.Message {
 	return got
 }
 
-// notClaimed of the rows wait for their time, or for a newer relay.
+// notClaimed counts the rows that wait for their time or for a newer relay.
 const notClaimed = 3
 
 func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
@@ -245,7 +244,7 @@ func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
 	}
 	defer claim.Abandon()
 	for _, m := range claim.Messages {
-		m.Deadline = time.Time{} // who publishes a streamed row sets it
+		m.Deadline = time.Time{} // the publisher of a streamed row sets it
 		got[m.ID] = m
 	}
 	return got

@@ -13,13 +13,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// The builders below write pgoutput messages, as the manual describes them.
+// The builders below write pgoutput messages, as in the manual.
 
 const ourOID = 16_400
 
 func table() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
 
-// names are the columns that the relay reads, in the order of the table.
+// names are the columns that the relay reads, in table order.
 func names() []string {
 	return []string{
 		"id", "created_at", "available_at", "expires_at", "message_id", "attempts", "schema_version", "max_attempts", "possible_duplicate",
@@ -82,7 +82,7 @@ func insert(oid uint32, cells ...cell) []byte {
 	return b
 }
 
-// row is a valid row in text form, by column.
+// row returns a valid row in text form, by column.
 func row() map[string]cell {
 	return map[string]cell{
 		"id": text("42"), "created_at": text("2026-01-02 03:04:05.678901+00"), "available_at": null(), "expires_at": null(),
@@ -106,7 +106,7 @@ func insertRow(r map[string]cell) []byte {
 	return insert(ourOID, cells...)
 }
 
-// ready is a decoder that knows the outbox table and is inside of a transaction.
+// ready returns a decoder that knows the outbox table and is inside a transaction.
 func ready(t testing.TB) *decode.Decoder {
 	t.Helper()
 	d := decode.NewDecoder(table())
@@ -126,11 +126,11 @@ func feed(t testing.TB, d *decode.Decoder, messages ...[]byte) (last decode.Even
 	return last
 }
 
-// captured holds pgoutput of a real server, a message a line, as seeds of FuzzDecode.
+// captured has pgoutput of a real server, one message per line, as seeds of FuzzDecode.
 const captured = "testdata/pgoutput.hex"
 
-// FuzzDecode feeds any bytes to a decoder that knows the table, and then a valid
-// row: whatever came, nothing panics, and memory stays in proportion.
+// FuzzDecode feeds random bytes to a decoder that knows the table, and then a valid row. Nothing panics, and memory
+// stays in proportion.
 func FuzzDecode(f *testing.F) {
 	seeds, err := os.ReadFile(captured)
 	if err != nil {
