@@ -5,21 +5,22 @@ import (
 	"time"
 )
 
-// Candidate is a row that a claim may take: what is known of it before it is locked.
+// Candidate is a row that a claim may take, as known before the lock.
 type Candidate struct {
 	Ref
 	OrderingKey *string
-	// Size is roughly what the message takes of memory, in bytes.
+	// Size is roughly the memory of the message, in bytes.
 	Size int
-	// Ready tells that the row may leave now.
+	// Ready: the row may leave now.
 	Ready bool
-	// Superseded tells that a newer row with its coalesce and ordering key waits. It is not told of rows without a key.
+	// Superseded: a newer row with the same coalesce key and ordering key waits. It is not set for rows without an
+	// ordering key.
 	Superseded bool
-	// Due is when the row's time came; zero for rows without one.
+	// Due is the row's available_at; zero: none.
 	Due time.Time
 }
 
-// Run is rows of one ordering key, in the order of their ids; at least one.
+// Run is one or more rows of one ordering key, in id order.
 type Run []Candidate
 
 // Runs splits keyed rows that are sorted by key.
@@ -33,14 +34,14 @@ func Runs(rows []Candidate) (runs []Run) {
 	return runs
 }
 
-// Fresh says which rows without a time of their own a claim may take: those of an age, up to an id.
+// Fresh selects rows without a time that a claim may take: at least Age old, with ids up to UpTo.
 type Fresh struct {
 	Age  time.Duration
 	UpTo int64
 }
 
-// AllFresh takes all rows without a time of their own.
+// AllFresh selects all rows without a time.
 func AllFresh() Fresh { return Fresh{UpTo: math.MaxInt64} }
 
-// NoFresh takes none of them.
+// NoFresh selects none of them.
 func NoFresh() Fresh { return Fresh{UpTo: math.MinInt64} }

@@ -2,9 +2,8 @@ package outbox
 
 import "fmt"
 
-// Defect says what is wrong with the row itself, for any broker: which column, and what
-// to do. It is empty if nothing is. The table has no CHECKs, so every publisher has to
-// ask, and to report such a message as Impossible with ReasonInvalidRow.
+// Defect returns what is wrong with the row for any broker, and how to fix it; "": nothing. The table has no CHECKs, so
+// every publisher must call it. Report such a message as Impossible with ReasonInvalidRow.
 func (m *Message) Defect() string {
 	switch {
 	case m.NoRoutingKey:

@@ -12,36 +12,30 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// NewMessage is what an application enqueues. RoutingKey and one of Payload and
-// Body are needed, all else has defaults.
+// NewMessage is a message to enqueue. Set RoutingKey, and Payload or Body; the other fields are optional.
 type NewMessage struct {
-	// MessageID tells duplicates at the consumer; NewMessageID makes one. Zero: the
-	// database makes one.
+	// MessageID lets the consumer detect duplicates; NewMessageID returns one. Zero: the database assigns one.
 	MessageID UUID
-	// Exchange is nil for the one that the relay was started with; AMQP's default
-	// exchange is "".
+	// Exchange is nil for the relay's default exchange; "" is AMQP's default exchange.
 	Exchange   *string
 	RoutingKey string
-	// OrderingKey: messages of one key leave one at a time, in the order in which
-	// they were enqueued. Empty: no order promised.
+	// OrderingKey: messages of one key leave one at a time, in the order in which they were enqueued. Empty: no order.
 	OrderingKey string
-	// Payload is the body as JSON: a json.RawMessage or []byte is sent byte for byte,
-	// anything else is marshalled.
+	// Payload is the body as JSON. A json.RawMessage or []byte is sent unchanged; other values are marshalled.
 	Payload any
-	// Body is a binary body, in place of Payload.
+	// Body is a binary body, instead of Payload.
 	Body []byte
 	// Headers are AMQP headers: strings, numbers, booleans, and lists and maps of them.
 	Headers map[string]any
-	// Properties are AMQP properties, by name: content_type, priority,
-	// correlation_id, expiration and so on.
+	// Properties are AMQP properties by name: content_type, priority, correlation_id, expiration and so on.
 	Properties map[string]any
-	// RedactedPayload is what people and tools are shown in place of the payload.
+	// RedactedPayload is shown to people and tools instead of the payload.
 	RedactedPayload any
-	// NotBefore is the time before which the message must not leave. Zero: at once.
+	// NotBefore is the earliest time to publish the message. Zero: at once.
 	NotBefore time.Time
 }
 
-// NewMessageID returns a random one (a UUID of version 4).
+// NewMessageID returns a random UUID (version 4).
 func NewMessageID() UUID {
 	var u UUID
 	rand.Read(u[:]) //nolint:errcheck // never fails
@@ -50,19 +44,18 @@ func NewMessageID() UUID {
 	return u
 }
 
-// PgxExecer is a pgx.Tx; a pgx.Conn and a pgxpool.Pool are, too.
+// PgxExecer is a pgx.Tx, a pgx.Conn or a pgxpool.Pool.
 type PgxExecer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// SQLExecer is a *sql.Tx of database/sql; a *sql.DB and a *sql.Conn are, too.
+// SQLExecer is a *sql.Tx, a *sql.DB or a *sql.Conn of database/sql.
 type SQLExecer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// Enqueue inserts messages in a transaction of pgx. They are published after it
-// committed, and never where it is rolled back. The role needs INSERT on the table
-// and nothing else.
+// Enqueue inserts messages in a pgx transaction. They are published after it commits, and never if it rolls back. The
+// role needs only INSERT on the table.
 func (t Table) Enqueue(ctx context.Context, tx PgxExecer, messages ...NewMessage) error {
 	return t.enqueue(messages, func(statement string, args []any) error {
 		_, err := tx.Exec(ctx, statement, args...)
@@ -92,15 +85,14 @@ func (t Table) enqueue(messages []NewMessage, exec func(statement string, args [
 	return nil
 }
 
-// InsertSQL is the statement that Enqueue executes, for those who batch it
-// themselves; NewMessage.Args are its arguments. It returns nothing: RETURNING
-// would need more than the privilege to INSERT.
+// InsertSQL returns the statement of Enqueue, for callers that batch it; NewMessage.Args returns its arguments. It
+// returns no rows, because RETURNING needs more than INSERT.
 func (t Table) InsertSQL() string {
 	return "INSERT INTO " + t.SQL() + ` (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties, redacted_payload, available_at)
 VALUES (coalesce($1::text::uuid, gen_random_uuid()), $2::text, $3::text, $4::text, $5::text::json, $6::bytea, $7::text::jsonb, $8::text::jsonb, $9::text::json, $10::timestamptz)`
 }
 
-// Args are the arguments of InsertSQL, of types that every driver knows.
+// Args returns the arguments of InsertSQL, in types that every driver accepts.
 func (m *NewMessage) Args() ([]any, error) {
 	if (m.Payload == nil) == (m.Body == nil) {
 		return nil, errors.New("set Payload or Body, and not both")

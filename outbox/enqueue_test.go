@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// newOutbox returns the owner's connection, and the URL of a role that may INSERT only.
+// newOutbox returns the owner's connection, and the URL of a role that may only INSERT.
 func newOutbox(t *testing.T, table outbox.Table) (*pgx.Conn, string) {
 	t.Helper()
 	url := services.Database(t)
@@ -177,7 +177,7 @@ func ExampleTable_InsertSQL() {
 	// Output: INSERT INTO "public"."outbox"
 }
 
-// An order and the message about it are committed together, or neither is.
+// An order and its message commit together, or neither does.
 func ExampleTable_Enqueue() {
 	table := outbox.Table{Schema: "public", Name: "outbox"}
 	placeOrder := func(ctx context.Context, conn *pgx.Conn, orderID int) error {

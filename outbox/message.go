@@ -1,7 +1,6 @@
-// Package outbox holds what every part of the relay speaks of: a message (one
-// row of the outbox table), the result of publishing it, and a helper that
-// enqueues one inside an application's own transaction. It imports nothing else
-// of this module.
+// Package outbox has the types that all parts of the relay share: a message (one row of the outbox table) and its
+// result. It also has a helper to enqueue messages in an application's transaction. It imports no other package of this
+// module.
 package outbox
 
 import (
@@ -11,19 +10,18 @@ import (
 	"time"
 )
 
-// SchemaVersion is the newest value of the column schema_version that this
-// relay understands. A row with a greater one stays untouched in the table
-// until a relay that knows it runs.
+// SchemaVersion is the newest schema_version that this relay understands. Rows with a greater one stay untouched in the
+// table until a newer relay runs.
 const SchemaVersion = 1
 
-// PossibleDuplicateHeader is the AMQP header, always true, of a message that may
-// have been published before. A message without it has certainly not been.
+// PossibleDuplicateHeader is the AMQP header, always true, of a message that may have been published before. A message
+// without it has certainly not been published before.
 const PossibleDuplicateHeader = "x-possible-duplicate"
 
-// UUID is a message id as it stands in the column message_id.
+// UUID is a message id, as in the column message_id.
 type UUID [16]byte
 
-// String returns the canonical form, 36 characters in lower case.
+// String returns the canonical form: 36 characters in lower case.
 func (u UUID) String() string {
 	var b [36]byte
 	hex.Encode(b[0:8], u[0:4])
@@ -38,7 +36,7 @@ func (u UUID) String() string {
 	return string(b[:])
 }
 
-// ParseUUID reads the canonical form, as Postgres prints it.
+// ParseUUID parses the canonical form, as Postgres prints it.
 func ParseUUID(s []byte) (UUID, error) {
 	var u UUID
 	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
@@ -52,10 +50,10 @@ func ParseUUID(s []byte) (UUID, error) {
 	return u, nil
 }
 
-// MarshalText writes the canonical form, so that JSON has it as a string.
+// MarshalText returns the canonical form, so that it is a string in JSON.
 func (u UUID) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText parses the canonical form.
 func (u *UUID) UnmarshalText(text []byte) error {
 	read, err := ParseUUID(text)
 	if err != nil {
@@ -65,127 +63,117 @@ func (u *UUID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// HeaderTypes are the types of the columns that --header-columns can send.
+// HeaderTypes are the column types that --header-columns can send.
 const HeaderTypes = "text, character varying, character, uuid, smallint, integer, bigint, boolean"
 
-// Header is one that a column of the row makes. Its value is a string, an int64 or a bool.
+// Header is a header from a column of the row. Its value is a string, an int64 or a bool.
 type Header struct {
 	Name  string
 	Value any
 }
 
-// Ref names one row while it exists. The id alone would not do:
-// TRUNCATE … RESTART IDENTITY hands out ids again.
+// Ref identifies a row while it exists. The id is not enough: TRUNCATE … RESTART IDENTITY assigns ids again.
 type Ref struct {
 	ID        int64
 	MessageID UUID
 }
 
-// Message is one row of the outbox table. The slices belong to the message and
-// are not changed after it was made.
+// Message is one row of the outbox table. It owns its slices; they do not change after it was made.
 type Message struct {
 	// ID is the insertion order.
 	ID        int64
 	MessageID UUID
-	// Exchange is nil where the row leaves the choice to the relay.
+	// Exchange is nil if the row leaves the choice to the relay.
 	Exchange   *string
 	RoutingKey string
-	// OrderingKey is nil where no order is promised.
+	// OrderingKey is nil if no order is promised.
 	OrderingKey *string
-	// Payload is the body, byte for byte as inserted. It is nil if both columns are
-	// null, and not nil for an empty payload_bytes.
+	// Payload is the body, unchanged. It is nil if both columns are null, and not nil for an empty payload_bytes.
 	Payload []byte
-	// Binary tells that the body came from payload_bytes, not from payload (JSON).
+	// Binary: the body is from payload_bytes, not from payload (JSON).
 	Binary bool
-	// BothPayloads tells that both columns are set; see Defect.
+	// BothPayloads: both columns are set; see Defect.
 	BothPayloads bool
-	// NoRoutingKey tells that the column is null, in a table that somebody has changed; see Defect.
+	// NoRoutingKey: the column is null, which needs a changed table; see Defect.
 	NoRoutingKey bool
 	// Headers and Properties are JSON objects, or nil.
 	Headers    []byte
 	Properties []byte
-	// Extra are headers that the relay adds from other columns. Headers has precedence.
+	// Extra are headers from other columns. Headers has precedence.
 	Extra []Header
-	// Superseded tells that a newer row with its coalesce and ordering key waits: it is not published.
+	// Superseded: a newer row with the same coalesce key and ordering key waits, so this one is not published.
 	Superseded bool
-	// SchemaVersion tells how to read the row; see the constant of that name.
+	// SchemaVersion is how to read the row; see the constant.
 	SchemaVersion int
 	CreatedAt     time.Time
-	// AvailableAt is the time before which the message must not leave; zero where
-	// the column is null. It is the fence with which the row is settled: who has
-	// changed it meanwhile has the row.
+	// AvailableAt is the earliest time to publish; zero if the column is null. It is also the fence of a settlement: a
+	// row whose time was changed meanwhile is not settled.
 	AvailableAt time.Time
-	// ExpiresAt is the time from which on the message is not published, by the database's clock; zero where the column is
-	// null.
+	// ExpiresAt is when the message expires, on the database's clock; zero if the column is null.
 	ExpiresAt time.Time
-	// Deadline is ExpiresAt by the clock of this process, or a little before it. Zero: the message does not expire.
+	// Deadline is ExpiresAt on this process's clock, or slightly earlier; zero: never.
 	Deadline time.Time
 	// Attempts counts the rejections so far.
 	Attempts int
-	// MaxAttempts is how many refusals make the message a dead letter, in place of the relay's --max-retries; 0: no
-	// number does. Nil where the row leaves the choice to the relay.
+	// MaxAttempts is how many rejections make the message a dead letter, instead of --max-retries; 0: no limit. Nil:
+	// --max-retries applies.
 	MaxAttempts *int
-	// PossibleDuplicate tells that the message may have been published before.
+	// PossibleDuplicate: the message may have been published before.
 	PossibleDuplicate bool
-	// XID is the transaction that inserted the row, where the stream brought it;
-	// 0 where it was read from the table (and so was visible).
+	// XID is the inserting transaction of a streamed row; 0: read from the table, so the row was visible.
 	XID uint32
-	// TakenAt is when certainly no other relay could have published the message: when the
-	// server sent it, or later. A publisher marks one that it could not send within CertainFor.
+	// TakenAt is a time when certainly no other relay could have published the message. For a streamed row, it is when
+	// the server sent the row, or later. A publisher marks a message that it sends more than CertainFor later.
 	TakenAt time.Time
-	// CommittedAt is when the inserting transaction committed, by the database's clock,
-	// where the stream brought the row; zero where it was read from the table.
+	// CommittedAt is the commit time of a streamed row, on the database's clock; zero: read from the table.
 	CommittedAt time.Time
-	// SentAt is when the publisher sent the message last; zero while it has not, and
-	// with publishers that do not tell.
+	// SentAt is when the publisher last sent the message; zero: not sent, or the publisher does not set it.
 	SentAt time.Time
 }
 
-// CertainFor is how long after TakenAt a message may still be encoded without the mark, and WriteFor how long after that it
-// may be written to the broker. Another relay takes over a free slot only later than both.
+// CertainFor is how long after TakenAt a message may be encoded without the mark. WriteFor is how long after that it
+// may be written to the broker. Another relay takes a free slot only later than both.
 const (
 	CertainFor = 500 * time.Millisecond
 	WriteFor   = 500 * time.Millisecond
 )
 
-// MayBeKnown tells whether the message has to carry PossibleDuplicateHeader when it is
-// sent now.
+// MayBeKnown reports whether the message must have PossibleDuplicateHeader if it is sent now.
 func (m *Message) MayBeKnown() bool {
 	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && Elapsed(m.TakenAt, time.Now()) > CertainFor)
 }
 
-// Elapsed is the time between two readings, by the wall clock if that says more: the monotonic one may stand still with
-// the machine.
+// Elapsed returns the time between two readings, by the wall clock if that is longer. The monotonic clock may stop
+// while the machine is suspended.
 func Elapsed(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
-// WasMarked tells whether the message carried PossibleDuplicateHeader when it was sent.
+// WasMarked reports whether the message had PossibleDuplicateHeader when it was sent.
 func (m *Message) WasMarked() bool {
 	return m.PossibleDuplicate || (!m.TakenAt.IsZero() && Elapsed(m.TakenAt, m.SentAt) > CertainFor)
 }
 
-// TimeLeft is how long the message may still be published; expires: not for ever. It is zero or less for one that has
-// expired. Every publisher has to ask, and to report such a message as Impossible with ReasonExpired.
+// TimeLeft returns how long the message may still be published; zero or less: it has expired. Expires is false if it
+// never expires. Every publisher must call it, and report an expired message as Impossible with ReasonExpired.
 func (m *Message) TimeLeft(now time.Time) (left time.Duration, expires bool) {
 	if m.Deadline.IsZero() {
 		return 0, false
 	}
-	// By the wall clock if that says less: the monotonic one may stand still with the machine.
+	// Use the shorter of both clocks: the monotonic clock may stop while the machine is suspended.
 	return min(m.Deadline.Sub(now), m.Deadline.Round(0).Sub(now.Round(0))), true
 }
 
-// Ref names the message's row.
+// Ref returns the identity of the row.
 func (m *Message) Ref() Ref { return Ref{ID: m.ID, MessageID: m.MessageID} }
 
-// NextAttempts is Attempts after one more rejection. It stays at what the column can
-// hold: an application may have set it.
+// NextAttempts returns Attempts after one more rejection. It stops at the column's maximum, because an application may
+// have set that.
 func (m *Message) NextAttempts() int { return min(m.Attempts+1, math.MaxInt32) }
 
-// Size is what the message holds of memory, in bytes, as the relay's budget
-// counts it.
+// Size returns the memory of the message in bytes, as the relay's budget counts it.
 func (m *Message) Size() int {
-	const overhead = 256 // the struct, its place in the maps and queues
+	const overhead = 256 // the struct, and its entries in maps and queues
 	size := overhead + len(m.RoutingKey) + len(m.Payload) + len(m.Headers) + len(m.Properties)
 	if m.Exchange != nil {
 		size += len(*m.Exchange)

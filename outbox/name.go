@@ -2,10 +2,10 @@ package outbox
 
 import "strings"
 
-// LongestName is how many bytes AMQP allows a routing key and the name of an exchange.
+// LongestName is the most bytes of an AMQP routing key or exchange name.
 const LongestName = 255
 
-// Shortened cuts a routing key or an exchange that AMQP cannot carry, for logs and the like.
+// Shortened cuts a routing key or exchange that is too long for AMQP, for display.
 func Shortened(name string) string {
 	if len(name) <= LongestName {
 		return name

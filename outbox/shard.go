@@ -6,19 +6,17 @@ import (
 	"strings"
 )
 
-// Shard is one part of a table's rows, for relays that split its stream. Each row is in
-// exactly one of the Of shards, and all rows of an ordering key are in the same one. The
-// zero Shard is the whole table.
+// Shard is one part of a table's rows, for relays that split its stream. Each row is in exactly one of Of shards, and
+// all rows of an ordering key are in the same shard. The zero Shard is the whole table.
 type Shard struct {
 	Index int // from 0
 	Of    int
 }
 
-// MostShards is how many there may be: each has a slot, and for each the server decodes
-// all of its WAL.
+// MostShards bounds the number of shards: each has a slot, and the server decodes all its WAL for each slot.
 const MostShards = 64
 
-// ParseShard reads INDEX/OF, as in "0/4". "0/1" is the zero Shard.
+// ParseShard parses INDEX/OF, such as "0/4". "0/1" is the zero Shard.
 func ParseShard(text string) (Shard, error) {
 	index, of, found := strings.Cut(text, "/")
 	var s Shard
@@ -39,8 +37,7 @@ func ParseShard(text string) (Shard, error) {
 	return s, nil
 }
 
-// ShardsOf are all shards of a table that is split into so many; of 1 or less, the whole
-// table.
+// ShardsOf returns all shards of a table that is split into n; for 1 or less, the whole table.
 func ShardsOf(n int) []Shard {
 	if n <= 1 {
 		return []Shard{{}}
@@ -52,13 +49,13 @@ func ShardsOf(n int) []Shard {
 	return shards
 }
 
-// Whole tells that it is the whole table.
+// Whole reports whether the shard is the whole table.
 func (s Shard) Whole() bool { return s.Of <= 1 }
 
-// String is the form that ParseShard reads.
+// String returns the form that ParseShard parses.
 func (s Shard) String() string { return fmt.Sprintf("%d/%d", s.Index, max(s.Of, 1)) }
 
-// NameSuffix follows the names of the slot and the publication; "" for the whole table.
+// NameSuffix returns the end of the names of slot and publication; "" for the whole table.
 func (s Shard) NameSuffix() string {
 	if s.Whole() {
 		return ""
@@ -66,13 +63,12 @@ func (s Shard) NameSuffix() string {
 	return fmt.Sprintf("_%d_of_%d", s.Index, s.Of)
 }
 
-// shardHash: of the key where the row has one, by its bytes under any collation, else of
-// the id. Hashes may be negative, and so may be what is left of their division.
+// shardHash hashes the bytes of the key, independent of collations, or the id of a row without a key. Hashes and their
+// remainders may be negative.
 const shardHash = `coalesce(hashtextextended({row}ordering_key COLLATE "C", 0), hashint8extended({row}id, 0))`
 
-// Condition is true in SQL for the rows of the shard and false for all others, and needs
-// nothing but what a row filter may use. The row is what stands before the columns ("r." or
-// ""). For the whole table it is "true".
+// Condition returns SQL that is true for the rows of the shard and false for all others. It uses only what a row filter
+// may use. Row is the prefix of the columns ("r." or ""). For the whole table it is "true".
 func (s Shard) Condition(row string) string {
 	if s.Whole() {
 		return "true"
@@ -81,7 +77,7 @@ func (s Shard) Condition(row string) string {
 	return fmt.Sprintf("(%[1]s %% %[2]d + %[2]d) %% %[2]d = %[3]d", hash, s.Of, s.Index)
 }
 
-// Printed is Condition("") as Postgres 15 to 18 prints it; "" for the whole table.
+// Printed returns Condition("") as Postgres 15 to 18 prints it; "" for the whole table.
 func (s Shard) Printed() string {
 	if s.Whole() {
 		return ""

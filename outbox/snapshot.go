@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Snapshot says which transactions a statement could see (pg_current_snapshot):
-// every one below xmin, and those below xmax that are not in progress.
+// Snapshot says which transactions a statement can see (pg_current_snapshot): all below xmin, and those below xmax that
+// are not in progress.
 type Snapshot struct {
 	xmin, xmax uint64
 	inProgress []uint64 // sorted
 }
 
-// ParseSnapshot reads the text form, xmin:xmax:xip,xip,….
+// ParseSnapshot parses the text form, xmin:xmax:xip,xip,….
 func ParseSnapshot(s string) (Snapshot, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) != 3 {
@@ -42,9 +42,8 @@ func ParseSnapshot(s string) (Snapshot, error) {
 	return snapshot, nil
 }
 
-// Finished tells whether a transaction was over for the snapshot: what it wrote
-// was visible, if it committed. The xid is the 32 bits that the stream carries;
-// the epoch is the one that brings it nearest to the snapshot.
+// Finished reports whether a transaction had ended for the snapshot; its rows were visible if it committed. The xid has
+// the 32 bits of the stream; the epoch is the one nearest to the snapshot.
 func (s Snapshot) Finished(xid uint32) bool {
 	full := s.widen(xid)
 	if full < s.xmin {
@@ -57,8 +56,8 @@ func (s Snapshot) Finished(xid uint32) bool {
 	return !running
 }
 
-// InProgress lists the transactions that were running, as the stream names them: all that had
-// begun before the last one ended.
+// InProgress returns the 32-bit xids of the transactions in progress. It omits those that began after the last one
+// ended.
 func (s Snapshot) InProgress() []uint32 {
 	xids := make([]uint32, len(s.inProgress))
 	for i, xid := range s.inProgress {

@@ -24,12 +24,12 @@ func TestSnapshotTellsFinishedTransactions(t *testing.T) {
 		{"100:105:100,103", 103, false},
 		{"100:105:100,103", 104, true},
 		{"100:105:100,103", 105, false},
-		{"4294967290:4294967300:4294967295", 4294967294, true}, // the epoch turns between xmin and xmax
+		{"4294967290:4294967300:4294967295", 4294967294, true}, // the epoch changes between xmin and xmax
 		{"4294967290:4294967300:4294967295", 4294967295, false},
 		{"4294967290:4294967300:4294967295", 3, true},  // 4294967299
 		{"4294967290:4294967300:4294967295", 4, false}, // 4294967300
-		{"4294967300:4294967300:", 4294967295, true},   // of the epoch before
-		{"4294967290:4294967290:", 3, false},           // of the epoch to come
+		{"4294967300:4294967300:", 4294967295, true},   // of the previous epoch
+		{"4294967290:4294967290:", 3, false},           // of the next epoch
 	} {
 		s, err := outbox.ParseSnapshot(c.snapshot)
 		if err != nil {
@@ -52,7 +52,7 @@ func TestSnapshotAgreesWithFullTransactionIDs(t *testing.T) {
 				running, texts = append(running, xid), append(texts, fmt.Sprint(xid))
 			}
 		}
-		// What the stream brings is never 2^31 transactions away: Postgres would have stopped.
+		// A streamed xid is never 2^31 transactions from the snapshot: Postgres would have stopped.
 		xid := rapid.Uint64Range(max(3, xmax-min(xmax, 1<<31-1)), xmax+1<<31-1).Draw(t, "xid")
 		s, err := outbox.ParseSnapshot(fmt.Sprintf("%d:%d:%s", xmin, xmax, strings.Join(texts, ",")))
 		if err != nil {

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Table names an outbox table. Both parts stand here as they are in the catalog,
-// without quotes.
+// Table names an outbox table. Both parts are as in the catalog, without quotes.
 type Table struct {
 	Schema string
 	Name   string
 }
 
-// ParseTable reads the name of an outbox table, as ParseName does. It leaves room for the name of the dead-letter table.
+// ParseTable parses the name of an outbox table like ParseName. It also checks that the name of the dead-letter table
+// fits.
 func ParseTable(s string) (Table, error) {
 	t, err := ParseName(s)
 	if longest := 63 - len(deadLetterSuffix); err == nil && len(t.Name) > longest {
@@ -21,9 +21,8 @@ func ParseTable(s string) (Table, error) {
 	return t, err
 }
 
-// ParseName reads the name of any table as SQL writes it: name, schema.name, either part
-// in double quotes where it has capitals, dots or spaces. Without a schema it is
-// public. Unquoted parts are folded to lower case, as Postgres does.
+// ParseName parses the name of a table as in SQL: name or schema.name, with double quotes for capitals, dots or spaces.
+// The default schema is public. Unquoted parts become lower case, as in Postgres.
 func ParseName(s string) (Table, error) {
 	var parts []string
 	for rest := s; ; {
@@ -50,8 +49,8 @@ func ParseName(s string) (Table, error) {
 	return Table{Schema: parts[0], Name: name}, nil
 }
 
-// Command is a command of cdc-relay as a person types it about the table: where that has not the
-// usual name, slot and publication mostly have not, either.
+// Command returns a command of cdc-relay for this table, as a person types it. If the table has another name than
+// usual, slot and publication usually have too.
 func (t Table) Command(name string) string {
 	if t == (Table{Schema: "public", Name: "outbox"}) {
 		return "cdc-relay " + name
@@ -90,7 +89,7 @@ func parseIdentifier(s string) (name, rest string, err error) {
 	return name, rest, checkIdentifier(name)
 }
 
-// checkIdentifier: NAMEDATALEN is 64, with the zero at the end.
+// checkIdentifier: NAMEDATALEN is 64, including the zero byte.
 func checkIdentifier(name string) error {
 	const longest = 63
 	switch {
@@ -104,12 +103,12 @@ func checkIdentifier(name string) error {
 	return nil
 }
 
-// QuoteIdentifier writes a name as SQL reads it, with any characters.
+// QuoteIdentifier quotes a name for SQL, with any characters.
 func QuoteIdentifier(name string) string {
 	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 }
 
-// QuoteLiteral writes a string as SQL reads it, under any standard_conforming_strings.
+// QuoteLiteral quotes a string for SQL, with any standard_conforming_strings.
 func QuoteLiteral(s string) string {
 	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
 	if strings.Contains(s, `\`) {
@@ -118,19 +117,19 @@ func QuoteLiteral(s string) string {
 	return quoted
 }
 
-// SQL is the name in statements: both parts quoted.
+// SQL returns the name for statements, with both parts quoted.
 func (t Table) SQL() string { return QuoteIdentifier(t.Schema) + "." + QuoteIdentifier(t.Name) }
 
-// String is the name for people, quoted only where it has to be.
+// String returns the name for people, quoted only if necessary.
 func (t Table) String() string { return plain(t.Schema) + "." + plain(t.Name) }
 
-// DeadLetter names the table that takes the messages given up.
+// DeadLetter returns the name of the dead-letter table.
 func (t Table) DeadLetter() Table { return Table{Schema: t.Schema, Name: t.Name + deadLetterSuffix} }
 
-// Published names the table that keeps published messages. It exists only if a history is wanted.
+// Published returns the name of the history table, which exists only if a history is kept.
 func (t Table) Published() Table { return Table{Schema: t.Schema, Name: t.Name + "_published"} }
 
-// RotatePublished names the function that keeps the partitions of Published.
+// RotatePublished returns the name of the function that creates and drops the partitions of Published.
 func (t Table) RotatePublished() Table { return Table{Schema: t.Schema, Name: t.Name + "_rotate"} }
 
 func plain(name string) string {
