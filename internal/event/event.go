@@ -1,8 +1,8 @@
-// Package event names what the log of run and drain reports, for alerts. The table in docs/operations.md explains each
-// event; a test compares that table with the code.
+// Package event names the events in the log of run and drain, for alerts. docs/operations.md explains each event; a
+// test compares that table with the code.
 package event
 
-// Name is the field "event" of a log line. A name is never renamed: alerts depend on it.
+// Name is the field "event" of a log line. Names never change, because alerts depend on them.
 type Name string
 
 // The process.

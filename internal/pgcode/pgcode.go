@@ -1,4 +1,4 @@
-// Package pgcode names the SQLSTATEs that the relay tells apart (manual, appendix "PostgreSQL Error Codes").
+// Package pgcode names the SQLSTATEs that the relay distinguishes (manual, appendix "PostgreSQL Error Codes").
 package pgcode
 
 import (
@@ -6,7 +6,6 @@ import (
 	"slices"
 )
 
-// The codes.
 const (
 	AdminShutdown          = "57P01"
 	CannotConnectNow       = "57P03"
@@ -34,14 +33,14 @@ const (
 	UndefinedTable         = "42P01"
 )
 
-// The classes: what a code begins with.
+// The classes are the first two characters of a code.
 const (
 	DataException       = "22"
 	ConstraintViolation = "23"
-	SyntaxOrAccess      = "42" // also of a column or table that is not there
+	SyntaxOrAccess      = "42" // also a missing column or table
 )
 
-// Of is the SQLSTATE of an answer of the server, "" for any other error.
+// Of returns the SQLSTATE of a server's answer; "" for other errors.
 func Of(err error) string {
 	var answer interface {
 		error
@@ -53,10 +52,10 @@ func Of(err error) string {
 	return ""
 }
 
-// Is tells whether the server answered with one of these codes.
+// Is reports whether the server answered with one of these codes.
 func Is(err error, codes ...string) bool { return slices.Contains(codes, Of(err)) }
 
-// Class is the class of the server's answer, "" for any other error.
+// Class returns the class of a server's answer; "" for other errors.
 func Class(err error) string {
 	if code := Of(err); len(code) == 5 {
 		return code[:2]

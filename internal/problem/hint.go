@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 )
 
-// Hint is the command or SQL that fixes what an error tells of, "" where that is not known.
+// Hint returns the command or SQL that fixes an error, or "" if none is known.
 func Hint(err error) string {
 	var hinted interface{ Hint() string }
 	if errors.As(err, &hinted) {
@@ -19,8 +19,8 @@ func Hint(err error) string {
 	return ""
 }
 
-// sharesConnections: a pooler in transaction mode loses prepared statements or finds those of others, which Postgres
-// itself never does; and it rejects parameters at the start-up that Postgres takes.
+// sharesConnections detects a pooler in transaction mode. It loses prepared statements or mixes up those of several
+// clients, and it rejects startup parameters that Postgres accepts.
 func sharesConnections(err error) bool {
 	return pgcode.Is(err, pgcode.DuplicateStatement, pgcode.InvalidStatement) ||
 		pgcode.Is(err, pgcode.ProtocolViolation) && strings.Contains(err.Error(), "unsupported startup parameter")

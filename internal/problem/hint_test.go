@@ -13,7 +13,7 @@ func TestHints(t *testing.T) {
 	const pooler = "not of a pooler"
 	for name, test := range map[string]struct {
 		err  error
-		want string // the beginning or a part of the hint
+		want string // the start or a part of the hint
 	}{
 		"a problem":                            {fmt.Errorf("start: %w", New("cdc-relay setup", "no table")), "cdc-relay setup"},
 		"a prepared statement of another":      {&pgconn.PgError{Code: "42P05"}, pooler},

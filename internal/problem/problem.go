@@ -1,5 +1,4 @@
-// Package problem holds the error that tells a person what to do: what is
-// wrong, where, and the command or SQL that fixes it.
+// Package problem has the error that tells a person what is wrong, where, and which command or SQL fixes it.
 package problem
 
 import (
@@ -7,15 +6,14 @@ import (
 	"fmt"
 )
 
-// Problem is something that only a person can fix: waiting and trying again
-// does not help.
+// Problem is an error that only a person can fix; a retry does not help.
 type Problem struct {
 	What string // what is wrong and where, one line
 	Fix  string // the command or SQL that fixes it
 	Err  error  // the cause, or nil
 }
 
-// New makes a Problem without a cause.
+// New returns a Problem without a cause.
 func New(fix, format string, args ...any) *Problem {
 	return &Problem{What: fmt.Sprintf(format, args...), Fix: fix}
 }
@@ -29,10 +27,10 @@ func (p *Problem) Error() string {
 
 func (p *Problem) Unwrap() error { return p.Err }
 
-// Hint is the command or SQL that fixes it.
+// Hint returns Fix.
 func (p *Problem) Hint() string { return p.Fix }
 
-// Is tells whether an error is something that only a person can fix.
+// Is reports whether only a person can fix the error.
 func Is(err error) bool {
 	var p *Problem
 	return errors.As(err, &p)

@@ -12,11 +12,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// applicationPrefix is what the application_name of a relay's stream begins with. Its table follows.
+// applicationPrefix is the start of the application_name of a relay's stream. Its table follows.
 const applicationPrefix = "cdc-relay stream "
 
-// Application is the application_name of the replication connection of a relay of this table. Postgres cuts a name
-// after 63 bytes and changes all but plain ASCII: such a table is known by a hash.
+// Application returns the application_name of a relay's stream from this table. Postgres cuts a name after 63 bytes and
+// replaces non-ASCII characters; such a table is named by a hash.
 func Application(table outbox.Table) string {
 	const longest = 63
 	name := applicationPrefix + table.String()
@@ -27,17 +27,17 @@ func Application(table outbox.Table) string {
 	return fmt.Sprintf("%s#%x", applicationPrefix, sha256.Sum256([]byte(name)))[:len(applicationPrefix)+17]
 }
 
-// Relays tells whether the process streams to a relay of the table.
+// Relays reports whether the process streams to a relay of the table.
 func (p Process) Relays(table outbox.Table) bool {
 	return p.Application != nil && *p.Application == Application(table)
 }
 
-// Is tells whether both are the same process.
+// Is reports whether both are the same process.
 func (p Process) Is(other Process) bool {
 	return p.PID == other.PID && !p.Since.IsZero() && p.Since.Equal(other.Since)
 }
 
-// String names it for people.
+// String returns a description for people.
 func (p Process) String() string {
 	var known []string
 	if p.Application != nil && *p.Application != "" {
@@ -52,7 +52,7 @@ func (p Process) String() string {
 	return fmt.Sprintf("server process %d (%s)", p.PID, strings.Join(known, " "))
 }
 
-// Own is the process behind a connection. The PID in the protocol's key data may be a pooler's.
+// Own returns the process of a connection. The PID in the protocol's key data may be a pooler's.
 func Own(ctx context.Context, conn *pgconn.PgConn) (p Process, err error) {
 	results, err := conn.Exec(ctx, `
 SELECT pid, to_jsonb((SELECT a.backend_start FROM pg_catalog.pg_stat_activity a WHERE a.pid = own.pid)) #>> '{}'
@@ -67,8 +67,8 @@ FROM pg_catalog.pg_backend_pid() own(pid)`).ReadAll()
 	return p, err
 }
 
-// Terminate ends the process, and so frees its slot; the server itself would wait for wal_sender_timeout. Another process
-// that has its PID by now is left alone. A role may end its own processes.
+// Terminate ends the process and so frees its slot; the server would wait for wal_sender_timeout. It does nothing if
+// another process has the PID now. A role may end its own processes.
 func (p Process) Terminate(ctx context.Context, conn *pgconn.PgConn) error {
 	_, err := conn.Exec(ctx, fmt.Sprintf(`
 SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = %d AND backend_start = '%s'`,

@@ -1,4 +1,4 @@
-// Package slot asks the server about replication slots and who owns them. Nobody else does.
+// Package slot is the only one that reads replication slots and their owners.
 package slot
 
 import (
@@ -17,53 +17,56 @@ import (
 // Plugin is the output plugin of a relay's slot.
 const Plugin = "pgoutput"
 
-// Slot is a line of pg_replication_slots. The zero Slot is one that does not exist.
+// Slot is a row of pg_replication_slots. The zero Slot does not exist.
 type Slot struct {
 	Name   string `json:"slot_name"`
 	Type   string `json:"slot_type"` // logical or physical
 	Plugin string `json:"plugin"`
-	// Here: it belongs to the current database. A name is taken in all databases of the server.
+	// Here: the slot belongs to the current database. Slot names are unique in the whole server.
 	Here      bool `json:"here"`
 	Temporary bool `json:"temporary"`
-	Failover  bool `json:"failover"` // copied to standbys, from Postgres 17 on
-	// WALStatus is reserved, extended, unreserved or lost; Invalidated why the server gave it up, from Postgres 17 on.
+	Failover  bool `json:"failover"` // copied to standbys (Postgres 17 and later)
+	// WALStatus is reserved, extended, unreserved or lost. Invalidated is the reason of an invalidation (Postgres 17
+	// and later).
 	WALStatus   string `json:"wal_status"`
 	Invalidated string `json:"invalidation_reason"`
-	// SafeBytes is how much more WAL may be written before it is lost; nil: no limit is set.
+	// SafeBytes is how much more WAL may be written before the slot is lost; nil: no limit.
 	SafeBytes *int64 `json:"safe_wal_size"`
-	// Confirmed is the confirmed position, 0 while it is being created; Restart is from where on the server reads WAL.
+	// Confirmed is the confirmed position, 0 while the slot is being created; Restart is where the server reads WAL
+	// from.
 	Confirmed uint64 `json:"confirmed"`
 	Restart   uint64 `json:"restart"`
-	// LagBytes is the WAL not confirmed, below 0 if the slot is ahead of the server; RetainedBytes is what the server keeps for it.
+	// LagBytes is the unconfirmed WAL, negative if the slot is ahead of the server; RetainedBytes is the WAL kept for
+	// the slot.
 	LagBytes      int64 `json:"lag_bytes"`
 	RetainedBytes int64 `json:"retained_bytes"`
-	// LagSeconds is how long the newest confirmed WAL took to be confirmed, InactiveSeconds for how long nobody has
-	// used the slot (from Postgres 17 on); nil: unknown.
+	// LagSeconds is how long the last confirmed WAL took to be confirmed, InactiveSeconds how long the slot has been
+	// unused (Postgres 17 and later); nil: unknown.
 	LagSeconds      *float64 `json:"lag_seconds"`
 	InactiveSeconds *float64 `json:"inactive_seconds"`
 	Xmin            string   `json:"xmin"`
 	XminAge         int64    `json:"xmin_age"` // in transactions
-	// Process uses the slot: it streams from it, or creates it.
+	// Process streams from the slot, or creates it.
 	Process Process `json:"process"`
 }
 
 // Process is a process of the server; the zero Process is none.
 type Process struct {
 	PID uint32 `json:"pid"`
-	// Application is its application_name; nil: it has ended since.
+	// Application is its application_name; nil: it has ended.
 	Application *string `json:"application"`
-	// Client is address and port; nil for a Unix socket, or hidden from the role, as what follows.
+	// Client is address and port; nil: a Unix socket, or hidden from the role. Then the fields below may be hidden too.
 	Client *string `json:"client"`
-	// Since is when it began, which tells it from an earlier one with its PID.
+	// Since is its start, which tells it from an earlier process with the same PID.
 	Since time.Time `json:"since"`
 	// Heard changes with each status update of its client; "" before the first.
 	Heard string `json:"heard"`
-	// Listens: it waits for its client or for new WAL. One that decodes may not listen for a while.
+	// Listens: it waits for its client or for new WAL. While it decodes, it may not listen for a while.
 	Listens bool `json:"listens"`
 }
 
-// Columns that not all versions have are taken from the row as JSON. Who streams confirms while this is read, so its
-// slot is not ahead of the WAL. A walsender that has nothing to send reports no lag.
+// Columns that some versions lack are read from the row as JSON. An active slot may confirm during this query, so its
+// lag is never negative. An idle walsender reports no lag.
 const listSQL = `
 SELECT to_jsonb(s) || jsonb_build_object(
   'here', coalesce(s.database = current_database(), false),
@@ -83,16 +86,16 @@ LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
 LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
 CROSS JOIN (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn) now`
 
-// OwnerSQL is the process that owns the slot $1, 0 for none, for a statement that asks for nothing else.
+// OwnerSQL returns the process that owns the slot $1; 0: none.
 const OwnerSQL = `coalesce((SELECT active_pid FROM pg_catalog.pg_replication_slots
   WHERE slot_name = $1 AND database = current_database() AND confirmed_flush_lsn IS NOT NULL), 0)::bigint`
 
-// List are all slots of the server, of any database, by their names.
+// List returns all slots of the server, of all databases, by name.
 func List(ctx context.Context, conn *pgconn.PgConn) ([]Slot, error) {
 	return query(ctx, conn, listSQL+" ORDER BY s.slot_name")
 }
 
-// Read looks for one slot by its name, in any database.
+// Read returns the slot with this name, in any database.
 func Read(ctx context.Context, conn *pgconn.PgConn, name string) (Slot, error) {
 	slots, err := query(ctx, conn, listSQL+" WHERE s.slot_name = "+outbox.QuoteLiteral(name))
 	if err != nil || len(slots) == 0 {
@@ -101,7 +104,7 @@ func Read(ctx context.Context, conn *pgconn.PgConn, name string) (Slot, error) {
 	return slots[0], nil
 }
 
-// query uses the simple protocol, which is all that a replication connection speaks.
+// query uses the simple protocol, the only one on a replication connection.
 func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([]Slot, error) {
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
@@ -116,19 +119,20 @@ func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([]Slot, error)
 	return slots, nil
 }
 
-// Exists tells whether there is a slot of that name, in any database.
+// Exists reports whether a slot has this name, in any database.
 func (s Slot) Exists() bool { return s.Name != "" }
 
-// Active tells whether a process uses it.
+// Active reports whether a process uses the slot.
 func (s Slot) Active() bool { return s.Process.PID != 0 }
 
-// Creating tells whether a process creates it: that waits for all transactions that were open, and nobody streams meanwhile.
+// Creating reports whether a process is creating the slot. That waits for all open transactions, and nobody streams
+// meanwhile.
 func (s Slot) Creating() bool { return s.Active() && s.Type == "logical" && s.Confirmed == 0 }
 
-// Lost tells whether the server has given it up.
+// Lost reports whether the server has invalidated the slot.
 func (s Slot) Lost() bool { return s.WALStatus == "lost" || s.Invalidated != "" }
 
-// Owner is the process that streams from it, if it belongs to the current database.
+// Owner returns the process that streams from the slot, if the slot belongs to the current database.
 func (s Slot) Owner() Process {
 	if !s.Here || s.Creating() {
 		return Process{}
@@ -136,11 +140,11 @@ func (s Slot) Owner() Process {
 	return s.Process
 }
 
-// Relayed tells whether a relay of the table owns it.
+// Relayed reports whether a relay of the table owns the slot.
 func (s Slot) Relayed(table outbox.Table) bool { return s.Owner().PID != 0 && s.Taken(table) == nil }
 
-// Unusable says why no relay of the current database can use the slot, or nil. A slot without a plugin is being created:
-// the server sets it right after the name.
+// Unusable returns why no relay of the current database can use the slot, or nil. A slot without a plugin is being
+// created: the server sets the plugin after the name.
 func (s Slot) Unusable() *problem.Problem {
 	fix := "choose another name with --slot, or drop that slot: " + DropSQL(s.Name)
 	switch {
@@ -153,7 +157,7 @@ func (s Slot) Unusable() *problem.Problem {
 	return nil
 }
 
-// Taken says that a process owns the slot that is no relay of the table, or nil.
+// Taken returns a problem if the slot's owner is no relay of the table, or nil.
 func (s Slot) Taken(table outbox.Table) *problem.Problem {
 	owner := s.Owner()
 	if owner.Application == nil || owner.Relays(table) {
@@ -166,7 +170,7 @@ func (s Slot) Taken(table outbox.Table) *problem.Problem {
 	return problem.New(fix, "slot %s is owned by %s, which is no relay of table %s", s.Name, owner, table)
 }
 
-// DropSQL drops a slot that nobody uses.
+// DropSQL returns the SQL that drops an unused slot.
 func DropSQL(name string) string {
 	return "SELECT pg_drop_replication_slot(" + outbox.QuoteLiteral(name) + ")"
 }

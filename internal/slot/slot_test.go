@@ -53,7 +53,7 @@ func read(t *testing.T, conn *pgconn.PgConn, name string) slot.Slot {
 	return s
 }
 
-// stream has a client with this application_name stream from a new slot, until the test ends.
+// stream runs a client with this application_name that streams from a new slot, until the test ends.
 func stream(t *testing.T, url, name, application string) {
 	t.Helper()
 	conn := connect(t, url, "replication", "database", "application_name", application)
@@ -96,7 +96,7 @@ func TestWhoOwnsASlot(t *testing.T) {
 	}
 }
 
-// A role that is shown little of others still knows a relay from another program.
+// A role that sees little of others still tells a relay from another program.
 func TestEveryRoleSeesWhoOwnsASlot(t *testing.T) {
 	database := services.Database(t)
 	admin, name, role := connect(t, database), services.Name(t), services.Name(t)+"_role"
@@ -137,7 +137,7 @@ func TestWhoCreatesASlotDoesNotOwnIt(t *testing.T) {
 	}
 }
 
-// Nobody else is terminated that has the PID by now.
+// Another process that has the PID now is not terminated.
 func TestOnlyTheProcessItselfIsTerminated(t *testing.T) {
 	database := services.Database(t)
 	asker, name := connect(t, database), services.Name(t)
