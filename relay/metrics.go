@@ -29,14 +29,14 @@ func newMetrics(registry prometheus.Registerer, keys *routingKeys, inFlight, hol
 	m.count(k, keys)
 	m.measure(k)
 	k.gauge("messages_in_flight",
-		"Messages in memory: on their way, queued behind their ordering key, or waiting for their row to be settled.", inFlight)
-	k.gauge("slot_held", "1 if this relay owns the replication slot, 0 if it is a standby or polls.", holder)
-	k.gauge("publishing_stopped", "1 while nothing is published, since the rows of published messages cannot be deleted.", suspended)
+		"Messages in memory: sent and not confirmed, queued behind their ordering key, or waiting for their row to be deleted or updated.", inFlight)
+	k.gauge("slot_held", "1 if this relay owns the replication slot; 0 for a standby, and with --mode poll.", holder)
+	k.gauge("publishing_stopped", "1 while the relay does not publish, because it cannot delete the rows of published messages.", suspended)
 	m.streamConnected = prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "cdc_relay", Name: "stream_connected", Help: "1 while the replication stream is connected.",
 	})
 	m.publisherPhase = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Namespace: "cdc_relay", Name: "publisher_phase", Help: "1 for the phase that the publisher is in.",
+		Namespace: "cdc_relay", Name: "publisher_phase", Help: "1 for the current phase of the publisher.",
 	}, []string{"phase"})
 	k.add(m.streamConnected)
 	k.add(m.publisherPhase)
@@ -49,41 +49,41 @@ func (m *metrics) count(k *maker, keys *routingKeys) {
 	m.possibleDuplicates = k.counter("messages_possible_duplicates_total",
 		"Confirmed messages that carried x-possible-duplicate.")
 	m.returned = k.counter("messages_returned_total",
-		"Messages that the broker returned, since no queue is bound for them.")
+		"Messages that the broker returned because they were unroutable.")
 	m.deadLettered = k.byKey(keys, "messages_dead_lettered_total", "Messages moved to the dead-letter table.")
 	m.expired = k.counter("messages_expired_total",
-		"Messages that were not published, since their expires_at had passed: dead-lettered, or deleted with --on-expired drop.")
+		"Messages that were not published because their expires_at had passed. They are dead-lettered, or deleted with --on-expired drop.")
 	m.coalesced = k.counter("messages_coalesced_total",
-		"Rows that were deleted without being published, since a newer row with their coalesce key waited.")
+		"Rows deleted without being published, because a newer row with the same coalesce key waited.")
 	m.spilled = k.counter("messages_spilled_total",
-		"Streamed rows left in the table for the sweep, since the publisher could not take them.")
+		"Streamed rows left in the table for the sweep, because the window was full.")
 	m.undecodable = k.counter("rows_undecodable_total",
-		"Streamed rows that could not be read; they stay in the table for the sweep.")
+		"Streamed rows that could not be decoded. They stay in the table for the sweep.")
 	m.deleted = k.counter("rows_deleted_total", "Rows deleted after their message was confirmed.")
-	m.aside = k.counter("rows_set_aside_total", "Rows that the database does not let be changed; they are not published again.")
+	m.aside = k.counter("rows_set_aside_total", "Rows that the relay can neither delete nor update. It does not publish them again.")
 	m.refused = k.byKey(keys, "messages_refused_total",
-		"Rejections by the broker, each of which costs an attempt, and messages that can never be published, which are dead-lettered at once.", "reason")
+		"Rejections by the broker, which cost an attempt each, and impossible messages, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
-		"Messages that met an outage; no attempt was charged. outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
+		"Messages affected by an outage, without a charged attempt. outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
 	m.hookDropped = k.counters("hook_calls_dropped_total",
-		"Calls of a hook that were not made, since it is slower than the messages.", "hook")
+		"Hook calls that were skipped because the hook is slower than the messages.", "hook")
 	m.hookPanics = k.counters("hook_panics_total", "Panics of a hook.", "hook")
 }
 
 // measure creates the histograms.
 func (m *metrics) measure(k *maker) {
 	m.commitToPublish = newLatency("commit_to_publish_seconds",
-		"From the commit, by the database's clock, until a streamed message was sent to the broker.")
+		"Time from the commit (database clock) until a streamed message was sent to the broker.")
 	m.commitToConfirm = newLatency("commit_to_confirm_seconds",
-		"From the commit, by the database's clock, until the broker confirmed a streamed message.")
+		"Time from the commit (database clock) until the broker confirmed a streamed message.")
 	k.add(m.commitToPublish)
 	k.add(m.commitToConfirm)
 	m.settleDuration = k.histogram("settle_duration_seconds",
-		"How long it took to write what became of a batch of messages.", latencyBounds())
+		"Duration of one statement that deletes or updates the rows of answered messages.", latencyBounds())
 	rows := []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000}
-	m.settleRows = k.histogram("settle_batch_rows", "Rows settled at a time.", rows)
+	m.settleRows = k.histogram("settle_batch_rows", "Rows deleted or updated by one statement.", rows)
 	m.sweepRows = k.histogram("sweep_batch_rows",
-		"Messages that one sweep of the table brought; sweeps that found none are left out.", rows)
+		"Rows of one claim. Claims without rows are not counted.", rows)
 }
 
 // maker creates and registers metrics; err is the first error.

@@ -42,12 +42,12 @@ func newSampleCollector(r *Relay) *sampleCollector {
 	return &sampleCollector{
 		relay:  r,
 		depth:  desc("queue_depth_rows", "Rows of the outbox: exact up to 10,000, estimated beyond."),
-		oldest: desc("oldest_pending_seconds", "Age of the oldest row that may leave now, by the database's clock; 0: none waits."),
+		oldest: desc("oldest_pending_seconds", "Age of the oldest row that is ready to be published (database clock). 0: none waits."),
 		dead:   desc("dead_letter_rows", "Rows of the dead-letter table: exact up to 10,000, estimated beyond."),
-		newer:  desc("newer_version_rows", "Rows with a schema_version that this relay leaves alone, among the oldest 10,000."),
-		lag:    desc("slot_lag_bytes", "WAL that the slot's reader has not confirmed."),
-		retain: desc("slot_retained_bytes", "WAL that the server keeps for the slot."),
-		age:    desc("sample_age_seconds", "How old the sampled values are: queue depth, oldest pending, dead letters and the slot's."),
+		newer:  desc("newer_version_rows", "Rows among the oldest 10,000 whose schema_version is newer than this relay knows. It does not publish them."),
+		lag:    desc("slot_lag_bytes", "Bytes of WAL that the slot's reader has not confirmed."),
+		retain: desc("slot_retained_bytes", "Bytes of WAL that the server retains for the slot."),
+		age:    desc("sample_age_seconds", "Age of the sampled values: queue depth, oldest pending, dead letters, and those of the slot."),
 	}
 }
 

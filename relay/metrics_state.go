@@ -23,14 +23,14 @@ func newStateCollector(r *Relay) *stateCollector {
 	}
 	return &stateCollector{
 		relay:    r,
-		role:     desc("role", "1 for the role that the relay has.", "role"),
-		breaker:  desc("breaker_state", "1 for the state of the breaker between the relay and the broker.", "state"),
-		broker:   desc("broker_connected", "1 while the publisher has a connection to the broker, also where the broker has blocked it."),
+		role:     desc("role", "1 for the current role of the relay.", "role"),
+		breaker:  desc("breaker_state", "1 for the current state of the circuit breaker.", "state"),
+		broker:   desc("broker_connected", "1 while the publisher is connected to the broker, even if the broker has blocked the connection."),
 		database: desc("database_connected", "1 while the relay's statements on its tables succeed."),
-		registry: desc("registry_rows", "Rows that are remembered, so that stream and sweep do not publish one twice."),
-		heard:    desc("stream_last_activity_timestamp_seconds", "When the server was last heard of on the replication stream; 0: never."),
+		registry: desc("registry_rows", "Rows in the registry, which prevents that stream and sweep publish a row twice."),
+		heard:    desc("stream_last_activity_timestamp_seconds", "Unix time of the last message on the replication stream. 0: none yet."),
 		blockedTime: desc("publisher_blocked_seconds_total",
-			"How long the broker had blocked the connection (memory or disk alarm), in all."),
+			"Total time for which the broker blocked the connection (memory or disk alarm)."),
 	}
 }
 
