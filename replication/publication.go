@@ -61,7 +61,7 @@ func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (s
 		}
 		done = append(done, fault.done)
 	}
-	return strings.Join(done, ", "), fmt.Errorf("publication %q changes while it is made ready", names.Publication)
+	return strings.Join(done, ", "), fmt.Errorf("publication %q was changed by another session at the same time", names.Publication)
 }
 
 // has reports whether there is a fault of a kind.

@@ -117,7 +117,7 @@ func (s *Store) Snapshot(ctx context.Context, name bool) (seen outbox.Snapshot, 
 	defer cancel()
 	if name {
 		if _, err := s.pool.Exec(ctx, `SELECT pg_current_xact_id()`); err != nil {
-			return seen, fmt.Errorf("end a transaction of its own: %w", err)
+			return seen, fmt.Errorf("end the transaction of the snapshot: %w", err)
 		}
 	}
 	if seen, err = scanSnapshot(s.pool.QueryRow(ctx, snapshotSQL)); err != nil {

@@ -67,7 +67,7 @@ type requeuedRow struct {
 func (o *Operator) Requeue(ctx context.Context, filter Filter, batch int, progress Progress) (done Requeued, err error) {
 	defer func() {
 		if err != nil {
-			err = o.may(ctx, fmt.Errorf("send dead letters of %s back: %w", o.table, err), o.requeueNeeds(ctx)...)
+			err = o.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", o.table, err), o.requeueNeeds(ctx)...)
 		}
 	}()
 	o.extras.forget()

@@ -32,7 +32,7 @@ type Retried struct {
 func (o *Operator) RetryNow(ctx context.Context, filter Filter, batch int, dry bool, progress Progress) (done Retried, err error) {
 	defer func() {
 		if err != nil {
-			err = o.may(ctx, fmt.Errorf("have retries of %s tried now: %w", o.table, err), need{"SELECT, UPDATE", o.table.SQL()})
+			err = o.may(ctx, fmt.Errorf("retry rows of %s: %w", o.table, err), need{"SELECT, UPDATE", o.table.SQL()})
 		}
 	}()
 	where, args := filter.where(ofOutbox, nil)
