@@ -17,6 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
@@ -30,6 +31,7 @@ type instance struct {
 	mu     sync.Mutex
 	perID  map[string]int
 	byKey  map[string][]string
+	marked int // arrived as possible duplicates
 }
 
 func newInstance(t *testing.T) *instance {
@@ -86,6 +88,9 @@ func (i *instance) consume() {
 		for d := range deliveries {
 			i.mu.Lock()
 			i.perID[d.MessageId]++
+			if d.Headers[outbox.PossibleDuplicateHeader] == true {
+				i.marked++
+			}
 			if key, ok := d.Headers["key"].(string); ok && i.perID[d.MessageId] == 1 {
 				i.byKey[key] = append(i.byKey[key], string(d.Body))
 			}
@@ -102,6 +107,13 @@ func (i *instance) arrived() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return len(i.perID)
+}
+
+// arrivedMarked returns how many messages arrived as possible duplicates.
+func (i *instance) arrivedMarked() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.marked
 }
 
 // start runs a relay; stop drains it.
