@@ -34,8 +34,8 @@ func adoptSettings() []*setting {
 		},
 		{
 			name: "map", value: "LIST", flagOnly: true, repeats: true,
-			usage: "What goes where: a column of the outbox, headers.NAME or properties.NAME, and behind = a column of the table, " +
-				"or texts in single quotes, joined by ||.",
+			usage: "Which column goes where, as TARGET=VALUE,… A target is a column of the outbox, headers.NAME or properties.NAME. " +
+				"A value is a column of the table, or several and texts in single quotes, joined by ||.",
 			set: func(c *config, text string) error { c.adopting.mapping = text; return nil },
 		},
 		{
@@ -55,10 +55,10 @@ func (p *process) adoptCommand() *cli.Command {
 		Name:      "adopt",
 		Usage:     "publish the rows of another outbox table, without a change of the application",
 		UsageText: "cdc-relay adopt [debezium|celery-outbox|watermill] [FLAGS]",
-		Description: `Makes a trigger that turns each new row of another table into a row of the outbox, at COMMIT,
-and deletes it there. Rows that wait in the table are moved once. Run again, it moves what
-waits and makes the trigger if it is missing. The tables of the outbox must exist (setup).
-Flags of a command: cdc-relay adopt debezium --help. Without a command, --map says all.
+		Description: `Makes a trigger that moves each new row of another table to the outbox, at COMMIT. Rows that
+wait in the table are moved once. Run it again to move what waits and to make a missing
+trigger. The tables of the outbox must exist (setup).
+The commands below know their tables; for any other table, --map says which column goes where.
 
 EXAMPLES
 
@@ -76,7 +76,7 @@ EXAMPLES
 			Name:        layout,
 			Usage:       layoutUsage(layout),
 			UsageText:   "cdc-relay adopt " + layout + " [FLAGS]",
-			Description: "As \"cdc-relay adopt\", for " + layoutUsage(layout) + ".\n--map goes before what the layout says.",
+			Description: "As \"cdc-relay adopt\", for " + layoutUsage(layout) + ".\n--map changes where a column goes.",
 			Flags:       adoptFlags(),
 			Action:      p.adopt(layout),
 		})

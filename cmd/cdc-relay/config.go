@@ -247,7 +247,7 @@ func retrySettings() []*setting {
 			func(c *config) *time.Duration { return &c.relay.BackoffTime }),
 		durationSetting("max-backoff", "1h", "The longest wait before a retry.",
 			func(c *config) *time.Duration { return &c.relay.MaxBackoff }),
-		durationSetting("stale-timeout", "5s", "While no relay owns the slot: the age at which any relay takes a row, and how long the slot must have been free.",
+		durationSetting("stale-timeout", "5s", "When the slot has been free for this long, every relay publishes rows that are at least this old.",
 			func(c *config) *time.Duration { return &c.relay.StaleTimeout }),
 		durationSetting("outage-cooldown", "30s", "How long publishing pauses after two outages in a row.",
 			func(c *config) *time.Duration { return &c.outageCooldown }),
@@ -255,12 +255,12 @@ func retrySettings() []*setting {
 			"With --on-dead-letter block, those with an ordering key stay.",
 			func(c *config) *time.Duration { return &c.relay.DeadLetterRetention }),
 		durationSetting("keep-published", "0s", "Keep published messages this long, in a table that setup makes with the same setting; 0s: delete them. "+
-			"Old ones go by the day.",
+			"Whole days are deleted.",
 			func(c *config) *time.Duration { return &c.relay.KeepPublished }),
 		{
 			name: "on-dead-letter", value: "continue|block", byDefault: "continue",
-			usage: "What an ordering key does after one of its messages was dead-lettered: " +
-				"continue with the next one, or wait until the dead letter is requeued or purged.",
+			usage: "What an ordering key does after a dead letter: " +
+				"continue with its next message, or wait until the dead letter is requeued or purged.",
 			set: func(c *config, text string) error {
 				c.relay.OnDeadLetter = relay.OnDeadLetter(text)
 				return oneOf(text, "continue", "block")
@@ -268,7 +268,7 @@ func retrySettings() []*setting {
 		},
 		{
 			name: "on-expired", value: "dead-letter|drop", byDefault: "dead-letter",
-			usage: "What becomes of a message that was not published before its expires_at: a dead letter, or its row is deleted and counted.",
+			usage: "What to do with a message that was not published before its expires_at: make it a dead letter, or delete its row and count it.",
 			set: func(c *config, text string) error {
 				c.relay.OnExpired = relay.OnExpired(text)
 				return oneOf(text, "dead-letter", "drop")

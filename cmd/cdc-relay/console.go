@@ -34,7 +34,7 @@ func consoleSettings() []*setting {
 		},
 		{
 			name: "token-file", value: "FILE",
-			usage: "A file with the token that the console asks for, as the password; any user name stands in the log. Default: none.",
+			usage: "A file with the token that the browser asks for as the password. The user name goes into the log. Default: none.",
 			set:   func(c *config, text string) error { c.consoling.tokenFile = text; return nil },
 		},
 		{

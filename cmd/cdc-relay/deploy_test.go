@@ -102,11 +102,10 @@ func TestDeployedConfigurationIsTaken(t *testing.T) {
 
 // The command lines of the unit, the image and the manifests are ones of the program.
 func TestDeployedCommandsExist(t *testing.T) {
-	flagsOf := commandsByFlag()
 	for path, text := range deployed(t) {
 		for _, m := range regexp.MustCompile(`(?m)(?:cdc-relay|args:|command:|CMD) \[?"?([a-z]+)"?\]?(.*)$`).FindAllStringSubmatch(text, -1) {
 			for _, f := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(m[2], -1) {
-				if !strings.Contains(strings.Join(flagsOf[f[1]], " "), m[1]) && strings.Contains(m[0], "cdc-relay "+m[1]) && !strings.Contains(m[0], "docker") {
+				if !strings.Contains(strings.Join(takersOf(f[1]), " "), m[1]) && strings.Contains(m[0], "cdc-relay "+m[1]) && !strings.Contains(m[0], "docker") {
 					t.Errorf("deploy/%s: cdc-relay %s takes no --%s", path, m[1], f[1])
 				}
 			}

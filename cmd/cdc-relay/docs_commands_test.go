@@ -23,7 +23,6 @@ func blocks(t *testing.T, page, language string) []string {
 
 // Each command of the pages exists and takes the flags that stand there.
 func TestDocsNameCommandsThatExist(t *testing.T) {
-	takers := commandsByFlag()
 	app := (&process{}).app()
 	for _, page := range []string{"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md", "security.md", "check.md"} {
 		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-/\w])/?cdc-relay ((?:[a-z-]+ )?[a-z-]+)([^\n|#]*)`).FindAllStringSubmatch(strings.Join(blocks(t, page, "sh"), "\n"), -1) {
@@ -39,7 +38,7 @@ func TestDocsNameCommandsThatExist(t *testing.T) {
 				}
 			}
 			for _, f := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(m[2], -1) {
-				if !slices.Contains(takers[f[1]], path) {
+				if !slices.Contains(takersOf(f[1]), path) {
 					t.Errorf("docs/%s: cdc-relay %s takes no --%s", page, path, f[1])
 				}
 			}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +20,6 @@ func sections() map[string][]*setting {
 		"publishing":  relaySettings(),
 		"retries":     retrySettings(),
 		"service":     serviceSettings(),
-		"commands":    slices.Concat(commandSettings(), lookingSettings(), checkSettings(), adoptSettings(), consoleSettings()),
 	}
 }
 
@@ -37,7 +35,7 @@ func TestTheReferenceIsThatOfTheFlags(t *testing.T) {
 		if !found || !closed {
 			t.Fatalf("docs/configuration.md has no part %q", strings.TrimSpace(begin))
 		}
-		made = before + begin + "\n" + referenceTable(t, settings, name == "commands") + "\n" + end + after
+		made = before + begin + "\n" + referenceTable(settings) + "\n" + end + after
 	}
 	if made == text {
 		return
@@ -50,34 +48,26 @@ func TestTheReferenceIsThatOfTheFlags(t *testing.T) {
 	}
 }
 
-func referenceTable(t *testing.T, settings []*setting, ofCommands bool) string {
-	t.Helper()
+func referenceTable(settings []*setting) string {
 	var b strings.Builder
-	b.WriteString("| flag | default | values | meaning |\n|---|---|---|---|\n")
-	extra, takers := notes(), commandsByFlag()
+	b.WriteString("| flag | default | meaning |\n|---|---|---|\n")
+	extra := notes()
 	for _, s := range settings {
-		n := extra[s.name]
-		values := n.values
-		switch {
-		case s.value == "":
-			values = "`true`, `false`"
-		case strings.Contains(s.value, "|"):
-			values = "`" + strings.ReplaceAll(s.value, "|", "`, `") + "`"
-		case values == "":
-			t.Fatalf("reference_notes_test.go says nothing of the values of --%s", s.name)
+		flag, byDefault := "--"+s.name, defaultOf(s)
+		if strings.Contains(s.value, "|") {
+			flag += " " + strings.ReplaceAll(s.value, "|", `\|`)
 		}
-		byDefault := defaultOf(s)
-		if byDefault != "none" {
+		if byDefault != "" {
 			byDefault = "`" + byDefault + "`"
 		}
+		if n := extra[s.name]; n.values != "" {
+			byDefault = strings.TrimPrefix(byDefault+"; "+n.values, "; ")
+		}
 		meaning := asMarkdown(s.usage)
-		if ofCommands {
-			meaning = "`" + strings.Join(takers[s.name], "`, `") + "`: " + meaning
+		if advice := extra[s.name].advice; advice != "" {
+			meaning += " " + advice
 		}
-		if n.advice != "" {
-			meaning += " " + n.advice
-		}
-		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s |\n", s.name, byDefault, values, meaning)
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", flag, byDefault, meaning)
 	}
 	return b.String()
 }
@@ -89,13 +79,17 @@ func asMarkdown(usage string) string {
 	return strings.ReplaceAll(code.ReplaceAllString(usage, "`$0`"), "|", `\|`)
 }
 
-// commandsByFlag are the commands that take a flag, in the order of the help page.
-func commandsByFlag() map[string][]string {
-	takers := make(map[string][]string)
+// takersOf are the commands that take the flag of that name.
+func takersOf(name string) []string {
+	return takers(func(s *setting) bool { return s.name == name })
+}
+
+// takers are the commands with such a flag, in the order of the help page.
+func takers(match func(*setting) bool) (paths []string) {
 	add := func(command *cli.Command, path string) {
 		for _, f := range command.Flags {
-			if s, ok := f.(*setting); ok {
-				takers[s.name] = append(takers[s.name], path)
+			if s, ok := f.(*setting); ok && match(s) {
+				paths = append(paths, path)
 			}
 		}
 	}
@@ -105,5 +99,5 @@ func commandsByFlag() map[string][]string {
 			add(sub, command.Name+" "+sub.Name)
 		}
 	}
-	return takers
+	return paths
 }

@@ -37,7 +37,7 @@ func signalSettings() []*setting {
 		},
 		{
 			name: "events", value: "EVENT,…", byDefault: string(notice.DeadLettered),
-			usage: "What to tell --events-exchange of: published, rejected, dead_lettered.",
+			usage: "The events: published, rejected, dead_lettered.",
 			set: func(c *config, text string) error {
 				c.signalling.events = listOf(text)
 				for _, event := range c.signalling.events {
@@ -50,12 +50,12 @@ func signalSettings() []*setting {
 		},
 		{
 			name: "log-headers", value: "NAME,…", mayBeEmpty: true,
-			usage: "Headers of a message to add to the log lines that say it was rejected or dead-lettered. Default: none.",
+			usage: "Message headers to add to the log lines of rejected and dead-lettered messages. Default: none.",
 			set:   func(c *config, text string) error { c.relay.LogHeaders = listOf(text); return nil },
 		},
 		{
 			name: "metrics-routing-keys", value: "PATTERN,…", mayBeEmpty: true,
-			usage: "Count messages by these routing keys (the label routing_key), such as orders.*,invoices.#; all others are \"other\". At most 100 values. Default: none.",
+			usage: "Count messages by these routing keys (the label routing_key), such as orders.*,invoices.#; others as \"other\". At most 100 values. Default: none.",
 			set:   func(c *config, text string) error { c.relay.MetricsRoutingKeys = listOf(text); return nil },
 		},
 		{
