@@ -141,12 +141,17 @@ func (s *streamer) dropSlot(ctx context.Context) {
 		s.log.Warn("cannot drop the slot whose WAL is gone: retrying", "event", event.SlotDropFailed, "slot", s.names.Slot, "error", err)
 	}
 	if line != "" {
-		s.changed(replication.Change{Event: event.SlotDropped, Text: line})
+		s.changed(ctx, replication.Change{Event: event.SlotDropped, Text: line})
 	}
 }
 
-// changed logs a repair of the slot or the publication, after somebody dropped it or the server invalidated it.
-func (s *streamer) changed(change replication.Change) {
+// changed logs a repair of the slot or the publication, after somebody dropped it or the server invalidated it. Before the
+// first row nothing can have been lost: the relay makes what setup did not.
+func (s *streamer) changed(ctx context.Context, change replication.Change) {
+	if last, ok, err := s.store.LastID(ctx); err == nil && ok && last == 0 {
+		s.log.Info(change.Text+"; no row was inserted before", "event", change.Event, "slot", s.names.Slot)
+		return
+	}
 	s.log.Warn(change.Text+"; publishing missed rows from the table", "event", change.Event, "slot", s.names.Slot)
 }
 
@@ -192,7 +197,7 @@ func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replicati
 	defer s.alive.beat()
 	stream, done, err := replication.Open(openCtx, s.databaseURL, s.names, slotWait)
 	for _, change := range done {
-		s.changed(change)
+		s.changed(openCtx, change)
 	}
 	s.opened = s.opened || err == nil
 	return stream, err

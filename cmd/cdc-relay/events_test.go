@@ -89,3 +89,25 @@ func TestEventsHeadersAndRoutingKeysOfTheRelay(t *testing.T) {
 		t.Errorf("log lines: %v", lines)
 	}
 }
+
+// TestTheFirstSlotIsNoLoss: run makes the slot of a new outbox, and warns only of one that is missing later.
+func TestTheFirstSlotIsNoLoss(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone) // no slot
+	wantLevel := func(level string, events ...string) {
+		relay := start(t, env, "run", "--log-format", "json")
+		for _, event := range events {
+			if line := relay.await(t, `"`+event+`"`); !strings.Contains(line, `"level":"`+level+`"`) {
+				t.Errorf("want %s: %s", level, line)
+			}
+		}
+		relay.await(t, `"streaming"`)
+		relay.signal(t, syscall.SIGTERM)
+		relay.exit(t)
+	}
+	wantLevel("INFO", "publication_recreated", "slot_created")
+	execute(t, db, "INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', '1')")
+	execute(t, db, "SELECT pg_drop_replication_slot('"+env["CDC_RELAY_SLOT"]+"')")
+	wantLevel("WARN", "slot_created")
+}
