@@ -42,6 +42,9 @@ func (p *process) run(ctx context.Context) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p.stderr = redactingWriter{p.stderr}
+	if p.cannotComplete() {
+		return exitDone
+	}
 
 	done := make(chan error, 1)
 	go func() { done <- p.app().RunContext(ctx, protectIDs(p.args)) }()
@@ -110,9 +113,11 @@ func (p *process) app() *cli.App {
 		p.demoCommand(),
 		p.configCommand(),
 		p.versionCommand(),
+		p.completionCommand(),
+		p.manCommand(),
 	}
 	for _, command := range commands {
-		finish(command, command.Name)
+		p.finish(command, command.Name)
 	}
 	return &cli.App{
 		Name:                  "cdc-relay",
@@ -123,6 +128,7 @@ func (p *process) app() *cli.App {
 		Writer:                p.stdout,
 		ErrWriter:             p.stderr,
 		HideVersion:           true,
+		EnableBashCompletion:  true,
 		CustomAppHelpTemplate: appHelp,
 		Flags:                 []cli.Flag{&cli.BoolFlag{Name: "version", Usage: "the same as the command version"}},
 		Before: func(c *cli.Context) error {
@@ -150,7 +156,8 @@ func (p *process) app() *cli.App {
 
 // finish gives a command and those below it what is the same for all. The path is
 // what is typed after cdc-relay.
-func finish(command *cli.Command, path string) {
+func (p *process) finish(command *cli.Command, path string) {
+	command.BashComplete = p.complete(command)
 	command.CustomHelpTemplate = commandHelp(slices.ContainsFunc(settingsOf(command.Flags), (*setting).Advanced))
 	command.HideHelpCommand = true
 	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
@@ -171,7 +178,7 @@ func finish(command *cli.Command, path string) {
 		return usagef("%s: no command given, want one of %s", path, names(command.Subcommands))
 	}
 	for _, sub := range command.Subcommands {
-		finish(sub, path+" "+sub.Name)
+		p.finish(sub, path+" "+sub.Name)
 	}
 }
 

@@ -60,8 +60,7 @@ func groupHelp() string {
 COMMANDS
 {{range .VisibleCommands}}{{if ne .Name "help"}}
   {{printf "%-13s" .Name}} {{.Usage}}{{end}}{{end}}
-{{if gt (len .VisibleFlags) 1}}` + flagsHelp("FLAGS", "") + `
-{{end}}` + exitCodesHelp
+{{if gt (len .VisibleFlags) 1}}` + flagsHelp("FLAGS", "") + `{{end}}` + exitCodesHelp
 }
 
 func flagsHelp(heading, experts string) string {
@@ -71,7 +70,8 @@ func flagsHelp(heading, experts string) string {
   --help, -h
       Show this page.
 {{else if not .Advanced}}
-{{.}}{{end}}{{end}}` + experts + configurationHelp
+{{.}}{{end}}{{end}}` + experts + `{{if gt (len .VisibleFlags) 1}}` + configurationHelp + `
+{{end}}`
 }
 
 // commandHelp is the page of a command. One with flags for experts shows them at the end.
@@ -88,6 +88,5 @@ ADVANCED FLAGS (the defaults suit most)
   {{.UsageText}}
 
 {{.Description}}
-{{if .VisibleFlags}}` + flagsHelp(heading, experts) + `
-{{end}}` + exitCodesHelp
+{{if .VisibleFlags}}` + flagsHelp(heading, experts) + `{{end}}` + exitCodesHelp
 }

@@ -59,6 +59,21 @@ func (s *setting) IsSet() bool { return s.given != nil }
 // IsVisible implements cli.VisibleFlag.
 func (s *setting) IsVisible() bool { return true }
 
+// TakesValue implements cli.DocGenerationFlag, like the next four: for the manual page.
+func (s *setting) TakesValue() bool { return s.value != "" }
+
+// GetUsage implements cli.DocGenerationFlag.
+func (s *setting) GetUsage() string { return s.usage }
+
+// GetValue implements cli.DocGenerationFlag.
+func (s *setting) GetValue() string { return "" }
+
+// GetDefaultText implements cli.DocGenerationFlag.
+func (s *setting) GetDefaultText() string { return s.byDefault }
+
+// GetEnvVars implements cli.DocGenerationFlag.
+func (s *setting) GetEnvVars() []string { return []string{s.envName()} }
+
 // String implements cli.Flag: it is the entry of the help page.
 func (s *setting) String() string {
 	var b strings.Builder

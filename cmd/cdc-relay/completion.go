@@ -1,0 +1,93 @@
+package main
+
+import (
+	"embed"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// completions are the scripts of the shells. Each calls the program with the line so far, the current word if it is a
+// flag, else an empty one, and completing at the end.
+//
+//go:embed completion
+var completions embed.FS
+
+// completing is the last argument of a command line that is to be completed.
+const completing = "--generate-bash-completion"
+
+func (p *process) completionCommand() *cli.Command {
+	command := &cli.Command{
+		Name:      "completion",
+		Usage:     "print the completion script of a shell",
+		UsageText: "cdc-relay completion bash|zsh|fish",
+		Description: `Prints a script that lets the shell complete commands, flags and their values. The packages
+install it. Without them:
+
+  eval "$(cdc-relay completion bash)"   # in ~/.bashrc
+  eval "$(cdc-relay completion zsh)"    # in ~/.zshrc, after compinit
+  cdc-relay completion fish > ~/.config/fish/completions/cdc-relay.fish`,
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		command.Subcommands = append(command.Subcommands, &cli.Command{
+			Name:        shell,
+			Usage:       "print the script of " + shell,
+			UsageText:   "cdc-relay completion " + shell,
+			Description: "Prints the completion script of " + shell + ".",
+			Action: func(*cli.Context) error {
+				script, err := completions.ReadFile("completion/cdc-relay." + shell)
+				if err != nil {
+					return err
+				}
+				_, err = p.stdout.Write(script)
+				return err
+			},
+		})
+	}
+	return command
+}
+
+// manCommand prints the manual page, which the packages install.
+func (p *process) manCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "man",
+		Usage:       "print the manual page",
+		UsageText:   "cdc-relay man",
+		Description: "Prints the manual page, for man -l - and for packages.",
+		Hidden:      true,
+		Action: func(*cli.Context) error {
+			app := p.app()
+			// In Markdown, code is indented by four blanks.
+			app.Description = strings.ReplaceAll(app.Description, "\n  ", "\n    ")
+			app.UsageText = "cdc-relay COMMAND [FLAGS]"
+			page, err := app.ToManWithSection(1)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(p.stdout, page)
+			return err
+		},
+	}
+}
+
+// cannotComplete: behind --, the library would run the command instead.
+func (p *process) cannotComplete() bool {
+	return len(p.args) > 0 && p.args[len(p.args)-1] == completing && slices.Contains(p.args, "--")
+}
+
+// complete prints the values of a flag that takes one of a few, else commands or flags.
+func (p *process) complete(command *cli.Command) cli.BashCompleteFunc {
+	byName := cli.DefaultCompleteWithFlags(command)
+	return func(c *cli.Context) {
+		before := p.args[max(0, len(p.args)-3)]
+		for _, s := range settingsOf(command.Flags) {
+			if before == "--"+s.name && strings.Contains(s.value, "|") {
+				fmt.Fprintln(p.stdout, strings.ReplaceAll(s.value, "|", "\n"))
+				return
+			}
+		}
+		byName(c)
+	}
+}
