@@ -121,7 +121,7 @@ func (p *process) app() *cli.App {
 	}
 	return &cli.App{
 		Name:                  "cdc-relay",
-		Usage:                 "brings the rows of a Postgres outbox table to RabbitMQ",
+		Usage:                 "publishes the rows of a Postgres outbox table to RabbitMQ",
 		Description:           appDescription,
 		Commands:              commands,
 		Reader:                p.stdin,

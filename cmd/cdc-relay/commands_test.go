@@ -65,7 +65,7 @@ func TestSetupAndTeardown(t *testing.T) {
 		}
 	}
 	wantOutput(t, cdcRelay(t, env, "migrate", "status"), "tables of public.outbox: none\n  missing: 001_outbox.sql\n")
-	wantOutput(t, cdcRelay(t, env, "setup", "--mode", "poll"), "made tables public.outbox and public.outbox_dead_letter (version 1)\n")
+	wantOutput(t, cdcRelay(t, env, "setup", "--mode", "poll"), "created tables public.outbox and public.outbox_dead_letter (version 1)\n")
 	wantObjects(true, false, false)
 	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "created publication", "created slot "+slot)
 	wantObjects(true, true, true)
@@ -108,8 +108,8 @@ func TestSetupRepairsWhatRunMisses(t *testing.T) {
 		return strings.TrimSpace(hint)
 	}
 	for broken, repair := range map[string]string{
-		"DROP TABLE outbox_dead_letter":                                  "made table public.outbox_dead_letter again: it was missing",
-		"DROP TABLE outbox, outbox_dead_letter":                          "made table public.outbox again: it was missing",
+		"DROP TABLE outbox_dead_letter":                                  "created table public.outbox_dead_letter again: it was missing",
+		"DROP TABLE outbox, outbox_dead_letter":                          "created table public.outbox again: it was missing",
 		"ALTER TABLE outbox DROP headers":                                `ALTER TABLE "public"."outbox" ADD COLUMN "headers" jsonb;`,
 		"ALTER TABLE outbox RENAME TO o; CREATE VIEW outbox AS SELECT 1": `ALTER VIEW "public"."outbox" RENAME TO "outbox_view"`,
 	} {

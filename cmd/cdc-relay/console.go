@@ -50,7 +50,7 @@ func consoleSettings() []*setting {
 func (p *process) consoleCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "console",
-		Usage:     "pages for the browser: what waits, what fails, one message, check",
+		Usage:     "serve pages for the browser: what waits, what fails, one message, check",
 		UsageText: "cdc-relay console [FLAGS]",
 		Description: `Serves pages for people on call, at http://127.0.0.1:9465. It is a process of its own with a
 database role of its own, needs no RabbitMQ except for its page "check", and reads only,

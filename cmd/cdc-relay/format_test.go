@@ -37,7 +37,7 @@ func TestJSONOfVersionMigrateSetupAndDrain(t *testing.T) {
 	env, conn := fresh(t)
 	wantJSON(t, cdcRelay(t, env, "migrate", "status", "--json"), exitDone,
 		map[string]any{"table": "public.outbox", "version": 0.0, "latest": 1.0, "missing": []any{"001_outbox.sql"}})
-	made := []any{"made tables public.outbox and public.outbox_dead_letter (version 1)"}
+	made := []any{"created tables public.outbox and public.outbox_dead_letter (version 1)"}
 	wantJSON(t, cdcRelay(t, env, "migrate", "up", "--json"), exitDone, map[string]any{"version": 1.0, "done": made})
 	r := cdcRelay(t, env, "setup", "--json")
 	wantJSON(t, r, exitDone, map[string]any{"table": "public.outbox", "version": 1.0})

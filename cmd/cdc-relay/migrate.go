@@ -68,7 +68,7 @@ func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, table outbox.
 		return migrationError(err, conn, table)
 	}
 	for _, t := range made {
-		r.did("made table %s again: it was missing", t)
+		r.did("created table %s again: it was missing", t)
 	}
 	from, to, err := migrations.Up(ctx, conn, table)
 	if err != nil {
@@ -79,7 +79,7 @@ func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, table outbox.
 	case to:
 		r.found("tables of %s: version %d, nothing to do", table, to)
 	case 0:
-		r.did("made tables %s and %s (version %d)", table, table.DeadLetter(), to)
+		r.did("created tables %s and %s (version %d)", table, table.DeadLetter(), to)
 	default:
 		r.did("brought tables of %s from version %d to %d", table, from, to)
 	}

@@ -15,14 +15,14 @@ import (
 func (p *process) publishedCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "published",
-		Usage:     "look at messages that were published, send them again",
+		Usage:     "list published messages, or send them again",
 		UsageText: "cdc-relay published list|show|replay [ID…] [FLAGS]",
 		Description: `With run --keep-published, published messages are kept for a while in a table of their own
 (public.outbox_published). An ID is that of the row, or the message_id.`,
 		Subcommands: []*cli.Command{
 			{
 				Name:      "list",
-				Usage:     "list them, the newest rows first",
+				Usage:     "list published messages, newest first",
 				UsageText: "cdc-relay published list [FILTERS] [FLAGS]",
 				Description: `Lists published messages, all or those that the filters pick. --older-than and --newer-than
 count from the time of publishing. One page looks at 10,000 rows at most; if there is more,
@@ -36,7 +36,7 @@ EXAMPLES
 			},
 			{
 				Name:      "show",
-				Usage:     "show all of one",
+				Usage:     "show one published message",
 				UsageText: "cdc-relay published show ID [FLAGS]",
 				Description: `Shows a published message. The body is left out unless --show-payload is given; where
 redacted_payload is set, that is shown in its place.`,
@@ -83,7 +83,7 @@ func (p *process) replayCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:      "replay",
-		Usage:     "send them again",
+		Usage:     "send published messages again",
 		UsageText: "cdc-relay published replay ID…|FILTERS|--all [FLAGS]",
 		Description: `Inserts copies of published messages into the outbox, oldest first. A running relay publishes
 them. Each copy keeps its message_id and carries x-possible-duplicate, so a consumer that

@@ -24,7 +24,7 @@ func TestHistory(t *testing.T) {
 			t.Errorf("%v: %s", args, r.stderr)
 		}
 	}
-	wantOutput(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), "made history public.outbox_published")
+	wantOutput(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), "created history public.outbox_published")
 	wantOutput(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), "history public.outbox_published: there, nothing to do")
 	wantOutput(t, cdcRelay(t, env, "published", "list"), "no published messages")
 	relay := start(t, env, "run", "--keep-published", "168h", "--poll-interval", "100ms")

@@ -152,7 +152,7 @@ func (r *setupReport) makeHistory(ctx context.Context, conn *pgx.Conn, cfg *conf
 		r.found("history %s: there, nothing to do", published)
 		return nil
 	}
-	r.did("made history %s for published messages", published)
+	r.did("created history %s for published messages", published)
 	return nil
 }
 
@@ -171,7 +171,7 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 		r.found("functions of %s: there, nothing to do", table)
 		return nil
 	}
-	r.did("made functions %[1]s_enqueue, %[1]s_celery and %[1]s_await of %[2]s", table.Name, table)
+	r.did("created functions %[1]s_enqueue, %[1]s_celery and %[1]s_await of %[2]s", table.Name, table)
 	if role != "" {
 		r.did("role %q may call them", role)
 	}

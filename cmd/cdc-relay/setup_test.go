@@ -90,7 +90,7 @@ func TestSetupOfFunctions(t *testing.T) {
 		t.Helper()
 		return query[bool](t, conn, "SELECT bool_and(has_function_privilege($1, oid, 'EXECUTE')) FROM pg_proc WHERE proname ~ '^outbox_'", app)
 	}
-	made := "made functions outbox_enqueue, outbox_celery and outbox_await of public.outbox\n"
+	made := "created functions outbox_enqueue, outbox_celery and outbox_await of public.outbox\n"
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), made)
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "functions of public.outbox: there, nothing to do\n")
 	if may() {

@@ -107,7 +107,7 @@ func (j *databaseJudge) judgeClock(c *chart) {
 	case ahead.Abs() >= wrongClock:
 		c.warn("clock", fix, "the clock of Postgres is %s behind this machine's: messages are due by that of Postgres, log times and latencies are off", span(-ahead))
 	default:
-		c.ok("clock", "that of Postgres and this machine's agree")
+		c.ok("clock", "Postgres and this machine agree")
 	}
 }
 

@@ -93,7 +93,7 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 		c.warn("insert_only", lines(sql(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert')", outbox.QuoteIdentifier(j.o.Publication))), own),
 			"publication %s brings %s as well: every delete of the relay is decoded again, and of tables without a primary key applications can delete no more", j.o.Publication, strings.Join(more, ", "))
 	default:
-		c.ok("insert_only", "it brings inserts alone")
+		c.ok("insert_only", "it brings inserts only")
 	}
 	switch {
 	case p.AllTables:
