@@ -61,7 +61,7 @@ func registered(t *testing.T) map[string]bool {
 func TestDocsNameEveryMetricAndNoOther(t *testing.T) {
 	documented := make(map[string]bool)
 	for line := range strings.Lines(readDoc(t, "metrics.md")) {
-		if m := regexp.MustCompile("^\\| `(cdc_relay_[a-z_]+)` ").FindStringSubmatch(line); m != nil {
+		if m := regexp.MustCompile("^- `(cdc_relay_[a-z_]+)`").FindStringSubmatch(line); m != nil {
 			if documented[m[1]] {
 				t.Errorf("docs/metrics.md: %s stands twice", m[1])
 			}

@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/configuration.md again") //nolint:gochecknoglobals // as flags are
 
-// sections are the tables of the reference, by the marks around them.
+// sections are the lists of the reference, by the marks around them.
 func sections() map[string][]*setting {
 	return map[string][]*setting{
 		"connections": connectionSettings(),
@@ -35,7 +35,7 @@ func TestTheReferenceIsThatOfTheFlags(t *testing.T) {
 		if !found || !closed {
 			t.Fatalf("docs/configuration.md has no part %q", strings.TrimSpace(begin))
 		}
-		made = before + begin + "\n" + referenceTable(settings) + "\n" + end + after
+		made = before + begin + "\n" + reference(settings) + "\n" + end + after
 	}
 	if made == text {
 		return
@@ -48,26 +48,27 @@ func TestTheReferenceIsThatOfTheFlags(t *testing.T) {
 	}
 }
 
-func referenceTable(settings []*setting) string {
+func reference(settings []*setting) string {
 	var b strings.Builder
-	b.WriteString("| flag | default | meaning |\n|---|---|---|\n")
 	extra := notes()
 	for _, s := range settings {
-		flag, byDefault := "--"+s.name, defaultOf(s)
+		flag, n := "--"+s.name, extra[s.name]
 		if strings.Contains(s.value, "|") {
-			flag += " " + strings.ReplaceAll(s.value, "|", `\|`)
+			flag += " " + s.value
 		}
-		if byDefault != "" {
-			byDefault = "`" + byDefault + "`"
+		var limits []string
+		if byDefault := defaultOf(s); byDefault != "" {
+			limits = append(limits, "`"+byDefault+"`")
 		}
-		if n := extra[s.name]; n.values != "" {
-			byDefault = strings.TrimPrefix(byDefault+"; "+n.values, "; ")
+		if n.values != "" {
+			limits = append(limits, n.values)
 		}
-		meaning := asMarkdown(s.usage)
-		if advice := extra[s.name].advice; advice != "" {
-			meaning += " " + advice
+		head := "`" + flag + "`"
+		if len(limits) > 0 {
+			head += " (" + strings.Join(limits, "; ") + ")"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", flag, byDefault, meaning)
+		item := strings.TrimSpace(head + ": " + asMarkdown(s.usage) + " " + n.advice)
+		fmt.Fprintf(&b, "- %s\n", strings.Join(wrap(item, 118), "\n  "))
 	}
 	return b.String()
 }
@@ -76,7 +77,7 @@ func referenceTable(settings []*setting) string {
 func asMarkdown(usage string) string {
 	usage, _, _ = strings.Cut(usage, " Default: ") // has a column of its own
 	code := regexp.MustCompile(`--[a-z][a-z-]+( block)?|/livez|/readyz|/metrics|\w+://([^ ,;]*[^ ,;.:])?`)
-	return strings.ReplaceAll(code.ReplaceAllString(usage, "`$0`"), "|", `\|`)
+	return code.ReplaceAllString(usage, "`$0`")
 }
 
 // takersOf are the commands that take the flag of that name.
