@@ -65,8 +65,8 @@ BEGIN
         END;
     END LOOP;
     DELETE FROM {{.default}} r USING (
-        SELECT d.tableoid, d.ctid FROM {{.default}} d WHERE d.published_at <= clock_timestamp() - keep LIMIT 10000) s
-    WHERE r.tableoid = s.tableoid AND r.ctid = s.ctid;
+        SELECT d.id, d.published_at FROM {{.default}} d ORDER BY d.id, d.published_at LIMIT 10000) s -- in the order of the index
+    WHERE r.id = s.id AND r.published_at = s.published_at AND s.published_at <= clock_timestamp() - keep;
     RETURN gone;
 END {{.quote}};
 
