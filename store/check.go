@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -34,17 +35,23 @@ func (s *Store) checkHistory(ctx context.Context) error {
 	if !s.keeps {
 		return nil
 	}
-	published, rotate := s.table.Published(), s.table.RotatePublished().SQL()+"(interval)"
+	need, rotate := HistoryNeed(s.table), s.table.RotatePublished().SQL()+"(interval)"
+	published := need.Table
 	var there, may bool
+	var missing []string
 	var role string
 	err := s.pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL AND to_regprocedure($2) IS NOT NULL,
-  coalesce(has_table_privilege(to_regclass($1), 'INSERT') AND has_function_privilege(to_regprocedure($2), 'EXECUTE'), false), quote_ident(current_user)`,
-		published.SQL(), rotate).Scan(&there, &may, &role)
+  coalesce(has_table_privilege(to_regclass($1), 'INSERT') AND has_function_privilege(to_regprocedure($2), 'EXECUTE'), false),
+  array(SELECT c FROM unnest($3::text[]) c WHERE NOT EXISTS (
+    SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass($1) AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)),
+  quote_ident(current_user)`, published.SQL(), rotate, need.Columns).Scan(&there, &may, &missing, &role)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look for table %s: %w", published, err)
 	case !there:
 		return problem.New(s.table.Command("setup")+" --keep-published 168h", "table %s does not exist: --keep-published needs it", published)
+	case len(missing) > 0:
+		return problem.New(s.table.Command("check")+" --keep-published 168h  # prints the ALTER TABLE", "table %s has no column %s", published, strings.Join(missing, ", "))
 	case !may:
 		return problem.New(fmt.Sprintf("GRANT INSERT ON %s TO %s; GRANT EXECUTE ON FUNCTION %s TO %[2]s", published.SQL(), role, rotate),
 			"role %s may not write the history %s", role, published)
@@ -73,6 +80,12 @@ func Needs(table outbox.Table) []Need {
 			"possible_duplicate", "expires_at", "max_attempts", "coalesce_key", "failure_reason", "dead_at",
 		}, []string{"SELECT", "INSERT"}},
 	}
+}
+
+// HistoryNeed is what a relay needs of the table of published messages.
+func HistoryNeed(table outbox.Table) Need {
+	columns := slices.DeleteFunc(slices.Clone(Needs(table)[0].Columns), func(name string) bool { return name == "available_at" })
+	return Need{table.Published(), append(columns, "published_at"), []string{"INSERT"}}
 }
 
 // checkSequence: LastID reads the sequence to tell old rows, which may have been published, from new rows.

@@ -174,3 +174,25 @@ func (f *fixture) takeAllMarked() (n int) {
 	}
 	return n
 }
+
+func TestCheckNamesTheMissingColumnsOfTheHistory(t *testing.T) {
+	f := keeping(newFixture(t))
+	f.exec(`ALTER TABLE outbox_published DROP headers, DROP last_error`)
+	wantProblem(f, f.store, "table public.outbox_published has no column headers, last_error", "cdc-relay check --keep-published 168h  # prints the ALTER TABLE")
+}
+
+// TestOldRowsWithoutADayGoAFewAtATime: they are looked for in the order of the index, whatever else the default partition has.
+func TestOldRowsWithoutADayGoAFewAtATime(t *testing.T) {
+	f := keeping(newFixture(t))
+	f.exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
+		SELECT i, now(), CASE WHEN i <= 12000 THEN now() - interval '10 days' ELSE now() + interval '10 days' END, gen_random_uuid(), 0, 1, 'r', '1'
+		FROM generate_series(1, 20000) i`)
+	for _, want := range []int{10000, 8000, 8000} {
+		if _, err := f.store.RotatePublished(t.Context(), 24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if n := one[int](f, `SELECT count(*)::int FROM outbox_p`); n != want {
+			t.Fatalf("%d rows are left, want %d", n, want)
+		}
+	}
+}
