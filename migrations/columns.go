@@ -31,15 +31,15 @@ func (c Column) Definition() string {
 	return text
 }
 
-// Columns are those of the outbox or of its dead-letter table, read from the SQL that makes them.
+// Columns are those of the outbox, of its dead-letter table or of its history, read from the SQL that makes them.
 func Columns(table, of outbox.Table) ([]Column, error) {
-	steps, err := rendered(table, of)
+	script, err := scriptOf(table, of)
 	if err != nil {
 		return nil, err
 	}
 	var columns []Column
 	line := regexp.MustCompile(`(?m)^    ([a-z_]+) +([a-z]+)( +NOT NULL)?(?: +DEFAULT (.+?)| +(GENERATED .+?))?,?$`)
-	for _, m := range line.FindAllStringSubmatch(steps[0].UpSQL, -1) {
+	for _, m := range line.FindAllStringSubmatch(script, -1) {
 		c := Column{Name: m[1], Type: m[2], NotNull: m[3] != "" || m[5] != "", Default: m[4] + m[5]}
 		if c.Type == "timestamptz" {
 			c.Type = "timestamp with time zone"
@@ -47,4 +47,15 @@ func Columns(table, of outbox.Table) ([]Column, error) {
 		columns = append(columns, c)
 	}
 	return columns, nil
+}
+
+func scriptOf(table, of outbox.Table) (string, error) {
+	if of == table.Published() {
+		return HistorySQL(table)
+	}
+	steps, err := rendered(table, of)
+	if err != nil {
+		return "", err
+	}
+	return steps[0].UpSQL, nil
 }

@@ -62,6 +62,9 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	} else {
 		f.readOnly.value, f.readOnly.err = o.ask(ctx, nil, showReadOnly)
 	}
+	if o.KeepPublished > 0 {
+		f.history = o.gatherHistory(ctx, s)
+	}
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
 		f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
 		f.times.err = s.fetch(ctx, &f.times.value, strings.NewReplacer("%TABLE%", o.Table.SQL(), "%VERSION%", fmt.Sprint(outbox.SchemaVersion)).Replace(timesSQL))
@@ -81,7 +84,7 @@ func (o Options) tableNames() []string {
 	for _, need := range store.Needs(o.Table) {
 		names = append(names, need.Table.Name)
 	}
-	return append(names, migrations.VersionTable(o.Table).Name)
+	return append(names, migrations.VersionTable(o.Table).Name, o.Table.Published().Name)
 }
 
 // poolerOf: a pooler answers the start-up itself. The server process that it names for

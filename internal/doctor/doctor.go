@@ -28,6 +28,8 @@ type Options struct {
 	Shard       outbox.Shard
 	// Poll: the relay only sweeps, and needs neither slot nor publication.
 	Poll bool
+	// KeepPublished is how long published messages are kept; 0: not at all.
+	KeepPublished time.Duration
 	// AppRole is the application's role, or "" to leave it out.
 	AppRole string
 

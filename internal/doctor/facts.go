@@ -46,6 +46,7 @@ type databaseFacts struct {
 	transactions answer[transactionFacts]
 	dead         answer[deadFacts]
 	times        answer[timesFacts]
+	history      answer[historyFacts]
 	sample       answer[sample]
 }
 

@@ -115,7 +115,7 @@ func fixOf(err error) string {
 
 // pasteable: it begins as SQL, a command or a remark does.
 func pasteable(line string) bool {
-	return regexp.MustCompile(`^(--|#|[A-Z]{3,} |cdc-relay |rabbitmq[a-z-]* |curl |pg_isready |timedatectl |aws |gcloud |az |supabase )`).MatchString(line)
+	return regexp.MustCompile(`^(--|#|[A-Z]{3,}[ ;]|cdc-relay |rabbitmq[a-z-]* |curl |pg_isready |timedatectl |aws |gcloud |az |supabase )`).MatchString(line)
 }
 
 // counted is a number and what it counts, in the singular or the plural.

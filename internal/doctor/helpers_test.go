@@ -88,6 +88,11 @@ func (p *patient) setup() {
 	if _, _, err := migrations.Up(p.t.Context(), p.conn, p.Table); err != nil {
 		p.t.Fatal(err)
 	}
+	if p.KeepPublished > 0 {
+		if _, err := migrations.MakeHistory(p.t.Context(), p.conn, p.Table); err != nil {
+			p.t.Fatal(err)
+		}
+	}
 	if p.Poll {
 		return
 	}

@@ -40,7 +40,10 @@ func (j *databaseJudge) judgeColumns(c *chart, of outbox.Table, table tableFacts
 // travels tells whether a column of the application goes to the dead letters and back.
 func (j *databaseJudge) travels(of outbox.Table, is columnFacts) bool {
 	other := j.o.Table.DeadLetter()
-	if of != j.o.Table {
+	switch of {
+	case j.o.Table.Published():
+		return false
+	case other:
 		other = j.o.Table
 	}
 	return slices.ContainsFunc(j.f.tables.value.Tables[other.Name].Columns, func(c columnFacts) bool { return c.Name == is.Name && c.Type == is.Type })
@@ -77,7 +80,12 @@ func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, w
 	case is.Type != want.Type && strings.HasPrefix(is.Type, "character varying") && want.Type == "text":
 		c.warn("column", alter+"TYPE text;", "%s is %s, and should be text: what is longer cannot be written", what, is.Type).about(about)
 	case is.Type != want.Type:
-		c.wrong("column", retype(of, is, want), "%s is %s, and has to be %s: the relay cannot read such rows, or sends something else than was written", what, is.Type, want.Type).about(about)
+		effect := "the relay cannot read such rows, or sends something else than was written"
+		if of == j.o.Table.Published() {
+			effect = unmoved
+		}
+		c.wrong("column", retype(of, is, want), "%s is %s, and has to be %s: %s", what, is.Type, want.Type, effect).about(about)
+	case want.NotNull && !is.NotNull && of == j.o.Table.Published(): // the relay fills it
 	case want.NotNull && !is.NotNull:
 		c.wrong("column", alter+"SET NOT NULL;", "%s may be null: the relay cannot read a row without it", what).about(about)
 	case is.NotNull && !want.NotNull:
@@ -89,7 +97,10 @@ func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, w
 
 // notNullEffect says what a NOT NULL too many does.
 func notNullEffect(table, of outbox.Table) string {
-	if of == table {
+	switch of {
+	case table.Published():
+		return unmoved
+	case table:
 		return "an INSERT that leaves it out fails, and dead letters cannot be sent back"
 	}
 	return "the relay cannot move a message there, and tries it again and again"
@@ -142,8 +153,11 @@ func columnNames(columns []migrations.Column) string {
 // judgeTriggers: an application's own on INSERT are its own affair, those on what the relay does are not.
 func (j *databaseJudge) judgeTriggers(c *chart, of outbox.Table, table tableFacts) {
 	events, effect := triggerDelete|triggerUpdate, "rows stay after they were published, and the relay sets them aside"
-	if of != j.o.Table {
+	switch of {
+	case j.o.Table.DeadLetter():
 		events, effect = triggerInsert, "a dead letter that it suppresses is lost"
+	case j.o.Table.Published():
+		events, effect = triggerInsert, "published messages are not kept, or stay in the outbox"
 	}
 	for _, t := range table.Triggers {
 		fix := fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;  -- or have %s return the row", of.SQL(), outbox.QuoteIdentifier(t.Name), t.Function)

@@ -22,6 +22,7 @@ func (j *databaseJudge) judgeTables() []Finding {
 	for _, need := range store.Needs(j.o.Table) {
 		j.judgeTable(c, need)
 	}
+	j.judgeHistory(c)
 	j.judgeTimes(c)
 	j.judgeAdopted(c)
 	j.judgeVersion(c)
@@ -107,10 +108,14 @@ func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column)
 
 // setupCommand makes what is missing, under the names of this relay.
 func (j *databaseJudge) setupCommand() string {
-	if j.o.Poll {
-		return "cdc-relay setup" + j.tableFlag() + " --mode poll"
+	history := ""
+	if j.o.KeepPublished > 0 {
+		history = " --keep-published " + hours(j.o.KeepPublished)
 	}
-	return "cdc-relay setup" + j.tableFlag() + j.slotFlags()
+	if j.o.Poll {
+		return "cdc-relay setup" + j.tableFlag() + " --mode poll" + history
+	}
+	return "cdc-relay setup" + j.tableFlag() + j.slotFlags() + history
 }
 
 // slotFlags are for commands, where they are not the defaults.
@@ -147,7 +152,7 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 		c.wrong("migrations", fmt.Sprintf("GRANT SELECT ON %s TO %s;", versions.SQL(), j.role()), "role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)
 	case err != nil:
 		c.unknown("migrations", err)
-	case state.Current == 0 && len(j.f.tables.value.Tables) > 0:
+	case state.Current == 0 && j.hasTables():
 		c.wrong("migrations", fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (version int4 NOT NULL);\nINSERT INTO %[1]s (version) VALUES (%d);  -- if check has nothing against their columns",
 			versions.SQL(), state.Latest), "the tables are not known to be of any version: there is no %s with a line", versions)
 	case state.Current == 0:
@@ -157,6 +162,14 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 	default:
 		c.ok("migrations", "version %d, up to date", state.Current)
 	}
+}
+
+// hasTables: the outbox or its dead-letter table.
+func (j *databaseJudge) hasTables() bool {
+	return slices.ContainsFunc(store.Needs(j.o.Table), func(need store.Need) bool {
+		_, there := j.f.tables.value.Tables[need.Table.Name]
+		return there
+	})
 }
 
 // role is the relay's, as SQL writes it.
@@ -176,6 +189,7 @@ func (j *databaseJudge) judgeGrants() []Finding {
 				j.judgePrivileges(c, need, table)
 			}
 		}
+		j.judgeHistoryGrants(c)
 		if t.Sequence != "" && !t.SequenceGranted {
 			c.wrong("sequence", fmt.Sprintf("GRANT SELECT ON SEQUENCE %s TO %s;", t.Sequence, j.role()), "role %q may not SELECT sequence %s", role, t.Sequence)
 		} else if t.Sequence != "" {

@@ -1,0 +1,248 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// historyFacts are of the partitions of published messages. Columns and privileges are in tablesFacts.
+type historyFacts struct {
+	// Rotates: the function that makes and drops partitions is there.
+	Rotates bool   `json:"rotates"`
+	Execute bool   `json:"execute"` // by the relay's role
+	Owner   string `json:"owner"`   // of the function; it runs with the owner's privileges
+	Creates bool   `json:"creates"` // that role may create tables in the schema
+	// Foreign are tables of the history that this role cannot drop, up to ten, as SQL writes them.
+	Foreign []string `json:"foreign"`
+	// Default is the partition for days without one, as SQL writes it; "": none.
+	Default string `json:"default"`
+	// Used: it has pages. Readable: the role may look what is in them.
+	Used     bool       `json:"used"`
+	Readable bool       `json:"readable"`
+	Days     []dayFacts `json:"days"` // today and tomorrow
+	// Old counts the partitions that should be gone, and Oldest is the first of them.
+	Old    int    `json:"old"`
+	Oldest string `json:"oldest"`
+	// OldRows counts those of the default partition, of its first 1000.
+	OldRows int `json:"-"`
+}
+
+// dayFacts are of the partition of one day.
+type dayFacts struct {
+	Name string `json:"name"`
+	From string `json:"from"`
+	To   string `json:"to"`
+	// Attached: it is a partition. There: there is a table of that name.
+	Attached bool `json:"attached"`
+	There    bool `json:"there"`
+	// InDefault: the default partition has rows of the day, or it is not known, and no partition can be made for them.
+	InDefault bool `json:"-"`
+}
+
+// rotationSlack is how late a relay may be that drops partitions every ten minutes.
+const rotationSlack = time.Hour
+
+const historySQL = `
+WITH history AS (SELECT c.oid, c.relnamespace FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                 WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind = 'p'),
+parts AS (SELECT c.oid, c.relname, c.relowner, format('%I.%I', n.nspname, c.relname) AS name, pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT' AS rest
+          FROM history h JOIN pg_inherits i ON i.inhparent = h.oid JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace),
+rotation AS (SELECT p.oid, p.proowner FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+             WHERE n.nspname = $1 AND p.proname = $3 AND p.proargtypes::text = 'interval'::regtype::oid::text),
+days AS (SELECT d.at AT TIME ZONE 'UTC' AS begins, (d.at + interval '1 day') AT TIME ZONE 'UTC' AS ends, $4 || to_char(d.at, 'YYYYMMDD') AS name
+         FROM generate_series(0, 1) nth, LATERAL (SELECT date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC') + nth * interval '1 day' AS at) d),
+old AS (SELECT p.name FROM parts p WHERE p.relname ~ '_p[0-9]{8}$'
+        AND (to_timestamp(right(p.relname, 8), 'YYYYMMDD')::date + 1)::timestamp AT TIME ZONE 'UTC' <= clock_timestamp() - $5::text::interval)
+SELECT jsonb_build_object(
+  'rotates', EXISTS (SELECT FROM rotation), 'execute', coalesce((SELECT has_function_privilege(oid, 'EXECUTE') FROM rotation), false),
+  'owner', coalesce((SELECT pg_get_userbyid(proowner) FROM rotation), ''),
+  'creates', coalesce((SELECT has_schema_privilege(r.proowner, h.relnamespace, 'CREATE') FROM rotation r, history h), true),
+  'foreign', (SELECT coalesce(jsonb_agg(name), '[]') FROM (
+     SELECT t.name FROM rotation r, (SELECT name, relowner FROM parts UNION ALL
+       SELECT format('%I.%I', $1::text, $2::text), c.relowner FROM history h JOIN pg_class c USING (oid)) t
+     WHERE NOT pg_has_role(r.proowner, t.relowner, 'USAGE') ORDER BY t.name LIMIT 10) f),
+  'default', coalesce((SELECT name FROM parts WHERE rest), ''),
+  'used', coalesce((SELECT pg_relation_size(oid) > 0 FROM parts WHERE rest), false),
+  'readable', coalesce((SELECT has_table_privilege(oid, 'SELECT') FROM parts WHERE rest), false),
+  'days', (SELECT jsonb_agg(jsonb_build_object('name', format('%I.%I', $1::text, d.name), 'from', d.begins, 'to', d.ends,
+             'attached', EXISTS (SELECT FROM parts p WHERE p.relname = d.name), 'there', EXISTS (SELECT FROM history h JOIN pg_class c ON c.relnamespace = h.relnamespace AND c.relname = d.name)) ORDER BY d.begins) FROM days d),
+  'old', (SELECT count(*) FROM old), 'oldest', coalesce((SELECT min(name) FROM old), ''))`
+
+// tooOld is the age at which a partition should be gone.
+func (o Options) tooOld() string {
+	return fmt.Sprintf("%.0f s", (o.KeepPublished + rotationSlack).Seconds())
+}
+
+// gatherHistory looks at the partitions. Of the default one it reads the first rows, and those of a day that has no partition.
+func (o Options) gatherHistory(ctx context.Context, s *session) (a answer[historyFacts]) {
+	published := o.Table.Published()
+	a.err = s.fetch(ctx, &a.value, historySQL, published.Schema, published.Name, o.Table.RotatePublished().Name, o.Table.Name+"_p", o.tooOld())
+	if a.err != nil || !a.value.Used {
+		return a
+	}
+	for i, day := range a.value.Days {
+		if a.value.Days[i].InDefault = !day.Attached; day.Attached || !a.value.Readable {
+			continue
+		}
+		a.err = s.fetch(ctx, &a.value.Days[i].InDefault, `SELECT to_jsonb(EXISTS (SELECT FROM `+a.value.Default+
+			` r WHERE r.published_at >= $1::timestamptz AND r.published_at < $2::timestamptz))`, day.From, day.To)
+		if a.err != nil {
+			return a
+		}
+	}
+	if !a.value.Readable {
+		return a
+	}
+	a.err = s.fetch(ctx, &a.value.OldRows, `SELECT to_jsonb(count(*)) FROM (SELECT r.published_at FROM `+a.value.Default+
+		` r ORDER BY r.id LIMIT 1000) r WHERE r.published_at <= clock_timestamp() - $1::text::interval`, o.tooOld())
+	return a
+}
+
+// judgeHistory: whether published messages can be moved there, and old ones go.
+func (j *databaseJudge) judgeHistory(c *chart) {
+	published := j.o.Table.Published()
+	name := published.String()
+	table, there := j.f.tables.value.Tables[published.Name]
+	kind, other := j.f.tables.value.Others[published.Name]
+	switch {
+	case j.o.KeepPublished == 0:
+		if there {
+			c.ok("history", "%s exists, but --keep-published is not set: relays without it move no message there and drop no old day", name).about(name)
+		}
+		return
+	case other:
+		c.wrong("history", j.outOfTheWay(published, kind), "%s is a %s, and has to be a table: %s", name, strings.ToLower(kind), unmoved).about(name)
+		return
+	case !there:
+		c.wrong("history", j.setupCommand(), "table %s does not exist in database %q: relays with --keep-published exit", name, j.server.Database).about(name)
+		return
+	}
+	if missing := j.judgeColumns(c, published, table); len(missing) > 0 {
+		for i := range missing {
+			missing[i].NotNull = false // there may be rows
+		}
+		c.wrong("history", j.restore(published, missing), "table %s has no column %s: %s", name, columnNames(missing), unmoved).about(name)
+	}
+	j.judgeTriggers(c, published, table)
+	if !table.partitioned() {
+		c.warn("history", j.outOfTheWay(published, "TABLE"), "table %s is not partitioned: published messages go there, and old ones are never dropped", name).about(name)
+		return
+	}
+	j.judgePartitions(c)
+}
+
+// unmoved is what happens to messages that were published and have no place in the history.
+const unmoved = "published rows cannot be moved there and stay in the outbox; after ten of them the relay stops publishing"
+
+func (j *databaseJudge) judgePartitions(c *chart) {
+	if j.f.history.err != nil {
+		c.unknown("history", j.f.history.err)
+		return
+	}
+	f, before := j.f.history.value, len(c.findings)
+	published := j.o.Table.Published()
+	if !f.Rotates {
+		c.wrong("history", j.setupCommand(), "function %s does not exist: relays with --keep-published exit", j.o.Table.RotatePublished()).about(published.String())
+		return
+	}
+	j.judgeRotation(c, f)
+	if f.Default == "" {
+		c.wrong("history", fmt.Sprintf("CREATE TABLE %s PARTITION OF %s DEFAULT WITH (toast_tuple_target = 8160);\nALTER TABLE %[1]s OWNER TO %[3]s;",
+			j.defaultPartition().SQL(), published.SQL(), outbox.QuoteIdentifier(f.Owner)),
+			"%s has no default partition: on a day without a partition, %s", published, unmoved).about(published.String())
+	}
+	for i, day := range f.Days {
+		j.judgeDay(c, []string{"today", "tomorrow"}[i], day)
+	}
+	if f.Old > 0 || f.OldRows > 0 {
+		what := fmt.Sprintf("%s, the oldest %s,", counted(f.Old, "partition", "partitions"), f.Oldest)
+		if f.Old == 0 {
+			what = fmt.Sprintf("rows of the default partition %s", f.Default)
+		}
+		c.warn("history", j.rotate()+"  -- a session that reads the history delays it; a relay with --keep-published does it every ten minutes",
+			"%s should be gone: older than %s. Messages are published; the disk fills", what, hours(j.o.KeepPublished)).about(published.String())
+	}
+	if len(c.findings) == before {
+		c.ok("history", "%s, partitions for today and tomorrow, none older than %s", published, hours(j.o.KeepPublished)).about(published.String())
+	}
+}
+
+// judgeRotation: the function runs as its owner.
+func (j *databaseJudge) judgeRotation(c *chart, f historyFacts) {
+	function, owner, schema := j.o.Table.RotatePublished(), outbox.QuoteIdentifier(f.Owner), outbox.QuoteIdentifier(j.o.Table.Schema)
+	const effect = "days of the history are neither made nor dropped"
+	if len(f.Foreign) > 0 {
+		var fixes []string
+		for _, table := range f.Foreign {
+			fixes = append(fixes, fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", table, owner))
+		}
+		c.warn("history", lines(fixes...), "function %s runs as its owner %q, who does not own %s: %s", function, f.Owner, strings.Join(f.Foreign, ", "), effect).about(function.String())
+	}
+	if !f.Creates {
+		c.warn("history", fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", schema, owner), "function %s runs as its owner %q, who may not create tables in schema %s: %s",
+			function, f.Owner, j.o.Table.Schema, effect).about(function.String())
+	}
+}
+
+func (j *databaseJudge) judgeDay(c *chart, when string, day dayFacts) {
+	published := j.o.Table.Published()
+	if day.Attached {
+		return
+	}
+	fix := j.rotate()
+	if day.InDefault || day.There { // the function cannot help
+		fix = lines("BEGIN;",
+			fmt.Sprintf("LOCK TABLE %s IN ACCESS EXCLUSIVE MODE;  -- relays wait", published.SQL()),
+			fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160);", day.Name, published.SQL()),
+			fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", day.Name, outbox.QuoteIdentifier(j.f.history.value.Owner)),
+			j.moveFromDefault(day),
+			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s');", published.SQL(), day.Name, day.From, day.To),
+			"COMMIT;")
+	}
+	c.warn("history", fix, "%s has no partition for %s (%s): its messages go to the default partition, and are deleted row by row", published, when, day.Name).about(day.Name)
+}
+
+func (j *databaseJudge) moveFromDefault(day dayFacts) string {
+	if !day.InDefault {
+		return ""
+	}
+	return fmt.Sprintf("WITH moved AS (DELETE FROM %s WHERE published_at >= '%s' AND published_at < '%s' RETURNING *) INSERT INTO %s SELECT * FROM moved;",
+		j.f.history.value.Default, day.From, day.To, day.Name)
+}
+
+// judgeHistoryGrants: the relay's role moves rows there, and has a function keep the partitions.
+func (j *databaseJudge) judgeHistoryGrants(c *chart) {
+	need := store.HistoryNeed(j.o.Table)
+	table, there := j.f.tables.value.Tables[need.Table.Name]
+	if j.o.KeepPublished == 0 || !there {
+		return
+	}
+	j.judgePrivileges(c, need, table)
+	if f := j.f.history; f.err == nil && f.value.Rotates && !f.value.Execute {
+		function := j.o.Table.RotatePublished()
+		c.wrong("relay", fmt.Sprintf("GRANT EXECUTE ON FUNCTION %s(interval) TO %s;", function.SQL(), j.role()),
+			"role %q may not EXECUTE function %s: relays with --keep-published exit", j.f.role.value.Name, function).about(function.String())
+	}
+}
+
+func (j *databaseJudge) defaultPartition() outbox.Table {
+	return outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + "_p"}
+}
+
+// rotate makes and drops partitions, as a relay does.
+func (j *databaseJudge) rotate() string {
+	return fmt.Sprintf("SELECT %s(interval '%.0f s');", j.o.Table.RotatePublished().SQL(), j.o.KeepPublished.Seconds())
+}
+
+// hours writes a duration as a flag takes it, without minutes of nought.
+func hours(d time.Duration) string {
+	if d%time.Hour == 0 {
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return d.String()
+}
