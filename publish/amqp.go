@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -178,6 +179,8 @@ func (p *AMQP) connectionLost(s *session, err error) {
 	p.setAway(err)
 }
 
+func (p *AMQP) address() string { return net.JoinHostPort(p.uri.Host, strconv.Itoa(p.uri.Port)) }
+
 func (p *AMQP) dialFailed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -189,7 +192,11 @@ func (p *AMQP) dialFailed(ctx context.Context, err error) {
 	}
 	if now.Sub(p.complaint) > complainEvery {
 		p.complaint = now
-		p.cfg.Logger.Warn("cannot connect to the broker: retrying", "event", event.BrokerDown, "error", err, "for", now.Sub(p.awaySince).Round(time.Second))
+		args := []any{"error", err, "for", now.Sub(p.awaySince).Round(time.Second)}
+		if hint := problem.Hint(err); hint != "" {
+			args = append(args, "hint", hint)
+		}
+		p.cfg.Logger.Warn("cannot connect to the broker: retrying", append([]any{"event", event.BrokerDown}, args...)...)
 	}
 	if p.connected {
 		p.breaker.outage(now)
@@ -207,7 +214,7 @@ func (p *AMQP) setAway(err error) {
 }
 
 func (p *AMQP) cameBack(s *session) {
-	args := []any{"address", net.JoinHostPort(p.uri.Host, strconv.Itoa(p.uri.Port)), "vhost", p.uri.Vhost}
+	args := []any{"address", p.address(), "vhost", p.uri.Vhost}
 	if version, ok := s.connection.Properties["version"].(string); ok {
 		args = append(args, "version", version)
 	}

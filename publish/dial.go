@@ -54,7 +54,7 @@ func (p *AMQP) dial(ctx context.Context) (o opened, err error) {
 	p.attend(ctx, nil, done)
 	<-done
 	if err != nil {
-		return opened{}, p.hinted(err)
+		return opened{}, p.hinted(Undialled(p.uri.Scheme, p.address(), err))
 	}
 	return o, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
@@ -57,7 +58,7 @@ func (e *outageLog) report(name event.Name, what string, err error) {
 	}
 	e.mu.message, e.mu.newest, e.mu.logged[key] = message, now, now
 	args := []any{"error", err, "for", now.Sub(e.mu.since).Round(time.Second)}
-	if hint := problem.Hint(err); hint != "" {
+	if hint := orElse(problem.Hint(err), pgdial.Hint(err)); hint != "" {
 		args = append(args, "hint", hint)
 	}
 	e.log.Warn(what, append([]any{"event", name}, args...)...)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -182,16 +183,23 @@ func (r *Relay) preflight(ctx context.Context) error {
 	return nil
 }
 
-// unreachable turns errors that need a person at the start into problems: a rejected login, a missing database. Later,
-// the relay waits for both.
+// unreachable turns errors that need a person at the start into problems: a rejected login, a database that is missing or
+// that the role may not connect to. Later, the relay waits for all of them.
 func unreachable(err error) error {
+	var what string
 	switch pgcode.Of(err) {
 	case pgcode.InvalidAuthorization, pgcode.InvalidPassword:
-		return &problem.Problem{What: "Postgres rejects the login", Fix: "check user and password in --database-url", Err: err}
+		what = "Postgres rejects the login"
 	case pgcode.InvalidCatalog:
-		return &problem.Problem{What: "Postgres has no such database", Fix: "check the database in --database-url, or create it", Err: err}
+		what = "Postgres has no such database"
+	case pgcode.InsufficientPrivilege:
+		what = "the role may not connect to the database"
 	}
-	return err
+	hint := pgdial.Hint(err)
+	if what == "" || hint == "" {
+		return err
+	}
+	return &problem.Problem{What: what, Fix: hint, Err: err}
 }
 
 func (r *Relay) check(ctx context.Context) error {

@@ -10,13 +10,11 @@ import (
 	"unicode"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // connectTimeout is for commands that a person waits for.
@@ -74,13 +72,12 @@ func connectHint(cfg *pgx.ConnConfig, err error) string {
 	if hint := problem.Hint(err); hint != "" {
 		return hint
 	}
-	const inURL = "--database-url (CDC_RELAY_DATABASE_URL)"
-	var pgErr *pgconn.PgError
+	const inURL = pgdial.InURL
 	var authority x509.UnknownAuthorityError
 	var hostname x509.HostnameError
 	switch {
-	case errors.As(err, &pgErr):
-		return refusalHint(outbox.QuoteIdentifier(cfg.Database), outbox.QuoteIdentifier(cfg.User), pgErr, inURL)
+	case pgcode.Of(err) != "":
+		return pgdial.Hint(err)
 	case errors.As(err, &authority):
 		return "# name the authority of the server's certificate: sslrootcert=FILE in " + inURL
 	case errors.As(err, &hostname):
@@ -89,34 +86,6 @@ func connectHint(cfg *pgx.ConnConfig, err error) string {
 		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, write sslmode=disable in " + inURL
 	}
 	return fmt.Sprintf("pg_isready -h %s -p %d  # check that Postgres runs there, and host and port in %s", quotedWord(cfg.Host), cfg.Port, inURL)
-}
-
-// refusalHint is for what the server says itself.
-func refusalHint(database, user string, err *pgconn.PgError, inURL string) string {
-	says := func(words string) bool { return strings.Contains(err.Message, words) }
-	switch {
-	case err.Code == pgcode.InvalidPassword:
-		return fmt.Sprintf("-- check user and password in %s; to set one: ALTER ROLE %s PASSWORD '...';", inURL, user)
-	case err.Code == pgcode.InvalidAuthorization && says("does not exist"):
-		return fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name another in %s", user, inURL)
-	case err.Code == pgcode.InvalidAuthorization && says("not permitted to log in"):
-		return fmt.Sprintf("ALTER ROLE %s LOGIN;", user)
-	case err.Code == pgcode.InvalidAuthorization:
-		return fmt.Sprintf("SELECT pg_reload_conf();  -- after this line in pg_hba.conf: host %s %s ADDRESS/32 scram-sha-256", database, user)
-	case err.Code == pgcode.InvalidCatalog:
-		return fmt.Sprintf("CREATE DATABASE %s;  -- or name another in %s", database, inURL)
-	case err.Code == pgcode.InsufficientPrivilege:
-		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", database, user)
-	case err.Code == pgcode.TooManyConnections && says("for role"):
-		return fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT -1;", user)
-	case err.Code == pgcode.TooManyConnections && says("for database"):
-		return fmt.Sprintf("ALTER DATABASE %s CONNECTION LIMIT -1;", database)
-	case err.Code == pgcode.TooManyConnections:
-		return "SELECT pid, usename, application_name, state FROM pg_stat_activity;  -- close some, or raise max_connections"
-	case err.Code == pgcode.NotInPrerequisiteState:
-		return fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS true;", database)
-	}
-	return ""
 }
 
 // quotedWord is a word as a shell reads it.

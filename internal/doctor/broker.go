@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/publish"
 )
 
 // brokerFacts are what AMQP and the management API tell.
@@ -56,7 +58,7 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 
 	conn, socket, err := o.dialBroker(ctx)
 	if err != nil {
-		f.unreachable = err
+		f.unreachable = publish.Undialled(uri.Scheme, f.address, err)
 		return f
 	}
 	p := &amqpProbe{conn: conn, socket: socket, blocked: conn.NotifyBlocked(make(chan amqp.Blocking, 8))}

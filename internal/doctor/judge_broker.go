@@ -13,6 +13,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/publish"
 )
 
 // judgeBroker is what the facts of the broker mean.
@@ -51,13 +53,13 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 	err, vhost, user := j.f.unreachable, shell(j.f.vhost), shell(j.f.user)
 	permit := fmt.Sprintf("rabbitmqctl set_permissions -p %s %s '' '.*' ''", vhost, user)
 	var exception *amqp.Error
+	var otherwise *publish.NotAMQPError
+	if errors.As(err, &otherwise) {
+		c.wrong("reachable", fixOf(err), "%s", err)
+		return
+	}
 	// 501 of this side is what reading from the network said, ErrClosed comes where writing was quicker.
 	if !errors.As(err, &exception) || exception.Code == amqp.FrameError && !exception.Server || errors.Is(err, amqp.ErrClosed) {
-		if j.speaksOtherwise(err) {
-			c.wrong("reachable", "# the port for amqp:// is 5672 as a rule, for amqps:// 5671; 15672 is the management API: check it in --amqp-url (CDC_RELAY_AMQP_URL)",
-				"%s takes connections, but does not speak AMQP (%s)", j.f.address, reasonOf(err))
-			return
-		}
 		c.wrong("reachable", j.reachFix(err), "RabbitMQ at %s: %s", j.f.address, err)
 		return
 	}
@@ -75,13 +77,6 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 	default:
 		c.wrong("reachable", "# see the broker's log", "RabbitMQ at %s: %s", j.f.address, err)
 	}
-}
-
-// speaksOtherwise: who is at the port hung up at the first bytes, or answered in another protocol, such as HTTP or TLS.
-func (j *brokerJudge) speaksOtherwise(err error) bool {
-	var exception *amqp.Error
-	return strings.HasPrefix(j.o.AMQPURL, "amqp:") && errors.As(err, &exception) && exception.Code == amqp.FrameError && !exception.Server &&
-		!strings.Contains(exception.Reason, "timeout")
 }
 
 // reachFix is for what happens before the broker says anything.
@@ -278,11 +273,14 @@ func (j *brokerJudge) judgeManagement(c *chart) {
 		c.ok("management", "the HTTP API at %s answers", j.f.management.url)
 		return
 	}
-	const hidden = "bindings, alternate exchanges and limits of queues cannot be seen"
+	hidden := "not checked: limits of queues, at which confirmed messages are dropped"
+	if j.needsManagement() {
+		hidden = "not checked: whether a queue takes each message, alternate exchanges and limits of queues, at which confirmed messages are lost"
+	}
 	var status *statusError
 	switch {
-	case j.o.NoProbe || !j.needsManagement():
-		c.ok("management", "the HTTP API at %s does not answer (%s): %s", j.f.management.url, err, hidden)
+	case j.o.NoProbe:
+		c.ok("management", "the HTTP API at %s does not answer (%s), and --no-probe leaves out what it would tell", j.f.management.url, err)
 	case errors.As(err, &status) && (status.code == 401 || status.code == 403):
 		c.warn("management", fmt.Sprintf("rabbitmqctl set_user_tags %s management  # or name a user that has the tag: --management-url http://USER:PASSWORD@HOST:15672", shell(j.f.user)),
 			"the HTTP API at %s does not let user %q in (%s): %s", j.f.management.url, j.f.user, err, hidden)

@@ -1,0 +1,49 @@
+package pgdial
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// InURL is how hints call the place of the address.
+const InURL = "--database-url (CDC_RELAY_DATABASE_URL)"
+
+// Hint is what fixes a connection that the server has rejected: SQL, or a remark. It is "" for any other error.
+func Hint(err error) string {
+	var rejected *pgconn.ConnectError
+	var answer *pgconn.PgError
+	if !errors.As(err, &rejected) || !errors.As(err, &answer) {
+		return ""
+	}
+	database, user := outbox.QuoteIdentifier(rejected.Config.Database), outbox.QuoteIdentifier(rejected.Config.User)
+	says := func(words string) bool { return strings.Contains(answer.Message, words) }
+	switch {
+	case answer.Code == pgcode.InvalidPassword:
+		return fmt.Sprintf("-- check user and password in %s; to set one: ALTER ROLE %s PASSWORD '...';", InURL, user)
+	case answer.Code == pgcode.InvalidAuthorization && says("does not exist"):
+		return fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name another in %s", user, InURL)
+	case answer.Code == pgcode.InvalidAuthorization && says("not permitted to log in"):
+		return fmt.Sprintf("ALTER ROLE %s LOGIN;", user)
+	case answer.Code == pgcode.InvalidAuthorization:
+		return fmt.Sprintf("SELECT pg_reload_conf();  -- after this line in pg_hba.conf: host %s %s ADDRESS/32 scram-sha-256", database, user)
+	case answer.Code == pgcode.InvalidCatalog:
+		return fmt.Sprintf("CREATE DATABASE %s;  -- or name another in %s", database, InURL)
+	case answer.Code == pgcode.InsufficientPrivilege:
+		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", database, user)
+	case answer.Code == pgcode.TooManyConnections && says("for role"):
+		return fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT -1;", user)
+	case answer.Code == pgcode.TooManyConnections && says("for database"):
+		return fmt.Sprintf("ALTER DATABASE %s CONNECTION LIMIT -1;", database)
+	case answer.Code == pgcode.TooManyConnections:
+		return "SELECT pid, usename, application_name, state FROM pg_stat_activity;  -- close some, or raise max_connections"
+	case answer.Code == pgcode.NotInPrerequisiteState:
+		return fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS true;", database)
+	}
+	return ""
+}

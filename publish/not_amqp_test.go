@@ -1,0 +1,69 @@
+package publish
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+)
+
+// TestAPortThatDoesNotSpeakAMQPIsNamed: a web server answers otherwise, and Postgres hangs up.
+func TestAPortThatDoesNotSpeakAMQPIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, address := range map[string]string{
+		"another answer": otherServer(t, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), "the end": otherServer(t, ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log syncBuffer
+			p, err := NewAMQP(AMQPConfig{URL: "amqp://user:secret@" + address + "/", Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := start(t, p)
+			r.awaitPhase(t, Connecting)
+			var state State
+			r.await(t, "a failed attempt", func() bool {
+				state = r.states[len(r.states)-1]
+				return strings.Contains(strings.Join(log.lines(), ""), "broker_down")
+			})
+			r.stop(t)
+			text := strings.Join(log.lines(), "\n")
+			for _, words := range []string{`"event":"broker_down"`, address + " takes connections, but does not speak AMQP", `"hint":"`, "15672 is the management API"} {
+				if !strings.Contains(text, words) {
+					t.Errorf("not said: %s\n%s", words, text)
+				}
+			}
+			if !strings.Contains(state.Detail, "does not speak AMQP") {
+				t.Errorf("the state says %q", state.Detail)
+			}
+			if strings.Contains(text, "secret") {
+				t.Error("the password is in the log")
+			}
+		})
+	}
+}
+
+// otherServer reads the header that a client of AMQP begins with, says something and hangs up.
+func otherServer(t *testing.T, says string) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { _ = listener.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.ReadFull(conn, make([]byte, 8)) // unread, it would be a reset
+			_, _ = io.WriteString(conn, says)
+			_ = conn.Close()
+		}
+	}()
+	return listener.Addr().String()
+}

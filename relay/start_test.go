@@ -1,0 +1,53 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+)
+
+// TestARoleThatMayNotConnectIsToldTheGrant at the start, and in the log of a relay that lost the privilege later.
+func TestARoleThatMayNotConnectIsToldTheGrant(t *testing.T) {
+	i := newInstance(t)
+	u, err := url.Parse(i.config.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	database, role := strings.TrimPrefix(u.Path, "/"), services.Name(t)
+	for _, statement := range []string{
+		"CREATE ROLE " + role + " LOGIN PASSWORD 'secret'", "REVOKE CONNECT ON DATABASE " + database + " FROM PUBLIC",
+	} {
+		if _, err := i.db.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _, _ = i.db.Exec(context.Background(), "DROP ROLE "+role) })
+	u.User = url.UserPassword(role, "secret")
+	i.config.DatabaseURL = u.String()
+	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	newOutageLog(slog.New(slog.NewJSONHandler(&log, nil))).report(event.StreamDown, "no stream", r.store.Check(t.Context()))
+	if !strings.Contains(log.String(), "GRANT CONNECT ON DATABASE") {
+		t.Errorf("no hint: %s", log.String())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
+	defer cancel()
+	err = r.Run(ctx)
+	want := `GRANT CONNECT ON DATABASE "` + database + `" TO "` + role + `";`
+	if !problem.Is(err) || problem.Hint(err) != want {
+		t.Fatalf("%v\nhint %s\nwant %s", err, problem.Hint(err), want)
+	}
+}
