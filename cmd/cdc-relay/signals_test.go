@@ -72,6 +72,29 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 	}
 }
 
+// TestRoutingKeysAreATagOfDogStatsD: those that --metrics-routing-keys names, and "other" for the rest.
+func TestRoutingKeysAreATagOfDogStatsD(t *testing.T) {
+	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	env, db := fresh(t)
+	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT CASE WHEN i <= 2 THEN 'orders.created' ELSE 'invoices.' || i END, '1'
+		FROM generate_series(1, 5) i`); err != nil {
+		t.Fatal(err)
+	}
+	want(t, cdcRelay(t, env, "drain", "--metrics-routing-keys", "orders.*,paid"), exitDone)
+	got := datagrams(t, conn, "cdc_relay.messages_published:3|c|#routing_key:other") // the last of them
+	if !slices.ContainsFunc(got, func(l string) bool {
+		return strings.HasPrefix(l, "cdc_relay.messages_published:2|c|#routing_key:orders.created")
+	}) {
+		t.Errorf("no counter of orders.created among\n%s", strings.Join(got, "\n"))
+	}
+}
+
 // arrivals consumes from a queue that is made, and bound to an exchange of that name
 // where there is one.
 func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
