@@ -138,6 +138,9 @@ func (p *process) examine(ctx context.Context, options doctor.Options) (checkRep
 	}
 	for i := range findings {
 		findings[i].Message = string(redact([]byte(findings[i].Message)))
+		for n, line := range findings[i].Fix {
+			findings[i].Fix[n] = string(redact([]byte(line)))
+		}
 	}
 	return checkReport{Level: doctor.Worst(findings), Findings: findings}, nil
 }

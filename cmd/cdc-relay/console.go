@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"html/template"
 	"io"
 	"log/slog"
 	"net"
@@ -39,7 +40,7 @@ func consoleSettings() []*setting {
 		},
 		{
 			name: "login-header", value: "NAME",
-			usage: "The header in which a proxy before the console names the user, such as X-Forwarded-User. Default: none.",
+			usage: "The header in which a proxy before the console names the user, such as X-Forwarded-User. With --token-file, the proxy sends the token as well. Default: none.",
 			set:   func(c *config, text string) error { c.consoling.loginHeader = text; return nil },
 		},
 		switchSetting("allow-changes", "Let users of the console retry, requeue and purge.",
@@ -62,7 +63,7 @@ EXAMPLES
   cdc-relay console --config /etc/cdc-relay.yaml
   cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
 		Flags: flags("listen", "token-file", "login-header", "allow-changes", "show-payload", "http-addr", "on-dead-letter", "max-retries",
-			"poll-interval", "stale-timeout", "mode", "database-url", "amqp-url", "table", "slot", "publication", "shard", "exchange", "publisher",
+			"poll-interval", "stale-timeout", "mode", "keep-published", "database-url", "amqp-url", "table", "slot", "publication", "shard", "exchange", "publisher",
 			"log-level", "log-format", "config"),
 		Action: p.console,
 	}
@@ -76,6 +77,7 @@ type console struct {
 	token   string
 	desks   chan *desk // nil ones are not connected
 	history *history
+	looks   *template.Template
 	streams chan struct{} // places for pages that update themselves
 }
 
@@ -107,6 +109,9 @@ func (p *process) console(c *cli.Context) error {
 		s.desks <- nil
 	}
 	s.history = newHistory(cfg)
+	if s.looks, err = consoleTemplates(); err != nil {
+		return err
+	}
 	listener, err := (&net.ListenConfig{}).Listen(c.Context, "tcp", cfg.consoling.listen)
 	if err != nil {
 		return hinted{fmt.Errorf("--listen: %w", err), "choose another address by --listen (CDC_RELAY_LISTEN)"}
@@ -183,22 +188,23 @@ type user struct{}
 func (s *console) who(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := "local user"
-		header := s.cfg.consoling.loginHeader
 		login, password, _ := r.BasicAuth()
+		named := r.Header.Get(s.cfg.consoling.loginHeader)
 		switch {
 		case s.open() && !isLoopback(hostPort(r.Host)):
 			http.Error(w, "open the console as http://"+s.cfg.consoling.listen+"/", http.StatusMisdirectedRequest)
 			return
 		case s.open():
-		case header != "" && r.Header.Get(header) != "":
-			name = r.Header.Get(header)
-		case s.token != "" && subtle.ConstantTimeCompare([]byte(password), []byte(s.token)) == 1:
-			name = login
-		default:
-			if s.token != "" {
-				w.Header().Set("WWW-Authenticate", `Basic realm="cdc-relay console", charset="UTF-8"`)
-			}
+		case s.token != "" && subtle.ConstantTimeCompare([]byte(password), []byte(s.token)) != 1:
+			w.Header().Set("WWW-Authenticate", `Basic realm="cdc-relay console", charset="UTF-8"`)
 			http.Error(w, "log in", http.StatusUnauthorized)
+			return
+		case s.cfg.consoling.loginHeader == "":
+			name = login
+		case named != "":
+			name = named
+		default:
+			http.Error(w, "log in at the proxy", http.StatusUnauthorized)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), user{}, name)))

@@ -26,10 +26,16 @@ type asked struct {
 
 // change of many rows: it has to be asked for, and to be told which.
 func (s *console) changing(ctx context.Context, r *http.Request, do func(context.Context, *desk, *asked) error) (asked, error) {
+	if err := r.ParseForm(); err != nil { // with a filter less it would be another change
+		return asked{}, usagef("the form cannot be read: %s", err)
+	}
 	a := asked{Do: r.FormValue("do")}
 	err := s.atDesk(ctx, func(ctx context.Context, d *desk) (err error) {
 		cfg := *s.cfg
 		d = &desk{d.Operator, d.conn, &cfg}
+		if a.Do == "retry" && !retries(r) {
+			return usagef("state %s: only messages that the broker rejected can be retried", r.FormValue("state"))
+		}
 		if a.picked, err = pick(d, r, "id", "routing-key", "exchange", "ordering-key", "reason", "older-than", "newer-than"); err != nil {
 			return err
 		}
@@ -104,6 +110,12 @@ func (s *console) change(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// retries tells whether the messages that a request picks by their state are those that "retry" takes.
+func retries(r *http.Request) bool {
+	state := strings.TrimSpace(r.FormValue("state"))
+	return state == "" || state == string(store.Retrying)
+}
+
 func unseen(int64, int64) {}
 
 func (s *console) mayChange(w http.ResponseWriter, r *http.Request) bool {
@@ -121,7 +133,7 @@ func (s *console) showChange(w http.ResponseWriter, r *http.Request, do func(con
 	var body template.HTML
 	status := http.StatusOK
 	if err == nil {
-		body, err = render("change", a)
+		body, err = s.render("change", a)
 	}
 	if err != nil {
 		body, status = s.failure(err)

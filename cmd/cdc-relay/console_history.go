@@ -30,6 +30,8 @@ type point struct{ perSecond, depth, oldest, p50, p99 float64 }
 const (
 	historyEvery  = 5 * time.Second
 	historyPoints = int(time.Hour / historyEvery)
+	// leastPoints is the width of a chart of a console that has just begun.
+	leastPoints = int(2 * time.Minute / historyEvery)
 )
 
 func newHistory(cfg *config) *history {
@@ -143,7 +145,7 @@ func (h *history) overview(cfg *config, p *process) overview {
 	return o
 }
 
-// chartOf draws a line for each stretch in which the value is known.
+// chartOf draws a line for each stretch in which the value is known. It is as wide as what was seen, at most an hour.
 func chartOf(title, unit string, points []point, of func(point) float64) chart {
 	const width, height = 360.0, 60.0
 	most, now := 0.0, -1.0
@@ -156,7 +158,8 @@ func chartOf(title, unit string, points []point, of func(point) float64) chart {
 		c.Now = fmt.Sprintf("%.4g%s", now, unit)
 	}
 	var b strings.Builder
-	first := historyPoints - len(points)
+	last := max(len(points), leastPoints) - 1
+	first := last + 1 - len(points)
 	pen := "M"
 	for i, p := range points {
 		v := of(p)
@@ -164,7 +167,7 @@ func chartOf(title, unit string, points []point, of func(point) float64) chart {
 			pen = "M"
 			continue
 		}
-		fmt.Fprintf(&b, "%s%.1f %.1f", pen, float64(first+i)*width/float64(historyPoints-1), height-2-v/max(most, 1e-9)*(height-4))
+		fmt.Fprintf(&b, "%s%.1f %.1f", pen, float64(first+i)*width/float64(last), height-2-v/max(most, 1e-9)*(height-4))
 		pen = "L"
 	}
 	c.Line = template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %g %g" preserveAspectRatio="none" role="img" aria-label="%s, last hour: now %s, at most %s"><path d="%s"/></svg>`, //nolint:gosec // numbers and our own words

@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +29,12 @@ type consolePage struct {
 	view    func(ctx context.Context, d *desk, r *http.Request) (any, error)
 }
 
+// follows tells that the page updates itself. A message that is looked for by its message_id does not: no index has that.
+func (p consolePage) follows(r *http.Request) bool {
+	_, err := strconv.ParseInt(strings.TrimSpace(r.FormValue("id")), 10, 64)
+	return p.updates && (p.path != "/message" || err == nil)
+}
+
 func (s *console) pages() []consolePage {
 	return []consolePage{
 		{"/", "Overview", "overview", true, s.overviewPage},
@@ -39,6 +46,9 @@ func (s *console) pages() []consolePage {
 		{"/check", "Check", "check", false, s.checkPage},
 	}
 }
+
+// mostForm bounds the bytes of a form.
+const mostForm = 64 << 10
 
 func (s *console) handler() http.Handler {
 	mux := http.NewServeMux()
@@ -62,7 +72,7 @@ func (s *console) handler() http.Handler {
 			w.Write(text) //nolint:errcheck // the client has gone
 		})
 	}
-	return secure(s.who(http.NewCrossOriginProtection().Handler(mux)))
+	return secure(s.who(http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(mux, mostForm))))
 }
 
 // frame is what stands around a page.
@@ -85,7 +95,7 @@ type navigation struct {
 func (s *console) show(w http.ResponseWriter, r *http.Request, page consolePage) {
 	body, status := s.body(r.Context(), r, page)
 	events := ""
-	if page.updates && status == http.StatusOK {
+	if status == http.StatusOK && page.follows(r) {
 		events = "/events?" + url.Values{"of": {r.URL.RequestURI()}}.Encode()
 	}
 	s.write(w, r, status, page.title, page.path, events, body)
@@ -97,7 +107,7 @@ func (s *console) write(w http.ResponseWriter, r *http.Request, status int, titl
 	for _, page := range s.pages() {
 		f.Pages = append(f.Pages, navigation{page.path, page.title, page.path == path})
 	}
-	text, err := render("frame", f)
+	text, err := s.render("frame", f)
 	if err != nil {
 		status, text = http.StatusInternalServerError, template.HTML(template.HTMLEscapeString(err.Error())) //nolint:gosec // escaped
 	}
@@ -124,7 +134,7 @@ func (s *console) body(ctx context.Context, r *http.Request, page consolePage) (
 	if err != nil {
 		return s.failure(err)
 	}
-	text, err := render(page.template, view)
+	text, err := s.render(page.template, view)
 	if err != nil {
 		return s.failure(err)
 	}
@@ -133,7 +143,7 @@ func (s *console) body(ctx context.Context, r *http.Request, page consolePage) (
 
 // failure shows an error in the place of a page.
 func (s *console) failure(err error) (template.HTML, int) {
-	text, failed := render("failure", map[string]string{
+	text, failed := s.render("failure", map[string]string{
 		"Error": string(redact([]byte(oneLine(err.Error())))), "Hint": string(redact([]byte(problem.Hint(err)))),
 	})
 	if failed != nil {
@@ -146,8 +156,9 @@ func (s *console) failure(err error) (template.HTML, int) {
 	return text, http.StatusServiceUnavailable
 }
 
-func render(name string, view any) (template.HTML, error) {
-	pages, err := template.New("").Funcs(template.FuncMap{
+// consoleTemplates are those of all pages.
+func consoleTemplates() (*template.Template, error) {
+	return template.New("").Funcs(template.FuncMap{
 		"duration": durationText, "time": timeText, "count": countOf, "next": nextText, "rows": rowsText,
 		"orElse": func(s *string, otherwise string) string { return valueOr(s, otherwise) },
 		"query": func(names ...string) string {
@@ -159,11 +170,11 @@ func render(name string, view any) (template.HTML, error) {
 		},
 		"since": func(now, then time.Time) string { return durationText(now.Sub(then)) },
 	}).ParseFS(consoleFiles, "console/*.html")
-	if err != nil {
-		return "", err
-	}
+}
+
+func (s *console) render(name string, view any) (template.HTML, error) {
 	var b bytes.Buffer
-	if err := pages.ExecuteTemplate(&b, name, view); err != nil {
+	if err := s.looks.ExecuteTemplate(&b, name, view); err != nil {
 		return "", err
 	}
 	return template.HTML(b.String()), nil //nolint:gosec // the template has escaped it
@@ -184,8 +195,8 @@ func (s *console) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for _, page := range s.pages() {
-		if page.path == of.Path && page.updates {
-			s.stream(w, r, of, page)
+		if asked := requestFor(r, of); page.path == of.Path && page.follows(asked) {
+			s.stream(w, r, asked, page)
 			return
 		}
 	}
@@ -195,11 +206,19 @@ func (s *console) events(w http.ResponseWriter, r *http.Request) {
 // streamEvery is how often a page is made again.
 const streamEvery = 2 * time.Second
 
-func (s *console) stream(w http.ResponseWriter, r *http.Request, of *url.URL, page consolePage) {
+// requestFor is the request for a page, by somebody who asks for its updates.
+func requestFor(r *http.Request, page *url.URL) *http.Request {
+	asked := r.Clone(r.Context())
+	asked.URL = page
+	return asked
+}
+
+// eventText keeps a page to the fields of an event: a carriage return ends a line there, too.
+var eventText = strings.NewReplacer("\r", "&#13;", "\n", "\ndata: ")
+
+func (s *console) stream(w http.ResponseWriter, r, asked *http.Request, page consolePage) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
-	asked := r.Clone(r.Context())
-	asked.URL = of
 	ticker := time.NewTicker(streamEvery)
 	defer ticker.Stop()
 	control := http.NewResponseController(w)
@@ -207,7 +226,7 @@ func (s *console) stream(w http.ResponseWriter, r *http.Request, of *url.URL, pa
 		body, _ := s.body(r.Context(), asked, page)
 		event := ": nothing new\n\n"
 		if body != before {
-			event = "data: " + strings.ReplaceAll(string(body), "\n", "\ndata: ") + "\n\n"
+			event = "data: " + eventText.Replace(string(body)) + "\n\n"
 		}
 		before = body
 		if control.SetWriteDeadline(time.Now().Add(10*time.Second)) != nil {
@@ -303,7 +322,9 @@ func (s *console) waitingPage(ctx context.Context, d *desk, r *http.Request) (an
 	}
 	list, err := d.List(ctx, d.cfg.looking.filter, d.cfg.page())
 	p.goOn(list.Next)
-	p.Changes = s.changes("retry")
+	if retries(r) {
+		p.Changes = s.changes("retry")
+	}
 	return listed[store.Waiting]{p, list.Rows}, err
 }
 

@@ -104,10 +104,13 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('a.new.one', '1')`)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES (E'a.new.one\rretry: 100000\r\r', '1')`)
 	for lines := bufio.NewScanner(response.Body); ; {
 		if !lines.Scan() {
 			t.Fatal("the stream ended")
+		}
+		if strings.Contains(lines.Text(), "\r") {
+			t.Fatalf("a carriage return ends a line of an event: %q", lines.Text())
 		}
 		if strings.HasPrefix(lines.Text(), "data: ") && strings.Contains(lines.Text(), "a.new.one") {
 			break
@@ -136,6 +139,9 @@ func TestConsoleIsReadOnlyAndForThisMachine(t *testing.T) {
 		"localhost":         {http.MethodGet, "/", nil, []string{"Host", "localhost:9465"}, http.StatusOK},
 		"another page":      {http.MethodGet, "/etc/passwd", nil, nil, http.StatusNotFound},
 		"no page":           {http.MethodGet, "/events?of=/check", nil, nil, http.StatusBadRequest},
+		"a search again and again": {
+			http.MethodGet, "/events?of=" + url.QueryEscape("/message?id=5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52"), nil, nil, http.StatusBadRequest,
+		},
 	} {
 		if status, body := fetch(t, test.method, at+test.path, test.form, test.header...); status != test.status {
 			t.Errorf("%s: %d, want %d\n%s", what, status, test.status, body)
@@ -160,33 +166,47 @@ func TestConsoleChangesRowsForThoseWhoLogIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, at := startConsole(t, env, "--allow-changes", "--token-file", file, "--login-header", "X-User", "--log-format", "json")
+	ada := strings.Replace(at, "http://", "http://ada:"+token+"@", 1)
+	if status, _ := fetch(t, http.MethodGet, ada+"/", nil); status != http.StatusUnauthorized {
+		t.Errorf("without the proxy: %d", status)
+	}
 	if status, _ := fetch(t, http.MethodGet, at+"/", nil); status != http.StatusUnauthorized {
 		t.Errorf("without a login: %d", status)
 	}
 	if status, _ := fetch(t, http.MethodGet, strings.Replace(at, "http://", "http://ada:wrong@", 1)+"/", nil); status != http.StatusUnauthorized {
 		t.Errorf("with a wrong token: %d", status)
 	}
-	ada := strings.Replace(at, "http://", "http://ada:"+token+"@", 1)
 	dead := func() int { return query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`) }
 	change := url.Values{"do": {"purge"}, "routing-key": {"dead.0"}}
 	for _, header := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
-		if status, _ := fetch(t, http.MethodPost, ada+"/change", change, header...); status != http.StatusForbidden || dead() != 5 {
+		if status, _ := fetch(t, http.MethodPost, ada+"/change", change, append(header, "X-User", "ada")...); status != http.StatusForbidden || dead() != 5 {
 			t.Errorf("from another site: %d, %d are left", status, dead())
 		}
 	}
-	_, body := fetch(t, http.MethodGet, ada+"/change?"+change.Encode(), nil)
+	large := url.Values{"routing-key": {strings.Repeat("x", 1<<20)}}
+	if status, _ := fetch(t, http.MethodPost, ada+"/change?do=purge", large, "X-User", "ada"); status != http.StatusBadRequest || dead() != 5 {
+		t.Errorf("a form that cannot be read: %d, %d are left", status, dead())
+	}
+	_, body := fetch(t, http.MethodGet, ada+"/change?"+change.Encode(), nil, "X-User", "ada")
 	if !strings.Contains(body, "2 dead letters</strong> would change") || !strings.Contains(body, `value="dead.0"`) || dead() != 5 {
 		t.Errorf("asked:\n%s", body)
 	}
-	_, body = fetch(t, http.MethodPost, ada+"/change", change)
+	_, body = fetch(t, http.MethodPost, ada+"/change", change, "X-User", "ada")
 	if !strings.Contains(body, "deleted 2 dead letters") || dead() != 3 {
 		t.Errorf("purged:\n%s", body)
 	}
-	_, body = fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"requeue"}})
+	_, body = fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"requeue"}}, "X-User", "ada")
 	if !strings.Contains(body, "sent 3 dead letters back") || dead() != 0 {
 		t.Errorf("requeued:\n%s", body)
 	}
-	_, body = fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"retry"}, "id": {"1"}}, "X-User", "grace")
+	retry := url.Values{"do": {"retry"}, "id": {"1"}}
+	if status, body := fetch(t, http.MethodPost, at+"/change", retry, "X-User", "mallory"); status != http.StatusUnauthorized {
+		t.Errorf("a header without the token: %d\n%s", status, body)
+	}
+	if status, body := fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"retry"}, "state": {"scheduled"}}, "X-User", "grace"); status != http.StatusBadRequest {
+		t.Errorf("a retry of what is scheduled: %d\n%s", status, body)
+	}
+	_, body = fetch(t, http.MethodPost, ada+"/change", retry, "X-User", "grace")
 	if !strings.Contains(body, "made 1 message due now") || query[bool](t, db, `SELECT available_at > now() FROM outbox WHERE id = 1`) {
 		t.Errorf("retried:\n%s", body)
 	}
