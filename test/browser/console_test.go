@@ -1,16 +1,20 @@
 // Package browser tests the console in a real Chromium against real servers. It is skipped where there is no Chromium
-// (Debian: apt-get install chromium). SCREENSHOTS=FOLDER keeps a picture of each page.
+// (Debian: apt-get install chromium). SCREENSHOTS=FOLDER keeps a picture of each page; scripts/screenshots makes those of
+// the docs.
 package browser
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"image/png"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -27,11 +31,19 @@ func TestMain(m *testing.M) { services.Main(m) }
 type site struct {
 	*testing.T
 	db      *pgx.Conn
+	binary  string
+	env     []string
 	url     string
 	browser context.Context
 }
 
 func newSite(t *testing.T, args ...string) *site {
+	t.Helper()
+	return open(t, false, args...)
+}
+
+// open starts a console, and a relay that publishes to RabbitMQ if it is live.
+func open(t *testing.T, live bool, args ...string) *site {
 	t.Helper()
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
@@ -43,21 +55,35 @@ func newSite(t *testing.T, args ...string) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.db.Close(context.WithoutCancel(t.Context())) })
-	binary := filepath.Join(t.TempDir(), "cdc-relay")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/cdc-relay")
+	if s.binary, err = filepath.Abs("../../.dev/browser/cdc-relay"); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", s.binary, "./cmd/cdc-relay") // once: it stays
 	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	env := append(os.Environ(), "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_MODE=poll", "CDC_RELAY_PUBLISHER=stdout", "CDC_RELAY_HTTP_ADDR=", "CDC_RELAY_AMQP_URL=")
-	setup := exec.Command(binary, "setup", "--keep-published", "168h")
-	setup.Env = env
+	s.env = append(os.Environ(), "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_MODE=poll", "CDC_RELAY_PUBLISHER=stdout", "CDC_RELAY_HTTP_ADDR=",
+		"CDC_RELAY_AMQP_URL=", "CDC_RELAY_KEEP_PUBLISHED=168h")
+	if live {
+		slot := services.Name(t)
+		if os.Getenv("DOCS_PICTURES") != "" {
+			slot = "cdc_relay" // on a server of its own
+		}
+		s.env = append(s.env, "CDC_RELAY_MODE=auto", "CDC_RELAY_PUBLISHER=amqp", "CDC_RELAY_AMQP_URL="+services.VHost(t), "CDC_RELAY_SLOT="+slot, "CDC_RELAY_PUBLICATION="+slot)
+	}
+	setup := exec.Command(s.binary, "setup")
+	setup.Env = s.env
 	if out, err := setup.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	s.console(binary, env, args)
+	if live {
+		_, address := s.start("run", "--http-addr", "127.0.0.1:0", "--backoff-time", "10m")
+		s.env = append(s.env, "CDC_RELAY_HTTP_ADDR="+address)
+	}
+	s.url, _ = s.start("console", append([]string{"--listen", "127.0.0.1:0"}, args...)...)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.WindowSize(1280, 900))
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.WindowSize(1280, 800))
 	allocator, stop := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
 	browser, closeTab := chromedp.NewContext(allocator)
 	t.Cleanup(func() { closeTab(); stop() })
@@ -65,15 +91,16 @@ func newSite(t *testing.T, args ...string) *site {
 		t.Fatal(err)
 	}
 	var cancel context.CancelFunc
-	s.browser, cancel = context.WithTimeout(browser, 3*await.Hang())
+	s.browser, cancel = context.WithTimeout(browser, 10*time.Minute)
 	t.Cleanup(cancel)
 	return s
 }
 
-func (s *site) console(binary string, env, args []string) {
+// start runs a command until the test ends, and waits until its log says where it serves.
+func (s *site) start(command string, args ...string) (url, address string) {
 	s.Helper()
-	c := exec.Command(binary, append([]string{"console", "--listen", "127.0.0.1:0", "--log-format", "json"}, args...)...)
-	c.Env = env
+	c := exec.Command(s.binary, append([]string{command, "--log-format", "json"}, args...)...)
+	c.Env = s.env
 	stderr, err := c.StderrPipe()
 	if err != nil {
 		s.Fatal(err)
@@ -81,18 +108,27 @@ func (s *site) console(binary string, env, args []string) {
 	if err := c.Start(); err != nil {
 		s.Fatal(err)
 	}
-	s.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	lines := bufio.NewScanner(stderr)
-	for s.url == "" && lines.Scan() {
-		var line struct{ URL string }
-		if json.Unmarshal(lines.Bytes(), &line) == nil {
-			s.url = strings.TrimSuffix(line.URL, "/")
+	read := make(chan struct{})
+	s.Cleanup(func() { _ = c.Process.Signal(os.Interrupt); <-read; _ = c.Wait() })
+	for url+address == "" && lines.Scan() {
+		var line struct{ URL, Event, Addr string }
+		if json.Unmarshal(lines.Bytes(), &line) != nil {
+			continue
+		}
+		if url = strings.TrimSuffix(line.URL, "/"); line.Event == "http_listening" {
+			address = line.Addr
 		}
 	}
+	if url+address == "" {
+		s.Fatalf("%s has ended: %s", command, lines.Text())
+	}
 	go func() {
+		defer close(read)
 		for lines.Scan() { // lest it waits for a reader
 		}
 	}()
+	return url, address
 }
 
 func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {
@@ -141,8 +177,8 @@ func (s *site) shows(text string) {
 	get(s, chromedp.Poll[bool](`document.querySelector("main").innerText.includes(`+quoted(text)+`)`, chromedp.WithPollingTimeout(2*await.Hang())))
 }
 
-func quoted(s string) string {
-	text, err := json.Marshal(s)
+func quoted(value any) string {
+	text, err := json.Marshal(value)
 	if err != nil {
 		panic(err)
 	}
@@ -153,6 +189,16 @@ func quoted(s string) string {
 // reader does.
 func (s *site) picture(name string) {
 	s.Helper()
+	s.look(name)
+	if folder := os.Getenv("SCREENSHOTS"); folder != "" {
+		s.shoot(folder, name+"-light", "light")
+		s.shoot(folder, name+"-dark", "dark")
+	}
+}
+
+// look finds what keeps somebody from using the page.
+func (s *site) look(name string) {
+	s.Helper()
 	for _, problem := range get(s, chromedp.Evaluate[[]string](audit)) {
 		s.Errorf("%s: %s", name, problem)
 	}
@@ -160,18 +206,25 @@ func (s *site) picture(name string) {
 	if get(s, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > 361`)) {
 		s.Errorf("%s: a phone has to scroll it sideways", name)
 	}
-	s.do(chromedp.EmulateViewport(1280, 900))
-	folder := os.Getenv("SCREENSHOTS")
-	if folder == "" {
-		return
+	s.do(chromedp.EmulateViewport(1280, 800))
+}
+
+// shoot writes what the window shows.
+func (s *site) shoot(folder, name, scheme string) {
+	s.Helper()
+	s.do(call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	}))
+	picture, err := png.Decode(bytes.NewReader(get(s, chromedp.CaptureScreenshot())))
+	if err != nil {
+		s.Fatal(err)
 	}
-	for _, scheme := range []string{"light", "dark"} {
-		s.do(call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-		}))
-		if err := os.WriteFile(filepath.Join(folder, name+"-"+scheme+".png"), get(s, chromedp.CaptureScreenshot()), 0o644); err != nil {
-			s.Fatal(err)
-		}
+	var small bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&small, picture); err != nil {
+		s.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, name+".png"), small.Bytes(), 0o644); err != nil {
+		s.Fatal(err)
 	}
 }
 
