@@ -29,7 +29,7 @@ func startConsole(t *testing.T, env environment, args ...string) (*command, stri
 // fetch sends a request as a browser without JavaScript does.
 func fetch(t *testing.T, method, address string, form url.Values, header ...string) (status int, body string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode()))
+	r, err := http.NewRequestWithContext(await.Context(t), method, address, strings.NewReader(form.Encode()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +182,9 @@ func TestConsoleChangesRowsForThoseWhoLogIn(t *testing.T) {
 		if status, _ := fetch(t, http.MethodPost, ada+"/change", change, append(header, "X-User", "ada")...); status != http.StatusForbidden || dead() != 5 {
 			t.Errorf("from another site: %d, %d are left", status, dead())
 		}
+	}
+	if status, _ := fetch(t, http.MethodPost, ada+"/change?do=purge&routing-key=%zz", url.Values{}, "X-User", "ada"); status != http.StatusBadRequest || dead() != 5 {
+		t.Errorf("a filter that cannot be read: %d, %d are left", status, dead())
 	}
 	large := url.Values{"routing-key": {strings.Repeat("x", 1<<20)}}
 	if status, _ := fetch(t, http.MethodPost, ada+"/change?do=purge", large, "X-User", "ada"); status != http.StatusBadRequest || dead() != 5 {
