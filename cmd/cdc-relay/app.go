@@ -183,9 +183,11 @@ func (p *process) finish(command *cli.Command, path string) {
 }
 
 func names(commands []*cli.Command) string {
-	all := make([]string, len(commands))
-	for i, command := range commands {
-		all[i] = command.Name
+	var all []string
+	for _, command := range commands {
+		if !command.Hidden {
+			all = append(all, command.Name)
+		}
 	}
 	return strings.Join(all, ", ")
 }
