@@ -137,7 +137,7 @@ func (s *Sweeper) Finish(ctx context.Context, claim *core.Claim, tx Transaction)
 	began := time.Now()
 	err := tx.Commit(ctx, ending.All(), s.SendTimeout)
 	if err == nil {
-		s.Committed(ending.Answered, time.Since(began))
+		s.Committed(ending.All(), time.Since(began))
 	}
 	// After a failure they are settled one by one, without the lock.
 	s.Orphaned(s.Core.Ended(claim, ending, err == nil))

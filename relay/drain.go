@@ -42,6 +42,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
 	work := context.WithoutCancel(ctx)
 	r.hooks.start()
+	r.settler.mu.late = make(map[outbox.Ref]bool)
 	a.settler = a.run(work, r.settler.run)
 	a.publisher = a.run(work, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	r.phase.Store(phaseRunning)
@@ -63,20 +64,21 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 	sweeps := r.sweeper.sweeps
 	sweeps.Polling = true
 	var seen rest
-	for since := time.Now(); ctx.Err() == nil; {
-		claimed := sweeps.Claimed()
+	p := &progress{since: time.Now()}
+	for ctx.Err() == nil {
+		settled := r.settler.written.Load()
 		if err := sweeps.CheckSlot(ctx); err != nil {
 			return err
 		}
 		for _, kind := range []fallback.Sweep{fallback.Due, fallback.Backlog, fallback.Keys} {
-			if err := r.drainClass(ctx, a, kind); err != nil {
+			if err := r.drainClass(ctx, a, kind, p); err != nil {
 				return err
 			}
 		}
 		if err := r.awaitAnswers(ctx, a); err != nil {
 			return err
 		}
-		if sweeps.Claimed() > claimed {
+		if r.settler.written.Load() > settled {
 			continue
 		}
 		if err := r.undeletable(); err != nil {
@@ -86,30 +88,50 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		switch {
 		case err != nil || left.rows == 0:
 			return err
+		case r.publisherState().Phase != publish.Ready:
+			return r.brokerAway(ctx, a)
 		case left != seen || sweeps.View().Rest > 0:
-			seen, since = left, time.Now()
-		case time.Since(since) > r.config.SendTimeout:
-			return r.leftBehind(ctx, left)
+			seen, p.since = left, time.Now()
+		case r.stalled(p):
+			return r.leftBehind(ctx, left, left.late || sweeps.Claimed() > p.claimed)
 		}
 		_ = sleep(ctx, leftAgain)
 	}
 	return ctx.Err()
 }
 
-// rest are rows that are ready but were not claimed.
+// progress is what a drain had settled and claimed when it settled a row last.
+type progress struct {
+	settled int64
+	claimed int
+	since   time.Time
+}
+
+// stalled tells whether nothing was settled for the send timeout. Rows that are claimed and come back are no progress.
+func (r *Relay) stalled(p *progress) bool {
+	if settled := r.settler.written.Load(); settled > p.settled {
+		*p = progress{settled, r.sweeper.sweeps.Claimed(), time.Now()}
+	}
+	return time.Since(p.since) > r.config.SendTimeout
+}
+
+// rest are rows that may leave and did not, and those that got no answer in time.
 type rest struct {
 	rows  int // counts at most mostRest of each kind
 	first int64
+	late  bool // some have no answer
 }
 
 const mostRest = 1000
 
 func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 	upTo := r.sweeper.sweeps.UpTo
+	left.rows, left.first = r.settler.stillLate()
+	left.late = left.rows > 0
 	count := func(found []outbox.Candidate, keyed bool) {
 		for _, row := range found {
 			if row.Ready && row.ID <= upTo && (row.OrderingKey != nil) == keyed {
-				left = rest{left.rows + 1, min(row.ID, cmp.Or(left.first, row.ID))}
+				left.rows, left.first = left.rows+1, min(row.ID, cmp.Or(left.first, row.ID))
 			}
 		}
 	}
@@ -137,9 +159,13 @@ func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 	return left, nil
 }
 
-// leftBehind says who holds the rows that a drain could not publish.
-func (r *Relay) leftBehind(ctx context.Context, left rest) error {
+// leftBehind says why a drain could not publish rows. Unknown: it has published some, without an outcome.
+func (r *Relay) leftBehind(ctx context.Context, left rest, unknown bool) error {
 	what := fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d: ", left.rows, r.config.Table, left.first)
+	if unknown {
+		return problem.New("see why the outcome is unknown (with --publisher exec: what the handler answers), and run drain again",
+			"%sfor %s no message was confirmed or rejected", what, r.config.SendTimeout)
+	}
 	seen, err := slotNow(ctx, r.store, r.config.Names().Slot)
 	if err == nil && seen.Relayed(r.config.Table) {
 		return problem.New("see why that relay does not publish them, or stop it, and run drain again",
@@ -150,13 +176,15 @@ func (r *Relay) leftBehind(ctx context.Context, left rest) error {
 }
 
 // drainClass claims page after page while there are more rows, or keys wait for their previous rows.
-func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep) error {
+func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, p *progress) error {
 	sweeps := r.sweeper.sweeps
 	for more := true; more && ctx.Err() == nil; {
 		view := sweeps.View()
 		switch {
 		case len(a.failed) > 0:
 			return <-a.failed
+		case r.stalled(p) && sweeps.Claimed() > p.claimed:
+			return nil // the same rows come back
 		case r.settler.aside.suspended.Load():
 			return r.undeletable()
 		case r.publisherState().Phase != publish.Ready:

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -44,7 +45,7 @@ type settler struct {
 	lockerAsked time.Time
 	alive       *heartbeat
 	trouble     *outageLog
-	// written counts the settled rows.
+	// written counts the rows settled so far: deleted, moved, or with one more attempt.
 	written    atomic.Int64
 	logHeaders []string // headers of a message that log lines show
 	// refusals limits the log lines about rejected messages: thousands may fail alike.
@@ -53,6 +54,8 @@ type settler struct {
 	mu struct {
 		sync.Mutex
 		pending []outbox.Settlement
+		// late are rows that a claim has left without an answer, and that are not settled since. Nil unless draining.
+		late map[outbox.Ref]bool
 	}
 	// invisible are rows that are not visible yet, or that other sessions have locked. Only run's goroutine uses it.
 	invisible []outbox.Settlement
@@ -306,12 +309,17 @@ func without(batch, done []outbox.Settlement) []outbox.Settlement {
 
 // claimWritten records the rows that a claim has written.
 func (s *settler) claimWritten(rows []outbox.Settlement, took time.Duration) {
-	var done []outbox.Settlement
+	var done, late []outbox.Settlement
 	for _, one := range rows {
-		if one.Decision.Action != outbox.Release {
+		switch one.Decision.Action {
+		case outbox.Release:
+		case outbox.Postpone:
+			late = append(late, one)
+		default:
 			done = append(done, one)
 		}
 	}
+	s.noteLate(late)
 	s.log.Debug("claim committed", "rows", len(rows), "deleted_or_updated", len(done), "took", took.Round(time.Microsecond))
 	s.report(store.Settled{Done: done})
 	s.written.Add(int64(len(done)))
@@ -320,6 +328,8 @@ func (s *settler) claimWritten(rows []outbox.Settlement, took time.Duration) {
 }
 
 func (s *settler) report(settled store.Settled) {
+	s.noteLate(settled.Done)
+	s.noteLate(settled.Gone)
 	for _, done := range settled.Done {
 		m := done.Message
 		switch done.Decision.Action {
@@ -353,7 +363,33 @@ func (s *settler) report(settled store.Settled) {
 	}
 }
 
-// headersOf returns the configured headers of a message as log attributes, under their own names.
+// noteLate keeps late, for a drain.
+func (s *settler) noteLate(settled []outbox.Settlement) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range settled {
+		switch {
+		case s.mu.late == nil:
+			return
+		case one.Decision.Action == outbox.Postpone:
+			s.mu.late[one.Message.Ref()] = true
+		default:
+			delete(s.mu.late, one.Message.Ref())
+		}
+	}
+}
+
+// stillLate counts late.
+func (s *settler) stillLate() (rows int, first int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ref := range s.mu.late {
+		first = min(ref.ID, cmp.Or(first, ref.ID))
+	}
+	return len(s.mu.late), first
+}
+
+// headersOf are those headers of a message that its log lines show, as attributes. The names are the headers' own.
 func (s *settler) headersOf(m *outbox.Message) (attributes []any) {
 	if len(s.logHeaders) == 0 || len(m.Headers) == 0 {
 		return nil

@@ -63,3 +63,41 @@ done
 	}
 	wantUsage(t, cdcRelay(t, env, "drain", "--publisher", "exec", "--", "/nowhere/handler"), `--publisher exec: exec: "/nowhere/handler": stat /nowhere/handler: no such file or directory`)
 }
+
+// TestDrainEndsIfNoOutcomeIsKnown: a handler whose target is down says unknown of every message, with and without a key.
+func TestDrainEndsIfNoOutcomeIsKnown(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	handler := filepath.Join(t.TempDir(), "handler")
+	script := `#!/bin/sh
+while IFS= read -r line; do
+  id=$(printf '%s' "$line" | sed 's/.*"message_id":"\([^"]*\)".*/\1/')
+  case "$line" in
+  *'"routing_key":"good"'*) echo "{\"message_id\": \"$id\", \"outcome\": \"confirmed\"}" ;;
+  *) echo "{\"message_id\": \"$id\", \"outcome\": \"unknown\", \"detail\": \"timeout\"}" ;;
+  esac
+done
+`
+	if err := os.WriteFile(handler, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env["CDC_RELAY_SEND_TIMEOUT"] = "3s"
+	for _, test := range []struct {
+		rows      string
+		published float64
+	}{
+		{`('good', '1', NULL), ('bad', '2', NULL)`, 1}, // the claim does not wait for the second
+		{`('bad', '2', 'k')`, 0},
+	} {
+		execute(t, conn, `INSERT INTO outbox (routing_key, payload, ordering_key) VALUES `+test.rows)
+		r := cdcRelay(t, env, "drain", "--publisher", "exec", "--json", "--", handler)
+		wantJSON(t, r, exitFailed, map[string]any{"published": test.published, "rejected": 0.0, "dead_lettered": 0.0})
+		if !strings.Contains(r.stderr, "for 3s no message was confirmed or rejected") {
+			t.Errorf("got %s", r.stderr)
+		}
+		if got := query[string](t, conn, `SELECT string_agg(routing_key || attempts || possible_duplicate, ' ') FROM outbox`); got != "bad0true" {
+			t.Errorf("left: %s", got)
+		}
+		execute(t, conn, `DELETE FROM outbox`)
+	}
+}
