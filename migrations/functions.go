@@ -18,7 +18,7 @@ var functionsTemplate string
 // signatures are the functions of an outbox: <table>_enqueue, <table>_celery and <table>_await.
 func signatures(table outbox.Table) []string {
 	return []string{
-		functionName(table, "enqueue") + "(text, json, text, text, jsonb, jsonb, timestamptz, timestamptz, text, uuid)",
+		functionName(table, "enqueue") + "(text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid)",
 		functionName(table, "celery") + "(text, json, json, text, timestamptz, numeric, timestamptz, integer, uuid, text)",
 		functionName(table, "await") + "(uuid, interval)",
 	}

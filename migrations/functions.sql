@@ -2,7 +2,7 @@
 CREATE OR REPLACE FUNCTION {{.enqueue}}(
     routing_key text, payload json, exchange text DEFAULT NULL, ordering_key text DEFAULT NULL,
     headers jsonb DEFAULT NULL, properties jsonb DEFAULT NULL, available_at timestamptz DEFAULT NULL,
-    expires_at timestamptz DEFAULT NULL, coalesce_key text DEFAULT NULL, message_id uuid DEFAULT NULL)
+    max_attempts integer DEFAULT NULL, expires_at timestamptz DEFAULT NULL, coalesce_key text DEFAULT NULL, message_id uuid DEFAULT NULL)
 RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {{.quote}}
 #variable_conflict use_variable
 DECLARE
@@ -27,8 +27,8 @@ BEGIN
                 HINT = 'SET LOCAL cdc_relay.headers = ''{"request_id": "7f3a"}''';
         END IF;
     END IF;
-    INSERT INTO {{.outbox}} (message_id, exchange, routing_key, ordering_key, payload, headers, properties, available_at, expires_at, coalesce_key)
-    VALUES (id, exchange, routing_key, ordering_key, payload, coalesce(shared || headers, shared, headers), properties, available_at, expires_at, coalesce_key);
+    INSERT INTO {{.outbox}} (message_id, exchange, routing_key, ordering_key, payload, headers, properties, available_at, max_attempts, expires_at, coalesce_key)
+    VALUES (id, exchange, routing_key, ordering_key, payload, coalesce(shared || headers, shared, headers), properties, available_at, max_attempts, expires_at, coalesce_key);
     RETURN id;
 END {{.quote}};
 

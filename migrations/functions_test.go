@@ -157,9 +157,9 @@ func TestEnqueue(t *testing.T) {
 		t.Errorf("the payload is %s", body)
 	}
 	exec1(t, app, `SELECT outbox_enqueue('k', '[1]', exchange => 'shop', ordering_key => 'o1', headers => '{"h": 1}', properties => '{"priority": 3}',
-		available_at => '2030-01-01Z', expires_at => '2031-01-01Z', coalesce_key => 'c', message_id => '00000000-0000-0000-0000-000000000001')`)
-	all := value[bool](t, owner, `SELECT (exchange, routing_key, ordering_key, payload::text, headers, properties, available_at, expires_at, coalesce_key, message_id)
-		= ('shop', 'k', 'o1', '[1]', '{"h": 1}', '{"priority": 3}', '2030-01-01Z', '2031-01-01Z', 'c', '00000000-0000-0000-0000-000000000001')
+		available_at => '2030-01-01Z', max_attempts => 1, expires_at => '2031-01-01Z', coalesce_key => 'c', message_id => '00000000-0000-0000-0000-000000000001')`)
+	all := value[bool](t, owner, `SELECT (exchange, routing_key, ordering_key, payload::text, headers, properties, available_at, max_attempts, expires_at, coalesce_key, message_id)
+		= ('shop', 'k', 'o1', '[1]', '{"h": 1}', '{"priority": 3}', '2030-01-01Z', 1, '2031-01-01Z', 'c', '00000000-0000-0000-0000-000000000001')
 		FROM outbox ORDER BY id DESC LIMIT 1`)
 	if !all {
 		t.Errorf("got %v", row(t, owner))
@@ -176,6 +176,7 @@ func TestEnqueue(t *testing.T) {
 	wantError(t, app, "SELECT outbox_enqueue(NULL, '{}')", "23502", "routing_key")
 	wantError(t, app, "SELECT outbox_enqueue('k', NULL)", "22004", "payload is null")
 	wantError(t, app, "SELECT outbox_enqueue('k', '{')", "22P02", "json")
+	wantError(t, app, "SELECT outbox_enqueue('k', '{}', max_attempts => 32768)", "22003", "smallint out of range")
 	wantError(t, app, "SELECT outbox_enqueue('k', '{}', headers => '[1]')", "22023", "headers must be a JSON object, not JSON array")
 }
 

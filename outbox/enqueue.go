@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -33,6 +34,13 @@ type NewMessage struct {
 	RedactedPayload any
 	// NotBefore is the earliest time to publish the message. Zero: at once.
 	NotBefore time.Time
+	// MaxAttempts is how many rejections make the message a dead letter, from 0 (no limit) to 32767. Nil: the relay's
+	// --max-retries decides.
+	MaxAttempts *int
+	// ExpiresAt is the time from which on the message is not published, by the database's clock. Zero: never.
+	ExpiresAt time.Time
+	// CoalesceKey: of waiting messages with the same coalesce and ordering key only the newest is published. Empty: all are.
+	CoalesceKey string
 }
 
 // NewMessageID returns a random UUID (version 4).
@@ -88,8 +96,8 @@ func (t Table) enqueue(messages []NewMessage, exec func(statement string, args [
 // InsertSQL returns the statement of Enqueue, for callers that batch it; NewMessage.Args returns its arguments. It
 // returns no rows, because RETURNING needs more than INSERT.
 func (t Table) InsertSQL() string {
-	return "INSERT INTO " + t.SQL() + ` (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties, redacted_payload, available_at)
-VALUES (coalesce($1::text::uuid, gen_random_uuid()), $2::text, $3::text, $4::text, $5::text::json, $6::bytea, $7::text::jsonb, $8::text::jsonb, $9::text::json, $10::timestamptz)`
+	return "INSERT INTO " + t.SQL() + ` (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties, redacted_payload, available_at, max_attempts, expires_at, coalesce_key)
+VALUES (coalesce($1::text::uuid, gen_random_uuid()), $2::text, $3::text, $4::text, $5::text::json, $6::bytea, $7::text::jsonb, $8::text::jsonb, $9::text::json, $10::timestamptz, $11::smallint, $12::timestamptz, $13::text)`
 }
 
 // Args returns the arguments of InsertSQL, in types that every driver accepts.
@@ -103,7 +111,10 @@ func (m *NewMessage) Args() ([]any, error) {
 	if m.Exchange != nil && len(*m.Exchange) > LongestName {
 		return nil, fmt.Errorf("exchange has %d bytes, must have at most %d", len(*m.Exchange), LongestName)
 	}
-	args := make([]any, 10)
+	if m.MaxAttempts != nil && (*m.MaxAttempts < 0 || *m.MaxAttempts > math.MaxInt16) {
+		return nil, fmt.Errorf("max attempts is %d, must be from 0 (no limit) to %d", *m.MaxAttempts, math.MaxInt16)
+	}
+	args := make([]any, 13)
 	if m.MessageID != (UUID{}) {
 		args[0] = m.MessageID.String()
 	}
@@ -119,6 +130,15 @@ func (m *NewMessage) Args() ([]any, error) {
 	}
 	if !m.NotBefore.IsZero() {
 		args[9] = m.NotBefore
+	}
+	if m.MaxAttempts != nil {
+		args[10] = *m.MaxAttempts
+	}
+	if !m.ExpiresAt.IsZero() {
+		args[11] = m.ExpiresAt
+	}
+	if m.CoalesceKey != "" {
+		args[12] = m.CoalesceKey
 	}
 	for _, field := range []struct {
 		name  string

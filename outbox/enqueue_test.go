@@ -61,20 +61,22 @@ func messages() []outbox.NewMessage {
 			MessageID: outbox.UUID{0: 1, 15: 2}, Exchange: &exchange, RoutingKey: "c", OrderingKey: "customer 7",
 			Payload: map[string]int{"order_id": 42}, Headers: map[string]any{"traceparent": "00-x"},
 			Properties: map[string]any{"priority": 3}, RedactedPayload: "hidden",
-			NotBefore: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
+			NotBefore:   time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
+			MaxAttempts: new(0), ExpiresAt: time.Date(2031, 1, 2, 3, 4, 5, 0, time.UTC), CoalesceKey: "stock 7",
 		},
 	}
 }
 
-const wantRows = `a  - - { "b":1, "a": 2 } - - - -
-b  - - - \x - - -
-c orders customer 7 2030-01-02 03:04:05+00 {"order_id":42} - {"traceparent": "00-x"} {"priority": 3} "hidden" 01000000-0000-0000-0000-000000000002`
+const wantRows = `a  - - { "b":1, "a": 2 } - - - - - - -
+b  - - - \x - - - - - -
+c orders customer 7 2030-01-02 03:04:05+00 {"order_id":42} - {"traceparent": "00-x"} {"priority": 3} "hidden" 0 2031-01-02 03:04:05+00 stock 7 01000000-0000-0000-0000-000000000002`
 
 func rowsOf(t *testing.T, owner *pgx.Conn, table outbox.Table) string {
 	t.Helper()
 	rows, err := owner.Query(t.Context(), `SELECT concat_ws(' ', routing_key, coalesce(exchange, ''), coalesce(ordering_key, '-'),
 		coalesce((available_at AT TIME ZONE 'UTC')::text || '+00', '-'), coalesce(payload::text, '-'), coalesce(payload_bytes::text, '-'),
 		coalesce(headers::text, '-'), coalesce(properties::text, '-'), coalesce(redacted_payload::text, '-'),
+		coalesce(max_attempts::text, '-'), coalesce((expires_at AT TIME ZONE 'UTC')::text || '+00', '-'), coalesce(coalesce_key, '-'),
 		CASE WHEN message_id::text LIKE '01000000%' THEN message_id::text END) FROM `+table.SQL()+" ORDER BY id")
 	if err != nil {
 		t.Fatal(err)
@@ -154,6 +156,8 @@ func TestEnqueueSaysWhatIsWrong(t *testing.T) {
 		{outbox.NewMessage{RoutingKey: "k", Payload: []byte("{")}, "invalid input syntax for type json"},
 		{outbox.NewMessage{RoutingKey: strings.Repeat("k", 256), Payload: 1}, "routing key has 256 bytes, must have at most 255"},
 		{outbox.NewMessage{RoutingKey: "k", Exchange: &long, Payload: 1}, "exchange has 256 bytes, must have at most 255"},
+		{outbox.NewMessage{RoutingKey: "k", Payload: 1, MaxAttempts: new(-1)}, "max attempts is -1, must be from 0 (no limit) to 32767"},
+		{outbox.NewMessage{RoutingKey: "k", Payload: 1, MaxAttempts: new(32768)}, "max attempts is 32768"},
 		{outbox.NewMessage{RoutingKey: "k", OrderingKey: strings.Repeat("k", 2685), Payload: 1}, "outbox_ordering_key_idx"},
 	} {
 		err := table.Enqueue(t.Context(), app, test.message)
