@@ -38,6 +38,20 @@ def test_requeue_keeps_the_message():
         assert cursor.fetchone() == (0, None, True, True)
 
 
+def test_requeue_keeps_the_columns_of_the_application():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """ALTER TABLE outbox ADD "100%% Tenant" text, ADD region text, ADD note text;
+            ALTER TABLE outbox_dead_letter ADD "100%% Tenant" text, ADD region int, ADD score int GENERATED ALWAYS AS (1) STORED""",
+            [],
+        )
+        letter = dead_letter()
+        cursor.execute("""UPDATE outbox_dead_letter SET "100%% Tenant" = %s, region = 7""", ["acme"])
+        assert letter.requeue()
+        cursor.execute("""SELECT "100%% Tenant", region, note FROM outbox WHERE message_id = %s""", [letter.message_id])
+        assert cursor.fetchone() == ("acme", None, None)
+
+
 def test_admin_lists_inspects_redacts_and_requeues(admin_client, settings):
     waiting = OutboxMessage.objects.create(
         routing_key="mail", payload=[["s3cr3t"], {}, {}], headers={"task": "shop.mail", "argsrepr": "('s3cr3t',)"}

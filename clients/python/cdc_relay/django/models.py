@@ -75,7 +75,7 @@ class DeadLetter(Message):
         """Moves the message back to the outbox, as `cdc-relay dead-letter requeue` does. Needs DELETE on the table."""
         using = router.db_for_write(type(self), instance=self)
         with transaction.atomic(using), connections[using].cursor() as cursor:
-            cursor.execute(REQUEUE, [self.message_id])
+            cursor.execute(_requeue(cursor), [self.message_id])
             return cursor.rowcount == 1
 
 
@@ -83,8 +83,21 @@ _COLUMNS = (
     "id, created_at, expires_at, message_id, schema_version, max_attempts, possible_duplicate, exchange, routing_key, "
     "ordering_key, coalesce_key, headers, properties, payload, payload_bytes, redacted_payload"
 )
-# available_at: the stream must not publish it ahead of older messages of its key. What has expired does not do so again.
-REQUEUE = f"""
+# The application's own columns that both tables have, under one name and of one type.
+_EXTRA_COLUMNS = f"""
+SELECT quote_ident(d.attname) FROM pg_catalog.pg_attribute o JOIN pg_catalog.pg_attribute d
+  ON d.attname = o.attname AND d.atttypid = o.atttypid AND d.atttypmod = o.atttypmod
+WHERE o.attrelid = '{TABLE}'::regclass AND d.attrelid = '{DeadLetter._meta.db_table}'::regclass AND o.attnum > 0
+  AND NOT o.attisdropped AND NOT d.attisdropped AND concat(o.attgenerated, d.attgenerated, o.attidentity, d.attidentity) = ''
+  AND o.attname <> ALL (string_to_array('{_COLUMNS}, attempts, last_error, available_at, failure_reason, dead_at', ', '))
+ORDER BY d.attnum"""
+
+
+def _requeue(cursor):
+    cursor.execute(_EXTRA_COLUMNS)
+    extra = "".join(", " + name.replace("%", "%%") for (name,) in cursor.fetchall())
+    # available_at: the stream must not publish it ahead of older messages of its key. What has expired does not do so again.
+    return f"""
 WITH dead AS (DELETE FROM {DeadLetter._meta.db_table} WHERE message_id = %s RETURNING *)
-INSERT INTO {TABLE} ({_COLUMNS}, attempts, available_at) OVERRIDING SYSTEM VALUE
-SELECT {_COLUMNS.replace("expires_at", "CASE WHEN expires_at > now() THEN expires_at END")}, 0, now() FROM dead"""
+INSERT INTO {TABLE} ({_COLUMNS}{extra}, attempts, available_at) OVERRIDING SYSTEM VALUE
+SELECT {_COLUMNS.replace("expires_at", "CASE WHEN expires_at > now() THEN expires_at END")}{extra}, 0, now() FROM dead"""
