@@ -1,0 +1,119 @@
+package outboxtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+)
+
+// Publisher implements publish.Publisher without a broker, for tests of a program that embeds the relay. It keeps the messages
+// that it gets. Make it with NewPublisher.
+type Publisher struct {
+	answer func(*outbox.Message) outbox.Result
+	wake   chan struct{}
+
+	mu       sync.Mutex
+	queue    []*outbox.Message
+	ended    bool
+	sink     publish.Sink // set when Run starts
+	messages []outbox.Message
+}
+
+// NewPublisher makes a publisher. answer gives the result of each message; it is called by one goroutine at a time, in the
+// order of the calls of Publish. Its Message is filled in, and no Outcome is Confirmed. A nil answer confirms all.
+func NewPublisher(answer func(*outbox.Message) outbox.Result) *Publisher {
+	if answer == nil {
+		answer = func(*outbox.Message) outbox.Result { return outbox.Result{} }
+	}
+	return &Publisher{answer: answer, wake: make(chan struct{}, 1)}
+}
+
+// Messages are those that had an answer so far, also one that was not Confirmed, in order. PossibleDuplicate tells whether the
+// message would have carried the mark.
+func (p *Publisher) Messages() []outbox.Message {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.messages)
+}
+
+// Publish implements publish.Publisher.
+func (p *Publisher) Publish(m *outbox.Message) {
+	p.mu.Lock()
+	ended, sink := p.ended, p.sink
+	if !ended {
+		p.queue = append(p.queue, m)
+	}
+	p.mu.Unlock()
+	if ended {
+		sink.Deliver(outbox.Result{Message: m, Outcome: outbox.NotSent})
+		return
+	}
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run implements publish.Publisher.
+func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
+	p.mu.Lock()
+	p.sink = sink
+	p.mu.Unlock()
+	state := func(phase publish.Phase) { sink.StateChanged(publish.State{Phase: phase, Since: time.Now()}) }
+	state(publish.Connecting)
+	p.reject(false, "the publisher is starting")
+	state(publish.Ready)
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-p.wake:
+			for _, m := range p.take(false) {
+				sink.Deliver(p.publish(m))
+			}
+		}
+	}
+	state(publish.Closed)
+	p.reject(true, "the publisher has ended")
+	return nil
+}
+
+// take hands out what waits. After the last time Publish rejects.
+func (p *Publisher) take(last bool) []*outbox.Message {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	queue := p.queue
+	p.queue, p.ended = nil, last
+	return queue
+}
+
+func (p *Publisher) reject(last bool, why string) {
+	for _, m := range p.take(last) {
+		p.sink.Deliver(outbox.Result{Message: m, Outcome: outbox.NotSent, Detail: why})
+	}
+}
+
+func (p *Publisher) publish(m *outbox.Message) outbox.Result {
+	if defect := m.Defect(); defect != "" {
+		return outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonInvalidRow, Detail: defect}
+	}
+	if left, expires := m.TimeLeft(time.Now()); expires && left <= 0 {
+		return outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonExpired, Detail: fmt.Sprintf("expires_at, %s, has passed", m.ExpiresAt)}
+	}
+	sent := *m // the relay goes on with its own
+	sent.PossibleDuplicate = m.MayBeKnown()
+	m.SentAt = time.Now()
+	result := p.answer(&sent)
+	result.Message = m
+	if result.Outcome == 0 {
+		result.Outcome = outbox.Confirmed
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.messages = append(p.messages, sent)
+	return result
+}

@@ -1,0 +1,62 @@
+// Package outboxtest is for tests of code that writes to the outbox: a Recorder in place of a transaction, Enqueued for what
+// a transaction on a real database has enqueued, and a Publisher in place of a broker.
+package outboxtest
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Recorder stands in for a transaction, in tests without a database: outbox.Table.Enqueue and EnqueueSQL take it. It keeps
+// what is enqueued, in any table. Other statements do nothing. The zero Recorder is ready; it may be used by several goroutines.
+type Recorder struct {
+	// Err is what each statement fails with, unless it is nil. Set it before the first.
+	Err error
+
+	mu       sync.Mutex
+	messages []Message
+}
+
+// Exec implements outbox.PgxExecer.
+func (r *Recorder) Exec(_ context.Context, statement string, args ...any) (pgconn.CommandTag, error) {
+	return pgconn.NewCommandTag("INSERT 0 1"), r.record(statement, args)
+}
+
+// ExecContext implements outbox.SQLExecer.
+func (r *Recorder) ExecContext(_ context.Context, statement string, args ...any) (sql.Result, error) {
+	return driver.RowsAffected(1), r.record(statement, args)
+}
+
+// Messages are those that were enqueued so far, in order.
+func (r *Recorder) Messages() []Message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.messages)
+}
+
+func (r *Recorder) record(statement string, args []any) error {
+	if r.Err != nil {
+		return r.Err
+	}
+	table := outbox.Table{}
+	_, values, _ := strings.Cut(table.InsertSQL(), table.SQL())
+	if !strings.HasSuffix(statement, values) {
+		return nil
+	}
+	m, err := ofArguments(args).message()
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.messages = append(r.messages, m)
+	return nil
+}
