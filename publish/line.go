@@ -9,9 +9,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// line is the start of a message as Stdout and Exec write it: one JSON object on one line. payload and payload_base64
+// Line is the start of a message as Stdout and Exec write it: one JSON object on one line. payload and payload_base64
 // follow. The keys and their order are part of the contract (docs/contract.md).
-type line struct {
+type Line struct {
 	ID                int64           `json:"id"`
 	MessageID         string          `json:"message_id"`
 	Exchange          string          `json:"exchange"`
@@ -23,26 +23,34 @@ type line struct {
 	PossibleDuplicate bool            `json:"possible_duplicate"`
 }
 
-// appendLine appends the line of a message that is sent now. Errors, always *invalid, are for messages that AMQP could
-// not carry either; then nothing is appended.
-func appendLine(b *bytes.Buffer, m *outbox.Message, defaultExchange string) error {
+// NewLine makes the line of a message that is sent now. Errors are for messages that AMQP could not carry either.
+func NewLine(m *outbox.Message, defaultExchange string) (Line, error) {
 	mark := m.MayBeKnown()
 	parcel, err := encode(m, limits{defaultExchange: defaultExchange, frameMax: defaultFrameMax}, mark)
 	if err != nil {
-		return err
+		return Line{}, err
 	}
 	headers := m.Headers
 	if len(m.Extra) > 0 {
 		headers = withExtra(m)
 	}
-	begin := b.Len()
-	encoder := json.NewEncoder(b)
-	encoder.SetEscapeHTML(false)
-	err = encoder.Encode(line{
+	return Line{
 		ID: m.ID, MessageID: parcel.body.MessageId, Exchange: parcel.exchange, RoutingKey: m.RoutingKey,
 		OrderingKey: m.OrderingKey, Headers: headers, Properties: m.Properties,
 		CreatedAt: m.CreatedAt, PossibleDuplicate: mark,
-	})
+	}, nil
+}
+
+// appendLine appends the line of a message that is sent now. After an error, always *invalid, nothing is appended.
+func appendLine(b *bytes.Buffer, m *outbox.Message, defaultExchange string) error {
+	line, err := NewLine(m, defaultExchange)
+	if err != nil {
+		return err
+	}
+	begin := b.Len()
+	encoder := json.NewEncoder(b)
+	encoder.SetEscapeHTML(false)
+	err = encoder.Encode(line)
 	if err != nil { // only a date out of range
 		b.Truncate(begin)
 		return &invalid{outbox.ReasonInvalidRow, err.Error()}

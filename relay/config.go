@@ -132,6 +132,13 @@ func (c Config) Names() replication.Names {
 // slotName matches the names that Postgres accepts (ReplicationSlotValidateName).
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
+// AddOrderingKey gives a message the header OrderingKeyHeader, if it is set and the message has a key.
+func (c *Config) AddOrderingKey(m *outbox.Message) {
+	if c.OrderingKeyHeader != "" && m.OrderingKey != nil {
+		m.Extra = append(m.Extra, outbox.Header{Name: c.OrderingKeyHeader, Value: *m.OrderingKey})
+	}
+}
+
 // Validate returns all mistakes at once, each named by its flag, or nil.
 func (c Config) Validate() error {
 	var errs []error

@@ -242,9 +242,7 @@ func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 
 // publish passes a message to the publisher.
 func (r *Relay) publish(m *outbox.Message) {
-	if name := r.config.OrderingKeyHeader; name != "" && m.OrderingKey != nil {
-		m.Extra = append(m.Extra, outbox.Header{Name: name, Value: *m.OrderingKey})
-	}
+	r.config.AddOrderingKey(m)
 	r.publisher.Publish(m)
 }
 

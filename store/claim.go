@@ -66,23 +66,15 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 func (c *Claim) scan(rows pgx.Rows) error {
 	defer rows.Close()
 	locked, superseded := false, false
-	values := make([]any, len(c.store.headers))
-	places := []any{&locked, &superseded}
-	for i := range values {
-		places = append(places, &values[i])
-	}
-	scanner := newScanner(places...)
+	headers := newHeaderScan(c.store.headers)
+	scanner := newScanner(append([]any{&locked, &superseded}, headers.places...)...)
 	for rows.Next() {
 		m, err := scanner.scan(rows)
 		if err != nil {
 			return err
 		}
 		m.PossibleDuplicate, m.Superseded = m.PossibleDuplicate || locked, superseded
-		for i, value := range values {
-			if value != nil {
-				m.Extra = append(m.Extra, outbox.Header{Name: c.store.headers[i], Value: headerValue(value)})
-			}
-		}
+		headers.add(m)
 		c.Messages = append(c.Messages, m)
 	}
 	return rows.Err()

@@ -16,11 +16,40 @@ import (
 // SendHeaders makes claims read these application columns, which are sent as headers. Call it before the first claim.
 func (s *Store) SendHeaders(columns []string) {
 	s.headers = columns
+	s.lock = strings.ReplaceAll(s.sql.lock, "{header_columns}", headerColumns(columns))
+}
+
+// headerColumns follow those that a statement reads otherwise.
+func headerColumns(names []string) string {
 	var list strings.Builder
-	for _, name := range columns {
+	for _, name := range names {
 		list.WriteString(", r." + outbox.QuoteIdentifier(name))
 	}
-	s.lock = strings.ReplaceAll(s.sql.lock, "{header_columns}", list.String())
+	return list.String()
+}
+
+// headerScan reads headerColumns.
+type headerScan struct {
+	names  []string
+	values []any
+	places []any
+}
+
+func newHeaderScan(names []string) *headerScan {
+	h := &headerScan{names: names, values: make([]any, len(names))}
+	for i := range h.values {
+		h.places = append(h.places, &h.values[i])
+	}
+	return h
+}
+
+// add gives the values of the row that was read last to its message.
+func (h *headerScan) add(m *outbox.Message) {
+	for i, value := range h.values {
+		if value != nil {
+			m.Extra = append(m.Extra, outbox.Header{Name: h.names[i], Value: headerValue(value)})
+		}
+	}
 }
 
 // headerValue converts a value of pgx for a header.

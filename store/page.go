@@ -86,7 +86,7 @@ func collectPage[T any](
 		if err != nil {
 			return list, err
 		}
-		if len(list.Rows) == limit {
+		if len(list.Rows) == limit && (at.matches || at.last) {
 			list.Next = before.text()
 			break
 		}

@@ -104,6 +104,7 @@ func (p *process) app() *cli.App {
 		p.drainCommand(),
 		p.statsCommand(),
 		p.listCommand(),
+		p.peekCommand(),
 		p.keysCommand(),
 		p.explainCommand(),
 		p.deadLetterCommand(),

@@ -142,7 +142,7 @@ func TestHelpPages(t *testing.T) {
 			r := cdcRelay(t, nil, args...)
 			wantOutput(t, r, "cdc-relay "+strings.Join(path, " ")+": "+c.Usage, "EXIT CODES", c.UsageText, c.Description)
 			for _, f := range c.Flags {
-				if s, ok := f.(*setting); ok && (!strings.Contains(r.stdout, "--"+s.name) || strings.Contains(r.stdout, s.envName()) == s.flagOnly) {
+				if s, ok := f.(*setting); ok && (!strings.Contains(r.stdout, "--"+s.name) || strings.Contains(r.stdout, "["+s.envName()+"]") == s.flagOnly) {
 					t.Errorf("%v: --%s or its variable is missing:\n%s", path, s.name, r.stdout)
 				}
 			}

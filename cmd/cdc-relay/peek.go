@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+func (p *process) peekCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "peek",
+		Usage:     "show the messages that wait, as they would be sent",
+		UsageText: "cdc-relay peek [FILTERS] [FLAGS]",
+		Description: `Shows messages of the outbox in the order in which they would leave, and neither deletes nor
+locks nor marks them. With --format json each is as --publisher stdout would print it, with
+its payload, or redacted_payload if that is set. First come those that may leave now, then
+those that wait for their time, then those behind one of these in their ordering key.
+Messages that will not be published (expired, or replaced by a newer one of their coalesce
+key) are left out. Give peek the configuration of the relays: --exchange is a filter here, and
+the relays' exchange comes from --config or CDC_RELAY_EXCHANGE.
+
+EXAMPLES
+
+  cdc-relay peek --limit 1 --format json
+  cdc-relay peek --ordering-key customer-7
+  cdc-relay peek --json | jq -c '.messages[] | [.routing_key, .payload]'`,
+		Flags: pageFlags(peekFilterFlags(), "format", "header-columns", "ordering-key-header", "on-dead-letter",
+			"database-url", "table", "config"),
+		Action: p.peek,
+	}
+}
+
+// peekFilterFlags are the filters without those of rejected messages.
+func peekFilterFlags() []cli.Flag {
+	return slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" || f.Names()[0] == "reason" })
+}
+
+// peekView is the output of peek as JSON.
+type peekView struct {
+	Messages []peekedView `json:"messages"`
+	// Next is for --after; null: there are no more.
+	Next *string `json:"next"`
+}
+
+type peekedView struct {
+	State       store.State `json:"state"`
+	AvailableAt *time.Time  `json:"available_at"`
+	// Error is why it would become a dead letter; null: it can be sent.
+	Error *string `json:"error"`
+	publish.Line
+	Payload       json.RawMessage `json:"payload"`
+	PayloadBase64 *string         `json:"payload_base64"`
+}
+
+func (c *config) peekedViewOf(m store.Peeked) peekedView {
+	line, err := publish.NewLine(m.Message, c.exchange)
+	v := peekedView{State: m.State, AvailableAt: orNull(m.AvailableAt), Line: line}
+	if err != nil {
+		text := err.Error()
+		v.Error = &text
+		v.Line = publish.Line{
+			ID: m.ID, MessageID: m.MessageID.String(), Exchange: valueOr(m.Exchange, c.exchange), RoutingKey: m.RoutingKey,
+			OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties, PossibleDuplicate: m.PossibleDuplicate,
+		}
+	}
+	if created := orNull(m.CreatedAt); created != nil { // a year that JSON has
+		v.CreatedAt = *created
+	}
+	v.Headers, v.Properties = rawJSON(v.Headers), rawJSON(v.Properties)
+	switch {
+	case m.Redacted != nil:
+		v.Payload = rawJSON(m.Redacted)
+	case m.Binary:
+		text := base64.StdEncoding.EncodeToString(m.Message.Payload)
+		v.PayloadBase64 = &text
+	default:
+		v.Payload = rawJSON(m.Message.Payload)
+	}
+	return v
+}
+
+func (p *process) peek(c *cli.Context) error {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return err
+	}
+	for _, s := range flags("exchange") { // the flag of this name is a filter
+		if v, ok := p.givenTo(s.(*setting)); ok {
+			err = s.(*setting).set(cfg, v.text)
+		}
+	}
+	if err := errors.Join(err, cfg.validate()); err != nil {
+		return err
+	}
+	return p.atDesk(c, cfg, p.showPeeked)
+}
+
+func (p *process) showPeeked(ctx context.Context, d *desk) error {
+	list, err := d.Peek(ctx, d.cfg.looking.filter, d.cfg.page(), d.cfg.blocks(), d.cfg.relay.HeaderColumns)
+	if err != nil {
+		return d.cfg.pageError(err)
+	}
+	view := peekView{Messages: []peekedView{}, Next: orNothing(list.Next)}
+	for _, m := range list.Rows {
+		d.cfg.relay.AddOrderingKey(m.Message)
+		view.Messages = append(view.Messages, d.cfg.peekedViewOf(m))
+	}
+	if d.cfg.format == formatJSON {
+		return p.writeJSON(view)
+	}
+	if len(list.Rows) == 0 && list.Next == "" {
+		fmt.Fprintln(p.stdout, "no messages")
+		return nil
+	}
+	g := p.newTable("ID", "STATE", "AVAILABLE", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "BYTES", "ERROR").fit()
+	const wide = 60
+	for i, v := range view.Messages {
+		m, available := list.Rows[i], "-"
+		if v.AvailableAt != nil {
+			available = timeText(m.AvailableAt)
+		}
+		g.row(fmt.Sprint(v.ID), string(v.State), available, shortened(v.Exchange, wide), shortened(v.RoutingKey, wide),
+			shortened(valueOr(v.OrderingKey, "-"), wide), fmt.Sprint(len(m.Message.Payload)), shortened(valueOr(v.Error, "-"), wide))
+	}
+	if err := g.write(); err != nil {
+		return err
+	}
+	p.tellNext(len(list.Rows), list.Next)
+	return nil
+}
