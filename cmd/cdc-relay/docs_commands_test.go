@@ -1,11 +1,14 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
 // blocks are the parts of a page in that language.
@@ -24,7 +27,7 @@ func blocks(t *testing.T, page, language string) []string {
 // Each command of the pages exists and takes the flags that stand there.
 func TestDocsNameCommandsThatExist(t *testing.T) {
 	app := (&process{}).app()
-	for _, page := range []string{"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md", "security.md", "check.md"} {
+	for _, page := range []string{"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md", "security.md", "check.md", "testing.md"} {
 		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-/\w])/?cdc-relay ((?:[a-z-]+ )?[a-z-]+)([^\n|#]*)`).FindAllStringSubmatch(strings.Join(blocks(t, page, "sh"), "\n"), -1) {
 			words := strings.Fields(m[1])
 			command := app.Command(words[0])
@@ -90,5 +93,43 @@ func TestMigrationCommands(t *testing.T) {
 	}
 	if got := query[string](t, conn, `SELECT (SELECT count(*) FROM events) || ' ' || (SELECT count(*) FROM outboxevent)`); got != "1 1" {
 		t.Errorf("%s rows are left in the tables, want the one after --undo and the one that was sent", got)
+	}
+}
+
+// The commands, the SQL and the Go of the page on tests are run as they stand; the Go is that of the package's examples.
+func TestThePageOnTests(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	if ran := runCommands(t, env, "testing.md", "cdc-relay setup"); ran != 1 {
+		t.Fatalf("%d commands", ran)
+	}
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('before', '1')`)
+	for _, sql := range blocks(t, "testing.md", "sql") {
+		begin, rest, _ := strings.Cut(sql, "SELECT ")
+		read, end, found := strings.Cut(rest, ";\n")
+		if !found {
+			t.Fatalf("no SELECT and ROLLBACK in %s", sql)
+		}
+		execute(t, conn, begin)
+		if got := query[string](t, conn, `SELECT string_agg(routing_key || ' ' || payload, ',') FROM (SELECT `+read+`) r`); got != `orders.confirmed {"order_id": 42}` {
+			t.Errorf("got %s", got)
+		}
+		execute(t, conn, end)
+	}
+	if ran := runCommands(t, env, "testing.md", "cdc-relay "); ran != 4 {
+		t.Fatalf("%d commands", ran)
+	}
+	if n := query[int](t, conn, `SELECT count(*) FROM outbox`); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+	examples, err := os.ReadFile("../../outboxtest/example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unindented := regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(string(examples), "")
+	for _, code := range blocks(t, "testing.md", "go") {
+		if !strings.Contains(unindented, regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(code, "")) {
+			t.Errorf("outboxtest/example_test.go does not have\n%s", code)
+		}
 	}
 }
