@@ -92,6 +92,7 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 				services.Thorough(t, "one of many situations")
 			}
 			w := newWorldOn(t, server.Database(t), vhost).setUp()
+			w.settings = append(w.settings, "CDC_RELAY_SEND_TIMEOUT=5m") // a broker on a busy machine may need more than 10 s
 			arrived := w.consume(w.queue)
 			committed := busy(w)
 			within(t, "pg_ctl stop -m fast", 3*time.Second, func() { must(t, "stop", server.Stop(t.Context(), services.Fast)) })
