@@ -182,7 +182,11 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 	if err := checkSplit(startCtx, s.store, s.names); err != nil {
 		return false, err
 	}
-	if err := s.lead(ctx, position, stream.Process().PID, free); err != nil {
+	err = s.lead(ctx, position, stream.Process().PID, free)
+	if errors.Is(err, errReplaced) {
+		err = stream.EndedBy(err) // the server may have failed at once, because the slot's WAL or the publication is gone
+	}
+	if err != nil {
 		return false, err
 	}
 	defer s.letGo()
