@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
-	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -63,21 +62,15 @@ func (c AMQPConfig) withDefaults() AMQPConfig {
 //
 // Publish delivers results itself only after Run has returned.
 type AMQP struct {
+	inbox
 	cfg    AMQPConfig
 	uri    amqp.URI
 	limits limits
-	in     *mailbox[*outbox.Message]
 	// alone is shared by all sessions.
 	alone *aloneList
 
-	mu    sync.Mutex
-	ended bool // Run takes no more messages
-	// sink is set when Run starts, and so before ended.
-	sink Sink
-
 	// Only the goroutine of Run uses the fields below.
 	breaker   breaker
-	state     State
 	connected bool      // at least once
 	awaySince time.Time // zero: connected
 	complaint time.Time // when the last failure to connect was logged
@@ -94,25 +87,10 @@ func NewAMQP(cfg AMQPConfig) (*AMQP, error) {
 		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP takes %d", len(cfg.DefaultExchange), longestShortString)
 	}
 	return &AMQP{
-		cfg: cfg, uri: uri, in: newMailbox[*outbox.Message](), alone: newAloneList(),
+		inbox: inbox{in: newMailbox[*outbox.Message]()}, cfg: cfg, uri: uri, alone: newAloneList(),
 		limits:  limits{defaultExchange: cfg.DefaultExchange, login: uri.Username},
 		breaker: breaker{cooldown: cfg.OutageCooldown},
 	}, nil
-}
-
-// Publish implements Publisher.
-func (p *AMQP) Publish(m *outbox.Message) {
-	p.mu.Lock()
-	ended := p.ended
-	if !ended {
-		p.in.add(m)
-	}
-	p.mu.Unlock()
-	if ended {
-		p.sink.Deliver(outbox.Result{Message: m, Outcome: outbox.NotSent, Detail: "the publisher has stopped"})
-		return
-	}
-	p.in.signal()
 }
 
 // Run implements Publisher: it connects and publishes until ctx is done.
@@ -129,12 +107,9 @@ func (p *AMQP) Run(ctx context.Context, sink Sink) error {
 		}
 		// Measured from the start of the last attempt: after one that hung, or a connection that lasted, no pause is
 		// needed.
-		p.wait(ctx, reconnectEvery-time.Since(began))
+		p.attend(ctx, time.After(reconnectEvery-time.Since(began)), nil)
 	}
-	p.mu.Lock()
-	p.ended = true
-	p.mu.Unlock()
-	p.rejectAll("the publisher has stopped")
+	p.end()
 	p.setState(Closed, "stopped")
 	return nil
 }
@@ -225,6 +200,7 @@ func (p *AMQP) cameBack(s *session) {
 	p.connected, p.awaySince, p.complaint = true, time.Time{}, time.Time{}
 }
 
+// setState replaces that of the inbox: it also reports the breaker, and each new reason.
 func (p *AMQP) setState(phase Phase, detail string) {
 	next := State{Phase: phase, Since: time.Now(), Detail: detail, Breaker: p.breaker.state.String()}
 	if p.state.Phase == phase {
@@ -237,25 +213,13 @@ func (p *AMQP) setState(phase Phase, detail string) {
 	p.sink.StateChanged(p.state)
 }
 
-// rejectAll reports messages published without a connection.
-func (p *AMQP) rejectAll(why string) {
-	for _, m := range p.in.take(nil) {
-		p.sink.Deliver(outbox.Result{Message: m, Outcome: outbox.NotSent, Detail: why})
-	}
-}
-
-// wait waits for d, or until ctx is done. Messages published meanwhile are NotSent at once.
-func (p *AMQP) wait(ctx context.Context, d time.Duration) {
-	p.attend(ctx, time.After(d), nil)
-}
-
 // attend rejects messages until one of the channels is ready.
 func (p *AMQP) attend(ctx context.Context, over <-chan time.Time, done <-chan struct{}) {
 	const look = time.Second // at the breaker's cooldown
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
-		p.rejectAll("no connection to the broker")
+		p.reject("no connection to the broker")
 		select {
 		case <-ctx.Done():
 			return

@@ -92,6 +92,7 @@ func (p *Exec) Run(ctx context.Context, sink Sink) error {
 		p.wait(ctx, again, "the handler is not running")
 	}
 	p.end()
+	p.setState(Closed, "stopped")
 	return nil
 }
 

@@ -8,14 +8,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// inbox is the common part of Stdout and Exec: it queues messages and reports results. Only the goroutine of Run may
-// call methods other than Publish.
+// inbox is the common part of the publishers: it queues messages and reports results. Only the goroutine of Run may call
+// methods other than Publish.
 type inbox struct {
 	in *mailbox[*outbox.Message]
 
 	mu    sync.Mutex
 	ended bool // Run takes no more messages
-	sink  Sink // set when Run starts
+	sink  Sink // set when Run starts, and so before ended
 
 	state State
 }
@@ -35,13 +35,12 @@ func (p *inbox) Publish(m *outbox.Message) {
 	p.in.signal()
 }
 
-// end is the last step of Run.
+// end rejects all messages from now on.
 func (p *inbox) end() {
 	p.mu.Lock()
 	p.ended = true
 	p.mu.Unlock()
 	p.reject("the publisher has stopped")
-	p.setState(Closed, "stopped")
 }
 
 func (p *inbox) deliver(m *outbox.Message, o outbox.Outcome, detail string) {

@@ -47,6 +47,7 @@ func (p *Stdout) Run(ctx context.Context, sink Sink) error {
 	p.setState(Ready, "")
 	err := p.write(ctx)
 	p.end()
+	p.setState(Closed, "stopped")
 	return err
 }
 
