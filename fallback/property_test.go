@@ -88,7 +88,7 @@ func TestNothingIsMarkedNeedlessly(t *testing.T) {
 	})
 }
 
-// A key with many rows goes by the table, run by run.
+// A key with many rows leaves through the table, run by run.
 func TestAKeyWithManyRowsKeepsItsOrderWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)

@@ -9,7 +9,7 @@ import (
 
 // keys keeps the order of each ordering key: one message in flight, the next in the order of ids. A key is remembered
 // while it has a message in memory or rows in the table. A direct key goes from the stream into flight. Any other key
-// goes by the table: claims take its rows, and streamed rows stay there. The core's lock guards it.
+// leaves through the table: claims take its rows, and streamed rows stay there. The core's lock guards it.
 type keys struct {
 	byKey map[string]*keyState
 	limit int

@@ -98,17 +98,17 @@ func wait(ctx context.Context, hold time.Duration) {
 	}
 }
 
-// mendTimeout ends a fixing that hangs, whatever has become of the run's own context.
-const mendTimeout = 10 * time.Minute
+// fixTimeout ends a repair that hangs, even if the run's own context has ended.
+const fixTimeout = 10 * time.Minute
 
-// patience ends what hangs while a fault is made or fixed.
-const patience = 5 * time.Minute
+// hangTimeout ends a single wait that hangs while a fault is made or fixed.
+const hangTimeout = 5 * time.Minute
 
 // fixing is a context that outlives the run's, since a fault is to be fixed in any case. It is made when the fixing
 // begins, not before.
 func fixing(ctx context.Context) (context.Context, context.CancelFunc) {
-	cause := fmt.Errorf("the fault is not fixed within %s", mendTimeout)
-	return context.WithTimeoutCause(context.WithoutCancel(ctx), mendTimeout, cause)
+	cause := fmt.Errorf("the fault is not fixed within %s", fixTimeout)
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), fixTimeout, cause)
 }
 
 // holdThen holds a fault and fixes it.

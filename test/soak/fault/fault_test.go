@@ -217,12 +217,12 @@ func startRun(t *testing.T, w *World, recoverWithin time.Duration) *testRun {
 // awaitDelivered waits until so many messages have arrived.
 func (r *testRun) awaitDelivered(n int) {
 	r.t.Helper()
-	patience := await.Hang()
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	timeout := await.Hang()
+	ctx, cancel := context.WithTimeout(r.t.Context(), timeout)
 	defer cancel()
 	err := poll(ctx, func() (bool, error) { return r.record.Counts().Delivered >= n, nil })
 	if err != nil {
-		r.t.Errorf("%d messages have arrived within %s, expected %d; %v; %v", r.record.Counts().Delivered, patience, n,
+		r.t.Errorf("%d messages have arrived within %s, expected %d; %v; %v", r.record.Counts().Delivered, timeout, n,
 			r.writers.Trouble.Seen(), r.consumers.Trouble.Seen())
 	}
 }

@@ -59,8 +59,8 @@ func (r *Relay) exhaust(ctx context.Context, w *World) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(patience):
-		return fmt.Errorf("%s lives %s after it ran out of memory", r.Name, patience)
+	case <-time.After(hangTimeout):
+		return fmt.Errorf("%s lives %s after it ran out of memory", r.Name, hangTimeout)
 	}
 }
 

@@ -117,7 +117,7 @@ func (w *World) Leader(ctx context.Context) *Relay {
 
 // AwaitLeader waits until a relay streams.
 func (w *World) AwaitLeader(ctx context.Context) (*Relay, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no relay streams within %s", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("no relay streams within %s", hangTimeout))
 	defer cancel()
 	var leader *Relay
 	err := poll(ctx, func() (bool, error) {

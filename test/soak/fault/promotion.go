@@ -116,7 +116,7 @@ func (w *World) makeFailoverSlot(ctx context.Context) error {
 }
 
 func (w *World) awaitSyncedSlot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the standby has no copy of the slot within %s", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("the standby has no copy of the slot within %s", hangTimeout))
 	defer cancel()
 	_, standby := w.pair.servers()
 	// The function fails while there is none.

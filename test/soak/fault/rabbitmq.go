@@ -83,12 +83,12 @@ func held(begin beginning) func(context.Context, *World, *rand.Rand, time.Durati
 	}
 }
 
-// persist tries until it succeeds; after patience it tries no more.
+// persist tries until it succeeds, for at most hangTimeout.
 func persist(ctx context.Context, try func(context.Context) error) error {
 	const pause = 500 * time.Millisecond
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		return struct{}{}, try(ctx)
-	}, backoff.WithBackOff(backoff.NewConstantBackOff(pause)), backoff.WithMaxElapsedTime(patience))
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(pause)), backoff.WithMaxElapsedTime(hangTimeout))
 	return err
 }
 

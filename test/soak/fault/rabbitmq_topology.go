@@ -89,13 +89,13 @@ func (w *World) awaitEmptyQueues(ctx context.Context) error {
 	if w.nodes != nil {
 		between = quorum
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the consumers have not emptied the queues"))
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, errors.New("the consumers have not emptied the queues"))
 	defer cancel()
 	for empty := 0; empty < 2; {
 		messages, err := w.RabbitMQ.Unsettled(ctx, runVHost)
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("within %s: %w; there were %d messages", patience, context.Cause(ctx), messages)
+			return fmt.Errorf("within %s: %w; there were %d messages", hangTimeout, context.Cause(ctx), messages)
 		case err != nil:
 			return err
 		case messages > 0:

@@ -76,7 +76,7 @@ func slotFaults() []Fault {
 // dropSlot ends whoever holds the slot, and drops it before the next one takes it: a relay is back within a tenth of a
 // second, so that the server itself has to be as quick.
 func (w *World) dropSlot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("slot %s could not be dropped within %s", w.Slot, patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("slot %s could not be dropped within %s", w.Slot, hangTimeout))
 	defer cancel()
 	conn, err := w.Connect(ctx)
 	if err != nil {
@@ -127,7 +127,7 @@ func (w *World) loseSlot(ctx context.Context) error {
 }
 
 func (w *World) writeUntilLost(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("slot %s was not invalidated within %s", w.Slot, patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("slot %s was not invalidated within %s", w.Slot, hangTimeout))
 	defer cancel()
 	conn, err := w.Connect(ctx)
 	if err != nil {
