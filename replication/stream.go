@@ -262,12 +262,16 @@ func (s *Stream) EndedBy(err error) error {
 	for {
 		message, failed := s.conn.ReceiveMessage(context.Background())
 		if response, ok := message.(*pgproto3.ErrorResponse); ok {
-			return fmt.Errorf("the server ended the stream: %w", pgconn.ErrorResponseToPgError(response))
+			return endedError(response)
 		}
 		if failed != nil {
 			return err
 		}
 	}
+}
+
+func endedError(m *pgproto3.ErrorResponse) error {
+	return fmt.Errorf("the server ended the stream: %w", pgconn.ErrorResponseToPgError(m))
 }
 
 // nextStatus returns the time to the next status. Until the stream has caught up, it asks for the position often.
@@ -289,7 +293,7 @@ func (s *Stream) handle(message pgproto3.BackendMessage, at time.Time, handler H
 	case *pgproto3.CopyData:
 		return s.copyData(m.Data, at, handler)
 	case *pgproto3.ErrorResponse:
-		return fmt.Errorf("the server ended the stream: %w", pgconn.ErrorResponseToPgError(m))
+		return endedError(m)
 	case *pgproto3.CopyDone, *pgproto3.CommandComplete, *pgproto3.ReadyForQuery:
 		return errors.New("the server ended the stream")
 	case *pgproto3.NoticeResponse:
