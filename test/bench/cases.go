@@ -28,6 +28,7 @@ func peakCases(s Settings) []Case {
 		{Name: "publish", About: "limit: publish with confirms through the AMQP library", IsLimit: true, run: limitPublish(b)},
 		{Name: "read", About: "limit: read the slot and discard", IsLimit: true, run: limitRead(b)},
 		{Name: "drain", About: "the relay drains a backlog", Beside: "publish", run: drainRelay(b)},
+		{Name: "drain-poll", About: "the relay drains it with --mode poll", Beside: "drain", Full: true, run: drainRelay(b, "--mode", "poll")},
 		{Name: "drain-poller", About: "a SKIP LOCKED poller drains it", Beside: "publish", IsLimit: true, run: drainPoller(b)},
 		{
 			Name: "publish-written", About: "limit: publish while as many rows are written", IsLimit: true,
@@ -41,11 +42,14 @@ func peakCases(s Settings) []Case {
 	}
 }
 
+// warmUp is how long a steady load lasts before it is measured.
+const warmUp = 2 * time.Second
+
 // paceCases are about latency, and what a message costs when there are few.
 func paceCases(s Settings) []Case {
 	var cases []Case
 	for _, rate := range []int{500, 2000} {
-		p := pace{rate: float64(rate), warmUp: 2 * time.Second, duration: s.Steady, spec: load.Spec{Bytes: s.Bytes}, queues: s.Queues}
+		p := pace{rate: float64(rate), warmUp: warmUp, duration: s.Steady, spec: load.Spec{Bytes: s.Bytes}, queues: s.Queues}
 		direct := fmt.Sprintf("direct-%d", rate)
 		cases = append(cases,
 			Case{
@@ -68,11 +72,17 @@ func keyCases(s Settings) []Case {
 	keyed.spec.Keys = s.Keys
 	one.spec.Keys, one.messages = 1, max(s.Messages/20, 1)
 	hot.spec.HotEvery = 20
+	steadily := pace{rate: 500, warmUp: warmUp, duration: s.Steady, spec: keyed.spec, queues: s.Queues}
 	alone := s
 	alone.Window = 1
 	return []Case{
 		{Name: "drain-keyed", About: "the relay drains a backlog with many ordering keys", Beside: "drain", run: drainRelay(keyed)},
 		{Name: "stream-keyed", About: "the relay streams many ordering keys at full speed", Beside: "stream", run: streamPeak(keyed)},
+		{
+			Name: "drain-poll-keyed", About: "the relay drains many ordering keys with --mode poll", Beside: "drain-keyed", Full: true,
+			run: drainRelay(keyed, "--mode", "poll"),
+		},
+		{Name: "relay-500-keyed", About: "the relay streams 500/s with many ordering keys", Beside: "relay-500", Full: true, run: steady(steadily, byRelay)},
 		{
 			Name: "publish-one", About: "limit: publish with one message in flight", IsLimit: true, Full: true,
 			run: with(alone, limitPublish(one)),

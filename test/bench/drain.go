@@ -38,11 +38,11 @@ func (r *run) inFilledWorld(ctx context.Context, b backlog, do func(ctx context.
 	})
 }
 
-// drainRelay lets a relay that is started now publish what waits.
-func drainRelay(b backlog) func(context.Context, *run) error {
+// drainRelay lets a relay that is started now, with these flags, publish what waits.
+func drainRelay(b backlog, flags ...string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inFilledWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error {
-			relay, err := w.startRelay()
+			relay, err := w.startRelay(flags...)
 			if err != nil {
 				return err
 			}
