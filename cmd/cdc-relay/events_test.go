@@ -108,6 +108,9 @@ func TestTheFirstSlotIsNoLoss(t *testing.T) {
 	}
 	wantLevel("INFO", "publication_recreated", "slot_created")
 	execute(t, db, "INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', '1')")
-	execute(t, db, "SELECT pg_drop_replication_slot('"+env["CDC_RELAY_SLOT"]+"')")
+	await.Until(t, "the server has released the slot", func() bool {
+		_, err := db.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", env["CDC_RELAY_SLOT"])
+		return err == nil
+	})
 	wantLevel("WARN", "slot_created")
 }
