@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// adopting is what only adopt reads.
+// adopting holds the flags that only adopt reads.
 type adopting struct {
 	from       *outbox.Table
 	mapping    string
@@ -84,7 +84,7 @@ EXAMPLES
 	return command
 }
 
-// adoptFlagsOf are those of a command above, which a layout does not read.
+// adoptFlagsOf returns the flags of the parent command that a layout does not define itself.
 func adoptFlagsOf(parent *cli.Context) []cli.Flag {
 	return slices.DeleteFunc(slices.Clone(parent.Command.Flags), func(f cli.Flag) bool {
 		_, ours := f.(*setting)
@@ -179,7 +179,7 @@ func (p *process) undoAdoption(c *cli.Context, conn *pgx.Conn, cfg *config) erro
 	return nil
 }
 
-// adoptError says who may.
+// adoptError adds the hint which role may adopt a table.
 func adoptError(err error) error {
 	if pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return hinted{err, "connect as the owner of both tables, or as a superuser"}

@@ -16,17 +16,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// The exit codes. A second signal during the drain ends with 128 + its number.
+// Exit codes. A second signal during the drain exits with 128 + its number.
 const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
-	// exitNotFound: the message that a command names is not there.
+	// exitNotFound: the message that the command names does not exist.
 	exitNotFound = 3
 )
 
-// process is what the command line needs of the operating system, so that tests
-// can run it as a function.
+// process holds the parts of the operating system that the command line uses. Tests replace them and call run directly.
 type process struct {
 	args           []string
 	stdin          io.Reader
@@ -36,8 +35,8 @@ type process struct {
 	signals        <-chan os.Signal
 }
 
-// run runs one command and returns the exit code. The first signal asks the
-// command to come to its end, the second does not wait for it.
+// run runs one command and returns the exit code. The first signal cancels the command's context; the second exits at
+// once.
 func (p *process) run(ctx context.Context) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -72,9 +71,9 @@ func exitCodeOf(sig os.Signal) int {
 	return exitFailed
 }
 
-// report writes what went wrong in one line, and in another what fixes it.
+// report prints the error in one line, and its hint in a second line. It returns the exit code.
 func (p *process) report(err error) int {
-	if err == nil || errors.Is(err, flag.ErrHelp) { // the help page was shown
+	if err == nil || errors.Is(err, flag.ErrHelp) { // the help page is printed already
 		return exitDone
 	}
 	fmt.Fprintf(p.stderr, "cdc-relay: %s\n", oneLine(err.Error()))
@@ -82,7 +81,7 @@ func (p *process) report(err error) int {
 		fmt.Fprintf(p.stderr, "  hint: %s\n", hint)
 	}
 	var usage *usageError
-	var exit cli.ExitCoder // a help page that is not there
+	var exit cli.ExitCoder // the help page does not exist
 	var notFound notFoundError
 	switch {
 	case errors.As(err, &usage) || errors.As(err, &exit):
@@ -137,9 +136,9 @@ func (p *process) app() *cli.App {
 				return nil
 			}
 			p.writeVersion(buildInfo())
-			return flag.ErrHelp // done
+			return flag.ErrHelp // nothing else to run
 		},
-		ExitErrHandler: func(*cli.Context, error) {}, // report decides
+		ExitErrHandler: func(*cli.Context, error) {}, // report prints the error
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return flagError(err, "", nil, commands)
 		},
@@ -155,8 +154,7 @@ func (p *process) app() *cli.App {
 	}
 }
 
-// finish gives a command and those below it what is the same for all. The path is
-// what is typed after cdc-relay.
+// finish sets the fields that all commands share, also on subcommands. The path is what the user types after cdc-relay.
 func (p *process) finish(command *cli.Command, path string) {
 	command.BashComplete = p.complete(command)
 	command.CustomHelpTemplate = commandHelp(slices.ContainsFunc(settingsOf(command.Flags), (*setting).Advanced))
@@ -168,7 +166,7 @@ func (p *process) finish(command *cli.Command, path string) {
 		return
 	}
 	command.CustomHelpTemplate = groupHelp()
-	alone := command.Action // of a command that also does something by itself
+	alone := command.Action // set for a command with subcommands that also runs without one
 	command.Action = func(c *cli.Context) error {
 		if name := c.Args().First(); name != "" {
 			return unknownCommand(path, name, command.Subcommands)
@@ -204,7 +202,7 @@ func unknownCommand(path, name string, commands []*cli.Command) error {
 	return usagef("%sunknown command %q, want one of %s", prefix(path), name, names(commands))
 }
 
-// prefix says which command a message is about.
+// prefix returns the name of the command that a message is about.
 func prefix(path string) string {
 	if path == "" {
 		return ""

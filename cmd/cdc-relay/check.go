@@ -17,11 +17,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// checking is what check alone asks for.
+// checking holds the flags that only check reads.
 type checking struct {
 	appRole string
 	noProbe bool
-	// managementURL is "" for the usual port.
+	// managementURL: "" means the usual port.
 	managementURL string
 	fix, strict   bool
 }
@@ -50,7 +50,7 @@ func checkSettings() []*setting {
 	}
 }
 
-// checkManagementURL never quotes the URL, as checkDatabaseURL.
+// checkManagementURL never quotes the URL, which may contain a password. See checkDatabaseURL.
 func checkManagementURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || atAfterHost(text) || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
@@ -115,7 +115,7 @@ func (p *process) check(c *cli.Context) error {
 	return nil
 }
 
-// checkOptions are what is examined.
+// checkOptions returns what check examines.
 func checkOptions(cfg *config) doctor.Options {
 	options := doctor.Options{
 		Connect: func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
@@ -145,7 +145,7 @@ func (p *process) examine(ctx context.Context, options doctor.Options) (checkRep
 	return checkReport{Level: doctor.Worst(findings), Findings: findings}, nil
 }
 
-// repair runs the commands with --yes, each by itself: one that fails keeps no other from being run.
+// repair runs the commands of --yes one by one. A failed command does not stop the others.
 func (p *process) repair(c *cli.Context, cfg *config, commands []string) []repairView {
 	views := make([]repairView, len(commands))
 	var conn *pgx.Conn
@@ -155,7 +155,7 @@ func (p *process) repair(c *cli.Context, cfg *config, commands []string) []repai
 			defer closeConn(c.Context, conn)
 		}
 	}
-	quiet := &setupReport{json: true} // the report tells it here
+	quiet := &setupReport{json: true} // the report has its own line for it
 	for i, command := range commands {
 		views[i].Command = command
 		if !cfg.yes {
@@ -179,25 +179,25 @@ func (p *process) repair(c *cli.Context, cfg *config, commands []string) []repai
 	return views
 }
 
-// connectToCheck connects with parameters of the start-up.
+// connectToCheck connects with the given startup parameters.
 func connectToCheck(ctx context.Context, url string, parameters map[string]string) (*pgx.Conn, error) {
 	return connectWith(ctx, url, "check", func(config *pgx.ConnConfig) {
 		maps.Copy(config.RuntimeParams, parameters)
-		config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may lose prepared statements
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec // prepared statements can break behind a pooler
 		if parameters["default_transaction_read_only"] != "" {
 			pgdial.AsWriter(&config.Config)
 		}
 	})
 }
 
-// checkReport is the JSON of the command.
+// checkReport is the JSON output of check.
 type checkReport struct {
-	Level    doctor.Level     `json:"level"` // the worst
+	Level    doctor.Level     `json:"level"` // the worst level of all findings
 	Findings []doctor.Finding `json:"findings"`
 	Repairs  []repairView     `json:"repairs,omitempty"` // with --fix
 }
 
-// repairView is one command that --fix picks.
+// repairView is one command that --fix selects.
 type repairView struct {
 	Command string `json:"command"`
 	Done    bool   `json:"done"` // with --yes
@@ -231,7 +231,7 @@ func repairsText(cfg *config, repairs []repairView) string {
 	}
 	text := "\n--fix --yes would run:\n"
 	if cfg.yes {
-		text = "\nrepairs, before this was looked at:\n"
+		text = "\nrepairs, before this check:\n"
 	}
 	for _, r := range repairs {
 		switch {
@@ -256,7 +256,7 @@ func colourOf(level doctor.Level) text.Color {
 	return text.FgGreen
 }
 
-// counted: "1 problem, 2 warnings, 30 ok".
+// counted returns a summary such as "1 problem, 2 warnings, 30 ok".
 func counted(findings []doctor.Finding) string {
 	counts := map[doctor.Level]int{}
 	for _, f := range findings {

@@ -84,7 +84,7 @@ func TestSetupAndTeardown(t *testing.T) {
 	execute(t, conn, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '{}')")
 	r := cdcRelay(t, env, "teardown", "--tables", "--yes")
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "public.outbox holds 1 message") || !strings.Contains(r.stderr, "hint: ") {
+	if !strings.Contains(r.stderr, "public.outbox has 1 message") || !strings.Contains(r.stderr, "hint: ") {
 		t.Errorf("got %s", r.stderr)
 	}
 	wantObjects(true, true, true)

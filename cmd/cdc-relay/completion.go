@@ -9,13 +9,13 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// completions are the scripts of the shells. Each calls the program with the line so far, the current word if it is a
-// flag, else an empty one, and completing at the end.
+// completions contains one script for each shell. A script calls the program with the line so far, then the current
+// word if it is a flag or else an empty word, then the value of completing.
 //
 //go:embed completion
 var completions embed.FS
 
-// completing is the last argument of a command line that is to be completed.
+// completing is the last argument of a command line that the shell wants completed.
 const completing = "--generate-bash-completion"
 
 func (p *process) completionCommand() *cli.Command {
@@ -49,7 +49,7 @@ install it. Without them:
 	return command
 }
 
-// manCommand prints the manual page, which the packages install.
+// manCommand prints the manual page. The packages install it.
 func (p *process) manCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "man",
@@ -59,7 +59,7 @@ func (p *process) manCommand() *cli.Command {
 		Hidden:      true,
 		Action: func(*cli.Context) error {
 			app := p.app()
-			// In Markdown, code is indented by four blanks.
+			// Markdown indents code by four spaces.
 			app.Description = strings.ReplaceAll(app.Description, "\n  ", "\n    ")
 			app.UsageText = "cdc-relay COMMAND [FLAGS]"
 			page, err := app.ToManWithSection(1)
@@ -72,12 +72,12 @@ func (p *process) manCommand() *cli.Command {
 	}
 }
 
-// cannotComplete: behind --, the library would run the command instead.
+// cannotComplete reports whether the line has a bare --: the library would then run the command.
 func (p *process) cannotComplete() bool {
 	return len(p.args) > 0 && p.args[len(p.args)-1] == completing && slices.Contains(p.args, "--")
 }
 
-// complete prints the values of a flag that takes one of a few, else commands or flags.
+// complete prints the values of an enumerated flag, or else commands or flags.
 func (p *process) complete(command *cli.Command) cli.BashCompleteFunc {
 	byName := cli.DefaultCompleteWithFlags(command)
 	return func(c *cli.Context) {

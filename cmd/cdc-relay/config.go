@@ -15,16 +15,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// config is everything that flags, environment and file can say.
+// config holds all values from flags, environment and file.
 type config struct {
-	// given says, for each setting that is not at its default, who has set it.
+	// given tells where each value that is not a default comes from.
 	given map[string]given
 
 	relay          relay.Config
 	amqpURL        string
 	files          fileNames
 	publisher      string
-	handler        []string // of --publisher exec
+	handler        []string // the command of --publisher exec
 	exchange       string
 	outageCooldown time.Duration
 
@@ -37,7 +37,7 @@ type config struct {
 	format    string
 	printSQL  bool
 	functions bool
-	shards    int // of setup and teardown: all of them; 0: the one of relay.Shard
+	shards    int // for setup and teardown: the number of shards; 0: only relay.Shard
 	yes       bool
 	tables    bool
 	rate      float64
@@ -65,7 +65,7 @@ func defaultConfig() *config {
 	}
 }
 
-// validate looks at what the parts cannot know of one another.
+// validate checks rules that involve more than one setting.
 func (c *config) validate() error {
 	if err := c.relay.Validate(); err != nil {
 		return usagef("%s", oneLine(err.Error()))
@@ -90,7 +90,7 @@ func (c *config) names() replication.Names {
 	return c.relay.Names()
 }
 
-// allNames are those of all shards with --shards, else of one.
+// allNames returns the names of all shards with --shards, else of one.
 func (c *config) allNames() []replication.Names {
 	if c.shards == 0 {
 		return []replication.Names{c.names()}
@@ -102,7 +102,7 @@ func (c *config) allNames() []replication.Names {
 	return all
 }
 
-// flags picks settings by name, in the order of the help page.
+// flags returns the named settings as flags, in the order of the help page.
 func flags(names ...string) []cli.Flag {
 	all := allSettings()
 	names = withRelated(names)
@@ -127,7 +127,7 @@ func serverSettings() []*setting {
 		{
 			name: "config", value: "FILE", notInFile: true,
 			usage: "Read settings from a YAML file; its keys are the names of the flags.",
-			set:   func(*config, string) error { return nil }, // read before the others
+			set:   func(*config, string) error { return nil }, // the file is read before the other settings
 		},
 		{
 			name: "database-url", value: "URL",

@@ -44,10 +44,10 @@ URLs and certificates are read. It names all mistakes. Exit code 0 if there are 
 // settingView is one setting as JSON.
 type settingView struct {
 	Name string `json:"name"`
-	// Value is the text that was given, without passwords; null: there is none.
+	// Value is the text as set, without passwords; null: not set.
 	Value  *string `json:"value"`
 	Source string  `json:"source"` // flag, environment, file, default
-	// Place is the flag, the variable, or the file and its line; null: the default.
+	// Place is the flag, the variable, or the file and its line; null for a default.
 	Place *string `json:"place"`
 }
 
@@ -82,7 +82,7 @@ func (p *process) configShow(c *cli.Context) error {
 	return g.write()
 }
 
-// shownSettings are those of run, and others that the file has.
+// shownSettings are the settings of run, and all others that the file sets.
 func shownSettings(c *cli.Context, cfg *config) []*setting {
 	ofRun := settingsOf(c.Command.Flags)
 	return slices.DeleteFunc(allSettings(), func(s *setting) bool {
@@ -103,13 +103,14 @@ func (c *config) settingView(s *setting) settingView {
 	return v
 }
 
-// withoutPassword is the value of a setting as it may be shown. Those whose names end in url may hold a password.
+// withoutPassword returns the value of a setting without passwords. Only settings with a name that ends in url can
+// contain one.
 func withoutPassword(s *setting, text string) string {
 	if !strings.HasSuffix(s.name, "-url") {
 		return string(redact([]byte(text)))
 	}
 	scheme, rest, isURL := strings.Cut(text, "://")
-	if !isURL { // key=value pairs of Postgres
+	if !isURL { // key=value words of Postgres
 		return regexp.MustCompile(`(\w*password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)`).ReplaceAllString(text, "$1***")
 	}
 	authority, query, _ := strings.Cut(rest, "?")

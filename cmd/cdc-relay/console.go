@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// consoling is how the console is served.
+// consoling holds the flags of the console.
 type consoling struct {
 	listen       string
 	tokenFile    string
@@ -69,20 +69,20 @@ EXAMPLES
 	}
 }
 
-// console is the server of the pages.
+// console serves the pages.
 type console struct {
 	process *process
 	cfg     *config
 	log     *slog.Logger
 	token   string
-	desks   chan *desk // nil ones are not connected
+	desks   chan *desk // a nil desk is not connected yet
 	history *history
 	looks   *template.Template
-	streams chan struct{} // places for pages that update themselves
+	streams chan struct{} // one slot for each page that may update itself
 }
 
 const (
-	// consoleDesks is how many pages are made at a time, each over a connection of its own.
+	// consoleDesks is how many pages may query the database at a time, each over its own connection.
 	consoleDesks = 4
 	// consoleStreams is how many pages may update themselves at a time.
 	consoleStreams = 50
@@ -97,7 +97,7 @@ func (p *process) console(c *cli.Context) error {
 		return err
 	}
 	quiet := *p
-	quiet.stdout = io.Discard // no colours in what becomes a page
+	quiet.stdout = io.Discard // a page must not contain terminal colours
 	s := &console{process: &quiet, cfg: cfg, log: p.logger(cfg), desks: make(chan *desk, consoleDesks), streams: make(chan struct{}, consoleStreams)}
 	if s.token, err = consoleToken(cfg.consoling.tokenFile); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (p *process) console(c *cli.Context) error {
 	return s.serve(c.Context, listener)
 }
 
-// serve answers until ctx is done.
+// serve answers requests until ctx is done.
 func (s *console) serve(ctx context.Context, listener net.Listener) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -154,10 +154,10 @@ func (s *console) serve(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// open tells that nobody has to log in.
+// open reports whether the console needs no login.
 func (s *console) open() bool { return s.token == "" && s.cfg.consoling.loginHeader == "" }
 
-// consoleToken reads the token; "" without a file.
+// consoleToken reads the token from the file; "" without a file.
 func consoleToken(file string) (string, error) {
 	if file == "" {
 		return "", nil
@@ -180,11 +180,11 @@ func isLoopback(hostPort string) bool {
 	return err == nil && (host == "localhost" || (ip != nil && ip.IsLoopback()))
 }
 
-// user is the key of a request's user.
+// user is the context key of a request's user.
 type user struct{}
 
-// who logs people in. Without a login the pages are for this machine: a name that leads here from elsewhere, as in a DNS
-// rebinding attack, is rejected.
+// who checks the login of each request. Without a login, it only accepts requests to a loopback host name, because in a
+// DNS rebinding attack another name leads here.
 func (s *console) who(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := "local user"
@@ -218,7 +218,7 @@ func hostPort(host string) string {
 	return host
 }
 
-// secure sets what a browser must keep to.
+// secure sets the security headers of every answer.
 func secure(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -230,7 +230,7 @@ func secure(next http.Handler) http.Handler {
 	})
 }
 
-// atDesk has do work on the tables, over one of the connections.
+// atDesk calls do with one of the connections. It waits until one is free.
 func (s *console) atDesk(ctx context.Context, do func(context.Context, *desk) error) error {
 	var d *desk
 	select {

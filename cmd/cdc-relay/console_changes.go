@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// asked is a change before it is made, or after.
+// asked describes a change, before or after it is made.
 type asked struct {
 	picked
 	Do      string
@@ -20,13 +20,13 @@ type asked struct {
 	What    string // such as "12 dead letters"
 	Filters string
 	Back    string
-	// Done says what was done; "": nothing yet.
+	// Done says what was done; "" before the change.
 	Done, Left string
 }
 
-// change of many rows: it has to be asked for, and to be told which.
+// changing checks the request for a change of many rows, and calls do with the selected rows.
 func (s *console) changing(ctx context.Context, r *http.Request, do func(context.Context, *desk, *asked) error) (asked, error) {
-	if err := r.ParseForm(); err != nil { // with a filter less it would be another change
+	if err := r.ParseForm(); err != nil { // a missing filter would select other rows
 		return asked{}, usagef("the form cannot be read: %s", err)
 	}
 	a := asked{Do: r.FormValue("do")}
@@ -56,7 +56,7 @@ func (s *console) changing(ctx context.Context, r *http.Request, do func(context
 	return a, err
 }
 
-// ask shows how many rows a change would change.
+// ask shows how many rows a change would affect.
 func (s *console) ask(w http.ResponseWriter, r *http.Request) {
 	if !s.mayChange(w, r) {
 		return
@@ -78,12 +78,12 @@ func (s *console) ask(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// change makes it.
+// change runs the change.
 func (s *console) change(w http.ResponseWriter, r *http.Request) {
 	if !s.mayChange(w, r) {
 		return
 	}
-	// It ends whole batches, also if the browser has gone.
+	// A change that has begun ends even if the browser disconnects.
 	s.showChange(w, r, func(ctx context.Context, d *desk, a *asked) (err error) {
 		filter := d.cfg.looking.filter
 		switch a.Do {
@@ -110,7 +110,7 @@ func (s *console) change(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// retries tells whether the messages that a request picks by their state are those that "retry" takes.
+// retries reports whether the state in the request selects only messages that "retry" accepts.
 func retries(r *http.Request) bool {
 	state := strings.TrimSpace(r.FormValue("state"))
 	return state == "" || state == string(store.Retrying)

@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// history is the last hour, as the console has seen it.
+// history holds the samples of the last hour.
 type history struct {
 	look *statsLook
 	mu   struct {
@@ -24,23 +24,23 @@ type history struct {
 	}
 }
 
-// point is one look. What is unknown is below 0.
+// point is one sample. An unknown value is negative.
 type point struct{ perSecond, depth, oldest, p50, p99 float64 }
 
 const (
 	historyEvery  = 5 * time.Second
 	historyPoints = int(time.Hour / historyEvery)
-	// leastPoints is the width of a chart of a console that has just begun.
+	// leastPoints is the minimum width of a chart.
 	leastPoints = int(2 * time.Minute / historyEvery)
 )
 
 func newHistory(cfg *config) *history {
 	watching := *cfg
-	watching.looking.watch = true // throughput and latency are those since the look before
+	watching.looking.watch = true // throughput and latency are measured since the previous sample
 	return &history{look: &statsLook{cfg: &watching, live: newLiveRelay(cfg.httpAddr)}}
 }
 
-// keep looks at once and from time to time, until ctx is done.
+// keep takes a sample at once and then at a fixed interval, until ctx is done.
 func (h *history) keep(ctx context.Context, s *console) {
 	ticker := time.NewTicker(historyEvery)
 	defer ticker.Stop()
@@ -93,7 +93,7 @@ func (h *history) add(view statsView, hosts []store.RelayHost, err error) {
 	}
 }
 
-// overview is what the page shows.
+// overview is the data of the overview page.
 type overview struct {
 	Facts  facts
 	Charts []chart
@@ -101,7 +101,7 @@ type overview struct {
 	Failed string
 }
 
-// facts are names and what is known of them.
+// facts are pairs of name and value.
 type facts [][2]string
 
 func (f *facts) row(columns ...string) {
@@ -145,7 +145,8 @@ func (h *history) overview(cfg *config, p *process) overview {
 	return o
 }
 
-// chartOf draws a line for each stretch in which the value is known. It is as wide as what was seen, at most an hour.
+// chartOf draws a line for each stretch of known values. The chart covers the time since the first sample, at most an
+// hour.
 func chartOf(title, unit string, points []point, of func(point) float64) chart {
 	const width, height = 360.0, 60.0
 	most, now := 0.0, -1.0
@@ -170,7 +171,7 @@ func chartOf(title, unit string, points []point, of func(point) float64) chart {
 		fmt.Fprintf(&b, "%s%.1f %.1f", pen, float64(first+i)*width/float64(last), height-2-v/max(most, 1e-9)*(height-4))
 		pen = "L"
 	}
-	c.Line = template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %g %g" preserveAspectRatio="none" role="img" aria-label="%s, last hour: now %s, at most %s"><path d="%s"/></svg>`, //nolint:gosec // numbers and our own words
+	c.Line = template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %g %g" preserveAspectRatio="none" role="img" aria-label="%s, last hour: now %s, at most %s"><path d="%s"/></svg>`, //nolint:gosec // it contains only numbers and our own words
 		width, height, title, c.Now, c.Most, b.String()))
 	return c
 }

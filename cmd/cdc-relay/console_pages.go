@@ -21,15 +21,15 @@ import (
 //go:embed console
 var consoleFiles embed.FS
 
-// consolePage is one page: its template has its name.
+// consolePage is one page. Its template has the same name.
 type consolePage struct {
 	path, title, template string
-	// updates tells that the page updates itself.
+	// updates: the page updates itself.
 	updates bool
 	view    func(ctx context.Context, d *desk, r *http.Request) (any, error)
 }
 
-// follows tells that the page updates itself. A message that is looked for by its message_id does not: no index has that.
+// follows reports whether the page updates itself. A search by message_id does not: no index covers it.
 func (p consolePage) follows(r *http.Request) bool {
 	_, err := strconv.ParseInt(strings.TrimSpace(r.FormValue("id")), 10, 64)
 	return p.updates && (p.path != "/message" || err == nil)
@@ -47,7 +47,7 @@ func (s *console) pages() []consolePage {
 	}
 }
 
-// mostForm bounds the bytes of a form.
+// mostForm limits the size of a form in bytes.
 const mostForm = 64 << 10
 
 func (s *console) handler() http.Handler {
@@ -66,23 +66,23 @@ func (s *console) handler() http.Handler {
 		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, _ *http.Request) {
 			text, err := consoleFiles.ReadFile("console/" + name)
 			if err != nil {
-				panic(err) // it is embedded
+				panic(err) // the file is embedded
 			}
 			w.Header().Set("Content-Type", kind)
-			w.Write(text) //nolint:errcheck // the client has gone
+			w.Write(text) //nolint:errcheck // the client may be gone
 		})
 	}
 	return secure(s.who(http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(mux, mostForm))))
 }
 
-// frame is what stands around a page.
+// frame is the data of the HTML around a page.
 type frame struct {
 	Pages   []navigation
 	Title   string
 	Table   string
 	User    string
 	Changes bool
-	// Events is where updates of the page come from; "": it has none.
+	// Events is the URL of the page's updates; "": the page has none.
 	Events string
 	Body   template.HTML
 }
@@ -113,16 +113,16 @@ func (s *console) write(w http.ResponseWriter, r *http.Request, status int, titl
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	w.Write([]byte(text)) //nolint:errcheck // the client has gone
+	w.Write([]byte(text)) //nolint:errcheck // the client may be gone
 }
 
-// body is the part of a page that updates.
+// body returns the part of a page that updates.
 func (s *console) body(ctx context.Context, r *http.Request, page consolePage) (template.HTML, int) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var view any
 	var err error
-	if page.path == "/" { // from memory, also while the database is down
+	if page.path == "/" { // this page comes from memory and works while the database is down
 		view, err = page.view(ctx, nil, r)
 	} else {
 		err = s.atDesk(ctx, func(ctx context.Context, d *desk) error {
@@ -141,7 +141,7 @@ func (s *console) body(ctx context.Context, r *http.Request, page consolePage) (
 	return text, http.StatusOK
 }
 
-// failure shows an error in the place of a page.
+// failure shows an error in place of a page.
 func (s *console) failure(err error) (template.HTML, int) {
 	text, failed := s.render("failure", map[string]string{
 		"Error": string(redact([]byte(oneLine(err.Error())))), "Hint": string(redact([]byte(problem.Hint(err)))),
@@ -156,7 +156,7 @@ func (s *console) failure(err error) (template.HTML, int) {
 	return text, http.StatusServiceUnavailable
 }
 
-// consoleTemplates are those of all pages.
+// consoleTemplates parses the templates of all pages.
 func consoleTemplates() (*template.Template, error) {
 	return template.New("").Funcs(template.FuncMap{
 		"duration": durationText, "time": timeText, "count": countOf, "next": nextText, "rows": rowsText,
@@ -180,7 +180,7 @@ func (s *console) render(name string, view any) (template.HTML, error) {
 	return template.HTML(b.String()), nil //nolint:gosec // the template has escaped it
 }
 
-// events sends the body of a page whenever it has changed. A client that is too many gets none, and has the page as it is.
+// events sends the body of a page each time it changes. Beyond consoleStreams clients, a page gets no updates.
 func (s *console) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.streams <- struct{}{}:
@@ -203,17 +203,17 @@ func (s *console) events(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "want a page", http.StatusBadRequest)
 }
 
-// streamEvery is how often a page is made again.
+// streamEvery is how often a page is rendered again.
 const streamEvery = 2 * time.Second
 
-// requestFor is the request for a page, by somebody who asks for its updates.
+// requestFor returns the request for a page on behalf of the user who subscribes to its updates.
 func requestFor(r *http.Request, page *url.URL) *http.Request {
 	asked := r.Clone(r.Context())
 	asked.URL = page
 	return asked
 }
 
-// eventText keeps a page to the fields of an event: a carriage return ends a line there, too.
+// eventText makes HTML fit into an event's data field, where a carriage return also ends a line.
 var eventText = strings.NewReplacer("\r", "&#13;", "\n", "\ndata: ")
 
 func (s *console) stream(w http.ResponseWriter, r, asked *http.Request, page consolePage) {
@@ -247,14 +247,14 @@ func (s *console) overviewPage(context.Context, *desk, *http.Request) (any, erro
 	return s.history.overview(s.cfg, s.process), nil
 }
 
-// picked is the form of the filters, as it was sent.
+// picked holds the values of the filter form.
 type picked struct {
 	Path   string
 	Fields []field
 	Next   string
-	// Query are the fields that are set.
+	// Query has the filters that are set, URL-encoded.
 	Query string
-	// Changes are what may be done with all that are picked.
+	// Changes are the changes that apply to the selected rows.
 	Changes []string
 }
 
@@ -292,7 +292,7 @@ func pick(d *desk, r *http.Request, names ...string) (picked, error) {
 	return p, nil
 }
 
-// goOn is where the next page is.
+// goOn sets the link to the next page.
 func (p *picked) goOn(next string) {
 	if next == "" {
 		return
@@ -349,7 +349,7 @@ func (s *console) publishedPage(ctx context.Context, d *desk, r *http.Request) (
 	return listed[store.PublishedMessage]{p, list.Rows}, err
 }
 
-// shownKey is a key with the reason why it waits.
+// shownKey is a key and the reason why it waits.
 type shownKey struct {
 	store.Key
 	Why string
@@ -382,7 +382,7 @@ func (s *console) keysPage(ctx context.Context, d *desk, r *http.Request) (any, 
 	return shown, err
 }
 
-// messageShown is all that is known of an id.
+// messageShown is the data of the page of one message.
 type messageShown struct {
 	ID       string
 	Error    string
@@ -446,7 +446,7 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 
 func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any, error) {
 	cfg := *s.cfg
-	cfg.checking.noProbe = true // a look leaves nothing behind
+	cfg.checking.noProbe = true // opening a page must not send test messages
 	report, err := s.process.examine(ctx, checkOptions(&cfg))
 	if err != nil {
 		return nil, err
@@ -456,7 +456,7 @@ func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any,
 		Findings []doctor.Finding
 	}
 	shown.Summary = counted(report.Findings)
-	for _, level := range []doctor.Level{doctor.Problem, doctor.Warning, doctor.OK} { // the worst first
+	for _, level := range []doctor.Level{doctor.Problem, doctor.Warning, doctor.OK} { // the worst level first
 		for _, f := range report.Findings {
 			if f.Level == level {
 				shown.Findings = append(shown.Findings, f)
@@ -466,5 +466,5 @@ func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any,
 	return shown, nil
 }
 
-// blocks tells whether dead letters block their keys.
+// blocks reports whether a dead letter blocks its key.
 func (c *config) blocks() bool { return c.relay.OnDeadLetter == relay.OnDeadLetterBlock }

@@ -48,10 +48,10 @@ body, or redacted_payload if that is set.`,
 	}
 }
 
-// deadLetterListView is the output of dead-letter list as JSON.
+// deadLetterListView is the JSON output of dead-letter list.
 type deadLetterListView struct {
 	DeadLetters []deadView `json:"dead_letters"`
-	// Next is for --after; null: there are no more.
+	// Next is the cursor for --after; null on the last page.
 	Next *string `json:"next"`
 }
 
@@ -139,7 +139,7 @@ func (p *process) writeDeadLetters(cfg *config, letters []store.DeadMessage, nex
 	return p.writeJSON(view)
 }
 
-// showDeadLetter writes one, with an empty line before those that follow.
+// showDeadLetter prints one dead letter, with an empty line first if it follows another.
 func (p *process) showDeadLetter(cfg *config, letter store.DeadMessage, follows bool) error {
 	if follows {
 		fmt.Fprintln(p.stdout)
@@ -162,5 +162,5 @@ func (p *process) deathDetails(g rows, cfg *config, letter store.DeadMessage) {
 	g.row("to send it back", then)
 }
 
-// errStopped is for a change of many that was interrupted: what was done stays done.
+// errStopped is returned if a signal interrupts a change of many rows. Finished batches stay changed.
 var errStopped = errors.New("stopped")

@@ -45,11 +45,11 @@ EXAMPLES
 	}
 }
 
-// requeueView is the output of dead-letter requeue as JSON.
+// requeueView is the JSON output of dead-letter requeue.
 type requeueView struct {
 	DryRun bool `json:"dry_run"`
-	// Matched were picked; Requeued of them are back, RequeuedWithNewID of those with another
-	// id, since theirs was not free; NotTaken are dead letters still.
+	// Matched counts the selected dead letters; Requeued those back in the outbox; RequeuedWithNewID those of them that
+	// got a new id, because the old one was taken; NotTaken those that stay dead letters.
 	Matched           int64  `json:"matched"`
 	Requeued          int64  `json:"requeued"`
 	RequeuedWithNewID int64  `json:"requeued_with_new_id"`
@@ -89,7 +89,7 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed})
 }
 
-// countDeadLetters is how many a command would change.
+// countDeadLetters counts the dead letters that a command would change.
 func (d *desk) countDeadLetters(ctx context.Context) (int64, error) {
 	n, err := d.CountDeadLetters(ctx, d.cfg.looking.filter)
 	if err == nil && n == 0 {
@@ -98,7 +98,7 @@ func (d *desk) countDeadLetters(ctx context.Context) (int64, error) {
 	return n, err
 }
 
-// tell writes the outcome in one line, or as JSON.
+// tell prints the outcome in one line, or as JSON.
 func (p *process) tell(cfg *config, view any, text string) error {
 	switch {
 	case cfg.format == formatJSON:
@@ -110,17 +110,17 @@ func (p *process) tell(cfg *config, view any, text string) error {
 	return err
 }
 
-// change is what a command has done to many rows. It may have failed halfway.
+// change is the outcome of a command that changes many rows. It may have failed halfway.
 type change struct {
 	view   any
-	told   *string // where the view has the error
+	told   *string // the field of the view for the error
 	text   string
 	done   int64
 	left   int64
 	failed error
 }
 
-// tellAll tells what was done, and then what was not.
+// tellAll prints what was done, and then what was not done.
 func (p *process) tellAll(ctx context.Context, cfg *config, ch change) error {
 	if ch.failed != nil && ctx.Err() != nil {
 		ch.failed = hinted{fmt.Errorf("%w, with %s left", errStopped, rowsText(ch.left, "row")), "run it again for the others"}
@@ -140,7 +140,7 @@ func (p *process) tellAll(ctx context.Context, cfg *config, ch change) error {
 	return ch.failed
 }
 
-// purgeView is the output of dead-letter purge as JSON.
+// purgeView is the JSON output of dead-letter purge.
 type purgeView struct {
 	DryRun  bool   `json:"dry_run"`
 	Matched int64  `json:"matched"`
@@ -163,7 +163,7 @@ func (p *process) purge(ctx context.Context, d *desk) error {
 		if view.Matched = total; total == 0 || d.cfg.yes {
 			return nil
 		}
-		// The question goes to the standard error: the output may be a script's.
+		// The question goes to the standard error: a script may read the standard output.
 		question := fmt.Sprintf("Delete %s from %s at %s?", rowsText(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
 		refused = p.confirmed(ctx, p.stderr, question, "nothing was deleted")
 		return refused

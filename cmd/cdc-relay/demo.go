@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// demoTimeout is how long nothing may arrive.
+	// demoTimeout: the demo fails if no message arrives for this long.
 	demoTimeout = 10 * time.Second
-	// demoGrace is how long Ctrl-C waits for what is on its way.
+	// demoGrace is how long the demo waits after Ctrl-C for committed messages to arrive.
 	demoGrace = 2 * time.Second
 )
 
@@ -89,9 +89,8 @@ func demoTable(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {
 	return nil
 }
 
-// demo inserts orders and waits for them. Only run touches its fields; orders are
-// inserted by a goroutine of their own, since a slow commit must not hold up the
-// arrivals.
+// demo inserts orders and waits for them to arrive. Only run accesses its fields. Another goroutine inserts, so that a
+// slow commit does not delay the arrivals.
 type demo struct {
 	orders demoOrders
 	queue  *demoQueue
@@ -99,9 +98,9 @@ type demo struct {
 	rate   float64
 	count  int
 
-	// pending are the orders that have not arrived, with the moment of their commit.
+	// pending are the orders that have not arrived, with the time of their commit.
 	pending map[outbox.UUID]demoOrder
-	// early are arrivals whose order the inserting goroutine has yet to hand over.
+	// early are arrivals that came before the inserting goroutine reported the order.
 	early    map[outbox.UUID]time.Time
 	latency  latencies
 	sent     int
@@ -133,8 +132,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return <-failed
 }
 
-// loop ends when all orders have arrived, when nothing arrives any more, or a
-// moment after ctx is done.
+// loop returns when all orders have arrived, when none arrives for demoTimeout, or demoGrace after ctx is done.
 func (d *demo) loop(ctx context.Context, stopInserting context.CancelFunc, inserted <-chan demoOrder) error {
 	interrupted, timeout := ctx.Done(), demoTimeout
 	stalled := time.NewTimer(timeout)
@@ -188,7 +186,7 @@ func (d *demo) add(order demoOrder) {
 func (d *demo) take(delivery amqp.Delivery, now time.Time) {
 	id, err := outbox.ParseUUID([]byte(delivery.MessageId))
 	if err != nil {
-		return // not from the outbox
+		return // it is not from the outbox
 	}
 	if order, ok := d.pending[id]; ok {
 		delete(d.pending, id)
@@ -216,7 +214,7 @@ func (d *demo) nothingArrives() error {
 	}
 }
 
-// tidy takes back what did not arrive: its queue vanishes with this process.
+// tidy deletes the rows of orders that did not arrive: their queue ends with this process.
 func (d *demo) tidy(ctx context.Context) {
 	if len(d.pending) == 0 {
 		return

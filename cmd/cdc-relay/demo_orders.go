@@ -18,19 +18,18 @@ type demoOrder struct {
 	id        int64
 	messageID outbox.UUID
 	text      string
-	// committing is the moment just before COMMIT was sent.
+	// committing is the time just before COMMIT was sent.
 	committing time.Time
 }
 
-// demoOrders writes the orders, as an application would.
+// demoOrders inserts orders as an application would.
 type demoOrders struct {
 	conn  *pgx.Conn
 	table outbox.Table
 	queue string
 }
 
-// insert writes count orders, or goes on until ctx is done where count is 0, and
-// hands each over once it is committed.
+// insert inserts count orders, or orders until ctx is done if count is 0. It sends each committed order to inserted.
 func (o demoOrders) insert(ctx context.Context, rate float64, count int, inserted chan<- demoOrder) error {
 	ticker := time.NewTicker(time.Duration(float64(time.Second) / rate))
 	defer ticker.Stop()
@@ -39,7 +38,7 @@ func (o demoOrders) insert(ctx context.Context, rate float64, count int, inserte
 		if err != nil {
 			return fmt.Errorf("insert an order: %w", err)
 		}
-		inserted <- order // run takes them all, also after an interrupt
+		inserted <- order // run receives all orders, also after an interrupt
 		if n == count {
 			return nil
 		}
@@ -54,20 +53,20 @@ func (o demoOrders) insert(ctx context.Context, rate float64, count int, inserte
 func (o demoOrders) insertOne(ctx context.Context) (demoOrder, error) {
 	order := demoOrder{text: randomOrder()}
 	rand.Read(order.messageID[:])
-	order.messageID[6] = order.messageID[6]&0x0f | 0x40 // a random UUID is of version 4
+	order.messageID[6] = order.messageID[6]&0x0f | 0x40 // version 4: a random UUID
 	order.messageID[8] = order.messageID[8]&0x3f | 0x80
 	payload, err := json.Marshal(map[string]string{"order": order.text})
 	if err != nil {
 		return order, err
 	}
-	// Not cut short by an interrupt: that would leave open whether it was committed.
+	// An interrupt must not cancel the transaction: nobody would know whether it was committed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
 	defer cancel()
 	tx, err := o.conn.Begin(ctx)
 	if err != nil {
 		return order, err
 	}
-	defer tx.Rollback(ctx) //nolint:errcheck // after a commit there is nothing to roll back
+	defer tx.Rollback(ctx) //nolint:errcheck // a no-op after COMMIT
 	err = tx.QueryRow(ctx, "INSERT INTO "+o.table.SQL()+` (message_id, exchange, routing_key, payload, properties)
 		VALUES ($1, '', $2, $3, '{"type": "demo.order"}') RETURNING id`,
 		order.messageID.String(), o.queue, string(payload)).Scan(&order.id)

@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// demoQueue is a queue that only this process can see and that vanishes with it.
+// demoQueue is an exclusive queue: the broker deletes it when this process disconnects.
 type demoQueue struct {
 	conn       *amqp.Connection
 	name       string
@@ -52,7 +52,7 @@ func (q *demoQueue) open() error {
 	return err
 }
 
-// reason is why the connection ended.
+// reason returns why the connection was closed.
 func (q *demoQueue) reason() error {
 	select {
 	case err := <-q.closed:
@@ -65,10 +65,10 @@ func (q *demoQueue) reason() error {
 }
 
 func (q *demoQueue) close() {
-	q.conn.CloseDeadline(time.Now().Add(time.Second)) //nolint:errcheck // the broker sees the end of the connection anyway
+	q.conn.CloseDeadline(time.Now().Add(time.Second)) //nolint:errcheck // the broker notices the end of the connection in any case
 }
 
-// brokerError names the broker without the password.
+// brokerError names the broker without its password.
 func brokerError(amqpURL string, err error) error {
 	address := "RabbitMQ"
 	if u, parseErr := url.Parse(amqpURL); parseErr == nil {

@@ -12,14 +12,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// demoNumbers is what the summary shows.
+// demoNumbers are the numbers of the summary.
 type demoNumbers struct {
 	sent, arrived, repeated int
 	p50, p99, worst         time.Duration
 }
 
-// demoScreen shows the demo: on a terminal with colours and a last line that
-// changes, otherwise in plain lines.
+// demoScreen prints the progress: on a terminal with colours and a live last line, else as plain lines.
 type demoScreen struct {
 	out      io.Writer
 	terminal bool
@@ -47,7 +46,7 @@ func (s demoScreen) paint(style, text string) string {
 	return "\x1b[" + style + "m" + text + "\x1b[0m"
 }
 
-// clear removes the live line.
+// clear returns the codes that erase the live line.
 func (s demoScreen) clear() string {
 	if !s.terminal {
 		return ""
@@ -56,7 +55,7 @@ func (s demoScreen) clear() string {
 }
 
 func (s demoScreen) begin(table outbox.Table, database, queue string) {
-	fmt.Fprintf(s.out, "%s\n", s.paint(bold, "Orders on their way: INSERT, COMMIT, RabbitMQ, here"))
+	fmt.Fprintf(s.out, "%s\n", s.paint(bold, "The way of each order: INSERT, COMMIT, RabbitMQ, here"))
 	fmt.Fprintf(s.out, "%s\n", s.paint(dim, fmt.Sprintf("from %s at %s", table, database)))
 	fmt.Fprintf(s.out, "%s\n\n", s.paint(dim, fmt.Sprintf("through queue %s; Ctrl-C ends it", queue)))
 }
@@ -81,7 +80,7 @@ func speed(took time.Duration) string {
 	return red
 }
 
-// live renews the last line.
+// live redraws the last line.
 func (s demoScreen) live(n demoNumbers) {
 	if s.terminal {
 		fmt.Fprint(s.out, s.clear(), s.liveLine(n))
@@ -94,7 +93,7 @@ func (s demoScreen) liveLine(n demoNumbers) string {
 		line += fmt.Sprintf(" · p50 %s · p99 %s", milliseconds(n.p50), milliseconds(n.p99))
 	}
 	if runes := []rune(line); len(runes) > s.width() {
-		line = string(runes[:s.width()]) // a line that wraps could not be removed
+		line = string(runes[:s.width()]) // a wrapped line could not be erased
 	}
 	return s.paint(bold, line)
 }

@@ -29,10 +29,10 @@ EXAMPLES
 	}
 }
 
-// drainView is the output of drain as JSON; as a table it has none but the log.
+// drainView is the JSON output of drain. The table format prints only the log.
 type drainView struct {
 	Published          int64  `json:"published"`
-	PossibleDuplicates int64  `json:"possible_duplicates"` // of those
+	PossibleDuplicates int64  `json:"possible_duplicates"` // how many of the published ones
 	Rejected           int64  `json:"rejected"`
 	DeadLettered       int64  `json:"dead_lettered"`
 	Error              string `json:"error,omitempty"`
@@ -60,7 +60,7 @@ func (p *process) drain(c *cli.Context) error {
 	err = errors.Join(err, <-notified)
 	s.endTrace(c.Context)
 	if s.statsd != nil {
-		s.statsd.Send(context.WithoutCancel(c.Context)) // once, at the end
+		s.statsd.Send(context.WithoutCancel(c.Context)) // once, after the drain
 	}
 	if err != nil {
 		s.logEnd(err)

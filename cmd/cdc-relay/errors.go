@@ -10,8 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// usageError is a mistake in the command line, the environment or the
-// configuration file.
+// usageError is a mistake in the command line, the environment or the configuration file.
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
@@ -20,12 +19,12 @@ func usagef(format string, args ...any) error {
 	return &usageError{text: fmt.Sprintf(format, args...)}
 }
 
-// notFoundError is for a message that is not there: an answer, with an exit code of its own.
+// notFoundError is for a message that does not exist. It has its own exit code.
 type notFoundError struct{ error }
 
 func (e notFoundError) Unwrap() error { return e.error }
 
-// hinted gives an error a line that says what fixes it.
+// hinted is an error with a hint: a second line that says how to fix it.
 type hinted struct {
 	error
 	hint string
@@ -42,7 +41,7 @@ func oneLine(s string) string {
 	return strings.Join(lines, "; ")
 }
 
-// flagError puts what the flag package says into a line of ours.
+// flagError rewrites an error of the flag package in the style of the other errors.
 func flagError(err error, path string, flags []cli.Flag, commands []*cli.Command) error {
 	text := err.Error()
 	if name, found := strings.CutPrefix(text, "flag provided but not defined: -"); found {
@@ -72,7 +71,7 @@ func unknownFlag(name, path string, flags []cli.Flag, commands []*cli.Command) e
 	return usagef("%sunknown flag --%s, see %s --help", prefix(path), name, strings.TrimSpace("cdc-relay "+path))
 }
 
-// nearest is the known name that was probably meant, or "".
+// nearest returns the known name that was probably meant, or "".
 func nearest(name string, known []string) string {
 	best, least := "", len(name)/2+1
 	for _, candidate := range known {
@@ -83,7 +82,7 @@ func nearest(name string, known []string) string {
 	return best
 }
 
-// distance is Levenshtein's: how many letters to insert, remove or replace.
+// distance is the Levenshtein distance of a and b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -104,8 +103,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// redactingWriter keeps passwords out of all that is written for people: the
-// last line of defence, where the text of an error quotes a URL.
+// redactingWriter removes passwords from all output for people. It is the last line of defence: the text of an error
+// can quote a URL.
 type redactingWriter struct{ io.Writer }
 
 func (w redactingWriter) Write(p []byte) (int, error) {
@@ -115,12 +114,12 @@ func (w redactingWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Unwrap is the writer itself, to ask whether it is a terminal.
+// Unwrap returns the underlying writer, so that callers can check if it is a terminal.
 func (w redactingWriter) Unwrap() io.Writer { return w.Writer }
 
 func redact(text []byte) []byte {
 	if bytes.Contains(text, []byte("://")) {
-		// Greedy up to the last @ of the word: a password may hold one that was not encoded.
+		// Greedy up to the last @ of the word: a password can contain an @ that is not encoded.
 		text = regexp.MustCompile(`(://[^\s:/@"'`+"`"+`]*):[^\s"'`+"`"+`]*@`).ReplaceAll(text, []byte("$1:***@"))
 	}
 	if bytes.Contains(text, []byte("password")) {

@@ -39,7 +39,7 @@ func (p *process) explain(ctx context.Context, d *desk, name store.Name) error {
 		return err
 	}
 	published, err := d.publishedAs(ctx, name)
-	if err != nil && len(waiting)+len(dead) == 0 { // a role may read the outbox alone
+	if err != nil && len(waiting)+len(dead) == 0 { // the role may be allowed to read only the outbox
 		return err
 	}
 	if d.cfg.format == formatJSON {
@@ -56,7 +56,7 @@ func (p *process) explain(ctx context.Context, d *desk, name store.Name) error {
 	return err
 }
 
-// publishedAs looks into the history, if there is one.
+// publishedAs searches the history, if there is one.
 func (d *desk) publishedAs(ctx context.Context, name store.Name) ([]store.PublishedMessage, error) {
 	if has, err := d.HasHistory(ctx); err != nil || !has {
 		return nil, err
@@ -64,7 +64,7 @@ func (d *desk) publishedAs(ctx context.Context, name store.Name) ([]store.Publis
 	return d.Published(ctx, name, d.cfg.looking.showPayload)
 }
 
-// askRelay reads the relay at --http-addr; nil: none answers.
+// askRelay queries the relay at --http-addr. It returns nil if none answers.
 func askRelay(ctx context.Context, cfg *config) *reading {
 	live := newLiveRelay(cfg.httpAddr)
 	if live == nil {
@@ -72,12 +72,12 @@ func askRelay(ctx context.Context, cfg *config) *reading {
 	}
 	r, err := live.read(ctx)
 	if err != nil {
-		return nil // a relay elsewhere may be at work: the slot tells
+		return nil // a relay may run elsewhere: the slot shows it
 	}
 	return r
 }
 
-// surroundings are what a message depends on.
+// surroundings are the facts outside the row that decide when a message is published.
 type surroundings struct {
 	cfg   *config
 	slot  slot.Slot
@@ -89,13 +89,13 @@ func surroundingsOf(ctx context.Context, d *desk) (surroundings, error) {
 	return surroundings{cfg: d.cfg, slot: slot, relay: askRelay(ctx, d.cfg)}, err
 }
 
-// outlook is what happens next, and when, where that is known.
+// outlook says what happens next, and when if that is known.
 type outlook struct {
 	text string
 	at   time.Time
 }
 
-// outlookOf says what happens next to a row of the outbox.
+// outlookOf returns what happens next to a row of the outbox.
 func (s surroundings) outlookOf(w store.Waiting) outlook {
 	block := s.cfg.relay.OnDeadLetter == relay.OnDeadLetterBlock
 	switch {
@@ -113,7 +113,7 @@ func (s surroundings) outlookOf(w store.Waiting) outlook {
 	return o
 }
 
-// expiry says that a row has expired, or will have when its turn comes.
+// expiry returns a remark if the row has expired, or will expire before its turn.
 func (s surroundings) expiry(w store.Waiting, turn time.Time) string {
 	then := "a dead letter then"
 	if s.cfg.relay.OnExpired == relay.OnExpiredDrop {
@@ -137,7 +137,7 @@ func countRows(c store.Count) string {
 	return countOf(c) + " rows"
 }
 
-// sessionText names who has locked a row.
+// sessionText describes the session that has locked a row.
 func sessionText(pid int32, s *store.Session, now time.Time) string {
 	text := fmt.Sprintf("backend %d", pid)
 	switch {
@@ -155,7 +155,7 @@ func sessionText(pid int32, s *store.Session, now time.Time) string {
 	return text
 }
 
-// own says what happens next to a row by its own state. Tries are those that are left.
+// own returns what happens next to a row according to its own state. tries describes the remaining attempts.
 func (s surroundings) own(state store.State, at time.Time, tries, lockedBy string, now time.Time) outlook {
 	in := func() string { return fmt.Sprintf("at %s, in %s", timeText(at), durationText(at.Sub(now))) }
 	switch state {
@@ -184,7 +184,8 @@ func (s surroundings) own(state store.State, at time.Time, tries, lockedBy strin
 		" or so, one that is started at once: cdc-relay run"}
 }
 
-// tries says how many are left, by max_attempts of the row, else if --max-retries is that of the relays.
+// tries describes the remaining attempts: from the row's max_attempts, or else from --max-retries of this command,
+// which may differ from the relay's.
 func (s surroundings) tries(attempts int, maxAttempts *int) string {
 	most := s.cfg.relay.MaxRetries
 	switch {
@@ -203,7 +204,7 @@ func (s surroundings) tries(attempts int, maxAttempts *int) string {
 	return "if rejected, it is a dead letter"
 }
 
-// obstacle is what the relay at --http-addr says that keeps it from publishing.
+// obstacle returns what keeps the relay at --http-addr from publishing.
 func (s surroundings) obstacle() string {
 	if s.relay == nil {
 		return ""
@@ -217,7 +218,7 @@ func (s surroundings) obstacle() string {
 
 func (s surroundings) relayed() bool { return s.slot.Relayed(s.cfg.relay.Table) }
 
-// streaming says whether a relay streams.
+// streaming describes whether a relay streams.
 func (s surroundings) streaming() string {
 	switch {
 	case s.relayed():

@@ -7,11 +7,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// explainView is the output of explain as JSON: as a rule one message. Its keys are part of
-// the contract: docs/commands.md.
+// explainView is the JSON output of explain, usually with one message. docs/commands.md documents its keys.
 type explainView struct {
-	Messages []any `json:"messages"` // explainedRow, explainedDeadLetter or explainedPublished, told apart by where
-	// Streaming tells that a relay of the table owns the slot.
+	Messages []any `json:"messages"` // explainedRow, explainedDeadLetter or explainedPublished; the field where tells which
+	// Streaming: a relay of the table owns the slot.
 	Streaming bool       `json:"streaming"`
 	Owner     *ownerView `json:"owner"`
 }
@@ -19,12 +18,12 @@ type explainView struct {
 type explainedRow struct {
 	Where string      `json:"where"` // outbox
 	State store.State `json:"state"`
-	// Next is in words; NextAt when it is to happen, where that is known.
+	// Next says in words what happens next; NextAt when, if that is known.
 	Next        string     `json:"next"`
 	NextAt      *time.Time `json:"next_at"`
 	AvailableAt *time.Time `json:"available_at"`
 	LockedBy    int32      `json:"locked_by,omitempty"`
-	// Session is the one that has locked the row, or the row that it waits for.
+	// Session is the session that has locked the row, or the row before it in its key.
 	Session *ownerView `json:"session"`
 	messageView
 	Ordering *orderingView `json:"ordering"`
@@ -37,7 +36,7 @@ type explainedDeadLetter struct {
 	deadView
 }
 
-// explainedPublished is a message of the history.
+// explainedPublished is a message in the history.
 type explainedPublished struct {
 	Where string      `json:"where"` // published
 	State store.State `json:"state"` // published
@@ -45,11 +44,11 @@ type explainedPublished struct {
 	publishedView
 }
 
-// orderingView is the place of a row in its ordering key.
+// orderingView is the position of a row in its ordering key.
 type orderingView struct {
 	RowsBefore          int64           `json:"rows_before"`
 	RowsBeforePrecision store.Precision `json:"rows_before_precision"`
-	// First is the oldest of those.
+	// First is the oldest row before it.
 	First       *firstView `json:"first"`
 	DeadLetters int64      `json:"dead_letters"`
 }
@@ -100,7 +99,7 @@ func viewOfSession(s *store.Session) *ownerView {
 	return &ownerView{PID: uint32(s.PID), Application: s.Application, Client: s.Client, Since: orNull(s.Since)}
 }
 
-// showExplained writes it for people.
+// showExplained prints the messages for people.
 func (p *process) showExplained(s surroundings, waiting []store.Waiting, dead []store.DeadMessage, published []store.PublishedMessage) error {
 	for i, w := range waiting {
 		if i > 0 {

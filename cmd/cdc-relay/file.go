@@ -11,8 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// readFile reads a configuration file: one YAML mapping from the names of flags
-// to their values. It returns all that is wrong.
+// readFile reads a configuration file: one YAML mapping from flag names to values. It returns all errors in it.
 func readFile(name string, cfg *config) []error {
 	root, err := fileMapping(name)
 	switch {
@@ -24,7 +23,7 @@ func readFile(name string, cfg *config) []error {
 	return readMapping(name, root, cfg)
 }
 
-// fileMapping is nil where the file says nothing.
+// fileMapping returns nil for a file without settings.
 func fileMapping(name string) (*yaml.Node, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -33,7 +32,7 @@ func fileMapping(name string) (*yaml.Node, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var doc yaml.Node
 	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil, nil // an empty file says nothing
+		return nil, nil // an empty file
 	} else if err != nil {
 		return nil, usagef("%s", yamlError(name, err))
 	}
@@ -101,7 +100,7 @@ func unknownKey(name string, key *yaml.Node) error {
 	return usagef("%s:%d: unknown key %q; the keys are the names of the flags", name, key.Line, key.Value)
 }
 
-// yamlError puts the parser's message into the form of the other messages.
+// yamlError rewrites an error of the YAML parser in the style of the other errors.
 func yamlError(name string, err error) string {
 	match := regexp.MustCompile(`^yaml: line (\d+): (.*)$`).FindStringSubmatch(oneLine(err.Error()))
 	if match == nil {

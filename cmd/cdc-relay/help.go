@@ -49,7 +49,7 @@ COMMANDS
 "cdc-relay COMMAND --help" explains a command, "cdc-relay --version" shows the version.
 ` + exitCodesHelp
 
-// groupHelp is the page of a command with others below it. Few have flags of their own.
+// groupHelp is the help template of a command with subcommands. Few of them have flags of their own.
 func groupHelp() string {
 	return `{{.HelpName}}: {{.Usage}}
 
@@ -74,7 +74,7 @@ func flagsHelp(heading, experts string) string {
 {{end}}`
 }
 
-// commandHelp is the page of a command. One with flags for experts shows them at the end.
+// commandHelp is the help template of a command. If grouped, the advanced flags come last.
 func commandHelp(grouped bool) string {
 	heading, experts := "FLAGS", ""
 	if grouped {

@@ -23,7 +23,7 @@ func newRegistry() *prometheus.Registry {
 	b := buildInfo()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "cdc_relay_build_info",
-		Help: "Always 1; the labels tell which cdc-relay runs.",
+		Help: "Always 1; the labels are the version of cdc-relay.",
 		ConstLabels: prometheus.Labels{
 			"version": b.Version, "commit": b.Commit, "go_version": runtime.Version(),
 		},
@@ -35,7 +35,7 @@ func newRegistry() *prometheus.Registry {
 	return registry
 }
 
-// listen returns nil for no address.
+// listen returns nil for an empty address.
 func listen(ctx context.Context, addr string) (net.Listener, error) {
 	if addr == "" {
 		return nil, nil //nolint:nilnil // no listener is wanted
@@ -57,10 +57,10 @@ func closeListener(listener net.Listener) error {
 	return listener.Close()
 }
 
-// healthReporter is what the endpoints and the liveness file ask.
+// healthReporter is the source for the health endpoints and the liveness file.
 type healthReporter interface{ Health() relay.Health }
 
-// serveHTTP answers until ctx is done.
+// serveHTTP answers requests until ctx is done.
 func serveHTTP(ctx context.Context, listener net.Listener, s *service) error {
 	if listener == nil {
 		<-ctx.Done()
@@ -82,7 +82,7 @@ func serveHTTP(ctx context.Context, listener net.Listener, s *service) error {
 		return fmt.Errorf("serve HTTP: %w", err)
 	case <-ctx.Done():
 	}
-	// A scrape that is being answered may end; the process does not wait for more.
+	// A request in progress gets this long; the process does not wait longer.
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 50*time.Millisecond)
 	defer cancel()
 	if err := server.Shutdown(grace); err != nil {
@@ -112,7 +112,7 @@ func newHandler(reporter healthReporter, registry *prometheus.Registry) http.Han
 	return mux
 }
 
-// writeHealth writes one line for the whole and one for each part.
+// writeHealth writes one line for the whole relay and one for each part.
 func writeHealth(w http.ResponseWriter, health relay.Health, word string, well bool, partWell func(relay.Part) bool) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s", verdict(word, well))
@@ -132,7 +132,7 @@ func writeHealth(w http.ResponseWriter, health relay.Health, word string, well b
 	if !well {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	w.Write(redact([]byte(b.String()))) //nolint:errcheck // the client has gone
+	w.Write(redact([]byte(b.String()))) //nolint:errcheck // the client may be gone
 }
 
 func verdict(word string, well bool) string {

@@ -27,10 +27,10 @@ the environment or the file.`,
 	}
 }
 
-// keysView is the output of keys as JSON.
+// keysView is the JSON output of keys.
 type keysView struct {
 	Keys []keyView `json:"keys"`
-	// Next is for --after; null: there are no more.
+	// Next is the cursor for --after; null on the last page.
 	Next *string `json:"next"`
 }
 
@@ -39,9 +39,9 @@ type keyView struct {
 	RowsBehind          int64           `json:"rows_behind"`
 	RowsBehindPrecision store.Precision `json:"rows_behind_precision"`
 	First               listedView      `json:"first"`
-	// Why it waits, in words.
+	// Why says in words why the key waits.
 	Why string `json:"why"`
-	// DeadLetter is the oldest of the key by its id; null: there is none.
+	// DeadLetter is the key's dead letter with the lowest id; null: there is none.
 	DeadLetter *int64 `json:"dead_letter"`
 }
 

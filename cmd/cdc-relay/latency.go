@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// latencies keeps the newest durations, for their percentiles.
+// latencies keeps the newest durations and computes their percentiles.
 type latencies struct {
-	// newest is a ring; sorted holds the same.
+	// newest is a ring buffer; sorted has the same values in order.
 	newest []time.Duration
 	next   int
 	sorted []time.Duration
 	worst  time.Duration
 }
 
-// latencyWindow is how many are kept.
+// latencyWindow is how many durations are kept.
 const latencyWindow = 10_000
 
 func (l *latencies) add(d time.Duration) {
@@ -33,7 +33,7 @@ func (l *latencies) add(d time.Duration) {
 	l.sorted = slices.Insert(l.sorted, at, d)
 }
 
-// percentile is the smallest value that the given share of all does not exceed.
+// percentile returns the smallest value that is at least as large as the given share of all values.
 func (l *latencies) percentile(share float64) time.Duration {
 	if len(l.sorted) == 0 {
 		return 0

@@ -32,7 +32,7 @@ EXAMPLES
 	}
 }
 
-// stateSetting picks rows by their state.
+// stateSetting selects rows by their state.
 func stateSetting() *setting {
 	var states []string
 	for _, state := range store.States() {
@@ -48,15 +48,15 @@ func stateSetting() *setting {
 	}
 }
 
-// listFilterFlags are the filters without the ID: explain finds one message.
+// listFilterFlags are the filters without the ID. For one message there is explain.
 func listFilterFlags() []cli.Flag {
 	return append([]cli.Flag{stateSetting()}, slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" })...)
 }
 
-// listView is the output of list as JSON.
+// listView is the JSON output of list.
 type listView struct {
 	Messages []listedView `json:"messages"`
-	// Next is for --after; null: there are no more.
+	// Next is the cursor for --after; null on the last page.
 	Next *string `json:"next"`
 }
 
@@ -107,7 +107,7 @@ func (p *process) showList(ctx context.Context, d *desk) error {
 	return nil
 }
 
-// nextText is when a row may leave.
+// nextText says when a row may be published.
 func nextText(w store.Waiting) string {
 	switch {
 	case w.State == store.Locked:

@@ -17,22 +17,23 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// liveRelay asks a running relay by its HTTP address.
+// liveRelay queries a running relay at its HTTP address.
 type liveRelay struct {
 	address string
 	client  *http.Client
 }
 
 const (
-	// liveTimeout is what a relay has to answer.
+	// liveTimeout is how long a relay may take to answer.
 	liveTimeout = 2 * time.Second
-	// liveWindow is how long throughput is measured for, where nothing longer is asked for.
+	// liveWindow is the default time over which throughput is measured.
 	liveWindow = 250 * time.Millisecond
-	// mostAnswer bounds what is read of an answer.
+	// mostAnswer limits the bytes of an answer.
 	mostAnswer = 8 << 20
 )
 
-// newLiveRelay is nil for no address. A relay that listens everywhere is asked here.
+// newLiveRelay returns nil for an empty address. For an address that listens on all interfaces, it asks on this
+// machine.
 func newLiveRelay(httpAddr string) *liveRelay {
 	host, port, err := net.SplitHostPort(httpAddr)
 	if err != nil || port == "0" {
@@ -44,11 +45,11 @@ func newLiveRelay(httpAddr string) *liveRelay {
 	return &liveRelay{address: net.JoinHostPort(host, port), client: &http.Client{Timeout: liveTimeout, Transport: &http.Transport{}}}
 }
 
-// reading is what a relay's counters said at a time.
+// reading holds the metrics of a relay at one time.
 type reading struct {
 	at       time.Time
 	families map[string]*dto.MetricFamily
-	// health is the answer of /readyz: the whole in its first line, then the parts.
+	// health is the answer of /readyz: the first line is the whole relay, the others are its parts.
 	health []string
 }
 
@@ -60,7 +61,7 @@ func (l *liveRelay) get(ctx context.Context, path string) ([]byte, error) {
 	response, err := l.client.Do(request)
 	var urlErr *url.Error
 	if errors.As(err, &urlErr) {
-		return nil, urlErr.Err // the address is told beside it
+		return nil, urlErr.Err // the caller names the address
 	}
 	if err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func (l *liveRelay) get(ctx context.Context, path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(response.Body, mostAnswer))
 }
 
-// read asks once. An answer that is no relay's is an error.
+// read queries the relay once. It fails if another program answers.
 func (l *liveRelay) read(ctx context.Context) (*reading, error) {
 	ready, err := l.get(ctx, "/readyz")
 	if err != nil {
@@ -90,7 +91,7 @@ func (l *liveRelay) read(ctx context.Context) (*reading, error) {
 	return &reading{at: time.Now(), families: families, health: strings.Split(strings.TrimSpace(string(ready)), "\n")}, nil
 }
 
-// value is that of a series without labels, or of the sum of those with any.
+// value returns a metric without labels, or the sum over all labels.
 func (r *reading) value(name string) float64 {
 	sum := 0.0
 	for _, metric := range r.families[name].GetMetric() {
@@ -99,7 +100,7 @@ func (r *reading) value(name string) float64 {
 	return sum
 }
 
-// label is that of the series of a family that is 1.
+// label returns the label of the series that has the value 1.
 func (r *reading) label(family, label string) string {
 	for _, metric := range r.families[family].GetMetric() {
 		if metric.GetGauge().GetValue() != 1 {
@@ -114,7 +115,7 @@ func (r *reading) label(family, label string) string {
 	return ""
 }
 
-// histogram is the cumulated counts of one, up to each bound.
+// histogram holds cumulative counts by upper bound.
 type histogram struct {
 	bounds []float64
 	counts []float64
@@ -144,7 +145,7 @@ func (h histogram) total() float64 {
 	return h.counts[len(h.counts)-1]
 }
 
-// since is what was added after an earlier reading.
+// since returns the counts added after an earlier reading.
 func (h histogram) since(earlier histogram) histogram {
 	if len(h.counts) != len(earlier.counts) {
 		return h
@@ -156,8 +157,7 @@ func (h histogram) since(earlier histogram) histogram {
 	return added
 }
 
-// quantile is as Prometheus computes it: within a bucket evenly spread. What lies beyond
-// the last bound counts as that bound.
+// quantile interpolates linearly within a bucket, as Prometheus does. Values beyond the last bound count as that bound.
 func (h histogram) quantile(q float64) float64 {
 	rank := q * h.total()
 	below, lower := 0.0, 0.0

@@ -13,11 +13,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
-// livenessFile is written while the relay is live: for probes that look at the
-// age of a file. The empty name is no file.
+// livenessFile is written while the relay is live, for probes that check the age of a file. The empty name means no
+// file.
 type livenessFile string
 
-// newLivenessFile shows at the start, not later, that the file cannot be written.
+// newLivenessFile fails at the start if the file cannot be written.
 func newLivenessFile(name string) (livenessFile, error) {
 	file := livenessFile(name)
 	if name == "" {
@@ -63,7 +63,7 @@ func (f livenessFile) keep(ctx context.Context, reporter healthReporter, log *sl
 	}
 }
 
-// write puts the file in place at once, so that no probe sees half of it.
+// write replaces the file atomically, so that no probe reads half of it.
 func (f livenessFile) write(now time.Time) error {
 	temp, err := os.CreateTemp(filepath.Dir(string(f)), "."+filepath.Base(string(f))+"-*")
 	if err != nil {

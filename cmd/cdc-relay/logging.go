@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 )
 
-// logger writes to the standard error: the standard output may be the publisher's.
+// logger writes to the standard error, because --publisher stdout uses the standard output.
 func (p *process) logger(cfg *config) *slog.Logger {
 	terminal := isTerminal(p.stderr)
 	if cfg.logFormat == "json" || (cfg.logFormat == "auto" && !terminal) {
@@ -25,7 +25,7 @@ func (p *process) logger(cfg *config) *slog.Logger {
 	}))
 }
 
-// durationAsText writes 27.1s where slog would write nanoseconds.
+// durationAsText writes 27.1s; slog would write nanoseconds.
 func durationAsText(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())
@@ -33,7 +33,7 @@ func durationAsText(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// noColor is the convention of no-color.org.
+// noColor implements the convention of no-color.org.
 func (p *process) noColor() bool {
 	value, _ := p.lookupEnv("NO_COLOR")
 	return value != ""

@@ -1,4 +1,4 @@
-// Command cdc-relay brings the rows of a Postgres outbox table to RabbitMQ.
+// Command cdc-relay publishes the rows of a Postgres outbox table to RabbitMQ.
 package main
 
 import (
@@ -11,10 +11,10 @@ import (
 )
 
 func main() {
-	// Two, so that a second signal is kept while the first is being handled.
+	// Two, so that a second signal is not lost while the first is handled.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // nohup
+	if !signal.Ignored(syscall.SIGHUP) { // it is ignored under nohup
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	p := process{

@@ -10,7 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// messageView is a row as JSON. Its keys are part of the contract: docs/commands.md.
+// messageView is the JSON form of a row. docs/commands.md documents its keys.
 type messageView struct {
 	ID                int64           `json:"id"`
 	MessageID         outbox.UUID     `json:"message_id"`
@@ -59,8 +59,8 @@ func viewOf(m store.StoredMessage) messageView {
 	return v
 }
 
-// rawJSON is the text as it is, or, where Go's encoder would not take what Postgres took
-// (JSON nested ten thousand levels deep), as a string.
+// rawJSON returns the text as raw JSON. It returns a string if Go's encoder rejects what Postgres accepted, such as
+// JSON nested ten thousand levels deep.
 func rawJSON(text []byte) json.RawMessage {
 	if text == nil || json.Valid(text) {
 		return text
@@ -72,7 +72,7 @@ func rawJSON(text []byte) json.RawMessage {
 	return quoted
 }
 
-// deadView is a dead letter as JSON.
+// deadView is the JSON form of a dead letter.
 type deadView struct {
 	messageView
 	FailureReason string     `json:"failure_reason"`
@@ -84,12 +84,12 @@ func (c *config) deadViewOf(m store.DeadMessage) deadView {
 	return deadView{messageView: viewOf(m.StoredMessage), FailureReason: m.Reason, DeadAt: orNull(m.DeadAt), RequeueWith: c.requeueCommand(m)}
 }
 
-// requeueCommand is what sends a dead letter back. A message_id names one for certain.
+// requeueCommand returns the command that requeues a dead letter. It uses the message_id, which is unique.
 func (c *config) requeueCommand(m store.DeadMessage) string {
 	return "cdc-relay dead-letter requeue " + m.MessageID.String() + c.tableFlag()
 }
 
-// tableFlag is what a command has to be given for this table.
+// tableFlag returns the --table flag that a command for this table needs.
 func (c *config) tableFlag() string {
 	if c.relay.Table == defaultConfig().relay.Table {
 		return ""
@@ -97,7 +97,7 @@ func (c *config) tableFlag() string {
 	return " --table '" + c.relay.Table.String() + "'"
 }
 
-// details writes a message for people, line by line.
+// details prints a message for people, line by line.
 func (p *process) details(g rows, m store.StoredMessage) {
 	v := viewOf(m)
 	g.row("id", fmt.Sprint(m.ID))

@@ -61,7 +61,7 @@ func (p *process) migrateUp(c *cli.Context) error {
 	return made.end(made.upgrade(c.Context, conn, cfg.relay.Table))
 }
 
-// upgrade runs the migrations and says what it did.
+// upgrade runs the migrations and reports what it did.
 func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {
 	made, err := migrations.Restore(ctx, conn, table)
 	if err != nil {
@@ -86,10 +86,10 @@ func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, table outbox.
 	return nil
 }
 
-// statusView is the output of migrate status as JSON.
+// statusView is the JSON output of migrate status.
 type statusView struct {
 	Table   string `json:"table"`
-	Version int    `json:"version"` // 0: there are no tables
+	Version int    `json:"version"` // 0: the tables do not exist
 	Latest  int    `json:"latest"`
 	// Missing are the steps that "migrate up" would run.
 	Missing []string `json:"missing"`
@@ -140,7 +140,7 @@ func (p *process) migrateSQL(c *cli.Context) error {
 	return err
 }
 
-// migrationError says what to do about what is known to go wrong.
+// migrationError adds hints to known errors.
 func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
 	user := outbox.QuoteIdentifier(conn.Config().User)
 	schema := outbox.QuoteIdentifier(table.Schema)

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// protectIDs lets the ids of rows pass that are below zero, as those of messages that were sent back with a new id are:
-// with a blank before it, no parser of flags takes -5 for a flag. After a flag that wants a value it is left alone, and so
-// is the command line of a handler (run --publisher exec -- ./handler -5).
+// protectIDs puts a space before each negative id, so that the flag parser does not take it for a flag. A message
+// requeued with a new id has a negative one. It leaves the value of a flag alone, and the command of a handler (run
+// --publisher exec -- ./handler -5).
 func protectIDs(args []string) []string {
 	protected := slices.Clone(args)
 	for i := 1; i < len(args); i++ {

@@ -9,7 +9,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// The values of --format.
+// Values of --format.
 const (
 	formatTable = "table"
 	formatJSON  = "json"
@@ -23,7 +23,7 @@ func formatSetting() *setting {
 	}
 }
 
-// jsonSetting stands after formatSetting in the list, and so goes before it.
+// jsonSetting comes after formatSetting in the list, so it wins if both are set.
 func jsonSetting() *setting {
 	return flagOnly(&setting{
 		name: "json", usage: "Short for --format json.",
@@ -51,16 +51,16 @@ func (p *process) writeJSON(value any) error {
 	return nil
 }
 
-// grid is columns that line up, also if cells contain colours and wide letters.
+// grid is a table with aligned columns. Cells may contain colours and wide characters.
 type grid struct {
 	process *process
 	writer  table.Writer
 }
 
-// rows takes lines of columns.
+// rows receives the lines of a table.
 type rows interface{ row(columns ...string) }
 
-// newTable begins a table with these headings; none at all: without a head.
+// newTable returns a table with these headings, or without a header if there are none.
 func (p *process) newTable(columns ...string) *grid {
 	g := &grid{process: p, writer: table.NewWriter()}
 	style := table.StyleDefault
@@ -75,7 +75,7 @@ func (p *process) newTable(columns ...string) *grid {
 	return g
 }
 
-// fit cuts rows that a terminal would wrap. Elsewhere they are whole, for grep and awk.
+// fit truncates rows to the width of the terminal. Without a terminal they stay whole, for grep and awk.
 func (g *grid) fit() *grid {
 	if isTerminal(g.process.stdout) {
 		style := g.writer.Style()
@@ -87,7 +87,7 @@ func (g *grid) fit() *grid {
 
 func (g *grid) row(columns ...string) { g.writer.AppendRow(cells(columns)) }
 
-// write prints the table, and nothing where it has no rows.
+// write prints the table, or nothing if it has no rows.
 func (g *grid) write() error {
 	if g.writer.Length() == 0 {
 		return nil
@@ -106,10 +106,10 @@ func cells(columns []string) table.Row {
 	return row
 }
 
-// colours tells whether the standard output shows them.
+// colours reports whether the standard output can show colours.
 func (p *process) colours() bool { return isTerminal(p.stdout) && !p.noColor() }
 
-// paint colours a text where the standard output shows colours.
+// paint colours a text if the standard output can show colours.
 func (p *process) paint(colour text.Color, words string) string {
 	if !p.colours() {
 		return words
@@ -117,7 +117,7 @@ func (p *process) paint(colour text.Color, words string) string {
 	return colour.EscapeSeq() + words + text.Reset.EscapeSeq()
 }
 
-// writeJSONLine writes one value in one line, for outputs that go on.
+// writeJSONLine writes one value on one line, for output with many values.
 func (p *process) writeJSONLine(value any) error {
 	encoder := json.NewEncoder(p.stdout)
 	encoder.SetEscapeHTML(false)

@@ -9,11 +9,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// pageSetting continues a list.
+// pageSetting is --after: it continues a list.
 func pageSetting() *setting {
 	return &setting{
 		name: "after", value: "CURSOR", flagOnly: true,
-		usage: "Continue a list: the cursor that the page before has printed.",
+		usage: "Continue a list: the cursor that the previous page printed.",
 		set:   func(c *config, text string) error { c.looking.after = text; return nil },
 	}
 }
@@ -25,15 +25,15 @@ func parkedSetting() *setting {
 	return s
 }
 
-// pageFlags are those of a command that lists, before its others.
+// pageFlags are the flags of a command that lists, between its own.
 func pageFlags(first []cli.Flag, more ...string) []cli.Flag {
 	return append(append(first, pageSetting()), flags(append([]string{"limit"}, more...)...)...)
 }
 
-// page is the part of a list that is asked for.
+// page returns the requested part of a list.
 func (c *config) page() store.Page { return store.Page{After: c.looking.after, Limit: c.looking.limit} }
 
-// pageError says which flag a wrong cursor came from.
+// pageError says that a wrong cursor came from --after.
 func (c *config) pageError(err error) error {
 	if errors.Is(err, store.ErrCursor) {
 		return usagef("--after: %s", err)
@@ -41,18 +41,18 @@ func (c *config) pageError(err error) error {
 	return err
 }
 
-// tellNext tells how a list goes on, if it does.
+// tellNext prints how to get the next page, if there is one.
 func (p *process) tellNext(shown int, next string) {
 	switch {
 	case next == "":
 	case shown == 0:
-		fmt.Fprintf(p.stdout, "none among the first %s; look further: --after %s\n", rowsText(store.MostLooked, "row"), next)
+		fmt.Fprintf(p.stdout, "none among the first %s; to continue: --after %s\n", rowsText(store.MostLooked, "row"), next)
 	default:
 		fmt.Fprintf(p.stdout, "… more: --after %s\n", next)
 	}
 }
 
-// orNothing is nil for "".
+// orNothing returns nil for "".
 func orNothing(s string) *string {
 	if s == "" {
 		return nil

@@ -57,7 +57,7 @@ func switchSetting(name, usage string, field func(*config) *bool) *setting {
 	}
 }
 
-// flagOnly keeps a setting out of the environment and the file.
+// flagOnly excludes a setting from the environment and the file.
 func flagOnly(s *setting) *setting {
 	s.flagOnly = true
 	return s
@@ -76,8 +76,7 @@ const (
 	wantDatabaseURL = "not a URL of the form postgres://user:password@host:5432/database; " + encodeHint
 )
 
-// checkDatabaseURL never quotes the URL: what a parser
-// takes for a port may be a part of the password.
+// checkDatabaseURL never quotes the URL: what a parser takes for a port may be a part of the password.
 func checkDatabaseURL(text string) error {
 	if text == "" {
 		return errors.New("is empty")
@@ -90,7 +89,7 @@ func checkDatabaseURL(text string) error {
 	var urlErr *url.Error
 	switch {
 	case err == nil && strings.Contains(text, "://") && strings.LastIndex(cfg.Host, "@") > 0:
-		// A password with an @ that is not encoded: its end was taken for the host.
+		// A password contains an @ that is not encoded: the parser took its end for the host.
 		return errors.New(wantDatabaseURL)
 	case err == nil:
 		return nil
@@ -105,16 +104,15 @@ func checkDatabaseURL(text string) error {
 	return errors.New("not understood")
 }
 
-// atAfterHost: a / ? or # in a password ends the host for a parser, and the rest of the password goes before an @. An @
-// that is meant to stand there can be written %40.
+// atAfterHost reports an @ after the host. A / ? or # in a password ends the host for a parser, and the rest of the
+// password then precedes an @. A literal @ there can be written as %40.
 func atAfterHost(text string) bool {
 	_, rest, isURL := strings.Cut(text, "://")
 	end := strings.IndexAny(rest, "/?#")
 	return isURL && end >= 0 && strings.Contains(rest[end:], "@")
 }
 
-// harmlessDetail names the part that a parser did not take, where that part holds
-// no password.
+// harmlessDetail names the part that a parser rejected, if that part cannot contain a password.
 func harmlessDetail(err error) string {
 	for _, part := range []string{"sslmode", "sslrootcert", "sslcert", "target_session_attrs", "CA file", "connect_timeout"} {
 		if strings.Contains(err.Error(), part) {

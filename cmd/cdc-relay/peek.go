@@ -39,22 +39,22 @@ EXAMPLES
 	}
 }
 
-// peekFilterFlags are the filters without those of rejected messages.
+// peekFilterFlags are the filters without those for rejected messages.
 func peekFilterFlags() []cli.Flag {
 	return slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" || f.Names()[0] == "reason" })
 }
 
-// peekView is the output of peek as JSON.
+// peekView is the JSON output of peek.
 type peekView struct {
 	Messages []peekedView `json:"messages"`
-	// Next is for --after; null: there are no more.
+	// Next is the cursor for --after; null on the last page.
 	Next *string `json:"next"`
 }
 
 type peekedView struct {
 	State       store.State `json:"state"`
 	AvailableAt *time.Time  `json:"available_at"`
-	// Error is why it would become a dead letter; null: it can be sent.
+	// Error is why the message would become a dead letter; null: it can be sent.
 	Error *string `json:"error"`
 	publish.Line
 	Payload       json.RawMessage `json:"payload"`
@@ -72,7 +72,7 @@ func (c *config) peekedViewOf(m store.Peeked) peekedView {
 			OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties, PossibleDuplicate: m.PossibleDuplicate,
 		}
 	}
-	if created := orNull(m.CreatedAt); created != nil { // a year that JSON has
+	if created := orNull(m.CreatedAt); created != nil { // a year that JSON can express
 		v.CreatedAt = *created
 	}
 	v.Headers, v.Properties = rawJSON(v.Headers), rawJSON(v.Properties)
@@ -93,7 +93,7 @@ func (p *process) peek(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range flags("exchange") { // the flag of this name is a filter
+	for _, s := range flags("exchange") { // the flag of this name is a filter here
 		if v, ok := p.givenTo(s.(*setting)); ok {
 			err = s.(*setting).set(cfg, v.text)
 		}

@@ -17,10 +17,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// connectTimeout is for commands that a person waits for.
+// connectTimeout is for commands with a person waiting.
 const connectTimeout = 10 * time.Second
 
-// connect opens an ordinary connection, which may write also if the role is read-only by default. The caller closes it
+// connect opens an ordinary connection. It can write even if the role is read-only by default. The caller closes it
 // with closeConn.
 func connect(ctx context.Context, url, command string) (*pgx.Conn, error) {
 	conn, err := connectWith(ctx, url, command, func(cfg *pgx.ConnConfig) { pgdial.AsWriter(&cfg.Config) })
@@ -34,11 +34,11 @@ func connect(ctx context.Context, url, command string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// connectWith lets the caller change how it connects.
+// connectWith lets the caller change the connection settings.
 func connectWith(ctx context.Context, url, command string, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
-		return nil, usagef("--database-url: not understood") // checked before
+		return nil, usagef("--database-url: not understood") // validated before
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
@@ -46,7 +46,7 @@ func connectWith(ctx context.Context, url, command string, change func(*pgx.Conn
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "cdc-relay " + command
 	}
-	cfg.RuntimeParams["client_encoding"] = "UTF8" // even if the database has another
+	cfg.RuntimeParams["client_encoding"] = "UTF8" // also if the database has another encoding
 	change(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
@@ -56,18 +56,18 @@ func connectWith(ctx context.Context, url, command string, change func(*pgx.Conn
 	return conn, nil
 }
 
-// closeConn also after ctx is done, and not longer than a moment.
+// closeConn closes the connection within a short time, also if ctx is done.
 func closeConn(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	conn.Close(ctx) //nolint:errcheck // the server sees the end of the connection anyway
+	conn.Close(ctx) //nolint:errcheck // the server notices the end of the connection in any case
 }
 
 func where(cfg *pgx.ConnConfig) string {
 	return fmt.Sprintf("%s:%d, database %q, user %q", cfg.Host, cfg.Port, cfg.Database, cfg.User)
 }
 
-// connectHint is a line to paste.
+// connectHint returns a shell command to paste.
 func connectHint(cfg *pgx.ConnConfig, err error) string {
 	if hint := problem.Hint(err); hint != "" {
 		return hint
@@ -88,7 +88,7 @@ func connectHint(cfg *pgx.ConnConfig, err error) string {
 	return fmt.Sprintf("pg_isready -h %s -p %d  # check that Postgres runs there, and host and port in %s", quotedWord(cfg.Host), cfg.Port, inURL)
 }
 
-// quotedWord is a word as a shell reads it.
+// quotedWord quotes a word for the shell.
 func quotedWord(s string) string {
 	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:", r)
@@ -98,8 +98,8 @@ func quotedWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// openDatabase reads the configuration of a command that needs the database alone, and
-// connects. The caller closes the connection with closeConn.
+// openDatabase reads the configuration of a command that needs only the database, and connects. The caller closes the
+// connection with closeConn.
 func (p *process) openDatabase(c *cli.Context, command string) (*config, *pgx.Conn, error) {
 	cfg, err := p.resolve(c)
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 // changeBatch is how many rows one transaction changes.
 const changeBatch = 1000
 
-// progress shows on the standard error how far a change of many is, where that is a terminal.
-// The end removes the bar.
+// progress shows a progress bar on the standard error if that is a terminal. end removes the bar.
 func (p *process) progress(what string) (progress store.Progress, end func()) {
 	if !isTerminal(p.stderr) {
 		return func(int64, int64) {}, func() {}
@@ -26,14 +25,14 @@ func (p *process) progress(what string) (progress store.Progress, end func()) {
 	var bar *progressbar.ProgressBar
 	return func(done, total int64) {
 			if total <= changeBatch {
-				return // too quick to be seen
+				return // the work was too quick to show a bar
 			}
 			if bar == nil {
 				bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(p.stderr), progressbar.OptionSetDescription(what),
 					progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
 					progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
 			}
-			_ = bar.Set64(done) // a closed terminal stops nothing
+			_ = bar.Set64(done) // an error of the terminal must not stop the work
 		}, func() {
 			if bar != nil {
 				_ = bar.Clear()
@@ -41,8 +40,8 @@ func (p *process) progress(what string) (progress store.Progress, end func()) {
 		}
 }
 
-// confirmed asks on w and reads the answer from the standard input; no answer is a no, and so is a
-// signal. What was not done is told by the error.
+// confirmed asks on w and reads the answer from the standard input. No answer, or a signal, means no. notDone is the
+// text of the error then.
 func (p *process) confirmed(ctx context.Context, w io.Writer, question, notDone string) error {
 	fmt.Fprintf(w, "%s [y/N] ", question)
 	answer, err := p.answer(ctx)
@@ -59,7 +58,7 @@ func (p *process) confirmed(ctx context.Context, w io.Writer, question, notDone 
 	return hinted{errors.New("not confirmed: " + notDone), "answer y, or give --yes"}
 }
 
-// answer reads a line, until ctx is done: what reads it then is left behind, and the process ends soon.
+// answer reads a line until ctx is done. The reading goroutine may outlive the call; the process exits soon after.
 func (p *process) answer(ctx context.Context) (string, error) {
 	type line struct {
 		text string

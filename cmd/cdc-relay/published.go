@@ -48,12 +48,12 @@ redacted_payload is set, that is shown in its place.`,
 	}
 }
 
-// historyFilterFlags are the filters without the reason: nothing has failed.
+// historyFilterFlags are the filters without the reason: nothing in the history has failed.
 func historyFilterFlags(all bool) []cli.Flag {
 	return slices.DeleteFunc(filterFlags(all), func(f cli.Flag) bool { return f.Names()[0] == "reason" })
 }
 
-// replaying is how published messages are sent again.
+// replaying holds the flags of published replay.
 type replaying struct {
 	exchange, routingKey *string
 	perSecond            float64
@@ -99,16 +99,16 @@ EXAMPLES
 	}
 }
 
-// publishedView is a published message as JSON.
+// publishedView is the JSON form of a published message.
 type publishedView struct {
 	messageView
 	PublishedAt *time.Time `json:"published_at"`
 }
 
-// publishedListView is the output of published list and show as JSON.
+// publishedListView is the JSON output of published list and show.
 type publishedListView struct {
 	Published []publishedView `json:"published"`
-	// Next is for --after; null: there are no more.
+	// Next is the cursor for --after; null on the last page.
 	Next *string `json:"next"`
 }
 
@@ -179,7 +179,7 @@ func (p *process) publishedShow(ctx context.Context, d *desk, name store.Name) e
 	return err
 }
 
-// showPublished writes one, with an empty line before those that follow.
+// showPublished prints one message, with an empty line first if it follows another.
 func (p *process) showPublished(cfg *config, m store.PublishedMessage, follows bool) error {
 	if follows {
 		fmt.Fprintln(p.stdout)
@@ -191,7 +191,7 @@ func (p *process) showPublished(cfg *config, m store.PublishedMessage, follows b
 	return g.write()
 }
 
-// replayView is the output of published replay as JSON.
+// replayView is the JSON output of published replay.
 type replayView struct {
 	DryRun   bool   `json:"dry_run"`
 	Matched  int64  `json:"matched"`

@@ -6,7 +6,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// meaningOf says in words what a code of docs/contract.md means, and what to do first.
+// meaningOf explains a code of docs/contract.md, and says what to do first.
 func meaningOf(code string) (meaning, fix string) {
 	switch code {
 	case "nack":
@@ -39,7 +39,7 @@ func meaningOf(code string) (meaning, fix string) {
 	return "", ""
 }
 
-// reasonCodes are those of docs/contract.md. A publisher of an embedding program may have others.
+// reasonCodes are the codes of docs/contract.md. The publisher of an embedding program may have others.
 func reasonCodes() []string {
 	return []string{
 		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "handler_rejected", "retries_exhausted",
@@ -47,7 +47,7 @@ func reasonCodes() []string {
 	}
 }
 
-// reasonText tells why a message was given up: of exhausted retries the last rejection.
+// reasonText says why a message became a dead letter. For exhausted retries, that is the last rejection.
 func reasonText(m store.DeadMessage) (text, fix string) {
 	code := m.Reason
 	if m.Reason == "retries_exhausted" && m.LastError != nil {

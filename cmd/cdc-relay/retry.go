@@ -26,10 +26,10 @@ EXAMPLES
 	}
 }
 
-// retryView is the output of retry as JSON.
+// retryView is the JSON output of retry.
 type retryView struct {
 	DryRun bool `json:"dry_run"`
-	// Matched were picked; Retried of them are due now, Left may be on their way.
+	// Matched counts the selected rows; Retried those that are due now; Left those that a relay has locked.
 	Matched int64  `json:"matched"`
 	Retried int64  `json:"retried"`
 	Left    int64  `json:"left"`

@@ -23,7 +23,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/tracing"
 )
 
-// relayFlags are what run and drain have in common.
+// relayFlags are the flags that run and drain share.
 func relayFlags(more ...string) []cli.Flag {
 	names := []string{
 		"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode",
@@ -68,17 +68,17 @@ EXAMPLES
 	}
 }
 
-// service is one relay with what it reports to.
+// service is one relay and the outputs it reports to.
 type service struct {
 	relay    *relay.Relay
 	registry *prometheus.Registry
 	log      *slog.Logger
 	statsd   *statsd.Bridge  // nil where it is not wanted
-	notices  *notice.Notices // likewise
-	tracer   *tracing.Tracer // likewise
+	notices  *notice.Notices // nil: none
+	tracer   *tracing.Tracer // nil: none
 }
 
-// withHandler reads the settings of a command that takes a program for --publisher exec as arguments.
+// withHandler reads the settings of a command whose arguments are the handler of --publisher exec.
 func (p *process) withHandler(c *cli.Context) (*config, error) {
 	cfg, err := p.settingsFor(c)
 	if err != nil {
@@ -94,7 +94,7 @@ func (p *process) withHandler(c *cli.Context) (*config, error) {
 	return cfg, nil
 }
 
-// relayConfig is what run and drain go by.
+// relayConfig reads the settings of run and drain.
 func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	cfg, err := p.withHandler(c)
 	if err != nil {
@@ -112,8 +112,8 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	return cfg, nil
 }
 
-// newService makes a relay, which is to be run or drained. If the reader of its output closes it, that is an error of
-// the write from then on, with which it stops in order; it would end the process otherwise.
+// newService prepares a relay to run or to drain. If the reader of the standard output closes it, the write fails from
+// then on and the relay stops in order; without that, SIGPIPE would end the process.
 func (p *process) newService(ctx context.Context, cfg *config) (*service, error) {
 	signal.Ignore(syscall.SIGPIPE)
 	log := p.logger(cfg)
@@ -155,12 +155,13 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 	return newAMQP(cfg, cfg.relay.MaxInFlight, log)
 }
 
-// handlerEnvironment leaves out the settings, which may hold passwords.
+// handlerEnvironment returns the environment without the settings, which may contain passwords.
 func (p *process) handlerEnvironment() []string {
 	return slices.DeleteFunc(p.environ(), func(pair string) bool { return strings.HasPrefix(pair, "CDC_RELAY_") })
 }
 
-// closedOutput: for a standard output that is closed, Go opens /dev/null, to read as well; a shell's >/dev/null cannot be read.
+// closedOutput reports whether the standard output was closed at the start. Go then opens /dev/null for reading and
+// writing; a shell's >/dev/null cannot be read.
 func closedOutput(stdout io.Writer) bool {
 	file, isFile := stdout.(*os.File)
 	if !isFile {
@@ -190,9 +191,8 @@ func newAMQP(cfg *config, maxInFlight int, log *slog.Logger) (*publish.AMQP, err
 	return publisher, nil
 }
 
-// serve runs the actors of the service. They stop in this order: the relay, which
-// drains, then those that tell of it meanwhile: the liveness file, the HTTP server and
-// what sends the metrics.
+// serve runs the parts of the service. The relay stops first and drains. The liveness file, the HTTP server and the
+// metrics sender report until then.
 func (p *process) serve(c *cli.Context) error {
 	cfg, err := p.relayConfig(c)
 	if err != nil {
@@ -226,7 +226,7 @@ func (p *process) serve(c *cli.Context) error {
 		return s.relay.Run(running)
 	})
 	actors.Go(func() error {
-		defer stopRunning() // a server that fails ends the relay, drained
+		defer stopRunning() // a server that fails stops the relay, which drains
 		return serveHTTP(reporting, listener, s)
 	})
 	actors.Go(func() error {
@@ -239,7 +239,7 @@ func (p *process) serve(c *cli.Context) error {
 	})
 	counting, stopCounting := context.WithCancel(context.WithoutCancel(c.Context))
 	actors.Go(func() error {
-		defer stopCounting() // notices are counted, too
+		defer stopCounting() // the notices of the drain are counted, too
 		return s.notify(reporting)
 	})
 	actors.Go(func() error {

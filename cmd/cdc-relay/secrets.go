@@ -12,8 +12,7 @@ import (
 	"strings"
 )
 
-// fileNames are the files that hold what neither a flag nor the environment shall show,
-// and the certificates.
+// fileNames are the files with secrets, which neither a flag nor the environment should show, and with certificates.
 type fileNames struct {
 	databaseURL, amqpURL      string
 	amqpCA, amqpCert, amqpKey string
@@ -52,7 +51,7 @@ func amqpFileSettings() []*setting {
 	}
 }
 
-// withRelated adds to the flags of a command those that say the same in another way.
+// withRelated adds the flags that set the same value in another way.
 func withRelated(names []string) []string {
 	var all []string
 	for _, name := range names {
@@ -71,7 +70,7 @@ func withRelated(names []string) []string {
 	return all
 }
 
-// readFiles takes from files what they hold of a command's settings.
+// readFiles reads the settings that come from files.
 func (c *config) readFiles(settings []*setting) error {
 	takes := func(name string) bool {
 		return slices.ContainsFunc(settings, func(s *setting) bool { return s.name == name })
@@ -90,10 +89,10 @@ func (c *config) readFiles(settings []*setting) error {
 	return c.addCertificates()
 }
 
-// mostSecret bounds what is read, lest a wrong name fill the memory.
+// mostSecret limits the size of a secret file: a wrong name must not fill the memory.
 const mostSecret = 64 << 10
 
-// readSecret reads the value of a setting from a file. Its errors never quote the file.
+// readSecret reads the value of a setting from a file. Its errors never quote the content.
 func (c *config) readSecret(name, file string, value *string, check func(string) error) error {
 	if file == "" {
 		return nil
@@ -126,8 +125,8 @@ func readSome(file string) ([]byte, error) {
 	return text, err
 }
 
-// addCertificates names the files in the AMQP URL. So each connection reads them again, and a
-// certificate that was renewed counts from the next connection on.
+// addCertificates puts the names of the files into the AMQP URL. Each connection then reads them again, so a renewed
+// certificate is used from the next connection on.
 func (c *config) addCertificates() error {
 	parameters := []struct{ name, parameter, file string }{
 		{"--amqp-ca-file", "cacertfile", c.files.amqpCA},
@@ -139,7 +138,7 @@ func (c *config) addCertificates() error {
 	}
 	u, err := url.Parse(c.amqpURL)
 	if err != nil {
-		return usagef("--amqp-url: not understood") // checked before
+		return usagef("--amqp-url: not understood") // validated before
 	}
 	query := u.Query()
 	for _, p := range parameters {
@@ -161,7 +160,7 @@ func (c *config) addCertificates() error {
 	return nil
 }
 
-// checkCertificates tells at the start what would otherwise be told at each connection.
+// checkCertificates reports at the start what would otherwise fail at each connection.
 func checkCertificates(ca, cert, key string) error {
 	if ca != "" {
 		text, err := os.ReadFile(ca)

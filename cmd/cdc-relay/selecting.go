@@ -16,7 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// looking is what commands go by that show rows, or change many.
+// looking holds the flags of commands that show rows or change many rows.
 type looking struct {
 	top         int
 	limit       int
@@ -28,16 +28,16 @@ type looking struct {
 	showPayload bool
 	dryRun      bool
 
-	// Which rows; only the command line says that.
+	// filter selects rows; only the command line sets it.
 	filter store.Filter
 	all    bool
-	// replaying is of published replay alone.
+	// replaying is only for published replay.
 	replaying replaying
 }
 
 func defaultLooking() looking { return looking{top: 10, limit: 50, interval: 2 * time.Second} }
 
-// lookingSettings are those of single commands that look at rows.
+// lookingSettings are the settings of commands that read rows.
 func lookingSettings() []*setting {
 	return []*setting{
 		numberSetting("top", "10", "How many of the most frequent failures (routing key and error) to show.", 0,
@@ -80,8 +80,7 @@ func numberSetting(name, byDefault, usage string, least int, field func(*config)
 	return s
 }
 
-// filterSettings pick rows. They are flags and nothing else: what was left in a shell or in a
-// file must not widen or narrow what is purged.
+// filterSettings select rows. They are flags only: a value left in a shell or a file must not change what is purged.
 func filterSettings() []*setting {
 	text := func(name, value, usage string, field func(*store.Filter) **string) *setting {
 		return &setting{
@@ -113,7 +112,7 @@ func filterSettings() []*setting {
 		text("reason", "CODE", "Only messages that failed for this reason (unroutable, nack, too_large, …): the code of a dead letter, or of its last error.",
 			func(f *store.Filter) **string { return &f.Reason }),
 		age("older-than", "Only dead letters of at least this age; for waiting messages, since created_at.", func(f *store.Filter) *time.Duration { return &f.OlderThan }),
-		age("newer-than", "Only younger ones.", func(f *store.Filter) *time.Duration { return &f.NewerThan }),
+		age("newer-than", "Only messages younger than this.", func(f *store.Filter) *time.Duration { return &f.NewerThan }),
 	}
 }
 
@@ -121,8 +120,7 @@ func allSetting() *setting {
 	return flagOnly(switchSetting("all", "All messages; required if no other filter is given.", func(c *config) *bool { return &c.looking.all }))
 }
 
-// filterFlags are the flags of a command that picks rows; with all, it has to be told so
-// where it is to take every row.
+// filterFlags are the flags of a command that selects rows. With all, the command needs --all to select every row.
 func filterFlags(all bool, more ...string) []cli.Flag {
 	var picked []cli.Flag
 	for _, s := range filterSettings() {
@@ -145,8 +143,8 @@ func addNames(f *store.Filter, texts []string) error {
 	return nil
 }
 
-// argumentsOf takes what is not a flag from the command line. Flags may stand before and
-// after: the library stops at the first that is none.
+// argumentsOf returns the arguments that are not flags. Flags may come before and after them; the library stops at the
+// first argument.
 func argumentsOf(c *cli.Context) ([]string, error) {
 	var arguments []string
 	for rest := c.Args().Slice(); len(rest) > 0; {
@@ -172,10 +170,10 @@ func argumentsOf(c *cli.Context) ([]string, error) {
 	return arguments, nil
 }
 
-// commandPath is what is typed after cdc-relay.
+// commandPath returns what the user types after cdc-relay.
 func commandPath(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName, "cdc-relay ") }
 
-// resolveNaming reads the settings of a command that takes names of messages, too.
+// resolveNaming reads the settings of a command that also accepts names of messages.
 func (p *process) resolveNaming(c *cli.Context) (*config, []string, error) {
 	arguments, err := argumentsOf(c)
 	if errors.Is(err, flag.ErrHelp) {
@@ -191,7 +189,7 @@ func (p *process) resolveNaming(c *cli.Context) (*config, []string, error) {
 	return cfg, arguments, cfg.validate()
 }
 
-// resolveSelecting reads the settings of a command that changes rows: which ones has to be said.
+// resolveSelecting reads the settings of a command that changes rows. The user must say which rows.
 func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	cfg, arguments, err := p.resolveNaming(c)
 	if err != nil {
@@ -210,7 +208,7 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	return cfg, nil
 }
 
-// noneFound is the error of a command whose filter found nothing: nil where that is an answer like any other.
+// noneFound is the error of a command whose filter matched nothing, or nil if that is a normal result.
 func (c *config) noneFound(what string) error {
 	f := c.looking.filter
 	switch {
@@ -222,7 +220,7 @@ func (c *config) noneFound(what string) error {
 	return nil
 }
 
-// oneName is the message that a command is about.
+// oneName returns the message that a command is about.
 func oneName(c *cli.Context, arguments []string) (store.Name, error) {
 	if len(arguments) != 1 {
 		return store.Name{}, usagef("%s: want one ID: that of a row, or a message_id", commandPath(c))
@@ -234,14 +232,14 @@ func oneName(c *cli.Context, arguments []string) (store.Name, error) {
 	return name, nil
 }
 
-// desk is where a command works on the tables, with a connection of its own.
+// desk is a database connection and what a command needs to work on the tables.
 type desk struct {
 	*store.Operator
 	conn *pgx.Conn
 	cfg  *config
 }
 
-// atDesk has do work on the tables.
+// atDesk connects and calls do.
 func (p *process) atDesk(c *cli.Context, cfg *config, do func(context.Context, *desk) error) error {
 	conn, err := connect(c.Context, cfg.relay.DatabaseURL, c.Command.Name)
 	if err != nil {
@@ -255,7 +253,7 @@ func (p *process) atDesk(c *cli.Context, cfg *config, do func(context.Context, *
 	return do(c.Context, &desk{operator, conn, cfg})
 }
 
-// openDesk opens a connection of its own; its user closes it.
+// openDesk opens a connection. The caller closes it.
 func (p *process) openDesk(ctx context.Context, cfg *config) (*desk, error) {
 	conn, err := connect(ctx, cfg.relay.DatabaseURL, "console")
 	if err != nil {
@@ -269,7 +267,7 @@ func (p *process) openDesk(ctx context.Context, cfg *config) (*desk, error) {
 	return &desk{operator, conn, cfg}, nil
 }
 
-// onSelected is a command that changes the rows which are picked.
+// onSelected is the action of a command that changes the selected rows.
 func (p *process) onSelected(do func(context.Context, *desk) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		cfg, err := p.resolveSelecting(c)
@@ -280,7 +278,7 @@ func (p *process) onSelected(do func(context.Context, *desk) error) cli.ActionFu
 	}
 }
 
-// onNamed is a command that shows one message.
+// onNamed is the action of a command that shows one message.
 func (p *process) onNamed(do func(context.Context, *desk, store.Name) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		cfg, arguments, err := p.resolveNaming(c)

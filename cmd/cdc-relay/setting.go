@@ -10,33 +10,32 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// setting is one flag, which is also an environment variable and a key of the
-// configuration file. It implements cli.Flag; the values stay text until resolve
-// knows which of the three places counts.
+// setting is one flag, which is also an environment variable and a key of the configuration file. It implements
+// cli.Flag. Values stay text until resolve decides which source counts.
 type setting struct {
 	name string
-	// value is how the help page calls the value; empty for a switch.
+	// value is the placeholder on the help page; empty for a switch.
 	value string
 	usage string
-	// byDefault is the default as the help page shows it.
+	// byDefault is the default as shown on the help page.
 	byDefault string
-	// mayBeEmpty tells that an empty environment variable is a value, too.
+	// mayBeEmpty: an empty environment variable counts as a value.
 	mayBeEmpty bool
-	// notInFile is for what makes no sense there.
+	// notInFile: the setting makes no sense in the file.
 	notInFile bool
-	// flagOnly is for what a file or a variable that somebody forgot must not say: which rows to delete, or not to ask.
+	// flagOnly: a forgotten file or variable must not set it, such as which rows to delete, or to skip a question.
 	flagOnly bool
-	// advanced is for what only experts change; the help page of run and drain shows it at the end.
+	// advanced: only experts change it; the help pages of run and drain list it last.
 	advanced bool
-	// repeats: a flag given again adds to the one before.
+	// repeats: a second flag adds to the first.
 	repeats bool
-	// set parses the text into the config. Its error says what is wanted.
+	// set parses the text into the config. Its error says which values are valid.
 	set func(c *config, text string) error
 
 	given *string
 }
 
-// envName is the environment variable of the setting.
+// envName returns the name of the environment variable.
 func (s *setting) envName() string {
 	return "CDC_RELAY_" + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
 }
@@ -50,7 +49,7 @@ func (s *setting) Apply(set *flag.FlagSet) error {
 // Names implements cli.Flag.
 func (s *setting) Names() []string { return []string{s.name} }
 
-// Advanced tells the help page where to show it.
+// Advanced tells the help page to list it last.
 func (s *setting) Advanced() bool { return s.advanced }
 
 // IsSet implements cli.Flag.
@@ -59,7 +58,7 @@ func (s *setting) IsSet() bool { return s.given != nil }
 // IsVisible implements cli.VisibleFlag.
 func (s *setting) IsVisible() bool { return true }
 
-// TakesValue implements cli.DocGenerationFlag, like the next four: for the manual page.
+// TakesValue implements cli.DocGenerationFlag, as the next four methods do, for the manual page.
 func (s *setting) TakesValue() bool { return s.value != "" }
 
 // GetUsage implements cli.DocGenerationFlag.
@@ -74,7 +73,7 @@ func (s *setting) GetDefaultText() string { return s.byDefault }
 // GetEnvVars implements cli.DocGenerationFlag.
 func (s *setting) GetEnvVars() []string { return []string{s.envName()} }
 
-// String implements cli.Flag: it is the entry of the help page.
+// String implements cli.Flag. It is the entry on the help page.
 func (s *setting) String() string {
 	var b strings.Builder
 	head := "  --" + s.name
@@ -96,7 +95,7 @@ func (s *setting) String() string {
 	return b.String()
 }
 
-// defaultText is the value that counts where nobody gives one; false: none.
+// defaultText returns the value that applies if nobody sets one; false: there is none.
 func (s *setting) defaultText() (string, bool) {
 	switch {
 	case s.value == "":
@@ -123,7 +122,7 @@ func wrap(text string, width int) []string {
 	return append(lines, line)
 }
 
-// flagValue is what the flag package stores into.
+// flagValue receives the value from the flag package.
 type flagValue struct{ *setting }
 
 func (v flagValue) Set(text string) error {
@@ -134,7 +133,7 @@ func (v flagValue) Set(text string) error {
 	return nil
 }
 
-// String is called on a zero flagValue, too.
+// The flag package also calls String on a zero flagValue.
 func (v flagValue) String() string {
 	if v.setting == nil || v.given == nil {
 		return ""
@@ -145,8 +144,8 @@ func (v flagValue) String() string {
 // IsBoolFlag tells the flag package that a switch needs no value.
 func (v flagValue) IsBoolFlag() bool { return v.setting != nil && v.value == "" }
 
-// resolve reads the settings of a command: a flag goes before the environment,
-// the environment before the file, the file before the default.
+// resolve reads the settings of a command. A flag overrides the environment, the environment the file, the file the
+// default.
 func (p *process) resolve(c *cli.Context) (*config, error) {
 	if c.Args().Present() {
 		return nil, unexpected(c)
@@ -158,7 +157,7 @@ func unexpected(c *cli.Context) error {
 	return usagef("%s: unexpected argument %q", c.Command.Name, c.Args().First())
 }
 
-// settingsFor is resolve for commands that take arguments, too.
+// settingsFor does the same as resolve for commands that accept arguments.
 func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	cfg := defaultConfig()
 	settings := settingsOf(c.Command.Flags)
@@ -189,7 +188,7 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	return cfg, cfg.readFiles(settings)
 }
 
-// The places that a value can come from.
+// The sources of a value.
 const (
 	fromFlag        = "flag"
 	fromEnvironment = "environment"
@@ -197,14 +196,14 @@ const (
 	byDefault       = "default"
 )
 
-// given is the value of a setting, as text, and who says so.
+// given is the value of a setting, as text, with its source.
 type given struct {
 	text   string
 	source string
-	place  string // the variable, or the file and its line
+	place  string // the flag, the variable, or the file and its line
 }
 
-// givenTo is what a flag says of a setting, else the environment.
+// givenTo returns the value from the flag, or else from the environment.
 func (p *process) givenTo(s *setting) (given, bool) {
 	if s.given != nil {
 		return given{*s.given, fromFlag, "--" + s.name}, true
@@ -216,8 +215,8 @@ func (p *process) givenTo(s *setting) (given, bool) {
 	return given{text, fromEnvironment, s.envName()}, ok && (text != "" || s.mayBeEmpty)
 }
 
-// warnOfWriters names the files that every user of the machine may change: passwords stand there, and who writes them
-// says where messages go.
+// warnOfWriters warns of files that every user of the machine can write: they contain passwords and decide where
+// messages go.
 func (p *process) warnOfWriters(files ...string) {
 	for _, file := range files {
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o002 != 0 {

@@ -19,8 +19,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// slotTimeout is how long setup waits for the open transactions that Postgres
-// waits for when it makes a slot.
+// slotTimeout is how long setup waits for the slot: Postgres waits for all open transactions when it creates one.
 const slotTimeout = time.Minute
 
 func (p *process) setupCommand() *cli.Command {
@@ -65,16 +64,16 @@ func (p *process) setup(c *cli.Context) error {
 	return made.end(made.setUp(c.Context, conn, cfg))
 }
 
-// setupView is the output of setup and migrate up as JSON.
+// setupView is the JSON output of setup and migrate up.
 type setupView struct {
 	Table   string `json:"table"`
 	Version int    `json:"version"` // of the tables; 0: none
-	// Done says in words what was made; empty: nothing was missing.
+	// Done says in words what was created; empty: nothing was missing.
 	Done  []string `json:"done"`
 	Error string   `json:"error,omitempty"`
 }
 
-// setupReport tells what is done: as text at once, as JSON at the end.
+// setupReport prints each step at once, or all steps as JSON at the end.
 type setupReport struct {
 	process *process
 	json    bool
@@ -85,13 +84,13 @@ func (p *process) newSetupReport(cfg *config) *setupReport {
 	return &setupReport{p, cfg.format == formatJSON, setupView{Table: cfg.relay.Table.String(), Done: []string{}}}
 }
 
-// did is for a change.
+// did reports a change.
 func (r *setupReport) did(format string, args ...any) {
 	r.view.Done = append(r.view.Done, fmt.Sprintf(format, args...))
 	r.found(format, args...)
 }
 
-// found is for what was there already.
+// found reports what existed already.
 func (r *setupReport) found(format string, args ...any) {
 	if !r.json {
 		fmt.Fprintf(r.process.stdout, format+"\n", args...)
@@ -108,7 +107,7 @@ func (r *setupReport) end(err error) error {
 	return errors.Join(err, r.process.writeJSON(r.view))
 }
 
-// setUp makes what is missing.
+// setUp creates what is missing.
 func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	if err := r.upgrade(ctx, conn, cfg.relay.Table); err != nil {
 		return err
@@ -210,7 +209,7 @@ func (p *process) printSetup(cfg *config) error {
 	return err
 }
 
-// grants suggests roles, as comments: their names are not ours to choose.
+// grants suggests roles, as SQL comments: the administrator chooses their names.
 func grants(cfg *config) string {
 	table := cfg.relay.Table
 	attribute := " REPLICATION"
@@ -238,8 +237,8 @@ GRANT INSERT ON %s TO application;`,
 	return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n"
 }
 
-// sequenceName is what Postgres calls the sequence behind the identity column id: it
-// cuts the table's name where the whole would be too long (makeObjectName).
+// sequenceName returns the name of the sequence behind the identity column id. Postgres cuts the table's name if the
+// whole would be too long (makeObjectName).
 func sequenceName(table outbox.Table) string {
 	const suffix, longest = "_id_seq", 63
 	name := table.Name

@@ -12,9 +12,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/tracing"
 )
 
-// signalling is where the relay tells of itself beside its own HTTP address.
+// signalling holds the settings of all outputs besides the log and --http-addr.
 type signalling struct {
-	statsd         statsd.Config // no address: nowhere
+	statsd         statsd.Config // an empty address: not sent
 	eventsExchange string        // empty: no notices
 	events         []string
 }
@@ -27,7 +27,7 @@ func signalSettings() []*setting {
 	return []*setting{
 		{
 			name: "events-exchange", value: "NAME", mayBeEmpty: true,
-			usage: "Publish a small message without payload to this exchange for each of --events, at most once. Default: none.",
+			usage: "Publish a small message without payload to this exchange for each event of --events, at most once. Default: none.",
 			set: func(c *config, text string) error {
 				if c.signalling.eventsExchange = text; len(text) > 255 {
 					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
@@ -87,7 +87,7 @@ func signalSettings() []*setting {
 	}
 }
 
-// listOf splits at commas; nil for "".
+// listOf splits a text at commas; nil for "".
 func listOf(text string) (list []string) {
 	if text == "" {
 		return nil
@@ -98,7 +98,7 @@ func listOf(text string) (list []string) {
 	return list
 }
 
-// tellEvents makes what sends notices of events, where that is wanted, and has the relay call it.
+// tellEvents connects the notices of events to the relay, if they are wanted.
 func (s *service) tellEvents(cfg *config) error {
 	exchange := cfg.signalling.eventsExchange
 	if exchange == "" {
@@ -126,7 +126,7 @@ func (s *service) tellEvents(cfg *config) error {
 	return nil
 }
 
-// notify sends notices of events until ctx is done, where that is wanted.
+// notify sends notices of events until ctx is done, if they are wanted.
 func (s *service) notify(ctx context.Context) error {
 	if s.notices == nil {
 		<-ctx.Done()
@@ -135,7 +135,7 @@ func (s *service) notify(ctx context.Context) error {
 	return s.notices.Run(ctx)
 }
 
-// trace makes spans, where the OTEL_* variables ask for them.
+// trace creates the tracer, if the OTEL_* variables ask for one.
 func (s *service) trace(ctx context.Context, cfg *config) (err error) {
 	s.tracer, err = tracing.FromEnvironment(ctx, tracing.Config{
 		Version: buildInfo().Version, DefaultExchange: cfg.exchange, Logger: s.log,
@@ -152,7 +152,7 @@ func (s *service) trace(ctx context.Context, cfg *config) (err error) {
 // lastSpans is how long the export of the last spans may take.
 const lastSpans = 5 * time.Second
 
-// endTrace exports the spans that wait.
+// endTrace exports the remaining spans.
 func (s *service) endTrace(ctx context.Context) {
 	if s.tracer == nil {
 		return
@@ -164,14 +164,14 @@ func (s *service) endTrace(ctx context.Context) {
 	}
 }
 
-// bridge sends the metrics to DogStatsD until ctx is done, where that is wanted.
+// bridge sends the metrics to DogStatsD until ctx is done, if an address is set.
 func (s *service) bridge(ctx context.Context) {
 	if s.statsd != nil {
 		s.statsd.Run(ctx)
 	}
 }
 
-// newStatsd is nil where no address is given.
+// newStatsd returns nil without an address.
 func (s *service) newStatsd(to statsd.Config) (err error) {
 	if to.Addr == "" {
 		return nil

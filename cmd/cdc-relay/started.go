@@ -13,8 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// logStart is the first line of run and drain: which program this is, which servers it connects to, and the settings that
-// are not at their defaults.
+// logStart logs the first line of run and drain: the version, the servers, and the settings that differ from their
+// defaults.
 func (s *service) logStart(command string, cfg *config) {
 	b := buildInfo()
 	fields := []any{
@@ -36,7 +36,7 @@ func (s *service) logStart(command string, cfg *config) {
 	s.log.Info("cdc-relay "+command+" started", append([]any{"event", event.RelayStarted}, fields...)...)
 }
 
-// loggedSettings are the values of the flags of run, except those of the servers and the log.
+// loggedSettings are the settings of run, except the servers' URLs and the log's own settings.
 func loggedSettings(c *config) []slog.Attr {
 	r, signals := &c.relay, &c.signalling
 	return []slog.Attr{
@@ -72,14 +72,14 @@ func loggedSettings(c *config) []slog.Attr {
 	}
 }
 
-// postgresAddress is host:port/database, with several hosts between commas.
+// postgresAddress returns host:port/database, with commas between several hosts.
 func postgresAddress(databaseURL string) string {
 	cfg, err := pgconn.ParseConfig(databaseURL)
 	if err != nil {
-		return "" // checked before
+		return "" // validated before
 	}
 	hosts := []string{fmt.Sprintf("%s:%d", cfg.Host, cfg.Port)}
-	for _, other := range cfg.Fallbacks { // each host stands there twice if TLS is optional
+	for _, other := range cfg.Fallbacks { // a host appears twice if TLS is optional
 		if host := fmt.Sprintf("%s:%d", other.Host, other.Port); !slices.Contains(hosts, host) {
 			hosts = append(hosts, host)
 		}
@@ -87,16 +87,17 @@ func postgresAddress(databaseURL string) string {
 	return strings.Join(hosts, ",") + "/" + cfg.Database
 }
 
-// brokerAddress is host:port/vhost.
+// brokerAddress returns host:port/vhost.
 func brokerAddress(amqpURL string) string {
 	uri, err := amqp.ParseURI(amqpURL)
 	if err != nil {
-		return "" // checked before
+		return "" // validated before
 	}
 	return fmt.Sprintf("%s:%d/%s", uri.Host, uri.Port, strings.TrimPrefix(uri.Vhost, "/"))
 }
 
-// logEnd logs the error that ends run or drain, for tools that read JSON. A person sees it on the last line of the output.
+// logEnd logs the error that ends run or drain, for tools that read JSON. A person reads it in the last line of the
+// output.
 func (s *service) logEnd(err error) {
 	if _, ok := s.log.Handler().(*slog.JSONHandler); err == nil || !ok {
 		return

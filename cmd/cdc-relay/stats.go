@@ -28,7 +28,7 @@ EXAMPLES
 	}
 }
 
-// statsFlags: --http-addr is where run serves, and where stats asks.
+// statsFlags are the flags of stats. For run, --http-addr is the address to listen on; for stats, the address to query.
 func statsFlags() []cli.Flag {
 	picked := flags("top", "exact", "watch", "interval", "format", "on-dead-letter", "mode", "http-addr",
 		"database-url", "table", "slot", "shard", "config")
@@ -40,7 +40,7 @@ func statsFlags() []cli.Flag {
 	return picked
 }
 
-// stats shows how things stand once, or with --watch until it is stopped.
+// stats prints once, or with --watch until it is stopped.
 func (p *process) stats(c *cli.Context) error {
 	cfg, err := p.resolve(c)
 	if err != nil {
@@ -74,12 +74,12 @@ func (p *process) showOrWatch(ctx context.Context, d *desk) error {
 	})
 }
 
-// statsLook takes one look after the other.
+// statsLook takes one sample after the other.
 type statsLook struct {
 	cfg      *config
 	operator *store.Operator
-	live     *liveRelay // nil: none is asked
-	// before is the newest reading of the relay; with --watch, throughput is since then.
+	live     *liveRelay // nil: no relay is queried
+	// before is the previous reading of the relay; with --watch, throughput is measured since then.
 	before *reading
 }
 
@@ -105,7 +105,7 @@ func (l *statsLook) take(ctx context.Context) (statsView, error) {
 	return view, ctx.Err()
 }
 
-// measure has two readings at least liveWindow apart.
+// measure takes two readings at least liveWindow apart.
 func (l *statsLook) measure(ctx context.Context, view *liveView, first *reading, failed error) {
 	if failed == nil {
 		pause := time.NewTimer(liveWindow - time.Since(first.at))
@@ -129,8 +129,8 @@ func (l *statsLook) measure(ctx context.Context, view *liveView, first *reading,
 	view.Error = &text
 }
 
-// watch looks again and again until ctx is done, and shows each look when it is there; on a
-// terminal in the place of the one before.
+// watch repeats look until ctx is done, and prints each result when it is complete. On a terminal it overwrites the
+// previous one.
 func (p *process) watch(ctx context.Context, interval time.Duration, look func(context.Context) (show func() error, err error)) error {
 	terminal := isTerminal(p.stdout)
 	ticker := time.NewTicker(interval)
@@ -138,13 +138,13 @@ func (p *process) watch(ctx context.Context, interval time.Duration, look func(c
 	for {
 		show, err := look(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was stopped
+			return nil //nolint:nilerr // stopped by the user
 		}
 		if err != nil {
 			return err
 		}
 		if terminal {
-			fmt.Fprint(p.stdout, "\x1b[H\x1b[2J") // the screen, and to its top
+			fmt.Fprint(p.stdout, "\x1b[H\x1b[2J") // clear the screen and go to its top
 		}
 		if err := show(); err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// showStats writes it for people.
+// showStats prints the table for people.
 func (p *process) showStats(cfg *config, v statsView) error {
 	g := p.newTable()
 	p.statsFacts(g, cfg, v)
@@ -20,11 +20,11 @@ func (p *process) showStats(cfg *config, v statsView) error {
 	return p.showFailing(v)
 }
 
-// statsFacts are the lines of stats.
+// statsFacts prints the lines of stats.
 func (p *process) statsFacts(g rows, cfg *config, v statsView) {
 	g.row(v.Table, timeText(v.At))
 	g.row("queue depth", countOf(v.counts["queue_depth"]))
-	oldest := "unknown: looking took too long"
+	oldest := "unknown: the query took too long"
 	if v.OldestPendingSeconds != nil {
 		oldest = "none waits"
 		if v.oldest > 0 {
@@ -58,7 +58,7 @@ func (p *process) statsFacts(g rows, cfg *config, v statsView) {
 	}
 }
 
-// next is when the first of some comes, or nothing.
+// next says when the first of several rows is due, or nothing.
 func next(words string, at *time.Time, now time.Time) string {
 	if at == nil {
 		return ""

@@ -9,8 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// statsView is the output of stats as JSON. Its keys are part of the contract:
-// docs/commands.md. What is unknown is null.
+// statsView is the JSON output of stats. docs/commands.md documents its keys. Unknown values are null.
 type statsView struct {
 	At    time.Time `json:"at"`
 	Table string    `json:"table"`
@@ -30,7 +29,7 @@ type statsView struct {
 	OldestDeadLetterAt   *time.Time `json:"oldest_dead_letter_at"`
 	NewestDeadLetterAt   *time.Time `json:"newest_dead_letter_at"`
 	KeysBehindDeadLetter *int64     `json:"keys_behind_dead_letter"`
-	// Precision says of each count whether it is exact, at_least, estimate or unknown.
+	// Precision is exact, at_least, estimate or unknown, for each count.
 	Precision map[string]store.Precision `json:"precision"`
 
 	SlotLagBytes   *int64   `json:"slot_lag_bytes"`
@@ -109,7 +108,7 @@ func newStatsView(cfg *config, s store.QueueStats, slot slot.Slot) statsView {
 	return v
 }
 
-// showSlot takes what is known of the slot, if this database has it.
+// showSlot copies the state of the slot, if this database has it.
 func (v *statsView) showSlot(slot slot.Slot) {
 	if !slot.Here {
 		return
@@ -130,7 +129,7 @@ func (v *statsView) showSlot(slot slot.Slot) {
 	}
 }
 
-// viewOfOwner is nil if nobody owns the slot.
+// viewOfOwner returns nil if nobody owns the slot.
 func viewOfOwner(slot slot.Slot) *ownerView {
 	p := slot.Owner()
 	if p.PID == 0 {
@@ -139,7 +138,7 @@ func viewOfOwner(slot slot.Slot) *ownerView {
 	return &ownerView{PID: p.PID, Application: p.Application, Client: p.Client, Since: orNull(p.Since)}
 }
 
-// parked are the keys that wait for their oldest row, and those that a dead letter holds up.
+// parked counts the keys that wait for their oldest row, and the keys that a dead letter blocks.
 func parked(cfg *config, s store.QueueStats) store.Count {
 	count := s.ParkedKeys
 	if cfg.relay.OnDeadLetter != relay.OnDeadLetterBlock || count.Precision == store.Unknown || s.BlockedKeys.Precision == store.Unknown {
@@ -152,24 +151,24 @@ func parked(cfg *config, s store.QueueStats) store.Count {
 	return count
 }
 
-// liveView is what the relay at --http-addr says.
+// liveView is the answer of the relay at --http-addr.
 type liveView struct {
 	Address string `json:"address"`
-	// Error is why nothing is known of it.
+	// Error is why the relay could not be queried.
 	Error     *string `json:"error"`
 	Version   string  `json:"version"`
 	Role      string  `json:"role"`
 	Ready     bool    `json:"ready"`
 	Publisher string  `json:"publisher"`
-	// Breaker is closed, open or half_open; empty: there is none.
+	// Breaker is closed, open or half_open; empty: the publisher has none.
 	Breaker   string `json:"breaker"`
 	InFlight  int64  `json:"in_flight"`
 	Published int64  `json:"published_total"`
-	// PublishedPerSecond is over MeasuredSeconds.
+	// PublishedPerSecond is measured over MeasuredSeconds.
 	PublishedPerSecond float64 `json:"published_per_second"`
 	MeasuredSeconds    float64 `json:"measured_seconds"`
-	// Latency is from the commit to the broker's confirm of Messages messages: since the relay
-	// was started, or with --watch since the look before. Null: there were none.
+	// Latency is from the commit to the broker's confirm, over Messages messages: since the relay started, or with
+	// --watch since the previous sample. Null without messages.
 	Latency *latencyView `json:"latency"`
 
 	health []string
@@ -181,7 +180,7 @@ type latencyView struct {
 	Messages   int64   `json:"messages"`
 }
 
-// fill takes two readings; recent: the latency is to be that of the time between them.
+// fill compares two readings. With recent, the latency covers only the time between them.
 func (v *liveView) fill(first, second *reading, recent bool) {
 	const published = "cdc_relay_messages_published_total"
 	for _, metric := range second.families["cdc_relay_build_info"].GetMetric() {
@@ -200,7 +199,7 @@ func (v *liveView) fill(first, second *reading, recent bool) {
 	v.Published = int64(second.value(published))
 	between := second.at.Sub(first.at)
 	v.MeasuredSeconds = seconds(between)
-	// After a restart the counter begins again.
+	// The counters start at zero again after a restart of the relay.
 	v.PublishedPerSecond = max(second.value(published)-first.value(published), 0) / between.Seconds()
 	h := second.histogram("cdc_relay_commit_to_confirm_seconds")
 	if earlier := first.histogram("cdc_relay_commit_to_confirm_seconds"); recent && h.total() >= earlier.total() {

@@ -13,22 +13,22 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// supervisor is systemd, where it started the process with Type=notify.
+// supervisor is systemd, if it started the process with Type=notify.
 type supervisor struct {
-	// watchdog is how long it waits for a sign of life; 0: it does not.
+	// watchdog is the longest time between two signs of life; 0: no limit.
 	watchdog time.Duration
-	failed   bool // to tell it
+	failed   bool // for the log
 }
 
 const (
-	// startTimeout is how long a start may check the database before it counts as done:
-	// what it waits for after that is not its own to fix.
+	// startTimeout is how long a start may check the database before it counts as done. Later delays are outside its
+	// control.
 	startTimeout = 10 * time.Second
-	// superviseEvery is how often the status is told at least.
+	// superviseEvery is the longest time between two status updates.
 	superviseEvery = time.Second
 )
 
-// supervised is nil where nobody wants to know.
+// supervised returns nil if nobody supervises the process.
 func supervised() (*supervisor, error) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil, nil //nolint:nilnil // nobody supervises
@@ -40,8 +40,8 @@ func supervised() (*supervisor, error) {
 	return &supervisor{watchdog: watchdog}, nil
 }
 
-// keep tells how the relay is until ctx is done; stopping is done when it is to end. Only
-// a relay that is live feeds the watchdog.
+// keep reports the relay's state until ctx is done. stopping is done when the relay is to end. Only a live relay
+// notifies the watchdog.
 func (s *supervisor) keep(ctx, stopping context.Context, reporter healthReporter, log *slog.Logger) {
 	if s == nil {
 		return
@@ -75,7 +75,7 @@ func (s *supervisor) keep(ctx, stopping context.Context, reporter healthReporter
 			asked = nil
 			s.tell(log, daemon.SdNotifyStopping)
 		case <-ctx.Done():
-			if asked != nil && stopping.Err() != nil { // it stopped as soon as it was asked to
+			if asked != nil && stopping.Err() != nil { // it stopped as soon as it was told to
 				s.tell(log, daemon.SdNotifyStopping)
 			}
 			return
@@ -83,7 +83,7 @@ func (s *supervisor) keep(ctx, stopping context.Context, reporter healthReporter
 	}
 }
 
-// statusOf is one line: the role, and the first part that is not ready.
+// statusOf returns one line: the role, and the first part that is not ready.
 func statusOf(health relay.Health) string {
 	status := verdict("ready", health.Ready)
 	if health.Role != "" {

@@ -51,7 +51,7 @@ func (p *process) teardown(c *cli.Context) error {
 		if err := p.confirm(c.Context, cfg, conn); err != nil {
 			return err
 		}
-		if err := mayDropTables(c.Context, conn, cfg); err != nil { // that took a while
+		if err := mayDropTables(c.Context, conn, cfg); err != nil { // the question took a while: check again
 			return err
 		}
 	}
@@ -71,8 +71,8 @@ func (p *process) teardown(c *cli.Context) error {
 	return p.dropTables(c, conn, cfg)
 }
 
-// mayDropTables fails while there are messages, or slots that would stay without a table: shards that
-// were not named, too.
+// mayDropTables fails while the tables contain messages, or if slots would remain without a table, also those of other
+// shards.
 func mayDropTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	if !cfg.tables {
 		return nil
@@ -116,7 +116,7 @@ func emptyHint(err error) error {
 	return hinted{err, "publish what waits (cdc-relay drain), look at the dead letters, and delete what nobody needs"}
 }
 
-// ownerHint is for a role that may stream and not drop, as that of a relay should be.
+// ownerHint is for a role that may stream but not drop, as a relay's role should be.
 func ownerHint(err error) error {
 	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err
@@ -124,7 +124,7 @@ func ownerHint(err error) error {
 	return hinted{err, "name the owner of the tables in --database-url (CDC_RELAY_DATABASE_URL), and run it again: what is dropped already stays so"}
 }
 
-// slotsAndPublications names what setup made beside the tables.
+// slotsAndPublications names what setup created besides the tables.
 func (c *config) slotsAndPublications() string {
 	all := c.allNames()
 	if len(all) == 1 {

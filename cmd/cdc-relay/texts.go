@@ -11,8 +11,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// printable keeps text in one line and harmless for a terminal, since names and errors are
-// other people's: control characters are written as \n or \x1b.
+// printable keeps a text on one line and safe for a terminal: names and errors come from outside. It writes control
+// characters as escapes such as \n and \x1b.
 func printable(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return s
@@ -29,7 +29,7 @@ func printable(s string) string {
 	return b.String()
 }
 
-// shortened is printable, and cut where a table would be too wide.
+// shortened returns printable text, cut to fit into a table.
 func shortened(s string, most int) string {
 	runes := []rune(printable(s))
 	if len(runes) <= most {
@@ -38,15 +38,15 @@ func shortened(s string, most int) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// timeText is a time for people; JSON has RFC 3339 in UTC.
+// timeText formats a time for people. JSON uses RFC 3339 in UTC.
 func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
-// durationText is a duration of two units at most: 850ms, 12s, 3m20s, 5h2m, 4d3h.
+// durationText formats a duration in at most two units: 850ms, 12s, 3m20s, 5h2m, 4d3h.
 func durationText(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
 	case d < 0:
-		return "-" + durationText(-max(d, -math.MaxInt64)) // the least duration has no opposite
+		return "-" + durationText(-max(d, -math.MaxInt64)) // the smallest int64 has no positive counterpart
 	case d < time.Second:
 		return fmt.Sprintf("%dms", d.Milliseconds())
 	case d < time.Minute:
@@ -59,7 +59,7 @@ func durationText(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 }
 
-// bytesText is a size as people read it: 12.0 kB, 300 MB.
+// bytesText formats a size: 12.0 kB, 300 MB.
 func bytesText(n int64) string {
 	units := [...]string{"B", "kB", "MB", "GB", "TB", "PB"}
 	size, unit := float64(n), 0
@@ -82,7 +82,7 @@ func countText(n int64) string {
 	return digits
 }
 
-// countOf says how a count is to be read.
+// countOf formats a count with its precision.
 func countOf(c store.Count) string {
 	switch c.Precision {
 	case store.AtLeast:
@@ -101,7 +101,7 @@ func countOf(c store.Count) string {
 	return countText(c.N)
 }
 
-// rowsText is "1 row" or "2 rows".
+// rowsText returns "1 row" or "2 rows".
 func rowsText(n int64, one string) string {
 	if n == 1 {
 		return "1 " + one
@@ -109,10 +109,10 @@ func rowsText(n int64, one string) string {
 	return countText(n) + " " + one + "s"
 }
 
-// seconds of a duration, with milliseconds, for JSON.
+// seconds converts a duration for JSON, with milliseconds.
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
-// orNull is nil for the zero time, for JSON. Years that JSON cannot have become the first or the last it can.
+// orNull returns nil for the zero time, for JSON. Years that JSON cannot express become the first or last that it can.
 func orNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

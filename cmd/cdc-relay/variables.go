@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// foreignVariable tells whether a variable begins as settings do and is none: those of this repository's scripts and
-// tests, and those that Kubernetes sets for a Service whose name begins with cdc-relay.
+// foreignVariable reports whether a variable has the prefix of settings but is not one: variables of this repository's
+// scripts and tests, and those that Kubernetes sets for a Service with a name that begins with cdc-relay.
 func foreignVariable(name string) bool {
 	return regexp.MustCompile(`^((TEST|SOAK|BENCH)_.*|ALLOW_SKIPS|BINARY|DOCKER_ROOT|EXAMPLES|FUZZTIME|INSTALL|LONG|PG_BIN|SERVICES(_DIR|_STATE)?` +
 		`|(.*_)?SERVICE_(HOST|PORT)(_.*)?|(.*_)?PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`).MatchString(name)
 }
 
-// warnOfVariables names the variables that look like settings and have no effect.
+// warnOfVariables warns of variables that look like settings and have no effect.
 func (p *process) warnOfVariables() {
 	if p.environ == nil {
 		return

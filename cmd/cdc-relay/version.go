@@ -8,14 +8,15 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// Set by the linker for a release: -ldflags "-X main.version=v1.2.3 -X main.commit=… -X main.date=2026-11-23T10:00:00Z".
+// The linker sets them for a release: -ldflags "-X main.version=v1.2.3 -X main.commit=… -X
+// main.date=2026-11-23T10:00:00Z".
 var version, commit, date string
 
-// build is what is known of this binary. Its keys are part of the contract: docs/commands.md.
+// build describes this binary. docs/commands.md documents its keys.
 type build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"`
-	Date     string `json:"date"` // of the build or, without one, of the commit; RFC 3339
+	Date     string `json:"date"` // of the build, or else of the commit; RFC 3339
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
