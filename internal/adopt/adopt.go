@@ -1,6 +1,6 @@
-// Package adopt brings the rows of another outbox table into ours, without a change of the application. A deferred trigger
-// copies each new row at COMMIT and deletes it; rows that waited before are moved once. With View, a view takes the place
-// of the table, so that nothing is stored twice.
+// Package adopt connects another outbox table to ours without a change of the application. A deferred trigger copies
+// each new row to the outbox at COMMIT and deletes it. Rows that waited before are moved once. With View, a view
+// replaces the table, so that nothing is stored twice.
 package adopt
 
 import (
@@ -19,20 +19,20 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Request is one table to adopt.
+// Request describes one table to adopt.
 type Request struct {
 	Outbox outbox.Table
-	// Layout is one of Layouts, or "": then Map says everything.
+	// Layout is one of Layouts, or "" if Map says everything.
 	Layout string
 	From   outbox.Table
-	// Map says what goes where, "routing_key=topic,payload=body"; it goes before what the layout says.
+	// Map says which columns go where, such as "routing_key=topic,payload=body". It overrides the layout.
 	Map  string
 	View bool
-	// Waiting is "all", "none" or an SQL condition on the rows that are still to be sent; "": what the layout says.
+	// Waiting selects the rows to move: "all", "none" or an SQL condition; "": the layout's condition.
 	Waiting string
 }
 
-// Command is what a person types for it.
+// Command returns the adopt command for this request.
 func (r Request) Command() string {
 	words := []string{"cdc-relay adopt"}
 	if r.Layout != "" {
@@ -51,7 +51,7 @@ func (r Request) Command() string {
 	return strings.Join(words, " ")
 }
 
-// note is what the function's comment says, for check and --undo. A comment is in every dump.
+// note is the content of the function's COMMENT, for check and --undo. Every dump contains it.
 type note struct {
 	Outbox  string   `json:"outbox"`
 	Schema  string   `json:"schema"`
@@ -66,7 +66,7 @@ func (p *plan) note() note {
 	return note{p.request.Outbox.SQL(), from.Schema, from.Name, p.request.View, p.conversion.columns, p.request.Command()}
 }
 
-// functionOf names the function that copies rows of a table.
+// functionOf names the function that copies the rows of a table.
 func functionOf(into, from outbox.Table) outbox.Table {
 	name := into.Name + "_from_" + from.Name
 	if from.Schema != into.Schema {
@@ -75,7 +75,7 @@ func functionOf(into, from outbox.Table) outbox.Table {
 	return outbox.Table{Schema: into.Schema, Name: shortened(name)}
 }
 
-// shortened cuts a name that is longer than Postgres takes, with a hash in place of the rest.
+// shortened replaces the end of a name by a hash if the name is too long for Postgres.
 func shortened(name string) string {
 	const longest = 63
 	if len(name) <= longest {
@@ -89,7 +89,7 @@ func shortened(name string) string {
 	return name[:end] + "_" + hex.EncodeToString(sum[:4])
 }
 
-// newPlan reads the catalog, and finds what stands in the way.
+// newPlan reads the catalog and rejects a request that cannot be fulfilled.
 func newPlan(ctx context.Context, conn *pgx.Conn, r Request) (*plan, error) {
 	given, err := parseMap(r.Map)
 	if err != nil {
@@ -116,7 +116,7 @@ func newPlan(ctx context.Context, conn *pgx.Conn, r Request) (*plan, error) {
 	return p, err
 }
 
-// condition is that of the rows that are still to be sent.
+// condition returns the SQL condition for the rows to move.
 func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
 	condition := p.request.Waiting
 	switch condition {
@@ -140,7 +140,7 @@ func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
 			return "", problem.New(`--waiting all, --waiting none, or a condition as --waiting "sent_at IS NULL"`,
 				"table %s has rows, and nothing says which of them are still to be sent", p.source.table)
 		}
-		return "true", nil // those that come in the meantime
+		return "true", nil // rows that arrive during the adoption
 	}
 	if _, err := rows(condition); err != nil {
 		return "", &problem.Problem{What: "--waiting " + p.request.Waiting, Fix: "write a condition on the columns of " + p.source.table.String() + ": " + p.source.names(), Err: err}
@@ -148,7 +148,7 @@ func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
 	return condition, nil
 }
 
-// SQL is what Adopt runs, as a script for psql. It reads the catalog.
+// SQL returns what Adopt runs, as a script for psql. It reads the catalog.
 func SQL(ctx context.Context, conn *pgx.Conn, r Request) (string, error) {
 	p, err := newPlan(ctx, conn, r)
 	if err != nil {
@@ -170,19 +170,19 @@ func SQL(ctx context.Context, conn *pgx.Conn, r Request) (string, error) {
 	return script + "-- The rest, and from then on every new row. INSERTs into the table wait for this transaction.\nBEGIN;\n" + strings.Join(s.final, "\n") + "\nCOMMIT;\n", nil
 }
 
-// Result is what Adopt did.
+// Result is the outcome of Adopt.
 type Result struct {
-	// Moved are the rows that had waited.
+	// Moved counts the waiting rows that were moved.
 	Moved int64
 	// Attached is false if the table was adopted before.
 	Attached bool
 }
 
-// passes bounds how often what came in the meantime is moved before the lock is taken.
+// passes limits how often new rows are moved before the table is locked.
 const passes = 5
 
-// Adopt makes the function, moves what waits, and attaches the table. Interrupted, it can be run again: each row is in one
-// of the two tables. The lock is taken only when little is left to move, and only so is the order of the rows kept.
+// Adopt creates the function, moves waiting rows and attaches the table. It can be run again after an interruption:
+// each row is in exactly one table. It locks the table for the last few rows only, and that lock keeps their order.
 func Adopt(ctx context.Context, conn *pgx.Conn, r Request) (result Result, err error) {
 	p, err := newPlan(ctx, conn, r)
 	if err != nil {
@@ -241,10 +241,10 @@ func run(ctx context.Context, conn *pgx.Conn, statements ...string) (moved int64
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// attempts is how often a lock is tried; in between, the application's INSERTs go on.
+// attempts is how often locking tries. Between attempts, INSERTs of the application continue.
 const attempts = 5
 
-// locking runs statements in one transaction that takes a lock, and tries again if it does not get it.
+// locking runs statements in a transaction that locks the table. It tries again if it does not get the lock.
 func locking(ctx context.Context, conn *pgx.Conn, table outbox.Table, statements []string) (moved int64, err error) {
 	for range attempts {
 		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
@@ -261,7 +261,7 @@ func locking(ctx context.Context, conn *pgx.Conn, table outbox.Table, statements
 	return moved, nil
 }
 
-// locked names the sessions that have the table locked.
+// locked adds the sessions that have locked the table to the error.
 func locked(ctx context.Context, conn *pgx.Conn, table outbox.Table, err error) error {
 	if !pgcode.Is(err, pgcode.LockNotAvailable) {
 		return err

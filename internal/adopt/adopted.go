@@ -15,16 +15,16 @@ import (
 type Adopted struct {
 	Table outbox.Table
 	View  bool
-	// Command adopts it again.
+	// Command adopts the table again.
 	Command string
-	// Exists is the table, Trigger that it has its trigger, Enabled that this fires.
+	// Exists: the table exists. Trigger: it has its trigger. Enabled: the trigger fires.
 	Exists, Trigger, Enabled bool
 	// Missing are columns that the function reads and the table no longer has.
 	Missing  []string
 	function string
 }
 
-// Works tells whether new rows of the table get into the outbox.
+// Works reports whether new rows of the table reach the outbox.
 func (a Adopted) Works() bool { return a.Exists && a.Trigger && a.Enabled && len(a.Missing) == 0 }
 
 const listSQL = `
@@ -40,7 +40,7 @@ LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.rel
 LEFT JOIN pg_catalog.pg_trigger t ON t.tgrelid = c.oid AND t.tgfoid = f.oid
 WHERE f.note ->> 'outbox' = $2 ORDER BY 1`
 
-// List returns the tables that were adopted into an outbox. It reads the catalog alone.
+// List returns the tables that were adopted into an outbox. It reads only the catalog.
 func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, error) {
 	rows, err := conn.Query(ctx, listSQL, into.Schema, into.SQL())
 	if err != nil {
@@ -56,7 +56,7 @@ func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, er
 	return all, nil
 }
 
-// Find picks an adopted table by name, or the only one if from is nil.
+// Find returns an adopted table by name, or the only one if from is nil.
 func Find(ctx context.Context, conn *pgx.Conn, into outbox.Table, from *outbox.Table) (Adopted, error) {
 	all, err := List(ctx, conn, into)
 	if err != nil {
@@ -80,7 +80,7 @@ func Find(ctx context.Context, conn *pgx.Conn, into outbox.Table, from *outbox.T
 	return Adopted{}, problem.New("name one of them in --from", "table %s was not adopted into %s; adopted were %s", from, into, strings.Join(names, ", "))
 }
 
-// undo is what Undo runs in one transaction.
+// undo returns the statements of Undo, for one transaction.
 func (a Adopted) undo() []string {
 	table := a.Table.SQL()
 	all := []string{lockTimeout}
@@ -94,12 +94,12 @@ func (a Adopted) undo() []string {
 	return append(all, "DROP FUNCTION "+a.function+"();")
 }
 
-// UndoSQL is what Undo runs, as a script for psql.
+// UndoSQL returns what Undo runs, as a script for psql.
 func (a Adopted) UndoSQL() string {
 	return "\\set ON_ERROR_STOP on\nBEGIN;\n" + strings.Join(a.undo(), "\n") + "\nCOMMIT;\n"
 }
 
-// Undo leaves new rows in their table again. What the outbox has stays there, and is published.
+// Undo disconnects the table: new rows stay in it. Rows in the outbox stay there and are published.
 func (a Adopted) Undo(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := locking(ctx, conn, a.Table, a.undo()); err != nil {
 		return fmt.Errorf("undo the adoption of %s: %w", a.Table, err)

@@ -12,8 +12,8 @@ import (
 // The layouts that need no --map.
 const (
 	// Debezium is the table of Debezium's outbox event router: id, aggregatetype, aggregateid, type, payload, and
-	// timestamp and tracingspancontext of its Quarkus extension (debezium.io, "Outbox Event Router", "Basic outbox table";
-	// github.com/debezium/debezium-quarkus, OutboxEventHbmWriter.java and DataMapTracingSetter.java).
+	// timestamp and tracingspancontext of its Quarkus extension (debezium.io, "Outbox Event Router", "Basic outbox
+	// table"; github.com/debezium/debezium-quarkus, OutboxEventHbmWriter.java and DataMapTracingSetter.java).
 	Debezium = "debezium"
 	// CeleryOutbox is the table of django-celery-outbox (github.com/Barsoomx/django-celery-outbox, models.py: the columns;
 	// serialization.py: the keys of options).
@@ -24,10 +24,10 @@ const (
 	Watermill = "watermill"
 )
 
-// Layouts are the names, in the order of the help page.
+// Layouts returns the names in the order of the help page.
 func Layouts() []string { return []string{Debezium, CeleryOutbox, Watermill} }
 
-// defaults are the mappings of a layout. Columns that not every version has are left out if they are missing.
+// defaults returns the mappings of a layout, without columns that only some versions have and this table lacks.
 func (s *source) defaults(layout string) []mapping {
 	text := ""
 	switch layout {
@@ -44,38 +44,38 @@ func (s *source) defaults(layout string) []mapping {
 	}
 	all, err := parseMap(text)
 	if err != nil {
-		panic("adopt: " + err.Error()) // a text of ours
+		panic("adopt: " + err.Error()) // it parses a constant
 	}
 	return all
 }
 
-// waiting is the condition of a layout's rows that are still to be sent; "": only a person knows.
+// waiting returns the condition for the rows that are still to be sent; "": only the user knows.
 func (s *source) waiting(layout string) string {
 	switch {
 	case layout == CeleryOutbox:
-		return "true" // its relay deletes what was sent
+		return "true" // its own relay deletes sent rows
 	case layout == Watermill && s.has("acked"):
 		return "NOT acked"
 	}
 	return ""
 }
 
-// tracing reads what java.util.Properties wrote: lines of key=value, with a backslash before some characters.
+// tracing parses the output of java.util.Properties: lines of key=value, with backslashes before some characters.
 const tracing = `coalesce((SELECT jsonb_object_agg(translate(m[1], E'\\', ''), translate(m[2], E'\\', ''))
             FROM regexp_matches(r."tracingspancontext"::text, '^([^#!=][^=]*)=(.*)$', 'gn') m), '{}') || coalesce(headers, '{}')`
 
-// assignment is a variable of the function, and the expression for it. r is the row.
+// assignment is a variable of the function with the expression for it. r is the row.
 type assignment struct{ Variable, Expression string }
 
-// conversion is how a row of the source becomes one of the outbox.
+// conversion converts a row of the source into a row of the outbox.
 type conversion struct {
 	layout      string
 	assignments []assignment
-	// body is the body if it need not be JSON; "": payload or payload_bytes is among the assignments.
+	// body is the expression for a body that may not be JSON; "": payload or payload_bytes is assigned.
 	body string
-	// queue is where Celery's tasks go that name none, as an expression.
+	// queue is the expression for the queue of Celery tasks that name none.
 	queue string
-	// columns are those of the source that are read.
+	// columns are the source columns that the conversion reads.
 	columns []string
 }
 
@@ -113,7 +113,7 @@ func (s *source) convert(layout string, given []mapping) (*conversion, error) {
 	return c, nil
 }
 
-// convertCelery is for a table whose columns are known; celery.sql has the rest.
+// convertCelery converts a table with known columns; celery.sql has the rest.
 func (s *source) convertCelery(c *conversion, given []mapping) error {
 	c.columns = []string{"id", "created_at", "task_id", "task_name", "args", "kwargs", "options"}
 	for _, name := range c.columns {
@@ -130,9 +130,10 @@ func (s *source) convertCelery(c *conversion, given []mapping) error {
 	return nil
 }
 
-// assign writes the expressions. All of them stand in a block with an exception handler: none fails the application's INSERT.
+// assign writes the expressions. They stand in a block with an exception handler, so none can fail the application's
+// INSERT.
 func (s *source) assign(c *conversion, all []mapping) error {
-	var entries []assignment // they add to what headers and properties are set to before
+	var entries []assignment // added to headers and properties after those are set
 	for _, m := range all {
 		if len(m.parts) == 0 {
 			continue
@@ -178,7 +179,7 @@ func withEntry(variable, key, value string) assignment {
 	return assignment{variable, fmt.Sprintf("coalesce(%s, '{}') || CASE WHEN %s IS NULL THEN '{}' ELSE jsonb_build_object(%s, %[2]s) END", variable, value, literal(key))}
 }
 
-// text is the value as text.
+// text returns the expression for the value as text.
 func (s *source) text(m mapping) string {
 	words := make([]string, len(m.parts))
 	for i, p := range m.parts {
@@ -195,7 +196,7 @@ func (s *source) text(m mapping) string {
 	return "(" + strings.Join(words, " || ") + ")"
 }
 
-// json is the value as JSON: numbers and objects stay what they are.
+// json returns the expression for the value as JSON. Numbers and objects keep their type.
 func (s *source) json(m mapping, text string) string {
 	if m.single() != "" {
 		found, _ := s.find(m.parts[0])
@@ -204,7 +205,7 @@ func (s *source) json(m mapping, text string) string {
 	return "to_jsonb(" + text + ")"
 }
 
-// uuid takes any text: one that is no uuid becomes one, always the same.
+// uuid accepts any text. It derives a UUID from a text that is not one; the same text always gives the same UUID.
 func (s *source) uuid(m mapping, text string) string {
 	if found, _ := s.find(m.parts[0]); m.single() != "" && found.Type == "uuid" {
 		return field(found.Name)
@@ -237,7 +238,7 @@ func (s *source) body(c *conversion, m mapping, text string) {
 // field is a column of the row.
 func field(name string) string { return "r." + outbox.QuoteIdentifier(name) }
 
-// literal is a text in the body of a function, which it does not end.
+// literal quotes a text for the body of a function, without ending the body.
 func literal(s string) string {
 	return "E'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`, `$`, `\x24`).Replace(s) + "'"
 }

@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// part is a column of the source table, or a text that is the same in every row.
+// part is a column of the source table, or a constant text.
 type part struct {
 	column  string
-	quoted  bool // the column's name stood in double quotes
+	quoted  bool // the name was in double quotes
 	literal bool
 	text    string
 }
 
-// mapping says what goes into a column of the outbox: parts one behind the other. No parts: the default of the column.
+// mapping assigns the concatenated parts to a column of the outbox. Without parts, the column keeps its default.
 type mapping struct {
 	target string
 	parts  []part
 }
 
-// single is the column that alone is the value, or "".
+// single returns the column if the value is exactly one column, else "".
 func (m mapping) single() string {
 	if len(m.parts) == 1 && !m.parts[0].literal {
 		return m.parts[0].column
@@ -28,7 +28,7 @@ func (m mapping) single() string {
 	return ""
 }
 
-// The columns of the outbox that --map knows. headers and properties also take one entry each: headers.NAME.
+// targets returns the columns that --map accepts. headers and properties also accept single entries: headers.NAME.
 func targets() []string {
 	return []string{
 		"message_id", "exchange", "routing_key", "ordering_key", "payload", "headers", "properties",
@@ -56,7 +56,7 @@ func parseMap(text string) ([]mapping, error) {
 			return nil, err
 		}
 		if slices.ContainsFunc(all, func(m mapping) bool { return m.target == target }) {
-			return nil, fmt.Errorf("%s stands twice", target)
+			return nil, fmt.Errorf("%s is set twice", target)
 		}
 		parts, next, err := parseParts(after)
 		if err != nil {
@@ -102,7 +102,7 @@ func parseParts(text string) (parts []part, rest string, err error) {
 		case rest == "" || rest[0] == ',':
 			return parts, strings.TrimPrefix(rest, ","), nil
 		default:
-			return nil, "", fmt.Errorf("unexpected %q (a text stands in single quotes, a column with special characters in double quotes)", rest)
+			return nil, "", fmt.Errorf("unexpected %q (put a text in single quotes, and a column with special characters in double quotes)", rest)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func parsePart(text string) (p part, rest string, err error) {
 	return part{column: text[:end]}, text[end:], nil
 }
 
-// merged has the mappings of over in place of those of base with the same target.
+// merged returns the mappings of base. Those of over replace mappings with the same target.
 func merged(base, over []mapping) []mapping {
 	all := slices.DeleteFunc(slices.Clone(base), func(m mapping) bool {
 		return slices.ContainsFunc(over, func(o mapping) bool { return o.target == m.target })

@@ -26,7 +26,7 @@ func TestParseMap(t *testing.T) {
 		"id=id":                         `"id" is no column of the outbox to map`,
 		"properties.ttl=x":              `"properties.ttl": properties has no such entry, want one of content_type`,
 		"headers.=x":                    `"headers." is no column`,
-		"payload=body,payload=b":        "payload stands twice",
+		"payload=body,payload=b":        "payload is set twice",
 		"payload=lower(body)||'":        "a quote is not closed",
 		"payload=a b":                   `unexpected "b"`,
 		"payload=a||":                   "a column is missing",

@@ -14,22 +14,22 @@ import (
 //go:embed adopt.sql
 var templates string
 
-// triggerName is the same on every table, so that one table is adopted once.
+// triggerName is the same on every table, so no table can be adopted twice.
 const triggerName = "cdc_relay_adopt"
 
-// lockTimeout bounds how long the application's INSERTs wait behind a lock that is waited for.
+// lockTimeout limits how long INSERTs of the application queue behind our request for a lock.
 const lockTimeout = "SET LOCAL lock_timeout = '2s';"
 
-// plan is one table to adopt, with all that is known of it.
+// plan is one table to adopt, with all known facts.
 type plan struct {
 	request    Request
 	source     *source
 	conversion *conversion
-	waiting    string // a condition; "false": no row is moved
+	waiting    string // an SQL condition; "false" moves no row
 	function   outbox.Table
 }
 
-// data is what the templates see.
+// data is the input of the templates.
 type data struct {
 	*plan
 	Commit bool
@@ -49,10 +49,10 @@ func (d data) EnvelopeUUID() string      { return d.source.asUUID("(envelope ->>
 // KeyOf compares the primary key with that of a record.
 func (d data) KeyOf(record string) string { return d.key(" AND ", `s.%[1]s = `+record+`.%[1]s`) }
 
-// KeyColumns are selected for a record.
+// KeyColumns lists the primary key's columns.
 func (d data) KeyColumns() string { return d.key(", ", "s.%s") }
 
-// Order is that of insertion, if the table knows it.
+// Order is the order of insertion, if the table has a column for it.
 func (d data) Order() string {
 	order := d.key(", ", "s.%s")
 	for _, c := range d.source.Columns {
@@ -74,7 +74,7 @@ func (d data) key(separator, format string) string {
 	return strings.Join(words, separator)
 }
 
-// Sequences are those of the identity columns, for a view.
+// Sequences are the sequences of the identity columns, for a view.
 func (d data) Sequences() (all []struct{ Column, Sequence string }) {
 	for _, c := range d.source.Columns {
 		if d.request.View && c.Sequence != "" {
@@ -84,7 +84,8 @@ func (d data) Sequences() (all []struct{ Column, Sequence string }) {
 	return all
 }
 
-// SchemaVersion, Redacted, Args, Kwargs and Sentry: not every version of django-celery-outbox has these columns.
+// SchemaVersion, Redacted, Args, Kwargs and Sentry are optional: some versions of django-celery-outbox lack these
+// columns.
 func (d data) SchemaVersion() string { return d.orElse("schema_version", `r."schema_version"`, "1") }
 
 func (d data) Redacted() bool {
@@ -119,7 +120,7 @@ func (p *plan) render(name string, commit bool) (string, error) {
 	return dollarQuoted(b.String()), nil
 }
 
-// dollarQuoted takes a quote that no name in the text ends.
+// dollarQuoted picks a dollar quote that does not occur in the text.
 func dollarQuoted(text string) string {
 	quote := "$body$"
 	for strings.Contains(text, quote) {
@@ -128,10 +129,10 @@ func dollarQuoted(text string) string {
 	return quote + text + quote
 }
 
-// statements are the three steps, each to be run by itself.
+// statements are the three steps. Each runs on its own.
 type statements struct {
-	function string // makes the function
-	move     string // moves what waits, and commits now and then
+	function string // creates the function
+	move     string // moves waiting rows, in several transactions
 	final    []string
 }
 
@@ -172,13 +173,13 @@ func (p *plan) lock() string {
 	return fmt.Sprintf("LOCK TABLE %s IN %s MODE;", p.source.table.SQL(), mode)
 }
 
-// attach is what sends the next rows to the function.
+// attach returns the statements that send new rows to the function.
 func (p *plan) attach(function string) []string {
 	table := p.source.table.SQL()
 	if p.request.View {
 		return append(p.view(), fmt.Sprintf("CREATE TRIGGER %s INSTEAD OF INSERT ON %s FOR EACH ROW EXECUTE FUNCTION %s;", triggerName, table, function))
 	}
-	// Deferred: the row is there until COMMIT, so that RETURNING, ON CONFLICT and a DELETE of the application's own work as ever.
+	// Deferred: the row exists until COMMIT, so RETURNING, ON CONFLICT and a DELETE by the application work as before.
 	text := fmt.Sprintf(`
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = %s::regclass AND tgname = '%s') THEN
@@ -191,7 +192,7 @@ END `, literal(table), triggerName, table, function)
 	return []string{"DO " + dollarQuoted(text) + ";"}
 }
 
-// view puts a view with the same columns, defaults, owner and grants in the place of the table.
+// view replaces the table by a view with the same columns, defaults, owner and grants.
 func (p *plan) view() []string {
 	table := p.source.table
 	var names, all []string
@@ -215,7 +216,7 @@ func (p *plan) view() []string {
 	}, all...)
 }
 
-// setAside is the name of a table that a view has taken the place of.
+// setAside is the new name of a table that a view has replaced.
 func setAside(table outbox.Table) outbox.Table {
 	return outbox.Table{Schema: table.Schema, Name: shortened(table.Name + "_adopted")}
 }

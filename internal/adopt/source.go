@@ -14,32 +14,32 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// source is the table to adopt, as the catalog has it.
+// source describes the table to adopt, from the catalog.
 type source struct {
 	table outbox.Table
 
-	Kind    string   `json:"kind"` // r, p: partitioned, v: a view
+	Kind    string   `json:"kind"` // relkind: r table, p partitioned, v view
 	Owner   string   `json:"owner"`
 	Columns []column `json:"columns"`
 	Key     []string `json:"key"` // the columns of the primary key
-	// References are the foreign keys to it, as SQL writes their tables.
+	// References are the tables with a foreign key to it, as SQL writes them.
 	References []string `json:"references"`
-	// Trigger is the function of the trigger that adopted it, "" if there is none.
+	// Trigger is the function of the trigger that adopted the table; "" if there is none.
 	Trigger string `json:"trigger"`
 	// OutboxOwner is "" if the outbox does not exist.
 	OutboxOwner string `json:"outbox_owner"`
-	// OwnerMay: the owner of the outbox may SELECT and DELETE here.
+	// OwnerMay: the owner of the outbox may SELECT and DELETE from the table.
 	OwnerMay bool `json:"owner_may"`
-	// Grants are those of the table, for a view in its place.
+	// Grants are the table's grants, to copy to a view.
 	Grants []grant `json:"grants"`
 }
 
 type column struct {
 	Name string `json:"name"`
-	// Type is the base type's: json, jsonb, text, uuid, bytea, timestamptz, …
+	// Type is the base type: json, jsonb, text, uuid, bytea, timestamptz, …
 	Type    string `json:"type"`
 	Default string `json:"default"`
-	// Sequence is that of an identity column, as SQL writes it.
+	// Sequence is the sequence of an identity column, as SQL writes it.
 	Sequence  string `json:"sequence"`
 	Generated bool   `json:"generated"`
 }
@@ -80,7 +80,7 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 LEFT JOIN pg_catalog.pg_class o ON o.oid = pg_catalog.to_regclass($5)
 WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'v')`
 
-// UsualTable is the table of a layout if nobody names one: in the schema public, by its usual name.
+// UsualTable returns the layout's table with its usual name in the schema public.
 func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Table, error) {
 	switch layout {
 	case Debezium:
@@ -98,7 +98,7 @@ func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Tabl
 		return outbox.Table{}, fmt.Errorf("look for tables of Watermill: %w", err)
 	}
 	if len(names) != 1 {
-		return outbox.Table{}, problem.New("name the table in --from", "%d tables of the schema public have a name as watermill_TOPIC: %s", len(names), strings.Join(names, ", "))
+		return outbox.Table{}, problem.New("name the table in --from", "%d tables of the schema public have a name of the form watermill_TOPIC: %s", len(names), strings.Join(names, ", "))
 	}
 	return outbox.Table{Schema: "public", Name: names[0]}, nil
 }
@@ -119,7 +119,7 @@ func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (
 	return s, nil
 }
 
-// check finds what stands in the way before anything is changed.
+// check reports obstacles before anything is changed.
 func (s *source) check(r Request) error {
 	owner := outbox.QuoteIdentifier(s.OutboxOwner)
 	switch {
@@ -153,7 +153,7 @@ func (s *source) has(name string) bool {
 	return slices.ContainsFunc(s.Columns, func(c column) bool { return c.Name == name })
 }
 
-// find takes a name as SQL does. A name without quotes may also stand for one with capitals.
+// find looks a column up as SQL does. An unquoted name can also match a name with capitals.
 func (s *source) find(p part) (column, bool) {
 	same := []func(a, b string) bool{func(a, b string) bool { return a == b }}
 	if !p.quoted {
@@ -177,7 +177,7 @@ func (s *source) names() string {
 	return strings.Join(names, ", ")
 }
 
-// shell quotes a word for a shell if it needs to be.
+// shell quotes a word for the shell if necessary.
 func shell(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,", r)
