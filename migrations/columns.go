@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Column is what a table is to have.
+// Column is the expected definition of a column.
 type Column struct {
 	Name    string
 	Type    string // as format_type writes it
@@ -31,7 +31,8 @@ func (c Column) Definition() string {
 	return text
 }
 
-// Columns are those of the outbox, of its dead-letter table or of its history, read from the SQL that makes them.
+// Columns returns the columns of the outbox, of its dead-letter table or of its history, read from the SQL that creates
+// them.
 func Columns(table, of outbox.Table) ([]Column, error) {
 	script, err := scriptOf(table, of)
 	if err != nil {

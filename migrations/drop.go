@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// NotEmptyError tells that tables were not dropped because messages are in them.
+// NotEmptyError: the tables contain messages, so they were not dropped.
 type NotEmptyError struct {
 	Table outbox.Table
 	// Waiting and Dead count the messages, each up to a hundred.
@@ -19,11 +19,11 @@ type NotEmptyError struct {
 }
 
 func (e *NotEmptyError) Error() string {
-	return fmt.Sprintf("%s holds %s and %s holds %s: no table was dropped",
+	return fmt.Sprintf("%s has %s and %s has %s: no table was dropped",
 		e.Table, messages(e.Waiting), e.Table.DeadLetter(), messages(e.Dead))
 }
 
-// countUpTo is where counting stops: a large table shall not be read through.
+// countUpTo limits counting: nobody wants to read a large table for this message.
 const countUpTo = 100
 
 func messages(n int) string {
@@ -36,9 +36,8 @@ func messages(n int) string {
 	return fmt.Sprintf("%d messages", n)
 }
 
-// Drop removes the tables of an outbox, its functions and the version table, not the schema. It
-// returns a *NotEmptyError where messages are in them, dropped is false where there
-// was nothing to drop.
+// Drop removes the tables of an outbox, its functions and the version table, but not the schema. It returns a
+// *NotEmptyError if the tables contain messages. dropped is false if there was nothing to drop.
 func Drop(ctx context.Context, conn *pgx.Conn, table outbox.Table) (dropped bool, err error) {
 	if err := checkName(table); err != nil {
 		return false, err
@@ -58,8 +57,8 @@ func Drop(ctx context.Context, conn *pgx.Conn, table outbox.Table) (dropped bool
 }
 
 func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
-	// No message may come in between the look and the drop.
-	// Applications that insert wait behind the lock while it is waited for.
+	// No message may arrive between the check and the drop. INSERTs of applications queue behind the request for the
+	// lock.
 	lock := fmt.Sprintf("SET LOCAL lock_timeout = '10s'; LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE", table.SQL(), table.DeadLetter().SQL())
 	if _, err := tx.Exec(ctx, lock); err != nil {
 		return err
@@ -72,7 +71,7 @@ func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 	return err
 }
 
-// CheckEmpty returns a *NotEmptyError where messages are in the tables.
+// CheckEmpty returns a *NotEmptyError if the tables contain messages.
 func CheckEmpty(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {
 	state, err := Status(ctx, conn, table)
 	if err != nil && !errors.Is(err, ErrNewer) {

@@ -15,7 +15,7 @@ import (
 //go:embed functions.sql
 var functionsTemplate string
 
-// signatures are the functions of an outbox: <table>_enqueue, <table>_celery and <table>_await.
+// signatures returns the functions of an outbox: <table>_enqueue, <table>_celery and <table>_await.
 func signatures(table outbox.Table) []string {
 	return []string{
 		functionName(table, "enqueue") + "(text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid)",
@@ -28,7 +28,7 @@ func functionName(table outbox.Table, suffix string) string {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_" + suffix}.SQL()
 }
 
-// FunctionsSQL makes the functions for applications, and lets a role call them unless it is "".
+// FunctionsSQL creates the functions for applications. It lets a role call them unless role is "".
 func FunctionsSQL(table outbox.Table, role string) (string, error) {
 	if err := checkName(table); err != nil {
 		return "", err
@@ -59,7 +59,7 @@ func FunctionsSQL(table outbox.Table, role string) (string, error) {
 	return b.String(), nil
 }
 
-// dollarQuote returns quotes that the table's name does not end.
+// dollarQuote picks a dollar quote that does not occur in the table's name.
 func dollarQuote(table outbox.Table) string {
 	quote := "$body$"
 	for strings.Contains(table.SQL(), quote) {
@@ -95,7 +95,7 @@ func MakeFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table, role
 	return changed, nil
 }
 
-// functionState describes the functions that are there: definition, owner and grants.
+// functionState describes the existing functions: definition, owner and grants.
 func functionState(ctx context.Context, tx pgx.Tx, table outbox.Table) (state string, err error) {
 	err = tx.QueryRow(ctx, `SELECT coalesce(string_agg(concat(pg_get_functiondef(p.oid), proowner, proacl), ' ' ORDER BY p.oid), '')
 		FROM unnest($1::text[]) AS f JOIN pg_proc p ON p.oid = to_regprocedure(f)`, signatures(table)).Scan(&state)

@@ -15,7 +15,7 @@ import (
 //go:embed history.sql
 var historyTemplate string
 
-// HistorySQL makes the table of published messages and the function that keeps its partitions.
+// HistorySQL creates the table of published messages and the function that maintains its partitions.
 func HistorySQL(table outbox.Table) (string, error) {
 	if err := checkName(table); err != nil {
 		return "", err
@@ -39,7 +39,7 @@ func HistorySQL(table outbox.Table) (string, error) {
 	return b.String(), nil
 }
 
-// MakeHistory runs HistorySQL. It returns false if the history was there.
+// MakeHistory runs HistorySQL. It returns false if the history exists already.
 func MakeHistory(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made bool, err error) {
 	script, err := HistorySQL(table)
 	if err != nil {

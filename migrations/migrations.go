@@ -1,6 +1,5 @@
-// Package migrations makes the tables of an outbox and brings them up to date.
-// The numbered SQL files under sql/ are templates: every name in them derives
-// from the name of the outbox table, so that several can live in one database.
+// Package migrations creates the tables of an outbox and updates them. The numbered SQL files under sql/ are templates:
+// every name in them derives from the name of the outbox table, so several outboxes can share a database.
 package migrations
 
 import (
@@ -18,36 +17,34 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Latest is the version that this relay works with, and so the number of the
-// newest file under sql/.
+// Latest is the version that this relay works with: the number of the newest file under sql/.
 const Latest = 1
 
 //go:embed sql/*.sql
 var files embed.FS
 
-// State tells how far the tables of an outbox are.
+// State describes the tables of an outbox.
 type State struct {
-	// Current is the version of the tables, 0 where there are none.
+	// Current is the version of the tables; 0: they do not exist.
 	Current int
 	// Latest is the version that this relay works with.
 	Latest int
-	// Pending names the migrations that are still to be run, in their order.
+	// Pending are the migrations still to run, in order.
 	Pending []Migration
 }
 
 // Migration is one step from a version to the next.
 type Migration struct {
 	Version int
-	// Name is that of the file, e.g. 001_outbox.sql.
+	// Name is the name of the file, such as 001_outbox.sql.
 	Name string
 }
 
-// ErrNewer tells that the tables were made by a newer relay than this one.
+// ErrNewer: a newer relay created the tables.
 var ErrNewer = errors.New("the tables are newer than this cdc-relay")
 
-// Up runs the migrations that are pending and returns the version found and the
-// version reached. Run again it changes nothing and needs no privilege but to
-// read the version. Concurrent calls wait for one another.
+// Up runs the pending migrations. It returns the version before and after. If nothing is pending, it changes nothing
+// and only needs to read the version. Concurrent calls wait for one another.
 func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table) (from, to int, err error) {
 	if err := checkName(table); err != nil {
 		return 0, 0, err
@@ -80,8 +77,7 @@ func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table) (from, to int, 
 	return state.Current, Latest, nil
 }
 
-// Status tells which version the tables have. It needs SELECT on the version
-// table and nothing else.
+// Status returns the version of the tables. It needs only SELECT on the version table.
 func Status(ctx context.Context, conn *pgx.Conn, table outbox.Table) (State, error) {
 	if err := checkName(table); err != nil {
 		return State{}, err
@@ -119,8 +115,8 @@ func readVersion(ctx context.Context, conn *pgx.Conn, versions outbox.Table) (in
 	return version, nil
 }
 
-// createSchema looks first: CREATE SCHEMA IF NOT EXISTS asks for the privilege to
-// create one even where there is nothing to do.
+// createSchema first checks if the schema exists: CREATE SCHEMA IF NOT EXISTS needs the privilege to create a schema
+// even if it exists.
 func createSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
 	var exists bool
 	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)", schema).Scan(&exists)
@@ -160,7 +156,7 @@ func load(migrator *migrate.Migrator, table outbox.Table, only ...outbox.Table) 
 	return nil
 }
 
-// lockKey keeps two calls of Up apart; tern's own lock does not cover the schema.
+// lockKey serializes calls of Up: tern's own lock does not cover the creation of the schema.
 const lockKey = int64(0x6364632d72656c61) // "cdc-rela"
 
 func lock(ctx context.Context, conn *pgx.Conn) error {
@@ -170,7 +166,7 @@ func lock(ctx context.Context, conn *pgx.Conn) error {
 
 func unlock(ctx context.Context, conn *pgx.Conn) error {
 	if conn.IsClosed() {
-		return nil // and with the session the lock
+		return nil // the lock ended with the session
 	}
 	if _, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", lockKey); err != nil {
 		return fmt.Errorf("unlock migrations: %w", err)

@@ -11,31 +11,30 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// longestIdentifier is NAMEDATALEN - 1; Postgres cuts what is longer.
+// longestIdentifier is NAMEDATALEN - 1. Postgres truncates longer names.
 const longestIdentifier = 63
 
-// VersionTable names the table that holds the version of an outbox's tables.
+// VersionTable names the table with the version of an outbox's tables.
 func VersionTable(table outbox.Table) outbox.Table {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_migrations"}
 }
 
-// quoteLiteral writes a string constant that reads the same under any
-// standard_conforming_strings, and that ends no dollar-quoted function body
-// around it.
+// quoteLiteral writes a string constant that means the same under any standard_conforming_strings, and does not end a
+// dollar-quoted function body around it.
 func quoteLiteral(s string) string {
 	return "E'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`, `$`, `\x24`).Replace(s) + "'"
 }
 
-// checkName rejects a name that leaves no room for the dead-letter table's: cut
-// short by Postgres, it would be the same name again.
+// checkName rejects a name that is too long for the dead-letter table's suffix: Postgres would truncate both to the
+// same name.
 func checkName(table outbox.Table) error {
 	if longest := longestIdentifier - len("_dead_letter"); len(table.Name) > longest {
-		return fmt.Errorf("table name %s is too long: at most %d bytes, so that %s_dead_letter is a name too", table, longest, table.Name)
+		return fmt.Errorf("table name %s is too long: at most %d bytes, so that %s_dead_letter fits as well", table, longest, table.Name)
 	}
 	return nil
 }
 
-// templateData has a step make both tables, or only one of them.
+// templateData makes a step create both tables, or only the given ones.
 func templateData(table outbox.Table, only ...outbox.Table) map[string]any {
 	dead := table.DeadLetter()
 	return map[string]any{
@@ -47,8 +46,8 @@ func templateData(table outbox.Table, only ...outbox.Table) map[string]any {
 	}
 }
 
-// uniqueName is for what must be unique in the schema, as indexes: where the table's name has to be cut,
-// a hash tells it from another with the same start.
+// uniqueName returns a name that is unique in the schema, as for an index. If the table's name must be cut, a hash
+// keeps it distinct from other tables with the same start.
 func uniqueName(table, suffix string) string {
 	if len(table)+len("_")+len(suffix) <= longestIdentifier {
 		return table + "_" + suffix

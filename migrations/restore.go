@@ -13,8 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Restore makes again the tables that the version says are there and that somebody dropped, and returns them. A column
-// that was dropped or renamed is a problem: only a person knows which.
+// Restore creates tables again that were dropped although the recorded version has them, and returns them. It fails if
+// a column was dropped or renamed: only a person knows which.
 func Restore(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made []outbox.Table, err error) {
 	if err := lock(ctx, conn); err != nil {
 		return nil, fmt.Errorf("lock migrations: %w", err)
@@ -52,7 +52,7 @@ func Restore(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made []ou
 	})
 }
 
-// exists is a problem if the name is taken by something else.
+// exists fails if another kind of object has the name.
 func exists(ctx context.Context, conn *pgx.Conn, table outbox.Table) (bool, error) {
 	var kind string
 	err := conn.QueryRow(ctx, `
@@ -72,7 +72,7 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 	return true, nil
 }
 
-// checkColumns is for tables of the latest version: those of others get their columns by Up.
+// checkColumns is only for tables of the latest version: Up adds columns to older ones.
 func checkColumns(ctx context.Context, conn *pgx.Conn, table, of outbox.Table, state State) error {
 	if state.Current != Latest {
 		return nil

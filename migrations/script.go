@@ -7,9 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// SQL is what Up does as a script for psql, for those who may not run Up
-// themselves. It runs only what is pending and records the version, so that
-// Status agrees with it afterwards.
+// SQL returns what Up does, as a script for psql, for users who cannot run Up. It runs only pending migrations and
+// records the version, so that Status agrees with it afterwards.
 func SQL(table outbox.Table) (string, error) {
 	if err := checkName(table); err != nil {
 		return "", err
@@ -36,7 +35,7 @@ func SQL(table outbox.Table) (string, error) {
 	return b.String(), nil
 }
 
-// oneLine keeps a name with line breaks from ending a comment.
+// oneLine replaces line breaks in a name, which would end a comment.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\r' {

@@ -10,19 +10,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// PgxQuerier is a pgx.Tx.
+// PgxQuerier is implemented by pgx.Tx.
 type PgxQuerier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// SQLQuerier is a *sql.Tx of database/sql.
+// SQLQuerier is implemented by *sql.Tx of database/sql.
 type SQLQuerier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Enqueued returns the messages that a transaction has inserted so far, in order; also what it has inserted after a savepoint
-// that was not rolled back. Roll the transaction back at the end of the test, and nothing is sent. The table is public.outbox
-// unless another one is given. The role needs SELECT on it; the query reads the whole table.
+// Enqueued returns the messages that a transaction has inserted so far, in order, without rows of savepoints that were
+// rolled back. Roll the transaction back at the end of the test; then nothing is published. The table is public.outbox
+// unless another one is given. The role needs SELECT on it. The query reads the whole table.
 func Enqueued(t testing.TB, tx PgxQuerier, table ...outbox.Table) []Message {
 	t.Helper()
 	rows, err := tx.Query(t.Context(), enqueuedSQL(table))
@@ -33,7 +33,7 @@ func Enqueued(t testing.TB, tx PgxQuerier, table ...outbox.Table) []Message {
 	return collect(t, rows)
 }
 
-// EnqueuedSQL is Enqueued for database/sql.
+// EnqueuedSQL does the same as Enqueued for database/sql.
 func EnqueuedSQL(t testing.TB, tx SQLQuerier, table ...outbox.Table) []Message {
 	t.Helper()
 	rows, err := tx.QueryContext(t.Context(), enqueuedSQL(table))
@@ -44,8 +44,9 @@ func EnqueuedSQL(t testing.TB, tx SQLQuerier, table ...outbox.Table) []Message {
 	return collect(t, rows)
 }
 
-// enqueuedSQL finds rows whose transaction is in progress: others than one's own are not visible. Savepoints have ids of their
-// own. xmin has 32 bits; the epoch is the one that brings it nearest to the id of the transaction.
+// enqueuedSQL selects the visible rows whose transaction is in progress: only the session's own are visible. Savepoints
+// have transaction ids of their own. xmin has 32 bits; the query adds the epoch that brings it nearest to the current
+// transaction id.
 func enqueuedSQL(table []outbox.Table) string {
 	from := outbox.Table{Schema: "public", Name: "outbox"}
 	if len(table) > 0 {

@@ -8,17 +8,17 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Message is one that was enqueued. Its fields mean what those of outbox.NewMessage mean.
+// Message is an enqueued message. Its fields have the same meaning as those of outbox.NewMessage.
 type Message struct {
-	// MessageID is zero in a Recorder if the database is to make it.
+	// MessageID is zero in a Recorder if the database would choose it.
 	MessageID   outbox.UUID
 	Exchange    *string
 	RoutingKey  string
 	OrderingKey string
-	// Payload is the JSON byte for byte, nil if the message has a Body. A Body may be empty and not nil.
+	// Payload is the JSON byte for byte; nil if the message has a Body. A Body can be empty but not nil.
 	Payload json.RawMessage
 	Body    []byte
-	// Headers and Properties are as encoding/json reads them: numbers are float64.
+	// Headers and Properties are decoded by encoding/json: numbers are float64.
 	Headers, Properties  map[string]any
 	RedactedPayload      json.RawMessage
 	NotBefore, ExpiresAt time.Time
@@ -26,7 +26,7 @@ type Message struct {
 	CoalesceKey          string
 }
 
-// row is a message as the table has it, in the order of outbox.Table.InsertSQL; nil is null.
+// row is a message as stored in the table, in the order of outbox.Table.InsertSQL; nil is null.
 type row struct {
 	messageID, exchange, routingKey, orderingKey, payload *string
 	body                                                  []byte
@@ -40,7 +40,7 @@ type row struct {
 const columns = `message_id::text, exchange, routing_key, ordering_key, payload::text, payload_bytes, headers::text, properties::text,
        redacted_payload::text, available_at, max_attempts, expires_at, coalesce_key`
 
-// places are where a driver scans columns to.
+// places are the destinations for a driver's Scan.
 func (r *row) places() []any {
 	return []any{
 		&r.messageID, &r.exchange, &r.routingKey, &r.orderingKey, &r.payload, &r.body, &r.headers, &r.properties,
@@ -48,7 +48,7 @@ func (r *row) places() []any {
 	}
 }
 
-// ofArguments reads those of outbox.NewMessage.Args.
+// ofArguments reads the arguments of outbox.NewMessage.Args.
 func ofArguments(args []any) *row {
 	body, _ := args[5].([]byte)
 	return &row{
@@ -65,7 +65,7 @@ func argument[T any](arg any) *T {
 	return nil
 }
 
-// message fails for what Postgres does not take either.
+// message fails if Postgres would reject the row.
 func (r *row) message() (m Message, err error) {
 	m = Message{
 		Exchange: r.exchange, RoutingKey: or(r.routingKey), OrderingKey: or(r.orderingKey), Body: r.body, NotBefore: or(r.notBefore),

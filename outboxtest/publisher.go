@@ -11,8 +11,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// Publisher implements publish.Publisher without a broker, for tests of a program that embeds the relay. It keeps the messages
-// that it gets. Make it with NewPublisher.
+// Publisher implements publish.Publisher without a broker, for tests of a program that embeds the relay. It keeps the
+// messages it receives. Create it with NewPublisher.
 type Publisher struct {
 	answer func(*outbox.Message) outbox.Result
 	wake   chan struct{}
@@ -24,8 +24,9 @@ type Publisher struct {
 	messages []outbox.Message
 }
 
-// NewPublisher makes a publisher. answer gives the result of each message; it is called by one goroutine at a time, in the
-// order of the calls of Publish. Its Message is filled in, and no Outcome is Confirmed. A nil answer confirms all.
+// NewPublisher creates a publisher. answer returns the result for each message; the publisher fills in Message. answer
+// is called by one goroutine at a time, in the order of Publish. The zero Outcome means Confirmed. A nil answer
+// confirms every message.
 func NewPublisher(answer func(*outbox.Message) outbox.Result) *Publisher {
 	if answer == nil {
 		answer = func(*outbox.Message) outbox.Result { return outbox.Result{} }
@@ -33,8 +34,8 @@ func NewPublisher(answer func(*outbox.Message) outbox.Result) *Publisher {
 	return &Publisher{answer: answer, wake: make(chan struct{}, 1)}
 }
 
-// Messages are those that had an answer so far, also one that was not Confirmed, in order. PossibleDuplicate tells whether the
-// message would have carried the mark.
+// Messages returns the messages that have a result so far, also those that were not confirmed, in order.
+// PossibleDuplicate: the message would have carried the mark.
 func (p *Publisher) Messages() []outbox.Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +83,7 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 	return nil
 }
 
-// take hands out what waits. After the last time Publish rejects.
+// take returns the waiting messages. After the last call, Publish rejects messages.
 func (p *Publisher) take(last bool) []*outbox.Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +105,7 @@ func (p *Publisher) publish(m *outbox.Message) outbox.Result {
 	if left, expires := m.TimeLeft(time.Now()); expires && left <= 0 {
 		return outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonExpired, Detail: fmt.Sprintf("expires_at, %s, has passed", m.ExpiresAt)}
 	}
-	sent := *m // the relay goes on with its own
+	sent := *m // the relay continues to use its own
 	sent.PossibleDuplicate = m.MayBeKnown()
 	m.SentAt = time.Now()
 	result := p.answer(&sent)

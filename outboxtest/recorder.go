@@ -1,5 +1,5 @@
-// Package outboxtest is for tests of code that writes to the outbox: a Recorder in place of a transaction, Enqueued for what
-// a transaction on a real database has enqueued, and a Publisher in place of a broker.
+// Package outboxtest is for tests of code that writes to the outbox. A Recorder replaces a transaction; Enqueued
+// returns what a real transaction has inserted; a Publisher replaces a broker.
 package outboxtest
 
 import (
@@ -15,10 +15,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Recorder stands in for a transaction, in tests without a database: outbox.Table.Enqueue and EnqueueSQL take it. It keeps
-// what is enqueued, in any table. Other statements do nothing. The zero Recorder is ready; it may be used by several goroutines.
+// Recorder replaces a transaction in tests without a database: outbox.Table.Enqueue and EnqueueSQL accept it. It keeps
+// the enqueued messages of all tables. Other statements do nothing. The zero Recorder is ready to use; it is safe for
+// concurrent use.
 type Recorder struct {
-	// Err is what each statement fails with, unless it is nil. Set it before the first.
+	// Err is the error that every statement returns; nil: none. Set it before the first statement.
 	Err error
 
 	mu       sync.Mutex
@@ -35,7 +36,7 @@ func (r *Recorder) ExecContext(_ context.Context, statement string, args ...any)
 	return driver.RowsAffected(1), r.record(statement, args)
 }
 
-// Messages are those that were enqueued so far, in order.
+// Messages returns the enqueued messages in order.
 func (r *Recorder) Messages() []Message {
 	r.mu.Lock()
 	defer r.mu.Unlock()

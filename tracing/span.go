@@ -14,8 +14,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Delivered makes the span of one attempt, where the message carries a traceparent and
-// was sent. It does not block: spans that the exporter cannot keep up with are dropped.
+// Delivered records the span of one attempt, if the message carries a traceparent and was sent. It does not block:
+// spans that the exporter cannot keep up with are dropped.
 func (t *Tracer) Delivered(r outbox.Result) {
 	m := r.Message
 	if r.Outcome == outbox.NotSent {
@@ -41,8 +41,8 @@ func (t *Tracer) Delivered(r outbox.Result) {
 	}
 }
 
-// began is the commit, where it is known, or else when the relay took the message from
-// the table. The commit's clock is the database's and may be ahead.
+// began returns the time of the commit if known, or else the time when the relay read the row. The commit's clock is
+// the database's and can be ahead.
 func began(m *outbox.Message, now time.Time) time.Time {
 	at := now
 	for _, earlier := range []time.Time{m.CommittedAt, m.TakenAt, m.SentAt} {
@@ -53,7 +53,7 @@ func began(m *outbox.Message, now time.Time) time.Time {
 	return at
 }
 
-// parent reads traceparent and tracestate of the headers.
+// parent reads traceparent and tracestate from the headers.
 func (t *Tracer) parent(headers []byte) (context.Context, bool) {
 	if !bytes.Contains(headers, []byte(`"traceparent"`)) {
 		return nil, false
@@ -66,7 +66,7 @@ func (t *Tracer) parent(headers []byte) (context.Context, bool) {
 	return ctx, trace.SpanContextFromContext(ctx).IsValid()
 }
 
-// carrier is what is read of the headers of a message.
+// carrier holds the trace headers of a message.
 type carrier struct {
 	TraceParent string `json:"traceparent"`
 	TraceState  string `json:"tracestate"`
@@ -83,13 +83,13 @@ func (c carrier) Get(key string) string {
 	return ""
 }
 
-// Set implements propagation.TextMapCarrier: what applications wrote stays as it is.
+// Set implements propagation.TextMapCarrier. It does nothing: the application's headers stay as they are.
 func (carrier) Set(string, string) {}
 
 // Keys implements propagation.TextMapCarrier.
 func (carrier) Keys() []string { return []string{"traceparent", "tracestate"} }
 
-// exchangeOf is where a message goes, as people call it.
+// exchangeOf names the exchange for people.
 func (t *Tracer) exchangeOf(m *outbox.Message) string {
 	exchange := t.defaultExchange
 	if m.Exchange != nil {
@@ -101,13 +101,13 @@ func (t *Tracer) exchangeOf(m *outbox.Message) string {
 	return outbox.Shortened(exchange)
 }
 
-// describe adds what the semantic conventions of messaging ask for, and the outcome.
+// describe adds the attributes of the semantic conventions for messaging, and the outcome.
 func (t *Tracer) describe(span trace.Span, r outbox.Result) {
 	m := r.Message
 	exchange, key := t.exchangeOf(m), outbox.Shortened(m.RoutingKey)
 	destination := exchange
 	if key != "" {
-		destination = key // of the default exchange: the queue
+		destination = key // the default exchange delivers to the queue with this name
 		if exchange != "amq.default" {
 			destination = exchange + ":" + key
 		}

@@ -1,6 +1,5 @@
-// Package tracing makes OpenTelemetry spans of what the relay publishes: for each message
-// that carries a traceparent, one from its commit to the broker's confirm. The standard
-// OTEL_* variables say where they go, and whether there are any.
+// Package tracing creates OpenTelemetry spans for published messages: for each message with a traceparent, one span
+// from its commit to the broker's confirm. The standard OTEL_* variables turn it on and configure it.
 package tracing
 
 import (
@@ -26,17 +25,17 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
-// Config is what the environment does not say.
+// Config holds what the environment does not define.
 type Config struct {
-	// Version is that of the program.
+	// Version is the version of the program.
 	Version string
-	// DefaultExchange is where messages go that name none.
+	// DefaultExchange is the exchange of messages that name none.
 	DefaultExchange string
-	// Logger hears of spans that cannot be exported, at most once a minute.
+	// Logger reports spans that cannot be exported, at most once a minute.
 	Logger *slog.Logger
 }
 
-// Tracer makes the spans. It implements relay.Tracer, and is safe for concurrent use.
+// Tracer creates the spans. It implements relay.Tracer and is safe for concurrent use.
 type Tracer struct {
 	provider        *sdktrace.TracerProvider
 	tracer          trace.Tracer
@@ -44,8 +43,8 @@ type Tracer struct {
 	defaultExchange string
 }
 
-// FromEnvironment makes a tracer as the OTEL_* variables say, or returns nil where they
-// ask for none. It does not connect. The caller calls Shutdown.
+// FromEnvironment creates a tracer from the OTEL_* variables, or returns nil if they ask for none. It does not connect.
+// The caller calls Shutdown.
 func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
 	on, err := wanted()
 	if err != nil || !on {
@@ -58,7 +57,7 @@ func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
 	described, err := resource.New(ctx,
 		resource.WithAttributes(semconv.ServiceName("cdc-relay"), semconv.ServiceVersion(config.Version)),
 		resource.WithTelemetrySDK(), resource.WithHost(),
-		resource.WithFromEnv()) // the last one counts
+		resource.WithFromEnv()) // the last one wins
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err), exporter.Shutdown(ctx))
 	}
@@ -68,7 +67,7 @@ func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
 			config.Logger.Warn("OpenTelemetry: spans are lost, or a setting is wrong", "event", event.SpansLost, "error", err)
 		}
 	}))
-	// Sampler, limits and batches are those of the OTEL_* variables.
+	// Sampler, limits and batch sizes come from the OTEL_* variables.
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(described))
 	return &Tracer{
 		provider:        provider,
@@ -77,7 +76,7 @@ func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
 	}, nil
 }
 
-// wanted tells whether the environment asks for spans.
+// wanted reports whether the environment asks for spans.
 func wanted() (bool, error) {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return false, nil
@@ -94,7 +93,7 @@ func wanted() (bool, error) {
 	}
 }
 
-// newExporter reads the rest of the variables.
+// newExporter reads the other OTEL_* variables.
 func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
 	protocol := os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
 	if protocol == "" {
@@ -109,5 +108,5 @@ func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
 	return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s: cdc-relay knows http/protobuf and grpc", protocol)
 }
 
-// Shutdown exports the spans that wait, until ctx is done.
+// Shutdown exports the remaining spans, until ctx is done.
 func (t *Tracer) Shutdown(ctx context.Context) error { return t.provider.Shutdown(ctx) }

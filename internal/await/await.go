@@ -1,5 +1,5 @@
-// Package await is how tests wait. A wait ends when the thing itself happens. Its deadline only ends a hang, and grows with
-// the slowness of the machine.
+// Package await contains the waits of tests. A wait ends when its condition is met. Its deadline only ends a hang, and
+// grows with the slowness of the machine.
 package await
 
 import (
@@ -12,20 +12,19 @@ import (
 	"time"
 )
 
-// hang is how long something may take on a quiet, current machine before a test takes it to hang. Nothing in the tests
-// takes half of it there, at full size either.
+// hang is the limit on a quiet, current machine. Nothing in the tests takes half of it there, even at full size.
 const hang = 5 * time.Minute
 
-// slowness is measured once in a process: at its start nothing of its own runs yet.
+// slowness is measured once in a process, at its start, when the process itself does nothing else.
 var slowness = sync.OnceValue(measure)
 
-// Slowness tells how many times slower than a quiet, current machine this one is, at least 1.
+// Slowness returns how many times slower this machine is than a quiet, current one, at least 1.
 func Slowness() float64 { return slowness() }
 
-// reference is how long measure's work takes on a quiet, current core.
+// reference is the time of measure's work on a quiet, current core.
 const reference = 40 * time.Millisecond
 
-// measure times a fixed piece of work on all processors at once, so that other programs there show.
+// measure times a fixed piece of work on all processors at once, so the load of other programs counts.
 func measure() float64 {
 	began := time.Now()
 	var working sync.WaitGroup
@@ -46,21 +45,21 @@ func work() {
 	runtime.KeepAlive(x)
 }
 
-// Scaled is what a time on a quiet, current machine becomes on this one.
+// Scaled converts a time on a quiet, current machine to a time on this one.
 func Scaled(d time.Duration) time.Duration { return time.Duration(float64(d) * Slowness()) }
 
-// Hang is how long to wait here for what has to happen.
+// Hang is the longest time to wait for something that must happen.
 func Hang() time.Duration { return Scaled(hang) }
 
-// Context ends when what runs under it must be taken to hang, or with the test.
+// Context returns a context that ends after Hang, or with the test.
 func Context(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), Hang())
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// Until waits for a condition, which it asks every few milliseconds on the goroutine of the test. Where it does not come
-// true the test fails with what it waited for and what the functions saw at the end.
+// Until waits for a condition and checks it every few milliseconds on the test's goroutine. If the condition stays
+// false, the test fails with what it waited for and the final results of the functions saw.
 func Until(t testing.TB, what string, condition func() bool, saw ...func() string) {
 	t.Helper()
 	began := time.Now()
@@ -77,7 +76,7 @@ func Until(t testing.TB, what string, condition func() bool, saw ...func() strin
 	}
 }
 
-// Receive waits for a value, or for the channel to be closed.
+// Receive waits for a value, or until the channel is closed.
 func Receive[T any](t testing.TB, what string, from <-chan T, saw ...func() string) T {
 	t.Helper()
 	began := time.Now()
@@ -101,8 +100,8 @@ func fail(t testing.TB, what string, began time.Time, saw []func() string) {
 	t.Fatal(strings.Join(lines, "\n"))
 }
 
-// Within fails the test where something takes longer than is allowed on a quiet, current machine, and logs how long it
-// took. A machine that has become slower since the start of the process is measured again before it is judged.
+// Within fails the test if something takes longer than is allowed on a quiet, current machine. It logs the time. It
+// measures the slowness again before it fails, because the machine may have become slower.
 func Within(t testing.TB, what string, allowed time.Duration, something func()) {
 	t.Helper()
 	began := time.Now()
@@ -110,7 +109,7 @@ func Within(t testing.TB, what string, allowed time.Duration, something func()) 
 	Judge(t, what, time.Since(began), allowed)
 }
 
-// Judge is Within for a time that was measured already.
+// Judge does the same as Within for a time that was measured already.
 func Judge(t testing.TB, what string, took, allowed time.Duration) {
 	t.Helper()
 	took = took.Round(time.Millisecond)
@@ -124,7 +123,7 @@ func Judge(t testing.TB, what string, took, allowed time.Duration) {
 	}
 }
 
-// Tail is the end of a log: its last lines.
+// Tail returns the last lines of a log.
 func Tail(log string, lines int) string {
 	all := strings.Split(strings.TrimRight(log, "\n"), "\n")
 	if len(all) <= lines {

@@ -1,4 +1,4 @@
-// Package certs makes certificates for tests.
+// Package certs creates certificates for tests.
 package certs
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Authority is a private CA of one test. Its files are readable by every user, for servers that run as another.
+// Authority is the private CA of one test. Every user can read its files, because servers run as other users.
 type Authority struct {
 	t           *testing.T
 	folder      string
@@ -24,7 +24,7 @@ type Authority struct {
 	serial      int64
 }
 
-// NewAuthority makes one; ca.pem is its certificate.
+// NewAuthority creates a CA; ca.pem is its certificate.
 func NewAuthority(t *testing.T) *Authority {
 	t.Helper()
 	a := &Authority{t: t, folder: t.TempDir()}
@@ -52,8 +52,8 @@ func (a *Authority) newKey() *ecdsa.PrivateKey {
 	return key
 }
 
-// Issue writes a certificate for a server of that name, or a client, and its key: NAME.pem and NAME.key.
-// It holds for an hour.
+// Issue writes a certificate and its key, NAME.pem and NAME.key, for a server of that name or for a client. It is valid
+// for an hour.
 func (a *Authority) Issue(name string) {
 	a.t.Helper()
 	a.serial++
@@ -86,5 +86,5 @@ func (a *Authority) write(name, kind string, content []byte) {
 	}
 }
 
-// File is the path of a file by its name.
+// File returns the path of a file.
 func (a *Authority) File(name string) string { return filepath.Join(a.folder, name) }

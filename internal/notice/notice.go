@@ -1,5 +1,5 @@
-// Package notice tells an exchange of events: one small message for each message that was published, rejected or
-// dead-lettered. It has a connection of its own, so that notices never delay messages.
+// Package notice publishes a small notice for each message that was published, rejected or dead-lettered. It has its
+// own connection, so that notices never delay messages.
 package notice
 
 import (
@@ -20,14 +20,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// MaxInFlight is how many notices may be on their way; the publisher is made for it.
+// MaxInFlight is how many notices may be in flight. Configure the publisher with the same number.
 const MaxInFlight = 2000
 
-// Notices sends them. A notice is sent at most once: what the broker rejects, and what
-// cannot be sent at the time, is counted and forgotten.
+// Notices sends notices, each at most once. A notice that is rejected or cannot be sent is counted and dropped.
 type Notices struct {
 	publisher publish.Publisher
-	// exchange gets the notices; defaultExchange is where messages went that named none.
+	// exchange receives the notices; defaultExchange is the exchange of messages that name none.
 	exchange, defaultExchange string
 	log                       *slog.Logger
 	complaints                *rate.Limiter
@@ -37,14 +36,13 @@ type Notices struct {
 
 	mu struct {
 		sync.Mutex
-		ready bool // the publisher takes messages
+		ready bool // the publisher is connected
 		// changed is closed and replaced when ready changes.
 		changed chan struct{}
 	}
 }
 
-// New makes it; the publisher is run, and stopped, by Run. The counter is registered with
-// the registry.
+// New registers the counter with the registry. Run runs and stops the publisher.
 func New(publisher publish.Publisher, exchange, defaultExchange string, log *slog.Logger, registry prometheus.Registerer) (*Notices, error) {
 	counts := NewCounter()
 	if err := registry.Register(counts); err != nil {
@@ -58,7 +56,7 @@ func New(publisher publish.Publisher, exchange, defaultExchange string, log *slo
 	return n, nil
 }
 
-// NewCounter counts notices by what became of them.
+// NewCounter counts notices by outcome.
 func NewCounter() *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "cdc_relay_event_notices_total",
@@ -66,20 +64,20 @@ func NewCounter() *prometheus.CounterVec {
 	}, []string{"event", "outcome"})
 }
 
-// Kind is what has happened to a message.
+// Kind is what happened to a message.
 type Kind string
 
-// The kinds.
+// The kinds of notices.
 const (
 	Published    Kind = "published"
 	Rejected     Kind = "rejected"
 	DeadLettered Kind = "dead_lettered"
 )
 
-// Kinds are all of them.
+// Kinds returns all kinds.
 func Kinds() []string { return []string{string(Published), string(Rejected), string(DeadLettered)} }
 
-// body is that of a notice.
+// body is the JSON body of a notice.
 type body struct {
 	Event      Kind          `json:"event"`
 	ID         int64         `json:"id"`
@@ -97,12 +95,12 @@ type body struct {
 // timeout is how long a notice waits for a connection.
 const timeout = 5 * time.Second
 
-// Hook sends the notices of one kind: it is one of relay.Hooks.
+// Hook returns a function for relay.Hooks that sends notices of one kind.
 func (n *Notices) Hook(kind Kind) func(relay.Event) {
 	return func(e relay.Event) { n.send(kind, e) }
 }
 
-// send waits a while for a connection if there is none.
+// send waits for the connection, up to timeout.
 func (n *Notices) send(kind Kind, e relay.Event) {
 	n.awaitReady()
 	if n.inFlight.Add(1) > MaxInFlight {
@@ -114,8 +112,7 @@ func (n *Notices) send(kind Kind, e relay.Event) {
 	n.publisher.Publish(n.message(kind, e))
 }
 
-// awaitReady returns when the publisher takes messages, or after timeout:
-// then the publisher drops the notice.
+// awaitReady returns when the publisher is connected, or after timeout. The publisher then drops the notice.
 func (n *Notices) awaitReady() {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -134,7 +131,7 @@ func (n *Notices) awaitReady() {
 	}
 }
 
-// message shortens names that AMQP cannot carry: that may be why it is a dead letter.
+// message shortens names that AMQP cannot carry: they may be why the message is a dead letter.
 func (n *Notices) message(kind Kind, e relay.Event) *outbox.Message {
 	exchange := n.defaultExchange
 	if e.Exchange != nil {
@@ -145,7 +142,7 @@ func (n *Notices) message(kind Kind, e relay.Event) *outbox.Message {
 		Reason: e.Reason, LastError: e.LastError, Attempts: e.Attempts, At: e.At.UTC(), PossibleDuplicate: e.PossibleDuplicate,
 	})
 	if err != nil {
-		panic(err) // there is nothing in it that JSON does not have
+		panic(err) // all fields can be written as JSON
 	}
 	return &outbox.Message{
 		ID: e.ID, MessageID: e.MessageID, Exchange: &n.exchange, RoutingKey: outbox.Shortened(e.RoutingKey),
@@ -153,7 +150,7 @@ func (n *Notices) message(kind Kind, e relay.Event) *outbox.Message {
 	}
 }
 
-// propertiesOf name the kind. kindOf finds it again.
+// propertiesOf stores the kind as the AMQP type. kindOf reads it.
 func propertiesOf(kind Kind) []byte { return []byte(`{"type": "` + string(kind) + `"}`) }
 
 func kindOf(m *outbox.Message) string {
@@ -165,11 +162,11 @@ func kindOf(m *outbox.Message) string {
 	return ""
 }
 
-// grace is how long notices that are on their way are waited for at the end.
+// grace is how long Run waits for notices in flight at the end.
 const grace = time.Second
 
-// Run connects and sends until ctx is done, and what is on its way then for a second. An
-// outage of the broker is waited out; meanwhile notices are dropped.
+// Run sends notices until ctx is done, and then waits up to a second for notices in flight. While the broker is down,
+// it reconnects and drops notices.
 func (n *Notices) Run(ctx context.Context) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -185,7 +182,7 @@ func (n *Notices) Run(ctx context.Context) error {
 	return <-ended
 }
 
-// await waits until nothing is in flight, or the grace is over.
+// await waits until nothing is in flight, at most for grace.
 func (n *Notices) await() {
 	deadline := time.NewTimer(grace)
 	defer deadline.Stop()
@@ -200,10 +197,10 @@ func (n *Notices) await() {
 	}
 }
 
-// sink takes what the publisher reports.
+// sink receives the publisher's reports.
 type sink struct{ *Notices }
 
-// StateChanged implements publish.Sink; the publisher logs what it is about.
+// StateChanged implements publish.Sink. The publisher logs the changes itself.
 func (s sink) StateChanged(state publish.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,7 +227,7 @@ func (s sink) Deliver(r outbox.Result) {
 	s.counts.WithLabelValues(kindOf(r.Message), outcome).Inc()
 }
 
-// complain logs at most once a minute; all are counted.
+// complain logs at most once a minute. The counter counts every notice.
 func (n *Notices) complain(what, why string) {
 	if n.complaints.Allow() {
 		n.log.Warn(what, "event", event.NoticeLost, "exchange", n.exchange, "error", why)

@@ -11,10 +11,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// InURL is how hints call the place of the address.
+// InURL is how hints name the setting with the address.
 const InURL = "--database-url (CDC_RELAY_DATABASE_URL)"
 
-// Hint is what fixes a connection that the server has rejected: SQL, or a remark. It is "" for any other error.
+// Hint returns what fixes a login that the server rejected: SQL, or a remark. It returns "" for other errors.
 func Hint(err error) string {
 	var rejected *pgconn.ConnectError
 	var answer *pgconn.PgError

@@ -1,5 +1,5 @@
-// Package pgdial bounds how long connecting to Postgres may take, and how long a connection may
-// go without an acknowledgement.
+// Package pgdial limits the time to connect to Postgres, and the time that a connection may go without an
+// acknowledgement.
 package pgdial
 
 import (
@@ -11,20 +11,17 @@ import (
 )
 
 const (
-	// loginTimeout is how long connecting to one host may take, with TLS and login.
+	// loginTimeout is for one host, with TLS and login.
 	loginTimeout = 5 * time.Second
-	// acceptTimeout is how long one host has to accept the connection. The next host of the URL, or
-	// the next address of a name, is tried only then: the first may be a machine that is gone. The
-	// kernel sends its second SYN after one second, so a host that returns is noticed within that time.
+	// acceptTimeout is how long one host may take to accept the connection. Only then is the next host or address
+	// tried. The kernel resends its SYN after one second, so it notices within this time that a host is back.
 	acceptTimeout = 2 * time.Second
-	// userTimeout ends a connection whose bytes the other kernel does not acknowledge. Kernels resend
-	// at growing intervals, so the connection could come back as late again as the network was down.
-	// A server that is busy still acknowledges.
+	// userTimeout ends a connection if the other kernel acknowledges nothing. Kernels resend at growing intervals:
+	// after an outage, a connection could take as long again to recover. A busy server still acknowledges.
 	userTimeout = 5 * time.Second
 )
 
-// Limit sets these timeouts on the connections of config. connect_timeout of the URL replaces the
-// first two.
+// Limit sets these timeouts on the connections of config. A connect_timeout in the URL replaces the first two.
 func Limit(config *pgconn.Config) {
 	accept := config.ConnectTimeout
 	if accept == 0 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// tcpUserTimeout is TCP_USER_TIMEOUT of tcp(7), which package syscall leaves out.
+// tcpUserTimeout is TCP_USER_TIMEOUT of tcp(7), which package syscall does not define.
 const tcpUserTimeout = 0x12
 
 // setUserTimeout sets TCP_USER_TIMEOUT. It does nothing if conn is not a TCP connection or the kernel rejects it.

@@ -6,8 +6,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// AsWriter has the connections of config ask for target_session_attrs within a transaction that may write, since a role
-// that is read-only by default makes a primary look like a standby. Nothing of it stays.
+// AsWriter makes the connections of config check target_session_attrs in a read-write transaction: a role that is
+// read-only by default makes a primary look like a standby. The session's settings stay as they are.
 func AsWriter(config *pgconn.Config) {
 	validate := config.ValidateConnect
 	if validate == nil {
@@ -17,7 +17,7 @@ func AsWriter(config *pgconn.Config) {
 		if _, err := conn.Exec(ctx, "BEGIN READ WRITE").ReadAll(); err != nil {
 			return validate(ctx, conn) // a standby rejects it
 		}
-		says := validate(ctx, conn) // with prefer-standby, a primary that it rejects is taken if there is nothing else
+		says := validate(ctx, conn) // with prefer-standby, a rejected primary is the fallback
 		if _, err := conn.Exec(ctx, "ROLLBACK").ReadAll(); says == nil {
 			return err
 		}

@@ -8,22 +8,22 @@ import (
 	"unsafe"
 )
 
-// rawConn reads and writes by system calls that the scheduler is not told of. The poller
-// still waits, and ends the wait at the deadline or on Close.
+// rawConn reads and writes with system calls that it does not announce to the scheduler. The poller still waits until
+// the socket is ready, the deadline passes, or Close is called.
 type rawConn struct {
 	net.Conn
 	poller      syscall.RawConn
 	read, write transfer
 }
 
-// transfer is one direction. It belongs to the goroutine in Read, or to the one in Write.
+// transfer is one direction. It belongs to the goroutine in Read or in Write.
 type transfer struct {
 	name   string
-	number uintptr // of the system call
+	number uintptr // of the system call: read or write
 	bytes  []byte
 	n      uintptr
 	errno  syscall.Errno
-	// attempt is once, kept so that no call makes a closure.
+	// attempt is the method value of once, stored so that no call allocates a closure.
 	attempt func(fd uintptr) (done bool)
 }
 
@@ -43,7 +43,7 @@ func wrap(conn net.Conn) net.Conn {
 	return c
 }
 
-// once tries the system call. It is done unless the poller has to wait.
+// once tries the system call. It returns false if the poller must wait.
 func (t *transfer) once(fd uintptr) bool {
 	for {
 		t.n, _, t.errno = syscall.RawSyscall(t.number, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.bytes))), uintptr(len(t.bytes)))
@@ -89,13 +89,13 @@ func (c *rawConn) Write(b []byte) (int, error) {
 	return written, nil
 }
 
-// opError names the connection, as errors of the net package do.
+// opError adds the addresses to an error, as the net package does.
 func (c *rawConn) opError(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
 	if already, ok := err.(*net.OpError); ok {
-		already.Op = op // the poller calls it raw-read
+		already.Op = op // the poller's name for it is raw-read
 		return already
 	}
 	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}

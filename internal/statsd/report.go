@@ -8,26 +8,25 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// ours begins the names of the metrics that are sent; those of Go and the process are
-// the agent's to collect.
+// ours is the prefix of the metrics to send. The agent itself collects the metrics of Go and of the process.
 const ours = "cdc_relay_"
 
-// client is what is used of the DogStatsD client. Its errors come by its error handler.
+// client is the used part of the DogStatsD client, which reports errors to its error handler.
 type client interface {
 	Count(name string, value int64, tags []string, rate float64) error
 	Gauge(name string, value float64, tags []string, rate float64) error
 }
 
-// state is what was sent of the series that only grow, by name and tags.
+// state is what was sent of counters and histograms, by name and tags.
 type state struct {
 	counters   map[string]float64
 	histograms map[string]histogram
 }
 
-// histogram is what a series had counted.
+// histogram holds the counts of a series.
 type histogram struct {
-	bounds []float64 // upper, without the infinite one
-	counts []float64 // of each bucket alone; the last one has no bound
+	bounds []float64 // upper bounds, without the infinite one
+	counts []float64 // one count for each bucket; the last bucket has no bound
 	sum    float64
 }
 
@@ -35,7 +34,7 @@ func newState() state {
 	return state{counters: make(map[string]float64), histograms: make(map[string]histogram)}
 }
 
-// report sends the families and returns the state after it.
+// report sends the families and returns the new state.
 func (s state) report(to client, families []*dto.MetricFamily) state {
 	next := newState()
 	for _, family := range families {
@@ -69,10 +68,10 @@ func tagsOf(m *dto.Metric) []string {
 	return tags
 }
 
-// count sends the increase in whole numbers and returns how much was sent in all: of
-// seconds, a fraction waits for the next time.
+// count sends the increase in whole units and returns the total that was sent. A fraction, as of seconds, waits for the
+// next time.
 func count(to client, name string, tags []string, before, now float64) float64 {
-	if now < before { // it began again
+	if now < before { // the counter was reset
 		before = 0
 	}
 	increase := math.Floor(now - before)
@@ -95,7 +94,7 @@ func histogramOf(h *dto.Histogram) histogram {
 	return now
 }
 
-// since is what came after before.
+// since returns the counts added after before.
 func (h histogram) since(before histogram) histogram {
 	if len(before.counts) != len(h.counts) || total(before.counts) > total(h.counts) {
 		return h
@@ -107,8 +106,7 @@ func (h histogram) since(before histogram) histogram {
 	return grown
 }
 
-// report sends the number of observations, and their average and quantiles where there
-// were any.
+// report sends the number of observations and, if there are any, their average and quantiles.
 func (h histogram) report(to client, name string, tags []string) {
 	n := total(h.counts)
 	_ = to.Count(name+".count", int64(n), tags, 1)
@@ -124,8 +122,8 @@ func (h histogram) report(to client, name string, tags []string) {
 	}
 }
 
-// quantile estimates as histogram_quantile of Prometheus does: evenly within a bucket,
-// and beyond the last bound that bound.
+// quantile interpolates linearly within a bucket, as histogram_quantile of Prometheus does. Values beyond the last
+// bound count as that bound.
 func (h histogram) quantile(q float64) float64 {
 	rank := q * total(h.counts)
 	lower := 0.0

@@ -1,5 +1,5 @@
-// Package statsd sends what a Prometheus registry shows to DogStatsD, so that each
-// metric is defined once. It knows nothing of relays but the prefix of their metrics.
+// Package statsd sends the metrics of a Prometheus registry to DogStatsD, so that each metric is defined once. All it
+// knows of the relay is the prefix of its metrics.
 package statsd
 
 import (
@@ -20,25 +20,25 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
-// Config is where the metrics go, and under which names.
+// Config says where to send the metrics, and under which names.
 type Config struct {
-	// Addr is host:port of UDP, or unix:///path of a socket.
+	// Addr is host:port for UDP, or unix:///path of a socket.
 	Addr string
-	// Prefix comes before each name, with a dot between them; it may be empty.
+	// Prefix comes before each name, followed by a dot; may be empty.
 	Prefix string
-	// Tags are added to each metric: name:value.
+	// Tags are added to each metric, in the form name:value.
 	Tags []string
 }
 
-// Validate says what is wrong with the configuration.
+// Validate checks the configuration.
 func (c Config) Validate() error {
 	return errors.Join(CheckAddr(c.Addr), CheckPrefix(c.Prefix), CheckTags(c.Tags))
 }
 
-// unixPrefix begins the addresses of sockets.
+// unixPrefix begins the address of a socket.
 const unixPrefix = "unix://"
 
-// CheckAddr says what is wrong with an address.
+// CheckAddr checks an address.
 func CheckAddr(addr string) error {
 	if path, ok := strings.CutPrefix(addr, unixPrefix); ok {
 		if !filepath.IsAbs(path) {
@@ -56,7 +56,7 @@ func CheckAddr(addr string) error {
 	return nil
 }
 
-// CheckPrefix says what is wrong with a prefix.
+// CheckPrefix checks a prefix.
 func CheckPrefix(prefix string) error {
 	if !regexp.MustCompile(`^([a-zA-Z][a-zA-Z0-9_.]*)?$`).MatchString(prefix) {
 		return fmt.Errorf("%q: want letters, digits, dots and underscores, a letter first", prefix)
@@ -64,7 +64,7 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// CheckTags says what is wrong with tags.
+// CheckTags checks tags.
 func CheckTags(tags []string) error {
 	for _, tag := range tags {
 		if tag == "" || strings.ContainsAny(tag, ",|#\n") || len(tag) > 200 {
@@ -77,22 +77,22 @@ func CheckTags(tags []string) error {
 const (
 	// every is how often metrics are sent.
 	every = 10 * time.Second
-	// timeout bounds each step of sending.
+	// timeout limits each step of sending.
 	timeout = 2 * time.Second
 )
 
-// Bridge sends the metrics of one registry. It counts from zero: what counters show at
-// the first sending is sent as their increase.
+// Bridge sends the metrics of one registry. It counts from zero: the first time, it sends the whole value of each
+// counter.
 type Bridge struct {
 	config   Config
 	gatherer prometheus.Gatherer
 	log      *slog.Logger
 	seen     state
-	// failing tells that the newest sending failed; a failure is logged when it begins.
+	// failing: the last attempt failed. Only the first failure in a row is logged.
 	failing bool
 }
 
-// New makes a bridge. It does not connect.
+// New creates a bridge. It does not connect.
 func New(config Config, gatherer prometheus.Gatherer, log *slog.Logger) (*Bridge, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -115,8 +115,8 @@ func (b *Bridge) Run(ctx context.Context) {
 	}
 }
 
-// Send sends what has changed since it was called last. It must not be called while Run
-// runs. What could not be sent at all is sent the next time; where a part of it arrived, the rest is lost.
+// Send sends the changes since the last call. It must not be called while Run runs. If nothing arrived, the changes are
+// sent the next time; if a part arrived, the rest is lost.
 func (b *Bridge) Send(ctx context.Context) {
 	err := b.send(ctx)
 	switch {
@@ -148,13 +148,13 @@ func (b *Bridge) send(ctx context.Context) error {
 	return failed.first()
 }
 
-// arrived tells whether a part of what was sent did, before the rest failed: it must not be counted
-// twice. UDP takes also what nobody hears, and says so only of what comes next.
+// arrived reports whether a part arrived before an error: it must not be sent again. It returns false for UDP, which
+// accepts a packet without a listener and reports the error on the next packet.
 func (b *Bridge) arrived(client *statsd.Client) bool {
 	return strings.HasPrefix(b.config.Addr, unixPrefix) && client.GetTelemetry().TotalPayloadsSent > 0
 }
 
-// connect makes a client for one sending: an agent that has moved is found again.
+// connect creates a client for one sending, so that it finds an agent that has moved.
 func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*statsd.Client, error) {
 	addr := b.config.Addr
 	if !strings.HasPrefix(addr, unixPrefix) {
@@ -170,7 +170,7 @@ func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*stat
 		}
 		addr = net.JoinHostPort(preferred(found), port)
 	}
-	// The client counts what it sends, and would tell the agent of that after ten seconds: none lives so long.
+	// The client's own metrics are sent every ten seconds: no client lives that long.
 	options := []statsd.Option{
 		statsd.WithTags(b.config.Tags), statsd.WithErrorHandler(failed), statsd.WithWorkersCount(1),
 		statsd.WithoutClientSideAggregation(),
@@ -186,8 +186,7 @@ func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*stat
 	return client, nil
 }
 
-// preferred is the first address of IPv4, which is what an agent listens on by default,
-// or else the first.
+// preferred returns the first IPv4 address, which an agent listens on by default, or else the first address.
 func preferred(found []net.IPAddr) string {
 	for _, addr := range found {
 		if addr.IP.To4() != nil {

@@ -1,4 +1,4 @@
-// Package tune fits Go's runtime to a process that does a little for each message and then waits.
+// Package tune configures Go's runtime for a process that does little work for each message and then waits.
 package tune
 
 import (
@@ -6,17 +6,16 @@ import (
 	"runtime/debug"
 )
 
-// Runtime is for the beginning of a process. GOMAXPROCS, GOGC and GOMEMLIMIT go before. The programs that the relay is
-// measured against have the same, or a comparison of processor time would compare the collector's settings.
+// Runtime must be called at the start of the process. GOMAXPROCS, GOGC and GOMEMLIMIT take precedence. The programs in
+// test/bench use the same settings: otherwise their processor times would not be comparable.
 func Runtime(lookupEnv func(string) (string, bool)) {
 	const (
-		// A message passes through five goroutines. To wake a second thread for each costs
-		// more than they do, and one core is enough for several times what a queue takes.
+		// A message passes through five goroutines. Waking another thread for each costs more than their work, and one
+		// core can handle several times what a queue accepts.
 		threads = 1
-		// What lives is a few megabytes; to collect the garbage whenever that has doubled
-		// takes a seventh of the processor time.
+		// Live memory is a few megabytes. Collecting each time it doubles would take a seventh of the processor time.
 		percent = 300
-		// Where great messages wait, memory is collected more eagerly.
+		// If large messages wait, the collector runs more often.
 		softLimit = 64 << 20
 	)
 	if _, set := lookupEnv("GOMAXPROCS"); !set {
