@@ -13,10 +13,10 @@ import (
 )
 
 // account is the user that a server runs as. Postgres refuses to run as root, and RabbitMQ's tools expect the user that
-// owns its cookie, so root starts each as the user that the distribution made for it.
+// owns its cookie. So root starts each server as the user that the distribution created for it.
 type account struct {
 	UID, GID uint32
-	Switch   bool // false: run as the user of this process
+	Switch   bool // false: run as the current user
 }
 
 func serverAccount(name string) (account, error) {
@@ -45,7 +45,7 @@ func (a account) assume(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: a.UID, Gid: a.GID}}
 }
 
-// own gives path to the account.
+// own makes the account the owner of path.
 func (a account) own(path string) error {
 	if !a.Switch {
 		return nil
@@ -53,7 +53,7 @@ func (a account) own(path string) error {
 	return os.Chown(path, int(a.UID), int(a.GID))
 }
 
-// ownAll gives a folder and all that is in it to the account.
+// ownAll makes the account the owner of a folder and its content.
 func (a account) ownAll(folder string) error {
 	return filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
@@ -63,7 +63,7 @@ func (a account) ownAll(folder string) error {
 	})
 }
 
-// newFolder makes a private folder that the account can reach, and in it a folder "data" that the account owns.
+// newFolder creates a private folder that the account can reach, with a folder "data" that the account owns.
 func (a account) newFolder(kind string) (string, error) {
 	parent := cmp.Or(os.Getenv("CDC_RELAY_SERVICES_DIR"), os.TempDir())
 	if a.Switch && !reachable(parent) {
@@ -87,7 +87,7 @@ func (a account) newFolder(kind string) (string, error) {
 	return "", fmt.Errorf("make a private folder below %s: %w", parent, err)
 }
 
-// reachable says whether every user may pass through path and the folders above it.
+// reachable reports whether every user can enter path and the folders above it.
 func reachable(path string) bool {
 	for {
 		info, err := os.Stat(path)

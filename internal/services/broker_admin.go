@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// Permissions are the names of what a user may configure, write to and read from in one virtual host, as regular
-// expressions. An empty one permits nothing.
+// Permissions are regular expressions for the names that a user may configure, write to and read from in a virtual
+// host. An empty expression permits nothing.
 type Permissions struct {
 	Configure string `json:"configure"`
 	Write     string `json:"write"`
 	Read      string `json:"read"`
 }
 
-// AllPermissions let a user do everything.
+// AllPermissions permits everything.
 func AllPermissions() Permissions {
 	return Permissions{Configure: ".*", Write: ".*", Read: ".*"}
 }
 
-// Policy is what the queues or exchanges of matching names are told.
+// Policy sets arguments of the queues or exchanges with matching names.
 type Policy struct {
 	Pattern    string         `json:"pattern"` // a regular expression for names
 	ApplyTo    string         `json:"apply-to"`
@@ -32,7 +32,7 @@ type Policy struct {
 	Priority   int            `json:"priority"`   // of several that match, the highest counts
 }
 
-// The values of [Policy.ApplyTo].
+// Values of [Policy.ApplyTo].
 const (
 	ApplyToQueues    = "queues"
 	ApplyToExchanges = "exchanges"
@@ -55,7 +55,7 @@ func (r *RabbitMQ) manageCall(ctx context.Context, method string, body any, path
 	return r.manage.ask(ctx, method, address, string(text))
 }
 
-// AddUser makes a user, or changes its password. It may do nothing yet.
+// AddUser creates a user without permissions, or changes its password.
 func (r *RabbitMQ) AddUser(ctx context.Context, name, password string) error {
 	user := map[string]string{"password": password, "tags": ""}
 	if _, err := r.manageCall(ctx, http.MethodPut, user, "users", name); err != nil {
@@ -64,8 +64,8 @@ func (r *RabbitMQ) AddUser(ctx context.Context, name, password string) error {
 	return nil
 }
 
-// Permit gives a user these permissions in a virtual host, and no others. Open channels keep what they have used
-// before, until they are closed or [RabbitMQ.ForgetPermissions] is called.
+// Permit replaces a user's permissions in a virtual host. Open channels keep the permissions that they have used, until
+// they are closed or [RabbitMQ.ForgetPermissions] is called.
 func (r *RabbitMQ) Permit(ctx context.Context, vhost, user string, permissions Permissions) error {
 	if _, err := r.manageCall(ctx, http.MethodPut, permissions, "permissions", vhost, user); err != nil {
 		return fmt.Errorf("permit %s in %s: %w", user, vhost, err)
@@ -73,8 +73,8 @@ func (r *RabbitMQ) Permit(ctx context.Context, vhost, user string, permissions P
 	return nil
 }
 
-// ForgetPermissions makes all open channels look up the permissions again, as they do by themselves with backends of
-// which these expire.
+// ForgetPermissions makes all open channels look their permissions up again, as an
+// authentication backend with a cache does when entries expire.
 func (r *RabbitMQ) ForgetPermissions(ctx context.Context) error {
 	const program = `Forget = fun(State) -> put(permission_cache, []), put(topic_permission_cache, []), State end,
 		[catch sys:replace_state(P, Forget) || P <- rabbit_channel:list_local()], ok.`
@@ -84,7 +84,7 @@ func (r *RabbitMQ) ForgetPermissions(ctx context.Context) error {
 	return nil
 }
 
-// SetPolicy makes or replaces a policy of a virtual host.
+// SetPolicy creates or replaces a policy of a virtual host.
 func (r *RabbitMQ) SetPolicy(ctx context.Context, vhost, name string, policy Policy) error {
 	if _, err := r.manageCall(ctx, http.MethodPut, policy, "policies", vhost, name); err != nil {
 		return fmt.Errorf("set the policy %s of %s: %w", name, vhost, err)
@@ -100,15 +100,14 @@ func (r *RabbitMQ) DeletePolicy(ctx context.Context, vhost, name string) error {
 	return nil
 }
 
-// Definitions are what a virtual host consists of, without the messages: queues, exchanges that were declared, bindings
-// and policies.
+// Definitions are the queues, declared exchanges, bindings and policies of a virtual host, without the messages.
 type Definitions struct {
 	Queues, Exchanges []string // names
 
 	all json.RawMessage
 }
 
-// Definitions reads what there is in a virtual host.
+// Definitions reads the definitions of a virtual host.
 func (r *RabbitMQ) Definitions(ctx context.Context, vhost string) (*Definitions, error) {
 	content, err := r.manageCall(ctx, http.MethodGet, nil, "definitions", vhost)
 	if err != nil {
@@ -130,7 +129,7 @@ func (r *RabbitMQ) Definitions(ctx context.Context, vhost string) (*Definitions,
 	return &Definitions{Queues: names(read.Queues), Exchanges: names(read.Exchanges), all: content}, nil
 }
 
-// Restore makes again what is gone of the definitions.
+// Restore creates the missing parts of the definitions again.
 func (r *RabbitMQ) Restore(ctx context.Context, vhost string, definitions *Definitions) error {
 	if _, err := r.manageCall(ctx, http.MethodPost, definitions.all, "definitions", vhost); err != nil {
 		return fmt.Errorf("restore %s: %w", vhost, err)
@@ -138,8 +137,8 @@ func (r *RabbitMQ) Restore(ctx context.Context, vhost string, definitions *Defin
 	return nil
 }
 
-// Flush writes to disk what exists: the broker keeps news of queues and bindings in memory for up to two seconds, and
-// SIGKILL would take it with it.
+// Flush writes metadata to disk. The broker keeps changes of queues and bindings in memory for up to two seconds;
+// SIGKILL would lose them.
 func (r *RabbitMQ) Flush(ctx context.Context) error {
 	if _, err := r.Ctl(ctx, "eval", "mnesia:sync_log()."); err != nil {
 		return fmt.Errorf("flush the broker's metadata: %w", err)
@@ -155,8 +154,8 @@ func (r *RabbitMQ) DeleteExchange(ctx context.Context, vhost, name string) error
 	return nil
 }
 
-// Unsettled is how many messages a virtual host has that are in a queue, or with a consumer that has not acknowledged
-// them, or published and not confirmed yet. What a quorum queue holds is counted up to five seconds late.
+// Unsettled counts the messages of a virtual host that are in a queue, delivered and not acknowledged, or published and
+// not confirmed. The count of a quorum queue is up to five seconds old.
 func (r *RabbitMQ) Unsettled(ctx context.Context, vhost string) (int, error) {
 	const program = `Sum = fun(L) -> lists:sum([N || N <- L, is_integer(N)]) end,
 		Queued = [proplists:get_value(messages, rabbit_amqqueue:info(Q, [messages])) || Q <- rabbit_amqqueue:list(%[1]s)],
@@ -174,19 +173,18 @@ func (r *RabbitMQ) Unsettled(ctx context.Context, vhost string) (int, error) {
 	return messages, nil
 }
 
-// RaiseMemoryAlarm makes the broker believe that it is short of memory: it blocks every connection that publishes. It
-// returns when the alarm is up.
+// RaiseMemoryAlarm sets the memory limit so low that the broker blocks every publishing connection. It returns when the
+// alarm is on.
 func (r *RabbitMQ) RaiseMemoryAlarm(ctx context.Context) error {
 	return r.setMemoryLimit(ctx, `{absolute, "1MB"}`, true)
 }
 
-// ClearMemoryAlarm ends RaiseMemoryAlarm: the limit is again what the configuration says.
+// ClearMemoryAlarm ends RaiseMemoryAlarm. It restores the limit of the configuration.
 func (r *RabbitMQ) ClearMemoryAlarm(ctx context.Context) error {
 	return r.setMemoryLimit(ctx, `element(2, application:get_env(rabbit, vm_memory_high_watermark))`, false)
 }
 
-// setMemoryLimit works by eval, since rabbitmqctl cannot set back what it has set, and needs a second run to tell
-// whether there is an alarm.
+// setMemoryLimit uses eval: rabbitmqctl cannot restore a limit, and would need a second run to read the alarm.
 func (r *RabbitMQ) setMemoryLimit(ctx context.Context, limit string, wantAlarm bool) error {
 	const program = `vm_memory_monitor:set_vm_memory_high_watermark(%s),
 		lists:any(fun({{resource_limit, memory, N}, _}) -> N =:= node(); (_) -> false end, rabbit_alarm:get_alarms()).`
@@ -200,8 +198,8 @@ func (r *RabbitMQ) setMemoryLimit(ctx context.Context, limit string, wantAlarm b
 	return nil
 }
 
-// CloseConnections closes, as an operator does, the AMQP connections whose clients call themselves by a name with this
-// beginning; all, where it is empty. It returns how many.
+// CloseConnections closes the AMQP connections with a client name that begins with nameBegins, or all if it is empty.
+// It returns how many it closed.
 func (r *RabbitMQ) CloseConnections(ctx context.Context, nameBegins, reason string) (int, error) {
 	const program = `Begins = fun(P) ->
 			Properties = case catch rabbit_reader:info(P, [client_properties]) of [{_, L}] when is_list(L) -> L; _ -> [] end,
@@ -220,7 +218,7 @@ func (r *RabbitMQ) CloseConnections(ctx context.Context, nameBegins, reason stri
 	return closed, nil
 }
 
-// erlangText is a binary of Erlang's.
+// erlangText writes a text as an Erlang binary.
 func erlangText(text string) string {
 	return "<<" + strconv.Quote(text) + "/utf8>>"
 }

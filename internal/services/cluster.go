@@ -9,16 +9,15 @@ import (
 	"sync"
 )
 
-// RabbitMQCluster is several private brokers of this machine that work as one. Each of its nodes can be stopped, killed,
-// paused and started again like a broker of its own; queues of type quorum have a member on each, if they were declared
-// while all nodes were running.
+// RabbitMQCluster is a cluster of private brokers on this machine. Each node can be stopped, killed, paused and started
+// like a single broker. A quorum queue has a member on each node if it was declared while all nodes were running.
 type RabbitMQCluster struct {
-	// Nodes are in the order in which they were started.
+	// Nodes are in the order of their start.
 	Nodes []*RabbitMQ
 }
 
-// clusterSettings are added to rabbitmq.conf of each node. A quorum queue's log would grow to half a gigabyte before it
-// is cut.
+// clusterSettings are added to rabbitmq.conf of each node. By default, the log of a quorum queue would grow to half a
+// gigabyte before it is truncated.
 func clusterSettings() []string {
 	return []string{
 		"cluster_partition_handling = autoheal",
@@ -27,13 +26,13 @@ func clusterSettings() []string {
 	}
 }
 
-// clusterErlang lets a node find out within about five seconds that another one is silent, where it would take a minute.
+// clusterErlang lets a node detect a silent one within about five seconds; the default is a minute.
 const clusterErlang = " -kernel net_ticktime 4"
 
 // StartRabbitMQCluster starts n brokers from the machine's own programs, joins them, and waits until each accepts
-// connections. opts.Settings hold for each node; opts.Way is not looked at. The caller closes the cluster.
+// connections. opts.Settings apply to each node; opts.Way is ignored. The caller closes the cluster.
 //
-// The nodes listen on 127.0.0.1 and know one another by names at localhost. A node takes about 150 MB of memory.
+// The nodes listen on 127.0.0.1 and use names at localhost. A node takes about 150 MB of memory.
 func StartRabbitMQCluster(ctx context.Context, n int, opts Options) (*RabbitMQCluster, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("a cluster needs at least one node, not %d", n)
@@ -49,7 +48,7 @@ func StartRabbitMQCluster(ctx context.Context, n int, opts Options) (*RabbitMQCl
 	return c, nil
 }
 
-// prepare makes the nodes, which share a cookie and the port mapper of the first.
+// prepare creates the nodes. They share a cookie and the port mapper of the first node.
 func (c *RabbitMQCluster) prepare(ctx context.Context, n int, opts Options) error {
 	const each = 3 // ports of a node, without the shared mapper
 	ports, err := freePorts(each*n + 1)
@@ -73,7 +72,7 @@ func (c *RabbitMQCluster) prepare(ctx context.Context, n int, opts Options) erro
 	for i, node := range nodes {
 		node.cookie = nodes[0].cookie
 		its := settings
-		if i > 0 { // the first is alone at first: there is nobody to look for
+		if i > 0 { // the first node has nobody to join
 			its = slices.Concat(settings, discovery(nodes))
 		}
 		if err := node.writeFiles(its); err != nil {
@@ -83,7 +82,7 @@ func (c *RabbitMQCluster) prepare(ctx context.Context, n int, opts Options) erro
 	return nodes[0].startEPMD(ctx, servers[0])
 }
 
-// discovery tells a node that starts for the first time whom to join.
+// discovery tells a new node which nodes to join.
 func discovery(nodes []*node) []string {
 	lines := []string{"cluster_formation.peer_discovery_backend = classic_config"}
 	for i, node := range nodes {
@@ -92,7 +91,7 @@ func discovery(nodes []*node) []string {
 	return lines
 }
 
-// start starts the first node, which the others then find.
+// start starts the first node, and then the others, which join it.
 func (c *RabbitMQCluster) start(ctx context.Context) error {
 	if err := c.Nodes[0].Start(ctx); err != nil {
 		return err
@@ -109,7 +108,7 @@ func (c *RabbitMQCluster) start(ctx context.Context) error {
 // Close ends all nodes and removes their data.
 func (c *RabbitMQCluster) Close(ctx context.Context) error {
 	var errs []error
-	for i := len(c.Nodes) - 1; i >= 0; i-- { // the first last: the port mapper goes with it
+	for i := len(c.Nodes) - 1; i >= 0; i-- { // the first node last: it owns the port mapper
 		if err := c.Nodes[i].Close(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("close node %d: %w", i+1, err))
 		}

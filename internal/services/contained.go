@@ -14,7 +14,7 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 )
 
-// contained runs a server in a container. Ports and data stay the same from one start to the next.
+// contained runs a server in a container. Ports and data stay the same across restarts.
 type contained struct {
 	docker *testcontainers.DockerClient
 	id     string
@@ -76,7 +76,7 @@ func (c *contained) log(ctx context.Context) string { return readLog(ctx, c.dock
 
 func (c *contained) describe(s *state) { s.Container = c.id }
 
-// close may be called twice: by a test, and again when the tests are over.
+// close can be called twice: by a test, and again after all tests.
 func (c *contained) close(ctx context.Context) error {
 	_, err := c.docker.ContainerRemove(ctx, c.id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	if err != nil && strings.Contains(err.Error(), "No such container") {
@@ -85,7 +85,7 @@ func (c *contained) close(ctx context.Context) error {
 	return errors.Join(err, c.docker.Close())
 }
 
-// adoptedContainer runs tools in a container that another process started, and cannot stop it.
+// adoptedContainer runs tools in a container that another process started. It cannot stop the container.
 type adoptedContainer struct {
 	foreign
 	id string
@@ -100,25 +100,25 @@ func (a adoptedContainer) tool(ctx context.Context, args ...string) (string, err
 	return (&contained{docker: docker, id: a.id}).tool(ctx, args...)
 }
 
-// describe passes on what was handed down.
+// describe passes on the state that this process received.
 func (a adoptedContainer) describe(s *state) { s.Container = a.id }
 
-// ownerLabel names, on each container, the process that it belongs to.
+// ownerLabel is the label with the process that owns a container.
 const ownerLabel = "cdc-relay.owner"
 
-// owner is this machine's name and this process's number.
+// owner returns the name of this machine and the number of this process.
 func owner() string {
 	host, _ := os.Hostname()
 	return host + ":" + strconv.Itoa(os.Getpid())
 }
 
-// sweep removes containers whose process was killed before it could: its number on this machine is no longer in use.
+// sweep removes containers of dead processes: those whose process number is no longer in use on this machine.
 func sweep(ctx context.Context, docker *testcontainers.DockerClient) {
 	listed, err := docker.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: client.Filters{}.Add("label", ownerLabel),
 	})
 	if err != nil {
-		return // what stays is removed another time
+		return // the next sweep tries again
 	}
 	host, _ := os.Hostname()
 	for _, item := range listed.Items {

@@ -20,14 +20,14 @@ import (
 	"github.com/testcontainers/testcontainers-go/log"
 )
 
-// How long an engine may take to answer, and to fetch an image. Where either takes longer, the next way is quicker.
+// Limits for an engine to answer, and to fetch an image. Beyond them, the next way is quicker.
 const (
 	pingTimeout = 5 * time.Second
 	pullTimeout = 3 * time.Minute
 )
 
-// image is what a server's containers are made from: the first of names that the engine has, else the first that it
-// can pull. The images of scripts/images have names that no registry holds.
+// image is the image of a server's containers: the first of names that the engine has, or else the first that it can
+// pull. Images made by scripts/images have names that no registry has.
 type image struct {
 	local  string
 	public []string
@@ -41,11 +41,12 @@ var (
 // engine connects to the Docker engine that testcontainers finds.
 func engine(ctx context.Context) (*testcontainers.DockerClient, error) {
 	shared.containers.Do(func() {
-		// Its helper container removes what killed tests leave, but needs an image of its own; see sweep.
+		// The helper container Ryuk removes containers of killed tests, but needs its own image. sweep does the same
+		// here.
 		if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") == "" {
 			_ = os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 		}
-		log.SetDefault(quiet{}) // it would describe the engine on standard error
+		log.SetDefault(quiet{}) // testcontainers would print a description of the engine
 	})
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
@@ -59,7 +60,7 @@ func engine(ctx context.Context) (*testcontainers.DockerClient, error) {
 	return docker, nil
 }
 
-// choose picks the image, and pulls it where it is not there.
+// choose returns the image to use, and pulls it if necessary.
 func (i image) choose(ctx context.Context, docker *testcontainers.DockerClient, opts Options) (string, error) {
 	for _, name := range append([]string{i.local}, i.public...) {
 		if _, err := docker.ImageInspect(ctx, name); err == nil {
@@ -82,8 +83,8 @@ func (i image) choose(ctx context.Context, docker *testcontainers.DockerClient, 
 	return "", fmt.Errorf("the engine has no image %s and cannot pull one (%w): %w", i.local, failure, errUnavailable)
 }
 
-// containerHost is the address at which the engine publishes ports: the engine's own, or this machine. What
-// testcontainers would work out from inside a container is a gateway that may not answer.
+// containerHost is the address where the engine publishes ports: the engine's host, or this machine. Inside a
+// container, testcontainers would use a gateway address that may not answer.
 func containerHost(docker *testcontainers.DockerClient) string {
 	if address, err := url.Parse(docker.DaemonHost()); err == nil && address.Scheme == "tcp" {
 		return cmp.Or(os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"), address.Hostname())
@@ -91,7 +92,7 @@ func containerHost(docker *testcontainers.DockerClient) string {
 	return cmp.Or(os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"), "127.0.0.1")
 }
 
-// ports publishes container ports on fixed ports of the host: the ones that an engine picks change at each start.
+// ports publishes container ports on fixed ports of the host. An engine would pick different ports at each start.
 func ports(host string, inside ...int) (outside []int, bindings network.PortMap, err error) {
 	bindings = network.PortMap{}
 	address := netip.IPv4Unspecified()
@@ -116,7 +117,7 @@ func ports(host string, inside ...int) (outside []int, bindings network.PortMap,
 func containerPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	command := []string{"postgres"}
 	for _, setting := range postgresSettings(opts.Settings) {
-		// The image listens where the container's ports are published, and prepares itself over its Unix socket.
+		// The image must listen where the container's ports are published, and initialises itself over its Unix socket.
 		if !strings.HasPrefix(setting, "listen_addresses=") && !strings.HasPrefix(setting, "unix_socket_directories=") {
 			command = append(command, "-c", setting)
 		}
@@ -142,7 +143,7 @@ func containerRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 			ContainerFilePath: "/etc/rabbitmq/conf.d/90-cdc-relay.conf",
 			FileMode:          0o644,
 		}},
-		// Erlang reserves memory for as many files as it may open, and some engines allow a billion: hence +Q.
+		// Erlang reserves memory for every file that it may open, and some engines allow a billion: +Q limits that.
 		Env: map[string]string{
 			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none +Q 65536",
 		},
@@ -157,7 +158,7 @@ func containerRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 	}, nil
 }
 
-// newContainer makes a container; it is not started yet.
+// newContainer creates a container without starting it.
 func newContainer(
 	ctx context.Context, opts Options, from image, request testcontainers.ContainerRequest, inside ...int,
 ) (host string, outside []int, server *contained, err error) {
@@ -195,7 +196,7 @@ func newContainer(
 	return host, outside, &contained{docker: docker, id: made.GetContainerID()}, nil
 }
 
-// quiet drops what testcontainers would print; its errors are returned.
+// quiet drops the log of testcontainers. Errors are returned in any case.
 type quiet struct{}
 
 var _ log.Logger = quiet{}
@@ -203,7 +204,7 @@ var _ log.Logger = quiet{}
 // Printf drops the line.
 func (quiet) Printf(string, ...any) {}
 
-// readLog reads the end of a container's log.
+// readLog returns the end of a container's log.
 func readLog(ctx context.Context, docker *testcontainers.DockerClient, id string) string {
 	logs, err := docker.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "40"})
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
-// Deaf is an address at which nothing answers: packets that ask for a connection are dropped, as by a machine that is
-// switched off or behind a firewall, and the kernel of who asks sends them again ever more seldom.
+// Deaf is an address where nothing answers: the kernel drops connection requests, as for a machine that is off or
+// behind a firewall. The client's kernel resends them at growing intervals.
 type Deaf struct {
 	file    *os.File // the listening socket
 	port    int      // on 127.0.0.1
 	callers []net.Conn
 }
 
-// NewDeaf makes a listener with no place for another connection, until the test ends.
+// NewDeaf listens with a full backlog until the test ends.
 func NewDeaf(t testing.TB) *Deaf {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -44,7 +44,7 @@ func NewDeaf(t testing.TB) *Deaf {
 	for range most {
 		conn, err := net.DialTimeout("tcp", d.Addr(), timeout)
 		if err != nil {
-			return d // there is no place any more
+			return d // the backlog is full
 		}
 		d.callers = append(d.callers, conn)
 	}
@@ -52,13 +52,13 @@ func NewDeaf(t testing.TB) *Deaf {
 	return nil
 }
 
-// Addr is its host:port.
+// Addr returns host:port.
 func (d *Deaf) Addr() string { return fmt.Sprintf("127.0.0.1:%d", d.port) }
 
-// AwaitAttempts waits until so many connections have been asked for.
+// AwaitAttempts waits until n connections have been requested.
 func (d *Deaf) AwaitAttempts(t testing.TB, n int) {
 	t.Helper()
-	attempts := map[string]bool{} // by the caller's address
+	attempts := map[string]bool{} // by the client's address
 	deadline := time.Now().Add(await.Hang())
 	for tick := time.Tick(10 * time.Millisecond); len(attempts) < n; <-tick {
 		if time.Now().After(deadline) {
@@ -77,13 +77,13 @@ func (d *Deaf) AwaitAttempts(t testing.TB, n int) {
 	}
 }
 
-// asInProc is the address as /proc/net/tcp writes it: hexadecimal, the bytes of 127.0.0.1 in the order of this machine.
+// asInProc returns the address as in /proc/net/tcp: hexadecimal, with the bytes of 127.0.0.1 in this machine's order.
 func (d *Deaf) asInProc() string {
 	return fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32([]byte{127, 0, 0, 1}), d.port)
 }
 
-// Hear accepts connections from now on, and joins each to target, a host:port. A proxy that is given the same address
-// would not do: its socket would be another.
+// Hear accepts connections from now on, and forwards each to target, a host:port. A separate proxy at this address
+// would not work: pending requests belong to this socket.
 func (d *Deaf) Hear(t testing.TB, target string) {
 	t.Helper()
 	listener, err := net.FileListener(d.file)

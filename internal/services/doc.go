@@ -5,8 +5,8 @@
 //   - environment: CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL give the addresses of servers that run already.
 //   - containers: a Docker engine answers, and has the image or can pull it.
 //   - local: private servers started from the machine's own binaries, on free loopback ports, with their data in a
-//     temporary folder, below CDC_RELAY_SERVICES_DIR if that is set. Where the process is root on Debian or Ubuntu,
-//     missing binaries are installed with apt-get.
+//     temporary folder, below CDC_RELAY_SERVICES_DIR if that is set. If the process is root on Debian or Ubuntu, it
+//     installs missing binaries with apt-get.
 //
 // Tests take a database and a virtual host of their own from servers shared by their process ([Database], [VHost]), or
 // a whole server that they may stop, kill and configure ([PrivatePostgres], [PrivateRabbitMQ]). A package that uses any

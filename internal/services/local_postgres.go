@@ -46,7 +46,7 @@ func postgresIn(folder string) bool {
 	return executable(filepath.Join(folder, "initdb")) && executable(filepath.Join(folder, "postgres"))
 }
 
-// digits is the first number in a path, which in the folders searched is the version.
+// digits returns the first number in a path: the version, in the folders searched.
 func digits(path string) int {
 	start := strings.IndexAny(path, "0123456789")
 	if start < 0 {
@@ -65,14 +65,14 @@ func executable(path string) bool {
 	return err == nil && !info.IsDir() && info.Mode().Perm()&0o111 != 0
 }
 
-// site is where a local server has its programs and its data.
+// site holds the programs and the data folder of a local server.
 type site struct {
 	bin, folder, data string
 	port              int
 	who               account
 }
 
-// localPostgres prepares a private server; it is not started yet.
+// localPostgres prepares a private server without starting it.
 func localPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	bin, err := find(ctx, opts, findPostgres)
 	if err != nil {
@@ -93,7 +93,7 @@ func localPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	return server, nil
 }
 
-// another prepares a server of the same programs on a port and in a folder of its own, which has no data yet.
+// another prepares a server with the same programs, its own port and its own folder, without data.
 func (s *site) another(settings []string) (*Postgres, error) {
 	folder, err := s.who.newFolder("postgres")
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *site) another(settings []string) (*Postgres, error) {
 	return &Postgres{address: postgresAddress("127.0.0.1", port), runner: server, site: at, Way: Local}, nil
 }
 
-// command starts the server with these settings.
+// command returns the command that starts the server with these settings.
 func (s *site) command(settings []string) func() *exec.Cmd {
 	return func() *exec.Cmd {
 		args := []string{"-D", s.data, "-p", strconv.Itoa(s.port)}
@@ -140,7 +140,7 @@ func initPostgres(ctx context.Context, bin string, who account, folder string) e
 	return nil
 }
 
-// postgresCommand has an environment without PG… variables, which would change what the programs do.
+// postgresCommand removes PG… variables from the environment: they would change what the programs do.
 func postgresCommand(ctx context.Context, who account, dir, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir

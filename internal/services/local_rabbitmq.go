@@ -20,7 +20,7 @@ type rabbitPrograms struct {
 	epmd    string
 }
 
-// findRabbitMQ returns the folder of the scripts themselves, not of Debian's wrappers, which change the user.
+// findRabbitMQ returns the folder of the scripts themselves. Debian's wrappers would change the user.
 func findRabbitMQ() (string, error) {
 	folders := []string{
 		"/usr/lib/rabbitmq/bin", "/opt/rabbitmq/sbin", "/opt/homebrew/opt/rabbitmq/sbin", "/usr/local/opt/rabbitmq/sbin",
@@ -39,7 +39,7 @@ func findRabbitMQ() (string, error) {
 	return "", &missingError{server: "RabbitMQ", packages: "rabbitmq-server", formula: "rabbitmq"}
 }
 
-// findEPMD looks where Erlang's own packages put the port mapper.
+// findEPMD searches the folders where Erlang's packages install the port mapper.
 func findEPMD() (string, error) {
 	if path, err := exec.LookPath("epmd"); err == nil {
 		return path, nil
@@ -59,7 +59,7 @@ func findEPMD() (string, error) {
 	return "", &missingError{server: "Erlang port mapper (epmd)", packages: "erlang-base", formula: "erlang"}
 }
 
-// node is where one private broker listens and keeps its files.
+// node holds the ports and files of one private broker.
 type node struct {
 	name                     string
 	amqp, dist, epmd, manage int // ports
@@ -67,10 +67,10 @@ type node struct {
 	programs                 rabbitPrograms
 	account                  account
 	cookie                   string
-	erlang                   string // further arguments of the Erlang machine
+	erlang                   string // additional arguments of the Erlang machine
 }
 
-// newNode finds what a broker needs and makes its folder; nothing runs yet.
+// newNode finds the programs and creates the node's folder. It starts nothing.
 func newNode(ctx context.Context, opts Options) (*node, *local, error) {
 	scripts, err := find(ctx, opts, findRabbitMQ)
 	if err != nil {
@@ -101,8 +101,8 @@ func newNode(ctx context.Context, opts Options) (*node, *local, error) {
 	return n, server, nil
 }
 
-// localRabbitMQ prepares a private broker; it is not started yet, but its port mapper is: a broker would start one that
-// outlives it.
+// localRabbitMQ prepares a private broker and starts its port mapper, but not the broker. A broker would start a mapper
+// that outlives it.
 func localRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 	n, server, err := newNode(ctx, opts)
 	if err != nil {
@@ -134,8 +134,7 @@ func (n *node) prepare(ctx context.Context, server *local, settings []string) er
 	return n.startEPMD(ctx, server)
 }
 
-// listenAt gives the node its name and its ports: those of AMQP, of the nodes among themselves, of the management API
-// and of the port mapper.
+// listenAt sets the node's name and its ports: AMQP, inter-node, management API and port mapper.
 func (n *node) listenAt(ports []int) {
 	n.amqp, n.dist, n.manage, n.epmd = ports[0], ports[1], ports[2], ports[3]
 	n.name = "cdc-relay-" + strconv.Itoa(n.amqp) + "@localhost"
@@ -147,7 +146,7 @@ func (n *node) writeFiles(settings []string) error {
 		"num_acceptors.tcp = 2",
 		"management.tcp.ip = 127.0.0.1",
 		"management.tcp.port = " + strconv.Itoa(n.manage),
-		"management_agent.disable_metrics_collector = true", // half of an idle broker's work
+		"management_agent.disable_metrics_collector = true", // half of the work of an idle broker
 		"disk_free_limit.absolute = 50MB",
 		"log.console = true",
 		"log.file = false",
@@ -155,7 +154,7 @@ func (n *node) writeFiles(settings []string) error {
 	files := map[string]string{
 		"rabbitmq.conf":   strings.Join(config, "\n") + "\n",
 		"enabled_plugins": "[rabbitmq_management].\n",
-		"env.conf":        "", // in place of the machine's
+		"env.conf":        "", // replaces the machine's file
 		".erlang.cookie":  n.cookie,
 	}
 	for name, content := range files {
@@ -170,7 +169,7 @@ func (n *node) writeFiles(settings []string) error {
 	return nil
 }
 
-// startEPMD starts the node's own port mapper and waits until it listens.
+// startEPMD starts the node's port mapper and waits until it listens.
 func (n *node) startEPMD(ctx context.Context, server *local) error {
 	cmd := exec.Command(n.programs.epmd, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd))
 	cmd.Dir = n.home
@@ -202,7 +201,7 @@ func (n *node) command(ctx context.Context, script string, args ...string) *exec
 	return cmd
 }
 
-// environment is all that the scripts see: nothing of the machine's own broker, nor of this process's surroundings.
+// environment is the whole environment of the scripts, without settings of the machine's own broker or of this process.
 func (n *node) environment() []string {
 	in := func(name string) string { return filepath.Join(n.home, name) }
 	path := filepath.SplitList(os.Getenv("PATH"))
@@ -215,7 +214,7 @@ func (n *node) environment() []string {
 		"PATH=" + strings.Join(path, string(filepath.ListSeparator)),
 		"LANG=C.UTF-8", "LC_ALL=C.UTF-8",
 		"HOME=" + n.home,
-		"RUNNING_UNDER_SYSTEMD=true", // the script becomes the broker, with no shell between it and our signals
+		"RUNNING_UNDER_SYSTEMD=true", // the script execs the broker, so signals reach it without a shell between
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		"ERL_EPMD_PORT=" + strconv.Itoa(n.epmd),
 		"ERL_CRASH_DUMP_SECONDS=0",
@@ -234,7 +233,7 @@ func (n *node) environment() []string {
 		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced.config"),
 		"RABBITMQ_CONF_ENV_FILE=" + in("env.conf"),
 		"RABBITMQ_PID_FILE=" + in("pid"),
-		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none" + // no spinning on shared cores
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none" + // no busy waiting on shared cores
 			" -kernel inet_dist_use_interface {127,0,0,1}" + n.erlang,
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// management is the broker's HTTP API. It makes a virtual host in milliseconds, where rabbitmqctl needs seconds.
+// management is the broker's HTTP API. It creates a virtual host in milliseconds; rabbitmqctl takes seconds.
 type management struct {
-	URL string // with the user and password
+	URL string // with user and password
 }
 
 func managementAt(host string, port int) management {
@@ -29,7 +29,7 @@ func (m management) ready(ctx context.Context) error {
 	return m.call(ctx, http.MethodGet, "/api/vhosts", "")
 }
 
-// addVHost needs a second call: the broker gives the virtual host's creator permissions by itself only in some versions.
+// addVHost makes a second call for the permissions: only some versions give them to the creator.
 func (m management) addVHost(ctx context.Context, name string) error {
 	if err := m.call(ctx, http.MethodPut, "/api/vhosts/"+url.PathEscape(name), ""); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (m management) call(ctx context.Context, method, path, body string) error {
 	return err
 }
 
-// ask keeps no connection: an idle one would count as a leak in the tests that use this package.
+// ask keeps no connection open: tests would report an idle one as a leak.
 func (m management) ask(ctx context.Context, method, path, body string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// cookie is a secret for one broker and its tools.
+// cookie returns a secret for one broker and its tools.
 func cookie() string { return crand.Text() }
 
-// uniqueName is fit for a database, a slot, a publication, a virtual host and a queue: [a-z][a-z0-9_]{0,62}.
+// uniqueName returns a valid name for a database, slot, publication, virtual host or queue: [a-z][a-z0-9_]{0,62}.
 func uniqueName(hint string) string {
 	var name strings.Builder
 	name.WriteString("t_")

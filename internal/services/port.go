@@ -8,14 +8,14 @@ import (
 	"syscall"
 )
 
-// Ports are taken from below the ranges that systems use for outgoing connections. A client that keeps dialling the
-// port of a stopped server on the same machine could otherwise be given that very port as its own and connect to itself.
+// The ports are below the ranges that systems use for outgoing connections. Otherwise a client that keeps dialling the
+// port of a stopped server could get that port as its own and connect to itself.
 const (
 	firstPort = 20000
 	lastPort  = 31999
 )
 
-// freePort returns a loopback port on which nothing listens. It is this process's until the process ends.
+// freePort returns a loopback port on which nothing listens. It is reserved until the process ends.
 func freePort() (int, error) {
 	ports, err := freePorts(1)
 	if err != nil {
@@ -24,7 +24,7 @@ func freePort() (int, error) {
 	return ports[0], nil
 }
 
-// freePorts returns n different ones.
+// freePorts returns n different ports.
 func freePorts(n int) (ports []int, err error) {
 	for range 200 * n {
 		if len(ports) == n {
@@ -43,9 +43,9 @@ func isFree(port int) bool {
 	return err == nil && listener.Close() == nil
 }
 
-// reserve keeps other processes that use this package from a port on which nothing may listen for a while: a server that
-// finds its port taken ends, and its clients would talk to the other one. The sign is that the UDP port of the same
-// number is taken, by a descriptor that is never closed.
+// reserve keeps other processes with this package from using a port while nothing listens there. Otherwise a server
+// could find its port taken, and its clients would talk to another server. It binds the UDP port of the same number and
+// never closes it.
 func reserve(port int) bool {
 	sign, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 	if err != nil {
@@ -66,6 +66,6 @@ func reserve(port int) bool {
 	return errors.Join(err, failed, sign.Close()) == nil
 }
 
-// FreePort returns a loopback port on which nothing listens, from the same range as the servers' ports. No other process
-// is given it until this one ends.
+// FreePort returns a loopback port on which nothing listens, from the range of the servers' ports. No other process
+// gets it until this one ends.
 func FreePort() (int, error) { return freePort() }

@@ -12,22 +12,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Every private server has this user and password; a password at all, so that what must not be logged is there to be
-// looked for.
+// Every private server has this user and password, so that tests can search logs for the password.
 const (
 	postgresUser     = "postgres"
 	postgresPassword = "postgres"
 	postgresDatabase = "postgres"
 )
 
-// StopMode says how a Postgres server is asked to stop, as in pg_ctl stop -m.
+// StopMode is a mode of pg_ctl stop -m.
 type StopMode syscall.Signal
 
 // The modes of pg_ctl stop.
 const (
-	Smart     = StopMode(syscall.SIGTERM) // waits for every client to leave
+	Smart     = StopMode(syscall.SIGTERM) // waits for all clients to disconnect
 	Fast      = StopMode(syscall.SIGINT)  // disconnects clients, waits for walsenders to send what is left
-	Immediate = StopMode(syscall.SIGQUIT) // crashes in an orderly way: the next start recovers
+	Immediate = StopMode(syscall.SIGQUIT) // skips the shutdown checkpoint: the next start recovers
 )
 
 // Postgres is one running server.
@@ -37,12 +36,12 @@ type Postgres struct {
 	// Way is how the server was provided.
 	Way Way
 
-	address *url.URL // of the database that is there from the start
+	address *url.URL // of the database that exists from the start
 	runner  runner
-	site    *site // nil where it does not run from this machine's programs
+	site    *site // nil if the server does not run from this machine's programs
 }
 
-// postgresSettings lets tests hold many slots and connections, and lets nobody but this machine in.
+// postgresSettings allows many slots and connections, and accepts only connections from this machine.
 func postgresSettings(more []string) []string {
 	return append([]string{
 		"wal_level=logical", "max_replication_slots=100", "max_wal_senders=100", "max_connections=300",
@@ -60,7 +59,7 @@ func postgresAddress(host string, port int) *url.URL {
 	}
 }
 
-// URL is the address of one database of the server, or with "" of the one that is there from the start.
+// URL returns the address of a database of the server; "" means the database that exists from the start.
 func (p *Postgres) URL(database string) string {
 	address := *p.address
 	if database != "" {
@@ -69,19 +68,19 @@ func (p *Postgres) URL(database string) string {
 	return address.String()
 }
 
-// Addr is the server's host:port, for a [Proxy].
+// Addr returns the server's host:port, for a [Proxy].
 func (p *Postgres) Addr() string { return p.address.Host }
 
-// Major is the major version, such as 15.
+// Major returns the major version, such as 15.
 func (p *Postgres) Major() int { return digits(p.Version) }
 
-// PID is the process id of the postmaster, or 0 where it is not running, or not on this machine.
+// PID returns the process id of the postmaster, or 0 if it is not running or not on this machine.
 func (p *Postgres) PID() int { return p.runner.pid() }
 
-// Log is the end of the server's log.
+// Log returns the end of the server's log.
 func (p *Postgres) Log(ctx context.Context) string { return p.runner.log(ctx) }
 
-// Stop asks the server to stop and waits until it has.
+// Stop asks the server to stop and waits until it has ended.
 func (p *Postgres) Stop(ctx context.Context, mode StopMode) error {
 	if err := endBy(ctx, p.runner, syscall.Signal(mode)); err != nil {
 		return fmt.Errorf("stop postgres: %w", err)
@@ -89,7 +88,7 @@ func (p *Postgres) Stop(ctx context.Context, mode StopMode) error {
 	return nil
 }
 
-// Kill ends the postmaster and all its children by SIGKILL, and waits until they are gone.
+// Kill sends SIGKILL to the postmaster and all its children, and waits until they have ended.
 func (p *Postgres) Kill(ctx context.Context) error {
 	if err := endBy(ctx, p.runner, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill postgres: %w", err)
@@ -97,13 +96,13 @@ func (p *Postgres) Kill(ctx context.Context) error {
 	return nil
 }
 
-// Pause stops every process of the server in its tracks (SIGSTOP): connections stay open and nothing answers.
+// Pause stops every process of the server (SIGSTOP): connections stay open and nothing answers.
 func (p *Postgres) Pause(ctx context.Context) error { return p.runner.signal(ctx, syscall.SIGSTOP) }
 
 // Resume ends a Pause.
 func (p *Postgres) Resume(ctx context.Context) error { return p.runner.signal(ctx, syscall.SIGCONT) }
 
-// Start starts a stopped server on its old port with its old data, and waits until it accepts connections.
+// Start starts a stopped server with its old port and data, and waits until it accepts connections.
 func (p *Postgres) Start(ctx context.Context) error {
 	if err := startReady(ctx, p.runner, p.connect); err != nil {
 		return fmt.Errorf("start postgres: %w", err)
@@ -119,10 +118,10 @@ func (p *Postgres) Restart(ctx context.Context, mode StopMode) error {
 	return p.Start(ctx)
 }
 
-// Close ends the server and removes its data. A server given by the environment is left alone.
+// Close ends the server and removes its data. It does nothing to a server given by the environment.
 func (p *Postgres) Close(ctx context.Context) error { return p.runner.close(ctx) }
 
-// Exec runs statements in one database, "" being the one that is there from the start. Each is its own transaction.
+// Exec runs statements in a database, each in its own transaction; "" means the database that exists from the start.
 func (p *Postgres) Exec(ctx context.Context, database string, statements ...string) error {
 	conn, err := pgx.Connect(ctx, p.URL(database))
 	if err != nil {
@@ -137,12 +136,12 @@ func (p *Postgres) Exec(ctx context.Context, database string, statements ...stri
 	return nil
 }
 
-// connect is the test of readiness; it also learns the version.
+// connect tests whether the server is ready, and reads its version.
 func (p *Postgres) connect(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, p.URL(""))
 	if err != nil {
 		return err
 	}
-	p.Version, _, _ = strings.Cut(conn.PgConn().ParameterStatus("server_version"), " ") // a distribution adds its own
+	p.Version, _, _ = strings.Cut(conn.PgConn().ParameterStatus("server_version"), " ") // a distribution adds its own version
 	return conn.Close(ctx)
 }

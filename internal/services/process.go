@@ -15,8 +15,8 @@ import (
 // errNotRunning is returned for a signal to a server that has ended.
 var errNotRunning = errors.New("the server is not running")
 
-// guardScript ends a server whose owner died without a word, and removes its folder. It reads from a pipe that only the
-// owner holds open: a line means that the owner has seen to the server itself, the end of input that the owner is gone.
+// guardScript ends a server if its owner dies, and removes its folder. Only the owner holds the write end of the
+// script's input: a line means that the owner has cleaned up itself, the end of input that the owner is dead.
 const guardScript = `
 trap '' INT TERM HUP
 if read -r _; then exit 0; fi
@@ -25,17 +25,17 @@ kill -s KILL -- "-$1" 2>/dev/null
 rm -rf -- "$2"
 `
 
-// process is one run of a server's program, in a process group of its own so that Ctrl-C reaches the server only
-// through its owner.
+// process is one run of a server's program. It has its own process group, so Ctrl-C reaches the server only through its
+// owner.
 type process struct {
 	cmd   *exec.Cmd
 	guard *exec.Cmd
-	word  io.WriteCloser // tells the guard that its work is done
+	word  io.WriteCloser // tells the guard to end
 	done  chan struct{}  // closed when the program has ended
 	ended atomic.Bool
 }
 
-// startProcess starts cmd and a guard that ends it, and removes folder, should this process die first.
+// startProcess starts cmd, and a guard that ends it and removes folder if this process dies first.
 func startProcess(cmd *exec.Cmd, folder string) (*process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -71,10 +71,10 @@ func (p *process) startGuard(folder string) error {
 	return nil
 }
 
-// wait collects the program, ends what it has left in its process group, and then dismisses the guard, whose group
-// number could otherwise come to mean somebody else's processes.
+// wait reaps the program, kills the rest of its process group and dismisses the guard: later the group's number could
+// belong to other processes.
 func (p *process) wait() {
-	_ = p.cmd.Wait() // how it ended is in cmd.ProcessState
+	_ = p.cmd.Wait() // cmd.ProcessState has the result
 	p.ended.Store(true)
 	_ = syscall.Kill(-p.pid(), syscall.SIGKILL)
 	if p.guard != nil {
@@ -87,7 +87,7 @@ func (p *process) wait() {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// signal goes to the program alone; cmd.Process knows when its number is no longer its own.
+// signal signals only the program itself. cmd.Process knows if the number is still valid.
 func (p *process) signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		return errNotRunning

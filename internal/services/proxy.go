@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Direction is one way through a [Proxy].
+// Direction is one direction of a connection through a [Proxy].
 type Direction int
 
 // The directions, as seen by the client.
@@ -19,48 +19,47 @@ const (
 	Downstream                  // from the server to the client
 )
 
-// Sorter looks at what a client sends first and names the kind of the connection. It is asked with each piece until it
-// says that it knows; "" is a kind too.
+// Sorter determines the kind of a connection from the first bytes of the client. It is called with all bytes so far
+// until known is true; "" is a valid kind.
 type Sorter func(sent []byte) (kind string, known bool)
 
-// Proxy is a TCP proxy on loopback that breaks connections in the ways that networks do: all of them, or by Only those
-// of one kind.
+// Proxy is a TCP proxy on loopback that breaks connections as networks do: all of them, or with Only those of one kind.
 type Proxy struct {
 	listener net.Listener
 	target   string
 	sort     Sorter
-	done     sync.WaitGroup // the accept loop and every connection's goroutines
+	done     sync.WaitGroup // for the accept loop and every connection's goroutines
 
 	mu     sync.Mutex
-	change *sync.Cond // of troubles, links and closed
+	change *sync.Cond // signals changes of troubles, links and closed
 	all    trouble
 	kinds  map[string]*trouble
 	closed bool
 	links  map[*link]struct{}
 }
 
-// trouble is what connections meet.
+// trouble is what the proxy does to connections.
 type trouble struct {
 	held   [2]bool // directions that forward nothing
 	late   [2]time.Duration
 	refuse bool
 }
 
-// piece is what was read at once.
+// piece is the result of one read.
 type piece struct {
 	bytes []byte
 	at    time.Time
-	err   error // what the connection ended with after it
+	err   error // the error that ended the connection after it
 }
 
-// mostLatePieces bounds what is under way in a direction that is late.
+// mostLatePieces limits what is in flight in a delayed direction.
 const mostLatePieces = 1024
 
-// link is one client's connection and its continuation to the target. Its flags are guarded by the proxy's mutex.
+// link is one connection of a client and its connection to the target. The proxy's mutex guards its flags.
 type link struct {
 	client, server net.Conn
 	kind           string
-	known          bool // the kind
+	known          bool // of kind
 	cut            bool
 }
 
@@ -75,8 +74,8 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// StartProxy forwards to target, a host:port, until it is closed. With a sorter, connections of one kind can be broken
-// apart from the others.
+// StartProxy forwards to target, a host:port, until it is closed. With a sorter, Only can break connections of one
+// kind.
 func StartProxy(target string, sort Sorter) (*Proxy, error) {
 	port, err := freePort()
 	if err != nil {
@@ -89,7 +88,7 @@ func StartProxy(target string, sort Sorter) (*Proxy, error) {
 	return newProxy(listener, target, sort), nil
 }
 
-// newProxy forwards what the listener accepts, which it owns from now on.
+// newProxy forwards the connections of the listener, and closes the listener at the end.
 func newProxy(listener *net.TCPListener, target string, sort Sorter) *Proxy {
 	p := &Proxy{
 		listener: listener, target: target, sort: sort,
@@ -100,17 +99,17 @@ func newProxy(listener *net.TCPListener, target string, sort Sorter) *Proxy {
 	return p
 }
 
-// Addr is the host:port that clients connect to in place of the target.
+// Addr returns the host:port that clients use in place of the target.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Connections is how many connections are open through the proxy.
+// Connections returns how many connections are open through the proxy.
 func (p *Proxy) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.links)
 }
 
-// AwaitConnections waits until at least n connections are open through the proxy, or it is closed.
+// AwaitConnections waits until at least n connections are open, or the proxy is closed.
 func (p *Proxy) AwaitConnections(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +118,7 @@ func (p *Proxy) AwaitConnections(n int) {
 	}
 }
 
-// Cut resets all connections that are open now, on both sides.
+// Cut resets all open connections, on both sides.
 func (p *Proxy) Cut() { p.cut(func(*link) bool { return true }) }
 
 func (p *Proxy) cut(which func(*link) bool) {
@@ -132,21 +131,21 @@ func (p *Proxy) cut(which func(*link) bool) {
 	}
 }
 
-// Refuse resets new connections at once; those that are open stay.
+// Refuse resets new connections at once; open ones stay.
 func (p *Proxy) Refuse() { p.set(func() { p.all.refuse = true }) }
 
 // Accept ends Refuse.
 func (p *Proxy) Accept() { p.set(func() { p.all.refuse = false }) }
 
-// BlackHole forwards nothing any more in the given directions, or in both where none is given. Connections stay open,
-// and new ones are accepted. No byte is lost: what is under way is kept for Resume.
+// BlackHole stops forwarding in the given directions, or in both if none is given. Connections stay open, and new ones
+// are accepted. Bytes in flight are kept for Resume.
 func (p *Proxy) BlackHole(directions ...Direction) { p.set(func() { p.all.hold(true, directions) }) }
 
-// Resume ends BlackHole in the given directions, or in both where none is given.
+// Resume ends BlackHole in the given directions, or in both if none is given.
 func (p *Proxy) Resume(directions ...Direction) { p.set(func() { p.all.hold(false, directions) }) }
 
-// Delay has all bytes arrive so much later in the given directions, or in both where none is given. The end of a
-// connection is late as well. 0 ends it.
+// Delay delays all bytes in the given directions, or in both if none is given, and also the end of a connection. 0 ends
+// the delay.
 func (p *Proxy) Delay(d time.Duration, directions ...Direction) {
 	p.set(func() { p.all.delay(d, directions) })
 }
@@ -176,7 +175,7 @@ func (p *Proxy) set(change func()) {
 	p.change.Broadcast()
 }
 
-// Close resets all connections and stops listening. It waits until every goroutine of the proxy has ended.
+// Close resets all connections, stops listening, and waits until every goroutine of the proxy has ended.
 func (p *Proxy) Close() {
 	p.set(func() { p.closed = true })
 	_ = p.listener.Close()
@@ -197,7 +196,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// connect joins a client to the target, unless it is to be refused.
+// connect connects a client to the target, unless it is to be refused.
 func (p *Proxy) connect(client net.Conn) {
 	p.mu.Lock()
 	refused := p.all.refuse || p.closed
@@ -224,7 +223,7 @@ func (p *Proxy) connect(client net.Conn) {
 	p.done.Go(func() { p.forward(l, Downstream, client, server) })
 }
 
-// drop resets a link; the mutex is held.
+// drop resets a link. The caller holds the mutex.
 func (p *Proxy) drop(l *link) {
 	l.cut = true
 	reset(l.client)
@@ -233,7 +232,7 @@ func (p *Proxy) drop(l *link) {
 	p.change.Broadcast()
 }
 
-// forward reads until the side ends. A direction that is held reads no more.
+// forward reads until the side ends. It does not read while the direction is held.
 func (p *Proxy) forward(l *link, direction Direction, to, from net.Conn) {
 	pieces := make(chan piece, mostLatePieces)
 	p.done.Go(func() { p.deliver(l, direction, to, pieces) })
@@ -254,27 +253,26 @@ func (p *Proxy) forward(l *link, direction Direction, to, from net.Conn) {
 	}
 }
 
-// deliver writes what was read, in its time, and then ends the link: a client of a database or a broker has no use for
-// half a connection.
+// deliver writes what was read when it is due, and then ends the link: clients of a database or a broker do not use
+// half-closed connections.
 func (p *Proxy) deliver(l *link, direction Direction, to net.Conn, pieces <-chan piece) {
 	ended := false
 	for piece := range pieces {
 		if ended || !p.mayPass(l, direction, piece.at) {
-			continue // so that forward can end
+			continue // forward must not block on the channel
 		}
 		_, err := to.Write(piece.bytes)
 		switch {
 		case piece.err != nil, err != nil && direction == Downstream:
 			p.end(l)
 			ended = true
-		case err != nil: // the other direction ends the link, after what the server has said before
+		case err != nil: // the other direction ends the link, after what the server has still to say
 			ended = true
 		}
 	}
 }
 
-// mayPass waits while the direction is held, and until what was read at that time may arrive. It is false once the link
-// has been cut.
+// mayPass waits while the direction is held and until the delay has passed. It returns false if the link was cut.
 func (p *Proxy) mayPass(l *link, direction Direction, read time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -297,7 +295,7 @@ func (p *Proxy) mayPass(l *link, direction Direction, read time.Time) bool {
 	return false
 }
 
-// end closes both sides in an orderly way, with what was written before.
+// end closes both sides in an orderly way, after what was written.
 func (p *Proxy) end(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -308,7 +306,7 @@ func (p *Proxy) end(l *link) {
 	p.change.Broadcast()
 }
 
-// reset closes a connection so that the other side sees a reset, not an end.
+// reset closes a connection so that the other side sees a reset.
 func reset(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

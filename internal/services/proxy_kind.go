@@ -5,22 +5,21 @@ import (
 	"time"
 )
 
-// Kind is the connections of one kind through a [Proxy], those that are open and those to come. What it does adds to
-// what the proxy does to all.
+// Kind is all connections of one kind through a [Proxy], open and future ones. Its faults add to those of the proxy.
 type Kind struct {
 	proxy *Proxy
 	name  string
 }
 
-// Only is the connections that the proxy's sorter gives that kind.
+// Only selects the connections of the kind, as determined by the proxy's sorter.
 func (p *Proxy) Only(kind string) Kind { return Kind{proxy: p, name: kind} }
 
-// Cut resets the connections of the kind that are open now, on both sides.
+// Cut resets the open connections of the kind, on both sides.
 func (k Kind) Cut() {
 	k.proxy.cut(func(l *link) bool { return l.known && l.kind == k.name })
 }
 
-// Refuse resets new connections as soon as they show that they are of the kind; those that are open stay.
+// Refuse resets new connections of the kind as soon as it is known; open ones stay.
 func (k Kind) Refuse() { k.set(func(t *trouble) { t.refuse = true }) }
 
 // Accept ends Refuse.
@@ -50,7 +49,7 @@ func (k Kind) set(change func(*trouble)) {
 	})
 }
 
-// learnKind shows the sorter what the client sends, and drops a link whose kind is refused.
+// learnKind passes what the client sent to the sorter, and drops the link if its kind is refused.
 func (p *Proxy) learnKind(l *link, sent []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,14 +62,13 @@ func (p *Proxy) learnKind(l *link, sent []byte) {
 	}
 }
 
-// heldBack tells whether the link forwards nothing in the direction, as one of all or as one of its kind; the mutex is
-// held.
+// heldBack reports whether the link forwards nothing in the direction. The caller holds the mutex.
 func (p *Proxy) heldBack(l *link, direction Direction) bool {
 	own := p.kinds[l.kind]
 	return p.all.held[direction] || l.known && own != nil && own.held[direction]
 }
 
-// lateBy is how late the link is in the direction; the mutex is held.
+// lateBy returns the delay of the link in the direction. The caller holds the mutex.
 func (p *Proxy) lateBy(l *link, direction Direction) time.Duration {
 	late := p.all.late[direction]
 	if own := p.kinds[l.kind]; l.known && own != nil {
@@ -79,17 +77,17 @@ func (p *Proxy) lateBy(l *link, direction Direction) time.Duration {
 	return late
 }
 
-// The kinds of connections to Postgres that PostgresKinds tells apart.
+// The kinds of Postgres connections that PostgresKinds distinguishes.
 const (
-	Replication = "replication" // asks for replication in its startup packet
+	Replication = "replication" // its startup packet asks for replication
 	Ordinary    = "ordinary"    // everything else, also what is encrypted
 )
 
 // PostgresKinds is the [Sorter] for a proxy in front of Postgres.
 func PostgresKinds(sent []byte) (string, bool) {
-	const header = 8 // bytes: the length, and the protocol's version or the code of a request
+	const header = 8 // bytes: the length, and the protocol's version or the request's code
 	if len(sent) == header {
-		return "", false // SSLRequest or GSSENCRequest: it asks for encryption and waits for an answer
+		return "", false // SSLRequest or GSSENCRequest: the client waits for an answer before its startup packet
 	}
 	parameters := bytes.Split(sent[min(header, len(sent)):], []byte{0})
 	for i := 0; i+1 < len(parameters); i += 2 {

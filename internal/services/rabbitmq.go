@@ -14,13 +14,13 @@ import (
 
 // RabbitMQ is one running broker.
 type RabbitMQ struct {
-	// Version is what the broker says of itself, such as "3.10.8".
+	// Version is the broker's own version, such as "3.10.8".
 	Version string
 	// Way is how the broker was provided.
 	Way Way
 
 	address *url.URL
-	manage  management // zero where there is no management API
+	manage  management // zero if the broker has no management API
 	runner  runner
 }
 
@@ -33,7 +33,7 @@ func rabbitAddress(host string, port int) *url.URL {
 	}
 }
 
-// URL is the address of one virtual host, "" being the one that is there from the start.
+// URL returns the address of a virtual host; "" means the one that exists from the start.
 func (r *RabbitMQ) URL(vhost string) string {
 	address := *r.address
 	if vhost != "" {
@@ -42,31 +42,30 @@ func (r *RabbitMQ) URL(vhost string) string {
 	return address.String()
 }
 
-// ManagementURL is the address of the broker's HTTP API with a user and password, or "" where none is known.
+// ManagementURL returns the address of the HTTP API with user and password, or "" if it is unknown.
 func (r *RabbitMQ) ManagementURL() string { return r.manage.URL }
 
-// Addr is the broker's host:port, for a [Proxy].
+// Addr returns the broker's host:port, for a [Proxy].
 func (r *RabbitMQ) Addr() string { return r.address.Host }
 
-// PID is the broker's process id, or 0 where it is not running, or not on this machine.
+// PID returns the broker's process id, or 0 if it is not running or not on this machine.
 func (r *RabbitMQ) PID() int { return r.runner.pid() }
 
-// Log is the end of the broker's log.
+// Log returns the end of the broker's log.
 func (r *RabbitMQ) Log(ctx context.Context) string { return r.runner.log(ctx) }
 
-// Ctl runs rabbitmqctl against this broker and returns what it printed: set_vm_memory_high_watermark, set_policy,
-// close_all_connections, list_queues and so on. It takes a second or two.
+// Ctl runs rabbitmqctl against this broker and returns its output. It takes a second or two.
 func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
 	return r.runner.tool(ctx, append([]string{"rabbitmqctl"}, args...)...)
 }
 
-// CanCtl says whether Ctl works: it does not for a broker given by its address only.
+// CanCtl reports whether Ctl works. It does not for a broker known only by its address.
 func (r *RabbitMQ) CanCtl() bool {
 	_, given := r.runner.(foreign)
 	return !given
 }
 
-// AddVHost makes a virtual host in which the user of URL may do everything.
+// AddVHost creates a virtual host in which the user of URL has all permissions.
 func (r *RabbitMQ) AddVHost(ctx context.Context, name string) error {
 	if r.manage.URL != "" {
 		return r.manage.addVHost(ctx, name)
@@ -78,7 +77,7 @@ func (r *RabbitMQ) AddVHost(ctx context.Context, name string) error {
 	return err
 }
 
-// DeleteVHost removes a virtual host with all that is in it, and closes the connections to it.
+// DeleteVHost removes a virtual host with its content, and closes the connections to it.
 func (r *RabbitMQ) DeleteVHost(ctx context.Context, name string) error {
 	if r.manage.URL != "" {
 		return r.manage.deleteVHost(ctx, name)
@@ -87,7 +86,7 @@ func (r *RabbitMQ) DeleteVHost(ctx context.Context, name string) error {
 	return err
 }
 
-// Stop asks the broker to stop and waits until it has.
+// Stop asks the broker to stop and waits until it has ended.
 func (r *RabbitMQ) Stop(ctx context.Context) error {
 	if err := endBy(ctx, r.runner, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop rabbitmq: %w", err)
@@ -95,7 +94,7 @@ func (r *RabbitMQ) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends the broker by SIGKILL and waits until it is gone.
+// Kill sends SIGKILL to the broker and waits until it has ended.
 func (r *RabbitMQ) Kill(ctx context.Context) error {
 	if err := endBy(ctx, r.runner, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill rabbitmq: %w", err)
@@ -103,13 +102,13 @@ func (r *RabbitMQ) Kill(ctx context.Context) error {
 	return nil
 }
 
-// Pause stops the broker in its tracks (SIGSTOP): connections stay open and nothing answers.
+// Pause stops the broker (SIGSTOP): connections stay open and nothing answers.
 func (r *RabbitMQ) Pause(ctx context.Context) error { return r.runner.signal(ctx, syscall.SIGSTOP) }
 
 // Resume ends a Pause.
 func (r *RabbitMQ) Resume(ctx context.Context) error { return r.runner.signal(ctx, syscall.SIGCONT) }
 
-// Start starts a stopped broker on its old port with its old data, and waits until it accepts connections.
+// Start starts a stopped broker with its old port and data, and waits until it accepts connections.
 func (r *RabbitMQ) Start(ctx context.Context) error {
 	if err := startReady(ctx, r.runner, r.connect); err != nil {
 		return fmt.Errorf("start rabbitmq: %w", err)
@@ -117,11 +116,11 @@ func (r *RabbitMQ) Start(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the broker and removes its data. One given by the environment is left alone.
+// Close ends the broker and removes its data. It does nothing to a broker given by the environment.
 func (r *RabbitMQ) Close(ctx context.Context) error { return r.runner.close(ctx) }
 
-// connect is the test of readiness: a whole AMQP handshake, and the management API where there is one. It also learns
-// the version.
+// connect tests whether the broker is ready: a complete AMQP handshake, and the management API if there is one. It also
+// reads the version.
 func (r *RabbitMQ) connect(ctx context.Context) error {
 	conn, err := amqp.DialConfig(r.URL(""), amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Run provides both servers, runs a command that is given their addresses by its environment, stops what it started,
+// Run provides both servers and runs a command with their addresses in its environment. Then it stops what it started,
 // and returns the command's exit code.
 func Run(ctx context.Context, opts Options, name string, args ...string) (int, error) {
 	signals := make(chan os.Signal, 8)
@@ -33,7 +33,7 @@ func Run(ctx context.Context, opts Options, name string, args ...string) (int, e
 	return both.run(opts, signals, name, args)
 }
 
-// pair is both servers, and the folder for what is said of them.
+// pair holds both servers, and the folder for their state file.
 type pair struct {
 	postgres *Postgres
 	rabbitmq *RabbitMQ
@@ -93,8 +93,8 @@ func (b *pair) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// run has the command in a process group of its own, so that each signal reaches it once: from here, not also from the
-// terminal. The second of two would cut short what the first asked for.
+// run starts the command in its own process group, so that each signal reaches it once: from here, and not also from
+// the terminal. A second signal would cut short what the first one asked for.
 func (b *pair) run(opts Options, signals <-chan os.Signal, name string, args []string) (int, error) {
 	stateFile := filepath.Join(b.folder, "state.json")
 	if err := b.rabbitmq.WriteState(stateFile); err != nil {
@@ -122,7 +122,7 @@ func (b *pair) run(opts Options, signals <-chan os.Signal, name string, args []s
 	}
 }
 
-// exitCode is what a shell would make of it: 128 and the signal's number for a command ended by a signal.
+// exitCode returns the code that a shell would: 128 + the signal's number for a command that a signal ended.
 func exitCode(ended *os.ProcessState) int {
 	if status, ok := ended.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return 128 + int(status.Signal())

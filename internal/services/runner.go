@@ -14,24 +14,24 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// How long a server may take until it accepts connections, and until it has ended. They only end a hang: a broker takes
-// five seconds of processor time to start, which is minutes on a busy machine.
+// Limits for a server to accept connections, and to end. They only end a hang: a broker takes five seconds of processor
+// time to start, which can be minutes on a busy machine.
 const (
 	startTimeout = 10 * time.Minute
 	endTimeout   = 10 * time.Minute
 )
 
-// errNotOurs is returned where a test wants to stop or configure a server that was given by its address only.
+// errNotOurs is returned if a test wants to stop or configure a server that is known only by its address.
 var errNotOurs = errors.New("this server was given by the environment: only a private one can be controlled")
 
-// runner controls one server, wherever it runs. SIGSTOP, SIGCONT and SIGKILL reach every process of the server, other
-// signals its main process.
+// runner controls one server. SIGSTOP, SIGCONT and SIGKILL reach every process of the server, other signals its main
+// process.
 type runner interface {
 	start(ctx context.Context) error
 	signal(ctx context.Context, sig syscall.Signal) error
 	wait(ctx context.Context) error // until the server has ended
 	tool(ctx context.Context, args ...string) (string, error)
-	pid() int // 0 where the server's process is not on this machine
+	pid() int // 0 if the server's process is not on this machine
 	log(ctx context.Context) string
 	close(ctx context.Context) error // ends the server and removes its data
 }
@@ -47,16 +47,16 @@ func (foreign) pid() int                                        { return 0 }
 func (foreign) log(context.Context) string                      { return "" }
 func (foreign) close(context.Context) error                     { return nil }
 
-// local runs a server from the machine's own binaries.
+// local runs a server from the machine's own programs.
 type local struct {
 	folder  string           // private to this server, removed by close
 	logFile string           // standard output and error of every run
-	command func() *exec.Cmd // a new command that starts the server
+	command func() *exec.Cmd // returns a new command that starts the server
 	tools   func(ctx context.Context, args ...string) *exec.Cmd
-	helpers []*process // what the server needs beside it, from the first start to close
+	helpers []*process // processes that the server needs, from the first start to close
 
 	mu  sync.Mutex
-	run *process // the newest run
+	run *process // the current or last run
 }
 
 func (l *local) current() *process {
@@ -79,15 +79,15 @@ func (l *local) start(context.Context) error {
 	return nil
 }
 
-// restartBy gives the next start another command.
+// restartBy changes the command of the next start.
 func (l *local) restartBy(command func() *exec.Cmd) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.command = command
 }
 
-// startLogged starts cmd with its output appended to logFile. A file, not a pipe: what a server leaves behind could keep
-// a pipe open and Wait waiting.
+// startLogged starts cmd with its output appended to logFile. A pipe would not do: a child that outlives the server
+// could keep it open, and Wait would wait for it.
 func startLogged(cmd *exec.Cmd, logFile, folder string) (*process, error) {
 	output, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -175,8 +175,8 @@ func tail(path string, size int) string {
 	return strings.TrimSpace(string(content))
 }
 
-// startReady starts the server and waits until connect succeeds. A server that ends at once is started again: after a
-// kill, the operating system may need a moment to release its memory and ports.
+// startReady starts the server and waits until connect succeeds. It starts a server again that ends at once: after a
+// kill, the operating system may need time to release memory and ports.
 func startReady(ctx context.Context, r runner, connect func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
 	defer cancel()
@@ -208,7 +208,7 @@ func waitReady(ctx context.Context, r runner, connect func(context.Context) erro
 	pause.InitialInterval, pause.MaxInterval = 20*time.Millisecond, 250*time.Millisecond
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		return struct{}{}, connect(ctx)
-	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(2*startTimeout)) // the context ends sooner
+	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(2*startTimeout)) // the context ends earlier
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}

@@ -13,16 +13,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-// shared holds the servers of one test process, each started when it is first asked for. It is the only state of this
-// package: a server takes seconds to start, and a test binary has no other place that all its tests can see.
+// shared holds the servers of one test process. Each is started at its first use. It is the only package-level state:
+// servers take seconds to start, and all tests of a binary share them.
 var shared struct {
 	postgres   lazy[*Postgres]
 	rabbitmq   lazy[*RabbitMQ]
 	closers    closers
-	containers sync.Once // tells testcontainers how to behave, which is state of its own
+	containers sync.Once // for the global settings of testcontainers
 }
 
-// lazy makes a value once. A failure is final: the next test would only wait for the same again.
+// lazy creates a value once. A failure is final: the next test would only wait for the same error.
 type lazy[T any] struct {
 	once  sync.Once
 	value T
@@ -34,7 +34,7 @@ func (l *lazy[T]) get(make func() (T, error)) (T, error) {
 	return l.value, l.err
 }
 
-// closers is what is to be closed when the tests have run, or when they are interrupted.
+// closers are closed after the tests, or when the tests are interrupted.
 type closers struct {
 	mu   sync.Mutex
 	list []func(context.Context) error
@@ -59,8 +59,8 @@ func (c *closers) close() error {
 	return errors.Join(errs...)
 }
 
-// Main is the TestMain of every package that uses servers: it runs the tests, stops what they started, and fails where
-// a goroutine is left. Interrupted tests leave no server behind either.
+// Main is the TestMain of every package that uses servers. It runs the tests, stops the servers, also after an
+// interrupt, and fails if a goroutine is left.
 func Main(m *testing.M, options ...goleak.Option) {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)

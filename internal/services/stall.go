@@ -11,7 +11,7 @@ import (
 )
 
 // StallCommits makes each commit with synchronous_commit = on wait for a standby that does not exist, until release is
-// called. It returns once a commit waits: the setting takes effect some time after the server was told.
+// called. It returns when a commit waits: the setting takes effect some time after the reload.
 func (p *Postgres) StallCommits(t testing.TB) (release func()) {
 	t.Helper()
 	must := func(err error) {
@@ -42,7 +42,7 @@ func (p *Postgres) StallCommits(t testing.TB) (release func()) {
 	}
 }
 
-// commitUntil commits small transactions, one after the other.
+// commitUntil makes one small commit after the other until ctx is done.
 func (p *Postgres) commitUntil(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, p.URL(""))
 	if err != nil {

@@ -12,14 +12,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// standbySlot is the physical slot by which a primary keeps WAL for its standby.
+// standbySlot is the physical slot that retains WAL for the standby.
 const standbySlot = "standby"
 
-// StartStandby starts a streaming standby of a private server that runs from this machine's own programs, and waits until
-// it answers queries. Settings are like "recovery_min_apply_delay=1s"; from Postgres 17 on it copies failover slots. It
-// streams by the physical slot "standby", so a server has one at a time. The caller closes it, before its primary.
+// StartStandby starts a streaming standby of a private server that runs from this machine's own programs, and waits
+// until
+// it answers queries. Settings are like "recovery_min_apply_delay=1s". From Postgres 17 on it copies failover slots. It
+// uses the physical slot "standby", so a server can have only one. The caller closes it before its primary.
 //
-// The data is copied by hand, since not every source of programs has pg_basebackup.
+// It copies the data itself: some installations do not have pg_basebackup.
 func (p *Postgres) StartStandby(ctx context.Context, settings ...string) (*Postgres, error) {
 	if p.site == nil {
 		return nil, fmt.Errorf("start a standby: %w, which runs from this machine's programs", errNotOurs)
@@ -48,8 +49,8 @@ func (p *Postgres) standbySettings(more []string) []string {
 	return settings
 }
 
-// Follow makes a stopped private server the streaming standby of another one, at its old address and with a copy of the
-// primary's data in place of its own, and waits until it answers queries. Settings are as in StartStandby.
+// Follow makes a stopped private server the streaming standby of another server, with its old address and a copy of the
+// primary's data, and waits until it answers queries. Settings are as in StartStandby.
 func (p *Postgres) Follow(ctx context.Context, primary *Postgres, settings ...string) error {
 	server, own := p.runner.(*local)
 	if !own || p.site == nil {
@@ -85,20 +86,20 @@ func (p *Postgres) Promote(ctx context.Context) error {
 	return p.Exec(ctx, "", "SELECT pg_promote(true, 60)")
 }
 
-// standbyConninfo names a database, without which slots are not copied.
+// standbyConninfo names a database: without one, slots are not copied.
 func (p *Postgres) standbyConninfo() string {
 	return fmt.Sprintf("host=%s port=%s user=%s password=%s dbname=%s application_name=standby",
 		p.address.Hostname(), p.address.Port(), postgresUser, postgresPassword, postgresDatabase)
 }
 
-// copyTo makes an online backup: what is copied while it changes is put right by the WAL from the slot's position on.
+// copyTo makes an online backup: the WAL from the slot's position on repairs files that change during the copy.
 func (p *Postgres) copyTo(ctx context.Context, to *site) error {
 	conn, err := pgx.Connect(ctx, p.URL(""))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	// The backup's end names the WAL that a standby needs, which it fetches by itself: nothing is archived.
+	// The backup's end names the WAL that the standby needs. The standby fetches it from the slot: nothing is archived.
 	begin, end := "SELECT pg_backup_start('standby', true)", "SELECT labelfile FROM pg_backup_stop(false)"
 	if p.Major() < 15 {
 		begin, end = "SELECT pg_start_backup('standby', true, false)", "SELECT labelfile FROM pg_stop_backup(false, false)"
@@ -125,11 +126,11 @@ func (p *Postgres) copyTo(ctx context.Context, to *site) error {
 	return to.who.ownAll(to.data)
 }
 
-// copyData copies a server's data folder except what belongs to the running server, its WAL and its slots.
+// copyData copies a server's data folder without its WAL, its slots and the files of the running server.
 func copyData(from, to string) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile; the WAL knows
+			return nil // removed meanwhile; the WAL repairs it
 		}
 		if err != nil {
 			return err

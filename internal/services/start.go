@@ -30,8 +30,8 @@ func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	return server, nil
 }
 
-// programsChosen says whether the programs of the server to start were named, by which one way is left: but a server that
-// another process has started from them is shared, and containers that were asked for are used.
+// programsChosen reports whether the caller named the server's programs, which only the way "local" uses. A server that
+// another process shares, or a request for containers, takes precedence.
 func programsChosen(opts Options) bool {
 	shared := !opts.Private && os.Getenv(EnvState) != ""
 	return os.Getenv(EnvPostgresBin) != "" && !shared && Way(os.Getenv(EnvWay)) != Containers
@@ -56,7 +56,7 @@ func StartRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 	return server, nil
 }
 
-// given reads an address from the environment. What does not parse is not repeated: it may hold a password.
+// given reads an address from the environment. Its errors do not quote the value, which may contain a password.
 func given(variable string) (*url.URL, error) {
 	text := os.Getenv(variable)
 	if text == "" {

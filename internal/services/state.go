@@ -8,7 +8,7 @@ import (
 	"os/exec"
 )
 
-// state is what one process tells others of a broker that it started, so that they can control it, not only connect.
+// state describes a broker to other processes, so that they can control it and not only connect.
 type state struct {
 	Management string   `json:"management,omitempty"` // the HTTP API's address
 	Container  string   `json:"container,omitempty"`  // rabbitmqctl is run in it
@@ -18,8 +18,8 @@ type state struct {
 	Account    account  `json:"account"`
 }
 
-// WriteState describes the broker in a file, for processes that are given its address and the file by
-// CDC_RELAY_AMQP_URL and CDC_RELAY_SERVICES_STATE.
+// WriteState writes the state to a file. Other processes get the address in CDC_RELAY_AMQP_URL and the name of the file
+// in CDC_RELAY_SERVICES_STATE.
 func (r *RabbitMQ) WriteState(file string) error {
 	described := state{Management: r.manage.URL}
 	if describer, ok := r.runner.(interface{ describe(*state) }); ok {
@@ -29,10 +29,10 @@ func (r *RabbitMQ) WriteState(file string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, content, 0o600) // it tells the way to the cookie
+	return os.WriteFile(file, content, 0o600) // it shows where the cookie is
 }
 
-// describe works because rabbitmqctl is started like any tool of the server.
+// describe saves how to run rabbitmqctl: it starts like any tool of the server.
 func (l *local) describe(s *state) {
 	cmd := l.tools(context.Background(), "rabbitmqctl")
 	s.Scripts, s.Env, s.Dir = cmd.Path, cmd.Env, cmd.Dir
@@ -42,7 +42,7 @@ func (l *local) describe(s *state) {
 	}
 }
 
-// adopt learns from a state file how to control a broker that another process started.
+// adopt reads from a state file how to control a broker that another process started.
 func (r *RabbitMQ) adopt(file string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -62,7 +62,7 @@ func (r *RabbitMQ) adopt(file string) error {
 	return nil
 }
 
-// adopted runs the tools of a broker that another process started, and cannot stop it.
+// adopted runs the tools of a broker that another process started. It cannot stop the broker.
 type adopted struct {
 	foreign
 	state state
@@ -78,5 +78,5 @@ func (a adopted) tool(ctx context.Context, args ...string) (string, error) {
 	return tools.tool(ctx, args...)
 }
 
-// describe passes on what was handed down.
+// describe passes on the state that this process received.
 func (a adopted) describe(s *state) { *s = a.state }

@@ -13,17 +13,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// cleanupTimeout bounds what a test does after itself. It must not hang where the test has broken its server.
+// cleanupTimeout limits the cleanup after a test, which must not hang if the test has broken its server.
 const cleanupTimeout = 5 * time.Minute
 
-// Name returns a name that no other test or run uses, fit for a database, slot, publication, virtual host and queue:
-// lower case letters, digits and underscores, at most 53.
+// Name returns a unique name that is valid for a database, slot, publication, virtual host and queue: lower case
+// letters, digits and underscores, at most 53.
 func Name(t testing.TB) string {
 	t.Helper()
 	return uniqueName(t.Name())
 }
 
-// SharedPostgres is the server that all tests of the process share. They must not stop or configure it.
+// SharedPostgres returns the server that all tests of the process share. Tests must not stop or configure it.
 func SharedPostgres(t testing.TB) *Postgres {
 	t.Helper()
 	server, err := sharedPostgres()
@@ -41,7 +41,7 @@ func sharedPostgres() (*Postgres, error) {
 	})
 }
 
-// SharedRabbitMQ is the broker that all tests of the process share. They must not stop or configure it.
+// SharedRabbitMQ returns the broker that all tests of the process share. Tests must not stop or configure it.
 func SharedRabbitMQ(t testing.TB) *RabbitMQ {
 	t.Helper()
 	server, err := sharedRabbitMQ()
@@ -59,7 +59,7 @@ func sharedRabbitMQ() (*RabbitMQ, error) {
 	})
 }
 
-// PrivatePostgres starts a server for this test alone, which it may stop, kill and configure. Settings are like
+// PrivatePostgres starts a server for this test only, which may stop, kill and configure it. Settings are like
 // "wal_sender_timeout=2s".
 func PrivatePostgres(t testing.TB, settings ...string) *Postgres {
 	t.Helper()
@@ -69,7 +69,7 @@ func PrivatePostgres(t testing.TB, settings ...string) *Postgres {
 	return server
 }
 
-// Standby starts a standby of a private server, which the caller closes. The test is skipped where there can be none.
+// Standby starts a standby of a private server. The caller closes it. It skips the test if no standby is possible.
 func Standby(t testing.TB, primary *Postgres) *Postgres {
 	t.Helper()
 	standby, err := primary.StartStandby(t.Context())
@@ -80,8 +80,8 @@ func Standby(t testing.TB, primary *Postgres) *Postgres {
 	return standby
 }
 
-// PrivateRabbitMQ starts a broker for this test alone, which it may stop, kill and configure. Settings are lines of
-// rabbitmq.conf, like "heartbeat = 2".
+// PrivateRabbitMQ starts a broker for this test only, which may stop, kill and configure it. Settings are lines of
+// rabbitmq.conf, such as "heartbeat = 2".
 func PrivateRabbitMQ(t testing.TB, settings ...string) *RabbitMQ {
 	t.Helper()
 	server, err := StartRabbitMQ(t.Context(), Options{Private: true, Settings: settings, Log: logTo(t)})
@@ -90,11 +90,11 @@ func PrivateRabbitMQ(t testing.TB, settings ...string) *RabbitMQ {
 	return server
 }
 
-// Certificate names the PEM files of a server's certificate and of the authority that its clients' are of.
+// Certificate names the PEM files of a server's certificate, and of the CA that signs the clients' certificates.
 type Certificate struct{ CA, Cert, Key string }
 
-// TLSRabbitMQ is PrivateRabbitMQ, on this machine itself, with a listener at address ("127.0.0.1:port") that speaks TLS
-// and takes clients with a certificate of the authority only.
+// TLSRabbitMQ starts a private broker on this machine with a TLS listener at address ("127.0.0.1:port"). It accepts
+// only clients with a certificate of the CA.
 func TLSRabbitMQ(t testing.TB, c Certificate) (server *RabbitMQ, address string) {
 	t.Helper()
 	port, err := FreePort()
@@ -103,7 +103,7 @@ func TLSRabbitMQ(t testing.TB, c Certificate) (server *RabbitMQ, address string)
 	}
 	address = "127.0.0.1:" + strconv.Itoa(port)
 	server, err = StartRabbitMQ(t.Context(), Options{
-		Way: Local, Private: true, Log: logTo(t), // a container would not see the files
+		Way: Local, Private: true, Log: logTo(t), // a container could not read the files
 		Settings: []string{
 			"listeners.ssl.1 = " + address,
 			"ssl_options.cacertfile = " + c.CA,
@@ -118,8 +118,8 @@ func TLSRabbitMQ(t testing.TB, c Certificate) (server *RabbitMQ, address string)
 	return server, address
 }
 
-// Need fails a test whose server cannot be started. Where this machine has no way to any server and nobody named one, the
-// test is skipped: then TestServersCanBeHad of this package fails in place of all of them, and says so in one line.
+// Need fails a test if its server cannot be started. If this machine can start no server and nobody named one, the test
+// is skipped; TestServersCanBeHad of this package then fails for all of them.
 func Need(t testing.TB, err error) {
 	t.Helper()
 	switch {
@@ -131,7 +131,7 @@ func Need(t testing.TB, err error) {
 	}
 }
 
-// serversNamed tells whether servers, or a way to them, were named: by a person or by scripts/with-services.
+// serversNamed reports whether a person or scripts/with-services named servers or a way to get them.
 func serversNamed() bool {
 	for _, variable := range []string{EnvWay, EnvDatabase, EnvAMQP, EnvState, EnvPostgresBin} {
 		if os.Getenv(variable) != "" {
@@ -145,7 +145,7 @@ func logTo(t testing.TB) func(string) {
 	return func(line string) { t.Log(line) }
 }
 
-// closeAfter closes a private server after the test, and when the tests are interrupted before.
+// closeAfter closes a private server after the test, or when the tests are interrupted.
 func closeAfter(t testing.TB, closer func(context.Context) error) {
 	shared.closers.add(closer)
 	t.Cleanup(func() {
@@ -157,15 +157,15 @@ func closeAfter(t testing.TB, closer func(context.Context) error) {
 	})
 }
 
-// Database makes an empty database for this test on the shared server and returns its URL. The options are those of
-// CREATE DATABASE, such as "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'". After the test it is
-// dropped, with its replication slots.
+// Database creates an empty database for this test on the shared server and returns its URL. The options are those of
+// CREATE DATABASE, such as "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'". After the test it drops
+// the database with its replication slots.
 func Database(t testing.TB, options ...string) string {
 	t.Helper()
 	return SharedPostgres(t).Database(t, options...)
 }
 
-// Database makes an empty database for this test on this server; see the function of that name.
+// Database creates an empty database for this test on this server; see the function of the same name.
 func (p *Postgres) Database(t testing.TB, options ...string) string {
 	t.Helper()
 	name := Name(t)
@@ -180,7 +180,7 @@ func (p *Postgres) Database(t testing.TB, options ...string) string {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
 		if err := p.dropDatabase(ctx, name); err != nil {
-			t.Logf("the database %s stays: %v", name, err) // of no harm to other tests; a stopped server is a reason
+			t.Logf("the database %s stays: %v", name, err) // harmless for other tests; the server may be stopped
 		}
 	})
 	return p.URL(name)
@@ -205,15 +205,15 @@ func (p *Postgres) dropDatabase(ctx context.Context, name string) error {
 	return err
 }
 
-// VHost makes a virtual host for this test on the shared broker and returns its URL; after the test it is deleted with
-// all that is in it. A broker that was given by nothing but its address has no way to make one: then the URL is that
-// address, which is why tests take the names of their queues and exchanges from [Name].
+// VHost creates a virtual host for this test on the shared broker and returns its URL. It is deleted after the test.
+// For a broker that is known only by its address, VHost returns that address. So tests take the names of queues and
+// exchanges from [Name].
 func VHost(t testing.TB) string {
 	t.Helper()
 	return SharedRabbitMQ(t).VHost(t)
 }
 
-// VHost makes a virtual host for this test on this broker; see the function of that name.
+// VHost creates a virtual host for this test on this broker; see the function of the same name.
 func (r *RabbitMQ) VHost(t testing.TB) string {
 	t.Helper()
 	if r.manage.URL == "" && !r.CanCtl() {
@@ -233,8 +233,8 @@ func (r *RabbitMQ) VHost(t testing.TB) string {
 	return r.URL(name)
 }
 
-// Thorough leaves a test out of the quick run of scripts/test (go test -short), for a reason such as "waits for a timeout".
-// The other runs have it.
+// Thorough skips a test in the quick run of scripts/test (go test -short), for a reason such as "waits for a timeout".
+// Other runs include it.
 func Thorough(t testing.TB, why string) {
 	t.Helper()
 	if testing.Short() {

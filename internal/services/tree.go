@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// signalTree sends sig to a server and everything that it started: Postgres puts each of its backends into a process
-// group of its own. The server is stopped first, so that it starts nothing while its children are counted.
+// signalTree sends sig to a server and all its descendants: Postgres puts each backend into its own process group. It
+// stops the server first, so that it starts no process while they are listed.
 func signalTree(p *process, sig syscall.Signal) error {
 	if sig != syscall.SIGCONT {
 		if err := p.signal(syscall.SIGSTOP); err != nil {
@@ -35,8 +35,8 @@ func signalTree(p *process, sig syscall.Signal) error {
 	return err
 }
 
-// awaitGone waits until killed processes have ended: until then a backend holds on to the shared memory of its server,
-// which cannot be started again.
+// awaitGone waits until killed processes have ended. Until then a backend keeps the server's shared memory, and the
+// server cannot start again.
 func awaitGone(pids []int) {
 	const timeout, step = 2 * time.Second, 5 * time.Millisecond
 	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(step) {
@@ -46,8 +46,8 @@ func awaitGone(pids []int) {
 	}
 }
 
-// zombie says whether a process has ended and nobody has collected it yet, which takes a while where the first process of
-// the machine is no init. Where there is no /proc it says no.
+// zombie reports whether a process has ended but was not reaped yet. That takes a while if process 1 is not an init. It
+// returns false without /proc.
 func zombie(pid int) bool {
 	content, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -57,13 +57,13 @@ func zombie(pid int) bool {
 	return len(fields) > 0 && fields[0] == "Z"
 }
 
-// afterName are the fields of a stat file from the state on: pid (name) state parent …; the name may hold spaces and
-// parentheses.
+// afterName returns the fields of a stat file after the name: pid (name) state parent …; the name can contain spaces
+// and parentheses.
 func afterName(stat []byte) []string {
 	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 }
 
-// descendants lists the processes that pid started, and those that they started.
+// descendants lists all processes that pid started, directly or not.
 func descendants(pid int) ([]int, error) {
 	parents, err := parentsFromProc()
 	if err != nil {
@@ -107,7 +107,7 @@ func parentsFromProc() (map[int]int, error) {
 	return parents, nil
 }
 
-// parentsFromPS asks ps, where there is no /proc.
+// parentsFromPS uses ps, for systems without /proc.
 func parentsFromPS() (map[int]int, error) {
 	output, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
 	if err != nil {

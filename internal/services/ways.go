@@ -20,28 +20,28 @@ const (
 	Local       Way = "local"
 )
 
-// The environment variables that this package reads and hands down.
+// The environment variables that this package reads and passes on.
 const (
 	EnvWay         = "CDC_RELAY_SERVICES"       // environment, containers or local
 	EnvDatabase    = "CDC_RELAY_DATABASE_URL"   // a database whose user may create databases
 	EnvAMQP        = "CDC_RELAY_AMQP_URL"       // a broker
-	EnvState       = "CDC_RELAY_SERVICES_STATE" // a file that says how that broker is controlled
+	EnvState       = "CDC_RELAY_SERVICES_STATE" // a file that says how to control the broker
 	EnvInstall     = "CDC_RELAY_INSTALL"        // 0: install nothing, even where it could be done
 	EnvPostgresBin = "CDC_RELAY_PG_BIN"         // the folder of initdb and postgres: servers are started from it
 )
 
-// Options say how a server is provided. The zero value takes the first way that works.
+// Options say how to provide a server. The zero value takes the first way that works.
 type Options struct {
-	// Way is the only way to try. The default is what CDC_RELAY_SERVICES says, else all of them.
+	// Way is the only way to try. The default is CDC_RELAY_SERVICES, or else all ways.
 	Way Way
-	// Private asks for a server of one's own, which may be stopped and configured: not the environment's.
+	// Private asks for an own server, which may be stopped and configured. The environment's server does not qualify.
 	Private bool
 	// Settings are added to the server's own: "name=value" for Postgres, lines of rabbitmq.conf for RabbitMQ.
 	Settings []string
-	// SignalLeader makes [Run] pass signals on to its command alone, for one that sees to its children itself. Otherwise
-	// they go to all processes of the command, as a terminal would send them.
+	// SignalLeader makes [Run] send signals only to its command, for a command that stops its children itself.
+	// Otherwise they go to all processes of the command, as a terminal would send them.
 	SignalLeader bool
-	// Log receives a line for all that takes long, such as an installation. The default is standard error.
+	// Log receives a line for each step that takes long, such as an installation. The default is standard error.
 	Log func(line string)
 }
 
@@ -54,13 +54,13 @@ func (o Options) log(format string, args ...any) {
 	fmt.Fprintln(os.Stderr, line)
 }
 
-// provider makes a server in one way. It fails with errUnavailable where that way cannot be gone on this machine.
+// provider provides a server in one way. It returns errUnavailable if that way does not work on this machine.
 type provider[T any] func(ctx context.Context, opts Options) (T, error)
 
-// errUnavailable says that a way is closed, and the next one should be tried.
+// errUnavailable: try the next way.
 var errUnavailable = errors.New("not available")
 
-// provide tries the ways in their order.
+// provide tries the ways in order.
 func provide[T any](ctx context.Context, opts Options, ways map[Way]provider[T]) (T, error) {
 	var none T
 	order, err := order(opts)
@@ -84,7 +84,7 @@ func provide[T any](ctx context.Context, opts Options, ways map[Way]provider[T])
 func order(opts Options) ([]Way, error) {
 	way := cmp.Or(opts.Way, Way(os.Getenv(EnvWay)))
 	if opts.Way == "" && !opts.Private && os.Getenv(EnvState) != "" {
-		way = Environment // another process has gone that way already, and shares what it started
+		way = Environment // another process has started the server that way and shares it
 	}
 	switch way {
 	case "":
@@ -104,9 +104,9 @@ func order(opts Options) ([]Way, error) {
 	}
 }
 
-// missingError is the one message for a machine on which a server can be had in no way.
+// missingError is the message for a machine on which no way works.
 type missingError struct {
-	server   string // as people call it
+	server   string // for people
 	packages string // of Debian and Ubuntu
 	formula  string // of Homebrew
 }
@@ -119,10 +119,10 @@ func (e *missingError) Error() string {
   a running one:  export %s=postgres://… %s=amqp://…`, e.server, e.packages, e.formula, EnvDatabase, EnvAMQP)
 }
 
-// Is makes a missing server an unavailable way.
+// Is makes errors.Is(err, errUnavailable) true.
 func (e *missingError) Is(target error) bool { return target == errUnavailable }
 
-// find looks for a program, and installs it where that can be done without asking anybody.
+// find looks for a program, and installs it if that needs no question.
 func find(ctx context.Context, opts Options, look func() (string, error)) (string, error) {
 	path, err := look()
 	var missing *missingError
@@ -139,8 +139,8 @@ func find(ctx context.Context, opts Options, look func() (string, error)) (strin
 	return look()
 }
 
-// install waits for another installation to finish: every package's tests may come here at the same time, and apt-get itself
-// waits for others only where it installs, not where it updates its lists. The scripts take the same lock.
+// install holds a lock: the tests of several packages may install at the same time, and apt-get waits for others when
+// it installs, but not when it updates its lists. The scripts use the same lock.
 func install(ctx context.Context, packages []string) error {
 	const lock, wait = "/var/cache/apt", "DPkg::Lock::Timeout=300"
 	for _, args := range [][]string{

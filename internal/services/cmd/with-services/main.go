@@ -1,4 +1,4 @@
-// Command with-services runs a command with a Postgres and a RabbitMQ server to work against.
+// Command with-services runs a command with a Postgres and a RabbitMQ server for it.
 package main
 
 import (
