@@ -10,16 +10,16 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// amqpProbe asks a broker what it would do, and changes nothing there.
+// amqpProbe asks a broker how it would treat messages. It changes nothing there.
 type amqpProbe struct {
 	conn    *amqp.Connection
 	socket  net.Conn
 	channel *amqp.Channel      // nil: there was none yet
-	closed  <-chan *amqp.Error // why the channel was closed
+	closed  <-chan *amqp.Error // receives why the channel was closed
 	blocked chan amqp.Blocking
 }
 
-// use runs one call on a channel; an exception closes that, and the next call gets another.
+// use runs one call on a channel. An exception closes the channel; the next call opens another.
 func (p *amqpProbe) use(call func(*amqp.Channel) error) error {
 	if p.channel == nil || p.channel.IsClosed() {
 		channel, err := p.conn.Channel()
@@ -30,7 +30,7 @@ func (p *amqpProbe) use(call func(*amqp.Channel) error) error {
 	}
 	err := call(p.channel)
 	if errors.Is(err, amqp.ErrClosed) {
-		// An exception came between two calls, and the later one does not say which.
+		// An exception came between two calls; the later call does not return it.
 		if reason := <-p.closed; reason != nil {
 			return reason
 		}
@@ -40,11 +40,11 @@ func (p *amqpProbe) use(call func(*amqp.Channel) error) error {
 
 func (p *amqpProbe) exchange(name string) error {
 	return p.use(func(c *amqp.Channel) error {
-		return c.ExchangeDeclarePassive(name, "direct", false, false, false, false, nil) // passive: the type does not count
+		return c.ExchangeDeclarePassive(name, "direct", false, false, false, false, nil) // passive: the broker ignores the type
 	})
 }
 
-// queue: one that is locked to another connection exists.
+// queue also returns nil if the queue is locked by another connection: it exists.
 func (p *amqpProbe) queue(name string) error {
 	err := p.use(func(c *amqp.Channel) error {
 		_, err := c.QueueDeclarePassive(name, false, false, false, false, nil)
@@ -57,7 +57,7 @@ func (p *amqpProbe) queue(name string) error {
 	return err
 }
 
-// fatal is an error of the connection: none of the following questions can be asked.
+// fatal returns an error of the connection, after which no more questions are possible.
 func (p *amqpProbe) fatal(err error) error {
 	if err != nil && p.conn.IsClosed() {
 		return err
@@ -65,19 +65,17 @@ func (p *amqpProbe) fatal(err error) error {
 	return nil
 }
 
-// errBlocked is an alarm of the broker.
+// errBlocked: the broker has an alarm.
 var errBlocked = errors.New("the broker takes no messages")
 
-// blockedTimeout is how long an answer may take that comes at once without an alarm.
+// blockedTimeout is the limit for an answer that comes at once if there is no alarm.
 const blockedTimeout = 3 * time.Second
 
-// take publishes in a transaction that is rolled back. The broker looks at exchange and
-// permissions when it gets the message (404, 403), and brings it to the queues only with the
-// commit, so nothing is left anywhere. A message that no queue takes comes back with the
-// commit only, too, so that cannot be learned in this way: seen with RabbitMQ 3.10.8, and
-// rabbit_channel.erl (handle_method of basic.publish) is so in 4, too. A direct reply alone
-// goes at once. With an alarm the broker reads nothing more after it, and says
-// connection.blocked.
+// take publishes in a transaction that is rolled back. The broker checks exchange and permissions when it receives the
+// message (404, 403), and routes it to queues only at the commit, so nothing stays anywhere. An unroutable message is
+// also returned only at the commit, so this cannot find one: seen with RabbitMQ 3.10.8, and the same in
+// rabbit_channel.erl of 4 (handle_method of basic.publish). Only a direct reply is delivered at once. During an alarm
+// the broker stops reading after the message, and sends connection.blocked.
 func (p *amqpProbe) take(ctx context.Context, d destination) error {
 	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
 	defer cancel()
@@ -87,7 +85,7 @@ func (p *amqpProbe) take(ctx context.Context, d destination) error {
 			if err := c.Tx(); err != nil {
 				return err
 			}
-			message := amqp.Publishing{Headers: amqp.Table{"x-recent-history-no-store": true}} // a plugin's exchange that keeps what it gets
+			message := amqp.Publishing{Headers: amqp.Table{"x-recent-history-no-store": true}} // x-recent-history, an exchange of a plugin, would store it
 			if err := c.PublishWithContext(ctx, d.exchange, d.routingKey, false, false, message); err != nil {
 				return err
 			}
@@ -103,12 +101,12 @@ func (p *amqpProbe) take(ctx context.Context, d destination) error {
 	case <-ctx.Done():
 		err = fmt.Errorf("%w: no answer in %s", errBlocked, blockedTimeout)
 	}
-	_ = p.socket.Close() // a broker that reads nothing hears no goodbye either
+	_ = p.socket.Close() // a blocked broker would not read a connection.close
 	<-done
 	return err
 }
 
-// close says goodbye, and waits for the answer no longer than a moment.
+// close closes the connection, and waits only briefly for the broker's answer.
 func (p *amqpProbe) close() {
 	goodbye := time.AfterFunc(2*time.Second, func() { _ = p.socket.Close() })
 	defer goodbye.Stop()

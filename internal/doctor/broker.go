@@ -14,33 +14,33 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// brokerFacts are what AMQP and the management API tell.
+// brokerFacts are what AMQP and the management API report.
 type brokerFacts struct {
 	unreachable error
 	address     string
 	vhost, user string
-	local       bool // on this machine
+	local       bool // the broker is on this machine
 	version     string
-	// tls is nil where the connection is not encrypted.
+	// tls is nil if the connection is not encrypted.
 	tls *tls.ConnectionState
-	// alarm is why the broker takes no messages, "" where it does.
+	// alarm is why the broker accepts no messages; "": there is no alarm.
 	alarm string
-	// asked are the destinations that were looked at, and left how many were not.
+	// asked are the destinations that were checked; left is how many were not.
 	asked []destination
 	left  int
-	// exchanges by name; the default exchange is not among them.
+	// exchanges by name, without the default exchange.
 	exchanges map[string]error // nil: it exists
-	// queues are those that the default exchange is to reach.
+	// queues are the queues that rows name through the default exchange.
 	queues map[string]error
-	// writes are the rejections of messages, by exchange or by destination.
+	// writes are the rejections of test messages, by destination.
 	writes map[destination]error
-	// broken is why the asking came to an end before all was asked.
+	// broken is the error that ended the check early.
 	broken error
 
 	management managementFacts
 }
 
-// gatherBroker asks the broker for what the destinations need.
+// gatherBroker collects the facts for these destinations.
 func (o Options) gatherBroker(ctx context.Context, wanted []destination) *brokerFacts {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -49,7 +49,7 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	f.left = len(wanted) - len(f.asked)
 	uri, err := amqp.ParseURI(o.AMQPURL)
 	if err != nil {
-		f.unreachable = errors.New("the AMQP URL cannot be read") // its errors quote the password
+		f.unreachable = errors.New("the AMQP URL cannot be read") // the parser's errors quote the password
 		return f
 	}
 	f.address, f.vhost, f.user = net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), uri.Vhost, uri.Username
@@ -76,7 +76,7 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	return f
 }
 
-// dialBroker connects; when ctx is done the connection is cut at once.
+// dialBroker connects. It cuts the connection as soon as ctx is done.
 func (o Options) dialBroker(ctx context.Context) (*amqp.Connection, net.Conn, error) {
 	var socket net.Conn
 	properties := amqp.NewConnectionProperties()
@@ -95,7 +95,7 @@ func (o Options) dialBroker(ctx context.Context) (*amqp.Connection, net.Conn, er
 			}
 			context.AfterFunc(ctx, func() { _ = conn.Close() })
 			socket = conn
-			// The library takes it back when the handshake is through.
+			// The library removes the deadline after the handshake.
 			return conn, conn.SetDeadline(time.Now().Add(o.timeout / 2))
 		},
 	}
@@ -106,7 +106,7 @@ func (o Options) dialBroker(ctx context.Context) (*amqp.Connection, net.Conn, er
 	return conn, socket, err
 }
 
-// exchangesOf are those that rows or the relay's setting name, but the default one.
+// exchangesOf returns the exchanges of the rows and of --exchange, without the default exchange.
 func (o Options) exchangesOf(wanted []destination) []string {
 	seen := map[string]bool{"": true}
 	var names []string
@@ -119,7 +119,7 @@ func (o Options) exchangesOf(wanted []destination) []string {
 	return names
 }
 
-// askExistence is by passive declares: they need no permission and make nothing.
+// askExistence uses passive declares: they need no permission and create nothing.
 func (f *brokerFacts) askExistence(p *amqpProbe, o Options) {
 	for _, name := range o.exchangesOf(f.asked) {
 		err := p.exchange(name)
@@ -140,7 +140,7 @@ func (f *brokerFacts) askExistence(p *amqpProbe, o Options) {
 	}
 }
 
-// askWrites publishes in a transaction that is rolled back. See amqpProbe.take.
+// askWrites publishes in a transaction that is rolled back; see amqpProbe.take.
 func (f *brokerFacts) askWrites(ctx context.Context, p *amqpProbe, o Options) {
 	asked := f.asked
 	if len(asked) == 0 {
@@ -151,7 +151,7 @@ func (f *brokerFacts) askWrites(ctx context.Context, p *amqpProbe, o Options) {
 			return
 		}
 		if d.exchange == "" {
-			d.routingKey = "" // which one makes no difference to the default exchange, except for replies
+			d.routingKey = "" // the key does not matter, and a direct reply would be delivered
 		}
 		if _, done := f.writes[d]; done || f.exchanges[d.exchange] != nil {
 			continue

@@ -109,7 +109,7 @@ func TestMissingTopologyIsRepairedByTheFix(t *testing.T) {
 	if f.Subject == "" {
 		t.Error("the finding has no subject")
 	}
-	for _, words := range []string{`exchange "shop" has no queue for routing key "parcels.sent"`, `exchange "It's %missing/" has no queue for routing key "any"`, `there is no queue "no such queue"`} {
+	for _, words := range []string{`exchange "shop" has no queue for routing key "parcels.sent"`, `exchange "It's %missing/" has no queue for routing key "any"`, `queue "no such queue", which the default exchange would deliver to, does not exist`} {
 		if !strings.Contains(r.String(), words) {
 			t.Errorf("not said: %s", words)
 		}
@@ -245,7 +245,7 @@ func TestAnAlarm(t *testing.T) {
 	p.NoProbe = true
 	p.examine().want(doctor.Problem, doctor.RabbitMQ, "alarms", "blocked")
 	p.ManagementURL = "http://127.0.0.1:1"
-	p.examine().want(doctor.OK, doctor.RabbitMQ, "alarms", "not asked")
+	p.examine().want(doctor.OK, doctor.RabbitMQ, "alarms", "not checked")
 	p.NoProbe = false
 	if err := broker.ClearMemoryAlarm(t.Context()); err != nil {
 		t.Fatal(err)
@@ -264,7 +264,7 @@ func TestWithoutTheManagementAPI(t *testing.T) {
 	p.insert("shop", "parcels.sent")
 	p.examine().want(doctor.Warning, doctor.RabbitMQ, "management", "not checked: whether a queue takes each message", "rabbitmq-plugins enable rabbitmq_management")
 	p.exec("UPDATE outbox SET attempts = 1, available_at = now() + interval '1 hour', last_error = 'unroutable: NO_ROUTE (312)' WHERE exchange = 'shop'")
-	p.examine().want(doctor.Problem, doctor.Routing, "route", `had no queue for routing key "parcels.sent"`, "1 row looked at was rejected")
+	p.examine().want(doctor.Problem, doctor.Routing, "route", `had no queue for routing key "parcels.sent"`, "1 row examined was rejected")
 	p.exec("DELETE FROM outbox WHERE attempts > 0")
 	p.insert("shop", "parcels.sent")
 	p.NoProbe = true

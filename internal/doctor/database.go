@@ -16,7 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// gatherDatabase asks the database, each question by itself.
+// gatherDatabase collects the facts of the database, each with its own question.
 func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -78,7 +78,7 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	return f
 }
 
-// tableNames are those of the outbox and what belongs to it.
+// tableNames are the tables of the outbox.
 func (o Options) tableNames() []string {
 	var names []string
 	for _, need := range store.Needs(o.Table) {
@@ -87,28 +87,28 @@ func (o Options) tableNames() []string {
 	return append(names, migrations.VersionTable(o.Table).Name, o.Table.Published().Name)
 }
 
-// poolerOf: a pooler answers the start-up itself. The server process that it names for
-// cancel requests is its own invention, and it rejects parameters that it cannot keep.
+// poolerOf recognises a pooler. A pooler answers the startup itself: the process id that it returns for cancel requests
+// is not that of the server process, and it rejects startup parameters that it cannot keep.
 func poolerOf(s *session, server answer[serverFacts]) string {
 	if s.pooled {
-		return "it takes no start-up parameter default_transaction_read_only"
+		return "it rejects the startup parameter default_transaction_read_only"
 	}
 	told := int64(s.conn.PgConn().PID())
 	if server.err == nil && server.value.BackendPID != told {
-		return fmt.Sprintf("the start-up named server process %d, and it is %d", told, server.value.BackendPID)
+		return fmt.Sprintf("the startup named server process %d, but it is %d", told, server.value.BackendPID)
 	}
 	return ""
 }
 
-// showReadOnly asks a session that does not set it itself, as the one of all other questions does.
+// showReadOnly needs a session that does not set it. The session of the other questions does.
 const showReadOnly = "SHOW default_transaction_read_only"
 
-// tryReplication opens the kind of connection that streaming needs, and closes it again.
+// tryReplication opens and closes a replication connection, which streaming needs.
 func (o Options) tryReplication(ctx context.Context) (readOnly string, err error) {
 	return o.ask(ctx, map[string]string{"replication": "database"}, "IDENTIFY_SYSTEM", showReadOnly)
 }
 
-// ask returns the first value of the last answer, from a connection of its own.
+// ask runs commands on a new connection, and returns the first value of the last answer.
 func (o Options) ask(ctx context.Context, parameters map[string]string, commands ...string) (value string, err error) {
 	conn, err := o.Connect(ctx, parameters)
 	if err != nil {
@@ -128,7 +128,7 @@ func (o Options) ask(ctx context.Context, parameters map[string]string, commands
 	return value, nil
 }
 
-// askClock compares the clocks; what the round trip took is not known to be a difference.
+// askClock compares the clocks. A difference shorter than the round trip does not count.
 func (s *session) askClock(ctx context.Context, now func() time.Time) (a answer[time.Duration]) {
 	var theirs float64
 	before := now()
@@ -144,7 +144,7 @@ func (s *session) askClock(ctx context.Context, now func() time.Time) (a answer[
 	return a
 }
 
-// settingNames are the server's settings that matter.
+// settingNames are the server settings that check reads.
 func settingNames() []string {
 	return []string{
 		"wal_level", "max_replication_slots", "max_wal_senders", "wal_sender_timeout", "max_slot_wal_keep_size",
@@ -229,12 +229,12 @@ LEFT JOIN pg_namespace n ON n.nspname = $2
 LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = $3 AND c.relkind IN ('r', 'p')
 WHERE r.rolname = $1`
 
-// textualSQL counts, among the newest rows, payloads that are JSON text inside a JSON string.
+// textualSQL counts payloads among the newest rows that are JSON text inside a JSON string.
 const textualSQL = `
 SELECT to_jsonb(count(*)) FROM (SELECT payload FROM %TABLE% ORDER BY id DESC LIMIT 100) newest
 WHERE json_typeof(payload) = 'string' AND payload #>> '{}' ~ '^\s*[{[]'`
 
-// What versions before 15 do not have, the JSON of a line does not have either.
+// to_jsonb leaves out columns that versions before 15 do not have.
 const publicationSQL = `
 SELECT jsonb_build_object(
   'exists', true, 'owner', pg_get_userbyid(p.pubowner), 'insert', p.pubinsert, 'update', p.pubupdate, 'delete', p.pubdelete,
@@ -283,7 +283,7 @@ SELECT jsonb_build_object(
      SELECT pid, coalesce(usename, '') AS "user", coalesce(application_name, '') AS program, age(backend_xmin) AS xid_age
      FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 20) x))`
 
-// The oldest rows and the newest: a row that waits for its time stays behind.
+// The oldest and the newest rows: a row that waits for its time is among the oldest.
 const timesSQL = `
 SELECT jsonb_build_object('rows', count(*) FILTER (WHERE ahead), 'latest', coalesce((max(created_at) FILTER (WHERE ahead))::text, ''),
   'expired', count(*) FILTER (WHERE expires_at <= clock_timestamp()),
@@ -292,7 +292,7 @@ FROM (SELECT r.*, created_at > clock_timestamp() + interval '5 minutes' AS ahead
   (SELECT id, created_at, expires_at, schema_version FROM %TABLE% ORDER BY id LIMIT 1000) UNION
   (SELECT id, created_at, expires_at, schema_version FROM %TABLE% ORDER BY id DESC LIMIT 1000)) r) r`
 
-// The tree of a table that is not partitioned is empty.
+// pg_partition_tree returns no row for a table that is not partitioned.
 const deadSQL = `
 SELECT jsonb_build_object(
   'dead', coalesce(sum(s.n_dead_tup), 0)::bigint, 'live', coalesce(sum(s.n_live_tup), 0)::bigint, 'pages', coalesce(sum(c.relpages), 0),

@@ -139,7 +139,7 @@ func brokenTables() map[string]breakage {
 		"no version": {
 			func(p *patient) { p.exec("DROP TABLE outbox_migrations") },
 			doctor.Problem, doctor.Tables, "migrations",
-			[]string{"not known to be of any version"},
+			[]string{"the version of the tables is unknown"},
 			false,
 		},
 		"a newer version": {
@@ -185,7 +185,7 @@ func brokenColumns() map[string]breakage {
 	return map[string]breakage{
 		"message_id text":             make(doctor.Problem, "ALTER TABLE outbox ALTER message_id TYPE text", "message_id of public.outbox is text, and has to be uuid", unread),
 		"headers text":                make(doctor.Problem, "ALTER TABLE outbox ALTER headers TYPE text", "headers of public.outbox is text, and has to be jsonb", unread),
-		"payload jsonb":               make(doctor.Problem, "ALTER TABLE outbox ALTER payload TYPE jsonb", "is jsonb, and has to be json", "something else than was written"),
+		"payload jsonb":               make(doctor.Problem, "ALTER TABLE outbox ALTER payload TYPE jsonb", "is jsonb, and has to be json", "publishes a different value"),
 		"id integer":                  make(doctor.Problem, "ALTER TABLE outbox ALTER id TYPE integer", "is integer, and has to be bigint", unread),
 		"created_at local":            make(doctor.Problem, "ALTER TABLE outbox ALTER created_at TYPE timestamp", "is timestamp without time zone, and has to be timestamp with time zone"),
 		"a short text":                make(doctor.Warning, "ALTER TABLE outbox ALTER last_error TYPE varchar(100)", "is character varying(100), and should be text", "cannot be written"),
@@ -241,7 +241,7 @@ func brokenDeletes() map[string]breakage {
 				p.exec("INSERT INTO outbox (routing_key, payload, schema_version) VALUES ('k', '1', 3), ('k', '1', 2), ('k', '1', 1)")
 			},
 			doctor.Warning, doctor.Tables, "schema_version",
-			[]string{"2 rows of those looked at", "above 1, up to 3", "leaves them in the table"},
+			[]string{"2 rows of those examined", "above 1, up to 3", "leaves them in the table"},
 			false,
 		},
 		"rows that have expired": {
@@ -249,7 +249,7 @@ func brokenDeletes() map[string]breakage {
 				p.exec("INSERT INTO outbox (routing_key, payload, expires_at) VALUES ('k', '1', now()), ('k', '1', '-infinity'), ('k', '1', now() + interval '1 h'), ('k', '1', NULL)")
 			},
 			doctor.Warning, doctor.Tables, "expires_at",
-			[]string{"2 rows of those looked at have expired", "SET expires_at = NULL"},
+			[]string{"2 rows of those examined have expired", "SET expires_at = NULL"},
 			false,
 		},
 		"rows from the future": {
@@ -257,7 +257,7 @@ func brokenDeletes() map[string]breakage {
 				p.exec("INSERT INTO outbox (routing_key, payload, created_at) VALUES ('k', '1', now() + interval '300 years'), ('k', '1', 'infinity'), ('k', '1', now())")
 			},
 			doctor.Warning, doctor.Tables, "created_at",
-			[]string{"2 rows of those looked at", "up to infinity", "they wait until then"},
+			[]string{"2 rows of those examined", "up to infinity", "they wait until then"},
 			false,
 		},
 	}
@@ -282,7 +282,7 @@ func TestARoleThatOnlyReads(t *testing.T) {
 		role := p.relayRole("REPLICATION")
 		p.examine().wantOthersOK()
 		p.exec("ALTER ROLE " + role + " SET default_transaction_read_only = on")
-		p.fix(p.examine().want(doctor.Problem, doctor.Postgres, "read_only", "can delete no row", "no message leaves", "SET default_transaction_read_only = off"))
+		p.fix(p.examine().want(doctor.Problem, doctor.Postgres, "read_only", "cannot delete rows", "publishes nothing", "SET default_transaction_read_only = off"))
 		p.examine().wantOthersOK()
 	}
 }
@@ -381,7 +381,7 @@ func TestTheApplicationsRole(t *testing.T) {
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
 
 	p.exec("GRANT DELETE ON outbox TO " + p.AppRole)
-	p.fix(p.examine().want(doctor.Warning, doctor.Grants, "application", "may DELETE beside INSERT", "REVOKE DELETE"))
+	p.fix(p.examine().want(doctor.Warning, doctor.Grants, "application", "may DELETE besides INSERT", "REVOKE DELETE"))
 	p.exec("REVOKE INSERT ON outbox FROM "+p.AppRole, "GRANT INSERT (routing_key, payload) ON outbox TO "+p.AppRole)
 	p.examine().want(doctor.OK, doctor.Grants, "application")
 }
@@ -517,7 +517,7 @@ func TestPostgresThatCannotBeReached(t *testing.T) {
 	r := p.examine()
 	r.want(doctor.Problem, doctor.Postgres, "reachable", "nobody there", "look whether it runs")
 	r.want(doctor.OK, doctor.RabbitMQ, "reachable")
-	r.want(doctor.Warning, doctor.Routing, "waiting", "cannot be looked at")
+	r.want(doctor.Warning, doctor.Routing, "waiting", "cannot be read")
 	if doctor.Worst(r.findings) != doctor.Problem {
 		t.Error("the worst is not a problem")
 	}

@@ -1,6 +1,5 @@
-// Package doctor finds out what keeps a relay from working, or will one day: it
-// gathers facts from Postgres and RabbitMQ, and makes findings of them. It changes
-// nothing on either: see session and amqpProbe.
+// Package doctor finds what keeps a relay from working, or will do so later. It gathers facts from Postgres and
+// RabbitMQ and turns them into findings. It changes nothing on either server: see session and amqpProbe.
 package doctor
 
 import (
@@ -15,39 +14,39 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// Options say what a relay would use, and how far to look.
+// Options are the settings of the relay, and which checks to make.
 type Options struct {
-	// Connect opens a connection to the database with these start-up parameters beside
-	// its own, and in a mode that keeps no prepared statements, since poolers lose them.
-	// The error says how to fix it by a method Hint() string. Examine closes the connection.
+	// Connect opens a connection to the database with these startup parameters besides its own, in a mode without
+	// prepared statements, which poolers lose. Its error may have a method Hint() string that says how to fix it.
+	// Examine closes the connection.
 	Connect func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error)
 	Table   outbox.Table
 	Slot    string
-	// Publication is its name as in the catalog. Slot and Publication are those of the Shard.
+	// Publication is its name in the catalog. Slot and Publication are those of the Shard.
 	Publication string
 	Shard       outbox.Shard
-	// Poll: the relay only sweeps, and needs neither slot nor publication.
+	// Poll: the relay only sweeps. It needs no slot and no publication.
 	Poll bool
-	// KeepPublished is how long published messages are kept; 0: not at all.
+	// KeepPublished is how long published messages are kept; 0: they are deleted.
 	KeepPublished time.Duration
-	// AppRole is the application's role, or "" to leave it out.
+	// AppRole is the application's role; "": do not check it.
 	AppRole string
 
-	// AMQPURL is the broker's; "" leaves the broker out.
+	// AMQPURL is the broker's URL; "": do not check the broker.
 	AMQPURL string
-	// ManagementURL is that of RabbitMQ's HTTP API; "" stands for the usual port of the
-	// same host. Without a user it is asked as the user of AMQPURL.
+	// ManagementURL is the URL of RabbitMQ's HTTP API; "": the usual port on the broker's host. Without a user in it,
+	// check logs in as the user of AMQPURL.
 	ManagementURL string
-	// TLS is used for amqps:// and https:// in place of what AMQPURL says; may be nil.
+	// TLS replaces what AMQPURL says, for amqps:// and https://; may be nil.
 	TLS *tls.Config
-	// Exchange is that of rows that name none.
+	// Exchange is the exchange of rows that name none.
 	Exchange string
-	// NoProbe: the broker is not asked to take messages, nor where they would go.
+	// NoProbe: send no test messages, and do not check routes.
 	NoProbe bool
 
-	// timeout is how long one server may take in all; 0: 30 seconds. Tests set it.
+	// timeout is the limit for one server; 0: 30 seconds. Tests set it.
 	timeout time.Duration
-	// now is this machine's clock; nil: time.Now. Tests set it.
+	// now returns this machine's time; nil: time.Now. Tests set it.
 	now func() time.Time
 }
 
@@ -55,9 +54,9 @@ func (o Options) names() replication.Names {
 	return replication.Names{Table: o.Table, Publication: o.Publication, Slot: o.Slot, Shard: o.Shard}
 }
 
-// Examine looks at both servers, and returns what it found in an order that reads from
-// the ground up. What cannot be reached or asked is a finding, too. It takes at most
-// about a minute where a server does not answer, and well under a second where all do.
+// Examine checks both servers. It orders the findings from the basics up: each can explain those after it. A server
+// that cannot be reached, or a question that fails, is also a finding. It takes well under a second if both servers
+// answer, and at most about a minute if one does not.
 func Examine(ctx context.Context, o Options) []Finding {
 	if o.timeout == 0 {
 		o.timeout = 30 * time.Second
@@ -73,7 +72,7 @@ func Examine(ctx context.Context, o Options) []Finding {
 	return slices.Concat(judgeDatabase(o, facts.database), judgeBroker(o, facts))
 }
 
-// Worst is the level of the worst finding.
+// Worst returns the level of the worst finding.
 func Worst(findings []Finding) Level {
 	worst := OK
 	for _, f := range findings {

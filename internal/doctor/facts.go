@@ -9,29 +9,28 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// facts are what was seen. What is asked for by one question is one value, with the
-// error where the question had no answer.
+// facts are the results of the questions. Each question has one value, and an error if it got no answer.
 type facts struct {
 	database databaseFacts
-	broker   *brokerFacts // nil: not asked
+	broker   *brokerFacts // nil: not checked
 }
 
-// answer is that of one question.
+// answer is the answer to one question.
 type answer[T any] struct {
 	value T
 	err   error
 }
 
 type databaseFacts struct {
-	unreachable error // nothing else is known then
+	unreachable error // if set, nothing else is known
 	address     string
-	// pooler says by what a pooler was recognised, "" where there is none.
+	// pooler says how a pooler was recognised; "": there is none.
 	pooler string
-	// readOnly is default_transaction_read_only of a session that asks for nothing else.
+	// readOnly is default_transaction_read_only in a session that does not set it.
 	readOnly answer[string]
-	// clock is how far that of Postgres is ahead of ours, measured over a round trip; 0: not measurably.
+	// clock is how far Postgres' clock is ahead of ours; 0: not more than the round trip.
 	clock answer[time.Duration]
-	// replication is nil where a replication connection could be opened; not asked with Poll.
+	// replication is why no replication connection could be opened; nil: it could. Not checked with Poll.
 	replication error
 
 	server       answer[serverFacts]
@@ -56,16 +55,16 @@ type serverFacts struct {
 	InRecovery    bool   `json:"in_recovery"`
 	Database      string `json:"database"`
 	BackendPID    int64  `json:"backend_pid"`
-	// Roles are those of managed services that exist here.
+	// Roles are the existing roles of managed services.
 	Roles    []string           `json:"roles"`
 	Settings map[string]setting `json:"settings"`
-	// Walsenders are those in use.
+	// Walsenders is how many walsenders are in use.
 	Walsenders int `json:"walsenders"`
 }
 
 func (s serverFacts) major() int { return s.VersionNumber / 10000 }
 
-// setting is a line of pg_settings.
+// setting is a row of pg_settings.
 type setting struct {
 	Value string `json:"value"`
 	Unit  string `json:"unit"`
@@ -75,11 +74,11 @@ type roleFacts struct {
 	Name        string `json:"name"`
 	Superuser   bool   `json:"superuser"`
 	Replication bool   `json:"replication"`
-	// RDS: a member of rds_replication.
+	// RDS: the role is a member of rds_replication.
 	RDS bool `json:"rds"`
-	// SeesOthers: what sessions of other roles do.
+	// SeesOthers: the role may see the activity of other roles.
 	SeesOthers bool `json:"sees_others"`
-	// Creates: it may create publications in this database.
+	// Creates: the role may create publications in this database.
 	Creates bool `json:"creates"`
 }
 
@@ -88,27 +87,27 @@ func (r roleFacts) replicates() bool { return r.Superuser || r.Replication || r.
 type tablesFacts struct {
 	SchemaExists bool                  `json:"schema_exists"`
 	SchemaUsage  bool                  `json:"schema_usage"`
-	Tables       map[string]tableFacts `json:"tables"` // by name; those that exist
-	// Others are no tables, but have their names: the kinds as ALTER writes them.
+	Tables       map[string]tableFacts `json:"tables"` // by name; only existing ones
+	// Others have the names of our tables but are of another kind. The value is the kind as ALTER writes it.
 	Others map[string]string `json:"others"`
-	// Sequence is that of the column id as SQL writes it, "" where there is none.
+	// Sequence is the sequence of the column id, as SQL writes it; "": there is none.
 	Sequence        string `json:"sequence"`
 	SequenceGranted bool   `json:"sequence_granted"`
 }
 
 type tableFacts struct {
 	Kind        string        `json:"kind"`        // r, or p: partitioned
-	Persistence string        `json:"persistence"` // p, u: unlogged, t: temporary
+	Persistence string        `json:"persistence"` // relpersistence: p permanent, u unlogged, t temporary
 	Options     []string      `json:"options"`     // "fillfactor=100"
 	Owner       string        `json:"owner"`
-	Owned       bool          `json:"owned"` // by the relay's role, or one that it is in
+	Owned       bool          `json:"owned"` // by the relay's role, or a role that it is a member of
 	Columns     []columnFacts `json:"columns"`
-	Privileges  []string      `json:"privileges"` // that the relay's role has
-	// Hidden: row-level security is in force for the relay's role.
+	Privileges  []string      `json:"privileges"` // of the relay's role
+	// Hidden: row-level security applies to the relay's role.
 	Hidden bool `json:"hidden"`
-	// Secured: row-level security is on, and no policy lets anybody INSERT.
+	// Secured: row-level security is on, and no policy allows INSERT.
 	Secured    bool             `json:"secured"`
-	Triggers   []triggerFacts   `json:"triggers"` // those that fire
+	Triggers   []triggerFacts   `json:"triggers"` // enabled triggers
 	Rules      []string         `json:"rules"`    // those that rewrite statements
 	References []referenceFacts `json:"references"`
 }
@@ -117,7 +116,7 @@ type columnFacts struct {
 	Name    string `json:"name"`
 	Type    string `json:"type"`
 	NotNull bool   `json:"not_null"`
-	// Filled: it has a default, or is generated.
+	// Filled: the column has a default or is generated.
 	Filled    bool `json:"filled"`
 	Generated bool `json:"generated"`
 }
@@ -126,7 +125,7 @@ type triggerFacts struct {
 	Name     string `json:"name"`
 	Function string `json:"function"`
 	Type     int    `json:"type"` // tgtype of pg_trigger
-	// Null: the source of the function has RETURN NULL.
+	// Null: the source of the function contains RETURN NULL.
 	Null bool `json:"null"`
 }
 
@@ -136,30 +135,30 @@ const (
 	triggerInsert, triggerDelete, triggerUpdate = 4, 8, 16
 )
 
-// referenceFacts is a foreign key to the table.
+// referenceFacts describes a foreign key to the table.
 type referenceFacts struct {
 	Table  string `json:"table"` // as SQL writes it
 	Name   string `json:"name"`
-	Action string `json:"action"` // confdeltype: a, r: rejects the change; c, n, d: changes that table
+	Action string `json:"action"` // confdeltype: a and r reject the change; c, n and d change the other table
 }
 
 func (t tableFacts) partitioned() bool { return t.Kind == "p" }
 
-// appFacts are of the application's role.
+// appFacts describe the application's role.
 type appFacts struct {
 	Exists  bool     `json:"exists"`
 	Login   bool     `json:"login"`
 	Connect bool     `json:"connect"`
 	Usage   bool     `json:"usage"`
 	Insert  bool     `json:"insert"`  // on the whole table
-	Columns []string `json:"columns"` // it may INSERT these
+	Columns []string `json:"columns"` // columns with the INSERT privilege
 	More    []string `json:"more"`    // further privileges on the table
-	// SelectID and Sequence are what ORMs use for a generated key: RETURNING id, nextval.
+	// SelectID and Sequence: what ORMs need for a generated key, RETURNING id and nextval.
 	SelectID bool `json:"select_id"`
 	Sequence bool `json:"sequence"`
 	Enqueue  bool `json:"enqueue"` // it may call <table>_enqueue, which needs no INSERT
 	Owner    bool `json:"owner"`   // or superuser
-	// Refused: row-level security rejects each row.
+	// Refused: row-level security rejects every row.
 	Refused bool `json:"refused"`
 }
 
@@ -174,7 +173,7 @@ type publicationFacts struct {
 	AllTables  bool   `json:"all_tables"`
 	HasTable   bool   `json:"has_table"`
 	Filter     string `json:"filter"`  // a row filter's expression
-	Columns    string `json:"columns"` // a column list
+	Columns    string `json:"columns"` // the column list
 	Others     int    `json:"others"`  // other tables in it, counted up to 1000
 	ColumnList bool   `json:"column_list"`
 }
@@ -187,18 +186,18 @@ func (p publicationFacts) state() replication.Publication {
 }
 
 type slotsFacts struct {
-	Slots []slot.Slot // all of the server
-	// Standbys are the physical slots that a failover slot waits for and that are not there or not in use.
+	Slots []slot.Slot // all slots of the server
+	// Standbys are the physical slots that a failover slot waits for and that are missing or not in use.
 	Standbys []string
 }
 
 type transactionFacts struct {
 	Sessions []transaction `json:"sessions"` // the oldest first
 	Prepared []transaction `json:"prepared"`
-	// Writers have a transaction id, in any database: a new slot waits for them. Every
-	// role may see them by their locks, though not since when.
+	// Writers have a transaction id, in any database: the creation of a slot waits for them. Every role can see them
+	// through their locks, but not since when they are open.
 	Writers []transaction `json:"writers"`
-	// Feedback are walsenders that hold the horizon for a standby.
+	// Feedback are walsenders that hold back VACUUM for a standby (hot_standby_feedback).
 	Feedback []transaction `json:"feedback"`
 }
 
@@ -211,19 +210,18 @@ type transaction struct {
 	State    string  `json:"state"`
 	Age      float64 `json:"age"`     // seconds; 0: not known
 	XIDAge   int64   `json:"xid_age"` // in transactions
-	// Here: in this database, so that its dead rows stay for it.
+	// Here: in this database, so its dead rows stay.
 	Here bool `json:"here"`
 }
 
 func (t transaction) age() time.Duration { return time.Duration(t.Age * float64(time.Second)) }
 
-// timesFacts are of the oldest and the newest rows: those whose created_at is ahead of the clock, those that have expired,
-// and those for a newer relay.
+// timesFacts count rows among the oldest and newest: created in the future, expired, or for a newer relay.
 type timesFacts struct {
 	Rows    int64  `json:"rows"`
 	Latest  string `json:"latest"`
 	Expired int64  `json:"expired"`
-	// Newer have a schema_version that this relay does not know, up to NewestVersion.
+	// Newer counts rows with a schema_version that this relay does not know; NewestVersion is the highest.
 	Newer         int64 `json:"newer"`
 	NewestVersion int   `json:"newest_version"`
 }

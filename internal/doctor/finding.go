@@ -7,42 +7,42 @@ import (
 	"strings"
 )
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
-// The levels. Scripts go by these words.
+// The levels. Scripts rely on these words.
 const (
 	OK      Level = "ok"
-	Warning Level = "warning" // it works, and something should be done
+	Warning Level = "warning" // it works, but something should be done
 	Problem Level = "problem" // it does not work, or not as promised
 )
 
-// Area says what a finding is about.
+// Area is the part that a finding is about.
 type Area string
 
-// The areas. Scripts go by these words.
+// The areas. Scripts rely on these words.
 const (
 	Postgres    Area = "postgres"
 	Tables      Area = "tables"
 	Grants      Area = "grants"
 	Publication Area = "publication"
 	Slot        Area = "slot"
-	Cleanup     Area = "cleanup" // what holds up the removal of dead rows
+	Cleanup     Area = "cleanup" // what delays the removal of dead rows
 	RabbitMQ    Area = "rabbitmq"
 	Routing     Area = "routing"
 )
 
-// Finding is one line of the examination.
+// Finding is the result of one check.
 type Finding struct {
 	Area Area `json:"area"`
-	// Name is the check, stable from version to version: docs/check.md lists them.
+	// Name identifies the check. It is stable across versions: docs/check.md lists all names.
 	Name string `json:"name"`
-	// Subject is which one of several, such as the exchange; else empty.
+	// Subject is the object, such as an exchange, if a check has several; else empty.
 	Subject string `json:"subject,omitempty"`
 	Level   Level  `json:"level"`
-	// Message is one line for people. Its words may change.
+	// Message is one line for people. Its wording may change.
 	Message string `json:"message"`
-	// Fix is lines to paste, SQL or commands; remarks begin with "--" or "#". Empty if there is nothing to do.
+	// Fix are lines to paste, SQL or commands. Remarks begin with "--" or "#". Empty if there is nothing to do.
 	Fix []string `json:"fix,omitempty"`
 }
 
@@ -73,23 +73,23 @@ func (c *chart) wrong(name, fix, format string, args ...any) *Finding {
 	return c.add(Problem, name, fix, format, args...)
 }
 
-// unknown is for what could not be looked at.
+// unknown is for a check that failed.
 func (c *chart) unknown(name string, err error) *Finding {
-	return c.warn(name, fixOf(err), "could not be looked at: %s", err)
+	return c.warn(name, fixOf(err), "could not be checked: %s", err)
 }
 
-// seeLog is for what this program knows nothing better for.
-const seeLog = "-- see what else is found here, and the server's log"
+// seeLog is the fix of last resort.
+const seeLog = "-- see the other findings, and the server's log"
 
-// about names which of several a finding is about.
+// about sets the subject.
 func (f *Finding) about(subject string) { f.Subject = subject }
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// sql ends a statement that stands elsewhere without its semicolon.
+// sql ends a statement with exactly one semicolon.
 func sql(statement string) string { return strings.TrimRight(statement, "; ") + ";" }
 
-// lines joins what is to be typed one after the other.
+// lines joins commands that are run one after the other.
 func lines(commands ...string) string {
 	var kept []string
 	for _, command := range commands {
@@ -100,7 +100,7 @@ func lines(commands ...string) string {
 	return strings.Join(kept, "\n")
 }
 
-// fixOf is the hint of an error, or what helps with any.
+// fixOf returns the hint of an error, or seeLog.
 func fixOf(err error) string {
 	var knows interface{ Hint() string }
 	if errors.As(err, &knows) {
@@ -113,12 +113,12 @@ func fixOf(err error) string {
 	return seeLog
 }
 
-// pasteable: it begins as SQL, a command or a remark does.
+// pasteable reports whether a line begins like SQL, a command or a remark.
 func pasteable(line string) bool {
 	return regexp.MustCompile(`^(--|#|[A-Z]{3,}[ ;]|cdc-relay |rabbitmq[a-z-]* |curl |pg_isready |timedatectl |aws |gcloud |az |supabase )`).MatchString(line)
 }
 
-// counted is a number and what it counts, in the singular or the plural.
+// counted returns a number and its noun, in the singular or the plural.
 func counted[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one

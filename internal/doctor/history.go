@@ -10,41 +10,41 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// historyFacts are of the partitions of published messages. Columns and privileges are in tablesFacts.
+// historyFacts describe the partitions of published messages. Columns and privileges are in tablesFacts.
 type historyFacts struct {
-	// Rotates: the function that makes and drops partitions is there.
+	// Rotates: the function that creates and drops partitions exists.
 	Rotates bool   `json:"rotates"`
-	Execute bool   `json:"execute"` // by the relay's role
+	Execute bool   `json:"execute"` // of the relay's role
 	Owner   string `json:"owner"`   // of the function; it runs with the owner's privileges
-	Creates bool   `json:"creates"` // that role may create tables in the schema
+	Creates bool   `json:"creates"` // the relay's role may create tables in the schema
 	// Foreign are tables of the history that this role cannot drop, up to ten, as SQL writes them.
 	Foreign []string `json:"foreign"`
-	// Default is the partition for days without one, as SQL writes it; "": none.
+	// Default is the default partition, as SQL writes it; "": there is none.
 	Default string `json:"default"`
-	// Used: it has pages. Readable: the role may look what is in them.
+	// Used: it has pages. Readable: the role may read it.
 	Used     bool       `json:"used"`
 	Readable bool       `json:"readable"`
 	Days     []dayFacts `json:"days"` // today and tomorrow
-	// Old counts the partitions that should be gone, and Oldest is the first of them.
+	// Old counts the partitions that should have been dropped; Oldest is the first of them.
 	Old    int    `json:"old"`
 	Oldest string `json:"oldest"`
-	// OldRows counts those of the default partition, of its first 1000.
+	// OldRows counts the old rows among the first 1000 of the default partition.
 	OldRows int `json:"-"`
 }
 
-// dayFacts are of the partition of one day.
+// dayFacts describe the partition of one day.
 type dayFacts struct {
 	Name string `json:"name"`
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Attached: it is a partition. There: there is a table of that name.
+	// Attached: it is a partition. There: a table of that name exists.
 	Attached bool `json:"attached"`
 	There    bool `json:"there"`
-	// InDefault: the default partition has rows of the day, or it is not known, and no partition can be made for them.
+	// InDefault: the default partition has rows of the day, or may have, so the day's partition cannot be created.
 	InDefault bool `json:"-"`
 }
 
-// rotationSlack is how late a relay may be that drops partitions every ten minutes.
+// rotationSlack is how late a drop may be. Relays drop partitions every ten minutes.
 const rotationSlack = time.Hour
 
 const historySQL = `
@@ -73,12 +73,13 @@ SELECT jsonb_build_object(
              'attached', EXISTS (SELECT FROM parts p WHERE p.relname = d.name), 'there', EXISTS (SELECT FROM history h JOIN pg_class c ON c.relnamespace = h.relnamespace AND c.relname = d.name)) ORDER BY d.begins) FROM days d),
   'old', (SELECT count(*) FROM old), 'oldest', coalesce((SELECT min(name) FROM old), ''))`
 
-// tooOld is the age at which a partition should be gone.
+// tooOld is the age at which a partition should have been dropped.
 func (o Options) tooOld() string {
 	return fmt.Sprintf("%.0f s", (o.KeepPublished + rotationSlack).Seconds())
 }
 
-// gatherHistory looks at the partitions. Of the default one it reads the first rows, and those of a day that has no partition.
+// gatherHistory reads the state of the partitions. Of the default partition it reads the first rows, and rows of a day
+// without a partition.
 func (o Options) gatherHistory(ctx context.Context, s *session) (a answer[historyFacts]) {
 	published := o.Table.Published()
 	a.err = s.fetch(ctx, &a.value, historySQL, published.Schema, published.Name, o.Table.RotatePublished().Name, o.Table.Name+"_p", o.tooOld())
@@ -103,7 +104,7 @@ func (o Options) gatherHistory(ctx context.Context, s *session) (a answer[histor
 	return a
 }
 
-// judgeHistory: whether published messages can be moved there, and old ones go.
+// judgeHistory checks that published messages can be moved to the history, and that old ones are dropped.
 func (j *databaseJudge) judgeHistory(c *chart) {
 	published := j.o.Table.Published()
 	name := published.String()
@@ -124,7 +125,7 @@ func (j *databaseJudge) judgeHistory(c *chart) {
 	}
 	if missing := j.judgeColumns(c, published, table); len(missing) > 0 {
 		for i := range missing {
-			missing[i].NotNull = false // there may be rows
+			missing[i].NotNull = false // the table may have rows
 		}
 		c.wrong("history", j.restore(published, missing), "table %s has no column %s: %s", name, columnNames(missing), unmoved).about(name)
 	}
@@ -136,7 +137,7 @@ func (j *databaseJudge) judgeHistory(c *chart) {
 	j.judgePartitions(c)
 }
 
-// unmoved is what happens to messages that were published and have no place in the history.
+// unmoved is what happens to published messages that cannot be moved to the history.
 const unmoved = "published rows cannot be moved there and stay in the outbox; after ten of them the relay stops publishing"
 
 func (j *databaseJudge) judgePartitions(c *chart) {
@@ -165,14 +166,14 @@ func (j *databaseJudge) judgePartitions(c *chart) {
 			what = fmt.Sprintf("rows of the default partition %s", f.Default)
 		}
 		c.warn("history", j.rotate()+"  -- a session that reads the history delays it; a relay with --keep-published does it every ten minutes",
-			"%s should be gone: older than %s. Messages are published; the disk fills", what, hours(j.o.KeepPublished)).about(published.String())
+			"%s should have been dropped: older than %s. Messages are published; the disk fills", what, hours(j.o.KeepPublished)).about(published.String())
 	}
 	if len(c.findings) == before {
 		c.ok("history", "%s, partitions for today and tomorrow, none older than %s", published, hours(j.o.KeepPublished)).about(published.String())
 	}
 }
 
-// judgeRotation: the function runs as its owner.
+// judgeRotation checks the function, which runs as its owner.
 func (j *databaseJudge) judgeRotation(c *chart, f historyFacts) {
 	function, owner, schema := j.o.Table.RotatePublished(), outbox.QuoteIdentifier(f.Owner), outbox.QuoteIdentifier(j.o.Table.Schema)
 	const effect = "days of the history are neither made nor dropped"
@@ -195,7 +196,7 @@ func (j *databaseJudge) judgeDay(c *chart, when string, day dayFacts) {
 		return
 	}
 	fix := j.rotate()
-	if day.InDefault || day.There { // the function cannot help
+	if day.InDefault || day.There { // the function cannot create it
 		fix = lines("BEGIN;",
 			fmt.Sprintf("LOCK TABLE %s IN ACCESS EXCLUSIVE MODE;  -- relays wait", published.SQL()),
 			fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160);", day.Name, published.SQL()),
@@ -215,7 +216,7 @@ func (j *databaseJudge) moveFromDefault(day dayFacts) string {
 		j.f.history.value.Default, day.From, day.To, day.Name)
 }
 
-// judgeHistoryGrants: the relay's role moves rows there, and has a function keep the partitions.
+// judgeHistoryGrants checks that the relay's role may move rows to the history and call the function.
 func (j *databaseJudge) judgeHistoryGrants(c *chart) {
 	need := store.HistoryNeed(j.o.Table)
 	table, there := j.f.tables.value.Tables[need.Table.Name]
@@ -234,12 +235,12 @@ func (j *databaseJudge) defaultPartition() outbox.Table {
 	return outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + "_p"}
 }
 
-// rotate makes and drops partitions, as a relay does.
+// rotate returns the call that creates and drops partitions, as a relay makes it.
 func (j *databaseJudge) rotate() string {
 	return fmt.Sprintf("SELECT %s(interval '%.0f s');", j.o.Table.RotatePublished().SQL(), j.o.KeepPublished.Seconds())
 }
 
-// hours writes a duration as a flag takes it, without minutes of nought.
+// hours writes a duration as a flag accepts it, without zero minutes.
 func hours(d time.Duration) string {
 	if d%time.Hour == 0 {
 		return fmt.Sprintf("%dh", d/time.Hour)

@@ -96,8 +96,8 @@ func brokenHistories() map[string]breakage {
 		},
 		"no default partition": history(doctor.Problem, "DROP TABLE outbox_p", "has no default partition", unmoved, `PARTITION OF "public"."outbox_published" DEFAULT`),
 		"old days": history(doctor.Warning, "CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')",
-			"1 partition, the oldest public.outbox_p20200101, should be gone", "the disk fills"),
-		"old rows without a day": history(doctor.Warning, fmt.Sprintf(insertPublished, "now() - interval '10 days'"), "rows of the default partition public.outbox_p should be gone"),
+			"1 partition, the oldest public.outbox_p20200101, should have been dropped", "the disk fills"),
+		"old rows without a day": history(doctor.Warning, fmt.Sprintf(insertPublished, "now() - interval '10 days'"), "rows of the default partition public.outbox_p should have been dropped"),
 		"a day of another owner": {func(p *patient) {
 			other, _ := p.role("")
 			p.exec("GRANT CREATE ON SCHEMA public TO "+other, "ALTER FUNCTION outbox_rotate OWNER TO "+other)

@@ -17,7 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// judgeBroker is what the facts of the broker mean.
+// judgeBroker turns the facts of the broker into findings.
 func judgeBroker(o Options, f facts) []Finding {
 	if f.broker == nil {
 		return nil
@@ -34,7 +34,7 @@ func judgeBroker(o Options, f facts) []Finding {
 	j.judgeTLS(c, time.Now())
 	j.judgeAlarm(c)
 	if j.f.broken != nil {
-		c.wrong("connection", "# look again; if it stays so, see the broker's log", "the connection broke while the broker was asked: %s", j.f.broken)
+		c.wrong("connection", "# run check again; if it still fails, see the broker's log", "the connection broke during the check: %s", j.f.broken)
 	}
 	j.judgeExchanges(c)
 	j.judgeWrites(c)
@@ -48,7 +48,7 @@ type brokerJudge struct {
 	database databaseFacts
 }
 
-// judgeUnreachable tells the network, the login and the virtual host apart.
+// judgeUnreachable tells apart problems of the network, the login and the virtual host.
 func (j *brokerJudge) judgeUnreachable(c *chart) {
 	err, vhost, user := j.f.unreachable, shell(j.f.vhost), shell(j.f.user)
 	permit := fmt.Sprintf("rabbitmqctl set_permissions -p %s %s '' '.*' ''", vhost, user)
@@ -58,7 +58,7 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 		c.wrong("reachable", fixOf(err), "%s", err)
 		return
 	}
-	// 501 of this side is what reading from the network said, ErrClosed comes where writing was quicker.
+	// A 501 from this side means an error while reading from the network; ErrClosed means that a write failed first.
 	if !errors.As(err, &exception) || exception.Code == amqp.FrameError && !exception.Server || errors.Is(err, amqp.ErrClosed) {
 		c.wrong("reachable", j.reachFix(err), "RabbitMQ at %s: %s", j.f.address, err)
 		return
@@ -79,7 +79,7 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 	}
 }
 
-// reachFix is for what happens before the broker says anything.
+// reachFix is for errors before the broker answers anything.
 func (j *brokerJudge) reachFix(err error) string {
 	var authority x509.UnknownAuthorityError
 	var hostname x509.HostnameError
@@ -98,13 +98,13 @@ func (j *brokerJudge) reachFix(err error) string {
 	case errors.As(err, &record):
 		return "# the port does not speak TLS: that for amqps:// is 5671 as a rule; check it " + at
 	case encrypted && !(errors.As(err, &network) && (network.Op == "dial" || network.Timeout())):
-		// With TLS 1.3 a server that misses the client's certificate says so, or hangs up, after the handshake.
+		// With TLS 1.3, a server that wants a client certificate reports it, or disconnects, after the handshake.
 		return "# if the broker asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, of an authority that it trusts; its log tells"
 	}
 	return "# check that RabbitMQ runs there, and host and port " + at
 }
 
-// soonExpired is when somebody should be told.
+// soonExpired is how long before the expiry of a certificate check warns.
 const soonExpired = 30 * 24 * time.Hour
 
 func (j *brokerJudge) judgeTLS(c *chart, now time.Time) {
@@ -137,7 +137,7 @@ func (j *brokerJudge) judgeAlarm(c *chart) {
 	case j.f.management.alarms != "":
 		c.wrong("alarms", fix, "%s: publishers are blocked. The relay waits, and loses nothing", j.f.management.alarms)
 	case j.o.NoProbe && j.f.management.err != nil:
-		c.ok("alarms", "not asked (--no-probe)")
+		c.ok("alarms", "not checked (--no-probe)")
 	default:
 		c.ok("alarms", "none: the broker takes messages")
 	}
@@ -147,7 +147,7 @@ func (j *brokerJudge) judgeExchanges(c *chart) {
 	for _, name := range j.o.exchangesOf(j.f.asked) {
 		err, asked := j.f.exchanges[name]
 		switch {
-		case !asked: // the connection broke before
+		case !asked: // the connection broke before this check
 		case isNotFound(err):
 			c.wrong("exchange", j.curl("PUT", "exchanges", name, `{"type": "topic", "durable": true}`)+"  # or the type that its consumers expect",
 				"exchange %q does not exist in virtual host %q%s", name, j.f.vhost, j.namedBy(name)).about(name)
@@ -162,7 +162,7 @@ func (j *brokerJudge) judgeExchanges(c *chart) {
 	}
 }
 
-// namedBy says where an exchange comes from.
+// namedBy says which rows or settings name an exchange.
 func (j *brokerJudge) namedBy(name string) string {
 	if name == j.o.Exchange {
 		return " (--exchange)"
@@ -175,10 +175,10 @@ func isNotFound(err error) bool {
 	return errors.As(err, &exception) && exception.Code == amqp.NotFound
 }
 
-// judgeWrites: what the broker said to a message that it was not to keep.
+// judgeWrites reports how the broker answered the test messages.
 func (j *brokerJudge) judgeWrites(c *chart) {
 	if j.o.NoProbe {
-		c.ok("write", "not asked (--no-probe)")
+		c.ok("write", "not checked (--no-probe)")
 		return
 	}
 	refused := map[string]int{}
@@ -188,7 +188,7 @@ func (j *brokerJudge) judgeWrites(c *chart) {
 		}
 		err, asked := j.f.writes[d]
 		switch {
-		case !asked || isNotFound(err): // told of already
+		case !asked || isNotFound(err): // reported already
 		case err == nil:
 			if _, told := refused[d.exchange]; !told {
 				refused[d.exchange] = 0
@@ -213,7 +213,7 @@ func withKey(d destination) string {
 	return fmt.Sprintf(" with routing key %q", d.routingKey)
 }
 
-// permitFix names every exchange that is needed: set_permissions replaces what there was.
+// permitFix names every exchange that is needed, because set_permissions replaces all permissions.
 func (j *brokerJudge) permitFix(err error) string {
 	reason := reasonOf(err)
 	switch {
@@ -235,7 +235,7 @@ func (j *brokerJudge) permitFix(err error) string {
 		shell("^("+strings.Join(quoted, "|")+")$"))
 }
 
-// permissionName is how permissions call an exchange.
+// permissionName is the exchange's name in permissions.
 func permissionName(exchange string) string {
 	if exchange == "" {
 		return "amq.default"
@@ -258,7 +258,7 @@ func called(exchange string) string {
 	return fmt.Sprintf("exchange %q", exchange)
 }
 
-// sorted are the destinations that were asked for.
+// sorted returns the checked destinations in order.
 func (j *brokerJudge) sorted() []destination {
 	if len(j.f.asked) == 0 {
 		return []destination{{exchange: j.o.Exchange, named: true}}
@@ -266,7 +266,7 @@ func (j *brokerJudge) sorted() []destination {
 	return j.f.asked
 }
 
-// judgeManagement: without it, some of what matters cannot be seen.
+// judgeManagement reports what cannot be checked without the HTTP API.
 func (j *brokerJudge) judgeManagement(c *chart) {
 	err := j.f.management.err
 	if err == nil {
@@ -280,7 +280,7 @@ func (j *brokerJudge) judgeManagement(c *chart) {
 	var status *statusError
 	switch {
 	case j.o.NoProbe:
-		c.ok("management", "the HTTP API at %s does not answer (%s), and --no-probe leaves out what it would tell", j.f.management.url, err)
+		c.ok("management", "the HTTP API at %s does not answer (%s), and --no-probe skips the checks that need it", j.f.management.url, err)
 	case errors.As(err, &status) && (status.code == 401 || status.code == 403):
 		c.warn("management", fmt.Sprintf("rabbitmqctl set_user_tags %s management  # or name a user that has the tag: --management-url http://USER:PASSWORD@HOST:15672", shell(j.f.user)),
 			"the HTTP API at %s does not let user %q in (%s): %s", j.f.management.url, j.f.user, err, hidden)
@@ -290,7 +290,7 @@ func (j *brokerJudge) judgeManagement(c *chart) {
 	}
 }
 
-// needsManagement: the default exchange can be asked by AMQP.
+// needsManagement: queues of the default exchange can be checked with AMQP alone.
 func (j *brokerJudge) needsManagement() bool {
 	for _, d := range j.f.asked {
 		if d.exchange != "" && j.f.exchanges[d.exchange] == nil {
@@ -300,7 +300,7 @@ func (j *brokerJudge) needsManagement() bool {
 	return false
 }
 
-// curl is a call of the management API: the one command that every version has.
+// curl returns a call of the management API, which works with every version.
 func (j *brokerJudge) curl(method, kind, path, body string) string {
 	base := j.f.management.url
 	if base == "" {

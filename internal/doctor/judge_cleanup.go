@@ -11,12 +11,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// From these ages on, a transaction is worth a word: what it holds back grows with it. One
-// that does nothing, or is prepared, should have ended at once.
+// A transaction older than this is reported: it holds back VACUUM, and the effect grows with its age. The limits are
+// lower for idle and prepared transactions, which should have ended at once.
 const (
 	oldTransaction  = 5 * time.Minute
 	idleTransaction = 10 * time.Second
-	oldXIDs         = 100_000 // where the time is hidden
+	oldXIDs         = 100_000 // if the role may not see the time
 )
 
 func (t transaction) old() bool {
@@ -26,7 +26,7 @@ func (t transaction) old() bool {
 	return t.age() >= oldTransaction
 }
 
-// judgeCleanup: what keeps dead rows of the outbox from being removed.
+// judgeCleanup reports what keeps dead rows of the outbox from being removed.
 func (j *databaseJudge) judgeCleanup() []Finding {
 	c := &chart{area: Cleanup}
 	j.judgeTransactions(c)
@@ -37,8 +37,8 @@ func (j *databaseJudge) judgeCleanup() []Finding {
 	return c.findings
 }
 
-// judgeTransactions: an open transaction is no danger to the stream. Dead rows stay
-// for it, so sweeps grow dear.
+// judgeTransactions: an open transaction does not affect the stream. But dead rows stay because of it, and sweeps
+// become slower.
 func (j *databaseJudge) judgeTransactions(c *chart) {
 	if j.f.transactions.err != nil {
 		c.unknown("transactions", j.f.transactions.err)
@@ -51,12 +51,12 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 		blind = fmt.Sprintf(" (what other roles do is hidden from role %q; to see it: GRANT pg_read_all_stats TO %s)", role.Name, j.role())
 	}
 	hidden := slices.IndexFunc(j.f.transactions.value.Writers, func(t transaction) bool { return t.Age == 0 && t.XIDAge >= oldXIDs })
-	at := max(slices.IndexFunc(here, transaction.old), 0) // the oldest is not always the worst
+	at := max(slices.IndexFunc(here, transaction.old), 0) // a session that should have ended is worse than an older busy one
 	switch {
 	case hidden >= 0:
 		t := j.f.transactions.value.Writers[hidden]
 		c.warn("transactions", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- it is rolled back", t.PID),
-			"pid %d (%s) has a transaction open%s: dead rows of the outbox stay as long, if it is in this database%s", t.PID, t.who(), t.since(), blind)
+			"pid %d (%s) has a transaction open%s: dead rows of the outbox stay until it ends, if it is in this database%s", t.PID, t.who(), t.since(), blind)
 	case len(here) == 0:
 		c.ok("transactions", "none delays the removal of dead rows%s", blind)
 	case !here[at].old():
@@ -64,7 +64,7 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 	default:
 		t := here[at]
 		c.warn("transactions", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- it is rolled back", t.PID),
-			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay as long. The stream does not mind, sweeps do", t.PID, t.who(), span(t.age()))
+			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay until it ends. The stream is not affected; sweeps become slower", t.PID, t.who(), span(t.age()))
 	}
 }
 
@@ -90,28 +90,28 @@ func (j *databaseJudge) judgePrepared(c *chart) {
 			where = fmt.Sprintf(", in database %q", t.Database)
 		}
 		c.warn("prepared_transactions", fmt.Sprintf("ROLLBACK PREPARED %s;  -- or COMMIT PREPARED: as %s%s", outbox.QuoteLiteral(t.GID), t.User, where),
-			"transaction %s is prepared and open for %s: dead rows stay, and no slot can be made", outbox.QuoteLiteral(t.GID), span(t.age())).about(t.GID)
+			"transaction %s is prepared and open for %s: dead rows stay, and no slot can be created", outbox.QuoteLiteral(t.GID), span(t.age())).about(t.GID)
 	}
 }
 
-// judgeSlotBlockers: making a slot waits for all who have written, in every database.
+// judgeSlotBlockers: the creation of a slot waits for all open transactions that have written, in every database.
 func (j *databaseJudge) judgeSlotBlockers(c *chart) {
 	for _, t := range j.f.transactions.value.Writers {
 		if t.Age != 0 && t.age() < passing || t.Age == 0 && t.XIDAge < passingXIDs {
 			continue
 		}
 		c.warn("slot_blocker", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- or wait until it ends", t.PID),
-			"making the slot waits for pid %d (%s), which has written and is open%s", t.PID, t.who(), t.since()).about(strconv.Itoa(t.PID))
+			"the creation of the slot waits for pid %d (%s), which has written and is open%s", t.PID, t.who(), t.since()).about(strconv.Itoa(t.PID))
 	}
 }
 
-// A transaction younger than this ends before anybody has read of it.
+// A younger transaction has probably ended before anybody reads the report.
 const (
 	passing     = time.Second
 	passingXIDs = 1000
 )
 
-// since says how long it has been open, if the role may see that.
+// since says how long the transaction has been open, if the role may see that.
 func (t transaction) since() string {
 	if t.Age == 0 {
 		return fmt.Sprintf(", by %d transactions", t.XIDAge)
@@ -122,7 +122,7 @@ func (t transaction) since() string {
 // Some millions of transactions: what a standby's query may hold back for hours.
 const oldHorizon = 5_000_000
 
-// judgeStandbyHorizon: hot_standby_feedback, by a slot or by a connection.
+// judgeStandbyHorizon checks hot_standby_feedback, through a slot or a connection.
 func (j *databaseJudge) judgeStandbyHorizon(c *chart) {
 	for _, s := range j.f.slots.value.Slots {
 		if s.Xmin == "" || s.Active() && s.XminAge < oldHorizon {
@@ -144,14 +144,14 @@ func (j *databaseJudge) judgeStandbyHorizon(c *chart) {
 	}
 }
 
-// From so many on, sweeps feel them; of fewer, it counts that nobody cleans up.
+// Above these numbers sweeps become slower. Below them, it only matters that nobody removes dead rows.
 const (
 	manyDead   = 100_000
 	someDead   = 10_000
 	longUntidy = 10 * time.Minute
 )
 
-// crowded: dead rows are no small part of the table, and more than a burst leaves.
+// crowded: dead rows are a large part of the table, and more than a burst leaves.
 func (d deadFacts) crowded() bool {
 	untidy := d.Since < 0 || time.Duration(d.Since)*time.Second > longUntidy
 	return d.Dead > d.Live/5 && (d.Dead > manyDead || d.Dead > someDead && untidy)
@@ -178,7 +178,8 @@ func (j *databaseJudge) judgeDead(c *chart) {
 	c.ok("dead_rows", "%s", says)
 }
 
-// queueSettings are those that migrations/sql gives the table: clean up by count, at full speed.
+// queueSettings are the settings that migrations/sql gives the table, so that autovacuum starts early and runs at full
+// speed.
 func queueSettings() []string {
 	return []string{"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=1000", "autovacuum_vacuum_cost_delay=0"}
 }
@@ -212,7 +213,7 @@ func switchesOff(option string) bool {
 	return found && slices.Contains([]string{"false", "off", "no", "0"}, strings.ToLower(value))
 }
 
-// laxer: the table has a greater value than the wanted one, or none.
+// laxer reports whether the table's value is missing or higher than the wanted one.
 func laxer(options []string, wanted string) bool {
 	name, text, _ := strings.Cut(wanted, "=")
 	most, _ := strconv.ParseFloat(text, 64)

@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// judgeColumns compares a table with what it should be, and returns what it lacks.
+// judgeColumns compares a table with its definition, and returns the missing columns.
 func (j *databaseJudge) judgeColumns(c *chart, of outbox.Table, table tableFacts) (missing []migrations.Column) {
 	wanted, err := migrations.Columns(j.o.Table, of)
 	if err != nil {
@@ -37,7 +37,7 @@ func (j *databaseJudge) judgeColumns(c *chart, of outbox.Table, table tableFacts
 	return missing
 }
 
-// travels tells whether a column of the application goes to the dead letters and back.
+// travels reports whether the dead-letter table keeps a column of the application.
 func (j *databaseJudge) travels(of outbox.Table, is columnFacts) bool {
 	other := j.o.Table.DeadLetter()
 	switch of {
@@ -57,7 +57,7 @@ func (j *databaseJudge) judgeLostColumn(c *chart, of outbox.Table, is columnFact
 	c.warn("column", fix, "column %s of %s is not in %s with the same type: dead letters lose its value", is.Name, of, j.o.Table.DeadLetter().Name).about(of.String() + "." + is.Name)
 }
 
-// giveDead has the dead letters have a column of the outbox.
+// giveDead returns the fix that adds an outbox column to the dead-letter table.
 func (j *databaseJudge) giveDead(is columnFacts) string {
 	dead := j.o.Table.DeadLetter()
 	table, there := j.f.tables.value.Tables[dead.Name]
@@ -80,7 +80,7 @@ func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, w
 	case is.Type != want.Type && strings.HasPrefix(is.Type, "character varying") && want.Type == "text":
 		c.warn("column", alter+"TYPE text;", "%s is %s, and should be text: what is longer cannot be written", what, is.Type).about(about)
 	case is.Type != want.Type:
-		effect := "the relay cannot read such rows, or sends something else than was written"
+		effect := "the relay cannot read such rows, or publishes a different value"
 		if of == j.o.Table.Published() {
 			effect = unmoved
 		}
@@ -95,7 +95,7 @@ func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, w
 	}
 }
 
-// notNullEffect says what a NOT NULL too many does.
+// notNullEffect says what an unexpected NOT NULL breaks.
 func notNullEffect(table, of outbox.Table) string {
 	switch of {
 	case table.Published():
@@ -103,7 +103,7 @@ func notNullEffect(table, of outbox.Table) string {
 	case table:
 		return "an INSERT that leaves it out fails, and dead letters cannot be sent back"
 	}
-	return "the relay cannot move a message there, and tries it again and again"
+	return "the relay cannot move a message there, and retries without end"
 }
 
 func setDefault(want migrations.Column) string {
@@ -113,7 +113,7 @@ func setDefault(want migrations.Column) string {
 	return "SET DEFAULT " + want.Default
 }
 
-// continueIDs has a new sequence go on after the rows that are there.
+// continueIDs makes a new sequence continue after the existing rows.
 func continueIDs(of outbox.Table, want migrations.Column) string {
 	if !strings.HasPrefix(want.Default, "GENERATED") {
 		return ""
@@ -121,7 +121,7 @@ func continueIDs(of outbox.Table, want migrations.Column) string {
 	return fmt.Sprintf("SELECT setval(pg_get_serial_sequence(%s, %s), (SELECT max(id) FROM %s));", outbox.QuoteLiteral(of.SQL()), outbox.QuoteLiteral(want.Name), of.SQL())
 }
 
-// retype keeps the values. A default is of the old type.
+// retype converts the values. The old default has the old type, so it is set again.
 func retype(of outbox.Table, is columnFacts, want migrations.Column) string {
 	column := outbox.QuoteIdentifier(is.Name)
 	actions := []string{fmt.Sprintf("ALTER COLUMN %s TYPE %s USING %[1]s::text::%[2]s", column, want.Type)}
@@ -150,7 +150,8 @@ func columnNames(columns []migrations.Column) string {
 	return strings.Join(names, ", ")
 }
 
-// judgeTriggers: an application's own on INSERT are its own affair, those on what the relay does are not.
+// judgeTriggers checks triggers that fire on the relay's own statements. An application's triggers on INSERT are not
+// checked.
 func (j *databaseJudge) judgeTriggers(c *chart, of outbox.Table, table tableFacts) {
 	events, effect := triggerDelete|triggerUpdate, "rows stay after they were published, and the relay sets them aside"
 	switch of {
@@ -175,7 +176,7 @@ func (j *databaseJudge) judgeTriggers(c *chart, of outbox.Table, table tableFact
 	}
 }
 
-// judgeReferences: the relay deletes each row.
+// judgeReferences: the relay deletes every row, so a foreign key to the table is a problem.
 func (j *databaseJudge) judgeReferences(c *chart, of outbox.Table, table tableFacts) {
 	for _, r := range table.References {
 		fix := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", r.Table, outbox.QuoteIdentifier(r.Name))
@@ -192,22 +193,22 @@ func (j *databaseJudge) judgeReferences(c *chart, of outbox.Table, table tableFa
 
 func (j *databaseJudge) judgeTimes(c *chart) {
 	if j.f.times.err != nil {
-		return // what keeps it from being read is told elsewhere
+		return // another check reports why it cannot be read
 	}
 	if f := j.f.times.value; f.Newer > 0 {
 		c.warn("schema_version", fmt.Sprintf("-- run relays that know schema_version %d; or, if it is a mistake of the application:\nUPDATE %s SET schema_version = %d WHERE schema_version > %[3]d;",
 			f.NewestVersion, j.o.Table.SQL(), outbox.SchemaVersion),
-			"%s of those looked at have a schema_version above %d, up to %d: this relay leaves them in the table",
+			"%s of those examined have a schema_version above %d, up to %d: this relay leaves them in the table",
 			counted(f.Newer, "row", "rows"), outbox.SchemaVersion, f.NewestVersion)
 	}
 	if n := j.f.times.value.Expired; n > 0 {
 		c.warn("expires_at", fmt.Sprintf("UPDATE %s SET expires_at = NULL WHERE expires_at <= now();  -- publishes them all the same", j.o.Table.SQL()),
-			"%s of those looked at have expired while they waited: the relay does not publish them (--on-expired)", counted(n, "row", "rows"))
+			"%s of those examined have expired: the relay does not publish them (--on-expired)", counted(n, "row", "rows"))
 	}
 	if j.f.times.value.Rows == 0 {
 		return
 	}
 	c.warn("created_at", fmt.Sprintf("UPDATE %s SET created_at = now() WHERE created_at > now() + interval '5 minutes';\n-- and leave created_at out of the INSERT: its default is the clock of Postgres", j.o.Table.SQL()),
-		"%s of those looked at were created in the future, up to %s: while no relay streams they wait until then, and their age is wrong",
+		"%s of those examined were created in the future, up to %s: while no relay streams they wait until then, and their age is wrong",
 		counted(j.f.times.value.Rows, "row", "rows"), j.f.times.value.Latest)
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// mostUnroutable is how many are told of one by one.
+// mostUnroutable is how many are reported one by one.
 const mostUnroutable = 20
 
-// judgeRouting: whether a queue takes what waits.
+// judgeRouting checks that a queue takes the waiting messages.
 func (j *brokerJudge) judgeRouting() []Finding {
 	c := &chart{area: Routing}
 	j.judgeWaiting(c)
@@ -28,36 +28,36 @@ func (j *brokerJudge) judgeRouting() []Finding {
 	return c.findings
 }
 
-// judgeWaiting says what was looked at.
+// judgeWaiting says which rows were examined.
 func (j *brokerJudge) judgeWaiting(c *chart) {
 	s := j.database.sample
 	_, there := j.database.tables.value.Tables[j.o.Table.Name]
 	more := ""
 	if j.f.left > 0 {
-		more = fmt.Sprintf("; %d of them were looked after", len(j.f.asked))
+		more = fmt.Sprintf("; %d of them were checked", len(j.f.asked))
 	}
 	kinds := len(j.f.asked) + j.f.left
 	switch {
 	case j.database.unreachable != nil || !there:
-		c.warn("waiting", "-- see the findings above", "the rows that wait cannot be looked at: only --exchange was checked")
+		c.warn("waiting", "-- see the findings above", "the waiting rows cannot be read: only --exchange was checked")
 	case s.err != nil:
 		c.unknown("waiting", s.err)
 	case s.value.whole:
 		c.ok("waiting", "%s, for %s of exchange and routing key%s", counted(s.value.rows, "row waits", "rows wait"), counted(kinds, "pair", "pairs"), more)
 	case s.value.missed != nil:
-		c.warn("waiting", fixOf(s.value.missed), "of %d rows, for %d pairs of exchange and routing key%s; others could not be looked at: %s", s.value.rows, kinds, more, s.value.missed)
+		c.warn("waiting", fixOf(s.value.missed), "of %d rows, for %d pairs of exchange and routing key%s; others could not be read: %s", s.value.rows, kinds, more, s.value.missed)
 	default:
 		c.ok("waiting", "of the first %d rows (the oldest, the newest, retries, and some between), for %d pairs of exchange and routing key%s", s.value.rows, kinds, more)
 	}
 }
 
-// judgeRoutes: by AMQP for the default exchange, by the bindings for others, and by
-// what the broker has answered before.
+// judgeRoutes uses AMQP for the default exchange and the bindings for others. It also counts earlier rejections by the
+// broker.
 func (j *brokerJudge) judgeRoutes(c *chart) {
 	good, told := 0, 0
 	for _, d := range j.f.asked {
 		if d.exchange != "" && j.f.exchanges[d.exchange] != nil {
-			continue // told of already
+			continue // reported already
 		}
 		fix, says := j.unroutable(d)
 		if says == "" {
@@ -69,7 +69,7 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 		}
 	}
 	if told > mostUnroutable {
-		c.wrong("route", "-- fix those above, and look again", "%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
+		c.wrong("route", "-- fix those above, and run check again", "%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
 	}
 	if good > 0 && told == 0 {
 		how := "reaches a queue"
@@ -82,18 +82,18 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 	}
 }
 
-// unroutable says why no queue takes a message, or "".
+// unroutable says why no queue takes a message; "": one does, or it is unknown.
 func (j *brokerJudge) unroutable(d destination) (fix, says string) {
 	rows := ""
 	if n := j.refusals(d); n > 0 {
-		rows = fmt.Sprintf("; %s rejected for that already", counted(n, "row looked at was", "rows looked at were"))
+		rows = fmt.Sprintf("; %s rejected for that before", counted(n, "row examined was", "rows examined were"))
 	}
 	switch {
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil && !isNotFound(j.f.queues[d.routingKey]):
 		return "# see the broker's log", fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil:
 		fix = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`) + "  # as its consumers declare it"
-		return fix, fmt.Sprintf("there is no queue %q for the default exchange to bring messages to%s", d.routingKey, rows)
+		return fix, fmt.Sprintf("queue %q, which the default exchange would deliver to, does not exist%s", d.routingKey, rows)
 	case d.exchange != "" && !j.o.NoProbe && j.f.management.err == nil:
 		r := j.f.management.route(d.exchange, d.routingKey)
 		switch {
@@ -109,17 +109,17 @@ func (j *brokerJudge) unroutable(d destination) (fix, says string) {
 	return "", ""
 }
 
-// refusedBefore: bindings are not known, but rows were rejected.
+// refusedBefore is for unknown bindings, if rows were rejected before.
 func (j *brokerJudge) refusedBefore(d destination, rows string) (fix, says string) {
 	return j.bindFix(d), fmt.Sprintf("exchange %q had no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 }
 
 func (j *brokerJudge) bindFix(d destination) string {
-	body, _ := json.Marshal(map[string]string{"routing_key": d.routingKey}) // two strings: it cannot fail
+	body, _ := json.Marshal(map[string]string{"routing_key": d.routingKey}) // two strings always encode
 	return j.curl("POST", "bindings", "e\x00"+d.exchange+"\x00q\x00QUEUE", string(body))
 }
 
-// refusals are the rows whose newest rejection was that no queue took them.
+// refusals counts the rows whose last rejection was "unroutable".
 func (j *brokerJudge) refusals(d destination) int {
 	n := 0
 	for of, codes := range j.database.sample.value.refused {
@@ -130,7 +130,7 @@ func (j *brokerJudge) refusals(d destination) int {
 	return n
 }
 
-// judgeAlternates: where an exchange has one, no message comes back as unroutable.
+// judgeAlternates: an exchange with an alternate exchange returns no message as unroutable.
 func (j *brokerJudge) judgeAlternates(c *chart) {
 	for _, name := range j.o.exchangesOf(j.f.asked) {
 		x, there := j.f.management.exchanges[name]
@@ -141,9 +141,9 @@ func (j *brokerJudge) judgeAlternates(c *chart) {
 	}
 }
 
-// alternateFix removes it; an argument stays as long as the exchange.
+// alternateFix removes it. An argument can only be removed with the exchange.
 func (j *brokerJudge) alternateFix(x exchangeFacts) string {
-	const keep = "# or see that somebody reads what comes there"
+	const keep = "# or make sure that somebody consumes what arrives there"
 	by, _ := j.f.management.policy(x.Name, false, "exchanges")
 	switch {
 	case x.Arguments["alternate-exchange"] != nil:
@@ -157,11 +157,11 @@ func (j *brokerJudge) alternateFix(x exchangeFacts) string {
 }
 
 func (j *brokerJudge) policyCommand(name, pattern, applyTo string, priority int, definition map[string]any) string {
-	text, _ := json.Marshal(definition) // it came from JSON
+	text, _ := json.Marshal(definition) // decoded from JSON before
 	return fmt.Sprintf("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s %s %s", shell(j.f.vhost), priority, applyTo, shell(name), shell(pattern), shell(string(text)))
 }
 
-// judgeOverflow: a queue that discards its oldest messages confirms the newer ones.
+// judgeOverflow: a queue with a limit that drops its oldest messages has already confirmed them.
 func (j *brokerJudge) judgeOverflow(c *chart) {
 	for _, name := range sortedKeys(j.f.management.queues) {
 		q := j.f.management.queues[name]
@@ -173,7 +173,7 @@ func (j *brokerJudge) judgeOverflow(c *chart) {
 	}
 }
 
-// overflowFix keeps what the policy says beside; a queue whose limit is an argument gets a policy of its own.
+// overflowFix keeps the policy's other settings. A queue with the limit as an argument gets its own policy.
 func (j *brokerJudge) overflowFix(q queueFacts, by policy) string {
 	definition := map[string]any{"overflow": "reject-publish"}
 	name, pattern, applyTo, priority := "reject-publish-"+q.Name, "^"+regexp.QuoteMeta(q.Name)+"$", "queues", 0

@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// judgeDatabase is what the facts of the database mean.
+// judgeDatabase turns the facts of the database into findings.
 func judgeDatabase(o Options, f databaseFacts) []Finding {
 	c := &chart{area: Postgres}
 	if f.unreachable != nil {
@@ -29,7 +29,7 @@ func judgeDatabase(o Options, f databaseFacts) []Finding {
 	return slices.Concat(c.findings, j.judgeTables(), j.judgeGrants(), j.judgePublication(), j.judgeSlot(), j.judgeCleanup())
 }
 
-// databaseJudge has what the judgements have in common.
+// databaseJudge holds what the checks share.
 type databaseJudge struct {
 	o       Options
 	f       databaseFacts
@@ -65,7 +65,7 @@ func (j *databaseJudge) judgeServer(c *chart) {
 	j.judgeReadOnly(c)
 	j.judgeClock(c)
 	if j.f.pooler != "" {
-		says := "a connection pooler such as PgBouncer is between (%s): "
+		says := "the connection goes through a pooler such as PgBouncer (%s): "
 		if !j.o.Poll && j.f.replication != nil {
 			c.wrong("pooler", j.directly(), says+"the relay cannot stream through it", j.f.pooler)
 		} else {
@@ -91,10 +91,10 @@ func (j *databaseJudge) judgeReadOnly(c *chart) {
 	}
 	c.wrong("read_only", fmt.Sprintf("SET default_transaction_read_only = off;\nALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;",
 		j.role(), outbox.QuoteIdentifier(j.server.Database)),
-		"default_transaction_read_only is on for role %q: the relay can delete no row, and no message leaves", j.f.role.value.Name)
+		"default_transaction_read_only is on for role %q: the relay cannot delete rows, so it publishes nothing", j.f.role.value.Name)
 }
 
-// A difference that people see in times; due times go by one clock, and do not suffer.
+// A difference that people notice in displayed times. Due times use only Postgres' clock.
 const wrongClock = 5 * time.Second
 
 func (j *databaseJudge) judgeClock(c *chart) {
@@ -111,7 +111,7 @@ func (j *databaseJudge) judgeClock(c *chart) {
 	}
 }
 
-// directly says how to come by the pooler.
+// directly says how to connect without the pooler.
 func (j *databaseJudge) directly() string {
 	if j.service.role == "supabase_admin" {
 		return "# in --database-url (CDC_RELAY_DATABASE_URL), name the direct connection: db.PROJECT.supabase.co:5432, not the pooler"
@@ -130,7 +130,7 @@ func (j *databaseJudge) judgeWAL(c *chart) {
 	c.ok("wal_level", "logical")
 }
 
-// judgeRoom: a slot and a walsender are of the whole server, and bounded.
+// judgeRoom: slots and walsenders are limited for the whole server.
 func (j *databaseJudge) judgeRoom(c *chart) {
 	used, most := len(j.f.slots.value.Slots), j.number("max_replication_slots")
 	ours := j.slot().Exists()
@@ -158,7 +158,7 @@ func (j *databaseJudge) judgeRoom(c *chart) {
 	}
 }
 
-// inactiveSlots names some that nobody uses.
+// inactiveSlots names some slots that nobody uses.
 func (j *databaseJudge) inactiveSlots() string {
 	var names []string
 	for _, s := range j.f.slots.value.Slots {
@@ -179,8 +179,7 @@ func (j *databaseJudge) unusedSlots() string {
 	return "-- or drop one that its owner no longer needs: SELECT pg_drop_replication_slot('NAME');"
 }
 
-// judgeReplication: what the catalog says of the role, and what a replication
-// connection met.
+// judgeReplication combines the role's attributes in the catalog with the result of a replication connection.
 func (j *databaseJudge) judgeReplication(c *chart) {
 	role := j.f.role.value
 	switch {
@@ -211,7 +210,7 @@ func (j *databaseJudge) judgeSenderTimeout(c *chart) {
 	fix := j.service.setting("wal_sender_timeout", "60s", false)
 	switch {
 	case !known:
-		c.warn("wal_sender_timeout", "", "the server does not tell it")
+		c.warn("wal_sender_timeout", "", "the server does not show it")
 	case timeout == 0:
 		c.warn("wal_sender_timeout", fix, "off: if the machine of a relay is lost, its slot stays taken until TCP times out; only a standby takes it sooner, after 6 s")
 	case timeout > 5*time.Minute:
@@ -266,7 +265,7 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%d bytes", bytes)
 }
 
-// span writes a duration for people: what matters of it.
+// span writes a duration for people, rounded.
 func span(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:

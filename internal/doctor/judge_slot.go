@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// judgePublication: whether it brings every row of the table, and nothing else.
+// judgePublication checks that it publishes every row of the table, and nothing else.
 func (j *databaseJudge) judgePublication() []Finding {
 	c := &chart{area: Publication}
 	p := j.f.publication.value
@@ -74,7 +74,7 @@ func (j *databaseJudge) judgePublicationFault(c *chart, fault replication.Public
 	}
 }
 
-// judgePublicationExtras: what it brings beside, which others may rely on.
+// judgePublicationExtras reports what else it publishes. Others may rely on it.
 func (j *databaseJudge) judgePublicationExtras(c *chart) {
 	p := j.f.publication.value
 	if !p.Exists {
@@ -91,7 +91,7 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 	switch {
 	case len(more) > 0:
 		c.warn("insert_only", lines(sql(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert')", outbox.QuoteIdentifier(j.o.Publication))), own),
-			"publication %s brings %s as well: every delete of the relay is decoded again, and of tables without a primary key applications can delete no more", j.o.Publication, strings.Join(more, ", "))
+			"publication %s brings %s as well: every delete of the relay is decoded again, and applications can no longer delete from tables without a primary key", j.o.Publication, strings.Join(more, ", "))
 	default:
 		c.ok("insert_only", "it brings inserts only")
 	}
@@ -105,7 +105,7 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 	}
 }
 
-// slot is the relay's own.
+// slot returns the relay's own slot.
 func (j *databaseJudge) slot() slot.Slot {
 	for _, s := range j.f.slots.value.Slots {
 		if s.Name == j.o.Slot {
@@ -118,7 +118,7 @@ func (j *databaseJudge) slot() slot.Slot {
 // streaming: a relay of the table owns the slot.
 func (j *databaseJudge) streaming() bool { return j.slot().Relayed(j.o.Table) }
 
-// judgeSlot: whether it can be used, who uses it, and what it costs.
+// judgeSlot checks that the slot can be used, who uses it, and how much WAL it retains.
 func (j *databaseJudge) judgeSlot() []Finding {
 	c := &chart{area: Slot}
 	switch s := j.slot(); {
@@ -151,7 +151,7 @@ func (j *databaseJudge) judgeSlot() []Finding {
 	return c.findings
 }
 
-// judgeSlotItself tells whether the relay can use it.
+// judgeSlotItself reports whether the relay can use the slot.
 func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
 	recreate := lines(sql(slot.DropSQL(s.Name)), j.setupCommand())
 	if found := s.Unusable(); found != nil {
@@ -178,7 +178,7 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
 	return true
 }
 
-// because puts a word of the server's behind a sentence.
+// because appends the server's reason to a sentence.
 func because(reason string) string {
 	if reason == "" {
 		return ""
@@ -190,7 +190,7 @@ func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
 	taken := s.Taken(j.o.Table)
 	switch {
 	case taken != nil:
-		c.wrong("active", taken.Fix, "%s: no relay of the table streams; one that runs publishes from the table by claims", taken.What)
+		c.wrong("active", taken.Fix, "%s: no relay of the table streams; a running relay publishes from the table", taken.What)
 	case s.Active():
 		c.ok("active", "owned by %s", s.Process)
 	default:
@@ -202,7 +202,7 @@ func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
 	}
 }
 
-// Above this, WAL that nobody fetches is a danger to the disk.
+// Above this, unconfirmed WAL endangers the disk.
 const muchWAL = 10 << 30
 
 func (j *databaseJudge) judgeLag(c *chart, s slot.Slot) {
@@ -219,7 +219,7 @@ func (j *databaseJudge) judgeLag(c *chart, s slot.Slot) {
 		c.wrong("lag", j.limitWAL(), "%s, without a limit: the server's disk fills up", says)
 	case s.Active() && s.LagBytes > 1<<30:
 		c.warn("lag", "SELECT pid, state, sent_lsn, flush_lsn, pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)) FROM pg_stat_replication;\n"+
-			"-- a great transaction is being decoded, or the relay cannot keep up", "%s: the stream lags behind; rows are swept meanwhile", says)
+			"-- a large transaction is being decoded, or the relay cannot keep up", "%s: the stream lags behind; rows are swept meanwhile", says)
 	default:
 		c.ok("lag", "%s", says)
 	}
@@ -241,26 +241,26 @@ func (j *databaseJudge) judgeFailover(c *chart, s slot.Slot) {
 	}
 }
 
-// enoughWAL is what is recommended as a limit.
+// enoughWAL is the recommended limit.
 func (j *databaseJudge) enoughWAL() int64 { return max(muchWAL, 2*j.bytes("max_wal_size")) }
 
 func (j *databaseJudge) limitWAL() string {
 	return j.service.setting("max_slot_wal_keep_size", fmt.Sprintf("%dGB", j.enoughWAL()>>30), false)
 }
 
-// judgeKeepSize: for this relay a limit is safe.
+// judgeKeepSize: a limit is safe for this relay.
 func (j *databaseJudge) judgeKeepSize(c *chart) {
 	limit, small := j.bytes("max_slot_wal_keep_size"), int64(1<<30)
 	others := j.others()
 	const safe = "For this relay a limit is safe: it recreates an invalidated slot and scans the table"
 	switch {
 	case limit < 0 && len(others) > 0:
-		c.warn("max_slot_wal_keep_size", j.limitWAL()+"\n-- think of the other slots first: the limit is theirs, too",
+		c.warn("max_slot_wal_keep_size", j.limitWAL()+"\n-- check the other slots first: the limit applies to them, too",
 			"no limit: while all relays are stopped, WAL fills the disk. %s. But the server has other slots, which it may harm: %s", safe, strings.Join(others, ", "))
 	case limit < 0:
 		c.warn("max_slot_wal_keep_size", j.limitWAL(), "no limit: while all relays are stopped, WAL fills the disk. %s", safe)
 	case limit < small:
-		c.warn("max_slot_wal_keep_size", j.limitWAL(), "%s is little: one great transaction of anybody costs the slot. %s", size(limit), safe)
+		c.warn("max_slot_wal_keep_size", j.limitWAL(), "%s is little: one large transaction of any application can invalidate the slot. %s", size(limit), safe)
 	default:
 		c.ok("max_slot_wal_keep_size", "%s. %s", size(limit), safe)
 	}
@@ -283,7 +283,7 @@ func (j *databaseJudge) others() []string {
 func (j *databaseJudge) judgeIdleTimeout(c *chart) {
 	timeout, known := j.duration("idle_replication_slot_timeout")
 	switch {
-	case !known: // before 18
+	case !known: // not before Postgres 18
 	case timeout == 0:
 		c.ok("idle_replication_slot_timeout", "off: the slot of stopped relays stays, within max_slot_wal_keep_size")
 	default:

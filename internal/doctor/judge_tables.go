@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// judgeTables: whether they are there, and of which version.
+// judgeTables checks that the tables exist and have the right version.
 func (j *databaseJudge) judgeTables() []Finding {
 	c := &chart{area: Tables}
 	if j.f.tables.err != nil {
@@ -33,7 +33,7 @@ func (j *databaseJudge) judgeTables() []Finding {
 	return c.findings
 }
 
-// judgeAdopted: whether new rows of the tables that "adopt" attached still come.
+// judgeAdopted checks that new rows of adopted tables still arrive.
 func (j *databaseJudge) judgeAdopted(c *chart) {
 	if j.f.adopted.err != nil {
 		c.unknown("adopted", j.f.adopted.err)
@@ -87,14 +87,14 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	}
 }
 
-// outOfTheWay renames what has the name of a table.
+// outOfTheWay returns the fix that renames an object with the name of a table.
 func (j *databaseJudge) outOfTheWay(table outbox.Table, kind string) string {
 	other := outbox.QuoteIdentifier(table.Name + "_" + strings.ToLower(strings.ReplaceAll(kind, " ", "_")))
 	return lines(fmt.Sprintf("ALTER %s %s RENAME TO %s;", kind, table.SQL(), other), j.setupCommand())
 }
 
-// restore: a column of an older version comes by a migration, one that somebody dropped
-// or renamed does not.
+// restore returns the fix for missing columns. A migration adds columns of a newer version, but not columns that
+// somebody dropped or renamed.
 func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column) string {
 	if j.f.version.err == nil && len(j.f.version.value.Pending) > 0 {
 		return "cdc-relay migrate up" + j.tableFlag()
@@ -106,7 +106,7 @@ func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column)
 	return lines(commands...)
 }
 
-// setupCommand makes what is missing, under the names of this relay.
+// setupCommand creates what is missing, with the names of this relay.
 func (j *databaseJudge) setupCommand() string {
 	history := ""
 	if j.o.KeepPublished > 0 {
@@ -118,7 +118,7 @@ func (j *databaseJudge) setupCommand() string {
 	return "cdc-relay setup" + j.tableFlag() + j.slotFlags() + history
 }
 
-// slotFlags are for commands, where they are not the defaults.
+// slotFlags returns the flags for names that are not the defaults.
 func (j *databaseJudge) slotFlags() string {
 	flags := ""
 	publication, slot := j.o.names().OfWholeTable()
@@ -134,7 +134,7 @@ func (j *databaseJudge) slotFlags() string {
 	return flags
 }
 
-// tableFlag is for commands, where it is not the default.
+// tableFlag returns the flag for a table that is not the default.
 func (j *databaseJudge) tableFlag() string {
 	if name := j.o.Table.String(); name != "public.outbox" {
 		return " --table " + shell(name)
@@ -153,10 +153,10 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 	case err != nil:
 		c.unknown("migrations", err)
 	case state.Current == 0 && j.hasTables():
-		c.wrong("migrations", fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (version int4 NOT NULL);\nINSERT INTO %[1]s (version) VALUES (%d);  -- if check has nothing against their columns",
-			versions.SQL(), state.Latest), "the tables are not known to be of any version: there is no %s with a line", versions)
+		c.wrong("migrations", fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (version int4 NOT NULL);\nINSERT INTO %[1]s (version) VALUES (%d);  -- if check reports no problem with their columns",
+			versions.SQL(), state.Latest), "the version of the tables is unknown: table %s is missing or empty", versions)
 	case state.Current == 0:
-		c.wrong("migrations", j.setupCommand(), "the tables were never made")
+		c.wrong("migrations", j.setupCommand(), "the tables were never created")
 	case len(state.Pending) > 0:
 		c.wrong("migrations", "cdc-relay migrate up"+j.tableFlag(), "the tables are at version %d, this cdc-relay needs %d", state.Current, state.Latest)
 	default:
@@ -164,7 +164,7 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 	}
 }
 
-// hasTables: the outbox or its dead-letter table.
+// hasTables: the outbox or its dead-letter table exists.
 func (j *databaseJudge) hasTables() bool {
 	return slices.ContainsFunc(store.Needs(j.o.Table), func(need store.Need) bool {
 		_, there := j.f.tables.value.Tables[need.Table.Name]
@@ -172,10 +172,10 @@ func (j *databaseJudge) hasTables() bool {
 	})
 }
 
-// role is the relay's, as SQL writes it.
+// role is the relay's role, as SQL writes it.
 func (j *databaseJudge) role() string { return outbox.QuoteIdentifier(j.f.role.value.Name) }
 
-// judgeGrants: what the relay's role may do with the tables, and the application's.
+// judgeGrants checks the privileges of the relay's role and of the application's.
 func (j *databaseJudge) judgeGrants() []Finding {
 	c := &chart{area: Grants}
 	t := j.f.tables.value
@@ -232,7 +232,7 @@ func (j *databaseJudge) judgeApp(c *chart) {
 		c.wrong("application", fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '...';\n%s", role, j.appGrants(true)), "role %q does not exist", name)
 		return
 	case !there:
-		return // told of already
+		return // reported already
 	}
 	var wrong, grants []string
 	add := func(is bool, says, grant string) {
@@ -257,7 +257,7 @@ func (j *databaseJudge) judgeApp(c *chart) {
 		c.ok("application", "role %q may INSERT; as the owner or a superuser it may do anything with the table", name)
 	case len(app.More) > 0:
 		c.warn("application", fmt.Sprintf("REVOKE %s ON %s FROM %s;", strings.Join(app.More, ", "), j.o.Table.SQL(), role),
-			"role %q may %s beside INSERT, which is all that it needs", name, strings.Join(app.More, ", "))
+			"role %q may %s besides INSERT, and needs only INSERT", name, strings.Join(app.More, ", "))
 	case app.SelectID:
 		c.ok("application", "role %q may INSERT and read id", name)
 	default:
@@ -266,7 +266,7 @@ func (j *databaseJudge) judgeApp(c *chart) {
 	j.judgeReturning(c)
 }
 
-// judgeReturning: ORMs send INSERT … RETURNING id, or ask the sequence before.
+// judgeReturning: ORMs send INSERT … RETURNING id, or call nextval before.
 func (j *databaseJudge) judgeReturning(c *chart) {
 	app, name, role := j.f.app.value, j.o.AppRole, outbox.QuoteIdentifier(j.o.AppRole)
 	sequence := j.f.tables.value.Sequence
@@ -284,7 +284,7 @@ func (j *databaseJudge) judgeReturning(c *chart) {
 	c.ok("returning", "if an ORM asks for the generated id (INSERT … RETURNING, nextval), map message_id as its key, or: %s", strings.Join(grants, " "))
 }
 
-// inserts: a grant on the columns that every message has will do.
+// inserts: a grant on the columns of every message is enough.
 func (a appFacts) inserts() bool {
 	return a.Insert || slices.Contains(a.Columns, "routing_key") &&
 		(slices.Contains(a.Columns, "payload") || slices.Contains(a.Columns, "payload_bytes"))
@@ -299,7 +299,7 @@ func (j *databaseJudge) appGrants(insert bool) string {
 	return usage + fmt.Sprintf("\nGRANT INSERT ON %s TO %s;", j.o.Table.SQL(), role)
 }
 
-// shell quotes a word for a shell, where it needs to be.
+// shell quotes a word for the shell if necessary.
 func shell(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%", r)

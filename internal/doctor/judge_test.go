@@ -125,7 +125,7 @@ func ofSlotAndTables() map[string]judgement {
 		"a limit that meets others": {func(_ *Options, f *databaseFacts) {
 			f.set("max_slot_wal_keep_size", "-1", "MB")
 			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "debezium"})
-		}, "warning slot/max_slot_wal_keep_size", []string{"debezium", "think of the other slots first"}},
+		}, "warning slot/max_slot_wal_keep_size", []string{"debezium", "check the other slots first"}},
 		"WAL without a limit": {func(_ *Options, f *databaseFacts) {
 			f.set("max_slot_wal_keep_size", "-1", "MB")
 			f.slots.value.Slots[0].Process = slot.Process{}

@@ -10,20 +10,20 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// managed is a service that runs Postgres for its users: they are no superusers there,
-// and settings are made elsewhere.
+// managed is a service that runs Postgres for its users: they are not superusers, and settings are changed in another
+// way.
 type managed struct {
-	name string // for people; "" is a server of one's own
-	role string // one that exists there alone
-	// logical turns logical decoding on.
+	name string // for people; "": the user's own server
+	role string // a role that exists only there
+	// logical is the command that turns logical decoding on.
 	logical string
-	// set is the command for another setting, with its name and its value; "" where they cannot be set.
+	// set is the command for another setting, with its name and value; "": it cannot be set.
 	set string
-	// replicate is the SQL that lets a role stream, "" where it is the usual one.
+	// replicate is the SQL that lets a role stream; "": the usual SQL.
 	replicate string
 }
 
-// The commands name by capitals what only their user knows.
+// Words in capitals in the commands are for the user to replace.
 func managedServices() []managed {
 	return []managed{
 		{
@@ -66,7 +66,7 @@ az postgres flexible-server restart --resource-group GROUP --name SERVER`,
 	}
 }
 
-// managedRoles are the roles by which the services are recognised.
+// managedRoles are the roles that identify the services.
 func managedRoles() []string {
 	var roles []string
 	for _, m := range managedServices() {
@@ -75,8 +75,7 @@ func managedRoles() []string {
 	return roles
 }
 
-// service is the one that has these roles. Some have the roles of another beside
-// their own, so the order counts.
+// service returns the service that has these roles. Some services also have roles of another one, so the order matters.
 func service(roles []string) managed {
 	for _, m := range managedServices() {
 		if slices.Contains(roles, m.role) {
@@ -86,8 +85,8 @@ func service(roles []string) managed {
 	return managed{}
 }
 
-// setting is what sets a parameter to a value, as postgresql.conf and ALTER SYSTEM write
-// it. Restart says whether the server has to be restarted.
+// setting returns how to set a parameter; the value is in the format of postgresql.conf and ALTER SYSTEM. restart: the
+// server must be restarted.
 func (m managed) setting(name, value string, restart bool) string {
 	switch {
 	case m.name != "" && m.set == "":
@@ -108,8 +107,7 @@ func (m managed) setting(name, value string, restart bool) string {
 	return fmt.Sprintf("ALTER SYSTEM SET %s = '%s';\nSELECT pg_reload_conf();", name, value)
 }
 
-// plain is a value without its unit: services take milliseconds and megabytes alone. RDS
-// writes 1 for on.
+// plain returns a value without its unit: services accept only milliseconds and megabytes. RDS writes 1 for on.
 func (m managed) plain(value string) string {
 	switch {
 	case value == "on" && m.role == "rds_superuser":
@@ -123,7 +121,7 @@ func (m managed) plain(value string) string {
 	return value
 }
 
-// logicalWAL is what turns logical decoding on.
+// logicalWAL returns how to turn logical decoding on.
 func (m managed) logicalWAL() string {
 	if m.name == "" {
 		return lines(m.setting("wal_level", "logical", true), orPoll)
@@ -133,7 +131,7 @@ func (m managed) logicalWAL() string {
 
 const orPoll = "-- or, without streaming: cdc-relay run --mode poll"
 
-// replication is the SQL that lets a role stream.
+// replication returns the SQL that lets a role stream.
 func (m managed) replication(role string) string {
 	if m.replicate == "" {
 		return lines(sql(replication.ReplicationGrant(role)), orPoll)

@@ -17,17 +17,16 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// managementFacts are what RabbitMQ's HTTP API tells: what AMQP cannot. The tag
-// "management" is enough for all of it.
+// managementFacts are what only RabbitMQ's HTTP API reports. The tag "management" is enough for all of it.
 type managementFacts struct {
 	url string // without user and password
 	err error  // nil: it answered
 
-	alarms    string // what its health check says, "" where all is well
+	alarms    string // the result of its health check; "": no alarm
 	exchanges map[string]exchangeFacts
-	// bindings, by source, of the exchanges that the destinations can lead to, up to mostExchanges.
+	// bindings by source, of all exchanges that the destinations can lead to, up to mostExchanges.
 	bindings map[string][]binding
-	unasked  bool // there are more
+	unasked  bool // there are more exchanges
 	queues   map[string]queueFacts
 	policies []policy
 }
@@ -48,11 +47,11 @@ type binding struct {
 
 type queueFacts struct {
 	Name      string         `json:"name"`
-	Type      string         `json:"type"` // classic, quorum, stream
+	Type      string         `json:"type"` // classic, quorum or stream
 	Arguments map[string]any `json:"arguments"`
 }
 
-// policy gives queues or exchanges of matching names arguments.
+// policy sets arguments of queues or exchanges with matching names.
 type policy struct {
 	Name       string         `json:"name"`
 	Pattern    string         `json:"pattern"`
@@ -62,14 +61,14 @@ type policy struct {
 	operator   bool
 }
 
-// How much of the API's answers is read.
+// Limits for the answers of the API.
 const (
 	mostExchanges = 100
 	mostQueues    = 200
 	mostAnswer    = 32 << 20 // bytes
 )
 
-// gatherManagement asks for what is bound to the exchanges of the destinations.
+// gatherManagement asks for the bindings of the destinations' exchanges.
 func (o Options) gatherManagement(ctx context.Context, uri amqp.URI, broker *brokerFacts) managementFacts {
 	f := managementFacts{exchanges: map[string]exchangeFacts{}, bindings: map[string][]binding{}, queues: map[string]queueFacts{}}
 	api, err := o.newAPI(uri)
@@ -108,7 +107,7 @@ func (f *managementFacts) askOperatorPolicies(ctx context.Context, api *manageme
 	return err
 }
 
-// follow asks for the bindings of exchanges, and of those that they lead to.
+// follow asks for the bindings of exchanges, and of the exchanges that they lead to.
 func (f *managementFacts) follow(ctx context.Context, api *managementAPI, vhost string, names []string) {
 	for len(names) > 0 && f.err == nil {
 		name := names[0]
@@ -153,17 +152,17 @@ func (f *managementFacts) askQueue(ctx context.Context, api *managementAPI, vhos
 	}
 }
 
-// managementAPI asks by GET alone.
+// managementAPI only sends GET requests.
 type managementAPI struct {
 	base           string
 	user, password string
 	client         *http.Client
 }
 
-// The ports of the API, without TLS and with.
+// The default ports of the API, without and with TLS.
 const managementPort, managementTLSPort = 15672, 15671
 
-// baseURL is that of the setting, or the usual port of the broker's host.
+// baseURL returns the URL of the setting, or the usual port of the broker's host.
 func (o Options) baseURL(uri amqp.URI) (base string, user *url.Userinfo, err error) {
 	user = url.UserPassword(uri.Username, uri.Password)
 	if o.ManagementURL == "" {
@@ -198,13 +197,13 @@ func (o Options) newAPI(uri amqp.URI) (*managementAPI, error) {
 		client: &http.Client{
 			Timeout:   o.timeout / 3,
 			Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 1},
-			// The password is for this server alone.
+			// Another server must not get the password.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
 }
 
-// tlsConfig is what the AMQP URL says of certificates, for the API of the same broker.
+// tlsConfig reads the certificates of the AMQP URL, for the API of the same broker.
 func (o Options) tlsConfig(uri amqp.URI) (*tls.Config, error) {
 	if o.TLS != nil {
 		return o.TLS.Clone(), nil
@@ -228,7 +227,7 @@ func (o Options) tlsConfig(uri amqp.URI) (*tls.Config, error) {
 	return config, nil
 }
 
-// statusError is an answer that is no success.
+// statusError is an HTTP error.
 type statusError struct {
 	code   int
 	reason string
@@ -248,7 +247,7 @@ func (a *managementAPI) get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		var long *url.Error
 		if errors.As(err, &long) {
-			err = long.Err // without the address, which stands beside it
+			err = long.Err // without the URL: the caller names it
 		}
 		return err
 	}
@@ -258,7 +257,7 @@ func (a *managementAPI) get(ctx context.Context, path string, into any) error {
 		var said struct {
 			Reason any `json:"reason"`
 		}
-		_ = json.NewDecoder(body).Decode(&said) // where it says why
+		_ = json.NewDecoder(body).Decode(&said) // the body may have the reason
 		reason, _ := said.Reason.(string)
 		return &statusError{code: response.StatusCode, reason: reason}
 	}
@@ -268,8 +267,8 @@ func (a *managementAPI) get(ctx context.Context, path string, into any) error {
 	return nil
 }
 
-// health is what the check for alarms says, which fails with 503 where there is one. An
-// API that does not have it says nothing.
+// health returns the alarms of the health check, which fails with 503 if there is one. It returns "" if the API does
+// not have this check.
 func (a *managementAPI) health(ctx context.Context) string {
 	var ok struct{}
 	err := a.get(ctx, "health/checks/alarms", &ok)

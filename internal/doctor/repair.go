@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Repairs are the fixes of the findings that only add something or grant a privilege that a relay needs: they can be run
-// unseen. A fix is taken whole or not at all.
+// Repairs returns the fixes that only add something or grant a privilege that a relay needs, so they are safe to run
+// without review. A fix is returned complete or not at all.
 func Repairs(findings []Finding) []string {
 	var repairs []string
 	for _, f := range findings {
@@ -29,7 +29,7 @@ func Repairs(findings []Finding) []string {
 	return repairs
 }
 
-// withoutRemark is "" for a line that is nothing else.
+// withoutRemark returns "" for a line that is only a remark.
 func withoutRemark(line string) string {
 	if strings.HasPrefix(line, "--") || strings.HasPrefix(line, "#") {
 		return ""

@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// route is what would become of a message.
+// route is where a message would go.
 type route struct {
-	queues []string // the queues that take it
-	// perhaps: an exchange on the way decides by more than the routing key, and has bindings.
+	queues []string // the queues that receive it
+	// perhaps: an exchange on the route has bindings and uses more than the routing key.
 	perhaps bool
-	// unasked: the bindings of an exchange on the way are not known.
+	// unasked: the bindings of an exchange on the route are unknown.
 	unasked bool
-	// alternate is the exchange that takes it because no binding does, or "".
+	// alternate is the exchange that receives it because no binding matches; "": none.
 	alternate string
 }
 
-// follow walks from an exchange as the broker does.
+// route follows the bindings as the broker does.
 func (f managementFacts) route(exchange, key string) route {
 	var r route
 	f.walk(exchange, key, &r, map[string]bool{})
@@ -93,9 +93,9 @@ func matches(x exchangeFacts, b binding, key string) match {
 	return is
 }
 
-// topicMatches: * is one word, # any number of them.
+// topicMatches: * is one word, # any number of words.
 func topicMatches(pattern, words []string) bool {
-	// reached[i]: the pattern so far can have taken i words.
+	// reached[i]: the pattern so far can match the first i words.
 	reached := make([]bool, len(words)+1)
 	reached[0] = true
 	for _, p := range pattern {
@@ -113,7 +113,7 @@ func topicMatches(pattern, words []string) bool {
 	return reached[len(words)]
 }
 
-// alternate is the exchange that takes what no binding of this one does. A policy goes behind the argument.
+// alternate is the alternate exchange. An argument overrides a policy.
 func (f managementFacts) alternate(x exchangeFacts) string {
 	if name, ok := x.Arguments["alternate-exchange"].(string); ok {
 		return name
@@ -125,7 +125,7 @@ func (f managementFacts) alternate(x exchangeFacts) string {
 	return ""
 }
 
-// policy is the one of these kinds that counts for a name: that of the greatest priority.
+// policy returns the policy with the highest priority for a name, among these kinds.
 func (f managementFacts) policy(name string, operator bool, kinds ...string) (policy, bool) {
 	var best policy
 	found := false
@@ -144,8 +144,8 @@ func (f managementFacts) policy(name string, operator bool, kinds ...string) (po
 	return best, found
 }
 
-// limit is what makes a queue discard its oldest messages, or "". Argument goes
-// before policy; of a number that an operator's policy has too, the lower counts.
+// limit returns the setting that makes a queue drop its oldest messages, or "". If there are several numbers, RabbitMQ
+// uses the lowest; limit returns the operator policy's, or else the argument's, or else the policy's.
 func (f managementFacts) limit(q queueFacts) (limit string, by policy) {
 	kinds := []string{"queues", q.Type + "_queues"}
 	own, _ := f.policy(q.Name, false, kinds...)
@@ -166,7 +166,7 @@ func (f managementFacts) limit(q queueFacts) (limit string, by policy) {
 	return "", policy{}
 }
 
-// whole writes a number of JSON as people do.
+// whole writes a JSON number as people do.
 func whole(n any) string {
 	if f, ok := n.(float64); ok {
 		return strconv.FormatFloat(f, 'f', -1, 64)

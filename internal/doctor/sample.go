@@ -12,12 +12,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// How much of the table is looked at: two ends of it and the retries, this many rows each,
-// and the rows of some blocks between.
+// How much of the table is read: this many rows from each end and of the retries, and the rows of some blocks between.
 const (
 	sampleRows   = 5000
 	sampleBlocks = 300
-	// mostDestinations is how many different ones are looked after.
+	// mostDestinations is how many different destinations are checked.
 	mostDestinations = 200
 )
 
@@ -28,27 +27,26 @@ type destination struct {
 	routingKey string
 }
 
-// sample is what of the waiting rows was seen.
+// sample is what was seen of the waiting rows.
 type sample struct {
 	rows  int  // looked at, some of them perhaps twice
-	whole bool // these are all that wait
-	// missed is why some of what was to be looked at was not.
+	whole bool // it contains all waiting rows
+	// missed is why a part could not be read.
 	missed error
-	// destinations and how many of the rows looked at have each.
+	// destinations maps each destination to its number of rows.
 	destinations map[destination]int
-	// refused are the newest codes of the rejections, by destination.
+	// refused counts the last rejection codes, by destination.
 	refused map[destination]map[string]int
 }
 
-// sampleSQL: an exchange and a routing key have no index, so the distinct ones of all
-// rows cannot be had cheaply; those of some rows can.
+// sampleSQL: exchange and routing key have no index, so finding the distinct values of all rows would be expensive.
 const sampleSQL = `
 SELECT exchange, routing_key, split_part(last_error, ':', 1), count(*)
 FROM (SELECT exchange, routing_key, left(last_error, 40) AS last_error FROM %TABLE% LIMIT $1) few
 GROUP BY 1, 2, 3`
 
-// takeSample looks at rows, never at all of a large table. Where dead rows lie before
-// them, one end may take too long; the others are looked at all the same.
+// takeSample reads a bounded number of rows. One end of the table may take too long because of dead rows; the other
+// parts are read in any case.
 func (s *session) takeSample(ctx context.Context, table outbox.Table, partitioned bool) answer[sample] {
 	p := sample{destinations: map[destination]int{}, refused: map[destination]map[string]int{}}
 	from := table.SQL()
@@ -71,7 +69,7 @@ func (s *session) takeSample(ctx context.Context, table outbox.Table, partitione
 	return answer[sample]{value: p}
 }
 
-// countBetween takes some blocks of the table.
+// countBetween reads some blocks of the table.
 func (s *session) countBetween(ctx context.Context, to *sample, from string) error {
 	var blocks int64
 	err := s.fetch(ctx, &blocks, "SELECT to_jsonb(pg_relation_size($1::text::regclass) / current_setting('block_size')::int)", from)
@@ -85,7 +83,7 @@ func (s *session) countBetween(ctx context.Context, to *sample, from string) err
 // count adds the rows of one part of the table.
 func (s *session) count(ctx context.Context, to *sample, from string, limit int, more ...any) (rows int, err error) {
 	err = s.read(ctx, func(tx pgx.Tx) error {
-		// By the index and up to the limit, because the statistics of a queue are always old.
+		// Force the index: the statistics of a queue are always old.
 		if _, err := tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true)"); err != nil {
 			return err
 		}
@@ -121,8 +119,7 @@ func (p *sample) take(exchange *string, key string, code *string, n int) {
 	}
 }
 
-// destinations are where the rows go, with the relay's exchange for those that name
-// none; the most frequent first.
+// destinations returns where the rows go, with --exchange for rows that name none, the most frequent first.
 func (f databaseFacts) destinations(o Options) []destination {
 	counts := map[destination]int{}
 	for d, n := range f.sample.value.destinations {
@@ -135,12 +132,12 @@ func (f databaseFacts) destinations(o Options) []destination {
 	return all
 }
 
-// reply: a direct reply goes to the one who waits for it, past all queues, and at once.
+// reply: a direct reply goes to the waiting client at once, past all queues.
 func (d destination) reply() bool {
 	return d.exchange == "" && strings.HasPrefix(d.routingKey, "amq.rabbitmq.reply-to")
 }
 
-// resolved has the exchange that the relay would take.
+// resolved fills in the exchange that the relay would use.
 func (d destination) resolved(o Options) destination {
 	if !d.named {
 		d.exchange, d.named = o.Exchange, true

@@ -198,7 +198,7 @@ func TestAPooler(t *testing.T) {
 	p.examine().wantOthersOK("pooler", "replication") // on the same server process, with what the first has left there
 
 	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "ignore_startup_parameters = default_transaction_read_only")))
-	p.examine().want(doctor.Problem, doctor.Postgres, "pooler", "the start-up named server process")
+	p.examine().want(doctor.Problem, doctor.Postgres, "pooler", "the startup named server process")
 }
 
 // pgBouncer starts one in transaction mode before a server, and returns where it listens.

@@ -11,19 +11,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 )
 
-// statementTimeout bounds each statement on the server.
+// statementTimeout limits each statement on the server.
 const statementTimeout = 5 * time.Second
 
-// session asks the database, and cannot change it: each question is a transaction of its own
-// that is READ ONLY and rolled back, in a session that is read-only by default.
+// session reads from the database and cannot change it: each question is a READ ONLY transaction that is rolled back,
+// in a session that is read-only by default.
 type session struct {
 	conn *pgx.Conn
-	// pooled: a pooler rejected the start-up parameters.
+	// pooled: a pooler rejected the startup parameters.
 	pooled bool
 }
 
-// openSession connects. A pooler takes no start-up parameters that it does not know;
-// then the session's own default stays, since a SET would outlive this client there.
+// openSession connects. A pooler rejects startup parameters that it does not know; then the session keeps its default,
+// because a SET would outlive this client in the pool.
 func openSession(ctx context.Context, connect func(context.Context, map[string]string) (*pgx.Conn, error)) (*session, error) {
 	conn, err := connect(ctx, map[string]string{"default_transaction_read_only": "on"})
 	if err == nil {
@@ -42,10 +42,10 @@ func openSession(ctx context.Context, connect func(context.Context, map[string]s
 func (s *session) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	s.conn.Close(ctx) //nolint:errcheck // the server sees the end of the connection anyway
+	s.conn.Close(ctx) //nolint:errcheck // the server notices the end of the connection in any case
 }
 
-// limits of one transaction, and the names of the catalog alone.
+// limits of one transaction, and a search path with only the catalog
 const limits = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', '1s', true),
 	set_config('search_path', 'pg_catalog', true), set_config('jit', 'off', true)`
 
@@ -57,15 +57,14 @@ func (s *session) read(ctx context.Context, question func(pgx.Tx) error) error {
 	if err != nil {
 		return hinted(err)
 	}
-	defer func() { _ = tx.Rollback(ctx) }() // where that fails, pgx closes the connection
+	defer func() { _ = tx.Rollback(ctx) }() // if it fails, pgx closes the connection
 	if _, err := tx.Exec(ctx, limits, fmt.Sprint(statementTimeout.Milliseconds())); err != nil {
 		return hinted(err)
 	}
 	return hinted(question(tx))
 }
 
-// fetch runs a query of one row and one column of JSON, which does not fail where
-// another version of the server has other columns in its catalog.
+// fetch runs a query that returns one JSON value. JSON also works if another server version has other catalog columns.
 func (s *session) fetch(ctx context.Context, into any, query string, args ...any) error {
 	return s.read(ctx, func(tx pgx.Tx) error {
 		var text []byte
@@ -76,28 +75,28 @@ func (s *session) fetch(ctx context.Context, into any, query string, args ...any
 	})
 }
 
-// hinted gives an error of a question the words that help.
+// hinted adds a hint to an error of a question.
 func hinted(err error) error {
 	switch pgcode.Of(err) {
 	case pgcode.QueryCanceled:
 		return &advice{
 			fmt.Errorf("it took longer than %s: %w", statementTimeout, err),
-			"-- look again when the server has less to do; what holds it up:\n" +
+			"-- run check again when the server is less busy; what delays it:\n" +
 				"SELECT pid, usename, state, now() - query_start AS since, left(query, 60) FROM pg_stat_activity WHERE state <> 'idle' ORDER BY query_start;",
 		}
 	case pgcode.LockNotAvailable:
 		return &advice{
-			fmt.Errorf("somebody holds it locked: %w", err),
+			fmt.Errorf("another session has locked it: %w", err),
 			"SELECT a.pid, a.usename, a.state, now() - a.xact_start AS since, left(a.query, 60), l.relation::regclass\n" +
 				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.mode = 'AccessExclusiveLock' AND l.granted;",
 		}
 	case pgcode.InsufficientPrivilege:
-		return &advice{err, "-- see what is said of grants"}
+		return &advice{err, "-- see the findings about grants"}
 	}
 	return err
 }
 
-// advice is an error that knows its fix.
+// advice is an error with a fix.
 type advice struct {
 	error
 	fix string
