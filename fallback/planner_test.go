@@ -49,7 +49,7 @@ func TestAHealthyStreamLeavesOnlyTheDueRowsToPoll(t *testing.T) {
 	ranOnly(t, ran, Due, Keys, Backlog)
 }
 
-func TestAPassUnderWayGoesOnThoughNothingAsksForIt(t *testing.T) {
+func TestAStartedPassIsFinished(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
 	p.Done(Backlog, now, Outcome{More: true})
@@ -108,7 +108,7 @@ func TestNothingIsSweptWithoutAPublisherOrRoom(t *testing.T) {
 	}
 }
 
-func TestAWalkThatNothingAsksForTakesAThousandthOfTheTime(t *testing.T) {
+func TestTheSafetyPassTakesAThousandthOfTheTime(t *testing.T) {
 	for took, after := range map[time.Duration]time.Duration{
 		time.Millisecond: backlogSafety,
 		time.Second / 10: 100 * time.Second,
@@ -175,7 +175,7 @@ func TestAPassOverManyKeysRunsLessOften(t *testing.T) {
 }
 
 // The stream tells the leader about rows with a time, and the table when the next row is due.
-func TestNothingIsLookedForBeforeItIsDue(t *testing.T) {
+func TestTheDueSweepWaitsUntilARowIsDue(t *testing.T) {
 	v, now := streaming(), time.Now()
 	for _, one := range []struct {
 		quiet, want time.Duration
@@ -215,7 +215,7 @@ func TestASweepThatWaitedOnceRunsAgainSoon(t *testing.T) {
 	}
 }
 
-func TestWhoDoesNotLeadTakesFreshRowsOnlyIfNobodyDoes(t *testing.T) {
+func TestAStandbyTakesFreshRowsOnlyWithoutALeader(t *testing.T) {
 	standby := View{Ready: true}
 	p, now := NewPlanner(poll), time.Now()
 	ran, _ := settle(p, now, standby)

@@ -103,7 +103,7 @@ func TestAKeyWithManyRowsKeepsItsOrderWhateverHappens(t *testing.T) {
 }
 
 // Requeued dead letters keep their order, and leave before later rows, even if the stream is behind.
-func TestWhatIsSentBackKeepsItsOrderWhateverHappens(t *testing.T) {
+func TestRequeuedMessagesKeepTheirOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		steps := m.stepsOf("a")

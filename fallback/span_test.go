@@ -74,7 +74,7 @@ func TestASpanEndsWithTheGreatestID(t *testing.T) {
 	}
 }
 
-func TestWhatAStatementHasPassed(t *testing.T) {
+func TestAPassContinuesAfterTheLastRowItSaw(t *testing.T) {
 	found := []outbox.Candidate{{Ref: outbox.Ref{ID: 30}}, {Ref: outbox.Ref{ID: 40}}}
 	for _, one := range []struct {
 		after, upTo int64

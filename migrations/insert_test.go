@@ -28,8 +28,8 @@ func wantState(t *testing.T, err error, state, names string) {
 	}
 }
 
-// TestWhatTheInsertCatches: types, NOT NULL and the index. The relay judges the rest.
-func TestWhatTheInsertCatches(t *testing.T) {
+// TestMistakesThatFailAtTheInsert: types, NOT NULL and the index. The relay judges the rest.
+func TestMistakesThatFailAtTheInsert(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	up(t, conn, plainTable())
 	const notNull, badText, tooLong, outOfRange = "23502", "22P02", "54000", "22003"
@@ -64,9 +64,9 @@ func TestWhatTheInsertCatches(t *testing.T) {
 	}
 }
 
-// TestNothingIsPreparedForAnInsert: each INSERT would prepare CHECKs, generated columns and triggers again. The
+// TestTheOutboxHasNoChecksOrTriggers: each INSERT would prepare CHECKs, generated columns and triggers again. The
 // benchmark (cdc-relay-bench insert) shows what they cost.
-func TestNothingIsPreparedForAnInsert(t *testing.T) {
+func TestTheOutboxHasNoChecksOrTriggers(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	up(t, conn, plainTable())
 	rows, err := conn.Query(t.Context(), `

@@ -160,9 +160,9 @@ func (r *recorder) hasRefused(id int64) bool {
 	return false
 }
 
-// TestAMessageThatEndsEveryConnectionIsRefused: all others leave and are not charged, neither those in flight with it
+// TestAMessageThatEndsEveryConnectionIsRejected: all others leave and are not charged, neither those in flight with it
 // nor those for a queue that never answers.
-func TestAMessageThatEndsEveryConnectionIsRefused(t *testing.T) {
+func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
 	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
@@ -201,8 +201,8 @@ func TestAMessageThatEndsEveryConnectionIsRefused(t *testing.T) {
 	}
 }
 
-// TestAMessageThatEndsEveryConnectionIsRefusedWhereLittleElseComes: later messages for the same queue go before it.
-func TestAMessageThatEndsEveryConnectionIsRefusedWhereLittleElseComes(t *testing.T) {
+// TestAMessageThatEndsEveryConnectionIsRejectedUnderLowTraffic: later messages for the same queue go before it.
+func TestAMessageThatEndsEveryConnectionIsRejectedUnderLowTraffic(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
 	q := newAdmin(t, u).queue(services.Name(t), nil)
@@ -226,8 +226,8 @@ func TestAMessageThatEndsEveryConnectionIsRefusedWhereLittleElseComes(t *testing
 	}
 }
 
-// TestABrokerThatBearsNothingChargesNobody: the broker is broken, and no message is at fault.
-func TestABrokerThatBearsNothingChargesNobody(t *testing.T) {
+// TestABrokenBrokerChargesNoMessage: the broker is broken, and no message is at fault.
+func TestABrokenBrokerChargesNoMessage(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
 	f := newFragile(t, services.SharedRabbitMQ(t).Addr())

@@ -87,8 +87,8 @@ func TestTopicPermission(t *testing.T) {
 	checkArrived(t, results, a.drain(q))
 }
 
-// TestFastReplyToHarmsNobody: RabbitMQ would close the channel for it. Other reply queues are accepted.
-func TestFastReplyToHarmsNobody(t *testing.T) {
+// TestADirectReplyToDoesNotCloseTheChannel: RabbitMQ would close the channel for it. Other reply queues are accepted.
+func TestADirectReplyToDoesNotCloseTheChannel(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
 	a := newAdmin(t, u)

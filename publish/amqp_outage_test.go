@@ -54,8 +54,8 @@ func TestConnectionClosedByOperator(t *testing.T) {
 	checkArrived(t, results, a.drain(q))
 }
 
-// TestABrokerOfItsOwn runs all tests that break a broker on one, because a broker takes seconds to start.
-func TestABrokerOfItsOwn(t *testing.T) {
+// TestOnAPrivateBroker runs all tests that break a broker on one, because a broker takes seconds to start.
+func TestOnAPrivateBroker(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
 	broker := services.PrivateRabbitMQ(t, "max_message_size = 1000000")
@@ -327,9 +327,9 @@ func TestReplacedLanes(t *testing.T) {
 	}
 }
 
-// TestOneStuckQueueKeepsNobodyOut: a stuck queue looks like an outage. The breaker then lets a message for another
+// TestAStuckQueueDoesNotKeepTheBreakerOpen: a stuck queue looks like an outage. The breaker then lets a message for another
 // queue through.
-func TestOneStuckQueueKeepsNobodyOut(t *testing.T) {
+func TestAStuckQueueDoesNotKeepTheBreakerOpen(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(time.Second)})
@@ -348,8 +348,8 @@ func TestOneStuckQueueKeepsNobodyOut(t *testing.T) {
 	allAre(t, r.awaitResults(t, blocking), outbox.Unknown)
 }
 
-// TestSaysItOnce: an outage logs one line at its start and one at its end, without the password.
-func TestSaysItOnce(t *testing.T) {
+// TestAnOutageIsLoggedOnce: an outage logs one line at its start and one at its end, without the password.
+func TestAnOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := limitedUser(t, broker.VHost(t), ".*")

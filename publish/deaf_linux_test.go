@@ -7,9 +7,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestABrokerIsAskedAnewWhilePacketsAreDropped: with one socket, the kernel would try again only after 1, 3 and 7
+// TestConnectingIsRetriedWhilePacketsAreDropped: with one socket, the kernel would try again only after 1, 3 and 7
 // seconds.
-func TestABrokerIsAskedAnewWhilePacketsAreDropped(t *testing.T) {
+func TestConnectingIsRetriedWhilePacketsAreDropped(t *testing.T) {
 	broker := services.SharedRabbitMQ(t)
 	deaf := services.NewDeaf(t)
 	p, err := NewAMQP(AMQPConfig{URL: withHost(t, broker.VHost(t), deaf.Addr()), SendTimeout: time.Minute})

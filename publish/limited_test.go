@@ -34,8 +34,8 @@ func TestACallIsBoundedAlsoAfterABlockedConnection(t *testing.T) {
 	})
 }
 
-// TestACallThatReturnsCostsNothing: a call that returned does not end the connection later.
-func TestACallThatReturnsCostsNothing(t *testing.T) {
+// TestAReturnedCallDoesNotEndTheConnection: a call that returned does not end the connection later.
+func TestAReturnedCallDoesNotEndTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &session{cfg: &AMQPConfig{SendTimeout: time.Second}, clock: newClock(), lost: make(chan error, 1)}
 		if err := s.limited("open channel", func() error { return nil }); err != nil {

@@ -41,9 +41,9 @@ func TestACorkedSocketSendsWhenItIsUncorked(t *testing.T) {
 	}
 }
 
-// TestWhatAProcessThatStoodStillHadCollectedIsNotSent: these messages have no mark, and another relay may have taken
+// TestAProcessThatWasFrozenDoesNotSendItsBuffer: these messages have no mark, and another relay may have taken
 // over.
-func TestWhatAProcessThatStoodStillHadCollectedIsNotSent(t *testing.T) {
+func TestAProcessThatWasFrozenDoesNotSendItsBuffer(t *testing.T) {
 	s, peer := corkedSocket(t)
 	s.since = s.since.Add(-outbox.CertainFor - outbox.WriteFor)
 	if err := s.uncork(); !errors.Is(err, errStoodStill) {

@@ -284,7 +284,7 @@ func TestADrainMayBeWatched(t *testing.T) {
 	}
 }
 
-func TestKeysThatGoByTheTableComeOutInOrder(t *testing.T) {
+func TestKeysPublishedFromTheTableKeepTheirOrder(t *testing.T) {
 	i := newInstance(t)
 	i.config.MaxInFlight, i.config.BatchSize = 20, 7
 	if err := i.load(1, 400); err != nil { // waits before the start

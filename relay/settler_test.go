@@ -143,8 +143,8 @@ func wantSettled(t *testing.T, registry prometheus.Gatherer, statements uint64, 
 	}
 }
 
-// TestADeadLetterWhoseCommitWasNotAcknowledgedIsToldOf: the connection ends between the commit and its answer.
-func TestADeadLetterWhoseCommitWasNotAcknowledgedIsToldOf(t *testing.T) {
+// TestADeadLetterWithAnUnknownCommitIsReported: the connection ends between the commit and its answer.
+func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 	i := newInstance(t)
 	address, err := url.Parse(i.config.DatabaseURL)
 	if err != nil {

@@ -24,7 +24,7 @@ func (f *fixture) isFarBehind() bool {
 	return f.slot(fmt.Sprintf(`pg_current_wal_flush_lsn() - restart_lsn > %d`, farBehind)) == "t"
 }
 
-func TestSlotFarBehindIsMadeAnew(t *testing.T) {
+func TestSlotFarBehindIsRecreated(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.mustSetup()
@@ -48,8 +48,8 @@ func TestSlotFarBehindIsMadeAnew(t *testing.T) {
 	f.wantInserted(l, "1")
 }
 
-// TestSlotFarBehindStaysWhereANewOneWouldHaveToWait: also if no slot is free.
-func TestSlotFarBehindStaysWhereANewOneWouldHaveToWait(t *testing.T) {
+// TestSlotFarBehindStaysIfANewOneWouldHaveToWait: also if no slot is free.
+func TestSlotFarBehindStaysIfANewOneWouldHaveToWait(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	f := onDatabase(t, services.PrivatePostgres(t, "max_replication_slots=2").URL(""))
 	f.mustSetup()

@@ -68,7 +68,7 @@ func TestRoleWithReplicationAloneStreams(t *testing.T) {
 	f.wantInserted(l, "1")
 }
 
-func TestInvalidatedSlotIsMadeAnew(t *testing.T) {
+func TestInvalidatedSlotIsRecreated(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB")
 	f := onDatabase(t, server.URL(""))
@@ -89,7 +89,7 @@ func TestInvalidatedSlotIsMadeAnew(t *testing.T) {
 	f.wantInserted(l, "1")
 }
 
-func TestSlotAheadOfTheServerIsMadeAnew(t *testing.T) {
+func TestSlotAheadOfTheServerIsRecreated(t *testing.T) {
 	f := newFixture(t)
 	l := f.listen()
 	l.stop()

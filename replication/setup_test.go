@@ -244,7 +244,7 @@ func TestSetupSQLRunsInPsql(t *testing.T) {
 	f.wantLines(f.mustSetup(), nil)
 }
 
-func TestAPublicationThatAnotherMakesAtTheSameTimeIsTakenAsItIs(t *testing.T) {
+func TestSetupAcceptsAConcurrentlyCreatedPublication(t *testing.T) {
 	f := newFixture(t)
 	tx, err := f.connect().Begin(t.Context())
 	if err != nil {
@@ -272,7 +272,7 @@ func TestAPublicationThatAnotherMakesAtTheSameTimeIsTakenAsItIs(t *testing.T) {
 	}
 }
 
-func TestSlotThatWaitsNamesWhoIsInTheWay(t *testing.T) {
+func TestSlotCreationNamesTheTransactionItWaitsFor(t *testing.T) {
 	f := newFixture(t)
 	blocker := f.connect()
 	tx, err := blocker.Begin(t.Context())

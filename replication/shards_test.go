@@ -170,7 +170,7 @@ func TestAnotherNumberOfShardsIsRefusedWhileOneStreams(t *testing.T) {
 	refused(four[0], whole.Slot, "cdc-relay teardown --slot")
 }
 
-func TestSlotsOfOthersAreNoShards(t *testing.T) {
+func TestOtherSlotsAreNotTakenForShards(t *testing.T) {
 	for slot, want := range map[string]int{
 		"cdc": 1, "cdc_0_of_4": 4, "cdc_3_of_4": 4, "cdc_4_of_4": 0, "cdc_0_of_4x": 0, "cdc_00_of_4": 0, "cdc0_of_4": 0,
 		"cdc_billing": 0, "cdcx": 0, "billing": 0, "cdc_0_of_1": 0, "cdc_0_of_": 0,

@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 )
 
-func TestStreamStartsAtThePresent(t *testing.T) {
+func TestStreamStartsAtTheCurrentWALPosition(t *testing.T) {
 	f := newFixture(t)
 	f.mustSetup()
 	early, err := f.connect().Begin(t.Context())
@@ -91,7 +91,7 @@ func TestPositionsGrowAndReachEveryCommit(t *testing.T) {
 	}
 }
 
-func TestPublicationMadeAnewIsNoGap(t *testing.T) {
+func TestARecreatedPublicationLeavesNoGap(t *testing.T) {
 	f := newFixture(t)
 	f.mustSetup()
 	f.exec(`DROP PUBLICATION ` + f.names.Publication)

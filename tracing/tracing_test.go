@@ -265,7 +265,7 @@ func TestTheEnvironmentSaysWhetherThereAreSpans(t *testing.T) {
 }
 
 // A collector that is away costs spans, never messages.
-func TestACollectorThatIsAwayHoldsUpNothing(t *testing.T) {
+func TestAnUnavailableCollectorDelaysNothing(t *testing.T) {
 	plainly(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "50") // milliseconds

@@ -75,7 +75,7 @@ func TestEmptyVariablesCountWhereEmptyIsAValue(t *testing.T) {
 	}
 }
 
-func TestFileMaySayEverything(t *testing.T) {
+func TestTheFileCanSetEverySetting(t *testing.T) {
 	text, err := os.ReadFile("testdata/full.yml")
 	if err != nil {
 		t.Fatal(err)

@@ -142,7 +142,7 @@ func TestDeployNamesMetricsThatExist(t *testing.T) {
 	}
 }
 
-func TestTheDashboardIsOne(t *testing.T) {
+func TestTheGrafanaDashboardIsValid(t *testing.T) {
 	var dashboard struct {
 		UID    string
 		Panels []struct {
@@ -190,7 +190,7 @@ func TestAlertsLeadToTheRunbook(t *testing.T) {
 }
 
 // The alert of restarts needs process_start_time_seconds, which comes from /proc/stat.
-func TestTheUnitLeavesWhatAlertsNeed(t *testing.T) {
+func TestTheSystemdUnitDoesNotHideProcStat(t *testing.T) {
 	if !strings.Contains(readDeployed(t, "prometheus/rules.yaml"), "process_start_time_seconds") {
 		t.Fatal("no alert needs it any more")
 	}
@@ -220,7 +220,7 @@ func TestLinksLeadToFiles(t *testing.T) {
 
 // The unit does not restart what ended with 2, a wrong setting. Go ends with 2, too, when it crashes or is aborted by the
 // watchdog: the unit's environment sees to it that this looks different.
-func TestACrashIsNoWrongSettingToTheUnit(t *testing.T) {
+func TestSystemdTellsACrashFromAWrongSetting(t *testing.T) {
 	unit := readDeployed(t, "systemd/cdc-relay.service")
 	traceback := regexp.MustCompile(`(?m)^Environment=GOTRACEBACK=(.+)$`).FindStringSubmatch(unit)
 	if traceback == nil || !strings.Contains(unit, "\nRestartPreventExitStatus=2\n") || !strings.Contains(unit, "\nLimitCORE=0\n") {

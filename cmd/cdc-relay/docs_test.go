@@ -116,7 +116,7 @@ func TestDocsNameTheRanges(t *testing.T) {
 	}
 }
 
-func TestTheExampleFileIsOne(t *testing.T) {
+func TestTheExampleFileIsValid(t *testing.T) {
 	_, rest, found := strings.Cut(readDoc(t, "configuration.md"), "```yaml\n")
 	example, _, closed := strings.Cut(rest, "```")
 	if !found || !closed {

@@ -90,8 +90,8 @@ func TestEventsHeadersAndRoutingKeysOfTheRelay(t *testing.T) {
 	}
 }
 
-// TestTheFirstSlotIsNoLoss: run makes the slot of a new outbox, and warns only of one that is missing later.
-func TestTheFirstSlotIsNoLoss(t *testing.T) {
+// TestTheFirstSlotIsNotLoggedAsALoss: run makes the slot of a new outbox, and warns only of one that is missing later.
+func TestTheFirstSlotIsNotLoggedAsALoss(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone) // no slot

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestWhatIsNamedAndNotThereIsAnError: a script takes an exit code of 0 for done.
-func TestWhatIsNamedAndNotThereIsAnError(t *testing.T) {
+// TestAMissingMessageIsAnError: a script takes an exit code of 0 for done.
+func TestAMissingMessageIsAnError(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)

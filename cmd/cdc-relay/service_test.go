@@ -184,7 +184,7 @@ func TestRunDemoAndStop(t *testing.T) {
 }
 
 // A terminal that closes ends it as SIGTERM does, except under nohup.
-func TestAHangUpEndsItInOrder(t *testing.T) {
+func TestSIGHUPStopsTheRelayInOrder(t *testing.T) {
 	env, _ := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	file := filepath.Join(t.TempDir(), "live")
@@ -264,8 +264,8 @@ func TestDrainToStdout(t *testing.T) {
 	}
 }
 
-// TestAReaderThatGoesAwayEndsItInOrder: with what went wrong, and with nothing settled that was not written.
-func TestAReaderThatGoesAwayEndsItInOrder(t *testing.T) {
+// TestAClosedPipeStopsTheRelayInOrder: with what went wrong, and with nothing settled that was not written.
+func TestAClosedPipeStopsTheRelayInOrder(t *testing.T) {
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
 			env, conn := fresh(t)

@@ -128,7 +128,7 @@ func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 
 // The notice comes when the row is in the dead-letter table; where nobody takes it, the
 // relay goes on.
-func TestEventsAreToldOf(t *testing.T) {
+func TestNoticesOfEventsArePublished(t *testing.T) {
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
 			env, db := fresh(t)

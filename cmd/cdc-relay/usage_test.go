@@ -160,7 +160,7 @@ func TestRedactKeepsTheRest(t *testing.T) {
 	}
 }
 
-func TestServersThatAreAway(t *testing.T) {
+func TestUnreachablePostgresHasAHint(t *testing.T) {
 	r := cdcRelay(t, nil, "setup", "--database-url", someDatabase)
 	want(t, r, exitFailed)
 	lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")

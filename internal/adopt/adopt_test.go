@@ -663,7 +663,7 @@ func TestTheScriptForPsqlDoesTheSame(t *testing.T) {
 }
 
 // The function lends nobody the rights of the outbox's owner.
-func TestNobodyElseMayUseTheFunction(t *testing.T) {
+func TestTheFunctionLendsNobodyItsOwnersRights(t *testing.T) {
 	s := open(t, events)
 	s.adopt(s.request("", "events", eventMap, ""))
 	s.exec("GRANT CREATE ON SCHEMA public TO " + s.role)
@@ -677,7 +677,7 @@ func TestNobodyElseMayUseTheFunction(t *testing.T) {
 	s.want(row{"ordering_key": value[string](s, "SELECT md5(repeat('x', 3000))")})
 }
 
-func TestWhatStandsInTheWay(t *testing.T) {
+func TestObstaclesAreReportedBeforeAnyChange(t *testing.T) {
 	s := open(t, events, simplest, "CREATE TABLE nokey (a text)", "CREATE TABLE parent (id int PRIMARY KEY, body text)", "CREATE TABLE child (p int REFERENCES parent)",
 		"CREATE VIEW v AS SELECT 1 AS a")
 	s.exec("CREATE TABLE foreign_owner (id int PRIMARY KEY, body text); ALTER TABLE outbox OWNER TO " + s.role)

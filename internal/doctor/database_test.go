@@ -528,7 +528,7 @@ type refusal struct{}
 func (refusal) Error() string { return "nobody there" }
 func (refusal) Hint() string  { return "look whether it runs" }
 
-func TestNothingCanBeChanged(t *testing.T) {
+func TestTheSessionsOfCheckAreReadOnly(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	inner := p.Connect
 	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {

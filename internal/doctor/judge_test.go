@@ -75,7 +75,7 @@ func notOK(findings []Finding) []string {
 	return names
 }
 
-func TestNothingIsWrong(t *testing.T) {
+func TestHealthyFactsGiveNoFinding(t *testing.T) {
 	if wrong := notOK(judgeDatabase(defaults(), well())); wrong != nil {
 		t.Errorf("got %v", wrong)
 	}

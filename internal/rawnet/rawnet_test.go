@@ -137,7 +137,7 @@ func TestTheConnectionIsResetByThePeer(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTCPConnectionStaysAsItIs(t *testing.T) {
+func TestOtherConnectionsAreNotWrapped(t *testing.T) {
 	one, other := net.Pipe()
 	defer one.Close()
 	defer other.Close()

@@ -196,8 +196,8 @@ func (a agent) takeOne() {
 	}
 }
 
-// TestWhatArrivedIsNotSentAgain where the agent took the first of two datagrams alone.
-func TestWhatArrivedIsNotSentAgain(t *testing.T) {
+// TestMetricsThatArrivedAreNotSentAgain where the agent took the first of two datagrams alone.
+func TestMetricsThatArrivedAreNotSentAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dsd.socket")
 	a := newAgent(t, "unixgram", path)
 	r := newRegistered()

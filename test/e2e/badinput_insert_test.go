@@ -12,9 +12,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestWhatFailsAtTheInsert: in the application's own transaction, with words that name the
+// TestInsertsThatFailNameTheColumn: in the application's own transaction, with words that name the
 // column. Nothing of it is published. All other mistakes become dead letters (mistakes).
-func TestWhatFailsAtTheInsert(t *testing.T) {
+func TestInsertsThatFailNameTheColumn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)

@@ -111,9 +111,9 @@ func largestMessage(t *testing.T) int {
 	return 128 << 20
 }
 
-// TestWhatARowHoldsArrivesExactlyOrIsDeadLettered on each path: rows found in the table
+// TestEveryRowArrivesExactlyOrIsDeadLettered on each path: rows found in the table
 // at the start, and rows that the stream brings; each with a neighbour.
-func TestWhatARowHoldsArrivesExactlyOrIsDeadLettered(t *testing.T) {
+func TestEveryRowArrivesExactlyOrIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	cases := contents()

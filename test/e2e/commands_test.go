@@ -323,7 +323,7 @@ func TestPayloadsAreShownOnlyWhereTheyMay(t *testing.T) {
 	}
 }
 
-func TestPurgeAsksAndGoesByAge(t *testing.T) {
+func TestPurgeAsksBeforeItDeletes(t *testing.T) {
 	w := newWorld(t).setUp()
 	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
 		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1', now() - i * interval '1 day' FROM generate_series(1, 40) i`)
@@ -355,7 +355,7 @@ func TestPurgeAsksAndGoesByAge(t *testing.T) {
 	}
 }
 
-func TestDeadLettersAreKeptForSoLong(t *testing.T) {
+func TestDeadLetterRetention(t *testing.T) {
 	w := newWorld(t).setUp()
 	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
 		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1', now() - interval '2 days' FROM generate_series(1, 1200) i`)

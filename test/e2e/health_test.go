@@ -106,8 +106,8 @@ func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
 	}
 }
 
-// TestAReaderThatHangsShows: of --publisher stdout, whose pipe is full.
-func TestAReaderThatHangsShows(t *testing.T) {
+// TestAStalledReaderMakesTheRelayNotReady: of --publisher stdout, whose pipe is full.
+func TestAStalledReaderMakesTheRelayNotReady(t *testing.T) {
 	services.Thorough(t, "waits for a timeout")
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -7,9 +7,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestWhatIsSaidOfARefusalFitsIntoTheTable: long words, in whatever characters, are cut so
+// TestLastErrorFitsIntoTheTable: long words, in whatever characters, are cut so
 // that every database takes them; otherwise no row could be settled any more.
-func TestWhatIsSaidOfARefusalFitsIntoTheTable(t *testing.T) {
+func TestLastErrorFitsIntoTheTable(t *testing.T) {
 	t.Parallel()
 	for encoding, letter := range map[string]string{"UTF8": "€", "LATIN1": "ä"} {
 		t.Run(encoding, func(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestWhatIsLateAtATakeoverIsMarked: the server ends the leader's stream, and another relay publishes rows that the leader
+// TestMessagesDelayedAtATakeoverAreMarked: the server ends the leader's stream, and another relay publishes rows that the leader
 // still has: they are late on its network to Postgres, or wait in its publisher for an exchange to be looked up.
-func TestWhatIsLateAtATakeoverIsMarked(t *testing.T) {
+func TestMessagesDelayedAtATakeoverAreMarked(t *testing.T) {
 	for name, disturb := range map[string]func(*takeovers, *behindProxies){
 		"from Postgres": (*takeovers).delayPostgres, "in the publisher": (*takeovers).delayBroker,
 	} {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestAColumnThatIsNeededAndGoneStopsTheRelay with an error that names it, wherever it is
+// TestAMissingColumnStopsTheRelay with an error that names it, wherever it is
 // missed first: in the stream, in a sweep, or when a row is settled.
-func TestAColumnThatIsNeededAndGoneStopsTheRelay(t *testing.T) {
+func TestAMissingColumnStopsTheRelay(t *testing.T) {
 	t.Parallel()
 	refuse := row{"exchange": "nowhere"}
 	for _, c := range []struct {

@@ -136,9 +136,9 @@ func TestEachKeyArrivesInOrderWhateverEndsTheRelay(t *testing.T) {
 	}
 }
 
-// TestARefusedKeyHoldsUpNoOther, and goes on in order when it is taken again, also across
+// TestARejectedKeyDelaysNoOther, and goes on in order when it is taken again, also across
 // a kill.
-func TestARefusedKeyHoldsUpNoOther(t *testing.T) {
+func TestARejectedKeyDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)

@@ -74,9 +74,9 @@ func (w *world) restrictUser() bool {
 	return true
 }
 
-// TestARefusedMessageIsRetriedThenDeadLetteredAndHarmsNoNeighbour: attempts are charged
+// TestARejectedMessageIsRetriedThenDeadLettered: attempts are charged
 // to it alone, while others are in flight on the same connection.
-func TestARefusedMessageIsRetriedThenDeadLetteredAndHarmsNoNeighbour(t *testing.T) {
+func TestARejectedMessageIsRetriedThenDeadLettered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	refusals := w.refusals()
@@ -141,8 +141,8 @@ func (w *world) refusalsCounted(r *relay, refusals []refusal) {
 	}
 }
 
-// TestARefusalThatIsMendedInTimeIsDelivered: the exchange appears between two tries.
-func TestARefusalThatIsMendedInTimeIsDelivered(t *testing.T) {
+// TestARejectedMessageIsDeliveredOnceItsExchangeExists: the exchange appears between two tries.
+func TestARejectedMessageIsDeliveredOnceItsExchangeExists(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)

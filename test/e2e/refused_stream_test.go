@@ -54,8 +54,8 @@ func (w *world) as(attributes string, grants ...string) (role string) {
 	return role
 }
 
-// TestTablesThatTheRelayCannotJudgeEndItAtItsStart: waiting would fix neither.
-func TestTablesThatTheRelayCannotJudgeEndItAtItsStart(t *testing.T) {
+// TestATableVersionItCannotUseStopsTheRelay: waiting would fix neither.
+func TestATableVersionItCannotUseStopsTheRelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`UPDATE outbox_migrations SET version = 99`)

@@ -225,7 +225,7 @@ func TestColumnsOfTheApplicationTravelToTheDeadLettersAndBack(t *testing.T) {
 
 // Of rows that wait only the newest of each coalesce and ordering key leaves; the order of an ordering key holds. Rows that
 // do not wait are all sent.
-func TestOfRowsThatWaitOnlyTheNewestIsPublished(t *testing.T) {
+func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	const insert = `INSERT INTO outbox (routing_key, payload, coalesce_key, ordering_key) VALUES ($1, to_json($2::text), $3, $4)`

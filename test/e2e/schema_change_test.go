@@ -69,8 +69,8 @@ func TestAfterATruncateIDsMayComeAgain(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestTheSlotFollowsWhileOnlyOtherTablesAreWritten: an outbox that is quiet holds no WAL.
-func TestTheSlotFollowsWhileOnlyOtherTablesAreWritten(t *testing.T) {
+// TestAQuietOutboxRetainsNoWAL: an outbox that is quiet holds no WAL.
+func TestAQuietOutboxRetainsNoWAL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.run()

@@ -115,8 +115,8 @@ func TestTwoOutboxesOnOneSlot(t *testing.T) {
 	})
 }
 
-// TestADrainMindsItsOwnDatabase: a slot of the same name in another one says nothing of it.
-func TestADrainMindsItsOwnDatabase(t *testing.T) {
+// TestADrainIgnoresSlotsOfOtherDatabases: a slot of the same name in another one says nothing of it.
+func TestADrainIgnoresSlotsOfOtherDatabases(t *testing.T) {
 	t.Parallel()
 	shop := newWorld(t).setUp()
 	shop.run()

@@ -20,9 +20,9 @@ func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
 	return &one, proxy
 }
 
-// TestAStandbyThatWasCutOffLooksWhoHoldsTheSlot before it takes rows that nobody has claimed: while
+// TestAStandbyThatWasCutOffChecksTheSlotFirst before it takes rows that nobody has claimed: while
 // it heard nothing, another relay may have taken the slot, and have published them.
-func TestAStandbyThatWasCutOffLooksWhoHoldsTheSlot(t *testing.T) {
+func TestAStandbyThatWasCutOffChecksTheSlotFirst(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -64,9 +64,9 @@ func TestADroppedPublicationCostsNothing(t *testing.T) {
 	}
 }
 
-// TestARelayThatStandsByTakesOver at once when the one that streams stops, and soon when
+// TestAStandbyTakesOver at once when the one that streams stops, and soon when
 // it is killed.
-func TestARelayThatStandsByTakesOver(t *testing.T) {
+func TestAStandbyTakesOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
