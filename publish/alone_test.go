@@ -149,7 +149,7 @@ func never() bool { return false }
 // message, which does not count.
 const aFew = 4 * fatalAlone
 
-func (r *recorder) hasRefused(id int64) bool {
+func (r *recorder) hasRejected(id int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for m, results := range r.results {
@@ -173,8 +173,8 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	bad := messages[100]
 	bad.Payload = poison
 	unanswered := (&maker{id: 1 << 30}).many(3, "", stuck)
-	refused := func() bool { return r.hasRefused(bad.ID) }
-	results := asTheRelayDoes(t, r, append(unanswered, messages...), fresh, refused)
+	rejected := func() bool { return r.hasRejected(bad.ID) }
+	results := asTheRelayDoes(t, r, append(unanswered, messages...), fresh, rejected)
 	of := results[bad.ID]
 	if of.Outcome != outbox.Refused || of.Reason != outbox.ReasonChannelClosed || !of.MaybeSent ||
 		!strings.Contains(of.Detail, "INTERNAL_ERROR (541)") {
@@ -217,7 +217,7 @@ func TestAMessageThatEndsEveryConnectionIsRejectedUnderLowTraffic(t *testing.T) 
 		}
 		return k.many(1, "", q)
 	}
-	results := asTheRelayDoes(t, r, []*outbox.Message{bad}, one, func() bool { return r.hasRefused(bad.ID) })
+	results := asTheRelayDoes(t, r, []*outbox.Message{bad}, one, func() bool { return r.hasRejected(bad.ID) })
 	if results[bad.ID].Outcome != outbox.Refused {
 		t.Errorf("%+v", results[bad.ID])
 	}

@@ -72,7 +72,7 @@ type AMQP struct {
 	// Only the goroutine of Run uses the fields below.
 	breaker   breaker
 	connected bool      // at least once
-	awaySince time.Time // zero: connected
+	downSince time.Time // zero: connected
 	complaint time.Time // when the last failure to connect was logged
 }
 
@@ -146,12 +146,12 @@ func (p *AMQP) connectionLost(s *session, err error) {
 		p.breaker.answered()
 	}
 	now := time.Now()
-	p.awaySince, p.complaint = now, now
+	p.downSince, p.complaint = now, now
 	p.cfg.Logger.Warn("broker connection lost: reconnecting", "event", event.BrokerLost, "error", err, "in_flight", s.inFlight.Load())
 	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
 		p.breaker.outage(now)
 	}
-	p.setAway(err)
+	p.setDown(err)
 }
 
 func (p *AMQP) address() string { return net.JoinHostPort(p.uri.Host, strconv.Itoa(p.uri.Port)) }
@@ -162,12 +162,12 @@ func (p *AMQP) dialFailed(ctx context.Context, err error) {
 	}
 	const complainEvery = time.Minute
 	now := time.Now()
-	if p.awaySince.IsZero() {
-		p.awaySince = now
+	if p.downSince.IsZero() {
+		p.downSince = now
 	}
 	if now.Sub(p.complaint) > complainEvery {
 		p.complaint = now
-		args := []any{"error", err, "for", now.Sub(p.awaySince).Round(time.Second)}
+		args := []any{"error", err, "for", now.Sub(p.downSince).Round(time.Second)}
 		if hint := problem.Hint(err); hint != "" {
 			args = append(args, "hint", hint)
 		}
@@ -176,11 +176,11 @@ func (p *AMQP) dialFailed(ctx context.Context, err error) {
 	if p.connected {
 		p.breaker.outage(now)
 	}
-	p.setAway(err)
+	p.setDown(err)
 }
 
-// setAway sets the state without a connection.
-func (p *AMQP) setAway(err error) {
+// setDown sets the state without a connection.
+func (p *AMQP) setDown(err error) {
 	if p.breaker.state == breakerOpen {
 		p.setState(Paused, err.Error())
 		return
@@ -193,11 +193,11 @@ func (p *AMQP) cameBack(s *session) {
 	if version, ok := s.connection.Properties["version"].(string); ok {
 		args = append(args, "version", version)
 	}
-	if !p.awaySince.IsZero() {
-		args = append(args, "after", time.Since(p.awaySince).Round(time.Millisecond))
+	if !p.downSince.IsZero() {
+		args = append(args, "after", time.Since(p.downSince).Round(time.Millisecond))
 	}
 	p.cfg.Logger.Info("connected to the broker", append([]any{"event", event.BrokerConnected}, args...)...)
-	p.connected, p.awaySince, p.complaint = true, time.Time{}, time.Time{}
+	p.connected, p.downSince, p.complaint = true, time.Time{}, time.Time{}
 }
 
 // setState replaces that of the inbox: it also reports the breaker, and each new reason.

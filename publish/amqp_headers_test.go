@@ -32,7 +32,7 @@ func TestReturnedWithTheDeepestAndLargestHeaders(t *testing.T) {
 		neighbour := k.make("", q, `{}`)
 		r.publish(most, beyond, neighbour)
 		results := r.awaitResults(t, most, beyond, neighbour)
-		checkRefused(t, results[0], outbox.ReasonUnroutable)
+		checkRejected(t, results[0], outbox.ReasonUnroutable)
 		if results[1].Outcome != outbox.Impossible || results[1].Reason != outbox.ReasonInvalidHeaders {
 			t.Errorf("one more %s: %+v", name, results[1])
 		}

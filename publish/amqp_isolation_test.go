@@ -79,7 +79,7 @@ func TestTopicPermission(t *testing.T) {
 	results := r.awaitResults(t, messages...)
 	for i, result := range results {
 		if i%60 == 11 {
-			checkRefused(t, result, outbox.ReasonAccessRefused)
+			checkRejected(t, result, outbox.ReasonAccessRefused)
 		} else if result.Outcome != outbox.Confirmed {
 			t.Errorf("message %d: %v %s", i, result.Outcome, result.Detail)
 		}

@@ -133,7 +133,7 @@ func wellFormed() *outbox.Message {
 	return &outbox.Message{SchemaVersion: 1, Payload: []byte("{}")}
 }
 
-func TestEncodeRefuses(t *testing.T) {
+func TestEncodeRejects(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	list := func(n int) string { return "[" + strings.Repeat("null,", n-1) + "null]" }
 	for name, c := range map[string]struct {

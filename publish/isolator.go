@@ -42,10 +42,10 @@ type isolator struct {
 	// mostLeft bounds the isolation lanes kept for unanswered messages.
 	mostLeft int64
 	// missing are exchanges that did not exist at the last look-up.
-	missing map[string]refusal
+	missing map[string]missingExchange
 }
 
-type refusal struct {
+type missingExchange struct {
 	at      time.Time
 	verdict verdict
 }
@@ -64,7 +64,7 @@ const (
 
 func newIsolator(s *session) *isolator {
 	return &isolator{
-		session: s, wait: longestWait, missing: make(map[string]refusal),
+		session: s, wait: longestWait, missing: make(map[string]missingExchange),
 		mostLeft: leftLimit(int(s.connection.Config.ChannelMax)),
 	}
 }
@@ -167,7 +167,7 @@ func (i *isolator) ask(exchange string) verdict {
 		if len(i.missing) >= mostMissing {
 			clear(i.missing)
 		}
-		i.missing[exchange] = refusal{at: time.Now(), verdict: v}
+		i.missing[exchange] = missingExchange{at: time.Now(), verdict: v}
 		i.tellFirstAnswer()
 		return v
 	}

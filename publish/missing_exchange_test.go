@@ -34,7 +34,7 @@ func TestAMissingExchangeIsAskedForOnceASecond(t *testing.T) {
 		r.publish(bad...)
 		allAre(t, r.awaitResults(t, ok...), outbox.Confirmed)
 		for _, result := range r.awaitResults(t, bad...) {
-			checkRefused(t, result, outbox.ReasonNoExchange)
+			checkRejected(t, result, outbox.ReasonNoExchange)
 		}
 		good += len(ok)
 	}

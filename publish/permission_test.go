@@ -59,14 +59,14 @@ func TestPermissionRevokedMidStream(t *testing.T) {
 	for _, d := range a.drain(q) {
 		arrived[d.MessageId] = true
 	}
-	var confirmed, unknown, refused, wrong int
+	var confirmed, unknown, rejected, wrong int
 	for _, result := range results {
 		there := arrived[result.Message.MessageID.String()]
 		switch {
 		case result.Outcome == outbox.Confirmed:
 			confirmed++
 		case result.Outcome == outbox.Refused:
-			refused++
+			rejected++
 			if there && !result.MaybeSent {
 				wrong++
 			}
@@ -74,8 +74,8 @@ func TestPermissionRevokedMidStream(t *testing.T) {
 			unknown++
 		}
 	}
-	t.Logf("%d confirmed, %d unknown, %d refused, of these %d are in the queue", confirmed, unknown, refused, wrong)
+	t.Logf("%d confirmed, %d unknown, %d rejected, of these %d are in the queue", confirmed, unknown, rejected, wrong)
 	if wrong > 0 {
-		t.Errorf("%d messages are in the queue and were told to be refused", wrong)
+		t.Errorf("%d messages are in the queue and were reported as rejected", wrong)
 	}
 }

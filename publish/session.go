@@ -238,6 +238,6 @@ func (s *session) encode(m *outbox.Message, possibleDuplicate bool) (parcel, err
 // 4.0).
 func (s *session) mayBeTooLarge(size int) bool {
 	const common = 16 << 20
-	refused := s.tooLarge.Load()
-	return size > common || (refused > 0 && int64(size) >= refused)
+	rejected := s.tooLarge.Load()
+	return size > common || (rejected > 0 && int64(size) >= rejected)
 }

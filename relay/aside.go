@@ -87,7 +87,7 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 		return
 	}
 	s.counts.aside.Inc()
-	if s.refusals.Allow() {
+	if s.rejectionLog.Allow() {
 		s.log.Error("row set aside: the database does not let it be changed; other rows unaffected", "event", event.RowSetAside,
 			"id", m.ID, "message_id", m.MessageID.String(), "error", err, "hint", asideHint)
 	}

@@ -89,7 +89,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		case err != nil || left.rows == 0:
 			return err
 		case r.publisherState().Phase != publish.Ready:
-			return r.brokerAway(ctx, a)
+			return r.brokerDown(ctx, a)
 		case left != seen || sweeps.View().Rest > 0:
 			seen, p.since = left, time.Now()
 		case r.stalled(p):
@@ -188,7 +188,7 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, 
 		case r.settler.aside.suspended.Load():
 			return r.undeletable()
 		case r.publisherState().Phase != publish.Ready:
-			return r.brokerAway(ctx, a)
+			return r.brokerDown(ctx, a)
 		case kind != fallback.Due && !view.TakesFresh:
 			return nil // a relay streams now
 		case !view.Ready:
@@ -228,15 +228,15 @@ func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
 		case err := <-a.failed:
 			return err
 		case <-timer.C:
-			return r.brokerAway(ctx, a)
+			return r.brokerDown(ctx, a)
 		case <-r.core.Wake: // signalled when the publisher's state changes
 		}
 	}
 	return nil
 }
 
-// brokerAway says why no message leaves: the error that ended the publisher, or its state.
-func (r *Relay) brokerAway(ctx context.Context, a *actors) error {
+// brokerDown says why no message leaves: the error that ended the publisher, or its state.
+func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 	state := r.publisherState()
 	if state.Phase == publish.Closed { // Run returns at once
 		select {
@@ -265,7 +265,7 @@ func (r *Relay) awaitAnswers(ctx context.Context, a *actors) error {
 	const writing = 2 * time.Second
 	for end := time.Now().Add(writing); ctx.Err() == nil && !r.core.Idle(); {
 		if r.publisherState().Phase == publish.Closed || time.Now().After(end) {
-			return r.brokerAway(ctx, a)
+			return r.brokerDown(ctx, a)
 		}
 		r.sweeper.await(ctx, 10*time.Millisecond)
 	}

@@ -16,11 +16,11 @@ const handOverAfter = 5 * time.Second
 
 var errHandedOver = errors.New("a standby can publish, and this relay cannot reach the broker")
 
-// brokerAway records when the publisher lost its connection.
-type brokerAway struct{ began time.Time }
+// brokerOutage records when the publisher lost its connection.
+type brokerOutage struct{ began time.Time }
 
 // since returns for how long. A broker that blocks publishers does not count: it blocks all relays.
-func (b *brokerAway) since(phase publish.Phase, now time.Time) time.Duration {
+func (b *brokerOutage) since(phase publish.Phase, now time.Time) time.Duration {
 	switch {
 	case phase == publish.Ready || phase == publish.Blocked:
 		b.began = time.Time{}

@@ -79,11 +79,11 @@ func (r *Relay) Health() Health {
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
 		add("sweep", r.sweeper.alive, r.sweeper.trouble.current() == "", orElse(r.sweeper.trouble.current(), "sweeping"))
 	}
-	add("settle", r.settler.alive, r.settler.trouble.current() == "" && !r.settler.aside.suspended.Load(), r.settling())
+	add("settle", r.settler.alive, r.settler.trouble.current() == "" && !r.settler.aside.suspended.Load(), r.settlerText())
 	return h
 }
 
-func (r *Relay) settling() string {
+func (r *Relay) settlerText() string {
 	if trouble := r.settler.trouble.current(); trouble != "" {
 		return trouble
 	}

@@ -39,7 +39,7 @@ func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCa
 			end(err)
 			return
 		case err != nil: // the sweep asks more often and reports the error
-			refusedBy(err, s.refused)
+			signalIfStopping(err, s.serverStopping)
 			continue
 		case seen.Fault != "":
 			end(&publicationError{seen.Fault})

@@ -12,7 +12,7 @@ import (
 // metrics are the counters and histograms of a relay. Values read at a scrape are in metrics_state.go and
 // metrics_sample.go. Dashboards depend on the names; docs/metrics.md lists them.
 type metrics struct {
-	spilled, undecodable, deleted         prometheus.Counter
+	leftInTable, undecodable, deleted     prometheus.Counter
 	aside, expired, coalesced             prometheus.Counter
 	possibleDuplicates, returned          prometheus.Counter
 	commitToPublish, commitToConfirm      *latency
@@ -55,7 +55,7 @@ func (m *metrics) count(k *maker, keys *routingKeys) {
 		"Messages that were not published because their expires_at had passed. They are dead-lettered, or deleted with --on-expired drop.")
 	m.coalesced = k.counter("messages_coalesced_total",
 		"Rows deleted without being published, because a newer row with the same coalesce key waited.")
-	m.spilled = k.counter("messages_spilled_total",
+	m.leftInTable = k.counter("messages_spilled_total",
 		"Streamed rows left in the table for the sweep, because the window was full.")
 	m.undecodable = k.counter("rows_undecodable_total",
 		"Streamed rows that could not be decoded. They stay in the table for the sweep.")

@@ -21,7 +21,7 @@ func TestAnOutageDoesNotFillTheLog(t *testing.T) {
 		for port := range 100 {
 			e.report(event.SweepFailing, "cannot sweep", fmt.Errorf("claim rows: read tcp 127.0.0.1:%d->127.0.0.1:5432: connection reset", 40000+port))
 			time.Sleep(time.Second)
-			e.report(event.SweepFailing, "cannot sweep", errors.New("sweep leftovers: connection refused"))
+			e.report(event.SweepFailing, "cannot sweep", errors.New("scan the table: connection refused"))
 			time.Sleep(time.Second)
 		}
 		if n := strings.Count(log.String(), "cannot sweep"); n != 8 {
@@ -31,7 +31,7 @@ func TestAnOutageDoesNotFillTheLog(t *testing.T) {
 		if n := strings.Count(log.String(), "sweeping again"); n != 1 || e.current() != "" {
 			t.Errorf("its end was logged %d times, and %q stays", n, e.current())
 		}
-		e.report(event.SweepFailing, "cannot sweep", errors.New("sweep leftovers: connection refused"))
+		e.report(event.SweepFailing, "cannot sweep", errors.New("scan the table: connection refused"))
 		if n := strings.Count(log.String(), "cannot sweep"); n != 9 {
 			t.Error("the next trouble was not logged at once")
 		}

@@ -89,7 +89,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	r.hooks = newHooks(config.Hooks, log, r.counts)
-	refused := make(chan struct{}, 1)
+	serverStopping := make(chan struct{}, 1)
 	r.settler = &settler{
 		core: r.core, store: db, publish: r.publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
 		policy: store.Policy{
@@ -98,10 +98,10 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		},
 		batch: config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
 		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newOutageLog(log), locked: newOutageLog(log),
-		logHeaders: config.LogHeaders, refusals: rate.NewLimiter(1, 20), refused: func(err error) { refusedBy(err, refused) },
+		logHeaders: config.LogHeaders, rejectionLog: rate.NewLimiter(1, 20), failed: func(err error) { signalIfStopping(err, serverStopping) },
 	}
 	r.sweeper = &sweeper{
-		core: r.core, store: db, sweeps: r.newSweeps(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), refused: r.settler.refused,
+		core: r.core, store: db, sweeps: r.newSweeps(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), failed: r.settler.failed,
 	}
 	if config.Mode == ModeAuto {
 		r.streamer.Store(&streamer{
@@ -110,7 +110,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			headers:     config.HeaderColumns,
 			core:        r.core, store: db, publish: r.publish, phase: func() publish.Phase { return r.publisherState().Phase },
 			log: log, counts: r.counts,
-			alive: newHeartbeat(), trouble: newOutageLog(log), refused: refused,
+			alive: newHeartbeat(), trouble: newOutageLog(log), serverStopping: serverStopping,
 		})
 	}
 	if err := r.tellAll(registry); err != nil {

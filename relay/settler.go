@@ -32,8 +32,8 @@ type settler struct {
 	hooks   *hooks
 	tracer  Tracer // nil: none
 	policy  store.Policy
-	// refused is called with the error of a statement.
-	refused func(error)
+	// failed is called with the error of a statement.
+	failed func(error)
 	// batch is the most rows in a statement; from enough rows on, a statement does not wait for more.
 	batch, enough int
 
@@ -48,8 +48,8 @@ type settler struct {
 	// written counts the rows settled so far: deleted, moved, or with one more attempt.
 	written    atomic.Int64
 	logHeaders []string // headers of a message that log lines show
-	// refusals limits the log lines about rejected messages: thousands may fail alike.
-	refusals *rate.Limiter
+	// rejectionLog limits the log lines about rejected messages: thousands may fail alike.
+	rejectionLog *rate.Limiter
 
 	mu struct {
 		sync.Mutex
@@ -251,7 +251,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		if answers && time.Since(first) > suspendAfter {
 			s.suspend(err)
 		}
-		s.refused(err)
+		s.failed(err)
 		if err := sleep(ctx, wait.NextBackOff()); err != nil {
 			return nil, err
 		}
@@ -347,14 +347,14 @@ func (s *settler) report(settled store.Settled) {
 			s.hooks.moved(done)
 			if done.Decision.Reason == outbox.ReasonExpired {
 				s.counts.expired.Inc()
-				if !s.refusals.Allow() {
+				if !s.rejectionLog.Allow() {
 					continue // thousands may expire in one outage
 				}
 			}
 			s.log.With(s.headersOf(m)...).Error("message dead-lettered", "event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
 				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail)
 		case outbox.Retry:
-			if !s.refusals.Allow() {
+			if !s.rejectionLog.Allow() {
 				continue // counted in messages_refused_total
 			}
 			s.log.With(s.headersOf(m)...).Warn("message rejected: retrying later", "event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,

@@ -95,7 +95,7 @@ func TestRowsAreCountedWhenTheyAreWritten(t *testing.T) {
 }
 
 // confirmed returns a relay whose first rows, without a key, are confirmed. The test settles them.
-func (i *instance) confirmed(rows int64) (settling, *prometheus.Registry) {
+func (i *instance) confirmed(rows int64) (settlerOnly, *prometheus.Registry) {
 	i.t.Helper()
 	registry := prometheus.NewRegistry()
 	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), registry)
@@ -116,13 +116,13 @@ func (i *instance) confirmed(rows int64) (settling, *prometheus.Registry) {
 		m, _ := r.core.Streamed(row, 1, true)
 		r.settler.deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 	}
-	return settling{r}, registry
+	return settlerOnly{r}, registry
 }
 
-// settling returns a relay of which only the settler runs.
-type settling struct{ *Relay }
+// settlerOnly is a relay of which only the settler runs.
+type settlerOnly struct{ *Relay }
 
-func (r settling) settle(t *testing.T) (end func()) {
+func (r settlerOnly) settle(t *testing.T) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.settler.run(ctx) }()

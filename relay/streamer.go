@@ -36,8 +36,8 @@ type streamer struct {
 	counts      *metrics
 	alive       *heartbeat
 	trouble     *outageLog
-	// refused is signalled when the server takes no connections because it stops.
-	refused chan struct{}
+	// serverStopping is signalled when the server takes no connections because it stops.
+	serverStopping chan struct{}
 	// waitsFor is the owner of the slot while this relay is a standby, else nil. Health reads it.
 	waitsFor atomic.Pointer[slot.Process]
 	// caughtUp: the stream has reached its start. Before that, the server may have to read older WAL. Only run's
@@ -225,7 +225,7 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 	s.caughtUp.Store(false)
 	s.lagging.Store(false)
 	select {
-	case <-s.refused: // an old signal
+	case <-s.serverStopping: // an old signal
 	default:
 	}
 	taken := core.Slot{Boundary: boundary, PID: pid, Start: uint64(position), WALEnd: walEnd}
@@ -280,7 +280,7 @@ var errReplaced = errors.New("another relay took the slot, or the server ended t
 func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	var broker brokerAway
+	var broker brokerOutage
 	for {
 		select {
 		case <-ctx.Done():
@@ -297,7 +297,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 				end(err)
 				return
 			}
-		case <-s.refused:
+		case <-s.serverStopping:
 			end(errServerStops)
 			return
 		}
@@ -432,7 +432,7 @@ func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 				s.budget = waitBudget{}
 			}
 		case core.Left:
-			s.counts.spilled.Inc()
+			s.counts.leftInTable.Inc()
 		}
 		return
 	}

@@ -23,8 +23,8 @@ type sweeper struct {
 	log     *slog.Logger
 	alive   *heartbeat
 	trouble *outageLog
-	// refused is called with the error of a statement.
-	refused func(error)
+	// failed is called with the error of a statement.
+	failed func(error)
 }
 
 // run sweeps until stop is done. It finishes a started sweep under ctx. A missing table or column is an error.
@@ -51,7 +51,7 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 			return err
 		}
 		s.trouble.report(event.SweepFailing, "cannot scan the table: retrying", err)
-		s.refused(err)
+		s.failed(err)
 		if sleep(stop, wait.NextBackOff()) != nil {
 			break
 		}
@@ -95,10 +95,10 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 	return s
 }
 
-// refusedBy signals that the server takes no connections, if the error says so.
-func refusedBy(err error, refused chan struct{}) {
+// signalIfStopping signals that the server takes no connections, if the error says so.
+func signalIfStopping(err error, stopping chan struct{}) {
 	if pgcode.Is(err, pgcode.CannotConnectNow) {
-		signal(refused)
+		signal(stopping)
 	}
 }
 

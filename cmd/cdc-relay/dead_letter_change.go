@@ -158,22 +158,22 @@ func (p *process) purge(ctx context.Context, d *desk) error {
 		view.DryRun, view.Matched = true, matched
 		return p.tell(d.cfg, view, "would delete "+rowsText(matched, "dead letter"))
 	}
-	var refused error
+	var unconfirmed error
 	agreed := func(total int64) error {
 		if view.Matched = total; total == 0 || d.cfg.yes {
 			return nil
 		}
 		// The question goes to the standard error: a script may read the standard output.
 		question := fmt.Sprintf("Delete %s from %s at %s?", rowsText(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
-		refused = p.confirmed(ctx, p.stderr, question, "nothing was deleted")
-		return refused
+		unconfirmed = p.confirmed(ctx, p.stderr, question, "nothing was deleted")
+		return unconfirmed
 	}
 	bar, end := p.progress("deleting")
 	var failed error
 	view.Purged, failed = d.Purge(ctx, d.cfg.looking.filter, changeBatch, agreed, bar)
 	end()
-	if refused != nil {
-		return refused
+	if unconfirmed != nil {
+		return unconfirmed
 	}
 	if failed == nil && view.Matched == 0 {
 		failed = d.cfg.noneFound("dead letter")

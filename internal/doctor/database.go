@@ -220,7 +220,7 @@ SELECT jsonb_build_object(
   'enqueue', EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = n.oid AND f.proname = $3 || '_enqueue' AND has_function_privilege(r.oid, f.oid, 'EXECUTE')),
   'more', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,UPDATE,DELETE,TRUNCATE}'::text[]) p WHERE has_table_privilege(r.oid, c.oid, p)),
   'owner', r.rolsuper OR coalesce(pg_has_role(r.oid, c.relowner, 'USAGE'), false),
-  'refused', coalesce(c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls
+  'rejected', coalesce(c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls
               AND NOT (pg_has_role(r.oid, c.relowner, 'USAGE') AND NOT c.relforcerowsecurity)
               AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd IN ('a', '*')
                               AND EXISTS (SELECT FROM unnest(p.polroles) m WHERE m = 0 OR pg_has_role(r.oid, m, 'USAGE'))), false))

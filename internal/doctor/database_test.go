@@ -513,7 +513,7 @@ func healthyTables(t *testing.T, server *services.Postgres) *patient {
 func TestPostgresThatCannotBeReached(t *testing.T) {
 	p := onDatabase(t, services.Database(t))
 	p.withBroker(services.SharedRabbitMQ(t))
-	p.Connect = func(context.Context, map[string]string) (*pgx.Conn, error) { return nil, refusal{} }
+	p.Connect = func(context.Context, map[string]string) (*pgx.Conn, error) { return nil, unreachable{} }
 	r := p.examine()
 	r.want(doctor.Problem, doctor.Postgres, "reachable", "nobody there", "look whether it runs")
 	r.want(doctor.OK, doctor.RabbitMQ, "reachable")
@@ -523,10 +523,10 @@ func TestPostgresThatCannotBeReached(t *testing.T) {
 	}
 }
 
-type refusal struct{}
+type unreachable struct{}
 
-func (refusal) Error() string { return "nobody there" }
-func (refusal) Hint() string  { return "look whether it runs" }
+func (unreachable) Error() string { return "nobody there" }
+func (unreachable) Hint() string  { return "look whether it runs" }
 
 func TestTheSessionsOfCheckAreReadOnly(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))

@@ -158,8 +158,8 @@ type appFacts struct {
 	Sequence bool `json:"sequence"`
 	Enqueue  bool `json:"enqueue"` // it may call <table>_enqueue, which needs no INSERT
 	Owner    bool `json:"owner"`   // or superuser
-	// Refused: row-level security rejects every row.
-	Refused bool `json:"refused"`
+	// Rejected: row-level security rejects every row.
+	Rejected bool `json:"rejected"`
 }
 
 type publicationFacts struct {

@@ -181,7 +181,7 @@ func (j *brokerJudge) judgeWrites(c *chart) {
 		c.ok("write", "not checked (--no-probe)")
 		return
 	}
-	refused := map[string]int{}
+	denied := map[string]int{}
 	for _, d := range j.sorted() {
 		if d.exchange == "" {
 			d.routingKey = ""
@@ -190,17 +190,17 @@ func (j *brokerJudge) judgeWrites(c *chart) {
 		switch {
 		case !asked || isNotFound(err): // reported already
 		case err == nil:
-			if _, told := refused[d.exchange]; !told {
-				refused[d.exchange] = 0
+			if _, told := denied[d.exchange]; !told {
+				denied[d.exchange] = 0
 			}
 		default:
-			if refused[d.exchange]++; refused[d.exchange] == 1 {
+			if denied[d.exchange]++; denied[d.exchange] == 1 {
 				c.wrong("write", j.permitFix(err), "user %q may not publish to %s%s: %s", j.f.user, called(d.exchange), withKey(d), reasonOf(err)).about(d.exchange)
 			}
 		}
 	}
-	for _, exchange := range sortedKeys(refused) {
-		if refused[exchange] == 0 {
+	for _, exchange := range sortedKeys(denied) {
+		if denied[exchange] == 0 {
 			c.ok("write", "user %q may publish to %s", j.f.user, called(exchange)).about(exchange)
 		}
 	}

@@ -85,7 +85,7 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 // unroutable says why no queue takes a message; "": one does, or it is unknown.
 func (j *brokerJudge) unroutable(d destination) (fix, says string) {
 	rows := ""
-	if n := j.refusals(d); n > 0 {
+	if n := j.rejectedAsUnroutable(d); n > 0 {
 		rows = fmt.Sprintf("; %s rejected for that before", counted(n, "row examined was", "rows examined were"))
 	}
 	switch {
@@ -101,16 +101,16 @@ func (j *brokerJudge) unroutable(d destination) (fix, says string) {
 		case !r.unasked:
 			return j.bindFix(d), fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 		case rows != "":
-			return j.refusedBefore(d, rows)
+			return j.rejectedBefore(d, rows)
 		}
 	case d.exchange != "" && rows != "":
-		return j.refusedBefore(d, rows)
+		return j.rejectedBefore(d, rows)
 	}
 	return "", ""
 }
 
-// refusedBefore is for unknown bindings, if rows were rejected before.
-func (j *brokerJudge) refusedBefore(d destination, rows string) (fix, says string) {
+// rejectedBefore is for unknown bindings, if rows were rejected before.
+func (j *brokerJudge) rejectedBefore(d destination, rows string) (fix, says string) {
 	return j.bindFix(d), fmt.Sprintf("exchange %q had no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 }
 
@@ -119,10 +119,10 @@ func (j *brokerJudge) bindFix(d destination) string {
 	return j.curl("POST", "bindings", "e\x00"+d.exchange+"\x00q\x00QUEUE", string(body))
 }
 
-// refusals counts the rows whose last rejection was "unroutable".
-func (j *brokerJudge) refusals(d destination) int {
+// rejectedAsUnroutable counts the rows whose last rejection was "unroutable".
+func (j *brokerJudge) rejectedAsUnroutable(d destination) int {
 	n := 0
-	for of, codes := range j.database.sample.value.refused {
+	for of, codes := range j.database.sample.value.rejected {
 		if of.resolved(j.o) == d {
 			n += codes[string(outbox.ReasonUnroutable)]
 		}

@@ -243,7 +243,7 @@ func (j *databaseJudge) judgeApp(c *chart) {
 	add(!app.Connect, "connect to the database", fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", outbox.QuoteIdentifier(j.server.Database), role))
 	add(!app.Usage, "use schema "+j.o.Table.Schema, j.appGrants(false))
 	add(!app.inserts() && !app.Enqueue, "INSERT into "+j.o.Table.String(), fmt.Sprintf("GRANT INSERT ON %s TO %s;", j.o.Table.SQL(), role))
-	add(app.Refused && !app.Enqueue, "INSERT through row-level security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT TO %s WITH CHECK (true);", j.o.Table.SQL(), role))
+	add(app.Rejected && !app.Enqueue, "INSERT through row-level security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT TO %s WITH CHECK (true);", j.o.Table.SQL(), role))
 	switch {
 	case len(wrong) > 0:
 		c.wrong("application", lines(grants...), "role %q may not %s", name, strings.Join(wrong, ", nor "))

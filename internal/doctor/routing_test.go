@@ -94,7 +94,7 @@ func TestRoutesAreThoseOfTheBroker(t *testing.T) {
 	}
 }
 
-// Beyond what is asked for, nothing is said to have no queue but what was refused.
+// Beyond what is asked for, nothing is said to have no queue but what was rejected.
 func TestMoreExchangesThanAreAskedFor(t *testing.T) {
 	t.Parallel()
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))

@@ -35,8 +35,8 @@ type sample struct {
 	missed error
 	// destinations maps each destination to its number of rows.
 	destinations map[destination]int
-	// refused counts the last rejection codes, by destination.
-	refused map[destination]map[string]int
+	// rejected counts the last rejection codes, by destination.
+	rejected map[destination]map[string]int
 }
 
 // sampleSQL: exchange and routing key have no index, so finding the distinct values of all rows would be expensive.
@@ -48,7 +48,7 @@ GROUP BY 1, 2, 3`
 // takeSample reads a bounded number of rows. One end of the table may take too long because of dead rows; the other
 // parts are read in any case.
 func (s *session) takeSample(ctx context.Context, table outbox.Table, partitioned bool) answer[sample] {
-	p := sample{destinations: map[destination]int{}, refused: map[destination]map[string]int{}}
+	p := sample{destinations: map[destination]int{}, rejected: map[destination]map[string]int{}}
 	from := table.SQL()
 	oldest, err := s.count(ctx, &p, from+" ORDER BY id", sampleRows)
 	if err == nil && oldest < sampleRows {
@@ -112,10 +112,10 @@ func (p *sample) take(exchange *string, key string, code *string, n int) {
 	p.rows += n
 	p.destinations[d] += n
 	if code != nil {
-		if p.refused[d] == nil {
-			p.refused[d] = map[string]int{}
+		if p.rejected[d] == nil {
+			p.rejected[d] = map[string]int{}
 		}
-		p.refused[d][*code] += n
+		p.rejected[d][*code] += n
 	}
 }
 

@@ -36,16 +36,16 @@ func TestInsertsThatFailNameTheColumn(t *testing.T) {
 		{"ordering key of a million bytes", row{"ordering_key": strings.Repeat("o", 1_000_000)}, tooLong, "index row requires"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var refused *pgconn.PgError
+			var rejected *pgconn.PgError
 			err := w.tryInsert(c.row)
-			if !errors.As(err, &refused) {
+			if !errors.As(err, &rejected) {
 				t.Fatalf("the INSERT did not fail: %v", err)
 			}
-			if refused.Code != c.code {
-				t.Errorf("SQLSTATE %s, want %s: %s", refused.Code, c.code, refused.Message)
+			if rejected.Code != c.code {
+				t.Errorf("SQLSTATE %s, want %s: %s", rejected.Code, c.code, rejected.Message)
 			}
-			if !strings.Contains(refused.Message, c.says) {
-				t.Errorf("%q says nothing of %q", refused.Message, c.says)
+			if !strings.Contains(rejected.Message, c.says) {
+				t.Errorf("%q says nothing of %q", rejected.Message, c.says)
 			}
 		})
 	}

@@ -158,7 +158,7 @@ func TestRetryDoesNotWaitForTheBackoff(t *testing.T) {
 	retrying := func() int {
 		return value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`)
 	}
-	w.eventually("the first of the key and those without one are refused", func() bool { return retrying() == 3 })
+	w.eventually("the first of the key and those without one are rejected", func() bool { return retrying() == 3 })
 	type retried struct {
 		Matched, Retried, Left int
 		DryRun                 bool `json:"dry_run"`

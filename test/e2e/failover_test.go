@@ -75,7 +75,7 @@ func TestAStandbyIsPromoted(t *testing.T) {
 	within(t, "streaming again", 5*time.Second, w.streamed)
 	load.more(500)
 	load.allArrive(arrived, 500)
-	r.noRefusals()
+	r.noRejections()
 	if n := strings.Count(r.logs(), "slot_created"); n != 1 {
 		t.Errorf("the log says %d times that the slot was made", n)
 	}
@@ -107,7 +107,7 @@ func TestAFailoverSlotOutlivesItsServer(t *testing.T) {
 	within(t, "streaming again", 5*time.Second, w.streamed)
 	load.more(500)
 	load.allArrive(arrived, 500)
-	r.noRefusals()
+	r.noRejections()
 	if logs := r.logs(); strings.Contains(logs, "slot_created") || strings.Contains(logs, "slot_dropped") {
 		t.Error("the slot was made again")
 	}
@@ -143,7 +143,7 @@ func TestAFailoverSlotWaitsForItsStandby(t *testing.T) {
 	must(t, "wait no more", server.Exec(t.Context(), "", `ALTER SYSTEM RESET synchronized_standby_slots`, `SELECT pg_reload_conf()`))
 	w.eventually("the stream has caught up", func() bool { return len(linesWith(r.logs(), "stream_caught_up")) == 1 })
 	within(t, "delivering from the stream", time.Second, func() { w.await(arrived, w.insert(nil)) })
-	r.noRefusals()
+	r.noRejections()
 	if n := arrived.repeats(); n != 0 {
 		t.Errorf("%d repeats", n)
 	}

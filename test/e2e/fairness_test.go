@@ -134,7 +134,7 @@ func slowdown(t *testing.T, nth, rows int, period time.Duration, least float64) 
 	}
 	measure() // warms up
 	var throughput, single []float64
-	refused, during := 0.0, time.Duration(0)
+	rejected, during := 0.0, time.Duration(0)
 	before := measure()
 	fair := func() bool { return median(throughput) >= least && median(single) >= least }
 	// What other work does to the machine goes both ways, and with more rounds away.
@@ -142,11 +142,11 @@ func slowdown(t *testing.T, nth, rows int, period time.Duration, least float64) 
 		w.exec(fmt.Sprintf(`INSERT INTO outbox (exchange, routing_key, ordering_key, payload, attempts, last_error, available_at)
 			SELECT %s, %s, %s, '{}', 1, 'unroutable: seen before', clock_timestamp() + random() * $3::interval
 			FROM generate_series(1, $2) n`, trouble.exchange, trouble.routingKey, trouble.orderingKey), w.queue, rows, period)
-		began, first := time.Now(), r.refusals()
-		w.eventually("some were tried", func() bool { return trouble.oneTries || r.refusals() > first })
+		began, first := time.Now(), r.rejections()
+		w.eventually("some were tried", func() bool { return trouble.oneTries || r.rejections() > first })
 		with := measure()
 		during += time.Since(began)
-		refused += r.refusals() - first
+		rejected += r.rejections() - first
 		w.exec(`DELETE FROM outbox WHERE attempts > 0`)
 		w.exec(`VACUUM outbox`)
 		w.emptied()
@@ -156,8 +156,8 @@ func slowdown(t *testing.T, nth, rows int, period time.Duration, least float64) 
 		single = append(single, (before.single+after.single).Seconds()/2/with.single.Seconds())
 		before = after
 	}
-	t.Logf("with %.0f refusals a second: %.0f %% of the throughput, %.0f %% of the speed of one",
-		refused/during.Seconds(), 100*median(throughput), 100*median(single))
+	t.Logf("with %.0f rejections a second: %.0f %% of the throughput, %.0f %% of the speed of one",
+		rejected/during.Seconds(), 100*median(throughput), 100*median(single))
 	if !fair() {
 		t.Errorf("they slow the others to less than %.0f %%", 100*least)
 	}
@@ -176,8 +176,8 @@ func (w *world) declareFair() {
 	must(w.t, "fill the queue", channel.Publish("", full, false, false, amqp.Publishing{}))
 }
 
-// refusals counts those of all reasons.
-func (r *relay) refusals() (n float64) {
+// rejections counts those of all reasons.
+func (r *relay) rejections() (n float64) {
 	page, _ := r.get("/metrics")
 	for _, line := range linesWith(page, "cdc_relay_messages_refused_total{") {
 		var labels string

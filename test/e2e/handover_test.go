@@ -41,8 +41,8 @@ func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 		t.Error("the slot has moved back")
 	}
 	load.allArrive(arrived, 400)
-	leader.noRefusals()
-	other.noRefusals()
+	leader.noRejections()
+	other.noRejections()
 }
 
 // TestNobodyHandsOverWhileTheBrokerIsDownForAll.

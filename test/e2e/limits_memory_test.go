@@ -12,8 +12,8 @@ type waiting struct {
 	name string
 	rows int
 	sql  string // of a SELECT that INSERTs them; $1 is the queue, $2 their number
-	// refused: they fail for ever; otherwise the relay is to make progress with them.
-	refused bool
+	// rejected: they fail for ever; otherwise the relay is to make progress with them.
+	rejected bool
 }
 
 func waitingRows() []waiting {
@@ -72,14 +72,14 @@ func TestMemoryStaysBoundedWhateverWaits(t *testing.T) {
 				}
 			}
 			w.eventually("it has worked on them", func() bool {
-				if c.refused {
+				if c.rejected {
 					return r.metric(`cdc_relay_messages_refused_total{reason="unroutable"}`) > 0
 				}
 				return arrived.distinct() >= 1000
 			})
-			refused := r.metric(`cdc_relay_messages_refused_total{reason="unroutable"}`)
-			t.Logf("%d MB resident; %.0f published, %.0f refusals; a new row took %s at most",
-				r.residentMB(), r.metric("cdc_relay_messages_published_total"), refused, slowest.Round(time.Millisecond))
+			rejected := r.metric(`cdc_relay_messages_refused_total{reason="unroutable"}`)
+			t.Logf("%d MB resident; %.0f published, %.0f rejections; a new row took %s at most",
+				r.residentMB(), r.metric("cdc_relay_messages_published_total"), rejected, slowest.Round(time.Millisecond))
 			if mb := r.residentMB(); mb >= sized(85, 150) { // garbage is collected late
 				t.Errorf("the relay took %d MB", mb)
 			}

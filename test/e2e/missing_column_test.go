@@ -9,7 +9,7 @@ import (
 // missed first: in the stream, in a sweep, or when a row is settled.
 func TestAMissingColumnStopsTheRelay(t *testing.T) {
 	t.Parallel()
-	refuse := row{"exchange": "nowhere"}
+	unroutable := row{"exchange": "nowhere"}
 	for _, c := range []struct {
 		name   string
 		args   []string
@@ -20,11 +20,11 @@ func TestAMissingColumnStopsTheRelay(t *testing.T) {
 		{"renamed, streaming", nil, `ALTER TABLE outbox RENAME COLUMN headers TO heads`, "plain", "headers"},
 		{"dropped, streaming", nil, `ALTER TABLE outbox DROP COLUMN ordering_key`, "plain", "ordering_key"},
 		{"renamed, polling", []string{"--mode", "poll"}, `ALTER TABLE outbox RENAME COLUMN headers TO heads`, "plain", "headers"},
-		{"dropped, needed for a refusal", nil, `ALTER TABLE outbox DROP COLUMN last_error`, "refused", "last_error"},
+		{"dropped, needed for a rejection", nil, `ALTER TABLE outbox DROP COLUMN last_error`, "rejected", "last_error"},
 		{
 			"dropped from the dead letters",
 			[]string{"--max-retries", "0"},
-			`ALTER TABLE outbox_dead_letter DROP COLUMN failure_reason`, "refused", "failure_reason",
+			`ALTER TABLE outbox_dead_letter DROP COLUMN failure_reason`, "rejected", "failure_reason",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -35,8 +35,8 @@ func TestAMissingColumnStopsTheRelay(t *testing.T) {
 			w.await(arrived, w.insert(nil))
 			w.emptied()
 			w.exec(c.change)
-			if c.row == "refused" {
-				w.insert(refuse)
+			if c.row == "rejected" {
+				w.insert(unroutable)
 			} else {
 				w.insert(nil)
 			}

@@ -187,7 +187,7 @@ func modified(file string) time.Time {
 
 func fresh(file string) bool { return time.Since(modified(file)) < 10*time.Second }
 
-// TestNoPasswordIsSaidAnywhere: not in logs of outages and refused logins, nor on a page.
+// TestNoPasswordIsSaidAnywhere: not in logs of outages and rejected logins, nor on a page.
 func TestNoPasswordIsSaidAnywhere(t *testing.T) {
 	services.Thorough(t, "two outages")
 	t.Parallel()

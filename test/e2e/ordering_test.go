@@ -142,18 +142,18 @@ func TestARejectedKeyDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
-	refused, free := numbered("refused", 10), numbered("free", 20)
+	rejected, free := numbered("rejected", 10), numbered("free", 20)
 	later := w.queue + "later"
 	args := []string{"--backoff-time", "50ms", "--max-backoff", "200ms", "--max-retries", "1000", "--poll-interval", "50ms"}
 	r := w.run(args...)
-	first := w.loadKeys(refused, 40, func(string) any { return later })
+	first := w.loadKeys(rejected, 40, func(string) any { return later })
 	w.loadKeys(free, 60, toDefault).Wait()
 	first.Wait()
-	w.eventually("the others arrive while they are refused", func() bool { return arrived.distinct() == 20*60 })
-	w.eventually("each was refused, and again", func() bool {
-		return value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 1`) == len(refused)
+	w.eventually("the others arrive while they are rejected", func() bool { return arrived.distinct() == 20*60 })
+	w.eventually("each was rejected, and again", func() bool {
+		return value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 1`) == len(rejected)
 	})
-	if n := value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`); n != len(refused) {
+	if n := value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`); n != len(rejected) {
 		t.Errorf("%d messages were charged an attempt, only the first of each key was to be tried", n)
 	}
 	r.kill()
@@ -167,7 +167,7 @@ func TestARejectedKeyDelaysNoOther(t *testing.T) {
 	}
 	w.eventually("all arrive", func() bool { return arrived.distinct() == 20*60+10*40 })
 	w.emptied()
-	each := evenly(refused, 40)
+	each := evenly(rejected, 40)
 	for _, key := range free {
 		each[key] = 60
 	}

@@ -38,7 +38,7 @@ func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
 			if !strings.Contains(r.logs(), "the publication ") {
 				t.Error("the log does not say why")
 			}
-			r.noRefusals()
+			r.noRejections()
 		})
 	}
 }
@@ -60,7 +60,7 @@ func TestAPublicationThatHidesRowsIsToldOf(t *testing.T) {
 	w.exec(`ALTER PUBLICATION ` + w.slot + ` SET TABLE outbox`)
 	w.eventually("it streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
 	w.await(arrived, w.insert(nil))
-	r.noRefusals()
+	r.noRejections()
 }
 
 // TestGeneratedColumnsAreNoMatter: Postgres 18 can publish those that are stored, and makes

@@ -95,7 +95,7 @@ func TestManyRelaysOnOneSlot(t *testing.T) {
 			load.allArrive(arrived, kills*inFlight)
 			t.Logf("%d repeats after %d kills", arrived.repeats(), kills)
 			for _, r := range relays {
-				r.noRefusals()
+				r.noRejections()
 			}
 		})
 	}
@@ -152,7 +152,7 @@ func TestRollingRestartsRepeatNothing(t *testing.T) {
 			load.allArrive(arrived, 0)
 			inTime(t, "without a delivery, at most", arrived.longestGap(), 2*time.Second)
 			for _, r := range relays {
-				r.noRefusals()
+				r.noRejections()
 			}
 		})
 	}

@@ -85,7 +85,7 @@ func TestShardsShareTheRows(t *testing.T) {
 	for shard, pair := range relays {
 		published := 0.0
 		for _, r := range pair {
-			r.noRefusals()
+			r.noRejections()
 			published += r.metric("cdc_relay_messages_published_total")
 		}
 		if published == 0 {
@@ -177,7 +177,7 @@ func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
 	for range 20 {
 		w.await(arrived, w.insert(nil))
 	}
-	r.noRefusals()
+	r.noRejections()
 	if n := arrived.repeats(); n != 0 {
 		t.Errorf("%d repeats", n)
 	}

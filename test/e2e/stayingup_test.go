@@ -68,7 +68,7 @@ func TestPostgresComesAndGoes(t *testing.T) {
 			}
 			// What was published and not yet deleted at the crash is known to this process.
 			load.allArrive(arrived, 0)
-			r.noRefusals()
+			r.noRejections()
 		})
 	}
 
@@ -94,7 +94,7 @@ func TestPostgresComesAndGoes(t *testing.T) {
 		if n := arrived.unmarkedRepeats(); n != 0 {
 			t.Errorf("%d repeats without x-possible-duplicate", n)
 		}
-		r.noRefusals()
+		r.noRejections()
 	})
 }
 
@@ -151,7 +151,7 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 		load.more(500)
 		// Consumed only now, so that a repeat is one that the relay has made.
 		load.allArrive(w.consume(w.queue), 300)
-		r.noRefusals()
+		r.noRejections()
 	})
 
 	t.Run("blocked by a memory alarm", func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 			w.eventually("messages arrive again", func() bool { return arrived.distinct() > before })
 		})
 		load.allArrive(arrived, 300)
-		r.noRefusals()
+		r.noRejections()
 	})
 
 	t.Run("stopped by SIGTERM during a memory alarm", func(t *testing.T) {

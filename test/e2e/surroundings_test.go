@@ -101,7 +101,7 @@ func TestAnyLegalNameWorks(t *testing.T) {
 	w.await(arrived, found)
 	w.await(arrived, insert(row{"ordering_key": "k"}))
 	insert(row{"exchange": "nowhere"})
-	w.eventually("the refused one is dead-lettered", func() bool {
+	w.eventually("the rejected one is dead-lettered", func() bool {
 		return value[int](w, `SELECT count(*) FROM "My Schema"."Out.Box's ""1""_dead_letter"`) == 1
 	})
 	w.eventually("the table is empty", func() bool { return value[int](w, `SELECT count(*) FROM `+table) == 0 })

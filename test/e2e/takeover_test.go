@@ -28,7 +28,7 @@ func TestADroppedSlotCostsNothing(t *testing.T) {
 	}
 	load.more(200)
 	load.allArrive(arrived, 0)
-	r.noRefusals()
+	r.noRejections()
 	if !strings.Contains(r.logs(), "slot_created") {
 		t.Error("the log does not say that the slot was made")
 	}
@@ -59,7 +59,7 @@ func TestADroppedPublicationCostsNothing(t *testing.T) {
 			})
 			load.more(500)
 			load.allArrive(arrived, 0)
-			r.noRefusals()
+			r.noRejections()
 		})
 	}
 }
@@ -96,7 +96,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 		streams = standby
 	}
 	load.allArrive(arrived, repeats)
-	streams.noRefusals()
+	streams.noRejections()
 }
 
 // TestARelayThatWasPausedHarmsNobody: stopped in its tracks and cut off from the slot, it is
@@ -127,8 +127,8 @@ func TestARelayThatWasPausedHarmsNobody(t *testing.T) {
 	if n := arrived.unmarkedRepeats(); n > 0 {
 		t.Errorf("%d of %d repeats are not marked", n, arrived.repeats())
 	}
-	other.noRefusals()
-	paused.noRefusals()
+	other.noRejections()
+	paused.noRejections()
 }
 
 // TestALeaderThatIsFrozenIsReplaced by one that stands by, long before the server would let go
@@ -160,7 +160,7 @@ func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
 		t.Errorf("%d of %d repeats are not marked", n, arrived.repeats())
 	}
 	for _, r := range relays {
-		r.noRefusals()
+		r.noRejections()
 	}
 }
 
@@ -191,6 +191,6 @@ func TestALeaderCutOffFromPostgresIsReplaced(t *testing.T) {
 	if n := arrived.unmarkedRepeats(); n > 0 {
 		t.Errorf("%d of %d repeats are not marked", n, arrived.repeats())
 	}
-	leader.noRefusals()
-	other.noRefusals()
+	leader.noRejections()
+	other.noRejections()
 }

@@ -136,12 +136,12 @@ func (ws *writers) missing(arrived *ledger) int {
 	return missing
 }
 
-// noRefusals checks that an outage has cost no attempt.
-func (r *relay) noRefusals() {
+// noRejections checks that an outage cost no attempt.
+func (r *relay) noRejections() {
 	r.w.t.Helper()
 	metrics, _ := r.get("/metrics")
 	for line := range slices.Values(linesWith(metrics, "cdc_relay_messages_refused_total{")) {
-		r.w.t.Errorf("a refusal was counted: %s", line)
+		r.w.t.Errorf("a rejection was counted: %s", line)
 	}
 }
 

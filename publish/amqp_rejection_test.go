@@ -14,10 +14,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-func checkRefused(t *testing.T, result outbox.Result, reason outbox.Reason) {
+func checkRejected(t *testing.T, result outbox.Result, reason outbox.Reason) {
 	t.Helper()
 	if result.Outcome != outbox.Refused || result.Reason != reason {
-		t.Errorf("message %d: %v %s (%s), want refused %s",
+		t.Errorf("message %d: %v %s (%s), want rejected %s",
 			result.Message.ID, result.Outcome, result.Reason, result.Detail, reason)
 	}
 	if result.Detail == "" {
@@ -38,7 +38,7 @@ func TestUnroutableAmongOthers(t *testing.T) {
 	r.publish(messages...)
 	for i, result := range r.awaitResults(t, messages...) {
 		if i%5 == 0 {
-			checkRefused(t, result, outbox.ReasonUnroutable)
+			checkRejected(t, result, outbox.ReasonUnroutable)
 		} else if result.Outcome != outbox.Confirmed {
 			t.Errorf("message %d: %+v", i, result)
 		}
@@ -72,8 +72,8 @@ func TestOneMessageIDTwice(t *testing.T) {
 		r.publish(good, bad, lost, routed)
 		results := r.awaitResults(t, good, bad, lost, routed)
 		allAre(t, []outbox.Result{results[0], results[3]}, outbox.Confirmed)
-		checkRefused(t, results[1], outbox.ReasonUnroutable)
-		checkRefused(t, results[2], outbox.ReasonUnroutable)
+		checkRejected(t, results[1], outbox.ReasonUnroutable)
+		checkRejected(t, results[2], outbox.ReasonUnroutable)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestMissingExchangeAmongOthers(t *testing.T) {
 	r.publish(messages...)
 	for i, result := range r.awaitResults(t, messages...) {
 		if i%50 == 7 {
-			checkRefused(t, result, outbox.ReasonNoExchange)
+			checkRejected(t, result, outbox.ReasonNoExchange)
 		} else if result.Outcome != outbox.Confirmed {
 			t.Errorf("message %d: %+v", i, result)
 		}
@@ -132,7 +132,7 @@ func TestExchangeDeletedMidStream(t *testing.T) {
 		case outbox.Confirmed, outbox.Unknown:
 		case outbox.Refused:
 			if result.Reason != outbox.ReasonUnroutable { // the broker removes the bindings before the exchange
-				checkRefused(t, result, outbox.ReasonNoExchange)
+				checkRejected(t, result, outbox.ReasonNoExchange)
 			}
 		default:
 			t.Errorf("message %d: %+v", result.Message.ID, result)
@@ -140,7 +140,7 @@ func TestExchangeDeletedMidStream(t *testing.T) {
 	}
 	last := k.make(x, "k", `{}`)
 	r.publish(last)
-	checkRefused(t, r.awaitResults(t, last)[0], outbox.ReasonNoExchange)
+	checkRejected(t, r.awaitResults(t, last)[0], outbox.ReasonNoExchange)
 	checkArrived(t, results, a.drain(q))
 	if n := len(a.drain(other)); n != len(neighbours) {
 		t.Errorf("%d neighbours arrived of %d", n, len(neighbours))
@@ -169,7 +169,7 @@ func limitedUser(t *testing.T, vhostURL, write string) string {
 	return u.String()
 }
 
-func TestPermissionRefused(t *testing.T) {
+func TestPermissionMissing(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	open, shut := services.Name(t)+"_open", services.Name(t)+"_shut"
@@ -184,7 +184,7 @@ func TestPermissionRefused(t *testing.T) {
 	}
 	allAre(t, r.awaitResults(t, good...), outbox.Confirmed)
 	for _, result := range r.awaitResults(t, bad...) {
-		checkRefused(t, result, outbox.ReasonAccessRefused)
+		checkRejected(t, result, outbox.ReasonAccessRefused)
 	}
 	if n := len(a.drain(q)); n != len(good) {
 		t.Errorf("%d messages arrived, want %d", n, len(good))
@@ -206,7 +206,7 @@ func TestInternalExchange(t *testing.T) {
 	messages := k.many(50, x, "k")
 	r.publish(messages...)
 	for _, result := range r.awaitResults(t, messages...) {
-		checkRefused(t, result, outbox.ReasonAccessRefused)
+		checkRejected(t, result, outbox.ReasonAccessRefused)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestRejectingQueueNacks(t *testing.T) {
 	results := r.awaitResults(t, messages...)
 	for _, result := range results {
 		if result.Outcome != outbox.Confirmed {
-			checkRefused(t, result, outbox.ReasonNack)
+			checkRejected(t, result, outbox.ReasonNack)
 		}
 	}
 	arrived := a.drain(q)

@@ -11,17 +11,17 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// refusal is a way in which the broker does not take one message.
-type refusal struct {
+// rejection is a way in which the broker does not take one message.
+type rejection struct {
 	name   string
 	row    row
 	reason string // the code, in last_error and in the metric
 	says   string // the broker's words, in last_error
 }
 
-// refusals sets up what each needs: an exchange without permission only where the
+// rejections sets up what each needs: an exchange without permission only where the
 // broker can be told of another user.
-func (w *world) refusals() []refusal {
+func (w *world) rejections() []rejection {
 	w.t.Helper()
 	channel := w.channel()
 	for _, name := range []string{"open", "forbidden", "without-queue"} {
@@ -34,14 +34,14 @@ func (w *world) refusals() []refusal {
 	}
 	w.declareQueue(w.queue+"-full", amqp.Table{"x-max-length": int64(1), "x-overflow": "reject-publish"})
 	w.insert(row{"routing_key": w.queue + "-full", "payload": `"fills it"`})
-	list := []refusal{
+	list := []rejection{
 		{"an exchange that does not exist", row{"exchange": w.queue + "nowhere"}, "exchange_missing", "no exchange '" + w.queue + "nowhere'"},
 		{"no queue bound", row{"exchange": w.queue + "without-queue"}, "unroutable", "NO_ROUTE"},
 		{"no queue of that name", row{"routing_key": w.queue + "nobody"}, "unroutable", w.queue + "nobody"},
 		{"a queue that rejects on overflow", row{"routing_key": w.queue + "-full"}, "nack", "rejected"},
 	}
 	if w.restrictUser() {
-		list = append(list, refusal{
+		list = append(list, rejection{
 			"an exchange without permission",
 			row{"exchange": w.queue + "forbidden"},
 			"access_refused", "access to exchange '" + w.queue + "forbidden'",
@@ -79,7 +79,7 @@ func (w *world) restrictUser() bool {
 func TestARejectedMessageIsRetriedThenDeadLettered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
-	refusals := w.refusals()
+	rejections := w.rejections()
 	arrived, full := w.consume(w.queue), w.queue+"-full"
 	r := w.run("--max-retries", "2", "--backoff-time", "30ms", "--poll-interval", "50ms")
 	channel := w.channel()
@@ -87,10 +87,10 @@ func TestARejectedMessageIsRetriedThenDeadLettered(t *testing.T) {
 		q, err := channel.QueueDeclarePassive(full, true, false, false, false, nil)
 		return err == nil && q.Messages == 1
 	})
-	ids := make([]string, len(refusals))
+	ids := make([]string, len(rejections))
 	const neighbours = 2000
 	for part := range 10 {
-		for i, c := range refusals {
+		for i, c := range rejections {
 			if part == i {
 				ids[i] = w.insert(c.row)
 			}
@@ -99,7 +99,7 @@ func TestARejectedMessageIsRetriedThenDeadLettered(t *testing.T) {
 			SELECT CASE n % 2 WHEN 0 THEN $1 END, $2, '{}' FROM generate_series(1, $3) n`, w.queue+"open", w.queue, neighbours/10)
 	}
 	w.eventually("the neighbours arrive", func() bool { return arrived.distinct() == neighbours })
-	for i, c := range refusals {
+	for i, c := range rejections {
 		dead := w.awaitDeadLetter(ids[i])
 		if dead.Attempts != 3 || dead.FailureReason != "retries_exhausted" {
 			t.Errorf("%s: dead after %d attempts with reason %q", c.name, dead.Attempts, dead.FailureReason)
@@ -109,20 +109,20 @@ func TestARejectedMessageIsRetriedThenDeadLettered(t *testing.T) {
 		}
 	}
 	w.emptied()
-	w.refusalsCounted(r, refusals)
+	w.rejectionsCounted(r, rejections)
 	if n := arrived.unmarkedRepeats(); n != 0 {
 		t.Errorf("%d repeats without x-possible-duplicate", n)
 	}
-	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != len(refusals) {
-		t.Errorf("%d dead letters, want %d", n, len(refusals))
+	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != len(rejections) {
+		t.Errorf("%d dead letters, want %d", n, len(rejections))
 	}
 }
 
-// refusalsCounted: three for each message that was refused, none for another.
-func (w *world) refusalsCounted(r *relay, refusals []refusal) {
+// rejectionsCounted: three for each message that was rejected, none for another.
+func (w *world) rejectionsCounted(r *relay, rejections []rejection) {
 	w.t.Helper()
 	want := make(map[string]float64)
-	for _, c := range refusals {
+	for _, c := range rejections {
 		want[fmt.Sprintf(`cdc_relay_messages_refused_total{reason="%s"}`, c.reason)] += 3
 	}
 	body, _ := r.get("/metrics")
@@ -148,8 +148,8 @@ func TestARejectedMessageIsDeliveredOnceItsExchangeExists(t *testing.T) {
 	arrived := w.consume(w.queue)
 	w.run("--max-retries", "1000", "--backoff-time", "30ms", "--max-backoff", "100ms", "--poll-interval", "50ms")
 	exchange := w.queue + "later"
-	id := w.insert(row{"exchange": exchange, "payload": `"refused at first"`})
-	w.eventually("it was refused twice", func() bool {
+	id := w.insert(row{"exchange": exchange, "payload": `"rejected at first"`})
+	w.eventually("it was rejected twice", func() bool {
 		return value[int](w, `SELECT coalesce(max(attempts), 0) FROM outbox`) >= 2
 	})
 	channel := w.channel()
@@ -160,7 +160,7 @@ func TestARejectedMessageIsDeliveredOnceItsExchangeExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := w.await(arrived, id)
-	if string(d.Body) != `"refused at first"` {
+	if string(d.Body) != `"rejected at first"` {
 		t.Errorf("it arrived as %q", d.Body)
 	}
 	w.emptied()
