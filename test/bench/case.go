@@ -52,7 +52,7 @@ type Case struct {
 // Run measures the case once. timeout bounds it.
 func (c Case) Run(ctx context.Context, site *Site, settings Settings, round int, timeout time.Duration, progress Progress) (*Result, error) {
 	timeout = max(timeout, c.Least)
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not done within %s", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not finished within %s", timeout))
 	defer cancel()
 	r := &run{site: site, settings: settings, program: cmp.Or(c.Program, site.Relay), result: &Result{Case: c.Name, Round: round}, progress: progress}
 	if err := c.run(ctx, r); err != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// stopPatience is how long a process may take to end after SIGTERM.
-const stopPatience = 40 * time.Second
+// stopTimeout is how long a process may take to end after SIGTERM.
+const stopTimeout = 40 * time.Second
 
 // child is a process that is measured. Its output goes to a file.
 type child struct {
@@ -75,8 +75,8 @@ func (c *child) stop() error {
 	select {
 	case <-c.done:
 		return c.failure()
-	case <-time.After(stopPatience):
-		return errors.Join(fmt.Errorf("%s has not stopped %s after SIGTERM", c.name, stopPatience), c.kill())
+	case <-time.After(stopTimeout):
+		return errors.Join(fmt.Errorf("%s has not stopped %s after SIGTERM", c.name, stopTimeout), c.kill())
 	}
 }
 

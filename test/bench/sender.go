@@ -13,8 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// streamPatience is how long a relay may take until it streams.
-const streamPatience = time.Minute
+// streamTimeout is how long a relay may take until it streams.
+const streamTimeout = time.Minute
 
 // sender is what brings committed messages to the broker in a steady run.
 type sender struct {
@@ -59,7 +59,7 @@ func (w *world) startStreaming(ctx context.Context, args ...string) (*relayProce
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, streamPatience)
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
 	if err := relay.awaitMetric(ctx, streamConnected, 1); err != nil {
 		return nil, errors.Join(err, relay.kill())

@@ -40,7 +40,7 @@ EXAMPLES
 func newApp(stdout, stderr io.Writer) *cli.App {
 	return &cli.App{
 		Name:                      "cdc-relay-bench",
-		Usage:                     "measures cdc-relay beside what limits it",
+		Usage:                     "measures cdc-relay and its limits",
 		UsageText:                 "cdc-relay-bench [FLAGS] [-- FLAGS OF cdc-relay run]\ncdc-relay-bench insert [FLAGS]",
 		Description:               description,
 		Flags:                     appFlags(),
@@ -62,7 +62,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 	}
 }
 
-// options are a run's, checked.
+// options are the checked options of a run.
 type options struct {
 	cases     []bench.Case
 	settings  bench.Settings
@@ -91,24 +91,24 @@ func appFlags() []cli.Flag {
 	}
 	return []cli.Flag{
 		text("plan", "quick", "quick: some ten minutes; full: everything, some two hours"),
-		text("only", "", "`LIST` of names or patterns of cases with commas between them (default: those of the plan)"),
-		&cli.BoolFlag{Name: "list", Usage: "print the cases, and do nothing"},
+		text("only", "", "`LIST` of names or patterns of cases with commas between them (default: the cases of the plan)"),
+		&cli.BoolFlag{Name: "list", Usage: "print the cases and exit"},
 		number("rounds", 3, "how often each case is measured"),
 		number("messages", 200_000, "how many messages wait or are published"),
 		number("bytes", 300, "the size of a message"),
 		number("keys", 10_000, "how many ordering keys keyed traffic has"),
 		number("queues", 1, "how many queues take the messages"),
-		number("max-in-flight", 2000, "the relay's --max-in-flight; the limits have 400 at most"),
+		number("max-in-flight", 2000, "the relay's --max-in-flight; the limits use at most 400"),
 		&cli.DurationFlag{Name: "steady", Value: 15 * time.Second, Usage: "how long a steady load lasts", EnvVars: env("steady")},
 		&cli.DurationFlag{Name: "held", Value: 30 * time.Minute, Usage: "how long a transaction is held open", EnvVars: env("held")},
-		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "the longest that one run may take", EnvVars: env("timeout")},
-		text("relay", "", "`FILE`: the cdc-relay to measure (default: the one beside this program, else in PATH)"),
-		text("against", "", "`FILE`: another build of cdc-relay, which is measured beside it"),
+		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "the limit for one run", EnvVars: env("timeout")},
+		text("relay", "", "`FILE`: the cdc-relay to measure (default: next to this program, else in PATH)"),
+		text("against", "", "`FILE`: another build of cdc-relay, measured in turns with the first"),
 		text("profile", "", "`FOLDER` for processor and memory profiles of the relay, which then runs inside this program"),
 		&cli.StringSliceFlag{Name: "postgres", Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again"},
 		text("json", "", "`FILE`: write all results as JSON"),
 		text("charts", "", "`FOLDER`: draw charts as SVG"),
-		text("from", "", "`LIST` of JSON files with commas between them: report on what they hold, and measure nothing"),
+		text("from", "", "`LIST` of JSON files with commas between them: report on these results and measure nothing"),
 	}
 }
 
@@ -155,7 +155,7 @@ func readOptions(c *cli.Context) (*options, error) {
 		return o, nil
 	}
 	if o.profiles != "" && (c.String("relay") != "" || c.String("against") != "") {
-		return nil, usagef("--profile goes with neither --relay nor --against: the relay that is profiled is this program's own")
+		return nil, usagef("--profile excludes --relay and --against: it profiles the relay inside this program")
 	}
 	if other := c.String("against"); other != "" {
 		if other, err = findRelay(other); err != nil {
@@ -167,7 +167,7 @@ func readOptions(c *cli.Context) (*options, error) {
 	return o, err
 }
 
-// selectCases picks those that the list names, in their own order. Each pattern must fit one at least.
+// selectCases returns the listed cases in their own order. Each pattern must match at least one.
 func selectCases(plan, list string, all []bench.Case) ([]bench.Case, error) {
 	switch {
 	case plan != "quick" && plan != "full":
@@ -197,7 +197,7 @@ func selectCases(plan, list string, all []bench.Case) ([]bench.Case, error) {
 	return slices.DeleteFunc(slices.Clone(all), func(one bench.Case) bool { return !wanted[one.Name] }), nil
 }
 
-// findRelay looks for the program that is measured.
+// findRelay finds the program to measure.
 func findRelay(file string) (string, error) {
 	const name = "cdc-relay"
 	if file != "" {
@@ -216,7 +216,7 @@ func findRelay(file string) (string, error) {
 	return filepath.Abs(found)
 }
 
-// redact keeps the passwords of addresses out of what is written for people.
+// redact removes passwords from addresses in output for people.
 func redact(text string) string {
 	return regexp.MustCompile(`(://[^\s:/@"']*):[^\s"']*@`).ReplaceAllString(text, "$1:***@")
 }

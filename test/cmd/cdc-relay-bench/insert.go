@@ -30,7 +30,7 @@ func insertCommand(stdout io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "inserts", Value: 20_000, Usage: "how many rows a table gets in each round"},
 			&cli.IntFlag{Name: "bytes", Value: 300, Usage: "the size of a message"},
 			&cli.BoolFlag{Name: "variants", Usage: "measure changed tables as well"},
-			&cli.DurationFlag{Name: "timeout", Value: 2 * time.Minute, Usage: "the longest that it may take"},
+			&cli.DurationFlag{Name: "timeout", Value: 2 * time.Minute, Usage: "the limit for the whole measurement"},
 			&cli.StringSliceFlag{Name: "postgres", Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again"},
 		},
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error { return usagef("%s", err) },
@@ -58,7 +58,7 @@ func measureInserts(c *cli.Context, stdout io.Writer) error {
 		}
 	}
 	timeout := c.Duration("timeout")
-	ctx, cancel := context.WithTimeoutCause(c.Context, timeout, fmt.Errorf("not done within %s", timeout))
+	ctx, cancel := context.WithTimeoutCause(c.Context, timeout, fmt.Errorf("not finished within %s", timeout))
 	defer cancel()
 	screen := newScreen(stdout, config.Rounds)
 	screen.begin("insert")

@@ -1,7 +1,7 @@
-// Command cdc-relay-bench measures cdc-relay beside what limits it; see docs/performance.md.
+// Command cdc-relay-bench measures cdc-relay and its limits; see docs/performance.md.
 //
-// It is a program of its own, and not a command of cdc-relay, because it starts servers and makes and drops databases: the
-// program that runs in production carries none of that.
+// It is a separate program and not a command of cdc-relay, because it starts servers and creates and drops databases.
+// A production program should not contain that.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/limit"
 )
 
-// The exit codes.
+// Exit codes.
 const (
 	exitDone   = 0
 	exitFailed = 1
@@ -35,8 +35,8 @@ func main() {
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var err error
 	switch first := argument(args, 1); first {
-	case "limit": // a process that this program has started
-		tune.Runtime(os.LookupEnv) // as the relay does
+	case "limit": // a process started by this program
+		tune.Runtime(os.LookupEnv) // the same settings as the relay
 		err = limit.Run(ctx, stdin)
 	case "relay": // likewise
 		tune.Runtime(os.LookupEnv)

@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench"
 )
 
-// measure runs the rounds and reports.
+// measure runs the rounds and prints the report.
 func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 	if o.list {
 		for _, one := range o.cases {
@@ -70,7 +70,7 @@ func countRuns(o *options) int {
 	return runs
 }
 
-// rounds lets the cases take turns.
+// rounds runs the cases in turns.
 func rounds(ctx context.Context, o *options, site *bench.Site, report *bench.Report, screen *screen) error {
 	for round := 1; round <= o.rounds; round++ {
 		for _, one := range o.cases {
@@ -90,7 +90,7 @@ func rounds(ctx context.Context, o *options, site *bench.Site, report *bench.Rep
 	return nil
 }
 
-// conclude prints what there is, also where the rounds were cut short.
+// conclude prints the results so far, also if the rounds were interrupted.
 func conclude(o *options, report *bench.Report, stdout io.Writer) error {
 	if len(report.Results) == 0 {
 		return nil
@@ -110,7 +110,7 @@ func conclude(o *options, report *bench.Report, stdout io.Writer) error {
 	return errors.Join(err, report.WriteJSON(file), file.Close())
 }
 
-// again reports on what was measured before. All cases count.
+// again prints a report on earlier results. It includes all cases.
 func again(o *options, stdout io.Writer) error {
 	var report *bench.Report
 	for _, file := range o.from {

@@ -21,8 +21,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// profiledRelay is cdc-relay run with a processor profile of its whole life, and one of what it has allocated. It knows
-// only those flags that change the speed.
+// profiledRelay runs the relay with a processor profile of its whole life and a profile of its allocations. It accepts
+// only flags that change the speed.
 func profiledRelay(ctx context.Context, args []string, stderr io.Writer) (err error) {
 	config := relay.DefaultConfig()
 	flags := flag.NewFlagSet("relay", flag.ContinueOnError)
@@ -71,8 +71,8 @@ func profiledRelay(ctx context.Context, args []string, stderr io.Writer) (err er
 	return err
 }
 
-// startProfile writes to files that begin with prefix when the function that it returns is called. Relays of several shards
-// start in the same second.
+// startProfile starts a profile; stop writes it to files that begin with prefix. Relays of several shards start in the
+// same second.
 func startProfile(prefix string) (stop func() error, err error) {
 	name := fmt.Sprintf("%s-%s-%d", prefix, time.Now().Format("150405"), os.Getpid())
 	processor, err := os.Create(name + ".cpu.pprof")
@@ -88,7 +88,7 @@ func startProfile(prefix string) (stop func() error, err error) {
 		if err != nil {
 			return errors.Join(err, processor.Close())
 		}
-		runtime.GC() // what the profile tells is as of the last collection
+		runtime.GC() // the heap profile is as of the last collection
 		return errors.Join(pprof.Lookup("allocs").WriteTo(memory, 0), memory.Close(), processor.Close())
 	}, nil
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/term"
 )
 
-// screen shows how far the rounds are: on a terminal by a bar at the end that is drawn again, otherwise by a line for each
-// run. It is safe for concurrent use.
+// screen shows the progress of the rounds: on a terminal a progress bar, otherwise a line for each run. It is safe for
+// concurrent use.
 type screen struct {
 	out      io.Writer
 	terminal bool
@@ -33,7 +33,7 @@ func newScreen(out io.Writer, runs int) *screen {
 	return s
 }
 
-// note writes a line that stays.
+// note writes a permanent line.
 func (s *screen) note(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +41,7 @@ func (s *screen) note(line string) {
 	fmt.Fprintln(s.out, redact(line))
 }
 
-// begin names the run that begins.
+// begin shows the name of the run that begins.
 func (s *screen) begin(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *screen) begin(name string) {
 	s.draw(name)
 }
 
-// progress tells of the run that is under way.
+// progress shows the state of the current run.
 func (s *screen) progress(doing string, done, of int) {
 	const redrawEvery = 100 * time.Millisecond
 	s.mu.Lock()
@@ -64,7 +64,7 @@ func (s *screen) progress(doing string, done, of int) {
 	s.draw(text)
 }
 
-// done tells of a run that is over.
+// done shows a finished run.
 func (s *screen) done(line string, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *screen) done(line string, took time.Duration) {
 	s.draw(s.now)
 }
 
-// end takes the bar away.
+// end removes the bar.
 func (s *screen) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *screen) end() {
 
 func (s *screen) erase() {
 	if s.shown {
-		_, _ = io.WriteString(s.out, "\r\x1b[K") // a terminal that is gone has nobody to tell
+		_, _ = io.WriteString(s.out, "\r\x1b[K") // ignore errors of a closed terminal
 	}
 	s.shown = false
 }
@@ -98,13 +98,13 @@ func (s *screen) draw(text string) {
 	bar := strings.Repeat("█", full) + strings.Repeat("░", width-full)
 	line := fmt.Sprintf("%s %d of %d%s  %s", bar, s.over, s.runs, s.left(), text)
 	if runes := []rune(line); len(runes) > most {
-		line = string(runes[:most]) // a line that wraps could not be taken away
+		line = string(runes[:most]) // a wrapped line could not be erased
 	}
 	_, _ = io.WriteString(s.out, line)
 	s.drawn, s.shown = time.Now(), true
 }
 
-// left guesses by the runs that are over.
+// left estimates the remaining time from the finished runs.
 func (s *screen) left() string {
 	if s.over == 0 {
 		return ""

@@ -10,16 +10,16 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// The exit codes.
+// Exit codes.
 const (
 	exitPassed   = 0
 	exitViolated = 1   // a promise was broken
 	exitUsage    = 2   // wrong usage or configuration
 	exitNotRun   = 3   // it could not be run, or not to the end: nothing is proved
-	exitCut      = 130 // a second signal
+	exitCut      = 130 // after a second signal
 )
 
-// process is what the command line needs of the operating system, so that tests can run it as a function.
+// process holds the parts of the operating system that the command line uses, so that tests can call run.
 type process struct {
 	args           []string
 	stdin          io.Reader
@@ -34,16 +34,16 @@ func (e *usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
-// notRunError is why a run came to no end.
+// notRunError is why a run was not completed.
 type notRunError struct{ error }
 
 func (e notRunError) Unwrap() error { return e.error }
 
-// errViolated says that the report, which was printed, has violations.
+// errViolated: the printed report has violations.
 var errViolated = errors.New("a promise was broken")
 
-// run runs one command and returns the exit code. The first signal asks a run to come to its end, with a check of what
-// was run; the second does not wait for that.
+// run runs one command and returns the exit code. The first signal ends the faults of a run and checks its history. The
+// second ends the program at once.
 func (p *process) run(ctx context.Context) int {
 	ctx, cut := context.WithCancel(ctx)
 	defer cut()
@@ -70,7 +70,7 @@ func (p *process) run(ctx context.Context) int {
 	}
 }
 
-// report writes what went wrong. What cli itself finds wrong is usage.
+// report prints the error. Errors of the cli library are usage errors.
 func (p *process) report(err error) int {
 	var notRun notRunError
 	switch {
@@ -123,10 +123,10 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 		Reader:                    p.stdin,
 		Writer:                    p.stdout,
 		ErrWriter:                 p.stderr,
-		ExitErrHandler:            func(*cli.Context, error) {}, // report decides
+		ExitErrHandler:            func(*cli.Context, error) {}, // report prints the error
 		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return usagef("%s", err) },
 		Commands: []*cli.Command{
-			{Name: "run", Usage: "a run; also without its name", Flags: runFlags(), Action: run, OnUsageError: usageIn("run")},
+			{Name: "run", Usage: "a run; the default command", Flags: runFlags(), Action: run, OnUsageError: usageIn("run")},
 			{Name: "list", Usage: "the faults, and what they need", Action: p.listCommand, OnUsageError: usageIn("list")},
 			{Name: "check", Usage: "check a recorded history again", ArgsUsage: "FILE", Action: p.checkCommand, OnUsageError: usageIn("check")},
 		},

@@ -44,7 +44,7 @@ func (p *process) checkCommand(c *cli.Context) error {
 	return conclusion(verdict)
 }
 
-// conclusion is the error that leads to the verdict's exit code.
+// conclusion returns the error that stands for the verdict's exit code.
 func conclusion(verdict *history.Verdict) error {
 	switch verdict.Result {
 	case history.Pass:

@@ -14,8 +14,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// conduct collects what the relays did that no history of messages shows: an end without being asked, an exit code, an
-// unhealthy /livez, a race, a panic.
+// conduct collects violations by relays that the history of messages does not show: an unexpected exit, a wrong exit
+// code, an unhealthy /livez, a race, a panic.
 type conduct struct {
 	tell func(text string)
 
@@ -24,7 +24,7 @@ type conduct struct {
 	findings []history.Finding
 }
 
-// add takes a finding, of which the first line says it all: the logs are kept.
+// add records a finding, of which it keeps only the first line: the logs have the rest.
 func (c *conduct) add(text string) {
 	text, _, _ = strings.Cut(text, "\n")
 	c.mu.Lock()
@@ -43,7 +43,7 @@ func (c *conduct) clock(now func() time.Duration) {
 	c.now = now
 }
 
-// readLogs looks for what the Go runtime writes when something is very wrong. A relay that is out of memory was made so.
+// readLogs searches the logs for fatal errors of the Go runtime. An out-of-memory error is expected: a fault causes it.
 func (c *conduct) readLogs(folder string) error {
 	logs, err := filepath.Glob(filepath.Join(folder, "*.log"))
 	if err != nil {
@@ -78,7 +78,7 @@ func (c *conduct) readLog(name string) error {
 	}
 }
 
-// addTo puts the findings into a verdict.
+// addTo adds the findings to a verdict.
 func (s *soak) addTo(verdict *history.Verdict) {
 	s.conduct.mu.Lock()
 	defer s.conduct.mu.Unlock()

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// recoveryTimeout is how long is waited after a fault until something new arrives. Whether that took too long is not
-// decided here.
+// recoveryTimeout is how long to wait after a fault for a new arrival. The verdict decides if that took too long.
 const recoveryTimeout = time.Minute
 
-// disturb makes faults until the duration is over or ctx ends. It returns when all is fixed.
+// disturb causes faults until the duration is over or ctx ends. When it returns, all are fixed.
 func (s *soak) disturb(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.duration)
 	defer cancel()
@@ -21,14 +20,14 @@ func (s *soak) disturb(ctx context.Context) {
 		return
 	}
 	plan, ids, skipped := newPlanner(s.opts), 0, make(map[string]bool)
-	// With a calm at the start, so that there is something to compare with.
+	// It begins with a pause, to have data without faults for comparison.
 	for calm(ctx, s.opts.pause) {
 		var possible round
 		for len(possible) == 0 && len(skipped) < len(s.opts.faults) {
 			possible = s.possible(plan.next(), skipped)
 		}
 		if len(possible) == 0 {
-			s.screen.note("none of the faults can be made here")
+			s.screen.note("none of the selected faults is possible here")
 			<-ctx.Done()
 			return
 		}
@@ -38,7 +37,7 @@ func (s *soak) disturb(ctx context.Context) {
 	}
 }
 
-// possible leaves out what cannot be made here, and says so once.
+// possible removes faults that are impossible here, and reports each of them once.
 func (s *soak) possible(r round, skipped map[string]bool) round {
 	var possible round
 	for _, f := range r {
@@ -54,8 +53,8 @@ func (s *soak) possible(r round, skipped map[string]bool) round {
 	return possible
 }
 
-// make makes the faults of a round at the same time, and waits until they are fixed. What it returns is closed when
-// something arrives that was committed after the last was fixed.
+// make causes the faults of a round at the same time, and waits until they are fixed. recovered is closed when a
+// message arrives that was committed after that.
 func (s *soak) make(ctx context.Context, r round, ids int) (recovered <-chan struct{}) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
@@ -92,7 +91,7 @@ func (s *soak) awaitRecovery(ctx context.Context, recovered <-chan struct{}) {
 	}
 }
 
-// calm waits; false once ctx has ended.
+// calm waits; it returns false if ctx has ended.
 func calm(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

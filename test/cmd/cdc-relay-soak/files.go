@@ -10,15 +10,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// files are what a run leaves behind: the history, the logs of the relays, the report. What the user did not name is in a
-// temporary folder and goes with it, unless something was found.
+// files are the output of a run: the history, the logs of the relays, the report. Those without a name from the user
+// are in a temporary folder, which is removed unless something was found.
 type files struct {
 	folder  string // temporary
 	logs    string // folder
 	history *os.File
 	report  string // file; empty: none
 	kept    bool
-	named   bool // the user named both, so that the folder holds nothing of interest
+	named   bool // the user named both, so the folder can be removed
 }
 
 func newFiles(o *options) (f *files, err error) {
@@ -38,7 +38,7 @@ func newFiles(o *options) (f *files, err error) {
 		f.history, err = os.Create(name)
 	}
 	if err == nil && f.report != "" {
-		err = touch(f.report) // before the run, not after it
+		err = touch(f.report) // fail before the run, not after it
 	}
 	if err != nil {
 		return nil, errors.Join(usagef("make the files of the run: %s", err), os.RemoveAll(f.folder))
@@ -54,10 +54,10 @@ func touch(name string) error {
 	return file.Close()
 }
 
-// keep leaves everything where it is.
+// keep keeps the folder.
 func (f *files) keep() { f.kept = true }
 
-// check reads the history again from its beginning.
+// check reads the history from its beginning.
 func (f *files) check() (*history.Verdict, error) {
 	if _, err := f.history.Seek(0, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("read the history again: %w", err)
@@ -80,7 +80,7 @@ func (f *files) writeReport(verdict *history.Verdict) error {
 	return errors.Join(verdict.WriteJSON(file), file.Close())
 }
 
-// close removes what is not to be kept, and says where the rest is.
+// close removes the folder if it is not to be kept, and prints where the files are.
 func (f *files) close(out io.Writer) error {
 	err := f.history.Close()
 	if f.kept {

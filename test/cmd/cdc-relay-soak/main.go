@@ -1,8 +1,8 @@
-// Command cdc-relay-soak proves the promises of docs/guarantees.md: it writes, consumes, breaks what can break, and
-// checks the history of all that.
+// Command cdc-relay-soak checks the promises of docs/guarantees.md: it writes and consumes messages, causes faults, and
+// checks the history.
 //
-// It is a program of its own, and not a command of cdc-relay, because it starts, stops and kills servers, drops slots
-// and ends sessions: the program that runs in production carries none of that.
+// It is a separate program and not a command of cdc-relay, because it starts, stops and kills servers, drops slots and
+// ends sessions. A production program should not contain that.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	// Two, so that a second signal is kept while the first is being handled.
+	// Two, so that a second signal is not lost while the first is handled.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	p := process{args: os.Args, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, signals: signals}

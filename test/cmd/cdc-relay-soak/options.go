@@ -14,13 +14,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/fault"
 )
 
-// options are a run's, checked.
+// options are the checked options of a run.
 type options struct {
 	duration                 time.Duration
 	seed                     int64
 	rate                     float64
 	writers, relays, backlog int
-	relay                    string // the program; empty: to be looked for
+	relay                    string // the program; empty: search for it
 	faults                   []fault.Fault
 	hold, pause              time.Duration
 	longHolds                bool
@@ -32,7 +32,7 @@ type options struct {
 	json, history, keepLogs  string // files and a folder; empty: none
 	relayArgs                []string
 
-	flags map[string]string // all of them as text, for the report
+	flags map[string]string // all flags as text, for the report
 }
 
 func env(name string) []string {
@@ -54,33 +54,33 @@ func runFlags() []cli.Flag {
 	}
 	is := func(name, usage string) cli.Flag { return &cli.BoolFlag{Name: name, Usage: usage, EnvVars: env(name)} }
 	return []cli.Flag{
-		duration("duration", 3*time.Minute, "how long faults are made; what is under way then comes to its end"),
-		&cli.Int64Flag{Name: "seed", Usage: "decides what is written and which faults are made when", DefaultText: "random", EnvVars: env("seed")},
+		duration("duration", 3*time.Minute, "how long to cause faults; the last one is then finished"),
+		&cli.Int64Flag{Name: "seed", Usage: "determines the messages and the order of the faults", DefaultText: "random", EnvVars: env("seed")},
 		real("rate", 300, "messages a second, of all writers together"),
 		number("writers", 4, "how many connections write"),
 		number("relays", 2, "how many relays run"),
-		text("relay", "`FILE`: the cdc-relay to put to the test (default: the one beside this program, else in PATH)"),
-		&cli.StringFlag{Name: "faults", Usage: "`LIST` of names or patterns with commas between them; none: no faults (default: all that can be made here)", EnvVars: env("faults")},
-		duration("hold", 5*time.Second, "how long a fault lasts, half as long to half as long again"),
+		text("relay", "`FILE`: the cdc-relay to test (default: next to this program, else in PATH)"),
+		&cli.StringFlag{Name: "faults", Usage: "`LIST` of names or patterns with commas between them; none: no faults (default: all that are possible here)", EnvVars: env("faults")},
+		duration("hold", 5*time.Second, "how long a fault lasts, plus or minus half"),
 		is("long-holds", "let every fourth fault last for a minute or more"),
-		duration("pause", 3*time.Second, "the calm between two faults, after the recovery from the first"),
-		real("overlap", 0.2, "the share of faults of Postgres that meet one of RabbitMQ at the same time, 0 to 1"),
+		duration("pause", 3*time.Second, "the pause between two faults, after the recovery from the first"),
+		real("overlap", 0.2, "the share of Postgres faults that coincide with one of RabbitMQ, 0 to 1"),
 		number("backlog", 0, "rows that wait before the relays are started"),
-		duration("recover-within", 10*time.Second, "how long after a fault nothing new may arrive"),
-		text("database-url", "`URL` of a database of yours, in place of a private server"),
-		text("amqp-url", "`URL` of a broker of yours, in place of a private one"),
+		duration("recover-within", 10*time.Second, "the limit for the first arrival after a fault"),
+		text("database-url", "`URL` of your own database, in place of a private server"),
+		text("amqp-url", "`URL` of your own broker, in place of a private one"),
 		is("standby", "give the private Postgres a standby, for the faults that promote it"),
-		is("cluster", "three private RabbitMQ nodes with quorum queues, for the faults that take their majority away"),
+		is("cluster", "three private RabbitMQ nodes with quorum queues, for the faults that stop their majority"),
 		is("quorum", "quorum queues instead of classic ones"),
-		is("yes", "do not ask before working on servers of yours"),
-		is("plan", "print the faults in their order, and do nothing"),
+		is("yes", "do not ask before using your own servers"),
+		is("plan", "print the faults in order and exit"),
 		text("json", "`FILE`: write the report as JSON"),
-		text("history", "`FILE`: keep the history, whatever comes of the run (default: kept where a violation was found)"),
-		text("keep-logs", "`FOLDER`: keep the logs of the relays (default: kept where a violation was found)"),
+		text("history", "`FILE`: always keep the history (default: only if a violation was found)"),
+		text("keep-logs", "`FOLDER`: always keep the logs of the relays (default: only if a violation was found)"),
 	}
 }
 
-// readOptions checks what the flags say.
+// readOptions checks the flags.
 func readOptions(c *cli.Context) (*options, error) {
 	o := &options{
 		duration: c.Duration("duration"), seed: c.Int64("seed"), rate: c.Float64("rate"), writers: c.Int("writers"),
@@ -137,7 +137,7 @@ func (o *options) inRange() error {
 	return nil
 }
 
-// selectFaults picks those that the list names. Each of its patterns must fit one at least.
+// selectFaults returns the listed faults. Each pattern must match at least one.
 func selectFaults(list string, all []fault.Fault) ([]fault.Fault, error) {
 	switch list {
 	case "":
@@ -168,7 +168,7 @@ func selectFaults(list string, all []fault.Fault) ([]fault.Fault, error) {
 	return picked, nil
 }
 
-// command is what runs the same again.
+// command returns the command line that repeats this run.
 func (o *options) command(args []string) string {
 	words := []string{"cdc-relay-soak"}
 	seeded := false
@@ -185,7 +185,7 @@ func (o *options) command(args []string) string {
 	return strings.Join(words, " ")
 }
 
-// quote makes one word of a shell.
+// quote quotes a word for the shell.
 func quote(word string) string {
 	if regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`).MatchString(word) {
 		return word
@@ -193,7 +193,7 @@ func quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// redact keeps the passwords of addresses out of what is written for people.
+// redact removes passwords from addresses in output for people.
 func redact(text string) string {
 	return regexp.MustCompile(`(://[^\s:/@"']*):[^\s"']*@`).ReplaceAllString(text, "$1:***@")
 }

@@ -14,33 +14,33 @@ import (
 // planned is one fault of a plan.
 type planned struct {
 	fault fault.Fault
-	seed  uint64 // of what the fault itself leaves to chance
+	seed  uint64 // seeds the fault's own random choices
 	hold  time.Duration
 }
 
 // round is one fault, or two at the same time.
 type round []planned
 
-// planner draws rounds without end: all faults in a random order, then all in another, so that none is left out for
-// long. What it draws depends on the seed and the flags alone, not on what the faults do or how long they take.
+// planner draws rounds without end: all faults in a random order, then all again in another order, so that each fault
+// comes up regularly. Its choices depend only on the seed and the flags, not on the faults' results or duration.
 type planner struct {
 	random    *rand.Rand
 	all       []fault.Fault
 	hold      time.Duration
 	longHolds bool
 	overlap   float64
-	deck      []fault.Fault // what is left of the present order
+	deck      []fault.Fault // the rest of the current order
 	drawn     int
 }
 
 func newPlanner(o *options) *planner {
 	return &planner{
-		random: rand.New(rand.NewPCG(uint64(o.seed), 0)), // the writers' streams have other second halves
+		random: rand.New(rand.NewPCG(uint64(o.seed), 0)), // the writers use other second seeds
 		all:    o.faults, hold: o.hold, longHolds: o.longHolds, overlap: o.overlap,
 	}
 }
 
-// next draws a round. There must be faults at all.
+// next draws a round. The deck must not be empty.
 func (p *planner) next() round {
 	if len(p.deck) == 0 {
 		p.deck = slices.Clone(p.all)
@@ -66,8 +66,8 @@ func (p *planner) plan(f fault.Fault) planned {
 	return planned{fault: f, seed: p.random.Uint64(), hold: hold.Round(10 * time.Millisecond)}
 }
 
-// counterpart is where in the deck the next fault of the other server is, or -1. Faults of one server would trip over one
-// another, as would those of the relays over any.
+// counterpart returns the position in the deck of the next fault of the other server, or -1. Two faults of the same
+// server would interfere, and so would a fault of the relays with any other.
 func (p *planner) counterpart(first fault.Fault) int {
 	other := map[string]string{"postgres": "rabbitmq", "rabbitmq": "postgres"}[side(first)]
 	return slices.IndexFunc(p.deck, func(f fault.Fault) bool { return other != "" && side(f) == other })
@@ -79,7 +79,7 @@ func side(f fault.Fault) string {
 	return word
 }
 
-// print writes the rounds that a run of this length comes to, if recovery takes no time.
+// print prints the rounds of a run of this length, assuming that recovery takes no time.
 func (p *planner) print(out io.Writer, duration, pause time.Duration) {
 	if len(p.all) == 0 {
 		fmt.Fprintln(out, "no faults")

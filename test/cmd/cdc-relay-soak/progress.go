@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// blockEvery and lineEvery are how often a terminal and anything else is told of the progress.
+	// blockEvery is the interval of updates on a terminal, lineEvery elsewhere.
 	blockEvery, lineEvery = 500 * time.Millisecond, 5 * time.Second
-	// waitingEvery is how often the rows that wait are counted, which takes no longer than waitingTimeout.
+	// waitingEvery is how often the waiting rows are counted, waitingTimeout the limit for a count.
 	waitingEvery, waitingTimeout = 2 * time.Second, 5 * time.Second
-	// rateOver is the time over which rates are taken.
+	// rateOver is the window of the rates.
 	rateOver = 5 * time.Second
-	// lastFaults is how many faults that are over are shown.
+	// lastFaults is how many finished faults are shown.
 	lastFaults = 5
 	// fresh is how long an error is shown.
 	fresh = 10 * time.Second
 )
 
-// progress shows how a run goes.
+// progress shows the progress of a run.
 type progress struct {
 	soak    *soak
 	began   time.Time
@@ -62,7 +62,7 @@ func startProgress(s *soak) *progress {
 	return p
 }
 
-// stop ends the display. It may be called again.
+// stop ends the display. It can be called again.
 func (p *progress) stop() {
 	p.cancel()
 	p.done.Wait()
@@ -90,7 +90,7 @@ func (p *progress) display(ctx context.Context) {
 	}
 }
 
-// countWaiting is apart from the display, which goes on while the database does not answer.
+// countWaiting runs apart from the display, which continues while the database does not answer.
 func (p *progress) countWaiting(ctx context.Context) {
 	for calm(ctx, waitingEvery) {
 		query, cancel := context.WithTimeout(ctx, waitingTimeout)
@@ -109,7 +109,7 @@ func (p *progress) set(change func()) {
 	change()
 }
 
-// phase says what is done now that no faults are made any more.
+// phase says what happens after the faults.
 func (p *progress) phase(text string) {
 	p.set(func() { p.doing = text })
 	if !p.soak.screen.terminal {
@@ -148,7 +148,7 @@ func (p *progress) faultHealed(id int, detail string, err error) {
 	}
 }
 
-// recovered is told how long after the last fault something new arrived.
+// recovered reports the time from the end of the last fault to the first new arrival.
 func (p *progress) recovered(took time.Duration) {
 	p.set(func() {
 		if n := len(p.last); n > 0 {
@@ -160,7 +160,7 @@ func (p *progress) recovered(took time.Duration) {
 	}
 }
 
-// String tells of a fault that is over.
+// String describes a finished fault.
 func (f *shownFault) String() string {
 	text := fmt.Sprintf("fault %d: %s, fixed after %s", f.id, f.name, short(f.took))
 	if f.detail != "" {
@@ -170,12 +170,12 @@ func (f *shownFault) String() string {
 		text += ", recovered in " + short(f.recovery)
 	}
 	if f.err != nil {
-		text += "; it could not be made: " + f.err.Error()
+		text += "; it failed to run: " + f.err.Error()
 	}
 	return text
 }
 
-// rates are messages a second, committed and arrived.
+// rates returns messages a second, committed and arrived.
 func (p *progress) rates(counts history.Counts) (in, out float64) {
 	now := time.Now()
 	p.samples = append(p.samples, sample{now, counts})
@@ -252,7 +252,7 @@ func prefixed(prefix, text string) string {
 	return prefix + text
 }
 
-// short leaves out what nobody reads.
+// short rounds to a readable precision.
 func short(d time.Duration) string {
 	if d < time.Second {
 		return d.Round(time.Millisecond).String()

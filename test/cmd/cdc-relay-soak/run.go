@@ -74,7 +74,7 @@ func (p *process) conclude(ctx context.Context, s *soak, files *files) error {
 	return s.unmade()
 }
 
-// findRelay looks for the program that is put to the test.
+// findRelay finds the program to test.
 func findRelay(file string) (string, error) {
 	const name = "cdc-relay"
 	if file == "" {
@@ -100,7 +100,7 @@ func isProgram(file string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }
 
-// relayVersion is the first line of what the program says of itself.
+// relayVersion returns the first line of the output of "cdc-relay version".
 func relayVersion(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -112,17 +112,17 @@ func relayVersion(ctx context.Context, program string) (string, error) {
 	return strings.TrimPrefix(line, "cdc-relay "), nil
 }
 
-// confirm asks before a server of the user's own is touched.
+// confirm asks before the user's own server is changed.
 func (p *process) confirm(o *options) error {
 	if o.yes || o.databaseURL == "" && o.amqpURL == "" {
 		return nil
 	}
 	file, ok := p.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return usagef("on servers of your own: confirm with --yes, since it drops tables and a slot there and ends sessions")
+		return usagef("on your own servers: confirm with --yes, since it drops tables and a slot there and ends sessions")
 	}
-	fmt.Fprintf(p.stdout, "On your servers (%s) this makes and drops the tables %s…, the slot %s and queues of its own,\n"+
-		"ends sessions of that database, and fills it at %g messages a second. Nobody else should use it. Go on? [y/N] ",
+	fmt.Fprintf(p.stdout, "On your servers (%s) this creates and drops the tables %s…, the slot %s and queues of its own,\n"+
+		"ends sessions of that database, and fills it at %g messages a second. Nobody else should use it. Continue? [y/N] ",
 		strings.Join(strings.Fields(redact(o.databaseURL+" "+o.amqpURL)), ", "), ownTable(), soakSlot, o.rate)
 	answer, _ := bufio.NewReader(p.stdin).ReadString('\n')
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
@@ -134,5 +134,5 @@ func (p *process) confirm(o *options) error {
 // soakSlot is the name of the slot and the publication.
 const soakSlot = "cdc_relay_soak"
 
-// ownTable is the outbox on a server of the user's own, beside which an application may have another.
+// ownTable is the outbox on the user's own server, where an application may have another one.
 func ownTable() outbox.Table { return outbox.Table{Schema: "public", Name: "cdc_relay_soak"} }

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/term"
 )
 
-// screen shows what goes on: on a terminal a block of lines at the end that is written again, otherwise line by line. It
-// is safe for concurrent use.
+// screen shows the progress: on a terminal a block of lines that is redrawn, otherwise line by line. It is safe for
+// concurrent use.
 type screen struct {
 	out      io.Writer
 	file     *os.File // the terminal, or nil
 	terminal bool
 
 	mu    sync.Mutex
-	block []string // what stands at the end now
+	block []string // the lines of the current block
 }
 
 func newScreen(out io.Writer) *screen {
@@ -29,7 +29,7 @@ func newScreen(out io.Writer) *screen {
 	return s
 }
 
-// note writes a line that stays.
+// note writes a permanent line.
 func (s *screen) note(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *screen) show(block []string) {
 	s.draw(block)
 }
 
-// erase takes the block away.
+// erase removes the block.
 func (s *screen) erase() {
 	if len(s.block) > 0 {
 		fmt.Fprintf(s.out, "\x1b[%dA\x1b[J", len(s.block))
@@ -63,11 +63,11 @@ func (s *screen) draw(block []string) {
 	var b strings.Builder
 	for _, line := range block {
 		if runes := []rune(line); len(runes) > width {
-			line = string(runes[:width]) // a line that wraps could not be taken away
+			line = string(runes[:width]) // a wrapped line could not be erased
 		}
 		b.WriteString(line + "\n")
 	}
-	_, _ = io.WriteString(s.out, b.String()) // a terminal that is gone has nobody to tell
+	_, _ = io.WriteString(s.out, b.String()) // ignore errors of a closed terminal
 	s.block = block
 }
 

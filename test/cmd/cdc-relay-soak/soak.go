@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// drainQuiet is how long nothing may leave the outbox at the end.
+	// drainQuiet is how long the outbox may stay unchanged at the end before the run gives up.
 	drainQuiet = 2 * time.Minute
-	// queueTimeout is how long the consumers may take for what is left in the queues.
+	// queueTimeout is how long the consumers may take to empty the queues.
 	queueTimeout = 5 * time.Minute
-	// endTimeout bounds the end of a run beyond that.
+	// endTimeout limits the rest of the end of a run.
 	endTimeout = 5 * time.Minute
-	// closeTimeout bounds the end of servers and relays.
+	// closeTimeout limits the stop of servers and relays.
 	closeTimeout = 5 * time.Minute
 )
 
@@ -40,7 +40,7 @@ type soak struct {
 	writers   *load.Writers
 	consumers *load.Consumers
 	progress  *progress
-	notMade   []string // faults that could not be made
+	notMade   []string // faults that failed
 }
 
 func newSoak(o *options, files *files, screen *screen) *soak {
@@ -50,7 +50,7 @@ func newSoak(o *options, files *files, screen *screen) *soak {
 	}
 	prefix := "soak"
 	if o.amqpURL != "" {
-		prefix = fmt.Sprintf("soak.%d", time.Now().Unix()) // nothing of a run before is to be found there
+		prefix = fmt.Sprintf("soak.%d", time.Now().Unix()) // unique, so that messages of an earlier run do not count
 	}
 	s.topology = load.DefaultTopology(prefix)
 	s.topology.Quorum = o.quorum
@@ -58,7 +58,7 @@ func newSoak(o *options, files *files, screen *screen) *soak {
 	return s
 }
 
-// run does everything up to the closed history. asked ends the faults; the end of ctx ends everything.
+// run does everything until the history is closed. asked ends the faults; the end of ctx ends everything.
 func (s *soak) run(ctx context.Context, asked <-chan struct{}, run history.Run) (err error) {
 	calm, stopFaults := context.WithCancel(ctx)
 	defer stopFaults()
@@ -71,7 +71,7 @@ func (s *soak) run(ctx context.Context, asked <-chan struct{}, run history.Run) 
 		case <-stopWaiting:
 		}
 	}()
-	defer func() { err = errors.Join(err, s.close(ctx)) }() // also where something panics
+	defer func() { err = errors.Join(err, s.close(ctx)) }() // also after a panic
 	if err := s.prepare(calm, run); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (s *soak) run(ctx context.Context, asked <-chan struct{}, run history.Run) 
 	return s.end(ctx)
 }
 
-// prepare provides the servers, the tables, the recorder and the backlog.
+// prepare starts the servers and creates the tables, the recorder and the backlog.
 func (s *soak) prepare(ctx context.Context, run history.Run) error {
 	version, err := relayVersion(ctx, s.opts.relay)
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 	return nil
 }
 
-// clean drops the tables on a server of the user's own: those of a run before, and of this one where it has passed.
+// clean drops the tables on the user's own server: those of an earlier run, and of this one if it has passed.
 func (s *soak) clean(ctx context.Context) error {
 	if s.opts.databaseURL == "" {
 		return nil
@@ -144,7 +144,7 @@ func (s *soak) serverVersions(ctx context.Context, versions map[string]string) e
 	return err
 }
 
-// relayArgs makes retries end within a run. What the user gives comes later, and so counts.
+// relayArgs makes retries end within a run. The user's flags come later and override them.
 func relayArgs(o *options) []string {
 	return append([]string{"--backoff-time", "1s", "--max-backoff", "5s", "--max-retries", "5"}, o.relayArgs...)
 }
@@ -156,7 +156,7 @@ func (s *soak) writerOptions() load.WriterOptions {
 	}
 }
 
-// begin starts relays, consumers and writers. They live on when the faults end.
+// begin starts relays, consumers and writers. They continue after the faults.
 func (s *soak) begin(ctx, calm context.Context) (err error) {
 	if err := s.world.Start(); err != nil {
 		return err
@@ -172,15 +172,15 @@ func (s *soak) begin(ctx, calm context.Context) (err error) {
 
 func (s *soak) brokers() []string { return []string{s.world.Broker} }
 
-// end waits until everything has arrived, and takes the final state. What goes wrong with the relay on the way shows in
-// the history, and is not an error here.
+// end waits until everything has arrived, and records the final state. Problems of the relay show in the history and
+// are not errors here.
 func (s *soak) end(ctx context.Context) error {
-	s.progress.phase("the writers end")
+	s.progress.phase("stopping the writers")
 	s.writers.Stop()
 	if err := s.world.Start(); err != nil {
 		return err
 	}
-	s.progress.phase("what is under way comes to its end")
+	s.progress.phase("waiting for the outbox to drain")
 	if err := s.state.AwaitDrained(ctx, drainQuiet, s.progress.drained); err != nil {
 		s.screen.note(err.Error())
 	}
@@ -190,13 +190,13 @@ func (s *soak) end(ctx context.Context) error {
 	s.awaitQueues(ctx)
 	ending, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
-	s.progress.phase("the relays end")
+	s.progress.phase("stopping the relays")
 	if err := s.world.Stop(ending); err != nil {
 		return err
 	}
-	s.awaitQueues(ending) // what the relays have sent last
+	s.awaitQueues(ending) // the last messages from the relays
 	s.consumers.Stop()
-	s.progress.phase("the final state is read")
+	s.progress.phase("reading the final state")
 	if err := s.state.Record(ending, s.recorder); err != nil {
 		return errors.Join(err, s.recorder.CloseEarly(err.Error()))
 	}
@@ -215,7 +215,7 @@ func (s *soak) awaitQueues(ctx context.Context) {
 	}
 }
 
-// close ends whatever runs still, in an order in which nothing waits for what is gone.
+// close stops everything that still runs, in an order in which nothing waits for a stopped part.
 func (s *soak) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -223,7 +223,7 @@ func (s *soak) close(ctx context.Context) error {
 		s.progress.stop()
 	}
 	if s.recorder != nil {
-		defer func() { _ = s.recorder.CloseEarly("the run was ended") }() // does nothing to one that was closed
+		defer func() { _ = s.recorder.CloseEarly("the run was ended") }() // a no-op if it is closed already
 	}
 	if s.writers != nil {
 		s.writers.Stop()
@@ -241,10 +241,10 @@ func (s *soak) close(ctx context.Context) error {
 	return errors.Join(append(errs, s.world.Close(ctx))...)
 }
 
-// unmade is the error of a run in which faults could not be made: it does not prove what its plan says.
+// unmade returns an error if faults failed: the run does not prove what its plan says.
 func (s *soak) unmade() error {
 	if len(s.notMade) == 0 {
 		return nil
 	}
-	return notRunError{fmt.Errorf("nothing was found, but %d faults could not be made: %s", len(s.notMade), strings.Join(s.notMade, "; "))}
+	return notRunError{fmt.Errorf("nothing was found, but %d faults failed to run: %s", len(s.notMade), strings.Join(s.notMade, "; "))}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// watch stands between the traffic and the recorder, and notices the first arrival of a message that was committed after
-// a fault was healed.
+// watch passes reports on to the recorder, and notices the first arrival of a message that was committed after a fault
+// was fixed.
 type watch struct {
 	*history.Recorder
 
@@ -22,10 +22,11 @@ func newWatch(r *history.Recorder) *watch {
 	return &watch{Recorder: r, ending: make(map[int64][]history.Message)}
 }
 
-// mostCandidates bounds what is remembered while nothing arrives.
+// mostCandidates limits how many messages are remembered while nothing arrives.
 const mostCandidates = 10_000
 
-// await returns a channel that is closed when a message arrives that is committed from now on. It replaces the one before.
+// await returns a channel that is closed when a message arrives that is committed from now on. It replaces the previous
+// channel.
 func (w *watch) await() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -33,7 +34,7 @@ func (w *watch) await() <-chan struct{} {
 	return w.recovered
 }
 
-// Ending is history.Recorder's.
+// Ending implements the method of history.Recorder.
 func (w *watch) Ending(t history.Transaction) {
 	w.mu.Lock()
 	if w.candidate != nil {
@@ -43,7 +44,7 @@ func (w *watch) Ending(t history.Transaction) {
 	w.Recorder.Ending(t)
 }
 
-// Ended is history.Recorder's.
+// Ended implements the method of history.Recorder.
 func (w *watch) Ended(id int64, outcome history.Outcome) {
 	w.Recorder.Ended(id, outcome)
 	w.mu.Lock()
@@ -60,7 +61,8 @@ func (w *watch) Ended(id int64, outcome history.Outcome) {
 	}
 }
 
-// Delivered is history.Recorder's. A delivery may come before the answer to its COMMIT: then another one counts.
+// Delivered implements the method of history.Recorder. If a delivery comes before the answer to its COMMIT, the next
+// one counts.
 func (w *watch) Delivered(d history.Delivery) {
 	w.Recorder.Delivered(d)
 	w.mu.Lock()

@@ -9,8 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// connectionFaults break the network between relays and Postgres, for one relay or for all, as chance has it. Writers go
-// on.
+// connectionFaults break the network between relays and Postgres, for one relay or all, chosen at random. Writers are
+// not affected.
 func connectionFaults() []Fault {
 	const up, down = services.Upstream, services.Downstream
 	const replication, ordinary = services.Replication, services.Ordinary
@@ -18,25 +18,25 @@ func connectionFaults() []Fault {
 		connectionFault("postgres-cut", "all connections to Postgres are reset, several times", "", cut),
 		connectionFault("postgres-cut-replication", "the replication connection is reset, several times", replication, cut),
 		connectionFault("postgres-cut-pool", "the connections of the pool are reset, several times", ordinary, cut),
-		connectionFault("postgres-refuse", "connections to Postgres are reset and new ones refused", "", refuse),
-		connectionFault("postgres-refuse-replication", "no replication connection can be had", replication, refuse),
-		connectionFault("postgres-refuse-pool", "no connection but for replication can be had", ordinary, refuse),
-		connectionFault("postgres-blackhole", "no byte comes or goes to Postgres", "", blackHole(up, down)),
-		connectionFault("postgres-blackhole-upstream", "nothing that relays say reaches Postgres", "", blackHole(up)),
-		connectionFault("postgres-blackhole-downstream", "nothing that Postgres says reaches relays", "", blackHole(down)),
-		connectionFault("postgres-blackhole-replication", "no byte comes or goes on replication connections",
+		connectionFault("postgres-refuse", "connections to Postgres are reset, and new ones are refused", "", refuse),
+		connectionFault("postgres-refuse-replication", "replication connections are reset, and new ones are refused", replication, refuse),
+		connectionFault("postgres-refuse-pool", "other connections are reset, and new ones are refused", ordinary, refuse),
+		connectionFault("postgres-blackhole", "nothing passes between relays and Postgres", "", blackHole(up, down)),
+		connectionFault("postgres-blackhole-upstream", "nothing from the relays reaches Postgres", "", blackHole(up)),
+		connectionFault("postgres-blackhole-downstream", "nothing from Postgres reaches the relays", "", blackHole(down)),
+		connectionFault("postgres-blackhole-replication", "nothing passes on replication connections",
 			replication, blackHole(up, down)),
-		connectionFault("postgres-blackhole-pool", "no byte comes or goes but for replication", ordinary, blackHole(up, down)),
-		lateFault("postgres-late-upstream", "what relays say reaches Postgres late", false, up),
-		lateFault("postgres-late-downstream", "what Postgres says reaches relays late", false, down),
-		lateFault("postgres-late-both-ways", "what relays and Postgres say to one another is late", false, up, down),
-		lateFault("postgres-late-upstream-and-terminated", "what relays say is late, and Postgres ends the walsender", true, up),
-		lateFault("postgres-late-downstream-and-terminated", "what Postgres says is late, and it ends the walsender", true, down),
-		lateFault("postgres-late-both-ways-and-terminated", "both are late, and Postgres ends the walsender", true, up, down),
+		connectionFault("postgres-blackhole-pool", "nothing passes except on replication connections", ordinary, blackHole(up, down)),
+		lateFault("postgres-late-upstream", "data from the relays reaches Postgres late", false, up),
+		lateFault("postgres-late-downstream", "data from Postgres reaches the relays late", false, down),
+		lateFault("postgres-late-both-ways", "data in both directions is late", false, up, down),
+		lateFault("postgres-late-upstream-and-terminated", "data from the relays is late, and Postgres ends the walsender", true, up),
+		lateFault("postgres-late-downstream-and-terminated", "data from Postgres is late, and it ends the walsender", true, down),
+		lateFault("postgres-late-both-ways-and-terminated", "data in both directions is late, and Postgres ends the walsender", true, up, down),
 	}
 }
 
-// lateFault delays what comes or goes, by 0.3 to 5 s. With terminate, the server ends the walsender meanwhile.
+// lateFault delays data by 0.3 to 5 s. With terminate, the server ends the walsender meanwhile.
 func lateFault(name, about string, terminate bool, directions ...services.Direction) Fault {
 	fault := Fault{
 		Name: name, About: about, Repeats: ifTakenOver,
@@ -58,7 +58,7 @@ func lateFault(name, about string, terminate bool, directions ...services.Direct
 				return detail, nil
 			}
 			if wait(ctx, time.Duration(random.Int64N(int64(hold)))); ctx.Err() != nil {
-				return detail, nil //nolint:nilerr // the run is over
+				return detail, nil //nolint:nilerr // the run has ended
 			}
 			var ended int
 			const sql = `SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots WHERE slot_name = $1`
@@ -105,12 +105,12 @@ func connectionFault(name, about, kind string, disturb func(context.Context, []w
 		fault.Needs = PlainPostgres
 	}
 	if kind == services.Ordinary {
-		fault.Repeats = nil // the slot stays where it is
+		fault.Repeats = nil // the slot stays with its owner
 	}
 	return fault
 }
 
-// someRelays are all relays, or the leader alone, or all but the leader.
+// someRelays returns all relays, only the leader, or all except the leader.
 func (w *World) someRelays(ctx context.Context, random *rand.Rand) (whose string, relays []*Relay) {
 	leader, err := w.AwaitLeader(ctx)
 	if err != nil || len(w.Relays) == 1 {

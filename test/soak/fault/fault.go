@@ -1,5 +1,5 @@
-// Package fault makes what goes wrong in a soak run: it holds the servers, the proxies and the relays that a run works
-// on, and breaks and fixes them.
+// Package fault causes the faults of a soak run. It owns the servers, the proxies and the relays of the run, and breaks
+// and fixes them.
 package fault
 
 import (
@@ -11,40 +11,41 @@ import (
 	"time"
 )
 
-// Fault is one way in which something breaks.
+// Fault is one kind of fault.
 type Fault struct {
-	Name  string // such as "relay-kill-leader"; unique
+	Name  string // unique, such as "relay-kill-leader"
 	About string // one line for people
 	Needs Needs
-	// Repeats is how many messages the promises allow to be published again because of it: none where it is nil.
+	// Repeats returns how many duplicates the promises allow because of it; nil: none.
 	Repeats func(w *World) int
-	// Refuses: the broker refuses messages while it lasts, so that attempts are charged and dead letters are right.
+	// Refuses: the broker rejects messages meanwhile, so attempts and dead letters are expected.
 	Refuses bool
-	// LosesCommits: the database itself may lose transactions whose commit was acknowledged.
+	// LosesCommits: the database may lose transactions whose commit was acknowledged.
 	LosesCommits bool
-	// LosesUnanswered: it may lose those whose COMMIT was not answered, after their messages have left.
+	// LosesUnanswered: the database may lose transactions whose COMMIT was not answered, after their messages were
+	// published.
 	LosesUnanswered bool
-	// Unmarked: repeats because of it may come without x-possible-duplicate; see history.Fault.
+	// Unmarked: duplicates because of it may lack x-possible-duplicate; see history.Fault.
 	Unmarked bool
-	// EmptiesQueues: queues are deleted with what is in them.
+	// EmptiesQueues: queues are deleted with their messages.
 	EmptiesQueues bool
-	// Run makes the fault, holds it for about as long as it is told, fixes it, and returns when the servers answer
-	// again. It fixes also where ctx ends meanwhile. The detail says what random chose. The error says what could not
-	// be done, which is a defect of the run and not of the relay.
+	// Run causes the fault, holds it for about the given time, fixes it, and returns when the servers answer again. It
+	// also fixes it if ctx ends meanwhile. detail says what random chose. The error says what failed, which is a defect
+	// of the run and not of the relay.
 	Run func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (detail string, err error)
 }
 
-// All is every fault, also those that this machine cannot make: see World.Can.
+// All returns every fault, also those that are impossible on this machine: see World.Can.
 func All() []Fault {
 	return slices.Concat(relayFaults(), postgresFaults(), rabbitmqFaults())
 }
 
-// Needs are conditions that a fault makes of its world.
+// Needs are what a fault requires of its world.
 type Needs uint
 
-// What a fault may need.
+// The values of Needs.
 const (
-	OwnPostgres   Needs = 1 << iota // a server that may be stopped, killed and configured
+	OwnPostgres   Needs = 1 << iota // a server that can be stopped, killed and configured
 	OwnRabbitMQ                     // a broker that may be stopped, killed and configured
 	Linux                           // signals to every process of a server, /proc, limits
 	Postgres17                      // a server of version 17 or later
@@ -55,7 +56,7 @@ const (
 	Superuser                       // the URL's role is a superuser of the Postgres server
 )
 
-// Has tells whether all of the other needs are among these.
+// Has reports whether n contains all of other.
 func (n Needs) Has(other Needs) bool { return n&other == other }
 
 // String names the needs for people.
@@ -74,13 +75,13 @@ func (n Needs) String() string {
 	return strings.Join(needed, ", ")
 }
 
-// inFlight is what may be published again where n relays are killed or lose what they know.
+// inFlight returns how many duplicates are allowed if n relays are killed or lose their state.
 func inFlight(n int) func(*World) int {
 	return func(w *World) int { return n * w.MaxInFlight }
 }
 
-// ifTakenOver is what may be published again where the slot may go from a relay that lives to another one, which then
-// finds in the table what is in flight: nothing where there is one relay.
+// ifTakenOver returns how many duplicates are allowed if the slot can move between live relays: the new leader finds
+// messages in flight in the table. With one relay, none.
 func ifTakenOver(w *World) int {
 	if len(w.Relays) == 1 {
 		return 0
@@ -88,7 +89,7 @@ func ifTakenOver(w *World) int {
 	return w.MaxInFlight
 }
 
-// wait holds a fault; it ends early where ctx does.
+// wait waits for hold, or until ctx ends.
 func wait(ctx context.Context, hold time.Duration) {
 	timer := time.NewTimer(hold)
 	defer timer.Stop()
@@ -104,8 +105,7 @@ const fixTimeout = 10 * time.Minute
 // hangTimeout ends a single wait that hangs while a fault is made or fixed.
 const hangTimeout = 5 * time.Minute
 
-// fixing is a context that outlives the run's, since a fault is to be fixed in any case. It is made when the fixing
-// begins, not before.
+// fixing returns a context that outlives the run's: a fault is fixed in any case. Call it when the fixing begins.
 func fixing(ctx context.Context) (context.Context, context.CancelFunc) {
 	cause := fmt.Errorf("the fault is not fixed within %s", fixTimeout)
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), fixTimeout, cause)
@@ -119,7 +119,7 @@ func holdThen(ctx context.Context, hold time.Duration, fix func(ctx context.Cont
 	return fix(fixCtx)
 }
 
-// poll asks until the answer is yes, fails, or ctx ends.
+// poll calls ask until it returns true or an error, or ctx ends.
 func poll(ctx context.Context, ask func() (bool, error)) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -16,14 +16,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// strangerFaults have a program own the slot that is no relay of the table. The relays publish from the table meanwhile,
-// and must not end that program's connection.
-func strangerFaults() []Fault {
+// foreignOwnerFaults give the slot to a program that is not a relay of the table. The relays publish from the table
+// meanwhile, and must not end that program's connection.
+func foreignOwnerFaults() []Fault {
 	return []Fault{
 		{
 			Name: "postgres-slot-stranger", Needs: Superuser, Repeats: ifTakenOver,
 			About: "another program takes the slot from the relay that streams, as pg_recvlogical would",
-			Run:   strangerTakesSlot,
+			Run:   programTakesSlot,
 		},
 		{
 			Name: "postgres-slot-second-outbox", Needs: OwnPostgres | Superuser, Repeats: ifTakenOver,
@@ -33,19 +33,20 @@ func strangerFaults() []Fault {
 	}
 }
 
-// strangerHold is how long a stranger owns the slot at least: the relays publish from the table after five seconds.
-const strangerHold = 8 * time.Second
+// foreignOwnerHold is the minimum time that the program owns the slot: the relays publish from the table after five
+// seconds.
+const foreignOwnerHold = 8 * time.Second
 
-// strangerPatience bounds how long another program tries to be quicker than the relays.
-const strangerPatience = 20 * time.Second
+// takeSlotTimeout limits how long a program tries to take the slot before the relays.
+const takeSlotTimeout = 20 * time.Second
 
 // terminateOwner ends the process that owns the slot $1, unless its application_name is $2.
 const terminateOwner = `SELECT count(pg_terminate_backend(a.pid)) FROM pg_replication_slots s
 	JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1 AND a.application_name <> $2`
 
-const strangerName = "pg_recvlogical"
+const foreignOwnerName = "pg_recvlogical"
 
-func strangerTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
+func programTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 	if _, err := w.AwaitLeader(ctx); err != nil {
 		return "", err
 	}
@@ -54,7 +55,7 @@ func strangerTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Du
 		return "", err
 	}
 	config.RuntimeParams["replication"] = "database"
-	config.RuntimeParams["application_name"] = strangerName
+	config.RuntimeParams["application_name"] = foreignOwnerName
 	conn, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
 		return "", err
@@ -67,7 +68,7 @@ func strangerTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Du
 	if err := w.startReplication(ctx, conn); err != nil {
 		return "", err
 	}
-	holdCtx, cancel := context.WithTimeout(ctx, max(hold, strangerHold))
+	holdCtx, cancel := context.WithTimeout(ctx, max(hold, foreignOwnerHold))
 	defer cancel()
 	if err := listen(holdCtx, conn); holdCtx.Err() == nil {
 		w.Violation(fmt.Sprintf("the connection of another program that owns the slot was ended: %v", err))
@@ -77,7 +78,7 @@ func strangerTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Du
 
 // startReplication takes the slot from its owner.
 func (w *World) startReplication(ctx context.Context, conn *pgconn.PgConn) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, strangerPatience, errors.New("the relays were quicker than another program"))
+	ctx, cancel := context.WithTimeoutCause(ctx, takeSlotTimeout, errors.New("the relays were quicker than another program"))
 	defer cancel()
 	side, err := w.Connect(ctx)
 	if err != nil {
@@ -89,10 +90,10 @@ func (w *World) startReplication(ctx context.Context, conn *pgconn.PgConn) error
 	}
 	return poll(ctx, func() (bool, error) {
 		var ended int
-		if err := side.QueryRow(ctx, terminateOwner, w.Slot, strangerName).Scan(&ended); err != nil {
+		if err := side.QueryRow(ctx, terminateOwner, w.Slot, foreignOwnerName).Scan(&ended); err != nil {
 			return false, err
 		}
-		for range 10 { // the server lets the slot go a moment later
+		for range 10 { // the server releases the slot a moment later
 			err := pglogrepl.StartReplication(ctx, conn, w.Slot, 0, options)
 			if err == nil || !pgcode.Is(err, pgcode.ObjectInUse) {
 				return err == nil, err
@@ -102,7 +103,7 @@ func (w *World) startReplication(ctx context.Context, conn *pgconn.PgConn) error
 	})
 }
 
-// listen reads what the server sends, and answers if it asks.
+// listen reads what the server sends, and answers keepalives that ask for it.
 func listen(ctx context.Context, conn *pgconn.PgConn) error {
 	for {
 		message, err := conn.ReceiveMessage(ctx)
@@ -131,7 +132,7 @@ func listen(ctx context.Context, conn *pgconn.PgConn) error {
 	}
 }
 
-// secondOutboxTakesSlot runs a relay with another --table and the same --slot. Nobody writes into that table.
+// secondOutboxTakesSlot runs a relay with another --table and the same --slot. Nobody inserts into that table.
 func secondOutboxTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (detail string, err error) {
 	if _, err := w.AwaitLeader(ctx); err != nil {
 		return "", err
@@ -161,13 +162,13 @@ func secondOutboxTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold tim
 	if err := w.giveSlotTo(ctx, relay, slot.Application(second.Table)); err != nil {
 		return "", err
 	}
-	wait(ctx, max(hold, strangerHold))
+	wait(ctx, max(hold, foreignOwnerHold))
 	return "", nil
 }
 
-// giveSlotTo ends the stream of any other relay until this one streams, whose application_name is given.
+// giveSlotTo ends the streams of other relays until this relay streams. application is its application_name.
 func (w *World) giveSlotTo(ctx context.Context, relay *Relay, application string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, strangerPatience, fmt.Errorf("the other relays were quicker than %s", relay.Name))
+	ctx, cancel := context.WithTimeoutCause(ctx, takeSlotTimeout, fmt.Errorf("the other relays were quicker than %s", relay.Name))
 	defer cancel()
 	return poll(ctx, func() (bool, error) {
 		if role := relay.Role(ctx); role == "streaming" || role == "" || role == "starting" {

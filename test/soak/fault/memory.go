@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// outOfMemory takes from the leader the right to more memory than it has, and writes a row that needs more. The row is
-// scheduled for years hence, so that nobody publishes it.
+// outOfMemory limits the leader to the memory that it has, and inserts a row that needs more. The row is scheduled
+// years ahead, so that nobody publishes it.
 func outOfMemory() Fault {
 	return Fault{
 		Name:    "relay-out-of-memory",
-		About:   "the relay that streams may have no more memory than it has, and is sent a row of 64 MB; it dies",
+		About:   "the leader is limited to its current memory, receives a row of 64 MB, and dies",
 		Needs:   Linux,
 		Repeats: inFlight(1),
 		Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
@@ -32,7 +32,7 @@ func outOfMemory() Fault {
 	}
 }
 
-// giantKey is the routing key of the row that is too large.
+// giantKey is the routing key of the large row.
 const giantKey = "cdc-relay-soak.giant"
 
 func (w *World) deleteGiantSQL() string {
@@ -48,7 +48,7 @@ func (r *Relay) exhaust(ctx context.Context, w *World) error {
 	if err := limitMemory(ctx, run.cmd.Process.Pid); err != nil {
 		return err
 	}
-	r.ask(run) // it is to die
+	r.ask(run) // its death is expected
 	const giant = `INSERT INTO %s (routing_key, payload_bytes, available_at)
 		VALUES ('%s', convert_to(repeat('x', 64 * 1024 * 1024), 'UTF8'), now() + interval '10 years')`
 	if err := w.Exec(ctx, fmt.Sprintf(giant, w.Table.SQL(), giantKey)); err != nil {
@@ -64,7 +64,7 @@ func (r *Relay) exhaust(ctx context.Context, w *World) error {
 	}
 }
 
-// limitMemory lets the process map no data beyond what it has, and a little.
+// limitMemory limits the process's data memory to its current size plus a little.
 func limitMemory(ctx context.Context, pid int) error {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// postgresFaults are those of the database and the connections to it.
+// postgresFaults are the faults of the database and of the connections to it.
 func postgresFaults() []Fault {
-	return slices.Concat(serverFaults(), connectionFaults(), slotFaults(), strangerFaults(), settingFaults(), tableFaults(), standbyFaults())
+	return slices.Concat(serverFaults(), connectionFaults(), slotFaults(), foreignOwnerFaults(), settingFaults(), tableFaults(), standbyFaults())
 }
 
-// fastStopLimit is how long a fast stop of Postgres may take, whatever the relays do.
+// fastStopLimit is the limit for a fast stop of Postgres, whatever state the relays are in.
 const fastStopLimit = 3 * time.Second
 
-// serverFaults end, freeze or crash the server. A relay that lives through it knows what it has in flight, so nothing is
-// repeated unless another one takes the slot.
+// serverFaults end, freeze or crash the server. A live relay remembers what it has in flight, so there are duplicates
+// only if another relay takes the slot.
 func serverFaults() []Fault {
 	return []Fault{
 		{
@@ -90,7 +90,7 @@ func killWalsender(ctx context.Context, w *World, _ *rand.Rand, hold time.Durati
 		return "", err
 	}
 	if pid == 0 {
-		return "", errors.New("nobody holds the slot: there is no walsender to kill")
+		return "", errors.New("nobody owns the slot: there is no walsender to kill")
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return "", fmt.Errorf("kill the walsender: %w", err)
@@ -98,7 +98,7 @@ func killWalsender(ctx context.Context, w *World, _ *rand.Rand, hold time.Durati
 	return "", holdThen(ctx, hold, w.awaitPostgres)
 }
 
-// awaitPostgres waits until the database takes writes.
+// awaitPostgres waits until the database accepts writes.
 func (w *World) awaitPostgres(ctx context.Context) error {
 	var newest error
 	err := poll(ctx, func() (bool, error) {

@@ -12,19 +12,19 @@ import (
 const (
 	probeEvery   = time.Second
 	probeTimeout = 30 * time.Second
-	// startupGrace is how long a new process may take until it answers at all.
+	// startupGrace is how long a new process may take to answer for the first time.
 	startupGrace = 2 * time.Minute
 )
 
-// probe asks after the health of one process each second, until it ends or is asked to. An answer that says it is not
-// live, or none in time, is a violation; while it is paused nothing is expected of it.
+// probe checks the health of one process every second, until the process ends or is told to end. An answer that says it
+// is not live, or no answer in time, is a violation, except while the process is paused.
 func (r *Relay) probe(run *relayRun) {
 	defer close(run.probed)
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() { // a question that is under way ends with the process
+	go func() { // a request in progress ends with the process
 		select {
 		case <-run.endAsked:
 		case <-run.done:
@@ -64,7 +64,7 @@ func (r *Relay) pausedNow(run *relayRun) (paused bool, pauses int) {
 	return run.paused, run.pauses
 }
 
-// get asks its HTTP server; each question has a connection of its own, so that none outlives a pause.
+// get asks the relay's HTTP server. Each request has its own connection, so that none survives a pause.
 func (r *Relay) get(ctx context.Context, path string, timeout time.Duration) (status int, body string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s", timeout))
 	defer cancel()
@@ -90,8 +90,8 @@ func orCause(ctx context.Context, err error) error {
 	return err
 }
 
-// Role is what the relay says it does: streaming, standby, sweeping, polling, starting or stopping. Empty where it does
-// not answer.
+// Role returns the role that the relay reports: streaming, standby, sweeping, polling, starting or stopping; "" if it
+// does not answer.
 func (r *Relay) Role(ctx context.Context) string {
 	const timeout = time.Second
 	_, body, err := r.get(ctx, "/livez", timeout)
@@ -103,7 +103,7 @@ func (r *Relay) Role(ctx context.Context) string {
 	return role
 }
 
-// Leader is the relay that streams, or nil where none does now.
+// Leader returns the relay that streams, or nil if none does.
 func (w *World) Leader(ctx context.Context) *Relay {
 	for _, relay := range w.Relays {
 		if run := relay.newest(); run == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// standbyFaults are those of a pair of servers. Relays and writers know both by an address with
+// standbyFaults are the faults of a primary and its standby. Relays and writers know both, by an address with
 // target_session_attrs=read-write.
 func standbyFaults() []Fault {
 	return []Fault{
@@ -22,13 +22,13 @@ func standbyFaults() []Fault {
 		},
 		{
 			Name: "postgres-promote-failover-slot", Needs: Standby | Postgres17 | Superuser, Repeats: ifTakenOver,
-			About: "the same with a failover slot, for whose stream the standby has everything that was sent",
+			About: "the same with a failover slot: the standby has everything that was streamed",
 			Run:   promoteWithSlot,
 		},
 		{
 			Name: "postgres-promote-asynchronous", Needs: Standby | Linux | Superuser, Repeats: deletesLost, LosesCommits: true,
-			Unmarked: true, // a claim that was lost had the mark
-			About:    "the primary is killed and a standby promoted that was behind: commits, claims and deletes are lost",
+			Unmarked: true, // a lost claim held the mark
+			About:    "the primary is killed, and a standby that lags behind is promoted: commits, claims and deletes are lost",
 			Run:      promoteBehind,
 		},
 		{
@@ -62,12 +62,12 @@ func promote(ctx context.Context, w *World, random *rand.Rand, hold time.Duratio
 	return how, errors.Join(err, w.failOver(ctx, hold))
 }
 
-// failOver promotes the standby of a primary that has ended, after the hold. The next fault of the pair gives the new
-// primary a standby: until then it has none, and recovery is that of the relays alone.
+// failOver promotes the standby of a dead primary after the hold. The next fault of the pair gives the new primary a
+// standby. It has none until then, so the recovery depends only on the relays.
 func (w *World) failOver(ctx context.Context, hold time.Duration) error {
 	return holdThen(ctx, hold, func(ctx context.Context) error {
 		_, standby := w.pair.servers()
-		// Nobody is waited for until there is a standby again. The settings came with the data.
+		// Commits must not wait for a standby now. The settings came with the copied data.
 		alone := []string{"ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"}
 		if w.postgresMajor >= 17 {
 			alone = append([]string{"ALTER SYSTEM RESET synchronized_standby_slots"}, alone...)
@@ -83,7 +83,7 @@ func (w *World) failOver(ctx context.Context, hold time.Duration) error {
 	})
 }
 
-// promoteWithSlot first puts a failover slot in the place of the relays' own, as a DBA would.
+// promoteWithSlot first replaces the relays' slot by a failover slot, as a DBA would.
 func promoteWithSlot(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 	if _, err := w.needStandby(ctx); err != nil {
 		return "", err
@@ -112,14 +112,14 @@ func (w *World) makeFailoverSlot(ctx context.Context) error {
 	if err := w.Exec(ctx, create); err != nil {
 		return err
 	}
-	return w.configure(ctx, "synchronized_standby_slots", standbyName) // services names the physical slot alike
+	return w.configure(ctx, "synchronized_standby_slots", standbyName) // package services gives the physical slot the same name
 }
 
 func (w *World) awaitSyncedSlot(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("the standby has no copy of the slot within %s", hangTimeout))
 	defer cancel()
 	_, standby := w.pair.servers()
-	// The function fails while there is none.
+	// The function fails if there is none.
 	const failUnlessSynced = `SELECT 1 / count(*) FROM pg_replication_slots
 		WHERE slot_name = '%s' AND synced AND NOT temporary AND invalidation_reason IS NULL`
 	return poll(ctx, func() (bool, error) {
@@ -127,8 +127,8 @@ func (w *World) awaitSyncedSlot(ctx context.Context) error {
 	})
 }
 
-// deletesLost is what may be published again where a standby takes over that was behind for a second or so: what was
-// delivered in that time, since the rows are back.
+// deletesLost returns how many duplicates are allowed if the promoted standby was about a second behind: messages
+// delivered in that time, because their rows are back.
 func deletesLost(w *World) int { return 5 * w.MaxInFlight }
 
 func promoteBehind(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {

@@ -10,11 +10,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// proxied starts a proxy in front of each host of an address, and returns the address of the proxies.
+// proxied starts a proxy for each host of an address, and returns the address of the proxies.
 func proxied(address, defaultPort string, sort services.Sorter) ([]*services.Proxy, string, error) {
 	target, err := url.Parse(address)
 	if err != nil || target.Host == "" {
-		return nil, "", errors.New("the address of a server is not a URL with a host") // it may hold a password
+		return nil, "", errors.New("the address of a server is not a URL with a host") // it may contain a password
 	}
 	var proxies []*services.Proxy
 	var hosts []string

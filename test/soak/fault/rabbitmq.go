@@ -14,12 +14,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// rabbitmqFaults are those of the broker.
+// rabbitmqFaults are the faults of the broker.
 func rabbitmqFaults() []Fault {
 	return slices.Concat(brokerProcessFaults(), brokerNetworkFaults(), operatorFaults(), topologyFaults())
 }
 
-// brokerProcessFaults end or stop the broker's own process.
+// brokerProcessFaults end or stop the broker's process.
 func brokerProcessFaults() []Fault {
 	return []Fault{
 		{
@@ -31,7 +31,7 @@ func brokerProcessFaults() []Fault {
 		},
 		{
 			Name:    "rabbitmq-restart",
-			About:   "the broker is stopped in the orderly way and started again after the hold",
+			About:   "the broker is stopped in order and started again after the hold",
 			Needs:   OwnRabbitMQ,
 			Repeats: allInFlight,
 			Run:     held(endBroker(stop)),
@@ -53,21 +53,21 @@ func brokerProcessFaults() []Fault {
 	}
 }
 
-// allInFlight is what may be published again where every relay loses what the broker has not confirmed.
+// allInFlight returns how many duplicates are allowed if every relay loses its unconfirmed messages.
 func allInFlight(w *World) int { return len(w.Relays) * w.MaxInFlight }
 
-// allInFlightAndProbes also has the messages that a relay sends one by one, once for each time it has reconnected, to see
-// whether the broker confirms again. The broker may have taken each of them.
+// allInFlightAndProbes also counts the single messages that a relay sends after each reconnect to test the broker. The
+// broker may have accepted each of them.
 func allInFlightAndProbes(w *World) int {
-	const probes = 20 // of a relay, in a hold of some minutes
+	const probes = 20 // for each relay, in a hold of some minutes
 	return len(w.Relays) * (w.MaxInFlight + probes)
 }
 
-// beginning makes a fault of the broker. fix undoes it; it is called also where there was an error, unless it is nil.
+// beginning causes a fault of the broker. fix undoes it; it is also called after an error, unless it is nil.
 type beginning func(ctx context.Context, w *World, random *rand.Rand) (detail string, fix func(context.Context) error, err error)
 
-// held begins a fault, holds and fixes it. The fixing is tried more than once, since another fault may be under way on
-// the same broker.
+// held begins a fault, holds it and fixes it. It retries the fix, because another fault of the same broker may still be
+// active.
 func held(begin beginning) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
 	return func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 		detail, fix, err := begin(ctx, w, random)
@@ -83,7 +83,7 @@ func held(begin beginning) func(context.Context, *World, *rand.Rand, time.Durati
 	}
 }
 
-// persist tries until it succeeds, for at most hangTimeout.
+// persist retries until it succeeds, for at most hangTimeout.
 func persist(ctx context.Context, try func(context.Context) error) error {
 	const pause = 500 * time.Millisecond
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
@@ -94,13 +94,13 @@ func persist(ctx context.Context, try func(context.Context) error) error {
 
 func endBroker(end func(context.Context, *services.RabbitMQ) error) beginning {
 	return func(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
-		ctx, cancel := fixing(ctx) // what has begun is not left halfway
+		ctx, cancel := fixing(ctx) // do not leave it half fixed
 		defer cancel()
 		return "", func(ctx context.Context) error { return startNode(ctx, w.RabbitMQ) }, end(ctx, w.RabbitMQ)
 	}
 }
 
-// kill takes nothing with it that had been declared: that would be the broker's loss.
+// kill first flushes declared objects to disk: losing them would be the broker's fault.
 func kill(ctx context.Context, node *services.RabbitMQ) error {
 	if err := node.Flush(ctx); err != nil {
 		return err
@@ -110,7 +110,7 @@ func kill(ctx context.Context, node *services.RabbitMQ) error {
 
 func stop(ctx context.Context, node *services.RabbitMQ) error { return node.Stop(ctx) }
 
-// startNode starts a broker that does not run.
+// startNode starts the broker unless it runs.
 func startNode(ctx context.Context, node *services.RabbitMQ) error {
 	if node.PID() != 0 {
 		return nil
@@ -122,7 +122,7 @@ func pauseBroker(ctx context.Context, w *World, _ *rand.Rand) (string, func(cont
 	return "", w.RabbitMQ.Resume, w.RabbitMQ.Pause(ctx)
 }
 
-// loseMajority leaves the node that the relays are connected to.
+// loseMajority kills all nodes except the one that the relays are connected to.
 func loseMajority(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
 	others := w.nodes.Nodes[1:]
 	start := func(ctx context.Context) error {
@@ -133,7 +133,7 @@ func loseMajority(ctx context.Context, w *World, _ *rand.Rand) (string, func(con
 	return "", start, eachNode(others, func(node *services.RabbitMQ) error { return kill(ctx, node) })
 }
 
-// eachNode calls f for all nodes at once and waits.
+// eachNode calls f for all nodes at the same time and waits.
 func eachNode(nodes []*services.RabbitMQ, f func(*services.RabbitMQ) error) error {
 	errs := make([]error, len(nodes))
 	var group sync.WaitGroup

@@ -8,7 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// brokerNetworkFaults are those of the way between the relays and the broker. They need no power over the broker.
+// brokerNetworkFaults break the network between the relays and the broker. They also work with a broker that the run
+// cannot control.
 func brokerNetworkFaults() []Fault {
 	blackHole := func(directions ...services.Direction) beginning {
 		return troubled(
@@ -62,26 +63,26 @@ func brokerNetworkFaults() []Fault {
 		},
 		{
 			Name:    "rabbitmq-black-hole",
-			About:   "what relays and broker send each other vanishes; long holds lose the heartbeats",
+			About:   "data in both directions is lost; in long holds also heartbeats",
 			Repeats: allInFlight,
 			Run:     held(blackHole()),
 		},
 		{
 			Name:    "rabbitmq-black-hole-upstream",
-			About:   "what relays send to the broker vanishes",
+			About:   "data from the relays to the broker is lost",
 			Repeats: allInFlight,
 			Run:     held(blackHole(services.Upstream)),
 		},
 		{
 			Name:    "rabbitmq-black-hole-downstream",
-			About:   "what the broker sends to relays vanishes: messages arrive, and their confirms do not",
+			About:   "data from the broker to the relays is lost: messages arrive, their confirms do not",
 			Repeats: allInFlight,
 			Run:     held(blackHole(services.Downstream)),
 		},
 	}
 }
 
-// troubled makes trouble in the proxies of somebody, and ends it.
+// troubled applies begin and end to the proxies of one relay or all.
 func troubled(begin, end func(*services.Proxy)) beginning {
 	return func(_ context.Context, w *World, random *rand.Rand) (string, func(context.Context) error, error) {
 		detail, proxies := w.somebody(random)
@@ -97,7 +98,7 @@ func troubled(begin, end func(*services.Proxy)) beginning {
 	}
 }
 
-// somebody chooses all relays or one of them, and gives the proxies between these and the broker.
+// somebody chooses all relays or one of them, and returns their proxies to the broker.
 func (w *World) somebody(random *rand.Rand) (who string, proxies []*services.Proxy) {
 	if n := random.IntN(2 * len(w.Relays)); n < len(w.Relays) && len(w.Relays) > 1 {
 		return w.Relays[n].Name, w.Relays[n].RabbitMQ

@@ -11,10 +11,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// relayConnections is how the names of the relays' connections begin. Those of the run's consumers begin otherwise.
+// relayConnections is the prefix of the relays' connection names. Consumers of the run use another.
 const relayConnections = "cdc-relay "
 
-// operatorFaults are what an operator does to a broker that goes on running.
+// operatorFaults are what an operator does to a running broker.
 func operatorFaults() []Fault {
 	return []Fault{
 		{
@@ -33,7 +33,7 @@ func operatorFaults() []Fault {
 		},
 		{
 			Name:  "rabbitmq-memory-alarm",
-			About: "the broker is short of memory and blocks whoever publishes",
+			About: "the broker is short of memory and blocks all publishers",
 			Needs: OwnRabbitMQ,
 			Run:   held(raiseAlarm),
 		},
@@ -49,7 +49,7 @@ func operatorFaults() []Fault {
 			About:   "the relays may not write to an exchange, or to none, until the permission is granted again",
 			Needs:   OwnRabbitMQ,
 			Refuses: true,
-			Repeats: allInFlight, // the broker closes the channel before it has confirmed all
+			Repeats: allInFlight, // the broker closes the channel before it has confirmed everything
 			Run:     held(revokePermission),
 		},
 		{
@@ -80,10 +80,10 @@ func raiseAlarm(ctx context.Context, w *World, _ *rand.Rand) (string, func(conte
 	return "", w.RabbitMQ.ClearMemoryAlarm, w.RabbitMQ.RaiseMemoryAlarm(ctx)
 }
 
-// writePoison waits for the database, which another fault may have taken away.
+// writePoison waits for the database, which another fault may have stopped.
 func writePoison(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, error) {
 	if w.Poison == nil {
-		return "", errors.New("nobody writes in this run, and so no poison")
+		return "", errors.New("this run has no writers, so it writes no poison")
 	}
 	const least, most = 5 << 20, 8 << 20 // see largestMessage
 	size := least + random.IntN(most-least)
@@ -92,7 +92,7 @@ func writePoison(ctx context.Context, w *World, random *rand.Rand, _ time.Durati
 	})
 }
 
-// fillQueue says by a policy that the queue may hold nothing, so that neither its messages nor its consumers matter.
+// fillQueue sets a queue's limit to zero by a policy, so that its messages and consumers do not matter.
 func fillQueue(ctx context.Context, w *World, random *rand.Rand) (string, func(context.Context) error, error) {
 	const name = "full"
 	there, err := w.RabbitMQ.Definitions(ctx, runVHost)
@@ -111,8 +111,8 @@ func fillQueue(ctx context.Context, w *World, random *rand.Rand) (string, func(c
 	return queue, fix, w.RabbitMQ.SetPolicy(ctx, runVHost, name, full)
 }
 
-// revokePermission also makes the open channels forget what they were permitted, as happens with backends of which
-// permissions expire.
+// revokePermission also clears the permission caches of open channels. RabbitMQ does that by itself with authentication
+// backends that expire permissions.
 func revokePermission(ctx context.Context, w *World, random *rand.Rand) (string, func(context.Context) error, error) {
 	there, err := w.RabbitMQ.Definitions(ctx, runVHost)
 	if err != nil {
@@ -154,5 +154,5 @@ func choose(random *rand.Rand, what string, names []string) (string, error) {
 	return names[random.IntN(len(names))], nil
 }
 
-// exactly is a regular expression for one name.
+// exactly returns a regular expression for one name.
 func exactly(name string) string { return "^" + regexp.QuoteMeta(name) + "$" }

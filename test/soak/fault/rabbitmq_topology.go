@@ -10,20 +10,20 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// topologyFaults take away where messages go to.
+// topologyFaults delete the destinations of messages.
 func topologyFaults() []Fault {
 	return []Fault{
 		{
 			Name:    "rabbitmq-exchange-deleted",
-			About:   "an exchange is deleted while messages are published to it, and made again after the hold",
+			About:   "an exchange is deleted while messages are published to it, and declared again after the hold",
 			Needs:   OwnRabbitMQ,
 			Refuses: true,
-			Repeats: allInFlight, // the broker closes the channel before it has confirmed all
+			Repeats: allInFlight, // the broker closes the channel before it has confirmed everything
 			Run:     held(deleteExchange),
 		},
 		{
 			Name:    "rabbitmq-vhost-deleted",
-			About:   "the virtual host is deleted while its queues are empty, and made again with all that was in it",
+			About:   "the virtual host is deleted while its queues are empty, and created again with everything in it",
 			Needs:   OwnRabbitMQ,
 			Repeats: allInFlight,
 			Run:     held(deleteVHost),
@@ -44,8 +44,8 @@ func deleteExchange(ctx context.Context, w *World, random *rand.Rand) (string, f
 	return exchange, restore, w.RabbitMQ.DeleteExchange(ctx, runVHost, exchange)
 }
 
-// deleteVHost takes no message away that the broker had confirmed: nothing reaches the broker until the consumers have
-// had all that is there. What the relays had sent by then and the broker has not seen is dropped with their connections.
+// deleteVHost loses no confirmed message: it blocks the way to the broker until the consumers have emptied the queues.
+// Messages that the relays sent and the broker has not read are lost with the connections.
 func deleteVHost(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
 	ctx, cancel := fixing(ctx)
 	defer cancel()
@@ -70,7 +70,8 @@ func deleteVHost(ctx context.Context, w *World, _ *rand.Rand) (string, func(cont
 	return emptied, func(ctx context.Context) error { return w.restoreVHost(ctx, there) }, err
 }
 
-// restoreVHost lets the relays in last, when all is there that they publish to. It may be called where nothing is gone.
+// restoreVHost lets the relays connect last, when everything they publish to exists. It may be called if nothing is
+// missing.
 func (w *World) restoreVHost(ctx context.Context, there *services.Definitions) error {
 	if err := w.RabbitMQ.AddVHost(ctx, runVHost); err != nil {
 		return err
@@ -81,8 +82,8 @@ func (w *World) restoreVHost(ctx context.Context, there *services.Definitions) e
 	return w.RabbitMQ.Permit(ctx, runVHost, relayUser, services.AllPermissions())
 }
 
-// awaitEmptyQueues waits until the broker holds no message, neither in a queue nor with a consumer. It looks twice: what a
-// quorum queue holds is counted up to five seconds late.
+// awaitEmptyQueues waits until the broker has no message in a queue or at a consumer. It checks twice: counts of a
+// quorum queue are up to five seconds old.
 func (w *World) awaitEmptyQueues(ctx context.Context) error {
 	const single, quorum = 500 * time.Millisecond, 6 * time.Second
 	between := single

@@ -14,34 +14,33 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// Relay is one `cdc-relay run` that is started, stopped, killed and paused. Its methods may be called from any
-// goroutine.
+// Relay is one `cdc-relay run` that is started, stopped, killed and paused. Its methods are safe for concurrent use.
 type Relay struct {
 	Name string
-	// Postgres and RabbitMQ are the proxies between this relay and the servers, one for each host of their address. Those
-	// of Postgres tell services.Replication from services.Ordinary connections.
+	// Postgres and RabbitMQ are the proxies between this relay and the servers, one for each host of their addresses.
+	// The Postgres proxies distinguish services.Replication and services.Ordinary connections.
 	Postgres, RabbitMQ []*services.Proxy
 
 	world            *World
 	addr             string // of its /livez
-	database, broker string // addresses by way of the proxies
+	database, broker string // addresses through the proxies
 
 	mu  sync.Mutex
-	run *relayRun // the newest; nil before the first start
+	run *relayRun // the current or last run; nil before the first start
 }
 
 // relayRun is one process of a relay.
 type relayRun struct {
 	cmd      *exec.Cmd
 	done     chan struct{} // closed when the process has ended
-	probed   chan struct{} // closed when its health is no longer asked for
+	probed   chan struct{} // closed when the health checks have ended
 	asked    bool          // to end, or let die: its end is no violation. Guarded by Relay.mu, as is what follows
 	paused   bool
-	pauses   int // how often it was paused: an answer that spans one says nothing
+	pauses   int // how often it was paused: a health check during a pause means nothing
 	endAsked chan struct{}
 }
 
-// newRelay makes a relay and its proxies; where it fails, it has closed them.
+// newRelay creates a relay and its proxies. After an error it has closed them.
 func newRelay(w *World, name string) (*Relay, error) {
 	port, err := services.FreePort()
 	if err != nil {
@@ -61,7 +60,7 @@ func newRelay(w *World, name string) (*Relay, error) {
 	return r, nil
 }
 
-// Start starts the process and does not wait until it is up. Its health is watched from then on.
+// Start starts the process without waiting for it. Its health is checked from then on.
 func (r *Relay) Start() error { return r.start(r.command()) }
 
 func (r *Relay) command() *exec.Cmd {
@@ -88,7 +87,7 @@ func (r *Relay) start(cmd *exec.Cmd) error {
 	}
 	defer func() { _ = log.Close() }()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches it through us alone
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C reaches it only through us
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", r.Name, err)
 	}
@@ -99,9 +98,9 @@ func (r *Relay) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// watchEnd collects the process, and says so where nobody asked it to end.
+// watchEnd waits for the process, and reports an unexpected end.
 func (r *Relay) watchEnd(run *relayRun) {
-	_ = run.cmd.Wait() // how it ended is in cmd.ProcessState
+	_ = run.cmd.Wait() // cmd.ProcessState has the result
 	_ = syscall.Kill(-run.cmd.Process.Pid, syscall.SIGKILL)
 	r.mu.Lock()
 	asked := run.asked
@@ -121,7 +120,7 @@ func (r *relayRun) ended() bool {
 	}
 }
 
-// newest is the newest process while it runs, else nil.
+// newest returns the process if it runs, else nil.
 func (r *Relay) newest() *relayRun {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,10 +130,10 @@ func (r *Relay) newest() *relayRun {
 	return r.run
 }
 
-// Running tells whether its process is there, be it paused.
+// Running reports whether its process exists, even if paused.
 func (r *Relay) Running() bool { return r.newest() != nil }
 
-// PID is its process, 0 where there is none.
+// PID returns its process id; 0: there is none.
 func (r *Relay) PID() int {
 	if run := r.newest(); run != nil {
 		return run.cmd.Process.Pid
@@ -142,7 +141,7 @@ func (r *Relay) PID() int {
 	return 0
 }
 
-// ask marks that the process is to end, and ends the questions after its health.
+// ask marks that the process is expected to end, and stops the health checks.
 func (r *Relay) ask(run *relayRun) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,10 +151,10 @@ func (r *Relay) ask(run *relayRun) {
 	}
 }
 
-// stopGrace is what a relay may take to stop beyond its --shutdown-timeout.
+// stopGrace is how long a relay may take to stop beyond its --shutdown-timeout.
 const stopGrace = time.Second
 
-// Stop asks it to stop by SIGTERM and waits. An end that comes late or not with exit code 0 is a violation.
+// Stop sends SIGTERM and waits. A late end, or an exit code other than 0, is a violation.
 func (r *Relay) Stop(ctx context.Context) error {
 	run := r.newest()
 	if run == nil {
@@ -184,7 +183,7 @@ func (r *Relay) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends it by SIGKILL and waits until it is gone. It may be paused, or gone already.
+// Kill sends SIGKILL and waits until the process has ended. The process may be paused, or have ended already.
 func (r *Relay) Kill(ctx context.Context) error {
 	run := r.newest()
 	if run == nil {
@@ -201,7 +200,7 @@ func (r *Relay) Kill(ctx context.Context) error {
 	}
 }
 
-// Pause stops it in its tracks by SIGSTOP: its connections stay open, and nothing answers.
+// Pause stops it with SIGSTOP: its connections stay open, and nothing answers.
 func (r *Relay) Pause() error { return r.pause(true, syscall.SIGSTOP) }
 
 // Resume ends a Pause.
@@ -220,7 +219,7 @@ func (r *Relay) pause(paused bool, sig syscall.Signal) error {
 
 func (r *relayRun) signal(sig syscall.Signal) error { return r.cmd.Process.Signal(sig) }
 
-// each calls f for all relays at once and waits.
+// each calls f for all relays at the same time and waits.
 func each(relays []*Relay, f func(*Relay) error) error {
 	errs := make([]error, len(relays))
 	var group sync.WaitGroup
@@ -235,7 +234,7 @@ func (r *Relay) violation(format string, args ...any) {
 	r.world.Violation(r.Name + " " + fmt.Sprintf(format, args...))
 }
 
-// logEnd is the end of its log, for messages.
+// logEnd returns the end of its log, for messages.
 func (r *Relay) logEnd() string {
 	content, err := os.ReadFile(r.world.logFile(r.Name))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// relayFaults are those of the relay itself.
+// relayFaults are the faults of the relays.
 func relayFaults() []Fault {
 	const rounds = 3
 	return []Fault{
@@ -21,7 +21,7 @@ func relayFaults() []Fault {
 		},
 		{
 			Name:    "relay-kill-leader-again-and-again",
-			About:   "SIGKILL of whichever relay streams, three times, each started again at once",
+			About:   "SIGKILL of the relay that streams, three times; each is started again at once",
 			Repeats: inFlight(rounds),
 			Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 				return killLeaders(ctx, w, random, hold, rounds)
@@ -29,9 +29,9 @@ func relayFaults() []Fault {
 		},
 		{
 			Name:    "relay-kill-standby",
-			About:   "SIGKILL of a relay that stands by; it is started again after the hold",
+			About:   "SIGKILL of a standby; it is started again after the hold",
 			Needs:   SeveralRelays,
-			Repeats: inFlight(1), // it publishes what came due
+			Repeats: inFlight(1), // it publishes due messages
 			Run:     killStandby,
 		},
 		{
@@ -59,8 +59,8 @@ func relayFaults() []Fault {
 		},
 		{
 			Name:     "relay-freeze-all",
-			About:    "SIGSTOP of every relay, and SIGCONT after the hold, in an order of chance",
-			Repeats:  inFlight(1), // the broker may close the connections of the frozen, with confirms on their way
+			About:    "SIGSTOP of every relay, and SIGCONT after the hold, in random order",
+			Repeats:  inFlight(1), // the broker may close the connections of the frozen relays before their confirms are read
 			Unmarked: true,
 			Run:      freezeAll,
 		},
@@ -100,7 +100,7 @@ func killLeaders(
 	return strings.Join(names, ", "), nil
 }
 
-// standbys are the relays that run and do not stream, in an order of chance.
+// standbys returns the relays that run and do not stream, in random order.
 func (w *World) standbys(ctx context.Context, random *rand.Rand) ([]*Relay, error) {
 	leader, err := w.AwaitLeader(ctx)
 	if err != nil {
@@ -113,7 +113,7 @@ func (w *World) standbys(ctx context.Context, random *rand.Rand) ([]*Relay, erro
 		}
 	}
 	if len(standbys) == 0 {
-		return nil, errors.New("no relay stands by")
+		return nil, errors.New("there is no standby")
 	}
 	return standbys, nil
 }
@@ -145,7 +145,7 @@ func killAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (s
 }
 
 func stopAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-	orderly, cancel := fixing(ctx) // a run that is interrupted must not kill them
+	orderly, cancel := fixing(ctx) // an interrupted run must not kill them
 	defer cancel()
 	if err := w.Stop(orderly); err != nil {
 		return "", errors.Join(err, w.Start())
@@ -155,7 +155,7 @@ func stopAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (s
 
 func restartRolling(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 	order := w.shuffled(random)
-	orderly, cancel := fixing(ctx) // a run that is interrupted must not kill one
+	orderly, cancel := fixing(ctx) // an interrupted run must not kill one
 	defer cancel()
 	var names []string
 	for _, relay := range order {
@@ -172,7 +172,7 @@ func restartRolling(ctx context.Context, w *World, random *rand.Rand, hold time.
 	return strings.Join(names, ", "), nil
 }
 
-// awaitUp waits until a relay that was started streams or stands by, as a rolling update does.
+// awaitUp waits until a started relay streams or is a standby, as a rolling update does.
 func (r *Relay) awaitUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startupGrace, fmt.Errorf("%s is not ready within %s", r.Name, startupGrace))
 	defer cancel()
@@ -182,7 +182,7 @@ func (r *Relay) awaitUp(ctx context.Context) error {
 	})
 }
 
-// freezeLeader holds for so long, every other time, that Postgres gives the slot to another relay.
+// freezeLeader freezes the leader, half of the time for so long that another relay gets the slot.
 func freezeLeader(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 	leader, err := w.AwaitLeader(ctx)
 	if err != nil {

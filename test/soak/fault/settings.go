@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// runWalSenderTimeout is what a private server has: a holder of the slot that was frozen is to lose it within a run.
+// runWalSenderTimeout is the setting of a private server: a frozen owner must lose the slot within the run.
 const runWalSenderTimeout = 5 * time.Second
 
 // settingFaults change the server's configuration for a while.
@@ -36,7 +36,8 @@ func setting(name, bad string, good func(*World) string) func(context.Context, *
 	}
 }
 
-// configure sets one setting of the private server, or with "" leaves it to its default, and waits until it is in force.
+// configure changes one setting of the private server, or resets it if value is "", and waits until the change is
+// active.
 func (w *World) configure(ctx context.Context, name, value string) error {
 	conn, err := w.Connect(ctx)
 	if err != nil {

@@ -13,17 +13,17 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// slotFaults take away what streaming needs. What was missed is in the table.
+// slotFaults remove what streaming needs. Missed rows are in the table.
 func slotFaults() []Fault {
 	return []Fault{
 		{
 			Name: "postgres-slot-dropped", Needs: Superuser, Repeats: ifTakenOver,
-			About: "the slot is dropped under the relay that streams, three times",
+			About: "the slot of the streaming relay is dropped, three times",
 			Run:   dropSlotRepeatedly,
 		},
 		{
 			Name: "postgres-slot-dropped-behind-transaction", Needs: Superuser, Repeats: ifTakenOver,
-			About: "the slot is dropped while a transaction is open, for which making another one waits",
+			About: "the slot is dropped while a transaction is open: creating a new one waits for it",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				return "", w.during(ctx, []string{beginWriting}, func() error {
 					if err := w.dropSlot(ctx); err != nil {
@@ -47,7 +47,7 @@ func slotFaults() []Fault {
 		},
 		{
 			Name: "postgres-slot-lost-frozen", Needs: OwnPostgres | Superuser, Repeats: inFlight(1), Unmarked: true,
-			About: "the slot is invalidated while the relay that holds it is frozen by SIGSTOP",
+			About: "the slot is invalidated while its owner is frozen by SIGSTOP",
 			Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 				leader, err := w.AwaitLeader(ctx)
 				if err != nil {
@@ -62,19 +62,19 @@ func slotFaults() []Fault {
 		},
 		{
 			Name: "postgres-slot-lost-blackhole", Needs: OwnPostgres | Superuser | PlainPostgres, Repeats: ifTakenOver,
-			About: "the slot is invalidated while no byte of the stream arrives",
+			About: "the slot is invalidated while the stream delivers nothing",
 			Run:   loseSlotInBlackHole,
 		},
 		{
 			Name: "postgres-publication-dropped", Needs: Superuser, Repeats: ifTakenOver,
-			About: "the publication is dropped; it is made again by the relay, or after the hold by a person",
+			About: "the publication is dropped; the relay creates it again, or a person does after the hold",
 			Run:   dropPublication,
 		},
 	}
 }
 
-// dropSlot ends whoever holds the slot, and drops it before the next one takes it: a relay is back within a tenth of a
-// second, so that the server itself has to be as quick.
+// dropSlot ends the slot's owner and drops the slot before the next relay takes it. It does both in one statement on
+// the server: a relay reconnects within a tenth of a second.
 func (w *World) dropSlot(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("slot %s could not be dropped within %s", w.Slot, hangTimeout))
 	defer cancel()
@@ -115,7 +115,7 @@ func dropSlotRepeatedly(ctx context.Context, w *World, random *rand.Rand, hold t
 	return "", nil
 }
 
-// loseSlot has Postgres invalidate the slot, which nobody may be reading. It sets things right again before it returns.
+// loseSlot makes Postgres invalidate the slot, which nobody may be reading. It restores the settings before it returns.
 func (w *World) loseSlot(ctx context.Context) error {
 	if err := w.configure(ctx, "max_slot_wal_keep_size", "1MB"); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (w *World) writeUntilLost(ctx context.Context) error {
 		if _, err := conn.Exec(ctx, `CHECKPOINT`); err != nil {
 			return false, fmt.Errorf("checkpoint: %w", err)
 		}
-		// A relay that lives may have put another one in its place already.
+		// A live relay may already have replaced the slot.
 		const isLost = `SELECT NOT EXISTS (SELECT FROM pg_replication_slots
 			WHERE slot_name = $1 AND wal_status <> 'lost' AND restart_lsn < $2::pg_lsn)`
 		var lost bool
@@ -162,7 +162,7 @@ func (w *World) writeUntilLost(ctx context.Context) error {
 	})
 }
 
-// awaitStandbys waits until no standby is behind: its slot is not the one that is to be lost.
+// awaitStandbys waits until no standby lags, so that the standby's slot is not invalidated instead.
 func (w *World) awaitStandbys(ctx context.Context, conn *pgx.Conn) error {
 	return poll(ctx, func() (bool, error) {
 		var behind bool
@@ -201,5 +201,5 @@ func dropPublication(ctx context.Context, w *World, random *rand.Rand, hold time
 	}
 	fixCtx, cancel := fixing(ctx)
 	defer cancel()
-	return "made again by cdc-relay setup", w.setUp(fixCtx)
+	return "created again by cdc-relay setup", w.setUp(fixCtx)
 }

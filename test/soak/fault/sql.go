@@ -8,17 +8,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// connectTimeout bounds one attempt to reach a server.
+// connectTimeout limits one attempt to reach a server.
 const connectTimeout = 10 * time.Second
 
-// Connect opens a connection to the run's database, past the proxy. The caller closes it.
+// Connect opens a connection to the run's database, bypassing the proxies. The caller closes it.
 func (w *World) Connect(ctx context.Context) (*pgx.Conn, error) {
 	config, err := pgx.ParseConfig(w.Database)
 	if err != nil {
 		return nil, err
 	}
 	config.ConnectTimeout = connectTimeout
-	config.RuntimeParams["application_name"] = "cdc-relay-soak fault" // not to be taken for a relay's
+	config.RuntimeParams["application_name"] = "cdc-relay-soak fault" // must not look like a relay's
 	return pgx.ConnectConfig(ctx, config)
 }
 
@@ -37,7 +37,7 @@ func (w *World) Exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// QueryRow reads one row, on a connection of its own.
+// QueryRow reads one row on a new connection.
 func (w *World) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return row{world: w, ctx: ctx, sql: sql, args: args}
 }
@@ -45,7 +45,7 @@ func (w *World) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 // row connects when it is scanned.
 type row struct {
 	world *World
-	ctx   context.Context //nolint:containedctx // lives from QueryRow to Scan, as pgx's own rows do
+	ctx   context.Context //nolint:containedctx // used from QueryRow to Scan, as in pgx's own rows
 	sql   string
 	args  []any
 }

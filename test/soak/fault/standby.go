@@ -10,11 +10,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// pair is a private Postgres and its standby, which change places.
+// pair is a private Postgres and its standby. They swap roles.
 type pair struct {
 	mu               sync.Mutex
 	primary, standby *services.Postgres
-	alone            bool // the former primary has ended and does not follow the new one yet
+	alone            bool // the former primary has ended and is not a standby yet
 }
 
 func (p *pair) servers() (primary, standby *services.Postgres) {
@@ -41,10 +41,10 @@ func (p *pair) joined() {
 	p.alone = false
 }
 
-// standbyName is the application_name of a standby that services has started.
+// standbyName is the application_name of a standby started by package services.
 const standbyName = "standby"
 
-// provideStandby starts a standby, makes every commit wait for it, and makes the address name both servers.
+// provideStandby starts a standby, makes every commit wait for it, and returns an address with both servers.
 func (w *World) provideStandby(ctx context.Context) error {
 	standby, err := w.Postgres.StartStandby(ctx)
 	if err != nil {
@@ -63,7 +63,7 @@ func (w *World) provideStandby(ctx context.Context) error {
 	return w.replicateSynchronously(ctx)
 }
 
-// replicateSynchronously makes commits wait for the standby, and returns when it streams.
+// replicateSynchronously makes commits wait for the standby, and returns when the standby streams.
 func (w *World) replicateSynchronously(ctx context.Context) error {
 	if err := w.configure(ctx, "synchronous_standby_names", standbyName); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (w *World) awaitSynchronous(ctx context.Context) error {
 	})
 }
 
-// synchronousStandbys is the value of synchronous_standby_names while nothing is wrong.
+// synchronousStandbys is the value of synchronous_standby_names without a fault.
 func (w *World) synchronousStandbys() string {
 	if w.pair == nil || w.pair.isAlone() {
 		return ""
@@ -90,7 +90,7 @@ func (w *World) synchronousStandbys() string {
 	return standbyName
 }
 
-// primary is the private server that takes writes.
+// primary returns the private server that accepts writes.
 func (w *World) primary() *services.Postgres {
 	if w.pair == nil {
 		return w.Postgres
@@ -107,7 +107,7 @@ func (w *World) closePostgres(ctx context.Context) error {
 	return errors.Join(standby.Close(ctx), primary.Close(ctx))
 }
 
-// needStandby has the former primary follow the new one, unless it does already, and waits until commits do wait for it.
+// needStandby makes the former primary a standby of the new one, unless it is one, and waits until commits wait for it.
 func (w *World) needStandby(ctx context.Context) (*services.Postgres, error) {
 	primary, standby := w.pair.servers()
 	if !w.pair.isAlone() {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// tableFaults stand in the way of statements, and end no connection.
+// tableFaults delay or fail statements without ending a connection.
 func tableFaults() []Fault {
 	return []Fault{
 		{
 			Name: "postgres-transaction-held", Needs: Superuser,
-			About: "a transaction that has written and read is held open, so that no old row version can be removed",
+			About: "a transaction that has read and written stays open, so no dead row can be removed",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				return "", w.during(ctx, []string{beginWriting, "SELECT count(*) FROM " + w.Table.SQL()}, func() error {
 					wait(ctx, hold)
@@ -23,7 +23,7 @@ func tableFaults() []Fault {
 		},
 		{
 			Name:  "postgres-transaction-held-outbox",
-			About: "a transaction that has inserted into the outbox is held open, and then rolled back",
+			About: "a transaction that has inserted into the outbox stays open, and is then rolled back",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				insert := "INSERT INTO " + w.Table.SQL() + " (routing_key, payload) SELECT 'never', '{}' FROM generate_series(1, 100)"
 				return "", w.during(ctx, []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", insert}, func() error {
@@ -34,7 +34,7 @@ func tableFaults() []Fault {
 		},
 		{
 			Name: "postgres-table-locked", Needs: Superuser,
-			About: "the outbox is locked for everybody, as by pg_repack and many migrations",
+			About: "the outbox is locked exclusively, as by pg_repack and many migrations",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				lock := "LOCK TABLE " + w.Table.SQL() + " IN ACCESS EXCLUSIVE MODE"
 				return "", w.during(ctx, []string{"BEGIN", lock}, func() error {
@@ -45,27 +45,27 @@ func tableFaults() []Fault {
 		},
 		{
 			Name: "postgres-vacuum-full", Needs: Superuser,
-			About: "VACUUM FULL of the outbox, again and again",
+			About: "VACUUM FULL of the outbox, repeatedly",
 			Run:   repeatedly("VACUUM FULL %s"),
 		},
 		{
 			Name: "postgres-reindex", Needs: Superuser,
-			About: "the indexes of the outbox are built again, locking and concurrently, again and again",
+			About: "REINDEX of the outbox, locking and concurrently, repeatedly",
 			Run:   repeatedly("REINDEX TABLE %s", "REINDEX TABLE CONCURRENTLY %s"),
 		},
 		{
 			Name: "postgres-settle-disk-full", Needs: Superuser,
-			Repeats: ifTakenOver, // of what was due: another relay claims a row that the first could not delete
+			Repeats: ifTakenOver, // of due rows: another relay claims a row that the first relay could not delete
 			About:   "every UPDATE and DELETE of the outbox fails with 53100, disk_full: by a trigger, in place of a full disk",
 			Run:     diskFull,
 		},
 	}
 }
 
-// beginWriting begins a transaction that has a snapshot and a transaction id.
+// beginWriting begins a transaction with a snapshot and a transaction id.
 const beginWriting = `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()`
 
-// during runs f within a transaction, which is rolled back in the end. The statements begin it.
+// during calls f within a transaction that is then rolled back. The statements begin it.
 func (w *World) during(ctx context.Context, statements []string, f func() error) error {
 	conn, err := w.Connect(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func (w *World) during(ctx context.Context, statements []string, f func() error)
 	return errors.Join(err, rollback)
 }
 
-// repeatedly runs the statements, with the table's name in each, until the hold is over.
+// repeatedly runs the statements with the table's name until the hold is over.
 func repeatedly(statements ...string) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
 	return func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 		conn, err := w.Connect(ctx)
@@ -93,7 +93,7 @@ func repeatedly(statements ...string) func(context.Context, *World, *rand.Rand, 
 		}
 		defer closeConn(ctx, conn)
 		rounds := 0
-		const atMost = 100 // a table that is never free is another fault
+		const atMost = 100 // a table that is always locked is another fault
 		for began := time.Now(); time.Since(began) < hold && rounds < atMost && ctx.Err() == nil; rounds++ {
 			for _, statement := range statements {
 				if _, err := conn.Exec(ctx, fmt.Sprintf(statement, w.Table.SQL())); err != nil {

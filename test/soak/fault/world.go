@@ -17,33 +17,33 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// Config is what a world is to be made of.
+// Config describes a world.
 type Config struct {
-	Binary string // path of the cdc-relay that is put to the test
-	Folder string // exists; the relays' logs go here and stay
-	// DatabaseURL and AMQPURL are servers of the user's own. Where one is empty, a private server is started.
+	Binary string // path of the cdc-relay to test
+	Folder string // an existing folder for the relays' logs
+	// DatabaseURL and AMQPURL are the user's own servers. For an empty one, a private server is started.
 	DatabaseURL, AMQPURL string
-	// Table, Slot and Publication are the relays' flags. Defaults: public.outbox, and cdc_relay_soak for both others.
+	// Table, Slot and Publication are the relays' flags. Defaults: public.outbox, and cdc_relay_soak for the other two.
 	Table             outbox.Table
 	Slot, Publication string
 	RelayCount        int      // at least 1
-	RelayArgs         []string // further flags of cdc-relay run
+	RelayArgs         []string // more flags of cdc-relay run
 	MaxInFlight       int      // --max-in-flight; default 2000
 	ShutdownTimeout   time.Duration
 	// Standby starts a private Postgres with a streaming standby, Cluster a private broker of three nodes.
 	Standby, Cluster bool
-	// PostgresSettings and RabbitMQSettings go to private servers, as in services.Options.
+	// PostgresSettings and RabbitMQSettings are for private servers, as in services.Options.
 	PostgresSettings, RabbitMQSettings []string
-	// Recorder is the run's, for faults that write messages of their own; nil where there is none.
+	// Recorder is for faults that write messages themselves; may be nil.
 	Recorder *history.Recorder
-	// Declare makes the exchanges, queues and bindings of the run, and may be called again: faults that have taken
-	// them away call it. Nil where there is nothing to declare.
+	// Declare creates the exchanges, queues and bindings of the run. It can be called again: faults that delete them
+	// call it. Nil: nothing to declare.
 	Declare func(ctx context.Context, amqpURL string) error
-	// Poison commits a transaction of ordinary messages with one in their midst whose body has so many bytes, for which
-	// a private broker closes the channel. Nil where nobody writes.
+	// Poison commits a transaction of ordinary messages with a body of this size among them, for which a private broker
+	// closes the channel. Nil: the run has no writers.
 	Poison func(ctx context.Context, bytes int) error
-	// Violation is told what no promise allows: an unhealthy relay, a stop that took too long. It is called from
-	// several goroutines. Log is told what goes on.
+	// Violation is called for everything that no promise allows, such as an unhealthy relay or a slow stop, from
+	// several goroutines. Log is called with other news.
 	Violation, Log func(string)
 }
 
@@ -74,28 +74,29 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// World is what a run works on: the servers, the relays, and a proxy of its own between each relay and each server.
+// World holds the servers and the relays of a run, and a proxy between each relay and each server.
 type World struct {
 	Config
-	// Postgres and RabbitMQ are the private servers; nil for one of the user's own. With a standby, Postgres is the
-	// primary at the start.
+	// Postgres and RabbitMQ are the private servers; nil for the user's own. With a standby, Postgres is the first
+	// primary.
 	Postgres *services.Postgres
 	RabbitMQ *services.RabbitMQ
-	// Database and Broker are the addresses for writers and consumers, past the proxies.
+	// Database and Broker are the addresses for writers and consumers, bypassing the proxies.
 	Database, Broker string
 	Relays           []*Relay
 
-	// pair is Postgres and its standby; nil where there is none.
+	// pair is Postgres and its standby; nil without a standby.
 	pair *pair
-	// nodes are the brokers of which RabbitMQ is the first; nil where there is one only.
+	// nodes are the cluster's brokers, the first of which is RabbitMQ; nil for a single broker.
 	nodes *services.RabbitMQCluster
-	// relayBroker is the broker's address for the relays, before a proxy takes its host's place.
+	// relayBroker is the broker's address for the relays, before the proxies replace its hosts.
 	relayBroker   string
 	superuser     bool
 	postgresMajor int
 }
 
-// NewWorld starts what is missing, sets the tables up, and makes the relays, which Start starts. Close ends all of it.
+// NewWorld starts missing servers, sets up the tables, and creates the relays without starting them. Close ends
+// everything.
 func NewWorld(ctx context.Context, config Config) (*World, error) {
 	w := &World{Config: config.withDefaults()}
 	if err := w.provide(ctx); err != nil {
@@ -140,13 +141,13 @@ func (w *World) Start() error {
 	return errors.Join(errs...)
 }
 
-// Stop stops every relay in the orderly way, all at once, and waits for them. Those that are paused go on first.
+// Stop stops all relays in order, at the same time, and waits for them. It resumes paused ones first.
 func (w *World) Stop(ctx context.Context) error {
 	return each(w.Relays, func(relay *Relay) error { return relay.Stop(ctx) })
 }
 
-// Close ends the relays, the proxies and the private servers. On a server of the user's own it drops slot and
-// publication; the tables stay.
+// Close ends the relays, the proxies and the private servers. On the user's own server it drops slot and publication;
+// the tables stay.
 func (w *World) Close(ctx context.Context) error {
 	var errs []error
 	for _, relay := range w.Relays {
@@ -164,7 +165,7 @@ func (w *World) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Can tells whether the fault can be made here, and why not.
+// Can reports whether the fault is possible here, and why not.
 func (w *World) Can(fault Fault) (can bool, why string) {
 	var have Needs
 	for need, there := range map[Needs]bool{
@@ -188,7 +189,7 @@ func (w *World) Can(fault Fault) (can bool, why string) {
 	return true, ""
 }
 
-// Tell is what the history is told of a fault that is about to be made.
+// Tell returns what the history records of a fault that is about to begin.
 func (w *World) Tell(id int, f Fault, detail string) history.Fault {
 	told := history.Fault{
 		ID: id, Name: f.Name, Refuses: f.Refuses, LosesCommits: f.LosesCommits, LosesUnanswered: f.LosesUnanswered,
@@ -200,12 +201,12 @@ func (w *World) Tell(id int, f Fault, detail string) history.Fault {
 	return told
 }
 
-// setUp makes tables, publication and slot where they are missing, as a person does.
+// setUp creates missing tables, publication and slot, as a person does.
 func (w *World) setUp(ctx context.Context) error {
 	return w.command(ctx, "setup", "--slot", w.Slot, "--publication", w.Publication)
 }
 
-// command runs one command of the relay's program against the servers themselves.
+// command runs one command of cdc-relay, bypassing the proxies.
 func (w *World) command(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, w.Binary, append(args, "--table", w.Table.SQL())...)
 	cmd.Env = relayEnvironment(w.Database, w.Broker)
@@ -215,7 +216,7 @@ func (w *World) command(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// relayEnvironment is this process's, without settings that were meant for another relay.
+// relayEnvironment is this process's environment without settings of another relay.
 func relayEnvironment(database, broker string) []string {
 	var env []string
 	for _, entry := range os.Environ() {

@@ -35,7 +35,7 @@ func (w *World) providePostgres(ctx context.Context) error {
 	return w.QueryRow(ctx, about).Scan(&w.postgresMajor, &w.superuser)
 }
 
-// PostgresProxies are the proxies between the relays and Postgres, of all relays.
+// PostgresProxies returns the proxies between all relays and Postgres.
 func (w *World) PostgresProxies() []*services.Proxy {
 	var proxies []*services.Proxy
 	for _, relay := range w.Relays {
@@ -44,7 +44,7 @@ func (w *World) PostgresProxies() []*services.Proxy {
 	return proxies
 }
 
-// plainPostgres tells whether the proxies can see which connections are for replication.
+// plainPostgres reports whether the proxies can see which connections are for replication: they cannot with TLS.
 func (w *World) plainPostgres() bool {
 	config, err := pgx.ParseConfig(w.Database)
 	return err == nil && config.TLSConfig == nil

@@ -7,18 +7,18 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// On a private broker a run has a virtual host, and the relays log in as a user of their own, to whom something can be
-// refused that writers and consumers may still do.
+// On a private broker a run has its own virtual host, and the relays log in as their own user: faults take permissions
+// from it that writers and consumers keep.
 const (
 	runVHost      = "soak"
 	relayUser     = "relay"
 	relayPassword = "relay"
 )
 
-// clusterNodes are as many as are needed for a majority that can be lost.
+// clusterNodes is the smallest cluster that can lose its majority.
 const clusterNodes = 3
 
-// largestMessage is what a private broker takes, in bytes. It is more than what writers write, and less than poison.
+// largestMessage is the limit of a private broker in bytes: above the writers' messages and below poison.
 const largestMessage = "max_message_size = 4194304"
 
 func (w *World) provideRabbitMQ(ctx context.Context) error {
@@ -70,7 +70,7 @@ func (w *World) closeRabbitMQ(ctx context.Context) error {
 	return nil
 }
 
-// RabbitMQProxies are the proxies between the relays and the broker, of all relays.
+// RabbitMQProxies returns the proxies between all relays and the broker.
 func (w *World) RabbitMQProxies() []*services.Proxy {
 	var proxies []*services.Proxy
 	for _, relay := range w.Relays {

@@ -52,7 +52,7 @@ func (s *state) faultHealed(id int) {
 func (s *state) prompt(i int32) bool {
 	m := &s.messages[i]
 	_, waits := s.notBefore[i]
-	return !waits && m.transaction != stranger && m.kind.arrives() && !m.has(discarded) && (m.key == noKey || !s.keys[m.key].waits)
+	return !waits && m.transaction != noTransaction && m.kind.arrives() && !m.has(discarded) && (m.key == noKey || !s.keys[m.key].waits)
 }
 
 // timeFaults finds for each fault what came after its end. The faults that were healed are sorted by that time, so that what
@@ -89,7 +89,7 @@ func (s *state) timeFaults() {
 // timeMessage notes a message with the faults next to its commit.
 func (s *state) timeMessage(i int32, healed []*fault) {
 	m := &s.messages[i]
-	if m.transaction == stranger || m.has(discarded) {
+	if m.transaction == noTransaction || m.has(discarded) {
 		return
 	}
 	t := &s.transactions[m.transaction]

@@ -39,7 +39,7 @@ func (s *state) found() []Violation {
 
 // describe names a message in a sentence.
 func (s *state) describe(m *message) string {
-	if m.transaction == stranger {
+	if m.transaction == noTransaction {
 		return fmt.Sprintf("message %s, which no transaction told of,", m.id)
 	}
 	key := ""

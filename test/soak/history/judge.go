@@ -102,7 +102,7 @@ func (s *state) judgeMessages() {
 	emptied := s.healedLast(func(f *Fault) bool { return f.EmptiesQueues })
 	for i := range s.messages {
 		m := &s.messages[i]
-		if m.transaction == stranger {
+		if m.transaction == noTransaction {
 			s.unexpected(m, "")
 			continue
 		}
@@ -197,7 +197,7 @@ func (s *state) judgeRows() {
 	for i := range s.rows {
 		r := &s.rows[i]
 		m := &s.messages[r.message]
-		if m.transaction == stranger || m.has(discarded) {
+		if m.transaction == noTransaction || m.has(discarded) {
 			continue // unexpected, and noted
 		}
 		t := &s.transactions[m.transaction]

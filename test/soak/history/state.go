@@ -11,9 +11,9 @@ const (
 	maxSeq = math.MaxInt32
 	// never is the time of what did not happen.
 	never = time.Duration(math.MaxInt64)
-	// stranger is the transaction of a message that no transaction told of.
-	stranger = -1
-	noKey    = -1
+	// noTransaction stands for the transaction of a message that no transaction reported.
+	noTransaction = -1
+	noKey         = -1
 )
 
 // state is a history as far as it was read. Lines only fill it; what needs the end is judged in verdict.
@@ -48,7 +48,7 @@ type state struct {
 type message struct {
 	id          outbox.UUID
 	firstAt     time.Duration // of its first arrival
-	transaction int32         // or stranger
+	transaction int32         // or noTransaction
 	key         int32         // or noKey
 	seq         int32
 	kind        kind
@@ -172,7 +172,7 @@ func (s *state) ending(t *Transaction) {
 func (s *state) announce(told *Message, place int32) {
 	i := s.messageOf(told.ID)
 	m := &s.messages[i]
-	if m.transaction != stranger {
+	if m.transaction != noTransaction {
 		s.find(Contradiction, s.now, "message %s is told of by transaction %d and again by transaction %d",
 			told.ID, s.transactions[m.transaction].id, s.transactions[place].id)
 		return
@@ -204,7 +204,7 @@ func (s *state) messageOf(id outbox.UUID) int32 {
 	}
 	i := int32(len(s.messages))
 	s.index[id] = i
-	s.messages = append(s.messages, message{id: id, transaction: stranger, key: noKey})
+	s.messages = append(s.messages, message{id: id, transaction: noTransaction, key: noKey})
 	return i
 }
 
