@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// Check reads what a Recorder wrote and judges it. It returns an error where the reader fails, or where a line is not one
-// of a history; a file that ends in the middle of its last line is that of a run that was killed, and is judged as far
-// as it goes.
+// Check reads what a Recorder wrote and judges it. It returns an error if the reader fails or a line is not valid. A
+// file
+// that ends within its last line comes from a killed run; Check judges it up to there.
 //
-// It keeps about 140 MB for a million messages in as many transactions, and half as much again while it grows: see message
+// It needs about 140 MB for a million messages in as many transactions, and half as much again while it grows: see
+// message
 // and transaction.
 func Check(lines io.Reader) (*Verdict, error) {
 	s := newState()
@@ -28,7 +29,7 @@ func Check(lines io.Reader) (*Verdict, error) {
 			switch {
 			case broken == nil:
 			case !whole && s.lines > 0 && cutOff(broken, text):
-				s.cutShort = fmt.Sprintf("the file ends in the middle of line %d: the run was killed, or is still going on", s.lines+1)
+				s.cutShort = fmt.Sprintf("the file ends in the middle of line %d: the run was killed, or still runs", s.lines+1)
 			default:
 				return nil, fmt.Errorf("read line %d of the history: %w", s.lines+1, broken)
 			}
@@ -43,13 +44,13 @@ func Check(lines io.Reader) (*Verdict, error) {
 	return s.verdict(), nil
 }
 
-// cutOff tells whether text is the beginning of a line, from the error of reading it.
+// cutOff reports whether text is the beginning of a line, judging by the error of parsing it.
 func cutOff(err error, text []byte) bool {
 	var syntax *json.SyntaxError
 	return errors.As(err, &syntax) && syntax.Offset >= int64(len(text))
 }
 
-// readLine returns the next line without its end, and whether it had one. The bytes are good until the next call.
+// readLine returns the next line without its end, and whether it had one. The bytes are valid until the next call.
 func readLine(in *bufio.Reader) (text []byte, whole bool, err error) {
 	text, err = in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -64,7 +65,7 @@ func readLine(in *bufio.Reader) (text []byte, whole bool, err error) {
 	return text, false, err
 }
 
-// read takes one line in. After an error nothing has changed.
+// read adds one line. After an error nothing has changed.
 func (s *state) read(text []byte) error {
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {
@@ -89,7 +90,7 @@ func (s *state) read(text []byte) error {
 	return nil
 }
 
-// take hands the line to where it belongs; it is valid.
+// take passes a valid line to its handler.
 func (s *state) take(l *line) {
 	switch {
 	case l.Run != nil:
@@ -114,7 +115,7 @@ func (s *state) take(l *line) {
 	}
 }
 
-// valid tells what is wrong with a line that is JSON.
+// valid says what is wrong with a line that is JSON.
 func (l *line) valid() error {
 	events := 0
 	for _, there := range [...]bool{
@@ -126,7 +127,7 @@ func (l *line) valid() error {
 		}
 	}
 	if events != 1 {
-		return fmt.Errorf("it tells of %d events; want 1", events)
+		return fmt.Errorf("it has %d events; want 1", events)
 	}
 	if l.At == nil || *l.At < 0 {
 		return errors.New("it has no time, or a negative one, in at")
@@ -149,5 +150,5 @@ func (l *line) valid() error {
 	return nil
 }
 
-// at writes a time of the run.
+// at formats a time of the run.
 func at(d time.Duration) string { return d.Round(time.Millisecond).String() }

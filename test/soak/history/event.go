@@ -1,7 +1,6 @@
-// Package history keeps what happened in a soak run and checks it against the
-// promises of docs/guarantees.md. It knows nothing of Postgres, RabbitMQ or the
-// relay: those who drive them tell a Recorder, which writes one JSON object a line,
-// and Check reads the lines again.
+// Package history records what happens in a soak run and checks it against the promises of docs/guarantees.md. It knows
+// nothing of Postgres, RabbitMQ or the relay. The other packages report to a Recorder, which writes one JSON object a
+// line; Check reads the lines.
 package history
 
 import (
@@ -10,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Kind is what a message was made for, and so what is to become of it.
+// Kind is the purpose of a message, and decides what must happen to it.
 type Kind string
 
 // The kinds of messages.
@@ -20,42 +19,42 @@ const (
 	Large      Kind = "large"
 	Scheduled  Kind = "scheduled"  // must not arrive before NotBefore
 	Unroutable Kind = "unroutable" // no queue takes it: a dead letter after its retries
-	Impossible Kind = "impossible" // passes the table's checks, and AMQP cannot carry it: a dead letter at once
+	Impossible Kind = "impossible" // the table accepts it but AMQP cannot carry it: a dead letter at once
 )
 
-// Arrives tells whether messages of the kind can be delivered at all.
+// Arrives reports whether messages of the kind can be delivered at all.
 func (k Kind) Arrives() bool { return k != Unroutable && k != Impossible }
 
 // Message is one row that a transaction inserts.
 type Message struct {
 	ID   outbox.UUID `json:"id"`
 	Kind Kind        `json:"kind"`
-	// Key is the ordering key, empty for none. One writer owns a key and writes it in
-	// transactions that follow one another, so that its order is defined.
+	// Key is the ordering key; "": none. One writer owns a key and uses it in one transaction after the other, so that
+	// its order is defined.
 	Key string `json:"key,omitempty"`
-	// Seq is the message's place within its key, from 1. Every insert takes one, also those that are rolled back.
+	// Seq is the message's position in its key, from 1. Every insert takes one, also if it is rolled back.
 	Seq int `json:"seq,omitempty"`
-	// NotBefore is when a scheduled message becomes due, on the run's clock.
+	// NotBefore is when a scheduled message is due, on the run's clock.
 	NotBefore time.Duration `json:"not_before,omitempty"`
-	// Discarded: inserted behind a savepoint that was rolled back. It must never arrive.
+	// Discarded: inserted after a savepoint that was rolled back. It must never arrive.
 	Discarded bool `json:"discarded,omitempty"`
 }
 
-// Transaction is what a writer is about to end. Beside its messages it inserts a business row with its ID, which tells
-// afterwards whether a transaction whose end was not heard of was committed.
+// Transaction is a transaction that a writer is about to end. Besides its messages it inserts a business row with its
+// ID. The row shows at the end whether a transaction with an unanswered COMMIT was committed.
 type Transaction struct {
 	ID       int64     `json:"id"` // unique in the run, from 1
 	Writer   int       `json:"writer"`
 	Messages []Message `json:"messages"`
 }
 
-// Outcome is what a writer knows of a transaction's end.
+// Outcome is what a writer knows about the end of a transaction.
 type Outcome string
 
 // The outcomes of a transaction.
 const (
 	Committed  Outcome = "committed"   // the server said so
-	RolledBack Outcome = "rolled_back" // the writer rolled back, or failed before COMMIT was sent
+	RolledBack Outcome = "rolled_back" // the writer rolled back, or failed before it sent COMMIT
 	Unknown    Outcome = "unknown"     // COMMIT was sent, and no answer came
 )
 
@@ -65,33 +64,33 @@ type Delivery struct {
 	Queue   string      `json:"queue,omitempty"`
 	// Marked: it carried x-possible-duplicate.
 	Marked bool `json:"marked,omitempty"`
-	// Redelivered: the broker says that it handed this copy out before, on a connection that broke. A message that
-	// arrived already and comes again so is not a repeat of the relay's.
+	// Redelivered: the broker delivered this copy before, on a connection that broke. Such a second arrival is not a
+	// duplicate of the relay's.
 	Redelivered bool `json:"redelivered,omitempty"`
-	// Damaged says in which way it was not as written: body, headers, properties. Empty: as written.
+	// Damaged says how it differs from what was written: body, headers, properties. Empty: it does not.
 	Damaged string `json:"damaged,omitempty"`
 }
 
-// Fault is one disturbance.
+// Fault is one fault of the run.
 type Fault struct {
 	ID   int    `json:"id"` // unique in the run, from 1
 	Name string `json:"name"`
-	// Repeats is how many messages the promises allow to be published again because of it: 0 for a clean stop, else
-	// what was in flight when a relay was killed or lost a connection.
+	// Repeats is how many duplicates the promises allow because of it: 0 for a clean stop, else what was in flight when
+	// a relay was killed or lost a connection.
 	Repeats int `json:"repeats"`
-	// Refuses: the broker refuses messages while it lasts, so that attempts are charged and dead letters are right.
+	// Refuses: the broker rejects messages meanwhile, so attempts and dead letters are expected.
 	Refuses bool `json:"refuses,omitempty"`
-	// LosesCommits: transactions whose commit was acknowledged may be lost by the database itself (a failover without
-	// synchronous replication). Their messages may have left.
+	// LosesCommits: the database may lose transactions whose commit was acknowledged (a failover without synchronous
+	// replication). Their messages may have been published.
 	LosesCommits bool `json:"loses_commits,omitempty"`
-	// LosesUnanswered: transactions whose COMMIT was not answered may be lost after their messages have left (a failover
-	// to a synchronous standby, for which the logical stream does not wait).
+	// LosesUnanswered: transactions whose COMMIT was not answered may be lost after their messages were published (a
+	// failover to a synchronous standby, for which the logical stream does not wait).
 	LosesUnanswered bool `json:"loses_unanswered,omitempty"`
-	// Unmarked: repeats because of it may come without x-possible-duplicate. A relay that was frozen while another took
-	// over sends, when it wakes up, what it had in hand; see docs/contract.md.
+	// Unmarked: duplicates because of it may lack x-possible-duplicate. A relay that was frozen while another took over
+	// sends what it had in hand when it wakes up; see docs/contract.md.
 	Unmarked bool `json:"unmarked,omitempty"`
-	// EmptiesQueues: queues are deleted with what is in them, so that messages which the broker had confirmed need not
-	// arrive. They are counted apart, not as lost.
+	// EmptiesQueues: queues are deleted with their messages, so confirmed messages need not arrive. They are counted
+	// separately, not as lost.
 	EmptiesQueues bool `json:"empties_queues,omitempty"`
 	// Detail is what the seed chose: which relay, which connection, how long.
 	Detail string `json:"detail,omitempty"`

@@ -7,16 +7,17 @@ import (
 	"time"
 )
 
-// lingers is how long after everything had arrived that was committed before its end a fault may still show as a repeat:
-// the server ends the claim of a relay that stands still after ten seconds, and the repeats stand in queues.
+// lingers is how long a fault can still cause duplicates after everything committed before its end has arrived: the
+// server ends the claim of a frozen relay after ten seconds, and the duplicates wait in queues.
 const lingers = 45 * time.Second
 
 type fault struct {
 	told   Fault
 	began  time.Duration
-	healed time.Duration // never: it was not, within the history
-	// firstCommit is when something that should arrive was first committed after healed, firstArrival when something that
-	// was committed after healed first arrived, caughtUp when all had arrived that was committed before. Or never.
+	healed time.Duration // never: it was not healed within the history
+	// firstCommit is the first commit after healed of a message that should arrive. firstArrival is the first arrival
+	// of a message committed after healed. caughtUp is when everything committed before healed had arrived. Each can be
+	// never.
 	firstCommit  time.Duration
 	firstArrival time.Duration
 	caughtUp     time.Duration
@@ -47,16 +48,16 @@ func (s *state) faultHealed(id int) {
 	}
 }
 
-// prompt tells whether a message that was committed should arrive at once: it can, is not scheduled, and no message of its
-// key holds it up for good reasons.
+// prompt reports whether a committed message should arrive at once: it can be delivered, is not scheduled, and no
+// message of its key legitimately blocks it.
 func (s *state) prompt(i int32) bool {
 	m := &s.messages[i]
 	_, waits := s.notBefore[i]
 	return !waits && m.transaction != noTransaction && m.kind.arrives() && !m.has(discarded) && (m.key == noKey || !s.keys[m.key].waits)
 }
 
-// timeFaults finds for each fault what came after its end. The faults that were healed are sorted by that time, so that what
-// holds for a message holds for a run of them: it is noted at one end of that, and carried to the other.
+// timeFaults finds for each fault what came after its end. It sorts the faults by the time they were healed. A fact
+// about one message then holds for a run of faults: it is stored at one end of the run and carried to the other.
 func (s *state) timeFaults() {
 	var healed []*fault
 	for i := range s.faults {
@@ -86,7 +87,7 @@ func (s *state) timeFaults() {
 	}
 }
 
-// timeMessage notes a message with the faults next to its commit.
+// timeMessage stores the times of a message at the faults next to its commit.
 func (s *state) timeMessage(i int32, healed []*fault) {
 	m := &s.messages[i]
 	if m.transaction == noTransaction || m.has(discarded) {
@@ -100,7 +101,7 @@ func (s *state) timeMessage(i int32, healed []*fault) {
 	if t.outcome == committed && !m.has(rearrived) {
 		done := t.endedAt
 		if m.has(arrived) {
-			done = min(done, m.firstAt) // an arrival can be quicker than the answer to COMMIT
+			done = min(done, m.firstAt) // a message can arrive before the answer to its COMMIT
 		}
 		if n := after(done); n > 0 {
 			f := healed[n-1]
@@ -127,7 +128,7 @@ func (s *state) emptiedAfter(when time.Duration) bool {
 	return s.healedLast(func(f *Fault) bool { return f.EmptiesQueues }) >= when
 }
 
-// silence is how long after a fault, counted from the first commit after it, nothing new arrived; absent where nothing was committed.
+// silence is the time from the first commit after a fault until the next new arrival; absent if nothing was committed.
 func (s *state) silence(f *fault) (time.Duration, bool) {
 	if f.firstCommit == never {
 		return 0, false
@@ -135,7 +136,7 @@ func (s *state) silence(f *fault) (time.Duration, bool) {
 	return max(min(f.firstArrival, s.now)-f.firstCommit, 0), true
 }
 
-// judgeRecovery finds a fault after which nothing new arrived for too long. Where another fault was under way meanwhile, that one
+// judgeRecovery finds a fault after which nothing new arrived for too long. If another fault began meanwhile, that one
 // is judged instead.
 func (s *state) judgeRecovery(f *fault) {
 	silence, known := s.silence(f)
@@ -148,9 +149,9 @@ func (s *state) judgeRecovery(f *fault) {
 			return
 		}
 	}
-	arrival := "the first arrival of what was committed from then on came at " + at(f.firstArrival)
+	arrival := "the first message committed from then on arrived at " + at(f.firstArrival)
 	if f.firstArrival == never {
-		arrival = "nothing that was committed from then on arrived"
+		arrival = "no message committed from then on arrived"
 	}
 	s.find(SlowRecovery, until, "fault %d (%s) was healed at %s, the next commit was answered at %s, and %s: %s of silence, and %s are allowed",
 		f.told.ID, f.told.Name, at(f.healed), at(f.firstCommit), arrival, at(silence), at(s.run.RecoverWithin))

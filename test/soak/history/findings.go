@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// keptFindings is how many occurrences of one violation are told one by one; the rest are counted.
+// keptFindings is how many occurrences of a violation are reported in full; the rest are counted.
 const keptFindings = 20
 
-// find notes a violation that showed at a time.
+// find records a violation at a time.
 func (s *state) find(code Code, when time.Duration, format string, args ...any) {
 	v := s.violations[code]
 	if v == nil {
@@ -23,7 +23,7 @@ func (s *state) find(code Code, when time.Duration, format string, args ...any) 
 	}
 }
 
-// found returns the violations in a stable order: the relay's first, those of one party by code, and each by time.
+// found returns the violations in a stable order: the relay's first, then by party and code, each by time.
 func (s *state) found() []Violation {
 	all := []Violation{}
 	for _, v := range s.violations {
@@ -47,7 +47,7 @@ func (s *state) describe(m *message) string {
 		key = fmt.Sprintf(", key %s place %d", s.keys[m.key].name, m.seq)
 	}
 	if m.has(discarded) {
-		key += ", discarded behind a savepoint"
+		key += ", discarded after a savepoint"
 	}
 	t := &s.transactions[m.transaction]
 	return fmt.Sprintf("message %s (%s%s; transaction %d of writer %d, %s)", m.id, m.kind, key, t.id, t.writer, t.describe())
@@ -62,6 +62,6 @@ func (t *transaction) describe() string {
 	case unknown:
 		return "COMMIT not answered at " + at(t.endedAt)
 	default:
-		return "about to end at " + at(t.endingAt) + " and not heard of again"
+		return "about to end at " + at(t.endingAt) + " and not reported again"
 	}
 }

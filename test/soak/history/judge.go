@@ -28,7 +28,7 @@ func (s *state) verdict() *Verdict {
 	return v
 }
 
-// complete tells whether the final state is known, without which nothing can be called lost.
+// complete reports whether the final state is known. Without it, nothing counts as lost.
 func (s *state) complete() bool { return s.ended && s.cutShort == "" }
 
 func (s *state) incomplete() string {
@@ -36,7 +36,7 @@ func (s *state) incomplete() string {
 	case s.cutShort != "":
 		return s.cutShort
 	case !s.ended:
-		return "the file has no last line: the run was killed, or is still going on"
+		return "the file has no last line: the run was killed, or still runs"
 	case s.counters.Acknowledged == 0:
 		return "no message was acknowledged, so the run proves nothing"
 	case s.counters.OK == 0 && s.counters.LostByDatabase == 0:
@@ -46,11 +46,11 @@ func (s *state) incomplete() string {
 	}
 }
 
-// fate is what the history demands of a transaction's messages.
+// fate is what must happen to the messages of a transaction.
 type fate uint8
 
 const (
-	open    fate = iota // nothing: they may have been committed or not
+	open    fate = iota // nothing: perhaps they were committed
 	meant               // it was committed: each must arrive
 	dropped             // it was not: none may
 )
@@ -64,15 +64,15 @@ func (s *state) fateOf(t *transaction) fate {
 	case t.kept, t.outcome == committed && !s.complete():
 		return meant
 	case t.outcome == committed, !s.complete():
-		return open // the database lost it; or nobody looked
+		return open // the database lost it, or nobody looked
 	case s.healedLast(func(f *Fault) bool { return f.LosesCommits || f.LosesUnanswered }) >= t.endingAt:
-		return open // it may have been committed, left, and been lost
+		return open // it may have been committed, published and lost
 	default:
 		return dropped
 	}
 }
 
-// healedLast is when the last of the faults of a sort was over: never where one was not, and -1 where there was none.
+// healedLast returns when the last fault of a sort was healed: never if one was not, and -1 if there was none.
 func (s *state) healedLast(sort func(*Fault) bool) time.Duration {
 	last := time.Duration(-1)
 	for i := range s.faults {
@@ -128,10 +128,10 @@ func (s *state) judgeMessages() {
 	}
 }
 
-// settled tells whether something is left of the message.
+// settled reports whether the message arrived or is in a table.
 func (m *message) settled() bool { return m.has(arrived | inOutbox | inDeadLetter) }
 
-// count adds a message to the counters of its transaction's end.
+// count adds a message to the counters for its transaction's outcome.
 func (s *state) count(m *message, t *transaction, fate fate) {
 	c := &s.counters
 	if m.has(discarded) {
@@ -162,7 +162,7 @@ func (s *state) count(m *message, t *transaction, fate fate) {
 	c.Acknowledged++
 }
 
-// unexpected notes a message that must not be anywhere, if it is somewhere.
+// unexpected reports a message that arrived or is in a table although it must not.
 func (s *state) unexpected(m *message, why string) {
 	if !m.settled() {
 		return
@@ -187,10 +187,10 @@ func (s *state) unexpected(m *message, why string) {
 	s.find(Unexpected, when, "%s%s%s", s.describe(m), where, why)
 }
 
-// judgeRows judges what is in the tables at the end. The run waits until the outbox has drained before it looks.
+// judgeRows judges what is in the tables at the end. The run waits until the outbox has drained before that.
 //
-// A dead letter or an attempt is needless where the message can be delivered and no fault with Refuses was under way at
-// any time from its transaction's end on: then the broker had nothing to refuse.
+// A dead letter or an attempt is needless if the message can be delivered and no fault with Refuses was active at any
+// time since its transaction's end: then the broker had no reason to reject it.
 func (s *state) judgeRows() {
 	s.holdKeys()
 	refused := s.healedLast(func(f *Fault) bool { return f.Refuses })
@@ -198,7 +198,7 @@ func (s *state) judgeRows() {
 		r := &s.rows[i]
 		m := &s.messages[r.message]
 		if m.transaction == noTransaction || m.has(discarded) {
-			continue // unexpected, and noted
+			continue // unexpected, and reported already
 		}
 		t := &s.transactions[m.transaction]
 		if s.fateOf(t) == dropped {
@@ -207,11 +207,11 @@ func (s *state) judgeRows() {
 		switch needless := m.kind.arrives() && refused < t.endingAt; {
 		case r.deadLetter && needless:
 			s.counters.NeedlessDeadLetters++
-			s.find(NeedlessDeadLetter, r.at, "%s is a dead letter (%s), and nothing since its commit gave the broker a reason to refuse it",
+			s.find(NeedlessDeadLetter, r.at, "%s is a dead letter (%s), and nothing since its commit gave the broker a reason to reject it",
 				s.describe(m), r.describe())
 		case r.attempts > 0 && needless && !r.deadLetter:
 			s.counters.NeedlessAttempts++
-			s.find(NeedlessAttempt, r.at, "%s waits in the outbox (%s), and nothing since its commit gave the broker a reason to refuse it",
+			s.find(NeedlessAttempt, r.at, "%s waits in the outbox (%s), and nothing since its commit gave the broker a reason to reject it",
 				s.describe(m), r.describe())
 		}
 		if s.complete() && !r.deadLetter && !s.mayStay(r) {
@@ -224,7 +224,7 @@ func (s *state) judgeRows() {
 	}
 }
 
-// holdKeys finds the keys that a message holds which is scheduled for later than the end.
+// holdKeys finds the keys that wait for a message scheduled after the end.
 func (s *state) holdKeys() {
 	for i := range s.rows {
 		r := &s.rows[i]
@@ -235,7 +235,8 @@ func (s *state) holdKeys() {
 	}
 }
 
-// mayStay tells whether a row may be in the outbox at the end: it is not due yet, or waits behind one of its key that is not.
+// mayStay reports whether a row may be in the outbox at the end: it is not due yet, or waits for a row of its key that
+// is not.
 func (s *state) mayStay(r *row) bool {
 	m := &s.messages[r.message]
 	if m.has(arrived) {

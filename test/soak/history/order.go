@@ -1,22 +1,23 @@
 package history
 
-// judgeOrder looks, key by key, for messages that arrived for the first time after one of greater place.
+// judgeOrder looks in each key for a message whose first arrival comes after that of a later message.
 //
-// Left out are messages that had no business arriving, dead letters (the key goes on without them), a late message of
-// which nobody knows whether it stayed committed, and a late message whose first copy that was seen is one that the
-// broker handed out again: that copy lost its place in the queue.
+// Excluded are messages that must not arrive, dead letters (the key continues without them), a late message that may or
+// may not have stayed committed, and a late message whose first seen copy is a redelivery by the broker: that copy lost
+// its position in the queue.
 //
-// A message whose COMMIT was not answered may have been committed only after its writer had gone on with the key on
-// another connection. Such transactions overlap, and the contract defines no order for them; so it may come late, but
-// not after a later one of its own transaction. The other way round is no exception: what was acknowledged before the
-// writer went on must not come after it.
+// A message with an unanswered COMMIT may have been committed only after its writer continued the key on another
+// connection. Such transactions overlap, and the contract defines no order for them. So it may come late, but not after
+// a
+// later message of its own transaction. There is no exception in the other direction: a message acknowledged before the
+// writer continued must not come after it.
 func (s *state) judgeOrder() {
 	type stretch struct{ key, transaction int32 }
-	newest := make([]int32, len(s.keys)) // the message of greatest place that arrived, by key; -1 for none
+	newest := make([]int32, len(s.keys)) // by key: the last message that arrived; -1: none
 	for i := range newest {
 		newest[i] = -1
 	}
-	newestOf := make(map[stretch]int32) // the same within a transaction whose COMMIT was not answered
+	newestOf := make(map[stretch]int32) // the same within a transaction with an unanswered COMMIT
 	for _, i := range s.arrivals {
 		m := &s.messages[i]
 		if m.key == noKey || m.has(discarded|inDeadLetter|tooSoon) {

@@ -13,9 +13,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Recorder writes the history of a run while it happens. Its methods are safe for concurrent use and wait for nothing
-// but the writer. After a write error it writes no more; Err and Close tell. What comes after Close is not recorded, so
-// stop first whoever records.
+// Recorder writes the history of a run while it happens. Its methods are safe for concurrent use and wait only for the
+// writer. After a write error it writes nothing more; Err and Close return the error. Reports after Close are not
+// recorded,
+// so stop everything that reports first.
 //
 // For Counts it remembers which messages arrived: 10 to 20 MB for a million.
 type Recorder struct {
@@ -24,7 +25,7 @@ type Recorder struct {
 	mu struct {
 		sync.Mutex
 		out    *bufio.Writer
-		prefix []byte // for one line's beginning, used again
+		prefix []byte // the beginning of a line, reused
 		err    error
 		closed bool
 		counts Counts
@@ -33,21 +34,21 @@ type Recorder struct {
 	}
 }
 
-// Counts are the numbers of a run so far, for a progress display. Check has the exact ones.
+// Counts are the numbers of a run so far, for a progress display. Check computes the exact ones.
 type Counts struct {
-	Attempted    int // messages that were to be committed, also those of transactions that were rolled back after all
+	Attempted    int // messages that were about to be committed, also if they were rolled back in the end
 	Acknowledged int // messages whose COMMIT was answered
 	Unknown      int // messages whose COMMIT was not answered
 	RolledBack   int // messages of transactions that were rolled back
 	Delivered    int // messages that arrived, each counted once
-	Repeats      int // arrivals of messages that had arrived, without those that the broker handed out again
-	Redelivered  int // arrivals that the broker handed out again
-	Damaged      int // arrivals that were not as written
+	Repeats      int // second arrivals, without redeliveries by the broker
+	Redelivered  int // redeliveries by the broker
+	Damaged      int // arrivals that differ from what was written
 	Faults       int // faults that began
-	UnderWay     int // faults that began and were not healed yet
+	UnderWay     int // faults that began and are not healed yet
 }
 
-// NewRecorder begins a history with the line of the run, and the clock. The writer stays the caller's, who closes it after Close.
+// NewRecorder starts the clock and writes the line of the run. The caller closes the writer after Close.
 func NewRecorder(w io.Writer, run Run) *Recorder {
 	r := &Recorder{began: time.Now()}
 	if run.Started.IsZero() {
@@ -61,10 +62,10 @@ func NewRecorder(w io.Writer, run Run) *Recorder {
 	return r
 }
 
-// Now is the time on the run's clock, which is monotonic and began with the recorder.
+// Now returns the time on the run's monotonic clock, which began with the recorder.
 func (r *Recorder) Now() time.Duration { return time.Since(r.began) }
 
-// Ending tells of a transaction right BEFORE its COMMIT or ROLLBACK is sent.
+// Ending reports a transaction right BEFORE its COMMIT or ROLLBACK is sent.
 func (r *Recorder) Ending(t Transaction) {
 	r.record(line{Ending: &t}, func(c *Counts) {
 		messages := 0
@@ -78,7 +79,7 @@ func (r *Recorder) Ending(t Transaction) {
 	})
 }
 
-// Ended tells what became of a transaction, as far as its writer knows. Once for each.
+// Ended reports the outcome of a transaction, as known to its writer. Call it once for each.
 func (r *Recorder) Ended(id int64, o Outcome) {
 	r.record(line{Ended: &ended{ID: id, Outcome: o}}, func(c *Counts) {
 		messages := r.mu.open[id]
@@ -94,7 +95,7 @@ func (r *Recorder) Ended(id int64, o Outcome) {
 	})
 }
 
-// Delivered tells of one arrival.
+// Delivered reports one arrival.
 func (r *Recorder) Delivered(d Delivery) {
 	r.record(line{Delivered: &d}, func(c *Counts) {
 		if d.Damaged != "" {
@@ -114,43 +115,44 @@ func (r *Recorder) Delivered(d Delivery) {
 	})
 }
 
-// FaultBegan tells of a fault right before it is made.
+// FaultBegan reports a fault right before it begins.
 func (r *Recorder) FaultBegan(f Fault) {
 	r.record(line{Began: &f}, func(c *Counts) { c.Faults, c.UnderWay = c.Faults+1, c.UnderWay+1 })
 	r.flush()
 }
 
-// FaultHealed tells that the servers answer again. Recovery is measured from here.
+// FaultHealed reports that the servers answer again. Recovery is measured from here.
 func (r *Recorder) FaultHealed(id int) {
 	r.record(line{Healed: &id}, func(c *Counts) { c.UnderWay-- })
 	r.flush()
 }
 
-// Remaining tells of a row of the outbox or the dead-letter table at the end.
+// Remaining reports a row of the outbox or the dead-letter table at the end.
 func (r *Recorder) Remaining(row Row) { r.record(line{Remaining: &row}, nil) }
 
-// Kept tells that a transaction's business row is in the database at the end.
+// Kept reports that a transaction's business row is in the database at the end.
 func (r *Recorder) Kept(transaction int64) { r.record(line{Kept: &transaction}, nil) }
 
-// Counts returns the numbers so far. It costs next to nothing.
+// Counts returns the numbers so far. It is cheap.
 func (r *Recorder) Counts() Counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.counts
 }
 
-// Err returns the first write error so far, so that a run whose disk is full can end.
+// Err returns the first write error so far, so that a run with a full disk can end.
 func (r *Recorder) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.err
 }
 
-// Close ends the history of a run whose final state was taken with Remaining and Kept. It flushes, and returns the first
-// write error. A second Close does nothing more.
+// Close ends the history of a run whose final state was reported with Remaining and Kept. It flushes, and returns the
+// first write error. A second Close does nothing.
 func (r *Recorder) Close() error { return r.close("") }
 
-// CloseEarly is Close for a run whose final state could not be taken, and why. Check then does not judge what was on its way.
+// CloseEarly does the same as Close for a run without a final state, with the reason. Check then does not judge
+// messages in flight.
 func (r *Recorder) CloseEarly(why string) error {
 	if why == "" {
 		why = "no reason was given"
@@ -167,7 +169,8 @@ func (r *Recorder) close(cutShort string) error {
 	return r.mu.err
 }
 
-// record writes one line. The time is taken under the lock, so that times go up from line to line; the JSON is made before it.
+// record writes one line. It takes the time under the lock, so that times increase from line to line, and makes the
+// JSON before that.
 func (r *Recorder) record(l line, count func(*Counts)) {
 	text, err := json.Marshal(l)
 	r.mu.Lock()
@@ -204,14 +207,14 @@ func (r *Recorder) flush() {
 	}
 }
 
-// failed keeps the first error; the lock is held.
+// failed keeps the first error. The caller holds the lock.
 func (r *Recorder) failed(err error) {
 	if r.mu.err == nil {
 		r.mu.err = err
 	}
 }
 
-// fold makes half of an id: random ids of which 64 bits are equal do not occur in a run.
+// fold returns half of an id: random ids with 64 equal bits do not occur in a run.
 func fold(id outbox.UUID) uint64 {
 	return binary.LittleEndian.Uint64(id[:8]) ^ binary.LittleEndian.Uint64(id[8:])
 }

@@ -2,13 +2,16 @@ package history
 
 import "time"
 
-// judgeRepeats lays each repeat to a fault that may have caused it, and finds those that no fault explains.
+// judgeRepeats assigns each duplicate to a fault that may have caused it, and finds those that no fault explains.
 //
-// A fault answers for repeats from its beginning until the next fault begins, and at least until what was committed
-// before its end has arrived and a little longer (lingers): the copies stand in queues behind the backlog. Where several
-// answer, the one that stops first is charged first, so that as few repeats as possible are left over. Each has its
-// Repeats once, however many faults it overlaps. What is left over is charged to the newest fault all the same, beyond
-// what it allows, so that the report shows where it happened.
+// A fault explains duplicates from its beginning until the next fault begins, and at least until everything committed
+// before its end has arrived and a little longer (lingers): the copies wait in queues behind the backlog. If several
+// faults
+// qualify, the one that stops first is charged first, so that as few duplicates as possible remain unexplained. Each
+// fault
+// explains its Repeats once, however many faults it overlaps. Unexplained duplicates are charged to the latest fault
+// beyond
+// its limit, so that the report shows where they happened.
 func (s *state) judgeRepeats() {
 	until := s.answerUntil()
 	begun := 0
@@ -46,7 +49,7 @@ func (s *state) judgeRepeats() {
 	}
 }
 
-// answerUntil is until when each fault answers for repeats.
+// answerUntil returns until when each fault explains duplicates.
 func (s *state) answerUntil() []time.Duration {
 	until := make([]time.Duration, len(s.faults))
 	for i := range s.faults {

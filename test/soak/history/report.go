@@ -23,8 +23,7 @@ func (v *Verdict) WriteJSON(w io.Writer) error {
 	return nil
 }
 
-// WriteText writes the verdict for a person: what it comes to, then the numbers, then each violation, and at the end how to
-// run it again.
+// WriteText writes the verdict for a person: the result, the numbers, each violation, and how to repeat the run.
 func (v *Verdict) WriteText(w io.Writer) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "%s\n%s\n\n", v.Headline(), v.about())
@@ -43,7 +42,7 @@ func (v *Verdict) WriteText(w io.Writer) error {
 	return nil
 }
 
-// Headline is the result in one line.
+// Headline returns the result in one line.
 func (v *Verdict) Headline() string {
 	c := &v.Counters
 	switch v.Result {
@@ -60,7 +59,7 @@ func (v *Verdict) Headline() string {
 	}{
 		{Relay, "the relay broke its promises"},
 		{Database, "the database broke its promises"},
-		{History, "the history contradicts itself, so the run is at fault"},
+		{History, "the history contradicts itself, so the run itself is wrong"},
 	} {
 		var codes []string
 		for i := range v.Violations {
@@ -81,7 +80,7 @@ func (v *Verdict) Headline() string {
 
 func words(c Code) string { return strings.ReplaceAll(string(c), "_", " ") }
 
-// about is the line of what was run.
+// about returns the line that describes the run.
 func (v *Verdict) about() string {
 	parts := []string{fmt.Sprintf("seed %d", v.Run.Seed), "ran for " + v.Duration.String()}
 	if !v.Run.Started.IsZero() {
@@ -93,12 +92,12 @@ func (v *Verdict) about() string {
 	return strings.Join(parts, ", ")
 }
 
-// table writes aligned columns; cells are parted by tabs.
+// table writes aligned columns; cells are separated by tabs.
 func table(out *bytes.Buffer, rows func(*tabwriter.Writer)) {
 	var aligned bytes.Buffer
 	t := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
 	rows(t)
-	t.Flush() //nolint:errcheck // a buffer takes everything
+	t.Flush() //nolint:errcheck // a buffer accepts everything
 	for row := range strings.Lines(aligned.String()) {
 		out.WriteString(strings.TrimRight(row, " \n") + "\n")
 	}
@@ -113,7 +112,7 @@ func (v *Verdict) writeCounters(out *bytes.Buffer) {
 			name  string
 			count int
 			about string
-			odd   bool // of interest only where there are any
+			odd   bool // shown only if not zero
 		}{
 			{"attempt", c.Attempt, "COMMIT was sent", false},
 			{"acknowledged", c.Acknowledged, "COMMIT was answered", false},
@@ -122,16 +121,16 @@ func (v *Verdict) writeCounters(out *bytes.Buffer) {
 			{"duplicated", c.Duplicated, fmt.Sprintf("repeats by the relay: %d marked, %d unmarked", c.DuplicatedMarked, c.DuplicatedUnmarked), false},
 			{"unexpected", c.Unexpected, "delivered or in a table, and never committed", false},
 			{"recovered", c.Recovered, fmt.Sprintf("committed and delivered, of %d whose COMMIT was not answered", c.Unknown), false},
-			{"rolled back", c.RolledBack, fmt.Sprintf("and %d discarded behind a savepoint", c.Discarded), false},
+			{"rolled back", c.RolledBack, fmt.Sprintf("and %d discarded after a savepoint", c.Discarded), false},
 			{"delivered", c.Delivered, "arrived at least once", false},
-			{"redelivered", c.Redelivered, "handed out again by the broker", false},
+			{"redelivered", c.Redelivered, "delivered again by the broker", false},
 			{"dead letters", c.DeadLettered, "in the dead-letter table at the end", false},
 			{"waiting", c.Waiting, "in the outbox at the end", false},
 			{"out of order", c.OutOfOrder, "arrived after a later message of their key", true},
 			{"early", c.Early, "arrived before they were due", true},
 			{"damaged", c.Damaged, "not as written", true},
-			{"needless dead letters", c.NeedlessDeadLetters, "with nothing to refuse them", true},
-			{"needless attempts", c.NeedlessAttempts, "with nothing to refuse them", true},
+			{"needless dead letters", c.NeedlessDeadLetters, "without a reason to reject them", true},
+			{"needless attempts", c.NeedlessAttempts, "without a reason to reject them", true},
 			{"overtaken", c.DuplicatedOvertaken, "unmarked copies that arrived after a marked one", true},
 			{"lost by the database", c.LostByDatabase, "acknowledged, and the business row is gone", true},
 			{"lost with queues", c.LostWithQueues, "committed before queues were emptied", true},
@@ -148,8 +147,8 @@ func (v *Verdict) writeDelivery(out *bytes.Buffer) {
 	out.WriteString("delivery\n")
 	table(out, func(t *tabwriter.Writer) {
 		fmt.Fprintf(t, "  per second\t%.0f\tat most %d\n", d.PerSecond, d.PeakPerSecond)
-		fmt.Fprintf(t, "  latency\tp50 %s, p99 %s, max %s\tof %d messages, away from faults\n", d.LatencyP50, d.LatencyP99, d.LatencyMax, d.LatencyOf)
-		fmt.Fprintf(t, "  longest gap\t%s\tat %s, away from faults\n", d.LongestGap, d.GapBegan)
+		fmt.Fprintf(t, "  latency\tp50 %s, p99 %s, max %s\tof %d messages, outside faults\n", d.LatencyP50, d.LatencyP99, d.LatencyMax, d.LatencyOf)
+		fmt.Fprintf(t, "  longest gap\t%s\tat %s, outside faults\n", d.LongestGap, d.GapBegan)
 	})
 }
 
@@ -183,7 +182,7 @@ func orElse(m *Milliseconds, otherwise string) string {
 	return m.String()
 }
 
-// oneLine keeps a text of others from breaking a table.
+// oneLine keeps line breaks out of a table.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 func (v *Verdict) writeViolations(out *bytes.Buffer) {

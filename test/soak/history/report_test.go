@@ -88,7 +88,7 @@ func TestHeadlines(t *testing.T) {
 			Result: Pass, Counters: Counters{Acknowledged: 3, Duplicated: 1},
 		},
 		"INCOMPLETE: no violation so far, but the run was killed": {Result: Incomplete, Incomplete: "the run was killed"},
-		"FAIL: the relay broke its promises (lost 1, two rows 2); the history contradicts itself, so the run is at fault (contradiction 3)": {
+		"FAIL: the relay broke its promises (lost 1, two rows 2); the history contradicts itself, so the run itself is wrong (contradiction 3)": {
 			Result: Fail, Violations: []Violation{
 				{Code: Lost, Party: Relay, Count: 1}, {Code: TwoRows, Party: Relay, Count: 2}, {Code: Contradiction, Party: History, Count: 3},
 			},

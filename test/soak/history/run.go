@@ -2,26 +2,26 @@ package history
 
 import "time"
 
-// Run is the first line of a history: what a person needs to judge it and to run it again.
+// Run is the first line of a history: what a person needs to judge it and to repeat it.
 type Run struct {
 	Seed int64 `json:"seed"`
-	// Command is the command line that runs it again, the seed included, as one would type it.
+	// Command is the command line that repeats the run, with the seed.
 	Command string `json:"command,omitempty"`
-	// Versions are those of the relay, Postgres, RabbitMQ and whatever else took part, by name.
+	// Versions are the versions of the relay, Postgres, RabbitMQ and other programs, by name.
 	Versions map[string]string `json:"versions,omitempty"`
-	// Flags are the settings of the run, by name, defaults included.
+	// Flags are the settings of the run, by name, with defaults.
 	Flags map[string]string `json:"flags,omitempty"`
-	// Started is the wall clock's time at the recorder's zero.
+	// Started is the wall-clock time at the recorder's zero.
 	Started time.Time `json:"started,omitzero"`
-	// RecoverWithin is how long after a fault's end a message may need that was committed after it, in nanoseconds.
-	// 0: that is reported, and not judged.
+	// RecoverWithin is the limit in nanoseconds for the arrival of a message committed after a fault's end. 0:
+	// reported, but not judged.
 	RecoverWithin time.Duration `json:"recover_within_ns,omitempty"`
-	// EarlyTolerance is how much too early a scheduled message may seem to arrive, in nanoseconds: its due time is of the
-	// database's clock, its arrival of the recorder's. 0: DefaultEarlyTolerance; negative: none.
+	// EarlyTolerance is how much too early a scheduled message may appear to arrive, in nanoseconds: its due time is on
+	// the database's clock, its arrival on the recorder's. 0: DefaultEarlyTolerance; negative: none.
 	EarlyTolerance time.Duration `json:"early_tolerance_ns,omitempty"`
 }
 
-// DefaultEarlyTolerance is the tolerance of a run that names none.
+// DefaultEarlyTolerance applies to a run that sets none.
 const DefaultEarlyTolerance = 50 * time.Millisecond
 
 func (r *Run) earlyTolerance() time.Duration {
@@ -63,6 +63,6 @@ type ended struct {
 }
 
 type end struct {
-	// CutShort says why the final state was not taken; empty where it was.
+	// CutShort says why there is no final state; empty: there is.
 	CutShort string `json:"cut_short,omitempty"`
 }

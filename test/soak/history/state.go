@@ -9,18 +9,18 @@ import (
 
 const (
 	maxSeq = math.MaxInt32
-	// never is the time of what did not happen.
+	// never is the time of an event that did not happen.
 	never = time.Duration(math.MaxInt64)
 	// noTransaction stands for the transaction of a message that no transaction reported.
 	noTransaction = -1
 	noKey         = -1
 )
 
-// state is a history as far as it was read. Lines only fill it; what needs the end is judged in verdict.
+// state is a history as read so far. Reading lines only fills it; verdict judges what needs the end.
 type state struct {
 	run      Run
 	lines    int
-	now      time.Duration // the greatest time of a line
+	now      time.Duration // the latest time of a line
 	lastAt   time.Duration // the time of the last line
 	ended    bool
 	cutShort string
@@ -31,20 +31,20 @@ type state struct {
 	byID         map[int64]int32 // into transactions
 	keys         []key
 	keyIndex     map[string]int32
-	notBefore    map[int32]time.Duration // of messages that are scheduled
+	notBefore    map[int32]time.Duration // of scheduled messages
 	arrivals     []int32                 // messages in the order of their first arrival
 	repeats      []repeat
 	rows         []row
 	faults       []fault
 	faultIndex   map[int]int
-	texts        map[string]string // reasons and errors, each kept once
+	texts        map[string]string // reasons and errors, each stored once
 
 	counters   Counters
 	violations map[Code]*Violation
 }
 
-// message is kept for every message of the run: 40 bytes, and about as much for its place in the index and among the
-// arrivals.
+// message is stored for every message of the run: 40 bytes, and about as much for its entries in the index and among
+// the arrivals.
 type message struct {
 	id          outbox.UUID
 	firstAt     time.Duration // of its first arrival
@@ -61,7 +61,7 @@ const (
 	arrived      marks = 1 << iota
 	sawUnmarked        // a copy without x-possible-duplicate arrived
 	rearrived          // the first arrival that was heard of was one that the broker handed out again
-	discarded          // behind a savepoint that was rolled back
+	discarded          // after a savepoint that was rolled back
 	tooSoon            // arrived before its transaction was about to end
 	inOutbox           // has a row at the end
 	inDeadLetter       // has a row at the end
@@ -69,11 +69,11 @@ const (
 
 func (m *message) has(x marks) bool { return m.is&x != 0 }
 
-// transaction is kept for every transaction: 40 bytes, and about as much for its place in byID.
+// transaction is stored for every transaction: 40 bytes, and about as much for its entry in byID.
 type transaction struct {
 	id       int64
 	endingAt time.Duration
-	endedAt  time.Duration // as endingAt, until its end is heard
+	endedAt  time.Duration // as endingAt, until its end is reported
 	writer   int32
 	outcome  outcome
 	kept     bool
@@ -81,16 +81,16 @@ type transaction struct {
 
 type key struct {
 	name string
-	// waits: it has messages that may hold the others up for good reasons: scheduled, or refused for ever.
+	// waits: it has messages that may legitimately block the others: scheduled ones, or ones that are always rejected.
 	waits bool
-	// heldFrom is the place of the first message that waits at the end for a time after the end; maxSeq for none.
+	// heldFrom is the position of the first message scheduled for a time after the end; maxSeq: none.
 	heldFrom int32
 }
 
 type repeat struct {
 	at       time.Duration
 	message  int32
-	unmarked bool // and a copy without the mark had arrived before
+	unmarked bool // and an unmarked copy had arrived before
 }
 
 type row struct {
@@ -124,10 +124,10 @@ func outcomeOf(o Outcome) outcome {
 	}
 }
 
-// kind is a place in kindNames.
+// kind is an index into kindNames.
 type kind uint8
 
-// kindNames are the kinds that a history may have.
+// kindNames are the kinds that a history can have.
 func kindNames() [6]Kind { return [...]Kind{Plain, Binary, Large, Scheduled, Unroutable, Impossible} }
 
 func kindOf(k Kind) (kind, bool) {
@@ -168,12 +168,12 @@ func (s *state) ending(t *Transaction) {
 	}
 }
 
-// announce takes in a message of a transaction that is about to end.
+// announce adds a message of a transaction that is about to end.
 func (s *state) announce(told *Message, place int32) {
 	i := s.messageOf(told.ID)
 	m := &s.messages[i]
 	if m.transaction != noTransaction {
-		s.find(Contradiction, s.now, "message %s is told of by transaction %d and again by transaction %d",
+		s.find(Contradiction, s.now, "message %s is reported by transaction %d and again by transaction %d",
 			told.ID, s.transactions[m.transaction].id, s.transactions[place].id)
 		return
 	}
@@ -197,7 +197,7 @@ func (s *state) announce(told *Message, place int32) {
 	}
 }
 
-// messageOf finds the message, or makes one that nobody told of.
+// messageOf returns the message, or creates one that no transaction reported.
 func (s *state) messageOf(id outbox.UUID) int32 {
 	if i, known := s.index[id]; known {
 		return i
@@ -266,8 +266,8 @@ func (s *state) delivered(d *Delivery) {
 	}
 }
 
-// repeated takes in a copy that the relay sent again. Of two copies on two connections the one that was sent first, without
-// the mark, can arrive second; so only a second copy without it breaks the promise.
+// repeated handles a copy that the relay sent again. Of two copies on two connections, the first and unmarked one can
+// arrive second. So only a second unmarked copy breaks the promise.
 func (s *state) repeated(i int32, d *Delivery) {
 	s.counters.Duplicated++
 	again := !d.Marked && s.messages[i].has(sawUnmarked)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// span is a stretch of time, both ends included.
+// span is an interval of time, including both ends.
 type span struct{ from, to time.Duration }
 
 // delivery measures how fast and how steadily messages arrived.
@@ -35,8 +35,8 @@ func (s *state) delivery() Delivered {
 
 func (s *state) arrivedAt(i int) time.Duration { return s.messages[s.arrivals[i]].firstAt }
 
-// disturbed returns when faults were under way or being recovered from, in order and without overlaps. over tells when
-// a fault that was healed is over.
+// disturbed returns the intervals of faults and their recovery, in order and without overlaps. over returns when a
+// healed fault is over.
 func (s *state) disturbed(over func(*fault) time.Duration) []span {
 	var spans []span
 	for i := range s.faults {
@@ -59,7 +59,7 @@ func (s *state) disturbed(over func(*fault) time.Duration) []span {
 	return merged
 }
 
-// latency is taken where no fault was under way or being caught up with at any time between commit and arrival.
+// latency counts only messages without a fault or its recovery between commit and arrival.
 func (s *state) latency(d *Delivered) {
 	disturbed := s.disturbed(func(f *fault) time.Duration { return max(f.firstArrival, f.caughtUp) })
 	var all []time.Duration
@@ -74,7 +74,7 @@ func (s *state) latency(d *Delivered) {
 		if n < len(disturbed) && disturbed[n].from <= to {
 			continue
 		}
-		all = append(all, max(m.firstAt-ended, 0)) // an arrival can be quicker than the answer to COMMIT
+		all = append(all, max(m.firstAt-ended, 0)) // a message can arrive before the answer to its COMMIT
 	}
 	if len(all) == 0 {
 		return
@@ -86,7 +86,8 @@ func (s *state) latency(d *Delivered) {
 	d.LatencyMax = Milliseconds(all[len(all)-1])
 }
 
-// gap finds the longest time without a first arrival, from the first commit to the last and outside of faults and recoveries.
+// gap finds the longest time without a first arrival, from the first commit to the last and outside faults and
+// recoveries.
 func (s *state) gap(d *Delivered) {
 	from, end := never, time.Duration(-1)
 	for i := range s.transactions {
@@ -107,7 +108,7 @@ func (s *state) gap(d *Delivered) {
 	}
 }
 
-// undisturbed takes the longest part of a gap that no disturbance covers.
+// undisturbed keeps the longest part of a gap that no fault covers.
 func (d *Delivered) undisturbed(gap span, disturbed []span) {
 	take := func(from, to time.Duration) {
 		if length := Milliseconds(to - from); length > d.LongestGap {

@@ -13,7 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// about is what a body says of its own message, so that a consumer can tell damage without knowing what was written.
+// about is the description of a message in its own body. With it a consumer detects damage without knowing what was
+// written.
 type about struct {
 	Run        string          `json:"run"`
 	ID         string          `json:"id"`
@@ -26,8 +27,8 @@ type about struct {
 	Properties json.RawMessage `json:"properties,omitempty"`
 }
 
-// The body ends with a checksum of all that stands before it: as JSON in sumStart, 16 hexadecimal digits and sumEnd, as
-// binary in 8 bytes.
+// The body ends with a checksum of everything before it: in JSON, sumStart, 16 hexadecimal digits and sumEnd; in
+// binary, 8 bytes.
 const (
 	sumStart  = `, "sum" :"`
 	sumDigits = 16
@@ -41,7 +42,7 @@ func checksum(b []byte) uint64 {
 	return hash.Sum64()
 }
 
-// jsonBody is written in a way that no encoder would choose, since the relay promises to leave every byte as it is.
+// jsonBody formats its JSON as no encoder would, because the relay promises to keep every byte.
 func jsonBody(a *about, size int, seed uint64) ([]byte, error) {
 	text, err := json.Marshal(a)
 	if err != nil {
@@ -57,7 +58,7 @@ func jsonBody(a *about, size int, seed uint64) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// binaryBody has the length of what it says of itself, that, random bytes, and the checksum.
+// binaryBody has the length of the description, the description, random bytes, and the checksum.
 func binaryBody(a *about, size int, seed uint64) ([]byte, error) {
 	text, err := json.Marshal(a)
 	if err != nil {
@@ -86,7 +87,7 @@ func letters(size int, seed uint64) []byte {
 	return b
 }
 
-// readBody finds what a body says of itself. Its error says what is wrong with the bytes.
+// readBody returns the description in a body. Its error says what is wrong with the bytes.
 func readBody(body []byte, isBinary bool) (*about, error) {
 	text, err := jsonAbout, error(nil)
 	if isBinary {
@@ -111,7 +112,7 @@ func jsonAbout(body []byte) ([]byte, error) {
 	content, end := body[:len(body)-tail], string(body[len(body)-tail:])
 	sum, err := strconv.ParseUint(end[len(sumStart):len(sumStart)+sumDigits], 16, 64)
 	if err != nil || end[:len(sumStart)] != sumStart || end[len(sumStart)+sumDigits:] != sumEnd {
-		return nil, fmt.Errorf("the body of %d bytes ends otherwise than it was written", len(body))
+		return nil, fmt.Errorf("the body of %d bytes does not end as written", len(body))
 	}
 	if checksum(content) != sum {
 		return nil, fmt.Errorf("the body of %d bytes is not as written: its checksum differs", len(body))
@@ -133,12 +134,12 @@ func binaryAbout(body []byte) ([]byte, error) {
 	}
 	length := binary.BigEndian.Uint32(content)
 	if uint64(length) > uint64(len(content)-4) {
-		return nil, fmt.Errorf("the body of %d bytes says that %d of them describe it", len(body), length)
+		return nil, fmt.Errorf("the body of %d bytes claims %d bytes of description", len(body), length)
 	}
 	return content[4 : 4+length], nil
 }
 
-// aboutRow is what the body of a row says.
+// aboutRow returns the description of a row.
 func aboutRow(run string, r *row) *about {
 	a := &about{
 		Run: run, ID: r.ID.String(), Kind: r.Kind, Key: r.Key, Seq: r.Seq,
@@ -150,5 +151,5 @@ func aboutRow(run string, r *row) *about {
 	return a
 }
 
-// parseID reads a message id of AMQP; another text than a UUID gives the zero id.
+// parseID parses an AMQP message id; a text that is not a UUID gives the zero id.
 func parseID(text string) (outbox.UUID, error) { return outbox.ParseUUID([]byte(text)) }

@@ -12,24 +12,25 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// ConsumerOptions say what is consumed, and where.
+// ConsumerOptions say what to consume, and where.
 type ConsumerOptions struct {
-	// AMQPURLs are the addresses of the broker itself, past any proxy; of a cluster, each node's, tried in turn.
+	// AMQPURLs are the addresses of the broker itself, bypassing the proxies; for a cluster, each node's, tried in
+	// turn.
 	AMQPURLs []string
 	Topology Topology
 }
 
-// ConsumerRecorder is what the consumers tell of arrivals; history.Recorder is one.
+// ConsumerRecorder receives the arrivals; history.Recorder implements it.
 type ConsumerRecorder interface {
 	Delivered(history.Delivery)
 }
 
-// prefetch is how many messages the broker hands out before the first is acknowledged.
+// prefetch is how many messages the broker delivers before the first acknowledgement.
 const prefetch = 200
 
-// Consumers take messages from all queues of a run until they are stopped, whatever becomes of the broker. Each queue has
-// one connection and one goroutine, so that its order is kept. A message is acknowledged after it was recorded, so it
-// may be recorded twice, the second time as redelivered, and none is lost.
+// Consumers consume all queues of a run until they are stopped, across all faults of the broker. Each queue has one
+// connection and one goroutine, so that its order is kept. They acknowledge a message after it was recorded. So it can
+// be recorded twice, the second time as redelivered, and none is lost.
 type Consumers struct {
 	Trouble Trouble
 
@@ -39,7 +40,7 @@ type Consumers struct {
 	done   sync.WaitGroup
 }
 
-// StartConsumers starts them. They end with ctx, or by Stop.
+// StartConsumers starts them. They end with ctx, or through Stop.
 func StartConsumers(ctx context.Context, opts ConsumerOptions, record ConsumerRecorder) *Consumers {
 	ctx, stop := context.WithCancel(ctx)
 	c := &Consumers{opts: opts, record: record, stop: stop}
@@ -49,13 +50,13 @@ func StartConsumers(ctx context.Context, opts ConsumerOptions, record ConsumerRe
 	return c
 }
 
-// Stop ends the consumers. What the broker has handed out by then is recorded and acknowledged first.
+// Stop ends the consumers. Messages already delivered to them are recorded and acknowledged first.
 func (c *Consumers) Stop() {
 	c.stop()
 	c.done.Wait()
 }
 
-// consume begins with another node of a cluster for each queue, and at each attempt.
+// consume begins with another node of a cluster for each queue and each attempt.
 func (c *Consumers) consume(ctx context.Context, queue string, attempt int) {
 	wait := reconnectLeast
 	for ; ctx.Err() == nil; attempt++ {
@@ -75,7 +76,8 @@ func (c *Consumers) consume(ctx context.Context, queue string, attempt int) {
 	}
 }
 
-// session consumes on one connection until that fails, or until ctx has ended and all that was handed out is recorded.
+// session consumes on one connection until the connection fails, or until ctx has ended and all delivered messages are
+// recorded.
 func (c *Consumers) session(ctx context.Context, amqpURL, queue string) error {
 	conn, err := dialBroker(ctx, amqpURL, queue)
 	if err != nil {
@@ -108,8 +110,8 @@ func (c *Consumers) session(ctx context.Context, amqpURL, queue string) error {
 			}
 		case <-stopping:
 			stopping = nil
-			// Beside the loop: it waits for an answer that comes after deliveries, which the loop must take. It ends
-			// with the connection, whose deadlines bound it.
+			// In another goroutine: the answer comes after deliveries, which the loop must receive. It ends with the
+			// connection, which has deadlines.
 			c.done.Go(func() { _ = channel.Cancel(name, false) })
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// address chooses the way to a queue, or to none.
+// address chooses the exchange and routing key for a queue, or for none.
 func (p *planner) address(r *row, queue string) {
 	to := func(exchange, key string) { r.exchange, r.routingKey = &exchange, key }
 	way := p.random.IntN(4)
@@ -26,7 +26,7 @@ func (p *planner) address(r *row, queue string) {
 	}
 	switch way {
 	case 0:
-		r.routingKey = queue // the relay's own exchange, which is the default one
+		r.routingKey = queue // the relay's --exchange is the default exchange
 	case 1:
 		to("", queue)
 	case 2:
@@ -57,27 +57,27 @@ func (p *planner) dress(r *row) {
 	}
 }
 
-// spoil makes a row that passes the checks of the table and that AMQP, or the broker, does not take.
+// spoil makes a row that the table accepts, but AMQP or the broker does not.
 func (p *planner) spoil(r *row) {
 	switch p.random.IntN(5) {
 	case 0:
 		r.headers = `{"number": 99999999999999999999}` // beyond 64 bits
 	case 1:
-		r.headers = object(map[string]any{strings.Repeat("k", 300): 1}) // the key is no short string
+		r.headers = object(map[string]any{strings.Repeat("k", 300): 1}) // the key is too long for a short string
 	case 2:
 		r.headers = `{"deep": ` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`
 	case 3:
 		r.headers = `{"CC": "one-queue"}` // the broker wants a list
 	case 4:
-		r.properties = `{"user_id": "cdc-relay-soak-nobody"}` // only one's own login is taken
+		r.properties = `{"user_id": "cdc-relay-soak-nobody"}` // the broker accepts only the connection's own user
 	}
 }
 
-// object is JSON with its keys in order, so that the same choices give the same text.
+// object returns JSON with sorted keys, so that the same choices give the same text.
 func object(fields map[string]any) string {
 	text, err := json.Marshal(fields)
 	if err != nil {
-		panic(fmt.Sprintf("marshal %v: %v", fields, err)) // literals of this file
+		panic(fmt.Sprintf("marshal %v: %v", fields, err)) // constants of this file
 	}
 	return string(text)
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// transactionTimeout bounds all statements of a transaction before its end, and then COMMIT or ROLLBACK once more. It
-// is what ends a transaction whose server is frozen, cut off, or waits for a lock or for a standby.
+// transactionTimeout limits all statements of a transaction before its end, and then COMMIT or ROLLBACK separately. It
+// ends a transaction if the server is frozen or cut off, or waits for a lock or a standby.
 const transactionTimeout = 10 * time.Second
 
-// What an application does wrong; see planner.failing.
+// Mistakes of an application; see planner.failing.
 const (
 	failDivision = "division"
 	failBusiness = "business"
 	failOutbox   = "outbox"
 )
 
-// WriterRecorder is what the writers tell of transactions; history.Recorder is one.
+// WriterRecorder receives the transactions; history.Recorder implements it.
 type WriterRecorder interface {
 	Now() time.Duration
 	Ending(history.Transaction)
@@ -41,12 +41,13 @@ type executor struct {
 	record WriterRecorder
 }
 
-// execute runs a transaction to its end and records it. Unless the error is nil, the connection is of no more use.
+// execute runs a transaction to its end and records it. After an error the connection cannot be used again.
 //
-// COMMIT is sent only after all else has succeeded, so whatever fails before it leaves nothing behind: the server rolls
-// back when it finds the connection gone.
+// COMMIT is sent only after everything else has succeeded. So a failure before it leaves nothing behind: the server
+// rolls
+// back when it notices that the connection is gone.
 func (e *executor) execute(ctx context.Context, conn *pgx.Conn, t *transaction) (history.Outcome, error) {
-	ctx = context.WithoutCancel(ctx) // a transaction is brought to its end also when the writers are to stop
+	ctx = context.WithoutCancel(ctx) // a transaction is completed even if the writers are to stop
 	err := e.statements(ctx, conn, t)
 	e.record.Ending(e.told(t))
 	outcome := history.RolledBack
@@ -65,7 +66,7 @@ func (e *executor) told(t *transaction) history.Transaction {
 	return told
 }
 
-// finish sends what ends the transaction.
+// finish sends COMMIT or ROLLBACK.
 func (e *executor) finish(ctx context.Context, conn *pgx.Conn, t *transaction) (history.Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
@@ -80,13 +81,13 @@ func (e *executor) finish(ctx context.Context, conn *pgx.Conn, t *transaction) (
 	case err == nil:
 		return history.RolledBack, nil // a statement had failed
 	case refused(err):
-		return history.RolledBack, err // the commit itself was refused
+		return history.RolledBack, err // the commit itself was rejected
 	default:
 		return history.Unknown, err
 	}
 }
 
-// statements runs everything but the end.
+// statements runs everything except the end.
 func (e *executor) statements(ctx context.Context, conn *pgx.Conn, t *transaction) error {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
@@ -123,7 +124,7 @@ func (e *executor) step(ctx context.Context, conn *pgx.Conn, t *transaction, s s
 	return err
 }
 
-// fail runs a statement that the server must refuse.
+// fail runs a statement that the server must reject.
 func (e *executor) fail(ctx context.Context, conn *pgx.Conn, t *transaction, how string) error {
 	var err error
 	switch how {
@@ -138,20 +139,21 @@ func (e *executor) fail(ctx context.Context, conn *pgx.Conn, t *transaction, how
 	case refused(err):
 		return nil
 	case err == nil:
-		return fmt.Errorf("the server took the statement %q, which it was to refuse", how)
+		return fmt.Errorf("the server accepted the statement %q, which it must reject", how)
 	default:
 		return err
 	}
 }
 
-// refused tells whether the server has said no and the session goes on; FATAL is its end, and says nothing of a COMMIT.
+// refused reports whether the server rejected a statement and the session continues. FATAL ends the session and says
+// nothing about a COMMIT.
 func refused(err error) bool {
 	var answer *pgconn.PgError
 	return errors.As(err, &answer) && answer.SeverityUnlocalized == "ERROR"
 }
 
-// columns are those that the writers fill, with their types. A scheduled row is due so many milliseconds from now by the
-// database's clock.
+// columns are the columns that the writers fill, with their types. A scheduled row is due after a number of
+// milliseconds, by the database's clock.
 func columns() [][2]string {
 	return [][2]string{
 		{"message_id", "$%d::uuid"},
@@ -185,7 +187,7 @@ func (e *executor) insert(ctx context.Context, conn *pgx.Conn, rows []row) error
 		args = append(args, fields...)
 	}
 	sql := "INSERT INTO " + e.table.SQL() + " (" + strings.Join(names, ", ") + ") VALUES " + strings.Join(values, ", ")
-	now := e.record.Now() // before the server reads its clock: a scheduled row is not due earlier than this says
+	now := e.record.Now() // before the server reads its clock, so that a scheduled row is not due earlier than this
 	for i := range rows {
 		if rows[i].Kind == history.Scheduled {
 			rows[i].NotBefore = now + rows[i].delay
@@ -195,7 +197,7 @@ func (e *executor) insert(ctx context.Context, conn *pgx.Conn, rows []row) error
 	return err
 }
 
-// copy leaves available_at out, the last of the columns.
+// copy omits available_at, the last column.
 func (e *executor) copy(ctx context.Context, conn *pgx.Conn, rows []row) error {
 	var names []string
 	for _, column := range columns() {

@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// inspect compares a delivery with what its body says of it.
+// inspect compares a delivery with the description in its body.
 func inspect(d *amqp.Delivery, queue string) history.Delivery {
 	seen := history.Delivery{
 		Queue:       queue,
@@ -35,7 +35,7 @@ func inspect(d *amqp.Delivery, queue string) history.Delivery {
 	return seen
 }
 
-// damage says what is not as written, or nothing.
+// damage says how the message differs from what was written; "": it does not.
 func damage(d *amqp.Delivery, a *about) string {
 	for _, field := range []struct{ name, got, want string }{
 		{"message-id", d.MessageId, a.ID},
@@ -67,7 +67,7 @@ func wrongHeaders(got amqp.Table, raw json.RawMessage) string {
 		}
 	}
 	for name := range got {
-		// The relay's mark, and what brokers add of their own, such as x-delivery-count.
+		// The relay's mark, and headers that brokers add, such as x-delivery-count.
 		if _, ok := want[name]; !ok && !strings.HasPrefix(name, "x-") {
 			return fmt.Sprintf("header %.40q was not written", name)
 		}
@@ -83,7 +83,7 @@ func jsonObject(raw json.RawMessage) (map[string]any, error) {
 	decoder.UseNumber()
 	var object map[string]any
 	if err := decoder.Decode(&object); err != nil {
-		return nil, fmt.Errorf("the body describes what is no JSON object: %w", err)
+		return nil, fmt.Errorf("the body describes something that is not a JSON object: %w", err)
 	}
 	return object, nil
 }
@@ -124,7 +124,7 @@ func sameField(got, want any) bool {
 	return got == want // string, bool, nil
 }
 
-// wrongProperties expects the defaults of docs/contract.md where nothing was written.
+// wrongProperties expects the defaults of docs/contract.md if nothing was written.
 func wrongProperties(d *amqp.Delivery, a *about) string {
 	want, err := jsonObject(a.Properties)
 	if err != nil {

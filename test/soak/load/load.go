@@ -1,8 +1,7 @@
-// Package load is the traffic of a soak run: writers that insert messages into the outbox in all the ways of
-// applications, consumers that take them from RabbitMQ, and a look at what is left in the tables at the end. All of them
-// tell a recorder what they did and saw; none of them judges it.
+// Package load is the traffic of a soak run: writers that insert messages into the outbox as applications do, consumers
+// that receive them from RabbitMQ, and a look at the tables at the end. They report to a recorder and judge nothing.
 //
-// Writers and consumers never give up: the servers are expected to vanish and come back under them.
+// Writers and consumers never give up: servers go down and come back during a run.
 package load
 
 import (
@@ -10,17 +9,17 @@ import (
 	"time"
 )
 
-// Trouble counts errors and keeps the newest: in a soak run they are expected, and only the number is of interest, or the
-// last one where nothing moves. It is safe for concurrent use.
+// Trouble counts errors and keeps the latest: errors are expected in a soak run, so only their number matters, and the
+// last one if nothing moves. It is safe for concurrent use.
 type Trouble struct {
 	mu  sync.Mutex
 	now Errors
 }
 
-// Errors is what Trouble has seen.
+// Errors is the content of Trouble.
 type Errors struct {
 	Count  int
-	Newest error // nil where there was none
+	Newest error // nil: none
 	At     time.Time
 }
 
@@ -30,7 +29,7 @@ func (t *Trouble) add(err error) {
 	t.now = Errors{Count: t.now.Count + 1, Newest: err, At: time.Now()}
 }
 
-// Seen is what there was so far.
+// Seen returns the errors so far.
 func (t *Trouble) Seen() Errors {
 	t.mu.Lock()
 	defer t.mu.Unlock()

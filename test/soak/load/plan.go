@@ -10,7 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// row is one message that a transaction is going to insert.
+// row is one message that a transaction will insert.
 type row struct {
 	history.Message
 	exchange   *string
@@ -19,7 +19,7 @@ type row struct {
 	properties string // JSON, or empty
 	fill       int    // bytes of the body that say nothing
 	fillSeed   uint64
-	delay      time.Duration // of a scheduled one
+	delay      time.Duration // of a scheduled row
 }
 
 // verb is what one step of a transaction does.
@@ -32,17 +32,17 @@ const (
 	savepoint
 	rollbackTo
 	release
-	fail // a statement that the server refuses, after which the transaction, or what is behind the savepoint, is void
+	fail // a statement that the server rejects, which ends the transaction or the part after the savepoint
 )
 
 // step is one statement of a transaction.
 type step struct {
 	verb     verb
 	from, to int    // the rows that it inserts: from ≤ i < to
-	name     string // of the savepoint, or the statement that fails
+	name     string // of the savepoint, or of the failing statement
 }
 
-// ending is how a transaction is to end.
+// ending is how a transaction ends.
 type ending int
 
 const (
@@ -52,7 +52,7 @@ const (
 	endCommitFailed        // a statement fails, and the application sends COMMIT all the same: the server rolls back
 )
 
-// transaction is all that is going to happen in one.
+// transaction is everything that one transaction will do.
 type transaction struct {
 	id    int64
 	rows  []row
@@ -67,13 +67,13 @@ type orderingKey struct {
 	seq        int
 }
 
-// planner chooses transactions from a stream of random numbers of its own: the choices depend on the seed, not on what
-// becomes of the transactions. It is not safe for concurrent use.
+// planner chooses transactions from its own stream of random numbers: the choices depend on the seed, not on the
+// outcome of the transactions. It is not safe for concurrent use.
 type planner struct {
 	random   *rand.Rand
 	topology Topology
 	writer   int
-	writers  int // all of the run, so that ids are unique
+	writers  int // all writers of the run, so that ids are unique
 	drawn    int64
 	keys     []orderingKey
 }
@@ -89,14 +89,14 @@ func newPlanner(seed uint64, writer, writers, keys int, topology Topology) *plan
 	return p
 }
 
-// renew gives a key another name, and so another order.
+// renew replaces a key by a new one with its own order.
 func (p *planner) renew(i int) {
 	g := p.keys[i].generation + 1
 	p.keys[i] = orderingKey{name: fmt.Sprintf("w%d-k%d-%d", p.writer, i, g), generation: g}
 }
 
-// abandon renews the keys of a transaction whose end is not known: it may yet commit, after others of this writer, and
-// transactions of one key that overlap have no defined order.
+// abandon renews the keys of a transaction with an unknown outcome: it may still commit after later transactions of
+// this writer, and the order of overlapping transactions is undefined.
 func (p *planner) abandon(t *transaction) {
 	used := make(map[string]bool)
 	for i := range t.rows {
@@ -160,14 +160,14 @@ func (p *planner) together(t *transaction, how verb, rows int, keyed bool) {
 	for range rows {
 		kind := p.kind()
 		if how == copyRows && kind != history.Binary {
-			kind = history.Plain // COPY takes no expressions, which scheduled rows need
+			kind = history.Plain // COPY accepts no expressions, which scheduled rows need
 		}
 		p.add(t, kind, keyed)
 	}
 	t.steps = append(t.steps, step{verb: how, from: from, to: len(t.rows)})
 }
 
-// withSavepoints has rows before, behind and after savepoints, of which some are rolled back to.
+// withSavepoints adds rows before, after and between savepoints, some of which are rolled back.
 func (p *planner) withSavepoints(t *transaction, keyed bool) {
 	p.single(t, keyed)
 	for i := range p.between(1, 3) {
@@ -198,8 +198,8 @@ func (p *planner) behindSavepoint(t *transaction, name string, keyed, nested boo
 	}
 }
 
-// failing is a statement that the server refuses: the application's own mistake, one that the business table catches, or
-// one that the outbox does.
+// failing returns a statement that the server rejects: a mistake of the application, caught by the server, the business
+// table or the outbox.
 func (p *planner) failing() string {
 	return []string{failDivision, failBusiness, failOutbox}[p.random.IntN(3)]
 }
@@ -211,7 +211,7 @@ func (p *planner) kind() history.Kind {
 	return kinds[p.weighted(836, 100, 50, 2, 6, 6)]
 }
 
-// add draws a row of a kind, with a key of this writer's where it may have one: unless it is scheduled.
+// add draws a row of a kind. With keyed, it has a key of this writer unless it is scheduled.
 func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
 	r := row{Message: history.Message{ID: p.uuid(), Kind: kind}, fillSeed: p.random.Uint64()}
 	r.fill = p.between(0, 600)
@@ -223,7 +223,7 @@ func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
 	}
 	key, plain := &p.keys[p.random.IntN(len(p.keys))], p.random.IntN(p.topology.Plain)
 	queue := p.topology.plainQueue(plain)
-	// A message that is retried holds up its key, which is to be seen, but not on every key all the time.
+	// A message that is retried blocks its key. That should happen, but not on every key all the time.
 	held := kind == history.Scheduled || kind == history.Unroutable && !p.chance(100)
 	if keyed && !held {
 		key.seq++
@@ -243,13 +243,13 @@ func (p *planner) uuid() outbox.UUID {
 	return u
 }
 
-// between draws a number from least to most, both included.
+// between draws a number from least to most, inclusive.
 func (p *planner) between(least, most int) int { return least + p.random.IntN(most-least+1) }
 
-// chance is true in so many of 1000 cases.
+// chance is true in perMille of 1000 cases.
 func (p *planner) chance(perMille int) bool { return p.random.IntN(1000) < perMille }
 
-// weighted draws an index, each in proportion to its weight.
+// weighted draws an index with a probability proportional to its weight.
 func (p *planner) weighted(weights ...int) int {
 	sum := 0
 	for _, w := range weights {

@@ -9,17 +9,17 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// poisonNeighbours are the ordinary rows around one that is poison.
+// poisonNeighbours is the number of ordinary rows around a poison row.
 const poisonNeighbours = 1000
 
-// Poison commits, in one recorded transaction, ordinary rows and in their midst one whose body has at least so many
-// bytes: more than the broker takes, which closes the channel for it. It may be called again, and beside writers.
+// Poison commits, in one recorded transaction, ordinary rows and among them one with a body of at least this size: more
+// than the broker accepts, so it closes the channel. It can be called repeatedly, also while writers run.
 func Poison(ctx context.Context, opts WriterOptions, bytes int, record WriterRecorder) error {
 	config, err := writerConfig(opts.DatabaseURL)
 	if err != nil {
 		return err
 	}
-	// The time makes ids that nobody else has: those of writers count from 1.
+	// The time makes the ids unique: those of writers count from 1.
 	const firstID = 1 << 50
 	now := record.Now().Nanoseconds()
 	writer := opts.Writers + 1
@@ -41,8 +41,8 @@ func Poison(ctx context.Context, opts WriterOptions, bytes int, record WriterRec
 	return nil
 }
 
-// poisoned draws ordinary rows with one in their midst that is too large. It goes the way of a neighbour, so that it is
-// on the same channel.
+// poisoned draws ordinary rows with one too large row among them. That has the destination of a neighbour, so that both
+// use the same channel.
 func (p *planner) poisoned(bytes int) *transaction {
 	t := p.begin()
 	for range poisonNeighbours {

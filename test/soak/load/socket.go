@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// dialTimeout bounds TCP, TLS and the AMQP handshake.
+	// dialTimeout limits TCP, TLS and the AMQP handshake together.
 	dialTimeout = 5 * time.Second
-	// heartbeat is what the consumers ask the broker for.
+	// heartbeat is the interval that the consumers request from the broker.
 	heartbeat = 2 * time.Second
-	// silence is how long a broker may say nothing before it counts as gone: a few heartbeats.
+	// silence is how long a broker may send nothing before it counts as dead: a few heartbeats.
 	silence = 4 * heartbeat
-	// writeTimeout bounds one write.
+	// writeTimeout limits one write.
 	writeTimeout = 5 * time.Second
 )
 
-// broker is a connection that notices a dead or paused peer. The AMQP library sets no write deadline, and its own read
-// deadline depends on a goroutine that a stuck write stops: so the socket sets both, and stays at hand to be closed, the
-// only way to end the library's calls for certain.
+// broker is a connection that notices a dead or paused peer. The AMQP library sets no write deadline, and its read
+// deadline depends on a goroutine that a stuck write blocks. So the socket sets both. Closing it is the only sure way
+// to end the library's calls.
 type broker struct {
 	*amqp.Connection
 	socket *deadlineConn
@@ -47,7 +47,7 @@ func dialBroker(ctx context.Context, amqpURL, name string) (*broker, error) {
 				return nil, err
 			}
 			b.socket = &deadlineConn{Conn: conn}
-			stop = context.AfterFunc(ctx, b.cut) // for the handshake
+			stop = context.AfterFunc(ctx, b.cut) // during the handshake
 			return b.socket, nil
 		},
 	})
@@ -60,7 +60,7 @@ func dialBroker(ctx context.Context, amqpURL, name string) (*broker, error) {
 	return b, nil
 }
 
-// hostOf leaves the password out.
+// hostOf omits the password.
 func hostOf(amqpURL string) string {
 	u, err := url.Parse(amqpURL)
 	if err != nil {
@@ -69,16 +69,16 @@ func hostOf(amqpURL string) string {
 	return fmt.Sprintf("%s, virtual host %q", u.Host, u.Path)
 }
 
-// close ends the connection in an orderly way where the broker answers within a second.
+// close closes the connection in order if the broker answers within a second.
 func (b *broker) close() {
-	_ = b.CloseDeadline(time.Now().Add(time.Second)) // the cut ends it otherwise
+	_ = b.CloseDeadline(time.Now().Add(time.Second)) // otherwise cut ends it
 	b.cut()
 }
 
 // cut ends the connection at once.
 func (b *broker) cut() { _ = b.socket.Close() }
 
-// deadlineConn gives every Read and Write a deadline of its own and ignores those that the library sets.
+// deadlineConn sets its own deadline for every Read and Write and ignores those of the library.
 type deadlineConn struct{ net.Conn }
 
 func (c *deadlineConn) Read(b []byte) (int, error) {
@@ -95,16 +95,16 @@ func (c *deadlineConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// SetDeadline leaves the deadlines to Read and Write.
+// SetDeadline does nothing: Read and Write set the deadlines.
 func (c *deadlineConn) SetDeadline(time.Time) error { return nil }
 
-// SetReadDeadline leaves the deadlines to Read and Write.
+// SetReadDeadline does nothing: Read sets the deadline.
 func (c *deadlineConn) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline leaves the deadlines to Read and Write.
+// SetWriteDeadline does nothing: Write sets the deadline.
 func (c *deadlineConn) SetWriteDeadline(time.Time) error { return nil }
 
-// Close may be called several times.
+// Close can be called several times.
 func (c *deadlineConn) Close() error {
 	if err := c.Conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err

@@ -13,24 +13,24 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// StateRecorder is told the final state of the tables; history.Recorder is one.
+// StateRecorder receives the final state of the tables; history.Recorder implements it.
 type StateRecorder interface {
 	Remaining(history.Row)
 	Kept(transaction int64)
 }
 
-// State looks at the tables of a run, on connections of its own.
+// State reads the tables of a run on its own connections.
 type State struct {
-	// DatabaseURL goes to the database itself, past any proxy.
+	// DatabaseURL is the address of the database itself, bypassing the proxies.
 	DatabaseURL string
 	Table       outbox.Table
 	Run         string
 }
 
 const (
-	// queryTimeout bounds one look at the tables, however full they are.
+	// queryTimeout limits one look at the tables, however full they are.
 	queryTimeout = 2 * time.Minute
-	// lookEvery is how often the outbox is looked at while it empties; less often where a look takes long.
+	// lookEvery is how often the outbox is checked while it drains; less often if a check takes long.
 	lookEvery = 100 * time.Millisecond
 )
 
@@ -44,7 +44,7 @@ func (s State) connect(ctx context.Context) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, config)
 }
 
-// on runs f on a connection of its own.
+// on calls f with a new connection.
 func (s State) on(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -61,7 +61,7 @@ func (s State) on(ctx context.Context, f func(context.Context, *pgx.Conn) error)
 	return f(ctx, conn)
 }
 
-// CreateTables makes soak_transaction, the business table, unless it is there. The outbox is made by cdc-relay setup.
+// CreateTables creates soak_transaction, the business table, unless it exists. cdc-relay setup creates the outbox.
 func (s State) CreateTables(ctx context.Context) error {
 	return s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `CREATE TABLE IF NOT EXISTS soak_transaction (run text, id bigint, PRIMARY KEY (run, id))`)
@@ -72,8 +72,8 @@ func (s State) CreateTables(ctx context.Context) error {
 	})
 }
 
-// DropTables takes away what a run has made in a database that is not to be thrown away as a whole: soak_transaction, and
-// the outbox with all that cdc-relay setup made for it.
+// DropTables drops the tables of a run in a database that stays: soak_transaction, and the outbox with everything that
+// cdc-relay setup created for it.
 func (s State) DropTables(ctx context.Context) error {
 	return s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		beside := func(suffix string) string {
@@ -91,7 +91,7 @@ func (s State) DropTables(ctx context.Context) error {
 	})
 }
 
-// Waiting is how many rows are in the outbox.
+// Waiting returns how many rows are in the outbox.
 func (s State) Waiting(ctx context.Context) (rows int, err error) {
 	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, "SELECT count(*) FROM "+s.Table.SQL()).Scan(&rows)
@@ -99,13 +99,13 @@ func (s State) Waiting(ctx context.Context) (rows int, err error) {
 	return rows, err
 }
 
-// Drain is a look at how far the outbox is from empty.
+// Drain says how far the outbox is from empty.
 type Drain struct {
 	Waiting     int       // rows in the outbox
 	Attempts    int64     // refusals of these
 	DeadLetters int       // rows of the dead-letter table
 	Writers     int       // sessions of writers whose last transaction may not have ended
-	NextDue     time.Time // of the rows that wait for their time, by the database's clock; zero where there are none
+	NextDue     time.Time // the next due time, by the database's clock; zero: no row waits for its time
 }
 
 func (s State) look(ctx context.Context) (d Drain, err error) {
@@ -123,10 +123,9 @@ func (s State) look(ctx context.Context) (d Drain, err error) {
 	return d, err
 }
 
-// AwaitDrained waits, after the writers were stopped and while the relays run, until the outbox is empty and no
-// transaction is open any more. It gives up where nothing has moved for as long as quiet, which is to be longer than the
-// longest wait between two attempts: then it names what is stuck. It also ends with ctx. look is called after each look
-// at the tables, for a display; it may be nil.
+// AwaitDrained waits, after the writers stopped and while the relays run, until the outbox is empty and no transaction
+// is open. It gives up if nothing has moved for the time quiet, and names the stuck rows. quiet must be longer than the
+// longest wait between two attempts. It also ends with ctx. look is called after each check, for a display; may be nil.
 func (s State) AwaitDrained(ctx context.Context, quiet time.Duration, look func(Drain)) error {
 	var before Drain
 	moved := time.Now()
@@ -173,8 +172,8 @@ func (s State) stuck(ctx context.Context, d Drain) string {
 	return text
 }
 
-// Record tells the final state: what is in the outbox and the dead-letter table, and which transactions were committed.
-// All of it is read in one snapshot, row by row.
+// Record reports the final state: the rows of the outbox and the dead-letter table, and the committed transactions. It
+// reads everything in one snapshot, row by row.
 func (s State) Record(ctx context.Context, record StateRecorder) error {
 	err := s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {

@@ -9,15 +9,15 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Topology names what a run uses in RabbitMQ: queues, a direct exchange and a topic exchange, which both lead to every
-// queue, beside the default exchange.
+// Topology names what a run uses in RabbitMQ: queues, and besides the default exchange a direct and a topic exchange,
+// both bound to every queue.
 type Topology struct {
 	// Prefix begins every name.
 	Prefix string
-	// Plain and Keyed are how many queues there are for messages without and with an ordering key, at least one each. A
-	// key always goes to the same queue, which has one consumer, so that its order is seen.
+	// Plain and Keyed are the numbers of queues for messages without and with an ordering key, at least one each. A key
+	// always goes to the same queue, which has one consumer, so that its order is visible.
 	Plain, Keyed int
-	// Quorum makes quorum queues instead of classic ones.
+	// Quorum declares quorum queues instead of classic ones.
 	Quorum bool
 }
 
@@ -30,7 +30,7 @@ func (t Topology) Direct() string { return t.Prefix + ".direct" }
 // Topic is the name of the topic exchange; the routing key begins with the name of the queue and a dot.
 func (t Topology) Topic() string { return t.Prefix + ".topic" }
 
-// Queues are the names of all queues.
+// Queues returns the names of all queues.
 func (t Topology) Queues() []string {
 	var names []string
 	for i := range t.Plain {
@@ -45,15 +45,15 @@ func (t Topology) Queues() []string {
 func (t Topology) plainQueue(i int) string { return fmt.Sprintf("%s.plain.%d", t.Prefix, i) }
 func (t Topology) keyedQueue(i int) string { return fmt.Sprintf("%s.keyed.%d", t.Prefix, i) }
 
-// queueOf is the one queue of an ordering key.
+// queueOf returns the queue of an ordering key.
 func (t Topology) queueOf(key string) string {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(key)) // never fails
 	return t.keyedQueue(int(hash.Sum32() % uint32(t.Keyed)))
 }
 
-// Declare makes exchanges, queues and bindings, durable ones, in the virtual host of the URL. What is there already stays,
-// so it can be called again after some of them were deleted.
+// Declare creates durable exchanges, queues and bindings in the virtual host of the URL. Existing ones stay, so it can
+// be called again after some were deleted.
 func Declare(ctx context.Context, amqpURL string, t Topology) error {
 	err := onChannel(ctx, amqpURL, func(channel *amqp.Channel) error {
 		for name, kind := range map[string]string{t.Direct(): amqp.ExchangeDirect, t.Topic(): amqp.ExchangeTopic} {
@@ -88,7 +88,7 @@ func (t Topology) declareQueue(channel *amqp.Channel, queue string) error {
 	return channel.QueueBind(queue, queue+".#", t.Topic(), false, nil)
 }
 
-// Delete removes the queues and exchanges of the run, with the messages in them.
+// Delete deletes the queues and exchanges of the run, with the messages in them.
 func Delete(ctx context.Context, amqpURL string, t Topology) error {
 	err := onChannel(ctx, amqpURL, func(channel *amqp.Channel) error {
 		for _, queue := range t.Queues() {
@@ -109,8 +109,8 @@ func Delete(ctx context.Context, amqpURL string, t Topology) error {
 	return nil
 }
 
-// AwaitEmptyQueues waits until the broker has handed out all messages; the consumers may still hold the newest of them.
-// Its error, after ctx has ended, says which queue has how many.
+// AwaitEmptyQueues waits until the broker has delivered all messages; the consumers may not have acknowledged the last
+// ones. Its error, after ctx has ended, says which queue has how many.
 func AwaitEmptyQueues(ctx context.Context, amqpURL string, t Topology) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -130,7 +130,7 @@ func AwaitEmptyQueues(ctx context.Context, amqpURL string, t Topology) error {
 	}
 }
 
-// waiting names a queue with messages, or is empty.
+// waiting names a queue with messages; "": none.
 func waiting(ctx context.Context, amqpURL string, t Topology) (left string, err error) {
 	err = onChannel(ctx, amqpURL, func(channel *amqp.Channel) error {
 		for _, queue := range t.Queues() {
@@ -148,7 +148,7 @@ func waiting(ctx context.Context, amqpURL string, t Topology) (left string, err 
 	return left, err
 }
 
-// onChannel runs f on a connection of its own, whose socket is closed when ctx ends.
+// onChannel calls f with a new connection, whose socket is closed when ctx ends.
 func onChannel(ctx context.Context, amqpURL string, f func(*amqp.Channel) error) error {
 	c, err := dialBroker(ctx, amqpURL, "topology")
 	if err != nil {
@@ -164,7 +164,7 @@ func onChannel(ctx context.Context, amqpURL string, f func(*amqp.Channel) error)
 	return f(channel)
 }
 
-// BrokerVersion is what the broker says of itself, such as "3.10.8".
+// BrokerVersion returns the broker's own version, such as "3.10.8".
 func BrokerVersion(ctx context.Context, amqpURL string) (string, error) {
 	c, err := dialBroker(ctx, amqpURL, "version")
 	if err != nil {
