@@ -9,47 +9,47 @@ import (
 
 // Settings are the sizes of the runs.
 type Settings struct {
-	// Messages is the backlog that is drained, and how many are published without a database.
+	// Messages is the size of the backlog, and the number of messages that are published without a database.
 	Messages int
 	// Bytes is the size of a body.
 	Bytes int
-	// Keys is how many ordering keys keyed traffic has.
+	// Keys is how many ordering keys are used in cases with keys.
 	Keys int
-	// Queues is how many queues take the messages.
+	// Queues is how many queues receive the messages.
 	Queues int
-	// Steady is how long a steady load lasts, and Held for how long a transaction is held open.
+	// Steady is the duration of a steady load, Held how long a transaction stays open.
 	Steady, Held time.Duration
 	// Window is the relay's --max-in-flight.
 	Window int
 }
 
-// limitWindow is how many messages the limits have in flight: no more than a classic queue of RabbitMQ is fastest with.
+// limitWindow is how many messages the limits have in flight. Above this, a classic queue of RabbitMQ becomes slower.
 func (s Settings) limitWindow() int {
 	const fastest = 400
 	return min(s.Window, fastest)
 }
 
-// Case is one thing that is measured.
+// Case is one thing to measure.
 type Case struct {
 	Name  string
-	About string // for people, a line
-	// Beside names the case that its rate and latency are compared with; empty: none.
+	About string // one line for people
+	// Beside is the case to compare rate and latency with; "": none.
 	Beside string
-	// IsLimit tells what the relay is measured against from the relay itself.
+	// IsLimit marks what the relay is compared with.
 	IsLimit bool
-	// Full is only in the full plan.
+	// Full: only in the full plan.
 	Full bool
-	// Once is for what takes long: it is measured in the first round alone.
+	// Once: measured only in the first round, because it takes long.
 	Once bool
-	// Program is the cdc-relay that is measured; empty: the site's.
+	// Program is the cdc-relay to measure; "": the site's.
 	Program string
-	// Least is what the longest time that a run may take is raised to.
+	// Least is the minimum limit for a run.
 	Least time.Duration
 
 	run func(context.Context, *run) error
 }
 
-// Run measures the case once. timeout bounds it.
+// Run measures the case once. timeout limits it.
 func (c Case) Run(ctx context.Context, site *Site, settings Settings, round int, timeout time.Duration, progress Progress) (*Result, error) {
 	timeout = max(timeout, c.Least)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not finished within %s", timeout))
@@ -61,7 +61,7 @@ func (c Case) Run(ctx context.Context, site *Site, settings Settings, round int,
 	return r.result, nil
 }
 
-// with runs with other settings.
+// with runs do with other settings.
 func with(s Settings, do func(context.Context, *run) error) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		r.settings = s
@@ -69,7 +69,7 @@ func with(s Settings, do func(context.Context, *run) error) func(context.Context
 	}
 }
 
-// Against returns the cases, and beside each that is of the relay the same with another build of it.
+// Against returns the cases, and after each case of the relay the same case with another build of it.
 func Against(cases []Case, program string) []Case {
 	var all []Case
 	for _, one := range cases {

@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// Cases are all that can be measured, the limits before what is compared with them.
+// Cases returns all cases, each limit before the cases that are compared with it.
 func Cases(s Settings) []Case {
 	var all []Case
 	for _, some := range [][]Case{peakCases(s), paceCases(s), keyCases(s), sizeCases(s), backlogCases(s), heldCases(s)} {
@@ -20,7 +20,7 @@ func plain(s Settings) backlog {
 	return backlog{messages: s.Messages, spec: load.Spec{Bytes: s.Bytes}, queues: s.Queues}
 }
 
-// peakCases are about the most that can be had.
+// peakCases measure the maximum throughput.
 func peakCases(s Settings) []Case {
 	b, spread := plain(s), plain(s)
 	spread.queues = 4
@@ -28,13 +28,13 @@ func peakCases(s Settings) []Case {
 		{Name: "publish", About: "limit: publish with confirms through the AMQP library", IsLimit: true, run: limitPublish(b)},
 		{Name: "read", About: "limit: read the slot and discard", IsLimit: true, run: limitRead(b)},
 		{Name: "drain", About: "the relay drains a backlog", Beside: "publish", run: drainRelay(b)},
-		{Name: "drain-poll", About: "the relay drains it with --mode poll", Beside: "drain", Full: true, run: drainRelay(b, "--mode", "poll")},
-		{Name: "drain-poller", About: "a SKIP LOCKED poller drains it", Beside: "publish", IsLimit: true, run: drainPoller(b)},
+		{Name: "drain-poll", About: "the relay drains a backlog with --mode poll", Beside: "drain", Full: true, run: drainRelay(b, "--mode", "poll")},
+		{Name: "drain-poller", About: "a SKIP LOCKED poller drains a backlog", Beside: "publish", IsLimit: true, run: drainPoller(b)},
 		{
-			Name: "publish-written", About: "limit: publish while as many rows are written", IsLimit: true,
+			Name: "publish-written", About: "limit: publish while the same number of rows is written", IsLimit: true,
 			run: limitPublishBesideWrites(b),
 		},
-		{Name: "stream", About: "the relay streams what is written as fast as it comes", Beside: "publish-written", run: streamPeak(b)},
+		{Name: "stream", About: "the relay streams rows that are written at full speed", Beside: "publish-written", run: streamPeak(b)},
 		{Name: "publish-4-queues", About: "limit: publish to four queues in turn", IsLimit: true, Full: true, run: limitPublish(spread)},
 		{Name: "drain-4-queues", About: "the relay drains to four queues", Beside: "publish-4-queues", Full: true, run: drainRelay(spread)},
 		{Name: "stream-2-shards", About: "two relays share the stream", Beside: "stream", Full: true, run: streamShards(b, 2)},
@@ -42,10 +42,10 @@ func peakCases(s Settings) []Case {
 	}
 }
 
-// warmUp is how long a steady load lasts before it is measured.
+// warmUp is how long a steady load runs before it is measured.
 const warmUp = 2 * time.Second
 
-// paceCases are about latency, and what a message costs when there are few.
+// paceCases measure latency, and the cost of a message at low rates.
 func paceCases(s Settings) []Case {
 	var cases []Case
 	for _, rate := range []int{500, 2000} {
@@ -66,7 +66,7 @@ func paceCases(s Settings) []Case {
 	return append(cases, Case{Name: "idle", About: "the relay has nothing to do", run: idle})
 }
 
-// keyCases are about order.
+// keyCases measure ordering keys.
 func keyCases(s Settings) []Case {
 	keyed, one, hot := plain(s), plain(s), plain(s)
 	keyed.spec.Keys = s.Keys
@@ -95,10 +95,10 @@ func keyCases(s Settings) []Case {
 	}
 }
 
-// windowMB is how many messages of 1 MB the relay has at a time, whose window holds 32 MiB.
+// windowMB is how many messages of 1 MB the relay has in flight: its window has 32 MiB.
 const windowMB = 32
 
-// sizeCases are about memory.
+// sizeCases measure large messages.
 func sizeCases(s Settings) []Case {
 	const kB, MB = 1000, 1_000_000
 	small, large, one := plain(s), plain(s), plain(s)
@@ -118,7 +118,7 @@ func sizeCases(s Settings) []Case {
 	}
 }
 
-// backlogCases are about how the cost grows.
+// backlogCases measure how the cost grows with the backlog.
 func backlogCases(s Settings) []Case {
 	var cases []Case
 	for _, size := range []struct {
@@ -138,10 +138,10 @@ func backlogCases(s Settings) []Case {
 	return cases
 }
 
-// BacklogPrefix begins the names of the cases that differ by the size of the backlog alone.
+// BacklogPrefix begins the names of the cases that differ only in the size of the backlog.
 const BacklogPrefix = "backlog-"
 
-// heldCases are about dead rows. What counts of them is the last fifth.
+// heldCases measure the effect of dead rows. Only the last fifth counts.
 func heldCases(s Settings) []Case {
 	p := pace{
 		rate: 1000, warmUp: s.Held * 4 / 5, duration: s.Held / 5, spec: load.Spec{Bytes: s.Bytes}, queues: s.Queues,
@@ -151,9 +151,9 @@ func heldCases(s Settings) []Case {
 	held.held = true
 	least := 2*s.Held + 10*time.Minute
 	return []Case{
-		{Name: "long", About: "the relay streams 1000/s for long", Full: true, Once: true, Least: least, run: steady(p, byRelay)},
+		{Name: "long", About: "the relay streams 1000/s for a long time", Full: true, Once: true, Least: least, run: steady(p, byRelay)},
 		{
-			Name: "long-held", About: "the same, while a transaction is held open", Beside: "long", Full: true, Once: true, Least: least,
+			Name: "long-held", About: "the same, while a transaction stays open", Beside: "long", Full: true, Once: true, Least: least,
 			run: steady(held, byRelay),
 		},
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/chart"
 )
 
-// drawing is a chart that draws itself.
+// drawing is a chart that can be written.
 type drawing interface{ Write(w io.Writer) error }
 
-// WriteCharts draws as SVG, in a folder, those charts for which there are results.
+// WriteCharts writes the charts with results as SVG files into a folder.
 func (r *Report) WriteCharts(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -46,11 +46,11 @@ func writeChart(file string, c drawing) error {
 	return errors.Join(c.Write(to), to.Close())
 }
 
-// latencyChart shows the whole distribution, the last percent as wide as those before.
+// latencyChart shows the whole distribution. The last percent is as wide as the steps before it.
 func (r *Report) latencyChart() (chart.Lines, bool) {
 	c := chart.Lines{
 		Title: "Latency, commit to consumer",
-		X: chart.Axis{Label: "share of the messages that took at most so long", Scale: chart.Log, Ticks: []chart.Tick{
+		X: chart.Axis{Label: "share of the messages within this latency", Scale: chart.Log, Ticks: []chart.Tick{
 			{At: 1, Text: "0"},
 			{At: 2, Text: "50 %"},
 			{At: 10, Text: "90 %"},
@@ -78,7 +78,7 @@ func (r *Report) latencyChart() (chart.Lines, bool) {
 func (r *Report) backlogChart() (chart.Lines, bool) {
 	c := chart.Lines{
 		Title: "Throughput of a drain, by the size of the backlog",
-		X:     chart.Axis{Label: "rows that wait", Scale: chart.Log},
+		X:     chart.Axis{Label: "waiting rows", Scale: chart.Log},
 		Y:     chart.Axis{Label: "messages a second"},
 	}
 	relay := chart.Line{Name: "relay"}
@@ -118,15 +118,15 @@ func (r *Report) costChart() (chart.Bars, bool) {
 	return c, len(c.Bars) > 0
 }
 
-// heldCharts show a long run with a transaction held open beside one without.
+// heldCharts compare a long run with an open transaction to one without.
 func (r *Report) heldCharts() map[string]drawing {
 	charts := map[string]drawing{}
 	for _, one := range []struct {
 		name, title, unit string
 		number            func(Slice) float64
 	}{
-		{"held-latency", "p99 of the latency at 1,000/s, a transaction held open", "ms", func(s Slice) float64 { return s.P99 }},
-		{"held-postgres", "Postgres at 1,000/s, a transaction held open", "µs of processor time a message", func(s Slice) float64 { return s.CPU.Postgres }},
+		{"held-latency", "p99 of the latency at 1,000/s, with an open transaction", "ms", func(s Slice) float64 { return s.P99 }},
+		{"held-postgres", "Postgres at 1,000/s, with an open transaction", "µs of processor time a message", func(s Slice) float64 { return s.CPU.Postgres }},
 	} {
 		c := chart.Lines{Title: one.title, X: chart.Axis{Label: "minutes"}, Y: chart.Axis{Label: one.unit}}
 		for _, run := range []struct{ name, text string }{{"long-held", "held"}, {"long", "none held"}} {

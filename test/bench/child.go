@@ -14,12 +14,12 @@ import (
 // stopTimeout is how long a process may take to end after SIGTERM.
 const stopTimeout = 40 * time.Second
 
-// child is a process that is measured. Its output goes to a file.
+// child is a process to measure. Its output goes to a file.
 type child struct {
 	name string
 	cmd  *exec.Cmd
 	log  string
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the process has ended
 }
 
 func startChild(name, log string, cmd *exec.Cmd, input io.Reader) (*child, error) {
@@ -27,30 +27,30 @@ func startChild(name, log string, cmd *exec.Cmd, input io.Reader) (*child, error
 	if err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", name, err)
 	}
-	defer func() { _ = file.Close() }() // the process has its own
+	defer func() { _ = file.Close() }() // the process has its own descriptor
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, file, file
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches it through us alone
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C reaches it only through us
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	c := &child{name: name, cmd: cmd, log: log, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
-		_ = cmd.Wait() // how it ended is in cmd.ProcessState
+		_ = cmd.Wait() // cmd.ProcessState has the result
 	}()
 	return c, nil
 }
 
 func (c *child) pid() int { return c.cmd.Process.Pid }
 
-// cpu is what an ended process has used, in all and in the kernel.
+// cpu returns the processor time of an ended process, in total and in the kernel.
 func (c *child) cpu() (all, kernel time.Duration) {
 	<-c.done
 	kernel = c.cmd.ProcessState.SystemTime()
 	return c.cmd.ProcessState.UserTime() + kernel, kernel
 }
 
-// failure is why it has ended; nil where all was well.
+// failure says why the process failed; nil: it did not.
 func (c *child) failure() error {
 	<-c.done
 	if c.cmd.ProcessState.Success() {
@@ -59,7 +59,7 @@ func (c *child) failure() error {
 	return fmt.Errorf("%s ended with %s; its log ends:\n%s", c.name, c.cmd.ProcessState, c.logEnd())
 }
 
-// await waits for the end of a process that ends by itself.
+// await waits for a process that ends by itself.
 func (c *child) await(ctx context.Context) error {
 	select {
 	case <-c.done:
@@ -69,7 +69,7 @@ func (c *child) await(ctx context.Context) error {
 	}
 }
 
-// stop asks it to end, and waits.
+// stop sends SIGTERM and waits.
 func (c *child) stop() error {
 	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	select {
@@ -80,7 +80,7 @@ func (c *child) stop() error {
 	}
 }
 
-// kill may be called at any time, also after the end.
+// kill can be called at any time, also after the end.
 func (c *child) kill() error {
 	err := c.cmd.Process.Kill()
 	<-c.done

@@ -1,5 +1,5 @@
-// Package bench measures the relay beside what limits it, on servers of its own, in rounds that take turns so that
-// whatever else the machine does meets all of them alike. The command line is cmd/cdc-relay-bench.
+// Package bench measures the relay and its limits on its own servers. Cases take turns in rounds, so that other load on
+// the machine affects all of them alike. The command line is test/cmd/cdc-relay-bench.
 //
-// gauge measures processes, load writes and consumes, limit holds what the relay is measured against.
+// gauge measures processes, load writes and consumes, limit has the programs that the relay is compared with.
 package bench

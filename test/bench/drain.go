@@ -14,17 +14,17 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// stallAfter is how long nothing may arrive.
+// stallAfter is how long nothing may arrive before a run fails.
 const stallAfter = time.Minute
 
-// backlog is what a run that drains begins with.
+// backlog is the initial backlog of a run.
 type backlog struct {
 	messages int
 	spec     load.Spec
 	queues   int
 }
 
-// inFilledWorld runs do where the backlog waits; before is what was used until then.
+// inFilledWorld creates a world with the backlog and calls do. before is the processor time used until then.
 func (r *run) inFilledWorld(ctx context.Context, b backlog, do func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error) error {
 	return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
 		if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
@@ -38,7 +38,7 @@ func (r *run) inFilledWorld(ctx context.Context, b backlog, do func(ctx context.
 	})
 }
 
-// drainRelay lets a relay that is started now, with these flags, publish what waits.
+// drainRelay starts a relay with these flags and lets it publish the backlog.
 func drainRelay(b backlog, flags ...string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inFilledWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error {
@@ -52,7 +52,7 @@ func drainRelay(b backlog, flags ...string) func(context.Context, *run) error {
 	}
 }
 
-// finish waits until all has arrived and every row is deleted, and takes the measure, but for the server's processes in
+// finish waits until all messages have arrived and all rows are deleted, and measures without the server's processes in
 // except.
 func (r *run) finish(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals, before usage, except []int) error {
 	if err := r.awaitArrivals(ctx, relay.child, arrivals); err != nil {
@@ -80,7 +80,7 @@ func (r *run) finish(ctx context.Context, w *world, relay *relayProcess, arrival
 
 func megabytes(bytes uint64) float64 { return float64(bytes) / (1 << 20) }
 
-// measureVacuum finds out what the dead rows of the run cost later.
+// measureVacuum measures the later cost of the run's dead rows.
 func (r *run) measureVacuum(ctx context.Context, w *world) error {
 	before, err := w.usage(nil)
 	if err != nil {
@@ -97,7 +97,7 @@ func (r *run) measureVacuum(ctx context.Context, w *world) error {
 	return nil
 }
 
-// setTime is of work that lasted from the first arrival to end.
+// setTime sets the time from the first arrival to end.
 func (r *run) setTime(arrivals *load.Arrivals, end time.Time) {
 	took := end.Sub(arrivals.First())
 	r.result.Seconds = took.Seconds()
@@ -161,7 +161,7 @@ func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals 
 	return nil
 }
 
-// drainPoller lets a poller publish what waits.
+// drainPoller lets a poller publish the backlog.
 func drainPoller(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inFilledWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error {
@@ -190,7 +190,7 @@ func (r *run) finishPoller(ctx context.Context, w *world, child *child, arrivals
 	return r.measureVacuum(ctx, w)
 }
 
-// startLimit starts a limit in a process of its own.
+// startLimit starts a limit in its own process.
 func (w *world) startLimit(kind limit.Kind, messages, window int) (*child, error) {
 	order, err := json.Marshal(limit.Order{
 		Kind: kind, AMQPURL: w.amqp, Database: w.database, Table: w.table.SQL(), Slot: w.name, Spec: w.spec,

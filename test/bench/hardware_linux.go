@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// hardware is what /proc tells of processor and memory.
+// hardware describes processor and memory, from /proc.
 func hardware() (text string) {
 	system, err := procfs.NewDefaultFS()
 	if err != nil {

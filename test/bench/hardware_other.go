@@ -2,5 +2,5 @@
 
 package bench
 
-// hardware is not known: nor is what processes use, so that here the limits and the relay show rates and latencies alone.
+// hardware is unknown here. So is the processor time of processes: results have only rates and latencies.
 func hardware() string { return "" }

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// idleSettles is how long a relay has after its start, and idleFor how long it is watched.
+	// idleSettles is the pause after a relay's start, idleFor the time of the measurement.
 	idleSettles = 3 * time.Second
 	idleFor     = 20 * time.Second
 )
 
-// idle watches a relay that has nothing to do.
+// idle measures a relay that has nothing to do.
 func idle(ctx context.Context, r *run) error {
 	b := backlog{messages: 1, spec: load.Spec{Bytes: r.settings.Bytes}}
 	return r.inWorld(ctx, b, func(ctx context.Context, w *world, _ *load.Arrivals) error {
@@ -54,7 +54,7 @@ func (r *run) watchIdle(ctx context.Context, w *world, relay *relayProcess) erro
 	return err
 }
 
-// fineUsage has what the relay used by a finer clock, and how often it was woken.
+// fineUsage measures the relay with a finer clock, and counts how often it was woken.
 func (w *world) fineUsage(pid int) (u usage, wakes uint64, err error) {
 	if u, err = w.usage(nil, pid); err != nil {
 		return u, 0, err

@@ -18,13 +18,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// InsertConfig says how the cost of an INSERT is measured.
+// InsertConfig says how to measure the cost of an INSERT.
 type InsertConfig struct {
-	// Rounds is how often each table is measured, Inserts how many rows it gets each time.
+	// Rounds is how often each table is measured, Inserts how many rows it receives each time.
 	Rounds, Inserts int
 	// Bytes is the size of a body.
 	Bytes int
-	// Variants measures changed tables as well: what each part costs.
+	// Variants also measures modified tables, to show the cost of each part.
 	Variants bool
 	// Settings are more settings of a private Postgres.
 	Settings []string
@@ -33,17 +33,17 @@ type InsertConfig struct {
 
 const (
 	insertWriters = 2  // connections that write at a time
-	insertsAtOnce = 10 // in a transaction, sent in one go
+	insertsAtOnce = 10 // INSERTs of a transaction, sent together
 )
 
-// InsertCost is what an INSERT into one table costs Postgres.
+// InsertCost is the cost of an INSERT into one table for Postgres.
 type InsertCost struct {
 	Name, About string
 	// Rounds has the processor time of an INSERT in microseconds, one for each round.
 	Rounds []float64
 }
 
-// Median is the middle round.
+// Median returns the median of the rounds.
 func (c InsertCost) Median() float64 {
 	sorted := slices.Sorted(slices.Values(c.Rounds))
 	middle := len(sorted) / 2
@@ -53,13 +53,14 @@ func (c InsertCost) Median() float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
-// insertTable is a table that rows are inserted into. Its statements run once the outbox of that name exists.
+// insertTable is a table to insert into. Its statements run after the outbox of that name was created.
 type insertTable struct {
 	name, about string
 	statements  []string
 }
 
-// insertTables are the bare one, the outbox, and with variants what its parts cost and what was left out of it.
+// insertTables are the bare table and the outbox; with variants also the outbox without some parts, or with parts that
+// it does not have.
 func insertTables(variants bool) []insertTable {
 	tables := []insertTable{
 		{"bare", "id, created_at, message_id, exchange, routing_key, payload, primary key", []string{
@@ -95,7 +96,8 @@ func insertTables(variants bool) []insertTable {
 	)
 }
 
-// MeasureInserts inserts the same rows into each table in turn and measures the processor time of the sessions that do.
+// MeasureInserts inserts the same rows into each table in turn and measures the processor time of the inserting
+// sessions.
 func MeasureInserts(ctx context.Context, config InsertConfig, progress Progress) (costs []InsertCost, err error) {
 	options := services.Options{Way: way(services.EnvDatabase), Settings: ownSettings(config.Settings), Log: config.Log}
 	postgres, err := services.StartPostgres(ctx, options)
@@ -131,7 +133,7 @@ func measureInserts(ctx context.Context, database string, config InsertConfig, p
 			return nil, err
 		}
 	}
-	// Round 0 warms up caches and does not count.
+	// Round 0 fills the caches and does not count.
 	for round := range config.Rounds + 1 {
 		for i, table := range tables {
 			progress("round "+fmt.Sprint(round)+", "+table.name, round, config.Rounds)
@@ -215,7 +217,7 @@ func writeInserts(ctx context.Context, database, statement, body string, transac
 	pid := int(conn.PgConn().PID())
 	before, err := gauge.MeasureLittle(pid)
 	if err != nil {
-		return 0, fmt.Errorf("processor time of Postgres, which has to run on this machine: %w", err)
+		return 0, fmt.Errorf("processor time of Postgres, which must run on this machine: %w", err)
 	}
 	for range transactions {
 		if err := write(); err != nil {
@@ -226,7 +228,7 @@ func writeInserts(ctx context.Context, database, statement, body string, transac
 	return after.CPU - before.CPU, err
 }
 
-// WriteInsertCosts prints the medians, and their ratio to the first table's.
+// WriteInsertCosts prints the medians, and their ratios to the first table.
 func WriteInsertCosts(out io.Writer, costs []InsertCost) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TABLE\tµs/INSERT\tSPREAD\tRATIO\t")

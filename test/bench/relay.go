@@ -14,13 +14,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// relayProcess is a cdc-relay run that is measured.
+// relayProcess is a cdc-relay run to measure.
 type relayProcess struct {
 	*child
 	addr string
 }
 
-// startRelay starts one and does not wait.
+// startRelay starts a relay without waiting for it.
 func (w *world) startRelay(args ...string) (*relayProcess, error) {
 	port, err := services.FreePort()
 	if err != nil {
@@ -44,7 +44,7 @@ func (w *world) startRelay(args ...string) (*relayProcess, error) {
 	return &relayProcess{child: child, addr: addr}, nil
 }
 
-// metric reads one number of /metrics, without labels; 0 where the relay does not answer.
+// metric reads one number of /metrics without labels; 0 if the relay does not answer.
 func (r *relayProcess) metric(ctx context.Context, name string) float64 {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -66,7 +66,7 @@ func (r *relayProcess) metric(ctx context.Context, name string) float64 {
 	return 0
 }
 
-// awaitMetric asks until a number is as large as it is to be.
+// awaitMetric waits until a number is at least least.
 func (r *relayProcess) awaitMetric(ctx context.Context, name string, least float64) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -82,7 +82,7 @@ func (r *relayProcess) awaitMetric(ctx context.Context, name string, least float
 	return nil
 }
 
-// The metrics that tell how far a relay is.
+// The metrics that show the progress of a relay.
 const (
 	rowsDeleted     = "cdc_relay_rows_deleted_total"
 	streamConnected = "cdc_relay_stream_connected"

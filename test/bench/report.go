@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Report is what all rounds have shown, and where.
+// Report has the results of all rounds, and describes the machine.
 type Report struct {
 	Date     time.Time         `json:"date"`
 	Versions map[string]string `json:"versions"`
@@ -24,7 +24,7 @@ type Report struct {
 	Results []Result `json:"results"`
 }
 
-// NewReport is for runs on a site.
+// NewReport creates a report for runs on a site.
 func NewReport(ctx context.Context, site *Site, settings Settings) (*Report, error) {
 	version, err := site.RelayVersion(ctx)
 	if err != nil {
@@ -42,17 +42,17 @@ func machine() string {
 	return fmt.Sprintf("%d cores, %s/%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH) + hardware()
 }
 
-// Add takes a result in.
+// Add adds a result.
 func (r *Report) Add(result Result) { r.Results = append(r.Results, result) }
 
-// WriteJSON writes all of it.
+// WriteJSON writes the report.
 func (r *Report) WriteJSON(w io.Writer) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", " ")
 	return encoder.Encode(r)
 }
 
-// ReadReport reads what WriteJSON wrote.
+// ReadReport reads the output of WriteJSON.
 func ReadReport(file string) (*Report, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -75,7 +75,8 @@ func (r *Report) lastRun() (last int) {
 	return last
 }
 
-// numberRuns tells apart runs that were merged before results had their number: rounds that begin again are of another run.
+// numberRuns numbers the runs in reports that were merged before results had a number: if the rounds start again,
+// another run begins.
 func (r *Report) numberRuns() {
 	type turn struct {
 		name  string
@@ -93,8 +94,8 @@ func (r *Report) numberRuns() {
 	}
 }
 
-// Merge takes in the results of other reports of the same settings, for runs that were made one after another. The runs
-// stay apart.
+// Merge adds the results of other reports with the same settings, for runs that were made one after another. The runs
+// stay distinct.
 func (r *Report) Merge(others ...*Report) error {
 	for _, other := range others {
 		if other.Settings != r.Settings {
@@ -112,15 +113,15 @@ func (r *Report) Merge(others ...*Report) error {
 	return nil
 }
 
-// Of are the results of one case.
+// Of returns the results of one case.
 func (r *Report) Of(name string) []Result {
 	return slices.DeleteFunc(slices.Clone(r.Results), func(one Result) bool { return one.Case != name })
 }
 
-// Spread is a median with the least and the greatest.
+// Spread is a median with the minimum and the maximum.
 type Spread struct{ Median, Least, Most float64 }
 
-// SpreadOf is of one number of each result, of which there is at least one.
+// SpreadOf returns the spread of one number of the results; there must be at least one.
 func SpreadOf(results []Result, number func(Result) float64) Spread {
 	values := make([]float64, len(results))
 	for i, result := range results {
@@ -129,7 +130,7 @@ func SpreadOf(results []Result, number func(Result) float64) Spread {
 	return spreadOf(values)
 }
 
-// spreadOf sorts the values, of which there is at least one.
+// spreadOf sorts the values; there must be at least one.
 func spreadOf(values []float64) Spread {
 	slices.Sort(values)
 	middle := len(values) / 2
@@ -144,8 +145,8 @@ func median(results []Result, number func(Result) float64) float64 {
 	return SpreadOf(results, number).Median
 }
 
-// pairs are the results of two cases from the same rounds of the same runs: what the machine gives differs from run to run
-// by more than what is compared.
+// pairs returns the results of two cases from the same rounds of the same runs: the machine differs more between runs
+// than the cases do.
 func (r *Report) pairs(of, beside string) (pairs [][2]Result) {
 	for _, one := range r.Of(of) {
 		for _, other := range r.Of(beside) {
@@ -157,7 +158,7 @@ func (r *Report) pairs(of, beside string) (pairs [][2]Result) {
 	return pairs
 }
 
-// ratio is the median of how the rates of two cases compare; false where there is nothing to compare.
+// ratio returns the median ratio of the rates of two cases; false: there is nothing to compare.
 func (r *Report) ratio(of, beside string) (float64, bool) {
 	var ratios []float64
 	for _, pair := range r.pairs(of, beside) {
@@ -179,7 +180,7 @@ func (r *Report) WriteText(w io.Writer, cases []Case) error {
 	}
 	fmt.Fprintf(w, "%s\n%s; %s\n\n", r.Date.Format(time.RFC3339), r.Machine, strings.Join(versions, ", "))
 	if len(r.Blind) > 0 {
-		fmt.Fprintf(w, "Not known, as not on this machine, is the processor time of: %s.\n\n", strings.Join(r.Blind, ", "))
+		fmt.Fprintf(w, "The processor time of these servers is unknown, because they are not on this machine: %s.\n\n", strings.Join(r.Blind, ", "))
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tkernel\tPostgres\tRabbitMQ\tall\t+vacuum\tMB\tp50 ms\tp99\tp99.9\tmax\t")
@@ -236,7 +237,7 @@ func latencyColumns() []func(Result) float64 {
 	}
 }
 
-// over is the median of how much a latency is above that of the case which it is compared with.
+// over returns the median difference between a latency and that of the case it is compared with.
 func (r *Report) over(one Case, number func(Result) float64) (float64, bool) {
 	var above []float64
 	for _, pair := range r.pairs(one.Name, one.Beside) {
@@ -250,7 +251,7 @@ func (r *Report) over(one Case, number func(Result) float64) (float64, bool) {
 	return spreadOf(above).Median, true
 }
 
-// writeIdle writes percent of a core in place of seconds per million.
+// writeIdle writes percent of a core; other cases have seconds per million.
 func writeIdle(w io.Writer, one Case, results []Result) {
 	fmt.Fprintf(w, "%s\t\t\t\t\t%.3f %%\t\t%.3f %%\t%.3f %%\t\t\t%.0f\t\t\t\t\t\n", one.Name,
 		median(results, func(r Result) float64 { return r.Idle.Measured }),
@@ -259,7 +260,7 @@ func writeIdle(w io.Writer, one Case, results []Result) {
 		median(results, func(r Result) float64 { return r.MemoryMB }))
 }
 
-// Line tells of one result in a line.
+// Line describes one result in a line.
 func Line(r Result) string {
 	if r.Idle != nil {
 		return fmt.Sprintf("%.3f %% of a core, %.1f wakes a second, Postgres %.3f %%, RabbitMQ %.3f %%",

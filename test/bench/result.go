@@ -9,19 +9,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// Result is what one run has shown. What was not measured is nil or 0.
+// Result is the result of one run. What was not measured is nil or 0.
 type Result struct {
 	Case     string  `json:"case"`
-	Run      int     `json:"run,omitempty"` // of the program, where reports of several are merged; counted from 0
+	Run      int     `json:"run,omitempty"` // number of the program's run in a merged report, from 0
 	Round    int     `json:"round"`         // counted from 1
 	Messages int     `json:"messages"`
 	Repeats  int     `json:"repeats,omitempty"` // messages that arrived again
 	Seconds  float64 `json:"seconds"`           // from the first arrival to the end of all work, or of steady load
 	Rate     float64 `json:"rate"`              // messages a second in that time
-	CPU      CPU     `json:"cpu_s_per_million"` // but for idle: of a second, in percent
+	CPU      CPU     `json:"cpu_s_per_million"` // not for the idle case: per second, in percent
 	Vacuum   float64 `json:"vacuum_s_per_million,omitempty"`
 	MemoryMB float64 `json:"memory_mb,omitempty"`    // most resident memory of the process that is measured
-	Idle     *CPU    `json:"idle_percent,omitempty"` // of a core, with nothing to do
+	Idle     *CPU    `json:"idle_percent,omitempty"` // percent of a core, with nothing to do
 	Wakes    float64 `json:"idle_wakes,omitempty"`   // of the measured process's threads, a second
 
 	Latency *Quantiles `json:"latency_ms,omitempty"`
@@ -30,18 +30,18 @@ type Result struct {
 	Series []Slice   `json:"series,omitempty"`
 }
 
-// CPU is processor time. Measured is the process that the run is about: the relay, or what it is compared with.
+// CPU is processor time. Measured is that of the relay, or of the program it is compared with.
 type CPU struct {
 	Measured float64 `json:"measured"`
-	Kernel   float64 `json:"measured_in_kernel"` // is part of Measured
+	Kernel   float64 `json:"measured_in_kernel"` // part of Measured
 	Postgres float64 `json:"postgres"`
 	RabbitMQ float64 `json:"rabbitmq"`
 }
 
-// Sum is all of it.
+// Sum returns the total.
 func (c CPU) Sum() float64 { return c.Measured + c.Postgres + c.RabbitMQ }
 
-// Quantiles are of latencies, in ms.
+// Quantiles are quantiles of latencies, in ms.
 type Quantiles struct {
 	P50  float64 `json:"p50"`
 	P90  float64 `json:"p90"`
@@ -52,7 +52,7 @@ type Quantiles struct {
 
 // Slice is a part of a long run.
 type Slice struct {
-	Second   float64 `json:"second"` // its end, since the run began
+	Second   float64 `json:"second"` // its end, in seconds since the start of the run
 	Rate     float64 `json:"rate"`
 	P50      float64 `json:"p50_ms"`
 	P99      float64 `json:"p99_ms"`
@@ -60,12 +60,12 @@ type Slice struct {
 	DeadRows int64   `json:"dead_rows"`
 }
 
-// CurveAt are the shares of the messages for which Result.Curve tells the latency.
+// CurveAt are the quantiles of Result.Curve.
 func CurveAt() []float64 {
 	return []float64{0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999}
 }
 
-// quantiles needs sorted durations, at least one.
+// quantiles needs at least one duration, in order.
 func quantiles(sorted []time.Duration) *Quantiles {
 	return &Quantiles{
 		P50: quantile(sorted, 0.5), P90: quantile(sorted, 0.9), P99: quantile(sorted, 0.99), P999: quantile(sorted, 0.999),
@@ -103,7 +103,8 @@ func (r *Result) setLatencies(latencies []load.Latency) {
 // usage is processor time used so far.
 type usage struct{ measured, kernel, postgres, rabbitmq time.Duration }
 
-// usage reads it, without the sessions in except; of the processes pids it is the sum, and 0 is none. Servers elsewhere count as 0.
+// usage reads the processor time, without the sessions in except. For the processes pids it is their sum; a pid of 0 is
+// ignored. Servers on other machines count as 0.
 func (w *world) usage(except []int, pids ...int) (u usage, err error) {
 	for _, pid := range pids {
 		if pid == 0 {
@@ -133,7 +134,7 @@ func (u usage) since(before usage) usage {
 	}
 }
 
-// perMillion is in seconds per million messages.
+// perMillion converts to seconds per million messages.
 func (u usage) perMillion(messages int) CPU {
 	each := func(d time.Duration) float64 { return d.Seconds() / float64(messages) * 1e6 }
 	return CPU{Measured: each(u.measured), Kernel: each(u.kernel), Postgres: each(u.postgres), RabbitMQ: each(u.rabbitmq)}

@@ -12,21 +12,21 @@ import (
 // run is one run of a case.
 type run struct {
 	site     *Site
-	program  string // the cdc-relay that is measured
+	program  string // the cdc-relay to measure
 	settings Settings
 	result   *Result
 	progress Progress
 }
 
-// Progress is told how far a run is. It is called from one goroutine at a time.
+// Progress receives the progress of a run. It is called from one goroutine at a time.
 type Progress func(doing string, done, of int)
 
-// step tells the progress of one part of a run.
+// step returns a function that reports the progress of one part of a run.
 func (r *run) step(doing string, of int) func(done int) {
 	return func(done int) { r.progress(doing, done, of) }
 }
 
-// inWorld makes what a run needs, with a consumer, and removes it afterwards.
+// inWorld creates what a run needs, with a consumer, and removes it afterwards.
 func (r *run) inWorld(ctx context.Context, b backlog, do func(context.Context, *world, *load.Arrivals) error) (err error) {
 	r.result.Messages = b.messages
 	r.progress("preparing", 0, 0)
@@ -43,7 +43,7 @@ func (r *run) inWorld(ctx context.Context, b backlog, do func(context.Context, *
 	return errors.Join(do(ctx, w, arrivals), consumer.Close())
 }
 
-// awaitArrivals waits for the last message, while there is something to wait for. A sender that is nil is this process.
+// awaitArrivals waits for the last message, unless nothing arrives for stallAfter. A nil sender is this process.
 func (r *run) awaitArrivals(ctx context.Context, sender *child, arrivals *load.Arrivals) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -62,7 +62,7 @@ func (r *run) awaitArrivals(ctx context.Context, sender *child, arrivals *load.A
 			if err := sender.failure(); err != nil {
 				return err
 			}
-			ended = nil // all is sent
+			ended = nil // everything is sent
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:

@@ -16,18 +16,18 @@ import (
 // streamTimeout is how long a relay may take until it streams.
 const streamTimeout = time.Minute
 
-// sender is what brings committed messages to the broker in a steady run.
+// sender publishes committed messages in a steady run.
 type sender struct {
-	child *child // nil where this process publishes by itself
+	child *child // nil: this process publishes
 	// committed is called for each message after its commit.
 	committed func(n int, at time.Time) error
-	// settled waits until all that has arrived is also settled.
+	// settled waits until all rows of arrived messages are deleted.
 	settled func(ctx context.Context, messages int) error
-	// stop ends it.
+	// stop stops the sender.
 	stop func() error
 }
 
-// pid is 0 where this process publishes by itself.
+// pid is 0 if this process publishes.
 func (s *sender) pid() int {
 	if s.child == nil {
 		return 0
@@ -67,7 +67,7 @@ func (w *world) startStreaming(ctx context.Context, args ...string) (*relayProce
 	return relay, nil
 }
 
-// byPoller lets a poller look.
+// byPoller uses a poller.
 func byPoller(_ context.Context, r *run, w *world) (*sender, error) {
 	child, err := w.startLimit(limit.Poll, 0, r.settings.limitWindow())
 	if err != nil {
@@ -99,7 +99,7 @@ func (w *world) awaitEmpty(ctx context.Context) error {
 	}
 }
 
-// byWriter publishes from the writers themselves, right after the commit: the least latency that there can be.
+// byWriter publishes in the writers right after the commit: the lowest possible latency.
 func byWriter(_ context.Context, r *run, w *world) (*sender, error) {
 	conn, err := load.Dial(w.amqp, "bench direct")
 	if err != nil {
@@ -122,17 +122,17 @@ func byWriter(_ context.Context, r *run, w *world) (*sender, error) {
 	}, nil
 }
 
-// direct publishes what was just committed.
+// direct publishes committed messages.
 type direct struct {
 	spec   load.Spec
 	filler string
 
-	mu      sync.Mutex // the channel is for one at a time
+	mu      sync.Mutex // the channel must not be used concurrently
 	channel *limit.Channel
 
 	waiting  chan *amqp.DeferredConfirmation
 	awaiting sync.WaitGroup
-	failed   error // written by await alone
+	failed   error // only await writes it
 }
 
 func (d *direct) send(n int, _ time.Time) error {

@@ -10,10 +10,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// fleet is a relay for each shard.
+// fleet has one relay for each shard.
 type fleet []*relayProcess
 
-// streamShards is streamPeak with the stream split into shards.
+// streamShards is streamPeak with several shards.
 func streamShards(b backlog, shards int) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
@@ -31,7 +31,7 @@ func streamShards(b backlog, shards int) func(context.Context, *run) error {
 	}
 }
 
-// startShards splits the stream and starts a relay for each part. What was started is returned with an error too.
+// startShards creates the shards and starts a relay for each. After an error it also returns the started relays.
 func (w *world) startShards(ctx context.Context, shards int) (fleet, error) {
 	if err := w.command(ctx, "teardown", "--yes"); err != nil {
 		return nil, err

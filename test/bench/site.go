@@ -15,18 +15,18 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 )
 
-// SiteConfig says what is measured, and where.
+// SiteConfig says what to measure, and where.
 type SiteConfig struct {
 	// Relay is the program cdc-relay, RelayArgs are more flags for its command run.
 	Relay     string
 	RelayArgs []string
-	// Self is this program; with the argument "limit" it runs limit.Run, with "relay" a relay that profiles itself.
+	// Self is this program. With the argument "limit" it runs limit.Run, with "relay" a relay that profiles itself.
 	Self string
-	// Folder is for logs; the caller removes it. Profiles, unless empty, is a folder for processor profiles of the relay.
+	// Folder is for logs; the caller removes it. Profiles is a folder for processor profiles of the relay; "": none.
 	Folder, Profiles string
 	// Settings are more settings of a private Postgres, such as "shared_buffers=1GB".
 	Settings []string
-	// Log is told what takes long.
+	// Log receives a line for each slow step.
 	Log func(line string)
 }
 
@@ -36,14 +36,14 @@ type Site struct {
 	Postgres *services.Postgres
 	RabbitMQ *services.RabbitMQ
 
-	postmaster, broker int // processes, 0 where they are not on this machine
+	postmaster, broker int // process ids; 0: not on this machine
 	runs               int
 }
 
-// ownSettings hold for all runs.
+// ownSettings are the settings of all runs.
 func ownSettings(more []string) []string { return append([]string{"shared_buffers=256MB"}, more...) }
 
-// OpenSite provides the servers: those that CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL name, else private ones. The
+// OpenSite provides the servers: those in CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL, or else private ones. The
 // caller closes it.
 func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 	s := &Site{SiteConfig: config}
@@ -67,7 +67,7 @@ func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 	return s, nil
 }
 
-// way is the machine's own programs, whose processor time can be read, unless the environment says otherwise.
+// way prefers the machine's own programs, whose processor time can be read, unless the environment says otherwise.
 func way(address string) services.Way {
 	if os.Getenv(address) != "" || os.Getenv(services.EnvWay) != "" {
 		return ""
@@ -75,7 +75,7 @@ func way(address string) services.Way {
 	return services.Local
 }
 
-// Blind names the servers whose processor time cannot be read, since they are elsewhere or in a container.
+// Blind names the servers whose processor time cannot be read, because they are on another machine or in a container.
 func (s *Site) Blind() (names []string) {
 	if s.postmaster == 0 {
 		names = append(names, "Postgres")
@@ -86,26 +86,26 @@ func (s *Site) Blind() (names []string) {
 	return names
 }
 
-// findBroker looks, for a broker that was given, who listens there.
+// findBroker finds the process of a given broker by its port.
 func (s *Site) findBroker() int {
 	if pid := s.RabbitMQ.PID(); pid != 0 {
 		return pid
 	}
 	pid := gauge.Listener(s.RabbitMQ.Addr())
 	if !strings.HasPrefix(gauge.Name(pid), "beam") {
-		return 0 // such as a proxy to a container
+		return 0 // for example a proxy to a container
 	}
 	return pid
 }
 
-// shortRuns keep what comes by the clock out of short runs: a checkpoint is made before each, and a vacuum is measured by
-// itself after it. They are not among ownSettings because those of the command line could not be changed while the server
-// runs; so what the user has set goes before them.
+// shortRuns turn timed work off in short runs: a checkpoint comes before each run, and a vacuum is measured separately
+// after it. They are not in ownSettings, because settings of the command line cannot be changed while the server runs.
+// So the user's settings override them.
 func shortRuns() map[string]string {
 	return map[string]string{"autovacuum_naptime": "1h", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}
 }
 
-// byClock says whether a private server vacuums and makes checkpoints by itself, as it does elsewhere.
+// byClock says whether a private server vacuums and makes checkpoints by itself, as in production.
 func (s *Site) byClock(ctx context.Context, yes bool) error {
 	if s.Postgres.Way == services.Environment {
 		return nil
@@ -121,7 +121,7 @@ func (s *Site) byClock(ctx context.Context, yes bool) error {
 	return s.Postgres.Exec(ctx, "", append(statements, "SELECT pg_reload_conf()")...)
 }
 
-// findPostmaster asks a server that was given for the process behind a connection, and believes it where a postgres of that
+// findPostmaster asks a given server for the process of a connection, and accepts the answer if a postgres with that
 // number runs here.
 func (s *Site) findPostmaster(ctx context.Context) (int, error) {
 	if pid := s.Postgres.PID(); pid != 0 {
@@ -139,7 +139,7 @@ func (s *Site) findPostmaster(ctx context.Context) (int, error) {
 	return pid, nil
 }
 
-// Close ends the servers that were started.
+// Close stops the servers that were started.
 func (s *Site) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -153,7 +153,7 @@ func (s *Site) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// RelayVersion is the first line of what the relay says of itself.
+// RelayVersion returns the first line of the output of "cdc-relay version".
 func (s *Site) RelayVersion(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -171,7 +171,7 @@ func closeConn(conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// environment is the process's own without anything that would configure a relay.
+// environment is the environment of this process without settings of a relay.
 func environment(more ...string) []string {
 	var env []string
 	for _, entry := range os.Environ() {

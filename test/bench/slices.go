@@ -12,19 +12,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// sampler tells the progress of a steady run, and measures each part of a long one by itself.
+// sampler reports the progress of a steady run, and measures each part of a long one.
 type sampler struct {
 	run      *run
 	world    *world
 	pace     pace
 	sender   *sender
-	except   []int // processes of the server that do not count
+	except   []int // server processes that do not count
 	arrivals *load.Arrivals
 	began    time.Time
 
 	end      context.CancelFunc
 	sampling sync.WaitGroup
-	samples  []sample // written by run alone
+	samples  []sample // only run writes it
 	failed   error
 }
 
@@ -45,7 +45,7 @@ func (r *run) startSlices(ctx context.Context, w *world, p pace, s *sender, exce
 	return sampler
 }
 
-// stop may be called again.
+// stop can be called again.
 func (s *sampler) stop() error {
 	s.end()
 	s.sampling.Wait()
@@ -90,7 +90,7 @@ func (s *sampler) take(ctx context.Context) error {
 	return nil
 }
 
-// series are the parts between samples; after stop.
+// series returns the parts between samples; call it after stop.
 func (s *sampler) series(arrivals *load.Arrivals) []Slice {
 	latencies := arrivals.Latencies(0)
 	slices.SortFunc(latencies, func(a, b load.Latency) int { return a.Committed.Compare(b.Committed) })
@@ -119,8 +119,8 @@ func committedBetween(latencies []load.Latency, from, to time.Time) []load.Laten
 	return latencies[at(from):at(to)]
 }
 
-// hold keeps a transaction open that sees all row versions of now, and has a number of its own, until release is called.
-// The server vacuums by the clock meanwhile, as it does elsewhere.
+// hold keeps a transaction with a snapshot and a transaction id open until release is called. The server vacuums by
+// itself meanwhile, as in production.
 func (w *world) hold(ctx context.Context) (release func(), err error) {
 	conn, err := pgx.Connect(ctx, w.database)
 	if err != nil {

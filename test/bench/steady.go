@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// writers is how many connections insert at a pace: enough that commits wait for the disk together.
+	// writers is how many connections insert at a rate: enough for commits to share a flush.
 	writers = 16
 )
 
 // pace is a steady load.
 type pace struct {
 	rate     float64       // messages a second
-	warmUp   time.Duration // does not count
-	duration time.Duration // from then on
+	warmUp   time.Duration // not counted
+	duration time.Duration // after the warm-up
 	spec     load.Spec
 	queues   int
-	slice    time.Duration // how long a part of Result.Series is; 0: none
+	slice    time.Duration // length of the parts in Result.Series; 0: none
 	held     bool          // a transaction is held open all the time
 }
 
@@ -29,7 +29,7 @@ func (p pace) warm() int { return int(p.rate * p.warmUp.Seconds()) }
 
 func (p pace) count() int { return max(int(p.rate*p.duration.Seconds()), 1) }
 
-// steady writes at a pace, and measures what becomes of it from the warm-up on.
+// steady writes at a rate, and measures from the end of the warm-up.
 func steady(p pace, start func(context.Context, *run, *world) (*sender, error)) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		b := backlog{messages: p.warm() + p.count(), spec: p.spec, queues: p.queues}
@@ -42,7 +42,7 @@ func steady(p pace, start func(context.Context, *run, *world) (*sender, error)) 
 			if err := w.rest(ctx); err != nil {
 				return err
 			}
-			if p.slice > 0 { // a long run is like everyday life
+			if p.slice > 0 { // a long run works as in production
 				if err := r.site.byClock(ctx, true); err != nil {
 					return err
 				}

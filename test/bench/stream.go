@@ -14,12 +14,12 @@ import (
 const (
 	// peakTransaction is how many rows a transaction of a writer at full speed has.
 	peakTransaction = 100
-	// aheadAtMost is how far such a writer runs ahead of the consumer: enough that there is always something to do, and
-	// not so much that it has the machine to itself at first and is done in the middle.
+	// aheadAtMost is how far such a writer may be ahead of the consumer: the relay always has work, but the writer does
+	// not use the whole machine at first and end halfway.
 	aheadAtMost = 10_000
 )
 
-// streamPeak lets a relay stream what is written as fast as it comes.
+// streamPeak lets a relay stream rows that are written at full speed.
 func streamPeak(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
@@ -54,7 +54,7 @@ func streamTransaction(b backlog) func(context.Context, *run) error {
 	}
 }
 
-// finishTransaction counts what the server does from before the insert on: it reads a transaction as it is written.
+// finishTransaction also counts the server's work before the insert ends: it decodes a transaction while it is written.
 func (r *run) finishTransaction(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals) error {
 	except := []int{int(w.control.PgConn().PID())}
 	before, err := w.usage(except, relay.pid())
@@ -68,7 +68,7 @@ func (r *run) finishTransaction(ctx context.Context, w *world, relay *relayProce
 	return r.finish(ctx, w, relay, arrivals, before, except)
 }
 
-// limitPublishBesideWrites publishes while the same rows are written that a streaming relay would have.
+// limitPublishBesideWrites publishes while the same rows are written as for a streaming relay.
 func limitPublishBesideWrites(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
@@ -86,7 +86,7 @@ func limitPublishBesideWrites(b backlog) func(context.Context, *run) error {
 	}
 }
 
-// besideWriter runs do while a writer writes all messages. The writer's connection lives until do has returned.
+// besideWriter calls do while a writer writes all messages. The writer's connection stays open until do has returned.
 func (r *run) besideWriter(
 	ctx context.Context, w *world, child *child, arrivals *load.Arrivals, do func(ctx context.Context, except []int) error,
 ) error {
@@ -111,7 +111,7 @@ func (r *run) besideWriter(
 	return errors.Join(failed, <-written)
 }
 
-// awaitCount waits until so many messages have arrived.
+// awaitCount waits until at least least messages have arrived.
 func awaitCount(ctx context.Context, arrivals *load.Arrivals, least int) {
 	if arrivals.Count() >= least {
 		return

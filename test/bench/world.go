@@ -15,12 +15,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// world is what one run has for itself: a database with an outbox, a slot, and queues.
+// world is what belongs to one run: a database with an outbox, a slot, and queues.
 type world struct {
 	site     *Site
-	name     string // of database, slot, publication and the beginning of the queues' names
+	name     string // of database, slot and publication, and the prefix of the queues
 	run      string
-	program  string // the cdc-relay that is measured
+	program  string // the cdc-relay to measure
 	database string
 	amqp     string
 	table    outbox.Table
@@ -28,7 +28,7 @@ type world struct {
 	control  *pgx.Conn
 }
 
-// newWorld makes a database, queues with a consumer, and what the relay needs. The caller closes it.
+// newWorld creates a database, queues with a consumer, and what the relay needs. The caller closes it.
 func (r *run) newWorld(ctx context.Context, spec load.Spec, queues int) (*world, error) {
 	s := r.site
 	s.runs++
@@ -56,16 +56,16 @@ func (r *run) newWorld(ctx context.Context, spec load.Spec, queues int) (*world,
 	return w, nil
 }
 
-// uncompressedFrom, in bytes, is from where on payloads are stored without compression. Postgres tries
-// for some 20 ms to compress a megabyte, so that one writer would bound what a relay streams.
+// uncompressedFrom is the size in bytes from which payloads are stored without compression. Postgres takes some 20 ms
+// to try to compress a megabyte, so one writer would limit what a relay streams.
 const uncompressedFrom = 100_000
 
-// setup makes tables, publication and slot, as a user would.
+// setup creates tables, publication and slot, as a user would.
 func (w *world) setup(ctx context.Context) error {
 	return w.command(ctx, "setup")
 }
 
-// command runs the measured cdc-relay to its end.
+// command runs the measured cdc-relay until it ends.
 func (w *world) command(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, w.program, args...)
 	cmd.Env = w.relayEnvironment()
@@ -82,7 +82,7 @@ func (w *world) relayEnvironment() []string {
 	)
 }
 
-// fill writes rows that wait, and brings the server to rest.
+// fill inserts the backlog, and waits until the server is idle.
 func (w *world) fill(ctx context.Context, count int, wrote func(int)) error {
 	const rowsPerTransaction = 10_000
 	if err := load.Fill(ctx, w.control, w.table, w.spec, 0, count, rowsPerTransaction, wrote); err != nil {
@@ -91,7 +91,7 @@ func (w *world) fill(ctx context.Context, count int, wrote func(int)) error {
 	return w.rest(ctx)
 }
 
-// rest does what the server would do by itself sooner or later.
+// rest does the maintenance that the server would do later by itself.
 func (w *world) rest(ctx context.Context) error {
 	for _, statement := range []string{"VACUUM (ANALYZE) " + w.table.SQL(), "CHECKPOINT"} {
 		if _, err := w.control.Exec(ctx, statement); err != nil {
@@ -105,7 +105,7 @@ func (w *world) logFile(name string) string {
 	return filepath.Join(w.site.Folder, w.name+"-"+name+".log")
 }
 
-// close removes all of it.
+// close removes everything.
 func (w *world) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -115,7 +115,7 @@ func (w *world) close(ctx context.Context) error {
 	return errors.Join(w.dropDatabase(ctx), load.Delete(w.amqp, w.spec.Queues))
 }
 
-// dropDatabase drops the slot first, which WITH (FORCE) would not.
+// dropDatabase drops the slot first, which WITH (FORCE) would not do.
 func (w *world) dropDatabase(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, w.site.Postgres.URL(""))
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 type Bars struct {
 	Title string
 	Y     Axis
-	// Parts names what each bar is made of, from below.
+	// Parts names the parts of each bar, from the bottom.
 	Parts []string
 	Bars  []Bar
 }
 
-// Bar is one bar; Parts are as many as those of the chart.
+// Bar is one bar. It has as many Parts as the chart.
 type Bar struct {
 	Name  string
 	Parts []float64
@@ -43,7 +43,7 @@ func (c Bars) Write(w io.Writer) error {
 		drawBar(&svg, bar, left+each*(float64(i)+0.2), each*0.6, sums[i].Y, y)
 	}
 	for i, part := range c.Parts {
-		at := legendY + (len(c.Parts)-1-i)*legendH // as they are stacked
+		at := legendY + (len(c.Parts)-1-i)*legendH // in the order of the stack
 		fmt.Fprintf(&svg, `<rect x="%d" y="%d" width="14" height="12" fill="%s"/>`+"\n", legendX, at-6, colour(i))
 		text(&svg, legendX+20, float64(at+4), "start", "", part)
 	}

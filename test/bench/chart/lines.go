@@ -1,4 +1,4 @@
-// Package chart draws small charts as SVG, with nothing but what the charts of the benchmark need.
+// Package chart draws small charts as SVG, with only what the benchmark needs.
 package chart
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Scale says how numbers become places on an axis.
+// Scale maps numbers to positions on an axis.
 type Scale uint8
 
 // The scales.
@@ -18,11 +18,11 @@ const (
 	Log                 // by powers of ten
 )
 
-// Axis is one direction of a chart.
+// Axis is one axis of a chart.
 type Axis struct {
 	Label string
 	Scale Scale
-	// Ticks are where the axis is marked; none: chosen by the numbers.
+	// Ticks are the marks of the axis; none: chosen from the numbers.
 	Ticks []Tick
 }
 
@@ -32,10 +32,10 @@ type Tick struct {
 	Text string
 }
 
-// Point is one of a line.
+// Point is one point of a line.
 type Point struct{ X, Y float64 }
 
-// Line is a series with a name. Dashed lines are for what others are compared with.
+// Line is a series with a name. Dashed lines are for limits.
 type Line struct {
 	Name   string
 	Points []Point
@@ -56,7 +56,7 @@ const (
 	legendX, legendY, legendH = left + plotWidth + 12, top + 10, 18
 )
 
-// colours can be told apart by most, on white and on black.
+// colour returns a colour that most people can distinguish from the others, on white and on black.
 func colour(i int) string {
 	colours := []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
 	return colours[i%len(colours)]
@@ -124,7 +124,7 @@ func drawLine(svg *strings.Builder, line Line, i int, x, y mapping) {
 	text(svg, legendX+26, float64(at+4), "start", "", line.Name)
 }
 
-// mapping turns numbers into distances from the axis.
+// mapping converts numbers to distances from the axis.
 type mapping struct {
 	scale       Scale
 	least, most float64
@@ -157,7 +157,7 @@ func newMapping(axis Axis, length float64, points []Point, number func(Point) fl
 	return m
 }
 
-// linearTicks marks four to eight round numbers.
+// linearTicks places four to eight round numbers.
 func (m *mapping) linearTicks() {
 	span := max(m.most-m.least, 1e-9)
 	step := math.Pow(10, math.Floor(math.Log10(span/4)))

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// Listener is the process of this machine that accepts connections at host:port; 0 where it is not known.
+// Listener returns the process on this machine that listens at host:port; 0: unknown.
 func Listener(addr string) int {
 	_, text, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -43,7 +43,7 @@ func Listener(addr string) int {
 	return 0
 }
 
-// listeningInode reads the kernel's table of sockets: "0: 0100007F:1F90 00000000:0000 0A …", where the tenth field is the
+// listeningInode reads the kernel's table of sockets: "0: 0100007F:1F90 00000000:0000 0A …". The tenth field is the
 // inode.
 func listeningInode(port uint64) string {
 	const stateListen = "0A"

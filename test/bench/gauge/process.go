@@ -1,4 +1,4 @@
-// Package gauge measures what processes of this machine use: processor time and memory, as /proc tells.
+// Package gauge measures the processor time and memory of processes on this machine, from /proc.
 package gauge
 
 import (
@@ -8,10 +8,10 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// tick is the unit of processor time in /proc: USER_HZ, which is 100 on every architecture that Go runs on.
+// tick is the unit of processor time in /proc: USER_HZ, which is 100 on every architecture that Go supports.
 const tick = 10 * time.Millisecond
 
-// CPU is the processor time that a process has used so far, in all and in the kernel. What its children used is not in it.
+// CPU returns the processor time of a process so far, in total and in the kernel, without its children.
 func CPU(pid int) (all, kernel time.Duration, err error) {
 	stat, err := readStat(pid)
 	if err != nil {
@@ -20,15 +20,15 @@ func CPU(pid int) (all, kernel time.Duration, err error) {
 	return time.Duration(stat.UTime+stat.STime) * tick, time.Duration(stat.STime) * tick, nil
 }
 
-// Little is what a process that has next to nothing to do has used so far.
+// Little is the use of a process that does almost nothing.
 type Little struct {
-	// CPU is the processor time by the scheduler's clock: it may be less than a tick of 10 ms.
+	// CPU is the processor time by the scheduler's clock, which is finer than a tick of 10 ms.
 	CPU time.Duration
 	// Wakes is how often a thread went to sleep, and so was woken.
 	Wakes uint64
 }
 
-// MeasureLittle measures the threads that a process has now.
+// MeasureLittle measures the current threads of a process.
 func MeasureLittle(pid int) (Little, error) {
 	threads, err := procfs.AllThreads(pid)
 	if err != nil {
@@ -50,7 +50,7 @@ func MeasureLittle(pid int) (Little, error) {
 	return total, nil
 }
 
-// PeakMemory is the most resident memory that a process has had, in bytes.
+// PeakMemory returns the maximum resident memory of a process, in bytes.
 func PeakMemory(pid int) (uint64, error) {
 	process, err := procfs.NewProc(pid)
 	if err != nil {

@@ -8,10 +8,11 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// TreeCPU is the processor time of a server that works in processes of its own, such as Postgres: the server's, that of the
-// children that have ended, and that of those that run, but for those in except.
+// TreeCPU returns the processor time of a server with child processes, such as Postgres: of the server, of children
+// that
+// have ended, and of running children except those in except.
 //
-// Whose processor time is to be left out must still run.
+// The processes in except must still run.
 func TreeCPU(pid int, except []int) (time.Duration, error) {
 	server, err := readStat(pid)
 	if err != nil {
@@ -26,14 +27,14 @@ func TreeCPU(pid int, except []int) (time.Duration, error) {
 	for _, process := range processes {
 		stat, err := process.Stat()
 		if err != nil || stat.PPID != pid || slices.Contains(except, stat.PID) {
-			continue // ended meanwhile, or none of ours
+			continue // it ended meanwhile, or is not a child
 		}
 		total += time.Duration(stat.UTime+stat.STime) * tick
 	}
 	return total, nil
 }
 
-// Parent is the process that started another one, and the name of its program; 0 where there is no such process here.
+// Parent returns the parent of a process and the name of its program; 0: there is no such process.
 func Parent(pid int) (parent int, name string) {
 	stat, err := readStat(pid)
 	if err != nil {
@@ -46,7 +47,7 @@ func Parent(pid int) (parent int, name string) {
 	return stat.PPID, name
 }
 
-// Name is the name of a process's program, empty where there is no such process here.
+// Name returns the name of a process's program; "": there is no such process.
 func Name(pid int) string {
 	stat, err := readStat(pid)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package limit holds the programs that the relay is measured against: what the broker takes and the server gives at most,
-// and another way to do the same work. Each runs in a process of its own, so that its processor time can be counted.
+// Package limit contains the programs that the relay is compared with: the maximum of the broker and of the server, and
+// a poller that does the same work. Each runs in its own process, so that its processor time can be measured.
 package limit
 
 import (
@@ -12,16 +12,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// Order says what a process is to do; it is read as JSON.
+// Order says what a process must do; it is read as JSON.
 type Order struct {
 	Kind     Kind
 	AMQPURL  string
-	Database string // address
+	Database string // a URL
 	Table    string // as SQL writes it
 	Slot     string
 	Spec     load.Spec
 	Messages int
-	Window   int // messages in flight at most
+	Window   int // maximum number of messages in flight
 }
 
 // Kind is one of the programs.
@@ -34,7 +34,7 @@ const (
 	Poll    Kind = "poll"    // a SKIP LOCKED poller
 )
 
-// Run reads an order and carries it out. A poller ends with ctx, the others when all messages are done.
+// Run reads an order and executes it. A poller ends with ctx, the others when all messages are done.
 func Run(ctx context.Context, input io.Reader) error {
 	var order Order
 	if err := json.NewDecoder(input).Decode(&order); err != nil {
@@ -51,5 +51,5 @@ func Run(ctx context.Context, input io.Reader) error {
 	return fmt.Errorf("there is no limit %q", order.Kind)
 }
 
-// closeTimeout bounds the end of a connection.
+// closeTimeout limits closing a connection.
 const closeTimeout = 5 * time.Second

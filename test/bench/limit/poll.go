@@ -17,8 +17,8 @@ const (
 	pollEvery = 10 * time.Millisecond
 )
 
-// poll is a SKIP LOCKED poller in its best form: batches, confirms that are waited for together, one delete a batch, all
-// in one transaction. It ends with ctx.
+// poll is an optimised SKIP LOCKED poller: batches, a common wait for the confirms, one DELETE for each batch, all in
+// one transaction. It ends with ctx.
 func poll(ctx context.Context, order Order) error {
 	broker, err := load.Dial(order.AMQPURL, "bench poll")
 	if err != nil {
@@ -45,7 +45,7 @@ func poll(ctx context.Context, order Order) error {
 			return err
 		}
 		if moved == pollBatch {
-			continue // there is more
+			continue // there are more rows
 		}
 		select {
 		case <-tick.C:

@@ -11,14 +11,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// Channel publishes with confirms, as the library does it: a write to the socket for each message.
+// Channel publishes with confirms in the way of the library: one write to the socket for each message.
 type Channel struct {
 	*amqp.Channel
 	returned <-chan amqp.Return
 	stamp    time.Time
 }
 
-// Open opens a channel for so many messages in flight.
+// Open opens a channel for this many messages in flight.
 func Open(conn *amqp.Connection, window int) (*Channel, error) {
 	channel, err := conn.Channel()
 	if err != nil {
@@ -31,7 +31,7 @@ func Open(conn *amqp.Connection, window int) (*Channel, error) {
 	return &Channel{Channel: channel, returned: returned, stamp: time.Now()}, nil
 }
 
-// Send publishes a message of the size and with the properties that the relay's have.
+// Send publishes a message with the size and properties of the relay's messages.
 func (c *Channel) Send(n int, queue string, body []byte) (*amqp.DeferredConfirmation, error) {
 	return c.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{
 		ContentType:  "application/json",
@@ -55,7 +55,7 @@ func messageID(n int) string {
 
 // Await waits for the confirm of a message.
 func (c *Channel) Await(confirm *amqp.DeferredConfirmation) error {
-	<-confirm.Done() // closed with the connection, too
+	<-confirm.Done() // also closed when the connection is lost
 	if !confirm.Acked() {
 		return errors.New("the broker has not confirmed a message")
 	}
@@ -79,7 +79,7 @@ func publish(ctx context.Context, order Order) error {
 	if err != nil {
 		return err
 	}
-	// A message has a place in the window from before it is sent until it is confirmed.
+	// A message occupies the window from before it is sent until it is confirmed.
 	window := make(chan struct{}, order.Window)
 	waiting := make(chan *amqp.DeferredConfirmation, order.Window)
 	confirmed := make(chan error, 1)

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// read reads a slot of the plugin pgoutput from where it stands, until it has seen so many inserts.
+// read reads a pgoutput slot from its position until it has seen the given number of inserts.
 func read(ctx context.Context, order Order) error {
 	config, err := pgconn.ParseConfig(order.Database)
 	if err != nil {

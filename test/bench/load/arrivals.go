@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Arrivals notes when each message of a run was committed and when it arrived. It is safe for concurrent use.
+// Arrivals records when each message of a run was committed and when it arrived. It is safe for concurrent use.
 type Arrivals struct {
 	committed, arrived []atomic.Int64 // nanoseconds since 1970; 0: not yet
 
@@ -27,10 +27,10 @@ func NewArrivals(expected int) *Arrivals {
 	}
 }
 
-// Committed notes that the commit of message n was answered at this time.
+// Committed records when the commit of message n was answered.
 func (a *Arrivals) Committed(n int, at time.Time) { a.committed[n].Store(at.UnixNano()) }
 
-// arrivedAt notes message n. Of repeats only the first counts.
+// arrivedAt records the arrival of message n. Only the first arrival counts.
 func (a *Arrivals) arrivedAt(n int, at time.Time) {
 	now := at.UnixNano()
 	if n >= a.expected || !a.arrived[n].CompareAndSwap(0, now) {
@@ -47,16 +47,16 @@ func (a *Arrivals) arrivedAt(n int, at time.Time) {
 // All is closed when every message has arrived.
 func (a *Arrivals) All() <-chan struct{} { return a.all }
 
-// Count is how many different messages have arrived.
+// Count returns how many different messages have arrived.
 func (a *Arrivals) Count() int { return int(a.distinct.Load()) }
 
-// Repeats is how many messages arrived again, or were none of the run's.
+// Repeats returns how many messages arrived again, or are not of this run.
 func (a *Arrivals) Repeats() int { return int(a.repeats.Load()) }
 
-// First and Last are when the first and the newest message arrived; the zero time where none has.
+// First returns when the first message arrived; the zero time: none has.
 func (a *Arrivals) First() time.Time { return fromNano(a.first.Load()) }
 
-// Last is when the newest message arrived.
+// Last returns when the latest message arrived.
 func (a *Arrivals) Last() time.Time { return fromNano(a.last.Load()) }
 
 func fromNano(nano int64) time.Time {
@@ -66,15 +66,16 @@ func fromNano(nano int64) time.Time {
 	return time.Unix(0, nano)
 }
 
-// Latency is how long a message took from the answer to its commit until it arrived. It can be below 0: the server streams
-// what is written to disk before it answers.
+// Latency is the time from the answer to a message's commit until its arrival. It can be negative: the server streams a
+// commit that is on disk before it answers.
 type Latency struct {
 	Message   int
 	Committed time.Time
 	Took      time.Duration
 }
 
-// Latencies are those of the messages from first on that were committed and have arrived, in the order of their numbers.
+// Latencies returns the latencies of messages first and later that were committed and have arrived, in the order of
+// their numbers.
 func (a *Arrivals) Latencies(first int) []Latency {
 	var all []Latency
 	for n := first; n < a.expected; n++ {

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// prefetch is how many messages the broker hands out before the first is acknowledged.
+	// prefetch is how many messages the broker delivers before the first acknowledgement.
 	prefetch = 2000
-	// acknowledgeEvery and acknowledgeAfter: many at a time, so that the consumer costs the broker little.
+	// acknowledgeEvery and acknowledgeAfter bundle acknowledgements, so that the consumer costs the broker little.
 	acknowledgeEvery = 500
 	acknowledgeAfter = 20 * time.Millisecond
-	// dialTimeout bounds a connection's beginning.
+	// dialTimeout limits connecting.
 	dialTimeout = 10 * time.Second
 )
 
-// Consumer takes messages from the queues of a run, each on a channel of its own.
+// Consumer consumes the queues of a run, each on its own channel.
 type Consumer struct {
 	conn *amqp.Connection
 	done sync.WaitGroup
@@ -29,7 +29,7 @@ type Consumer struct {
 	err error
 }
 
-// Dial opens a connection to the broker; a dead one is noticed within seconds.
+// Dial opens a connection to the broker. It notices a dead broker within seconds.
 func Dial(amqpURL, name string) (*amqp.Connection, error) {
 	properties := amqp.NewConnectionProperties()
 	properties.SetClientConnectionName(name)
@@ -42,7 +42,7 @@ func Dial(amqpURL, name string) (*amqp.Connection, error) {
 	return conn, nil
 }
 
-// Consume starts a consumer of durable classic queues, which it declares. Close ends it.
+// Consume declares durable classic queues and consumes them. Close ends the consumer.
 func Consume(ctx context.Context, amqpURL string, queues []string, arrivals *Arrivals) (*Consumer, error) {
 	conn, err := Dial(amqpURL, "bench consumer")
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *Consumer) fail(err error) {
 	}
 }
 
-// Close ends the consumer and waits. It returns what went wrong before.
+// Close stops the consumer and waits. It returns an earlier error.
 func (c *Consumer) Close() error {
 	c.mu.Lock()
 	err := c.err
@@ -132,7 +132,7 @@ func (c *Consumer) Close() error {
 	return errors.Join(err, closing)
 }
 
-// Delete removes queues with what is in them.
+// Delete deletes queues with their messages.
 func Delete(amqpURL string, queues []string) error {
 	conn, err := Dial(amqpURL, "bench cleaner")
 	if err != nil {

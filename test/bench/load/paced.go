@@ -13,14 +13,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Writers insert single messages at a pace, each in a transaction of its own, as applications do.
+// Writers insert single messages at a given rate, each in its own transaction, as applications do.
 type Writers struct {
 	conns []*pgx.Conn
 	table outbox.Table
 	spec  Spec
 }
 
-// OpenWriters connects so many writers. The caller closes them.
+// OpenWriters connects count writers. The caller closes them.
 func OpenWriters(ctx context.Context, databaseURL string, count int, table outbox.Table, spec Spec) (*Writers, error) {
 	w := &Writers{table: table, spec: spec}
 	for range count {
@@ -34,7 +34,7 @@ func OpenWriters(ctx context.Context, databaseURL string, count int, table outbo
 	return w, nil
 }
 
-// PIDs are the server's processes of the writers.
+// PIDs are the writers' server processes.
 func (w *Writers) PIDs() []int {
 	var pids []int
 	for _, conn := range w.conns {
@@ -43,18 +43,17 @@ func (w *Writers) PIDs() []int {
 	return pids
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (w *Writers) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
 	for _, conn := range w.conns {
-		_ = conn.Close(ctx) // nothing is lost: all was committed
+		_ = conn.Close(ctx) // everything was committed
 	}
 }
 
-// Write inserts messages from up to, not including, to, at so many a second: the n-th is due n/rate seconds after the start,
-// and late ones do not delay those after them while a writer is free. committed is called after each commit, from several
-// goroutines.
+// Write inserts messages from from to to-1 at a rate per second. The n-th is due n/rate seconds after the start; a late
+// one does not delay later ones while a writer is free. committed is called after each commit, from several goroutines.
 func (w *Writers) Write(ctx context.Context, from, to int, rate float64, committed func(n int, at time.Time) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package load makes the load of a benchmark, and takes it from the broker: rows that wait, writers that keep a pace, and
-// consumers that note when each message arrived.
+// Package load generates and consumes the load of a benchmark: a backlog, writers with a given rate, and consumers that
+// record when each message arrived.
 package load
 
 import (
@@ -8,15 +8,15 @@ import (
 	"strconv"
 )
 
-// Spec says what the messages of a run look like. Message n, counted from 0, is the same in every run.
+// Spec defines the messages of a run. Message n, counted from 0, is the same in every run.
 type Spec struct {
 	// Bytes is the size of a body; at least MinBytes.
 	Bytes int
 	// Keys is how many ordering keys there are; 0: none.
 	Keys int
-	// HotEvery gives every so-manieth message the one hot key; 0: none has it.
+	// HotEvery gives every HotEvery-th message the hot key; 0: no message.
 	HotEvery int
-	// Queues are where the messages go, in turn: routing keys of the default exchange.
+	// Queues receive the messages in turn: they are routing keys of the default exchange.
 	Queues []string
 }
 
@@ -25,14 +25,14 @@ const (
 	head   = `{"n":"`
 	middle = `","filler":"`
 	tail   = `"}`
-	// MinBytes is the size of a body without any filler.
+	// MinBytes is the size of a body without filler.
 	MinBytes = len(head) + digits + len(middle) + len(tail)
 )
 
 // HotKey is the ordering key of Spec.HotEvery.
 const HotKey = "hot"
 
-// Body is the body of message n, in a slice of its own.
+// Body returns the body of message n in a new slice.
 func (s Spec) Body(n int, filler string) []byte {
 	body := make([]byte, 0, MinBytes+len(filler))
 	body = append(body, head...)
@@ -42,7 +42,7 @@ func (s Spec) Body(n int, filler string) []byte {
 	return append(body, tail...)
 }
 
-// Filler makes a body as long as it is to be. It cannot be compressed much, as the bodies of applications cannot.
+// Filler pads a body to its size. It compresses as badly as bodies of applications do.
 func (s Spec) Filler() string {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	random := rand.New(rand.NewPCG(1, 2))
@@ -53,10 +53,10 @@ func (s Spec) Filler() string {
 	return string(filler)
 }
 
-// Queue is the queue of message n.
+// Queue returns the queue of message n.
 func (s Spec) Queue(n int) string { return s.Queues[n%len(s.Queues)] }
 
-// Key is the ordering key of message n, empty where it has none.
+// Key returns the ordering key of message n; "": none.
 func (s Spec) Key(n int) string {
 	switch {
 	case s.HotEvery > 0 && n%s.HotEvery == 0:
@@ -76,15 +76,15 @@ func appendNumber(to []byte, n int) []byte {
 	return append(to, text[:]...)
 }
 
-// Number reads which message a body is.
+// Number reads the number of the message from its body.
 func Number(body []byte) (int, error) {
 	if len(body) < MinBytes || string(body[:len(head)]) != head {
-		return 0, fmt.Errorf("this is no message of the benchmark: %.40q", body)
+		return 0, fmt.Errorf("not a message of the benchmark: %.40q", body)
 	}
 	n := 0
 	for _, c := range body[len(head) : len(head)+digits] {
 		if c < '0' || c > '9' {
-			return 0, fmt.Errorf("this is no message of the benchmark: %.40q", body)
+			return 0, fmt.Errorf("not a message of the benchmark: %.40q", body)
 		}
 		n = n*10 + int(c-'0')
 	}

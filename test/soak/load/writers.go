@@ -13,17 +13,17 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// WriterOptions say what is written, and where.
+// WriterOptions say what to write, and where.
 type WriterOptions struct {
-	// DatabaseURL goes to the database itself, past any proxy. With several hosts and target_session_attrs=read-write
-	// the writers follow a failover.
+	// DatabaseURL is the address of the database itself, bypassing the proxies. With several hosts and
+	// target_session_attrs=read-write, the writers follow a failover.
 	DatabaseURL string
 	Table       outbox.Table
 	// Run names the run, in soak_transaction and in the bodies.
 	Run string
-	// Seed decides what is written. When, and what becomes of it, it does not.
+	// Seed determines what is written, but not when, nor the outcome.
 	Seed uint64
-	// Rate is how many messages a second all writers together insert, more than 0.
+	// Rate is how many messages a second all writers insert together; above 0.
 	Rate float64
 	// Writers is how many connections write at a time, at least 1.
 	Writers int
@@ -33,29 +33,30 @@ type WriterOptions struct {
 }
 
 const (
-	// writerName is the writers' application_name, by which the end of their sessions is awaited.
+	// writerName is the writers' application_name. It identifies their sessions.
 	writerName = "cdc-relay-soak writer"
-	// connectTimeout bounds one attempt to connect to one host.
+	// connectTimeout limits one attempt to connect to one host.
 	connectTimeout = 5 * time.Second
-	// closeTimeout bounds the goodbye to a server that may be gone.
+	// closeTimeout limits closing a connection to a server that may be down.
 	closeTimeout = 2 * time.Second
-	// reconnectMost is the longest wait before the next attempt to connect, after the shortest was doubled so far.
+	// reconnectLeast and reconnectMost are the shortest and longest wait before the next attempt to connect; it doubles
+	// each time.
 	reconnectLeast, reconnectMost = 50 * time.Millisecond, time.Second
-	// burst is how many messages a writer may be ahead of its rate: the largest transaction.
+	// burst is how far a writer may exceed its rate, in messages: the largest transaction.
 	burst = 500
 )
 
-// Writers insert messages until they are stopped, whatever becomes of the database.
+// Writers insert messages until they are stopped, across all faults of the database.
 type Writers struct {
 	Trouble Trouble
 
 	opts   WriterOptions
 	record WriterRecorder
 	stop   context.CancelFunc
-	done   sync.WaitGroup // the writers, and what pgx still does for connections that were given up
+	done   sync.WaitGroup // for the writers, and for pgx, which cleans up abandoned connections
 }
 
-// StartWriters starts them. They end with ctx, or by Stop.
+// StartWriters starts them. They end with ctx, or through Stop.
 func StartWriters(ctx context.Context, opts WriterOptions, record WriterRecorder) (*Writers, error) {
 	config, err := writerConfig(opts.DatabaseURL)
 	if err != nil {
@@ -69,7 +70,7 @@ func StartWriters(ctx context.Context, opts WriterOptions, record WriterRecorder
 	return w, nil
 }
 
-// Stop ends the writers. It waits until every transaction has come to its end, half a minute at most.
+// Stop stops the writers. It waits until every transaction has ended, at most half a minute.
 func (w *Writers) Stop() {
 	w.stop()
 	w.done.Wait()
@@ -86,7 +87,7 @@ func writerConfig(databaseURL string) (*pgx.ConnConfig, error) {
 }
 
 func (w *Writers) write(ctx context.Context, config *pgx.ConnConfig, writer int) {
-	// One more than there are writers: Backlog is the last.
+	// One more than the writers: the last is Backlog.
 	plan := newPlanner(w.opts.Seed, writer, w.opts.Writers+1, w.opts.KeysPerWriter, w.opts.Topology)
 	run := &executor{run: w.opts.Run, writer: writer, table: w.opts.Table, record: w.record}
 	pace := rate.NewLimiter(rate.Limit(w.opts.Rate/float64(w.opts.Writers)), burst)
@@ -110,8 +111,8 @@ func (w *Writers) session(ctx context.Context, conn *pgx.Conn, plan *planner, ru
 		}
 		outcome, err := run.execute(ctx, conn, t)
 		if outcome == history.Unknown {
-			// It may yet commit, while later transactions of this writer already do: on a server that waits for a
-			// standby, say. Waiting for the old session to end would take a server that can be asked.
+			// The transaction may commit later than the writer's next ones, for example on a server that waits for a
+			// standby. The server may be down, so the writer cannot wait until the old session has ended.
 			plan.abandon(t)
 		}
 		if err != nil {
@@ -121,7 +122,7 @@ func (w *Writers) session(ctx context.Context, conn *pgx.Conn, plan *planner, ru
 	}
 }
 
-// connect tries until it succeeds; nil once ctx has ended.
+// connect retries until it succeeds. It returns nil once ctx has ended.
 func (w *Writers) connect(ctx context.Context, config *pgx.ConnConfig) *pgx.Conn {
 	wait := reconnectLeast
 	for {
@@ -140,15 +141,15 @@ func (w *Writers) connect(ctx context.Context, config *pgx.ConnConfig) *pgx.Conn
 	}
 }
 
-// close lets go of a connection; pgx cancels what runs on it, in the background and with deadlines of its own.
+// close closes a connection. pgx cancels its query in the background, with deadlines of its own.
 func (w *Writers) close(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = conn.Close(ctx) // whatever it says, the connection is gone
+	_ = conn.Close(ctx) // the connection is closed in any case
 	w.done.Go(func() { <-conn.PgConn().CleanupDone() })
 }
 
-// pause waits; false once ctx has ended.
+// pause waits. It returns false once ctx has ended.
 func pause(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -163,8 +164,8 @@ func pause(ctx context.Context, wait time.Duration) bool {
 // backlogTransaction is how many rows one transaction of a backlog has.
 const backlogTransaction = 2000
 
-// Backlog commits at least so many rows as quickly as COPY goes, in recorded transactions, a fifth of the rows with
-// ordering keys. It is for before the writers start.
+// Backlog commits at least this many rows in recorded transactions, with COPY, a fifth of them with ordering keys. Call
+// it before the writers start.
 func Backlog(ctx context.Context, opts WriterOptions, rows int, record WriterRecorder) error {
 	config, err := writerConfig(opts.DatabaseURL)
 	if err != nil {
