@@ -66,7 +66,7 @@ func TestPlans(t *testing.T) {
 	for line := range strings.Lines(some) {
 		names = append(names, strings.Fields(line)[0])
 	}
-	if want := []string{"drain-poller", "drain-4-queues", "idle"}; !slices.Equal(names[:3], want) {
+	if want := []string{"drain-poll", "drain-poller", "drain-4-queues", "idle"}; !slices.Equal(names[:4], want) {
 		t.Errorf("%v, want first %v", names, want)
 	}
 }
