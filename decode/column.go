@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -201,10 +202,6 @@ func (v value) bytea() ([]byte, error) {
 	return out, nil
 }
 
-// far and past replace the infinities. Postgres cannot store these times.
-func far() time.Time  { return time.Date(294277, 1, 1, 0, 0, 0, 0, time.UTC) }
-func past() time.Time { return time.Date(-4713, 1, 1, 0, 0, 0, 0, time.UTC) }
-
 func (v value) time() (time.Time, error) {
 	if v.binary {
 		if len(v.data) != 8 {
@@ -213,18 +210,18 @@ func (v value) time() (time.Time, error) {
 		micros := int64(binary.BigEndian.Uint64(v.data))
 		switch micros {
 		case math.MaxInt64:
-			return far(), nil
+			return pgtime.Far(), nil
 		case math.MinInt64:
-			return past(), nil
+			return pgtime.Past(), nil
 		}
 		const epoch = 946_684_800 // 2000-01-01, Postgres' epoch, in Unix seconds
 		return time.Unix(epoch+micros/1e6, micros%1e6*1e3).UTC(), nil
 	}
 	switch s := string(v.data); s {
 	case "infinity":
-		return far(), nil
+		return pgtime.Far(), nil
 	case "-infinity":
-		return past(), nil
+		return pgtime.Past(), nil
 	default:
 		for _, layout := range [...]string{"2006-01-02 15:04:05.999999-07", "2006-01-02 15:04:05.999999-07:00"} {
 			if t, err := time.Parse(layout, s); err == nil {

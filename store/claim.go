@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -175,7 +176,7 @@ func (c *Claim) queuePostpone(batch *pgx.Batch, late []outbox.Settlement, postpo
 		var id int64
 		var until pgtype.Timestamptz
 		_, err := pgx.ForEachRow(rows, []any{&id, &until}, func() error {
-			byID[id].AvailableAt = fromColumn(until)
+			byID[id].AvailableAt = pgtime.FromColumn(until)
 			return nil
 		})
 		return err

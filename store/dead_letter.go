@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 )
 
 // DeadMessage is a dead letter.
@@ -95,7 +97,7 @@ func (o *Operator) deadLetters(ctx context.Context, filter Filter, limit int, pa
 func scanDeadLetter(row pgx.CollectableRow, died *pgtype.Timestamptz, more ...any) (DeadMessage, error) {
 	var letter DeadMessage
 	stored, err := scanStored(row, append([]any{&letter.Reason, died}, more...)...)
-	letter.StoredMessage, letter.DeadAt = stored, fromColumn(*died)
+	letter.StoredMessage, letter.DeadAt = stored, pgtime.FromColumn(*died)
 	return letter, err
 }
 

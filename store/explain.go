@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 )
 
 // State is the state of a row of the outbox by itself, without the rows before it in its key.
@@ -97,7 +99,7 @@ func scanWaiting(row pgx.CollectableRow, more ...any) (Waiting, error) {
 	var available pgtype.Timestamptz
 	w := Waiting{Before: Count{Precision: Exact}, DeadOfKey: Count{Precision: Exact}}
 	stored, err := scanStored(row, append([]any{&available, &w.LockedBy, &w.State}, more...)...)
-	w.StoredMessage, w.AvailableAt = stored, fromColumn(available)
+	w.StoredMessage, w.AvailableAt = stored, pgtime.FromColumn(available)
 	return w, err
 }
 
@@ -165,7 +167,7 @@ func (o *Operator) sessionOf(ctx context.Context, tx querier, w *Waiting) error 
 	if err == pgx.ErrNoRows {
 		return nil
 	}
-	s.Since, w.Session = fromColumn(since), &s
+	s.Since, w.Session = pgtime.FromColumn(since), &s
 	return err
 }
 
@@ -198,7 +200,7 @@ func (o *Operator) keyOf(ctx context.Context, tx querier, w *Waiting) error {
 		w.Before = Count{Precision: Exact}
 		return nil
 	}
-	first.AvailableAt = fromColumn(available)
+	first.AvailableAt = pgtime.FromColumn(available)
 	w.First = &first
 	return err
 }

@@ -9,15 +9,16 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // FindDue finds rows whose time has come, earliest first, for all keys. With ties, it includes rows with exactly
 // the time after.
 func (s *Store) FindDue(ctx context.Context, after time.Time, ties bool, limit int) ([]outbox.Candidate, error) {
-	from := toColumn(after)
+	from := pgtime.ToColumn(after)
 	if after.IsZero() {
-		from = toColumn(past())
+		from = pgtime.ToColumn(pgtime.Past())
 	}
 	return s.find(ctx, s.sql.findDue, from, limit, ties)
 }
@@ -91,7 +92,7 @@ func candidates(rows pgx.Rows) (found []outbox.Candidate, err error) {
 	var c outbox.Candidate
 	var due pgtype.Timestamptz
 	_, err = pgx.ForEachRow(rows, []any{&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded}, func() error {
-		c.Due = fromColumn(due)
+		c.Due = pgtime.FromColumn(due)
 		found = append(found, c)
 		c.OrderingKey = nil
 		return nil

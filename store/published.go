@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
@@ -113,7 +114,7 @@ func (o *Operator) published(ctx context.Context, filter Filter, limit int, payl
 func scanPublished(row pgx.CollectableRow, published *pgtype.Timestamptz, more ...any) (PublishedMessage, error) {
 	var m PublishedMessage
 	stored, err := scanStored(row, append([]any{published}, more...)...)
-	m.StoredMessage, m.PublishedAt = stored, fromColumn(*published)
+	m.StoredMessage, m.PublishedAt = stored, pgtime.FromColumn(*published)
 	return m, err
 }
 

@@ -3,6 +3,7 @@ package store
 import (
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -46,7 +47,7 @@ func (s *scanner) scan(row scannable) (*outbox.Message, error) {
 	if s.payloadBytes != nil {
 		m.Payload, m.Binary, m.BothPayloads = s.payloadBytes, true, s.payload != nil
 	}
-	m.CreatedAt, m.AvailableAt, m.ExpiresAt = fromColumn(s.created), fromColumn(s.available), fromColumn(s.expires)
+	m.CreatedAt, m.AvailableAt, m.ExpiresAt = pgtime.FromColumn(s.created), pgtime.FromColumn(s.available), pgtime.FromColumn(s.expires)
 	m.PossibleDuplicate = s.duplicate.Bool
 	m.RoutingKey, m.NoRoutingKey, m.Attempts = s.routingKey.String, !s.routingKey.Valid, int(s.attempts.Int32)
 	if s.maxAttempts.Valid {

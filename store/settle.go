@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -304,7 +305,7 @@ func settleArgs(part []outbox.Settlement) []any {
 	for i, settlement := range part {
 		m := settlement.Message
 		ids[i], messageIDs[i] = m.ID, m.MessageID
-		times[i] = toColumn(m.AvailableAt)
+		times[i] = pgtime.ToColumn(m.AvailableAt)
 		duplicates[i] = m.PossibleDuplicate
 		delays[i] = settlement.Decision.Delay
 		details[i], reasons[i] = settlement.Decision.Detail, string(settlement.Decision.Reason)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -242,7 +243,7 @@ func (r *statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) err
 	var created pgtype.Timestamptz
 	err := tx.QueryRow(ctx, r.fill(pendingSQL), most).Scan(&created)
 	if err == nil {
-		s.OldestPending, s.OldestUnknown = fromColumn(created), false
+		s.OldestPending, s.OldestUnknown = pgtime.FromColumn(created), false
 	}
 	return err
 }
@@ -282,8 +283,8 @@ func (r *statsReader) future(ctx context.Context, tx querier, s *QueueStats) err
 		}
 		return Count{n, Exact}
 	}
-	s.Retrying, s.NextRetry = of(retrying), fromColumn(nextRetry)
-	s.Scheduled, s.NextScheduled = of(scheduled), fromColumn(nextScheduled)
+	s.Retrying, s.NextRetry = of(retrying), pgtime.FromColumn(nextRetry)
+	s.Scheduled, s.NextScheduled = of(scheduled), pgtime.FromColumn(nextScheduled)
 	s.Unconfirmed, s.ParkedKeys = of(unconfirmed), of(parked)
 	return nil
 }
@@ -315,7 +316,7 @@ func (r *statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err 
 	if err := tx.QueryRow(ctx, r.fill(`SELECT min(dead_at), max(dead_at) FROM {dead}`)).Scan(&oldest, &newest); err != nil {
 		return err
 	}
-	s.OldestDead, s.NewestDead = fromColumn(oldest), fromColumn(newest)
+	s.OldestDead, s.NewestDead = pgtime.FromColumn(oldest), pgtime.FromColumn(newest)
 	s.DeadLetters, err = r.size(ctx, tx, deadRowsSQL, r.table.DeadLetter(), "")
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -64,7 +65,7 @@ func scanStored(row pgx.CollectableRow, more ...any) (StoredMessage, error) {
 		&m.Payload, &m.PayloadSize, &m.Binary, &m.ReadAt,
 	}, more...)...)
 	m.Headers, m.Properties, m.Redacted = bytesOf(headers), bytesOf(properties), bytesOf(redacted)
-	m.CreatedAt, m.ExpiresAt, m.ReadAt = fromColumn(created), fromColumn(expires), m.ReadAt.UTC()
+	m.CreatedAt, m.ExpiresAt, m.ReadAt = pgtime.FromColumn(created), pgtime.FromColumn(expires), m.ReadAt.UTC()
 	return m, err
 }
 
