@@ -67,15 +67,13 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 func (c *Claim) scan(rows pgx.Rows) error {
 	defer rows.Close()
 	locked, superseded := false, false
-	headers := newHeaderScan(c.store.headers)
-	scanner := newScanner(append([]any{&locked, &superseded}, headers.places...)...)
+	scanner := NewScanner(c.store.headers, &locked, &superseded)
 	for rows.Next() {
-		m, err := scanner.scan(rows)
+		m, err := scanner.Scan(rows)
 		if err != nil {
 			return err
 		}
 		m.PossibleDuplicate, m.Superseded = m.PossibleDuplicate || locked, superseded
-		headers.add(m)
 		c.Messages = append(c.Messages, m)
 	}
 	return rows.Err()

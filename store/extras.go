@@ -16,55 +16,7 @@ import (
 // SendHeaders makes claims read these application columns, which are sent as headers. Call it before the first claim.
 func (s *Store) SendHeaders(columns []string) {
 	s.headers = columns
-	s.lock = strings.ReplaceAll(s.sql.lock, "{header_columns}", headerColumns(columns))
-}
-
-// headerColumns follow those that a statement reads otherwise.
-func headerColumns(names []string) string {
-	var list strings.Builder
-	for _, name := range names {
-		list.WriteString(", r." + outbox.QuoteIdentifier(name))
-	}
-	return list.String()
-}
-
-// headerScan reads headerColumns.
-type headerScan struct {
-	names  []string
-	values []any
-	places []any
-}
-
-func newHeaderScan(names []string) *headerScan {
-	h := &headerScan{names: names, values: make([]any, len(names))}
-	for i := range h.values {
-		h.places = append(h.places, &h.values[i])
-	}
-	return h
-}
-
-// add gives the values of the row that was read last to its message.
-func (h *headerScan) add(m *outbox.Message) {
-	for i, value := range h.values {
-		if value != nil {
-			m.Extra = append(m.Extra, outbox.Header{Name: h.names[i], Value: headerValue(value)})
-		}
-	}
-}
-
-// headerValue converts a value of pgx for a header.
-func headerValue(value any) any {
-	switch v := value.(type) {
-	case int16:
-		return int64(v)
-	case int32:
-		return int64(v)
-	case [16]byte:
-		return outbox.UUID(v).String()
-	case int64, bool, string:
-		return v
-	}
-	return fmt.Sprint(value) // checkHeaders rejects other types
+	s.lock = strings.ReplaceAll(s.sql.lock, "{message_columns}", MessageColumns(columns))
 }
 
 // checkHeaders returns a problem if a column cannot be sent as a header.
@@ -103,16 +55,9 @@ FROM unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
 	return found
 }
 
-// extras are application columns that exist in both tables with the same name and type. They move to the dead letters
-// and back.
-type extras struct {
-	mu    sync.Mutex
-	names []string // quoted for SQL
-	at    time.Time
-}
-
-// extrasFor is how long the list stays valid: a column may be added at any time.
-const extrasFor = 10 * time.Second
+// ExtraColumns are application columns that exist in both tables with the same name and type, quoted for SQL. They move
+// to the dead letters and back.
+type ExtraColumns []string
 
 const extrasSQL = `
 SELECT coalesce(array_agg(quote_ident(d.attname) ORDER BY d.attnum), '{}')
@@ -122,6 +67,38 @@ WHERE o.attrelid = $1::regclass AND o.attnum > 0 AND NOT o.attisdropped AND NOT 
   AND o.attgenerated = '' AND d.attgenerated = '' AND o.attidentity = '' AND d.attidentity = '' AND o.attname <> ALL ($3)
   AND has_column_privilege(o.attrelid, o.attnum, 'SELECT') AND has_column_privilege(d.attrelid, d.attnum, 'INSERT')`
 
+// ReadExtraColumns reads them by a pool or a connection.
+func ReadExtraColumns(ctx context.Context, db rower, table outbox.Table) (columns ExtraColumns, err error) {
+	var known []string
+	for _, need := range Needs(table) {
+		known = append(known, need.Columns...)
+	}
+	err = db.QueryRow(ctx, extrasSQL, table.SQL(), table.DeadLetter().SQL(), known).Scan((*[]string)(&columns))
+	return columns, err
+}
+
+// Fill inserts the columns into a statement that moves rows r: {extra_columns} is what it returns of them, {extra_names}
+// and {extra_values} are what it inserts. It uses aliases, because a column may have the same name as a computed one.
+func (e ExtraColumns) Fill(sql string) string {
+	var columns, names, values strings.Builder
+	for i, name := range e {
+		fmt.Fprintf(&columns, ", r.%s AS extra_%d_", name, i)
+		fmt.Fprintf(&names, ", %s", name)
+		fmt.Fprintf(&values, ", extra_%d_", i)
+	}
+	return strings.NewReplacer("{extra_columns}", columns.String(), "{extra_names}", names.String(), "{extra_values}", values.String()).Replace(sql)
+}
+
+// extras remember the columns.
+type extras struct {
+	mu      sync.Mutex
+	columns ExtraColumns
+	at      time.Time
+}
+
+// extrasFor is how long the list stays valid: a column may be added at any time.
+const extrasFor = 10 * time.Second
+
 // read updates the list, unless it is still valid. On an error, the old list stays.
 func (e *extras) read(ctx context.Context, db rower, table outbox.Table) {
 	e.mu.Lock()
@@ -129,12 +106,8 @@ func (e *extras) read(ctx context.Context, db rower, table outbox.Table) {
 	if !e.at.IsZero() && time.Since(e.at) < extrasFor {
 		return
 	}
-	var names, known []string
-	for _, need := range Needs(table) {
-		known = append(known, need.Columns...)
-	}
-	if err := db.QueryRow(ctx, extrasSQL, table.SQL(), table.DeadLetter().SQL(), known).Scan(&names); err == nil {
-		e.names, e.at = names, time.Now()
+	if columns, err := ReadExtraColumns(ctx, db, table); err == nil {
+		e.columns, e.at = columns, time.Now()
 	}
 }
 
@@ -144,16 +117,8 @@ func (e *extras) forget() {
 	e.at = time.Time{}
 }
 
-// fill inserts the columns into a statement, under aliases: an application column may have the same name as a computed
-// column.
 func (e *extras) fill(sql string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var columns, names, values strings.Builder
-	for i, name := range e.names {
-		fmt.Fprintf(&columns, ", r.%s AS extra_%d_", name, i)
-		fmt.Fprintf(&names, ", %s", name)
-		fmt.Fprintf(&values, ", extra_%d_", i)
-	}
-	return strings.NewReplacer("{extra_columns}", columns.String(), "{extra_names}", names.String(), "{extra_values}", values.String()).Replace(sql)
+	return e.columns.Fill(sql)
 }

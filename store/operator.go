@@ -22,8 +22,6 @@ type Operator struct {
 	conn  *pgx.Conn
 	table outbox.Table
 	names []string // placeholders of statements and their values, in pairs
-	// extras are application columns.
-	extras extras
 }
 
 const (
@@ -98,7 +96,7 @@ func (o *Operator) Slot(ctx context.Context, name string) (s slot.Slot, err erro
 
 // querier is a connection or a transaction.
 type querier interface {
-	rower
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }

@@ -77,7 +77,7 @@ func TestRequeueAndPurgeGoByThePrimaryKey(t *testing.T) {
 	}
 	ids, uuids := make([]int64, 1000), make([][16]byte, 1000)
 	for sql, args := range map[string][]any{
-		o.fill(purgeSQL): {ids, uuids}, o.fill(o.extras.fill(requeueSQL), "{keptButID}", strings.TrimPrefix(keptNames, "id, ")): {ids, uuids, ids},
+		o.fill(purgeSQL): {ids, uuids}, o.requeueStatement(nil): {ids, uuids, ids},
 		o.fill(retryNowSQL): {ids, uuids},
 	} {
 		if plan := p.lines("EXPLAIN "+sql, args...); strings.Contains(plan, "Seq Scan on outbox") {

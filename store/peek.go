@@ -46,7 +46,7 @@ const leaves = `r.schema_version <= {version} AND coalesce(r.expires_at > statem
 
 // A row may have left since it was found.
 const peekedSQL = `
-SELECT ` + messageColumns + `, r.possible_duplicate, r.redacted_payload::text, {state}{header_columns}
+SELECT {message_columns}, r.redacted_payload::text, {state}
 FROM unnest($1::bigint[]) WITH ORDINALITY w(id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id ORDER BY w.nth`
 
 // Peek shows a page of the messages that the filter picks, in the order in which they would leave. It locks and changes
@@ -166,21 +166,19 @@ func (o *Operator) peeked(ctx context.Context, tx querier, ids []int64, headers 
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, o.fill(peekedSQL, "{state}", stateBy("0"), "{header_columns}", headerColumns(headers)), ids)
+	rows, err := tx.Query(ctx, o.fill(peekedSQL, "{state}", stateBy("0"), "{message_columns}", MessageColumns(headers)), ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	var redacted *string
 	var state State
-	extra := newHeaderScan(headers)
-	scanner := newScanner(append([]any{&redacted, &state}, extra.places...)...)
+	scanner := NewScanner(headers, &redacted, &state)
 	for rows.Next() {
-		m, err := scanner.scan(rows)
+		m, err := scanner.Scan(rows)
 		if err != nil {
 			return nil, err
 		}
-		extra.add(m)
 		all = append(all, Peeked{m, state, bytesOf(redacted)})
 	}
 	return all, rows.Err()

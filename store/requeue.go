@@ -70,8 +70,10 @@ func (o *Operator) Requeue(ctx context.Context, filter Filter, batch int, progre
 			err = o.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", o.table, err), o.requeueNeeds(ctx)...)
 		}
 	}()
-	o.extras.forget()
-	o.extras.read(ctx, o.conn, o.table)
+	extras, err := ReadExtraColumns(ctx, o.conn, o.table)
+	if err != nil {
+		return done, err
+	}
 	newest, err := o.newestID(ctx)
 	if err != nil {
 		return done, err
@@ -82,21 +84,27 @@ func (o *Operator) Requeue(ctx context.Context, filter Filter, batch int, progre
 		return done, err
 	}
 	defer chosen.close(ctx)
+	sql := o.requeueStatement(extras)
 	for seen := int64(0); ; {
 		progress(seen, chosen.total)
 		rows, err := take(ctx, chosen, batch, pgx.RowToStructByPos[requeuedRow])
 		if err != nil || len(rows) == 0 {
 			return done, err
 		}
-		if err := o.requeue(ctx, rows, &done); err != nil {
+		if err := o.requeue(ctx, sql, rows, &done); err != nil {
 			return done, err
 		}
 		seen += int64(len(rows))
 	}
 }
 
+func (o *Operator) requeueStatement(extras ExtraColumns) string {
+	butID := strings.Replace(strings.TrimPrefix(keptNames, "id, "), "expires_at", goesOn, 1)
+	return extras.Fill(o.fill(requeueSQL, "{keptButID}", butID))
+}
+
 // requeue moves one batch. If the outbox rejects it, requeue tries each row, and rejected rows stay.
-func (o *Operator) requeue(ctx context.Context, rows []requeuedRow, done *Requeued) error {
+func (o *Operator) requeue(ctx context.Context, sql string, rows []requeuedRow, done *Requeued) error {
 	var ids, places []int64
 	var messageIDs [][16]byte
 	moved := int64(0)
@@ -108,9 +116,7 @@ func (o *Operator) requeue(ctx context.Context, rows []requeuedRow, done *Requeu
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 	defer cancel()
-	sql := o.extras.fill(requeueSQL)
-	butID := strings.Replace(strings.TrimPrefix(keptNames, "id, "), "expires_at", goesOn, 1)
-	tag, err := o.conn.Exec(bounded, o.fill(sql, "{keptButID}", butID), ids, messageIDs, places)
+	tag, err := o.conn.Exec(bounded, sql, ids, messageIDs, places)
 	switch {
 	case err == nil:
 		done.Sent += tag.RowsAffected()
@@ -124,7 +130,7 @@ func (o *Operator) requeue(ctx context.Context, rows []requeuedRow, done *Requeu
 		return nil
 	}
 	for i := range rows {
-		if err := o.requeue(ctx, rows[i:i+1], done); err != nil {
+		if err := o.requeue(ctx, sql, rows[i:i+1], done); err != nil {
 			return err
 		}
 	}

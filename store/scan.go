@@ -1,15 +1,29 @@
 package store
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// scanner reads rows of messageColumns, possible_duplicate, and further columns. Use one for each query: its scan
-// targets are made once, which saves most of the cost of reading a row.
-type scanner struct {
+// MessageColumns returns the columns for a Scanner. The statement must name the rows r. Headers are application columns.
+func MessageColumns(headers []string) string {
+	columns := strings.Builder{}
+	columns.WriteString(`r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes,
+       r.headers, r.properties, r.schema_version, r.created_at, r.available_at, r.expires_at, r.attempts, r.max_attempts, r.possible_duplicate`)
+	for _, name := range headers {
+		columns.WriteString(", r." + outbox.QuoteIdentifier(name))
+	}
+	return columns.String()
+}
+
+// Scanner reads rows of MessageColumns and further columns. Use one for each query: its scan targets are made once,
+// which saves most of the cost of reading a row. It is not safe for concurrent use.
+type Scanner struct {
 	message               outbox.Message
 	payload, payloadBytes []byte
 	created, available    pgtype.Timestamptz
@@ -17,25 +31,28 @@ type scanner struct {
 	duplicate             pgtype.Bool
 	routingKey            pgtype.Text
 	attempts, maxAttempts pgtype.Int4
+	headers               []string
+	headerValues          []any
 	places                []any
 }
 
-// scannable is the current row of a query.
-type scannable interface{ Scan(places ...any) error }
-
-// newScanner returns a scanner; more are the targets of further columns.
-func newScanner(more ...any) *scanner {
-	s := &scanner{}
+// NewScanner returns a scanner for MessageColumns with these headers; more are the targets of the columns that follow.
+func NewScanner(headers []string, more ...any) *Scanner {
+	s := &Scanner{headers: headers, headerValues: make([]any, len(headers))}
 	m := &s.message
-	s.places = append([]any{
+	s.places = []any{
 		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &s.routingKey, &m.OrderingKey, &s.payload, &s.payloadBytes,
 		&m.Headers, &m.Properties, &m.SchemaVersion, &s.created, &s.available, &s.expires, &s.attempts, &s.maxAttempts, &s.duplicate,
-	}, more...)
+	}
+	for i := range s.headerValues {
+		s.places = append(s.places, &s.headerValues[i])
+	}
+	s.places = append(s.places, more...)
 	return s
 }
 
-// scan reads one row. The message owns its memory.
-func (s *scanner) scan(row scannable) (*outbox.Message, error) {
+// Scan reads the current row of a query. The message owns its memory.
+func (s *Scanner) Scan(row interface{ Scan(places ...any) error }) (*outbox.Message, error) {
 	// A null leaves its target unchanged, so the values of the previous row are cleared.
 	s.message = outbox.Message{}
 	s.payload, s.payloadBytes = nil, nil
@@ -54,5 +71,25 @@ func (s *scanner) scan(row scannable) (*outbox.Message, error) {
 		most := int(s.maxAttempts.Int32)
 		m.MaxAttempts = &most
 	}
+	for i, value := range s.headerValues {
+		if value != nil {
+			m.Extra = append(m.Extra, outbox.Header{Name: s.headers[i], Value: headerValue(value)})
+		}
+	}
 	return &m, nil
+}
+
+// headerValue converts a value of pgx for a header.
+func headerValue(value any) any {
+	switch v := value.(type) {
+	case int16:
+		return int64(v)
+	case int32:
+		return int64(v)
+	case [16]byte:
+		return outbox.UUID(v).String()
+	case int64, bool, string:
+		return v
+	}
+	return fmt.Sprint(value) // checkHeaders rejects other types
 }

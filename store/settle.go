@@ -290,7 +290,7 @@ func (w settling) statement(part []outbox.Settlement) (sql string, args []any) {
 	return w.sql, args[:2]
 }
 
-// rower is a pool or a transaction.
+// rower is a pool, a connection or a transaction.
 type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }

@@ -21,11 +21,6 @@ type statements struct {
 	moved, retention              string
 }
 
-// messageColumns are the columns for the scanner. The statement must name the rows r. Statements name all columns,
-// because an application column may have the same name as a computed one.
-const messageColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes,
-       r.headers, r.properties, r.schema_version, r.created_at, r.available_at, r.expires_at, r.attempts, r.max_attempts`
-
 // rowSize is roughly the memory of a row. It reads only compressed payloads.
 const rowSize = `(CASE WHEN pg_column_compression(r.payload) IS NULL THEN coalesce(pg_column_size(r.payload), 0)
        ELSE octet_length(r.payload::text) END + coalesce(octet_length(r.payload_bytes), 0)
@@ -103,7 +98,7 @@ const lockTableSQL = `LOCK TABLE {outbox} IN ROW EXCLUSIVE MODE`
 // and not deleted it: that session may have published it. If a session locks and then changes a row, as a claim does
 // when it releases it, xmax equals xmin.
 const lockSQL = `
-SELECT ` + messageColumns + `, r.possible_duplicate, r.xmax <> 0 AND r.xmax <> r.xmin, ` + isSuperseded + `{header_columns} FROM {outbox} r
+SELECT {message_columns}, r.xmax <> 0 AND r.xmax <> r.xmin, ` + isSuperseded + ` FROM {outbox} r
 WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
 
