@@ -1,17 +1,13 @@
 package store_test
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
-	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // BenchmarkSettle deletes confirmed rows in batches.
@@ -22,13 +18,13 @@ func BenchmarkSettle(b *testing.B) {
 }
 
 func benchmarkSettle(b *testing.B, batch int) {
-	s, conn := openBench(b)
+	f := newFixture(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
-		part := insertBench(b, conn, batch)
+		part := insertBench(b, f, batch)
 		b.StartTimer()
-		settled, err := s.Settle(b.Context(), part)
+		settled, err := f.store.Settle(b.Context(), part)
 		if err != nil || len(settled.Done) != batch {
 			b.Fatal(len(settled.Done), err)
 		}
@@ -39,17 +35,17 @@ func benchmarkSettle(b *testing.B, batch int) {
 // BenchmarkClaim finds rows without a key, then locks and deletes them.
 func BenchmarkClaim(b *testing.B) {
 	const page = 500
-	s, conn := openBench(b)
+	f := newFixture(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
-		part := insertBench(b, conn, page)
+		part := insertBench(b, f, page)
 		b.StartTimer()
-		found, err := s.FindBacklog(b.Context(), 0, math.MaxInt64, page, outbox.AllFresh())
+		found, err := f.store.FindBacklog(b.Context(), 0, math.MaxInt64, page, outbox.AllFresh())
 		if err != nil {
 			b.Fatal(err)
 		}
-		claim, err := s.Lock(b.Context(), refIDs(found), outbox.AllFresh(), "")
+		claim, err := f.store.Lock(b.Context(), refIDs(found), outbox.AllFresh(), "")
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -60,28 +56,9 @@ func BenchmarkClaim(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*page), "µs/row")
 }
 
-func openBench(b *testing.B) (*store.Store, *pgx.Conn) {
+func insertBench(b *testing.B, f *fixture, count int) []outbox.Settlement {
 	b.Helper()
-	url := services.Database(b)
-	conn, err := pgx.Connect(b.Context(), url)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = conn.Close(context.WithoutCancel(b.Context())) })
-	if _, _, err := migrations.Up(b.Context(), conn, table()); err != nil {
-		b.Fatal(err)
-	}
-	s, err := store.Open(url, table(), false, outbox.Shard{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(s.Close)
-	return s, conn
-}
-
-func insertBench(b *testing.B, conn *pgx.Conn, count int) []outbox.Settlement {
-	b.Helper()
-	rows, err := conn.Query(b.Context(), `INSERT INTO outbox (routing_key, payload)
+	rows, err := f.Conn.Query(b.Context(), `INSERT INTO outbox (routing_key, payload)
 		SELECT 'orders.created', to_json(repeat('x', 298)) FROM generate_series(1, $1::int) RETURNING id, message_id`, count)
 	if err != nil {
 		b.Fatal(err)

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"net/url"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -16,18 +18,18 @@ import (
 func (f *fixture) role(grants ...string) (name, address string) {
 	f.Helper()
 	name = services.Name(f)
-	f.exec(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret'`)
+	f.Exec(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret'`)
 	f.Cleanup(func() {
 		for _, statement := range []string{`DROP OWNED BY ` + name, `DROP ROLE ` + name} {
-			if _, err := f.conn.Exec(contextOfCleanup(f.T), statement); err != nil {
+			if _, err := f.Conn.Exec(context.WithoutCancel(f.Context()), statement); err != nil {
 				f.Logf("%s: %v", statement, err)
 			}
 		}
 	})
 	for _, grant := range grants {
-		f.exec(grant + ` TO ` + name)
+		f.Exec(grant + ` TO ` + name)
 	}
-	u, err := url.Parse(f.url)
+	u, err := url.Parse(f.URL)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -56,33 +58,33 @@ func TestCheckFindsNothingWrongAfterMigration(t *testing.T) {
 
 func TestCheckNamesAMissingTable(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`DROP TABLE outbox_dead_letter`)
+	f.Exec(`DROP TABLE outbox_dead_letter`)
 	wantProblem(f, f.store, "table public.outbox_dead_letter does not exist", "cdc-relay setup")
-	none := open(t, f.url, outbox.Table{Schema: "No Such", Name: "x"}, false)
+	none := open(t, f.URL, outbox.Table{Schema: "No Such", Name: "x"}, false)
 	wantProblem(f, none, `table "No Such".x does not exist`, `cdc-relay setup --table '"No Such".x', with the relay's own --slot and --publication`)
 }
 
 func TestCheckTakesNoViewForATable(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`ALTER TABLE outbox RENAME TO boxes`)
-	f.exec(`CREATE VIEW outbox AS SELECT * FROM boxes`)
+	f.Exec(`ALTER TABLE outbox RENAME TO boxes`)
+	f.Exec(`CREATE VIEW outbox AS SELECT * FROM boxes`)
 	wantProblem(f, f.store, " is not a table", "cdc-relay setup")
 }
 
 func TestCheckNamesMissingColumns(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`ALTER TABLE outbox DROP headers, DROP last_error, DROP coalesce_key`)
+	f.Exec(`ALTER TABLE outbox DROP headers, DROP last_error, DROP coalesce_key`)
 	wantProblem(f, f.store, "table public.outbox has no column headers, last_error, coalesce_key", "cdc-relay migrate up")
-	f.exec(`ALTER TABLE outbox ADD headers jsonb, ADD last_error text, ADD coalesce_key text`)
-	f.exec(`ALTER TABLE outbox_dead_letter RENAME dead_at TO died_at`)
+	f.Exec(`ALTER TABLE outbox ADD headers jsonb, ADD last_error text, ADD coalesce_key text`)
+	f.Exec(`ALTER TABLE outbox_dead_letter RENAME dead_at TO died_at`)
 	wantProblem(f, f.store, "table public.outbox_dead_letter has no column dead_at", "cdc-relay migrate up")
 }
 
 func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`CREATE SCHEMA "Apps"`)
-	f.exec(`ALTER TABLE outbox SET SCHEMA "Apps"`)
-	f.exec(`ALTER TABLE outbox_dead_letter SET SCHEMA "Apps"`)
+	f.Exec(`CREATE SCHEMA "Apps"`)
+	f.Exec(`ALTER TABLE outbox SET SCHEMA "Apps"`)
+	f.Exec(`ALTER TABLE outbox_dead_letter SET SCHEMA "Apps"`)
 	role, address := f.role()
 	s := open(t, address, outbox.Table{Schema: "Apps", Name: "outbox"}, false)
 	for _, c := range []struct{ what, fix string }{
@@ -101,30 +103,30 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 		},
 	} {
 		wantProblem(f, s, c.what, c.fix)
-		f.exec(c.fix) // the hint must fix it
+		f.Exec(c.fix) // the hint must fix it
 	}
 	if err := s.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
-	f.exec(`REVOKE UPDATE ON "Apps".outbox FROM ` + role)
+	f.Exec(`REVOKE UPDATE ON "Apps".outbox FROM ` + role)
 	wantProblem(f, s, `may not UPDATE on table "Apps".outbox`, `GRANT UPDATE ON "Apps"."outbox" TO `+role)
 }
 
 func TestCheckOfADatabaseThatCannotBeReachedIsNoProblem(t *testing.T) {
 	proxy := services.NewProxy(t, services.SharedPostgres(t).Addr())
 	proxy.Refuse()
-	s := open(t, "postgres://postgres:postgres@"+proxy.Addr()+"/postgres?sslmode=disable", table(), false)
+	s := open(t, "postgres://postgres:postgres@"+proxy.Addr()+"/postgres?sslmode=disable", tabletest.Name(), false)
 	if err := s.Check(t.Context()); err == nil || problem.Is(err) {
 		t.Errorf("err = %v", err)
 	}
 }
 
 func TestErrorsTellNoPassword(t *testing.T) {
-	_, err := store.Open("postgres://user:topsecret@127.0.0.1:notaport/db", table(), false, outbox.Shard{})
+	_, err := store.Open("postgres://user:topsecret@127.0.0.1:notaport/db", tabletest.Name(), false, outbox.Shard{})
 	if err == nil || strings.Contains(err.Error(), "topsecret") {
 		t.Errorf("err = %v", err)
 	}
-	s := open(t, "postgres://user:topsecret@127.0.0.1:1/db?sslmode=disable", table(), false)
+	s := open(t, "postgres://user:topsecret@127.0.0.1:1/db?sslmode=disable", tabletest.Name(), false)
 	if _, _, err := s.LastID(t.Context()); err == nil || strings.Contains(err.Error(), "topsecret") {
 		t.Errorf("err = %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -31,19 +32,19 @@ func TestNextDueTellsWhenSomethingIsDue(t *testing.T) {
 		}
 		return d
 	}
-	f.plain(2)
+	f.Plain(2)
 	if d := next(); d != 24*time.Hour {
 		t.Errorf("nothing has a time: %s", d)
 	}
-	f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', 'infinity')`)
+	f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', 'infinity')`)
 	if d := next(); d != 24*time.Hour {
 		t.Errorf("never due: %s", d)
 	}
-	f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', clock_timestamp() + interval '1 hour')`)
+	f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', clock_timestamp() + interval '1 hour')`)
 	if d := next(); d > time.Hour || d < 50*time.Minute {
 		t.Errorf("due in an hour: %s", d)
 	}
-	f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', '-infinity')`)
+	f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', '-infinity')`)
 	if d := next(); d > 0 {
 		t.Errorf("due now: %s", d)
 	}
@@ -51,14 +52,14 @@ func TestNextDueTellsWhenSomethingIsDue(t *testing.T) {
 
 func TestALockTakesWhatMayLeaveAndNobodyElseHas(t *testing.T) {
 	f := newFixture(t)
-	fresh := f.insert(`(routing_key, payload) VALUES ('r', '1')`)
-	due := f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', ` + duePast + `)`)
-	always := f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', '-infinity')`)
-	f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', ` + dueFuture + `)`)
-	f.insert(`(routing_key, payload, available_at) VALUES ('r', '1', 'infinity')`)
-	f.insert(`(routing_key, payload, available_at, schema_version) VALUES ('r', '1', ` + duePast + `, 2)`)
-	later := f.insert(`(routing_key, payload, created_at) VALUES ('r', '1', 'infinity')`)
-	ids := f.ids("true")
+	fresh := f.Insert(`(routing_key, payload) VALUES ('r', '1')`)
+	due := f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', ` + duePast + `)`)
+	always := f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', '-infinity')`)
+	f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', ` + dueFuture + `)`)
+	f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', 'infinity')`)
+	f.Insert(`(routing_key, payload, available_at, schema_version) VALUES ('r', '1', ` + duePast + `, 2)`)
+	later := f.Insert(`(routing_key, payload, created_at) VALUES ('r', '1', 'infinity')`)
+	ids := f.IDs("true")
 
 	young := f.claim(outbox.Fresh{Age: time.Hour, UpTo: math.MaxInt64}, ids...)
 	equal(t, "of an age", idsOf(young.Messages), []int64{due, always})
@@ -83,7 +84,7 @@ func TestALockTakesWhatMayLeaveAndNobodyElseHas(t *testing.T) {
 // xmax shows only a claim that did not end normally.
 func TestALockLeavesATrace(t *testing.T) {
 	f := newFixture(t)
-	f.plain(6)
+	f.Plain(6)
 	marked := func(id int64) bool {
 		t.Helper()
 		var claim *store.Claim
@@ -106,7 +107,7 @@ func TestALockLeavesATrace(t *testing.T) {
 		t.Error("a row of an abandoned claim is not marked, once")
 	}
 	killed := f.claim(outbox.AllFresh(), 3)
-	f.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()`)
+	f.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()`)
 	if err := killed.Commit(t.Context(), []outbox.Settlement{deleted(killed.Messages[0])}, 0); err == nil {
 		t.Error("the claim of a terminated session commits")
 	}
@@ -145,9 +146,9 @@ func TestAFrozenClaimIsEnded(t *testing.T) {
 
 func TestARowThatCannotBeReadIsNamed(t *testing.T) {
 	f := newFixture(t)
-	f.plain(1)
-	f.exec(`ALTER TABLE outbox ALTER routing_key DROP NOT NULL`)
-	f.insert(`(payload) VALUES ('1')`)
+	f.Plain(1)
+	f.Exec(`ALTER TABLE outbox ALTER routing_key DROP NOT NULL`)
+	f.Insert(`(payload) VALUES ('1')`)
 	claim := f.claim(outbox.AllFresh(), 1, 2)
 	defer claim.Abandon()
 	if len(claim.Messages) != 2 || claim.Messages[0].NoRoutingKey || !claim.Messages[1].NoRoutingKey || claim.Messages[1].ID != 2 {
@@ -157,12 +158,12 @@ func TestARowThatCannotBeReadIsNamed(t *testing.T) {
 
 func TestBlockHoldsUpKeysWithADeadLetter(t *testing.T) {
 	f := newFixture(t)
-	f.store = open(t, f.url, table(), true)
+	f.store = open(t, f.URL, tabletest.Name(), true)
 	for _, key := range []string{"dead", "free"} {
-		f.insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', $1)`, key)
+		f.Insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', $1)`, key)
 	}
 	f.settle(dead(f.read(0)[0], true))
-	f.insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', 'dead')`)
+	f.Insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', 'dead')`)
 	runs, _, err := f.store.FindRuns(t.Context(), []string{"dead", "free"}, 1, outbox.AllFresh())
 	if err != nil || len(runs) != 2 || runs[0][0].Ready || !runs[1][0].Ready {
 		t.Errorf("got %+v, %v", runs, err)
@@ -170,7 +171,7 @@ func TestBlockHoldsUpKeysWithADeadLetter(t *testing.T) {
 	claim := f.claim(outbox.AllFresh(), 2, 3)
 	equal(t, "locked", idsOf(claim.Messages), []int64{2})
 	claim.Abandon()
-	f.exec(`DELETE FROM outbox_dead_letter`)
+	f.Exec(`DELETE FROM outbox_dead_letter`)
 	claim = f.claim(outbox.AllFresh(), 2, 3)
 	equal(t, "locked after the purge", idsOf(claim.Messages), []int64{2, 3})
 	claim.Abandon()
@@ -178,9 +179,9 @@ func TestBlockHoldsUpKeysWithADeadLetter(t *testing.T) {
 
 func TestKeysAreFoundByTheirOldestRow(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at) SELECT 'r', '1', 'key ' || i % 7, CASE WHEN i = 3 THEN now() + interval '1 h' END
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at) SELECT 'r', '1', 'key ' || i % 7, CASE WHEN i = 3 THEN now() + interval '1 h' END
 		FROM generate_series(1, 70) i`)
-	f.insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', '')`)
+	f.Insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', '')`)
 	var after *string
 	var keys []string
 	for more := true; more; {
@@ -216,8 +217,8 @@ func TestKeysAreFoundByTheirOldestRow(t *testing.T) {
 
 func TestManyRowsOfOneTimeAreFoundByCursor(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', now() - interval '1 h' FROM generate_series(1, 5)`)
-	f.exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', now() - interval '1 m' FROM generate_series(1, 2)`)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', now() - interval '1 h' FROM generate_series(1, 5)`)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', now() - interval '1 m' FROM generate_series(1, 2)`)
 	first, err := f.store.FindDue(t.Context(), time.Time{}, true, 3)
 	if err != nil || len(first) != 3 {
 		t.Fatalf("got %d, %v", len(first), err)
@@ -234,8 +235,8 @@ func TestManyRowsOfOneTimeAreFoundByCursor(t *testing.T) {
 
 func TestAClaimKnowsWhereTheWALEnded(t *testing.T) {
 	f := newFixture(t)
-	f.plain(1)
-	before := one[int64](f, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`)
+	f.Plain(1)
+	before := tabletest.One[int64](f, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`)
 	claim := f.claim(outbox.AllFresh(), 1)
 	defer claim.Abandon()
 	if claim.Position < uint64(before) || claim.Owner != 0 {
@@ -246,13 +247,13 @@ func TestAClaimKnowsWhereTheWALEnded(t *testing.T) {
 // TestASlowServerKeepsItsConnection: also if a claim ends slowly.
 func TestASlowServerKeepsItsConnection(t *testing.T) {
 	f := newFixture(t)
-	address, err := url.Parse(f.url)
+	address, err := url.Parse(f.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	proxy := services.NewProxy(t, address.Host)
 	address.Host = proxy.Addr()
-	s := open(t, address.String(), table(), false)
+	s := open(t, address.String(), tabletest.Name(), false)
 	claim, err := s.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +264,7 @@ func TestASlowServerKeepsItsConnection(t *testing.T) {
 	if _, err := s.Position(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := one[int](f, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'cdc-relay'`); n != 1 {
+	if n := tabletest.One[int](f, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'cdc-relay'`); n != 1 {
 		t.Errorf("the store has %d connections", n)
 	}
 }
@@ -272,9 +273,9 @@ func TestASlowServerKeepsItsConnection(t *testing.T) {
 // delete.
 func TestAReindexWaitsForAClaim(t *testing.T) {
 	f := newFixture(t)
-	f.plain(2)
-	claim := f.claim(outbox.AllFresh(), f.ids("true")...)
-	other := connect(t, f.url)
+	f.Plain(2)
+	claim := f.claim(outbox.AllFresh(), f.IDs("true")...)
+	other := tabletest.Connect(t, f.URL)
 	reindexed := make(chan error, 1)
 	go func() {
 		_, err := other.Exec(t.Context(), `REINDEX TABLE outbox`)
@@ -283,7 +284,7 @@ func TestAReindexWaitsForAClaim(t *testing.T) {
 	await.Until(t, "the index is waited for", func() bool {
 		var waits bool
 		const sql = `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database() WHERE NOT granted)`
-		if err := f.conn.QueryRow(t.Context(), sql).Scan(&waits); err != nil {
+		if err := f.Conn.QueryRow(t.Context(), sql).Scan(&waits); err != nil {
 			t.Fatal(err)
 		}
 		return waits
@@ -297,7 +298,7 @@ func TestAReindexWaitsForAClaim(t *testing.T) {
 // TestErrorsHaveNoPhrasesOfTheDriver: no "error preprocessing batch (prepare)", only the text of Postgres.
 func TestErrorsHaveNoPhrasesOfTheDriver(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`ALTER TABLE outbox DROP COLUMN available_at`)
+	f.Exec(`ALTER TABLE outbox DROP COLUMN available_at`)
 	_, _, find := f.store.FindKeys(t.Context(), nil, 10, 1, outbox.AllFresh())
 	_, lock := f.store.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "none")
 	for want, err := range map[string]error{
@@ -314,7 +315,7 @@ func TestErrorsHaveNoPhrasesOfTheDriver(t *testing.T) {
 func TestAClaimTellsHowLongARowMayBePublished(t *testing.T) {
 	f := newFixture(t)
 	for _, expires := range []string{"now() + interval '1 h'", "now() - interval '1 h'", "'infinity'", "'-infinity'", "NULL"} {
-		f.insert(`(routing_key, payload, expires_at) VALUES ('r', '1', ` + expires + `)`)
+		f.Insert(`(routing_key, payload, expires_at) VALUES ('r', '1', ` + expires + `)`)
 	}
 	rows := f.takeAll()
 	between := func(i int, least, most time.Duration) {
@@ -335,18 +336,18 @@ func TestAClaimTellsHowLongARowMayBePublished(t *testing.T) {
 // The broker's last error says more than "expired". A requeued message does not expire again.
 func TestAnExpiredDeadLetterKeepsItsErrorAndComesBackWithoutATime(t *testing.T) {
 	f := newFixture(t)
-	f.insert(`(routing_key, payload, expires_at, last_error) VALUES ('a', '1', now(), 'nack: full')`)
-	f.insert(`(routing_key, payload, expires_at) VALUES ('b', '1', now() + interval '1 h')`)
+	f.Insert(`(routing_key, payload, expires_at, last_error) VALUES ('a', '1', now(), 'nack: full')`)
+	f.Insert(`(routing_key, payload, expires_at) VALUES ('b', '1', now() + interval '1 h')`)
 	var batch []outbox.Settlement
 	for _, m := range f.read(0) {
 		batch = append(batch, outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonExpired, Detail: "expired: x"}})
 	}
 	f.settle(batch...)
-	if got := one[string](f, `SELECT string_agg(last_error, ', ' ORDER BY id) FROM outbox_dead_letter`); got != "nack: full, expired: x" {
+	if got := tabletest.One[string](f, `SELECT string_agg(last_error, ', ' ORDER BY id) FROM outbox_dead_letter`); got != "nack: full, expired: x" {
 		t.Error(got)
 	}
 	f.requeue(store.Filter{}, 10)
-	if got := one[string](f, `SELECT string_agg(coalesce((expires_at > now())::text, 'none'), ', ' ORDER BY id) FROM outbox`); got != "none, true" {
+	if got := tabletest.One[string](f, `SELECT string_agg(coalesce((expires_at > now())::text, 'none'), ', ' ORDER BY id) FROM outbox`); got != "none, true" {
 		t.Error(got)
 	}
 }

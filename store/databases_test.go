@@ -4,10 +4,10 @@ import (
 	"errors"
 	"math"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -21,7 +21,7 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 	if err := s.Check(f.Context()); err != nil {
 		f.Fatal(err)
 	}
-	f.exec(`INSERT INTO ` + name + ` (routing_key, payload, ordering_key, available_at) VALUES
+	f.Exec(`INSERT INTO ` + name + ` (routing_key, payload, ordering_key, available_at) VALUES
 		('left', '1', NULL, NULL), ('due', '1', NULL, ` + duePast + `), ('keyed', '1', 'k', NULL), ('keyed due', '1', 'd', ` + duePast + `)`)
 	if _, _, err := s.LastID(f.Context()); err != nil {
 		f.Error(err)
@@ -36,7 +36,7 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 	}
 	late := outbox.Settlement{Message: claim.Messages[3], Decision: outbox.Decision{Action: outbox.Postpone}}
 	f.commit(claim, retried(claim.Messages[0], 0), dead(claim.Messages[1], true), released(claim.Messages[2]), late)
-	if n := one[int](f, `SELECT count(*)::int FROM `+name+` WHERE available_at > now() + interval '59 minutes' AND possible_duplicate`); n != 1 {
+	if n := tabletest.One[int](f, `SELECT count(*)::int FROM `+name+` WHERE available_at > now() + interval '59 minutes' AND possible_duplicate`); n != 1 {
 		f.Errorf("%d rows are postponed", n)
 	}
 	refusal := retried(claim.Messages[2], 0)
@@ -46,7 +46,7 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 		f.Fatalf("settled %+v", settled)
 	}
 	f.settle(deleted(claim.Messages[2]))
-	if n := one[int](f, `SELECT count(*)::int FROM `+name); n != 0 {
+	if n := tabletest.One[int](f, `SELECT count(*)::int FROM `+name); n != 0 {
 		f.Errorf("%d rows are left", n)
 	}
 }
@@ -81,17 +81,17 @@ func TestEveryStatementWorksInALatin1Database(t *testing.T) {
 func TestEveryStatementWorksUnderAnyName(t *testing.T) {
 	f := newFixture(t)
 	odd := outbox.Table{Schema: `My "Schema"`, Name: `{dead} $1 'Box'`}
-	if _, _, err := migrations.Up(t.Context(), f.conn, odd); err != nil {
+	if _, _, err := migrations.Up(t.Context(), f.Conn, odd); err != nil {
 		t.Fatal(err)
 	}
-	everyStatement(f, open(t, f.url, odd, true), odd.SQL())
+	everyStatement(f, open(t, f.URL, odd, true), odd.SQL())
 }
 
 func TestEveryStatementWorksWithTheLeastPrivileges(t *testing.T) {
 	f := newFixture(t)
 	_, address := f.role(`GRANT SELECT, UPDATE, DELETE ON outbox`, `GRANT SELECT, INSERT ON outbox_dead_letter`,
 		`GRANT SELECT ON SEQUENCE outbox_id_seq`)
-	everyStatement(f, open(t, address, table(), true), "outbox")
+	everyStatement(f, open(t, address, tabletest.Name(), true), "outbox")
 }
 
 func TestEveryStatementWorksWhateverTheDatabaseSettings(t *testing.T) {
@@ -101,19 +101,19 @@ func TestEveryStatementWorksWhateverTheDatabaseSettings(t *testing.T) {
 		`bytea_output = 'escape'`, `TimeZone = 'Asia/Kolkata'`, `search_path = ''`, `standard_conforming_strings = off`,
 		`backslash_quote = off`, `client_encoding = 'LATIN1'`, `plan_cache_mode = 'force_generic_plan'`,
 	} {
-		f.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET ` + quoteForDo(setting) + `', current_database()); END $$`)
+		f.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET ` + quoteForDo(setting) + `', current_database()); END $$`)
 	}
-	everyStatement(f, open(t, f.url, table(), false), "outbox")
+	everyStatement(f, open(t, f.URL, tabletest.Name(), false), "outbox")
 }
 
 func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''serializable''', current_database()); END $$`)
-	s := open(t, f.url, table(), false)
+	f.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''serializable''', current_database()); END $$`)
+	s := open(t, f.URL, tabletest.Name(), false)
 	f.store = s
-	f.plain(1)
+	f.Plain(1)
 	m := f.read(0)[0]
-	tx, err := f.conn.Begin(t.Context())
+	tx, err := f.Conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,18 +143,12 @@ func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 // An application may have its own columns, even with the names of computed columns.
 func TestEveryStatementWorksBesideColumnsOfAnyName(t *testing.T) {
 	f := newFixture(t)
-	for name := range strings.FieldsSeq(`written_by key_order row_size nth bytes_before may_leave head place share rows each lease delay
-		detail reason refused key after taken moved state number count total waits due ready named why since how ids keys heads
-		locked picked sized behind back kept changed deleted numbered placed n h f b r s d e o k l c q t w x`) {
-		for _, table := range []string{"outbox", "outbox_dead_letter"} {
-			f.exec(`ALTER TABLE ` + table + ` ADD COLUMN "` + name + `" text`)
-		}
-	}
-	everyStatement(f, open(t, f.url, table(), true), "outbox")
+	f.AddColumns()
+	everyStatement(f, open(t, f.URL, tabletest.Name(), true), "outbox")
 	o, ctx := f.operator(), t.Context()
-	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at) VALUES
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at) VALUES
 		('r', '1', 'k', 0, NULL), ('r', '1', 'l', 3, now() + interval '1 h'), ('r', '1', NULL, 3, ` + duePast + `)`)
-	waiting := one[int64](f, `SELECT min(id) FROM outbox`)
+	waiting := tabletest.One[int64](f, `SELECT min(id) FROM outbox`)
 	for what, err := range map[string]error{
 		"stats":   second(o.Stats(ctx, 10, true)),
 		"sample":  second(o.Stats(ctx, 10, false)),
@@ -170,7 +164,7 @@ func TestEveryStatementWorksBesideColumnsOfAnyName(t *testing.T) {
 	if done := f.requeue(store.Filter{}, 10); done.Sent != 1 {
 		t.Errorf("sent back %+v", done)
 	}
-	f.deadLetter(3, "nack")
+	f.DeadLetter(3, "nack")
 	if n, err := o.Purge(ctx, store.Filter{}, 10, func(int64) error { return nil }, quiet); err != nil || n != 1 {
 		t.Errorf("purged %d: %v", n, err)
 	}
@@ -182,13 +176,13 @@ func third[A, B any](_ A, _ B, err error) error { return err }
 
 func TestEveryStatementWorksOnAPartitionedTable(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`ALTER TABLE outbox RENAME TO plain`)
-	f.exec(`CREATE TABLE outbox (LIKE plain INCLUDING DEFAULTS INCLUDING CONSTRAINTS, PRIMARY KEY (id)) PARTITION BY RANGE (id)`)
-	f.exec(`CREATE SEQUENCE boxes OWNED BY outbox.id`)
-	f.exec(`ALTER TABLE outbox ALTER id SET DEFAULT nextval('boxes')`)
-	f.exec(`CREATE TABLE first PARTITION OF outbox FOR VALUES FROM (MINVALUE) TO (3)`)
-	f.exec(`ALTER TABLE plain DROP last_error, ADD last_error text`) // columns in another order
-	f.exec(`ALTER TABLE plain ALTER id DROP IDENTITY`)
-	f.exec(`ALTER TABLE outbox ATTACH PARTITION plain FOR VALUES FROM (3) TO (MAXVALUE)`)
-	everyStatement(f, open(t, f.url, table(), true), "outbox")
+	f.Exec(`ALTER TABLE outbox RENAME TO plain`)
+	f.Exec(`CREATE TABLE outbox (LIKE plain INCLUDING DEFAULTS INCLUDING CONSTRAINTS, PRIMARY KEY (id)) PARTITION BY RANGE (id)`)
+	f.Exec(`CREATE SEQUENCE boxes OWNED BY outbox.id`)
+	f.Exec(`ALTER TABLE outbox ALTER id SET DEFAULT nextval('boxes')`)
+	f.Exec(`CREATE TABLE first PARTITION OF outbox FOR VALUES FROM (MINVALUE) TO (3)`)
+	f.Exec(`ALTER TABLE plain DROP last_error, ADD last_error text`) // columns in another order
+	f.Exec(`ALTER TABLE plain ALTER id DROP IDENTITY`)
+	f.Exec(`ALTER TABLE outbox ATTACH PARTITION plain FOR VALUES FROM (3) TO (MAXVALUE)`)
+	everyStatement(f, open(t, f.URL, tabletest.Name(), true), "outbox")
 }

@@ -13,46 +13,26 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
-	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-func table() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
-
-// fixture is a database with an outbox, and an application's connection.
+// fixture is a database with the tables, and a store on them.
 type fixture struct {
-	*testing.T
-	url   string
-	conn  *pgx.Conn
+	*tabletest.Tables
 	store *store.Store
 }
 
-// newFixture creates a database with the tables, and opens a store on them.
-func newFixture(t *testing.T, options ...string) *fixture {
+func newFixture(t testing.TB, options ...string) *fixture {
 	t.Helper()
-	f := &fixture{T: t, url: services.Database(t, options...)}
-	f.conn = connect(t, f.url)
-	if _, _, err := migrations.Up(t.Context(), f.conn, table()); err != nil {
-		t.Fatal(err)
-	}
-	f.store = open(t, f.url, table(), false)
-	return f
+	tables := tabletest.New(t, options...)
+	return &fixture{Tables: tables, store: open(t, tables.URL, tabletest.Name(), false)}
 }
 
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(context.Background()) })
-	return conn
-}
-
-func open(t *testing.T, url string, table outbox.Table, block bool) *store.Store {
+func open(t testing.TB, url string, table outbox.Table, block bool) *store.Store {
 	t.Helper()
 	s, err := store.Open(url, table, block, outbox.Shard{})
 	if err != nil {
@@ -62,44 +42,10 @@ func open(t *testing.T, url string, table outbox.Table, block bool) *store.Store
 	return s
 }
 
-func (f *fixture) exec(sql string, args ...any) {
-	f.Helper()
-	if _, err := f.conn.Exec(f.Context(), sql, args...); err != nil {
-		f.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// insert adds a row ("(routing_key, payload) VALUES …") and returns its id.
-func (f *fixture) insert(columns string, args ...any) int64 {
-	f.Helper()
-	return one[int64](f, "INSERT INTO outbox "+columns+" RETURNING id", args...)
-}
-
-// plain adds n rows without a key.
-func (f *fixture) plain(n int) {
-	f.Helper()
-	f.exec(`INSERT INTO outbox (routing_key, payload) SELECT 'r', to_json(i) FROM generate_series(1, $1::int) i`, n)
-}
-
-// one reads a single value.
-func one[T any](f *fixture, sql string, args ...any) T {
-	f.Helper()
-	var v T
-	if err := f.conn.QueryRow(f.Context(), sql, args...).Scan(&v); err != nil {
-		f.Fatalf("%s: %v", sql, err)
-	}
-	return v
-}
-
-func (f *fixture) ids(where string) []int64 {
-	f.Helper()
-	return one[[]int64](f, "SELECT coalesce(array_agg(id ORDER BY id), '{}') FROM outbox WHERE "+where)
-}
-
 // read returns the rows with a greater id as a claim reads them, but locks nothing.
 func (f *fixture) read(after int64) (messages []*outbox.Message) {
 	f.Helper()
-	rows, err := f.conn.Query(f.Context(), `SELECT id, message_id, ordering_key, available_at, attempts, coalesce(possible_duplicate, false)
+	rows, err := f.Conn.Query(f.Context(), `SELECT id, message_id, ordering_key, available_at, attempts, coalesce(possible_duplicate, false)
 		FROM outbox WHERE id > $1 ORDER BY id`, after)
 	if err != nil {
 		f.Fatal(err)
@@ -144,7 +90,7 @@ func (f *fixture) commit(claim *store.Claim, rows ...outbox.Settlement) {
 // takeAll claims and deletes all ready rows, by id.
 func (f *fixture) takeAll() (messages []*outbox.Message) {
 	f.Helper()
-	claim := f.claim(outbox.AllFresh(), f.ids("true")...)
+	claim := f.claim(outbox.AllFresh(), f.IDs("true")...)
 	var rows []outbox.Settlement
 	for _, m := range claim.Messages {
 		rows = append(rows, deleted(m))
@@ -216,7 +162,5 @@ func contextUntil(t *testing.T, condition func() bool) (context.Context, context
 	}()
 	return ctx, func() { cancel(); <-finished }
 }
-
-func contextOfCleanup(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
 
 func quoteForDo(s string) string { return strings.ReplaceAll(s, "'", "''") }

@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // idsOfPages reads all pages of a list.
-func idsOfPages[T any](t *testing.T, limit int, read func(store.Page) (store.Listing[T], error), id func(T) int64) (ids []int64) {
+func idsOfPages[T any](t testing.TB, limit int, read func(store.Page) (store.Listing[T], error), id func(T) int64) (ids []int64) {
 	t.Helper()
 	ids = []int64{}
 	for after := ""; ; {
@@ -38,14 +39,14 @@ func idsOfPages[T any](t *testing.T, limit int, read func(store.Page) (store.Lis
 func (f *fixture) listed(filter store.Filter, limit int) []int64 {
 	f.Helper()
 	o := f.operator()
-	return idsOfPages(f.T, limit, func(p store.Page) (store.Listing[store.Waiting], error) { return o.List(f.Context(), filter, p) },
+	return idsOfPages(f, limit, func(p store.Page) (store.Listing[store.Waiting], error) { return o.List(f.Context(), filter, p) },
 		func(w store.Waiting) int64 { return w.ID })
 }
 
 func TestListPicksByStateAndFilters(t *testing.T) {
 	f := newFixture(t)
 	const columns = "(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version, expires_at, exchange, created_at, last_error) VALUES "
-	row := func(values string) int64 { return f.insert(columns + "(" + values + ")") }
+	row := func(values string) int64 { return f.Insert(columns + "(" + values + ")") }
 	// The ids of the rows are 1, 2, …
 	row("'a', '1', NULL, NULL, 0, NULL, 1, NULL, 'x', now() - interval '2 hours', NULL")
 	row("'a', '1', 'k', now() - interval '1 second', 1, NULL, 1, NULL, NULL, now(), 'nack: full'")
@@ -90,8 +91,8 @@ func TestListPicksByStateAndFilters(t *testing.T) {
 // TestPagesLoseNoRowOfOneTime: many rows may have the same time, and a page may end among them.
 func TestPagesLoseNoRowOfOneTime(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', '2100-01-01' FROM generate_series(1, 25)`)
-	f.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, dead_at)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', '2100-01-01' FROM generate_series(1, 25)`)
+	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, dead_at)
 		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', 'infinity' FROM generate_series(1, 25) i`)
 	if got := f.listed(store.Filter{State: store.Scheduled}, 4); len(got) != 25 {
 		t.Errorf("%d rows: %v", len(got), got)
@@ -107,7 +108,7 @@ func TestPagesLoseNoRowOfOneTime(t *testing.T) {
 
 func TestCursorsOfOtherListsAreRejected(t *testing.T) {
 	f := newFixture(t)
-	f.plain(2)
+	f.Plain(2)
 	o := f.operator()
 	list, err := o.List(t.Context(), store.Filter{}, store.Page{Limit: 1})
 	if err != nil || list.Next == "" {
@@ -123,12 +124,12 @@ func TestCursorsOfOtherListsAreRejected(t *testing.T) {
 
 func TestKeysTellWhyTheyWait(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) VALUES
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) VALUES
 		('r', '1', 'a', NULL, 0), ('r', '1', 'a', '2100-01-01', 0), ('r', '1', 'b', '2100-01-01', 1), ('r', '1', 'b', NULL, 0),
 		('r', '1', 'c', NULL, 0), ('r', '1', 'd', '2090-01-01', 0), ('r', '1', NULL, '2080-01-01', 0)`)
-	f.deadLetter(1000, "nack", "ordering_key", "'c'")
-	f.deadLetter(1001, "nack", "ordering_key", "'b'")
-	f.deadLetter(1002, "nack", "ordering_key", "'no rows'")
+	f.DeadLetter(1000, "nack", "ordering_key", "'c'")
+	f.DeadLetter(1001, "nack", "ordering_key", "'b'")
+	f.DeadLetter(1002, "nack", "ordering_key", "'no rows'")
 	o := f.operator()
 	keys := func(limit int, read func(context.Context, store.Page) (store.Listing[store.Key], error)) (names string) {
 		idsOfPages(t, limit, func(p store.Page) (store.Listing[store.Key], error) { return read(t.Context(), p) }, func(k store.Key) int64 {
@@ -165,22 +166,22 @@ func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
 		rows = 1_000_000
 	}
 	f := newFixture(t)
-	f.exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`) // autovacuum would hide rows from the count below
+	f.Exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`) // autovacuum would hide rows from the count below
 	// Ids with and without a key and a time; most times are equal.
-	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) SELECT 'r', '1',
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) SELECT 'r', '1',
 		CASE WHEN i % 2 = 0 THEN 'key ' || i WHEN i % 3 = 0 THEN 'hot' END,
 		CASE WHEN i % 4 = 0 THEN '2100-01-01'::timestamptz WHEN i % 4 = 1 THEN now() - interval '1 second' END, i % 2 FROM generate_series(1, $1::int) i`, rows)
-	f.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, ordering_key, failure_reason, dead_at)
+	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, ordering_key, failure_reason, dead_at)
 		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'key ' || i, 'nack', '2026-01-01' FROM generate_series(1, $1::int) i`, rows)
-	conn := connect(t, f.url)
-	o, err := store.NewOperator(t.Context(), conn, table())
+	conn := tabletest.Connect(t, f.URL)
+	o, err := store.NewOperator(t.Context(), conn, tabletest.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := migrations.MakeHistory(t.Context(), f.conn, table()); err != nil {
+	if _, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name()); err != nil {
 		t.Fatal(err)
 	}
-	f.exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		SELECT i, now(), now() - i % 5 * interval '1 day', gen_random_uuid(), 0, 1, 'r' FROM generate_series(1, $1::int) i`, rows)
 	none := text("none has this")
 	counted := func() (n int) {

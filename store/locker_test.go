@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 )
 
 // TestLockerNamesTheSession: for every kind of lock, with the SQL that ends it.
@@ -16,13 +18,13 @@ func TestLockerNamesTheSession(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			f.plain(2)
-			other, err := f.conn.Begin(t.Context()) // open, but locks nothing
+			f.Plain(2)
+			other, err := f.Conn.Begin(t.Context()) // open, but locks nothing
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer other.Rollback(t.Context()) //nolint:errcheck // the test is over
-			locks := connect(t, f.url)
+			locks := tabletest.Connect(t, f.URL)
 			if _, err := locks.Exec(t.Context(), `SET application_name = 'a report'; BEGIN; `+sql); err != nil {
 				t.Fatal(err)
 			}

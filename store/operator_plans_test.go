@@ -4,13 +4,15 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 )
 
 // Cheap statements neither read nor sort a whole table, however many rows it has.
 func TestAGlanceScansNoTable(t *testing.T) {
 	p := newPlanned(t)
-	p.fill(rowsLive)
-	o, err := NewOperator(t.Context(), p.conn, p.store.table)
+	p.Fill(tabletest.Rows)
+	o, err := NewOperator(t.Context(), p.Conn, p.store.table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,15 +28,15 @@ func TestAGlanceScansNoTable(t *testing.T) {
 	for _, state := range []string{"never analyzed", "analyzed", "with a hundredth left"} {
 		switch state {
 		case "analyzed":
-			p.exec(`ANALYZE outbox`)
-			p.exec(`ANALYZE outbox_dead_letter`)
+			p.Exec(`ANALYZE outbox`)
+			p.Exec(`ANALYZE outbox_dead_letter`)
 		case "with a hundredth left":
-			p.exec(`DELETE FROM outbox WHERE id % 100 <> 0`)
+			p.Exec(`DELETE FROM outbox WHERE id % 100 <> 0`)
 		}
 		for sql, args := range statements {
 			var plan string
 			err := o.glance(t.Context(), func(_ context.Context, _ querier) error {
-				plan = p.lines("EXPLAIN "+o.fill(sql), args...)
+				plan = p.Lines("EXPLAIN "+o.fill(sql), args...)
 				return nil
 			})
 			if err != nil || strings.Contains(plan, "Seq Scan on outbox") || strings.Contains(plan, "Bitmap") {
@@ -47,17 +49,17 @@ func TestAGlanceScansNoTable(t *testing.T) {
 // A table full of dead rows makes a part of the answer unknown, but does not delay the answer.
 func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
 	p := newPlanned(t)
-	o, err := NewOperator(t.Context(), p.conn, p.store.table)
+	o, err := NewOperator(t.Context(), p.Conn, p.store.table)
 	if err != nil {
 		t.Fatal(err)
 	}
 	reader := &statsReader{Operator: o}
 	reader.most.Valid, reader.most.Int64 = true, MostCounted+1
-	p.exec(`INSERT INTO outbox (routing_key, payload) SELECT 'r', '1' FROM generate_series(1, 100)`)
-	p.exec(`VACUUM ANALYZE outbox`) // ANALYZE alone may count rows twice that the server has just counted
+	p.Exec(`INSERT INTO outbox (routing_key, payload) SELECT 'r', '1' FROM generate_series(1, 100)`)
+	p.Exec(`VACUUM ANALYZE outbox`) // ANALYZE alone may count rows twice that the server has just counted
 	var count Count
 	err = o.glance(t.Context(), func(ctx context.Context, tx querier) error {
-		p.exec(`SET statement_timeout = '50ms'`)
+		p.Exec(`SET statement_timeout = '50ms'`)
 		count, err = reader.size(ctx, tx, `SELECT count(*) FROM {outbox}, pg_sleep(60) LIMIT $1`, p.store.table, "")
 		return err
 	})
@@ -69,9 +71,9 @@ func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
 // An id uses the primary key, however many rows there are; a message_id needs a scan.
 func TestRequeueAndPurgeGoByThePrimaryKey(t *testing.T) {
 	p := newPlanned(t)
-	p.fill(rowsLive)
-	p.exec(`ANALYZE outbox_dead_letter`)
-	o, err := NewOperator(t.Context(), p.conn, p.store.table)
+	p.Fill(tabletest.Rows)
+	p.Exec(`ANALYZE outbox_dead_letter`)
+	o, err := NewOperator(t.Context(), p.Conn, p.store.table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +82,7 @@ func TestRequeueAndPurgeGoByThePrimaryKey(t *testing.T) {
 		o.fill(purgeSQL): {ids, uuids}, o.requeueStatement(nil): {ids, uuids, ids},
 		o.fill(retryNowSQL): {ids, uuids},
 	} {
-		if plan := p.lines("EXPLAIN "+sql, args...); strings.Contains(plan, "Seq Scan on outbox") {
+		if plan := p.Lines("EXPLAIN "+sql, args...); strings.Contains(plan, "Seq Scan on outbox") {
 			t.Errorf("%s", plan)
 		}
 	}

@@ -4,28 +4,18 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // operator opens an Operator on the fixture's tables, with its own connection.
 func (f *fixture) operator() *store.Operator {
 	f.Helper()
-	o, err := store.NewOperator(f.Context(), connect(f.T, f.url), table())
+	o, err := store.NewOperator(f.Context(), tabletest.Connect(f, f.URL), tabletest.Name())
 	if err != nil {
 		f.Fatal(err)
 	}
 	return o
-}
-
-// deadLetter adds a dead letter ("(id, …) VALUES …", without the columns that all need).
-func (f *fixture) deadLetter(id int64, reason string, more ...string) {
-	f.Helper()
-	columns, values := "", ""
-	for i := 0; i < len(more); i += 2 {
-		columns, values = columns+", "+more[i], values+", "+more[i+1]
-	}
-	f.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason`+columns+`)
-		VALUES ($1, now() - interval '1 day', gen_random_uuid(), 6, 1, 'r', '{"n":1}', $2`+values+`)`, id, reason)
 }
 
 func name(t testing.TB, text string) store.Name {
@@ -52,28 +42,28 @@ func (f *fixture) requeue(filter store.Filter, batch int) store.Requeued {
 
 func TestRequeueKeepsEverythingButTheAttempts(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`SELECT setval('outbox_id_seq', 100)`)
-	f.deadLetter(7, "retries_exhausted", "exchange", "'x'", "ordering_key", "'k'", "headers", `'{"h":1}'`, "properties", `'{"type":"t"}'`,
+	f.Exec(`SELECT setval('outbox_id_seq', 100)`)
+	f.DeadLetter(7, "retries_exhausted", "exchange", "'x'", "ordering_key", "'k'", "headers", `'{"h":1}'`, "properties", `'{"type":"t"}'`,
 		"redacted_payload", `'"***"'`, "possible_duplicate", "true", "last_error", "'nack: full'",
 		"expires_at", "'2030-01-01'", "max_attempts", "9", "coalesce_key", "'c'")
-	message := one[[16]byte](f, `SELECT message_id FROM outbox_dead_letter`)
+	message := tabletest.One[[16]byte](f, `SELECT message_id FROM outbox_dead_letter`)
 	if got := f.requeue(store.Filter{}, 10); got != (store.Requeued{Sent: 1}) {
 		t.Errorf("got %+v", got)
 	}
-	same := one[bool](f, `SELECT id = 7 AND message_id = $1 AND exchange = 'x' AND ordering_key = 'k' AND headers = '{"h":1}'
+	same := tabletest.One[bool](f, `SELECT id = 7 AND message_id = $1 AND exchange = 'x' AND ordering_key = 'k' AND headers = '{"h":1}'
 		AND properties = '{"type":"t"}' AND redacted_payload::text = '"***"' AND payload::text = '{"n":1}' AND possible_duplicate
 		AND expires_at = '2030-01-01' AND max_attempts = 9 AND coalesce_key = 'c' AND attempts = 0 AND last_error IS NULL AND available_at <= clock_timestamp() AND created_at < now() - interval '23 hours' FROM outbox`, message)
-	if !same || one[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 0 {
+	if !same || tabletest.One[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 0 {
 		t.Error("the row is not as it was")
 	}
 }
 
 func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`SELECT setval('outbox_id_seq', 100)`)
-	waiting := f.insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
+	f.Exec(`SELECT setval('outbox_id_seq', 100)`)
+	waiting := f.Insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
 	for _, id := range []int64{9, 3, 5} {
-		f.deadLetter(id, "nack", "ordering_key", "'k'")
+		f.DeadLetter(id, "nack", "ordering_key", "'k'")
 	}
 	var told [][2]int64
 	done, err := f.operator().Requeue(t.Context(), store.Filter{OrderingKey: text("k")}, 2, func(n, total int64) { told = append(told, [2]int64{n, total}) })
@@ -83,7 +73,7 @@ func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 	if len(told) != 3 || told[0] != [2]int64{0, 3} || told[2] != [2]int64{3, 3} {
 		t.Errorf("progress: %v", told)
 	}
-	equal(t, "rows", f.ids("true"), []int64{3, 5, 9, waiting})
+	equal(t, "rows", f.IDs("true"), []int64{3, 5, 9, waiting})
 	var order []int64
 	for range 4 { // as a relay: the head of the key, then the next when it is gone
 		for _, m := range f.takeAll() {
@@ -96,24 +86,24 @@ func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 
 func TestIdsThatAreTakenAreReplacedWithinTheirKey(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`SELECT setval('outbox_id_seq', 50)`)
+	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
 	// Id 20 is taken by a row from after a restart of the sequence; id 60 is above the sequence.
-	f.exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key) VALUES (20, 'r', '1', 'k'), (21, 'r', '1', 'other')`)
+	f.Exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key) VALUES (20, 'r', '1', 'k'), (21, 'r', '1', 'other')`)
 	for _, id := range []int64{10, 20, 30} {
-		f.deadLetter(id, "nack", "ordering_key", "'k'")
+		f.DeadLetter(id, "nack", "ordering_key", "'k'")
 	}
-	f.deadLetter(11, "nack", "ordering_key", "'other'")
-	f.deadLetter(12, "nack")
-	f.deadLetter(60, "nack")
-	want := one[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox_dead_letter WHERE ordering_key = 'k'`)
+	f.DeadLetter(11, "nack", "ordering_key", "'other'")
+	f.DeadLetter(12, "nack")
+	f.DeadLetter(60, "nack")
+	want := tabletest.One[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox_dead_letter WHERE ordering_key = 'k'`)
 	done := f.requeue(store.Filter{}, 2)
 	if done.Sent != 6 || done.Moved != 4 || done.Left != 0 {
 		t.Errorf("got %+v", done)
 	}
-	got := one[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox WHERE ordering_key = 'k' AND id < 20`)
+	got := tabletest.One[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox WHERE ordering_key = 'k' AND id < 20`)
 	equalText(t, got, want)
-	equal(t, "kept", f.ids("id > 0 AND id <> 20"), []int64{11, 12, 21})
-	equal(t, "replaced", f.ids("id <= 0"), []int64{-3, -2, -1, 0})
+	equal(t, "kept", f.IDs("id > 0 AND id <> 20"), []int64{11, 12, 21})
+	equal(t, "replaced", f.IDs("id <= 0"), []int64{-3, -2, -1, 0})
 }
 
 func equalText(t testing.TB, got, want []string) {
@@ -130,28 +120,28 @@ func equalText(t testing.TB, got, want []string) {
 
 func TestADeadLetterThatTheOutboxDoesNotTakeStays(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`SELECT setval('outbox_id_seq', 50)`)
-	f.deadLetter(1, "nack")
-	f.exec(`ALTER TABLE outbox ADD CONSTRAINT of_the_owner CHECK (jsonb_typeof(headers) = 'object')`)
-	f.deadLetter(2, "invalid_headers", "headers", "'[]'")
-	f.deadLetter(3, "nack")
+	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
+	f.DeadLetter(1, "nack")
+	f.Exec(`ALTER TABLE outbox ADD CONSTRAINT of_the_owner CHECK (jsonb_typeof(headers) = 'object')`)
+	f.DeadLetter(2, "invalid_headers", "headers", "'[]'")
+	f.DeadLetter(3, "nack")
 	done := f.requeue(store.Filter{}, 10)
 	if done.Sent != 2 || done.Left != 1 || done.Why == nil {
 		t.Errorf("got %+v", done)
 	}
-	if one[int64](f, `SELECT id FROM outbox_dead_letter`) != 2 {
+	if tabletest.One[int64](f, `SELECT id FROM outbox_dead_letter`) != 2 {
 		t.Error("another one was left")
 	}
 }
 
 func TestFilters(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`SELECT setval('outbox_id_seq', 50)`)
-	f.deadLetter(1, "retries_exhausted", "last_error", "'unroutable: 312 NO_ROUTE'", "exchange", "'x'")
-	f.deadLetter(2, "too_large", "last_error", "'too_large: 17 MiB'", "ordering_key", "'k'")
-	f.deadLetter(3, "too_large", "dead_at", "now() - interval '2 days'")
-	f.exec(`UPDATE outbox_dead_letter SET routing_key = 's' WHERE id = 3`)
-	message := one[string](f, `SELECT message_id::text FROM outbox_dead_letter WHERE id = 2`)
+	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
+	f.DeadLetter(1, "retries_exhausted", "last_error", "'unroutable: 312 NO_ROUTE'", "exchange", "'x'")
+	f.DeadLetter(2, "too_large", "last_error", "'too_large: 17 MiB'", "ordering_key", "'k'")
+	f.DeadLetter(3, "too_large", "dead_at", "now() - interval '2 days'")
+	f.Exec(`UPDATE outbox_dead_letter SET routing_key = 's' WHERE id = 3`)
+	message := tabletest.One[string](f, `SELECT message_id::text FROM outbox_dead_letter WHERE id = 2`)
 	o := f.operator()
 	const day = 24 * 60 * 60 * 1e9
 	names := store.Filter{}
@@ -192,20 +182,20 @@ func TestFilters(t *testing.T) {
 		if total != 1 {
 			t.Errorf("asked for %d", total)
 		}
-		f.deadLetter(90, "nack", "dead_at", `now() - interval '2 days'`) // dies while a person decides
+		f.DeadLetter(90, "nack", "dead_at", `now() - interval '2 days'`) // dies while a person decides
 		return nil
 	}
 	deleted, err := o.Purge(t.Context(), store.Filter{OlderThan: day}, 1, agreed, quiet)
-	if err != nil || deleted != 1 || one[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 3 {
+	if err != nil || deleted != 1 || tabletest.One[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 3 {
 		t.Errorf("purged %d, %v", deleted, err)
 	}
 }
 
 func TestRedactedPayloadsStayInTheDatabase(t *testing.T) {
 	f := newFixture(t)
-	f.deadLetter(1, "nack", "redacted_payload", `'"***"'`)
-	f.deadLetter(2, "nack")
-	f.exec(`INSERT INTO outbox (id, routing_key, payload_bytes) VALUES (3, 'r', '\x00ff')`)
+	f.DeadLetter(1, "nack", "redacted_payload", `'"***"'`)
+	f.DeadLetter(2, "nack")
+	f.Exec(`INSERT INTO outbox (id, routing_key, payload_bytes) VALUES (3, 'r', '\x00ff')`)
 	o := f.operator()
 	letters, err := o.DeadLetter(t.Context(), name(t, "1"), true)
 	if err != nil || len(letters) != 1 || letters[0].Payload != nil || string(letters[0].Redacted) != `"***"` || letters[0].PayloadSize != 7 {

@@ -11,8 +11,8 @@ import (
 
 func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`ALTER TABLE outbox ADD nth text; ALTER TABLE outbox ADD "The Tenant" integer`)
-	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, expires_at, coalesce_key, schema_version, nth, "The Tenant") VALUES
+	f.Exec(`ALTER TABLE outbox ADD nth text; ALTER TABLE outbox ADD "The Tenant" integer`)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, expires_at, coalesce_key, schema_version, nth, "The Tenant") VALUES
 		('r', '1', 'parked', '2090-01-01', NULL, NULL, 1, NULL, NULL), ('r', '1', 'parked', NULL, NULL, NULL, 1, NULL, NULL), -- 1, 2
 		('s', '1', NULL, NULL, NULL, NULL, 1, NULL, NULL), ('r', '1', 'free', NULL, NULL, NULL, 1, NULL, NULL), -- 3, 4
 		('r', '1', 'free', '2080-01-01', NULL, NULL, 1, NULL, NULL), ('r', '1', 'free', now() - interval '1 hour', NULL, NULL, 1, NULL, NULL), -- 5, 6
@@ -21,9 +21,9 @@ func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
 		('r', '1', NULL, NULL, NULL, 'c', 1, NULL, NULL), ('r', '1', NULL, NULL, NULL, NULL, 2, NULL, NULL), -- 11, newer version 12
 		('r', '1', 'dead', NULL, NULL, NULL, 1, NULL, NULL), ('r', '1', NULL, 'infinity', NULL, NULL, 1, NULL, NULL) -- 13, 14
 	`)
-	f.deadLetter(1000, "nack", "ordering_key", "'dead'")
+	f.DeadLetter(1000, "nack", "ordering_key", "'dead'")
 	o := f.operator()
-	before := f.ids("xmax = '0' AND possible_duplicate IS NULL")
+	before := f.IDs("xmax = '0' AND possible_duplicate IS NULL")
 	for _, test := range []struct {
 		filter store.Filter
 		block  bool
@@ -44,7 +44,7 @@ func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
 			}
 		}
 	}
-	if after := f.ids("xmax = '0' AND possible_duplicate IS NULL"); fmt.Sprint(after) != fmt.Sprint(before) || len(after) != 14 {
+	if after := f.IDs("xmax = '0' AND possible_duplicate IS NULL"); fmt.Sprint(after) != fmt.Sprint(before) || len(after) != 14 {
 		t.Errorf("rows changed: untouched are %v, before %v", after, before)
 	}
 

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"regexp"
@@ -11,26 +10,21 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
-	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-const rowsLive = 50_000
-
 // planned is a store with a connection of its pool, and rows to name.
 type planned struct {
-	*testing.T
+	*tabletest.Tables
 	store *Store
-	conn  *pgx.Conn
 	args  map[string][]any
 }
 
 func newPlanned(t *testing.T) *planned {
 	t.Helper()
-	url := services.Database(t)
-	migrate(t, url)
-	s, err := Open(url, outbox.Table{Schema: "public", Name: "outbox"}, true, outbox.Shard{})
+	tables := tabletest.New(t)
+	s, err := Open(tables.URL, tabletest.Name(), true, outbox.Shard{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,45 +34,10 @@ func newPlanned(t *testing.T) *planned {
 		t.Fatal(err)
 	}
 	t.Cleanup(held.Release)
-	p := &planned{T: t, store: s, conn: held.Conn()}
-	p.exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`)
+	p := &planned{Tables: tables, store: s}
+	p.Conn = held.Conn()
+	p.Exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`)
 	return p
-}
-
-// migrate uses its own connection, because the migrations reset its settings.
-func migrate(t *testing.T, url string) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.WithoutCancel(t.Context()))
-	if _, _, err := migrations.Up(t.Context(), conn, outbox.Table{Schema: "public", Name: "outbox"}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (p *planned) exec(sql string) {
-	p.Helper()
-	if _, err := p.conn.Exec(p.Context(), sql); err != nil {
-		p.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// fill adds live and dead rows: of ten rows, two have a key and one has a time.
-func (p *planned) fill(live int) {
-	p.Helper()
-	const insert = `INSERT INTO outbox (routing_key, payload, coalesce_key, ordering_key, available_at)
-		SELECT 'orders.created', to_json(repeat('x', 100)), CASE WHEN i %% 2 = 0 THEN 'c ' || i %% 14 END, CASE WHEN i %% 5 = 0 THEN 'key ' || i %% 1000 END,
-		       CASE WHEN i %% 10 = 1 THEN now() + (i - 1000) * interval '1 second' END
-		FROM generate_series(1, %d) i`
-	p.exec(fmt.Sprintf(insert, rowsLive))
-	p.exec(`DELETE FROM outbox`)
-	if live > 0 {
-		p.exec(fmt.Sprintf(insert, live))
-	}
-	p.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, ordering_key, failure_reason, payload)
-		SELECT i, now(), gen_random_uuid(), 5, 1, 'r', 'dead ' || i, 'nack', '1' FROM generate_series(1, 10000) i`)
 }
 
 // statements returns all statements, with typical arguments.
@@ -86,7 +45,7 @@ func (p *planned) statements() map[string]string {
 	const batch = 500
 	var part []outbox.Settlement
 	for i := range batch {
-		m := &outbox.Message{ID: int64(rowsLive + 1 + i*37), AvailableAt: time.Now()}
+		m := &outbox.Message{ID: int64(tabletest.Rows + 1 + i*37), AvailableAt: time.Now()}
 		part = append(part, outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Retry}})
 	}
 	var keys []string
@@ -96,7 +55,7 @@ func (p *planned) statements() map[string]string {
 	settle := settleArgs(part)
 	ids := make([]int64, batch)
 	for i := range ids {
-		ids[i] = int64(rowsLive + 1 + i*37)
+		ids[i] = int64(tabletest.Rows + 1 + i*37)
 	}
 	all, age := int64(math.MaxInt64), time.Duration(0)
 	p.args = map[string][]any{
@@ -116,33 +75,20 @@ func (p *planned) statements() map[string]string {
 	}
 }
 
-func (p *planned) lines(sql string, args ...any) string {
-	p.Helper()
-	rows, err := p.conn.Query(p.Context(), sql, args...)
-	if err != nil {
-		p.Fatal(err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		p.Fatalf("%s: %v", sql, err)
-	}
-	return strings.Join(lines, "\n")
-}
-
 // generic returns the plan for any arguments.
 func (p *planned) generic(sql string, args int) string {
 	p.Helper()
-	p.exec(`SET plan_cache_mode = force_generic_plan`)
-	if _, err := p.conn.Exec(p.Context(), `PREPARE generic AS `+sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+	p.Exec(`SET plan_cache_mode = force_generic_plan`)
+	if _, err := p.Conn.Exec(p.Context(), `PREPARE generic AS `+sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 		p.Fatal(err)
 	}
 	var nulls string
 	if args > 0 {
 		nulls = "(" + strings.TrimSuffix(strings.Repeat("NULL, ", args), ", ") + ")"
 	}
-	plan := p.lines(`EXPLAIN EXECUTE generic`+nulls, pgx.QueryExecModeSimpleProtocol)
-	p.exec(`DEALLOCATE generic`)
-	p.exec(`RESET plan_cache_mode`)
+	plan := p.Lines(`EXPLAIN EXECUTE generic`+nulls, pgx.QueryExecModeSimpleProtocol)
+	p.Exec(`DEALLOCATE generic`)
+	p.Exec(`RESET plan_cache_mode`)
 	return plan
 }
 
@@ -150,7 +96,7 @@ func (p *planned) wantNoScan(state string) {
 	p.Helper()
 	for name, sql := range p.statements() {
 		for kind, plan := range map[string]string{
-			"custom":  p.lines("EXPLAIN "+sql, p.args[name]...),
+			"custom":  p.Lines("EXPLAIN "+sql, p.args[name]...),
 			"generic": p.generic(sql, len(p.args[name])),
 		} {
 			// One index entry tells whether a newer row supersedes a row.
@@ -197,25 +143,25 @@ func scansAll(plan string, walks bool) bool {
 func (p *planned) wantNoScanAsItFills() {
 	p.Helper()
 	p.wantNoScan("empty")
-	p.fill(rowsLive)
+	p.Fill(tabletest.Rows)
 	p.wantNoScan("never analyzed")
-	p.exec(`ANALYZE outbox`)
-	p.exec(`ANALYZE outbox_dead_letter`)
+	p.Exec(`ANALYZE outbox`)
+	p.Exec(`ANALYZE outbox_dead_letter`)
 	p.wantNoScan("analyzed")
 }
 
 func TestNoStatementScansTheTable(t *testing.T) {
 	p := newPlanned(t)
 	p.wantNoScanAsItFills()
-	p.exec(`DELETE FROM outbox WHERE id % 100 <> 0`)
+	p.Exec(`DELETE FROM outbox WHERE id % 100 <> 0`)
 	p.wantNoScan("with a hundredth left")
-	p.exec(`ANALYZE outbox`)
+	p.Exec(`ANALYZE outbox`)
 	p.wantNoScan("with a hundredth left, analyzed")
 	// The file keeps its pages, so the planner expects rows in them from now on.
-	p.exec(`DELETE FROM outbox`)
-	p.exec(`ANALYZE outbox`)
+	p.Exec(`DELETE FROM outbox`)
+	p.Exec(`ANALYZE outbox`)
 	p.wantNoScan("emptied, analyzed")
-	p.exec(`VACUUM ANALYZE outbox`)
+	p.Exec(`VACUUM ANALYZE outbox`)
 	p.wantNoScan("emptied, vacuumed")
 }
 
@@ -225,9 +171,9 @@ func TestPlansKeptFromAnEmptyTableDoNotScanAFullOne(t *testing.T) {
 	for range 8 { // from the sixth run on a plan may be kept
 		p.runAll()
 	}
-	p.fill(rowsLive)
-	p.exec(`BEGIN`)
-	defer p.exec(`ROLLBACK`)
+	p.Fill(tabletest.Rows)
+	p.Exec(`BEGIN`)
+	defer p.Exec(`ROLLBACK`)
 	before := p.scanned()
 	p.runAll()
 	if n := p.scanned() - before; n != 0 {
@@ -238,7 +184,7 @@ func TestPlansKeptFromAnEmptyTableDoNotScanAFullOne(t *testing.T) {
 func (p *planned) runAll() {
 	p.Helper()
 	for name, sql := range p.statements() {
-		rows, err := p.conn.Query(p.Context(), sql, p.args[name]...)
+		rows, err := p.Conn.Query(p.Context(), sql, p.args[name]...)
 		if err != nil {
 			p.Fatalf("%s: %v", name, err)
 		}
@@ -253,7 +199,7 @@ func (p *planned) runAll() {
 func (p *planned) scanned() (rows int64) {
 	p.Helper()
 	const read = `SELECT sum(seq_tup_read)::bigint FROM pg_stat_xact_user_tables WHERE relname LIKE 'outbox%'`
-	if err := p.conn.QueryRow(p.Context(), read).Scan(&rows); err != nil {
+	if err := p.Conn.QueryRow(p.Context(), read).Scan(&rows); err != nil {
 		p.Fatal(err)
 	}
 	return rows

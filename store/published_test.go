@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -15,10 +16,10 @@ import (
 // keeping opens a store that keeps published messages.
 func keeping(f *fixture) *fixture {
 	f.Helper()
-	if _, err := migrations.MakeHistory(f.Context(), f.conn, table()); err != nil {
+	if _, err := migrations.MakeHistory(f.Context(), f.Conn, tabletest.Name()); err != nil {
 		f.Fatal(err)
 	}
-	f.store = open(f.T, f.url, table(), false)
+	f.store = open(f, f.URL, tabletest.Name(), false)
 	f.store.KeepPublished()
 	if err := f.store.Check(f.Context()); err != nil {
 		f.Fatal(err)
@@ -28,9 +29,9 @@ func keeping(f *fixture) *fixture {
 
 func TestPublishedRowsMoveToTheHistory(t *testing.T) {
 	f := keeping(newFixture(t))
-	f.exec(`INSERT INTO outbox (exchange, routing_key, ordering_key, payload, headers, properties, redacted_payload, last_error, attempts, expires_at, max_attempts, coalesce_key)
+	f.Exec(`INSERT INTO outbox (exchange, routing_key, ordering_key, payload, headers, properties, redacted_payload, last_error, attempts, expires_at, max_attempts, coalesce_key)
 		SELECT 'x', 'r', 'k', to_json(i), '{"h": 1}', '{"type": "t"}', '"***"', 'nack: full', 2, '2100-01-01', 3, 'c' FROM generate_series(1, 6) i`)
-	f.exec(`CREATE TABLE before AS SELECT o.*, o.payload::text AS body FROM outbox o`)
+	f.Exec(`CREATE TABLE before AS SELECT o.*, o.payload::text AS body FROM outbox o`)
 	settle := func(ids ...int) {
 		var batch []outbox.Settlement
 		for _, m := range f.read(0) {
@@ -46,25 +47,25 @@ func TestPublishedRowsMoveToTheHistory(t *testing.T) {
 	}
 	settle(1, 2) // close ids
 	settle(3)
-	f.exec(`UPDATE outbox SET id = 1000000 WHERE id = 6`)
-	f.exec(`UPDATE before SET id = 1000000 WHERE id = 6`)
+	f.Exec(`UPDATE outbox SET id = 1000000 WHERE id = 6`)
+	f.Exec(`UPDATE before SET id = 1000000 WHERE id = 6`)
 	settle(4, 1000000) // distant ids
 	claim := f.claim(outbox.AllFresh(), 5)
 	f.commit(claim, deleted(claim.Messages[0]))
-	if n := one[int](f, `SELECT count(*)::int FROM outbox`); n != 0 {
+	if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox`); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
-	same := one[int](f, `SELECT count(*)::int FROM before b JOIN outbox_published p USING (id, message_id, created_at, expires_at, attempts, schema_version,
+	same := tabletest.One[int](f, `SELECT count(*)::int FROM before b JOIN outbox_published p USING (id, message_id, created_at, expires_at, attempts, schema_version,
 		max_attempts, exchange, routing_key, ordering_key, coalesce_key, headers, properties, last_error)
 		WHERE p.payload::text = b.body AND p.redacted_payload::text = b.redacted_payload::text AND p.published_at > b.created_at`)
 	if same != 6 {
 		t.Errorf("%d of 6 rows are in the history as they were", same)
 	}
 	// Rejected and dead rows are not published.
-	f.plain(2)
+	f.Plain(2)
 	rows := f.read(0)
 	f.settle(retried(rows[0], time.Hour), dead(rows[1], true))
-	if n := one[int](f, `SELECT count(*)::int FROM outbox_published`); n != 6 {
+	if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_published`); n != 6 {
 		t.Errorf("%d rows are in the history", n)
 	}
 }
@@ -72,7 +73,7 @@ func TestPublishedRowsMoveToTheHistory(t *testing.T) {
 func TestTheHistoryIsKeptByTheDay(t *testing.T) {
 	f := keeping(newFixture(t))
 	insert := func(at string) {
-		f.exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
+		f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
 			SELECT coalesce(max(id), 0) + 1, now(), ` + at + `, gen_random_uuid(), 0, 1, 'r', '1' FROM outbox_published`)
 	}
 	rotate := func(keep time.Duration, want int) {
@@ -82,7 +83,7 @@ func TestTheHistoryIsKeptByTheDay(t *testing.T) {
 		}
 	}
 	partitions := func() string {
-		return one[string](f, `SELECT string_agg(relid::text || ' ' || (SELECT count(*) FROM outbox_published p WHERE p.tableoid = relid), ', ' ORDER BY relid::text)
+		return tabletest.One[string](f, `SELECT string_agg(relid::text || ' ' || (SELECT count(*) FROM outbox_published p WHERE p.tableoid = relid), ', ' ORDER BY relid::text)
 			FROM pg_partition_tree('outbox_published') WHERE isleaf`)
 	}
 	insert(`now() - interval '10 days'`) // before there are partitions
@@ -90,26 +91,26 @@ func TestTheHistoryIsKeptByTheDay(t *testing.T) {
 	rotate(30*24*time.Hour, 0)
 	insert(`now()`)
 	day := func(offset int) string {
-		return one[string](f, `SELECT 'outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')`, offset)
+		return tabletest.One[string](f, `SELECT 'outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')`, offset)
 	}
 	if got, want := partitions(), fmt.Sprintf("outbox_p 1, %s 1, %s 0, %s 0", day(0), day(1), day(2)); got != want {
 		t.Errorf("partitions %s, want %s", got, want)
 	}
 	// An old partition, as a relay has left it.
-	f.exec(`CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')`)
+	f.Exec(`CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')`)
 	insert(`'2020-01-01 12:00Z'`)
 	rotate(24*time.Hour, 1)
 	if got, want := partitions(), fmt.Sprintf("outbox_p 0, %s 1, %s 0, %s 0", day(0), day(1), day(2)); got != want {
 		t.Errorf("partitions %s, want %s", got, want)
 	}
 	// A reader of the history delays neither the relay nor the rotation for long.
-	f.exec(`CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')`)
-	reader := connect(t, f.url)
+	f.Exec(`CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')`)
+	reader := tabletest.Connect(t, f.URL)
 	if _, err := reader.Exec(t.Context(), `BEGIN; SELECT count(*) FROM outbox_published`); err != nil {
 		t.Fatal(err)
 	}
 	rotate(24*time.Hour, 0)
-	f.plain(1)
+	f.Plain(1)
 	f.settle(deleted(f.read(0)[0]))
 	if _, err := reader.Exec(t.Context(), `COMMIT`); err != nil {
 		t.Fatal(err)
@@ -120,7 +121,7 @@ func TestTheHistoryIsKeptByTheDay(t *testing.T) {
 // TestTheRelayNeedsNoMoreThanTheGrants: the role of the relay owns nothing.
 func TestTheHistoryNeedsGrantsThatAreNamed(t *testing.T) {
 	f := newFixture(t)
-	s := open(t, f.url, table(), false)
+	s := open(t, f.URL, tabletest.Name(), false)
 	s.KeepPublished()
 	if err := s.Check(t.Context()); !problem.Is(err) {
 		t.Errorf("without a history: %v", err)
@@ -132,9 +133,9 @@ func TestTheHistoryNeedsGrantsThatAreNamed(t *testing.T) {
 
 func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 	f := keeping(newFixture(t))
-	f.exec(`INSERT INTO outbox (routing_key, exchange, ordering_key, payload, headers, expires_at, coalesce_key)
+	f.Exec(`INSERT INTO outbox (routing_key, exchange, ordering_key, payload, headers, expires_at, coalesce_key)
 		SELECT 'r' || i, 'x', 'k', to_json(i), '{"h": 1}', '2000-01-01', 'c' FROM generate_series(1, 5) i`)
-	message := one[[16]byte](f, `SELECT message_id FROM outbox WHERE id = 3`)
+	message := tabletest.One[[16]byte](f, `SELECT message_id FROM outbox WHERE id = 3`)
 	var all []outbox.Settlement
 	for _, m := range f.read(0) {
 		all = append(all, deleted(m))
@@ -142,25 +143,25 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 	f.settle(all...)
 	o := f.operator()
 	dry, matched, err := o.Replay(t.Context(), store.Filter{}, store.Replay{Batch: 2, Dry: true}, quiet)
-	if err != nil || dry != 0 || matched != 5 || len(f.ids("true")) != 0 {
+	if err != nil || dry != 0 || matched != 5 || len(f.IDs("true")) != 0 {
 		t.Errorf("dry: %d of %d, %v", dry, matched, err)
 	}
 	n, matched, err := o.Replay(t.Context(), store.Filter{NewerThan: time.Hour}, store.Replay{Batch: 2, Exchange: text("other"), RoutingKey: text("there"), PerSecond: 1000}, quiet)
 	if err != nil || n != 5 || matched != 5 {
 		t.Errorf("%d of %d, %v", n, matched, err)
 	}
-	if got := one[string](f, `SELECT string_agg(payload::text, '' ORDER BY id) FROM outbox WHERE exchange = 'other' AND routing_key = 'there' AND ordering_key = 'k'
+	if got := tabletest.One[string](f, `SELECT string_agg(payload::text, '' ORDER BY id) FROM outbox WHERE exchange = 'other' AND routing_key = 'there' AND ordering_key = 'k'
 		AND possible_duplicate AND available_at <= now() AND headers = '{"h": 1}' AND expires_at IS NULL AND coalesce_key IS NULL AND attempts = 0`); got != "12345" {
 		t.Errorf("replayed: %s", got)
 	}
-	if got := one[string](f, `SELECT payload::text FROM outbox WHERE message_id = $1`, message); got != "3" {
+	if got := tabletest.One[string](f, `SELECT payload::text FROM outbox WHERE message_id = $1`, message); got != "3" {
 		t.Errorf("the message_id is that of message %s", got)
 	}
 	if claimed := f.takeAllMarked(); claimed != 5 {
 		t.Errorf("%d of 5 are marked", claimed)
 	}
 	n, _, err = o.Replay(t.Context(), store.Filter{IDs: []int64{2}}, store.Replay{Batch: 1000}, quiet)
-	if err != nil || n != 1 || one[string](f, `SELECT exchange || routing_key FROM outbox WHERE payload::text = '2'`) != "xr2" {
+	if err != nil || n != 1 || tabletest.One[string](f, `SELECT exchange || routing_key FROM outbox WHERE payload::text = '2'`) != "xr2" {
 		t.Errorf("%d, %v", n, err)
 	}
 }
@@ -177,21 +178,21 @@ func (f *fixture) takeAllMarked() (n int) {
 
 func TestCheckNamesTheMissingColumnsOfTheHistory(t *testing.T) {
 	f := keeping(newFixture(t))
-	f.exec(`ALTER TABLE outbox_published DROP headers, DROP last_error`)
+	f.Exec(`ALTER TABLE outbox_published DROP headers, DROP last_error`)
 	wantProblem(f, f.store, "table public.outbox_published has no column headers, last_error", "cdc-relay check --keep-published 168h  # prints the ALTER TABLE")
 }
 
 // TestOldRowsWithoutADayGoAFewAtATime: they are looked for in the order of the index, whatever else the default partition has.
 func TestOldRowsWithoutADayGoAFewAtATime(t *testing.T) {
 	f := keeping(newFixture(t))
-	f.exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
+	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
 		SELECT i, now(), CASE WHEN i <= 12000 THEN now() - interval '10 days' ELSE now() + interval '10 days' END, gen_random_uuid(), 0, 1, 'r', '1'
 		FROM generate_series(1, 20000) i`)
 	for _, want := range []int{10000, 8000, 8000} {
 		if _, err := f.store.RotatePublished(t.Context(), 24*time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		if n := one[int](f, `SELECT count(*)::int FROM outbox_p`); n != want {
+		if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_p`); n != want {
 			t.Fatalf("%d rows are left, want %d", n, want)
 		}
 	}

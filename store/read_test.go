@@ -5,7 +5,7 @@ import "testing"
 func TestPayloadIsReadByteForByte(t *testing.T) {
 	f := newFixture(t)
 	for _, json := range []string{` {"b" : 1, "a":2,` + "\t\n" + ` "b":3 } `, `null`, `""`, ` 1.10e+2`, `"\u0000"`, `{"é":"ü🐘"}`} {
-		f.insert(`(routing_key, payload) VALUES ($1, $1::text::json)`, json)
+		f.Insert(`(routing_key, payload) VALUES ($1, $1::text::json)`, json)
 	}
 	for _, m := range f.takeAll() {
 		if m.Binary || string(m.Payload) != m.RoutingKey {
@@ -16,8 +16,8 @@ func TestPayloadIsReadByteForByte(t *testing.T) {
 
 func TestNullIsToldFromEmpty(t *testing.T) {
 	f := newFixture(t)
-	f.insert(`(routing_key, payload_bytes, exchange) VALUES ('', '', '')`)
-	f.insert(`(routing_key, payload) VALUES ('', 'null')`)
+	f.Insert(`(routing_key, payload_bytes, exchange) VALUES ('', '', '')`)
+	f.Insert(`(routing_key, payload) VALUES ('', 'null')`)
 	rows := f.takeAll()
 	empty, none := rows[0], rows[1]
 	if !empty.Binary || empty.Payload == nil || len(empty.Payload) != 0 || empty.Exchange == nil || *empty.Exchange != "" {
@@ -41,7 +41,7 @@ func TestLastIDCountsOpenTransactions(t *testing.T) {
 	if got := last(); got != 0 {
 		t.Errorf("of an empty table: %d", got)
 	}
-	tx, err := f.conn.Begin(t.Context())
+	tx, err := f.Conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestLastIDCountsOpenTransactions(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.exec(`ALTER TABLE outbox ALTER id DROP IDENTITY`)
+	f.Exec(`ALTER TABLE outbox ALTER id DROP IDENTITY`)
 	if _, ok, err := f.store.LastID(t.Context()); ok || err != nil {
 		t.Errorf("without a sequence: ok = %v, err = %v", ok, err)
 	}

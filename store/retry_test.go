@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -19,14 +20,14 @@ func TestRetryNowTakesWhatWaits(t *testing.T) {
 		"is scheduled":        `0, now() + interval '1 hour', NULL, NULL`,
 		"is fresh":            `0, NULL, NULL, NULL`,
 	} {
-		rows[name] = f.insert(`(attempts, available_at, possible_duplicate, last_error, routing_key, payload) VALUES (` + values + `, 'r', '1')`)
+		rows[name] = f.Insert(`(attempts, available_at, possible_duplicate, last_error, routing_key, payload) VALUES (` + values + `, 'r', '1')`)
 	}
-	before := one[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
+	before := tabletest.One[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
 		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
-	dueAt := one[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"])
+	dueAt := tabletest.One[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"])
 
 	dry, err := f.operator().RetryNow(t.Context(), store.Filter{}, 2, true, quiet)
-	if err != nil || dry != (store.Retried{Due: 4}) || len(f.ids("attempts > 0")) != 4 {
+	if err != nil || dry != (store.Retried{Due: 4}) || len(f.IDs("attempts > 0")) != 4 {
 		t.Fatalf("dry: %+v, %v", dry, err)
 	}
 	done, err := f.operator().RetryNow(t.Context(), store.Filter{}, 2, false, quiet)
@@ -34,18 +35,18 @@ func TestRetryNowTakesWhatWaits(t *testing.T) {
 		t.Fatalf("got %+v, %v", done, err)
 	}
 	for _, name := range []string{"waits", "waits, nacked", "waits, never marked", "is due"} {
-		if !one[bool](f, `SELECT attempts = 0 AND available_at <= clock_timestamp() AND last_error IS NOT NULL FROM outbox WHERE id = $1`, rows[name]) {
+		if !tabletest.One[bool](f, `SELECT attempts = 0 AND available_at <= clock_timestamp() AND last_error IS NOT NULL FROM outbox WHERE id = $1`, rows[name]) {
 			t.Errorf("the row that %s was not made due", name)
 		}
 	}
 	// Without the mark, a second publication would look like the first.
-	if !one[bool](f, `SELECT possible_duplicate FROM outbox WHERE id = $1`, rows["waits, nacked"]) {
+	if !tabletest.One[bool](f, `SELECT possible_duplicate FROM outbox WHERE id = $1`, rows["waits, nacked"]) {
 		t.Error("a mark is gone")
 	}
-	if got := one[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"]); !got.Equal(dueAt) {
+	if got := tabletest.One[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"]); !got.Equal(dueAt) {
 		t.Error("what was due has another time: it may be a fence")
 	}
-	after := one[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
+	after := tabletest.One[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
 		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
 	if before != after {
 		t.Errorf("rows that are not waiting retries were changed:\n%s\n%s", before, after)
@@ -55,7 +56,7 @@ func TestRetryNowTakesWhatWaits(t *testing.T) {
 func TestRetryNowGoesByFilters(t *testing.T) {
 	f := newFixture(t)
 	for _, values := range []string{`'a', 'unroutable: no', NULL, NULL`, `'a', 'exchange_missing: no', 'x', NULL`, `'b', 'unroutable: no', NULL, 'k'`} {
-		f.exec(`INSERT INTO outbox (routing_key, last_error, exchange, ordering_key, attempts, available_at, payload)
+		f.Exec(`INSERT INTO outbox (routing_key, last_error, exchange, ordering_key, attempts, available_at, payload)
 			VALUES (` + values + `, 1, now() + interval '1 hour', '1')`)
 	}
 	for _, test := range []struct {
@@ -80,9 +81,9 @@ func TestRetryNowGoesByFilters(t *testing.T) {
 func TestRetryNowPassesLockedRows(t *testing.T) {
 	f := newFixture(t)
 	for range 2 {
-		f.insert(`(routing_key, payload, attempts, available_at) VALUES ('r', '1', 1, now() + interval '1 hour')`)
+		f.Insert(`(routing_key, payload, attempts, available_at) VALUES ('r', '1', 1, now() + interval '1 hour')`)
 	}
-	other := connect(t, f.url)
+	other := tabletest.Connect(t, f.URL)
 	if _, err := other.Exec(t.Context(), `BEGIN; SELECT 1 FROM outbox ORDER BY id LIMIT 1 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
@@ -95,13 +96,13 @@ func TestRetryNowPassesLockedRows(t *testing.T) {
 func TestOldDeadLettersAreDeletedInBounds(t *testing.T) {
 	f := newFixture(t)
 	for id := range int64(5) {
-		f.deadLetter(id, "nack", "dead_at", "now() - interval '2 days'", "ordering_key", []string{"NULL", "'k'"}[id%2])
+		f.DeadLetter(id, "nack", "dead_at", "now() - interval '2 days'", "ordering_key", []string{"NULL", "'k'"}[id%2])
 	}
-	f.deadLetter(9, "nack")
+	f.DeadLetter(9, "nack")
 	left := func() []int64 {
-		return one[[]int64](f, `SELECT array_agg(id ORDER BY id) FROM outbox_dead_letter`)
+		return tabletest.One[[]int64](f, `SELECT array_agg(id ORDER BY id) FROM outbox_dead_letter`)
 	}
-	n, err := open(t, f.url, table(), true).DeleteDeadLetters(t.Context(), 24*time.Hour, 100)
+	n, err := open(t, f.URL, tabletest.Name(), true).DeleteDeadLetters(t.Context(), 24*time.Hour, 100)
 	if err != nil || n != 3 {
 		t.Errorf("%d, %v", n, err)
 	}

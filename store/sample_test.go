@@ -26,18 +26,18 @@ func TestSampleOfASmallQueueIsExact(t *testing.T) {
 	if s.Rows.Int64 != 0 || s.DeadLetters.Int64 != 0 || s.OldestPending.Float64 != 0 || s.SlotLag.Valid || s.SlotRetained.Valid {
 		t.Errorf("an empty outbox: %+v", s)
 	}
-	f.insert(`(routing_key, payload, created_at, available_at) VALUES ('later', '1', now() - interval '3 days', now() + interval '1 hour')`)
-	f.insert(`(routing_key, payload, created_at) VALUES ('strange', '1', '-infinity')`)
+	f.Insert(`(routing_key, payload, created_at, available_at) VALUES ('later', '1', now() - interval '3 days', now() + interval '1 hour')`)
+	f.Insert(`(routing_key, payload, created_at) VALUES ('strange', '1', '-infinity')`)
 	if s := f.sample("no_such_slot"); s.Rows.Int64 != 2 || s.OldestPending.Float64 != 0 {
 		t.Errorf("rows of which none is pending: %+v", s)
 	}
-	f.insert(`(routing_key, payload, created_at) VALUES ('fresh', '1', now() - interval '1 minute')`)
-	f.insert(`(routing_key, payload, created_at) VALUES ('fresher', '1', now())`)
+	f.Insert(`(routing_key, payload, created_at) VALUES ('fresh', '1', now() - interval '1 minute')`)
+	f.Insert(`(routing_key, payload, created_at) VALUES ('fresher', '1', now())`)
 	if s := f.sample("no_such_slot"); s.Rows.Int64 != 4 || int(s.OldestPending.Float64)/60 != 1 {
 		t.Errorf("with a pending row of a minute: %+v", s)
 	}
-	f.insert(`(routing_key, payload, created_at, available_at, attempts) VALUES ('due', '1', now() - interval '2 hours', now(), 3)`)
-	f.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
+	f.Insert(`(routing_key, payload, created_at, available_at, attempts) VALUES ('due', '1', now() - interval '2 hours', now(), 3)`)
+	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
 		SELECT i, now(), gen_random_uuid(), 5, 1, 'r', 'nack', '1' FROM generate_series(1, 7) i`)
 	if s := f.sample("no_such_slot"); s.Rows.Int64 != 5 || s.DeadLetters.Int64 != 7 || int(s.OldestPending.Float64)/3600 != 2 {
 		t.Errorf("with a due retry of two hours and dead letters: %+v", s)
@@ -47,11 +47,11 @@ func TestSampleOfASmallQueueIsExact(t *testing.T) {
 func TestSampleOfALargeQueueIsEstimated(t *testing.T) {
 	f := newFixture(t)
 	const rows = 30_000
-	f.plain(rows)
+	f.Plain(rows)
 	// ANALYZE before the server has counted the insert would count its rows twice.
 	var got int64
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
-		f.exec(`ANALYZE outbox`)
+		f.Exec(`ANALYZE outbox`)
 		if got = f.sample("no_such_slot").Rows.Int64; got > rows*8/10 && got < rows*12/10 {
 			return
 		}
@@ -62,14 +62,14 @@ func TestSampleOfALargeQueueIsEstimated(t *testing.T) {
 func TestSampleKnowsTheSlot(t *testing.T) {
 	f := newFixture(t)
 	slot := services.Name(t)
-	f.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slot)
+	f.Exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slot)
 	t.Cleanup(func() {
-		if _, err := f.conn.Exec(context.Background(), `SELECT pg_drop_replication_slot($1)`, slot); err != nil {
+		if _, err := f.Conn.Exec(context.Background(), `SELECT pg_drop_replication_slot($1)`, slot); err != nil {
 			t.Error(err)
 		}
 	})
 	before := f.sample(slot)
-	f.plain(1000)
+	f.Plain(1000)
 	after := f.sample(slot)
 	if grown := after.SlotLag.Int64 - before.SlotLag.Int64; grown < 100_000 || after.SlotRetained.Int64 < after.SlotLag.Int64 {
 		t.Errorf("before %+v, and after a thousand rows %+v", before, after)
@@ -98,7 +98,7 @@ func TestSampleLeavesNoTimeoutBehind(t *testing.T) {
 // A locked table delays a sample only for a moment.
 func TestSampleDoesNotWaitForALock(t *testing.T) {
 	f := newFixture(t)
-	tx, err := f.conn.Begin(t.Context())
+	tx, err := f.Conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 )
 
 // TestOnlyAServerThatWasRestartedIsTakenForOne: a restart and a crash may lose the traces of claims. A terminated
@@ -36,7 +37,7 @@ func TestOnlyAServerThatWasRestartedIsTakenForOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	address.User = url.UserPassword("plain", "secret")
-	s := open(t, address.String(), table(), false)
+	s := open(t, address.String(), tabletest.Name(), false)
 	ask := func() {
 		t.Helper()
 		await.Until(t, "the server answers", func() bool { _, err := s.Snapshot(t.Context(), false); return err == nil })
@@ -78,7 +79,7 @@ func TestOnlyAServerThatWasRestartedIsTakenForOne(t *testing.T) {
 // crash kills one process of the server; the server then ends all others and recovers.
 func crash(t *testing.T, server *services.Postgres) {
 	t.Helper()
-	victim, observer := connect(t, server.URL("postgres")), connect(t, server.URL("postgres"))
+	victim, observer := tabletest.Connect(t, server.URL("postgres")), tabletest.Connect(t, server.URL("postgres"))
 	if err := syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

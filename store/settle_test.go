@@ -7,18 +7,19 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 func TestDeleteTakesWhatIsThereAndTellsWhatIsGone(t *testing.T) {
 	f := newFixture(t)
-	f.plain(4)
+	f.Plain(4)
 	m := f.read(0)
-	f.exec(`DELETE FROM outbox WHERE id = 2`)
+	f.Exec(`DELETE FROM outbox WHERE id = 2`)
 	settled := f.settle(deleted(m[2]), deleted(m[1]), deleted(m[0]))
 	equal(t, "done", settledIDs(settled.Done), []int64{1, 3})
 	equal(t, "gone", settledIDs(settled.Gone), []int64{2})
-	equal(t, "left", f.ids("true"), []int64{4})
+	equal(t, "left", f.IDs("true"), []int64{4})
 	again := f.settle(deleted(m[0]))
 	equal(t, "gone when settled again", settledIDs(again.Gone), []int64{1})
 }
@@ -27,25 +28,25 @@ func TestDeleteTakesWhatIsThereAndTellsWhatIsGone(t *testing.T) {
 func TestDeleteOfRowsWhoseIDsAreFarApart(t *testing.T) {
 	f := newFixture(t)
 	for _, id := range []string{"-9223372036854775808", "-1", "0", "70000", "9223372036854775807"} {
-		f.insert(`(id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (` + id + `, 'r', '1')`)
+		f.Insert(`(id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (` + id + `, 'r', '1')`)
 	}
 	m := f.read(-1 << 63) // the page starts after the least id
 	if len(m) != 4 {
 		t.Fatalf("%d rows were read", len(m))
 	}
-	least := &outbox.Message{ID: -1 << 63, MessageID: outbox.UUID(one[[16]byte](f, `SELECT message_id FROM outbox WHERE id = -9223372036854775808`))}
+	least := &outbox.Message{ID: -1 << 63, MessageID: outbox.UUID(tabletest.One[[16]byte](f, `SELECT message_id FROM outbox WHERE id = -9223372036854775808`))}
 	namesake := &outbox.Message{ID: m[0].ID}
 	settled := f.settle(deleted(m[3]), deleted(least), deleted(namesake), deleted(m[2]), deleted(m[0]))
 	equal(t, "done", settledIDs(settled.Done), []int64{-1 << 63, -1, 70000, 1<<63 - 1})
 	equal(t, "gone", settledIDs(settled.Gone), []int64{-1})
-	equal(t, "left", f.ids("true"), []int64{0})
+	equal(t, "left", f.IDs("true"), []int64{0})
 	near := f.settle(deleted(namesake), deleted(m[1]))
 	equal(t, "done of two that are near", settledIDs(near.Done), []int64{0})
 }
 
 func TestDeleteOfARowThatIsNotVisibleYetIsToldFromAGoneOne(t *testing.T) {
 	f := newFixture(t)
-	tx, err := f.conn.Begin(t.Context())
+	tx, err := f.Conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,9 +72,9 @@ func TestDeleteOfARowThatIsNotVisibleYetIsToldFromAGoneOne(t *testing.T) {
 // A locked row does not delay other rows, for all decisions.
 func TestALockedRowHoldsUpNoOther(t *testing.T) {
 	f := newFixture(t)
-	f.plain(9)
+	f.Plain(9)
 	m := f.read(0)
-	tx, err := f.conn.Begin(t.Context())
+	tx, err := f.Conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,19 +95,19 @@ func TestALockedRowHoldsUpNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	equal(t, "done once the lock is gone", settledIDs(f.settle(again.Locked...).Done), []int64{1, 4, 7})
-	equal(t, "left for their retry", f.ids("true"), []int64{4, 5, 6})
+	equal(t, "left for their retry", f.IDs("true"), []int64{4, 5, 6})
 }
 
 func TestSettlementsByAnOldReferenceLeaveTheNewRowAlone(t *testing.T) {
 	f := newFixture(t)
-	f.plain(1)
+	f.Plain(1)
 	old := f.read(0)[0]
-	f.exec(`TRUNCATE outbox RESTART IDENTITY`)
-	f.plain(1)
+	f.Exec(`TRUNCATE outbox RESTART IDENTITY`)
+	f.Plain(1)
 	for _, s := range []outbox.Settlement{deleted(old), retried(old, time.Hour), dead(old, true)} {
 		equal(t, "gone", settledIDs(f.settle(s).Gone), []int64{1})
 	}
-	if !one[bool](f, `SELECT attempts = 0 AND available_at IS NULL FROM outbox WHERE id = 1`) {
+	if !tabletest.One[bool](f, `SELECT attempts = 0 AND available_at IS NULL FROM outbox WHERE id = 1`) {
 		t.Error("the new row was changed")
 	}
 	fresh := f.read(0)[0]
@@ -118,26 +119,26 @@ func TestSettlementsByAnOldReferenceLeaveTheNewRowAlone(t *testing.T) {
 
 func TestRetryChargesOneAttemptAndWaits(t *testing.T) {
 	f := newFixture(t)
-	f.plain(2)
+	f.Plain(2)
 	m := f.read(0)
 	m[1].PossibleDuplicate = true
 	settled := f.settle(retried(m[0], time.Hour), retried(m[1], 0))
 	equal(t, "done", settledIDs(settled.Done), []int64{1, 2})
-	if !one[bool](f, `SELECT attempts = 1 AND last_error = 'nack: no' AND NOT possible_duplicate
+	if !tabletest.One[bool](f, `SELECT attempts = 1 AND last_error = 'nack: no' AND NOT possible_duplicate
 		AND available_at - now() BETWEEN '59 minutes' AND '61 minutes' FROM outbox WHERE id = 1`) {
 		t.Error("row 1 does not stand as retried")
 	}
-	if !one[bool](f, `SELECT attempts = 1 AND possible_duplicate AND available_at <= clock_timestamp() FROM outbox WHERE id = 2`) {
+	if !tabletest.One[bool](f, `SELECT attempts = 1 AND possible_duplicate AND available_at <= clock_timestamp() FROM outbox WHERE id = 2`) {
 		t.Error("row 2 does not stand as due at once")
 	}
 }
 
 func TestTheTimeOfARowIsTheFence(t *testing.T) {
 	f := newFixture(t)
-	f.plain(3)
-	f.exec(`UPDATE outbox SET available_at = ` + duePast + ` WHERE id < 3`)
+	f.Plain(3)
+	f.Exec(`UPDATE outbox SET available_at = ` + duePast + ` WHERE id < 3`)
 	old := f.read(0)
-	f.exec(`UPDATE outbox SET available_at = now()`)
+	f.Exec(`UPDATE outbox SET available_at = now()`)
 	for _, m := range old {
 		for _, s := range []outbox.Settlement{retried(m, time.Hour), dead(m, true)} {
 			equal(t, "by an old time", settledIDs(f.settle(s).Gone), []int64{m.ID})
@@ -153,7 +154,7 @@ func TestTheTimeOfARowIsTheFence(t *testing.T) {
 func TestAttemptsDoNotOverflow(t *testing.T) {
 	f := newFixture(t)
 	for range 2 {
-		f.insert(`(routing_key, payload, attempts) VALUES ('nowhere', '{}', 2147483647)`)
+		f.Insert(`(routing_key, payload, attempts) VALUES ('nowhere', '{}', 2147483647)`)
 	}
 	m := f.read(0)
 	equal(t, "done", settledIDs(f.settle(retried(m[0], time.Hour), dead(m[1], true)).Done), []int64{1, 2})
@@ -161,27 +162,27 @@ func TestAttemptsDoNotOverflow(t *testing.T) {
 
 func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
 	f := newFixture(t)
-	f.insert(`(routing_key, exchange, ordering_key, payload, headers, properties, redacted_payload, attempts, created_at, last_error,
+	f.Insert(`(routing_key, exchange, ordering_key, payload, headers, properties, redacted_payload, attempts, created_at, last_error,
 			expires_at, max_attempts, coalesce_key)
 		VALUES ('r', 'e', 'k', ' {"a" : 1}', '{"h": 1}', '{"type": "t"}', '{"a": "***"}', 5, '2026-01-01', 'before', '2030-01-01', 9, 'c')`)
-	f.insert(`(routing_key, ordering_key, payload_bytes) VALUES ('r2', 'k2', '\x00ff')`)
+	f.Insert(`(routing_key, ordering_key, payload_bytes) VALUES ('r2', 'k2', '\x00ff')`)
 	rows := f.read(0)
 	m, m2 := rows[0], rows[1]
 	m.PossibleDuplicate = true
-	before := one[string](f, `SELECT to_jsonb(r) - '{available_at,attempts,possible_duplicate,last_error}'::text[] || '{}' FROM outbox r WHERE id = $1`, m.ID)
+	before := tabletest.One[string](f, `SELECT to_jsonb(r) - '{available_at,attempts,possible_duplicate,last_error}'::text[] || '{}' FROM outbox r WHERE id = $1`, m.ID)
 	settled := f.settle(dead(m, true), dead(m2, false))
 	equal(t, "done", settledIDs(settled.Done), []int64{1, 2})
-	equal(t, "left", f.ids("true"), []int64{})
-	after := one[string](f, `SELECT to_jsonb(d) - '{attempts,possible_duplicate,last_error,failure_reason,dead_at}'::text[]
+	equal(t, "left", f.IDs("true"), []int64{})
+	after := tabletest.One[string](f, `SELECT to_jsonb(d) - '{attempts,possible_duplicate,last_error,failure_reason,dead_at}'::text[]
 		FROM outbox_dead_letter d WHERE id = $1`, m.ID)
 	if after != before {
 		t.Errorf("kept %s\nof   %s", after, before)
 	}
-	if !one[bool](f, `SELECT attempts = 6 AND failure_reason = 'too_large' AND last_error = 'too_large: 17 MiB' AND possible_duplicate
+	if !tabletest.One[bool](f, `SELECT attempts = 6 AND failure_reason = 'too_large' AND last_error = 'too_large: 17 MiB' AND possible_duplicate
 		AND dead_at > now() - interval '1 minute' AND payload::text = ' {"a" : 1}' FROM outbox_dead_letter WHERE id = 1`) {
 		t.Error("row 1 does not stand as dead")
 	}
-	if !one[bool](f, `SELECT attempts = 0 AND payload IS NULL AND payload_bytes = '\x00ff' FROM outbox_dead_letter WHERE id = 2`) {
+	if !tabletest.One[bool](f, `SELECT attempts = 0 AND payload IS NULL AND payload_bytes = '\x00ff' FROM outbox_dead_letter WHERE id = 2`) {
 		t.Error("row 2 does not stand as dead")
 	}
 }
@@ -189,42 +190,42 @@ func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
 // TestAttemptsStopAtTheirGreatestValue: an application may insert that value, and no other row may be delayed by it.
 func TestAttemptsStopAtTheirGreatestValue(t *testing.T) {
 	f := newFixture(t)
-	f.insert(`(routing_key, payload, attempts) VALUES ('r', '1', 2147483647), ('r', '1', 2147483647), ('r', '1', 2147483647)`)
-	f.plain(1)
+	f.Insert(`(routing_key, payload, attempts) VALUES ('r', '1', 2147483647), ('r', '1', 2147483647), ('r', '1', 2147483647)`)
+	f.Plain(1)
 	m := f.read(0)
 	settled := f.settle(retried(m[0], 0), dead(m[1], true), dead(m[2], false), retried(m[3], 0))
 	equal(t, "done", settledIDs(settled.Done), []int64{1, 4, 2, 3})
-	if !one[bool](f, `SELECT bool_and(attempts = CASE id WHEN 1 THEN 2147483647 ELSE 1 END) FROM outbox`) {
+	if !tabletest.One[bool](f, `SELECT bool_and(attempts = CASE id WHEN 1 THEN 2147483647 ELSE 1 END) FROM outbox`) {
 		t.Error("attempts of the retries")
 	}
-	if !one[bool](f, `SELECT bool_and(attempts = 2147483647) FROM outbox_dead_letter`) {
+	if !tabletest.One[bool](f, `SELECT bool_and(attempts = 2147483647) FROM outbox_dead_letter`) {
 		t.Error("attempts of the dead letters")
 	}
 }
 
 func TestDeadLetterThatIsThereAlreadyHoldsUpNoBatch(t *testing.T) {
 	f := newFixture(t)
-	f.plain(2)
+	f.Plain(2)
 	m := f.read(0)
 	f.settle(dead(m[0], false))
-	f.exec(`INSERT INTO outbox (id, message_id, routing_key, payload) SELECT id, message_id, routing_key, payload FROM outbox_dead_letter`)
+	f.Exec(`INSERT INTO outbox (id, message_id, routing_key, payload) SELECT id, message_id, routing_key, payload FROM outbox_dead_letter`)
 	again := f.read(0)
 	equal(t, "done", settledIDs(f.settle(dead(again[0], false), dead(again[1], false)).Done), []int64{1, 2})
-	equal(t, "left", f.ids("true"), []int64{})
-	if n := one[int](f, `SELECT count(*)::int FROM outbox_dead_letter`); n != 2 {
+	equal(t, "left", f.IDs("true"), []int64{})
+	if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_dead_letter`); n != 2 {
 		t.Errorf("%d dead letters", n)
 	}
 }
 
 func TestOneBatchCarriesEveryAction(t *testing.T) {
 	f := newFixture(t)
-	f.plain(4)
+	f.Plain(4)
 	m := f.read(0)
 	settled := f.settle(released(m[3]), dead(m[2], true), retried(m[1], time.Hour), deleted(m[0]))
 	if len(settled.Done) != 4 {
 		t.Errorf("%+v", settled)
 	}
-	equal(t, "left", f.ids("true"), []int64{2, 4})
+	equal(t, "left", f.IDs("true"), []int64{2, 4})
 	if settled := f.settle(); settled.Done != nil || settled.Gone != nil {
 		t.Errorf("an empty batch: %+v", settled)
 	}
@@ -232,8 +233,8 @@ func TestOneBatchCarriesEveryAction(t *testing.T) {
 
 func TestSettleStopsWithItsContext(t *testing.T) {
 	f := newFixture(t)
-	f.plain(1)
-	tx, err := f.conn.BeginTx(t.Context(), pgx.TxOptions{})
+	f.Plain(1)
+	tx, err := f.Conn.BeginTx(t.Context(), pgx.TxOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,15 +35,15 @@ func TestSweepsTakeTheRowsOfTheirShardAlone(t *testing.T) {
 	const rows = 900
 	for _, n := range []int{2, 3, 7} {
 		p := newPlanned(t)
-		p.exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key, available_at) OVERRIDING SYSTEM VALUE
+		p.Exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key, available_at) OVERRIDING SYSTEM VALUE
 			SELECT i - 450, 'r', '1', CASE i % 3 WHEN 0 THEN 'Schlüssel ' || i / 6 END, CASE WHEN i % 5 = 0 THEN now() END
 			FROM generate_series(1, 900) i`)
-		p.exec(`DELETE FROM outbox WHERE id = 0`)
-		p.exec(`INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (-9223372036854775808, 'r', '1')`)
+		p.Exec(`DELETE FROM outbox WHERE id = 0`)
+		p.Exec(`INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (-9223372036854775808, 'r', '1')`)
 		seen := map[string]int{}
 		for _, shard := range outbox.ShardsOf(n) {
 			mine := map[string]bool{}
-			for id := range strings.SplitSeq(p.lines(`SELECT id::text FROM outbox WHERE `+shard.Condition("outbox.")), "\n") {
+			for id := range strings.SplitSeq(p.Lines(`SELECT id::text FROM outbox WHERE `+shard.Condition("outbox.")), "\n") {
 				mine[id] = true
 			}
 			found := p.sweepOnce(of(shard))
@@ -71,8 +71,8 @@ func TestSweepsTakeTheRowsOfTheirShardAlone(t *testing.T) {
 func (p *planned) sweepOnce(sql statements) map[string]bool {
 	p.Helper()
 	found := map[string]bool{}
-	p.exec(`BEGIN`)
-	defer p.exec(`ROLLBACK`)
+	p.Exec(`BEGIN`)
+	defer p.Exec(`ROLLBACK`)
 	for _, query := range []struct {
 		text string
 		args []any
@@ -81,7 +81,7 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 		{sql.findKeys, []any{"", 1000, 1, int64(math.MaxInt64), time.Duration(0)}},
 		{sql.findDue, []any{time.Now().Add(-time.Hour), 1000, true}},
 	} {
-		rows, err := p.conn.Query(p.Context(), query.text, query.args...)
+		rows, err := p.Conn.Query(p.Context(), query.text, query.args...)
 		if err != nil {
 			p.Fatal(err)
 		}
@@ -111,8 +111,8 @@ func TestNoStatementOfAShardScansTheTable(t *testing.T) {
 	p.store.sql = of(outbox.Shard{Index: 1, Of: 4})
 	p.wantNoScanAsItFills()
 	p.wantNoSort("analyzed")
-	p.exec(`DELETE FROM outbox`)
-	p.exec(`ANALYZE outbox`)
+	p.Exec(`DELETE FROM outbox`)
+	p.Exec(`ANALYZE outbox`)
 	p.wantNoScan("emptied, analyzed")
 }
 
@@ -121,7 +121,7 @@ func (p *planned) wantNoSort(state string) {
 	p.Helper()
 	statements := p.statements()
 	for _, name := range []string{"find backlog", "find due"} {
-		plan := p.lines("EXPLAIN "+statements[name], p.args[name]...)
+		plan := p.Lines("EXPLAIN "+statements[name], p.args[name]...)
 		if strings.Contains(plan, "Sort") || strings.Contains(plan, "Bitmap") {
 			p.Errorf("%s, %s:\n%s", state, name, plan)
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -32,7 +33,7 @@ func TestStatsOfAnEmptyQueue(t *testing.T) {
 
 func TestStatsCountsByKind(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at, possible_duplicate, last_error, created_at) VALUES
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at, possible_duplicate, last_error, created_at) VALUES
 		('fresh', '1', NULL, 0, NULL, NULL, NULL, now() - interval '1 minute'),
 		('due', '1', NULL, 0, now() - interval '1 second', NULL, NULL, now() - interval '1 hour'),
 		('a', '1', 'k', 1, now() + interval '5 minutes', false, 'unroutable: b', now() - interval '2 hours'),
@@ -42,10 +43,10 @@ func TestStatsCountsByKind(t *testing.T) {
 		('later', '1', NULL, 0, now() + interval '1 day', NULL, NULL, now()),
 		('unconfirmed', '1', NULL, 0, now() + interval '30 seconds', true, NULL, now()),
 		('behind', '1', 'blocked', 0, NULL, NULL, NULL, now())`)
-	f.deadLetter(1, "retries_exhausted", "last_error", "'unroutable: d'", "ordering_key", "'blocked'")
-	f.deadLetter(2, "too_large", "ordering_key", "'nothing behind'")
-	f.exec(`UPDATE outbox_dead_letter SET routing_key = 'a' WHERE id = 1`)
-	f.exec(`UPDATE outbox SET expires_at = now() + CASE routing_key WHEN 'later' THEN interval '1 h' ELSE '-1 s' END WHERE routing_key IN ('b', 'due', 'later')`)
+	f.DeadLetter(1, "retries_exhausted", "last_error", "'unroutable: d'", "ordering_key", "'blocked'")
+	f.DeadLetter(2, "too_large", "ordering_key", "'nothing behind'")
+	f.Exec(`UPDATE outbox_dead_letter SET routing_key = 'a' WHERE id = 1`)
+	f.Exec(`UPDATE outbox SET expires_at = now() + CASE routing_key WHEN 'later' THEN interval '1 h' ELSE '-1 s' END WHERE routing_key IN ('b', 'due', 'later')`)
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
 		for what, counts := range map[string][2]store.Count{
@@ -75,20 +76,20 @@ func TestStatsCountsByKind(t *testing.T) {
 func TestStatsSaysWhereItStoppedCounting(t *testing.T) {
 	f := newFixture(t)
 	const rows = store.MostCounted + 2000
-	f.exec(`SET track_counts = off`) // the server has not counted them yet
-	f.plain(rows)
+	f.Exec(`SET track_counts = off`) // the server has not counted them yet
+	f.Plain(rows)
 	s := f.stats(false)
 	if s.Depth != (store.Count{N: rows, Precision: store.Estimate}) {
 		t.Errorf("without statistics: %+v", s.Depth)
 	}
-	f.exec(`ANALYZE outbox`)
+	f.Exec(`ANALYZE outbox`)
 	if s := f.stats(false); s.Depth.Precision != store.Estimate || s.Depth.N < rows*9/10 || s.Depth.N > rows {
 		t.Errorf("analyzed: %+v", s.Depth)
 	}
 	if s := f.stats(true); s.Depth != exactly(rows) {
 		t.Errorf("exact: %+v", s.Depth)
 	}
-	f.exec(`UPDATE outbox SET available_at = now() + interval '1 hour', attempts = 1, last_error = 'nack'`)
+	f.Exec(`UPDATE outbox SET available_at = now() + interval '1 hour', attempts = 1, last_error = 'nack'`)
 	s = f.stats(false)
 	if want := (store.Count{N: store.MostCounted, Precision: store.AtLeast}); s.Retrying.Precision != want.Precision || s.FailingPrecision != store.AtLeast {
 		t.Errorf("retrying: %+v, failing %s", s.Retrying, s.FailingPrecision)
@@ -110,7 +111,7 @@ func TestSlotIsDescribed(t *testing.T) {
 func TestExplainSaysWhereAMessageIs(t *testing.T) {
 	f := newFixture(t)
 	insert := func(rest string) int64 {
-		return f.insert("(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version) VALUES ('r', '1', " + rest + ")")
+		return f.Insert("(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version) VALUES ('r', '1', " + rest + ")")
 	}
 	for _, test := range []struct {
 		rest string
@@ -126,7 +127,7 @@ func TestExplainSaysWhereAMessageIs(t *testing.T) {
 		{"NULL, NULL, 0, NULL, 2", store.NewerVersion},
 	} {
 		id := insert(test.rest)
-		waiting, dead, err := f.operator().Explain(t.Context(), name(t, one[string](f, `SELECT $1::bigint::text`, id)), false)
+		waiting, dead, err := f.operator().Explain(t.Context(), name(t, tabletest.One[string](f, `SELECT $1::bigint::text`, id)), false)
 		if err != nil || len(waiting) != 1 || len(dead) != 0 || waiting[0].State != test.want {
 			t.Errorf("%s: %+v, %v, want %s", test.rest, waiting, err, test.want)
 		}
@@ -135,8 +136,8 @@ func TestExplainSaysWhereAMessageIs(t *testing.T) {
 
 func TestExplainNamesTheSessionThatHasLockedAMessage(t *testing.T) {
 	f := newFixture(t)
-	id := f.insert("(routing_key, payload) VALUES ('r', '1')")
-	locked, err := f.conn.Begin(t.Context())
+	id := f.Insert("(routing_key, payload) VALUES ('r', '1')")
+	locked, err := f.Conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,11 +169,11 @@ func TestExplainNamesTheSessionThatHasLockedAMessage(t *testing.T) {
 
 func TestExplainTellsThePlaceInTheKey(t *testing.T) {
 	f := newFixture(t)
-	first := f.insert("(routing_key, payload, ordering_key, available_at, attempts, last_error) VALUES ('r', '1', 'k', now() + interval '1 hour', 2, 'nack')")
-	f.insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
-	f.insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
-	f.deadLetter(0, "nack", "ordering_key", "'k'")
-	message := one[string](f, `SELECT message_id::text FROM outbox ORDER BY id DESC LIMIT 1`)
+	first := f.Insert("(routing_key, payload, ordering_key, available_at, attempts, last_error) VALUES ('r', '1', 'k', now() + interval '1 hour', 2, 'nack')")
+	f.Insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
+	f.Insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
+	f.DeadLetter(0, "nack", "ordering_key", "'k'")
+	message := tabletest.One[string](f, `SELECT message_id::text FROM outbox ORDER BY id DESC LIMIT 1`)
 	waiting, dead, err := f.operator().Explain(t.Context(), name(t, message), false)
 	if err != nil || len(waiting) != 1 || len(dead) != 0 {
 		t.Fatalf("%+v, %+v, %v", waiting, dead, err)
@@ -181,7 +182,7 @@ func TestExplainTellsThePlaceInTheKey(t *testing.T) {
 	if w.Before != exactly(2) || w.First == nil || w.First.ID != first || w.First.State != store.Retrying || w.DeadOfKey != exactly(1) || w.OldestDeadOfKey != 0 {
 		t.Errorf("got %+v", w)
 	}
-	message = one[string](f, `SELECT message_id::text FROM outbox_dead_letter`)
+	message = tabletest.One[string](f, `SELECT message_id::text FROM outbox_dead_letter`)
 	waiting, dead, err = f.operator().Explain(t.Context(), name(t, message), false)
 	if err != nil || len(waiting) != 0 || len(dead) != 1 || dead[0].Reason != "nack" {
 		t.Errorf("%+v, %+v, %v", waiting, dead, err)
