@@ -3,7 +3,6 @@ package store_test
 import (
 	"errors"
 	"math"
-	"strconv"
 	"testing"
 	"time"
 
@@ -145,34 +144,7 @@ func TestEveryStatementWorksBesideColumnsOfAnyName(t *testing.T) {
 	f := newFixture(t)
 	f.AddColumns()
 	everyStatement(f, open(t, f.URL, tabletest.Name(), true), "outbox")
-	o, ctx := f.operator(), t.Context()
-	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at) VALUES
-		('r', '1', 'k', 0, NULL), ('r', '1', 'l', 3, now() + interval '1 h'), ('r', '1', NULL, 3, ` + duePast + `)`)
-	waiting := tabletest.One[int64](f, `SELECT min(id) FROM outbox`)
-	for what, err := range map[string]error{
-		"stats":   second(o.Stats(ctx, 10, true)),
-		"sample":  second(o.Stats(ctx, 10, false)),
-		"count":   second(o.CountDeadLetters(ctx, store.Filter{})),
-		"list":    second(o.DeadLetters(ctx, store.Filter{}, store.Page{Limit: 10})),
-		"explain": third(o.Explain(ctx, name(t, strconv.FormatInt(waiting, 10)), true)),
-		"retry":   second(o.RetryNow(ctx, store.Filter{}, 10, false, quiet)),
-	} {
-		if err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	if done := f.requeue(store.Filter{}, 10); done.Sent != 1 {
-		t.Errorf("sent back %+v", done)
-	}
-	f.DeadLetter(3, "nack")
-	if n, err := o.Purge(ctx, store.Filter{}, 10, func(int64) error { return nil }, quiet); err != nil || n != 1 {
-		t.Errorf("purged %d: %v", n, err)
-	}
 }
-
-func second[A any](_ A, err error) error { return err }
-
-func third[A, B any](_ A, _ B, err error) error { return err }
 
 func TestEveryStatementWorksOnAPartitionedTable(t *testing.T) {
 	f := newFixture(t)

@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // keeping opens a store that keeps published messages.
@@ -118,62 +116,13 @@ func TestTheHistoryIsKeptByTheDay(t *testing.T) {
 	rotate(24*time.Hour, 1)
 }
 
-// TestTheRelayNeedsNoMoreThanTheGrants: the role of the relay owns nothing.
-func TestTheHistoryNeedsGrantsThatAreNamed(t *testing.T) {
+func TestKeepPublishedNeedsAHistory(t *testing.T) {
 	f := newFixture(t)
 	s := open(t, f.URL, tabletest.Name(), false)
 	s.KeepPublished()
 	if err := s.Check(t.Context()); !problem.Is(err) {
 		t.Errorf("without a history: %v", err)
 	}
-	if _, err := f.operator().PublishedMessages(t.Context(), store.Filter{}, store.Page{Limit: 1}); !errors.Is(err, store.ErrNoHistory) {
-		t.Errorf("without a history: %v", err)
-	}
-}
-
-func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
-	f := keeping(newFixture(t))
-	f.Exec(`INSERT INTO outbox (routing_key, exchange, ordering_key, payload, headers, expires_at, coalesce_key)
-		SELECT 'r' || i, 'x', 'k', to_json(i), '{"h": 1}', '2000-01-01', 'c' FROM generate_series(1, 5) i`)
-	message := tabletest.One[[16]byte](f, `SELECT message_id FROM outbox WHERE id = 3`)
-	var all []outbox.Settlement
-	for _, m := range f.read(0) {
-		all = append(all, deleted(m))
-	}
-	f.settle(all...)
-	o := f.operator()
-	dry, matched, err := o.Replay(t.Context(), store.Filter{}, store.Replay{Batch: 2, Dry: true}, quiet)
-	if err != nil || dry != 0 || matched != 5 || len(f.IDs("true")) != 0 {
-		t.Errorf("dry: %d of %d, %v", dry, matched, err)
-	}
-	n, matched, err := o.Replay(t.Context(), store.Filter{NewerThan: time.Hour}, store.Replay{Batch: 2, Exchange: text("other"), RoutingKey: text("there"), PerSecond: 1000}, quiet)
-	if err != nil || n != 5 || matched != 5 {
-		t.Errorf("%d of %d, %v", n, matched, err)
-	}
-	if got := tabletest.One[string](f, `SELECT string_agg(payload::text, '' ORDER BY id) FROM outbox WHERE exchange = 'other' AND routing_key = 'there' AND ordering_key = 'k'
-		AND possible_duplicate AND available_at <= now() AND headers = '{"h": 1}' AND expires_at IS NULL AND coalesce_key IS NULL AND attempts = 0`); got != "12345" {
-		t.Errorf("replayed: %s", got)
-	}
-	if got := tabletest.One[string](f, `SELECT payload::text FROM outbox WHERE message_id = $1`, message); got != "3" {
-		t.Errorf("the message_id is that of message %s", got)
-	}
-	if claimed := f.takeAllMarked(); claimed != 5 {
-		t.Errorf("%d of 5 are marked", claimed)
-	}
-	n, _, err = o.Replay(t.Context(), store.Filter{IDs: []int64{2}}, store.Replay{Batch: 1000}, quiet)
-	if err != nil || n != 1 || tabletest.One[string](f, `SELECT exchange || routing_key FROM outbox WHERE payload::text = '2'`) != "xr2" {
-		t.Errorf("%d, %v", n, err)
-	}
-}
-
-// takeAllMarked claims all rows and counts the marked ones.
-func (f *fixture) takeAllMarked() (n int) {
-	for _, m := range f.takeAll() {
-		if m.PossibleDuplicate {
-			n++
-		}
-	}
-	return n
 }
 
 func TestCheckNamesTheMissingColumnsOfTheHistory(t *testing.T) {

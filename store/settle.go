@@ -295,6 +295,11 @@ type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // settleArgs returns the columns of settledRows.
 func settleArgs(part []outbox.Settlement) []any {
 	n := len(part)

@@ -31,9 +31,9 @@ const rowSize = `(CASE WHEN pg_column_compression(r.payload) IS NULL THEN coales
 // over a whole index if the table was empty at the last ANALYZE.
 const sameRow = `r.id BETWEEN s.id AND s.id AND r.message_id BETWEEN s.message_id AND s.message_id`
 
-// notBlocked excludes keys with a dead letter (--on-dead-letter block). OFFSET 0 keeps Postgres 18 from hashing the
-// whole dead-letter table, which it does even with enable_seqscan off.
-const notBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
+// NotBlocked is the condition that excludes keys with a dead letter (--on-dead-letter block). {dead} stands for the
+// table. OFFSET 0 keeps Postgres 18 from hashing the whole dead-letter table, which it does even with enable_seqscan off.
+const NotBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
 
 // isFresh selects rows without a time, of a minimum age and up to an id.
 const isFresh = `r.available_at IS NULL AND r.id <= {up_to} AND ({age}::interval = '0' OR r.created_at <= statement_timestamp() - {age}::interval)`
@@ -41,9 +41,9 @@ const isFresh = `r.available_at IS NULL AND r.id <= {up_to} AND ({age}::interval
 // isReady selects rows that may leave now.
 const isReady = `coalesce((r.available_at <= statement_timestamp() OR (` + isFresh + `)) AND r.schema_version <= {version} AND {unblocked}, false)`
 
-// isSuperseded selects rows with a newer row of the same coalesce key and ordering key, even if that is not ready. It
-// reads one index entry; the row comparisons exclude all other indexes.
-const isSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.ordering_key IS NULL THEN coalesce((
+// IsSuperseded is the condition for rows r with a newer row of the same coalesce key and ordering key, even if that is
+// not ready. {outbox} stands for the table. It reads one index entry; the row comparisons exclude all other indexes.
+const IsSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.ordering_key IS NULL THEN coalesce((
          SELECT n.coalesce_key = r.coalesce_key FROM {outbox} n
          WHERE n.ordering_key IS NULL AND n.coalesce_key IS NOT NULL AND (n.coalesce_key, n.id) > (r.coalesce_key, r.id)
          ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false)
@@ -75,7 +75,7 @@ WITH RECURSIVE heads AS (
   UNION ALL
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
-SELECT r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + isSuperseded + `
+SELECT r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + IsSuperseded + `
 FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h CROSS JOIN LATERAL (
   SELECT r.* FROM {outbox} r
   WHERE r.ordering_key >= h.ordering_key AND r.ordering_key <= h.ordering_key AND (r.ordering_key, r.id) >= (h.ordering_key, h.id)
@@ -85,7 +85,7 @@ ORDER BY h.ordering_key, r.id`
 // The first rows of some keys, oldest first. A range instead of equality keeps Postgres from using the primary key for
 // the order.
 const findRunsSQL = `
-SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + isSuperseded + `
+SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + IsSuperseded + `
 FROM unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
   SELECT r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
   ORDER BY r.ordering_key, r.id LIMIT $2) r ON true{and_of_shard}
@@ -98,7 +98,7 @@ const lockTableSQL = `LOCK TABLE {outbox} IN ROW EXCLUSIVE MODE`
 // and not deleted it: that session may have published it. If a session locks and then changes a row, as a claim does
 // when it releases it, xmax equals xmin.
 const lockSQL = `
-SELECT {message_columns}, r.xmax <> 0 AND r.xmax <> r.xmin, ` + isSuperseded + ` FROM {outbox} r
+SELECT {message_columns}, r.xmax <> 0 AND r.xmax <> r.xmin, ` + IsSuperseded + ` FROM {outbox} r
 WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
 
@@ -138,8 +138,8 @@ SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM deleted`
 
 // With a history, a delete moves the rows there.
 const (
-	historyNames   = keptNames + `, attempts, last_error, possible_duplicate`
-	historyColumns = keptColumns + `, r.attempts, r.last_error, r.possible_duplicate`
+	historyNames   = KeptNames + `, attempts, last_error, possible_duplicate`
+	historyColumns = KeptColumns + `, r.attempts, r.last_error, r.possible_duplicate`
 	keepSQL        = `, kept AS (
   INSERT INTO {published} (` + historyNames + `, published_at) SELECT ` + historyNames + `, clock_timestamp() FROM deleted)`
 )
@@ -163,12 +163,12 @@ SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
 const deadLetterSQL = `
 WITH moved AS (
   DELETE FROM {outbox} r USING ` + settledRows + ` WHERE ` + fenced + `
-  RETURNING ` + keptColumns + `{extra_columns}, s.possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
+  RETURNING ` + KeptColumns + `{extra_columns}, s.possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
             CASE WHEN s.reason = 'expired' THEN coalesce(r.last_error, s.detail) ELSE s.detail END AS last_error,
             s.reason AS failure_reason, s.nth),
 kept AS (
-  INSERT INTO {dead} (` + keptNames + `{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
-  SELECT ` + keptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved
+  INSERT INTO {dead} (` + KeptNames + `{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
+  SELECT ` + KeptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved
   ON CONFLICT DO NOTHING)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
 
@@ -185,11 +185,13 @@ const movedSQL = `
 SELECT s.nth FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
 JOIN {dead} r ON ` + sameRow
 
-// keptNames are the columns that a dead letter copies from its row.
+// The columns that a dead letter copies from its row.
 const (
-	keptNames = `id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
+	// KeptNames are their names, id first.
+	KeptNames = `id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
          redacted_payload, schema_version, created_at, expires_at, max_attempts, coalesce_key`
-	keptColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes, r.headers, r.properties,
+	// KeptColumns are the same of rows r.
+	KeptColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes, r.headers, r.properties,
          r.redacted_payload, r.schema_version, r.created_at, r.expires_at, r.max_attempts, r.coalesce_key`
 )
 
@@ -207,7 +209,7 @@ func ofShard(lead string, shard outbox.Shard, row string) string {
 func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool) statements {
 	unblocked, keyless := "true", "true"
 	if block {
-		unblocked, keyless = notBlocked, "d.ordering_key IS NULL"
+		unblocked, keyless = NotBlocked, "d.ordering_key IS NULL"
 	}
 	andHistory, keepInto, locked := "", "", deleteLockedSQL
 	if keep {

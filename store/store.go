@@ -1,4 +1,4 @@
-// Package store owns every statement on the outbox tables. It does not know AMQP, nor the replication protocol. All
+// Package store owns the statements of the relay on the outbox tables. It does not know AMQP, nor the replication protocol. All
 // times are on the database's clock.
 package store
 
@@ -43,11 +43,11 @@ const (
 	statementTimeout = 30 * time.Second
 )
 
-// sessionSettings override the settings of role and database.
+// SessionSettings are the SQL that overrides the settings of role and database, for sessions on the tables.
 // Stricter isolation levels would fail a settlement that has waited for a row. Scans and joins of whole tables are off
 // (docs/architecture.md, invariant 12): statistics of a queue are always old, and a plan for an empty table is kept
 // when the table is full. A short lock_timeout lets other rows pass. A role may be read-only by default.
-const sessionSettings = `
+const SessionSettings = `
 SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;
 SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
 SET jit = off; SET lock_timeout = '1s'; SET idle_in_transaction_session_timeout = '10s'`
@@ -70,7 +70,7 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	pgdial.AsWriter(&config.ConnConfig.Config)
 	servers := &servers{}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		if _, err := conn.Exec(ctx, sessionSettings+failIfHidden); err != nil {
+		if _, err := conn.Exec(ctx, SessionSettings+failIfHidden); err != nil {
 			return err
 		}
 		return servers.opened(ctx, conn)

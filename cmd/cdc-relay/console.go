@@ -241,7 +241,7 @@ func (s *console) atDesk(ctx context.Context, do func(context.Context, *desk) er
 	defer func() { s.desks <- d }()
 	if d == nil || d.conn.IsClosed() {
 		d = nil
-		fresh, err := s.process.openDesk(ctx, s.cfg)
+		fresh, err := s.process.openDesk(ctx, s.cfg, "console")
 		if err != nil {
 			return err
 		}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 // asked describes a change, before or after it is made.
@@ -32,7 +32,7 @@ func (s *console) changing(ctx context.Context, r *http.Request, do func(context
 	a := asked{Do: r.FormValue("do")}
 	err := s.atDesk(ctx, func(ctx context.Context, d *desk) (err error) {
 		cfg := *s.cfg
-		d = &desk{d.Operator, d.conn, &cfg}
+		d = &desk{d.Tables, d.conn, &cfg}
 		if a.Do == "retry" && !retries(r) {
 			return usagef("state %s: only messages that the broker rejected can be retried", r.FormValue("state"))
 		}
@@ -64,7 +64,7 @@ func (s *console) ask(w http.ResponseWriter, r *http.Request) {
 	s.showChange(w, r, func(ctx context.Context, d *desk, a *asked) (err error) {
 		switch a.Do {
 		case "retry":
-			var would store.Retried
+			var would operator.Retried
 			would, err = d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, true, unseen)
 			a.Count, a.What = would.Due, rowsText(would.Due, "waiting retry")
 		case "requeue", "purge":
@@ -88,11 +88,11 @@ func (s *console) change(w http.ResponseWriter, r *http.Request) {
 		filter := d.cfg.looking.filter
 		switch a.Do {
 		case "retry":
-			var done store.Retried
+			var done operator.Retried
 			done, err = d.RetryNow(ctx, filter, changeBatch, false, unseen)
 			a.Count, a.Done = done.Due, "made "+rowsText(done.Due, "message")+" due now"
 		case "requeue":
-			var done store.Requeued
+			var done operator.Requeued
 			done, err = d.Requeue(ctx, filter, changeBatch, unseen)
 			a.Count, a.Done = done.Sent, "sent "+rowsText(done.Sent, "dead letter")+" back"
 			if done.Left > 0 {
@@ -113,7 +113,7 @@ func (s *console) change(w http.ResponseWriter, r *http.Request) {
 // retries reports whether the state in the request selects only messages that "retry" accepts.
 func retries(r *http.Request) bool {
 	state := strings.TrimSpace(r.FormValue("state"))
-	return state == "" || state == string(store.Retrying)
+	return state == "" || state == string(operator.Retrying)
 }
 
 func unseen(int64, int64) {}

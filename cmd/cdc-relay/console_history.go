@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 // history holds the samples of the last hour.
@@ -18,7 +18,7 @@ type history struct {
 		sync.Mutex
 		points []point
 		view   *statsView
-		hosts  []store.RelayHost
+		hosts  []operator.RelayHost
 		failed error
 		taken  time.Time
 	}
@@ -46,9 +46,9 @@ func (h *history) keep(ctx context.Context, s *console) {
 	defer ticker.Stop()
 	for {
 		var view statsView
-		var hosts []store.RelayHost
+		var hosts []operator.RelayHost
 		err := s.atDesk(ctx, func(ctx context.Context, d *desk) (err error) {
-			h.look.operator = d.Operator
+			h.look.tables = d.Tables
 			if view, err = h.look.take(ctx); err == nil {
 				hosts, err = d.RelayHosts(ctx)
 			}
@@ -66,7 +66,7 @@ func (h *history) keep(ctx context.Context, s *console) {
 	}
 }
 
-func (h *history) add(view statsView, hosts []store.RelayHost, err error) {
+func (h *history) add(view statsView, hosts []operator.RelayHost, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.failed, h.mu.taken = err, time.Now()

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 //go:embed console
@@ -127,7 +127,7 @@ func (s *console) body(ctx context.Context, r *http.Request, page consolePage) (
 	} else {
 		err = s.atDesk(ctx, func(ctx context.Context, d *desk) error {
 			cfg := *s.cfg
-			view, err = page.view(ctx, &desk{d.Operator, d.conn, &cfg}, r)
+			view, err = page.view(ctx, &desk{d.Tables, d.conn, &cfg}, r)
 			return err
 		})
 	}
@@ -150,7 +150,7 @@ func (s *console) failure(err error) (template.HTML, int) {
 		return template.HTML(template.HTMLEscapeString(failed.Error())), http.StatusInternalServerError //nolint:gosec // escaped
 	}
 	var usage *usageError
-	if errors.As(err, &usage) || errors.Is(err, store.ErrCursor) {
+	if errors.As(err, &usage) || errors.Is(err, operator.ErrCursor) {
 		return text, http.StatusBadRequest
 	}
 	return text, http.StatusServiceUnavailable
@@ -267,7 +267,7 @@ type field struct {
 func pick(d *desk, r *http.Request, names ...string) (picked, error) {
 	p := picked{Path: r.URL.Path}
 	query := url.Values{}
-	d.cfg.looking.filter, d.cfg.looking.after = store.Filter{}, r.FormValue("after")
+	d.cfg.looking.filter, d.cfg.looking.after = operator.Filter{}, r.FormValue("after")
 	for _, name := range names {
 		for _, setting := range append(filterSettings(), stateSetting()) {
 			if setting.name != name {
@@ -275,7 +275,7 @@ func pick(d *desk, r *http.Request, names ...string) (picked, error) {
 			}
 			f := field{Name: name, Label: strings.ReplaceAll(name, "-", " "), Value: strings.TrimSpace(r.FormValue(name))}
 			if name == "state" {
-				for _, state := range store.States() {
+				for _, state := range operator.States() {
 					f.Options = append(f.Options, strings.ReplaceAll(string(state), "_", "-"))
 				}
 			}
@@ -325,7 +325,7 @@ func (s *console) waitingPage(ctx context.Context, d *desk, r *http.Request) (an
 	if retries(r) {
 		p.Changes = s.changes("retry")
 	}
-	return listed[store.Waiting]{p, list.Rows}, err
+	return listed[operator.Waiting]{p, list.Rows}, err
 }
 
 func (s *console) deadPage(ctx context.Context, d *desk, r *http.Request) (any, error) {
@@ -336,7 +336,7 @@ func (s *console) deadPage(ctx context.Context, d *desk, r *http.Request) (any, 
 	list, err := d.DeadLetters(ctx, d.cfg.looking.filter, d.cfg.page())
 	p.goOn(list.Next)
 	p.Changes = s.changes("requeue", "purge")
-	return listed[store.DeadMessage]{p, list.Rows}, err
+	return listed[operator.DeadMessage]{p, list.Rows}, err
 }
 
 func (s *console) publishedPage(ctx context.Context, d *desk, r *http.Request) (any, error) {
@@ -346,12 +346,12 @@ func (s *console) publishedPage(ctx context.Context, d *desk, r *http.Request) (
 	}
 	list, err := d.PublishedMessages(ctx, d.cfg.looking.filter, d.cfg.page())
 	p.goOn(list.Next)
-	return listed[store.PublishedMessage]{p, list.Rows}, err
+	return listed[operator.PublishedMessage]{p, list.Rows}, err
 }
 
 // shownKey is a key and the reason why it waits.
 type shownKey struct {
-	store.Key
+	operator.Key
 	Why string
 }
 
@@ -401,7 +401,7 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 	if shown.ID == "" {
 		return shown, nil
 	}
-	name, err := store.ParseName(shown.ID)
+	name, err := operator.ParseName(shown.ID)
 	if err != nil {
 		shown.Error = err.Error()
 		return shown, nil
@@ -421,7 +421,7 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 	for _, w := range waiting {
 		one := oneMessage{Title: "Waiting: " + string(w.State), ID: w.MessageID.String()}
 		s.process.waitingDetails(&one.Facts, around, w)
-		if w.State == store.Retrying {
+		if w.State == operator.Retrying {
 			one.Changes = s.changes("retry")
 		}
 		shown.Messages = append(shown.Messages, one)

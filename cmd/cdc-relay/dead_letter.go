@@ -7,7 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 func (p *process) deadLetterCommand() *cli.Command {
@@ -83,7 +83,7 @@ func (p *process) showDeadLetters(ctx context.Context, d *desk) error {
 	return p.listDeadLetters(letters, list.Next)
 }
 
-func (p *process) listDeadLetters(letters []store.DeadMessage, next string) error {
+func (p *process) listDeadLetters(letters []operator.DeadMessage, next string) error {
 	if len(letters) == 0 && next == "" {
 		fmt.Fprintln(p.stdout, "no dead letters")
 		return nil
@@ -109,7 +109,7 @@ func valueOr(s *string, otherwise string) string {
 	return *s
 }
 
-func (p *process) deadLetterShow(ctx context.Context, d *desk, name store.Name) error {
+func (p *process) deadLetterShow(ctx context.Context, d *desk, name operator.Name) error {
 	letters, err := d.DeadLetter(ctx, name, d.cfg.looking.showPayload)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (p *process) deadLetterShow(ctx context.Context, d *desk, name store.Name) 
 	return nil
 }
 
-func (p *process) writeDeadLetters(cfg *config, letters []store.DeadMessage, next string) error {
+func (p *process) writeDeadLetters(cfg *config, letters []operator.DeadMessage, next string) error {
 	view := deadLetterListView{DeadLetters: []deadView{}, Next: orNothing(next)}
 	for _, letter := range letters {
 		view.DeadLetters = append(view.DeadLetters, cfg.deadViewOf(letter))
@@ -140,7 +140,7 @@ func (p *process) writeDeadLetters(cfg *config, letters []store.DeadMessage, nex
 }
 
 // showDeadLetter prints one dead letter, with an empty line first if it follows another.
-func (p *process) showDeadLetter(cfg *config, letter store.DeadMessage, follows bool) error {
+func (p *process) showDeadLetter(cfg *config, letter operator.DeadMessage, follows bool) error {
 	if follows {
 		fmt.Fprintln(p.stdout)
 	}
@@ -151,7 +151,7 @@ func (p *process) showDeadLetter(cfg *config, letter store.DeadMessage, follows 
 	return g.write()
 }
 
-func (p *process) deathDetails(g rows, cfg *config, letter store.DeadMessage) {
+func (p *process) deathDetails(g rows, cfg *config, letter operator.DeadMessage) {
 	reason, fix := reasonText(letter)
 	g.row("dead since", fmt.Sprintf("%s, %s ago", timeText(letter.DeadAt), durationText(letter.ReadAt.Sub(letter.DeadAt))))
 	g.row("reason", reason)

@@ -7,9 +7,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 func (p *process) explainCommand() *cli.Command {
@@ -29,7 +29,7 @@ Give explain the same --on-dead-letter, --on-expired and --max-retries as the re
 	}
 }
 
-func (p *process) explain(ctx context.Context, d *desk, name store.Name) error {
+func (p *process) explain(ctx context.Context, d *desk, name operator.Name) error {
 	waiting, dead, err := d.Explain(ctx, name, d.cfg.looking.showPayload)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (p *process) explain(ctx context.Context, d *desk, name store.Name) error {
 }
 
 // publishedAs searches the history, if there is one.
-func (d *desk) publishedAs(ctx context.Context, name store.Name) ([]store.PublishedMessage, error) {
+func (d *desk) publishedAs(ctx context.Context, name operator.Name) ([]operator.PublishedMessage, error) {
 	if has, err := d.HasHistory(ctx); err != nil || !has {
 		return nil, err
 	}
@@ -96,10 +96,10 @@ type outlook struct {
 }
 
 // outlookOf returns what happens next to a row of the outbox.
-func (s surroundings) outlookOf(w store.Waiting) outlook {
+func (s surroundings) outlookOf(w operator.Waiting) outlook {
 	block := s.cfg.relay.OnDeadLetter == relay.OnDeadLetterBlock
 	switch {
-	case w.State == store.NewerVersion:
+	case w.State == operator.NewerVersion:
 		return outlook{text: fmt.Sprintf("nothing: schema_version %d is for a newer relay; update the relays", w.SchemaVersion)}
 	case w.DeadOfKey.N > 0 && block:
 		return outlook{text: fmt.Sprintf("nothing until the dead letter of its key is dealt with: cdc-relay dead-letter requeue --id %d%s, or purge",
@@ -114,7 +114,7 @@ func (s surroundings) outlookOf(w store.Waiting) outlook {
 }
 
 // expiry returns a remark if the row has expired, or will expire before its turn.
-func (s surroundings) expiry(w store.Waiting, turn time.Time) string {
+func (s surroundings) expiry(w operator.Waiting, turn time.Time) string {
 	then := "a dead letter then"
 	if s.cfg.relay.OnExpired == relay.OnExpiredDrop {
 		then = "deleted then"
@@ -130,15 +130,15 @@ func (s surroundings) expiry(w store.Waiting, turn time.Time) string {
 	return ""
 }
 
-func countRows(c store.Count) string {
-	if c.N == 1 && c.Precision == store.Exact {
+func countRows(c operator.Count) string {
+	if c.N == 1 && c.Precision == operator.Exact {
 		return "1 row"
 	}
 	return countOf(c) + " rows"
 }
 
 // sessionText describes the session that has locked a row.
-func sessionText(pid int32, s *store.Session, now time.Time) string {
+func sessionText(pid int32, s *operator.Session, now time.Time) string {
 	text := fmt.Sprintf("backend %d", pid)
 	switch {
 	case s == nil:
@@ -156,22 +156,22 @@ func sessionText(pid int32, s *store.Session, now time.Time) string {
 }
 
 // own returns what happens next to a row according to its own state. tries describes the remaining attempts.
-func (s surroundings) own(state store.State, at time.Time, tries, lockedBy string, now time.Time) outlook {
+func (s surroundings) own(state operator.State, at time.Time, tries, lockedBy string, now time.Time) outlook {
 	in := func() string { return fmt.Sprintf("at %s, in %s", timeText(at), durationText(at.Sub(now))) }
 	switch state {
-	case store.Due:
+	case operator.Due:
 		return outlook{text: "is due: the next sweep of a relay takes it, within " + durationText(s.cfg.relay.PollInterval) + " or so" + s.obstacle(), at: at}
-	case store.Retrying:
+	case operator.Retrying:
 		return outlook{text: fmt.Sprintf("is tried again %s; %s", in(), tries), at: at}
-	case store.Scheduled:
+	case operator.Scheduled:
 		return outlook{text: "is scheduled: it leaves " + in(), at: at}
-	case store.Unconfirmed:
+	case operator.Unconfirmed:
 		return outlook{text: "was published, and its confirm is late; without one it is published again " + in(), at: at}
-	case store.Locked:
+	case operator.Locked:
 		return outlook{text: fmt.Sprintf("is locked by %s: a relay publishes it now, or another session works on it", lockedBy)}
-	case store.Expired:
+	case operator.Expired:
 		return outlook{text: "has an expires_at that has passed"}
-	case store.NewerVersion:
+	case operator.NewerVersion:
 		return outlook{text: "is for a newer relay: update the relays"}
 	}
 	switch {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // TestExplainTellsWhenARowIsTaken while no relay streams: after --stale-timeout.
@@ -15,7 +15,7 @@ func TestExplainTellsWhenARowIsTaken(t *testing.T) {
 	for timeout, want := range map[time.Duration]string{relay.DefaultConfig().StaleTimeout: "within 5s or so", 5 * time.Minute: "within 5m0s or so"} {
 		s := surroundings{cfg: &config{relay: relay.DefaultConfig()}}
 		s.cfg.relay.StaleTimeout = timeout
-		if is := s.outlookOf(store.Waiting{State: store.AtOnce}).text; !strings.Contains(is, want) {
+		if is := s.outlookOf(operator.Waiting{State: operator.AtOnce}).text; !strings.Contains(is, want) {
 			t.Errorf("--stale-timeout %s: %q, want %q", timeout, is, want)
 		}
 	}
@@ -37,7 +37,7 @@ func TestExplainTellsThatARowExpires(t *testing.T) {
 	} {
 		s := surroundings{cfg: &config{relay: relay.DefaultConfig()}}
 		s.cfg.relay.OnExpired = c.onExpired
-		w := store.Waiting{State: store.Scheduled, AvailableAt: c.available}
+		w := operator.Waiting{State: operator.Scheduled, AvailableAt: c.available}
 		w.ReadAt, w.ExpiresAt = now, c.expires
 		if is := s.outlookOf(w).text; !strings.Contains(is, c.want) || (c.want == "" && strings.Contains(is, "expired")) {
 			t.Errorf("expires %s, available %s: %q, want %q", c.expires, c.available, is, c.want)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 // explainView is the JSON output of explain, usually with one message. docs/commands.md documents its keys.
@@ -16,8 +16,8 @@ type explainView struct {
 }
 
 type explainedRow struct {
-	Where string      `json:"where"` // outbox
-	State store.State `json:"state"`
+	Where string         `json:"where"` // outbox
+	State operator.State `json:"state"`
 	// Next says in words what happens next; NextAt when, if that is known.
 	Next        string     `json:"next"`
 	NextAt      *time.Time `json:"next_at"`
@@ -30,39 +30,39 @@ type explainedRow struct {
 }
 
 type explainedDeadLetter struct {
-	Where string      `json:"where"` // dead_letter
-	State store.State `json:"state"` // dead
-	Next  string      `json:"next"`
+	Where string         `json:"where"` // dead_letter
+	State operator.State `json:"state"` // dead
+	Next  string         `json:"next"`
 	deadView
 }
 
 // explainedPublished is a message in the history.
 type explainedPublished struct {
-	Where string      `json:"where"` // published
-	State store.State `json:"state"` // published
-	Next  string      `json:"next"`
+	Where string         `json:"where"` // published
+	State operator.State `json:"state"` // published
+	Next  string         `json:"next"`
 	publishedView
 }
 
 // orderingView is the position of a row in its ordering key.
 type orderingView struct {
-	RowsBefore          int64           `json:"rows_before"`
-	RowsBeforePrecision store.Precision `json:"rows_before_precision"`
+	RowsBefore          int64              `json:"rows_before"`
+	RowsBeforePrecision operator.Precision `json:"rows_before_precision"`
 	// First is the oldest row before it.
 	First       *firstView `json:"first"`
 	DeadLetters int64      `json:"dead_letters"`
 }
 
 type firstView struct {
-	ID          int64       `json:"id"`
-	State       store.State `json:"state"`
-	LockedBy    int32       `json:"locked_by,omitempty"`
-	AvailableAt *time.Time  `json:"available_at"`
-	Attempts    int         `json:"attempts"`
-	LastError   *string     `json:"last_error"`
+	ID          int64          `json:"id"`
+	State       operator.State `json:"state"`
+	LockedBy    int32          `json:"locked_by,omitempty"`
+	AvailableAt *time.Time     `json:"available_at"`
+	Attempts    int            `json:"attempts"`
+	LastError   *string        `json:"last_error"`
 }
 
-func (s surroundings) view(waiting []store.Waiting, dead []store.DeadMessage, published []store.PublishedMessage) explainView {
+func (s surroundings) view(waiting []operator.Waiting, dead []operator.DeadMessage, published []operator.PublishedMessage) explainView {
 	v := explainView{Messages: []any{}, Streaming: s.relayed(), Owner: viewOfOwner(s.slot)}
 	for _, w := range waiting {
 		o := s.outlookOf(w)
@@ -92,7 +92,7 @@ func (s surroundings) view(waiting []store.Waiting, dead []store.DeadMessage, pu
 	return v
 }
 
-func viewOfSession(s *store.Session) *ownerView {
+func viewOfSession(s *operator.Session) *ownerView {
 	if s == nil {
 		return nil
 	}
@@ -100,7 +100,7 @@ func viewOfSession(s *store.Session) *ownerView {
 }
 
 // showExplained prints the messages for people.
-func (p *process) showExplained(s surroundings, waiting []store.Waiting, dead []store.DeadMessage, published []store.PublishedMessage) error {
+func (p *process) showExplained(s surroundings, waiting []operator.Waiting, dead []operator.DeadMessage, published []operator.PublishedMessage) error {
 	for i, w := range waiting {
 		if i > 0 {
 			fmt.Fprintln(p.stdout)
@@ -124,7 +124,7 @@ func (p *process) showExplained(s surroundings, waiting []store.Waiting, dead []
 	return nil
 }
 
-func (p *process) waitingDetails(g rows, s surroundings, w store.Waiting) {
+func (p *process) waitingDetails(g rows, s surroundings, w operator.Waiting) {
 	g.row("where", s.cfg.relay.Table.String())
 	g.row("state", string(w.State))
 	g.row("next", s.outlookOf(w).text)
@@ -135,7 +135,7 @@ func (p *process) waitingDetails(g rows, s surroundings, w store.Waiting) {
 	}
 }
 
-func (p *process) showPlace(g rows, w store.Waiting) {
+func (p *process) showPlace(g rows, w operator.Waiting) {
 	place := "the first of its key"
 	if f := w.First; f != nil {
 		place = fmt.Sprintf("behind %s; the first is row %d (%s, %s)", countRows(w.Before), f.ID, f.State, rowsText(int64(f.Attempts), "attempt"))

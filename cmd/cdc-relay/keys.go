@@ -6,7 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 func (p *process) keysCommand() *cli.Command {
@@ -35,10 +35,10 @@ type keysView struct {
 }
 
 type keyView struct {
-	Key                 string          `json:"key"`
-	RowsBehind          int64           `json:"rows_behind"`
-	RowsBehindPrecision store.Precision `json:"rows_behind_precision"`
-	First               listedView      `json:"first"`
+	Key                 string             `json:"key"`
+	RowsBehind          int64              `json:"rows_behind"`
+	RowsBehindPrecision operator.Precision `json:"rows_behind_precision"`
+	First               listedView         `json:"first"`
 	// Why says in words why the key waits.
 	Why string `json:"why"`
 	// DeadLetter is the key's dead letter with the lowest id; null: there is none.
@@ -91,7 +91,7 @@ func (p *process) showKeys(ctx context.Context, d *desk) error {
 	return nil
 }
 
-func (d *desk) keysPage(ctx context.Context) (store.Listing[store.Key], error) {
+func (d *desk) keysPage(ctx context.Context) (operator.Listing[operator.Key], error) {
 	if !d.cfg.looking.parked {
 		return d.Keys(ctx, d.cfg.page())
 	}
@@ -99,10 +99,10 @@ func (d *desk) keysPage(ctx context.Context) (store.Listing[store.Key], error) {
 }
 
 // whyOf says what a key waits for.
-func (s surroundings) whyOf(k store.Key) string {
+func (s surroundings) whyOf(k operator.Key) string {
 	w := k.First
 	if k.Dead != nil {
-		w.DeadOfKey, w.OldestDeadOfKey = store.Count{N: 1, Precision: store.AtLeast}, *k.Dead
+		w.DeadOfKey, w.OldestDeadOfKey = operator.Count{N: 1, Precision: operator.AtLeast}, *k.Dead
 	}
 	why := s.outlookOf(w).text
 	if w.LastError != nil {

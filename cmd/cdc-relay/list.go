@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 func (p *process) listCommand() *cli.Command {
@@ -35,14 +35,14 @@ EXAMPLES
 // stateSetting selects rows by their state.
 func stateSetting() *setting {
 	var states []string
-	for _, state := range store.States() {
+	for _, state := range operator.States() {
 		states = append(states, strings.ReplaceAll(string(state), "_", "-"))
 	}
 	return &setting{
 		name: "state", value: "STATE", flagOnly: true,
 		usage: "Only messages in this state: " + strings.Join(states, ", ") + ".",
 		set: func(c *config, text string) error {
-			c.looking.filter.State = store.State(strings.ReplaceAll(text, "-", "_"))
+			c.looking.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
 			return oneOf(strings.ReplaceAll(text, "_", "-"), states...)
 		},
 	}
@@ -61,9 +61,9 @@ type listView struct {
 }
 
 type listedView struct {
-	State       store.State `json:"state"`
-	AvailableAt *time.Time  `json:"available_at"`
-	LockedBy    int32       `json:"locked_by,omitempty"`
+	State       operator.State `json:"state"`
+	AvailableAt *time.Time     `json:"available_at"`
+	LockedBy    int32          `json:"locked_by,omitempty"`
 	messageView
 }
 
@@ -108,9 +108,9 @@ func (p *process) showList(ctx context.Context, d *desk) error {
 }
 
 // nextText says when a row may be published.
-func nextText(w store.Waiting) string {
+func nextText(w operator.Waiting) string {
 	switch {
-	case w.State == store.Locked:
+	case w.State == operator.Locked:
 		return fmt.Sprintf("backend %d", w.LockedBy)
 	case w.AvailableAt.After(w.ReadAt):
 		return "in " + durationText(w.AvailableAt.Sub(w.ReadAt))

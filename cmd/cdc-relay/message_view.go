@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // messageView is the JSON form of a row. docs/commands.md documents its keys.
@@ -40,7 +40,7 @@ const (
 	payloadHidden   = "hidden"
 )
 
-func viewOf(m store.StoredMessage) messageView {
+func viewOf(m operator.StoredMessage) messageView {
 	v := messageView{
 		ID: m.ID, MessageID: m.MessageID, Exchange: m.Exchange, RoutingKey: m.RoutingKey, OrderingKey: m.OrderingKey,
 		CreatedAt: orNull(m.CreatedAt), AgeSeconds: seconds(m.Age()), ExpiresAt: orNull(m.ExpiresAt), Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, LastError: m.LastError,
@@ -80,12 +80,12 @@ type deadView struct {
 	RequeueWith   string     `json:"requeue_with"`
 }
 
-func (c *config) deadViewOf(m store.DeadMessage) deadView {
+func (c *config) deadViewOf(m operator.DeadMessage) deadView {
 	return deadView{messageView: viewOf(m.StoredMessage), FailureReason: m.Reason, DeadAt: orNull(m.DeadAt), RequeueWith: c.requeueCommand(m)}
 }
 
 // requeueCommand returns the command that requeues a dead letter. It uses the message_id, which is unique.
-func (c *config) requeueCommand(m store.DeadMessage) string {
+func (c *config) requeueCommand(m operator.DeadMessage) string {
 	return "cdc-relay dead-letter requeue " + m.MessageID.String() + c.tableFlag()
 }
 
@@ -98,7 +98,7 @@ func (c *config) tableFlag() string {
 }
 
 // details prints a message for people, line by line.
-func (p *process) details(g rows, m store.StoredMessage) {
+func (p *process) details(g rows, m operator.StoredMessage) {
 	v := viewOf(m)
 	g.row("id", fmt.Sprint(m.ID))
 	g.row("message id", m.MessageID.String())

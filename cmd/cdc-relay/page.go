@@ -6,7 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 // pageSetting is --after: it continues a list.
@@ -31,11 +31,13 @@ func pageFlags(first []cli.Flag, more ...string) []cli.Flag {
 }
 
 // page returns the requested part of a list.
-func (c *config) page() store.Page { return store.Page{After: c.looking.after, Limit: c.looking.limit} }
+func (c *config) page() operator.Page {
+	return operator.Page{After: c.looking.after, Limit: c.looking.limit}
+}
 
 // pageError says that a wrong cursor came from --after.
 func (c *config) pageError(err error) error {
-	if errors.Is(err, store.ErrCursor) {
+	if errors.Is(err, operator.ErrCursor) {
 		return usagef("--after: %s", err)
 	}
 	return err
@@ -46,7 +48,7 @@ func (p *process) tellNext(shown int, next string) {
 	switch {
 	case next == "":
 	case shown == 0:
-		fmt.Fprintf(p.stdout, "none among the first %s; to continue: --after %s\n", rowsText(store.MostLooked, "row"), next)
+		fmt.Fprintf(p.stdout, "none among the first %s; to continue: --after %s\n", rowsText(operator.MostLooked, "row"), next)
 	default:
 		fmt.Fprintf(p.stdout, "… more: --after %s\n", next)
 	}

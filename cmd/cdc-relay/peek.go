@@ -11,8 +11,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/publish"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 func (p *process) peekCommand() *cli.Command {
@@ -52,8 +52,8 @@ type peekView struct {
 }
 
 type peekedView struct {
-	State       store.State `json:"state"`
-	AvailableAt *time.Time  `json:"available_at"`
+	State       operator.State `json:"state"`
+	AvailableAt *time.Time     `json:"available_at"`
 	// Error is why the message would become a dead letter; null: it can be sent.
 	Error *string `json:"error"`
 	publish.Line
@@ -61,7 +61,7 @@ type peekedView struct {
 	PayloadBase64 *string         `json:"payload_base64"`
 }
 
-func (c *config) peekedViewOf(m store.Peeked) peekedView {
+func (c *config) peekedViewOf(m operator.Peeked) peekedView {
 	line, err := publish.NewLine(m.Message, c.exchange)
 	v := peekedView{State: m.State, AvailableAt: orNull(m.AvailableAt), Line: line}
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 // changeBatch is how many rows one transaction changes.
 const changeBatch = 1000
 
 // progress shows a progress bar on the standard error if that is a terminal. end removes the bar.
-func (p *process) progress(what string) (progress store.Progress, end func()) {
+func (p *process) progress(what string) (progress operator.Progress, end func()) {
 	if !isTerminal(p.stderr) {
 		return func(int64, int64) {}, func() {}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 func (p *process) publishedCommand() *cli.Command {
@@ -112,11 +112,11 @@ type publishedListView struct {
 	Next *string `json:"next"`
 }
 
-func publishedViewOf(m store.PublishedMessage) publishedView {
+func publishedViewOf(m operator.PublishedMessage) publishedView {
 	return publishedView{viewOf(m.StoredMessage), orNull(m.PublishedAt)}
 }
 
-func (p *process) writePublished(messages []store.PublishedMessage, next string) error {
+func (p *process) writePublished(messages []operator.PublishedMessage, next string) error {
 	view := publishedListView{Published: []publishedView{}, Next: orNothing(next)}
 	for _, m := range messages {
 		view.Published = append(view.Published, publishedViewOf(m))
@@ -160,7 +160,7 @@ func (p *process) showPublishedList(ctx context.Context, d *desk) error {
 	return nil
 }
 
-func (p *process) publishedShow(ctx context.Context, d *desk, name store.Name) error {
+func (p *process) publishedShow(ctx context.Context, d *desk, name operator.Name) error {
 	messages, err := d.Published(ctx, name, d.cfg.looking.showPayload)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func (p *process) publishedShow(ctx context.Context, d *desk, name store.Name) e
 }
 
 // showPublished prints one message, with an empty line first if it follows another.
-func (p *process) showPublished(cfg *config, m store.PublishedMessage, follows bool) error {
+func (p *process) showPublished(cfg *config, m operator.PublishedMessage, follows bool) error {
 	if follows {
 		fmt.Fprintln(p.stdout)
 	}
@@ -204,7 +204,7 @@ func (p *process) replay(ctx context.Context, d *desk) error {
 	view := replayView{DryRun: d.cfg.looking.dryRun}
 	bar, end := p.progress("replaying")
 	var failed error
-	view.Replayed, view.Matched, failed = d.Replay(ctx, d.cfg.looking.filter, store.Replay{
+	view.Replayed, view.Matched, failed = d.Replay(ctx, d.cfg.looking.filter, operator.Replay{
 		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: changeBatch, Dry: view.DryRun,
 	}, bar)
 	end()

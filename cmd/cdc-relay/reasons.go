@@ -3,7 +3,7 @@ package main
 import (
 	"strings"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 // meaningOf explains a code of docs/contract.md, and says what to do first.
@@ -48,7 +48,7 @@ func reasonCodes() []string {
 }
 
 // reasonText says why a message became a dead letter. For exhausted retries, that is the last rejection.
-func reasonText(m store.DeadMessage) (text, fix string) {
+func reasonText(m operator.DeadMessage) (text, fix string) {
 	code := m.Reason
 	if m.Reason == "retries_exhausted" && m.LastError != nil {
 		code, _, _ = strings.Cut(*m.LastError, ":")

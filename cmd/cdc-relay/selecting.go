@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 // looking holds the flags of commands that show rows or change many rows.
@@ -29,7 +29,7 @@ type looking struct {
 	dryRun      bool
 
 	// filter selects rows; only the command line sets it.
-	filter store.Filter
+	filter operator.Filter
 	all    bool
 	// replaying is only for published replay.
 	replaying replaying
@@ -82,13 +82,13 @@ func numberSetting(name, byDefault, usage string, least int, field func(*config)
 
 // filterSettings select rows. They are flags only: a value left in a shell or a file must not change what is purged.
 func filterSettings() []*setting {
-	text := func(name, value, usage string, field func(*store.Filter) **string) *setting {
+	text := func(name, value, usage string, field func(*operator.Filter) **string) *setting {
 		return &setting{
 			name: name, value: value, usage: usage, flagOnly: true,
 			set: func(c *config, text string) error { *field(&c.looking.filter) = &text; return nil },
 		}
 	}
-	age := func(name, usage string, field func(*store.Filter) *time.Duration) *setting {
+	age := func(name, usage string, field func(*operator.Filter) *time.Duration) *setting {
 		return &setting{
 			name: name, value: "DURATION", usage: usage, flagOnly: true,
 			set: func(c *config, text string) error {
@@ -106,13 +106,13 @@ func filterSettings() []*setting {
 			name: "id", value: "ID,…", usage: "Only these: ids of rows, or message_ids.", flagOnly: true, repeats: true,
 			set: func(c *config, text string) error { return addNames(&c.looking.filter, strings.Split(text, ",")) },
 		},
-		text("routing-key", "KEY", "Only messages with this routing key.", func(f *store.Filter) **string { return &f.RoutingKey }),
-		text("exchange", "NAME", "Only messages to this exchange; '': those without one.", func(f *store.Filter) **string { return &f.Exchange }),
-		text("ordering-key", "KEY", "Only messages with this ordering key.", func(f *store.Filter) **string { return &f.OrderingKey }),
+		text("routing-key", "KEY", "Only messages with this routing key.", func(f *operator.Filter) **string { return &f.RoutingKey }),
+		text("exchange", "NAME", "Only messages to this exchange; '': those without one.", func(f *operator.Filter) **string { return &f.Exchange }),
+		text("ordering-key", "KEY", "Only messages with this ordering key.", func(f *operator.Filter) **string { return &f.OrderingKey }),
 		text("reason", "CODE", "Only messages that failed for this reason (unroutable, nack, too_large, …): the code of a dead letter, or of its last error.",
-			func(f *store.Filter) **string { return &f.Reason }),
-		age("older-than", "Only dead letters of at least this age; for waiting messages, since created_at.", func(f *store.Filter) *time.Duration { return &f.OlderThan }),
-		age("newer-than", "Only messages younger than this.", func(f *store.Filter) *time.Duration { return &f.NewerThan }),
+			func(f *operator.Filter) **string { return &f.Reason }),
+		age("older-than", "Only dead letters of at least this age; for waiting messages, since created_at.", func(f *operator.Filter) *time.Duration { return &f.OlderThan }),
+		age("newer-than", "Only messages younger than this.", func(f *operator.Filter) *time.Duration { return &f.NewerThan }),
 	}
 }
 
@@ -132,9 +132,9 @@ func filterFlags(all bool, more ...string) []cli.Flag {
 	return append(picked, flags(more...)...)
 }
 
-func addNames(f *store.Filter, texts []string) error {
+func addNames(f *operator.Filter, texts []string) error {
 	for _, text := range texts {
-		name, err := store.ParseName(strings.TrimSpace(text))
+		name, err := operator.ParseName(strings.TrimSpace(text))
 		if err != nil {
 			return err
 		}
@@ -221,11 +221,11 @@ func (c *config) noneFound(what string) error {
 }
 
 // oneName returns the message that a command is about.
-func oneName(c *cli.Context, arguments []string) (store.Name, error) {
+func oneName(c *cli.Context, arguments []string) (operator.Name, error) {
 	if len(arguments) != 1 {
-		return store.Name{}, usagef("%s: want one ID: that of a row, or a message_id", commandPath(c))
+		return operator.Name{}, usagef("%s: want one ID: that of a row, or a message_id", commandPath(c))
 	}
-	name, err := store.ParseName(strings.TrimSpace(arguments[0]))
+	name, err := operator.ParseName(strings.TrimSpace(arguments[0]))
 	if err != nil {
 		return name, usagef("%s: %s", commandPath(c), err)
 	}
@@ -234,37 +234,33 @@ func oneName(c *cli.Context, arguments []string) (store.Name, error) {
 
 // desk is a database connection and what a command needs to work on the tables.
 type desk struct {
-	*store.Operator
+	*operator.Tables
 	conn *pgx.Conn
 	cfg  *config
 }
 
 // atDesk connects and calls do.
 func (p *process) atDesk(c *cli.Context, cfg *config, do func(context.Context, *desk) error) error {
-	conn, err := connect(c.Context, cfg.relay.DatabaseURL, c.Command.Name)
+	d, err := p.openDesk(c.Context, cfg, c.Command.Name)
 	if err != nil {
 		return err
 	}
-	defer closeConn(c.Context, conn)
-	operator, err := store.NewOperator(c.Context, conn, cfg.relay.Table)
-	if err != nil {
-		return err
-	}
-	return do(c.Context, &desk{operator, conn, cfg})
+	defer closeConn(c.Context, d.conn)
+	return do(c.Context, d)
 }
 
 // openDesk opens a connection. The caller closes it.
-func (p *process) openDesk(ctx context.Context, cfg *config) (*desk, error) {
-	conn, err := connect(ctx, cfg.relay.DatabaseURL, "console")
+func (p *process) openDesk(ctx context.Context, cfg *config, command string) (*desk, error) {
+	conn, err := connect(ctx, cfg.relay.DatabaseURL, command)
 	if err != nil {
 		return nil, err
 	}
-	operator, err := store.NewOperator(ctx, conn, cfg.relay.Table)
+	tables, err := operator.New(ctx, conn, cfg.relay.Table)
 	if err != nil {
 		closeConn(ctx, conn)
 		return nil, err
 	}
-	return &desk{operator, conn, cfg}, nil
+	return &desk{tables, conn, cfg}, nil
 }
 
 // onSelected is the action of a command that changes the selected rows.
@@ -279,7 +275,7 @@ func (p *process) onSelected(do func(context.Context, *desk) error) cli.ActionFu
 }
 
 // onNamed is the action of a command that shows one message.
-func (p *process) onNamed(do func(context.Context, *desk, store.Name) error) cli.ActionFunc {
+func (p *process) onNamed(do func(context.Context, *desk, operator.Name) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		cfg, arguments, err := p.resolveNaming(c)
 		if err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 func (p *process) statsCommand() *cli.Command {
@@ -54,7 +54,7 @@ func (p *process) stats(c *cli.Context) error {
 
 func (p *process) showOrWatch(ctx context.Context, d *desk) error {
 	cfg := d.cfg
-	look := &statsLook{cfg: cfg, operator: d.Operator, live: newLiveRelay(cfg.httpAddr)}
+	look := &statsLook{cfg: cfg, tables: d.Tables, live: newLiveRelay(cfg.httpAddr)}
 	if !cfg.looking.watch {
 		view, err := look.take(ctx)
 		if err != nil {
@@ -76,9 +76,9 @@ func (p *process) showOrWatch(ctx context.Context, d *desk) error {
 
 // statsLook takes one sample after the other.
 type statsLook struct {
-	cfg      *config
-	operator *store.Operator
-	live     *liveRelay // nil: no relay is queried
+	cfg    *config
+	tables *operator.Tables
+	live   *liveRelay // nil: no relay is queried
 	// before is the previous reading of the relay; with --watch, throughput is measured since then.
 	before *reading
 }
@@ -89,11 +89,11 @@ func (l *statsLook) take(ctx context.Context) (statsView, error) {
 	if l.live != nil && first == nil {
 		first, failed = l.live.read(ctx)
 	}
-	s, err := l.operator.Stats(ctx, l.cfg.looking.top, l.cfg.looking.exact)
+	s, err := l.tables.Stats(ctx, l.cfg.looking.top, l.cfg.looking.exact)
 	if err != nil {
 		return statsView{}, err
 	}
-	slot, err := l.operator.Slot(ctx, l.cfg.names().Slot)
+	slot, err := l.tables.Slot(ctx, l.cfg.names().Slot)
 	if err != nil {
 		return statsView{}, err
 	}

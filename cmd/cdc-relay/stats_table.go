@@ -6,8 +6,8 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // showStats prints the table for people.
@@ -138,7 +138,7 @@ func (p *process) showFailing(v statsView) error {
 		return nil
 	}
 	note := ""
-	if v.Precision["top_failing"] != store.Exact {
+	if v.Precision["top_failing"] != operator.Exact {
 		note = ", of the rows that come first"
 	}
 	fmt.Fprintf(p.stdout, "\nfailing most%s\n", note)

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // statsView is the JSON output of stats. docs/commands.md documents its keys. Unknown values are null.
@@ -30,7 +30,7 @@ type statsView struct {
 	NewestDeadLetterAt   *time.Time `json:"newest_dead_letter_at"`
 	KeysBehindDeadLetter *int64     `json:"keys_behind_dead_letter"`
 	// Precision is exact, at_least, estimate or unknown, for each count.
-	Precision map[string]store.Precision `json:"precision"`
+	Precision map[string]operator.Precision `json:"precision"`
 
 	SlotLagBytes   *int64   `json:"slot_lag_bytes"`
 	SlotLagSeconds *float64 `json:"slot_lag_seconds"`
@@ -40,7 +40,7 @@ type statsView struct {
 
 	TopFailing []failingView `json:"top_failing"`
 
-	counts map[string]store.Count
+	counts map[string]operator.Count
 	oldest time.Duration
 }
 
@@ -69,19 +69,19 @@ type failingView struct {
 	Dead       int64  `json:"dead"`
 }
 
-func newStatsView(cfg *config, s store.QueueStats, slot slot.Slot) statsView {
+func newStatsView(cfg *config, s operator.QueueStats, slot slot.Slot) statsView {
 	v := statsView{
 		At: s.At.UTC(), Table: cfg.relay.Table.String(),
 		NextRetryAt: orNull(s.NextRetry), NextScheduledAt: orNull(s.NextScheduled),
 		OldestDeadLetterAt: orNull(s.OldestDead), NewestDeadLetterAt: orNull(s.NewestDead),
 		Slot:       slotView{Name: cfg.names().Slot},
 		TopFailing: []failingView{},
-		counts: map[string]store.Count{
+		counts: map[string]operator.Count{
 			"queue_depth": s.Depth, "due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
 			"newer_version": s.NewerVersion, "expired": s.Expired,
 			"parked_keys": parked(cfg, s), "dead_letters": s.DeadLetters, "keys_behind_dead_letter": s.BlockedKeys,
 		},
-		Precision: map[string]store.Precision{"top_failing": s.FailingPrecision},
+		Precision: map[string]operator.Precision{"top_failing": s.FailingPrecision},
 	}
 	for name, into := range map[string]**int64{
 		"queue_depth": &v.QueueDepth, "due": &v.Due, "retrying": &v.Retrying, "scheduled": &v.Scheduled, "unconfirmed": &v.Unconfirmed,
@@ -90,7 +90,7 @@ func newStatsView(cfg *config, s store.QueueStats, slot slot.Slot) statsView {
 	} {
 		count := v.counts[name]
 		v.Precision[name] = count.Precision
-		if count.Precision != store.Unknown {
+		if count.Precision != operator.Unknown {
 			*into = &count.N
 		}
 	}
@@ -139,14 +139,14 @@ func viewOfOwner(slot slot.Slot) *ownerView {
 }
 
 // parked counts the keys that wait for their oldest row, and the keys that a dead letter blocks.
-func parked(cfg *config, s store.QueueStats) store.Count {
+func parked(cfg *config, s operator.QueueStats) operator.Count {
 	count := s.ParkedKeys
-	if cfg.relay.OnDeadLetter != relay.OnDeadLetterBlock || count.Precision == store.Unknown || s.BlockedKeys.Precision == store.Unknown {
+	if cfg.relay.OnDeadLetter != relay.OnDeadLetterBlock || count.Precision == operator.Unknown || s.BlockedKeys.Precision == operator.Unknown {
 		return count
 	}
 	count.N += s.BlockedKeys.N
-	if s.BlockedKeys.Precision == store.AtLeast {
-		count.Precision = store.AtLeast
+	if s.BlockedKeys.Precision == operator.AtLeast {
+		count.Precision = operator.AtLeast
 	}
 	return count
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 // printable keeps a text on one line and safe for a terminal: names and errors come from outside. It writes control
@@ -83,19 +83,19 @@ func countText(n int64) string {
 }
 
 // countOf formats a count with its precision.
-func countOf(c store.Count) string {
+func countOf(c operator.Count) string {
 	switch c.Precision {
-	case store.AtLeast:
+	case operator.AtLeast:
 		switch {
 		case c.N == 0:
 			return "none of the first rows"
-		case c.N < store.MostCounted:
+		case c.N < operator.MostCounted:
 			return "at least " + countText(c.N)
 		}
 		return "more than " + countText(c.N)
-	case store.Estimate:
+	case operator.Estimate:
 		return "about " + countText(c.N)
-	case store.Unknown:
+	case operator.Unknown:
 		return "unknown: counting took too long"
 	}
 	return countText(c.N)

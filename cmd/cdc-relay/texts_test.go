@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 func TestTextsForPeople(t *testing.T) {
@@ -27,10 +27,10 @@ func TestTextsForPeople(t *testing.T) {
 		{countText(10_000_000), "10,000,000"},
 		{printable("a\x1b[2Jb\nc größer"), `a\x1b[2Jb\nc größer`},
 		{shortened("größer", 4), "grö…"},
-		{countOf(store.Count{N: 3, Precision: store.Exact}), "3"},
-		{countOf(store.Count{N: store.MostCounted, Precision: store.AtLeast}), "more than 10,000"},
-		{countOf(store.Count{N: 3, Precision: store.AtLeast}), "at least 3"},
-		{countOf(store.Count{N: 3_000_000, Precision: store.Estimate}), "about 3,000,000"},
+		{countOf(operator.Count{N: 3, Precision: operator.Exact}), "3"},
+		{countOf(operator.Count{N: operator.MostCounted, Precision: operator.AtLeast}), "more than 10,000"},
+		{countOf(operator.Count{N: 3, Precision: operator.AtLeast}), "at least 3"},
+		{countOf(operator.Count{N: 3_000_000, Precision: operator.Estimate}), "about 3,000,000"},
 	} {
 		if test.got != test.want {
 			t.Errorf("got %q, want %q", test.got, test.want)

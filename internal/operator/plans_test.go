@@ -1,4 +1,4 @@
-package store
+package operator
 
 import (
 	"context"
@@ -8,14 +8,23 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 )
 
-// Cheap statements neither read nor sort a whole table, however many rows it has.
-func TestAGlanceScansNoTable(t *testing.T) {
-	p := newPlanned(t)
-	p.Fill(tabletest.Rows)
-	o, err := NewOperator(t.Context(), p.Conn, p.store.table)
+// planned returns tables without autovacuum, and an operator on their connection.
+func planned(t *testing.T) (*tabletest.Tables, *Tables) {
+	t.Helper()
+	p := tabletest.New(t)
+	p.Conn = tabletest.Connect(t, p.URL) // the migrations reset its settings
+	p.Exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`)
+	o, err := New(t.Context(), p.Conn, tabletest.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p, o
+}
+
+// Cheap statements neither read nor sort a whole table, however many rows it has.
+func TestAGlanceScansNoTable(t *testing.T) {
+	p, o := planned(t)
+	p.Fill(tabletest.Rows)
 	const most = MostCounted + 1
 	statements := map[string][]any{
 		rowsSQL: {most}, pendingSQL: {100}, dueSQL: {most}, futureSQL: {most}, blockedSQL: {most},
@@ -48,19 +57,15 @@ func TestAGlanceScansNoTable(t *testing.T) {
 
 // A table full of dead rows makes a part of the answer unknown, but does not delay the answer.
 func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
-	p := newPlanned(t)
-	o, err := NewOperator(t.Context(), p.Conn, p.store.table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reader := &statsReader{Operator: o}
+	p, o := planned(t)
+	reader := &statsReader{Tables: o}
 	reader.most.Valid, reader.most.Int64 = true, MostCounted+1
 	p.Exec(`INSERT INTO outbox (routing_key, payload) SELECT 'r', '1' FROM generate_series(1, 100)`)
 	p.Exec(`VACUUM ANALYZE outbox`) // ANALYZE alone may count rows twice that the server has just counted
 	var count Count
-	err = o.glance(t.Context(), func(ctx context.Context, tx querier) error {
+	err := o.glance(t.Context(), func(ctx context.Context, tx querier) (err error) {
 		p.Exec(`SET statement_timeout = '50ms'`)
-		count, err = reader.size(ctx, tx, `SELECT count(*) FROM {outbox}, pg_sleep(60) LIMIT $1`, p.store.table, "")
+		count, err = reader.size(ctx, tx, `SELECT count(*) FROM {outbox}, pg_sleep(60) LIMIT $1`, tabletest.Name(), "")
 		return err
 	})
 	if err != nil || count != (Count{100, Estimate}) {
@@ -70,13 +75,9 @@ func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
 
 // An id uses the primary key, however many rows there are; a message_id needs a scan.
 func TestRequeueAndPurgeGoByThePrimaryKey(t *testing.T) {
-	p := newPlanned(t)
+	p, o := planned(t)
 	p.Fill(tabletest.Rows)
 	p.Exec(`ANALYZE outbox_dead_letter`)
-	o, err := NewOperator(t.Context(), p.Conn, p.store.table)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ids, uuids := make([]int64, 1000), make([][16]byte, 1000)
 	for sql, args := range map[string][]any{
 		o.fill(purgeSQL): {ids, uuids}, o.requeueStatement(nil): {ids, uuids, ids},

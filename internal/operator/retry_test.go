@@ -1,11 +1,11 @@
-package store_test
+package operator_test
 
 import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 func TestRetryNowTakesWhatWaits(t *testing.T) {
@@ -26,12 +26,12 @@ func TestRetryNowTakesWhatWaits(t *testing.T) {
 		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
 	dueAt := tabletest.One[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"])
 
-	dry, err := f.operator().RetryNow(t.Context(), store.Filter{}, 2, true, quiet)
-	if err != nil || dry != (store.Retried{Due: 4}) || len(f.IDs("attempts > 0")) != 4 {
+	dry, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 2, true, quiet)
+	if err != nil || dry != (operator.Retried{Due: 4}) || len(f.IDs("attempts > 0")) != 4 {
 		t.Fatalf("dry: %+v, %v", dry, err)
 	}
-	done, err := f.operator().RetryNow(t.Context(), store.Filter{}, 2, false, quiet)
-	if err != nil || done != (store.Retried{Due: 4}) {
+	done, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 2, false, quiet)
+	if err != nil || done != (operator.Retried{Due: 4}) {
 		t.Fatalf("got %+v, %v", done, err)
 	}
 	for _, name := range []string{"waits", "waits, nacked", "waits, never marked", "is due"} {
@@ -60,15 +60,15 @@ func TestRetryNowGoesByFilters(t *testing.T) {
 			VALUES (` + values + `, 1, now() + interval '1 hour', '1')`)
 	}
 	for _, test := range []struct {
-		filter store.Filter
+		filter operator.Filter
 		want   int64
 	}{
-		{store.Filter{Reason: text("unroutable")}, 2},
-		{store.Filter{RoutingKey: text("a")}, 2},
-		{store.Filter{Exchange: text("x")}, 1},
-		{store.Filter{OrderingKey: text("k")}, 1},
-		{store.Filter{OlderThan: time.Hour}, 0},
-		{store.Filter{NewerThan: time.Hour}, 3},
+		{operator.Filter{Reason: text("unroutable")}, 2},
+		{operator.Filter{RoutingKey: text("a")}, 2},
+		{operator.Filter{Exchange: text("x")}, 1},
+		{operator.Filter{OrderingKey: text("k")}, 1},
+		{operator.Filter{OlderThan: time.Hour}, 0},
+		{operator.Filter{NewerThan: time.Hour}, 3},
 	} {
 		got, err := f.operator().RetryNow(t.Context(), test.filter, 10, true, quiet)
 		if err != nil || got.Due != test.want {
@@ -87,30 +87,8 @@ func TestRetryNowPassesLockedRows(t *testing.T) {
 	if _, err := other.Exec(t.Context(), `BEGIN; SELECT 1 FROM outbox ORDER BY id LIMIT 1 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	done, err := f.operator().RetryNow(t.Context(), store.Filter{}, 10, false, quiet)
-	if err != nil || done != (store.Retried{Due: 1, Left: 1}) {
+	done, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 10, false, quiet)
+	if err != nil || done != (operator.Retried{Due: 1, Left: 1}) {
 		t.Errorf("got %+v, %v", done, err)
 	}
-}
-
-func TestOldDeadLettersAreDeletedInBounds(t *testing.T) {
-	f := newFixture(t)
-	for id := range int64(5) {
-		f.DeadLetter(id, "nack", "dead_at", "now() - interval '2 days'", "ordering_key", []string{"NULL", "'k'"}[id%2])
-	}
-	f.DeadLetter(9, "nack")
-	left := func() []int64 {
-		return tabletest.One[[]int64](f, `SELECT array_agg(id ORDER BY id) FROM outbox_dead_letter`)
-	}
-	n, err := open(t, f.URL, tabletest.Name(), true).DeleteDeadLetters(t.Context(), 24*time.Hour, 100)
-	if err != nil || n != 3 {
-		t.Errorf("%d, %v", n, err)
-	}
-	equal(t, "with keys that are held up", left(), []int64{1, 3, 9})
-	for _, want := range []int64{1, 1, 0} {
-		if n, err := f.store.DeleteDeadLetters(t.Context(), 24*time.Hour, 1); err != nil || n != want {
-			t.Errorf("%d, %v, want %d", n, err, want)
-		}
-	}
-	equal(t, "otherwise", left(), []int64{9})
 }

@@ -1,4 +1,4 @@
-package store
+package operator
 
 import (
 	"fmt"
@@ -41,6 +41,8 @@ type StoredMessage struct {
 
 // Age is the time since the row was created.
 func (m StoredMessage) Age() time.Duration { return m.ReadAt.Sub(m.CreatedAt) }
+
+func (m StoredMessage) rowID() int64 { return m.ID }
 
 // storedColumns are the columns for scanStored. The statement must name the rows r. A redacted payload never leaves the
 // database.

@@ -1,4 +1,4 @@
-package store
+package operator
 
 import (
 	"context"
@@ -13,8 +13,8 @@ type RelayHost struct {
 }
 
 // RelayHosts returns all addresses whose sessions the role may see.
-func (o *Operator) RelayHosts(ctx context.Context) (hosts []RelayHost, err error) {
-	err = o.glance(ctx, func(ctx context.Context, tx querier) error {
+func (t *Tables) RelayHosts(ctx context.Context) (hosts []RelayHost, err error) {
+	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
 		rows, err := tx.Query(ctx, `
 SELECT coalesce(host(a.client_addr), 'local'), count(*) FROM pg_catalog.pg_stat_activity a
 WHERE a.application_name = 'cdc-relay' AND a.datname = current_database() GROUP BY 1 ORDER BY 1`)

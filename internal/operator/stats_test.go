@@ -1,15 +1,15 @@
-package store_test
+package operator_test
 
 import (
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
-func (f *fixture) stats(exact bool) store.QueueStats {
+func (f *fixture) stats(exact bool) operator.QueueStats {
 	f.Helper()
 	s, err := f.operator().Stats(f.Context(), 3, exact)
 	if err != nil {
@@ -18,7 +18,7 @@ func (f *fixture) stats(exact bool) store.QueueStats {
 	return s
 }
 
-func exactly(n int64) store.Count { return store.Count{N: n, Precision: store.Exact} }
+func exactly(n int64) operator.Count { return operator.Count{N: n, Precision: operator.Exact} }
 
 func TestStatsOfAnEmptyQueue(t *testing.T) {
 	f := newFixture(t)
@@ -49,7 +49,7 @@ func TestStatsCountsByKind(t *testing.T) {
 	f.Exec(`UPDATE outbox SET expires_at = now() + CASE routing_key WHEN 'later' THEN interval '1 h' ELSE '-1 s' END WHERE routing_key IN ('b', 'due', 'later')`)
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
-		for what, counts := range map[string][2]store.Count{
+		for what, counts := range map[string][2]operator.Count{
 			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(1)}, "retrying": {s.Retrying, exactly(3)},
 			"scheduled": {s.Scheduled, exactly(1)}, "unconfirmed": {s.Unconfirmed, exactly(1)}, "expired": {s.Expired, exactly(2)}, "parked": {s.ParkedKeys, exactly(1)},
 			"blocked": {s.BlockedKeys, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
@@ -67,7 +67,7 @@ func TestStatsCountsByKind(t *testing.T) {
 		within("oldest", s.At.Sub(s.OldestPending), time.Hour)
 		within("next retry", s.NextRetry.Sub(s.At), 5*time.Minute)
 		within("next scheduled", s.NextScheduled.Sub(s.At), 24*time.Hour)
-		if len(s.Failing) != 3 || s.Failing[0] != (store.Failing{RoutingKey: "a", Error: "unroutable", Example: "unroutable: c", Retrying: 2, Dead: 1}) || s.FailingPrecision != store.Exact {
+		if len(s.Failing) != 3 || s.Failing[0] != (operator.Failing{RoutingKey: "a", Error: "unroutable", Example: "unroutable: c", Retrying: 2, Dead: 1}) || s.FailingPrecision != operator.Exact {
 			t.Errorf("failing: %+v", s.Failing)
 		}
 	}
@@ -75,15 +75,15 @@ func TestStatsCountsByKind(t *testing.T) {
 
 func TestStatsSaysWhereItStoppedCounting(t *testing.T) {
 	f := newFixture(t)
-	const rows = store.MostCounted + 2000
+	const rows = operator.MostCounted + 2000
 	f.Exec(`SET track_counts = off`) // the server has not counted them yet
 	f.Plain(rows)
 	s := f.stats(false)
-	if s.Depth != (store.Count{N: rows, Precision: store.Estimate}) {
+	if s.Depth != (operator.Count{N: rows, Precision: operator.Estimate}) {
 		t.Errorf("without statistics: %+v", s.Depth)
 	}
 	f.Exec(`ANALYZE outbox`)
-	if s := f.stats(false); s.Depth.Precision != store.Estimate || s.Depth.N < rows*9/10 || s.Depth.N > rows {
+	if s := f.stats(false); s.Depth.Precision != operator.Estimate || s.Depth.N < rows*9/10 || s.Depth.N > rows {
 		t.Errorf("analyzed: %+v", s.Depth)
 	}
 	if s := f.stats(true); s.Depth != exactly(rows) {
@@ -91,10 +91,10 @@ func TestStatsSaysWhereItStoppedCounting(t *testing.T) {
 	}
 	f.Exec(`UPDATE outbox SET available_at = now() + interval '1 hour', attempts = 1, last_error = 'nack'`)
 	s = f.stats(false)
-	if want := (store.Count{N: store.MostCounted, Precision: store.AtLeast}); s.Retrying.Precision != want.Precision || s.FailingPrecision != store.AtLeast {
+	if want := (operator.Count{N: operator.MostCounted, Precision: operator.AtLeast}); s.Retrying.Precision != want.Precision || s.FailingPrecision != operator.AtLeast {
 		t.Errorf("retrying: %+v, failing %s", s.Retrying, s.FailingPrecision)
 	}
-	if s := f.stats(true); s.Retrying != exactly(rows) || s.FailingPrecision != store.Exact || s.Failing[0].Retrying != rows {
+	if s := f.stats(true); s.Retrying != exactly(rows) || s.FailingPrecision != operator.Exact || s.Failing[0].Retrying != rows {
 		t.Errorf("retrying: %+v, failing %+v", s.Retrying, s.Failing)
 	}
 }
@@ -115,16 +115,16 @@ func TestExplainSaysWhereAMessageIs(t *testing.T) {
 	}
 	for _, test := range []struct {
 		rest string
-		want store.State
+		want operator.State
 	}{
-		{"NULL, NULL, 0, NULL, 1", store.AtOnce},
-		{"NULL, now() - interval '1 second', 0, NULL, 1", store.Due},
-		{"NULL, now() + interval '10 minutes', 1, false, 1", store.Retrying},
-		{"NULL, now() + interval '10 minutes', 1, true, 1", store.Retrying},
-		{"NULL, now() + interval '10 seconds', 1, true, 1", store.Retrying},
-		{"NULL, now() + interval '10 seconds', 0, true, 1", store.Unconfirmed},
-		{"NULL, now() + interval '10 seconds', 0, NULL, 1", store.Scheduled},
-		{"NULL, NULL, 0, NULL, 2", store.NewerVersion},
+		{"NULL, NULL, 0, NULL, 1", operator.AtOnce},
+		{"NULL, now() - interval '1 second', 0, NULL, 1", operator.Due},
+		{"NULL, now() + interval '10 minutes', 1, false, 1", operator.Retrying},
+		{"NULL, now() + interval '10 minutes', 1, true, 1", operator.Retrying},
+		{"NULL, now() + interval '10 seconds', 1, true, 1", operator.Retrying},
+		{"NULL, now() + interval '10 seconds', 0, true, 1", operator.Unconfirmed},
+		{"NULL, now() + interval '10 seconds', 0, NULL, 1", operator.Scheduled},
+		{"NULL, NULL, 0, NULL, 2", operator.NewerVersion},
 	} {
 		id := insert(test.rest)
 		waiting, dead, err := f.operator().Explain(t.Context(), name(t, tabletest.One[string](f, `SELECT $1::bigint::text`, id)), false)
@@ -145,7 +145,7 @@ func TestExplainNamesTheSessionThatHasLockedAMessage(t *testing.T) {
 	if err := locked.QueryRow(t.Context(), `SELECT pg_backend_pid() FROM outbox WHERE id = $1 FOR UPDATE`, id).Scan(&session); err != nil {
 		t.Fatal(err)
 	}
-	explain := func() store.Waiting {
+	explain := func() operator.Waiting {
 		waiting, _, err := f.operator().Explain(t.Context(), name(t, strconv.FormatInt(id, 10)), false)
 		if err != nil || len(waiting) != 1 {
 			t.Fatalf("%+v, %v", waiting, err)
@@ -153,7 +153,7 @@ func TestExplainNamesTheSessionThatHasLockedAMessage(t *testing.T) {
 		return waiting[0]
 	}
 	w := explain()
-	if w.State != store.Locked || w.LockedBy != session || w.Session == nil || w.Session.PID != session {
+	if w.State != operator.Locked || w.LockedBy != session || w.Session == nil || w.Session.PID != session {
 		t.Fatalf("%s by session %d %+v, want locked by %d", w.State, w.LockedBy, w.Session, session)
 	}
 	if w.Session.Application == nil || w.Session.Client == nil || w.Session.Since.IsZero() {
@@ -162,7 +162,7 @@ func TestExplainNamesTheSessionThatHasLockedAMessage(t *testing.T) {
 	if err := locked.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if w := explain(); w.State != store.AtOnce || w.LockedBy != 0 {
+	if w := explain(); w.State != operator.AtOnce || w.LockedBy != 0 {
 		t.Errorf("%s by session %d after the end of the lock", w.State, w.LockedBy)
 	}
 }
@@ -179,7 +179,7 @@ func TestExplainTellsThePlaceInTheKey(t *testing.T) {
 		t.Fatalf("%+v, %+v, %v", waiting, dead, err)
 	}
 	w := waiting[0]
-	if w.Before != exactly(2) || w.First == nil || w.First.ID != first || w.First.State != store.Retrying || w.DeadOfKey != exactly(1) || w.OldestDeadOfKey != 0 {
+	if w.Before != exactly(2) || w.First == nil || w.First.ID != first || w.First.State != operator.Retrying || w.DeadOfKey != exactly(1) || w.OldestDeadOfKey != 0 {
 		t.Errorf("got %+v", w)
 	}
 	message = tabletest.One[string](f, `SELECT message_id::text FROM outbox_dead_letter`)

@@ -1,14 +1,14 @@
-package store
+package operator
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -88,9 +88,9 @@ const fewCounted = 500
 
 // Stats reads the state of the queue. Unless exact, its cost does not depend on the number of rows. Top is the most
 // entries of Failing.
-func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, error) {
+func (t *Tables) Stats(ctx context.Context, top int, exact bool) (QueueStats, error) {
 	s := QueueStats{}
-	reader := &statsReader{Operator: o}
+	reader := &statsReader{Tables: t}
 	if !exact {
 		reader.most = pgtype.Int8{Int64: MostCounted + 1, Valid: true}
 	}
@@ -98,35 +98,32 @@ func (o *Operator) Stats(ctx context.Context, top int, exact bool) (QueueStats, 
 		reader.clock, reader.depth, reader.newer, reader.expired, reader.oldest, reader.due, reader.future, reader.blocked, reader.dead,
 		func(ctx context.Context, tx querier, s *QueueStats) error { return reader.failing(ctx, tx, s, top) },
 	}
-	read := o.glance
+	read := t.glance
 	if exact {
-		read = o.look
+		read = t.look
 	}
 	err := read(ctx, func(ctx context.Context, tx querier) error {
 		for _, part := range parts {
 			err := part(ctx, tx, &s)
-			if isQueryCanceled(err) && reader.most.Valid {
+			if pgcode.Is(err, pgcode.QueryCanceled) && reader.most.Valid {
 				if err = hurry(ctx, tx); err != nil {
 					return err
 				}
 				reader.most.Int64 = fewCounted + 1
 				err = part(ctx, tx, &s)
 			}
-			if err != nil && !isQueryCanceled(err) {
+			if err != nil && !pgcode.Is(err, pgcode.QueryCanceled) {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		err = o.may(ctx, fmt.Errorf("look at %s: %w", o.table, err), o.reads()...)
-	}
-	return s, err
+	return s, t.reading(ctx, "look at", err)
 }
 
 // statsReader reads the parts. A part that takes too long stays unknown.
 type statsReader struct {
-	*Operator
+	*Tables
 	most pgtype.Int8 // the most rows to count; null: all
 }
 
@@ -138,12 +135,21 @@ func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) erro
 	return tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&s.At)
 }
 
-// counted returns a count that stopped at most.
-func (r *statsReader) counted(n int64) Count {
-	if r.most.Valid && n >= r.most.Int64 {
-		return Count{r.most.Int64 - 1, AtLeast}
+// counted returns a count that stopped at this many rows; 0: it did not.
+func counted(n, stop int64) Count {
+	if stop > 0 && n >= stop {
+		return Count{stop - 1, AtLeast}
 	}
 	return Count{n, Exact}
+}
+
+// among counts the rows that a statement selects among those that it reads. The statement returns first how many it read.
+func (r *statsReader) among(ctx context.Context, tx querier, sql string) (Count, error) {
+	var read, n int64
+	if err := tx.QueryRow(ctx, r.fill(sql), r.most).Scan(&read, &n); err != nil {
+		return Count{Precision: Unknown}, err
+	}
+	return Count{n, counted(read, r.most.Int64).Precision}, nil
 }
 
 const rowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {outbox} ORDER BY id LIMIT $1) r`
@@ -157,12 +163,8 @@ func (r *statsReader) depth(ctx context.Context, tx querier, s *QueueStats) (err
 const newerSQL = `
 SELECT count(*), count(*) FILTER (WHERE r.schema_version > {version}) FROM (SELECT schema_version FROM {outbox} ORDER BY id LIMIT $1) r`
 
-func (r *statsReader) newer(ctx context.Context, tx querier, s *QueueStats) error {
-	var all, newer int64
-	err := tx.QueryRow(ctx, r.fill(newerSQL), r.most).Scan(&all, &newer)
-	if err == nil {
-		s.NewerVersion = Count{newer, r.counted(all).Precision}
-	}
+func (r *statsReader) newer(ctx context.Context, tx querier, s *QueueStats) (err error) {
+	s.NewerVersion, err = r.among(ctx, tx, newerSQL)
 	return err
 }
 
@@ -170,12 +172,8 @@ const expiredSQL = `
 SELECT count(*), count(*) FILTER (WHERE expires_at <= (SELECT clock_timestamp()))
 FROM (SELECT expires_at FROM {outbox} ORDER BY id LIMIT $1) r`
 
-func (r *statsReader) expired(ctx context.Context, tx querier, s *QueueStats) error {
-	var looked, n int64
-	err := tx.QueryRow(ctx, r.fill(expiredSQL), r.most).Scan(&looked, &n)
-	if err == nil {
-		s.Expired = Count{n, r.counted(looked).Precision}
-	}
+func (r *statsReader) expired(ctx context.Context, tx querier, s *QueueStats) (err error) {
+	s.Expired, err = r.among(ctx, tx, expiredSQL)
 	return err
 }
 
@@ -187,7 +185,7 @@ func (r *statsReader) size(ctx context.Context, tx querier, count string, table 
 	if err == nil && (!r.most.Valid || n < r.most.Int64) {
 		return Count{n, Exact}, nil
 	}
-	if err != nil && !isQueryCanceled(err) {
+	if err != nil && !pgcode.Is(err, pgcode.QueryCanceled) {
 		return Count{}, err
 	}
 	if err != nil {
@@ -255,7 +253,7 @@ func (r *statsReader) due(ctx context.Context, tx querier, s *QueueStats) error 
 	var n int64
 	err := tx.QueryRow(ctx, r.fill(dueSQL), r.most).Scan(&n)
 	if err == nil {
-		s.Due = r.counted(n)
+		s.Due = counted(n, r.most.Int64)
 	}
 	return err
 }
@@ -278,10 +276,8 @@ func (r *statsReader) future(ctx context.Context, tx querier, s *QueueStats) err
 		return err
 	}
 	of := func(n int64) Count {
-		if precision := r.counted(all).Precision; precision == AtLeast {
-			return Count{min(n, r.most.Int64-1), AtLeast}
-		}
-		return Count{n, Exact}
+		stopped := counted(all, r.most.Int64)
+		return Count{min(n, stopped.N), stopped.Precision}
 	}
 	s.Retrying, s.NextRetry = of(retrying), pgtime.FromColumn(nextRetry)
 	s.Scheduled, s.NextScheduled = of(scheduled), pgtime.FromColumn(nextScheduled)
@@ -300,12 +296,8 @@ WITH RECURSIVE keys AS (
 SELECT count(*), count(*) FILTER (WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.ordering_key = k.ordering_key OFFSET 0))
 FROM (SELECT ordering_key FROM keys LIMIT $1) k`
 
-func (r *statsReader) blocked(ctx context.Context, tx querier, s *QueueStats) error {
-	var all, keys int64
-	err := tx.QueryRow(ctx, r.fill(blockedSQL), r.most).Scan(&all, &keys)
-	if err == nil {
-		s.BlockedKeys = Count{keys, r.counted(all).Precision}
-	}
+func (r *statsReader) blocked(ctx context.Context, tx querier, s *QueueStats) (err error) {
+	s.BlockedKeys, err = r.among(ctx, tx, blockedSQL)
 	return err
 }
 
@@ -348,7 +340,7 @@ func (r *statsReader) failing(ctx context.Context, tx querier, s *QueueStats, to
 		return f, err
 	})
 	if err == nil {
-		s.FailingPrecision = r.counted(looked).Precision
+		s.FailingPrecision = counted(looked, r.most.Int64).Precision
 	}
 	return err
 }

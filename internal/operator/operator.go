@@ -1,4 +1,6 @@
-package store
+// Package operator has what people ask about the messages of an outbox, and what they change: the commands and the
+// console. The relay does not use it.
+package operator
 
 import (
 	"context"
@@ -14,11 +16,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// Operator runs the commands of a person on call, over one connection. It is not safe for concurrent use; the caller
-// closes the connection.
-type Operator struct {
+// Tables are the tables of an outbox, for a person who asks about messages and changes them. All calls use one
+// connection, so it is not safe for concurrent use; the caller closes the connection. All times are on the database's
+// clock.
+type Tables struct {
 	conn  *pgx.Conn
 	table outbox.Table
 	names []string // placeholders of statements and their values, in pairs
@@ -36,33 +40,33 @@ const (
 	batchTimeout = time.Minute
 )
 
-// NewOperator configures the session of the connection. The caller still closes the connection.
-func NewOperator(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Operator, error) {
+// New configures the session of the connection.
+func New(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Tables, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
-	_, err := conn.Exec(ctx, sessionSettings+"; SET lock_timeout = '10s'")
+	_, err := conn.Exec(ctx, store.SessionSettings+"; SET lock_timeout = '10s'")
 	if err != nil {
 		return nil, fmt.Errorf("set the connection up: %w", err)
 	}
-	return &Operator{conn: conn, table: table, names: []string{
+	return &Tables{conn: conn, table: table, names: []string{
 		"{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(), "{published}", table.Published().SQL(),
-		"{version}", fmt.Sprint(outbox.SchemaVersion), "{kept}", keptNames,
+		"{version}", fmt.Sprint(outbox.SchemaVersion), "{kept}", store.KeptNames,
 	}}, nil
 }
 
 // fill replaces the names of the tables in a statement, and further pairs.
-func (o *Operator) fill(sql string, more ...string) string {
-	return strings.NewReplacer(o.names...).Replace(strings.NewReplacer(more...).Replace(sql))
+func (t *Tables) fill(sql string, more ...string) string {
+	return strings.NewReplacer(t.names...).Replace(strings.NewReplacer(more...).Replace(sql))
 }
 
-// mayScan lifts the limits of sessionSettings and of the role, for one transaction.
+// mayScan lifts the limits of store.SessionSettings and of the role, for one transaction.
 const mayScan = `SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on`
 
 // look runs f in a read-only transaction. It may read a whole table.
-func (o *Operator) look(ctx context.Context, f func(context.Context, querier) error) error {
+func (t *Tables) look(ctx context.Context, f func(context.Context, querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	return pgx.BeginTxFunc(ctx, o.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	return pgx.BeginTxFunc(ctx, t.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, mayScan); err != nil {
 			return err
 		}
@@ -72,23 +76,23 @@ func (o *Operator) look(ctx context.Context, f func(context.Context, querier) er
 
 // glance runs f with statements that are read-only, cheap and at most glanceTimeout long. It is not a transaction, so
 // that a statement that times out does not fail the others, and to save round trips.
-func (o *Operator) glance(ctx context.Context, f func(context.Context, querier) error) error {
+func (t *Tables) glance(ctx context.Context, f func(context.Context, querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*glanceTimeout)
 	defer cancel()
-	_, err := o.conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d; SET enable_bitmapscan = off; SET default_transaction_read_only = on",
+	_, err := t.conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d; SET enable_bitmapscan = off; SET default_transaction_read_only = on",
 		glanceTimeout.Milliseconds()))
 	if err != nil {
 		return err
 	}
-	err = f(ctx, o.conn)
-	_, reset := o.conn.Exec(ctx, "RESET statement_timeout; RESET enable_bitmapscan; SET default_transaction_read_only = off")
+	err = f(ctx, t.conn)
+	_, reset := t.conn.Exec(ctx, "RESET statement_timeout; RESET enable_bitmapscan; SET default_transaction_read_only = off")
 	return errors.Join(err, reset)
 }
 
 // Slot reads a replication slot.
-func (o *Operator) Slot(ctx context.Context, name string) (s slot.Slot, err error) {
-	err = o.glance(ctx, func(ctx context.Context, _ querier) error {
-		s, err = slot.Read(ctx, o.conn.PgConn(), name)
+func (t *Tables) Slot(ctx context.Context, name string) (s slot.Slot, err error) {
+	err = t.glance(ctx, func(ctx context.Context, _ querier) error {
+		s, err = slot.Read(ctx, t.conn.PgConn(), name)
 		return err
 	})
 	return s, err
@@ -108,31 +112,35 @@ func hurry(ctx context.Context, db querier) error {
 }
 
 // may turns a missing table, column or privilege into a problem. Needs are the privileges of the command.
-func (o *Operator) may(ctx context.Context, err error, needs ...need) error {
+func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	switch {
 	case pgcode.Is(err, pgcode.UndefinedTable):
-		return &problem.Problem{What: fmt.Sprintf("table %s is not there", o.table), Fix: o.table.Command("setup"), Err: err}
+		return &problem.Problem{What: fmt.Sprintf("table %s is not there", t.table), Fix: t.table.Command("setup"), Err: err}
 	case pgcode.Is(err, pgcode.UndefinedColumn):
-		return &problem.Problem{What: fmt.Sprintf("table %s lacks a column", o.table), Fix: o.table.Command("migrate up"), Err: err}
+		return &problem.Problem{What: fmt.Sprintf("table %s lacks a column", t.table), Fix: t.table.Command("migrate up"), Err: err}
 	case !pgcode.Is(err, pgcode.InsufficientPrivilege):
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	var role string
-	if asked := o.conn.QueryRow(ctx, `SELECT quote_ident(current_user)`).Scan(&role); asked != nil {
+	if asked := t.conn.QueryRow(ctx, `SELECT quote_ident(current_user)`).Scan(&role); asked != nil {
 		return err
 	}
-	grants := []string{fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", outbox.QuoteIdentifier(o.table.Schema), role)}
+	grants := []string{fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", outbox.QuoteIdentifier(t.table.Schema), role)}
 	for _, n := range needs {
 		grants = append(grants, fmt.Sprintf("GRANT %s ON %s TO %s", n.privileges, n.on, role))
 	}
 	return &problem.Problem{What: "role " + role + " lacks a privilege", Fix: strings.Join(grants, "; "), Err: err}
 }
 
+// reading completes the error of a command that reads the outbox and the dead letters. What is its verb.
+func (t *Tables) reading(ctx context.Context, what string, err error) error {
+	if err == nil || errors.Is(err, ErrCursor) {
+		return err
+	}
+	return t.may(ctx, fmt.Errorf("%s %s: %w", what, t.table, err), need{"SELECT", t.table.SQL() + ", " + t.table.DeadLetter().SQL()})
+}
+
 // need is the privileges that a command needs on a table.
 type need struct{ privileges, on string }
-
-func (o *Operator) reads() []need {
-	return []need{{"SELECT", o.table.SQL() + ", " + o.table.DeadLetter().SQL()}}
-}

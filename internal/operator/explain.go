@@ -1,14 +1,14 @@
-package store
+package operator
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 )
 
@@ -104,42 +104,39 @@ func scanWaiting(row pgx.CollectableRow, more ...any) (Waiting, error) {
 }
 
 // Explain finds a message in both tables. An id is found by an index; a message_id needs a scan.
-func (o *Operator) Explain(ctx context.Context, name Name, payload bool) (waiting []Waiting, dead []DeadMessage, err error) {
-	dead, err = o.DeadLetter(ctx, name, payload)
+func (t *Tables) Explain(ctx context.Context, name Name, payload bool) (waiting []Waiting, dead []DeadMessage, err error) {
+	dead, err = t.DeadLetter(ctx, name, payload)
 	if err != nil {
 		return nil, nil, err
 	}
 	if len(dead) > 0 && name.id == nil { // it is dead: no need to scan
 		return nil, dead, nil
 	}
-	find := o.look
+	find := t.look
 	if name.id != nil {
-		find = o.glance
+		find = t.glance
 	}
 	err = find(ctx, func(ctx context.Context, tx querier) error {
-		waiting, err = o.waitingNamed(ctx, tx, name, payload)
+		waiting, err = t.waitingNamed(ctx, tx, name, payload)
 		return err
 	})
 	for i := range waiting {
 		if err == nil && waiting[i].OrderingKey != nil {
-			err = o.glance(ctx, func(ctx context.Context, tx querier) error { return o.keyOf(ctx, tx, &waiting[i]) })
-			if isQueryCanceled(err) {
+			err = t.glance(ctx, func(ctx context.Context, tx querier) error { return t.keyOf(ctx, tx, &waiting[i]) })
+			if pgcode.Is(err, pgcode.QueryCanceled) {
 				waiting[i].Before, err = Count{Precision: Unknown}, nil
 			}
 		}
 		if err == nil {
-			err = o.glance(ctx, func(ctx context.Context, tx querier) error { return o.sessionOf(ctx, tx, &waiting[i]) })
+			err = t.glance(ctx, func(ctx context.Context, tx querier) error { return t.sessionOf(ctx, tx, &waiting[i]) })
 		}
 	}
-	if err != nil {
-		err = o.may(ctx, fmt.Errorf("look for message %s in %s: %w", name, o.table, err), o.reads()...)
-	}
-	return waiting, dead, err
+	return waiting, dead, t.reading(ctx, "look for message "+name.String()+" in", err)
 }
 
-func (o *Operator) waitingNamed(ctx context.Context, tx querier, name Name, payload bool) ([]Waiting, error) {
+func (t *Tables) waitingNamed(ctx context.Context, tx querier, name Name, payload bool) ([]Waiting, error) {
 	where, args := name.filter().where(ofOutbox, nil)
-	sql := o.fill(`SELECT {columns} FROM {outbox} r WHERE {where} ORDER BY r.id LIMIT 100`,
+	sql := t.fill(`SELECT {columns} FROM {outbox} r WHERE {where} ORDER BY r.id LIMIT 100`,
 		"{columns}", waitingColumns(payload, lockedBySQL, stateBy(lockedBySQL)), "{where}", where)
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
@@ -153,7 +150,7 @@ SELECT a.application_name, host(a.client_addr) || coalesce(':' || nullif(a.clien
 FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1`
 
 // sessionOf reads which session has locked a row, or the row that it waits for.
-func (o *Operator) sessionOf(ctx context.Context, tx querier, w *Waiting) error {
+func (t *Tables) sessionOf(ctx context.Context, tx querier, w *Waiting) error {
 	pid := w.LockedBy
 	if pid == 0 && w.First != nil {
 		pid = w.First.LockedBy
@@ -181,20 +178,20 @@ SELECT r.id, r.available_at, r.attempts, r.max_attempts, r.last_error, {locked_b
 FROM {outbox} r WHERE r.ordering_key = $1 AND r.id < $2 ORDER BY r.id LIMIT 1`
 
 // keyOf reads what comes before a row in its key.
-func (o *Operator) keyOf(ctx context.Context, tx querier, w *Waiting) error {
-	counter := &statsReader{most: pgtype.Int8{Int64: MostCounted + 1, Valid: true}}
+func (t *Tables) keyOf(ctx context.Context, tx querier, w *Waiting) error {
+	const stop = MostCounted + 1
 	var before, dead int64
-	err := tx.QueryRow(ctx, o.fill(keyOfSQL), *w.OrderingKey, w.ID, counter.most).Scan(&before, &dead, &w.OldestDeadOfKey)
+	err := tx.QueryRow(ctx, t.fill(keyOfSQL), *w.OrderingKey, w.ID, stop).Scan(&before, &dead, &w.OldestDeadOfKey)
 	if err != nil {
 		return err
 	}
-	w.Before, w.DeadOfKey = counter.counted(before), counter.counted(dead)
+	w.Before, w.DeadOfKey = counted(before, stop), counted(dead, stop)
 	if before == 0 {
 		return nil
 	}
 	var first KeyHead
 	var available pgtype.Timestamptz
-	err = tx.QueryRow(ctx, o.fill(firstOfKeySQL, "{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)), *w.OrderingKey, w.ID).
+	err = tx.QueryRow(ctx, t.fill(firstOfKeySQL, "{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)), *w.OrderingKey, w.ID).
 		Scan(&first.ID, &available, &first.Attempts, &first.MaxAttempts, &first.LastError, &first.LockedBy, &first.State)
 	if err == pgx.ErrNoRows { // it has left meanwhile
 		w.Before = Count{Precision: Exact}

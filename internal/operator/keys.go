@@ -1,4 +1,4 @@
-package store
+package operator
 
 import (
 	"context"
@@ -63,12 +63,12 @@ FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY w(key, id, nth) JOIN {outb
 
 // Keys returns a page of the ordering keys with rows, by name. Its cost depends on neither the number of rows nor that
 // of keys. ErrCursor: the cursor is of another list.
-func (o *Operator) Keys(ctx context.Context, page Page) (Listing[Key], error) {
+func (t *Tables) Keys(ctx context.Context, page Page) (Listing[Key], error) {
 	after, err := parseCursor(page.After, byKey)
 	if err != nil {
 		return Listing[Key]{}, err
 	}
-	return o.keys(ctx, allKeysSQL, byKey, after, page.Limit)
+	return t.keys(ctx, allKeysSQL, byKey, after, page.Limit)
 }
 
 // byBlocked is the order of the keys that a dead letter blocks.
@@ -76,13 +76,13 @@ const byBlocked = "d.ordering_key"
 
 // ParkedKeys returns the keys whose head waits for its time, earliest first. With block, the keys that a dead letter
 // blocks follow. ErrCursor: the cursor is of another list.
-func (o *Operator) ParkedKeys(ctx context.Context, block bool, page Page) (list Listing[Key], err error) {
+func (t *Tables) ParkedKeys(ctx context.Context, block bool, page Page) (list Listing[Key], err error) {
 	after, err := parseCursor(page.After, byTime, byBlocked)
 	if err != nil {
 		return list, err
 	}
 	if after == nil || after.List == byTime {
-		list, err = o.keys(ctx, timedKeysSQL, byTime, after, page.Limit)
+		list, err = t.keys(ctx, timedKeysSQL, byTime, after, page.Limit)
 		if err != nil || list.Next != "" || !block {
 			return list, err
 		}
@@ -92,12 +92,12 @@ func (o *Operator) ParkedKeys(ctx context.Context, block bool, page Page) (list 
 		}
 		after = nil
 	}
-	more, err := o.keys(ctx, blockedKeysSQL, byBlocked, after, page.Limit-len(list.Rows))
+	more, err := t.keys(ctx, blockedKeysSQL, byBlocked, after, page.Limit-len(list.Rows))
 	list.Rows, list.Next = append(list.Rows, more.Rows...), more.Next
 	return list, err
 }
 
-func (o *Operator) keys(ctx context.Context, looked, order string, after *cursor, limit int) (list Listing[Key], err error) {
+func (t *Tables) keys(ctx context.Context, looked, order string, after *cursor, limit int) (list Listing[Key], err error) {
 	from, args := "true", []any(nil)
 	switch {
 	case order == byTime && after != nil && after.At != nil:
@@ -108,8 +108,8 @@ func (o *Operator) keys(ctx context.Context, looked, order string, after *cursor
 		from = "r.ordering_key IS NOT NULL"
 	}
 	var heads Listing[keyHead]
-	err = o.glance(ctx, func(ctx context.Context, tx querier) (err error) {
-		sql := o.fill(looked, "{from}", from, "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(limit+1))
+	err = t.glance(ctx, func(ctx context.Context, tx querier) (err error) {
+		sql := t.fill(looked, "{from}", from, "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(limit+1))
 		heads, err = collectPage(ctx, tx, sql, args, limit, func(row pgx.CollectableRow) (head keyHead, at place, err error) {
 			var time pgtype.Timestamptz
 			err = row.Scan(&head.key, &head.id, &time, &at.matches, &at.last)
@@ -120,15 +120,12 @@ func (o *Operator) keys(ctx context.Context, looked, order string, after *cursor
 			return head, at, err
 		})
 		if err == nil && len(heads.Rows) > 0 {
-			list.Rows, err = o.keyDetails(ctx, tx, heads.Rows)
+			list.Rows, err = t.keyDetails(ctx, tx, heads.Rows)
 		}
 		list.Next = heads.Next
 		return err
 	})
-	if err != nil {
-		err = o.may(ctx, fmt.Errorf("list ordering keys of %s: %w", o.table, err), o.reads()...)
-	}
-	return list, err
+	return list, t.reading(ctx, "list ordering keys of", err)
 }
 
 type keyHead struct {
@@ -137,13 +134,13 @@ type keyHead struct {
 }
 
 // keyDetails leaves out keys whose head has left meanwhile.
-func (o *Operator) keyDetails(ctx context.Context, tx querier, heads []keyHead) ([]Key, error) {
+func (t *Tables) keyDetails(ctx context.Context, tx querier, heads []keyHead) ([]Key, error) {
 	var names []string
 	var ids []int64
 	for _, head := range heads {
 		names, ids = append(names, head.key), append(ids, head.id)
 	}
-	sql := o.fill(keyDetailsSQL, "{columns}", waitingColumns(false, lockedBySQL, stateBy(lockedBySQL)), "{behind}", fmt.Sprint(MostBehind+1))
+	sql := t.fill(keyDetailsSQL, "{columns}", waitingColumns(false, lockedBySQL, stateBy(lockedBySQL)), "{behind}", fmt.Sprint(MostBehind+1))
 	rows, err := tx.Query(ctx, sql, names, ids)
 	if err != nil {
 		return nil, err
@@ -151,10 +148,7 @@ func (o *Operator) keyDetails(ctx context.Context, tx querier, heads []keyHead) 
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (key Key, err error) {
 		var behind int64
 		key.First, err = scanWaiting(row, &key.Key, &behind, &key.Dead)
-		key.Behind = Count{min(behind, MostBehind), Exact}
-		if behind > MostBehind {
-			key.Behind.Precision = AtLeast
-		}
+		key.Behind = counted(behind, MostBehind+1)
 		return key, err
 	})
 }

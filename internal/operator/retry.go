@@ -1,10 +1,8 @@
-package store
+package operator
 
 import (
 	"context"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Rejected rows. A row that a relay is publishing is locked.
@@ -29,40 +27,29 @@ type Retried struct {
 
 // RetryNow makes waiting retries that match the filter due now, with attempts 0, each batch in one transaction. It
 // skips rows that a relay has claimed. With dry it changes nothing. On an error, done is the result before it.
-func (o *Operator) RetryNow(ctx context.Context, filter Filter, batch int, dry bool, progress Progress) (done Retried, err error) {
+func (t *Tables) RetryNow(ctx context.Context, filter Filter, batch int, dry bool, progress Progress) (done Retried, err error) {
 	defer func() {
 		if err != nil {
-			err = o.may(ctx, fmt.Errorf("retry rows of %s: %w", o.table, err), need{"SELECT, UPDATE", o.table.SQL()})
+			err = t.may(ctx, fmt.Errorf("retry rows of %s: %w", t.table, err), need{"SELECT, UPDATE", t.table.SQL()})
 		}
 	}()
-	where, args := filter.where(ofOutbox, nil)
-	chosen, err := o.choose(ctx, o.fill(retryChoiceSQL, "{where}", where), args...)
+	chosen, err := t.choose(ctx, retryChoiceSQL, filter, ofOutbox)
 	if err != nil {
 		return done, err
 	}
 	defer chosen.close(ctx)
-	for seen := int64(0); ; {
-		progress(seen, chosen.total)
-		rows, err := take(ctx, chosen, batch, pgx.RowToStructByPos[chosenRow])
-		if err != nil || len(rows) == 0 {
-			return done, err
-		}
-		seen += int64(len(rows))
+	err = inBatches(ctx, chosen, batch, progress, func(rows []chosenRow) error {
 		changed := int64(len(rows))
 		if !dry {
-			if changed, err = o.retryNow(ctx, rows); err != nil {
-				return done, err
+			n, err := t.change(ctx, t.fill(retryNowSQL), columnsOf(rows)...)
+			if err != nil {
+				return err
 			}
+			changed = n
 		}
 		done.Due += changed
 		done.Left += int64(len(rows)) - changed
-	}
-}
-
-func (o *Operator) retryNow(ctx context.Context, rows []chosenRow) (int64, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
-	defer cancel()
-	ids, messageIDs := columnsOf(rows)
-	tag, err := o.conn.Exec(ctx, o.fill(retryNowSQL), ids, messageIDs)
-	return tag.RowsAffected(), err
+		return nil
+	})
+	return done, err
 }

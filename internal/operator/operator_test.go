@@ -1,44 +1,12 @@
-package store_test
+package operator_test
 
 import (
 	"errors"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
-	"github.com/cdc-relay/cdc-relay/store"
 )
-
-// operator opens an Operator on the fixture's tables, with its own connection.
-func (f *fixture) operator() *store.Operator {
-	f.Helper()
-	o, err := store.NewOperator(f.Context(), tabletest.Connect(f, f.URL), tabletest.Name())
-	if err != nil {
-		f.Fatal(err)
-	}
-	return o
-}
-
-func name(t testing.TB, text string) store.Name {
-	t.Helper()
-	n, err := store.ParseName(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-func quiet(int64, int64) {}
-
-func text(s string) *string { return &s }
-
-func (f *fixture) requeue(filter store.Filter, batch int) store.Requeued {
-	f.Helper()
-	done, err := f.operator().Requeue(f.Context(), filter, batch, quiet)
-	if err != nil {
-		f.Fatal(err)
-	}
-	return done
-}
 
 func TestRequeueKeepsEverythingButTheAttempts(t *testing.T) {
 	f := newFixture(t)
@@ -47,7 +15,7 @@ func TestRequeueKeepsEverythingButTheAttempts(t *testing.T) {
 		"redacted_payload", `'"***"'`, "possible_duplicate", "true", "last_error", "'nack: full'",
 		"expires_at", "'2030-01-01'", "max_attempts", "9", "coalesce_key", "'c'")
 	message := tabletest.One[[16]byte](f, `SELECT message_id FROM outbox_dead_letter`)
-	if got := f.requeue(store.Filter{}, 10); got != (store.Requeued{Sent: 1}) {
+	if got := f.requeue(operator.Filter{}, 10); got != (operator.Requeued{Sent: 1}) {
 		t.Errorf("got %+v", got)
 	}
 	same := tabletest.One[bool](f, `SELECT id = 7 AND message_id = $1 AND exchange = 'x' AND ordering_key = 'k' AND headers = '{"h":1}'
@@ -66,7 +34,7 @@ func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 		f.DeadLetter(id, "nack", "ordering_key", "'k'")
 	}
 	var told [][2]int64
-	done, err := f.operator().Requeue(t.Context(), store.Filter{OrderingKey: text("k")}, 2, func(n, total int64) { told = append(told, [2]int64{n, total}) })
+	done, err := f.operator().Requeue(t.Context(), operator.Filter{OrderingKey: text("k")}, 2, func(n, total int64) { told = append(told, [2]int64{n, total}) })
 	if err != nil || done.Sent != 3 {
 		t.Fatalf("%+v, %v", done, err)
 	}
@@ -75,11 +43,8 @@ func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 	}
 	equal(t, "rows", f.IDs("true"), []int64{3, 5, 9, waiting})
 	var order []int64
-	for range 4 { // as a relay: the head of the key, then the next when it is gone
-		for _, m := range f.takeAll() {
-			order = append(order, m.ID)
-			f.settle(deleted(m))
-		}
+	for _, m := range f.claimed() {
+		order = append(order, m.ID)
 	}
 	equal(t, "order", order, []int64{3, 5, 9, waiting})
 }
@@ -96,26 +61,14 @@ func TestIdsThatAreTakenAreReplacedWithinTheirKey(t *testing.T) {
 	f.DeadLetter(12, "nack")
 	f.DeadLetter(60, "nack")
 	want := tabletest.One[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox_dead_letter WHERE ordering_key = 'k'`)
-	done := f.requeue(store.Filter{}, 2)
+	done := f.requeue(operator.Filter{}, 2)
 	if done.Sent != 6 || done.Moved != 4 || done.Left != 0 {
 		t.Errorf("got %+v", done)
 	}
 	got := tabletest.One[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox WHERE ordering_key = 'k' AND id < 20`)
-	equalText(t, got, want)
+	equal(t, "message ids", got, want)
 	equal(t, "kept", f.IDs("id > 0 AND id <> 20"), []int64{11, 12, 21})
 	equal(t, "replaced", f.IDs("id <= 0"), []int64{-3, -2, -1, 0})
-}
-
-func equalText(t testing.TB, got, want []string) {
-	t.Helper()
-	if len(got) != len(want) {
-		t.Fatalf("got %v, want %v", got, want)
-	}
-	for i := range got {
-		if got[i] != want[i] {
-			t.Errorf("got %v, want %v", got, want)
-		}
-	}
 }
 
 func TestADeadLetterThatTheOutboxDoesNotTakeStays(t *testing.T) {
@@ -125,7 +78,7 @@ func TestADeadLetterThatTheOutboxDoesNotTakeStays(t *testing.T) {
 	f.Exec(`ALTER TABLE outbox ADD CONSTRAINT of_the_owner CHECK (jsonb_typeof(headers) = 'object')`)
 	f.DeadLetter(2, "invalid_headers", "headers", "'[]'")
 	f.DeadLetter(3, "nack")
-	done := f.requeue(store.Filter{}, 10)
+	done := f.requeue(operator.Filter{}, 10)
 	if done.Sent != 2 || done.Left != 1 || done.Why == nil {
 		t.Errorf("got %+v", done)
 	}
@@ -133,6 +86,56 @@ func TestADeadLetterThatTheOutboxDoesNotTakeStays(t *testing.T) {
 		t.Error("another one was left")
 	}
 }
+
+// A requeued message does not expire again.
+func TestRequeueRemovesATimeOfExpiryThatHasPassed(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
+	f.DeadLetter(1, "expired", "expires_at", "now()")
+	f.DeadLetter(2, "nack", "expires_at", "now() + interval '1 h'")
+	f.requeue(operator.Filter{}, 10)
+	if got := tabletest.One[string](f, `SELECT string_agg(coalesce((expires_at > now())::text, 'none'), ', ' ORDER BY id) FROM outbox`); got != "none, true" {
+		t.Error(got)
+	}
+}
+
+// An application may have its own columns, even with the names of computed columns.
+func TestEveryCommandWorksBesideColumnsOfAnyName(t *testing.T) {
+	f := newFixture(t)
+	f.AddColumns()
+	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
+	f.DeadLetter(1, "nack", "n", "'kept'")
+	o, ctx := f.operator(), t.Context()
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at) VALUES
+		('r', '1', 'k', 0, NULL), ('r', '1', 'l', 3, now() + interval '1 h'), ('r', '1', NULL, 3, now() - interval '1 h')`)
+	for what, err := range map[string]error{
+		"stats":        second(o.Stats(ctx, 10, true)),
+		"cheap stats":  second(o.Stats(ctx, 10, false)),
+		"count":        second(o.CountDeadLetters(ctx, operator.Filter{})),
+		"dead letters": second(o.DeadLetters(ctx, operator.Filter{}, operator.Page{Limit: 10})),
+		"list":         second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10})),
+		"keys":         second(o.Keys(ctx, operator.Page{Limit: 10})),
+		"parked keys":  second(o.ParkedKeys(ctx, true, operator.Page{Limit: 10})),
+		"peek":         second(o.Peek(ctx, operator.Filter{}, operator.Page{Limit: 10}, true, nil)),
+		"explain":      third(o.Explain(ctx, name(t, "51"), true)),
+		"retry":        second(o.RetryNow(ctx, operator.Filter{}, 10, false, quiet)),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if done := f.requeue(operator.Filter{}, 10); done.Sent != 1 || tabletest.One[string](f, `SELECT n FROM outbox WHERE id = 1`) != "kept" {
+		t.Errorf("sent back %+v", done)
+	}
+	f.DeadLetter(3, "nack")
+	if n, err := o.Purge(ctx, operator.Filter{}, 10, func(int64) error { return nil }, quiet); err != nil || n != 1 {
+		t.Errorf("purged %d: %v", n, err)
+	}
+}
+
+func second[A any](_ A, err error) error { return err }
+
+func third[A, B any](_ A, _ B, err error) error { return err }
 
 func TestFilters(t *testing.T) {
 	f := newFixture(t)
@@ -144,38 +147,38 @@ func TestFilters(t *testing.T) {
 	message := tabletest.One[string](f, `SELECT message_id::text FROM outbox_dead_letter WHERE id = 2`)
 	o := f.operator()
 	const day = 24 * 60 * 60 * 1e9
-	names := store.Filter{}
+	names := operator.Filter{}
 	names.Add(name(t, "1"))
 	names.Add(name(t, message))
 	for _, test := range []struct {
-		filter store.Filter
+		filter operator.Filter
 		want   int64
 	}{
-		{store.Filter{}, 3},
+		{operator.Filter{}, 3},
 		{names, 2},
-		{store.Filter{RoutingKey: text("r")}, 2},
-		{store.Filter{RoutingKey: text("R")}, 0},
-		{store.Filter{Exchange: text("x")}, 1},
-		{store.Filter{Exchange: text("")}, 2},
-		{store.Filter{OrderingKey: text("k")}, 1},
-		{store.Filter{Reason: text("unroutable")}, 1},
-		{store.Filter{Reason: text("retries_exhausted")}, 1},
-		{store.Filter{Reason: text("too_large")}, 2},
-		{store.Filter{OlderThan: day}, 1},
-		{store.Filter{NewerThan: day}, 2},
-		{store.Filter{Reason: text("too_large"), NewerThan: day, RoutingKey: text("r")}, 1},
+		{operator.Filter{RoutingKey: text("r")}, 2},
+		{operator.Filter{RoutingKey: text("R")}, 0},
+		{operator.Filter{Exchange: text("x")}, 1},
+		{operator.Filter{Exchange: text("")}, 2},
+		{operator.Filter{OrderingKey: text("k")}, 1},
+		{operator.Filter{Reason: text("unroutable")}, 1},
+		{operator.Filter{Reason: text("retries_exhausted")}, 1},
+		{operator.Filter{Reason: text("too_large")}, 2},
+		{operator.Filter{OlderThan: day}, 1},
+		{operator.Filter{NewerThan: day}, 2},
+		{operator.Filter{Reason: text("too_large"), NewerThan: day, RoutingKey: text("r")}, 1},
 	} {
 		n, err := o.CountDeadLetters(t.Context(), test.filter)
 		if err != nil || n != test.want {
 			t.Errorf("%+v: %d, %v, want %d", test.filter, n, err, test.want)
 		}
-		letters, err := o.DeadLetters(t.Context(), test.filter, store.Page{Limit: 10})
+		letters, err := o.DeadLetters(t.Context(), test.filter, operator.Page{Limit: 10})
 		if err != nil || int64(len(letters.Rows)) != test.want {
 			t.Errorf("%+v: %d listed, %v, want %d", test.filter, len(letters.Rows), err, test.want)
 		}
 	}
 	no := errors.New("no")
-	if deleted, err := o.Purge(t.Context(), store.Filter{OlderThan: day}, 1, func(int64) error { return no }, quiet); deleted != 0 || err != no {
+	if deleted, err := o.Purge(t.Context(), operator.Filter{OlderThan: day}, 1, func(int64) error { return no }, quiet); deleted != 0 || err != no {
 		t.Errorf("purged %d, %v", deleted, err)
 	}
 	agreed := func(total int64) error {
@@ -185,7 +188,7 @@ func TestFilters(t *testing.T) {
 		f.DeadLetter(90, "nack", "dead_at", `now() - interval '2 days'`) // dies while a person decides
 		return nil
 	}
-	deleted, err := o.Purge(t.Context(), store.Filter{OlderThan: day}, 1, agreed, quiet)
+	deleted, err := o.Purge(t.Context(), operator.Filter{OlderThan: day}, 1, agreed, quiet)
 	if err != nil || deleted != 1 || tabletest.One[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 3 {
 		t.Errorf("purged %d, %v", deleted, err)
 	}
@@ -210,7 +213,7 @@ func TestRedactedPayloadsStayInTheDatabase(t *testing.T) {
 		t.Errorf("got %+v, %v", letters, err)
 	}
 	waiting, _, err := o.Explain(t.Context(), name(t, "3"), true)
-	if err != nil || len(waiting) != 1 || string(waiting[0].Payload) != "\x00\xff" || !waiting[0].Binary || waiting[0].State != store.AtOnce {
+	if err != nil || len(waiting) != 1 || string(waiting[0].Payload) != "\x00\xff" || !waiting[0].Binary || waiting[0].State != operator.AtOnce {
 		t.Errorf("got %+v, %v", waiting, err)
 	}
 }

@@ -1,4 +1,4 @@
-package store
+package operator
 
 import (
 	"context"
@@ -18,7 +18,7 @@ SELECT {columns}, coalesce({where}, false), r.nth = {looked}, r.available_at FRO
   SELECT r.*, {state} AS state FROM (
     SELECT r.*, CASE WHEN r.locker = '0' THEN 0 ELSE coalesce((
       SELECT l.pid FROM locks l WHERE l.transactionid = r.locker LIMIT 1), 0) END AS locked_by FROM (
-      SELECT ` + keptColumns + `, r.available_at, r.attempts, r.last_error, r.possible_duplicate, r.xmax AS locker,
+      SELECT ` + rowColumns + `, r.available_at, r.xmax AS locker,
              row_number() OVER (ORDER BY {order}) AS nth
       FROM {outbox} r WHERE {from} ORDER BY {order} LIMIT {looked}) r) r) r
 WHERE ({where}) OR r.nth = {looked} ORDER BY {order} LIMIT {limit}`
@@ -33,14 +33,14 @@ const (
 // List returns a page of the rows of the outbox that match the filter, without payloads. Rows come by id, or by time
 // for a state with a time. Its cost does not depend on the number of rows. It does not use an index for IDs. ErrCursor:
 // the cursor is of another list.
-func (o *Operator) List(ctx context.Context, filter Filter, page Page) (list Listing[Waiting], err error) {
+func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listing[Waiting], err error) {
 	sql, args, err := listStatement(filter, page)
 	if err != nil {
 		return list, err
 	}
-	sql = o.fill(sql, "{columns}", waitingColumns(false, "r.locked_by", "r.state"), "{state}", stateBy("r.locked_by"))
+	sql = t.fill(sql, "{columns}", waitingColumns(false, "r.locked_by", "r.state"), "{state}", stateBy("r.locked_by"))
 	order := orderOf(filter)
-	err = o.glance(ctx, func(ctx context.Context, tx querier) (err error) {
+	err = t.glance(ctx, func(ctx context.Context, tx querier) (err error) {
 		list, err = collectPage(ctx, tx, sql, args, page.Limit, func(row pgx.CollectableRow) (w Waiting, at place, err error) {
 			var available pgtype.Timestamptz
 			w, err = scanWaiting(row, &at.matches, &at.last, &available)
@@ -52,10 +52,7 @@ func (o *Operator) List(ctx context.Context, filter Filter, page Page) (list Lis
 		})
 		return err
 	})
-	if err != nil {
-		err = o.may(ctx, fmt.Errorf("list rows of %s: %w", o.table, err), o.reads()...)
-	}
-	return list, err
+	return list, t.reading(ctx, "list rows of", err)
 }
 
 func orderOf(filter Filter) string {

@@ -1,12 +1,12 @@
-package store_test
+package operator_test
 
 import (
 	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
@@ -25,20 +25,20 @@ func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
 	o := f.operator()
 	before := f.IDs("xmax = '0' AND possible_duplicate IS NULL")
 	for _, test := range []struct {
-		filter store.Filter
+		filter operator.Filter
 		block  bool
 		want   string
 	}{
-		{store.Filter{}, false, "[3 4 8 11 13 7 5 1 14 2 6]"},
-		{store.Filter{}, true, "[3 4 8 11 7 5 1 14 2 6 13]"},
-		{store.Filter{OrderingKey: text("free")}, true, "[4 5 6]"},
-		{store.Filter{RoutingKey: text("s")}, false, "[3]"},
-		{store.Filter{RoutingKey: text("none")}, false, "[]"},
+		{operator.Filter{}, false, "[3 4 8 11 13 7 5 1 14 2 6]"},
+		{operator.Filter{}, true, "[3 4 8 11 7 5 1 14 2 6 13]"},
+		{operator.Filter{OrderingKey: text("free")}, true, "[4 5 6]"},
+		{operator.Filter{RoutingKey: text("s")}, false, "[3]"},
+		{operator.Filter{RoutingKey: text("none")}, false, "[]"},
 	} {
 		for limit := 1; limit < 14; limit++ {
-			got := idsOfPages(t, limit, func(p store.Page) (store.Listing[store.Peeked], error) {
+			got := idsOfPages(t, limit, func(p operator.Page) (operator.Listing[operator.Peeked], error) {
 				return o.Peek(t.Context(), test.filter, p, test.block, []string{"nth", "The Tenant"})
-			}, func(m store.Peeked) int64 { return m.ID })
+			}, func(m operator.Peeked) int64 { return m.ID })
 			if fmt.Sprint(got) != test.want {
 				t.Errorf("%+v by %d: %v, want %s", test.filter, limit, got, test.want)
 			}
@@ -48,18 +48,18 @@ func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
 		t.Errorf("rows changed: untouched are %v, before %v", after, before)
 	}
 
-	list, err := o.Peek(t.Context(), store.Filter{}, store.Page{Limit: 3}, false, []string{"nth", "The Tenant"})
+	list, err := o.Peek(t.Context(), operator.Filter{}, operator.Page{Limit: 3}, false, []string{"nth", "The Tenant"})
 	if err != nil || len(list.Rows) != 3 {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	headers := []outbox.Header{{Name: "nth", Value: "a"}, {Name: "The Tenant", Value: int64(7)}}
-	if m := list.Rows[2]; m.State != store.Due || fmt.Sprint(m.Extra) != fmt.Sprint(headers) || string(m.Payload) != "1" || m.Redacted != nil {
+	if m := list.Rows[2]; m.State != operator.Due || fmt.Sprint(m.Extra) != fmt.Sprint(headers) || string(m.Payload) != "1" || m.Redacted != nil {
 		t.Errorf("got %+v, %+v", m, m.Message)
 	}
-	if _, err := o.Peek(t.Context(), store.Filter{OrderingKey: text("free")}, store.Page{After: list.Next, Limit: 1}, false, nil); !errors.Is(err, store.ErrCursor) {
+	if _, err := o.Peek(t.Context(), operator.Filter{OrderingKey: text("free")}, operator.Page{After: list.Next, Limit: 1}, false, nil); !errors.Is(err, operator.ErrCursor) {
 		t.Errorf("the cursor of another list: %v", err)
 	}
-	if list, err := o.Peek(t.Context(), store.Filter{}, store.Page{Limit: 11}, false, nil); err != nil || list.Next != "" {
+	if list, err := o.Peek(t.Context(), operator.Filter{}, operator.Page{Limit: 11}, false, nil); err != nil || list.Next != "" {
 		t.Errorf("after a page that is exactly full: %+v, %v", list.Next, err)
 	}
 }

@@ -1,4 +1,4 @@
-package store_test
+package operator_test
 
 import (
 	"context"
@@ -9,18 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
-	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // idsOfPages reads all pages of a list.
-func idsOfPages[T any](t testing.TB, limit int, read func(store.Page) (store.Listing[T], error), id func(T) int64) (ids []int64) {
+func idsOfPages[T any](t testing.TB, limit int, read func(operator.Page) (operator.Listing[T], error), id func(T) int64) (ids []int64) {
 	t.Helper()
 	ids = []int64{}
 	for after := ""; ; {
-		list, err := read(store.Page{After: after, Limit: limit})
+		list, err := read(operator.Page{After: after, Limit: limit})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,11 +34,13 @@ func idsOfPages[T any](t testing.TB, limit int, read func(store.Page) (store.Lis
 	}
 }
 
-func (f *fixture) listed(filter store.Filter, limit int) []int64 {
+func (f *fixture) listed(filter operator.Filter, limit int) []int64 {
 	f.Helper()
 	o := f.operator()
-	return idsOfPages(f, limit, func(p store.Page) (store.Listing[store.Waiting], error) { return o.List(f.Context(), filter, p) },
-		func(w store.Waiting) int64 { return w.ID })
+	return idsOfPages(f, limit, func(p operator.Page) (operator.Listing[operator.Waiting], error) {
+		return o.List(f.Context(), filter, p)
+	},
+		func(w operator.Waiting) int64 { return w.ID })
 }
 
 func TestListPicksByStateAndFilters(t *testing.T) {
@@ -57,28 +57,30 @@ func TestListPicksByStateAndFilters(t *testing.T) {
 	row("'c', '1', NULL, now() + interval '10 seconds', 0, true, 1, NULL, NULL, now(), NULL")
 	row("'c', '1', NULL, NULL, 0, NULL, 1, now() - interval '1 second', NULL, now(), NULL")
 	row("'c', '1', NULL, NULL, 0, NULL, 2, NULL, NULL, now(), NULL")
-	claim := f.claim(outbox.AllFresh(), row("'c', '1', NULL, NULL, 0, NULL, 1, NULL, NULL, now(), NULL"))
-	defer claim.Abandon()
+	locked := row("'c', '1', NULL, NULL, 0, NULL, 1, NULL, NULL, now(), NULL")
+	if _, err := tabletest.Connect(t, f.URL).Exec(t.Context(), fmt.Sprintf(`BEGIN; SELECT FROM outbox WHERE id = %d FOR UPDATE`, locked)); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
-		filter store.Filter
+		filter operator.Filter
 		want   string
 	}{
-		{store.Filter{}, "[1 2 3 4 5 6 7 8 9 10]"},
-		{store.Filter{State: store.AtOnce}, "[1]"},
-		{store.Filter{State: store.Due}, "[2]"},
-		{store.Filter{State: store.Retrying}, "[4 3]"},
-		{store.Filter{State: store.Scheduled}, "[6 5]"},
-		{store.Filter{State: store.Unconfirmed}, "[7]"},
-		{store.Filter{State: store.Expired}, "[8]"},
-		{store.Filter{State: store.NewerVersion}, "[9]"},
-		{store.Filter{State: store.Locked}, "[10]"},
-		{store.Filter{OrderingKey: text("k")}, "[2 3]"},
-		{store.Filter{OrderingKey: text("k"), State: store.Retrying}, "[3]"},
-		{store.Filter{RoutingKey: text("a")}, "[1 2]"},
-		{store.Filter{RoutingKey: text("none")}, "[]"},
-		{store.Filter{Exchange: text("x")}, "[1]"},
-		{store.Filter{OlderThan: time.Hour}, "[1]"},
-		{store.Filter{Reason: text("nack")}, "[2]"},
+		{operator.Filter{}, "[1 2 3 4 5 6 7 8 9 10]"},
+		{operator.Filter{State: operator.AtOnce}, "[1]"},
+		{operator.Filter{State: operator.Due}, "[2]"},
+		{operator.Filter{State: operator.Retrying}, "[4 3]"},
+		{operator.Filter{State: operator.Scheduled}, "[6 5]"},
+		{operator.Filter{State: operator.Unconfirmed}, "[7]"},
+		{operator.Filter{State: operator.Expired}, "[8]"},
+		{operator.Filter{State: operator.NewerVersion}, "[9]"},
+		{operator.Filter{State: operator.Locked}, "[10]"},
+		{operator.Filter{OrderingKey: text("k")}, "[2 3]"},
+		{operator.Filter{OrderingKey: text("k"), State: operator.Retrying}, "[3]"},
+		{operator.Filter{RoutingKey: text("a")}, "[1 2]"},
+		{operator.Filter{RoutingKey: text("none")}, "[]"},
+		{operator.Filter{Exchange: text("x")}, "[1]"},
+		{operator.Filter{OlderThan: time.Hour}, "[1]"},
+		{operator.Filter{Reason: text("nack")}, "[2]"},
 	} {
 		for _, limit := range []int{1, 2, 3, 100} {
 			if got := fmt.Sprint(f.listed(test.filter, limit)); got != test.want {
@@ -94,13 +96,13 @@ func TestPagesLoseNoRowOfOneTime(t *testing.T) {
 	f.Exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', '2100-01-01' FROM generate_series(1, 25)`)
 	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, dead_at)
 		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', 'infinity' FROM generate_series(1, 25) i`)
-	if got := f.listed(store.Filter{State: store.Scheduled}, 4); len(got) != 25 {
+	if got := f.listed(operator.Filter{State: operator.Scheduled}, 4); len(got) != 25 {
 		t.Errorf("%d rows: %v", len(got), got)
 	}
 	o := f.operator()
-	dead := idsOfPages(t, 4, func(p store.Page) (store.Listing[store.DeadMessage], error) {
-		return o.DeadLetters(t.Context(), store.Filter{}, p)
-	}, func(m store.DeadMessage) int64 { return m.ID })
+	dead := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.DeadMessage], error) {
+		return o.DeadLetters(t.Context(), operator.Filter{}, p)
+	}, func(m operator.DeadMessage) int64 { return m.ID })
 	if len(dead) != 25 || dead[0] != 25 || dead[24] != 1 {
 		t.Errorf("%d dead letters: %v", len(dead), dead)
 	}
@@ -110,13 +112,13 @@ func TestCursorsOfOtherListsAreRejected(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(2)
 	o := f.operator()
-	list, err := o.List(t.Context(), store.Filter{}, store.Page{Limit: 1})
+	list, err := o.List(t.Context(), operator.Filter{}, operator.Page{Limit: 1})
 	if err != nil || list.Next == "" {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	for _, after := range []string{list.Next, "17", "%%"} {
-		_, err := o.List(t.Context(), store.Filter{State: store.Due}, store.Page{After: after, Limit: 1})
-		if !errors.Is(err, store.ErrCursor) {
+		_, err := o.List(t.Context(), operator.Filter{State: operator.Due}, operator.Page{After: after, Limit: 1})
+		if !errors.Is(err, operator.ErrCursor) {
 			t.Errorf("%q: %v", after, err)
 		}
 	}
@@ -131,21 +133,21 @@ func TestKeysTellWhyTheyWait(t *testing.T) {
 	f.DeadLetter(1001, "nack", "ordering_key", "'b'")
 	f.DeadLetter(1002, "nack", "ordering_key", "'no rows'")
 	o := f.operator()
-	keys := func(limit int, read func(context.Context, store.Page) (store.Listing[store.Key], error)) (names string) {
-		idsOfPages(t, limit, func(p store.Page) (store.Listing[store.Key], error) { return read(t.Context(), p) }, func(k store.Key) int64 {
+	keys := func(limit int, read func(context.Context, operator.Page) (operator.Listing[operator.Key], error)) (names string) {
+		idsOfPages(t, limit, func(p operator.Page) (operator.Listing[operator.Key], error) { return read(t.Context(), p) }, func(k operator.Key) int64 {
 			names += fmt.Sprintf("%s:%d/%d/%s/%t ", k.Key, k.First.ID, k.Behind.N, k.First.State, k.Dead != nil)
 			return 0
 		})
 		return names
 	}
-	parked := func(block bool) func(context.Context, store.Page) (store.Listing[store.Key], error) {
-		return func(ctx context.Context, p store.Page) (store.Listing[store.Key], error) {
+	parked := func(block bool) func(context.Context, operator.Page) (operator.Listing[operator.Key], error) {
+		return func(ctx context.Context, p operator.Page) (operator.Listing[operator.Key], error) {
 			return o.ParkedKeys(ctx, block, p)
 		}
 	}
 	for _, limit := range []int{1, 2, 3, 4, 100} {
 		for _, test := range []struct {
-			read func(context.Context, store.Page) (store.Listing[store.Key], error)
+			read func(context.Context, operator.Page) (operator.Listing[operator.Key], error)
 			want string
 		}{
 			{o.Keys, "a:1/1/waiting/false b:3/1/retrying/true c:5/0/waiting/true d:6/0/scheduled/false "},
@@ -161,7 +163,7 @@ func TestKeysTellWhyTheyWait(t *testing.T) {
 
 // TestAPageReadsNoMoreRowsThanItsBound: a page of a million rows, keys or dead letters costs as much as one of a few.
 func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
-	rows := 3 * store.MostLooked
+	rows := 3 * operator.MostLooked
 	if !testing.Short() {
 		rows = 1_000_000
 	}
@@ -174,13 +176,11 @@ func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
 	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, ordering_key, failure_reason, dead_at)
 		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'key ' || i, 'nack', '2026-01-01' FROM generate_series(1, $1::int) i`, rows)
 	conn := tabletest.Connect(t, f.URL)
-	o, err := store.NewOperator(t.Context(), conn, tabletest.Name())
+	o, err := operator.New(t.Context(), conn, tabletest.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name()); err != nil {
-		t.Fatal(err)
-	}
+	f.history()
 	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		SELECT i, now(), now() - i % 5 * interval '1 day', gen_random_uuid(), 0, 1, 'r' FROM generate_series(1, $1::int) i`, rows)
 	none := text("none has this")
@@ -191,46 +191,46 @@ func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
 		}
 		return n
 	}
-	list := func(filter store.Filter) func(string) (string, error) {
+	list := func(filter operator.Filter) func(string) (string, error) {
 		return func(after string) (string, error) {
-			l, err := o.List(t.Context(), filter, store.Page{After: after, Limit: 50})
+			l, err := o.List(t.Context(), filter, operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		}
 	}
-	peek := func(filter store.Filter) func(string) (string, error) {
+	peek := func(filter operator.Filter) func(string) (string, error) {
 		return func(after string) (string, error) {
-			l, err := o.Peek(t.Context(), filter, store.Page{After: after, Limit: 50}, true, nil)
+			l, err := o.Peek(t.Context(), filter, operator.Page{After: after, Limit: 50}, true, nil)
 			return l.Next, err
 		}
 	}
 	for what, read := range map[string]func(after string) (next string, err error){
-		"list": list(store.Filter{}), "routing key": list(store.Filter{RoutingKey: none}), "due": list(store.Filter{State: store.Due}),
-		"retrying": list(store.Filter{State: store.Retrying}), "scheduled": list(store.Filter{State: store.Scheduled}),
-		"scheduled, none": list(store.Filter{State: store.Scheduled, RoutingKey: none}), "locked": list(store.Filter{State: store.Locked}),
-		"newer version": list(store.Filter{State: store.NewerVersion}), "hot key": list(store.Filter{OrderingKey: text("hot"), RoutingKey: none}),
+		"list": list(operator.Filter{}), "routing key": list(operator.Filter{RoutingKey: none}), "due": list(operator.Filter{State: operator.Due}),
+		"retrying": list(operator.Filter{State: operator.Retrying}), "scheduled": list(operator.Filter{State: operator.Scheduled}),
+		"scheduled, none": list(operator.Filter{State: operator.Scheduled, RoutingKey: none}), "locked": list(operator.Filter{State: operator.Locked}),
+		"newer version": list(operator.Filter{State: operator.NewerVersion}), "hot key": list(operator.Filter{OrderingKey: text("hot"), RoutingKey: none}),
 		"keys": func(after string) (string, error) {
-			l, err := o.Keys(t.Context(), store.Page{After: after, Limit: 50})
+			l, err := o.Keys(t.Context(), operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		},
 		"parked keys": func(after string) (string, error) {
-			l, err := o.ParkedKeys(t.Context(), true, store.Page{After: after, Limit: 50})
+			l, err := o.ParkedKeys(t.Context(), true, operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		},
-		"peek": peek(store.Filter{}), "peek, none": peek(store.Filter{RoutingKey: none}), "peek, hot key": peek(store.Filter{OrderingKey: text("hot")}),
+		"peek": peek(operator.Filter{}), "peek, none": peek(operator.Filter{RoutingKey: none}), "peek, hot key": peek(operator.Filter{OrderingKey: text("hot")}),
 		"published": func(after string) (string, error) {
-			l, err := o.PublishedMessages(t.Context(), store.Filter{}, store.Page{After: after, Limit: 50})
+			l, err := o.PublishedMessages(t.Context(), operator.Filter{}, operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		},
 		"published, none": func(after string) (string, error) {
-			l, err := o.PublishedMessages(t.Context(), store.Filter{RoutingKey: none}, store.Page{After: after, Limit: 50})
+			l, err := o.PublishedMessages(t.Context(), operator.Filter{RoutingKey: none}, operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		},
 		"dead letters": func(after string) (string, error) {
-			l, err := o.DeadLetters(t.Context(), store.Filter{}, store.Page{After: after, Limit: 50})
+			l, err := o.DeadLetters(t.Context(), operator.Filter{}, operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		},
 		"dead letters, none": func(after string) (string, error) {
-			l, err := o.DeadLetters(t.Context(), store.Filter{RoutingKey: none}, store.Page{After: after, Limit: 50})
+			l, err := o.DeadLetters(t.Context(), operator.Filter{RoutingKey: none}, operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		},
 	} {
@@ -249,15 +249,15 @@ func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Logf("%s, page %d: %d rows", what, page+1, n)
-			most := store.MostLooked + 500
+			most := operator.MostLooked + 500
 			if few := []string{"list", "due", "scheduled", "keys", "parked keys", "dead letters", "published"}; slices.Contains(few, what) {
-				most = 50*(store.MostBehind+10) + 500 // it counts this many rows of each key
+				most = 50*(operator.MostBehind+10) + 500 // it counts this many rows of each key
 				if !strings.Contains(what, "keys") {
 					most = 100
 				}
 			}
 			if strings.HasPrefix(what, "peek") { // those that wait for their time, and a dead letter for each row
-				most = 3*store.MostLooked + 500
+				most = 3*operator.MostLooked + 500
 			}
 			if n > most {
 				t.Errorf("%s, page %d: %d rows were read", what, page+1, n)

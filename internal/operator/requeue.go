@@ -1,13 +1,12 @@
-package store
+package operator
 
 import (
 	"context"
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // Which dead letters are requeued, and with which id. They keep their ids, and so their places before later rows of the
@@ -36,7 +35,7 @@ SELECT id, message_id, place FROM numbered ORDER BY place`
 const requeueSQL = `
 WITH back AS (
   DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[], $3::bigint[]) s(id, message_id, place)
-  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING ` + keptColumns + `{extra_columns}, r.possible_duplicate, s.place)
+  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING ` + store.KeptColumns + `{extra_columns}, r.possible_duplicate, s.place)
 INSERT INTO {outbox} ({kept}{extra_names}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
 SELECT place, {keptButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place`
 
@@ -64,47 +63,37 @@ type requeuedRow struct {
 // Requeue moves the dead letters that match the filter back to the outbox, with attempts 0, oldest first, each batch in
 // one transaction. Rows of a key keep their order, before the key's waiting rows. On an error, done is the result
 // before it.
-func (o *Operator) Requeue(ctx context.Context, filter Filter, batch int, progress Progress) (done Requeued, err error) {
+func (t *Tables) Requeue(ctx context.Context, filter Filter, batch int, progress Progress) (done Requeued, err error) {
 	defer func() {
 		if err != nil {
-			err = o.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", o.table, err), o.requeueNeeds(ctx)...)
+			err = t.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", t.table, err), t.requeueNeeds(ctx)...)
 		}
 	}()
-	extras, err := ReadExtraColumns(ctx, o.conn, o.table)
+	extras, err := store.ReadExtraColumns(ctx, t.conn, t.table)
 	if err != nil {
 		return done, err
 	}
-	newest, err := o.newestID(ctx)
+	newest, err := t.newestID(ctx)
 	if err != nil {
 		return done, err
 	}
-	where, args := filter.where(ofDeadLetters, []any{newest})
-	chosen, err := o.choose(ctx, o.fill(requeueChoiceSQL, "{where}", where), args...)
+	chosen, err := t.choose(ctx, requeueChoiceSQL, filter, ofDeadLetters, newest)
 	if err != nil {
 		return done, err
 	}
 	defer chosen.close(ctx)
-	sql := o.requeueStatement(extras)
-	for seen := int64(0); ; {
-		progress(seen, chosen.total)
-		rows, err := take(ctx, chosen, batch, pgx.RowToStructByPos[requeuedRow])
-		if err != nil || len(rows) == 0 {
-			return done, err
-		}
-		if err := o.requeue(ctx, sql, rows, &done); err != nil {
-			return done, err
-		}
-		seen += int64(len(rows))
-	}
+	sql := t.requeueStatement(extras)
+	err = inBatches(ctx, chosen, batch, progress, func(rows []requeuedRow) error { return t.requeue(ctx, sql, rows, &done) })
+	return done, err
 }
 
-func (o *Operator) requeueStatement(extras ExtraColumns) string {
-	butID := strings.Replace(strings.TrimPrefix(keptNames, "id, "), "expires_at", goesOn, 1)
-	return extras.Fill(o.fill(requeueSQL, "{keptButID}", butID))
+func (t *Tables) requeueStatement(extras store.ExtraColumns) string {
+	butID := strings.Replace(strings.TrimPrefix(store.KeptNames, "id, "), "expires_at", goesOn, 1)
+	return extras.Fill(t.fill(requeueSQL, "{keptButID}", butID))
 }
 
 // requeue moves one batch. If the outbox rejects it, requeue tries each row, and rejected rows stay.
-func (o *Operator) requeue(ctx context.Context, sql string, rows []requeuedRow, done *Requeued) error {
+func (t *Tables) requeue(ctx context.Context, sql string, rows []requeuedRow, done *Requeued) error {
 	var ids, places []int64
 	var messageIDs [][16]byte
 	moved := int64(0)
@@ -114,13 +103,11 @@ func (o *Operator) requeue(ctx context.Context, sql string, rows []requeuedRow, 
 			moved++
 		}
 	}
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
-	defer cancel()
-	tag, err := o.conn.Exec(bounded, sql, ids, messageIDs, places)
+	sent, err := t.change(ctx, sql, ids, messageIDs, places)
 	switch {
 	case err == nil:
-		done.Sent += tag.RowsAffected()
-		done.Moved += min(moved, tag.RowsAffected()) // another session may have requeued some
+		done.Sent += sent
+		done.Moved += min(moved, sent) // another session may have requeued some
 		return nil
 	case pgcode.Class(err) != pgcode.ConstraintViolation:
 		return err
@@ -130,7 +117,7 @@ func (o *Operator) requeue(ctx context.Context, sql string, rows []requeuedRow, 
 		return nil
 	}
 	for i := range rows {
-		if err := o.requeue(ctx, sql, rows[i:i+1], done); err != nil {
+		if err := t.requeue(ctx, sql, rows[i:i+1], done); err != nil {
 			return err
 		}
 	}
@@ -138,21 +125,21 @@ func (o *Operator) requeue(ctx context.Context, sql string, rows []requeuedRow, 
 }
 
 // newestID returns the newest id of the sequence; without a sequence, the greatest possible id.
-func (o *Operator) newestID(ctx context.Context) (id int64, err error) {
+func (t *Tables) newestID(ctx context.Context) (id int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
-	err = o.conn.QueryRow(ctx, `
+	err = t.conn.QueryRow(ctx, `
 SELECT coalesce((SELECT coalesce(pg_sequence_last_value(s.oid), 0) FROM pg_get_serial_sequence($1, 'id') name
-                 JOIN pg_catalog.pg_class s ON s.oid = name::regclass), 9223372036854775807)`, o.table.SQL()).Scan(&id)
+                 JOIN pg_catalog.pg_class s ON s.oid = name::regclass), 9223372036854775807)`, t.table.SQL()).Scan(&id)
 	return id, err
 }
 
-func (o *Operator) requeueNeeds(ctx context.Context) []need {
-	needs := []need{{"SELECT, DELETE", o.table.DeadLetter().SQL()}, {"SELECT, INSERT", o.table.SQL()}}
+func (t *Tables) requeueNeeds(ctx context.Context) []need {
+	needs := []need{{"SELECT, DELETE", t.table.DeadLetter().SQL()}, {"SELECT, INSERT", t.table.SQL()}}
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	var sequence *string
-	if err := o.conn.QueryRow(ctx, `SELECT pg_get_serial_sequence($1, 'id')`, o.table.SQL()).Scan(&sequence); err == nil && sequence != nil {
+	if err := t.conn.QueryRow(ctx, `SELECT pg_get_serial_sequence($1, 'id')`, t.table.SQL()).Scan(&sequence); err == nil && sequence != nil {
 		needs = append(needs, need{"SELECT", "SEQUENCE " + *sequence})
 	}
 	return needs

@@ -1,4 +1,4 @@
-package store
+package operator
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // Peeked is a message that waits, as it would be sent now.
@@ -42,7 +43,7 @@ SELECT r.id, r.ordering_key, r.available_at, r.ordering_key IS NOT NULL AND {blo
 WHERE ({where}) OR r.nth = {looked} ORDER BY {order} LIMIT {looked}`
 
 // leaves leaves out what is not published: what has expired, is of a newer version, or has a newer row with its coalesce key.
-const leaves = `r.schema_version <= {version} AND coalesce(r.expires_at > statement_timestamp(), true) AND NOT ` + isSuperseded
+const leaves = `r.schema_version <= {version} AND coalesce(r.expires_at > statement_timestamp(), true) AND NOT ` + store.IsSuperseded
 
 // A row may have left since it was found.
 const peekedSQL = `
@@ -53,7 +54,7 @@ FROM unnest($1::bigint[]) WITH ORDINALITY w(id, nth) JOIN {outbox} r ON r.id BET
 // nothing, and its cost does not follow the number of rows that wait: rows count as behind others if those are among the
 // next MostLooked to become due. The filter has no State and no Reason. Block: a dead letter holds its key up. Headers are
 // columns of the application to read. ErrCursor: the cursor is of another list.
-func (o *Operator) Peek(ctx context.Context, filter Filter, page Page, block bool, headers []string) (list Listing[Peeked], err error) {
+func (t *Tables) Peek(ctx context.Context, filter Filter, page Page, block bool, headers []string) (list Listing[Peeked], err error) {
 	lists := []string{peekReady, peekTimed, peekBehind}
 	if filter.OrderingKey != nil {
 		lists = []string{peekKey}
@@ -65,15 +66,15 @@ func (o *Operator) Peek(ctx context.Context, filter Filter, page Page, block boo
 	for after != nil && lists[0] != after.List {
 		lists = lists[1:]
 	}
-	err = o.glance(ctx, func(ctx context.Context, tx querier) error {
-		parked, err := o.parked(ctx, tx)
+	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
+		parked, err := t.parked(ctx, tx)
 		if err != nil {
 			return err
 		}
 		var ids []int64
 		for _, name := range lists {
 			room := page.Limit - len(ids)
-			found, err := o.peek(ctx, tx, filter, name, after, room, block, parked)
+			found, err := t.peek(ctx, tx, filter, name, after, room, block, parked)
 			if err != nil {
 				return err
 			}
@@ -85,18 +86,15 @@ func (o *Operator) Peek(ctx context.Context, filter Filter, page Page, block boo
 			}
 			break
 		}
-		list.Rows, err = o.peeked(ctx, tx, ids, headers)
+		list.Rows, err = t.peeked(ctx, tx, ids, headers)
 		return err
 	})
-	if err != nil {
-		err = o.may(ctx, fmt.Errorf("look at what leaves %s: %w", o.table, err), o.reads()...)
-	}
-	return list, err
+	return list, t.reading(ctx, "look at what leaves", err)
 }
 
 // parked are the keys that wait for a time, each with the first row that does.
-func (o *Operator) parked(ctx context.Context, tx querier) (map[string]int64, error) {
-	rows, err := tx.Query(ctx, o.fill(parkedSQL, "{looked}", fmt.Sprint(MostLooked)))
+func (t *Tables) parked(ctx context.Context, tx querier) (map[string]int64, error) {
+	rows, err := tx.Query(ctx, t.fill(parkedSQL, "{looked}", fmt.Sprint(MostLooked)))
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +111,7 @@ func (o *Operator) parked(ctx context.Context, tx querier) (map[string]int64, er
 }
 
 // peek finds the next rows of one list.
-func (o *Operator) peek(
+func (t *Tables) peek(
 	ctx context.Context, tx querier, filter Filter, name string, after *cursor, limit int, block bool, parked map[string]int64,
 ) (Listing[int64], error) {
 	where, args := filter.where(ofOutbox, nil)
@@ -139,9 +137,9 @@ func (o *Operator) peek(
 	}
 	blocked := "false"
 	if block {
-		blocked = "NOT " + notBlocked
+		blocked = "NOT " + store.NotBlocked
 	}
-	sql := o.fill(strings.NewReplacer("{order}", order, "{from}", strings.Join(from, " AND "), "{where}", where+" AND "+leaves,
+	sql := t.fill(strings.NewReplacer("{order}", order, "{from}", strings.Join(from, " AND "), "{where}", where+" AND "+leaves,
 		"{blocked}", blocked, "{looked}", fmt.Sprint(MostLooked)).Replace(peekSQL))
 	return collectPage(ctx, tx, sql, args, limit, func(row pgx.CollectableRow) (id int64, at place, err error) {
 		var key *string
@@ -162,18 +160,18 @@ func (o *Operator) peek(
 }
 
 // peeked reads rows that were found.
-func (o *Operator) peeked(ctx context.Context, tx querier, ids []int64, headers []string) (all []Peeked, err error) {
+func (t *Tables) peeked(ctx context.Context, tx querier, ids []int64, headers []string) (all []Peeked, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, o.fill(peekedSQL, "{state}", stateBy("0"), "{message_columns}", MessageColumns(headers)), ids)
+	rows, err := tx.Query(ctx, t.fill(peekedSQL, "{state}", stateBy("0"), "{message_columns}", store.MessageColumns(headers)), ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	var redacted *string
 	var state State
-	scanner := NewScanner(headers, &redacted, &state)
+	scanner := store.NewScanner(headers, &redacted, &state)
 	for rows.Next() {
 		m, err := scanner.Scan(rows)
 		if err != nil {

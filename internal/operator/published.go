@@ -1,0 +1,141 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"golang.org/x/time/rate"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+)
+
+// PublishedMessage is a message of the history.
+type PublishedMessage struct {
+	StoredMessage
+	PublishedAt time.Time
+}
+
+// ErrNoHistory is returned if published messages are not kept.
+var ErrNoHistory = errors.New("published messages are not kept")
+
+func history() newest[PublishedMessage] {
+	return newest[PublishedMessage]{
+		of: ofPublished, from: "{published}", own: "r.published_at",
+		order: "r.id DESC, r.published_at DESC", after: "(r.id, r.published_at) < (%[2]s, %[1]s)",
+		scan: func(row pgx.CollectableRow, published *pgtype.Timestamptz, more ...any) (m PublishedMessage, err error) {
+			m.StoredMessage, err = scanStored(row, append([]any{published}, more...)...)
+			m.PublishedAt = pgtime.FromColumn(*published)
+			return m, err
+		},
+	}
+}
+
+// PublishedMessages returns a page of the history that matches the filter, newest rows first, without payloads. Its
+// cost does not depend on their number, unless the filter names messages. ErrCursor: the cursor is of another list.
+// ErrNoHistory: there is no history.
+func (t *Tables) PublishedMessages(ctx context.Context, filter Filter, page Page) (Listing[PublishedMessage], error) {
+	list, err := history().page(ctx, t, filter, page)
+	return list, t.historyError(ctx, err)
+}
+
+// Published returns the published messages with a row id or message_id, and their payload if asked and not redacted.
+func (t *Tables) Published(ctx context.Context, name Name, payload bool) ([]PublishedMessage, error) {
+	messages, err := history().read(ctx, t, name.filter(), mostOfOneName, payload)
+	return messages, t.historyError(ctx, err)
+}
+
+// HasHistory reports whether published messages are kept.
+func (t *Tables) HasHistory(ctx context.Context) (has bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	err = t.conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, t.table.Published().SQL()).Scan(&has)
+	return has, err
+}
+
+// historyError says what is missing.
+func (t *Tables) historyError(ctx context.Context, err error) error {
+	if err == nil || errors.Is(err, ErrCursor) {
+		return err
+	}
+	if has, asked := t.HasHistory(ctx); asked == nil && !has {
+		return &problem.Problem{
+			What: fmt.Sprintf("table %s does not exist: published messages are not kept", t.table.Published()),
+			Fix:  t.table.Command("setup") + " --keep-published 168h  # and run with --keep-published 168h", Err: ErrNoHistory,
+		}
+	}
+	return t.may(ctx, fmt.Errorf("read the history %s: %w", t.table.Published(), err), need{"SELECT", t.table.Published().SQL()})
+}
+
+const replayChoiceSQL = `SELECT r.id, r.published_at FROM {published} r WHERE {where} ORDER BY r.id, r.published_at`
+
+// A replayed message is a new row, marked and due, so that the stream does not publish it directly. It does not expire,
+// and is not coalesced.
+const replaySQL = `
+INSERT INTO {outbox} (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties, redacted_payload,
+  schema_version, created_at, max_attempts, possible_duplicate, available_at)
+SELECT r.message_id, coalesce($3::text, r.exchange), coalesce($4::text, r.routing_key), r.ordering_key, r.payload, r.payload_bytes, r.headers,
+  r.properties, r.redacted_payload, r.schema_version, r.created_at, r.max_attempts, true, clock_timestamp()
+FROM unnest($1::bigint[], $2::timestamptz[]) WITH ORDINALITY s(id, published_at, nth)
+JOIN {published} r ON r.id = s.id AND r.published_at = s.published_at ORDER BY s.nth`
+
+// Replay says how published messages are sent again.
+type Replay struct {
+	// Exchange and RoutingKey replace those of the messages; nil: unchanged.
+	Exchange, RoutingKey *string
+	// PerSecond is the most messages per second; 0: no limit.
+	PerSecond float64
+	// Batch is the maximum number of rows in a transaction.
+	Batch int
+	// Dry only counts.
+	Dry bool
+}
+
+type publishedRow struct {
+	ID          int64
+	PublishedAt pgtype.Timestamptz
+}
+
+// Replay inserts copies of the published messages that match the filter, oldest first, each batch in one transaction.
+// Copies keep their message_id and have the mark. On an error, replayed counts the messages before it.
+func (t *Tables) Replay(ctx context.Context, filter Filter, how Replay, progress Progress) (replayed, matched int64, err error) {
+	chosen, err := t.choose(ctx, replayChoiceSQL, filter, ofPublished)
+	if err != nil {
+		return 0, 0, t.historyError(ctx, err)
+	}
+	defer chosen.close(ctx)
+	if how.Dry {
+		return 0, chosen.total, nil
+	}
+	batch, pace := how.Batch, rate.NewLimiter(rate.Inf, how.Batch)
+	if how.PerSecond > 0 {
+		batch = min(batch, max(1, int(how.PerSecond/10)))
+		pace = rate.NewLimiter(rate.Limit(how.PerSecond), batch)
+	}
+	err = inBatches(ctx, chosen, batch, progress, func(rows []publishedRow) error {
+		if err := pace.WaitN(ctx, len(rows)); err != nil {
+			return err
+		}
+		n, err := t.replay(ctx, rows, how)
+		replayed += n
+		return err
+	})
+	return replayed, chosen.total, err
+}
+
+func (t *Tables) replay(ctx context.Context, rows []publishedRow, how Replay) (int64, error) {
+	ids, times := make([]int64, len(rows)), make([]pgtype.Timestamptz, len(rows))
+	for i, row := range rows {
+		ids[i], times[i] = row.ID, row.PublishedAt
+	}
+	n, err := t.change(ctx, t.fill(replaySQL), ids, times, how.Exchange, how.RoutingKey)
+	if err != nil {
+		err = t.may(ctx, fmt.Errorf("replay messages of %s: %w", t.table.Published(), err),
+			need{"SELECT", t.table.Published().SQL()}, need{"INSERT", t.table.SQL()})
+	}
+	return n, err
+}

@@ -1,0 +1,107 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// selection is the rows to change, as they were at the start. It is a cursor on the server: neither side holds the rows
+// in memory, and no snapshot stays open.
+type selection struct {
+	conn  *pgx.Conn
+	total int64
+}
+
+const selectionName = "cdc_relay_selection"
+
+// choose selects the rows that match a filter, by a query with {where}; args are its first arguments. The caller must
+// close the selection.
+func (t *Tables) choose(ctx context.Context, query string, filter Filter, of kind, args ...any) (*selection, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	where, args := filter.where(of, args)
+	err := pgx.BeginFunc(ctx, t.conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, mayScan); err != nil {
+			return err
+		}
+		// WITH HOLD keeps the rows after the transaction.
+		_, err := tx.Exec(ctx, "DECLARE "+selectionName+" SCROLL CURSOR WITH HOLD FOR "+t.fill(query, "{where}", where), args...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &selection{conn: t.conn}
+	moved, err := t.conn.Exec(ctx, "MOVE FORWARD ALL FROM "+selectionName)
+	if err == nil {
+		s.total = moved.RowsAffected()
+		_, err = t.conn.Exec(ctx, "MOVE ABSOLUTE 0 FROM "+selectionName)
+	}
+	if err != nil {
+		s.close(ctx)
+		return nil, err
+	}
+	return s, nil
+}
+
+// inBatches passes the rows to change, at most batch at a time. T has the columns of the selection.
+func inBatches[T any](ctx context.Context, s *selection, batch int, progress Progress, change func([]T) error) error {
+	for done := int64(0); ; {
+		progress(done, s.total)
+		rows, err := take[T](ctx, s, batch)
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		if err := change(rows); err != nil {
+			return err
+		}
+		done += int64(len(rows))
+	}
+}
+
+// take returns the next rows; none: the end.
+func take[T any](ctx context.Context, s *selection, n int) ([]T, error) {
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	// Describe again, because the previous selection may have had other columns.
+	rows, err := s.conn.Query(ctx, fmt.Sprintf("FETCH FORWARD %d FROM %s", n, selectionName), pgx.QueryExecModeDescribeExec)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+}
+
+// change runs a statement that changes one batch, and returns the number of its rows. It finishes even if ctx is done,
+// within batchTimeout, so that the counts are right.
+func (t *Tables) change(ctx context.Context, sql string, args ...any) (int64, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
+	defer cancel()
+	tag, err := t.conn.Exec(ctx, sql, args...)
+	return tag.RowsAffected(), err
+}
+
+func (s *selection) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), glanceTimeout)
+	defer cancel()
+	_, _ = s.conn.Exec(ctx, "CLOSE "+selectionName) // it ends with the connection anyway
+}
+
+// chosenRow names a row of a selection.
+type chosenRow struct {
+	ID        int64
+	MessageID [16]byte
+}
+
+// columnsOf returns the ids and the message ids, for unnest.
+func columnsOf(rows []chosenRow) []any {
+	ids, messageIDs := make([]int64, len(rows)), make([][16]byte, len(rows))
+	for i, row := range rows {
+		ids[i], messageIDs[i] = row.ID, row.MessageID
+	}
+	return []any{ids, messageIDs}
+}
+
+// Progress receives how many of how many rows are done.
+type Progress func(done, total int64)
