@@ -21,7 +21,7 @@ type DeadMessage struct {
 func deadLetters() newest[DeadMessage] {
 	return newest[DeadMessage]{
 		of: ofDeadLetters, from: "{dead}", own: "r.failure_reason, r.dead_at",
-		order: "r.dead_at DESC, r.id DESC", after: "(r.dead_at, r.id) < (%[1]s, %[2]s)",
+		order: "r.dead_at DESC, r.id DESC", after: "(r.dead_at, r.id) < (%[1]s::timestamptz, %[2]s)",
 		scan: func(row pgx.CollectableRow, died *pgtype.Timestamptz, more ...any) (letter DeadMessage, err error) {
 			letter.StoredMessage, err = scanStored(row, append([]any{&letter.Reason, died}, more...)...)
 			letter.DeadAt = pgtime.FromColumn(*died)

@@ -41,17 +41,32 @@ const (
 	ofPublished
 )
 
+// conditions are joined by AND; their values are arguments of the statement.
+type conditions struct {
+	all  []string
+	args []any
+}
+
+// add adds a condition with a place, such as %s, for each value.
+func (c *conditions) add(format string, values ...any) {
+	places := make([]any, len(values))
+	for i, value := range values {
+		c.args = append(c.args, value)
+		places[i] = fmt.Sprintf("$%d", len(c.args))
+	}
+	c.all = append(c.all, fmt.Sprintf(format, places...))
+}
+
+func (c *conditions) String() string {
+	if len(c.all) == 0 {
+		return "true"
+	}
+	return strings.Join(c.all, " AND ")
+}
+
 // where returns the condition on rows named r, and args with its arguments appended.
 func (f Filter) where(of kind, args []any) (string, []any) {
-	var conditions []string
-	add := func(format string, values ...any) {
-		places := make([]any, len(values))
-		for i, value := range values {
-			args = append(args, value)
-			places[i] = fmt.Sprintf("$%d", len(args))
-		}
-		conditions = append(conditions, fmt.Sprintf(format, places...))
-	}
+	c := conditions{args: args}
 	born := "r.created_at"
 	if of == ofDeadLetters {
 		born = "r.dead_at"
@@ -60,39 +75,36 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 	}
 	switch ids, messageIDs := f.IDs, uuidsOf(f.MessageIDs); {
 	case len(ids) > 0 && len(messageIDs) > 0:
-		add("(r.id = ANY(%s::bigint[]) OR r.message_id = ANY(%s::uuid[]))", ids, messageIDs)
+		c.add("(r.id = ANY(%s::bigint[]) OR r.message_id = ANY(%s::uuid[]))", ids, messageIDs)
 	case len(ids) > 0:
-		add("r.id = ANY(%s::bigint[])", ids)
+		c.add("r.id = ANY(%s::bigint[])", ids)
 	case len(messageIDs) > 0:
-		add("r.message_id = ANY(%s::uuid[])", messageIDs)
+		c.add("r.message_id = ANY(%s::uuid[])", messageIDs)
 	}
 	if f.RoutingKey != nil {
-		add("r.routing_key = %s", *f.RoutingKey)
+		c.add("r.routing_key = %s", *f.RoutingKey)
 	}
 	if f.Exchange != nil {
-		add("coalesce(r.exchange, '') = %s", *f.Exchange)
+		c.add("coalesce(r.exchange, '') = %s", *f.Exchange)
 	}
 	if f.OrderingKey != nil {
-		add("r.ordering_key = %s", *f.OrderingKey)
+		c.add("r.ordering_key = %s", *f.OrderingKey)
 	}
 	if f.Reason != nil && of == ofDeadLetters {
-		add("%[1]s IN (r.failure_reason, split_part(r.last_error, ':', 1))", *f.Reason)
+		c.add("%[1]s IN (r.failure_reason, split_part(r.last_error, ':', 1))", *f.Reason)
 	} else if f.Reason != nil {
-		add("split_part(r.last_error, ':', 1) = %s", *f.Reason)
+		c.add("split_part(r.last_error, ':', 1) = %s", *f.Reason)
 	}
 	if f.State != "" {
-		add("r.state = %s", string(f.State))
+		c.add("r.state = %s", string(f.State))
 	}
 	if f.OlderThan != 0 {
-		add(born+" <= (SELECT clock_timestamp()) - %s::interval", f.OlderThan)
+		c.add(born+" <= (SELECT clock_timestamp()) - %s::interval", f.OlderThan)
 	}
 	if f.NewerThan != 0 {
-		add(born+" > (SELECT clock_timestamp()) - %s::interval", f.NewerThan)
+		c.add(born+" > (SELECT clock_timestamp()) - %s::interval", f.NewerThan)
 	}
-	if len(conditions) == 0 {
-		return "true", args
-	}
-	return strings.Join(conditions, " AND "), args
+	return c.String(), c.args
 }
 
 func uuidsOf(ids []outbox.UUID) [][16]byte {

@@ -98,19 +98,19 @@ func (t *Tables) ParkedKeys(ctx context.Context, block bool, page Page) (list Li
 }
 
 func (t *Tables) keys(ctx context.Context, looked, order string, after *cursor, limit int) (list Listing[Key], err error) {
-	from, args := "true", []any(nil)
+	var from conditions
 	switch {
-	case order == byTime && after != nil && after.At != nil:
-		from, args = "(r.available_at, r.id) > ($1::timestamptz, $2)", []any{*after.At, after.ID}
-	case order != byTime && after != nil && after.Key != nil:
-		from, args = "r.ordering_key > $1", []any{*after.Key}
-	case order != byTime:
-		from = "r.ordering_key IS NOT NULL"
+	case order == byTime:
+		from.after(after)
+	case after != nil && after.Key != nil:
+		from.add("r.ordering_key > %s", *after.Key)
+	default:
+		from.add("r.ordering_key IS NOT NULL")
 	}
 	var heads Listing[keyHead]
 	err = t.glance(ctx, func(ctx context.Context, tx querier) (err error) {
-		sql := t.fill(looked, "{from}", from, "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(limit+1))
-		heads, err = collectPage(ctx, tx, sql, args, limit, func(row pgx.CollectableRow) (head keyHead, at place, err error) {
+		sql := t.fill(looked, "{from}", from.String(), "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(limit+1))
+		heads, err = collectPage(ctx, tx, sql, from.args, limit, func(row pgx.CollectableRow) (head keyHead, at place, err error) {
 			var time pgtype.Timestamptz
 			err = row.Scan(&head.key, &head.id, &time, &at.matches, &at.last)
 			at.cursor = cursor{List: order, ID: head.id, Key: &head.key}

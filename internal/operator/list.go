@@ -3,7 +3,6 @@ package operator
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -34,14 +33,26 @@ const (
 // for a state with a time. Its cost does not depend on the number of rows. It does not use an index for IDs. ErrCursor:
 // the cursor is of another list.
 func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listing[Waiting], err error) {
-	sql, args, err := listStatement(filter, page)
+	order := orderOf(filter)
+	after, err := parseCursor(page.After, order)
 	if err != nil {
 		return list, err
 	}
-	sql = t.fill(sql, "{columns}", waitingColumns(false, "r.locked_by", "r.state"), "{state}", stateBy("r.locked_by"))
-	order := orderOf(filter)
+	where, args := filter.where(ofOutbox, nil)
+	from := conditions{args: args}
+	switch {
+	case order == byKey:
+		from.ofKey(*filter.OrderingKey)
+	case order == byTime && filter.State == Due:
+		from.add("r.available_at <= (SELECT clock_timestamp())")
+	case order == byTime:
+		from.add("r.available_at > (SELECT clock_timestamp())")
+	}
+	from.after(after)
+	sql := t.fill(listWaitingSQL, "{columns}", waitingColumns(false, "r.locked_by", "r.state"), "{state}", stateBy("r.locked_by"),
+		"{order}", order, "{from}", from.String(), "{where}", where, "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(page.Limit+1))
 	err = t.glance(ctx, func(ctx context.Context, tx querier) (err error) {
-		list, err = collectPage(ctx, tx, sql, args, page.Limit, func(row pgx.CollectableRow) (w Waiting, at place, err error) {
+		list, err = collectPage(ctx, tx, sql, from.args, page.Limit, func(row pgx.CollectableRow) (w Waiting, at place, err error) {
 			var available pgtype.Timestamptz
 			w, err = scanWaiting(row, &at.matches, &at.last, &available)
 			at.cursor = cursor{List: order, ID: w.ID}
@@ -55,6 +66,20 @@ func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listi
 	return list, t.reading(ctx, "list rows of", err)
 }
 
+// ofKey selects the rows of a key. It uses BETWEEN instead of equality, so that the order is that of the index.
+func (c *conditions) ofKey(key string) { c.add("r.ordering_key BETWEEN %s AND %[1]s", key) }
+
+// after selects the rows after a cursor, by time and id if it has a time, else by id.
+func (c *conditions) after(start *cursor) {
+	switch {
+	case start == nil:
+	case start.At != nil:
+		c.add("(r.available_at, r.id) > (%s::timestamptz, %s)", *start.At, start.ID)
+	case start.ID != 0:
+		c.add("r.id > %s", start.ID)
+	}
+}
+
 func orderOf(filter Filter) string {
 	switch {
 	case filter.OrderingKey != nil:
@@ -63,42 +88,4 @@ func orderOf(filter Filter) string {
 		return byTime
 	}
 	return byID
-}
-
-func listStatement(filter Filter, page Page) (sql string, args []any, err error) {
-	order := orderOf(filter)
-	after, err := parseCursor(page.After, order)
-	if err != nil {
-		return "", nil, err
-	}
-	where, args := filter.where(ofOutbox, nil)
-	add := func(value any) string {
-		args = append(args, value)
-		return fmt.Sprintf("$%d", len(args))
-	}
-	var from []string
-	switch {
-	case order == byKey: // BETWEEN instead of equality, so that the order is that of the index
-		key := add(*filter.OrderingKey)
-		from = append(from, fmt.Sprintf("r.ordering_key BETWEEN %s AND %[1]s", key))
-		if after != nil {
-			from = append(from, "r.id > "+add(after.ID))
-		}
-	case order == byTime:
-		if filter.State == Due {
-			from = append(from, "r.available_at <= (SELECT clock_timestamp())")
-		} else {
-			from = append(from, "r.available_at > (SELECT clock_timestamp())")
-		}
-		if after != nil && after.At != nil {
-			from = append(from, fmt.Sprintf("(r.available_at, r.id) > (%s::timestamptz, %s)", add(*after.At), add(after.ID)))
-		}
-	case after != nil:
-		from = append(from, "r.id > "+add(after.ID))
-	default:
-		from = append(from, "true")
-	}
-	sql = strings.NewReplacer("{order}", order, "{from}", strings.Join(from, " AND "), "{where}", where,
-		"{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(page.Limit+1)).Replace(listWaitingSQL)
-	return sql, args, nil
 }

@@ -45,15 +45,14 @@ func (n newest[M]) page(ctx context.Context, t *Tables, filter Filter, page Page
 		return list, err
 	}
 	where, args := filter.where(n.of, nil)
-	after := "true"
+	after := conditions{args: args}
 	if start != nil && start.At != nil {
-		args = append(args, *start.At, start.ID)
-		after = fmt.Sprintf(n.after, fmt.Sprintf("$%d::timestamptz", len(args)-1), fmt.Sprintf("$%d", len(args)))
+		after.add(n.after, *start.At, start.ID)
 	}
 	sql := t.fill(newestPageSQL, "{columns}", storedColumns(false), "{own}", n.own, "{from}", n.from, "{order}", n.order, "{where}", where,
-		"{after}", after, "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(page.Limit+1))
+		"{after}", after.String(), "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(page.Limit+1))
 	err = t.glance(ctx, func(ctx context.Context, tx querier) (err error) {
-		list, err = collectPage(ctx, tx, sql, args, page.Limit, func(row pgx.CollectableRow) (message M, at place, err error) {
+		list, err = collectPage(ctx, tx, sql, after.args, page.Limit, func(row pgx.CollectableRow) (message M, at place, err error) {
 			var time pgtype.Timestamptz
 			message, err = n.scan(row, &time, &at.matches, &at.last)
 			at.cursor = cursor{List: n.order, At: timeText(time), ID: message.rowID()}

@@ -3,7 +3,6 @@ package operator
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -115,33 +114,25 @@ func (t *Tables) peek(
 	ctx context.Context, tx querier, filter Filter, name string, after *cursor, limit int, block bool, parked map[string]int64,
 ) (Listing[int64], error) {
 	where, args := filter.where(ofOutbox, nil)
-	add := func(value any) string {
-		args = append(args, value)
-		return fmt.Sprintf("$%d", len(args))
-	}
-	order, from := byID, []string{"true"}
+	order, from := byID, conditions{args: args}
 	switch name {
 	case peekReady:
 		where += " AND coalesce(r.available_at <= statement_timestamp(), true)"
 	case peekTimed:
-		order, from = byTime, []string{"r.available_at > statement_timestamp()"}
+		order = byTime
+		from.add("r.available_at > statement_timestamp()")
 	case peekKey:
-		order, from = byKey, []string{fmt.Sprintf("r.ordering_key BETWEEN %s AND %[1]s", add(*filter.OrderingKey))}
+		order = byKey
+		from.ofKey(*filter.OrderingKey)
 	}
-	switch {
-	case after == nil:
-	case after.At != nil:
-		from = append(from, fmt.Sprintf("(r.available_at, r.id) > (%s::timestamptz, %s)", add(*after.At), add(after.ID)))
-	case after.ID != 0:
-		from = append(from, "r.id > "+add(after.ID))
-	}
+	from.after(after)
 	blocked := "false"
 	if block {
 		blocked = "NOT " + store.NotBlocked
 	}
-	sql := t.fill(strings.NewReplacer("{order}", order, "{from}", strings.Join(from, " AND "), "{where}", where+" AND "+leaves,
-		"{blocked}", blocked, "{looked}", fmt.Sprint(MostLooked)).Replace(peekSQL))
-	return collectPage(ctx, tx, sql, args, limit, func(row pgx.CollectableRow) (id int64, at place, err error) {
+	sql := t.fill(peekSQL, "{order}", order, "{from}", from.String(), "{where}", where+" AND "+leaves, "{blocked}", blocked,
+		"{looked}", fmt.Sprint(MostLooked))
+	return collectPage(ctx, tx, sql, from.args, limit, func(row pgx.CollectableRow) (id int64, at place, err error) {
 		var key *string
 		var available pgtype.Timestamptz
 		var behind bool

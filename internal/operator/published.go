@@ -26,7 +26,7 @@ var ErrNoHistory = errors.New("published messages are not kept")
 func history() newest[PublishedMessage] {
 	return newest[PublishedMessage]{
 		of: ofPublished, from: "{published}", own: "r.published_at",
-		order: "r.id DESC, r.published_at DESC", after: "(r.id, r.published_at) < (%[2]s, %[1]s)",
+		order: "r.id DESC, r.published_at DESC", after: "(r.id, r.published_at) < (%[2]s, %[1]s::timestamptz)",
 		scan: func(row pgx.CollectableRow, published *pgtype.Timestamptz, more ...any) (m PublishedMessage, err error) {
 			m.StoredMessage, err = scanStored(row, append([]any{published}, more...)...)
 			m.PublishedAt = pgtime.FromColumn(*published)
