@@ -106,6 +106,15 @@ func TestPagesLoseNoRowOfOneTime(t *testing.T) {
 	if len(dead) != 25 || dead[0] != 25 || dead[24] != 1 {
 		t.Errorf("%d dead letters: %v", len(dead), dead)
 	}
+	f.history()
+	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		SELECT i % 13, now(), '2026-01-01'::timestamptz + i * interval '1 s', gen_random_uuid(), 1, 1, 'r' FROM generate_series(1, 25) i`)
+	published := idsOfPages(t, 3, func(p operator.Page) (operator.Listing[operator.PublishedMessage], error) {
+		return o.PublishedMessages(t.Context(), operator.Filter{}, p)
+	}, func(m operator.PublishedMessage) int64 { return m.ID })
+	if len(published) != 25 || published[0] != 12 || published[1] != 12 || published[24] != 0 {
+		t.Errorf("%d published messages: %v", len(published), published)
+	}
 }
 
 func TestCursorsOfOtherListsAreRejected(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package operator has what people ask about the messages of an outbox, and what they change: the commands and the
-// console. The relay does not use it.
+// Package operator answers what people ask about the messages of an outbox, and changes rows for them. The commands and
+// the console use it, the relay does not.
 package operator
 
 import (
