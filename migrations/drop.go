@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// NotEmptyError: the tables contain messages, so they were not dropped.
+// NotEmptyError says that the tables contain messages, so they were not dropped.
 type NotEmptyError struct {
 	Table outbox.Table
 	// Waiting and Dead count the messages, each up to a hundred.

@@ -40,7 +40,7 @@ type Migration struct {
 	Name string
 }
 
-// ErrNewer: a newer relay created the tables.
+// ErrNewer says that a newer relay created the tables.
 var ErrNewer = errors.New("the tables are newer than this cdc-relay")
 
 // Up runs the pending migrations. It returns the version before and after. If nothing is pending, it changes nothing
