@@ -1,4 +1,4 @@
-// Package examples_test runs every example on real servers. scripts/examples installs what they need, and calls it.
+// Package examples_test runs every example on real servers. scripts/examples installs what they need and runs it.
 package examples_test
 
 import (
@@ -20,10 +20,10 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// stack is a way to write messages, and a consumer that goes with it.
+// stack is a producer with its consumer.
 type stack struct {
 	name string
-	// needs ends without an error where the stack is installed. An empty consumer is that of psql.
+	// needs succeeds if the stack is installed. An empty consumer means that of psql.
 	needs, producer, consumer string
 }
 
@@ -120,7 +120,7 @@ func newShop(t *testing.T, s stack, bin string) *shop {
 	return e
 }
 
-// run produces, sends the message twice, as after a crash of a relay, and consumes both.
+// run produces, publishes the message twice, as after a crash of a relay, and consumes both.
 func (e *shop) run() {
 	e.do(e.producer)
 	e.want("SELECT coalesce(string_agg(routing_key || (payload ->> 'order_id') || ' ' || (payload ->> 'customer'), ','), '') FROM outbox", "orders42 acme")
@@ -137,7 +137,7 @@ func (e *shop) run() {
 	e.want("SELECT string_agg(order_id::text, ',') FROM parcels", "42")
 }
 
-// command runs a line of shell in the folder of the example.
+// command runs a shell line in the folder of the example.
 func (e *shop) command(line string) (string, error) {
 	ctx, cancel := context.WithTimeout(e.t.Context(), await.Hang())
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 
 const threeMessages = `INSERT INTO outbox (routing_key, payload) VALUES ('good', '{"n" : 1}'), ('busy', '2'), ('bad', '3')`
 
-// handHTTP has http.sh post messages to a server that takes one of them.
+// handHTTP lets http.sh post messages to a server that accepts one of them.
 func (e *shop) handHTTP() {
 	var mu sync.Mutex
 	var got []string
@@ -44,7 +44,7 @@ func (e *shop) handHTTP() {
 	e.want("SELECT string_agg(routing_key || ' ' || last_error, ',') FROM outbox_dead_letter", "bad handler_impossible: HTTP 422")
 }
 
-// handRedis has redis.sh add messages to a stream, and then to a key that is none.
+// handRedis lets redis.sh add messages to a stream, and then to a key that is not a stream.
 func (e *shop) handRedis() {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -23,7 +23,7 @@ func makeFunctions(t *testing.T, conn *pgx.Conn, table outbox.Table) {
 	}
 }
 
-// withFunctions is a database with an outbox, and a role that may call the functions and nothing else.
+// withFunctions creates a database with an outbox, and a role that may only call the functions.
 func withFunctions(t *testing.T) (owner, app *pgx.Conn) {
 	t.Helper()
 	url := services.Database(t)
@@ -58,7 +58,7 @@ func wantError(t *testing.T, conn *pgx.Conn, sql, state, names string) {
 	wantState(t, err, state, names)
 }
 
-// row is the newest message as JSON, without its times and ids.
+// row returns the newest message as JSON, without its times and ids.
 func row(t *testing.T, owner *pgx.Conn) map[string]any {
 	t.Helper()
 	var m map[string]any
@@ -120,7 +120,7 @@ func TestTheScriptForPsqlMakesTheSameFunctions(t *testing.T) {
 	}
 }
 
-// A superuser who makes the functions does not lend the callers its own rights.
+// Functions created by a superuser do not run with the superuser's rights.
 func TestTheFunctionsBelongToTheOwnerOfTheTable(t *testing.T) {
 	url := services.Database(t)
 	owner := connect(t, url)
@@ -262,7 +262,7 @@ func TestAwait(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 
-	// It returns when the row goes, and not at the end of its time.
+	// It returns as soon as the row is deleted, before its timeout.
 	id = value[string](t, app, "SELECT outbox_enqueue('k', '{}')::text")
 	answer := make(chan string, 1)
 	go func() {
@@ -294,7 +294,7 @@ func TestAwaitSaysThatItMustComeAfterCommit(t *testing.T) {
 	}
 }
 
-// A caller who owns a schema and puts look-alikes of everything first in the search_path changes nothing.
+// A caller who owns a schema with look-alikes of everything, first in the search_path, changes nothing.
 func TestASearchPathAttackChangesNothing(t *testing.T) {
 	owner, app := withFunctions(t)
 	role := value[string](t, app, "SELECT current_user::text")

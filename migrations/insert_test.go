@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// wantState: "" means that the row is taken. The error must name what is wrong.
+// wantState checks the SQLSTATE; "": the row is accepted. The error must name what is wrong.
 func wantState(t *testing.T, err error, state, names string) {
 	t.Helper()
 	var pgErr *pgconn.PgError
@@ -28,7 +28,7 @@ func wantState(t *testing.T, err error, state, names string) {
 	}
 }
 
-// TestMistakesThatFailAtTheInsert: types, NOT NULL and the index. The relay judges the rest.
+// TestMistakesThatFailAtTheInsert: types, NOT NULL and the index. The relay checks the rest.
 func TestMistakesThatFailAtTheInsert(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	up(t, conn, plainTable())
@@ -50,7 +50,7 @@ func TestMistakesThatFailAtTheInsert(t *testing.T) {
 		{"routing_key, payload, coalesce_key", "'k', '{}', repeat('x', 2685)", tooLong, "outbox_coalesce_key_idx"},
 		{"routing_key, payload, expires_at, max_attempts, coalesce_key", "'k', '{}', now(), 0, 'c'", "", ""},
 		{"routing_key, payload, available_at, possible_duplicate, last_error, redacted_payload", "'k', '1', now(), true, 'x', '1'", "", ""},
-		// Dead letters, see e2e.
+		// These become dead letters, see e2e.
 		{"routing_key", "'k'", "", ""},
 		{"routing_key, payload, payload_bytes", "'k', '{}', 'x'", "", ""},
 		{"routing_key, payload, exchange", "repeat('k', 256), '1', repeat('x', 256)", "", ""},
@@ -65,7 +65,7 @@ func TestMistakesThatFailAtTheInsert(t *testing.T) {
 }
 
 // TestTheOutboxHasNoChecksOrTriggers: each INSERT would prepare CHECKs, generated columns and triggers again. The
-// benchmark (cdc-relay-bench insert) shows what they cost.
+// benchmark (cdc-relay-bench insert) shows their cost.
 func TestTheOutboxHasNoChecksOrTriggers(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	up(t, conn, plainTable())

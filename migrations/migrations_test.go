@@ -54,7 +54,7 @@ func weirdTables() []outbox.Table {
 		{Schema: "select", Name: "$check$"},
 		{Schema: "ключ", Name: "таблица_исходящих_сообщен"},                    // 25 letters of two bytes
 		{Schema: strings.Repeat("s", 63), Name: strings.Repeat("t", 51)},       // as long as may be
-		{Schema: strings.Repeat("s", 63), Name: strings.Repeat("t", 50) + "u"}, // differs in what is cut
+		{Schema: strings.Repeat("s", 63), Name: strings.Repeat("t", 50) + "u"}, // differs only in the part that is cut
 		{Schema: "public", Name: "line\nbreak"},                                // ends no comment
 		{Schema: "public", Name: "---- create above / drop below ----"},        // the tool's own words
 	}
@@ -138,7 +138,7 @@ func TestNewerTablesAreRecognized(t *testing.T) {
 	}
 }
 
-// as connects with a new role, which may do what the grants say.
+// as connects with a new role that has these grants.
 func as(t *testing.T, url string, owner *pgx.Conn, grants ...string) *pgx.Conn {
 	t.Helper()
 	role := services.Name(t)
@@ -243,7 +243,7 @@ func TestScriptForPsqlMakesTheSame(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // it may be run again
+		for range 2 { // it can be run again
 			cmd := exec.CommandContext(t.Context(), psql, "-X", "-q", "-d", theirs)
 			cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
 			cmd.Stdin = strings.NewReader(script)
@@ -263,7 +263,7 @@ func TestScriptForPsqlMakesTheSame(t *testing.T) {
 	}
 }
 
-// catalog describes all that is not the system's.
+// catalog describes all objects except the system's.
 func catalog(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `
@@ -295,7 +295,7 @@ func catalog(t *testing.T, conn *pgx.Conn) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestRestoreMakesWhatSomebodyDropped: the tables are as Up makes them.
+// TestRestoreMakesWhatSomebodyDropped: the tables equal those that Up creates.
 func TestRestoreMakesWhatSomebodyDropped(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	for _, table := range weirdTables()[:3] {

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// database has the outbox of each table.
+// database creates a database with the outbox of each table.
 func database(t *testing.T, tables ...outbox.Table) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = services.Database(t)
@@ -99,7 +99,7 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// Enqueued has what the transaction has inserted, with its savepoints, and no rows of others.
+// Enqueued returns the rows of the transaction and its savepoints, and no rows of others.
 func TestEnqueued(t *testing.T) {
 	table := outbox.Table{Schema: "public", Name: "outbox"}
 	other := outbox.Table{Schema: "My Schema", Name: "Out.Box"}
@@ -174,7 +174,7 @@ func TestEnqueued(t *testing.T) {
 	wantMessages(t, outboxtest.EnqueuedSQL(t, sqlTx))
 }
 
-// The relay works with the Publisher as with a broker: what is rejected is tried again, what is invalid becomes a dead letter.
+// The relay works with the Publisher as with a broker: rejected messages are retried, invalid ones become dead letters.
 func TestPublisher(t *testing.T) {
 	config := relay.DefaultConfig()
 	_, conn := database(t, config.Table)

@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// receiver takes spans by OTLP, over HTTP and gRPC.
+// receiver receives spans by OTLP, over HTTP and gRPC.
 type receiver struct {
 	collector.UnimplementedTraceServiceServer
 	mu       sync.Mutex
@@ -90,7 +90,7 @@ func attributes(list []*common.KeyValue) map[string]string {
 	return all
 }
 
-// plainly makes sure that no variable of the test's own environment counts.
+// plainly removes the OTEL variables of the test's own environment.
 func plainly(t *testing.T) {
 	for _, name := range []string{
 		"OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -264,7 +264,7 @@ func TestTheEnvironmentSaysWhetherThereAreSpans(t *testing.T) {
 	}
 }
 
-// A collector that is away costs spans, never messages.
+// A collector that is down costs spans, never messages.
 func TestAnUnavailableCollectorDelaysNothing(t *testing.T) {
 	plainly(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")

@@ -19,7 +19,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// checked is a set-up that a check finds nothing wrong with.
+// checked is a database and a broker for which check finds nothing wrong.
 func checked(t *testing.T) environment {
 	t.Helper()
 	env, _ := fresh(t)
@@ -38,7 +38,7 @@ func TestCheckOfWhatIsRight(t *testing.T) {
 	}
 }
 
-// The primary is looked for by whether a session may write; that of the check may not.
+// The primary is found by opening a session that may write; the session of the check may not.
 func TestCheckFindsThePrimary(t *testing.T) {
 	env := checked(t)
 	without := cdcRelay(t, env, "check")
@@ -66,7 +66,7 @@ func TestCheckFindsThePrimary(t *testing.T) {
 	}
 }
 
-// A standby stays one that is passed over.
+// A standby that is skipped stays a standby.
 func TestCheckPassesAStandbyOver(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
@@ -112,7 +112,7 @@ func TestCheckOfWhatIsWrong(t *testing.T) {
 	if !strings.HasPrefix(r.stderr, "cdc-relay: check: 2 problems, ") {
 		t.Errorf("got %s", r.stderr)
 	}
-	// Without streaming nothing is wrong.
+	// A relay that does not stream has no problem.
 	wantOutput(t, cdcRelay(t, env, "check", "--mode", "poll"), "--mode poll needs no streaming")
 }
 
@@ -168,7 +168,7 @@ func TestWrongUsageOfCheck(t *testing.T) {
 	wantUsage(t, cdcRelay(t, nil, "check", "--format", "xml"), `--format: "xml": want table or json`)
 }
 
-// Scripts go by area and name.
+// Scripts rely on area and name.
 func TestDocsNameEveryCheck(t *testing.T) {
 	files, err := filepath.Glob("../../internal/doctor/*.go")
 	if err != nil {

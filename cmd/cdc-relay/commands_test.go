@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// fresh is the environment of commands on a database of their own.
+// fresh returns an environment with its own database.
 func fresh(t *testing.T) (environment, *pgx.Conn) {
 	t.Helper()
 	url := services.Database(t)
@@ -23,7 +23,7 @@ func fresh(t *testing.T) (environment, *pgx.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close(context.Background()) })
-	name := services.Name(t) // slots are of the server, not of the database
+	name := services.Name(t) // slots belong to the server, not to the database
 	return environment{
 		"CDC_RELAY_DATABASE_URL": url,
 		"CDC_RELAY_SLOT":         name,
@@ -96,7 +96,7 @@ func TestSetupAndTeardown(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "tables of public.outbox: not there")
 }
 
-// TestSetupRepairsWhatRunMisses: "run" says setup or migrate up, and those do not answer that there is nothing to do.
+// TestSetupRepairsWhatRunMisses: "run" suggests setup or migrate up. These must not answer that there is nothing to do.
 func TestSetupRepairsWhatRunMisses(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
@@ -159,7 +159,7 @@ func TestPrintedSetupRunsInPsqlAsItIs(t *testing.T) {
 	}
 }
 
-// asRole is the environment of commands that log in as a role with the password s3cr3t.
+// asRole returns an environment that logs in as a role with the password s3cr3t.
 func asRole(t *testing.T, env environment, conn *pgx.Conn, role string) environment {
 	t.Helper()
 	config, other := conn.Config(), maps.Clone(env)

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// completers ask a shell for the completions of a command line, of which the last word is unfinished. %s is the script.
+// completers are commands that ask a shell for completions of a command line with an unfinished last word. %s is the
+// script.
 func completers() map[string]string {
 	return map[string]string{
 		"bash": `source %s
@@ -54,7 +55,7 @@ func TestCompletion(t *testing.T) {
 				"run --config ":              nil,                     // not --config-…
 				"run --publisher exec -- --": nil,                     // the handler's
 				"adopt --fr":                 {"--from"},              // a command with others below it
-				"completion ":                {"bash", "fish", "zsh"}, // all
+				"completion ":                {"bash", "fish", "zsh"}, // all shells
 			} {
 				args := []string{"-c", fmt.Sprintf(line, script), shell}
 				if shell == "fish" {
@@ -65,7 +66,7 @@ func TestCompletion(t *testing.T) {
 					words = []string{strings.Join(words, " ")}
 				}
 				cmd := exec.CommandContext(t.Context(), shell, append(args, words...)...)
-				cmd.Dir = t.TempDir() // which has no files to suggest
+				cmd.Dir = t.TempDir() // an empty folder: no files to suggest
 				output, err := cmd.CombinedOutput()
 				if err != nil {
 					t.Errorf("%s: %v\n%s", typed, err, output)

@@ -15,7 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/certs"
 )
 
-// resolved is what "run" with these arguments would go by.
+// resolved returns the configuration of "run" with these arguments.
 func resolved(t *testing.T, env environment, args ...string) *config {
 	t.Helper()
 	p := process{stdout: io.Discard, stderr: io.Discard, lookupEnv: env.lookup}
@@ -81,7 +81,7 @@ func TestTheFileCanSetEverySetting(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range allSettings() {
-		inPlace := strings.HasSuffix(s.name, "-url-file") // in place of what the file says
+		inPlace := strings.HasSuffix(s.name, "-url-file") // it replaces a value of the file
 		if !s.notInFile && !s.flagOnly && !inPlace && !strings.Contains(string(text), "\n"+s.name+": ") {
 			t.Errorf("testdata/full.yml lacks %s", s.name)
 		}

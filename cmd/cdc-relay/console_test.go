@@ -15,7 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
-// startConsole is a console on the database, and where it is.
+// startConsole starts a console for the database, and returns its URL.
 func startConsole(t *testing.T, env environment, args ...string) (*command, string) {
 	t.Helper()
 	c := start(t, env, append([]string{"console", "--listen", "127.0.0.1:0", "--publisher", "stdout"}, args...)...)
@@ -94,7 +94,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 	if status, body := fetch(t, http.MethodGet, at+"/waiting?older-than=x", nil); status != http.StatusBadRequest || !strings.Contains(body, "want a duration") {
 		t.Errorf("a wrong filter: %d\n%s", status, body)
 	}
-	// What changes comes by itself.
+	// Changes are sent without a request.
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at+"/events?of="+url.QueryEscape("/waiting"), http.NoBody)
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func readDeployed(t *testing.T, name string) string {
 	return string(text)
 }
 
-// deployed are the texts of all files, by their path below deploy/.
+// deployed returns the texts of all files, by their path below deploy/.
 func deployed(t *testing.T) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
@@ -61,7 +61,7 @@ func TestDeployNamesSettingsThatExist(t *testing.T) {
 	}
 }
 
-// documents are the YAML documents of a file.
+// documents returns the YAML documents of a file.
 func documents(t *testing.T, name string) []map[string]any {
 	t.Helper()
 	var all []map[string]any
@@ -100,7 +100,7 @@ func TestDeployedConfigurationIsTaken(t *testing.T) {
 	}
 }
 
-// The command lines of the unit, the image and the manifests are ones of the program.
+// The command lines of the unit, the image and the manifests are valid.
 func TestDeployedCommandsExist(t *testing.T) {
 	for path, text := range deployed(t) {
 		for _, m := range regexp.MustCompile(`(?m)(?:cdc-relay|args:|command:|CMD) \[?"?([a-z]+)"?\]?(.*)$`).FindAllStringSubmatch(text, -1) {
@@ -171,7 +171,7 @@ func TestTheGrafanaDashboardIsValid(t *testing.T) {
 	}
 }
 
-// Each alert leads to a chapter of the runbook.
+// Each alert links to a section of the runbook.
 func TestAlertsLeadToTheRunbook(t *testing.T) {
 	chapters := make(map[string]bool)
 	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(readDoc(t, "runbook.md"), -1) {
@@ -199,7 +199,7 @@ func TestTheSystemdUnitDoesNotHideProcStat(t *testing.T) {
 	}
 }
 
-// Every link of the docs and the README leads to a file that is there.
+// Every link of the docs and the README leads to an existing file.
 func TestLinksLeadToFiles(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
@@ -218,8 +218,8 @@ func TestLinksLeadToFiles(t *testing.T) {
 	}
 }
 
-// The unit does not restart what ended with 2, a wrong setting. Go ends with 2, too, when it crashes or is aborted by the
-// watchdog: the unit's environment sees to it that this looks different.
+// systemd does not restart the unit after exit code 2, a wrong setting. Go also exits with 2 if it crashes or the
+// watchdog aborts it. The unit's environment makes that end by a signal instead.
 func TestSystemdTellsACrashFromAWrongSetting(t *testing.T) {
 	unit := readDeployed(t, "systemd/cdc-relay.service")
 	traceback := regexp.MustCompile(`(?m)^Environment=GOTRACEBACK=(.+)$`).FindStringSubmatch(unit)
@@ -236,7 +236,7 @@ func TestSystemdTellsACrashFromAWrongSetting(t *testing.T) {
 	relay.await(t, `"streaming"`)
 	relay.signal(t, syscall.SIGABRT)
 	relay.exit(t)
-	// By which signal, the runtime decides: the unit starts the relay again after any.
+	// The runtime chooses the signal; the unit restarts the relay after any.
 	if status := relay.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() {
 		t.Errorf("it ended so: %s", relay.ProcessState)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// blocks are the parts of a page in that language.
+// blocks returns the code blocks of a page in that language.
 func blocks(t *testing.T, page, language string) []string {
 	t.Helper()
 	var all []string
@@ -24,7 +24,7 @@ func blocks(t *testing.T, page, language string) []string {
 	return all
 }
 
-// Each command of the pages exists and takes the flags that stand there.
+// Each command on the pages exists and accepts the flags given there.
 func TestDocsNameCommandsThatExist(t *testing.T) {
 	app := (&process{}).app()
 	for _, page := range []string{"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md", "security.md", "check.md", "testing.md"} {
@@ -49,7 +49,7 @@ func TestDocsNameCommandsThatExist(t *testing.T) {
 	}
 }
 
-// runCommands runs each line of a page that begins so, as a shell reads it.
+// runCommands runs each line of a page with this beginning, parsed as a shell does.
 func runCommands(t *testing.T, env environment, page, begins string) (ran int) {
 	t.Helper()
 	for _, block := range blocks(t, page, "sh") {
@@ -68,7 +68,7 @@ func runCommands(t *testing.T, env environment, page, begins string) (ran int) {
 	return ran
 }
 
-// The commands and the SQL of the migration are run as they stand, with the application writing as before.
+// The commands and the SQL of the migration run as written, while the application writes as before.
 func TestMigrationCommands(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
@@ -78,11 +78,11 @@ func TestMigrationCommands(t *testing.T) {
 	event := `INSERT INTO events (topic, customer, body) VALUES ('orders.created', 'c7', '{"order_id": 42}')`
 	debezium := `INSERT INTO outboxevent VALUES (gen_random_uuid(), 'Order', '42', 'OrderCreated', '{"id": 42}')`
 	execute(t, conn, event)
-	execute(t, conn, debezium) // has been sent
+	execute(t, conn, debezium) // this row counts as sent
 	if ran := runCommands(t, env, "migration.md", "cdc-relay adopt"); ran != 3 {
 		t.Fatalf("%d commands", ran)
 	}
-	execute(t, conn, event) // after --undo
+	execute(t, conn, event) // inserted after --undo
 	execute(t, conn, debezium)
 	for _, sql := range blocks(t, "migration.md", "sql") {
 		execute(t, conn, sql)
@@ -96,7 +96,7 @@ func TestMigrationCommands(t *testing.T) {
 	}
 }
 
-// The commands, the SQL and the Go of the page on tests are run as they stand; the Go is that of the package's examples.
+// The commands, the SQL and the Go of the testing page run as written; the Go code is that of the package's examples.
 func TestThePageOnTests(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)

@@ -14,16 +14,16 @@ import (
 	"testing"
 )
 
-// eventsInCode finds the events of the log by parsing the program: each name of internal/event with the levels at which it
-// is logged. It complains of lines at INFO and above without an event.
+// eventsInCode finds the log events by parsing the program: each name of internal/event with the levels at which it is
+// logged. It rejects lines at INFO and above without an event.
 type eventsInCode struct {
 	t      *testing.T
 	names  map[string]string          // of a constant, the event
-	levels map[string]map[string]bool // of an event
+	levels map[string]map[string]bool // by event
 	files  *token.FileSet
 }
 
-// levelOf has the functions and types through which an event reaches the log, beside the methods of slog.Logger.
+// levelOf are the functions and types that pass an event to the log, besides the methods of slog.Logger.
 var levelOf = map[string]string{
 	"Info": "INFO", "Warn": "WARN", "Error": "ERROR",
 	"report": "WARN", "over": "INFO", "announce": "INFO", // of relay.outageLog and relay.streamer
@@ -52,7 +52,7 @@ func (e *eventsInCode) read(file *ast.File) {
 	})
 }
 
-// hasField tells whether the arguments of a log line have the field "event".
+// hasField reports whether the arguments of a log line contain the field "event".
 func hasField(args []ast.Expr) (found bool) {
 	for _, arg := range args {
 		ast.Inspect(arg, func(n ast.Node) bool {
@@ -64,7 +64,7 @@ func hasField(args []ast.Expr) (found bool) {
 	return found
 }
 
-// note takes in the events among some expressions.
+// note records the events among some expressions.
 func (e *eventsInCode) note(level string, args []ast.Expr) {
 	for _, arg := range args {
 		ast.Inspect(arg, func(n ast.Node) bool {
@@ -78,7 +78,7 @@ func (e *eventsInCode) note(level string, args []ast.Expr) {
 	}
 }
 
-// sources are the files of the program and its packages, without tests, by name.
+// sources returns the files of the program and its packages, without tests, by name.
 func sources(t *testing.T, files *token.FileSet) map[string]*ast.File {
 	t.Helper()
 	parsed := make(map[string]*ast.File)
@@ -87,10 +87,10 @@ func sources(t *testing.T, files *token.FileSet) map[string]*ast.File {
 			if err != nil {
 				return err
 			}
-			if entry.IsDir() && entry.Name() == "services" { // of tests alone
+			if entry.IsDir() && entry.Name() == "services" { // only tests use it
 				return fs.SkipDir
 			}
-			// The console is a process of its own: what it logs is no event of the relay.
+			// The console is a separate process: its log lines are not events of the relay.
 			console := strings.HasPrefix(filepath.Base(name), "console")
 			if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && !console {
 				parsed[name], err = parser.ParseFile(files, name, nil, parser.ParseComments)
@@ -104,7 +104,7 @@ func sources(t *testing.T, files *token.FileSet) map[string]*ast.File {
 	return parsed
 }
 
-// loggedEvents are the levels of all events in the code.
+// loggedEvents returns the levels of all events in the code.
 func loggedEvents(t *testing.T) map[string]string {
 	t.Helper()
 	e := &eventsInCode{t: t, names: make(map[string]string), levels: make(map[string]map[string]bool), files: token.NewFileSet()}
@@ -132,7 +132,8 @@ func loggedEvents(t *testing.T) map[string]string {
 	return levels
 }
 
-// documentedEvents are the levels in the table of operations.md. A row may have an event and the one that ends it.
+// documentedEvents returns the levels in the table of operations.md. A row can have an event and the event that ends
+// it.
 func documentedEvents(t *testing.T) map[string]string {
 	t.Helper()
 	levels := make(map[string]string)

@@ -17,8 +17,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// descriptions is a registry that notes what each collector says of itself: a scrape shows
-// a counter with labels only after its first event, and a sample only with a database.
+// descriptions is a registry that records the descriptions of the collectors. A scrape would show a counter with labels
+// only after its first event, and a sampled metric only with a database.
 type descriptions struct {
 	prometheus.Registerer
 	names map[string]bool
@@ -37,7 +37,7 @@ func (d descriptions) Register(c prometheus.Collector) error {
 	return d.Registerer.Register(c)
 }
 
-// registered are the names of all metrics that "run" may show, without those of Go.
+// registered returns the names of all metrics that "run" can show, without those of Go.
 func registered(t *testing.T) map[string]bool {
 	t.Helper()
 	registry := descriptions{newRegistry(), map[string]bool{"cdc_relay_build_info": true}}
@@ -52,7 +52,7 @@ func registered(t *testing.T) map[string]bool {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.Run(ctx); err != nil { // lets go of what New took
+	if err := r.Run(ctx); err != nil { // releases what New opened
 		t.Fatal(err)
 	}
 	return registry.names
@@ -84,7 +84,7 @@ func TestDocsNameEveryMetricAndNoOther(t *testing.T) {
 	}
 }
 
-// Wherever else in the docs a metric is named, it is one that exists.
+// Every metric named anywhere in the docs exists.
 func TestDocsNameNoMetricThatIsGone(t *testing.T) {
 	names := registered(t)
 	for _, doc := range []string{"metrics.md", "operations.md", "contract.md"} {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// pages are the README and all pages of docs, by name.
+// pages returns the README and all pages of docs, by name.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(docsFolder + "*.md")
@@ -28,7 +28,7 @@ func pages(t *testing.T) map[string]string {
 	return texts
 }
 
-// prose are the paragraphs, list items, headings and table cells of a page, without code and the targets of links.
+// prose returns the paragraphs, list items, headings and table cells of a page, without code and link targets.
 func prose(text string) []string {
 	text = regexp.MustCompile("(?s)```.*?```|<!--.*?-->").ReplaceAllString(text, "\n\n")
 	text = regexp.MustCompile("`[^`]*`").ReplaceAllString(text, "X")
@@ -149,7 +149,7 @@ func TestFailureModesNameLinesOfTheLog(t *testing.T) {
 	checked := 0
 	for _, line := range regexp.MustCompile("`([a-z][^`]* [^`]* [^`]*)`").FindAllStringSubmatch(readDoc(t, "failure-modes.md"), -1) {
 		if strings.HasPrefix(line[1], "cdc-relay ") {
-			continue // a command
+			continue // it is a command
 		}
 		for part := range strings.SplitSeq(line[1], "…") {
 			if part = strings.Trim(part, " ;:,"); len(part) > 3 {

@@ -19,7 +19,8 @@ func readDoc(t *testing.T, name string) string {
 	return string(text)
 }
 
-// documentedSetting is one line of the tables in docs/configuration.md: what stands for the value, the default, and the range.
+// documentedSetting is one row of the tables in docs/configuration.md: the placeholder for the value, the default, and
+// the range.
 type documentedSetting struct{ value, byDefault, values string }
 
 func documentedSettings(t *testing.T) map[string]documentedSetting {
@@ -37,7 +38,7 @@ func documentedSettings(t *testing.T) map[string]documentedSetting {
 	return found
 }
 
-// defaultOf is the default as docs/configuration.md writes it.
+// defaultOf returns the default as docs/configuration.md writes it.
 func defaultOf(s *setting) string {
 	if s.value == "" {
 		return "" // a switch
@@ -46,7 +47,7 @@ func defaultOf(s *setting) string {
 	return text
 }
 
-// TestDocsNameEverySetting: those of the relay in the reference, those of single commands on some page.
+// TestDocsNameEverySetting: settings of the relay are in the reference, settings of single commands on some page.
 func TestDocsNameEverySetting(t *testing.T) {
 	found := documentedSettings(t)
 	inReference := make(map[string]bool)
@@ -80,8 +81,8 @@ func TestDocsNameEverySetting(t *testing.T) {
 	}
 }
 
-// The ranges are those that relay.Config.Validate and the command line hold to: the
-// bound is taken, and what lies just beyond it is not.
+// The documented ranges are those of relay.Config.Validate and the command line: the limit is accepted, and the value
+// beyond it is not.
 func TestDocsNameTheRanges(t *testing.T) {
 	found := documentedSettings(t)
 	settings := make(map[string]*setting)
@@ -135,7 +136,7 @@ func TestTheExampleFileIsValid(t *testing.T) {
 	}
 }
 
-// What picks messages is a flag alone, and has a part of its own.
+// Filters are flags only, and have a section of their own.
 func TestDocsNameEveryFilter(t *testing.T) {
 	text := readDoc(t, "configuration.md")
 	_, part, _ := strings.Cut(text, "### Message filters")

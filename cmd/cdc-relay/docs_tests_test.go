@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestDocsNameTestsThatExist: a promise whose proof was renamed or removed is one without proof.
+// TestDocsNameTestsThatExist: a promise whose test was renamed or removed has no proof.
 func TestDocsNameTestsThatExist(t *testing.T) {
 	files, err := filepath.Glob("../../test/e2e/*_test.go")
 	if err != nil || len(files) == 0 {

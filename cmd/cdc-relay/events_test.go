@@ -10,7 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestEventsHeadersAndRoutingKeysOfTheRelay: what the exchange, the log and the metrics tell of messages.
+// TestEventsHeadersAndRoutingKeysOfTheRelay: what the exchange, the log and the metrics report about messages.
 func TestEventsHeadersAndRoutingKeysOfTheRelay(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
@@ -90,7 +90,7 @@ func TestEventsHeadersAndRoutingKeysOfTheRelay(t *testing.T) {
 	}
 }
 
-// TestTheFirstSlotIsNotLoggedAsALoss: run makes the slot of a new outbox, and warns only of one that is missing later.
+// TestTheFirstSlotIsNotLoggedAsALoss: run creates the slot of a new outbox, and warns only if a slot is missing later.
 func TestTheFirstSlotIsNotLoggedAsALoss(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// TestHandlerThatEnds: what it had in hand comes again, marked, to the next one; the row of a message that it rejects waits as
-// long as it says.
+// TestHandlerThatEnds: the next handler gets its unanswered messages again, marked. The row of a rejected message waits
+// as long as the handler says.
 func TestHandlerThatEnds(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	folder := t.TempDir()
 	handler := filepath.Join(folder, "handler")
-	// It ends at its first message without an answer. CDC_RELAY_… must not reach it.
+	// It exits at its first message without an answer. CDC_RELAY_… must not be in its environment.
 	script := `#!/bin/sh
 cd ` + folder + `
 env | grep CDC_RELAY_ >> leaked
@@ -39,7 +39,7 @@ done
 	if !strings.Contains(r.stderr, "the handler has ended: exit status 4") {
 		t.Errorf("got %s", r.stderr)
 	}
-	if r.code == exitFailed { // the other messages were already with the handler that ended
+	if r.code == exitFailed { // the handler that exited already had the other messages
 		wantJSON(t, r, exitFailed, map[string]any{"published": 0.0})
 		r = cdcRelay(t, env, drain...)
 	}
@@ -67,7 +67,7 @@ done
 	wantUsage(t, cdcRelay(t, env, "drain", "--publisher", "exec", "--", "/nowhere/handler"), `--publisher exec: exec: "/nowhere/handler": stat /nowhere/handler: no such file or directory`)
 }
 
-// TestDrainEndsIfNoOutcomeIsKnown: a handler whose target is down says unknown of every message, with and without a key.
+// TestDrainEndsIfNoOutcomeIsKnown: a handler answers "unknown" for every message, with and without a key.
 func TestDrainEndsIfNoOutcomeIsKnown(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

@@ -21,7 +21,7 @@ func TestExplainTellsWhenARowIsTaken(t *testing.T) {
 	}
 }
 
-// A row that has expired, or will have when its turn comes, is not published.
+// A row that has expired, or will before its turn, is not published.
 func TestExplainTellsThatARowExpires(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
@@ -45,7 +45,7 @@ func TestExplainTellsThatARowExpires(t *testing.T) {
 	}
 }
 
-// TestTimesFarAway: an application can set created_at to any time that Postgres knows.
+// TestTimesFarAway: an application can set created_at to any time of Postgres.
 func TestTimesFarAway(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// wantJSON: the output is one JSON value with these values.
+// wantJSON checks that the output is one JSON value with these values.
 func wantJSON(t *testing.T, r result, code int, wanted map[string]any) {
 	t.Helper()
 	want(t, r, code)

@@ -38,7 +38,7 @@ func TestRunShowsTheFlagsForExpertsLast(t *testing.T) {
 	}
 }
 
-// TestTheFirstStepsWork when they are pasted into a shell, with the test's servers in place of localhost.
+// TestTheFirstStepsWork: they work when pasted into a shell, here with the test's servers in place of localhost.
 func TestTheFirstStepsWork(t *testing.T) {
 	for _, tool := range []string{"sh", "psql", "curl"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -92,7 +92,7 @@ func TestTheFirstStepsWork(t *testing.T) {
 	channel := connectToBroker(t, vhost)
 	await.Until(t, "the message of the last step is in its queue", func() bool {
 		queue, err := channel.QueueDeclarePassive("orders.created", true, false, false, false, nil)
-		if err != nil { // not there yet: RabbitMQ has closed the channel
+		if err != nil { // it does not exist yet, and RabbitMQ has closed the channel
 			channel = connectToBroker(t, vhost)
 		}
 		return err == nil && queue.Messages == 1

@@ -30,10 +30,10 @@ func TestALiveRelayIsRead(t *testing.T) {
 		if r.URL.Path == "/readyz" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			answer := "not ready (streaming)\npublisher: not ready, blocked\n"
-			w.Write([]byte(answer)) //nolint:errcheck // the test sees it
+			w.Write([]byte(answer)) //nolint:errcheck // the test notices an error
 			return
 		}
-		w.Write([]byte(answer)) //nolint:errcheck // the test sees it
+		w.Write([]byte(answer)) //nolint:errcheck // the test notices an error
 	}))
 	defer server.Close()
 	live := newLiveRelay(strings.TrimPrefix(server.URL, "http://"))

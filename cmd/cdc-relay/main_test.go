@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// beMain makes the test binary be the command, for tests that need a process.
+// beMain makes the test binary act as the command, for tests that need a process.
 const beMain = "CDC_RELAY_TEST_BE_MAIN"
 
 func TestMain(m *testing.M) {
@@ -19,13 +19,13 @@ func TestMain(m *testing.M) {
 	services.Main(m)
 }
 
-// result is what a command left behind.
+// result is the outcome of a command.
 type result struct {
 	code           int
 	stdout, stderr string
 }
 
-// environment is what a command sees of it.
+// environment are the environment variables of a command.
 type environment map[string]string
 
 func (e environment) lookup(name string) (string, bool) {
@@ -41,7 +41,7 @@ func (e environment) pairs() []string {
 	return pairs
 }
 
-// cdcRelay runs a command to its end, in this process.
+// cdcRelay runs a command in this process until it ends.
 func cdcRelay(t *testing.T, env environment, args ...string) result {
 	t.Helper()
 	return withInput(t, env, "", args...)

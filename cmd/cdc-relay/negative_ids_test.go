@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-// Ids below zero come from the output of requeue.
+// The output of requeue has negative ids.
 func TestIDsBelowZero(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

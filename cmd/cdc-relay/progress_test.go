@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
-// interrupted is an output whose reader presses Ctrl-C when he is asked.
+// interrupted is an output that sends Ctrl-C when a question is written to it.
 type interrupted struct {
 	lockedBuffer
 	signals chan<- os.Signal

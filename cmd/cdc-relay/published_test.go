@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestHistory: a message that was published is found, shown and sent again, by a role that has no more than the grants.
+// TestHistory: a published message is found, shown and replayed, by a role with only the documented grants.
 func TestHistory(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
@@ -70,7 +70,7 @@ func TestHistory(t *testing.T) {
 	}
 	noMore(t, orders)
 
-	// Without the table no row can be deleted: the relay says so, and the row stays.
+	// Without the table, published rows cannot be deleted: the relay reports it, and the rows stay.
 	execute(t, db, `DROP TABLE outbox_published`)
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders', '3')`)
 	await.Receive(t, "the message arrives", orders)

@@ -1,7 +1,6 @@
 package main
 
-// note is what the reference says of a setting beyond its help page: the range of values, and what to know before it is
-// changed.
+// note is what the reference adds to the help text of a setting: the range of values, and advice for changing it.
 type note struct{ values, advice string }
 
 func notes() map[string]note {

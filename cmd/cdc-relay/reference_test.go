@@ -11,7 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-var update = flag.Bool("update", false, "write docs/configuration.md again") //nolint:gochecknoglobals // as flags are
+var update = flag.Bool("update", false, "write docs/configuration.md again") //nolint:gochecknoglobals // a flag must be global
 
 // sections are the lists of the reference, by the marks around them.
 func sections() map[string][]*setting {
@@ -23,8 +23,8 @@ func sections() map[string][]*setting {
 	}
 }
 
-// TestTheReferenceIsThatOfTheFlags: what stands between the marks is made from the settings.
-// go test ./cmd/cdc-relay -run TestTheReference -update writes it.
+// TestTheReferenceIsThatOfTheFlags: the text between the marks is generated from the settings. go test ./cmd/cdc-relay
+// -run TestTheReference -update writes it.
 func TestTheReferenceIsThatOfTheFlags(t *testing.T) {
 	text := readDoc(t, "configuration.md")
 	made := text
@@ -73,19 +73,19 @@ func reference(settings []*setting) string {
 	return b.String()
 }
 
-// asMarkdown sets flags and paths in a text of the help page as code.
+// asMarkdown formats flags and paths in a help text as code.
 func asMarkdown(usage string) string {
-	usage, _, _ = strings.Cut(usage, " Default: ") // has a column of its own
+	usage, _, _ = strings.Cut(usage, " Default: ") // it has its own column
 	code := regexp.MustCompile(`--[a-z][a-z-]+( block)?|/livez|/readyz|/metrics|\w+://([^ ,;]*[^ ,;.:])?`)
 	return code.ReplaceAllString(usage, "`$0`")
 }
 
-// takersOf are the commands that take the flag of that name.
+// takersOf returns the commands with the flag of that name.
 func takersOf(name string) []string {
 	return takers(func(s *setting) bool { return s.name == name })
 }
 
-// takers are the commands with such a flag, in the order of the help page.
+// takers returns the commands with such a flag, in the order of the help page.
 func takers(match func(*setting) bool) (paths []string) {
 	add := func(command *cli.Command, path string) {
 		for _, f := range command.Flags {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestAMissingMessageIsAnError: a script takes an exit code of 0 for done.
+// TestAMissingMessageIsAnError: a script takes exit code 0 for success.
 func TestAMissingMessageIsAnError(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

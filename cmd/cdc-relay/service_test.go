@@ -24,10 +24,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// command is a process of its own, to send signals to.
+// command is a separate process, for tests that send signals.
 type command struct {
 	*exec.Cmd
-	// lines are those of its log.
+	// lines are the lines of its log.
 	lines  <-chan string
 	exited chan struct{}
 	stdout *lockedBuffer
@@ -58,7 +58,7 @@ func start(t *testing.T, env environment, args ...string) *command {
 	return c
 }
 
-// startTo is start with an output of the test's own.
+// startTo starts a command with the given standard output.
 func startTo(t *testing.T, stdout io.Writer, env environment, args ...string) *command {
 	t.Helper()
 	executable, err := os.Executable()
@@ -95,7 +95,7 @@ func startTo(t *testing.T, stdout io.Writer, env environment, args ...string) *c
 	return c
 }
 
-// await returns the first line of the log that holds the text.
+// await returns the first line of the log that contains the text.
 func (c *command) await(t *testing.T, text string) string {
 	t.Helper()
 	var log []string
@@ -116,7 +116,7 @@ func (c *command) await(t *testing.T, text string) string {
 	}
 }
 
-// exit is the exit code, once there is one.
+// exit waits for the end and returns the exit code.
 func (c *command) exit(t *testing.T) int {
 	t.Helper()
 	await.Receive(t, "the program ends", c.exited)
@@ -130,7 +130,7 @@ func (c *command) signal(t *testing.T, sig os.Signal) {
 	}
 }
 
-// httpURL is where it serves, as the log says.
+// httpURL returns its HTTP address from the log.
 func (c *command) httpURL(t *testing.T) string {
 	t.Helper()
 	var line struct{ Addr string }
@@ -183,7 +183,7 @@ func TestRunDemoAndStop(t *testing.T) {
 	}
 }
 
-// A terminal that closes ends it as SIGTERM does, except under nohup.
+// SIGHUP from a closed terminal ends the relay as SIGTERM does, except under nohup.
 func TestSIGHUPStopsTheRelayInOrder(t *testing.T) {
 	env, _ := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
@@ -264,7 +264,7 @@ func TestDrainToStdout(t *testing.T) {
 	}
 }
 
-// TestAClosedPipeStopsTheRelayInOrder: with what went wrong, and with nothing settled that was not written.
+// TestAClosedPipeStopsTheRelayInOrder: the error is reported, and no unwritten message is deleted.
 func TestAClosedPipeStopsTheRelayInOrder(t *testing.T) {
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
@@ -316,8 +316,7 @@ func TestAClosedOutputPublishesNothing(t *testing.T) {
 	}
 }
 
-// A broker that no longer answers holds up the drain; who signals again does not
-// want to wait for it.
+// A broker that does not answer delays the drain; a second signal ends it.
 func TestSecondSignalCutsTheDrainShort(t *testing.T) {
 	for _, test := range []struct {
 		sig  syscall.Signal
@@ -356,7 +355,7 @@ func TestSecondSignalCutsTheDrainShort(t *testing.T) {
 	}
 }
 
-// Also before it has found its database in order.
+// Also before the relay has checked its database.
 func TestOneSignalEndsTheService(t *testing.T) {
 	env, _ := fresh(t)
 	signals := make(chan os.Signal, 2)

@@ -11,8 +11,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// The roles that setup --print-sql and docs/getting-started.md suggest may do what a relay and an
-// application need, and no more.
+// The roles suggested by setup --print-sql and docs/getting-started.md may do what a relay and an application need, and
+// nothing else.
 func TestTheSuggestedGrantsAreWhatIsNeeded(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
@@ -54,7 +54,7 @@ func TestTheSuggestedGrantsAreWhatIsNeeded(t *testing.T) {
 	}
 }
 
-// wantGrants: check, as the relay's role, finds nothing amiss with what the roles may do.
+// wantGrants runs check as the relay's role, and expects no problem with the grants.
 func wantGrants(t *testing.T, env environment, app string) {
 	t.Helper()
 	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--format", "json", "--app-role", app)
@@ -100,7 +100,7 @@ func TestSetupOfFunctions(t *testing.T) {
 	if !may() {
 		t.Error("the role may not call them")
 	}
-	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "there, nothing to do\n") // and takes no grant away
+	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "there, nothing to do\n") // and keeps all grants
 	printed := cdcRelay(t, environment{}, "setup", "--print-sql", "--functions", "--app-role", "shop_app")
 	wantOutput(t, printed, `CREATE OR REPLACE FUNCTION "public"."outbox_enqueue"(`, `TO "shop_app";`)
 	execute(t, conn, "ALTER ROLE "+app+" LOGIN PASSWORD 's3cr3t'; GRANT USAGE ON SCHEMA public TO "+app+"; GRANT SELECT ON outbox_migrations TO "+app)
@@ -116,7 +116,7 @@ func TestSetupOfFunctions(t *testing.T) {
 	}
 }
 
-// The SQL of the pages on functions and consumers runs as it stands.
+// The SQL of the pages on functions and consumers runs as written.
 func TestTheSQLOfThePagesForApplications(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--functions"), exitDone)

@@ -15,8 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// datagrams reads lines from a UDP socket until one begins with the text, and tells
-// them without the tags.
+// datagrams reads lines from a UDP socket until one begins with the text, and returns them without their tags.
 func datagrams(t *testing.T, conn net.PacketConn, until string) (lines []string) {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(await.Hang())); err != nil {
@@ -35,7 +34,7 @@ func datagrams(t *testing.T, conn net.PacketConn, until string) (lines []string)
 	return lines
 }
 
-// What was counted is sent at the end at the latest.
+// Counts that were not sent yet are sent at the end.
 func TestMetricsReachDogStatsD(t *testing.T) {
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
@@ -72,7 +71,7 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 	}
 }
 
-// TestRoutingKeysAreATagOfDogStatsD: those that --metrics-routing-keys names, and "other" for the rest.
+// TestRoutingKeysAreATagOfDogStatsD: the keys named by --metrics-routing-keys, and "other" for the rest.
 func TestRoutingKeysAreATagOfDogStatsD(t *testing.T) {
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
 	if err != nil {
@@ -95,8 +94,7 @@ func TestRoutingKeysAreATagOfDogStatsD(t *testing.T) {
 	}
 }
 
-// arrivals consumes from a queue that is made, and bound to an exchange of that name
-// where there is one.
+// arrivals declares a queue, binds it to an exchange of that name if there is one, and consumes it.
 func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 	t.Helper()
 	conn, err := amqp.Dial(url)
@@ -126,8 +124,7 @@ func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 	return arrived
 }
 
-// The notice comes when the row is in the dead-letter table; where nobody takes it, the
-// relay goes on.
+// The notice arrives when the row is in the dead-letter table. If nobody consumes it, the relay continues.
 func TestNoticesOfEventsArePublished(t *testing.T) {
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// logLines are those of a log in JSON, by their events; what is not JSON is left out.
+// logLines returns the lines of a JSON log by event; other lines are left out.
 func logLines(t *testing.T, log string) map[string]map[string]any {
 	t.Helper()
 	lines := make(map[string]map[string]any)
@@ -73,7 +73,7 @@ func TestTheFirstLineOfTheLog(t *testing.T) {
 	}
 }
 
-// TestTheLogSaysWhyItEnds: an alert reads the log, not the last line for people.
+// TestTheLogSaysWhyItEnds: alerts read the log, not the last line for people.
 func TestTheLogSaysWhyItEnds(t *testing.T) {
 	env := environment{"CDC_RELAY_DATABASE_URL": services.Database(t), "CDC_RELAY_AMQP_URL": services.VHost(t), "CDC_RELAY_HTTP_ADDR": ""}
 	for _, command := range []string{"run", "drain"} {

@@ -84,7 +84,7 @@ func TestSystemdIsTold(t *testing.T) {
 	}
 }
 
-// A relay that waits for Postgres has started all the same, and says what it waits for.
+// A relay that waits for Postgres counts as started, and reports what it waits for.
 func TestSystemdIsToldWhatTheStartWaitsFor(t *testing.T) {
 	t.Parallel()
 	socket, said := notifications(t)

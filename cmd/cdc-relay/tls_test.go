@@ -15,7 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// tlsPostgres lets the role secured in by TLS and a certificate of the authority only.
+// tlsPostgres accepts the role "secured" only over TLS and with a certificate of the authority.
 func tlsPostgres(t *testing.T, a *certs.Authority) url.URL {
 	t.Helper()
 	services.Thorough(t, "starts a server of its own")
@@ -51,7 +51,7 @@ func tlsPostgres(t *testing.T, a *certs.Authority) url.URL {
 	return url.URL{Scheme: "postgres", User: url.UserPassword("secured", "s3cr3t"), Host: "localhost:" + port, Path: "/postgres"}
 }
 
-// tlsBroker asks clients for a certificate of the authority, and has a queue.
+// tlsBroker accepts only clients with a certificate of the authority, and has a queue.
 func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, channel *amqp.Channel) {
 	t.Helper()
 	services.Thorough(t, "starts a server of its own")
@@ -70,7 +70,7 @@ func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, 
 	return "amqps://guest:guest@" + strings.Replace(host, "127.0.0.1", "localhost", 1) + "/", channel
 }
 
-// TestTLSToBothServers: both ask for a certificate, and neither takes a connection without.
+// TestTLSToBothServers: both servers reject a connection without a client certificate.
 func TestTLSToBothServers(t *testing.T) {
 	t.Parallel()
 	authority, stranger := certs.NewAuthority(t), certs.NewAuthority(t)
@@ -98,7 +98,7 @@ func TestTLSToBothServers(t *testing.T) {
 	env := environment{
 		"CDC_RELAY_DATABASE_URL_FILE": with(authority, true), "CDC_RELAY_AMQP_URL_FILE": writeFile(t, "amqp-url", broker+"\n"),
 		"CDC_RELAY_AMQP_CA_FILE": authority.File("ca.pem"), "CDC_RELAY_HTTP_ADDR": "",
-		"CDC_RELAY_DATABASE_URL": "", "CDC_RELAY_AMQP_URL": "", // those of this process
+		"CDC_RELAY_DATABASE_URL": "", "CDC_RELAY_AMQP_URL": "", // remove those of this process
 	}
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	if r := cdcRelay(t, env, "check"); r.code != exitFailed || !strings.Contains(r.stdout, "# if the broker asks for a certificate: --amqp-cert-file") {
@@ -107,7 +107,7 @@ func TestTLSToBothServers(t *testing.T) {
 	env["CDC_RELAY_AMQP_CERT_FILE"], env["CDC_RELAY_AMQP_KEY_FILE"] = authority.File("relay.pem"), authority.File("relay.key")
 	want(t, cdcRelay(t, env, "check"), exitDone)
 
-	c := start(t, env, "run") // streams by TLS, too
+	c := start(t, env, "run") // the stream uses TLS, too
 	c.await(t, `"streaming"`)
 	secret, err := os.ReadFile(env["CDC_RELAY_DATABASE_URL_FILE"])
 	if err != nil {

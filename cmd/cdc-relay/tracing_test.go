@@ -20,7 +20,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// collected takes spans by OTLP over HTTP.
+// collected receives spans by OTLP over HTTP.
 type collected struct {
 	mu    sync.Mutex
 	spans []*spans.Span
@@ -59,8 +59,8 @@ func traceContext() map[string]string {
 	}
 }
 
-// relayTraced has a relay bring a message with a trace to a queue, and stops it. Rows that
-// come right after its start may go by the table, without a latency: then others follow.
+// relayTraced lets a relay publish a message with a trace, and stops it. Rows inserted right after its start may be
+// published from the table, without a latency; then other rows follow.
 func relayTraced(t *testing.T, more environment) amqp.Delivery {
 	t.Helper()
 	env, db := fresh(t)
@@ -92,7 +92,7 @@ func relayTraced(t *testing.T, more environment) amqp.Delivery {
 	return d
 }
 
-// showsExemplar looks for the trace beside the latencies, where OpenMetrics is asked for.
+// showsExemplar looks for the trace at the latency metrics, in the OpenMetrics format.
 func showsExemplar(t *testing.T, url string) bool {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -113,8 +113,8 @@ func showsExemplar(t *testing.T, url string) bool {
 	return bytes.Contains(page, []byte(`# {trace_id="`+traceOfTest+`"}`))
 }
 
-// What carries a trace through the outbox arrives as it was written, whether or not the
-// relay makes spans of its own; and those are part of that trace.
+// Trace headers of the application arrive unchanged, whether or not the relay records spans. Its spans belong to that
+// trace.
 func TestTraceContextPassesThroughUntouched(t *testing.T) {
 	for _, tracing := range []bool{false, true} {
 		var got collected

@@ -12,7 +12,7 @@ const (
 	someBroker   = "amqp://relay:s3cr3t@127.0.0.1:1/"
 )
 
-// wantUsage: one line on the standard error, and exit code 2.
+// wantUsage expects one line on the standard error, and exit code 2.
 func wantUsage(t *testing.T, r result, line string) {
 	t.Helper()
 	want(t, r, exitUsage)
@@ -90,7 +90,7 @@ func TestWrongEnvironmentNamesTheVariable(t *testing.T) {
 		`--poll-interval (from CDC_RELAY_POLL_INTERVAL): "soon": want a duration with its unit, such as 500ms, 10s, 5m or 1h`)
 }
 
-// Each testdata/*.bad.yml begins with the message that it is to cause.
+// Each testdata/*.bad.yml begins with the expected message.
 func TestBadFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.bad.yml")
 	if err != nil || len(files) < 5 {

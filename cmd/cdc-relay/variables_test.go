@@ -13,7 +13,7 @@ import (
 func TestUnknownVariablesAreReported(t *testing.T) {
 	env := environment{
 		"CDC_RELAY_DATABSE_URL": someDatabase, "CDC_RELAY_XYZZY": "1", "CDC_RELAY_YES": "true", "CDC_RELAY_ALL": "true", "CDC_RELAY_SLOT": "known",
-		// Kubernetes sets these for a Service cdc-relay, and for one called cdc-relay-metrics.
+		// Kubernetes sets these for the Services cdc-relay and cdc-relay-metrics.
 		"CDC_RELAY_SERVICE_HOST": "10.0.0.1", "CDC_RELAY_SERVICE_PORT_METRICS": "9464", "CDC_RELAY_PORT": "tcp://10.0.0.1:9464",
 		"CDC_RELAY_PORT_9464_TCP_ADDR": "10.0.0.1", "CDC_RELAY_METRICS_PORT_9464_TCP": "tcp://10.0.0.1:9464", "CDC_RELAY_METRICS_SERVICE_PORT": "9464",
 		"CDC_RELAY_SERVICES": "local", "CDC_RELAYED": "1",
@@ -30,7 +30,8 @@ cdc-relay: warning: CDC_RELAY_YES has no effect: --yes can only be given as a fl
 	}
 }
 
-// TestVariablesOfScriptsAreNotReported: each variable that a script or a test reads is a setting, or known to be none.
+// TestVariablesOfScriptsAreNotReported: each variable that a script or a test reads is either a setting or known not to
+// be one.
 func TestVariablesOfScriptsAreNotReported(t *testing.T) {
 	var settings []string
 	for _, s := range allSettings() {
@@ -66,7 +67,7 @@ func TestVariablesOfScriptsAreNotReported(t *testing.T) {
 	}
 }
 
-// What deletes or skips a question is not taken from the environment.
+// The environment cannot delete anything or skip a question.
 func TestVariablesSkipNoQuestion(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// An exception that comes before the next call is not lost: the broker answers when it likes.
+// An exception that comes before the next call is not lost: the broker can answer at any time.
 func TestAnExceptionBetweenTwoCallsIsTold(t *testing.T) {
 	conn, err := amqp.Dial(services.VHost(t))
 	if err != nil {

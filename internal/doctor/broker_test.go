@@ -29,7 +29,7 @@ func (p *patient) topology(declare func(*amqp.Channel) error) *amqp.Channel {
 	return channel
 }
 
-// bound has the exchange shop, and the queue orders for orders.#.
+// bound declares the exchange shop, and the queue orders with the binding orders.#.
 func (p *patient) bound() *amqp.Channel {
 	p.t.Helper()
 	return p.topology(func(c *amqp.Channel) error {
@@ -70,7 +70,7 @@ func TestAHealthyBroker(t *testing.T) {
 	}
 }
 
-// replyTo is the address of somebody who waits for a direct reply, and fails the test when one comes.
+// replyTo returns the address of a client that waits for a direct reply, and fails the test if one arrives.
 func (p *patient) replyTo() string {
 	p.t.Helper()
 	var asked, replies <-chan amqp.Delivery
@@ -88,7 +88,7 @@ func (p *patient) replyTo() string {
 	})
 	address := (<-asked).ReplyTo
 	p.t.Cleanup(func() {
-		// What follows on the channel comes after a reply that was on its way.
+		// The answer to this call comes after a reply that is in flight.
 		if _, err := channel.QueueDeclarePassive("questions", false, false, false, false, nil); err != nil || len(replies) > 0 {
 			p.t.Errorf("%d replies came, %v", len(replies), err)
 		}
@@ -148,7 +148,7 @@ func TestPermissions(t *testing.T) {
 	r.want(doctor.OK, doctor.RabbitMQ, "write")
 	r.wantOthersOK()
 
-	// The user of the API is that of the AMQP URL unless another is named.
+	// The user of the API is that of the AMQP URL unless another is given.
 	api, _ := url.Parse(broker.ManagementURL())
 	api.User = nil
 	p.ManagementURL = api.String()

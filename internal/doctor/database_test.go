@@ -39,7 +39,7 @@ func TestTheDocumentedGrantsAreEnough(t *testing.T) {
 	r.want(doctor.OK, doctor.Cleanup, "transactions", "hidden from role")
 }
 
-// breakage is a set-up on a server of which nothing else is asked.
+// breakage is one fault on a shared server.
 type breakage struct {
 	breaks func(p *patient)
 	level  doctor.Level
@@ -84,7 +84,7 @@ func brokenStreams() map[string]breakage {
 		"a slot of another plugin": {func(p *patient) {
 			drop := "SELECT pg_drop_replication_slot('" + p.Slot + "')"
 			p.exec(drop, "SELECT pg_create_physical_replication_slot('"+p.Slot+"')")
-			p.t.Cleanup(func() { // it belongs to no database, and would outlive this one
+			p.t.Cleanup(func() { // it belongs to no database and would outlive this one
 				_, _ = p.conn.Exec(context.Background(), drop)
 			})
 		}, doctor.Problem, doctor.Slot, "slot", []string{"not a pgoutput slot", "--slot NAME"}, true},
@@ -175,7 +175,7 @@ func brokenTables() map[string]breakage {
 	}
 }
 
-// brokenColumns: the table is not what it should be.
+// brokenColumns: the table differs from its definition.
 func brokenColumns() map[string]breakage {
 	const column = "column"
 	make := func(level doctor.Level, change string, words ...string) breakage {
@@ -201,7 +201,7 @@ func brokenColumns() map[string]breakage {
 	}
 }
 
-// brokenDeletes: something keeps rows from being deleted or moved, or from being inserted.
+// brokenDeletes: rows cannot be deleted, moved or inserted.
 func brokenDeletes() map[string]breakage {
 	trigger := func(level doctor.Level, on, body string, words ...string) breakage {
 		return breakage{func(p *patient) {
@@ -273,7 +273,7 @@ func TestWhatPreventsDeletesIsRepairedByTheFix(t *testing.T) {
 	breakAndFix(t, brokenDeletes())
 }
 
-// TestARoleThatOnlyReads: the session of the check is read-only itself, and asks another.
+// TestARoleThatOnlyReads: the check's own session is read-only in any case, so it uses another one.
 func TestARoleThatOnlyReads(t *testing.T) {
 	for _, poll := range []bool{false, true} {
 		p := onDatabase(t, services.SharedPostgres(t).Database(t))
@@ -305,7 +305,7 @@ func TestBrokenTablesAreRepairedByTheFix(t *testing.T) {
 	breakAndFix(t, brokenTables())
 }
 
-// breakAndFix looks at each, does what is said, and looks again.
+// breakAndFix examines each breakage, runs the fix, and examines it again.
 func breakAndFix(t *testing.T, set map[string]breakage) {
 	for name, test := range set {
 		t.Run(name, func(t *testing.T) {
@@ -316,7 +316,7 @@ func breakAndFix(t *testing.T, set map[string]breakage) {
 				return
 			}
 			p.fix(found)
-			p.setup() // what the first fix made room for
+			p.setup() // what the first fix made possible
 			for _, f := range p.examine().findings {
 				if f.Area == test.area && f.Name == test.check && f.Level != doctor.OK {
 					t.Errorf("not repaired: %s\n%s", f.Message, strings.Join(f.Fix, "\n"))
@@ -386,7 +386,7 @@ func TestTheApplicationsRole(t *testing.T) {
 	p.examine().want(doctor.OK, doctor.Grants, "application")
 }
 
-// What an ORM needs that asks for the generated id: both ways out are named, and the grants are what it takes.
+// The finding names both solutions for an ORM that asks for the generated id, and the grants are sufficient.
 func TestTheApplicationsColumnGrants(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.AppRole, _ = p.role("")
@@ -495,7 +495,7 @@ func TestManagedServicesAreNamed(t *testing.T) {
 		p.exec("CREATE ROLE rds_superuser", "CREATE ROLE rds_replication")
 		defer p.exec("DROP ROLE rds_superuser", "DROP ROLE rds_replication")
 		p.exec("GRANT rds_replication TO " + p.relayRole(""))
-		// The role lets nobody replicate here, so the connection fails; the catalog was believed before.
+		// No role can replicate here, so the connection fails; the check first relied on the catalog.
 		p.examine().want(doctor.Problem, doctor.Postgres, "replication", "GRANT rds_replication TO")
 	})
 }
@@ -545,7 +545,7 @@ func TestTheSessionsOfCheckAreReadOnly(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-// role in a URL, for those who go through something in between.
+// throughPort replaces host and port of a URL, for connections through a pooler or proxy.
 func throughPort(t *testing.T, address, hostport string) string {
 	t.Helper()
 	u, err := url.Parse(address)

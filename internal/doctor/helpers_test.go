@@ -21,17 +21,17 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// patient is one set-up that is to be broken, looked at and repaired.
+// patient is a relay's database and broker, for tests that break, examine and repair it.
 type patient struct {
 	doctor.Options
 	t    *testing.T
-	url  string // of the owner of the tables
+	url  string // logs in as the owner of the tables
 	conn *pgx.Conn
-	// management is the broker's HTTP API, with the user that may do all.
+	// management is the broker's HTTP API, with a user that has all permissions.
 	broker *services.RabbitMQ
 }
 
-// healthy is a database of its own on a server, with all that a relay needs.
+// healthy creates a database with everything that a relay needs.
 func healthy(t *testing.T, server *services.Postgres) *patient {
 	t.Helper()
 	p := onDatabase(t, server.Database(t))
@@ -39,7 +39,7 @@ func healthy(t *testing.T, server *services.Postgres) *patient {
 	return p
 }
 
-// onDatabase is a relay in a database that has nothing yet.
+// onDatabase is a relay whose database is empty.
 func onDatabase(t *testing.T, url string) *patient {
 	t.Helper()
 	name := services.Name(t)
@@ -50,7 +50,7 @@ func onDatabase(t *testing.T, url string) *patient {
 	return p
 }
 
-// as makes the relay be another role, or go another way.
+// as changes the role or the address of the relay.
 func (p *patient) as(url string) {
 	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
 		config, err := pgx.ParseConfig(url)
@@ -60,7 +60,7 @@ func (p *patient) as(url string) {
 		for name, value := range parameters {
 			config.RuntimeParams[name] = value
 		}
-		config.DefaultQueryExecMode = pgx.QueryExecModeExec // as the command does
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec // as the command check does
 		return pgx.ConnectConfig(ctx, config)
 	}
 }
@@ -79,7 +79,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-// setup is what "cdc-relay setup" does.
+// setup does the same as "cdc-relay setup".
 func (p *patient) setup() {
 	p.t.Helper()
 	if _, err := migrations.Restore(p.t.Context(), p.conn, p.Table); err != nil {
@@ -111,7 +111,7 @@ func (p *patient) exec(statements ...string) {
 	}
 }
 
-// role makes one, and returns a URL with which it logs in. It goes with all that it has.
+// role creates a role and returns a URL for its login. The role and its objects are dropped after the test.
 func (p *patient) role(attributes string) (name, login string) {
 	p.t.Helper()
 	name = services.Name(p.t)
@@ -124,7 +124,7 @@ func (p *patient) role(attributes string) (name, login string) {
 		if err != nil {
 			return
 		}
-		defer conn.Close(ctx) //nolint:errcheck // the role is what matters
+		defer conn.Close(ctx) //nolint:errcheck // an error does not matter
 		_, _ = conn.Exec(ctx, "DROP OWNED BY "+name)
 		if _, err := conn.Exec(ctx, "DROP ROLE "+name); err != nil {
 			p.t.Logf("the role stays: %v", err)
@@ -138,7 +138,7 @@ func (p *patient) role(attributes string) (name, login string) {
 	return name, u.String()
 }
 
-// relayRole has all that docs/getting-started.md says a relay needs.
+// relayRole has the grants that docs/getting-started.md lists for a relay.
 func (p *patient) relayRole(attributes string) string {
 	p.t.Helper()
 	name, login := p.role(attributes)
@@ -149,7 +149,7 @@ func (p *patient) relayRole(attributes string) string {
 	return name
 }
 
-// withBroker gives the relay a virtual host, and the API of its broker.
+// withBroker gives the relay a virtual host and the broker's API.
 func (p *patient) withBroker(broker *services.RabbitMQ) *patient {
 	p.t.Helper()
 	if broker.ManagementURL() == "" {
@@ -165,7 +165,7 @@ func (p *patient) examine() report {
 	return report{p.t, doctor.Examine(p.t.Context(), p.Options)}
 }
 
-// report is what was found.
+// report is the result of an examination.
 type report struct {
 	t        *testing.T
 	findings []doctor.Finding
@@ -179,7 +179,7 @@ func (r report) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// finding is the worst of this name.
+// finding returns the worst finding of this name.
 func (r report) finding(area doctor.Area, name string) doctor.Finding {
 	r.t.Helper()
 	var worst *doctor.Finding
@@ -198,7 +198,7 @@ func rank(level doctor.Level) int {
 	return slices.Index([]doctor.Level{doctor.OK, doctor.Warning, doctor.Problem}, level)
 }
 
-// want: a finding of this level, with these words in its message or its fix.
+// want expects a finding of this level, with these words in its message or its fix.
 func (r report) want(level doctor.Level, area doctor.Area, name string, words ...string) doctor.Finding {
 	r.t.Helper()
 	f := r.finding(area, name)
@@ -221,10 +221,10 @@ func (r report) want(level doctor.Level, area doctor.Area, name string, words ..
 	return f
 }
 
-// wantOthersOK: nothing but what is named is worse than ok.
+// wantOthersOK expects that only the named findings are worse than ok.
 func (r report) wantOthersOK(names ...string) {
 	r.t.Helper()
-	// Servers for tests have no limit, and no relay runs.
+	// Test servers have no WAL limit, and no relay runs.
 	names = append(names, "active", "max_slot_wal_keep_size")
 	for _, f := range r.findings {
 		if f.Level != doctor.OK && !slices.Contains(names, f.Name) {
@@ -233,7 +233,7 @@ func (r report) wantOthersOK(names ...string) {
 	}
 }
 
-// fix does what a finding says, as a person would who pastes it line by line.
+// fix runs the fix of a finding, as a person who pastes it line by line.
 func (p *patient) fix(f doctor.Finding) {
 	p.t.Helper()
 	for _, line := range f.Fix {
@@ -253,7 +253,7 @@ func (p *patient) fix(f doctor.Finding) {
 	}
 }
 
-// ctl runs a line for rabbitmqctl; the shell takes it apart.
+// ctl runs a line for rabbitmqctl, parsed by the shell.
 func (p *patient) ctl(line string) {
 	p.t.Helper()
 	words, err := exec.CommandContext(p.t.Context(), "sh", "-c", `printf '%s\0' `+strings.TrimPrefix(line, "rabbitmqctl ")).Output()

@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// keeping is a relay with a history, as setup and a relay have left it.
+// keeping is a relay with a history, after setup and a run.
 func keeping(t *testing.T, keep time.Duration) *patient {
 	t.Helper()
 	p := onDatabase(t, services.SharedPostgres(t).Database(t))
@@ -24,7 +24,7 @@ func keeping(t *testing.T, keep time.Duration) *patient {
 const insertPublished = `INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
 	SELECT i, now(), %s, gen_random_uuid(), 0, 1, 'r', '1' FROM generate_series(1, 3) i`
 
-// day is the SQL of a partition's name.
+// day returns the SQL name of a partition.
 func (p *patient) day(offset int) (name string) {
 	p.t.Helper()
 	if err := p.conn.QueryRow(p.t.Context(), `SELECT 'outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')`, offset).Scan(&name); err != nil {
@@ -121,7 +121,7 @@ func TestBrokenHistoriesAreRepairedByTheFix(t *testing.T) {
 			p := keeping(t, 168*time.Hour)
 			test.breaks(p)
 			p.fix(p.examine().want(test.level, test.area, test.check, test.words...))
-			p.setup() // what the first fix made room for
+			p.setup() // what the first fix made possible
 			p.exec("SELECT outbox_rotate(interval '168 h')")
 			r := p.examine()
 			r.wantOthersOK()
@@ -130,7 +130,7 @@ func TestBrokenHistoriesAreRepairedByTheFix(t *testing.T) {
 	}
 }
 
-// TestTheFixOfADayKeepsItsRows: they move from the default partition.
+// TestTheFixOfADayKeepsItsRows: they move from the default partition to the new one.
 func TestTheFixOfADayKeepsItsRows(t *testing.T) {
 	p := keeping(t, 168*time.Hour)
 	p.exec("DROP TABLE "+p.day(0), fmt.Sprintf(insertPublished, "now()"))

@@ -26,7 +26,7 @@ func defaults() Options {
 	return Options{Table: outbox.Table{Schema: "public", Name: "outbox"}, Slot: "cdc_relay", Publication: "cdc_relay"}
 }
 
-// well are the facts of a database with which nothing is wrong.
+// well are the facts of a healthy database.
 func well() databaseFacts {
 	f := databaseFacts{address: "10.0.0.1:5432"}
 	f.server.value = serverFacts{
@@ -81,7 +81,7 @@ func TestHealthyFactsGiveNoFinding(t *testing.T) {
 	}
 }
 
-// What can hardly be made on a real server, or takes long there.
+// judgement is a case that is difficult or slow to cause on a real server.
 type judgement struct {
 	change func(o *Options, f *databaseFacts)
 	want   string // the only findings that are not ok

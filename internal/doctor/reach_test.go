@@ -27,7 +27,7 @@ func TestABrokerWithTLS(t *testing.T) {
 		ports[i] = strconv.Itoa(port)
 	}
 	broker, err := services.StartRabbitMQ(t.Context(), services.Options{
-		Way: services.Local, Private: true, // a container would not see the files
+		Way: services.Local, Private: true, // a container could not read the files
 		Settings: []string{
 			"listeners.ssl.1 = 127.0.0.1:" + ports[0], "ssl_options.certfile = " + file, "ssl_options.keyfile = " + key,
 			"management.ssl.port = " + ports[1], "management.ssl.certfile = " + file, "management.ssl.keyfile = " + key,
@@ -58,7 +58,7 @@ func TestABrokerWithTLS(t *testing.T) {
 	r.wantOthersOK("tls")
 }
 
-// Servers that hold connections open and say nothing: the examination ends all the same.
+// The examination ends even if servers accept connections and say nothing.
 func TestServersThatAreSilent(t *testing.T) {
 	t.Parallel()
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))

@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// words are routing keys, and with * and # patterns, by chance.
+// words generates random routing keys, and patterns with * and #.
 type words struct{ *rand.Rand }
 
 func (w words) key(more ...string) string {
@@ -25,7 +25,7 @@ func (w words) key(more ...string) string {
 	return strings.Join(parts, ".")
 }
 
-// declareMaze binds queues and exchanges to one another by chance.
+// declareMaze binds queues and exchanges to one another at random.
 func (w words) declareMaze(c *amqp.Channel) error {
 	for _, x := range mazeExchanges() {
 		kind, args := x, amqp.Table{}
@@ -53,7 +53,7 @@ func (w words) declareMaze(c *amqp.Channel) error {
 
 func mazeExchanges() []string { return []string{"direct", "topic", "fanout", "outer", "guarded"} }
 
-// The walk over the bindings is held against what the broker does.
+// The routes computed from the bindings are compared with the broker's routing.
 func TestRoutesAreThoseOfTheBroker(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	w := words{rand.New(rand.NewPCG(1, 2))}
@@ -94,7 +94,7 @@ func TestRoutesAreThoseOfTheBroker(t *testing.T) {
 	}
 }
 
-// Beyond what is asked for, nothing is said to have no queue but what was rejected.
+// Beyond the limit, only keys that were rejected before are reported to have no queue.
 func TestMoreExchangesThanAreAskedFor(t *testing.T) {
 	t.Parallel()
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
@@ -131,7 +131,7 @@ func TestMoreExchangesThanAreAskedFor(t *testing.T) {
 	}
 }
 
-// unroutable is of how many routing keys it is said that they reach no queue.
+// unroutable counts the routing keys that are reported to reach no queue.
 func (r report) unroutable() int {
 	n, more := 0, 0
 	for _, f := range r.findings {

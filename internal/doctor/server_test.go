@@ -42,12 +42,12 @@ func TestAServerWithoutRoom(t *testing.T) {
 		return err == nil
 	})
 	defer taken.Close(context.Background()) //nolint:errcheck // the server ends after it
-	// It counts as a walsender at once, and is listed when it begins to send.
+	// It counts as a walsender at once, but is listed only when it begins to send.
 	r = p.examine()
 	r.want(doctor.Problem, doctor.Postgres, "replication", "no replication connection is free", "max_wal_senders")
 }
 
-// What a server of 10 MB of WAL to spare does to a slot that nobody reads.
+// A server that may retain 10 MB of WAL invalidates a slot that nobody reads.
 func TestALostSlot(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
@@ -102,7 +102,7 @@ func TestDeadRows(t *testing.T) {
 	p := healthy(t, services.PrivatePostgres(t, "autovacuum_naptime=1h"))
 	p.exec("INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 120000)", "DELETE FROM outbox")
 	await.Until(t, "the statistics know of the dead rows", func() bool {
-		p.exec("SELECT 1") // before 15, a session that is idle keeps its last counts to itself
+		p.exec("SELECT 1") // before Postgres 15, an idle session does not report its last counts
 		return p.examine().finding(doctor.Cleanup, "dead_rows").Level == doctor.Warning
 	})
 	p.fix(p.examine().want(doctor.Warning, doctor.Cleanup, "dead_rows", "about 120000 dead rows", "never vacuumed", `VACUUM (ANALYZE) "public"."outbox"`))
@@ -172,7 +172,7 @@ func hasWarning(r report, name string) bool {
 	return false
 }
 
-// failover makes the slot one that is copied to the standby.
+// failover makes the slot a failover slot, which the standby copies.
 func (p *patient) failover(server *services.Postgres) {
 	p.t.Helper()
 	p.examine().want(doctor.OK, doctor.Slot, "failover", "off: after a failover")
@@ -195,13 +195,13 @@ func TestAPooler(t *testing.T) {
 	r.want(doctor.Problem, doctor.Postgres, "pooler", "PgBouncer", "default_transaction_read_only", "--database-url")
 	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler takes no replication connection")
 	r.wantOthersOK("pooler", "replication")
-	p.examine().wantOthersOK("pooler", "replication") // on the same server process, with what the first has left there
+	p.examine().wantOthersOK("pooler", "replication") // on the same server process, with the state of the first session
 
 	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "ignore_startup_parameters = default_transaction_read_only")))
 	p.examine().want(doctor.Problem, doctor.Postgres, "pooler", "the startup named server process")
 }
 
-// pgBouncer starts one in transaction mode before a server, and returns where it listens.
+// pgBouncer starts PgBouncer in transaction mode in front of a server, and returns its address.
 func pgBouncer(t *testing.T, address, more string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
@@ -218,7 +218,7 @@ func pgBouncer(t *testing.T, address, more string) string {
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
 	_ = listener.Close()
-	folder, err := os.MkdirTemp("", "cdc-relay-pgbouncer-") // t.TempDir lets no other user in
+	folder, err := os.MkdirTemp("", "cdc-relay-pgbouncer-") // other users cannot enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func pgBouncer(t *testing.T, address, more string) string {
 	return at
 }
 
-// start runs a server that refuses to be root, until the test ends.
+// start runs a server that refuses to run as root, until the test ends.
 func start(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	if os.Geteuid() == 0 {

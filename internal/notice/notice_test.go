@@ -126,7 +126,7 @@ func TestNoticesThatNobodyTakesAreCounted(t *testing.T) {
 	for range 10 {
 		n.Hook(DeadLettered)(deadLettered())
 	}
-	stop() // waits for what is on its way
+	stop() // waits for notices in flight
 	if got := value(t, n.counts.WithLabelValues("dead_lettered", "rejected")); got != 10 {
 		t.Errorf("%v were refused, want 10", got)
 	}

@@ -32,7 +32,7 @@ func pair(t *testing.T) (wrapped, peer net.Conn) {
 	return wrapped, peer
 }
 
-// TestBytesArriveAsTheyWereSent: both ways at once, more than the sockets hold.
+// TestBytesArriveAsTheyWereSent: in both directions at the same time, more than the socket buffers can hold.
 func TestBytesArriveAsTheyWereSent(t *testing.T) {
 	wrapped, peer := pair(t)
 	const size = 16 << 20
@@ -67,7 +67,7 @@ func TestTheEndOfTheStream(t *testing.T) {
 	}
 }
 
-// TestDeadlines end a read that waits and a write that nobody reads, and can be moved.
+// TestDeadlines: deadlines end a waiting read and a stuck write, and can be moved.
 func TestDeadlines(t *testing.T) {
 	wrapped, peer := pair(t)
 	const soon = 50 * time.Millisecond
@@ -104,7 +104,6 @@ func isTimeout(t *testing.T, op string, err error) {
 	}
 }
 
-// TestClosingEndsWhatWaits.
 func TestClosingEndsWhatWaits(t *testing.T) {
 	wrapped, _ := pair(t)
 	ended := make(chan error)

@@ -175,7 +175,7 @@ func operatorConnections(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) 
 	<-other
 }
 
-// operatorFlush: without it, what was declared last is gone after a kill.
+// operatorFlush: without Flush, a kill loses what was declared last.
 func operatorFlush(t *testing.T, broker *RabbitMQ, _ *amqp.Connection) {
 	ctx := t.Context()
 	channel := openChannel(t, named(t, broker.URL(testVHost), "flush"))

@@ -54,7 +54,7 @@ func confirmingChannel(t *testing.T, address string) *amqp.Channel {
 	return openChannel(t, named(t, address, "confirming"))
 }
 
-// confirmed publishes one message and tells whether the broker confirms it in time.
+// confirmed publishes one message and reports whether the broker confirms it in time.
 func confirmed(t *testing.T, channel *amqp.Channel, queue string, testTimeout time.Duration) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)

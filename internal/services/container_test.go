@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// containersOnly skips where there is no engine with the image, unless the tests were told to go this way.
+// containersOnly skips the test if there is no engine with the image, unless containers were requested.
 func containersOnly[T any](t *testing.T, start func() (T, error)) T {
 	t.Helper()
 	server, err := start()

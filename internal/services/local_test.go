@@ -10,7 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// gone says whether a process has ended.
+// gone reports whether a process has ended.
 func gone(pid int) bool { return syscall.Kill(pid, 0) == syscall.ESRCH }
 
 func localOnly(t *testing.T, settings ...string) Options {
@@ -74,7 +74,7 @@ func TestLocalRabbitMQStopsAndStartsOnItsPort(t *testing.T) {
 	closeAfter(t, server.Close)
 	running := server.runner.(*local)
 	first, epmd := server.PID(), running.helpers[0].pid()
-	if err := server.Stop(ctx); err != nil { // a kill is among what operators do
+	if err := server.Stop(ctx); err != nil { // operators also kill servers
 		t.Fatal(err)
 	}
 	if !gone(first) {
@@ -152,7 +152,7 @@ func TestVirtualHostsAreSeparateAndDeleted(t *testing.T) {
 	}
 }
 
-// declareQueue fails where a queue of that name is there already.
+// declareQueue fails if a queue of that name exists.
 func declareQueue(t *testing.T, address string) {
 	t.Helper()
 	conn, err := amqp.Dial(address)

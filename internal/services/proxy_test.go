@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// echo is a server that returns what it is sent.
+// echo starts a server that returns what it receives.
 func echo(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -63,7 +63,7 @@ func expect(t *testing.T, conn net.Conn, word string) {
 	}
 }
 
-// silent says that nothing arrives for as long as one cares to wait.
+// silent checks that nothing arrives for a short time.
 func silent(t *testing.T, conn net.Conn) {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
@@ -131,13 +131,13 @@ func TestProxyEndsWithBothSides(t *testing.T) {
 	if _, err := io.WriteString(conn, "never read"); err != nil {
 		t.Fatal(err)
 	}
-	p.Close() // returns only when its goroutines are gone, also those that hold bytes back
+	p.Close() // returns when its goroutines have ended, also those that hold bytes back
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Error("the connection outlived the proxy")
 	}
 }
 
-// byFirstWord is a sorter that needs a second piece where the first is "?".
+// byFirstWord is a sorter that needs more bytes if the first is "?".
 func byFirstWord(sent []byte) (string, bool) { return string(sent), string(sent) != "?" }
 
 func TestProxyBreaksOneKindApart(t *testing.T) {
@@ -193,7 +193,7 @@ func TestPostgresKinds(t *testing.T) {
 	}
 }
 
-// What is late arrives in order, and so does the end of the connection: nothing that was under way is lost.
+// Delayed bytes arrive in order, and so does the end of the connection: nothing in flight is lost.
 func TestALateProxyLosesNothing(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -31,10 +31,10 @@ func TestMain(m *testing.M) {
 
 func wayIs(way Way) bool { return Way(os.Getenv(EnvWay)) == way }
 
-// running is the test binary as with-services, in a temporary folder of its own.
+// running starts the test binary as with-services, with its own temporary folder.
 func running(t *testing.T, command string) (cmd *exec.Cmd, tmp string) {
 	t.Helper()
-	tmp, err := os.MkdirTemp("/tmp", "cdc-relay-test-") // t.TempDir is closed to the servers' users
+	tmp, err := os.MkdirTemp("/tmp", "cdc-relay-test-") // the servers' users cannot enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func running(t *testing.T, command string) (cmd *exec.Cmd, tmp string) {
 	return cmd, tmp
 }
 
-// TestRunGivesAddressesPassesTheExitCodeOnAndLeavesNothingBehind, however it ends.
+// TestRunGivesAddressesPassesTheExitCodeOnAndLeavesNothingBehind: whatever way it ends.
 func TestRunGivesAddressesPassesTheExitCodeOnAndLeavesNothingBehind(t *testing.T) {
 	for _, look := range []func() (string, error){findPostgres, findRabbitMQ} {
 		_, err := find(t.Context(), Options{}, look)
@@ -99,8 +99,8 @@ func TestRunGivesAddressesPassesTheExitCodeOnAndLeavesNothingBehind(t *testing.T
 	}
 }
 
-// allGone waits for the processes to end: those of a killed owner are ended by their guards. A process that nobody
-// collects, for want of an init, has ended too.
+// allGone waits for the processes to end: guards end those of a killed owner. A zombie without an init to reap it
+// counts as ended.
 func allGone(t *testing.T, pids []int) {
 	t.Helper()
 	_, err := backoff.Retry(t.Context(), func() (struct{}, error) {
@@ -116,7 +116,7 @@ func allGone(t *testing.T, pids []int) {
 	}
 }
 
-// nothingLeft waits for the folders to go, as above.
+// nothingLeft waits until the folders are removed.
 func nothingLeft(t *testing.T, tmp string) {
 	t.Helper()
 	_, err := backoff.Retry(t.Context(), func() (struct{}, error) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestServersCanBeHad fails in place of all tests that were skipped because there is no server, here and in other packages:
-// go test shows nothing of what a test says that passes or is skipped.
+// TestServersCanBeHad fails in place of all tests, here and in other packages, that were skipped because there is no
+// server: go test hides the messages of skipped tests.
 func TestServersCanBeHad(t *testing.T) {
 	_, postgres := sharedPostgres()
 	_, rabbitmq := sharedRabbitMQ()

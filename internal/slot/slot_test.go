@@ -96,7 +96,7 @@ func TestWhoOwnsASlot(t *testing.T) {
 	}
 }
 
-// A role that sees little of others still tells a relay from another program.
+// A role that sees little of other sessions still distinguishes a relay from another program.
 func TestEveryRoleSeesWhoOwnsASlot(t *testing.T) {
 	database := services.Database(t)
 	admin, name, role := connect(t, database), services.Name(t), services.Name(t)+"_role"

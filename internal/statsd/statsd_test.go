@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// agent is a socket that takes what an agent would.
+// agent is a socket in place of an agent.
 type agent struct {
 	*testing.T
 	conn net.PacketConn
@@ -37,8 +37,7 @@ func newAgent(t *testing.T, network, addr string) agent {
 	return agent{t, conn}
 }
 
-// lines are those of the packets up to the one that has the last metric, without what
-// the client says of its container.
+// lines returns the lines of all packets up to the one with the last metric, without the client's container id.
 func (a agent) lines(last string) []string {
 	a.Helper()
 	if err := a.conn.SetReadDeadline(time.Now().Add(await.Hang())); err != nil {
@@ -61,8 +60,7 @@ func (a agent) lines(last string) []string {
 	return lines
 }
 
-// registered is a registry with one metric of each kind, and one that is not ours. The
-// last that is sent is cdc_relay_z.
+// registered is a registry with one metric of each kind, and one without our prefix. cdc_relay_z is sent last.
 type registered struct {
 	*prometheus.Registry
 	refused *prometheus.CounterVec
@@ -169,10 +167,10 @@ func TestWhatCouldNotBeSentIsSentLater(t *testing.T) {
 	_ = os.Remove(path)
 }
 
-// fill has the agent's socket take so many datagrams that there is room for no more.
+// fill fills the buffer of the agent's socket.
 func (a agent) fill() {
 	a.Helper()
-	for full := false; !full; { // a sender has bounds of its own
+	for full := false; !full; { // a sender has limits of its own
 		conn, err := (&net.Dialer{}).DialContext(a.Context(), "unixgram", a.conn.LocalAddr().String())
 		if err != nil {
 			a.Fatal(err)
@@ -196,7 +194,7 @@ func (a agent) takeOne() {
 	}
 }
 
-// TestMetricsThatArrivedAreNotSentAgain where the agent took the first of two datagrams alone.
+// TestMetricsThatArrivedAreNotSentAgain: the agent received only the first of two datagrams.
 func TestMetricsThatArrivedAreNotSentAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dsd.socket")
 	a := newAgent(t, "unixgram", path)

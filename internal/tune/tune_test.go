@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/tune"
 )
 
-// TestTheEnvironmentGoesBefore: what a user sets is left as it is, the rest is fitted.
+// TestTheEnvironmentGoesBefore: settings of the user stay, the others are changed.
 func TestTheEnvironmentGoesBefore(t *testing.T) {
 	threads, percent, limit := runtime.GOMAXPROCS(0), debug.SetGCPercent(100), debug.SetMemoryLimit(math.MaxInt64)
 	t.Cleanup(func() {
