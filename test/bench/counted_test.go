@@ -23,7 +23,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// TestMain makes the test program a relay where it is told to: a process of its own, so that nothing else is counted.
+// TestMain makes the test program act as a relay if told to: a separate process, so that nothing else is counted.
 func TestMain(m *testing.M) {
 	if os.Getenv(countedSlot) != "" {
 		if err := runCounted(); err != nil {
@@ -35,27 +35,27 @@ func TestMain(m *testing.M) {
 	services.Main(m)
 }
 
-// What the counted relay is told.
+// The settings of the counted relay.
 const (
 	countedDatabase = "BENCH_COUNTED_DATABASE"
 	countedBroker   = "BENCH_COUNTED_BROKER"
 	countedSlot     = "BENCH_COUNTED_SLOT"
 )
 
-// spent is what a relay has used in its life.
+// spent is what a relay has used since its start.
 type spent struct {
 	Allocations, AllocatedBytes uint64
-	Writes                      uint64 // system calls that write, to whatever
+	Writes                      uint64 // system calls that write
 }
 
-// runCounted is a relay until SIGTERM. It writes what it has spent whenever it reads a line, and at the end.
+// runCounted runs a relay until SIGTERM. It writes what it has used each time it reads a line, and at the end.
 func runCounted() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	config := relay.DefaultConfig()
 	config.DatabaseURL = os.Getenv(countedDatabase)
 	config.Slot, config.Publication = os.Getenv(countedSlot), os.Getenv(countedSlot)
-	config.PollInterval = 10 * time.Second // what comes by the clock is more on a slow machine
+	config.PollInterval = 10 * time.Second // timed work counts more on a slow machine
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	publisher, err := publish.NewAMQP(publish.AMQPConfig{
 		URL: os.Getenv(countedBroker), MaxInFlight: config.MaxInFlight, SendTimeout: config.SendTimeout, Logger: log,
@@ -102,7 +102,7 @@ type countedRelay struct {
 	output *json.Decoder
 }
 
-// startCounted starts one; it ends with the test at the latest.
+// startCounted starts a counted relay. It ends with the test at the latest.
 func startCounted(t *testing.T, database, broker, slot string) *countedRelay {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -128,7 +128,7 @@ func startCounted(t *testing.T, database, broker, slot string) *countedRelay {
 	return &countedRelay{cmd: cmd, input: input, output: json.NewDecoder(output)}
 }
 
-// spent is what it has spent so far.
+// spent returns what it has used so far.
 func (r *countedRelay) spent(t *testing.T) spent {
 	t.Helper()
 	if _, err := io.WriteString(r.input, "\n"); err != nil {
@@ -146,7 +146,7 @@ func (r *countedRelay) read(t *testing.T) spent {
 	return s
 }
 
-// stop ends it, and returns what it has spent in its life.
+// stop stops it and returns what it has used.
 func (r *countedRelay) stop(t *testing.T) spent {
 	t.Helper()
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {

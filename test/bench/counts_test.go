@@ -14,15 +14,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// bounds are the most that a relay may do for its messages. What it does hardly depends on the speed of the machine, so
-// that a change which makes it dearer shows anywhere. Each is about a third above what was seen; writes vary more, since a
-// busy machine wakes threads more often.
+// bounds are the maximum that a relay may do for its messages. They hardly depend on the speed of the machine, so a
+// change that makes the relay more expensive fails everywhere. Each is about a third above the measured value; writes
+// vary more, because a busy machine wakes threads more often.
 type bounds struct {
-	statements  float64 // of SQL, for 1,000 messages
+	statements  float64 // SQL statements for 1,000 messages
 	roundTrips  float64 // to Postgres, for 1,000 messages
-	writes      float64 // system calls, for 1,000 messages
-	sentBytes   float64 // to the broker, for a message beside its body
-	allocations float64 // for a message
+	writes      float64 // system calls for 1,000 messages
+	sentBytes   float64 // to the broker, for each message, without its body
+	allocations float64 // for each message
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	countedBytes    = 300
 )
 
-// TestCountsOfADrain: a relay that finds a backlog.
+// TestCountsOfADrain: a relay starts with a backlog.
 func TestCountsOfADrain(t *testing.T) {
 	c := newCounting(t)
 	c.fill(t, 0, countedMessages)
@@ -39,7 +39,7 @@ func TestCountsOfADrain(t *testing.T) {
 	c.check(t, relay.stop(t), countedMessages, bounds{statements: 20, roundTrips: 13, writes: 400, sentBytes: 185, allocations: 70})
 }
 
-// TestCountsOfAStream: a relay that streams when the rows are written.
+// TestCountsOfAStream: a relay streams when the rows are written.
 func TestCountsOfAStream(t *testing.T) {
 	c := newCounting(t)
 	relay := startCounted(t, c.database, c.broker, c.slot)
@@ -49,7 +49,7 @@ func TestCountsOfAStream(t *testing.T) {
 	c.check(t, relay.stop(t), countedMessages, bounds{statements: 16, roundTrips: 11, writes: 400, sentBytes: 160, allocations: 60})
 }
 
-// TestCountsOfATrickle: each message is written when the one before is done, so that nothing can be done together.
+// TestCountsOfATrickle: each message is written after the previous one is done, so nothing can be batched.
 func TestCountsOfATrickle(t *testing.T) {
 	const messages = 100
 	c := newCounting(t)
@@ -64,17 +64,17 @@ func TestCountsOfATrickle(t *testing.T) {
 	}
 	after := c.counts(relay.spent(t)).since(before)
 	relay.stop(t)
-	// A little comes by the clock: looks after the stream, answers to the server.
+	// Timed work adds a little: checks of the stream, answers to the server.
 	after.check(t, messages, bounds{statements: 1600, roundTrips: 1500, writes: 8000, sentBytes: 160, allocations: 140})
 }
 
-// counting is what is needed to count: taps before the servers, and a way past them.
+// counting has taps in front of the servers, and addresses that bypass them.
 type counting struct {
 	conn             *pgx.Conn
 	table            outbox.Table
 	spec             load.Spec
 	slot             string
-	database, broker string // by way of the taps
+	database, broker string // through the taps
 	postgres, rabbit *tap
 }
 
@@ -99,7 +99,7 @@ func newCounting(t *testing.T) *counting {
 	return c
 }
 
-// tapped puts a tap before the server of an address.
+// tapped puts a tap in front of the server of an address.
 func tapped(t *testing.T, address string, postgres bool) (string, *tap) {
 	t.Helper()
 	to, err := url.Parse(address)
@@ -111,7 +111,7 @@ func tapped(t *testing.T, address string, postgres bool) (string, *tap) {
 	return to.String(), p
 }
 
-// declare makes a queue that keeps little: nobody consumes.
+// declare declares a queue that keeps few messages: nobody consumes it.
 func declare(t *testing.T, broker, queue string) {
 	t.Helper()
 	conn, err := load.Dial(broker, t.Name())
@@ -162,7 +162,7 @@ func (c *counting) await(t *testing.T, condition string, args ...any) {
 	}
 }
 
-// counts is what was done up to a time.
+// counts are the counts up to a time.
 type counts struct {
 	statements, roundTrips, sentBytes int64
 	spent                             spent
@@ -187,7 +187,7 @@ func (c counts) since(before counts) counts {
 	}
 }
 
-// check is of a relay's whole life, with its start and its end.
+// check checks a relay's whole life, including its start and end.
 func (c *counting) check(t *testing.T, s spent, messages int, most bounds) {
 	t.Helper()
 	c.counts(s).check(t, messages, most)

@@ -70,8 +70,8 @@ func TestTheTableTellsMediansAndWhatTheyAreBeside(t *testing.T) {
 	}
 }
 
-// TestARatioIsOfTheSameRoundsOfTheSameRun: the relay takes half of its limit, on a slow machine and on a fast one. The
-// second run has only some rounds of the limit, as one that was cut short.
+// TestARatioIsOfTheSameRoundsOfTheSameRun: the relay reaches half of its limit, on a slow machine and on a fast one.
+// The second run has the limit only in some rounds, as an interrupted run has.
 func TestARatioIsOfTheSameRoundsOfTheSameRun(t *testing.T) {
 	slow, fast := &Report{}, &Report{}
 	for round := 1; round <= 3; round++ {
@@ -149,7 +149,7 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestAReportIsTheSameAfterItWasWritten, and reports of other settings are not mixed with it.
+// TestAReportIsTheSameAfterItWasWritten: and reports with other settings are not merged with it.
 func TestAReportIsTheSameAfterItWasWritten(t *testing.T) {
 	r := testReport()
 	again := rewritten(t, r)
@@ -193,7 +193,7 @@ func wellFormed(content []byte) error {
 	}
 }
 
-// TestEveryCaseIsBesideAnother: names are unique, and what a case is compared with comes before it.
+// TestEveryCaseIsBesideAnother: names are unique, and each case comes after the one it is compared with.
 func TestEveryCaseIsBesideAnother(t *testing.T) {
 	seen := map[string]bool{"": true}
 	for _, one := range Against(Cases(Settings{Messages: 1000, Bytes: 300, Keys: 10, Queues: 1, Window: 10}), "other") {

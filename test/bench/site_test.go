@@ -10,7 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestLongRunsHaveTheServersOwnClock, and short runs after them have none; what a user has set is left as it is.
+// TestLongRunsHaveTheServersOwnClock: the server vacuums by itself in long runs only. The user's settings stay.
 func TestLongRunsHaveTheServersOwnClock(t *testing.T) {
 	server := services.PrivatePostgres(t, ownSettings([]string{"autovacuum_naptime=7s"})...)
 	site := &Site{Postgres: server}
@@ -36,7 +36,7 @@ func TestLongRunsHaveTheServersOwnClock(t *testing.T) {
 	}
 }
 
-// awaitSetting looks again: a session takes in settings a moment after the server was told to.
+// awaitSetting waits for a setting: a session applies it a moment after the reload.
 func awaitSetting(t *testing.T, session *pgx.Conn, name, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())

@@ -18,12 +18,12 @@ type tap struct {
 	running  sync.WaitGroup
 
 	sent atomic.Int64 // bytes
-	// Of Postgres: statements and the round trips that they took, of ordinary connections; what a client of the
-	// replication protocol tells.
+	// For Postgres: statements and their round trips on ordinary connections, and status updates on replication
+	// connections.
 	statements, roundTrips, statusUpdates atomic.Int64
 }
 
-// newTap ends with the test.
+// newTap starts a tap, which ends with the test.
 func newTap(t *testing.T, target string, postgres bool) *tap {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -62,7 +62,7 @@ func (p *tap) accept(t *testing.T, postgres bool) {
 	}
 }
 
-// pipe ends where either side does, and then ends the other, too.
+// pipe ends when either side ends, and then ends the other.
 func pipe(to net.Conn, from io.Reader) {
 	_, _ = io.Copy(to, from)
 	_ = to.Close()
@@ -75,7 +75,7 @@ func (c counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// frontend reads what a client of Postgres sends on one connection.
+// frontend parses what a client of Postgres sends on one connection.
 type frontend struct {
 	tap         *tap
 	unread      []byte

@@ -1,6 +1,6 @@
-// Package browser tests the console in a real Chromium against real servers. It is skipped where there is no Chromium
-// (Debian: apt-get install chromium). SCREENSHOTS=FOLDER keeps a picture of each page; scripts/screenshots makes those of
-// the docs.
+// Package browser tests the console in a real Chromium against real servers. It is skipped without Chromium (Debian:
+// apt-get install chromium). SCREENSHOTS=FOLDER saves a picture of each page; scripts/screenshots makes those of the
+// docs.
 package browser
 
 import (
@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// site is a console on a database of its own, and a browser.
+// site is a console with its own database, and a browser.
 type site struct {
 	*testing.T
 	db      *pgx.Conn
@@ -58,7 +58,7 @@ func open(t *testing.T, live bool, args ...string) *site {
 	if s.binary, err = filepath.Abs("../../.dev/browser/cdc-relay"); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.Command("go", "build", "-o", s.binary, "./cmd/cdc-relay") // once: it stays
+	build := exec.Command("go", "build", "-o", s.binary, "./cmd/cdc-relay") // once; the binary stays
 	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -68,7 +68,7 @@ func open(t *testing.T, live bool, args ...string) *site {
 	if live {
 		slot := services.Name(t)
 		if os.Getenv("DOCS_PICTURES") != "" {
-			slot = "cdc_relay" // on a server of its own
+			slot = "cdc_relay" // the server is the test's own
 		}
 		s.env = append(s.env, "CDC_RELAY_MODE=auto", "CDC_RELAY_PUBLISHER=amqp", "CDC_RELAY_AMQP_URL="+services.VHost(t), "CDC_RELAY_SLOT="+slot, "CDC_RELAY_PUBLICATION="+slot)
 	}
@@ -96,7 +96,7 @@ func open(t *testing.T, live bool, args ...string) *site {
 	return s
 }
 
-// start runs a command until the test ends, and waits until its log says where it serves.
+// start runs a command until the test ends, and waits until its log has its address.
 func (s *site) start(command string, args ...string) (url, address string) {
 	s.Helper()
 	c := exec.Command(s.binary, append([]string{command, "--log-format", "json"}, args...)...)
@@ -125,7 +125,7 @@ func (s *site) start(command string, args ...string) (url, address string) {
 	}
 	go func() {
 		defer close(read)
-		for lines.Scan() { // lest it waits for a reader
+		for lines.Scan() { // keep reading, so that it is not blocked
 		}
 	}()
 	return url, address
@@ -138,7 +138,7 @@ func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// get runs a step that has a result.
+// get runs a step and returns its result.
 func get[T any](s *site, step chromedp.Action[T]) T {
 	s.Helper()
 	result, err := chromedp.Run(s.browser, step)
@@ -148,7 +148,7 @@ func get[T any](s *site, step chromedp.Action[T]) T {
 	return result
 }
 
-// call sends a command of the protocol.
+// call sends a command of the DevTools protocol.
 func call[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, command, params)
@@ -171,7 +171,7 @@ func (s *site) count(sql string) (n int) {
 	return n
 }
 
-// shows waits until the page has the text.
+// shows waits until the page contains the text.
 func (s *site) shows(text string) {
 	s.Helper()
 	get(s, chromedp.Poll[bool](`document.querySelector("main").innerText.includes(`+quoted(text)+`)`, chromedp.WithPollingTimeout(2*await.Hang())))
@@ -185,8 +185,7 @@ func quoted(value any) string {
 	return string(text)
 }
 
-// picture keeps a screenshot where one is wanted, and looks at the page as somebody with a phone, a keyboard or a screen
-// reader does.
+// picture saves a screenshot if requested, and checks the page for users of a phone, a keyboard or a screen reader.
 func (s *site) picture(name string) {
 	s.Helper()
 	s.look(name)
@@ -196,7 +195,7 @@ func (s *site) picture(name string) {
 	}
 }
 
-// look finds what keeps somebody from using the page.
+// look finds obstacles for such users.
 func (s *site) look(name string) {
 	s.Helper()
 	for _, problem := range get(s, chromedp.Evaluate[[]string](audit)) {
@@ -209,7 +208,7 @@ func (s *site) look(name string) {
 	s.do(chromedp.EmulateViewport(1280, 800))
 }
 
-// shoot writes what the window shows.
+// shoot saves what the window shows.
 func (s *site) shoot(folder, name, scheme string) {
 	s.Helper()
 	s.do(call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -228,7 +227,7 @@ func (s *site) shoot(folder, name, scheme string) {
 	}
 }
 
-// audit finds controls without a name, tables without heads, and text with too little contrast (WCAG AA, 4.5 to 1).
+// audit finds controls without a name, tables without headers, and text with too little contrast (WCAG AA, 4.5 to 1).
 const audit = `(() => {
   const problems = [];
   for (const e of document.querySelectorAll("input:not([type=hidden]), select"))
@@ -277,7 +276,7 @@ func TestEveryPageAndEveryAction(t *testing.T) {
 	s.shows("it is tried again")
 	s.picture("message")
 
-	// The page follows what happens, without a reload.
+	// The page updates without a reload.
 	s.do(chromedp.Navigate(s.url+"/waiting?routing-key=just.now"), chromedp.WaitVisible("h1"))
 	s.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('just.now', '1')`)
 	s.do(chromedp.WaitVisible(`//td[text()="just.now"]`))
@@ -285,7 +284,7 @@ func TestEveryPageAndEveryAction(t *testing.T) {
 	act := func(path, button, confirm, done string) {
 		t.Helper()
 		s.do(chromedp.Navigate(s.url+path), chromedp.WaitVisible(`//button[text()="`+button+`"]`))
-		// In one step: the page replaces its buttons when it updates itself.
+		// In one step, because an update replaces the buttons.
 		get(s, chromedp.Evaluate[bool](`[...document.querySelectorAll("button")].find((b) => b.innerText === `+quoted(button)+`).click() === undefined`))
 		s.do(chromedp.WaitVisible("button.do"))
 		s.shows(confirm)

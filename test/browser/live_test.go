@@ -13,10 +13,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// publishedKeys reach a queue; what has another routing key is rejected.
+// publishedKeys are bound to a queue; messages with other routing keys are rejected.
 var publishedKeys = []string{"orders.created", "orders.paid", "parcels.sent"}
 
-// queues take the messages until the test ends.
+// queues consumes the messages until the test ends.
 func (s *site) queues() {
 	s.Helper()
 	var url string
@@ -92,8 +92,8 @@ func (s *site) orders() {
 	})
 }
 
-// TestBesideALiveRelay: charts, updates and history show what a relay does at work. DOCS_PICTURES=FOLDER makes the pictures of the
-// docs, and takes some minutes for the charts.
+// TestBesideALiveRelay: charts, updates and history show a relay at work. DOCS_PICTURES=FOLDER makes the pictures of
+// the docs; the charts take some minutes.
 func TestBesideALiveRelay(t *testing.T) {
 	s := open(t, true, "--allow-changes")
 	s.queues()
@@ -125,7 +125,7 @@ func TestBesideALiveRelay(t *testing.T) {
 	shoot("overview", "light")
 	shoot("overview-dark", "dark")
 
-	// The history goes on by itself.
+	// The history updates by itself.
 	s.do(chromedp.Navigate(s.url+"/published"), chromedp.WaitVisible("tbody tr"))
 	first := get(s, chromedp.Evaluate[string](`document.querySelector("tbody a").innerText`))
 	s.becomes(`document.querySelector("tbody a").innerText !== ` + quoted(first))
@@ -146,7 +146,7 @@ func TestBesideALiveRelay(t *testing.T) {
 	shoot("message", "light")
 }
 
-// becomes waits until the page is so.
+// becomes waits until the expression is true on the page.
 func (s *site) becomes(expression string) {
 	s.Helper()
 	get(s, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(5*time.Minute)))

@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/deploy/objects"
 )
 
-// load is what `docker compose -f deploy/compose.yaml config` does.
+// load does the same as `docker compose -f deploy/compose.yaml config`.
 func load(t *testing.T, text string, environment types.Mapping) (*types.Project, error) {
 	t.Helper()
 	return loader.LoadWithContext(t.Context(), types.ConfigDetails{
@@ -52,7 +52,7 @@ func TestComposeTakesTheFile(t *testing.T) {
 	}
 }
 
-// The ports are open to this machine alone, and are not those of servers that run on it already.
+// The ports are open only on this machine, and differ from the servers' usual ports.
 func TestComposePortsDoNotCollide(t *testing.T) {
 	project, err := load(t, objects.Read(t, "deploy/compose.yaml"), nil)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package deploy checks the files of deploy/ with the code that will read them: the Go types of Kubernetes
-// and Compose. helm does so for the chart, and release for goreleaser's configuration: they take longer to compile. All
-// are a module of their own, so that the relay does not depend on theirs.
+// Package deploy checks the files of deploy/ with the code that reads them: the Go types of Kubernetes and Compose.
+// Package helm checks the chart, and package release goreleaser's configuration: they take longer to compile. All are
+// in a separate module, so that the relay does not depend on their dependencies.
 package deploy
 
 import (
@@ -74,7 +74,7 @@ func TestTheSecretsAreThoseOfTheExample(t *testing.T) {
 	}
 }
 
-// kubectl applies the folder by its kustomization.
+// kubectl can apply the folder with its kustomization.
 func TestTheKustomizationIsTaken(t *testing.T) {
 	// Kustomize's own types take long to compile.
 	var list struct {

@@ -7,7 +7,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// TestAdoptedTablesArePublished: from the table of each layout to the queue, rows that had waited and new ones.
+// TestAdoptedTablesArePublished: waiting and new rows of each layout's table reach the queue.
 func TestAdoptedTablesArePublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -90,7 +90,7 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 	if n := arrived.repeats(); n != 0 {
 		t.Errorf("%d duplicates", n)
 	}
-	// A row that cannot be converted does not fail the INSERT, and is a dead letter with the reason.
+	// A row that cannot be converted does not fail the INSERT, and becomes a dead letter with the reason.
 	w.exec(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options) VALUES (now(), 'x', 'shop.add', '[]', '{}', '{"eta": "soon"}')`)
 	w.eventually("it is a dead letter", func() bool {
 		return value[int](w, `SELECT count(*) FROM outbox_dead_letter WHERE failure_reason = 'invalid_headers' AND headers #>> '{}' LIKE '%soon%' AND payload ->> 'task_id' = 'x'`) == 1

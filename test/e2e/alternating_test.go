@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestDueAndUnclaimedRowsOfOneKeyInTurn leave one after the other in order, each as soon as the one
-// before it has left and not at the next poll.
+// TestDueAndUnclaimedRowsOfOneKeyInTurn: they leave in order, each right after the previous one and not at the next
+// poll.
 func TestDueAndUnclaimedRowsOfOneKeyInTurn(t *testing.T) {
 	services.Thorough(t, "keys keep their order in the quick run")
 	t.Parallel()

@@ -12,8 +12,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestInsertsThatFailNameTheColumn: in the application's own transaction, with words that name the
-// column. Nothing of it is published. All other mistakes become dead letters (mistakes).
+// TestInsertsThatFailNameTheColumn: they fail in the application's own transaction, and nothing of it is published. All
+// other mistakes become dead letters (mistakes).
 func TestInsertsThatFailNameTheColumn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -62,7 +62,7 @@ func TestInsertsThatFailNameTheColumn(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestTheApplicationNeedsInsertAlone: no other privilege; INSERT on the columns of the message will do.
+// TestTheApplicationNeedsInsertAlone: it needs no other privilege; INSERT on the columns of the message is enough.
 func TestTheApplicationNeedsInsertAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// mistakes are rows that the table takes and nobody can publish. What they are to be called
-// names the column and says what to do.
+// mistakes are rows that the table accepts but that cannot be published. Each error must name the column and say what
+// to do.
 func mistakes() []content {
 	const (
 		badRow, badRouting     = "invalid_row", "invalid_routing"
@@ -63,9 +63,9 @@ func mistakes() []content {
 	}
 }
 
-// TestARowThatCannotBePublishedIsDeadLetteredAlone on each path: rows found in the table at the start, and rows that
-// the stream brings; without a key, and first of a key. Neighbours of the same exchange arrive, once and without an
-// attempt, and the connection to the broker stays.
+// TestARowThatCannotBePublishedIsDeadLetteredAlone: for rows in the table at the start and for streamed rows, without a
+// key and first of a key. Neighbours on the same exchange arrive once, without an attempt, and the connection to the
+// broker stays.
 func TestARowThatCannotBePublishedIsDeadLetteredAlone(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"auto", "poll"} {
@@ -115,7 +115,7 @@ func deadLetteredAlone(t *testing.T, mode string) {
 			t.Error(line)
 		}
 	}
-	// A message over which the broker closes a channel is rejected.
+	// A message that makes the broker close a channel counts as rejected.
 	if n := r.metric(`cdc_relay_messages_refused_total{reason="broker_rejected"}`); n != 0 {
 		t.Errorf("the broker closed the channel %g times", n)
 	}
@@ -124,8 +124,8 @@ func deadLetteredAlone(t *testing.T, mode string) {
 	}
 }
 
-// TestColumnsOfTheRelayThatAnApplicationSets harm no other row: attempts stop at their greatest value, and a row that
-// is rejected then is a dead letter.
+// TestColumnsOfTheRelayThatAnApplicationSets: they affect no other row. attempts stops at its maximum, and a row that
+// is then rejected becomes a dead letter.
 func TestColumnsOfTheRelayThatAnApplicationSets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -140,7 +140,7 @@ func TestColumnsOfTheRelayThatAnApplicationSets(t *testing.T) {
 			t.Errorf("dead letter: %d attempts, reason %q and error %q", dead.Attempts, dead.FailureReason, dead.LastError)
 		}
 	}
-	// Rejected in one batch.
+	// All are rejected in one batch.
 	w.exec(`INSERT INTO outbox (routing_key, payload, attempts) SELECT 'nowhere', '{}', 2147483640 FROM generate_series(1, 20)`)
 	ok := w.insert(row{"attempts": 2147483647})
 	w.await(arrived, ok)

@@ -13,13 +13,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// content is a row that SQL takes, and what is to become of it: it arrives, with body
-// and headers, or is dead-lettered at once.
+// content is a row that SQL accepts, and its result: it arrives with body and headers, or becomes a dead letter at
+// once.
 type content struct {
 	name    string
 	row     row
 	body    []byte     // as it arrives
-	headers amqp.Table // as they arrive, not looked at where nil
+	headers amqp.Table // as they arrive; nil: not checked
 	reason  string     // of the dead letter, "" where it arrives
 	says    string     // in its last_error
 }
@@ -97,7 +97,7 @@ func everyByte() []byte {
 	return b
 }
 
-// largestMessage is the broker's limit: 128 MiB, and 16 MiB from RabbitMQ 4 on.
+// largestMessage returns the broker's limit: 128 MiB, and 16 MiB from RabbitMQ 4 on.
 func largestMessage(t *testing.T) int {
 	t.Helper()
 	major, _, _ := strings.Cut(services.SharedRabbitMQ(t).Version, ".")
@@ -111,8 +111,8 @@ func largestMessage(t *testing.T) int {
 	return 128 << 20
 }
 
-// TestEveryRowArrivesExactlyOrIsDeadLettered on each path: rows found in the table
-// at the start, and rows that the stream brings; each with a neighbour.
+// TestEveryRowArrivesExactlyOrIsDeadLettered: for rows in the table at the start and for streamed rows, each with a
+// neighbour.
 func TestEveryRowArrivesExactlyOrIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -159,7 +159,7 @@ func (w *world) hasBecome(arrived *ledger, c content, id string) {
 	w.t.Helper()
 	if c.reason != "" {
 		dead := w.awaitDeadLetter(id)
-		attempts, _ := c.row["attempts"].(int) // none but what was inserted
+		attempts, _ := c.row["attempts"].(int) // only those that were inserted
 		if dead.Attempts != attempts || dead.FailureReason != c.reason || !strings.Contains(dead.LastError, c.says) {
 			w.t.Errorf("dead letter: %d attempts, reason %q and error %.300q, want %d, %q and %q",
 				dead.Attempts, dead.FailureReason, dead.LastError, attempts, c.reason, c.says)
@@ -179,7 +179,7 @@ func (w *world) hasBecome(arrived *ledger, c content, id string) {
 	}
 }
 
-// TestWhatRollsBackIsNeverPublished, and what commits is, however it was inserted.
+// TestWhatRollsBackIsNeverPublished: and what commits is published, with every way to insert it.
 func TestWhatRollsBackIsNeverPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -223,13 +223,13 @@ func TestWhatRollsBackIsNeverPublished(t *testing.T) {
 		`{"copied": 0}`: 1, `{"copied": 1}`: 1, `"last"`: 1,
 	}
 	got := bodies(arrived)
-	delete(got, `"inserted and deleted"`) // committed, and gone before anybody could look: either is right
+	delete(got, `"inserted and deleted"`) // committed, but deleted before a query could see it: either result is right
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("arrived: %v\nwant: %v", got, want)
 	}
 }
 
-// bodies counts what arrived by its body.
+// bodies counts arrivals by their body.
 func bodies(l *ledger) map[string]int {
 	counts := make(map[string]int)
 	for _, d := range l.all() {

@@ -9,7 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestAKilledClaimIsTakenOverAtOnce: its rows are free when its connection ends, and another relay publishes them, marked.
+// TestAKilledClaimIsTakenOverAtOnce: its rows are free when its connection ends, and another relay publishes them,
+// marked.
 func TestAKilledClaimIsTakenOverAtOnce(t *testing.T) {
 	t.Parallel()
 	p := newProxied(t)
@@ -38,8 +39,8 @@ func TestAKilledClaimIsTakenOverAtOnce(t *testing.T) {
 	}
 }
 
-// TestFewKeysWithALongBacklogLeaveAtOnce, also if nobody streams: what it takes to find the oldest row of each key
-// follows the keys.
+// TestFewKeysWithALongBacklogLeaveAtOnce: also without a stream. The cost of finding the oldest row of each key depends
+// on the number of keys.
 func TestFewKeysWithALongBacklogLeaveAtOnce(t *testing.T) {
 	services.Thorough(t, "fills a table")
 	for _, keys := range []int{1, 100} {

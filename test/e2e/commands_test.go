@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// answer runs a command with --format json and reads what it says.
+// answer runs a command with --format json and parses its output.
 func answer[T any](w *world, wantCode int, args ...string) (v T) {
 	w.t.Helper()
 	stdout, stderr, code := w.outputs(append(args, "--format", "json")...)
@@ -27,7 +27,7 @@ func answer[T any](w *world, wantCode int, args ...string) (v T) {
 	return v
 }
 
-// toQueue inserts messages of a key, numbered from 1, for a queue.
+// toQueue inserts messages of a key for a queue, numbered from 1.
 func (w *world) toQueue(queue string, key any, n int) {
 	w.t.Helper()
 	w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload)
@@ -36,7 +36,7 @@ func (w *world) toQueue(queue string, key any, n int) {
 
 func (w *world) deadLetters() int { return value[int](w, `SELECT count(*) FROM outbox_dead_letter`) }
 
-// numbers are those of the bodies, in the order of their arrival.
+// numbers returns the numbers in the bodies, in the order of arrival.
 func numbers(w *world, l *ledger) (list []int) {
 	w.t.Helper()
 	for _, d := range l.all() {
@@ -63,7 +63,7 @@ type requeued struct {
 	NotTaken          int `json:"not_taken"`
 }
 
-// The key waits for its dead letter, which is sent back while the relay runs, and comes first.
+// The key waits for its dead letter. The dead letter is requeued while the relay runs, and leaves first.
 func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 	w := newWorld(t).setUp()
 	r := w.run("--on-dead-letter", "block", "--max-retries", "0", "--poll-interval", "100ms")
@@ -105,7 +105,8 @@ func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 	}
 }
 
-// All of a key are dead, and later ones wait: they come in their old order, before those.
+// All messages of a key are dead letters, and later ones wait. After a requeue they leave in their old order, before
+// the later ones.
 func TestManyRequeuedComeInTheirOrder(t *testing.T) {
 	services.Thorough(t, "thousands of rows")
 	w := newWorld(t).setUp()
@@ -129,7 +130,7 @@ func TestManyRequeuedComeInTheirOrder(t *testing.T) {
 	r.stop()
 }
 
-// A message that was nacked may have reached some other queue; one that came back has not.
+// A nacked message may have reached another queue; a returned message has not.
 func TestRequeuedMessagesThatWereNackedAreMarked(t *testing.T) {
 	w := newWorld(t).setUp()
 	full := w.queue + "-full"
@@ -178,7 +179,7 @@ func TestRetryDoesNotWaitForTheBackoff(t *testing.T) {
 	}
 }
 
-// stats is what the command of that name says, as a script reads it.
+// stats is the JSON output of the command.
 type stats struct {
 	QueueDepth           int `json:"queue_depth"`
 	Retrying, Scheduled  int
@@ -263,7 +264,7 @@ func TestStatsWatchesUntilItIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := json.NewDecoder(out)
-	for want := range 3 { // it sees what is inserted meanwhile
+	for want := range 3 { // it sees rows that are inserted meanwhile
 		for seen := -1; seen != want; {
 			var s struct {
 				QueueDepth int `json:"queue_depth"`
@@ -331,7 +332,7 @@ func TestPurgeAsksBeforeItDeletes(t *testing.T) {
 	if code != 0 || !strings.Contains(text, "would delete 11 dead letters") {
 		t.Errorf("exit %d: %s", code, text)
 	}
-	text, code = w.command("dead-letter", "purge", "--older-than", "720h") // nobody answers
+	text, code = w.command("dead-letter", "purge", "--older-than", "720h") // without an answer
 	if code != 1 || !strings.Contains(text, "Delete 11 dead letters from public.outbox_dead_letter") || !strings.Contains(text, "nothing was deleted") || w.deadLetters() != 40 {
 		t.Errorf("exit %d: %s", code, text)
 	}

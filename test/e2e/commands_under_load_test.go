@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// keepTyping runs a command again and again until ctx is done; each has to succeed.
+// keepTyping repeats a command until ctx is done; each run must succeed.
 func (w *world) keepTyping(ctx context.Context, typists *sync.WaitGroup, args ...string) {
 	typists.Go(func() {
 		for ctx.Err() == nil {
@@ -27,8 +27,8 @@ func (w *world) keepTyping(ctx context.Context, typists *sync.WaitGroup, args ..
 	})
 }
 
-// Retries are hurried and dead letters sent back all the time, while two relays work, the
-// binding comes and goes, and one relay stops: everything arrives, and what is repeated says so.
+// While two relays run, retry and requeue run all the time, the binding is removed and restored, and one relay stops:
+// everything arrives, and duplicates are marked.
 func TestCommandsUnderLoadBreakNothing(t *testing.T) {
 	w := newWorld(t).setUp()
 	exchange := w.queue + "-exchange"
@@ -78,7 +78,7 @@ func TestCommandsUnderLoadBreakNothing(t *testing.T) {
 	}
 }
 
-// rebind takes the binding away and makes it again until ctx is done.
+// rebind removes and restores the binding until ctx is done.
 func (w *world) rebind(ctx context.Context, channel *amqp.Channel, exchange string) {
 	tick := time.NewTicker(400 * time.Millisecond)
 	defer tick.Stop()
@@ -100,7 +100,7 @@ func (w *world) rebind(ctx context.Context, channel *amqp.Channel, exchange stri
 	}
 }
 
-// A look at the queue reads no table as a whole, and is quick, whatever waits there.
+// stats reads no table as a whole, and is fast with any backlog.
 func TestStatsIsCheapWithManyRows(t *testing.T) {
 	services.Thorough(t, "200,000 rows")
 	w := newWorld(t).setUp()
@@ -112,7 +112,7 @@ func TestStatsIsCheapWithManyRows(t *testing.T) {
 		w.exec(`SELECT pg_stat_clear_snapshot()`)
 		return value[int64](w, `SELECT sum(seq_scan)::bigint FROM pg_stat_user_tables WHERE relname IN ('outbox', 'outbox_dead_letter')`)
 	}
-	w.command("stats") // the cache is warm
+	w.command("stats") // fill the cache
 	before := scans()
 	begun := time.Now()
 	s := answer[struct {

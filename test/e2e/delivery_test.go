@@ -9,8 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// load inserts n rows from several connections, half by single INSERTs and half by
-// COPY in batches.
+// load inserts n rows from several connections, half by single INSERTs and half by COPY in batches.
 func (w *world) load(n, connections int) {
 	w.t.Helper()
 	var wg sync.WaitGroup
@@ -117,8 +116,8 @@ func TestAKillRepeatsAtMostWhatWasInFlightAndMarksIt(t *testing.T) {
 	}
 }
 
-// TestAGreatTransactionStaysWithinBoundedMemory: kept in memory, either number of rows would be
-// nearly twice the bound at least.
+// TestAGreatTransactionStaysWithinBoundedMemory: kept in memory, either number of rows would need at least nearly twice
+// the limit.
 func TestAGreatTransactionStaysWithinBoundedMemory(t *testing.T) {
 	services.Thorough(t, "takes half a minute")
 	w := newWorld(t).plainly().setUp()

@@ -12,13 +12,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// replicated is a primary and a standby that has every commit before its client hears of it.
+// replicated is a primary with a standby that has every acknowledged commit.
 type replicated struct {
-	world            *world // by a URL that names both
+	world            *world // its URL names both
 	primary, standby *services.Postgres
 }
 
-// newReplicated runs the statements in the database before the standby is made.
+// newReplicated runs the statements in the database before it creates the standby.
 func newReplicated(t *testing.T, statements ...string) *replicated {
 	t.Helper()
 	p := &replicated{primary: services.PrivatePostgres(t)}
@@ -41,7 +41,7 @@ func newReplicated(t *testing.T, statements ...string) *replicated {
 	return p
 }
 
-// failOver kills the primary and makes the standby one.
+// failOver kills the primary and promotes the standby.
 func (p *replicated) failOver(t *testing.T) {
 	t.Helper()
 	must(t, "kill the primary", p.primary.Kill(t.Context()))
@@ -49,7 +49,7 @@ func (p *replicated) failOver(t *testing.T) {
 	p.world.db.Reset()
 }
 
-// onStandby asks the standby until it answers yes.
+// onStandby queries the standby until the result is true.
 func (p *replicated) onStandby(t *testing.T, what, sql string, args ...any) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), p.standby.URL("app"))
@@ -62,7 +62,7 @@ func (p *replicated) onStandby(t *testing.T, what, sql string, args ...any) {
 	})
 }
 
-// TestAStandbyIsPromoted under load. Without a failover slot the new primary has none, and the relay makes one.
+// TestAStandbyIsPromoted: under load. Without a failover slot the new primary has none, and the relay creates one.
 func TestAStandbyIsPromoted(t *testing.T) {
 	t.Parallel()
 	p := newReplicated(t)
@@ -81,8 +81,8 @@ func TestAStandbyIsPromoted(t *testing.T) {
 	}
 }
 
-// TestAFailoverSlotOutlivesItsServer: a slot that a DBA has made so, for Postgres 17 and later,
-// is used as it is, and goes on where the standby has its copy.
+// TestAFailoverSlotOutlivesItsServer: the relay uses a failover slot that a DBA created (Postgres 17 and later) as it
+// is, and continues with the standby's copy.
 func TestAFailoverSlotOutlivesItsServer(t *testing.T) {
 	services.Thorough(t, "a standby is promoted in the quick run")
 	t.Parallel()
@@ -116,8 +116,8 @@ func TestAFailoverSlotOutlivesItsServer(t *testing.T) {
 	}
 }
 
-// TestAFailoverSlotWaitsForItsStandby and sends nothing while that is away, although the server
-// answers: rows are swept then.
+// TestAFailoverSlotWaitsForItsStandby: the server answers but streams nothing while the standby is down. Rows are then
+// published from the table.
 func TestAFailoverSlotWaitsForItsStandby(t *testing.T) {
 	services.Thorough(t, "a standby is promoted in the quick run")
 	if services.SharedPostgres(t).Major() < 17 {

@@ -14,8 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// pace is how well healthy rows leave: as many as the relay can take, and rows that come one by
-// one, from before the INSERT to the arrival.
+// pace is how fast healthy rows leave: at full load, and single rows from before the INSERT to the arrival.
 type pace struct {
 	perSecond float64
 	single    time.Duration // the median
@@ -25,9 +24,9 @@ func (p pace) String() string {
 	return fmt.Sprintf("%.0f a second, one within %s", p.perSecond, p.single.Round(10*time.Microsecond))
 }
 
-// pace keeps some hundred rows on their way for some time, then inserts single ones. They do not fill
-// the window: how often it spills differs from one time to the next. Where the columns have an
-// ordering key, it is the beginning of a hundred.
+// pace keeps some hundred rows in flight for some time, then inserts single ones. They do not fill the window: how
+// often a full window leaves rows in the table varies. If the columns have an ordering key, it is the prefix of a
+// hundred keys.
 func (w *world) pace(arrived *ledger, over time.Duration, single int, columns row) pace {
 	w.t.Helper()
 	const batch, onTheirWay = 250, 500
@@ -63,13 +62,13 @@ func median[T int | float64 | time.Duration](values []T) T {
 	return values[len(values)/2]
 }
 
-// trouble is rows that fail for ever beside healthy ones.
+// trouble is rows that always fail, next to healthy ones.
 type trouble struct {
 	name string
-	// columns of the rows that fail, as SQL; $1 is the queue and n their number.
+	// columns of the failing rows, as SQL; $1 is the queue and n their number
 	exchange, routingKey, orderingKey string
 	healthy                           row
-	// oneTries: of all these rows one is tried at a time.
+	// oneTries: only one of these rows is tried at a time.
 	oneTries bool
 }
 
@@ -92,9 +91,9 @@ func troubles(queue string) []trouble {
 	}
 }
 
-// TestRowsThatFailForEverDoNotSlowTheOthers, measured without and with them in turn, each time beside
-// what it was before and after, since the machine has other work as well. With the default settings
-// each is tried once an hour in the end.
+// TestRowsThatFailForEverDoNotSlowTheOthers: measured without and with them in turn. Each measurement is compared with
+// those before and after it, because other work on the machine varies. With the default settings, each row is tried
+// once an hour in the end.
 func TestRowsThatFailForEverDoNotSlowTheOthers(t *testing.T) {
 	for i := range troubles("") {
 		t.Run(troubles("")[i].name, func(t *testing.T) {
@@ -107,7 +106,7 @@ func TestRowsThatFailForEverDoNotSlowTheOthers(t *testing.T) {
 }
 
 // TestRowsThatFailForTheFirstTimeSlowTheOthersLittle: all of them are tried within the first
-// --backoff-time, 833 a second, which is work that the machine has to do.
+// --backoff-time, 833 a second, which costs processor time.
 func TestRowsThatFailForTheFirstTimeSlowTheOthersLittle(t *testing.T) {
 	needsLong(t)
 	for i := range troubles("") {
@@ -115,8 +114,8 @@ func TestRowsThatFailForTheFirstTimeSlowTheOthersLittle(t *testing.T) {
 	}
 }
 
-// slowdown checks which share of their pace healthy rows keep beside so many rows that fail, each
-// tried once in the period.
+// slowdown checks what share of their pace healthy rows keep next to this many failing rows, each tried once in the
+// period.
 func slowdown(t *testing.T, nth, rows int, period time.Duration, least float64) {
 	w := newWorld(t).plainly().setUp()
 	trouble := troubles(w.queue)[nth]
@@ -125,19 +124,19 @@ func slowdown(t *testing.T, nth, rows int, period time.Duration, least float64) 
 	arrived.onlyCount()
 	r := w.run("--max-retries", "1000", "--backoff-time", period.String(), "--max-backoff", period.String())
 	measure := func() pace {
-		// What it costs to insert and to delete so many rows is not what they cost while they are there.
+		// The cost of inserting and deleting the rows must not count, only their presence.
 		if long() {
 			w.slotFollows()
 			w.exec(`CHECKPOINT`)
 		}
 		return w.pace(arrived, sized(400*time.Millisecond, 3*time.Second), sized(30, 300), trouble.healthy)
 	}
-	measure() // warms up
+	measure() // warm up
 	var throughput, single []float64
 	rejected, during := 0.0, time.Duration(0)
 	before := measure()
 	fair := func() bool { return median(throughput) >= least && median(single) >= least }
-	// What other work does to the machine goes both ways, and with more rounds away.
+	// Other work on the machine changes the result in both directions; more rounds cancel it out.
 	for n := 0; n < sized(3, 5) || (n < 15 && !fair()); n++ {
 		w.exec(fmt.Sprintf(`INSERT INTO outbox (exchange, routing_key, ordering_key, payload, attempts, last_error, available_at)
 			SELECT %s, %s, %s, '{}', 1, 'unroutable: seen before', clock_timestamp() + random() * $3::interval
@@ -163,7 +162,7 @@ func slowdown(t *testing.T, nth, rows int, period time.Duration, least float64) 
 	}
 }
 
-// declareFair makes an exchange whose queue rejects, and one that leads to the test's queue.
+// declareFair declares an exchange with a queue that rejects, and one bound to the test's queue.
 func (w *world) declareFair() {
 	w.t.Helper()
 	full := w.queue + "-full"
@@ -176,7 +175,7 @@ func (w *world) declareFair() {
 	must(w.t, "fill the queue", channel.Publish("", full, false, false, amqp.Publishing{}))
 }
 
-// rejections counts those of all reasons.
+// rejections counts rejections for all reasons.
 func (r *relay) rejections() (n float64) {
 	page, _ := r.get("/metrics")
 	for _, line := range linesWith(page, "cdc_relay_messages_refused_total{") {

@@ -15,15 +15,14 @@ func (w *world) insertMany(rows int) {
 		SELECT $1, json_build_object('n', n, 'text', repeat('x', 100)) FROM generate_series(1, $2) n`, w.queue, rows)
 }
 
-// writeWAL has other tables write so many MB of WAL, as pg_logical_emit_message does without a table.
+// writeWAL writes this many MB of WAL that do not concern the outbox, with pg_logical_emit_message.
 func (w *world) writeWAL(mb int) {
 	w.t.Helper()
 	w.exec(`SELECT count(pg_logical_emit_message(true, 'other tables', repeat('x', 1000000))) FROM generate_series(1, $1)`, mb)
 }
 
-// TestPostgresStopsFastWhateverTheRelayIsDoing: `pg_ctl stop -m fast` waits for walsenders until
-// they have sent all, so a relay that does not read would hold it up. Afterwards nothing is lost,
-// and as the process lives on, nothing is repeated.
+// TestPostgresStopsFastWhateverTheRelayIsDoing: `pg_ctl stop -m fast` waits until walsenders have sent everything, so a
+// relay that does not read would delay it. Nothing is lost, and because the process survives, nothing is duplicated.
 func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 	t.Parallel()
 	server := services.PrivatePostgres(t)
@@ -42,7 +41,7 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 		"catching up with old WAL": func(w *world) func() int {
 			r := w.run()
 			r.stop()
-			// It keeps the relay from recreating the slot, until the stop ends it.
+			// The open transaction keeps the relay from recreating the slot, until the stop ends it.
 			open, err := w.db.Begin(w.t.Context())
 			must(w.t, "begin", err)
 			_, err = open.Exec(w.t.Context(), `SELECT pg_current_xact_id()`)
@@ -55,7 +54,7 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 			}
 			w.insertMany(20)
 			return func() int {
-				_ = open.Rollback(w.t.Context()) // which the stop did already
+				_ = open.Rollback(w.t.Context()) // the stop has done that already
 				logs := r.logs()
 				caughtUp := strings.Index(logs, `"event":"streaming"`) < strings.Index(logs, "stream_down")
 				if !caughtUp && !strings.Contains(logs, "recreated slot "+w.slot+": ") {
@@ -92,7 +91,7 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 				services.Thorough(t, "one of many situations")
 			}
 			w := newWorldOn(t, server.Database(t), vhost).setUp()
-			w.settings = append(w.settings, "CDC_RELAY_SEND_TIMEOUT=5m") // a broker on a busy machine may need more than 10 s
+			w.settings = append(w.settings, "CDC_RELAY_SEND_TIMEOUT=5m") // on a busy machine, a broker can need more than 10 s
 			arrived := w.consume(w.queue)
 			committed := busy(w)
 			within(t, "pg_ctl stop -m fast", 3*time.Second, func() { must(t, "stop", server.Stop(t.Context(), services.Fast)) })

@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// behindItsOwnBrokerProxy is the same world for one relay that reaches RabbitMQ by a proxy of its own.
+// behindItsOwnBrokerProxy is the same world for a relay with its own proxy to RabbitMQ.
 func (w *world) behindItsOwnBrokerProxy() (*world, *services.Proxy) {
 	w.t.Helper()
 	proxy, address := through(w.t, w.broker)
@@ -16,7 +16,7 @@ func (w *world) behindItsOwnBrokerProxy() (*world, *services.Proxy) {
 	return &one, proxy
 }
 
-// TestALeaderCutOffFromTheBrokerHandsOver to a standby that can publish, and does not take the slot back.
+// TestALeaderCutOffFromTheBrokerHandsOver: to a standby that can publish, and does not take the slot back.
 func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -45,7 +45,6 @@ func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 	other.noRejections()
 }
 
-// TestNobodyHandsOverWhileTheBrokerIsDownForAll.
 func TestNobodyHandsOverWhileTheBrokerIsDownForAll(t *testing.T) {
 	services.Thorough(t, "waits for twenty seconds")
 	t.Parallel()

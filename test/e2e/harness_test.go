@@ -1,5 +1,5 @@
-// Package e2e drives the built binary as users do: against real servers, through
-// the contract of docs/contract.md alone (tables, commands, flags, AMQP).
+// Package e2e tests the built binary as users run it: against real servers, and only through the contract of
+// docs/contract.md (tables, commands, flags, AMQP).
 package e2e
 
 import (
@@ -28,8 +28,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// binary is the relay under test, built once per run, with the race detector where the
-// tests have it.
+// binary is the relay under test, built once per run, with the race detector if the tests have it.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -41,8 +40,8 @@ func TestMain(m *testing.M) {
 	services.Main(m)
 }
 
-// build makes a binary in a folder that is not a temporary one: services.Main exits, and
-// nobody would remove it.
+// build builds a binary into a folder below the working directory: services.Main exits, so nobody would remove a
+// temporary folder.
 func build(name string, race bool) (string, error) {
 	file, err := filepath.Abs(filepath.Join("../../.dev/e2e", name))
 	if err != nil {
@@ -55,7 +54,7 @@ func build(name string, race bool) (string, error) {
 	return file, nil
 }
 
-// world is a database, a virtual host and the names of what a test uses there.
+// world is a database, a virtual host and the names that a test uses there.
 type world struct {
 	t        *testing.T
 	binary   string
@@ -64,8 +63,8 @@ type world struct {
 	queue    string
 	slot     string
 	db       *pgxpool.Pool
-	settings []string // further environment of the relay
-	stdout   *os.File // of the relay; nil: nothing is kept
+	settings []string // more environment variables of the relay
+	stdout   *os.File // of the relay; nil: discarded
 	ledgers  []*ledger
 	relays   []*relay
 }
@@ -82,7 +81,7 @@ func newWorldOn(t *testing.T, database, broker string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // strings are, whatever the database has
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // strings are UTF-8 with every database encoding
 	w.db, err = pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +90,7 @@ func newWorldOn(t *testing.T, database, broker string) *world {
 	return w
 }
 
-// setUp makes tables, publication and slot, and the queue.
+// setUp creates tables, publication and slot, and the queue.
 func (w *world) setUp() *world {
 	w.t.Helper()
 	if out, code := w.command("setup"); code != 0 {
@@ -105,18 +104,18 @@ func (w *world) env() []string {
 	return append(append(os.Environ(),
 		"CDC_RELAY_DATABASE_URL="+w.database, "CDC_RELAY_AMQP_URL="+w.broker, "CDC_RELAY_SLOT="+w.slot,
 		"CDC_RELAY_PUBLICATION="+w.slot, "CDC_RELAY_HTTP_ADDR=127.0.0.1:0",
-		"GORACE=atexit_sleep_ms=0", // else it sleeps for a second at the end
+		"GORACE=atexit_sleep_ms=0", // otherwise it sleeps for a second at the end
 	), w.settings...)
 }
 
-// command runs one command to its end.
+// command runs one command until it ends.
 func (w *world) command(args ...string) (output string, code int) {
 	w.t.Helper()
 	stdout, stderr, code := w.outputs(args...)
 	return stdout + stderr, code
 }
 
-// outputs is command with the two outputs apart.
+// outputs does the same as command, and separates the two outputs.
 func (w *world) outputs(args ...string) (stdout, stderr string, code int) {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
@@ -151,7 +150,7 @@ func value[T any](w *world, sql string, args ...any) T {
 	return v
 }
 
-// query reads all rows: structs by name, others by their one column.
+// query reads all rows: structs by column name, other types from the only column.
 func query[T any](w *world, sql string, args ...any) []T {
 	w.t.Helper()
 	rows, err := w.db.Query(w.t.Context(), sql, args...)
@@ -169,13 +168,13 @@ func query[T any](w *world, sql string, args ...any) []T {
 	return list
 }
 
-// eventually waits for a condition to hold; where it does not, the test says what it waited for and what it saw.
+// eventually waits for a condition. If it stays false, the test fails with what it waited for and the state.
 func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
 	await.Until(w.t, what, condition, w.saw)
 }
 
-// saw describes what a failed test sees: the tables, what has arrived, and the relays.
+// saw describes the state for a failed test: the tables, the arrivals and the relays.
 func (w *world) saw() string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), await.Scaled(5*time.Second))
 	defer cancel()
@@ -221,7 +220,7 @@ type relay struct {
 	log  bytes.Buffer
 }
 
-// run starts a relay and waits until it is up. It is killed at the end of the test.
+// run starts a relay and waits until it is up. The relay is killed at the end of the test.
 func (w *world) run(args ...string) *relay {
 	w.t.Helper()
 	r := w.start(args...)
@@ -255,7 +254,7 @@ func (w *world) start(args ...string) *relay {
 		if w.t.Failed() && !r.exited() {
 			metrics, _ := r.get("/metrics")
 			w.t.Logf("metrics of the relay:\n%s", metrics)
-			_ = r.cmd.Process.Signal(syscall.SIGQUIT) // says where its goroutines are
+			_ = r.cmd.Process.Signal(syscall.SIGQUIT) // it prints its goroutines
 		} else {
 			_ = r.cmd.Process.Kill()
 		}
@@ -277,7 +276,7 @@ func (w *world) start(args ...string) *relay {
 }
 
 func (r *relay) readLog(from io.Reader, address chan<- string) {
-	defer close(address) // it may end without one
+	defer close(address) // it may end without printing it
 	defer close(r.done)
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 1<<20)
@@ -322,7 +321,7 @@ func (r *relay) get(path string) (body string, status int) {
 	return string(b), response.StatusCode
 }
 
-// page is what /readyz says.
+// page returns the answer of /readyz.
 func (r *relay) page() string {
 	page, _ := r.get("/readyz")
 	return page
@@ -333,7 +332,7 @@ func (r *relay) ready() bool {
 	return status == http.StatusOK
 }
 
-// metric is the value of one series, 0 where it is not there.
+// metric returns the value of a series; 0 if it does not exist.
 func (r *relay) metric(series string) float64 {
 	body, _ := r.get("/metrics")
 	for line := range strings.Lines(body) {
@@ -346,7 +345,7 @@ func (r *relay) metric(series string) float64 {
 	return 0
 }
 
-// stop asks for a clean end and returns the exit code.
+// stop sends SIGTERM and returns the exit code.
 func (r *relay) stop() int {
 	r.w.t.Helper()
 	r.signal(syscall.SIGTERM)
@@ -367,7 +366,7 @@ func (r *relay) kill() {
 	<-r.done
 }
 
-// residentMB is the most memory that the process has had, in MB.
+// residentMB returns the maximum resident memory of the process, in MB.
 func (r *relay) residentMB() int {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
 	if err != nil {
@@ -408,7 +407,7 @@ func (w *world) declareQueue(name string, args amqp.Table) {
 func (w *world) deleteQueue(name string) {
 	conn, err := amqp.Dial(w.broker)
 	if err != nil {
-		return // the broker went with the test
+		return // the broker was closed with the test
 	}
 	defer conn.Close()
 	if channel, err := conn.Channel(); err == nil {

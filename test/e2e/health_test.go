@@ -11,8 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// tells waits until the relay is not ready and a line of the page begins so, and is live all the
-// same.
+// tells waits until the relay is live but not ready, and its page has a line with this beginning.
 func (r *relay) tells(most time.Duration, line string) {
 	r.w.t.Helper()
 	within(r.w.t, "being not ready: "+line, most, func() {
@@ -37,12 +36,11 @@ func (r *relay) lineOf(path, begin string) string {
 	return ""
 }
 
-// noticed is how long a relay may say that it is ready while a part of it waits for something
-// that does not come.
+// noticed is how long a relay may stay ready while a part of it is stuck.
 const noticed = 15 * time.Second
 
-// TestNotReadyNamesThePartThatIsStuck, and not long after it got stuck. With the trouble over, the
-// relay delivers within two seconds and is ready.
+// TestNotReadyNamesThePartThatIsStuck: soon after it got stuck. After the fault, the relay delivers within two seconds
+// and is ready.
 func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
@@ -106,7 +104,7 @@ func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
 	}
 }
 
-// TestAStalledReaderMakesTheRelayNotReady: of --publisher stdout, whose pipe is full.
+// TestAStalledReaderMakesTheRelayNotReady: the pipe of --publisher stdout is full.
 func TestAStalledReaderMakesTheRelayNotReady(t *testing.T) {
 	services.Thorough(t, "waits for a timeout")
 	t.Parallel()

@@ -8,8 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestOneHotKey: one ordering key has one message in flight at a time, whoever brings it. The log
-// has the pace; what is asserted is that none of the ways gets stuck on it.
+// TestOneHotKey: one ordering key has one message in flight at a time, however it leaves the table. The test logs the
+// speed, and fails if any way gets stuck.
 func TestOneHotKey(t *testing.T) {
 	services.Thorough(t, "measures")
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestOneHotKey(t *testing.T) {
 			w.eventually("all arrive", func() bool { return arrived.distinct() == rows })
 			tell(t, began, 100)
 		},
-		"found by the holder of the slot": func(t *testing.T, w *world) {
+		"found by the leader": func(t *testing.T, w *world) {
 			arrived := w.consume(w.queue)
 			insert(w)
 			began := time.Now()
@@ -66,8 +66,8 @@ func TestOneHotKey(t *testing.T) {
 	}
 }
 
-// TestScheduledRowsOfOneKeyLeaveInRuns: thousands of due rows of one key cost a claim for each run of
-// them, not one for each, whichever way the relay takes rows. The others are not held up.
+// TestScheduledRowsOfOneKeyLeaveInRuns: thousands of due rows of one key leave with one claim for each run, not one for
+// each row, in every mode. Other keys are not delayed.
 func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 	t.Parallel()
 	const rows = 3000
@@ -126,7 +126,7 @@ func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 	}
 }
 
-// insertDue makes rows of one key that are due, and as many without one.
+// insertDue inserts due rows of one key, and as many without a key.
 func insertDue(w *world, rows int) {
 	w.t.Helper()
 	w.exec(`INSERT INTO outbox (routing_key, ordering_key, headers, payload, available_at)

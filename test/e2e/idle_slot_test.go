@@ -8,8 +8,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestASlotThatLayIdleTooLong is one that Postgres 18 takes away from a relay that was
-// stopped; one that works keeps it.
+// TestASlotThatLayIdleTooLong: Postgres 18 invalidates the slot of a stopped relay, but not of a running one.
 func TestASlotThatLayIdleTooLong(t *testing.T) {
 	services.Thorough(t, "a dropped slot is replaced in the quick run")
 	if services.SharedPostgres(t).Major() < 18 {

@@ -10,13 +10,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// transactions is how many the database has ended so far, as far as it has counted.
+// transactions returns how many transactions of the database the server has counted.
 func (w *world) transactions() float64 {
 	w.t.Helper()
 	return value[float64](w, `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`)
 }
 
-// cpu is the time that the process has used, in clock ticks of 10 ms.
+// cpu returns the processor time of the process, in clock ticks of 10 ms.
 func (r *relay) cpu() time.Duration {
 	r.w.t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
@@ -29,7 +29,7 @@ func (r *relay) cpu() time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// TestARelayWithNothingToDoAsksLittle of the database.
+// TestARelayWithNothingToDoAsksLittle: it makes few queries.
 func TestARelayWithNothingToDoAsksLittle(t *testing.T) {
 	services.Thorough(t, "measures")
 	t.Parallel()
@@ -51,7 +51,7 @@ func TestARelayWithNothingToDoAsksLittle(t *testing.T) {
 	}
 	measure := func(who string, most float64, relays ...*relay) {
 		t.Helper()
-		// A session that rests tells up to ten seconds later what it did at the start.
+		// An idle session reports its counts from the start up to ten seconds later.
 		var perSecond float64
 		for range 5 {
 			if perSecond = once(who, relays...); perSecond <= most {

@@ -8,8 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestARowThatWasInvisibleWhenTheStreamBeganLeavesOnceItIsVisible: its transaction had committed, so the stream does not
-// bring it, and waited for a standby, so no query could see it.
+// TestARowThatWasInvisibleWhenTheStreamBeganLeavesOnceItIsVisible: its transaction had committed, so it is not
+// streamed, but waited for a standby, so no query could see it.
 func TestARowThatWasInvisibleWhenTheStreamBeganLeavesOnceItIsVisible(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	t.Parallel()

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// numberedRows writes rows without end: some of ordering keys, in order, and some without.
+// numberedRows inserts rows until it is stopped: some with ordering keys, in order, and some without.
 type numberedRows struct {
 	w    *world
 	stop context.CancelFunc
 	done sync.WaitGroup
-	last map[string]int // the newest number of each writer's key
+	last map[string]int // the last number of each writer's key
 	err  error
 }
 
-// free is the name by which the rows without an ordering key are counted.
+// free stands for the rows without an ordering key.
 const free = "free"
 
 func (w *world) writeNumbered(keys []string) *numberedRows {
@@ -52,7 +52,7 @@ func (n *numberedRows) insert(counted string, rows int, key any) error {
 	return err
 }
 
-// end stops the writer and returns how many rows there are of each key.
+// end stops the writer and returns the number of rows of each key.
 func (n *numberedRows) end() map[string]int {
 	n.w.t.Helper()
 	n.stop()
@@ -63,7 +63,7 @@ func (n *numberedRows) end() map[string]int {
 	return n.last
 }
 
-// all checks that every row arrived, and those of a key in order.
+// all checks that every row arrived, and the rows of each key in order.
 func (n *numberedRows) all(l *ledger, each map[string]int) {
 	n.w.t.Helper()
 	seen, last, arrived := make(map[string]bool), make(map[string]int), make(map[string]int)
@@ -89,8 +89,7 @@ func (n *numberedRows) all(l *ledger, each map[string]int) {
 	}
 }
 
-// TestAKillLoop: again and again the relay that streams is killed, alone or with another one
-// standing by, at whatever moment, also while it starts.
+// TestAKillLoop: the leader is killed repeatedly, with and without a standby, at random moments, also during its start.
 func TestAKillLoop(t *testing.T) {
 	t.Parallel()
 	for name, others := range map[string]int{"alone": 0, "with one standing by": 1} {
@@ -125,7 +124,7 @@ func (w *world) killAgainAndAgain(kills, relayCount int, arrived *ledger, args .
 		awaited := arrived.distinct() + rand.IntN(500)
 		var leader *relay
 		w.eventually("a relay streams, and messages arrive", func() bool {
-			leader = holder(relays)
+			leader = leaderOf(relays)
 			return leader != nil && arrived.distinct() >= awaited
 		})
 		leader.kill()

@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestLastErrorFitsIntoTheTable: long words, in whatever characters, are cut so
-// that every database takes them; otherwise no row could be settled any more.
+// TestLastErrorFitsIntoTheTable: long error texts with any characters are cut so that every database encoding accepts
+// them. Otherwise the row could not be updated.
 func TestLastErrorFitsIntoTheTable(t *testing.T) {
 	t.Parallel()
 	for encoding, letter := range map[string]string{"UTF8": "€", "LATIN1": "ä"} {
@@ -23,7 +23,7 @@ func TestLastErrorFitsIntoTheTable(t *testing.T) {
 			arrived := w.consume(w.queue)
 			w.run("--max-retries", "0")
 			var bad []string
-			for i := range 3 { // one of three cuts a letter of two or three bytes
+			for i := range 3 { // one of three cuts a character of two or three bytes
 				bad = append(bad, w.insert(row{"exchange": exchange, "routing_key": strings.Repeat("\x01", 190+i)}))
 			}
 			bad = append(bad, w.insert(row{"headers": `{"` + strings.Repeat("k", 256) + `": 1}`}),

@@ -9,8 +9,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestMessagesDelayedAtATakeoverAreMarked: the server ends the leader's stream, and another relay publishes rows that the leader
-// still has: they are late on its network to Postgres, or wait in its publisher for an exchange to be looked up.
+// TestMessagesDelayedAtATakeoverAreMarked: the server ends the leader's stream, and another relay publishes rows that
+// the leader still has: they are delayed between Postgres and the leader, or wait in its publisher for an exchange
+// check.
 func TestMessagesDelayedAtATakeoverAreMarked(t *testing.T) {
 	for name, disturb := range map[string]func(*takeovers, *behindProxies){
 		"from Postgres": (*takeovers).delayPostgres, "in the publisher": (*takeovers).delayBroker,
@@ -27,7 +28,7 @@ func TestMessagesDelayedAtATakeoverAreMarked(t *testing.T) {
 	}
 }
 
-// mostLate is how late the network is at most.
+// mostLate is the maximum delay of the network.
 const mostLate = 2700 * time.Millisecond
 
 // takeovers are rounds in which one relay takes over from the other.
@@ -58,7 +59,7 @@ func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)
 	for k.round = range rounds {
 		w.oneStreams(relays)
 		leader, other := k.relays[0], k.relays[1]
-		if holder(relays) == other.relay {
+		if leaderOf(relays) == other.relay {
 			leader, other = other, leader
 		}
 		k.load.more(100)
@@ -78,14 +79,14 @@ func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)
 	}
 }
 
-// delayPostgres has what Postgres says arrive late, and every other round what the relay says as well.
+// delayPostgres delays data from Postgres, and every other round also data from the relay.
 func (k *takeovers) delayPostgres(leader *behindProxies) {
 	directions := [][]services.Direction{{services.Downstream}, nil}[k.round%2]
 	leader.postgres.Delay(600*time.Millisecond+rand.N(mostLate-600*time.Millisecond), directions...)
 	k.load.more(100 + rand.N(500))
 }
 
-// delayBroker has the broker answer late, and messages wait for a new exchange, which takes several answers.
+// delayBroker delays the broker's answers. Messages then wait for a new exchange, which takes several answers.
 func (k *takeovers) delayBroker(leader *behindProxies) {
 	exchange := fmt.Sprintf("%s_%d", k.queue, k.round)
 	channel := k.channel()
@@ -95,5 +96,5 @@ func (k *takeovers) delayBroker(leader *behindProxies) {
 	k.load.also(query[string](k.world, `INSERT INTO outbox (exchange, routing_key, payload)
 		SELECT $1, $2, '{}' FROM generate_series(1, 100) RETURNING message_id::text`, exchange, k.queue))
 	leader.inFlight(100)
-	leader.postgres.Refuse() // or it takes the slot again
+	leader.postgres.Refuse() // otherwise it takes the slot again
 }

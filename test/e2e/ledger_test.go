@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// ledger holds all that arrived in a queue, in order.
+// ledger records all arrivals in a queue, in order.
 type ledger struct {
 	queue      string
 	mu         sync.Mutex
@@ -19,7 +19,7 @@ type ledger struct {
 	late       []time.Duration      // how long after the first copy each of them came
 	arrived    int
 	newest     time.Time     // of the newest arrival
-	gap        time.Duration // the longest between two
+	gap        time.Duration // the longest between two arrivals
 	countOnly  bool          // for so many that they would fill the memory
 	waited     map[string]chan time.Time
 }
@@ -72,14 +72,14 @@ func (l *ledger) add(d amqp.Delivery) {
 	}
 }
 
-// onlyCount keeps no deliveries from now on.
+// onlyCount drops deliveries from now on and only counts them.
 func (l *ledger) onlyCount() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.countOnly = true
 }
 
-// when tells the time at which a message arrives that has not arrived yet.
+// when returns a channel that receives the arrival time of a message that has not arrived yet.
 func (l *ledger) when(messageID string) <-chan time.Time {
 	arrival := make(chan time.Time, 1)
 	l.mu.Lock()
@@ -112,7 +112,7 @@ func (l *ledger) unmarkedRepeats() int {
 	return len(l.unmarked)
 }
 
-// count is how often a message arrived.
+// count returns how often a message arrived.
 func (l *ledger) count(messageID string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +125,7 @@ func (l *ledger) counts() map[string]int {
 	return maps.Clone(l.perID)
 }
 
-// longestGap is the longest time between two arrivals since restartGap was called.
+// longestGap returns the longest time between two arrivals since restartGap.
 func (l *ledger) longestGap() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 type waiting struct {
 	name string
 	rows int
-	sql  string // of a SELECT that INSERTs them; $1 is the queue, $2 their number
-	// rejected: they fail for ever; otherwise the relay is to make progress with them.
+	sql  string // of a SELECT for the INSERT; $1 is the queue, $2 the number of rows
+	// rejected: they always fail; otherwise the relay must make progress with them.
 	rejected bool
 }
 
@@ -33,8 +33,8 @@ func waitingRows() []waiting {
 	}
 }
 
-// TestMemoryStaysBoundedWhateverWaits: found in the table by a fresh relay, which works on them for
-// a while and publishes new rows meanwhile.
+// TestMemoryStaysBoundedWhateverWaits: a new relay finds the rows in the table, works on them for a while and publishes
+// new rows meanwhile.
 func TestMemoryStaysBoundedWhateverWaits(t *testing.T) {
 	if !long() {
 		t.Parallel()
@@ -54,7 +54,7 @@ func TestMemoryStaysBoundedWhateverWaits(t *testing.T) {
 			arrived := w.consume(w.queue)
 			arrived.onlyCount()
 			r := w.run("--max-retries", "1000", "--backoff-time", "2s", "--max-backoff", "2s")
-			// New rows come by the stream, once the server has read the WAL of those that wait.
+			// New rows are streamed once the server has decoded the WAL of the waiting ones.
 			w.eventually("the stream has caught up", func() bool {
 				return r.says("/readyz", "stream: ready, streaming")
 			})
@@ -80,7 +80,7 @@ func TestMemoryStaysBoundedWhateverWaits(t *testing.T) {
 			rejected := r.metric(`cdc_relay_messages_refused_total{reason="unroutable"}`)
 			t.Logf("%d MB resident; %.0f published, %.0f rejections; a new row took %s at most",
 				r.residentMB(), r.metric("cdc_relay_messages_published_total"), rejected, slowest.Round(time.Millisecond))
-			if mb := r.residentMB(); mb >= sized(85, 150) { // garbage is collected late
+			if mb := r.residentMB(); mb >= sized(85, 150) { // memory is collected late
 				t.Errorf("the relay took %d MB", mb)
 			}
 		})

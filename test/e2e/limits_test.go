@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// long tells that the tests of limits run at the size that is promised, not at the small one
-// that every run can afford.
+// long reports whether the tests of limits run at the promised size instead of a small one.
 func long() bool { return os.Getenv("CDC_RELAY_LONG") == "1" }
 
-// sized is one of two sizes.
+// sized returns one of two sizes.
 func sized[T any](usual, full T) T {
 	if long() {
 		return full
@@ -19,10 +18,9 @@ func sized[T any](usual, full T) T {
 	return usual
 }
 
-// promised is how long a test lets something take that docs/guarantees.md promises within a time:
-// to the letter with CDC_RELAY_LONG=1. The usual run has several packages side by side, with the
-// race detector, on machines of two cores: there it is several times as long, which still tells a
-// relay that goes on from one that waits for a timeout.
+// promised scales a time that docs/guarantees.md promises: it is exact with CDC_RELAY_LONG=1. The usual run has several
+// packages side by side, with the race detector, on two cores. There it allows several times as long, which still
+// detects a relay that waits for a timeout.
 func promised(most time.Duration) time.Duration { return sized(5*most, most) }
 
 func needsLong(t *testing.T) {
@@ -32,8 +30,7 @@ func needsLong(t *testing.T) {
 	}
 }
 
-// plainly builds the relay without the race detector, which takes several times the memory and
-// the time.
+// plainly builds the relay without the race detector, which needs several times the memory and the time.
 func (w *world) plainly() *world {
 	w.t.Helper()
 	var err error
@@ -43,7 +40,7 @@ func (w *world) plainly() *world {
 	return w
 }
 
-// says tells whether a page has a line that begins so.
+// says reports whether a page has a line with this beginning.
 func (r *relay) says(path, line string) bool {
 	page, _ := r.get(path)
 	return strings.Contains("\n"+page, "\n"+line)

@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestOneLockedRowHoldsUpNoOther: a person has looked at a row FOR UPDATE and gone to lunch. Its
-// message was published; the row goes when the lock does.
+// TestOneLockedRowHoldsUpNoOther: a person has locked a row with FOR UPDATE and left. Its message was published; the
+// row is deleted when the lock is released.
 func TestOneLockedRowHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	p := newProxied(t)

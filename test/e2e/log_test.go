@@ -5,14 +5,13 @@ import (
 	"testing"
 )
 
-// TestTheLogShowsWhatARelayDoes: the first lines have both servers and the role; at debug, what is done in a batch is one
-// line.
+// TestTheLogShowsWhatARelayDoes: the first lines have both servers and the role; at debug, each batch has one line.
 func TestTheLogShowsWhatARelayDoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
 	const rows = 2000
-	w.copyRows(rows, w.queue) // before the stream: it is claimed
+	w.copyRows(rows, w.queue) // before the stream: they are claimed
 	r := w.run("--log-level", "debug", "--max-retries", "7")
 	w.emptied()
 	w.copyRows(rows, w.queue) // streamed

@@ -10,8 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestASlotWhoseWALIsGone: the server says so only once it streams. Files that were put together by hand, or rewound,
-// can be so.
+// TestASlotWhoseWALIsGone: the server reports it only when it streams. Files copied by hand, or rewound, can cause it.
 func TestASlotWhoseWALIsGone(t *testing.T) {
 	services.Thorough(t, "a dropped slot is replaced in the quick run")
 	t.Parallel()

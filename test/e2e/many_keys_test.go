@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestManyKeysWaitWhileTheBrokerIsDown: more than the relay remembers. Every batch is received as fast as the first,
-// whatever waits, and everything leaves in order afterwards.
+// TestManyKeysWaitWhileTheBrokerIsDown: more keys than the relay remembers. Every batch is received as fast as the
+// first, and afterwards all keys leave in order.
 func TestManyKeysWaitWhileTheBrokerIsDown(t *testing.T) {
 	services.Thorough(t, "fills a table")
 	w := newWorld(t).plainly().setUp()

@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// TestAFreshRowArrivesAsTheContractSays: what the smallest message carries, and nothing more.
+// TestAFreshRowArrivesAsTheContractSays: exactly the fields of the smallest message.
 func TestAFreshRowArrivesAsTheContractSays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -41,7 +41,7 @@ func TestAFreshRowArrivesAsTheContractSays(t *testing.T) {
 	}
 }
 
-// TestEveryPropertyArrives with the value that the row gives it.
+// TestEveryPropertyArrives: with the value from the row.
 func TestEveryPropertyArrives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -75,8 +75,7 @@ func TestEveryPropertyArrives(t *testing.T) {
 	}
 }
 
-// TestAnotherUsersIDIsNeverPublished: the broker closes the channel over it, which is no
-// matter of the neighbours.
+// TestAnotherUsersIDIsNeverPublished: the broker closes the channel for it, which must not affect its neighbours.
 func TestAnotherUsersIDIsNeverPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -94,7 +93,7 @@ func TestAnotherUsersIDIsNeverPublished(t *testing.T) {
 	}
 }
 
-// TestMessagesGoToTheirExchange: the row's own, else the one that the relay was started with.
+// TestMessagesGoToTheirExchange: the row's own, or else the relay's --exchange.
 func TestMessagesGoToTheirExchange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -129,7 +128,7 @@ func TestMessagesGoToTheirExchange(t *testing.T) {
 	}
 }
 
-// TestStrangeDatesArriveOrAreLeftOut: Postgres knows dates that AMQP does not.
+// TestStrangeDatesArriveOrAreLeftOut: Postgres has dates that AMQP does not.
 func TestStrangeDatesArriveOrAreLeftOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

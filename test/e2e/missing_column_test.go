@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAMissingColumnStopsTheRelay with an error that names it, wherever it is
-// missed first: in the stream, in a sweep, or when a row is settled.
+// TestAMissingColumnStopsTheRelay: with an error that names the column, wherever it is noticed first: in the stream, in
+// a sweep, or in an update of a row.
 func TestAMissingColumnStopsTheRelay(t *testing.T) {
 	t.Parallel()
 	unroutable := row{"exchange": "nowhere"}
@@ -14,7 +14,7 @@ func TestAMissingColumnStopsTheRelay(t *testing.T) {
 		name   string
 		args   []string
 		change string
-		row    string // what makes the relay look
+		row    string // what makes the relay notice
 		column string
 	}{
 		{"renamed, streaming", nil, `ALTER TABLE outbox RENAME COLUMN headers TO heads`, "plain", "headers"},

@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// linesWith are the lines of a text that contain something.
+// linesWith returns the lines of a text that contain what.
 func linesWith(text, what string) (found []string) {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, what) {
@@ -23,7 +23,7 @@ func linesWith(text, what string) (found []string) {
 	return found
 }
 
-// through has the relay reach a server by a proxy.
+// through connects the relay to a server through a proxy.
 func through(t *testing.T, address string) (*services.Proxy, string) {
 	t.Helper()
 	parsed := mustURL(t, address)
@@ -32,7 +32,7 @@ func through(t *testing.T, address string) (*services.Proxy, string) {
 	return proxy, parsed.String()
 }
 
-// stalled is a relay with messages in flight at a broker that does not answer any more.
+// stalled is a relay with messages in flight at a broker that no longer answers.
 func stalled(t *testing.T, args ...string) (*world, *relay, *services.Proxy, *ledger) {
 	t.Helper()
 	w := newWorld(t).setUp()
@@ -73,8 +73,7 @@ func TestASecondSignalCutsTheDrainShort(t *testing.T) {
 	}
 }
 
-// TestADrainEndsInTimeThoughTheBrokerIsStalled, and what was in flight is published by
-// the next relay, marked.
+// TestADrainEndsInTimeThoughTheBrokerIsStalled: the next relay publishes the messages in flight, marked.
 func TestADrainEndsInTimeThoughTheBrokerIsStalled(t *testing.T) {
 	t.Parallel()
 	w, r, proxy, arrived := stalled(t, "--shutdown-timeout", "1s")
@@ -96,8 +95,7 @@ func TestADrainEndsInTimeThoughTheBrokerIsStalled(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestADrainWaitsForWhatIsInFlight: the broker answers again before the timeout, and no
-// message is published twice.
+// TestADrainWaitsForWhatIsInFlight: the broker answers before the timeout, and no message is published twice.
 func TestADrainWaitsForWhatIsInFlight(t *testing.T) {
 	t.Parallel()
 	w, r, proxy, arrived := stalled(t)
@@ -115,8 +113,8 @@ func TestADrainWaitsForWhatIsInFlight(t *testing.T) {
 	}
 }
 
-// TestHealthPagesSayWhatIsTheMatter: an outage makes a relay not ready, but it is alive
-// and fixes itself. The liveness file tells the same.
+// TestHealthPagesSayWhatIsTheMatter: during an outage a relay is live but not ready, and recovers by itself. The
+// liveness file shows the same.
 func TestHealthPagesSayWhatIsTheMatter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -187,7 +185,7 @@ func modified(file string) time.Time {
 
 func fresh(file string) bool { return time.Since(modified(file)) < 10*time.Second }
 
-// TestNoPasswordIsSaidAnywhere: not in logs of outages and rejected logins, nor on a page.
+// TestNoPasswordIsSaidAnywhere: not in logs of outages and failed logins, nor on a page.
 func TestNoPasswordIsSaidAnywhere(t *testing.T) {
 	services.Thorough(t, "two outages")
 	t.Parallel()

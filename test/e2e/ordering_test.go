@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// keyed is the body of a message whose order counts.
+// keyed is the body of a message with an ordering key.
 type keyed struct {
 	K string
 	N int
 }
 
-// loadKeys has one writer for each key, which inserts its rows in order: single, several
-// in a statement, and several in a transaction.
+// loadKeys has one writer for each key. It inserts its rows in order: single, several in a statement, and several in a
+// transaction.
 func (w *world) loadKeys(keys []string, each int, exchange func(key string) any) *sync.WaitGroup {
 	w.t.Helper()
 	var writers sync.WaitGroup
@@ -64,8 +64,7 @@ func numbered(prefix string, n int) []string {
 	return keys
 }
 
-// inOrder checks that the first deliveries of each key came in the order of their
-// numbers, each of them.
+// inOrder checks that every message of each key arrived, and that the first deliveries are in order.
 func (w *world) inOrder(l *ledger, each map[string]int) {
 	w.t.Helper()
 	last, seen := make(map[string]int), make(map[string]bool)
@@ -98,8 +97,7 @@ func evenly(keys []string, n int) map[string]int {
 	return each
 }
 
-// TestEachKeyArrivesInOrderWhateverEndsTheRelay: 50 keys and a hot one, written while
-// relays are stopped and killed.
+// TestEachKeyArrivesInOrderWhateverEndsTheRelay: 50 keys and a hot one, while relays are stopped and killed.
 func TestEachKeyArrivesInOrderWhateverEndsTheRelay(t *testing.T) {
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -136,8 +134,7 @@ func TestEachKeyArrivesInOrderWhateverEndsTheRelay(t *testing.T) {
 	}
 }
 
-// TestARejectedKeyDelaysNoOther, and goes on in order when it is taken again, also across
-// a kill.
+// TestARejectedKeyDelaysNoOther: it continues in order once its messages are accepted, also after a kill.
 func TestARejectedKeyDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -175,7 +172,7 @@ func TestARejectedKeyDelaysNoOther(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestEachKeyArrivesInOrderAlsoWhenRelaysPoll, several of them.
+// TestEachKeyArrivesInOrderAlsoWhenRelaysPoll: with several relays.
 func TestEachKeyArrivesInOrderAlsoWhenRelaysPoll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -196,8 +193,7 @@ func TestEachKeyArrivesInOrderAlsoWhenRelaysPoll(t *testing.T) {
 	}
 }
 
-// insertKeyed inserts the rows of a key; the one with the number bad goes to an exchange
-// that does not exist.
+// insertKeyed inserts rows of a key; the row number bad goes to an exchange that does not exist.
 func (w *world) insertKeyed(key string, from, to, bad int) {
 	w.t.Helper()
 	w.exec(`INSERT INTO outbox (exchange, routing_key, ordering_key, payload)
@@ -205,7 +201,7 @@ func (w *world) insertKeyed(key string, from, to, bad int) {
 		FROM generate_series($3::int, $4::int) n ORDER BY n`, w.queue, key, from, to, bad)
 }
 
-// numbers is what arrived of a key, in its order.
+// numbers returns the arrivals of a key, in order.
 func (w *world) numbers(l *ledger, key string) string {
 	var list []string
 	for _, d := range l.all() {
@@ -217,7 +213,7 @@ func (w *world) numbers(l *ledger, key string) string {
 	return strings.Join(list, " ")
 }
 
-// TestAfterADeadLetterTheKeyGoesOn, as is the default.
+// TestAfterADeadLetterTheKeyGoesOn: this is the default.
 func TestAfterADeadLetterTheKeyGoesOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -237,8 +233,8 @@ func TestAfterADeadLetterTheKeyGoesOn(t *testing.T) {
 	}
 }
 
-// TestAKeyMayWaitForAPersonAfterADeadLetter: until it is purged, or moved back and
-// delivered in its place. Other keys go on, and a restart changes nothing.
+// TestAKeyMayWaitForAPersonAfterADeadLetter: until it is purged, or requeued and delivered first. Other keys continue,
+// and a restart changes nothing.
 func TestAKeyMayWaitForAPersonAfterADeadLetter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -261,7 +257,7 @@ func TestAKeyMayWaitForAPersonAfterADeadLetter(t *testing.T) {
 	w.eventually("both are dead-lettered", func() bool { return value[int](w, `SELECT count(*) FROM outbox_dead_letter`) == 2 })
 	blocked("at first", "1 2 3 4")
 	for _, key := range []string{"purged", "moved"} {
-		w.insertKeyed(key, 5, 6, 0) // streamed behind those that wait
+		w.insertKeyed(key, 5, 6, 0) // streamed after waiting rows of the key
 	}
 	w.insertKeyed("other", 5, 5, 0)
 	blocked("with more rows", "1 2 3 4 5")

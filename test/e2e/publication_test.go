@@ -7,17 +7,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestAPublicationThatBringsNothingIsNoticed: the stream is silent then, and looks like one on
-// which nothing happens.
+// TestAPublicationThatBringsNothingIsNoticed: the stream is then silent, as if nobody wrote.
 func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
 	for name, fault := range map[string][]string{
 		"without the table": {`ALTER PUBLICATION {p} SET TABLE other`},
 		"without inserts":   {`ALTER PUBLICATION {p} SET (publish = 'delete')`},
-		// Postgres 18 says so as soon as somebody writes, earlier versions end the stream.
+		// Postgres 18 reports it at the next write; earlier versions end the stream.
 		"gone": {`DROP PUBLICATION {p}`, `INSERT INTO other DEFAULT VALUES`},
-		// The relay finds out by itself.
+		// The relay notices by itself.
 		"gone, with nobody writing": {`DROP PUBLICATION {p}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +42,7 @@ func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
 	}
 }
 
-// TestAPublicationThatHidesRowsIsToldOf, and the rows are swept until somebody fixes it.
+// TestAPublicationThatHidesRowsIsToldOf: and the rows are published from the table until somebody fixes it.
 func TestAPublicationThatHidesRowsIsToldOf(t *testing.T) {
 	services.Thorough(t, "waits for a timeout")
 	if services.SharedPostgres(t).Major() < 15 {
@@ -63,8 +62,7 @@ func TestAPublicationThatHidesRowsIsToldOf(t *testing.T) {
 	r.noRejections()
 }
 
-// TestGeneratedColumnsAreNoMatter: Postgres 18 can publish those that are stored, and makes
-// others virtual by default.
+// TestGeneratedColumnsAreNoMatter: Postgres 18 can publish stored ones, and makes others virtual by default.
 func TestGeneratedColumnsAreNoMatter(t *testing.T) {
 	if services.SharedPostgres(t).Major() < 18 {
 		t.Skip("a publication leaves generated columns out before Postgres 18")

@@ -2,5 +2,5 @@
 
 package e2e
 
-// raceDetector: the tests run without it, and so does the relay.
+// raceDetector: neither the tests nor the relay have it.
 const raceDetector = false

@@ -2,5 +2,5 @@
 
 package e2e
 
-// raceDetector: the tests run with it, and so does the relay.
+// raceDetector: the tests and the relay have it.
 const raceDetector = true

@@ -9,8 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestARelayThatMayNotStreamAtItsStartSweeps, and streams as soon as it can: all replication connections
-// are in use, or a proxy lets none through.
+// TestARelayThatMayNotStreamAtItsStartSweeps: it streams as soon as it can. All replication connections are in use, or
+// a proxy rejects them.
 func TestARelayThatMayNotStreamAtItsStartSweeps(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
@@ -39,7 +39,7 @@ func TestARelayThatMayNotStreamAtItsStartSweeps(t *testing.T) {
 	}
 }
 
-// as makes a role with some attributes and grants, by which whatever is started from now on logs in.
+// as creates a role with these attributes and grants. Everything started from now on logs in with it.
 func (w *world) as(attributes string, grants ...string) (role string) {
 	w.t.Helper()
 	role = services.Name(w.t)
@@ -54,7 +54,7 @@ func (w *world) as(attributes string, grants ...string) (role string) {
 	return role
 }
 
-// TestATableVersionItCannotUseStopsTheRelay: waiting would fix neither.
+// TestATableVersionItCannotUseStopsTheRelay: waiting would not help.
 func TestATableVersionItCannotUseStopsTheRelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -77,7 +77,7 @@ func TestATableVersionItCannotUseStopsTheRelay(t *testing.T) {
 	}
 }
 
-// TestARoleThatMayNotStreamEndsTheRelayAtItsStart, also where that is heard only after it has swept for a while.
+// TestARoleThatMayNotStreamEndsTheRelayAtItsStart: also if the relay learns it only after some sweeps.
 func TestARoleThatMayNotStreamEndsTheRelayAtItsStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// rejection is a way in which the broker does not take one message.
+// rejection is a way in which the broker rejects one message.
 type rejection struct {
 	name   string
 	row    row
@@ -19,8 +19,7 @@ type rejection struct {
 	says   string // the broker's words, in last_error
 }
 
-// rejections sets up what each needs: an exchange without permission only where the
-// broker can be told of another user.
+// rejections prepares each rejection. An exchange without permission needs a broker that the test can configure.
 func (w *world) rejections() []rejection {
 	w.t.Helper()
 	channel := w.channel()
@@ -50,7 +49,7 @@ func (w *world) rejections() []rejection {
 	return list
 }
 
-// restrictUser lets the relay connect as a user who may not write to everything.
+// restrictUser lets the relay connect as a user that may not write to every exchange.
 func (w *world) restrictUser() bool {
 	w.t.Helper()
 	broker := services.SharedRabbitMQ(w.t)
@@ -74,8 +73,8 @@ func (w *world) restrictUser() bool {
 	return true
 }
 
-// TestARejectedMessageIsRetriedThenDeadLettered: attempts are charged
-// to it alone, while others are in flight on the same connection.
+// TestARejectedMessageIsRetriedThenDeadLettered: only it is charged attempts, while others are in flight on the same
+// connection.
 func TestARejectedMessageIsRetriedThenDeadLettered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -118,7 +117,7 @@ func TestARejectedMessageIsRetriedThenDeadLettered(t *testing.T) {
 	}
 }
 
-// rejectionsCounted: three for each message that was rejected, none for another.
+// rejectionsCounted: three for each rejected message, none for others.
 func (w *world) rejectionsCounted(r *relay, rejections []rejection) {
 	w.t.Helper()
 	want := make(map[string]float64)
@@ -141,7 +140,7 @@ func (w *world) rejectionsCounted(r *relay, rejections []rejection) {
 	}
 }
 
-// TestARejectedMessageIsDeliveredOnceItsExchangeExists: the exchange appears between two tries.
+// TestARejectedMessageIsDeliveredOnceItsExchangeExists: the exchange appears between two attempts.
 func TestARejectedMessageIsDeliveredOnceItsExchangeExists(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

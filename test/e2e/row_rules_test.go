@@ -12,7 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A row's max_attempts replaces --max-retries, whichever way it takes: 1 is no retry, 0 is no limit, -1 a mistake.
+// A row's max_attempts replaces --max-retries, streamed or claimed: 1 is no retry, 0 is no limit, -1 is a mistake.
 func TestMaxAttemptsOfARowReplacesMaxRetries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -42,8 +42,8 @@ func TestMaxAttemptsOfARowReplacesMaxRetries(t *testing.T) {
 	}
 }
 
-// Rows that expire while they wait become dead letters when their turn comes, and their keys go on. What is published
-// carries the time that is left.
+// Rows that expire while they wait become dead letters at their turn, and their keys continue. Published messages carry
+// the remaining time.
 func TestAMessageIsNotPublishedAfterItsTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -53,7 +53,7 @@ func TestAMessageIsNotPublishedAfterItsTime(t *testing.T) {
 		w.insert(more)
 	}
 	expires := func(in string) any { return value[time.Time](w, `SELECT clock_timestamp() + $1::text::interval`, in) }
-	// While no relay runs, as in a long outage.
+	// No relay runs, as in a long outage.
 	insert("late", row{"expires_at": expires("-1 s")})
 	insert("late head", row{"ordering_key": "a", "expires_at": expires("-1 s")})
 	insert("late follower", row{"ordering_key": "a", "expires_at": expires("-1 s")})
@@ -94,7 +94,7 @@ func TestAMessageIsNotPublishedAfterItsTime(t *testing.T) {
 	if n := r.metric("cdc_relay_messages_expired_total"); n != 6 {
 		t.Errorf("%v are counted as expired", n)
 	}
-	// A person sends them back: they do not expire again.
+	// Requeued messages do not expire again.
 	if out, code := w.command("dead-letter", "requeue", "--reason", "expired", "--routing-key", w.queue); code != 0 {
 		t.Fatal(out)
 	}
@@ -104,7 +104,7 @@ func TestAMessageIsNotPublishedAfterItsTime(t *testing.T) {
 	})
 }
 
-// With --on-expired drop the row is deleted and counted, also if dead letters hold up their keys.
+// With --on-expired drop the row is deleted and counted, even if dead letters block its key.
 func TestExpiredMessagesAreDropped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -119,7 +119,7 @@ func TestExpiredMessagesAreDropped(t *testing.T) {
 	}
 }
 
-// A key with many rows that have expired goes on at once: each is moved in the claim of the one before.
+// A key with many expired rows continues at once: they are moved within a claim.
 func TestAKeyWithManyExpiredRowsGoesOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -131,14 +131,14 @@ func TestAKeyWithManyExpiredRowsGoesOn(t *testing.T) {
 	w.eventually("everything has left the outbox", w.outboxEmpty)
 	t.Logf("%d rows in %s", n, time.Since(began))
 	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_expired_total") == n })
-	// A claim takes up to 64 rows of one key; if each held up those behind it there would be a claim for each.
+	// A claim takes up to 64 rows of one key; if each row delayed the next, there would be a claim for each.
 	if claims := r.metric("cdc_relay_sweep_batch_rows_count"); claims > n/10 {
 		t.Errorf("%v claims for %d rows", claims, n)
 	}
 }
 
-// Columns of the application leave as headers, streamed and from the table. Others come and go while the relay runs. One
-// that is gone ends it with an error that names it.
+// Columns of the application leave as headers, streamed and claimed. Other columns may change while the relay runs. A
+// missing one ends it with an error that names it.
 func TestColumnsOfTheApplicationLeaveAsHeaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -190,7 +190,7 @@ func TestColumnsOfTheApplicationLeaveAsHeaders(t *testing.T) {
 	}
 }
 
-// Columns of the application travel to the dead letters and back, as far as both tables have them.
+// Columns of the application travel to the dead letters and back, if both tables have them.
 func TestColumnsOfTheApplicationTravelToTheDeadLettersAndBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -205,7 +205,7 @@ func TestColumnsOfTheApplicationTravelToTheDeadLettersAndBack(t *testing.T) {
 		return func() bool { return value[int](w, `SELECT count(*) FROM outbox_dead_letter WHERE `+same) == n }
 	}
 	w.eventually("both are dead letters, with their columns", dead(2))
-	// Also columns that come and go while it runs.
+	// Also columns that change while the relay runs.
 	w.exec(`ALTER TABLE outbox_dead_letter DROP nth`)
 	w.exec(row, "3")
 	w.eventually("the third is a dead letter", func() bool {
@@ -223,8 +223,8 @@ func TestColumnsOfTheApplicationTravelToTheDeadLettersAndBack(t *testing.T) {
 	}
 }
 
-// Of rows that wait only the newest of each coalesce and ordering key leaves; the order of an ordering key holds. Rows that
-// do not wait are all sent.
+// Of waiting rows with the same coalesce key and ordering key, only the newest leaves, and each ordering key keeps its
+// order. Rows that do not wait are all published.
 func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -238,7 +238,7 @@ func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
 		add("a-plain"+n, nil, "a")
 		add("b-c"+n, "c", "b")
 	}
-	// Scheduled: the newest counts, whatever its time.
+	// Of scheduled rows the newest counts, regardless of its time.
 	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key, available_at) VALUES ($1, '"at once"', 'later', NULL), ($1, '"later"', 'later', now() + interval '1 h')`, w.queue)
 	r := w.run("--poll-interval", "50ms")
 	w.eventually("what may leave has left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
@@ -283,7 +283,7 @@ func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
 	}
 }
 
-// The cost of a row does not follow how many wait: of many with one coalesce key, and of many coalesce keys.
+// The cost of a row does not grow with the number of waiting rows, with one coalesce key or many.
 func TestManyRowsAreCoalesced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

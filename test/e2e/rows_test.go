@@ -13,11 +13,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// row is what a test inserts, by column; routing_key is the test's queue and payload an
-// empty object unless it says otherwise.
+// row is a row to insert, by column. By default, routing_key is the test's queue and payload an empty object.
 type row map[string]any
 
-// sql is the INSERT of the row into a table.
+// sql returns the INSERT of the row into a table.
 func (w *world) sql(table string, r row) (statement string, args []any) {
 	full := row{"routing_key": w.queue}
 	if _, binary := r["payload_bytes"]; !binary {
@@ -34,7 +33,7 @@ func (w *world) sql(table string, r row) (statement string, args []any) {
 		table, strings.Join(columns, ", "), strings.Join(marks, ", ")), args
 }
 
-// insert adds a row in a transaction of its own and returns its message_id.
+// insert inserts a row in its own transaction and returns its message_id.
 func (w *world) insert(r row) string {
 	w.t.Helper()
 	statement, args := w.sql("outbox", r)
@@ -77,7 +76,7 @@ type deadLetter struct {
 	CreatedAt, DeadAt        time.Time
 }
 
-// awaitDeadLetter waits until a message is in the dead-letter table, and no more in the outbox.
+// awaitDeadLetter waits until a message is in the dead-letter table and no longer in the outbox.
 func (w *world) awaitDeadLetter(messageID string) deadLetter {
 	w.t.Helper()
 	w.eventually("message "+messageID+" is dead-lettered", func() bool {
@@ -113,7 +112,7 @@ func (w *world) emptied() {
 	w.eventually("the table is empty", w.outboxEmpty)
 }
 
-// copyRows loads rows by COPY, as an application in bulk would.
+// copyRows inserts rows with COPY, as a bulk application would.
 func (w *world) copyRows(n int, routingKey string) {
 	w.t.Helper()
 	rows := make([][]any, n)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestColumnsOfOthersComeAndGo: a column that the relay does not need may be added,
-// renamed and dropped while it runs, also within a transaction that inserts.
+// TestColumnsOfOthersComeAndGo: a column that the relay does not need can be added, renamed and dropped while it runs,
+// also in a transaction that inserts.
 func TestColumnsOfOthersComeAndGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -43,8 +43,8 @@ func TestColumnsOfOthersComeAndGo(t *testing.T) {
 	}
 }
 
-// TestAfterATruncateIDsMayComeAgain: rows inserted after TRUNCATE … RESTART IDENTITY are
-// told from those that had their ids before.
+// TestAfterATruncateIDsMayComeAgain: rows inserted after TRUNCATE … RESTART IDENTITY are distinguished from earlier
+// rows with the same ids.
 func TestAfterATruncateIDsMayComeAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -69,7 +69,7 @@ func TestAfterATruncateIDsMayComeAgain(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestAQuietOutboxRetainsNoWAL: an outbox that is quiet holds no WAL.
+// TestAQuietOutboxRetainsNoWAL: the slot advances while only other tables are written.
 func TestAQuietOutboxRetainsNoWAL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -88,7 +88,7 @@ func TestAQuietOutboxRetainsNoWAL(t *testing.T) {
 	})
 }
 
-// TestRowsOfAFutureVersionStayUntouched, and hold up their key, until a newer relay runs.
+// TestRowsOfAFutureVersionStayUntouched: they block their key until a newer relay runs.
 func TestRowsOfAFutureVersionStayUntouched(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -104,7 +104,7 @@ func TestRowsOfAFutureVersionStayUntouched(t *testing.T) {
 	insert()
 	before := value[string](w, `SELECT string_agg(o::text, ';' ORDER BY id) FROM outbox o`)
 	w.await(arrived, w.insert(row{"ordering_key": "other"}))
-	// A scheduled row proves that a sweep has looked at what is due.
+	// A scheduled row shows that a sweep has read the due rows.
 	w.await(arrived, w.insert(row{"available_at": value[time.Time](w, `SELECT clock_timestamp() + interval '300 ms'`)}))
 	if n := arrived.distinct(); n != 2 {
 		t.Errorf("%d messages arrived, want the two that may", n)

@@ -8,8 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// holder is the relay that streams, nil while none does.
-func holder(relays []*relay) *relay {
+// leaderOf returns the relay that streams; nil: none.
+func leaderOf(relays []*relay) *relay {
 	for _, r := range relays {
 		if !r.exited() && r.metric("cdc_relay_slot_held") == 1 {
 			return r
@@ -18,17 +18,17 @@ func holder(relays []*relay) *relay {
 	return nil
 }
 
-// leader is the relay that owns the slot, once one does.
+// leader waits for the relay that owns the slot.
 func (w *world) leader(relays []*relay) (leader *relay) {
 	w.t.Helper()
 	w.eventually("a relay owns the slot", func() bool {
-		leader = holder(relays)
+		leader = leaderOf(relays)
 		return leader != nil
 	})
 	return leader
 }
 
-// runMany starts relays on one slot and waits until one streams and the others stand by.
+// runMany starts relays on one slot and waits until one streams and the others are standbys.
 func (w *world) runMany(n int, args ...string) []*relay {
 	w.t.Helper()
 	var relays []*relay
@@ -55,8 +55,8 @@ func (w *world) oneStreams(relays []*relay) {
 	})
 }
 
-// TestManyRelaysOnOneSlot: one streams, the others stand by and publish what is due. A leader
-// that is killed costs less than two seconds without a delivery and loses nothing.
+// TestManyRelaysOnOneSlot: one streams, the standbys publish due rows. Killing the leader interrupts deliveries for
+// less than two seconds and loses nothing.
 func TestManyRelaysOnOneSlot(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 3, 10} {
@@ -80,7 +80,7 @@ func TestManyRelaysOnOneSlot(t *testing.T) {
 				arrived.restartGap()
 				leader.kill()
 				load.more(500)
-				marker := w.insert(nil) // only when it has arrived the gap is over
+				marker := w.insert(nil) // the gap ends when it has arrived
 				load.also([]string{marker})
 				w.await(arrived, marker)
 				inTime(t, "without a delivery after the leader was killed", arrived.longestGap(), 2*time.Second)
@@ -101,8 +101,7 @@ func TestManyRelaysOnOneSlot(t *testing.T) {
 	}
 }
 
-// standbysPublishWhatIsDue inserts scheduled rows without a key until a relay that stands by
-// has published some.
+// standbysPublishWhatIsDue inserts scheduled rows without a key until a standby has published some.
 func (w *world) standbysPublishWhatIsDue(relays []*relay, arrived *ledger, load *writers) {
 	w.t.Helper()
 	w.eventually("those that stand by publish due rows", func() bool {
@@ -121,8 +120,7 @@ func (w *world) standbysPublishWhatIsDue(relays []*relay, arrived *ledger, load 
 	})
 }
 
-// TestRollingRestartsRepeatNothing: under load all relays are replaced, one after the other,
-// again and again.
+// TestRollingRestartsRepeatNothing: all relays are replaced one after the other under load, several times.
 func TestRollingRestartsRepeatNothing(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 3, 10} {
@@ -139,7 +137,7 @@ func TestRollingRestartsRepeatNothing(t *testing.T) {
 			load.more(500)
 			for range sized(2, 10) {
 				for i := range relays {
-					fresh := w.start(args...) // not awaited: restarts overlap
+					fresh := w.start(args...) // do not wait: restarts overlap
 					load.more(100)
 					if code := relays[i].stop(); code != 0 {
 						t.Errorf("exit code %d", code)

@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// newSharded is a world with the slots of so many shards.
+// newSharded is a world with the slots of this many shards.
 func newSharded(t *testing.T, shards int) *world {
 	t.Helper()
 	if services.SharedPostgres(t).Major() < 15 {
@@ -30,7 +30,7 @@ func (w *world) setUpShards(n int) {
 	}
 }
 
-// runShards starts so many relays of each shard.
+// runShards starts each relays for each shard.
 func (w *world) runShards(shards, each int, args ...string) [][]*relay {
 	w.t.Helper()
 	all := make([][]*relay, shards)
@@ -44,15 +44,14 @@ func (w *world) ofShard(shard, of int, args []string) []string {
 	return append([]string{"--shard", fmt.Sprintf("%d/%d", shard, of)}, args...)
 }
 
-// TestShardsShareTheRows: four shards with a leader and one that stands by each, writers with
-// keys and without, and leaders that are killed. All arrives, once or marked, each key in
-// order.
+// TestShardsShareTheRows: four shards with a leader and a standby each, writers with and without keys, and leaders that
+// are killed. Everything arrives, once or marked, each key in order.
 func TestShardsShareTheRows(t *testing.T) {
 	const shards, inFlight = 4, 200
 	w := newSharded(t, shards)
 	args := []string{"--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "200ms"}
 	relays := w.runShards(shards, 2, args...)
-	// Apart, since numbers tell the order of one.
+	// Separate queues: the order within one is known.
 	plain, ordered := w.consume(w.queue), w.consumeKeys()
 	keys := numbered("k", 40)
 	each := evenly(keys, 60)
@@ -94,7 +93,7 @@ func TestShardsShareTheRows(t *testing.T) {
 	}
 }
 
-// keyedLedger holds what arrived with keys, in a queue of its own.
+// keyedLedger records messages with keys, in a queue of their own.
 type keyedLedger struct {
 	*ledger
 	name string
@@ -116,8 +115,8 @@ func (w *world) consumeKeys() keyedLedger {
 
 func (l keyedLedger) exchange(string) any { return l.name }
 
-// TestTheNumberOfShardsIsChanged under load, as docs/scaling.md says. Rows wait in the table
-// meanwhile; what leaves twice is marked.
+// TestTheNumberOfShardsIsChanged: under load, as docs/scaling.md says. Rows wait in the table meanwhile; duplicates are
+// marked.
 func TestTheNumberOfShardsIsChanged(t *testing.T) {
 	services.Thorough(t, "shards share the rows in the quick run")
 	w := newSharded(t, 1)
@@ -127,7 +126,7 @@ func TestTheNumberOfShardsIsChanged(t *testing.T) {
 	before := 0
 	for _, n := range []int{1, 2, 3, 1} {
 		if before > 0 {
-			load.more(200) // nobody takes them
+			load.more(200) // no relay runs
 			if out, code := w.command("teardown", "--yes", "--shards", fmt.Sprint(before)); code != 0 {
 				t.Fatalf("teardown: exit %d\n%s", code, out)
 			}
@@ -153,7 +152,7 @@ func TestTheNumberOfShardsIsChanged(t *testing.T) {
 	load.allArrive(arrived, 0)
 }
 
-// TestAnotherNumberOfShardsIsRefused: by every command that would publish or make something.
+// TestAnotherNumberOfShardsIsRefused: by every command that would publish or create something.
 func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
 	w := newSharded(t, 2)
 	arrived := w.consume(w.queue)
@@ -183,7 +182,7 @@ func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
 	}
 }
 
-// TestTheTablesStayWhileOtherShardsHaveSlots: nobody would read those any more.
+// TestTheTablesStayWhileOtherShardsHaveSlots: those slots would have no reader.
 func TestTheTablesStayWhileOtherShardsHaveSlots(t *testing.T) {
 	w := newSharded(t, 2)
 	out, code := w.command("teardown", "--yes", "--tables", "--shard", "0/2")
@@ -198,7 +197,7 @@ func TestTheTablesStayWhileOtherShardsHaveSlots(t *testing.T) {
 	}
 }
 
-// TestARowFilterThatIsTakenAwayIsNoticed: the stream would bring the rows of others.
+// TestARowFilterThatIsTakenAwayIsNoticed: otherwise the rows of other shards would be streamed.
 func TestARowFilterThatIsTakenAwayIsNoticed(t *testing.T) {
 	w := newSharded(t, 2)
 	arrived := w.consume(w.queue)
@@ -216,7 +215,7 @@ func TestARowFilterThatIsTakenAwayIsNoticed(t *testing.T) {
 	}
 }
 
-// TestDrainOfAShardLeavesTheOthers where they are.
+// TestDrainOfAShardLeavesTheOthers: rows of other shards stay in the table.
 func TestDrainOfAShardLeavesTheOthers(t *testing.T) {
 	w := newSharded(t, 2)
 	arrived := w.consume(w.queue)

@@ -14,8 +14,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// proxied is a world whose relays reach both servers by proxies; what the test itself does
-// goes direct. Connections to Postgres that replicate can be broken apart from the others.
+// proxied is a world with proxies between its relays and both servers; the test itself connects directly. Replication
+// connections can be broken separately.
 type proxied struct {
 	*world
 	postgres, rabbit *services.Proxy
@@ -37,7 +37,7 @@ func newProxied(t *testing.T) *proxied {
 	return &proxied{world: w, postgres: postgres, rabbit: rabbit}
 }
 
-// works has run a relay whose messages arrive in p.arrived.
+// works runs a relay whose messages arrive in p.arrived.
 func (p *proxied) works(args ...string) *relay {
 	p.t.Helper()
 	if p.arrived == nil {
@@ -49,7 +49,7 @@ func (p *proxied) works(args ...string) *relay {
 	return r
 }
 
-// inFlight waits until the relay has so many messages in memory.
+// inFlight waits until the relay has this many messages in memory.
 func (r *relay) inFlight(atLeast int) {
 	r.w.t.Helper()
 	r.w.eventually("messages are in flight", func() bool {
@@ -57,7 +57,7 @@ func (r *relay) inFlight(atLeast int) {
 	})
 }
 
-// unanswered has the relay's window fill up with messages that the broker does not answer.
+// unanswered fills the relay's window with messages that the broker does not answer.
 func (p *proxied) unanswered(r *relay, window int) {
 	p.t.Helper()
 	p.rabbit.BlackHole()
@@ -65,14 +65,13 @@ func (p *proxied) unanswered(r *relay, window int) {
 	r.inFlight(window)
 }
 
-// locked holds a lock on the outbox that nothing passes, until the test ends or the
-// function it returns is called.
+// locked holds an exclusive lock on the outbox until the test ends or release is called.
 func (w *world) locked() (release func()) {
 	w.t.Helper()
 	return w.holding(`LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`)
 }
 
-// holding keeps a transaction open in which a statement was executed.
+// holding keeps a transaction open that has executed the statement.
 func (w *world) holding(statement string) (end func()) {
 	w.t.Helper()
 	tx, err := w.db.Begin(w.t.Context())
@@ -87,8 +86,8 @@ func (w *world) holding(statement string) (end func()) {
 	return end
 }
 
-// TestStoppingEndsInTimeWhateverTheRelayWaitsFor: within --shutdown-timeout and a second,
-// with 0, and nothing is lost.
+// TestStoppingEndsInTimeWhateverTheRelayWaitsFor: within --shutdown-timeout and a second, with code 0, and nothing is
+// lost.
 func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 	t.Parallel()
 	args := []string{"--shutdown-timeout", "1s", "--max-in-flight", "200"}
@@ -107,7 +106,7 @@ func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
 		"Postgres black-holed": func(p *proxied) *relay {
 			r := p.works(args...)
 			p.write(2).more(200)
-			p.postgres.Only(services.Ordinary).BlackHole() // so that what still comes cannot be settled
+			p.postgres.Only(services.Ordinary).BlackHole() // so that further results cannot be written
 			r.inFlight(1)
 			p.postgres.BlackHole()
 			return r

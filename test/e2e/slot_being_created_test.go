@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestRowsAreSweptWhileTheSlotIsBeingMade: the server waits with it for every transaction that was open, for as long as
-// these take, and has the slot in its list meanwhile.
+// TestRowsAreSweptWhileTheSlotIsBeingMade: the server waits for every open transaction before the slot is ready, and
+// lists the slot meanwhile.
 func TestRowsAreSweptWhileTheSlotIsBeingMade(t *testing.T) {
 	t.Parallel()
 	server := services.PrivatePostgres(t)

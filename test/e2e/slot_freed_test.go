@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// stranded has a leader lose the slot while 100 messages wait in its publisher, for an exchange to be looked up at a broker
-// that answers late. It does not get the slot back. The other begins to wait for the slot before.
+// stranded makes a leader lose the slot while 100 messages wait in its publisher for an exchange check, because the
+// broker answers late. The leader does not get the slot back. The other relay begins to wait for the slot before.
 func (w *world) stranded(leader *behindProxies, other func()) {
 	w.t.Helper()
 	w.eventually("it streams", func() bool { return leader.metric("cdc_relay_slot_held") == 1 })
@@ -24,7 +24,7 @@ func (w *world) stranded(leader *behindProxies, other func()) {
 	w.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
 }
 
-// runBehindProxies starts a relay with proxies of its own.
+// runBehindProxies starts a relay with its own proxies.
 func (w *world) runBehindProxies(args ...string) *behindProxies {
 	w.t.Helper()
 	one, postgres := w.behindItsOwnProxy()
@@ -33,12 +33,12 @@ func (w *world) runBehindProxies(args ...string) *behindProxies {
 	return &behindProxies{one.run(args...), postgres, broker}
 }
 
-// TestADrainLeavesTimeToTheRelayThatLostTheSlot: what that relay has received it may still send, without the mark.
+// TestADrainLeavesTimeToTheRelayThatLostTheSlot: that relay may still send what it has received, without the mark.
 func TestADrainLeavesTimeToTheRelayThatLostTheSlot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
-	// A locked row keeps the drain waiting, and has a higher id than all that come.
+	// A locked row keeps the drain waiting, and has a higher id than all later rows.
 	w.exec(`INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (1000000, $1, '{}')`, w.queue)
 	unlock := w.holding(`SELECT FROM outbox FOR UPDATE`)
 	leader := w.runBehindProxies()
@@ -71,7 +71,7 @@ func TestADrainLeavesTimeToTheRelayThatLostTheSlot(t *testing.T) {
 	}
 }
 
-// TestAPollingRelayBesideOneThatStreams takes only what is due, and all once nobody streams.
+// TestAPollingRelayBesideOneThatStreams: it takes only due rows, and all rows once no relay streams.
 func TestAPollingRelayBesideOneThatStreams(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// replicates opens a connection for replication under this name, until the test ends.
+// replicates opens a replication connection with this application_name, until the test ends.
 func (w *world) replicates(application string) *pgconn.PgConn {
 	w.t.Helper()
 	config, err := pgconn.ParseConfig(w.database)
@@ -25,8 +25,8 @@ func (w *world) replicates(application string) *pgconn.PgConn {
 	return conn
 }
 
-// takeSlot has another program own the slot, as pg_recvlogical or Debezium would: it reports to the server once, and
-// then not for long.
+// takeSlot lets another program own the slot, as pg_recvlogical or Debezium would: it reports to the server once, and
+// then not for a long time.
 func (w *world) takeSlot(application string) (pid int) {
 	w.t.Helper()
 	conn := w.replicates(application)
@@ -47,7 +47,7 @@ func (w *world) slotOwner() int {
 	return value[int](w, `SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
 }
 
-// TestAnotherProgramOwnsTheSlot: the relay says so, and publishes all the same.
+// TestAnotherProgramOwnsTheSlot: the relay reports it, and publishes in any case.
 func TestAnotherProgramOwnsTheSlot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -115,7 +115,7 @@ func TestTwoOutboxesOnOneSlot(t *testing.T) {
 	})
 }
 
-// TestADrainIgnoresSlotsOfOtherDatabases: a slot of the same name in another one says nothing of it.
+// TestADrainIgnoresSlotsOfOtherDatabases: a slot of the same name there does not matter.
 func TestADrainIgnoresSlotsOfOtherDatabases(t *testing.T) {
 	t.Parallel()
 	shop := newWorld(t).setUp()
@@ -135,7 +135,7 @@ func TestADrainIgnoresSlotsOfOtherDatabases(t *testing.T) {
 	}
 }
 
-// TestADrainThatLeavesRowsBehindFails, and names who has them.
+// TestADrainThatLeavesRowsBehindFails: and names the sessions that have locked them.
 func TestADrainThatLeavesRowsBehindFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -158,7 +158,7 @@ func TestADrainThatLeavesRowsBehindFails(t *testing.T) {
 	}
 }
 
-// TestSlotsOfAnotherNumberOfShardsThatNobodyUses stop no relay: they were made in advance, or are left over.
+// TestSlotsOfAnotherNumberOfShardsThatNobodyUses: they stop no relay, whether created in advance or left over.
 func TestSlotsOfAnotherNumberOfShardsThatNobodyUses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

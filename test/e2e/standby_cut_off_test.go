@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// behindItsOwnProxy is the same world for one relay that reaches Postgres by a proxy of its own.
+// behindItsOwnProxy is the same world for a relay with its own proxy to Postgres.
 func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
 	w.t.Helper()
 	address := mustURL(w.t, w.database)
@@ -20,8 +20,8 @@ func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
 	return &one, proxy
 }
 
-// TestAStandbyThatWasCutOffChecksTheSlotFirst before it takes rows that nobody has claimed: while
-// it heard nothing, another relay may have taken the slot, and have published them.
+// TestAStandbyThatWasCutOffChecksTheSlotFirst: before it takes fresh rows. While it was cut off, another relay may have
+// taken the slot and published them.
 func TestAStandbyThatWasCutOffChecksTheSlotFirst(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
@@ -32,7 +32,7 @@ func TestAStandbyThatWasCutOffChecksTheSlotFirst(t *testing.T) {
 	cutOff := one.run("--poll-interval", "100ms")
 	toOne.Only(services.Replication).Refuse()
 	toOne.Only(services.Replication).Cut()
-	w.await(arrived, w.insert(nil)) // nobody holds the slot: it takes what is some seconds old
+	w.await(arrived, w.insert(nil)) // nobody owns the slot: it takes rows that are some seconds old
 	w.emptied()
 	toOne.Only(services.Ordinary).Refuse()
 	toOne.Only(services.Ordinary).Cut()
@@ -54,7 +54,7 @@ func TestAStandbyThatWasCutOffChecksTheSlotFirst(t *testing.T) {
 		return len(linesWith(cutOff.logs(), "sweep_recovered")) > again
 	})
 	due := w.insert(row{"available_at": value[time.Time](w, `SELECT clock_timestamp()`)})
-	w.await(arrived, due) // by then it has looked at the table
+	w.await(arrived, due) // by then it has read the table
 	toOther.Only(services.Ordinary).Accept()
 	w.emptied()
 	if n := arrived.repeats(); n != 0 {

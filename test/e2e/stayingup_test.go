@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// must is for what a test does to a server.
+// must fails the test if an action on a server fails.
 func must(t *testing.T, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -17,7 +17,7 @@ func must(t *testing.T, what string, err error) {
 	}
 }
 
-// TestPostgresComesAndGoes, and nothing is lost or charged.
+// TestPostgresComesAndGoes: nothing is lost or charged.
 func TestPostgresComesAndGoes(t *testing.T) {
 	t.Parallel()
 	server := services.PrivatePostgres(t)
@@ -66,7 +66,7 @@ func TestPostgresComesAndGoes(t *testing.T) {
 				within(t, "streaming again", 5*time.Second, w.streamed)
 				load.more(500)
 			}
-			// What was published and not yet deleted at the crash is known to this process.
+			// The process remembers what was published and not yet deleted at the crash.
 			load.allArrive(arrived, 0)
 			r.noRejections()
 		})
@@ -98,7 +98,7 @@ func TestPostgresComesAndGoes(t *testing.T) {
 	})
 }
 
-// TestRabbitMQComesAndGoes: no attempt is charged, rows are spilled, WAL is not retained.
+// TestRabbitMQComesAndGoes: no attempt is charged, rows are left in the table, and no WAL is retained.
 func TestRabbitMQComesAndGoes(t *testing.T) {
 	t.Parallel()
 	server := services.PrivateRabbitMQ(t)
@@ -107,8 +107,8 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 		return newWorldOn(t, services.Database(t), server.VHost(t)).setUp()
 	}
 
-	// The broker writes a queue to disk some time after it was declared: one that it has
-	// by a stop in good order, in the first part, outlives the kill in the second.
+	// The broker writes a queue to disk some time after its declaration. The orderly stop in the first part does so,
+	// and the queue survives the kill in the second.
 	old := world(t)
 
 	t.Run("away at the start", func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 			w.eventually("it publishes again", func() bool { return r.metric("cdc_relay_messages_published_total") > published })
 		})
 		load.more(500)
-		// Consumed only now, so that a repeat is one that the relay has made.
+		// Consumed only now, so that every duplicate is the relay's.
 		load.allArrive(w.consume(w.queue), 300)
 		r.noRejections()
 	})
@@ -212,7 +212,7 @@ func (w *world) watermark(server *services.RabbitMQ, args ...string) {
 	}
 }
 
-// streamed waits until somebody streams from the slot, as the server says.
+// streamed waits until the server shows that a relay streams from the slot.
 func (w *world) streamed() {
 	w.t.Helper()
 	w.eventually("somebody streams", func() bool {
@@ -221,7 +221,7 @@ func (w *world) streamed() {
 	})
 }
 
-// slotFollows checks that the slot moves on to the present: no WAL is retained.
+// slotFollows checks that the slot advances to the current position: no WAL is retained.
 func (w *world) slotFollows() {
 	w.t.Helper()
 	now := value[string](w, `SELECT pg_current_wal_flush_lsn()::text`)

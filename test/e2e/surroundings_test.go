@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestADatabaseInLATIN1 : what arrives is UTF-8, on both paths, whatever the database stores.
+// TestADatabaseInLATIN1: messages arrive as UTF-8, streamed and claimed, with any database encoding.
 func TestADatabaseInLATIN1(t *testing.T) {
 	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
@@ -31,15 +31,14 @@ func TestADatabaseInLATIN1(t *testing.T) {
 			t.Errorf("arrived: %q with routing key %q, headers %v, type %q", d.Body, d.RoutingKey, d.Headers, d.Type)
 		}
 	}
-	// What the broker says goes back into the table: it must fit the encoding.
+	// The broker's text goes into the table: it must fit the encoding.
 	if dead := w.awaitDeadLetter(w.insert(row{"routing_key": key + "nobody"})); !strings.Contains(dead.LastError, "äöüß") {
 		t.Errorf("the last error is %q", dead.LastError)
 	}
 	w.emptied()
 }
 
-// TestSettingsOfTheDatabaseChangeNothing: values are read alike, whatever a client or the
-// database has set.
+// TestSettingsOfTheDatabaseChangeNothing: values are read the same with any settings of the database.
 func TestSettingsOfTheDatabaseChangeNothing(t *testing.T) {
 	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
@@ -60,7 +59,7 @@ func TestSettingsOfTheDatabaseChangeNothing(t *testing.T) {
 		}
 		return ids
 	}
-	ids := insert() // with the settings from before: the pool's connections are older
+	ids := insert() // with the old settings: the pool's connections were opened before
 	arrived := w.consume(w.queue)
 	w.run("--backoff-time", "50ms", "--poll-interval", "50ms", "--max-retries", "1")
 	ids = append(ids, insert()...)
@@ -80,7 +79,7 @@ func TestSettingsOfTheDatabaseChangeNothing(t *testing.T) {
 	}
 }
 
-// TestAnyLegalNameWorks for table, slot and publication, from setup to teardown.
+// TestAnyLegalNameWorks: for table, slot and publication, from setup to teardown.
 func TestAnyLegalNameWorks(t *testing.T) {
 	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
@@ -123,7 +122,7 @@ func TestAnyLegalNameWorks(t *testing.T) {
 	}
 }
 
-// TestAPartitionedOutbox, made by hand with the same columns, streams, is swept and drained.
+// TestAPartitionedOutbox: created by hand with the same columns, it is streamed, swept and drained.
 func TestAPartitionedOutbox(t *testing.T) {
 	services.Thorough(t, "one surrounding of many")
 	t.Parallel()

@@ -13,8 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// arrivals is the time of each arrival on the database's clock, too late by what asking for it
-// took, but never too early.
+// arrivals returns the time of each arrival on the database's clock. It can be late by the time of the query, but never
+// early.
 func (w *world) arrivals(l *ledger) map[string]time.Time {
 	w.t.Helper()
 	began := time.Now()
@@ -28,7 +28,7 @@ func (w *world) arrivals(l *ledger) map[string]time.Time {
 	return times
 }
 
-// TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime, and none before it.
+// TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime: and none leaves before its time.
 func TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.T) {
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -53,8 +53,8 @@ func TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.
 		}
 		first, late = min(first, at.Sub(due[id])), max(late, at.Sub(due[id]))
 	}
-	// They are found within an interval; then they take the time that publishing takes, up
-	// to some seconds on a machine that is busy with other tests.
+	// They are found within an interval. Publishing then takes up to some seconds on a machine that is busy with other
+	// tests.
 	inTime(t, "the first arrived after its time by", first, interval+500*time.Millisecond)
 	inTime(t, "the last arrived after its time by", late, interval+4*time.Second)
 	w.emptied()
@@ -62,14 +62,13 @@ func TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.
 		t.Errorf("%d messages arrived twice", n)
 	}
 	for _, d := range arrived.all() {
-		// A relay that got no CPU for a second has to ask who holds the slot, and marks.
+		// A relay that got no processor time for a second must check who owns the slot, and marks.
 		if d.Headers["x-possible-duplicate"] != nil && late < interval+4*time.Second {
 			t.Fatalf("a scheduled row that was never published is marked: %v", d.Headers)
 		}
 	}
 }
 
-// TestScheduledRowsWaitForTheirTimeAcrossARestart.
 func TestScheduledRowsWaitForTheirTimeAcrossARestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -94,8 +93,7 @@ func TestScheduledRowsWaitForTheirTimeAcrossARestart(t *testing.T) {
 	}
 }
 
-// TestRowsFromBeforeTheStartAreDeliveredAndMarked: nobody knows whether they were
-// published before. Those that come after are not marked.
+// TestRowsFromBeforeTheStartAreDeliveredAndMarked: they may have been published before. Later rows are not marked.
 func TestRowsFromBeforeTheStartAreDeliveredAndMarked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -114,7 +112,7 @@ func TestRowsFromBeforeTheStartAreDeliveredAndMarked(t *testing.T) {
 	w.emptied()
 }
 
-// TestRelaysThatPollShareTheWorkWithoutRepeats, and what is new is not marked.
+// TestRelaysThatPollShareTheWorkWithoutRepeats: new rows are not marked.
 func TestRelaysThatPollShareTheWorkWithoutRepeats(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -150,7 +148,7 @@ func TestRelaysThatPollShareTheWorkWithoutRepeats(t *testing.T) {
 	}
 }
 
-// TestARetryWaitsAsLongAsTheFormulaSays, on the database's clock.
+// TestARetryWaitsAsLongAsTheFormulaSays: on the database's clock.
 func TestARetryWaitsAsLongAsTheFormulaSays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -162,8 +160,8 @@ func TestARetryWaitsAsLongAsTheFormulaSays(t *testing.T) {
 		WHEN (NEW.attempts > OLD.attempts) EXECUTE FUNCTION note_rejection()`)
 	w.run("--backoff-time", "200ms", "--max-backoff", "1h", "--poll-interval", "10ms", "--max-retries", "3")
 	w.awaitDeadLetter(w.insert(row{"exchange": "nowhere"}))
-	// backoff · 2^(attempts before) and up to a tenth of the backoff time at random, counted from
-	// some moment of the statement.
+	// backoff · 2^(attempts before), plus up to a tenth of the backoff time at random, from some time during the
+	// statement.
 	rejections := query[struct {
 		Attempts  int
 		LastError string
@@ -185,7 +183,6 @@ func TestARetryWaitsAsLongAsTheFormulaSays(t *testing.T) {
 	}
 }
 
-// TestADeadLetterKeepsAllOfTheMessage.
 func TestADeadLetterKeepsAllOfTheMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -216,7 +213,7 @@ func TestADeadLetterKeepsAllOfTheMessage(t *testing.T) {
 	}
 }
 
-// TestDrainPublishesWhatWaitsAndLeaves: exit 0 with an empty table, 1 where the broker is away.
+// TestDrainPublishesWhatWaitsAndLeaves: it exits with 0 if the table is empty, and with 1 if the broker is down.
 func TestDrainPublishesWhatWaitsAndLeaves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -224,7 +221,7 @@ func TestDrainPublishesWhatWaitsAndLeaves(t *testing.T) {
 		SELECT $1, to_json(n), CASE WHEN n % 2 = 0 THEN (n % 100)::text END, CASE WHEN n % 5 = 0 THEN now() - interval '1 h' END
 		FROM generate_series(1, 3000) n`, w.queue)
 	later := w.insert(row{"available_at": value[time.Time](w, `SELECT now() + interval '1 h'`)})
-	w.exec(`INSERT INTO outbox (id, routing_key, payload) VALUES (1000000, $1, '{}')`, w.queue) // the sequence knows nothing of it
+	w.exec(`INSERT INTO outbox (id, routing_key, payload) VALUES (1000000, $1, '{}')`, w.queue) // above the sequence's value
 	arrived := w.consume(w.queue)
 
 	broker := w.broker
@@ -249,7 +246,7 @@ func TestDrainPublishesWhatWaitsAndLeaves(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestADrainMarksWhatARelayHadPublished: also where its slot is gone since, and nothing tells of it.
+// TestADrainMarksWhatARelayHadPublished: also if its slot is gone since.
 func TestADrainMarksWhatARelayHadPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -257,7 +254,7 @@ func TestADrainMarksWhatARelayHadPublished(t *testing.T) {
 	r := w.run()
 	w.exec(`CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 	w.exec(`CREATE TRIGGER no BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION no()`)
-	w.insertMany(20) // at once: a relay that can delete nothing soon publishes no more
+	w.insertMany(20) // all at once: a relay that cannot delete rows soon stops publishing
 	w.eventually("all have arrived", func() bool { return arrived.distinct() == 20 })
 	r.kill()
 	w.exec(`DROP TRIGGER no ON outbox`)
@@ -273,8 +270,8 @@ func TestADrainMarksWhatARelayHadPublished(t *testing.T) {
 	}
 }
 
-// TestADrainEndsThoughRowsKeepComing: it publishes what waited when it began, and leaves the rest to a relay that has
-// begun to stream meanwhile.
+// TestADrainEndsThoughRowsKeepComing: it publishes the rows that waited at its start, and leaves the others to a relay
+// that streams meanwhile.
 func TestADrainEndsThoughRowsKeepComing(t *testing.T) {
 	t.Parallel()
 	for name, relayed := range map[string]bool{"alone": false, "beside a relay that starts": true} {
@@ -320,7 +317,6 @@ func TestADrainEndsThoughRowsKeepComing(t *testing.T) {
 	}
 }
 
-// TestDrainToStdoutWritesAJSONLineAMessage.
 func TestDrainToStdoutWritesAJSONLineAMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -9,8 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestADroppedSlotCostsNothing: it is taken from under a relay at work, which makes it
-// again and sweeps the gap. In one process nothing is published twice.
+// TestADroppedSlotCostsNothing: the slot of a running relay is dropped. The relay recreates it and scans the table for
+// missed rows. One process publishes nothing twice.
 func TestADroppedSlotCostsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -34,7 +34,7 @@ func TestADroppedSlotCostsNothing(t *testing.T) {
 	}
 }
 
-// TestADroppedPublicationCostsNothing: whether the relay makes it again, or a person.
+// TestADroppedPublicationCostsNothing: the relay or a person creates it again.
 func TestADroppedPublicationCostsNothing(t *testing.T) {
 	t.Parallel()
 	for name, recreate := range map[string]bool{"made by the relay": false, "made by a person": true} {
@@ -51,7 +51,7 @@ func TestADroppedPublicationCostsNothing(t *testing.T) {
 			w.exec(`DROP PUBLICATION ` + w.slot)
 			load.more(200)
 			if recreate {
-				_ = w.tryExec(`CREATE PUBLICATION ` + w.slot + ` FOR TABLE outbox`) // the relay may have been quicker
+				_ = w.tryExec(`CREATE PUBLICATION ` + w.slot + ` FOR TABLE outbox`) // the relay may have created it first
 			}
 			w.eventually("rows are streamed again", func() bool {
 				return r.metric("cdc_relay_slot_held") == 1 &&
@@ -64,8 +64,7 @@ func TestADroppedPublicationCostsNothing(t *testing.T) {
 	}
 }
 
-// TestAStandbyTakesOver at once when the one that streams stops, and soon when
-// it is killed.
+// TestAStandbyTakesOver: at once when the leader stops, and soon when it is killed.
 func TestAStandbyTakesOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -99,9 +98,8 @@ func TestAStandbyTakesOver(t *testing.T) {
 	streams.noRejections()
 }
 
-// TestARelayThatWasPausedHarmsNobody: stopped in its tracks and cut off from the slot, it is
-// replaced by another one, and stands by when it comes to itself. Of what it had read by
-// then, nothing leaves without the mark.
+// TestARelayThatWasPausedHarmsNobody: a frozen leader that is also cut off from the slot is replaced, and becomes a
+// standby when it resumes. Everything that it had read before leaves only with the mark.
 func TestARelayThatWasPausedHarmsNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -131,8 +129,8 @@ func TestARelayThatWasPausedHarmsNobody(t *testing.T) {
 	paused.noRejections()
 }
 
-// TestALeaderThatIsFrozenIsReplaced by one that stands by, long before the server would let go
-// of it. It comes to itself, harms nobody, and stands by.
+// TestALeaderThatIsFrozenIsReplaced: by a standby, long before the server would release the slot. It resumes as a
+// standby and harms nothing.
 func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -141,7 +139,7 @@ func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
 	load := w.write(2)
 	load.more(500)
 	leader, other := relays[0], relays[1]
-	if holder(relays) == other {
+	if leaderOf(relays) == other {
 		leader, other = other, leader
 	}
 	leader.signal(syscall.SIGSTOP)
@@ -164,9 +162,8 @@ func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
 	}
 }
 
-// TestALeaderCutOffFromPostgresIsReplaced: its replication connection is swallowed, and it reads
-// the table by the others, as the holder that it was. What it finds there leaves no more
-// than once without the mark.
+// TestALeaderCutOffFromPostgresIsReplaced: its replication connection is a black hole, and it still reads the table as
+// if it were the leader. Each row there leaves at most once without the mark.
 func TestALeaderCutOffFromPostgresIsReplaced(t *testing.T) {
 	services.Thorough(t, "a frozen leader is replaced in the quick run")
 	t.Parallel()

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestPublishingStopsWhileRowsCannotBeDeleted: the relay says so, and goes on by itself once that is repaired.
+// TestPublishingStopsWhileRowsCannotBeDeleted: the relay reports it, and resumes by itself once it is fixed.
 func TestPublishingStopsWhileRowsCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct{ name, breaks, repairs, says string }{
@@ -56,7 +56,7 @@ func TestPublishingStopsWhileRowsCannotBeDeleted(t *testing.T) {
 	}
 }
 
-// TestARoleThatIsReadOnlyByDefault is nevertheless one that the relay can work with.
+// TestARoleThatIsReadOnlyByDefault: the relay works with it nevertheless.
 func TestARoleThatIsReadOnlyByDefault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -79,7 +79,7 @@ func TestARoleThatIsReadOnlyByDefault(t *testing.T) {
 	}
 }
 
-// TestARoleThatIsReadOnlyByDefaultSetsUp what is missing, also as a relay.
+// TestARoleThatIsReadOnlyByDefaultSetsUp: it creates what is missing, also as a relay.
 func TestARoleThatIsReadOnlyByDefaultSetsUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -109,7 +109,7 @@ func TestARoleThatIsReadOnlyByDefaultSetsUp(t *testing.T) {
 	succeeds("teardown", "--yes", "--tables")
 }
 
-// TestADrainTellsOfRowsThatCannotBeDeleted: they are published and still there.
+// TestADrainTellsOfRowsThatCannotBeDeleted: they are published and still in the table.
 func TestADrainTellsOfRowsThatCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -120,12 +120,12 @@ func TestADrainTellsOfRowsThatCannotBeDeleted(t *testing.T) {
 	}
 }
 
-// asRelay logs in as a role with what a relay needs.
+// asRelay logs in as a role with the grants of a relay.
 func (w *world) asRelay() (role string) {
 	return w.as("REPLICATION", "SELECT, INSERT, UPDATE, DELETE ON outbox, outbox_dead_letter", "SELECT ON SEQUENCE outbox_id_seq", "SELECT ON outbox_migrations")
 }
 
-// insertUntil keeps inserting rows, at least n, until a condition holds.
+// insertUntil inserts at least n rows, and more until a condition is true.
 func (w *world) insertUntil(n int, condition func() bool) {
 	w.t.Helper()
 	w.copyRows(n, w.queue)

@@ -10,8 +10,8 @@ import (
 
 // lag is how far a slot is behind, in MB.
 type lag struct {
-	Confirmed float64 // by what the relay has confirmed
-	Retained  float64 // by the WAL that the server keeps for it
+	Confirmed float64 // by the confirmed position
+	Retained  float64 // by the WAL that the server retains for it
 }
 
 func (w *world) lag() lag {
@@ -21,8 +21,8 @@ func (w *world) lag() lag {
 		FROM pg_replication_slots WHERE slot_name = $1`, w.slot)[0]
 }
 
-// TestAnOutageOfTheBrokerRetainsNoWAL: other tables write a lot of it meanwhile, and rows are
-// inserted. The outage charges no attempt, and what waited leaves at once when it is over.
+// TestAnOutageOfTheBrokerRetainsNoWAL: meanwhile other tables write much WAL, and rows are inserted. The outage charges
+// no attempt, and the waiting rows leave at once afterwards.
 func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
 	t.Parallel()
 	postgres := services.PrivatePostgres(t)
@@ -78,11 +78,10 @@ func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
 	}
 }
 
-// writeAround inserts rows between pieces of WAL of other tables, and returns by how much the slot
-// was behind at most. The server lets WAL go where it has written down which transactions run,
-// every fifteen seconds or at a checkpoint: hence the checkpoints, as a server has them that
-// writes that much. A claim may be open for some seconds, and keeps what is written meanwhile:
-// how much that is depends on the machine, so this waits until the server has let it go.
+// writeAround inserts rows between writes to other tables, and returns the maximum lag of the slot. The server releases
+// WAL up to its last record of running transactions, which it writes every fifteen seconds or at a checkpoint. So the
+// test makes checkpoints, as a server with that many writes does. A claim can be open for some seconds and retains the
+// WAL written meanwhile. How much that is depends on the machine, so this waits until the server has released it.
 func (w *world) writeAround(mb int) (most lag, written, rows int) {
 	w.t.Helper()
 	const piece, between = 2, 16
@@ -103,7 +102,7 @@ func (w *world) writeAround(mb int) (most lag, written, rows int) {
 	return most, written, rows
 }
 
-// walGoes waits until the server keeps hardly any WAL for the slot, though the outage lasts.
+// walGoes waits until the server retains hardly any WAL for the slot, during the outage.
 func (w *world) walGoes() {
 	w.t.Helper()
 	w.eventually("the server keeps less than 16 MB of WAL for the slot", func() bool {
@@ -112,7 +111,7 @@ func (w *world) walGoes() {
 	})
 }
 
-// moveTo has everything happen at another virtual host.
+// moveTo switches everything to another virtual host.
 func (w *world) moveTo(broker string) {
 	w.t.Helper()
 	w.broker = broker

@@ -12,8 +12,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
-// writers insert without end, whatever becomes of the database, and remember what was
-// committed for certain and what may have been.
+// writers insert until they are stopped, across faults of the database. They remember what was certainly committed and
+// what may have been.
 type writers struct {
 	w    *world
 	stop context.CancelFunc
@@ -30,7 +30,7 @@ func (w *world) write(connections int) *writers {
 	ws := &writers{w: w, stop: stop, committed: make(map[string]bool), uncertain: make(map[string]bool)}
 	for range connections {
 		ws.done.Go(func() {
-			pace := time.NewTicker(20 * time.Millisecond) // a backlog must not be the matter
+			pace := time.NewTicker(20 * time.Millisecond) // slow enough that no backlog builds up
 			defer pace.Stop()
 			for ctx.Err() == nil {
 				ws.insert(ctx)
@@ -68,7 +68,7 @@ func (ws *writers) insert(ctx context.Context) {
 	}
 }
 
-// also counts rows that the test itself has committed.
+// also adds rows that the test itself has committed.
 func (ws *writers) also(ids []string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -89,14 +89,14 @@ func (ws *writers) rows() int {
 	return len(ws.committed)
 }
 
-// more waits until so many more rows have been committed.
+// more waits until this many more rows have been committed.
 func (ws *writers) more(n int) {
 	ws.w.t.Helper()
 	target := ws.rows() + n
 	ws.w.eventually("rows are written", func() bool { return ws.rows() >= target })
 }
 
-// allArrive is allCommittedArrive where every repeat is marked.
+// allArrive does the same as allCommittedArrive, and expects that every duplicate is marked.
 func (ws *writers) allArrive(arrived *ledger, atMost int) {
 	ws.w.t.Helper()
 	ws.allCommittedArrive(arrived, atMost)
@@ -105,8 +105,8 @@ func (ws *writers) allArrive(arrived *ledger, atMost int) {
 	}
 }
 
-// allCommittedArrive ends the writers and checks that what was committed arrives, nothing
-// else does, nothing is dead-lettered, and repeats are not more than atMost.
+// allCommittedArrive stops the writers and checks that committed rows arrive, nothing else does, nothing is
+// dead-lettered, and there are at most atMost duplicates.
 func (ws *writers) allCommittedArrive(arrived *ledger, atMost int) {
 	ws.w.t.Helper()
 	ws.end()
@@ -145,13 +145,13 @@ func (r *relay) noRejections() {
 	}
 }
 
-// within fails the test where something takes longer than is promised, see promised.
+// within fails the test if something takes longer than promised; see promised.
 func within(t *testing.T, what string, most time.Duration, f func()) {
 	t.Helper()
 	await.Within(t, what, promised(most), f)
 }
 
-// inTime is within for a time that was measured already.
+// inTime does the same as within for a time that was measured already.
 func inTime(t *testing.T, what string, took, most time.Duration) {
 	t.Helper()
 	await.Judge(t, what, took, promised(most))

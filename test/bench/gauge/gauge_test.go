@@ -28,7 +28,8 @@ func TestWhatAProcessUses(t *testing.T) {
 	}
 }
 
-// burn uses a processor for so long, by this process's own clock: others may have the processors meanwhile.
+// burn uses a processor for this long, measured by the process's own processor time: others may use the processors
+// meanwhile.
 func burn(least time.Duration) {
 	began, _, _ := CPU(os.Getpid())
 	for {
@@ -41,10 +42,10 @@ func burn(least time.Duration) {
 	}
 }
 
-// TestATreeHasItsChildren: those that have ended, and those that run.
+// TestATreeHasItsChildren: children that have ended, and running ones.
 func TestATreeHasItsChildren(t *testing.T) {
 	const work = `i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; `
-	// The parent does nothing but wait, so that all of it is its children's.
+	// The parent only waits, so all processor time is its children's.
 	parent := exec.Command("sh", "-c", `sh -c "$0"; sh -c "$0 echo done; read -r _"; true`, work)
 	input, err := parent.StdinPipe()
 	if err != nil {

@@ -52,7 +52,7 @@ func TestABodyHasItsSizeAndItsNumber(t *testing.T) {
 	}
 }
 
-// TestRowsMadeInSQLAreThoseMadeInGo: what is filled and what is written at a pace must not differ.
+// TestRowsMadeInSQLAreThoseMadeInGo: Fill and Writers write the same rows.
 func TestRowsMadeInSQLAreThoseMadeInGo(t *testing.T) {
 	_, conn := testConn(t)
 	spec := Spec{Bytes: 100, Keys: 7, HotEvery: 5, Queues: []string{"first", "second", "third"}}
@@ -85,7 +85,7 @@ func TestRowsMadeInSQLAreThoseMadeInGo(t *testing.T) {
 	}
 }
 
-// TestWritersKeepTheirPace: every message once, none before its time.
+// TestWritersKeepTheirPace: every message once, none early.
 func TestWritersKeepTheirPace(t *testing.T) {
 	url, conn := testConn(t)
 	spec := Spec{Bytes: MinBytes, Queues: []string{"q"}}
@@ -149,7 +149,7 @@ func TestAConsumerNotesWhatArrives(t *testing.T) {
 		t.Errorf("%d arrived, from %s to %s", arrivals.Count(), arrivals.First(), arrivals.Last())
 	}
 	for arrivals.Repeats() == 0 && t.Context().Err() == nil {
-		runtime.Gosched() // the last one is on its way
+		runtime.Gosched() // the last one is in flight
 	}
 	if err := consumer.Close(); err != nil {
 		t.Error(err)

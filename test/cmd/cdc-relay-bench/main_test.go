@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench"
 )
 
-// TestMain makes the test program one of the processes that the benchmark starts, where it is called like one.
+// TestMain makes the test program act as a process that the benchmark starts, if it is called like one.
 func TestMain(m *testing.M) {
 	if first := argument(os.Args, 1); first == "limit" || first == "relay" {
 		main()
@@ -71,8 +71,9 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestMeasurements runs what takes no time, with few messages. Its Postgres is its own: making a slot waits for the
-// transactions of all tests that share a server. It does not wait for the disk, where thousands of commits would take long.
+// TestMeasurements runs the short cases with few messages. It has its own Postgres, because the creation of a slot
+// waits for the transactions of all tests on a shared server. That Postgres does not wait for the disk, which would
+// make thousands of commits slow.
 func TestMeasurements(t *testing.T) {
 	postgres := services.PrivatePostgres(t, "fsync=off")
 	t.Setenv(services.EnvDatabase, postgres.URL(""))
@@ -108,7 +109,7 @@ func measuredFromEndToEnd(t *testing.T, relay string) {
 		}
 	}
 	for _, name := range []string{"drain", "stream-keyed", "long-held"} {
-		// The system counts processor time in steps of 10 ms, which is about what the short ones take.
+		// The system counts processor time in steps of 10 ms, which is about what the short cases take.
 		if results := report.Of(name); len(results) != 1 || name == "long-held" && results[0].CPU.Measured <= 0 {
 			t.Errorf("%s: %+v", name, results)
 		}
@@ -131,13 +132,13 @@ func measuredInserts(t *testing.T) {
 	}
 }
 
-// measuredWithAProfile: the relay runs within this program, one for each shard; what sets up is the one in PATH.
+// measuredWithAProfile: the relays run within this program, one for each shard; setup uses the program in PATH.
 func measuredWithAProfile(t *testing.T, relay string, major int) {
 	t.Setenv("PATH", filepath.Dir(relay)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	folder := t.TempDir()
 	cases := map[string]int{"drain": 1, "stream-2-shards": 2}
 	if major < 15 {
-		delete(cases, "stream-2-shards") // needs row filters
+		delete(cases, "stream-2-shards") // it needs row filters
 	}
 	only := strings.Join(slices.Sorted(maps.Keys(cases)), ",")
 	code, stdout, stderr := execute(t, "--only", only, "--rounds", "1", "--messages", "100", "--profile", folder)

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// relayProgram builds the relay that is put to the test, where it is not there already.
+// relayProgram builds the relay under test unless it exists.
 func relayProgram(t *testing.T) string {
 	t.Helper()
 	file, err := filepath.Abs("../../../.dev/soak-command/cdc-relay")
@@ -35,10 +35,10 @@ func relayProgram(t *testing.T) string {
 	return file
 }
 
-// retrying makes a relay be done soon with what is refused.
+// retrying makes retries short.
 func retrying() []string { return []string{"--", "--backoff-time", "100ms", "--max-backoff", "500ms"} }
 
-// lines tells when something was printed.
+// lines waits for printed text.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -63,10 +63,10 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// soakRun runs the program; signals are sent once the text was printed.
+// soakRun runs the program. It sends the signals once the text was printed.
 func soakRun(t *testing.T, after string, signals []os.Signal, args ...string) (code int, output string) {
 	t.Helper()
-	services.SharedPostgres(t) // where there is none, the program can have none either
+	services.SharedPostgres(t) // without it, the program cannot start servers either
 	services.SharedRabbitMQ(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	channel := make(chan os.Signal, 2)
@@ -133,7 +133,7 @@ func TestRunWithFaults(t *testing.T) {
 	}
 }
 
-// What was run until the signal is checked as if it had been the plan.
+// The history up to the signal is checked as a complete run.
 func TestFirstSignalEndsTheFaults(t *testing.T) {
 	code, out := soakRun(t, "fault 1:", []os.Signal{syscall.SIGINT}, append([]string{
 		"--relay", relayProgram(t), "--duration", "1h", "--hold", "1h", "--pause", "2s", "--rate", "100", "--faults", "relay-stop-all",
@@ -154,7 +154,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	noProcess(t, os.TempDir())
 }
 
-// noProcess looks for one that was started with something of a run's folder.
+// noProcess checks that no process with the run's folder in its command line is left.
 func noProcess(t *testing.T, folder string) {
 	t.Helper()
 	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -165,7 +165,7 @@ func noProcess(t *testing.T, folder string) {
 	}
 }
 
-// On servers of the user's own nothing is left behind.
+// Nothing is left on the user's own servers.
 func TestRunOnOwnServers(t *testing.T) {
 	database, broker := services.Database(t), services.VHost(t)
 	code, out := soakRun(t, "", nil, append([]string{

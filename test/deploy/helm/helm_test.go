@@ -25,7 +25,7 @@ import (
 
 func chartFolder() string { return objects.Path("deploy/helm/cdc-relay") }
 
-// render is what `helm template cdc-relay deploy/helm/cdc-relay` prints for these values, by file.
+// render returns what `helm template cdc-relay deploy/helm/cdc-relay` prints for these values, by file.
 func render(values map[string]any) (map[string]string, error) {
 	chart, err := loader.Load(chartFolder())
 	if err != nil {
@@ -39,7 +39,7 @@ func render(values map[string]any) (map[string]string, error) {
 	return engine.Engine{Strict: true}.Render(chart, all)
 }
 
-// rendered are the objects for these values.
+// rendered returns the objects for these values.
 func rendered(t *testing.T, values map[string]any) []any {
 	t.Helper()
 	files, err := render(values)
@@ -116,7 +116,7 @@ func TestTheChartRejectsUnknownValues(t *testing.T) {
 	}
 }
 
-// The chart and the manifests are the same relay. They differ in labels, in the image, and in what Helm alone can do.
+// The chart and the manifests describe the same relay, except for labels, the image, and features of Helm.
 func TestTheChartIsTheManifests(t *testing.T) {
 	found := rendered(t, nil)
 	plain := append(objects.Manifest(t, "relay.yaml"), objects.Manifest(t, "setup.yaml")...)
@@ -142,7 +142,7 @@ func compare(t *testing.T, what string, chart, plain any) {
 	}
 }
 
-// podOf leaves out labels and the image.
+// podOf removes labels and the image.
 func podOf(pod *corev1.PodSpec) *corev1.PodSpec {
 	pod = pod.DeepCopy()
 	pod.Containers[0].Image, pod.Containers[0].ImagePullPolicy = "", ""
@@ -152,7 +152,7 @@ func podOf(pod *corev1.PodSpec) *corev1.PodSpec {
 	return pod
 }
 
-// without leaves out the pod.
+// without removes the pod.
 func without(job batchv1.JobSpec) batchv1.JobSpec {
 	job.Template.Spec, job.Template.ObjectMeta = corev1.PodSpec{}, metav1.ObjectMeta{}
 	return job

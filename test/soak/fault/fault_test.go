@@ -18,7 +18,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/load"
 )
 
-// The flags of these tests. Without -faults only a few quick faults are made, in one world.
+// The flags of these tests. Without -faults only a few quick faults run, in one world.
 var (
 	allFaults  = flag.Bool("faults", false, "make every fault; takes most of an hour")
 	hold       = flag.Duration("hold", 4*time.Second, "how long each fault is held")
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	services.Main(m)
 }
 
-// TestAFewFaultsInARow, each for a short while, in one world.
+// TestAFewFaultsInARow: each for a short time, in one world.
 func TestAFewFaultsInARow(t *testing.T) {
 	if *allFaults {
 		t.Skip("they are among all faults")
@@ -59,7 +59,7 @@ func TestAFewFaultsInARow(t *testing.T) {
 	few := map[string]bool{
 		"relay-kill-leader": true, "relay-restart-rolling": true, "postgres-stop-fast": true, "postgres-cut": true,
 	}
-	r := startRun(t, newTestWorld(t, 0), 10*time.Second) // other packages are tested beside it
+	r := startRun(t, newTestWorld(t, 0), 10*time.Second) // other packages are tested at the same time
 	r.begin()
 	made := 0
 	for _, fault := range All() {
@@ -74,7 +74,7 @@ func TestAFewFaultsInARow(t *testing.T) {
 	}
 }
 
-// TestFault makes each fault for itself, under load, and asks the checker.
+// TestFault runs each fault separately under load, and checks the history.
 func TestFault(t *testing.T) {
 	if !*allFaults {
 		t.Skip("run it with -faults")
@@ -84,7 +84,7 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// oneFault is a run with a world of its own.
+// oneFault is a run with its own world.
 func oneFault(t *testing.T, fault Fault) {
 	w := newTestWorld(t, fault.Needs)
 	if can, why := w.Can(fault); !can {
@@ -108,10 +108,10 @@ func (r *testRun) begin() {
 	r.awaitDelivered(100)
 }
 
-// randomOf chooses the details of a fault, whatever other faults are made.
+// randomOf chooses the details of a fault, independent of other faults.
 func randomOf(fault Fault) *rand.Rand { return rand.New(rand.NewPCG(*seed, nameHash(fault.Name))) }
 
-// make makes the fault and waits until messages that were committed after it arrive.
+// make causes the fault and waits until messages that were committed after it arrive.
 func (r *testRun) make(id int, fault Fault, random *rand.Rand, hold time.Duration) {
 	r.t.Helper()
 	r.record.FaultBegan(r.world.Tell(id, fault, ""))
@@ -130,7 +130,7 @@ func nameHash(name string) uint64 {
 	return hash.Sum64()
 }
 
-// newTestWorld has private servers and relays that do not run yet.
+// newTestWorld has private servers, and relays that are not started.
 func newTestWorld(t *testing.T, needs Needs) *World {
 	t.Helper()
 	topology := load.DefaultTopology("soak")
@@ -138,7 +138,7 @@ func newTestWorld(t *testing.T, needs Needs) *World {
 	folder := t.TempDir()
 	w, err := NewWorld(t.Context(), Config{
 		Binary: binary, Folder: folder, RelayCount: *relayCount, Standby: needs.Has(Standby), Cluster: needs.Has(Cluster),
-		// What a refusal brings on is to come to its end within the test.
+		// Retries and dead letters must complete within the test.
 		RelayArgs: []string{"--backoff-time", "200ms", "--max-backoff", "2s", "--max-retries", "6"},
 		Declare:   func(ctx context.Context, url string) error { return load.Declare(ctx, url, topology) },
 		Violation: func(what string) { t.Errorf("violation: %s", what) },
@@ -156,7 +156,7 @@ func newTestWorld(t *testing.T, needs Needs) *World {
 	return w
 }
 
-// keepLogs saves the logs of a test that failed, whose folder is about to go.
+// keepLogs saves the logs of a failed test, whose folder will be removed.
 func keepLogs(t *testing.T, folder string) {
 	if !t.Failed() && !*keep {
 		return
@@ -169,7 +169,7 @@ func keepLogs(t *testing.T, folder string) {
 	t.Logf("logs and history: %s", kept)
 }
 
-// testRun is the load of one test and what is recorded of it.
+// testRun is the load of one test and its recorded history.
 type testRun struct {
 	t         *testing.T
 	world     *World
@@ -214,7 +214,7 @@ func startRun(t *testing.T, w *World, recoverWithin time.Duration) *testRun {
 	return r
 }
 
-// awaitDelivered waits until so many messages have arrived.
+// awaitDelivered waits until this many messages have arrived.
 func (r *testRun) awaitDelivered(n int) {
 	r.t.Helper()
 	timeout := await.Hang()
@@ -227,12 +227,12 @@ func (r *testRun) awaitDelivered(n int) {
 	}
 }
 
-// drainLimit is how long the last rows may take to leave the outbox once nothing is written: some were refused, and are
-// tried again seven times in nine seconds; some are scheduled for a few seconds later. The server ends the claim of a relay
-// that stands still after ten seconds.
+// drainLimit is how long the last rows may take to leave the outbox after the writers stop: rejected ones are tried
+// seven more times in nine seconds, and some are scheduled for a few seconds later. The server ends the claim of a
+// frozen relay after ten seconds.
 const drainLimit = 25 * time.Second
 
-// end stops the load, waits until everything has left the outbox, and fails the test where the checker finds a violation.
+// end stops the load, waits until everything has left the outbox, and fails the test if the checker finds a violation.
 func (r *testRun) end() {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), await.Hang())

@@ -2,5 +2,5 @@
 
 package fault
 
-// raceDetector: the relay is built with it where the tests are. What it finds makes the relay's end a violation.
+// raceDetector: the relay is built with it if the tests are. A race it finds ends the relay, which is a violation.
 const raceDetector = true

@@ -6,7 +6,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// find is the place of the line that is the first of its sort.
+// find returns the position of the first line of a kind.
 func (w *world) find(what func(*line) bool) int {
 	return slices.IndexFunc(w.lines, func(l line) bool { return what(&l) })
 }
@@ -15,7 +15,7 @@ func (w *world) firstArrival(id outbox.UUID) int {
 	return w.find(func(l *line) bool { return l.Delivered != nil && l.Delivered.Message == id })
 }
 
-// insert puts lines behind the one at a place, at its time.
+// insert inserts lines after a position, with its time.
 func (w *world) insert(after int, lines ...line) {
 	for i := range lines {
 		lines[i].At = w.lines[after].At

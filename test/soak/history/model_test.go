@@ -9,21 +9,21 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world is a database, a broker and a relay that keep every promise, with writers, consumers and faults around them. Its
-// lines are a history in which there is nothing to find.
+// world is a database, a broker and a relay that keep every promise, with writers, consumers and faults. Its lines are
+// a history without violations.
 type world struct {
 	t     *rapid.T
-	harsh bool // with faults that excuse something, so that less can be found
+	harsh bool // with faults that excuse violations, so fewer can be found
 
 	now     time.Duration
 	lines   []line
 	ids     uint64
 	seqs    map[string]int
-	writers []*txn // the transaction that each is about to end
+	writers []*txn // the transaction that each writer is about to end
 	txs     []*txn
 	table   []*sent // committed and not delivered, in the order of insertion
-	sent    []*sent // all messages that were written
-	again   []again // copies that are to arrive yet
+	sent    []*sent // all written messages
+	again   []again // copies that have not arrived yet
 	fault   *Fault  // under way
 	faults  int
 	want    Counters
@@ -33,7 +33,7 @@ type txn struct {
 	Transaction
 	outcome Outcome
 	kept    bool
-	late    bool // COMMIT is done after its writer has given up
+	late    bool // the COMMIT succeeds after its writer has given up
 	lost    bool // by the database
 }
 
@@ -58,7 +58,7 @@ func newWorld(t *rapid.T, harsh bool) *world {
 	return w
 }
 
-// prelude has something of each sort, so that there is always something to spoil.
+// prelude has one message of each kind, so that there is always something to break.
 func (w *world) prelude() {
 	key := func(m Message) Message {
 		m.Key, m.Seq = "prelude", w.place("prelude")
@@ -118,7 +118,7 @@ func (w *world) begin(writer int, messages []Message) *txn {
 	return tx
 }
 
-// commit makes the messages of a transaction visible, if it is to be committed.
+// commit makes the messages of a transaction visible, if it commits.
 func (w *world) commit(tx *txn) {
 	tx.late = false
 	if !tx.kept {
@@ -187,7 +187,7 @@ func (w *world) lateCommits() {
 	}
 }
 
-// ready are the messages that may leave: due, and the first of their key.
+// ready returns the messages that may leave: due, and first of their key.
 func (w *world) ready() []*sent {
 	held := make(map[string]bool)
 	var ready []*sent
@@ -265,8 +265,8 @@ func (w *world) repeat() {
 	w.again = nil
 }
 
-// breakSomething begins a fault. What was in flight then is decided at once: copies that come again, and messages of which
-// the marked copy overtakes the first one.
+// breakSomething begins a fault. It decides at once what happens to messages in flight: some are duplicated, and some
+// arrive after their marked copy.
 func (w *world) breakSomething(t *rapid.T) {
 	if w.fault != nil {
 		return
@@ -317,7 +317,7 @@ func (w *world) heal() {
 	w.fault = nil
 }
 
-// drain delivers what can be delivered.
+// drain delivers everything that can be delivered.
 func (w *world) drain() {
 	for len(w.ready()) > 0 {
 		for _, m := range w.ready() {
@@ -329,7 +329,7 @@ func (w *world) drain() {
 	}
 }
 
-// finish ends the run and takes the final state.
+// finish ends the run and records the final state.
 func (w *world) finish() {
 	for i := range w.writers {
 		w.answer(i)
@@ -354,7 +354,7 @@ func (w *world) finish() {
 	w.count()
 }
 
-// count adds to what the checker is to count what can be known only now.
+// count adds to the expected counters what is known only at the end.
 func (w *world) count() {
 	w.want.Waiting = len(w.table)
 	for _, m := range w.sent {

@@ -20,7 +20,7 @@ func check(t *rapid.T, lines []line) *Verdict {
 	return v
 }
 
-// Where every promise is kept nothing is found, and all is counted right.
+// If every promise is kept, nothing is found, and the counters are right.
 func TestNothingIsFoundWhereEveryPromiseIsKept(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.Bool().Draw(t, "harsh"))
@@ -30,14 +30,14 @@ func TestNothingIsFoundWhereEveryPromiseIsKept(t *testing.T) {
 		if v.Result != Pass {
 			t.Fatalf("%s", rendered(v))
 		}
-		w.want.DuplicatedOvertaken = v.Counters.DuplicatedOvertaken // the stories have it
+		w.want.DuplicatedOvertaken = v.Counters.DuplicatedOvertaken // the stories test it
 		if v.Counters != w.want {
 			t.Fatalf("counted\n%+v, want\n%+v", v.Counters, w.want)
 		}
 	})
 }
 
-// Wherever the file of a run is cut off, nothing is found that was not there.
+// If the file of a good run is cut off anywhere, nothing is found.
 func TestNothingIsFoundInTheBeginningOfAGoodHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.Bool().Draw(t, "harsh"))
@@ -55,7 +55,7 @@ func TestNothingIsFoundInTheBeginningOfAGoodHistory(t *testing.T) {
 	})
 }
 
-// The checker can fail: each promise is broken in a history in which all were kept.
+// The checker finds each promise that is broken in an otherwise good history.
 func TestEveryBrokenPromiseIsFound(t *testing.T) {
 	for _, spoiled := range spoilers() {
 		t.Run(string(spoiled.code)+"/"+spoiled.how, func(t *testing.T) {
@@ -83,14 +83,14 @@ func spoilers() []spoiler {
 	return slices.Concat(spoilDelivery(), spoilRows(), spoilHistory())
 }
 
-// one draws a message of a sort; the prelude has one.
+// one draws a message of a kind; the prelude has one.
 func (w *world) one(t *rapid.T, what func(*sent) bool) *sent {
 	return rapid.SampledFrom(w.having(what)).Draw(t, "victim")
 }
 
 func hasArrived(m *sent) bool { return m.arrivals > 0 }
 
-// mustNotArrive tells of messages that were never committed.
+// mustNotArrive reports whether the message was never committed.
 func mustNotArrive(m *sent) bool { return !m.tx.kept || m.Discarded }
 
 func isDelivery(id outbox.UUID) func(*line) bool {
@@ -99,7 +99,7 @@ func isDelivery(id outbox.UUID) func(*line) bool {
 
 func isEnd(l *line) bool { return l.End != nil }
 
-// somewhere draws a place behind one.
+// somewhere draws a position after another.
 func (w *world) somewhere(t *rapid.T, after int) int {
 	return rapid.IntRange(after, w.find(isEnd)-1).Draw(t, "place")
 }
@@ -183,7 +183,7 @@ func spoilDelivery() []spoiler {
 	}
 }
 
-// follower is a later message of the same key that arrived.
+// follower returns a later message of the same key that arrived.
 func (w *world) follower(m *sent) *sent {
 	for _, x := range w.sent {
 		if x.Key == m.Key && x.Seq > m.Seq && hasArrived(x) {

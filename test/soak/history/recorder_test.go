@@ -10,8 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Several writers, consumers, faults and a display at once: the history is whole, in the order of its times, and the live
-// numbers are those of the verdict.
+// With several writers, consumers, faults and a display at the same time, the history is complete and in order of time,
+// and the live numbers equal those of the verdict.
 func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	var file bytes.Buffer
 	r := NewRecorder(&file, Run{Seed: 7, Command: "cdc-relay-soak --seed 7"})

@@ -15,7 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// The reports of one history, as people and programs see them, are in testdata.
+// testdata has the reports of one history, for people and for programs.
 func TestReports(t *testing.T) {
 	v := reported(t)
 	for name, write := range map[string]func(*bytes.Buffer) error{
@@ -154,7 +154,7 @@ func TestReadErrorsSurface(t *testing.T) {
 	}
 }
 
-// A line may be longer than any buffer: a transaction of a million rows.
+// A line can be longer than any buffer: a transaction of a million rows.
 func TestLongLines(t *testing.T) {
 	s := story{events: "1s tx 1: a\n2s tx 1 committed\n3s a arrives damaged " + strings.Repeat("x", 3<<20) + "\n4s kept 1\n4s end"}
 	v, err := Check(bytes.NewReader(s.lines(t, make(map[outbox.UUID]string))))
@@ -163,7 +163,7 @@ func TestLongLines(t *testing.T) {
 	}
 }
 
-// Whatever a file holds, it is judged or refused.
+// Check judges or rejects any file.
 func FuzzCheck(f *testing.F) {
 	for _, stories := range allStories(f) {
 		for _, s := range stories {
@@ -187,7 +187,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// Its last number is what Check says of its memory.
+// The last number is the memory that Check documents.
 func BenchmarkCheck(b *testing.B) {
 	const messages = 200_000
 	var file bytes.Buffer

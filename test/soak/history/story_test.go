@@ -81,7 +81,7 @@ func storiesOf(text string) []story {
 	return all
 }
 
-// tell returns what the checker makes of the story.
+// tell returns the checker's result for the story.
 func (s *story) tell(t *testing.T) string {
 	t.Helper()
 	names := make(map[outbox.UUID]string)
@@ -246,7 +246,7 @@ func faultOf(t testing.TB, words []string) *Fault {
 	return f
 }
 
-// rendered is the verdict in few words: only counters that are not 0.
+// rendered returns a short form of the verdict: only counters that are not 0.
 func rendered(v *Verdict) string {
 	var out strings.Builder
 	out.WriteString(string(v.Result))

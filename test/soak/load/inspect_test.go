@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// arrived is a row as a consumer is to see it.
+// arrived returns a row as a consumer should receive it.
 func arrived(t *testing.T, kind history.Kind) amqp.Delivery {
 	t.Helper()
 	topic := "soak.topic"

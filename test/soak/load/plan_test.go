@@ -29,7 +29,7 @@ func TestSameSeedSameChoices(t *testing.T) {
 	}
 }
 
-// What becomes of a transaction changes the names of keys and nothing else.
+// The outcome of a transaction only changes the names of keys.
 func TestAbandonedKeysLeaveTheChoicesAlone(t *testing.T) {
 	p := newPlanner(7, 0, 3, 8, DefaultTopology("soak"))
 	seen := make(map[string]bool)

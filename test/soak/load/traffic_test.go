@@ -20,7 +20,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// runRelay runs one until the test ends; the function ends it before.
+// runRelay runs a relay until the test ends or stop is called.
 func runRelay(t *testing.T, state State, conn *pgx.Conn, broker string) (stop func()) {
 	t.Helper()
 	config := relay.DefaultConfig()
@@ -60,14 +60,14 @@ func runRelay(t *testing.T, state State, conn *pgx.Conn, broker string) (stop fu
 	return stop
 }
 
-// A run as the kit makes it, without faults: all that is written arrives as written, or is where it belongs.
+// A run without faults: everything written arrives as written, or is where it belongs.
 func TestTrafficThroughARelay(t *testing.T) {
 	t.Parallel()
 	state, conn := database(t)
 	broker := services.VHost(t)
 	opts := options(state)
 	opts.Topology, opts.Rate = DefaultTopology(services.Name(t)), 800
-	for range 2 { // the second changes nothing
+	for range 2 { // the second call changes nothing
 		if err := Declare(t.Context(), broker, opts.Topology); err != nil {
 			t.Fatal(err)
 		}
@@ -115,12 +115,12 @@ func TestTrafficThroughARelay(t *testing.T) {
 	}
 }
 
-// seen hands arrivals on.
+// seen passes arrivals to a channel.
 type seen chan history.Delivery
 
 func (s seen) Delivered(d history.Delivery) { s <- d }
 
-// Consumers come back to a queue that was deleted, and to a broker that closed their connection or froze.
+// Consumers return to a queue that was deleted, and to a broker that closed their connection or froze.
 func TestConsumersComeBack(t *testing.T) {
 	t.Parallel()
 	broker := services.PrivateRabbitMQ(t)
@@ -176,7 +176,7 @@ func TestConsumersComeBack(t *testing.T) {
 	comes("after the broker was killed")
 }
 
-// What stays is named.
+// The error names the rows that stay.
 func TestAwaitDrainedNamesWhatIsStuck(t *testing.T) {
 	state, conn := database(t)
 	_, err := conn.Exec(t.Context(), `INSERT INTO outbox (routing_key, ordering_key, payload, attempts, last_error) VALUES ('a', 'my key', '1', 3, 'nack: no')`)

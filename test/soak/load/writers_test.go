@@ -18,10 +18,10 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// ledger is a recorder that can be asked.
+// ledger is a recorder that tests can read.
 type ledger struct {
 	began  time.Time
-	ending func(history.Transaction) // called before anything else; may be nil
+	ending func(history.Transaction) // called first; may be nil
 
 	mu       sync.Mutex
 	told     map[int64]history.Transaction
@@ -49,7 +49,7 @@ func (l *ledger) Ended(id int64, outcome history.Outcome) {
 	l.outcomes[id] = outcome
 }
 
-// database has the tables of a run.
+// database creates the tables of a run.
 func database(t *testing.T) (State, *pgx.Conn) {
 	t.Helper()
 	state := State{DatabaseURL: services.Database(t), Table: outbox.Table{Schema: "public", Name: "outbox"}, Run: "test"}
@@ -91,7 +91,7 @@ func ids[T comparable](t *testing.T, conn *pgx.Conn, sql string) map[T]bool {
 	return set
 }
 
-// holdsWhatWasTold compares the tables with what the writers said.
+// holdsWhatWasTold compares the tables with the writers' reports.
 func holdsWhatWasTold(t *testing.T, l *ledger, conn *pgx.Conn) {
 	t.Helper()
 	rows := ids[[16]byte](t, conn, `SELECT message_id FROM outbox`)
@@ -195,7 +195,7 @@ func TestBacklogIsRecorded(t *testing.T) {
 	}
 }
 
-// A COMMIT whose answer is lost is neither a commit nor a rollback, whichever of the two it was.
+// A COMMIT with a lost answer is neither a commit nor a rollback, whichever it was.
 func TestCommitWithoutAnswerIsUnknown(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -247,7 +247,7 @@ func TestCommitWithoutAnswerIsUnknown(t *testing.T) {
 	}
 }
 
-// plannedEnd is how a transaction of the only writer is to end.
+// plannedEnd returns how a transaction of the only writer will end.
 func plannedEnd(opts WriterOptions, id int64) ending {
 	plan := newPlanner(opts.Seed, 0, opts.Writers+1, opts.KeysPerWriter, opts.Topology)
 	for {
@@ -272,7 +272,8 @@ func noKeyGoesOn(t *testing.T, l *ledger, unknown history.Transaction) {
 	}
 }
 
-// A server that is frozen before COMMIT is sent: the transaction is rolled back, and the writers go on with a new session.
+// A server is frozen before COMMIT is sent: the transaction is rolled back, and the writers continue with a new
+// session.
 func TestSessionThatIsEndedIsRolledBack(t *testing.T) {
 	state, conn := database(t)
 	l, opts := newLedger(), options(state)
@@ -306,7 +307,7 @@ func TestSessionThatIsEndedIsRolledBack(t *testing.T) {
 	if writers.Trouble.Seen().Count == 0 {
 		t.Error("no error was counted")
 	}
-	for id, outcome := range l.outcomes { // holdsWhatWasTold knows no Unknown
+	for id, outcome := range l.outcomes { // holdsWhatWasTold does not handle Unknown
 		if outcome == history.Unknown {
 			if ids[int64](t, conn, `SELECT id FROM soak_transaction`)[id] {
 				l.outcomes[id] = history.Committed
