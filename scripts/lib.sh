@@ -1,22 +1,22 @@
 # shellcheck shell=bash
-# What the scripts share. Each sources this file after `set -euo pipefail`.
+# Functions for all scripts. Each script sources this file after `set -euo pipefail`.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 say() { printf '%s\n' "$*" >&2; }
 
-# usage prints the comment at the head of the script that calls it.
+# usage prints the comment at the top of the calling script.
 usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
 
-# can_install says whether packages can be installed without asking anybody.
+# can_install succeeds if packages can be installed without a question.
 can_install() {
   [ "$(id -u)" = 0 ] && [ "${CDC_RELAY_INSTALL:-1}" != 0 ] && command -v apt-get >/dev/null
 }
 
-# apt_get waits for others who install for these tests: apt-get itself does not where it updates its lists.
+# apt_get waits for other installations by these scripts and tests: apt-get update does not wait by itself.
 apt_get() { flock /var/cache/apt apt-get -q -o DPkg::Lock::Timeout=300 "$@"; }
 
-# install_packages installs Debian packages; its output is shown only when it fails.
+# install_packages installs Debian packages. It shows the output only after an error.
 install_packages() {
   local log
   log=$(mktemp)
@@ -29,9 +29,9 @@ install_packages() {
   rm -f "$log"
 }
 
-# attend runs a command, passes signals on to it and returns its exit code. A shell that waits for a command in the
-# foreground would hear of a signal only when the command has ended. Ctrl-C is passed on as SIGTERM, because what a
-# script starts in the background ignores SIGINT.
+# attend runs a command, passes signals on to it and returns its exit code. With a command in the foreground, a shell
+# handles a signal only after the command has ended. Ctrl-C is passed on as SIGTERM, because background commands of a
+# script ignore SIGINT.
 attend() {
   local child code=0
   "$@" <&0 &
