@@ -1,4 +1,4 @@
--- Functions for applications. They run as the owner of the table: a caller needs EXECUTE and nothing else.
+-- Functions for applications. They run as the owner of the table: a caller needs only EXECUTE.
 CREATE OR REPLACE FUNCTION {{.enqueue}}(
     routing_key text, payload json, exchange text DEFAULT NULL, ordering_key text DEFAULT NULL,
     headers jsonb DEFAULT NULL, properties jsonb DEFAULT NULL, available_at timestamptz DEFAULT NULL,
@@ -60,7 +60,8 @@ BEGIN
             'correlation_id', id, 'content_type', 'application/json', 'content_encoding', 'utf-8', 'priority', priority, 'reply_to', reply_to)));
 END {{.quote}};
 
--- Waits after COMMIT, at most so long, until a message is published: 'published', 'waiting' or 'dead: <reason>'.
+-- Waits after COMMIT until a message is published, at most for the given time. Returns 'published', 'waiting' or
+-- 'dead: <reason>'.
 CREATE OR REPLACE FUNCTION {{.await}}(message_id uuid, timeout interval DEFAULT '5 seconds')
 RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {{.quote}}
 DECLARE

@@ -1,6 +1,6 @@
--- The history: published messages, a partition for each day (UTC). The relay moves a row here in the statement that deletes
--- it from the outbox (run --keep-published), and drops partitions that are old enough. The default partition takes the rows of
--- days that have none.
+-- The history: published messages, with a partition for each day (UTC). The relay moves a row here in the statement that
+-- deletes it from the outbox (run --keep-published), and drops old partitions. Rows of days without a partition go to the
+-- default partition.
 CREATE TABLE IF NOT EXISTS {{.published}} (
     id                 bigint      NOT NULL,
     created_at         timestamptz NOT NULL,
@@ -26,8 +26,8 @@ CREATE INDEX IF NOT EXISTS {{.index}} ON {{.published}} (id, published_at);
 CREATE TABLE IF NOT EXISTS {{.default}} PARTITION OF {{.published}} DEFAULT WITH (toast_tuple_target = 8160);
 COMMENT ON TABLE {{.published}} IS 'Messages that cdc-relay has published, for as long as run --keep-published says.';
 
--- Makes the partitions of today and the next two days, and drops those that are older than that. It returns how many were
--- dropped. Nobody waits for it: it gives up a lock that it does not get soon, and tries again the next time.
+-- Creates the partitions of today and the next two days, and drops those older than the given interval. Returns how many
+-- were dropped. It must delay nobody: if it does not get a lock soon, it leaves the rest to the next call.
 CREATE OR REPLACE FUNCTION {{.rotate}}(keep interval)
 RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS {{.quote}}
 DECLARE

@@ -13,7 +13,7 @@ while IFS= read -r line; do
   2??) outcome='"confirmed"' ;;
   408 | 425 | 429 | 5??) outcome='"rejected", "retry_in": "10s"' ;;
   4??) outcome='"impossible"' ;;
-  *) outcome='"unknown"' ;; # no answer: the endpoint may have it
+  *) outcome='"unknown"' ;; # no answer: the endpoint may have received it
   esac
   echo "{\"message_id\": \"$id\", \"outcome\": $outcome, \"detail\": \"HTTP $status\"}"
 done

@@ -32,9 +32,9 @@ public class Consumer {
                     try {
                         handle(database, properties.getMessageId(), new String(body, StandardCharsets.UTF_8));
                     } catch (SQLException e) {
-                        throw new IOException(e); // closes the channel: the message comes again
+                        throw new IOException(e); // closes the channel: the broker redelivers
                     }
-                    channel.basicAck(envelope.getDeliveryTag(), false); // after COMMIT: a crash before it brings the message again
+                    channel.basicAck(envelope.getDeliveryTag(), false); // after COMMIT: if it crashes before, the broker redelivers
                     left.countDown();
                 }
             });

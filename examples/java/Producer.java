@@ -13,7 +13,7 @@ public class Producer {
             connection.commit();
 
             placeOrder(connection, 43);
-            connection.rollback(); // the order is not kept, and no message is sent
+            connection.rollback(); // no order is stored and no message is sent
         }
     }
 

@@ -29,7 +29,7 @@ let left = Number(process.argv[2])
 await new Promise((resolve, reject) => {
   channel.consume('orders', (message) => {
     handle(message).then(() => {
-      channel.ack(message) // after COMMIT: a crash before it brings the message again
+      channel.ack(message) // after COMMIT: if it crashes before, the broker redelivers
       if (--left === 0) resolve()
     }, reject)
   })

@@ -15,7 +15,7 @@ const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL })
 const db = drizzle(pool)
 await db.transaction((tx) => placeOrder(tx, 42))
 
-// The order is not kept, and no message is sent.
+// No order is stored and no message is sent.
 const failed = new Error('no stock')
 await db.transaction(async (tx) => {
   await placeOrder(tx, 43)

@@ -21,7 +21,7 @@ const client = new pg.Client(process.env.DATABASE_URL)
 await client.connect()
 await transaction(client, () => placeOrder(client, 42))
 
-// The order is not kept, and no message is sent.
+// No order is stored and no message is sent.
 const failed = new Error('no stock')
 await transaction(client, async () => {
   await placeOrder(client, 43)

@@ -1,4 +1,4 @@
-// Sequelize. `returning: false`, else INSERT … RETURNING needs SELECT on all mapped columns.
+// Sequelize. `returning: false`: INSERT … RETURNING would need SELECT on all mapped columns.
 import { DataTypes, Sequelize } from 'sequelize'
 
 const sequelize = new Sequelize(process.env.DATABASE_URL, { logging: false })
@@ -19,7 +19,7 @@ async function placeOrder(transaction, orderId) {
 
 await sequelize.transaction((t) => placeOrder(t, 42))
 
-// The order is not kept, and no message is sent.
+// No order is stored and no message is sent.
 const failed = new Error('no stock')
 await sequelize.transaction(async (t) => {
   await placeOrder(t, 43)

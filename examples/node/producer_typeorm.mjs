@@ -1,4 +1,4 @@
-// TypeORM. The key is message_id, made here: id would need INSERT … RETURNING, and so SELECT (id).
+// TypeORM. The key is message_id, generated here: id would need INSERT … RETURNING, and so SELECT (id).
 import { randomUUID } from 'node:crypto'
 import { DataSource, EntitySchema } from 'typeorm'
 
@@ -23,7 +23,7 @@ async function placeOrder(manager, orderId) {
 const database = await new DataSource({ type: 'postgres', url: process.env.DATABASE_URL, entities: [Order, Outbox], installExtensions: false }).initialize()
 await database.transaction((manager) => placeOrder(manager, 42))
 
-// The order is not kept, and no message is sent.
+// No order is stored and no message is sent.
 const failed = new Error('no stock')
 await database.transaction(async (manager) => {
   await placeOrder(manager, 43)

@@ -26,7 +26,7 @@ $channel->basic_consume('orders', '', false, false, false, false, function (AMQP
         $pdo->prepare('INSERT INTO parcels (order_id) VALUES (?)')->execute([json_decode($message->getBody(), true)['order_id']]);
     }
     $pdo->commit();
-    $message->ack(); // after COMMIT: a crash before it brings the message again
+    $message->ack(); // after COMMIT: if it crashes before, the broker redelivers
     $left--;
 });
 while ($left > 0) {

@@ -43,4 +43,4 @@ $connection->transaction(fn () => placeOrder(42));
 
 $connection->beginTransaction();
 placeOrder(43);
-$connection->rollBack(); // the order is not kept, and no message is sent
+$connection->rollBack(); // no order is stored and no message is sent

@@ -15,4 +15,4 @@ $pdo->commit();
 
 $pdo->beginTransaction();
 placeOrder($pdo, 43);
-$pdo->rollBack(); // the order is not kept, and no message is sent
+$pdo->rollBack(); // no order is stored and no message is sent

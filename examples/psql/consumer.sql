@@ -1,13 +1,13 @@
 -- cdc-relay drain --publisher stdout | psql "$DATABASE_URL" -f consumer.sql
 --
--- Without a broker, for a look at the inbox: a message counts as published as soon as its line is in the pipe.
+-- Without a broker, to try the inbox: a message counts as published once its line is in the pipe.
 \set ON_ERROR_STOP on
 
 BEGIN;
 CREATE TEMPORARY TABLE lines (message json) ON COMMIT DROP;
 \copy lines FROM pstdin WITH (FORMAT csv, DELIMITER E'\x01', QUOTE E'\x02')
 
--- The inbox and the work commit together. A message that is in the inbox already does nothing.
+-- The inbox and the work commit together. A message that is already in the inbox is skipped.
 WITH new AS (
   INSERT INTO inbox (message_id) SELECT (message ->> 'message_id')::uuid FROM lines ON CONFLICT DO NOTHING RETURNING message_id
 ), received AS (

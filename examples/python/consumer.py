@@ -16,7 +16,7 @@ def handle(channel, method, properties, body):
         ).rowcount
         if new:
             conn.execute("INSERT INTO parcels (order_id) VALUES (%s)", (json.loads(body)["order_id"],))
-    channel.basic_ack(method.delivery_tag)  # after COMMIT: a crash before it brings the message again
+    channel.basic_ack(method.delivery_tag)  # after COMMIT: if it crashes before, the broker redelivers
 
 
 channel = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"])).channel()

@@ -1,4 +1,4 @@
-"""Django, in one file; of a project, the two models and place_order are what counts."""
+"""Django, in one file; a project needs only the two models and place_order."""
 import os
 import uuid
 from urllib.parse import unquote, urlsplit
@@ -32,7 +32,7 @@ class Order(models.Model):
 
 
 class Outbox(models.Model):
-    """The key is message_id, made here: id would need INSERT … RETURNING, and so SELECT (id)."""
+    """The key is message_id, generated here: id would need INSERT … RETURNING, and so SELECT (id)."""
 
     message_id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     routing_key = models.TextField()
@@ -52,4 +52,4 @@ with transaction.atomic():
 
 with transaction.atomic():
     place_order(43)
-    transaction.set_rollback(True)  # the order is not kept, and no message is sent
+    transaction.set_rollback(True)  # no order is stored and no message is sent

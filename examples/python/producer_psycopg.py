@@ -19,4 +19,4 @@ with psycopg.connect(os.environ["DATABASE_URL"]) as conn:
 
     with conn.transaction():
         place_order(conn, 43)
-        raise psycopg.Rollback()  # the order is not kept, and no message is sent
+        raise psycopg.Rollback()  # no order is stored and no message is sent

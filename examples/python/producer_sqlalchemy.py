@@ -16,7 +16,7 @@ class Order(Base):
 
 
 class Outbox(Base):
-    """The key is message_id, made here: id would need INSERT … RETURNING, and so SELECT (id)."""
+    """The key is message_id, generated here: id would need INSERT … RETURNING, and so SELECT (id)."""
 
     __tablename__ = "outbox"
     message_id = Column(UUID(as_uuid=True), primary_key=True, default=uuid.uuid4)
@@ -36,4 +36,4 @@ with Session(engine) as session:
 
     place_order(session, 43)
     session.flush()
-    session.rollback()  # the order is not kept, and no message is sent
+    session.rollback()  # no order is stored and no message is sent

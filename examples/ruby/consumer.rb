@@ -16,7 +16,7 @@ channel.queue('orders', durable: true).subscribe(manual_ack: true) do |delivery,
       database.exec_params('INSERT INTO parcels (order_id) VALUES ($1)', [JSON.parse(body)['order_id']])
     end
   end
-  channel.ack(delivery.delivery_tag) # after COMMIT: a crash before it brings the message again
+  channel.ack(delivery.delivery_tag) # after COMMIT: if it crashes before, the broker redelivers
   handled << properties.message_id
 end
 ARGV.fetch(0).to_i.times { handled.pop }

@@ -8,7 +8,7 @@ class Order < ActiveRecord::Base; end
 class Outbox < ActiveRecord::Base
   self.table_name = 'outbox'
 
-  # insert_all! with returning: false, since save sends INSERT … RETURNING id, which needs SELECT (id).
+  # insert_all! with returning: false: save would send INSERT … RETURNING id, which needs SELECT (id).
   def self.enqueue(routing_key, payload)
     insert_all!([{ routing_key: routing_key, payload: payload }], returning: false)
   end
@@ -23,5 +23,5 @@ ActiveRecord::Base.transaction { place_order(42) }
 
 ActiveRecord::Base.transaction do
   place_order(43)
-  raise ActiveRecord::Rollback # the order is not kept, and no message is sent
+  raise ActiveRecord::Rollback # no order is stored and no message is sent
 end

@@ -1,11 +1,11 @@
 -- The outbox and its dead-letter table, version 1.
 --
--- Fixed-width columns come first, so that no byte is lost to alignment; an
--- unused nullable column costs a bit.
+-- Fixed-width columns come first, so that alignment wastes no space. An unused
+-- nullable column costs one bit.
 --
--- There are no CHECKs: every INSERT prepares each of them again, and eight doubled
--- its cost. Types and NOT NULL are free. All other mistakes become dead letters
--- (docs/contract.md).
+-- There are no CHECKs: every INSERT prepares each of them again, and eight CHECKs
+-- doubled its cost. Types and NOT NULL are free. All other mistakes become dead
+-- letters (docs/contract.md).
 
 {{if .with_outbox}}
 CREATE TABLE {{.outbox}} (
@@ -30,27 +30,27 @@ CREATE TABLE {{.outbox}} (
     last_error         text,
     CONSTRAINT {{call .index "pkey"}} PRIMARY KEY (id)
 ) WITH (
-    -- A queue: rows come and go, and none is updated in place (a claim sets
-    -- available_at, which is indexed, so no update could be HOT).
+    -- Rows are inserted and deleted, and no update can be HOT: it would change
+    -- available_at, which is indexed. So pages need no free space.
     fillfactor = 100,
     -- Bodies up to a page stay in the row, neither compressed nor moved to the
     -- TOAST table: one insert and one delete instead of several.
     toast_tuple_target = 8160,
-    -- Clean up by count, not by share of a size that says nothing, and at full speed.
+    -- Vacuum by count, because the table's size means nothing, and at full speed.
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0,
-    -- Inserted rows are deleted soon, and that counts above. This is for a backlog.
+    -- Inserted rows are soon deleted, and then count above. This is for a backlog.
     autovacuum_vacuum_insert_threshold = 10000,
     autovacuum_vacuum_insert_scale_factor = 0.2,
     autovacuum_analyze_scale_factor = 0,
     autovacuum_analyze_threshold = 10000,
-    -- The space will be needed again. Giving it back locks out the applications.
+    -- The space will be needed again, and truncating would lock out applications.
     vacuum_truncate = false
 );
 
--- Without compression, so that the index below has one limit for every key: 2,684
--- bytes. A longer key fails at the INSERT.
+-- Without compression, so that the indexes below have the same limit for every
+-- key: 2,684 bytes. A longer key fails at the INSERT.
 ALTER TABLE {{.outbox}} ALTER COLUMN ordering_key SET STORAGE EXTERNAL, ALTER COLUMN coalesce_key SET STORAGE EXTERNAL;
 
 CREATE INDEX {{call .index "available_at_idx"}} ON {{.outbox}} (available_at, id)
@@ -104,7 +104,7 @@ CREATE TABLE {{.dead_letter}} (
     payload            json,
     payload_bytes      bytea,
     redacted_payload   json,
-    -- The id alone would not do: TRUNCATE ... RESTART IDENTITY hands out ids again.
+    -- The id is not unique: TRUNCATE ... RESTART IDENTITY reuses ids.
     CONSTRAINT {{call .dead_index "pkey"}} PRIMARY KEY (id, message_id)
 );
 

@@ -10,7 +10,7 @@ from celery.utils.dispatch import Signal
 from kombu.compression import compress
 from kombu.serialization import dumps
 
-# What contract.md names; Celery's other options are about its own connection.
+# The properties of contract.md; Celery's other options concern its own connection.
 PROPERTIES = ("correlation_id", "reply_to", "type", "user_id", "app_id", "priority", "delivery_mode")
 DELIVERY_MODES = {"transient": 1, 1: 1}
 # Celery 5.5 with quorum queues lets the broker delay a message that is sent to this exchange.
@@ -21,14 +21,14 @@ created = Signal(name="created", providing_args={"task_id", "message_id", "heade
 
 
 class OutsideTransactionWarning(UserWarning):
-    """A task was sent outside a transaction: it is committed at once, whatever happens next."""
+    """A task was sent outside a transaction: it is committed at once, even if the caller fails later."""
 
 
 def install(app, *, execute=None, in_transaction=None, using="default", table="outbox", exclude=(), context=()):
-    """Makes every task that this app sends a row of the outbox.
+    """Writes every task that this app sends to the outbox.
 
-    Without `execute`, rows go through the Django connection `using`. Else execute(sql, parameters) runs a statement with
-    %s for parameters in the current transaction, and in_transaction() tells whether there is one.
+    Without `execute`, rows go through the Django connection `using`. Otherwise execute(sql, parameters) runs a statement with
+    %s for parameters in the current transaction, and in_transaction() reports whether there is one.
     Tasks that match `exclude` ("audit.*") go to the broker directly. `context` lists names of structlog's context
     variables and of OpenTelemetry's headers (traceparent, tracestate, baggage) to send along as headers.
     """
@@ -37,13 +37,13 @@ def install(app, *, execute=None, in_transaction=None, using="default", table="o
 
     def send_task_message(producer, name, message, **options):
         nonlocal send_directly
-        if send_directly is None:  # not before: it reads the configuration
+        if send_directly is None:  # not earlier: it reads the configuration
             send_directly = app.amqp._create_task_sender()
         if any(fnmatchcase(name, pattern) for pattern in exclude):
             return send_directly(producer, name, message, **options)
         if not writer.in_transaction() and not current_task:
             warnings.warn(f"task {name} was sent outside a transaction", OutsideTransactionWarning, stacklevel=4)
-        # Celery itself finds the queue and calls the signals. It publishes to _Row in place of a connection.
+        # Celery itself chooses the queue and calls the signals. It publishes to _Row instead of a connection.
         row = _Row(name, writer, context)
         return send_directly(row, name, message._replace(sent_event=None), **{**options, "retry": False})
 
@@ -52,14 +52,14 @@ def install(app, *, execute=None, in_transaction=None, using="default", table="o
 
 
 def declare_queues(app):
-    """Declares the queues of the app's configuration, with their exchanges and bindings, and nothing else."""
+    """Declares only the queues of the app's configuration, with their exchanges and bindings."""
     with app.connection_for_write() as connection:
         for queue in app.amqp.queues.values():
             queue(connection.default_channel).declare()
 
 
 class _Row:
-    """Takes what Celery publishes, and writes it to the outbox."""
+    """Receives what Celery publishes, and writes it to the outbox."""
 
     def __init__(self, name, writer, context):
         self.name, self.writer, self.context = name, writer, context
@@ -72,7 +72,7 @@ class _Row:
             headers.setdefault(key, value)
         exchange, available_at = getattr(exchange, "name", exchange), None
         if exchange != NATIVE_DELAY:
-            available_at, headers["eta"] = _time(headers.get("eta")), None  # it waits in the outbox, and not in a worker
+            available_at, headers["eta"] = _time(headers.get("eta")), None  # it waits in the outbox, not in a worker
         is_text = isinstance(body, str) and content_type == "application/json"
         message_id = _message_id(headers)
         known = {key: properties[key] for key in PROPERTIES if properties.get(key) is not None}
@@ -119,12 +119,12 @@ class _DjangoWriter(_Writer):
 
 
 def _message_id(headers):
-    """The task's id, where the message is the first one with it."""
+    """The task's id for its first message, else a random UUID."""
     try:
         if not headers.get("retries") and not headers.get("replaced_task_nesting"):
             return str(uuid.UUID(headers["id"]))
     except ValueError:
-        pass  # an id of the application's own
+        pass  # the application chose another form of id
     return str(uuid.uuid4())
 
 

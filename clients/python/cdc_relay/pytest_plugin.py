@@ -1,4 +1,4 @@
-"""Fixtures for pytest-django: what a test has sent, read from the outbox inside the test's transaction."""
+"""Fixtures for pytest-django: they read from the outbox what a test has sent, inside the test's transaction."""
 import json
 
 import pytest
@@ -7,7 +7,7 @@ from celery.canvas import maybe_signature
 
 
 class Sent:
-    """A message of the outbox. Of a Celery task: task, task_id, args, kwargs and embed."""
+    """A message of the outbox. A Celery task has task, task_id, args, kwargs and embed."""
 
     def __init__(self, columns):
         self.__dict__.update(columns)
@@ -39,7 +39,7 @@ class Outbox:
         return self.messages()[index]
 
     def take(self):
-        """Removes the oldest message and returns it; None where there is none."""
+        """Removes the oldest message and returns it, or None if there is none."""
         taken = self.fetch(f"DELETE FROM {self.table} WHERE id = (SELECT min(id) FROM {self.table}) RETURNING *")
         return taken[0] if taken else None
 
@@ -66,7 +66,7 @@ def outbox(db):
 
 @pytest.fixture
 def assert_sent(outbox):
-    """assert_sent("orders.created", payload={...}, ordering_key="o1") returns the one message that fits."""
+    """assert_sent("orders.created", payload={...}, ordering_key="o1") returns the one message that matches."""
 
     def check(routing_key, **columns):
         return _one(outbox, {"routing_key": routing_key, **columns})
@@ -76,7 +76,7 @@ def assert_sent(outbox):
 
 @pytest.fixture
 def assert_task_sent(outbox):
-    """assert_task_sent("shop.tasks.pay", args=[42], kwargs={}, routing_key="mail") returns the one task that fits."""
+    """assert_task_sent("shop.tasks.pay", args=[42], kwargs={}, routing_key="mail") returns the one task that matches."""
 
     def check(task, **columns):
         name = getattr(task, "name", task)
@@ -96,9 +96,10 @@ def _one(outbox, wanted):
 
 @pytest.fixture
 def drain_outbox(outbox):
-    """drain_outbox() takes all messages out and runs the tasks among them here, and those that they send, too.
+    """drain_outbox() removes all messages and runs their tasks here, and the tasks that these send.
 
-    It returns the messages. Times are not waited for. The body of a chord does not run: that takes a result backend.
+    It returns the messages, and does not wait for scheduled times. The body of a chord does not run: it needs a result
+    backend.
     """
 
     def drain(run_tasks=True):

@@ -12,7 +12,7 @@ pytest_plugins = ["cdc_relay.pytest_plugin"]
 here = Path(__file__).parent
 RELAY = os.environ.get("CDC_RELAY_BINARY", "cdc-relay")
 
-# Each run has queues and results of its own.
+# Each run has its own queues and results.
 run = f"shop_{uuid.uuid4().hex[:8]}"
 folder = tempfile.mkdtemp(prefix="cdc-relay-python-")
 os.environ.update(
@@ -36,7 +36,7 @@ def relay_environment(django_db_setup):
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup, django_db_blocker):
-    """pytest-django makes the database; cdc-relay makes the tables of the outbox."""
+    """pytest-django creates the database, cdc-relay the tables of the outbox."""
     from django.db import connection
 
     s = connection.settings_dict
@@ -47,7 +47,7 @@ def django_db_setup(django_db_setup, django_db_blocker):
 
 
 class Process:
-    """A program of the test, with its output."""
+    """A program started by a test, with its output."""
 
     def __init__(self, arguments, environment):
         self.output = tempfile.TemporaryFile("w+")
@@ -63,7 +63,7 @@ class Process:
 
 
 def running(environment):
-    """start(argument, …) runs a program until the end; where a test has failed, pytest shows what the programs said."""
+    """start(argument, …) runs a program until the test ends; pytest shows its output if the test fails."""
     started = []
 
     def start(*arguments, **more):
@@ -85,7 +85,7 @@ def start(relay_environment):
 
 @pytest.fixture
 def relay(relay_environment):
-    """relay() starts one; the slot goes at the end of the test, for the database to be dropped."""
+    """relay() starts a relay. Its slot is dropped after the test, because it prevents dropping the database."""
     subprocess.run([RELAY, "setup"], check=True, env=relay_environment, stdout=subprocess.DEVNULL)
     for start in running(relay_environment):
         yield lambda: start(RELAY, "run")
@@ -101,6 +101,6 @@ def celery_worker(start, queue, **environment):
 
 @pytest.fixture(scope="session")
 def worker(relay_environment):
-    """One Celery worker for all tests, whose results are in files."""
+    """One Celery worker for all tests. Its results are in files."""
     for start in running(relay_environment):
         yield celery_worker(start, run)

@@ -1,4 +1,4 @@
-"""Django settings of the tests; SHOP_DATABASE is the database of a worker that a test starts."""
+"""Django settings of the tests. SHOP_DATABASE is the database of a worker started by a test."""
 import os
 from urllib.parse import unquote, urlsplit
 

@@ -1,4 +1,4 @@
-"""The Celery app of the tests: of the test itself, and of the worker that it starts."""
+"""The Celery app of the tests and of the worker that they start."""
 import os
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
@@ -42,7 +42,7 @@ def ping():
 
 @app.task(name="shop.third_time", bind=True)
 def third_time(self):
-    """Succeeds at the third try."""
+    """Succeeds at the third attempt."""
     if self.request.retries < 2:
         raise self.retry(countdown=0.1)
     return self.request.retries

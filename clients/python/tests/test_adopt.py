@@ -1,4 +1,4 @@
-"""docs/adopt.md: a real worker behind the table of django-celery-outbox, into which Django's ORM writes as that package does."""
+"""docs/adopt.md: Django's ORM writes to the table of django-celery-outbox as that package does, and a real worker runs the tasks."""
 import subprocess
 import uuid
 

@@ -1,4 +1,4 @@
-// consumer COUNT takes so many messages, with amqp091-go and pgx.
+// consumer COUNT receives COUNT messages, with amqp091-go and pgx.
 package main
 
 import (
@@ -52,7 +52,7 @@ func run(ctx context.Context, count int) error {
 		if err := handle(ctx, conn, delivery); err != nil {
 			return err
 		}
-		if err := delivery.Ack(false); err != nil { // after COMMIT: a crash before it brings the message again
+		if err := delivery.Ack(false); err != nil { // after COMMIT: if it crashes before, the broker redelivers
 			return err
 		}
 		if count--; count == 0 {

@@ -27,7 +27,7 @@ func run(ctx context.Context) error {
 	if err := placeOrder(ctx, db, 42, (*sql.Tx).Commit); err != nil {
 		return err
 	}
-	return placeOrder(ctx, db, 43, (*sql.Tx).Rollback) // the order is not kept, and no message is sent
+	return placeOrder(ctx, db, 43, (*sql.Tx).Rollback) // no order is stored and no message is sent
 }
 
 func placeOrder(ctx context.Context, db *sql.DB, orderID int, end func(*sql.Tx) error) error {
@@ -35,7 +35,7 @@ func placeOrder(ctx context.Context, db *sql.DB, orderID int, end func(*sql.Tx) 
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // after Commit it does nothing
+	defer tx.Rollback() // a no-op after Commit
 	if _, err := tx.ExecContext(ctx, "INSERT INTO orders (id, customer) VALUES ($1, 'acme')", orderID); err != nil {
 		return err
 	}

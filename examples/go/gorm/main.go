@@ -39,7 +39,7 @@ func run() error {
 		return err
 	}
 
-	// The order is not kept, and no message is sent.
+	// No order is stored and no message is sent.
 	errStock := errors.New("no stock")
 	err = db.Transaction(func(tx *gorm.DB) error { return errors.Join(placeOrder(tx, 43), errStock) })
 	if !errors.Is(err, errStock) {

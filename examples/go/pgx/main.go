@@ -28,7 +28,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 
-	// The order is not kept, and no message is sent.
+	// No order is stored and no message is sent.
 	errStock := errors.New("no stock")
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		return errors.Join(placeOrder(ctx, tx, 43), errStock)

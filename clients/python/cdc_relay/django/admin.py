@@ -4,10 +4,10 @@ from .models import DeadLetter, OutboxMessage
 
 
 class MessageAdmin(admin.ModelAdmin):
-    """Looks at messages. Payloads are shown as CDC_RELAY_SHOW_PAYLOAD and redacted_payload say."""
+    """Shows messages. CDC_RELAY_SHOW_PAYLOAD and redacted_payload decide if payloads are shown."""
 
     ordering = ("-created_at",)
-    show_full_result_count = False  # the outbox may be long
+    show_full_result_count = False  # the outbox can be large
     fields = (
         "message_id", "task", "exchange", "routing_key", "ordering_key", "headers_without_arguments", "properties",
         "shown_payload", "created_at", "expires_at",
@@ -46,7 +46,7 @@ class DeadLetterAdmin(MessageAdmin):
     actions = ("requeue",)
 
     def has_requeue_permission(self, request):
-        """Of those who could change dead letters, if dead letters could be changed."""
+        """For users with the permission to change dead letters."""
         return request.user.has_perm("cdc_relay.change_deadletter")
 
     def requeue(self, request, queryset):

@@ -9,14 +9,14 @@ TABLE = getattr(settings, "CDC_RELAY_TABLE", "outbox")
 
 
 class ParsedJSONField(models.JSONField):
-    """A json column. Django turns the drivers' parser off for jsonb alone."""
+    """A json column. Django turns the drivers' parser off only for jsonb."""
 
     def from_db_value(self, value, expression, connection):
         return value
 
 
 class Message(models.Model):
-    """The key is message_id, made here, so that INSERT on the table is all that an application needs."""
+    """The key is message_id, generated here, so that an application needs only INSERT on the table."""
 
     message_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     exchange = models.TextField(null=True)
@@ -43,7 +43,7 @@ class Message(models.Model):
 
     @property
     def shown_payload(self):
-        """What a person may see: the redacted payload, else the payload if CDC_RELAY_SHOW_PAYLOAD is set."""
+        """The redacted payload, or else the payload if CDC_RELAY_SHOW_PAYLOAD is set."""
         if self.redacted_payload is not None:
             return self.redacted_payload
         if not getattr(settings, "CDC_RELAY_SHOW_PAYLOAD", False):
@@ -83,7 +83,7 @@ _COLUMNS = (
     "id, created_at, expires_at, message_id, schema_version, max_attempts, possible_duplicate, exchange, routing_key, "
     "ordering_key, coalesce_key, headers, properties, payload, payload_bytes, redacted_payload"
 )
-# The application's own columns that both tables have, under one name and of one type.
+# The application's own columns that both tables have with the same name and type.
 _EXTRA_COLUMNS = f"""
 SELECT quote_ident(d.attname) FROM pg_catalog.pg_attribute o JOIN pg_catalog.pg_attribute d
   ON d.attname = o.attname AND d.atttypid = o.atttypid AND d.atttypmod = o.atttypmod
@@ -96,7 +96,8 @@ ORDER BY d.attnum"""
 def _requeue(cursor):
     cursor.execute(_EXTRA_COLUMNS)
     extra = "".join(", " + name.replace("%", "%%") for (name,) in cursor.fetchall())
-    # available_at: the stream must not publish it ahead of older messages of its key. What has expired does not do so again.
+    # available_at keeps the stream from publishing it ahead of older messages of its key. An expired message does not expire
+    # again.
     return f"""
 WITH dead AS (DELETE FROM {DeadLetter._meta.db_table} WHERE message_id = %s RETURNING *)
 INSERT INTO {TABLE} ({_COLUMNS}{extra}, attempts, available_at) OVERRIDING SYSTEM VALUE
