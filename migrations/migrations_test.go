@@ -53,9 +53,9 @@ func weirdTables() []outbox.Table {
 		{Schema: `we"ird`, Name: `a"b'c\{{.x}} $1 %s`},
 		{Schema: "select", Name: "$check$"},
 		{Schema: "ключ", Name: "таблица_исходящих_сообщен"},                    // 25 letters of two bytes
-		{Schema: strings.Repeat("s", 63), Name: strings.Repeat("t", 51)},       // as long as may be
+		{Schema: strings.Repeat("s", 63), Name: strings.Repeat("t", 51)},       // the maximum length
 		{Schema: strings.Repeat("s", 63), Name: strings.Repeat("t", 50) + "u"}, // differs only in the part that is cut
-		{Schema: "public", Name: "line\nbreak"},                                // ends no comment
+		{Schema: "public", Name: "line\nbreak"},                                // must not end a comment
 		{Schema: "public", Name: "---- create above / drop below ----"},        // the tool's own words
 	}
 }

@@ -55,8 +55,8 @@ func (p *process) adoptCommand() *cli.Command {
 		Name:      "adopt",
 		Usage:     "publish the rows of another outbox table, without a change of the application",
 		UsageText: "cdc-relay adopt [debezium|celery-outbox|watermill] [FLAGS]",
-		Description: `Makes a trigger that moves each new row of another table to the outbox, at COMMIT. Rows that
-wait in the table are moved once. Run it again to move what waits and to make a missing
+		Description: `Creates a trigger that moves each new row of another table to the outbox, at COMMIT. Rows that
+wait in the table are moved once. Run it again to move waiting rows and to recreate a missing
 trigger. The tables of the outbox must exist (setup).
 The commands below know their tables; for any other table, --map says which column goes where.
 

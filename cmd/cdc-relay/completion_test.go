@@ -53,8 +53,8 @@ func TestCompletion(t *testing.T) {
 				"run --table x --mode p":     {"poll"},
 				"run --amqp-url x --on-de":   {"--on-dead-letter"},
 				"run --config ":              nil,                     // not --config-…
-				"run --publisher exec -- --": nil,                     // the handler's
-				"adopt --fr":                 {"--from"},              // a command with others below it
+				"run --publisher exec -- --": nil,                     // arguments of the handler
+				"adopt --fr":                 {"--from"},              // a command with subcommands
 				"completion ":                {"bash", "fish", "zsh"}, // all shells
 			} {
 				args := []string{"-c", fmt.Sprintf(line, script), shell}

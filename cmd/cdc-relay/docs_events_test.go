@@ -18,7 +18,7 @@ import (
 // logged. It rejects lines at INFO and above without an event.
 type eventsInCode struct {
 	t      *testing.T
-	names  map[string]string          // of a constant, the event
+	names  map[string]string          // the event of each constant
 	levels map[string]map[string]bool // by event
 	files  *token.FileSet
 }

@@ -73,7 +73,7 @@ type service struct {
 	relay    *relay.Relay
 	registry *prometheus.Registry
 	log      *slog.Logger
-	statsd   *statsd.Bridge  // nil where it is not wanted
+	statsd   *statsd.Bridge  // nil: not wanted
 	notices  *notice.Notices // nil: none
 	tracer   *tracing.Tracer // nil: none
 }

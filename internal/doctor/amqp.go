@@ -14,7 +14,7 @@ import (
 type amqpProbe struct {
 	conn    *amqp.Connection
 	socket  net.Conn
-	channel *amqp.Channel      // nil: there was none yet
+	channel *amqp.Channel      // nil: none was opened yet
 	closed  <-chan *amqp.Error // receives why the channel was closed
 	blocked chan amqp.Blocking
 }

@@ -96,9 +96,9 @@ type tablesFacts struct {
 }
 
 type tableFacts struct {
-	Kind        string        `json:"kind"`        // r, or p: partitioned
+	Kind        string        `json:"kind"`        // relkind: r table, p partitioned
 	Persistence string        `json:"persistence"` // relpersistence: p permanent, u unlogged, t temporary
-	Options     []string      `json:"options"`     // "fillfactor=100"
+	Options     []string      `json:"options"`     // such as "fillfactor=100"
 	Owner       string        `json:"owner"`
 	Owned       bool          `json:"owned"` // by the relay's role, or a role that it is a member of
 	Columns     []columnFacts `json:"columns"`
@@ -108,7 +108,7 @@ type tableFacts struct {
 	// Secured: row-level security is on, and no policy allows INSERT.
 	Secured    bool             `json:"secured"`
 	Triggers   []triggerFacts   `json:"triggers"` // enabled triggers
-	Rules      []string         `json:"rules"`    // those that rewrite statements
+	Rules      []string         `json:"rules"`    // rules that rewrite statements
 	References []referenceFacts `json:"references"`
 }
 
@@ -152,7 +152,7 @@ type appFacts struct {
 	Usage   bool     `json:"usage"`
 	Insert  bool     `json:"insert"`  // on the whole table
 	Columns []string `json:"columns"` // columns with the INSERT privilege
-	More    []string `json:"more"`    // further privileges on the table
+	More    []string `json:"more"`    // other privileges on the table
 	// SelectID and Sequence: what ORMs need for a generated key, RETURNING id and nextval.
 	SelectID bool `json:"select_id"`
 	Sequence bool `json:"sequence"`
@@ -208,7 +208,7 @@ type transaction struct {
 	Program  string  `json:"program"`
 	Database string  `json:"database"`
 	State    string  `json:"state"`
-	Age      float64 `json:"age"`     // seconds; 0: not known
+	Age      float64 `json:"age"`     // seconds; 0: unknown
 	XIDAge   int64   `json:"xid_age"` // in transactions
 	// Here: in this database, so its dead rows stay.
 	Here bool `json:"here"`

@@ -15,7 +15,7 @@ type historyFacts struct {
 	// Rotates: the function that creates and drops partitions exists.
 	Rotates bool   `json:"rotates"`
 	Execute bool   `json:"execute"` // of the relay's role
-	Owner   string `json:"owner"`   // of the function; it runs with the owner's privileges
+	Owner   string `json:"owner"`   // of the function, which runs with the owner's privileges
 	Creates bool   `json:"creates"` // the relay's role may create tables in the schema
 	// Foreign are tables of the history that this role cannot drop, up to ten, as SQL writes them.
 	Foreign []string `json:"foreign"`

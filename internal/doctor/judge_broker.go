@@ -113,7 +113,7 @@ func (j *brokerJudge) judgeTLS(c *chart, now time.Time) {
 	case state == nil && j.f.local:
 		c.ok("tls", "none; the connection does not leave this machine")
 	case state == nil:
-		c.warn("tls", "# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; docs/configuration.md, \"AMQP URL\", tells of certificates",
+		c.warn("tls", "# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; docs/configuration.md, \"AMQP URL\", explains certificates",
 			"none: password and messages cross the network in clear")
 	case len(state.PeerCertificates) > 0:
 		cert := state.PeerCertificates[0]

@@ -29,7 +29,7 @@ type destination struct {
 
 // sample is what was seen of the waiting rows.
 type sample struct {
-	rows  int  // looked at, some of them perhaps twice
+	rows  int  // examined; some may count twice
 	whole bool // it contains all waiting rows
 	// missed is why a part could not be read.
 	missed error

@@ -29,7 +29,7 @@ type Policy struct {
 	Pattern    string         `json:"pattern"` // a regular expression for names
 	ApplyTo    string         `json:"apply-to"`
 	Definition map[string]any `json:"definition"` // such as {"max-length": 1, "overflow": "reject-publish"}
-	Priority   int            `json:"priority"`   // of several that match, the highest counts
+	Priority   int            `json:"priority"`   // if several match, the highest applies
 }
 
 // Values of [Policy.ApplyTo].

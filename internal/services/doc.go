@@ -8,7 +8,7 @@
 //     temporary folder, below CDC_RELAY_SERVICES_DIR if that is set. If the process is root on Debian or Ubuntu, it
 //     installs missing binaries with apt-get.
 //
-// Tests take a database and a virtual host of their own from servers shared by their process ([Database], [VHost]), or
-// a whole server that they may stop, kill and configure ([PrivatePostgres], [PrivateRabbitMQ]). A package that uses any
+// Tests take their own database and virtual host from servers that their process shares ([Database], [VHost]), or
+// a server that they may stop, kill and configure ([PrivatePostgres], [PrivateRabbitMQ]). A package that uses any
 // of these has a TestMain that calls [Main].
 package services

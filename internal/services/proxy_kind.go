@@ -80,7 +80,7 @@ func (p *Proxy) lateBy(l *link, direction Direction) time.Duration {
 // The kinds of Postgres connections that PostgresKinds distinguishes.
 const (
 	Replication = "replication" // its startup packet asks for replication
-	Ordinary    = "ordinary"    // everything else, also what is encrypted
+	Ordinary    = "ordinary"    // everything else, also encrypted connections
 )
 
 // PostgresKinds is the [Sorter] for a proxy in front of Postgres.

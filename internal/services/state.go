@@ -11,8 +11,8 @@ import (
 // state describes a broker to other processes, so that they can control it and not only connect.
 type state struct {
 	Management string   `json:"management,omitempty"` // the HTTP API's address
-	Container  string   `json:"container,omitempty"`  // rabbitmqctl is run in it
-	Scripts    string   `json:"scripts,omitempty"`    // the folder of rabbitmqctl, where there is no container
+	Container  string   `json:"container,omitempty"`  // where rabbitmqctl runs
+	Scripts    string   `json:"scripts,omitempty"`    // the folder of rabbitmqctl, if there is no container
 	Env        []string `json:"env,omitempty"`
 	Dir        string   `json:"dir,omitempty"`
 	Account    account  `json:"account"`

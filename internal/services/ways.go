@@ -23,11 +23,11 @@ const (
 // The environment variables that this package reads and passes on.
 const (
 	EnvWay         = "CDC_RELAY_SERVICES"       // environment, containers or local
-	EnvDatabase    = "CDC_RELAY_DATABASE_URL"   // a database whose user may create databases
+	EnvDatabase    = "CDC_RELAY_DATABASE_URL"   // its user may create databases
 	EnvAMQP        = "CDC_RELAY_AMQP_URL"       // a broker
 	EnvState       = "CDC_RELAY_SERVICES_STATE" // a file that says how to control the broker
-	EnvInstall     = "CDC_RELAY_INSTALL"        // 0: install nothing, even where it could be done
-	EnvPostgresBin = "CDC_RELAY_PG_BIN"         // the folder of initdb and postgres: servers are started from it
+	EnvInstall     = "CDC_RELAY_INSTALL"        // 0: install nothing
+	EnvPostgresBin = "CDC_RELAY_PG_BIN"         // the folder with initdb and postgres
 )
 
 // Options say how to provide a server. The zero value takes the first way that works.

@@ -32,7 +32,7 @@ type InsertConfig struct {
 }
 
 const (
-	insertWriters = 2  // connections that write at a time
+	insertWriters = 2  // connections that write at the same time
 	insertsAtOnce = 10 // INSERTs of a transaction, sent together
 )
 

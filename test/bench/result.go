@@ -16,13 +16,13 @@ type Result struct {
 	Round    int     `json:"round"`         // counted from 1
 	Messages int     `json:"messages"`
 	Repeats  int     `json:"repeats,omitempty"` // messages that arrived again
-	Seconds  float64 `json:"seconds"`           // from the first arrival to the end of all work, or of steady load
+	Seconds  float64 `json:"seconds"`           // from the first arrival to the end of all work, or of the steady load
 	Rate     float64 `json:"rate"`              // messages a second in that time
 	CPU      CPU     `json:"cpu_s_per_million"` // not for the idle case: per second, in percent
 	Vacuum   float64 `json:"vacuum_s_per_million,omitempty"`
-	MemoryMB float64 `json:"memory_mb,omitempty"`    // most resident memory of the process that is measured
+	MemoryMB float64 `json:"memory_mb,omitempty"`    // maximum resident memory of the measured process
 	Idle     *CPU    `json:"idle_percent,omitempty"` // percent of a core, with nothing to do
-	Wakes    float64 `json:"idle_wakes,omitempty"`   // of the measured process's threads, a second
+	Wakes    float64 `json:"idle_wakes,omitempty"`   // of the measured process's threads, per second
 
 	Latency *Quantiles `json:"latency_ms,omitempty"`
 	// Curve is the latency in ms at each of CurveAt.

@@ -22,7 +22,7 @@ type pace struct {
 	spec     load.Spec
 	queues   int
 	slice    time.Duration // length of the parts in Result.Series; 0: none
-	held     bool          // a transaction is held open all the time
+	held     bool          // a transaction stays open all the time
 }
 
 func (p pace) warm() int { return int(p.rate * p.warmUp.Seconds()) }

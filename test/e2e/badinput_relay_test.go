@@ -20,7 +20,7 @@ type content struct {
 	row     row
 	body    []byte     // as it arrives
 	headers amqp.Table // as they arrive; nil: not checked
-	reason  string     // of the dead letter, "" where it arrives
+	reason  string     // of the dead letter; "": it arrives
 	says    string     // in its last_error
 }
 

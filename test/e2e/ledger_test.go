@@ -15,12 +15,12 @@ type ledger struct {
 	deliveries []amqp.Delivery
 	perID      map[string]int
 	at         map[string]time.Time // of the first arrival
-	unmarked   []string             // repeats without x-possible-duplicate
-	late       []time.Duration      // how long after the first copy each of them came
+	unmarked   []string             // duplicates without x-possible-duplicate
+	late       []time.Duration      // the time of each of them after the first copy
 	arrived    int
-	newest     time.Time     // of the newest arrival
+	newest     time.Time     // of the last arrival
 	gap        time.Duration // the longest between two arrivals
-	countOnly  bool          // for so many that they would fill the memory
+	countOnly  bool          // for numbers that would fill the memory
 	waited     map[string]chan time.Time
 }
 

@@ -15,7 +15,7 @@ type Scale uint8
 // The scales.
 const (
 	Linear Scale = iota // from 0
-	Log                 // by powers of ten
+	Log                 // powers of ten
 )
 
 // Axis is one axis of a chart.

@@ -15,7 +15,7 @@ const (
 	exitPassed   = 0
 	exitViolated = 1   // a promise was broken
 	exitUsage    = 2   // wrong usage or configuration
-	exitNotRun   = 3   // it could not be run, or not to the end: nothing is proved
+	exitNotRun   = 3   // the run was not completed: nothing is proved
 	exitCut      = 130 // after a second signal
 )
 

@@ -32,7 +32,7 @@ type progress struct {
 	done    sync.WaitGroup
 	mu      sync.Mutex
 	doing   string // empty while faults are made
-	waiting int    // rows; -1 where the database does not answer
+	waiting int    // rows; -1: the database does not answer
 	now     []*shownFault
 	last    []*shownFault
 	samples []sample // of the last few seconds

@@ -46,13 +46,13 @@ type Needs uint
 // The values of Needs.
 const (
 	OwnPostgres   Needs = 1 << iota // a server that can be stopped, killed and configured
-	OwnRabbitMQ                     // a broker that may be stopped, killed and configured
+	OwnRabbitMQ                     // a broker that can be stopped, killed and configured
 	Linux                           // signals to every process of a server, /proc, limits
 	Postgres17                      // a server of version 17 or later
 	Standby                         // a Postgres with a streaming standby: Config.Standby
 	Cluster                         // a broker of three nodes: Config.Cluster
 	SeveralRelays                   // more than one relay
-	PlainPostgres                   // connections that are not encrypted, so that the proxy can tell them apart
+	PlainPostgres                   // unencrypted connections: the proxy can distinguish their kinds
 	Superuser                       // the URL's role is a superuser of the Postgres server
 )
 

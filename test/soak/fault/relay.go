@@ -34,7 +34,7 @@ type relayRun struct {
 	cmd      *exec.Cmd
 	done     chan struct{} // closed when the process has ended
 	probed   chan struct{} // closed when the health checks have ended
-	asked    bool          // to end, or let die: its end is no violation. Guarded by Relay.mu, as is what follows
+	asked    bool          // its end is expected and no violation. Relay.mu guards this and the next fields
 	paused   bool
 	pauses   int // how often it was paused: a health check during a pause means nothing
 	endAsked chan struct{}

@@ -53,7 +53,7 @@ type Outcome string
 
 // The outcomes of a transaction.
 const (
-	Committed  Outcome = "committed"   // the server said so
+	Committed  Outcome = "committed"   // the server acknowledged it
 	RolledBack Outcome = "rolled_back" // the writer rolled back, or failed before it sent COMMIT
 	Unknown    Outcome = "unknown"     // COMMIT was sent, and no answer came
 )

@@ -51,8 +51,8 @@ type fate uint8
 
 const (
 	open    fate = iota // nothing: perhaps they were committed
-	meant               // it was committed: each must arrive
-	dropped             // it was not: none may
+	meant               // committed: each message must arrive
+	dropped             // not committed: none may arrive
 )
 
 func (s *state) fateOf(t *transaction) fate {

@@ -24,7 +24,7 @@ type world struct {
 	table   []*sent // committed and not delivered, in the order of insertion
 	sent    []*sent // all written messages
 	again   []again // copies that have not arrived yet
-	fault   *Fault  // under way
+	fault   *Fault  // active; nil: none
 	faults  int
 	want    Counters
 }

@@ -29,7 +29,7 @@ type Recorder struct {
 		err    error
 		closed bool
 		counts Counts
-		open   map[int64]int       // messages of transactions that are about to end, discarded ones left out
+		open   map[int64]int       // messages of transactions that are about to end, without discarded ones
 		seen   map[uint64]struct{} // messages that arrived, see fold
 	}
 }

@@ -43,7 +43,7 @@ func (r *Run) earlyTolerance() time.Duration {
 //	{"at":7000,"kept":1}
 //	{"at":8000,"end":{}}
 //
-// Without the last one the run was cut short: what had not arrived by then may have been on its way.
+// Without the last line the run was interrupted: messages that had not arrived may have been in flight.
 type line struct {
 	At        *time.Duration `json:"at,omitempty"`
 	Run       *Run           `json:"run,omitempty"`

@@ -60,7 +60,7 @@ type marks uint16
 const (
 	arrived      marks = 1 << iota
 	sawUnmarked        // a copy without x-possible-duplicate arrived
-	rearrived          // the first arrival that was heard of was one that the broker handed out again
+	rearrived          // the first recorded arrival was a redelivery by the broker
 	discarded          // after a savepoint that was rolled back
 	tooSoon            // arrived before its transaction was about to end
 	inOutbox           // has a row at the end

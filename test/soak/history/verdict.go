@@ -144,16 +144,16 @@ type Code string
 
 // The codes of violations.
 const (
-	Lost               Code = "lost"                 // committed, and neither delivered nor in a table
-	Unexpected         Code = "unexpected"           // delivered or in a table, and never committed
+	Lost               Code = "lost"                 // committed, but neither delivered nor in a table
+	Unexpected         Code = "unexpected"           // delivered or in a table, but never committed
 	UnmarkedRepeat     Code = "unmarked_repeat"      // a second copy without x-possible-duplicate
-	TooManyRepeats     Code = "too_many_repeats"     // more than the faults until then allow
+	TooManyRepeats     Code = "too_many_repeats"     // more than the faults so far allow
 	OutOfOrder         Code = "out_of_order"         // arrived after a later message of its key
 	Early              Code = "early"                // arrived before it was due
-	Damaged            Code = "damaged"              // arrived, and not as written
+	Damaged            Code = "damaged"              // differs from what was written
 	NeedlessDeadLetter Code = "needless_dead_letter" // dead-lettered, although the broker had no reason to reject it
-	NeedlessAttempt    Code = "needless_attempt"     // charged with a refusal, and the broker had no reason
-	Stuck              Code = "stuck"                // still in the outbox when all should have left
+	NeedlessAttempt    Code = "needless_attempt"     // charged an attempt, although the broker had no reason to reject it
+	Stuck              Code = "stuck"                // still in the outbox when it should be empty
 	TwoRows            Code = "two_rows"             // more than one row of one message
 	SlowRecovery       Code = "slow_recovery"        // nothing new was delivered for too long after a fault
 	LostCommit         Code = "lost_commit"          // the database lost a commit that it had acknowledged

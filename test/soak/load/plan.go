@@ -17,7 +17,7 @@ type row struct {
 	routingKey string
 	headers    string // JSON, or empty
 	properties string // JSON, or empty
-	fill       int    // bytes of the body that say nothing
+	fill       int    // bytes of filler in the body
 	fillSeed   uint64
 	delay      time.Duration // of a scheduled row
 }
@@ -47,9 +47,9 @@ type ending int
 
 const (
 	endCommit       ending = iota
-	endRollback            // the application changes its mind
+	endRollback            // the application decides to roll back
 	endError               // a statement fails, and the application rolls back
-	endCommitFailed        // a statement fails, and the application sends COMMIT all the same: the server rolls back
+	endCommitFailed        // a statement fails, but the application sends COMMIT: the server rolls back
 )
 
 // transaction is everything that one transaction will do.

@@ -102,7 +102,7 @@ func (s State) Waiting(ctx context.Context) (rows int, err error) {
 // Drain says how far the outbox is from empty.
 type Drain struct {
 	Waiting     int       // rows in the outbox
-	Attempts    int64     // refusals of these
+	Attempts    int64     // attempts of these rows
 	DeadLetters int       // rows of the dead-letter table
 	Writers     int       // sessions of writers whose last transaction may not have ended
 	NextDue     time.Time // the next due time, by the database's clock; zero: no row waits for its time
