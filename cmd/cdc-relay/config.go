@@ -171,8 +171,7 @@ func nameSettings() []*setting {
 		},
 		{
 			name: "shard", value: "INDEX/OF", byDefault: "0/1",
-			usage: "Publish only this part of the rows, split by ordering key: 0/4 to 3/4 for four relays. " +
-				"It is part of the names of slot and publication: cdc_relay_0_of_4. Needs Postgres 15.",
+			usage: "Publish this part of the rows, split by ordering key: 0/4 to 3/4 for four relays. Needs Postgres 15.",
 			set: func(c *config, text string) (err error) {
 				c.relay.Shard, err = outbox.ParseShard(text)
 				return err
@@ -180,8 +179,8 @@ func nameSettings() []*setting {
 		},
 		{
 			name: "mode", value: "auto|poll", byDefault: "auto",
-			usage: "auto streams from the slot, and scans the table while the stream is not live. " +
-				"poll only scans the table: for databases without logical replication.",
+			usage: "auto: stream from the slot, and scan the table without a stream. " +
+				"poll: only scan the table, for databases without logical replication.",
 			set: func(c *config, text string) error {
 				c.relay.Mode = relay.Mode(text)
 				return oneOf(text, "auto", "poll")
@@ -194,8 +193,8 @@ func relaySettings() []*setting {
 	return []*setting{
 		{
 			name: "publisher", value: "amqp|stdout|exec", byDefault: "amqp",
-			usage: "stdout writes one JSON line for each message, and counts it as published. " +
-				"exec gives these lines to the program after -- and reads the outcomes from it.",
+			usage: "stdout: write one JSON line for each message. " +
+				"exec: give these lines to the program after --, and read the outcomes from it.",
 			set: func(c *config, text string) error { c.publisher = text; return oneOf(text, "amqp", "stdout", "exec") },
 		},
 		{
@@ -210,7 +209,7 @@ func relaySettings() []*setting {
 		},
 		{
 			name: "header-columns", value: "NAME,…", mayBeEmpty: true,
-			usage: "Columns of the application that are sent as headers of the same name. Default: none.",
+			usage: "Columns of the application to send as headers. Default: none.",
 			set: func(c *config, text string) error {
 				if c.relay.HeaderColumns = nil; text == "" {
 					return nil
@@ -254,13 +253,13 @@ func retrySettings() []*setting {
 		durationSetting("dead-letter-retention", "0s", "The age at which dead letters are deleted; 0s: never. "+
 			"With --on-dead-letter block, those with an ordering key stay.",
 			func(c *config) *time.Duration { return &c.relay.DeadLetterRetention }),
-		durationSetting("keep-published", "0s", "Keep published messages this long, in a table that setup makes with the same setting; 0s: delete them. "+
-			"Whole days are deleted.",
+		durationSetting("keep-published", "0s", "Keep published messages this long, in a table that setup creates with the same setting; 0s: delete them. "+
+			"Deletes whole days.",
 			func(c *config) *time.Duration { return &c.relay.KeepPublished }),
 		{
 			name: "on-dead-letter", value: "continue|block", byDefault: "continue",
 			usage: "What an ordering key does after a dead letter: " +
-				"continue with its next message, or wait until the dead letter is requeued or purged.",
+				"continue, or wait until the dead letter is requeued or purged.",
 			set: func(c *config, text string) error {
 				c.relay.OnDeadLetter = relay.OnDeadLetter(text)
 				return oneOf(text, "continue", "block")
@@ -268,7 +267,7 @@ func retrySettings() []*setting {
 		},
 		{
 			name: "on-expired", value: "dead-letter|drop", byDefault: "dead-letter",
-			usage: "What to do with a message that was not published before its expires_at: make it a dead letter, or delete its row and count it.",
+			usage: "What to do with a message whose expires_at has passed: make it a dead letter, or delete it.",
 			set: func(c *config, text string) error {
 				c.relay.OnExpired = relay.OnExpired(text)
 				return oneOf(text, "dead-letter", "drop")

@@ -27,7 +27,7 @@ func documentedSettings(t *testing.T) map[string]documentedSetting {
 	t.Helper()
 	line := regexp.MustCompile("(?m)^- `--([a-z-]+) ?([^`]*)`(?: \\((?:`([^`]*)`)?(?:; )?(.*?)\\))?:")
 	_, text, _ := strings.Cut(readDoc(t, "configuration.md"), "<!-- generated")
-	text, _, _ = strings.Cut(text, "### Message filters")
+	text, _, _ = strings.Cut(text, "## Message filters")
 	found := make(map[string]documentedSetting)
 	for _, m := range line.FindAllStringSubmatch(text, -1) {
 		if _, twice := found[m[1]]; twice {
@@ -139,7 +139,7 @@ func TestTheExampleFileIsValid(t *testing.T) {
 // Filters are flags only, and have a section of their own.
 func TestDocsNameEveryFilter(t *testing.T) {
 	text := readDoc(t, "configuration.md")
-	_, part, _ := strings.Cut(text, "### Message filters")
+	_, part, _ := strings.Cut(text, "## Message filters")
 	part, _, _ = strings.Cut(part, "Filters, ")
 	found := make(map[string]bool)
 	for _, m := range regexp.MustCompile("`--([a-z-]+)`").FindAllStringSubmatch(part, -1) {

@@ -5,10 +5,9 @@ type note struct{ values, advice string }
 
 func notes() map[string]note {
 	return map[string]note{
-		"database-url":      {"", "Connect to Postgres itself, not to a [pooler](poolers.md)."},
+		"database-url":      {"", "Not a [pooler](poolers.md)."},
 		"database-url-file": {"", "Setting both is an error."},
 		"amqp-url":          {"", "Needed with `--publisher amqp`. See [AMQP URL](#amqp-url)."},
-		"amqp-ca-file":      {"", "Read at each connection, like the next two."},
 		"table":             {"at most 51 bytes without the schema", ""},
 		"shard":             {"", "See [shards](scaling.md)."},
 		"slot":              {"1 to 63 of `a-z`, `0-9`, `_`", "Slots belong to the whole server: use one for each database and table."},
@@ -21,7 +20,7 @@ func notes() map[string]note {
 		"batch-size":          {"1 to 10000", ""},
 		"max-in-flight":       {"1 to 100000", "[Sizing](performance.md#sizing)."},
 		"poll-interval":       {"from `10ms`", "Scheduled messages and retries may leave this much late."},
-		"send-timeout":        {"from `100ms`", "A claimed row with a late confirm waits this long before another relay may take it."},
+		"send-timeout":        {"from `100ms`", "After that, a claimed row may be published again."},
 		"shutdown-timeout":    {"from `0s`", "Set it below the time after which the supervisor kills."},
 
 		"max-retries":           {"0 to 1000", ""},
@@ -37,8 +36,8 @@ func notes() map[string]note {
 		"log-headers":           {"", "Name no header with secrets."},
 		"metrics-routing-keys":  {"", "See [routing keys](metrics.md#routing-keys)."},
 
-		"http-addr":     {"", "`0.0.0.0:9464` in a container; a second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},
-		"statsd-addr":   {"", "See [DogStatsD](metrics.md#dogstatsd). `drain` sends once, at its end."},
+		"http-addr":     {"", "`0.0.0.0:9464` in a container. A second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},
+		"statsd-addr":   {"", "See [DogStatsD](metrics.md#dogstatsd)."},
 		"statsd-prefix": {"", "`''` for none."},
 		"liveness-file": {"", "For probes that look at a file's age."},
 		"log-format":    {"", "`NO_COLOR` turns colors off."},

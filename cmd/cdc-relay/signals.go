@@ -27,7 +27,7 @@ func signalSettings() []*setting {
 	return []*setting{
 		{
 			name: "events-exchange", value: "NAME", mayBeEmpty: true,
-			usage: "Publish a small message without payload to this exchange for each event of --events, at most once. Default: none.",
+			usage: "Publish a notice to this exchange for each event of --events. Default: none.",
 			set: func(c *config, text string) error {
 				if c.signalling.eventsExchange = text; len(text) > 255 {
 					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
@@ -55,12 +55,12 @@ func signalSettings() []*setting {
 		},
 		{
 			name: "metrics-routing-keys", value: "PATTERN,…", mayBeEmpty: true,
-			usage: "Count messages by these routing keys (the label routing_key), such as orders.*,invoices.#; others as \"other\". At most 100 values. Default: none.",
+			usage: "Count messages by these routing keys, such as orders.*,invoices.#. At most 100 values. Default: none.",
 			set:   func(c *config, text string) error { c.relay.MetricsRoutingKeys = listOf(text); return nil },
 		},
 		{
 			name: "statsd-addr", value: "ADDRESS", mayBeEmpty: true,
-			usage: "Send the metrics to DogStatsD every ten seconds: host:port (UDP) or unix:///path. Default: nowhere.",
+			usage: "Send metrics to DogStatsD: host:port (UDP) or unix:///path. Default: nowhere.",
 			set: func(c *config, text string) error {
 				if c.signalling.statsd.Addr = text; text == "" {
 					return nil
