@@ -22,7 +22,7 @@ type column struct {
 }
 
 // columns returns all columns that the relay needs from the stream. A missing one stops the relay
-// (docs/architecture.md, invariant 11).
+// (CONTRIBUTING.md, invariant 11).
 func columns() []column {
 	return []column{
 		{"id", false, func(m *outbox.Message, v value, _ *interner) (err error) {

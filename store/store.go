@@ -45,7 +45,7 @@ const (
 
 // SessionSettings are the SQL that overrides the settings of role and database, for sessions on the tables.
 // Stricter isolation levels would fail a settlement that has waited for a row. Scans and joins of whole tables are off
-// (docs/architecture.md, invariant 12): statistics of a queue are always old, and a plan for an empty table is kept
+// (CONTRIBUTING.md, invariant 12): statistics of a queue are always old, and a plan for an empty table is kept
 // when the table is full. A short lock_timeout lets other rows pass. A role may be read-only by default.
 const SessionSettings = `
 SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;
