@@ -73,10 +73,10 @@ func TestTheCommandsOfTheAdoptPage(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	want(t, cdcRelay(t, env, "setup"), exitDone)
-	for _, table := range blocks(t, "adopt.md", "sql") {
-		execute(t, conn, table)
-	}
-	execute(t, conn, `CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb);
+	execute(t, conn, `CREATE TABLE "OutboxMessage" ("SequenceNumber" bigserial PRIMARY KEY, "MessageId" uuid NOT NULL, "ContentType" varchar(256) NOT NULL,
+			"MessageType" text NOT NULL, "Body" text NOT NULL, "SentTime" timestamptz NOT NULL, "EnqueueTime" timestamptz);
+		CREATE TABLE events (id bigserial PRIMARY KEY, topic text, customer text, body jsonb, sent_at timestamptz);
+		CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb);
 		CREATE TABLE celery_outbox (id bigserial PRIMARY KEY, created_at timestamptz, task_id text, task_name text, args jsonb, kwargs jsonb, options jsonb);
 		CREATE TABLE watermill_orders ("offset" bigserial, uuid varchar(36), created_at timestamp, payload json, metadata json, transaction_id xid8, PRIMARY KEY (transaction_id, "offset"));
 		INSERT INTO outboxevent VALUES (gen_random_uuid(), 'Order', '42', 'OrderCreated', '{}')`)

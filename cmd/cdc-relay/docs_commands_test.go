@@ -68,7 +68,7 @@ func runCommands(t *testing.T, env environment, page, begins string) (ran int) {
 	return ran
 }
 
-// The commands and the SQL of the migration run as written, while the application writes as before.
+// The commands and the SQL for a move from a poller and from Debezium run as written, while the application writes as before.
 func TestMigrationCommands(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
@@ -79,12 +79,14 @@ func TestMigrationCommands(t *testing.T) {
 	debezium := `INSERT INTO outboxevent VALUES (gen_random_uuid(), 'Order', '42', 'OrderCreated', '{"id": 42}')`
 	execute(t, conn, event)
 	execute(t, conn, debezium) // this row counts as sent
-	if ran := runCommands(t, env, "migration.md", "cdc-relay adopt"); ran != 3 {
-		t.Fatalf("%d commands", ran)
+	for _, command := range []string{"cdc-relay adopt --from events", "cdc-relay adopt debezium --waiting", "cdc-relay adopt --undo"} {
+		if ran := runCommands(t, env, "adopt.md", command); ran != 1 {
+			t.Fatalf("%d commands begin with %s", ran, command)
+		}
 	}
 	execute(t, conn, event) // inserted after --undo
 	execute(t, conn, debezium)
-	for _, sql := range blocks(t, "migration.md", "sql") {
+	for _, sql := range blocks(t, "adopt.md", "sql") {
 		execute(t, conn, sql)
 	}
 	got := query[string](t, conn, `SELECT string_agg(concat_ws(' ', exchange, routing_key, ordering_key, payload, properties ->> 'type'), ';' ORDER BY id) FROM outbox`)
