@@ -68,7 +68,7 @@ func TestAdoptUsage(t *testing.T) {
 	wantUsage(t, cdcRelay(t, env, "adopt", "--map", "payload=x"), "adopt: --from is not set: it names the table")
 }
 
-// The SQL and the commands of the page run as written.
+// The commands of the page run as written.
 func TestTheCommandsOfTheAdoptPage(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
