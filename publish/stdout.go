@@ -62,7 +62,7 @@ func (p *Stdout) write(ctx context.Context) error {
 		switch {
 		case err == nil:
 		case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
-			return fmt.Errorf("write messages: nobody reads them any more: %w", err)
+			return fmt.Errorf("write messages: the reader has closed the output: %w", err)
 		default:
 			p.wait(ctx, retryWriteAfter, "the writer failed")
 			p.setState(Ready, "")

@@ -250,7 +250,7 @@ func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 		}
 	}
 	return problem.New("see that RabbitMQ runs and --amqp-url is right (with --publisher exec: why the handler ends), then run drain again",
-		"the broker takes no messages (%s)%s; what waits is still in the table", state.Phase, detailOf(state.Detail))
+		"the broker accepts no messages (%s)%s; the rows are still in the table", state.Phase, detailOf(state.Detail))
 }
 
 // awaitAnswers waits until nothing is in flight. It is an error if the publisher becomes unavailable.

@@ -272,7 +272,7 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 
 // errServerStops ends the stream while the server shuts down. The server would wait until all WAL is sent, which may be
 // much. The table keeps the missed rows.
-var errServerStops = errors.New("the server takes no connections any more: it stops")
+var errServerStops = errors.New("the server accepts no connections: it is stopping")
 
 // errReplaced ends the stream of a relay that lost the slot while it was paused or disconnected.
 var errReplaced = errors.New("another relay took the slot, or the server ended the stream, while this process was paused or disconnected")

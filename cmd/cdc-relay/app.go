@@ -55,7 +55,7 @@ func (p *process) run(ctx context.Context) int {
 			return p.report(err)
 		case sig := <-p.signals:
 			if signalled {
-				fmt.Fprintf(p.stderr, "cdc-relay: second %s: leaving at once\n", sig)
+				fmt.Fprintf(p.stderr, "cdc-relay: second %s: exiting at once\n", sig)
 				return exitCodeOf(sig)
 			}
 			signalled = true

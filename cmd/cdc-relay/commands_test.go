@@ -69,7 +69,7 @@ func TestSetupAndTeardown(t *testing.T) {
 	wantObjects(true, false, false)
 	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "created publication", "created slot "+slot)
 	wantObjects(true, true, true)
-	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "there, nothing to do")
+	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "exist, nothing to do")
 	wantOutput(t, cdcRelay(t, env, "migrate", "up"), "version 1, nothing to do")
 	wantOutput(t, cdcRelay(t, env, "migrate", "status"), "version 1, up to date")
 

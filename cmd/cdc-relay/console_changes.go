@@ -96,7 +96,7 @@ func (s *console) change(w http.ResponseWriter, r *http.Request) {
 			done, err = d.Requeue(ctx, filter, changeBatch, unseen)
 			a.Count, a.Done = done.Sent, "sent "+rowsText(done.Sent, "dead letter")+" back"
 			if done.Left > 0 {
-				a.Left = fmt.Sprintf("the outbox does not take %s: %s", rowsText(done.Left, "dead letter"), done.Why)
+				a.Left = fmt.Sprintf("the outbox rejects %s: %s", rowsText(done.Left, "dead letter"), done.Why)
 			}
 		case "purge":
 			a.Count, err = d.Purge(ctx, filter, changeBatch, func(int64) error { return nil }, unseen)

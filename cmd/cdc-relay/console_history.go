@@ -128,7 +128,7 @@ func (h *history) overview(cfg *config, p *process) overview {
 	for _, host := range h.mu.hosts {
 		hosts = append(hosts, fmt.Sprintf("%s (%s)", host.Address, rowsText(host.Connections, "connection")))
 	}
-	o.Facts.row("relays connected from", orWord(strings.Join(hosts, ", "), "nowhere, as far as this role may see"))
+	o.Facts.row("relays connected from", orWord(strings.Join(hosts, ", "), "none visible to this role"))
 	o.Fails = h.mu.view.TopFailing
 	for _, c := range []struct {
 		title, unit string

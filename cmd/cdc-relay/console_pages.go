@@ -439,7 +439,7 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 		shown.Messages = append(shown.Messages, one)
 	}
 	if len(shown.Messages) == 0 {
-		shown.Error = shown.ID + " is neither in the outbox nor in a table beside it: it was delivered and deleted, or never committed."
+		shown.Error = shown.ID + " is neither in the outbox, nor in the dead-letter table, nor in the history: it was delivered and deleted, or never committed."
 	}
 	return shown, nil
 }

@@ -13,7 +13,7 @@ import (
 func (p *process) deadLetterCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "dead-letter",
-		Usage:     "list, show, requeue or delete messages that were given up",
+		Usage:     "list, show, requeue or delete dead letters",
 		UsageText: "cdc-relay dead-letter list|show|requeue|purge [ID…] [FLAGS]",
 		Description: `A message that the broker rejects too often, or that can never be published, moves to the
 dead-letter table (public.outbox_dead_letter) with the reason. Fix the cause, and requeue it.

@@ -79,7 +79,7 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 	}
 	if failed == nil && done.Left > 0 {
 		failed = hinted{
-			fmt.Errorf("the outbox does not take %s: %w", rowsText(done.Left, "dead letter"), done.Why),
+			fmt.Errorf("the outbox rejects %s: %w", rowsText(done.Left, "dead letter"), done.Why),
 			"fix the rows in " + d.cfg.relay.Table.DeadLetter().String() + ", or purge them",
 		}
 	}

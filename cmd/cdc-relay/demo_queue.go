@@ -31,7 +31,7 @@ func openDemoQueue(amqpURL string) (*demoQueue, error) {
 	q := &demoQueue{conn: conn, closed: conn.NotifyClose(make(chan *amqp.Error, 1))}
 	if err := q.open(); err != nil {
 		q.close()
-		return nil, fmt.Errorf("make a queue at RabbitMQ: %w", err)
+		return nil, fmt.Errorf("create a queue in RabbitMQ: %w", err)
 	}
 	return q, nil
 }

@@ -180,8 +180,8 @@ func (s surroundings) own(state operator.State, at time.Time, tries, lockedBy st
 	case s.cfg.relay.Mode == relay.ModePoll:
 		return outlook{text: "is published by the next sweep of a relay, within " + durationText(s.cfg.relay.PollInterval) + " or so" + s.obstacle()}
 	}
-	return outlook{text: "waits for a relay: none streams. One that runs takes it within " + durationText(s.cfg.relay.StaleTimeout) +
-		" or so, one that is started at once: cdc-relay run"}
+	return outlook{text: "waits for a relay: none streams. A running relay takes it within " + durationText(s.cfg.relay.StaleTimeout) +
+		" or so, a new one at once: cdc-relay run"}
 }
 
 // tries describes the remaining attempts: from the row's max_attempts, or else from --max-retries of this command,

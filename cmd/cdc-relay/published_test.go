@@ -25,7 +25,7 @@ func TestHistory(t *testing.T) {
 		}
 	}
 	wantOutput(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), "created history public.outbox_published")
-	wantOutput(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), "history public.outbox_published: there, nothing to do")
+	wantOutput(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), "history public.outbox_published: exists, nothing to do")
 	wantOutput(t, cdcRelay(t, env, "published", "list"), "no published messages")
 	relay := start(t, env, "run", "--keep-published", "168h", "--poll-interval", "100ms")
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, redacted_payload) VALUES ('orders', '{"card": 4711}', '"***"'), ('orders', '2', NULL)`)

@@ -24,7 +24,7 @@ func meaningOf(code string) (meaning, fix string) {
 	case "invalid_headers":
 		return "AMQP cannot carry its headers", "fix the headers in the dead-letter table"
 	case "invalid_properties":
-		return "the broker does not take one of its properties", "fix the properties in the dead-letter table"
+		return "the broker rejects one of its properties", "fix the properties in the dead-letter table"
 	case "invalid_routing":
 		return "its exchange or routing key is beyond 255 bytes", "fix them in the dead-letter table"
 	case "handler_rejected":

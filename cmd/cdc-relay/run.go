@@ -148,7 +148,7 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 		return publisher, nil
 	case "stdout":
 		if closedOutput(p.stdout) {
-			return nil, usagef("--publisher stdout: the standard output is closed, so nobody would read the messages")
+			return nil, usagef("--publisher stdout: the standard output is closed")
 		}
 		return publish.NewStdout(publish.StdoutConfig{Writer: p.stdout, DefaultExchange: cfg.exchange}), nil
 	}

@@ -215,7 +215,7 @@ func (c *config) noneFound(what string) error {
 	case f.Reason != nil && !slices.Contains(reasonCodes(), *f.Reason):
 		return usagef("--reason: no %s has %q; the codes are %s", what, *f.Reason, strings.Join(reasonCodes(), ", "))
 	case len(f.IDs)+len(f.MessageIDs) > 0:
-		return hinted{notFoundError{fmt.Errorf("no %s is picked by the IDs", what)}, "cdc-relay explain ID" + c.tableFlag() + " tells where a message is"}
+		return hinted{notFoundError{fmt.Errorf("no %s has one of these IDs", what)}, "cdc-relay explain ID" + c.tableFlag() + " shows where a message is"}
 	}
 	return nil
 }

@@ -16,12 +16,12 @@ func TestAMissingMessageIsAnError(t *testing.T) {
 		code int
 		says string
 	}{
-		{"dead-letter requeue 999999999", exitNotFound, "no dead letter is picked by the IDs"},
-		{"dead-letter requeue 999999999 --dry-run", exitNotFound, "no dead letter is picked by the IDs"},
-		{"dead-letter requeue 999999999 --format json", exitNotFound, "no dead letter is picked by the IDs"},
-		{"dead-letter purge 999999999 --yes", exitNotFound, "no dead letter is picked by the IDs"},
-		{"retry 999999999", exitNotFound, "no waiting retry is picked by the IDs"},
-		{"retry 999999999 --json", exitNotFound, "no waiting retry is picked by the IDs"},
+		{"dead-letter requeue 999999999", exitNotFound, "no dead letter has one of these IDs"},
+		{"dead-letter requeue 999999999 --dry-run", exitNotFound, "no dead letter has one of these IDs"},
+		{"dead-letter requeue 999999999 --format json", exitNotFound, "no dead letter has one of these IDs"},
+		{"dead-letter purge 999999999 --yes", exitNotFound, "no dead letter has one of these IDs"},
+		{"retry 999999999", exitNotFound, "no waiting retry has one of these IDs"},
+		{"retry 999999999 --json", exitNotFound, "no waiting retry has one of these IDs"},
 		{"dead-letter show 999999999", exitNotFound, "holds no dead letter 999999999"},
 		{"explain 999999999", exitNotFound, "999999999 is neither in public.outbox nor"},
 		{"explain 00000000-0000-4000-8000-000000000000 --json", exitNotFound, "is neither in public.outbox nor"},

@@ -278,7 +278,7 @@ func TestAClosedPipeStopsTheRelayInOrder(t *testing.T) {
 			_ = reader.Close()
 			relay := startTo(t, writer, env, command, "--publisher", "stdout")
 			_ = writer.Close()
-			relay.await(t, "nobody reads them any more")
+			relay.await(t, "the reader has closed the output")
 			if code := relay.exit(t); code != exitFailed {
 				t.Errorf("exit code %d", code)
 			}
@@ -347,7 +347,7 @@ func TestSecondSignalCutsTheDrainShort(t *testing.T) {
 			relay.signal(t, test.sig)
 			relay.await(t, "stopping")
 			relay.signal(t, test.sig)
-			relay.await(t, "cdc-relay: second "+test.sig.String()+": leaving at once")
+			relay.await(t, "cdc-relay: second "+test.sig.String()+": exiting at once")
 			if code := relay.exit(t); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}

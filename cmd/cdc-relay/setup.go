@@ -130,7 +130,7 @@ func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) er
 			return err
 		}
 		if len(done) == 0 {
-			r.found("publication %s and slot %s: there, nothing to do", names.Publication, names.Slot)
+			r.found("publication %s and slot %s: exist, nothing to do", names.Publication, names.Slot)
 		}
 	}
 	return nil
@@ -148,7 +148,7 @@ func (r *setupReport) makeHistory(ctx context.Context, conn *pgx.Conn, cfg *conf
 	case err != nil:
 		return err
 	case !made:
-		r.found("history %s: there, nothing to do", published)
+		r.found("history %s: exists, nothing to do", published)
 		return nil
 	}
 	r.did("created history %s for published messages", published)
@@ -167,7 +167,7 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 	case err != nil:
 		return err
 	case !changed:
-		r.found("functions of %s: there, nothing to do", table)
+		r.found("functions of %s: exist, nothing to do", table)
 		return nil
 	}
 	r.did("created functions %[1]s_enqueue, %[1]s_celery and %[1]s_await of %[2]s", table.Name, table)

@@ -92,7 +92,7 @@ func TestSetupOfFunctions(t *testing.T) {
 	}
 	made := "created functions outbox_enqueue, outbox_celery and outbox_await of public.outbox\n"
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), made)
-	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "functions of public.outbox: there, nothing to do\n")
+	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "functions of public.outbox: exist, nothing to do\n")
 	if may() {
 		t.Error("a role may call them without a grant")
 	}
@@ -100,7 +100,7 @@ func TestSetupOfFunctions(t *testing.T) {
 	if !may() {
 		t.Error("the role may not call them")
 	}
-	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "there, nothing to do\n") // and keeps all grants
+	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "exist, nothing to do\n") // and keeps all grants
 	printed := cdcRelay(t, environment{}, "setup", "--print-sql", "--functions", "--app-role", "shop_app")
 	wantOutput(t, printed, `CREATE OR REPLACE FUNCTION "public"."outbox_enqueue"(`, `TO "shop_app";`)
 	execute(t, conn, "ALTER ROLE "+app+" LOGIN PASSWORD 's3cr3t'; GRANT USAGE ON SCHEMA public TO "+app+"; GRANT SELECT ON outbox_migrations TO "+app)

@@ -78,7 +78,7 @@ func (p *process) showSlot(g rows, cfg *config, v statsView) {
 		g.row("slot "+v.Slot.Name, p.paint(text.FgYellow, "nobody owns it: no relay streams"))
 	default:
 		o := v.Slot.Owner
-		owner := fmt.Sprintf("owned by %s, backend %d", printable(orWord(valueOr(o.Application, ""), "somebody")), o.PID)
+		owner := fmt.Sprintf("owned by %s, backend %d", printable(orWord(valueOr(o.Application, ""), "an unnamed client")), o.PID)
 		if o.Client != nil {
 			owner += " from " + *o.Client
 		}

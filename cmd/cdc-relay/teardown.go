@@ -113,7 +113,7 @@ func emptyHint(err error) error {
 	if !errors.As(err, &full) {
 		return err
 	}
-	return hinted{err, "publish what waits (cdc-relay drain), look at the dead letters, and delete what nobody needs"}
+	return hinted{err, "publish the waiting rows (cdc-relay drain), and requeue or purge the dead letters"}
 }
 
 // ownerHint is for a role that may stream but not drop, as a relay's role should be.

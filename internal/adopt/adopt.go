@@ -165,9 +165,9 @@ func SQL(ctx context.Context, conn *pgx.Conn, r Request) (string, error) {
 	script := "-- " + strings.ReplaceAll(r.Command(), "\n", " ") + "\n-- For psql, as the owner of both tables or a superuser." + again + "\n" +
 		"\\set ON_ERROR_STOP on\nSET search_path = pg_catalog, pg_temp;\n\nBEGIN;\n" + s.function + "COMMIT;\n\n"
 	if p.waiting != "false" {
-		script += "-- Rows that wait, 1000 in a transaction.\n" + s.move + "SHOW cdc_relay.moved;\n\n"
+		script += "-- Waiting rows, 1000 in a transaction.\n" + s.move + "SHOW cdc_relay.moved;\n\n"
 	}
-	return script + "-- The rest, and from then on every new row. INSERTs into the table wait for this transaction.\nBEGIN;\n" + strings.Join(s.final, "\n") + "\nCOMMIT;\n", nil
+	return script + "-- The remaining rows, and from now on every new row. INSERTs into the table wait for this transaction.\nBEGIN;\n" + strings.Join(s.final, "\n") + "\nCOMMIT;\n", nil
 }
 
 // Result is the outcome of Adopt.

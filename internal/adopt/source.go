@@ -111,10 +111,10 @@ func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, problem.New("name the table in --from", "table %s does not exist in database %q", table, conn.Config().Database)
 	case err != nil:
-		return nil, fmt.Errorf("look at %s: %w", table, err)
+		return nil, fmt.Errorf("read the catalog for %s: %w", table, err)
 	}
 	if err := json.Unmarshal(text, s); err != nil {
-		return nil, fmt.Errorf("look at %s: %w", table, err)
+		return nil, fmt.Errorf("read the catalog for %s: %w", table, err)
 	}
 	return s, nil
 }
@@ -134,7 +134,7 @@ func (s *source) check(r Request) error {
 	case len(s.References) > 0 && !r.View:
 		return problem.New("use --view, or drop the foreign key", "table %s has rows of %s that refer to it, so its rows cannot be deleted", s.table, strings.Join(s.References, ", "))
 	case r.View && s.Kind == "p":
-		return problem.New("adopt it without --view", "table %s is partitioned, and --view does not take its place", s.table)
+		return problem.New("adopt it without --view", "table %s is partitioned, and --view cannot replace it", s.table)
 	case r.View && s.Owner != s.OutboxOwner:
 		return problem.New(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", s.table.SQL(), owner), "with --view, %s and %s need the same owner", s.table, r.Outbox)
 	case !s.OwnerMay && !r.View:

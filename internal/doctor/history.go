@@ -176,7 +176,7 @@ func (j *databaseJudge) judgePartitions(c *chart) {
 // judgeRotation checks the function, which runs as its owner.
 func (j *databaseJudge) judgeRotation(c *chart, f historyFacts) {
 	function, owner, schema := j.o.Table.RotatePublished(), outbox.QuoteIdentifier(f.Owner), outbox.QuoteIdentifier(j.o.Table.Schema)
-	const effect = "days of the history are neither made nor dropped"
+	const effect = "days of the history are neither created nor dropped"
 	if len(f.Foreign) > 0 {
 		var fixes []string
 		for _, table := range f.Foreign {

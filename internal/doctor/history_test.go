@@ -101,7 +101,7 @@ func brokenHistories() map[string]breakage {
 		"a day of another owner": {func(p *patient) {
 			other, _ := p.role("")
 			p.exec("GRANT CREATE ON SCHEMA public TO "+other, "ALTER FUNCTION outbox_rotate OWNER TO "+other)
-		}, doctor.Warning, doctor.Tables, "history", []string{"does not own public.outbox_p", "neither made nor dropped", "OWNER TO"}, false},
+		}, doctor.Warning, doctor.Tables, "history", []string{"does not own public.outbox_p", "neither created nor dropped", "OWNER TO"}, false},
 		"an owner without the schema": {func(p *patient) {
 			owner, _ := p.role("")
 			p.exec("GRANT CREATE ON SCHEMA public TO "+owner, "GRANT USAGE ON SCHEMA public TO "+owner)

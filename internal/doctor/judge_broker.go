@@ -99,7 +99,7 @@ func (j *brokerJudge) reachFix(err error) string {
 		return "# the port does not speak TLS: that for amqps:// is 5671 as a rule; check it " + at
 	case encrypted && !(errors.As(err, &network) && (network.Op == "dial" || network.Timeout())):
 		// With TLS 1.3, a server that wants a client certificate reports it, or disconnects, after the handshake.
-		return "# if the broker asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, of an authority that it trusts; its log tells"
+		return "# if the broker asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, of an authority that it trusts; its log says more"
 	}
 	return "# check that RabbitMQ runs there, and host and port " + at
 }
@@ -218,7 +218,7 @@ func (j *brokerJudge) permitFix(err error) string {
 	reason := reasonOf(err)
 	switch {
 	case strings.Contains(reason, "internal"):
-		return "# publish to an exchange that is bound to it: an internal one takes no messages from clients"
+		return "# publish to an exchange that is bound to it: an internal one rejects messages from clients"
 	case strings.Contains(reason, "topic"):
 		return fmt.Sprintf("rabbitmqctl clear_topic_permissions -p %s %s  # or set_topic_permissions with a pattern that takes the key", shell(j.f.vhost), shell(j.f.user))
 	}

@@ -131,7 +131,7 @@ func retype(of outbox.Table, is columnFacts, want migrations.Column) string {
 	if want.Default != "" && !strings.HasPrefix(want.Default, "GENERATED") {
 		actions = append(actions, fmt.Sprintf("ALTER COLUMN %s SET DEFAULT %s", column, want.Default))
 	}
-	return fmt.Sprintf("ALTER TABLE %s %s;  -- rewrites the table, which nobody can use meanwhile", of.SQL(), strings.Join(actions, ", "))
+	return fmt.Sprintf("ALTER TABLE %s %s;  -- rewrites the table and locks it meanwhile", of.SQL(), strings.Join(actions, ", "))
 }
 
 func (j *databaseJudge) judgeExtraColumn(c *chart, of outbox.Table, is columnFacts) {
@@ -202,7 +202,7 @@ func (j *databaseJudge) judgeTimes(c *chart) {
 			counted(f.Newer, "row", "rows"), outbox.SchemaVersion, f.NewestVersion)
 	}
 	if n := j.f.times.value.Expired; n > 0 {
-		c.warn("expires_at", fmt.Sprintf("UPDATE %s SET expires_at = NULL WHERE expires_at <= now();  -- publishes them all the same", j.o.Table.SQL()),
+		c.warn("expires_at", fmt.Sprintf("UPDATE %s SET expires_at = NULL WHERE expires_at <= now();  -- publishes them nevertheless", j.o.Table.SQL()),
 			"%s of those examined have expired: the relay does not publish them (--on-expired)", counted(n, "row", "rows"))
 	}
 	if j.f.times.value.Rows == 0 {

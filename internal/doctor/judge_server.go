@@ -50,7 +50,7 @@ const oldestMajor, newestMajor = 14, 18
 func (j *databaseJudge) judgeServer(c *chart) {
 	switch major := j.server.major(); {
 	case major < oldestMajor:
-		c.wrong("version", fmt.Sprintf("-- upgrade Postgres to %d or later", oldestMajor), "Postgres %s is too old: cdc-relay is made for %d to %d", j.server.Version, oldestMajor, newestMajor)
+		c.wrong("version", fmt.Sprintf("-- upgrade Postgres to %d or later", oldestMajor), "Postgres %s is too old: cdc-relay supports %d to %d", j.server.Version, oldestMajor, newestMajor)
 	case major > newestMajor:
 		c.warn("version", "# see whether a newer cdc-relay knows this Postgres", "Postgres %s is newer than what this cdc-relay was tested with (%d to %d)", j.server.Version, oldestMajor, newestMajor)
 	default:
@@ -195,7 +195,7 @@ func (j *databaseJudge) judgeReplication(c *chart) {
 		c.wrong("replication", "-- see max_wal_senders, max_connections, and the limit of the role: SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user;",
 			"no replication connection is free: %s", j.f.replication)
 	case j.f.pooler != "":
-		c.wrong("replication", j.directly(), "the pooler takes no replication connection: %s", j.f.replication)
+		c.wrong("replication", j.directly(), "the pooler rejects replication connections: %s", j.f.replication)
 	default:
 		fix := fixOf(j.f.replication)
 		if fix == seeLog {

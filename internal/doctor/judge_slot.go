@@ -165,10 +165,10 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
 	switch {
 	case s.Lost():
 		why := strings.TrimSpace("the server invalidated slot " + s.Name + because(s.Invalidated))
-		c.wrong("slot", lines(recreate, "-- a relay that runs does this itself"), "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
+		c.wrong("slot", lines(recreate, "-- a running relay does this itself"), "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
 		return false
 	case s.LagBytes < 0:
-		c.wrong("slot", lines(recreate, "-- a relay that runs does this itself"), "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
+		c.wrong("slot", lines(recreate, "-- a running relay does this itself"), "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
 		return false
 	case s.Temporary:
 		c.wrong("slot", "# end the session that owns it, or choose another name with --slot", "slot %s is a temporary one of another session", s.Name)

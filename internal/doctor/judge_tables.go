@@ -44,7 +44,7 @@ func (j *databaseJudge) judgeAdopted(c *chart) {
 			"# or: cdc-relay adopt --undo --from "+shell(name)+j.tableFlag())
 		switch {
 		case !a.Exists:
-			c.wrong("adopted", again, "table %s was adopted and is gone; if there is another in its place, its rows are not published", name).about(name)
+			c.wrong("adopted", again, "table %s was adopted but no longer exists; rows of a table in its place are not published", name).about(name)
 		case !a.Trigger:
 			c.wrong("adopted", again, "table %s was adopted and has lost its trigger: its new rows are not published", name).about(name)
 		case !a.Enabled:
@@ -73,7 +73,7 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	case len(missing) > 0:
 		c.wrong("table", j.restore(need.Table, missing), "table %s has no column %s: no message can be published", name, columnNames(missing)).about(name)
 	case table.Persistence == "u" && need.Table == j.o.Table:
-		c.wrong("table", "ALTER TABLE "+need.Table.SQL()+" SET LOGGED;", "table %s is UNLOGGED: its rows are not in the WAL, do not stream, and are gone after a crash", name).about(name)
+		c.wrong("table", "ALTER TABLE "+need.Table.SQL()+" SET LOGGED;", "table %s is UNLOGGED: its rows are not in the WAL, do not stream, and are lost in a crash", name).about(name)
 	case table.partitioned():
 		c.ok("table", "%s, partitioned, owned by %q", name, table.Owner).about(name)
 	default:

@@ -193,7 +193,7 @@ func TestAPooler(t *testing.T) {
 	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "")))
 	r := p.examine()
 	r.want(doctor.Problem, doctor.Postgres, "pooler", "PgBouncer", "default_transaction_read_only", "--database-url")
-	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler takes no replication connection")
+	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler rejects replication connections")
 	r.wantOthersOK("pooler", "replication")
 	p.examine().wantOthersOK("pooler", "replication") // on the same server process, with the state of the first session
 
