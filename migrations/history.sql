@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS {{.published}} (
 ) PARTITION BY RANGE (published_at);
 CREATE INDEX IF NOT EXISTS {{.index}} ON {{.published}} (id, published_at);
 CREATE TABLE IF NOT EXISTS {{.default}} PARTITION OF {{.published}} DEFAULT WITH (toast_tuple_target = 8160);
-COMMENT ON TABLE {{.published}} IS 'Messages that cdc-relay has published, for as long as run --keep-published says.';
+COMMENT ON TABLE {{.published}} IS 'Messages that cdc-relay has published. run --keep-published sets how long they stay.';
 
 -- Creates the partitions of today and the next two days, and drops those older than the given interval. Returns how many
 -- were dropped. It must delay nobody: if it does not get a lock soon, it leaves the rest to the next call.

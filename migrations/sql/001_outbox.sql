@@ -64,23 +64,23 @@ COMMENT ON TABLE {{.outbox}} IS
     'Messages on their way to RabbitMQ: insert a row, and cdc-relay publishes it after the commit and deletes it. INSERT is the only privilege an application needs.';
 COMMENT ON COLUMN {{.outbox}}.id IS 'Insertion order.';
 COMMENT ON COLUMN {{.outbox}}.created_at IS 'AMQP timestamp.';
-COMMENT ON COLUMN {{.outbox}}.available_at IS 'Not to be published before; null: at once. Also the time of the next retry, and of a row whose confirm is late.';
-COMMENT ON COLUMN {{.outbox}}.expires_at IS 'Not to be published from then on: then it becomes a dead letter, or is dropped (--on-expired).';
-COMMENT ON COLUMN {{.outbox}}.message_id IS 'AMQP message-id; a consumer tells repeats by it.';
-COMMENT ON COLUMN {{.outbox}}.attempts IS 'How often the broker has rejected the message. Set by the relay.';
-COMMENT ON COLUMN {{.outbox}}.schema_version IS 'How to read the row. Rows of a version that the relay does not know stay untouched.';
-COMMENT ON COLUMN {{.outbox}}.max_attempts IS 'How many rejections make it a dead letter, in place of --max-retries: 1 is no retry, 0 is no limit.';
+COMMENT ON COLUMN {{.outbox}}.available_at IS 'Do not publish before this time; null: publish at once. The relay sets it for a retry, and while a confirm is late.';
+COMMENT ON COLUMN {{.outbox}}.expires_at IS 'Do not publish from this time on. The message becomes a dead letter, or is dropped (--on-expired).';
+COMMENT ON COLUMN {{.outbox}}.message_id IS 'AMQP message-id. Consumers detect duplicates by it.';
+COMMENT ON COLUMN {{.outbox}}.attempts IS 'How often the broker rejected the message. Set by the relay.';
+COMMENT ON COLUMN {{.outbox}}.schema_version IS 'Version of the row format. The relay does not touch rows of a newer version.';
+COMMENT ON COLUMN {{.outbox}}.max_attempts IS 'After this many rejections the message becomes a dead letter. Replaces --max-retries. 1: no retry; 0: no limit.';
 COMMENT ON COLUMN {{.outbox}}.possible_duplicate IS 'Set by the relay: the message may have been published before.';
-COMMENT ON COLUMN {{.outbox}}.exchange IS 'AMQP exchange, at most 255 bytes; null: the one that the relay was started with.';
+COMMENT ON COLUMN {{.outbox}}.exchange IS 'AMQP exchange, at most 255 bytes; null: the default exchange of the relay.';
 COMMENT ON COLUMN {{.outbox}}.routing_key IS 'AMQP routing key, at most 255 bytes.';
-COMMENT ON COLUMN {{.outbox}}.ordering_key IS 'Messages of one key leave one at a time, in the order of their ids; null: no order promised. At most 2,684 bytes.';
-COMMENT ON COLUMN {{.outbox}}.coalesce_key IS 'Of rows that wait with the same coalesce_key and ordering_key only the newest is published.';
-COMMENT ON COLUMN {{.outbox}}.headers IS 'AMQP headers, a JSON object; trace context travels here.';
+COMMENT ON COLUMN {{.outbox}}.ordering_key IS 'Messages of one key are published one at a time, in the order of their ids; null: no order. At most 2,684 bytes.';
+COMMENT ON COLUMN {{.outbox}}.coalesce_key IS 'Of waiting rows with the same coalesce_key and ordering_key, only the newest is published.';
+COMMENT ON COLUMN {{.outbox}}.headers IS 'AMQP headers, a JSON object. It also carries the trace context.';
 COMMENT ON COLUMN {{.outbox}}.properties IS 'AMQP properties, a JSON object: content_type, content_encoding, correlation_id, reply_to, expiration, priority, type, user_id, app_id, delivery_mode.';
 COMMENT ON COLUMN {{.outbox}}.payload IS 'The body, sent byte for byte; either this or payload_bytes.';
 COMMENT ON COLUMN {{.outbox}}.payload_bytes IS 'A binary body; either this or payload.';
-COMMENT ON COLUMN {{.outbox}}.redacted_payload IS 'What people and tools are shown in place of the payload.';
-COMMENT ON COLUMN {{.outbox}}.last_error IS 'What the broker said when it last refused the message.';
+COMMENT ON COLUMN {{.outbox}}.redacted_payload IS 'Shown to people and tools in place of the payload.';
+COMMENT ON COLUMN {{.outbox}}.last_error IS 'What the broker said at the last rejection.';
 {{end}}
 {{- if .with_dead_letter}}
 CREATE TABLE {{.dead_letter}} (
@@ -112,13 +112,13 @@ CREATE INDEX {{call .dead_index "dead_at_idx"}} ON {{.dead_letter}} (dead_at, id
 CREATE INDEX {{call .dead_index "ordering_key_idx"}} ON {{.dead_letter}} (ordering_key)
     WHERE ordering_key IS NOT NULL;
 
-COMMENT ON TABLE {{.dead_letter}} IS 'Messages that cdc-relay has given up, each with the reason.';
+COMMENT ON TABLE {{.dead_letter}} IS 'Messages that cdc-relay does not publish any more, each with a reason.';
 COMMENT ON COLUMN {{.dead_letter}}.id IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.created_at IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.expires_at IS 'As in the outbox.';
-COMMENT ON COLUMN {{.dead_letter}}.dead_at IS 'When the message was given up.';
+COMMENT ON COLUMN {{.dead_letter}}.dead_at IS 'When the message became a dead letter.';
 COMMENT ON COLUMN {{.dead_letter}}.message_id IS 'As in the outbox.';
-COMMENT ON COLUMN {{.dead_letter}}.attempts IS 'How often the broker refused the message.';
+COMMENT ON COLUMN {{.dead_letter}}.attempts IS 'How often the broker rejected the message.';
 COMMENT ON COLUMN {{.dead_letter}}.schema_version IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.max_attempts IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.possible_duplicate IS 'The message may have been published before.';
@@ -126,11 +126,11 @@ COMMENT ON COLUMN {{.dead_letter}}.exchange IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.routing_key IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.ordering_key IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.coalesce_key IS 'As in the outbox.';
-COMMENT ON COLUMN {{.dead_letter}}.failure_reason IS 'Why it was given up, as a short code: retries_exhausted, too_large, invalid_headers, ...';
-COMMENT ON COLUMN {{.dead_letter}}.last_error IS 'What the broker said when it last refused the message, or what is wrong with it.';
+COMMENT ON COLUMN {{.dead_letter}}.failure_reason IS 'Why it became a dead letter, as a short code: retries_exhausted, too_large, invalid_headers, ...';
+COMMENT ON COLUMN {{.dead_letter}}.last_error IS 'What the broker said at the last rejection, or what is wrong with the message.';
 COMMENT ON COLUMN {{.dead_letter}}.headers IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.properties IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.payload IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.payload_bytes IS 'As in the outbox.';
-COMMENT ON COLUMN {{.dead_letter}}.redacted_payload IS 'What people and tools are shown in place of the payload.';
+COMMENT ON COLUMN {{.dead_letter}}.redacted_payload IS 'Shown to people and tools in place of the payload.';
 {{- end}}
