@@ -437,9 +437,9 @@ func (m *model) resolve(i int, outcome outbox.Outcome, reason outbox.Reason, too
 		decision = outbox.Decision{Action: outbox.Delete, Reason: reason}
 	case reason == outbox.ReasonExpired:
 		decision = outbox.Decision{Action: outbox.DeadLetter, Reason: reason, KeyGoesOn: true}
-	case outcome == outbox.Impossible, outcome == outbox.Refused && message.Attempts >= modelMaxRetries:
+	case outcome == outbox.Impossible, outcome == outbox.Rejected && message.Attempts >= modelMaxRetries:
 		decision = outbox.Decision{Action: outbox.DeadLetter}
-	case outcome == outbox.Refused:
+	case outcome == outbox.Rejected:
 		decision = outbox.Decision{Action: outbox.Retry, Delay: modelBackoff << message.Attempts}
 	}
 	write, next := m.core.Resolved(result, decision)
@@ -503,7 +503,7 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		}
 		row.gone = true
 	case !row.available.Equal(s.Message.AvailableAt): // the fence
-		if row.postponed == m.core && s.Refused {
+		if row.postponed == m.core && s.Rejected {
 			m.t.Fatalf("row %d: its rejection is not written, since the relay itself has postponed it", row.id)
 		}
 	case s.Decision.Action == outbox.Retry:

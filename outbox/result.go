@@ -8,9 +8,9 @@ type Outcome uint8
 const (
 	// Confirmed: the broker took the message (positive confirm, no return).
 	Confirmed Outcome = iota + 1
-	// Refused: the broker answered that it does not take this message (nack, unroutable, missing exchange, no
+	// Rejected: the broker answered that it does not take this message (nack, unroutable, missing exchange, no
 	// permission). It costs one attempt.
-	Refused
+	Rejected
 	// Impossible: the message can never be published (too large, headers that AMQP cannot carry). It becomes a dead
 	// letter at once.
 	Impossible
@@ -26,8 +26,8 @@ func (o Outcome) String() string {
 	switch o {
 	case Confirmed:
 		return "confirmed"
-	case Refused:
-		return "refused"
+	case Rejected:
+		return "rejected"
 	case Impossible:
 		return "impossible"
 	case Unknown:
@@ -42,7 +42,7 @@ func (o Outcome) String() string {
 // Result.Detail has the text for people.
 type Reason string
 
-// The reasons of Refused.
+// The reasons of Rejected.
 const (
 	ReasonNack            Reason = "nack"              // basic.nack, e.g. overflow reject-publish
 	ReasonUnroutable      Reason = "unroutable"        // basic.return: no queue is bound for the routing key
@@ -82,7 +82,7 @@ type Result struct {
 	// MaybeSent: the message was sent twice in this attempt, and the first confirm was lost. Outcome is that of the
 	// second sending; the first may have arrived.
 	MaybeSent bool
-	// RetryIn is the wait after Refused, instead of the relay's backoff; 0: the backoff applies.
+	// RetryIn is the wait after Rejected, instead of the relay's backoff; 0: the backoff applies.
 	RetryIn time.Duration
 	// Detail is one line for people: the broker's text, or what is wrong with the message. It never has a payload or a
 	// password.

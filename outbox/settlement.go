@@ -32,8 +32,8 @@ type Decision struct {
 type Settlement struct {
 	Message  *Message
 	Decision Decision
-	// Refused: the broker rejected the message, so one attempt is charged.
-	Refused bool
+	// Rejected: the broker rejected the message, so one attempt is charged.
+	Rejected bool
 	// Locked: another session had locked the row at the last try.
 	Locked bool
 	// Aside: the row could be neither deleted nor updated at the last try.
@@ -42,5 +42,5 @@ type Settlement struct {
 
 // NewSettlement returns the settlement of a result's message.
 func NewSettlement(r Result, decision Decision) Settlement {
-	return Settlement{Message: r.Message, Decision: decision, Refused: r.Outcome == Refused}
+	return Settlement{Message: r.Message, Decision: decision, Rejected: r.Outcome == Rejected}
 }

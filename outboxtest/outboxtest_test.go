@@ -194,7 +194,7 @@ func TestPublisher(t *testing.T) {
 	}
 	publisher := outboxtest.NewPublisher(func(m *outbox.Message) outbox.Result {
 		if m.RoutingKey == "no" {
-			return outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonUnroutable}
+			return outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonUnroutable}
 		}
 		return outbox.Result{}
 	})

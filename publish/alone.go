@@ -74,7 +74,7 @@ func endedByBroker(e *amqp.Error) bool {
 // fatal returns the verdict on the culprit.
 func fatal(e *amqp.Error) verdict {
 	return verdict{
-		outcome: outbox.Refused, reason: outbox.ReasonChannelClosed,
+		outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed,
 		detail: fmt.Sprintf("the broker ended the connection %d times when this message was sent alone: %s", fatalAlone, exceptionText(e)),
 	}
 }

@@ -153,7 +153,7 @@ func (r *recorder) hasRejected(id int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for m, results := range r.results {
-		if m.ID == id && slices.ContainsFunc(results, func(result outbox.Result) bool { return result.Outcome == outbox.Refused }) {
+		if m.ID == id && slices.ContainsFunc(results, func(result outbox.Result) bool { return result.Outcome == outbox.Rejected }) {
 			return true
 		}
 	}
@@ -176,7 +176,7 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	rejected := func() bool { return r.hasRejected(bad.ID) }
 	results := asTheRelayDoes(t, r, append(unanswered, messages...), fresh, rejected)
 	of := results[bad.ID]
-	if of.Outcome != outbox.Refused || of.Reason != outbox.ReasonChannelClosed || !of.MaybeSent ||
+	if of.Outcome != outbox.Rejected || of.Reason != outbox.ReasonChannelClosed || !of.MaybeSent ||
 		!strings.Contains(of.Detail, "INTERNAL_ERROR (541)") {
 		t.Errorf("the message: %+v", of)
 	}
@@ -191,7 +191,7 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 		t.Errorf("%d connections ended, want %d or a few more", before, 1+fatalAlone)
 	}
 	results = asTheRelayDoes(t, r, []*outbox.Message{bad}, fresh, never)
-	if more := f.ended.Load() - before; more < 1 || more > aFew || results[bad.ID].Outcome != outbox.Refused {
+	if more := f.ended.Load() - before; more < 1 || more > aFew || results[bad.ID].Outcome != outbox.Rejected {
 		t.Errorf("the next attempt cost %d connections: %+v", more, results[bad.ID])
 	}
 	for _, result := range asTheRelayDoes(t, r, k.many(100, "", q), fresh, never) {
@@ -218,7 +218,7 @@ func TestAMessageThatEndsEveryConnectionIsRejectedUnderLowTraffic(t *testing.T) 
 		return k.many(1, "", q)
 	}
 	results := asTheRelayDoes(t, r, []*outbox.Message{bad}, one, func() bool { return r.hasRejected(bad.ID) })
-	if results[bad.ID].Outcome != outbox.Refused {
+	if results[bad.ID].Outcome != outbox.Rejected {
 		t.Errorf("%+v", results[bad.ID])
 	}
 	if n := f.ended.Load(); n > lonely+aFew {

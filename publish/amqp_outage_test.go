@@ -21,7 +21,7 @@ import (
 func checkNotCharged(t *testing.T, results []outbox.Result) {
 	t.Helper()
 	for _, result := range results {
-		if result.Outcome == outbox.Refused || result.Outcome == outbox.Impossible {
+		if result.Outcome == outbox.Rejected || result.Outcome == outbox.Impossible {
 			t.Errorf("an outage was charged to message %d: %+v", result.Message.ID, result)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 func checkRejected(t *testing.T, result outbox.Result, reason outbox.Reason) {
 	t.Helper()
-	if result.Outcome != outbox.Refused || result.Reason != reason {
+	if result.Outcome != outbox.Rejected || result.Reason != reason {
 		t.Errorf("message %d: %v %s (%s), want rejected %s",
 			result.Message.ID, result.Outcome, result.Reason, result.Detail, reason)
 	}
@@ -130,7 +130,7 @@ func TestExchangeDeletedMidStream(t *testing.T) {
 	for _, result := range results {
 		switch result.Outcome {
 		case outbox.Confirmed, outbox.Unknown:
-		case outbox.Refused:
+		case outbox.Rejected:
 			if result.Reason != outbox.ReasonUnroutable { // the broker removes the bindings before the exchange
 				checkRejected(t, result, outbox.ReasonNoExchange)
 			}

@@ -53,7 +53,7 @@ func classify(e evidence) verdict {
 	}
 	switch {
 	case e.acked && e.returned != nil:
-		return verdict{outcome: outbox.Refused, reason: outbox.ReasonUnroutable, detail: returnText(e.returned)}
+		return verdict{outcome: outbox.Rejected, reason: outbox.ReasonUnroutable, detail: returnText(e.returned)}
 	case e.acked:
 		return verdict{outcome: outbox.Confirmed}
 	case e.timedOut:
@@ -65,12 +65,12 @@ func classify(e evidence) verdict {
 	case closed != "":
 		return verdict{outcome: outbox.Unknown, replay: replay, detail: closed + "the confirm" + because(e.exception)}
 	}
-	return verdict{outcome: outbox.Refused, reason: outbox.ReasonNack, detail: "the broker answered with a nack: a queue rejected the message, or the broker could not handle it"}
+	return verdict{outcome: outbox.Rejected, reason: outbox.ReasonNack, detail: "the broker answered with a nack: a queue rejected the message, or the broker could not handle it"}
 }
 
 // exceptionVerdict judges a message that was alone when the broker closed the channel.
 func exceptionVerdict(e *amqp.Error) verdict {
-	v := verdict{outcome: outbox.Refused, reason: outbox.ReasonChannelClosed, detail: exceptionText(e)}
+	v := verdict{outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed, detail: exceptionText(e)}
 	switch e.Code {
 	case amqp.NotFound:
 		v.reason = outbox.ReasonNoExchange

@@ -25,9 +25,9 @@ func TestClassify(t *testing.T) {
 	}{
 		"confirmed":                     {evidence{acked: true}, outbox.Confirmed, "", false},
 		"confirmed, lost after":         {evidence{acked: true, channelClosed: true, connectionClosed: true}, outbox.Confirmed, "", false},
-		"returned and confirmed":        {evidence{acked: true, returned: returned}, outbox.Refused, outbox.ReasonUnroutable, false},
-		"nack":                          {evidence{}, outbox.Refused, outbox.ReasonNack, false},
-		"nack on a shared lane":         {evidence{shared: true}, outbox.Refused, outbox.ReasonNack, false},
+		"returned and confirmed":        {evidence{acked: true, returned: returned}, outbox.Rejected, outbox.ReasonUnroutable, false},
+		"nack":                          {evidence{}, outbox.Rejected, outbox.ReasonNack, false},
+		"nack on a shared lane":         {evidence{shared: true}, outbox.Rejected, outbox.ReasonNack, false},
 		"returned, confirm lost":        {evidence{returned: returned, connectionClosed: true, channelClosed: true}, outbox.Unknown, "", false},
 		"connection lost":               {evidence{connectionClosed: true, channelClosed: true, shared: true, exception: forced}, outbox.Unknown, "", false},
 		"connection lost, alone":        {evidence{connectionClosed: true, channelClosed: true, alone: true, exception: forced}, outbox.Unknown, "", false},
@@ -36,12 +36,12 @@ func TestClassify(t *testing.T) {
 		"lane died":                     {evidence{channelClosed: true, shared: true, exception: notFound}, outbox.Unknown, "", true},
 		"lane died before":              {evidence{unsent: true, channelClosed: true, shared: true}, outbox.NotSent, "", true},
 		"isolation lane died before":    {evidence{unsent: true, channelClosed: true, alone: true, exception: notFound}, outbox.NotSent, "", false},
-		"alone, 404":                    {evidence{channelClosed: true, alone: true, exception: notFound}, outbox.Refused, outbox.ReasonNoExchange, false},
+		"alone, 404":                    {evidence{channelClosed: true, alone: true, exception: notFound}, outbox.Rejected, outbox.ReasonNoExchange, false},
 		"not the last on the lane, 404": {evidence{channelClosed: true, exception: notFound}, outbox.Unknown, "", false},
 		"alone, closed without a word":  {evidence{channelClosed: true, alone: true}, outbox.Unknown, "", false},
 		"alone, 403": {
 			evidence{channelClosed: true, alone: true, exception: exception(403, "ACCESS_REFUSED - write access to exchange 'x' in vhost '/' refused for user 'u'")},
-			outbox.Refused, outbox.ReasonAccessRefused, false,
+			outbox.Rejected, outbox.ReasonAccessRefused, false,
 		},
 		"alone, too large": {
 			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - message size 20971520 is larger than configured max size 16777216")},
@@ -53,7 +53,7 @@ func TestClassify(t *testing.T) {
 		},
 		"alone, an exchange with such a name": {
 			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - exchange 'header priority CC message size user_id expiration delivery_mode' in vhost '/' is busy")},
-			outbox.Refused, outbox.ReasonChannelClosed, false,
+			outbox.Rejected, outbox.ReasonChannelClosed, false,
 		},
 		"alone, expiration": {
 			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - invalid expiration 'soon': no_integer")},
@@ -65,11 +65,11 @@ func TestClassify(t *testing.T) {
 		},
 		"alone, another 406": {
 			evidence{channelClosed: true, alone: true, exception: exception(406, "PRECONDITION_FAILED - something new")},
-			outbox.Refused, outbox.ReasonChannelClosed, false,
+			outbox.Rejected, outbox.ReasonChannelClosed, false,
 		},
 		"alone, 506": {
 			evidence{channelClosed: true, alone: true, exception: exception(506, "RESOURCE_ERROR - stream unavailable")},
-			outbox.Refused, outbox.ReasonChannelClosed, false,
+			outbox.Rejected, outbox.ReasonChannelClosed, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

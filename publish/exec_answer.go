@@ -41,7 +41,7 @@ func (a answer) outcome() outbox.Outcome {
 	case "confirmed":
 		return outbox.Confirmed
 	case "rejected":
-		return outbox.Refused
+		return outbox.Rejected
 	case "impossible":
 		return outbox.Impossible
 	case "unknown":
@@ -68,7 +68,7 @@ func (a answer) result(m *outbox.Message, wrong error) outbox.Result {
 		r.Outcome, r.Detail = outbox.Unknown, oneLine(wrong.Error())
 	}
 	switch r.Outcome {
-	case outbox.Refused:
+	case outbox.Rejected:
 		r.Reason = outbox.ReasonHandlerRejected
 		r.RetryIn, _ = a.retryIn()
 	case outbox.Impossible:

@@ -88,8 +88,8 @@ func TestExecOutcomes(t *testing.T) {
 		want   outcome
 	}{
 		{`{"message_id":"ID","outcome":"confirmed","more":1}`, outcome{outbox.Confirmed, "", 0, ""}},
-		{`{"message_id":"ID","outcome":"rejected","retry_in":"90s","detail":"HTTP 503:\n busy"}`, outcome{outbox.Refused, outbox.ReasonHandlerRejected, 90 * time.Second, "HTTP 503: busy"}},
-		{`{"message_id":"ID","outcome":"rejected"}`, outcome{outbox.Refused, outbox.ReasonHandlerRejected, 0, ""}},
+		{`{"message_id":"ID","outcome":"rejected","retry_in":"90s","detail":"HTTP 503:\n busy"}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 90 * time.Second, "HTTP 503: busy"}},
+		{`{"message_id":"ID","outcome":"rejected"}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, ""}},
 		{`{"message_id":"ID","outcome":"impossible","detail":"no address"}`, outcome{outbox.Impossible, outbox.ReasonHandlerImpossible, 0, "no address"}},
 		{`{"message_id":"ID","outcome":"unknown","detail":"timeout"}`, outcome{outbox.Unknown, "", 0, "timeout"}},
 		{"hello\n\n" + `{"message_id":"00000000-0000-4000-8000-000000000000","outcome":"confirmed"}` + "\n" + `{"message_id":"ID","outcome":"confirmed"}`, outcome{outbox.Confirmed, "", 0, ""}},
@@ -195,7 +195,7 @@ func TestExecSameMessageID(t *testing.T) {
 	r.publish(first, second)
 	results := r.awaitResults(t, first, second)
 	allAre(t, results[:1], outbox.Confirmed)
-	allAre(t, results[1:], outbox.Refused)
+	allAre(t, results[1:], outbox.Rejected)
 }
 
 func TestExecWithoutAProgram(t *testing.T) {

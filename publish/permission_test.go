@@ -65,7 +65,7 @@ func TestPermissionRevokedMidStream(t *testing.T) {
 		switch {
 		case result.Outcome == outbox.Confirmed:
 			confirmed++
-		case result.Outcome == outbox.Refused:
+		case result.Outcome == outbox.Rejected:
 			rejected++
 			if there && !result.MaybeSent {
 				wrong++

@@ -248,7 +248,7 @@ func (r *reaper) report(e *entry, v verdict) {
 // noteAnswer records what an answer says about the broker.
 func (r *reaper) noteAnswer(e *entry, v verdict) {
 	switch v.outcome {
-	case outbox.Confirmed, outbox.Refused, outbox.Impossible:
+	case outbox.Confirmed, outbox.Rejected, outbox.Impossible:
 	default:
 		return
 	}

@@ -118,9 +118,9 @@ func (p *funcPublisher) publish(m *outbox.Message) outbox.Result {
 	// m.MayBeKnown reports whether to mark the message as a possible duplicate.
 	m.SentAt = time.Now()
 	if err := p.send(m); err != nil {
-		// Refused costs an attempt, and after MaxRetries the message becomes a dead letter. An outage costs no attempt:
+		// Rejected costs an attempt, and after MaxRetries the message becomes a dead letter. An outage costs no attempt:
 		// return Unknown if the message may have arrived, else NotSent.
-		return outbox.Result{Message: m, Outcome: outbox.Refused, Reason: "rejected", Detail: err.Error()}
+		return outbox.Result{Message: m, Outcome: outbox.Rejected, Reason: "rejected", Detail: err.Error()}
 	}
 	return outbox.Result{Message: m, Outcome: outbox.Confirmed}
 }

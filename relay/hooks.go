@@ -23,8 +23,8 @@ type Hooks struct {
 	// Published is called after the broker has confirmed a message. The row is deleted a moment later. If the process
 	// dies in between, the message is published again.
 	Published func(Event)
-	// Refused is called for each rejection by the broker, and for a message that can never be published.
-	Refused func(Event)
+	// Rejected is called for each rejection by the broker, and for a message that can never be published.
+	Rejected func(Event)
 	// DeadLettered is called after a message was moved to the dead-letter table.
 	DeadLettered func(Event)
 }
@@ -59,7 +59,7 @@ const (
 
 // hooks are the configured hooks; nil: not set.
 type hooks struct {
-	published, refused, deadLettered *hook
+	published, rejected, deadLettered *hook
 }
 
 func newHooks(given Hooks, log *slog.Logger, counts *metrics) *hooks {
@@ -75,12 +75,12 @@ func newHooks(given Hooks, log *slog.Logger, counts *metrics) *hooks {
 	}
 	return &hooks{
 		published: one("published", given.Published),
-		refused:   one("refused", given.Refused), deadLettered: one("dead_lettered", given.DeadLettered),
+		rejected:  one("rejected", given.Rejected), deadLettered: one("dead_lettered", given.DeadLettered),
 	}
 }
 
 func (h *hooks) each(f func(*hook)) {
-	for _, one := range []*hook{h.published, h.refused, h.deadLettered} {
+	for _, one := range []*hook{h.published, h.rejected, h.deadLettered} {
 		if one != nil {
 			f(one)
 		}
@@ -109,14 +109,14 @@ func (h *hooks) result(r outbox.Result, decision outbox.Decision) {
 		if h.published != nil {
 			h.published.add(eventOf(r.Message, r.Message.WasMarked() || r.MaybeSent))
 		}
-	case outbox.Refused, outbox.Impossible:
-		if h.refused != nil {
+	case outbox.Rejected, outbox.Impossible:
+		if h.rejected != nil {
 			e := eventOf(r.Message, r.Message.PossibleDuplicate || r.MayHaveArrived())
 			e.Reason, e.LastError = r.Reason, decision.Detail
-			if r.Outcome == outbox.Refused {
+			if r.Outcome == outbox.Rejected {
 				e.Attempts = r.Message.NextAttempts()
 			}
-			h.refused.add(e)
+			h.rejected.add(e)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func (h *hooks) moved(s outbox.Settlement) {
 	}
 	e := eventOf(s.Message, s.Message.PossibleDuplicate)
 	e.Reason, e.LastError = s.Decision.Reason, s.Decision.Detail
-	if s.Refused {
+	if s.Rejected {
 		e.Attempts = s.Message.NextAttempts()
 	}
 	h.deadLettered.add(e)

@@ -40,7 +40,7 @@ func TestHooksAreToldWhatBecomesOfMessages(t *testing.T) {
 	i := newInstance(t)
 	var told told
 	i.config.MaxRetries = 1
-	i.config.Hooks = Hooks{Published: told.hook("published"), Refused: told.hook("refused"), DeadLettered: told.hook("dead")}
+	i.config.Hooks = Hooks{Published: told.hook("published"), Rejected: told.hook("rejected"), DeadLettered: told.hook("dead")}
 	_, stop := i.start()
 	var id int64
 	if err := i.load(1, 20); err != nil {
@@ -56,10 +56,10 @@ func TestHooksAreToldWhatBecomesOfMessages(t *testing.T) {
 		t.Errorf("%d were told to be published, want 20", n)
 	}
 	var attempts []int
-	for _, e := range told.events["refused"] {
+	for _, e := range told.events["rejected"] {
 		attempts = append(attempts, e.Attempts)
 		if e.ID != id || e.Reason != outbox.ReasonUnroutable || !strings.HasPrefix(e.LastError, "unroutable: ") {
-			t.Errorf("refused: %+v", e)
+			t.Errorf("rejected: %+v", e)
 		}
 	}
 	if !slices.Equal(attempts, []int{1, 2}) {
@@ -122,10 +122,10 @@ func TestAHookThatPanicsHarmsNothing(t *testing.T) {
 
 func TestPanicsOfAHookDoNotFillTheLog(t *testing.T) {
 	var log bytes.Buffer
-	hooks := newHooks(Hooks{Refused: func(Event) { panic("of a hook") }}, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
+	hooks := newHooks(Hooks{Rejected: func(Event) { panic("of a hook") }}, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
 	hooks.start()
 	for range 100 {
-		hooks.refused.add(Event{})
+		hooks.rejected.add(Event{})
 	}
 	hooks.end()
 	if n := strings.Count(log.String(), "hook panicked"); n != 1 || !strings.Contains(log.String(), "hooks_test.go") {

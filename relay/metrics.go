@@ -18,7 +18,7 @@ type metrics struct {
 	commitToPublish, commitToConfirm      *latency
 	settleDuration, settleRows, sweepRows prometheus.Histogram
 	deferred, hookDropped, hookPanics     *prometheus.CounterVec
-	published, deadLettered, refused      byKey
+	published, deadLettered, rejected     byKey
 	streamConnected                       prometheus.Gauge
 	publisherPhase                        *prometheus.GaugeVec
 }
@@ -61,7 +61,7 @@ func (m *metrics) count(k *maker, keys *routingKeys) {
 		"Streamed rows that could not be decoded. They stay in the table for the sweep.")
 	m.deleted = k.counter("rows_deleted_total", "Rows deleted after their message was confirmed.")
 	m.aside = k.counter("rows_set_aside_total", "Rows that the relay can neither delete nor update. It does not publish them again.")
-	m.refused = k.byKey(keys, "messages_refused_total",
+	m.rejected = k.byKey(keys, "messages_refused_total",
 		"Rejections by the broker, which cost an attempt each, and impossible messages, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
 		"Messages affected by an outage, without a charged attempt. outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
@@ -153,11 +153,11 @@ func (m *metrics) result(r outbox.Result) {
 			m.possibleDuplicates.Inc()
 		}
 		m.latencies(r.Message)
-	case outbox.Refused, outbox.Impossible:
+	case outbox.Rejected, outbox.Impossible:
 		if r.Reason == outbox.ReasonExpired {
 			return // counted once its row is gone
 		}
-		m.refused.inc(r.Message.RoutingKey, string(r.Reason))
+		m.rejected.inc(r.Message.RoutingKey, string(r.Reason))
 		if r.Reason == outbox.ReasonUnroutable {
 			m.returned.Inc()
 		}

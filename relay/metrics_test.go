@@ -332,7 +332,7 @@ func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
 	r, stop := i.startWith(i.publisher(), registry)
 	defer stop()
 	i.await("it streams", func() bool { return r.Health().Role == "streaming" })
-	r.counts.refused.WithLabelValues("nack")
+	r.counts.rejected.WithLabelValues("nack")
 	r.counts.deferred.WithLabelValues("unknown")
 	families, err := registry.Gather()
 	if err != nil {

@@ -32,7 +32,7 @@ func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbo
 			return outbox.Decision{Action: outbox.Delete, Reason: r.Reason}
 		}
 		return outbox.Decision{Action: outbox.DeadLetter, Reason: r.Reason, Detail: lastError(r), KeyGoesOn: expired && !policy.Block}
-	case outbox.Refused:
+	case outbox.Rejected:
 		if policy.exhausted(r.Message) {
 			return outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: lastError(r)}
 		}

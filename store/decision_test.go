@@ -36,37 +36,37 @@ func TestOutcomesAreDecided(t *testing.T) {
 		},
 		{
 			"first refusal",
-			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack},
+			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonNack},
 			0, 0,
 			outbox.Decision{Action: outbox.Retry, Delay: 120 * time.Second, Detail: "nack"},
 		},
 		{
 			"with jitter",
-			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack, Detail: "full"},
+			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonNack, Detail: "full"},
 			0, 0.5,
 			outbox.Decision{Action: outbox.Retry, Delay: 126 * time.Second, Detail: "nack: full"},
 		},
 		{
 			"with a time of its own",
-			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonHandlerRejected, RetryIn: 48 * time.Hour},
+			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonHandlerRejected, RetryIn: 48 * time.Hour},
 			2, 0.5,
 			outbox.Decision{Action: outbox.Retry, Delay: 48 * time.Hour, Detail: "handler_rejected"},
 		},
 		{
 			"third refusal",
-			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonUnroutable},
+			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonUnroutable},
 			2, 0,
 			outbox.Decision{Action: outbox.Retry, Delay: 480 * time.Second, Detail: "unroutable"},
 		},
 		{
 			"bounded",
-			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack},
+			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonNack},
 			4, 0.99,
 			outbox.Decision{Action: outbox.Retry, Delay: 1920*time.Second + 11880*time.Millisecond, Detail: "nack"},
 		},
 		{
 			"last refusal",
-			outbox.Result{Outcome: outbox.Refused, Reason: outbox.ReasonNack, Detail: "full"},
+			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonNack, Detail: "full"},
 			5, 0,
 			outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: "nack: full"},
 		},
@@ -95,7 +95,7 @@ func TestARowSaysHowOftenItIsTried(t *testing.T) {
 		{32766, 32767, outbox.DeadLetter},
 	} {
 		m := &outbox.Message{Attempts: c.attempts, MaxAttempts: &c.most}
-		r := outbox.Result{Message: m, Outcome: outbox.Refused, Reason: outbox.ReasonNack}
+		r := outbox.Result{Message: m, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
 		if d := store.Decide(r, policy(), 0, time.Now()); d.Action != c.want {
 			t.Errorf("refusal %d with max_attempts %d: %+v", c.attempts+1, c.most, d)
 		}
@@ -125,7 +125,7 @@ func TestARetryComesAtTheTimeOfExpiryAtTheLatest(t *testing.T) {
 	for left, want := range map[time.Duration]time.Duration{
 		time.Minute: time.Minute, -time.Minute: 0, time.Hour: policy().BackoffTime, math.MaxInt64: policy().BackoffTime,
 	} {
-		r := outbox.Result{Message: &outbox.Message{Deadline: now.Add(left)}, Outcome: outbox.Refused}
+		r := outbox.Result{Message: &outbox.Message{Deadline: now.Add(left)}, Outcome: outbox.Rejected}
 		if d := store.Decide(r, policy(), 0, now); d.Action != outbox.Retry || d.Delay != want {
 			t.Errorf("%s before it expires: %+v, want %s", left, d, want)
 		}
@@ -133,7 +133,7 @@ func TestARetryComesAtTheTimeOfExpiryAtTheLatest(t *testing.T) {
 }
 
 func TestNoRetriesMeansDeadLetterAtTheFirstRefusal(t *testing.T) {
-	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Refused, Reason: outbox.ReasonNack}
+	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
 	if d := store.Decide(r, store.Policy{}, 0, time.Now()); d.Action != outbox.DeadLetter {
 		t.Errorf("%+v", d)
 	}
@@ -145,7 +145,7 @@ func TestRetryDelayStaysWithinItsBounds(t *testing.T) {
 		most := rapid.Int64Range(0, math.MaxInt64).Draw(t, "max_backoff")
 		attempts := rapid.IntRange(0, 5000).Draw(t, "attempts")
 		random := rapid.Float64Range(0, 0.999999).Draw(t, "random")
-		r := outbox.Result{Message: &outbox.Message{Attempts: attempts}, Outcome: outbox.Refused, Reason: outbox.ReasonNack}
+		r := outbox.Result{Message: &outbox.Message{Attempts: attempts}, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
 		p := store.Policy{MaxRetries: 1 << 20, BackoffTime: time.Duration(backoff), MaxBackoff: time.Duration(most)}
 		got := float64(store.Decide(r, p, random, time.Now()).Delay)
 		exact := math.Ldexp(float64(backoff), attempts)
@@ -175,7 +175,7 @@ func TestSettlementsChargeRefusalsAlone(t *testing.T) {
 	for outcome := outbox.Confirmed; outcome <= outbox.NotSent; outcome++ {
 		r := outbox.Result{Message: &outbox.Message{ID: int64(outcome)}, Outcome: outcome}
 		s := outbox.NewSettlement(r, store.Decide(r, policy(), 0, time.Now()))
-		if s.Message != r.Message || s.Refused != (outcome == outbox.Refused) {
+		if s.Message != r.Message || s.Rejected != (outcome == outbox.Rejected) {
 			t.Errorf("%v: %+v", outcome, s)
 		}
 	}

@@ -113,11 +113,11 @@ func deleted(m *outbox.Message) outbox.Settlement {
 }
 
 func retried(m *outbox.Message, delay time.Duration) outbox.Settlement {
-	return outbox.Settlement{Message: m, Refused: true, Decision: outbox.Decision{Action: outbox.Retry, Delay: delay, Detail: "nack: no"}}
+	return outbox.Settlement{Message: m, Rejected: true, Decision: outbox.Decision{Action: outbox.Retry, Delay: delay, Detail: "nack: no"}}
 }
 
 func dead(m *outbox.Message, refused bool) outbox.Settlement {
-	return outbox.Settlement{Message: m, Refused: refused, Decision: outbox.Decision{
+	return outbox.Settlement{Message: m, Rejected: refused, Decision: outbox.Decision{
 		Action: outbox.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB",
 	}}
 }

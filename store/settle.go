@@ -314,7 +314,7 @@ func settleArgs(part []outbox.Settlement) []any {
 		duplicates[i] = m.PossibleDuplicate
 		delays[i] = settlement.Decision.Delay
 		details[i], reasons[i] = settlement.Decision.Detail, string(settlement.Decision.Reason)
-		if settlement.Refused {
+		if settlement.Rejected {
 			refused[i] = 1
 		}
 	}

@@ -140,7 +140,7 @@ func TestASpanGoesFromTheCommitToTheConfirm(t *testing.T) {
 	m := message(`{"traceparent": "` + parent + `", "tracestate": "vendor=value"}`)
 	before := *m
 	tr.Delivered(outbox.Result{Message: m, Outcome: outbox.Confirmed})
-	refused := outbox.Result{Message: message(`{"traceparent": "` + parent + `"}`), Outcome: outbox.Refused, Reason: outbox.ReasonUnroutable, Detail: "no queue"}
+	refused := outbox.Result{Message: message(`{"traceparent": "` + parent + `"}`), Outcome: outbox.Rejected, Reason: outbox.ReasonUnroutable, Detail: "no queue"}
 	tr.Delivered(refused)
 	shutdown(t, tr)
 	if got.resource["service.name"] != "cdc-relay" || got.resource["service.version"] != "v1.2.3" || got.resource["deployment.environment.name"] != "test" {

@@ -118,7 +118,7 @@ func (s *service) tellEvents(cfg *config) error {
 		case notice.Published:
 			cfg.relay.Hooks.Published = hook
 		case notice.Rejected:
-			cfg.relay.Hooks.Refused = hook
+			cfg.relay.Hooks.Rejected = hook
 		case notice.DeadLettered:
 			cfg.relay.Hooks.DeadLettered = hook
 		}
