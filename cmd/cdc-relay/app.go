@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -35,6 +36,10 @@ type process struct {
 	signals        <-chan os.Signal
 }
 
+// sameStop is how long further signals count as the first one: timeout(1) and some supervisors signal the process, and
+// then its whole group.
+const sameStop = 500 * time.Millisecond
+
 // run runs one command and returns the exit code. The first signal cancels the command's context; the second exits at
 // once.
 func (p *process) run(ctx context.Context) int {
@@ -48,18 +53,20 @@ func (p *process) run(ctx context.Context) int {
 	done := make(chan error, 1)
 	go func() { done <- p.app().RunContext(ctx, protectIDs(p.args)) }()
 
-	signalled := false
+	var stopped time.Time // when the first signal came
 	for {
 		select {
 		case err := <-done:
 			return p.report(err)
 		case sig := <-p.signals:
-			if signalled {
+			switch {
+			case stopped.IsZero():
+				stopped = time.Now()
+				cancel()
+			case time.Since(stopped) > sameStop:
 				fmt.Fprintf(p.stderr, "cdc-relay: second %s: exiting at once\n", sig)
 				return exitCodeOf(sig)
 			}
-			signalled = true
-			cancel()
 		}
 	}
 }
