@@ -38,7 +38,7 @@ type process struct {
 
 // sameStop is how long further signals count as the first one: timeout(1) and some supervisors signal the process, and
 // then its whole group.
-const sameStop = 500 * time.Millisecond
+const sameStop = 100 * time.Millisecond
 
 // run runs one command and returns the exit code. The first signal cancels the command's context; the second exits at
 // once.

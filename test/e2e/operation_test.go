@@ -57,6 +57,7 @@ func TestASecondSignalCutsTheDrainShort(t *testing.T) {
 			w, r, proxy, arrived := stalled(t)
 			r.signal(syscall.SIGTERM)
 			w.eventually("it drains", func() bool { return len(linesWith(r.logs(), "stopping")) > 0 })
+			<-time.After(200 * time.Millisecond) // at once, it would count as the first one
 			r.signal(signal)
 			within(t, "ending", 3*time.Second, func() {
 				if code := r.exit(); code != want {
