@@ -316,48 +316,6 @@ func TestAClosedOutputPublishesNothing(t *testing.T) {
 	}
 }
 
-// A broker that does not answer delays the drain; a second signal ends it.
-func TestSecondSignalCutsTheDrainShort(t *testing.T) {
-	for _, test := range []struct {
-		sig  syscall.Signal
-		code int
-	}{{syscall.SIGINT, 130}, {syscall.SIGTERM, 143}} {
-		t.Run(test.sig.String(), func(t *testing.T) {
-			env, conn := fresh(t)
-			broker, err := url.Parse(services.VHost(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			proxy := services.NewProxy(t, broker.Host)
-			broker.Host = proxy.Addr()
-			env["CDC_RELAY_AMQP_URL"] = broker.String()
-			env["CDC_RELAY_SEND_TIMEOUT"] = "1m"
-			env["CDC_RELAY_SHUTDOWN_TIMEOUT"] = "1m"
-			want(t, cdcRelay(t, env, "setup"), exitDone)
-			relay := start(t, env, "run")
-			address := relay.httpURL(t)
-			insert := func() { execute(t, conn, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')") }
-			insert() // it opens the channel: a message that waits for one is not in flight
-			relay.await(t, `"message_rejected"`)
-			proxy.BlackHole()
-			insert()
-			for !strings.Contains(page(t, address+"/metrics"), "\ncdc_relay_messages_in_flight 1\n") {
-				if t.Context().Err() != nil {
-					t.Fatal("the message never left")
-				}
-			}
-			relay.signal(t, test.sig)
-			relay.await(t, "stopping")
-			<-time.After(sameStop) // until then it counts as the first one
-			relay.signal(t, test.sig)
-			relay.await(t, "cdc-relay: second "+test.sig.String()+": exiting at once")
-			if code := relay.exit(t); code != test.code {
-				t.Errorf("exit code %d, want %d", code, test.code)
-			}
-		})
-	}
-}
-
 // Also before the relay has checked its database. timeout(1) and others signal a process and then its whole group.
 func TestOneSignalEndsTheService(t *testing.T) {
 	for _, times := range []int{1, 2} {

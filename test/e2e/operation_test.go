@@ -57,13 +57,18 @@ func TestASecondSignalCutsTheDrainShort(t *testing.T) {
 			w, r, proxy, arrived := stalled(t)
 			r.signal(syscall.SIGTERM)
 			w.eventually("it drains", func() bool { return len(linesWith(r.logs(), "stopping")) > 0 })
-			<-time.After(200 * time.Millisecond) // at once, it would count as the first one
-			r.signal(signal)
 			within(t, "ending", 3*time.Second, func() {
+				w.eventually("a second signal ends it", func() bool { // sent at once, it counts as the first one
+					r.signal(signal)
+					return r.exited()
+				})
 				if code := r.exit(); code != want {
 					t.Errorf("exit code %d, want %d", code, want)
 				}
 			})
+			if said := "cdc-relay: second " + signal.String() + ": exiting at once"; !strings.Contains(r.logs(), said) {
+				t.Errorf("it did not say %q", said)
+			}
 			proxy.Resume()
 			w.run()
 			w.eventually("all arrive", func() bool { return arrived.distinct() == 101 })

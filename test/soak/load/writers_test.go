@@ -195,7 +195,7 @@ func TestBacklogIsRecorded(t *testing.T) {
 	}
 }
 
-// A COMMIT with a lost answer is neither a commit nor a rollback, whichever it was.
+// The load records a COMMIT whose answer was lost as neither a commit nor a rollback.
 func TestCommitWithoutAnswerIsUnknown(t *testing.T) {
 	for _, test := range []struct {
 		name string
