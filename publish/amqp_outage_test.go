@@ -194,9 +194,7 @@ func TestSilentBroker(t *testing.T) {
 	timeout := await.Scaled(time.Second)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})
 	var k maker
-	warm := k.many(10, "", q)
-	r.publish(warm...)
-	allAre(t, r.awaitResults(t, warm...), outbox.Confirmed)
+	r.publishUntilConfirmed(t, k.many(10, "", q)...)
 
 	mark := r.mark()
 	proxy.BlackHole()
@@ -210,11 +208,7 @@ func TestSilentBroker(t *testing.T) {
 	allAre(t, results, outbox.Unknown)
 	r.awaitSince(t, mark, Paused)
 	proxy.Resume()
-	r.awaitPhase(t, Ready)
-	again := k.many(500, "", q)
-	r.publish(again...)
-	all := append(results, r.awaitResults(t, again...)...)
-	allAre(t, all[500:], outbox.Confirmed)
+	all := append(results, r.publishUntilConfirmed(t, k.many(500, "", q)...)...)
 	checkArrived(t, all, a.drain(q))
 }
 
@@ -226,9 +220,7 @@ func TestStoppedReading(t *testing.T) {
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(time.Second)})
 	var k maker
 	for range 2 { // after the first answer the lane is being opened, before the second it is open
-		warm := k.make("", q, `{}`)
-		r.publish(warm)
-		allAre(t, r.awaitResults(t, warm), outbox.Confirmed)
+		r.publishUntilConfirmed(t, k.make("", q, `{}`))
 	}
 	mark := r.mark()
 	proxy.BlackHole(services.Upstream)

@@ -32,10 +32,7 @@ func TestHalfOpenLetsOneThroughAtATime(t *testing.T) {
 	}
 	r.awaitSince(t, mark, Paused)
 	proxy.Resume()
-	r.awaitPhase(t, Ready)
-	again := k.many(100, "", q)
-	r.publish(again...)
-	allAre(t, r.awaitResults(t, again...), outbox.Confirmed)
+	r.publishUntilConfirmed(t, k.many(100, "", q)...)
 	r.awaitBreaker(t, Paused, "open")
 	r.awaitBreaker(t, Ready, "half_open")
 	r.awaitBreaker(t, Ready, "closed")

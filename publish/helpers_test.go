@@ -130,6 +130,34 @@ func (r *recorder) awaitResults(t *testing.T, messages ...*outbox.Message) []out
 	return results
 }
 
+// publishUntilConfirmed publishes messages, and copies of those that got no answer, as the relay would: a busy broker may
+// take longer than the short send timeout of a test. It returns all results.
+func (r *running) publishUntilConfirmed(t *testing.T, messages ...*outbox.Message) (results []outbox.Result) {
+	t.Helper()
+	for round := 0; len(messages) > 0; round++ {
+		if round == 20 {
+			t.Fatalf("%d messages are not confirmed in %d rounds, the last because %s", len(messages), round, results[len(results)-1].Detail)
+		}
+		r.awaitPhase(t, Ready)
+		r.publish(messages...)
+		var again []*outbox.Message
+		for _, result := range r.awaitResults(t, messages...) {
+			results = append(results, result)
+			switch result.Outcome {
+			case outbox.Confirmed:
+			case outbox.NotSent, outbox.Unknown:
+				m := *result.Message
+				m.PossibleDuplicate = m.PossibleDuplicate || result.MayHaveArrived()
+				again = append(again, &m)
+			default:
+				t.Errorf("message %d: %s (%s)", result.Message.ID, result.Outcome, result.Detail)
+			}
+		}
+		messages = again
+	}
+	return results
+}
+
 // checkOnce fails if a message has more or less than one result.
 func (r *recorder) checkOnce(t *testing.T) {
 	t.Helper()
