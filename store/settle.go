@@ -217,12 +217,27 @@ func among(ctx context.Context, db querier, sql string, part []outbox.Settlement
 	return found, err
 }
 
-// lockFree locks the rows that no other session has locked. Rows that are not visible count as free, because nobody
-// waits for them.
+// lockFree locks the rows that no other session has locked, and marks those whose lock it overwrites. Rows that are not
+// visible count as free, because nobody waits for them.
 func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement) (free, locked []outbox.Settlement, err error) {
-	ours, err := among(ctx, tx, s.sql.lockFree, part)
+	rows, err := tx.Query(ctx, s.sql.lockFree, settleArgs(part)[:2]...)
 	if err != nil {
 		return nil, nil, err
+	}
+	ours := make([]bool, len(part))
+	var nth int64
+	var traced bool
+	tag, err := pgx.ForEachRow(rows, []any{&nth, &traced}, func() error {
+		ours[nth-1] = true
+		m := part[nth-1].Message
+		m.PossibleDuplicate = m.PossibleDuplicate || traced
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if tag.RowsAffected() == int64(len(part)) {
+		return part, nil, nil
 	}
 	visible, err := among(ctx, tx, s.sql.visible, part)
 	if err != nil {

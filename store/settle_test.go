@@ -98,6 +98,21 @@ func TestALockedRowHoldsUpNoOther(t *testing.T) {
 	equal(t, "left for their retry", f.IDs("true"), []int64{4, 5, 6})
 }
 
+// TestARowThatAnotherRelayMayHavePublishedIsMarked: a relay published the row, and was frozen before it wrote the
+// rejection. Meanwhile another one claimed the row, published it and died.
+func TestARowThatAnotherRelayMayHavePublishedIsMarked(t *testing.T) {
+	f := newFixture(t)
+	f.Plain(4)
+	m := f.read(0)
+	f.claim(outbox.AllFresh(), 1, 2).Abandon()
+	settled := f.settle(retried(m[0], time.Hour), dead(m[1], true), retried(m[2], time.Hour), dead(m[3], true))
+	equal(t, "done", settledIDs(settled.Done), []int64{1, 3, 2, 4})
+	equal(t, "marked", f.IDs("possible_duplicate"), []int64{1})
+	if !tabletest.One[bool](f, `SELECT array_agg(id) = '{2}' FROM outbox_dead_letter WHERE possible_duplicate`) {
+		t.Error("not exactly dead letter 2 is marked")
+	}
+}
+
 func TestSettlementsByAnOldReferenceLeaveTheNewRowAlone(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(1)

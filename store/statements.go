@@ -94,11 +94,13 @@ ORDER BY k.nth, r.id`
 // A claim will delete rows. Without this lock, a claim and an index build could wait for each other.
 const lockTableSQL = `LOCK TABLE {outbox} IN ROW EXCLUSIVE MODE`
 
-// The rows of a claim, unless they have changed since they were found. xmax is not 0 if a session has locked the row
-// and not deleted it: that session may have published it. If a session locks and then changes a row, as a claim does
-// when it releases it, xmax equals xmin.
+// traced: a session has locked the row and not deleted it, so it may have published it. If a session locks and then
+// changes a row, as a claim does when it releases it, xmax equals xmin.
+const traced = `r.xmax <> 0 AND r.xmax <> r.xmin`
+
+// The rows of a claim, unless they have changed since they were found.
 const lockSQL = `
-SELECT {message_columns}, r.xmax <> 0 AND r.xmax <> r.xmin, ` + IsSuperseded + ` FROM {outbox} r
+SELECT {message_columns}, ` + traced + `, ` + IsSuperseded + ` FROM {outbox} r
 WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
 
@@ -151,19 +153,25 @@ const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boo
 
 const fenced = sameRow + ` AND r.available_at IS NOT DISTINCT FROM s.available_at`
 
+// tracedByOthers: another relay may have published the row since this one did.
+const tracedByOthers = traced + ` AND r.xmax <> pg_current_xact_id()::xid`
+
 // attempts stops at its greatest value, because an application may have set it.
 const retrySQL = `
 WITH changed AS (
   UPDATE {outbox} r SET attempts = least(r.attempts, 2147483646) + 1, last_error = s.detail,
-         available_at = clock_timestamp() + s.delay, possible_duplicate = s.possible_duplicate
+         available_at = clock_timestamp() + s.delay, possible_duplicate = s.possible_duplicate OR (` + tracedByOthers + `)
   FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING s.nth)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
 
-// An existing dead letter stays; somebody may have copied its row back.
+// An existing dead letter stays; somebody may have copied its row back. The rows are locked first, because a delete
+// returns its own xmax.
 const deadLetterSQL = `
-WITH moved AS (
-  DELETE FROM {outbox} r USING ` + settledRows + ` WHERE ` + fenced + `
-  RETURNING ` + KeptColumns + `{extra_columns}, s.possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
+WITH locked AS (
+  SELECT s.*, ` + tracedByOthers + ` AS traced FROM ` + settledRows + ` JOIN {outbox} r ON ` + fenced + ` FOR UPDATE OF r),
+moved AS (
+  DELETE FROM {outbox} r USING locked s WHERE ` + sameRow + `
+  RETURNING ` + KeptColumns + `{extra_columns}, s.possible_duplicate OR s.traced AS possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
             CASE WHEN s.reason = 'expired' THEN coalesce(r.last_error, s.detail) ELSE s.detail END AS last_error,
             s.reason AS failure_reason, s.nth),
 kept AS (
@@ -172,8 +180,10 @@ kept AS (
   ON CONFLICT DO NOTHING)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
 
-// Locks the rows of a batch that no other session has locked.
-const lockFreeSQL = visibleSQL + ` FOR UPDATE OF r SKIP LOCKED`
+// Locks the rows of a batch that no other session has locked. The second column is the trace of an earlier lock.
+const lockFreeSQL = `
+SELECT s.nth, ` + traced + ` FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
+JOIN {outbox} r ON ` + sameRow + ` FOR UPDATE OF r SKIP LOCKED`
 
 // The rows of a batch that exist.
 const visibleSQL = `
