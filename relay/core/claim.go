@@ -200,6 +200,7 @@ func (c *Core) Begin(rows []outbox.Candidate, mostRows, mostBytes int) *Claim {
 			}
 		}
 		over := len(claim.chosen) > 0 && (len(claim.chosen) >= mostRows || bytes+row.Size > mostBytes)
+		over = over || c.mu.window.messages >= c.limits.Messages // the stream has filled it since Capacity
 		if over || !row.Ready || c.mu.registry.holds(row.Ref) || (row.OrderingKey != nil && ended[*row.OrderingKey]) {
 			if row.OrderingKey != nil {
 				ended[*row.OrderingKey] = true

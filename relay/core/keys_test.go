@@ -44,7 +44,9 @@ func TestAPassParksNoKeyThatIsWanted(t *testing.T) {
 	c.TookSlot(Slot{})
 	key := "k"
 	postponed := outbox.Candidate{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Due: time.Now().Add(time.Hour)}
-	read := func(asked []string) { c.Found(asked, []outbox.Run{{postponed}}, outbox.Snapshot{}, c.View().Epoch, 1) }
+	read := func(asked []string) {
+		c.Found(asked, []outbox.Run{{postponed}}, outbox.Snapshot{}, c.View().Epoch, 1)
+	}
 	wanted := func(what string, want ...string) {
 		t.Helper()
 		if taken := c.TakeWanted(10); !slices.Equal(taken, want) {
@@ -60,4 +62,27 @@ func TestAPassParksNoKeyThatIsWanted(t *testing.T) {
 	wanted("its row must not leave yet")
 	read(nil)
 	wanted("that is known already")
+}
+
+// TestAClaimLeavesRoomThatTheStreamHasTaken: the stream fills the window while the claim looks for rows.
+func TestAClaimLeavesRoomThatTheStreamHasTaken(t *testing.T) {
+	const window = 8
+	c := New(DefaultLimits(window))
+	c.PublisherReady(true)
+	c.TookSlot(Slot{})
+	c.Owned(time.Now())
+	rows, bytes := c.Capacity(4)
+	for id := range int64(window - 1) {
+		if m, v := c.Streamed(&outbox.Message{ID: 100 + id, XID: 1}, 100, false); m == nil {
+			t.Fatalf("row %d of %d is not published: %d", id, window, v)
+		}
+	}
+	var found []outbox.Candidate
+	for id := range int64(rows) {
+		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Ready: true})
+	}
+	c.Begin(found, rows, bytes)
+	if n := c.InFlight(); n > window {
+		t.Errorf("%d messages are in a window of %d", n, window)
+	}
 }
