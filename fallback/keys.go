@@ -41,13 +41,14 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	keys := s.Core.TakeWanted(min(s.keysFor(rows), (r.view.Wanted+free-1)/free))
 	claimed := 0
 	if len(keys) > 0 {
-		runs, seen, err := s.Table.FindRuns(ctx, keys, s.runOf(rows, len(keys)), r.fresh)
+		each := s.runOf(rows, len(keys))
+		runs, seen, err := s.Table.FindRuns(ctx, keys, each, r.fresh)
 		if err != nil {
 			s.Core.NotFound(keys)
 			return false, err
 		}
 		s.measure(runs)
-		if claimed, err = s.claim(ctx, r, s.Core.Found(keys, runs, seen, r.view.Epoch, len(keys)), rows, bytes); err != nil {
+		if claimed, err = s.claim(ctx, r, s.Core.Found(keys, runs, each, seen, r.view.Epoch, len(keys)), rows, bytes); err != nil {
 			return false, err
 		}
 	}
@@ -69,7 +70,8 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 		*p = keysPass{begun: true, number: s.Core.KeysBegan()}
 	}
 	limit := s.keysFor(s.Page)
-	runs, seen, err := s.Table.FindKeys(ctx, p.after, limit, s.runOf(rows, limit), r.fresh)
+	each := s.runOf(rows, limit)
+	runs, seen, err := s.Table.FindKeys(ctx, p.after, limit, each, r.fresh)
 	if err != nil {
 		*p = keysPass{}
 		return o, err
@@ -91,7 +93,7 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	if !r.view.Leader { // otherwise several relays would try to lock the same keys
 		s.Shuffle(len(runs), func(i, j int) { runs[i], runs[j] = runs[j], runs[i] })
 	}
-	_, err = s.claim(ctx, r, s.Core.Found(nil, runs, seen, r.view.Epoch, share), rows, bytes)
+	_, err = s.claim(ctx, r, s.Core.Found(nil, runs, each, seen, r.view.Epoch, share), rows, bytes)
 	if !o.More {
 		s.Core.KeysEnded(p.number, p.complete && r.view.Epoch == s.Core.View().Epoch)
 		*p = keysPass{}

@@ -83,10 +83,10 @@ func (c *Core) NotFound(asked []string) {
 	}
 }
 
-// Found records the first rows of keys. Asked are the keys that were looked up; nil: a pass over all keys. The caller
-// took the snapshot before the query, and the query began in this epoch. Found returns the rows of at most n keys,
-// which are claimed now.
-func (c *Core) Found(asked []string, runs []outbox.Run, snapshot outbox.Snapshot, epoch, n int) (take []outbox.Candidate) {
+// Found records the first rows of keys, up to each of a key. Asked are the keys that were looked up; nil: a pass over all
+// keys. The caller took the snapshot before the query, and the query began in this epoch. Found returns the rows of at
+// most n keys, which are claimed now.
+func (c *Core) Found(asked []string, runs []outbox.Run, each int, snapshot outbox.Snapshot, epoch, n int) (take []outbox.Candidate) {
 	c.lock()
 	defer c.mu.Unlock()
 	if epoch != c.mu.term.epoch { // the answer may come from another server
@@ -100,9 +100,13 @@ func (c *Core) Found(asked []string, runs []outbox.Run, snapshot outbox.Snapshot
 	for _, run := range runs {
 		key := *run[0].OrderingKey
 		found[key] = true
-		if c.found(key, run[0], asked != nil, n > 0) {
-			take = append(take, run...)
-			n--
+		if !c.found(key, run[0], asked != nil, n > 0) {
+			continue
+		}
+		take = append(take, run...)
+		n--
+		if k := c.mu.keys.byKey[key]; len(run) < each && k.left < c.mu.unseen.visible() {
+			k.rows = len(run)
 		}
 	}
 	for _, key := range asked {
@@ -135,6 +139,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	k.pass = o.pass
 	switch {
 	case k.place == claimed && !asked:
+		k.rows = 0 // the pass may have seen a row that the claim does not have
 		return false
 	case k.place == directly:
 		return false // its messages in memory leave first, and the stream brings the next ones
@@ -154,7 +159,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 		o.look(key, k)
 		return false
 	}
-	k.place = claimed
+	k.place, k.rows = claimed, 0
 	return true
 }
 
@@ -416,18 +421,22 @@ func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Se
 			m.AvailableAt = late.Message.AvailableAt // a later answer settles the row only while it has this time
 		}
 	}
+	deleted := make(map[string]int)
 	for _, s := range e.Answered {
 		switch {
 		case s.Decision.Action == outbox.Release:
 			c.giveBack(s.Message)
 		case committed:
 			c.settle(s)
+			if s.Message.OrderingKey != nil && s.Decision.Action == outbox.Delete {
+				deleted[*s.Message.OrderingKey]++
+			}
 		default:
 			settle = append(settle, s)
 		}
 	}
 	for _, key := range claim.keys {
-		c.endKey(claim, key)
+		c.endKey(claim, key, deleted[key])
 	}
 	for _, late := range claim.meanwhile {
 		delete(claim.flying, late.Message.Ref())
@@ -438,10 +447,15 @@ func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Se
 	return settle
 }
 
-// endKey asks for a look-up of a key whose claim has ended. The look-up waits until an unanswered message is answered.
-func (c *Core) endKey(claim *Claim, key string) {
+// endKey forgets a key of which all rows were deleted, and asks for a look-up of any other. The look-up waits until an
+// unanswered message is answered.
+func (c *Core) endKey(claim *Claim, key string, deleted int) {
 	k := c.mu.keys.byKey[key]
 	if k == nil || k.place != claimed {
+		return
+	}
+	if k.rows > 0 && deleted == k.rows {
+		c.mu.keys.drop(key)
 		return
 	}
 	for _, m := range claim.flying {

@@ -40,6 +40,8 @@ type keyState struct {
 	left uint64
 	// pass is the newest pass over all keys that has seen a row of this key.
 	pass int
+	// rows is how many rows the key had when it was claimed, if the look-up read all of them, and none was left since.
+	rows int
 }
 
 // place is how the messages of a key leave.
@@ -126,7 +128,7 @@ func (o *keys) leave(key string, seq uint64) bool {
 		o.miss(seq)
 		return false
 	}
-	k.left = max(k.left, seq)
+	k.left, k.rows = max(k.left, seq), 0
 	if k.place == directly {
 		k.place = behind
 	}

@@ -45,7 +45,7 @@ func TestAPassParksNoKeyThatIsWanted(t *testing.T) {
 	key := "k"
 	postponed := outbox.Candidate{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Due: time.Now().Add(time.Hour)}
 	read := func(asked []string) {
-		c.Found(asked, []outbox.Run{{postponed}}, outbox.Snapshot{}, c.View().Epoch, 1)
+		c.Found(asked, []outbox.Run{{postponed}}, 2, outbox.Snapshot{}, c.View().Epoch, 1)
 	}
 	wanted := func(what string, want ...string) {
 		t.Helper()
@@ -62,6 +62,67 @@ func TestAPassParksNoKeyThatIsWanted(t *testing.T) {
 	wanted("its row must not leave yet")
 	read(nil)
 	wanted("that is known already")
+}
+
+// TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp: after it, the stream publishes the key's rows again. In every other case
+// the key is looked up again.
+func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
+	key := "k"
+	confirm := func(c *Core, m *outbox.Message) *outbox.Message {
+		_, next := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed}, outbox.Decision{Action: outbox.Delete})
+		return next
+	}
+	for name, tc := range map[string]struct {
+		each      int
+		meanwhile func(c *Core, first *outbox.Message)
+		failed    bool // the commit
+		again     bool
+	}{
+		"all rows":          {each: 3},
+		"perhaps more rows": {each: 2, again: true},
+		"the commit fails":  {each: 3, failed: true, again: true},
+		"the stream left another": {each: 3, again: true, meanwhile: func(c *Core, _ *outbox.Message) {
+			c.Streamed(&outbox.Message{ID: 3, XID: 12, OrderingKey: &key}, 300, false)
+		}},
+		"a pass saw the key": {each: 3, again: true, meanwhile: func(c *Core, _ *outbox.Message) {
+			c.found(key, outbox.Candidate{OrderingKey: &key, Ready: true}, false, true)
+		}},
+		"a row is tried later": {each: 3, again: true, meanwhile: func(c *Core, first *outbox.Message) {
+			c.Resolved(outbox.Result{Message: first, Outcome: outbox.Rejected}, outbox.Decision{Action: outbox.Retry})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := New(DefaultLimits(100))
+			c.PublisherReady(true)
+			c.TookSlot(Slot{})
+			c.Owned(time.Now())
+			view, snapshot := c.View(), parsed(t, "10:10:")
+			c.Saw(snapshot, view.Epoch, view.Unnamed)
+			c.mu.keys.unlisted = false
+			c.mu.keys.add(key, &keyState{place: claimed})
+			rows := outbox.Run{
+				{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true},
+				{Ref: outbox.Ref{ID: 2}, OrderingKey: &key, Ready: true},
+			}
+			claim := c.Begin(c.Found([]string{key}, []outbox.Run{rows}, tc.each, snapshot, view.Epoch, 1), 10, 1<<20)
+			locked := []*outbox.Message{{ID: 1, OrderingKey: &key}, {ID: 2, OrderingKey: &key}}
+			next := c.Locked(claim, locked, 100, true)[0]
+			if tc.meanwhile != nil {
+				tc.meanwhile(c, next)
+			}
+			for next != nil && len(claim.answered) < 2 && len(claim.unsent) == 0 {
+				next = confirm(c, next)
+			}
+			c.Ended(claim, c.End(claim), !tc.failed)
+			if again := c.View().Wanted == 1; again != tc.again {
+				t.Errorf("looked up again: %t", again)
+			}
+			_, verdict := c.Streamed(&outbox.Message{ID: 4, XID: 13, OrderingKey: &key}, 400, false)
+			if direct := c.mu.keys.byKey[key].flying != nil; direct == tc.again {
+				t.Errorf("published from the stream: %t, %v", direct, verdict)
+			}
+		})
+	}
 }
 
 // TestAClaimLeavesRoomThatTheStreamHasTaken: the stream fills the window while the claim looks for rows.
@@ -85,4 +146,13 @@ func TestAClaimLeavesRoomThatTheStreamHasTaken(t *testing.T) {
 	if n := c.InFlight(); n > window {
 		t.Errorf("%d messages are in a window of %d", n, window)
 	}
+}
+
+func parsed(t *testing.T, text string) outbox.Snapshot {
+	t.Helper()
+	snapshot, err := outbox.ParseSnapshot(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snapshot
 }
