@@ -3,6 +3,7 @@ package fallback
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -44,8 +45,13 @@ func (m *model) statement(query func()) error {
 	m.between()
 	query()
 	m.between()
+	if m.failing() {
+		return errFailed
+	}
 	return nil
 }
+
+var errFailed = errors.New("the statement has failed")
 
 func (m *model) FindDue(_ context.Context, after time.Time, ties bool, limit int) (found []outbox.Candidate, err error) {
 	err = m.statement(func() {
@@ -113,14 +119,16 @@ func (m *model) run(key string, each int, fresh outbox.Fresh) (run outbox.Run) {
 	return run
 }
 
-func (m *model) NextDue(context.Context) (time.Duration, error) {
-	next := 24 * time.Hour
-	for _, row := range m.visible() {
-		if !row.available.IsZero() {
-			next = min(next, max(row.available.Sub(m.now), 0))
+func (m *model) NextDue(context.Context) (next time.Duration, err error) {
+	err = m.statement(func() {
+		next = 24 * time.Hour
+		for _, row := range m.visible() {
+			if !row.available.IsZero() {
+				next = min(next, max(row.available.Sub(m.now), 0))
+			}
 		}
-	}
-	return next, nil
+	})
+	return next, err
 }
 
 func (m *model) Snapshot(context.Context, bool) (seen outbox.Snapshot, err error) {
@@ -128,7 +136,10 @@ func (m *model) Snapshot(context.Context, bool) (seen outbox.Snapshot, err error
 	return seen, err
 }
 
-func (m *model) LastID(context.Context) (int64, bool, error) { return int64(len(m.rows)), true, nil }
+func (m *model) LastID(context.Context) (id int64, ok bool, err error) {
+	err = m.statement(func() { id = int64(len(m.rows)) })
+	return id, err == nil, err
+}
 
 func (m *model) slotOwner(context.Context) (Owner, error) {
 	return Owner{PID: m.owner(), Relay: !m.polls}, nil
@@ -160,7 +171,10 @@ func (m *model) lock(_ context.Context, ids []int64, fresh outbox.Fresh) (Transa
 	}
 	m.open = append(m.open, claim)
 	m.between()
-	m.open = slices.DeleteFunc(m.open, func(c *modelClaim) bool { return c == claim })
+	if m.failing() {
+		claim.Abandon()
+		return nil, errFailed
+	}
 	return claim, nil
 }
 
@@ -194,7 +208,7 @@ func (m *model) sweep(kind Sweep, between func()) {
 	booted := m.core
 	_, err := m.sweeper.Once(context.Background(), kind)
 	m.sweeping, m.between = false, func() {}
-	if err != nil && booted == m.core {
+	if err != nil && !errors.Is(err, errFailed) && booted == m.core {
 		m.t.Fatal(err)
 	}
 }

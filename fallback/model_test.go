@@ -40,8 +40,9 @@ type model struct {
 	// polls: there is no stream.
 	polls  bool
 	limits core.Limits
-	// between takes other steps during a statement.
+	// between takes other steps during a statement; failing reports whether the statement fails.
 	between func()
+	failing func() bool
 	// marksExactly: no event so far justifies a mark.
 	marksExactly bool
 
@@ -106,6 +107,8 @@ type modelRow struct {
 	postponed *core.Core
 }
 
+func never() bool { return false }
+
 const (
 	modelInFlight   = 8
 	modelPage       = 4
@@ -117,7 +120,7 @@ const (
 func newModel(t *rapid.T) *model {
 	m := &model{
 		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{}, coalesced: map[int64]bool{}, lastXID: 100, wal: 1,
-		delivered: map[int64]int{}, firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {},
+		delivered: map[int64]int{}, firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {}, failing: never,
 	}
 	if rapid.Bool().Draw(t, "tight limits") {
 		m.limits.AwaitStream, m.limits.Keys, m.limits.Unseen, m.limits.Unknown, m.limits.Invisible = 2, 3, 2, 1, 2
@@ -155,6 +158,7 @@ func (m *model) boot() {
 		Start: func(claim *core.Claim, tx Transaction) {
 			open := tx.(*modelClaim)
 			open.claim = claim
+			open.begun()
 			m.claims = append(m.claims, open)
 		},
 	}
@@ -472,6 +476,9 @@ func (m *model) commitSettled() {
 			m.unheard.hidden = append(m.unheard.hidden, s)
 			continue
 		}
+		if s.Decision.Action != outbox.Delete {
+			s.Message.PossibleDuplicate = s.Message.PossibleDuplicate || row.traced
+		}
 		m.unheard.done = append(m.unheard.done, s)
 		m.write(row, s)
 	}
@@ -572,7 +579,15 @@ func (c *modelClaim) Locked() ([]*outbox.Message, uint64, uint32) {
 	return c.messages, c.position, c.owner
 }
 
-func (c *modelClaim) Abandon() { c.unlock() }
+func (c *modelClaim) Abandon() {
+	c.begun()
+	c.unlock()
+}
+
+// begun: from now on, the core knows what became of the lock.
+func (c *modelClaim) begun() {
+	c.m.open = slices.DeleteFunc(c.m.open, func(o *modelClaim) bool { return o == c })
+}
 
 func (c *modelClaim) unlock() {
 	for _, row := range c.m.rows {

@@ -176,6 +176,10 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 	sweep := func(kind Sweep) func(*rapid.T) {
 		return func(t *rapid.T) {
 			core := m.core
+			if !m.marksExactly { // a failed lock leaves a trace
+				m.failing = func() bool { return rapid.IntRange(1, 20).Draw(t, "fails") == 1 }
+			}
+			defer func() { m.failing = never }()
 			m.sweep(kind, func() {
 				for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "meanwhile") {
 					if step := all[rapid.SampledFrom(inner).Draw(t, "step")]; step != nil && m.core == core {
@@ -225,8 +229,15 @@ func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
 				}
 			}
 		},
-		"stream":     func(*rapid.T) { m.streamNext() },
-		"stream2":    func(*rapid.T) { m.streamNext() },
+		"stream":  func(*rapid.T) { m.streamNext() },
+		"stream2": func(*rapid.T) { m.streamNext() },
+		"undecodable": func(*rapid.T) {
+			if !m.polls && m.streamed < len(m.txs) {
+				m.core.Began(m.txs[m.streamed].xid)
+				m.core.Unread()
+				m.streamed++
+			}
+		},
 		"confirm":    resolve(outbox.Confirmed, ""),
 		"confirm2":   resolve(outbox.Confirmed, ""),
 		"refuse":     resolve(outbox.Rejected, outbox.ReasonUnroutable),
