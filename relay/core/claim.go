@@ -146,7 +146,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	case held && c.mu.registry.setAside(head.Ref):
 		o.park(key, k)
 		return false
-	case held || k.flying != nil || len(k.queue) > 0:
+	case held || len(k.line) > 0:
 		k.place = behind // until that message has landed
 		return false
 	case !head.Ready && k.place == wanted:
@@ -168,7 +168,7 @@ func (c *Core) empty(key string) {
 	k := c.mu.keys.byKey[key]
 	switch {
 	case k == nil || k.place != claimed:
-	case k.flying == nil && k.left < c.mu.unseen.visible():
+	case len(k.line) == 0 && k.left < c.mu.unseen.visible():
 		c.mu.keys.drop(key)
 	default:
 		c.mu.keys.want(key)
@@ -460,7 +460,7 @@ func (c *Core) endKey(claim *Claim, key string, deleted int) {
 	}
 	for _, m := range claim.flying {
 		if m.OrderingKey != nil && *m.OrderingKey == key {
-			k.flying = m // even if another relay has deleted its row
+			k.line = []*outbox.Message{m} // even if another relay has deleted its row
 		}
 	}
 	c.mu.keys.want(key)

@@ -32,16 +32,25 @@ type keys struct {
 // keyState is the state of one ordering key.
 type keyState struct {
 	place place
-	// flying is the message in flight outside claims.
-	flying *outbox.Message
-	// queue are the streamed messages behind it, oldest first.
-	queue []*outbox.Message
+	// line is the message in flight outside claims, and the streamed messages behind it, oldest first.
+	line []*outbox.Message
 	// left is the number of the newest transaction of which a row was left in the table.
 	left uint64
 	// pass is the newest pass over all keys that has seen a row of this key.
 	pass int
 	// rows is how many rows the key had when it was claimed, if the look-up read all of them, and none was left since.
 	rows int
+}
+
+// flies reports whether the message is in flight outside claims. K may be nil.
+func (k *keyState) flies(m *outbox.Message) bool {
+	return k != nil && len(k.line) > 0 && k.line[0] == m
+}
+
+// pop removes the message in flight, and frees its payload.
+func (k *keyState) pop() {
+	k.line[0] = nil
+	k.line = k.line[1:]
 }
 
 // place is how the messages of a key leave.
@@ -79,10 +88,10 @@ func (o *keys) streamed(m *outbox.Message, room bool) passage {
 	k := o.byKey[*m.OrderingKey]
 	switch {
 	case k == nil && !o.unlisted:
-		o.add(*m.OrderingKey, &keyState{flying: m})
+		o.add(*m.OrderingKey, &keyState{line: []*outbox.Message{m}})
 		return goes
-	case k != nil && k.place == directly && room && len(k.queue) < mostQueued:
-		k.queue = append(k.queue, m)
+	case k != nil && k.place == directly && room && len(k.line) <= mostQueued:
+		k.line = append(k.line, m)
 		o.queued++
 		return queues
 	}
@@ -137,7 +146,7 @@ func (o *keys) leave(key string, seq uint64) bool {
 
 // look asks for a look-up of the key, once none of its messages is in memory.
 func (o *keys) look(key string, k *keyState) bool {
-	if k.place != behind || k.flying != nil || len(k.queue) > 0 {
+	if k.place != behind || len(k.line) > 0 {
 		return false
 	}
 	k.place = wanted
@@ -173,25 +182,24 @@ func (o *keys) take(n int) (taken []string) {
 func (o *keys) confirmed(m *outbox.Message) (next *outbox.Message) {
 	key := *m.OrderingKey
 	k := o.byKey[key]
-	if k == nil || k.flying != m {
+	if !k.flies(m) {
 		return nil
 	}
-	k.flying = nil
-	if len(k.queue) > 0 {
-		next = k.queue[0]
-		k.queue = k.queue[1:]
+	k.pop()
+	if len(k.line) > 0 {
 		o.queued--
-		k.flying = next
-	} else if k.place == directly {
+		return k.line[0]
+	}
+	if k.place == directly {
 		o.drop(key)
 	}
-	return next
+	return nil
 }
 
 // stop makes the messages behind one in flight go by the table, and returns them. The key waits until the message has
 // landed.
 func (o *keys) stop(m *outbox.Message) (queue []*outbox.Message) {
-	if k := o.byKey[*m.OrderingKey]; k != nil && k.flying == m {
+	if k := o.byKey[*m.OrderingKey]; k.flies(m) {
 		k.place = behind
 		return o.unqueue(*m.OrderingKey)
 	}
@@ -205,16 +213,16 @@ func (o *keys) landed(m *outbox.Message) {
 	if k == nil {
 		return
 	}
-	if k.flying == m {
-		k.flying = nil
+	if k.flies(m) {
+		k.pop()
 	}
 	o.look(key, k)
 }
 
 // unqueue empties the queue of a key and returns it; these rows stay in the table.
 func (o *keys) unqueue(key string) (queue []*outbox.Message) {
-	if k := o.byKey[key]; k != nil && len(k.queue) > 0 {
-		queue, k.queue = k.queue, nil
+	if k := o.byKey[key]; k != nil && len(k.line) > 1 {
+		k.line, queue = k.line[:1:1], k.line[1:]
 		o.queued -= len(queue)
 	}
 	return queue
@@ -257,7 +265,7 @@ func (o *keys) newTerm(leads bool, seq uint64) {
 	for key, k := range o.byKey {
 		switch {
 		case k.place == claimed:
-		case k.flying != nil || len(k.queue) > 0:
+		case len(k.line) > 0:
 			k.place = behind
 		default:
 			o.drop(key)

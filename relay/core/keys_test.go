@@ -54,7 +54,7 @@ func TestAPassParksNoKeyThatIsWanted(t *testing.T) {
 		}
 	}
 	late := &outbox.Message{ID: 1, OrderingKey: &key}
-	c.mu.keys.add(key, &keyState{place: behind, flying: late})
+	c.mu.keys.add(key, &keyState{place: behind, line: []*outbox.Message{late}})
 	c.mu.keys.landed(late) // the pass read the row before it was deleted
 	read(nil)
 	wanted("its row was settled meanwhile", key)
@@ -118,7 +118,7 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 				t.Errorf("looked up again: %t", again)
 			}
 			_, verdict := c.Streamed(&outbox.Message{ID: 4, XID: 13, OrderingKey: &key}, 400, false)
-			if direct := c.mu.keys.byKey[key].flying != nil; direct == tc.again {
+			if direct := len(c.mu.keys.byKey[key].line) == 1; direct == tc.again {
 				t.Errorf("published from the stream: %t, %v", direct, verdict)
 			}
 		})
