@@ -373,7 +373,7 @@ func (s *console) keysPage(ctx context.Context, d *desk, r *http.Request) (any, 
 	if err != nil {
 		return nil, err
 	}
-	list, err := d.keysPage(ctx)
+	list, err := d.keysPage(ctx, d.cfg.page())
 	p.goOn(list.Next)
 	shown := keysShown{listed[shownKey]{picked: p}, d.cfg.looking.parked}
 	for _, key := range list.Rows {

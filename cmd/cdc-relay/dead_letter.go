@@ -67,9 +67,11 @@ func (p *process) deadLetterList(c *cli.Context) error {
 }
 
 func (p *process) showDeadLetters(ctx context.Context, d *desk) error {
-	list, err := d.DeadLetters(ctx, d.cfg.looking.filter, d.cfg.page())
+	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.DeadMessage], error) {
+		return d.DeadLetters(ctx, d.cfg.looking.filter, page)
+	})
 	if err != nil {
-		return d.cfg.pageError(err)
+		return err
 	}
 	letters := list.Rows
 	if len(letters) == 0 && list.Next == "" && d.cfg.looking.filter.Reason != nil {

@@ -61,9 +61,9 @@ func (p *process) showKeys(ctx context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	list, err := d.keysPage(ctx)
+	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.Key], error) { return d.keysPage(ctx, page) })
 	if err != nil {
-		return d.cfg.pageError(err)
+		return err
 	}
 	if d.cfg.format == formatJSON {
 		view := keysView{Keys: []keyView{}, Next: orNothing(list.Next)}
@@ -91,11 +91,11 @@ func (p *process) showKeys(ctx context.Context, d *desk) error {
 	return nil
 }
 
-func (d *desk) keysPage(ctx context.Context) (operator.Listing[operator.Key], error) {
+func (d *desk) keysPage(ctx context.Context, page operator.Page) (operator.Listing[operator.Key], error) {
 	if !d.cfg.looking.parked {
-		return d.Keys(ctx, d.cfg.page())
+		return d.Keys(ctx, page)
 	}
-	return d.ParkedKeys(ctx, d.cfg.blocks(), d.cfg.page())
+	return d.ParkedKeys(ctx, d.cfg.blocks(), page)
 }
 
 // whyOf says what a key waits for.

@@ -19,7 +19,7 @@ func (p *process) listCommand() *cli.Command {
 		UsageText: "cdc-relay list [FILTERS] [FLAGS]",
 		Description: `Lists rows of the outbox: all of them, or those that the filters pick. Rows come in the
 order of their ids; rows of a state that has a time (due, retrying, scheduled, unconfirmed)
-come in the order of that time. One page looks at 10,000 rows at most. If there is more, it
+come in the order of that time. If few rows match, it reads on for 5 s. If there is more, it
 ends with a cursor for --after. --ordering-key is fast with any number of rows.
 
 EXAMPLES
@@ -79,9 +79,11 @@ func (p *process) list(c *cli.Context) error {
 }
 
 func (p *process) showList(ctx context.Context, d *desk) error {
-	list, err := d.List(ctx, d.cfg.looking.filter, d.cfg.page())
+	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.Waiting], error) {
+		return d.List(ctx, d.cfg.looking.filter, page)
+	})
 	if err != nil {
-		return d.cfg.pageError(err)
+		return err
 	}
 	if d.cfg.format == formatJSON {
 		view := listView{Messages: []listedView{}, Next: orNothing(list.Next)}

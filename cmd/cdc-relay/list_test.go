@@ -50,6 +50,18 @@ func TestListAndKeys(t *testing.T) {
 	}
 }
 
+// TestListFindsARareRow: a page reads 10,000 rows, so only the third one has the row.
+func TestListFindsARareRow(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'orders.paid', '1' FROM generate_series(1, 25000)`)
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.lost', '1')`)
+	for _, command := range []string{"list", "peek"} {
+		wantOutput(t, cdcRelay(t, env, command, "--routing-key", "orders.lost"), "orders.lost")
+	}
+	wantOutput(t, cdcRelay(t, env, "list", "--routing-key", "orders.none"), "no messages")
+}
+
 func TestExplainNamesTheSessionThatHasLockedARow(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -43,12 +44,31 @@ func (c *config) pageError(err error) error {
 	return err
 }
 
+// readFor is how long a list reads on if the filter matches few rows.
+const readFor = 5 * time.Second
+
+// readOn reads pages until the list has as many rows as asked for, ends, or has taken readFor.
+func readOn[T any](c *config, page func(operator.Page) (operator.Listing[T], error)) (list operator.Listing[T], err error) {
+	wanted := c.page()
+	for began := time.Now(); ; {
+		next, err := page(wanted)
+		if err != nil {
+			return list, c.pageError(err)
+		}
+		list.Rows, list.Next = append(list.Rows, next.Rows...), next.Next
+		wanted.After, wanted.Limit = next.Next, wanted.Limit-len(next.Rows)
+		if wanted.After == "" || wanted.Limit == 0 || time.Since(began) > readFor {
+			return list, nil
+		}
+	}
+}
+
 // tellNext prints how to get the next page, if there is one.
 func (p *process) tellNext(shown int, next string) {
 	switch {
 	case next == "":
 	case shown == 0:
-		fmt.Fprintf(p.stdout, "none among the first %s; to continue: --after %s\n", rowsText(operator.MostLooked, "row"), next)
+		fmt.Fprintf(p.stdout, "none found within %s; to continue: --after %s\n", readFor, next)
 	default:
 		fmt.Fprintf(p.stdout, "… more: --after %s\n", next)
 	}

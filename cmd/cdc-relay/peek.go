@@ -105,9 +105,11 @@ func (p *process) peek(c *cli.Context) error {
 }
 
 func (p *process) showPeeked(ctx context.Context, d *desk) error {
-	list, err := d.Peek(ctx, d.cfg.looking.filter, d.cfg.page(), d.cfg.blocks(), d.cfg.relay.HeaderColumns)
+	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.Peeked], error) {
+		return d.Peek(ctx, d.cfg.looking.filter, page, d.cfg.blocks(), d.cfg.relay.HeaderColumns)
+	})
 	if err != nil {
-		return d.cfg.pageError(err)
+		return err
 	}
 	view := peekView{Messages: []peekedView{}, Next: orNothing(list.Next)}
 	for _, m := range list.Rows {

@@ -25,8 +25,8 @@ func (p *process) publishedCommand() *cli.Command {
 				Usage:     "list published messages, newest first",
 				UsageText: "cdc-relay published list [FILTERS] [FLAGS]",
 				Description: `Lists published messages, all or those that the filters pick. --older-than and --newer-than
-count from the time of publishing. One page looks at 10,000 rows at most; if there is more,
-it ends with a cursor for --after.
+count from the time of publishing. If few messages match, it reads on for 5 s. If there is
+more, it ends with a cursor for --after.
 
 EXAMPLES
 
@@ -136,9 +136,11 @@ func (p *process) publishedList(c *cli.Context) error {
 }
 
 func (p *process) showPublishedList(ctx context.Context, d *desk) error {
-	list, err := d.PublishedMessages(ctx, d.cfg.looking.filter, d.cfg.page())
+	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.PublishedMessage], error) {
+		return d.PublishedMessages(ctx, d.cfg.looking.filter, page)
+	})
 	if err != nil {
-		return d.cfg.pageError(err)
+		return err
 	}
 	if d.cfg.format == formatJSON {
 		return p.writePublished(list.Rows, list.Next)
