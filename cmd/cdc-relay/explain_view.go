@@ -81,7 +81,7 @@ func (s surroundings) view(waiting []operator.Waiting, dead []operator.DeadMessa
 	for _, letter := range dead {
 		view := s.cfg.deadViewOf(letter)
 		v.Messages = append(v.Messages, explainedDeadLetter{
-			Where: "dead_letter", State: "dead", Next: "nothing, until it is sent back: " + view.RequeueWith, deadView: view,
+			Where: "dead_letter", State: "dead", Next: "nothing, until it is requeued: " + view.RequeueWith, deadView: view,
 		})
 	}
 	for _, m := range published {

@@ -101,7 +101,7 @@ func notNullEffect(table, of outbox.Table) string {
 	case table.Published():
 		return unmoved
 	case table:
-		return "an INSERT that leaves it out fails, and dead letters cannot be sent back"
+		return "an INSERT that leaves it out fails, and dead letters cannot be requeued"
 	}
 	return "the relay cannot move a message there, and retries without end"
 }
@@ -182,7 +182,7 @@ func (j *databaseJudge) judgeReferences(c *chart, of outbox.Table, table tableFa
 		fix := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", r.Table, outbox.QuoteIdentifier(r.Name))
 		switch {
 		case of != j.o.Table:
-			c.warn("references", fix, "foreign key %s of %s refers to %s: dead letters cannot be purged or sent back, or change that table", r.Name, r.Table, of).about(of.String())
+			c.warn("references", fix, "foreign key %s of %s refers to %s: dead letters cannot be purged or requeued, or change that table", r.Name, r.Table, of).about(of.String())
 		case r.Action == "a" || r.Action == "r":
 			c.wrong("references", fix, "foreign key %s of %s refers to %s: a row that is referred to is published, cannot be deleted, and is set aside", r.Name, r.Table, of).about(of.String())
 		default:
