@@ -94,9 +94,7 @@ func TestTheApplicationNeedsInsertAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.emptied()
-	if arrived.distinct() != 1 {
-		t.Error("it has not arrived")
-	}
+	w.eventually("it arrives", func() bool { return arrived.distinct() == 1 })
 }
 
 func mustURL(t *testing.T, text string) *url.URL {
