@@ -236,7 +236,6 @@ func (w *world) start(args ...string) *relay {
 	r := &relay{w: w, done: make(chan struct{})}
 	r.cmd = exec.Command(w.binary, append([]string{"run", "--log-format", "json"}, args...)...)
 	r.cmd.Env = w.env()
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if w.stdout != nil {
 		r.cmd.Stdout = w.stdout
 	}
