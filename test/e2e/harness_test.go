@@ -252,7 +252,7 @@ func (w *world) start(args ...string) *relay {
 		log := r.logs() // without the goroutines below
 		if w.t.Failed() && !r.exited() {
 			metrics, _ := r.get("/metrics")
-			w.t.Logf("metrics of the relay:\n%s", metrics)
+			w.t.Logf("metrics of the relay that are not 0:\n%s", counted(metrics))
 			_ = r.cmd.Process.Signal(syscall.SIGQUIT) // it prints its goroutines
 		} else {
 			_ = r.cmd.Process.Kill()
@@ -272,6 +272,17 @@ func (w *world) start(args ...string) *relay {
 	w.relays = append(w.relays, r)
 	r.http = await.Receive(w.t, "the relay says where it listens", address)
 	return r
+}
+
+// counted returns the relay's metrics that are not 0, without the buckets of histograms.
+func counted(metrics string) string {
+	var lines []string
+	for _, line := range linesWith(metrics, "cdc_relay_") {
+		if !strings.HasPrefix(line, "#") && !strings.HasSuffix(line, " 0") && !strings.Contains(line, "_bucket{") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 func (r *relay) readLog(from io.Reader, address chan<- string) {
