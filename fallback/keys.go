@@ -35,7 +35,7 @@ func (s *Sweeper) looksUp(r role) bool {
 
 // lookUp claims rows of wanted keys.
 func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
-	rows, bytes := s.Core.Capacity(s.Page)
+	rows, bytes := s.room()
 	// Only a share of the keys, so that other claims get some.
 	free := max(s.claims.free(), 1)
 	keys := s.Core.TakeWanted(min(s.keysFor(rows), (r.view.Wanted+free-1)/free))
@@ -62,7 +62,7 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 // passKeys claims rows of the next page of a pass over all keys.
 func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	p := &s.keys
-	rows, bytes := s.Core.Capacity(s.Page)
+	rows, bytes := s.room()
 	if rows == 0 {
 		return Outcome{More: p.begun}, nil
 	}

@@ -201,7 +201,7 @@ func (m *model) sweep(kind Sweep, between func()) {
 	if m.sweeping {
 		return
 	}
-	if v := m.sweeper.View(); !v.Ready && kind != Backlog {
+	if v := m.sweeper.View(); !v.Ready && kind != Backlog && kind != SlotCheck {
 		return
 	}
 	m.sweeping, m.between = true, between

@@ -203,6 +203,20 @@ func (m *model) otherPublishes(row *modelRow, deletes bool) {
 	row.gone = deletes
 }
 
+// rest sweeps while a sweep is due and no time passes. Otherwise the relay would keep a core busy.
+func (m *model) rest() {
+	for n := 0; !m.sweeping; n++ {
+		kind, _ := m.sweeper.Next()
+		if kind == None {
+			return
+		}
+		if n > 10*(len(m.rows)+10) {
+			m.t.Fatalf("the sweep of %s never rests: %+v", kind, m.sweeper.View())
+		}
+		m.sweep(kind, func() {})
+	}
+}
+
 // endClaims ends the transactions of the process, as lost connections do.
 func (m *model) endClaims() {
 	for _, row := range m.rows {

@@ -165,6 +165,18 @@ func TestARelayThatIsFrozenAgainAndAgainMarksWhatItPublishes(t *testing.T) {
 	})
 }
 
+// While nothing happens, the sweeps come to rest, also if there is too little room for the next page.
+func TestSweepsComeToRest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(t)
+		steps := m.steps()
+		steps["rest"] = func(*rapid.T) { m.rest() }
+		t.Repeat(steps)
+		m.quiesce()
+		m.empty()
+	})
+}
+
 func (m *model) steps() map[string]func(*rapid.T) {
 	return m.stepsOf("", "", "a", "b", "c", "d", "e")
 }

@@ -127,12 +127,20 @@ func (s *Sweeper) role(now time.Time) role {
 // View returns the state for the planner.
 func (s *Sweeper) View() View {
 	r := s.role(s.now())
-	rows, _ := s.Core.Capacity(s.Page)
+	rows, _ := s.room()
 	v := r.view
 	return View{
-		Leader: v.Leader, Live: v.Live, Rest: r.rest, TakesFresh: r.keys, Ready: rows > 0 && s.claims.free() > 0,
+		Leader: v.Leader, Live: v.Live, Rest: r.rest, TakesFresh: r.keys, Ready: rows > 0,
 		Backlog: v.Backlog, Unseen: v.Unseen, Wanted: v.Wanted > 0, Unlisted: v.Unlisted, Due: v.Due,
 	}
+}
+
+// room returns how many rows and bytes a claim may take now. No rows: the planner waits until there is room for a page.
+func (s *Sweeper) room() (rows, bytes int) {
+	if s.claims.free() == 0 {
+		return 0, 0
+	}
+	return s.Core.Capacity(s.Page)
 }
 
 // Next returns the sweep to run now, or None and how long to wait.
@@ -218,6 +226,8 @@ type duePass struct {
 	after time.Time
 	ties  bool
 	limit int
+	// locked counts the first rows of the page that other sessions have locked.
+	locked int
 }
 
 // mostTies bounds the page for rows of the same time. If no row of such a page can be claimed, the pass continues with
@@ -235,7 +245,7 @@ func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 		}
 		*p, s.anyDue = duePass{begun: true, ties: true, limit: 4 * s.Page}, false
 	}
-	rows, bytes := s.Core.Capacity(s.Page)
+	rows, bytes := s.room()
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
@@ -245,26 +255,30 @@ func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 		return o, err
 	}
 	free := s.Core.Free(found)
+	free = free[min(p.locked, len(free)):]
 	keyless, keys, considered := splitDue(free, rows, bytes)
+	s.anyDue = s.anyDue || len(keyless) > 0 || len(keys) > 0
+	if r.keys {
+		s.Core.WantKeys(keys)
+	}
+	claimed, err := s.claim(ctx, r, keyless, rows, bytes)
 	o.More = len(found) >= p.limit || considered < len(free)
 	switch {
+	case considered < len(free) && claimed == 0:
+		p.locked += considered
 	case considered < len(free):
-		p.after, p.ties = free[max(considered-1, 0)].Due, true
+		p.after, p.ties, p.locked = free[max(considered-1, 0)].Due, true, 0
 	case !o.More:
 		p.begun = false
 	default:
 		p.pass(found[len(found)-1].Due)
 	}
-	s.anyDue = s.anyDue || len(keyless) > 0 || len(keys) > 0
-	if r.keys {
-		s.Core.WantKeys(keys)
-	}
-	_, err = s.claim(ctx, r, keyless, rows, bytes)
 	return o, err
 }
 
 // pass moves to the next time, or enlarges the page if one time fills it.
 func (p *duePass) pass(to time.Time) {
+	p.locked = 0
 	switch {
 	case !p.after.Equal(to):
 		p.after, p.ties = to, true
@@ -308,7 +322,7 @@ type backlogPass struct {
 // sweepBacklog reads the next page of the current pass, or the first page of a new one.
 func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err error) {
 	p := &s.rows
-	if rows, _ := s.Core.Capacity(1); rows == 0 {
+	if rows, _ := s.room(); rows == 0 {
 		return Outcome{More: p.begun}, s.look(ctx, &r)
 	}
 	if !p.begun {
@@ -316,7 +330,7 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 			return o, err
 		}
 	}
-	rows, bytes := s.Core.Capacity(s.Page)
+	rows, bytes := s.room()
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
