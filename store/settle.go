@@ -227,7 +227,7 @@ func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlemen
 	ours := make([]bool, len(part))
 	var nth int64
 	var traced bool
-	tag, err := pgx.ForEachRow(rows, []any{&nth, &traced}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&nth, &traced}, func() error {
 		ours[nth-1] = true
 		m := part[nth-1].Message
 		m.PossibleDuplicate = m.PossibleDuplicate || traced
@@ -235,9 +235,6 @@ func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlemen
 	})
 	if err != nil {
 		return nil, nil, err
-	}
-	if tag.RowsAffected() == int64(len(part)) {
-		return part, nil, nil
 	}
 	visible, err := among(ctx, tx, s.sql.visible, part)
 	if err != nil {
