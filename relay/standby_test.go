@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -17,7 +18,7 @@ func TestAStreamThatIsOverLosesTheSlotSoon(t *testing.T) {
 	i := newInstance(t)
 	log := slog.New(slog.DiscardHandler)
 	open := func() *replication.Stream {
-		stream, _, err := replication.Open(t.Context(), i.config.DatabaseURL, i.config.Names(), time.Minute)
+		stream, _, err := replication.Open(t.Context(), i.config.DatabaseURL, i.config.Names(), await.Hang())
 		if err != nil {
 			t.Fatal(err)
 		}

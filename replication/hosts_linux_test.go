@@ -3,8 +3,8 @@ package replication
 import (
 	"net/url"
 	"testing"
-	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
@@ -16,7 +16,7 @@ func TestAHostThatIsGoneDoesNotHideTheNext(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.Host = services.NewDeaf(t).Addr() + "," + u.Host
-	stream, _, err := Open(t.Context(), u.String(), f.names, time.Minute)
+	stream, _, err := Open(t.Context(), u.String(), f.names, await.Hang())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -97,7 +98,7 @@ func (p *patient) setup() {
 		return
 	}
 	names := replication.Names{Table: p.Table, Publication: p.Publication, Slot: p.Slot, Shard: p.Shard}
-	if _, err := replication.Setup(p.t.Context(), p.conn.PgConn(), names, time.Minute); err != nil {
+	if _, err := replication.Setup(p.t.Context(), p.conn.PgConn(), names, await.Hang()); err != nil {
 		p.t.Fatal(err)
 	}
 }
