@@ -204,35 +204,34 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 
 // among reports for each settlement whether a statement finds its row.
 func among(ctx context.Context, db querier, sql string, part []outbox.Settlement) ([]bool, error) {
+	found := make([]bool, len(part))
+	return found, forEach(ctx, db, sql, part, func(i int64) { found[i] = true })
+}
+
+// forEach calls f with the index of each settlement whose row a statement finds. Its further columns go to more.
+func forEach(ctx context.Context, db querier, sql string, part []outbox.Settlement, f func(i int64), more ...any) error {
 	rows, err := db.Query(ctx, sql, settleArgs(part)[:2]...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	found := make([]bool, len(part))
 	var nth int64
-	_, err = pgx.ForEachRow(rows, []any{&nth}, func() error {
-		found[nth-1] = true
+	_, err = pgx.ForEachRow(rows, append([]any{&nth}, more...), func() error {
+		f(nth - 1)
 		return nil
 	})
-	return found, err
+	return err
 }
 
 // lockFree locks the rows that no other session has locked, and marks those whose lock it overwrites. Rows that are not
 // visible count as free, because nobody waits for them.
 func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement) (free, locked []outbox.Settlement, err error) {
-	rows, err := tx.Query(ctx, s.sql.lockFree, settleArgs(part)[:2]...)
-	if err != nil {
-		return nil, nil, err
-	}
 	ours := make([]bool, len(part))
-	var nth int64
 	var traced bool
-	_, err = pgx.ForEachRow(rows, []any{&nth, &traced}, func() error {
-		ours[nth-1] = true
-		m := part[nth-1].Message
+	err = forEach(ctx, tx, s.sql.lockFree, part, func(i int64) {
+		ours[i] = true
+		m := part[i].Message
 		m.PossibleDuplicate = m.PossibleDuplicate || traced
-		return nil
-	})
+	}, &traced)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -180,15 +180,14 @@ kept AS (
   ON CONFLICT DO NOTHING)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
 
+// inBatch joins the rows of a batch to their places in it.
+const inBatch = ` FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth) JOIN {outbox} r ON ` + sameRow
+
 // Locks the rows of a batch that no other session has locked. The second column is the trace of an earlier lock.
-const lockFreeSQL = `
-SELECT s.nth, ` + traced + ` FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
-JOIN {outbox} r ON ` + sameRow + ` FOR UPDATE OF r SKIP LOCKED`
+const lockFreeSQL = `SELECT s.nth, ` + traced + inBatch + ` FOR UPDATE OF r SKIP LOCKED`
 
 // The rows of a batch that exist.
-const visibleSQL = `
-SELECT s.nth FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
-JOIN {outbox} r ON ` + sameRow
+const visibleSQL = `SELECT s.nth` + inBatch
 
 // The rows of a batch that are dead letters.
 const movedSQL = `
