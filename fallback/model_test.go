@@ -158,7 +158,7 @@ func (m *model) boot() {
 		Start: func(claim *core.Claim, tx Transaction) {
 			open := tx.(*modelClaim)
 			open.claim = claim
-			open.begun()
+			open.known()
 			m.claims = append(m.claims, open)
 		},
 	}
@@ -594,12 +594,12 @@ func (c *modelClaim) Locked() ([]*outbox.Message, uint64, uint32) {
 }
 
 func (c *modelClaim) Abandon() {
-	c.begun()
+	c.known()
 	c.unlock()
 }
 
-// begun: from now on, the core knows what became of the lock.
-func (c *modelClaim) begun() {
+// known removes the claim from open, when the core learns what the lock has got.
+func (c *modelClaim) known() {
 	c.m.open = slices.DeleteFunc(c.m.open, func(o *modelClaim) bool { return o == c })
 }
 
