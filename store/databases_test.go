@@ -38,9 +38,9 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 	if n := tabletest.One[int](f, `SELECT count(*)::int FROM `+name+` WHERE available_at > now() + interval '59 minutes' AND possible_duplicate`); n != 1 {
 		f.Errorf("%d rows are postponed", n)
 	}
-	refusal := retried(claim.Messages[2], 0)
-	refusal.Decision.Detail = "nack: queue „ключ“ ist voll…"
-	settled := f.settle(deleted(claim.Messages[0]), deleted(late.Message), refusal)
+	rejection := retried(claim.Messages[2], 0)
+	rejection.Decision.Detail = "nack: queue „ключ“ ist voll…"
+	settled := f.settle(deleted(claim.Messages[0]), deleted(late.Message), rejection)
 	if len(settled.Done) != 3 {
 		f.Fatalf("settled %+v", settled)
 	}

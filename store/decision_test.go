@@ -35,7 +35,7 @@ func TestOutcomesAreDecided(t *testing.T) {
 			outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB"},
 		},
 		{
-			"first refusal",
+			"first rejection",
 			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonNack},
 			0, 0,
 			outbox.Decision{Action: outbox.Retry, Delay: 120 * time.Second, Detail: "nack"},
@@ -53,7 +53,7 @@ func TestOutcomesAreDecided(t *testing.T) {
 			outbox.Decision{Action: outbox.Retry, Delay: 48 * time.Hour, Detail: "handler_rejected"},
 		},
 		{
-			"third refusal",
+			"third rejection",
 			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonUnroutable},
 			2, 0,
 			outbox.Decision{Action: outbox.Retry, Delay: 480 * time.Second, Detail: "unroutable"},
@@ -65,7 +65,7 @@ func TestOutcomesAreDecided(t *testing.T) {
 			outbox.Decision{Action: outbox.Retry, Delay: 1920*time.Second + 11880*time.Millisecond, Detail: "nack"},
 		},
 		{
-			"last refusal",
+			"last rejection",
 			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonNack, Detail: "full"},
 			5, 0,
 			outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: "nack: full"},
@@ -97,7 +97,7 @@ func TestARowSaysHowOftenItIsTried(t *testing.T) {
 		m := &outbox.Message{Attempts: c.attempts, MaxAttempts: &c.most}
 		r := outbox.Result{Message: m, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
 		if d := store.Decide(r, policy(), 0, time.Now()); d.Action != c.want {
-			t.Errorf("refusal %d with max_attempts %d: %+v", c.attempts+1, c.most, d)
+			t.Errorf("rejection %d with max_attempts %d: %+v", c.attempts+1, c.most, d)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestARetryComesAtTheTimeOfExpiryAtTheLatest(t *testing.T) {
 	}
 }
 
-func TestNoRetriesMeansDeadLetterAtTheFirstRefusal(t *testing.T) {
+func TestNoRetriesMeansDeadLetterAtTheFirstRejection(t *testing.T) {
 	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
 	if d := store.Decide(r, store.Policy{}, 0, time.Now()); d.Action != outbox.DeadLetter {
 		t.Errorf("%+v", d)
@@ -171,7 +171,7 @@ func TestLastErrorIsShortAndStorable(t *testing.T) {
 	})
 }
 
-func TestSettlementsChargeRefusalsAlone(t *testing.T) {
+func TestSettlementsChargeRejectionsAlone(t *testing.T) {
 	for outcome := outbox.Confirmed; outcome <= outbox.NotSent; outcome++ {
 		r := outbox.Result{Message: &outbox.Message{ID: int64(outcome)}, Outcome: outcome}
 		s := outbox.NewSettlement(r, store.Decide(r, policy(), 0, time.Now()))

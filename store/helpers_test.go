@@ -116,8 +116,8 @@ func retried(m *outbox.Message, delay time.Duration) outbox.Settlement {
 	return outbox.Settlement{Message: m, Rejected: true, Decision: outbox.Decision{Action: outbox.Retry, Delay: delay, Detail: "nack: no"}}
 }
 
-func dead(m *outbox.Message, refused bool) outbox.Settlement {
-	return outbox.Settlement{Message: m, Rejected: refused, Decision: outbox.Decision{
+func dead(m *outbox.Message, rejected bool) outbox.Settlement {
+	return outbox.Settlement{Message: m, Rejected: rejected, Decision: outbox.Decision{
 		Action: outbox.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB",
 	}}
 }

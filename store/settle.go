@@ -317,7 +317,7 @@ func settleArgs(part []outbox.Settlement) []any {
 	ids, messageIDs := make([]int64, n), make([][16]byte, n)
 	times, duplicates := make([]pgtype.Timestamptz, n), make([]bool, n)
 	delays, details, reasons := make([]time.Duration, n), make([]string, n), make([]string, n)
-	refused := make([]int32, n)
+	rejected := make([]int32, n)
 	for i, settlement := range part {
 		m := settlement.Message
 		ids[i], messageIDs[i] = m.ID, m.MessageID
@@ -326,8 +326,8 @@ func settleArgs(part []outbox.Settlement) []any {
 		delays[i] = settlement.Decision.Delay
 		details[i], reasons[i] = settlement.Decision.Detail, string(settlement.Decision.Reason)
 		if settlement.Rejected {
-			refused[i] = 1
+			rejected[i] = 1
 		}
 	}
-	return []any{ids, messageIDs, times, duplicates, delays, details, reasons, refused}
+	return []any{ids, messageIDs, times, duplicates, delays, details, reasons, rejected}
 }

@@ -149,7 +149,7 @@ const (
 // settledRows are the arguments of a settlement. available_at is the fence: it is the time when the row was published,
 // and a row that changed since is left alone.
 const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::interval[], $6::text[], $7::text[], $8::integer[])
-  WITH ORDINALITY s(id, message_id, available_at, possible_duplicate, delay, detail, reason, refused, nth)`
+  WITH ORDINALITY s(id, message_id, available_at, possible_duplicate, delay, detail, reason, rejected, nth)`
 
 const fenced = sameRow + ` AND r.available_at IS NOT DISTINCT FROM s.available_at`
 
@@ -171,7 +171,7 @@ WITH locked AS (
   SELECT s.*, ` + tracedByOthers + ` AS traced FROM ` + settledRows + ` JOIN {outbox} r ON ` + fenced + ` FOR UPDATE OF r),
 moved AS (
   DELETE FROM {outbox} r USING locked s WHERE ` + sameRow + `
-  RETURNING ` + KeptColumns + `{extra_columns}, s.possible_duplicate OR s.traced AS possible_duplicate, least(r.attempts, 2147483647 - s.refused) + s.refused AS attempts,
+  RETURNING ` + KeptColumns + `{extra_columns}, s.possible_duplicate OR s.traced AS possible_duplicate, least(r.attempts, 2147483647 - s.rejected) + s.rejected AS attempts,
             CASE WHEN s.reason = 'expired' THEN coalesce(r.last_error, s.detail) ELSE s.detail END AS last_error,
             s.reason AS failure_reason, s.nth),
 kept AS (
