@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -54,14 +55,17 @@ func (p *planned) statements() map[string]string {
 	}
 	settle := settleArgs(part)
 	ids := make([]int64, batch)
+	ctids := make([]pgtype.TID, batch)
 	for i := range ids {
 		ids[i] = int64(tabletest.Rows + 1 + i*37)
+		ctids[i] = pgtype.TID{BlockNumber: uint32(i), OffsetNumber: 1, Valid: true}
 	}
+	table := tabletest.One[uint32](p, `SELECT 'outbox'::regclass::oid`)
 	all, age := int64(math.MaxInt64), time.Duration(0)
 	p.args = map[string][]any{
 		"find due": {time.Now().Add(-time.Hour), batch, true}, "find backlog": {int64(60_000), all, batch, all, age},
 		"find keys": {"", batch, 1, all, age}, "find keys after": {"key 10", batch, 4, all, age},
-		"find runs": {keys, 64, all, age}, "lock": {ids, all, age}, "delete locked": {ids}, "postpone": {ids, time.Minute},
+		"find runs": {keys, 64, all, age}, "lock": {ctids, table, all, age}, "delete locked": {ctids, table}, "postpone": {ids, time.Minute},
 		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
 		"next due": {}, "lock free": settle[:2], "visible": settle[:2], "moved": settle[:2],
 	}
