@@ -42,11 +42,7 @@ func (s *windowSink) StateChanged(state State) {
 // BenchmarkAMQP publishes persistent messages of 200 bytes, all confirmed.
 func BenchmarkAMQP(b *testing.B) {
 	url := services.VHost(b)
-	connection, err := amqp.Dial(url)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = connection.Close() }()
+	connection := services.DialAMQP(b, url)
 	channel, err := connection.Channel()
 	if err != nil {
 		b.Fatal(err)

@@ -271,11 +271,7 @@ type admin struct {
 
 func newAdmin(t *testing.T, url string) *admin {
 	t.Helper()
-	connection, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = connection.Close() })
+	connection := services.DialAMQP(t, url)
 	channel, err := connection.Channel()
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
@@ -68,10 +67,7 @@ func newInstanceOn(t *testing.T, databaseURL string) *instance {
 
 // consume records the messages that arrive until the test ends.
 func (i *instance) consume() {
-	conn, err := amqp.Dial(i.amqp)
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	conn := services.DialAMQP(i.t, i.amqp)
 	channel, err := conn.Channel()
 	if err != nil {
 		i.t.Fatal(err)

@@ -106,11 +106,7 @@ func TestTheFirstStepsWork(t *testing.T) {
 
 func connectToBroker(t *testing.T, url string) *amqp.Channel {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
+	conn := services.DialAMQP(t, url)
 	channel, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)

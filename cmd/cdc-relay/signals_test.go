@@ -97,11 +97,7 @@ func TestRoutingKeysAreATagOfDogStatsD(t *testing.T) {
 // arrivals declares a queue, binds it to an exchange of that name if there is one, and consumes it.
 func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := services.DialAMQP(t, url)
 	channel, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)

@@ -56,12 +56,9 @@ func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, 
 	t.Helper()
 	services.Thorough(t, "starts a server of its own")
 	broker, host := services.TLSRabbitMQ(t, services.Certificate{CA: a.File("ca.pem"), Cert: a.File("localhost.pem"), Key: a.File("localhost.key")})
-	conn, err := amqp.Dial(broker.URL(""))
+	conn := services.DialAMQP(t, broker.URL(""))
+	channel, err := conn.Channel()
 	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	if channel, err = conn.Channel(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := channel.QueueDeclare(queue, false, false, false, false, nil); err != nil {

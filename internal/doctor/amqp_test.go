@@ -11,13 +11,9 @@ import (
 
 // An exception that comes before the next call is not lost: the broker can answer at any time.
 func TestAnExceptionBetweenTwoCallsIsTold(t *testing.T) {
-	conn, err := amqp.Dial(services.VHost(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := services.DialAMQP(t, services.VHost(t))
 	p := &amqpProbe{conn: conn}
-	err = p.use(func(c *amqp.Channel) error {
+	err := p.use(func(c *amqp.Channel) error {
 		closed := c.NotifyClose(make(chan *amqp.Error, 1))
 		if err := c.PublishWithContext(t.Context(), "no such exchange", "k", false, false, amqp.Publishing{}); err != nil {
 			return err

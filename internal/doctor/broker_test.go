@@ -14,11 +14,7 @@ import (
 // topology declares what a test needs in the relay's virtual host.
 func (p *patient) topology(declare func(*amqp.Channel) error) *amqp.Channel {
 	p.t.Helper()
-	conn, err := amqp.Dial(p.AMQPURL)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(func() { _ = conn.Close() })
+	conn := services.DialAMQP(p.t, p.AMQPURL)
 	channel, err := conn.Channel()
 	if err == nil {
 		err = declare(channel)

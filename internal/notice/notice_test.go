@@ -55,11 +55,7 @@ func value(t *testing.T, c prometheus.Counter) float64 {
 // graveyard declares an exchange with a queue bound to everything.
 func graveyard(t *testing.T, url string) (exchange string, deliveries <-chan amqp.Delivery) {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := services.DialAMQP(t, url)
 	channel, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)

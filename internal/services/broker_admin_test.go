@@ -39,7 +39,7 @@ func TestBrokerAsAnOperatorTreatsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	address.User = url.UserPassword(testUser, "s/ecret")
-	conn := named(t, address.String(), "ours 1")
+	conn := dialAMQP(t, address.String(), "ours 1")
 	for _, part := range []struct {
 		name string
 		try  func(*testing.T, *RabbitMQ, *amqp.Connection)
@@ -155,7 +155,7 @@ func operatorPermission(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) {
 
 func operatorConnections(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) {
 	ctx := t.Context()
-	other := named(t, broker.URL(""), "theirs 1").NotifyClose(make(chan *amqp.Error, 1))
+	other := dialAMQP(t, broker.URL(""), "theirs 1").NotifyClose(make(chan *amqp.Error, 1))
 	closed := conn.NotifyClose(make(chan *amqp.Error, 1))
 	n, err := broker.CloseConnections(ctx, "ours", "the \"operator\"")
 	if err != nil || n != 1 {
@@ -178,7 +178,7 @@ func operatorConnections(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) 
 // operatorFlush: without Flush, a kill loses what was declared last.
 func operatorFlush(t *testing.T, broker *RabbitMQ, _ *amqp.Connection) {
 	ctx := t.Context()
-	channel := openChannel(t, named(t, broker.URL(testVHost), "flush"))
+	channel := openChannel(t, dialAMQP(t, broker.URL(testVHost), "flush"))
 	if _, err := channel.QueueDeclare("declared-last", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -191,22 +191,10 @@ func operatorFlush(t *testing.T, broker *RabbitMQ, _ *amqp.Connection) {
 	if !gone(killed) {
 		t.Error("the broker that was killed is still there")
 	}
-	channel = openChannel(t, named(t, broker.URL(testVHost), "flush"))
+	channel = openChannel(t, dialAMQP(t, broker.URL(testVHost), "flush"))
 	if _, err := channel.QueueDeclarePassive("declared-last", true, false, false, false, nil); err != nil {
 		t.Error(err)
 	}
-}
-
-func named(t *testing.T, address, name string) *amqp.Connection {
-	t.Helper()
-	properties := amqp.NewConnectionProperties()
-	properties.SetClientConnectionName(name)
-	conn, err := amqp.DialConfig(address, amqp.Config{Properties: properties})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
 }
 
 func openChannel(t *testing.T, conn *amqp.Connection) *amqp.Channel {

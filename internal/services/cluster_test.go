@@ -51,7 +51,7 @@ func TestQuorumQueueLosesItsMajorityAndGetsItBack(t *testing.T) {
 
 func confirmingChannel(t *testing.T, address string) *amqp.Channel {
 	t.Helper()
-	return openChannel(t, named(t, address, "confirming"))
+	return openChannel(t, dialAMQP(t, address, "confirming"))
 }
 
 // confirmed publishes one message and reports whether the broker confirms it in time.

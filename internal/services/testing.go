@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // cleanupTimeout limits the cleanup after a test, which must not hang if the test has broken its server.
@@ -88,6 +89,28 @@ func PrivateRabbitMQ(t testing.TB, settings ...string) *RabbitMQ {
 	Need(t, err)
 	closeAfter(t, server.Close)
 	return server
+}
+
+// heartbeat is that of a test's own connections. The library's 10 s end the connection after 15 s without an answer, and
+// a broker on a busy machine can need longer.
+const heartbeat = time.Minute
+
+// DialAMQP connects to a broker, and closes the connection after the test.
+func DialAMQP(t testing.TB, amqpURL string) *amqp.Connection {
+	t.Helper()
+	return dialAMQP(t, amqpURL, t.Name())
+}
+
+func dialAMQP(t testing.TB, amqpURL, name string) *amqp.Connection {
+	t.Helper()
+	properties := amqp.NewConnectionProperties()
+	properties.SetClientConnectionName(name)
+	conn, err := amqp.DialConfig(amqpURL, amqp.Config{Heartbeat: heartbeat, Properties: properties})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 // Certificate names the PEM files of a server's certificate, and of the CA that signs the clients' certificates.

@@ -394,11 +394,7 @@ func (r *relay) residentMB() int {
 
 func (w *world) channel() *amqp.Channel {
 	w.t.Helper()
-	conn, err := amqp.Dial(w.broker)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { _ = conn.Close() })
+	conn := services.DialAMQP(w.t, w.broker)
 	channel, err := conn.Channel()
 	if err != nil {
 		w.t.Fatal(err)
