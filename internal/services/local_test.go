@@ -2,6 +2,7 @@ package services
 
 import (
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,6 +65,20 @@ func TestLocalPostgresStopsAndStartsWithItsDataOnItsPort(t *testing.T) {
 	if _, err := os.Stat(folder); !gone(pid) || !os.IsNotExist(err) {
 		t.Errorf("after Close: process gone %v, folder %v", gone(pid), err)
 	}
+	if sharedMemory(pid) {
+		t.Error("after Close: the shared memory is still there")
+	}
+}
+
+// sharedMemory reports whether there is a System V segment that a process has created.
+func sharedMemory(pid int) bool {
+	segments, _ := os.ReadFile("/proc/sysvipc/shm") // only Linux has it
+	for line := range strings.Lines(string(segments)) {
+		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == strconv.Itoa(pid) {
+			return true
+		}
+	}
+	return false
 }
 
 func TestLocalRabbitMQStopsAndStartsOnItsPort(t *testing.T) {
