@@ -44,7 +44,8 @@ type Migration struct {
 var ErrNewer = errors.New("the tables are newer than this cdc-relay")
 
 // Up runs the pending migrations. It returns the version before and after. If nothing is pending, it changes nothing
-// and only needs to read the version. Concurrent calls wait for one another.
+// and only needs to read the version. Concurrent calls wait for one another. The session's settings are reset after a
+// migration, and it can write then.
 func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table) (from, to int, err error) {
 	if err := checkName(table); err != nil {
 		return 0, 0, err
@@ -71,8 +72,14 @@ func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table) (from, to int, 
 	if err := load(migrator, table); err != nil {
 		return state.Current, state.Current, err
 	}
-	if err := migrator.Migrate(ctx); err != nil {
-		return state.Current, state.Current, fmt.Errorf("migrate %s: %w", table, err)
+	for _, next := range state.Pending {
+		err := migrator.MigrateTo(ctx, int32(next.Version))
+		if err == nil { // after each migration, tern resets all settings, and a role may be read-only by default
+			_, err = conn.Exec(ctx, `SET default_transaction_read_only = off`)
+		}
+		if err != nil {
+			return state.Current, state.Current, fmt.Errorf("migrate %s: %w", table, err)
+		}
 	}
 	return state.Current, Latest, nil
 }

@@ -98,7 +98,6 @@ func TestARoleThatIsReadOnlyByDefaultSetsUp(t *testing.T) {
 			t.Fatalf("%s: exit %d\n%s", command[0], code, out)
 		}
 	}
-	succeeds("migrate", "up")
 	succeeds("setup", "--functions")
 	arrived := w.consume(w.queue)
 	w.exec(`DROP PUBLICATION ` + w.slot)
@@ -107,6 +106,7 @@ func TestARoleThatIsReadOnlyByDefaultSetsUp(t *testing.T) {
 	w.await(arrived, w.insert(nil))
 	r.stop()
 	succeeds("teardown", "--yes", "--tables")
+	succeeds("migrate", "up")
 }
 
 // TestADrainTellsOfRowsThatCannotBeDeleted: they are published and still in the table.
