@@ -282,7 +282,7 @@ func TestARoleThatOnlyReads(t *testing.T) {
 		role := p.relayRole("REPLICATION")
 		p.examine().wantOthersOK()
 		p.exec("ALTER ROLE " + role + " SET default_transaction_read_only = on")
-		p.fix(p.examine().want(doctor.Problem, doctor.Postgres, "read_only", "cannot delete rows", "publishes nothing", "SET default_transaction_read_only = off"))
+		p.fix(p.examine().want(doctor.Warning, doctor.Postgres, "read_only", "cannot insert", "disk is almost full", "SET default_transaction_read_only = off"))
 		p.examine().wantOthersOK()
 	}
 }

@@ -84,14 +84,15 @@ func (j *databaseJudge) judgeServer(c *chart) {
 	j.judgeSenderTimeout(c)
 }
 
-// judgeReadOnly: roles and databases can have it set, and some services set it when the disk is full.
+// judgeReadOnly: roles and databases can have it set, and some services set it when the disk is full. The relay's sessions
+// turn it off.
 func (j *databaseJudge) judgeReadOnly(c *chart) {
 	if j.f.readOnly.value != "on" || j.server.InRecovery {
 		return
 	}
-	c.wrong("read_only", fmt.Sprintf("SET default_transaction_read_only = off;\nALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;",
+	c.warn("read_only", fmt.Sprintf("SET default_transaction_read_only = off;\nALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;",
 		j.role(), outbox.QuoteIdentifier(j.server.Database)),
-		"default_transaction_read_only is on for role %q: the relay cannot delete rows, so it publishes nothing", j.f.role.value.Name)
+		"default_transaction_read_only is on for role %q: the relay turns it off for its sessions, but an application with this role cannot insert. Some services set it when the disk is almost full", j.f.role.value.Name)
 }
 
 // A difference that people notice in displayed times. Due times use only Postgres' clock.
