@@ -102,7 +102,7 @@ func (r *run) setTime(arrivals *load.Arrivals, end time.Time) {
 	took := end.Sub(arrivals.First())
 	r.result.Seconds = took.Seconds()
 	r.result.Rate = float64(arrivals.Count()) / took.Seconds()
-	r.result.Repeats = arrivals.Repeats()
+	r.result.Duplicates = arrivals.Duplicates()
 }
 
 // limitPublish publishes the same messages through the AMQP library.

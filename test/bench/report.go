@@ -273,8 +273,8 @@ func Line(r Result) string {
 	if r.Latency != nil {
 		text += fmt.Sprintf(", p50 %.2f ms, p99 %.2f ms", r.Latency.P50, r.Latency.P99)
 	}
-	if r.Repeats > 0 {
-		text += fmt.Sprintf(", %d repeats", r.Repeats)
+	if r.Duplicates > 0 {
+		text += fmt.Sprintf(", %d duplicates", r.Duplicates)
 	}
 	return text
 }

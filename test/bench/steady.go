@@ -98,7 +98,7 @@ func (r *run) keepPace(ctx context.Context, w *world, p pace, writers *load.Writ
 	}
 	r.result.Messages = p.count()
 	r.result.Rate = float64(p.count()) / r.result.Seconds
-	r.result.Repeats = arrivals.Repeats()
+	r.result.Duplicates = arrivals.Duplicates()
 	r.result.CPU = after.since(before).perMillion(p.count())
 	r.result.setLatencies(arrivals.Latencies(p.warm()))
 	r.result.Series = slices.series(arrivals)

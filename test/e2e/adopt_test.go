@@ -87,7 +87,7 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 		}
 	}
 	w.eventually("the outbox is empty", w.outboxEmpty)
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d duplicates", n)
 	}
 	// A row that cannot be converted does not fail the INSERT, and becomes a dead letter with the reason.

@@ -107,7 +107,7 @@ func deadLetteredAlone(t *testing.T, mode string) {
 			})
 		}
 	}
-	if n := arrived.unmarkedRepeats(); n != 0 {
+	if n := arrived.unmarkedDuplicates(); n != 0 {
 		t.Errorf("%d duplicates are not marked", n)
 	}
 	for _, line := range linesWith(r.logs(), "broker_lost") {

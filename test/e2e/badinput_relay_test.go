@@ -147,7 +147,7 @@ func TestEveryRowArrivesExactlyOrIsDeadLettered(t *testing.T) {
 			})
 		}
 	}
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 	if mb := r.residentMB(); mb > 400 && !raceDetector {

@@ -104,7 +104,7 @@ func TestARowThatCannotBeChangedHoldsUpNoOther(t *testing.T) {
 			}
 			w.exec(`DROP TABLE refers`)
 			w.eventually("the row goes once it may", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
-			if n := arrived.repeats(); n != 0 {
+			if n := arrived.duplicates(); n != 0 {
 				t.Errorf("%d messages arrived twice", n)
 			}
 		})

@@ -73,8 +73,8 @@ func TestCommandsUnderLoadBreakNothing(t *testing.T) {
 		return arrived.distinct() == all && w.outboxEmpty() && w.deadLetters() == 0
 	})
 	t.Logf("%g messages died on the way", died+second.metric("cdc_relay_messages_dead_lettered_total"))
-	if n := arrived.unmarkedRepeats(); n != 0 {
-		t.Errorf("%d repeats are not marked", n)
+	if n := arrived.unmarkedDuplicates(); n != 0 {
+		t.Errorf("%d duplicates are not marked", n)
 	}
 }
 

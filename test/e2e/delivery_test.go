@@ -55,7 +55,7 @@ func TestEachRowFromManyConnectionsArrivesExactlyOnce(t *testing.T) {
 	w.load(rows, 8)
 	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
 	w.eventually("the table is empty", w.outboxEmpty)
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 	if code := r.stop(); code != 0 {
@@ -63,7 +63,7 @@ func TestEachRowFromManyConnectionsArrivesExactlyOnce(t *testing.T) {
 	}
 }
 
-func TestNothingIsLostOrRepeatedByACleanRestart(t *testing.T) {
+func TestNothingIsLostOrDuplicatedByACleanRestart(t *testing.T) {
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
 	const rows = 20_000
@@ -84,12 +84,12 @@ func TestNothingIsLostOrRepeatedByACleanRestart(t *testing.T) {
 	w.run()
 	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
 	w.eventually("the table is empty", w.outboxEmpty)
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 }
 
-func TestAKillRepeatsAtMostWhatWasInFlightAndMarksIt(t *testing.T) {
+func TestAKillDuplicatesAtMostWhatWasInFlightAndMarksIt(t *testing.T) {
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
 	const rows, inFlight, kills = 20_000, 300, 4
@@ -108,11 +108,11 @@ func TestAKillRepeatsAtMostWhatWasInFlightAndMarksIt(t *testing.T) {
 	w.run()
 	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
 	w.eventually("the table is empty", w.outboxEmpty)
-	if n := arrived.repeats(); n > kills*inFlight {
+	if n := arrived.duplicates(); n > kills*inFlight {
 		t.Errorf("%d messages arrived twice, at most %d were in flight", n, kills*inFlight)
 	}
-	if n := arrived.unmarkedRepeats(); n != 0 {
-		t.Errorf("%d repeats without x-possible-duplicate", n)
+	if n := arrived.unmarkedDuplicates(); n != 0 {
+		t.Errorf("%d duplicates without x-possible-duplicate", n)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestAGreatTransactionStaysWithinBoundedMemory(t *testing.T) {
 		t.Logf("the relay took %d MB", mb)
 	}
 	w.eventually("the table is empty", w.outboxEmpty)
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 }

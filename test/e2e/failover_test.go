@@ -144,7 +144,7 @@ func TestAFailoverSlotWaitsForItsStandby(t *testing.T) {
 	w.eventually("the stream has caught up", func() bool { return len(linesWith(r.logs(), "stream_caught_up")) == 1 })
 	within(t, "delivering from the stream", time.Second, func() { w.await(arrived, w.insert(nil)) })
 	r.noRejections()
-	if n := arrived.repeats(); n != 0 {
-		t.Errorf("%d repeats", n)
+	if n := arrived.duplicates(); n != 0 {
+		t.Errorf("%d duplicates", n)
 	}
 }

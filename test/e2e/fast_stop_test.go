@@ -101,7 +101,7 @@ func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
 			rows := committed()
 			w.eventually("all has left the table", w.outboxEmpty)
 			w.eventually("all arrive", func() bool { return arrived.distinct() >= rows })
-			if n := arrived.repeats(); n != 0 {
+			if n := arrived.duplicates(); n != 0 {
 				t.Errorf("%d messages arrived twice", n)
 			}
 			w.noDeadLetters()

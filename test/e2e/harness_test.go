@@ -192,7 +192,7 @@ func (w *world) saw() string {
 	}
 	for _, l := range w.ledgers {
 		lines = append(lines, fmt.Sprintf("queue %s: %d messages have arrived, %d of them duplicates, %d of those not marked",
-			l.queue, l.distinct()+l.repeats(), l.repeats(), l.unmarkedRepeats()))
+			l.queue, l.distinct()+l.duplicates(), l.duplicates(), l.unmarkedDuplicates()))
 	}
 	for _, r := range w.relays {
 		state := "has ended"

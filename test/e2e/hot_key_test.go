@@ -106,7 +106,7 @@ func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 			if took > rows {
 				t.Errorf("%d transactions for %d rows of a key", took, rows)
 			}
-			if n := arrived.repeats(); n != 0 {
+			if n := arrived.duplicates(); n != 0 {
 				t.Errorf("%d messages arrived twice", n)
 			}
 			next := 0

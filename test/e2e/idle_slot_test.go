@@ -37,8 +37,8 @@ func TestASlotThatLayIdleTooLong(t *testing.T) {
 	w.exec(`CHECKPOINT`)
 	w.await(arrived, w.insert(nil))
 	w.emptied()
-	if n := arrived.repeats(); n != 0 {
-		t.Errorf("%d repeats", n)
+	if n := arrived.duplicates(); n != 0 {
+		t.Errorf("%d duplicates", n)
 	}
 	if !strings.Contains(again.logs(), "invalidated by the server idle_timeout") {
 		t.Error("the log does not say why the slot was recreated")

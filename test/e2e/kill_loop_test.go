@@ -106,12 +106,12 @@ func TestAKillLoop(t *testing.T) {
 			w.eventually("all arrive", func() bool { return arrived.distinct() == total(each) })
 			rows.all(arrived, each)
 			w.noDeadLetters()
-			t.Logf("%d messages, %d kills, %d repeats", arrived.distinct(), kills, arrived.repeats())
-			if n := arrived.repeats(); n > kills*inFlight {
-				t.Errorf("%d repeats after %d kills with %d in flight", n, kills, inFlight)
+			t.Logf("%d messages, %d kills, %d duplicates", arrived.distinct(), kills, arrived.duplicates())
+			if n := arrived.duplicates(); n > kills*inFlight {
+				t.Errorf("%d duplicates after %d kills with %d in flight", n, kills, inFlight)
 			}
-			if n := arrived.unmarkedRepeats(); n != 0 {
-				t.Errorf("%d repeats without x-possible-duplicate", n)
+			if n := arrived.unmarkedDuplicates(); n != 0 {
+				t.Errorf("%d duplicates without x-possible-duplicate", n)
 			}
 		})
 	}

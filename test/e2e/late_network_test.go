@@ -73,9 +73,9 @@ func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)
 		leader.broker.Delay(0)
 	}
 	k.load.allCommittedArrive(arrived, rounds*2*inFlight)
-	t.Logf("%d duplicates in %d rounds", arrived.repeats(), rounds)
-	if n := arrived.unmarkedRepeats(); n > 0 {
-		t.Errorf("%d of %d duplicates are not marked, so long after the first copy: %v", n, arrived.repeats(), arrived.late)
+	t.Logf("%d duplicates in %d rounds", arrived.duplicates(), rounds)
+	if n := arrived.unmarkedDuplicates(); n > 0 {
+		t.Errorf("%d of %d duplicates are not marked, so long after the first copy: %v", n, arrived.duplicates(), arrived.late)
 	}
 }
 

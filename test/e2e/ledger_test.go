@@ -100,13 +100,13 @@ func (l *ledger) all() []amqp.Delivery {
 	return append([]amqp.Delivery(nil), l.deliveries...)
 }
 
-func (l *ledger) repeats() int {
+func (l *ledger) duplicates() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.arrived - len(l.perID)
 }
 
-func (l *ledger) unmarkedRepeats() int {
+func (l *ledger) unmarkedDuplicates() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.unmarked)

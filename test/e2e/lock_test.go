@@ -20,7 +20,7 @@ func TestOneLockedRowHoldsUpNoOther(t *testing.T) {
 	p.eventually("all other rows are settled", func() bool { return value[int](p.world, `SELECT count(*) FROM outbox`) == 1 })
 	release()
 	p.emptied()
-	if n := p.arrived.repeats(); n != 0 {
+	if n := p.arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 }

@@ -72,8 +72,8 @@ func TestASecondSignalCutsTheDrainShort(t *testing.T) {
 			proxy.Resume()
 			w.run()
 			w.eventually("all arrive", func() bool { return arrived.distinct() == 101 })
-			if n := arrived.unmarkedRepeats(); n != 0 {
-				t.Errorf("%d repeats without x-possible-duplicate", n)
+			if n := arrived.unmarkedDuplicates(); n != 0 {
+				t.Errorf("%d duplicates without x-possible-duplicate", n)
 			}
 		})
 	}
@@ -95,8 +95,8 @@ func TestADrainEndsInTimeThoughTheBrokerIsStalled(t *testing.T) {
 	proxy.Resume()
 	w.run()
 	w.eventually("all arrive", func() bool { return arrived.distinct() == 101 })
-	if n := arrived.unmarkedRepeats(); n != 0 {
-		t.Errorf("%d repeats without x-possible-duplicate", n)
+	if n := arrived.unmarkedDuplicates(); n != 0 {
+		t.Errorf("%d duplicates without x-possible-duplicate", n)
 	}
 	w.noDeadLetters()
 }
@@ -114,7 +114,7 @@ func TestADrainWaitsForWhatIsInFlight(t *testing.T) {
 	w.run()
 	w.eventually("all arrive", func() bool { return arrived.distinct() == 101 })
 	w.emptied()
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 }

@@ -110,7 +110,7 @@ func TestEachKeyArrivesInOrderWhateverEndsTheRelay(t *testing.T) {
 	for i, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGINT, syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL} {
 		r := w.run("--max-in-flight", "200")
 		w.eventually("some arrive", func() bool { return arrived.distinct() >= total/8*(i+1) })
-		before := arrived.repeats()
+		before := arrived.duplicates()
 		r.signal(end)
 		code := r.exit()
 		if end == syscall.SIGKILL {
@@ -126,11 +126,11 @@ func TestEachKeyArrivesInOrderWhateverEndsTheRelay(t *testing.T) {
 	w.eventually("all arrive", func() bool { return arrived.distinct() == total })
 	w.emptied()
 	w.inOrder(arrived, each)
-	if n := arrived.repeats(); n > kills*200 {
+	if n := arrived.duplicates(); n > kills*200 {
 		t.Errorf("%d messages arrived twice, at most %d were in flight at a kill", n, kills*200)
 	}
-	if n := arrived.unmarkedRepeats(); n != 0 {
-		t.Errorf("%d repeats without x-possible-duplicate", n)
+	if n := arrived.unmarkedDuplicates(); n != 0 {
+		t.Errorf("%d duplicates without x-possible-duplicate", n)
 	}
 }
 
@@ -188,7 +188,7 @@ func TestEachKeyArrivesInOrderAlsoWhenRelaysPoll(t *testing.T) {
 	w.eventually("all arrive", func() bool { return arrived.distinct() == 20*60 })
 	w.emptied()
 	w.inOrder(arrived, evenly(keys, 60))
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 }

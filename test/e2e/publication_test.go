@@ -77,7 +77,7 @@ func TestGeneratedColumnsAreNoMatter(t *testing.T) {
 	w.await(arrived, w.insert(row{"ordering_key": "k"}))
 	w.await(arrived, w.insert(row{"ordering_key": "k"}))
 	w.emptied()
-	if n := len(linesWith(r.logs(), `"WARN"`)) + len(linesWith(r.logs(), `"ERROR"`)); n != 0 || arrived.repeats() != 0 {
-		t.Errorf("%d complaints and %d repeats", n, arrived.repeats())
+	if n := len(linesWith(r.logs(), `"WARN"`)) + len(linesWith(r.logs(), `"ERROR"`)); n != 0 || arrived.duplicates() != 0 {
+		t.Errorf("%d complaints and %d duplicates", n, arrived.duplicates())
 	}
 }

@@ -109,8 +109,8 @@ func TestARejectedMessageIsRetriedThenDeadLettered(t *testing.T) {
 	}
 	w.emptied()
 	w.rejectionsCounted(r, rejections)
-	if n := arrived.unmarkedRepeats(); n != 0 {
-		t.Errorf("%d repeats without x-possible-duplicate", n)
+	if n := arrived.unmarkedDuplicates(); n != 0 {
+		t.Errorf("%d duplicates without x-possible-duplicate", n)
 	}
 	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != len(rejections) {
 		t.Errorf("%d dead letters, want %d", n, len(rejections))

@@ -39,8 +39,8 @@ func TestColumnsOfOthersComeAndGo(t *testing.T) {
 		n := bodies(arrived)
 		return n[`"before"`] == 1 && n[`"after"`] == 1
 	})
-	if n := arrived.repeats(); n != 0 {
-		t.Errorf("%d repeats", n)
+	if n := arrived.duplicates(); n != 0 {
+		t.Errorf("%d duplicates", n)
 	}
 	if r.exited() {
 		t.Error("the relay ended")
@@ -67,7 +67,7 @@ func TestAfterATruncateIDsMayComeAgain(t *testing.T) {
 	w.await(arrived, w.insert(row{"ordering_key": "k"}))
 	w.emptied()
 	w.eventually("the relay holds nothing any more", func() bool { return r.metric("cdc_relay_messages_in_flight") == 0 })
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 	w.noDeadLetters()

@@ -93,7 +93,7 @@ func TestManyRelaysOnOneSlot(t *testing.T) {
 			}
 			load.more(200)
 			load.allArrive(arrived, kills*inFlight)
-			t.Logf("%d repeats after %d kills", arrived.repeats(), kills)
+			t.Logf("%d duplicates after %d kills", arrived.duplicates(), kills)
 			for _, r := range relays {
 				r.noRejections()
 			}
@@ -120,8 +120,8 @@ func (w *world) standbysPublishWhatIsDue(relays []*relay, arrived *ledger, load 
 	})
 }
 
-// TestRollingRestartsRepeatNothing: all relays are replaced one after the other under load, several times.
-func TestRollingRestartsRepeatNothing(t *testing.T) {
+// TestRollingRestartsDuplicateNothing: all relays are replaced one after the other under load, several times.
+func TestRollingRestartsDuplicateNothing(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 3, 10} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

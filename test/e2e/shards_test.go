@@ -78,8 +78,8 @@ func TestShardsShareTheRows(t *testing.T) {
 	load.allArrive(plain, kills*inFlight)
 	w.eventually("all keyed ones arrive", func() bool { return ordered.distinct() == len(keys)*60 })
 	w.inOrder(ordered.ledger, each)
-	if n := ordered.unmarkedRepeats(); n != 0 {
-		t.Errorf("%d keyed repeats without x-possible-duplicate", n)
+	if n := ordered.unmarkedDuplicates(); n != 0 {
+		t.Errorf("%d keyed duplicates without x-possible-duplicate", n)
 	}
 	for shard, pair := range relays {
 		published := 0.0
@@ -177,8 +177,8 @@ func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
 		w.await(arrived, w.insert(nil))
 	}
 	r.noRejections()
-	if n := arrived.repeats(); n != 0 {
-		t.Errorf("%d repeats", n)
+	if n := arrived.duplicates(); n != 0 {
+		t.Errorf("%d duplicates", n)
 	}
 }
 

@@ -31,7 +31,7 @@ func TestRowsAreSweptWhileTheSlotIsBeingMade(t *testing.T) {
 	end()
 	within(t, "streaming", 20*time.Second, w.streamed)
 	w.await(arrived, w.insert(nil))
-	if n := arrived.unmarkedRepeats(); n != 0 || r.exited() {
-		t.Errorf("%d repeats are not marked; the relay has ended: %v", n, r.exited())
+	if n := arrived.unmarkedDuplicates(); n != 0 || r.exited() {
+		t.Errorf("%d duplicates are not marked; the relay has ended: %v", n, r.exited())
 	}
 }

@@ -66,8 +66,8 @@ func TestADrainLeavesTimeToTheRelayThatLostTheSlot(t *testing.T) {
 	leader.broker.Delay(0)
 	leader.postgres.Accept()
 	w.eventually("the relay has nothing in flight", func() bool { return leader.metric("cdc_relay_messages_in_flight") == 0 })
-	if n := arrived.unmarkedRepeats(); n > 0 {
-		t.Errorf("%d of %d duplicates are not marked, so long after the first copy: %v", n, arrived.repeats(), arrived.late)
+	if n := arrived.unmarkedDuplicates(); n > 0 {
+		t.Errorf("%d of %d duplicates are not marked, so long after the first copy: %v", n, arrived.duplicates(), arrived.late)
 	}
 }
 
@@ -80,8 +80,8 @@ func TestAPollingRelayBesideOneThatStreams(t *testing.T) {
 	w.run("--mode", "poll", "--poll-interval", "10ms")
 	load := w.write(2)
 	load.more(2000)
-	if n := arrived.repeats(); n > 0 {
-		t.Errorf("%d duplicates beside one another, %d of them not marked", n, arrived.unmarkedRepeats())
+	if n := arrived.duplicates(); n > 0 {
+		t.Errorf("%d duplicates beside one another, %d of them not marked", n, arrived.unmarkedDuplicates())
 	}
 	w.stranded(leader, func() {})
 	load.more(2000)
@@ -99,7 +99,7 @@ func TestAPollingRelayBesideOneThatStreams(t *testing.T) {
 	w.eventually("what the relay cannot know has arrived", func() bool { return arrived.distinct() == all })
 	leader.kill()
 	w.emptied()
-	if n := arrived.unmarkedRepeats(); n > 0 {
-		t.Errorf("%d of %d duplicates are not marked, so long after the first copy: %v", n, arrived.repeats(), arrived.late)
+	if n := arrived.unmarkedDuplicates(); n > 0 {
+		t.Errorf("%d of %d duplicates are not marked, so long after the first copy: %v", n, arrived.duplicates(), arrived.late)
 	}
 }

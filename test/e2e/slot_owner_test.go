@@ -72,8 +72,8 @@ func TestAnotherProgramOwnsTheSlot(t *testing.T) {
 	w.exec(`SELECT pg_terminate_backend($1)`, pid) // as the hint says
 	w.eventually("the relay streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
 	w.await(arrived, w.insert(nil))
-	if n := arrived.unmarkedRepeats(); n != 0 {
-		t.Errorf("%d repeats are not marked", n)
+	if n := arrived.unmarkedDuplicates(); n != 0 {
+		t.Errorf("%d duplicates are not marked", n)
 	}
 }
 

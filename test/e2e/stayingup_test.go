@@ -91,8 +91,8 @@ func TestPostgresComesAndGoes(t *testing.T) {
 		w.eventually("all arrive", func() bool { return arrived.distinct() == 5001 })
 		w.emptied()
 		w.noDeadLetters()
-		if n := arrived.unmarkedRepeats(); n != 0 {
-			t.Errorf("%d repeats without x-possible-duplicate", n)
+		if n := arrived.unmarkedDuplicates(); n != 0 {
+			t.Errorf("%d duplicates without x-possible-duplicate", n)
 		}
 		r.noRejections()
 	})
@@ -199,8 +199,8 @@ func TestRabbitMQComesAndGoes(t *testing.T) {
 		w.run()
 		w.emptied()
 		w.eventually("all arrive", func() bool { return arrived.distinct() == 2001 })
-		if n := arrived.unmarkedRepeats(); n != 0 {
-			t.Errorf("%d repeats without x-possible-duplicate", n)
+		if n := arrived.unmarkedDuplicates(); n != 0 {
+			t.Errorf("%d duplicates without x-possible-duplicate", n)
 		}
 	})
 }

@@ -74,7 +74,7 @@ func TestSettingsOfTheDatabaseChangeNothing(t *testing.T) {
 		t.Errorf("dead letter after %d attempts, created at %s", dead.Attempts, dead.CreatedAt)
 	}
 	w.emptied()
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 }
@@ -147,7 +147,7 @@ func TestAPartitionedOutbox(t *testing.T) {
 	w.eventually("all arrive", func() bool { return arrived.distinct() == 1200 })
 	w.emptied()
 	w.awaitDeadLetter(w.insert(row{"exchange": "nowhere"}))
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 	if r.metric("cdc_relay_slot_held") != 1 {

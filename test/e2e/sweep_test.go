@@ -58,7 +58,7 @@ func TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.
 	inTime(t, "the first arrived after its time by", first, interval+500*time.Millisecond)
 	inTime(t, "the last arrived after its time by", late, interval+4*time.Second)
 	w.emptied()
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 	for _, d := range arrived.all() {
@@ -112,8 +112,8 @@ func TestRowsFromBeforeTheStartAreDeliveredAndMarked(t *testing.T) {
 	w.emptied()
 }
 
-// TestRelaysThatPollShareTheWorkWithoutRepeats: new rows are not marked.
-func TestRelaysThatPollShareTheWorkWithoutRepeats(t *testing.T) {
+// TestRelaysThatPollShareTheWorkWithoutDuplicates: new rows are not marked.
+func TestRelaysThatPollShareTheWorkWithoutDuplicates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	if out, code := w.command("migrate", "up"); code != 0 { // no slot, no publication
@@ -127,7 +127,7 @@ func TestRelaysThatPollShareTheWorkWithoutRepeats(t *testing.T) {
 	w.load(rows, 4)
 	w.eventually("all arrive", func() bool { return arrived.distinct() == rows })
 	w.emptied()
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 	for _, d := range arrived.all() {
@@ -240,7 +240,7 @@ func TestDrainPublishesWhatWaitsAndLeaves(t *testing.T) {
 		t.Errorf("%d rows are left, want the one that is scheduled", len(left))
 	}
 	w.eventually("all have arrived", func() bool { return arrived.distinct() == 3001 })
-	if n := arrived.repeats(); n != 0 {
+	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
 	w.noDeadLetters()
@@ -264,9 +264,9 @@ func TestADrainMarksWhatARelayHadPublished(t *testing.T) {
 	if out, code := w.command("drain"); code != 0 {
 		t.Fatalf("drain: exit %d\n%s", code, out)
 	}
-	w.eventually("they have arrived again", func() bool { return arrived.repeats() == 20 })
-	if n := arrived.unmarkedRepeats(); n != 0 {
-		t.Errorf("%d repeats are not marked", n)
+	w.eventually("they have arrived again", func() bool { return arrived.duplicates() == 20 })
+	if n := arrived.unmarkedDuplicates(); n != 0 {
+		t.Errorf("%d duplicates are not marked", n)
 	}
 }
 
@@ -310,8 +310,8 @@ func TestADrainEndsThoughRowsKeepComing(t *testing.T) {
 				t.Errorf("%d of the 2000 rows that waited at the start of the drain are left at its end", left)
 			}
 			w.eventually("all that waited have arrived", func() bool { return waited() >= 2000 })
-			if n := arrived.unmarkedRepeats(); n != 0 {
-				t.Errorf("%d repeats are not marked", n)
+			if n := arrived.unmarkedDuplicates(); n != 0 {
+				t.Errorf("%d duplicates are not marked", n)
 			}
 		})
 	}

@@ -73,7 +73,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 	streams := w.run("--max-in-flight", "200")
 	w.eventually("the first streams", func() bool { return streams.metric("cdc_relay_slot_held") == 1 })
 	load := w.write(2)
-	repeats := 0
+	duplicates := 0
 	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
 		standby := w.run("--max-in-flight", "200")
 		w.eventually("the second stands by", func() bool {
@@ -89,12 +89,12 @@ func TestAStandbyTakesOver(t *testing.T) {
 			t.Errorf("exit code %d after SIGTERM", code)
 		}
 		if end == syscall.SIGKILL {
-			repeats += inFlight
+			duplicates += inFlight
 		}
 		load.more(500)
 		streams = standby
 	}
-	load.allArrive(arrived, repeats)
+	load.allArrive(arrived, duplicates)
 	streams.noRejections()
 }
 
@@ -122,8 +122,8 @@ func TestARelayThatWasPausedHarmsNobody(t *testing.T) {
 	})
 	load.more(200)
 	load.allCommittedArrive(arrived, 400)
-	if n := arrived.unmarkedRepeats(); n > 0 {
-		t.Errorf("%d of %d repeats are not marked", n, arrived.repeats())
+	if n := arrived.unmarkedDuplicates(); n > 0 {
+		t.Errorf("%d of %d duplicates are not marked", n, arrived.duplicates())
 	}
 	other.noRejections()
 	paused.noRejections()
@@ -154,8 +154,8 @@ func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
 	w.eventually("the frozen one stands by", leader.standsBy)
 	load.more(200)
 	load.allCommittedArrive(arrived, 400)
-	if n := arrived.unmarkedRepeats(); n > 0 {
-		t.Errorf("%d of %d repeats are not marked", n, arrived.repeats())
+	if n := arrived.unmarkedDuplicates(); n > 0 {
+		t.Errorf("%d of %d duplicates are not marked", n, arrived.duplicates())
 	}
 	for _, r := range relays {
 		r.noRejections()
@@ -185,8 +185,8 @@ func TestALeaderCutOffFromPostgresIsReplaced(t *testing.T) {
 	p.eventually("the leader stands by", leader.standsBy)
 	load.more(200)
 	load.allCommittedArrive(arrived, 600)
-	if n := arrived.unmarkedRepeats(); n > 0 {
-		t.Errorf("%d of %d repeats are not marked", n, arrived.repeats())
+	if n := arrived.unmarkedDuplicates(); n > 0 {
+		t.Errorf("%d of %d duplicates are not marked", n, arrived.duplicates())
 	}
 	leader.noRejections()
 	other.noRejections()

@@ -48,7 +48,7 @@ func TestPublishingStopsWhileRowsCannotBeDeleted(t *testing.T) {
 				w.exec(strings.ReplaceAll(fault.repairs, "relay", role))
 				w.emptied()
 				w.eventually("the relay is ready", r.ready)
-				if n := arrived.unmarkedRepeats(); n != 0 {
+				if n := arrived.unmarkedDuplicates(); n != 0 {
 					t.Errorf("%d messages arrived twice unmarked", n)
 				}
 			})
@@ -69,7 +69,7 @@ func TestARoleThatIsReadOnlyByDefault(t *testing.T) {
 		w.await(arrived, id)
 	}
 	w.emptied()
-	if n := arrived.repeats(); n != 0 || strings.Contains(r.logs(), "read-only") {
+	if n := arrived.duplicates(); n != 0 || strings.Contains(r.logs(), "read-only") {
 		t.Errorf("%d messages arrived twice", n)
 	}
 	w.insert(row{"exchange": "nowhere", "attempts": 100})

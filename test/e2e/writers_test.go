@@ -100,8 +100,8 @@ func (ws *writers) more(n int) {
 func (ws *writers) allArrive(arrived *ledger, atMost int) {
 	ws.w.t.Helper()
 	ws.allCommittedArrive(arrived, atMost)
-	if n := arrived.unmarkedRepeats(); n != 0 {
-		ws.w.t.Errorf("%d repeats without x-possible-duplicate", n)
+	if n := arrived.unmarkedDuplicates(); n != 0 {
+		ws.w.t.Errorf("%d duplicates without x-possible-duplicate", n)
 	}
 }
 
@@ -117,7 +117,7 @@ func (ws *writers) allCommittedArrive(arrived *ledger, atMost int) {
 			ws.w.t.Errorf("message %s arrived, which nobody inserted", id)
 		}
 	}
-	if n := arrived.repeats(); n > atMost {
+	if n := arrived.duplicates(); n > atMost {
 		ws.w.t.Errorf("%d messages arrived twice, want at most %d", n, atMost)
 	}
 	ws.w.noDeadLetters()

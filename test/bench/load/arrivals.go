@@ -10,13 +10,13 @@ import (
 type Arrivals struct {
 	committed, arrived []atomic.Int64 // nanoseconds since 1970; 0: not yet
 
-	expected  int
-	distinct  atomic.Int64
-	repeats   atomic.Int64
-	first     atomic.Int64
-	last      atomic.Int64
-	all       chan struct{} // closed when every message has arrived
-	closeOnce sync.Once
+	expected   int
+	distinct   atomic.Int64
+	duplicates atomic.Int64
+	first      atomic.Int64
+	last       atomic.Int64
+	all        chan struct{} // closed when every message has arrived
+	closeOnce  sync.Once
 }
 
 // NewArrivals is for messages 0 to expected-1.
@@ -34,7 +34,7 @@ func (a *Arrivals) Committed(n int, at time.Time) { a.committed[n].Store(at.Unix
 func (a *Arrivals) arrivedAt(n int, at time.Time) {
 	now := at.UnixNano()
 	if n >= a.expected || !a.arrived[n].CompareAndSwap(0, now) {
-		a.repeats.Add(1)
+		a.duplicates.Add(1)
 		return
 	}
 	a.first.CompareAndSwap(0, now)
@@ -50,8 +50,8 @@ func (a *Arrivals) All() <-chan struct{} { return a.all }
 // Count returns how many different messages have arrived.
 func (a *Arrivals) Count() int { return int(a.distinct.Load()) }
 
-// Repeats returns how many messages arrived again, or are not of this run.
-func (a *Arrivals) Repeats() int { return int(a.repeats.Load()) }
+// Duplicates returns how many messages arrived again, or are not of this run.
+func (a *Arrivals) Duplicates() int { return int(a.duplicates.Load()) }
 
 // First returns when the first message arrived; the zero time: none has.
 func (a *Arrivals) First() time.Time { return fromNano(a.first.Load()) }

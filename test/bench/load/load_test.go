@@ -148,7 +148,7 @@ func TestAConsumerNotesWhatArrives(t *testing.T) {
 	if arrivals.Count() != count || arrivals.First().IsZero() || arrivals.Last().Before(arrivals.First()) {
 		t.Errorf("%d arrived, from %s to %s", arrivals.Count(), arrivals.First(), arrivals.Last())
 	}
-	for arrivals.Repeats() == 0 && t.Context().Err() == nil {
+	for arrivals.Duplicates() == 0 && t.Context().Err() == nil {
 		runtime.Gosched() // the last one is in flight
 	}
 	if err := consumer.Close(); err != nil {

@@ -101,7 +101,7 @@ func measuredFromEndToEnd(t *testing.T, relay string) {
 		t.Fatal(err)
 	}
 	for _, result := range report.Results {
-		if result.Rate <= 0 || result.Messages <= 0 || result.Repeats > 0 {
+		if result.Rate <= 0 || result.Messages <= 0 || result.Duplicates > 0 {
 			t.Errorf("%+v", result)
 		}
 		if paced := strings.HasSuffix(result.Case, "-500") || result.Case == "long-held"; paced != (result.Latency != nil) {

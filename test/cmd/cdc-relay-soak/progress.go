@@ -192,8 +192,8 @@ func (p *progress) line() string {
 	defer p.mu.Unlock()
 	c := p.soak.recorder.Counts()
 	in, out := p.rates(c)
-	text := fmt.Sprintf("%s: in %.0f/s, out %.0f/s, %s, %d acknowledged, %d delivered, %d unknown, %d repeats, %d damaged, %d faults",
-		p.elapsed(), in, out, p.waits(), c.Acknowledged, c.Delivered, c.Unknown, c.Repeats, c.Damaged, c.Faults)
+	text := fmt.Sprintf("%s: in %.0f/s, out %.0f/s, %s, %d acknowledged, %d delivered, %d unknown, %d duplicates, %d damaged, %d faults",
+		p.elapsed(), in, out, p.waits(), c.Acknowledged, c.Delivered, c.Unknown, c.Duplicates, c.Damaged, c.Faults)
 	for _, f := range p.now {
 		text += ", " + f.name
 	}
@@ -209,7 +209,7 @@ func (p *progress) block() []string {
 		"",
 		fmt.Sprintf("%s, seed %d%s", p.elapsed(), p.soak.opts.seed, prefixed("; ", p.doing)),
 		fmt.Sprintf("  in  %6.0f/s   acknowledged %8d   unknown %6d   rolled back %6d", in, c.Acknowledged, c.Unknown, c.RolledBack),
-		fmt.Sprintf("  out %6.0f/s   delivered    %8d   repeats %6d   redelivered %6d   damaged %d", out, c.Delivered, c.Repeats, c.Redelivered, c.Damaged),
+		fmt.Sprintf("  out %6.0f/s   delivered    %8d   duplicates %6d   redelivered %6d   damaged %d", out, c.Delivered, c.Duplicates, c.Redelivered, c.Damaged),
 		"  " + p.waits(),
 	}
 	for _, f := range p.now {

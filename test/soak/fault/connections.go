@@ -39,7 +39,7 @@ func connectionFaults() []Fault {
 // lateFault delays data by 0.3 to 5 s. With terminate, the server ends the walsender meanwhile.
 func lateFault(name, about string, terminate bool, directions ...services.Direction) Fault {
 	fault := Fault{
-		Name: name, About: about, Repeats: ifTakenOver,
+		Name: name, About: about, Duplicates: ifTakenOver,
 		Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 			whose, relays := w.someRelays(ctx, random)
 			late := 300*time.Millisecond + time.Duration(random.Int64N(int64(4700*time.Millisecond)))
@@ -84,7 +84,7 @@ type wire interface {
 
 func connectionFault(name, about, kind string, disturb func(context.Context, []wire, time.Duration)) Fault {
 	fault := Fault{
-		Name: name, About: about, Repeats: ifTakenOver,
+		Name: name, About: about, Duplicates: ifTakenOver,
 		Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 			whose, relays := w.someRelays(ctx, random)
 			var wires []wire
@@ -105,7 +105,7 @@ func connectionFault(name, about, kind string, disturb func(context.Context, []w
 		fault.Needs = PlainPostgres
 	}
 	if kind == services.Ordinary {
-		fault.Repeats = nil // the slot stays with its owner
+		fault.Duplicates = nil // the slot stays with its owner
 	}
 	return fault
 }

@@ -16,8 +16,8 @@ type Fault struct {
 	Name  string // unique, such as "relay-kill-leader"
 	About string // one line for people
 	Needs Needs
-	// Repeats returns how many duplicates the promises allow because of it; nil: none.
-	Repeats func(w *World) int
+	// Duplicates returns how many duplicates the promises allow because of it; nil: none.
+	Duplicates func(w *World) int
 	// Refuses: the broker rejects messages meanwhile, so attempts and dead letters are expected.
 	Refuses bool
 	// LosesCommits: the database may lose transactions whose commit was acknowledged.

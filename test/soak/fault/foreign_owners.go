@@ -21,12 +21,12 @@ import (
 func foreignOwnerFaults() []Fault {
 	return []Fault{
 		{
-			Name: "postgres-slot-stranger", Needs: Superuser, Repeats: ifTakenOver,
+			Name: "postgres-slot-stranger", Needs: Superuser, Duplicates: ifTakenOver,
 			About: "another program takes the slot from the relay that streams, as pg_recvlogical would",
 			Run:   programTakesSlot,
 		},
 		{
-			Name: "postgres-slot-second-outbox", Needs: OwnPostgres | Superuser, Repeats: ifTakenOver,
+			Name: "postgres-slot-second-outbox", Needs: OwnPostgres | Superuser, Duplicates: ifTakenOver,
 			About: "a relay of another outbox table takes the slot from the relay that streams",
 			Run:   secondOutboxTakesSlot,
 		},

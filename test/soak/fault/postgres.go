@@ -25,17 +25,17 @@ const fastStopLimit = 3 * time.Second
 func serverFaults() []Fault {
 	return []Fault{
 		{
-			Name: "postgres-stop-immediate", Needs: OwnPostgres, Repeats: ifTakenOver,
+			Name: "postgres-stop-immediate", Needs: OwnPostgres, Duplicates: ifTakenOver,
 			About: "pg_ctl stop -m immediate, which is a crash, and a start after the hold",
 			Run:   stopPostgres(services.Immediate),
 		},
 		{
-			Name: "postgres-stop-fast", Needs: OwnPostgres, Repeats: ifTakenOver,
+			Name: "postgres-stop-fast", Needs: OwnPostgres, Duplicates: ifTakenOver,
 			About: "pg_ctl stop -m fast, which must not wait for a relay, and a start after the hold",
 			Run:   stopPostgres(services.Fast),
 		},
 		{
-			Name: "postgres-kill", Needs: OwnPostgres | Linux, Repeats: ifTakenOver,
+			Name: "postgres-kill", Needs: OwnPostgres | Linux, Duplicates: ifTakenOver,
 			About: "SIGKILL of every process of the server, and a start after the hold",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				if err := w.primary().Kill(ctx); err != nil {
@@ -45,7 +45,7 @@ func serverFaults() []Fault {
 			},
 		},
 		{
-			Name: "postgres-freeze", Needs: OwnPostgres | Linux, Repeats: ifTakenOver,
+			Name: "postgres-freeze", Needs: OwnPostgres | Linux, Duplicates: ifTakenOver,
 			About: "SIGSTOP of every process of the server, and SIGCONT after the hold",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				err := w.primary().Pause(ctx)
@@ -53,12 +53,12 @@ func serverFaults() []Fault {
 			},
 		},
 		{
-			Name: "postgres-kill-walsender", Needs: OwnPostgres | Linux | Superuser, Repeats: ifTakenOver,
+			Name: "postgres-kill-walsender", Needs: OwnPostgres | Linux | Superuser, Duplicates: ifTakenOver,
 			About: "SIGKILL of the walsender, for which Postgres ends all sessions and recovers",
 			Run:   killWalsender,
 		},
 		{
-			Name: "postgres-terminate-sessions", Needs: Superuser, Repeats: ifTakenOver,
+			Name: "postgres-terminate-sessions", Needs: Superuser, Duplicates: ifTakenOver,
 			About: "pg_terminate_backend of every session of every relay, several times",
 			Run:   terminateSessions,
 		},

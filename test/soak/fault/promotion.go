@@ -16,17 +16,17 @@ import (
 func standbyFaults() []Fault {
 	return []Fault{
 		{
-			Name: "postgres-promote", Needs: Standby, Repeats: ifTakenOver, LosesUnanswered: true,
+			Name: "postgres-promote", Needs: Standby, Duplicates: ifTakenOver, LosesUnanswered: true,
 			About: "the primary ends, and after the hold its synchronous standby is promoted",
 			Run:   promote,
 		},
 		{
-			Name: "postgres-promote-failover-slot", Needs: Standby | Postgres17 | Superuser, Repeats: ifTakenOver,
+			Name: "postgres-promote-failover-slot", Needs: Standby | Postgres17 | Superuser, Duplicates: ifTakenOver,
 			About: "the same with a failover slot: the standby has everything that was streamed",
 			Run:   promoteWithSlot,
 		},
 		{
-			Name: "postgres-promote-asynchronous", Needs: Standby | Linux | Superuser, Repeats: deletesLost, LosesCommits: true,
+			Name: "postgres-promote-asynchronous", Needs: Standby | Linux | Superuser, Duplicates: deletesLost, LosesCommits: true,
 			Unmarked: true, // a lost claim held the mark
 			About:    "the primary is killed, and a standby that lags behind is promoted: commits, claims and deletes are lost",
 			Run:      promoteBehind,

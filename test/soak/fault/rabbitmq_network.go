@@ -19,9 +19,9 @@ func brokerNetworkFaults() []Fault {
 	}
 	return []Fault{
 		{
-			Name:    "rabbitmq-cut",
-			About:   "the AMQP connections of the relays, or of one of them, are reset",
-			Repeats: allInFlight,
+			Name:       "rabbitmq-cut",
+			About:      "the AMQP connections of the relays, or of one of them, are reset",
+			Duplicates: allInFlight,
 			Run: func(_ context.Context, w *World, random *rand.Rand, _ time.Duration) (string, error) {
 				detail, proxies := w.somebody(random)
 				for _, proxy := range proxies {
@@ -31,19 +31,19 @@ func brokerNetworkFaults() []Fault {
 			},
 		},
 		{
-			Name:    "rabbitmq-refused",
-			About:   "the AMQP connections are reset, and new ones refused",
-			Repeats: allInFlight,
+			Name:       "rabbitmq-refused",
+			About:      "the AMQP connections are reset, and new ones refused",
+			Duplicates: allInFlight,
 			Run: held(troubled(
 				func(p *services.Proxy) { p.Refuse(); p.Cut() },
 				(*services.Proxy).Accept,
 			)),
 		},
 		{
-			Name:    "rabbitmq-refused-leader",
-			About:   "the relay that streams cannot reach the broker, and the others can",
-			Needs:   SeveralRelays,
-			Repeats: allInFlight,
+			Name:       "rabbitmq-refused-leader",
+			About:      "the relay that streams cannot reach the broker, and the others can",
+			Needs:      SeveralRelays,
+			Duplicates: allInFlight,
 			Run: held(func(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
 				leader, err := w.AwaitLeader(ctx)
 				if err != nil {
@@ -62,22 +62,22 @@ func brokerNetworkFaults() []Fault {
 			}),
 		},
 		{
-			Name:    "rabbitmq-black-hole",
-			About:   "data in both directions is lost; in long holds also heartbeats",
-			Repeats: allInFlight,
-			Run:     held(blackHole()),
+			Name:       "rabbitmq-black-hole",
+			About:      "data in both directions is lost; in long holds also heartbeats",
+			Duplicates: allInFlight,
+			Run:        held(blackHole()),
 		},
 		{
-			Name:    "rabbitmq-black-hole-upstream",
-			About:   "data from the relays to the broker is lost",
-			Repeats: allInFlight,
-			Run:     held(blackHole(services.Upstream)),
+			Name:       "rabbitmq-black-hole-upstream",
+			About:      "data from the relays to the broker is lost",
+			Duplicates: allInFlight,
+			Run:        held(blackHole(services.Upstream)),
 		},
 		{
-			Name:    "rabbitmq-black-hole-downstream",
-			About:   "data from the broker to the relays is lost: messages arrive, their confirms do not",
-			Repeats: allInFlight,
-			Run:     held(blackHole(services.Downstream)),
+			Name:       "rabbitmq-black-hole-downstream",
+			About:      "data from the broker to the relays is lost: messages arrive, their confirms do not",
+			Duplicates: allInFlight,
+			Run:        held(blackHole(services.Downstream)),
 		},
 	}
 }

@@ -18,18 +18,18 @@ const relayConnections = "cdc-relay "
 func operatorFaults() []Fault {
 	return []Fault{
 		{
-			Name:    "rabbitmq-close-all",
-			About:   "an operator closes all connections to the broker",
-			Needs:   OwnRabbitMQ,
-			Repeats: allInFlight,
-			Run:     closeConnections(""),
+			Name:       "rabbitmq-close-all",
+			About:      "an operator closes all connections to the broker",
+			Needs:      OwnRabbitMQ,
+			Duplicates: allInFlight,
+			Run:        closeConnections(""),
 		},
 		{
-			Name:    "rabbitmq-close-relays",
-			About:   "an operator closes the connections of the relays",
-			Needs:   OwnRabbitMQ,
-			Repeats: allInFlight,
-			Run:     closeConnections(relayConnections),
+			Name:       "rabbitmq-close-relays",
+			About:      "an operator closes the connections of the relays",
+			Needs:      OwnRabbitMQ,
+			Duplicates: allInFlight,
+			Run:        closeConnections(relayConnections),
 		},
 		{
 			Name:  "rabbitmq-memory-alarm",
@@ -45,26 +45,26 @@ func operatorFaults() []Fault {
 			Run:     held(fillQueue),
 		},
 		{
-			Name:    "rabbitmq-permission",
-			About:   "the relays may not write to an exchange, or to none, until the permission is granted again",
-			Needs:   OwnRabbitMQ,
-			Refuses: true,
-			Repeats: allInFlight, // the broker closes the channel before it has confirmed everything
-			Run:     held(revokePermission),
+			Name:       "rabbitmq-permission",
+			About:      "the relays may not write to an exchange, or to none, until the permission is granted again",
+			Needs:      OwnRabbitMQ,
+			Refuses:    true,
+			Duplicates: allInFlight, // the broker closes the channel before it has confirmed everything
+			Run:        held(revokePermission),
 		},
 		{
-			Name:    "rabbitmq-login",
-			About:   "the relays' password is changed and their connections are closed, until it is changed back",
-			Needs:   OwnRabbitMQ,
-			Repeats: allInFlight,
-			Run:     held(lockOut),
+			Name:       "rabbitmq-login",
+			About:      "the relays' password is changed and their connections are closed, until it is changed back",
+			Needs:      OwnRabbitMQ,
+			Duplicates: allInFlight,
+			Run:        held(lockOut),
 		},
 		{
-			Name:    "rabbitmq-poison",
-			About:   "one message among many in flight makes the broker close the channel",
-			Needs:   OwnRabbitMQ,
-			Repeats: allInFlight,
-			Run:     writePoison,
+			Name:       "rabbitmq-poison",
+			About:      "one message among many in flight makes the broker close the channel",
+			Needs:      OwnRabbitMQ,
+			Duplicates: allInFlight,
+			Run:        writePoison,
 		},
 	}
 }

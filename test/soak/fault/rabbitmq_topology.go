@@ -14,19 +14,19 @@ import (
 func topologyFaults() []Fault {
 	return []Fault{
 		{
-			Name:    "rabbitmq-exchange-deleted",
-			About:   "an exchange is deleted while messages are published to it, and declared again after the hold",
-			Needs:   OwnRabbitMQ,
-			Refuses: true,
-			Repeats: allInFlight, // the broker closes the channel before it has confirmed everything
-			Run:     held(deleteExchange),
+			Name:       "rabbitmq-exchange-deleted",
+			About:      "an exchange is deleted while messages are published to it, and declared again after the hold",
+			Needs:      OwnRabbitMQ,
+			Refuses:    true,
+			Duplicates: allInFlight, // the broker closes the channel before it has confirmed everything
+			Run:        held(deleteExchange),
 		},
 		{
-			Name:    "rabbitmq-vhost-deleted",
-			About:   "the virtual host is deleted while its queues are empty, and created again with everything in it",
-			Needs:   OwnRabbitMQ,
-			Repeats: allInFlight,
-			Run:     held(deleteVHost),
+			Name:       "rabbitmq-vhost-deleted",
+			About:      "the virtual host is deleted while its queues are empty, and created again with everything in it",
+			Needs:      OwnRabbitMQ,
+			Duplicates: allInFlight,
+			Run:        held(deleteVHost),
 		},
 	}
 }

@@ -14,31 +14,31 @@ func relayFaults() []Fault {
 	const rounds = 3
 	return []Fault{
 		{
-			Name:    "relay-kill-leader",
-			About:   "SIGKILL of the relay that streams; it is started again after the hold",
-			Repeats: inFlight(1),
-			Run:     killLeader,
+			Name:       "relay-kill-leader",
+			About:      "SIGKILL of the relay that streams; it is started again after the hold",
+			Duplicates: inFlight(1),
+			Run:        killLeader,
 		},
 		{
-			Name:    "relay-kill-leader-again-and-again",
-			About:   "SIGKILL of the relay that streams, three times; each is started again at once",
-			Repeats: inFlight(rounds),
+			Name:       "relay-kill-leader-again-and-again",
+			About:      "SIGKILL of the relay that streams, three times; each is started again at once",
+			Duplicates: inFlight(rounds),
 			Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 				return killLeaders(ctx, w, random, hold, rounds)
 			},
 		},
 		{
-			Name:    "relay-kill-standby",
-			About:   "SIGKILL of a standby; it is started again after the hold",
-			Needs:   SeveralRelays,
-			Repeats: inFlight(1), // it publishes due messages
-			Run:     killStandby,
+			Name:       "relay-kill-standby",
+			About:      "SIGKILL of a standby; it is started again after the hold",
+			Needs:      SeveralRelays,
+			Duplicates: inFlight(1), // it publishes due messages
+			Run:        killStandby,
 		},
 		{
-			Name:    "relay-kill-all",
-			About:   "SIGKILL of every relay at once; they are started again after the hold",
-			Repeats: func(w *World) int { return len(w.Relays) * w.MaxInFlight },
-			Run:     killAll,
+			Name:       "relay-kill-all",
+			About:      "SIGKILL of every relay at once; they are started again after the hold",
+			Duplicates: func(w *World) int { return len(w.Relays) * w.MaxInFlight },
+			Run:        killAll,
 		},
 		{
 			Name:  "relay-stop-all",
@@ -51,18 +51,18 @@ func relayFaults() []Fault {
 			Run:   restartRolling,
 		},
 		{
-			Name:     "relay-freeze-leader",
-			About:    "SIGSTOP of the relay that streams, and SIGCONT after the hold: another one may have taken over",
-			Repeats:  inFlight(1),
-			Unmarked: true,
-			Run:      freezeLeader,
+			Name:       "relay-freeze-leader",
+			About:      "SIGSTOP of the relay that streams, and SIGCONT after the hold: another one may have taken over",
+			Duplicates: inFlight(1),
+			Unmarked:   true,
+			Run:        freezeLeader,
 		},
 		{
-			Name:     "relay-freeze-all",
-			About:    "SIGSTOP of every relay, and SIGCONT after the hold, in random order",
-			Repeats:  inFlight(1), // the broker may close the connections of the frozen relays before their confirms are read
-			Unmarked: true,
-			Run:      freezeAll,
+			Name:       "relay-freeze-all",
+			About:      "SIGSTOP of every relay, and SIGCONT after the hold, in random order",
+			Duplicates: inFlight(1), // the broker may close the connections of the frozen relays before their confirms are read
+			Unmarked:   true,
+			Run:        freezeAll,
 		},
 		outOfMemory(),
 	}

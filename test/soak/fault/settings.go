@@ -15,7 +15,7 @@ const runWalSenderTimeout = 5 * time.Second
 func settingFaults() []Fault {
 	return []Fault{
 		{
-			Name: "postgres-wal-sender-timeout", Needs: OwnPostgres | Superuser, Repeats: ifTakenOver,
+			Name: "postgres-wal-sender-timeout", Needs: OwnPostgres | Superuser, Duplicates: ifTakenOver,
 			About: "wal_sender_timeout is lowered to a second while relays stream, and set back",
 			Run:   setting("wal_sender_timeout", "1s", func(*World) string { return runWalSenderTimeout.String() }),
 		},

@@ -55,9 +55,9 @@ func tableFaults() []Fault {
 		},
 		{
 			Name: "postgres-settle-disk-full", Needs: Superuser,
-			Repeats: ifTakenOver, // of due rows: another relay claims a row that the first relay could not delete
-			About:   "every UPDATE and DELETE of the outbox fails with 53100, disk_full: by a trigger, in place of a full disk",
-			Run:     diskFull,
+			Duplicates: ifTakenOver, // of due rows: another relay claims a row that the first relay could not delete
+			About:      "every UPDATE and DELETE of the outbox fails with 53100, disk_full: by a trigger, in place of a full disk",
+			Run:        diskFull,
 		},
 	}
 }

@@ -195,8 +195,8 @@ func (w *World) Tell(id int, f Fault, detail string) history.Fault {
 		ID: id, Name: f.Name, Refuses: f.Refuses, LosesCommits: f.LosesCommits, LosesUnanswered: f.LosesUnanswered,
 		Unmarked: f.Unmarked, EmptiesQueues: f.EmptiesQueues, Detail: detail,
 	}
-	if f.Repeats != nil {
-		told.Repeats = f.Repeats(w)
+	if f.Duplicates != nil {
+		told.Duplicates = f.Duplicates(w)
 	}
 	return told
 }

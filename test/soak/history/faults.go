@@ -21,7 +21,7 @@ type fault struct {
 	firstCommit  time.Duration
 	firstArrival time.Duration
 	caughtUp     time.Duration
-	repeats      int
+	duplicates   int
 }
 
 func (s *state) faultBegan(f *Fault) {
@@ -171,7 +171,7 @@ func (s *state) faultReports() []FaultReport {
 		r := FaultReport{
 			ID: f.told.ID, Name: f.told.Name, Detail: f.told.Detail, Began: Milliseconds(f.began),
 			Healed: since(f.healed, 0), Recovery: since(f.firstArrival, f.healed), CaughtUp: since(f.caughtUp, f.healed),
-			Repeats: f.repeats, RepeatsAllowed: f.told.Repeats,
+			Duplicates: f.duplicates, DuplicatesAllowed: f.told.Duplicates,
 		}
 		if silence, known := s.silence(f); known {
 			r.Silence = since(silence, 0)

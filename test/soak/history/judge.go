@@ -12,7 +12,7 @@ func (s *state) verdict() *Verdict {
 	s.judgeRows()
 	s.judgeOrder()
 	s.timeFaults()
-	s.judgeRepeats()
+	s.judgeDuplicates()
 	v := &Verdict{
 		Incomplete: s.incomplete(), Run: s.run, Lines: s.lines, Duration: Milliseconds(s.now),
 		Delivery: s.delivery(), Faults: s.faultReports(), Violations: s.found(), Counters: s.counters,

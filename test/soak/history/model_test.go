@@ -147,7 +147,7 @@ func (w *world) steps() map[string]func(*rapid.T) {
 		"wait":    func(t *rapid.T) { w.now += time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond },
 		"deliver": w.deliver, "once more": w.deliver, "and once more": w.deliver,
 		"redeliver":   w.redeliver,
-		"repeat":      func(*rapid.T) { w.repeat() },
+		"duplicate":   func(*rapid.T) { w.duplicate() },
 		"late commit": func(*rapid.T) { w.lateCommits() },
 		"fault":       w.breakSomething,
 		"heal":        func(*rapid.T) { w.heal() },
@@ -258,7 +258,7 @@ func (w *world) having(what func(*sent) bool) []*sent {
 	return having
 }
 
-func (w *world) repeat() {
+func (w *world) duplicate() {
 	for _, m := range w.again {
 		w.arrive(m.sent, m.marked, false)
 	}
@@ -271,9 +271,9 @@ func (w *world) breakSomething(t *rapid.T) {
 	if w.fault != nil {
 		return
 	}
-	w.repeat()
+	w.duplicate()
 	w.faults++
-	f := &Fault{ID: w.faults, Name: "fault", Repeats: rapid.IntRange(0, 3).Draw(t, "repeats")}
+	f := &Fault{ID: w.faults, Name: "fault", Duplicates: rapid.IntRange(0, 3).Draw(t, "duplicates")}
 	if w.harsh {
 		f.Refuses = rapid.Bool().Draw(t, "refuses")
 		f.LosesCommits = rapid.Bool().Draw(t, "loses")
@@ -283,7 +283,7 @@ func (w *world) breakSomething(t *rapid.T) {
 	w.fault = f
 	w.emit(line{Began: f})
 	arrived := w.having(func(m *sent) bool { return m.arrivals > 0 })
-	for range rapid.IntRange(0, f.Repeats).Draw(t, "in flight") {
+	for range rapid.IntRange(0, f.Duplicates).Draw(t, "in flight") {
 		ready := slices.DeleteFunc(w.ready(), func(m *sent) bool { return !m.Kind.Arrives() })
 		switch {
 		case rapid.Bool().Draw(t, "overtaken") && len(ready) > 0:
@@ -338,7 +338,7 @@ func (w *world) finish() {
 	w.heal()
 	w.now += 6 * time.Second
 	w.drain()
-	w.repeat()
+	w.duplicate()
 	for _, m := range w.table {
 		w.emit(line{Remaining: &Row{Message: m.ID}})
 	}

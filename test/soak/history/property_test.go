@@ -128,7 +128,7 @@ func spoilDelivery() []spoiler {
 			m := w.one(t, hasArrived)
 			w.insert(w.ending(m)-1, line{Delivered: &Delivery{Message: m.ID}})
 		}},
-		{UnmarkedRepeat, "two copies without the mark", func(w *world, t *rapid.T) {
+		{UnmarkedDuplicate, "two copies without the mark", func(w *world, t *rapid.T) {
 			m := w.one(t, func(m *sent) bool { return m.unmarked })
 			unmarked := w.find(func(l *line) bool { return isDelivery(m.ID)(l) && !l.Delivered.Marked && !l.Delivered.Redelivered })
 			if unmarked == -1 {
@@ -136,16 +136,16 @@ func spoilDelivery() []spoiler {
 			}
 			w.insert(w.somewhere(t, unmarked), line{Delivered: &Delivery{Message: m.ID}})
 		}},
-		{TooManyRepeats, "before any fault", func(w *world, t *rapid.T) {
+		{TooManyDuplicates, "before any fault", func(w *world, t *rapid.T) {
 			m := w.one(t, func(m *sent) bool { return m.Key == "prelude" && hasArrived(m) })
 			w.insert(w.firstArrival(m.ID), line{Delivered: &Delivery{Message: m.ID, Marked: true}})
 		}},
-		{TooManyRepeats, "one more than all faults allow", func(w *world, t *rapid.T) {
+		{TooManyDuplicates, "one more than all faults allow", func(w *world, t *rapid.T) {
 			m := w.one(t, hasArrived)
 			allowed := 0
 			for i := range w.lines {
 				if f := w.lines[i].Began; f != nil {
-					allowed += f.Repeats
+					allowed += f.Duplicates
 				}
 			}
 			for range allowed + 1 {

@@ -41,7 +41,7 @@ type Counts struct {
 	Unknown      int // messages whose COMMIT was not answered
 	RolledBack   int // messages of transactions that were rolled back
 	Delivered    int // messages that arrived, each counted once
-	Repeats      int // second arrivals, without redeliveries by the broker
+	Duplicates   int // second arrivals, without redeliveries by the broker
 	Redelivered  int // redeliveries by the broker
 	Damaged      int // arrivals that differ from what was written
 	Faults       int // faults that began
@@ -110,7 +110,7 @@ func (r *Recorder) Delivered(d Delivery) {
 		case d.Redelivered:
 			c.Redelivered++
 		default:
-			c.Repeats++
+			c.Duplicates++
 		}
 	})
 }

@@ -77,7 +77,7 @@ func TestCounts(t *testing.T) {
 	r.FaultBegan(Fault{ID: 1})
 	want := Counts{
 		Attempted: 3, Acknowledged: 1, Unknown: 1, RolledBack: 1,
-		Delivered: 1, Repeats: 1, Redelivered: 1, Damaged: 2, Faults: 1, UnderWay: 1,
+		Delivered: 1, Duplicates: 1, Redelivered: 1, Damaged: 2, Faults: 1, UnderWay: 1,
 	}
 	if got := r.Counts(); got != want {
 		t.Errorf("counted %+v, want %+v", got, want)

@@ -47,7 +47,7 @@ func (v *Verdict) Headline() string {
 	c := &v.Counters
 	switch v.Result {
 	case Pass:
-		return fmt.Sprintf("PASS: %d messages acknowledged, none lost, none unexpected, all in order; repeats %d, no more than the faults allow",
+		return fmt.Sprintf("PASS: %d messages acknowledged, none lost, none unexpected, all in order; duplicates %d, no more than the faults allow",
 			c.Acknowledged, c.Duplicated)
 	case Incomplete:
 		return "INCOMPLETE: no violation so far, but " + v.Incomplete
@@ -118,7 +118,7 @@ func (v *Verdict) writeCounters(out *bytes.Buffer) {
 			{"acknowledged", c.Acknowledged, "COMMIT was answered", false},
 			{"ok", c.OK, "acknowledged, and delivered or rightly a dead letter", false},
 			{"lost", c.Lost, "committed, and neither delivered nor in a table", false},
-			{"duplicated", c.Duplicated, fmt.Sprintf("repeats by the relay: %d marked, %d unmarked", c.DuplicatedMarked, c.DuplicatedUnmarked), false},
+			{"duplicated", c.Duplicated, fmt.Sprintf("duplicates by the relay: %d marked, %d unmarked", c.DuplicatedMarked, c.DuplicatedUnmarked), false},
 			{"unexpected", c.Unexpected, "delivered or in a table, and never committed", false},
 			{"recovered", c.Recovered, fmt.Sprintf("committed and delivered, of %d whose COMMIT was not answered", c.Unknown), false},
 			{"rolled back", c.RolledBack, fmt.Sprintf("and %d discarded after a savepoint", c.Discarded), false},
@@ -159,7 +159,7 @@ func (v *Verdict) writeFaults(out *bytes.Buffer) {
 	}
 	out.WriteString("faults\n")
 	table(out, func(t *tabwriter.Writer) {
-		fmt.Fprintf(t, "  #\tat\tfault\theld\trecovered in\tcaught up in\trepeats/allowed\tdetail\n")
+		fmt.Fprintf(t, "  #\tat\tfault\theld\trecovered in\tcaught up in\tduplicates/allowed\tdetail\n")
 		for i := range v.Faults {
 			f := &v.Faults[i]
 			held, recovered, caughtUp := "not healed", "", ""
@@ -170,7 +170,7 @@ func (v *Verdict) writeFaults(out *bytes.Buffer) {
 					recovered = "no commits"
 				}
 			}
-			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\t%s\t%d/%d\t%s\n", f.ID, f.Began, f.Name, held, recovered, caughtUp, f.Repeats, f.RepeatsAllowed, oneLine(f.Detail))
+			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\t%s\t%d/%d\t%s\n", f.ID, f.Began, f.Name, held, recovered, caughtUp, f.Duplicates, f.DuplicatesAllowed, oneLine(f.Detail))
 		}
 	})
 }

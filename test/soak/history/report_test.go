@@ -49,7 +49,7 @@ func reported(t *testing.T) *Verdict {
 1.2s  b arrives
 1.3s  a arrives
 1.4s  a arrives marked
-2s    fault 1 relay-kill repeats 2000
+2s    fault 1 relay-kill duplicates 2000
 3s    tx 2: e
 3.1s  tx 2 unknown
 4s    fault 1 healed
@@ -84,7 +84,7 @@ func reported(t *testing.T) *Verdict {
 
 func TestHeadlines(t *testing.T) {
 	for want, v := range map[string]*Verdict{
-		"PASS: 3 messages acknowledged, none lost, none unexpected, all in order; repeats 1, no more than the faults allow": {
+		"PASS: 3 messages acknowledged, none lost, none unexpected, all in order; duplicates 1, no more than the faults allow": {
 			Result: Pass, Counters: Counters{Acknowledged: 3, Duplicated: 1},
 		},
 		"INCOMPLETE: no violation so far, but the run was killed": {Result: Incomplete, Incomplete: "the run was killed"},

@@ -37,7 +37,7 @@ func (r *Run) earlyTolerance() time.Duration {
 //	{"at":1000,"ending":{"id":1,"writer":0,"messages":[{"id":"…","kind":"plain","key":"k1","seq":1}]}}
 //	{"at":2000,"ended":{"id":1,"outcome":"committed"}}
 //	{"at":3000,"delivered":{"message":"…","queue":"soak.1"}}
-//	{"at":4000,"began":{"id":1,"name":"relay-kill","repeats":2000}}
+//	{"at":4000,"began":{"id":1,"name":"relay-kill","duplicates":2000}}
 //	{"at":5000,"healed":1}
 //	{"at":6000,"remaining":{"message":"…","dead_letter":true,"attempts":6,"reason":"retries_exhausted"}}
 //	{"at":7000,"kept":1}

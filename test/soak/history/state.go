@@ -33,7 +33,7 @@ type state struct {
 	keyIndex     map[string]int32
 	notBefore    map[int32]time.Duration // of scheduled messages
 	arrivals     []int32                 // messages in the order of their first arrival
-	repeats      []repeat
+	duplicates   []duplicate
 	rows         []row
 	faults       []fault
 	faultIndex   map[int]int
@@ -87,7 +87,7 @@ type key struct {
 	heldFrom int32
 }
 
-type repeat struct {
+type duplicate struct {
 	at       time.Duration
 	message  int32
 	unmarked bool // and an unmarked copy had arrived before
@@ -259,16 +259,16 @@ func (s *state) delivered(d *Delivery) {
 		s.counters.Redelivered++
 		return
 	default:
-		s.repeated(i, d)
+		s.duplicated(i, d)
 	}
 	if !d.Marked {
 		m.is |= sawUnmarked
 	}
 }
 
-// repeated handles a copy that the relay sent again. Of two copies on two connections, the first and unmarked one can
+// duplicated handles a copy that the relay sent again. Of two copies on two connections, the first and unmarked one can
 // arrive second. So only a second unmarked copy breaks the promise.
-func (s *state) repeated(i int32, d *Delivery) {
+func (s *state) duplicated(i int32, d *Delivery) {
 	s.counters.Duplicated++
 	again := !d.Marked && s.messages[i].has(sawUnmarked)
 	switch {
@@ -280,7 +280,7 @@ func (s *state) repeated(i int32, d *Delivery) {
 		s.counters.DuplicatedUnmarked++
 		s.counters.DuplicatedOvertaken++
 	}
-	s.repeats = append(s.repeats, repeat{at: s.now, message: i, unmarked: again})
+	s.duplicates = append(s.duplicates, duplicate{at: s.now, message: i, unmarked: again})
 }
 
 func (s *state) remaining(r *Row) {

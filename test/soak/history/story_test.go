@@ -26,7 +26,7 @@ var rewrite = flag.Bool("rewrite", false, "write what came out into the stories,
 //	10ms   tx 1: a, b key k 1, c scheduled 5s, d unroutable, e discarded
 //	11ms   tx 1 committed
 //	12ms   a arrives [marked] [redelivered] [damaged WORD]
-//	13ms   fault 1 NAME [repeats N] [refuses] [loses] [unmarked] [empties]
+//	13ms   fault 1 NAME [duplicates N] [refuses] [loses] [unmarked] [empties]
 //	14ms   fault 1 healed
 //	15ms   a in outbox|dead_letter [attempts N] [REASON]
 //	16ms   kept 1 2 3
@@ -229,8 +229,8 @@ func faultOf(t testing.TB, words []string) *Fault {
 	f := &Fault{ID: number(t, words[0]), Name: words[1]}
 	for i, word := range words {
 		switch word {
-		case "repeats":
-			f.Repeats = number(t, words[i+1])
+		case "duplicates":
+			f.Duplicates = number(t, words[i+1])
 		case "refuses":
 			f.Refuses = true
 		case "loses":
@@ -267,8 +267,8 @@ func rendered(v *Verdict) string {
 	}
 	for i := range v.Faults {
 		f := &v.Faults[i]
-		fmt.Fprintf(&out, "fault %d: recovery %s, silence %s, caught up %s, repeats %d/%d\n", f.ID,
-			orElse(f.Recovery, "-"), orElse(f.Silence, "-"), orElse(f.CaughtUp, "-"), f.Repeats, f.RepeatsAllowed)
+		fmt.Fprintf(&out, "fault %d: recovery %s, silence %s, caught up %s, duplicates %d/%d\n", f.ID,
+			orElse(f.Recovery, "-"), orElse(f.Silence, "-"), orElse(f.CaughtUp, "-"), f.Duplicates, f.DuplicatesAllowed)
 	}
 	for i := range v.Violations {
 		x := &v.Violations[i]

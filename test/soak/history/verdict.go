@@ -124,9 +124,9 @@ type FaultReport struct {
 	// CaughtUp is the time from Healed until everything committed before Healed had arrived, except what is scheduled,
 	// dead-lettered or lost with its queue. Absent: something never arrived.
 	CaughtUp *Milliseconds `json:"caught_up_ms,omitempty"`
-	// Repeats is how many duplicates the fault is charged with, RepeatsAllowed how many are allowed.
-	Repeats        int `json:"repeats"`
-	RepeatsAllowed int `json:"repeats_allowed"`
+	// Duplicates is how many duplicates the fault is charged with, DuplicatesAllowed how many are allowed.
+	Duplicates        int `json:"duplicates"`
+	DuplicatesAllowed int `json:"duplicates_allowed"`
 }
 
 // Party is who broke a promise.
@@ -146,8 +146,8 @@ type Code string
 const (
 	Lost               Code = "lost"                 // committed, but neither delivered nor in a table
 	Unexpected         Code = "unexpected"           // delivered or in a table, but never committed
-	UnmarkedRepeat     Code = "unmarked_repeat"      // a second copy without x-possible-duplicate
-	TooManyRepeats     Code = "too_many_repeats"     // more than the faults so far allow
+	UnmarkedDuplicate  Code = "unmarked_duplicate"   // a second copy without x-possible-duplicate
+	TooManyDuplicates  Code = "too_many_duplicates"  // more than the faults so far allow
 	OutOfOrder         Code = "out_of_order"         // arrived after a later message of its key
 	Early              Code = "early"                // arrived before it was due
 	Damaged            Code = "damaged"              // differs from what was written
