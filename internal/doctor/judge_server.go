@@ -218,6 +218,9 @@ func (j *databaseJudge) judgeSenderTimeout(c *chart) {
 		c.warn("wal_sender_timeout", fix, "%s: after that the slot of a lost relay is free; only a standby takes it sooner, after 6 s", span(timeout))
 	case timeout < 3*time.Second:
 		c.warn("wal_sender_timeout", fix, "%s: a short pause of the network or of the relay ends the stream", timeout)
+	case !j.f.role.value.SeesOthers:
+		c.warn("wal_sender_timeout", "GRANT pg_read_all_stats TO "+j.role()+";",
+			"%s: a standby takes the slot of a frozen or lost relay only after that, because role %q may not see how long the relay is silent; with the GRANT, after 6 s", span(timeout), j.f.role.value.Name)
 	default:
 		c.ok("wal_sender_timeout", "%s: after that the slot of a lost relay is free; a standby takes it after 6 s at the latest", span(timeout))
 	}

@@ -129,11 +129,12 @@ func TestARelayThatWasPausedHarmsNobody(t *testing.T) {
 	paused.noRejections()
 }
 
-// TestALeaderThatIsFrozenIsReplaced: by a standby, long before the server would release the slot. It resumes as a
-// standby and harms nothing.
+// TestALeaderThatIsFrozenIsReplaced: by a standby with the grants of getting-started.md, long before the server would
+// release the slot. The leader resumes as a standby and harms nothing.
 func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
+	w.asRelay()
 	arrived := w.consume(w.queue)
 	relays := w.runMany(2, "--max-in-flight", "200")
 	load := w.write(2)
@@ -149,6 +150,9 @@ func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
 			return other.metric("cdc_relay_slot_held") == 1
 		})
 	})
+	if !strings.Contains(other.logs(), "owner_terminated") {
+		t.Error("the server has released the slot, not the standby")
+	}
 	load.more(200)
 	leader.signal(syscall.SIGCONT)
 	w.eventually("the frozen one stands by", leader.standsBy)
