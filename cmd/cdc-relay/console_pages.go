@@ -161,12 +161,9 @@ func consoleTemplates() (*template.Template, error) {
 	return template.New("").Funcs(template.FuncMap{
 		"duration": durationText, "time": timeText, "count": countOf, "next": nextText, "rows": rowsText,
 		"orElse": func(s *string, otherwise string) string { return valueOr(s, otherwise) },
-		"query": func(names ...string) string {
-			values := url.Values{}
-			for i := 0; i+1 < len(names); i += 2 {
-				values.Set(names[i], names[i+1])
-			}
-			return values.Encode()
+		// query is a template.URL, because a template would escape a string a second time, with its "=".
+		"query": func(name, value string) template.URL {
+			return template.URL(url.Values{name: {value}}.Encode()) //nolint:gosec // it is encoded
 		},
 		"since": func(now, then time.Time) string { return durationText(now.Sub(then)) },
 	}).ParseFS(consoleFiles, "console/*.html")

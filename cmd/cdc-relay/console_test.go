@@ -3,11 +3,13 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"html"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -119,6 +121,34 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 	c.signal(t, syscall.SIGTERM)
 	if code := c.exit(t); code != exitDone {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestLinksOfTheConsoleKeepTheirFilter: a page that shows more rows than its link says would also change them.
+func TestLinksOfTheConsoleKeepTheirFilter(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	const nasty = `a&b=1 "ü"`
+	for _, name := range []string{nasty, "other"} {
+		execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('r', '1', $1)`, name)
+		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, last_error, dead_at)
+			VALUES (70, now(), gen_random_uuid(), 6, 1, $1, 'nack', 'nack: no', now())`, name)
+	}
+	_, at := startConsole(t, env)
+	for page, link := range map[string]string{"/keys": "/waiting?", "/": "/dead-letters?"} {
+		var links []string
+		await.Until(t, page+" has its links", func() bool {
+			_, body := fetch(t, http.MethodGet, at+page, nil)
+			links = regexp.MustCompile(`href="(`+regexp.QuoteMeta(link)+`[^"]*)"`).FindAllString(body, -1)
+			return len(links) == 2
+		})
+		for _, l := range links {
+			target := html.UnescapeString(strings.TrimSuffix(strings.TrimPrefix(l, `href="`), `"`))
+			if _, body := fetch(t, http.MethodGet, at+target, nil); strings.Count(body, `href="/message?id=`) != 1 {
+				t.Errorf("%s has the link %s, which shows\n%s", page, target, body)
+			}
+		}
 	}
 }
 
