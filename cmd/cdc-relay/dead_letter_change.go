@@ -86,7 +86,7 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 	if failed == nil && view.Matched == 0 {
 		failed = d.cfg.noneFound("dead letter")
 	}
-	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed})
+	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers})
 }
 
 // countDeadLetters counts the dead letters that a command would change.
@@ -110,6 +110,8 @@ func (p *process) tell(cfg *config, view any, text string) error {
 	return err
 }
 
+const againForOthers = "run it again for the others"
+
 // change is the outcome of a command that changes many rows. It may have failed halfway.
 type change struct {
 	view   any
@@ -118,12 +120,14 @@ type change struct {
 	done   int64
 	left   int64
 	failed error
+	// again is the hint of a command that was stopped.
+	again string
 }
 
 // tellAll prints what was done, and then what was not done.
 func (p *process) tellAll(ctx context.Context, cfg *config, ch change) error {
 	if ch.failed != nil && ctx.Err() != nil {
-		ch.failed = hinted{fmt.Errorf("%w, with %s left", errStopped, rowsText(ch.left, "row")), "run it again for the others"}
+		ch.failed = hinted{fmt.Errorf("%w, with %s left", errStopped, rowsText(ch.left, "row")), ch.again}
 		if ch.done == 0 {
 			ch.failed = fmt.Errorf("%w before anything was changed", errStopped)
 		}
@@ -179,5 +183,5 @@ func (p *process) purge(ctx context.Context, d *desk) error {
 		failed = d.cfg.noneFound("dead letter")
 	}
 	text := "deleted " + rowsText(view.Purged, "dead letter")
-	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed})
+	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers})
 }

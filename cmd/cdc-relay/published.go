@@ -57,13 +57,20 @@ func historyFilterFlags(all bool) []cli.Flag {
 type replaying struct {
 	exchange, routingKey *string
 	perSecond            float64
+	afterID              *int64
 }
 
 func (p *process) replayCommand() *cli.Command {
 	text := func(name, value, usage string, field func(*replaying) **string) *setting {
 		return &setting{
 			name: name, value: value, usage: usage, flagOnly: true,
-			set: func(c *config, text string) error { *field(&c.looking.replaying) = &text; return nil },
+			set: func(c *config, text string) error {
+				if len(text) > 255 {
+					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
+				}
+				*field(&c.looking.replaying) = &text
+				return nil
+			},
 		}
 	}
 	own := []cli.Flag{
@@ -78,6 +85,14 @@ func (p *process) replayCommand() *cli.Command {
 				}
 				c.looking.replaying.perSecond = n
 				return nil
+			},
+		},
+		&setting{
+			name: "after-id", value: "ID", flagOnly: true, usage: "Only messages with a greater id: continues a replay that was interrupted.",
+			set: func(c *config, text string) error {
+				n, err := strconv.ParseInt(text, 10, 64)
+				c.looking.replaying.afterID = &n
+				return err
 			},
 		},
 	}
@@ -198,6 +213,7 @@ type replayView struct {
 	DryRun   bool   `json:"dry_run"`
 	Matched  int64  `json:"matched"`
 	Replayed int64  `json:"replayed"`
+	LastID   *int64 `json:"last_id"` // of the last message that was replayed, for --after-id
 	Error    string `json:"error,omitempty"`
 }
 
@@ -205,11 +221,16 @@ func (p *process) replay(ctx context.Context, d *desk) error {
 	to := d.cfg.looking.replaying
 	view := replayView{DryRun: d.cfg.looking.dryRun}
 	bar, end := p.progress("replaying")
-	var failed error
-	view.Replayed, view.Matched, failed = d.Replay(ctx, d.cfg.looking.filter, operator.Replay{
-		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: changeBatch, Dry: view.DryRun,
+	result, failed := d.Replay(ctx, d.cfg.looking.filter, operator.Replay{
+		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: changeBatch, Dry: view.DryRun, AfterID: to.afterID,
 	}, bar)
 	end()
+	view.Replayed, view.Matched = result.Count, result.Matched
+	again := "run it again"
+	if result.Count > 0 {
+		view.LastID = &result.LastID
+		again = fmt.Sprintf("run it again with --after-id %d for the others", result.LastID)
+	}
 	text, done := "replayed "+rowsText(view.Replayed, "message"), view.Replayed
 	if view.DryRun {
 		text, done = "would replay "+rowsText(view.Matched, "message"), view.Matched
@@ -217,5 +238,5 @@ func (p *process) replay(ctx context.Context, d *desk) error {
 	if failed == nil && view.Matched == 0 {
 		failed = d.cfg.noneFound("published message")
 	}
-	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done, view.Matched - done, failed})
+	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done, view.Matched - done, failed, again})
 }

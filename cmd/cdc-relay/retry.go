@@ -55,5 +55,5 @@ func (p *process) retry(ctx context.Context, d *desk) error {
 	if failed == nil && view.Matched == 0 {
 		failed = d.cfg.noneFound("waiting retry")
 	}
-	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed})
+	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed, againForOthers})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -71,17 +72,25 @@ func (t *Tables) historyError(ctx context.Context, err error) error {
 	return t.may(ctx, fmt.Errorf("read the history %s: %w", t.table.Published(), err), need{"SELECT", t.table.Published().SQL()})
 }
 
-const replayChoiceSQL = `SELECT r.id, r.published_at FROM {published} r WHERE {where} ORDER BY r.id, r.published_at`
+// The first copy of each message: the history also has those of earlier replays.
+const replayChoiceSQL = `
+SELECT f.id, f.published_at FROM (
+  SELECT DISTINCT ON (r.message_id) r.id, r.published_at FROM {published} r WHERE r.id > $1 AND {where} ORDER BY r.message_id, r.id, r.published_at) f
+ORDER BY f.id, f.published_at`
 
 // A replayed message is a new row, marked and due, so that the stream does not publish it directly. It does not expire,
 // and is not coalesced.
 const replaySQL = `
+WITH copies AS (
+  SELECT r.*, s.nth FROM unnest($1::bigint[], $2::timestamptz[]) WITH ORDINALITY s(id, published_at, nth)
+  JOIN {published} r ON r.id = s.id AND r.published_at = s.published_at),
+put AS (
 INSERT INTO {outbox} (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties, redacted_payload,
   schema_version, created_at, max_attempts, possible_duplicate, available_at)
 SELECT r.message_id, coalesce($3::text, r.exchange), coalesce($4::text, r.routing_key), r.ordering_key, r.payload, r.payload_bytes, r.headers,
   r.properties, r.redacted_payload, r.schema_version, r.created_at, r.max_attempts, true, clock_timestamp()
-FROM unnest($1::bigint[], $2::timestamptz[]) WITH ORDINALITY s(id, published_at, nth)
-JOIN {published} r ON r.id = s.id AND r.published_at = s.published_at ORDER BY s.nth`
+FROM copies r ORDER BY r.nth RETURNING 1)
+SELECT (SELECT count(*) FROM copies), (SELECT count(*) FROM put)`
 
 // Replay says how published messages are sent again.
 type Replay struct {
@@ -93,6 +102,15 @@ type Replay struct {
 	Batch int
 	// Dry only counts.
 	Dry bool
+	// AfterID continues after this id; nil: from the start.
+	AfterID *int64
+}
+
+// Replayed is the result of a replay.
+type Replayed struct {
+	Matched int64
+	// Count is the number of copies, LastID the id of the message copied last.
+	Count, LastID int64
 }
 
 type publishedRow struct {
@@ -101,15 +119,20 @@ type publishedRow struct {
 }
 
 // Replay inserts copies of the published messages that match the filter, oldest first, each batch in one transaction.
-// Copies keep their message_id and have the mark. On an error, replayed counts the messages before it.
-func (t *Tables) Replay(ctx context.Context, filter Filter, how Replay, progress Progress) (replayed, matched int64, err error) {
-	chosen, err := t.choose(ctx, replayChoiceSQL, filter, ofPublished)
+// Copies keep their message_id and have the mark. On an error, done is the result before it.
+func (t *Tables) Replay(ctx context.Context, filter Filter, how Replay, progress Progress) (done Replayed, err error) {
+	after := int64(math.MinInt64)
+	if how.AfterID != nil {
+		after = *how.AfterID
+	}
+	chosen, err := t.choose(ctx, replayChoiceSQL, filter, ofPublished, after)
 	if err != nil {
-		return 0, 0, t.historyError(ctx, err)
+		return done, t.historyError(ctx, err)
 	}
 	defer chosen.close(ctx)
+	done.Matched = chosen.total
 	if how.Dry {
-		return 0, chosen.total, nil
+		return done, nil
 	}
 	batch, pace := how.Batch, rate.NewLimiter(rate.Inf, how.Batch)
 	if how.PerSecond > 0 {
@@ -120,22 +143,25 @@ func (t *Tables) Replay(ctx context.Context, filter Filter, how Replay, progress
 		if err := pace.WaitN(ctx, len(rows)); err != nil {
 			return err
 		}
-		n, err := t.replay(ctx, rows, how)
-		replayed += n
-		return err
+		if err := t.replay(ctx, rows, how); err != nil {
+			return err
+		}
+		done.Count += int64(len(rows))
+		done.LastID = rows[len(rows)-1].ID
+		return nil
 	})
-	return replayed, chosen.total, err
+	return done, err
 }
 
-func (t *Tables) replay(ctx context.Context, rows []publishedRow, how Replay) (int64, error) {
+func (t *Tables) replay(ctx context.Context, rows []publishedRow, how Replay) error {
 	ids, times := make([]int64, len(rows)), make([]pgtype.Timestamptz, len(rows))
 	for i, row := range rows {
 		ids[i], times[i] = row.ID, row.PublishedAt
 	}
-	n, err := t.change(ctx, t.fill(replaySQL), ids, times, how.Exchange, how.RoutingKey)
+	_, err := t.move(ctx, t.fill(replaySQL), ids, times, how.Exchange, how.RoutingKey)
 	if err != nil {
 		err = t.may(ctx, fmt.Errorf("replay messages of %s: %w", t.table.Published(), err),
 			need{"SELECT", t.table.Published().SQL()}, need{"INSERT", t.table.SQL()})
 	}
-	return n, err
+	return err
 }

@@ -1,7 +1,9 @@
 package operator_test
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,13 +35,13 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 		SELECT i, now() - interval '1 min', now(), gen_random_uuid(), 2, 1, 'r' || i, 'x', 'k', to_json(i), '{"h": 1}', '2000-01-01', 'c' FROM generate_series(1, 5) i`)
 	message := tabletest.One[[16]byte](f, `SELECT message_id FROM outbox_published WHERE id = 3`)
 	o := f.operator()
-	dry, matched, err := o.Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 2, Dry: true}, quiet)
-	if err != nil || dry != 0 || matched != 5 || len(f.IDs("true")) != 0 {
-		t.Errorf("dry: %d of %d, %v", dry, matched, err)
+	done, err := o.Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 2, Dry: true}, quiet)
+	if err != nil || done != (operator.Replayed{Matched: 5}) || len(f.IDs("true")) != 0 {
+		t.Errorf("dry: %+v, %v", done, err)
 	}
-	n, matched, err := o.Replay(t.Context(), operator.Filter{NewerThan: time.Hour}, operator.Replay{Batch: 2, Exchange: text("other"), RoutingKey: text("there"), PerSecond: 1000}, quiet)
-	if err != nil || n != 5 || matched != 5 {
-		t.Errorf("%d of %d, %v", n, matched, err)
+	done, err = o.Replay(t.Context(), operator.Filter{NewerThan: time.Hour}, operator.Replay{Batch: 2, Exchange: text("other"), RoutingKey: text("there"), PerSecond: 1000}, quiet)
+	if err != nil || done != (operator.Replayed{Matched: 5, Count: 5, LastID: 5}) {
+		t.Errorf("%+v, %v", done, err)
 	}
 	if got := tabletest.One[string](f, `SELECT string_agg(payload::text, '' ORDER BY id) FROM outbox WHERE exchange = 'other' AND routing_key = 'there' AND ordering_key = 'k'
 		AND possible_duplicate AND available_at <= now() AND headers = '{"h": 1}' AND expires_at IS NULL AND coalesce_key IS NULL AND attempts = 0`); got != "12345" {
@@ -58,8 +60,68 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 		t.Errorf("%d of 5 are marked", marked)
 	}
 	f.Exec(`DELETE FROM outbox`)
-	n, _, err = o.Replay(t.Context(), operator.Filter{IDs: []int64{2}}, operator.Replay{Batch: 1000}, quiet)
-	if err != nil || n != 1 || tabletest.One[string](f, `SELECT exchange || routing_key FROM outbox WHERE payload::text = '2'`) != "xr2" {
-		t.Errorf("%d, %v", n, err)
+	done, err = o.Replay(t.Context(), operator.Filter{IDs: []int64{2}}, operator.Replay{Batch: 1000}, quiet)
+	if err != nil || done.Count != 1 || tabletest.One[string](f, `SELECT exchange || routing_key FROM outbox WHERE payload::text = '2'`) != "xr2" {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// TestAReplayContinuesAfterAnID: one that was interrupted does not start again.
+func TestAReplayContinuesAfterAnID(t *testing.T) {
+	f := newFixture(t)
+	f.history()
+	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r' || i FROM generate_series(1, 5) i`)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done, err := f.operator().Replay(ctx, operator.Filter{}, operator.Replay{Batch: 2}, func(n, _ int64) {
+		if n == 2 {
+			stop()
+		}
+	})
+	if !errors.Is(err, context.Canceled) || done != (operator.Replayed{Matched: 5, Count: 2, LastID: 2}) {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	done, err = f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 2, AfterID: &done.LastID}, quiet)
+	if err != nil || done != (operator.Replayed{Matched: 3, Count: 3, LastID: 5}) {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	if n := tabletest.One[int](f, `SELECT count(DISTINCT message_id)::int FROM outbox`); n != 5 || len(f.IDs("true")) != 5 {
+		t.Errorf("%d messages, %d rows", n, len(f.IDs("true")))
+	}
+}
+
+// TestAReplayMakesOneCopyOfAMessage: the history also has the copies of earlier replays.
+func TestAReplayMakesOneCopyOfAMessage(t *testing.T) {
+	f := newFixture(t)
+	f.history()
+	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		SELECT i, now(), now() + i * interval '1 s', ('00000000-0000-0000-0000-00000000000' || i % 2)::uuid, 0, 1, 'r' || i FROM generate_series(1, 6) i`)
+	done, err := f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 10}, quiet)
+	if err != nil || done.Count != 2 || tabletest.One[string](f, `SELECT string_agg(routing_key, ' ' ORDER BY id) FROM outbox`) != "r1 r2" {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// TestATriggerThatDiscardsRowsLosesNoMessage: an INSERT that a trigger discards is no error.
+func TestATriggerThatDiscardsRowsLosesNoMessage(t *testing.T) {
+	f := newFixture(t)
+	f.history()
+	f.DeadLetter(1, "nack")
+	f.DeadLetter(2, "nack")
+	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		VALUES (3, now(), now(), gen_random_uuid(), 0, 1, 'r')`)
+	f.Exec(`CREATE FUNCTION discard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	f.Exec(`CREATE TRIGGER discards BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION discard()`)
+	requeued, err := f.operator().Requeue(t.Context(), operator.Filter{}, 10, quiet)
+	if requeued.Sent != 0 || err == nil || !strings.Contains(err.Error(), "keeps 0 of 2 rows") {
+		t.Errorf("%+v, %v", requeued, err)
+	}
+	if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_dead_letter`); n != 2 {
+		t.Errorf("%d dead letters are left", n)
+	}
+	done, err := f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 10}, quiet)
+	if done.Count != 0 || err == nil || !strings.Contains(err.Error(), "keeps 0 of 1 rows") {
+		t.Errorf("%+v, %v", done, err)
 	}
 }

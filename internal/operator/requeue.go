@@ -36,8 +36,10 @@ const requeueSQL = `
 WITH back AS (
   DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[], $3::bigint[]) s(id, message_id, place)
   WHERE r.id = s.id AND r.message_id = s.message_id RETURNING ` + store.KeptColumns + `{extra_columns}, r.possible_duplicate, s.place)
-INSERT INTO {outbox} ({kept}{extra_names}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
-SELECT place, {keptButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place`
+, put AS (
+  INSERT INTO {outbox} ({kept}{extra_names}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
+  SELECT place, {keptButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place RETURNING 1)
+SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM put)`
 
 // goesOn is expires_at of a requeued row: it must not expire again at once.
 const goesOn = `CASE WHEN expires_at > clock_timestamp() THEN expires_at END`
@@ -103,7 +105,7 @@ func (t *Tables) requeue(ctx context.Context, sql string, rows []requeuedRow, do
 			moved++
 		}
 	}
-	sent, err := t.change(ctx, sql, ids, messageIDs, places)
+	sent, err := t.move(ctx, sql, ids, messageIDs, places)
 	switch {
 	case err == nil:
 		done.Sent += sent

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // selection is the rows to change, as they were at the start. It is a cursor on the server: neither side holds the rows
@@ -80,6 +82,24 @@ func (t *Tables) change(ctx context.Context, sql string, args ...any) (int64, er
 	defer cancel()
 	tag, err := t.conn.Exec(ctx, sql, args...)
 	return tag.RowsAffected(), err
+}
+
+// move runs a statement that inserts one batch into the outbox. The statement returns how many rows it took and how many
+// it inserted. A trigger can discard an INSERT without an error; then nothing is moved.
+func (t *Tables) move(ctx context.Context, sql string, args ...any) (moved int64, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, t.conn, func(tx pgx.Tx) error {
+		var taken int64
+		if err := tx.QueryRow(ctx, sql, args...).Scan(&taken, &moved); err != nil {
+			return err
+		}
+		if moved < taken {
+			return problem.New("cdc-relay check; DROP the trigger", "table %s keeps %d of %d rows: a trigger discards the others", t.table, moved, taken)
+		}
+		return nil
+	})
+	return moved, err
 }
 
 func (s *selection) close(ctx context.Context) {
