@@ -444,7 +444,9 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any, error) {
 	cfg := *s.cfg
 	cfg.checking.noProbe = true // opening a page must not send test messages
-	report, err := s.process.examine(ctx, checkOptions(&cfg))
+	options := checkOptions(&cfg)
+	options.Operator = true
+	report, err := s.process.examine(ctx, options)
 	if err != nil {
 		return nil, err
 	}

@@ -287,6 +287,18 @@ func TestARoleThatOnlyReads(t *testing.T) {
 	}
 }
 
+// TestAnOperatorsPrivilegesAreNotJudged: the role of commands.md#roles may do less than a relay.
+func TestAnOperatorsPrivilegesAreNotJudged(t *testing.T) {
+	p := onDatabase(t, services.SharedPostgres(t).Database(t))
+	p.setup()
+	name, login := p.role("")
+	p.exec("GRANT USAGE ON SCHEMA public TO "+name, "GRANT SELECT ON outbox, outbox_dead_letter, outbox_migrations TO "+name)
+	p.as(login)
+	p.examine().want(doctor.Problem, doctor.Grants, "relay", "may not")
+	p.Operator = true
+	p.examine().wantOthersOK()
+}
+
 func TestClocksThatDiffer(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	for off, words := range map[time.Duration]string{3 * time.Minute: "3m behind this machine's", -2 * time.Hour: "2h0m ahead of this machine's"} {

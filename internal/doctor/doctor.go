@@ -29,6 +29,8 @@ type Options struct {
 	Poll bool
 	// KeepPublished is how long published messages are kept; 0: they are deleted.
 	KeepPublished time.Duration
+	// Operator: the role is not that of a relay, so its privileges are not judged.
+	Operator bool
 	// AppRole is the application's role; "": do not check it.
 	AppRole string
 

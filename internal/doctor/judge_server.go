@@ -184,6 +184,7 @@ func (j *databaseJudge) unusedSlots() string {
 func (j *databaseJudge) judgeReplication(c *chart) {
 	role := j.f.role.value
 	switch {
+	case j.o.Operator:
 	case j.f.role.err != nil:
 		c.unknown("replication", j.f.role.err)
 	case !role.replicates():
@@ -218,7 +219,7 @@ func (j *databaseJudge) judgeSenderTimeout(c *chart) {
 		c.warn("wal_sender_timeout", fix, "%s: after that the slot of a lost relay is free; only a standby takes it sooner, after 6 s", span(timeout))
 	case timeout < 3*time.Second:
 		c.warn("wal_sender_timeout", fix, "%s: a short pause of the network or of the relay ends the stream", timeout)
-	case !j.f.role.value.SeesOthers:
+	case !j.f.role.value.SeesOthers && !j.o.Operator:
 		c.warn("wal_sender_timeout", "GRANT pg_read_all_stats TO "+j.role()+";",
 			"%s: a standby takes the slot of a frozen or lost relay only after that, because role %q may not see how long the relay is silent; with the GRANT, after 6 s", span(timeout), j.f.role.value.Name)
 	default:

@@ -180,7 +180,7 @@ func (j *databaseJudge) judgeGrants() []Finding {
 	c := &chart{area: Grants}
 	t := j.f.tables.value
 	role := j.f.role.value.Name
-	if j.f.tables.err == nil && t.SchemaExists {
+	if j.f.tables.err == nil && t.SchemaExists && !j.o.Operator {
 		if !t.SchemaUsage {
 			c.wrong("schema", fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.QuoteIdentifier(j.o.Table.Schema), j.role()), "role %q may not use schema %s", role, j.o.Table.Schema)
 		}
