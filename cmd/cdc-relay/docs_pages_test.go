@@ -28,6 +28,36 @@ func pages(t *testing.T) map[string]string {
 	return texts
 }
 
+// texts returns all texts for people, by name: the pages, and those outside of docs.
+func texts(t *testing.T) map[string]string {
+	t.Helper()
+	all := pages(t)
+	for _, name := range []string{"../CHANGELOG.md", "../CONTRIBUTING.md", "../SECURITY.md", "../examples/README.md", "../clients/python/README.md", "results/README.md"} {
+		text, err := os.ReadFile(docsFolder + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = string(text)
+	}
+	return all
+}
+
+// TestDocsStayShort: at most 18,000 words, and 25 terms to learn.
+func TestDocsStayShort(t *testing.T) {
+	words := 0
+	for name, text := range pages(t) {
+		if name != "README.md" {
+			words += len(strings.Fields(text))
+		}
+	}
+	if words > 18_000 {
+		t.Errorf("docs/*.md have %d words", words)
+	}
+	if terms := strings.Count(pages(t)["glossary.md"], "\n- **"); terms > 25 {
+		t.Errorf("the glossary has %d terms", terms)
+	}
+}
+
 // prose returns the paragraphs, list items, headings and table cells of a page, without code and link targets.
 func prose(text string) []string {
 	text = regexp.MustCompile("(?s)```.*?```|<!--.*?-->").ReplaceAllString(text, "\n\n")
@@ -49,7 +79,7 @@ const forbiddenInDocs = `repeats|refus(e|es|ed|al|als)|lease(s)?|pulse|stray|str
 
 func TestDocsUseNoForbiddenWord(t *testing.T) {
 	word := regexp.MustCompile(`(?i)\b(` + forbidden + `|` + forbiddenInDocs + `)\b|(?m:^|[.;:,] )[Ww]here (a|the|an|no|it|they|there|that|all|nobody|several) `)
-	for page, text := range pages(t) {
+	for page, text := range texts(t) {
 		for _, paragraph := range prose(text) {
 			for _, found := range word.FindAllString(paragraph, -1) {
 				t.Errorf("%s: %q in %q", page, strings.TrimSpace(found), strings.TrimSpace(paragraph))
@@ -83,7 +113,7 @@ func TestCodeUsesNoForbiddenWord(t *testing.T) {
 func TestDocsHaveNoLongSentence(t *testing.T) {
 	const most = 35
 	end := regexp.MustCompile(`[.!?]["*)]*(\s+|$)`)
-	for page, text := range pages(t) {
+	for page, text := range texts(t) {
 		for _, paragraph := range prose(text) {
 			for _, sentence := range end.Split(paragraph, -1) {
 				if n := len(strings.Fields(sentence)); n > most {
