@@ -29,14 +29,18 @@ func TestAHealthyDatabase(t *testing.T) {
 
 func TestTheDocumentedGrantsAreEnough(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	p.relayRole("REPLICATION")
+	role := p.relayRole("REPLICATION")
 	app, _ := p.role("")
 	p.exec("GRANT USAGE ON SCHEMA public TO "+app, "GRANT INSERT ON outbox TO "+app)
 	p.AppRole = app
 	r := p.examine()
 	r.wantOthersOK()
 	r.want(doctor.OK, doctor.Grants, "application", "nothing else")
+	p.exec("REVOKE pg_read_all_stats FROM " + role)
+	r = p.examine()
 	r.want(doctor.OK, doctor.Cleanup, "transactions", "hidden from role")
+	p.fix(r.want(doctor.Warning, doctor.Postgres, "wal_sender_timeout", "only after that", "GRANT pg_read_all_stats"))
+	p.examine().wantOthersOK()
 }
 
 // breakage is one fault on a shared server.
