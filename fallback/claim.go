@@ -55,12 +55,12 @@ func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mo
 		return 0, nil
 	}
 	claim := s.Core.Begin(rows, mostRows, mostBytes)
-	chosen := claim.Rows()
-	if len(chosen) == 0 {
+	ids := claim.Rows()
+	if len(ids) == 0 {
 		s.drop(claim)
 		return 0, nil
 	}
-	tx, err := s.Lock(ctx, chosen, r.fresh)
+	tx, err := s.Lock(ctx, ids, r.fresh)
 	if err == nil {
 		if err = s.noticeRestart(ctx); err != nil {
 			tx.Abandon()

@@ -155,11 +155,11 @@ func (m *model) owner() uint32 {
 }
 
 // lock is the statement that starts a claim.
-func (m *model) lock(_ context.Context, chosen []outbox.Candidate, fresh outbox.Fresh) (Transaction, error) {
+func (m *model) lock(_ context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error) {
 	m.between()
 	claim := &modelClaim{m: m, position: m.wal, owner: m.owner(), term: m.term}
-	for _, candidate := range chosen {
-		row := m.rows[candidate.ID-1]
+	for _, id := range slices.Sorted(slices.Values(ids)) {
+		row := m.rows[id-1]
 		if !row.tx.visible || row.gone || row.locked != nil || row.person || !m.ready(row, fresh) {
 			continue
 		}

@@ -28,7 +28,7 @@ type Sweeper struct {
 	Core  *core.Core
 	Table Table
 	// Lock starts a claim of rows.
-	Lock func(ctx context.Context, rows []outbox.Candidate, fresh outbox.Fresh) (Transaction, error)
+	Lock func(ctx context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error)
 	// SlotOwner returns who owns the slot.
 	SlotOwner func(ctx context.Context) (Owner, error)
 	// Publish passes a message to the publisher.

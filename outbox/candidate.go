@@ -8,7 +8,6 @@ import (
 // Candidate is a row that a claim may take, as known before the lock.
 type Candidate struct {
 	Ref
-	Place       Place
 	OrderingKey *string
 	// Size is roughly the memory of the message, in bytes.
 	Size int
@@ -19,13 +18,6 @@ type Candidate struct {
 	Superseded bool
 	// Due is the row's available_at; zero: none.
 	Due time.Time
-}
-
-// Place is where Postgres stores this version of a row: the table or partition, and the row's ctid. An UPDATE moves the row.
-type Place struct {
-	Table uint32 // pg_class.oid
-	Block uint32
-	Line  uint16
 }
 
 // Run is one or more rows of one ordering key, in id order.

@@ -76,8 +76,8 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 	var s *fallback.Sweeper
 	s = &fallback.Sweeper{
 		Core: r.core, Table: r.store,
-		Lock: func(ctx context.Context, rows []outbox.Candidate, fresh outbox.Fresh) (fallback.Transaction, error) {
-			return r.store.Lock(ctx, rows, fresh, slot)
+		Lock: func(ctx context.Context, ids []int64, fresh outbox.Fresh) (fallback.Transaction, error) {
+			return r.store.Lock(ctx, ids, fresh, slot)
 		},
 		SlotOwner: func(ctx context.Context) (fallback.Owner, error) {
 			seen, err := slotNow(ctx, r.store, slot)

@@ -21,14 +21,20 @@ import (
 type Claim struct {
 	store *Store
 	conn  *pgxpool.Conn
-	// Messages are the locked rows, in no order.
+	// Messages are the locked rows, by id.
 	Messages []*outbox.Message
-	// places are those of the rows asked for, and of the locked rows since the lock.
-	places map[outbox.Ref]outbox.Place
+	// places are those of the locked rows.
+	places map[outbox.Ref]place
 	// Position is the WAL position after the lock: every locked row committed before it.
 	Position uint64
 	// Owner is the server process that owned the slot after the lock; 0: none.
 	Owner uint32
+}
+
+// place is where a row is stored: the table or partition, and the ctid in it.
+type place struct {
+	table uint32 // pg_class.oid
+	ctid  pgtype.TID
 }
 
 // IdleTimeout is when the server ends the transaction of a frozen relay. A claim ends well before.
@@ -38,28 +44,21 @@ const IdleTimeout = 10 * time.Second
 const positionSQL = `
 SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now()`
 
-// Lock starts a claim: it locks the rows that are still ready, unchanged and not locked.
-func (s *Store) Lock(ctx context.Context, rows []outbox.Candidate, fresh outbox.Fresh, slotName string) (*Claim, error) {
+// Lock starts a claim: it locks the rows with these ids that are still ready and not locked.
+func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
-	claim := &Claim{store: s, conn: conn, places: make(map[outbox.Ref]outbox.Place, len(rows))}
-	places := make(ctids)
-	for _, row := range rows {
-		claim.places[row.Ref] = row.Place
-		places.add(row.Place)
-	}
+	claim := &Claim{store: s, conn: conn, places: make(map[outbox.Ref]place, len(ids))}
 	var began time.Time
 	asked := time.Now()
 	batch := &pgx.Batch{}
 	batch.Queue(`BEGIN`)
 	batch.Queue(s.sql.lockTable)
-	for table, some := range places {
-		batch.Queue(s.lock, some, table, fresh.UpTo, fresh.Age).Query(claim.scan)
-	}
+	batch.Queue(s.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
 	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner, &began) })
 	if err := send(ctx, conn, batch); err != nil {
 		claim.Abandon()
@@ -75,25 +74,17 @@ func (s *Store) Lock(ctx context.Context, rows []outbox.Candidate, fresh outbox.
 
 func (c *Claim) scan(rows pgx.Rows) error {
 	defer rows.Close()
-	var place outbox.Place
-	var ctid pgtype.TID
+	var at place
 	locked, superseded := false, false
-	scanner := NewScanner(c.store.headers, &place.Table, &ctid, &locked, &superseded)
+	scanner := NewScanner(c.store.headers, &at.table, &at.ctid, &locked, &superseded)
 	for rows.Next() {
 		m, err := scanner.Scan(rows)
 		if err != nil {
 			return err
 		}
-		found, asked := c.places[m.Ref()]
-		if !asked {
-			continue // it has come to the place of another row
-		}
-		place.Block, place.Line = ctid.BlockNumber, ctid.OffsetNumber
-		if place != found { // a rewrite of the table moves all rows
-			c.places[m.Ref()] = place
-		}
 		m.PossibleDuplicate, m.Superseded = m.PossibleDuplicate || locked, superseded
 		c.Messages = append(c.Messages, m)
+		c.places[m.Ref()] = at
 	}
 	return rows.Err()
 }
@@ -169,25 +160,19 @@ func (c *Claim) queueDelete(batch *pgx.Batch, write settling, part []outbox.Sett
 	if write.dropped {
 		sql = c.store.plain.deleteLocked
 	}
-	places := make(ctids)
+	tables := make(map[uint32][]pgtype.TID)
 	for _, s := range part {
-		places.add(c.places[s.Message.Ref()])
+		at := c.places[s.Message.Ref()]
+		tables[at.table] = append(tables[at.table], at.ctid)
 	}
-	for table, some := range places {
-		batch.Queue(sql, some, table).Exec(func(tag pgconn.CommandTag) error {
-			if tag.RowsAffected() < int64(len(some)) {
+	for table, ctids := range tables {
+		batch.Queue(sql, ctids, table).Exec(func(tag pgconn.CommandTag) error {
+			if tag.RowsAffected() < int64(len(ctids)) {
 				return ErrUnchanged
 			}
 			return nil
 		})
 	}
-}
-
-// ctids are places, by table or partition.
-type ctids map[uint32][]pgtype.TID
-
-func (c ctids) add(place outbox.Place) {
-	c[place.Table] = append(c[place.Table], pgtype.TID{BlockNumber: place.Block, OffsetNumber: place.Line, Valid: true})
 }
 
 func (c *Claim) queuePostpone(batch *pgx.Batch, late []outbox.Settlement, postpone time.Duration) {

@@ -3,7 +3,6 @@ package store_test
 import (
 	"errors"
 	"math"
-	"slices"
 	"testing"
 	"time"
 
@@ -30,7 +29,7 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 	if len(due) != 2 || len(keys) != 2 || len(runs) != 2 || len(backlog) != 1 {
 		f.Fatalf("%d due, %d keys, %d in runs, %d without a key", len(due), len(keys), len(runs), len(backlog))
 	}
-	claim := f.lock(outbox.AllFresh(), slices.Concat(due, runs[0], runs[1], backlog)...)
+	claim := f.claim(outbox.AllFresh(), refIDs(append(append(append(due, runs[0]...), runs[1]...), backlog...))...)
 	if len(claim.Messages) != 4 {
 		f.Fatalf("%d rows locked", len(claim.Messages))
 	}
@@ -152,68 +151,29 @@ func TestEveryStatementWorksOnAPartitionedTable(t *testing.T) {
 	everyStatement(f, open(t, f.URL, tabletest.Name(), true), "outbox")
 }
 
-// TestAClaimTakesNoRowOfAnotherPartition: a ctid is unique only within a partition.
-func TestAClaimTakesNoRowOfAnotherPartition(t *testing.T) {
+// TestAClaimDeletesNoRowOfAnotherPartition: a ctid is unique only within a partition.
+func TestAClaimDeletesNoRowOfAnotherPartition(t *testing.T) {
 	f := newPartitioned(t)
 	f.Plain(5) // rows 1 and 2 have the same ctids as rows 3 and 4
 	if n := tabletest.One[int](f, `SELECT count(DISTINCT ctid)::int FROM outbox`); n != 3 {
 		t.Fatalf("%d ctids", n)
 	}
 	claim := f.claim(outbox.AllFresh(), 1, 4)
-	equal(t, "locked", idsOf(claim.Messages), []int64{1, 4})
 	var rows []outbox.Settlement
 	for _, m := range claim.Messages {
 		rows = append(rows, deleted(m))
 	}
 	f.commit(claim, rows...)
-	equal(t, "left, and never locked", f.IDs("xmax = 0"), []int64{2, 3, 5})
+	equal(t, "left", f.IDs("true"), []int64{2, 3, 5})
 }
 
-// TestAClaimLeavesARowThatHasComeToAPlace: VACUUM frees the place of a row between find and lock, and another row takes it.
-func TestAClaimLeavesARowThatHasComeToAPlace(t *testing.T) {
+// TestAClaimDeletesOnlyWhatItSettles: beside rows that it retries and gives back, which move.
+func TestAClaimDeletesOnlyWhatItSettles(t *testing.T) {
 	f := newFixture(t)
-	f.Plain(2)
-	found := f.Candidates("true")
-	f.Exec(`DELETE FROM outbox WHERE id = 1`)
-	f.Exec(`VACUUM outbox`)
-	f.Plain(1)
-	if now := f.Candidates("id = 3"); now[0].Place != found[0].Place {
-		t.Fatalf("row 3 is at %v, and row 1 was at %v", now[0].Place, found[0].Place)
-	}
-	claim := f.lock(outbox.AllFresh(), found...)
-	equal(t, "locked", idsOf(claim.Messages), []int64{2})
-	f.commit(claim, deleted(claim.Messages[0]))
-	equal(t, "left", f.IDs("true"), []int64{3})
-}
-
-// TestAClaimDeletesARowWhereItWasLocked: VACUUM FULL moves all rows between find and lock, here each to the place of the
-// other.
-func TestAClaimDeletesARowWhereItWasLocked(t *testing.T) {
-	f := newFixture(t)
-	f.Plain(2)
-	found := f.Candidates("true")
-	found[0].Place, found[1].Place = found[1].Place, found[0].Place
-	claim := f.lock(outbox.AllFresh(), found...)
-	if len(claim.Messages) != 2 || claim.Messages[0].ID != 1 {
-		t.Fatalf("locked %v", idsOf(claim.Messages))
-	}
-	f.commit(claim, deleted(claim.Messages[0]))
-	equal(t, "left", f.IDs("true"), []int64{2})
-}
-
-// TestAClaimLeavesARowThatHasMoved: an update moves the row between find and lock.
-func TestAClaimLeavesARowThatHasMoved(t *testing.T) {
-	f := newFixture(t)
-	f.Plain(2)
-	found := f.Candidates("true")
-	f.Exec(`UPDATE outbox SET attempts = 1 WHERE id = 1`)
-	claim := f.lock(outbox.AllFresh(), found...)
-	equal(t, "locked", idsOf(claim.Messages), []int64{2})
-	f.commit(claim, deleted(claim.Messages[0]))
-	claim = f.lock(outbox.AllFresh(), f.Candidates("true")...)
-	equal(t, "locked after the next find", idsOf(claim.Messages), []int64{1})
-	f.commit(claim, deleted(claim.Messages[0]))
-	equal(t, "left", f.IDs("true"), []int64{})
+	f.Plain(4)
+	claim := f.claim(outbox.AllFresh(), 1, 2, 3)
+	f.commit(claim, retried(claim.Messages[0], 0), released(claim.Messages[1]), deleted(claim.Messages[2]))
+	equal(t, "left", f.IDs("true"), []int64{1, 2, 4})
 }
 
 // newPartitioned has a partitioned outbox: ids 1 and 2 are in the first partition, all others in the second.

@@ -90,10 +90,8 @@ func (s *Store) findRuns(ctx context.Context, sql string, args ...any) (runs []o
 
 func candidates(rows pgx.Rows) (found []outbox.Candidate, err error) {
 	var c outbox.Candidate
-	var ctid pgtype.TID
 	var due pgtype.Timestamptz
-	_, err = pgx.ForEachRow(rows, []any{&c.Place.Table, &ctid, &c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded}, func() error {
-		c.Place.Block, c.Place.Line = ctid.BlockNumber, ctid.OffsetNumber
+	_, err = pgx.ForEachRow(rows, []any{&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded}, func() error {
 		c.Due = pgtime.FromColumn(due)
 		found = append(found, c)
 		c.OrderingKey = nil

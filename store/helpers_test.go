@@ -72,13 +72,7 @@ func (f *fixture) read(after int64) (messages []*outbox.Message) {
 // claim locks rows; the test ends the claim.
 func (f *fixture) claim(fresh outbox.Fresh, ids ...int64) *store.Claim {
 	f.Helper()
-	return f.lock(fresh, f.Candidates("id = ANY ($1)", ids)...)
-}
-
-// lock locks rows that were found; the test ends the claim.
-func (f *fixture) lock(fresh outbox.Fresh, found ...outbox.Candidate) *store.Claim {
-	f.Helper()
-	claim, err := f.store.Lock(f.Context(), found, fresh, "")
+	claim, err := f.store.Lock(f.Context(), ids, fresh, "")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -27,12 +27,6 @@ const rowSize = `(CASE WHEN pg_column_compression(r.payload) IS NULL THEN coales
        + coalesce(pg_column_size(r.headers), 0) * 4 + coalesce(pg_column_size(r.properties), 0) * 4
        + coalesce(octet_length(r.routing_key), 0) + coalesce(octet_length(r.exchange), 0) + 256)`
 
-// place is where a row is stored.
-const place = `r.tableoid, r.ctid`
-
-// atPlaces selects rows by their places in one table or partition. It costs Postgres a third less than their ids.
-const atPlaces = `r.ctid = ANY ($1::tid[]) AND r.tableoid = $2::oid`
-
 // sameRow joins arguments to their rows. It uses BETWEEN, because for equal columns Postgres may choose a merge join
 // over a whole index if the table was empty at the last ANALYZE.
 const sameRow = `r.id BETWEEN s.id AND s.id AND r.message_id BETWEEN s.message_id AND s.message_id`
@@ -61,7 +55,7 @@ const IsSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.orderin
 
 // Due rows from the cursor on; without ties, from the next time on.
 const findDueSQL = `
-SELECT ` + place + `, r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN ` + rowSize + ` ELSE 0 END, true, r.available_at, false
+SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN ` + rowSize + ` ELSE 0 END, true, r.available_at, false
 FROM {outbox} r
 WHERE r.available_at >= $1 AND r.available_at <= statement_timestamp() AND (r.available_at > $1 OR $3)
   AND r.schema_version <= {version}{and_of_shard}
@@ -69,7 +63,7 @@ ORDER BY r.available_at LIMIT $2`
 
 // Rows without a key and without a time, between two ids.
 const findBacklogSQL = `
-SELECT ` + place + `, r.id, r.message_id, r.ordering_key, ` + rowSize + `, true, r.available_at, false FROM {outbox} r
+SELECT r.id, r.message_id, r.ordering_key, ` + rowSize + `, true, r.available_at, false FROM {outbox} r
 WHERE r.id > $1 AND r.id <= $2 AND r.ordering_key IS NULL AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $3`
 
@@ -81,9 +75,9 @@ WITH RECURSIVE heads AS (
   UNION ALL
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
-SELECT ` + place + `, r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + IsSuperseded + `
+SELECT r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + IsSuperseded + `
 FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h CROSS JOIN LATERAL (
-  SELECT ` + place + `, r.* FROM {outbox} r
+  SELECT r.* FROM {outbox} r
   WHERE r.ordering_key >= h.ordering_key AND r.ordering_key <= h.ordering_key AND (r.ordering_key, r.id) >= (h.ordering_key, h.id)
   ORDER BY r.ordering_key, r.id LIMIT $3) r
 ORDER BY h.ordering_key, r.id`
@@ -91,9 +85,9 @@ ORDER BY h.ordering_key, r.id`
 // The first rows of some keys, oldest first. A range instead of equality keeps Postgres from using the primary key for
 // the order.
 const findRunsSQL = `
-SELECT ` + place + `, r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + IsSuperseded + `
+SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + IsSuperseded + `
 FROM unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
-  SELECT ` + place + `, r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
+  SELECT r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
   ORDER BY r.ordering_key, r.id LIMIT $2) r ON true{and_of_shard}
 ORDER BY k.nth, r.id`
 
@@ -106,11 +100,14 @@ const traced = `r.xmax <> 0 AND r.xmax <> r.xmin`
 
 // The rows of a claim, unless they have changed since they were found.
 const lockSQL = `
-SELECT {message_columns}, ` + place + `, ` + traced + `, ` + IsSuperseded + ` FROM {outbox} r
-WHERE ` + atPlaces + ` AND ` + isReady + `{and_of_shard}
-FOR UPDATE SKIP LOCKED`
+SELECT {message_columns}, r.tableoid, r.ctid, ` + traced + `, ` + IsSuperseded + ` FROM {outbox} r
+WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
+ORDER BY r.id FOR UPDATE SKIP LOCKED`
 
-// A locked row stays at its place until the claim ends: a rewrite of the table waits for its lock.
+// atPlaces selects rows of one table or partition by ctid. It costs Postgres 40 % less than their ids. Only locked rows
+// stay at their places until the end of the transaction.
+const atPlaces = `r.ctid = ANY ($1::tid[]) AND r.tableoid = $2::oid`
+
 const deleteLockedSQL = `DELETE FROM {outbox} r WHERE ` + atPlaces
 
 // The same with a history.
@@ -245,7 +242,7 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool
 	return statements{
 		findDue: fill(findDueSQL), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$3", "$4"),
 		findKeys: keys(">="), findKeysAfter: keys(">"),
-		lockTable: fill(lockTableSQL), lock: fresh(lockSQL, "$3", "$4"), deleteLocked: fill(locked), nextDue: fill(nextDueSQL),
+		lockTable: fill(lockTableSQL), lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(locked), nextDue: fill(nextDueSQL),
 		delete: fill(deleteSQL), deleteNear: fill(deleteNearSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
 		release: fill(releaseSQL), postpone: fill(postponeSQL),
 		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), locker: fill(lockerSQL), moved: fill(movedSQL),

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -91,25 +90,6 @@ func (f *Tables) Plain(n int) {
 func (f *Tables) IDs(where string) []int64 {
 	f.Helper()
 	return One[[]int64](f, "SELECT coalesce(array_agg(id ORDER BY id), '{}') FROM outbox WHERE "+where)
-}
-
-// Candidates returns the rows that match a condition as sweeps find them, by id.
-func (f *Tables) Candidates(where string, args ...any) []outbox.Candidate {
-	f.Helper()
-	rows, err := f.Conn.Query(f.Context(), "SELECT id, message_id, tableoid, ctid FROM outbox WHERE "+where+" ORDER BY id", args...)
-	if err != nil {
-		f.Fatal(err)
-	}
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c outbox.Candidate, err error) {
-		var ctid pgtype.TID
-		err = row.Scan(&c.ID, (*[16]byte)(&c.MessageID), &c.Place.Table, &ctid)
-		c.Place.Block, c.Place.Line = ctid.BlockNumber, ctid.OffsetNumber
-		return c, err
-	})
-	if err != nil {
-		f.Fatal(err)
-	}
-	return found
 }
 
 // DeadLetter adds a dead letter of a day ago; more are further columns and their values in SQL, in pairs.

@@ -238,8 +238,14 @@ func (c *Core) missed(row outbox.Candidate) {
 	}
 }
 
-// Rows returns the rows to lock.
-func (claim *Claim) Rows() []outbox.Candidate { return claim.chosen }
+// Rows returns the ids to lock.
+func (claim *Claim) Rows() []int64 {
+	ids := make([]int64, len(claim.chosen))
+	for i, row := range claim.chosen {
+		ids[i] = row.ID
+	}
+	return ids
+}
 
 // Locked records which rows were locked, and returns the messages to publish now. All locked rows committed before the
 // position. If valid is false, nothing is published: it is uncertain whether this relay may claim these rows.
