@@ -172,6 +172,19 @@ SELECT jsonb_build_object(
   'creates', has_database_privilege(current_database(), 'CREATE'))
 FROM pg_roles WHERE rolname = current_user`
 
+// triggersSQL lists the enabled triggers of the relation t. A partition's copy of its parent's trigger is left out.
+const triggersSQL = `(
+  SELECT coalesce(jsonb_agg(jsonb_build_object('name', g.tgname, 'function', p.proname, 'type', g.tgtype,
+    'returns', (SELECT coalesce(jsonb_agg(DISTINCT lower(word[1])), '[]')
+                FROM regexp_matches(regexp_replace(regexp_replace(p.prosrc, '--[^\n]*', '', 'g'), '/\*.*?\*/', '', 'g'), '\mreturn\s+(\w+)', 'gi') word)) ORDER BY g.tgname), '[]')
+  FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
+  WHERE g.tgrelid = t.oid AND NOT g.tgisinternal AND g.tgparentid = 0 AND g.tgenabled IN ('O', 'A'))`
+
+// referencesSQL lists the foreign keys to the relation t.
+const referencesSQL = `(SELECT coalesce(jsonb_agg(jsonb_build_object('table', format('%I.%I', n.nspname, c.relname), 'name', f.conname, 'action', f.confdeltype)
+                      ORDER BY f.conname), '[]') FROM pg_constraint f JOIN pg_class c ON c.oid = f.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+                    WHERE f.confrelid = t.oid AND f.contype = 'f' AND f.conparentid = 0)`
+
 const tablesSQL = `
 WITH schema AS (SELECT oid FROM pg_namespace WHERE nspname = $1),
 tables AS (SELECT c.* FROM pg_class c, schema WHERE c.relnamespace = schema.oid AND c.relname = ANY ($2::text[]) AND c.relkind IN ('r', 'p')),
@@ -181,7 +194,11 @@ sequence AS (
   JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid AND d.refobjsubid = a.attnum AND d.deptype IN ('a', 'i')
   JOIN pg_class s ON d.classid = 'pg_class'::regclass AND s.oid = d.objid AND s.relkind = 'S'
   JOIN pg_namespace n ON n.oid = s.relnamespace
-  WHERE t.relname = $3 LIMIT 1)
+  WHERE t.relname = $3 LIMIT 1),
+leaves AS (
+  SELECT r.relname AS root, n.nspname, c.*
+  FROM tables r, pg_partition_tree(r.oid) l JOIN pg_class c ON c.oid = l.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE r.relkind = 'p' AND l.isleaf AND c.relkind = 'r')
 SELECT jsonb_build_object(
   'schema_exists', EXISTS (SELECT FROM schema),
   'schema_usage', coalesce((SELECT has_schema_privilege(oid, 'USAGE') FROM schema), false),
@@ -193,14 +210,12 @@ SELECT jsonb_build_object(
      'privileges', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE has_table_privilege(t.oid, p)),
      'hidden', row_security_active(t.oid),
      'secured', t.relrowsecurity AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = t.oid AND p.polpermissive AND p.polcmd IN ('a', '*')),
-     'triggers', (SELECT coalesce(jsonb_agg(jsonb_build_object('name', g.tgname, 'function', p.proname, 'type', g.tgtype,
-                    'null', p.prosrc ~* '\mreturn\s+null\M') ORDER BY g.tgname), '[]')
-                  FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid WHERE g.tgrelid = t.oid AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')),
+     'triggers', ` + triggersSQL + `,
      'rules', (SELECT coalesce(jsonb_agg(r.rulename ORDER BY r.rulename), '[]') FROM pg_rewrite r
                WHERE r.ev_class = t.oid AND r.ev_type IN ('2', '3', '4') AND r.ev_enabled IN ('O', 'A')),
-     'references', (SELECT coalesce(jsonb_agg(jsonb_build_object('table', format('%I.%I', n.nspname, c.relname), 'name', f.conname, 'action', f.confdeltype)
-                      ORDER BY f.conname), '[]') FROM pg_constraint f JOIN pg_class c ON c.oid = f.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-                    WHERE f.confrelid = t.oid AND f.contype = 'f' AND f.conparentid = 0))), '{}') FROM tables t),
+     'references', ` + referencesSQL + `)), '{}') FROM tables t),
+  'leaves', (SELECT coalesce(jsonb_agg(jsonb_build_object('root', t.root, 'schema', t.nspname, 'name', t.relname, 'persistence', t.relpersistence,
+     'triggers', ` + triggersSQL + `, 'references', ` + referencesSQL + `) ORDER BY t.nspname, t.relname), '[]') FROM leaves t),
   'others', (SELECT coalesce(jsonb_object_agg(c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
               WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' ELSE 'INDEX' END), '{}')
              FROM pg_class c, schema WHERE c.relnamespace = schema.oid AND c.relname = ANY ($2::text[]) AND c.relkind NOT IN ('r', 'p')),

@@ -158,6 +158,12 @@ func brokenTables() map[string]breakage {
 			[]string{"UNLOGGED", "SET LOGGED"},
 			false,
 		},
+		"an unlogged dead-letter table": {
+			func(p *patient) { p.exec("ALTER TABLE outbox_dead_letter SET UNLOGGED") },
+			doctor.Warning, doctor.Tables, "table",
+			[]string{"public.outbox_dead_letter is UNLOGGED", "dead letters are lost in a crash", "SET LOGGED"},
+			false,
+		},
 		"autovacuum off for the table": {
 			func(p *patient) { p.exec("ALTER TABLE outbox SET (autovacuum_enabled = off)") },
 			doctor.Warning, doctor.Cleanup, "autovacuum",
@@ -220,8 +226,20 @@ func brokenDeletes() map[string]breakage {
 	const disable, aside = `DISABLE TRIGGER "guard"`, "rows stay after they were published"
 	return map[string]breakage{
 		"a DELETE that is suppressed": trigger(doctor.Problem, "BEFORE DELETE ON outbox", "RETURN NULL", "returns NULL", aside, disable),
-		"an UPDATE that is watched":   trigger(doctor.Warning, "AFTER UPDATE ON outbox", "RETURN NULL", "runs with what the relay does", aside, disable),
-		"dead letters suppressed":     trigger(doctor.Problem, "BEFORE INSERT ON outbox_dead_letter", "return  null", "a dead letter that it suppresses is lost", disable),
+		"a DELETE that returns NEW":   trigger(doctor.Problem, "BEFORE DELETE ON outbox", "RETURN NEW", "before each DELETE and returns NEW, which is null there", aside, disable),
+		"a DELETE that may return NULL": trigger(doctor.Problem, "BEFORE DELETE ON outbox",
+			"IF now() < 'epoch' THEN RETURN NULL; END IF; RETURN OLD", "can return NULL", aside, disable),
+		"a trigger for all events": trigger(doctor.Warning, "BEFORE INSERT OR UPDATE OR DELETE ON outbox",
+			"IF TG_OP = 'DELETE' THEN RETURN OLD; END IF; RETURN NEW", "runs with what the relay does", disable),
+		"a comment that says RETURN NULL": trigger(doctor.Warning, "BEFORE DELETE ON outbox",
+			"/* not RETURN NULL */ RETURN OLD -- as RETURN NULL would lose it\n", "runs with what the relay does", disable),
+		"an INSERT that is suppressed": trigger(doctor.Problem, "BEFORE INSERT ON outbox", "RETURN NULL", "before each INSERT and returns NULL", "requeued dead letters are lost", disable),
+		"an INSERT that returns OLD":   trigger(doctor.Problem, "BEFORE INSERT ON outbox", "RETURN OLD", "returns OLD, which is null there", disable),
+		"an INSERT that is filtered": trigger(doctor.Warning, "BEFORE INSERT ON outbox",
+			"IF NEW.routing_key = '' THEN RETURN NULL; END IF; RETURN NEW", "can return NULL: then messages of applications", disable),
+		"a dead letter that stays":  trigger(doctor.Problem, "BEFORE DELETE ON outbox_dead_letter", "RETURN NEW", "cannot be requeued or purged", disable),
+		"an UPDATE that is watched": trigger(doctor.Warning, "AFTER UPDATE ON outbox", "RETURN NULL", "runs with what the relay does", aside, disable),
+		"dead letters suppressed":   trigger(doctor.Problem, "BEFORE INSERT ON outbox_dead_letter", "return  null", "a dead letter that it suppresses is lost", disable),
 		"an application's trigger": {func(p *patient) {
 			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$", "CREATE TRIGGER fill BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION f()")
 		}, doctor.OK, doctor.Tables, "table", nil, true},
@@ -442,16 +460,55 @@ func TestASlotOfAnotherDatabase(t *testing.T) {
 	p.examine().want(doctor.Problem, doctor.Slot, "slot", "belongs to another database", "cdc-relay setup --slot NAME")
 }
 
+// partition replaces the outbox by a partitioned table.
+func (p *patient) partition() {
+	p.t.Helper()
+	p.exec("CREATE TABLE parts (LIKE outbox INCLUDING ALL) PARTITION BY RANGE (id)", "CREATE TABLE part1 PARTITION OF parts FOR VALUES FROM (0) TO (1000000)",
+		"DROP TABLE outbox", "ALTER TABLE parts RENAME TO outbox", "ALTER PUBLICATION "+p.Publication+" ADD TABLE outbox")
+}
+
 func TestAPartitionedTable(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	p.exec("CREATE TABLE parts (LIKE outbox INCLUDING ALL) PARTITION BY RANGE (id)", "CREATE TABLE part1 PARTITION OF parts FOR VALUES FROM (0) TO (1000000)",
-		"DROP TABLE outbox", "ALTER TABLE parts RENAME TO outbox",
-		"ALTER PUBLICATION "+p.Publication+" ADD TABLE outbox", "ALTER PUBLICATION "+p.Publication+" SET (publish_via_partition_root = false)")
+	p.partition()
+	p.exec("ALTER PUBLICATION " + p.Publication + " SET (publish_via_partition_root = false)")
 	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "partition_root", "names partitions", "publish_via_partition_root = true"))
 	r := p.examine()
 	r.want(doctor.OK, doctor.Publication, "publication")
 	r.want(doctor.OK, doctor.Tables, "table")
 	r.want(doctor.OK, doctor.Cleanup, "dead_rows")
+}
+
+// brokenPartitions are faults of a partition that the partitioned table does not have.
+func brokenPartitions() map[string]breakage {
+	breaks := func(statements ...string) func(*patient) {
+		return func(p *patient) {
+			p.partition()
+			p.exec(statements...)
+		}
+	}
+	return map[string]breakage{
+		"a trigger": {
+			breaks("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$", "CREATE TRIGGER guard BEFORE DELETE ON part1 FOR EACH ROW EXECUTE FUNCTION f()"),
+			doctor.Problem, doctor.Tables, "triggers",
+			[]string{"trigger guard of public.part1 runs before each DELETE", `ALTER TABLE "public"."part1" DISABLE TRIGGER`},
+			false,
+		},
+		"an unlogged partition": {
+			breaks("ALTER TABLE part1 SET UNLOGGED"), doctor.Problem, doctor.Tables, "table",
+			[]string{"table public.part1 is UNLOGGED", `ALTER TABLE "public"."part1" SET LOGGED`},
+			false,
+		},
+		"a foreign key": {
+			breaks("CREATE TABLE audit (message bigint REFERENCES part1 (id))"), doctor.Problem, doctor.Tables, "references",
+			[]string{"refers to public.part1", "cannot be deleted"},
+			false,
+		},
+	}
+}
+
+func TestBrokenPartitionsAreRepairedByTheFix(t *testing.T) {
+	t.Parallel()
+	breakAndFix(t, brokenPartitions())
 }
 
 func TestHiddenRowsAndColumns(t *testing.T) {

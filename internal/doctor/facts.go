@@ -88,6 +88,7 @@ type tablesFacts struct {
 	SchemaExists bool                  `json:"schema_exists"`
 	SchemaUsage  bool                  `json:"schema_usage"`
 	Tables       map[string]tableFacts `json:"tables"` // by name; only existing ones
+	Leaves       []leafFacts           `json:"leaves"` // of partitioned tables
 	// Others have the names of our tables but are of another kind. The value is the kind as ALTER writes it.
 	Others map[string]string `json:"others"`
 	// Sequence is the sequence of the column id, as SQL writes it; "": there is none.
@@ -112,6 +113,16 @@ type tableFacts struct {
 	References []referenceFacts `json:"references"`
 }
 
+// leafFacts describe a partition that stores rows.
+type leafFacts struct {
+	Root        string           `json:"root"` // the partitioned table
+	Schema      string           `json:"schema"`
+	Name        string           `json:"name"`
+	Persistence string           `json:"persistence"`
+	Triggers    []triggerFacts   `json:"triggers"` // its own
+	References  []referenceFacts `json:"references"`
+}
+
 type columnFacts struct {
 	Name    string `json:"name"`
 	Type    string `json:"type"`
@@ -125,8 +136,8 @@ type triggerFacts struct {
 	Name     string `json:"name"`
 	Function string `json:"function"`
 	Type     int    `json:"type"` // tgtype of pg_trigger
-	// Null: the source of the function contains RETURN NULL.
-	Null bool `json:"null"`
+	// Returns are the words after RETURN in the source of the function, in lower case.
+	Returns []string `json:"returns"`
 }
 
 // The bits of tgtype.

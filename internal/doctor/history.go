@@ -129,7 +129,8 @@ func (j *databaseJudge) judgeHistory(c *chart) {
 		}
 		c.wrong("history", j.restore(published, missing), "table %s has no column %s: %s", name, columnNames(missing), unmoved).about(name)
 	}
-	j.judgeTriggers(c, published, table)
+	j.judgeTriggers(c, published, published, table.Triggers)
+	j.judgeRules(c, published, table.Rules)
 	if !table.partitioned() {
 		c.warn("history", j.outOfTheWay(published, "TABLE"), "table %s is not partitioned: published messages go there, and old ones are never dropped", name).about(name)
 		return

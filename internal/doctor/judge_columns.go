@@ -150,47 +150,6 @@ func columnNames(columns []migrations.Column) string {
 	return strings.Join(names, ", ")
 }
 
-// judgeTriggers checks triggers that fire on the relay's own statements. An application's triggers on INSERT are not
-// checked.
-func (j *databaseJudge) judgeTriggers(c *chart, of outbox.Table, table tableFacts) {
-	events, effect := triggerDelete|triggerUpdate, "rows stay after they were published, and the relay sets them aside"
-	switch of {
-	case j.o.Table.DeadLetter():
-		events, effect = triggerInsert, "a dead letter that it suppresses is lost"
-	case j.o.Table.Published():
-		events, effect = triggerInsert, "published messages are not kept, or stay in the outbox"
-	}
-	for _, t := range table.Triggers {
-		fix := fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;  -- or have %s return the row", of.SQL(), outbox.QuoteIdentifier(t.Name), t.Function)
-		switch {
-		case t.Type&events == 0:
-		case t.Null && t.Type&triggerBefore != 0 && t.Type&triggerRow != 0:
-			c.wrong("triggers", fix, "trigger %s of %s runs before what the relay does, and returns NULL: %s", t.Name, of, effect).about(of.String())
-		default:
-			c.warn("triggers", fix, "trigger %s of %s runs with what the relay does: if it fails, %s", t.Name, of, effect).about(of.String())
-		}
-	}
-	for _, rule := range table.Rules {
-		c.wrong("triggers", fmt.Sprintf("ALTER TABLE %s DISABLE RULE %s;", of.SQL(), outbox.QuoteIdentifier(rule)),
-			"rule %s rewrites statements on %s: messages may stay, or get lost", rule, of).about(of.String())
-	}
-}
-
-// judgeReferences: the relay deletes every row, so a foreign key to the table is a problem.
-func (j *databaseJudge) judgeReferences(c *chart, of outbox.Table, table tableFacts) {
-	for _, r := range table.References {
-		fix := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", r.Table, outbox.QuoteIdentifier(r.Name))
-		switch {
-		case of != j.o.Table:
-			c.warn("references", fix, "foreign key %s of %s refers to %s: dead letters cannot be purged or requeued, or change that table", r.Name, r.Table, of).about(of.String())
-		case r.Action == "a" || r.Action == "r":
-			c.wrong("references", fix, "foreign key %s of %s refers to %s: a row that is referred to is published, cannot be deleted, and is set aside", r.Name, r.Table, of).about(of.String())
-		default:
-			c.warn("references", fix, "foreign key %s of %s refers to %s: each message that is published changes rows there", r.Name, r.Table, of).about(of.String())
-		}
-	}
-}
-
 func (j *databaseJudge) judgeTimes(c *chart) {
 	if j.f.times.err != nil {
 		return // another check reports why it cannot be read

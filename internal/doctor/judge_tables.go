@@ -72,15 +72,17 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	switch {
 	case len(missing) > 0:
 		c.wrong("table", j.restore(need.Table, missing), "table %s has no column %s: no message can be published", name, columnNames(missing)).about(name)
-	case table.Persistence == "u" && need.Table == j.o.Table:
-		c.wrong("table", "ALTER TABLE "+need.Table.SQL()+" SET LOGGED;", "table %s is UNLOGGED: its rows are not in the WAL, do not stream, and are lost in a crash", name).about(name)
+	case table.Persistence == "u":
+		j.judgePersistence(c, need.Table, need.Table, table.Persistence)
 	case table.partitioned():
 		c.ok("table", "%s, partitioned, owned by %q", name, table.Owner).about(name)
 	default:
 		c.ok("table", "%s, owned by %q", name, table.Owner).about(name)
 	}
-	j.judgeTriggers(c, need.Table, table)
-	j.judgeReferences(c, need.Table, table)
+	j.judgeTriggers(c, need.Table, need.Table, table.Triggers)
+	j.judgeRules(c, need.Table, table.Rules)
+	j.judgeReferences(c, need.Table, need.Table, table.References)
+	j.judgeLeaves(c, need.Table)
 	if table.Secured {
 		c.warn("row_security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT WITH CHECK (true);\n-- or: ALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY;", need.Table.SQL()),
 			"row-level security of %s has no policy for INSERT: it rejects every row but those of the owner and of roles with BYPASSRLS", name).about(name)

@@ -1,0 +1,146 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// firing is a kind of statement that fires triggers, and what happens if a trigger suppresses its rows.
+type firing struct {
+	events int
+	relays bool // the relay executes it for every message
+	effect string
+}
+
+func (j *databaseJudge) firings(of outbox.Table) []firing {
+	switch of {
+	case j.o.Table.DeadLetter():
+		return []firing{
+			{triggerInsert, true, "a dead letter that it suppresses is lost"},
+			{triggerDelete, false, "dead letters cannot be requeued or purged"},
+		}
+	case j.o.Table.Published():
+		return []firing{{triggerInsert, true, "published messages are not kept, or stay in the outbox"}}
+	}
+	return []firing{
+		{triggerDelete | triggerUpdate, true, "rows stay after they were published, and the relay sets them aside"},
+		{triggerInsert, false, "messages of applications and requeued dead letters are lost"},
+	}
+}
+
+// judgeTriggers checks the triggers of a table, or of a partition of it.
+func (j *databaseJudge) judgeTriggers(c *chart, of, on outbox.Table, triggers []triggerFacts) {
+	for _, t := range triggers {
+		fix := fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;  -- or have %s return the row", on.SQL(), outbox.QuoteIdentifier(t.Name), t.Function)
+		worst, effect := OK, ""
+		for _, f := range j.firings(of) {
+			if level, says := t.judge(f); level == Problem || worst == OK {
+				worst, effect = level, says
+			}
+		}
+		if worst != OK {
+			c.add(worst, "triggers", fix, "trigger %s of %s %s", t.Name, on, effect).about(on.String())
+		}
+	}
+}
+
+// judge says what a trigger does to the rows of a statement. A trigger of an application is reported only if it
+// suppresses rows.
+func (t triggerFacts) judge(f firing) (level Level, says string) {
+	if t.Type&f.events == 0 {
+		return OK, ""
+	}
+	null := slices.Contains(t.Returns, "null")
+	before := t.Type&triggerBefore != 0 && t.Type&triggerRow != 0
+	for _, event := range triggerEvents() {
+		if before && t.Type&f.events&event.bit != 0 && t.suppresses(event) {
+			return Problem, fmt.Sprintf("runs before each %s and returns %s: %s", event.name, t.nullNames(event), f.effect)
+		}
+	}
+	switch {
+	case before && null && f.relays:
+		return Problem, "runs before what the relay does, and can return NULL: " + f.effect
+	case before && null:
+		return Warning, "can return NULL: then " + f.effect
+	case f.relays:
+		return Warning, "runs with what the relay does: if it fails, " + f.effect
+	}
+	return OK, ""
+}
+
+type triggerEvent struct {
+	name string
+	bit  int
+	null string // the row that is null for this event; "": none
+}
+
+func triggerEvents() []triggerEvent {
+	return []triggerEvent{{"DELETE", triggerDelete, "new"}, {"UPDATE", triggerUpdate, ""}, {"INSERT", triggerInsert, "old"}}
+}
+
+// suppresses: each RETURN of the function returns null.
+func (t triggerFacts) suppresses(event triggerEvent) bool {
+	keeps := func(word string) bool { return word != "null" && word != event.null }
+	return len(t.Returns) > 0 && !slices.ContainsFunc(t.Returns, keeps)
+}
+
+func (t triggerFacts) nullNames(event triggerEvent) string {
+	switch {
+	case !slices.Contains(t.Returns, "new") && !slices.Contains(t.Returns, "old"):
+		return "NULL"
+	case event.null == "new":
+		return "NEW, which is null there"
+	}
+	return "OLD, which is null there"
+}
+
+// judgeRules: a rule on INSERT, UPDATE or DELETE rewrites the statements.
+func (j *databaseJudge) judgeRules(c *chart, of outbox.Table, rules []string) {
+	for _, rule := range rules {
+		c.wrong("triggers", fmt.Sprintf("ALTER TABLE %s DISABLE RULE %s;", of.SQL(), outbox.QuoteIdentifier(rule)),
+			"rule %s rewrites statements on %s: messages may stay, or get lost", rule, of).about(of.String())
+	}
+}
+
+// judgeReferences: the relay deletes every row, so a foreign key to the outbox is a problem.
+func (j *databaseJudge) judgeReferences(c *chart, of, on outbox.Table, references []referenceFacts) {
+	for _, r := range references {
+		fix := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", r.Table, outbox.QuoteIdentifier(r.Name))
+		level, effect := Warning, "each message that is published changes rows there"
+		switch {
+		case of != j.o.Table:
+			effect = "dead letters cannot be purged or requeued, or change that table"
+		case r.Action == "a" || r.Action == "r":
+			level, effect = Problem, "a row that is referred to is published, cannot be deleted, and is set aside"
+		}
+		c.add(level, "references", fix, "foreign key %s of %s refers to %s: %s", r.Name, r.Table, on, effect).about(on.String())
+	}
+}
+
+// judgeLeaves checks the partitions of a table. Row-level security of a partition does not matter: the relay names the
+// partitioned table.
+func (j *databaseJudge) judgeLeaves(c *chart, of outbox.Table) {
+	for _, leaf := range j.f.tables.value.Leaves {
+		if leaf.Root != of.Name {
+			continue
+		}
+		on := outbox.Table{Schema: leaf.Schema, Name: leaf.Name}
+		j.judgePersistence(c, of, on, leaf.Persistence)
+		j.judgeTriggers(c, of, on, leaf.Triggers)
+		j.judgeReferences(c, of, on, leaf.References)
+	}
+}
+
+// judgePersistence reports an UNLOGGED table or partition.
+func (j *databaseJudge) judgePersistence(c *chart, of, on outbox.Table, persistence string) {
+	fix := "ALTER TABLE " + on.SQL() + " SET LOGGED;"
+	switch {
+	case persistence != "u":
+	case of == j.o.Table:
+		c.wrong("table", fix, "table %s is UNLOGGED: its rows are not in the WAL, do not stream, and are lost in a crash", on).about(on.String())
+	default:
+		c.warn("table", fix, "table %s is UNLOGGED: its dead letters are lost in a crash", on).about(on.String())
+	}
+}
