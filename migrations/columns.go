@@ -50,6 +50,30 @@ func Columns(table, of outbox.Table) ([]Column, error) {
 	return columns, nil
 }
 
+// Index is the expected definition of an index.
+type Index struct {
+	Columns []string
+	// Predicate is the condition as CREATE INDEX writes it; empty: none.
+	Predicate string
+	Primary   bool
+}
+
+// Indexes returns the indexes of the outbox or of its dead-letter table, read from the SQL that creates them.
+func Indexes(table, of outbox.Table) ([]Index, error) {
+	script, err := scriptOf(table, of)
+	if err != nil {
+		return nil, err
+	}
+	var indexes []Index
+	for _, m := range regexp.MustCompile(`(?m)^    CONSTRAINT .+ PRIMARY KEY \(([a-z_, ]+)\)$`).FindAllStringSubmatch(script, -1) {
+		indexes = append(indexes, Index{Columns: strings.Split(m[1], ", "), Primary: true})
+	}
+	for _, m := range regexp.MustCompile(`(?m)^CREATE INDEX .+ \(([a-z_, ]+)\)(?:\n    WHERE ([a-z_]+ IS NOT NULL))?;$`).FindAllStringSubmatch(script, -1) {
+		indexes = append(indexes, Index{Columns: strings.Split(m[1], ", "), Predicate: m[2]})
+	}
+	return indexes, nil
+}
+
 func scriptOf(table, of outbox.Table) (string, error) {
 	if of == table.Published() {
 		return HistorySQL(table)

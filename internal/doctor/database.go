@@ -180,6 +180,14 @@ const triggersSQL = `(
   FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
   WHERE g.tgrelid = t.oid AND NOT g.tgisinternal AND g.tgparentid = 0 AND g.tgenabled IN ('O', 'A'))`
 
+// indexesSQL lists the B-tree indexes of the relation t. The name of an expression is null.
+const indexesSQL = `(
+  SELECT coalesce(jsonb_agg(jsonb_build_object('name', i.indexrelid::regclass::text, 'unique', i.indisunique, 'primary', i.indisprimary,
+    'valid', i.indisvalid AND i.indisready, 'predicate', coalesce(pg_get_expr(i.indpred, i.indrelid), ''),
+    'columns', (SELECT jsonb_agg(a.attname ORDER BY k.n) FROM unnest(i.indkey) WITH ORDINALITY k(attnum, n)
+                LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.n <= i.indnkeyatts))), '[]')
+  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam AND m.amname = 'btree' WHERE i.indrelid = t.oid)`
+
 // referencesSQL lists the foreign keys to the relation t.
 const referencesSQL = `(SELECT coalesce(jsonb_agg(jsonb_build_object('table', format('%I.%I', n.nspname, c.relname), 'name', f.conname, 'action', f.confdeltype)
                       ORDER BY f.conname), '[]') FROM pg_constraint f JOIN pg_class c ON c.oid = f.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -210,6 +218,7 @@ SELECT jsonb_build_object(
      'privileges', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE has_table_privilege(t.oid, p)),
      'hidden', row_security_active(t.oid),
      'secured', t.relrowsecurity AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = t.oid AND p.polpermissive AND p.polcmd IN ('a', '*')),
+     'indexes', ` + indexesSQL + `,
      'triggers', ` + triggersSQL + `,
      'rules', (SELECT coalesce(jsonb_agg(r.rulename ORDER BY r.rulename), '[]') FROM pg_rewrite r
                WHERE r.ev_class = t.oid AND r.ev_type IN ('2', '3', '4') AND r.ev_enabled IN ('O', 'A')),

@@ -211,6 +211,36 @@ func brokenColumns() map[string]breakage {
 	}
 }
 
+// brokenIndexes: an index of the migration is missing or invalid.
+func brokenIndexes() map[string]breakage {
+	index := func(level doctor.Level, breaks string, words ...string) breakage {
+		return breakage{func(p *patient) { p.exec(strings.Split(breaks, "; ")...) }, level, doctor.Tables, "index", words, false}
+	}
+	table := breakage{func(p *patient) {
+		p.partition()
+		p.exec("DROP INDEX parts_ordering_key_id_idx")
+	}, doctor.Warning, doctor.Tables, "index", []string{`CREATE INDEX ON "public"."outbox" (ordering_key, id) WHERE ordering_key IS NOT NULL;`}, false}
+	return map[string]breakage{
+		"no primary key":      index(doctor.Problem, "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey", "no valid primary key (id)", `ADD PRIMARY KEY (id)`),
+		"another primary key": index(doctor.Problem, "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey; ALTER TABLE outbox ADD PRIMARY KEY (message_id)", "CREATE UNIQUE INDEX CONCURRENTLY"),
+		"no primary key of the dead letters": index(doctor.Problem, "ALTER TABLE outbox_dead_letter DROP CONSTRAINT outbox_dead_letter_pkey",
+			"primary key (id, message_id)", `"outbox_dead_letter" ADD PRIMARY KEY (id, message_id)`),
+		"no index on available_at": index(doctor.Warning, "DROP INDEX outbox_available_at_idx", `CREATE INDEX CONCURRENTLY ON "public"."outbox" (available_at, id) WHERE available_at IS NOT NULL;`),
+		"another predicate": index(doctor.Warning, "DROP INDEX outbox_coalesce_key_idx; CREATE INDEX ON outbox (ordering_key, coalesce_key, id) WHERE attempts = 0",
+			"no valid index on (ordering_key, coalesce_key, id)"),
+		"an invalid index":    index(doctor.Warning, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_ordering_key_idx'::regclass", "REINDEX INDEX CONCURRENTLY public.outbox_ordering_key_idx;"),
+		"a partitioned table": table,
+		"an index that does it": {func(p *patient) {
+			p.exec("DROP INDEX outbox_available_at_idx", "CREATE INDEX ON outbox (available_at, id, attempts)")
+		}, doctor.OK, doctor.Tables, "table", nil, true},
+	}
+}
+
+func TestMissingIndexesAreRepairedByTheFix(t *testing.T) {
+	t.Parallel()
+	breakAndFix(t, brokenIndexes())
+}
+
 // brokenDeletes: rows cannot be deleted, moved or inserted.
 func brokenDeletes() map[string]breakage {
 	trigger := func(level doctor.Level, on, body string, words ...string) breakage {

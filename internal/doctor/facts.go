@@ -108,6 +108,7 @@ type tableFacts struct {
 	Hidden bool `json:"hidden"`
 	// Secured: row-level security is on, and no policy allows INSERT.
 	Secured    bool             `json:"secured"`
+	Indexes    []indexFacts     `json:"indexes"`
 	Triggers   []triggerFacts   `json:"triggers"` // enabled triggers
 	Rules      []string         `json:"rules"`    // rules that rewrite statements
 	References []referenceFacts `json:"references"`
@@ -130,6 +131,15 @@ type columnFacts struct {
 	// Filled: the column has a default or is generated.
 	Filled    bool `json:"filled"`
 	Generated bool `json:"generated"`
+}
+
+type indexFacts struct {
+	Name      string   `json:"name"`    // as SQL writes it
+	Columns   []string `json:"columns"` // "" for an expression
+	Predicate string   `json:"predicate"`
+	Unique    bool     `json:"unique"`
+	Primary   bool     `json:"primary"`
+	Valid     bool     `json:"valid"` // and ready
 }
 
 type triggerFacts struct {

@@ -79,6 +79,9 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	default:
 		c.ok("table", "%s, owned by %q", name, table.Owner).about(name)
 	}
+	if len(missing) == 0 {
+		j.judgeIndexes(c, need.Table, table)
+	}
 	j.judgeTriggers(c, need.Table, need.Table, table.Triggers)
 	j.judgeRules(c, need.Table, table.Rules)
 	j.judgeReferences(c, need.Table, need.Table, table.References)

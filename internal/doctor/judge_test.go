@@ -41,7 +41,7 @@ func well() databaseFacts {
 	f.tables.value = tablesFacts{SchemaExists: true, SchemaUsage: true, Sequence: "public.outbox_id_seq", SequenceGranted: true, Tables: map[string]tableFacts{}}
 	for _, need := range store.Needs(defaults().Table) {
 		f.tables.value.Tables[need.Table.Name] = tableFacts{
-			Kind: "r", Persistence: "p", Owner: "shop", Columns: columnsOf(need.Table), Privileges: need.Privileges, Options: queueSettings(),
+			Kind: "r", Persistence: "p", Owner: "shop", Columns: columnsOf(need.Table), Indexes: indexesOf(need.Table), Privileges: need.Privileges, Options: queueSettings(),
 		}
 	}
 	f.version.value = migrations.State{Current: 1, Latest: 1}
@@ -63,6 +63,17 @@ func columnsOf(table outbox.Table) (columns []columnFacts) {
 		columns = append(columns, columnFacts{Name: want.Name, Type: want.Type, NotNull: want.NotNull, Filled: want.Default != ""})
 	}
 	return columns
+}
+
+func indexesOf(table outbox.Table) (indexes []indexFacts) {
+	wanted, err := migrations.Indexes(defaults().Table, table)
+	if err != nil {
+		panic(err)
+	}
+	for _, want := range wanted {
+		indexes = append(indexes, indexFacts{Columns: want.Columns, Unique: want.Primary, Valid: true})
+	}
+	return indexes
 }
 
 func notOK(findings []Finding) []string {

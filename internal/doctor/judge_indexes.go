@@ -1,0 +1,64 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// judgeIndexes compares the indexes with those of the migration, by definition: their names do not matter.
+func (j *databaseJudge) judgeIndexes(c *chart, of outbox.Table, table tableFacts) {
+	wanted, err := migrations.Indexes(j.o.Table, of)
+	if err != nil {
+		c.unknown("index", err)
+		return
+	}
+	for _, want := range wanted {
+		serves := func(is indexFacts) bool { return is.serves(want, table.partitioned()) }
+		if slices.ContainsFunc(table.Indexes, func(is indexFacts) bool { return is.Valid && serves(is) }) {
+			continue
+		}
+		fix, columns := createIndex(of, table, want), strings.Join(want.Columns, ", ")
+		if broken := slices.IndexFunc(table.Indexes, serves); broken >= 0 && !table.partitioned() {
+			fix = "REINDEX INDEX CONCURRENTLY " + table.Indexes[broken].Name + ";"
+		}
+		if want.Primary {
+			c.wrong("index", fix, "table %s has no valid primary key (%s): every scan sorts the whole table, and ids may be duplicates", of, columns).about(of.String())
+			continue
+		}
+		c.warn("index", fix, "table %s has no valid index on (%s): some statements read the whole table", of, columns).about(of.String())
+	}
+}
+
+// serves reports whether an index can replace the wanted one. A partitioned table may have no unique index on these
+// columns alone.
+func (is indexFacts) serves(want migrations.Index, partitioned bool) bool {
+	if len(is.Columns) < len(want.Columns) || !slices.Equal(is.Columns[:len(want.Columns)], want.Columns) {
+		return false
+	}
+	if want.Primary && !partitioned && (!is.Unique || len(is.Columns) > len(want.Columns)) {
+		return false
+	}
+	return is.Predicate == "" || is.Predicate == "("+want.Predicate+")"
+}
+
+func createIndex(of outbox.Table, table tableFacts, want migrations.Index) string {
+	columns, concurrently, where := strings.Join(want.Columns, ", "), "CONCURRENTLY ", ""
+	if table.partitioned() {
+		concurrently = "" // Postgres does not support it
+	}
+	if want.Predicate != "" {
+		where = " WHERE " + want.Predicate
+	}
+	other := slices.ContainsFunc(table.Indexes, func(is indexFacts) bool { return is.Primary })
+	switch {
+	case want.Primary && !table.partitioned() && !other:
+		return fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (%s);  -- locks the table meanwhile", of.SQL(), columns)
+	case want.Primary && !table.partitioned():
+		return fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", of.SQL(), columns)
+	}
+	return fmt.Sprintf("CREATE INDEX %sON %s (%s)%s;", concurrently, of.SQL(), columns, where)
+}
