@@ -66,6 +66,9 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 		f.history = o.gatherHistory(ctx, s)
 	}
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
+		if sequence := f.tables.value.Sequence; sequence != "" {
+			f.ids.err = s.fetch(ctx, &f.ids.value, strings.NewReplacer("%TABLE%", o.Table.SQL(), "%SEQUENCE%", sequence).Replace(idsSQL))
+		}
 		f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
 		f.times.err = s.fetch(ctx, &f.times.value, strings.NewReplacer("%TABLE%", o.Table.SQL(), "%VERSION%", fmt.Sprint(outbox.SchemaVersion)).Replace(timesSQL))
 		f.sample = s.takeSample(ctx, o.Table, t.partitioned())
@@ -169,7 +172,8 @@ SELECT jsonb_build_object(
   'name', rolname, 'superuser', rolsuper, 'replication', rolreplication,
   'rds', EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication' AND pg_has_role(current_user, oid, 'MEMBER')),
   'sees_others', pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
-  'creates', has_database_privilege(current_database(), 'CREATE'))
+  'creates', has_database_privilege(current_database(), 'CREATE'), 'connections', rolconnlimit,
+  'statement_timeout', (SELECT reset_val::bigint FROM pg_settings WHERE name = 'statement_timeout'))
 FROM pg_roles WHERE rolname = current_user`
 
 // triggersSQL lists the enabled triggers of the relation t. A partition's copy of its parent's trigger is left out.
@@ -252,6 +256,13 @@ FROM pg_roles r
 LEFT JOIN pg_namespace n ON n.nspname = $2
 LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = $3 AND c.relkind IN ('r', 'p')
 WHERE r.rolname = $1`
+
+// idsSQL reads the sequence after the snapshot was taken, so each visible row has an older id.
+const idsSQL = `
+SELECT jsonb_build_object('exhausted', next > seqmax AND NOT seqcycle, 'behind', next <= max_id, 'narrow', seqmax < 9223372036854775807, 'next', next, 'max_id', max_id)
+FROM (SELECT q.last_value::numeric + CASE WHEN q.is_called THEN s.seqincrement ELSE 0 END AS next, s.seqmax, s.seqcycle,
+             coalesce((SELECT max(id) FROM %TABLE%), 0) AS max_id
+      FROM %SEQUENCE% q, pg_sequence s WHERE s.seqrelid = q.tableoid AND s.seqincrement > 0) ids`
 
 // textualSQL counts payloads among the newest rows that are JSON text inside a JSON string.
 const textualSQL = `

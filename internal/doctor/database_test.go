@@ -236,6 +236,36 @@ func brokenIndexes() map[string]breakage {
 	}
 }
 
+// brokenSequences: an INSERT gets no id, or the id of another row.
+func brokenSequences() map[string]breakage {
+	sequence := func(breaks string, words ...string) breakage {
+		return breakage{func(p *patient) {
+			p.exec("INSERT INTO outbox (id, routing_key, payload) VALUES (5, 'k', '{}')", breaks)
+		}, doctor.Problem, doctor.Tables, "sequence", words, false}
+	}
+	return map[string]breakage{
+		"behind":          sequence("SELECT setval('outbox_id_seq', 2)", "is at 3, but the table has id 5", "setval"),
+		"at its end":      sequence("SELECT setval('outbox_id_seq', 9223372036854775807)", "every INSERT fails", "setval('public.outbox_id_seq'"),
+		"at a small end":  sequence("ALTER SEQUENCE outbox_id_seq MAXVALUE 9 RESTART 9; SELECT nextval('outbox_id_seq')", "is at its MAXVALUE", "NO MAXVALUE"),
+		"before a number": sequence("SELECT setval('outbox_id_seq', 5, false)", "is at 5"),
+	}
+}
+
+func TestASequenceWithoutAnIDIsRepairedByTheFix(t *testing.T) {
+	t.Parallel()
+	breakAndFix(t, brokenSequences())
+}
+
+func TestLimitsOfTheRelaysRole(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	role := p.relayRole("REPLICATION CONNECTION LIMIT 6")
+	p.exec("ALTER ROLE " + role + " SET statement_timeout = '900ms'")
+	r := p.examine()
+	p.fix(r.want(doctor.Warning, doctor.Postgres, "connections", "may open 6 connections", "CONNECTION LIMIT -1"))
+	p.fix(r.want(doctor.Warning, doctor.Postgres, "statement_timeout", "900ms", "SET statement_timeout = 0"))
+	p.examine().wantOthersOK()
+}
+
 func TestMissingIndexesAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
 	breakAndFix(t, brokenIndexes())

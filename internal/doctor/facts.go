@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/adopt"
@@ -45,6 +46,7 @@ type databaseFacts struct {
 	transactions answer[transactionFacts]
 	dead         answer[deadFacts]
 	times        answer[timesFacts]
+	ids          answer[idFacts]
 	history      answer[historyFacts]
 	sample       answer[sample]
 }
@@ -80,6 +82,10 @@ type roleFacts struct {
 	SeesOthers bool `json:"sees_others"`
 	// Creates: the role may create publications in this database.
 	Creates bool `json:"creates"`
+	// Connections is the role's CONNECTION LIMIT; negative: none.
+	Connections int `json:"connections"`
+	// StatementTimeout is that of a new session, in milliseconds; 0: none.
+	StatementTimeout int64 `json:"statement_timeout"`
 }
 
 func (r roleFacts) replicates() bool { return r.Superuser || r.Replication || r.RDS }
@@ -245,6 +251,15 @@ type timesFacts struct {
 	// Newer counts rows with a schema_version that this relay does not know; NewestVersion is the highest.
 	Newer         int64 `json:"newer"`
 	NewestVersion int   `json:"newest_version"`
+}
+
+// idFacts describe the sequence of the column id, if it ascends.
+type idFacts struct {
+	Exhausted bool        `json:"exhausted"` // it is at its last value
+	Behind    bool        `json:"behind"`    // a row has its next value, or a higher one
+	Narrow    bool        `json:"narrow"`    // its last value is less than that of a bigint
+	Next      json.Number `json:"next"`
+	MaxID     json.Number `json:"max_id"`
 }
 
 type deadFacts struct {

@@ -1,10 +1,14 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -61,4 +65,22 @@ func createIndex(of outbox.Table, table tableFacts, want migrations.Index) strin
 		return fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", of.SQL(), columns)
 	}
 	return fmt.Sprintf("CREATE INDEX %sON %s (%s)%s;", concurrently, of.SQL(), columns, where)
+}
+
+// judgeIDs checks that the sequence has an id for the next row.
+func (j *databaseJudge) judgeIDs(c *chart) {
+	f, name := j.f.ids.value, j.f.tables.value.Sequence
+	setval := fmt.Sprintf("SELECT setval(%s, coalesce(max(id), 0) + 1, false) FROM %s;", outbox.QuoteLiteral(name), j.o.Table.SQL())
+	switch {
+	case pgcode.Is(j.f.ids.err, pgcode.InsufficientPrivilege, pgcode.UndefinedColumn): // another check reports it
+	case errors.Is(j.f.ids.err, pgx.ErrNoRows): // the sequence descends
+	case j.f.ids.err != nil:
+		c.unknown("sequence", j.f.ids.err)
+	case f.Exhausted && f.Narrow:
+		c.wrong("sequence", fmt.Sprintf("ALTER SEQUENCE %s AS bigint NO MAXVALUE;", name), "sequence %s is at its MAXVALUE: every INSERT fails", name)
+	case f.Exhausted:
+		c.wrong("sequence", setval+"  -- when the relay has published the row with the highest id", "sequence %s is at its MAXVALUE: every INSERT fails", name)
+	case f.Behind:
+		c.wrong("sequence", setval, "sequence %s is at %s, but the table has id %s: an INSERT fails as soon as it gets the id of a row", name, f.Next, f.MaxID)
+	}
 }

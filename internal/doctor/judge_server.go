@@ -63,6 +63,7 @@ func (j *databaseJudge) judgeServer(c *chart) {
 		c.ok("primary", "takes writes")
 	}
 	j.judgeReadOnly(c)
+	j.judgeRoleLimits(c)
 	j.judgeClock(c)
 	if j.f.pooler != "" {
 		says := "the connection goes through a pooler such as PgBouncer (%s): "
@@ -93,6 +94,28 @@ func (j *databaseJudge) judgeReadOnly(c *chart) {
 	c.warn("read_only", fmt.Sprintf("SET default_transaction_read_only = off;\nALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;",
 		j.role(), outbox.QuoteIdentifier(j.server.Database)),
 		"default_transaction_read_only is on for role %q: the relay turns it off for its sessions, but an application with this role cannot insert. Some services set it when the disk is almost full", j.f.role.value.Name)
+}
+
+// A relay opens up to neededConnections connections, and its statements take less than shortStatements as a rule.
+const (
+	neededConnections = 7
+	shortStatements   = time.Second
+)
+
+// judgeRoleLimits checks the settings of the role that the relay does not change.
+func (j *databaseJudge) judgeRoleLimits(c *chart) {
+	role := j.f.role.value
+	if j.f.role.err != nil {
+		return // another check reports it
+	}
+	if role.Connections >= 0 && role.Connections < neededConnections && !role.Superuser {
+		c.warn("connections", fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT -1;", j.role()),
+			"role %q may open %d connections: a relay needs up to %d", role.Name, role.Connections, neededConnections)
+	}
+	if timeout := time.Duration(role.StatementTimeout) * time.Millisecond; timeout > 0 && timeout < shortStatements {
+		c.warn("statement_timeout", fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET statement_timeout = 0;", j.role(), outbox.QuoteIdentifier(j.server.Database)),
+			"statement_timeout is %s for role %q: the server may cancel statements of the relay when it is busy", timeout, role.Name)
+	}
 }
 
 // A difference that people notice in displayed times. Due times use only Postgres' clock.

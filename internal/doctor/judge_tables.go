@@ -23,6 +23,7 @@ func (j *databaseJudge) judgeTables() []Finding {
 		j.judgeTable(c, need)
 	}
 	j.judgeHistory(c)
+	j.judgeIDs(c)
 	j.judgeTimes(c)
 	j.judgeAdopted(c)
 	j.judgeVersion(c)
