@@ -82,7 +82,7 @@ EXAMPLES
   cdc-relay check --fix --yes --database-url postgres://postgres@localhost/shop
   cdc-relay check --publisher stdout          # without a broker`,
 		Flags: flags("database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode", "publisher", "exchange",
-			"keep-published", "app-role", "management-url", "no-probe", "fix", "yes", "strict", "format"),
+			"keep-published", "events-exchange", "app-role", "management-url", "no-probe", "fix", "yes", "strict", "format"),
 		Action: p.check,
 	}
 }
@@ -123,7 +123,7 @@ func checkOptions(cfg *config) doctor.Options {
 		},
 		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
 		Poll: cfg.relay.Mode == relay.ModePoll, KeepPublished: cfg.relay.KeepPublished, AppRole: cfg.checking.appRole,
-		Exchange: cfg.exchange, ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
+		Exchange: cfg.exchange, EventsExchange: cfg.signalling.eventsExchange, ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
 	}
 	if cfg.publisher == "amqp" {
 		options.AMQPURL = cfg.amqpURL

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -106,11 +107,24 @@ func (o Options) dialBroker(ctx context.Context) (*amqp.Connection, net.Conn, er
 	return conn, socket, err
 }
 
-// exchangesOf returns the exchanges of the rows and of --exchange, without the default exchange.
+// written returns the destinations to which the user must be able to publish.
+func (o Options) written(asked []destination) []destination {
+	all := slices.Clone(asked)
+	if len(all) == 0 {
+		all = append(all, destination{exchange: o.Exchange, named: true})
+	}
+	if o.EventsExchange != "" {
+		all = append(all, destination{exchange: o.EventsExchange, named: true})
+	}
+	return all
+}
+
+// exchangesOf returns the exchanges of the rows, of --exchange and of --events-exchange, without the default exchange.
 func (o Options) exchangesOf(wanted []destination) []string {
 	seen := map[string]bool{"": true}
 	var names []string
-	for _, d := range append([]destination{{exchange: o.Exchange, named: true}}, wanted...) {
+	named := []destination{{exchange: o.Exchange}, {exchange: o.EventsExchange}}
+	for _, d := range append(named, wanted...) {
 		if !seen[d.exchange] {
 			seen[d.exchange] = true
 			names = append(names, d.exchange)
@@ -142,11 +156,7 @@ func (f *brokerFacts) askExistence(p *amqpProbe, o Options) {
 
 // askWrites publishes in a transaction that is rolled back; see amqpProbe.take.
 func (f *brokerFacts) askWrites(ctx context.Context, p *amqpProbe, o Options) {
-	asked := f.asked
-	if len(asked) == 0 {
-		asked = []destination{{exchange: o.Exchange, named: true}}
-	}
-	for _, d := range asked {
+	for _, d := range o.written(f.asked) {
 		if f.broken != nil {
 			return
 		}

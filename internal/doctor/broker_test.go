@@ -92,6 +92,17 @@ func (p *patient) replyTo() string {
 	return address
 }
 
+func TestTheExchangeOfEventsIsExamined(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	p.EventsExchange = "events"
+	p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, "exchange", `exchange "events" does not exist`, "(--events-exchange)"))
+	r := p.examine()
+	r.wantOthersOK()
+	if !strings.Contains(r.String(), `may publish to exchange "events"`) {
+		t.Errorf("the permission was not examined: %s", r)
+	}
+}
+
 func TestMissingTopologyIsRepairedByTheFix(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	p.Exchange = "It's %missing/"

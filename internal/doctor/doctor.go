@@ -43,6 +43,8 @@ type Options struct {
 	TLS *tls.Config
 	// Exchange is the exchange of rows that name none.
 	Exchange string
+	// EventsExchange is the exchange of the notices of events; "": there are none.
+	EventsExchange string
 	// NoProbe: send no test messages, and do not check routes.
 	NoProbe bool
 

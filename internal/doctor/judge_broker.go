@@ -167,6 +167,9 @@ func (j *brokerJudge) namedBy(name string) string {
 	if name == j.o.Exchange {
 		return " (--exchange)"
 	}
+	if name == j.o.EventsExchange {
+		return " (--events-exchange)"
+	}
 	return ""
 }
 
@@ -182,7 +185,7 @@ func (j *brokerJudge) judgeWrites(c *chart) {
 		return
 	}
 	denied := map[string]int{}
-	for _, d := range j.sorted() {
+	for _, d := range j.o.written(j.f.asked) {
 		if d.exchange == "" {
 			d.routingKey = ""
 		}
@@ -223,7 +226,7 @@ func (j *brokerJudge) permitFix(err error) string {
 		return fmt.Sprintf("rabbitmqctl clear_topic_permissions -p %s %s  # or set_topic_permissions with a pattern that takes the key", shell(j.f.vhost), shell(j.f.user))
 	}
 	names := map[string]bool{}
-	for _, d := range j.sorted() {
+	for _, d := range j.o.written(j.f.asked) {
 		names[permissionName(d.exchange)] = true
 	}
 	names[permissionName(j.o.Exchange)] = true
@@ -256,14 +259,6 @@ func called(exchange string) string {
 		return "the default exchange"
 	}
 	return fmt.Sprintf("exchange %q", exchange)
-}
-
-// sorted returns the checked destinations in order.
-func (j *brokerJudge) sorted() []destination {
-	if len(j.f.asked) == 0 {
-		return []destination{{exchange: j.o.Exchange, named: true}}
-	}
-	return j.f.asked
 }
 
 // judgeManagement reports what cannot be checked without the HTTP API.
