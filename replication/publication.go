@@ -35,6 +35,12 @@ func SetTableSQL(names Names) string {
 	return fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", outbox.QuoteIdentifier(names.Publication), publishedTable(names))
 }
 
+// ReplaceTableSQL does the same and keeps the other tables of the publication.
+func ReplaceTableSQL(names Names) string {
+	alter := "ALTER PUBLICATION " + outbox.QuoteIdentifier(names.Publication)
+	return fmt.Sprintf("BEGIN; %s DROP TABLE %s; %[1]s ADD TABLE %[3]s; COMMIT", alter, names.Table.SQL(), publishedTable(names))
+}
+
 // EnsurePublication creates or repairs the publication, and returns one line about it; "": nothing was needed. It does
 // not change settings that others may rely on, such as published deletes.
 func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (string, error) {

@@ -232,6 +232,13 @@ SELECT jsonb_build_object(
   'others', (SELECT coalesce(jsonb_object_agg(c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
               WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' ELSE 'INDEX' END), '{}')
              FROM pg_class c, schema WHERE c.relnamespace = schema.oid AND c.relname = ANY ($2::text[]) AND c.relkind NOT IN ('r', 'p')),
+  'views', (SELECT coalesce(jsonb_object_agg(v.relname, v.tables), '{}') FROM (
+     SELECT c.relname, jsonb_agg(DISTINCT jsonb_build_object('schema', n.nspname, 'name', b.relname,
+       'columns', (SELECT jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = b.oid AND a.attnum > 0 AND NOT a.attisdropped))) AS tables
+     FROM schema JOIN pg_class c ON c.relnamespace = schema.oid JOIN pg_rewrite r ON r.ev_class = c.oid
+     JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> c.oid
+     JOIN pg_class b ON b.oid = d.refobjid AND b.relkind IN ('r', 'p') JOIN pg_namespace n ON n.oid = b.relnamespace
+     WHERE c.relname = ANY ($2::text[]) AND c.relkind = 'v' GROUP BY c.relname) v),
   'sequence', coalesce((SELECT name FROM sequence), ''),
   'sequence_granted', coalesce((SELECT has_sequence_privilege(oid, 'SELECT, USAGE') FROM sequence), true))`
 

@@ -134,6 +134,14 @@ func brokenTables() map[string]breakage {
 			[]string{"public.outbox_dead_letter is a view, and has to be a table", "no row can be claimed", `ALTER VIEW "public"."outbox_dead_letter" RENAME TO "outbox_dead_letter_view";`},
 			false,
 		},
+		"a view in place of the outbox": {
+			func(p *patient) {
+				p.exec("ALTER TABLE outbox RENAME TO outbox_v1", "CREATE VIEW outbox AS SELECT * FROM outbox_v1")
+			},
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"public.outbox is a view", `ALTER TABLE "public"."outbox_v1" RENAME TO "outbox";`},
+			false,
+		},
 		"a missing column": {
 			func(p *patient) { p.exec("ALTER TABLE outbox RENAME COLUMN headers TO old_headers") },
 			doctor.Problem, doctor.Tables, "table",
@@ -193,14 +201,16 @@ func brokenColumns() map[string]breakage {
 	}
 	const unread, fails = "the relay cannot read such rows", "an INSERT that leaves it out fails"
 	return map[string]breakage{
-		"message_id text":             make(doctor.Problem, "ALTER TABLE outbox ALTER message_id TYPE text", "message_id of public.outbox is text, and has to be uuid", unread),
-		"headers text":                make(doctor.Problem, "ALTER TABLE outbox ALTER headers TYPE text", "headers of public.outbox is text, and has to be jsonb", unread),
-		"payload jsonb":               make(doctor.Problem, "ALTER TABLE outbox ALTER payload TYPE jsonb", "is jsonb, and has to be json", "publishes a different value"),
-		"id integer":                  make(doctor.Problem, "ALTER TABLE outbox ALTER id TYPE integer", "is integer, and has to be bigint", unread),
-		"created_at local":            make(doctor.Problem, "ALTER TABLE outbox ALTER created_at TYPE timestamp", "is timestamp without time zone, and has to be timestamp with time zone"),
-		"a short text":                make(doctor.Warning, "ALTER TABLE outbox ALTER last_error TYPE varchar(100)", "is character varying(100), and should be text", "cannot be written"),
-		"a dead uuid as text":         make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER message_id TYPE text", "message_id of public.outbox_dead_letter is text, and has to be uuid"),
-		"routing_key null":            make(doctor.Problem, "ALTER TABLE outbox ALTER routing_key DROP NOT NULL", "routing_key of public.outbox may be null", "cannot read a row without it"),
+		"message_id text":     make(doctor.Problem, "ALTER TABLE outbox ALTER message_id TYPE text", "message_id of public.outbox is text, and has to be uuid", unread),
+		"headers text":        make(doctor.Problem, "ALTER TABLE outbox ALTER headers TYPE text", "headers of public.outbox is text, and has to be jsonb", unread),
+		"payload jsonb":       make(doctor.Problem, "ALTER TABLE outbox ALTER payload TYPE jsonb", "is jsonb, and has to be json", "publishes a different value"),
+		"id integer":          make(doctor.Problem, "ALTER TABLE outbox ALTER id TYPE integer", "is integer, and has to be bigint", unread),
+		"created_at local":    make(doctor.Problem, "ALTER TABLE outbox ALTER created_at TYPE timestamp", "is timestamp without time zone, and has to be timestamp with time zone"),
+		"a short text":        make(doctor.Warning, "ALTER TABLE outbox ALTER last_error TYPE varchar(100)", "is character varying(100), and should be text", "cannot be written"),
+		"a dead uuid as text": make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER message_id TYPE text", "message_id of public.outbox_dead_letter is text, and has to be uuid"),
+		"routing_key null":    make(doctor.Problem, "ALTER TABLE outbox ALTER routing_key DROP NOT NULL", "routing_key of public.outbox may be null", "cannot read a row without it"),
+		"attempts null": make(doctor.Problem, "ALTER TABLE outbox ALTER attempts DROP NOT NULL; UPDATE outbox SET attempts = NULL",
+			"attempts of public.outbox may be null", `SET "attempts" = 0 WHERE "attempts" IS NULL`),
 		"exchange not null":           make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER exchange SET NOT NULL", "is NOT NULL", "cannot move a message there"),
 		"no default":                  make(doctor.Warning, "ALTER TABLE outbox ALTER message_id DROP DEFAULT", "message_id of public.outbox has no default", fails),
 		"no identity":                 make(doctor.Warning, "ALTER TABLE outbox ALTER id DROP IDENTITY", "id of public.outbox has no default", fails, "setval"),
@@ -580,6 +590,10 @@ func TestHiddenRowsAndColumns(t *testing.T) {
 	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox WHERE (id > 5)")
 	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "row_filter", "(id > 5)", "SET TABLE"))
 	p.examine().wantOthersOK()
+	p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" SET TABLE other, outbox (id, routing_key, payload)")
+	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "column_list", "DROP TABLE", "ADD TABLE"))
+	p.examine().want(doctor.Warning, doctor.Publication, "other_tables", "1 other tables")
+	p.examine().wantOthersOK("other_tables")
 	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox (id, routing_key, payload)")
 	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "column_list", "id, routing_key, payload", "SET TABLE"))
 	p.examine().wantOthersOK()

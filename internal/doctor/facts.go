@@ -97,6 +97,8 @@ type tablesFacts struct {
 	Leaves       []leafFacts           `json:"leaves"` // of partitioned tables
 	// Others have the names of our tables but are of another kind. The value is the kind as ALTER writes it.
 	Others map[string]string `json:"others"`
+	// Views are the tables that these views read, by the name of the view.
+	Views map[string][]viewedFacts `json:"views"`
 	// Sequence is the sequence of the column id, as SQL writes it; "": there is none.
 	Sequence        string `json:"sequence"`
 	SequenceGranted bool   `json:"sequence_granted"`
@@ -118,6 +120,13 @@ type tableFacts struct {
 	Triggers   []triggerFacts   `json:"triggers"` // enabled triggers
 	Rules      []string         `json:"rules"`    // rules that rewrite statements
 	References []referenceFacts `json:"references"`
+}
+
+// viewedFacts describe a table that a view reads.
+type viewedFacts struct {
+	Schema  string   `json:"schema"`
+	Name    string   `json:"name"`
+	Columns []string `json:"columns"`
 }
 
 // leafFacts describe a partition that stores rows.

@@ -87,12 +87,20 @@ func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, w
 		c.wrong("column", retype(of, is, want), "%s is %s, and has to be %s: %s", what, is.Type, want.Type, effect).about(about)
 	case want.NotNull && !is.NotNull && of == j.o.Table.Published(): // the relay fills it
 	case want.NotNull && !is.NotNull:
-		c.wrong("column", alter+"SET NOT NULL;", "%s may be null: the relay cannot read a row without it", what).about(about)
+		c.wrong("column", lines(fillNulls(of, want), alter+"SET NOT NULL;"), "%s may be null: the relay cannot read a row without it", what).about(about)
 	case is.NotNull && !want.NotNull:
 		c.wrong("column", alter+"DROP NOT NULL;", "%s is NOT NULL: %s", what, notNullEffect(j.o.Table, of)).about(about)
 	case want.Default != "" && !is.Filled && of == j.o.Table:
 		c.warn("column", lines(alter+setDefault(want)+";", continueIDs(of, want)), "%s has no default: an INSERT that leaves it out fails", what).about(about)
 	}
+}
+
+// fillNulls gives the default to rows that have none; "" if there is no default.
+func fillNulls(of outbox.Table, want migrations.Column) string {
+	if want.Default == "" || strings.HasPrefix(want.Default, "GENERATED") {
+		return ""
+	}
+	return fmt.Sprintf("UPDATE %s SET %s = %s WHERE %[2]s IS NULL;", of.SQL(), outbox.QuoteIdentifier(want.Name), want.Default)
 }
 
 // notNullEffect says what an unexpected NOT NULL breaks.

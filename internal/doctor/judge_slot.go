@@ -44,6 +44,10 @@ func (j *databaseJudge) judgePublicationFault(c *chart, fault replication.Public
 	p := j.f.publication.value
 	table, there := j.f.tables.value.Tables[j.o.Table.Name]
 	says := fmt.Sprintf("publication %s: %s", j.o.Publication, fault.Says)
+	limited := fault.Kind == replication.PublicationWithRowFilter || fault.Kind == replication.PublicationWithColumnList
+	if limited && p.Others > 0 {
+		fault.Fix = replication.ReplaceTableSQL(j.o.names())
+	}
 	switch fault.Kind {
 	case replication.PublicationMissing:
 		fix := j.setupCommand() + "  # as the owner of the table"

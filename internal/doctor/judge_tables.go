@@ -96,7 +96,22 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 // outOfTheWay returns the fix that renames an object with the name of a table.
 func (j *databaseJudge) outOfTheWay(table outbox.Table, kind string) string {
 	other := outbox.QuoteIdentifier(table.Name + "_" + strings.ToLower(strings.ReplaceAll(kind, " ", "_")))
-	return lines(fmt.Sprintf("ALTER %s %s RENAME TO %s;", kind, table.SQL(), other), j.setupCommand())
+	instead := j.setupCommand()
+	if viewed, found := j.behind(table); found {
+		instead = fmt.Sprintf("ALTER TABLE %s RENAME TO %s;", viewed.SQL(), outbox.QuoteIdentifier(table.Name))
+	}
+	return lines(fmt.Sprintf("ALTER %s %s RENAME TO %s;", kind, table.SQL(), other), instead)
+}
+
+// behind returns the renamed table if a view took its name: the only table that the view reads, with all columns.
+func (j *databaseJudge) behind(table outbox.Table) (outbox.Table, bool) {
+	views := j.f.tables.value.Views[table.Name]
+	wanted, err := migrations.Columns(j.o.Table, table)
+	if err != nil || len(views) != 1 || views[0].Schema != table.Schema {
+		return outbox.Table{}, false
+	}
+	lacks := func(want migrations.Column) bool { return !slices.Contains(views[0].Columns, want.Name) }
+	return outbox.Table{Schema: views[0].Schema, Name: views[0].Name}, !slices.ContainsFunc(wanted, lacks)
 }
 
 // restore returns the fix for missing columns. A migration adds columns of a newer version, but not columns that
