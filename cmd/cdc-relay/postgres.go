@@ -5,11 +5,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -82,10 +84,16 @@ func connectHint(cfg *pgx.ConnConfig, err error) string {
 		return "# name the authority of the server's certificate: sslrootcert=FILE in " + inURL
 	case errors.As(err, &hostname):
 		return "# name the host as the server's certificate does in " + inURL
-	case strings.Contains(err.Error(), "server refused TLS connection"):
+	case needsTLS(cfg) && strings.Contains(err.Error(), "server refused TLS connection"):
 		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, write sslmode=disable in " + inURL
 	}
 	return fmt.Sprintf("pg_isready -h %s -p %d  # check that Postgres runs there, and host and port in %s", quotedWord(cfg.Host), cfg.Port, inURL)
+}
+
+// needsTLS is false for sslmode prefer and allow: then the attempt without TLS failed as well.
+func needsTLS(cfg *pgx.ConnConfig) bool {
+	plain := func(f *pgconn.FallbackConfig) bool { return f.TLSConfig == nil }
+	return cfg.TLSConfig != nil && !slices.ContainsFunc(cfg.Fallbacks, plain)
 }
 
 // quotedWord quotes a word for the shell.

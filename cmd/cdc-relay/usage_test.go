@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -156,6 +157,33 @@ func TestRedactKeepsTheRest(t *testing.T) {
 	} {
 		if got := string(redact([]byte(test[0]))); got != test[1] {
 			t.Errorf("%q: got %q, want %q", test[0], got, test[1])
+		}
+	}
+}
+
+// A port of RabbitMQ does not speak TLS, but with sslmode=prefer that is not what is wrong.
+func TestAPortWithoutPostgresHasAHint(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close() //nolint:errcheck // an error does not matter
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 8))
+			_, _ = conn.Write([]byte("AMQP\x00\x00\x09\x01"))
+			_ = conn.Close()
+		}
+	}()
+	for mode, hint := range map[string]string{"prefer": "hint: pg_isready -h 127.0.0.1", "allow": "hint: pg_isready -h 127.0.0.1", "require": "this server has no TLS"} {
+		r := cdcRelay(t, nil, "setup", "--database-url", "postgres://u@"+listener.Addr().String()+"/d?sslmode="+mode)
+		want(t, r, exitFailed)
+		if !strings.Contains(r.stderr, hint) {
+			t.Errorf("%s: got %s", mode, r.stderr)
 		}
 	}
 }
