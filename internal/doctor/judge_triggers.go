@@ -108,14 +108,15 @@ func (j *databaseJudge) judgeRules(c *chart, of outbox.Table, rules []string) {
 func (j *databaseJudge) judgeReferences(c *chart, of, on outbox.Table, references []referenceFacts) {
 	for _, r := range references {
 		fix := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", r.Table, outbox.QuoteIdentifier(r.Name))
-		level, effect := Warning, "each message that is published changes rows there"
+		says := fmt.Sprintf("foreign key %s of %s refers to %s", r.Name, r.Table, on)
 		switch {
 		case of != j.o.Table:
-			effect = "dead letters cannot be purged or requeued, or change that table"
+			c.warn("references", fix, "%s: dead letters cannot be purged or requeued, or change that table", says).about(on.String())
 		case r.Action == "a" || r.Action == "r":
-			level, effect = Problem, "a row that is referred to is published, cannot be deleted, and is set aside"
+			c.wrong("references", fix, "%s: a row that is referred to is published, cannot be deleted, and is set aside", says).about(on.String())
+		default:
+			c.warn("references", fix, "%s: each message that is published changes rows there", says).about(on.String())
 		}
-		c.add(level, "references", fix, "foreign key %s of %s refers to %s: %s", r.Name, r.Table, on, effect).about(on.String())
 	}
 }
 
