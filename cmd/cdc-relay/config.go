@@ -114,6 +114,26 @@ func flags(names ...string) []cli.Flag {
 	return picked
 }
 
+// askForNumbers and askForState are the usage of --http-addr for commands that ask a relay. For run, it is the address to
+// listen on.
+var (
+	askForNumbers = usages{"http-addr": "Ask the relay at this address for throughput and latency; empty: ask none."}
+	askForState   = usages{"http-addr": "Ask the relay at this address whether it can publish; empty: ask none."}
+)
+
+// usages are texts for the help page of one command, by the name of the flag.
+type usages map[string]string
+
+// describe replaces the usage of flags that mean something else for this command.
+func describe(picked []cli.Flag, texts usages) []cli.Flag {
+	for _, s := range settingsOf(picked) {
+		if text, ok := texts[s.name]; ok {
+			s.usage = text
+		}
+	}
+	return picked
+}
+
 func allSettings() []*setting {
 	return slices.Concat(connectionSettings(), relaySettings(), retrySettings(), serviceSettings(), commandSettings(), lookingSettings(), checkSettings(), adoptSettings(), consoleSettings())
 }

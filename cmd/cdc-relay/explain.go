@@ -23,8 +23,8 @@ message_id, which has no index and needs a scan of the table. If no message is f
 exit code is 3: it was delivered and deleted, or never committed.
 
 Give explain the same --on-dead-letter, --on-expired and --max-retries as the relays.`,
-		Flags: flags("show-payload", "format", "on-dead-letter", "on-expired", "max-retries", "poll-interval", "stale-timeout", "mode",
-			"http-addr", "database-url", "table", "slot", "shard", "config"),
+		Flags: describe(flags("show-payload", "format", "on-dead-letter", "on-expired", "max-retries", "poll-interval", "stale-timeout", "mode",
+			"http-addr", "database-url", "table", "slot", "shard", "config"), askForState),
 		Action: p.onNamed(p.explain),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,8 +34,26 @@ func TestRunShowsTheFlagsForExpertsLast(t *testing.T) {
 			t.Errorf("%s: --outage-cooldown is not for experts", command)
 		}
 	}
-	if page := cdcRelay(t, nil, "stats", "--help").stdout; !strings.Contains(page, "Ask the relay at this address") || strings.Contains(page, "Serve /livez") {
-		t.Errorf("stats says of --http-addr what it is for run:\n%s", page)
+}
+
+// TestHelpDescribesFlagsForTheCommand: the same flag means something else for another command.
+func TestHelpDescribesFlagsForTheCommand(t *testing.T) {
+	for usage, commands := range map[string][]string{
+		"Serve /livez, /readyz":         {"run", "config show", "config validate"},
+		"Ask the relay at this address": {"stats", "keys", "explain", "console"},
+		"dead letters at least this":    {"dead-letter list", "dead-letter requeue", "dead-letter purge"},
+		"dead letters less than this":   {"dead-letter list", "dead-letter requeue", "dead-letter purge"},
+		"created at least this":         {"list", "peek", "retry"},
+		"created less than this":        {"list", "peek", "retry"},
+		"published at least this":       {"published list", "published replay"},
+		"published less than this":      {"published list", "published replay"},
+	} {
+		found := takers(func(s *setting) bool { return strings.Contains(s.usage, usage) })
+		slices.Sort(found)
+		slices.Sort(commands)
+		if !slices.Equal(found, commands) {
+			t.Errorf("%q is on the help pages of %v, want %v", usage, found, commands)
+		}
 	}
 }
 

@@ -21,8 +21,8 @@ lists the rows of one.
 
 What relays do is said for their --on-dead-letter and --max-retries: give keys the same, by
 the environment or the file.`,
-		Flags: pageFlags([]cli.Flag{parkedSetting()}, "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
-			"http-addr", "database-url", "table", "slot", "shard", "config"),
+		Flags: describe(pageFlags([]cli.Flag{parkedSetting()}, "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
+			"http-addr", "database-url", "table", "slot", "shard", "config"), askForState),
 		Action: p.keys,
 	}
 }

@@ -50,7 +50,8 @@ func stateSetting() *setting {
 
 // listFilterFlags are the filters without the ID. For one message there is explain.
 func listFilterFlags() []cli.Flag {
-	return append([]cli.Flag{stateSetting()}, slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" })...)
+	picked := slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" })
+	return append([]cli.Flag{stateSetting()}, describe(picked, sinceCreated)...)
 }
 
 // listView is the JSON output of list.

@@ -41,7 +41,8 @@ EXAMPLES
 
 // peekFilterFlags are the filters without those for rejected messages.
 func peekFilterFlags() []cli.Flag {
-	return slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" || f.Names()[0] == "reason" })
+	picked := slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" || f.Names()[0] == "reason" })
+	return describe(picked, sinceCreated)
 }
 
 // peekView is the JSON output of peek.

@@ -50,7 +50,8 @@ redacted_payload is set, that is shown in its place.`,
 
 // historyFilterFlags are the filters without the reason: nothing in the history has failed.
 func historyFilterFlags(all bool) []cli.Flag {
-	return slices.DeleteFunc(filterFlags(all), func(f cli.Flag) bool { return f.Names()[0] == "reason" })
+	picked := slices.DeleteFunc(filterFlags(all), func(f cli.Flag) bool { return f.Names()[0] == "reason" })
+	return describe(picked, sincePublished)
 }
 
 // replaying holds the flags of published replay.

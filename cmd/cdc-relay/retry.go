@@ -21,7 +21,7 @@ EXAMPLES
   cdc-relay retry --all
   cdc-relay retry --reason unroutable --routing-key orders.created
   cdc-relay retry 42`,
-		Flags:  filterFlags(true, "dry-run", "format", "database-url", "table", "config"),
+		Flags:  describe(filterFlags(true, "dry-run", "format", "database-url", "table", "config"), sinceCreated),
 		Action: p.onSelected(p.retry),
 	}
 }

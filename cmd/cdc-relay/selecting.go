@@ -111,14 +111,26 @@ func filterSettings() []*setting {
 		text("ordering-key", "KEY", "Only messages with this ordering key.", func(f *operator.Filter) **string { return &f.OrderingKey }),
 		text("reason", "CODE", "Only messages that failed for this reason (unroutable, nack, too_large, …): the code of a dead letter, or of its last error.",
 			func(f *operator.Filter) **string { return &f.Reason }),
-		age("older-than", "Only dead letters of at least this age; for waiting messages, since created_at.", func(f *operator.Filter) *time.Duration { return &f.OlderThan }),
-		age("newer-than", "Only messages younger than this.", func(f *operator.Filter) *time.Duration { return &f.NewerThan }),
+		age("older-than", "Only messages that became dead letters at least this long ago.", func(f *operator.Filter) *time.Duration { return &f.OlderThan }),
+		age("newer-than", "Only messages that became dead letters less than this long ago.", func(f *operator.Filter) *time.Duration { return &f.NewerThan }),
 	}
 }
 
 func allSetting() *setting {
 	return flagOnly(switchSetting("all", "All messages; required if no other filter is given.", func(c *config) *bool { return &c.looking.all }))
 }
+
+// sinceCreated and sincePublished are the usage of the ages for commands on messages that are not dead letters.
+var (
+	sinceCreated = usages{
+		"older-than": "Only messages created at least this long ago (created_at).",
+		"newer-than": "Only messages created less than this long ago (created_at).",
+	}
+	sincePublished = usages{
+		"older-than": "Only messages published at least this long ago.",
+		"newer-than": "Only messages published less than this long ago.",
+	}
+)
 
 // filterFlags are the flags of a command that selects rows. With all, the command needs --all to select every row.
 func filterFlags(all bool, more ...string) []cli.Flag {

@@ -23,21 +23,10 @@ EXAMPLES
 
   cdc-relay stats --watch
   cdc-relay stats --format json | jq .oldest_pending_seconds`,
-		Flags:  statsFlags(),
+		Flags: describe(flags("top", "exact", "watch", "interval", "format", "on-dead-letter", "mode", "http-addr",
+			"database-url", "table", "slot", "shard", "config"), askForNumbers),
 		Action: p.stats,
 	}
-}
-
-// statsFlags are the flags of stats. For run, --http-addr is the address to listen on; for stats, the address to query.
-func statsFlags() []cli.Flag {
-	picked := flags("top", "exact", "watch", "interval", "format", "on-dead-letter", "mode", "http-addr",
-		"database-url", "table", "slot", "shard", "config")
-	for _, s := range settingsOf(picked) {
-		if s.name == "http-addr" {
-			s.usage = "Ask the relay at this address for throughput and latency; empty: ask none."
-		}
-	}
-	return picked
 }
 
 // stats prints once, or with --watch until it is stopped.
