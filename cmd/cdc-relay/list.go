@@ -40,7 +40,7 @@ func stateSetting() *setting {
 	}
 	return &setting{
 		name: "state", value: "STATE", flagOnly: true,
-		usage: "Only messages in this state: " + strings.Join(states, ", ") + ".",
+		usage: "Only messages in this state: " + strings.Join(states, ", ") + ". waiting includes rows behind others of their ordering key.",
 		set: func(c *config, text string) error {
 			c.looking.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
 			return oneOf(strings.ReplaceAll(text, "_", "-"), states...)
