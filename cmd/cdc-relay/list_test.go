@@ -2,9 +2,31 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 )
+
+// TestCommandsNameTheMissingTable in one sentence, as run does.
+func TestCommandsNameTheMissingTable(t *testing.T) {
+	env, conn := fresh(t)
+	commands := []string{"stats", "list", "keys", "peek", "dead-letter list", "retry --all"}
+	wantMissing := func(command, table string) {
+		t.Helper()
+		r := cdcRelay(t, env, strings.Fields(command)...)
+		line := fmt.Sprintf("cdc-relay: table %s does not exist in database %s\n  hint: cdc-relay setup\n", table, conn.Config().Database)
+		if want(t, r, exitFailed); r.stderr != line {
+			t.Errorf("%s: got %s", command, r.stderr)
+		}
+	}
+	for _, command := range commands {
+		wantMissing(command, "public.outbox")
+	}
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, conn, "DROP TABLE outbox_dead_letter")
+	wantMissing("dead-letter list", "public.outbox_dead_letter")
+	wantMissing("stats", "public.outbox_dead_letter")
+}
 
 func TestListAndKeys(t *testing.T) {
 	env, conn := fresh(t)

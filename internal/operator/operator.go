@@ -115,7 +115,7 @@ func hurry(ctx context.Context, db querier) error {
 func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	switch {
 	case pgcode.Is(err, pgcode.UndefinedTable):
-		return &problem.Problem{What: fmt.Sprintf("table %s is not there", t.table), Fix: t.table.Command("setup"), Err: err}
+		return problem.New(t.table.Command("setup"), "table %s does not exist in database %s", t.missing(ctx), t.conn.Config().Database)
 	case pgcode.Is(err, pgcode.UndefinedColumn):
 		return &problem.Problem{What: fmt.Sprintf("table %s lacks a column", t.table), Fix: t.table.Command("migrate up"), Err: err}
 	case !pgcode.Is(err, pgcode.InsufficientPrivilege):
@@ -132,6 +132,18 @@ func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 		grants = append(grants, fmt.Sprintf("GRANT %s ON %s TO %s", n.privileges, n.on, role))
 	}
 	return &problem.Problem{What: "role " + role + " lacks a privilege", Fix: strings.Join(grants, "; "), Err: err}
+}
+
+// missing returns the table that does not exist.
+func (t *Tables) missing(ctx context.Context) outbox.Table {
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	var here bool
+	err := t.conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, t.table.SQL()).Scan(&here)
+	if err == nil && here {
+		return t.table.DeadLetter()
+	}
+	return t.table
 }
 
 // reading completes the error of a command that reads the outbox and the dead letters. What is its verb.

@@ -65,7 +65,7 @@ func (t *Tables) historyError(ctx context.Context, err error) error {
 	}
 	if has, asked := t.HasHistory(ctx); asked == nil && !has {
 		return &problem.Problem{
-			What: fmt.Sprintf("table %s does not exist: published messages are not kept", t.table.Published()),
+			What: fmt.Sprintf("table %s does not exist", t.table.Published()),
 			Fix:  t.table.Command("setup") + " --keep-published 168h  # and run with --keep-published 168h", Err: ErrNoHistory,
 		}
 	}
