@@ -94,7 +94,7 @@ func (s *console) change(w http.ResponseWriter, r *http.Request) {
 		case "requeue":
 			var done operator.Requeued
 			done, err = d.Requeue(ctx, filter, changeBatch, unseen)
-			a.Count, a.Done = done.Sent, "sent "+rowsText(done.Sent, "dead letter")+" back"
+			a.Count, a.Done = done.Sent, "requeued "+rowsText(done.Sent, "dead letter")
 			if done.Left > 0 {
 				a.Left = fmt.Sprintf("the outbox rejects %s: %s", rowsText(done.Left, "dead letter"), done.Why)
 			}

@@ -229,7 +229,7 @@ func TestConsoleChangesRowsForThoseWhoLogIn(t *testing.T) {
 		t.Errorf("purged:\n%s", body)
 	}
 	_, body = fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"requeue"}}, "X-User", "ada")
-	if !strings.Contains(body, "sent 3 dead letters back") || dead() != 0 {
+	if !strings.Contains(body, "requeued 3 dead letters") || dead() != 0 {
 		t.Errorf("requeued:\n%s", body)
 	}
 	retry := url.Values{"do": {"retry"}, "id": {"1"}}

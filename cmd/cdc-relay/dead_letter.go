@@ -161,7 +161,7 @@ func (p *process) deathDetails(g rows, cfg *config, letter operator.DeadMessage)
 	if fix != "" {
 		then = fix + ", then: " + then
 	}
-	g.row("to send it back", then)
+	g.row("to requeue it", then)
 }
 
 // errStopped is returned if a signal interrupts a change of many rows. Finished batches stay changed.

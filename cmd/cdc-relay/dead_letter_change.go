@@ -63,17 +63,17 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 		if err != nil {
 			return err
 		}
-		return p.tell(d.cfg, requeueView{DryRun: true, Matched: n}, fmt.Sprintf("would send %s back", rowsText(n, "dead letter")))
+		return p.tell(d.cfg, requeueView{DryRun: true, Matched: n}, "would requeue "+rowsText(n, "dead letter"))
 	}
 	var view requeueView
-	bar, end := p.progress("sending back")
+	bar, end := p.progress("requeuing")
 	done, failed := d.Requeue(ctx, d.cfg.looking.filter, changeBatch, func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})
 	end()
 	view.Requeued, view.RequeuedWithNewID, view.NotTaken = done.Sent, done.Moved, done.Left
-	text := fmt.Sprintf("sent %s back", rowsText(done.Sent, "dead letter"))
+	text := "requeued " + rowsText(done.Sent, "dead letter")
 	if done.Moved > 0 {
 		text += fmt.Sprintf(", %s with a new id, since the old ones are not free", countText(done.Moved))
 	}

@@ -14,6 +14,6 @@ func TestIDsBelowZero(t *testing.T) {
 	}
 	wantOutput(t, cdcRelay(t, env, "dead-letter", "show", "-5"), "id", "-5")
 	wantOutput(t, cdcRelay(t, env, "dead-letter", "list", "--id", "-5"), "-5")
-	wantOutput(t, cdcRelay(t, env, "dead-letter", "requeue", "--dry-run", "-5", "-6"), "would send 1 dead letter back")
+	wantOutput(t, cdcRelay(t, env, "dead-letter", "requeue", "--dry-run", "-5", "-6"), "would requeue 1 dead letter")
 	wantUsage(t, cdcRelay(t, env, "stats", "--top", "-5"), `--top: -5: want at least 0`)
 }

@@ -34,7 +34,7 @@ func meaningOf(code string) (meaning, fix string) {
 	case "invalid_row":
 		return "something is wrong with the row", "see the last error"
 	case "expired":
-		return "its expires_at passed before it could be published", "send it back if it is still of use: it does not expire again"
+		return "its expires_at passed before it could be published", "check that it is still of use: it does not expire again"
 	}
 	return "", ""
 }

@@ -293,8 +293,8 @@ func TestEveryPageAndEveryAction(t *testing.T) {
 		s.shows(done)
 	}
 	act("/dead-letters?routing-key=orders.paid", "purge these…", "2 dead letters would change", "deleted 2 dead letters")
-	act("/message?id=-1", "requeue…", "1 dead letter would change", "sent 1 dead letter back")
-	act("/dead-letters", "requeue these…", "2 dead letters would change", "sent 2 dead letters back")
+	act("/message?id=-1", "requeue…", "1 dead letter would change", "requeued 1 dead letter")
+	act("/dead-letters", "requeue these…", "2 dead letters would change", "requeued 2 dead letters")
 	act("/waiting", "retry these…", "60 waiting retries would change", "made 60 messages due now")
 	if dead, late := s.count(`SELECT count(*)::int FROM outbox_dead_letter`), s.count(`SELECT count(*)::int FROM outbox WHERE available_at > now()`); dead != 0 || late != 0 {
 		t.Errorf("%d dead letters, %d retries are left", dead, late)
