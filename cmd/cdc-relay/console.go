@@ -16,6 +16,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
 // consoling holds the flags of the console.
@@ -127,7 +129,7 @@ func (s *console) serve(ctx context.Context, listener net.Listener) error {
 		Handler: s.handler(), BaseContext: func(net.Listener) context.Context { return running },
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
-	s.log.Info("console serves", "url", "http://"+listener.Addr().String()+"/", "changes", s.cfg.consoling.allowChanges)
+	s.log.Info("console started", "event", event.ConsoleStarted, "url", "http://"+listener.Addr().String()+"/", "changes", s.cfg.consoling.allowChanges)
 	actors, running := errgroup.WithContext(running)
 	actors.Go(func() error { s.history.keep(running, s); return nil })
 	actors.Go(func() error {

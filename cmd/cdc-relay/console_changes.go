@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
@@ -105,7 +106,7 @@ func (s *console) change(w http.ResponseWriter, r *http.Request) {
 			return fmt.Errorf("there is no change %q", a.Do)
 		}
 		who, _ := r.Context().Value(user{}).(string)
-		s.log.Warn("console changed rows", "change", a.Do, "user", printable(who), "from", r.RemoteAddr, "which", printable(a.Filters), "rows", a.Count, "error", err)
+		s.log.Warn("console changed rows", "event", event.ConsoleChanged, "change", a.Do, "user", printable(who), "from", r.RemoteAddr, "which", printable(a.Filters), "rows", a.Count, "error", err)
 		return err
 	})
 }

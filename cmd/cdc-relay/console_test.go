@@ -22,7 +22,7 @@ func startConsole(t *testing.T, env environment, args ...string) (*command, stri
 	t.Helper()
 	c := start(t, env, append([]string{"console", "--listen", "127.0.0.1:0", "--publisher", "stdout"}, args...)...)
 	var line struct{ URL string }
-	if err := json.Unmarshal([]byte(c.await(t, "console serves")), &line); err != nil {
+	if err := json.Unmarshal([]byte(c.await(t, "console_started")), &line); err != nil {
 		t.Fatal(err)
 	}
 	return c, strings.TrimSuffix(line.URL, "/")
@@ -244,7 +244,7 @@ func TestConsoleChangesRowsForThoseWhoLogIn(t *testing.T) {
 		t.Errorf("retried:\n%s", body)
 	}
 	for _, words := range [][]string{{`"purge"`, `"ada"`, `"routing key dead.0"`, `"rows":2`}, {`"requeue"`, `"ada"`, `"all"`, `"rows":3`}, {`"retry"`, `"grace"`, `"id 1"`, `"rows":1`}} {
-		line := c.await(t, "console changed rows")
+		line := c.await(t, "console_changed")
 		for _, word := range words {
 			if !strings.Contains(line, word) {
 				t.Errorf("no %s in %s", word, line)

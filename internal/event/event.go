@@ -1,4 +1,4 @@
-// Package event names the events in the log of run and drain, for alerts. docs/operations.md explains each event; a
+// Package event names the events in the log of run, drain and the console, for alerts. docs/operations.md explains each event; a
 // test compares that table with the code.
 package event
 
@@ -21,6 +21,8 @@ const (
 	StatsdUp             Name = "statsd_up"
 	HookSlow             Name = "hook_slow"
 	HookPanicked         Name = "hook_panicked"
+	ConsoleStarted       Name = "console_started"
+	ConsoleChanged       Name = "console_changed"
 )
 
 // Postgres, the slot and the stream.
