@@ -180,11 +180,12 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 			wrong = append(wrong, usagef("--%s%s: %s", s.name, place, err))
 		}
 	}
-	p.warnOfVariables()
+	warn := p.warning(c, cfg)
+	p.warnOfVariables(warn)
 	if len(wrong) > 0 {
 		return nil, errors.Join(wrong...)
 	}
-	p.warnOfWriters(file, cfg.files.databaseURL, cfg.files.amqpURL, cfg.files.amqpKey)
+	warnOfWriters(warn, file, cfg.files.databaseURL, cfg.files.amqpURL, cfg.files.amqpKey)
 	return cfg, cfg.readFiles(settings)
 }
 
@@ -217,10 +218,10 @@ func (p *process) givenTo(s *setting) (given, bool) {
 
 // warnOfWriters warns of files that every user of the machine can write: they contain passwords and decide where
 // messages go.
-func (p *process) warnOfWriters(files ...string) {
+func warnOfWriters(warn warning, files ...string) {
 	for _, file := range files {
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o002 != 0 {
-			fmt.Fprintf(p.stderr, "cdc-relay: warning: every user of this machine may change %s: chmod 600 %[1]s\n", file)
+			warn("every user of this machine may change "+file, "chmod 600 "+quotedWord(file))
 		}
 	}
 }

@@ -5,6 +5,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
 // foreignVariable reports whether a variable has the prefix of settings but is not one: variables of this repository's
@@ -14,8 +18,20 @@ func foreignVariable(name string) bool {
 		`|(.*_)?SERVICE_(HOST|PORT)(_.*)?|(.*_)?PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`).MatchString(name)
 }
 
+// warning warns of something in the configuration, with advice. A command with a log warns there: what reads the log may
+// expect JSON.
+type warning func(what, advice string)
+
+func (p *process) warning(c *cli.Context, cfg *config) warning {
+	if slices.Contains([]string{"run", "drain", "console"}, c.Command.Name) {
+		log := p.logger(cfg)
+		return func(what, advice string) { log.Warn(what, "event", event.ConfigWarning, "hint", advice) }
+	}
+	return func(what, advice string) { fmt.Fprintf(p.stderr, "cdc-relay: warning: %s: %s\n", what, advice) }
+}
+
 // warnOfVariables warns of variables that look like settings and have no effect.
-func (p *process) warnOfVariables() {
+func (p *process) warnOfVariables(warn warning) {
 	if p.environ == nil {
 		return
 	}
@@ -46,6 +62,6 @@ func (p *process) warnOfVariables() {
 		} else if near := nearest(name, known); near != "" {
 			advice = "did you mean " + prefix + near + "?"
 		}
-		fmt.Fprintf(p.stderr, "cdc-relay: warning: %s%s has no effect: %s\n", prefix, printable(name), advice)
+		warn(prefix+printable(name)+" has no effect", advice)
 	}
 }

@@ -28,6 +28,14 @@ cdc-relay: warning: CDC_RELAY_YES has no effect: --yes can only be given as a fl
 	if r.stderr != warnings {
 		t.Errorf("got %s", r.stderr)
 	}
+	for _, command := range []string{"run", "drain", "console"} { // they write a log
+		r := cdcRelay(t, environment{"CDC_RELAY_DATABSE_URL": someDatabase, "CDC_RELAY_LOG_FORMAT": "json"}, command)
+		want(t, r, exitUsage)
+		if line := logLines(t, r.stderr)["config_warning"]; line["msg"] != "CDC_RELAY_DATABSE_URL has no effect" ||
+			line["level"] != "WARN" || line["hint"] != "did you mean CDC_RELAY_DATABASE_URL?" || strings.Contains(r.stderr, "warning:") {
+			t.Errorf("%s: %s", command, r.stderr)
+		}
+	}
 }
 
 // TestVariablesOfScriptsAreNotReported: each variable that a script or a test reads is either a setting or known not to

@@ -9,6 +9,7 @@ type Name string
 const (
 	RelayStarted         Name = "relay_started"
 	RelayFailed          Name = "relay_failed"
+	ConfigWarning        Name = "config_warning"
 	RelayStopping        Name = "relay_stopping"
 	RelayStopped         Name = "relay_stopped"
 	MessagesLeftInFlight Name = "messages_left_in_flight"
