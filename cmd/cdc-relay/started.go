@@ -19,7 +19,10 @@ func (s *service) logStart(command string, cfg *config) {
 	b := buildInfo()
 	fields := []any{
 		"version", b.Version, "commit", b.Commit, "postgres", postgresAddress(cfg.relay.DatabaseURL),
-		"table", cfg.relay.Table.String(),
+		"role", postgresRole(cfg.relay.DatabaseURL), "table", cfg.relay.Table.String(),
+	}
+	if file, ok := cfg.given["config"]; ok {
+		fields = append(fields, "config", file.text)
 	}
 	if cfg.publisher == "amqp" {
 		fields = append(fields, "rabbitmq", brokerAddress(cfg.amqpURL))
@@ -85,6 +88,15 @@ func postgresAddress(databaseURL string) string {
 		}
 	}
 	return strings.Join(hosts, ",") + "/" + cfg.Database
+}
+
+// postgresRole returns the user that the relay logs in as.
+func postgresRole(databaseURL string) string {
+	cfg, err := pgconn.ParseConfig(databaseURL)
+	if err != nil {
+		return "" // validated before
+	}
+	return cfg.User
 }
 
 // brokerAddress returns host:port/vhost.

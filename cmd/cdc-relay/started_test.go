@@ -52,6 +52,7 @@ func TestTheFirstLineOfTheLog(t *testing.T) {
 	cfg.relay.DatabaseURL = "postgres://relay:s3cret@first:5432,second:5433/shop"
 	cfg.amqpURL = "amqp://guest:s3cret@broker:5672/orders"
 	cfg.relay.MaxRetries = 9
+	cfg.given["config"] = given{"/etc/cdc-relay.yaml", fromEnvironment, "CDC_RELAY_CONFIG"}
 	var out bytes.Buffer
 	(&service{log: slog.New(slog.NewJSONHandler(&out, nil))}).logStart("run", cfg)
 	line := logLines(t, out.String())["relay_started"]
@@ -62,7 +63,7 @@ func TestTheFirstLineOfTheLog(t *testing.T) {
 		delete(line, always)
 	}
 	want := map[string]any{
-		"postgres": "first:5432,second:5433/shop", "rabbitmq": "broker:5672/orders", "table": "public.outbox",
+		"postgres": "first:5432,second:5433/shop", "role": "relay", "config": "/etc/cdc-relay.yaml", "rabbitmq": "broker:5672/orders", "table": "public.outbox",
 		"slot": "cdc_relay", "publication": "cdc_relay", "max_retries": 9.0,
 	}
 	if !maps.Equal(line, want) {
