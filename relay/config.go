@@ -147,7 +147,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	wrong(c.DatabaseURL == "", "--database-url is not set (or CDC_RELAY_DATABASE_URL)")
+	wrong(c.DatabaseURL == "", "set --database-url or CDC_RELAY_DATABASE_URL")
 	wrong(c.Table.Name == "", "--table is empty")
 	wrong(!slotName.MatchString(c.Slot), "--slot %q: a slot name has 1 to 63 characters of a-z, 0-9 and _", c.Slot)
 	wrong(c.Publication == "" || len(c.Publication) > 63, "--publication %q: want 1 to 63 bytes", c.Publication)

@@ -78,16 +78,22 @@ func exitCodeOf(sig os.Signal) int {
 	return exitFailed
 }
 
-// report prints the error in one line, and its hint in a second line. It returns the exit code.
+// report prints the error in one line, or each mistake of the user in a line, and then the hint. It returns the exit code.
 func (p *process) report(err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) { // the help page is printed already
 		return exitDone
 	}
-	fmt.Fprintf(p.stderr, "cdc-relay: %s\n", oneLine(err.Error()))
+	var usage *usageError
+	lines := []string{oneLine(err.Error())}
+	if errors.As(err, &usage) {
+		lines = mistakesOf(err)
+	}
+	for _, line := range lines {
+		fmt.Fprintf(p.stderr, "cdc-relay: %s\n", line)
+	}
 	if hint := problem.Hint(err); hint != "" {
 		fmt.Fprintf(p.stderr, "  hint: %s\n", hint)
 	}
-	var usage *usageError
 	var exit cli.ExitCoder // the help page does not exist
 	var notFound notFoundError
 	switch {

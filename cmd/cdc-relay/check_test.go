@@ -162,10 +162,10 @@ func TestCheckWithoutServers(t *testing.T) {
 }
 
 func TestWrongUsageOfCheck(t *testing.T) {
-	wantUsage(t, cdcRelay(t, nil, "check"), "--database-url is not set (or CDC_RELAY_DATABASE_URL)")
-	wantUsage(t, cdcRelay(t, nil, "check", "--database-url", someDatabase), "--amqp-url is not set (or CDC_RELAY_AMQP_URL)")
-	wantUsage(t, cdcRelay(t, nil, "check", "--management-url", "relay:s3cr3t@localhost"), "--management-url: want a URL that begins with http:// or https://; "+encodeHint)
-	wantUsage(t, cdcRelay(t, nil, "check", "--format", "xml"), `--format: "xml": want table or json`)
+	wantUsage(t, cdcRelay(t, nil, "check"), "set --database-url or CDC_RELAY_DATABASE_URL\nset --amqp-url or CDC_RELAY_AMQP_URL")
+	wantUsage(t, cdcRelay(t, nil, "check", "--database-url", someDatabase), "set --amqp-url or CDC_RELAY_AMQP_URL")
+	wantUsage(t, cdcRelay(t, bothServers(), "check", "--management-url", "relay:s3cr3t@localhost"), "--management-url: want a URL that begins with http:// or https://; "+encodeHint)
+	wantUsage(t, cdcRelay(t, bothServers(), "check", "--format", "xml"), `--format: "xml": want table or json`)
 }
 
 // Scripts rely on area and name.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -65,23 +66,28 @@ func defaultConfig() *config {
 	}
 }
 
-// validate checks rules that involve more than one setting.
+// validate checks rules that involve more than one setting, and returns all mistakes.
 func (c *config) validate() error {
-	if err := c.relay.Validate(); err != nil {
-		return usagef("%s", oneLine(err.Error()))
+	var wrong []error
+	checked := c.relay
+	if checked.DatabaseURL == "" {
+		checked.DatabaseURL = c.files.databaseURL // a file that cannot be read is another mistake
+	}
+	if err := checked.Validate(); err != nil {
+		wrong = append(wrong, usagef("%s", err))
 	}
 	if of := c.relay.Shard.Of; c.shards > 0 && of > 0 && of != c.shards {
-		return usagef("--shards %d and --shard %s: want one of them, or the same number of shards", c.shards, c.relay.Shard)
+		wrong = append(wrong, usagef("--shards %d and --shard %s: want one of them, or the same number of shards", c.shards, c.relay.Shard))
 	}
 	if least := 100 * time.Millisecond; c.outageCooldown < least {
-		return usagef("--outage-cooldown %s: want at least %s", c.outageCooldown, least)
+		wrong = append(wrong, usagef("--outage-cooldown %s: want at least %s", c.outageCooldown, least))
 	}
-	return nil
+	return errors.Join(wrong...)
 }
 
 func (c *config) needAMQP() error {
-	if c.amqpURL == "" {
-		return usagef("--amqp-url is not set (or CDC_RELAY_AMQP_URL)")
+	if c.amqpURL == "" && c.files.amqpURL == "" {
+		return usagef("set --amqp-url or CDC_RELAY_AMQP_URL")
 	}
 	return nil
 }
@@ -174,8 +180,11 @@ func nameSettings() []*setting {
 		{
 			name: "table", value: "NAME", byDefault: "public.outbox",
 			usage: "The outbox table, written as in SQL: in double quotes if it has capitals or dots.",
-			set: func(c *config, text string) (err error) {
-				c.relay.Table, err = outbox.ParseTable(text)
+			set: func(c *config, text string) error {
+				table, err := outbox.ParseTable(text)
+				if err == nil {
+					c.relay.Table = table
+				}
 				return err
 			},
 		},
@@ -201,10 +210,7 @@ func nameSettings() []*setting {
 			name: "mode", value: "auto|poll", byDefault: "auto",
 			usage: "auto: stream from the slot, and scan the table without a stream. " +
 				"poll: only scan the table, for databases without logical replication.",
-			set: func(c *config, text string) error {
-				c.relay.Mode = relay.Mode(text)
-				return oneOf(text, "auto", "poll")
-			},
+			set: func(c *config, text string) error { return choose(&c.relay.Mode, text, "auto", "poll") },
 		},
 	}
 }
@@ -280,18 +286,12 @@ func retrySettings() []*setting {
 			name: "on-dead-letter", value: "continue|block", byDefault: "continue",
 			usage: "What an ordering key does after a dead letter: " +
 				"continue, or wait until the dead letter is requeued or purged.",
-			set: func(c *config, text string) error {
-				c.relay.OnDeadLetter = relay.OnDeadLetter(text)
-				return oneOf(text, "continue", "block")
-			},
+			set: func(c *config, text string) error { return choose(&c.relay.OnDeadLetter, text, "continue", "block") },
 		},
 		{
 			name: "on-expired", value: "dead-letter|drop", byDefault: "dead-letter",
 			usage: "What to do with a message whose expires_at has passed: make it a dead letter, or delete it.",
-			set: func(c *config, text string) error {
-				c.relay.OnExpired = relay.OnExpired(text)
-				return oneOf(text, "dead-letter", "drop")
-			},
+			set:   func(c *config, text string) error { return choose(&c.relay.OnExpired, text, "dead-letter", "drop") },
 		},
 	}
 }

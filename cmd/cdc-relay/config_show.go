@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -134,13 +135,19 @@ func withoutPassword(s *setting, text string) string {
 	return scheme + "://" + authority + "?" + strings.Join(parameters, "&")
 }
 
+// validView is the JSON output of config validate.
+type validView struct {
+	Valid  bool     `json:"valid"`
+	Errors []string `json:"errors,omitempty"`
+}
+
 func (p *process) configValidate(c *cli.Context) error {
 	cfg, err := p.relayConfig(c)
-	if err != nil {
+	switch {
+	case cfg != nil && cfg.format == formatJSON:
+		return errors.Join(p.writeJSON(validView{err == nil, mistakesOf(err)}), err)
+	case err != nil:
 		return err
-	}
-	if cfg.format == formatJSON {
-		return p.writeJSON(map[string]bool{"valid": true})
 	}
 	_, err = fmt.Fprintln(p.stdout, "valid")
 	return err

@@ -83,9 +83,26 @@ func TestPasswordsInConfigShow(t *testing.T) {
 }
 
 func TestConfigValidateNamesAllMistakes(t *testing.T) {
-	env := environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_POLL_INTERVAL": "soon"}
-	wantUsage(t, cdcRelay(t, env, "config", "validate", "--mode", "push"),
-		`--mode: "push": want auto or poll; --poll-interval (from CDC_RELAY_POLL_INTERVAL): "soon": want a duration with its unit, such as 500ms, 10s, 5m or 1h`)
-	wantUsage(t, cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": someDatabase}, "config", "validate"), "--amqp-url is not set (or CDC_RELAY_AMQP_URL)")
-	wantUsage(t, cdcRelay(t, nil, "config", "validate"), "--database-url is not set (or CDC_RELAY_DATABASE_URL)")
+	validate := func(env environment, args ...string) result {
+		return cdcRelay(t, env, append([]string{"config", "validate"}, args...)...)
+	}
+	const noURLs = "set --database-url or CDC_RELAY_DATABASE_URL\nset --amqp-url or CDC_RELAY_AMQP_URL"
+	wantUsage(t, validate(nil), noURLs)
+	wantUsage(t, validate(environment{"CDC_RELAY_BATCH_SIZE": "0", "CDC_RELAY_MAX_RETRIES": "-4", "CDC_RELAY_MODE": "x"}),
+		`--mode (from CDC_RELAY_MODE): "x": want auto or poll
+set --database-url or CDC_RELAY_DATABASE_URL
+--batch-size 0: want 1 to 10000
+--max-retries -4: want 0 to 1000
+set --amqp-url or CDC_RELAY_AMQP_URL`)
+	file := writeFile(t, "relay.yml", "slott: a\nbatch-size: 0\ndatabase-url-file: /nowhere/a\namqp-url-file: /nowhere/b\n")
+	wantUsage(t, validate(nil, "--config", file, "--outage-cooldown", "0s", "--table", "a.b.c"), file+`:1: unknown key "slott", did you mean "slot"?
+--table: table name "a.b.c": want name or schema.name
+--database-url-file: open /nowhere/a: no such file or directory
+--amqp-url-file: open /nowhere/b: no such file or directory
+--batch-size 0: want 1 to 10000
+--outage-cooldown 0s: want at least 100ms`)
+	wantUsage(t, validate(nil, "--config", "/nowhere/x.yml"), "--config: open /nowhere/x.yml: no such file or directory")
+	wantJSON(t, validate(nil, "--json"), exitUsage, map[string]any{"valid": false, "errors": []any{
+		"set --database-url or CDC_RELAY_DATABASE_URL", "set --amqp-url or CDC_RELAY_AMQP_URL",
+	}})
 }

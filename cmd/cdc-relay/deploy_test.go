@@ -91,8 +91,8 @@ func TestDeployedConfigurationIsTaken(t *testing.T) {
 	for path, text := range configs {
 		cfg := defaultConfig()
 		cfg.relay.DatabaseURL = someDatabase
-		if err := readFile(writeFile(t, "config.yaml", text), cfg); err != nil {
-			t.Errorf("deploy/%s: %v", path, err)
+		if wrong, err := readFile(writeFile(t, "config.yaml", text), cfg); err != nil || len(wrong) > 0 {
+			t.Errorf("deploy/%s: %v %v", path, wrong, err)
 		}
 		if err := cfg.validate(); err != nil {
 			t.Errorf("deploy/%s: %v", path, err)

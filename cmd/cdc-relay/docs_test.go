@@ -128,8 +128,8 @@ func TestTheExampleFileIsValid(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := defaultConfig()
-	if err := readFile(name, cfg); err != nil {
-		t.Fatal(err)
+	if wrong, err := readFile(name, cfg); err != nil || len(wrong) > 0 {
+		t.Fatal(wrong, err)
 	}
 	if err := cfg.validate(); err != nil {
 		t.Error(err)

@@ -41,6 +41,18 @@ func oneLine(s string) string {
 	return strings.Join(lines, "; ")
 }
 
+// mistakesOf returns the mistakes in a usage error, each in one line.
+func mistakesOf(err error) []string {
+	if err == nil {
+		return nil
+	}
+	mistakes := strings.Split(string(redact([]byte(err.Error()))), "\n")
+	for i := range mistakes {
+		mistakes[i] = strings.TrimSpace(mistakes[i])
+	}
+	return mistakes
+}
+
 // flagError rewrites an error of the flag package in the style of the other errors.
 func flagError(err error, path string, flags []cli.Flag, commands []*cli.Command) error {
 	text := err.Error()

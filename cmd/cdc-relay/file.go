@@ -11,16 +11,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// readFile reads a configuration file: one YAML mapping from flag names to values. It returns all errors in it.
-func readFile(name string, cfg *config) []error {
+// readFile reads a configuration file: one YAML mapping from flag names to values. It returns all wrong values, or why
+// there are none.
+func readFile(name string, cfg *config) (wrong []error, err error) {
 	root, err := fileMapping(name)
-	switch {
-	case err != nil:
-		return []error{err}
-	case root == nil:
-		return nil
+	if err != nil || root == nil {
+		return nil, err
 	}
-	return readMapping(name, root, cfg)
+	return readMapping(name, root, cfg), nil
 }
 
 // fileMapping returns nil for a file without settings.

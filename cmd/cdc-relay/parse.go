@@ -71,6 +71,15 @@ func oneOf(text string, known ...string) error {
 	return fmt.Errorf("%q: want %s or %s", text, strings.Join(known[:last], ", "), known[last])
 }
 
+// choose sets a field to one of the known values. It keeps the default on a mistake: validate must not name it again.
+func choose[T ~string](field *T, text string, known ...string) error {
+	err := oneOf(text, known...)
+	if err == nil {
+		*field = T(text)
+	}
+	return err
+}
+
 const (
 	encodeHint      = "characters such as @ : / ? # % in the user name or password must be percent-encoded"
 	wantDatabaseURL = "not a URL of the form postgres://user:password@host:5432/database; " + encodeHint

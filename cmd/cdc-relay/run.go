@@ -81,35 +81,33 @@ type service struct {
 // withHandler reads the settings of a command whose arguments are the handler of --publisher exec.
 func (p *process) withHandler(c *cli.Context) (*config, error) {
 	cfg, err := p.settingsFor(c)
-	if err != nil {
+	if cfg == nil {
 		return nil, err
 	}
 	cfg.handler = c.Args().Slice()
 	switch {
 	case cfg.publisher != "exec" && len(cfg.handler) > 0:
-		return nil, unexpected(c)
+		err = errors.Join(err, unexpected(c))
 	case cfg.publisher == "exec" && len(cfg.handler) == 0:
-		return nil, usagef("--publisher exec: name the handler after --, such as: cdc-relay %s --publisher exec -- ./handler", commandPath(c))
+		err = errors.Join(err, usagef("--publisher exec: name the handler after --, such as: cdc-relay %s --publisher exec -- ./handler", commandPath(c)))
 	}
-	return cfg, nil
+	return cfg, err
 }
 
-// relayConfig reads the settings of run and drain.
+// relayConfig reads the settings of run and drain. It returns all mistakes.
 func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	cfg, err := p.withHandler(c)
-	if err != nil {
+	if cfg == nil {
 		return nil, err
 	}
-	if err := cfg.validate(); err != nil {
-		return nil, err
+	err = errors.Join(err, cfg.validate())
+	switch {
+	case cfg.publisher == "amqp":
+		err = errors.Join(err, cfg.needAMQP())
+	case cfg.signalling.eventsExchange != "":
+		err = errors.Join(err, usagef("--events-exchange needs --publisher amqp"))
 	}
-	if cfg.publisher == "amqp" {
-		return cfg, cfg.needAMQP()
-	}
-	if cfg.signalling.eventsExchange != "" {
-		return nil, usagef("--events-exchange needs --publisher amqp")
-	}
-	return cfg, nil
+	return cfg, err
 }
 
 // newService prepares a relay to run or to drain. If the reader of the standard output closes it, the write fails from

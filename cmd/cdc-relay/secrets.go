@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -70,23 +71,19 @@ func withRelated(names []string) []string {
 	return all
 }
 
-// readFiles reads the settings that come from files.
+// readFiles reads the settings that come from files, and returns all mistakes.
 func (c *config) readFiles(settings []*setting) error {
 	takes := func(name string) bool {
 		return slices.ContainsFunc(settings, func(s *setting) bool { return s.name == name })
 	}
+	var wrong []error
 	if takes("database-url") {
-		if err := c.readSecret("database-url", c.files.databaseURL, &c.relay.DatabaseURL, checkDatabaseURL); err != nil {
-			return err
-		}
+		wrong = append(wrong, c.readSecret("database-url", c.files.databaseURL, &c.relay.DatabaseURL, checkDatabaseURL))
 	}
-	if !takes("amqp-url") {
-		return nil
+	if takes("amqp-url") {
+		wrong = append(wrong, c.readSecret("amqp-url", c.files.amqpURL, &c.amqpURL, checkAMQPURL), c.addCertificates())
 	}
-	if err := c.readSecret("amqp-url", c.files.amqpURL, &c.amqpURL, checkAMQPURL); err != nil {
-		return err
-	}
-	return c.addCertificates()
+	return errors.Join(wrong...)
 }
 
 // mostSecret limits the size of a secret file: a wrong name must not fill the memory.
@@ -133,7 +130,7 @@ func (c *config) addCertificates() error {
 		{"--amqp-cert-file", "certfile", c.files.amqpCert},
 		{"--amqp-key-file", "keyfile", c.files.amqpKey},
 	}
-	if c.amqpURL == "" || c.files.amqpCA+c.files.amqpCert+c.files.amqpKey == "" {
+	if checkAMQPURL(c.amqpURL) != nil || c.files.amqpCA+c.files.amqpCert+c.files.amqpKey == "" {
 		return nil
 	}
 	u, err := url.Parse(c.amqpURL)

@@ -74,7 +74,8 @@ func TestCertificatesGoIntoTheURL(t *testing.T) {
 		{"--amqp-url " + broker + " --amqp-ca-file /nowhere", "--amqp-ca-file: open /nowhere: no such file or directory"},
 		{"--amqp-url " + broker + "&cacertfile=/x --amqp-ca-file " + ca, "--amqp-ca-file and cacertfile in --amqp-url are both given, want one"},
 	} {
-		wantUsage(t, cdcRelay(t, nil, append([]string{"run"}, strings.Fields(test.args)...)...), test.line)
+		env := environment{"CDC_RELAY_DATABASE_URL": someDatabase}
+		wantUsage(t, cdcRelay(t, env, append([]string{"run"}, strings.Fields(test.args)...)...), test.line)
 	}
 	r := cdcRelay(t, nil, "run", "--amqp-url", broker, "--amqp-cert-file", ca, "--amqp-key-file", key)
 	want(t, r, exitUsage)

@@ -157,14 +157,18 @@ func unexpected(c *cli.Context) error {
 	return usagef("%s: unexpected argument %q", c.Command.Name, c.Args().First())
 }
 
-// settingsFor does the same as resolve for commands that accept arguments.
+// settingsFor does the same as resolve for commands that accept arguments. With mistakes in values, it returns them and
+// the other settings; without the file, no settings.
 func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	cfg := defaultConfig()
 	settings := settingsOf(c.Command.Flags)
 	file := p.configFile(settings)
 	var wrong []error
 	if file != "" {
-		wrong = readFile(file, cfg)
+		var err error
+		if wrong, err = readFile(file, cfg); err != nil {
+			return nil, err
+		}
 	}
 	for _, s := range settings {
 		v, ok := p.givenTo(s)
@@ -182,11 +186,9 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	}
 	warn := p.warning(c, cfg)
 	p.warnOfVariables(warn)
-	if len(wrong) > 0 {
-		return nil, errors.Join(wrong...)
-	}
 	warnOfWriters(warn, file, cfg.files.databaseURL, cfg.files.amqpURL, cfg.files.amqpKey)
-	return cfg, cfg.readFiles(settings)
+	wrong = append(wrong, cfg.readFiles(settings))
+	return cfg, errors.Join(wrong...)
 }
 
 // The sources of a value.

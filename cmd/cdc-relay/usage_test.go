@@ -13,13 +13,18 @@ const (
 	someBroker   = "amqp://relay:s3cr3t@127.0.0.1:1/"
 )
 
-// wantUsage expects one line on the standard error, and exit code 2.
-func wantUsage(t *testing.T, r result, line string) {
+// wantUsage expects these lines on the standard error, and exit code 2.
+func wantUsage(t *testing.T, r result, lines string) {
 	t.Helper()
 	want(t, r, exitUsage)
-	if got := strings.TrimSuffix(r.stderr, "\n"); got != "cdc-relay: "+line {
-		t.Errorf("got  %s\nwant cdc-relay: %s", got, line)
+	wanted := "cdc-relay: " + strings.ReplaceAll(lines, "\n", "\ncdc-relay: ")
+	if got := strings.TrimSuffix(r.stderr, "\n"); got != wanted {
+		t.Errorf("got  %s\nwant %s", got, wanted)
 	}
+}
+
+func bothServers() environment {
+	return environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_AMQP_URL": someBroker}
 }
 
 func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
@@ -37,9 +42,9 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"run --table", "run: --table needs a value"},
 		{"run now", `run: unexpected argument "now"`},
 		{"version now", `version: unexpected argument "now"`},
-		{"setup", "--database-url is not set (or CDC_RELAY_DATABASE_URL)"},
-		{"run --database-url " + someDatabase, "--amqp-url is not set (or CDC_RELAY_AMQP_URL)"},
-		{"demo --database-url " + someDatabase, "--amqp-url is not set (or CDC_RELAY_AMQP_URL)"},
+		{"setup", "set --database-url or CDC_RELAY_DATABASE_URL"},
+		{"run --database-url " + someDatabase, "set --amqp-url or CDC_RELAY_AMQP_URL"},
+		{"demo --database-url " + someDatabase, "set --amqp-url or CDC_RELAY_AMQP_URL"},
 		{"setup --database-url nonsense", "--database-url: neither a URL, postgres://user:***@host:5432/database, nor key=value words"},
 		{"setup --database-url mysql://localhost/x", "--database-url: not a URL of the form postgres://user:***@host:5432/database; " + encodeHint},
 		{"setup --database-url postgres://localhost/x?sslmode=perhaps", "--database-url: wrong value for sslmode"},
@@ -70,12 +75,16 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"teardown --yes=perhaps", `--yes: "perhaps": want true or false`},
 		{"run --config /nowhere/x.yml", "--config: open /nowhere/x.yml: no such file or directory"},
 		{"run --slot Big --database-url " + someDatabase, `--slot "Big": a slot name has 1 to 63 characters of a-z, 0-9 and _`},
-		{"run --batch-size 0 --max-retries -1 --database-url " + someDatabase, "--batch-size 0: want 1 to 10000; --max-retries -1: want 0 to 1000"},
+		{"run --batch-size 0 --max-retries -1 --database-url " + someDatabase, "--batch-size 0: want 1 to 10000\n--max-retries -1: want 0 to 1000"},
 		{"run --outage-cooldown 0s --database-url " + someDatabase, "--outage-cooldown 0s: want at least 100ms"},
 		{"help frobnicate", "No help topic for 'frobnicate'"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
-			wantUsage(t, cdcRelay(t, nil, strings.Fields(test.args)...), test.line)
+			env := bothServers()
+			if strings.Contains(test.line, "set --") {
+				env = nil
+			}
+			wantUsage(t, cdcRelay(t, env, strings.Fields(test.args)...), test.line)
 		})
 	}
 }
@@ -87,7 +96,9 @@ func TestNoCommandShowsTheHelpPage(t *testing.T) {
 }
 
 func TestWrongEnvironmentNamesTheVariable(t *testing.T) {
-	wantUsage(t, cdcRelay(t, environment{"CDC_RELAY_POLL_INTERVAL": "soon"}, "run"),
+	env := bothServers()
+	env["CDC_RELAY_POLL_INTERVAL"] = "soon"
+	wantUsage(t, cdcRelay(t, env, "run"),
 		`--poll-interval (from CDC_RELAY_POLL_INTERVAL): "soon": want a duration with its unit, such as 500ms, 10s, 5m or 1h`)
 }
 
@@ -108,7 +119,8 @@ func TestBadFiles(t *testing.T) {
 			if !found {
 				t.Fatal("the first line is not a comment")
 			}
-			wantUsage(t, cdcRelay(t, nil, "run", "--config", file), strings.ReplaceAll(line, "FILE", file))
+			lines := strings.NewReplacer("FILE", file, "; FILE", "\n"+file).Replace(line)
+			wantUsage(t, cdcRelay(t, bothServers(), "run", "--config", file), lines)
 		})
 	}
 }
