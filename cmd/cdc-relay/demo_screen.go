@@ -55,7 +55,7 @@ func (s demoScreen) clear() string {
 }
 
 func (s demoScreen) begin(table outbox.Table, database, queue string) {
-	fmt.Fprintf(s.out, "%s\n", s.paint(bold, "The way of each order: INSERT, COMMIT, RabbitMQ, here"))
+	fmt.Fprintf(s.out, "%s\n", s.paint(bold, "Each order is inserted, committed, published and received here."))
 	fmt.Fprintf(s.out, "%s\n", s.paint(dim, fmt.Sprintf("from %s at %s", table, database)))
 	fmt.Fprintf(s.out, "%s\n\n", s.paint(dim, fmt.Sprintf("through queue %s; Ctrl-C ends it", queue)))
 }

@@ -33,7 +33,7 @@ EXIT CODES
   1    failed
   2    wrong flag, environment variable or configuration file
   3    no message has that ID
-  130  a second Ctrl-C (143: SIGTERM) cut the end short
+  130, 143: a second Ctrl-C or SIGTERM interrupted the shutdown
 `
 
 const appHelp = `cdc-relay {{.Usage}}

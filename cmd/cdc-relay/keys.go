@@ -19,8 +19,7 @@ and what happens next. With --parked only keys whose first row waits for its tim
 --on-dead-letter block those that a dead letter blocks. "cdc-relay list --ordering-key KEY"
 lists the rows of one.
 
-What relays do is said for their --on-dead-letter and --max-retries: give keys the same, by
-the environment or the file.`,
+Use the relays' configuration: the output depends on --on-dead-letter and --max-retries.`,
 		Flags: describe(pageFlags([]cli.Flag{parkedSetting()}, "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
 			"http-addr", "database-url", "table", "slot", "shard", "config"), askForState),
 		Action: p.keys,

@@ -121,7 +121,7 @@ func ownerHint(err error) error {
 	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err
 	}
-	return hinted{err, "name the owner of the tables in --database-url (CDC_RELAY_DATABASE_URL), and run it again: what is dropped already stays so"}
+	return hinted{err, "Run it again as the owner of the tables. It drops what is left."}
 }
 
 // slotsAndPublications names what setup created besides the tables.

@@ -300,15 +300,15 @@ func brokenDeletes() map[string]breakage {
 		"a DELETE that may return NULL": trigger(doctor.Problem, "BEFORE DELETE ON outbox",
 			"IF now() < 'epoch' THEN RETURN NULL; END IF; RETURN OLD", "can return NULL", aside, disable),
 		"a trigger for all events": trigger(doctor.Warning, "BEFORE INSERT OR UPDATE OR DELETE ON outbox",
-			"IF TG_OP = 'DELETE' THEN RETURN OLD; END IF; RETURN NEW", "runs with what the relay does", disable),
+			"IF TG_OP = 'DELETE' THEN RETURN OLD; END IF; RETURN NEW", "runs in statements of the relay", disable),
 		"a comment that says RETURN NULL": trigger(doctor.Warning, "BEFORE DELETE ON outbox",
-			"/* not RETURN NULL */ RETURN OLD -- as RETURN NULL would lose it\n", "runs with what the relay does", disable),
+			"/* not RETURN NULL */ RETURN OLD -- as RETURN NULL would lose it\n", "runs in statements of the relay", disable),
 		"an INSERT that is suppressed": trigger(doctor.Problem, "BEFORE INSERT ON outbox", "RETURN NULL", "before each INSERT and returns NULL", "requeued dead letters are lost", disable),
 		"an INSERT that returns OLD":   trigger(doctor.Problem, "BEFORE INSERT ON outbox", "RETURN OLD", "returns OLD, which is null there", disable),
 		"an INSERT that is filtered": trigger(doctor.Warning, "BEFORE INSERT ON outbox",
 			"IF NEW.routing_key = '' THEN RETURN NULL; END IF; RETURN NEW", "can return NULL: then messages of applications", disable),
 		"a dead letter that stays":  trigger(doctor.Problem, "BEFORE DELETE ON outbox_dead_letter", "RETURN NEW", "cannot be requeued or purged", disable),
-		"an UPDATE that is watched": trigger(doctor.Warning, "AFTER UPDATE ON outbox", "RETURN NULL", "runs with what the relay does", aside, disable),
+		"an UPDATE that is watched": trigger(doctor.Warning, "AFTER UPDATE ON outbox", "RETURN NULL", "runs in statements of the relay", aside, disable),
 		"dead letters suppressed":   trigger(doctor.Problem, "BEFORE INSERT ON outbox_dead_letter", "return  null", "a dead letter that it suppresses is lost", disable),
 		"an application's trigger": {func(p *patient) {
 			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$", "CREATE TRIGGER fill BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION f()")
@@ -395,7 +395,7 @@ func TestClocksThatDiffer(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	for off, words := range map[time.Duration]string{3 * time.Minute: "3m behind this machine's", -2 * time.Hour: "2h0m ahead of this machine's"} {
 		p.SetClock(func() time.Time { return time.Now().Add(off) })
-		p.examine().want(doctor.Warning, doctor.Postgres, "clock", words, "messages are due by that of Postgres", "timedatectl")
+		p.examine().want(doctor.Warning, doctor.Postgres, "clock", words, "Messages are due by the clock of Postgres", "timedatectl")
 	}
 }
 

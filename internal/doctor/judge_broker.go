@@ -268,9 +268,9 @@ func (j *brokerJudge) judgeManagement(c *chart) {
 		c.ok("management", "the HTTP API at %s answers", j.f.management.url)
 		return
 	}
-	hidden := "not checked: limits of queues, at which confirmed messages are dropped"
+	hidden := "not checked: limits of queues. RabbitMQ drops confirmed messages at a limit"
 	if j.needsManagement() {
-		hidden = "not checked: whether a queue takes each message, alternate exchanges and limits of queues, at which confirmed messages are lost"
+		hidden = "not checked: whether a queue takes each message, alternate exchanges, and limits of queues. Confirmed messages can be lost there"
 	}
 	var status *statusError
 	switch {

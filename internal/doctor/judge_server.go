@@ -127,9 +127,9 @@ func (j *databaseJudge) judgeClock(c *chart) {
 	case j.f.clock.err != nil:
 		c.unknown("clock", j.f.clock.err)
 	case ahead.Abs() >= wrongClock && ahead > 0:
-		c.warn("clock", fix, "the clock of Postgres is %s ahead of this machine's: messages are due by that of Postgres, log times and latencies are off", span(ahead))
+		c.warn("clock", fix, "the clock of Postgres is %s ahead of this machine's. Messages are due by the clock of Postgres, so only log times and latencies are wrong", span(ahead))
 	case ahead.Abs() >= wrongClock:
-		c.warn("clock", fix, "the clock of Postgres is %s behind this machine's: messages are due by that of Postgres, log times and latencies are off", span(-ahead))
+		c.warn("clock", fix, "the clock of Postgres is %s behind this machine's. Messages are due by the clock of Postgres, so only log times and latencies are wrong", span(-ahead))
 	default:
 		c.ok("clock", "Postgres and this machine agree")
 	}

@@ -302,7 +302,7 @@ func (j *databaseJudge) judgeReturning(c *chart) {
 	if !app.Sequence && sequence != "" {
 		grants = append(grants, fmt.Sprintf("GRANT USAGE ON SEQUENCE %s TO %s;", sequence, role))
 	}
-	c.ok("returning", "if an ORM asks for the generated id (INSERT … RETURNING, nextval), map message_id as its key, or: %s", strings.Join(grants, " "))
+	c.ok("returning", "role %q lacks a grant for the generated id. For an ORM that asks for it (INSERT … RETURNING, nextval), map message_id as its key, or: %s", name, strings.Join(grants, " "))
 }
 
 // inserts: a grant on the columns of every message is enough.

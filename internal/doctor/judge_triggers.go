@@ -61,11 +61,11 @@ func (t triggerFacts) judge(f firing) (level Level, says string) {
 	}
 	switch {
 	case before && null && f.relays:
-		return Problem, "runs before what the relay does, and can return NULL: " + f.effect
+		return Problem, "runs before statements of the relay, and can return NULL: " + f.effect
 	case before && null:
 		return Warning, "can return NULL: then " + f.effect
 	case f.relays:
-		return Warning, "runs with what the relay does: if it fails, " + f.effect
+		return Warning, "runs in statements of the relay. If it fails, " + f.effect
 	}
 	return OK, ""
 }
