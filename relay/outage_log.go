@@ -48,7 +48,8 @@ func (e *outageLog) report(name event.Name, what string, err error) {
 	if e.mu.since.IsZero() {
 		e.mu.since = now
 	}
-	message := what + ": " + err.Error()
+	text := pgdial.Text(err)
+	message := what + ": " + text
 	key := withoutDigits(message)
 	if now.Sub(e.mu.logged[key]) < logAgain || now.Sub(e.mu.newest) < time.Second {
 		return
@@ -57,7 +58,7 @@ func (e *outageLog) report(name event.Name, what string, err error) {
 		e.mu.logged = make(map[string]time.Time)
 	}
 	e.mu.message, e.mu.newest, e.mu.logged[key] = message, now, now
-	args := []any{"error", err, "for", now.Sub(e.mu.since).Round(time.Second)}
+	args := []any{"error", text, "for", now.Sub(e.mu.since).Round(time.Second)}
 	if hint := orElse(problem.Hint(err), pgdial.Hint(err)); hint != "" {
 		args = append(args, "hint", hint)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
@@ -84,7 +85,7 @@ func (p *process) report(err error) int {
 		return exitDone
 	}
 	var usage *usageError
-	lines := []string{oneLine(err.Error())}
+	lines := []string{oneLine(pgdial.Text(err))}
 	if errors.As(err, &usage) {
 		lines = mistakesOf(err)
 	}

@@ -150,7 +150,7 @@ func TestCheckWithoutServers(t *testing.T) {
 	env := environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_AMQP_URL": someBroker}
 	r := cdcRelay(t, env, "check")
 	want(t, r, exitFailed)
-	for _, words := range []string{"connect to Postgres at 127.0.0.1:1", "check that Postgres runs there", "RabbitMQ at 127.0.0.1:1", "check that RabbitMQ runs there"} {
+	for _, words := range []string{"cannot connect to Postgres: 127.0.0.1:1: connection refused", "check that Postgres runs there", "RabbitMQ at 127.0.0.1:1", "check that RabbitMQ runs there"} {
 		if !strings.Contains(r.stdout, words) {
 			t.Errorf("not said: %s\n%s", words, r.stdout)
 		}

@@ -1,20 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"crypto/x509"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
@@ -52,11 +48,17 @@ func connectWith(ctx context.Context, url, command string, change func(*pgx.Conn
 	change(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		err = fmt.Errorf("connect to Postgres at %s: %w", where(cfg), err)
-		return nil, hinted{err, connectHint(cfg, err)}
+		hint := cmp.Or(problem.Hint(err), pgdial.Hint(err))
+		return nil, hinted{fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, connectError{err}), hint}
 	}
 	return conn, nil
 }
+
+// connectError is an error of pgx with a shorter text.
+type connectError struct{ error }
+
+func (e connectError) Error() string { return pgdial.Text(e.error) }
+func (e connectError) Unwrap() error { return e.error }
 
 // closeConn closes the connection within a short time, also if ctx is done.
 func closeConn(ctx context.Context, conn *pgx.Conn) {
@@ -67,33 +69,6 @@ func closeConn(ctx context.Context, conn *pgx.Conn) {
 
 func where(cfg *pgx.ConnConfig) string {
 	return fmt.Sprintf("%s:%d, database %q, user %q", cfg.Host, cfg.Port, cfg.Database, cfg.User)
-}
-
-// connectHint returns a shell command to paste.
-func connectHint(cfg *pgx.ConnConfig, err error) string {
-	if hint := problem.Hint(err); hint != "" {
-		return hint
-	}
-	const inURL = pgdial.InURL
-	var authority x509.UnknownAuthorityError
-	var hostname x509.HostnameError
-	switch {
-	case pgcode.Of(err) != "":
-		return pgdial.Hint(err)
-	case errors.As(err, &authority):
-		return "# name the authority of the server's certificate: sslrootcert=FILE in " + inURL
-	case errors.As(err, &hostname):
-		return "# name the host as the server's certificate does in " + inURL
-	case needsTLS(cfg) && strings.Contains(err.Error(), "server refused TLS connection"):
-		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, write sslmode=disable in " + inURL
-	}
-	return fmt.Sprintf("pg_isready -h %s -p %d  # check that Postgres runs there, and host and port in %s", quotedWord(cfg.Host), cfg.Port, inURL)
-}
-
-// needsTLS is false for sslmode prefer and allow: then the attempt without TLS failed as well.
-func needsTLS(cfg *pgx.ConnConfig) bool {
-	plain := func(f *pgconn.FallbackConfig) bool { return f.TLSConfig == nil }
-	return cfg.TLSConfig != nil && !slices.ContainsFunc(cfg.Fallbacks, plain)
 }
 
 // quotedWord quotes a word for the shell.

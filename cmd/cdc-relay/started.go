@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
@@ -114,5 +115,5 @@ func (s *service) logEnd(err error) {
 	if _, ok := s.log.Handler().(*slog.JSONHandler); err == nil || !ok {
 		return
 	}
-	s.log.Error("relay failed: exiting", "event", event.RelayFailed, "error", oneLine(err.Error()), "hint", problem.Hint(err))
+	s.log.Error("relay failed: exiting", "event", event.RelayFailed, "error", oneLine(pgdial.Text(err)), "hint", problem.Hint(err))
 }

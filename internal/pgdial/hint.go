@@ -1,8 +1,11 @@
 package pgdial
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,12 +17,15 @@ import (
 // InURL is how hints name the setting with the address.
 const InURL = "--database-url (CDC_RELAY_DATABASE_URL)"
 
-// Hint returns what fixes a login that the server rejected: SQL, or a remark. It returns "" for other errors.
+// Hint returns what fixes a connection that failed: SQL, a shell command, or a remark. It returns "" for other errors.
 func Hint(err error) string {
 	var rejected *pgconn.ConnectError
 	var answer *pgconn.PgError
-	if !errors.As(err, &rejected) || !errors.As(err, &answer) {
+	if !errors.As(err, &rejected) {
 		return ""
+	}
+	if !errors.As(err, &answer) {
+		return unanswered(rejected)
 	}
 	database, user := outbox.QuoteIdentifier(rejected.Config.Database), outbox.QuoteIdentifier(rejected.Config.User)
 	says := func(words string) bool { return strings.Contains(answer.Message, words) }
@@ -46,4 +52,29 @@ func Hint(err error) string {
 		return fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS true;", database)
 	}
 	return ""
+}
+
+// unanswered is the hint for a connection without an answer of Postgres.
+func unanswered(failed *pgconn.ConnectError) string {
+	var authority x509.UnknownAuthorityError
+	var hostname x509.HostnameError
+	switch {
+	case errors.As(failed, &authority):
+		return "# name the authority of the server's certificate: sslrootcert=FILE in " + InURL
+	case errors.As(failed, &hostname):
+		return "# name the host as the server's certificate does in " + InURL
+	case needsTLS(failed.Config) && strings.Contains(failed.Error(), "server refused TLS connection"):
+		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, write sslmode=disable in " + InURL
+	}
+	host := failed.Config.Host
+	if !regexp.MustCompile(`^[\w.:/-]+$`).MatchString(host) {
+		host = "'" + strings.ReplaceAll(host, "'", `'\''`) + "'"
+	}
+	return fmt.Sprintf("pg_isready -h %s -p %d  # check that Postgres runs there, and host and port in %s", host, failed.Config.Port, InURL)
+}
+
+// needsTLS is false for sslmode prefer and allow: then the attempt without TLS failed as well.
+func needsTLS(cfg *pgconn.Config) bool {
+	plain := func(f *pgconn.FallbackConfig) bool { return f.TLSConfig == nil }
+	return cfg.TLSConfig != nil && !slices.ContainsFunc(cfg.Fallbacks, plain)
 }
