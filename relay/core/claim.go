@@ -276,6 +276,13 @@ func (c *Core) Locked(claim *Claim, locked []*outbox.Message, position uint64, v
 		c.mu.window.bytes += m.Size() - row.Size
 		c.mu.registry.hold(row.Ref, position, claim)
 		c.mark(m)
+		if !sameKey(m.OrderingKey, row.OrderingKey) { // somebody has changed it; its new key may have other rows
+			if row.OrderingKey != nil {
+				ended[*row.OrderingKey] = true
+			}
+			claim.unsent = append(claim.unsent, m)
+			continue
+		}
 		superseded := valid && m.Superseded
 		if m.OrderingKey != nil && (superseded || row.Superseded) {
 			ended[*m.OrderingKey] = true // its successor leaves after the commit, or the two could change places
@@ -300,6 +307,8 @@ func (c *Core) Locked(claim *Claim, locked []*outbox.Message, position uint64, v
 	}
 	return publish
 }
+
+func sameKey(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // mark marks a claimed message that may have been published before.
 func (c *Core) mark(m *outbox.Message) {

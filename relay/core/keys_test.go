@@ -125,6 +125,33 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 	}
 }
 
+// TestARowWhoseKeyHasChangedIsGivenBack: somebody updates ordering_key between find and lock.
+func TestARowWhoseKeyHasChangedIsGivenBack(t *testing.T) {
+	a, b := "a", "b"
+	for name, found := range map[string]*string{"without a key": nil, "with another key": &a} {
+		t.Run(name, func(t *testing.T) {
+			c := New(DefaultLimits(8))
+			c.PublisherReady(true)
+			c.TookSlot(Slot{})
+			c.Owned(time.Now())
+			claim := c.Begin([]outbox.Candidate{
+				{Ref: outbox.Ref{ID: 1}, OrderingKey: found, Ready: true}, {Ref: outbox.Ref{ID: 2}, OrderingKey: found, Ready: true},
+			}, 8, 1<<20)
+			publish := c.Locked(claim, []*outbox.Message{{ID: 1, OrderingKey: &b}, {ID: 2, OrderingKey: found}}, 100, true)
+			if late := found != nil; len(publish) == 1 == late || len(publish) == 1 && publish[0].ID != 2 {
+				t.Errorf("%d messages are published", len(publish))
+			}
+			for _, m := range publish {
+				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed}, outbox.Decision{Action: outbox.Delete})
+			}
+			ending := c.End(claim)
+			if c.Ended(claim, ending, true); !c.Idle() || len(ending.Unsent) != 2-len(publish) {
+				t.Errorf("%d rows are given back, and %d are in flight", len(ending.Unsent), c.InFlight())
+			}
+		})
+	}
+}
+
 // TestAClaimLeavesRoomThatTheStreamHasTaken: the stream fills the window while the claim looks for rows.
 func TestAClaimLeavesRoomThatTheStreamHasTaken(t *testing.T) {
 	const window = 8
