@@ -94,13 +94,13 @@ ORDER BY k.nth, r.id`
 // A claim will delete rows. Without this lock, a claim and an index build could wait for each other.
 const lockTableSQL = `LOCK TABLE {outbox} IN ROW EXCLUSIVE MODE`
 
-// traced: a session has locked the row and not deleted it, so it may have published it. If a session locks and then
-// changes a row, as a claim does when it releases it, xmax equals xmin.
-const traced = `r.xmax <> 0 AND r.xmax <> r.xmin`
+// Traced is the condition for rows r that a session has locked and not deleted: it may have published them. If it locks
+// and then changes a row, as a claim does when it releases it, xmax equals xmin.
+const Traced = `r.xmax <> 0 AND r.xmax <> r.xmin`
 
 // The rows of a claim, unless they have changed since they were found.
 const lockSQL = `
-SELECT {message_columns}, r.tableoid, r.ctid, ` + traced + `, ` + IsSuperseded + ` FROM {outbox} r
+SELECT {message_columns}, r.tableoid, r.ctid, ` + Traced + `, ` + IsSuperseded + ` FROM {outbox} r
 WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
 
@@ -157,7 +157,7 @@ const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boo
 const fenced = sameRow + ` AND r.available_at IS NOT DISTINCT FROM s.available_at`
 
 // tracedByOthers: another relay may have published the row since this one did.
-const tracedByOthers = traced + ` AND r.xmax <> pg_current_xact_id()::xid`
+const tracedByOthers = Traced + ` AND r.xmax <> pg_current_xact_id()::xid`
 
 // attempts stops at its greatest value, because an application may have set it.
 const retrySQL = `
@@ -187,7 +187,7 @@ SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
 const inBatch = ` FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth) JOIN {outbox} r ON ` + sameRow
 
 // Locks the rows of a batch that no other session has locked. The second column is the trace of an earlier lock.
-const lockFreeSQL = `SELECT s.nth, ` + traced + inBatch + ` FOR UPDATE OF r SKIP LOCKED`
+const lockFreeSQL = `SELECT s.nth, ` + Traced + inBatch + ` FOR UPDATE OF r SKIP LOCKED`
 
 // The rows of a batch that exist.
 const visibleSQL = `SELECT s.nth` + inBatch

@@ -36,15 +36,21 @@ func (f *fixture) requeue(filter operator.Filter, batch int) operator.Requeued {
 	return done
 }
 
-// claimed returns all rows that a relay can claim now, in its order.
-func (f *fixture) claimed() []*outbox.Message {
+// store returns a relay's store on the tables.
+func (f *fixture) store() *store.Store {
 	f.Helper()
 	s, err := store.Open(f.URL, tabletest.Name(), false, outbox.Shard{})
 	if err != nil {
 		f.Fatal(err)
 	}
-	defer s.Close()
-	claim, err := s.Lock(f.Context(), f.IDs("true"), outbox.AllFresh(), "")
+	f.Cleanup(s.Close)
+	return s
+}
+
+// claimed returns all rows that a relay can claim now, in its order.
+func (f *fixture) claimed() []*outbox.Message {
+	f.Helper()
+	claim, err := f.store().Lock(f.Context(), f.IDs("true"), outbox.AllFresh(), "")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package operator
 import (
 	"context"
 	"fmt"
+
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // Rejected rows. A row that a relay is publishing is locked.
@@ -10,12 +12,14 @@ const retryableRows = `r.available_at IS NOT NULL AND r.attempts > 0`
 
 const retryChoiceSQL = `SELECT r.id, r.message_id FROM {outbox} r WHERE ` + retryableRows + ` AND {where} ORDER BY r.id`
 
-// A due row keeps its time: a relay may still settle the row with that time as the fence.
+// A due row keeps its time: a relay may still settle the row with that time as the fence. The update removes the trace of
+// a claim that was killed, so the mark is stored.
 const retryNowSQL = `
 WITH free AS (
-  SELECT r.id FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id) JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id
+  SELECT r.id, ` + store.Traced + ` AS traced FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id) JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id
   WHERE ` + retryableRows + ` ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)
-UPDATE {outbox} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp()) FROM free f WHERE r.id = f.id`
+UPDATE {outbox} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp()),
+       possible_duplicate = r.possible_duplicate OR f.traced FROM free f WHERE r.id = f.id`
 
 // Retried is the result of RetryNow.
 type Retried struct {

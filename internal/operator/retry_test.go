@@ -6,6 +6,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 func TestRetryNowTakesWhatWaits(t *testing.T) {
@@ -90,5 +91,26 @@ func TestRetryNowPassesLockedRows(t *testing.T) {
 	done, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 10, false, quiet)
 	if err != nil || done != (operator.Retried{Due: 1, Left: 1}) {
 		t.Errorf("got %+v, %v", done, err)
+	}
+}
+
+// TestARetryKeepsTheTraceOfAClaim: a relay that was killed in a claim may have published the row.
+func TestARetryKeepsTheTraceOfAClaim(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, attempts, available_at, last_error) SELECT 'r', '1', 1, now() - interval '1 s', 'nack: no' FROM generate_series(1, 2)`)
+	s := f.store()
+	claim, err := s.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "")
+	if err != nil || len(claim.Messages) != 1 {
+		t.Fatal(err)
+	}
+	claim.Abandon() // as the server does when the relay dies
+	done, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 10, false, quiet)
+	if err != nil || done.Due != 2 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	for _, m := range f.claimed() {
+		if m.PossibleDuplicate != (m.ID == 1) {
+			t.Errorf("row %d is marked: %v", m.ID, m.PossibleDuplicate)
+		}
 	}
 }
