@@ -75,12 +75,24 @@ func SetupSQL(names Names) string {
 `, createPublicationSQL(names), createSlotSQL(names.Slot))
 }
 
-// Teardown drops existing slots and publications, and returns a line for each. It fails if a slot is in use, because
+// afterStop is how long Teardown waits for a slot: the server process of a relay that was just stopped ends a little
+// later.
+const afterStop = 5 * time.Second
+
+// Teardown drops existing slots and publications, and returns a line for each. It fails if a slot stays in use, because
 // its relay would create it again.
 func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []string, err error) {
 	var slots []slot.Slot
+	began := time.Now()
 	for _, names := range all {
 		s, err := readOwnSlot(ctx, conn, names.Slot)
+		for err == nil && s.Active() && time.Since(began) < afterStop && ctx.Err() == nil {
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			s, err = readOwnSlot(ctx, conn, names.Slot)
+		}
 		if err != nil {
 			return nil, err
 		}
