@@ -120,11 +120,10 @@ func flags(names ...string) []cli.Flag {
 	return picked
 }
 
-// askForNumbers and askForState are the usage of --http-addr for commands that ask a relay. For run, it is the address to
-// listen on.
-var (
-	askForNumbers = usages{"http-addr": "Ask the relay at this address for throughput and latency; empty: ask none."}
-	askForState   = usages{"http-addr": "Ask the relay at this address whether it can publish; empty: ask none."}
+// The usage of --http-addr for commands that ask a relay. For run, it is the address to listen on.
+const (
+	askForNumbers = "Ask the relay at this address for throughput and latency; empty: ask none."
+	askForState   = "Ask the relay at this address whether it can publish; empty: ask none."
 )
 
 // usages are texts for the help page of one command, by the name of the flag.

@@ -66,7 +66,7 @@ EXAMPLES
   cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
 		Flags: describe(flags("listen", "token-file", "login-header", "allow-changes", "show-payload", "http-addr", "on-dead-letter", "max-retries",
 			"poll-interval", "stale-timeout", "mode", "keep-published", "database-url", "amqp-url", "table", "slot", "publication", "shard", "exchange", "publisher",
-			"log-level", "log-format", "config"), askForNumbers),
+			"log-level", "log-format", "config"), usages{"http-addr": askForNumbers}),
 		Action: p.console,
 	}
 }

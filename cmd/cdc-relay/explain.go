@@ -24,7 +24,7 @@ exit code is 3: it was delivered and deleted, or never committed.
 
 Give explain the same --on-dead-letter, --on-expired and --max-retries as the relays.`,
 		Flags: describe(flags("show-payload", "format", "on-dead-letter", "on-expired", "max-retries", "poll-interval", "stale-timeout", "mode",
-			"http-addr", "database-url", "table", "slot", "shard", "config"), askForState),
+			"http-addr", "database-url", "table", "slot", "shard", "config"), usages{"http-addr": askForState}),
 		Action: p.onNamed(p.explain),
 	}
 }

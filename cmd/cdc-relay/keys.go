@@ -21,7 +21,7 @@ lists the rows of one.
 
 Use the relays' configuration: the output depends on --on-dead-letter and --max-retries.`,
 		Flags: describe(pageFlags([]cli.Flag{parkedSetting()}, "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
-			"http-addr", "database-url", "table", "slot", "shard", "config"), askForState),
+			"http-addr", "database-url", "table", "slot", "shard", "config"), usages{"http-addr": askForState}),
 		Action: p.keys,
 	}
 }

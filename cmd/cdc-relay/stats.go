@@ -24,7 +24,7 @@ EXAMPLES
   cdc-relay stats --watch
   cdc-relay stats --format json | jq .oldest_pending_seconds`,
 		Flags: describe(flags("top", "exact", "watch", "interval", "format", "on-dead-letter", "mode", "http-addr",
-			"database-url", "table", "slot", "shard", "config"), askForNumbers),
+			"database-url", "table", "slot", "shard", "config"), usages{"http-addr": askForNumbers}),
 		Action: p.stats,
 	}
 }
