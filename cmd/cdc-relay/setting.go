@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // setting is one flag, which is also an environment variable and a key of the configuration file. It implements
@@ -223,7 +225,7 @@ func (p *process) givenTo(s *setting) (given, bool) {
 func warnOfWriters(warn warning, files ...string) {
 	for _, file := range files {
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o002 != 0 {
-			warn("every user of this machine may change "+file, "chmod 600 "+quotedWord(file))
+			warn("every user of this machine may change "+file, "chmod 600 "+problem.ShellWord(file))
 		}
 	}
 }

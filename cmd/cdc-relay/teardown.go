@@ -89,7 +89,7 @@ func mayDropTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 		return err
 	}
 	if len(adopted) > 0 {
-		return problem.New("cdc-relay adopt --undo --from "+quotedWord(adopted[0].Table.String()),
+		return problem.New("cdc-relay adopt --undo --from "+problem.ShellWord(adopted[0].Table.String()),
 			"rows of %s go to %s: no table was dropped", adopted[0].Table, cfg.relay.Table)
 	}
 	return emptyHint(migrations.CheckEmpty(ctx, conn, cfg.relay.Table))

@@ -4,13 +4,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -66,11 +66,8 @@ func unanswered(failed *pgconn.ConnectError) string {
 	case needsTLS(failed.Config) && strings.Contains(failed.Error(), "server refused TLS connection"):
 		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, write sslmode=disable in " + InURL
 	}
-	host := failed.Config.Host
-	if !regexp.MustCompile(`^[\w.:/-]+$`).MatchString(host) {
-		host = "'" + strings.ReplaceAll(host, "'", `'\''`) + "'"
-	}
-	return fmt.Sprintf("pg_isready -h %s -p %d  # check that Postgres runs there, and host and port in %s", host, failed.Config.Port, InURL)
+	return fmt.Sprintf("pg_isready -h %s -p %d  # check that Postgres runs there, and host and port in %s",
+		problem.ShellWord(failed.Config.Host), failed.Config.Port, InURL)
 }
 
 // needsTLS is false for sslmode prefer and allow: then the attempt without TLS failed as well.
