@@ -226,10 +226,8 @@ func relaySettings() []*setting {
 			name: "exchange", value: "NAME", byDefault: "'', the default exchange", mayBeEmpty: true,
 			usage: "The exchange for rows without one.",
 			set: func(c *config, text string) error {
-				if c.exchange = text; len(text) > 255 {
-					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
-				}
-				return nil
+				c.exchange = text
+				return checkName(text)
 			},
 		},
 		{

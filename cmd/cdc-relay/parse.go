@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 func intSetting(name, byDefault, usage string, field func(*config) *int) *setting {
@@ -69,6 +71,14 @@ func oneOf(text string, known ...string) error {
 	}
 	last := len(known) - 1
 	return fmt.Errorf("%q: want %s or %s", text, strings.Join(known[:last], ", "), known[last])
+}
+
+// checkName checks the length of an exchange or a routing key.
+func checkName(text string) error {
+	if len(text) > outbox.LongestName {
+		return fmt.Errorf("want at most %d bytes, not %d", outbox.LongestName, len(text))
+	}
+	return nil
 }
 
 // choose sets a field to one of the known values. It keeps the default on a mistake: validate must not name it again.

@@ -66,11 +66,8 @@ func (p *process) replayCommand() *cli.Command {
 		return &setting{
 			name: name, value: value, usage: usage, flagOnly: true,
 			set: func(c *config, text string) error {
-				if len(text) > 255 {
-					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
-				}
 				*field(&c.looking.replaying) = &text
-				return nil
+				return checkName(text)
 			},
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -29,10 +28,8 @@ func signalSettings() []*setting {
 			name: "events-exchange", value: "NAME", mayBeEmpty: true,
 			usage: "Publish a notice to this exchange for each event of --events. Default: none.",
 			set: func(c *config, text string) error {
-				if c.signalling.eventsExchange = text; len(text) > 255 {
-					return fmt.Errorf("want at most 255 bytes, not %d", len(text))
-				}
-				return nil
+				c.signalling.eventsExchange = text
+				return checkName(text)
 			},
 		},
 		{
