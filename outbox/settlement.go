@@ -36,6 +36,8 @@ type Settlement struct {
 	Rejected bool
 	// Locked: another session had locked the row at the last try.
 	Locked bool
+	// Tried: an earlier try to write this has failed, or has had no answer. It may have been written.
+	Tried bool
 	// Aside: the row could be neither deleted nor updated at the last try.
 	Aside bool
 }

@@ -217,12 +217,14 @@ func enoughOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4,
 // returns the rows that are not visible.
 func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outbox.Settlement, error) {
 	wait := newBackoff()
-	tried := func(one outbox.Settlement) bool { return one.Locked } // perhaps a try without an answer has settled it
 	first := time.Now()
-	for again := slices.ContainsFunc(batch, tried); ; again = true {
+	for {
 		s.alive.beat()
 		began := time.Now()
-		settled, err := s.try(ctx, batch, again)
+		settled, err := s.store.Settle(ctx, batch)
+		for _, one := range settled.Kept {
+			s.setAside(one, store.ErrUnchanged)
+		}
 		s.report(settled)
 		done := append(settled.Done, settled.Gone...)
 		s.written.Add(int64(len(done)))
@@ -243,7 +245,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		if gone {
 			return nil, err
 		}
-		batch = without(batch, done)
+		batch = triedWithout(batch, append(done, settled.Kept...))
 		if store.IsRowFault(err) {
 			return s.isolate(ctx, batch, err)
 		}
@@ -256,24 +258,6 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 			return nil, err
 		}
 	}
-}
-
-// try settles a batch once. Again: an earlier try has failed, but may have committed.
-func (s *settler) try(ctx context.Context, batch []outbox.Settlement, again bool) (store.Settled, error) {
-	settled, err := s.store.Settle(ctx, batch)
-	if err == nil && len(settled.Gone) > 0 {
-		var kept []outbox.Settlement
-		kept, settled.Gone, err = s.store.Undeleted(ctx, settled.Gone)
-		for _, one := range kept {
-			s.setAside(one, store.ErrUnchanged)
-		}
-	}
-	if again {
-		if unknown := s.store.FindMoved(ctx, &settled); err == nil {
-			err = unknown
-		}
-	}
-	return settled, err
 }
 
 // askLocker is the least time between two look-ups of the locking session.
@@ -292,8 +276,8 @@ func (s *settler) tellLocked(ctx context.Context, locked []outbox.Settlement) {
 	}
 }
 
-// without returns the rows of a batch that an error left unsettled, including invisible ones.
-func without(batch, done []outbox.Settlement) []outbox.Settlement {
+// triedWithout returns the rows of a batch that an error left unsettled, including invisible ones.
+func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 	settled := make(map[*outbox.Message]bool, len(done))
 	for _, s := range done {
 		settled[s.Message] = true
@@ -301,10 +285,19 @@ func without(batch, done []outbox.Settlement) []outbox.Settlement {
 	var rest []outbox.Settlement
 	for _, s := range batch {
 		if !settled[s.Message] {
+			s.Tried = true
 			rest = append(rest, s)
 		}
 	}
 	return rest
+}
+
+// claimFailed takes the answered rows of a claim whose commit has failed. The server may have committed it.
+func (s *settler) claimFailed(rows []outbox.Settlement) {
+	for i := range rows {
+		rows[i].Tried = true
+	}
+	s.add(false, rows...)
 }
 
 // claimWritten records the rows that a claim has written.

@@ -85,7 +85,7 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 		},
 		Publish:   r.publish,
 		Committed: r.settler.claimWritten,
-		Orphaned:  func(rows []outbox.Settlement) { r.settler.add(false, rows...) },
+		Orphaned:  r.settler.claimFailed,
 		Planner:   fallback.NewPlanner(r.config.PollInterval),
 		Page:      r.config.BatchSize, StaleAge: r.config.StaleTimeout, LateCopies: lateCopies, SendTimeout: r.config.SendTimeout,
 		Polling: r.config.Mode == ModePoll, UpTo: math.MaxInt64,

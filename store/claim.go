@@ -111,7 +111,7 @@ func (c *Claim) rollback() {
 var ErrUnchanged = errors.New("the database has left a locked row unchanged")
 
 // Commit writes the decisions and ends the claim. It sets AvailableAt of postponed rows to their new time. On an error,
-// treat nothing as written.
+// settle the rows again, as Tried: the server may have committed.
 func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error {
 	ctx, cancel := c.store.bounded(ctx)
 	defer cancel()

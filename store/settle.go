@@ -27,6 +27,8 @@ type Settled struct {
 	NotVisible []outbox.Settlement
 	// Locked rows are locked by another session. Try them again; they must not delay other rows.
 	Locked []outbox.Settlement
+	// Kept rows were to be deleted, but a trigger keeps them.
+	Kept []outbox.Settlement
 }
 
 func (s *Settled) add(more Settled) {
@@ -58,10 +60,17 @@ func ofAction(rows []outbox.Settlement, action outbox.Action) (part []outbox.Set
 	return part
 }
 
-// Settle writes the decisions, with one statement for each action. After an error some may be written; settling the
-// rest or all again is harmless.
-func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled, error) {
-	var settled Settled
+// Settle writes the decisions, with one statement for each action. On an error, rows that are in no list may be written
+// nevertheless: settle them again, as Tried.
+func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (settled Settled, err error) {
+	err = s.settleEach(ctx, batch, &settled)
+	if unknown := s.checkGone(ctx, &settled); err == nil {
+		err = unknown
+	}
+	return settled, err
+}
+
+func (s *Store) settleEach(ctx context.Context, batch []outbox.Settlement, settled *Settled) error {
 	for _, write := range s.writes() {
 		part := write.part(batch)
 		if len(part) == 0 {
@@ -72,83 +81,67 @@ func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled,
 			s.extras.read(ctx, s.pool, s.table)
 			write.sql = s.extras.fill(template)
 		}
-		err := s.settle(ctx, write, part, &settled)
+		err := s.settle(ctx, write, part, settled)
 		if write.action == outbox.DeadLetter && pgcode.Class(err) == pgcode.SyntaxOrAccess {
 			s.extras.forget() // a column may have been dropped since it was read
 			s.extras.read(ctx, s.pool, s.table)
 			write.sql = s.extras.fill(template)
-			err = s.settle(ctx, write, part, &settled)
+			err = s.settle(ctx, write, part, settled)
 		}
 		if pgcode.Class(err) == pgcode.DataException { // such as untranslatable_character
 			// The database's encoding lacks a character of the broker's text. This row must not block the others.
 			for i := range part {
 				part[i].Decision.Detail = plain(part[i].Decision.Detail)
 			}
-			err = s.settle(ctx, write, part, &settled)
+			err = s.settle(ctx, write, part, settled)
 		}
 		if err != nil {
-			return settled, fmt.Errorf("settle %d rows of %s: %w", len(part), s.table, err)
-		}
-	}
-	return settled, nil
-}
-
-// FindMoved is for a batch after a try with unknown outcome. Gone rows that are in the dead-letter table count as done.
-// On an error, dead letters are neither done nor gone.
-func (s *Store) FindMoved(ctx context.Context, settled *Settled) error {
-	var dead, others []outbox.Settlement
-	for _, one := range settled.Gone {
-		if one.Decision.Action == outbox.DeadLetter {
-			dead = append(dead, one)
-		} else {
-			others = append(others, one)
-		}
-	}
-	if len(dead) == 0 {
-		return nil
-	}
-	settled.Gone = others
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	found, err := among(ctx, s.pool, s.sql.moved, dead)
-	if err != nil {
-		return fmt.Errorf("find dead letters of %s: %w", s.table, err)
-	}
-	for i, one := range dead {
-		if found[i] {
-			settled.Done = append(settled.Done, one)
-		} else {
-			settled.Gone = append(settled.Gone, one)
+			return fmt.Errorf("settle %d rows of %s: %w", len(part), s.table, err)
 		}
 	}
 	return nil
 }
 
-// Undeleted finds rows that a delete did not find but that still exist, because a trigger keeps them.
-func (s *Store) Undeleted(ctx context.Context, gone []outbox.Settlement) (there, rest []outbox.Settlement, err error) {
-	deletes := ofAction(gone, outbox.Delete)
-	if len(deletes) == 0 {
-		return nil, gone, nil
+// checkGone looks for rows that a statement did not find: deleted rows that a trigger keeps, and dead letters that an
+// earlier try has moved. On an error, these rows are in no list.
+func (s *Store) checkGone(ctx context.Context, settled *Settled) error {
+	var deletes, moves, others []outbox.Settlement
+	for _, one := range settled.Gone {
+		switch {
+		case one.Decision.Action == outbox.Delete:
+			deletes = append(deletes, one)
+		case one.Decision.Action == outbox.DeadLetter && one.Tried:
+			moves = append(moves, one)
+		default:
+			others = append(others, one)
+		}
 	}
+	settled.Gone = others
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	found, err := among(ctx, s.pool, s.sql.visible, deletes)
+	if err := s.separate(ctx, s.sql.visible, deletes, &settled.Kept, &settled.Gone); err != nil {
+		return err
+	}
+	return s.separate(ctx, s.sql.moved, moves, &settled.Done, &settled.Gone)
+}
+
+// separate adds the rows that a statement finds to one list, and the others to another.
+func (s *Store) separate(ctx context.Context, sql string, part []outbox.Settlement, there, elsewhere *[]outbox.Settlement) error {
+	if len(part) == 0 {
+		return nil
+	}
+	found, err := among(ctx, s.pool, sql, part)
 	if err != nil {
-		return nil, gone, fmt.Errorf("find rows of %s: %w", s.table, err)
+		return fmt.Errorf("find %d rows of %s: %w", len(part), s.table, err)
 	}
-	for i, one := range deletes {
+	for i, one := range part {
 		if found[i] {
-			there = append(there, one)
+			*there = append(*there, one)
 		} else {
-			rest = append(rest, one)
+			*elsewhere = append(*elsewhere, one)
 		}
 	}
-	for _, one := range gone {
-		if one.Decision.Action != outbox.Delete {
-			rest = append(rest, one)
-		}
-	}
-	return there, rest, nil
+	return nil
 }
 
 // IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
@@ -178,18 +171,34 @@ func (w settling) part(batch []outbox.Settlement) []outbox.Settlement {
 	})
 }
 
-// settle waits for locked rows up to lock_timeout, then settles the other rows.
+// settle waits for locked rows up to lock_timeout, then settles the other rows. It waits no more for rows that were
+// locked at the last try.
 func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settlement, into *Settled) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if !slices.ContainsFunc(part, func(one outbox.Settlement) bool { return one.Locked }) {
-		if err := write.run(ctx, s.pool, part, into); !pgcode.Is(err, pgcode.LockNotAvailable) {
+	var first, again []outbox.Settlement
+	for _, one := range part {
+		if one.Locked {
+			again = append(again, one)
+		} else {
+			first = append(first, one)
+		}
+	}
+	if len(first) > 0 {
+		err := write.run(ctx, s.pool, first, into)
+		switch {
+		case pgcode.Is(err, pgcode.LockNotAvailable):
+			again = part
+		case err != nil:
 			return err
 		}
 	}
+	if len(again) == 0 {
+		return nil
+	}
 	var settled Settled // counts only once it is committed
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		free, locked, err := s.lockFree(ctx, tx, part)
+		free, locked, err := s.lockFree(ctx, tx, again)
 		settled.Locked = locked
 		if err != nil || len(free) == 0 {
 			return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -230,6 +231,33 @@ func TestDeadLetterThatIsThereAlreadyHoldsUpNoBatch(t *testing.T) {
 	if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_dead_letter`); n != 2 {
 		t.Errorf("%d dead letters", n)
 	}
+}
+
+// TestADeadLetterThatAnEarlierTryHasMovedIsDone: the try had no answer. Without Tried, another relay has moved the row.
+func TestADeadLetterThatAnEarlierTryHasMovedIsDone(t *testing.T) {
+	f := newFixture(t)
+	f.Plain(1)
+	row := dead(f.read(0)[0], true)
+	f.settle(row)
+	equal(t, "gone", settledIDs(f.settle(row).Gone), []int64{1})
+	row.Tried = true
+	equal(t, "done", settledIDs(f.settle(row).Done), []int64{1})
+}
+
+// TestARowThatATriggerKeepsIsNamedEvenIfAnotherWriteFails: it must not count as deleted.
+func TestARowThatATriggerKeepsIsNamedEvenIfAnotherWriteFails(t *testing.T) {
+	f := newFixture(t)
+	f.Plain(2)
+	f.Exec(`CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	f.Exec(`CREATE TRIGGER keep BEFORE DELETE ON outbox FOR EACH ROW WHEN (OLD.id = 1) EXECUTE FUNCTION keep()`)
+	f.Exec(`ALTER TABLE outbox_dead_letter ADD CONSTRAINT none CHECK (false) NOT VALID`)
+	m := f.read(0)
+	settled, err := f.store.Settle(t.Context(), []outbox.Settlement{deleted(m[0]), dead(m[1], true)})
+	if pgcode.Class(err) != pgcode.ConstraintViolation {
+		t.Fatalf("error %v", err)
+	}
+	equal(t, "kept", settledIDs(settled.Kept), []int64{1})
+	equal(t, "gone", settledIDs(settled.Gone), []int64{})
 }
 
 func TestOneBatchCarriesEveryAction(t *testing.T) {
