@@ -20,7 +20,9 @@ import (
 // checking holds the flags that only check reads.
 type checking struct {
 	appRole string
-	noProbe bool
+	// relayRole: "" means the role of --database-url.
+	relayRole string
+	noProbe   bool
 	// managementURL: "" means the usual port.
 	managementURL string
 	fix, strict   bool
@@ -32,6 +34,12 @@ func checkSettings() []*setting {
 			name: "app-role", value: "NAME",
 			usage: "The role of the application: check that it may INSERT. With setup --functions: let it call them.",
 			set:   func(c *config, text string) error { c.checking.appRole = text; return nil },
+		},
+		{
+			name: "relay-role", value: "NAME",
+			usage: "The role of the relay, if --database-url names an administrator: check the grants of this role. " +
+				"--fix --yes runs its commands as the administrator.",
+			set: func(c *config, text string) error { c.checking.relayRole = text; return nil },
 		},
 		{
 			name: "management-url", value: "URL",
@@ -68,8 +76,9 @@ func (p *process) checkCommand() *cli.Command {
 "run" would use. It prints one line for each finding, and the commands that fix a problem.
 Without --fix --yes it changes nothing.
 
-Run it as the relay's own role, because it checks the grants of that role. The exit code is
-1 if there is a problem, or, with --strict, a warning. Otherwise it is 0.
+Run it as the relay's own role, because it checks the grants of that role, or name the role
+in --relay-role. The exit code is 1 if there is a problem, or, with --strict, a warning.
+Otherwise it is 0.
 
 --fix prints the safe repairs: they create what is missing and grant what a relay needs.
 --fix --yes runs them as the role in --database-url. It never drops anything.
@@ -79,10 +88,10 @@ EXAMPLES
   cdc-relay check --database-url postgres://relay@localhost/shop --amqp-url amqp://localhost
   cdc-relay check --app-role shop_app         # may the application INSERT?
   cdc-relay check --format json | jq -r '.findings[] | select(.level != "ok") | .fix[]?'
-  cdc-relay check --fix --yes --database-url postgres://postgres@localhost/shop
+  cdc-relay check --fix --yes --relay-role relay --database-url postgres://postgres@localhost/shop
   cdc-relay check --publisher stdout          # without a broker`,
 		Flags: flags("database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode", "publisher", "exchange",
-			"keep-published", "events-exchange", "app-role", "management-url", "no-probe", "fix", "yes", "strict", "format"),
+			"keep-published", "events-exchange", "app-role", "relay-role", "management-url", "no-probe", "fix", "yes", "strict", "format"),
 		Action: p.check,
 	}
 }
@@ -119,7 +128,7 @@ func (p *process) check(c *cli.Context) error {
 func checkOptions(cfg *config) doctor.Options {
 	options := doctor.Options{
 		Connect: func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
-			return connectToCheck(ctx, cfg.relay.DatabaseURL, parameters)
+			return connectToCheck(ctx, cfg.relay.DatabaseURL, cfg.checking.relayRole, parameters)
 		},
 		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
 		Poll: cfg.relay.Mode == relay.ModePoll, KeepPublished: cfg.relay.KeepPublished, AppRole: cfg.checking.appRole,
@@ -179,10 +188,14 @@ func (p *process) repair(c *cli.Context, cfg *config, commands []string) []repai
 	return views
 }
 
-// connectToCheck connects with the given startup parameters.
-func connectToCheck(ctx context.Context, url string, parameters map[string]string) (*pgx.Conn, error) {
+// connectToCheck connects with the given startup parameters. The session has the privileges of the role; "": of the one in
+// the URL.
+func connectToCheck(ctx context.Context, url, role string, parameters map[string]string) (*pgx.Conn, error) {
 	return connectWith(ctx, url, "check", func(config *pgx.ConnConfig) {
 		maps.Copy(config.RuntimeParams, parameters)
+		if role != "" {
+			config.RuntimeParams["role"] = role
+		}
 		config.DefaultQueryExecMode = pgx.QueryExecModeExec // prepared statements can break behind a pooler
 		if parameters["default_transaction_read_only"] != "" {
 			pgdial.AsWriter(&config.Config)

@@ -51,7 +51,7 @@ func TestCheckFindsThePrimary(t *testing.T) {
 		if lastLine(with) != lastLine(without) {
 			t.Errorf("%s: got %swithout %s%s", attributes, lastLine(with), lastLine(without), with.stdout)
 		}
-		conn, err := connectToCheck(t.Context(), env["CDC_RELAY_DATABASE_URL"], map[string]string{"default_transaction_read_only": "on"})
+		conn, err := connectToCheck(t.Context(), env["CDC_RELAY_DATABASE_URL"], "", map[string]string{"default_transaction_read_only": "on"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestCheckPassesAStandbyOver(t *testing.T) {
 		query := both.Query()
 		query.Set("target_session_attrs", attributes)
 		both.RawQuery = query.Encode()
-		conn, err := connectToCheck(t.Context(), both.String(), map[string]string{"default_transaction_read_only": "on"})
+		conn, err := connectToCheck(t.Context(), both.String(), "", map[string]string{"default_transaction_read_only": "on"})
 		if err != nil {
 			t.Errorf("%s: %v", attributes, err)
 			continue
@@ -351,6 +351,39 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 	}
 	if left := check("--fix"); !strings.Contains(left.stdout, "nothing that --fix repairs") {
 		t.Errorf("something is left: %s", left.stdout)
+	}
+}
+
+// TestAnAdministratorGrantsWhatTheRelayNeeds: the administrator has every grant, so check must look as the relay's role.
+func TestAnAdministratorGrantsWhatTheRelayNeeds(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	role := services.Name(t)
+	execute(t, conn, "CREATE ROLE "+role+" LOGIN REPLICATION PASSWORD 's3cr3t'")
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	check := func(args ...string) result {
+		return cdcRelay(t, env, append([]string{"check", "--publisher", "stdout"}, args...)...)
+	}
+	wantOutput(t, check(), "is a superuser and may do everything", "--relay-role NAME")
+	before := check("--relay-role", role)
+	want(t, before, exitFailed)
+	if grant := `GRANT SELECT, UPDATE, DELETE ON "public"."outbox" TO "` + role + `";`; !strings.Contains(before.stdout, grant) {
+		t.Errorf("no %s in %s", grant, before.stdout)
+	}
+	want(t, check("--relay-role", role, "--fix", "--yes"), exitDone)
+	if !query[bool](t, conn, "SELECT pg_has_role($1, 'pg_read_all_stats', 'USAGE')", role) {
+		t.Error("pg_read_all_stats was not granted")
+	}
+	want(t, cdcRelay(t, asRole(t, env, conn, role), "check", "--publisher", "stdout"), exitDone)
+
+	missing := check("--relay-role", "no_such_role")
+	want(t, missing, exitFailed)
+	if !strings.Contains(missing.stdout, `role "no_such_role" does not exist`) {
+		t.Errorf("got %s", missing.stdout)
 	}
 }
 

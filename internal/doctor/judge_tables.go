@@ -211,6 +211,9 @@ func (j *databaseJudge) judgeGrants() []Finding {
 			}
 		}
 		j.judgeHistoryGrants(c)
+		if j.f.role.value.Superuser {
+			c.ok("relay", "role %q is a superuser and may do everything; --relay-role NAME examines another role", role)
+		}
 		if t.Sequence != "" && !t.SequenceGranted {
 			c.wrong("sequence", fmt.Sprintf("GRANT SELECT ON SEQUENCE %s TO %s;", t.Sequence, j.role()), "role %q may not SELECT sequence %s", role, t.Sequence)
 		} else if t.Sequence != "" {

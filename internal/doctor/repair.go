@@ -44,6 +44,6 @@ func withoutRemark(line string) string {
 func harmless(command string) bool {
 	const name = `("([^"]|"")*"|[a-z0-9_]+)`
 	const table = name + `(\.` + name + `)?`
-	return regexp.MustCompile(`^(cdc-relay (setup|migrate up)( |$)|GRANT [A-Z, ]+ ON |CREATE PUBLICATION ` +
+	return regexp.MustCompile(`^(cdc-relay (setup|migrate up)( |$)|GRANT [A-Z, ]+ ON |GRANT pg_read_all_stats TO |CREATE PUBLICATION ` +
 		`|ALTER PUBLICATION ` + name + ` ADD TABLE |ALTER TABLE ` + table + ` (SET \(autovacuum_|RESET \(autovacuum_enabled\)|ALTER COLUMN ` + name + ` SET DEFAULT ))`).MatchString(command)
 }
