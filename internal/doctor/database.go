@@ -197,6 +197,11 @@ const referencesSQL = `(SELECT coalesce(jsonb_agg(jsonb_build_object('table', fo
                       ORDER BY f.conname), '[]') FROM pg_constraint f JOIN pg_class c ON c.oid = f.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
                     WHERE f.confrelid = t.oid AND f.contype = 'f' AND f.conparentid = 0)`
 
+// checksSQL lists the CHECK constraints of the relation t, with the columns that they read.
+const checksSQL = `(SELECT coalesce(jsonb_agg(jsonb_build_object('name', k.conname, 'columns', (
+                      SELECT coalesce(jsonb_agg(a.attname), '[]') FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum = ANY (k.conkey))) ORDER BY k.conname), '[]')
+                    FROM pg_constraint k WHERE k.conrelid = t.oid AND k.contype = 'c')`
+
 const tablesSQL = `
 WITH schema AS (SELECT oid FROM pg_namespace WHERE nspname = $1),
 tables AS (SELECT c.* FROM pg_class c, schema WHERE c.relnamespace = schema.oid AND c.relname = ANY ($2::text[]) AND c.relkind IN ('r', 'p')),
@@ -226,7 +231,7 @@ SELECT jsonb_build_object(
      'triggers', ` + triggersSQL + `,
      'rules', (SELECT coalesce(jsonb_agg(r.rulename ORDER BY r.rulename), '[]') FROM pg_rewrite r
                WHERE r.ev_class = t.oid AND r.ev_type IN ('2', '3', '4') AND r.ev_enabled IN ('O', 'A')),
-     'references', ` + referencesSQL + `)), '{}') FROM tables t),
+     'references', ` + referencesSQL + `, 'checks', ` + checksSQL + `)), '{}') FROM tables t),
   'leaves', (SELECT coalesce(jsonb_agg(jsonb_build_object('root', t.root, 'schema', t.nspname, 'name', t.relname, 'persistence', t.relpersistence,
      'triggers', ` + triggersSQL + `, 'references', ` + referencesSQL + `) ORDER BY t.nspname, t.relname), '[]') FROM leaves t),
   'others', (SELECT coalesce(jsonb_object_agg(c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'

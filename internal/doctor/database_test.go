@@ -211,7 +211,10 @@ func brokenColumns() map[string]breakage {
 		"routing_key null":    make(doctor.Problem, "ALTER TABLE outbox ALTER routing_key DROP NOT NULL", "routing_key of public.outbox may be null", "cannot read a row without it"),
 		"attempts null": make(doctor.Problem, "ALTER TABLE outbox ALTER attempts DROP NOT NULL; UPDATE outbox SET attempts = NULL",
 			"attempts of public.outbox may be null", `SET "attempts" = 0 WHERE "attempts" IS NULL`),
-		"exchange not null":           make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER exchange SET NOT NULL", "is NOT NULL", "cannot move a message there"),
+		"exchange not null": make(doctor.Problem, "ALTER TABLE outbox_dead_letter ALTER exchange SET NOT NULL", "is NOT NULL", "cannot move a message there"),
+		"a generated column": make(doctor.Problem, "ALTER TABLE outbox DROP ordering_key; ALTER TABLE outbox ADD ordering_key text GENERATED ALWAYS AS (payload->>'order') STORED; "+
+			"CREATE INDEX ON outbox (ordering_key, id) WHERE ordering_key IS NOT NULL; CREATE INDEX ON outbox (ordering_key, coalesce_key, id) WHERE coalesce_key IS NOT NULL",
+			"ordering_key of public.outbox is generated", "not in the stream", "DROP EXPRESSION"),
 		"no default":                  make(doctor.Warning, "ALTER TABLE outbox ALTER message_id DROP DEFAULT", "message_id of public.outbox has no default", fails),
 		"no identity":                 make(doctor.Warning, "ALTER TABLE outbox ALTER id DROP IDENTITY", "id of public.outbox has no default", fails, "setval"),
 		"a column that the dead lack": make(doctor.Warning, "ALTER TABLE outbox ADD note character varying(9)", "is not in outbox_dead_letter with the same type", `ADD COLUMN "note" character varying(9)`),
@@ -322,6 +325,26 @@ func brokenDeletes() map[string]breakage {
 		"a foreign key":               reference(doctor.Problem, "outbox", "", "foreign key audit_message_fkey of public.audit", "is published, cannot be deleted", "DROP CONSTRAINT"),
 		"a foreign key that cascades": reference(doctor.Warning, "outbox", "ON DELETE CASCADE", "each message that is published changes rows there"),
 		"a foreign key to the dead":   reference(doctor.Warning, "outbox_dead_letter", "", "dead letters cannot be purged"),
+		"a constraint of attempts": {
+			func(p *patient) {
+				p.exec("ALTER TABLE outbox ADD CONSTRAINT few CHECK (attempts < 3 AND routing_key <> '')")
+			},
+			doctor.Warning, doctor.Tables, "constraints",
+			[]string{"constraint few of public.outbox", "becomes a dead letter", `DROP CONSTRAINT "few"`},
+			false,
+		},
+		"a constraint of dead letters": {
+			func(p *patient) {
+				p.exec("ALTER TABLE outbox_dead_letter ADD CONSTRAINT short CHECK (length(routing_key) < 9)")
+			},
+			doctor.Warning, doctor.Tables, "constraints",
+			[]string{"cannot be moved there, and its row is set aside"},
+			false,
+		},
+		"a constraint of the application": {
+			func(p *patient) { p.exec("ALTER TABLE outbox ADD CHECK (routing_key <> '')") },
+			doctor.OK, doctor.Tables, "table", nil, true,
+		},
 		"row-level security": {
 			func(p *patient) { p.exec("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY") },
 			doctor.Warning, doctor.Tables, "row_security",

@@ -120,6 +120,13 @@ type tableFacts struct {
 	Triggers   []triggerFacts   `json:"triggers"` // enabled triggers
 	Rules      []string         `json:"rules"`    // rules that rewrite statements
 	References []referenceFacts `json:"references"`
+	Checks     []checkFacts     `json:"checks"`
+}
+
+// checkFacts describe a CHECK constraint.
+type checkFacts struct {
+	Name    string   `json:"name"`
+	Columns []string `json:"columns"`
 }
 
 // viewedFacts describe a table that a view reads.

@@ -77,6 +77,8 @@ func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, w
 	what := fmt.Sprintf("column %s of %s", is.Name, of)
 	about := of.String() + "." + is.Name
 	switch {
+	case is.Generated:
+		c.wrong("column", alter+"DROP EXPRESSION;", "%s is generated: it is not in the stream, and the relay cannot write it", what).about(about)
 	case is.Type != want.Type && strings.HasPrefix(is.Type, "character varying") && want.Type == "text":
 		c.warn("column", alter+"TYPE text;", "%s is %s, and should be text: what is longer cannot be written", what, is.Type).about(about)
 	case is.Type != want.Type:

@@ -120,6 +120,23 @@ func (j *databaseJudge) judgeReferences(c *chart, of, on outbox.Table, reference
 	}
 }
 
+// judgeChecks reports the CHECK constraints that can reject what the relay writes. Its migrations create none. Those of
+// the other columns of the outbox reject the INSERT of an application, which learns of it.
+func (j *databaseJudge) judgeChecks(c *chart, of outbox.Table, checks []checkFacts) {
+	written := []string{"attempts", "available_at", "last_error", "possible_duplicate"}
+	for _, check := range checks {
+		effect := "a message that violates it cannot be moved there, and its row is set aside"
+		if of == j.o.Table {
+			effect = "the relay writes such columns, and a row that would violate it becomes a dead letter"
+			if !slices.ContainsFunc(check.Columns, func(name string) bool { return slices.Contains(written, name) }) {
+				continue
+			}
+		}
+		c.warn("constraints", fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", of.SQL(), outbox.QuoteIdentifier(check.Name)),
+			"constraint %s of %s: %s", check.Name, of, effect).about(of.String())
+	}
+}
+
 // judgeLeaves checks the partitions of a table. Row-level security of a partition does not matter: the relay names the
 // partitioned table.
 func (j *databaseJudge) judgeLeaves(c *chart, of outbox.Table) {
