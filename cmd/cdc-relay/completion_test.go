@@ -52,6 +52,7 @@ func TestCompletion(t *testing.T) {
 				"run --ma":                   {"--max-backoff", "--max-in-flight", "--max-retries"},
 				"run --table x --mode p":     {"poll"},
 				"run --amqp-url x --on-de":   {"--on-dead-letter"},
+				"list --state re":            {"retrying"},
 				"run --config ":              nil,                     // not --config-…
 				"run --publisher exec -- --": nil,                     // arguments of the handler
 				"adopt --fr":                 {"--from"},              // a command with subcommands

@@ -39,8 +39,8 @@ func stateSetting() *setting {
 		states = append(states, strings.ReplaceAll(string(state), "_", "-"))
 	}
 	return &setting{
-		name: "state", value: "STATE", flagOnly: true,
-		usage: "Only messages in this state: " + strings.Join(states, ", ") + ". waiting includes rows behind others of their ordering key.",
+		name: "state", value: strings.Join(states, "|"), flagOnly: true,
+		usage: "Only messages in this state; waiting includes rows behind others of their ordering key.",
 		set: func(c *config, text string) error {
 			c.looking.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
 			return oneOf(strings.ReplaceAll(text, "_", "-"), states...)
