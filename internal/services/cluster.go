@@ -91,7 +91,8 @@ func discovery(nodes []*node) []string {
 	return lines
 }
 
-// start starts the first node, and then the others, which join it.
+// start starts the first node, and then the others, which join it. A node listens before the first knows that it runs,
+// and would not get a virtual host that is added at that moment.
 func (c *RabbitMQCluster) start(ctx context.Context) error {
 	if err := c.Nodes[0].Start(ctx); err != nil {
 		return err
@@ -102,7 +103,11 @@ func (c *RabbitMQCluster) start(ctx context.Context) error {
 		starting.Go(func() { errs[i] = node.Start(ctx) })
 	}
 	starting.Wait()
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	_, err := c.Nodes[0].Ctl(ctx, "await_online_nodes", strconv.Itoa(len(c.Nodes)))
+	return err
 }
 
 // Close ends all nodes and removes their data.
