@@ -21,7 +21,7 @@ func (s *Store) Check(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.checkHeaders(ctx); err != nil {
+	if err := CheckHeaders(ctx, s.pool, s.table, s.headers); err != nil {
 		return err
 	}
 	if err := s.checkHistory(ctx); err != nil {

@@ -19,17 +19,17 @@ func (s *Store) SendHeaders(columns []string) {
 	s.lock = strings.ReplaceAll(s.sql.lock, "{message_columns}", MessageColumns(columns))
 }
 
-// checkHeaders returns a problem if a column cannot be sent as a header.
-func (s *Store) checkHeaders(ctx context.Context) error {
-	if len(s.headers) == 0 {
+// CheckHeaders returns a problem if a column of the table cannot be sent as a header. It asks by a pool or a connection.
+func CheckHeaders(ctx context.Context, db querier, table outbox.Table, columns []string) error {
+	if len(columns) == 0 {
 		return nil
 	}
-	rows, err := s.pool.Query(ctx, `
+	rows, err := db.Query(ctx, `
 SELECT c.name, a.attname IS NOT NULL, coalesce(format_type(a.atttypid, NULL), ''), coalesce(a.attgenerated <> '', false)
 FROM unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
-  ON a.attrelid = $1::regclass AND a.attname = c.name AND NOT a.attisdropped AND a.attnum > 0`, s.table.SQL(), s.headers)
+  ON a.attrelid = $1::regclass AND a.attname = c.name AND NOT a.attisdropped AND a.attnum > 0`, table.SQL(), columns)
 	if err != nil {
-		return fmt.Errorf("check the header columns of %s: %w", s.table, err)
+		return fmt.Errorf("check the header columns of %s: %w", table, err)
 	}
 	var name, kind string
 	var there, generated bool
@@ -38,19 +38,19 @@ FROM unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
 		switch {
 		case found != nil:
 		case !there:
-			found = problem.New(fmt.Sprintf("leave it out of --header-columns, or: ALTER TABLE %s ADD COLUMN %s text", s.table.SQL(), outbox.QuoteIdentifier(name)),
-				"table %s has no column %s, which --header-columns names", s.table, name)
+			found = problem.New(fmt.Sprintf("leave it out of --header-columns, or: ALTER TABLE %s ADD COLUMN %s text", table.SQL(), outbox.QuoteIdentifier(name)),
+				"table %s has no column %s, which --header-columns names", table, name)
 		case generated:
 			found = problem.New("set it in the INSERT, or leave it out of --header-columns",
-				"column %s of table %s is generated: the stream does not bring it, and --header-columns names it", name, s.table)
+				"column %s of table %s is generated: the stream does not bring it, and --header-columns names it", name, table)
 		case !strings.Contains(", "+outbox.HeaderTypes+",", ", "+kind+","):
 			found = problem.New("give it one of these types, or leave it out of --header-columns: "+outbox.HeaderTypes,
-				"column %s of table %s is %s, which --header-columns cannot send", name, s.table, kind)
+				"column %s of table %s is %s, which --header-columns cannot send", name, table, kind)
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("check the header columns of %s: %w", s.table, err)
+		return fmt.Errorf("check the header columns of %s: %w", table, err)
 	}
 	return found
 }

@@ -91,5 +91,5 @@ func headerValue(value any) any {
 	case int64, bool, string:
 		return v
 	}
-	return fmt.Sprint(value) // checkHeaders rejects other types
+	return fmt.Sprint(value) // CheckHeaders rejects other types
 }

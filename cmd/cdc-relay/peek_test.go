@@ -52,6 +52,12 @@ func TestPeekShowsMessagesAsTheyWouldBeSent(t *testing.T) {
 		t.Errorf("the table has a body: %s", r.stdout)
 	}
 	want(t, cdcRelay(t, env, "peek", "--after", "17"), exitUsage)
+	for column, text := range map[string]string{"region": "has no column region", "created_on": "is date, which --header-columns cannot send"} {
+		execute(t, conn, `ALTER TABLE outbox ADD IF NOT EXISTS created_on date`)
+		if r := cdcRelay(t, env, "peek", "--header-columns", column); r.code != exitFailed || !strings.Contains(r.stderr, text) {
+			t.Errorf("%s: exit code %d, %s", column, r.code, r.stderr)
+		}
+	}
 	if n := query[int](t, conn, `SELECT count(*) FROM outbox WHERE xmax = '0' AND possible_duplicate IS NULL`); n != 4 {
 		t.Errorf("%d rows are as they were, want 4", n)
 	}

@@ -65,6 +65,9 @@ func (t *Tables) Peek(ctx context.Context, filter Filter, page Page, block bool,
 	for after != nil && lists[0] != after.List {
 		lists = lists[1:]
 	}
+	if err := store.CheckHeaders(ctx, t.conn, t.table, headers); err != nil {
+		return list, err
+	}
 	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
 		parked, err := t.parked(ctx, tx)
 		if err != nil {
