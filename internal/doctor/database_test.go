@@ -540,7 +540,8 @@ func TestTheApplicationsColumnGrants(t *testing.T) {
 
 func TestPayloadsThatWereSerialisedTwice(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '{"a": "{}"}'), ('k', '"text"'), ('k', '1')`, `INSERT INTO outbox (routing_key, payload_bytes) VALUES ('k', '{')`)
+	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '{"a": "{}"}'), ('k', '"text"'), ('k', '1')`, `INSERT INTO outbox (routing_key, payload_bytes) VALUES ('k', '{')`,
+		`INSERT INTO outbox (routing_key, payload) VALUES ('k', '"a\u0000b"')`)
 	p.examine().wantOthersOK()
 	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '"{\"a\": 1}"'), ('k', '" [1]"')`)
 	p.examine().want(doctor.Warning, doctor.Tables, "payload", "2 payloads are JSON text inside a JSON string", "give the client library an object")
