@@ -292,6 +292,7 @@ func TestAwaitSaysThatItMustComeAfterCommit(t *testing.T) {
 		wantError(t, app, "SELECT outbox_await(gen_random_uuid(), '1 h')", "25001", "only after COMMIT")
 		exec1(t, app, "ROLLBACK")
 	}
+	wantError(t, app, "SELECT outbox_await(NULL)", "22004", "message_id is null")
 }
 
 // A caller who owns a schema with look-alikes of everything, first in the search_path, changes nothing.
