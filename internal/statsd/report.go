@@ -1,6 +1,7 @@
 package statsd
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -44,7 +45,7 @@ func (s state) report(to client, families []*dto.MetricFamily) state {
 		}
 		for _, m := range family.GetMetric() {
 			tags := tagsOf(m)
-			series := name + "|" + strings.Join(tags, ",")
+			series := name + "|" + fmt.Sprint(m.GetLabel())
 			switch family.GetType() {
 			case dto.MetricType_COUNTER:
 				next.counters[series] = count(to, strings.TrimSuffix(name, "_total"), tags, s.counters[series], m.GetCounter().GetValue())
@@ -60,10 +61,13 @@ func (s state) report(to client, families []*dto.MetricFamily) state {
 	return next
 }
 
+// tagsOf replaces what ends a tag or a datagram in the protocol: a routing key may have any character.
+// https://docs.datadoghq.com/extend/dogstatsd/datagram_shell
 func tagsOf(m *dto.Metric) []string {
 	var tags []string
+	reserved := strings.NewReplacer(",", "_", "|", "_", "#", "_", "\n", "_")
 	for _, label := range m.GetLabel() {
-		tags = append(tags, label.GetName()+":"+label.GetValue())
+		tags = append(tags, label.GetName()+":"+reserved.Replace(label.GetValue()))
 	}
 	return tags
 }
