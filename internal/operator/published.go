@@ -75,8 +75,8 @@ func (t *Tables) historyError(ctx context.Context, err error) error {
 // The first copy of each message: the history also has those of earlier replays.
 const replayChoiceSQL = `
 SELECT f.id, f.published_at FROM (
-  SELECT DISTINCT ON (r.message_id) r.id, r.published_at FROM {published} r WHERE r.id > $1 AND {where} ORDER BY r.message_id, r.id, r.published_at) f
-ORDER BY f.id, f.published_at`
+  SELECT DISTINCT ON (r.message_id) r.id, r.published_at FROM {published} r WHERE {where} ORDER BY r.message_id, r.id, r.published_at) f
+WHERE f.id > $1 ORDER BY f.id, f.published_at`
 
 // A replayed message is a new row, marked and due, so that the stream does not publish it directly. It does not expire,
 // and is not coalesced.

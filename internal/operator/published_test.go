@@ -82,6 +82,8 @@ func TestAReplayContinuesAfterAnID(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || done != (operator.Replayed{Matched: 5, Count: 2, LastID: 2}) {
 		t.Fatalf("%+v, %v", done, err)
 	}
+	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		SELECT id + 10, created_at, now(), message_id, 0, 1, routing_key FROM outbox_published WHERE id <= 2`) // the copies
 	done, err = f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 2, AfterID: &done.LastID}, quiet)
 	if err != nil || done != (operator.Replayed{Matched: 3, Count: 3, LastID: 5}) {
 		t.Fatalf("%+v, %v", done, err)
