@@ -87,7 +87,7 @@ func (t *Tables) ParkedKeys(ctx context.Context, block bool, page Page) (list Li
 			return list, err
 		}
 		if len(list.Rows) == page.Limit { // blocked keys may follow
-			list.Next = cursor{List: byBlocked}.text()
+			list.Next = cursor{List: byBlocked, Start: true}.text()
 			return list, nil
 		}
 		after = nil

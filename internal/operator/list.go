@@ -72,10 +72,10 @@ func (c *conditions) ofKey(key string) { c.add("r.ordering_key BETWEEN %s AND %[
 // after selects the rows after a cursor, by time and id if it has a time, else by id.
 func (c *conditions) after(start *cursor) {
 	switch {
-	case start == nil:
+	case start == nil || start.Start:
 	case start.At != nil:
 		c.add("(r.available_at, r.id) > (%s::timestamptz, %s)", *start.At, start.ID)
-	case start.ID != 0:
+	default:
 		c.add("r.id > %s", start.ID)
 	}
 }

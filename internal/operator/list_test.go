@@ -28,6 +28,9 @@ func idsOfPages[T any](t testing.TB, limit int, read func(operator.Page) (operat
 		for _, row := range list.Rows {
 			ids = append(ids, id(row))
 		}
+		if list.Next == after && after != "" {
+			t.Fatalf("page %v has itself as the next one", ids)
+		}
 		if after = list.Next; after == "" {
 			return ids
 		}
@@ -41,6 +44,24 @@ func (f *fixture) listed(filter operator.Filter, limit int) []int64 {
 		return o.List(f.Context(), filter, p)
 	},
 		func(w operator.Waiting) int64 { return w.ID })
+}
+
+// TestPagesContinueAfterTheIDZero: a requeued dead letter can have it.
+func TestPagesContinueAfterTheIDZero(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key) SELECT i, 'k', '1', 'A' FROM generate_series(-1, 2) i`)
+	key := "A"
+	for _, filter := range []operator.Filter{{}, {OrderingKey: &key}} {
+		if got := f.listed(filter, 2); fmt.Sprint(got) != "[-1 0 1 2]" {
+			t.Errorf("%+v: listed %v", filter, got)
+		}
+		peeked := idsOfPages(t, 2, func(p operator.Page) (operator.Listing[operator.Peeked], error) {
+			return f.operator().Peek(t.Context(), filter, p, false, nil)
+		}, func(m operator.Peeked) int64 { return m.ID })
+		if fmt.Sprint(peeked) != "[-1 0 1 2]" {
+			t.Errorf("%+v: peeked %v", filter, peeked)
+		}
+	}
 }
 
 func TestListPicksByStateAndFilters(t *testing.T) {

@@ -32,10 +32,12 @@ var ErrCursor = errors.New("this is no cursor of this list: take the one that th
 
 // cursor is the last row that was read, in the order of the list.
 type cursor struct {
-	List string  `json:"l"` // the order
-	At   *string `json:"t,omitempty"`
-	ID   int64   `json:"i,omitempty"`
-	Key  *string `json:"k,omitempty"`
+	List string `json:"l"` // the order
+	// Start: the list begins; no row of it was read.
+	Start bool    `json:"s,omitempty"`
+	At    *string `json:"t,omitempty"`
+	ID    int64   `json:"i,omitempty"`
+	Key   *string `json:"k,omitempty"`
 }
 
 // text is opaque and needs no quotes in a shell or a URL.

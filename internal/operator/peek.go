@@ -84,7 +84,7 @@ func (t *Tables) Peek(ctx context.Context, filter Filter, page Page, block bool,
 				continue
 			}
 			if room == 0 {
-				list.Next = cursor{List: name}.text()
+				list.Next = cursor{List: name, Start: true}.text()
 			}
 			break
 		}
