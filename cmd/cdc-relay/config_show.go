@@ -112,7 +112,7 @@ func withoutPassword(s *setting, text string) string {
 	}
 	scheme, rest, isURL := strings.Cut(text, "://")
 	if !isURL { // key=value words of Postgres
-		return regexp.MustCompile(`(\w*password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)`).ReplaceAllString(text, "$1***")
+		return regexp.MustCompile(`(?i)(\w*pass(?:word|wd)?\s*=\s*)('(?:[^'\\]|\\.)*'|(?:\\.|[^\s\\])+)`).ReplaceAllString(text, "$1***")
 	}
 	authority, query, _ := strings.Cut(rest, "?")
 	if at := strings.LastIndex(authority, "@"); at >= 0 {
@@ -128,7 +128,7 @@ func withoutPassword(s *setting, text string) string {
 	parameters := strings.Split(query, "&")
 	for i, parameter := range parameters {
 		name, _, _ := strings.Cut(parameter, "=")
-		if plain, err := url.QueryUnescape(name); err != nil || strings.Contains(strings.ToLower(plain), "password") {
+		if plain, err := url.QueryUnescape(name); err != nil || regexp.MustCompile(`(?i)pass(word|wd)?$`).MatchString(plain) {
 			parameters[i] = name + "=***"
 		}
 	}

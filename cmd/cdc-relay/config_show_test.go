@@ -70,11 +70,13 @@ func TestConfigShowNamesSources(t *testing.T) {
 func TestPasswordsInConfigShow(t *testing.T) {
 	s := &setting{name: "database-url"}
 	for text, shown := range map[string]string{
-		"host=h password='s3 \\' cr3t' user=u": "host=h password=*** user=u",
-		"password = s3cr3t sslpassword=x":      "password = *** sslpassword=***",
-		"postgres://u@h/d":                     "postgres://u@h/d",
-		"postgres://h,i/d?user=u&pass%77ord=x": "postgres://h,i/d?user=u&pass%77ord=***",
-		"postgres://:s3cr3t@h/d":               "postgres://:***@h/d",
+		"host=h password='s3 \\' cr3t' user=u":     "host=h password=*** user=u",
+		"password = s3cr3t sslpassword=x":          "password = *** sslpassword=***",
+		`host=h PASSWORD=s3\ cr3t user=u`:          "host=h PASSWORD=*** user=u",
+		"postgres://h/d?passwd=s3cr3t&passfile=/p": "postgres://h/d?passwd=***&passfile=/p",
+		"postgres://u@h/d":                         "postgres://u@h/d",
+		"postgres://h,i/d?user=u&pass%77ord=x":     "postgres://h,i/d?user=u&pass%77ord=***",
+		"postgres://:s3cr3t@h/d":                   "postgres://:***@h/d",
 	} {
 		if got := withoutPassword(s, text); got != shown {
 			t.Errorf("%s: got %s, want %s", text, got, shown)

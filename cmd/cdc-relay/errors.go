@@ -134,8 +134,8 @@ func redact(text []byte) []byte {
 		// Greedy up to the last @ of the word: a password can contain an @ that is not encoded.
 		text = regexp.MustCompile(`(://[^\s:/@"'`+"`"+`]*):[^\s"'`+"`"+`]*@`).ReplaceAll(text, []byte("$1:***@"))
 	}
-	if bytes.Contains(text, []byte("password")) {
-		text = regexp.MustCompile(`(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'"]+)`).ReplaceAll(text, []byte("$1***"))
+	if bytes.Contains(bytes.ToLower(text), []byte("password")) {
+		text = regexp.MustCompile(`(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|(?:\\.|[^\s&'"\\])+)`).ReplaceAll(text, []byte("$1***"))
 	}
 	return text
 }

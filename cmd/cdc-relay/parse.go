@@ -131,11 +131,23 @@ func atAfterHost(text string) bool {
 	return isURL && end >= 0 && strings.Contains(rest[end:], "@")
 }
 
-// harmlessDetail names the part that a parser rejected, if that part cannot contain a password.
+// harmlessDetail names the parameter that a parser rejected, if it cannot contain a password. The error of pgconn quotes
+// the URL before it says what is wrong.
 func harmlessDetail(err error) string {
-	for _, part := range []string{"sslmode", "sslrootcert", "sslcert", "target_session_attrs", "CA file", "connect_timeout"} {
-		if strings.Contains(err.Error(), part) {
-			return "wrong value for " + part
+	text := err.Error()
+	text = text[strings.LastIndex(text, "`: ")+1:]
+	for _, part := range [][2]string{
+		{"CA file", "sslrootcert"},
+		{"CA to cert pool", "sslrootcert"},
+		{"sslrootcert", "sslrootcert"},
+		{"sslkey", "sslkey"},
+		{"cert", "sslcert"},
+		{"sslmode", "sslmode"},
+		{"target_session_attrs", "target_session_attrs"},
+		{"connect_timeout", "connect_timeout"},
+	} {
+		if strings.Contains(text, part[0]) {
+			return "wrong value for " + part[1]
 		}
 	}
 	return ""

@@ -48,6 +48,10 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"setup --database-url nonsense", "--database-url: neither a URL, postgres://user:***@host:5432/database, nor key=value words"},
 		{"setup --database-url mysql://localhost/x", "--database-url: not a URL of the form postgres://user:***@host:5432/database; " + encodeHint},
 		{"setup --database-url postgres://localhost/x?sslmode=perhaps", "--database-url: wrong value for sslmode"},
+		{"setup --database-url postgres://localhost/x?sslmode=verify-full&connect_timeout=abc", "--database-url: wrong value for connect_timeout"},
+		{"setup --database-url postgres://localhost/x?sslmode=verify-full&sslrootcert=/no/ca.pem", "--database-url: wrong value for sslrootcert"},
+		{"setup --database-url postgres://localhost/x?sslmode=require&sslcert=/no/c.pem&sslkey=/no/k.pem", "--database-url: wrong value for sslkey"},
+		{"setup --database-url postgres://localhost/x?sslmode=require&target_session_attrs=rw", "--database-url: wrong value for target_session_attrs"},
 		{"run --amqp-url http://localhost", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
 		{"run --amqp-url localhost:5672", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
 		{"run --amqp-url amqp://localhost:port", "--amqp-url: not a URL of the form amqp://user:***@host:5672/vhost; " + encodeHint},
@@ -165,6 +169,7 @@ func TestRedactKeepsTheRest(t *testing.T) {
 		{"a postgres://u:p@q@h/d b amqp://x:y@z", "a postgres://u:***@h/d b amqp://x:***@z"},
 		{"no password: http://h:1/x", "no password: http://h:1/x"},
 		{"host=h password='a b' user=u", "host=h password=*** user=u"},
+		{`host=h PASSWORD=a\ b user=u`, "host=h PASSWORD=*** user=u"},
 		{"password authentication failed", "password authentication failed"},
 	} {
 		if got := string(redact([]byte(test[0]))); got != test[1] {
