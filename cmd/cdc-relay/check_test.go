@@ -66,6 +66,16 @@ func TestCheckFindsThePrimary(t *testing.T) {
 	}
 }
 
+func TestAPrimaryWhereAStandbyIsAskedForHasAHint(t *testing.T) {
+	env := checked(t)
+	for _, attributes := range []string{"standby", "read-only"} {
+		r := cdcRelay(t, env, "stats", "--database-url", env["CDC_RELAY_DATABASE_URL"]+"&target_session_attrs="+attributes)
+		if r.code != exitFailed || !strings.Contains(r.stderr, "hint: # target_session_attrs asks for a standby") {
+			t.Errorf("%s: exit code %d, %s", attributes, r.code, r.stderr)
+		}
+	}
+}
+
 // A standby that is skipped stays a standby.
 func TestCheckPassesAStandbyOver(t *testing.T) {
 	t.Parallel()

@@ -58,7 +58,12 @@ func Hint(err error) string {
 func unanswered(failed *pgconn.ConnectError) string {
 	var authority x509.UnknownAuthorityError
 	var hostname x509.HostnameError
+	is := func(of error) bool { return errors.Is(failed, of) }
 	switch {
+	case is(pgconn.ErrPrimaryConnection) || is(pgconn.ErrReadWriteConnection):
+		return "# target_session_attrs asks for a standby, and a relay needs the primary: read-write in " + InURL
+	case is(pgconn.ErrStandbyConnection) || is(pgconn.ErrReadOnlyConnection):
+		return "# this is a standby: name the primary in " + InURL
 	case errors.As(failed, &authority):
 		return "# name the authority of the server's certificate: sslrootcert=FILE in " + InURL
 	case errors.As(failed, &hostname):
