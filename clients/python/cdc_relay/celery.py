@@ -109,7 +109,11 @@ class _DjangoWriter(_Writer):
     def execute_in_django(self, sql, parameters):
         from django.db import connections
 
-        with connections[self.using].cursor() as cursor:
+        connection = connections[self.using]
+        # Django itself replaces a broken connection only between requests. Within a transaction the task must fail with it.
+        if connection.connection is not None and connection.get_autocommit() and not connection.is_usable():
+            connection.close()
+        with connection.cursor() as cursor:
             cursor.execute(sql, parameters)
 
     def in_atomic_block(self):

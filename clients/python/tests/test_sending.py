@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 import shop
 from celery import Celery, chain, chord, group
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 
 import cdc_relay
 
@@ -39,6 +39,34 @@ def test_outside_a_transaction_it_warns(drain_outbox):
         warnings.simplefilter("error")
         shop.add.delay(1, 2)
     assert len(drain_outbox(run_tasks=False)) == 2
+
+
+def break_connection():
+    other = connection.copy()
+    with connection.cursor() as cursor, other.cursor() as terminating:
+        cursor.execute("SELECT pg_backend_pid()")
+        terminating.execute("SELECT pg_terminate_backend(%s, 60000)", cursor.fetchone())
+    other.close()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.filterwarnings("ignore::cdc_relay.OutsideTransactionWarning")
+def test_a_broken_connection_is_replaced(drain_outbox):
+    break_connection()
+    shop.add.delay(1, 2)
+    assert len(drain_outbox(run_tasks=False)) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.filterwarnings("ignore::cdc_relay.OutsideTransactionWarning")
+def test_a_broken_connection_loses_no_part_of_a_transaction(drain_outbox):
+    transaction.set_autocommit(False)  # Django knows nothing of this transaction
+    shop.add.delay(1, 2)
+    break_connection()
+    with pytest.raises((InterfaceError, OperationalError)):
+        shop.add.delay(3, 4)
+    connection.close()
+    assert len(drain_outbox(run_tasks=False)) == 0
 
 
 def test_options(outbox, assert_task_sent):
