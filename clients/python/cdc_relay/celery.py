@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 
 from celery import current_task
+from celery.signals import beat_init
 from celery.utils.dispatch import Signal
 from kombu.compression import compress
 from kombu.serialization import dumps
@@ -47,7 +48,12 @@ def install(app, *, execute=None, in_transaction=None, using="default", table="o
         row = _Row(name, writer, context)
         return send_directly(row, name, message._replace(sent_event=None), **{**options, "retry": False})
 
+    def beat_without_connection(sender, **_):
+        if sender.app is app:
+            sender.scheduler.producer = None  # else beat waits for the broker before it sends
+
     app.amqp.send_task_message = send_task_message
+    beat_init.connect(beat_without_connection, weak=False)
     return app
 
 

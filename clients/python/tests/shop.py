@@ -16,6 +16,7 @@ app.conf.update(
     result_accept_content=["json"],
     broker_connection_retry_on_startup=True,
     task_routes={"shop.mail": {"queue": os.environ["SHOP_QUEUE"] + "_mail", "priority": 5}},
+    beat_schedule={"often": {"task": "shop.add", "schedule": 0.1, "args": (1, 2)}},
 )
 cdc_relay.install(app, exclude=["direct.*"], context=["request_id", "traceparent"])
 
