@@ -1,5 +1,6 @@
 """install(app): Celery tasks become rows of the outbox, in the caller's transaction."""
 import json
+import re
 import uuid
 import warnings
 from datetime import datetime, timezone
@@ -16,6 +17,8 @@ PROPERTIES = ("correlation_id", "reply_to", "type", "user_id", "app_id", "priori
 DELIVERY_MODES = {"transient": 1, 1: 1}
 # Celery 5.5 with quorum queues lets the broker delay a message that is sent to this exchange.
 NATIVE_DELAY = "celery_delayed_27"
+# Escaped backslashes and surrogate pairs (kept), NUL, and lone surrogates.
+ESCAPES = re.compile(r"(\\\\|\\ud[89ab]..\\ud[c-f]..)|\\u0000|\\ud[89a-f]..")
 
 #: Sent after the INSERT: sender is the task's name; task_id, message_id, headers.
 created = Signal(name="created", providing_args={"task_id", "message_id", "headers"})
@@ -79,7 +82,7 @@ class _Row:
         exchange, available_at = getattr(exchange, "name", exchange), None
         if exchange != NATIVE_DELAY:
             available_at, headers["eta"] = _time(headers.get("eta")), None  # it waits in the outbox, not in a worker
-        is_text = isinstance(body, str) and content_type == "application/json"
+        is_text = isinstance(body, str) and content_type == "application/json" and _is_json(body)
         message_id = _message_id(headers)
         known = {key: properties[key] for key in PROPERTIES if properties.get(key) is not None}
         known["delivery_mode"] = DELIVERY_MODES.get(known.get("delivery_mode"), 2)
@@ -89,8 +92,8 @@ class _Row:
             routing_key=routing_key,
             payload=body if is_text else None,
             payload_bytes=None if is_text else body.encode() if isinstance(body, str) else body,
-            headers=json.dumps(headers, default=str),
-            properties=json.dumps({**known, "content_type": content_type, "content_encoding": content_encoding}),
+            headers=_jsonb(headers),
+            properties=_jsonb({**known, "content_type": content_type, "content_encoding": content_encoding}),
             available_at=available_at,
             expires_at=_time(headers.get("expires")),
         )
@@ -126,6 +129,19 @@ class _DjangoWriter(_Writer):
         from django.db import connections
 
         return connections[self.using].in_atomic_block
+
+
+def _is_json(text):
+    """Tells whether it is JSON by the standard: Python also writes NaN and Infinity."""
+    numbers = []
+    if "NaN" in text or "Infinity" in text:
+        json.loads(text, parse_constant=numbers.append)
+    return not numbers
+
+
+def _jsonb(value):
+    """JSON with a replacement character for what jsonb cannot store. Celery's headers repeat the arguments as text."""
+    return ESCAPES.sub(lambda found: found[1] or r"\ufffd", json.dumps(value, default=str))
 
 
 def _message_id(headers):

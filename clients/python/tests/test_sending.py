@@ -1,4 +1,5 @@
 """What install(app) writes to the outbox, without a relay and without a broker."""
+import json
 import pickle
 import warnings
 import zlib
@@ -111,6 +112,22 @@ def test_bodies_that_are_not_plain_json(outbox):
     assert compressed.headers["compression"] == "application/x-gzip"
     shop.mail.delay("Grüße ☃")
     assert outbox[2].args == ["Grüße ☃"]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_json(outbox, number):
+    shop.mail.delay(number)
+    (sent,) = outbox
+    assert sent.payload is None and sent.properties["content_type"] == "application/json"
+    assert json.loads(bytes(sent.payload_bytes))[0] == [pytest.approx(number, nan_ok=True)]
+
+
+def test_texts_that_jsonb_cannot_store(outbox):
+    text = "NaN \0 caf\udce9 \\u0000 \\\0 😀"
+    shop.mail.apply_async((text,), headers={"file": text})
+    (sent,) = outbox
+    assert sent.args == [text] and sent.payload_bytes is None
+    assert sent.headers["file"] == "NaN \ufffd caf\ufffd \\u0000 \\\ufffd 😀"
 
 
 def test_context_travels_in_headers(outbox):

@@ -45,6 +45,8 @@ def test_results(relay, worker):
     assert send(chain(shop.add.s(1, 2), shop.add.s(3), shop.add.s(4))).get(timeout=HANG) == 10
     assert send(group(shop.add.s(1, 1), shop.add.s(2, 2))).get(timeout=HANG) == [2, 4]
     assert send(shop.add.signature((1, 2), serializer="pickle", compression="zlib")).get(timeout=HANG) == 3
+    for argument in (float("inf"), "a\0b", "caf\udce9.txt"):
+        assert send(shop.mail.s(argument)).get(timeout=HANG) == argument
     assert send(shop.third_time.s()).get(timeout=HANG) == 2
     assert send(shop.add_later.s(2, 3)).get(timeout=HANG) == 5
     with transaction.atomic():
