@@ -28,7 +28,7 @@ class OutsideTransactionWarning(UserWarning):
     """A task was sent outside a transaction: it is committed at once, even if the caller fails later."""
 
 
-def install(app, *, execute=None, in_transaction=None, using="default", table="outbox", exclude=(), context=()):
+def install(app, *, execute=None, in_transaction=None, using="default", table=None, exclude=(), context=()):
     """Writes every task that this app sends to the outbox.
 
     Without `execute`, rows go through the Django connection `using`. Otherwise execute(sql, parameters) runs a statement with
@@ -36,7 +36,7 @@ def install(app, *, execute=None, in_transaction=None, using="default", table="o
     Tasks that match `exclude` ("audit.*") go to the broker directly. `context` lists names of structlog's context
     variables and of OpenTelemetry's headers (traceparent, tracestate, baggage) to send along as headers.
     """
-    writer = _Writer(table, execute, in_transaction) if execute else _DjangoWriter(table, using)
+    writer = _Writer(table or "outbox", execute, in_transaction) if execute else _DjangoWriter(table, using)
     send_directly = None
 
     def send_task_message(producer, name, message, **options):
@@ -114,6 +114,12 @@ class _DjangoWriter(_Writer):
     def __init__(self, table, using):
         super().__init__(table, self.execute_in_django, self.in_atomic_block)
         self.using = using
+
+    def insert(self, **columns):
+        from django.conf import settings
+
+        self.table = self.table or getattr(settings, "CDC_RELAY_TABLE", "outbox")
+        super().insert(**columns)
 
     def execute_in_django(self, sql, parameters):
         from django.db import connections

@@ -13,6 +13,7 @@ DATABASES = {
         "PORT": url.port,
     }
 }
+CDC_RELAY_TABLE = os.environ.get("SHOP_TABLE", "outbox")
 INSTALLED_APPS = [
     "django.contrib.admin",
     "django.contrib.auth",

@@ -1,9 +1,14 @@
 """The models and admin pages."""
+import subprocess
+import sys
 
 import pytest
+import shop
 from django.db import connection
 
 from cdc_relay.django.models import DeadLetter, OutboxMessage
+
+from conftest import RELAY
 
 pytestmark = pytest.mark.django_db
 
@@ -50,6 +55,21 @@ def test_requeue_keeps_the_columns_of_the_application():
         assert letter.requeue()
         cursor.execute("""SELECT "100%% Tenant", region, note FROM outbox WHERE message_id = %s""", [letter.message_id])
         assert cursor.fetchone() == ("acme", None, None)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_table_of_another_schema(relay_environment, start):
+    table = 'Billing."Events"'
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA billing")
+    subprocess.run([RELAY, "setup", "--mode", "poll", "--table", table], check=True, env=relay_environment, stdout=subprocess.DEVNULL)
+    try:
+        program = start(sys.executable, "other_table.py", SHOP_TABLE=table)
+        program.process.wait(120)
+        assert f"keys: created dead {shop.app.conf.task_default_queue}" in program.said()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP SCHEMA billing CASCADE")
 
 
 def test_admin_lists_inspects_redacts_and_requeues(admin_client, settings):

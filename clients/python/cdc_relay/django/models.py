@@ -1,11 +1,22 @@
 """The tables of cdc-relay. Django does not create or migrate them: `cdc-relay setup` does."""
+import re
 import uuid
 
 from django.conf import settings
 from django.db import connections, models, router, transaction
 from django.utils import timezone
 
-TABLE = getattr(settings, "CDC_RELAY_TABLE", "outbox")
+
+def quoted(table, suffix=""):
+    """Quotes the parts of a table name that is written as in SQL. Django leaves a quoted db_table as it is."""
+    parts = re.findall(r'"(?:[^"]|"")+"|[^".]+', table)
+    parts = [part[1:-1] if part.startswith('"') else part.lower() for part in parts]
+    parts[-1] += suffix
+    return ".".join(f'"{part}"' for part in parts)
+
+
+NAME = getattr(settings, "CDC_RELAY_TABLE", "outbox")
+TABLE, DEAD_LETTER_TABLE = quoted(NAME), quoted(NAME, "_dead_letter")
 
 
 class ParsedJSONField(models.JSONField):
@@ -68,7 +79,7 @@ class DeadLetter(Message):
 
     class Meta:
         managed = False
-        db_table = f"{TABLE}_dead_letter"
+        db_table = DEAD_LETTER_TABLE
         verbose_name = "dead letter"
 
     def requeue(self):
@@ -87,7 +98,7 @@ _COLUMNS = (
 _EXTRA_COLUMNS = f"""
 SELECT quote_ident(d.attname) FROM pg_catalog.pg_attribute o JOIN pg_catalog.pg_attribute d
   ON d.attname = o.attname AND d.atttypid = o.atttypid AND d.atttypmod = o.atttypmod
-WHERE o.attrelid = '{TABLE}'::regclass AND d.attrelid = '{DeadLetter._meta.db_table}'::regclass AND o.attnum > 0
+WHERE o.attrelid = '{TABLE}'::regclass AND d.attrelid = '{DEAD_LETTER_TABLE}'::regclass AND o.attnum > 0
   AND NOT o.attisdropped AND NOT d.attisdropped AND concat(o.attgenerated, d.attgenerated, o.attidentity, d.attidentity) = ''
   AND o.attname <> ALL (string_to_array('{_COLUMNS}, attempts, last_error, available_at, failure_reason, dead_at', ', '))
 ORDER BY d.attnum"""
@@ -99,6 +110,6 @@ def _requeue(cursor):
     # available_at keeps the stream from publishing it ahead of older messages of its key. An expired message does not expire
     # again.
     return f"""
-WITH dead AS (DELETE FROM {DeadLetter._meta.db_table} WHERE message_id = %s RETURNING *)
+WITH dead AS (DELETE FROM {DEAD_LETTER_TABLE} WHERE message_id = %s RETURNING *)
 INSERT INTO {TABLE} ({_COLUMNS}{extra}, attempts, available_at) OVERRIDING SYSTEM VALUE
 SELECT {_COLUMNS.replace("expires_at", "CASE WHEN expires_at > now() THEN expires_at END")}{extra}, 0, now() FROM dead"""
