@@ -33,6 +33,12 @@ def test_an_insert_needs_insert_alone(settings):
     OutboxMessage.objects.create(routing_key="orders", payload={"a": 1}, headers={"h": 1})
 
 
+def test_coalesce_key_and_max_attempts_are_fields():
+    OutboxMessage.objects.create(routing_key="stock", coalesce_key="sku1", max_attempts=3)
+    message = OutboxMessage.objects.get()
+    assert (message.coalesce_key, message.max_attempts) == ("sku1", 3)
+
+
 def test_requeue_keeps_the_message():
     letter = dead_letter(ordering_key="o1", exchange="shop")
     assert letter.requeue() and not letter.requeue()

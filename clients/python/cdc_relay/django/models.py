@@ -33,6 +33,8 @@ class Message(models.Model):
     exchange = models.TextField(null=True)
     routing_key = models.TextField()
     ordering_key = models.TextField(null=True)
+    coalesce_key = models.TextField(null=True)
+    max_attempts = models.SmallIntegerField(null=True)
     payload = ParsedJSONField(null=True)
     payload_bytes = models.BinaryField(null=True)
     headers = models.JSONField(null=True)
