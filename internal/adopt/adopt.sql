@@ -117,14 +117,17 @@ BEGIN
         NEW.{{.Column}} := nextval({{.Sequence}}); -- a view has no identity columns
     END IF;
 {{- end}}
-    r := NEW;
-{{- template "convert" .}}
 {{- if .View}}
-    RETURN NEW;
+    r := NEW;
 {{- else}}
-    DELETE FROM {{.Source}} s WHERE {{.KeyOf "r"}}; -- unless the application has done that itself
-    RETURN NULL;
+    -- NEW is the row as it was inserted. The application may have changed it since then.
+    DELETE FROM {{.Source}} s WHERE {{.KeyOf "NEW"}} RETURNING s.* INTO r;
+    IF NOT FOUND THEN
+        r := NEW; -- the application has deleted it
+    END IF;
 {{- end}}
+{{- template "convert" .}}
+    RETURN {{if .View}}NEW{{else}}NULL{{end}};
 END {{end}}
 
 {{define "move"}}

@@ -246,6 +246,28 @@ func TestTheApplicationStaysAsItIs(t *testing.T) {
 	s.wantEmpty("outboxevent")
 }
 
+// A message has the state of its row at COMMIT, also if the application changed the row after it inserted it.
+func TestTheStateAtCommitIsSent(t *testing.T) {
+	s := open(t, `CREATE TABLE events (id int, at date DEFAULT '2026-01-01', topic text, body text, prio text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)`,
+		`CREATE TABLE events_now (body text, prio text, topic text, at date NOT NULL, id int NOT NULL)`,
+		`ALTER TABLE events ATTACH PARTITION events_now FOR VALUES FROM ('2026-01-01') TO ('2027-01-01')`, outboxevent)
+	s.exec("GRANT UPDATE ON events, outboxevent TO " + s.role)
+	s.adopt(s.request("", "events", "routing_key=topic,payload=body,properties.priority=prio", ""))
+	s.adopt(s.request(adopt.Debezium, "outboxevent", "", ""))
+	const upsert = " ON CONFLICT (id, at) DO UPDATE SET body = excluded.body"
+	s.insert(
+		"BEGIN; INSERT INTO events (id, topic, body) VALUES (1, 't', '{\"total\": 0}'), (2, 't', '2'); UPDATE events SET body = '{\"total\": 99}' WHERE id = 1; COMMIT",
+		"BEGIN; INSERT INTO events (id, topic, body) VALUES (1, 't', '1')"+upsert+"; INSERT INTO events (id, topic, body) VALUES (1, 't', '11')"+upsert+"; COMMIT",
+		"BEGIN; INSERT INTO events (id, topic, body) VALUES (1, 't', '1'); SAVEPOINT a; UPDATE events SET body = '2'; ROLLBACK TO a; COMMIT",
+		"BEGIN; INSERT INTO events (id, topic, body) VALUES (1, 't', '1'); DELETE FROM events; COMMIT",
+		"BEGIN; INSERT INTO events (id, topic, body) VALUES (1, 't', '1'); UPDATE events SET prio = 'high'; COMMIT", // a dead letter
+		"BEGIN; INSERT INTO outboxevent VALUES ('"+first+"', 'Order', '42', 'T', now(), '1'); UPDATE outboxevent SET payload = '2'; COMMIT")
+	s.want(row{"body": `{"total": 99}`}, row{"body": "2"}, row{"body": "11"}, row{"body": "1"}, row{"body": "1"},
+		row{"body": `{"id":1,"at":"2026-01-01","topic":"t","body":"1","prio":"high"}`}, row{"message_id": first, "body": "2"})
+	s.wantEmpty("events")
+	s.wantEmpty("outboxevent")
+}
+
 func TestMapped(t *testing.T) {
 	s := open(t, `CREATE TABLE "Ev ents" ("No" serial PRIMARY KEY, "MessageId" text, "Kind" text, "From" text, body bytea, meta jsonb, prio integer, due timestamp, at date,
 		"ten ant" numeric, info json)`)
