@@ -66,11 +66,11 @@ func (p *plan) note() note {
 	return note{p.request.Outbox.SQL(), from.Schema, from.Name, p.request.View, p.conversion.columns, p.request.Command()}
 }
 
-// functionOf names the function that copies the rows of a table.
+// functionOf names the function that copies the rows of a table. The hash tells billing.events from billing_events.
 func functionOf(into, from outbox.Table) outbox.Table {
 	name := into.Name + "_from_" + from.Name
 	if from.Schema != into.Schema {
-		name = into.Name + "_from_" + from.Schema + "_" + from.Name
+		name = into.Name + "_from_" + from.Schema + "_" + from.Name + "_" + hash(from.SQL())
 	}
 	return outbox.Table{Schema: into.Schema, Name: shortened(name)}
 }
@@ -81,12 +81,16 @@ func shortened(name string) string {
 	if len(name) <= longest {
 		return name
 	}
-	sum := sha256.Sum256([]byte(name))
 	end := longest - 9
 	for !utf8.RuneStart(name[end]) {
 		end--
 	}
-	return name[:end] + "_" + hex.EncodeToString(sum[:4])
+	return name[:end] + "_" + hash(name)
+}
+
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:4])
 }
 
 // newPlan reads the catalog and rejects a request that cannot be fulfilled.

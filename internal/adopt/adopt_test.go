@@ -543,6 +543,35 @@ func (s *shop) undo(from string) {
 	}
 }
 
+// The names of two tables must not give one function: its conversion would be that of the last one.
+func TestTablesOfSeveralSchemasHaveTheirOwnFunctions(t *testing.T) {
+	s := open(t, "CREATE TABLE billing_events (id int PRIMARY KEY, topic text, body text)", "CREATE SCHEMA billing; CREATE TABLE billing.events (no int PRIMARY KEY, kind text, doc text)",
+		"CREATE SCHEMA a; CREATE SCHEMA a_b; CREATE TABLE a.b_c (k int PRIMARY KEY, x text)",
+		"CREATE TABLE a_b.c (l int PRIMARY KEY, y text)")
+	for from, mapping := range map[string]string{
+		"billing_events": "routing_key=topic,payload=body", "billing.events": "routing_key=kind,payload=doc", "a.b_c": "routing_key=x,payload=x", "a_b.c": "routing_key=y,payload=y",
+	} {
+		s.adopt(s.request("", from, mapping, ""))
+	}
+	s.exec("INSERT INTO billing_events VALUES (1, 't', '1')")
+	s.exec("INSERT INTO billing.events VALUES (1, 'k', '2')")
+	s.exec("INSERT INTO a.b_c VALUES (1, '3')")
+	s.exec("INSERT INTO a_b.c VALUES (1, '4')")
+	s.want(row{"routing_key": "t", "body": "1"}, row{"routing_key": "k", "body": "2"}, row{"body": "3"}, row{"body": "4"})
+	all := s.list()
+	if len(all) != 4 {
+		t.Fatalf("got %+v", all)
+	}
+	for _, a := range all {
+		if !a.Works() {
+			t.Errorf("got %+v", a)
+		}
+	}
+	if again := s.adopt(s.request("", "a.b_c", "routing_key=x,payload=x", "")); again.Attached {
+		t.Error("a.b_c was adopted twice")
+	}
+}
+
 func TestUndo(t *testing.T) {
 	s := open(t, events, simplest)
 	s.adopt(s.request("", "events", eventMap, ""))
