@@ -93,8 +93,23 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// newPlan reads the catalog and rejects a request that cannot be fulfilled.
-func newPlan(ctx context.Context, conn *pgx.Conn, r Request) (*plan, error) {
+// searchPath is that of all statements: nobody else's function or operator runs in place of one of Postgres.
+const searchPath = "search_path = pg_catalog, pg_temp"
+
+// newPlan reads the catalog and rejects a request that cannot be fulfilled. It uses the search_path of the statements:
+// Postgres then writes defaults with the schemas that they need.
+func newPlan(ctx context.Context, conn *pgx.Conn, r Request) (p *plan, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+		if _, err := tx.Exec(ctx, "SET LOCAL "+searchPath); err != nil {
+			return fmt.Errorf("set search_path: %w", err)
+		}
+		p, err = readPlan(ctx, tx.Conn(), r)
+		return err
+	})
+	return p, err
+}
+
+func readPlan(ctx context.Context, conn *pgx.Conn, r Request) (*plan, error) {
 	given, err := parseMap(r.Map)
 	if err != nil {
 		return nil, fmt.Errorf("--map: %w", err)
@@ -147,7 +162,7 @@ func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
 		return "true", nil // rows that arrive during the adoption
 	}
 	if _, err := rows(condition); err != nil {
-		return "", &problem.Problem{What: "--waiting " + p.request.Waiting, Fix: "write a condition on the columns of " + p.source.table.String() + ": " + p.source.names(), Err: err}
+		return "", &problem.Problem{What: "--waiting " + p.request.Waiting, Fix: "write a condition on the columns of " + p.source.table.String() + ": " + p.source.names() + "; name types and functions with their schema", Err: err}
 	}
 	return condition, nil
 }
@@ -167,7 +182,7 @@ func SQL(ctx context.Context, conn *pgx.Conn, r Request) (string, error) {
 		again = ""
 	}
 	script := "-- " + strings.ReplaceAll(r.Command(), "\n", " ") + "\n-- For psql, as the owner of both tables or a superuser." + again + "\n" +
-		"\\set ON_ERROR_STOP on\nSET search_path = pg_catalog, pg_temp;\n\nBEGIN;\n" + s.function + "COMMIT;\n\n"
+		"\\set ON_ERROR_STOP on\nSET " + searchPath + ";\n\nBEGIN;\n" + s.function + "COMMIT;\n\n"
 	if p.waiting != "false" {
 		script += "-- Waiting rows, 1000 in a transaction.\n" + s.move + "SHOW cdc_relay.moved;\n\n"
 	}
@@ -196,7 +211,7 @@ func Adopt(ctx context.Context, conn *pgx.Conn, r Request) (result Result, err e
 	if err != nil {
 		return result, err
 	}
-	if _, err := conn.Exec(ctx, "SET search_path = pg_catalog, pg_temp; SET lock_timeout = '10s'"); err != nil {
+	if _, err := conn.Exec(ctx, "SET "+searchPath+"; SET lock_timeout = '10s'"); err != nil {
 		return result, fmt.Errorf("adopt %s: %w", r.From, err)
 	}
 	result.Attached = p.source.Trigger == ""

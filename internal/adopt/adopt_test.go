@@ -522,6 +522,26 @@ func TestView(t *testing.T) {
 	s.want()
 }
 
+// Defaults name a sequence and a type of the schema public, which the search_path of the statements leaves out.
+func TestAViewHasTheDefaultsOfItsTable(t *testing.T) {
+	s := open(t, `CREATE TYPE state AS ENUM ('old', 'new')`, `CREATE TABLE events (id bigserial PRIMARY KEY, topic text DEFAULT 'usual', body text, st state DEFAULT 'new')`)
+	s.exec("INSERT INTO events (body, st) VALUES ('0', 'old'), ('1', 'new')")
+	r := s.request("", "events", "routing_key=topic,payload=body,headers.st=st", "st = 'new'::state")
+	r.View = true
+	for range 2 { // as the session's search_path must stay
+		if _, err := adopt.SQL(t.Context(), s.owner, r); err == nil || !strings.Contains(err.Error(), `type "state" does not exist`) || !strings.Contains(problem.Hint(err), "with their schema") {
+			t.Errorf("got %v (%s)", err, problem.Hint(err))
+		}
+	}
+	r.Waiting = "st = 'new'::public.state"
+	s.adopt(r)
+	s.insert("INSERT INTO events (body) VALUES ('2')")
+	s.want(row{"routing_key": "usual", "body": "1", "headers": "map[st:new]"}, row{"routing_key": "usual", "body": "2", "headers": "map[st:new]"})
+	if n := value[int](s, "SELECT nextval('events_id_seq')"); n != 4 {
+		t.Errorf("the next id is %d, want 4", n)
+	}
+}
+
 func (s *shop) list() []adopt.Adopted {
 	s.t.Helper()
 	all, err := adopt.List(s.t.Context(), s.owner, s.outbox)
@@ -739,7 +759,7 @@ func TestObstaclesAreReportedBeforeAnyChange(t *testing.T) {
 	}{
 		"no table":    {s.request(adopt.Debezium, "nowhere", "", ""), "table public.nowhere does not exist"},
 		"no key":      {s.request("", "nokey", "routing_key=a,payload=a", ""), "has no primary key"},
-		"a reference": {s.request("", "parent", body, ""), "has rows of child that refer to it"},
+		"a reference": {s.request("", "parent", body, ""), "has rows of public.child that refer to it"},
 		"a view":      {s.request("", "v", body, ""), "is a view"},
 		"itself":      {s.request("", "outbox", body, ""), "is the outbox itself"},
 		"no right":    {s.request("", "foreign_owner", body, ""), "may not read and delete rows of public.foreign_owner"},
