@@ -733,6 +733,39 @@ func TestTheScriptForPsqlDoesTheSame(t *testing.T) {
 	}
 }
 
+// A trigger or rule that prevents a DELETE would fail every INSERT of the application at COMMIT.
+func TestATableThatForbidsDeletesNeedsAView(t *testing.T) {
+	s := open(t, events, simplest, `CREATE TABLE ruled (id int PRIMARY KEY, topic text, body text)`,
+		`CREATE TABLE days (id int PRIMARY KEY, topic text, body text) PARTITION BY LIST (id); CREATE TABLE day1 PARTITION OF days FOR VALUES IN (1)`)
+	s.exec(`CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'append only'; END $$`)
+	s.exec(`CREATE TRIGGER "No delete" BEFORE UPDATE OR DELETE ON events FOR EACH ROW EXECUTE FUNCTION forbid()`)
+	s.exec(`CREATE TRIGGER forbid BEFORE DELETE ON outboxevent EXECUTE FUNCTION forbid()`)
+	s.exec(`CREATE TRIGGER forbid BEFORE DELETE ON day1 FOR EACH ROW EXECUTE FUNCTION forbid()`)
+	s.exec(`CREATE RULE ignore AS ON DELETE TO ruled DO INSTEAD NOTHING`)
+	const mapping = "routing_key=topic,payload=body"
+	for name, test := range map[string]struct {
+		r    adopt.Request
+		want string
+	}{
+		"a row trigger":            {s.request("", "events", mapping, ""), `table public.events has trigger "No delete", which can prevent a DELETE`},
+		"a statement trigger":      {s.request(adopt.Debezium, "outboxevent", "", ""), "has trigger forbid,"},
+		"a trigger of a partition": {s.request("", "days", mapping, ""), "has trigger forbid of public.day1,"},
+		"a rule":                   {s.request("", "ruled", mapping, ""), "has rule ignore,"},
+	} {
+		if _, err := adopt.Adopt(t.Context(), s.owner, test.r); err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(problem.Hint(err), "--view") {
+			t.Errorf("%s: got %v (%s)", name, err, problem.Hint(err))
+		}
+	}
+	r := s.request("", "events", mapping, "")
+	r.View = true
+	s.adopt(r)
+	s.insert("INSERT INTO events (topic, body) VALUES ('t', '1')")
+	s.exec("ALTER TABLE outboxevent DISABLE TRIGGER forbid")
+	s.adopt(s.request(adopt.Debezium, "outboxevent", "", ""))
+	s.insert("INSERT INTO outboxevent VALUES ('" + first + "', 'Order', '42', 'T', '2')")
+	s.want(row{"body": "1"}, row{"body": "2"})
+}
+
 // The function lends nobody the rights of the outbox's owner.
 func TestTheFunctionLendsNobodyItsOwnersRights(t *testing.T) {
 	s := open(t, events)
