@@ -47,8 +47,8 @@ type column struct {
 }
 
 type grant struct {
-	Privilege string `json:"privilege"`
-	Grantee   string `json:"grantee"` // as SQL writes it
+	Privilege string `json:"privilege"` // such as INSERT, or INSERT (topic) for a column
+	Grantee   string `json:"grantee"`   // as SQL writes it
 	Option    bool   `json:"option"`
 }
 
@@ -81,9 +81,11 @@ SELECT pg_catalog.jsonb_build_object(
   'outbox_owner', coalesce(pg_catalog.pg_get_userbyid(o.relowner), ''),
   'owner_may', coalesce(pg_catalog.has_table_privilege(o.relowner, c.oid, 'SELECT') AND pg_catalog.has_table_privilege(o.relowner, c.oid, 'DELETE')
                         AND pg_catalog.has_schema_privilege(o.relowner, c.relnamespace, 'USAGE'), false),
-  'grants', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('privilege', x.privilege_type, 'option', x.is_grantable,
+  'grants', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('privilege', x.privilege_type || x.part, 'option', x.is_grantable,
                'grantee', CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END)), '[]')
-             FROM pg_catalog.aclexplode(c.relacl) x
+             FROM (SELECT '' AS part, x.* FROM pg_catalog.aclexplode(c.relacl) x
+                   UNION ALL SELECT pg_catalog.format(' (%I)', a.attname), x.* FROM pg_catalog.pg_attribute a, pg_catalog.aclexplode(a.attacl) x
+                   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) x
              WHERE x.grantee <> c.relowner AND x.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER', 'REFERENCES')))
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_class o ON o.oid = pg_catalog.to_regclass($5)
