@@ -565,6 +565,34 @@ func TestAViewHasTheGrantsOfItsTable(t *testing.T) {
 	s.want(row{"routing_key": "t", "body": "1"})
 }
 
+// The view is dropped, but its table was renamed: undo gives it back its name.
+func TestUndoRestoresTheTableOfADroppedView(t *testing.T) {
+	s := open(t, events, simplest)
+	s.exec("INSERT INTO events (topic, body) VALUES ('t', '1')")
+	r := s.request("", "events", eventMap, "none")
+	r.View = true
+	s.adopt(r)
+	s.exec("DROP VIEW events")
+	s.undo("events")
+	if n := value[int](s, "SELECT count(*) FROM events"); n != 1 {
+		t.Errorf("%d rows are in the table, want 1", n)
+	}
+	s.insert("INSERT INTO events (topic, body) VALUES ('t', '2')")
+	s.want()
+	if all := s.list(); len(all) != 0 {
+		t.Errorf("got %+v", all)
+	}
+
+	r = s.request(adopt.Debezium, "outboxevent", "", "")
+	r.View = true
+	s.adopt(r)
+	s.exec("DROP TABLE outboxevent_adopted CASCADE")
+	s.undo("outboxevent")
+	if all := s.list(); len(all) != 0 {
+		t.Errorf("got %+v", all)
+	}
+}
+
 func (s *shop) list() []adopt.Adopted {
 	s.t.Helper()
 	all, err := adopt.List(s.t.Context(), s.owner, s.outbox)

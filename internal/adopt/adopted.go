@@ -83,11 +83,13 @@ func Find(ctx context.Context, conn *pgx.Conn, into outbox.Table, from *outbox.T
 // undo returns the statements of Undo, for one transaction.
 func (a Adopted) undo() []string {
 	table := a.Table.SQL()
+	rename := setAside(a.Table).SQL() + " RENAME TO " + outbox.QuoteIdentifier(a.Table.Name) + ";"
 	all := []string{lockTimeout}
 	switch {
 	case a.View && a.Trigger:
-		all = append(all, "DROP VIEW "+table+";",
-			fmt.Sprintf("ALTER TABLE %s RENAME TO %s;", setAside(a.Table).SQL(), outbox.QuoteIdentifier(a.Table.Name)))
+		all = append(all, "DROP VIEW "+table+";", "ALTER TABLE "+rename)
+	case a.View && !a.Exists:
+		all = append(all, "ALTER TABLE IF EXISTS "+rename)
 	case a.Trigger:
 		all = append(all, fmt.Sprintf("DROP TRIGGER %s ON %s;", triggerName, table))
 	}
