@@ -1,14 +1,14 @@
 {{define "variables"}}
     message_id uuid; exchange text; routing_key text; ordering_key text; coalesce_key text;
     payload json; payload_bytes bytea; headers jsonb; properties jsonb; redacted_payload json;
-    created_at timestamptz; available_at timestamptz; expires_at timestamptz;
+    created_at timestamptz; available_at timestamptz; expires_at timestamptz; max_attempts smallint;
     body text; options jsonb; envelope json;
 {{- end}}
 
 {{define "convert"}}
         message_id := NULL; exchange := NULL; routing_key := NULL; ordering_key := NULL; coalesce_key := NULL;
         payload := NULL; payload_bytes := NULL; headers := NULL; properties := NULL; redacted_payload := NULL;
-        created_at := NULL; available_at := NULL; expires_at := NULL;
+        created_at := NULL; available_at := NULL; expires_at := NULL; max_attempts := NULL;
         BEGIN -- Nothing in this block writes, so it costs no transaction id.
 {{- range .Assignments}}
             {{.Variable}} := {{.Expression}};
@@ -37,11 +37,12 @@
             -- The relay makes it a dead letter, since headers must be an object: with the reason and the whole row.
             payload := to_json(r); payload_bytes := NULL; headers := to_jsonb('cdc-relay adopt: ' || SQLERRM);
             ordering_key := NULL; coalesce_key := NULL; properties := NULL; redacted_payload := NULL; available_at := NULL; expires_at := NULL;
+            max_attempts := NULL;
         END;
         INSERT INTO {{.Outbox}} (message_id, exchange, routing_key, ordering_key, coalesce_key, payload, payload_bytes,
-            headers, properties, redacted_payload, created_at, available_at, expires_at)
+            headers, properties, redacted_payload, created_at, available_at, expires_at, max_attempts)
         VALUES (coalesce(message_id, gen_random_uuid()), exchange, coalesce(routing_key, ''), ordering_key, coalesce_key, payload, payload_bytes,
-            nullif(headers, '{}'), nullif(properties, '{}'), redacted_payload, coalesce(created_at, now()), available_at, expires_at);
+            nullif(headers, '{}'), nullif(properties, '{}'), redacted_payload, coalesce(created_at, now()), available_at, expires_at, max_attempts);
 {{- end}}
 
 {{define "celery"}}

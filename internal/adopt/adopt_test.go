@@ -293,6 +293,14 @@ func TestMapped(t *testing.T) {
 	s.wantEmpty(`"Ev ents"`)
 }
 
+func TestMappedRulesOfAMessage(t *testing.T) {
+	s := open(t, `CREATE TABLE events (id serial PRIMARY KEY, topic text, body text, tries text, shown jsonb, "until" timestamptz)`)
+	s.adopt(s.request("", "events", "routing_key=topic,payload=body,max_attempts=tries,redacted_payload=shown,expires_at=until", ""))
+	s.insert("SET timezone = 'UTC'", `INSERT INTO events (topic, body, tries, shown, "until") VALUES ('t', '1', '3', '{"a": 1}', '2030-01-01'), ('t', '2', NULL, NULL, NULL), ('t', '3', 'many', NULL, NULL)`)
+	s.want(row{"body": "1", "max_attempts": 3, "redacted_payload": "map[a:1]", "expires_at": "2030-01-01T00:00:00+00:00"}, row{"body": "2", "max_attempts": nil, "redacted_payload": nil},
+		row{"headers": `cdc-relay adopt: invalid input syntax for type smallint: "many"`, "max_attempts": nil})
+}
+
 // A row that cannot be converted is kept whole, and the relay makes it a dead letter: headers must be an object.
 func TestARowThatCannotBeConverted(t *testing.T) {
 	s := open(t, `CREATE TABLE events (id serial PRIMARY KEY, topic text, body text, meta text, prio text)`)

@@ -154,6 +154,10 @@ func (s *source) assign(c *conversion, all []mapping) error {
 			text = s.uuid(m, text)
 		case variable == "headers" || variable == "properties":
 			text += "::jsonb"
+		case variable == "max_attempts":
+			text += "::smallint"
+		case variable == "redacted_payload":
+			text += "::json"
 		case strings.HasSuffix(variable, "_at"):
 			found, _ := s.find(m.parts[0])
 			if m.single() == "" || !slices.Contains([]string{"timestamptz", "timestamp", "date"}, found.Type) {

@@ -32,7 +32,7 @@ func (m mapping) single() string {
 func targets() []string {
 	return []string{
 		"message_id", "exchange", "routing_key", "ordering_key", "payload", "headers", "properties",
-		"created_at", "available_at", "expires_at", "coalesce_key",
+		"created_at", "available_at", "expires_at", "coalesce_key", "max_attempts", "redacted_payload",
 	}
 }
 
