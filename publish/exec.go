@@ -34,10 +34,12 @@ type ExecConfig struct {
 
 // Exec sends messages to a child process, the handler. It writes lines of JSON to its standard input, and reads an
 // answer for each from its standard output. It restarts a handler that ends, or that leaves a message without an
-// answer, with backoff. The handler's unanswered messages are then Unknown. Create it with NewExec.
+// answer, with backoff. The handler's unanswered messages are then Unknown. A message that ends handler after handler is
+// Rejected (see suspects). Create it with NewExec.
 type Exec struct {
 	inbox
-	cfg ExecConfig
+	cfg      ExecConfig
+	suspects *suspects // only the goroutine of Run uses it
 }
 
 // NewExec looks for the program; it does not start it.
@@ -54,7 +56,7 @@ func NewExec(cfg ExecConfig) (*Exec, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Exec{cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}}, nil
+	return &Exec{cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}, suspects: newSuspects()}, nil
 }
 
 // The pause before the handler is restarted grows from the first to the second.
@@ -99,6 +101,7 @@ func (p *Exec) Run(ctx context.Context, sink Sink) error {
 // startHandler starts the child process.
 func (p *Exec) startHandler() (*handler, error) {
 	h := &handler{p: p, answers: newMailbox[[]byte](), written: make(chan written, 1), exited: make(chan error, 1), hand: newHand()}
+	h.began = time.Now()
 	h.command = exec.Command(p.cfg.Command[0], p.cfg.Command[1:]...)
 	h.command.Env = p.cfg.Env
 	h.command.Stderr = p.cfg.Stderr

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
@@ -21,14 +22,19 @@ type handler struct {
 	answers *mailbox[[]byte] // its lines
 	written chan written     // receives the end of each write
 	exited  chan error
+	began   time.Time
 
 	hand    *hand
 	writing *chunk // the current write, or nil
 	unsent  []*outbox.Message
-	later   []delayed
+	// risky are messages to send alone.
+	risky []*outbox.Message
+	alone bool // the message in hand was one of them
+	later []delayed
 
 	answered   bool // at least once
 	complained bool // about an invalid line
+	stopping   bool // its input was closed
 	why        error
 }
 
@@ -71,7 +77,7 @@ func (h *handler) run(ctx context.Context) {
 		timer := time.NewTimer(h.untilNext(killAt))
 		select {
 		case <-h.p.in.wake:
-			h.unsent = append(h.unsent, h.p.in.take(nil)...)
+			h.receive()
 		case <-h.answers.wake:
 			h.take()
 		case w := <-h.written:
@@ -81,7 +87,7 @@ func (h *handler) run(ctx context.Context) {
 			h.end(err)
 			return
 		case <-stop:
-			stop, killAt = nil, time.Now().Add(exitGrace)
+			stop, h.stopping, killAt = nil, true, time.Now().Add(exitGrace)
 			_ = h.stdin.Close()
 		case <-timer.C:
 			if stuck := h.hand.oldestFor() >= h.p.cfg.AnswerTimeout; stuck && h.why == nil {
@@ -106,6 +112,8 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 		next = time.Until(killAt)
 	} else if h.hand.oldest() != nil {
 		next = h.p.cfg.AnswerTimeout - h.hand.oldestFor()
+	} else if trial := aloneAfter - time.Since(h.began); len(h.risky) > 0 && trial > 0 {
+		next = trial
 	}
 	if len(h.later) > 0 {
 		next = min(next, time.Until(h.later[0].at))
@@ -113,27 +121,36 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 	return max(next, 0)
 }
 
-// write starts a write of waiting messages, unless one is under way.
-func (h *handler) write() {
-	if h.writing != nil || len(h.unsent) == 0 {
-		return
-	}
-	c := &chunk{}
-	taken := 0
-	for _, m := range h.unsent {
-		if c.lines.Len() > 0 && c.lines.Len()+len(m.Payload) > mostOfChunk {
-			break
-		}
-		taken++
-		if err := appendLine(&c.lines, m, h.p.cfg.DefaultExchange); err != nil {
-			h.p.sink.Deliver(impossible(m, err))
+// receive takes published messages. It sorts the risky ones: those at which the fewest handlers ended come first.
+func (h *handler) receive() {
+	for _, m := range h.p.in.take(nil) {
+		if h.p.suspects.count(m) < endsTogether {
+			h.unsent = append(h.unsent, m)
 			continue
 		}
-		m.SentAt = time.Now()
-		c.holds = append(c.holds, h.hand.add(m))
-		c.ends = append(c.ends, c.lines.Len())
+		h.risky = append(h.risky, m)
 	}
-	h.unsent = h.unsent[taken:]
+	slices.SortStableFunc(h.risky, func(a, b *outbox.Message) int { return h.p.suspects.count(a) - h.p.suspects.count(b) })
+}
+
+// write starts a write of waiting messages, unless one is under way or a message must be alone.
+func (h *handler) write() {
+	if h.writing != nil || (h.alone && h.hand.oldest() != nil) {
+		return
+	}
+	h.alone = false
+	c := &chunk{}
+	for len(h.risky) > 0 && len(c.holds) == 0 && h.mayTry(h.risky[0]) {
+		if h.hand.oldest() != nil {
+			return // until the others are answered
+		}
+		h.add(c, h.risky[0])
+		h.risky = h.risky[1:]
+		h.alone = len(c.holds) > 0
+	}
+	if !h.alone {
+		h.fill(c)
+	}
 	if len(c.holds) == 0 {
 		return
 	}
@@ -142,6 +159,41 @@ func (h *handler) write() {
 		n, err := h.stdin.Write(c.lines.Bytes())
 		h.written <- written{n, err}
 	}()
+}
+
+// mayTry reports whether a risky message may be sent now. One that has ended a handler alone lets others go first, but not for
+// ever.
+func (h *handler) mayTry(m *outbox.Message) bool {
+	if h.p.suspects.count(m) == endsTogether {
+		return true
+	}
+	age := time.Since(h.began)
+	idle := len(h.unsent) == 0 && h.hand.oldest() == nil
+	return age >= aloneAfter && (idle || age >= h.p.cfg.AnswerTimeout)
+}
+
+// fill adds waiting messages to a write.
+func (h *handler) fill(c *chunk) {
+	taken := 0
+	for _, m := range h.unsent {
+		if c.lines.Len() > 0 && c.lines.Len()+len(m.Payload) > mostOfChunk {
+			break
+		}
+		taken++
+		h.add(c, m)
+	}
+	h.unsent = h.unsent[taken:]
+}
+
+// add adds a message to a write, or delivers the reason why it has no line.
+func (h *handler) add(c *chunk, m *outbox.Message) {
+	if err := appendLine(&c.lines, m, h.p.cfg.DefaultExchange); err != nil {
+		h.p.sink.Deliver(impossible(m, err))
+		return
+	}
+	m.SentAt = time.Now()
+	c.holds = append(c.holds, h.hand.add(m))
+	c.ends = append(c.ends, c.lines.Len())
 }
 
 // wrote records the end of a write. After a failed write, messages that the handler cannot have read are NotSent.
@@ -180,6 +232,7 @@ func (h *handler) take() {
 		}
 		h.answered = true
 		h.hand.remove(one)
+		h.p.suspects.clear(one.message)
 		result := a.result(one.message, err)
 		if result.Outcome == outbox.Unknown && h.why == nil {
 			h.later = append(h.later, delayed{result, time.Now().Add(unknownPause)})
@@ -213,11 +266,27 @@ func (h *handler) end(exit error) {
 	}
 	h.p.setState(Connecting, oneLine(h.why.Error())) // before the results: after its result, the relay publishes no more
 	h.passOn(time.Now().Add(unknownPause))
+	h.p.suspects.ended(h.answered)
 	for one := h.hand.oldest(); one != nil; one = h.hand.oldest() {
 		h.hand.remove(one)
-		h.p.deliver(one.message, outbox.Unknown, "the handler ended before its answer")
+		h.unanswered(one.message)
 	}
-	for _, m := range h.unsent {
+	for _, m := range append(h.unsent, h.risky...) {
 		h.p.deliver(m, outbox.NotSent, "the handler has ended")
 	}
+}
+
+// unanswered delivers the result of a message that the handler has not answered. A handler that had to stop says nothing
+// about it.
+func (h *handler) unanswered(m *outbox.Message) {
+	if !h.stopping {
+		if alone, culprit := h.p.suspects.blame(m); culprit {
+			h.p.sink.Deliver(outbox.Result{
+				Message: m, Outcome: outbox.Rejected, Reason: outbox.ReasonHandlerRejected, MaybeSent: true,
+				Detail: fmt.Sprintf("%d handlers ended when this message was sent alone, the last one: %s", alone, oneLine(h.why.Error())),
+			})
+			return
+		}
+	}
+	h.p.deliver(m, outbox.Unknown, "the handler ended before its answer")
 }

@@ -24,17 +24,21 @@ func beHandler(name string) {
 	if err != nil {
 		panic(err)
 	}
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	in := bufio.NewReader(os.Stdin)
+	batch := ""
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			break // the relay has closed it
+		}
 		var m struct {
 			MessageID string          `json:"message_id"`
 			Payload   json.RawMessage `json:"payload"`
 		}
-		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+		if err := json.Unmarshal(line, &m); err != nil {
 			panic(err)
 		}
-		if _, err := file.Write(append(lines.Bytes(), '\n')); err != nil {
+		if _, err := file.Write(line); err != nil {
 			panic(err)
 		}
 		var order struct {
@@ -46,10 +50,16 @@ func beHandler(name string) {
 			fmt.Printf("{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", m.MessageID)
 		case "answer":
 			fmt.Println(strings.ReplaceAll(order.Answer, "ID", m.MessageID))
+		case "batch": // answered when no message waits
+			batch += fmt.Sprintf("{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", m.MessageID)
 		case "crash":
 			os.Exit(3)
 		case "sleep":
 			time.Sleep(time.Hour)
+		}
+		if in.Buffered() == 0 {
+			fmt.Print(batch)
+			batch = ""
 		}
 	}
 	os.Exit(0)
