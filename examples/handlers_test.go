@@ -12,6 +12,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
+// oddMessages are too deep for jq, and too long for an argument of a program.
+const oddMessages = `INSERT INTO outbox (routing_key, payload) VALUES ('deep', (repeat('[', 300) || repeat(']', 300))::json), ('long', to_json(repeat('x', 140000)))`
+
 const threeMessages = `INSERT INTO outbox (routing_key, payload) VALUES ('good', '{"n" : 1}'), ('busy', '2'), ('bad', '3')`
 
 // handHTTP lets http.sh post messages to a server that accepts one of them.
@@ -42,6 +45,12 @@ func (e *shop) handHTTP() {
 	}
 	e.want("SELECT string_agg(routing_key || ' ' || last_error, ',') FROM outbox", "busy handler_rejected: HTTP 503")
 	e.want("SELECT string_agg(routing_key || ' ' || last_error, ',') FROM outbox_dead_letter", "bad handler_impossible: HTTP 422")
+	e.exec("TRUNCATE outbox")
+	e.exec(oddMessages)
+	e.do("cdc-relay drain --publisher exec -- ./http.sh " + server.URL)
+	if len(got) != 3 {
+		e.t.Errorf("the server took %d messages, want 3", len(got))
+	}
 }
 
 // handRedis lets redis.sh add messages to a stream, and then to a key that is not a stream.
@@ -69,6 +78,12 @@ func (e *shop) handRedis() {
 	e.want("SELECT count(*)::text FROM outbox", "0")
 	if out, err := e.command("redis-cli -p " + port + " XRANGE orders - +"); err != nil || strings.Count(out, `"message_id"`) != 3 || !strings.Contains(out, `"payload":{"n" : 1},`) {
 		e.t.Errorf("%v: %s", err, out)
+	}
+	e.exec(oddMessages)
+	e.do("cdc-relay drain --publisher exec -- ./redis.sh 127.0.0.1 " + port + " odd")
+	e.want("SELECT count(*)::text FROM outbox", "0")
+	if out, err := e.command("redis-cli -p " + port + " XRANGE odd - + | tr -d '\\n' | wc -c"); err != nil || len(out) < len("140000\n") {
+		e.t.Errorf("%v: the stream has %s bytes", err, out)
 	}
 	e.do("redis-cli -p " + port + " SET other 1")
 	e.exec("INSERT INTO outbox (routing_key, payload) VALUES ('good', '4')")

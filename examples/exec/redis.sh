@@ -6,8 +6,9 @@ set -euo pipefail
 host=$1 port=$2 stream=$3
 
 while IFS= read -r line; do
-  id=$(jq -r .message_id <<<"$line")
-  answer=$(redis-cli -h "$host" -p "$port" XADD "$stream" '*' message_id "$id" message "$line" 2>&1 </dev/null) || true
+  id=${line#*'"message_id":"'} id=${id:0:36} # the second key; jq cannot read deeply nested payloads
+  # -x reads the last argument from the standard input: a program's argument is limited to 128 KiB on Linux.
+  answer=$(printf %s "$line" | redis-cli -h "$host" -p "$port" -x XADD "$stream" '*' message_id "$id" message 2>&1) || true
   if [[ $answer =~ ^[0-9]+-[0-9]+$ ]]; then # the id of the entry
     outcome='"confirmed"'
   elif [[ $answer =~ ^[A-Z]+\  ]]; then # WRONGTYPE …, OOM …: Redis rejected it
