@@ -26,7 +26,8 @@ type ExecConfig struct {
 	Stderr io.Writer
 	// DefaultExchange is used for messages without an exchange.
 	DefaultExchange string
-	// AnswerTimeout is how long the handler may leave its oldest message without an answer; default 10 s.
+	// AnswerTimeout is how long the handler may leave its oldest message without an answer; default 10 s. A handler that
+	// starts has 10 s more.
 	AnswerTimeout time.Duration
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
@@ -38,8 +39,10 @@ type ExecConfig struct {
 // Rejected (see suspects). Create it with NewExec.
 type Exec struct {
 	inbox
-	cfg      ExecConfig
-	suspects *suspects // only the goroutine of Run uses it
+	cfg ExecConfig
+	// startTime is how long a handler may take before its answers are due.
+	startTime time.Duration
+	suspects  *suspects // only the goroutine of Run uses it
 }
 
 // NewExec looks for the program; it does not start it.
@@ -56,7 +59,9 @@ func NewExec(cfg ExecConfig) (*Exec, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Exec{cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}, suspects: newSuspects()}, nil
+	return &Exec{
+		cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}, startTime: 10 * time.Second, suspects: newSuspects(),
+	}, nil
 }
 
 // The pause before the handler is restarted grows from the first to the second.

@@ -69,11 +69,3 @@ func (h *hand) oldest() *held {
 	}
 	return nil
 }
-
-// oldestFor returns how long the oldest message has been the oldest; 0: there is none.
-func (h *hand) oldestFor() time.Duration {
-	if h.order.Len() == 0 {
-		return 0
-	}
-	return time.Since(h.since)
-}

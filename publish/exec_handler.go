@@ -90,8 +90,8 @@ func (h *handler) run(ctx context.Context) {
 			stop, h.stopping, killAt = nil, true, time.Now().Add(exitGrace)
 			_ = h.stdin.Close()
 		case <-timer.C:
-			if stuck := h.hand.oldestFor() >= h.p.cfg.AnswerTimeout; stuck && h.why == nil {
-				h.why = fmt.Errorf("the handler gave no answer for message %s within %s", h.hand.oldest().message.MessageID, h.p.cfg.AnswerTimeout)
+			if oldest := h.hand.oldest(); oldest != nil && h.untilDue() <= 0 && h.why == nil {
+				h.why = fmt.Errorf("the handler gave no answer for message %s within %s", oldest.message.MessageID, h.p.cfg.AnswerTimeout)
 				killAt = time.Now()
 			}
 			if !killAt.IsZero() && !time.Now().Before(killAt) {
@@ -111,7 +111,7 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 	if !killAt.IsZero() {
 		next = time.Until(killAt)
 	} else if h.hand.oldest() != nil {
-		next = h.p.cfg.AnswerTimeout - h.hand.oldestFor()
+		next = h.untilDue()
 	} else if trial := aloneAfter - time.Since(h.began); len(h.risky) > 0 && trial > 0 {
 		next = trial
 	}
@@ -119,6 +119,15 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 		next = min(next, time.Until(h.later[0].at))
 	}
 	return max(next, 0)
+}
+
+// untilDue returns how long the handler may take until it has answered the oldest message.
+func (h *handler) untilDue() time.Duration {
+	begin := h.hand.since
+	if start := h.began.Add(h.p.startTime); !h.answered && start.After(begin) {
+		begin = start
+	}
+	return time.Until(begin.Add(h.p.cfg.AnswerTimeout))
 }
 
 // receive takes published messages. It sorts the risky ones: those at which the fewest handlers ended come first.

@@ -47,6 +47,7 @@ func TestExecPoison(t *testing.T) {
 					services.Thorough(t, "a crash has the same consequences, and is faster")
 				}
 				p := newExec(t, filepath.Join(t.TempDir(), "arrived"), 2*time.Second)
+				p.startTime = 0 // for less waiting
 				r := start(t, p)
 				var k maker
 				var messages []*outbox.Message
@@ -102,4 +103,16 @@ func TestExecSuspectsNeedEvidence(t *testing.T) {
 		end(true, false)
 	}
 	end(true, true)
+}
+
+// TestExecStart: a handler may take longer to start than to answer.
+func TestExecStart(t *testing.T) {
+	p := newExec(t, filepath.Join(t.TempDir(), "arrived"), time.Nanosecond)
+	p.startTime = time.Hour
+	r := start(t, p)
+	r.awaitPhase(t, Ready)
+	var k maker
+	m := k.make("x", "k", `{}`)
+	r.publish(m)
+	allAre(t, r.awaitResults(t, m), outbox.Confirmed)
 }

@@ -155,7 +155,9 @@ func TestExecNoAnswer(t *testing.T) {
 	for _, do := range []string{"nothing", "sleep"} {
 		t.Run(do, func(t *testing.T) {
 			var k maker
-			r := start(t, newExec(t, filepath.Join(t.TempDir(), "arrived"), 100*time.Millisecond))
+			p := newExec(t, filepath.Join(t.TempDir(), "arrived"), 100*time.Millisecond)
+			p.startTime = 0
+			r := start(t, p)
 			r.awaitPhase(t, Ready)
 			mark := r.mark()
 			silent := k.make("x", "k", `{"do":"`+do+`"}`)
