@@ -2,6 +2,7 @@ package publish
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -23,7 +24,11 @@ type answer struct {
 
 // parseAnswer returns the MessageID even if the rest is wrong, if it can be read.
 func parseAnswer(text []byte) (a answer, err error) {
-	if err := json.Unmarshal(text, &a); err != nil {
+	var mistyped *json.UnmarshalTypeError
+	switch err := json.Unmarshal(text, &a); {
+	case errors.As(err, &mistyped) && mistyped.Field != "": // the other keys were read
+		return a, fmt.Errorf("%s: want a string, not a JSON %s", mistyped.Field, mistyped.Value)
+	case err != nil:
 		return a, fmt.Errorf("want a line such as {\"message_id\": \"…\", \"outcome\": \"confirmed\"}: %w", err)
 	}
 	if a.MessageID == (outbox.UUID{}) {
@@ -61,12 +66,16 @@ func (a answer) retryIn() (time.Duration, error) {
 	return d, nil
 }
 
-// result converts the answer to a result. A wrong answer means Unknown.
+// result converts the answer to a result. A wrong answer means Rejected, so that last_error shows what is wrong. The
+// message may have arrived.
 func (a answer) result(m *outbox.Message, wrong error) outbox.Result {
-	r := outbox.Result{Message: m, Outcome: a.outcome(), Detail: cut(oneLine(a.Detail), 500)}
 	if wrong != nil {
-		r.Outcome, r.Detail = outbox.Unknown, oneLine(wrong.Error())
+		return outbox.Result{
+			Message: m, Outcome: outbox.Rejected, Reason: outbox.ReasonHandlerRejected, MaybeSent: true,
+			Detail: "wrong answer: " + oneLine(wrong.Error()),
+		}
 	}
+	r := outbox.Result{Message: m, Outcome: a.outcome(), Detail: cut(oneLine(a.Detail), 500)}
 	switch r.Outcome {
 	case outbox.Rejected:
 		r.Reason = outbox.ReasonHandlerRejected

@@ -231,12 +231,8 @@ func (h *handler) take() {
 				err = fmt.Errorf("it has no message %s without an answer", a.MessageID)
 			}
 		}
-		if err != nil && !h.complained {
-			h.complained = true // a handler that prints other text prints much of it
-			h.p.cfg.Logger.Warn("handler wrote a line that is no answer, ignoring it and others like it",
-				"event", event.HandlerAnswerInvalid, "error", err, "line", cut(string(text), 200))
-		}
 		if one == nil {
+			h.complain(text, err)
 			continue
 		}
 		h.answered = true
@@ -249,6 +245,16 @@ func (h *handler) take() {
 		}
 		h.p.sink.Deliver(result)
 	}
+}
+
+// complain logs a line that is no answer, once: a handler that prints other text prints much of it.
+func (h *handler) complain(line []byte, err error) {
+	if h.complained {
+		return
+	}
+	h.complained = true
+	h.p.cfg.Logger.Warn("handler wrote a line that is no answer, ignoring it and others like it",
+		"event", event.HandlerAnswerInvalid, "error", err, "line", cut(string(line), 200))
 }
 
 // passOn delivers the delayed answers that are due.

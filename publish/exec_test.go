@@ -103,11 +103,13 @@ func TestExecOutcomes(t *testing.T) {
 		{`{"message_id":"ID","outcome":"impossible","detail":"no address"}`, outcome{outbox.Impossible, outbox.ReasonHandlerImpossible, 0, "no address"}},
 		{`{"message_id":"ID","outcome":"unknown","detail":"timeout"}`, outcome{outbox.Unknown, "", 0, "timeout"}},
 		{"hello\n\n" + `{"message_id":"00000000-0000-4000-8000-000000000000","outcome":"confirmed"}` + "\n" + `{"message_id":"ID","outcome":"confirmed"}`, outcome{outbox.Confirmed, "", 0, ""}},
-		{`{"message_id":"ID","outcome":"done"}`, outcome{outbox.Unknown, "", 0, `outcome "done": want confirmed, rejected, impossible or unknown`}},
+		{`{"message_id":"ID","outcome":"done"}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, `wrong answer: outcome "done": want confirmed, rejected, impossible or unknown`}},
 		{
 			`{"message_id":"ID","outcome":"rejected","retry_in":"30"}`,
-			outcome{outbox.Unknown, "", 0, `retry_in "30": want a duration with its unit, such as 30s, and the outcome rejected`},
+			outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, `wrong answer: retry_in "30": want a duration with its unit, such as 30s, and the outcome rejected`},
 		},
+		{`{"message_id":"ID","outcome":"rejected","retry_in":30}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, "wrong answer: retry_in: want a string, not a JSON number"}},
+		{`{"message_id":"ID","outcome":"confirmed","detail":{}}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, "wrong answer: detail: want a string, not a JSON object"}},
 	} {
 		order, err := json.Marshal(map[string]string{"do": "answer", "answer": test.answer})
 		if err != nil {
@@ -123,6 +125,9 @@ func TestExecOutcomes(t *testing.T) {
 	for i, result := range r.awaitResults(t, messages...) {
 		if got := (outcome{result.Outcome, result.Reason, result.RetryIn, result.Detail}); got != wanted[i] {
 			t.Errorf("message %d: got %+v, want %+v", i, got, wanted[i])
+		}
+		if wrong := strings.HasPrefix(result.Detail, "wrong answer"); wrong != result.MaybeSent {
+			t.Errorf("message %d may have arrived: %v", i, result.MaybeSent)
 		}
 	}
 	if took := time.Since(began); took < unknownPause {
