@@ -31,7 +31,7 @@ func NewLine(m *outbox.Message, defaultExchange string) (Line, error) {
 		return Line{}, err
 	}
 	headers := m.Headers
-	if len(m.Extra) > 0 {
+	if len(m.Extra) > 0 || bytes.Contains(headers, []byte(outbox.PossibleDuplicateHeader)) {
 		headers = withExtra(m)
 	}
 	return Line{
@@ -74,7 +74,8 @@ func appendPayload(b *bytes.Buffer, m *outbox.Message) {
 	b.WriteString(`"}` + "\n")
 }
 
-// withExtra returns the headers of an encoded message, with the header columns.
+// withExtra returns the headers of an encoded message, with the header columns and, as encode does, without the
+// application's own mark.
 func withExtra(m *outbox.Message) json.RawMessage {
 	headers := make(map[string]any)
 	for _, h := range m.Extra {
@@ -84,6 +85,7 @@ func withExtra(m *outbox.Message) json.RawMessage {
 	if len(m.Headers) > 0 {
 		_ = json.Unmarshal(m.Headers, &own) // encode has read them
 	}
+	delete(own, outbox.PossibleDuplicateHeader)
 	for name, value := range own {
 		headers[name] = value
 	}

@@ -45,3 +45,20 @@ func TestLineIsByteForByte(t *testing.T) {
 	check(`{"id":7,"message_id":"5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52","exchange":"x","routing_key":"orders.created","ordering_key":"k<1>",` +
 		`"headers":null,"properties":{"priority":1},"created_at":"2026-11-23T10:00:00Z","possible_duplicate":true,"payload":1,"payload_base64":null}`)
 }
+
+// TestLineDropsTheApplicationsMark: only the relay knows whether a message is a possible duplicate.
+func TestLineDropsTheApplicationsMark(t *testing.T) {
+	for _, test := range []struct{ headers, want string }{
+		{`{"x-possible-duplicate": "me", "b": {"x-possible-duplicate": 1.0E+2}}`, `{"b":{"x-possible-duplicate":1.0E+2}}`},
+		{`{"x-possible-duplicate": true}`, `{}`},
+		{`{"b": "x-possible-duplicate", "a": 1}`, `{"a":1,"b":"x-possible-duplicate"}`},
+	} {
+		line, err := NewLine(&outbox.Message{Headers: []byte(test.headers), Payload: []byte("1"), SchemaVersion: 1}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(line.Headers); got != test.want {
+			t.Errorf("%s: got %s, want %s", test.headers, got, test.want)
+		}
+	}
+}
