@@ -223,7 +223,9 @@ SELECT jsonb_build_object(
      'kind', t.relkind, 'persistence', t.relpersistence, 'options', coalesce(to_jsonb(t.reloptions), '[]'),
      'owner', pg_get_userbyid(t.relowner), 'owned', pg_has_role(t.relowner, 'USAGE'),
      'columns', (SELECT jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
-                   'filled', a.atthasdef OR a.attidentity <> '', 'generated', a.attgenerated <> '')) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
+                   'filled', a.atthasdef OR a.attidentity <> '', 'generated', a.attgenerated <> '', 'default', coalesce((
+                     SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.attgenerated = ''), '')
+                   )) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
      'privileges', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE has_table_privilege(t.oid, p)),
      'hidden', row_security_active(t.oid),
      'secured', t.relrowsecurity AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = t.oid AND p.polpermissive AND p.polcmd IN ('a', '*')),
@@ -245,6 +247,8 @@ SELECT jsonb_build_object(
      JOIN pg_class b ON b.oid = d.refobjid AND b.relkind IN ('r', 'p') JOIN pg_namespace n ON n.oid = b.relnamespace
      WHERE c.relname = ANY ($2::text[]) AND c.relkind = 'v' GROUP BY c.relname) v),
   'sequence', coalesce((SELECT name FROM sequence), ''),
+  'increment', (SELECT seqincrement FROM pg_sequence JOIN sequence s ON s.oid = seqrelid),
+  'cache', (SELECT seqcache FROM pg_sequence JOIN sequence s ON s.oid = seqrelid),
   'sequence_granted', coalesce((SELECT has_sequence_privilege(oid, 'SELECT, USAGE') FROM sequence), true))`
 
 const appSQL = `

@@ -224,6 +224,45 @@ func brokenColumns() map[string]breakage {
 	}
 }
 
+// brokenDefaults: a row that leaves the column out gets another value than the definition gives it.
+func brokenDefaults() map[string]breakage {
+	sets := func(level doctor.Level, column, value string, words ...string) breakage {
+		words = append(words, "column "+column+" of public.outbox has the default")
+		return breakage{func(p *patient) {
+			p.exec("ALTER TABLE outbox ALTER " + column + " SET DEFAULT " + value)
+		}, level, doctor.Tables, "column", words, level == doctor.OK}
+	}
+	const set, drop = "SET DEFAULT ", "DROP DEFAULT;"
+	return map[string]breakage{
+		"one message_id":         sets(doctor.Problem, "message_id", "'00000000-0000-0000-0000-000000000001'", "all messages have the same ID", set+"gen_random_uuid();"),
+		"attempts made":          sets(doctor.Problem, "attempts", "9", "dead letters too soon", set+"0;"),
+		"a newer version":        sets(doctor.Problem, "schema_version", "'2'", "stay in the table", set+"1;"),
+		"one time":               sets(doctor.Warning, "created_at", "'2000-01-01'", "timestamp and age", set+"now();"),
+		"never available":        sets(doctor.Problem, "available_at", "'infinity'", "no message streams", drop),
+		"available later":        sets(doctor.Warning, "available_at", "now() + interval '5 minutes'", "no message streams", drop),
+		"expired":                sets(doctor.Problem, "expires_at", "now()", "expire", drop),
+		"expired long ago":       sets(doctor.Problem, "expires_at", "'2000-01-01'", "expire", drop),
+		"expires later":          sets(doctor.Warning, "expires_at", "now() + interval '1 day'", "expire", drop),
+		"one ordering key":       sets(doctor.Warning, "ordering_key", "'all'", "wait for one another", drop),
+		"one coalesce key":       sets(doctor.Problem, "coalesce_key", "'all'", "only the newest", drop),
+		"always duplicates":      sets(doctor.Warning, "possible_duplicate", "true", "x-possible-duplicate", drop),
+		"a second body":          sets(doctor.Problem, "payload", "'{}'", "two bodies", drop),
+		"an exchange on purpose": sets(doctor.OK, "exchange", "'shop'"),
+	}
+}
+
+func TestWrongDefaultsAreRepairedByTheFix(t *testing.T) {
+	t.Parallel()
+	breakAndFix(t, brokenDefaults())
+}
+
+func TestDefaultsThatDoTheSame(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.exec("CREATE FUNCTION f() RETURNS uuid LANGUAGE sql AS 'SELECT gen_random_uuid()'", "ALTER TABLE outbox ALTER message_id SET DEFAULT f(), ALTER created_at SET DEFAULT clock_timestamp(), "+
+		"ALTER attempts SET DEFAULT '0', ALTER schema_version SET DEFAULT '1', ALTER possible_duplicate SET DEFAULT false, ALTER expires_at SET DEFAULT NULL")
+	p.examine().wantOthersOK()
+}
+
 // brokenIndexes: an index of the migration is missing or invalid.
 func brokenIndexes() map[string]breakage {
 	index := func(level doctor.Level, breaks string, words ...string) breakage {
@@ -251,16 +290,24 @@ func brokenIndexes() map[string]breakage {
 
 // brokenSequences: an INSERT gets no id, or the id of another row.
 func brokenSequences() map[string]breakage {
-	sequence := func(breaks string, words ...string) breakage {
+	at := func(level doctor.Level, breaks string, words ...string) breakage {
 		return breakage{func(p *patient) {
 			p.exec("INSERT INTO outbox (id, routing_key, payload) VALUES (5, 'k', '{}')", breaks)
-		}, doctor.Problem, doctor.Tables, "sequence", words, false}
+		}, level, doctor.Tables, "sequence", words, false}
 	}
+	sequence := func(breaks string, words ...string) breakage { return at(doctor.Problem, breaks, words...) }
+	const ascend = "INCREMENT BY 1"
 	return map[string]breakage{
 		"behind":          sequence("SELECT setval('outbox_id_seq', 2)", "is at 3, but the table has id 5", "setval"),
 		"at its end":      sequence("SELECT setval('outbox_id_seq', 9223372036854775807)", "every INSERT fails", "setval('public.outbox_id_seq'"),
 		"at a small end":  sequence("ALTER SEQUENCE outbox_id_seq MAXVALUE 9 RESTART 9; SELECT nextval('outbox_id_seq')", "is at its MAXVALUE", "NO MAXVALUE"),
 		"before a number": sequence("SELECT setval('outbox_id_seq', 5, false)", "is at 5"),
+		"descending":      sequence("SELECT setval('outbox_id_seq', 5); ALTER SEQUENCE outbox_id_seq INCREMENT BY -1", "descends", "order is reversed", ascend),
+		"below zero":      sequence("ALTER TABLE outbox ALTER id DROP IDENTITY; CREATE SEQUENCE s INCREMENT BY -1 OWNED BY outbox.id; ALTER TABLE outbox ALTER id SET DEFAULT nextval('s')", "descends", ascend),
+		"cached":          at(doctor.Warning, "SELECT setval('outbox_id_seq', 5); ALTER SEQUENCE outbox_id_seq CACHE 50", "caches 50 ids", "CACHE 1;"),
+		"larger steps": {func(p *patient) {
+			p.exec("ALTER SEQUENCE outbox_id_seq INCREMENT BY 10")
+		}, doctor.OK, doctor.Tables, "table", nil, true},
 	}
 }
 

@@ -102,6 +102,8 @@ type tablesFacts struct {
 	// Sequence is the sequence of the column id, as SQL writes it; "": there is none.
 	Sequence        string `json:"sequence"`
 	SequenceGranted bool   `json:"sequence_granted"`
+	Increment       int64  `json:"increment"` // of the sequence
+	Cache           int64  `json:"cache"`     // ids that each session takes at once
 }
 
 type tableFacts struct {
@@ -153,6 +155,8 @@ type columnFacts struct {
 	// Filled: the column has a default or is generated.
 	Filled    bool `json:"filled"`
 	Generated bool `json:"generated"`
+	// Default is the default expression; "": none, or it is generated.
+	Default string `json:"default"`
 }
 
 type indexFacts struct {

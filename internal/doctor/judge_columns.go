@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -94,7 +95,67 @@ func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, w
 		c.wrong("column", alter+"DROP NOT NULL;", "%s is NOT NULL: %s", what, notNullEffect(j.o.Table, of)).about(about)
 	case want.Default != "" && !is.Filled && of == j.o.Table:
 		c.warn("column", lines(alter+setDefault(want)+";", continueIDs(of, want)), "%s has no default: an INSERT that leaves it out fails", what).about(about)
+	case of == j.o.Table && is.Default != "":
+		j.judgeDefault(c, is, want)
 	}
+}
+
+// defaultEffect says what an unexpected default does to the rows of an INSERT that leaves the column out.
+type defaultEffect struct {
+	same, other Level // if all rows get the same value, and otherwise
+	says        string
+}
+
+// defaultEffects are by column. A default of another column does what its owner wants.
+func defaultEffects() map[string]defaultEffect {
+	const bodies = "a row with the other payload column has two bodies and becomes a dead letter"
+	return map[string]defaultEffect{
+		"message_id":         {Problem, OK, "all messages have the same ID, and consumers drop them as duplicates"},
+		"created_at":         {Warning, OK, "timestamp and age of messages are wrong"},
+		"attempts":           {Problem, Problem, "rejections that never happened are counted, and messages become dead letters too soon"},
+		"schema_version":     {Problem, Problem, "rows of a newer version stay in the table"},
+		"available_at":       {Problem, Warning, "no message streams; each waits until that time"},
+		"expires_at":         {Problem, Warning, "messages without a time of their own expire then and are not published"},
+		"ordering_key":       {Warning, Warning, "messages without a key of their own wait for one another"},
+		"coalesce_key":       {Problem, Warning, "of the waiting messages with that key, only the newest is published"},
+		"possible_duplicate": {Warning, Warning, "new messages carry x-possible-duplicate"},
+		"payload":            {Problem, Problem, bodies},
+		"payload_bytes":      {Problem, Problem, bodies},
+	}
+}
+
+func (j *databaseJudge) judgeDefault(c *chart, is columnFacts, want migrations.Column) {
+	value, constant := constantOf(is.Default)
+	current := slices.Contains([]string{"now()", "CURRENT_TIMESTAMP", "transaction_timestamp()", "statement_timestamp()", "clock_timestamp()"}, is.Default)
+	effect := defaultEffects()[is.Name]
+	level := effect.other
+	if constant || current && is.Name == "expires_at" {
+		level = effect.same
+	}
+	if level == "" || constant && value == want.Default || value == "false" && is.Name == "possible_duplicate" {
+		level = OK
+	}
+	what := fmt.Sprintf("column %s of %s has the default %s", is.Name, j.o.Table, is.Default)
+	about, fix := j.o.Table.String()+"."+is.Name, "DROP DEFAULT"
+	switch {
+	case level == OK && want.Default == "":
+		c.ok("column", "%s", what).about(about)
+		return
+	case level == OK:
+		return
+	case want.Default != "":
+		fix = setDefault(want)
+	}
+	c.add(level, "column", fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s %s;", j.o.Table.SQL(), outbox.QuoteIdentifier(is.Name), fix), "%s: %s", what, effect.says).about(about)
+}
+
+// constantOf returns the value of an expression that is a literal, as Postgres writes it: 9, (-1) or '2'::smallint.
+func constantOf(expression string) (value string, constant bool) {
+	m := regexp.MustCompile(`^(?:\(?(-?[0-9.]+|true|false)\)?|'((?:[^']|'')*)')(::[^(]+(\([0-9,]+\))?[^(]*)?$`).FindStringSubmatch(expression)
+	if m == nil {
+		return "", false
+	}
+	return m[1] + m[2], true
 }
 
 // fillNulls gives the default to rows that have none; "" if there is no default.

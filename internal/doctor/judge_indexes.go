@@ -1,12 +1,9 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -67,13 +64,22 @@ func createIndex(of outbox.Table, table tableFacts, want migrations.Index) strin
 	return fmt.Sprintf("CREATE INDEX %sON %s (%s)%s;", concurrently, of.SQL(), columns, where)
 }
 
-// judgeIDs checks that the sequence has an id for the next row.
+// judgeIDs checks that the sequence has an id for the next row, which is above all others.
 func (j *databaseJudge) judgeIDs(c *chart) {
 	f, name := j.f.ids.value, j.f.tables.value.Sequence
+	if t := j.f.tables.value; t.Cache > 1 {
+		c.warn("sequence", fmt.Sprintf("ALTER SEQUENCE %s CACHE 1;", name),
+			"sequence %s caches %d ids for each session: a later row can get a lower id and overtake earlier rows of its ordering key", name, t.Cache)
+	}
+	if j.f.tables.value.Increment < 0 {
+		c.wrong("sequence", lines("BEGIN;", fmt.Sprintf("ALTER SEQUENCE %s INCREMENT BY 1 NO MINVALUE NO MAXVALUE START 1 RESTART;", name),
+			fmt.Sprintf("SELECT setval(%s, greatest(max(id), 0) + 1, false) FROM %s;", outbox.QuoteLiteral(name), j.o.Table.SQL()), "COMMIT;"),
+			"sequence %s descends: the newest row is published first, and the order is reversed", name)
+		return
+	}
 	setval := fmt.Sprintf("SELECT setval(%s, coalesce(max(id), 0) + 1, false) FROM %s;", outbox.QuoteLiteral(name), j.o.Table.SQL())
 	switch {
 	case pgcode.Is(j.f.ids.err, pgcode.InsufficientPrivilege, pgcode.UndefinedColumn): // another check reports it
-	case errors.Is(j.f.ids.err, pgx.ErrNoRows): // the sequence descends
 	case j.f.ids.err != nil:
 		c.unknown("sequence", j.f.ids.err)
 	case f.Exhausted && f.Narrow:
