@@ -179,9 +179,10 @@ FROM pg_roles WHERE rolname = current_user`
 // triggersSQL lists the enabled triggers of the relation t. A partition's copy of its parent's trigger is left out.
 const triggersSQL = `(
   SELECT coalesce(jsonb_agg(jsonb_build_object('name', g.tgname, 'function', p.proname, 'type', g.tgtype,
+    'language', l.lanname, 'always', g.tgqual IS NULL AND g.tgattr::text = '',
     'returns', (SELECT coalesce(jsonb_agg(DISTINCT lower(word[1])), '[]')
-                FROM regexp_matches(regexp_replace(regexp_replace(p.prosrc, '--[^\n]*', '', 'g'), '/\*.*?\*/', '', 'g'), '\mreturn\s+(\w+)', 'gi') word)) ORDER BY g.tgname), '[]')
-  FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
+                FROM regexp_matches(regexp_replace(regexp_replace(p.prosrc, '--[^\n]*', '', 'g'), '/\*.*?\*/', '', 'g'), '\mreturn\M\s*(\w+|\S)', 'gi') word)) ORDER BY g.tgname), '[]')
+  FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid JOIN pg_language l ON l.oid = p.prolang
   WHERE g.tgrelid = t.oid AND NOT g.tgisinternal AND g.tgparentid = 0 AND g.tgenabled IN ('O', 'A'))`
 
 // indexesSQL lists the B-tree indexes of the relation t. The name of an expression is null.

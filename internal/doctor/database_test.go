@@ -359,7 +359,17 @@ func brokenDeletes() map[string]breakage {
 			"IF NEW.routing_key = '' THEN RETURN NULL; END IF; RETURN NEW", "can return NULL: then messages of applications", disable),
 		"a dead letter that stays":  trigger(doctor.Problem, "BEFORE DELETE ON outbox_dead_letter", "RETURN NEW", "cannot be requeued or purged", disable),
 		"an UPDATE that is watched": trigger(doctor.Warning, "AFTER UPDATE ON outbox", "RETURN NULL", "runs in statements of the relay", aside, disable),
-		"dead letters suppressed":   trigger(doctor.Problem, "BEFORE INSERT ON outbox_dead_letter", "return  null", "a dead letter that it suppresses is lost", disable),
+		"a DELETE that always fails": trigger(doctor.Problem, "BEFORE DELETE ON outbox", "RAISE EXCEPTION 'append only'",
+			"always fails: its function has no RETURN", aside, disable),
+		"an INSERT that always fails": trigger(doctor.Problem, "AFTER INSERT ON outbox", "RAISE EXCEPTION 'closed'", "no message can be inserted", disable),
+		"a dead letter that always fails": trigger(doctor.Problem, "BEFORE INSERT ON outbox_dead_letter", "RAISE EXCEPTION 'no'",
+			"always fails", "no message can become a dead letter", disable),
+		"a DELETE that fails at times": {func(p *patient) {
+			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$",
+				"CREATE TRIGGER guard BEFORE DELETE ON outbox FOR EACH ROW WHEN (OLD.routing_key = 'x') EXECUTE FUNCTION f()")
+		}, doctor.Warning, doctor.Tables, "triggers", []string{"If it fails", aside, disable}, false},
+		"a RETURN in parentheses": trigger(doctor.Warning, "BEFORE DELETE ON outbox", "RETURN(OLD)", "runs in statements of the relay", disable),
+		"dead letters suppressed": trigger(doctor.Problem, "BEFORE INSERT ON outbox_dead_letter", "return  null", "a dead letter that it suppresses is lost", disable),
 		"an application's trigger": {func(p *patient) {
 			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$", "CREATE TRIGGER fill BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION f()")
 		}, doctor.OK, doctor.Tables, "table", nil, true},

@@ -173,7 +173,10 @@ type triggerFacts struct {
 	Function string `json:"function"`
 	Type     int    `json:"type"` // tgtype of pg_trigger
 	// Returns are the words after RETURN in the source of the function, in lower case.
-	Returns []string `json:"returns"`
+	Returns  []string `json:"returns"`
+	Language string   `json:"language"`
+	// Always: it has neither WHEN nor OF.
+	Always bool `json:"always"`
 }
 
 // The bits of tgtype.

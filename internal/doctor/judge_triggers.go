@@ -7,26 +7,28 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// firing is a kind of statement that fires triggers, and what happens if a trigger suppresses its rows.
+// firing is a kind of statement that fires triggers, and what happens if a trigger suppresses its rows or fails.
 type firing struct {
-	events int
-	relays bool // the relay executes it for every message
-	effect string
+	events             int
+	relays             bool // the relay executes it for every message
+	suppressed, failed string
 }
 
 func (j *databaseJudge) firings(of outbox.Table) []firing {
+	const stuck = "dead letters cannot be requeued or purged"
 	switch of {
 	case j.o.Table.DeadLetter():
 		return []firing{
-			{triggerInsert, true, "a dead letter that it suppresses is lost"},
-			{triggerDelete, false, "dead letters cannot be requeued or purged"},
+			{triggerInsert, true, "a dead letter that it suppresses is lost", "no message can become a dead letter"},
+			{triggerDelete, false, stuck, stuck},
 		}
 	case j.o.Table.Published():
-		return []firing{{triggerInsert, true, "published messages are not kept, or stay in the outbox"}}
+		return []firing{{triggerInsert, true, "published messages are not kept, or stay in the outbox", unmoved}}
 	}
+	const stay = "rows stay after they were published, and the relay "
 	return []firing{
-		{triggerDelete | triggerUpdate, true, "rows stay after they were published, and the relay sets them aside"},
-		{triggerInsert, false, "messages of applications and requeued dead letters are lost"},
+		{triggerDelete | triggerUpdate, true, stay + "sets them aside", stay + "stops publishing"},
+		{triggerInsert, false, "messages of applications and requeued dead letters are lost", "no message can be inserted"},
 	}
 }
 
@@ -55,17 +57,21 @@ func (t triggerFacts) judge(f firing) (level Level, says string) {
 	null := slices.Contains(t.Returns, "null")
 	before := t.Type&triggerBefore != 0 && t.Type&triggerRow != 0
 	for _, event := range triggerEvents() {
-		if before && t.Type&f.events&event.bit != 0 && t.suppresses(event) {
-			return Problem, fmt.Sprintf("runs before each %s and returns %s: %s", event.name, t.nullNames(event), f.effect)
+		switch {
+		case t.Type&f.events&event.bit == 0:
+		case t.Language == "plpgsql" && len(t.Returns) == 0 && t.Always:
+			return Problem, fmt.Sprintf("runs for each %s and always fails: its function has no RETURN. So %s", event.name, f.failed)
+		case before && t.suppresses(event):
+			return Problem, fmt.Sprintf("runs before each %s and returns %s: %s", event.name, t.nullNames(event), f.suppressed)
 		}
 	}
 	switch {
 	case before && null && f.relays:
-		return Problem, "runs before statements of the relay, and can return NULL: " + f.effect
+		return Problem, "runs before statements of the relay, and can return NULL: " + f.suppressed
 	case before && null:
-		return Warning, "can return NULL: then " + f.effect
+		return Warning, "can return NULL: then " + f.suppressed
 	case f.relays:
-		return Warning, "runs in statements of the relay. If it fails, " + f.effect
+		return Warning, "runs in statements of the relay. If it fails, " + f.failed
 	}
 	return OK, ""
 }
