@@ -198,10 +198,16 @@ const referencesSQL = `(SELECT coalesce(jsonb_agg(jsonb_build_object('table', fo
                       ORDER BY f.conname), '[]') FROM pg_constraint f JOIN pg_class c ON c.oid = f.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
                     WHERE f.confrelid = t.oid AND f.contype = 'f' AND f.conparentid = 0)`
 
-// checksSQL lists the CHECK constraints of the relation t, with the columns that they read.
-const checksSQL = `(SELECT coalesce(jsonb_agg(jsonb_build_object('name', k.conname, 'columns', (
-                      SELECT coalesce(jsonb_agg(a.attname), '[]') FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum = ANY (k.conkey))) ORDER BY k.conname), '[]')
-                    FROM pg_constraint k WHERE k.conrelid = t.oid AND k.contype = 'c')`
+// constraintsSQL lists what can reject a row of the relation t, with the columns that it reads. What a partition has from
+// its parent is left out.
+const constraintsSQL = `(SELECT coalesce(jsonb_agg(to_jsonb(r) ORDER BY r.name, r.index), '[]') FROM (
+                      SELECT k.conname::text AS name, '' AS index, k.contype IN ('p', 'u', 'x') AS "unique", (
+                        SELECT coalesce(jsonb_agg(a.attname), '[]') FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum = ANY (k.conkey)) AS columns
+                      FROM pg_constraint k WHERE k.conrelid = t.oid AND k.contype IN ('c', 'f', 'p', 'u', 'x') AND NOT (t.relispartition AND k.coninhcount > 0)
+                      UNION ALL SELECT '', i.indexrelid::regclass::text, true, (
+                        SELECT coalesce(jsonb_agg(a.attname), '[]') FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+                      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid AND NOT c.relispartition WHERE i.indrelid = t.oid AND i.indisunique
+                        AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x'))) r)`
 
 const tablesSQL = `
 WITH schema AS (SELECT oid FROM pg_namespace WHERE nspname = $1),
@@ -234,9 +240,9 @@ SELECT jsonb_build_object(
      'triggers', ` + triggersSQL + `,
      'rules', (SELECT coalesce(jsonb_agg(r.rulename ORDER BY r.rulename), '[]') FROM pg_rewrite r
                WHERE r.ev_class = t.oid AND r.ev_type IN ('2', '3', '4') AND r.ev_enabled IN ('O', 'A')),
-     'references', ` + referencesSQL + `, 'checks', ` + checksSQL + `)), '{}') FROM tables t),
+     'references', ` + referencesSQL + `, 'constraints', ` + constraintsSQL + `)), '{}') FROM tables t),
   'leaves', (SELECT coalesce(jsonb_agg(jsonb_build_object('root', t.root, 'schema', t.nspname, 'name', t.relname, 'persistence', t.relpersistence,
-     'triggers', ` + triggersSQL + `, 'references', ` + referencesSQL + `) ORDER BY t.nspname, t.relname), '[]') FROM leaves t),
+     'triggers', ` + triggersSQL + `, 'references', ` + referencesSQL + `, 'constraints', ` + constraintsSQL + `) ORDER BY t.nspname, t.relname), '[]') FROM leaves t),
   'others', (SELECT coalesce(jsonb_object_agg(c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
               WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' ELSE 'INDEX' END), '{}')
              FROM pg_class c, schema WHERE c.relnamespace = schema.oid AND c.relname = ANY ($2::text[]) AND c.relkind NOT IN ('r', 'p')),

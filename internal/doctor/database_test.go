@@ -398,6 +398,40 @@ func brokenDeletes() map[string]breakage {
 			[]string{"cannot be moved there, and its row is set aside"},
 			false,
 		},
+		"a foreign key of dead letters": {
+			func(p *patient) {
+				p.exec("CREATE TABLE topics (name text PRIMARY KEY)", "ALTER TABLE outbox_dead_letter ADD CONSTRAINT known FOREIGN KEY (routing_key) REFERENCES topics (name)")
+			},
+			doctor.Warning, doctor.Tables, "constraints",
+			[]string{"constraint known of public.outbox_dead_letter", "cannot be moved there, and its row is set aside", `DROP CONSTRAINT "known"`},
+			false,
+		},
+		"a unique constraint of dead letters": {
+			func(p *patient) {
+				p.exec("ALTER TABLE outbox_dead_letter ADD CONSTRAINT once UNIQUE (message_id)")
+			},
+			doctor.Problem, doctor.Tables, "constraints",
+			[]string{"constraint once of public.outbox_dead_letter", "conflicts with another is lost", `DROP CONSTRAINT "once"`},
+			false,
+		},
+		"a unique index of dead letters": {
+			func(p *patient) { p.exec("CREATE UNIQUE INDEX once ON outbox_dead_letter (lower(routing_key))") },
+			doctor.Problem, doctor.Tables, "constraints",
+			[]string{"unique index public.once of public.outbox_dead_letter", "conflicts with another is lost", "DROP INDEX public.once;"},
+			false,
+		},
+		"unique indexes with the key": {
+			func(p *patient) {
+				p.exec("CREATE UNIQUE INDEX ON outbox_dead_letter (message_id, id)", "CREATE UNIQUE INDEX ON outbox (id, available_at)")
+			},
+			doctor.OK, doctor.Tables, "table", nil, true,
+		},
+		"a unique index of the relay's columns": {
+			func(p *patient) { p.exec("CREATE UNIQUE INDEX once ON outbox (available_at)") },
+			doctor.Warning, doctor.Tables, "constraints",
+			[]string{"unique index public.once", "becomes a dead letter"},
+			false,
+		},
 		"a constraint of the application": {
 			func(p *patient) { p.exec("ALTER TABLE outbox ADD CHECK (routing_key <> '')") },
 			doctor.OK, doctor.Tables, "table", nil, true,
@@ -647,6 +681,11 @@ func brokenPartitions() map[string]breakage {
 		"an unlogged partition": {
 			breaks("ALTER TABLE part1 SET UNLOGGED"), doctor.Problem, doctor.Tables, "table",
 			[]string{"table public.part1 is UNLOGGED", `ALTER TABLE "public"."part1" SET LOGGED`},
+			false,
+		},
+		"a constraint": {
+			breaks("ALTER TABLE part1 ADD CONSTRAINT few CHECK (attempts < 3)"), doctor.Warning, doctor.Tables, "constraints",
+			[]string{"constraint few of public.part1", `ALTER TABLE "public"."part1" DROP CONSTRAINT "few";`},
 			false,
 		},
 		"a foreign key": {

@@ -122,12 +122,15 @@ type tableFacts struct {
 	Triggers   []triggerFacts   `json:"triggers"` // enabled triggers
 	Rules      []string         `json:"rules"`    // rules that rewrite statements
 	References []referenceFacts `json:"references"`
-	Checks     []checkFacts     `json:"checks"`
+	// Constraints can reject a row.
+	Constraints []constraintFacts `json:"constraints"`
 }
 
-// checkFacts describe a CHECK constraint.
-type checkFacts struct {
+// constraintFacts describe a constraint, or a unique index without one.
+type constraintFacts struct {
 	Name    string   `json:"name"`
+	Index   string   `json:"index"`  // the index, as SQL writes it; "": it is a constraint
+	Unique  bool     `json:"unique"` // or EXCLUDE
 	Columns []string `json:"columns"`
 }
 
@@ -146,6 +149,8 @@ type leafFacts struct {
 	Persistence string           `json:"persistence"`
 	Triggers    []triggerFacts   `json:"triggers"` // its own
 	References  []referenceFacts `json:"references"`
+	// Constraints are its own.
+	Constraints []constraintFacts `json:"constraints"`
 }
 
 type columnFacts struct {

@@ -131,6 +131,9 @@ func (j *databaseJudge) judgeHistory(c *chart) {
 	}
 	j.judgeTriggers(c, published, published, table.Triggers)
 	j.judgeRules(c, published, table.Rules)
+	j.judgeReferences(c, published, published, table.References)
+	j.judgeConstraints(c, published, published, table.Constraints)
+	j.judgeLeaves(c, published)
 	if !table.partitioned() {
 		c.warn("history", j.outOfTheWay(published, "TABLE"), "table %s is not partitioned: published messages go there, and old ones are never dropped", name).about(name)
 		return

@@ -68,6 +68,24 @@ func brokenHistories() map[string]breakage {
 		"a trigger": {func(p *patient) {
 			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$", "CREATE TRIGGER guard BEFORE INSERT ON outbox_published FOR EACH ROW EXECUTE FUNCTION f()")
 		}, doctor.Problem, doctor.Tables, "triggers", []string{"trigger guard of public.outbox_published", "published messages are not kept", `DISABLE TRIGGER "guard"`}, false},
+		"a trigger of a partition": {func(p *patient) {
+			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$", "CREATE TRIGGER guard BEFORE INSERT ON "+p.day(0)+" FOR EACH ROW EXECUTE FUNCTION f()")
+		}, doctor.Problem, doctor.Tables, "triggers", []string{"trigger guard of public.outbox_p2", "published messages are not kept", `DISABLE TRIGGER "guard"`}, false},
+		"a constraint": {func(p *patient) {
+			p.exec("ALTER TABLE outbox_published ADD CONSTRAINT short CHECK (length(routing_key) < 3)")
+		}, doctor.Problem, doctor.Tables, "constraints", []string{"constraint short of public.outbox_published", unmoved, `ALTER TABLE "public"."outbox_published" DROP CONSTRAINT "short";`}, false},
+		"a constraint of a partition": {func(p *patient) {
+			p.exec("CREATE TABLE topics (name text PRIMARY KEY)", "ALTER TABLE outbox_p ADD CONSTRAINT known FOREIGN KEY (routing_key) REFERENCES topics")
+		}, doctor.Problem, doctor.Tables, "constraints", []string{"constraint known of public.outbox_p", unmoved}, false},
+		"a unique index of a partition": {func(p *patient) {
+			p.exec("CREATE UNIQUE INDEX once ON outbox_p (routing_key)", "CREATE UNIQUE INDEX ON outbox_published (id, published_at)")
+		}, doctor.Problem, doctor.Tables, "constraints", []string{"unique index public.once of public.outbox_p", unmoved}, false},
+		"a foreign key to a partition": {func(p *patient) {
+			p.exec("ALTER TABLE outbox_p ADD PRIMARY KEY (id, published_at)", "CREATE TABLE audit (message bigint, at timestamptz, FOREIGN KEY (message, at) REFERENCES outbox_p)")
+		}, doctor.Warning, doctor.Tables, "references", []string{"refers to public.outbox_p", "old days of the history cannot be dropped"}, false},
+		"an unlogged partition": {func(p *patient) {
+			p.exec("ALTER TABLE outbox_p SET UNLOGGED")
+		}, doctor.Warning, doctor.Tables, "table", []string{"public.outbox_p is UNLOGGED", "its published messages are lost in a crash"}, false},
 		"no partition for today": {
 			func(p *patient) { p.exec("DROP TABLE " + p.day(0)) },
 			doctor.Warning, doctor.Tables, "history",

@@ -86,7 +86,7 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	j.judgeTriggers(c, need.Table, need.Table, table.Triggers)
 	j.judgeRules(c, need.Table, table.Rules)
 	j.judgeReferences(c, need.Table, need.Table, table.References)
-	j.judgeChecks(c, need.Table, table.Checks)
+	j.judgeConstraints(c, need.Table, need.Table, table.Constraints)
 	j.judgeLeaves(c, need.Table)
 	if table.Secured {
 		c.warn("row_security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT WITH CHECK (true);\n-- or: ALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY;", need.Table.SQL()),

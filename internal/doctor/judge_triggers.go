@@ -116,6 +116,8 @@ func (j *databaseJudge) judgeReferences(c *chart, of, on outbox.Table, reference
 		fix := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", r.Table, outbox.QuoteIdentifier(r.Name))
 		says := fmt.Sprintf("foreign key %s of %s refers to %s", r.Name, r.Table, on)
 		switch {
+		case of == j.o.Table.Published():
+			c.warn("references", fix, "%s: old days of the history cannot be dropped", says).about(on.String())
 		case of != j.o.Table:
 			c.warn("references", fix, "%s: dead letters cannot be purged or requeued, or change that table", says).about(on.String())
 		case r.Action == "a" || r.Action == "r":
@@ -126,20 +128,31 @@ func (j *databaseJudge) judgeReferences(c *chart, of, on outbox.Table, reference
 	}
 }
 
-// judgeChecks reports the CHECK constraints that can reject what the relay writes. Its migrations create none. Those of
-// the other columns of the outbox reject the INSERT of an application, which learns of it.
-func (j *databaseJudge) judgeChecks(c *chart, of outbox.Table, checks []checkFacts) {
+// judgeConstraints reports the constraints that can reject what the relay writes. Its migrations create none but the
+// primary keys. Those of the other columns of the outbox reject the INSERT of an application, which learns of it.
+func (j *databaseJudge) judgeConstraints(c *chart, of, on outbox.Table, constraints []constraintFacts) {
 	written := []string{"attempts", "available_at", "last_error", "possible_duplicate"}
-	for _, check := range checks {
-		effect := "a message that violates it cannot be moved there, and its row is set aside"
-		if of == j.o.Table {
-			effect = "the relay writes such columns, and a row that would violate it becomes a dead letter"
-			if !slices.ContainsFunc(check.Columns, func(name string) bool { return slices.Contains(written, name) }) {
-				continue
-			}
+	for _, k := range constraints {
+		has := func(name string) bool { return slices.Contains(k.Columns, name) }
+		if k.Unique && has("id") && (of == j.o.Table || has("message_id") || has("published_at")) {
+			continue // no two rows have the same
 		}
-		c.warn("constraints", fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", of.SQL(), outbox.QuoteIdentifier(check.Name)),
-			"constraint %s of %s: %s", check.Name, of, effect).about(of.String())
+		level, effect := Warning, "a message that violates it cannot be moved there, and its row is set aside"
+		switch {
+		case of == j.o.Table && !slices.ContainsFunc(written, has):
+			continue
+		case of == j.o.Table:
+			effect = "the relay writes such columns, and a row that would violate it becomes a dead letter"
+		case of == j.o.Table.Published():
+			level, effect = Problem, "of messages that violate it, "+unmoved
+		case k.Unique: // the relay inserts ON CONFLICT DO NOTHING
+			level, effect = Problem, "a dead letter that conflicts with another is lost"
+		}
+		name, fix := "constraint "+k.Name, fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", on.SQL(), outbox.QuoteIdentifier(k.Name))
+		if k.Index != "" {
+			name, fix = "unique index "+k.Index, fmt.Sprintf("DROP INDEX %s;", k.Index)
+		}
+		c.add(level, "constraints", fix, "%s of %s: %s", name, on, effect).about(on.String())
 	}
 }
 
@@ -154,6 +167,7 @@ func (j *databaseJudge) judgeLeaves(c *chart, of outbox.Table) {
 		j.judgePersistence(c, of, on, leaf.Persistence)
 		j.judgeTriggers(c, of, on, leaf.Triggers)
 		j.judgeReferences(c, of, on, leaf.References)
+		j.judgeConstraints(c, of, on, leaf.Constraints)
 	}
 }
 
@@ -164,6 +178,8 @@ func (j *databaseJudge) judgePersistence(c *chart, of, on outbox.Table, persiste
 	case persistence != "u":
 	case of == j.o.Table:
 		c.wrong("table", fix, "table %s is UNLOGGED: its rows are not in the WAL, do not stream, and are lost in a crash", on).about(on.String())
+	case of == j.o.Table.Published():
+		c.warn("table", fix, "table %s is UNLOGGED: its published messages are lost in a crash", on).about(on.String())
 	default:
 		c.warn("table", fix, "table %s is UNLOGGED: its dead letters are lost in a crash", on).about(on.String())
 	}
