@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -13,7 +14,9 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -107,12 +110,8 @@ func (p *process) check(c *cli.Context) error {
 		return err
 	}
 	if cfg.checking.fix {
-		if report.Repairs = p.repair(c, cfg, doctor.Repairs(report.Findings)); cfg.yes && len(report.Repairs) > 0 {
-			again, err := p.examine(c.Context, options)
-			if err != nil {
-				return err
-			}
-			report.Level, report.Findings = again.Level, again.Findings
+		if report, err = p.repairAll(c, cfg, options, report); err != nil {
+			return err
 		}
 	}
 	if err := p.showFindings(cfg, report); err != nil {
@@ -124,6 +123,27 @@ func (p *process) check(c *cli.Context) error {
 	return nil
 }
 
+// repairAll repairs and examines again, as long as that helps: a repair can make others possible.
+func (p *process) repairAll(c *cli.Context, cfg *config, options doctor.Options, report checkReport) (checkReport, error) {
+	var all []repairView
+	for range 3 {
+		repairs := p.repair(c, cfg, doctor.Repairs(report.Findings))
+		all = append(all, repairs...)
+		if !cfg.yes || len(repairs) == 0 {
+			break
+		}
+		var err error
+		if report, err = p.examine(c.Context, options); err != nil {
+			return report, err
+		}
+		if !slices.ContainsFunc(repairs, func(r repairView) bool { return r.Done }) {
+			break
+		}
+	}
+	report.Repairs = all
+	return report, nil
+}
+
 // checkOptions returns what check examines.
 func checkOptions(cfg *config) doctor.Options {
 	options := doctor.Options{
@@ -131,7 +151,7 @@ func checkOptions(cfg *config) doctor.Options {
 			return connectToCheck(ctx, cfg.relay.DatabaseURL, cfg.checking.relayRole, parameters)
 		},
 		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
-		Poll: cfg.relay.Mode == relay.ModePoll, KeepPublished: cfg.relay.KeepPublished, AppRole: cfg.checking.appRole,
+		Administrator: cfg.checking.relayRole != "", Poll: cfg.relay.Mode == relay.ModePoll, KeepPublished: cfg.relay.KeepPublished, AppRole: cfg.checking.appRole,
 		Exchange: cfg.exchange, EventsExchange: cfg.signalling.eventsExchange, ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
 	}
 	if cfg.publisher == "amqp" {
@@ -191,7 +211,9 @@ func (p *process) repair(c *cli.Context, cfg *config, commands []string) []repai
 // connectToCheck connects with the given startup parameters. The session has the privileges of the role; "": of the one in
 // the URL.
 func connectToCheck(ctx context.Context, url, role string, parameters map[string]string) (*pgx.Conn, error) {
-	return connectWith(ctx, url, "check", func(config *pgx.ConnConfig) {
+	var login string
+	conn, err := connectWith(ctx, url, "check", func(config *pgx.ConnConfig) {
+		login = config.User
 		maps.Copy(config.RuntimeParams, parameters)
 		if role != "" {
 			config.RuntimeParams["role"] = role
@@ -201,6 +223,14 @@ func connectToCheck(ctx context.Context, url, role string, parameters map[string
 			pgdial.AsWriter(&config.Config)
 		}
 	})
+	switch name := outbox.QuoteIdentifier(role); {
+	case role == "" || err == nil:
+	case pgcode.Is(err, pgcode.InvalidParameter) && strings.Contains(err.Error(), "does not exist"):
+		err = hinted{err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name an existing role in --relay-role", name)}
+	case pgcode.Is(err, pgcode.InsufficientPrivilege) && strings.Contains(err.Error(), "to set role"):
+		err = hinted{err, fmt.Sprintf("GRANT %s TO %s;  -- as an administrator", name, outbox.QuoteIdentifier(login))}
+	}
+	return conn, err
 }
 
 // checkReport is the JSON output of check.

@@ -392,8 +392,28 @@ func TestAnAdministratorGrantsWhatTheRelayNeeds(t *testing.T) {
 
 	missing := check("--relay-role", "no_such_role")
 	want(t, missing, exitFailed)
-	if !strings.Contains(missing.stdout, `role "no_such_role" does not exist`) {
-		t.Errorf("got %s", missing.stdout)
+	for _, words := range []string{`role "no_such_role" does not exist`, `CREATE ROLE "no_such_role" LOGIN;  -- or name an existing role in --relay-role`} {
+		if !strings.Contains(missing.stdout, words) {
+			t.Errorf("not said: %s\n%s", words, missing.stdout)
+		}
+	}
+}
+
+// TestAnEmptyDatabaseIsRepairedInOneRun: the grants can follow only when the tables exist.
+func TestAnEmptyDatabaseIsRepairedInOneRun(t *testing.T) {
+	env, conn := fresh(t)
+	role, other := services.Name(t), services.Name(t)+"_admin"
+	execute(t, conn, "CREATE ROLE "+role+" LOGIN REPLICATION PASSWORD 's3cr3t'; CREATE ROLE "+other+" LOGIN PASSWORD 's3cr3t'")
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role+"; DROP ROLE "+other); err != nil {
+			t.Error(err)
+		}
+	})
+	want(t, cdcRelay(t, env, "check", "--publisher", "stdout", "--relay-role", role, "--fix", "--yes"), exitDone)
+	denied := cdcRelay(t, asRole(t, env, conn, other), "check", "--publisher", "stdout", "--relay-role", role)
+	want(t, denied, exitFailed)
+	if grant := `GRANT "` + role + `" TO "` + other + `";`; !strings.Contains(denied.stdout, grant) {
+		t.Errorf("no %s in %s", grant, denied.stdout)
 	}
 }
 

@@ -32,7 +32,7 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	f.server.err = s.fetch(ctx, &f.server.value, serverSQL, settingNames(), managedRoles())
 	f.pooler = poolerOf(s, f.server)
 	f.clock = s.askClock(ctx, o.now)
-	f.role.err = s.fetch(ctx, &f.role.value, roleSQL)
+	f.role.err = s.fetch(ctx, &f.role.value, roleSQL, o.Administrator)
 	f.tables.err = s.fetch(ctx, &f.tables.value, tablesSQL, o.Table.Schema, o.tableNames(), o.Table.Name)
 	f.version.err = s.read(ctx, func(tx pgx.Tx) (err error) {
 		f.version.value, err = migrations.Status(ctx, tx.Conn(), o.Table)
@@ -167,14 +167,24 @@ SELECT jsonb_build_object(
                FROM pg_settings WHERE name = ANY ($1::text[])),
   'walsenders', (SELECT count(*) FROM pg_stat_replication))`
 
+// roleSQL reads the settings of the role from the catalog if the session is a login of another role ($1).
 const roleSQL = `
+WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
+own AS (SELECT DISTINCT ON (1) split_part(s, '=', 1) AS name, substr(s, strpos(s, '=') + 1) AS value
+        FROM me, pg_db_role_setting d, unnest(d.setconfig) s
+        WHERE $1 AND d.setrole IN (0, me.oid) AND d.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+        ORDER BY 1, d.setrole = 0, d.setdatabase = 0),
+timeouts AS (SELECT s.name, coalesce(own.value, s.reset_val) AS value FROM pg_settings s LEFT JOIN own USING (name)
+             WHERE s.name IN ('statement_timeout', 'idle_session_timeout'))
 SELECT jsonb_build_object(
   'name', rolname, 'superuser', rolsuper, 'replication', rolreplication,
   'rds', EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication' AND pg_has_role(current_user, oid, 'MEMBER')),
   'sees_others', pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
   'creates', has_database_privilege(current_database(), 'CREATE'), 'connections', rolconnlimit,
-  'statement_timeout', (SELECT reset_val::bigint FROM pg_settings WHERE name = 'statement_timeout'))
-FROM pg_roles WHERE rolname = current_user`
+  'timeouts', (SELECT jsonb_object_agg(name, (extract(epoch FROM CASE WHEN value ~ '^[0-9]+$' THEN value || 'ms' ELSE value END::interval) * 1000)::bigint) FROM timeouts),
+  'read_only', (SELECT value::boolean FROM own WHERE name = 'default_transaction_read_only'),
+  'login', rolcanlogin, 'connect', has_database_privilege(current_database(), 'CONNECT'), 'expired', coalesce(rolvaliduntil <= clock_timestamp(), false))
+FROM me`
 
 // triggersSQL lists the enabled triggers of the relation t. A partition's copy of its parent's trigger is left out.
 const triggersSQL = `(

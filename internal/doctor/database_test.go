@@ -3,6 +3,8 @@ package doctor_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 	"testing"
@@ -319,11 +321,52 @@ func TestASequenceWithoutAnIDIsRepairedByTheFix(t *testing.T) {
 func TestLimitsOfTheRelaysRole(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	role := p.relayRole("REPLICATION CONNECTION LIMIT 6")
-	p.exec("ALTER ROLE " + role + " SET statement_timeout = '900ms'")
+	p.exec("ALTER ROLE "+role+" SET statement_timeout = '900ms'", "ALTER ROLE "+role+" SET idle_session_timeout = '10s'")
 	r := p.examine()
 	p.fix(r.want(doctor.Warning, doctor.Postgres, "connections", "may open 6 connections", "CONNECTION LIMIT -1"))
 	p.fix(r.want(doctor.Warning, doctor.Postgres, "statement_timeout", "900ms", "SET statement_timeout = 0"))
+	p.fix(r.want(doctor.Warning, doctor.Postgres, "idle_session_timeout", "10s", "SET idle_session_timeout = 0"))
 	p.examine().wantOthersOK()
+}
+
+// asAdministrator examines the role without its login, as --relay-role does.
+func (p *patient) asAdministrator(role string) {
+	p.as(p.url)
+	p.Administrator = true
+	inner := p.Connect
+	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+		with := map[string]string{"role": role}
+		maps.Copy(with, parameters)
+		return inner(ctx, with)
+	}
+}
+
+func TestAnAdministratorExaminesTheRelaysLogin(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		breaks string
+		level  doctor.Level
+		check  string
+		words  []string
+	}{
+		"no login":         {"ALTER ROLE %s NOLOGIN", doctor.Problem, "login", []string{"may not log in", "LOGIN;"}},
+		"no database":      {"REVOKE CONNECT ON DATABASE %[2]s FROM PUBLIC", doctor.Problem, "login", []string{"may not connect to database", "GRANT CONNECT ON DATABASE"}},
+		"an old password":  {"ALTER ROLE %s VALID UNTIL '2000-01-01'", doctor.Problem, "login", []string{"the password of role", "expired", "VALID UNTIL 'infinity'"}},
+		"short statements": {"ALTER ROLE %s SET statement_timeout = '100ms'", doctor.Warning, "statement_timeout", []string{"is 100ms", "SET statement_timeout = 0"}},
+		"of the database":  {"ALTER DATABASE %[2]s SET statement_timeout = 100", doctor.Warning, "statement_timeout", []string{"is 100ms"}},
+		"short sessions":   {"ALTER ROLE %s SET idle_session_timeout = '1s'", doctor.Warning, "idle_session_timeout", []string{"is 1s", "SET idle_session_timeout = 0"}},
+		"read-only":        {"ALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = true", doctor.Warning, "read_only", []string{"SET default_transaction_read_only = off"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := healthy(t, services.SharedPostgres(t))
+			role := p.relayRole("REPLICATION")
+			p.asAdministrator(role)
+			p.examine().wantOthersOK()
+			p.exec(fmt.Sprintf(test.breaks+"%.0[1]s%.0[2]s", role, outbox.QuoteIdentifier(p.conn.Config().Database)))
+			p.fix(p.examine().want(test.level, doctor.Postgres, test.check, test.words...))
+			p.examine().wantOthersOK()
+		})
+	}
 }
 
 func TestMissingIndexesAreRepairedByTheFix(t *testing.T) {

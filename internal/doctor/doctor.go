@@ -31,6 +31,8 @@ type Options struct {
 	KeepPublished time.Duration
 	// Operator: the role is not that of a relay, so its privileges are not judged.
 	Operator bool
+	// Administrator: the session has the privileges of the relay's role, but is a login of another.
+	Administrator bool
 	// AppRole is the application's role; "": do not check it.
 	AppRole string
 

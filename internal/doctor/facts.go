@@ -84,8 +84,18 @@ type roleFacts struct {
 	Creates bool `json:"creates"`
 	// Connections is the role's CONNECTION LIMIT; negative: none.
 	Connections int `json:"connections"`
-	// StatementTimeout is that of a new session, in milliseconds; 0: none.
-	StatementTimeout int64 `json:"statement_timeout"`
+	// Timeouts are those of a new session of the role, in milliseconds; 0: none.
+	Timeouts map[string]int64 `json:"timeouts"`
+	// ReadOnly is the role's default_transaction_read_only, if an administrator examines it; nil: it has none.
+	ReadOnly *bool `json:"read_only"`
+	// Login, Connect and Expired: it may log in, connect to the database, and its password is no longer valid.
+	Login   bool `json:"login"`
+	Connect bool `json:"connect"`
+	Expired bool `json:"expired"`
+}
+
+func (r roleFacts) timeout(name string) time.Duration {
+	return time.Duration(r.Timeouts[name]) * time.Millisecond
 }
 
 func (r roleFacts) replicates() bool { return r.Superuser || r.Replication || r.RDS }

@@ -63,6 +63,7 @@ func (j *databaseJudge) judgeServer(c *chart) {
 		c.ok("primary", "takes writes")
 	}
 	j.judgeReadOnly(c)
+	j.judgeLogin(c)
 	j.judgeRoleLimits(c)
 	j.judgeClock(c)
 	if j.f.pooler != "" {
@@ -88,7 +89,11 @@ func (j *databaseJudge) judgeServer(c *chart) {
 // judgeReadOnly: roles and databases can have it set, and some services set it when the disk is full. The relay's sessions
 // turn it off.
 func (j *databaseJudge) judgeReadOnly(c *chart) {
-	if j.f.readOnly.value != "on" || j.server.InRecovery {
+	on := j.f.readOnly.value == "on"
+	if own := j.f.role.value.ReadOnly; own != nil {
+		on = *own
+	}
+	if !on || j.server.InRecovery {
 		return
 	}
 	c.warn("read_only", fmt.Sprintf("SET default_transaction_read_only = off;\nALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;",
@@ -96,10 +101,29 @@ func (j *databaseJudge) judgeReadOnly(c *chart) {
 		"default_transaction_read_only is on for role %q: the relay turns it off for its sessions, but an application with this role cannot insert. Some services set it when the disk is almost full", j.f.role.value.Name)
 }
 
-// A relay opens up to neededConnections connections, and its statements take less than shortStatements as a rule.
+// judgeLogin checks what a login of the relay's role would need. Its own session has it already.
+func (j *databaseJudge) judgeLogin(c *chart) {
+	role, database := j.f.role.value, outbox.QuoteIdentifier(j.server.Database)
+	if j.f.role.err != nil || !j.o.Administrator {
+		return
+	}
+	if !role.Login {
+		c.wrong("login", fmt.Sprintf("ALTER ROLE %s LOGIN;", j.role()), "role %q may not log in", role.Name)
+	}
+	if !role.Connect {
+		c.wrong("login", fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", database, j.role()), "role %q may not connect to database %q", role.Name, j.server.Database)
+	}
+	if role.Expired {
+		c.wrong("login", fmt.Sprintf("ALTER ROLE %s VALID UNTIL 'infinity';", j.role()), "the password of role %q has expired: it cannot log in with a password", role.Name)
+	}
+}
+
+// A relay opens up to neededConnections connections. As a rule, its statements take less than shortStatements, and its
+// sessions are idle for less than shortIdle.
 const (
 	neededConnections = 7
 	shortStatements   = time.Second
+	shortIdle         = time.Minute
 )
 
 // judgeRoleLimits checks the settings of the role that the relay does not change.
@@ -112,9 +136,16 @@ func (j *databaseJudge) judgeRoleLimits(c *chart) {
 		c.warn("connections", fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT -1;", j.role()),
 			"role %q may open %d connections: a relay needs up to %d", role.Name, role.Connections, neededConnections)
 	}
-	if timeout := time.Duration(role.StatementTimeout) * time.Millisecond; timeout > 0 && timeout < shortStatements {
-		c.warn("statement_timeout", fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET statement_timeout = 0;", j.role(), outbox.QuoteIdentifier(j.server.Database)),
+	reset := func(name string) string {
+		return fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s = 0;", j.role(), outbox.QuoteIdentifier(j.server.Database), name)
+	}
+	if timeout := role.timeout("statement_timeout"); timeout > 0 && timeout < shortStatements {
+		c.warn("statement_timeout", reset("statement_timeout"),
 			"statement_timeout is %s for role %q: the server may cancel statements of the relay when it is busy", timeout, role.Name)
+	}
+	if timeout := role.timeout("idle_session_timeout"); timeout > 0 && timeout < shortIdle {
+		c.warn("idle_session_timeout", reset("idle_session_timeout"),
+			"idle_session_timeout is %s for role %q: the server ends sessions of the relay, and its sweeps fail", timeout, role.Name)
 	}
 }
 

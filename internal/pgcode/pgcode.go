@@ -16,6 +16,7 @@ const (
 	InvalidAuthorization   = "28000"
 	InvalidCatalog         = "3D000"
 	InvalidName            = "42602"
+	InvalidParameter       = "22023"
 	InvalidPassword        = "28P01"
 	InvalidStatement       = "26000"
 	LimitExceeded          = "53400"
