@@ -96,7 +96,10 @@ func (p *amqpProbe) take(ctx context.Context, d destination) error {
 	select {
 	case err = <-done:
 		return err
-	case b := <-p.blocked:
+	case b, open := <-p.blocked:
+		if !open { // the connection has ended, and this call as well
+			return <-done
+		}
 		err = fmt.Errorf("%w: %s", errBlocked, b.Reason)
 	case <-ctx.Done():
 		err = fmt.Errorf("%w: no answer in %s", errBlocked, blockedTimeout)

@@ -175,6 +175,45 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
+func TestLimitsOfTheBroker(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	if !broker.CanCtl() {
+		t.Skip("there is no rabbitmqctl for this broker")
+	}
+	for limit, test := range map[string]struct{ set, check, words, fix string }{
+		"connections of the virtual host": {`set_vhost_limits -p VHOST '{"max-connections": 0}'`, "vhost", "limit", "clear_vhost_limits"},
+		"connections of the user":         {`set_user_limits USER '{"max-connections": 0}'`, "vhost", "limit", "clear_user_limits"},
+		"channels of the user":            {`set_user_limits USER '{"max-channels": 0}'`, "connection", "limit", "clear_user_limits"},
+	} {
+		t.Run(limit, func(t *testing.T) {
+			p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+			name, u := services.Name(t), parsed(t, p.AMQPURL)
+			vhost := strings.TrimPrefix(u.Path, "/")
+			if err := broker.AddUser(t.Context(), name, "s3cr3t"); err != nil {
+				t.Fatal(err)
+			}
+			if err := broker.Permit(t.Context(), vhost, name, services.Permissions{Write: ".*"}); err != nil {
+				t.Fatal(err)
+			}
+			u.User = url.UserPassword(name, "s3cr3t")
+			p.AMQPURL = u.String()
+			p.ctl("rabbitmqctl " + strings.NewReplacer("VHOST", vhost, "USER", name).Replace(test.set))
+			p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, test.check, test.words, test.fix))
+			p.examine().wantOthersOK()
+		})
+	}
+}
+
+func parsed(t *testing.T, address string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
 func TestATopicPermission(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)

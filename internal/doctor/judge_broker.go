@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -34,7 +35,7 @@ func judgeBroker(o Options, f facts) []Finding {
 	j.judgeTLS(c, time.Now())
 	j.judgeAlarm(c)
 	if j.f.broken != nil {
-		c.wrong("connection", "# run check again; if it still fails, see the broker's log", "the connection broke during the check: %s", j.f.broken)
+		c.wrong("connection", cmp.Or(j.limitFix(j.f.broken.Error()), "# run check again; if it still fails, see the broker's log"), "the connection broke during the check: %s", j.f.broken)
 	}
 	j.judgeExchanges(c)
 	j.judgeWrites(c)
@@ -70,13 +71,25 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 		c.wrong("login", fmt.Sprintf("rabbitmqctl change_password %s  # or check user and password in --amqp-url (CDC_RELAY_AMQP_URL)\nrabbitmqctl add_user %s  # if there is no such user", user, user), "user %q: %s", j.f.user, reason)
 	case strings.Contains(reason, "not found"):
 		c.wrong("vhost", lines("rabbitmqctl add_vhost "+vhost+"  # or name another in --amqp-url (CDC_RELAY_AMQP_URL)", permit), "virtual host %q: %s", j.f.vhost, reason)
+	case j.limitFix(reason) != "": // also says "refused"
+		c.wrong("vhost", j.limitFix(reason), "virtual host %q: %s", j.f.vhost, reason)
 	case strings.Contains(reason, "refused"):
 		c.wrong("vhost", permit, "virtual host %q: %s", j.f.vhost, reason)
-	case strings.Contains(reason, "limit"):
-		c.wrong("vhost", fmt.Sprintf("rabbitmqctl clear_vhost_limits -p %s  # or clear_user_limits %s, or close connections", vhost, user), "virtual host %q: %s", j.f.vhost, reason)
 	default:
 		c.wrong("reachable", "# see the broker's log", "RabbitMQ at %s: %s", j.f.address, err)
 	}
+}
+
+// limitFix is for a limit of the virtual host or of the user; "": it is another error.
+func (j *brokerJudge) limitFix(reason string) string {
+	m := regexp.MustCompile(`(user )?(?:connection )?limit (?:of )?\([0-9]+\)`).FindStringSubmatch(reason)
+	switch {
+	case m == nil:
+		return ""
+	case m[1] != "":
+		return fmt.Sprintf("rabbitmqctl clear_user_limits %s all  # or raise the limit, or close connections", shell(j.f.user))
+	}
+	return fmt.Sprintf("rabbitmqctl clear_vhost_limits -p %s  # or raise the limit, or close connections", shell(j.f.vhost))
 }
 
 // reachFix is for errors before the broker answers anything.
