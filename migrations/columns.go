@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 
@@ -29,6 +30,16 @@ func (c Column) Definition() string {
 		text += " DEFAULT " + c.Default
 	}
 	return text
+}
+
+// Add returns the statement that adds the column to a table that may have rows. Existing dead letters get a value that
+// changes nothing for a requeue; for IDs and the routing key there is none.
+func (c Column) Add(table, of outbox.Table) string {
+	values := map[string]string{"attempts": "0", "schema_version": "1", "created_at": "now()", "failure_reason": "'unknown'"}
+	if of == table.DeadLetter() && c.NotNull && c.Default == "" {
+		c.Default = values[c.Name]
+	}
+	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;  -- or, if it was renamed: RENAME COLUMN OLD_NAME TO %s", of.SQL(), c.Definition(), outbox.QuoteIdentifier(c.Name))
 }
 
 // Columns returns the columns of the outbox, of its dead-letter table or of its history, read from the SQL that creates

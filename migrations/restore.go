@@ -52,13 +52,28 @@ func Restore(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made []ou
 	})
 }
 
+// ObjectsSQL lists the objects that can have the name of a table, with the kind as ALTER writes it. A type needs the
+// name as well, because a table creates one.
+const ObjectsSQL = `
+SELECT c.relname AS name, c.relnamespace AS namespace, CASE c.relkind WHEN 'r' THEN 'TABLE' WHEN 'p' THEN 'TABLE' WHEN 'v' THEN 'VIEW'
+       WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' WHEN 'c' THEN 'TYPE' ELSE 'INDEX' END AS kind
+FROM pg_catalog.pg_class c
+UNION ALL
+SELECT t.typname, t.typnamespace, CASE t.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END
+FROM pg_catalog.pg_type t WHERE t.typrelid = 0 AND t.typcategory <> 'A'`
+
+// WithArticle writes a kind of ObjectsSQL for people: "a view" or "an index".
+func WithArticle(kind string) string {
+	if kind == "INDEX" {
+		return "an index"
+	}
+	return "a " + strings.ToLower(kind)
+}
+
 // exists fails if another kind of object has the name.
 func exists(ctx context.Context, conn *pgx.Conn, table outbox.Table) (bool, error) {
 	var kind string
-	err := conn.QueryRow(ctx, `
-SELECT CASE c.relkind WHEN 'r' THEN 'TABLE' WHEN 'p' THEN 'TABLE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
-       WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' ELSE 'INDEX' END
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`,
+	err := conn.QueryRow(ctx, `SELECT o.kind FROM (`+ObjectsSQL+`) o JOIN pg_catalog.pg_namespace n ON n.oid = o.namespace WHERE n.nspname = $1 AND o.name = $2`,
 		table.Schema, table.Name).Scan(&kind)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -67,7 +82,7 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 		return false, fmt.Errorf("look for table %s: %w", table, err)
 	case kind != "TABLE":
 		fix := fmt.Sprintf("ALTER %s %s RENAME TO %s", kind, table.SQL(), outbox.QuoteIdentifier(table.Name+"_"+strings.ToLower(strings.ReplaceAll(kind, " ", "_"))))
-		return false, problem.New(fix, "%s is a %s, and has to be a table", table, strings.ToLower(kind))
+		return false, problem.New(fix, "%s is %s, and has to be a table", table, WithArticle(kind))
 	}
 	return true, nil
 }
@@ -93,8 +108,7 @@ WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped`
 	}
 	for _, c := range columns {
 		if !slices.Contains(there, c.Name) {
-			return problem.New(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;  -- or, if it was renamed: RENAME COLUMN OLD_NAME TO %s",
-				of.SQL(), c.Definition(), outbox.QuoteIdentifier(c.Name)), "table %s has no column %s", of, c.Name)
+			return problem.New(c.Add(table, of), "table %s has no column %s", of, c.Name)
 		}
 	}
 	return nil

@@ -253,9 +253,8 @@ SELECT jsonb_build_object(
      'references', ` + referencesSQL + `, 'constraints', ` + constraintsSQL + `)), '{}') FROM tables t),
   'leaves', (SELECT coalesce(jsonb_agg(jsonb_build_object('root', t.root, 'schema', t.nspname, 'name', t.relname, 'persistence', t.relpersistence,
      'triggers', ` + triggersSQL + `, 'references', ` + referencesSQL + `, 'constraints', ` + constraintsSQL + `) ORDER BY t.nspname, t.relname), '[]') FROM leaves t),
-  'others', (SELECT coalesce(jsonb_object_agg(c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
-              WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' ELSE 'INDEX' END), '{}')
-             FROM pg_class c, schema WHERE c.relnamespace = schema.oid AND c.relname = ANY ($2::text[]) AND c.relkind NOT IN ('r', 'p')),
+  'others', (SELECT coalesce(jsonb_object_agg(o.name, o.kind), '{}')
+             FROM (` + migrations.ObjectsSQL + `) o, schema WHERE o.namespace = schema.oid AND o.name = ANY ($2::text[]) AND o.kind <> 'TABLE'),
   'views', (SELECT coalesce(jsonb_object_agg(v.relname, v.tables), '{}') FROM (
      SELECT c.relname, jsonb_agg(DISTINCT jsonb_build_object('schema', n.nspname, 'name', b.relname,
        'columns', (SELECT jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = b.oid AND a.attnum > 0 AND NOT a.attisdropped))) AS tables

@@ -144,6 +144,43 @@ func brokenTables() map[string]breakage {
 			[]string{"public.outbox is a view", `ALTER TABLE "public"."outbox_v1" RENAME TO "outbox";`},
 			false,
 		},
+		"a type": {
+			func(p *patient) {
+				p.exec("DROP TABLE outbox_dead_letter", "CREATE TYPE outbox_dead_letter AS (a int)")
+			},
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"public.outbox_dead_letter is a type, and", `ALTER TYPE "public"."outbox_dead_letter" RENAME TO "outbox_dead_letter_type";`},
+			false,
+		},
+		"an enum": {
+			func(p *patient) { p.exec("DROP TABLE outbox", "CREATE TYPE outbox AS ENUM ('a')") },
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"public.outbox is a type, and", `ALTER TYPE "public"."outbox" RENAME TO "outbox_type";`},
+			false,
+		},
+		"a domain": {
+			func(p *patient) { p.exec("DROP TABLE outbox", "CREATE DOMAIN outbox AS text") },
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"public.outbox is a domain, and", `ALTER DOMAIN "public"."outbox" RENAME TO "outbox_domain";`},
+			false,
+		},
+		"an index": {
+			func(p *patient) {
+				p.exec("DROP TABLE outbox_dead_letter", "CREATE INDEX outbox_dead_letter ON outbox (routing_key)")
+			},
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"public.outbox_dead_letter is an index, and"},
+			false,
+		},
+		"a missing column of dead letters": {
+			func(p *patient) {
+				p.exec("INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason) VALUES (1, now(), gen_random_uuid(), 1, 1, 'k', 'rejected')",
+					"ALTER TABLE outbox_dead_letter DROP failure_reason, DROP schema_version, DROP created_at")
+			},
+			doctor.Problem, doctor.Tables, "table",
+			[]string{"no column created_at, schema_version, failure_reason", `ADD COLUMN "failure_reason" text NOT NULL DEFAULT 'unknown';`},
+			false,
+		},
 		"a missing column": {
 			func(p *patient) { p.exec("ALTER TABLE outbox RENAME COLUMN headers TO old_headers") },
 			doctor.Problem, doctor.Tables, "table",

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -21,6 +22,8 @@ type historyFacts struct {
 	Foreign []string `json:"foreign"`
 	// Default is the default partition, as SQL writes it; "": there is none.
 	Default string `json:"default"`
+	// Detached: a table has the name of the default partition. It matters if there is none.
+	Detached bool `json:"detached"`
 	// Used: it has pages. Readable: the role may read it.
 	Used     bool       `json:"used"`
 	Readable bool       `json:"readable"`
@@ -67,6 +70,7 @@ SELECT jsonb_build_object(
        SELECT format('%I.%I', $1::text, $2::text), c.relowner FROM history h JOIN pg_class c USING (oid)) t
      WHERE NOT pg_has_role(r.proowner, t.relowner, 'USAGE') ORDER BY t.name LIMIT 10) f),
   'default', coalesce((SELECT name FROM parts WHERE rest), ''),
+  'detached', EXISTS (SELECT FROM history h JOIN pg_class c ON c.relnamespace = h.relnamespace AND c.relname = $4),
   'used', coalesce((SELECT pg_relation_size(oid) > 0 FROM parts WHERE rest), false),
   'readable', coalesce((SELECT has_table_privilege(oid, 'SELECT') FROM parts WHERE rest), false),
   'days', (SELECT jsonb_agg(jsonb_build_object('name', format('%I.%I', $1::text, d.name), 'from', d.begins, 'to', d.ends,
@@ -117,7 +121,7 @@ func (j *databaseJudge) judgeHistory(c *chart) {
 		}
 		return
 	case other:
-		c.wrong("history", j.outOfTheWay(published, kind), "%s is a %s, and has to be a table: %s", name, strings.ToLower(kind), unmoved).about(name)
+		c.wrong("history", j.outOfTheWay(published, kind), "%s is %s, and has to be a table: %s", name, migrations.WithArticle(kind), unmoved).about(name)
 		return
 	case !there:
 		c.wrong("history", j.setupCommand(), "table %s does not exist in database %q: relays with --keep-published exit", name, j.server.Database).about(name)
@@ -157,8 +161,12 @@ func (j *databaseJudge) judgePartitions(c *chart) {
 	}
 	j.judgeRotation(c, f)
 	if f.Default == "" {
-		c.wrong("history", fmt.Sprintf("CREATE TABLE %s PARTITION OF %s DEFAULT WITH (toast_tuple_target = 8160);\nALTER TABLE %[1]s OWNER TO %[3]s;",
-			j.defaultPartition().SQL(), published.SQL(), outbox.QuoteIdentifier(f.Owner)),
+		last := j.defaultPartition().SQL()
+		fix := fmt.Sprintf("CREATE TABLE %s PARTITION OF %s DEFAULT WITH (toast_tuple_target = 8160);", last, published.SQL())
+		if f.Detached {
+			fix = fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s DEFAULT;", published.SQL(), last)
+		}
+		c.wrong("history", lines(fix, fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", last, outbox.QuoteIdentifier(f.Owner))),
 			"%s has no default partition: on a day without a partition, %s", published, unmoved).about(published.String())
 	}
 	for i, day := range f.Days {

@@ -62,7 +62,7 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	table, there := j.f.tables.value.Tables[need.Table.Name]
 	name := need.Table.String()
 	if kind, other := j.f.tables.value.Others[need.Table.Name]; other {
-		c.wrong("table", j.outOfTheWay(need.Table, kind), "%s is a %s, and has to be a table: nothing streams, and no row can be claimed", name, strings.ToLower(kind)).about(name)
+		c.wrong("table", j.outOfTheWay(need.Table, kind), "%s is %s, and has to be a table: nothing streams, and no row can be claimed", name, migrations.WithArticle(kind)).about(name)
 		return
 	}
 	if !there {
@@ -123,7 +123,7 @@ func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column)
 	}
 	var commands []string
 	for _, column := range missing {
-		commands = append(commands, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;  -- or, if it was renamed: RENAME COLUMN OLD_NAME TO %s", table.SQL(), column.Definition(), outbox.QuoteIdentifier(column.Name)))
+		commands = append(commands, column.Add(j.o.Table, table))
 	}
 	return lines(commands...)
 }
