@@ -237,7 +237,7 @@ SELECT jsonb_build_object(
   'schema_exists', EXISTS (SELECT FROM schema),
   'schema_usage', coalesce((SELECT has_schema_privilege(oid, 'USAGE') FROM schema), false),
   'tables', (SELECT coalesce(jsonb_object_agg(t.relname, jsonb_build_object(
-     'kind', t.relkind, 'persistence', t.relpersistence, 'options', coalesce(to_jsonb(t.reloptions), '[]'),
+     'kind', t.relkind, 'childless', t.relkind = 'p' AND NOT EXISTS (SELECT FROM pg_partition_tree(t.oid) WHERE isleaf), 'persistence', t.relpersistence, 'options', coalesce(to_jsonb(t.reloptions), '[]'),
      'owner', pg_get_userbyid(t.relowner), 'owned', pg_has_role(t.relowner, 'USAGE'),
      'columns', (SELECT jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
                    'filled', a.atthasdef OR a.attidentity <> '', 'generated', a.attgenerated <> '', 'default', coalesce((
@@ -277,6 +277,10 @@ SELECT jsonb_build_object(
   'select_id', EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'id' AND has_column_privilege(r.oid, c.oid, a.attnum, 'SELECT')),
   'sequence', (SELECT coalesce(bool_and(has_sequence_privilege(r.oid, q.oid, 'USAGE')), true) FROM pg_depend d
                JOIN pg_class q ON q.oid = d.objid AND q.relkind = 'S' WHERE d.classid = 'pg_class'::regclass AND d.refobjid = c.oid),
+  'defaults', (SELECT coalesce(jsonb_agg(DISTINCT format('%I.%I', s.nspname, q.relname)), '[]') FROM pg_attrdef a
+               JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid AND d.refclassid = 'pg_class'::regclass
+               JOIN pg_class q ON q.oid = d.refobjid JOIN pg_namespace s ON s.oid = q.relnamespace
+               WHERE a.adrelid = c.oid AND CASE q.relkind WHEN 'S' THEN NOT has_sequence_privilege(r.oid, q.oid, 'USAGE, UPDATE') END),
   'enqueue', EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = n.oid AND f.proname = $3 || '_enqueue' AND has_function_privilege(r.oid, f.oid, 'EXECUTE')),
   'more', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,UPDATE,DELETE,TRUNCATE}'::text[]) p WHERE has_table_privilege(r.oid, c.oid, p)),
   'owner', r.rolsuper OR coalesce(pg_has_role(r.oid, c.relowner, 'USAGE'), false),

@@ -684,6 +684,18 @@ func TestTheApplicationsRole(t *testing.T) {
 	p.examine().want(doctor.OK, doctor.Grants, "application")
 }
 
+// An identity column needs no grant for its sequence, a default of nextval does.
+func TestTheApplicationsSequences(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.AppRole, _ = p.role("")
+	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, "GRANT INSERT ON outbox TO "+p.AppRole)
+	p.examine().wantOthersOK()
+	p.exec("ALTER TABLE outbox ALTER id DROP IDENTITY", `CREATE SEQUENCE "S"`, `ALTER TABLE outbox ALTER id SET DEFAULT nextval('"S"')`)
+	p.fix(p.examine().want(doctor.Problem, doctor.Grants, "application", `may not use sequence public."S"`, `GRANT USAGE ON SEQUENCE public."S" TO`))
+	p.examine().wantOthersOK()
+	p.exec("SET ROLE "+p.AppRole, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')", "RESET ROLE")
+}
+
 // The finding names both solutions for an ORM that asks for the generated id, and the grants are sufficient.
 func TestTheApplicationsColumnGrants(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
@@ -756,6 +768,11 @@ func brokenPartitions() map[string]breakage {
 			breaks("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$", "CREATE TRIGGER guard BEFORE DELETE ON part1 FOR EACH ROW EXECUTE FUNCTION f()"),
 			doctor.Problem, doctor.Tables, "triggers",
 			[]string{"trigger guard of public.part1 runs before each DELETE", `ALTER TABLE "public"."part1" DISABLE TRIGGER`},
+			false,
+		},
+		"no partition": {
+			breaks("DROP TABLE part1"), doctor.Problem, doctor.Tables, "table",
+			[]string{"public.outbox has no partition: every INSERT fails", `CREATE TABLE "public"."outbox_default" PARTITION OF "public"."outbox" DEFAULT;`},
 			false,
 		},
 		"an unlogged partition": {

@@ -118,6 +118,7 @@ type tablesFacts struct {
 
 type tableFacts struct {
 	Kind        string        `json:"kind"`        // relkind: r table, p partitioned
+	Childless   bool          `json:"childless"`   // partitioned, without a partition
 	Persistence string        `json:"persistence"` // relpersistence: p permanent, u unlogged, t temporary
 	Options     []string      `json:"options"`     // such as "fillfactor=100"
 	Owner       string        `json:"owner"`
@@ -221,8 +222,10 @@ type appFacts struct {
 	// SelectID and Sequence: what ORMs need for a generated key, RETURNING id and nextval.
 	SelectID bool `json:"select_id"`
 	Sequence bool `json:"sequence"`
-	Enqueue  bool `json:"enqueue"` // it may call <table>_enqueue, which needs no INSERT
-	Owner    bool `json:"owner"`   // or superuser
+	// Defaults are the sequences of default values that it may not use, as SQL writes them.
+	Defaults []string `json:"defaults"`
+	Enqueue  bool     `json:"enqueue"` // it may call <table>_enqueue, which needs no INSERT
+	Owner    bool     `json:"owner"`   // or superuser
 	// Rejected: row-level security rejects every row.
 	Rejected bool `json:"rejected"`
 }

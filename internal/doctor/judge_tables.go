@@ -75,6 +75,9 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 		c.wrong("table", j.restore(need.Table, missing), "table %s has no column %s: no message can be published", name, columnNames(missing)).about(name)
 	case table.Persistence == "u":
 		j.judgePersistence(c, need.Table, need.Table, table.Persistence)
+	case table.Childless:
+		fix := fmt.Sprintf("CREATE TABLE %s PARTITION OF %s DEFAULT;", outbox.Table{Schema: need.Table.Schema, Name: need.Table.Name + "_default"}.SQL(), need.Table.SQL())
+		c.wrong("table", fix, "table %s has no partition: every INSERT fails", name).about(name)
 	case table.partitioned():
 		c.ok("table", "%s, partitioned, owned by %q", name, table.Owner).about(name)
 	default:
@@ -268,6 +271,9 @@ func (j *databaseJudge) judgeApp(c *chart) {
 	add(!app.Connect, "connect to the database", fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", outbox.QuoteIdentifier(j.server.Database), role))
 	add(!app.Usage, "use schema "+j.o.Table.Schema, j.appGrants(false))
 	add(!app.inserts() && !app.Enqueue, "INSERT into "+j.o.Table.String(), fmt.Sprintf("GRANT INSERT ON %s TO %s;", j.o.Table.SQL(), role))
+	for _, sequence := range app.Defaults {
+		add(!app.Enqueue, "use sequence "+sequence+" of a default value", fmt.Sprintf("GRANT USAGE ON SEQUENCE %s TO %s;", sequence, role))
+	}
 	add(app.Rejected && !app.Enqueue, "INSERT through row-level security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT TO %s WITH CHECK (true);", j.o.Table.SQL(), role))
 	switch {
 	case len(wrong) > 0:
