@@ -80,12 +80,14 @@ func (j *brokerJudge) judgeUnreachable(c *chart) {
 	}
 }
 
-// limitFix is for a limit of the virtual host or of the user; "": it is another error.
+// limitFix is for a limit of the node, the virtual host or the user; "": it is another error.
 func (j *brokerJudge) limitFix(reason string) string {
 	m := regexp.MustCompile(`(user )?(?:connection )?limit (?:of )?\([0-9]+\)`).FindStringSubmatch(reason)
 	switch {
 	case m == nil:
 		return ""
+	case strings.Contains(reason, "node connection limit") || strings.Contains(reason, "opened on node"):
+		return "# close connections, or raise connection_max or channel_max_per_node in rabbitmq.conf"
 	case m[1] != "":
 		return fmt.Sprintf("rabbitmqctl clear_user_limits %s all  # or raise the limit, or close connections", shell(j.f.user))
 	}

@@ -300,6 +300,8 @@ func TestWhyTheBrokerIsNotReached(t *testing.T) {
 		"guest from afar":   {&amqp.Error{Code: 403, Reason: "user 'guest' can only connect via localhost"}, "login", "rabbitmqctl add_user relay"},
 		"wrong password":    {amqp.ErrCredentials, "login", "change_password"},
 		"connection limit":  {&amqp.Error{Code: 530, Reason: "connection limit (1) is reached"}, "vhost", "clear_vhost_limits"},
+		"limit of the node": {&amqp.Error{Code: 530, Reason: "connection refused: node connection limit (1) is reached"}, "vhost", "connection_max"},
+		"a name with limit": {&amqp.Error{Code: 530, Reason: "access to vhost '/' refused for user 'limited'"}, "vhost", "set_permissions"},
 		"unknown authority": {fmt.Errorf("tls: %w", x509.UnknownAuthorityError{}), "reachable", "cacertfile="},
 		"another host":      {fmt.Errorf("tls: %w", x509.HostnameError{Certificate: &x509.Certificate{}, Host: "h"}), "reachable", "server_name_indication="},
 		"expired":           {fmt.Errorf("tls: %w", x509.CertificateInvalidError{Reason: x509.Expired}), "reachable", "renew"},
