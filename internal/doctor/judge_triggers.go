@@ -27,7 +27,7 @@ func (j *databaseJudge) firings(of outbox.Table) []firing {
 	}
 	const stay = "rows stay after they were published, and the relay "
 	return []firing{
-		{triggerDelete | triggerUpdate, true, stay + "sets them aside", stay + "stops publishing"},
+		{triggerDelete | triggerUpdate, true, stay + "sets them aside", stay + "sets them aside or stops publishing"},
 		{triggerInsert, false, "messages of applications and requeued dead letters are lost", "no message can be inserted"},
 	}
 }
