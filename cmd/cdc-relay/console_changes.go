@@ -42,15 +42,19 @@ func (s *console) changing(ctx context.Context, r *http.Request, do func(context
 		}
 		var said []string
 		for _, f := range a.Fields {
-			if f.Value != "" {
-				said = append(said, f.Label+" "+f.Value)
+			if f.Set {
+				said = append(said, f.Label+" "+inQuotes(f.Value))
 			}
 		}
 		a.Filters = orWord(strings.Join(said, ", "), "all")
 		a.All = d.cfg.looking.filter.Everything()
-		a.Back = "/dead-letters?" + a.Query
-		if a.Do == "retry" {
+		switch {
+		case r.Form.Has("id"):
+			a.Back = "/message?" + a.Query
+		case a.Do == "retry":
 			a.Back = "/waiting?" + a.Query
+		default:
+			a.Back = "/dead-letters?" + a.Query
 		}
 		return do(ctx, d, &a)
 	})

@@ -21,10 +21,51 @@ type picked struct {
 
 type field struct {
 	Name, Label, Value string
-	Options            []string
+	// Set: the field filters. The empty value is a filter, too.
+	Set     bool
+	Options []string
 }
 
-// pick reads the filters of a request into the configuration of its desk.
+// Shown is the value in the filter form, which submits an empty text for each field without a filter.
+func (f field) Shown() string {
+	if !f.Set {
+		return ""
+	}
+	return inQuotes(f.Value)
+}
+
+// inQuotes puts a value in quotes if it would look empty or different without them.
+func inQuotes(value string) string {
+	if value == "" || value != strings.TrimSpace(value) || value != withoutQuotes(value) {
+		return "'" + value + "'"
+	}
+	return value
+}
+
+// withoutQuotes is the reverse of inQuotes.
+func withoutQuotes(text string) string {
+	if text = strings.TrimSpace(text); len(text) > 1 && text[0] == '\'' && text[len(text)-1] == '\'' {
+		return text[1 : len(text)-1]
+	}
+	return text
+}
+
+// filterForm is the name of a hidden field of the filter form.
+const filterForm = "filter-form"
+
+// address returns the URL of a page with the filters of a submitted form.
+func address(path string, form url.Values) string {
+	query := url.Values{}
+	for name, values := range form {
+		if name != filterForm && strings.TrimSpace(values[0]) != "" {
+			query.Set(name, withoutQuotes(values[0]))
+		}
+	}
+	return path + "?" + query.Encode()
+}
+
+// pick reads the filters of a request into the configuration of its desk. Each parameter of the URL is a filter, even if
+// it is empty: without it, the page would show and change more rows than its link says.
 func pick(d *desk, r *http.Request, names ...string) (picked, error) {
 	p := picked{Path: r.URL.Path}
 	query := url.Values{}
@@ -34,13 +75,17 @@ func pick(d *desk, r *http.Request, names ...string) (picked, error) {
 			if setting.name != name {
 				continue
 			}
-			f := field{Name: name, Label: strings.ReplaceAll(name, "-", " "), Value: strings.TrimSpace(r.FormValue(name))}
-			if name == "state" {
+			f := field{Name: name, Label: strings.ReplaceAll(name, "-", " "), Value: r.FormValue(name), Set: r.Form.Has(name)}
+			switch name {
+			case "state":
 				for _, state := range operator.States() {
 					f.Options = append(f.Options, strings.ReplaceAll(string(state), "_", "-"))
 				}
+				fallthrough
+			case "id", "older-than", "newer-than":
+				f.Value = strings.TrimSpace(f.Value)
 			}
-			if f.Value != "" {
+			if f.Set {
 				query.Set(name, f.Value)
 				if err := setting.set(d.cfg, f.Value); err != nil {
 					return p, usagef("%s: %s", f.Label, err)

@@ -93,6 +93,10 @@ type navigation struct {
 }
 
 func (s *console) show(w http.ResponseWriter, r *http.Request, page consolePage) {
+	if r.FormValue(filterForm) != "" {
+		http.Redirect(w, r, address(page.path, r.Form), http.StatusSeeOther)
+		return
+	}
 	body, status := s.body(r.Context(), r, page)
 	events := ""
 	if status == http.StatusOK && page.follows(r) {
@@ -159,7 +163,7 @@ func (s *console) failure(err error) (template.HTML, int) {
 // consoleTemplates parses the templates of all pages.
 func consoleTemplates() (*template.Template, error) {
 	return template.New("").Funcs(template.FuncMap{
-		"duration": durationText, "time": timeText, "count": countOf, "next": nextText, "rows": rowsText,
+		"duration": durationText, "time": timeText, "count": countOf, "next": nextText, "rows": rowsText, "quoted": inQuotes,
 		"orElse": func(s *string, otherwise string) string { return valueOr(s, otherwise) },
 		// query is a template.URL, because a template would escape a string a second time, with its "=".
 		"query": func(name, value string) template.URL {

@@ -129,25 +129,102 @@ func TestLinksOfTheConsoleKeepTheirFilter(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	const nasty = `a&b=1 "ü"`
-	for _, name := range []string{nasty, "other"} {
-		execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('r', '1', $1)`, name)
-		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, last_error, dead_at)
-			VALUES (70, now(), gen_random_uuid(), 6, 1, $1, 'nack', 'nack: no', now())`, name)
+	names := []string{`a&b=1 "ü"`, "other", "", " lead", "lead", "''"}
+	for _, name := range names {
+		execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error)
+			VALUES ($1, '1', $1, now() + interval '1 hour', 1, 'nack: no')`, name)
+		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, exchange, routing_key, failure_reason, last_error, dead_at)
+			VALUES (70, now(), gen_random_uuid(), 6, 1, $1, $1, 'nack', 'nack: no', now())`, name)
 	}
-	_, at := startConsole(t, env)
+	_, at := startConsole(t, env, "--allow-changes")
 	for page, link := range map[string]string{"/keys": "/waiting?", "/": "/dead-letters?"} {
-		var links []string
+		var links [][]string
+		var body string
 		await.Until(t, page+" has its links", func() bool {
-			_, body := fetch(t, http.MethodGet, at+page, nil)
-			links = regexp.MustCompile(`href="(`+regexp.QuoteMeta(link)+`[^"]*)"`).FindAllString(body, -1)
-			return len(links) == 2
-		})
+			_, body = fetch(t, http.MethodGet, at+page, nil)
+			links = regexp.MustCompile(`href="(`+regexp.QuoteMeta(link)+`[^"]*)">([^<]*)<`).FindAllStringSubmatch(body, -1)
+			return len(links) == len(names)
+		}, func() string { return body })
 		for _, l := range links {
-			target := html.UnescapeString(strings.TrimSuffix(strings.TrimPrefix(l, `href="`), `"`))
-			if _, body := fetch(t, http.MethodGet, at+target, nil); strings.Count(body, `href="/message?id=`) != 1 {
+			if strings.TrimSpace(l[2]) == "" {
+				t.Errorf("%s has the link %s without a text", page, l[1])
+			}
+			target := html.UnescapeString(l[1])
+			_, body := fetch(t, http.MethodGet, at+target, nil)
+			if strings.Count(body, `href="/message?id=`) != 1 {
 				t.Errorf("%s has the link %s, which shows\n%s", page, target, body)
 			}
+			_, body = fetch(t, http.MethodGet, at+submitted(t, body, "/change"), nil)
+			if !strings.Contains(body, "<strong>1 ") {
+				t.Errorf("the change after %s:\n%s", target, body)
+			}
+			back := regexp.MustCompile(`<a href="(`+regexp.QuoteMeta(link)+`[^"]*)">Cancel</a>`).FindStringSubmatch(body)
+			if back == nil || html.UnescapeString(back[1]) != target {
+				t.Errorf("the way back to %s: %q", target, back)
+			}
+		}
+	}
+	_, body := fetch(t, http.MethodGet, at+"/change?do=purge&exchange=", nil)
+	if !strings.Contains(body, "<strong>1 dead letter</strong>") || !strings.Contains(body, "Which: exchange &#39;&#39;.") {
+		t.Errorf("the change of dead letters without an exchange:\n%s", body)
+	}
+	if _, body := fetch(t, http.MethodGet, at+"/change?do=purge&id=70", nil); !strings.Contains(body, `<a href="/message?id=70">Cancel</a>`) {
+		t.Errorf("the way back to a message:\n%s", body)
+	}
+	if status, _ := fetch(t, http.MethodGet, at+"/change?do=purge&older-than=", nil); status != http.StatusBadRequest {
+		t.Errorf("an empty age: %d", status)
+	}
+}
+
+// submitted returns the URL that the browser opens when the user submits the first form with this action, with the values
+// in its fields.
+func submitted(t *testing.T, body, action string) string {
+	t.Helper()
+	form := regexp.MustCompile(`(?s)<form method="get" action="` + action + `".*?</form>`).FindString(body)
+	if form == "" {
+		t.Fatalf("no form %s in\n%s", action, body)
+	}
+	query := url.Values{}
+	for _, field := range regexp.MustCompile(`<(?:input|select)[^>]* name="([^"]*)"(?: value="([^"]*)")?`).FindAllStringSubmatch(form, -1) {
+		query.Add(html.UnescapeString(field[1]), html.UnescapeString(field[2]))
+	}
+	return action + "?" + query.Encode()
+}
+
+// TestAnEmptyFieldOfTheFilterFormIsNoFilter: a browser submits the name of every field, also of those that were left
+// empty. The form keeps the filters that are set.
+func TestAnEmptyFieldOfTheFilterFormIsNoFilter(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	names := []string{"", "''", "'", " lead", "lead", `"a"&b`}
+	for _, name := range names {
+		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, dead_at)
+			VALUES (70, now(), gen_random_uuid(), 6, 1, $1, 'nack', now())`, name)
+	}
+	_, at := startConsole(t, env)
+	shows := func(path string) (rows int, body string) {
+		_, body = fetch(t, http.MethodGet, at+path, nil)
+		return strings.Count(body, `href="/message?id=`), body
+	}
+	rows, body := shows("/dead-letters")
+	if rows != len(names) {
+		t.Fatalf("%d rows in\n%s", rows, body)
+	}
+	form := submitted(t, body, "/dead-letters")
+	if rows, body := shows(form); rows != len(names) {
+		t.Errorf("an empty form: %d rows in\n%s", rows, body)
+	}
+	for _, name := range names {
+		rows, body := shows("/dead-letters?" + url.Values{"routing-key": {name}}.Encode())
+		again, _ := shows(submitted(t, body, "/dead-letters"))
+		if rows != 1 || again != 1 {
+			t.Errorf("routing key %q: %d rows, and %d after the form was submitted\n%s", name, rows, again, body)
+		}
+	}
+	for typed, want := range map[string]int{" lead": 1, " ' lead' ": 1, "' lead '": 0, "''": 1, "'": 1, " ": len(names)} {
+		if rows, body := shows(strings.Replace(form, "routing-key=", "routing-key="+url.QueryEscape(typed), 1)); rows != want {
+			t.Errorf("with routing key %q in the form: %d rows, want %d\n%s", typed, rows, want, body)
 		}
 	}
 }
