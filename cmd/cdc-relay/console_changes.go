@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,10 +17,14 @@ import (
 // asked describes a change, before or after it is made.
 type asked struct {
 	picked
-	Do      string
-	All     bool
-	Count   int64
-	What    string // such as "12 dead letters"
+	Do    string
+	All   bool
+	Count int64
+	What  string // such as "12 dead letters"
+	// At is when the user was asked, in microseconds since 1970.
+	At int64
+	// Grown: more rows match than the page showed before.
+	Grown   bool
 	Filters string
 	Back    string
 	// Done says what was done; "" before the change.
@@ -30,7 +36,7 @@ func (s *console) changing(ctx context.Context, r *http.Request, do func(context
 	if err := r.ParseForm(); err != nil { // a missing filter would select other rows
 		return asked{}, usagef("the form cannot be read: %s", err)
 	}
-	a := asked{Do: r.FormValue("do")}
+	a := asked{Do: r.FormValue("do"), At: time.Now().UnixMicro()}
 	err := s.atDesk(ctx, func(ctx context.Context, d *desk) (err error) {
 		cfg := *s.cfg
 		d = &desk{d.Tables, d.conn, &cfg}
@@ -70,44 +76,83 @@ func (s *console) ask(w http.ResponseWriter, r *http.Request) {
 		switch a.Do {
 		case "retry":
 			var would operator.Retried
-			would, err = d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, true, unseen)
-			a.Count, a.What = would.Due, rowsText(would.Due, "waiting retry")
+			would, err = d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, true, nil, unseen)
+			a.count(would.Due)
 		case "requeue", "purge":
-			a.Count, err = d.CountDeadLetters(ctx, d.cfg.looking.filter)
-			a.What = rowsText(a.Count, "dead letter")
+			var n int64
+			n, err = d.CountDeadLetters(ctx, d.cfg.looking.filter)
+			a.count(n)
 		default:
 			err = fmt.Errorf("there is no change %q", a.Do)
 		}
-		a.What = strings.Replace(a.What, "retrys", "retries", 1)
 		return err
 	})
 }
 
-// change runs the change.
+// count sets how many rows the change affects.
+func (a *asked) count(n int64) {
+	a.Count, a.What = n, rowsText(n, "dead letter")
+	if a.Do == "retry" {
+		a.What = strings.Replace(rowsText(n, "waiting retry"), "retrys", "retries", 1)
+	}
+}
+
+// errGrown: more rows match than the user has confirmed.
+var errGrown = errors.New("more rows match than were confirmed")
+
+// asOf makes the ages of a filter count from the time of the question. A dead letter that died since is not selected.
+func asOf(filter operator.Filter, at time.Time, dead bool) operator.Filter {
+	since := max(0, time.Since(at))
+	if dead || filter.OlderThan > 0 {
+		filter.OlderThan += since
+	}
+	if filter.NewerThan > 0 {
+		filter.NewerThan += since
+	}
+	return filter
+}
+
+// change runs the change. If more rows match than the user has confirmed, it asks again.
 func (s *console) change(w http.ResponseWriter, r *http.Request) {
 	if !s.mayChange(w, r) {
 		return
 	}
 	// A change that has begun ends even if the browser disconnects.
 	s.showChange(w, r, func(ctx context.Context, d *desk, a *asked) (err error) {
-		filter := d.cfg.looking.filter
+		shown, _ := strconv.ParseInt(r.FormValue("shown"), 10, 64) // without it, the user has confirmed nothing
+		if at, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
+			a.At = at
+		}
+		filter := asOf(d.cfg.looking.filter, time.UnixMicro(a.At), a.Do != "retry")
+		selected := int64(0)
+		agreed := func(total int64) error {
+			if selected = total; total > shown {
+				return errGrown
+			}
+			return nil
+		}
 		switch a.Do {
 		case "retry":
 			var done operator.Retried
-			done, err = d.RetryNow(ctx, filter, changeBatch, false, unseen)
+			done, err = d.RetryNow(ctx, filter, changeBatch, false, agreed, unseen)
 			a.Count, a.Done = done.Due, "made "+rowsText(done.Due, "message")+" due now"
 		case "requeue":
 			var done operator.Requeued
-			done, err = d.Requeue(ctx, filter, changeBatch, unseen)
+			done, err = d.Requeue(ctx, filter, changeBatch, agreed, unseen)
 			a.Count, a.Done = done.Sent, "requeued "+rowsText(done.Sent, "dead letter")
 			if done.Left > 0 {
 				a.Left = fmt.Sprintf("the outbox rejects %s: %s", rowsText(done.Left, "dead letter"), done.Why)
 			}
 		case "purge":
-			a.Count, err = d.Purge(ctx, filter, changeBatch, func(int64) error { return nil }, unseen)
+			a.Count, err = d.Purge(ctx, filter, changeBatch, agreed, unseen)
 			a.Done = "deleted " + rowsText(a.Count, "dead letter")
 		default:
 			return fmt.Errorf("there is no change %q", a.Do)
+		}
+		if errors.Is(err, errGrown) {
+			a.Done, a.Grown = "", true
+			a.count(selected)
+			return nil
 		}
 		who, _ := r.Context().Value(user{}).(string)
 		s.log.Warn("console changed rows", "event", event.ConsoleChanged, "change", a.Do, "user", printable(who), "from", r.RemoteAddr, "which", printable(a.Filters), "rows", a.Count, "error", err)
@@ -139,6 +184,9 @@ func (s *console) showChange(w http.ResponseWriter, r *http.Request, do func(con
 	status := http.StatusOK
 	if err == nil {
 		body, err = s.render("change", a)
+	}
+	if a.Grown {
+		status = http.StatusConflict
 	}
 	if err != nil {
 		body, status = s.failure(err)

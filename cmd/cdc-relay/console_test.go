@@ -158,7 +158,7 @@ func TestLinksOfTheConsoleKeepTheirFilter(t *testing.T) {
 			if !strings.Contains(body, "<strong>1 ") {
 				t.Errorf("the change after %s:\n%s", target, body)
 			}
-			back := regexp.MustCompile(`<a href="(`+regexp.QuoteMeta(link)+`[^"]*)">Cancel</a>`).FindStringSubmatch(body)
+			back := regexp.MustCompile(`<a href="(` + regexp.QuoteMeta(link) + `[^"]*)">Cancel</a>`).FindStringSubmatch(body)
 			if back == nil || html.UnescapeString(back[1]) != target {
 				t.Errorf("the way back to %s: %q", target, back)
 			}
@@ -180,7 +180,7 @@ func TestLinksOfTheConsoleKeepTheirFilter(t *testing.T) {
 // in its fields.
 func submitted(t *testing.T, body, action string) string {
 	t.Helper()
-	form := regexp.MustCompile(`(?s)<form method="get" action="` + action + `".*?</form>`).FindString(body)
+	form := regexp.MustCompile(`(?s)<form method="(?:get|post)" action="` + action + `".*?</form>`).FindString(body)
 	if form == "" {
 		t.Fatalf("no form %s in\n%s", action, body)
 	}
@@ -260,6 +260,66 @@ func TestConsoleIsReadOnlyAndForThisMachine(t *testing.T) {
 	}
 }
 
+// TestAChangeOfTheConsoleTakesOnlyConfirmedRows: rows that match after the question are not changed before another one.
+func TestAChangeOfTheConsoleTakesOnlyConfirmedRows(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	fail := func(died string) {
+		t.Helper()
+		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('retry', '1', now() + interval '1 hour', 2)`)
+		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
+			SELECT -1, now(), gen_random_uuid(), 6, 1, name, 'nack', '1', now() + $1::interval FROM unnest(ARRAY['purge', 'requeue']) name`, died)
+	}
+	left := func(do string) int {
+		return query[int](t, db, `SELECT count(*)::int FROM (SELECT routing_key FROM outbox_dead_letter
+			UNION ALL SELECT routing_key FROM outbox WHERE attempts > 0) waiting WHERE routing_key = $1`, do)
+	}
+	_, at := startConsole(t, env, "--allow-changes")
+	confirm := func(question string) (status int, body string) {
+		t.Helper()
+		form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fetch(t, http.MethodPost, at+"/change", form)
+	}
+	fail("-1 hour")
+	questions := map[string]string{}
+	for _, do := range []string{"retry", "purge", "requeue"} {
+		_, questions[do] = fetch(t, http.MethodGet, at+"/change?"+url.Values{"do": {do}, "routing-key": {do}}.Encode(), nil)
+		if !strings.Contains(questions[do], "<strong>1 ") {
+			t.Fatalf("%s:\n%s", do, questions[do])
+		}
+	}
+	fail("-1 hour") // its transaction has committed after the question
+	for do, question := range questions {
+		status, again := confirm(question)
+		if status != http.StatusConflict || !strings.Contains(again, "More rows match") || !strings.Contains(again, "<strong>2 ") || left(do) != 2 {
+			t.Errorf("%s of one row when there are two: %d, %d are left\n%s", do, status, left(do), again)
+			continue
+		}
+		questions[do] = again
+	}
+	execute(t, db, `DELETE FROM outbox`)
+	fail("1 hour") // it dies after the question
+	for do, question := range questions {
+		late := 1
+		if do == "retry" {
+			late = 0 // only the number counts, because a retry has no time of death
+		}
+		for range 2 { // the second time, the user reloads the page
+			if status, body := confirm(question); status != http.StatusOK || left(do) != late {
+				t.Errorf("%s: %d, %d are left, want %d\n%s", do, status, left(do), late, body)
+			}
+		}
+	}
+	fail("-1 hour")
+	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"purge"}}); status != http.StatusConflict || left("purge") != 2 {
+		t.Errorf("a purge that was not asked for: %d, %d are left\n%s", status, left("purge"), body)
+	}
+}
+
 func TestConsoleChangesRowsForThoseWhoLogIn(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
@@ -301,15 +361,16 @@ func TestConsoleChangesRowsForThoseWhoLogIn(t *testing.T) {
 	if !strings.Contains(body, "2 dead letters</strong> would change") || !strings.Contains(body, `value="dead.0"`) || dead() != 5 {
 		t.Errorf("asked:\n%s", body)
 	}
+	change.Set("shown", "2")
 	_, body = fetch(t, http.MethodPost, ada+"/change", change, "X-User", "ada")
 	if !strings.Contains(body, "deleted 2 dead letters") || dead() != 3 {
 		t.Errorf("purged:\n%s", body)
 	}
-	_, body = fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"requeue"}}, "X-User", "ada")
+	_, body = fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"requeue"}, "shown": {"3"}}, "X-User", "ada")
 	if !strings.Contains(body, "requeued 3 dead letters") || dead() != 0 {
 		t.Errorf("requeued:\n%s", body)
 	}
-	retry := url.Values{"do": {"retry"}, "id": {"1"}}
+	retry := url.Values{"do": {"retry"}, "id": {"1"}, "shown": {"1"}}
 	if status, body := fetch(t, http.MethodPost, at+"/change", retry, "X-User", "mallory"); status != http.StatusUnauthorized {
 		t.Errorf("a header without the token: %d\n%s", status, body)
 	}

@@ -67,7 +67,7 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 	}
 	var view requeueView
 	bar, end := p.progress("requeuing")
-	done, failed := d.Requeue(ctx, d.cfg.looking.filter, changeBatch, func(n, total int64) {
+	done, failed := d.Requeue(ctx, d.cfg.looking.filter, changeBatch, nil, func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})

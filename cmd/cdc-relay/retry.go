@@ -39,7 +39,7 @@ type retryView struct {
 func (p *process) retry(ctx context.Context, d *desk) error {
 	view := retryView{DryRun: d.cfg.looking.dryRun}
 	bar, end := p.progress("making due")
-	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, view.DryRun, func(n, total int64) {
+	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, view.DryRun, nil, func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})

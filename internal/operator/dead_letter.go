@@ -63,12 +63,9 @@ const purgeSQL = `
 DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[]) s(id, message_id)
 WHERE r.id = s.id AND r.message_id = s.message_id`
 
-// Purge deletes the dead letters that match the filter, each batch in one transaction. It first passes their number to
-// agreed; if agreed returns an error, Purge deletes nothing and returns that error. Later dead letters are not deleted.
-// On another error, deleted counts the rows deleted before it.
-func (t *Tables) Purge(
-	ctx context.Context, filter Filter, batch int, agreed func(total int64) error, progress Progress,
-) (deleted int64, err error) {
+// Purge deletes the dead letters that match the filter, each batch in one transaction. If agreed returns an error, Purge
+// returns that error. Later dead letters are not deleted. On another error, deleted counts the rows deleted before it.
+func (t *Tables) Purge(ctx context.Context, filter Filter, batch int, agreed Agreed, progress Progress) (deleted int64, err error) {
 	var refused error
 	defer func() {
 		if err != nil && refused == nil {
@@ -80,7 +77,7 @@ func (t *Tables) Purge(
 		return 0, err
 	}
 	defer chosen.close(ctx)
-	if refused = agreed(chosen.total); refused != nil {
+	if refused = chosen.agree(agreed); refused != nil {
 		return 0, refused
 	}
 	err = inBatches(ctx, chosen, batch, progress, func(rows []chosenRow) error {

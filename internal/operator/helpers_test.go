@@ -29,7 +29,7 @@ func (f *fixture) operator() *operator.Tables {
 
 func (f *fixture) requeue(filter operator.Filter, batch int) operator.Requeued {
 	f.Helper()
-	done, err := f.operator().Requeue(f.Context(), filter, batch, quiet)
+	done, err := f.operator().Requeue(f.Context(), filter, batch, nil, quiet)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 		f.DeadLetter(id, "nack", "ordering_key", "'k'")
 	}
 	var told [][2]int64
-	done, err := f.operator().Requeue(t.Context(), operator.Filter{OrderingKey: text("k")}, 2, func(n, total int64) { told = append(told, [2]int64{n, total}) })
+	done, err := f.operator().Requeue(t.Context(), operator.Filter{OrderingKey: text("k")}, 2, nil, func(n, total int64) { told = append(told, [2]int64{n, total}) })
 	if err != nil || done.Sent != 3 {
 		t.Fatalf("%+v, %v", done, err)
 	}
@@ -118,7 +118,7 @@ func TestEveryCommandWorksBesideColumnsOfAnyName(t *testing.T) {
 		"parked keys":  second(o.ParkedKeys(ctx, true, operator.Page{Limit: 10})),
 		"peek":         second(o.Peek(ctx, operator.Filter{}, operator.Page{Limit: 10}, true, nil)),
 		"explain":      third(o.Explain(ctx, name(t, "51"), true)),
-		"retry":        second(o.RetryNow(ctx, operator.Filter{}, 10, false, quiet)),
+		"retry":        second(o.RetryNow(ctx, operator.Filter{}, 10, false, nil, quiet)),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -128,7 +128,7 @@ func TestEveryCommandWorksBesideColumnsOfAnyName(t *testing.T) {
 		t.Errorf("sent back %+v", done)
 	}
 	f.DeadLetter(3, "nack")
-	if n, err := o.Purge(ctx, operator.Filter{}, 10, func(int64) error { return nil }, quiet); err != nil || n != 1 {
+	if n, err := o.Purge(ctx, operator.Filter{}, 10, nil, quiet); err != nil || n != 1 {
 		t.Errorf("purged %d: %v", n, err)
 	}
 }

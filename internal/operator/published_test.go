@@ -115,7 +115,7 @@ func TestATriggerThatDiscardsRowsLosesNoMessage(t *testing.T) {
 		VALUES (3, now(), now(), gen_random_uuid(), 0, 1, 'r')`)
 	f.Exec(`CREATE FUNCTION discard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
 	f.Exec(`CREATE TRIGGER discards BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION discard()`)
-	requeued, err := f.operator().Requeue(t.Context(), operator.Filter{}, 10, quiet)
+	requeued, err := f.operator().Requeue(t.Context(), operator.Filter{}, 10, nil, quiet)
 	if requeued.Sent != 0 || err == nil || !strings.Contains(err.Error(), "keeps 0 of 2 rows") {
 		t.Errorf("%+v, %v", requeued, err)
 	}

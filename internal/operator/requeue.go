@@ -63,9 +63,9 @@ type requeuedRow struct {
 }
 
 // Requeue moves the dead letters that match the filter back to the outbox, with attempts 0, oldest first, each batch in
-// one transaction. Rows of a key keep their order, before the key's waiting rows. On an error, done is the result
-// before it.
-func (t *Tables) Requeue(ctx context.Context, filter Filter, batch int, progress Progress) (done Requeued, err error) {
+// one transaction. Rows of a key keep their order, before the key's waiting rows. On an error, also one of agreed, done
+// is the result before it.
+func (t *Tables) Requeue(ctx context.Context, filter Filter, batch int, agreed Agreed, progress Progress) (done Requeued, err error) {
 	defer func() {
 		if err != nil {
 			err = t.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", t.table, err), t.requeueNeeds(ctx)...)
@@ -84,6 +84,9 @@ func (t *Tables) Requeue(ctx context.Context, filter Filter, batch int, progress
 		return done, err
 	}
 	defer chosen.close(ctx)
+	if err := chosen.agree(agreed); err != nil {
+		return done, err
+	}
 	sql := t.requeueStatement(extras)
 	err = inBatches(ctx, chosen, batch, progress, func(rows []requeuedRow) error { return t.requeue(ctx, sql, rows, &done) })
 	return done, err

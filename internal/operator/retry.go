@@ -30,8 +30,9 @@ type Retried struct {
 }
 
 // RetryNow makes waiting retries that match the filter due now, with attempts 0, each batch in one transaction. It
-// skips rows that a relay has claimed. With dry it changes nothing. On an error, done is the result before it.
-func (t *Tables) RetryNow(ctx context.Context, filter Filter, batch int, dry bool, progress Progress) (done Retried, err error) {
+// skips rows that a relay has claimed. With dry it changes nothing. On an error, also one of agreed, done is the result
+// before it.
+func (t *Tables) RetryNow(ctx context.Context, filter Filter, batch int, dry bool, agreed Agreed, progress Progress) (done Retried, err error) {
 	defer func() {
 		if err != nil {
 			err = t.may(ctx, fmt.Errorf("retry rows of %s: %w", t.table, err), need{"SELECT, UPDATE", t.table.SQL()})
@@ -42,6 +43,9 @@ func (t *Tables) RetryNow(ctx context.Context, filter Filter, batch int, dry boo
 		return done, err
 	}
 	defer chosen.close(ctx)
+	if err := chosen.agree(agreed); err != nil {
+		return done, err
+	}
 	err = inBatches(ctx, chosen, batch, progress, func(rows []chosenRow) error {
 		changed := int64(len(rows))
 		if !dry {

@@ -27,11 +27,11 @@ func TestRetryNowTakesWhatWaits(t *testing.T) {
 		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
 	dueAt := tabletest.One[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"])
 
-	dry, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 2, true, quiet)
+	dry, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 2, true, nil, quiet)
 	if err != nil || dry != (operator.Retried{Due: 4}) || len(f.IDs("attempts > 0")) != 4 {
 		t.Fatalf("dry: %+v, %v", dry, err)
 	}
-	done, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 2, false, quiet)
+	done, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 2, false, nil, quiet)
 	if err != nil || done != (operator.Retried{Due: 4}) {
 		t.Fatalf("got %+v, %v", done, err)
 	}
@@ -71,7 +71,7 @@ func TestRetryNowGoesByFilters(t *testing.T) {
 		{operator.Filter{OlderThan: time.Hour}, 0},
 		{operator.Filter{NewerThan: time.Hour}, 3},
 	} {
-		got, err := f.operator().RetryNow(t.Context(), test.filter, 10, true, quiet)
+		got, err := f.operator().RetryNow(t.Context(), test.filter, 10, true, nil, quiet)
 		if err != nil || got.Due != test.want {
 			t.Errorf("%+v: %+v, %v, want %d", test.filter, got, err, test.want)
 		}
@@ -88,7 +88,7 @@ func TestRetryNowPassesLockedRows(t *testing.T) {
 	if _, err := other.Exec(t.Context(), `BEGIN; SELECT 1 FROM outbox ORDER BY id LIMIT 1 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	done, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 10, false, quiet)
+	done, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 10, false, nil, quiet)
 	if err != nil || done != (operator.Retried{Due: 1, Left: 1}) {
 		t.Errorf("got %+v, %v", done, err)
 	}
@@ -104,7 +104,7 @@ func TestARetryKeepsTheTraceOfAClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	claim.Abandon() // as the server does when the relay dies
-	done, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 10, false, quiet)
+	done, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 10, false, nil, quiet)
 	if err != nil || done.Due != 2 {
 		t.Fatalf("%+v, %v", done, err)
 	}

@@ -123,5 +123,16 @@ func columnsOf(rows []chosenRow) []any {
 	return []any{ids, messageIDs}
 }
 
+// Agreed receives the number of the selected rows before the first change. If it returns an error, nothing is changed. nil
+// agrees to any number.
+type Agreed func(total int64) error
+
+func (s *selection) agree(agreed Agreed) error {
+	if agreed == nil {
+		return nil
+	}
+	return agreed(s.total)
+}
+
 // Progress receives how many of how many rows are done.
 type Progress func(done, total int64)
