@@ -123,14 +123,12 @@ func (p *process) console(c *cli.Context) error {
 
 // serve answers requests until ctx is done.
 func (s *console) serve(ctx context.Context, listener net.Listener) error {
-	running, stop := context.WithCancel(ctx)
-	defer stop()
+	actors, running := errgroup.WithContext(ctx)
 	server := &http.Server{
-		Handler: s.handler(), BaseContext: func(net.Listener) context.Context { return running },
+		Handler: s.handler(running), BaseContext: func(net.Listener) context.Context { return running },
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
 	s.log.Info("console started", "event", event.ConsoleStarted, "url", "http://"+listener.Addr().String()+"/", "changes", s.cfg.consoling.allowChanges)
-	actors, running := errgroup.WithContext(running)
 	actors.Go(func() error { s.history.keep(running, s); return nil })
 	actors.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

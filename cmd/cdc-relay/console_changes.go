@@ -72,7 +72,7 @@ func (s *console) ask(w http.ResponseWriter, r *http.Request) {
 	if !s.mayChange(w, r) {
 		return
 	}
-	s.showChange(w, r, func(ctx context.Context, d *desk, a *asked) (err error) {
+	s.showChange(r.Context(), w, r, func(ctx context.Context, d *desk, a *asked) (err error) {
 		switch a.Do {
 		case "retry":
 			var would operator.Retried
@@ -112,13 +112,13 @@ func asOf(filter operator.Filter, at time.Time, dead bool) operator.Filter {
 	return filter
 }
 
-// change runs the change. If more rows match than the user has confirmed, it asks again.
-func (s *console) change(w http.ResponseWriter, r *http.Request) {
+// change runs the change. If more rows match than the user has confirmed, it asks again. A change continues after the
+// browser has disconnected, until running is done.
+func (s *console) change(running context.Context, w http.ResponseWriter, r *http.Request) {
 	if !s.mayChange(w, r) {
 		return
 	}
-	// A change that has begun ends even if the browser disconnects.
-	s.showChange(w, r, func(ctx context.Context, d *desk, a *asked) (err error) {
+	s.showChange(running, w, r, func(ctx context.Context, d *desk, a *asked) (err error) {
 		shown, _ := strconv.ParseInt(r.FormValue("shown"), 10, 64) // without it, the user has confirmed nothing
 		if at, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 			a.At = at
@@ -176,8 +176,8 @@ func (s *console) mayChange(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-func (s *console) showChange(w http.ResponseWriter, r *http.Request, do func(context.Context, *desk, *asked) error) {
-	ctx, cancel := context.WithTimeout(r.Context(), time.Hour)
+func (s *console) showChange(ctx context.Context, w http.ResponseWriter, r *http.Request, do func(context.Context, *desk, *asked) error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
 	a, err := s.changing(ctx, r, do)
 	var body template.HTML

@@ -50,7 +50,8 @@ func (s *console) pages() []consolePage {
 // mostForm limits the size of a form in bytes.
 const mostForm = 64 << 10
 
-func (s *console) handler() http.Handler {
+// handler serves the pages. The end of running ends changes.
+func (s *console) handler(running context.Context) http.Handler {
 	mux := http.NewServeMux()
 	for _, page := range s.pages() {
 		path := page.path
@@ -61,7 +62,7 @@ func (s *console) handler() http.Handler {
 	}
 	mux.HandleFunc("GET /events", s.events)
 	mux.HandleFunc("GET /change", s.ask)
-	mux.HandleFunc("POST /change", s.change)
+	mux.HandleFunc("POST /change", func(w http.ResponseWriter, r *http.Request) { s.change(running, w, r) })
 	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8"} {
 		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, _ *http.Request) {
 			text, err := consoleFiles.ReadFile("console/" + name)

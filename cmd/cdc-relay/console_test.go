@@ -2,14 +2,17 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"html"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -317,6 +320,68 @@ func TestAChangeOfTheConsoleTakesOnlyConfirmedRows(t *testing.T) {
 	fail("-1 hour")
 	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"purge"}}); status != http.StatusConflict || left("purge") != 2 {
 		t.Errorf("a purge that was not asked for: %d, %d are left\n%s", status, left("purge"), body)
+	}
+}
+
+// TestAChangeOfTheConsoleContinuesWithoutTheBrowser, until the console stops.
+func TestAChangeOfTheConsoleContinuesWithoutTheBrowser(t *testing.T) {
+	const rows = changeBatch + 500
+	for name, test := range map[string]struct {
+		stop func(c *command, at string, disconnect func())
+		left int
+	}{
+		"the browser disconnects": {func(_ *command, _ string, disconnect func()) { disconnect() }, 0},
+		"the console stops": {func(c *command, at string, _ func()) {
+			c.signal(t, syscall.SIGTERM)
+			await.Until(t, "the console accepts no connection", func() bool {
+				conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(at, "http://"))
+				if err == nil {
+					conn.Close()
+				}
+				return err != nil
+			})
+		}, rows - changeBatch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env, db := fresh(t)
+			env["CDC_RELAY_HTTP_ADDR"] = ""
+			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+			execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason)
+				SELECT i, now(), gen_random_uuid(), 6, 1, 'r', 'nack' FROM generate_series(1, $1::int) i`, rows)
+			execute(t, db, `BEGIN`)
+			execute(t, db, `UPDATE outbox_dead_letter SET attempts = 7 WHERE id = 1`)
+			c, at := startConsole(t, env, "--allow-changes", "--log-format", "json")
+			ctx, disconnect := context.WithCancel(await.Context(t))
+			defer disconnect()
+			form := url.Values{"do": {"purge"}, "shown": {strconv.Itoa(rows)}}
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, at+"/change", strings.NewReader(form.Encode()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				if response, err := http.DefaultClient.Do(r); err == nil {
+					response.Body.Close()
+				}
+			}()
+			await.Until(t, "the purge waits for the row", func() bool {
+				return query[bool](t, db, `SELECT EXISTS (SELECT FROM pg_locks WHERE transactionid = pg_current_xact_id()::xid AND NOT granted)`)
+			})
+			test.stop(c, at, func() { disconnect(); <-gone })
+			execute(t, db, `COMMIT`)
+			c.await(t, "console_changed")
+			if left := query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`); left != test.left {
+				t.Errorf("%d dead letters are left, want %d", left, test.left)
+			}
+			if name == "the console stops" {
+				if code := c.exit(t); code != exitDone {
+					t.Errorf("exit code %d", code)
+				}
+			}
+			<-gone
+		})
 	}
 }
 
