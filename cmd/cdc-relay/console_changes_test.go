@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+)
+
+// TestAChangeOfTheConsoleTakesOnlyConfirmedRows: rows that match after the question are not changed before another one.
+func TestAChangeOfTheConsoleTakesOnlyConfirmedRows(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	fail := func(died string) {
+		t.Helper()
+		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('retry', '1', now() + interval '1 hour', 2)`)
+		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
+			SELECT -1, now(), gen_random_uuid(), 6, 1, name, 'nack', '1', now() + $1::interval FROM unnest(ARRAY['purge', 'requeue']) name`, died)
+	}
+	left := func(do string) int {
+		return query[int](t, db, `SELECT count(*)::int FROM (SELECT routing_key FROM outbox_dead_letter
+			UNION ALL SELECT routing_key FROM outbox WHERE attempts > 0) waiting WHERE routing_key = $1`, do)
+	}
+	_, at := startConsole(t, env, "--allow-changes")
+	confirm := func(question string) (status int, body string) {
+		t.Helper()
+		form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fetch(t, http.MethodPost, at+"/change", form)
+	}
+	fail("-1 hour")
+	questions := map[string]string{}
+	for _, do := range []string{"retry", "purge", "requeue"} {
+		_, questions[do] = fetch(t, http.MethodGet, at+"/change?"+url.Values{"do": {do}, "routing-key": {do}}.Encode(), nil)
+		if !strings.Contains(questions[do], "<strong>1 ") {
+			t.Fatalf("%s:\n%s", do, questions[do])
+		}
+	}
+	fail("-1 hour") // its transaction has committed after the question
+	for do, question := range questions {
+		status, again := confirm(question)
+		if status != http.StatusConflict || !strings.Contains(again, "More rows match") || !strings.Contains(again, "<strong>2 ") || left(do) != 2 {
+			t.Errorf("%s of one row when there are two: %d, %d are left\n%s", do, status, left(do), again)
+			continue
+		}
+		questions[do] = again
+	}
+	execute(t, db, `DELETE FROM outbox`)
+	fail("1 hour") // it dies after the question
+	for do, question := range questions {
+		late := 1
+		if do == "retry" {
+			late = 0 // only the number counts, because a retry has no time of death
+		}
+		for range 2 { // the second time, the user reloads the page
+			if status, body := confirm(question); status != http.StatusOK || left(do) != late {
+				t.Errorf("%s: %d, %d are left, want %d\n%s", do, status, left(do), late, body)
+			}
+		}
+	}
+	fail("-1 hour")
+	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"purge"}}); status != http.StatusConflict || left("purge") != 2 {
+		t.Errorf("a purge that was not asked for: %d, %d are left\n%s", status, left("purge"), body)
+	}
+}
+
+// TestAChangeOfTheConsoleContinuesWithoutTheBrowser, until the console stops.
+func TestAChangeOfTheConsoleContinuesWithoutTheBrowser(t *testing.T) {
+	const rows = changeBatch + 500
+	for name, test := range map[string]struct {
+		stop func(c *command, at string, disconnect func())
+		left int
+	}{
+		"the browser disconnects": {func(_ *command, _ string, disconnect func()) { disconnect() }, 0},
+		"the console stops": {func(c *command, at string, _ func()) {
+			c.signal(t, syscall.SIGTERM)
+			await.Until(t, "the console accepts no connection", func() bool {
+				conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(at, "http://"))
+				if err == nil {
+					conn.Close()
+				}
+				return err != nil
+			})
+		}, rows - changeBatch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env, db := fresh(t)
+			env["CDC_RELAY_HTTP_ADDR"] = ""
+			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+			execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason)
+				SELECT i, now(), gen_random_uuid(), 6, 1, 'r', 'nack' FROM generate_series(1, $1::int) i`, rows)
+			execute(t, db, `BEGIN`)
+			execute(t, db, `UPDATE outbox_dead_letter SET attempts = 7 WHERE id = 1`)
+			c, at := startConsole(t, env, "--allow-changes", "--log-format", "json")
+			ctx, disconnect := context.WithCancel(await.Context(t))
+			defer disconnect()
+			form := url.Values{"do": {"purge"}, "shown": {strconv.Itoa(rows)}}
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, at+"/change", strings.NewReader(form.Encode()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				if response, err := http.DefaultClient.Do(r); err == nil {
+					response.Body.Close()
+				}
+			}()
+			await.Until(t, "the purge waits for the row", func() bool {
+				return query[bool](t, db, `SELECT EXISTS (SELECT FROM pg_locks WHERE transactionid = pg_current_xact_id()::xid AND NOT granted)`)
+			})
+			test.stop(c, at, func() { disconnect(); <-gone })
+			execute(t, db, `COMMIT`)
+			c.await(t, "console_changed")
+			if left := query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`); left != test.left {
+				t.Errorf("%d dead letters are left, want %d", left, test.left)
+			}
+			if name == "the console stops" {
+				if code := c.exit(t); code != exitDone {
+					t.Errorf("exit code %d", code)
+				}
+			}
+			<-gone
+		})
+	}
+}
+
+func TestConsoleChangesRowsForThoseWhoLogIn(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('r', '1', now() + interval '1 hour', 2), ('r', '1', NULL, 0)`)
+	execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
+		SELECT -i, now(), gen_random_uuid(), 6, 1, 'dead.' || i % 2, 'nack', '1' FROM generate_series(1, 5) i`)
+	const token = "0123456789abcdef"
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, at := startConsole(t, env, "--allow-changes", "--token-file", file, "--login-header", "X-User", "--log-format", "json")
+	ada := strings.Replace(at, "http://", "http://ada:"+token+"@", 1)
+	if status, _ := fetch(t, http.MethodGet, ada+"/", nil); status != http.StatusUnauthorized {
+		t.Errorf("without the proxy: %d", status)
+	}
+	if status, _ := fetch(t, http.MethodGet, at+"/", nil); status != http.StatusUnauthorized {
+		t.Errorf("without a login: %d", status)
+	}
+	if status, _ := fetch(t, http.MethodGet, strings.Replace(at, "http://", "http://ada:wrong@", 1)+"/", nil); status != http.StatusUnauthorized {
+		t.Errorf("with a wrong token: %d", status)
+	}
+	dead := func() int { return query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`) }
+	change := url.Values{"do": {"purge"}, "routing-key": {"dead.0"}}
+	for _, header := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+		if status, _ := fetch(t, http.MethodPost, ada+"/change", change, append(header, "X-User", "ada")...); status != http.StatusForbidden || dead() != 5 {
+			t.Errorf("from another site: %d, %d are left", status, dead())
+		}
+	}
+	if status, _ := fetch(t, http.MethodPost, ada+"/change?do=purge&routing-key=%zz", url.Values{}, "X-User", "ada"); status != http.StatusBadRequest || dead() != 5 {
+		t.Errorf("a filter that cannot be read: %d, %d are left", status, dead())
+	}
+	large := url.Values{"routing-key": {strings.Repeat("x", 1<<20)}}
+	if status, _ := fetch(t, http.MethodPost, ada+"/change?do=purge", large, "X-User", "ada"); status != http.StatusBadRequest || dead() != 5 {
+		t.Errorf("a form that cannot be read: %d, %d are left", status, dead())
+	}
+	_, body := fetch(t, http.MethodGet, ada+"/change?"+change.Encode(), nil, "X-User", "ada")
+	if !strings.Contains(body, "2 dead letters</strong> would change") || !strings.Contains(body, `value="dead.0"`) || dead() != 5 {
+		t.Errorf("asked:\n%s", body)
+	}
+	change.Set("shown", "2")
+	_, body = fetch(t, http.MethodPost, ada+"/change", change, "X-User", "ada")
+	if !strings.Contains(body, "deleted 2 dead letters") || dead() != 3 {
+		t.Errorf("purged:\n%s", body)
+	}
+	_, body = fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"requeue"}, "shown": {"3"}}, "X-User", "ada")
+	if !strings.Contains(body, "requeued 3 dead letters") || dead() != 0 {
+		t.Errorf("requeued:\n%s", body)
+	}
+	retry := url.Values{"do": {"retry"}, "id": {"1"}, "shown": {"1"}}
+	if status, body := fetch(t, http.MethodPost, at+"/change", retry, "X-User", "mallory"); status != http.StatusUnauthorized {
+		t.Errorf("a header without the token: %d\n%s", status, body)
+	}
+	if status, body := fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"retry"}, "state": {"scheduled"}}, "X-User", "grace"); status != http.StatusBadRequest {
+		t.Errorf("a retry of what is scheduled: %d\n%s", status, body)
+	}
+	_, body = fetch(t, http.MethodPost, ada+"/change", retry, "X-User", "grace")
+	if !strings.Contains(body, "made 1 message due now") || query[bool](t, db, `SELECT available_at > now() FROM outbox WHERE id = 1`) {
+		t.Errorf("retried:\n%s", body)
+	}
+	for _, words := range [][]string{{`"purge"`, `"ada"`, `"routing key dead.0"`, `"rows":2`}, {`"requeue"`, `"ada"`, `"all"`, `"rows":3`}, {`"retry"`, `"grace"`, `"id 1"`, `"rows":1`}} {
+		line := c.await(t, "console_changed")
+		for _, word := range words {
+			if !strings.Contains(line, word) {
+				t.Errorf("no %s in %s", word, line)
+			}
+		}
+	}
+}
