@@ -28,7 +28,7 @@ func meaningOf(code string) (meaning, fix string) {
 	case "invalid_routing":
 		return "its exchange or routing key is beyond 255 bytes", "fix them in the dead-letter table"
 	case "handler_rejected":
-		return "the handler rejected it", "see the last error"
+		return "the handler rejected it, or ended at it", "see the last error"
 	case "handler_impossible":
 		return "the handler cannot deliver it", "see the last error"
 	case "invalid_row":
