@@ -72,34 +72,42 @@ func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (settled 
 
 func (s *Store) settleEach(ctx context.Context, batch []outbox.Settlement, settled *Settled) error {
 	for _, write := range s.writes() {
-		part := write.part(batch)
-		if len(part) == 0 {
-			continue
-		}
-		template := write.sql
-		if write.action == outbox.DeadLetter {
-			s.extras.read(ctx, s.pool, s.table)
-			write.sql = s.extras.fill(template)
-		}
-		err := s.settle(ctx, write, part, settled)
-		if write.action == outbox.DeadLetter && pgcode.Class(err) == pgcode.SyntaxOrAccess {
-			s.extras.forget() // a column may have been dropped since it was read
-			s.extras.read(ctx, s.pool, s.table)
-			write.sql = s.extras.fill(template)
-			err = s.settle(ctx, write, part, settled)
-		}
-		if pgcode.Class(err) == pgcode.DataException { // such as untranslatable_character
-			// The database's encoding lacks a character of the broker's text. This row must not block the others.
-			for i := range part {
-				part[i].Decision.Detail = plain(part[i].Decision.Detail)
+		// Rows that were locked at the last try must not send the others the slow way.
+		for _, locked := range []bool{false, true} {
+			part := slices.DeleteFunc(write.part(batch), func(one outbox.Settlement) bool { return one.Locked != locked })
+			if len(part) == 0 {
+				continue
 			}
-			err = s.settle(ctx, write, part, settled)
-		}
-		if err != nil {
-			return fmt.Errorf("settle %d rows of %s: %w", len(part), s.table, err)
+			if err := s.settlePart(ctx, write, part, settled); err != nil {
+				return fmt.Errorf("settle %d rows of %s: %w", len(part), s.table, err)
+			}
 		}
 	}
 	return nil
+}
+
+// settlePart writes the rows of one statement, and repeats a statement that it can correct.
+func (s *Store) settlePart(ctx context.Context, write settling, part []outbox.Settlement, settled *Settled) error {
+	template := write.sql
+	if write.action == outbox.DeadLetter {
+		s.extras.read(ctx, s.pool, s.table)
+		write.sql = s.extras.fill(template)
+	}
+	err := s.settle(ctx, write, part, settled)
+	if write.action == outbox.DeadLetter && pgcode.Class(err) == pgcode.SyntaxOrAccess {
+		s.extras.forget() // a column may have been dropped since it was read
+		s.extras.read(ctx, s.pool, s.table)
+		write.sql = s.extras.fill(template)
+		err = s.settle(ctx, write, part, settled)
+	}
+	if pgcode.Class(err) == pgcode.DataException { // such as untranslatable_character
+		// The database's encoding lacks a character of the broker's text. This row must not block the others.
+		for i := range part {
+			part[i].Decision.Detail = plain(part[i].Decision.Detail)
+		}
+		err = s.settle(ctx, write, part, settled)
+	}
+	return err
 }
 
 // checkGone looks for rows that a statement did not find: deleted rows that a trigger keeps, and dead letters that an
@@ -171,34 +179,18 @@ func (w settling) part(batch []outbox.Settlement) []outbox.Settlement {
 	})
 }
 
-// settle waits for locked rows up to lock_timeout, then settles the other rows. It waits no more for rows that were
-// locked at the last try.
+// settle waits for locked rows up to lock_timeout, then settles the other rows. It settles all or nothing.
 func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settlement, into *Settled) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	var first, again []outbox.Settlement
-	for _, one := range part {
-		if one.Locked {
-			again = append(again, one)
-		} else {
-			first = append(first, one)
-		}
-	}
-	if len(first) > 0 {
-		err := write.run(ctx, s.pool, first, into)
-		switch {
-		case pgcode.Is(err, pgcode.LockNotAvailable):
-			again = part
-		case err != nil:
+	if !part[0].Locked { // as the others
+		if err := write.run(ctx, s.pool, part, into); !pgcode.Is(err, pgcode.LockNotAvailable) {
 			return err
 		}
 	}
-	if len(again) == 0 {
-		return nil
-	}
 	var settled Settled // counts only once it is committed
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		free, locked, err := s.lockFree(ctx, tx, again)
+		free, locked, err := s.lockFree(ctx, tx, part)
 		settled.Locked = locked
 		if err != nil || len(free) == 0 {
 			return err

@@ -260,6 +260,18 @@ func TestARowThatATriggerKeepsIsNamedEvenIfAnotherWriteFails(t *testing.T) {
 	equal(t, "gone", settledIDs(settled.Gone), []int64{})
 }
 
+// TestARowThatWasLockedIsSettledApartFromTheOthers: if its statement must be repeated, the others are not settled twice.
+func TestARowThatWasLockedIsSettledApartFromTheOthers(t *testing.T) {
+	f := newFixture(t, "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+	f.Plain(2)
+	m := f.read(0)
+	locked := dead(m[1], true)
+	locked.Locked, locked.Decision.Detail = true, "nack: \u2603"
+	settled := f.settle(dead(m[0], true), locked)
+	equal(t, "done", settledIDs(settled.Done), []int64{1, 2})
+	equal(t, "gone", settledIDs(settled.Gone), []int64{})
+}
+
 func TestOneBatchCarriesEveryAction(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(4)
