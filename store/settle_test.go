@@ -233,6 +233,20 @@ func TestDeadLetterThatIsThereAlreadyHoldsUpNoBatch(t *testing.T) {
 	}
 }
 
+// TestAUniqueKeyOfDeadLettersLosesNoMessage: the row stays in the outbox, and its settlement fails.
+func TestAUniqueKeyOfDeadLettersLosesNoMessage(t *testing.T) {
+	f := newFixture(t)
+	f.Plain(2)
+	f.Exec(`CREATE UNIQUE INDEX once ON outbox_dead_letter (routing_key)`)
+	m := f.read(0)
+	f.settle(dead(m[0], true))
+	_, err := f.store.Settle(t.Context(), []outbox.Settlement{dead(m[1], true)})
+	if pgcode.Class(err) != pgcode.ConstraintViolation {
+		t.Errorf("error %v", err)
+	}
+	equal(t, "left", f.IDs("true"), []int64{2})
+}
+
 // TestADeadLetterThatAnEarlierTryHasMovedIsDone: the try had no answer. Without Tried, another relay has moved the row.
 func TestADeadLetterThatAnEarlierTryHasMovedIsDone(t *testing.T) {
 	f := newFixture(t)

@@ -167,8 +167,9 @@ WITH changed AS (
   FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING s.nth)
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
 
-// An existing dead letter stays; somebody may have copied its row back. The rows are locked first, because a delete
-// returns its own xmax.
+// An existing dead letter stays; somebody may have copied its row back. Without ON CONFLICT, a unique key that somebody
+// added makes the statement fail instead of losing the message. The rows are locked first, because a delete returns its
+// own xmax.
 const deadLetterSQL = `
 WITH locked AS (
   SELECT s.*, ` + tracedByOthers + ` AS traced FROM ` + settledRows + ` JOIN {outbox} r ON ` + fenced + ` FOR UPDATE OF r),
@@ -179,8 +180,8 @@ moved AS (
             s.reason AS failure_reason, s.nth),
 kept AS (
   INSERT INTO {dead} (` + KeptNames + `{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
-  SELECT ` + KeptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved
-  ON CONFLICT DO NOTHING)
+  SELECT ` + KeptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved m
+  WHERE NOT EXISTS (SELECT FROM {dead} d WHERE d.id = m.id AND d.message_id = m.message_id))
 SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
 
 // inBatch joins the rows of a batch to their places in it.

@@ -490,14 +490,14 @@ func brokenDeletes() map[string]breakage {
 			func(p *patient) {
 				p.exec("ALTER TABLE outbox_dead_letter ADD CONSTRAINT once UNIQUE (message_id)")
 			},
-			doctor.Problem, doctor.Tables, "constraints",
-			[]string{"constraint once of public.outbox_dead_letter", "conflicts with another is lost", `DROP CONSTRAINT "once"`},
+			doctor.Warning, doctor.Tables, "constraints",
+			[]string{"constraint once of public.outbox_dead_letter", "cannot be moved there, and its row is set aside", `DROP CONSTRAINT "once"`},
 			false,
 		},
 		"a unique index of dead letters": {
 			func(p *patient) { p.exec("CREATE UNIQUE INDEX once ON outbox_dead_letter (lower(routing_key))") },
-			doctor.Problem, doctor.Tables, "constraints",
-			[]string{"unique index public.once of public.outbox_dead_letter", "conflicts with another is lost", "DROP INDEX public.once;"},
+			doctor.Warning, doctor.Tables, "constraints",
+			[]string{"unique index public.once of public.outbox_dead_letter", "cannot be moved there, and its row is set aside", "DROP INDEX public.once;"},
 			false,
 		},
 		"unique indexes with the key": {

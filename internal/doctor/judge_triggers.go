@@ -145,8 +145,6 @@ func (j *databaseJudge) judgeConstraints(c *chart, of, on outbox.Table, constrai
 			effect = "the relay writes such columns, and a row that would violate it becomes a dead letter"
 		case of == j.o.Table.Published():
 			level, effect = Problem, "of messages that violate it, "+unmoved
-		case k.Unique: // the relay inserts ON CONFLICT DO NOTHING
-			level, effect = Problem, "a dead letter that conflicts with another is lost"
 		}
 		name, fix := "constraint "+k.Name, fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", on.SQL(), outbox.QuoteIdentifier(k.Name))
 		if k.Index != "" {
