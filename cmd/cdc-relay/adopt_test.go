@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAdopt(t *testing.T) {
+func TestAdoptSendsNewRowsToTheOutbox(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	execute(t, conn, `CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb)`)
@@ -52,7 +52,7 @@ func TestAdopt(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "dropped tables")
 }
 
-func TestAdoptUsage(t *testing.T) {
+func TestAdoptReportsWrongUsage(t *testing.T) {
 	const url = " --database-url " + someDatabase
 	for args, line := range map[string]string{
 		"adopt debezim":                 `adopt: unknown command "debezim", did you mean "debezium"?`,
@@ -69,7 +69,7 @@ func TestAdoptUsage(t *testing.T) {
 }
 
 // The commands of the page run as written.
-func TestTheCommandsOfTheAdoptPage(t *testing.T) {
+func TestCommandsOfTheAdoptPageRun(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	want(t, cdcRelay(t, env, "setup"), exitDone)

@@ -29,7 +29,7 @@ func checked(t *testing.T) environment {
 	return env
 }
 
-func TestCheckOfWhatIsRight(t *testing.T) {
+func TestCheckPassesAHealthySetup(t *testing.T) {
 	env := checked(t)
 	r := cdcRelay(t, env, "check")
 	wantOutput(t, r, "ok       postgres", "warning  slot", "no relay streams, and the slot retains WAL", "\n  ", " warnings, ", " ok\n")
@@ -66,7 +66,7 @@ func TestCheckFindsThePrimary(t *testing.T) {
 	}
 }
 
-func TestAPrimaryWhereAStandbyIsAskedForHasAHint(t *testing.T) {
+func TestAURLThatRequiresAStandbyGetsAHint(t *testing.T) {
 	env := checked(t)
 	for _, attributes := range []string{"standby", "read-only"} {
 		r := cdcRelay(t, env, "stats", "--database-url", env["CDC_RELAY_DATABASE_URL"]+"&target_session_attrs="+attributes)
@@ -76,8 +76,8 @@ func TestAPrimaryWhereAStandbyIsAskedForHasAHint(t *testing.T) {
 	}
 }
 
-// A standby that is skipped stays a standby.
-func TestCheckPassesAStandbyOver(t *testing.T) {
+// Check examines the host that target_session_attrs selects, not simply the first one.
+func TestCheckUsesTheHostThatTheURLSelects(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t)
@@ -111,7 +111,7 @@ func TestCheckPassesAStandbyOver(t *testing.T) {
 	}
 }
 
-func TestCheckOfWhatIsWrong(t *testing.T) {
+func TestCheckReportsProblemsWithTheirFix(t *testing.T) {
 	env := checked(t)
 	want(t, cdcRelay(t, env, "teardown", "--yes"), exitDone)
 	r := cdcRelay(t, env, "check")
@@ -126,7 +126,7 @@ func TestCheckOfWhatIsWrong(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "check", "--mode", "poll"), "--mode poll needs no streaming")
 }
 
-func TestCheckForScripts(t *testing.T) {
+func TestCheckPrintsDocumentedJSON(t *testing.T) {
 	env := checked(t)
 	r := cdcRelay(t, env, "check", "--format", "json", "--app-role", "no_such_role")
 	want(t, r, exitFailed)
@@ -156,7 +156,7 @@ func TestCheckForScripts(t *testing.T) {
 	}
 }
 
-func TestCheckWithoutServers(t *testing.T) {
+func TestCheckReportsUnreachableServers(t *testing.T) {
 	env := environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_AMQP_URL": someBroker}
 	r := cdcRelay(t, env, "check")
 	want(t, r, exitFailed)
@@ -171,7 +171,7 @@ func TestCheckWithoutServers(t *testing.T) {
 	want(t, cdcRelay(t, env, "check", "--publisher", "stdout"), exitFailed)
 }
 
-func TestWrongUsageOfCheck(t *testing.T) {
+func TestCheckReportsWrongUsage(t *testing.T) {
 	wantUsage(t, cdcRelay(t, nil, "check"), "set --database-url or CDC_RELAY_DATABASE_URL\nset --amqp-url or CDC_RELAY_AMQP_URL")
 	wantUsage(t, cdcRelay(t, nil, "check", "--database-url", someDatabase), "set --amqp-url or CDC_RELAY_AMQP_URL")
 	wantUsage(t, cdcRelay(t, bothServers(), "check", "--management-url", "relay:s3cr3t@localhost"), "--management-url: want a URL that begins with http:// or https://; "+encodeHint)
@@ -215,8 +215,8 @@ func TestDocsNameEveryCheck(t *testing.T) {
 	}
 }
 
-// TestLoginsThatAreRefused: what is said can be pasted, and lets the relay in.
-func TestLoginsThatAreRefused(t *testing.T) {
+// The suggested statements can be pasted, and then the relay can log in.
+func TestRejectedLoginsGetAWorkingFix(t *testing.T) {
 	for name, test := range map[string]struct {
 		role   string
 		breaks func(database, role string) string
@@ -266,7 +266,7 @@ func findingOf(t *testing.T, r result, name string) doctor.Finding {
 	return report.Findings[at]
 }
 
-func TestAServerWithoutTLS(t *testing.T) {
+func TestCheckNamesAServerWithoutTLS(t *testing.T) {
 	env, _ := fresh(t)
 	address, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
 	if err != nil {
@@ -282,7 +282,7 @@ func TestAServerWithoutTLS(t *testing.T) {
 	}
 }
 
-func TestAPortThatSpeaksNoAMQP(t *testing.T) {
+func TestCheckNamesAPortThatDoesNotSpeakAMQP(t *testing.T) {
 	env := checked(t)
 	for _, other := range []string{env["CDC_RELAY_DATABASE_URL"], env["CDC_RELAY_MANAGEMENT_URL"]} {
 		u, err := url.Parse(other)
@@ -307,7 +307,7 @@ func TestAPortThatSpeaksNoAMQP(t *testing.T) {
 	}
 }
 
-// TestFixPrintsAndRunsTheSafeRepairs: it makes and grants, and drops nothing.
+// Check --fix creates and grants, and drops nothing.
 func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 	env, conn := fresh(t)
 	app := services.Name(t)
@@ -364,8 +364,8 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 	}
 }
 
-// TestAnAdministratorGrantsWhatTheRelayNeeds: the administrator has every grant, so check must look as the relay's role.
-func TestAnAdministratorGrantsWhatTheRelayNeeds(t *testing.T) {
+// The administrator has every privilege, so check must examine the role named by --relay-role.
+func TestFixByAnAdministratorGrantsToTheRelaysRole(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	role := services.Name(t)
@@ -399,8 +399,8 @@ func TestAnAdministratorGrantsWhatTheRelayNeeds(t *testing.T) {
 	}
 }
 
-// TestAnEmptyDatabaseIsRepairedInOneRun: the grants can follow only when the tables exist.
-func TestAnEmptyDatabaseIsRepairedInOneRun(t *testing.T) {
+// Grants on the tables can follow only when the tables exist.
+func TestFixRepairsAnEmptyDatabaseInOneRun(t *testing.T) {
 	env, conn := fresh(t)
 	role, other := services.Name(t), services.Name(t)+"_admin"
 	execute(t, conn, "CREATE ROLE "+role+" LOGIN REPLICATION PASSWORD 's3cr3t'; CREATE ROLE "+other+" LOGIN PASSWORD 's3cr3t'")
@@ -417,7 +417,7 @@ func TestAnEmptyDatabaseIsRepairedInOneRun(t *testing.T) {
 	}
 }
 
-func TestARepairThatFailsIsTold(t *testing.T) {
+func TestAFailedRepairIsReported(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	role := services.Name(t)

@@ -96,8 +96,8 @@ func TestSetupAndTeardown(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "tables of public.outbox: not there")
 }
 
-// TestSetupRepairsWhatRunMisses: "run" suggests setup or migrate up. These must not answer that there is nothing to do.
-func TestSetupRepairsWhatRunMisses(t *testing.T) {
+// Run suggests setup or migrate up. These must not answer that there is nothing to do.
+func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	want(t, cdcRelay(t, env, "setup"), exitDone)
@@ -132,7 +132,7 @@ func TestSetupRepairsWhatRunMisses(t *testing.T) {
 	}
 }
 
-func TestPrintedSetupRunsInPsqlAsItIs(t *testing.T) {
+func TestPrintedSetupRunsUnchangedInPsql(t *testing.T) {
 	psql, err := exec.LookPath("psql")
 	if err != nil {
 		t.Skip("psql is not there")
@@ -198,7 +198,7 @@ func TestUnknownDatabaseIsNamed(t *testing.T) {
 	}
 }
 
-func TestAddressInUse(t *testing.T) {
+func TestAnAddressInUseHasAHint(t *testing.T) {
 	env, _ := fresh(t)
 	listener, err := listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
@@ -227,7 +227,7 @@ func TestLivenessFileThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-func TestTeardownByARelaysRole(t *testing.T) {
+func TestTeardownByTheRelaysRoleNamesTheOwner(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	role := services.Name(t)
@@ -248,7 +248,7 @@ func TestTeardownByARelaysRole(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "teardown", "--yes"), "dropped publication")
 }
 
-func TestADashIsNoNameOfAMessage(t *testing.T) {
+func TestADashIsNotAMessage(t *testing.T) {
 	for _, args := range [][]string{{"explain", "-"}, {"explain", "42", "-", "--database-url", "postgres://localhost/x"}} {
 		r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": ""}, args...)
 		want(t, r, exitUsage)

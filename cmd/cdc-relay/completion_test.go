@@ -26,8 +26,8 @@ func completers() map[string]string {
 	}
 }
 
-// TestCompletion in the shells of this machine.
-func TestCompletion(t *testing.T) {
+// Runs bash, and the other shells if they are installed.
+func TestCompletionInEachShell(t *testing.T) {
 	executable, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-func TestTheManualPage(t *testing.T) {
+func TestManPrintsAManualPage(t *testing.T) {
 	r := cdcRelay(t, nil, "man")
 	wantOutput(t, r, ".TH cdc-relay 1\n", ".SH run\n", `--max-in-flight\fP="": Maximum number`, "(default: 2000)", ".SS requeue\n")
 	if strings.Contains(cdcRelay(t, nil, "--help").stdout, "manual page") {

@@ -67,7 +67,7 @@ func TestConfigShowNamesSources(t *testing.T) {
 	wantJSON(t, cdcRelay(t, env, "config", "validate", "--json"), exitDone, map[string]any{"valid": true})
 }
 
-func TestPasswordsInConfigShow(t *testing.T) {
+func TestConfigShowHidesPasswords(t *testing.T) {
 	s := &setting{name: "database-url"}
 	for text, shown := range map[string]string{
 		"host=h password='s3 \\' cr3t' user=u":     "host=h password=*** user=u",

@@ -32,7 +32,7 @@ func resolved(t *testing.T, env environment, args ...string) *config {
 	return cfg
 }
 
-func TestDefaultsAreThoseOfTheHelpPages(t *testing.T) {
+func TestHelpPagesShowTheDefaults(t *testing.T) {
 	for _, s := range allSettings() {
 		text := s.byDefault
 		if text == "" {
@@ -51,7 +51,7 @@ func TestDefaultsAreThoseOfTheHelpPages(t *testing.T) {
 	}
 }
 
-func TestFlagBeforeEnvironmentBeforeFileBeforeDefault(t *testing.T) {
+func TestFlagsOverrideEnvironmentFileAndDefaults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "relay.yml")
 	if err := os.WriteFile(file, []byte("batch-size: 1\nmax-retries: 1\nmax-in-flight: 1\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestFlagBeforeEnvironmentBeforeFileBeforeDefault(t *testing.T) {
 	}
 }
 
-func TestEmptyVariablesCountWhereEmptyIsAValue(t *testing.T) {
+func TestEmptyVariablesCountIfEmptyIsAValidValue(t *testing.T) {
 	cfg := resolved(t, environment{"CDC_RELAY_HTTP_ADDR": "", "CDC_RELAY_BATCH_SIZE": "", "CDC_RELAY_AMQP_URL": ""})
 	if cfg.httpAddr != "" || cfg.relay.BatchSize != 500 {
 		t.Errorf("got %q, %d", cfg.httpAddr, cfg.relay.BatchSize)
@@ -135,7 +135,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 	}
 }
 
-func TestHelpPages(t *testing.T) {
+func TestHelpPagesAreComplete(t *testing.T) {
 	p := process{}
 	check := func(path []string, c *cli.Command) {
 		for _, args := range [][]string{append(path, "--help"), append(path, "-h")} {

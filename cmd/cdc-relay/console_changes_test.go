@@ -15,8 +15,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
-// TestAChangeOfTheConsoleTakesOnlyConfirmedRows: rows that match after the question are not changed before another one.
-func TestAChangeOfTheConsoleTakesOnlyConfirmedRows(t *testing.T) {
+// Rows that match after the question are not changed without another question.
+func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
@@ -75,8 +75,8 @@ func TestAChangeOfTheConsoleTakesOnlyConfirmedRows(t *testing.T) {
 	}
 }
 
-// TestAChangeOfTheConsoleContinuesWithoutTheBrowser, until the console stops.
-func TestAChangeOfTheConsoleContinuesWithoutTheBrowser(t *testing.T) {
+// A change ends early only if the console stops.
+func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 	const rows = changeBatch + 500
 	for name, test := range map[string]struct {
 		stop func(c *command, at string, disconnect func())
@@ -137,7 +137,7 @@ func TestAChangeOfTheConsoleContinuesWithoutTheBrowser(t *testing.T) {
 	}
 }
 
-func TestConsoleChangesRowsForThoseWhoLogIn(t *testing.T) {
+func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

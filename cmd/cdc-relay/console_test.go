@@ -122,8 +122,8 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 	}
 }
 
-// TestLinksOfTheConsoleKeepTheirFilter: a page that shows more rows than its link says would also change them.
-func TestLinksOfTheConsoleKeepTheirFilter(t *testing.T) {
+// A page that shows more rows than its link says would also change them.
+func TestConsoleLinksKeepTheFilter(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
@@ -189,9 +189,8 @@ func submitted(t *testing.T, body, action string) string {
 	return action + "?" + query.Encode()
 }
 
-// TestAnEmptyFieldOfTheFilterFormIsNoFilter: a browser submits the name of every field, also of those that were left
-// empty. The form keeps the filters that are set.
-func TestAnEmptyFieldOfTheFilterFormIsNoFilter(t *testing.T) {
+// A browser submits the names of all fields, also of empty ones. The form keeps the filters that are set.
+func TestConsoleIgnoresEmptyFilterFields(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
@@ -227,7 +226,7 @@ func TestAnEmptyFieldOfTheFilterFormIsNoFilter(t *testing.T) {
 	}
 }
 
-func TestConsoleIsReadOnlyAndForThisMachine(t *testing.T) {
+func TestConsoleIsReadOnlyAndLocalByDefault(t *testing.T) {
 	env, _ := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

@@ -42,7 +42,7 @@ func deployed(t *testing.T) map[string]string {
 	return files
 }
 
-func TestDeployNamesSettingsThatExist(t *testing.T) {
+func TestDeployedSettingsExist(t *testing.T) {
 	known := make(map[string]bool)
 	for _, s := range allSettings() {
 		known[s.envName()] = true
@@ -78,7 +78,7 @@ func documents(t *testing.T, name string) []map[string]any {
 	}
 }
 
-func TestDeployedConfigurationIsTaken(t *testing.T) {
+func TestDeployedConfigurationIsValid(t *testing.T) {
 	configs := map[string]string{"systemd/config.yaml": readDeployed(t, "systemd/config.yaml")}
 	for _, doc := range documents(t, "kubernetes/relay.yaml") {
 		if data, ok := doc["data"].(map[string]any); ok {
@@ -126,7 +126,7 @@ func TestDeployedCommandsExist(t *testing.T) {
 	}
 }
 
-func TestDeployNamesMetricsThatExist(t *testing.T) {
+func TestDeployedMetricsExist(t *testing.T) {
 	names := registered(t)
 	for _, path := range []string{"grafana/cdc-relay.json", "prometheus/rules.yaml", "prometheus/rules_test.yaml"} {
 		found := regexp.MustCompile(`cdc_relay_[a-z_]+`).FindAllString(readDeployed(t, path), -1)
@@ -200,7 +200,7 @@ func TestTheSystemdUnitDoesNotHideProcStat(t *testing.T) {
 }
 
 // Every link of the docs and the README leads to an existing file.
-func TestLinksLeadToFiles(t *testing.T) {
+func TestLinkedFilesOfTheDocsExist(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -220,7 +220,7 @@ func TestLinksLeadToFiles(t *testing.T) {
 
 // systemd does not restart the unit after exit code 2, a wrong setting. Go also exits with 2 if it crashes or the
 // watchdog aborts it. The unit's environment makes that end by a signal instead.
-func TestSystemdTellsACrashFromAWrongSetting(t *testing.T) {
+func TestSystemdRestartsACrashButNotAWrongSetting(t *testing.T) {
 	unit := readDeployed(t, "systemd/cdc-relay.service")
 	traceback := regexp.MustCompile(`(?m)^Environment=GOTRACEBACK=(.+)$`).FindStringSubmatch(unit)
 	if traceback == nil || !strings.Contains(unit, "\nRestartPreventExitStatus=2\n") || !strings.Contains(unit, "\nLimitCORE=0\n") {

@@ -25,7 +25,7 @@ func blocks(t *testing.T, page, language string) []string {
 }
 
 // Each command on the pages exists and accepts the flags given there.
-func TestDocsNameCommandsThatExist(t *testing.T) {
+func TestDocumentedCommandsExist(t *testing.T) {
 	app := (&process{}).app()
 	for _, page := range []string{"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md", "security.md", "check.md", "testing.md"} {
 		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-/\w])/?cdc-relay ((?:[a-z-]+ )?[a-z-]+)([^\n|#]*)`).FindAllStringSubmatch(strings.Join(blocks(t, page, "sh"), "\n"), -1) {
@@ -69,7 +69,7 @@ func runCommands(t *testing.T, env environment, page, begins string) (ran int) {
 }
 
 // The commands and the SQL for a move from a poller and from Debezium run as written, while the application writes as before.
-func TestMigrationCommands(t *testing.T) {
+func TestDocumentedMigrationCommandsRun(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	want(t, cdcRelay(t, env, "setup"), exitDone)
@@ -99,7 +99,7 @@ func TestMigrationCommands(t *testing.T) {
 }
 
 // The commands, the SQL and the Go of the testing page run as written; the Go code is that of the package's examples.
-func TestThePageOnTests(t *testing.T) {
+func TestCommandsOfTheTestingPageRun(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	if ran := runCommands(t, env, "testing.md", "cdc-relay setup"); ran != 1 {

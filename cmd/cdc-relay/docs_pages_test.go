@@ -42,7 +42,7 @@ func texts(t *testing.T) map[string]string {
 	return all
 }
 
-// TestDocsStayShort: at most 18,000 words, and 25 terms to learn.
+// The docs have at most 18,000 words, and the glossary 25 terms.
 func TestDocsStayShort(t *testing.T) {
 	words := 0
 	for name, text := range pages(t) {
@@ -135,7 +135,7 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
-func TestLinksLeadToHeadings(t *testing.T) {
+func TestLinkedHeadingsOfTheDocsExist(t *testing.T) {
 	for page, text := range pages(t) {
 		folder := docsFolder
 		if page == "README.md" {
@@ -158,7 +158,7 @@ func TestLinksLeadToHeadings(t *testing.T) {
 }
 
 // The events, metrics and errors of the table of failure modes are those of the program.
-func TestFailureModesNameLinesOfTheLog(t *testing.T) {
+func TestFailureModesNameExistingEventsAndMetrics(t *testing.T) {
 	var source strings.Builder
 	err := filepath.WalkDir("../..", func(name string, _ os.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {

@@ -47,7 +47,7 @@ func defaultOf(s *setting) string {
 	return text
 }
 
-// TestDocsNameEverySetting: settings of the relay are in the reference, settings of single commands on some page.
+// Settings of the relay are in the reference, settings of single commands on any page.
 func TestDocsNameEverySetting(t *testing.T) {
 	found := documentedSettings(t)
 	inReference := make(map[string]bool)
@@ -83,7 +83,7 @@ func TestDocsNameEverySetting(t *testing.T) {
 
 // The documented ranges are those of relay.Config.Validate and the command line: the limit is accepted, and the value
 // beyond it is not.
-func TestDocsNameTheRanges(t *testing.T) {
+func TestDocumentedRangesAreEnforced(t *testing.T) {
 	found := documentedSettings(t)
 	settings := make(map[string]*setting)
 	for _, s := range allSettings() {
@@ -117,7 +117,7 @@ func TestDocsNameTheRanges(t *testing.T) {
 	}
 }
 
-func TestTheExampleFileIsValid(t *testing.T) {
+func TestDocumentedConfigurationFileIsValid(t *testing.T) {
 	_, rest, found := strings.Cut(readDoc(t, "configuration.md"), "```yaml\n")
 	example, _, closed := strings.Cut(rest, "```")
 	if !found || !closed {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDocsNameTestsThatExist: a promise whose test was renamed or removed has no proof.
-func TestDocsNameTestsThatExist(t *testing.T) {
+// A promise whose test was renamed or removed has no proof.
+func TestTestsNamedInTheDocsExist(t *testing.T) {
 	files, err := filepath.Glob("../../test/e2e/*_test.go")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no tests found: %v", err)

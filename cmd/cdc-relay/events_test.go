@@ -10,8 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestEventsHeadersAndRoutingKeysOfTheRelay: what the exchange, the log and the metrics report about messages.
-func TestEventsHeadersAndRoutingKeysOfTheRelay(t *testing.T) {
+// Covers --events-exchange, --log-headers and --metrics-routing-keys.
+func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	events := arrivals(t, env["CDC_RELAY_AMQP_URL"], "events", "told")
@@ -90,7 +90,7 @@ func TestEventsHeadersAndRoutingKeysOfTheRelay(t *testing.T) {
 	}
 }
 
-// TestTheFirstSlotIsNotLoggedAsALoss: run creates the slot of a new outbox, and warns only if a slot is missing later.
+// Run creates the slot of a new outbox, and warns only if a slot is missing later.
 func TestTheFirstSlotIsNotLoggedAsALoss(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)

@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// TestHandlerThatEnds: the next handler gets its unanswered messages again, marked. The row of a rejected message waits
-// as long as the handler says.
-func TestHandlerThatEnds(t *testing.T) {
+// They are marked. The row of a rejected message waits as long as the handler says.
+func TestUnansweredMessagesGoToTheNextHandler(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	folder := t.TempDir()
@@ -67,7 +66,7 @@ done
 	wantUsage(t, cdcRelay(t, env, "drain", "--publisher", "exec", "--", "/nowhere/handler"), `--publisher exec: exec: "/nowhere/handler": stat /nowhere/handler: no such file or directory`)
 }
 
-// TestDrainEndsIfNoOutcomeIsKnown: a handler answers "unknown" for every message, with and without a key.
+// A handler answers "unknown" for every message, with and without a key.
 func TestDrainEndsIfNoOutcomeIsKnown(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

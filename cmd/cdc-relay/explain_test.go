@@ -10,8 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// TestExplainTellsWhenARowIsTaken while no relay streams: after --stale-timeout.
-func TestExplainTellsWhenARowIsTaken(t *testing.T) {
+// No relay streams, so standbys publish it after --stale-timeout.
+func TestExplainSaysWhenARowWithoutALeaderIsPublished(t *testing.T) {
 	for timeout, want := range map[time.Duration]string{relay.DefaultConfig().StaleTimeout: "within 5s or so", 5 * time.Minute: "within 5m0s or so"} {
 		s := surroundings{cfg: &config{relay: relay.DefaultConfig()}}
 		s.cfg.relay.StaleTimeout = timeout
@@ -22,7 +22,7 @@ func TestExplainTellsWhenARowIsTaken(t *testing.T) {
 }
 
 // A row that has expired, or will before its turn, is not published.
-func TestExplainTellsThatARowExpires(t *testing.T) {
+func TestExplainSaysThatARowExpires(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
 		onExpired          relay.OnExpired
@@ -45,8 +45,8 @@ func TestExplainTellsThatARowExpires(t *testing.T) {
 	}
 }
 
-// TestTimesFarAway: an application can set created_at to any time of Postgres.
-func TestTimesFarAway(t *testing.T) {
+// An application can set created_at to any time of Postgres.
+func TestCommandsShowTimesBeyondTheRangeOfGo(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	for id, at := range []string{"now() + interval '300 years'", "'infinity'", "'-infinity'", "'12000-01-01'", "'0044-03-15 BC'"} {

@@ -24,7 +24,7 @@ func wantJSON(t *testing.T, r result, code int, wanted map[string]any) {
 	}
 }
 
-func TestJSONOfVersionMigrateSetupAndDrain(t *testing.T) {
+func TestVersionMigrateSetupAndDrainPrintJSON(t *testing.T) {
 	b := buildInfo()
 	version := map[string]any{"version": b.Version, "commit": b.Commit, "date": b.Date, "go": b.Go, "platform": b.Platform}
 	wantJSON(t, cdcRelay(t, nil, "version", "--json"), exitDone, version)

@@ -15,7 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-func TestRunShowsTheFlagsForExpertsLast(t *testing.T) {
+func TestHelpOfRunShowsAdvancedFlagsLast(t *testing.T) {
 	for command, grouped := range map[string]bool{"run": true, "drain": true, "stats": false} {
 		page := cdcRelay(t, nil, command, "--help").stdout
 		first, experts, found := strings.Cut(page, "ADVANCED FLAGS")
@@ -36,8 +36,8 @@ func TestRunShowsTheFlagsForExpertsLast(t *testing.T) {
 	}
 }
 
-// TestHelpDescribesFlagsForTheCommand: the same flag means something else for another command.
-func TestHelpDescribesFlagsForTheCommand(t *testing.T) {
+// The same flag may mean something else for another command.
+func TestHelpDescribesEachFlagForItsCommand(t *testing.T) {
 	for usage, commands := range map[string][]string{
 		"Serve /livez, /readyz":         {"run", "config show", "config validate"},
 		"Ask the relay at this address": {"stats", "keys", "explain", "console"},
@@ -57,8 +57,8 @@ func TestHelpDescribesFlagsForTheCommand(t *testing.T) {
 	}
 }
 
-// TestTheFirstStepsWork: they work when pasted into a shell, here with the test's servers in place of localhost.
-func TestTheFirstStepsWork(t *testing.T) {
+// They are pasted into a shell, with the test's servers in place of localhost.
+func TestFirstStepsOfTheHelpPageWork(t *testing.T) {
 	for _, tool := range []string{"sh", "psql", "curl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s", tool)

@@ -27,7 +27,7 @@ func get(t *testing.T, handler http.Handler, path string) (int, string) {
 	return recorder.Code, recorder.Body.String()
 }
 
-func TestHealthPages(t *testing.T) {
+func TestHealthPagesReportEachPart(t *testing.T) {
 	health := &fixedHealth{Live: true, Ready: true, Role: "streaming", Parts: []relay.Part{
 		{Name: "stream", Live: true, Ready: true},
 		{Name: "publisher", Live: true, Ready: true, Detail: "ready"},
@@ -57,7 +57,7 @@ func TestHealthPages(t *testing.T) {
 	}
 }
 
-func TestLivenessFileIsKeptWhileLive(t *testing.T) {
+func TestLivenessFileIsUpdatedWhileLive(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "live")
 	file, err := newLivenessFile(name)
 	if err != nil {

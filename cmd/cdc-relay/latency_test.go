@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestPercentilesAreThoseOfTheNewest(t *testing.T) {
+func TestPercentilesCoverTheNewestMeasurements(t *testing.T) {
 	var l latencies
 	if got := l.percentile(0.5); got != 0 {
 		t.Errorf("of nothing: %s", got)
@@ -32,7 +32,7 @@ func TestPercentilesAreThoseOfTheNewest(t *testing.T) {
 	}
 }
 
-func TestOnePercentile(t *testing.T) {
+func TestPercentileOfOneMeasurement(t *testing.T) {
 	var l latencies
 	l.add(time.Second)
 	for _, share := range []float64{0, 0.5, 0.99, 1} {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestCommandsNameTheMissingTable in one sentence, as run does.
+// They do so in one sentence, as run does.
 func TestCommandsNameTheMissingTable(t *testing.T) {
 	env, conn := fresh(t)
 	commands := []string{"stats", "list", "keys", "peek", "dead-letter list", "retry --all"}
@@ -28,7 +28,7 @@ func TestCommandsNameTheMissingTable(t *testing.T) {
 	wantMissing("stats", "public.outbox_dead_letter")
 }
 
-func TestListAndKeys(t *testing.T) {
+func TestListAndKeysFilterAndPage(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	wantOutput(t, cdcRelay(t, env, "list"), "no messages")
@@ -72,7 +72,7 @@ func TestListAndKeys(t *testing.T) {
 	}
 }
 
-// TestListFindsARareRow: a page reads 10,000 rows, so only the third one has the row.
+// A page reads 10,000 rows, so only the third page has the row.
 func TestListFindsARareRow(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
@@ -84,7 +84,7 @@ func TestListFindsARareRow(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "list", "--routing-key", "orders.none"), "no messages")
 }
 
-func TestExplainNamesTheSessionThatHasLockedARow(t *testing.T) {
+func TestExplainNamesTheSessionThatLocksARow(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('a', '1', 'k'), ('b', '1', 'k')`)

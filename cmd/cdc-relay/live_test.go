@@ -24,7 +24,7 @@ cdc_relay_commit_to_confirm_seconds_sum 1
 cdc_relay_commit_to_confirm_seconds_count 100
 `
 
-func TestALiveRelayIsRead(t *testing.T) {
+func TestStatsReadsMetricsAndHealthOfARunningRelay(t *testing.T) {
 	answer := someMetrics
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/readyz" {
@@ -60,7 +60,7 @@ func TestALiveRelayIsRead(t *testing.T) {
 	}
 }
 
-func TestWhereALiveRelayIsAsked(t *testing.T) {
+func TestStatsDerivesTheAddressFromHTTPAddr(t *testing.T) {
 	for addr, want := range map[string]string{
 		"0.0.0.0:9464": "127.0.0.1:9464", ":9464": "127.0.0.1:9464", "[::]:1": "127.0.0.1:1", "10.0.0.7:9464": "10.0.0.7:9464", "relay:1": "relay:1",
 	} {

@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// The output of requeue has negative ids.
-func TestIDsBelowZero(t *testing.T) {
+// Requeued dead letters can have negative ids.
+func TestCommandsAcceptNegativeIDs(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, conn, `INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (-7, 'k', '{}')`)

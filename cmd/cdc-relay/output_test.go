@@ -7,7 +7,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-func TestTablesLineUp(t *testing.T) {
+func TestTableColumnsAreAligned(t *testing.T) {
 	var out bytes.Buffer
 	p := &process{stdout: &out, lookupEnv: environment{}.lookup}
 	table := p.newTable("name", "number")
@@ -23,7 +23,7 @@ func TestTablesLineUp(t *testing.T) {
 	}
 }
 
-func TestNoRowsNoTable(t *testing.T) {
+func TestATableWithoutRowsIsNotPrinted(t *testing.T) {
 	var out bytes.Buffer
 	p := &process{stdout: &out}
 	if err := p.newTable("name").write(); err != nil || out.Len() > 0 {
@@ -31,7 +31,7 @@ func TestNoRowsNoTable(t *testing.T) {
 	}
 }
 
-func TestNoColoursButOnATerminal(t *testing.T) {
+func TestColoursAppearOnlyOnATerminal(t *testing.T) {
 	p := &process{stdout: &bytes.Buffer{}, lookupEnv: environment{}.lookup}
 	if got := p.paint(text.FgRed, "words"); got != "words" {
 		t.Errorf("got %q", got)

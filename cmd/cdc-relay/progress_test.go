@@ -25,7 +25,7 @@ func (i *interrupted) Write(p []byte) (int, error) {
 	return i.lockedBuffer.Write(p)
 }
 
-func TestOneSignalAnswersAQuestionWithNo(t *testing.T) {
+func TestASignalAnswersAQuestionWithNo(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, routing_key, payload, created_at, attempts, schema_version, failure_reason)

@@ -11,8 +11,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestHistory: a published message is found, shown and replayed, by a role with only the documented grants.
-func TestHistory(t *testing.T) {
+// The role has only the documented grants.
+func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	orders := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")

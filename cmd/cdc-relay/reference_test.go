@@ -23,9 +23,9 @@ func sections() map[string][]*setting {
 	}
 }
 
-// TestTheReferenceIsThatOfTheFlags: the text between the marks is generated from the settings. go test ./cmd/cdc-relay
-// -run TestTheReference -update writes it.
-func TestTheReferenceIsThatOfTheFlags(t *testing.T) {
+// The text between the marks is generated from the settings. go test ./cmd/cdc-relay -run TestReferencePage -update
+// writes it.
+func TestReferencePageMatchesTheFlags(t *testing.T) {
 	text := readDoc(t, "configuration.md")
 	made := text
 	for name, settings := range sections() {
@@ -41,7 +41,7 @@ func TestTheReferenceIsThatOfTheFlags(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("docs/configuration.md is not that of the flags; to write it: go test ./cmd/cdc-relay -run TestTheReference -update")
+		t.Fatal("docs/configuration.md is not that of the flags; to write it: go test ./cmd/cdc-relay -run TestReferencePage -update")
 	}
 	if err := os.WriteFile(docsFolder+"configuration.md", []byte(made), 0o644); err != nil {
 		t.Fatal(err)

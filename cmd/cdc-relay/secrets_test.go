@@ -18,7 +18,7 @@ func writeFile(t *testing.T, name, text string) string {
 	return file
 }
 
-func TestURLsFromFiles(t *testing.T) {
+func TestURLsAreReadFromFiles(t *testing.T) {
 	database, broker := writeFile(t, "database", someDatabase+"\n"), writeFile(t, "broker", someBroker+"\r\n")
 	settings := writeFile(t, "relay.yml", "database-url-file: "+database+"\namqp-url-file: "+broker+"\n")
 	for name, cfg := range map[string]*config{
@@ -32,7 +32,7 @@ func TestURLsFromFiles(t *testing.T) {
 	}
 }
 
-func TestWrongSecretFilesAreNamedAndNotQuoted(t *testing.T) {
+func TestErrorsNameSecretFilesWithoutTheirContent(t *testing.T) {
 	database, nonsense := writeFile(t, "database", someDatabase), writeFile(t, "nonsense", "s3cr3t\n")
 	both := " are both given (as a flag, in the environment or in the file of --config), want one"
 	for _, test := range []struct {
@@ -56,7 +56,7 @@ func TestWrongSecretFilesAreNamedAndNotQuoted(t *testing.T) {
 	}
 }
 
-func TestCertificatesGoIntoTheURL(t *testing.T) {
+func TestCertificateFlagsBecomePartOfTheURL(t *testing.T) {
 	authority := certs.NewAuthority(t)
 	authority.Issue("client")
 	ca, cert, key := authority.File("ca.pem"), authority.File("client.pem"), authority.File("client.key")
@@ -84,7 +84,7 @@ func TestCertificatesGoIntoTheURL(t *testing.T) {
 	}
 }
 
-func TestFilesThatEveryUserMayChange(t *testing.T) {
+func TestFilesWritableByEveryUserCauseAWarning(t *testing.T) {
 	database := writeFile(t, "database", someDatabase)
 	settings := writeFile(t, "relay.yml", "database-url-file: "+database+"\n")
 	if r := cdcRelay(t, nil, "setup", "--config", settings); strings.Contains(r.stderr, "warning") {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAMissingMessageIsAnError: a script takes exit code 0 for success.
-func TestAMissingMessageIsAnError(t *testing.T) {
+// TestAMissingMessageHasItsOwnExitCode: a script takes exit code 0 for success.
+func TestAMissingMessageHasItsOwnExitCode(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)

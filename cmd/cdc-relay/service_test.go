@@ -155,7 +155,7 @@ func page(t *testing.T, url string) string {
 	return fmt.Sprintf("%d %s", response.StatusCode, body)
 }
 
-func TestRunDemoAndStop(t *testing.T) {
+func TestRunPublishesTheDemoAndStops(t *testing.T) {
 	env, _ := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
@@ -184,7 +184,7 @@ func TestRunDemoAndStop(t *testing.T) {
 }
 
 // SIGHUP from a closed terminal ends the relay as SIGTERM does, except under nohup.
-func TestSIGHUPStopsTheRelayInOrder(t *testing.T) {
+func TestSIGHUPStopsTheRelayGracefully(t *testing.T) {
 	env, _ := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	file := filepath.Join(t.TempDir(), "live")
@@ -203,7 +203,7 @@ func TestSIGHUPStopsTheRelayInOrder(t *testing.T) {
 	}
 }
 
-func TestDemoEndsByCtrlCAndLeavesNoRow(t *testing.T) {
+func TestDemoStoppedByCtrlCLeavesNoRow(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	want(t, cdcRelay(t, env, "migrate", "up"), exitDone)
@@ -264,8 +264,8 @@ func TestDrainToStdout(t *testing.T) {
 	}
 }
 
-// TestAClosedPipeStopsTheRelayInOrder: the error is reported, and no unwritten message is deleted.
-func TestAClosedPipeStopsTheRelayInOrder(t *testing.T) {
+// The error is reported, and no unwritten message is deleted.
+func TestAClosedPipeStopsTheRelayGracefully(t *testing.T) {
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
 			env, conn := fresh(t)
@@ -289,8 +289,8 @@ func TestAClosedPipeStopsTheRelayInOrder(t *testing.T) {
 	}
 }
 
-// TestAClosedOutputPublishesNothing: no row is deleted that nobody could read.
-func TestAClosedOutputPublishesNothing(t *testing.T) {
+// A row that nobody could read stays in the table.
+func TestAClosedOutputDeletesNoRow(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	executable, err := os.Executable()
@@ -316,8 +316,9 @@ func TestAClosedOutputPublishesNothing(t *testing.T) {
 	}
 }
 
-// Also before the relay has checked its database. timeout(1) and others signal a process and then its whole group.
-func TestOneSignalEndsTheService(t *testing.T) {
+// This also holds before the relay has checked its database. timeout(1) and others signal a process and then its whole
+// group.
+func TestOneSignalStopsRun(t *testing.T) {
 	for _, times := range []int{1, 2} {
 		env, _ := fresh(t)
 		signals := make(chan os.Signal, times)

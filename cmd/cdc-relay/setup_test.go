@@ -11,9 +11,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// The roles suggested by setup --print-sql and docs/getting-started.md may do what a relay and an application need, and
-// nothing else.
-func TestTheSuggestedGrantsAreWhatIsNeeded(t *testing.T) {
+// Covers the roles suggested by setup --print-sql and docs/getting-started.md, for the relay and for the application.
+func TestSuggestedGrantsAreSufficientAndMinimal(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	printed := cdcRelay(t, env, "setup", "--print-sql")
@@ -76,7 +75,7 @@ func wantGrants(t *testing.T, env environment, app string) {
 	}
 }
 
-func TestSetupOfFunctions(t *testing.T) {
+func TestSetupCreatesFunctionsAndGrantsThem(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	app := services.Name(t)
@@ -117,7 +116,7 @@ func TestSetupOfFunctions(t *testing.T) {
 }
 
 // The SQL of the pages on functions and consumers runs as written.
-func TestTheSQLOfThePagesForApplications(t *testing.T) {
+func TestSQLOfTheFunctionAndConsumerPagesRuns(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--functions"), exitDone)
 	for _, page := range []string{"functions.md", "consumers.md"} {

@@ -34,7 +34,7 @@ func datagrams(t *testing.T, conn net.PacketConn, until string) (lines []string)
 	return lines
 }
 
-// Counts that were not sent yet are sent at the end.
+// The last counts are sent when the relay stops.
 func TestMetricsReachDogStatsD(t *testing.T) {
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
@@ -71,8 +71,8 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 	}
 }
 
-// TestRoutingKeysAreATagOfDogStatsD: the keys named by --metrics-routing-keys, and "other" for the rest.
-func TestRoutingKeysAreATagOfDogStatsD(t *testing.T) {
+// Its values are the keys named by --metrics-routing-keys, and "other" for the rest.
+func TestDogStatsDHasATagForRoutingKeys(t *testing.T) {
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 }
 
 // The notice arrives when the row is in the dead-letter table. If nobody consumes it, the relay continues.
-func TestNoticesOfEventsArePublished(t *testing.T) {
+func TestEventNoticesArePublished(t *testing.T) {
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
 			env, db := fresh(t)
@@ -155,7 +155,7 @@ func TestNoticesOfEventsArePublished(t *testing.T) {
 	}
 }
 
-func TestNoticesNeedABroker(t *testing.T) {
+func TestEventNoticesNeedABroker(t *testing.T) {
 	r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": "postgres://localhost/shop"}, "run", "--publisher", "stdout", "--events-exchange", "x")
 	if r.code != exitUsage || !strings.Contains(r.stderr, "--events-exchange needs --publisher amqp") {
 		t.Errorf("got %d, %s", r.code, r.stderr)

@@ -26,7 +26,7 @@ func logLines(t *testing.T, log string) map[string]map[string]any {
 	return lines
 }
 
-func TestTheFirstLineOfTheLogHasEverySettingOfRun(t *testing.T) {
+func TestTheFirstLogLineHasEverySettingOfRun(t *testing.T) {
 	logged := make(map[string]bool)
 	for _, field := range loggedSettings(defaultConfig()) {
 		logged["--"+strings.ReplaceAll(field.Key, "_", "-")] = true
@@ -47,7 +47,7 @@ func TestTheFirstLineOfTheLogHasEverySettingOfRun(t *testing.T) {
 	}
 }
 
-func TestTheFirstLineOfTheLog(t *testing.T) {
+func TestTheFirstLogLineHasServersRoleAndChangedSettings(t *testing.T) {
 	cfg := defaultConfig()
 	cfg.relay.DatabaseURL = "postgres://relay:s3cret@first:5432,second:5433/shop"
 	cfg.amqpURL = "amqp://guest:s3cret@broker:5672/orders"
@@ -74,8 +74,8 @@ func TestTheFirstLineOfTheLog(t *testing.T) {
 	}
 }
 
-// TestTheLogSaysWhyItEnds: alerts read the log, not the last line for people.
-func TestTheLogSaysWhyItEnds(t *testing.T) {
+// Alerts read the log, not the last line for people.
+func TestTheLastLogLineSaysWhyTheRelayStopped(t *testing.T) {
 	env := environment{"CDC_RELAY_DATABASE_URL": services.Database(t), "CDC_RELAY_AMQP_URL": services.VHost(t), "CDC_RELAY_HTTP_ADDR": ""}
 	for _, command := range []string{"run", "drain"} {
 		r := cdcRelay(t, env, command, "--log-format=json")

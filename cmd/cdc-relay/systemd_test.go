@@ -66,7 +66,7 @@ func awaitNotification(t *testing.T, said <-chan string, want string) string {
 	}
 }
 
-func TestSystemdIsTold(t *testing.T) {
+func TestSystemdGetsReadinessStatusAndStopping(t *testing.T) {
 	socket, said := notifications(t)
 	env := environment{
 		"CDC_RELAY_DATABASE_URL": services.Database(t), "CDC_RELAY_SLOT": services.Name(t), "CDC_RELAY_PUBLISHER": "stdout",
@@ -85,7 +85,7 @@ func TestSystemdIsTold(t *testing.T) {
 }
 
 // A relay that waits for Postgres counts as started, and reports what it waits for.
-func TestSystemdIsToldWhatTheStartWaitsFor(t *testing.T) {
+func TestSystemdStatusNamesWhatAStartWaitsFor(t *testing.T) {
 	t.Parallel()
 	socket, said := notifications(t)
 	start(t, environment{

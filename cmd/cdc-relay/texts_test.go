@@ -8,7 +8,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
-func TestTextsForPeople(t *testing.T) {
+func TestDurationsSizesAndCountsAreReadable(t *testing.T) {
 	for _, test := range []struct{ got, want string }{
 		{durationText(850 * time.Millisecond), "850ms"},
 		{durationText(59 * time.Second), "59s"},

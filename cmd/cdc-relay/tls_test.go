@@ -67,8 +67,8 @@ func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, 
 	return "amqps://guest:guest@" + strings.Replace(host, "127.0.0.1", "localhost", 1) + "/", channel
 }
 
-// TestTLSToBothServers: both servers reject a connection without a client certificate.
-func TestTLSToBothServers(t *testing.T) {
+// Both servers reject a connection without a client certificate.
+func TestTLSWithClientCertificatesToBothServers(t *testing.T) {
 	t.Parallel()
 	authority, stranger := certs.NewAuthority(t), certs.NewAuthority(t)
 	authority.Issue("localhost")

@@ -99,7 +99,7 @@ func TestNoCommandShowsTheHelpPage(t *testing.T) {
 	}
 }
 
-func TestWrongEnvironmentNamesTheVariable(t *testing.T) {
+func TestWrongVariablesAreNamed(t *testing.T) {
 	env := bothServers()
 	env["CDC_RELAY_POLL_INTERVAL"] = "soon"
 	wantUsage(t, cdcRelay(t, env, "run"),
@@ -107,7 +107,7 @@ func TestWrongEnvironmentNamesTheVariable(t *testing.T) {
 }
 
 // Each testdata/*.bad.yml begins with the expected message.
-func TestBadFiles(t *testing.T) {
+func TestInvalidConfigurationFilesAreReported(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.bad.yml")
 	if err != nil || len(files) < 5 {
 		t.Fatalf("%d files, %v", len(files), err)
@@ -163,7 +163,7 @@ func TestPasswordsAreNeverShown(t *testing.T) {
 	}
 }
 
-func TestRedactKeepsTheRest(t *testing.T) {
+func TestRedactChangesOnlyPasswords(t *testing.T) {
 	for _, test := range [][2]string{
 		{"dial amqp://u:p@h:5672/v: refused", "dial amqp://u:***@h:5672/v: refused"},
 		{"a postgres://u:p@q@h/d b amqp://x:y@z", "a postgres://u:***@h/d b amqp://x:***@z"},
@@ -178,7 +178,7 @@ func TestRedactKeepsTheRest(t *testing.T) {
 	}
 }
 
-// A port of RabbitMQ does not speak TLS, but with sslmode=prefer that is not what is wrong.
+// A port of RabbitMQ does not speak TLS, but with sslmode=prefer that is not the fault.
 func TestAPortWithoutPostgresHasAHint(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

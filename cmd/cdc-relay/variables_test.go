@@ -38,8 +38,7 @@ cdc-relay: warning: CDC_RELAY_YES has no effect: --yes can only be given as a fl
 	}
 }
 
-// TestVariablesOfScriptsAreNotReported: each variable that a script or a test reads is either a setting or known not to
-// be one.
+// Each variable that a script or a test reads is either a setting or known not to be one.
 func TestVariablesOfScriptsAreNotReported(t *testing.T) {
 	var settings []string
 	for _, s := range allSettings() {
@@ -75,8 +74,8 @@ func TestVariablesOfScriptsAreNotReported(t *testing.T) {
 	}
 }
 
-// The environment cannot delete anything or skip a question.
-func TestVariablesSkipNoQuestion(t *testing.T) {
+// The environment cannot delete anything or skip a question. Only flags can.
+func TestVariablesCannotSkipAQuestion(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
