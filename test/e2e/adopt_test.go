@@ -7,7 +7,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// TestAdoptedTablesArePublished: waiting and new rows of each layout's table reach the queue.
+// Waiting and new rows of each layout's table reach the queue.
 func TestAdoptedTablesArePublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -7,9 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestDueAndUnclaimedRowsOfOneKeyInTurn: they leave in order, each right after the previous one and not at the next
-// poll.
-func TestDueAndUnclaimedRowsOfOneKeyInTurn(t *testing.T) {
+// Each leaves right after the previous one, not at the next poll.
+func TestScheduledAndFreshRowsOfOneKeyLeaveInOrder(t *testing.T) {
 	services.Thorough(t, "keys keep their order in the quick run")
 	t.Parallel()
 	const rows = 60

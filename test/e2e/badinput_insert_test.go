@@ -12,9 +12,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestInsertsThatFailNameTheColumn: they fail in the application's own transaction, and nothing of it is published. All
-// other mistakes become dead letters (mistakes).
-func TestInsertsThatFailNameTheColumn(t *testing.T) {
+// They fail in the application's own transaction, and nothing of it is published. All other mistakes become dead
+// letters (mistakes).
+func TestInvalidInsertsFailAndNameTheColumn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -62,8 +62,8 @@ func TestInsertsThatFailNameTheColumn(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestTheApplicationNeedsInsertAlone: it needs no other privilege; INSERT on the columns of the message is enough.
-func TestTheApplicationNeedsInsertAlone(t *testing.T) {
+// INSERT on the columns of the message is enough.
+func TestAnApplicationNeedsOnlyInsert(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)

@@ -63,10 +63,9 @@ func mistakes() []content {
 	}
 }
 
-// TestARowThatCannotBePublishedIsDeadLetteredAlone: for rows in the table at the start and for streamed rows, without a
-// key and first of a key. Neighbours on the same exchange arrive once, without an attempt, and the connection to the
-// broker stays.
-func TestARowThatCannotBePublishedIsDeadLetteredAlone(t *testing.T) {
+// Covers rows that are in the table at the start and streamed rows, without a key and first of a key. Neighbours on the
+// same exchange arrive once, without an attempt, and the connection to the broker stays.
+func TestAnUnpublishableRowIsDeadLetteredAlone(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"auto", "poll"} {
 		t.Run(mode, func(t *testing.T) {
@@ -124,9 +123,8 @@ func deadLetteredAlone(t *testing.T, mode string) {
 	}
 }
 
-// TestColumnsOfTheRelayThatAnApplicationSets: they affect no other row. attempts stops at its maximum, and a row that
-// is then rejected becomes a dead letter.
-func TestColumnsOfTheRelayThatAnApplicationSets(t *testing.T) {
+// They affect no other row. attempts stops at its maximum, and a row that is then rejected becomes a dead letter.
+func TestApplicationsMaySetColumnsOfTheRelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	greatest := row{"routing_key": "nowhere", "attempts": 2147483647, "last_error": "mine", "possible_duplicate": false}

@@ -111,9 +111,8 @@ func largestMessage(t *testing.T) int {
 	return 128 << 20
 }
 
-// TestEveryRowArrivesExactlyOrIsDeadLettered: for rows in the table at the start and for streamed rows, each with a
-// neighbour.
-func TestEveryRowArrivesExactlyOrIsDeadLettered(t *testing.T) {
+// Covers rows that are in the table at the start and streamed rows, each with a neighbour.
+func TestEveryRowArrivesUnchangedOrIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	cases := contents()
@@ -179,8 +178,8 @@ func (w *world) hasBecome(arrived *ledger, c content, id string) {
 	}
 }
 
-// TestWhatRollsBackIsNeverPublished: and what commits is published, with every way to insert it.
-func TestWhatRollsBackIsNeverPublished(t *testing.T) {
+// Committed rows are published. Covers every way to insert.
+func TestRowsOfARollbackAreNeverPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`CREATE UNIQUE INDEX ON outbox (message_id)`)

@@ -9,9 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestAKilledClaimIsTakenOverAtOnce: its rows are free when its connection ends, and another relay publishes them,
-// marked.
-func TestAKilledClaimIsTakenOverAtOnce(t *testing.T) {
+// The rows are free when the connection of the claim ends. Another relay publishes them, marked.
+func TestRowsOfAKilledClaimLeaveAtOnce(t *testing.T) {
 	t.Parallel()
 	p := newProxied(t)
 	arrived := p.consume(p.queue)
@@ -39,9 +38,8 @@ func TestAKilledClaimIsTakenOverAtOnce(t *testing.T) {
 	}
 }
 
-// TestFewKeysWithALongBacklogLeaveAtOnce: also without a stream. The cost of finding the oldest row of each key depends
-// on the number of keys.
-func TestFewKeysWithALongBacklogLeaveAtOnce(t *testing.T) {
+// This holds without a stream too. The cost of finding the oldest row of each key depends on the number of keys.
+func TestALongBacklogOfFewKeysLeavesAtOnce(t *testing.T) {
 	services.Thorough(t, "fills a table")
 	for _, keys := range []int{1, 100} {
 		t.Run(fmt.Sprint(keys), func(t *testing.T) {
@@ -78,8 +76,8 @@ func TestFewKeysWithALongBacklogLeaveAtOnce(t *testing.T) {
 	}
 }
 
-// TestARowThatCannotBeChangedHoldsUpNoOther: it is set aside, and named.
-func TestARowThatCannotBeChangedHoldsUpNoOther(t *testing.T) {
+// The row is set aside, and named.
+func TestAnUnchangeableRowDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string][]string{"streaming": nil, "polling": {"--mode", "poll"}} {
 		t.Run(name, func(t *testing.T) {

@@ -107,7 +107,7 @@ func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 
 // All messages of a key are dead letters, and later ones wait. After a requeue they leave in their old order, before
 // the later ones.
-func TestManyRequeuedComeInTheirOrder(t *testing.T) {
+func TestRequeuedMessagesOfAKeyLeaveInOrder(t *testing.T) {
 	services.Thorough(t, "thousands of rows")
 	w := newWorld(t).setUp()
 	r := w.run("--max-retries", "0", "--poll-interval", "100ms", "--backoff-time", "1h")
@@ -252,7 +252,7 @@ func TestStatsAgreesWithTheTables(t *testing.T) {
 	}
 }
 
-func TestStatsWatchesUntilItIsStopped(t *testing.T) {
+func TestStatsWatchRunsUntilItIsStopped(t *testing.T) {
 	w := newWorld(t).setUp()
 	cmd := exec.CommandContext(t.Context(), w.binary, "stats", "--watch", "--interval", "100ms", "--format", "json")
 	cmd.Env = w.env()
@@ -284,7 +284,7 @@ func TestStatsWatchesUntilItIsStopped(t *testing.T) {
 	}
 }
 
-func TestExplainFindsNothing(t *testing.T) {
+func TestExplainOfAnUnknownIDSaysNotFound(t *testing.T) {
 	w := newWorld(t).setUp()
 	for _, id := range []string{"4711", "5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52"} {
 		stdout, stderr, code := w.outputs("explain", id)
@@ -297,7 +297,8 @@ func TestExplainFindsNothing(t *testing.T) {
 	}
 }
 
-func TestPayloadsAreShownOnlyWhereTheyMay(t *testing.T) {
+// A redacted payload is shown in place of the payload in any case.
+func TestPayloadsAreShownOnlyOnRequest(t *testing.T) {
 	w := newWorld(t).setUp()
 	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, redacted_payload)
 		VALUES (1, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '{"card":"4111"}', '{"card":"***"}'), (2, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '{"open":"4222"}', NULL)`)

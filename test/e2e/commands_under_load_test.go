@@ -29,7 +29,7 @@ func (w *world) keepTyping(ctx context.Context, typists *sync.WaitGroup, args ..
 
 // While two relays run, retry and requeue run all the time, the binding is removed and restored, and one relay stops:
 // everything arrives, and duplicates are marked.
-func TestCommandsUnderLoadBreakNothing(t *testing.T) {
+func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
 	w := newWorld(t).setUp()
 	exchange := w.queue + "-exchange"
 	channel := w.channel()
@@ -100,7 +100,7 @@ func (w *world) rebind(ctx context.Context, channel *amqp.Channel, exchange stri
 	}
 }
 
-// stats reads no table as a whole, and is fast with any backlog.
+// Stats reads no table as a whole, and is fast with any backlog.
 func TestStatsIsCheapWithManyRows(t *testing.T) {
 	services.Thorough(t, "200,000 rows")
 	w := newWorld(t).setUp()

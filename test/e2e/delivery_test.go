@@ -63,7 +63,7 @@ func TestEachRowFromManyConnectionsArrivesExactlyOnce(t *testing.T) {
 	}
 }
 
-func TestNothingIsLostOrDuplicatedByACleanRestart(t *testing.T) {
+func TestACleanRestartNeitherLosesNorDuplicates(t *testing.T) {
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
 	const rows = 20_000
@@ -89,7 +89,8 @@ func TestNothingIsLostOrDuplicatedByACleanRestart(t *testing.T) {
 	}
 }
 
-func TestAKillDuplicatesAtMostWhatWasInFlightAndMarksIt(t *testing.T) {
+// The duplicates are marked.
+func TestAKillDuplicatesAtMostTheMessagesInFlight(t *testing.T) {
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
 	const rows, inFlight, kills = 20_000, 300, 4
@@ -116,9 +117,8 @@ func TestAKillDuplicatesAtMostWhatWasInFlightAndMarksIt(t *testing.T) {
 	}
 }
 
-// TestAGreatTransactionStaysWithinBoundedMemory: kept in memory, either number of rows would need at least nearly twice
-// the limit.
-func TestAGreatTransactionStaysWithinBoundedMemory(t *testing.T) {
+// Kept in memory, either number of rows would need nearly twice the limit or more.
+func TestALargeTransactionUsesBoundedMemory(t *testing.T) {
 	services.Thorough(t, "takes half a minute")
 	w := newWorld(t).plainly().setUp()
 	arrived := w.consume(w.queue)

@@ -62,8 +62,8 @@ func (p *replicated) onStandby(t *testing.T, what, sql string, args ...any) {
 	})
 }
 
-// TestAStandbyIsPromoted: under load. Without a failover slot the new primary has none, and the relay creates one.
-func TestAStandbyIsPromoted(t *testing.T) {
+// The standby is promoted under load. Without a failover slot the new primary has no slot, and the relay creates one.
+func TestMessagesSurviveAPromotionOfTheStandby(t *testing.T) {
 	t.Parallel()
 	p := newReplicated(t)
 	w := p.world.setUp()
@@ -81,9 +81,8 @@ func TestAStandbyIsPromoted(t *testing.T) {
 	}
 }
 
-// TestAFailoverSlotOutlivesItsServer: the relay uses a failover slot that a DBA created (Postgres 17 and later) as it
-// is, and continues with the standby's copy.
-func TestAFailoverSlotOutlivesItsServer(t *testing.T) {
+// The relay uses a failover slot that a DBA created (Postgres 17 and later) as it is.
+func TestTheRelayContinuesWithTheStandbysFailoverSlot(t *testing.T) {
 	services.Thorough(t, "a standby is promoted in the quick run")
 	t.Parallel()
 	if services.SharedPostgres(t).Major() < 17 {
@@ -116,9 +115,8 @@ func TestAFailoverSlotOutlivesItsServer(t *testing.T) {
 	}
 }
 
-// TestAFailoverSlotWaitsForItsStandby: the server answers but streams nothing while the standby is down. Rows are then
-// published from the table.
-func TestAFailoverSlotWaitsForItsStandby(t *testing.T) {
+// The server answers but streams nothing while the standby is down. Rows are then published from the table.
+func TestRowsLeaveWhileAFailoverSlotWaitsForItsStandby(t *testing.T) {
 	services.Thorough(t, "a standby is promoted in the quick run")
 	if services.SharedPostgres(t).Major() < 17 {
 		t.Skip("failover slots came with Postgres 17")

@@ -91,10 +91,9 @@ func troubles(queue string) []trouble {
 	}
 }
 
-// TestRowsThatFailForEverDoNotSlowTheOthers: measured without and with them in turn. Each measurement is compared with
-// those before and after it, because other work on the machine varies. With the default settings, each row is tried
-// once an hour in the end.
-func TestRowsThatFailForEverDoNotSlowTheOthers(t *testing.T) {
+// The throughput is measured without and with them in turn. Each measurement is compared with those before and after
+// it, because other work on the machine varies. With the default settings, each row is tried once an hour in the end.
+func TestPermanentlyFailingRowsDoNotSlowOthers(t *testing.T) {
 	for i := range troubles("") {
 		t.Run(troubles("")[i].name, func(t *testing.T) {
 			if i > 0 {
@@ -105,9 +104,8 @@ func TestRowsThatFailForEverDoNotSlowTheOthers(t *testing.T) {
 	}
 }
 
-// TestRowsThatFailForTheFirstTimeSlowTheOthersLittle: all of them are tried within the first
-// --backoff-time, 833 a second, which costs processor time.
-func TestRowsThatFailForTheFirstTimeSlowTheOthersLittle(t *testing.T) {
+// All of them are tried within the first --backoff-time, 833 a second, which costs processor time.
+func TestNewlyFailingRowsSlowOthersOnlyALittle(t *testing.T) {
 	needsLong(t)
 	for i := range troubles("") {
 		t.Run(troubles("")[i].name, func(t *testing.T) { slowdown(t, i, 100_000, 2*time.Minute, 0.5) })

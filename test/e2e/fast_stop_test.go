@@ -21,9 +21,9 @@ func (w *world) writeWAL(mb int) {
 	w.exec(`SELECT count(pg_logical_emit_message(true, 'other tables', repeat('x', 1000000))) FROM generate_series(1, $1)`, mb)
 }
 
-// TestPostgresStopsFastWhateverTheRelayIsDoing: `pg_ctl stop -m fast` waits until walsenders have sent everything, so a
-// relay that does not read would delay it. Nothing is lost, and because the process survives, nothing is duplicated.
-func TestPostgresStopsFastWhateverTheRelayIsDoing(t *testing.T) {
+// `pg_ctl stop -m fast` waits until walsenders have sent everything, so a relay that does not read would delay it.
+// Nothing is lost, and because the process survives, nothing is duplicated.
+func TestTheRelayDoesNotDelayAFastStopOfPostgres(t *testing.T) {
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	vhost := services.VHost(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestAFreshBacklogLeavesAtOnce: a starting relay publishes at once although millions of rows wait and none is old. A
-// search for old rows would read all of them.
+// A starting relay publishes at once although millions of rows wait and none is old. A search for old rows would read
+// all of them.
 func TestAFreshBacklogLeavesAtOnce(t *testing.T) {
 	services.Thorough(t, "a million rows")
 	w := newWorld(t).plainly().setUp()

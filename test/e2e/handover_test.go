@@ -16,7 +16,7 @@ func (w *world) behindItsOwnBrokerProxy() (*world, *services.Proxy) {
 	return &one, proxy
 }
 
-// TestALeaderCutOffFromTheBrokerHandsOver: to a standby that can publish, and does not take the slot back.
+// A standby that can publish takes the slot, and the old leader does not take it back.
 func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -45,7 +45,7 @@ func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 	other.noRejections()
 }
 
-func TestNobodyHandsOverWhileTheBrokerIsDownForAll(t *testing.T) {
+func TestTheLeaderKeepsTheSlotWhileTheBrokerIsDownForAll(t *testing.T) {
 	services.Thorough(t, "waits for twenty seconds")
 	t.Parallel()
 	w := newWorld(t).setUp()

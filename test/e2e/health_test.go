@@ -39,9 +39,8 @@ func (r *relay) lineOf(path, begin string) string {
 // noticed is how long a relay may stay ready while a part of it is stuck.
 const noticed = 15 * time.Second
 
-// TestNotReadyNamesThePartThatIsStuck: soon after it got stuck. After the fault, the relay delivers within two seconds
-// and is ready.
-func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
+// It does so soon after the fault begins. After the fault, the relay delivers within two seconds and is ready.
+func TestReadyzNamesTheStuckPart(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
 	for name, stuck := range map[string]func(p *proxied, r *relay) (fix func()){
@@ -104,7 +103,7 @@ func TestNotReadyNamesThePartThatIsStuck(t *testing.T) {
 	}
 }
 
-// TestAStalledReaderMakesTheRelayNotReady: the pipe of --publisher stdout is full.
+// The pipe of --publisher stdout is full.
 func TestAStalledReaderMakesTheRelayNotReady(t *testing.T) {
 	services.Thorough(t, "waits for a timeout")
 	t.Parallel()

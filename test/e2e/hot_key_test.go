@@ -8,9 +8,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestOneHotKey: one ordering key has one message in flight at a time, however it leaves the table. The test logs the
-// speed, and fails if any way gets stuck.
-func TestOneHotKey(t *testing.T) {
+// One ordering key has one message in flight at a time. The test logs the speed for each way out of the table, and
+// fails if one gets stuck.
+func TestAHotKeyLeavesAtAMinimumSpeed(t *testing.T) {
 	services.Thorough(t, "measures")
 	t.Parallel()
 	rows := sized(300, 5000)
@@ -66,8 +66,8 @@ func TestOneHotKey(t *testing.T) {
 	}
 }
 
-// TestScheduledRowsOfOneKeyLeaveInRuns: thousands of due rows of one key leave with one claim for each run, not one for
-// each row, in every mode. Other keys are not delayed.
+// Thousands of due rows of one key leave with one claim for each run, not one for each row, in every mode. Other keys
+// are not delayed.
 func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 	t.Parallel()
 	const rows = 3000

@@ -8,8 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestASlotThatLayIdleTooLong: Postgres 18 invalidates the slot of a stopped relay, but not of a running one.
-func TestASlotThatLayIdleTooLong(t *testing.T) {
+// Postgres 18 invalidates the slot of a stopped relay, but not of a running one.
+func TestASlotInvalidatedWhileIdleIsRecreated(t *testing.T) {
 	services.Thorough(t, "a dropped slot is replaced in the quick run")
 	if services.SharedPostgres(t).Major() < 18 {
 		t.Skip("idle slots are taken away from Postgres 18 on")

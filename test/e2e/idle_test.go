@@ -29,8 +29,7 @@ func (r *relay) cpu() time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// TestARelayWithNothingToDoAsksLittle: it makes few queries.
-func TestARelayWithNothingToDoAsksLittle(t *testing.T) {
+func TestAnIdleRelayMakesFewQueries(t *testing.T) {
 	services.Thorough(t, "measures")
 	t.Parallel()
 	w := newWorld(t).plainly().setUp()

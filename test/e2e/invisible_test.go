@@ -8,9 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestARowThatWasInvisibleWhenTheStreamBeganLeavesOnceItIsVisible: its transaction had committed, so it is not
-// streamed, but waited for a standby, so no query could see it.
-func TestARowThatWasInvisibleWhenTheStreamBeganLeavesOnceItIsVisible(t *testing.T) {
+// Its transaction had committed, so it is not streamed, but waited for a standby, so no query could see it.
+func TestARowInvisibleAtStreamStartLeavesOnceVisible(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	t.Parallel()
 	server := services.PrivatePostgres(t)

@@ -89,8 +89,8 @@ func (n *numberedRows) all(l *ledger, each map[string]int) {
 	}
 }
 
-// TestAKillLoop: the leader is killed repeatedly, with and without a standby, at random moments, also during its start.
-func TestAKillLoop(t *testing.T) {
+// The leader is killed at random moments, with and without a standby, also during its start.
+func TestRepeatedKillsOfTheLeaderLoseNothing(t *testing.T) {
 	t.Parallel()
 	for name, others := range map[string]int{"alone": 0, "with one standing by": 1} {
 		t.Run(name, func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestLastErrorFitsIntoTheTable: long error texts with any characters are cut so that every database encoding accepts
-// them. Otherwise the row could not be updated.
+// Long error texts with any characters are cut so that every database encoding accepts them. Otherwise the row could
+// not be updated.
 func TestLastErrorFitsIntoTheTable(t *testing.T) {
 	t.Parallel()
 	for encoding, letter := range map[string]string{"UTF8": "€", "LATIN1": "ä"} {

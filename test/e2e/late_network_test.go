@@ -9,9 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestMessagesDelayedAtATakeoverAreMarked: the server ends the leader's stream, and another relay publishes rows that
-// the leader still has: they are delayed between Postgres and the leader, or wait in its publisher for an exchange
-// check.
+// The server ends the leader's stream, and another relay publishes rows that the leader still has: they are delayed
+// between Postgres and the leader, or wait in its publisher for an exchange check.
 func TestMessagesDelayedAtATakeoverAreMarked(t *testing.T) {
 	for name, disturb := range map[string]func(*takeovers, *behindProxies){
 		"from Postgres": (*takeovers).delayPostgres, "in the publisher": (*takeovers).delayBroker,

@@ -4,9 +4,9 @@ import (
 	"testing"
 )
 
-// TestOneLockedRowHoldsUpNoOther: a person has locked a row with FOR UPDATE and left. Its message was published; the
-// row is deleted when the lock is released.
-func TestOneLockedRowHoldsUpNoOther(t *testing.T) {
+// A person has locked a row with FOR UPDATE and left. Its message was published; the row is deleted when the lock is
+// released.
+func TestALockedRowDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	p := newProxied(t)
 	r := p.works("--max-in-flight", "200")

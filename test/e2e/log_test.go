@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestTheLogShowsWhatARelayDoes: the first lines have both servers and the role; at debug, each batch has one line.
-func TestTheLogShowsWhatARelayDoes(t *testing.T) {
+// The first lines have both servers and the role; at debug, each batch has one line.
+func TestTheLogShowsServersRoleAndBatches(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)

@@ -10,9 +10,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestASlotWhoseWALIsGone: the server reports it only when it streams. Files copied by hand, or rewound, can
-// cause it, and a race in the server (ReplicationSlotsComputeRequiredLSN).
-func TestASlotWhoseWALIsGone(t *testing.T) {
+// The server reports it only when it streams. Files copied by hand, or rewound, can cause it, and a race in the server
+// (ReplicationSlotsComputeRequiredLSN).
+func TestASlotWithMissingWALIsRecreated(t *testing.T) {
 	services.Thorough(t, "a dropped slot is replaced in the quick run")
 	t.Parallel()
 	server := services.PrivatePostgres(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestManyKeysWaitWhileTheBrokerIsDown: more keys than the relay remembers. Every batch is received as fast as the
-// first, and afterwards all keys leave in order.
+// There are more keys than the relay remembers. Every batch is received as fast as the first, and afterwards all keys
+// leave in order.
 func TestManyKeysWaitWhileTheBrokerIsDown(t *testing.T) {
 	services.Thorough(t, "fills a table")
 	w := newWorld(t).plainly().setUp()

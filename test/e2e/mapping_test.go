@@ -9,8 +9,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// TestAFreshRowArrivesAsTheContractSays: exactly the fields of the smallest message.
-func TestAFreshRowArrivesAsTheContractSays(t *testing.T) {
+// It has exactly the documented fields.
+func TestTheSmallestMessageArrivesAsDocumented(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -41,7 +41,7 @@ func TestAFreshRowArrivesAsTheContractSays(t *testing.T) {
 	}
 }
 
-// TestEveryPropertyArrives: with the value from the row.
+// Each has the value from the row.
 func TestEveryPropertyArrives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -75,7 +75,7 @@ func TestEveryPropertyArrives(t *testing.T) {
 	}
 }
 
-// TestAnotherUsersIDIsNeverPublished: the broker closes the channel for it, which must not affect its neighbours.
+// The broker would close the channel for it, which must not affect its neighbours.
 func TestAnotherUsersIDIsNeverPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -93,7 +93,7 @@ func TestAnotherUsersIDIsNeverPublished(t *testing.T) {
 	}
 }
 
-// TestMessagesGoToTheirExchange: the row's own, or else the relay's --exchange.
+// This is the row's own exchange, or else the relay's --exchange.
 func TestMessagesGoToTheirExchange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -128,8 +128,8 @@ func TestMessagesGoToTheirExchange(t *testing.T) {
 	}
 }
 
-// TestStrangeDatesArriveOrAreLeftOut: Postgres has dates that AMQP does not.
-func TestStrangeDatesArriveOrAreLeftOut(t *testing.T) {
+// Postgres has dates that AMQP cannot carry.
+func TestRowsWithDatesUnknownToAMQPArrive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	dates := []string{"infinity", "-infinity", "0044-03-15 BC", "1969-12-31", "1970-01-01 00:00:01+00", "294276-12-31"}

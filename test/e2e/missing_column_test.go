@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestAMissingColumnStopsTheRelay: with an error that names the column, wherever it is noticed first: in the stream, in
-// a sweep, or in an update of a row.
+// The error names the column, wherever it is noticed first: in the stream, in a sweep, or in an update of a row.
 func TestAMissingColumnStopsTheRelay(t *testing.T) {
 	t.Parallel()
 	unroutable := row{"exchange": "nowhere"}

@@ -48,8 +48,8 @@ func stalled(t *testing.T, args ...string) (*world, *relay, *services.Proxy, *le
 	return w, r, proxy, arrived
 }
 
-// TestASecondSignalCutsTheDrainShort: the exit code is that of the signal.
-func TestASecondSignalCutsTheDrainShort(t *testing.T) {
+// The exit code is that of the signal.
+func TestASecondSignalEndsTheRelayAtOnce(t *testing.T) {
 	t.Parallel()
 	for signal, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130} {
 		t.Run(signal.String(), func(t *testing.T) {
@@ -79,8 +79,8 @@ func TestASecondSignalCutsTheDrainShort(t *testing.T) {
 	}
 }
 
-// TestADrainEndsInTimeThoughTheBrokerIsStalled: the next relay publishes the messages in flight, marked.
-func TestADrainEndsInTimeThoughTheBrokerIsStalled(t *testing.T) {
+// The next relay publishes the messages in flight, marked.
+func TestShutdownEndsInTimeWhileTheBrokerIsStalled(t *testing.T) {
 	t.Parallel()
 	w, r, proxy, arrived := stalled(t, "--shutdown-timeout", "1s")
 	within(t, "stopping", 4*time.Second, func() {
@@ -101,8 +101,8 @@ func TestADrainEndsInTimeThoughTheBrokerIsStalled(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestADrainWaitsForWhatIsInFlight: the broker answers before the timeout, and no message is published twice.
-func TestADrainWaitsForWhatIsInFlight(t *testing.T) {
+// The broker answers before the timeout, and no message is published twice.
+func TestShutdownWaitsForMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	w, r, proxy, arrived := stalled(t)
 	r.signal(syscall.SIGTERM)
@@ -119,9 +119,8 @@ func TestADrainWaitsForWhatIsInFlight(t *testing.T) {
 	}
 }
 
-// TestHealthPagesSayWhatIsTheMatter: during an outage a relay is live but not ready, and recovers by itself. The
-// liveness file shows the same.
-func TestHealthPagesSayWhatIsTheMatter(t *testing.T) {
+// During an outage a relay is live but not ready, and recovers by itself. The liveness file shows the same.
+func TestHealthPagesNameTheFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	broker, amqpURL := through(t, w.broker)
@@ -191,8 +190,8 @@ func modified(file string) time.Time {
 
 func fresh(file string) bool { return time.Since(modified(file)) < 10*time.Second }
 
-// TestNoPasswordIsSaidAnywhere: not in logs of outages and failed logins, nor on a page.
-func TestNoPasswordIsSaidAnywhere(t *testing.T) {
+// Covers logs of outages and of failed logins, and all pages.
+func TestNoPasswordIsLoggedOrShown(t *testing.T) {
 	services.Thorough(t, "two outages")
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -97,8 +97,8 @@ func evenly(keys []string, n int) map[string]int {
 	return each
 }
 
-// TestEachKeyArrivesInOrderWhateverEndsTheRelay: 50 keys and a hot one, while relays are stopped and killed.
-func TestEachKeyArrivesInOrderWhateverEndsTheRelay(t *testing.T) {
+// Covers 50 keys and a hot one.
+func TestEachKeyArrivesInOrderAcrossStopsAndKills(t *testing.T) {
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
 	keys, hot := numbered("k", 50), []string{"hot"}
@@ -134,7 +134,7 @@ func TestEachKeyArrivesInOrderWhateverEndsTheRelay(t *testing.T) {
 	}
 }
 
-// TestARejectedKeyDelaysNoOther: it continues in order once its messages are accepted, also after a kill.
+// The key continues in order once its messages are accepted, also after a kill.
 func TestARejectedKeyDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -172,8 +172,7 @@ func TestARejectedKeyDelaysNoOther(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestEachKeyArrivesInOrderAlsoWhenRelaysPoll: with several relays.
-func TestEachKeyArrivesInOrderAlsoWhenRelaysPoll(t *testing.T) {
+func TestEachKeyArrivesInOrderFromPollingRelays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -213,8 +212,7 @@ func (w *world) numbers(l *ledger, key string) string {
 	return strings.Join(list, " ")
 }
 
-// TestAfterADeadLetterTheKeyGoesOn: this is the default.
-func TestAfterADeadLetterTheKeyGoesOn(t *testing.T) {
+func TestAKeyContinuesAfterADeadLetterByDefault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.insertKeyed("found", 1, 5, 2)
@@ -233,9 +231,9 @@ func TestAfterADeadLetterTheKeyGoesOn(t *testing.T) {
 	}
 }
 
-// TestAKeyMayWaitForAPersonAfterADeadLetter: until it is purged, or requeued and delivered first. Other keys continue,
-// and a restart changes nothing.
-func TestAKeyMayWaitForAPersonAfterADeadLetter(t *testing.T) {
+// The key waits until the dead letter is purged, or requeued and delivered first. Other keys continue, and a restart
+// changes nothing.
+func TestADeadLetterCanBlockItsKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)

@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestAPublicationThatBringsNothingIsNoticed: the stream is then silent, as if nobody wrote.
-func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
+// The stream is then silent, as if nobody wrote.
+func TestABrokenPublicationIsNoticedAndFixed(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
 	for name, fault := range map[string][]string{
@@ -42,8 +42,8 @@ func TestAPublicationThatBringsNothingIsNoticed(t *testing.T) {
 	}
 }
 
-// TestAPublicationThatHidesRowsIsToldOf: and the rows are published from the table until somebody fixes it.
-func TestAPublicationThatHidesRowsIsToldOf(t *testing.T) {
+// The rows are published from the table until somebody removes the filter.
+func TestAPublicationWithARowFilterIsReported(t *testing.T) {
 	services.Thorough(t, "waits for a timeout")
 	if services.SharedPostgres(t).Major() < 15 {
 		t.Skip("a publication has no row filter before Postgres 15")
@@ -62,8 +62,8 @@ func TestAPublicationThatHidesRowsIsToldOf(t *testing.T) {
 	r.noRejections()
 }
 
-// TestGeneratedColumnsAreNoMatter: Postgres 18 can publish stored ones, and makes others virtual by default.
-func TestGeneratedColumnsAreNoMatter(t *testing.T) {
+// Postgres 18 can publish stored ones, and makes others virtual by default.
+func TestGeneratedColumnsAreIgnored(t *testing.T) {
 	if services.SharedPostgres(t).Major() < 18 {
 		t.Skip("a publication leaves generated columns out before Postgres 18")
 	}

@@ -9,9 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestARelayThatMayNotStreamAtItsStartSweeps: it streams as soon as it can. All replication connections are in use, or
-// a proxy rejects them.
-func TestARelayThatMayNotStreamAtItsStartSweeps(t *testing.T) {
+// It streams as soon as it can. All replication connections are in use, or a proxy rejects them.
+func TestARelayThatCannotStreamPublishesFromTheTable(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -54,8 +53,8 @@ func (w *world) as(attributes string, grants ...string) (role string) {
 	return role
 }
 
-// TestATableVersionItCannotUseStopsTheRelay: waiting would not help.
-func TestATableVersionItCannotUseStopsTheRelay(t *testing.T) {
+// Waiting would not help.
+func TestAnUnsupportedTableVersionStopsTheRelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`UPDATE outbox_migrations SET version = 99`)
@@ -77,8 +76,8 @@ func TestATableVersionItCannotUseStopsTheRelay(t *testing.T) {
 	}
 }
 
-// TestARoleThatMayNotStreamEndsTheRelayAtItsStart: also if the relay learns it only after some sweeps.
-func TestARoleThatMayNotStreamEndsTheRelayAtItsStart(t *testing.T) {
+// This holds also if the relay learns it only after some sweeps.
+func TestARoleWithoutReplicationStopsTheRelayAtStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.as("", "SELECT, UPDATE, DELETE ON outbox", "SELECT ON SEQUENCE outbox_id_seq", "ALL ON outbox_dead_letter, outbox_migrations")

@@ -73,8 +73,7 @@ func (w *world) restrictUser() bool {
 	return true
 }
 
-// TestARejectedMessageIsRetriedThenDeadLettered: only it is charged attempts, while others are in flight on the same
-// connection.
+// Only this message is charged attempts, while others are in flight on the same connection.
 func TestARejectedMessageIsRetriedThenDeadLettered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -140,7 +139,7 @@ func (w *world) rejectionsCounted(r *relay, rejections []rejection) {
 	}
 }
 
-// TestARejectedMessageIsDeliveredOnceItsExchangeExists: the exchange appears between two attempts.
+// The exchange appears between two attempts.
 func TestARejectedMessageIsDeliveredOnceItsExchangeExists(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

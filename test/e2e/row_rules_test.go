@@ -44,7 +44,7 @@ func TestMaxAttemptsOfARowReplacesMaxRetries(t *testing.T) {
 
 // Rows that expire while they wait become dead letters at their turn, and their keys continue. Published messages carry
 // the remaining time.
-func TestAMessageIsNotPublishedAfterItsTime(t *testing.T) {
+func TestExpiredRowsBecomeDeadLetters(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.channel()
@@ -105,7 +105,7 @@ func TestAMessageIsNotPublishedAfterItsTime(t *testing.T) {
 }
 
 // With --on-expired drop the row is deleted and counted, even if dead letters block its key.
-func TestExpiredMessagesAreDropped(t *testing.T) {
+func TestExpiredMessagesCanBeDropped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, expires_at) SELECT $1, '1', k, now() - interval '1 s' FROM unnest(ARRAY[NULL, 'a', 'a', 'b']) k`, w.queue)
@@ -119,8 +119,8 @@ func TestExpiredMessagesAreDropped(t *testing.T) {
 	}
 }
 
-// A key with many expired rows continues at once: they are moved within a claim.
-func TestAKeyWithManyExpiredRowsGoesOn(t *testing.T) {
+// The expired rows are moved within one claim.
+func TestAKeyWithManyExpiredRowsContinuesAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	const n = 20_000
@@ -137,9 +137,9 @@ func TestAKeyWithManyExpiredRowsGoesOn(t *testing.T) {
 	}
 }
 
-// Columns of the application leave as headers, streamed and claimed. Other columns may change while the relay runs. A
-// missing one ends it with an error that names it.
-func TestColumnsOfTheApplicationLeaveAsHeaders(t *testing.T) {
+// This holds for streamed and claimed rows. Other columns may change while the relay runs. A missing one ends it with
+// an error that names it.
+func TestColumnsOfTheApplicationBecomeHeaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	if out, code := w.command("run", "--header-columns", "tenant"); code != 1 || !strings.Contains(out, "has no column tenant, which --header-columns names") {
@@ -190,8 +190,8 @@ func TestColumnsOfTheApplicationLeaveAsHeaders(t *testing.T) {
 	}
 }
 
-// Columns of the application travel to the dead letters and back, if both tables have them.
-func TestColumnsOfTheApplicationTravelToTheDeadLettersAndBack(t *testing.T) {
+// Such columns are copied to the dead letters and back, if both tables have them.
+func TestRequeuedRowsKeepColumnsOfTheApplication(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`ALTER TABLE outbox ADD tenant text NOT NULL, ADD nth integer, ADD "Odd "" name" text, ADD alone text, ADD other text`)
@@ -284,7 +284,7 @@ func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
 }
 
 // The cost of a row does not grow with the number of waiting rows, with one coalesce key or many.
-func TestManyRowsAreCoalesced(t *testing.T) {
+func TestManyRowsAreCoalescedInLinearTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	const n = 20_000

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestColumnsOfOthersComeAndGo: a column that the relay does not need can be added, renamed and dropped while it runs,
-// also in a transaction that inserts.
-func TestColumnsOfOthersComeAndGo(t *testing.T) {
+// A column that the relay does not need can be added, renamed and dropped while it runs, also in a transaction that
+// inserts.
+func TestColumnsUnknownToTheRelayMayChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -47,9 +47,8 @@ func TestColumnsOfOthersComeAndGo(t *testing.T) {
 	}
 }
 
-// TestAfterATruncateIDsMayComeAgain: rows inserted after TRUNCATE … RESTART IDENTITY are distinguished from earlier
-// rows with the same ids.
-func TestAfterATruncateIDsMayComeAgain(t *testing.T) {
+// Rows inserted after TRUNCATE … RESTART IDENTITY are distinguished from earlier rows with the same ids.
+func TestReusedIDsAfterTruncateArePublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -73,8 +72,8 @@ func TestAfterATruncateIDsMayComeAgain(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestAQuietOutboxRetainsNoWAL: the slot advances while only other tables are written.
-func TestAQuietOutboxRetainsNoWAL(t *testing.T) {
+// The slot advances while only other tables are written.
+func TestAnIdleOutboxRetainsNoWAL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.run()
@@ -92,7 +91,7 @@ func TestAQuietOutboxRetainsNoWAL(t *testing.T) {
 	})
 }
 
-// TestRowsOfAFutureVersionStayUntouched: they block their key until a newer relay runs.
+// They block their key until a newer relay runs.
 func TestRowsOfAFutureVersionStayUntouched(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

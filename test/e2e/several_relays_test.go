@@ -55,9 +55,9 @@ func (w *world) oneStreams(relays []*relay) {
 	})
 }
 
-// TestManyRelaysOnOneSlot: one streams, the standbys publish due rows. Killing the leader interrupts deliveries for
-// less than two seconds and loses nothing.
-func TestManyRelaysOnOneSlot(t *testing.T) {
+// One streams, and the standbys publish due rows. Killing the leader interrupts deliveries for less than two seconds
+// and loses nothing.
+func TestManyRelaysShareOneSlot(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 3, 10} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -120,7 +120,7 @@ func (w *world) standbysPublishWhatIsDue(relays []*relay, arrived *ledger, load 
 	})
 }
 
-// TestRollingRestartsDuplicateNothing: all relays are replaced one after the other under load, several times.
+// All relays are replaced one after the other under load, several times.
 func TestRollingRestartsDuplicateNothing(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 3, 10} {

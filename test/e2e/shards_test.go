@@ -44,9 +44,9 @@ func (w *world) ofShard(shard, of int, args []string) []string {
 	return append([]string{"--shard", fmt.Sprintf("%d/%d", shard, of)}, args...)
 }
 
-// TestShardsShareTheRows: four shards with a leader and a standby each, writers with and without keys, and leaders that
-// are killed. Everything arrives, once or marked, each key in order.
-func TestShardsShareTheRows(t *testing.T) {
+// Four shards have a leader and a standby each. Writers use keys or none, and leaders are killed. Everything arrives,
+// once or marked, each key in order.
+func TestEachShardPublishesItsOwnRows(t *testing.T) {
 	const shards, inFlight = 4, 200
 	w := newSharded(t, shards)
 	args := []string{"--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "200ms"}
@@ -115,9 +115,8 @@ func (w *world) consumeKeys() keyedLedger {
 
 func (l keyedLedger) exchange(string) any { return l.name }
 
-// TestTheNumberOfShardsIsChanged: under load, as docs/scaling.md says. Rows wait in the table meanwhile; duplicates are
-// marked.
-func TestTheNumberOfShardsIsChanged(t *testing.T) {
+// It is changed under load, as docs/scaling.md says. Rows wait in the table meanwhile; duplicates are marked.
+func TestChangingTheNumberOfShardsLosesNothing(t *testing.T) {
 	services.Thorough(t, "shards share the rows in the quick run")
 	w := newSharded(t, 1)
 	arrived := w.consume(w.queue)
@@ -152,8 +151,8 @@ func TestTheNumberOfShardsIsChanged(t *testing.T) {
 	load.allArrive(arrived, 0)
 }
 
-// TestAnotherNumberOfShardsIsRefused: by every command that would publish or create something.
-func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
+// Every command that would publish or create something rejects it.
+func TestADifferentNumberOfShardsIsRejected(t *testing.T) {
 	w := newSharded(t, 2)
 	arrived := w.consume(w.queue)
 	r := w.run("--shard", "1/2")
@@ -182,8 +181,8 @@ func TestAnotherNumberOfShardsIsRefused(t *testing.T) {
 	}
 }
 
-// TestTheTablesStayWhileOtherShardsHaveSlots: those slots would have no reader.
-func TestTheTablesStayWhileOtherShardsHaveSlots(t *testing.T) {
+// Those slots would have no reader.
+func TestTeardownKeepsTablesWhileOtherShardsHaveSlots(t *testing.T) {
 	w := newSharded(t, 2)
 	out, code := w.command("teardown", "--yes", "--tables", "--shard", "0/2")
 	if code != 1 || !strings.Contains(out, w.slot+"_1_of_2") || !strings.Contains(out, "cdc-relay teardown --shards 2 --slot '"+w.slot+"'") {
@@ -197,8 +196,8 @@ func TestTheTablesStayWhileOtherShardsHaveSlots(t *testing.T) {
 	}
 }
 
-// TestARowFilterThatIsTakenAwayIsNoticed: otherwise the rows of other shards would be streamed.
-func TestARowFilterThatIsTakenAwayIsNoticed(t *testing.T) {
+// Otherwise the rows of other shards would be streamed.
+func TestARemovedRowFilterIsNoticed(t *testing.T) {
 	w := newSharded(t, 2)
 	arrived := w.consume(w.queue)
 	r := w.run("--shard", "0/2")
@@ -215,8 +214,7 @@ func TestARowFilterThatIsTakenAwayIsNoticed(t *testing.T) {
 	}
 }
 
-// TestDrainOfAShardLeavesTheOthers: rows of other shards stay in the table.
-func TestDrainOfAShardLeavesTheOthers(t *testing.T) {
+func TestDrainOfAShardIgnoresRowsOfOtherShards(t *testing.T) {
 	w := newSharded(t, 2)
 	arrived := w.consume(w.queue)
 	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) SELECT $1, '{}', CASE WHEN n % 2 = 0 THEN 'k' || n END FROM generate_series(1, 200) n`, w.queue)

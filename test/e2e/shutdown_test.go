@@ -86,9 +86,8 @@ func (w *world) holding(statement string) (end func()) {
 	return end
 }
 
-// TestStoppingEndsInTimeWhateverTheRelayWaitsFor: within --shutdown-timeout and a second, with code 0, and nothing is
-// lost.
-func TestStoppingEndsInTimeWhateverTheRelayWaitsFor(t *testing.T) {
+// It stops within --shutdown-timeout and a second, with code 0, and nothing is lost.
+func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 	t.Parallel()
 	args := []string{"--shutdown-timeout", "1s", "--max-in-flight", "200"}
 	for name, state := range map[string]func(p *proxied) *relay{

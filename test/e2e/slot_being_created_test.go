@@ -7,9 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestRowsAreSweptWhileTheSlotIsBeingMade: the server waits for every open transaction before the slot is ready, and
-// lists the slot meanwhile.
-func TestRowsAreSweptWhileTheSlotIsBeingMade(t *testing.T) {
+// The server waits for every open transaction before the slot is ready, and lists the slot meanwhile.
+func TestRowsArePublishedWhileTheSlotIsCreated(t *testing.T) {
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	w := newWorldOn(t, server.Database(t), services.VHost(t)).setUp()

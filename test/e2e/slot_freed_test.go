@@ -33,8 +33,8 @@ func (w *world) runBehindProxies(args ...string) *behindProxies {
 	return &behindProxies{one.run(args...), postgres, broker}
 }
 
-// TestADrainLeavesTimeToTheRelayThatLostTheSlot: that relay may still send what it has received, without the mark.
-func TestADrainLeavesTimeToTheRelayThatLostTheSlot(t *testing.T) {
+// That relay may still send what it has received, without the mark.
+func TestDrainWaitsForTheRelayThatLostTheSlot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -71,8 +71,8 @@ func TestADrainLeavesTimeToTheRelayThatLostTheSlot(t *testing.T) {
 	}
 }
 
-// TestAPollingRelayBesideOneThatStreams: it takes only due rows, and all rows once no relay streams.
-func TestAPollingRelayBesideOneThatStreams(t *testing.T) {
+// It takes only due rows, and all rows once no relay streams.
+func TestAPollingRelayLeavesFreshRowsToTheLeader(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)

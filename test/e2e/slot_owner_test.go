@@ -47,8 +47,8 @@ func (w *world) slotOwner() int {
 	return value[int](w, `SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
 }
 
-// TestAnotherProgramOwnsTheSlot: the relay reports it, and publishes in any case.
-func TestAnotherProgramOwnsTheSlot(t *testing.T) {
+// The relay publishes from the table meanwhile.
+func TestASlotOwnedByAnotherProgramIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -77,8 +77,8 @@ func TestAnotherProgramOwnsTheSlot(t *testing.T) {
 	}
 }
 
-// TestASilentProgramIsLeftAlone: pg_recvlogical and Debezium report to the server every 10 s.
-func TestASilentProgramIsLeftAlone(t *testing.T) {
+// Such programs report rarely: pg_recvlogical and Debezium report to the server every 10 s.
+func TestAnotherSilentProgramKeepsTheSlot(t *testing.T) {
 	services.Thorough(t, "waits for a timeout")
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -92,8 +92,8 @@ func TestASilentProgramIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestTwoOutboxesOnOneSlot: the second relay names the first, and publishes its own rows.
-func TestTwoOutboxesOnOneSlot(t *testing.T) {
+// The second relay names the first, and publishes its own rows.
+func TestASlotOfAnotherOutboxIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	if out, code := w.command("setup", "--table", "billing"); code != 0 {
@@ -115,8 +115,8 @@ func TestTwoOutboxesOnOneSlot(t *testing.T) {
 	})
 }
 
-// TestADrainIgnoresSlotsOfOtherDatabases: a slot of the same name there does not matter.
-func TestADrainIgnoresSlotsOfOtherDatabases(t *testing.T) {
+// A slot of the same name there does not matter.
+func TestDrainIgnoresSlotsOfOtherDatabases(t *testing.T) {
 	t.Parallel()
 	shop := newWorld(t).setUp()
 	shop.run()
@@ -135,8 +135,8 @@ func TestADrainIgnoresSlotsOfOtherDatabases(t *testing.T) {
 	}
 }
 
-// TestADrainThatLeavesRowsBehindFails: and names the sessions that have locked them.
-func TestADrainThatLeavesRowsBehindFails(t *testing.T) {
+// It names the sessions that have locked them.
+func TestDrainFailsIfLockedRowsRemain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.insertMany(3)
@@ -158,8 +158,8 @@ func TestADrainThatLeavesRowsBehindFails(t *testing.T) {
 	}
 }
 
-// TestSlotsOfAnotherNumberOfShardsThatNobodyUses: they stop no relay, whether created in advance or left over.
-func TestSlotsOfAnotherNumberOfShardsThatNobodyUses(t *testing.T) {
+// They stop no relay, whether created in advance or left over.
+func TestUnusedSlotsOfOtherShardNumbersAreIgnored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -183,8 +183,8 @@ func TestSlotsOfAnotherNumberOfShardsThatNobodyUses(t *testing.T) {
 	w.await(arrived, w.insert(nil))
 }
 
-// TestAServerWithoutRoomForAStream: the relay publishes from the table until there is room.
-func TestAServerWithoutRoomForAStream(t *testing.T) {
+// The relay publishes from the table until there is room.
+func TestRowsLeaveWhileTheServerHasNoRoomForAStream(t *testing.T) {
 	t.Parallel()
 	server := services.PrivatePostgres(t, "max_replication_slots=1", "max_wal_senders=1")
 	for name, full := range map[string]struct {

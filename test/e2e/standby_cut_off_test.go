@@ -20,9 +20,9 @@ func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
 	return &one, proxy
 }
 
-// TestAStandbyThatWasCutOffChecksTheSlotFirst: before it takes fresh rows. While it was cut off, another relay may have
-// taken the slot and published them.
-func TestAStandbyThatWasCutOffChecksTheSlotFirst(t *testing.T) {
+// It does so before it takes fresh rows. While it was cut off, another relay may have taken the slot and published
+// them.
+func TestAReconnectedStandbyChecksTheSlotFirst(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -17,8 +17,8 @@ func must(t *testing.T, what string, err error) {
 	}
 }
 
-// TestPostgresComesAndGoes: nothing is lost or charged.
-func TestPostgresComesAndGoes(t *testing.T) {
+// No attempt is charged.
+func TestOutagesOfPostgresLoseNothing(t *testing.T) {
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	vhost := services.VHost(t)
@@ -98,8 +98,8 @@ func TestPostgresComesAndGoes(t *testing.T) {
 	})
 }
 
-// TestRabbitMQComesAndGoes: no attempt is charged, rows are left in the table, and no WAL is retained.
-func TestRabbitMQComesAndGoes(t *testing.T) {
+// No attempt is charged, rows wait in the table, and no WAL is retained.
+func TestOutagesOfRabbitMQLoseNothing(t *testing.T) {
 	t.Parallel()
 	server := services.PrivateRabbitMQ(t)
 	world := func(t *testing.T) *world {

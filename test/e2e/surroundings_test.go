@@ -9,8 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestADatabaseInLATIN1: messages arrive as UTF-8, streamed and claimed, with any database encoding.
-func TestADatabaseInLATIN1(t *testing.T) {
+// This holds for streamed and claimed rows.
+func TestMessagesOfALATIN1DatabaseAreSentAsUTF8(t *testing.T) {
 	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
 	w := newWorldOn(t, services.Database(t, "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"), services.VHost(t)).setUp()
@@ -38,8 +38,8 @@ func TestADatabaseInLATIN1(t *testing.T) {
 	w.emptied()
 }
 
-// TestSettingsOfTheDatabaseChangeNothing: values are read the same with any settings of the database.
-func TestSettingsOfTheDatabaseChangeNothing(t *testing.T) {
+// Values are read the same with any settings of the database.
+func TestDatabaseSettingsDoNotChangeMessages(t *testing.T) {
 	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -79,8 +79,8 @@ func TestSettingsOfTheDatabaseChangeNothing(t *testing.T) {
 	}
 }
 
-// TestAnyLegalNameWorks: for table, slot and publication, from setup to teardown.
-func TestAnyLegalNameWorks(t *testing.T) {
+// Covers everything from setup to teardown.
+func TestTableSlotAndPublicationMayHaveAnyName(t *testing.T) {
 	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
 	w := newWorld(t)
@@ -122,8 +122,8 @@ func TestAnyLegalNameWorks(t *testing.T) {
 	}
 }
 
-// TestAPartitionedOutbox: created by hand with the same columns, it is streamed, swept and drained.
-func TestAPartitionedOutbox(t *testing.T) {
+// Created by hand with the same columns, it is streamed, swept and drained.
+func TestAPartitionedOutboxIsPublished(t *testing.T) {
 	services.Thorough(t, "one surrounding of many")
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -28,8 +28,8 @@ func (w *world) arrivals(l *ledger) map[string]time.Time {
 	return times
 }
 
-// TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime: and none leaves before its time.
-func TestThousandsOfScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.T) {
+// There are thousands of them, and none leaves before its time.
+func TestScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.T) {
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
 	w.run()
@@ -93,8 +93,8 @@ func TestScheduledRowsWaitForTheirTimeAcrossARestart(t *testing.T) {
 	}
 }
 
-// TestRowsFromBeforeTheStartAreDeliveredAndMarked: they may have been published before. Later rows are not marked.
-func TestRowsFromBeforeTheStartAreDeliveredAndMarked(t *testing.T) {
+// They may have been published before. Later rows are not marked.
+func TestRowsInsertedBeforeTheStartAreMarked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key)
@@ -112,8 +112,8 @@ func TestRowsFromBeforeTheStartAreDeliveredAndMarked(t *testing.T) {
 	w.emptied()
 }
 
-// TestRelaysThatPollShareTheWorkWithoutDuplicates: new rows are not marked.
-func TestRelaysThatPollShareTheWorkWithoutDuplicates(t *testing.T) {
+// They share the work, and new rows are not marked.
+func TestPollingRelaysCreateNoDuplicates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	if out, code := w.command("migrate", "up"); code != 0 { // no slot, no publication
@@ -148,8 +148,8 @@ func TestRelaysThatPollShareTheWorkWithoutDuplicates(t *testing.T) {
 	}
 }
 
-// TestARetryWaitsAsLongAsTheFormulaSays: on the database's clock.
-func TestARetryWaitsAsLongAsTheFormulaSays(t *testing.T) {
+// The times are those of the database's clock.
+func TestRetryDelaysFollowTheFormula(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`CREATE TABLE rejections (attempts int, last_error text, earliest timestamptz, latest timestamptz, available_at timestamptz)`)
@@ -183,7 +183,7 @@ func TestARetryWaitsAsLongAsTheFormulaSays(t *testing.T) {
 	}
 }
 
-func TestADeadLetterKeepsAllOfTheMessage(t *testing.T) {
+func TestADeadLetterKeepsTheWholeMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.run("--max-retries", "0")
@@ -213,8 +213,8 @@ func TestADeadLetterKeepsAllOfTheMessage(t *testing.T) {
 	}
 }
 
-// TestDrainPublishesWhatWaitsAndLeaves: it exits with 0 if the table is empty, and with 1 if the broker is down.
-func TestDrainPublishesWhatWaitsAndLeaves(t *testing.T) {
+// It exits with 0 if the table is empty, and with 1 if the broker is down.
+func TestDrainPublishesWaitingRowsAndExits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at)
@@ -246,8 +246,8 @@ func TestDrainPublishesWhatWaitsAndLeaves(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// TestADrainMarksWhatARelayHadPublished: also if its slot is gone since.
-func TestADrainMarksWhatARelayHadPublished(t *testing.T) {
+// This holds also if the slot of that relay was dropped since.
+func TestDrainMarksRowsThatARelayMayHavePublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -270,9 +270,8 @@ func TestADrainMarksWhatARelayHadPublished(t *testing.T) {
 	}
 }
 
-// TestADrainEndsThoughRowsKeepComing: it publishes the rows that waited at its start, and leaves the others to a relay
-// that streams meanwhile.
-func TestADrainEndsThoughRowsKeepComing(t *testing.T) {
+// It publishes the rows that waited at its start, and leaves the others to a relay that streams meanwhile.
+func TestDrainEndsDuringContinuousInserts(t *testing.T) {
 	t.Parallel()
 	for name, relayed := range map[string]bool{"alone": false, "beside a relay that starts": true} {
 		t.Run(name, func(t *testing.T) {
@@ -317,7 +316,7 @@ func TestADrainEndsThoughRowsKeepComing(t *testing.T) {
 	}
 }
 
-func TestDrainToStdoutWritesAJSONLineAMessage(t *testing.T) {
+func TestDrainToStdoutWritesOneJSONLinePerMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	for i := range 100 {

@@ -9,9 +9,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestADroppedSlotCostsNothing: the slot of a running relay is dropped. The relay recreates it and scans the table for
-// missed rows. One process publishes nothing twice.
-func TestADroppedSlotCostsNothing(t *testing.T) {
+// The slot of a running relay is dropped. The relay recreates it and scans the table for missed rows. One process
+// publishes nothing twice.
+func TestADroppedSlotLosesAndDuplicatesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -34,8 +34,8 @@ func TestADroppedSlotCostsNothing(t *testing.T) {
 	}
 }
 
-// TestADroppedPublicationCostsNothing: the relay or a person creates it again.
-func TestADroppedPublicationCostsNothing(t *testing.T) {
+// The relay or a person creates it again.
+func TestADroppedPublicationLosesAndDuplicatesNothing(t *testing.T) {
 	t.Parallel()
 	for name, recreate := range map[string]bool{"made by the relay": false, "made by a person": true} {
 		t.Run(name, func(t *testing.T) {
@@ -64,8 +64,8 @@ func TestADroppedPublicationCostsNothing(t *testing.T) {
 	}
 }
 
-// TestAStandbyTakesOver: at once when the leader stops, and soon when it is killed.
-func TestAStandbyTakesOver(t *testing.T) {
+// It takes over at once when the leader stops, and soon when it is killed.
+func TestAStandbyTakesOverFromAStoppedOrKilledLeader(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -98,9 +98,9 @@ func TestAStandbyTakesOver(t *testing.T) {
 	streams.noRejections()
 }
 
-// TestARelayThatWasPausedHarmsNobody: a frozen leader that is also cut off from the slot is replaced, and becomes a
-// standby when it resumes. Everything that it had read before leaves only with the mark.
-func TestARelayThatWasPausedHarmsNobody(t *testing.T) {
+// A frozen leader that is also cut off from the slot is replaced, and becomes a standby when it resumes. Everything
+// that it had read before leaves only with the mark.
+func TestAPausedLeaderSendsOnlyMarkedMessages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)
@@ -129,9 +129,9 @@ func TestARelayThatWasPausedHarmsNobody(t *testing.T) {
 	paused.noRejections()
 }
 
-// TestALeaderThatIsFrozenIsReplaced: by a standby with the grants of getting-started.md, long before the server would
-// release the slot. The leader resumes as a standby and harms nothing.
-func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
+// A standby with the grants of getting-started.md takes over, long before the server would release the slot. The old
+// leader resumes as a standby and does no harm.
+func TestAFrozenLeaderIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.asRelay()
@@ -166,8 +166,8 @@ func TestALeaderThatIsFrozenIsReplaced(t *testing.T) {
 	}
 }
 
-// TestALeaderCutOffFromPostgresIsReplaced: its replication connection is a black hole, and it still reads the table as
-// if it were the leader. Each row there leaves at most once without the mark.
+// Its replication connection is a black hole, and it still reads the table as if it were the leader. Each row there
+// leaves at most once without the mark.
 func TestALeaderCutOffFromPostgresIsReplaced(t *testing.T) {
 	services.Thorough(t, "a frozen leader is replaced in the quick run")
 	t.Parallel()

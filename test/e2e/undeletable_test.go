@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestPublishingStopsWhileRowsCannotBeDeleted: the relay reports it, and resumes by itself once it is fixed.
+// The relay reports it, and resumes by itself once it is fixed.
 func TestPublishingStopsWhileRowsCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct{ name, breaks, repairs, says string }{
@@ -56,8 +56,7 @@ func TestPublishingStopsWhileRowsCannotBeDeleted(t *testing.T) {
 	}
 }
 
-// TestARoleThatIsReadOnlyByDefault: the relay works with it nevertheless.
-func TestARoleThatIsReadOnlyByDefault(t *testing.T) {
+func TestTheRelayWorksWithAReadOnlyByDefaultRole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	role := w.asRelay()
@@ -79,8 +78,8 @@ func TestARoleThatIsReadOnlyByDefault(t *testing.T) {
 	}
 }
 
-// TestARoleThatIsReadOnlyByDefaultSetsUp: it creates what is missing, also as a relay.
-func TestARoleThatIsReadOnlyByDefaultSetsUp(t *testing.T) {
+// A relay with this role also creates what is missing.
+func TestSetupWorksWithAReadOnlyByDefaultRole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.declareQueue(w.queue, nil)
@@ -109,8 +108,8 @@ func TestARoleThatIsReadOnlyByDefaultSetsUp(t *testing.T) {
 	succeeds("migrate", "up")
 }
 
-// TestADrainTellsOfRowsThatCannotBeDeleted: they are published and still in the table.
-func TestADrainTellsOfRowsThatCannotBeDeleted(t *testing.T) {
+// They are published and still in the table.
+func TestDrainReportsRowsThatCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`CREATE TABLE refers (id bigint REFERENCES outbox (id))`)

@@ -21,8 +21,8 @@ func (w *world) lag() lag {
 		FROM pg_replication_slots WHERE slot_name = $1`, w.slot)[0]
 }
 
-// TestAnOutageOfTheBrokerRetainsNoWAL: meanwhile other tables write much WAL, and rows are inserted. The outage charges
-// no attempt, and the waiting rows leave at once afterwards.
+// Meanwhile other tables write much WAL, and rows are inserted. The outage charges no attempt, and the waiting rows
+// leave at once afterwards.
 func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
 	t.Parallel()
 	postgres := services.PrivatePostgres(t)
