@@ -160,8 +160,7 @@ func (r *recorder) hasRejected(id int64) bool {
 	return false
 }
 
-// TestAMessageThatEndsEveryConnectionIsRejected: all others leave and are not charged, neither those in flight with it
-// nor those for a queue that never answers.
+// All others leave and are not charged, neither those in flight with it nor those for a queue that never answers.
 func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
@@ -201,8 +200,8 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	}
 }
 
-// TestAMessageThatEndsEveryConnectionIsRejectedUnderLowTraffic: later messages for the same queue go before it.
-func TestAMessageThatEndsEveryConnectionIsRejectedUnderLowTraffic(t *testing.T) {
+// Later messages for the same queue overtake it.
+func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
 	q := newAdmin(t, u).queue(services.Name(t), nil)
@@ -226,7 +225,7 @@ func TestAMessageThatEndsEveryConnectionIsRejectedUnderLowTraffic(t *testing.T) 
 	}
 }
 
-// TestABrokenBrokerChargesNoMessage: the broker is broken, and no message is at fault.
+// A broken broker ends connections as a harmful message does, but no message is at fault.
 func TestABrokenBrokerChargesNoMessage(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
@@ -244,9 +243,9 @@ func TestABrokenBrokerChargesNoMessage(t *testing.T) {
 	}
 }
 
-// TestAloneList: only a message that was alone counts, if the broker answered others on that connection. An answer
-// clears the message.
-func TestAloneList(t *testing.T) {
+// A connection that ends counts against a message only if it was alone, and if the broker answered others on that
+// connection. An answer clears the message.
+func TestOnlyAMessageSentAloneIsSuspected(t *testing.T) {
 	s := newAloneList()
 	one, other := &outbox.Message{ID: 1}, &outbox.Message{ID: 2}
 	is := func(m *outbox.Message, want bool, wantEnded int) {

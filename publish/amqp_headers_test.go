@@ -8,9 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestReturnedWithTheDeepestAndLargestHeaders: an unroutable message comes back with its headers, and the library must
-// be able to read them.
-func TestReturnedWithTheDeepestAndLargestHeaders(t *testing.T) {
+// An unroutable message comes back with its headers, and the library must be able to read them.
+func TestReturnsWithTheDeepestAndLargestHeadersAreRead(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
 	a := newAdmin(t, u)

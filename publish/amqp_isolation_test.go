@@ -52,8 +52,7 @@ func poisonOnASharedLane(t *testing.T, broker *services.RabbitMQ) {
 	}
 }
 
-// TestTopicPermission: only some routing keys of an exchange are rejected.
-func TestTopicPermission(t *testing.T) {
+func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := broker.VHost(t)
@@ -87,8 +86,8 @@ func TestTopicPermission(t *testing.T) {
 	checkArrived(t, results, a.drain(q))
 }
 
-// TestADirectReplyToDoesNotCloseTheChannel: RabbitMQ would close the channel for it. Other reply queues are accepted.
-func TestADirectReplyToDoesNotCloseTheChannel(t *testing.T) {
+// RabbitMQ would close the channel for it. Other reply queues are accepted.
+func TestAMessageWithDirectReplyToIsRejectedBeforeSending(t *testing.T) {
 	t.Parallel()
 	u := services.VHost(t)
 	a := newAdmin(t, u)
@@ -138,7 +137,7 @@ func lateException(t *testing.T, proxy *services.Proxy, r *running, bad, good *o
 	return results[0], results[1]
 }
 
-// TestALateExceptionIsChargedToItsOwnMessage: not to the message that was sent alone after it.
+// It is not charged to the message that was sent alone after it.
 func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
@@ -153,9 +152,8 @@ func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 	}
 }
 
-// TestALateExceptionIsChargedToNobodyWhereChannelsAreFew: then messages sent alone share a channel. Sent again, each
-// gets its own answer.
-func TestALateExceptionIsChargedToNobodyWhereChannelsAreFew(t *testing.T) {
+// With few channels, messages sent alone share one. Sent again, each gets its own answer.
+func TestALateExceptionOnASharedChannelChargesNobody(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
 	r := startAMQP(t, AMQPConfig{URL: u + "?channel_max=9"})

@@ -27,7 +27,7 @@ func checkNotCharged(t *testing.T, results []outbox.Result) {
 	}
 }
 
-func TestConnectionClosedByOperator(t *testing.T) {
+func TestAConnectionClosedByAnOperatorIsReplaced(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	if !broker.CanCtl() {
@@ -54,8 +54,8 @@ func TestConnectionClosedByOperator(t *testing.T) {
 	checkArrived(t, results, a.drain(q))
 }
 
-// TestOnAPrivateBroker runs all tests that break a broker on one, because a broker takes seconds to start.
-func TestOnAPrivateBroker(t *testing.T) {
+// Runs all tests that break a broker on one, because a broker takes seconds to start.
+func TestOutagesOfAPrivateBroker(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
 	broker := services.PrivateRabbitMQ(t, "max_message_size = 1000000")
@@ -186,9 +186,9 @@ func shutdownWhileBlocked(t *testing.T, broker *services.RabbitMQ) {
 	}
 }
 
-// TestSilentBroker: behind a black hole nothing is confirmed. All messages get a result within bounded time, and the
-// breaker opens. Once the broker answers, all continues.
-func TestSilentBroker(t *testing.T) {
+// Behind a black hole nothing is confirmed. All messages get a result within bounded time, and the breaker opens. Once
+// the broker answers, all continues.
+func TestMessagesToASilentBrokerTimeOut(t *testing.T) {
 	t.Parallel()
 	a, q, proxy, u := behindProxy(t)
 	timeout := await.Scaled(time.Second)
@@ -212,9 +212,8 @@ func TestSilentBroker(t *testing.T) {
 	checkArrived(t, all, a.drain(q))
 }
 
-// TestStoppedReading: with only one direction cut, writes get stuck in full socket buffers. They must not delay the
-// results.
-func TestStoppedReading(t *testing.T) {
+// With only one direction cut, writes get stuck in full socket buffers.
+func TestABrokerThatStopsReadingDelaysNoResult(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(time.Second)})
@@ -270,8 +269,7 @@ func withStuckQueue(t *testing.T) (u, q, stuck string) {
 	return u, q, stuck
 }
 
-// TestQueueThatNeverConfirms: only its messages time out, and no others are delayed.
-func TestQueueThatNeverConfirms(t *testing.T) {
+func TestOnlyMessagesOfAStuckQueueTimeOut(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
 	timeout := await.Scaled(2 * time.Second)
@@ -295,9 +293,8 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 	}
 }
 
-// TestReplacedLanes: each time messages time out, their lane is replaced, and the other messages of the exchange
-// continue.
-func TestReplacedLanes(t *testing.T) {
+// The other messages of the exchange continue.
+func TestALaneWithTimedOutMessagesIsReplaced(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(2 * time.Second), MaxInFlight: 40})
@@ -319,8 +316,7 @@ func TestReplacedLanes(t *testing.T) {
 	}
 }
 
-// TestAStuckQueueDoesNotKeepTheBreakerOpen: a stuck queue looks like an outage. The breaker then lets a message for another
-// queue through.
+// A stuck queue looks like an outage. The breaker then lets a message for another queue through.
 func TestAStuckQueueDoesNotKeepTheBreakerOpen(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
@@ -340,7 +336,7 @@ func TestAStuckQueueDoesNotKeepTheBreakerOpen(t *testing.T) {
 	allAre(t, r.awaitResults(t, blocking), outbox.Unknown)
 }
 
-// TestAnOutageIsLoggedOnce: an outage logs one line at its start and one at its end, without the password.
+// An outage logs one line at its start and one at its end, without the password.
 func TestAnOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)

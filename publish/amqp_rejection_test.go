@@ -25,7 +25,7 @@ func checkRejected(t *testing.T, result outbox.Result, reason outbox.Reason) {
 	}
 }
 
-func TestUnroutableAmongOthers(t *testing.T) {
+func TestOnlyUnroutableMessagesAreReturned(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
@@ -48,8 +48,7 @@ func TestUnroutableAmongOthers(t *testing.T) {
 	}
 }
 
-// TestOneMessageIDTwice: rows may share a message_id; each gets its own answer.
-func TestOneMessageIDTwice(t *testing.T) {
+func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
@@ -77,7 +76,7 @@ func TestOneMessageIDTwice(t *testing.T) {
 	}
 }
 
-func TestMissingExchangeAmongOthers(t *testing.T) {
+func TestOnlyMessagesForAMissingExchangeAreRejected(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
@@ -101,9 +100,9 @@ func TestMissingExchangeAmongOthers(t *testing.T) {
 	}
 }
 
-// TestExchangeDeletedMidStream: messages that may have reached it are Unknown or Confirmed. Later ones are rejected,
-// and other exchanges are unaffected.
-func TestExchangeDeletedMidStream(t *testing.T) {
+// Messages that may have reached it are Unknown or Confirmed. Later ones are rejected, and other exchanges are
+// unaffected.
+func TestAnExchangeMayBeDeletedDuringPublishing(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	x, q, other := services.Name(t)+"_x", services.Name(t)+"_q", services.Name(t)+"_o"
@@ -169,7 +168,7 @@ func limitedUser(t *testing.T, vhostURL, write string) string {
 	return u.String()
 }
 
-func TestPermissionMissing(t *testing.T) {
+func TestAMissingPermissionIsARejection(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	open, shut := services.Name(t)+"_open", services.Name(t)+"_shut"
@@ -194,7 +193,7 @@ func TestPermissionMissing(t *testing.T) {
 	}
 }
 
-func TestInternalExchange(t *testing.T) {
+func TestAnInternalExchangeIsARejection(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	x := services.Name(t)
@@ -210,7 +209,7 @@ func TestInternalExchange(t *testing.T) {
 	}
 }
 
-func TestRejectingQueueNacks(t *testing.T) {
+func TestANackOfAFullQueueIsARejection(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), amqp.Table{"x-max-length": int32(5), "x-overflow": "reject-publish"})
@@ -230,8 +229,8 @@ func TestRejectingQueueNacks(t *testing.T) {
 	}
 }
 
-// TestUserIDMismatch: the broker closes the channel for it; no other message is harmed.
-func TestUserIDMismatch(t *testing.T) {
+// The broker closes the channel for it; no other message is harmed.
+func TestAForeignUserIDRejectsOnlyItsMessage(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
@@ -263,8 +262,8 @@ func TestUserIDMismatch(t *testing.T) {
 	}
 }
 
-// TestLargePayload: the broker's own limit decides whether it is accepted; its neighbours are confirmed either way.
-func TestLargePayload(t *testing.T) {
+// The broker's own limit decides whether they are accepted; the neighbours are confirmed either way.
+func TestLargePayloadsDoNotAffectOthers(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
@@ -290,8 +289,7 @@ func TestLargePayload(t *testing.T) {
 	}
 }
 
-// TestHeadersNearTheFrameLimit: the largest accepted headers arrive.
-func TestHeadersNearTheFrameLimit(t *testing.T) {
+func TestTheLargestHeadersArrive(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
@@ -324,8 +322,7 @@ func TestHeadersNearTheFrameLimit(t *testing.T) {
 	}
 }
 
-// TestManyExchanges: more exchanges than lanes.
-func TestManyExchanges(t *testing.T) {
+func TestMoreExchangesThanLanesArePublished(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	q := services.Name(t)

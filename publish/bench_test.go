@@ -39,7 +39,7 @@ func (s *windowSink) StateChanged(state State) {
 	}
 }
 
-// BenchmarkAMQP publishes persistent messages of 200 bytes, all confirmed.
+// Publishes persistent messages of 200 bytes, all confirmed.
 func BenchmarkAMQP(b *testing.B) {
 	url := services.VHost(b)
 	connection := services.DialAMQP(b, url)

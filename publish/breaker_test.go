@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestBreaker(t *testing.T) {
+func TestBreakerTransitions(t *testing.T) {
 	const cooldown = 30 * time.Second
 	names := map[breakerState]string{breakerClosed: "closed", breakerOpen: "open", breakerHalfOpen: "half-open"}
 	type step struct {

@@ -84,7 +84,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-func TestNamesAnotherSize(t *testing.T) {
+func TestAnExceptionAboutAnotherSizeIsRecognised(t *testing.T) {
 	const text = "PRECONDITION_FAILED - message size 20971520 is larger than configured max size 16777216"
 	for _, c := range []struct {
 		exception *amqp.Error
@@ -104,7 +104,7 @@ func TestNamesAnotherSize(t *testing.T) {
 	}
 }
 
-func TestExchangeForbidden(t *testing.T) {
+func TestAForbiddenExchangeIsRecognised(t *testing.T) {
 	for text, want := range map[string]bool{
 		"ACCESS_REFUSED - write access to exchange 'x' in vhost '/' refused for user 'u'":              true,
 		"ACCESS_REFUSED - access to exchange 'x' in vhost '/' refused for user 'u'":                    true,

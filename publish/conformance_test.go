@@ -116,8 +116,8 @@ func conformingAMQP(t *testing.T) conforming {
 	return conforming{publisher: p, exchange: exchange, key: "k", arrived: arrived}
 }
 
-// TestPublishers tests every publisher against the contract of Publisher.
-func TestPublishers(t *testing.T) {
+// Tests every publisher against the contract of Publisher.
+func TestPublishersFulfilTheContract(t *testing.T) {
 	makers := map[string]func(*testing.T) conforming{"stdout": conformingStdout, "exec": conformingExec, "amqp": conformingAMQP}
 	suite := map[string]func(*testing.T, conforming){
 		"confirmed arrives":       confirmedArrives,

@@ -7,8 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestConnectingIsRetriedWhilePacketsAreDropped: with one socket, the kernel would try again only after 1, 3 and 7
-// seconds.
+// With one socket, the kernel would try again only after 1, 3 and 7 seconds.
 func TestConnectingIsRetriedWhilePacketsAreDropped(t *testing.T) {
 	broker := services.SharedRabbitMQ(t)
 	deaf := services.NewDeaf(t)

@@ -72,7 +72,7 @@ func TestColumnsBecomeHeaders(t *testing.T) {
 }
 
 // A queue drops a message at its expires_at or after its TTL, if that is earlier.
-func TestAMessageCarriesTheTimeThatIsLeft(t *testing.T) {
+func TestAMessageCarriesItsRemainingTime(t *testing.T) {
 	for _, c := range []struct {
 		left        time.Duration
 		own         string
@@ -133,7 +133,7 @@ func wellFormed() *outbox.Message {
 	return &outbox.Message{SchemaVersion: 1, Payload: []byte("{}")}
 }
 
-func TestEncodeRejects(t *testing.T) {
+func TestEncodeRejectsWhatAMQPCannotCarry(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	list := func(n int) string { return "[" + strings.Repeat("null,", n-1) + "null]" }
 	for name, c := range map[string]struct {
@@ -188,7 +188,7 @@ func TestEncodeRejects(t *testing.T) {
 	}
 }
 
-func TestRisky(t *testing.T) {
+func TestAForeignUserIDIsRisky(t *testing.T) {
 	for body, want := range map[string]bool{
 		`{"user_id": "guest"}`: false, `{"user_id": "other"}`: true, `{"type": "a"}`: false,
 	} {
@@ -252,8 +252,7 @@ func writeField(w *bytes.Buffer, value any) {
 	}
 }
 
-// FuzzEncode: encode does not panic for any row. The library takes the messages that it accepts, and they fit into a
-// frame.
+// Encode does not panic for any row. The library takes the messages that it accepts, and they fit into a frame.
 func FuzzEncode(f *testing.F) {
 	f.Add("k", "x", []byte(`{}`), []byte(`{"a": [1, 2.5, null, {"b": "c"}]}`), []byte(`{"priority": 3, "type": "t"}`), true, int64(0))
 	f.Add("", "", []byte(``), []byte(`{"CC": ["a"], "x-possible-duplicate": false}`), []byte(`{"expiration": "1", "user_id": "u"}`), false, int64(-1))

@@ -37,9 +37,9 @@ func (r *running) settle(t *testing.T, messages ...*outbox.Message) map[int64]ou
 	return settled
 }
 
-// TestExecPoison: a message that makes every handler end or hang is rejected. All others are confirmed, whether the
-// handler answers them one at a time or together.
-func TestExecPoison(t *testing.T) {
+// Such a message makes every handler end or hang. All others are confirmed, whether the handler answers them one at a
+// time or together.
+func TestExecRejectsAMessageThatBreaksEveryHandler(t *testing.T) {
 	for _, do := range []string{"crash", "sleep"} {
 		for _, others := range []string{`{}`, `{"do":"batch"}`} {
 			t.Run(do+" among "+others, func(t *testing.T) {
@@ -76,8 +76,7 @@ func TestExecPoison(t *testing.T) {
 	}
 }
 
-// TestExecSuspectsNeedEvidence: while no handler answers anything, no message is charged.
-func TestExecSuspectsNeedEvidence(t *testing.T) {
+func TestExecChargesNobodyWhileNoHandlerAnswers(t *testing.T) {
 	var k maker
 	m := k.make("x", "k", `{}`)
 	s := newSuspects()
@@ -105,8 +104,7 @@ func TestExecSuspectsNeedEvidence(t *testing.T) {
 	end(true, true)
 }
 
-// TestExecStart: a handler may take longer to start than to answer.
-func TestExecStart(t *testing.T) {
+func TestExecHandlersMayTakeLongerToStartThanToAnswer(t *testing.T) {
 	p := newExec(t, filepath.Join(t.TempDir(), "arrived"), time.Nanosecond)
 	p.startTime = time.Hour
 	r := start(t, p)

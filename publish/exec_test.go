@@ -82,8 +82,7 @@ func newExec(t *testing.T, file string, timeout time.Duration) *Exec {
 	return p
 }
 
-// TestExecOutcomes: each answer of the handler becomes the result.
-func TestExecOutcomes(t *testing.T) {
+func TestExecAnswersBecomeResults(t *testing.T) {
 	var k maker
 	type outcome struct {
 		outcome outbox.Outcome
@@ -135,8 +134,8 @@ func TestExecOutcomes(t *testing.T) {
 	}
 }
 
-// TestExecHandlerEnds: its unanswered messages are Unknown, and another handler starts.
-func TestExecHandlerEnds(t *testing.T) {
+// Its unanswered messages are Unknown.
+func TestExecReplacesAHandlerThatEnds(t *testing.T) {
 	var k maker
 	r := start(t, newExec(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
 	for range 2 {
@@ -155,8 +154,8 @@ func TestExecHandlerEnds(t *testing.T) {
 	allAre(t, r.awaitResults(t, after), outbox.Confirmed)
 }
 
-// TestExecNoAnswer: a handler that leaves a message without an answer is killed, even if it answers later ones.
-func TestExecNoAnswer(t *testing.T) {
+// It is killed even if it answers later messages.
+func TestExecKillsAHandlerThatSkipsAMessage(t *testing.T) {
 	for _, do := range []string{"nothing", "sleep"} {
 		t.Run(do, func(t *testing.T) {
 			var k maker
@@ -181,8 +180,8 @@ func TestExecNoAnswer(t *testing.T) {
 	}
 }
 
-// TestExecHandlerThatDoesNotRead: a full pipe blocks no caller, and Run returns.
-func TestExecHandlerThatDoesNotRead(t *testing.T) {
+// A full pipe blocks no caller, and Run returns.
+func TestExecHandlerThatDoesNotReadBlocksNobody(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "arrived")
 	r := start(t, newExec(t, file, time.Hour))
 	r.awaitPhase(t, Ready)
@@ -202,8 +201,7 @@ func TestExecHandlerThatDoesNotRead(t *testing.T) {
 	allAre(t, results[len(results)-1:], outbox.NotSent)
 }
 
-// TestExecSameMessageID: rows may share a message_id; each gets its answer.
-func TestExecSameMessageID(t *testing.T) {
+func TestExecMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	var k maker
 	first, second := k.make("x", "k", `{}`), k.make("x", "k", `{"do":"answer","answer":"{\"message_id\":\"ID\",\"outcome\":\"rejected\"}"}`)
 	second.MessageID = first.MessageID
@@ -215,7 +213,7 @@ func TestExecSameMessageID(t *testing.T) {
 	allAre(t, results[1:], outbox.Rejected)
 }
 
-func TestExecWithoutAProgram(t *testing.T) {
+func TestExecNeedsAnExistingProgram(t *testing.T) {
 	for _, command := range [][]string{nil, {"/nowhere/handler"}, {"no-such-program-of-cdc-relay"}} {
 		if _, err := NewExec(ExecConfig{Command: command}); err == nil {
 			t.Errorf("%q is taken", command)

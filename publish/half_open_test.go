@@ -10,9 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestHalfOpenLetsOneThroughAtATime: one message first, another after half of the send timeout, and the others only
-// after an answer.
-func TestHalfOpenLetsOneThroughAtATime(t *testing.T) {
+// One message goes first, another after half of the send timeout, and the others only after an answer.
+func TestAHalfOpenBreakerSendsOneMessageAtATime(t *testing.T) {
 	_, q, proxy, u := behindProxy(t)
 	timeout := await.Scaled(time.Second)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: timeout})

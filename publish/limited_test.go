@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// TestACallIsBoundedAlsoAfterABlockedConnection: while the broker blocks the connection, no time passes. Afterwards the
-// remaining time applies.
-func TestACallIsBoundedAlsoAfterABlockedConnection(t *testing.T) {
+// While the broker blocks the connection, no time passes. Afterwards the remaining time applies.
+func TestACallIsBoundedAfterABlockedConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 10 * time.Second
 		s := &session{cfg: &AMQPConfig{SendTimeout: timeout}, clock: newClock(), lost: make(chan error, 1)}
@@ -34,8 +33,7 @@ func TestACallIsBoundedAlsoAfterABlockedConnection(t *testing.T) {
 	})
 }
 
-// TestAReturnedCallDoesNotEndTheConnection: a call that returned does not end the connection later.
-func TestAReturnedCallDoesNotEndTheConnection(t *testing.T) {
+func TestACallThatReturnedDoesNotEndTheConnectionLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &session{cfg: &AMQPConfig{SendTimeout: time.Second}, clock: newClock(), lost: make(chan error, 1)}
 		if err := s.limited("open channel", func() error { return nil }); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestLineIsByteForByte: an encoder would change 1.0E+2, <&> and spaces.
-func TestLineIsByteForByte(t *testing.T) {
+// An encoder would change 1.0E+2, <&> and spaces.
+func TestLineKeepsThePayloadByteForByte(t *testing.T) {
 	id, err := outbox.ParseUUID([]byte("5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52"))
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestLineIsByteForByte(t *testing.T) {
 		`"headers":null,"properties":{"priority":1},"created_at":"2026-11-23T10:00:00Z","possible_duplicate":true,"payload":1,"payload_base64":null}`)
 }
 
-// TestLineDropsTheApplicationsMark: only the relay knows whether a message is a possible duplicate.
+// Only the relay knows whether a message is a possible duplicate.
 func TestLineDropsTheApplicationsMark(t *testing.T) {
 	for _, test := range []struct{ headers, want string }{
 		{`{"x-possible-duplicate": "me", "b": {"x-possible-duplicate": 1.0E+2}}`, `{"b":{"x-possible-duplicate":1.0E+2}}`},

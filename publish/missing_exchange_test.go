@@ -15,9 +15,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestAMissingExchangeIsAskedForOnceASecond: for any number of messages. Each look-up costs a channel, which the broker
-// closes and logs. Other messages are unaffected.
-func TestAMissingExchangeIsAskedForOnceASecond(t *testing.T) {
+// This holds for any number of messages. Each look-up costs a channel, which the broker closes and logs. Other messages
+// are unaffected.
+func TestAMissingExchangeIsLookedUpOnceASecond(t *testing.T) {
 	broker := services.SharedRabbitMQ(t)
 	vhost := broker.VHost(t)
 	a := newAdmin(t, vhost)

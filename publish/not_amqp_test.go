@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestAPortThatDoesNotSpeakAMQPIsNamed: a web server answers otherwise, and Postgres hangs up.
+// A web server answers otherwise, and Postgres hangs up.
 func TestAPortThatDoesNotSpeakAMQPIsNamed(t *testing.T) {
 	t.Parallel()
 	for name, address := range map[string]string{

@@ -9,9 +9,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestPermissionRevokedMidStream: messages that the broker took before it closed the channel are not reported as
-// rejected. Their retry would not be marked.
-func TestPermissionRevokedMidStream(t *testing.T) {
+// Messages that the broker took before it closed the channel are not reported as rejected. Their retry would not be
+// marked.
+func TestARevokedPermissionRejectsOnlyLaterMessages(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := services.VHost(t)

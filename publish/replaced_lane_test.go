@@ -31,9 +31,9 @@ func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
 	return n
 }
 
-// TestAChannelIsReplacedAfterOneMessageThatIsNeverConfirmed: otherwise the library would keep back every later confirm
-// of the channel. Other messages of the exchange are unaffected.
-func TestAChannelIsReplacedAfterOneMessageThatIsNeverConfirmed(t *testing.T) {
+// Otherwise the library would keep back every later confirm of the channel. Other messages of the exchange are
+// unaffected.
+func TestAChannelIsReplacedAfterAMissingConfirm(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(2 * time.Second)})

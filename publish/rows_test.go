@@ -26,8 +26,8 @@ func wantInvalid(t *testing.T, m *outbox.Message, reason outbox.Reason, detail s
 	}
 }
 
-// TestRowsThatTheTableTakes: the table has no CHECKs, so any row is possible.
-func TestRowsThatTheTableTakes(t *testing.T) {
+// The table has no CHECKs, so any row is possible.
+func TestInvalidRowsGetAReason(t *testing.T) {
 	const row, routing = outbox.ReasonInvalidRow, outbox.ReasonInvalidRouting
 	name := func(text string, n int) *string {
 		text = strings.Repeat(text, n)
@@ -63,7 +63,7 @@ func TestRowsThatTheTableTakes(t *testing.T) {
 	}
 }
 
-func TestHeadersThatTheTableTakes(t *testing.T) {
+func TestHeadersMustBeAJSONObject(t *testing.T) {
 	for text, kind := range map[string]string{"[1]": "array", "null": "null", `"x"`: "string", "1": "number", "true": "bool"} {
 		m := wellFormed()
 		m.Headers = []byte(text)
@@ -74,8 +74,8 @@ func TestHeadersThatTheTableTakes(t *testing.T) {
 	wantInvalid(t, m, "", "")
 }
 
-// TestPropertiesThatTheTableTakes: numbers are as jsonb prints them, 1e2 as 100.
-func TestPropertiesThatTheTableTakes(t *testing.T) {
+// Numbers are as jsonb prints them, 1e2 as 100.
+func TestInvalidPropertiesGetAReason(t *testing.T) {
 	const reason = outbox.ReasonInvalidProperties
 	check := func(properties string, reason outbox.Reason, detail string) {
 		t.Helper()

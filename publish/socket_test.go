@@ -41,9 +41,8 @@ func TestACorkedSocketSendsWhenItIsUncorked(t *testing.T) {
 	}
 }
 
-// TestAProcessThatWasFrozenDoesNotSendItsBuffer: these messages have no mark, and another relay may have taken
-// over.
-func TestAProcessThatWasFrozenDoesNotSendItsBuffer(t *testing.T) {
+// These messages have no mark, and another relay may have taken over.
+func TestAFrozenProcessDoesNotSendItsBuffer(t *testing.T) {
 	s, peer := corkedSocket(t)
 	s.since = s.since.Add(-outbox.CertainFor - outbox.WriteFor)
 	if err := s.uncork(); !errors.Is(err, errStoodStill) {
@@ -58,8 +57,7 @@ func TestAProcessThatWasFrozenDoesNotSendItsBuffer(t *testing.T) {
 	}
 }
 
-// TestAStalledLargeWriteDoesNotMakeTheNextOneStale: the broker blocks the connection during a large body. Messages
-// collected after it are not late.
+// The broker blocks the connection during a large body. Messages collected after it are not late.
 func TestAStalledLargeWriteDoesNotMakeTheNextOneStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, peer := net.Pipe()

@@ -39,8 +39,8 @@ func (d *fullDisk) give(room int) {
 	d.room = room
 }
 
-// TestStdoutWriteError: a failed write is an outage. A torn line is Unknown, and does not damage the next one.
-func TestStdoutWriteError(t *testing.T) {
+// A torn line is Unknown, and does not damage the next one.
+func TestStdoutTreatsAFailedWriteAsAnOutage(t *testing.T) {
 	var k maker
 	first := k.make("x", "k", `"first"`)
 	second := k.make("x", "k", `"second"`)
@@ -64,8 +64,8 @@ func TestStdoutWriteError(t *testing.T) {
 	}
 }
 
-// TestStdoutReaderGone: the reader of the pipe is gone, and no retry can help.
-func TestStdoutReaderGone(t *testing.T) {
+// No retry can help.
+func TestStdoutEndsIfTheReaderIsGone(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -83,8 +83,7 @@ func TestStdoutReaderGone(t *testing.T) {
 	}
 }
 
-// TestStdoutHangs: Run returns although the writer does not.
-func TestStdoutHangs(t *testing.T) {
+func TestStdoutStopsWhileAWriteHangs(t *testing.T) {
 	read, write := io.Pipe()
 	r := start(t, NewStdout(StdoutConfig{Writer: write}))
 	t.Cleanup(func() { _ = read.Close() })

@@ -36,8 +36,8 @@ func pauseIsOver(th *throttle) bool {
 	}
 }
 
-// TestThrottleGoesOnWhenHalfIsConfirmed: one write then sends hundreds of messages.
-func TestThrottleGoesOnWhenHalfIsConfirmed(t *testing.T) {
+// One write then sends hundreds of messages.
+func TestThrottleContinuesWhenHalfIsAnswered(t *testing.T) {
 	th := newThrottle()
 	sent := sendAllowed(th)
 	if len(sent) != creditOfRabbitMQ || th.allowed() != 0 {
@@ -53,8 +53,8 @@ func TestThrottleGoesOnWhenHalfIsConfirmed(t *testing.T) {
 	}
 }
 
-// TestThrottleOfAFarBroker: the round-trip time must not bound the throughput.
-func TestThrottleOfAFarBroker(t *testing.T) {
+// The round-trip time must not bound the throughput.
+func TestThrottleAllowsMoreForADistantBroker(t *testing.T) {
 	for _, test := range []struct {
 		confirms []time.Duration
 		allowed  int
@@ -75,8 +75,8 @@ func TestThrottleOfAFarBroker(t *testing.T) {
 	}
 }
 
-// TestThrottleForgetsWhatIsStuck: stuck messages do not count, and late answers change nothing.
-func TestThrottleForgetsWhatIsStuck(t *testing.T) {
+// Their late answers change nothing.
+func TestThrottleIgnoresStuckMessages(t *testing.T) {
 	th := newThrottle()
 	late := sendAllowed(th)
 	th.notAnswered(th.answersSoFar())
@@ -94,7 +94,7 @@ func TestThrottleForgetsWhatIsStuck(t *testing.T) {
 	}
 }
 
-// TestThrottleDoesNotWaitForASlowQueue: the slow queue gives few answers, and all waiting messages are its own.
+// The slow queue gives few answers, and all waiting messages are its own.
 func TestThrottleDoesNotWaitForASlowQueue(t *testing.T) {
 	th := newThrottle()
 	sent := sendAllowed(th)
@@ -115,8 +115,8 @@ func TestThrottleDoesNotWaitForASlowQueue(t *testing.T) {
 	}
 }
 
-// TestThrottleNeverStops: in any order of events, a pause ends when all messages are answered.
-func TestThrottleNeverStops(t *testing.T) {
+// In any order of events, a pause ends when all messages are answered.
+func TestThrottlePausesEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		th := newThrottle()
 		var unanswered []int
@@ -165,8 +165,8 @@ func TestThrottleNeverStops(t *testing.T) {
 	})
 }
 
-// TestMessagesGoOnWhileNothingIsAnswered: a broker that answers late gets as many messages as may be in flight.
-func TestMessagesGoOnWhileNothingIsAnswered(t *testing.T) {
+// Such a broker gets as many messages as may be in flight.
+func TestMessagesAreSentWhileTheBrokerAnswersLate(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)
 	r := startAMQP(t, AMQPConfig{URL: u, SendTimeout: await.Scaled(3 * time.Second)})
@@ -188,8 +188,7 @@ func TestMessagesGoOnWhileNothingIsAnswered(t *testing.T) {
 	r.awaitSince(t, mark, Ready)
 }
 
-// TestAStuckQueueLeavesRoomForOthers: it has nearly all unconfirmed messages, and the others do not wait for its
-// timeout.
+// It has nearly all unconfirmed messages, and the others do not wait for its timeout.
 func TestAStuckQueueLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)

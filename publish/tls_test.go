@@ -21,8 +21,8 @@ func tlsBroker(t *testing.T, a *certs.Authority) (broker *services.RabbitMQ, add
 	return broker, url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: host, Path: "/"}
 }
 
-// TestTLS uses one broker for both tests.
-func TestTLS(t *testing.T) {
+// Both subtests use one broker.
+func TestTLSToTheBroker(t *testing.T) {
 	t.Parallel()
 	authority := certs.NewAuthority(t)
 	authority.Issue("localhost")

@@ -57,9 +57,8 @@ func throttled(t *testing.T, target string, first, piece int64, every time.Durat
 	return listener.Addr().String()
 }
 
-// TestABodyThatTakesLongerThanTheSendTimeoutToUpload: it is published. The send timeout starts after the write, and
-// each write has its own timeout.
-func TestABodyThatTakesLongerThanTheSendTimeoutToUpload(t *testing.T) {
+// The send timeout starts after the write, and each write has its own timeout.
+func TestAnUploadMayTakeLongerThanTheSendTimeout(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := broker.VHost(t)
@@ -79,8 +78,8 @@ func TestABodyThatTakesLongerThanTheSendTimeoutToUpload(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatWasSentIsWaitedFor: the send timeout of a message starts when the socket has all of it.
-func TestOnlyWhatWasSentIsWaitedFor(t *testing.T) {
+// It starts when the socket has the whole message.
+func TestTheSendTimeoutStartsAfterTheWrite(t *testing.T) {
 	const timeout = time.Second
 	s := &session{cfg: &AMQPConfig{SendTimeout: timeout}, clock: newClock(), lost: make(chan error, 1)}
 	s.clock.start = s.clock.start.Add(-10 * timeout)
