@@ -10,7 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// BenchmarkSettle deletes confirmed rows in batches.
+// Deletes confirmed rows in batches.
 func BenchmarkSettle(b *testing.B) {
 	for _, batch := range []int{1, 10, 100, 500, 1000} {
 		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) { benchmarkSettle(b, batch) })
@@ -32,7 +32,7 @@ func benchmarkSettle(b *testing.B, batch int) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*batch), "µs/row")
 }
 
-// BenchmarkClaim finds rows without a key, then locks and deletes them.
+// Finds rows without a key, then locks and deletes them.
 func BenchmarkClaim(b *testing.B) {
 	const page = 500
 	f := newFixture(b)

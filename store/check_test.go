@@ -50,7 +50,7 @@ func wantProblem(f *fixture, s *store.Store, what, fix string) {
 	}
 }
 
-func TestCheckFindsNothingWrongAfterMigration(t *testing.T) {
+func TestCheckPassesAfterMigration(t *testing.T) {
 	if err := newFixture(t).store.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -64,7 +64,7 @@ func TestCheckNamesAMissingTable(t *testing.T) {
 	wantProblem(f, none, `table "No Such".x does not exist`, `cdc-relay setup --table '"No Such".x', with the relay's own --slot and --publication`)
 }
 
-func TestCheckTakesNoViewForATable(t *testing.T) {
+func TestCheckRejectsAViewInPlaceOfATable(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`ALTER TABLE outbox RENAME TO boxes`)
 	f.Exec(`CREATE VIEW outbox AS SELECT * FROM boxes`)
@@ -112,7 +112,7 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 	wantProblem(f, s, `may not UPDATE on table "Apps".outbox`, `GRANT UPDATE ON "Apps"."outbox" TO `+role)
 }
 
-func TestCheckOfADatabaseThatCannotBeReachedIsNoProblem(t *testing.T) {
+func TestAnUnreachableDatabaseIsNotReportedAsAProblem(t *testing.T) {
 	proxy := services.NewProxy(t, services.SharedPostgres(t).Addr())
 	proxy.Refuse()
 	s := open(t, "postgres://postgres:postgres@"+proxy.Addr()+"/postgres?sslmode=disable", tabletest.Name(), false)
@@ -121,7 +121,7 @@ func TestCheckOfADatabaseThatCannotBeReachedIsNoProblem(t *testing.T) {
 	}
 }
 
-func TestErrorsTellNoPassword(t *testing.T) {
+func TestErrorsDoNotContainThePassword(t *testing.T) {
 	_, err := store.Open("postgres://user:topsecret@127.0.0.1:notaport/db", tabletest.Name(), false, outbox.Shard{})
 	if err == nil || strings.Contains(err.Error(), "topsecret") {
 		t.Errorf("err = %v", err)

@@ -22,7 +22,7 @@ const (
 	dueFuture = `now() + interval '1 hour'`
 )
 
-func TestNextDueTellsWhenSomethingIsDue(t *testing.T) {
+func TestNextDueReturnsTheTimeUntilARowIsDue(t *testing.T) {
 	f := newFixture(t)
 	next := func() time.Duration {
 		t.Helper()
@@ -50,7 +50,7 @@ func TestNextDueTellsWhenSomethingIsDue(t *testing.T) {
 	}
 }
 
-func TestALockTakesWhatMayLeaveAndNobodyElseHas(t *testing.T) {
+func TestAClaimLocksOnlyEligibleUnlockedRows(t *testing.T) {
 	f := newFixture(t)
 	fresh := f.Insert(`(routing_key, payload) VALUES ('r', '1')`)
 	due := f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', ` + duePast + `)`)
@@ -81,8 +81,8 @@ func TestALockTakesWhatMayLeaveAndNobodyElseHas(t *testing.T) {
 	}
 }
 
-// xmax shows only a claim that did not end normally.
-func TestALockLeavesATrace(t *testing.T) {
+// Only claims that did not end normally show in xmax.
+func TestALockThatDidNotDeleteTheRowLeavesATrace(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(6)
 	marked := func(id int64) bool {
@@ -132,8 +132,7 @@ func TestALockLeavesATrace(t *testing.T) {
 	}
 }
 
-// The server ends the claim of a frozen relay.
-func TestAFrozenClaimIsEnded(t *testing.T) {
+func TestAFrozenClaimIsEndedByTheServer(t *testing.T) {
 	f := newFixture(t)
 	var timeout string
 	err := f.store.Conn(t.Context(), func(conn *pgx.Conn) error {
@@ -144,7 +143,7 @@ func TestAFrozenClaimIsEnded(t *testing.T) {
 	}
 }
 
-func TestARowThatCannotBeReadIsNamed(t *testing.T) {
+func TestAnUnreadableRowIsNamed(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(1)
 	f.Exec(`ALTER TABLE outbox ALTER routing_key DROP NOT NULL`)
@@ -156,7 +155,7 @@ func TestARowThatCannotBeReadIsNamed(t *testing.T) {
 	}
 }
 
-func TestBlockHoldsUpKeysWithADeadLetter(t *testing.T) {
+func TestADeadLetterBlocksItsKeyIfConfigured(t *testing.T) {
 	f := newFixture(t)
 	f.store = open(t, f.URL, tabletest.Name(), true)
 	for _, key := range []string{"dead", "free"} {
@@ -215,7 +214,7 @@ func TestKeysAreFoundByTheirOldestRow(t *testing.T) {
 	}
 }
 
-func TestManyRowsOfOneTimeAreFoundByCursor(t *testing.T) {
+func TestRowsWithTheSameTimeAreFoundPageByPage(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', now() - interval '1 h' FROM generate_series(1, 5)`)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', now() - interval '1 m' FROM generate_series(1, 2)`)
@@ -233,7 +232,7 @@ func TestManyRowsOfOneTimeAreFoundByCursor(t *testing.T) {
 	}
 }
 
-func TestAClaimKnowsWhereTheWALEnded(t *testing.T) {
+func TestAClaimRecordsItsWALPosition(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(1)
 	before := tabletest.One[int64](f, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`)
@@ -244,7 +243,7 @@ func TestAClaimKnowsWhereTheWALEnded(t *testing.T) {
 	}
 }
 
-// TestASlowServerKeepsItsConnection: also if a claim ends slowly.
+// A claim that ends slowly also keeps it.
 func TestASlowServerKeepsItsConnection(t *testing.T) {
 	f := newFixture(t)
 	address, err := url.Parse(f.URL)
@@ -269,9 +268,8 @@ func TestASlowServerKeepsItsConnection(t *testing.T) {
 	}
 }
 
-// TestAReindexWaitsForAClaim: they would wait for each other if a claim took its table lock for writing only at the
-// delete.
-func TestAReindexWaitsForAClaim(t *testing.T) {
+// They would wait for each other if a claim took its table lock for writing only at the delete.
+func TestAReindexAndAClaimDoNotDeadlock(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(2)
 	claim := f.claim(outbox.AllFresh(), f.IDs("true")...)
@@ -295,7 +293,7 @@ func TestAReindexWaitsForAClaim(t *testing.T) {
 	}
 }
 
-// TestErrorsHaveNoPhrasesOfTheDriver: no "error preprocessing batch (prepare)", only the text of Postgres.
+// They have only the text of Postgres, without "error preprocessing batch (prepare)".
 func TestErrorsHaveNoPhrasesOfTheDriver(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`ALTER TABLE outbox DROP COLUMN available_at`)
@@ -311,8 +309,8 @@ func TestErrorsHaveNoPhrasesOfTheDriver(t *testing.T) {
 	}
 }
 
-// The remaining time follows the database's clock, not that of this process.
-func TestAClaimTellsHowLongARowMayBePublished(t *testing.T) {
+// It follows the database's clock, not that of this process.
+func TestAClaimReturnsTheRemainingTimeOfARow(t *testing.T) {
 	f := newFixture(t)
 	for _, expires := range []string{"now() + interval '1 h'", "now() - interval '1 h'", "'infinity'", "'-infinity'", "NULL"} {
 		f.Insert(`(routing_key, payload, expires_at) VALUES ('r', '1', ` + expires + `)`)

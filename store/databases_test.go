@@ -93,7 +93,7 @@ func TestEveryStatementWorksWithTheLeastPrivileges(t *testing.T) {
 	everyStatement(f, open(t, address, tabletest.Name(), true), "outbox")
 }
 
-func TestEveryStatementWorksWhateverTheDatabaseSettings(t *testing.T) {
+func TestEveryStatementWorksWithUnusualDatabaseSettings(t *testing.T) {
 	f := newFixture(t)
 	for _, setting := range []string{
 		`default_transaction_isolation = 'serializable'`, `DateStyle = 'SQL, DMY'`, `IntervalStyle = 'sql_standard'`,
@@ -151,7 +151,7 @@ func TestEveryStatementWorksOnAPartitionedTable(t *testing.T) {
 	everyStatement(f, open(t, f.URL, tabletest.Name(), true), "outbox")
 }
 
-// TestAClaimDeletesNoRowOfAnotherPartition: a ctid is unique only within a partition.
+// A ctid is unique only within a partition.
 func TestAClaimDeletesNoRowOfAnotherPartition(t *testing.T) {
 	f := newPartitioned(t)
 	f.Plain(5) // rows 1 and 2 have the same ctids as rows 3 and 4
@@ -167,8 +167,8 @@ func TestAClaimDeletesNoRowOfAnotherPartition(t *testing.T) {
 	equal(t, "left", f.IDs("true"), []int64{2, 3, 5})
 }
 
-// TestAClaimDeletesOnlyWhatItSettles: beside rows that it retries and gives back, which move.
-func TestAClaimDeletesOnlyWhatItSettles(t *testing.T) {
+// The rows that it retries or releases move, and another row may get their ctid.
+func TestAClaimDeletesOnlyItsConfirmedRows(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(4)
 	claim := f.claim(outbox.AllFresh(), 1, 2, 3)

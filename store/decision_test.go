@@ -17,7 +17,7 @@ func policy() store.Policy {
 	return store.Policy{MaxRetries: 5, BackoffTime: 120 * time.Second, MaxBackoff: time.Hour}
 }
 
-func TestOutcomesAreDecided(t *testing.T) {
+func TestEachOutcomeHasItsDecision(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		result   outbox.Result
@@ -78,8 +78,8 @@ func TestOutcomesAreDecided(t *testing.T) {
 	}
 }
 
-// max_attempts of the row replaces the policy: 1 means no retry, 0 no limit.
-func TestARowSaysHowOftenItIsTried(t *testing.T) {
+// 1 means no retry, 0 no limit.
+func TestMaxAttemptsOfARowReplacesThePolicy(t *testing.T) {
 	for _, c := range []struct {
 		attempts, most int
 		want           outbox.Action
@@ -103,7 +103,7 @@ func TestARowSaysHowOftenItIsTried(t *testing.T) {
 }
 
 // The key continues at once, unless dead letters block keys. With drop, the row is deleted and only counted.
-func TestAMessageThatHasExpiredIsDeadOrDropped(t *testing.T) {
+func TestAnExpiredMessageIsDeadLetteredOrDropped(t *testing.T) {
 	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Impossible, Reason: outbox.ReasonExpired, Detail: "d"}
 	for _, c := range []struct {
 		policy store.Policy
@@ -120,7 +120,7 @@ func TestAMessageThatHasExpiredIsDeadOrDropped(t *testing.T) {
 }
 
 // Later rows of the key do not wait for a retry that would come too late.
-func TestARetryComesAtTheTimeOfExpiryAtTheLatest(t *testing.T) {
+func TestARetryIsNotLaterThanTheExpiry(t *testing.T) {
 	now := time.Now()
 	for left, want := range map[time.Duration]time.Duration{
 		time.Minute: time.Minute, -time.Minute: 0, time.Hour: policy().BackoffTime, math.MaxInt64: policy().BackoffTime,
@@ -132,7 +132,7 @@ func TestARetryComesAtTheTimeOfExpiryAtTheLatest(t *testing.T) {
 	}
 }
 
-func TestNoRetriesMeansDeadLetterAtTheFirstRejection(t *testing.T) {
+func TestWithoutRetriesTheFirstRejectionDeadLetters(t *testing.T) {
 	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
 	if d := store.Decide(r, store.Policy{}, 0, time.Now()); d.Action != outbox.DeadLetter {
 		t.Errorf("%+v", d)
@@ -156,7 +156,7 @@ func TestRetryDelayStaysWithinItsBounds(t *testing.T) {
 	})
 }
 
-func TestLastErrorIsShortAndStorable(t *testing.T) {
+func TestLastErrorIsCutToAStorableText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		detail := string(rapid.SliceOfN(rapid.Byte(), 0, 30).Draw(t, "bytes")) + rapid.String().Draw(t, "words")
 		detail = strings.Repeat(detail, rapid.IntRange(1, 300).Draw(t, "times"))
@@ -171,7 +171,7 @@ func TestLastErrorIsShortAndStorable(t *testing.T) {
 	})
 }
 
-func TestSettlementsChargeRejectionsAlone(t *testing.T) {
+func TestOnlyRejectionsAreCharged(t *testing.T) {
 	for outcome := outbox.Confirmed; outcome <= outbox.NotSent; outcome++ {
 		r := outbox.Result{Message: &outbox.Message{ID: int64(outcome)}, Outcome: outcome}
 		s := outbox.NewSettlement(r, store.Decide(r, policy(), 0, time.Now()))

@@ -8,8 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 )
 
-// TestLockerNamesTheSession: for every kind of lock, with the SQL that ends it.
-func TestLockerNamesTheSession(t *testing.T) {
+// Covers every kind of lock, with the SQL that ends it.
+func TestLockerNamesTheLockingSession(t *testing.T) {
 	for name, sql := range map[string]string{
 		"FOR UPDATE":     `SELECT FROM outbox WHERE id = 1 FOR UPDATE`,
 		"FOR KEY SHARE":  `SELECT FROM outbox WHERE id = 1 FOR KEY SHARE`,

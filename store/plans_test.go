@@ -170,7 +170,7 @@ func TestNoStatementScansTheTable(t *testing.T) {
 }
 
 // A statement that runs often keeps its plan, even a plan for an empty table.
-func TestPlansKeptFromAnEmptyTableDoNotScanAFullOne(t *testing.T) {
+func TestPlansMadeForAnEmptyTableDoNotScanAFullOne(t *testing.T) {
 	p := newPlanned(t)
 	for range 8 { // from the sixth run on a plan may be kept
 		p.runAll()

@@ -68,7 +68,7 @@ func TestPublishedRowsMoveToTheHistory(t *testing.T) {
 	}
 }
 
-func TestTheHistoryIsKeptByTheDay(t *testing.T) {
+func TestTheHistoryHasOnePartitionADay(t *testing.T) {
 	f := keeping(newFixture(t))
 	insert := func(at string) {
 		f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
@@ -116,7 +116,7 @@ func TestTheHistoryIsKeptByTheDay(t *testing.T) {
 	rotate(24*time.Hour, 1)
 }
 
-func TestKeepPublishedNeedsAHistory(t *testing.T) {
+func TestCheckNamesAMissingHistory(t *testing.T) {
 	f := newFixture(t)
 	s := open(t, f.URL, tabletest.Name(), false)
 	s.KeepPublished()
@@ -131,8 +131,8 @@ func TestCheckNamesTheMissingColumnsOfTheHistory(t *testing.T) {
 	wantProblem(f, f.store, "table public.outbox_published has no column headers, last_error", "cdc-relay check --keep-published 168h  # prints the ALTER TABLE")
 }
 
-// TestOldRowsWithoutADayGoAFewAtATime: they are looked for in the order of the index, whatever else the default partition has.
-func TestOldRowsWithoutADayGoAFewAtATime(t *testing.T) {
+// They are found by the index, so other rows of the default partition cost nothing.
+func TestOldRowsOfTheDefaultPartitionAreDeletedInBatches(t *testing.T) {
 	f := keeping(newFixture(t))
 	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
 		SELECT i, now(), CASE WHEN i <= 12000 THEN now() - interval '10 days' ELSE now() + interval '10 days' END, gen_random_uuid(), 0, 1, 'r', '1'

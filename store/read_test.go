@@ -14,7 +14,7 @@ func TestPayloadIsReadByteForByte(t *testing.T) {
 	}
 }
 
-func TestNullIsToldFromEmpty(t *testing.T) {
+func TestNullAndEmptyValuesAreDistinguished(t *testing.T) {
 	f := newFixture(t)
 	f.Insert(`(routing_key, payload_bytes, exchange) VALUES ('', '', '')`)
 	f.Insert(`(routing_key, payload) VALUES ('', 'null')`)
@@ -29,7 +29,7 @@ func TestNullIsToldFromEmpty(t *testing.T) {
 	}
 }
 
-func TestLastIDCountsOpenTransactions(t *testing.T) {
+func TestLastIDIncludesOpenTransactions(t *testing.T) {
 	f := newFixture(t)
 	last := func() int64 {
 		id, ok, err := f.store.LastID(t.Context())

@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 )
 
-func TestOldDeadLettersAreDeletedInBounds(t *testing.T) {
+func TestOldDeadLettersAreDeletedInBatches(t *testing.T) {
 	f := newFixture(t)
 	for id := range int64(5) {
 		f.DeadLetter(id, "nack", "dead_at", "now() - interval '2 days'", "ordering_key", []string{"NULL", "'k'"}[id%2])

@@ -59,7 +59,7 @@ func TestSampleOfALargeQueueIsEstimated(t *testing.T) {
 	t.Errorf("%d rows, want about %d", got, rows)
 }
 
-func TestSampleKnowsTheSlot(t *testing.T) {
+func TestSampleMeasuresTheLagOfTheSlot(t *testing.T) {
 	f := newFixture(t)
 	slot := services.Name(t)
 	f.Exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slot)
@@ -77,7 +77,7 @@ func TestSampleKnowsTheSlot(t *testing.T) {
 }
 
 // The next user of the connection has the usual timeouts.
-func TestSampleLeavesNoTimeoutBehind(t *testing.T) {
+func TestSampleRestoresTheTimeouts(t *testing.T) {
 	f := newFixture(t)
 	f.sample("no_such_slot")
 	err := f.store.Conn(t.Context(), func(conn *pgx.Conn) error {

@@ -13,9 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 )
 
-// TestOnlyAServerThatWasRestartedIsTakenForOne: a restart and a crash may lose the traces of claims. A terminated
-// session and a statement timeout lose nothing.
-func TestOnlyAServerThatWasRestartedIsTakenForOne(t *testing.T) {
+// A restart and a crash may lose the traces of claims. A terminated session and a statement timeout lose nothing.
+func TestARestartOfTheServerIsDetected(t *testing.T) {
 	server := services.PrivatePostgres(t)
 	if server.PID() == 0 {
 		t.Skip("the server's processes are out of reach")

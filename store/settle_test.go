@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-func TestDeleteTakesWhatIsThereAndTellsWhatIsGone(t *testing.T) {
+func TestDeleteReportsMissingRows(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(4)
 	m := f.read(0)
@@ -26,7 +26,7 @@ func TestDeleteTakesWhatIsThereAndTellsWhatIsGone(t *testing.T) {
 }
 
 // Distant ids, the least and the greatest id, and a repeated id use another statement.
-func TestDeleteOfRowsWhoseIDsAreFarApart(t *testing.T) {
+func TestDeleteOfRowsWithDistantIDs(t *testing.T) {
 	f := newFixture(t)
 	for _, id := range []string{"-9223372036854775808", "-1", "0", "70000", "9223372036854775807"} {
 		f.Insert(`(id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (` + id + `, 'r', '1')`)
@@ -45,7 +45,7 @@ func TestDeleteOfRowsWhoseIDsAreFarApart(t *testing.T) {
 	equal(t, "done of two that are near", settledIDs(near.Done), []int64{0})
 }
 
-func TestDeleteOfARowThatIsNotVisibleYetIsToldFromAGoneOne(t *testing.T) {
+func TestDeleteDistinguishesInvisibleFromMissingRows(t *testing.T) {
 	f := newFixture(t)
 	tx, err := f.Conn.Begin(t.Context())
 	if err != nil {
@@ -70,8 +70,7 @@ func TestDeleteOfARowThatIsNotVisibleYetIsToldFromAGoneOne(t *testing.T) {
 	equal(t, "gone after that", settledIDs(f.settle(deleted(m)).Gone), []int64{m.ID})
 }
 
-// A locked row does not delay other rows, for all decisions.
-func TestALockedRowHoldsUpNoOther(t *testing.T) {
+func TestALockedRowDelaysNoOther(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(9)
 	m := f.read(0)
@@ -99,8 +98,8 @@ func TestALockedRowHoldsUpNoOther(t *testing.T) {
 	equal(t, "left for their retry", f.IDs("true"), []int64{4, 5, 6})
 }
 
-// TestARowThatAnotherRelayMayHavePublishedIsMarked: a relay published the row, and was frozen before it wrote the
-// rejection. Meanwhile another one claimed the row, published it and died.
+// A relay published the row, and was frozen before it wrote the rejection. Meanwhile another one claimed the row,
+// published it and died.
 func TestARowThatAnotherRelayMayHavePublishedIsMarked(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(4)
@@ -114,7 +113,7 @@ func TestARowThatAnotherRelayMayHavePublishedIsMarked(t *testing.T) {
 	}
 }
 
-func TestSettlementsByAnOldReferenceLeaveTheNewRowAlone(t *testing.T) {
+func TestAnOldReferenceDoesNotSettleANewRow(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(1)
 	old := f.read(0)[0]
@@ -149,7 +148,7 @@ func TestRetryChargesOneAttemptAndWaits(t *testing.T) {
 	}
 }
 
-func TestTheTimeOfARowIsTheFence(t *testing.T) {
+func TestAChangedTimeOfARowPreventsAnOldDecision(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(3)
 	f.Exec(`UPDATE outbox SET available_at = ` + duePast + ` WHERE id < 3`)
@@ -203,8 +202,8 @@ func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
 	}
 }
 
-// TestAttemptsStopAtTheirGreatestValue: an application may insert that value, and no other row may be delayed by it.
-func TestAttemptsStopAtTheirGreatestValue(t *testing.T) {
+// An application may insert that value, and no other row may be delayed by it.
+func TestAttemptsStopAtTheirMaximum(t *testing.T) {
 	f := newFixture(t)
 	f.Insert(`(routing_key, payload, attempts) VALUES ('r', '1', 2147483647), ('r', '1', 2147483647), ('r', '1', 2147483647)`)
 	f.Plain(1)
@@ -219,7 +218,7 @@ func TestAttemptsStopAtTheirGreatestValue(t *testing.T) {
 	}
 }
 
-func TestDeadLetterThatIsThereAlreadyHoldsUpNoBatch(t *testing.T) {
+func TestAnExistingDeadLetterDelaysNoOther(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(2)
 	m := f.read(0)
@@ -233,7 +232,7 @@ func TestDeadLetterThatIsThereAlreadyHoldsUpNoBatch(t *testing.T) {
 	}
 }
 
-// TestAUniqueKeyOfDeadLettersLosesNoMessage: the row stays in the outbox, and its settlement fails.
+// The row stays in the outbox, and its settlement fails.
 func TestAUniqueKeyOfDeadLettersLosesNoMessage(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(2)
@@ -247,8 +246,8 @@ func TestAUniqueKeyOfDeadLettersLosesNoMessage(t *testing.T) {
 	equal(t, "left", f.IDs("true"), []int64{2})
 }
 
-// TestADeadLetterThatAnEarlierTryHasMovedIsDone: the try had no answer. Without Tried, another relay has moved the row.
-func TestADeadLetterThatAnEarlierTryHasMovedIsDone(t *testing.T) {
+// Without Tried, another relay has moved the row.
+func TestADeadLetterMovedByAnUnansweredTryIsDone(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(1)
 	row := dead(f.read(0)[0], true)
@@ -258,8 +257,8 @@ func TestADeadLetterThatAnEarlierTryHasMovedIsDone(t *testing.T) {
 	equal(t, "done", settledIDs(f.settle(row).Done), []int64{1})
 }
 
-// TestARowThatATriggerKeepsIsNamedEvenIfAnotherWriteFails: it must not count as deleted.
-func TestARowThatATriggerKeepsIsNamedEvenIfAnotherWriteFails(t *testing.T) {
+// It must not count as deleted.
+func TestARowKeptByATriggerIsNamedEvenIfOtherWritesFail(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(2)
 	f.Exec(`CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
@@ -274,8 +273,8 @@ func TestARowThatATriggerKeepsIsNamedEvenIfAnotherWriteFails(t *testing.T) {
 	equal(t, "gone", settledIDs(settled.Gone), []int64{})
 }
 
-// TestARowThatWasLockedIsSettledApartFromTheOthers: if its statement must be repeated, the others are not settled twice.
-func TestARowThatWasLockedIsSettledApartFromTheOthers(t *testing.T) {
+// If its statement must be repeated, the others are not settled twice.
+func TestAFormerlyLockedRowIsSettledSeparately(t *testing.T) {
 	f := newFixture(t, "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
 	f.Plain(2)
 	m := f.read(0)
@@ -286,7 +285,7 @@ func TestARowThatWasLockedIsSettledApartFromTheOthers(t *testing.T) {
 	equal(t, "gone", settledIDs(settled.Gone), []int64{})
 }
 
-func TestOneBatchCarriesEveryAction(t *testing.T) {
+func TestABatchMayContainEveryAction(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(4)
 	m := f.read(0)

@@ -31,7 +31,7 @@ func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 }
 
 // Exactly one shard sweeps each row: the shard whose publication streams it. Some ids and hashes are negative.
-func TestSweepsTakeTheRowsOfTheirShardAlone(t *testing.T) {
+func TestSweepsReadOnlyRowsOfTheirShard(t *testing.T) {
 	const rows = 900
 	for _, n := range []int{2, 3, 7} {
 		p := newPlanned(t)
