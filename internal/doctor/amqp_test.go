@@ -9,8 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// An exception that comes before the next call is not lost: the broker can answer at any time.
-func TestAnExceptionBetweenTwoCallsIsTold(t *testing.T) {
+// The broker can answer at any time. An exception that comes before the next call is not lost.
+func TestAnExceptionBetweenTwoCallsIsReported(t *testing.T) {
 	conn := services.DialAMQP(t, services.VHost(t))
 	p := &amqpProbe{conn: conn}
 	err := p.use(func(c *amqp.Channel) error {

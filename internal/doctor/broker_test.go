@@ -48,7 +48,7 @@ func (p *patient) insert(exchange any, keys ...string) {
 	}
 }
 
-func TestAHealthyBroker(t *testing.T) {
+func TestAHealthyBrokerPasses(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	channel := p.bound()
 	p.insert("shop", "orders.created", "orders.paid")
@@ -92,7 +92,7 @@ func (p *patient) replyTo() string {
 	return address
 }
 
-func TestTheExchangeOfEventsIsExamined(t *testing.T) {
+func TestEventsExchangeIsExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	p.EventsExchange = "events"
 	p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, "exchange", `exchange "events" does not exist`, "(--events-exchange)"))
@@ -130,7 +130,7 @@ func TestMissingTopologyIsRepairedByTheFix(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-func TestPermissions(t *testing.T) {
+func TestMissingBrokerPermissionsAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
@@ -175,7 +175,7 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-func TestLimitsOfTheBroker(t *testing.T) {
+func TestBrokerLimitsAreReported(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	if !broker.CanCtl() {
@@ -214,7 +214,7 @@ func parsed(t *testing.T, address string) *url.URL {
 	return u
 }
 
-func TestATopicPermission(t *testing.T) {
+func TestAMissingTopicPermissionIsReported(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	if !broker.CanCtl() {
@@ -239,7 +239,7 @@ func TestATopicPermission(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-func TestQueuesThatDropAndAlternateExchanges(t *testing.T) {
+func TestQueuesThatDropAndAlternateExchangesAreReported(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
@@ -277,7 +277,7 @@ func TestQueuesThatDropAndAlternateExchanges(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-func TestAnAlarm(t *testing.T) {
+func TestAnAlarmOfTheBrokerIsReported(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
 	broker := services.PrivateRabbitMQ(t)
@@ -299,7 +299,7 @@ func TestAnAlarm(t *testing.T) {
 	p.examine().want(doctor.OK, doctor.RabbitMQ, "alarms", "none")
 }
 
-func TestWithoutTheManagementAPI(t *testing.T) {
+func TestWithoutTheManagementAPIFewerChecksRun(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	p.ManagementURL = "http://127.0.0.1:1"
 	p.bound()
@@ -317,7 +317,7 @@ func TestWithoutTheManagementAPI(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-func TestABrokerThatCannotBeReached(t *testing.T) {
+func TestAnUnreachableBrokerIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.AMQPURL = "amqp://u:s3cr3t@127.0.0.1:1/"
 	r := p.examine()

@@ -18,7 +18,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-func TestAHealthyDatabase(t *testing.T) {
+func TestAHealthyDatabasePasses(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	r := p.examine()
 	r.wantOthersOK()
@@ -295,7 +295,7 @@ func TestWrongDefaultsAreRepairedByTheFix(t *testing.T) {
 	breakAndFix(t, brokenDefaults())
 }
 
-func TestDefaultsThatDoTheSame(t *testing.T) {
+func TestEquivalentDefaultsPass(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.exec("CREATE FUNCTION f() RETURNS uuid LANGUAGE sql AS 'SELECT gen_random_uuid()'", "ALTER TABLE outbox ALTER message_id SET DEFAULT f(), ALTER created_at SET DEFAULT clock_timestamp(), "+
 		"ALTER attempts SET DEFAULT '0', ALTER schema_version SET DEFAULT '1', ALTER possible_duplicate SET DEFAULT false, ALTER expires_at SET DEFAULT NULL")
@@ -350,12 +350,12 @@ func brokenSequences() map[string]breakage {
 	}
 }
 
-func TestASequenceWithoutAnIDIsRepairedByTheFix(t *testing.T) {
+func TestBrokenSequencesAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
 	breakAndFix(t, brokenSequences())
 }
 
-func TestLimitsOfTheRelaysRole(t *testing.T) {
+func TestLimitsOfTheRelaysRoleAreReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	role := p.relayRole("REPLICATION CONNECTION LIMIT 6")
 	p.exec("ALTER ROLE "+role+" SET statement_timeout = '900ms'", "ALTER ROLE "+role+" SET idle_session_timeout = '10s'")
@@ -378,7 +378,7 @@ func (p *patient) asAdministrator(role string) {
 	}
 }
 
-func TestAnAdministratorExaminesTheRelaysLogin(t *testing.T) {
+func TestAnAdministratorCanExamineTheRelaysLogin(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		breaks string
@@ -554,13 +554,13 @@ func TestBrokenColumnsAreRepairedByTheFix(t *testing.T) {
 	breakAndFix(t, brokenColumns())
 }
 
-func TestWhatPreventsDeletesIsRepairedByTheFix(t *testing.T) {
+func TestObstaclesToDeletesAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
 	breakAndFix(t, brokenDeletes())
 }
 
-// TestARoleThatOnlyReads: the check's own session is read-only in any case, so it uses another one.
-func TestARoleThatOnlyReads(t *testing.T) {
+// The check's own session is read-only in any case, so it uses another one.
+func TestAReadOnlyByDefaultRoleIsReported(t *testing.T) {
 	for _, poll := range []bool{false, true} {
 		p := onDatabase(t, services.SharedPostgres(t).Database(t))
 		p.Poll = poll
@@ -573,8 +573,8 @@ func TestARoleThatOnlyReads(t *testing.T) {
 	}
 }
 
-// TestAnOperatorsPrivilegesAreNotJudged: the role of commands.md#roles may do less than a relay.
-func TestAnOperatorsPrivilegesAreNotJudged(t *testing.T) {
+// The role of commands.md#roles may do less than a relay.
+func TestAnOperatorNeedsNoPrivilegesOfTheRelay(t *testing.T) {
 	p := onDatabase(t, services.SharedPostgres(t).Database(t))
 	p.setup()
 	name, login := p.role("")
@@ -585,7 +585,7 @@ func TestAnOperatorsPrivilegesAreNotJudged(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-func TestClocksThatDiffer(t *testing.T) {
+func TestAWrongClockIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	for off, words := range map[time.Duration]string{3 * time.Minute: "3m behind this machine's", -2 * time.Hour: "2h0m ahead of this machine's"} {
 		p.SetClock(func() time.Time { return time.Now().Add(off) })
@@ -624,7 +624,7 @@ func breakAndFix(t *testing.T, set map[string]breakage) {
 	}
 }
 
-func TestMissingGrantsOfTheRelay(t *testing.T) {
+func TestMissingGrantsOfTheRelayAreReported(t *testing.T) {
 	t.Parallel()
 	for _, revoke := range []struct{ statement, check, words string }{
 		{"REVOKE SELECT, DELETE ON outbox FROM ", "relay", "GRANT SELECT, DELETE ON \"public\".\"outbox\" TO"},
@@ -641,21 +641,21 @@ func TestMissingGrantsOfTheRelay(t *testing.T) {
 	}
 }
 
-func TestTheVersionThatMayNotBeRead(t *testing.T) {
+func TestAnUnreadableTableVersionIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.exec("REVOKE SELECT ON outbox_migrations FROM " + p.relayRole("REPLICATION"))
 	p.fix(p.examine().want(doctor.Problem, doctor.Tables, "migrations", "may not read", `GRANT SELECT ON "public"."outbox_migrations" TO`))
 	p.examine().wantOthersOK()
 }
 
-func TestARoleThatMayNotReplicate(t *testing.T) {
+func TestARoleWithoutReplicationIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.relayRole("")
 	p.fix(p.examine().want(doctor.Problem, doctor.Postgres, "replication", "may not replicate", "ALTER ROLE", "--mode poll"))
 	p.examine().wantOthersOK()
 }
 
-func TestRowLevelSecurity(t *testing.T) {
+func TestRowLevelSecurityIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.relayRole("REPLICATION")
 	app, _ := p.role("")
@@ -667,7 +667,7 @@ func TestRowLevelSecurity(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-func TestTheApplicationsRole(t *testing.T) {
+func TestTheApplicationsRoleIsExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.AppRole = "No such role"
 	p.examine().want(doctor.Problem, doctor.Grants, "application", "does not exist", `CREATE ROLE "No such role" LOGIN`)
@@ -685,7 +685,7 @@ func TestTheApplicationsRole(t *testing.T) {
 }
 
 // An identity column needs no grant for its sequence, a default of nextval does.
-func TestTheApplicationsSequences(t *testing.T) {
+func TestTheApplicationsSequencesAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.AppRole, _ = p.role("")
 	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, "GRANT INSERT ON outbox TO "+p.AppRole)
@@ -697,7 +697,7 @@ func TestTheApplicationsSequences(t *testing.T) {
 }
 
 // The finding names both solutions for an ORM that asks for the generated id, and the grants are sufficient.
-func TestTheApplicationsColumnGrants(t *testing.T) {
+func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.AppRole, _ = p.role("")
 	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, "GRANT INSERT ON outbox TO "+p.AppRole)
@@ -721,7 +721,7 @@ func TestTheApplicationsColumnGrants(t *testing.T) {
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may call public.outbox_enqueue")
 }
 
-func TestPayloadsThatWereSerialisedTwice(t *testing.T) {
+func TestDoublySerialisedPayloadsAreReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '{"a": "{}"}'), ('k', '"text"'), ('k', '1')`, `INSERT INTO outbox (routing_key, payload_bytes) VALUES ('k', '{')`,
 		`INSERT INTO outbox (routing_key, payload) VALUES ('k', '"a\u0000b"')`)
@@ -730,7 +730,7 @@ func TestPayloadsThatWereSerialisedTwice(t *testing.T) {
 	p.examine().want(doctor.Warning, doctor.Tables, "payload", "2 payloads are JSON text inside a JSON string", "give the client library an object")
 }
 
-func TestASlotOfAnotherDatabase(t *testing.T) {
+func TestASlotOfAnotherDatabaseIsReported(t *testing.T) {
 	server := services.SharedPostgres(t)
 	other, p := healthy(t, server), healthy(t, server)
 	p.Slot = other.Slot
@@ -744,7 +744,7 @@ func (p *patient) partition() {
 		"DROP TABLE outbox", "ALTER TABLE parts RENAME TO outbox", "ALTER PUBLICATION "+p.Publication+" ADD TABLE outbox")
 }
 
-func TestAPartitionedTable(t *testing.T) {
+func TestAPartitionedTableIsExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.partition()
 	p.exec("ALTER PUBLICATION " + p.Publication + " SET (publish_via_partition_root = false)")
@@ -798,7 +798,7 @@ func TestBrokenPartitionsAreRepairedByTheFix(t *testing.T) {
 	breakAndFix(t, brokenPartitions())
 }
 
-func TestHiddenRowsAndColumns(t *testing.T) {
+func TestRowFiltersAndColumnListsAreReported(t *testing.T) {
 	server := services.SharedPostgres(t)
 	if server.Major() < 15 {
 		t.Skip("Postgres 14 knows neither row filters nor column lists")
@@ -816,7 +816,7 @@ func TestHiddenRowsAndColumns(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-func TestTheFixOfAShardsPublicationKeepsItsRowFilter(t *testing.T) {
+func TestTheFixOfAShardKeepsItsRowFilter(t *testing.T) {
 	server := services.SharedPostgres(t)
 	if server.Major() < 15 {
 		t.Skip("Postgres 14 knows no row filters")
@@ -874,7 +874,7 @@ func healthyTables(t *testing.T, server *services.Postgres) *patient {
 	return p
 }
 
-func TestPostgresThatCannotBeReached(t *testing.T) {
+func TestUnreachablePostgresIsReported(t *testing.T) {
 	p := onDatabase(t, services.Database(t))
 	p.withBroker(services.SharedRabbitMQ(t))
 	p.Connect = func(context.Context, map[string]string) (*pgx.Conn, error) { return nil, unreachable{} }
@@ -892,7 +892,7 @@ type unreachable struct{}
 func (unreachable) Error() string { return "nobody there" }
 func (unreachable) Hint() string  { return "look whether it runs" }
 
-func TestTheSessionsOfCheckAreReadOnly(t *testing.T) {
+func TestSessionsOfTheExaminationAreReadOnly(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	inner := p.Connect
 	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {

@@ -32,7 +32,7 @@ func (p *patient) day(offset int) (name string) {
 	return name
 }
 
-func TestAHealthyHistory(t *testing.T) {
+func TestAHealthyHistoryPasses(t *testing.T) {
 	p := keeping(t, 168*time.Hour)
 	role := p.relayRole("REPLICATION")
 	p.exec("GRANT INSERT ON outbox_published TO "+role, "GRANT EXECUTE ON FUNCTION outbox_rotate(interval) TO "+role)
@@ -45,8 +45,8 @@ func TestAHealthyHistory(t *testing.T) {
 	r.want(doctor.OK, doctor.Tables, "history", "exists, but --keep-published is not set")
 }
 
-// TestAHistoryRightAfterSetup: no relay has run yet.
-func TestAHistoryRightAfterSetup(t *testing.T) {
+// No relay has run yet.
+func TestANewHistoryPasses(t *testing.T) {
 	p := onDatabase(t, services.SharedPostgres(t).Database(t))
 	p.KeepPublished = 24 * time.Hour
 	p.setup()
@@ -158,8 +158,8 @@ func TestBrokenHistoriesAreRepairedByTheFix(t *testing.T) {
 	}
 }
 
-// TestTheFixOfADayKeepsItsRows: they move from the default partition to the new one.
-func TestTheFixOfADayKeepsItsRows(t *testing.T) {
+// They move from the default partition to the new one.
+func TestTheFixOfAMissingDayKeepsItsRows(t *testing.T) {
 	p := keeping(t, 168*time.Hour)
 	p.exec("DROP TABLE "+p.day(0), fmt.Sprintf(insertPublished, "now()"))
 	p.fix(p.examine().want(doctor.Warning, doctor.Tables, "history"))
@@ -169,7 +169,7 @@ func TestTheFixOfADayKeepsItsRows(t *testing.T) {
 	}
 }
 
-func TestMissingGrantsForTheHistory(t *testing.T) {
+func TestMissingGrantsForTheHistoryAreReported(t *testing.T) {
 	p := keeping(t, time.Hour)
 	p.relayRole("REPLICATION")
 	r := p.examine()
@@ -180,7 +180,7 @@ func TestMissingGrantsForTheHistory(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-func TestAHistoryOfATableThatNeedsQuotes(t *testing.T) {
+func TestAHistoryWithAQuotedNameIsExamined(t *testing.T) {
 	p := onDatabase(t, services.SharedPostgres(t).Database(t))
 	p.Table, p.KeepPublished = outbox.Table{Schema: "My Schema", Name: `It's"`}, 36*time.Hour
 	p.setup()

@@ -191,7 +191,7 @@ func ofSlotAndTables() map[string]judgement {
 	}
 }
 
-func TestJudgements(t *testing.T) {
+func TestDatabaseFactsGiveTheExpectedFindings(t *testing.T) {
 	tests := ofServer()
 	maps.Copy(tests, ofSlotAndTables())
 	for name, test := range tests {
@@ -216,7 +216,7 @@ func (f *databaseFacts) set(name, value, unit string) {
 	f.server.value.Settings[name] = setting{value, unit}
 }
 
-func TestEveryServiceHasItsCommands(t *testing.T) {
+func TestEveryManagedServiceHasItsCommands(t *testing.T) {
 	for _, m := range managedServices() {
 		for _, fix := range []string{m.logicalWAL(), m.replication("The role"), m.setting("wal_sender_timeout", "60s", true)} {
 			if fix == "" || strings.Contains(fix, "%!") || strings.Contains(fix, "%s") {
@@ -229,7 +229,7 @@ func TestEveryServiceHasItsCommands(t *testing.T) {
 	}
 }
 
-func TestSettingsOfServices(t *testing.T) {
+func TestFixesUseTheCommandsOfTheManagedService(t *testing.T) {
 	f := well()
 	f.server.value.Roles = []string{"rds_superuser"}
 	f.set("max_slot_wal_keep_size", "-1", "MB")
@@ -246,7 +246,7 @@ func TestSettingsOfServices(t *testing.T) {
 	}
 }
 
-func TestExchangesThatWereNotAskedFor(t *testing.T) {
+func TestRoutesThroughUnexaminedExchangesAreUnknown(t *testing.T) {
 	f := managementFacts{
 		exchanges: map[string]exchangeFacts{
 			"asked": {Name: "asked", Type: "direct"}, "leads on": {Name: "leads on", Type: "fanout"}, "guarded": {
@@ -264,7 +264,7 @@ func TestExchangesThatWereNotAskedFor(t *testing.T) {
 	}
 }
 
-func TestTLS(t *testing.T) {
+func TestTLSFindings(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	certificate := func(left time.Duration) *tls.ConnectionState {
 		return &tls.ConnectionState{Version: tls.VersionTLS13, PeerCertificates: []*x509.Certificate{{
@@ -291,7 +291,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestWhyTheBrokerIsNotReached(t *testing.T) {
+func TestBrokerConnectionErrorsGetAFix(t *testing.T) {
 	reset := &net.OpError{Op: "write", Err: syscall.ECONNRESET}
 	for name, test := range map[string]struct {
 		err        error
@@ -321,7 +321,7 @@ func TestWhyTheBrokerIsNotReached(t *testing.T) {
 	}
 }
 
-func TestTopicsMatch(t *testing.T) {
+func TestTopicPatternsMatchAsInRabbitMQ(t *testing.T) {
 	for _, test := range []struct {
 		pattern, key string
 		want         bool
@@ -349,7 +349,7 @@ func TestTopicsMatch(t *testing.T) {
 	}
 }
 
-func TestShellQuotes(t *testing.T) {
+func TestShellWordsAreQuoted(t *testing.T) {
 	for word, want := range map[string]string{"plain_1": "plain_1", "": "''", "two words": "'two words'", "it's": `'it'\''s'`, "$HOME": "'$HOME'", "^a$": "'^a$'"} {
 		if got := shell(word); got != want {
 			t.Errorf("%q: got %s", word, got)

@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-func TestABrokerWithTLS(t *testing.T) {
+func TestABrokerWithTLSIsExamined(t *testing.T) {
 	t.Parallel()
 	authority := certs.NewAuthority(t)
 	authority.Issue("mq.example")
@@ -58,8 +58,8 @@ func TestABrokerWithTLS(t *testing.T) {
 	r.wantOthersOK("tls")
 }
 
-// The examination ends even if servers accept connections and say nothing.
-func TestServersThatAreSilent(t *testing.T) {
+// The examination ends even if servers accept connections and never answer.
+func TestSilentServersDoNotBlockTheExamination(t *testing.T) {
 	t.Parallel()
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	proxied := func(address string) (string, *services.Proxy) {

@@ -54,7 +54,7 @@ func (w words) declareMaze(c *amqp.Channel) error {
 func mazeExchanges() []string { return []string{"direct", "topic", "fanout", "outer", "guarded"} }
 
 // The routes computed from the bindings are compared with the broker's routing.
-func TestRoutesAreThoseOfTheBroker(t *testing.T) {
+func TestRoutesAreComputedAsTheBrokerDoes(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	w := words{rand.New(rand.NewPCG(1, 2))}
 	channel := p.topology(w.declareMaze)
@@ -95,7 +95,7 @@ func TestRoutesAreThoseOfTheBroker(t *testing.T) {
 }
 
 // Beyond the limit, only keys that were rejected before are reported to have no queue.
-func TestMoreExchangesThanAreAskedFor(t *testing.T) {
+func TestTheNumberOfExaminedExchangesIsLimited(t *testing.T) {
 	t.Parallel()
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	const exchanges = 105

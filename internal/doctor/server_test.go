@@ -20,7 +20,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-func TestAServerWithoutRoom(t *testing.T) {
+func TestAServerWithoutFreeSlotsIsReported(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_replication_slots=1", "max_wal_senders=1", "autovacuum=off", "wal_sender_timeout=0")
@@ -48,7 +48,7 @@ func TestAServerWithoutRoom(t *testing.T) {
 }
 
 // A server that may retain 10 MB of WAL invalidates a slot that nobody reads.
-func TestALostSlot(t *testing.T) {
+func TestALostSlotIsReported(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "max_wal_size=1GB", "checkpoint_timeout=1h")
@@ -71,7 +71,7 @@ func TestALostSlot(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-func TestTransactionsThatHoldBackCleanup(t *testing.T) {
+func TestTransactionsThatHoldBackVacuumAreReported(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_prepared_transactions=5", "autovacuum_naptime=1h")
@@ -96,7 +96,7 @@ func TestTransactionsThatHoldBackCleanup(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-func TestDeadRows(t *testing.T) {
+func TestDeadRowsAreReported(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
 	p := healthy(t, services.PrivatePostgres(t, "autovacuum_naptime=1h"))
@@ -112,7 +112,7 @@ func TestDeadRows(t *testing.T) {
 	})
 }
 
-func TestAStandbyAndWhatItHolds(t *testing.T) {
+func TestAStandbyThatHoldsBackVacuumIsReported(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t)
@@ -187,7 +187,7 @@ func (p *patient) failover(server *services.Postgres) {
 	}
 }
 
-func TestAPooler(t *testing.T) {
+func TestAPoolerIsReported(t *testing.T) {
 	t.Parallel()
 	p := healthy(t, services.SharedPostgres(t))
 	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "")))
