@@ -18,7 +18,7 @@ import (
 )
 
 // The example's publisher fulfils the contract of publish.Publisher.
-func TestACustomPublisher(t *testing.T) {
+func TestACustomPublisherFulfilsTheContract(t *testing.T) {
 	config := relay.DefaultConfig()
 	config.DatabaseURL, config.Mode, config.MaxRetries = services.Database(t), relay.ModePoll, 0
 	config.PollInterval = 20 * time.Millisecond

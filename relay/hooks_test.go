@@ -36,7 +36,7 @@ func (t *told) count(name string) int {
 	return len(t.events[name])
 }
 
-func TestHooksAreToldWhatBecomesOfMessages(t *testing.T) {
+func TestHooksReceiveTheResultOfEachMessage(t *testing.T) {
 	i := newInstance(t)
 	var told told
 	i.config.MaxRetries = 1
@@ -75,7 +75,7 @@ func TestHooksAreToldWhatBecomesOfMessages(t *testing.T) {
 	}
 }
 
-func TestAHookThatBlocksHoldsUpNothing(t *testing.T) {
+func TestABlockedHookDelaysNoMessage(t *testing.T) {
 	i := newInstance(t)
 	block := make(chan struct{})
 	defer close(block)
@@ -99,7 +99,7 @@ func TestAHookThatBlocksHoldsUpNothing(t *testing.T) {
 	stop() // although the hook never returns
 }
 
-func TestAHookThatPanicsHarmsNothing(t *testing.T) {
+func TestAPanickingHookHarmsNoMessage(t *testing.T) {
 	i := newInstance(t)
 	var told told
 	count := told.hook("published")
@@ -133,8 +133,7 @@ func TestPanicsOfAHookDoNotFillTheLog(t *testing.T) {
 	}
 }
 
-// A result without a hook allocates nothing.
-func TestNoHooksNoAllocations(t *testing.T) {
+func TestWithoutHooksAResultAllocatesNothing(t *testing.T) {
 	hooks := newHooks(Hooks{}, slog.New(slog.DiscardHandler), newTestMetrics(t))
 	r := confirmedResult("")
 	if n := testing.AllocsPerRun(1000, func() { hooks.result(r, outbox.Decision{Action: outbox.Delete}) }); n != 0 {

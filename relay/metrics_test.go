@@ -57,7 +57,7 @@ func (s scrape) want(t *testing.T, name string, want float64) {
 const insertTraced = `INSERT INTO outbox (routing_key, payload, headers)
 	VALUES ($1, '1', '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}')`
 
-func TestMetricsAgreeWithWhatHappened(t *testing.T) {
+func TestMetricsMatchTheResultsOfMessages(t *testing.T) {
 	i := newInstance(t)
 	i.config.MaxRetries = 1
 	registry := prometheus.NewRegistry()
@@ -144,8 +144,8 @@ func exemplars(h *dto.Histogram) (all []string) {
 	return all
 }
 
-// TestTheSampledMetricsVanishWhileTheDatabaseIsAway: they vanish once the last sample has expired.
-func TestTheSampledMetricsVanishWhileTheDatabaseIsAway(t *testing.T) {
+// They vanish once the last sample has expired.
+func TestSampledMetricsVanishWhileTheDatabaseIsDown(t *testing.T) {
 	i := newInstance(t)
 	i.config.Mode = ModePoll
 	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
@@ -174,8 +174,8 @@ func TestTheSampledMetricsVanishWhileTheDatabaseIsAway(t *testing.T) {
 	}
 }
 
-// TestASweepCountsAllThatItBrings: also rows that wait in memory behind others of their key.
-func TestASweepCountsAllThatItBrings(t *testing.T) {
+// It also counts rows that wait in memory behind others of their key.
+func TestASweepCountsAllRowsThatItFinds(t *testing.T) {
 	for _, mode := range []Mode{ModeAuto, ModePoll} {
 		t.Run(string(mode), func(t *testing.T) {
 			i := newInstance(t)
@@ -216,7 +216,7 @@ func TestAStandbyDoesNotSampleTheQueue(t *testing.T) {
 	}
 }
 
-func TestBlockedTimeAddsUp(t *testing.T) {
+func TestBlockedTimeCountsOnlyBlockedPhases(t *testing.T) {
 	var b blockedTime
 	began := time.Now().Add(-time.Minute)
 	b.changed(publish.State{Phase: publish.Ready, Since: began})
@@ -232,7 +232,7 @@ func TestBlockedTimeAddsUp(t *testing.T) {
 	}
 }
 
-func TestTraceIDs(t *testing.T) {
+func TestTraceIDComesFromTraceparent(t *testing.T) {
 	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
 	for headers, want := range map[string]string{
 		`{"traceparent": "00-` + id + `-00f067aa0ba902b7-01"}`:        id,
@@ -282,7 +282,7 @@ func TestMetricsAllocateNothingForAMessage(t *testing.T) {
 }
 
 // The publisher marks a message that it sends long after the row was taken.
-func TestMessagesMarkedAtTheLastMomentCountAsPossibleDuplicates(t *testing.T) {
+func TestMessagesMarkedByThePublisherCountAsPossibleDuplicates(t *testing.T) {
 	m, r := newTestMetrics(t), confirmedResult("")
 	m.result(r)
 	r.Message.SentAt = r.Message.TakenAt.Add(outbox.CertainFor + time.Second)
@@ -326,7 +326,7 @@ func TestTwoRelaysCannotShareARegistry(t *testing.T) {
 }
 
 // promlint accepts the names, also of metrics without values at first.
-func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
+func TestMetricNamesFollowPrometheusConventions(t *testing.T) {
 	i := newInstance(t)
 	registry := prometheus.NewRegistry()
 	r, stop := i.startWith(i.publisher(), registry)

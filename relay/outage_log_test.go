@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
-// TestAnOutageDoesNotFillTheLog: each try has another port in its error, and two parts fail in turn.
+// Each try has another port in its error, and two parts fail in turn.
 func TestAnOutageDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -178,7 +178,7 @@ func (i *instance) load(writer, rows int) error {
 	return nil
 }
 
-func TestARelayThatIsNotRunLeavesNothing(t *testing.T) {
+func TestARelayThatNeverRanLeavesNoGoroutine(t *testing.T) {
 	i := &instance{t: t, config: DefaultConfig(), amqp: "amqp://127.0.0.1:1"}
 	i.config.DatabaseURL = "postgres://127.0.0.1:1/"
 	before := goleak.IgnoreCurrent()
@@ -191,7 +191,7 @@ func TestARelayThatIsNotRunLeavesNothing(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-func TestAllIsDeliveredInOrderWhileTheStreamIsCutAndTheRelayRestarts(t *testing.T) {
+func TestMessagesArriveInOrderAcrossStreamCutsAndRestarts(t *testing.T) {
 	i := newInstance(t)
 	const writers, rows = 4, 1500
 	var loading sync.WaitGroup
@@ -236,7 +236,7 @@ func TestAllIsDeliveredInOrderWhileTheStreamIsCutAndTheRelayRestarts(t *testing.
 	}
 }
 
-func TestARelayStandsByAndTakesOverAtOnce(t *testing.T) {
+func TestAStandbyTakesOverAtOnce(t *testing.T) {
 	i := newInstance(t)
 	first, stopFirst := i.start()
 	i.await("the first streams", func() bool { return first.Health().Role == "streaming" })
@@ -254,8 +254,8 @@ func TestARelayStandsByAndTakesOverAtOnce(t *testing.T) {
 	stopSecond()
 }
 
-// Metrics and health are read while a drain starts, under the race detector.
-func TestADrainMayBeWatched(t *testing.T) {
+// They are read while a drain starts, under the race detector.
+func TestMetricsAndHealthCanBeReadDuringADrain(t *testing.T) {
 	i := newInstance(t)
 	registry := prometheus.NewRegistry()
 	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), registry)
@@ -298,7 +298,7 @@ func TestKeysPublishedFromTheTableKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestScheduledMessagesOfOneKeyFollowOneAnotherAtOnce(t *testing.T) {
+func TestScheduledMessagesOfOneKeyLeaveWithoutPause(t *testing.T) {
 	for _, mode := range []Mode{ModeAuto, ModePoll} {
 		t.Run(string(mode), func(t *testing.T) {
 			i := newInstance(t)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTopicPatternsMatchAsBindingsDo(t *testing.T) {
+func TestTopicPatternsMatchLikeBindings(t *testing.T) {
 	for _, test := range []struct {
 		pattern, key string
 		matches      bool
@@ -31,7 +31,7 @@ func TestTopicPatternsMatchAsBindingsDo(t *testing.T) {
 	}
 }
 
-func TestRoutingKeysAreBounded(t *testing.T) {
+func TestRoutingKeyLabelsAreBounded(t *testing.T) {
 	keys, err := newRoutingKeys([]string{"orders.*", "paid"})
 	if err != nil {
 		t.Fatal(err)

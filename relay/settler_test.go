@@ -18,9 +18,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
-// TestASmallWindowIsNotHeldByRowsToBeDeleted: a batch of deletes is written before it fills the window, but not too
-// early.
-func TestASmallWindowIsNotHeldByRowsToBeDeleted(t *testing.T) {
+// A batch of deletes is written before it fills the window, but not too early.
+func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 	for _, test := range []struct{ maxInFlight, batch, enough int }{
 		{2000, 500, 500}, {2000, 100, 100}, {400, 500, 100}, {40, 500, 10}, {3, 500, 1}, {1, 500, 1},
 	} {
@@ -55,8 +54,8 @@ func TestASmallWindowIsNotHeldByRowsToBeDeleted(t *testing.T) {
 	}
 }
 
-// TestAStatementTakesNoMoreThanABatch: also if invisible rows are tried again together with new ones.
-func TestAStatementTakesNoMoreThanABatch(t *testing.T) {
+// This holds also if invisible rows are tried again together with new ones.
+func TestAStatementSettlesAtMostOneBatch(t *testing.T) {
 	i := newInstance(t)
 	i.config.BatchSize = 2
 	const rows = 4
@@ -70,8 +69,8 @@ func TestAStatementTakesNoMoreThanABatch(t *testing.T) {
 	wantSettled(t, registry, 2, rows)
 }
 
-// TestRowsAreCountedWhenTheyAreWritten: failed tries are not counted.
-func TestRowsAreCountedWhenTheyAreWritten(t *testing.T) {
+// Failed tries are not counted.
+func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 	i := newInstance(t)
 	r, registry := i.confirmed(2)
 	tx, err := i.db.Begin(t.Context())
@@ -143,7 +142,7 @@ func wantSettled(t *testing.T, registry prometheus.Gatherer, statements uint64, 
 	}
 }
 
-// TestADeadLetterWithAnUnknownCommitIsReported: the connection ends between the commit and its answer.
+// The connection ends between the commit and its answer.
 func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 	i := newInstance(t)
 	address, err := url.Parse(i.config.DatabaseURL)

@@ -12,9 +12,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// TestAStreamThatIsOverLosesTheSlotSoon: otherwise a lost connection would own the slot until wal_sender_timeout, and
-// the relay would be its own standby.
-func TestAStreamThatIsOverLosesTheSlotSoon(t *testing.T) {
+// Otherwise a lost connection would own the slot until wal_sender_timeout, and the relay would be its own standby.
+func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 	i := newInstance(t)
 	log := slog.New(slog.DiscardHandler)
 	open := func() *replication.Stream {
@@ -48,7 +47,7 @@ func TestAStreamThatIsOverLosesTheSlotSoon(t *testing.T) {
 }
 
 // An owner counts as silent only by what this relay has observed, not because the server was paused.
-func TestAnOwnerIsSilentIfTheServerAnswersMeanwhile(t *testing.T) {
+func TestAnOwnerIsSilentOnlyWhileTheServerAnswers(t *testing.T) {
 	owner := slot.Process{PID: 7, Heard: "then", Listens: true}
 	began := time.Now()
 	silentAfter := func(looks ...time.Duration) (silent bool) {

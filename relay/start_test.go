@@ -16,8 +16,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestARoleThatMayNotConnectIsToldTheGrant at the start, and in the log of a relay that lost the privilege later.
-func TestARoleThatMayNotConnectIsToldTheGrant(t *testing.T) {
+// It gets it at the start, and in the log of a relay that lost the privilege later.
+func TestARoleWithoutConnectGetsTheMissingGrant(t *testing.T) {
 	i := newInstance(t)
 	u, err := url.Parse(i.config.DatabaseURL)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 )
 
 // Rows stay in the table if the window is full for long or most of the time, but not if it is full for moments.
-func TestTheStreamWaitsForAWindowThatIsFullForMoments(t *testing.T) {
+func TestTheStreamWaitsWhileTheWindowIsBrieflyFull(t *testing.T) {
 	for name, test := range map[string]struct {
 		full, free time.Duration // in turn
 		ends       time.Duration // when the budget is used up; 0: never

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestCoalescer: slow transactions are taken at once, and fast ones once per coalesceFor.
-func TestCoalescer(t *testing.T) {
+// Slow transactions are reported at once, and fast ones once per coalesceFor.
+func TestCoalescerLimitsTheRateOfFastTransactions(t *testing.T) {
 	for name, test := range map[string]struct {
 		every, together int           // microseconds between groups; transactions in each, a fifth of a millisecond apart
 		awakenings      int           // per second

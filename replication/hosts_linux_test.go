@@ -8,8 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestAHostThatIsGoneDoesNotHideTheNext: after a failover, the first host of the URL may not answer at all.
-func TestAHostThatIsGoneDoesNotHideTheNext(t *testing.T) {
+// After a failover, the first host of the URL may not answer at all.
+func TestAnUnreachableHostDoesNotHideTheNext(t *testing.T) {
 	f := newFixture(t)
 	u, err := url.Parse(f.url)
 	if err != nil {

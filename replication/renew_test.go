@@ -48,8 +48,8 @@ func TestSlotFarBehindIsRecreated(t *testing.T) {
 	f.wantInserted(l, "1")
 }
 
-// TestSlotFarBehindStaysIfANewOneWouldHaveToWait: also if no slot is free.
-func TestSlotFarBehindStaysIfANewOneWouldHaveToWait(t *testing.T) {
+// No slot is free, or an open transaction would delay a new one.
+func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	f := onDatabase(t, services.PrivatePostgres(t, "max_replication_slots=2").URL(""))
 	f.mustSetup()
@@ -103,8 +103,8 @@ func TestFailoverSlotFarBehindStays(t *testing.T) {
 	}
 }
 
-// TestRelaysThatFindASlotFarBehindAtOnce: at the end there is one slot, and one of them streams from it.
-func TestRelaysThatFindASlotFarBehindAtOnce(t *testing.T) {
+// At the end there is one slot, and one of them streams from it.
+func TestConcurrentRelaysRecreateASlotFarBehindOnce(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.mustSetup()

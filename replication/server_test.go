@@ -44,7 +44,7 @@ func TestRoleWithoutReplicationIsNamed(t *testing.T) {
 	f.wantProblem(err, `role "`+role+`" may not replicate`, `ALTER ROLE "`+role+`" REPLICATION`)
 }
 
-func TestRoleThatMayNotPublishIsToldWhatToRun(t *testing.T) {
+func TestRoleWithoutCreateGetsTheStatementForThePublication(t *testing.T) {
 	f := newFixture(t)
 	_, address := f.role("REPLICATION")
 	_, _, err := Open(t.Context(), address, f.names, await.Hang())
@@ -110,7 +110,7 @@ func TestSlotAheadOfTheServerIsRecreated(t *testing.T) {
 	f.wantInserted(l, "1")
 }
 
-func TestFastShutdownIsNotHeldUp(t *testing.T) {
+func TestFastShutdownIsNotDelayed(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t)
 	f := onDatabase(t, server.URL(""))
@@ -134,7 +134,7 @@ func TestFastShutdownIsNotHeldUp(t *testing.T) {
 	}
 }
 
-func TestSilentServerIsFoundDead(t *testing.T) {
+func TestSilentServerEndsTheStream(t *testing.T) {
 	f := newFixture(t)
 	u, err := url.Parse(f.url)
 	if err != nil {
@@ -175,7 +175,7 @@ func TestIntervalsFollowTheServersTimeout(t *testing.T) {
 	}
 }
 
-func TestSlotThatWaitsNamesPreparedTransactions(t *testing.T) {
+func TestSlotCreationNamesPreparedTransactions(t *testing.T) {
 	services.Thorough(t, "starts a server of its own")
 	server := services.PrivatePostgres(t, "max_prepared_transactions=1")
 	f := onDatabase(t, server.URL(""))

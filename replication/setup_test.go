@@ -15,7 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-func TestSetupMakesWhatIsMissingOnce(t *testing.T) {
+func TestSetupCreatesMissingObjectsOnce(t *testing.T) {
 	f := newFixture(t)
 	f.wantLines(f.mustSetup(), []string{
 		`created publication "` + f.names.Publication + `" for table public.outbox`, "created slot " + f.names.Slot,
@@ -29,7 +29,7 @@ func TestSetupMakesWhatIsMissingOnce(t *testing.T) {
 	stream.Close()
 }
 
-func TestOpenMakesWhatIsMissing(t *testing.T) {
+func TestOpenCreatesMissingObjects(t *testing.T) {
 	f := newFixture(t)
 	_, done := f.open()
 	if len(done) != 2 || f.slot("plugin") != "pgoutput" {
@@ -37,7 +37,7 @@ func TestOpenMakesWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestSetupHealsThePublication(t *testing.T) {
+func TestSetupRepairsThePublication(t *testing.T) {
 	for _, c := range []struct{ sql, done string }{
 		{`CREATE PUBLICATION %s WITH (publish_via_partition_root = true)`, `added table public.outbox to publication %s`},
 		{`CREATE PUBLICATION %s FOR TABLE other WITH (publish_via_partition_root = true)`, `added table public.outbox to publication %s`},
@@ -69,7 +69,7 @@ func TestSetupHealsThePublication(t *testing.T) {
 	}
 }
 
-func TestSeveralFaultsOfAPublicationAreHealedAtOnce(t *testing.T) {
+func TestSetupRepairsSeveralFaultsOfAPublicationAtOnce(t *testing.T) {
 	f := newFixture(t)
 	f.exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE other WITH (publish = 'delete')`)
 	line, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names)
@@ -79,7 +79,7 @@ func TestSeveralFaultsOfAPublicationAreHealedAtOnce(t *testing.T) {
 	}
 }
 
-func TestRowFilterAndColumnListAreRefused(t *testing.T) {
+func TestRowFilterAndColumnListAreRejected(t *testing.T) {
 	if services.SharedPostgres(t).Major() < 15 {
 		t.Skip("a publication has neither before Postgres 15")
 	}
@@ -107,7 +107,7 @@ func TestMissingTableIsAProblem(t *testing.T) {
 	}
 }
 
-func TestForeignSlotsAreRefused(t *testing.T) {
+func TestForeignSlotsAreRejected(t *testing.T) {
 	f := newFixture(t)
 	elsewhere := asPgConn(f, services.Database(t))
 	create := func(sql string) { f.exec(strings.ReplaceAll(sql, "%s", f.names.Slot)) }
@@ -141,7 +141,7 @@ func TestForeignSlotsAreRefused(t *testing.T) {
 }
 
 // A slot has a name for a moment before it has a plugin.
-func TestASlotThatIsBeingMadeIsOurs(t *testing.T) {
+func TestASlotUnderCreationIsNotForeign(t *testing.T) {
 	f := newFixture(t)
 	reader := asPgConn(f, f.url)
 	done := make(chan struct{})
@@ -170,14 +170,14 @@ func TestASlotThatIsBeingMadeIsOurs(t *testing.T) {
 	}
 }
 
-func TestSlotNameThatPostgresRefusesIsAProblem(t *testing.T) {
+func TestInvalidSlotNameIsAProblem(t *testing.T) {
 	f := newFixture(t)
 	f.names.Slot = "My'Slot"
 	_, err := f.setup()
 	f.wantProblem(err, "My'Slot", "--slot")
 }
 
-func TestNamesMayHoldAnything(t *testing.T) {
+func TestNamesMayContainAnyCharacter(t *testing.T) {
 	f := newFixture(t)
 	f.exec(`CREATE SCHEMA "My ""Schema"`)
 	f.exec(`CREATE TABLE "My ""Schema"."Out'box\" (id bigint)`)
@@ -200,7 +200,7 @@ func TestNamesMayHoldAnything(t *testing.T) {
 	}
 }
 
-func TestTeardownDropsWhatIsThereOnce(t *testing.T) {
+func TestTeardownDropsExistingObjectsOnce(t *testing.T) {
 	f := newFixture(t)
 	f.mustSetup()
 	done, err := Teardown(t.Context(), f.conn.PgConn(), f.names)
@@ -214,7 +214,7 @@ func TestTeardownDropsWhatIsThereOnce(t *testing.T) {
 	}
 }
 
-// TestTeardownWaitsForARelayThatWasJustStopped: its server process ends a little later.
+// The server process of its connection ends a little later.
 func TestTeardownWaitsForARelayThatWasJustStopped(t *testing.T) {
 	f := newFixture(t)
 	l := f.listen()
@@ -232,7 +232,7 @@ func TestTeardownWaitsForARelayThatWasJustStopped(t *testing.T) {
 	<-ended
 }
 
-func TestTeardownRefusesASlotInUse(t *testing.T) {
+func TestTeardownRejectsASlotInUse(t *testing.T) {
 	f := newFixture(t)
 	f.listen()
 	_, err := Teardown(t.Context(), f.conn.PgConn(), f.names)

@@ -43,7 +43,7 @@ func (f *fixture) mustSetUp(names Names) []string {
 }
 
 // The relay recognises each server's printed form of the row filter: the second run changes nothing.
-func TestSetupOfShardsMakesWhatIsMissingOnce(t *testing.T) {
+func TestSetupOfShardsCreatesMissingObjectsOnce(t *testing.T) {
 	f, all := newSharded(t, 3)
 	for _, names := range all {
 		f.wantLines(f.mustSetUp(names), []string{
@@ -110,7 +110,7 @@ func (f *fixture) rows(l *listener, n int) (ids []int64) {
 	return ids
 }
 
-func TestARowFilterThatIsNotTheShardsOwnIsRefused(t *testing.T) {
+func TestARowFilterOfAnotherShardIsRejected(t *testing.T) {
 	f, all := newSharded(t, 4)
 	names := all[1]
 	for filter, what := range map[string]string{
@@ -138,7 +138,7 @@ func TestARowFilterThatIsNotTheShardsOwnIsRefused(t *testing.T) {
 	f.wantLines(f.mustSetUp(names), nil)
 }
 
-func TestAnotherNumberOfShardsIsRefusedWhileOneStreams(t *testing.T) {
+func TestADifferentNumberOfShardsIsRejectedWhileOneStreams(t *testing.T) {
 	f, four := newSharded(t, 4)
 	whole, two := f.split(1)[0], f.split(2)
 	refused := func(names Names, slot, teardown string) {
@@ -170,7 +170,7 @@ func TestAnotherNumberOfShardsIsRefusedWhileOneStreams(t *testing.T) {
 	refused(four[0], whole.Slot, "cdc-relay teardown --slot")
 }
 
-func TestOtherSlotsAreNotTakenForShards(t *testing.T) {
+func TestShardSlotsAreRecognisedByName(t *testing.T) {
 	for slot, want := range map[string]int{
 		"cdc": 1, "cdc_0_of_4": 4, "cdc_3_of_4": 4, "cdc_4_of_4": 0, "cdc_0_of_4x": 0, "cdc_00_of_4": 0, "cdc0_of_4": 0,
 		"cdc_billing": 0, "cdcx": 0, "billing": 0, "cdc_0_of_1": 0, "cdc_0_of_": 0,

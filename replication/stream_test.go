@@ -30,7 +30,7 @@ func TestStreamStartsAtTheCurrentWALPosition(t *testing.T) {
 	f.wantInserted(l, "2", "3")
 }
 
-func TestStartIsWhereTheServerStood(t *testing.T) {
+func TestStreamReportsItsStartPosition(t *testing.T) {
 	f := newFixture(t)
 	f.mustSetup()
 	before := f.value(`SELECT pg_current_wal_flush_lsn()`)
@@ -54,7 +54,7 @@ func (f *fixture) between(low string, position pglogrepl.LSN, high string) bool 
 	return l <= position && position <= h
 }
 
-func TestIdleStreamConfirmsWhatOtherTablesWrite(t *testing.T) {
+func TestIdleStreamConfirmsTheWALOfOtherTables(t *testing.T) {
 	f := newFixture(t)
 	f.listen()
 	f.exec(`INSERT INTO other SELECT generate_series(1, 10000)`)
@@ -62,7 +62,7 @@ func TestIdleStreamConfirmsWhatOtherTablesWrite(t *testing.T) {
 	f.await(`SELECT confirmed_flush_lsn >= '` + end + `' FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
 }
 
-func TestPositionsGrowAndReachEveryCommit(t *testing.T) {
+func TestPositionsIncreaseAndReachEveryCommit(t *testing.T) {
 	f := newFixture(t)
 	f.mustSetup()
 	f.exec(`INSERT INTO other SELECT generate_series(1, 20000)`) // the server reads this before the start
@@ -101,7 +101,7 @@ func TestARecreatedPublicationLeavesNoGap(t *testing.T) {
 	f.wantInserted(l, "2")
 }
 
-func TestPublicationDroppedUnderTheStreamIsToldAndHealed(t *testing.T) {
+func TestPublicationDroppedDuringTheStreamIsRecreated(t *testing.T) {
 	f := newFixture(t)
 	l := f.listen()
 	f.exec(`DROP PUBLICATION ` + f.names.Publication)
@@ -127,7 +127,7 @@ func TestOnlyOneStreamOwnsTheSlot(t *testing.T) {
 	}
 }
 
-func TestCloseLeavesTheSlotToTheNextAtOnce(t *testing.T) {
+func TestCloseReleasesTheSlotAtOnce(t *testing.T) {
 	f := newFixture(t)
 	first := f.listen()
 	second, _ := f.open()
@@ -150,7 +150,7 @@ func TestCloseLeavesTheSlotToTheNextAtOnce(t *testing.T) {
 	f.wantInserted(l, "1")
 }
 
-func TestSlotDroppedBehindItsBackIsTold(t *testing.T) {
+func TestSlotDroppedDuringTheStreamIsNoticed(t *testing.T) {
 	f := newFixture(t)
 	stream, _ := f.open()
 	f.exec(`SELECT pg_drop_replication_slot('` + f.names.Slot + `')`)
@@ -162,7 +162,7 @@ func TestSlotDroppedBehindItsBackIsTold(t *testing.T) {
 	}
 }
 
-func TestStreamEndsWithTheServersWords(t *testing.T) {
+func TestStreamEndsWithTheServersError(t *testing.T) {
 	f := newFixture(t)
 	l := f.listen()
 	f.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
@@ -190,7 +190,7 @@ func TestHandlersErrorEndsTheStream(t *testing.T) {
 	}
 }
 
-func TestLargeTransactionComesWhole(t *testing.T) {
+func TestLargeTransactionArrivesComplete(t *testing.T) {
 	f := newFixture(t)
 	l := f.listen()
 	f.exec(`INSERT INTO outbox SELECT generate_series(1, 900)`)
