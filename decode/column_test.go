@@ -103,7 +103,7 @@ func TestEveryColumnIsReadInTextAndBinary(t *testing.T) {
 	}
 }
 
-func TestBinaryBodyIsToldFromJSON(t *testing.T) {
+func TestBinaryBodyIsDistinguishedFromJSON(t *testing.T) {
 	for _, c := range []struct {
 		cell cell
 		want string
@@ -119,7 +119,7 @@ func TestBinaryBodyIsToldFromJSON(t *testing.T) {
 	}
 }
 
-func TestRowErrorNamesRowAndColumnAndTheStreamGoesOn(t *testing.T) {
+func TestRowErrorNamesTheColumnAndDoesNotEndTheStream(t *testing.T) {
 	for _, c := range []struct {
 		column string
 		cell   cell
@@ -174,7 +174,7 @@ func TestRowErrorNamesRowAndColumnAndTheStreamGoesOn(t *testing.T) {
 	}
 }
 
-func TestRowErrorTellsNothingOfThePayload(t *testing.T) {
+func TestRowErrorDoesNotContainThePayload(t *testing.T) {
 	_, err := ready(t).Decode(insertRow(with("payload_bytes", text(`secret`))))
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("err = %v", err)

@@ -56,7 +56,7 @@ func TestRowsOfOtherTablesAreIgnored(t *testing.T) {
 	}
 }
 
-func TestTwoRelationsOfTheTableAreBothRead(t *testing.T) {
+func TestSeveralRelationsOfTheTableAreRead(t *testing.T) {
 	d := ready(t)
 	feed(t, d, relation(ourOID+1, "public", "outbox", names()...)) // created again under the same name
 	message := insertRow(row())
@@ -66,7 +66,7 @@ func TestTwoRelationsOfTheTableAreBothRead(t *testing.T) {
 	}
 }
 
-func TestRenamedTableIsNoLongerOurs(t *testing.T) {
+func TestRowsOfARenamedTableAreIgnored(t *testing.T) {
 	d := ready(t)
 	feed(t, d, relation(ourOID, "public", "outbox_old", names()...))
 	if e := feed(t, d, insertRow(row())); e.Kind != decode.Ignored {
@@ -80,7 +80,7 @@ func TestInsertIntoUnannouncedRelationIsAnError(t *testing.T) {
 	}
 }
 
-func TestColumnCountThatDiffersFromTheRelationIsAnError(t *testing.T) {
+func TestWrongColumnCountIsAnError(t *testing.T) {
 	for _, cells := range [][]cell{nil, {text("1")}, slices.Repeat([]cell{null()}, 15)} {
 		if _, err := ready(t).Decode(insert(ourOID, cells...)); err == nil {
 			t.Errorf("%d cells: no error", len(cells))
@@ -145,7 +145,7 @@ func TestMissingColumnsStopTheStreamAndAreNamed(t *testing.T) {
 	}
 }
 
-func TestMessageCutAtAnyByteIsAnError(t *testing.T) {
+func TestTruncatedMessageIsAnError(t *testing.T) {
 	for _, message := range [][]byte{
 		relation(ourOID, "public", "outbox", names()...), relation(5, "public", "other", "a", "b"),
 		begin(100, 7), commit(100, 148), insertRow(row()), insertRow(with("payload", binval("[]"))),
@@ -162,7 +162,8 @@ func TestMessageCutAtAnyByteIsAnError(t *testing.T) {
 	}
 }
 
-func TestLengthBeyondTheMessageIsAnErrorAndAllocatesNothing(t *testing.T) {
+// It allocates nothing.
+func TestLengthBeyondTheMessageIsAnError(t *testing.T) {
 	message := insertRow(with("payload_bytes", binval("abcd")))
 	copy(message[len(message)-8:], "\xff\xff\xff\xff")
 	d := ready(t)
@@ -178,7 +179,7 @@ func TestLengthBeyondTheMessageIsAnErrorAndAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestMessageOwnsItsMemory(t *testing.T) {
+func TestMessageDoesNotReferToTheReadBuffer(t *testing.T) {
 	r := with("headers", text(`{"h": 1}`))
 	r["properties"], r["ordering_key"], r["exchange"] = binval("\x01{}"), text("key"), text("exchange")
 	wire := insertRow(r)
@@ -192,7 +193,7 @@ func TestMessageOwnsItsMemory(t *testing.T) {
 	}
 }
 
-func TestCommitTimeIsThatOfTheTransactionUnderWay(t *testing.T) {
+func TestCommitTimeIsThatOfTheCurrentTransaction(t *testing.T) {
 	d := ready(t)
 	message := begin(100, 7)
 	binary.BigEndian.PutUint64(message[9:], 1_000_001) // microseconds after 2000-01-01

@@ -129,8 +129,8 @@ func feed(t testing.TB, d *decode.Decoder, messages ...[]byte) (last decode.Even
 // captured has pgoutput of a real server, one message per line, as seeds of FuzzDecode.
 const captured = "testdata/pgoutput.hex"
 
-// FuzzDecode feeds random bytes to a decoder that knows the table, and then a valid row. Nothing panics, and memory
-// stays in proportion.
+// Feeds random bytes to a decoder that knows the table, and then a valid row. Nothing panics, and memory stays in
+// proportion.
 func FuzzDecode(f *testing.F) {
 	seeds, err := os.ReadFile(captured)
 	if err != nil {

@@ -32,7 +32,7 @@ func ranOnly(t *testing.T, ran []Sweep, want ...Sweep) {
 	}
 }
 
-func TestAHealthyStreamLeavesOnlyTheDueRowsToPoll(t *testing.T) {
+func TestALeaderPollsOnlyForDueRows(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	ran, _ := settle(p, now, streaming())
 	ranOnly(t, ran, Due, Backlog, Keys) // once, at the start
@@ -49,7 +49,7 @@ func TestAHealthyStreamLeavesOnlyTheDueRowsToPoll(t *testing.T) {
 	ranOnly(t, ran, Due, Keys, Backlog)
 }
 
-func TestAStartedPassIsFinished(t *testing.T) {
+func TestAStartedPassRunsToItsEnd(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
 	p.Done(Backlog, now, Outcome{More: true})
@@ -65,7 +65,7 @@ func TestAStartedPassIsFinished(t *testing.T) {
 	}
 }
 
-func TestRowsThatAskForASweepGetItWithinAPollInterval(t *testing.T) {
+func TestARequestedSweepRunsWithinAPollInterval(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
 	v := streaming()
@@ -92,7 +92,7 @@ func TestWantedKeysAreLookedUpAtOnce(t *testing.T) {
 }
 
 // While nothing can be published, a leader only asks which transactions are visible.
-func TestNothingIsSweptWithoutAPublisherOrRoom(t *testing.T) {
+func TestNoSweepRunsWithoutAPublisherOrRoom(t *testing.T) {
 	v := streaming()
 	v.Ready, v.Backlog, v.Unlisted, v.Wanted = false, true, true, true
 	p, now := NewPlanner(poll), time.Now()
@@ -108,7 +108,7 @@ func TestNothingIsSweptWithoutAPublisherOrRoom(t *testing.T) {
 	}
 }
 
-func TestTheSafetyPassTakesAThousandthOfTheTime(t *testing.T) {
+func TestTheSafetyPassUsesAThousandthOfTheTime(t *testing.T) {
 	for took, after := range map[time.Duration]time.Duration{
 		time.Millisecond: backlogSafety,
 		time.Second / 10: 100 * time.Second,
@@ -205,7 +205,7 @@ func TestTheDueSweepWaitsUntilARowIsDue(t *testing.T) {
 }
 
 // One slow run may have been a paused server, and must not delay due rows.
-func TestASweepThatWaitedOnceRunsAgainSoon(t *testing.T) {
+func TestOneSlowSweepDoesNotDelayTheNext(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	for _, took := range []time.Duration{time.Millisecond, 29 * time.Second, time.Millisecond, 29 * time.Second} {
 		p.Done(Due, now, Outcome{Took: took})
@@ -215,7 +215,7 @@ func TestASweepThatWaitedOnceRunsAgainSoon(t *testing.T) {
 	}
 }
 
-func TestAStandbyTakesFreshRowsOnlyWithoutALeader(t *testing.T) {
+func TestAStandbySweepsFreshRowsOnlyWithoutALeader(t *testing.T) {
 	standby := View{Ready: true}
 	p, now := NewPlanner(poll), time.Now()
 	ran, _ := settle(p, now, standby)

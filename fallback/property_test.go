@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 
 // In any order of steps by stream, claims, broker, settler, outages and crashes: no message is lost, each key keeps its
 // order with one message in flight, no row is in flight twice, and duplicates are marked.
-func TestNothingIsLostAndKeysKeepTheirOrderWhateverHappens(t *testing.T) {
+func TestRandomStepsLoseNothingAndKeepTheOrderOfKeys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		t.Repeat(m.steps())
@@ -40,7 +40,7 @@ func TestNothingIsLostAndKeysKeepTheirOrderWhateverHappens(t *testing.T) {
 }
 
 // Without a crash and without a lost confirm, no message is delivered twice.
-func TestNothingIsDeliveredTwiceByAProcessThatHearsItsConfirms(t *testing.T) {
+func TestRandomStepsDeliverOnceIfAllConfirmsArrive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		steps := m.steps()
@@ -60,7 +60,7 @@ func TestNothingIsDeliveredTwiceByAProcessThatHearsItsConfirms(t *testing.T) {
 }
 
 // A message that nobody can have published before is not marked, on either way out of the table.
-func TestNothingIsMarkedNeedlessly(t *testing.T) {
+func TestRandomStepsMarkOnlyPossibleDuplicates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		m.marksExactly = true
@@ -89,7 +89,7 @@ func TestNothingIsMarkedNeedlessly(t *testing.T) {
 }
 
 // A key with many rows leaves through the table, run by run.
-func TestAKeyWithManyRowsKeepsItsOrderWhateverHappens(t *testing.T) {
+func TestRandomStepsKeepTheOrderOfALongKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		steps := m.stepsOf("a", "a", "a", "b")
@@ -103,7 +103,7 @@ func TestAKeyWithManyRowsKeepsItsOrderWhateverHappens(t *testing.T) {
 }
 
 // Requeued dead letters keep their order, and leave before later rows, even if the stream is behind.
-func TestRequeuedMessagesKeepTheirOrder(t *testing.T) {
+func TestRandomStepsKeepTheOrderOfRequeuedMessages(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		steps := m.stepsOf("a")
@@ -131,7 +131,7 @@ func TestRequeuedMessagesKeepTheirOrder(t *testing.T) {
 }
 
 // Keys beyond the limit go by the table, and are direct again later.
-func TestMoreKeysThanAreRememberedKeepTheirOrder(t *testing.T) {
+func TestRandomStepsKeepTheOrderOfForgottenKeys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		if !m.polls {
@@ -149,7 +149,7 @@ func TestMoreKeysThanAreRememberedKeepTheirOrder(t *testing.T) {
 }
 
 // Another relay takes over from a frozen one. None of the frozen relay's claimed rows leave.
-func TestARelayThatIsFrozenAgainAndAgainMarksWhatItPublishes(t *testing.T) {
+func TestRandomStepsWithFrozenRelaysMarkDuplicates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		m.scheduledOfTen = 0
@@ -165,8 +165,8 @@ func TestARelayThatIsFrozenAgainAndAgainMarksWhatItPublishes(t *testing.T) {
 	})
 }
 
-// While nothing happens, the sweeps come to rest, also if there is too little room for the next page.
-func TestSweepsComeToRest(t *testing.T) {
+// Sweeps become idle while nothing happens, also if there is too little room for the next page.
+func TestRandomStepsEndWithIdleSweeps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		steps := m.steps()

@@ -10,9 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestAPassOverManyIDsIsMadeInSpans: a pass over many ids ends after few statements, and only the first takes long,
-// even on a slow and distant server.
-func TestAPassOverManyIDsIsMadeInSpans(t *testing.T) {
+// It ends after few statements, and only the first takes long, even on a slow and distant server.
+func TestAPassOverManyIDsIsDividedIntoSpans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		last := rapid.Int64Range(0, 1<<50).Draw(t, "last id")
 		perSecond := float64(rapid.Int64Range(10_000, 1<<40).Draw(t, "ids a second"))
@@ -53,7 +52,7 @@ func TestAPassOverManyIDsIsMadeInSpans(t *testing.T) {
 	})
 }
 
-func TestASpanEndsWithTheGreatestID(t *testing.T) {
+func TestTheLastSpanEndsWithTheGreatestID(t *testing.T) {
 	for _, one := range []struct {
 		span               span
 		after, last, until int64

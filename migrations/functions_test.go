@@ -69,7 +69,7 @@ func row(t *testing.T, owner *pgx.Conn) map[string]any {
 	return m
 }
 
-func TestFunctionsAreMadeOnceForAnyName(t *testing.T) {
+func TestFunctionsAreCreatedOnceForAnyName(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	for _, table := range weirdTables() {
 		up(t, conn, table)
@@ -95,7 +95,7 @@ func TestFunctionsAreMadeOnceForAnyName(t *testing.T) {
 	}
 }
 
-func TestTheScriptForPsqlMakesTheSameFunctions(t *testing.T) {
+func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
 	psql, err := exec.LookPath("psql")
 	if err != nil {
 		t.Skip("psql is not there")
@@ -134,7 +134,7 @@ func TestTheFunctionsBelongToTheOwnerOfTheTable(t *testing.T) {
 	}
 }
 
-func TestOnlyWhoWasGrantedMayCall(t *testing.T) {
+func TestFunctionsNeedAGrant(t *testing.T) {
 	url := services.Database(t)
 	owner := connect(t, url)
 	up(t, owner, plainTable())
@@ -146,7 +146,7 @@ func TestOnlyWhoWasGrantedMayCall(t *testing.T) {
 	wantError(t, stranger, "SELECT outbox_await(gen_random_uuid())", denied, "outbox_await")
 }
 
-func TestEnqueue(t *testing.T) {
+func TestEnqueueInsertsAMessage(t *testing.T) {
 	owner, app := withFunctions(t)
 	id := value[string](t, app, "SELECT outbox_enqueue('orders.created', '{\"a\":  1}')::text")
 	got := fmt.Sprint(row(t, owner))
@@ -180,7 +180,7 @@ func TestEnqueue(t *testing.T) {
 	wantError(t, app, "SELECT outbox_enqueue('k', '{}', headers => '[1]')", "22023", "headers must be a JSON object, not JSON array")
 }
 
-func TestHeadersOfTheTransaction(t *testing.T) {
+func TestEnqueueAddsTheHeadersOfTheTransaction(t *testing.T) {
 	owner, app := withFunctions(t)
 	for _, test := range []struct{ set, given, want string }{
 		{`{"trace": "t1"}`, `NULL`, `map[trace:t1]`},
@@ -213,7 +213,7 @@ func TestHeadersOfTheTransaction(t *testing.T) {
 	}
 }
 
-func TestCelery(t *testing.T) {
+func TestCeleryInsertsATask(t *testing.T) {
 	owner, app := withFunctions(t)
 	id := value[string](t, app, `SELECT outbox_celery('tasks.add', args => '[1, 2.50]', kwargs => '{"x": "y"}', queue => 'math', countdown => 60,
 		expires => '2030-01-02 03:04:05.6+02', priority => 7, reply_to => 'answers')::text`)
@@ -245,7 +245,7 @@ func TestCelery(t *testing.T) {
 	wantError(t, app, `SELECT outbox_celery(NULL)`, "22004", "task and queue")
 }
 
-func TestAwait(t *testing.T) {
+func TestAwaitReturnsTheStateOfAMessage(t *testing.T) {
 	owner, app := withFunctions(t)
 	state := func(id, timeout string) string {
 		t.Helper()
@@ -281,7 +281,7 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-func TestAwaitSaysThatItMustComeAfterCommit(t *testing.T) {
+func TestAwaitBeforeCommitIsAnError(t *testing.T) {
 	_, app := withFunctions(t)
 	for _, begin := range []string{
 		"BEGIN; SELECT outbox_enqueue('k', '{}')",
@@ -296,7 +296,7 @@ func TestAwaitSaysThatItMustComeAfterCommit(t *testing.T) {
 }
 
 // A caller who owns a schema with look-alikes of everything, first in the search_path, changes nothing.
-func TestASearchPathAttackChangesNothing(t *testing.T) {
+func TestFunctionsIgnoreTheSearchPathOfTheCaller(t *testing.T) {
 	owner, app := withFunctions(t)
 	role := value[string](t, app, "SELECT current_user::text")
 	exec1(t, owner, "CREATE SCHEMA evil AUTHORIZATION "+role)

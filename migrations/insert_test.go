@@ -28,8 +28,8 @@ func wantState(t *testing.T, err error, state, names string) {
 	}
 }
 
-// TestMistakesThatFailAtTheInsert: types, NOT NULL and the index. The relay checks the rest.
-func TestMistakesThatFailAtTheInsert(t *testing.T) {
+// Types, NOT NULL and the index reject them. The relay checks the rest.
+func TestInvalidInsertsFail(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	up(t, conn, plainTable())
 	const notNull, badText, tooLong, outOfRange = "23502", "22P02", "54000", "22003"
@@ -64,8 +64,8 @@ func TestMistakesThatFailAtTheInsert(t *testing.T) {
 	}
 }
 
-// TestTheOutboxHasNoChecksOrTriggers: each INSERT would prepare CHECKs, generated columns and triggers again. The
-// benchmark (cdc-relay-bench insert) shows their cost.
+// Each INSERT would prepare CHECKs, generated columns and triggers again. The benchmark (cdc-relay-bench insert) shows
+// their cost.
 func TestTheOutboxHasNoChecksOrTriggers(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	up(t, conn, plainTable())

@@ -84,7 +84,7 @@ func TestUpIsIdempotentForAnyName(t *testing.T) {
 	}
 }
 
-func TestUpRefusesANameThatLeavesNoRoom(t *testing.T) {
+func TestUpRejectsATooLongName(t *testing.T) {
 	table := outbox.Table{Schema: "public", Name: strings.Repeat("t", 52)}
 	if _, err := migrations.SQL(table); err == nil || !strings.Contains(err.Error(), "too long") {
 		t.Errorf("got %v", err)
@@ -115,7 +115,7 @@ func TestConcurrentUpsWaitForOneAnother(t *testing.T) {
 	}
 }
 
-func TestUpSaysWhatStandsInTheWay(t *testing.T) {
+func TestUpNamesAnExistingTable(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	exec1(t, conn, "CREATE TABLE outbox (something text)")
 	_, _, err := migrations.Up(t.Context(), conn, plainTable())
@@ -162,7 +162,7 @@ func as(t *testing.T, url string, owner *pgx.Conn, grants ...string) *pgx.Conn {
 	return conn
 }
 
-func TestStatusAndIdleUpNeedOnlyToReadTheVersion(t *testing.T) {
+func TestStatusAndIdleUpNeedOnlySelectOnTheVersion(t *testing.T) {
 	url := services.Database(t)
 	owner := connect(t, url)
 	up(t, owner, plainTable())
@@ -184,7 +184,7 @@ func TestUpInAnExistingSchemaNeedsNoPrivilegeOnTheDatabase(t *testing.T) {
 	up(t, conn, outbox.Table{Schema: "shop", Name: "outbox"})
 }
 
-func TestApplicationNeedsInsertAndNothingElse(t *testing.T) {
+func TestAnApplicationNeedsOnlyInsert(t *testing.T) {
 	url := services.Database(t)
 	owner := connect(t, url)
 	up(t, owner, plainTable())
@@ -199,7 +199,7 @@ func TestApplicationNeedsInsertAndNothingElse(t *testing.T) {
 	wantState(t, err, "42501", "permission denied")
 }
 
-func TestDropRefusesWhileMessagesAreThere(t *testing.T) {
+func TestDropRejectsTablesWithMessages(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	for _, table := range weirdTables()[:3] {
 		if dropped, err := migrations.Drop(t.Context(), conn, table); dropped || err != nil {
@@ -230,7 +230,7 @@ func TestDropRefusesWhileMessagesAreThere(t *testing.T) {
 	}
 }
 
-func TestScriptForPsqlMakesTheSame(t *testing.T) {
+func TestTheScriptForPsqlCreatesTheSameTables(t *testing.T) {
 	psql, err := exec.LookPath("psql")
 	if err != nil {
 		t.Skip("psql is not there")
@@ -295,8 +295,8 @@ func catalog(t *testing.T, conn *pgx.Conn) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestRestoreMakesWhatSomebodyDropped: the tables equal those that Up creates.
-func TestRestoreMakesWhatSomebodyDropped(t *testing.T) {
+// The tables then equal those that Up creates.
+func TestRestoreCreatesDroppedObjects(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	for _, table := range weirdTables()[:3] {
 		up(t, conn, table)
@@ -346,7 +346,7 @@ func TestRestoreNamesAMissingColumn(t *testing.T) {
 	}
 }
 
-func TestColumnsAreThoseOfTheTables(t *testing.T) {
+func TestColumnsMatchTheTables(t *testing.T) {
 	conn := connect(t, services.Database(t))
 	up(t, conn, plainTable())
 	for _, of := range []outbox.Table{plainTable(), plainTable().DeadLetter()} {

@@ -88,7 +88,7 @@ func rowsOf(t *testing.T, owner *pgx.Conn, table outbox.Table) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestEnqueueWithPgxNeedsInsertAlone(t *testing.T) {
+func TestEnqueueWithPgxNeedsOnlyInsert(t *testing.T) {
 	table := outbox.Table{Schema: "My Schema", Name: "Out.Box"}
 	owner, url := newOutbox(t, table)
 	app, err := pgx.Connect(t.Context(), url)
@@ -113,7 +113,7 @@ func TestEnqueueWithPgxNeedsInsertAlone(t *testing.T) {
 	}
 }
 
-func TestEnqueueWithDatabaseSQLNeedsInsertAlone(t *testing.T) {
+func TestEnqueueWithDatabaseSQLNeedsOnlyInsert(t *testing.T) {
 	table := outbox.Table{Schema: "public", Name: "outbox"}
 	owner, url := newOutbox(t, table)
 	db, err := sql.Open("pgx", url)
@@ -136,7 +136,7 @@ func TestEnqueueWithDatabaseSQLNeedsInsertAlone(t *testing.T) {
 	}
 }
 
-func TestEnqueueSaysWhatIsWrong(t *testing.T) {
+func TestEnqueueRejectsInvalidMessages(t *testing.T) {
 	table := outbox.Table{Schema: "public", Name: "outbox"}
 	_, url := newOutbox(t, table)
 	app, err := pgx.Connect(t.Context(), url)

@@ -40,7 +40,7 @@ func TestParseTable(t *testing.T) {
 	}
 }
 
-func TestTableStringIsWhatParseTableReads(t *testing.T) {
+func TestParseTableReadsTableString(t *testing.T) {
 	for _, table := range []outbox.Table{
 		{Schema: "public", Name: "outbox"},
 		{Schema: "My Schema", Name: "Out.Box"},
@@ -83,7 +83,7 @@ func TestUUIDRoundTrip(t *testing.T) {
 	}
 }
 
-func TestNamesOfOutcomes(t *testing.T) {
+func TestEachOutcomeHasItsOwnName(t *testing.T) {
 	seen := make(map[string]bool)
 	for o := outbox.Confirmed; o <= outbox.NotSent; o++ {
 		if name := o.String(); name == "invalid" || seen[name] {
@@ -97,7 +97,7 @@ func TestNamesOfOutcomes(t *testing.T) {
 	}
 }
 
-func TestSizeCountsWhatIsLarge(t *testing.T) {
+func TestSizeCountsAllVariableFields(t *testing.T) {
 	exchange, key := strings.Repeat("x", 10_000), strings.Repeat("k", 20_000)
 	m := outbox.Message{
 		Payload: make([]byte, 1000), Headers: make([]byte, 100), Properties: make([]byte, 10), RoutingKey: "k",

@@ -11,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-func TestSnapshotTellsFinishedTransactions(t *testing.T) {
+func TestSnapshotSaysWhichTransactionsAreFinished(t *testing.T) {
 	for _, c := range []struct {
 		snapshot string
 		xid      uint32

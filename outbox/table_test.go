@@ -6,7 +6,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-func TestACommandNamesATableThatIsNotTheUsualOne(t *testing.T) {
+func TestCommandNamesATableOtherThanTheDefault(t *testing.T) {
 	for table, want := range map[string]string{
 		"outbox":       "cdc-relay setup",
 		`sales."It's"`: `cdc-relay setup --table 'sales."It'\''s"', with the relay's own --slot and --publication`,

@@ -129,7 +129,7 @@ func shutdown(t *testing.T, tr *Tracer) {
 	}
 }
 
-func TestASpanGoesFromTheCommitToTheConfirm(t *testing.T) {
+func TestASpanCoversTheTimeFromCommitToConfirm(t *testing.T) {
 	plainly(t)
 	var got receiver
 	server := httptest.NewServer(&got)
@@ -186,7 +186,7 @@ func TestASpanGoesFromTheCommitToTheConfirm(t *testing.T) {
 	}
 }
 
-func TestSpansGoByGRPC(t *testing.T) {
+func TestSpansAreSentByGRPC(t *testing.T) {
 	plainly(t)
 	var got receiver
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -232,7 +232,7 @@ func TestNoSpanWithoutASampledParent(t *testing.T) {
 	}
 }
 
-func TestTheEnvironmentSaysWhetherThereAreSpans(t *testing.T) {
+func TestVariablesEnableTracing(t *testing.T) {
 	for _, test := range []struct {
 		env  string
 		on   bool

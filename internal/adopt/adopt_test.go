@@ -179,7 +179,7 @@ const (
 	second   = "00000000-0000-4000-8000-000000000002"
 )
 
-func TestDebezium(t *testing.T) {
+func TestDebeziumRowsBecomeMessages(t *testing.T) {
 	s := open(t, outboxevent)
 	if result := s.adopt(s.request(adopt.Debezium, "outboxevent", "", "")); !result.Attached || result.Moved != 0 {
 		t.Errorf("got %+v", result)
@@ -204,7 +204,7 @@ func TestDebezium(t *testing.T) {
 }
 
 // The application's results stay the same, and no body makes its transaction fail.
-func TestTheApplicationStaysAsItIs(t *testing.T) {
+func TestTheApplicationNeedsNoChange(t *testing.T) {
 	s := open(t, simplest)
 	s.adopt(s.request(adopt.Debezium, "outboxevent", "routing_key=type", ""))
 	values := func(id string) string { return "('" + id + "', 'Order', '42', 'OrderCreated', '{\"n\": 1}')" }
@@ -268,7 +268,7 @@ func TestTheStateAtCommitIsSent(t *testing.T) {
 	s.wantEmpty("outboxevent")
 }
 
-func TestMapped(t *testing.T) {
+func TestMappedColumnsBecomeMessages(t *testing.T) {
 	s := open(t, `CREATE TABLE "Ev ents" ("No" serial PRIMARY KEY, "MessageId" text, "Kind" text, "From" text, body bytea, meta jsonb, prio integer, due timestamp, at date,
 		"ten ant" numeric, info json)`)
 	s.adopt(s.request("", `"Ev ents"`, `message_id=MessageId,exchange='shop',routing_key=kind||'.'||'x',ordering_key="From",payload=body,headers=meta,
@@ -293,7 +293,7 @@ func TestMapped(t *testing.T) {
 	s.wantEmpty(`"Ev ents"`)
 }
 
-func TestMappedRulesOfAMessage(t *testing.T) {
+func TestMappedColumnsSetRulesOfAMessage(t *testing.T) {
 	s := open(t, `CREATE TABLE events (id serial PRIMARY KEY, topic text, body text, tries text, shown jsonb, "until" timestamptz)`)
 	s.adopt(s.request("", "events", "routing_key=topic,payload=body,max_attempts=tries,redacted_payload=shown,expires_at=until", ""))
 	s.insert("SET timezone = 'UTC'", `INSERT INTO events (topic, body, tries, shown, "until") VALUES ('t', '1', '3', '{"a": 1}', '2030-01-01'), ('t', '2', NULL, NULL, NULL), ('t', '3', 'many', NULL, NULL)`)
@@ -301,8 +301,8 @@ func TestMappedRulesOfAMessage(t *testing.T) {
 		row{"headers": `cdc-relay adopt: invalid input syntax for type smallint: "many"`, "max_attempts": nil})
 }
 
-// A row that cannot be converted is kept whole, and the relay makes it a dead letter: headers must be an object.
-func TestARowThatCannotBeConverted(t *testing.T) {
+// It is kept whole, and the relay makes it a dead letter, because headers must be an object.
+func TestAnUnconvertibleRowBecomesADeadLetter(t *testing.T) {
 	s := open(t, `CREATE TABLE events (id serial PRIMARY KEY, topic text, body text, meta text, prio text)`)
 	s.adopt(s.request("", "events", "routing_key=topic,payload=body,headers=meta,properties.priority=prio", ""))
 	s.insert(`INSERT INTO events (topic, body, meta) VALUES ('t', '{}', '{"a": "\u0000"}'), ('t', '{}', 'secret{'), ('t', '{}', '[1]')`,
@@ -315,7 +315,7 @@ func TestARowThatCannotBeConverted(t *testing.T) {
 	s.want(row{}, row{}, row{"headers": "[1]"}, row{"routing_key": "t"})
 }
 
-func TestCelery(t *testing.T) {
+func TestCeleryRowsBecomeMessages(t *testing.T) {
 	s := open(t, celeryOutbox)
 	s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox", "routing_key='default'", ""))
 	const insert = "INSERT INTO celery_outbox (created_at, retries, task_id, task_name, args, kwargs, options, sentry_trace_id, redacted_kwargs, schema_version) VALUES "
@@ -363,7 +363,7 @@ const (
 		"acked" BOOLEAN NOT NULL DEFAULT FALSE, "created_at" TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT CURRENT_TIMESTAMP)`
 )
 
-func TestWatermill(t *testing.T) {
+func TestWatermillRowsBecomeMessages(t *testing.T) {
 	s := open(t, watermillTopic, watermillQueue)
 	s.exec(`INSERT INTO watermill_jobs (uuid, payload, acked) VALUES ('1', '{"done": true}', true), ('2', '{"done": false}', false)`)
 	s.adopt(s.request(adopt.Watermill, "watermill_orders", "ordering_key='orders'", ""))
@@ -390,7 +390,7 @@ func TestWatermill(t *testing.T) {
 	s.wantEmpty("watermill_orders")
 }
 
-func TestMovingWhatWaits(t *testing.T) {
+func TestWaitingRowsAreMoved(t *testing.T) {
 	s := open(t, events)
 	s.exec(`INSERT INTO events (topic, customer, body, sent_at) SELECT 't', 'c' || i % 10, i, CASE WHEN i % 2 = 0 THEN now() END FROM generate_series(1, 5000) i`)
 	r := s.request("", "events", eventMap, "")
@@ -451,7 +451,7 @@ func TestMovingWhatWaits(t *testing.T) {
 }
 
 // After an interruption each row is in exactly one table; a second adopt moves the rest.
-func TestAnInterruptedMoveGoesOn(t *testing.T) {
+func TestAnInterruptedMoveContinues(t *testing.T) {
 	s := open(t, events)
 	s.exec(`INSERT INTO events (topic, body) SELECT 't', i FROM generate_series(1, 20000) i`)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -476,7 +476,7 @@ func TestAnInterruptedMoveGoesOn(t *testing.T) {
 	s.wantEmpty("events")
 }
 
-func TestAPartitionedTable(t *testing.T) {
+func TestAPartitionedTableIsAdopted(t *testing.T) {
 	s := open(t, `CREATE TABLE events (id int, at date, topic text, body text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)`,
 		`CREATE TABLE events_old (topic text, body text, at date NOT NULL, id int NOT NULL)`,
 		`ALTER TABLE events ATTACH PARTITION events_old FOR VALUES FROM ('2020-01-01') TO ('2026-01-01')`)
@@ -505,7 +505,7 @@ func TestALockedTableIsNamed(t *testing.T) {
 	}
 }
 
-func TestView(t *testing.T) {
+func TestAViewReplacesTheTable(t *testing.T) {
 	s := open(t, outboxevent, `CREATE TABLE events (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, topic text DEFAULT 'usual', body text)`)
 	s.exec("GRANT INSERT, SELECT ON events TO " + s.role)
 	s.exec("INSERT INTO events (body) VALUES ('1')")
@@ -651,7 +651,7 @@ func TestTablesOfSeveralSchemasHaveTheirOwnFunctions(t *testing.T) {
 	}
 }
 
-func TestUndo(t *testing.T) {
+func TestUndoRestoresTheTable(t *testing.T) {
 	s := open(t, events, simplest)
 	s.adopt(s.request("", "events", eventMap, ""))
 	s.adopt(s.request(adopt.Debezium, "outboxevent", "", ""))
@@ -679,8 +679,8 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// What check reads, after everything that can happen to a trigger.
-func TestList(t *testing.T) {
+// Covers everything that can happen to a trigger. Check reads it.
+func TestListReportsTheStateOfEachTrigger(t *testing.T) {
 	s := open(t, events)
 	r := s.request("", "events", eventMap, "all")
 	s.adopt(r)
@@ -759,7 +759,7 @@ func psql(t *testing.T, url, script string) {
 	}
 }
 
-func TestTheScriptForPsqlDoesTheSame(t *testing.T) {
+func TestTheScriptForPsqlAdoptsTheTable(t *testing.T) {
 	if _, err := exec.LookPath("psql"); err != nil {
 		t.Skip("psql is not there")
 	}
@@ -825,8 +825,8 @@ func TestATableThatForbidsDeletesNeedsAView(t *testing.T) {
 	s.want(row{"body": "1"}, row{"body": "2"})
 }
 
-// The function lends nobody the rights of the outbox's owner.
-func TestTheFunctionLendsNobodyItsOwnersRights(t *testing.T) {
+// It runs with the rights of the outbox's owner, which nobody may use otherwise.
+func TestTheFunctionCannotBeUsedToGainRights(t *testing.T) {
 	s := open(t, events)
 	s.adopt(s.request("", "events", eventMap, ""))
 	s.exec("GRANT CREATE ON SCHEMA public TO " + s.role)

@@ -85,7 +85,7 @@ func deadLettered() relay.Event {
 	}
 }
 
-func TestANoticeTellsOfADeadLetter(t *testing.T) {
+func TestANoticeDescribesTheDeadLetter(t *testing.T) {
 	url := services.VHost(t)
 	exchange, deliveries := graveyard(t, url)
 	n, stop := running(t, url, exchange)
@@ -117,7 +117,7 @@ func TestANoticeTellsOfADeadLetter(t *testing.T) {
 	}
 }
 
-func TestNoticesThatNobodyTakesAreCounted(t *testing.T) {
+func TestUndeliverableNoticesAreCounted(t *testing.T) {
 	n, stop := running(t, services.VHost(t), "no such exchange")
 	for range 10 {
 		n.Hook(DeadLettered)(deadLettered())

@@ -46,7 +46,7 @@ func (f *fixture) listed(filter operator.Filter, limit int) []int64 {
 		func(w operator.Waiting) int64 { return w.ID })
 }
 
-// TestPagesContinueAfterTheIDZero: a requeued dead letter can have it.
+// A requeued dead letter can have it.
 func TestPagesContinueAfterTheIDZero(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key) SELECT i, 'k', '1', 'A' FROM generate_series(-1, 2) i`)
@@ -64,7 +64,7 @@ func TestPagesContinueAfterTheIDZero(t *testing.T) {
 	}
 }
 
-func TestListPicksByStateAndFilters(t *testing.T) {
+func TestListSelectsByStateAndFilters(t *testing.T) {
 	f := newFixture(t)
 	const columns = "(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version, expires_at, exchange, created_at, last_error) VALUES "
 	row := func(values string) int64 { return f.Insert(columns + "(" + values + ")") }
@@ -111,8 +111,8 @@ func TestListPicksByStateAndFilters(t *testing.T) {
 	}
 }
 
-// TestPagesLoseNoRowOfOneTime: many rows may have the same time, and a page may end among them.
-func TestPagesLoseNoRowOfOneTime(t *testing.T) {
+// Many rows may have the same time, and a page may end among them.
+func TestPagesContainEveryRowOfEqualTime(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', '2100-01-01' FROM generate_series(1, 25)`)
 	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, dead_at)
@@ -154,7 +154,7 @@ func TestCursorsOfOtherListsAreRejected(t *testing.T) {
 	}
 }
 
-func TestKeysTellWhyTheyWait(t *testing.T) {
+func TestKeysShowWhyTheyWait(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) VALUES
 		('r', '1', 'a', NULL, 0), ('r', '1', 'a', '2100-01-01', 0), ('r', '1', 'b', '2100-01-01', 1), ('r', '1', 'b', NULL, 0),
@@ -191,8 +191,8 @@ func TestKeysTellWhyTheyWait(t *testing.T) {
 	}
 }
 
-// TestAPageReadsNoMoreRowsThanItsBound: a page of a million rows, keys or dead letters costs as much as one of a few.
-func TestAPageReadsNoMoreRowsThanItsBound(t *testing.T) {
+// A page of a million rows, keys or dead letters costs as much as one of a few.
+func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 	rows := 3 * operator.MostLooked
 	if !testing.Short() {
 		rows = 1_000_000

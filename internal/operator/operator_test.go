@@ -49,7 +49,7 @@ func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 	equal(t, "order", order, []int64{3, 5, 9, waiting})
 }
 
-func TestIdsThatAreTakenAreReplacedWithinTheirKey(t *testing.T) {
+func TestRequeueReplacesIDsThatAreInUse(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
 	// Id 20 is taken by a row from after a restart of the sequence; id 60 is above the sequence.
@@ -71,7 +71,7 @@ func TestIdsThatAreTakenAreReplacedWithinTheirKey(t *testing.T) {
 	equal(t, "replaced", f.IDs("id <= 0"), []int64{-3, -2, -1, 0})
 }
 
-func TestADeadLetterThatTheOutboxDoesNotTakeStays(t *testing.T) {
+func TestADeadLetterRejectedByTheOutboxStays(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
 	f.DeadLetter(1, "nack")
@@ -88,7 +88,7 @@ func TestADeadLetterThatTheOutboxDoesNotTakeStays(t *testing.T) {
 }
 
 // A requeued message does not expire again.
-func TestRequeueRemovesATimeOfExpiryThatHasPassed(t *testing.T) {
+func TestRequeueRemovesAPastExpiry(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
 	f.DeadLetter(1, "expired", "expires_at", "now()")
@@ -137,7 +137,7 @@ func second[A any](_ A, err error) error { return err }
 
 func third[A, B any](_ A, _ B, err error) error { return err }
 
-func TestFilters(t *testing.T) {
+func TestDeadLetterFiltersSelect(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
 	f.DeadLetter(1, "retries_exhausted", "last_error", "'unroutable: 312 NO_ROUTE'", "exchange", "'x'")

@@ -22,7 +22,7 @@ func planned(t *testing.T) (*tabletest.Tables, *Tables) {
 }
 
 // Cheap statements neither read nor sort a whole table, however many rows it has.
-func TestAGlanceScansNoTable(t *testing.T) {
+func TestStatsScansNoTable(t *testing.T) {
 	p, o := planned(t)
 	p.Fill(tabletest.Rows)
 	const most = MostCounted + 1
@@ -56,7 +56,7 @@ func TestAGlanceScansNoTable(t *testing.T) {
 }
 
 // A table full of dead rows makes a part of the answer unknown, but does not delay the answer.
-func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
+func TestStatsGivesUpASlowStatement(t *testing.T) {
 	p, o := planned(t)
 	reader := &statsReader{Tables: o}
 	reader.most.Valid, reader.most.Int64 = true, MostCounted+1
@@ -74,7 +74,7 @@ func TestAGlanceThatTakesTooLongIsGivenUp(t *testing.T) {
 }
 
 // An id uses the primary key, however many rows there are; a message_id needs a scan.
-func TestRequeueAndPurgeGoByThePrimaryKey(t *testing.T) {
+func TestRequeueAndPurgeUseThePrimaryKey(t *testing.T) {
 	p, o := planned(t)
 	p.Fill(tabletest.Rows)
 	p.Exec(`ANALYZE outbox_dead_letter`)

@@ -20,7 +20,7 @@ func (f *fixture) history() {
 	}
 }
 
-func TestWithoutAHistoryItsListSaysSo(t *testing.T) {
+func TestListingAMissingHistoryIsAnError(t *testing.T) {
 	f := newFixture(t)
 	if _, err := f.operator().PublishedMessages(t.Context(), operator.Filter{}, operator.Page{Limit: 1}); !errors.Is(err, operator.ErrNoHistory) {
 		t.Errorf("without a history: %v", err)
@@ -66,7 +66,7 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 	}
 }
 
-// TestAReplayContinuesAfterAnID: one that was interrupted does not start again.
+// An interrupted replay does not start again.
 func TestAReplayContinuesAfterAnID(t *testing.T) {
 	f := newFixture(t)
 	f.history()
@@ -93,7 +93,7 @@ func TestAReplayContinuesAfterAnID(t *testing.T) {
 	}
 }
 
-// TestAReplayMakesOneCopyOfAMessage: the history also has the copies of earlier replays.
+// The history also has the copies of earlier replays.
 func TestAReplayMakesOneCopyOfAMessage(t *testing.T) {
 	f := newFixture(t)
 	f.history()
@@ -105,7 +105,7 @@ func TestAReplayMakesOneCopyOfAMessage(t *testing.T) {
 	}
 }
 
-// TestATriggerThatDiscardsRowsLosesNoMessage: an INSERT that a trigger discards is no error.
+// An INSERT that a trigger discards is no error.
 func TestATriggerThatDiscardsRowsLosesNoMessage(t *testing.T) {
 	f := newFixture(t)
 	f.history()

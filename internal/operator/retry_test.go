@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-func TestRetryNowTakesWhatWaits(t *testing.T) {
+func TestRetryNowSelectsWaitingRetries(t *testing.T) {
 	f := newFixture(t)
 	rows := map[string]int64{}
 	for name, values := range map[string]string{
@@ -54,7 +54,7 @@ func TestRetryNowTakesWhatWaits(t *testing.T) {
 	}
 }
 
-func TestRetryNowGoesByFilters(t *testing.T) {
+func TestRetryNowAppliesFilters(t *testing.T) {
 	f := newFixture(t)
 	for _, values := range []string{`'a', 'unroutable: no', NULL, NULL`, `'a', 'exchange_missing: no', 'x', NULL`, `'b', 'unroutable: no', NULL, 'k'`} {
 		f.Exec(`INSERT INTO outbox (routing_key, last_error, exchange, ordering_key, attempts, available_at, payload)
@@ -79,7 +79,7 @@ func TestRetryNowGoesByFilters(t *testing.T) {
 }
 
 // A row that a relay publishes is locked; RetryNow does not wait for it.
-func TestRetryNowPassesLockedRows(t *testing.T) {
+func TestRetryNowSkipsLockedRows(t *testing.T) {
 	f := newFixture(t)
 	for range 2 {
 		f.Insert(`(routing_key, payload, attempts, available_at) VALUES ('r', '1', 1, now() + interval '1 hour')`)
@@ -94,8 +94,8 @@ func TestRetryNowPassesLockedRows(t *testing.T) {
 	}
 }
 
-// TestARetryKeepsTheTraceOfAClaim: a relay that was killed in a claim may have published the row.
-func TestARetryKeepsTheTraceOfAClaim(t *testing.T) {
+// A relay that was killed in a claim may have published the row.
+func TestRetryNowKeepsTheTraceOfAClaim(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, attempts, available_at, last_error) SELECT 'r', '1', 1, now() - interval '1 s', 'nack: no' FROM generate_series(1, 2)`)
 	s := f.store()

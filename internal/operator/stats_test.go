@@ -31,7 +31,7 @@ func TestStatsOfAnEmptyQueue(t *testing.T) {
 	}
 }
 
-func TestStatsCountsByKind(t *testing.T) {
+func TestStatsCountsRowsByState(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at, possible_duplicate, last_error, created_at) VALUES
 		('fresh', '1', NULL, 0, NULL, NULL, NULL, now() - interval '1 minute'),
@@ -73,7 +73,7 @@ func TestStatsCountsByKind(t *testing.T) {
 	}
 }
 
-func TestStatsSaysWhereItStoppedCounting(t *testing.T) {
+func TestStatsSaysHowPreciseACountIs(t *testing.T) {
 	f := newFixture(t)
 	const rows = operator.MostCounted + 2000
 	f.Exec(`SET track_counts = off`) // the server has not counted them yet
@@ -108,7 +108,7 @@ func TestSlotIsDescribed(t *testing.T) {
 	}
 }
 
-func TestExplainSaysWhereAMessageIs(t *testing.T) {
+func TestExplainReturnsTheStateOfAMessage(t *testing.T) {
 	f := newFixture(t)
 	insert := func(rest string) int64 {
 		return f.Insert("(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version) VALUES ('r', '1', " + rest + ")")
@@ -134,7 +134,7 @@ func TestExplainSaysWhereAMessageIs(t *testing.T) {
 	}
 }
 
-func TestExplainNamesTheSessionThatHasLockedAMessage(t *testing.T) {
+func TestExplainNamesTheSessionThatLocksAMessage(t *testing.T) {
 	f := newFixture(t)
 	id := f.Insert("(routing_key, payload) VALUES ('r', '1')")
 	locked, err := f.Conn.Begin(t.Context())
@@ -167,7 +167,7 @@ func TestExplainNamesTheSessionThatHasLockedAMessage(t *testing.T) {
 	}
 }
 
-func TestExplainTellsThePlaceInTheKey(t *testing.T) {
+func TestExplainReturnsThePositionInTheKey(t *testing.T) {
 	f := newFixture(t)
 	first := f.Insert("(routing_key, payload, ordering_key, available_at, attempts, last_error) VALUES ('r', '1', 'k', now() + interval '1 hour', 2, 'nack')")
 	f.Insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")

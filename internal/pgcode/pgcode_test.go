@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-func TestCodes(t *testing.T) {
+func TestCodeAndClassOfAnError(t *testing.T) {
 	answer := fmt.Errorf("settle: %w", &pgconn.PgError{Code: "42501"})
 	if Of(answer) != InsufficientPrivilege || Class(answer) != "42" || !Is(answer, UndefinedTable, InsufficientPrivilege) || Is(answer, UndefinedTable) {
 		t.Errorf("%v: got %q of class %q", answer, Of(answer), Class(answer))

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// TestTextOfAConnectionError: one line, with each address and cause once, and a hint.
+// The text is one line, with each address and cause once, and a hint.
 func TestTextOfAConnectionError(t *testing.T) {
 	for url, want := range map[string]string{
 		"postgres://shop@127.0.0.1:1/shop":                             "127.0.0.1:1: connection refused", // twice, with and without TLS

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// TestTheKernelEndsAConnectionWithoutAcknowledgements after TCP_USER_TIMEOUT.
+// It does so after TCP_USER_TIMEOUT.
 func TestTheKernelEndsAConnectionWithoutAcknowledgements(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

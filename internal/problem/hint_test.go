@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-func TestHints(t *testing.T) {
+func TestErrorsGetAHint(t *testing.T) {
 	const pooler = "not of a pooler"
 	for name, test := range map[string]struct {
 		err  error

@@ -32,8 +32,8 @@ func pair(t *testing.T) (wrapped, peer net.Conn) {
 	return wrapped, peer
 }
 
-// TestBytesArriveAsTheyWereSent: in both directions at the same time, more than the socket buffers can hold.
-func TestBytesArriveAsTheyWereSent(t *testing.T) {
+// Both directions are used at the same time, with more than the socket buffers can hold.
+func TestBytesArriveUnchanged(t *testing.T) {
 	wrapped, peer := pair(t)
 	const size = 16 << 20
 	random := rand.NewChaCha8([32]byte{})
@@ -56,7 +56,7 @@ func TestBytesArriveAsTheyWereSent(t *testing.T) {
 	running.Wait()
 }
 
-func TestTheEndOfTheStream(t *testing.T) {
+func TestReadReturnsEOFAtTheEnd(t *testing.T) {
 	wrapped, peer := pair(t)
 	_ = peer.Close()
 	if n, err := wrapped.Read(make([]byte, 10)); n != 0 || err != io.EOF {
@@ -67,8 +67,8 @@ func TestTheEndOfTheStream(t *testing.T) {
 	}
 }
 
-// TestDeadlines: deadlines end a waiting read and a stuck write, and can be moved.
-func TestDeadlines(t *testing.T) {
+// They end a waiting read and a stuck write, and can be moved.
+func TestDeadlinesEndReadsAndWrites(t *testing.T) {
 	wrapped, peer := pair(t)
 	const soon = 50 * time.Millisecond
 	if err := wrapped.SetReadDeadline(time.Now().Add(soon)); err != nil {
@@ -104,7 +104,7 @@ func isTimeout(t *testing.T, op string, err error) {
 	}
 }
 
-func TestClosingEndsWhatWaits(t *testing.T) {
+func TestCloseEndsWaitingReadsAndWrites(t *testing.T) {
 	wrapped, _ := pair(t)
 	ended := make(chan error)
 	go func() {
@@ -123,7 +123,7 @@ func TestClosingEndsWhatWaits(t *testing.T) {
 	}
 }
 
-func TestTheConnectionIsResetByThePeer(t *testing.T) {
+func TestAResetByThePeerIsAnError(t *testing.T) {
 	wrapped, peer := pair(t)
 	if _, err := wrapped.Write([]byte("unread")); err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestTheConnectionIsResetByThePeer(t *testing.T) {
 	}
 }
 
-func TestOtherConnectionsAreNotWrapped(t *testing.T) {
+func TestOnlyTCPConnectionsAreWrapped(t *testing.T) {
 	one, other := net.Pipe()
 	defer one.Close()
 	defer other.Close()

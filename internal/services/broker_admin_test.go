@@ -18,8 +18,8 @@ const (
 	testQueue = "its-queue"
 )
 
-// TestBrokerAsAnOperatorTreatsIt: alarm, policy, permission and closed connections, one after the other on one broker.
-func TestBrokerAsAnOperatorTreatsIt(t *testing.T) {
+// Covers alarm, policy, permission and closed connections, one after the other on one broker.
+func TestAdministrationOfTheBroker(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	broker, err := StartRabbitMQ(ctx, localOnly(t))

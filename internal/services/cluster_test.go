@@ -8,8 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// TestQuorumQueueLosesItsMajorityAndGetsItBack: with one node of three nothing is confirmed, with two everything is.
-func TestQuorumQueueLosesItsMajorityAndGetsItBack(t *testing.T) {
+// With one node of three nothing is confirmed, with two everything is.
+func TestQuorumQueueConfirmsOnlyWithAMajority(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	cluster, err := StartRabbitMQCluster(ctx, 3, localOnly(t, "heartbeat = 7"))

@@ -22,7 +22,7 @@ func containersOnly[T any](t *testing.T, start func() (T, error)) T {
 	return server
 }
 
-func TestContainerPostgresStopsAndStartsWithItsDataOnItsPort(t *testing.T) {
+func TestContainerPostgresRestartsWithItsDataAndPort(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := containersOnly(t, func() (*Postgres, error) {
@@ -56,7 +56,7 @@ func TestContainerPostgresStopsAndStartsWithItsDataOnItsPort(t *testing.T) {
 	expectRemoved(t, server.runner.(*contained), server.Close(ctx))
 }
 
-func TestContainerRabbitMQStopsAndStartsOnItsPort(t *testing.T) {
+func TestContainerRabbitMQRestartsWithItsPort(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := containersOnly(t, func() (*RabbitMQ, error) {

@@ -18,7 +18,7 @@ func localOnly(t *testing.T, settings ...string) Options {
 	return Options{Way: Local, Private: true, Settings: settings, Log: logTo(t)}
 }
 
-func TestLocalPostgresStopsAndStartsWithItsDataOnItsPort(t *testing.T) {
+func TestLocalPostgresRestartsWithItsDataAndPort(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server, err := StartPostgres(ctx, localOnly(t, "wal_sender_timeout=2s"))
@@ -81,7 +81,7 @@ func sharedMemory(pid int) bool {
 	return false
 }
 
-func TestLocalRabbitMQStopsAndStartsOnItsPort(t *testing.T) {
+func TestLocalRabbitMQRestartsWithItsPort(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server, err := StartRabbitMQ(ctx, localOnly(t, "heartbeat = 7"))

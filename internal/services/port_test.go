@@ -8,7 +8,7 @@ import (
 )
 
 // A server takes a second to listen at its port, and many tests start servers at the same time.
-func TestAPortIsGivenOnce(t *testing.T) {
+func TestAFreePortIsReturnedOnlyOnce(t *testing.T) {
 	const n = 500
 	given := make(map[int]bool)
 	for range n {

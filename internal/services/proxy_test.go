@@ -73,7 +73,7 @@ func silent(t *testing.T, conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Time{})
 }
 
-func TestProxyCutsAndRefuses(t *testing.T) {
+func TestProxyCutsAndRejectsConnections(t *testing.T) {
 	t.Parallel()
 	p := NewProxy(t, echo(t))
 	first := dial(t, p)
@@ -101,7 +101,7 @@ func TestProxyCutsAndRefuses(t *testing.T) {
 	exchange(t, dial(t, p), "again")
 }
 
-func TestProxyHoldsEachDirectionAndLosesNothing(t *testing.T) {
+func TestProxyPausesEachDirectionWithoutLoss(t *testing.T) {
 	t.Parallel()
 	for name, directions := range map[string][]Direction{
 		"upstream": {Upstream}, "downstream": {Downstream}, "both": nil,
@@ -140,7 +140,7 @@ func TestProxyEndsWithBothSides(t *testing.T) {
 // byFirstWord is a sorter that needs more bytes if the first is "?".
 func byFirstWord(sent []byte) (string, bool) { return string(sent), string(sent) != "?" }
 
-func TestProxyBreaksOneKindApart(t *testing.T) {
+func TestProxyCanBreakOneKindOfConnection(t *testing.T) {
 	t.Parallel()
 	p, err := StartProxy(echo(t), byFirstWord)
 	if err != nil {
@@ -175,7 +175,7 @@ func TestProxyBreaksOneKindApart(t *testing.T) {
 	exchange(t, dial(t, p), "sick")
 }
 
-func TestPostgresKinds(t *testing.T) {
+func TestPostgresConnectionsAreClassified(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		sent, kind string
@@ -194,7 +194,7 @@ func TestPostgresKinds(t *testing.T) {
 }
 
 // Delayed bytes arrive in order, and so does the end of the connection: nothing in flight is lost.
-func TestALateProxyLosesNothing(t *testing.T) {
+func TestADelayingProxyLosesNothing(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

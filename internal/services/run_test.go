@@ -51,8 +51,8 @@ func running(t *testing.T, command string) (cmd *exec.Cmd, tmp string) {
 	return cmd, tmp
 }
 
-// TestRunGivesAddressesPassesTheExitCodeOnAndLeavesNothingBehind: whatever way it ends.
-func TestRunGivesAddressesPassesTheExitCodeOnAndLeavesNothingBehind(t *testing.T) {
+// The command gets the addresses. No server is left, however it ends.
+func TestRunReturnsTheExitCodeAndStopsEveryServer(t *testing.T) {
 	for _, look := range []func() (string, error){findPostgres, findRabbitMQ} {
 		_, err := find(t.Context(), Options{}, look)
 		Need(t, err)

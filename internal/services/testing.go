@@ -142,13 +142,13 @@ func TLSRabbitMQ(t testing.TB, c Certificate) (server *RabbitMQ, address string)
 }
 
 // Need fails a test if its server cannot be started. If this machine can start no server and nobody named one, the test
-// is skipped; TestServersCanBeHad of this package then fails for all of them.
+// is skipped; TestServersAreAvailable of this package then fails for all of them.
 func Need(t testing.TB, err error) {
 	t.Helper()
 	switch {
 	case err == nil:
 	case errors.Is(err, errUnavailable) && !serversNamed():
-		t.Skip("no server to run against, see TestServersCanBeHad of internal/services")
+		t.Skip("no server to run against, see TestServersAreAvailable of internal/services")
 	default:
 		t.Fatal(err)
 	}

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestServersCanBeHad fails in place of all tests, here and in other packages, that were skipped because there is no
-// server: go test hides the messages of skipped tests.
-func TestServersCanBeHad(t *testing.T) {
+// Fails in place of all tests, here and in other packages, that were skipped because there is no server: go test hides
+// the messages of skipped tests.
+func TestServersAreAvailable(t *testing.T) {
 	_, postgres := sharedPostgres()
 	_, rabbitmq := sharedRabbitMQ()
 	if err := errors.Join(postgres, rabbitmq); errors.Is(err, errUnavailable) && !serversNamed() {

@@ -35,7 +35,7 @@ func TestWaysAreTriedInOrder(t *testing.T) {
 	}
 }
 
-func TestUnknownWayIsNamed(t *testing.T) {
+func TestAnUnknownWayIsAnError(t *testing.T) {
 	t.Setenv(EnvWay, "podman")
 	t.Setenv(EnvState, "")
 	if _, err := order(Options{}); err == nil || !strings.Contains(err.Error(), `CDC_RELAY_SERVICES is "podman"`) {
@@ -63,7 +63,7 @@ func TestNamedProgramsOfPostgresAreUsed(t *testing.T) {
 	}
 }
 
-func TestNoWayLeftSaysWhatToType(t *testing.T) {
+func TestMissingServersAreAnErrorWithAnInstallCommand(t *testing.T) {
 	t.Setenv(EnvWay, "")
 	t.Setenv(EnvState, "")
 	t.Setenv(EnvDatabase, "")
@@ -86,7 +86,7 @@ func TestNoWayLeftSaysWhatToType(t *testing.T) {
 	}
 }
 
-func TestABrokenServerIsNotPassedOver(t *testing.T) {
+func TestABrokenServerIsNotSkipped(t *testing.T) {
 	t.Setenv(EnvWay, "")
 	t.Setenv(EnvState, "")
 	t.Setenv(EnvPostgresBin, "")
@@ -97,7 +97,7 @@ func TestABrokenServerIsNotPassedOver(t *testing.T) {
 	}
 }
 
-func TestGivenServersAreUsedAndLeftAlone(t *testing.T) {
+func TestGivenServersAreUsedAndNotStopped(t *testing.T) {
 	postgres, rabbitmq := SharedPostgres(t), SharedRabbitMQ(t)
 	file := filepath.Join(t.TempDir(), "state.json")
 	if err := rabbitmq.WriteState(file); err != nil {

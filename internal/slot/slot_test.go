@@ -66,7 +66,7 @@ func stream(t *testing.T, url, name, application string) {
 	}
 }
 
-func TestWhoOwnsASlot(t *testing.T) {
+func TestTheOwnerOfASlotIsIdentified(t *testing.T) {
 	database, other := services.Database(t), services.Database(t)
 	asker, elsewhere := connect(t, database), connect(t, other)
 	for application, relayed := range map[string]bool{
@@ -97,7 +97,7 @@ func TestWhoOwnsASlot(t *testing.T) {
 }
 
 // A role that sees little of other sessions still distinguishes a relay from another program.
-func TestEveryRoleSeesWhoOwnsASlot(t *testing.T) {
+func TestEveryRoleCanIdentifyTheOwnerOfASlot(t *testing.T) {
 	database := services.Database(t)
 	admin, name, role := connect(t, database), services.Name(t), services.Name(t)+"_role"
 	exec(t, admin, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
@@ -115,7 +115,7 @@ func TestEveryRoleSeesWhoOwnsASlot(t *testing.T) {
 	}
 }
 
-func TestWhoCreatesASlotDoesNotOwnIt(t *testing.T) {
+func TestASessionThatCreatesASlotIsNotItsOwner(t *testing.T) {
 	database := services.Database(t)
 	asker, writer, creator, name := connect(t, database), connect(t, database), connect(t, database), services.Name(t)
 	exec(t, writer, "BEGIN; SELECT pg_current_xact_id()")
@@ -138,7 +138,7 @@ func TestWhoCreatesASlotDoesNotOwnIt(t *testing.T) {
 }
 
 // Another process that has the PID now is not terminated.
-func TestOnlyTheProcessItselfIsTerminated(t *testing.T) {
+func TestOnlyTheObservedProcessIsTerminated(t *testing.T) {
 	database := services.Database(t)
 	asker, name := connect(t, database), services.Name(t)
 	conn := connect(t, database)
@@ -160,7 +160,7 @@ func TestOnlyTheProcessItselfIsTerminated(t *testing.T) {
 	await.Until(t, "the slot is free", func() bool { return !read(t, asker, name).Active() })
 }
 
-func TestApplicationNamesTheTable(t *testing.T) {
+func TestApplicationNameIdentifiesTheTable(t *testing.T) {
 	database := services.Database(t)
 	seen := make(map[string]bool)
 	long := strings.Repeat("x", 49)

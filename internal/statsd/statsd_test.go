@@ -91,7 +91,7 @@ func bridge(t *testing.T, config Config, r prometheus.Gatherer, log *slog.Logger
 	return b
 }
 
-func TestWhatGrowsIsSentAsItsIncrease(t *testing.T) {
+func TestCountersAreSentAsIncrements(t *testing.T) {
 	for _, network := range []string{"udp", "unixgram"} {
 		t.Run(network, func(t *testing.T) {
 			addr := "127.0.0.1:0"
@@ -152,7 +152,7 @@ func TestWhatGrowsIsSentAsItsIncrease(t *testing.T) {
 	}
 }
 
-func TestWhatCouldNotBeSentIsSentLater(t *testing.T) {
+func TestUnsentMetricsAreSentLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dsd.socket")
 	r := newRegistered()
 	var log bytes.Buffer
@@ -201,8 +201,8 @@ func (a agent) takeOne() {
 	}
 }
 
-// TestMetricsThatArrivedAreNotSentAgain: the agent received only the first of two datagrams.
-func TestMetricsThatArrivedAreNotSentAgain(t *testing.T) {
+// The agent received only the first of two datagrams.
+func TestSentMetricsAreNotSentAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dsd.socket")
 	a := newAgent(t, "unixgram", path)
 	r := newRegistered()
@@ -238,7 +238,7 @@ func TestMetricsThatArrivedAreNotSentAgain(t *testing.T) {
 }
 
 // Agents listen on 127.0.0.1, and localhost is often ::1 first.
-func TestAnAgentIsLookedForByIPv4First(t *testing.T) {
+func TestIPv4IsPreferredForTheAgent(t *testing.T) {
 	for _, c := range []struct {
 		found []string
 		want  string
@@ -260,7 +260,7 @@ func TestAnAgentIsLookedForByIPv4First(t *testing.T) {
 	}
 }
 
-func TestRunSendsOnceMoreAtTheEnd(t *testing.T) {
+func TestRunSendsTheLastMetricsAtTheEnd(t *testing.T) {
 	a := newAgent(t, "udp", "127.0.0.1:0")
 	r := newRegistered()
 	b := bridge(t, Config{Addr: a.conn.LocalAddr().String()}, r, slog.New(slog.DiscardHandler))
@@ -278,7 +278,7 @@ func TestRunSendsOnceMoreAtTheEnd(t *testing.T) {
 	}
 }
 
-func TestWrongConfigurationsAreToldApart(t *testing.T) {
+func TestWrongConfigurationsAreRejected(t *testing.T) {
 	for _, c := range []Config{
 		{Addr: ""},
 		{Addr: "localhost"},

@@ -9,8 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/tune"
 )
 
-// TestTheEnvironmentGoesBefore: settings of the user stay, the others are changed.
-func TestTheEnvironmentGoesBefore(t *testing.T) {
+// Settings of the user stay, the others are changed.
+func TestVariablesOfTheUserTakePrecedence(t *testing.T) {
 	threads, percent, limit := runtime.GOMAXPROCS(0), debug.SetGCPercent(100), debug.SetMemoryLimit(math.MaxInt64)
 	t.Cleanup(func() {
 		runtime.GOMAXPROCS(threads)

@@ -10,7 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// TestRememberedKeysAreBounded covers the bounds on number and bytes, and that forgotten keys make room.
+// Covers the bounds on number and bytes, and that forgotten keys make room.
 func TestRememberedKeysAreBounded(t *testing.T) {
 	for name, length := range map[string]int{"short": 10, "long": 2684} {
 		t.Run(name, func(t *testing.T) {
@@ -37,8 +37,8 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 	}
 }
 
-// TestAPassParksNoKeyThatIsWanted: the pass may have read the head before the look-up was requested.
-func TestAPassParksNoKeyThatIsWanted(t *testing.T) {
+// The pass may have read the head before the look-up was requested.
+func TestAPassParksNoRequestedKey(t *testing.T) {
 	c := New(DefaultLimits(100))
 	c.PublisherReady(true)
 	c.TookSlot(Slot{})
@@ -64,8 +64,7 @@ func TestAPassParksNoKeyThatIsWanted(t *testing.T) {
 	wanted("that is known already")
 }
 
-// TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp: after it, the stream publishes the key's rows again. In every other case
-// the key is looked up again.
+// After it, the stream publishes the key's rows again. In every other case the key is looked up again.
 func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 	key := "k"
 	confirm := func(c *Core, m *outbox.Message) *outbox.Message {
@@ -125,8 +124,8 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 	}
 }
 
-// TestARowWhoseKeyHasChangedIsGivenBack: somebody updates ordering_key between find and lock.
-func TestARowWhoseKeyHasChangedIsGivenBack(t *testing.T) {
+// Somebody updates ordering_key between find and lock.
+func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
 	a, b := "a", "b"
 	for name, found := range map[string]*string{"without a key": nil, "with another key": &a} {
 		t.Run(name, func(t *testing.T) {
@@ -152,8 +151,8 @@ func TestARowWhoseKeyHasChangedIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestAClaimLeavesRoomThatTheStreamHasTaken: the stream fills the window while the claim looks for rows.
-func TestAClaimLeavesRoomThatTheStreamHasTaken(t *testing.T) {
+// The stream fills the window while the claim looks for rows.
+func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	const window = 8
 	c := New(DefaultLimits(window))
 	c.PublisherReady(true)

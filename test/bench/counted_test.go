@@ -23,7 +23,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// TestMain makes the test program act as a relay if told to: a separate process, so that nothing else is counted.
+// Makes the test program act as a relay if the environment asks for it: a separate process, so that nothing else is
+// counted.
 func TestMain(m *testing.M) {
 	if os.Getenv(countedSlot) != "" {
 		if err := runCounted(); err != nil {

@@ -30,8 +30,8 @@ const (
 	countedBytes    = 300
 )
 
-// TestCountsOfADrain: a relay starts with a backlog.
-func TestCountsOfADrain(t *testing.T) {
+// A relay starts with a backlog.
+func TestTheCostOfADrainIsBounded(t *testing.T) {
 	c := newCounting(t)
 	c.fill(t, 0, countedMessages)
 	relay := startCounted(t, c.database, c.broker, c.slot)
@@ -39,8 +39,8 @@ func TestCountsOfADrain(t *testing.T) {
 	c.check(t, relay.stop(t), countedMessages, bounds{statements: 20, roundTrips: 13, writes: 400, sentBytes: 185, allocations: 70})
 }
 
-// TestCountsOfAStream: a relay streams when the rows are written.
-func TestCountsOfAStream(t *testing.T) {
+// A relay streams while the rows are written.
+func TestTheCostOfAStreamIsBounded(t *testing.T) {
 	c := newCounting(t)
 	relay := startCounted(t, c.database, c.broker, c.slot)
 	c.awaitStreaming(t)
@@ -49,8 +49,8 @@ func TestCountsOfAStream(t *testing.T) {
 	c.check(t, relay.stop(t), countedMessages, bounds{statements: 16, roundTrips: 11, writes: 400, sentBytes: 160, allocations: 60})
 }
 
-// TestCountsOfATrickle: each message is written after the previous one is done, so nothing can be batched.
-func TestCountsOfATrickle(t *testing.T) {
+// Each message is written after the previous one is done, so nothing can be batched.
+func TestTheCostOfASingleMessageIsBounded(t *testing.T) {
 	const messages = 100
 	c := newCounting(t)
 	relay := startCounted(t, c.database, c.broker, c.slot)

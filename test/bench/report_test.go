@@ -49,8 +49,8 @@ func latencies(took time.Duration, count int) []load.Latency {
 	return all
 }
 
-// TestTheTableTellsMediansAndWhatTheyAreBeside: 200 of 400 a second, 2 ms above the limit.
-func TestTheTableTellsMediansAndWhatTheyAreBeside(t *testing.T) {
+// The report has 200 of 400 a second, 2 ms above the limit.
+func TestReportTableHasMediansAndComparedCases(t *testing.T) {
 	var text bytes.Buffer
 	r := testReport()
 	if err := r.WriteText(&text, Cases(r.Settings)); err != nil {
@@ -70,9 +70,9 @@ func TestTheTableTellsMediansAndWhatTheyAreBeside(t *testing.T) {
 	}
 }
 
-// TestARatioIsOfTheSameRoundsOfTheSameRun: the relay reaches half of its limit, on a slow machine and on a fast one.
-// The second run has the limit only in some rounds, as an interrupted run has.
-func TestARatioIsOfTheSameRoundsOfTheSameRun(t *testing.T) {
+// The relay reaches half of its limit, on a slow machine and on a fast one. The second run has the limit only in some
+// rounds, as an interrupted run has.
+func TestRatiosCompareTheSameRoundsOfARun(t *testing.T) {
 	slow, fast := &Report{}, &Report{}
 	for round := 1; round <= 3; round++ {
 		slow.Add(paced("publish", round, 200, 2))
@@ -149,8 +149,8 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestAReportIsTheSameAfterItWasWritten: and reports with other settings are not merged with it.
-func TestAReportIsTheSameAfterItWasWritten(t *testing.T) {
+// Reports with other settings are not merged with it.
+func TestAReportSurvivesWritingAndReading(t *testing.T) {
 	r := testReport()
 	again := rewritten(t, r)
 	if len(again.Results) != len(r.Results) || again.Of("drain")[0].CPU != r.Of("drain")[0].CPU || *again.Of("idle")[0].Idle != *r.Of("idle")[0].Idle {
@@ -193,8 +193,8 @@ func wellFormed(content []byte) error {
 	}
 }
 
-// TestEveryCaseIsBesideAnother: names are unique, and each case comes after the one it is compared with.
-func TestEveryCaseIsBesideAnother(t *testing.T) {
+// Names are unique, and each case comes after the one it is compared with.
+func TestEveryCaseIsComparedWithAnEarlierOne(t *testing.T) {
 	seen := map[string]bool{"": true}
 	for _, one := range Against(Cases(Settings{Messages: 1000, Bytes: 300, Keys: 10, Queues: 1, Window: 10}), "other") {
 		if seen[one.Name] || !seen[one.Beside] {

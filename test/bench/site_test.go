@@ -10,8 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// TestLongRunsHaveTheServersOwnClock: the server vacuums by itself in long runs only. The user's settings stay.
-func TestLongRunsHaveTheServersOwnClock(t *testing.T) {
+// That is autovacuum and checkpoints. The settings of the user stay.
+func TestServerMaintenanceRunsOnlyInLongRuns(t *testing.T) {
 	server := services.PrivatePostgres(t, ownSettings([]string{"autovacuum_naptime=7s"})...)
 	site := &Site{Postgres: server}
 	session, err := pgx.Connect(t.Context(), server.URL(""))

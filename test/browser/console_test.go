@@ -248,7 +248,7 @@ const audit = `(() => {
   return problems;
 })()`
 
-func TestEveryPageAndEveryAction(t *testing.T) {
+func TestEveryPageAndActionWorks(t *testing.T) {
 	s := newSite(t, "--allow-changes")
 	s.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error)
 		SELECT 'orders.created', '{"order_id": 42}', 'customer-' || i % 7, CASE WHEN i % 2 = 1 THEN now() + i * interval '1 minute' END, i % 2,
@@ -301,8 +301,8 @@ func TestEveryPageAndEveryAction(t *testing.T) {
 	}
 }
 
-// TestWithoutJavaScript: links, forms and changes are plain HTML.
-func TestWithoutJavaScript(t *testing.T) {
+// Links, forms and changes are plain HTML.
+func TestTheConsoleWorksWithoutJavaScript(t *testing.T) {
 	s := newSite(t, "--allow-changes")
 	s.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
 		VALUES (-1, now(), gen_random_uuid(), 6, 1, 'r', 'nack', '1')`)
@@ -311,8 +311,8 @@ func TestWithoutJavaScript(t *testing.T) {
 		chromedp.Click("button.do"), chromedp.WaitVisible(`//strong[text()="deleted 1 dead letter"]`))
 }
 
-// TestKeyboard: the first tab stop leads to the content, and every link can be reached.
-func TestKeyboard(t *testing.T) {
+// The first tab stop leads to the content, and every link can be reached.
+func TestTheConsoleWorksWithTheKeyboard(t *testing.T) {
 	s := newSite(t)
 	s.do(chromedp.Navigate(s.url+"/keys"), chromedp.WaitVisible("h1"), chromedp.KeyEvent("\t"))
 	if focused := get(s, chromedp.Evaluate[string](`document.activeElement.className`)); focused != "skip" {

@@ -92,9 +92,9 @@ func (s *site) orders() {
 	})
 }
 
-// TestBesideALiveRelay: charts, updates and history show a relay at work. DOCS_PICTURES=FOLDER makes the pictures of
-// the docs; the charts take some minutes.
-func TestBesideALiveRelay(t *testing.T) {
+// Charts, updates and history show a relay at work. DOCS_PICTURES=FOLDER makes the pictures of the docs; the charts
+// take some minutes.
+func TestTheConsoleShowsARunningRelay(t *testing.T) {
 	s := open(t, true, "--allow-changes")
 	s.queues()
 	s.orders()

@@ -21,7 +21,7 @@ func load(t *testing.T, text string, environment types.Mapping) (*types.Project,
 	})
 }
 
-func TestComposeTakesTheFile(t *testing.T) {
+func TestTheComposeFileIsValid(t *testing.T) {
 	text := objects.Read(t, "deploy/compose.yaml")
 	project, err := load(t, text, nil)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestComposePortsDoNotCollide(t *testing.T) {
 	}
 }
 
-func TestComposeTakesPasswordsAndPorts(t *testing.T) {
+func TestComposePasswordsAndPortsCanBeSet(t *testing.T) {
 	project, err := load(t, objects.Read(t, "deploy/compose.yaml"), types.Mapping{
 		"POSTGRES_PASSWORD": "p1", "RABBITMQ_PASSWORD": "p2", "POSTGRES_PORT": "6001",
 	})

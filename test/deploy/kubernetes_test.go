@@ -43,14 +43,14 @@ func TestAMistakeInAManifestIsAnError(t *testing.T) {
 	}
 }
 
-func TestManifestsBelongTogether(t *testing.T) {
+func TestManifestsReferToEachOther(t *testing.T) {
 	objects.BelongTogether(t, objects.Manifest(t, "relay.yaml"))
 	job := objects.One[batchv1.Job](t, objects.Manifest(t, "setup.yaml"))
 	objects.Mounted(t, &job.Spec.Template.Spec)
 }
 
 // The secrets that the pods mount are those of the example.
-func TestTheSecretsAreThoseOfTheExample(t *testing.T) {
+func TestTheExampleHasEveryMountedSecret(t *testing.T) {
 	secrets := make(map[string]map[string]string)
 	for _, object := range objects.Manifest(t, "secrets.example.yaml") {
 		secret := object.(*corev1.Secret)
@@ -75,7 +75,7 @@ func TestTheSecretsAreThoseOfTheExample(t *testing.T) {
 }
 
 // kubectl can apply the folder with its kustomization.
-func TestTheKustomizationIsTaken(t *testing.T) {
+func TestTheKustomizationIsValid(t *testing.T) {
 	// Kustomize's own types take long to compile.
 	var list struct {
 		APIVersion string   `json:"apiVersion"`

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestWhatAProcessUses(t *testing.T) {
+func TestProcessorTimeAndMemoryAreMeasured(t *testing.T) {
 	before, _, err := CPU(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
@@ -42,8 +42,8 @@ func burn(least time.Duration) {
 	}
 }
 
-// TestATreeHasItsChildren: children that have ended, and running ones.
-func TestATreeHasItsChildren(t *testing.T) {
+// It includes children that have ended, and running ones.
+func TestATreeIncludesItsChildren(t *testing.T) {
 	const work = `i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; `
 	// The parent only waits, so all processor time is its children's.
 	parent := exec.Command("sh", "-c", `sh -c "$0"; sh -c "$0 echo done; read -r _"; true`, work)
@@ -78,7 +78,7 @@ func TestATreeHasItsChildren(t *testing.T) {
 	}
 }
 
-func TestWhoListens(t *testing.T) {
+func TestTheListeningProcessIsFound(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

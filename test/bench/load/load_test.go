@@ -34,7 +34,7 @@ func testConn(t *testing.T) (url string, conn *pgx.Conn) {
 	return url, conn
 }
 
-func TestABodyHasItsSizeAndItsNumber(t *testing.T) {
+func TestABodyHasTheRequestedSizeAndNumber(t *testing.T) {
 	for _, size := range []int{0, MinBytes, 300, 1_000_000} {
 		spec := Spec{Bytes: size}
 		body := spec.Body(1234567, spec.Filler())
@@ -52,8 +52,7 @@ func TestABodyHasItsSizeAndItsNumber(t *testing.T) {
 	}
 }
 
-// TestRowsMadeInSQLAreThoseMadeInGo: Fill and Writers write the same rows.
-func TestRowsMadeInSQLAreThoseMadeInGo(t *testing.T) {
+func TestFillAndWritersWriteTheSameRows(t *testing.T) {
 	_, conn := testConn(t)
 	spec := Spec{Bytes: 100, Keys: 7, HotEvery: 5, Queues: []string{"first", "second", "third"}}
 	const count = 50
@@ -85,7 +84,7 @@ func TestRowsMadeInSQLAreThoseMadeInGo(t *testing.T) {
 	}
 }
 
-// TestWritersKeepTheirPace: every message once, none early.
+// They write every message once, and none early.
 func TestWritersKeepTheirPace(t *testing.T) {
 	url, conn := testConn(t)
 	spec := Spec{Bytes: MinBytes, Queues: []string{"q"}}
@@ -121,7 +120,7 @@ func TestWritersKeepTheirPace(t *testing.T) {
 	}
 }
 
-func TestAConsumerNotesWhatArrives(t *testing.T) {
+func TestAConsumerRecordsArrivals(t *testing.T) {
 	broker, queue := services.VHost(t), services.Name(t)
 	spec := Spec{Bytes: 100, Queues: []string{queue}}
 	const count = 1000

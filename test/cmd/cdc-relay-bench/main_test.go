@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench"
 )
 
-// TestMain makes the test program act as a process that the benchmark starts, if it is called like one.
+// Makes the test program act as a process that the benchmark starts, if it has that process's name.
 func TestMain(m *testing.M) {
 	if first := argument(os.Args, 1); first == "limit" || first == "relay" {
 		main()
@@ -30,7 +30,7 @@ func execute(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func TestUsage(t *testing.T) {
+func TestWrongUsageIsReported(t *testing.T) {
 	for _, one := range []struct {
 		args []string
 		want string
@@ -55,7 +55,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-func TestPlans(t *testing.T) {
+func TestPlansSelectTheCases(t *testing.T) {
 	_, quick, _ := execute(t, "--list")
 	_, full, _ := execute(t, "--list", "--plan", "full")
 	if !strings.Contains(quick, "drain ") || strings.Contains(quick, "long-held") || !strings.Contains(full, "long-held") {
@@ -71,10 +71,9 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestMeasurements runs the short cases with few messages. It has its own Postgres, because the creation of a slot
-// waits for the transactions of all tests on a shared server. That Postgres does not wait for the disk, which would
-// make thousands of commits slow.
-func TestMeasurements(t *testing.T) {
+// It has its own Postgres, because the creation of a slot waits for the transactions of all tests on a shared server.
+// That Postgres does not wait for the disk, which would make thousands of commits slow.
+func TestShortCasesRun(t *testing.T) {
 	postgres := services.PrivatePostgres(t, "fsync=off")
 	t.Setenv(services.EnvDatabase, postgres.URL(""))
 	t.Setenv(services.EnvAMQP, services.SharedRabbitMQ(t).URL(""))

@@ -19,7 +19,7 @@ func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func TestUsage(t *testing.T) {
+func TestWrongUsageIsReported(t *testing.T) {
 	notAProgram := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(notAProgram, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-func TestFlagsFromTheEnvironment(t *testing.T) {
+func TestFlagsCanBeSetByVariables(t *testing.T) {
 	t.Setenv("CDC_RELAY_SOAK_RECOVER_WITHIN", "never")
 	code, _, stderr := call(t, "--plan")
 	if code != exitUsage || !strings.Contains(stderr, "CDC_RELAY_SOAK_RECOVER_WITHIN") {
@@ -71,7 +71,7 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestPlanIsPrintedAndTheSameAgain(t *testing.T) {
+func TestTheSameSeedPrintsTheSamePlan(t *testing.T) {
 	code, first, _ := call(t, "--plan", "--seed", "42")
 	_, second, _ := call(t, "run", "--seed", "42", "--plan")
 	if code != exitPassed || first != second || !strings.HasPrefix(first, "seed 42\n") || strings.Count(first, "\n") < 10 {
@@ -82,7 +82,7 @@ func TestPlanIsPrintedAndTheSameAgain(t *testing.T) {
 	}
 }
 
-func TestList(t *testing.T) {
+func TestListNamesEveryFault(t *testing.T) {
 	code, out, _ := call(t, "list")
 	if code != exitPassed {
 		t.Errorf("exit %d", code)
@@ -94,7 +94,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-func TestSelectFaults(t *testing.T) {
+func TestFaultsAreSelectedByPattern(t *testing.T) {
 	for list, want := range map[string]int{"": 15, "none": 0, "relay-*": 5, "relay-1, *-1": 3, "*": 15} {
 		got, err := selectFaults(list, someFaults())
 		if err != nil || len(got) != want {
@@ -103,7 +103,7 @@ func TestSelectFaults(t *testing.T) {
 	}
 }
 
-func TestCommandThatRunsItAgain(t *testing.T) {
+func TestTheCommandToRepeatARunIsPrinted(t *testing.T) {
 	o := &options{seed: 5}
 	for args, want := range map[string]string{
 		"":                                  "cdc-relay-soak --seed 5",

@@ -32,7 +32,7 @@ func plan(seed int64, overlap float64, rounds int) string {
 	return b.String()
 }
 
-func TestSameSeedSamePlan(t *testing.T) {
+func TestTheSameSeedMakesTheSamePlan(t *testing.T) {
 	first, second := plan(7, 0.5, 100), plan(7, 0.5, 100)
 	if first != second {
 		t.Error("one seed, two plans")
@@ -42,7 +42,7 @@ func TestSameSeedSamePlan(t *testing.T) {
 	}
 }
 
-func TestNoFaultIsLeftOut(t *testing.T) {
+func TestEveryFaultIsPlanned(t *testing.T) {
 	for _, overlap := range []float64{0, 0.5, 1} {
 		p := newPlanner(&options{seed: 3, faults: someFaults(), hold: time.Second, overlap: overlap})
 		for range 10 {
@@ -59,7 +59,7 @@ func TestNoFaultIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestOverlapPairsTheServers(t *testing.T) {
+func TestOverlappingFaultsConcernDifferentServers(t *testing.T) {
 	p := newPlanner(&options{seed: 3, faults: someFaults(), hold: time.Second, overlap: 1})
 	pairs := 0
 	for range 100 {
@@ -80,7 +80,7 @@ func TestOverlapPairsTheServers(t *testing.T) {
 	}
 }
 
-func TestHolds(t *testing.T) {
+func TestDurationsOfFaultsAreWithinBounds(t *testing.T) {
 	p := newPlanner(&options{seed: 3, faults: someFaults(), hold: 4 * time.Second, longHolds: true})
 	long := 0
 	for range 100 {
@@ -97,7 +97,7 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-func TestPrintedPlanIsTheOneThatIsMade(t *testing.T) {
+func TestThePrintedPlanIsExecuted(t *testing.T) {
 	o := &options{seed: 9, faults: someFaults(), hold: time.Second, overlap: 0.3}
 	var out bytes.Buffer
 	newPlanner(o).print(&out, time.Minute, time.Second)

@@ -102,7 +102,7 @@ func readReport(t *testing.T, file string) *history.Verdict {
 	return &verdict
 }
 
-func TestRunWithFaults(t *testing.T) {
+func TestARunWithFaultsPasses(t *testing.T) {
 	relay, folder := relayProgram(t), t.TempDir()
 	report, kept := filepath.Join(folder, "report.json"), filepath.Join(folder, "history.jsonl")
 	code, out := soakRun(t, "", nil, append([]string{
@@ -134,7 +134,7 @@ func TestRunWithFaults(t *testing.T) {
 }
 
 // The history up to the signal is checked as a complete run.
-func TestFirstSignalEndsTheFaults(t *testing.T) {
+func TestTheFirstSignalEndsTheFaults(t *testing.T) {
 	code, out := soakRun(t, "fault 1:", []os.Signal{syscall.SIGINT}, append([]string{
 		"--relay", relayProgram(t), "--duration", "1h", "--hold", "1h", "--pause", "2s", "--rate", "100", "--faults", "relay-stop-all",
 		"--database-url", services.Database(t), "--amqp-url", services.VHost(t), "--yes",
@@ -144,7 +144,7 @@ func TestFirstSignalEndsTheFaults(t *testing.T) {
 	}
 }
 
-func TestSecondSignalEndsAtOnce(t *testing.T) {
+func TestTheSecondSignalEndsTheRunAtOnce(t *testing.T) {
 	began := time.Now()
 	code, out := soakRun(t, "acknowledged", []os.Signal{syscall.SIGINT, syscall.SIGINT},
 		"--relay", relayProgram(t), "--duration", "1h", "--rate", "100", "--faults", "none")
@@ -165,8 +165,7 @@ func noProcess(t *testing.T, folder string) {
 	}
 }
 
-// Nothing is left on the user's own servers.
-func TestRunOnOwnServers(t *testing.T) {
+func TestARunOnTheUsersServersLeavesNothing(t *testing.T) {
 	database, broker := services.Database(t), services.VHost(t)
 	code, out := soakRun(t, "", nil, append([]string{
 		"--relay", relayProgram(t), "--duration", "5s", "--hold", "500ms", "--pause", "500ms", "--rate", "100", "--faults", "rabbitmq-cut,postgres-cut",
@@ -196,7 +195,7 @@ func TestRunOnOwnServers(t *testing.T) {
 	}
 }
 
-func TestServersThatCannotBeHad(t *testing.T) {
+func TestUnavailableServersAreReported(t *testing.T) {
 	code, out := soakRun(t, "", nil, "--relay", "/bin/true", "--database-url", "postgres://u:secret@127.0.0.1:1/x", "--yes")
 	if code != exitNotRun || strings.Contains(out, "secret") {
 		t.Errorf("exit %d:\n%s", code, out)

@@ -60,7 +60,7 @@ func rendered(t *testing.T, values map[string]any) []any {
 	return found
 }
 
-func TestTheChartHasNoLint(t *testing.T) {
+func TestTheChartPassesTheLinter(t *testing.T) {
 	linter := lint.AllWithKubeVersion(chartFolder(), nil, "shop", nil)
 	for _, message := range linter.Messages {
 		if message.Severity > support.InfoSev {
@@ -117,7 +117,7 @@ func TestTheChartRejectsUnknownValues(t *testing.T) {
 }
 
 // The chart and the manifests describe the same relay, except for labels, the image, and features of Helm.
-func TestTheChartIsTheManifests(t *testing.T) {
+func TestTheChartEqualsTheManifests(t *testing.T) {
 	found := rendered(t, nil)
 	plain := append(objects.Manifest(t, "relay.yaml"), objects.Manifest(t, "setup.yaml")...)
 

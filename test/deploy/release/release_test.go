@@ -12,7 +12,7 @@ import (
 )
 
 // goreleaser itself takes minutes to compile: scripts/release runs it.
-func TestGoreleaserTakesTheConfiguration(t *testing.T) {
+func TestTheGoreleaserConfigurationIsValid(t *testing.T) {
 	text := objects.Read(t, ".goreleaser.yaml")
 	project, err := config.LoadReader(strings.NewReader(text))
 	if err != nil {

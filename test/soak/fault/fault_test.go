@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 	services.Main(m)
 }
 
-// TestAFewFaultsInARow: each for a short time, in one world.
-func TestAFewFaultsInARow(t *testing.T) {
+// Each is caused for a short time, one after the other, in one world.
+func TestAFewFaultsLoseNothing(t *testing.T) {
 	if *allFaults {
 		t.Skip("they are among all faults")
 	}
@@ -74,7 +74,7 @@ func TestAFewFaultsInARow(t *testing.T) {
 	}
 }
 
-// TestFault runs each fault separately under load, and checks the history.
+// Runs each fault separately under load, and checks the history.
 func TestFault(t *testing.T) {
 	if !*allFaults {
 		t.Skip("run it with -faults")

@@ -21,7 +21,7 @@ func check(t *rapid.T, lines []line) *Verdict {
 }
 
 // If every promise is kept, nothing is found, and the counters are right.
-func TestNothingIsFoundWhereEveryPromiseIsKept(t *testing.T) {
+func TestAGoodHistoryPasses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.Bool().Draw(t, "harsh"))
 		t.Repeat(w.steps())
@@ -38,7 +38,7 @@ func TestNothingIsFoundWhereEveryPromiseIsKept(t *testing.T) {
 }
 
 // If the file of a good run is cut off anywhere, nothing is found.
-func TestNothingIsFoundInTheBeginningOfAGoodHistory(t *testing.T) {
+func TestATruncatedGoodHistoryHasNoViolation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.Bool().Draw(t, "harsh"))
 		t.Repeat(w.steps())

@@ -64,7 +64,7 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-func TestCounts(t *testing.T) {
+func TestRecorderCountsMessages(t *testing.T) {
 	r := NewRecorder(&bytes.Buffer{}, Run{})
 	for id, o := range []Outcome{Committed, RolledBack, Unknown} {
 		r.Ending(Transaction{ID: int64(id), Messages: []Message{{ID: outbox.UUID{byte(id)}, Kind: Plain}}})
@@ -95,7 +95,7 @@ func (f *fullDisk) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestWriteErrorsSurface(t *testing.T) {
+func TestRecorderReturnsWriteErrors(t *testing.T) {
 	r := NewRecorder(&fullDisk{room: 1000}, Run{})
 	if err := r.Err(); err != nil {
 		t.Fatalf("an error too early: %v", err)
@@ -119,7 +119,7 @@ func TestWriteErrorsSurface(t *testing.T) {
 	}
 }
 
-func TestRecorderThatIsClosed(t *testing.T) {
+func TestAClosedRecorderWritesNothing(t *testing.T) {
 	var file bytes.Buffer
 	r := NewRecorder(&file, Run{})
 	if err := r.CloseEarly(""); err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // testdata has the reports of one history, for people and for programs.
-func TestReports(t *testing.T) {
+func TestReportsMatchTheirGoldenFiles(t *testing.T) {
 	v := reported(t)
 	for name, write := range map[string]func(*bytes.Buffer) error{
 		"testdata/report/verdict.txt":  func(b *bytes.Buffer) error { return v.WriteText(b) },
@@ -82,7 +82,7 @@ func reported(t *testing.T) *Verdict {
 	return v
 }
 
-func TestHeadlines(t *testing.T) {
+func TestHeadlineOfEachVerdict(t *testing.T) {
 	for want, v := range map[string]*Verdict{
 		"PASS: 3 messages acknowledged, none lost, none unexpected, all in order; duplicates 1, no more than the faults allow": {
 			Result: Pass, Counters: Counters{Acknowledged: 3, Duplicated: 1},
@@ -103,7 +103,7 @@ func TestHeadlines(t *testing.T) {
 	}
 }
 
-func TestOnlyTheFirstOfManyViolationsAreTold(t *testing.T) {
+func TestOnlyTheFirstViolationsAreListed(t *testing.T) {
 	s := newState()
 	for i := range 100 {
 		s.find(Lost, time.Duration(100-i), "message %d", i)
@@ -118,7 +118,7 @@ func TestOnlyTheFirstOfManyViolationsAreTold(t *testing.T) {
 	}
 }
 
-func TestMilliseconds(t *testing.T) {
+func TestMillisecondsAreRoundedAndParsed(t *testing.T) {
 	for d, want := range map[time.Duration][2]string{
 		0:                                {"0", "0s"},
 		1234567 * time.Nanosecond:        {"1.235", "1.23ms"},
@@ -137,7 +137,7 @@ func TestMilliseconds(t *testing.T) {
 	}
 }
 
-func TestReadErrorsSurface(t *testing.T) {
+func TestCheckReturnsReadErrors(t *testing.T) {
 	if v, err := Check(iotest.ErrReader(errFull)); !errors.Is(err, errFull) {
 		t.Errorf("Check returned %v, %v", v, err)
 	}
@@ -155,7 +155,7 @@ func TestReadErrorsSurface(t *testing.T) {
 }
 
 // A line can be longer than any buffer: a transaction of a million rows.
-func TestLongLines(t *testing.T) {
+func TestCheckReadsLongLines(t *testing.T) {
 	s := story{events: "1s tx 1: a\n2s tx 1 committed\n3s a arrives damaged " + strings.Repeat("x", 3<<20) + "\n4s kept 1\n4s end"}
 	v, err := Check(bytes.NewReader(s.lines(t, make(map[outbox.UUID]string))))
 	if err != nil || v.Counters.Damaged != 1 {

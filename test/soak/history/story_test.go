@@ -32,7 +32,7 @@ var rewrite = flag.Bool("rewrite", false, "write what came out into the stories,
 //	16ms   kept 1 2 3
 //	17ms   end [cut short: WHY]
 //	raw TEXT, or line TEXT: the history ends with these bytes, without the end of a line or with it
-func TestStories(t *testing.T) {
+func TestEachStoryHasItsVerdict(t *testing.T) {
 	for file, stories := range allStories(t) {
 		var written strings.Builder
 		for _, story := range stories {

@@ -39,7 +39,7 @@ func arrived(t *testing.T, kind history.Kind) amqp.Delivery {
 	}
 }
 
-func TestInspectTakesWhatWasWritten(t *testing.T) {
+func TestInspectAcceptsUnchangedMessages(t *testing.T) {
 	for _, kind := range []history.Kind{history.Plain, history.Binary} {
 		d := arrived(t, kind)
 		d.Redelivered = true

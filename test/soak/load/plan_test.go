@@ -17,7 +17,7 @@ func drawn(seed uint64, writer, transactions int) []*transaction {
 	return all
 }
 
-func TestSameSeedSameChoices(t *testing.T) {
+func TestTheSameSeedMakesTheSameChoices(t *testing.T) {
 	if !reflect.DeepEqual(drawn(7, 0, 500), drawn(7, 0, 500)) {
 		t.Error("one seed, and other transactions")
 	}
@@ -30,7 +30,7 @@ func TestSameSeedSameChoices(t *testing.T) {
 }
 
 // The outcome of a transaction only changes the names of keys.
-func TestAbandonedKeysLeaveTheChoicesAlone(t *testing.T) {
+func TestAbandonedKeysDoNotChangeTheChoices(t *testing.T) {
 	p := newPlanner(7, 0, 3, 8, DefaultTopology("soak"))
 	seen := make(map[string]bool)
 	for i, want := range drawn(7, 0, 500) {
@@ -53,7 +53,7 @@ func TestAbandonedKeysLeaveTheChoicesAlone(t *testing.T) {
 	}
 }
 
-func TestEverythingIsChosen(t *testing.T) {
+func TestEveryKindOfTransactionIsChosen(t *testing.T) {
 	verbs, kinds, ends := make(map[verb]int), make(map[history.Kind]int), make(map[ending]int)
 	var discarded, keyed, plain int
 	transactions, ids := make(map[int64]bool), make(map[outbox.UUID]bool)
@@ -95,7 +95,7 @@ func TestEverythingIsChosen(t *testing.T) {
 	}
 }
 
-func TestKeysSpreadOverQueues(t *testing.T) {
+func TestKeysUseEveryQueue(t *testing.T) {
 	topology := DefaultTopology("soak")
 	queues := make(map[string]string)
 	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {

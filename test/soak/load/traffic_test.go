@@ -61,7 +61,7 @@ func runRelay(t *testing.T, state State, conn *pgx.Conn, broker string) (stop fu
 }
 
 // A run without faults: everything written arrives as written, or is where it belongs.
-func TestTrafficThroughARelay(t *testing.T) {
+func TestTrafficThroughARelayArrives(t *testing.T) {
 	t.Parallel()
 	state, conn := database(t)
 	broker := services.VHost(t)
@@ -121,7 +121,7 @@ type seen chan history.Delivery
 func (s seen) Delivered(d history.Delivery) { s <- d }
 
 // Consumers return to a queue that was deleted, and to a broker that closed their connection or froze.
-func TestConsumersComeBack(t *testing.T) {
+func TestConsumersReconnect(t *testing.T) {
 	t.Parallel()
 	broker := services.PrivateRabbitMQ(t)
 	topology := Topology{Prefix: "soak", Plain: 1, Keyed: 1}
@@ -177,7 +177,7 @@ func TestConsumersComeBack(t *testing.T) {
 }
 
 // The error names the rows that stay.
-func TestAwaitDrainedNamesWhatIsStuck(t *testing.T) {
+func TestAwaitDrainedNamesRemainingRows(t *testing.T) {
 	state, conn := database(t)
 	_, err := conn.Exec(t.Context(), `INSERT INTO outbox (routing_key, ordering_key, payload, attempts, last_error) VALUES ('a', 'my key', '1', 3, 'nack: no')`)
 	if err != nil {

@@ -120,7 +120,7 @@ func holdsWhatWasTold(t *testing.T, l *ledger, conn *pgx.Conn) {
 	}
 }
 
-func TestEveryTransactionLeavesWhatItWasToldToLeave(t *testing.T) {
+func TestEveryTransactionLeavesThePlannedRows(t *testing.T) {
 	state, conn := database(t)
 	l, opts := newLedger(), options(state)
 	run := &executor{run: state.Run, table: state.Table, record: l}
@@ -183,7 +183,7 @@ func TestWritersKeepTheirRateAndStop(t *testing.T) {
 	holdsWhatWasTold(t, l, conn)
 }
 
-func TestBacklogIsRecorded(t *testing.T) {
+func TestTheBacklogIsRecorded(t *testing.T) {
 	state, conn := database(t)
 	l := newLedger()
 	if err := Backlog(t.Context(), options(state), 5000, l); err != nil {
@@ -196,7 +196,7 @@ func TestBacklogIsRecorded(t *testing.T) {
 }
 
 // The load records a COMMIT whose answer was lost as neither a commit nor a rollback.
-func TestCommitWithoutAnswerIsUnknown(t *testing.T) {
+func TestACommitWithoutAnswerIsUnknown(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		held services.Direction
@@ -274,7 +274,7 @@ func noKeyGoesOn(t *testing.T, l *ledger, unknown history.Transaction) {
 
 // A server is frozen before COMMIT is sent: the transaction is rolled back, and the writers continue with a new
 // session.
-func TestSessionThatIsEndedIsRolledBack(t *testing.T) {
+func TestAnEndedSessionIsRolledBack(t *testing.T) {
 	state, conn := database(t)
 	l, opts := newLedger(), options(state)
 	opts.Rate = 500
