@@ -41,7 +41,7 @@ func (e *shop) handHTTP() {
 	e.exec(threeMessages)
 	e.do("cdc-relay drain --publisher exec -- ./http.sh " + server.URL)
 	if len(got) != 1 || !strings.Contains(got[0], `"payload":{"n" : 1},`) {
-		e.t.Errorf("the server took %s", got)
+		e.t.Errorf("the server received %s", got)
 	}
 	e.want("SELECT string_agg(routing_key || ' ' || last_error, ',') FROM outbox", "busy handler_rejected: HTTP 503")
 	e.want("SELECT string_agg(routing_key || ' ' || last_error, ',') FROM outbox_dead_letter", "bad handler_impossible: HTTP 422")
@@ -49,7 +49,7 @@ func (e *shop) handHTTP() {
 	e.exec(oddMessages)
 	e.do("cdc-relay drain --publisher exec -- ./http.sh " + server.URL)
 	if len(got) != 3 {
-		e.t.Errorf("the server took %d messages, want 3", len(got))
+		e.t.Errorf("the server received %d messages, want 3", len(got))
 	}
 }
 

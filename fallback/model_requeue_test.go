@@ -41,7 +41,7 @@ func (m *model) keepBatch(message *outbox.Message) {
 	for _, earlier := range m.rows[:row.id-1] {
 		began := slices.ContainsFunc(earlier.tx.rows, func(r *modelRow) bool { return r.returned && r.tx == earlier.tx })
 		if first && row.key != "" && earlier.key == row.key && earlier.requeued && !earlier.returned && !earlier.gone && began {
-			m.t.Fatalf("key %s: row %d was delivered before row %d, which had been sent back", row.key, row.id, earlier.id)
+			m.t.Fatalf("key %s: row %d was delivered before row %d, which had been requeued", row.key, row.id, earlier.id)
 		}
 	}
 }

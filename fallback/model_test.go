@@ -211,7 +211,7 @@ func (m *model) rest() {
 			return
 		}
 		if n > 10*(len(m.rows)+10) {
-			m.t.Fatalf("the sweep of %s never rests: %+v", kind, m.sweeper.View())
+			m.t.Fatalf("the sweep of %s never becomes idle: %+v", kind, m.sweeper.View())
 		}
 		m.sweep(kind, func() {})
 	}
@@ -231,7 +231,7 @@ func (m *model) endClaims() {
 func (m *model) check() {
 	for _, row := range m.rows {
 		if row.locked != nil && !slices.Contains(m.claims, row.locked) && !slices.Contains(m.open, row.locked) {
-			m.t.Fatalf("row %d is locked by a claim that is forgotten", row.id)
+			m.t.Fatalf("row %d is locked by a claim that nobody tracks", row.id)
 		}
 	}
 }
@@ -515,7 +515,7 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 			return n.coalesce == row.coalesce && n.key == row.key && n.id > row.id
 		})
 		if row.coalesce == "" || !newer {
-			m.t.Fatalf("row %d is deleted, and no newer one takes its place", row.id)
+			m.t.Fatalf("row %d was coalesced, and no newer row exists", row.id)
 		}
 		row.gone, m.coalesced[row.id] = true, true
 	case s.Decision.Action == outbox.Delete:

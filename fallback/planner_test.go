@@ -166,7 +166,7 @@ func TestAPassOverManyKeysRunsLessOften(t *testing.T) {
 	}
 	v.Unlisted = true
 	if wait := p.at(Keys, v).Sub(now); wait > poll {
-		t.Errorf("where the keys are not known it runs again after %s", wait)
+		t.Errorf("with unlisted keys it runs again after %s", wait)
 	}
 	p.Done(Keys, now, Outcome{Took: time.Millisecond})
 	if wait := p.at(Keys, streaming()).Sub(now); wait > keysSafety+poll {
@@ -194,11 +194,11 @@ func TestTheDueSweepWaitsUntilARowIsDue(t *testing.T) {
 			t.Errorf("%+v: looks again after %s", one, got)
 		}
 		if got := p.at(Due, View{Ready: true}).Sub(now); got != poll {
-			t.Errorf("who does not stream looks again after %s", got)
+			t.Errorf("without a stream it looks again after %s", got)
 		}
 		v.Live = false
 		if got := p.at(Due, v).Sub(now); got != poll {
-			t.Errorf("whose stream is silent looks again after %s", got)
+			t.Errorf("with a silent stream it looks again after %s", got)
 		}
 		v.Live = true
 	}
@@ -248,7 +248,7 @@ func TestAQuietLeaderSleepsUntilWorkIsPlanned(t *testing.T) {
 	settle(p, now, streaming())
 	p.Done(Due, now, Outcome{Quiet: time.Hour})
 	if _, wait := p.Next(now, streaming()); wait != 5*poll {
-		t.Errorf("it waits for %s, want the five intervals, or the last pulse before, until it looks for what is due", wait)
+		t.Errorf("it waits for %s, want five intervals, or until the last pulse before the due sweep", wait)
 	}
 	v := streaming()
 	v.Ready = false

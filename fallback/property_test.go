@@ -32,7 +32,7 @@ func TestRandomStepsLoseNothingAndKeepTheOrderOfKeys(t *testing.T) {
 		m.quiesce()
 		for _, row := range m.rows {
 			if m.delivered[row.id] == 0 && !m.dead[row.id] && !m.expired[row.id] && !m.coalesced[row.id] {
-				t.Fatalf("row %d is gone and was not delivered", row.id)
+				t.Fatalf("row %d was deleted and not delivered", row.id)
 			}
 		}
 		m.empty()

@@ -98,7 +98,7 @@ func TestFunctionsAreCreatedOnceForAnyName(t *testing.T) {
 func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
 	psql, err := exec.LookPath("psql")
 	if err != nil {
-		t.Skip("psql is not there")
+		t.Skip("psql is not installed")
 	}
 	url := services.Database(t)
 	conn := connect(t, url)
@@ -115,7 +115,7 @@ func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
 			t.Fatalf("%s: psql: %v\n%s", table, err, out)
 		}
 		if changed, err := migrations.MakeFunctions(t.Context(), conn, table, ""); changed || err != nil {
-			t.Errorf("%s: the script left something to do: %v, %v", table, changed, err)
+			t.Errorf("%s: setup still has something to do after the script: %v, %v", table, changed, err)
 		}
 	}
 }

@@ -233,7 +233,7 @@ func TestDropRejectsTablesWithMessages(t *testing.T) {
 func TestTheScriptForPsqlCreatesTheSameTables(t *testing.T) {
 	psql, err := exec.LookPath("psql")
 	if err != nil {
-		t.Skip("psql is not there")
+		t.Skip("psql is not installed")
 	}
 	ours, theirs := services.Database(t), services.Database(t)
 	conn, byScript := connect(t, ours), connect(t, theirs)

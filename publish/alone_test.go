@@ -260,7 +260,7 @@ func TestOnlyAMessageSentAloneIsSuspected(t *testing.T) {
 	is(other, false, 0)
 	for range 2 * fatalAlone {
 		if s.add(one, true, false) || s.add(one, false, true) {
-			t.Fatal("it is charged while the broker answers to nothing else, or others were in flight")
+			t.Fatal("it is charged although the broker answers nothing else, or others were in flight")
 		}
 	}
 	is(one, true, 1)

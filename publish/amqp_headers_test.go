@@ -38,6 +38,6 @@ func TestReturnsWithTheDeepestAndLargestHeadersAreRead(t *testing.T) {
 		allAre(t, results[2:], outbox.Confirmed)
 	}
 	if r.mark() != mark {
-		t.Error("the connection was lost over it")
+		t.Error("the connection was lost")
 	}
 }

@@ -45,10 +45,10 @@ func poisonOnASharedLane(t *testing.T, broker *services.RabbitMQ) {
 	results, large = round()
 	check(results, large)
 	if n := len(a.drain(q)); n != 399 {
-		t.Errorf("%d messages arrived, want 399: the size is known, so that nobody is sent twice", n)
+		t.Errorf("%d messages arrived, want 399: no neighbour may have been sent twice", n)
 	}
 	if r.phase() != Ready || r.mark() != 2 {
-		t.Error("the connection was lost over it")
+		t.Error("the connection was lost")
 	}
 }
 

@@ -57,7 +57,7 @@ func TestAConnectionClosedByAnOperatorIsReplaced(t *testing.T) {
 // Runs all tests that break a broker on one, because a broker takes seconds to start.
 func TestOutagesOfAPrivateBroker(t *testing.T) {
 	t.Parallel()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	broker := services.PrivateRabbitMQ(t, "max_message_size = 1000000")
 	for _, part := range []struct {
 		name string
@@ -154,7 +154,7 @@ func blocked(t *testing.T, broker *services.RabbitMQ) {
 	defer r.mu.Unlock()
 	for _, s := range r.states[mark:] {
 		if s.Phase != Blocked && s.Phase != Ready {
-			t.Errorf("state %v: %s; the connection was not to be lost", s.Phase, s.Detail)
+			t.Errorf("state %v: %s; the connection must not be lost", s.Phase, s.Detail)
 		}
 	}
 }
@@ -284,7 +284,7 @@ func TestOnlyMessagesOfAStuckQueueTimeOut(t *testing.T) {
 	others := f.end(t)
 	allAre(t, others, outbox.Confirmed)
 	if len(others) < 500 { // 100 of them are in flight at a time
-		t.Errorf("only %d others went through within %v", len(others), timeout)
+		t.Errorf("only %d others were confirmed within %v", len(others), timeout)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -312,7 +312,7 @@ func TestALaneWithTimedOutMessagesIsReplaced(t *testing.T) {
 	}
 	allAre(t, f.end(t), outbox.Confirmed)
 	if r.mark() != mark {
-		t.Error("the connection was lost over it")
+		t.Error("the connection was lost")
 	}
 }
 

@@ -156,7 +156,7 @@ func limitedUser(t *testing.T, vhostURL, write string) string {
 	}
 	user, vhost := services.Name(t), strings.TrimPrefix(u.Path, "/")
 	if broker.ManagementURL() == "" {
-		t.Skip("users can only be made by the management API")
+		t.Skip("users can only be created through the management API")
 	}
 	if err := broker.AddUser(t.Context(), user, "secret"); err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestAMissingPermissionIsARejection(t *testing.T) {
 		t.Errorf("%d messages arrived, want %d", n, len(good))
 	}
 	if n := len(a.drain(qShut)); n != 0 {
-		t.Errorf("%d messages arrived where none may", n)
+		t.Errorf("%d messages arrived, want none", n)
 	}
 }
 

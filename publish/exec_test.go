@@ -130,7 +130,7 @@ func TestExecAnswersBecomeResults(t *testing.T) {
 		}
 	}
 	if took := time.Since(began); took < unknownPause {
-		t.Errorf("an unknown outcome came after %v: the relay would ask again without a pause", took)
+		t.Errorf("an unknown outcome came after %v: the relay would retry without a pause", took)
 	}
 }
 

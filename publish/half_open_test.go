@@ -27,7 +27,7 @@ func TestAHalfOpenBreakerSendsOneMessageAtATime(t *testing.T) {
 	r.publish(messages...)
 	results := r.awaitResults(t, messages...)
 	if count(results, outbox.NotSent) < 98 {
-		t.Errorf("%d were sent through a half-open breaker", 100-count(results, outbox.NotSent))
+		t.Errorf("%d messages were sent through a half-open breaker", 100-count(results, outbox.NotSent))
 	}
 	r.awaitSince(t, mark, Paused)
 	proxy.Resume()

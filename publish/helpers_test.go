@@ -332,7 +332,7 @@ func checkArrived(t *testing.T, results []outbox.Result, deliveries []amqp.Deliv
 	for _, r := range results {
 		id := r.Message.MessageID.String()
 		if r.Outcome == outbox.Confirmed && arrived[id] == 0 {
-			t.Errorf("message %d was confirmed and is nowhere", r.Message.ID)
+			t.Errorf("message %d was confirmed and did not arrive", r.Message.ID)
 		}
 		if unmarked[id] > 1 {
 			t.Errorf("message %d arrived %d times without the mark", r.Message.ID, unmarked[id])

@@ -20,7 +20,7 @@ func TestACallIsBoundedAfterABlockedConnection(t *testing.T) {
 			select {
 			case <-s.lost:
 			case <-time.After(100 * timeout):
-				t.Error("the call was waited for without end")
+				t.Error("the call had no time limit")
 			}
 			return broken
 		})
@@ -28,7 +28,7 @@ func TestACallIsBoundedAfterABlockedConnection(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(began); took < 10*timeout+timeout/2 || took > 12*timeout {
-			t.Errorf("the connection was given up after %v", took)
+			t.Errorf("the connection was closed after %v", took)
 		}
 	})
 }
@@ -41,7 +41,7 @@ func TestACallThatReturnedDoesNotEndTheConnectionLater(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if len(s.lost) > 0 {
-			t.Error("the connection was given up over a call that had returned")
+			t.Error("the connection was closed for a call that had returned")
 		}
 	})
 }

@@ -43,7 +43,7 @@ func TestAMissingExchangeIsLookedUpOnceASecond(t *testing.T) {
 		t.Errorf("%d channels were opened, want at most %d", n, most)
 	}
 	if n := sent.count(basicPublish); n != good {
-		t.Errorf("%d messages were sent for %d that can be", n, good)
+		t.Errorf("%d messages were sent, %d can be published", n, good)
 	}
 	a.exchange(missing, "fanout", q, "")
 	made := time.Now()
@@ -52,7 +52,7 @@ func TestAMissingExchangeIsLookedUpOnceASecond(t *testing.T) {
 		r.publish(m)
 		found = r.awaitResults(t, m)[0].Outcome == outbox.Confirmed
 		if took := time.Since(made); took > await.Hang() {
-			t.Fatalf("%v after it was made the exchange is still said to be missing", took)
+			t.Fatalf("%v after its creation the exchange is still reported as missing", took)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func TestAPortThatDoesNotSpeakAMQPIsNamed(t *testing.T) {
 			r := start(t, p)
 			r.awaitPhase(t, Connecting)
 			var state State
-			r.await(t, "a failed attempt that log and state name", func() bool {
+			r.await(t, "the log and the state name a failed attempt", func() bool {
 				state = r.states[len(r.states)-1]
 				return strings.Contains(strings.Join(log.lines(), ""), "broker_down") && strings.Contains(state.Detail, "does not speak AMQP")
 			})

@@ -56,6 +56,6 @@ func TestAChannelIsReplacedAfterAMissingConfirm(t *testing.T) {
 		}
 	}
 	if r.mark() != mark {
-		t.Error("the connection was lost over it")
+		t.Error("the connection was lost")
 	}
 }

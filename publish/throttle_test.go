@@ -86,7 +86,7 @@ func TestThrottleIgnoresStuckMessages(t *testing.T) {
 	}
 	th.answeredAll(late)
 	if th.allowed() != 0 {
-		t.Error("late answers made room")
+		t.Error("late answers allowed more messages")
 	}
 	th.answeredAll(sent)
 	if th.allowed() != creditOfRabbitMQ {
@@ -105,13 +105,13 @@ func TestThrottleDoesNotWaitForASlowQueue(t *testing.T) {
 	th.answeredAll(sent[:fewAnswers])
 	th.notAnswered(before)
 	if th.allowed() != 0 {
-		t.Error("the pause is over though the broker answers")
+		t.Error("the pause ended although the broker answers")
 	}
 	before = th.answersSoFar()
 	th.answeredAll(sent[fewAnswers : 2*fewAnswers-1])
 	th.notAnswered(before)
 	if th.allowed() != creditOfRabbitMQ {
-		t.Errorf("next to nothing was answered, and %d messages are allowed", th.allowed())
+		t.Errorf("almost nothing was answered, and %d messages are allowed", th.allowed())
 	}
 }
 
@@ -157,7 +157,7 @@ func TestThrottlePausesEnd(t *testing.T) {
 		hadWaited := th.waiting > 0
 		th.answeredAll(unanswered)
 		if paused && hadWaited && th.paused && !pauseIsOver(th) {
-			t.Fatal("all have their answer, and the sender is not told")
+			t.Fatal("all have their answer, and the sender is not notified")
 		}
 		if th.allowed() == 0 {
 			t.Fatal("all have their answer, and none is allowed")

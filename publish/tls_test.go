@@ -16,7 +16,7 @@ import (
 // tlsBroker accepts clients with a certificate of the authority; its own certificate is for "localhost".
 func tlsBroker(t *testing.T, a *certs.Authority) (broker *services.RabbitMQ, address url.URL) {
 	t.Helper()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	broker, host := services.TLSRabbitMQ(t, services.Certificate{CA: a.File("ca.pem"), Cert: a.File("localhost.pem"), Key: a.File("localhost.key")})
 	return broker, url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: host, Path: "/"}
 }

@@ -87,15 +87,15 @@ func TestTheSendTimeoutStartsAfterTheWrite(t *testing.T) {
 	e := &entry{}
 	r.pending = []*entry{e}
 	if r.expire(); len(s.lost) > 0 {
-		t.Error("the connection was given up in the midst of an upload")
+		t.Error("the connection was closed during an upload")
 	}
 	e.sentAt = s.clock.now()
 	e.published.Store(true)
 	if r.expire(); len(s.lost) > 0 {
-		t.Error("the connection was given up right after the upload")
+		t.Error("the connection was closed right after the upload")
 	}
 	e.sentAt -= timeout
 	if r.expire(); len(s.lost) == 0 {
-		t.Error("a broker that does not answer was waited for")
+		t.Error("the connection to a silent broker was not closed")
 	}
 }

@@ -23,10 +23,10 @@ func TestARelayIsHealthyDuringALongShutdown(t *testing.T) {
 	r.sweeper.alive.last.Store(time.Now().Add(-2 * stuckAfter).UnixNano())
 	r.phase.Store(phaseRunning)
 	if h := r.Health(); h.Live || h.Ready {
-		t.Errorf("a sweep that is stuck is well: %+v", h)
+		t.Errorf("healthy with a stuck sweep: %+v", h)
 	}
 	r.phase.Store(phaseStopping)
 	if h := r.Health(); !h.Live || !h.Ready {
-		t.Errorf("while it drains: %+v", h)
+		t.Errorf("unhealthy during a shutdown: %+v", h)
 	}
 }

@@ -53,7 +53,7 @@ func TestHooksReceiveTheResultOfEachMessage(t *testing.T) {
 	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
 	stop() // makes the pending calls
 	if n := told.count("published"); n != 20 {
-		t.Errorf("%d were told to be published, want 20", n)
+		t.Errorf("the Published hook got %d messages, want 20", n)
 	}
 	var attempts []int
 	for _, e := range told.events["rejected"] {
@@ -66,7 +66,7 @@ func TestHooksReceiveTheResultOfEachMessage(t *testing.T) {
 		t.Errorf("attempts were %v", attempts)
 	}
 	if n := told.count("dead"); n != 1 {
-		t.Fatalf("%d were told to be dead letters, want 1", n)
+		t.Fatalf("the DeadLettered hook got %d messages, want 1", n)
 	}
 	e := told.events["dead"][0]
 	if e.ID != id || e.Reason != outbox.ReasonRetriesExceeded || e.Attempts != 2 || e.RoutingKey != "nowhere" ||

@@ -63,7 +63,7 @@ func TestMetricsMatchTheResultsOfMessages(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r, stop := i.startWith(i.publisher(), registry)
 	defer stop()
-	i.await("it streams, and has looked through the table", func() bool {
+	i.await("it streams, and has scanned the table", func() bool {
 		v := r.core.View()
 		return r.Health().Role == "streaming" && r.Health().Ready && !v.Backlog && !v.Unlisted
 	})
@@ -82,7 +82,7 @@ func TestMetricsMatchTheResultsOfMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	i.await("all but the scheduled row is gone", func() bool { return i.rowsLeft() == 1 })
+	i.await("only the scheduled row is left", func() bool { return i.rowsLeft() == 1 })
 	i.await("all is settled", func() bool { return r.core.Idle() })
 	i.await("all arrive", func() bool { return i.arrived() == 50 })
 	s := scrapeOf(t, registry)
@@ -131,7 +131,7 @@ func checkHistograms(t *testing.T, s scrape) {
 		t.Error("no settling was measured")
 	}
 	if n := s.histograms["cdc_relay_sweep_batch_rows"].GetSampleSum(); n != 3 {
-		t.Errorf("sweeps brought %v rows, want the three that were retried", n)
+		t.Errorf("sweeps found %v rows, want the three that were retried", n)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestSampledMetricsVanishWhileTheDatabaseIsDown(t *testing.T) {
 		t.Fatalf("%+v is shown: %v", sample, ok)
 	}
 	if _, age, ok := c.current(taken.Add(sampleEvery / 2)); !ok || age > sampleEvery {
-		t.Errorf("a young sample, of age %s, is shown: %v", age, ok)
+		t.Errorf("a sample of age %s, not expired, is shown: %v", age, ok)
 	}
 	r.Close()
 	for _, passed := range []struct {
@@ -192,7 +192,7 @@ func TestASweepCountsAllRowsThatItFinds(t *testing.T) {
 			i.await("all are counted", func() bool { return brought() >= rows })
 			stop()
 			if n := brought(); n != rows {
-				t.Errorf("sweeps brought %v rows, want %d", n, rows)
+				t.Errorf("sweeps found %v rows, want %d", n, rows)
 			}
 		})
 	}
@@ -206,7 +206,7 @@ func TestAStandbyDoesNotSampleTheQueue(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	second, stopSecond := i.startWith(i.publisher(), registry)
 	defer stopSecond()
-	i.await("the second stands by", func() bool { return second.Health().Role == "standby" })
+	i.await("the second is a standby", func() bool { return second.Health().Role == "standby" })
 	s := scrapeOf(t, registry)
 	s.want(t, "cdc_relay_role standby", 1)
 	for _, name := range []string{"queue_depth_rows", "oldest_pending_seconds", "slot_lag_bytes", "sample_age_seconds"} {
@@ -228,7 +228,7 @@ func TestBlockedTimeCountsOnlyBlockedPhases(t *testing.T) {
 	b.changed(publish.State{Phase: publish.Ready})
 	before := b.total(time.Now())
 	if before < time.Minute || b.total(time.Now().Add(time.Hour)) != before {
-		t.Errorf("afterwards: %s, and it goes on", before)
+		t.Errorf("after the block: %s, and it still grows", before)
 	}
 }
 

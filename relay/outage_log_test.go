@@ -29,11 +29,11 @@ func TestAnOutageDoesNotFillTheLog(t *testing.T) {
 		}
 		e.over(event.SweepRecovered, "sweeping again")
 		if n := strings.Count(log.String(), "sweeping again"); n != 1 || e.current() != "" {
-			t.Errorf("its end was logged %d times, and %q stays", n, e.current())
+			t.Errorf("the end of the outage was logged %d times, and %q stays", n, e.current())
 		}
 		e.report(event.SweepFailing, "cannot sweep", errors.New("scan the table: connection refused"))
 		if n := strings.Count(log.String(), "cannot sweep"); n != 9 {
-			t.Error("the next trouble was not logged at once")
+			t.Error("the next failure was not logged at once")
 		}
 	})
 }

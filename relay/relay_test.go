@@ -223,7 +223,7 @@ func TestMessagesArriveInOrderAcrossStreamCutsAndRestarts(t *testing.T) {
 	defer i.mu.Unlock()
 	for id, n := range i.perID {
 		if n != 1 {
-			t.Errorf("message %s arrived %d times, though nothing was killed", id, n)
+			t.Errorf("message %s arrived %d times, although nothing was killed", id, n)
 		}
 	}
 	for w := range writers {
@@ -241,7 +241,7 @@ func TestAStandbyTakesOverAtOnce(t *testing.T) {
 	first, stopFirst := i.start()
 	i.await("the first streams", func() bool { return first.Health().Role == "streaming" })
 	second, stopSecond := i.start()
-	i.await("the second stands by, ready", func() bool {
+	i.await("the second is a standby, and ready", func() bool {
 		h := second.Health()
 		return h.Role == "standby" && h.Ready && h.Live
 	})

@@ -45,6 +45,6 @@ func TestRoutingKeyLabelsAreBounded(t *testing.T) {
 		t.Errorf("%d labels", len(labels))
 	}
 	if _, err := newRoutingKeys([]string{"a", ""}); err == nil {
-		t.Error("an empty pattern was taken")
+		t.Error("an empty pattern was accepted")
 	}
 }

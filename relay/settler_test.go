@@ -40,7 +40,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 		r.core.PublisherReady(true)
 		for n := 1; n <= test.enough; n++ {
 			if len(r.settler.hurried) > 0 {
-				t.Errorf("window %d, batch %d: %d rows are not waited with", test.maxInFlight, test.batch, n-1)
+				t.Errorf("window %d, batch %d: %d rows are not written at once", test.maxInFlight, test.batch, n-1)
 			}
 			m, v := r.core.Streamed(&outbox.Message{ID: int64(n)}, 1, true)
 			if v != core.Taken {
@@ -49,7 +49,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 			r.settler.deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 		}
 		if len(r.settler.hurried) == 0 || !r.settler.full() {
-			t.Errorf("window %d, batch %d: %d rows wait for more", test.maxInFlight, test.batch, test.enough)
+			t.Errorf("window %d, batch %d: %d rows are not kept for a larger batch", test.maxInFlight, test.batch, test.enough)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 		t.Errorf("the hook was called %d times, want 2", n)
 	}
 	if n := strings.Count(log.String(), "message dead-lettered"); n != 2 {
-		t.Errorf("%d lines say so, want 2:\n%s", n, log.String())
+		t.Errorf("%d lines report it, want 2:\n%s", n, log.String())
 	}
 	scrapeOf(t, registry).want(t, "cdc_relay_messages_dead_lettered_total", 2)
 }

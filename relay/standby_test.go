@@ -39,7 +39,7 @@ func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 	another := lost.Process()
 	another.Since = another.Since.Add(-time.Second)
 	if err := await(another); err == nil {
-		t.Error("a process that has the same id was terminated")
+		t.Error("another process with the same id was terminated")
 	}
 	if err := await(lost.Process()); err != nil {
 		t.Errorf("its own last stream still owns the slot: %v", err)
@@ -64,9 +64,9 @@ func TestAnOwnerIsSilentOnlyWhileTheServerAnswers(t *testing.T) {
 		return looks
 	}
 	if !silentAfter(every(askSlot)...) || !silentAfter(every(time.Second)...) {
-		t.Error("one that says nothing is not taken for silent")
+		t.Error("an owner that never reports does not count as silent")
 	}
 	if silentAfter(0, askSlot, 2*silence) || silentAfter(0, askSlot, 2*silence, 2*silence+askSlot) {
-		t.Error("the server stood still, and the owner is taken for silent")
+		t.Error("the server was paused, and the owner counts as silent")
 	}
 }

@@ -44,7 +44,7 @@ func TestTheStreamWaitsWhileTheWindowIsBrieflyFull(t *testing.T) {
 				t.Errorf("it ended after %v, want %v", ended, test.ends)
 			}
 			if left := b.left(now.Add(regain * wholeBudget)); left != wholeBudget {
-				t.Errorf("after a rest %v are left", left)
+				t.Errorf("after a pause %v are left", left)
 			}
 		})
 	}

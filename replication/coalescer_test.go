@@ -35,7 +35,7 @@ func TestCoalescerLimitsTheRateOfFastTransactions(t *testing.T) {
 					c.woke(now)
 					awakenings++
 					if late := now.Sub(arrival(taken)); late > test.late {
-						t.Fatalf("transaction %d was taken %v late", taken, late)
+						t.Fatalf("transaction %d was reported %v late", taken, late)
 					}
 					for ; !arrival(taken).After(now); taken++ {
 					}

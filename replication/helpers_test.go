@@ -238,7 +238,7 @@ func (f *fixture) wantInserted(l *listener, ids ...string) {
 		case err := <-l.done:
 			f.Fatalf("the stream ended: %v", err)
 		case <-hang:
-			f.Fatalf("row %q did not come", id)
+			f.Fatalf("row %q did not arrive", id)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (f *fixture) isFarBehind() bool {
 }
 
 func TestSlotFarBehindIsRecreated(t *testing.T) {
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.mustSetup()
 	f.fallBehind()
@@ -50,7 +50,7 @@ func TestSlotFarBehindIsRecreated(t *testing.T) {
 
 // No slot is free, or an open transaction would delay a new one.
 func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	f := onDatabase(t, services.PrivatePostgres(t, "max_replication_slots=2").URL(""))
 	f.mustSetup()
 	f.fallBehind()
@@ -91,7 +91,7 @@ func TestFailoverSlotFarBehindStays(t *testing.T) {
 	if services.SharedPostgres(t).Major() < 17 {
 		t.Skip("failover slots came with Postgres 17")
 	}
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.exec(`SELECT pg_create_logical_replication_slot('` + f.names.Slot + `', 'pgoutput', failover => true)`)
 	f.mustSetup()
@@ -99,13 +99,13 @@ func TestFailoverSlotFarBehindStays(t *testing.T) {
 	_, done := f.open()
 	f.wantLines(done, nil)
 	if f.slot("failover") != "t" {
-		t.Error("the slot is no failover slot any more")
+		t.Error("the slot is not a failover slot any more")
 	}
 }
 
 // At the end there is one slot, and one of them streams from it.
 func TestConcurrentRelaysRecreateASlotFarBehindOnce(t *testing.T) {
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.mustSetup()
 	for range 5 {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestWalLevelReplicaIsAProblem(t *testing.T) {
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t, "wal_level=replica")
 	f := onDatabase(t, server.URL(""))
 	_, err := f.setup()
@@ -19,12 +19,12 @@ func TestWalLevelReplicaIsAProblem(t *testing.T) {
 	_, _, err = Open(t.Context(), f.url, f.names, await.Hang())
 	f.wantProblem(err, "wal_level = replica", "--mode poll")
 	if f.value(`SELECT pubname FROM pg_publication`) != "" {
-		t.Error("a publication was made")
+		t.Error("a publication was created")
 	}
 }
 
 func TestFullSlotsAreAProblem(t *testing.T) {
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t, "max_replication_slots=1")
 	f := onDatabase(t, server.URL(""))
 	f.exec(`SELECT pg_create_physical_replication_slot('somebody')`)
@@ -50,7 +50,7 @@ func TestRoleWithoutCreateGetsTheStatementForThePublication(t *testing.T) {
 	_, _, err := Open(t.Context(), address, f.names, await.Hang())
 	f.wantProblem(err, "permission denied", `CREATE PUBLICATION "`+f.names.Publication+`" FOR TABLE "public"."outbox"`)
 	if f.slot("slot_name") != "" {
-		t.Error("a slot was made")
+		t.Error("a slot was created")
 	}
 }
 
@@ -69,7 +69,7 @@ func TestRoleWithReplicationAloneStreams(t *testing.T) {
 }
 
 func TestInvalidatedSlotIsRecreated(t *testing.T) {
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB")
 	f := onDatabase(t, server.URL(""))
 	f.mustSetup()
@@ -111,7 +111,7 @@ func TestSlotAheadOfTheServerIsRecreated(t *testing.T) {
 }
 
 func TestFastShutdownIsNotDelayed(t *testing.T) {
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t)
 	f := onDatabase(t, server.URL(""))
 	l := f.listen()
@@ -124,13 +124,13 @@ func TestFastShutdownIsNotDelayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("the server took %s", took)
+		t.Errorf("the shutdown took %s", took)
 	}
 	if err := f.wantEnd(l); err == nil {
 		t.Error("the stream ended without an error")
 	}
 	if len(l.messages) != 9 {
-		t.Errorf("%d of 9 rows had come", len(l.messages))
+		t.Errorf("%d of 9 rows had arrived", len(l.messages))
 	}
 }
 
@@ -176,7 +176,7 @@ func TestIntervalsFollowTheServersTimeout(t *testing.T) {
 }
 
 func TestSlotCreationNamesPreparedTransactions(t *testing.T) {
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t, "max_prepared_transactions=1")
 	f := onDatabase(t, server.URL(""))
 	f.exec(`BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'left behind'`)

@@ -103,7 +103,7 @@ func TestMissingTableIsAProblem(t *testing.T) {
 	_, err := f.setup()
 	f.wantProblem(err, "table public.missing does not exist", "cdc-relay setup --table 'public.missing'")
 	if f.slot("slot_name") != "" {
-		t.Error("a slot was made")
+		t.Error("a slot was created")
 	}
 }
 
@@ -132,7 +132,7 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		_, err = Teardown(t.Context(), f.conn.PgConn(), f.names)
 		f.wantProblem(err, c.what, fix)
 		if f.slot("slot_name") == "" {
-			t.Fatal("a slot that is not ours was dropped")
+			t.Fatal("a foreign slot was dropped")
 		}
 		if _, err := query(t.Context(), elsewhere, fix); err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func TestASlotUnderCreationIsNotForeign(t *testing.T) {
 			making = false
 		default:
 			if _, err := readOwnSlot(t.Context(), reader, f.names.Slot); err != nil {
-				t.Errorf("while it is being made: %v", err)
+				t.Errorf("during its creation: %v", err)
 				<-done
 				return
 			}

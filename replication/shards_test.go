@@ -197,6 +197,6 @@ func TestShardsNeedRowFilters(t *testing.T) {
 	_, err := Setup(t.Context(), f.conn.PgConn(), f.split(2)[0], await.Hang())
 	f.wantProblem(err, "has no row filters: --shard needs 15 or later", "without --shard")
 	if f.value(`SELECT count(*) FROM pg_publication`) != "0" {
-		t.Error("a publication was made")
+		t.Error("a publication was created")
 	}
 }

@@ -37,7 +37,7 @@ func TestStreamReportsItsStartPosition(t *testing.T) {
 	l := f.listen()
 	after := f.value(`SELECT pg_current_wal_flush_lsn()`)
 	if !f.between(before, l.start, after) {
-		t.Errorf("start %s, the server stood between %s and %s", l.start, before, after)
+		t.Errorf("start %s, the server's position was between %s and %s", l.start, before, after)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestPositionsIncreaseAndReachEveryCommit(t *testing.T) {
 		}
 	}
 	if len(l.messages) != 20 {
-		t.Errorf("at %s %d of 20 rows had come", last, len(l.messages))
+		t.Errorf("at %s %d of 20 rows had arrived", last, len(l.messages))
 	}
 }
 
@@ -133,7 +133,7 @@ func TestCloseReleasesTheSlotAtOnce(t *testing.T) {
 	second, _ := f.open()
 	first.stop()
 	if err := f.wantEnd(first); err != nil {
-		t.Errorf("a stream that was told to stop: %v", err)
+		t.Errorf("a stopped stream: %v", err)
 	}
 	first.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())

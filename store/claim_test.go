@@ -100,7 +100,7 @@ func TestALockThatDidNotDeleteTheRowLeavesATrace(t *testing.T) {
 		return m.PossibleDuplicate
 	}
 	if first, again := marked(1), marked(1); first || again {
-		t.Error("a row that was given back unsent is marked")
+		t.Error("a released row that was not sent is marked")
 	}
 	f.claim(outbox.AllFresh(), 2).Abandon()
 	if first, again := marked(2), marked(2); !first || again {
@@ -210,7 +210,7 @@ func TestKeysAreFoundByTheirOldestRow(t *testing.T) {
 	equal(t, "the first run", refIDs(runs[0]), []int64{5, 12, 19, 26})
 	equal(t, "the second run", refIDs(runs[1]), []int64{3, 10, 17, 24})
 	if runs[1][0].Ready || !runs[1][1].Ready {
-		t.Error("which rows are ready is not told")
+		t.Error("the result does not say which rows are ready")
 	}
 }
 
@@ -279,7 +279,7 @@ func TestAReindexAndAClaimDoNotDeadlock(t *testing.T) {
 		_, err := other.Exec(t.Context(), `REINDEX TABLE outbox`)
 		reindexed <- err
 	}()
-	await.Until(t, "the index is waited for", func() bool {
+	await.Until(t, "REINDEX waits for the claim", func() bool {
 		var waits bool
 		const sql = `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database() WHERE NOT granted)`
 		if err := f.Conn.QueryRow(t.Context(), sql).Scan(&waits); err != nil {

@@ -166,7 +166,7 @@ func TestLastErrorIsCutToAStorableText(t *testing.T) {
 			t.Fatalf("%d bytes: %q", len(got), got)
 		}
 		if !strings.HasPrefix(got, "too_large") {
-			t.Fatalf("no code in front: %q", got)
+			t.Fatalf("the code is not at the start: %q", got)
 		}
 	})
 }

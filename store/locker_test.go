@@ -37,7 +37,7 @@ func TestLockerNamesTheLockingSession(t *testing.T) {
 				t.Errorf("the hint is %q, want %s", found.Fix, want)
 			}
 			if free := f.store.Locker(t.Context(), 2); free.What != "row 2 is locked" {
-				t.Errorf("of a row that nobody has locked: %q", free.What)
+				t.Errorf("for an unlocked row: %q", free.What)
 			}
 		})
 	}

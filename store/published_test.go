@@ -57,7 +57,7 @@ func TestPublishedRowsMoveToTheHistory(t *testing.T) {
 		max_attempts, exchange, routing_key, ordering_key, coalesce_key, headers, properties, last_error)
 		WHERE p.payload::text = b.body AND p.redacted_payload::text = b.redacted_payload::text AND p.published_at > b.created_at`)
 	if same != 6 {
-		t.Errorf("%d of 6 rows are in the history as they were", same)
+		t.Errorf("%d of 6 rows are unchanged in the history", same)
 	}
 	// Rejected and dead rows are not published.
 	f.Plain(2)

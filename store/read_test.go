@@ -39,7 +39,7 @@ func TestLastIDIncludesOpenTransactions(t *testing.T) {
 		return id
 	}
 	if got := last(); got != 0 {
-		t.Errorf("of an empty table: %d", got)
+		t.Errorf("for an empty table: %d", got)
 	}
 	tx, err := f.Conn.Begin(t.Context())
 	if err != nil {
@@ -49,7 +49,7 @@ func TestLastIDIncludesOpenTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := last(); got != 2 {
-		t.Errorf("with two rows under way: %d", got)
+		t.Errorf("with two uncommitted rows: %d", got)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

@@ -51,7 +51,7 @@ func TestARestartOfTheServerIsDetected(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			if _, err := s.Snapshot(ctx, false); err == nil {
-				t.Error("a statement that was given up has succeeded")
+				t.Error("a cancelled statement has succeeded")
 			}
 		}, false},
 		{"a server process crashes", func() {

@@ -141,10 +141,10 @@ func TestRetryChargesOneAttemptAndWaits(t *testing.T) {
 	equal(t, "done", settledIDs(settled.Done), []int64{1, 2})
 	if !tabletest.One[bool](f, `SELECT attempts = 1 AND last_error = 'nack: no' AND NOT possible_duplicate
 		AND available_at - now() BETWEEN '59 minutes' AND '61 minutes' FROM outbox WHERE id = 1`) {
-		t.Error("row 1 does not stand as retried")
+		t.Error("row 1 is not stored as a retry")
 	}
 	if !tabletest.One[bool](f, `SELECT attempts = 1 AND possible_duplicate AND available_at <= clock_timestamp() FROM outbox WHERE id = 2`) {
-		t.Error("row 2 does not stand as due at once")
+		t.Error("row 2 is not stored as due at once")
 	}
 }
 
@@ -195,10 +195,10 @@ func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
 	}
 	if !tabletest.One[bool](f, `SELECT attempts = 6 AND failure_reason = 'too_large' AND last_error = 'too_large: 17 MiB' AND possible_duplicate
 		AND dead_at > now() - interval '1 minute' AND payload::text = ' {"a" : 1}' FROM outbox_dead_letter WHERE id = 1`) {
-		t.Error("row 1 does not stand as dead")
+		t.Error("row 1 is not stored as a dead letter")
 	}
 	if !tabletest.One[bool](f, `SELECT attempts = 0 AND payload IS NULL AND payload_bytes = '\x00ff' FROM outbox_dead_letter WHERE id = 2`) {
-		t.Error("row 2 does not stand as dead")
+		t.Error("row 2 is not stored as a dead letter")
 	}
 }
 

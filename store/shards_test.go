@@ -49,19 +49,19 @@ func TestSweepsReadOnlyRowsOfTheirShard(t *testing.T) {
 			found := p.sweepOnce(of(shard))
 			for id := range found {
 				if seen[id]++; !mine[id] {
-					t.Errorf("shard %s takes row %s, which is not its own", shard, id)
+					t.Errorf("shard %s reads row %s, which belongs to another shard", shard, id)
 				}
 			}
 			if len(found) < rows/n/2 {
-				t.Errorf("shard %s takes %d of %d rows", shard, len(found), rows)
+				t.Errorf("shard %s reads %d of %d rows", shard, len(found), rows)
 			}
 		}
 		if all := p.sweepOnce(of(outbox.Shard{})); len(all) != len(seen) {
-			t.Errorf("%d shards take %d rows, want %d", n, len(seen), len(all))
+			t.Errorf("%d shards read %d rows, want %d", n, len(seen), len(all))
 		}
 		for id, times := range seen {
 			if times != 1 {
-				t.Errorf("row %s is taken by %d of %d shards", id, times, n)
+				t.Errorf("row %s is read by %d of %d shards", id, times, n)
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func TestAURLThatRequiresAStandbyGetsAHint(t *testing.T) {
 // Check examines the host that target_session_attrs selects, not simply the first one.
 func TestCheckUsesTheHostThatTheURLSelects(t *testing.T) {
 	t.Parallel()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t)
 	standby := services.Standby(t, server)
 	t.Cleanup(func() {
@@ -360,7 +360,7 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 		t.Error("the other table was taken out of the publication")
 	}
 	if left := check("--fix"); !strings.Contains(left.stdout, "nothing that --fix repairs") {
-		t.Errorf("something is left: %s", left.stdout)
+		t.Errorf("objects are left: %s", left.stdout)
 	}
 }
 

@@ -135,7 +135,7 @@ func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
 func TestPrintedSetupRunsUnchangedInPsql(t *testing.T) {
 	psql, err := exec.LookPath("psql")
 	if err != nil {
-		t.Skip("psql is not there")
+		t.Skip("psql is not installed")
 	}
 	for _, mode := range []string{"auto", "poll"} {
 		t.Run(mode, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestPrintedSetupRunsUnchangedInPsql(t *testing.T) {
 			r := cdcRelay(t, env, "setup", "--functions")
 			wantOutput(t, r, "nothing to do")
 			if strings.Contains(r.stdout, "made") || strings.Contains(r.stdout, "created") {
-				t.Errorf("the script left something to do: %s", r.stdout)
+				t.Errorf("setup still has something to do after the script: %s", r.stdout)
 			}
 		})
 	}

@@ -86,6 +86,6 @@ func TestManPrintsAManualPage(t *testing.T) {
 	r := cdcRelay(t, nil, "man")
 	wantOutput(t, r, ".TH cdc-relay 1\n", ".SH run\n", `--max-in-flight\fP="": Maximum number`, "(default: 2000)", ".SS requeue\n")
 	if strings.Contains(cdcRelay(t, nil, "--help").stdout, "manual page") {
-		t.Error("the help page shows the command of those who build packages")
+		t.Error("the help page shows the command for packagers")
 	}
 }

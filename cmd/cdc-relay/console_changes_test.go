@@ -51,7 +51,7 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 	for do, question := range questions {
 		status, again := confirm(question)
 		if status != http.StatusConflict || !strings.Contains(again, "More rows match") || !strings.Contains(again, "<strong>2 ") || left(do) != 2 {
-			t.Errorf("%s of one row when there are two: %d, %d are left\n%s", do, status, left(do), again)
+			t.Errorf("%s of one confirmed row while two match: status %d, %d rows are left\n%s", do, status, left(do), again)
 			continue
 		}
 		questions[do] = again
@@ -71,7 +71,7 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 	}
 	fail("-1 hour")
 	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"purge"}}); status != http.StatusConflict || left("purge") != 2 {
-		t.Errorf("a purge that was not asked for: %d, %d are left\n%s", status, left("purge"), body)
+		t.Errorf("a purge without a question: status %d, %d rows are left\n%s", status, left("purge"), body)
 	}
 }
 
@@ -164,15 +164,15 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 	change := url.Values{"do": {"purge"}, "routing-key": {"dead.0"}}
 	for _, header := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
 		if status, _ := fetch(t, http.MethodPost, ada+"/change", change, append(header, "X-User", "ada")...); status != http.StatusForbidden || dead() != 5 {
-			t.Errorf("from another site: %d, %d are left", status, dead())
+			t.Errorf("a request from another site: status %d, %d rows are left", status, dead())
 		}
 	}
 	if status, _ := fetch(t, http.MethodPost, ada+"/change?do=purge&routing-key=%zz", url.Values{}, "X-User", "ada"); status != http.StatusBadRequest || dead() != 5 {
-		t.Errorf("a filter that cannot be read: %d, %d are left", status, dead())
+		t.Errorf("an unreadable filter: status %d, %d rows are left", status, dead())
 	}
 	large := url.Values{"routing-key": {strings.Repeat("x", 1<<20)}}
 	if status, _ := fetch(t, http.MethodPost, ada+"/change?do=purge", large, "X-User", "ada"); status != http.StatusBadRequest || dead() != 5 {
-		t.Errorf("a form that cannot be read: %d, %d are left", status, dead())
+		t.Errorf("an unreadable form: status %d, %d rows are left", status, dead())
 	}
 	_, body := fetch(t, http.MethodGet, ada+"/change?"+change.Encode(), nil, "X-User", "ada")
 	if !strings.Contains(body, "2 dead letters</strong> would change") || !strings.Contains(body, `value="dead.0"`) || dead() != 5 {
@@ -192,7 +192,7 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 		t.Errorf("a header without the token: %d\n%s", status, body)
 	}
 	if status, body := fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"retry"}, "state": {"scheduled"}}, "X-User", "grace"); status != http.StatusBadRequest {
-		t.Errorf("a retry of what is scheduled: %d\n%s", status, body)
+		t.Errorf("a retry of a scheduled row: status %d\n%s", status, body)
 	}
 	_, body = fetch(t, http.MethodPost, ada+"/change", retry, "X-User", "grace")
 	if !strings.Contains(body, "made 1 message due now") || query[bool](t, db, `SELECT available_at > now() FROM outbox WHERE id = 1`) {

@@ -87,7 +87,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 			}
 		}
 	}
-	await.Until(t, "the overview has looked", func() bool {
+	await.Until(t, "the overview is filled", func() bool {
 		_, body := fetch(t, http.MethodGet, at+"/", nil)
 		return strings.Contains(body, "queue depth") && strings.Contains(body, "<svg")
 	})

@@ -192,7 +192,7 @@ func TestAlertsLeadToTheRunbook(t *testing.T) {
 // The alert of restarts needs process_start_time_seconds, which comes from /proc/stat.
 func TestTheSystemdUnitDoesNotHideProcStat(t *testing.T) {
 	if !strings.Contains(readDeployed(t, "prometheus/rules.yaml"), "process_start_time_seconds") {
-		t.Fatal("no alert needs it any more")
+		t.Fatal("no alert uses process_start_time_seconds any more")
 	}
 	if regexp.MustCompile(`(?m)^ProcSubset=pid`).MatchString(readDeployed(t, "systemd/cdc-relay.service")) {
 		t.Error("the unit hides /proc/stat")
@@ -224,7 +224,7 @@ func TestSystemdRestartsACrashButNotAWrongSetting(t *testing.T) {
 	unit := readDeployed(t, "systemd/cdc-relay.service")
 	traceback := regexp.MustCompile(`(?m)^Environment=GOTRACEBACK=(.+)$`).FindStringSubmatch(unit)
 	if traceback == nil || !strings.Contains(unit, "\nRestartPreventExitStatus=2\n") || !strings.Contains(unit, "\nLimitCORE=0\n") {
-		t.Fatal("the unit says otherwise")
+		t.Fatal("the unit has another setting")
 	}
 	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}); err != nil { // as LimitCORE
 		t.Fatal(err)

@@ -63,7 +63,7 @@ func TestDocsNameEveryMetricAndNoOther(t *testing.T) {
 	for line := range strings.Lines(readDoc(t, "metrics.md")) {
 		if m := regexp.MustCompile("^- `(cdc_relay_[a-z_]+)`").FindStringSubmatch(line); m != nil {
 			if documented[m[1]] {
-				t.Errorf("docs/metrics.md: %s stands twice", m[1])
+				t.Errorf("docs/metrics.md: %s is listed twice", m[1])
 			}
 			documented[m[1]] = true
 		}

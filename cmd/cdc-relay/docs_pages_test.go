@@ -173,7 +173,7 @@ func TestFailureModesNameExistingEventsAndMetrics(t *testing.T) {
 	}
 	for _, name := range regexp.MustCompile("`([a-z]+_[a-z_]+)`").FindAllStringSubmatch(readDoc(t, "failure-modes.md"), -1) {
 		if !strings.Contains(source.String(), name[1]) && !strings.Contains(source.String(), strings.TrimSuffix(name[1], "_total")) {
-			t.Errorf("docs/failure-modes.md: the program knows no %s", name[1])
+			t.Errorf("docs/failure-modes.md: the program has no %s", name[1])
 		}
 	}
 	checked := 0

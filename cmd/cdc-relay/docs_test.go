@@ -31,7 +31,7 @@ func documentedSettings(t *testing.T) map[string]documentedSetting {
 	found := make(map[string]documentedSetting)
 	for _, m := range line.FindAllStringSubmatch(text, -1) {
 		if _, twice := found[m[1]]; twice {
-			t.Errorf("docs/configuration.md: --%s stands twice", m[1])
+			t.Errorf("docs/configuration.md: --%s is listed twice", m[1])
 		}
 		found[m[1]] = documentedSetting{value: m[2], byDefault: m[3], values: m[4]}
 	}
@@ -63,7 +63,7 @@ func TestDocsNameEverySetting(t *testing.T) {
 	for _, s := range allSettings() {
 		doc, ok := found[s.name]
 		if !ok && (inReference[s.name] || !strings.Contains(all.String(), "--"+s.name)) {
-			t.Errorf("the docs do not tell of --%s", s.name)
+			t.Errorf("the docs do not name --%s", s.name)
 		}
 		if !ok {
 			continue
@@ -147,7 +147,7 @@ func TestDocsNameEveryFilter(t *testing.T) {
 	}
 	for _, s := range append(filterSettings(), allSetting()) {
 		if !found[s.name] {
-			t.Errorf("docs/configuration.md does not tell of the filter --%s", s.name)
+			t.Errorf("docs/configuration.md does not name the filter --%s", s.name)
 		}
 		delete(found, s.name)
 	}

@@ -42,7 +42,7 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 		"published orders.created": 1, "rejected orders.nowhere": 2, "dead_lettered orders.nowhere": 1, "rejected elsewhere": 2, "dead_lettered elsewhere": 1,
 	} {
 		if told[event] != n {
-			t.Errorf("%s: told %d times, want %d, of %v", event, told[event], n, told)
+			t.Errorf("%s: got %d notices, want %d, of %v", event, told[event], n, told)
 		}
 	}
 	series := func(name string) map[string]float64 {

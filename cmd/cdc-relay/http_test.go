@@ -74,7 +74,7 @@ func TestLivenessFileIsUpdatedWhileLive(t *testing.T) {
 		return string(text)
 	}
 	if got := content(); got != "" {
-		t.Errorf("there before the relay is live: %s", got)
+		t.Errorf("the liveness file exists before the relay is live: %s", got)
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	synctest.Test(t, func(t *testing.T) {

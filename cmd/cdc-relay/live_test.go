@@ -52,11 +52,11 @@ func TestStatsReadsMetricsAndHealthOfARunningRelay(t *testing.T) {
 		t.Errorf("p99 %g", got)
 	}
 	if got := h.since(h).total(); got != 0 {
-		t.Errorf("%g were added to itself", got)
+		t.Errorf("merged with itself: got %g", got)
 	}
 	answer = "hello"
 	if _, err := live.read(t.Context()); err == nil {
-		t.Error("what is no relay was taken for one")
+		t.Error("a server that is no relay was accepted")
 	}
 }
 

@@ -59,7 +59,7 @@ func TestPeekShowsMessagesAsTheyWouldBeSent(t *testing.T) {
 		}
 	}
 	if n := query[int](t, conn, `SELECT count(*) FROM outbox WHERE xmax = '0' AND possible_duplicate IS NULL`); n != 4 {
-		t.Errorf("%d rows are as they were, want 4", n)
+		t.Errorf("%d rows are unchanged, want 4", n)
 	}
 }
 

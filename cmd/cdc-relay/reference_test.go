@@ -41,7 +41,7 @@ func TestReferencePageMatchesTheFlags(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("docs/configuration.md is not that of the flags; to write it: go test ./cmd/cdc-relay -run TestReferencePage -update")
+		t.Fatal("docs/configuration.md differs from the flags; to write it: go test ./cmd/cdc-relay -run TestReferencePage -update")
 	}
 	if err := os.WriteFile(docsFolder+"configuration.md", []byte(made), 0o644); err != nil {
 		t.Fatal(err)

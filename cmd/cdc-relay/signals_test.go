@@ -65,7 +65,7 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 			if !slices.ContainsFunc(got, func(l string) bool {
 				return strings.HasPrefix(l, "shop.messages_refused:7|c|#env:test,team:shop,reason:unroutable")
 			}) {
-				t.Errorf("no refusals among\n%s", strings.Join(got, "\n"))
+				t.Errorf("no rejections among\n%s", strings.Join(got, "\n"))
 			}
 		})
 	}
@@ -142,7 +142,7 @@ func TestEventNoticesArePublished(t *testing.T) {
 				}
 				var reason string
 				if err := db.QueryRow(t.Context(), `SELECT failure_reason FROM outbox_dead_letter WHERE id = $1`, told.ID).Scan(&reason); err != nil || reason != told.Reason {
-					t.Errorf("told of %+v, the table has %q, %v", told, reason, err)
+					t.Errorf("the notice is %+v, the table has %q, %v", told, reason, err)
 				}
 			}
 			if command == "run" {

@@ -87,7 +87,7 @@ func TestTheLastLogLineSaysWhyTheRelayStopped(t *testing.T) {
 			t.Errorf("%s: %s", command, r.stderr)
 		}
 		if text := cdcRelay(t, env, command, "--log-format=text").stderr; strings.Contains(text, "relay_failed") {
-			t.Errorf("%s says it twice to a person: %s", command, text)
+			t.Errorf("%s prints the error twice: %s", command, text)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func awaitNotification(t *testing.T, said <-chan string, want string) string {
 				}
 			}
 		case <-deadline:
-			t.Fatalf("systemd was not told %s", want)
+			t.Fatalf("systemd did not receive %s", want)
 		}
 	}
 }

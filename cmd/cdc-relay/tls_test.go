@@ -18,7 +18,7 @@ import (
 // tlsPostgres accepts the role "secured" only over TLS and with a certificate of the authority.
 func tlsPostgres(t *testing.T, a *certs.Authority) url.URL {
 	t.Helper()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t)
 	put := func(name, text string) string {
 		return fmt.Sprintf(`COPY (SELECT unnest(string_to_array(%s, E'\n'))) TO PROGRAM 'umask 077; cat > %s'`, "'"+text+"'", name)
@@ -54,7 +54,7 @@ func tlsPostgres(t *testing.T, a *certs.Authority) url.URL {
 // tlsBroker accepts only clients with a certificate of the authority, and has a queue.
 func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, channel *amqp.Channel) {
 	t.Helper()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	broker, host := services.TLSRabbitMQ(t, services.Certificate{CA: a.File("ca.pem"), Cert: a.File("localhost.pem"), Key: a.File("localhost.key")})
 	conn := services.DialAMQP(t, broker.URL(""))
 	channel, err := conn.Channel()

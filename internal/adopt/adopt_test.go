@@ -434,7 +434,7 @@ func TestWaitingRowsAreMoved(t *testing.T) {
 		t.Errorf("%d different messages, want %d", got, wanted)
 	}
 	if twice := value[int](s, "SELECT count(*) - count(DISTINCT message_id) FROM outbox"); twice != 0 {
-		t.Errorf("%d messages are there twice", twice)
+		t.Errorf("%d messages exist twice", twice)
 	}
 	if value[bool](s, "SELECT bool_or(n < before) FROM (SELECT payload::text::bigint AS n, lag(payload::text::bigint) OVER (PARTITION BY ordering_key ORDER BY id) AS before FROM outbox) o") {
 		t.Error("the order of a key has changed")
@@ -525,7 +525,7 @@ func TestAViewReplacesTheTable(t *testing.T) {
 	s.undo("events")
 	s.insert("INSERT INTO events (body) VALUES ('4')")
 	if n := value[int](s, "SELECT count(*) FROM events WHERE id = 4"); n != 1 {
-		t.Error("the table is not back")
+		t.Error("the table was not restored")
 	}
 	s.want()
 }
@@ -761,7 +761,7 @@ func psql(t *testing.T, url, script string) {
 
 func TestTheScriptForPsqlAdoptsTheTable(t *testing.T) {
 	if _, err := exec.LookPath("psql"); err != nil {
-		t.Skip("psql is not there")
+		t.Skip("psql is not installed")
 	}
 	const name = `o'u"t$body$ `
 	s := open(t, `CREATE SCHEMA "s'$body$"`, `CREATE TABLE "s'$body$"."e""v" ("i""d" serial PRIMARY KEY, "to'pic" text, "$body$" text)`)

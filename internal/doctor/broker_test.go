@@ -279,7 +279,7 @@ func TestQueuesThatDropAndAlternateExchangesAreReported(t *testing.T) {
 
 func TestAnAlarmOfTheBrokerIsReported(t *testing.T) {
 	t.Parallel()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	broker := services.PrivateRabbitMQ(t)
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
 	p.bound()

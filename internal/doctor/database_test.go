@@ -703,7 +703,7 @@ func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, "GRANT INSERT ON outbox TO "+p.AppRole)
 	insert := "SET ROLE " + p.AppRole + "; INSERT INTO outbox (id, routing_key, payload) VALUES (nextval('outbox_id_seq'), 'k', '1') RETURNING id"
 	if _, err := p.conn.Exec(t.Context(), insert); err == nil {
-		t.Fatal("it may read the id already")
+		t.Fatal("it can already read the id")
 	}
 	p.exec("RESET ROLE")
 	f := p.examine().want(doctor.OK, doctor.Grants, "returning", "message_id as its key", "GRANT SELECT (id) ON", "GRANT USAGE ON SEQUENCE")
@@ -801,7 +801,7 @@ func TestBrokenPartitionsAreRepairedByTheFix(t *testing.T) {
 func TestRowFiltersAndColumnListsAreReported(t *testing.T) {
 	server := services.SharedPostgres(t)
 	if server.Major() < 15 {
-		t.Skip("Postgres 14 knows neither row filters nor column lists")
+		t.Skip("Postgres 14 has neither row filters nor column lists")
 	}
 	p := healthy(t, server)
 	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox WHERE (id > 5)")
@@ -819,7 +819,7 @@ func TestRowFiltersAndColumnListsAreReported(t *testing.T) {
 func TestTheFixOfAShardKeepsItsRowFilter(t *testing.T) {
 	server := services.SharedPostgres(t)
 	if server.Major() < 15 {
-		t.Skip("Postgres 14 knows no row filters")
+		t.Skip("Postgres 14 has no row filters")
 	}
 	p := onDatabase(t, server.Database(t))
 	p.Shard = outbox.Shard{Index: 0, Of: 2}
@@ -833,7 +833,7 @@ func TestTheFixOfAShardKeepsItsRowFilter(t *testing.T) {
 
 func TestManagedServicesAreNamed(t *testing.T) {
 	t.Parallel()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t, "wal_level=replica")
 	p := healthyTables(t, server)
 	for role, words := range map[string][]string{
@@ -883,7 +883,7 @@ func TestUnreachablePostgresIsReported(t *testing.T) {
 	r.want(doctor.OK, doctor.RabbitMQ, "reachable")
 	r.want(doctor.Warning, doctor.Routing, "waiting", "cannot be read")
 	if doctor.Worst(r.findings) != doctor.Problem {
-		t.Error("the worst is not a problem")
+		t.Error("the worst level is not a problem")
 	}
 }
 

@@ -154,7 +154,7 @@ func (p *patient) relayRole(attributes string) string {
 func (p *patient) withBroker(broker *services.RabbitMQ) *patient {
 	p.t.Helper()
 	if broker.ManagementURL() == "" {
-		p.t.Skip("the HTTP API of this broker is not known")
+		p.t.Skip("the HTTP API of this broker has no known address")
 	}
 	p.broker = broker
 	p.AMQPURL, p.ManagementURL = broker.VHost(p.t), broker.ManagementURL()
@@ -271,7 +271,7 @@ func (p *patient) ctl(line string) {
 func (p *patient) curl(line string) {
 	p.t.Helper()
 	if _, err := exec.LookPath("curl"); err != nil {
-		p.t.Skip("curl is not there")
+		p.t.Skip("curl is not installed")
 	}
 	line = strings.Replace(line, "curl -u ADMIN", "curl -fsS -u guest:guest", 1)
 	if output, err := exec.CommandContext(p.t.Context(), "sh", "-c", line).CombinedOutput(); err != nil {

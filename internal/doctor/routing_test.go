@@ -123,7 +123,7 @@ func TestTheNumberOfExaminedExchangesIsLimited(t *testing.T) {
 
 	p.exec("UPDATE outbox SET routing_key = 'other'")
 	if n := p.examine().unroutable(); n != 100 {
-		t.Errorf("%d have no queue, want the 100 that were asked for", n)
+		t.Errorf("%d have no queue, want the 100 that were examined", n)
 	}
 	p.exec("UPDATE outbox SET attempts = 1, available_at = now() + interval '1 hour', last_error = 'unroutable: NO_ROUTE (312)'")
 	if n := p.examine().unroutable(); n != exchanges {

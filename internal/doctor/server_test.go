@@ -22,7 +22,7 @@ import (
 
 func TestAServerWithoutFreeSlotsIsReported(t *testing.T) {
 	t.Parallel()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t, "max_replication_slots=1", "max_wal_senders=1", "autovacuum=off", "wal_sender_timeout=0")
 	p := healthyTables(t, server)
 	p.exec("SELECT pg_create_physical_replication_slot('somebody')", "CREATE PUBLICATION "+p.Publication+" FOR TABLE outbox")
@@ -50,7 +50,7 @@ func TestAServerWithoutFreeSlotsIsReported(t *testing.T) {
 // A server that may retain 10 MB of WAL invalidates a slot that nobody reads.
 func TestALostSlotIsReported(t *testing.T) {
 	t.Parallel()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "max_wal_size=1GB", "checkpoint_timeout=1h")
 	p := healthy(t, server)
 	r := p.examine()
@@ -73,7 +73,7 @@ func TestALostSlotIsReported(t *testing.T) {
 
 func TestTransactionsThatHoldBackVacuumAreReported(t *testing.T) {
 	t.Parallel()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t, "max_prepared_transactions=5", "autovacuum_naptime=1h")
 	p := healthy(t, server)
 	p.exec("SELECT pg_drop_replication_slot('" + p.Slot + "')")
@@ -82,11 +82,11 @@ func TestTransactionsThatHoldBackVacuumAreReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.exec("BEGIN", "CREATE TABLE prepared ()", "PREPARE TRANSACTION 'it''s'")
-	await.Until(t, "the transaction is no passing one", func() bool { return hasWarning(p.examine(), "slot_blocker") })
+	await.Until(t, "the transaction is old enough to be reported", func() bool { return hasWarning(p.examine(), "slot_blocker") })
 	r := p.examine()
 	r.want(doctor.Warning, doctor.Slot, "slot_blocker", "waits for pid", "pg_terminate_backend")
 	r.want(doctor.OK, doctor.Cleanup, "transactions", "the oldest is open for", "idle in transaction")
-	await.Until(t, "the prepared transaction is no passing one", func() bool {
+	await.Until(t, "the prepared transaction is old enough to be reported", func() bool {
 		r = p.examine()
 		return hasWarning(r, "prepared_transactions") && hasWarning(r, "transactions")
 	})
@@ -98,15 +98,15 @@ func TestTransactionsThatHoldBackVacuumAreReported(t *testing.T) {
 
 func TestDeadRowsAreReported(t *testing.T) {
 	t.Parallel()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	p := healthy(t, services.PrivatePostgres(t, "autovacuum_naptime=1h"))
 	p.exec("INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 120000)", "DELETE FROM outbox")
-	await.Until(t, "the statistics know of the dead rows", func() bool {
+	await.Until(t, "the statistics count the dead rows", func() bool {
 		p.exec("SELECT 1") // before Postgres 15, an idle session does not report its last counts
 		return p.examine().finding(doctor.Cleanup, "dead_rows").Level == doctor.Warning
 	})
 	p.fix(p.examine().want(doctor.Warning, doctor.Cleanup, "dead_rows", "about 120000 dead rows", "never vacuumed", `VACUUM (ANALYZE) "public"."outbox"`))
-	await.Until(t, "the statistics know of the VACUUM", func() bool {
+	await.Until(t, "the statistics show the VACUUM", func() bool {
 		p.exec("SELECT 1")
 		return p.examine().finding(doctor.Cleanup, "dead_rows").Level == doctor.OK
 	})
@@ -114,7 +114,7 @@ func TestDeadRowsAreReported(t *testing.T) {
 
 func TestAStandbyThatHoldsBackVacuumIsReported(t *testing.T) {
 	t.Parallel()
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t)
 	standby := services.Standby(t, server)
 	closed := false
@@ -142,7 +142,7 @@ func TestAStandbyThatHoldsBackVacuumIsReported(t *testing.T) {
 	})
 	at.as(u)
 	at.examine().want(doctor.Problem, doctor.Postgres, "primary", "is a standby", "target_session_attrs=read-write")
-	await.Until(t, "the standby's feedback is there", func() bool {
+	await.Until(t, "the standby's feedback has arrived", func() bool {
 		var held bool
 		if err := p.conn.QueryRow(t.Context(), "SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = 'standby'").Scan(&held); err != nil {
 			t.Fatal(err)
@@ -206,7 +206,7 @@ func pgBouncer(t *testing.T, address, more string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		t.Skip("pgbouncer is not there")
+		t.Skip("pgbouncer is not installed")
 	}
 	config, err := pgx.ParseConfig(address)
 	if err != nil {

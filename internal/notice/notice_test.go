@@ -124,7 +124,7 @@ func TestUndeliverableNoticesAreCounted(t *testing.T) {
 	}
 	stop() // waits for notices in flight
 	if got := value(t, n.counts.WithLabelValues("dead_lettered", "rejected")); got != 10 {
-		t.Errorf("%v were refused, want 10", got)
+		t.Errorf("%v were rejected, want 10", got)
 	}
 	n.inFlight.Store(MaxInFlight)
 	n.Hook(DeadLettered)(deadLettered())

@@ -22,7 +22,7 @@ func TestRequeueKeepsEverythingButTheAttempts(t *testing.T) {
 		AND properties = '{"type":"t"}' AND redacted_payload::text = '"***"' AND payload::text = '{"n":1}' AND possible_duplicate
 		AND expires_at = '2030-01-01' AND max_attempts = 9 AND coalesce_key = 'c' AND attempts = 0 AND last_error IS NULL AND available_at <= clock_timestamp() AND created_at < now() - interval '23 hours' FROM outbox`, message)
 	if !same || tabletest.One[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 0 {
-		t.Error("the row is not as it was")
+		t.Error("the row has changed")
 	}
 }
 
@@ -83,7 +83,7 @@ func TestADeadLetterRejectedByTheOutboxStays(t *testing.T) {
 		t.Errorf("got %+v", done)
 	}
 	if tabletest.One[int64](f, `SELECT id FROM outbox_dead_letter`) != 2 {
-		t.Error("another one was left")
+		t.Error("another row was left")
 	}
 }
 

@@ -37,7 +37,7 @@ func TestRetryNowSelectsWaitingRetries(t *testing.T) {
 	}
 	for _, name := range []string{"waits", "waits, nacked", "waits, never marked", "is due"} {
 		if !tabletest.One[bool](f, `SELECT attempts = 0 AND available_at <= clock_timestamp() AND last_error IS NOT NULL FROM outbox WHERE id = $1`, rows[name]) {
-			t.Errorf("the row that %s was not made due", name)
+			t.Errorf("the row that %s did not become due", name)
 		}
 	}
 	// Without the mark, a second publication would look like the first.
@@ -45,7 +45,7 @@ func TestRetryNowSelectsWaitingRetries(t *testing.T) {
 		t.Error("a mark is gone")
 	}
 	if got := tabletest.One[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"]); !got.Equal(dueAt) {
-		t.Error("what was due has another time: it may be a fence")
+		t.Error("the time of a due row was changed, which a relay may rely on")
 	}
 	after := tabletest.One[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
 		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})

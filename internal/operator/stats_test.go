@@ -157,7 +157,7 @@ func TestExplainNamesTheSessionThatLocksAMessage(t *testing.T) {
 		t.Fatalf("%s by session %d %+v, want locked by %d", w.State, w.LockedBy, w.Session, session)
 	}
 	if w.Session.Application == nil || w.Session.Client == nil || w.Session.Since.IsZero() {
-		t.Errorf("of the session is known: %+v", *w.Session)
+		t.Errorf("the session lacks its application, client or start: %+v", *w.Session)
 	}
 	if err := locked.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

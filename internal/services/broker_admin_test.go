@@ -140,7 +140,7 @@ func operatorPermission(t *testing.T, broker *RabbitMQ, conn *amqp.Connection) {
 		t.Fatal(err)
 	}
 	if !acked(t, channel, testQueue) {
-		t.Error("an open channel has forgotten what it may do")
+		t.Error("an open channel has lost its permissions")
 	}
 	if err := broker.ForgetPermissions(ctx); err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func operatorFlush(t *testing.T, broker *RabbitMQ, _ *amqp.Connection) {
 		}
 	}
 	if !gone(killed) {
-		t.Error("the broker that was killed is still there")
+		t.Error("the killed broker still runs")
 	}
 	channel = openChannel(t, dialAMQP(t, broker.URL(testVHost), "flush"))
 	if _, err := channel.QueueDeclarePassive("declared-last", true, false, false, false, nil); err != nil {

@@ -33,7 +33,7 @@ func TestQuorumQueueConfirmsOnlyWithAMajority(t *testing.T) {
 		t.Fatal(err)
 	}
 	if confirmed(t, channel, queue, 3*time.Second) {
-		t.Error("a confirm of one node alone")
+		t.Error("one node alone sent a confirm")
 	}
 	if err := cluster.Nodes[2].Resume(ctx); err != nil {
 		t.Fatal(err)

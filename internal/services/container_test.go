@@ -51,7 +51,7 @@ func TestContainerPostgresRestartsWithItsDataAndPort(t *testing.T) {
 		t.Errorf("pause and resume: %v", err)
 	}
 	if !strings.Contains(server.Log(ctx), "ready to accept connections") {
-		t.Errorf("the log is not the server's: %s", server.Log(ctx))
+		t.Errorf("the log is not that of the server: %s", server.Log(ctx))
 	}
 	expectRemoved(t, server.runner.(*contained), server.Close(ctx))
 }
@@ -82,7 +82,7 @@ func TestContainerRabbitMQRestartsWithItsPort(t *testing.T) {
 	}
 	<-closed
 	if _, err := server.Ctl(ctx, "no_such_command"); err == nil {
-		t.Error("a rabbitmqctl that failed is taken for one that worked")
+		t.Error("a failed rabbitmqctl is reported as a success")
 	}
 	expectRemoved(t, server.runner.(*contained), server.Close(ctx))
 }
@@ -98,6 +98,6 @@ func expectRemoved(t *testing.T, c *contained, err error) {
 	}
 	defer func() { _ = docker.Close() }()
 	if _, err := docker.ContainerInspect(t.Context(), c.id, client.ContainerInspectOptions{}); err == nil {
-		t.Error("the container is still there after Close")
+		t.Error("the container still exists after Close")
 	}
 }

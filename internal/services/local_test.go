@@ -49,7 +49,7 @@ func TestLocalPostgresRestartsWithItsDataAndPort(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if !gone(pid) || server.PID() != 0 {
-			t.Errorf("%s: the postmaster is still there", name)
+			t.Errorf("%s: the postmaster still runs", name)
 		}
 		if err := server.Start(ctx); err != nil {
 			t.Fatalf("start after %s: %v", name, err)
@@ -66,7 +66,7 @@ func TestLocalPostgresRestartsWithItsDataAndPort(t *testing.T) {
 		t.Errorf("after Close: process gone %v, folder %v", gone(pid), err)
 	}
 	if sharedMemory(pid) {
-		t.Error("after Close: the shared memory is still there")
+		t.Error("after Close: the shared memory still exists")
 	}
 }
 
@@ -93,7 +93,7 @@ func TestLocalRabbitMQRestartsWithItsPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !gone(first) {
-		t.Error("the broker is still there")
+		t.Error("the broker still runs")
 	}
 	if err := server.Start(ctx); err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestDatabasesAreSeparateAndDroppedWithTheirSlots(t *testing.T) {
 	t.Run("inner", func(t *testing.T) {
 		first = Database(t, "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
 		if second := Database(t); second == first {
-			t.Fatalf("two databases are one: %s", first)
+			t.Fatalf("two tests got the same database: %s", first)
 		}
 		conn, err := pgx.Connect(t.Context(), first)
 		if err != nil {
@@ -144,7 +144,7 @@ func TestDatabasesAreSeparateAndDroppedWithTheirSlots(t *testing.T) {
 		}
 	})
 	if conn, err := pgx.Connect(t.Context(), first); err == nil {
-		t.Errorf("the database is still there after its test")
+		t.Errorf("the database still exists after its test")
 		_ = conn.Close(t.Context())
 	}
 }
@@ -159,10 +159,10 @@ func TestVirtualHostsAreSeparateAndDeleted(t *testing.T) {
 		}
 	})
 	if !SharedRabbitMQ(t).CanCtl() {
-		t.Skip("the broker was given by its address only: there are no virtual hosts to look at")
+		t.Skip("the broker has no management API: virtual hosts cannot be listed")
 	}
 	if conn, err := amqp.Dial(first); err == nil {
-		t.Errorf("the virtual host is still there after its test")
+		t.Errorf("the virtual host still exists after its test")
 		_ = conn.Close()
 	}
 }

@@ -17,11 +17,11 @@ func TestAFreePortIsReturnedOnlyOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if given[port] {
-			t.Fatalf("port %d was given twice", port)
+			t.Fatalf("port %d was returned twice", port)
 		}
 		given[port] = true
 		if conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}); !errors.Is(err, syscall.EADDRINUSE) {
-			t.Fatalf("another process would be given port %d as well: %v, %v", port, conn, err)
+			t.Fatalf("another process could get port %d as well: %v, %v", port, conn, err)
 		}
 	}
 	several, err := freePorts(8)
@@ -30,7 +30,7 @@ func TestAFreePortIsReturnedOnlyOnce(t *testing.T) {
 	}
 	for _, port := range several {
 		if given[port] {
-			t.Errorf("port %d was given twice", port)
+			t.Errorf("port %d was returned twice", port)
 		}
 		given[port] = true
 	}

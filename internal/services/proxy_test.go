@@ -167,7 +167,7 @@ func TestProxyCanBreakOneKindOfConnection(t *testing.T) {
 	again := dial(t, p)
 	if _, err := io.WriteString(again, "sick"); err == nil {
 		if _, err = again.Read(make([]byte, 1)); err == nil {
-			t.Error("a connection of the refused kind was served")
+			t.Error("a connection of the rejected kind was served")
 		}
 	}
 	exchange(t, dial(t, p), "well")

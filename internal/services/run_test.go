@@ -106,7 +106,7 @@ func allGone(t *testing.T, pids []int) {
 	_, err := backoff.Retry(t.Context(), func() (struct{}, error) {
 		for _, pid := range pids {
 			if !gone(pid) && !zombie(pid) {
-				return struct{}{}, fmt.Errorf("process %d is still there", pid)
+				return struct{}{}, fmt.Errorf("process %d still runs", pid)
 			}
 		}
 		return struct{}{}, nil

@@ -66,7 +66,7 @@ func awaitRows(t *testing.T, server *Postgres, rows int) {
 	defer conn.Close(ctx)
 	for n := -1; n != rows; {
 		if err := conn.QueryRow(ctx, "SELECT count(*) FROM kept").Scan(&n); err != nil {
-			t.Fatalf("waiting for %d rows, there were %d: %v", rows, n, err)
+			t.Fatalf("want %d rows, got %d: %v", rows, n, err)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func TestTheOwnerOfASlotIsIdentified(t *testing.T) {
 	} {
 		name := services.Name(t)
 		if s := read(t, asker, name); s.Exists() || s.Active() || s.Relayed(table()) || s.Unusable() != nil || s.Taken(table()) != nil {
-			t.Errorf("a slot that is not there: %+v", s)
+			t.Errorf("a missing slot: %+v", s)
 		}
 		stream(t, database, name, application)
 		await.Until(t, "the slot is owned", func() bool { return read(t, asker, name).Owner().PID != 0 })
@@ -179,7 +179,7 @@ func TestApplicationNameIdentifiesTheTable(t *testing.T) {
 		}
 		seen[name] = true
 		if results, err := connect(t, database, "application_name", name).Exec(t.Context(), "SHOW application_name").ReadAll(); err != nil || string(results[0].Rows[0][0]) != name {
-			t.Errorf("the server makes %q of %q, %v", results[0].Rows[0][0], name, err)
+			t.Errorf("the server changes %q to %q, %v", results[0].Rows[0][0], name, err)
 		}
 	}
 }

@@ -169,7 +169,7 @@ func TestUnsentMetricsAreSentLater(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	if n := strings.Count(log.String(), "level=INFO"); n != 1 {
-		t.Errorf("the end of it is not told:\n%s", log.String())
+		t.Errorf("the end of the failure is not logged:\n%s", log.String())
 	}
 	_ = os.Remove(path)
 }
@@ -232,7 +232,7 @@ func TestSentMetricsAreNotSentAgain(t *testing.T) {
 			t.Fatalf("sent again: %s", line)
 		}
 		if strings.Contains(line, "datadog.") {
-			t.Errorf("the client tells of itself: %s", line)
+			t.Errorf("the client sends its own metrics: %s", line)
 		}
 	}
 }

@@ -25,13 +25,13 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 				t.Errorf("%d keys are remembered, want %d", remembered, want)
 			}
 			if o.remember(strings.Repeat("x", length)) != nil {
-				t.Error("one more is remembered")
+				t.Error("one key more than the limit is remembered")
 			}
 			for n := range remembered {
 				o.drop(key(n))
 			}
 			if o.bytes != 0 || o.remember(key(0)) == nil {
-				t.Errorf("%d bytes are left of none", o.bytes)
+				t.Errorf("%d bytes are counted for no key", o.bytes)
 			}
 		})
 	}
@@ -145,7 +145,7 @@ func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
 			}
 			ending := c.End(claim)
 			if c.Ended(claim, ending, true); !c.Idle() || len(ending.Unsent) != 2-len(publish) {
-				t.Errorf("%d rows are given back, and %d are in flight", len(ending.Unsent), c.InFlight())
+				t.Errorf("%d rows are released, and %d are in flight", len(ending.Unsent), c.InFlight())
 			}
 		})
 	}

@@ -216,7 +216,7 @@ func (c counts) check(t *testing.T, messages int, most bounds) {
 		{"allocations for each message", saw.allocations, most.allocations},
 	} {
 		if one.saw > one.most {
-			t.Errorf("%.1f %s, at most %.1f are allowed: fix what made it dearer, or raise the bound and say why", one.saw, one.what, one.most)
+			t.Errorf("%.1f %s, want at most %.1f: fix the change that made it more expensive, or raise the bound and say why", one.saw, one.what, one.most)
 		}
 	}
 }

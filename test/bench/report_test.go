@@ -102,7 +102,7 @@ func TestRatiosCompareTheSameRoundsOfARun(t *testing.T) {
 	}
 	wantBeside("merged by an older program", rewritten(t, slow))
 	if _, ok := fast.ratio("drain", "none"); ok {
-		t.Error("a ratio to nothing")
+		t.Error("a ratio without a case to compare with")
 	}
 }
 
@@ -160,7 +160,7 @@ func TestAReportSurvivesWritingAndReading(t *testing.T) {
 		t.Errorf("%d results, %v", len(again.Of("drain")), err)
 	}
 	if err := again.Merge(&Report{Settings: Settings{Messages: 11}}); err == nil {
-		t.Error("another number of messages was taken in")
+		t.Error("a report with another number of messages was merged")
 	}
 }
 

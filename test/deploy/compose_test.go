@@ -67,7 +67,7 @@ func TestComposePortsDoNotCollide(t *testing.T) {
 				t.Errorf("%s: port %s is open on %q", service.Name, port.Published, port.HostIP)
 			}
 			if slices.Contains(taken, port.Published) {
-				t.Errorf("%s: port %s is one of a server's own", service.Name, port.Published)
+				t.Errorf("%s: port %s is the usual port of a server", service.Name, port.Published)
 			}
 			taken = append(taken, port.Published)
 		}
@@ -90,7 +90,7 @@ func TestComposePasswordsAndPortsCanBeSet(t *testing.T) {
 	}
 	for name, password := range map[string]string{"CDC_RELAY_DATABASE_URL": ":p1@", "CDC_RELAY_AMQP_URL": ":p2@"} {
 		if value := relay.Environment[name]; value == nil || !strings.Contains(*value, password) {
-			t.Errorf("%s has not the password", name)
+			t.Errorf("%s does not have the password", name)
 		}
 	}
 	postgres, err := project.GetService("postgres")

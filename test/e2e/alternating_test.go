@@ -38,7 +38,7 @@ func TestScheduledAndFreshRowsOfOneKeyLeaveInOrder(t *testing.T) {
 			w.emptied()
 			for i, d := range arrived.all() {
 				if want := fmt.Sprint(i + 1); string(d.Body) != want {
-					t.Fatalf("message %s came in place of %s", d.Body, want)
+					t.Fatalf("message %s arrived in place of %s", d.Body, want)
 				}
 			}
 		})

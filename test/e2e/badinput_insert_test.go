@@ -45,7 +45,7 @@ func TestInvalidInsertsFailAndNameTheColumn(t *testing.T) {
 				t.Errorf("SQLSTATE %s, want %s: %s", rejected.Code, c.code, rejected.Message)
 			}
 			if !strings.Contains(rejected.Message, c.says) {
-				t.Errorf("%q says nothing of %q", rejected.Message, c.says)
+				t.Errorf("%q does not name %q", rejected.Message, c.says)
 			}
 		})
 	}

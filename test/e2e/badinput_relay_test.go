@@ -164,7 +164,7 @@ func (w *world) hasBecome(arrived *ledger, c content, id string) {
 				dead.Attempts, dead.FailureReason, dead.LastError, attempts, c.reason, c.says)
 		}
 		if arrived.count(id) != 0 {
-			w.t.Error("it arrived as well")
+			w.t.Error("the dead letter was published as well")
 		}
 		return
 	}
@@ -202,7 +202,7 @@ func TestRowsOfARollbackAreNeverPublished(t *testing.T) {
 	script(`INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"first of two"'), ('QUEUE', '"second of two"')`)
 	if err := w.tryExec(`INSERT INTO outbox (routing_key, payload)
 		SELECT CASE WHEN n < 9 THEN $1 END, '"failed at its last row"' FROM generate_series(1, 9) n`, w.queue); err == nil {
-		t.Fatal("a NULL was taken as routing key")
+		t.Fatal("a NULL was accepted as routing key")
 	}
 	script(`WITH o AS (INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"from a CTE"') RETURNING id) SELECT * FROM o`)
 	script(`BEGIN; INSERT INTO outbox (routing_key, payload) VALUES ('QUEUE', '"inserted and deleted"'); DELETE FROM outbox; COMMIT`)

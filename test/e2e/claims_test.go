@@ -30,7 +30,7 @@ func TestRowsOfAKilledClaimLeaveAtOnce(t *testing.T) {
 	holds.kill()
 	p.eventually("all arrive", func() bool { return arrived.distinct() == 40 })
 	if took := time.Since(began); took > promised(2*time.Second) {
-		t.Errorf("it took %s until the other had published them", took)
+		t.Errorf("the other relay needed %s to publish them", took)
 	}
 	p.emptied()
 	if marked(arrived) == 0 {
@@ -93,15 +93,15 @@ func TestAnUnchangeableRowDelaysNoOther(t *testing.T) {
 			w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) SELECT $1, to_json(n), CASE WHEN n % 2 = 0 THEN (n % 10)::text END
 				FROM generate_series(1, 500) n`, w.queue)
 			w.eventually("all others arrive", func() bool { return arrived.distinct() == 501 })
-			w.eventually("all others are gone", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 2 })
-			w.eventually("the relay says so", func() bool {
+			w.eventually("all other rows are deleted", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 2 })
+			w.eventually("the relay reports the rows", func() bool {
 				return r.metric("cdc_relay_rows_set_aside_total") == 2 && strings.Contains(r.logs(), "row_set_aside") && strings.Contains(r.page(), "2 rows set aside, with ids")
 			})
 			if n := w.deadLetters(); n != 1 {
 				t.Errorf("%d dead letters, want the row with too many attempts", n)
 			}
 			w.exec(`DROP TABLE refers`)
-			w.eventually("the row goes once it may", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
+			w.eventually("the row is deleted once it can be", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
 			if n := arrived.duplicates(); n != 0 {
 				t.Errorf("%d messages arrived twice", n)
 			}

@@ -137,7 +137,7 @@ func TestRequeuedMessagesThatWereNackedAreMarked(t *testing.T) {
 	w.declareQueue(full, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	w.run("--max-retries", "0", "--poll-interval", "100ms")
 	w.toQueue(full, "k", 1)
-	w.eventually("one lies in the queue", w.outboxEmpty)
+	w.eventually("one message is in the queue", w.outboxEmpty)
 	w.toQueue(full, "k", 1)
 	w.eventually("one is dead", func() bool { return w.deadLetters() == 1 })
 	arrived := w.consume(full)
@@ -223,7 +223,7 @@ func TestStatsAgreesWithTheTables(t *testing.T) {
 	w.toQueue(w.queue+"-none", "k", 3)
 	w.exec(`INSERT INTO outbox (routing_key, payload, available_at) VALUES ($1, '1', now() + interval '1 day')`, w.queue)
 	w.exec(`INSERT INTO outbox (routing_key, payload, headers) VALUES ($1, '1', '{"n": 1e400}')`, w.queue)
-	w.eventually("one is dead, one waits for its retry, what can leave has left", func() bool {
+	w.eventually("one row is dead, one waits for its retry, all others have left", func() bool {
 		return w.deadLetters() == 1 && value[int](w, `SELECT count(*) FROM outbox`) == 4 && value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`) == 1
 	})
 	for _, args := range [][]string{{"stats"}, {"stats", "--exact"}} {
@@ -364,8 +364,8 @@ func TestDeadLetterRetention(t *testing.T) {
 	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
 		VALUES (5000, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1')`)
 	r := w.run("--dead-letter-retention", "24h")
-	w.eventually("the old ones are gone", func() bool { return w.deadLetters() == 1 })
-	w.eventually("it says how many", func() bool {
+	w.eventually("the old dead letters are deleted", func() bool { return w.deadLetters() == 1 })
+	w.eventually("it logs how many", func() bool {
 		return strings.Contains(r.logs(), `"event":"dead_letters_deleted","dead_letters":1200`)
 	})
 	if code := r.stop(); code != 0 {

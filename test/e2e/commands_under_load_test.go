@@ -72,7 +72,7 @@ func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
 		}
 		return arrived.distinct() == all && w.outboxEmpty() && w.deadLetters() == 0
 	})
-	t.Logf("%g messages died on the way", died+second.metric("cdc_relay_messages_dead_lettered_total"))
+	t.Logf("%g messages became dead letters", died+second.metric("cdc_relay_messages_dead_lettered_total"))
 	if n := arrived.unmarkedDuplicates(); n != 0 {
 		t.Errorf("%d duplicates are not marked", n)
 	}

@@ -77,7 +77,7 @@ func TestMessagesSurviveAPromotionOfTheStandby(t *testing.T) {
 	load.allArrive(arrived, 500)
 	r.noRejections()
 	if n := strings.Count(r.logs(), "slot_created"); n != 1 {
-		t.Errorf("the log says %d times that the slot was made", n)
+		t.Errorf("the log says %d times that the slot was created", n)
 	}
 }
 
@@ -108,10 +108,10 @@ func TestTheRelayContinuesWithTheStandbysFailoverSlot(t *testing.T) {
 	load.allArrive(arrived, 500)
 	r.noRejections()
 	if logs := r.logs(); strings.Contains(logs, "slot_created") || strings.Contains(logs, "slot_dropped") {
-		t.Error("the slot was made again")
+		t.Error("the slot was recreated")
 	}
 	if !value[bool](w, `SELECT failover AND active FROM pg_replication_slots WHERE slot_name = $1`, w.slot) {
-		t.Error("the slot is no failover slot any more")
+		t.Error("the slot is not a failover slot any more")
 	}
 }
 

@@ -99,7 +99,7 @@ func TestTheRelayDoesNotDelayAFastStopOfPostgres(t *testing.T) {
 			w.db.Reset()
 			within(t, "streaming again", 4*time.Second, w.streamed)
 			rows := committed()
-			w.eventually("all has left the table", w.outboxEmpty)
+			w.eventually("the table is empty", w.outboxEmpty)
 			w.eventually("all arrive", func() bool { return arrived.distinct() >= rows })
 			if n := arrived.duplicates(); n != 0 {
 				t.Errorf("%d messages arrived twice", n)

@@ -25,17 +25,17 @@ func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 	leader := one.run("--max-in-flight", "200")
 	w.eventually("it streams", func() bool { return leader.metric("cdc_relay_slot_held") == 1 })
 	other := w.run("--max-in-flight", "200")
-	w.eventually("the other stands by", other.standsBy)
+	w.eventually("the other is a standby", other.standsBy)
 	load := w.write(2)
 	load.more(200)
 	broker.Refuse()
 	broker.Cut()
 	within(t, "handing over", 10*time.Second, func() {
-		w.eventually("the other leads", func() bool { return other.metric("cdc_relay_slot_held") == 1 })
+		w.eventually("the other relay is the leader", func() bool { return other.metric("cdc_relay_slot_held") == 1 })
 	})
 	load.more(200)
 	broker.Accept()
-	w.eventually("the first stands by, and could publish", leader.standsBy)
+	w.eventually("the first relay is a standby, and could publish", leader.standsBy)
 	load.more(200)
 	if other.metric("cdc_relay_slot_held") != 1 {
 		t.Error("the slot has moved back")
@@ -58,7 +58,7 @@ func TestTheLeaderKeepsTheSlotWhileTheBrokerIsDownForAll(t *testing.T) {
 	broker.Refuse()
 	broker.Cut()
 	since := time.Now()
-	w.eventually("it is down for long", func() bool {
+	w.eventually("the broker is down for long", func() bool {
 		if n := len(linesWith(leader.logs(), "slot_handed_over")); n != 0 {
 			t.Fatalf("the leader has handed over %d times", n)
 		}

@@ -93,7 +93,7 @@ func TestReadyzNamesTheStuckPart(t *testing.T) {
 			within(t, "delivering again", 2*time.Second, func() {
 				p.await(p.arrived, p.insert(nil))
 			})
-			within(t, "delivering what is due", 4*time.Second, func() {
+			within(t, "delivering due rows", 4*time.Second, func() {
 				p.await(p.arrived, p.insert(row{"available_at": value[time.Time](p.world, `SELECT clock_timestamp()`)}))
 			})
 			within(t, "being ready again", 5*time.Second, func() { p.eventually("it is ready", r.ready) })

@@ -12,7 +12,7 @@ import (
 func TestASlotInvalidatedWhileIdleIsRecreated(t *testing.T) {
 	services.Thorough(t, "a dropped slot is replaced in the quick run")
 	if services.SharedPostgres(t).Major() < 18 {
-		t.Skip("idle slots are taken away from Postgres 18 on")
+		t.Skip("Postgres invalidates idle slots since version 18")
 	}
 	t.Parallel()
 	server := services.PrivatePostgres(t, "idle_replication_slot_timeout=1s")
@@ -25,7 +25,7 @@ func TestASlotInvalidatedWhileIdleIsRecreated(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	ids = append(ids, w.insert(nil), w.insert(row{"ordering_key": "k"}), w.insert(row{"ordering_key": "k"}))
-	w.eventually("the slot is taken away", func() bool {
+	w.eventually("the slot is invalidated", func() bool {
 		w.exec(`CHECKPOINT`)
 		return value[bool](w, `SELECT coalesce(invalidation_reason = 'idle_timeout', false) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
 	})

@@ -10,7 +10,7 @@ import (
 
 // Its transaction had committed, so it is not streamed, but waited for a standby, so no query could see it.
 func TestARowInvisibleAtStreamStartLeavesOnceVisible(t *testing.T) {
-	services.Thorough(t, "starts a server of its own")
+	services.Thorough(t, "starts its own server")
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	must(t, "make a database", server.Exec(t.Context(), "", `CREATE DATABASE app`))
@@ -27,11 +27,11 @@ func TestARowInvisibleAtStreamStartLeavesOnceVisible(t *testing.T) {
 	})
 	r := w.run()
 	w.eventually("it streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
-	w.eventually("it has looked at the table", func() bool {
+	w.eventually("it has read the table", func() bool {
 		return value[int64](w, `SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'outbox_pkey'`) > 0
 	})
 	if n := arrived.distinct(); n != 0 {
-		t.Fatalf("%d rows have arrived that nobody can see", n)
+		t.Fatalf("%d invisible rows have arrived", n)
 	}
 	release()
 	within(t, "publishing them", 3*time.Second, func() {

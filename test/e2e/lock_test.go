@@ -17,7 +17,7 @@ func TestALockedRowDelaysNoOther(t *testing.T) {
 	p.rabbit.Resume()
 	p.insertMany(2000)
 	p.eventually("all arrive", func() bool { return p.arrived.distinct() == 2101 })
-	p.eventually("all other rows are settled", func() bool { return value[int](p.world, `SELECT count(*) FROM outbox`) == 1 })
+	p.eventually("all other rows are deleted", func() bool { return value[int](p.world, `SELECT count(*) FROM outbox`) == 1 })
 	release()
 	p.emptied()
 	if n := p.arrived.duplicates(); n != 0 {

@@ -26,7 +26,7 @@ func TestManyKeysWaitWhileTheBrokerIsDown(t *testing.T) {
 			SELECT $1, 'key ' || n, json_build_object('k', 'key ' || n, 'n', 1) FROM generate_series($2::int, $3::int) n`,
 			w.queue, n*batch, (n+1)*batch-1)
 		began := time.Now()
-		w.eventually("the slot follows", func() bool { return w.lag().Confirmed < 1 })
+		w.eventually("the slot advances", func() bool { return w.lag().Confirmed < 1 })
 		took := time.Since(began)
 		if n == 0 {
 			first = took

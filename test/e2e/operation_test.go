@@ -145,19 +145,19 @@ func TestHealthPagesNameTheFault(t *testing.T) {
 		w.eventually("it lives", says("/livez", 200, "live (streaming)", "publisher: live", "stream: live", "sweep: live", "settle: live"))
 	}
 	well()
-	w.eventually("the liveness file is there", func() bool { return fresh(file) })
+	w.eventually("the liveness file exists", func() bool { return fresh(file) })
 	broker.Refuse()
 	broker.Cut()
-	w.eventually("it says that the broker is away", says("/readyz", 503, "not ready", "publisher: not ready"))
+	w.eventually("/readyz says that the broker is down", says("/readyz", 503, "not ready", "publisher: not ready"))
 	w.eventually("it lives", says("/livez", 200, "live"))
 	broker.Accept()
 	well()
 	postgres.Refuse()
 	postgres.Cut()
-	w.eventually("it says that Postgres is away", says("/readyz", 503, "not ready", "stream: not ready", "sweep: not ready"))
+	w.eventually("/readyz says that Postgres is down", says("/readyz", 503, "not ready", "stream: not ready", "sweep: not ready"))
 	w.eventually("it lives", says("/livez", 200, "live"))
 	was := modified(file)
-	w.eventually("the liveness file is kept", func() bool { return modified(file).After(was) })
+	w.eventually("the liveness file is updated", func() bool { return modified(file).After(was) })
 	postgres.Accept()
 	well()
 	for _, line := range []string{"cdc_relay_build_info{", "cdc_relay_stream_connected 1", "cdc_relay_slot_held 1", `cdc_relay_publisher_phase{phase="ready"} 1`} {
@@ -167,7 +167,7 @@ func TestHealthPagesNameTheFault(t *testing.T) {
 	}
 	r.stop()
 	if fresh(file) {
-		t.Error("the liveness file is left")
+		t.Error("the liveness file was not removed")
 	}
 	repeated := make(map[string]int)
 	for line := range strings.Lines(r.logs()) {
@@ -223,14 +223,14 @@ func TestNoPasswordIsLoggedOrShown(t *testing.T) {
 
 	w.exec(fmt.Sprintf(`ALTER ROLE %s PASSWORD 'another'`, role))
 	wrongDatabase := w.start()
-	w.eventually("the login at Postgres is refused", func() bool {
+	w.eventually("Postgres rejects the login", func() bool {
 		return wrongDatabase.exited() || strings.Contains(wrongDatabase.logs(), "28P01") || strings.Contains(wrongDatabase.logs(), "password authentication failed")
 	})
 	wrongDatabase.kill()
 	rabbit.User = url.UserPassword("guest", secret)
 	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+rabbit.String(), "CDC_RELAY_DATABASE_URL="+w.database)
 	wrongBroker := w.start()
-	w.eventually("the login at the broker is refused", func() bool {
+	w.eventually("the broker rejects the login", func() bool {
 		return wrongBroker.exited() || len(linesWith(wrongBroker.logs(), `"level":"WARN"`)) > 0
 	})
 	page, _ := wrongBroker.get("/readyz")

@@ -146,8 +146,8 @@ func TestARejectedKeyDelaysNoOther(t *testing.T) {
 	first := w.loadKeys(rejected, 40, func(string) any { return later })
 	w.loadKeys(free, 60, toDefault).Wait()
 	first.Wait()
-	w.eventually("the others arrive while they are rejected", func() bool { return arrived.distinct() == 20*60 })
-	w.eventually("each was rejected, and again", func() bool {
+	w.eventually("the other messages arrive meanwhile", func() bool { return arrived.distinct() == 20*60 })
+	w.eventually("each was rejected at least twice", func() bool {
 		return value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 1`) == len(rejected)
 	})
 	if n := value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`); n != len(rejected) {
@@ -265,13 +265,13 @@ func TestADeadLetterCanBlockItsKey(t *testing.T) {
 	blocked("after a restart", "1 2 3 4 5 6")
 
 	w.exec(`DELETE FROM outbox_dead_letter WHERE ordering_key = 'purged'`)
-	w.eventually("the purged key goes on", func() bool { return w.numbers(arrived, "purged") == "1 3 4 5 6" })
+	w.eventually("the purged key continues", func() bool { return w.numbers(arrived, "purged") == "1 3 4 5 6" })
 	w.exec(`WITH dead AS (DELETE FROM outbox_dead_letter WHERE ordering_key = 'moved' RETURNING *)
 		INSERT INTO outbox (id, message_id, routing_key, ordering_key, payload, created_at)
 		SELECT id, message_id, routing_key, ordering_key, payload, created_at FROM dead`)
 	w.emptied()
-	w.eventually("the other one goes on", func() bool { return len(w.numbers(arrived, "moved")) >= len("1 2 3 4 5 6") })
+	w.eventually("the other key continues", func() bool { return len(w.numbers(arrived, "moved")) >= len("1 2 3 4 5 6") })
 	if got := w.numbers(arrived, "moved"); got != "1 2 3 4 5 6" {
-		t.Errorf("after it was moved back, %s arrived", got)
+		t.Errorf("after the requeue, %s arrived", got)
 	}
 }

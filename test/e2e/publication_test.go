@@ -78,6 +78,6 @@ func TestGeneratedColumnsAreIgnored(t *testing.T) {
 	w.await(arrived, w.insert(row{"ordering_key": "k"}))
 	w.emptied()
 	if n := len(linesWith(r.logs(), `"WARN"`)) + len(linesWith(r.logs(), `"ERROR"`)); n != 0 || arrived.duplicates() != 0 {
-		t.Errorf("%d complaints and %d duplicates", n, arrived.duplicates())
+		t.Errorf("%d warnings and %d duplicates", n, arrived.duplicates())
 	}
 }

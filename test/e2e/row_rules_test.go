@@ -21,7 +21,7 @@ func TestMaxAttemptsOfARowReplacesMaxRetries(t *testing.T) {
 	w.run("--max-retries", "1", "--backoff-time", "10ms", "--poll-interval", "20ms") // from the table
 	w.exec(`INSERT INTO outbox (routing_key, payload, max_attempts)
 		VALUES ('nowhere-once', '2', 1), ('nowhere-thrice', '2', 3), ('nowhere-ever', '2', 0), ('nowhere-wrong', '2', -1), ('nowhere', '2', NULL)`)
-	w.eventually("those with a limit are dead, and those without are tried on", func() bool {
+	w.eventually("rows with a limit are dead letters, and the others are retried", func() bool {
 		return value[int](w, `SELECT count(*) FROM outbox WHERE routing_key = 'nowhere-ever' AND attempts > 4`) == 2 &&
 			value[int](w, `SELECT count(*) FROM outbox_dead_letter`) == 7
 	})
@@ -98,7 +98,7 @@ func TestExpiredRowsBecomeDeadLetters(t *testing.T) {
 	if out, code := w.command("dead-letter", "requeue", "--reason", "expired", "--routing-key", w.queue); code != 0 {
 		t.Fatal(out)
 	}
-	w.eventually("what was sent back arrives", func() bool {
+	w.eventually("the requeued message arrives", func() bool {
 		q, err := arrived.QueueDeclarePassive(w.queue, true, false, false, false, nil)
 		return err == nil && q.Messages == 5 && w.outboxEmpty()
 	})
@@ -219,7 +219,7 @@ func TestRequeuedRowsKeepColumnsOfTheApplication(t *testing.T) {
 		t.Fatal(out)
 	}
 	if n := value[int](w, `SELECT count(*) FROM outbox WHERE alone IS NULL AND `+same); n != 2 {
-		t.Errorf("%d rows came back with their columns", n)
+		t.Errorf("%d rows were requeued with their columns", n)
 	}
 }
 
@@ -241,7 +241,7 @@ func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
 	// Of scheduled rows the newest counts, regardless of its time.
 	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key, available_at) VALUES ($1, '"at once"', 'later', NULL), ($1, '"later"', 'later', now() + interval '1 h')`, w.queue)
 	r := w.run("--poll-interval", "50ms")
-	w.eventually("what may leave has left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
+	w.eventually("all eligible rows have left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
 	channel := w.channel()
 	take := func() (bodies []string) {
 		for {

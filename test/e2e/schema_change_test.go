@@ -35,7 +35,7 @@ func TestColumnsUnknownToTheRelayMayChange(t *testing.T) {
 	}
 	w.await(arrived, w.insert(nil))
 	w.emptied()
-	w.eventually("both of the transaction arrive", func() bool {
+	w.eventually("both rows of the transaction arrive", func() bool {
 		n := bodies(arrived)
 		return n[`"before"`] == 1 && n[`"after"`] == 1
 	})
@@ -65,7 +65,7 @@ func TestReusedIDsAfterTruncateArePublished(t *testing.T) {
 	w.exec(`TRUNCATE outbox`)
 	w.await(arrived, w.insert(row{"ordering_key": "k"}))
 	w.emptied()
-	w.eventually("the relay holds nothing any more", func() bool { return r.metric("cdc_relay_messages_in_flight") == 0 })
+	w.eventually("nothing is in flight any more", func() bool { return r.metric("cdc_relay_messages_in_flight") == 0 })
 	if n := arrived.duplicates(); n != 0 {
 		t.Errorf("%d messages arrived twice", n)
 	}
@@ -82,7 +82,7 @@ func TestAnIdleOutboxRetainsNoWAL(t *testing.T) {
 		w.exec(`INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)`)
 	}
 	target := value[string](w, `SELECT pg_current_wal_flush_lsn()::text`)
-	w.eventually("the slot has followed", func() bool {
+	w.eventually("the slot has advanced", func() bool {
 		return value[bool](w, `SELECT confirmed_flush_lsn >= $1::pg_lsn FROM pg_replication_slots WHERE slot_name = $2`, target, w.slot)
 	})
 	w.eventually("the slot lags by less than a megabyte", func() bool {
@@ -110,9 +110,9 @@ func TestRowsOfAFutureVersionStayUntouched(t *testing.T) {
 	// A scheduled row shows that a sweep has read the due rows.
 	w.await(arrived, w.insert(row{"available_at": value[time.Time](w, `SELECT clock_timestamp() + interval '300 ms'`)}))
 	if n := arrived.distinct(); n != 2 {
-		t.Errorf("%d messages arrived, want the two that may", n)
+		t.Errorf("%d messages arrived, want the two of the known version", n)
 	}
-	w.eventually("only they are left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 8 })
+	w.eventually("only rows of the future version are left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 8 })
 	if after := value[string](w, `SELECT string_agg(o::text, ';' ORDER BY id) FROM outbox o`); after != before {
 		t.Errorf("the rows were\n%s\nand are\n%s", before, after)
 	}

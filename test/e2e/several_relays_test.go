@@ -41,7 +41,7 @@ func (w *world) runMany(n int, args ...string) []*relay {
 
 func (w *world) oneStreams(relays []*relay) {
 	w.t.Helper()
-	w.eventually("one streams and the others stand by", func() bool {
+	w.eventually("one streams and the others are standbys", func() bool {
 		streaming, standing := 0, 0
 		for _, r := range relays {
 			switch {
@@ -104,7 +104,7 @@ func TestManyRelaysShareOneSlot(t *testing.T) {
 // standbysPublishWhatIsDue inserts scheduled rows without a key until a standby has published some.
 func (w *world) standbysPublishWhatIsDue(relays []*relay, arrived *ledger, load *writers) {
 	w.t.Helper()
-	w.eventually("those that stand by publish due rows", func() bool {
+	w.eventually("the standbys publish due rows", func() bool {
 		ids := query[string](w, `INSERT INTO outbox (routing_key, payload, available_at)
 			SELECT $1, '{}', clock_timestamp() + n * interval '10 ms' FROM generate_series(1, 50) n RETURNING message_id::text`, w.queue)
 		load.also(ids)

@@ -136,7 +136,7 @@ func TestChangingTheNumberOfShardsLosesNothing(t *testing.T) {
 			relays = append(relays, w.run(w.ofShard(shard, n, args)...))
 		}
 		load.more(400)
-		w.eventually("they take what has waited", func() bool { return arrived.distinct() > load.rows()-200 })
+		w.eventually("they publish the waiting rows", func() bool { return arrived.distinct() > load.rows()-200 })
 		for _, r := range relays {
 			r.signal(syscall.SIGTERM)
 		}

@@ -172,7 +172,7 @@ func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 		},
 		"making a slot that waits for a transaction": func(p *proxied) *relay {
 			p.works().stop()
-			p.eventually("the slot is dropped, which the server has to have let go", func() bool {
+			p.eventually("the slot is released and dropped", func() bool {
 				return p.tryExec(`SELECT pg_drop_replication_slot($1)`, p.slot) == nil
 			})
 			p.holding(`SELECT pg_current_xact_id()`)

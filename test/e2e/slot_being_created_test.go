@@ -16,7 +16,7 @@ func TestRowsArePublishedWhileTheSlotIsCreated(t *testing.T) {
 	end := w.holding(`SELECT pg_current_xact_id()`)
 	arrived := w.consume(w.queue)
 	r := w.start()
-	w.eventually("the slot is being made", func() bool {
+	w.eventually("the slot is being created", func() bool {
 		return value[bool](w, `SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1 AND active)`, w.slot)
 	})
 	for _, fields := range []row{nil, {"ordering_key": "k"}, {"ordering_key": "k"}} {

@@ -81,7 +81,7 @@ func TestAPollingRelayLeavesFreshRowsToTheLeader(t *testing.T) {
 	load := w.write(2)
 	load.more(2000)
 	if n := arrived.duplicates(); n > 0 {
-		t.Errorf("%d duplicates beside one another, %d of them not marked", n, arrived.unmarkedDuplicates())
+		t.Errorf("%d duplicates of two running relays, %d of them not marked", n, arrived.unmarkedDuplicates())
 	}
 	w.stranded(leader, func() {})
 	load.more(2000)
@@ -96,7 +96,7 @@ func TestAPollingRelayLeavesFreshRowsToTheLeader(t *testing.T) {
 	leader.broker.BlackHole(services.Downstream)
 	all := arrived.distinct() + 100
 	w.insertMany(100)
-	w.eventually("what the relay cannot know has arrived", func() bool { return arrived.distinct() == all })
+	w.eventually("messages without a confirm have arrived", func() bool { return arrived.distinct() == all })
 	leader.kill()
 	w.emptied()
 	if n := arrived.unmarkedDuplicates(); n > 0 {

@@ -36,7 +36,7 @@ func (w *world) takeSlot(application string) (pid int) {
 	must(w.t, "start replication", err)
 	status := pglogrepl.StandbyStatusUpdate{WALWritePosition: 1}
 	must(w.t, "report to the server", pglogrepl.SendStandbyStatusUpdate(w.t.Context(), conn, status))
-	w.eventually("the server has heard of it", func() bool {
+	w.eventually("the server has received its status", func() bool {
 		return value[bool](w, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE pid = $1 AND reply_time IS NOT NULL)`, conn.PID())
 	})
 	return int(conn.PID())
@@ -144,7 +144,7 @@ func TestDrainFailsIfLockedRowsRemain(t *testing.T) {
 	end := w.holding(`SELECT FROM outbox WHERE id <= 2 FOR UPDATE`)
 	out, code := w.command("drain", "--send-timeout", "500ms")
 	if code != 1 || !strings.Contains(out, "2 rows") || !strings.Contains(out, "another session has locked them") {
-		t.Errorf("beside a lock: exit %d\n%s", code, out)
+		t.Errorf("with a locked row: exit %d\n%s", code, out)
 	}
 	end()
 	broker := w.broker
@@ -154,7 +154,7 @@ func TestDrainFailsIfLockedRowsRemain(t *testing.T) {
 	w.broker = broker
 	out, code = w.command("drain", "--send-timeout", "500ms")
 	if code != 1 || !strings.Contains(out, "owns slot "+w.slot+" and does not publish them") {
-		t.Errorf("beside a relay that does not publish: exit %d\n%s", code, out)
+		t.Errorf("with a relay that does not publish: exit %d\n%s", code, out)
 	}
 }
 

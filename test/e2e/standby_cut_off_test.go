@@ -50,7 +50,7 @@ func TestAReconnectedStandbyChecksTheSlotFirst(t *testing.T) {
 	})
 	again := len(linesWith(cutOff.logs(), "sweep_recovered"))
 	toOne.Only(services.Ordinary).Accept()
-	w.eventually("the one that was cut off sweeps again", func() bool {
+	w.eventually("the reconnected standby sweeps again", func() bool {
 		return len(linesWith(cutOff.logs(), "sweep_recovered")) > again
 	})
 	due := w.insert(row{"available_at": value[time.Time](w, `SELECT clock_timestamp()`)})

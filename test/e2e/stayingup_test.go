@@ -42,7 +42,7 @@ func TestOutagesOfPostgresLoseNothing(t *testing.T) {
 		within(t, "delivering", 5*time.Second, func() { w.await(arrived, id) })
 		w.emptied()
 		if n := len(linesWith(r.logs(), "postgres_down")); n > 3 {
-			t.Errorf("it says %d times that Postgres cannot be reached", n)
+			t.Errorf("it logs %d times that Postgres cannot be reached", n)
 		}
 	})
 
@@ -120,7 +120,7 @@ func TestOutagesOfRabbitMQLoseNothing(t *testing.T) {
 		w.eventually("it streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
 		w.slotFollows()
 		if _, status := r.get("/readyz"); status != 503 {
-			t.Errorf("ready without a broker: %d", status)
+			t.Errorf("/readyz without a broker: %d", status)
 		}
 		must(t, "start", server.Start(t.Context()))
 		within(t, "delivering", 5*time.Second, w.emptied)
@@ -137,7 +137,7 @@ func TestOutagesOfRabbitMQLoseNothing(t *testing.T) {
 		must(t, "kill", server.Kill(t.Context()))
 		w.eventually("it is not ready", func() bool { return !r.ready() })
 		load.more(2000)
-		w.eventually("rows are spilled", func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
+		w.eventually("rows stay in the table", func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
 		w.slotFollows()
 		w.noAttempts()
 		must(t, "start", server.Start(t.Context()))
@@ -162,8 +162,8 @@ func TestOutagesOfRabbitMQLoseNothing(t *testing.T) {
 		load.more(500)
 		w.watermark(server, "absolute", "1MB")
 		t.Cleanup(func() { _, _ = server.Ctl(context.WithoutCancel(t.Context()), "set_vm_memory_high_watermark", "0.6") })
-		w.eventually("rows are spilled", func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
-		w.eventually("it says that the broker is blocked", func() bool {
+		w.eventually("rows stay in the table", func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
+		w.eventually("/readyz says that the broker is blocked", func() bool {
 			page, _ := r.get("/readyz")
 			return len(linesWith(page, "publisher: not ready, blocked")) == 1
 		})
@@ -215,7 +215,7 @@ func (w *world) watermark(server *services.RabbitMQ, args ...string) {
 // streamed waits until the server shows that a relay streams from the slot.
 func (w *world) streamed() {
 	w.t.Helper()
-	w.eventually("somebody streams", func() bool {
+	w.eventually("a relay streams", func() bool {
 		return value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_replication_slots s JOIN pg_stat_replication r ON r.pid = s.active_pid
 			WHERE s.slot_name = $1 AND r.state = 'streaming')`, w.slot)
 	})

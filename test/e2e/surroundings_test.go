@@ -11,7 +11,7 @@ import (
 
 // This holds for streamed and claimed rows.
 func TestMessagesOfALATIN1DatabaseAreSentAsUTF8(t *testing.T) {
-	services.Thorough(t, "one surrounding of many")
+	services.Thorough(t, "one of many environments")
 	t.Parallel()
 	w := newWorldOn(t, services.Database(t, "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"), services.VHost(t)).setUp()
 	key := w.queue + "-äöüß"
@@ -40,7 +40,7 @@ func TestMessagesOfALATIN1DatabaseAreSentAsUTF8(t *testing.T) {
 
 // Values are read the same with any settings of the database.
 func TestDatabaseSettingsDoNotChangeMessages(t *testing.T) {
-	services.Thorough(t, "one surrounding of many")
+	services.Thorough(t, "one of many environments")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	name := strings.TrimPrefix(mustURL(t, w.database).Path, "/")
@@ -81,7 +81,7 @@ func TestDatabaseSettingsDoNotChangeMessages(t *testing.T) {
 
 // Covers everything from setup to teardown.
 func TestTableSlotAndPublicationMayHaveAnyName(t *testing.T) {
-	services.Thorough(t, "one surrounding of many")
+	services.Thorough(t, "one of many environments")
 	t.Parallel()
 	w := newWorld(t)
 	slot := "1st_" + w.slot[len(w.slot)-16:]
@@ -118,13 +118,13 @@ func TestTableSlotAndPublicationMayHaveAnyName(t *testing.T) {
 		t.Errorf("teardown: exit %d\n%s", code, out)
 	}
 	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, slot); n != 0 {
-		t.Error("the slot is still there")
+		t.Error("the slot still exists")
 	}
 }
 
 // Created by hand with the same columns, it is streamed, swept and drained.
 func TestAPartitionedOutboxIsPublished(t *testing.T) {
-	services.Thorough(t, "one surrounding of many")
+	services.Thorough(t, "one of many environments")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.exec(`ALTER TABLE outbox RENAME TO plain`)

@@ -89,7 +89,7 @@ func TestScheduledRowsWaitForTheirTimeAcrossARestart(t *testing.T) {
 		t.Error("a later message of its key overtook it")
 	}
 	if arrived.count(never) != 0 || value[int](w, `SELECT count(*) FROM outbox WHERE available_at = 'infinity'`) != 1 {
-		t.Error("a row for never was touched")
+		t.Error("a row with the time infinity was changed")
 	}
 }
 
@@ -171,7 +171,7 @@ func TestRetryDelaysFollowTheFormula(t *testing.T) {
 			available_at >= earliest + least - interval '1 ms' AND available_at <= latest + least + interval '21 ms' AS allowed
 		FROM (SELECT *, interval '200 ms' * 2 ^ (attempts - 1) AS least FROM rejections) r ORDER BY attempts`)
 	if len(rejections) != 3 {
-		t.Errorf("%d rejections were followed by another try, want 3", len(rejections))
+		t.Errorf("%d rejections were followed by a retry, want 3", len(rejections))
 	}
 	for i, r := range rejections {
 		if r.Attempts != i+1 || !r.Allowed {
@@ -226,7 +226,7 @@ func TestDrainPublishesWaitingRowsAndExits(t *testing.T) {
 
 	broker := w.broker
 	w.broker = "amqp://guest:guest@" + services.NewProxy(t, "127.0.0.1:1").Addr()
-	within(t, "saying that the broker is unavailable", 5*time.Second, func() {
+	within(t, "reporting that the broker is unavailable", 5*time.Second, func() {
 		if out, code := w.command("drain", "--send-timeout", "500ms"); code != 1 || !strings.Contains(out, "the broker") {
 			t.Errorf("with the broker unavailable: exit %d\n%s", code, out)
 		}
@@ -308,7 +308,7 @@ func TestDrainEndsDuringContinuousInserts(t *testing.T) {
 			if left := value[int](w, `SELECT count(*) FROM outbox WHERE id <= 2000`); !relayed && left > 0 {
 				t.Errorf("%d of the 2000 rows that waited at the start of the drain are left at its end", left)
 			}
-			w.eventually("all that waited have arrived", func() bool { return waited() >= 2000 })
+			w.eventually("all waiting messages have arrived", func() bool { return waited() >= 2000 })
 			if n := arrived.unmarkedDuplicates(); n != 0 {
 				t.Errorf("%d duplicates are not marked", n)
 			}

@@ -30,7 +30,7 @@ func TestADroppedSlotLosesAndDuplicatesNothing(t *testing.T) {
 	load.allArrive(arrived, 0)
 	r.noRejections()
 	if !strings.Contains(r.logs(), "slot_created") {
-		t.Error("the log does not say that the slot was made")
+		t.Error("the log does not say that the slot was created")
 	}
 }
 
@@ -76,7 +76,7 @@ func TestAStandbyTakesOverFromAStoppedOrKilledLeader(t *testing.T) {
 	duplicates := 0
 	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
 		standby := w.run("--max-in-flight", "200")
-		w.eventually("the second stands by", func() bool {
+		w.eventually("the second is a standby", func() bool {
 			page, status := standby.get("/readyz")
 			return status == 200 && strings.HasPrefix(page, "ready (standby)\n")
 		})
@@ -114,9 +114,9 @@ func TestAPausedLeaderSendsOnlyMarkedMessages(t *testing.T) {
 	w.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
 	w.eventually("the other takes over", func() bool { return other.metric("cdc_relay_slot_held") == 1 })
 	load.more(500)
-	w.eventually("it was stopped for long enough to notice", func() bool { return time.Since(since) > 1500*time.Millisecond })
+	w.eventually("the relay was paused for 1.5 s", func() bool { return time.Since(since) > 1500*time.Millisecond })
 	paused.signal(syscall.SIGCONT)
-	w.eventually("the paused one stands by", func() bool {
+	w.eventually("the paused relay is a standby", func() bool {
 		page, _ := paused.get("/readyz")
 		return strings.Contains(page, "(standby)")
 	})
@@ -155,7 +155,7 @@ func TestAFrozenLeaderIsReplaced(t *testing.T) {
 	}
 	load.more(200)
 	leader.signal(syscall.SIGCONT)
-	w.eventually("the frozen one stands by", leader.standsBy)
+	w.eventually("the frozen relay is a standby", leader.standsBy)
 	load.more(200)
 	load.allCommittedArrive(arrived, 400)
 	if n := arrived.unmarkedDuplicates(); n > 0 {
@@ -177,7 +177,7 @@ func TestALeaderCutOffFromPostgresIsReplaced(t *testing.T) {
 	p.eventually("it streams", leader.ready)
 	p.settings = append(p.settings, "CDC_RELAY_DATABASE_URL="+p.database)
 	other := p.run("--max-in-flight", "200")
-	p.eventually("the other stands by", other.standsBy)
+	p.eventually("the other is a standby", other.standsBy)
 	load := p.write(2)
 	load.more(300)
 	p.postgres.Only(services.Replication).BlackHole()
@@ -186,7 +186,7 @@ func TestALeaderCutOffFromPostgresIsReplaced(t *testing.T) {
 	})
 	load.more(2000)
 	p.postgres.Only(services.Replication).Resume()
-	p.eventually("the leader stands by", leader.standsBy)
+	p.eventually("the old leader is a standby", leader.standsBy)
 	load.more(200)
 	load.allCommittedArrive(arrived, 600)
 	if n := arrived.unmarkedDuplicates(); n > 0 {

@@ -36,7 +36,7 @@ func TestPublishingStopsWhileRowsCannotBeDeleted(t *testing.T) {
 				stopped := arrived.distinct()
 				page, _ := r.get("/readyz")
 				if r.ready() || !strings.Contains(r.logs()+page, fault.says) {
-					t.Errorf("/readyz says %q, and nobody says %q", page, fault.says)
+					t.Errorf("/readyz says %q, and no line says %q", page, fault.says)
 				}
 				w.copyRows(50, w.queue)
 				if mode == "auto" {

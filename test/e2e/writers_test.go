@@ -111,7 +111,7 @@ func (ws *writers) allCommittedArrive(arrived *ledger, atMost int) {
 	ws.w.t.Helper()
 	ws.end()
 	ws.w.emptied()
-	ws.w.eventually("all that was committed arrives", func() bool { return ws.missing(arrived) == 0 })
+	ws.w.eventually("all committed messages arrive", func() bool { return ws.missing(arrived) == 0 })
 	for id := range arrived.counts() {
 		if !ws.committed[id] && !ws.uncertain[id] {
 			ws.w.t.Errorf("message %s arrived, which nobody inserted", id)

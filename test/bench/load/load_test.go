@@ -101,7 +101,7 @@ func TestWritersKeepTheirPace(t *testing.T) {
 	began := time.Now()
 	err = writers.Write(t.Context(), from, to, rate, func(n int, at time.Time) error {
 		if due := began.Add(time.Duration(float64(n-from) / rate * float64(time.Second))); at.Before(due) {
-			t.Errorf("message %d came %s early", n, due.Sub(at))
+			t.Errorf("message %d arrived %s early", n, due.Sub(at))
 		}
 		arrivals.Committed(n, at)
 		arrivals.arrivedAt(n, at.Add(time.Millisecond))

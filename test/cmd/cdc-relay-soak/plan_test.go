@@ -35,10 +35,10 @@ func plan(seed int64, overlap float64, rounds int) string {
 func TestTheSameSeedMakesTheSamePlan(t *testing.T) {
 	first, second := plan(7, 0.5, 100), plan(7, 0.5, 100)
 	if first != second {
-		t.Error("one seed, two plans")
+		t.Error("one seed gave two plans")
 	}
 	if first == plan(8, 0.5, 100) {
-		t.Error("two seeds, one plan")
+		t.Error("two seeds gave one plan")
 	}
 }
 
@@ -51,7 +51,7 @@ func TestEveryFaultIsPlanned(t *testing.T) {
 				for _, f := range p.next() {
 					seen[f.fault.Name]++
 					if seen[f.fault.Name] > 1 {
-						t.Fatalf("overlap %g: %s for the second time, and others not once", overlap, f.fault.Name)
+						t.Fatalf("overlap %g: %s is planned twice before others are planned once", overlap, f.fault.Name)
 					}
 				}
 			}

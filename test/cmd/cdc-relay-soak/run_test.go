@@ -118,7 +118,7 @@ func TestARunWithFaultsPasses(t *testing.T) {
 		t.Errorf("%+v", verdict)
 	}
 	if !strings.HasPrefix(out, "seed 3\n") || !strings.Contains(out, "--seed 3") {
-		t.Errorf("the seed is not told:\n%s", out)
+		t.Errorf("the seed is not printed:\n%s", out)
 	}
 	for _, f := range verdict.Faults {
 		if f.Healed == nil {
@@ -129,7 +129,7 @@ func TestARunWithFaultsPasses(t *testing.T) {
 		t.Errorf("checked again: exit %d\n%s%s", again, text, errs)
 	}
 	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "cdc-relay-soak-*")); len(left) > 0 {
-		t.Errorf("a run that passed leaves %v", left)
+		t.Errorf("a passed run leaves %v", left)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 // Each is caused for a short time, one after the other, in one world.
 func TestAFewFaultsLoseNothing(t *testing.T) {
 	if *allFaults {
-		t.Skip("they are among all faults")
+		t.Skip("-faults runs them too")
 	}
 	few := map[string]bool{
 		"relay-kill-leader": true, "relay-restart-rolling": true, "postgres-stop-fast": true, "postgres-cut": true,
@@ -70,7 +70,7 @@ func TestAFewFaultsLoseNothing(t *testing.T) {
 	}
 	r.end()
 	if made != len(few) {
-		t.Errorf("%d faults were made of %d", made, len(few))
+		t.Errorf("%d of %d faults were caused", made, len(few))
 	}
 }
 

@@ -110,12 +110,12 @@ func TestRecorderReturnsWriteErrors(t *testing.T) {
 		t.Errorf("Close returned %v, want %v", err, errFull)
 	}
 	if r.Counts().Delivered != 1 {
-		t.Error("the display stops with the disk")
+		t.Error("the counts stop after a write error")
 	}
 	small := NewRecorder(&fullDisk{room: 200}, Run{})
 	small.Delivered(Delivery{Damaged: strings.Repeat("x", 200)})
 	if err := small.Close(); !errors.Is(err, errFull) {
-		t.Errorf("what only the flush showed: Close returned %v, want %v", err, errFull)
+		t.Errorf("an error of the flush: Close returned %v, want %v", err, errFull)
 	}
 }
 

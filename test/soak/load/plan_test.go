@@ -19,13 +19,13 @@ func drawn(seed uint64, writer, transactions int) []*transaction {
 
 func TestTheSameSeedMakesTheSameChoices(t *testing.T) {
 	if !reflect.DeepEqual(drawn(7, 0, 500), drawn(7, 0, 500)) {
-		t.Error("one seed, and other transactions")
+		t.Error("one seed gave other transactions")
 	}
 	if reflect.DeepEqual(drawn(7, 0, 1)[0].rows, drawn(8, 0, 1)[0].rows) {
-		t.Error("two seeds, and the same transactions")
+		t.Error("two seeds gave the same transactions")
 	}
 	if reflect.DeepEqual(drawn(7, 0, 1)[0].rows, drawn(7, 1, 1)[0].rows) {
-		t.Error("two writers, and the same transactions")
+		t.Error("two writers got the same transactions")
 	}
 }
 
@@ -41,7 +41,7 @@ func TestAbandonedKeysDoNotChangeTheChoices(t *testing.T) {
 				t.Fatalf("transaction %d, row %d: %+v, want %+v", i, j, r, w)
 			}
 			if r.Key != "" && seen[r.Key] {
-				t.Fatalf("transaction %d uses key %s after its end was not known", i, r.Key)
+				t.Fatalf("transaction %d uses key %s after an unknown outcome", i, r.Key)
 			}
 		}
 		if i%3 == 0 {
@@ -78,7 +78,7 @@ func TestEveryKindOfTransactionIsChosen(t *testing.T) {
 				}
 				keyed++
 				if r.Kind == history.Scheduled {
-					t.Fatal("a scheduled row holds up its key")
+					t.Fatal("a scheduled row has a key")
 				}
 				if seqs[r.Key]++; r.Seq != seqs[r.Key] {
 					t.Fatalf("key %s: place %d, want %d", r.Key, r.Seq, seqs[r.Key])
@@ -91,7 +91,7 @@ func TestEveryKindOfTransactionIsChosen(t *testing.T) {
 	}
 	t.Logf("verbs %v, kinds %v, ends %v, %d with a key and %d without, %d discarded", verbs, kinds, ends, keyed, plain, discarded)
 	if len(verbs) != 7 || len(kinds) != 6 || len(ends) != 4 || discarded == 0 || keyed < plain/3 || plain < keyed/3 {
-		t.Error("some sort is missing or rare")
+		t.Error("a kind of transaction is missing or rare")
 	}
 }
 

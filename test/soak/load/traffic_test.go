@@ -185,7 +185,7 @@ func TestAwaitDrainedNamesRemainingRows(t *testing.T) {
 	}
 	err = state.AwaitDrained(t.Context(), 300*time.Millisecond, nil)
 	if err == nil {
-		t.Fatal("it says that all has left")
+		t.Fatal("it reports an empty outbox")
 	}
 	for _, want := range []string{"1 rows wait", "my key", "3 attempts", "nack: no"} {
 		if !bytes.Contains([]byte(err.Error()), []byte(want)) {

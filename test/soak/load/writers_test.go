@@ -230,7 +230,7 @@ func TestACommitWithoutAnswerIsUnknown(t *testing.T) {
 			defer writers.Stop()
 			x := <-first
 			if test.kept {
-				await.Until(t, "the transaction is there", func() bool { return ids[int64](t, conn, `SELECT id FROM soak_transaction`)[x.ID] })
+				await.Until(t, "the transaction is recorded", func() bool { return ids[int64](t, conn, `SELECT id FROM soak_transaction`)[x.ID] })
 			}
 			proxy.Cut()
 			proxy.Resume()
@@ -266,7 +266,7 @@ func noKeyGoesOn(t *testing.T, l *ledger, unknown history.Transaction) {
 	for id, x := range l.told {
 		for _, m := range x.Messages {
 			if id > unknown.ID && keys[m.Key] {
-				t.Errorf("transaction %d goes on with key %s of transaction %d, whose end is not known", id, m.Key, unknown.ID)
+				t.Errorf("transaction %d uses key %s of transaction %d, whose outcome is unknown", id, m.Key, unknown.ID)
 			}
 		}
 	}
