@@ -27,8 +27,9 @@ var update = flag.Bool("update", false, "write "+captured+" again")
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// nasty are rows that are easy to decode wrong. Rows that are readable from the table only by their key have one.
-func nasty() []string {
+// difficultRows are rows that are easy to decode wrong. Rows that are readable from the table only by their key have
+// one.
+func difficultRows() []string {
 	return []string{
 		`(routing_key, payload) VALUES ('orders', '{"a": 1}')`,
 		`(routing_key, payload) VALUES ('', ' { "a" :1,"a":2,` + "\n\t" + `"é": "\u0000 ü 🐘" } ')`,
@@ -70,7 +71,7 @@ func nasty() []string {
 func TestStreamAndTableGiveEqualMessages(t *testing.T) {
 	for _, options := range [][]string{nil, {"TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"}} {
 		t.Run(strings.Join(options, " "), func(t *testing.T) {
-			rows := nasty()
+			rows := difficultRows()
 			if options != nil { // rows that the encoding cannot hold
 				rows = slices.DeleteFunc(rows, func(s string) bool { return strings.ContainsAny(s, "🐘кл") })
 			}

@@ -119,9 +119,9 @@ func closeFrame(code uint16, text string) []byte {
 	return append(append(frame, method...), 0xce)
 }
 
-// asTheRelayDoes publishes messages, and repeats those without a certain result until all have one, or until stop
+// publishUntilCertain publishes messages, and repeats those without a certain result until all have one, or until stop
 // returns true after a round. Each round adds new messages.
-func asTheRelayDoes(t *testing.T, r *running, messages []*outbox.Message, fresh func() []*outbox.Message, stop func() bool) map[int64]outbox.Result {
+func publishUntilCertain(t *testing.T, r *running, messages []*outbox.Message, fresh func() []*outbox.Message, stop func() bool) map[int64]outbox.Result {
 	t.Helper()
 	certain := make(map[int64]outbox.Result)
 	for len(messages) > 0 && !stop() {
@@ -173,7 +173,7 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	bad.Payload = poison
 	unanswered := (&maker{id: 1 << 30}).many(3, "", stuck)
 	rejected := func() bool { return r.hasRejected(bad.ID) }
-	results := asTheRelayDoes(t, r, append(unanswered, messages...), fresh, rejected)
+	results := publishUntilCertain(t, r, append(unanswered, messages...), fresh, rejected)
 	of := results[bad.ID]
 	if of.Outcome != outbox.Rejected || of.Reason != outbox.ReasonChannelClosed || !of.MaybeSent ||
 		!strings.Contains(of.Detail, "INTERNAL_ERROR (541)") {
@@ -189,11 +189,11 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	if before < 1+fatalAlone || before > aFew {
 		t.Errorf("%d connections ended, want %d or a few more", before, 1+fatalAlone)
 	}
-	results = asTheRelayDoes(t, r, []*outbox.Message{bad}, fresh, never)
+	results = publishUntilCertain(t, r, []*outbox.Message{bad}, fresh, never)
 	if more := f.ended.Load() - before; more < 1 || more > aFew || results[bad.ID].Outcome != outbox.Rejected {
 		t.Errorf("the next attempt cost %d connections: %+v", more, results[bad.ID])
 	}
-	for _, result := range asTheRelayDoes(t, r, k.many(100, "", q), fresh, never) {
+	for _, result := range publishUntilCertain(t, r, k.many(100, "", q), fresh, never) {
 		if result.Outcome != outbox.Confirmed {
 			t.Errorf("afterwards: %+v", result)
 		}
@@ -216,7 +216,7 @@ func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
 		}
 		return k.many(1, "", q)
 	}
-	results := asTheRelayDoes(t, r, []*outbox.Message{bad}, one, func() bool { return r.hasRejected(bad.ID) })
+	results := publishUntilCertain(t, r, []*outbox.Message{bad}, one, func() bool { return r.hasRejected(bad.ID) })
 	if results[bad.ID].Outcome != outbox.Rejected {
 		t.Errorf("%+v", results[bad.ID])
 	}
@@ -237,7 +237,7 @@ func TestABrokenBrokerChargesNoMessage(t *testing.T) {
 		m.Payload = poison
 	}
 	const often = 3 * (1 + fatalAlone)
-	results := asTheRelayDoes(t, r, messages, func() []*outbox.Message { return nil }, func() bool { return f.ended.Load() >= often })
+	results := publishUntilCertain(t, r, messages, func() []*outbox.Message { return nil }, func() bool { return f.ended.Load() >= often })
 	for _, result := range results {
 		t.Errorf("%+v", result)
 	}

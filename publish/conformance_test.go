@@ -120,13 +120,13 @@ func conformingAMQP(t *testing.T) conforming {
 func TestPublishersFulfilTheContract(t *testing.T) {
 	makers := map[string]func(*testing.T) conforming{"stdout": conformingStdout, "exec": conformingExec, "amqp": conformingAMQP}
 	suite := map[string]func(*testing.T, conforming){
-		"confirmed arrives":       confirmedArrives,
-		"impossible harms none":   impossibleHarmsNone,
-		"expired is not sent":     expiredIsNotSent,
-		"concurrent callers":      concurrentCallers,
-		"publish after the end":   publishAfterTheEnd,
-		"cancel with a full hand": cancelWithAFullHand,
-		"publish before Run":      publishBeforeRun,
+		"confirmed arrives":              confirmedArrives,
+		"impossible harms none":          impossibleHarmsNone,
+		"expired is not sent":            expiredIsNotSent,
+		"concurrent callers":             concurrentCallers,
+		"publish after the end":          publishAfterTheEnd,
+		"cancel with messages in flight": cancelWithMessagesInFlight,
+		"publish before Run":             publishBeforeRun,
 	}
 	for name, makeIt := range makers {
 		for what, check := range suite {
@@ -254,8 +254,8 @@ func publishAfterTheEnd(t *testing.T, c conforming) {
 	allAre(t, r.awaitResults(t, m), outbox.NotSent)
 }
 
-// cancelWithAFullHand: each message has its result when Run returns, and confirmed messages have arrived.
-func cancelWithAFullHand(t *testing.T, c conforming) {
+// cancelWithMessagesInFlight: each message has its result when Run returns, and confirmed messages have arrived.
+func cancelWithMessagesInFlight(t *testing.T, c conforming) {
 	var k maker
 	messages := k.many(1000, c.exchange, c.key)
 	r := start(t, c.publisher)

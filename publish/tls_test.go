@@ -28,7 +28,7 @@ func TestTLSToTheBroker(t *testing.T) {
 	authority.Issue("localhost")
 	authority.Issue("client")
 	broker, address := tlsBroker(t, authority)
-	t.Run("what the URL names", func(t *testing.T) { tlsByURL(t, authority, broker, address) })
+	t.Run("settings of the URL", func(t *testing.T) { tlsByURL(t, authority, broker, address) })
 	t.Run("the broker is silent", func(t *testing.T) { tlsBrokerSilent(t, authority, broker, address) })
 }
 
@@ -73,7 +73,7 @@ func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 			}
 		})
 	}
-	t.Run("all right", func(t *testing.T) {
+	t.Run("valid certificates", func(t *testing.T) {
 		r := startAMQP(t, AMQPConfig{URL: with("", "")})
 		var k maker
 		messages := k.many(500, "", q)

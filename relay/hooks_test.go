@@ -13,13 +13,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// told collects the calls of hooks.
-type told struct {
+// hookCalls collects the calls of hooks.
+type hookCalls struct {
 	mu     sync.Mutex
 	events map[string][]Event
 }
 
-func (t *told) hook(name string) func(Event) {
+func (t *hookCalls) hook(name string) func(Event) {
 	return func(e Event) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -30,7 +30,7 @@ func (t *told) hook(name string) func(Event) {
 	}
 }
 
-func (t *told) count(name string) int {
+func (t *hookCalls) count(name string) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.events[name])
@@ -38,9 +38,9 @@ func (t *told) count(name string) int {
 
 func TestHooksReceiveTheResultOfEachMessage(t *testing.T) {
 	i := newInstance(t)
-	var told told
+	var calls hookCalls
 	i.config.MaxRetries = 1
-	i.config.Hooks = Hooks{Published: told.hook("published"), Rejected: told.hook("rejected"), DeadLettered: told.hook("dead")}
+	i.config.Hooks = Hooks{Published: calls.hook("published"), Rejected: calls.hook("rejected"), DeadLettered: calls.hook("dead")}
 	_, stop := i.start()
 	var id int64
 	if err := i.load(1, 20); err != nil {
@@ -52,11 +52,11 @@ func TestHooksReceiveTheResultOfEachMessage(t *testing.T) {
 	}
 	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
 	stop() // makes the pending calls
-	if n := told.count("published"); n != 20 {
+	if n := calls.count("published"); n != 20 {
 		t.Errorf("the Published hook got %d messages, want 20", n)
 	}
 	var attempts []int
-	for _, e := range told.events["rejected"] {
+	for _, e := range calls.events["rejected"] {
 		attempts = append(attempts, e.Attempts)
 		if e.ID != id || e.Reason != outbox.ReasonUnroutable || !strings.HasPrefix(e.LastError, "unroutable: ") {
 			t.Errorf("rejected: %+v", e)
@@ -65,10 +65,10 @@ func TestHooksReceiveTheResultOfEachMessage(t *testing.T) {
 	if !slices.Equal(attempts, []int{1, 2}) {
 		t.Errorf("attempts were %v", attempts)
 	}
-	if n := told.count("dead"); n != 1 {
+	if n := calls.count("dead"); n != 1 {
 		t.Fatalf("the DeadLettered hook got %d messages, want 1", n)
 	}
-	e := told.events["dead"][0]
+	e := calls.events["dead"][0]
 	if e.ID != id || e.Reason != outbox.ReasonRetriesExceeded || e.Attempts != 2 || e.RoutingKey != "nowhere" ||
 		e.OrderingKey == nil || *e.OrderingKey != "k" || e.At.IsZero() || e.CreatedAt.IsZero() || e.MessageID == (outbox.UUID{}) {
 		t.Errorf("dead letter: %+v", e)
@@ -79,8 +79,8 @@ func TestABlockedHookDelaysNoMessage(t *testing.T) {
 	i := newInstance(t)
 	block := make(chan struct{})
 	defer close(block)
-	var told told
-	i.config.Hooks = Hooks{Published: func(Event) { <-block }, DeadLettered: told.hook("dead")}
+	var calls hookCalls
+	i.config.Hooks = Hooks{Published: func(Event) { <-block }, DeadLettered: calls.hook("dead")}
 	i.config.MaxRetries = 0
 	registry := prometheus.NewRegistry()
 	_, stop := i.startWith(i.publisher(), registry)
@@ -92,7 +92,7 @@ func TestABlockedHookDelaysNoMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	i.await("all are delivered", func() bool { return i.rowsLeft() == 0 && i.arrived() == rows })
-	i.await("another hook is called", func() bool { return told.count("dead") == 1 })
+	i.await("another hook is called", func() bool { return calls.count("dead") == 1 })
 	s := scrapeOf(t, registry)
 	s.want(t, "cdc_relay_hook_calls_dropped_total published", rows-hookQueue-1)
 	s.want(t, "cdc_relay_hook_calls_dropped_total dead_lettered", 0)
@@ -101,8 +101,8 @@ func TestABlockedHookDelaysNoMessage(t *testing.T) {
 
 func TestAPanickingHookHarmsNoMessage(t *testing.T) {
 	i := newInstance(t)
-	var told told
-	count := told.hook("published")
+	var calls hookCalls
+	count := calls.hook("published")
 	i.config.Hooks.Published = func(e Event) {
 		count(e)
 		panic("of a hook")
@@ -114,7 +114,7 @@ func TestAPanickingHookHarmsNoMessage(t *testing.T) {
 	}
 	i.await("all are delivered", func() bool { return i.rowsLeft() == 0 && i.arrived() == 30 })
 	stop()
-	if n := told.count("published"); n != 30 {
+	if n := calls.count("published"); n != 30 {
 		t.Errorf("the hook was called %d times, want 30", n)
 	}
 	scrapeOf(t, registry).want(t, "cdc_relay_hook_panics_total published", 30)

@@ -63,7 +63,7 @@ func TestMetricsMatchTheResultsOfMessages(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r, stop := i.startWith(i.publisher(), registry)
 	defer stop()
-	i.await("it streams, and has scanned the table", func() bool {
+	i.await("the relay streams, and has scanned the table", func() bool {
 		v := r.core.View()
 		return r.Health().Role == "streaming" && r.Health().Ready && !v.Backlog && !v.Unlisted
 	})
@@ -331,7 +331,7 @@ func TestMetricNamesFollowPrometheusConventions(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r, stop := i.startWith(i.publisher(), registry)
 	defer stop()
-	i.await("it streams", func() bool { return r.Health().Role == "streaming" })
+	i.await("the relay streams", func() bool { return r.Health().Role == "streaming" })
 	r.counts.rejected.WithLabelValues("nack")
 	r.counts.deferred.WithLabelValues("unknown")
 	families, err := registry.Gather()

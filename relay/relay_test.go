@@ -210,7 +210,7 @@ func TestMessagesArriveInOrderAcrossStreamCutsAndRestarts(t *testing.T) {
 			i.config.Slot); err != nil {
 			t.Fatal(err)
 		}
-		i.await("it streams again", func() bool { return r.Health().Role == "streaming" })
+		i.await("the relay streams again", func() bool { return r.Health().Role == "streaming" })
 		stop()
 	}
 	loading.Wait()
@@ -287,7 +287,7 @@ func TestKeysPublishedFromTheTableKeepTheirOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, stop := i.start()
-	i.await("it streams", func() bool { return r.Health().Role == "streaming" })
+	i.await("the relay streams", func() bool { return r.Health().Role == "streaming" })
 	i.await("all arrive", func() bool { return i.arrived() == 400 })
 	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
 	stop()

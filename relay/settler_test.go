@@ -152,8 +152,8 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 	proxy := services.NewProxy(t, address.Host)
 	address.Host = proxy.Addr()
 	i.config.DatabaseURL = address.String()
-	var told told
-	i.config.Hooks.DeadLettered = told.hook("dead")
+	var calls hookCalls
+	i.config.Hooks.DeadLettered = calls.hook("dead")
 	var log bytes.Buffer
 	registry := prometheus.NewRegistry()
 	r, err := New(i.config, i.publisher(), slog.New(slog.NewTextHandler(&log, nil)), registry)
@@ -199,7 +199,7 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.hooks.end()
-	if n := told.count("dead"); n != 2 {
+	if n := calls.count("dead"); n != 2 {
 		t.Errorf("the hook was called %d times, want 2", n)
 	}
 	if n := strings.Count(log.String(), "message dead-lettered"); n != 2 {

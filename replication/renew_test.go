@@ -69,7 +69,7 @@ func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 			t.Errorf("did %q", done)
 		}
 		if !f.isFarBehind() {
-			t.Error("it was recreated")
+			t.Error("the slot was recreated")
 		}
 		stream.Close()
 	}

@@ -64,7 +64,7 @@ func TestAClaimLocksOnlyEligibleUnlockedRows(t *testing.T) {
 	young := f.claim(outbox.Fresh{Age: time.Hour, UpTo: math.MaxInt64}, ids...)
 	equal(t, "of an age", idsOf(young.Messages), []int64{due, always})
 	others := f.claim(outbox.AllFresh(), ids...)
-	equal(t, "beside another claim", idsOf(others.Messages), []int64{fresh, later})
+	equal(t, "with another open claim", idsOf(others.Messages), []int64{fresh, later})
 	young.Abandon()
 	others.Abandon()
 	for what, want := range map[string]struct {

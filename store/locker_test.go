@@ -31,7 +31,7 @@ func TestLockerNamesTheLockingSession(t *testing.T) {
 			pid := strconv.Itoa(int(locks.PgConn().PID()))
 			found := f.store.Locker(t.Context(), 1)
 			if !strings.HasPrefix(found.What, "row 1 is locked by pid "+pid+" (") || !strings.Contains(found.What, ", a report, idle in transaction, ") {
-				t.Errorf("it says %q, want session %s", found.What, pid)
+				t.Errorf("the text is %q, want session %s", found.What, pid)
 			}
 			if want := "SELECT pg_terminate_backend(" + pid + ")"; !strings.HasSuffix(found.Fix, want) {
 				t.Errorf("the hint is %q, want %s", found.Fix, want)

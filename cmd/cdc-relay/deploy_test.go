@@ -238,6 +238,6 @@ func TestSystemdRestartsACrashButNotAWrongSetting(t *testing.T) {
 	relay.exit(t)
 	// The runtime chooses the signal; the unit restarts the relay after any.
 	if status := relay.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() {
-		t.Errorf("it ended so: %s", relay.ProcessState)
+		t.Errorf("the process ended with: %s", relay.ProcessState)
 	}
 }

@@ -53,7 +53,7 @@ func TestASignalAnswersAQuestionWithNo(t *testing.T) {
 					t.Errorf("exit code %d\n%s", code, screen.String())
 				}
 			case <-time.After(await.Hang()):
-				t.Errorf("it asks again:\n%s", screen.String())
+				t.Errorf("the question is asked again:\n%s", screen.String())
 			}
 			_ = typing.Close()
 		})

@@ -104,14 +104,14 @@ func (c *command) await(t *testing.T, text string) string {
 		select {
 		case line, open := <-c.lines:
 			if !open {
-				t.Fatalf("it ended before it logged %q:\n%s\n%s", text, strings.Join(log, "\n"), c.stdout)
+				t.Fatalf("the process ended before it logged %q:\n%s\n%s", text, strings.Join(log, "\n"), c.stdout)
 			}
 			log = append(log, line)
 			if strings.Contains(line, text) {
 				return line
 			}
 		case <-deadline:
-			t.Fatalf("it has not logged %q:\n%s", text, strings.Join(log, "\n"))
+			t.Fatalf("the process has not logged %q:\n%s", text, strings.Join(log, "\n"))
 		}
 	}
 }

@@ -70,7 +70,7 @@ func TestTheFirstLogLineHasServersRoleAndChangedSettings(t *testing.T) {
 		t.Errorf("got  %v\nwant %v", line, want)
 	}
 	if strings.Contains(out.String(), "s3cret") {
-		t.Error("it has the password")
+		t.Error("the line has the password")
 	}
 }
 

@@ -464,7 +464,7 @@ func TestAnInterruptedMoveContinues(t *testing.T) {
 	await.Until(t, "a part is moved", func() bool { return value[bool](s, "SELECT EXISTS (SELECT FROM outbox)") })
 	cancel()
 	if err := await.Receive(t, "the end", ended); err == nil {
-		t.Fatal("it was not interrupted")
+		t.Fatal("the move was not interrupted")
 	}
 	if n := value[int](s, "SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM events)"); n != 20000 {
 		t.Errorf("%d rows in both tables, want 20000", n)

@@ -141,7 +141,7 @@ func TestOnlyTCPConnectionsAreWrapped(t *testing.T) {
 	defer one.Close()
 	defer other.Close()
 	if Wrap(one) != one {
-		t.Error("it was wrapped")
+		t.Error("the connection was wrapped")
 	}
 	failed := errors.New("refused")
 	if _, err := Dial(func(context.Context, string, string) (net.Conn, error) { return nil, failed })(t.Context(), "tcp", ""); err != failed {

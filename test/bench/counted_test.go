@@ -72,15 +72,15 @@ func runCounted() error {
 	go func() {
 		var err error
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan() && err == nil; {
-			err = tellSpent()
+			err = reportSpent()
 		}
 		asked <- err
 	}()
 	err = r.Run(ctx)
-	return errors.Join(err, os.Stdin.Close(), <-asked, tellSpent())
+	return errors.Join(err, os.Stdin.Close(), <-asked, reportSpent())
 }
 
-func tellSpent() error {
+func reportSpent() error {
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	process, err := procfs.Self()

@@ -92,7 +92,7 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 	}
 	// A row that cannot be converted does not fail the INSERT, and becomes a dead letter with the reason.
 	w.exec(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options) VALUES (now(), 'x', 'shop.add', '[]', '{}', '{"eta": "soon"}')`)
-	w.eventually("it is a dead letter", func() bool {
+	w.eventually("the message is a dead letter", func() bool {
 		return value[int](w, `SELECT count(*) FROM outbox_dead_letter WHERE failure_reason = 'invalid_headers' AND headers #>> '{}' LIKE '%soon%' AND payload ->> 'task_id' = 'x'`) == 1
 	})
 	if out, code := w.command("adopt", "--undo", "--from", "events"); code != 0 {

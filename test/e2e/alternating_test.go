@@ -13,11 +13,11 @@ func TestScheduledAndFreshRowsOfOneKeyLeaveInOrder(t *testing.T) {
 	t.Parallel()
 	const rows = 60
 	for name, way := range map[string]func(w *world, insert func()){
-		"what waits": func(w *world, insert func()) {
+		"waiting rows": func(w *world, insert func()) {
 			insert()
 			w.run("--poll-interval", "1m")
 		},
-		"what comes": func(w *world, insert func()) {
+		"new rows": func(w *world, insert func()) {
 			w.run("--poll-interval", "1m")
 			insert()
 		},

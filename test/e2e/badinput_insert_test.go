@@ -94,7 +94,7 @@ func TestAnApplicationNeedsOnlyInsert(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.emptied()
-	w.eventually("it arrives", func() bool { return arrived.distinct() == 1 })
+	w.eventually("the message arrives", func() bool { return arrived.distinct() == 1 })
 }
 
 func mustURL(t *testing.T, text string) *url.URL {

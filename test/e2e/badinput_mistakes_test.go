@@ -99,7 +99,7 @@ func deadLetteredAlone(t *testing.T, mode string) {
 			t.Run(path+"/"+c.name, func(t *testing.T) {
 				on := *w
 				on.t = t
-				on.hasBecome(arrived, c, ids[2*i])
+				on.wantResult(arrived, c, ids[2*i])
 				if neighbour := on.await(arrived, ids[2*i+1]); string(neighbour.Body) != fmt.Sprint(i) {
 					t.Errorf("its neighbour arrived as %q", neighbour.Body)
 				}

@@ -139,7 +139,7 @@ func TestEveryRowArrivesUnchangedOrIsDeadLettered(t *testing.T) {
 			t.Run(path+"/"+c.name, func(t *testing.T) {
 				on := *w
 				on.t = t
-				on.hasBecome(arrived, c, ids[2*i])
+				on.wantResult(arrived, c, ids[2*i])
 				if neighbour := on.await(arrived, ids[2*i+1]); string(neighbour.Body) != fmt.Sprint(i) {
 					t.Errorf("its neighbour arrived as %q", neighbour.Body)
 				}
@@ -154,7 +154,7 @@ func TestEveryRowArrivesUnchangedOrIsDeadLettered(t *testing.T) {
 	}
 }
 
-func (w *world) hasBecome(arrived *ledger, c content, id string) {
+func (w *world) wantResult(arrived *ledger, c content, id string) {
 	w.t.Helper()
 	if c.reason != "" {
 		dead := w.awaitDeadLetter(id)

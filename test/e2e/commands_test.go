@@ -365,7 +365,7 @@ func TestDeadLetterRetention(t *testing.T) {
 		VALUES (5000, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1')`)
 	r := w.run("--dead-letter-retention", "24h")
 	w.eventually("the old dead letters are deleted", func() bool { return w.deadLetters() == 1 })
-	w.eventually("it logs how many", func() bool {
+	w.eventually("the log has the number", func() bool {
 		return strings.Contains(r.logs(), `"event":"dead_letters_deleted","dead_letters":1200`)
 	})
 	if code := r.stop(); code != 0 {

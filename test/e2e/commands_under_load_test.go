@@ -13,9 +13,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// keepTyping repeats a command until ctx is done; each run must succeed.
-func (w *world) keepTyping(ctx context.Context, typists *sync.WaitGroup, args ...string) {
-	typists.Go(func() {
+// repeatCommand repeats a command until ctx is done; each run must succeed.
+func (w *world) repeatCommand(ctx context.Context, commands *sync.WaitGroup, args ...string) {
+	commands.Go(func() {
 		for ctx.Err() == nil {
 			cmd := exec.Command(w.binary, args...)
 			cmd.Env = w.env()
@@ -41,14 +41,14 @@ func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
 	args := []string{"--max-retries", "1", "--backoff-time", "150ms", "--poll-interval", "50ms", "--exchange", exchange}
 	first, second := w.run(args...), w.run(args...)
 
-	typing, stop := context.WithCancel(t.Context())
+	running, stop := context.WithCancel(t.Context())
 	defer stop()
-	var typists sync.WaitGroup
-	w.keepTyping(typing, &typists, "retry", "--ordering-key", "k0")
-	w.keepTyping(typing, &typists, "retry", "--ordering-key", "k1")
-	w.keepTyping(typing, &typists, "dead-letter", "requeue", "--all")
-	w.keepTyping(typing, &typists, "stats", "--format", "json")
-	typists.Go(func() { w.rebind(typing, channel, exchange) })
+	var commands sync.WaitGroup
+	w.repeatCommand(running, &commands, "retry", "--ordering-key", "k0")
+	w.repeatCommand(running, &commands, "retry", "--ordering-key", "k1")
+	w.repeatCommand(running, &commands, "dead-letter", "requeue", "--all")
+	w.repeatCommand(running, &commands, "stats", "--format", "json")
+	commands.Go(func() { w.rebind(running, channel, exchange) })
 
 	keys := numbered("k", 5)
 	each := sized(200, 5000)
@@ -61,7 +61,7 @@ func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
 		t.Errorf("exit %d", code)
 	}
 	stop()
-	typists.Wait()
+	commands.Wait()
 	if err := channel.QueueBind(w.queue, w.queue, exchange, false, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -130,7 +130,7 @@ func TestRowsLeaveWhileAFailoverSlotWaitsForItsStandby(t *testing.T) {
 	arrived := w.consume(w.queue)
 	r := w.run()
 	w.await(arrived, w.insert(nil))
-	w.eventually("it streams", func() bool { return len(linesWith(r.logs(), `"streaming"`)) > 0 })
+	w.eventually("the relay streams", func() bool { return len(linesWith(r.logs(), `"streaming"`)) > 0 })
 	must(t, "wait for a standby that is away", server.Exec(t.Context(), "",
 		`ALTER SYSTEM SET synchronized_standby_slots = 'standby'`, `SELECT pg_reload_conf()`))
 	within(t, "noticing", 10*time.Second, func() { w.await(arrived, w.insert(nil)) })

@@ -48,9 +48,9 @@ func TestTheRelayDoesNotDelayAFastStopOfPostgres(t *testing.T) {
 			must(w.t, "write", err)
 			w.writeWAL(sized(300, 600))
 			r = w.start()
-			w.eventually("it has taken the slot", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+			w.eventually("the relay has taken the slot", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
 			if !r.says("/readyz", "stream: ready, catching up") {
-				w.t.Log("it had caught up before the stop")
+				w.t.Log("the relay had caught up before the stop")
 			}
 			w.insertMany(20)
 			return func() int {
@@ -67,21 +67,21 @@ func TestTheRelayDoesNotDelayAFastStopOfPostgres(t *testing.T) {
 			r := w.run()
 			rows := sized(20_000, 500_000)
 			w.insertMany(rows)
-			w.eventually("it is streamed", func() bool { return r.metric("cdc_relay_messages_published_total") > 100 })
+			w.eventually("rows are streamed", func() bool { return r.metric("cdc_relay_messages_published_total") > 100 })
 			return exactly(rows)
 		},
 		"sweeping a backlog": func(w *world) func() int {
 			rows := sized(20_000, 200_000)
 			w.insertMany(rows)
 			r := w.run()
-			w.eventually("it is swept", func() bool { return r.metric("cdc_relay_messages_published_total") > 1000 })
+			w.eventually("rows are swept", func() bool { return r.metric("cdc_relay_messages_published_total") > 1000 })
 			return exactly(rows)
 		},
 		"one streaming and two standing by": func(w *world) func() int {
 			w.run()
 			for range 2 {
 				other := w.run()
-				w.eventually("it stands by", other.standsBy)
+				w.eventually("the other relay is a standby", other.standsBy)
 			}
 			return exactly(0)
 		},

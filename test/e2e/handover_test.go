@@ -23,7 +23,7 @@ func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 	arrived := w.consume(w.queue)
 	one, broker := w.behindItsOwnBrokerProxy()
 	leader := one.run("--max-in-flight", "200")
-	w.eventually("it streams", func() bool { return leader.metric("cdc_relay_slot_held") == 1 })
+	w.eventually("the relay streams", func() bool { return leader.metric("cdc_relay_slot_held") == 1 })
 	other := w.run("--max-in-flight", "200")
 	w.eventually("the other is a standby", other.standsBy)
 	load := w.write(2)

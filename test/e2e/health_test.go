@@ -11,18 +11,18 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// tells waits until the relay is live but not ready, and its page has a line with this beginning.
-func (r *relay) tells(most time.Duration, line string) {
+// awaitNotReady waits until the relay is live but not ready, and its page has a line with this beginning.
+func (r *relay) awaitNotReady(most time.Duration, line string) {
 	r.w.t.Helper()
 	within(r.w.t, "being not ready: "+line, most, func() {
-		r.w.eventually(fmt.Sprintf("/readyz tells %q", line), func() bool {
+		r.w.eventually(fmt.Sprintf("/readyz has the line %q", line), func() bool {
 			page, status := r.get("/readyz")
 			return status == 503 && strings.HasPrefix(page, "not ready") && strings.Contains(page, "\n"+line)
 		})
 	})
 	r.w.t.Log(r.lineOf("/readyz", line))
 	if page, status := r.get("/livez"); status != 200 {
-		r.w.t.Errorf("it is not live: %s", page)
+		r.w.t.Errorf("the relay is not live: %s", page)
 	}
 }
 
@@ -36,8 +36,8 @@ func (r *relay) lineOf(path, begin string) string {
 	return ""
 }
 
-// noticed is how long a relay may stay ready while a part of it is stuck.
-const noticed = 15 * time.Second
+// noticeTime is how long a relay may stay ready while a part of it is stuck.
+const noticeTime = 15 * time.Second
 
 // It does so soon after the fault begins. After the fault, the relay delivers within two seconds and is ready.
 func TestReadyzNamesTheStuckPart(t *testing.T) {
@@ -47,36 +47,36 @@ func TestReadyzNamesTheStuckPart(t *testing.T) {
 		"publisher: broker black-holed": func(p *proxied, r *relay) func() {
 			p.rabbit.BlackHole()
 			p.insert(nil)
-			r.tells(noticed, "publisher: not ready, ")
+			r.awaitNotReady(noticeTime, "publisher: not ready, ")
 			return func() { p.rabbit.Resume() }
 		},
 		"publisher: the broker's answers are lost": func(p *proxied, r *relay) func() {
 			p.rabbit.BlackHole(services.Downstream)
 			p.insert(nil)
-			r.tells(noticed, "publisher: not ready, ")
+			r.awaitNotReady(noticeTime, "publisher: not ready, ")
 			return func() { p.rabbit.Resume() }
 		},
 		"stream: replication connection black-holed": func(p *proxied, r *relay) func() {
 			p.postgres.Only(services.Replication).BlackHole()
-			r.tells(noticed, "stream: not ready, ")
+			r.awaitNotReady(noticeTime, "stream: not ready, ")
 			return func() { p.postgres.Only(services.Replication).Resume() }
 		},
 		"sweep and settle: ordinary connections black-holed": func(p *proxied, r *relay) func() {
 			p.postgres.Only(services.Ordinary).BlackHole()
 			p.insert(nil)
-			r.tells(noticed, "sweep: not ready, ")
-			r.tells(noticed, "settle: not ready, ")
+			r.awaitNotReady(noticeTime, "sweep: not ready, ")
+			r.awaitNotReady(noticeTime, "settle: not ready, ")
 			return func() { p.postgres.Only(services.Ordinary).Resume() }
 		},
 		"all of Postgres black-holed": func(p *proxied, r *relay) func() {
 			p.postgres.BlackHole()
-			r.tells(noticed, "stream: not ready, ")
-			r.tells(noticed, "sweep: not ready, ")
+			r.awaitNotReady(noticeTime, "stream: not ready, ")
+			r.awaitNotReady(noticeTime, "sweep: not ready, ")
 			return func() { p.postgres.Resume() }
 		},
 		"sweep: table locked": func(p *proxied, r *relay) func() {
 			release := p.locked()
-			r.tells(noticed, "sweep: not ready, ")
+			r.awaitNotReady(noticeTime, "sweep: not ready, ")
 			return release
 		},
 	} {
@@ -87,7 +87,7 @@ func TestReadyzNamesTheStuckPart(t *testing.T) {
 			fix := stuck(p, r)
 			<-time.After(sized(0, 80*time.Second)) // longer than any timeout
 			if page, status := r.get("/livez"); status != 200 {
-				t.Errorf("it is not live: %s", page)
+				t.Errorf("the relay is not live: %s", page)
 			}
 			fix()
 			within(t, "delivering again", 2*time.Second, func() {
@@ -96,7 +96,7 @@ func TestReadyzNamesTheStuckPart(t *testing.T) {
 			within(t, "delivering due rows", 4*time.Second, func() {
 				p.await(p.arrived, p.insert(row{"available_at": value[time.Time](p.world, `SELECT clock_timestamp()`)}))
 			})
-			within(t, "being ready again", 5*time.Second, func() { p.eventually("it is ready", r.ready) })
+			within(t, "being ready again", 5*time.Second, func() { p.eventually("the relay is ready", r.ready) })
 			p.emptied()
 			p.noDeadLetters()
 		})
@@ -115,7 +115,7 @@ func TestAStalledReaderMakesTheRelayNotReady(t *testing.T) {
 	r := w.run("--publisher", "stdout")
 	_ = writer.Close()
 	w.exec(`INSERT INTO outbox (routing_key, payload) SELECT $1, to_json(repeat('x', 1000)) FROM generate_series(1, 500)`, w.queue)
-	r.tells(noticed, "publisher: not ready, ")
+	r.awaitNotReady(noticeTime, "publisher: not ready, ")
 	lines := bufio.NewScanner(reader)
 	for n := 0; n < 500; n++ {
 		if !lines.Scan() {
@@ -123,5 +123,5 @@ func TestAStalledReaderMakesTheRelayNotReady(t *testing.T) {
 		}
 	}
 	w.emptied()
-	w.eventually("it is ready", r.ready)
+	w.eventually("the relay is ready", r.ready)
 }

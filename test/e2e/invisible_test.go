@@ -26,8 +26,8 @@ func TestARowInvisibleAtStreamStartLeavesOnceVisible(t *testing.T) {
 		return value[int](w, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()`) == 2
 	})
 	r := w.run()
-	w.eventually("it streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
-	w.eventually("it has read the table", func() bool {
+	w.eventually("the relay streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
+	w.eventually("the relay has read the table", func() bool {
 		return value[int64](w, `SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'outbox_pkey'`) > 0
 	})
 	if n := arrived.distinct(); n != 0 {

@@ -100,7 +100,7 @@ func TestRepeatedKillsOfTheLeaderLoseNothing(t *testing.T) {
 			rows := w.writeNumbered(numbered("k", 20))
 			const inFlight = 200
 			kills := sized(5, 200)
-			w.killAgainAndAgain(kills, 1+others, arrived, "--max-in-flight", fmt.Sprint(inFlight))
+			w.killRepeatedly(kills, 1+others, arrived, "--max-in-flight", fmt.Sprint(inFlight))
 			each := rows.end()
 			w.eventually("the table is empty", w.outboxEmpty)
 			w.eventually("all arrive", func() bool { return arrived.distinct() == total(each) })
@@ -117,7 +117,7 @@ func TestRepeatedKillsOfTheLeaderLoseNothing(t *testing.T) {
 	}
 }
 
-func (w *world) killAgainAndAgain(kills, relayCount int, arrived *ledger, args ...string) {
+func (w *world) killRepeatedly(kills, relayCount int, arrived *ledger, args ...string) {
 	w.t.Helper()
 	relays := w.runMany(relayCount, args...)
 	for round := range kills {

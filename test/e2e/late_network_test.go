@@ -27,8 +27,8 @@ func TestMessagesDelayedAtATakeoverAreMarked(t *testing.T) {
 	}
 }
 
-// mostLate is the maximum delay of the network.
-const mostLate = 2700 * time.Millisecond
+// maxDelay is the maximum delay of the network.
+const maxDelay = 2700 * time.Millisecond
 
 // takeovers are rounds in which one relay takes over from the other.
 type takeovers struct {
@@ -66,7 +66,7 @@ func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)
 		w.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
 		ended := time.Now()
 		w.eventually("the other takes over", func() bool { return other.metric("cdc_relay_slot_held") == 1 })
-		w.eventually("the delayed messages have arrived", func() bool { return time.Since(ended) > mostLate+200*time.Millisecond })
+		w.eventually("the delayed messages have arrived", func() bool { return time.Since(ended) > maxDelay+200*time.Millisecond })
 		leader.postgres.Delay(0)
 		leader.postgres.Accept()
 		leader.broker.Delay(0)
@@ -81,7 +81,7 @@ func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)
 // delayPostgres delays data from Postgres, and every other round also data from the relay.
 func (k *takeovers) delayPostgres(leader *behindProxies) {
 	directions := [][]services.Direction{{services.Downstream}, nil}[k.round%2]
-	leader.postgres.Delay(600*time.Millisecond+rand.N(mostLate-600*time.Millisecond), directions...)
+	leader.postgres.Delay(600*time.Millisecond+rand.N(maxDelay-600*time.Millisecond), directions...)
 	k.load.more(100 + rand.N(500))
 }
 

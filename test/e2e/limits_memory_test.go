@@ -70,7 +70,7 @@ func TestMemoryStaysBoundedWithAnyBacklog(t *testing.T) {
 				default:
 				}
 			}
-			w.eventually("it has worked on them", func() bool {
+			w.eventually("the relay has worked on the backlog", func() bool {
 				if c.rejected {
 					return r.metric(`cdc_relay_messages_refused_total{reason="unroutable"}`) > 0
 				}

@@ -45,7 +45,7 @@ func TestAMissingColumnStopsTheRelay(t *testing.T) {
 			lines := strings.Split(strings.TrimSpace(r.logs()), "\n")
 			last := lines[max(0, len(lines)-2):]
 			if !strings.Contains(strings.Join(last, "\n"), c.column) {
-				t.Errorf("it ends with %q, which does not name the column %s", last, c.column)
+				t.Errorf("the last line is %q, which does not name the column %s", last, c.column)
 			}
 			if n := value[int](w, `SELECT count(*) FROM outbox`); n != 1 {
 				t.Errorf("%d rows in the table, want the one that waits", n)

@@ -56,7 +56,7 @@ func TestASecondSignalEndsTheRelayAtOnce(t *testing.T) {
 			t.Parallel()
 			w, r, proxy, arrived := stalled(t)
 			r.signal(syscall.SIGTERM)
-			w.eventually("it drains", func() bool { return len(linesWith(r.logs(), "stopping")) > 0 })
+			w.eventually("the relay is stopping", func() bool { return len(linesWith(r.logs(), "stopping")) > 0 })
 			within(t, "ending", 3*time.Second, func() {
 				w.eventually("a second signal ends it", func() bool { // sent at once, it counts as the first one
 					r.signal(signal)
@@ -67,7 +67,7 @@ func TestASecondSignalEndsTheRelayAtOnce(t *testing.T) {
 				}
 			})
 			if said := "cdc-relay: second " + signal.String() + ": exiting at once"; !strings.Contains(r.logs(), said) {
-				t.Errorf("it did not say %q", said)
+				t.Errorf("the output does not contain %q", said)
 			}
 			proxy.Resume()
 			w.run()
@@ -106,7 +106,7 @@ func TestShutdownWaitsForMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	w, r, proxy, arrived := stalled(t)
 	r.signal(syscall.SIGTERM)
-	w.eventually("it drains", func() bool { return len(linesWith(r.logs(), "stopping")) > 0 })
+	w.eventually("the relay is stopping", func() bool { return len(linesWith(r.logs(), "stopping")) > 0 })
 	proxy.Resume()
 	if code := r.exit(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -142,20 +142,20 @@ func TestHealthPagesNameTheFault(t *testing.T) {
 	well := func() {
 		t.Helper()
 		w.eventually("all is well", says("/readyz", 200, "ready (streaming)", "publisher: ready", "stream: ready, streaming", "sweep: ready", "settle: ready"))
-		w.eventually("it lives", says("/livez", 200, "live (streaming)", "publisher: live", "stream: live", "sweep: live", "settle: live"))
+		w.eventually("the relay is live", says("/livez", 200, "live (streaming)", "publisher: live", "stream: live", "sweep: live", "settle: live"))
 	}
 	well()
 	w.eventually("the liveness file exists", func() bool { return fresh(file) })
 	broker.Refuse()
 	broker.Cut()
 	w.eventually("/readyz says that the broker is down", says("/readyz", 503, "not ready", "publisher: not ready"))
-	w.eventually("it lives", says("/livez", 200, "live"))
+	w.eventually("the relay is live", says("/livez", 200, "live"))
 	broker.Accept()
 	well()
 	postgres.Refuse()
 	postgres.Cut()
 	w.eventually("/readyz says that Postgres is down", says("/readyz", 503, "not ready", "stream: not ready", "sweep: not ready"))
-	w.eventually("it lives", says("/livez", 200, "live"))
+	w.eventually("the relay is live", says("/livez", 200, "live"))
 	was := modified(file)
 	w.eventually("the liveness file is updated", func() bool { return modified(file).After(was) })
 	postgres.Accept()
@@ -210,9 +210,9 @@ func TestNoPasswordIsLoggedOrShown(t *testing.T) {
 	for _, proxy := range []*services.Proxy{broker, postgres} {
 		proxy.Refuse()
 		proxy.Cut()
-		w.eventually("it is not ready", func() bool { return !r.ready() })
+		w.eventually("the relay is not ready", func() bool { return !r.ready() })
 		proxy.Accept()
-		w.eventually("it is ready", r.ready)
+		w.eventually("the relay is ready", r.ready)
 	}
 	said := r.logs()
 	for _, path := range []string{"/readyz", "/livez", "/metrics"} {

@@ -29,7 +29,7 @@ func TestABrokenPublicationIsNoticedAndFixed(t *testing.T) {
 			for _, sql := range fault {
 				w.exec(strings.ReplaceAll(sql, "{p}", w.slot))
 			}
-			w.eventually("it is fixed", func() bool {
+			w.eventually("the relay has repaired the publication", func() bool {
 				return value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_publication_tables t JOIN pg_publication p ON p.pubname = t.pubname
 					WHERE t.pubname = $1 AND t.tablename = 'outbox' AND p.pubinsert)`, w.slot)
 			})
@@ -54,10 +54,10 @@ func TestAPublicationWithARowFilterIsReported(t *testing.T) {
 	r := w.run()
 	w.await(arrived, w.insert(nil))
 	w.exec(`ALTER PUBLICATION ` + w.slot + ` SET TABLE outbox WHERE (id < 0)`)
-	w.eventually("it says so", func() bool { return len(linesWith(r.logs(), "has a row filter")) > 0 })
+	w.eventually("the log reports it", func() bool { return len(linesWith(r.logs(), "has a row filter")) > 0 })
 	w.await(arrived, w.insert(nil))
 	w.exec(`ALTER PUBLICATION ` + w.slot + ` SET TABLE outbox`)
-	w.eventually("it streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+	w.eventually("the relay streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
 	w.await(arrived, w.insert(nil))
 	r.noRejections()
 }

@@ -19,7 +19,7 @@ func TestARelayThatCannotStreamPublishesFromTheTable(t *testing.T) {
 	one, toPostgres := w.behindItsOwnProxy()
 	toPostgres.Only(services.Replication).Refuse()
 	r := one.start()
-	r.tells(5*time.Second, "stream: not ready, not streaming: stream is down: retrying, and publishing rows from the table")
+	r.awaitNotReady(5*time.Second, "stream: not ready, not streaming: stream is down: retrying, and publishing rows from the table")
 	w.await(arrived, waited)
 	w.await(arrived, w.insert(nil))
 	w.emptied()
@@ -31,7 +31,7 @@ func TestARelayThatCannotStreamPublishesFromTheTable(t *testing.T) {
 	}
 
 	toPostgres.Only(services.Replication).Accept()
-	w.eventually("it streams", func() bool { return r.ready() && r.metric("cdc_relay_stream_connected") == 1 })
+	w.eventually("the relay streams", func() bool { return r.ready() && r.metric("cdc_relay_stream_connected") == 1 })
 	w.await(arrived, w.insert(row{"ordering_key": "k"}))
 	if code := r.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -84,7 +84,7 @@ func TestARoleWithoutReplicationStopsTheRelayAtStart(t *testing.T) {
 	one, toPostgres := w.behindItsOwnProxy()
 	toPostgres.Only(services.Replication).Refuse()
 	r := one.start()
-	r.tells(5*time.Second, "stream: not ready, not streaming: stream is down")
+	r.awaitNotReady(5*time.Second, "stream: not ready, not streaming: stream is down")
 	toPostgres.Only(services.Replication).Accept()
 	if code := r.exit(); code == 0 {
 		t.Errorf("exit code %d", code)

@@ -147,7 +147,7 @@ func TestARejectedMessageIsDeliveredOnceItsExchangeExists(t *testing.T) {
 	w.run("--max-retries", "1000", "--backoff-time", "30ms", "--max-backoff", "100ms", "--poll-interval", "50ms")
 	exchange := w.queue + "later"
 	id := w.insert(row{"exchange": exchange, "payload": `"rejected at first"`})
-	w.eventually("it was rejected twice", func() bool {
+	w.eventually("the message was rejected twice", func() bool {
 		return value[int](w, `SELECT coalesce(max(attempts), 0) FROM outbox`) >= 2
 	})
 	channel := w.channel()
@@ -159,7 +159,7 @@ func TestARejectedMessageIsDeliveredOnceItsExchangeExists(t *testing.T) {
 	}
 	d := w.await(arrived, id)
 	if string(d.Body) != `"rejected at first"` {
-		t.Errorf("it arrived as %q", d.Body)
+		t.Errorf("the message arrived as %q", d.Body)
 	}
 	w.emptied()
 	w.noDeadLetters()

@@ -276,7 +276,7 @@ func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
 	w.eventually("the stream is live", func() bool { return r.metric("cdc_relay_stream_connected") == 1 })
 	for _, n := range []string{"1", "2", "3"} {
 		add("s"+n, "s", nil)
-		w.eventually("it has left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
+		w.eventually("the row has left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
 	}
 	if got := take(); !slices.Equal(got, []string{"s1", "s2", "s3"}) {
 		t.Errorf("streamed %q", got)

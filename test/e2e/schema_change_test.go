@@ -61,7 +61,7 @@ func TestReusedIDsAfterTruncateArePublished(t *testing.T) {
 		w.exec(`TRUNCATE outbox RESTART IDENTITY`) // some rows may still be there, delivered and not yet deleted
 	}
 	w.insert(row{"exchange": "nowhere"}) // waits for its retry
-	w.eventually("it waits", func() bool { return value[int](w, `SELECT coalesce(max(attempts), 0) FROM outbox`) == 1 })
+	w.eventually("the row waits for its retry", func() bool { return value[int](w, `SELECT coalesce(max(attempts), 0) FROM outbox`) == 1 })
 	w.exec(`TRUNCATE outbox`)
 	w.await(arrived, w.insert(row{"ordering_key": "k"}))
 	w.emptied()

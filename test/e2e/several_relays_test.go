@@ -71,7 +71,7 @@ func TestManyRelaysShareOneSlot(t *testing.T) {
 			relays := w.runMany(n, "--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "100ms", "--batch-size", "20")
 			load := w.write(2)
 			load.more(500)
-			w.standbysPublishWhatIsDue(relays, arrived, load)
+			w.standbysPublishDueRows(relays, arrived, load)
 
 			kills := sized(1, 5)
 			for range kills {
@@ -101,8 +101,8 @@ func TestManyRelaysShareOneSlot(t *testing.T) {
 	}
 }
 
-// standbysPublishWhatIsDue inserts scheduled rows without a key until a standby has published some.
-func (w *world) standbysPublishWhatIsDue(relays []*relay, arrived *ledger, load *writers) {
+// standbysPublishDueRows inserts scheduled rows without a key until a standby has published some.
+func (w *world) standbysPublishDueRows(relays []*relay, arrived *ledger, load *writers) {
 	w.t.Helper()
 	w.eventually("the standbys publish due rows", func() bool {
 		ids := query[string](w, `INSERT INTO outbox (routing_key, payload, available_at)

@@ -204,7 +204,7 @@ func TestARemovedRowFilterIsNoticed(t *testing.T) {
 	w.run("--shard", "1/2")
 	w.await(arrived, w.insert(nil))
 	w.exec(`ALTER PUBLICATION ` + w.slot + `_0_of_2 SET TABLE outbox`)
-	w.eventually("it says so", func() bool { return len(linesWith(r.logs(), "lacks the row filter of shard 0/2")) > 0 })
+	w.eventually("the log reports it", func() bool { return len(linesWith(r.logs(), "lacks the row filter of shard 0/2")) > 0 })
 	out, code := w.command("check", "--shard", "0/2")
 	if code != 1 || !strings.Contains(out, "lacks the row filter of shard 0/2") {
 		t.Errorf("check: exit %d\n%s", code, out)

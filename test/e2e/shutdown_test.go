@@ -139,13 +139,13 @@ func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 		"standing by": func(p *proxied) *relay {
 			p.works()
 			r := p.run(args...)
-			p.eventually("it stands by", r.standsBy)
+			p.eventually("the relay is a standby", r.standsBy)
 			return r
 		},
 		"standing by, both black-holed": func(p *proxied) *relay {
 			p.works()
 			r := p.run(args...)
-			p.eventually("it stands by", r.standsBy)
+			p.eventually("the relay is a standby", r.standsBy)
 			p.postgres.BlackHole()
 			p.rabbit.BlackHole()
 			return r
@@ -160,7 +160,7 @@ func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 			p.postgres.Refuse()
 			p.rabbit.Refuse()
 			r := p.start(args...)
-			p.eventually("it says so", func() bool { return len(linesWith(r.logs(), "postgres_down")) > 0 })
+			p.eventually("the log reports it", func() bool { return len(linesWith(r.logs(), "postgres_down")) > 0 })
 			return r
 		},
 		"starting, servers black-holed": func(p *proxied) *relay {
@@ -177,7 +177,7 @@ func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 			})
 			p.holding(`SELECT pg_current_xact_id()`)
 			r := p.start(args...)
-			p.eventually("it says so", func() bool { return len(linesWith(r.logs(), "waits for transactions")) > 0 })
+			p.eventually("the log reports it", func() bool { return len(linesWith(r.logs(), "waits for transactions")) > 0 })
 			return r
 		},
 		"nobody reads the standard output": func(p *proxied) *relay {

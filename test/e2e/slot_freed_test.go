@@ -7,11 +7,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/services"
 )
 
-// stranded makes a leader lose the slot while 100 messages wait in its publisher for an exchange check, because the
-// broker answers late. The leader does not get the slot back. The other relay begins to wait for the slot before.
-func (w *world) stranded(leader *behindProxies, other func()) {
+// loseSlotWhilePublishing makes a leader lose the slot while 100 messages wait in its publisher for an exchange check,
+// because the broker answers late. The leader does not get the slot back. The other relay begins to wait for the slot
+// before.
+func (w *world) loseSlotWhilePublishing(leader *behindProxies, other func()) {
 	w.t.Helper()
-	w.eventually("it streams", func() bool { return leader.metric("cdc_relay_slot_held") == 1 })
+	w.eventually("the relay streams", func() bool { return leader.metric("cdc_relay_slot_held") == 1 })
 	other()
 	exchange := services.Name(w.t)
 	channel := w.channel()
@@ -47,7 +48,7 @@ func TestDrainWaitsForTheRelayThatLostTheSlot(t *testing.T) {
 		code   int
 	}
 	drained := make(chan ended, 1)
-	w.stranded(leader, func() {
+	w.loseSlotWhilePublishing(leader, func() {
 		const pids = `SELECT coalesce(array_agg(pid), '{}') FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'cdc-relay'`
 		others := value[[]int32](w, pids)
 		go func() {
@@ -83,13 +84,13 @@ func TestAPollingRelayLeavesFreshRowsToTheLeader(t *testing.T) {
 	if n := arrived.duplicates(); n > 0 {
 		t.Errorf("%d duplicates of two running relays, %d of them not marked", n, arrived.unmarkedDuplicates())
 	}
-	w.stranded(leader, func() {})
+	w.loseSlotWhilePublishing(leader, func() {})
 	load.more(2000)
 	load.end()
 	w.emptied()
 	leader.broker.Delay(0)
 	leader.postgres.Accept()
-	w.eventually("it streams again", func() bool { return leader.metric("cdc_relay_slot_held") == 1 })
+	w.eventually("the relay streams again", func() bool { return leader.metric("cdc_relay_slot_held") == 1 })
 	w.insertMany(100)
 	w.emptied()
 	w.eventually("all arrives", func() bool { return load.missing(arrived) == 0 })

@@ -169,7 +169,7 @@ func TestUnusedSlotsOfOtherShardNumbersAreIgnored(t *testing.T) {
 	}
 	before := w.slotOwner()
 	w.exec(`SELECT pg_terminate_backend($1)`, before)
-	w.eventually("it streams again", func() bool {
+	w.eventually("the relay streams again", func() bool {
 		owner := w.slotOwner()
 		return r.exited() || owner != 0 && owner != before && r.says("/readyz", "ready (streaming)\n")
 	})
@@ -219,7 +219,7 @@ func TestRowsLeaveWhileTheServerHasNoRoomForAStream(t *testing.T) {
 			}
 			room()
 			began := time.Now()
-			w.eventually("it streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
+			w.eventually("the relay streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
 			inTime(t, "streaming after there is room", time.Since(began), 10*time.Second)
 			r.stop()
 		})

@@ -33,9 +33,9 @@ func TestOutagesOfPostgresLoseNothing(t *testing.T) {
 		id := w.insert(nil)
 		must(t, "stop", server.Stop(t.Context(), services.Immediate))
 		r := w.start()
-		w.eventually("it says so", func() bool { return len(linesWith(r.logs(), "postgres_down")) > 0 })
+		w.eventually("the log reports it", func() bool { return len(linesWith(r.logs(), "postgres_down")) > 0 })
 		if page, status := r.get("/livez"); status != 200 {
-			t.Errorf("it is not live: %s", page)
+			t.Errorf("the relay is not live: %s", page)
 		}
 		must(t, "start", server.Start(t.Context()))
 		w.db.Reset()
@@ -117,7 +117,7 @@ func TestOutagesOfRabbitMQLoseNothing(t *testing.T) {
 		r := w.start("--outage-cooldown", "1s")
 		w.insert(nil)
 		w.insert(row{"ordering_key": "k"})
-		w.eventually("it streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+		w.eventually("the relay streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
 		w.slotFollows()
 		if _, status := r.get("/readyz"); status != 503 {
 			t.Errorf("/readyz without a broker: %d", status)
@@ -135,7 +135,7 @@ func TestOutagesOfRabbitMQLoseNothing(t *testing.T) {
 		load := w.write(2)
 		load.more(1000)
 		must(t, "kill", server.Kill(t.Context()))
-		w.eventually("it is not ready", func() bool { return !r.ready() })
+		w.eventually("the relay is not ready", func() bool { return !r.ready() })
 		load.more(2000)
 		w.eventually("rows stay in the table", func() bool { return r.metric("cdc_relay_messages_spilled_total") > 0 })
 		w.slotFollows()
@@ -146,7 +146,7 @@ func TestOutagesOfRabbitMQLoseNothing(t *testing.T) {
 		}
 		published := r.metric("cdc_relay_messages_published_total")
 		within(t, "publishing again", 5*time.Second, func() {
-			w.eventually("it publishes again", func() bool { return r.metric("cdc_relay_messages_published_total") > published })
+			w.eventually("the relay publishes again", func() bool { return r.metric("cdc_relay_messages_published_total") > published })
 		})
 		load.more(500)
 		// Consumed only now, so that every duplicate is the relay's.

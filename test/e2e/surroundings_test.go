@@ -105,7 +105,7 @@ func TestTableSlotAndPublicationMayHaveAnyName(t *testing.T) {
 	})
 	w.eventually("the table is empty", func() bool { return value[int](w, `SELECT count(*) FROM `+table) == 0 })
 	if r.metric("cdc_relay_slot_held") != 1 {
-		t.Error("it does not stream")
+		t.Error("the relay does not stream")
 	}
 	if code := r.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -151,7 +151,7 @@ func TestAPartitionedOutboxIsPublished(t *testing.T) {
 		t.Errorf("%d messages arrived twice", n)
 	}
 	if r.metric("cdc_relay_slot_held") != 1 {
-		t.Error("it does not stream")
+		t.Error("the relay does not stream")
 	}
 	w.await(arrived, value[string](w, `INSERT INTO outbox_1 (id, routing_key, payload) VALUES (7, $1, '{}') RETURNING message_id::text`, w.queue))
 	w.emptied()

@@ -83,7 +83,7 @@ func TestScheduledRowsWaitForTheirTimeAcrossARestart(t *testing.T) {
 	w.await(arrived, behind)
 	times := w.arrivals(arrived)
 	if early := at.Sub(times[id]); early > time.Millisecond {
-		t.Errorf("it arrived %s before its time", early)
+		t.Errorf("the message arrived %s before its time", early)
 	}
 	if times[behind].Before(times[id]) {
 		t.Error("a later message of its key overtook it")
@@ -144,7 +144,7 @@ func TestPollingRelaysCreateNoDuplicates(t *testing.T) {
 		}
 	}
 	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, w.slot); n != 0 {
-		t.Error("it made a slot")
+		t.Error("the relay created a slot")
 	}
 }
 
@@ -273,7 +273,7 @@ func TestDrainMarksRowsThatARelayMayHavePublished(t *testing.T) {
 // It publishes the rows that waited at its start, and leaves the others to a relay that streams meanwhile.
 func TestDrainEndsDuringContinuousInserts(t *testing.T) {
 	t.Parallel()
-	for name, relayed := range map[string]bool{"alone": false, "beside a relay that starts": true} {
+	for name, relayed := range map[string]bool{"alone": false, "with a relay that starts": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t).setUp()
@@ -290,7 +290,7 @@ func TestDrainEndsDuringContinuousInserts(t *testing.T) {
 				out, code := w.command("drain")
 				drained <- ended{out, code}
 			}()
-			w.eventually("it drains", func() bool { return arrived.distinct() > 0 })
+			w.eventually("the drain publishes", func() bool { return arrived.distinct() > 0 })
 			if relayed {
 				w.run()
 			}

@@ -174,7 +174,7 @@ func TestALeaderCutOffFromPostgresIsReplaced(t *testing.T) {
 	p := newProxied(t)
 	arrived := p.consume(p.queue)
 	leader := p.run("--max-in-flight", "200")
-	p.eventually("it streams", leader.ready)
+	p.eventually("the relay streams", leader.ready)
 	p.settings = append(p.settings, "CDC_RELAY_DATABASE_URL="+p.database)
 	other := p.run("--max-in-flight", "200")
 	p.eventually("the other is a standby", other.standsBy)

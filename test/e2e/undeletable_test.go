@@ -101,7 +101,7 @@ func TestSetupWorksWithAReadOnlyByDefaultRole(t *testing.T) {
 	arrived := w.consume(w.queue)
 	w.exec(`DROP PUBLICATION ` + w.slot)
 	r := w.run()
-	w.eventually("it streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
+	w.eventually("the relay streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
 	w.await(arrived, w.insert(nil))
 	r.stop()
 	succeeds("teardown", "--yes", "--tables")
@@ -128,7 +128,7 @@ func (w *world) asRelay() (role string) {
 func (w *world) insertUntil(n int, condition func() bool) {
 	w.t.Helper()
 	w.copyRows(n, w.queue)
-	w.eventually("it holds", func() bool {
+	w.eventually("the condition holds", func() bool {
 		w.insert(nil)
 		return condition()
 	})

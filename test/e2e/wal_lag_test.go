@@ -58,7 +58,7 @@ func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
 			w := newWorldOn(t, postgres.Database(t), services.VHost(t)).setUp()
 			end := outage(t, w)
 			began := time.Now()
-			most, written, rows := w.writeAround(sized(200, 1000))
+			most, written, rows := w.insertAmongOtherWrites(sized(200, 1000))
 			t.Logf("%d rows and %d MB of WAL within %s: the slot was at most %.1f MB behind what the relay had confirmed, and kept %.1f MB",
 				rows, written, time.Since(began).Round(time.Millisecond), most.Confirmed, most.Retained)
 			if most.Confirmed >= 64 {
@@ -78,11 +78,12 @@ func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
 	}
 }
 
-// writeAround inserts rows between writes to other tables, and returns the maximum lag of the slot. The server releases
-// WAL up to its last record of running transactions, which it writes every fifteen seconds or at a checkpoint. So the
-// test makes checkpoints, as a server with that many writes does. A claim can be open for some seconds and retains the
-// WAL written meanwhile. How much that is depends on the machine, so this waits until the server has released it.
-func (w *world) writeAround(mb int) (most lag, written, rows int) {
+// insertAmongOtherWrites inserts rows between writes to other tables, and returns the maximum lag of the slot. The
+// server releases WAL up to its last record of running transactions, which it writes every fifteen seconds or at a
+// checkpoint. So the test makes checkpoints, as a server with that many writes does. A claim can be open for some
+// seconds and retains the WAL written meanwhile. How much that is depends on the machine, so this waits until the
+// server has released it.
+func (w *world) insertAmongOtherWrites(mb int) (most lag, written, rows int) {
 	w.t.Helper()
 	const piece, between = 2, 16
 	for ; written < mb; written += piece {
@@ -95,15 +96,15 @@ func (w *world) writeAround(mb int) (most lag, written, rows int) {
 			w.exec(`CHECKPOINT`)
 		}
 		if written%(4*between) == 0 {
-			w.walGoes()
+			w.awaitNoRetainedWAL()
 		}
 	}
-	w.walGoes()
+	w.awaitNoRetainedWAL()
 	return most, written, rows
 }
 
-// walGoes waits until the server retains hardly any WAL for the slot, during the outage.
-func (w *world) walGoes() {
+// awaitNoRetainedWAL waits until the server retains hardly any WAL for the slot, during the outage.
+func (w *world) awaitNoRetainedWAL() {
 	w.t.Helper()
 	w.eventually("the server keeps less than 16 MB of WAL for the slot", func() bool {
 		w.exec(`CHECKPOINT`)

@@ -84,7 +84,7 @@ func soakRun(t *testing.T, after string, signals []os.Signal, args ...string) (c
 		case code := <-ended:
 			return code, out.String()
 		case <-time.After(await.Hang()):
-			t.Fatalf("it has not ended:\n%s", out)
+			t.Fatalf("the run has not ended:\n%s", out)
 		}
 	}
 }
@@ -191,7 +191,7 @@ func TestARunOnTheUsersServersLeavesNothing(t *testing.T) {
 		SELECT pubname FROM pg_publication UNION ALL
 		SELECT proname FROM pg_proc WHERE proname LIKE '%soak%') n`).Scan(&left)
 	if err != nil || left != "" {
-		t.Errorf("it leaves %s, %v", left, err)
+		t.Errorf("the run leaves %s, %v", left, err)
 	}
 }
 

@@ -91,8 +91,8 @@ func ids[T comparable](t *testing.T, conn *pgx.Conn, sql string) map[T]bool {
 	return set
 }
 
-// holdsWhatWasTold compares the tables with the writers' reports.
-func holdsWhatWasTold(t *testing.T, l *ledger, conn *pgx.Conn) {
+// wantTablesAsReported compares the tables with the writers' reports.
+func wantTablesAsReported(t *testing.T, l *ledger, conn *pgx.Conn) {
 	t.Helper()
 	rows := ids[[16]byte](t, conn, `SELECT message_id FROM outbox`)
 	business := ids[int64](t, conn, `SELECT id FROM soak_transaction`)
@@ -140,7 +140,7 @@ func TestEveryTransactionLeavesThePlannedRows(t *testing.T) {
 			t.Fatalf("transaction %d was to end with %d: %s", x.id, x.end, outcome)
 		}
 	}
-	holdsWhatWasTold(t, l, conn)
+	wantTablesAsReported(t, l, conn)
 
 	var wrong int
 	err = conn.QueryRow(t.Context(), `SELECT count(*) FROM (
@@ -180,7 +180,7 @@ func TestWritersKeepTheirRateAndStop(t *testing.T) {
 	if len(l.told) != len(l.outcomes) {
 		t.Errorf("%d transactions began to end, %d have ended", len(l.told), len(l.outcomes))
 	}
-	holdsWhatWasTold(t, l, conn)
+	wantTablesAsReported(t, l, conn)
 }
 
 func TestTheBacklogIsRecorded(t *testing.T) {
@@ -189,7 +189,7 @@ func TestTheBacklogIsRecorded(t *testing.T) {
 	if err := Backlog(t.Context(), options(state), 5000, l); err != nil {
 		t.Fatal(err)
 	}
-	holdsWhatWasTold(t, l, conn)
+	wantTablesAsReported(t, l, conn)
 	if waiting, err := state.Waiting(t.Context()); err != nil || waiting != 6000 {
 		t.Errorf("%d rows wait, %v", waiting, err)
 	}
@@ -242,7 +242,7 @@ func TestACommitWithoutAnswerIsUnknown(t *testing.T) {
 			if kept := ids[int64](t, conn, `SELECT id FROM soak_transaction`)[x.ID]; kept != test.kept {
 				t.Errorf("its business row is there: %t", kept)
 			}
-			noKeyGoesOn(t, l, x)
+			wantKeysAbandoned(t, l, x)
 		})
 	}
 }
@@ -257,7 +257,7 @@ func plannedEnd(opts WriterOptions, id int64) ending {
 	}
 }
 
-func noKeyGoesOn(t *testing.T, l *ledger, unknown history.Transaction) {
+func wantKeysAbandoned(t *testing.T, l *ledger, unknown history.Transaction) {
 	t.Helper()
 	keys := make(map[string]bool)
 	for _, m := range unknown.Messages {
@@ -307,7 +307,7 @@ func TestAnEndedSessionIsRolledBack(t *testing.T) {
 	if writers.Trouble.Seen().Count == 0 {
 		t.Error("no error was counted")
 	}
-	for id, outcome := range l.outcomes { // holdsWhatWasTold does not handle Unknown
+	for id, outcome := range l.outcomes { // wantTablesAsReported does not handle Unknown
 		if outcome == history.Unknown {
 			if ids[int64](t, conn, `SELECT id FROM soak_transaction`)[id] {
 				l.outcomes[id] = history.Committed
@@ -316,5 +316,5 @@ func TestAnEndedSessionIsRolledBack(t *testing.T) {
 			}
 		}
 	}
-	holdsWhatWasTold(t, l, conn)
+	wantTablesAsReported(t, l, conn)
 }
