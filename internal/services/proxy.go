@@ -243,7 +243,7 @@ func (p *Proxy) forward(l *link, direction Direction, to, from net.Conn) {
 		if direction == Upstream {
 			p.learnKind(l, buffer[:n])
 		}
-		if !p.mayPass(l, direction, time.Time{}) {
+		if !p.awaitPass(l, direction, time.Time{}) {
 			return
 		}
 		pieces <- piece{bytes: bytes.Clone(buffer[:n]), at: time.Now(), err: err}
@@ -258,7 +258,7 @@ func (p *Proxy) forward(l *link, direction Direction, to, from net.Conn) {
 func (p *Proxy) deliver(l *link, direction Direction, to net.Conn, pieces <-chan piece) {
 	ended := false
 	for piece := range pieces {
-		if ended || !p.mayPass(l, direction, piece.at) {
+		if ended || !p.awaitPass(l, direction, piece.at) {
 			continue // forward must not block on the channel
 		}
 		_, err := to.Write(piece.bytes)
@@ -272,16 +272,16 @@ func (p *Proxy) deliver(l *link, direction Direction, to net.Conn, pieces <-chan
 	}
 }
 
-// mayPass waits while the direction is held and until the delay has passed. It returns false if the link was cut.
-func (p *Proxy) mayPass(l *link, direction Direction, read time.Time) bool {
+// awaitPass waits while the direction is held and until the delay has passed. It returns false if the link was cut.
+func (p *Proxy) awaitPass(l *link, direction Direction, read time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for !l.cut {
 		left := time.Duration(0)
 		if !read.IsZero() {
-			left = time.Until(read.Add(p.lateBy(l, direction)))
+			left = time.Until(read.Add(p.delayOf(l, direction)))
 		}
-		switch held := p.heldBack(l, direction); {
+		switch held := p.isPaused(l, direction); {
 		case held:
 			p.change.Wait()
 		case left > 0:

@@ -62,14 +62,14 @@ func (p *Proxy) learnKind(l *link, sent []byte) {
 	}
 }
 
-// heldBack reports whether the link forwards nothing in the direction. The caller holds the mutex.
-func (p *Proxy) heldBack(l *link, direction Direction) bool {
+// isPaused reports whether the link forwards nothing in the direction. The caller holds the mutex.
+func (p *Proxy) isPaused(l *link, direction Direction) bool {
 	own := p.kinds[l.kind]
 	return p.all.held[direction] || l.known && own != nil && own.held[direction]
 }
 
-// lateBy returns the delay of the link in the direction. The caller holds the mutex.
-func (p *Proxy) lateBy(l *link, direction Direction) time.Duration {
+// delayOf returns the delay of the link in the direction. The caller holds the mutex.
+func (p *Proxy) delayOf(l *link, direction Direction) time.Duration {
 	late := p.all.late[direction]
 	if own := p.kinds[l.kind]; l.known && own != nil {
 		late += own.late[direction]

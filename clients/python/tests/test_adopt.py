@@ -46,7 +46,7 @@ def adopted(relay_environment):
         editor.delete_model(CeleryOutbox)
 
 
-def test_tasks_of_an_adopted_table(relay, worker, adopted):
+def test_tasks_of_an_adopted_table_run(relay, worker, adopted):
     cdc_relay.declare_queues(shop.app)
     relay()
 

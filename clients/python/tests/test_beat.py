@@ -1,4 +1,4 @@
-"""A real beat. It sends what is due to the outbox."""
+"""A real beat sends due tasks to the outbox."""
 import sys
 import time
 

@@ -27,7 +27,7 @@ def dead_letter(**columns):
     return DeadLetter.objects.get(pk=message.message_id)
 
 
-def test_an_insert_needs_insert_alone(settings):
+def test_creating_a_message_needs_only_insert(settings):
     with connection.cursor() as cursor:
         cursor.execute("CREATE ROLE shop_python; GRANT USAGE ON SCHEMA public TO shop_python; GRANT INSERT ON outbox TO shop_python; SET LOCAL ROLE shop_python")
     OutboxMessage.objects.create(routing_key="orders", payload={"a": 1}, headers={"h": 1})
@@ -64,7 +64,7 @@ def test_requeue_keeps_the_columns_of_the_application():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_table_of_another_schema(relay_environment, start):
+def test_the_table_may_be_in_another_schema(relay_environment, start):
     table = 'Billing."Events"'
     with connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA billing")
@@ -101,7 +101,7 @@ def test_admin_lists_inspects_redacts_and_requeues(admin_client, settings):
     assert OutboxMessage.objects.filter(pk=letter.pk).exists() and not DeadLetter.objects.exists()
 
 
-def test_admin_requeues_only_for_those_who_may(client, django_user_model):
+def test_admin_requeue_needs_a_permission(client, django_user_model):
     from django.contrib.auth.models import Permission
 
     viewer = django_user_model.objects.create_user("viewer", password="x", is_staff=True)

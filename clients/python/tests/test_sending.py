@@ -33,7 +33,7 @@ def test_a_rollback_sends_nothing(outbox):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_outside_a_transaction_it_warns(drain_outbox):
+def test_sending_outside_a_transaction_warns(drain_outbox):
     with pytest.warns(cdc_relay.OutsideTransactionWarning, match="shop.add"):
         shop.add.delay(1, 2)
     with warnings.catch_warnings(), transaction.atomic():
@@ -70,7 +70,7 @@ def test_a_broken_connection_loses_no_part_of_a_transaction(drain_outbox):
     assert len(drain_outbox(run_tasks=False)) == 0
 
 
-def test_options(outbox, assert_task_sent):
+def test_task_options_become_columns_and_properties(outbox, assert_task_sent):
     shop.mail.apply_async(("ann",), priority=9, queue="letters", task_id="own-id", headers={"tenant": "acme"}, link=shop.add.s(1))
     sent = assert_task_sent(shop.mail, args=["ann"], routing_key="letters")
     assert sent.properties["priority"] == 9
@@ -93,7 +93,7 @@ def test_times_become_columns(outbox):
         assert sent.headers["eta"] is None and sent.headers["expires"] and "expiration" not in sent.properties
 
 
-def test_canvas(outbox):
+def test_chain_group_and_chord_become_rows(outbox):
     chain(shop.add.s(1, 2), shop.add.s(3)).delay()
     assert outbox[0].embed["chain"][0]["task"] == "shop.add"
     group(shop.add.s(1, 1), shop.add.s(2, 2)).delay()
@@ -102,7 +102,7 @@ def test_canvas(outbox):
     assert {m.task for m in list(outbox)[3:]} == {"shop.add", "celery.chord_unlock"}
 
 
-def test_bodies_that_are_not_plain_json(outbox):
+def test_binary_and_compressed_bodies_are_stored(outbox):
     shop.add.apply_async((1, 2), serializer="pickle")
     shop.add.apply_async((1, 2), compression="zlib")
     pickled, compressed = outbox
@@ -115,14 +115,14 @@ def test_bodies_that_are_not_plain_json(outbox):
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_numbers_that_are_not_json(outbox, number):
+def test_numbers_without_a_json_form_are_stored(outbox, number):
     shop.mail.delay(number)
     (sent,) = outbox
     assert sent.payload is None and sent.properties["content_type"] == "application/json"
     assert json.loads(bytes(sent.payload_bytes))[0] == [pytest.approx(number, nan_ok=True)]
 
 
-def test_texts_that_jsonb_cannot_store(outbox):
+def test_characters_that_jsonb_cannot_store_are_replaced(outbox):
     text = "NaN \0 caf\udce9 \\u0000 \\\0 😀"
     shop.mail.apply_async((text,), headers={"file": text})
     (sent,) = outbox
@@ -137,7 +137,7 @@ def test_context_travels_in_headers(outbox):
     assert outbox[0].headers["request_id"] == "r1" and "secret" not in outbox[0].headers
 
 
-def test_the_signal_tells_of_each_row(outbox):
+def test_the_signal_is_sent_for_each_row(outbox):
     heard = []
 
     def hear(sender, task_id, message_id, headers, **_):
@@ -151,7 +151,7 @@ def test_the_signal_tells_of_each_row(outbox):
     assert heard == [("shop.add", result.id, result.id, "shop.add")]
 
 
-def test_without_a_broker_and_without_django():
+def test_sending_needs_neither_broker_nor_django():
     statements = []
     app = Celery("other", broker="amqp://127.0.0.1:1//", set_as_current=False)
     cdc_relay.install(app, execute=lambda sql, parameters: statements.append((sql, parameters)), table="billing.outbox")

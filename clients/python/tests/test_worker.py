@@ -38,7 +38,7 @@ def send(signature):
         return signature.delay()
 
 
-def test_results(relay, worker):
+def test_results_arrive(relay, worker):
     relay()
     assert send(shop.add.s(1, 2)).get(timeout=HANG) == 3
     assert send(shop.mail.s("ann")).get(timeout=HANG) == "ann"
@@ -57,7 +57,7 @@ def test_results(relay, worker):
         assert cursor.fetchone() == (0, None)
 
 
-def test_results_by_reply_to(relay, start):
+def test_results_arrive_by_reply_to(relay, start):
     relay()
     queue = shop.app.conf.task_default_queue + "_rpc"
     celery_worker(start, queue, SHOP_RESULTS="rpc://")
@@ -66,7 +66,7 @@ def test_results_by_reply_to(relay, start):
     assert "result: 42" in client.said()
 
 
-def test_a_task_sent_by_sql(relay, worker):
+def test_a_task_sent_by_sql_runs(relay, worker):
     """docs/functions.md: outbox_celery and outbox_await."""
     relay()
     with connection.cursor() as cursor:
@@ -85,11 +85,11 @@ def test_a_rollback_reaches_no_worker(relay, worker):
     with transaction.atomic():
         lost = shop.add.delay(1, 2)
         transaction.set_rollback(True)
-    assert send(shop.add.s(3, 4)).get(timeout=HANG) == 7  # was sent later, and has arrived
+    assert send(shop.add.s(3, 4)).get(timeout=HANG) == 7  # it was sent later, and has arrived
     assert lost.state == "PENDING"
 
 
-def test_the_outbox_holds_what_has_a_countdown(relay, worker):
+def test_a_task_with_a_countdown_waits_in_the_outbox(relay, worker):
     relay()
     with transaction.atomic():
         later = shop.add.apply_async((1, 2), countdown=3600)
@@ -100,7 +100,7 @@ def test_the_outbox_holds_what_has_a_countdown(relay, worker):
     assert later.get(timeout=HANG) == 3
 
 
-def test_the_relay_is_killed_in_between(relay, worker):
+def test_a_killed_relay_loses_no_task(relay, worker):
     first = relay()
     assert send(shop.add.s(0, 0)).get(timeout=HANG) == 0
     results = [send(shop.add.s(n, n)) for n in range(20)]

@@ -31,7 +31,7 @@ func brokerProcessFaults() []Fault {
 		},
 		{
 			Name:       "rabbitmq-restart",
-			About:      "the broker is stopped in order and started again after the hold",
+			About:      "the broker is stopped gracefully and started again after the hold",
 			Needs:      OwnRabbitMQ,
 			Duplicates: allInFlight,
 			Run:        held(endBroker(stop)),
