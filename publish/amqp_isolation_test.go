@@ -137,7 +137,7 @@ func lateException(t *testing.T, proxy *services.Proxy, r *running, bad, good *o
 	return results[0], results[1]
 }
 
-// It is not charged to the message that was sent alone after it.
+// The message that was sent alone after it is not charged.
 func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 	t.Parallel()
 	_, q, proxy, u := behindProxy(t)

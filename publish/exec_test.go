@@ -154,7 +154,7 @@ func TestExecReplacesAHandlerThatEnds(t *testing.T) {
 	allAre(t, r.awaitResults(t, after), outbox.Confirmed)
 }
 
-// It is killed even if it answers later messages.
+// An answer to a later message does not save the handler.
 func TestExecKillsAHandlerThatSkipsAMessage(t *testing.T) {
 	for _, do := range []string{"nothing", "sleep"} {
 		t.Run(do, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// This holds for any number of messages. Each look-up costs a channel, which the broker closes and logs. Other messages
-// are unaffected.
+// The number of messages does not matter. Each look-up costs a channel, which the broker closes and logs. Other
+// messages are unaffected.
 func TestAMissingExchangeIsLookedUpOnceASecond(t *testing.T) {
 	broker := services.SharedRabbitMQ(t)
 	vhost := broker.VHost(t)

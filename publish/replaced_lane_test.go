@@ -31,7 +31,7 @@ func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
 	return n
 }
 
-// Otherwise the library would keep back every later confirm of the channel. Other messages of the exchange are
+// Without a new channel, the library would keep back every later confirm. Other messages of the exchange are
 // unaffected.
 func TestAChannelIsReplacedAfterAMissingConfirm(t *testing.T) {
 	t.Parallel()

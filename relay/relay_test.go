@@ -254,7 +254,7 @@ func TestAStandbyTakesOverAtOnce(t *testing.T) {
 	stopSecond()
 }
 
-// They are read while a drain starts, under the race detector.
+// The drain starts in another goroutine meanwhile, which matters under the race detector.
 func TestMetricsAndHealthCanBeReadDuringADrain(t *testing.T) {
 	i := newInstance(t)
 	registry := prometheus.NewRegistry()

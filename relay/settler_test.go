@@ -54,7 +54,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 	}
 }
 
-// This holds also if invisible rows are tried again together with new ones.
+// Invisible rows that are tried again together with new ones count too.
 func TestAStatementSettlesAtMostOneBatch(t *testing.T) {
 	i := newInstance(t)
 	i.config.BatchSize = 2

@@ -12,7 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// Otherwise a lost connection would own the slot until wal_sender_timeout, and the relay would be its own standby.
+// A lost connection could own the slot until wal_sender_timeout, and the relay would be its own standby.
 func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 	i := newInstance(t)
 	log := slog.New(slog.DiscardHandler)

@@ -131,7 +131,7 @@ func TestCheckNamesTheMissingColumnsOfTheHistory(t *testing.T) {
 	wantProblem(f, f.store, "table public.outbox_published has no column headers, last_error", "cdc-relay check --keep-published 168h  # prints the ALTER TABLE")
 }
 
-// They are found by the index, so other rows of the default partition cost nothing.
+// An index finds the old rows, so other rows of the default partition cost nothing.
 func TestOldRowsOfTheDefaultPartitionAreDeletedInBatches(t *testing.T) {
 	f := keeping(newFixture(t))
 	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)

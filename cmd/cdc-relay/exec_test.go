@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// They are marked. The row of a rejected message waits as long as the handler says.
+// The redelivered messages are marked. The row of a rejected message waits as long as the handler says.
 func TestUnansweredMessagesGoToTheNextHandler(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

@@ -57,7 +57,7 @@ func TestHelpDescribesEachFlagForItsCommand(t *testing.T) {
 	}
 }
 
-// They are pasted into a shell, with the test's servers in place of localhost.
+// The commands are pasted into a shell, with the test's servers in place of localhost.
 func TestFirstStepsOfTheHelpPageWork(t *testing.T) {
 	for _, tool := range []string{"sh", "psql", "curl"} {
 		if _, err := exec.LookPath(tool); err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestAMissingMessageHasItsOwnExitCode: a script takes exit code 0 for success.
+// A script that gets exit code 0 would assume success.
 func TestAMissingMessageHasItsOwnExitCode(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)

@@ -301,7 +301,7 @@ func TestMappedColumnsSetRulesOfAMessage(t *testing.T) {
 		row{"headers": `cdc-relay adopt: invalid input syntax for type smallint: "many"`, "max_attempts": nil})
 }
 
-// It is kept whole, and the relay makes it a dead letter, because headers must be an object.
+// The whole row is kept. The relay makes it a dead letter, because headers must be an object.
 func TestAnUnconvertibleRowBecomesADeadLetter(t *testing.T) {
 	s := open(t, `CREATE TABLE events (id serial PRIMARY KEY, topic text, body text, meta text, prio text)`)
 	s.adopt(s.request("", "events", "routing_key=topic,payload=body,headers=meta,properties.priority=prio", ""))

@@ -38,7 +38,7 @@ func TestRowsOfAKilledClaimLeaveAtOnce(t *testing.T) {
 	}
 }
 
-// This holds without a stream too. The cost of finding the oldest row of each key depends on the number of keys.
+// Polling relays and drain do the same. The cost of finding the oldest row of each key depends on the number of keys.
 func TestALongBacklogOfFewKeysLeavesAtOnce(t *testing.T) {
 	services.Thorough(t, "fills a table")
 	for _, keys := range []int{1, 100} {

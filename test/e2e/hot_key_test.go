@@ -11,7 +11,7 @@ import (
 // One ordering key has one message in flight at a time. The test logs the speed for each way out of the table, and
 // fails if one gets stuck.
 func TestAHotKeyLeavesAtAMinimumSpeed(t *testing.T) {
-	services.Thorough(t, "measures")
+	services.Thorough(t, "measures the speed")
 	t.Parallel()
 	rows := sized(300, 5000)
 	insert := func(w *world) {

@@ -30,7 +30,7 @@ func (r *relay) cpu() time.Duration {
 }
 
 func TestAnIdleRelayMakesFewQueries(t *testing.T) {
-	services.Thorough(t, "measures")
+	services.Thorough(t, "measures the speed")
 	t.Parallel()
 	w := newWorld(t).plainly().setUp()
 	over := sized(4*time.Second, time.Minute)

@@ -76,7 +76,7 @@ func TestAnUnsupportedTableVersionStopsTheRelay(t *testing.T) {
 	}
 }
 
-// This holds also if the relay learns it only after some sweeps.
+// The relay also stops if it learns this only after some sweeps.
 func TestARoleWithoutReplicationStopsTheRelayAtStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

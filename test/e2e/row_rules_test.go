@@ -137,7 +137,7 @@ func TestAKeyWithManyExpiredRowsContinuesAtOnce(t *testing.T) {
 	}
 }
 
-// This holds for streamed and claimed rows. Other columns may change while the relay runs. A missing one ends it with
+// Streamed and claimed rows have them. Other columns may change while the relay runs. A missing one ends the relay with
 // an error that names it.
 func TestColumnsOfTheApplicationBecomeHeaders(t *testing.T) {
 	t.Parallel()

@@ -115,7 +115,7 @@ func (w *world) consumeKeys() keyedLedger {
 
 func (l keyedLedger) exchange(string) any { return l.name }
 
-// It is changed under load, as docs/scaling.md says. Rows wait in the table meanwhile; duplicates are marked.
+// The number is changed under load, as docs/scaling.md says. Rows wait in the table meanwhile; duplicates are marked.
 func TestChangingTheNumberOfShardsLosesNothing(t *testing.T) {
 	services.Thorough(t, "shards share the rows in the quick run")
 	w := newSharded(t, 1)
@@ -196,7 +196,7 @@ func TestTeardownKeepsTablesWhileOtherShardsHaveSlots(t *testing.T) {
 	}
 }
 
-// Otherwise the rows of other shards would be streamed.
+// Without the filter, the rows of other shards would be streamed.
 func TestARemovedRowFilterIsNoticed(t *testing.T) {
 	w := newSharded(t, 2)
 	arrived := w.consume(w.queue)

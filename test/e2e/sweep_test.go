@@ -246,7 +246,7 @@ func TestDrainPublishesWaitingRowsAndExits(t *testing.T) {
 	w.noDeadLetters()
 }
 
-// This holds also if the slot of that relay was dropped since.
+// The slot of that relay was dropped before the drain.
 func TestDrainMarksRowsThatARelayMayHavePublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

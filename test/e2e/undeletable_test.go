@@ -108,7 +108,7 @@ func TestSetupWorksWithAReadOnlyByDefaultRole(t *testing.T) {
 	succeeds("migrate", "up")
 }
 
-// They are published and still in the table.
+// The rows are published and stay in the table.
 func TestDrainReportsRowsThatCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
