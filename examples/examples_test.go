@@ -23,33 +23,42 @@ func TestMain(m *testing.M) { services.Main(m) }
 // stack is a producer with its consumer.
 type stack struct {
 	name string
-	// needs succeeds if the stack is installed. An empty consumer means that of psql.
-	needs, producer, consumer string
+	// needs succeeds if the stack is installed.
+	needs, producer string
+	// deliver publishes two messages and consumes them.
+	deliver string
 }
 
 const debianJars = "/usr/share/java/postgresql.jar:/usr/share/java/amqp-client.jar:/usr/share/java/slf4j-api.jar:/usr/share/java/slf4j-nop.jar"
 
+const (
+	drain = "cdc-relay drain && "
+	// rustBuild uses the crates of Debian's packages.
+	rustBuild = "cargo build --quiet --offline --config debian.toml && "
+)
+
 func stacks() []stack {
 	python := func(name, module string) stack {
-		return stack{"python/" + name, "/usr/bin/python3 -c 'import psycopg, pika, " + module + "'", "/usr/bin/python3 producer_" + name + ".py", "/usr/bin/python3 consumer.py 2"}
+		return stack{"python/" + name, "/usr/bin/python3 -c 'import psycopg, pika, " + module + "'", "/usr/bin/python3 producer_" + name + ".py", drain + "/usr/bin/python3 consumer.py 2"}
 	}
 	node := func(name string) stack {
-		return stack{"node/" + name, "test -d node_modules", "node producer_" + name + ".mjs", "node consumer.mjs 2"}
+		return stack{"node/" + name, "test -d node_modules", "node producer_" + name + ".mjs", drain + "node consumer.mjs 2"}
 	}
 	php := func(name, needs string) stack {
-		return stack{"php/" + name, needs + " && test -e /usr/share/php/PhpAmqpLib/autoload.php", "php producer_" + name + ".php", "php consumer.php 2"}
+		return stack{"php/" + name, needs + " && test -e /usr/share/php/PhpAmqpLib/autoload.php", "php producer_" + name + ".php", drain + "php consumer.php 2"}
 	}
 	golang := func(name string) stack {
-		return stack{"go/" + name, "go version", "go run ./" + name, "go run ./consumer 2"}
+		return stack{"go/" + name, "go version", "go run ./" + name, drain + "go run ./consumer 2"}
 	}
 	return []stack{
-		{"psql/psql", "psql --version", `psql -qX "$DATABASE_URL" -f producer.sql`, ""},
+		{"psql/psql", "psql --version", `psql -qX "$DATABASE_URL" -f producer.sql`, `cdc-relay drain --publisher stdout | psql -qX "$DATABASE_URL" -f consumer.sql`},
 		python("psycopg", "psycopg"), python("sqlalchemy", "sqlalchemy, psycopg2"), python("django", "django, psycopg2"),
 		node("pg"), node("typeorm"), node("sequelize"), node("drizzle"),
-		{"java/jdbc", "javac -version && test -e /usr/share/java/postgresql.jar -a -e /usr/share/java/amqp-client.jar", "java -cp " + debianJars + " Producer.java", "java -cp " + debianJars + " Consumer.java 2"},
-		{"ruby/activerecord", "ruby -e 'require \"active_record\"; require \"pg\"; require \"bunny\"'", "ruby producer.rb", "ruby consumer.rb 2"},
+		{"java/jdbc", "javac -version && test -e /usr/share/java/postgresql.jar -a -e /usr/share/java/amqp-client.jar", "java -cp " + debianJars + " Producer.java", drain + "java -cp " + debianJars + " Consumer.java 2"},
+		{"ruby/activerecord", "ruby -e 'require \"active_record\"; require \"pg\"; require \"bunny\"'", "ruby producer.rb", drain + "ruby consumer.rb 2"},
 		php("pdo", "php -m | grep -q pdo_pgsql"), php("eloquent", "test -e /usr/share/php/Illuminate/Database/autoload.php"),
 		golang("pgx"), golang("databasesql"), golang("gorm"),
+		{"rust/tokio-postgres", "cargo --version && ls -d /usr/share/cargo/registry/tokio-postgres-*", rustBuild + "target/debug/producer", "cdc-relay drain --publisher exec -- target/debug/consumer"},
 	}
 }
 
@@ -126,12 +135,7 @@ func (e *shop) run() {
 	e.want("SELECT coalesce(string_agg(routing_key || (payload ->> 'order_id') || ' ' || (payload ->> 'customer'), ','), '') FROM outbox", "orders42 acme")
 	e.want("SELECT string_agg(id::text, ',') FROM orders", "42")
 	e.exec("INSERT INTO outbox (message_id, routing_key, payload) SELECT message_id, routing_key, payload FROM outbox")
-	if e.consumer == "" {
-		e.do(`cdc-relay drain --publisher stdout | psql -qX "$DATABASE_URL" -f consumer.sql`)
-	} else {
-		e.do("cdc-relay drain")
-		e.do(e.consumer)
-	}
+	e.do(e.deliver)
 	e.want("SELECT count(*)::text FROM outbox", "0")
 	e.want("SELECT count(*)::text FROM inbox", "1")
 	e.want("SELECT string_agg(order_id::text, ',') FROM parcels", "42")
