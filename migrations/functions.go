@@ -19,7 +19,7 @@ var functionsTemplate string
 func signatures(table outbox.Table) []string {
 	return []string{
 		functionName(table, "enqueue") + "(text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid)",
-		functionName(table, "celery") + "(text, json, json, text, timestamptz, numeric, timestamptz, integer, uuid, text)",
+		functionName(table, "celery") + "(text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text)",
 		functionName(table, "await") + "(uuid, interval)",
 	}
 }

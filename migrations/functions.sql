@@ -35,7 +35,7 @@ END {{.quote}};
 -- A Celery task, as a message of protocol 2 to a queue. Its message_id is the task id.
 CREATE OR REPLACE FUNCTION {{.celery}}(
     task text, args json DEFAULT '[]', kwargs json DEFAULT '{}', queue text DEFAULT 'celery', eta timestamptz DEFAULT NULL,
-    countdown numeric DEFAULT NULL, expires timestamptz DEFAULT NULL, priority integer DEFAULT NULL, task_id uuid DEFAULT NULL,
+    countdown double precision DEFAULT NULL, expires timestamptz DEFAULT NULL, priority integer DEFAULT NULL, task_id uuid DEFAULT NULL,
     reply_to text DEFAULT NULL)
 RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {{.quote}}
 DECLARE
@@ -47,17 +47,20 @@ BEGIN
     IF json_typeof(args) IS DISTINCT FROM 'array' OR json_typeof(kwargs) IS DISTINCT FROM 'object' THEN
         RAISE EXCEPTION 'args must be a JSON array and kwargs a JSON object' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    -- All arguments, each with the type of its parameter. Then a function of the same name, by a role that may create
+    -- functions in this schema, can neither make the call ambiguous nor run in its place.
     RETURN {{.enqueue}}(
-        exchange => '', routing_key => queue, message_id => id, expires_at => expires,
-        -- The message waits here, and not in a worker: the header eta stays null.
-        available_at => coalesce(clock_timestamp() + make_interval(secs => countdown::double precision), eta),
-        payload => json_build_array(args, kwargs, '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'::json),
+        routing_key => queue, payload => json_build_array(args, kwargs, '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'::json),
+        exchange => ''::text, ordering_key => NULL::text,
         headers => jsonb_build_object(
             'lang', 'py', 'task', task, 'id', id, 'root_id', id, 'parent_id', NULL, 'group', NULL, 'retries', 0, 'eta', NULL,
             'expires', to_char(expires AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'), 'timelimit', '[null, null]'::jsonb,
             'argsrepr', left(args::text, 1024), 'kwargsrepr', left(kwargs::text, 1024), 'origin', 'cdc-relay', 'ignore_result', false),
         properties => jsonb_strip_nulls(jsonb_build_object(
-            'correlation_id', id, 'content_type', 'application/json', 'content_encoding', 'utf-8', 'priority', priority, 'reply_to', reply_to)));
+            'correlation_id', id, 'content_type', 'application/json', 'content_encoding', 'utf-8', 'priority', priority, 'reply_to', reply_to)),
+        -- The message waits here, and not in a worker: the header eta stays null. Celery ignores a countdown of 0, too.
+        available_at => coalesce(clock_timestamp() + make_interval(secs => nullif(countdown, 0)), eta),
+        max_attempts => NULL::integer, expires_at => expires, coalesce_key => NULL::text, message_id => id);
 END {{.quote}};
 
 -- Waits after COMMIT until a message is published, at most for the given time. Returns 'published', 'waiting' or

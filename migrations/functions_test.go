@@ -240,6 +240,13 @@ func TestCeleryInsertsATask(t *testing.T) {
 	if eta != "00000000-0000-0000-0000-000000000002" || !value[bool](t, owner, "SELECT available_at = '2030-05-05Z' AND headers -> 'eta' = 'null' FROM outbox ORDER BY id DESC LIMIT 1") {
 		t.Errorf("eta: %s, %v", eta, row(t, owner))
 	}
+	exec1(t, app, "SELECT outbox_celery('t', countdown => 0)")
+	if got := row(t, owner)["available_at"]; got != nil {
+		t.Errorf("countdown 0: available_at %v, so the message would wait for a sweep", got)
+	}
+	for _, kind := range []string{"integer", "bigint", "numeric", "real", "double precision"} { // as client libraries bind numbers
+		exec1(t, app, "SELECT outbox_celery('t', countdown => 2::"+kind+")")
+	}
 	wantError(t, app, `SELECT outbox_celery('t', args => '{}')`, "22023", "args must be a JSON array")
 	wantError(t, app, `SELECT outbox_celery('t', kwargs => '[]')`, "22023", "kwargs a JSON object")
 	wantError(t, app, `SELECT outbox_celery(NULL)`, "22004", "task and queue")
@@ -330,4 +337,15 @@ func TestFunctionsIgnoreTheSearchPathOfTheCaller(t *testing.T) {
 	if n := value[int](t, owner, "SELECT count(*) FROM public.outbox WHERE headers @> '{\"a\": 1}'"); n != 2 {
 		t.Errorf("%d messages, want 2", n)
 	}
+}
+
+// In many databases every role may create functions in the schema public. Functions of the same name must not disturb
+// the call inside outbox_celery, which runs with the rights of the table's owner.
+func TestOverloadsOfOthersAreNotCalled(t *testing.T) {
+	owner, app := withFunctions(t)
+	exec1(t, owner, "GRANT CREATE ON SCHEMA public TO "+value[string](t, app, "SELECT current_user::text"))
+	trap := " RETURNS uuid LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''trapped as %'', current_user; END'"
+	exec1(t, app, "CREATE FUNCTION public.outbox_enqueue(exchange text, routing_key text, message_id uuid, expires_at timestamptz, available_at timestamptz, payload json, headers jsonb, properties jsonb)"+trap)
+	exec1(t, app, "CREATE FUNCTION public.outbox_enqueue(text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid, more text DEFAULT NULL)"+trap)
+	exec1(t, app, "SELECT outbox_celery('t')")
 }
