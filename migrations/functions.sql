@@ -77,6 +77,10 @@ BEGIN
     IF message_id IS NULL THEN
         RAISE EXCEPTION 'message_id is null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'wait for a message on the primary, not on a standby' USING ERRCODE = 'object_not_in_prerequisite_state',
+            HINT = 'A standby lags: a message that it has not received yet would count as published.';
+    END IF;
     IF pg_current_xact_id_if_assigned() IS NOT NULL OR current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'wait for a message only after COMMIT' USING ERRCODE = 'active_sql_transaction',
             HINT = 'No relay sees the message before. Call this in a new transaction, READ COMMITTED, that has written nothing.';

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -300,6 +301,26 @@ func TestAwaitBeforeCommitIsAnError(t *testing.T) {
 		exec1(t, app, "ROLLBACK")
 	}
 	wantError(t, app, "SELECT outbox_await(NULL)", "22004", "message_id is null")
+}
+
+// A standby that lags has neither table's row, and would make a waiting message look published.
+func TestAwaitWorksOnlyOnThePrimary(t *testing.T) {
+	services.Thorough(t, "starts servers of its own")
+	primary := services.PrivatePostgres(t)
+	conn := connect(t, primary.URL("postgres"))
+	up(t, conn, plainTable())
+	makeFunctions(t, conn, plainTable())
+	standby := services.Standby(t, primary)
+	t.Cleanup(func() {
+		if err := standby.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	replica := connect(t, standby.URL("postgres"))
+	await.Until(t, "the function is on the standby", func() bool {
+		return value[bool](t, replica, "SELECT to_regproc('public.outbox_await') IS NOT NULL")
+	})
+	wantError(t, replica, "SELECT outbox_await(gen_random_uuid())", "55000", "not on a standby")
 }
 
 // A caller who owns a schema with look-alikes of everything, first in the search_path, changes nothing.
