@@ -274,7 +274,8 @@ SELECT jsonb_build_object(
   'insert', coalesce(has_table_privilege(r.oid, c.oid, 'INSERT'), false),
   'columns', (SELECT coalesce(jsonb_agg(a.attname), '[]') FROM pg_attribute a
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND has_column_privilege(r.oid, c.oid, a.attnum, 'INSERT')),
-  'select_id', EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'id' AND has_column_privilege(r.oid, c.oid, a.attnum, 'SELECT')),
+  'reads', (SELECT coalesce(jsonb_agg(a.attname ORDER BY a.attname), '[]') FROM pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND has_column_privilege(r.oid, c.oid, a.attnum, 'SELECT')),
   'sequence', (SELECT coalesce(bool_and(has_sequence_privilege(r.oid, q.oid, 'USAGE')), true) FROM pg_depend d
                JOIN pg_class q ON q.oid = d.objid AND q.relkind = 'S' WHERE d.classid = 'pg_class'::regclass AND d.refobjid = c.oid),
   'defaults', (SELECT coalesce(jsonb_agg(DISTINCT format('%I.%I', s.nspname, q.relname)), '[]') FROM pg_attrdef a

@@ -706,11 +706,14 @@ func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 		t.Fatal("it can already read the id")
 	}
 	p.exec("RESET ROLE")
+	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
+	p.exec("GRANT SELECT (message_id) ON outbox TO " + p.AppRole)
+	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT and read message_id")
 	f := p.examine().want(doctor.OK, doctor.Grants, "returning", "message_id as its key", "GRANT SELECT (id) ON", "GRANT USAGE ON SEQUENCE")
 	_, grants, _ := strings.Cut(f.Message, "or: ")
 	p.exec(grants)
 	p.examine().want(doctor.OK, doctor.Grants, "returning", "INSERT … RETURNING id and nextval work")
-	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT and read id")
+	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT and read id, message_id")
 	p.exec(insert, "RESET ROLE")
 
 	p.exec("REVOKE ALL ON outbox FROM " + p.AppRole)

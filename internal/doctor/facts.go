@@ -219,9 +219,9 @@ type appFacts struct {
 	Insert  bool     `json:"insert"`  // on the whole table
 	Columns []string `json:"columns"` // columns with the INSERT privilege
 	More    []string `json:"more"`    // other privileges on the table
-	// SelectID and Sequence: what ORMs need for a generated key, RETURNING id and nextval.
-	SelectID bool `json:"select_id"`
-	Sequence bool `json:"sequence"`
+	// Reads are the columns that it may SELECT. ORMs need id for RETURNING id, and Sequence for nextval.
+	Reads    []string `json:"reads"`
+	Sequence bool     `json:"sequence"`
 	// Defaults are the sequences of default values that it may not use, as SQL writes them.
 	Defaults []string `json:"defaults"`
 	Enqueue  bool     `json:"enqueue"` // it may call <table>_enqueue, which needs no INSERT

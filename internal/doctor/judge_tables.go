@@ -289,8 +289,8 @@ func (j *databaseJudge) judgeApp(c *chart) {
 	case len(app.More) > 0:
 		c.warn("application", fmt.Sprintf("REVOKE %s ON %s FROM %s;", strings.Join(app.More, ", "), j.o.Table.SQL(), role),
 			"role %q may %s besides INSERT, and needs only INSERT", name, strings.Join(app.More, ", "))
-	case app.SelectID:
-		c.ok("application", "role %q may INSERT and read id", name)
+	case len(app.Reads) > 0:
+		c.ok("application", "role %q may INSERT and read %s", name, strings.Join(app.Reads, ", "))
 	default:
 		c.ok("application", "role %q may INSERT, and nothing else", name)
 	}
@@ -300,13 +300,13 @@ func (j *databaseJudge) judgeApp(c *chart) {
 // judgeReturning: ORMs send INSERT … RETURNING id, or call nextval before.
 func (j *databaseJudge) judgeReturning(c *chart) {
 	app, name, role := j.f.app.value, j.o.AppRole, outbox.QuoteIdentifier(j.o.AppRole)
-	sequence := j.f.tables.value.Sequence
-	if app.SelectID && app.Sequence {
+	sequence, readsID := j.f.tables.value.Sequence, slices.Contains(app.Reads, "id")
+	if readsID && app.Sequence {
 		c.ok("returning", "INSERT … RETURNING id and nextval work for role %q", name)
 		return
 	}
 	var grants []string
-	if !app.SelectID {
+	if !readsID {
 		grants = append(grants, fmt.Sprintf("GRANT SELECT (id) ON %s TO %s;", j.o.Table.SQL(), role))
 	}
 	if !app.Sequence && sequence != "" {
