@@ -29,10 +29,10 @@ type stack struct {
 	deliver string
 }
 
-const debianJars = "/usr/share/java/postgresql.jar:/usr/share/java/amqp-client.jar:/usr/share/java/slf4j-api.jar:/usr/share/java/slf4j-nop.jar"
-
 const (
-	drain = "cdc-relay drain && "
+	drain      = "cdc-relay drain && "
+	debianJars = "/usr/share/java/postgresql.jar:/usr/share/java/amqp-client.jar:/usr/share/java/slf4j-api.jar:/usr/share/java/slf4j-nop.jar"
+	springJars = ":/usr/share/java/spring3-jdbc.jar:/usr/share/java/spring3-transaction.jar:/usr/share/java/spring3-beans.jar:/usr/share/java/spring3-core.jar:/usr/share/java/commons-logging.jar"
 	// rustBuild uses the crates of Debian's packages.
 	rustBuild = "cargo build --quiet --offline --config debian.toml && "
 )
@@ -47,6 +47,11 @@ func stacks() []stack {
 	php := func(name, needs string) stack {
 		return stack{"php/" + name, needs + " && test -e /usr/share/php/PhpAmqpLib/autoload.php", "php producer_" + name + ".php", drain + "php consumer.php 2"}
 	}
+	java := func(name, producer, jars string) stack {
+		path := debianJars + jars
+		needs := "javac -version && ls " + strings.ReplaceAll(path, ":", " ")
+		return stack{"java/" + name, needs, "java -cp " + path + " " + producer, drain + "java -cp " + path + " Consumer.java 2"}
+	}
 	golang := func(name string) stack {
 		return stack{"go/" + name, "go version", "go run ./" + name, drain + "go run ./consumer 2"}
 	}
@@ -54,7 +59,7 @@ func stacks() []stack {
 		{"psql/psql", "psql --version", `psql -qX "$DATABASE_URL" -f producer.sql`, `cdc-relay drain --publisher stdout | psql -qX "$DATABASE_URL" -f consumer.sql`},
 		python("psycopg", "psycopg"), python("sqlalchemy", "sqlalchemy, psycopg2"), python("django", "django, psycopg2"),
 		node("pg"), node("typeorm"), node("sequelize"), node("drizzle"),
-		{"java/jdbc", "javac -version && test -e /usr/share/java/postgresql.jar -a -e /usr/share/java/amqp-client.jar", "java -cp " + debianJars + " Producer.java", drain + "java -cp " + debianJars + " Consumer.java 2"},
+		java("jdbc", "Producer.java", ""), java("spring", "SpringProducer.java", springJars),
 		{"ruby/activerecord", "ruby -e 'require \"active_record\"; require \"pg\"; require \"bunny\"'", "ruby producer.rb", drain + "ruby consumer.rb 2"},
 		php("pdo", "php -m | grep -q pdo_pgsql"), php("eloquent", "test -e /usr/share/php/Illuminate/Database/autoload.php"),
 		golang("pgx"), golang("databasesql"), golang("gorm"),
