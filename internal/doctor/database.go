@@ -304,7 +304,7 @@ FROM (SELECT q.last_value::numeric + CASE WHEN q.is_called THEN s.seqincrement E
 // textualSQL counts payloads among the newest rows that are JSON text inside a JSON string.
 const textualSQL = `
 SELECT to_jsonb(count(*)) FROM (SELECT payload FROM %TABLE% ORDER BY id DESC LIMIT 100) newest
-WHERE json_typeof(payload) = 'string' AND payload::text ~ '^\s*"\s*[{[]'`
+WHERE json_typeof(payload) = 'string' AND payload::text ~ '^\s*"\s*(\{.*\}|\[.*\])(\s|\\[nrt])*"\s*$'`
 
 // to_jsonb leaves out columns that versions before 15 do not have.
 const publicationSQL = `

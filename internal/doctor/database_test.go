@@ -727,10 +727,10 @@ func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 func TestDoublySerialisedPayloadsAreReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '{"a": "{}"}'), ('k', '"text"'), ('k', '1')`, `INSERT INTO outbox (routing_key, payload_bytes) VALUES ('k', '{')`,
-		`INSERT INTO outbox (routing_key, payload) VALUES ('k', '"a\u0000b"')`)
+		`INSERT INTO outbox (routing_key, payload) VALUES ('k', '"a\u0000b"'), ('k', '"[note] text"'), ('k', '"{name} text"')`)
 	p.examine().wantOthersOK()
-	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '"{\"a\": 1}"'), ('k', '" [1]"')`)
-	p.examine().want(doctor.Warning, doctor.Tables, "payload", "2 payloads are JSON text inside a JSON string", "give the client library an object")
+	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '"{\"a\": 1}"'), ('k', '" [1]"'), ('k', '"{\n}\n"')`)
+	p.examine().want(doctor.Warning, doctor.Tables, "payload", "3 payloads are JSON text inside a JSON string", "give the client library an object")
 }
 
 func TestASlotOfAnotherDatabaseIsReported(t *testing.T) {
