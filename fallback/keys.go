@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -16,7 +17,7 @@ type keysPass struct {
 }
 
 const (
-	// longestRun is how many rows of one key a claim takes at most.
+	// longestRun is how many rows of one key a claim takes at most, unless newer rows replace them.
 	longestRun = 64
 	// usualRun is the limit while more keys have rows than fit in a claim. Longer runs of fewer keys cost Postgres
 	// less, but each row waits for the confirm of the row before it.
@@ -107,14 +108,21 @@ func (s *Sweeper) keysFor(rows int) int { return max(rows/max(s.depth, 1), 1) }
 // runOf returns how many rows of each key to read to find this many rows. It asks for more than the keys had last time,
 // to learn whether they have more.
 func (s *Sweeper) runOf(rows, keys int) int {
-	return min(max(rows/keys, min(2*max(s.depth, 1), usualRun)), longestRun)
+	longest := longestRun
+	if s.replaced {
+		longest = max(s.Page, longestRun)
+	}
+	return min(max(rows/keys, min(2*max(s.depth, 1), usualRun)), longest)
 }
 
-// measure records how many rows each key had.
+// measure records how many rows each key had, and whether newer rows replace all of them. Those wait for no confirm, so
+// a claim may take more of them.
 func (s *Sweeper) measure(runs []outbox.Run) {
 	rows := 0
+	s.replaced = len(runs) > 0
 	for _, run := range runs {
 		rows += len(run)
+		s.replaced = s.replaced && !slices.ContainsFunc(run, func(row outbox.Candidate) bool { return !row.Superseded })
 	}
 	s.depth = min(max(rows/max(len(runs), 1), 1), usualRun)
 }

@@ -76,6 +76,8 @@ type Sweeper struct {
 	span   span
 	// depth is about how many rows each of the last keys had, at most usualRun.
 	depth int
+	// replaced: newer rows replace all of these rows.
+	replaced bool
 	// lookedUp: the last sweep of keys looked up wanted keys. again is the wait before the next look-up.
 	lookedUp bool
 	again    time.Duration
