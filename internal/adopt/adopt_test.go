@@ -390,6 +390,17 @@ func TestWatermillRowsBecomeMessages(t *testing.T) {
 	s.wantEmpty("watermill_orders")
 }
 
+// A JSON null is no headers, as a null is. Watermill writes one for a message that was made without NewMessage.
+func TestHeadersAndPropertiesOfJSONNull(t *testing.T) {
+	s := open(t, watermillTopic, `CREATE TABLE events (id serial PRIMARY KEY, body text, meta jsonb, props text)`)
+	s.adopt(s.request(adopt.Watermill, "watermill_orders", "", ""))
+	s.adopt(s.request("", "events", "routing_key='t',payload=body,headers=meta,properties=props", ""))
+	s.insert(`INSERT INTO watermill_orders (uuid, payload, metadata, transaction_id) VALUES ('c8', '1', 'null', pg_current_xact_id())`,
+		`INSERT INTO events (body, meta, props) VALUES ('text', 'null', 'null')`)
+	s.want(row{"body": "1", "headers": "map[_watermill_message_uuid:c8]"},
+		row{"body": "bytes:text", "headers": nil, "properties": "map[content_type:text/plain]"})
+}
+
 func TestWaitingRowsAreMoved(t *testing.T) {
 	s := open(t, events)
 	s.exec(`INSERT INTO events (topic, customer, body, sent_at) SELECT 't', 'c' || i % 10, i, CASE WHEN i % 2 = 0 THEN now() END FROM generate_series(1, 5000) i`)

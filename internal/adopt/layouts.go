@@ -153,7 +153,7 @@ func (s *source) assign(c *conversion, all []mapping) error {
 		case variable == "message_id":
 			text = s.uuid(m, text)
 		case variable == "headers" || variable == "properties":
-			text += "::jsonb"
+			text = "nullif(" + text + "::jsonb, 'null')"
 		case variable == "max_attempts":
 			text += "::smallint"
 		case variable == "redacted_payload":
