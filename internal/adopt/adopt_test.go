@@ -836,6 +836,19 @@ func TestATableThatForbidsDeletesNeedsAView(t *testing.T) {
 	s.want(row{"body": "1"}, row{"body": "2"})
 }
 
+// A type of an extension may have its operators outside of pg_catalog.
+func TestAKeyWithATypeOfAnExtension(t *testing.T) {
+	s := open(t)
+	s.exec(`CREATE SCHEMA "Ext"; CREATE EXTENSION ltree SCHEMA "Ext"; CREATE DOMAIN place AS "Ext".ltree`)
+	s.exec(`CREATE TABLE events (id int, path "Ext".ltree, at place, name name, body text, PRIMARY KEY (path, id, at, name))`)
+	s.exec("GRANT INSERT ON events TO " + s.role)
+	s.exec("INSERT INTO events VALUES (1, 'a.b', 'c', 'd', '1')")
+	s.adopt(s.request("", "events", "routing_key=path,payload=body", "all"))
+	s.insert("INSERT INTO events VALUES (2, 'a.b', 'c', 'd', '2'), (3, 'a.b', 'c', 'd', '3')")
+	s.want(row{"routing_key": "a.b", "body": "1"}, row{"body": "2"}, row{"body": "3"})
+	s.wantEmpty("events")
+}
+
 // It runs with the rights of the outbox's owner, which nobody may use otherwise.
 func TestTheFunctionCannotBeUsedToGainRights(t *testing.T) {
 	s := open(t, events)

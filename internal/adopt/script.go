@@ -47,16 +47,16 @@ func (d data) TaskUUID() string          { return d.source.asUUID(`r."task_id"::
 func (d data) EnvelopeUUID() string      { return d.source.asUUID("(envelope ->> 'uuid')") }
 
 // KeyOf compares the primary key with that of a record.
-func (d data) KeyOf(record string) string { return d.key(" AND ", `s.%[1]s = `+record+`.%[1]s`) }
+func (d data) KeyOf(record string) string { return d.key(" AND ", `s.%[1]s %[2]s `+record+`.%[1]s`) }
 
 // KeyColumns lists the primary key's columns.
-func (d data) KeyColumns() string { return d.key(", ", "s.%s") }
+func (d data) KeyColumns() string { return d.key(", ", "s.%[1]s") }
 
 // Order is the order of insertion, if the table has a column for it.
 func (d data) Order() string {
-	order := d.key(", ", "s.%s")
+	order := d.KeyColumns()
 	for _, c := range d.source.Columns {
-		random := c.Name == d.source.Key[0] && !slices.Contains([]string{"int2", "int4", "int8", "numeric", "timestamptz", "timestamp", "xid8"}, c.Type)
+		random := c.Name == d.source.Key[0].Name && !slices.Contains([]string{"int2", "int4", "int8", "numeric", "timestamptz", "timestamp", "xid8"}, c.Type)
 		for _, a := range d.conversion.assignments {
 			if name, cut := strings.CutSuffix(a.Expression, "::timestamptz"); random && cut && a.Variable == "created_at" {
 				order = "s" + strings.TrimPrefix(name, "r") + ", " + order
@@ -68,8 +68,8 @@ func (d data) Order() string {
 
 func (d data) key(separator, format string) string {
 	words := make([]string, len(d.source.Key))
-	for i, name := range d.source.Key {
-		words[i] = fmt.Sprintf(format, outbox.QuoteIdentifier(name))
+	for i, column := range d.source.Key {
+		words[i] = fmt.Sprintf(format, outbox.QuoteIdentifier(column.Name), column.Equals)
 	}
 	return strings.Join(words, separator)
 }

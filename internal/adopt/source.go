@@ -18,10 +18,10 @@ import (
 type source struct {
 	table outbox.Table
 
-	Kind    string   `json:"kind"` // relkind: r table, p partitioned, v view
-	Owner   string   `json:"owner"`
-	Columns []column `json:"columns"`
-	Key     []string `json:"key"` // the columns of the primary key
+	Kind    string      `json:"kind"` // relkind: r table, p partitioned, v view
+	Owner   string      `json:"owner"`
+	Columns []column    `json:"columns"`
+	Key     []keyColumn `json:"key"`
 	// References are the tables with a foreign key to it, as SQL writes them.
 	References []string `json:"references"`
 	// Guards are triggers and rules that can prevent a DELETE, such as "trigger forbid".
@@ -46,6 +46,13 @@ type column struct {
 	Generated bool   `json:"generated"`
 }
 
+// keyColumn is a column of the primary key.
+type keyColumn struct {
+	Name string `json:"name"`
+	// Equals is the operator of its index, as SQL writes it. The search_path may not find it.
+	Equals string `json:"equals"`
+}
+
 type grant struct {
 	Privilege string `json:"privilege"` // such as INSERT, or INSERT (topic) for a column
 	Grantee   string `json:"grantee"`   // as SQL writes it
@@ -63,9 +70,14 @@ SELECT pg_catalog.jsonb_build_object(
               FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
               LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-  'key', (SELECT coalesce(pg_catalog.jsonb_agg(a.attname ORDER BY k.n), '[]') FROM pg_catalog.pg_index i,
-            LATERAL pg_catalog.unnest(i.indkey::smallint[]) WITH ORDINALITY k(attnum, n), pg_catalog.pg_attribute a
-          WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid AND a.attnum = k.attnum),
+  'key', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
+             'equals', CASE pn.nspname WHEN 'pg_catalog' THEN p.oprname ELSE pg_catalog.format('OPERATOR(%I.%s)', pn.nspname, p.oprname) END) ORDER BY k.n), '[]')
+          FROM pg_catalog.pg_index i, LATERAL ROWS FROM (pg_catalog.unnest(i.indkey::smallint[]), pg_catalog.unnest(i.indclass::oid[])) WITH ORDINALITY k(attnum, class, n)
+            JOIN pg_catalog.pg_opclass l ON l.oid = k.class
+            JOIN pg_catalog.pg_amop m ON m.amopfamily = l.opcfamily AND m.amoplefttype = l.opcintype AND m.amoprighttype = l.opcintype AND m.amopstrategy = 3
+            JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr JOIN pg_catalog.pg_namespace pn ON pn.oid = p.oprnamespace
+            JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
+          WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid),
   'references', (SELECT coalesce(pg_catalog.jsonb_agg(f.conrelid::regclass::text), '[]') FROM pg_catalog.pg_constraint f
                  WHERE f.confrelid = c.oid AND f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0),
   'guards', (SELECT coalesce(pg_catalog.jsonb_agg(g.name ORDER BY g.name), '[]') FROM (
