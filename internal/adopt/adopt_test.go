@@ -849,6 +849,34 @@ func TestAKeyWithATypeOfAnExtension(t *testing.T) {
 	s.wantEmpty("events")
 }
 
+// The function would not see rows that row security hides from the outbox's owner, and leave them in the table.
+func TestATableWithRowSecurity(t *testing.T) {
+	s := open(t, events)
+	s.exec("ALTER TABLE events ENABLE ROW LEVEL SECURITY")
+	r := s.request("", "events", eventMap, "")
+	s.adopt(r) // as a superuser
+	s.undo("events")
+	s.exec("ALTER TABLE outbox OWNER TO " + s.role)
+	refused := func(as *pgx.Conn) {
+		t.Helper()
+		_, err := adopt.Adopt(t.Context(), as, r)
+		if err == nil || !strings.Contains(err.Error(), "row security of table public.events hides rows from role") || problem.Hint(err) != `ALTER ROLE "`+s.role+`" BYPASSRLS;` {
+			t.Errorf("got %v (%s)", err, problem.Hint(err))
+		}
+	}
+	refused(s.owner)
+	s.exec("GRANT CREATE ON SCHEMA public TO " + s.role + "; ALTER TABLE events FORCE ROW LEVEL SECURITY; ALTER TABLE events OWNER TO " + s.role)
+	refused(s.owner)
+	refused(s.app)
+	s.exec("ALTER TABLE events NO FORCE ROW LEVEL SECURITY")
+	if _, err := adopt.Adopt(t.Context(), connect(t, s.app.Config().ConnString()), r); err != nil {
+		t.Fatal(err)
+	}
+	s.insert("INSERT INTO events (topic, body) VALUES ('t', '1')")
+	s.want(row{"body": "1"})
+	s.wantEmpty("events")
+}
+
 // It runs with the rights of the outbox's owner, which nobody may use otherwise.
 func TestTheFunctionCannotBeUsedToGainRights(t *testing.T) {
 	s := open(t, events)

@@ -32,6 +32,8 @@ type source struct {
 	OutboxOwner string `json:"outbox_owner"`
 	// OwnerMay: the owner of the outbox may SELECT and DELETE from the table.
 	OwnerMay bool `json:"owner_may"`
+	// Hidden is a role from which row security hides rows, and that must see them all; "": none.
+	Hidden string `json:"hidden"`
 	// Grants are the table's grants, to copy to a view.
 	Grants []grant `json:"grants"`
 }
@@ -93,6 +95,11 @@ SELECT pg_catalog.jsonb_build_object(
   'outbox_owner', coalesce(pg_catalog.pg_get_userbyid(o.relowner), ''),
   'owner_may', coalesce(pg_catalog.has_table_privilege(o.relowner, c.oid, 'SELECT') AND pg_catalog.has_table_privilege(o.relowner, c.oid, 'DELETE')
                         AND pg_catalog.has_schema_privilege(o.relowner, c.relnamespace, 'USAGE'), false),
+  'hidden', CASE WHEN NOT c.relrowsecurity THEN ''
+                 WHEN pg_catalog.row_security_active(c.oid) THEN current_user
+                 WHEN EXISTS (SELECT FROM pg_catalog.pg_roles x WHERE x.oid = o.relowner AND NOT x.rolsuper AND NOT x.rolbypassrls)
+                   AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(o.relowner, c.relowner, 'USAGE')) THEN pg_catalog.pg_get_userbyid(o.relowner)
+                 ELSE '' END,
   'grants', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('privilege', x.privilege_type || x.part, 'option', x.is_grantable,
                'grantee', CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END)), '[]')
              FROM (SELECT '' AS part, x.* FROM pg_catalog.aclexplode(c.relacl) x
@@ -165,6 +172,9 @@ func (s *source) check(r Request) error {
 	case !s.OwnerMay && !r.View:
 		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT SELECT, DELETE ON %s TO %[2]s;", outbox.QuoteIdentifier(s.table.Schema), owner, s.table.SQL()),
 			"role %q, the owner of %s, may not read and delete rows of %s", s.OutboxOwner, r.Outbox, s.table)
+	case s.Hidden != "":
+		return problem.New(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", outbox.QuoteIdentifier(s.Hidden)),
+			"row security of table %s hides rows from role %q, which must move them", s.table, s.Hidden)
 	}
 	for _, c := range s.Columns {
 		if r.View && c.Generated {
