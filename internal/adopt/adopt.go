@@ -197,6 +197,9 @@ type Result struct {
 	Attached bool
 }
 
+// oneAtATime is a lock, because Postgres fails if two sessions create the same function at once.
+const oneAtATime = "SELECT pg_advisory_xact_lock(hashtextextended('cdc-relay adopt', 0));\n"
+
 // passes limits how often new rows are moved before the table is locked.
 const passes = 5
 
@@ -216,7 +219,7 @@ func Adopt(ctx context.Context, conn *pgx.Conn, r Request) (result Result, err e
 	}
 	result.Attached = p.source.Trigger == ""
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, s.function)
+		_, err := tx.Exec(ctx, oneAtATime+s.function)
 		return err
 	})
 	if err != nil {

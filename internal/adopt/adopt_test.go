@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -834,6 +835,29 @@ func TestATableThatForbidsDeletesNeedsAView(t *testing.T) {
 	s.adopt(s.request(adopt.Debezium, "outboxevent", "", ""))
 	s.insert("INSERT INTO outboxevent VALUES ('" + first + "', 'Order', '42', 'T', '2')")
 	s.want(row{"body": "1"}, row{"body": "2"})
+}
+
+// Several may adopt a table at once, such as the jobs of a deployment.
+func TestAdoptedAtOnce(t *testing.T) {
+	s := open(t, events)
+	s.exec("INSERT INTO events (topic, body) SELECT 't', i FROM generate_series(1, 3000) i")
+	conns := make([]*pgx.Conn, 8)
+	for i := range conns {
+		conns[i] = connect(t, s.url)
+	}
+	var group sync.WaitGroup
+	for _, conn := range conns {
+		group.Go(func() {
+			if _, err := adopt.Adopt(t.Context(), conn, s.request("", "events", eventMap, "all")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if n := value[int](s, "SELECT count(DISTINCT payload::text) + count(*) FROM outbox"); n != 6000 {
+		t.Errorf("%d", n)
+	}
+	s.wantEmpty("events")
 }
 
 // A type of an extension may have its operators outside of pg_catalog.
