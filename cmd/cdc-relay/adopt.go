@@ -124,7 +124,7 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 		if cfg.printSQL {
 			script, err := adopt.SQL(c.Context, conn, request)
 			if err != nil {
-				return adoptError(err)
+				return adoptError(err, cfg.relay.Table, conn.Config().User)
 			}
 			_, err = fmt.Fprint(p.stdout, script)
 			return err
@@ -134,7 +134,7 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 			fmt.Fprintf(p.stdout, "moved %s from %s to %s\n", rowsText(result.Moved, "row"), request.From, request.Outbox)
 		}
 		if err != nil {
-			return adoptError(err)
+			return adoptError(err, cfg.relay.Table, conn.Config().User)
 		}
 		if !result.Attached {
 			fmt.Fprintf(p.stdout, "table %s: adopted before\n", request.From)
@@ -173,16 +173,19 @@ func (p *process) undoAdoption(c *cli.Context, conn *pgx.Conn, cfg *config) erro
 		return err
 	}
 	if err := adopted.Undo(c.Context, conn); err != nil {
-		return adoptError(err)
+		return adoptError(err, cfg.relay.Table, conn.Config().User)
 	}
 	fmt.Fprintf(p.stdout, "table %s keeps its new rows again\n", adopted.Table)
 	return nil
 }
 
 // adoptError adds the hint which role may adopt a table.
-func adoptError(err error) error {
-	if pgcode.Is(err, pgcode.InsufficientPrivilege) {
-		return hinted{err, "connect as the owner of both tables, or as a superuser"}
+func adoptError(err error, into outbox.Table, role string) error {
+	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
+		return err
 	}
-	return err
+	if strings.Contains(err.Error(), "permission denied for schema") { // also the owner of both tables may lack it
+		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s; or connect as a superuser", outbox.QuoteIdentifier(into.Schema), outbox.QuoteIdentifier(role))}
+	}
+	return hinted{err, "connect as the owner of both tables, or as a superuser"}
 }

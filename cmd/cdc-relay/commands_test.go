@@ -187,6 +187,32 @@ func TestMissingPrivilegesAreNamed(t *testing.T) {
 	}
 }
 
+// The owner of both tables may lack the right to create the function.
+func TestAdoptNamesTheMissingPrivilege(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll"
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	role := services.Name(t)
+	execute(t, conn, "CREATE TABLE events (id int PRIMARY KEY, body text)")
+	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 's3cr3t'; ALTER TABLE outbox OWNER TO "+role+"; ALTER TABLE events OWNER TO "+role)
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	env = asRole(t, env, conn, role)
+	adopt := []string{"adopt", "--from", "events", "--map", "routing_key=id,payload=body"}
+	r := cdcRelay(t, env, adopt...)
+	want(t, r, exitFailed)
+	grant := `GRANT CREATE, USAGE ON SCHEMA "public" TO "` + role + `"`
+	if !strings.Contains(r.stderr, "permission denied for schema public") || !strings.Contains(r.stderr, "hint: "+grant) {
+		t.Errorf("got %s", r.stderr)
+	}
+	execute(t, conn, grant)
+	want(t, cdcRelay(t, env, adopt...), exitDone)
+}
+
 func TestUnknownDatabaseIsNamed(t *testing.T) {
 	env, conn := fresh(t)
 	config := conn.Config()
