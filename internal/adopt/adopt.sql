@@ -2,43 +2,53 @@
     message_id uuid; exchange text; routing_key text; ordering_key text; coalesce_key text;
     payload json; payload_bytes bytea; headers jsonb; properties jsonb; redacted_payload json;
     created_at timestamptz; available_at timestamptz; expires_at timestamptz; max_attempts smallint;
-    body text; options jsonb; envelope json;
+    body text; options jsonb; envelope json; replanned boolean;
 {{- end}}
 
 {{define "convert"}}
-        message_id := NULL; exchange := NULL; routing_key := NULL; ordering_key := NULL; coalesce_key := NULL;
-        payload := NULL; payload_bytes := NULL; headers := NULL; properties := NULL; redacted_payload := NULL;
-        created_at := NULL; available_at := NULL; expires_at := NULL; max_attempts := NULL;
-        BEGIN -- Nothing in this block writes, so it costs no transaction id.
+        replanned := false;
+        LOOP
+            message_id := NULL; exchange := NULL; routing_key := NULL; ordering_key := NULL; coalesce_key := NULL;
+            payload := NULL; payload_bytes := NULL; headers := NULL; properties := NULL; redacted_payload := NULL;
+            created_at := NULL; available_at := NULL; expires_at := NULL; max_attempts := NULL;
+            BEGIN -- Nothing in this block writes, so it costs no transaction id.
 {{- range .Assignments}}
-            {{.Variable}} := {{.Expression}};
+                {{.Variable}} := {{.Expression}};
 {{- end}}
 {{- if eq .Layout "celery-outbox"}}{{template "celery" .}}{{end}}
 {{- if .Body}}
-            body := {{.Body}};
-            BEGIN
-                payload := body::json;
-            EXCEPTION WHEN OTHERS THEN -- not JSON
-                payload_bytes := convert_to(body, 'UTF8');
-                properties := '{"content_type": "text/plain"}' || coalesce(properties, '{}');
-            END;
+                body := {{.Body}};
+                BEGIN
+                    payload := body::json;
+                EXCEPTION WHEN OTHERS THEN -- not JSON
+                    payload_bytes := convert_to(body, 'UTF8');
+                    properties := '{"content_type": "text/plain"}' || coalesce(properties, '{}');
+                END;
 {{- end}}
 {{- if eq .Layout "watermill"}}{{template "watermill" .}}{{end}}
-            IF payload IS NULL AND payload_bytes IS NULL THEN
-                payload_bytes := ''; -- a row without a body is a message with an empty one
-            END IF;
-            IF octet_length(ordering_key) > 2684 THEN
-                ordering_key := md5(ordering_key); -- more than the index takes
-            END IF;
-            IF octet_length(coalesce_key) + coalesce(octet_length(ordering_key), 0) > 2600 THEN -- as one entry of an index
-                coalesce_key := CASE WHEN octet_length(ordering_key) > 2500 THEN NULL ELSE md5(coalesce_key) END;
-            END IF;
-        EXCEPTION WHEN OTHERS THEN
-            -- The relay makes it a dead letter, since headers must be an object: with the reason and the whole row.
-            payload := to_json(r); payload_bytes := NULL; headers := to_jsonb('cdc-relay adopt: ' || SQLERRM);
-            ordering_key := NULL; coalesce_key := NULL; properties := NULL; redacted_payload := NULL; available_at := NULL; expires_at := NULL;
-            max_attempts := NULL;
-        END;
+                IF payload IS NULL AND payload_bytes IS NULL THEN
+                    payload_bytes := ''; -- a row without a body is a message with an empty one
+                END IF;
+                IF octet_length(ordering_key) > 2684 THEN
+                    ordering_key := md5(ordering_key); -- more than the index takes
+                END IF;
+                IF octet_length(coalesce_key) + coalesce(octet_length(ordering_key), 0) > 2600 THEN -- as one entry of an index
+                    coalesce_key := CASE WHEN octet_length(ordering_key) > 2500 THEN NULL ELSE md5(coalesce_key) END;
+                END IF;
+                EXIT;
+            EXCEPTION WHEN OTHERS THEN
+                IF SQLSTATE = '42804' AND NOT replanned THEN -- a column has another type since this session has planned the expressions
+                    DISCARD PLANS;
+                    replanned := true;
+                    CONTINUE;
+                END IF;
+                -- The relay makes it a dead letter, since headers must be an object: with the reason and the whole row.
+                payload := to_json(r); payload_bytes := NULL; headers := to_jsonb('cdc-relay adopt: ' || SQLERRM);
+                ordering_key := NULL; coalesce_key := NULL; properties := NULL; redacted_payload := NULL; available_at := NULL; expires_at := NULL;
+                max_attempts := NULL;
+                EXIT;
+            END;
+        END LOOP;
         INSERT INTO {{.Outbox}} (message_id, exchange, routing_key, ordering_key, coalesce_key, payload, payload_bytes,
             headers, properties, redacted_payload, created_at, available_at, expires_at, max_attempts)
         VALUES (coalesce(message_id, gen_random_uuid()), exchange, coalesce(routing_key, ''), ordering_key, coalesce_key, payload, payload_bytes,

@@ -269,6 +269,20 @@ func TestTheStateAtCommitIsSent(t *testing.T) {
 	s.wantEmpty("outboxevent")
 }
 
+// Sessions of the application stay open while a migration changes the types of columns.
+func TestColumnsMayChangeTheirTypes(t *testing.T) {
+	s := open(t, `CREATE TABLE events (id int PRIMARY KEY, topic varchar(20), body json, n int)`)
+	s.adopt(s.request("", "events", "routing_key=topic,payload=body,headers.n=n", ""))
+	s.insert(`INSERT INTO events VALUES (1, 't', '{"a":  1}', 1)`)
+	s.exec("ALTER TABLE events ALTER id TYPE bigint, ALTER topic TYPE text, ALTER n TYPE bigint")
+	s.insert(`INSERT INTO events VALUES (2, 't', '{"a":  2}', 2), (3, 't', '{"a":  3}', 3)`)
+	s.exec("ALTER TABLE events ALTER body TYPE jsonb, ADD extra text DEFAULT 'x'")
+	s.insert(`INSERT INTO events VALUES (4, 't', '{"a":  4}', 4)`)
+	s.want(row{"routing_key": "t", "body": `{"a":  1}`, "headers": "map[n:1]"}, row{"routing_key": "t", "body": `{"a":  2}`, "headers": "map[n:2]"},
+		row{"routing_key": "t", "body": `{"a":  3}`, "headers": "map[n:3]"}, row{"routing_key": "t", "body": `{"a": 4}`, "headers": "map[n:4]"})
+	s.wantEmpty("events")
+}
+
 func TestMappedColumnsBecomeMessages(t *testing.T) {
 	s := open(t, `CREATE TABLE "Ev ents" ("No" serial PRIMARY KEY, "MessageId" text, "Kind" text, "From" text, body bytea, meta jsonb, prio integer, due timestamp, at date,
 		"ten ant" numeric, info json)`)
