@@ -269,6 +269,20 @@ func TestTheStateAtCommitIsSent(t *testing.T) {
 	s.wantEmpty("outboxevent")
 }
 
+// A session keeps the plan of the function, also if the table was small then and has many dead rows now.
+func TestARowIsFoundByItsKey(t *testing.T) {
+	s := open(t, events)
+	s.adopt(s.request("", "events", eventMap, ""))
+	s.exec("VACUUM ANALYZE events")
+	s.insert("BEGIN", "INSERT INTO events (topic, body) SELECT 't', i FROM generate_series(1, 20) i", "SET CONSTRAINTS ALL IMMEDIATE")
+	var scans int
+	if err := s.app.QueryRow(t.Context(), "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'events'").Scan(&scans); err != nil || scans > 0 {
+		t.Errorf("%d scans of the whole table, %v", scans, err)
+	}
+	s.insert("COMMIT")
+	s.wantEmpty("events")
+}
+
 // Sessions of the application stay open while a migration changes the types of columns.
 func TestColumnsMayChangeTheirTypes(t *testing.T) {
 	s := open(t, `CREATE TABLE events (id int PRIMARY KEY, topic varchar(20), body json, n int)`)

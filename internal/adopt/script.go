@@ -153,7 +153,7 @@ func (p *plan) statements() (s statements, err error) {
 		return s, fmt.Errorf("describe the function: %w", err)
 	}
 	f := p.function.SQL() + "()"
-	s.function = fmt.Sprintf("CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET %s AS %s;\n", f, searchPath, function) +
+	s.function = fmt.Sprintf("CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET %s SET enable_seqscan = off AS %s;\n", f, searchPath, function) +
 		fmt.Sprintf("ALTER FUNCTION %s OWNER TO %s;\nREVOKE ALL ON FUNCTION %[1]s FROM PUBLIC;\n", f, outbox.QuoteIdentifier(p.source.OutboxOwner)) +
 		fmt.Sprintf("COMMENT ON FUNCTION %s IS %s;\n", f, literal(string(note)))
 	s.move = "DO " + s.move + ";\n"
