@@ -841,6 +841,8 @@ func TestATableThatForbidsDeletesNeedsAView(t *testing.T) {
 	s.exec(`CREATE TRIGGER forbid BEFORE DELETE ON outboxevent EXECUTE FUNCTION forbid()`)
 	s.exec(`CREATE TRIGGER forbid BEFORE DELETE ON day1 FOR EACH ROW EXECUTE FUNCTION forbid()`)
 	s.exec(`CREATE RULE ignore AS ON DELETE TO ruled DO INSTEAD NOTHING`)
+	s.exec(`CREATE TABLE logged (id int PRIMARY KEY, topic text, body text)`)
+	s.exec(`CREATE TRIGGER log AFTER DELETE ON logged FOR EACH ROW EXECUTE FUNCTION forbid()`)
 	const mapping = "routing_key=topic,payload=body"
 	for name, test := range map[string]struct {
 		r    adopt.Request
@@ -849,6 +851,7 @@ func TestATableThatForbidsDeletesNeedsAView(t *testing.T) {
 		"a row trigger":            {s.request("", "events", mapping, ""), `table public.events has trigger "No delete", which can prevent a DELETE`},
 		"a statement trigger":      {s.request(adopt.Debezium, "outboxevent", "", ""), "has trigger forbid,"},
 		"a trigger of a partition": {s.request("", "days", mapping, ""), "has trigger forbid of public.day1,"},
+		"a trigger afterwards":     {s.request("", "logged", mapping, ""), "has trigger log,"},
 		"a rule":                   {s.request("", "ruled", mapping, ""), "has rule ignore,"},
 	} {
 		if _, err := adopt.Adopt(t.Context(), s.owner, test.r); err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(problem.Hint(err), "--view") {
@@ -945,7 +948,7 @@ func TestTheFunctionCannotBeUsedToGainRights(t *testing.T) {
 }
 
 func TestObstaclesAreReportedBeforeAnyChange(t *testing.T) {
-	s := open(t, events, simplest, "CREATE TABLE nokey (a text)", "CREATE TABLE parent (id int PRIMARY KEY, body text)", "CREATE TABLE child (p int REFERENCES parent)",
+	s := open(t, events, simplest, "CREATE TABLE nokey (a text)", "CREATE TABLE years (id int PRIMARY KEY, body text); CREATE TABLE year1 () INHERITS (years)", "CREATE TABLE parent (id int PRIMARY KEY, body text)", "CREATE TABLE child (p int REFERENCES parent)",
 		"CREATE VIEW v AS SELECT 1 AS a")
 	s.exec("CREATE TABLE foreign_owner (id int PRIMARY KEY, body text); ALTER TABLE outbox OWNER TO " + s.role)
 	const body = "routing_key='k',payload=body"
@@ -956,6 +959,7 @@ func TestObstaclesAreReportedBeforeAnyChange(t *testing.T) {
 		"no table":    {s.request(adopt.Debezium, "nowhere", "", ""), "table public.nowhere does not exist"},
 		"no key":      {s.request("", "nokey", "routing_key=a,payload=a", ""), "has no primary key"},
 		"a reference": {s.request("", "parent", body, ""), "has rows of public.child that refer to it"},
+		"children":    {s.request("", "years", body, ""), "table public.years has child tables public.year1, and their rows would stay there"},
 		"a view":      {s.request("", "v", body, ""), "is a view"},
 		"itself":      {s.request("", "outbox", body, ""), "is the outbox itself"},
 		"no right":    {s.request("", "foreign_owner", body, ""), "may not read and delete rows of public.foreign_owner"},

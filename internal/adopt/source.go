@@ -24,6 +24,8 @@ type source struct {
 	Key     []keyColumn `json:"key"`
 	// References are the tables with a foreign key to it, as SQL writes them.
 	References []string `json:"references"`
+	// Children are the tables that inherit from it, as SQL writes them; partitions are none.
+	Children []string `json:"children"`
 	// Guards are triggers and rules that can prevent a DELETE, such as "trigger forbid".
 	Guards []string `json:"guards"`
 	// Trigger is the function of the trigger that adopted the table; "" if there is none.
@@ -82,11 +84,13 @@ SELECT pg_catalog.jsonb_build_object(
           WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid),
   'references', (SELECT coalesce(pg_catalog.jsonb_agg(f.conrelid::regclass::text), '[]') FROM pg_catalog.pg_constraint f
                  WHERE f.confrelid = c.oid AND f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0),
+  'children', (SELECT coalesce(pg_catalog.jsonb_agg(h.inhrelid::regclass::text ORDER BY h.inhseqno), '[]') FROM pg_catalog.pg_inherits h
+               WHERE h.inhparent = c.oid AND c.relkind = 'r'),
   'guards', (SELECT coalesce(pg_catalog.jsonb_agg(g.name ORDER BY g.name), '[]') FROM (
                SELECT pg_catalog.format('trigger %I', g.tgname) || CASE g.tgrelid WHEN c.oid THEN '' ELSE ' of ' || g.tgrelid::regclass END
                FROM pg_catalog.pg_trigger g
                WHERE (g.tgrelid = c.oid OR c.relkind = 'p' AND g.tgparentid = 0 AND g.tgrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
-                 AND g.tgtype & 10 = 10 AND g.tgenabled IN ('O', 'A') -- BEFORE, DELETE
+                 AND g.tgtype & 8 = 8 AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') -- DELETE
                UNION ALL SELECT pg_catalog.format('rule %I', w.rulename) FROM pg_catalog.pg_rewrite w
                WHERE w.ev_class = c.oid AND w.ev_type = '4' AND w.ev_enabled IN ('O', 'A')) g(name)), -- DELETE
   'trigger', coalesce((SELECT '"' || replace(fn.nspname, '"', '""') || '"."' || replace(f.proname, '"', '""') || '"' FROM pg_catalog.pg_trigger g
@@ -161,6 +165,8 @@ func (s *source) check(r Request) error {
 		return problem.New("cdc-relay adopt --undo --from "+shell(s.table.String()), "%s is a view", s.table)
 	case len(s.Key) == 0:
 		return problem.New(fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (...);", s.table.SQL()), "table %s has no primary key, and rows are deleted by it", s.table)
+	case len(s.Children) > 0:
+		return problem.New("adopt the child tables, or drop them", "table %s has child tables %s, and their rows would stay there", s.table, strings.Join(s.Children, ", "))
 	case len(s.References) > 0 && !r.View:
 		return problem.New("use --view, or drop the foreign key", "table %s has rows of %s that refer to it, so its rows cannot be deleted", s.table, strings.Join(s.References, ", "))
 	case len(s.Guards) > 0 && !r.View:
