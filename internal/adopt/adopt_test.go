@@ -420,7 +420,7 @@ func TestWatermillRowsBecomeMessages(t *testing.T) {
 }
 
 // A JSON null is no headers, as a null is. Watermill writes one for a message that was made without NewMessage.
-func TestHeadersAndPropertiesOfJSONNull(t *testing.T) {
+func TestAJSONNullMeansNoHeaders(t *testing.T) {
 	s := open(t, watermillTopic, `CREATE TABLE events (id serial PRIMARY KEY, body text, meta jsonb, props text)`)
 	s.adopt(s.request(adopt.Watermill, "watermill_orders", "", ""))
 	s.adopt(s.request("", "events", "routing_key='t',payload=body,headers=meta,properties=props", ""))
@@ -869,7 +869,7 @@ func TestATableThatForbidsDeletesNeedsAView(t *testing.T) {
 }
 
 // Several may adopt a table at once, such as the jobs of a deployment.
-func TestAdoptedAtOnce(t *testing.T) {
+func TestAConcurrentAdoptWaits(t *testing.T) {
 	s := open(t, events)
 	s.exec("INSERT INTO events (topic, body) SELECT 't', i FROM generate_series(1, 3000) i")
 	conns := make([]*pgx.Conn, 8)
@@ -892,7 +892,7 @@ func TestAdoptedAtOnce(t *testing.T) {
 }
 
 // A type of an extension may have its operators outside of pg_catalog.
-func TestAKeyWithATypeOfAnExtension(t *testing.T) {
+func TestAPrimaryKeyMayHaveAnExtensionType(t *testing.T) {
 	s := open(t)
 	s.exec(`CREATE SCHEMA "Ext"; CREATE EXTENSION ltree SCHEMA "Ext"; CREATE DOMAIN place AS "Ext".ltree`)
 	s.exec(`CREATE TABLE events (id int, path "Ext".ltree, at place, name name, body text, PRIMARY KEY (path, id, at, name))`)
@@ -905,7 +905,7 @@ func TestAKeyWithATypeOfAnExtension(t *testing.T) {
 }
 
 // The function would not see rows that row security hides from the outbox's owner, and leave them in the table.
-func TestATableWithRowSecurity(t *testing.T) {
+func TestATableWithHiddenRowsIsRejected(t *testing.T) {
 	s := open(t, events)
 	s.exec("ALTER TABLE events ENABLE ROW LEVEL SECURITY")
 	r := s.request("", "events", eventMap, "")
