@@ -1,6 +1,8 @@
 """The models and admin pages."""
 import subprocess
 import sys
+import uuid
+from datetime import datetime
 
 import pytest
 import shop
@@ -31,6 +33,12 @@ def test_creating_a_message_needs_only_insert(settings):
     with connection.cursor() as cursor:
         cursor.execute("CREATE ROLE shop_python; GRANT USAGE ON SCHEMA public TO shop_python; GRANT INSERT ON outbox TO shop_python; SET LOCAL ROLE shop_python")
     OutboxMessage.objects.create(routing_key="orders", payload={"a": 1}, headers={"h": 1})
+
+
+def test_dates_and_uuids_in_a_payload():
+    key = uuid.uuid4()
+    OutboxMessage.objects.create(routing_key="orders", payload={"key": key, "at": datetime(2030, 1, 2, 3, 4)})
+    assert OutboxMessage.objects.get().payload == {"key": str(key), "at": "2030-01-02T03:04:00"}
 
 
 def test_coalesce_key_and_max_attempts_are_fields():
@@ -111,3 +119,30 @@ def test_admin_requeue_needs_a_permission(client, django_user_model):
     assert "Send back" not in client.get("/admin/cdc_relay/deadletter/").content.decode()
     client.post("/admin/cdc_relay/deadletter/", {"action": "requeue", "_selected_action": [str(letter.pk)]})
     assert DeadLetter.objects.filter(pk=letter.pk).exists()
+
+
+def test_admin_says_why_a_message_waits(admin_client):
+    waiting = OutboxMessage.objects.create(routing_key="orders", payload={})
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE outbox SET attempts = 3, last_error = 'unroutable: no queue'")
+    page = admin_client.get(f"/admin/cdc_relay/outboxmessage/{waiting.pk}/change/").content.decode()
+    assert "unroutable: no queue" in page
+
+
+def test_admin_finds_tasks_by_name(admin_client):
+    shop.mail.delay("ann")
+    page = admin_client.get("/admin/cdc_relay/outboxmessage/?q=shop.mai").content.decode()
+    assert "1 waiting message" in page
+    assert "0 waiting messages" in admin_client.get("/admin/cdc_relay/outboxmessage/?q=shop.add").content.decode()
+
+
+def test_admin_names_what_it_cannot_requeue(admin_client):
+    first, second = dead_letter(), dead_letter()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO outbox (id, routing_key, payload) SELECT id, 'taken', '{}' FROM outbox_dead_letter WHERE message_id = %s", [first.pk]
+        )
+    answer = admin_client.post("/admin/cdc_relay/deadletter/", {"action": "requeue", "_selected_action": [str(first.pk), str(second.pk)]}, follow=True)
+    page = answer.content.decode()
+    assert "Sent back: 1" in page and "Not sent back: 1" in page and str(first.pk) in page and "gives a message a new id" in page
+    assert DeadLetter.objects.get().pk == first.pk

@@ -1,6 +1,8 @@
 from django.contrib import admin, messages
+from django.db import DatabaseError, models
+from django.db.models.expressions import RawSQL
 
-from .models import DeadLetter, OutboxMessage
+from .models import TABLE, DeadLetter, OutboxMessage
 
 
 class MessageAdmin(admin.ModelAdmin):
@@ -31,16 +33,29 @@ class MessageAdmin(admin.ModelAdmin):
 
 @admin.register(OutboxMessage)
 class OutboxMessageAdmin(MessageAdmin):
-    list_display = ("message_id", "task", "routing_key", "created_at", "available_at")
-    search_fields = ("message_id", "routing_key")
-    fields = MessageAdmin.fields + ("available_at",)
+    list_display = ("message_id", "task", "routing_key", "created_at", "available_at", "attempts")
+    search_fields = ("message_id", "routing_key", "headers__task")
+    fields = MessageAdmin.fields + ("available_at", "attempts", "last_error")
+
+    def get_queryset(self, request):
+        """With the relay's own columns. They are no fields of the model, which would include them in each INSERT."""
+        return super().get_queryset(request).annotate(
+            relay_attempts=RawSQL(f"{TABLE}.attempts", (), models.IntegerField()),
+            relay_last_error=RawSQL(f"{TABLE}.last_error", (), models.TextField()),
+        )  # fmt: skip
+
+    def attempts(self, message):
+        return message.relay_attempts
+
+    def last_error(self, message):
+        return message.relay_last_error
 
 
 @admin.register(DeadLetter)
 class DeadLetterAdmin(MessageAdmin):
     list_display = ("message_id", "task", "routing_key", "failure_reason", "attempts", "dead_at")
     list_filter = ("failure_reason",)
-    search_fields = ("message_id", "routing_key", "last_error")
+    search_fields = ("message_id", "routing_key", "headers__task", "last_error")
     ordering = ("-dead_at",)
     fields = MessageAdmin.fields + ("failure_reason", "last_error", "attempts", "dead_at")
     actions = ("requeue",)
@@ -50,8 +65,17 @@ class DeadLetterAdmin(MessageAdmin):
         return request.user.has_perm("cdc_relay.change_deadletter")
 
     def requeue(self, request, queryset):
-        sent = sum(dead_letter.requeue() for dead_letter in queryset.order_by("dead_at"))
-        self.message_user(request, f"Sent back: {sent}", messages.SUCCESS)
+        sent, errors = 0, []
+        for dead_letter in queryset.order_by("dead_at"):
+            try:
+                sent += dead_letter.requeue()
+            except DatabaseError as error:
+                errors.append(f"{dead_letter}: {error}")
+        if sent or not errors:
+            self.message_user(request, f"Sent back: {sent}", messages.SUCCESS)
+        if errors:
+            hint = "`cdc-relay dead-letter requeue` gives a message a new id if another row has its id."
+            self.message_user(request, f"Not sent back: {len(errors)}. {hint} First error: {errors[0]}", messages.ERROR)
 
     requeue.short_description = "Send back to the outbox"
     requeue.allowed_permissions = ("requeue",)

@@ -3,6 +3,7 @@ import re
 import uuid
 
 from django.conf import settings
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connections, models, router, transaction
 from django.utils import timezone
 
@@ -35,11 +36,11 @@ class Message(models.Model):
     ordering_key = models.TextField(null=True)
     coalesce_key = models.TextField(null=True)
     max_attempts = models.SmallIntegerField(null=True)
-    payload = ParsedJSONField(null=True)
+    payload = ParsedJSONField(null=True, encoder=DjangoJSONEncoder)
     payload_bytes = models.BinaryField(null=True)
-    headers = models.JSONField(null=True)
+    headers = models.JSONField(null=True, encoder=DjangoJSONEncoder)
     properties = models.JSONField(null=True)
-    redacted_payload = ParsedJSONField(null=True)
+    redacted_payload = ParsedJSONField(null=True, encoder=DjangoJSONEncoder)
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField(null=True)
 
