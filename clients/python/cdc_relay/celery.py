@@ -1,6 +1,7 @@
 """install(app): Celery tasks become rows of the outbox, in the caller's transaction."""
 import json
 import re
+import sys
 import uuid
 import warnings
 from datetime import datetime, timezone
@@ -25,7 +26,7 @@ created = Signal(name="created", providing_args={"task_id", "message_id", "heade
 
 
 class OutsideTransactionWarning(UserWarning):
-    """A task was sent outside a transaction: it is committed at once, even if the caller fails later."""
+    """A task was sent outside a transaction. It is committed at once and sent, even if the caller fails later."""
 
 
 def install(app, *, execute=None, in_transaction=None, using="default", table=None, exclude=(), context=()):
@@ -37,7 +38,7 @@ def install(app, *, execute=None, in_transaction=None, using="default", table=No
     variables and of OpenTelemetry's headers (traceparent, tracestate, baggage) to send along as headers.
     """
     writer = _Writer(table or "outbox", execute, in_transaction) if execute else _DjangoWriter(table, using)
-    send_directly = None
+    send_directly, is_beat = None, False
 
     def send_task_message(producer, name, message, **options):
         nonlocal send_directly
@@ -45,14 +46,17 @@ def install(app, *, execute=None, in_transaction=None, using="default", table=No
             send_directly = app.amqp._create_task_sender()
         if any(fnmatchcase(name, pattern) for pattern in exclude):
             return send_directly(producer, name, message, **options)
-        if not writer.in_transaction() and not current_task:
-            warnings.warn(f"task {name} was sent outside a transaction", OutsideTransactionWarning, stacklevel=4)
+        if not current_task and not is_beat and not writer.in_transaction():
+            text = f"task {name} was sent outside a transaction: it is sent even if the caller fails later"
+            warnings.warn(text, OutsideTransactionWarning, stacklevel=_level_of_caller())
         # Celery itself chooses the queue and calls the signals. It publishes to _Row instead of a connection.
         row = _Row(name, writer, context)
         return send_directly(row, name, message._replace(sent_event=None), **{**options, "retry": False})
 
     def beat_without_connection(sender, **_):
+        nonlocal is_beat
         if sender.app is app:
+            is_beat = True
             sender.scheduler.producer = None  # else beat waits for the broker before it sends
 
     app.amqp.send_task_message = send_task_message
@@ -112,7 +116,7 @@ class _Writer:
 
 class _DjangoWriter(_Writer):
     def __init__(self, table, using):
-        super().__init__(table, self.execute_in_django, self.in_atomic_block)
+        super().__init__(table, self.execute_in_django, self.is_in_transaction)
         self.using = using
 
     def insert(self, **columns):
@@ -131,10 +135,10 @@ class _DjangoWriter(_Writer):
         with connection.cursor() as cursor:
             cursor.execute(sql, parameters)
 
-    def in_atomic_block(self):
+    def is_in_transaction(self):
         from django.db import connections
 
-        return connections[self.using].in_atomic_block
+        return not connections[self.using].get_autocommit()
 
 
 def _is_json(text):
@@ -148,6 +152,14 @@ def _is_json(text):
 def _jsonb(value):
     """JSON with a replacement character for what jsonb cannot store. Celery's headers repeat the arguments as text."""
     return ESCAPES.sub(lambda found: found[1] or r"\ufffd", json.dumps(value, default=str))
+
+
+def _level_of_caller():
+    """The stacklevel, for a warning of the function that calls this, of the code that called Celery."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("celery", "cdc_relay"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _message_id(headers):

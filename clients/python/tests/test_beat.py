@@ -26,4 +26,5 @@ def test_beat_needs_no_broker_and_survives_a_broken_connection(start, tmp_path, 
         assert cursor.fetchone() == (1,)
     until_more_than(len(outbox))
     beat.stop()
+    assert "OutsideTransactionWarning" not in beat.said()
     assert {message.task for message in drain_outbox(run_tasks=False)} == {"shop.add"}

@@ -39,7 +39,27 @@ def test_sending_outside_a_transaction_warns(drain_outbox):
     with warnings.catch_warnings(), transaction.atomic():
         warnings.simplefilter("error")
         shop.add.delay(1, 2)
-    assert len(drain_outbox(run_tasks=False)) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        transaction.set_autocommit(False)
+        shop.add.delay(1, 2)
+        transaction.commit()
+        transaction.set_autocommit(True)
+    assert len(drain_outbox(run_tasks=False)) == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_warning_names_the_line_that_sends(outbox):
+    for send in (
+        lambda: shop.add.delay(1, 2),
+        lambda: shop.add.apply_async((1, 2)),
+        lambda: shop.app.send_task("shop.add", (1, 2)),
+        lambda: chain(shop.add.s(1, 2), shop.add.s(3)).delay(),
+        lambda: group([shop.add.s(1, 2)]).delay(),
+    ):
+        with pytest.warns(cdc_relay.OutsideTransactionWarning) as warned:
+            send()
+        assert [warning.filename for warning in warned] == [__file__]
 
 
 def break_connection():
@@ -61,7 +81,7 @@ def test_a_broken_connection_is_replaced(drain_outbox):
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.filterwarnings("ignore::cdc_relay.OutsideTransactionWarning")
 def test_a_broken_connection_loses_no_part_of_a_transaction(drain_outbox):
-    transaction.set_autocommit(False)  # Django knows nothing of this transaction
+    transaction.set_autocommit(False)  # not an atomic block
     shop.add.delay(1, 2)
     break_connection()
     with pytest.raises((InterfaceError, OperationalError)):
@@ -109,6 +129,7 @@ def test_binary_and_compressed_bodies_are_stored(outbox):
     assert pickled.payload is None and pickle.loads(bytes(pickled.payload_bytes))[0] == (1, 2)
     assert pickled.properties["content_type"] == "application/x-python-serialize" and pickled.properties["content_encoding"] == "binary"
     assert zlib.decompress(bytes(compressed.payload_bytes)).startswith(b"[[1, 2]")
+    assert (pickled.args, compressed.args) == ([1, 2], [1, 2])
     assert compressed.headers["compression"] == "application/x-gzip"
     shop.mail.delay("Grüße ☃")
     assert outbox[2].args == ["Grüße ☃"]
