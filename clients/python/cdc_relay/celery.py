@@ -8,8 +8,10 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 
 from celery import current_task
+from celery.exceptions import ImproperlyConfigured
 from celery.signals import beat_init
 from celery.utils.dispatch import Signal
+from kombu.common import Broadcast
 from kombu.compression import compress
 from kombu.serialization import dumps
 
@@ -37,6 +39,9 @@ def install(app, *, execute=None, in_transaction=None, using="default", table=No
     Tasks that match `exclude` ("audit.*") go to the broker directly. `context` lists names of structlog's context
     variables and of OpenTelemetry's headers (traceparent, tracestate, baggage) to send along as headers.
     """
+    if isinstance(exclude, str) or isinstance(context, str):
+        raise TypeError("exclude and context are lists of names, not a string")
+    exclude, context = tuple(exclude), tuple(context)
     writer = _Writer(table or "outbox", execute, in_transaction) if execute else _DjangoWriter(table, using)
     send_directly, is_beat = None, False
 
@@ -46,6 +51,8 @@ def install(app, *, execute=None, in_transaction=None, using="default", table=No
             send_directly = app.amqp._create_task_sender()
         if any(fnmatchcase(name, pattern) for pattern in exclude):
             return send_directly(producer, name, message, **options)
+        if not message.headers:
+            raise ImproperlyConfigured("cdc_relay needs Celery's message protocol 2: remove the setting task_protocol = 1")
         if not current_task and not is_beat and not writer.in_transaction():
             text = f"task {name} was sent outside a transaction: it is sent even if the caller fails later"
             warnings.warn(text, OutsideTransactionWarning, stacklevel=_level_of_caller())
@@ -65,10 +72,12 @@ def install(app, *, execute=None, in_transaction=None, using="default", table=No
 
 
 def declare_queues(app):
-    """Declares only the queues of the app's configuration, with their exchanges and bindings."""
+    """Declares the queues of the setting task_queues and the default queue, with their exchanges and bindings."""
     with app.connection_for_write() as connection:
         for queue in app.amqp.queues.values():
-            queue(connection.default_channel).declare()
+            # Each worker has its own queue for a Broadcast. One without a consumer would fill.
+            declared = queue.exchange if isinstance(queue, Broadcast) else queue
+            declared(connection.default_channel).declare()
 
 
 class _Row:
@@ -166,7 +175,7 @@ def _message_id(headers):
     """The task's id for its first message, else a random UUID."""
     try:
         if not headers.get("retries") and not headers.get("replaced_task_nesting"):
-            return str(uuid.UUID(headers["id"]))
+            return str(uuid.UUID(str(headers["id"])))
     except ValueError:
         pass  # the application chose another form of id
     return str(uuid.uuid4())

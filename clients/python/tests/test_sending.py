@@ -1,6 +1,7 @@
 """What install(app) writes to the outbox, without a relay and without a broker."""
 import json
 import pickle
+import uuid
 import warnings
 import zlib
 from datetime import datetime, timedelta, timezone
@@ -8,7 +9,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 import shop
 from celery import Celery, chain, chord, group
+from celery.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, connection, transaction
+from kombu import Queue
+from kombu.common import Broadcast
 
 import cdc_relay
 
@@ -101,6 +105,26 @@ def test_task_options_become_columns_and_properties(outbox, assert_task_sent):
     assert assert_task_sent("shop.mail", args=["bob"], routing_key=shop.app.conf.task_routes["shop.mail"]["queue"]).properties["priority"] == 5
 
 
+def test_a_task_id_of_type_uuid(outbox):
+    task_id = uuid.uuid4()
+    shop.add.apply_async((1, 2), task_id=task_id)
+    assert outbox[0].task_id == str(task_id) == str(outbox[0].message_id)
+
+
+@pytest.mark.parametrize("names", [{"exclude": "metrics.*"}, {"context": "request_id"}])
+def test_a_string_in_place_of_a_list_is_an_error(names):
+    with pytest.raises(TypeError, match="lists of names"):
+        cdc_relay.install(Celery("other", set_as_current=False), **names)
+
+
+def test_protocol_1_is_an_error():
+    app = Celery("other", set_as_current=False)
+    app.conf.task_protocol = 1
+    cdc_relay.install(app)
+    with pytest.raises(ImproperlyConfigured, match="remove the setting task_protocol = 1"):
+        app.send_task("billing.pay", [1])
+
+
 def test_times_become_columns(outbox):
     now, at = datetime.now(timezone.utc), datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2)))
     shop.add.apply_async((1, 2), countdown=60, expires=120)
@@ -189,3 +213,18 @@ def test_excluded_tasks_go_to_the_broker(outbox):
         message = queue.get(timeout=60)
         message.ack()
     assert message.headers["task"] == "direct.ping"
+
+
+def test_declare_queues_makes_no_queue_for_a_broadcast():
+    name = shop.app.conf.task_default_queue + "_broadcast"
+    app = Celery("other", broker=shop.app.conf.broker_url, set_as_current=False)
+    broadcast = Broadcast(name)
+    app.conf.task_queues = [Queue(name + "_queue", auto_delete=True), broadcast]
+    cdc_relay.declare_queues(app)
+    with app.connection_for_write() as connection:
+        connection.default_channel.queue_declare(name + "_queue", passive=True)
+        connection.default_channel.exchange_declare(name, "fanout", passive=True)
+        with pytest.raises(connection.channel_errors, match="NOT_FOUND"):
+            connection.default_channel.queue_declare(broadcast.name, passive=True)
+        connection.channel().queue_delete(name + "_queue")
+        connection.channel().exchange_delete(name)
