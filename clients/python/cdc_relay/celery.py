@@ -4,6 +4,7 @@ import re
 import sys
 import uuid
 import warnings
+from contextlib import closing
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 
@@ -86,8 +87,8 @@ class _Row:
     def __init__(self, name, writer, context):
         self.name, self.writer, self.context = name, writer, context
 
-    def publish(self, body, exchange, routing_key, serializer, compression, headers, **properties):
-        content_type, content_encoding, body = dumps(body, serializer=serializer)
+    def publish(self, message_body, exchange, routing_key, serializer, compression, headers, **properties):
+        content_type, content_encoding, body = dumps(message_body, serializer=serializer)
         if compression:
             body, headers["compression"] = compress(body.encode() if isinstance(body, str) else body, compression)
         for key, value in _captured(self.context).items():
@@ -109,6 +110,7 @@ class _Row:
             properties=_jsonb({**known, "content_type": content_type, "content_encoding": content_encoding}),
             available_at=available_at,
             expires_at=_time(headers.get("expires")),
+            apart=_continues_current_task(headers, embed=message_body[2]),
         )
         created.send(sender=self.name, task_id=headers["id"], message_id=message_id, headers=headers)
 
@@ -118,9 +120,14 @@ class _Writer:
         self.table, self.execute = table, execute
         self.in_transaction = in_transaction or (lambda: True)
 
-    def insert(self, **columns):
+    def insert(self, apart, **columns):
+        """Inserts a row; `apart`: if possible, not in the current transaction."""
         names, places = ", ".join(columns), ", ".join(["%s"] * len(columns))
-        self.execute(f"INSERT INTO {self.table} ({names}) VALUES ({places})", list(columns.values()))
+        execute = self.execute_apart if apart else self.execute
+        execute(f"INSERT INTO {self.table} ({names}) VALUES ({places})", list(columns.values()))
+
+    def execute_apart(self, sql, parameters):
+        self.execute(sql, parameters)
 
 
 class _DjangoWriter(_Writer):
@@ -128,11 +135,11 @@ class _DjangoWriter(_Writer):
         super().__init__(table, self.execute_in_django, self.is_in_transaction)
         self.using = using
 
-    def insert(self, **columns):
+    def insert(self, apart, **columns):
         from django.conf import settings
 
         self.table = self.table or getattr(settings, "CDC_RELAY_TABLE", "outbox")
-        super().insert(**columns)
+        super().insert(apart, **columns)
 
     def execute_in_django(self, sql, parameters):
         from django.db import connections
@@ -142,6 +149,14 @@ class _DjangoWriter(_Writer):
         if connection.connection is not None and connection.get_autocommit() and not connection.is_usable():
             connection.close()
         with connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+
+    def execute_apart(self, sql, parameters):
+        from django.db import connections
+
+        if connections[self.using].get_autocommit():
+            return self.execute(sql, parameters)
+        with closing(connections[self.using].copy()) as connection, connection.cursor() as cursor:
             cursor.execute(sql, parameters)
 
     def is_in_transaction(self):
@@ -161,6 +176,15 @@ def _is_json(text):
 def _jsonb(value):
     """JSON with a replacement character for what jsonb cannot store. Celery's headers repeat the arguments as text."""
     return ESCAPES.sub(lambda found: found[1] or r"\ufffd", json.dumps(value, default=str))
+
+
+def _continues_current_task(headers, embed):
+    """Tells whether it is a retry, or a replacement by a task or a chain: the running task's id is its own, or a later one's.
+
+    Celery raises an exception after it has sent those, and that rolls back the task's transaction.
+    """
+    ids = [headers["id"], *(later["options"].get("task_id") for later in embed["chain"] or ())]
+    return bool(current_task) and current_task.request.id in ids
 
 
 def _level_of_caller():

@@ -4,7 +4,8 @@ import os
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
 
 import django  # noqa: E402
-from celery import Celery  # noqa: E402
+from celery import Celery, chain  # noqa: E402
+from django.db import transaction  # noqa: E402
 
 import cdc_relay  # noqa: E402
 
@@ -53,3 +54,19 @@ def third_time(self):
 def add_later(self, x, y):
     """Replaces itself, with the same id."""
     raise self.replace(add.s(x, y))
+
+
+@app.task(name="shop.retry_in_transaction", bind=True)
+@transaction.atomic
+def retry_in_transaction(self):
+    """Sends a task and tries again. The exception of the retry rolls back the transaction, with that task."""
+    mail.delay("rolled back")
+    if self.request.retries < 1:
+        raise self.retry(countdown=0.1)
+    return self.request.retries
+
+
+@app.task(name="shop.replace_in_transaction", bind=True)
+@transaction.atomic
+def replace_in_transaction(self, *numbers):
+    raise self.replace(chain(add.s(*numbers), add.s(10)))

@@ -49,6 +49,8 @@ def test_results_arrive(relay, worker):
         assert send(shop.mail.s(argument)).get(timeout=HANG) == argument
     assert send(shop.third_time.s()).get(timeout=HANG) == 2
     assert send(shop.add_later.s(2, 3)).get(timeout=HANG) == 5
+    assert send(shop.retry_in_transaction.s()).get(timeout=HANG) == 1
+    assert send(shop.replace_in_transaction.s(2, 3)).get(timeout=HANG) == 15
     with transaction.atomic():
         body = chord([shop.add.s(1, 1), shop.add.s(2, 2)])(shop.total.s())
     assert body.get(timeout=HANG) == 6
