@@ -7,8 +7,9 @@ import warnings
 from contextlib import closing
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
+from typing import Callable, Iterable, Optional
 
-from celery import current_task
+from celery import Celery, current_task
 from celery.exceptions import ImproperlyConfigured
 from celery.signals import beat_init
 from celery.utils.dispatch import Signal
@@ -32,7 +33,16 @@ class OutsideTransactionWarning(UserWarning):
     """A task was sent outside a transaction. It is committed at once and sent, even if the caller fails later."""
 
 
-def install(app, *, execute=None, in_transaction=None, using="default", table=None, exclude=(), context=()):
+def install(
+    app: Celery,
+    *,
+    execute: Optional[Callable[[str, list], object]] = None,
+    in_transaction: Optional[Callable[[], bool]] = None,
+    using: str = "default",
+    table: Optional[str] = None,
+    exclude: Iterable[str] = (),
+    context: Iterable[str] = (),
+) -> Celery:
     """Writes every task that this app sends to the outbox.
 
     Without `execute`, rows go through the Django connection `using`. Otherwise execute(sql, parameters) runs a statement with
@@ -72,7 +82,7 @@ def install(app, *, execute=None, in_transaction=None, using="default", table=No
     return app
 
 
-def declare_queues(app):
+def declare_queues(app: Celery) -> None:
     """Declares the queues of the setting task_queues and the default queue, with their exchanges and bindings."""
     with app.connection_for_write() as connection:
         for queue in app.amqp.queues.values():
