@@ -83,7 +83,7 @@ def install(
 
 
 def declare_queues(app: Celery) -> None:
-    """Declares the queues of the setting task_queues and the default queue, with their exchanges and bindings."""
+    """Declares the queues of the setting task_queues, or else the default queue, with their exchanges and bindings."""
     with app.connection_for_write() as connection:
         for queue in app.amqp.queues.values():
             # Each worker has its own queue for a Broadcast. One without a consumer would fill.
@@ -223,7 +223,9 @@ def _time(text):
 
 
 def _captured(names):
-    found = {}
+    """The context to send along: that of this process, or else that of the running task, for its retries and next tasks."""
+    request = current_task.request if current_task else {}
+    found = {name: request.get(name) for name in names if request.get(name) is not None}
     if names:
         try:
             from structlog.contextvars import get_contextvars

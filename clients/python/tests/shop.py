@@ -50,6 +50,13 @@ def third_time(self):
     return self.request.retries
 
 
+@app.task(name="shop.request_id_at_the_second_attempt", bind=True)
+def request_id_at_the_second_attempt(self, *_):
+    if self.request.retries < 1:
+        raise self.retry(countdown=0.1)
+    return self.request.get("request_id")
+
+
 @app.task(name="shop.add_later", bind=True)
 def add_later(self, x, y):
     """Replaces itself, with the same id."""

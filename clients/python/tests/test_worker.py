@@ -59,6 +59,14 @@ def test_results_arrive(relay, worker):
         assert cursor.fetchone() == (0, None)
 
 
+def test_the_context_reaches_retries_and_the_next_tasks(relay, worker):
+    structlog = pytest.importorskip("structlog")
+    relay()
+    with structlog.contextvars.bound_contextvars(request_id="r1"):
+        result = send(chain(shop.add.s(1, 2), shop.request_id_at_the_second_attempt.s()))
+    assert result.get(timeout=HANG) == "r1"
+
+
 def test_results_arrive_by_reply_to(relay, start):
     relay()
     queue = shop.app.conf.task_default_queue + "_rpc"
