@@ -189,9 +189,10 @@ def _jsonb(value):
 
 
 def _continues_current_task(headers, embed):
-    """Tells whether it is a retry, or a replacement by a task or a chain: the running task's id is its own, or a later one's.
+    """Tells whether it is a retry of the running task, or its replacement by a task or a chain.
 
-    Celery raises an exception after it has sent those, and that rolls back the task's transaction.
+    Then the running task's id is that of the message, or of a later task of the chain. Celery raises an exception after
+    it has sent those, and that rolls back the task's transaction.
     """
     ids = [headers["id"], *(later["options"].get("task_id") for later in embed["chain"] or ())]
     return bool(current_task) and current_task.request.id in ids
@@ -223,7 +224,7 @@ def _time(text):
 
 
 def _captured(names):
-    """The context to send along: that of this process, or else that of the running task, for its retries and next tasks."""
+    """The context of this process, or else of the running task, for its retries and next tasks."""
     request = current_task.request if current_task else {}
     found = {name: request.get(name) for name in names if request.get(name) is not None}
     if names:

@@ -72,7 +72,7 @@ def _load(value):
 
 @pytest.fixture
 def outbox(db):
-    """The messages that this test has sent, oldest first. Tests with transaction=True leave theirs: those are removed."""
+    """The messages that this test has sent, oldest first. Those of earlier tests with transaction=True are removed."""
     from django.db import connections, router
 
     from cdc_relay.django.models import OutboxMessage
