@@ -16,9 +16,9 @@ class Sent:
         self.headers = _load(self.headers) or {}
         self.properties = _load(self.properties) or {}
         self.payload = _load(self.payload)
-        self.task, self.task_id = self.headers.get("task"), self.headers.get("id")
-        self.args = self.kwargs = self.embed = None
-        if self.task:
+        self.task = self.task_id = self.args = self.kwargs = self.embed = None
+        if "task" in self.headers and "id" in self.headers:
+            self.task, self.task_id = self.headers["task"], self.headers["id"]
             self.args, self.kwargs, self.embed = self.decoded(columns)
 
     def decoded(self, columns):

@@ -6,6 +6,7 @@ import celery
 import pytest
 import shop
 from celery import chain, chord
+from django.db import connection
 
 from cdc_relay.django.models import OutboxMessage
 
@@ -59,6 +60,15 @@ def test_drain_outbox_runs_the_tasks_and_what_they_send(drain_outbox, outbox):
     assert [m.task for m in drained] == ["shop.add", None, "shop.add", "shop.mail", "shop.mail"]
     assert [m.args for m in drained if m.task == "shop.mail"] == [[6], [6]]
     assert len(outbox) == 0
+
+
+def test_a_task_sent_by_sql_and_a_message_that_only_has_a_header_task(assert_sent, assert_task_sent, drain_outbox):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT outbox_celery('shop.add', args => '[1, 2]', queue => 'sums')")
+    OutboxMessage.objects.create(routing_key="todo", payload={"a": 1}, headers={"task": "clean"})
+    assert_task_sent("shop.add", args=[1, 2], kwargs={}, routing_key="sums")
+    assert assert_sent("todo", payload={"a": 1}).task is None
+    assert len(drain_outbox()) == 2
 
 
 def test_drain_outbox_runs_retries(drain_outbox):
