@@ -14,9 +14,9 @@ RELAY = os.environ.get("CDC_RELAY_BINARY", "cdc-relay")
 
 # Each run has its own queues and results.
 run = f"shop_{uuid.uuid4().hex[:8]}"
-folder = tempfile.mkdtemp(prefix="cdc-relay-python-")
+results = tempfile.TemporaryDirectory(prefix="cdc-relay-python-")
 os.environ.update(
-    DJANGO_SETTINGS_MODULE="settings", SHOP_BROKER=os.environ["CDC_RELAY_AMQP_URL"], SHOP_QUEUE=run, SHOP_RESULTS=f"file://{folder}"
+    DJANGO_SETTINGS_MODULE="settings", SHOP_BROKER=os.environ["CDC_RELAY_AMQP_URL"], SHOP_QUEUE=run, SHOP_RESULTS=f"file://{results.name}"
 )
 
 
