@@ -99,13 +99,34 @@ func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
 	if protocol == "" {
 		protocol = os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")
 	}
+	local := localCollector(protocol)
 	switch protocol {
 	case "", "http/protobuf":
-		return otlptracehttp.New(ctx)
+		var options []otlptracehttp.Option
+		if local != "" {
+			options = append(options, otlptracehttp.WithEndpointURL(local))
+		}
+		return otlptracehttp.New(ctx, options...)
 	case "grpc":
-		return otlptracegrpc.New(ctx)
+		var options []otlptracegrpc.Option
+		if local != "" {
+			options = append(options, otlptracegrpc.WithEndpointURL(local))
+		}
+		return otlptracegrpc.New(ctx, options...)
 	}
 	return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s: cdc-relay knows http/protobuf and grpc", protocol)
+}
+
+// localCollector is the default endpoint of OpenTelemetry, "" if the environment names one. The exporters' own default is
+// the same host with https.
+func localCollector(protocol string) string {
+	switch {
+	case os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "":
+		return ""
+	case protocol == "grpc":
+		return "http://localhost:4317"
+	}
+	return "http://localhost:4318/v1/traces"
 }
 
 // Shutdown exports the remaining spans, until ctx is done.

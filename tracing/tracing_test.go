@@ -264,6 +264,25 @@ func TestVariablesEnableTracing(t *testing.T) {
 	}
 }
 
+// The exporters alone would use https.
+func TestWithoutAnEndpointTheCollectorIsOnThisMachine(t *testing.T) {
+	plainly(t)
+	for protocol, want := range map[string]string{
+		"": "http://localhost:4318/v1/traces", "http/protobuf": "http://localhost:4318/v1/traces", "grpc": "http://localhost:4317",
+	} {
+		if got := localCollector(protocol); got != want {
+			t.Errorf("%q: got %s, want %s", protocol, got, want)
+		}
+	}
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
+		plainly(t)
+		t.Setenv(name, "https://collector:4318")
+		if got := localCollector(""); got != "" {
+			t.Errorf("with %s: got %s", name, got)
+		}
+	}
+}
+
 // A collector that is down costs spans, never messages.
 func TestAnUnavailableCollectorDelaysNothing(t *testing.T) {
 	plainly(t)
