@@ -214,6 +214,21 @@ func parsed(t *testing.T, address string) *url.URL {
 	return u
 }
 
+// The texts are RabbitMQ's. The name of an exchange says nothing about the cause.
+func TestTheFixForARejectedPublishFollowsTheCause(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"ACCESS_REFUSED - access to exchange 'amq.topic' in vhost '/' refused for user 'relay'":              "rabbitmqctl set_permissions",
+		"ACCESS_REFUSED - access to exchange 'internal' in vhost '/' refused for user 'relay'":               "rabbitmqctl set_permissions",
+		"ACCESS_REFUSED - access to topic 'k' in exchange 'amq.topic' in vhost '/' refused for user 'relay'": "rabbitmqctl clear_topic_permissions",
+		"ACCESS_REFUSED - cannot publish to internal exchange 'shop' in vhost '/'":                           "an internal one rejects",
+	} {
+		if got := doctor.PermitFix(&amqp.Error{Code: amqp.AccessRefused, Reason: text}); !strings.Contains(got, want) {
+			t.Errorf("%s: got %s", text, got)
+		}
+	}
+}
+
 func TestAMissingTopicPermissionIsReported(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)

@@ -235,9 +235,9 @@ func withKey(d destination) string {
 func (j *brokerJudge) permitFix(err error) string {
 	reason := reasonOf(err)
 	switch {
-	case strings.Contains(reason, "internal"):
+	case strings.Contains(reason, "internal exchange '"):
 		return "# publish to an exchange that is bound to it: an internal one rejects messages from clients"
-	case strings.Contains(reason, "topic"):
+	case strings.Contains(reason, "access to topic '"):
 		return fmt.Sprintf("rabbitmqctl clear_topic_permissions -p %s %s  # or set_topic_permissions with a pattern that takes the key", shell(j.f.vhost), shell(j.f.user))
 	}
 	names := map[string]bool{}
