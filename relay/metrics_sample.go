@@ -42,7 +42,7 @@ func newSampleCollector(r *Relay) *sampleCollector {
 	return &sampleCollector{
 		relay:  r,
 		depth:  desc("queue_depth_rows", "Rows of the outbox: exact up to 10,000, estimated beyond."),
-		oldest: desc("oldest_pending_seconds", "Age of the oldest row that is ready to be published (database clock). 0: none waits."),
+		oldest: desc("oldest_pending_seconds", "Age of the oldest row that waits for no time, also behind its ordering key (database clock). 0: none."),
 		dead:   desc("dead_letter_rows", "Rows of the dead-letter table: exact up to 10,000, estimated beyond."),
 		newer:  desc("newer_version_rows", "Rows among the oldest 10,000 whose schema_version is newer than this relay knows. It does not publish them."),
 		lag:    desc("slot_lag_bytes", "Bytes of WAL that the slot's reader has not confirmed."),
