@@ -66,6 +66,8 @@ func (p *process) manCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			// The library's synopsis has only the global flags.
+			page = strings.Replace(page, "\ncdc-relay\n\n.EX\n[--version]\n.EE\n", "\n"+app.UsageText+"\n", 1)
 			_, err = fmt.Fprint(p.stdout, page)
 			return err
 		},

@@ -84,7 +84,7 @@ func TestCompletionInEachShell(t *testing.T) {
 
 func TestManPrintsAManualPage(t *testing.T) {
 	r := cdcRelay(t, nil, "man")
-	wantOutput(t, r, ".TH cdc-relay 1\n", ".SH run\n", `--max-in-flight\fP="": Maximum number`, "(default: 2000)", ".SS requeue\n")
+	wantOutput(t, r, ".TH cdc-relay 1\n", ".SH SYNOPSIS\ncdc-relay COMMAND [FLAGS]\n", ".SH run\n", `--max-in-flight\fP="": Maximum number`, "(default: 2000)", ".SS requeue\n")
 	if strings.Contains(cdcRelay(t, nil, "--help").stdout, "manual page") {
 		t.Error("the help page shows the command for packagers")
 	}
