@@ -27,11 +27,16 @@ func chartFolder() string { return objects.Path("deploy/helm/cdc-relay") }
 
 // render returns what `helm template cdc-relay deploy/helm/cdc-relay` prints for these values, by file.
 func render(values map[string]any) (map[string]string, error) {
+	return renderAs("cdc-relay", values)
+}
+
+// renderAs does the same for another name of the release.
+func renderAs(name string, values map[string]any) (map[string]string, error) {
 	chart, err := loader.Load(chartFolder())
 	if err != nil {
 		return nil, err
 	}
-	release := chartutil.ReleaseOptions{Name: "cdc-relay", Namespace: "shop", IsInstall: true}
+	release := chartutil.ReleaseOptions{Name: name, Namespace: "shop", IsInstall: true}
 	all, err := chartutil.ToRenderValues(chart, values, release, chartutil.DefaultCapabilities)
 	if err != nil {
 		return nil, err
@@ -46,6 +51,11 @@ func rendered(t *testing.T, values map[string]any) []any {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return decoded(t, files)
+}
+
+func decoded(t *testing.T, files map[string]string) []any {
+	t.Helper()
 	var found []any
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if !strings.HasSuffix(name, ".yaml") || strings.TrimSpace(files[name]) == "" {
@@ -83,12 +93,14 @@ func TestTheChartRenders(t *testing.T) {
 		"tolerations":         []any{map[string]any{"key": "relay", "operator": "Exists"}},
 		"setup":               map[string]any{"args": []any{"--table", "sales.outbox"}},
 		"image":               map[string]any{"tag": "1.2.3"},
+		"env":                 []any{map[string]any{"name": "CDC_RELAY_LOG_LEVEL", "value": "debug"}},
 		"podDisruptionBudget": map[string]any{"enabled": true},
 		"networkPolicy":       map[string]any{"from": []any{}, "ports": []any{6432, 5671}},
 	})
 	objects.BelongTogether(t, found)
 	pod := objects.One[appsv1.Deployment](t, found).Spec.Template.Spec
-	if pod.Containers[0].Image != "ghcr.io/cdc-relay/cdc-relay:1.2.3" || pod.ImagePullSecrets[0].Name != "registry" || pod.NodeSelector["disk"] != "fast" {
+	if pod.Containers[0].Image != "ghcr.io/cdc-relay/cdc-relay:1.2.3" || pod.ImagePullSecrets[0].Name != "registry" || pod.NodeSelector["disk"] != "fast" ||
+		len(pod.Containers[0].Env) != 3 || pod.Containers[0].Env[2].Value != "debug" {
 		t.Errorf("the values have no effect: %+v", pod)
 	}
 	job := objects.One[batchv1.Job](t, found).Spec.Template.Spec
@@ -103,12 +115,42 @@ func TestTheChartRenders(t *testing.T) {
 	}
 }
 
+// A pod's name is at most 63 bytes, and Kubernetes adds up to 17 to the name of a Deployment.
+func TestNamesAreValidForEveryRelease(t *testing.T) {
+	long := strings.Repeat("release-", 6) + "ends" // 52 of the 53 bytes that Helm allows
+	for _, test := range []struct {
+		release, override, want string
+	}{
+		{"orders", "", "orders-cdc-relay"},
+		{"orders-cdc-relay", "", "orders-cdc-relay"},
+		{"orders", "outbox", "outbox"},
+		{long, "", "release-release-release-release-release-release-en"},
+		{strings.Repeat("a", 49) + "-b", "", strings.Repeat("a", 49)},
+	} {
+		files, err := renderAs(test.release, map[string]any{"fullnameOverride": test.override})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := decoded(t, files)
+		objects.BelongTogether(t, found)
+		deployment, job := objects.One[appsv1.Deployment](t, found), objects.One[batchv1.Job](t, found)
+		if deployment.Name != test.want || job.Name != test.want+"-setup" {
+			t.Errorf("release %s: the Deployment is %s, the Job %s", test.release, deployment.Name, job.Name)
+		}
+	}
+}
+
 func TestTheChartRejectsUnknownValues(t *testing.T) {
 	for _, values := range []map[string]any{
 		{"replicaCount": 3},
 		{"replicas": "three"},
 		{"secret": ""},
 		{"networkPolicy": map[string]any{"port": 5432}},
+		{"env": []any{map[string]any{"value": "without a name"}}},
+		// The probes would fail, or the password would be in the ConfigMap.
+		{"config": map[string]any{"http-addr": ""}},
+		{"config": map[string]any{"http-addr": "127.0.0.1:9464"}},
+		{"config": map[string]any{"database-url": "postgres://relay:secret@db/shop"}},
 	} {
 		if _, err := render(values); err == nil {
 			t.Errorf("%v is accepted", values)
@@ -147,7 +189,9 @@ func podOf(pod *corev1.PodSpec) *corev1.PodSpec {
 	pod = pod.DeepCopy()
 	pod.Containers[0].Image, pod.Containers[0].ImagePullPolicy = "", ""
 	if pod.Affinity != nil {
-		pod.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution[0].PodAffinityTerm.LabelSelector = nil
+		for i := range pod.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			pod.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution[i].PodAffinityTerm.LabelSelector = nil
+		}
 	}
 	return pod
 }

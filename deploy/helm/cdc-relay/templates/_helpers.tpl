@@ -1,30 +1,30 @@
-{{- define "name" -}}
+{{- define "cdc-relay.name" -}}
 {{- $name := printf "%s-%s" .Release.Name .Chart.Name }}
 {{- if contains .Chart.Name .Release.Name }}{{ $name = .Release.Name }}{{ end }}
-{{- $name | trunc 50 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | default $name | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
-{{- define "selector" -}}
+{{- define "cdc-relay.selector" -}}
 app.kubernetes.io/name: cdc-relay
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- define "labels" -}}
-{{ include "selector" . }}
+{{- define "cdc-relay.labels" -}}
+{{ include "cdc-relay.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{- define "image" -}}
+{{- define "cdc-relay.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{- define "port" -}}
+{{- define "cdc-relay.port" -}}
 {{ index .Values.config "http-addr" | default "0.0.0.0:9464" | splitList ":" | last }}
 {{- end }}
 
-{{- define "pod" -}}
+{{- define "cdc-relay.pod" -}}
 automountServiceAccountToken: false
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
@@ -47,9 +47,11 @@ securityContext:
     type: RuntimeDefault
 {{- end }}
 
-{{- define "container" -}}
-image: {{ include "image" . }}
+{{- define "cdc-relay.container" -}}
+image: {{ include "cdc-relay.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
+resources:
+  {{- toYaml .Values.resources | nindent 2 }}
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
