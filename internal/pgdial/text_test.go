@@ -1,8 +1,11 @@
 package pgdial
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"testing"
 
@@ -28,7 +31,59 @@ func TestTextOfAConnectionError(t *testing.T) {
 			t.Errorf("%s: the hint is %q", url, hint)
 		}
 	}
+	if _, err := pgconn.Connect(t.Context(), "postgres://shop@127.0.0.1:1/shop"); Cause(fmt.Errorf("look for table t: %w", err)) != "cannot connect to Postgres: 127.0.0.1:1: connection refused" {
+		t.Errorf("the cause: got %q", Cause(err))
+	}
 	if got := Text(errors.New("a\nb")); got != "a\nb" {
 		t.Errorf("another error: got %q", got)
+	}
+}
+
+// TestTextHasNoWordsOfTheDriver: neither functions of pgx, nor codes, nor a severity before another.
+func TestTextHasNoWordsOfTheDriver(t *testing.T) {
+	denied := &pgconn.PgError{Severity: "FEHLER", Code: "42501", Message: "keine Berechtigung"}
+	for want, err := range map[string]error{
+		"delete rows: keine Berechtigung":                                                  fmt.Errorf("delete rows: %w", denied),
+		"a: permission denied":                                                             fmt.Errorf("a: %w", errors.New("ERROR: permission denied (SQLSTATE 42501)")),
+		"read the replication stream: the connection to Postgres was lost":                 fmt.Errorf("read the replication stream: receive message failed: %w", io.ErrUnexpectedEOF),
+		"read the replication slots: the connection to Postgres was lost":                  errors.New("read the replication slots: conn closed"),
+		"read the newest id: timed out":                                                    fmt.Errorf("read the newest id: timeout: %w", context.DeadlineExceeded),
+		"read the file: unexpected EOF":                                                    errors.New("read the file: unexpected EOF"),
+		"read the replication stream: terminating connection due to administrator command": errors.New("read the replication stream: receive message failed: FATAL: terminating connection due to administrator command (SQLSTATE 57P01)"),
+	} {
+		if got := Text(err); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// TestTextOfServersThatAreNotPostgres: what a web server or a broker answers is not a message of Postgres.
+func TestTextOfServersThatAreNotPostgres(t *testing.T) {
+	for says, want := range map[string]string{
+		"HTTP/1.1 400 Bad Request\r\n\r\n": "the server does not speak the protocol of Postgres",
+		"AMQP\x00\x00\x09\x01":             "the server does not speak the protocol of Postgres",
+	} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = conn.Read(make([]byte, 8)) // unread, it would be a reset
+				_, _ = io.WriteString(conn, says)
+				_ = conn.Close()
+			}
+		}()
+		_, err = pgconn.Connect(t.Context(), "postgres://shop@"+listener.Addr().String()+"/shop")
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+		if err == nil || Text(err) != "cannot connect to Postgres: "+listener.Addr().String()+": "+want {
+			t.Errorf("%q: %v", says, Text(err))
+		}
 	}
 }
