@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -71,9 +72,8 @@ type AMQP struct {
 
 	// Only the goroutine of Run uses the fields below.
 	breaker   breaker
-	connected bool      // at least once
-	downSince time.Time // zero: connected
-	complaint time.Time // when the last failure to connect was logged
+	connected bool // at least once
+	trouble   *outagelog.Log
 }
 
 // NewAMQP checks the configuration; it does not connect. The error does not contain the URL.
@@ -90,6 +90,7 @@ func NewAMQP(cfg AMQPConfig) (*AMQP, error) {
 		inbox: inbox{in: newMailbox[*outbox.Message]()}, cfg: cfg, uri: uri, alone: newAloneList(),
 		limits:  limits{defaultExchange: cfg.DefaultExchange, login: uri.Username},
 		breaker: breaker{cooldown: cfg.OutageCooldown},
+		trouble: outagelog.New(cfg.Logger, func(err error) (cause, hint string) { return err.Error(), problem.Hint(err) }),
 	}, nil
 }
 
@@ -131,7 +132,8 @@ func (p *AMQP) brokerAnswered() {
 }
 
 func (p *AMQP) brokerBlocked(reason string) {
-	p.cfg.Logger.Warn("broker blocked the connection: publishing pauses", "event", event.BrokerBlocked, "reason", reason)
+	p.cfg.Logger.Warn("broker blocked the connection: messages wait in the table until it takes some again", "event", event.BrokerBlocked, "reason", reason,
+		"hint", "rabbitmq-diagnostics alarms  # free memory or disk of the broker")
 	p.setState(Blocked, "connection.blocked: "+reason)
 }
 
@@ -145,11 +147,9 @@ func (p *AMQP) connectionLost(s *session, err error) {
 	if s.heard.Load() {
 		p.breaker.answered()
 	}
-	now := time.Now()
-	p.downSince, p.complaint = now, now
-	p.cfg.Logger.Warn("broker connection lost: reconnecting", "event", event.BrokerLost, "error", err, "in_flight", s.inFlight.Load())
+	p.trouble.Report(event.BrokerLost, "broker connection lost: messages wait in the table; reconnecting", err, "in_flight", s.inFlight.Load())
 	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
-		p.breaker.outage(now)
+		p.breaker.outage(time.Now())
 	}
 	p.setDown(err)
 }
@@ -160,21 +160,9 @@ func (p *AMQP) dialFailed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	const complainEvery = time.Minute
-	now := time.Now()
-	if p.downSince.IsZero() {
-		p.downSince = now
-	}
-	if now.Sub(p.complaint) > complainEvery {
-		p.complaint = now
-		args := []any{"error", err, "for", now.Sub(p.downSince).Round(time.Second)}
-		if hint := problem.Hint(err); hint != "" {
-			args = append(args, "hint", hint)
-		}
-		p.cfg.Logger.Warn("cannot connect to the broker: retrying", append([]any{"event", event.BrokerDown}, args...)...)
-	}
+	p.trouble.Report(event.BrokerDown, "cannot connect to RabbitMQ: messages wait in the table; retrying", err)
 	if p.connected {
-		p.breaker.outage(now)
+		p.breaker.outage(time.Now())
 	}
 	p.setDown(err)
 }
@@ -193,11 +181,11 @@ func (p *AMQP) cameBack(s *session) {
 	if version, ok := s.connection.Properties["version"].(string); ok {
 		args = append(args, "version", version)
 	}
-	if !p.downSince.IsZero() {
-		args = append(args, "after", time.Since(p.downSince).Round(time.Millisecond))
+	if lasted := p.trouble.End(); lasted > 0 {
+		args = append(args, "after", lasted)
 	}
-	p.cfg.Logger.Info("connected to the broker", append([]any{"event", event.BrokerConnected}, args...)...)
-	p.connected, p.downSince, p.complaint = true, time.Time{}, time.Time{}
+	p.cfg.Logger.Info("connected to RabbitMQ", append([]any{"event", event.BrokerConnected}, args...)...)
+	p.connected = true
 }
 
 // setState replaces that of the inbox: it also reports the breaker, and each new reason.

@@ -2,15 +2,12 @@ package publish
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -54,7 +51,7 @@ func (p *AMQP) dial(ctx context.Context) (o opened, err error) {
 	p.attend(ctx, nil, done)
 	<-done
 	if err != nil {
-		return opened{}, p.hinted(Undialled(p.uri.Scheme, p.address(), err))
+		return opened{}, Undialled(p.uri, err)
 	}
 	return o, nil
 }
@@ -86,19 +83,6 @@ func (p *AMQP) open(ctx context.Context) (opened, error) {
 		_ = o.socket.Close()
 	}
 	return o, err
-}
-
-// hinted adds a hint to an error that may mean a missing client certificate: with TLS 1.3 a broker reports that after
-// the handshake, or just closes the connection.
-func (p *AMQP) hinted(err error) error {
-	var alert tls.AlertError
-	var exception *amqp.Error // code 501 from this side means an error while reading from the network
-	hungUp := errors.As(err, &alert) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, amqp.ErrClosed) ||
-		errors.As(err, &exception) && exception.Code == amqp.FrameError && !exception.Server
-	if certified := p.uri.CertFile != "" || p.cfg.TLS != nil; p.uri.Scheme == "amqps" && !certified && hungUp {
-		return fmt.Errorf("%w; where the broker asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE", err)
-	}
-	return err
 }
 
 // dialTimeout bounds connecting, with the handshake.

@@ -94,7 +94,7 @@ func (p *Exec) Run(ctx context.Context, sink Sink) error {
 			break
 		}
 		again := pause.NextBackOff()
-		p.cfg.Logger.Warn("handler is not running, restarting it", "event", event.HandlerEnded, "error", err, "again_in", again.Round(time.Millisecond))
+		p.cfg.Logger.Warn("handler ended: restarting it; messages wait in the table", "event", event.HandlerEnded, "error", err, "again_in", again.Round(time.Millisecond))
 		p.setState(Connecting, oneLine(err.Error()))
 		p.wait(ctx, again, "the handler is not running")
 	}

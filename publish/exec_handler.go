@@ -253,7 +253,7 @@ func (h *handler) complain(line []byte, err error) {
 		return
 	}
 	h.complained = true
-	h.p.cfg.Logger.Warn("handler wrote a line that is no answer, ignoring it and others like it",
+	h.p.cfg.Logger.Warn("handler answer invalid: ignoring this line and others like it",
 		"event", event.HandlerAnswerInvalid, "error", err, "line", cut(string(line), 200))
 }
 

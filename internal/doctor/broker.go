@@ -17,7 +17,7 @@ import (
 
 // brokerFacts are what AMQP and the management API report.
 type brokerFacts struct {
-	unreachable error
+	unreachable *publish.DialError
 	address     string
 	vhost, user string
 	local       bool // the broker is on this machine
@@ -50,7 +50,8 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	f.left = len(wanted) - len(f.asked)
 	uri, err := amqp.ParseURI(o.AMQPURL)
 	if err != nil {
-		f.unreachable = errors.New("the AMQP URL cannot be read") // the parser's errors quote the password
+		err = errors.New("the AMQP URL cannot be read") // the parser's errors quote the password
+		f.unreachable = publish.Undialled(uri, err)
 		return f
 	}
 	f.address, f.vhost, f.user = net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), uri.Vhost, uri.Username
@@ -59,7 +60,7 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 
 	conn, socket, err := o.dialBroker(ctx)
 	if err != nil {
-		f.unreachable = publish.Undialled(uri.Scheme, f.address, err)
+		f.unreachable = publish.Undialled(uri, err)
 		return f
 	}
 	p := &amqpProbe{conn: conn, socket: socket, blocked: conn.NotifyBlocked(make(chan amqp.Blocking, 8))}

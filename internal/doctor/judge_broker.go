@@ -3,10 +3,8 @@ package doctor
 import (
 	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"regexp"
 	"slices"
@@ -26,7 +24,7 @@ func judgeBroker(o Options, f facts) []Finding {
 	j := &brokerJudge{o: o, f: *f.broker, database: f.database}
 	c := &chart{area: RabbitMQ}
 	if f.broker.unreachable != nil {
-		j.judgeUnreachable(c)
+		c.wrong(f.broker.unreachable.Part, f.broker.unreachable.Hint(), "%s", f.broker.unreachable)
 		return c.findings
 	}
 	c.ok("reachable", "RabbitMQ %s at %s", j.f.version, j.f.address)
@@ -35,7 +33,7 @@ func judgeBroker(o Options, f facts) []Finding {
 	j.judgeTLS(c, time.Now())
 	j.judgeAlarm(c)
 	if j.f.broken != nil {
-		c.wrong("connection", cmp.Or(j.limitFix(j.f.broken.Error()), "# run check again; if it still fails, see the broker's log"), "the connection broke during the check: %s", j.f.broken)
+		c.wrong("connection", cmp.Or(publish.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost), "# run check again; if it still fails, see the broker's log"), "the connection broke during the check: %s", j.f.broken)
 	}
 	j.judgeExchanges(c)
 	j.judgeWrites(c)
@@ -47,76 +45,6 @@ type brokerJudge struct {
 	o        Options
 	f        brokerFacts
 	database databaseFacts
-}
-
-// judgeUnreachable tells apart problems of the network, the login and the virtual host.
-func (j *brokerJudge) judgeUnreachable(c *chart) {
-	err, vhost, user := j.f.unreachable, shell(j.f.vhost), shell(j.f.user)
-	permit := fmt.Sprintf("rabbitmqctl set_permissions -p %s %s '' '.*' ''", vhost, user)
-	var exception *amqp.Error
-	var otherwise *publish.NotAMQPError
-	if errors.As(err, &otherwise) {
-		c.wrong("reachable", fixOf(err), "%s", err)
-		return
-	}
-	// A 501 from this side means an error while reading from the network; ErrClosed means that a write failed first.
-	if !errors.As(err, &exception) || exception.Code == amqp.FrameError && !exception.Server || errors.Is(err, amqp.ErrClosed) {
-		c.wrong("reachable", j.reachFix(err), "RabbitMQ at %s: %s", j.f.address, err)
-		return
-	}
-	switch reason := exception.Reason; {
-	case exception.Code == amqp.AccessRefused && strings.Contains(reason, "localhost"):
-		c.wrong("login", fmt.Sprintf("rabbitmqctl add_user relay\n%s\n# and name that user in --amqp-url (CDC_RELAY_AMQP_URL)", strings.Replace(permit, user, "relay", 1)), "user %q: %s", j.f.user, reason)
-	case exception.Code == amqp.AccessRefused:
-		c.wrong("login", fmt.Sprintf("rabbitmqctl change_password %s  # or check user and password in --amqp-url (CDC_RELAY_AMQP_URL)\nrabbitmqctl add_user %s  # if there is no such user", user, user), "user %q: %s", j.f.user, reason)
-	case strings.Contains(reason, "not found"):
-		c.wrong("vhost", lines("rabbitmqctl add_vhost "+vhost+"  # or name another in --amqp-url (CDC_RELAY_AMQP_URL)", permit), "virtual host %q: %s", j.f.vhost, reason)
-	case j.limitFix(reason) != "": // also says "refused"
-		c.wrong("vhost", j.limitFix(reason), "virtual host %q: %s", j.f.vhost, reason)
-	case strings.Contains(reason, "refused"):
-		c.wrong("vhost", permit, "virtual host %q: %s", j.f.vhost, reason)
-	default:
-		c.wrong("reachable", "# see the broker's log", "RabbitMQ at %s: %s", j.f.address, err)
-	}
-}
-
-// limitFix is for a limit of the node, the virtual host or the user; "": it is another error.
-func (j *brokerJudge) limitFix(reason string) string {
-	m := regexp.MustCompile(`(user )?(?:connection )?limit (?:of )?\([0-9]+\)`).FindStringSubmatch(reason)
-	switch {
-	case m == nil:
-		return ""
-	case strings.Contains(reason, "node connection limit") || strings.Contains(reason, "opened on node"):
-		return "# close connections, or raise connection_max or channel_max_per_node in rabbitmq.conf"
-	case m[1] != "":
-		return fmt.Sprintf("rabbitmqctl clear_user_limits %s all  # or raise the limit, or close connections", shell(j.f.user))
-	}
-	return fmt.Sprintf("rabbitmqctl clear_vhost_limits -p %s  # or raise the limit, or close connections", shell(j.f.vhost))
-}
-
-// reachFix is for errors before the broker answers anything.
-func (j *brokerJudge) reachFix(err error) string {
-	var authority x509.UnknownAuthorityError
-	var hostname x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	var record tls.RecordHeaderError
-	var network *net.OpError
-	encrypted := strings.HasPrefix(j.o.AMQPURL, "amqps:")
-	const at = "in --amqp-url (CDC_RELAY_AMQP_URL)"
-	switch {
-	case errors.As(err, &authority):
-		return "# name the authority of the broker's certificate: --amqp-ca-file FILE, or " + at + ": ?cacertfile=%2Fpath%2Fto%2Fca.pem"
-	case errors.As(err, &hostname):
-		return "# name the host as the broker's certificate does " + at + ", or add ?server_name_indication=NAME"
-	case errors.As(err, &invalid):
-		return "# renew the broker's certificate, or check the clock of this machine"
-	case errors.As(err, &record):
-		return "# the port does not speak TLS: that for amqps:// is 5671 as a rule; check it " + at
-	case encrypted && !(errors.As(err, &network) && (network.Op == "dial" || network.Timeout())):
-		// With TLS 1.3, a server that wants a client certificate reports it, or disconnects, after the handshake.
-		return "# if the broker asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, of an authority that it trusts; its log says more"
-	}
-	return "# check that RabbitMQ runs there, and host and port " + at
 }
 
 // soonExpired is how long before the expiry of a certificate check warns.

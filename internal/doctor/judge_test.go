@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/publish"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/slot"
@@ -293,6 +295,10 @@ func TestTLSFindings(t *testing.T) {
 
 func TestBrokerConnectionErrorsGetAFix(t *testing.T) {
 	reset := &net.OpError{Op: "write", Err: syscall.ECONNRESET}
+	uri, err := amqp.ParseURI("amqps://guest:guest@localhost/")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, test := range map[string]struct {
 		err        error
 		check, fix string
@@ -311,9 +317,7 @@ func TestBrokerConnectionErrorsGetAFix(t *testing.T) {
 		"asked for another": {&amqp.Error{Code: 501, Reason: "remote error: tls: certificate required"}, "reachable", "--amqp-cert-file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := defaults()
-			o.AMQPURL = "amqps://guest:guest@localhost/"
-			f := judgeBroker(o, facts{broker: &brokerFacts{unreachable: test.err, vhost: "/", user: "guest"}})
+			f := judgeBroker(defaults(), facts{broker: &brokerFacts{unreachable: publish.Undialled(uri, test.err)}})
 			if len(f) != 1 || f[0].Level != Problem || f[0].Name != test.check || !strings.Contains(strings.Join(f[0].Fix, "\n"), test.fix) {
 				t.Errorf("got %+v", f)
 			}
