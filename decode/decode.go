@@ -59,10 +59,9 @@ func (e *MissingColumnError) Error() string {
 // Hint says how to fix it.
 func (e *MissingColumnError) Hint() string {
 	if e.Unfit {
-		return "give it one of the types " + outbox.HeaderTypes + ", or leave it out of --header-columns"
+		return "# leave it out of --header-columns, or give it one of the types " + outbox.HeaderTypes
 	}
-	return "restore the column under its name (was it dropped, renamed, made a generated column, " +
-		"or left out by a column list of the publication?), or run: cdc-relay setup"
+	return e.Table.Command("check") + "  # prints the ALTER TABLE, or names the column list that hides it"
 }
 
 // RowError is returned for one row that could not be decoded. The row is still in the table.

@@ -51,12 +51,13 @@ func ParseName(s string) (Table, error) {
 
 // Command returns a command of cdc-relay for this table, as a person types it. If the table has another name than
 // usual, slot and publication usually have too.
-func (t Table) Command(name string) string {
+func (t Table) Command(name string, flags ...string) string {
+	command := strings.Join(append([]string{"cdc-relay", name}, flags...), " ")
 	if t == (Table{Schema: "public", Name: "outbox"}) {
-		return "cdc-relay " + name
+		return command
 	}
 	quoted := "'" + strings.ReplaceAll(t.String(), "'", `'\''`) + "'"
-	return "cdc-relay " + name + " --table " + quoted + ", with the relay's own --slot and --publication"
+	return command + " --table " + quoted + "  # with the relay's own --slot and --publication"
 }
 
 const deadLetterSuffix = "_dead_letter"

@@ -9,7 +9,7 @@ import (
 func TestCommandNamesATableOtherThanTheDefault(t *testing.T) {
 	for table, want := range map[string]string{
 		"outbox":       "cdc-relay setup",
-		`sales."It's"`: `cdc-relay setup --table 'sales."It'\''s"', with the relay's own --slot and --publication`,
+		`sales."It's"`: `cdc-relay setup --table 'sales."It'\''s"'  # with the relay's own --slot and --publication`,
 	} {
 		parsed, err := outbox.ParseTable(table)
 		if err != nil {

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // asideRows are rows that can be neither deleted nor updated, because of a trigger, a foreign key or a constraint. Each
@@ -52,7 +54,7 @@ func (s *settler) isolate(ctx context.Context, batch []outbox.Settlement, err er
 	}
 	one := batch[0]
 	if one.Decision.Action == outbox.Retry {
-		one.Decision = outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonInvalidRow, Detail: string(outbox.ReasonInvalidRow) + ": " + err.Error()}
+		one.Decision = outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonInvalidRow, Detail: string(outbox.ReasonInvalidRow) + ": " + pgdial.Text(err)}
 		return s.settle(ctx, []outbox.Settlement{one})
 	}
 	s.setAside(one, err)
@@ -89,7 +91,7 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 	s.counts.aside.Inc()
 	if s.rejectionLog.Allow() {
 		s.log.Error("row set aside: the database does not let it be changed; other rows unaffected", "event", event.RowSetAside,
-			"id", m.ID, "message_id", m.MessageID.String(), "error", err, "hint", asideHint)
+			"id", m.ID, "message_id", m.MessageID.String(), "error", pgdial.Text(err), "hint", asideHint(s.table))
 	}
 }
 
@@ -102,7 +104,10 @@ func (a *asideRows) text() string {
 	return fmt.Sprintf("; %d rows set aside, with ids %s", n, strings.Trim(fmt.Sprint(*first), "[]"))
 }
 
-const asideHint = "remove what prevents it: a trigger, a foreign key or a constraint; psql lists them: \\d outbox"
+// asideHint is a command of psql.
+func asideHint(table outbox.Table) string {
+	return `\d ` + table.SQL() + "  -- remove the trigger, foreign key or constraint that prevents the change"
+}
 
 func (s *settler) tooManyAside() bool {
 	return s.aside.undeleted >= mostUndeleted || len(s.aside.rows) >= mostAside
@@ -114,8 +119,15 @@ func (s *settler) suspend(err error) {
 		return
 	}
 	s.core.Suspend(true)
-	s.log.Error("publishing stopped: rows of published messages cannot be deleted; retrying until they can",
-		"event", event.PublishingStopped, "error", err, "hint", orElse(problem.Hint(err), asideHint))
+	args := []any{"event", event.PublishingStopped, "error", pgdial.Text(err)}
+	hint := problem.Hint(err)
+	if hint == "" && store.IsRowFault(err) {
+		hint = asideHint(s.table)
+	}
+	if hint != "" {
+		args = append(args, "hint", hint)
+	}
+	s.log.Error("publishing stopped: rows of published messages cannot be deleted; retrying until they can", args...)
 }
 
 // resume continues publishing once rows can be deleted.

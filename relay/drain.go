@@ -163,15 +163,15 @@ func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 func (r *Relay) leftBehind(ctx context.Context, left rest, unknown bool) error {
 	what := fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d: ", left.rows, r.config.Table, left.first)
 	if unknown {
-		return problem.New("see why the outcome is unknown (with --publisher exec: what the handler answers), and run drain again",
+		return problem.New("# look at the broker, or with --publisher exec at the handler's answers; then run drain again",
 			"%sfor %s no message was confirmed or rejected", what, r.config.SendTimeout)
 	}
 	seen, err := slotNow(ctx, r.store, r.config.Names().Slot)
 	if err == nil && seen.Relayed(r.config.Table) {
-		return problem.New("see why that relay does not publish them, or stop it, and run drain again",
+		return problem.New("# look at the log of that relay, or stop it; then run drain again",
 			"%s%s owns slot %s and does not publish them", what, seen.Owner(), seen.Name)
 	}
-	return problem.New("SELECT * FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE mode = 'RowShareLock'; end the session, and run drain again",
+	return problem.New("SELECT pid, usename, state, query FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE mode = 'RowShareLock';  -- end that session, and run drain again",
 		"%sanother session has locked them", what)
 }
 
@@ -210,10 +210,10 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, 
 // undeletable is the error of a drain that leaves rows that it can neither delete nor update.
 func (r *Relay) undeletable() error {
 	if n := r.settler.aside.n.Load(); n > 0 {
-		return problem.New(asideHint, "%d rows cannot be changed", n)
+		return problem.New(asideHint(r.config.Table), "%d rows cannot be changed", n)
 	}
 	if r.settler.aside.suspended.Load() {
-		return errors.New(r.settler.trouble.current())
+		return errors.New(r.settler.trouble.Current())
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 			return <-a.failed
 		}
 	}
-	return problem.New("see that RabbitMQ runs and --amqp-url is right (with --publisher exec: why the handler ends), then run drain again",
+	return problem.New("# check that RabbitMQ runs and --amqp-url is right, or with --publisher exec why the handler ends; then run drain again",
 		"the broker accepts no messages (%s)%s; the rows are still in the table", state.Phase, detailOf(state.Detail))
 }
 

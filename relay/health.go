@@ -49,7 +49,7 @@ func (r *Relay) Health() Health {
 	switch phase := r.phase.Load(); phase {
 	case phaseStarting:
 		detail := "checking the database"
-		if trouble := r.starting.current(); trouble != "" {
+		if trouble := r.starting.Current(); trouble != "" {
 			detail = trouble
 		}
 		add("start", nil, false, detail)
@@ -72,19 +72,19 @@ func (r *Relay) Health() Health {
 		case streaming && (!streamer.caughtUp.Load() || streamer.lagging.Load()):
 			detail = "catching up; publishing older rows from the table"
 		case !streaming:
-			detail = "not streaming" + detailOf(streamer.trouble.current())
+			detail = "not streaming" + detailOf(streamer.trouble.Current())
 		}
 		add("stream", streamer.alive, (streaming && !silent) || owner != nil, detail)
 	}
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
-		add("sweep", r.sweeper.alive, r.sweeper.trouble.current() == "", orElse(r.sweeper.trouble.current(), "sweeping"))
+		add("sweep", r.sweeper.alive, r.sweeper.trouble.Current() == "", orElse(r.sweeper.trouble.Current(), "sweeping"))
 	}
-	add("settle", r.settler.alive, r.settler.trouble.current() == "" && !r.settler.aside.suspended.Load(), r.settlerText())
+	add("settle", r.settler.alive, r.settler.trouble.Current() == "" && !r.settler.aside.suspended.Load(), r.settlerText())
 	return h
 }
 
 func (r *Relay) settlerText() string {
-	if trouble := r.settler.trouble.current(); trouble != "" {
+	if trouble := r.settler.trouble.Current(); trouble != "" {
 		return trouble
 	}
 	aside := &r.settler.aside
@@ -94,7 +94,7 @@ func (r *Relay) settlerText() string {
 	if aside.n.Load() > 0 {
 		return "settling" + aside.text()
 	}
-	return "settling" + detailOf(r.settler.locked.current())
+	return "settling" + detailOf(r.settler.locked.Current())
 }
 
 func detailOf(s string) string {

@@ -75,7 +75,7 @@ func (r *Relay) databaseAnswers() bool {
 	if phase := r.phase.Load(); phase == phaseStarting || phase == phaseStopped {
 		return false
 	}
-	return r.sweeper.trouble.current() == "" && r.settler.trouble.current() == ""
+	return r.sweeper.trouble.Current() == "" && r.settler.trouble.Current() == ""
 }
 
 // streamHeard is in seconds of Unix time; 0: never.

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
@@ -39,7 +41,7 @@ type Relay struct {
 	settler   *settler
 	sweeper   *sweeper
 	streamer  atomic.Pointer[streamer] // nil if the relay polls or drains
-	starting  *outageLog
+	starting  *outagelog.Log
 
 	phase   atomic.Int32 // one of the phases below; Run writes it, Health reads it
 	state   atomic.Pointer[publish.State]
@@ -91,7 +93,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.hooks = newHooks(config.Hooks, log, r.counts)
 	serverStopping := make(chan struct{}, 1)
 	r.settler = &settler{
-		core: r.core, store: db, publish: r.publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
+		core: r.core, store: db, table: config.Table, publish: r.publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
 		policy: store.Policy{
 			MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
 			DropExpired: config.OnExpired == OnExpiredDrop, Block: block,
@@ -134,6 +136,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
 	if err := r.preflight(ctx); err != nil || ctx.Err() != nil {
+		if err == nil {
+			r.log.Info("stopped before it published anything", "event", event.RelayStopped)
+		}
 		return err
 	}
 	a := r.start(ctx)
@@ -173,7 +178,7 @@ func (r *Relay) preflight(ctx context.Context) error {
 			return err
 		}
 		if ctx.Err() == nil {
-			r.starting.report(event.PostgresDown, "cannot reach Postgres: retrying", err)
+			r.starting.Report(event.PostgresDown, "cannot reach Postgres: nothing is published; retrying", err)
 		}
 		_ = sleep(ctx, wait.NextBackOff())
 	}
@@ -212,7 +217,7 @@ func (r *Relay) check(ctx context.Context) error {
 			return unreadable(err, conn, r.config.Table)
 		}
 		if state.Current > 0 && len(state.Pending) > 0 {
-			return problem.New("cdc-relay migrate up", "table %s is at version %d, this relay needs %d",
+			return problem.New(r.config.Table.Command("migrate up"), "table %s is at version %d, this relay needs %d",
 				r.config.Table, state.Current, state.Latest)
 		}
 		if r.config.Mode == ModePoll {
@@ -237,7 +242,7 @@ func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 		return err
 	}
 	versions, user := migrations.VersionTable(table).SQL(), outbox.QuoteIdentifier(conn.Config().User)
-	return &problem.Problem{What: "role " + user + " may not read the version of the tables", Fix: "GRANT SELECT ON " + versions + " TO " + user, Err: err}
+	return problem.New("GRANT SELECT ON "+versions+" TO "+user+";", "role %s may not SELECT on table %s", conn.Config().User, migrations.VersionTable(table))
 }
 
 // publish passes a message to the publisher.

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
+
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -18,9 +20,9 @@ type retention struct {
 	batch     int
 	standby   func() bool
 	log       *slog.Logger
-	trouble   *outageLog // of dead letters
+	trouble   *outagelog.Log // of dead letters
 	// rotating is the outage log of the history.
-	rotating *outageLog
+	rotating *outagelog.Log
 }
 
 const (
@@ -64,10 +66,10 @@ func (r *retention) round(ctx context.Context) {
 		deleted, err := r.store.DeleteDeadLetters(ctx, r.age, r.batch)
 		total += deleted
 		if err != nil && ctx.Err() == nil {
-			r.trouble.report(event.RetentionFailing, "cannot delete old dead letters: retrying", err)
+			r.trouble.Report(event.RetentionFailing, "cannot delete old dead letters: retrying", err)
 		}
 		if err == nil {
-			r.trouble.over(event.RetentionRecovered, "deleting old dead letters again")
+			r.trouble.Over(event.RetentionRecovered, "deleting old dead letters again")
 		}
 		if err != nil || deleted < int64(r.batch) || sleep(ctx, retentionPause) != nil {
 			break
@@ -82,10 +84,10 @@ func (r *retention) round(ctx context.Context) {
 func (r *retention) rotate(ctx context.Context) {
 	dropped, err := r.store.RotatePublished(ctx, r.kept)
 	if err != nil && ctx.Err() == nil {
-		r.rotating.report(event.HistoryFailing, "cannot make or drop partitions of the history: retrying", err)
+		r.rotating.Report(event.HistoryFailing, "cannot make or drop partitions of the history: retrying", err)
 	}
 	if err == nil {
-		r.rotating.over(event.HistoryRecovered, "making and dropping partitions of the history again")
+		r.rotating.Over(event.HistoryRecovered, "making and dropping partitions of the history again")
 	}
 	if dropped > 0 {
 		r.log.Info("dropped old partitions of the history", "event", event.HistoryDropped, "partitions", dropped, "older_than", r.kept)

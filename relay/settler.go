@@ -7,9 +7,12 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
@@ -26,6 +29,7 @@ import (
 type settler struct {
 	core    *core.Core
 	store   *store.Store
+	table   outbox.Table
 	publish func(*outbox.Message)
 	log     *slog.Logger
 	counts  *metrics
@@ -40,11 +44,11 @@ type settler struct {
 	arrived chan struct{} // signalled when pending becomes non-empty
 	hurried chan struct{} // signalled when pending must be written now
 	// locked logs rows that other sessions have locked.
-	locked *outageLog
+	locked *outagelog.Log
 	// lockerAsked is when the locking session was last looked up. Only run's goroutine uses it.
 	lockerAsked time.Time
 	alive       *heartbeat
-	trouble     *outageLog
+	trouble     *outagelog.Log
 	// written counts the rows settled so far: deleted, moved, or with one more attempt.
 	written    atomic.Int64
 	logHeaders []string // headers of a message that log lines show
@@ -233,7 +237,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		s.log.Debug("deleted or updated rows", "rows", len(done), "not_visible", len(settled.NotVisible), "locked", len(settled.Locked),
 			"took", time.Since(began).Round(time.Microsecond))
 		if err == nil {
-			s.trouble.over(event.SettleRecovered, "deleting and updating rows again")
+			s.trouble.Over(event.SettleRecovered, "deleting and updating rows again")
 			s.tellLocked(ctx, settled.Locked)
 			return append(settled.NotVisible, settled.Locked...), nil
 		}
@@ -249,7 +253,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		if store.IsRowFault(err) {
 			return s.isolate(ctx, batch, err)
 		}
-		s.trouble.report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
+		s.trouble.Report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
 		if answers && time.Since(first) > suspendAfter {
 			s.suspend(err)
 		}
@@ -268,11 +272,11 @@ func (s *settler) tellLocked(ctx context.Context, locked []outbox.Settlement) {
 	switch {
 	case len(locked) > 0 && time.Since(s.lockerAsked) > askLocker:
 		s.lockerAsked = time.Now()
-		s.locked.report(event.RowLocked, "cannot delete or update published row: locked by another session; other rows unaffected",
+		s.locked.Report(event.RowLocked, "cannot delete or update published row: locked by another session; other rows unaffected",
 			s.store.Locker(ctx, locked[0].Message.ID))
 	case len(locked) == 0 && !slices.ContainsFunc(s.invisible, func(one outbox.Settlement) bool { return one.Locked }):
 		s.lockerAsked = time.Time{}
-		s.locked.over(event.RowUnlocked, "no published row is locked any more")
+		s.locked.Over(event.RowUnlocked, "no published row is locked any more")
 	}
 }
 
@@ -344,8 +348,9 @@ func (s *settler) report(settled store.Settled) {
 					continue // thousands may expire in one outage
 				}
 			}
-			s.log.With(s.headersOf(m)...).Error("message dead-lettered", "event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
-				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail)
+			s.log.With(s.headersOf(m)...).Error("message dead-lettered: not retried until requeued", "event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
+				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail,
+				"hint", s.table.Command("dead-letter requeue", strconv.FormatInt(m.ID, 10)))
 		case outbox.Retry:
 			if !s.rejectionLog.Allow() {
 				continue // counted in messages_refused_total

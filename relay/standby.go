@@ -55,7 +55,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 			return freeSince, seen.Unusable()
 		case taken != nil:
 			s.waitsFor.Store(nil)
-			s.trouble.report(event.SlotTaken, "slot is in use: retrying, and publishing rows from the table", taken)
+			s.trouble.Report(event.SlotTaken, "slot is in use: retrying, and publishing rows from the table", taken)
 		case seen.Creating():
 			s.announce(event.SlotCreating, "waiting for the slot: another session is creating it", "by", seen.Process.String())
 		case other.silentFor(owner, time.Now()) > silence:
@@ -77,7 +77,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 				s.wasOwn, standby = false, true
 				s.announce(event.StandbyStarted, "standby: another relay owns the slot", "owner", owner.String())
 			}
-			s.trouble.over(event.StreamUp, "stream is up again: this relay is a standby")
+			s.trouble.Over(event.StreamUp, "stream is up again: this relay is a standby")
 		}
 		if err := sleep(ctx, pause); err != nil {
 			return freeSince, err

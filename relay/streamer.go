@@ -10,10 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
+
 	"github.com/jackc/pglogrepl"
 
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -35,7 +38,7 @@ type streamer struct {
 	log         *slog.Logger
 	counts      *metrics
 	alive       *heartbeat
-	trouble     *outageLog
+	trouble     *outagelog.Log
 	// serverStopping is signalled when the server takes no connections because it stops.
 	serverStopping chan struct{}
 	// waitsFor is the owner of the slot while this relay is a standby, else nil. Health reads it.
@@ -109,8 +112,8 @@ func (s *streamer) run(ctx context.Context) error {
 		if errors.As(err, &blocked) {
 			slotWait = min(slotWait*6, 10*time.Minute)
 		}
-		if !errors.Is(err, errHandedOver) {
-			s.trouble.report(event.StreamDown, streamDown, err)
+		if !errors.Is(err, errHandedOver) && !errors.Is(err, replication.ErrSlotActive) { // a standby is announced
+			s.trouble.Report(event.StreamDown, streamDown, err)
 		}
 		pause := wait
 		if started {
@@ -138,7 +141,7 @@ func (s *streamer) dropSlot(ctx context.Context) {
 	defer cancel()
 	line, err := replication.DropSlot(dropCtx, s.databaseURL, s.names, "its WAL is gone")
 	if err != nil {
-		s.log.Warn("cannot drop the slot whose WAL is gone: retrying", "event", event.SlotDropFailed, "slot", s.names.Slot, "error", err)
+		s.log.Warn("cannot drop the slot without WAL: publishing rows from the table; retrying", "event", event.SlotDropFailed, "slot", s.names.Slot, "error", pgdial.Text(err))
 	}
 	if line != "" {
 		s.changed(ctx, replication.Change{Event: event.SlotDropped, Text: line})
@@ -239,7 +242,7 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 		return err
 	}
 	s.counts.streamConnected.Set(1)
-	s.trouble.over(event.StreamUp, "stream is up again")
+	s.trouble.Over(event.StreamUp, "stream is up again")
 	s.announce(event.LeaderStarted, "took the slot: this relay is the leader, and publishes older rows from the table", "start", position.String())
 	return nil
 }
@@ -274,6 +277,8 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 // much. The table keeps the missed rows.
 var errServerStops = errors.New("the server accepts no connections: it is stopping")
 
+var errSilent = fmt.Errorf("the server has sent nothing for %s", silence)
+
 // errReplaced ends the stream of a relay that lost the slot while it was paused or disconnected.
 var errReplaced = errors.New("another relay took the slot, or the server ended the stream, while this process was paused or disconnected")
 
@@ -281,6 +286,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	var broker brokerOutage
+	silent := 0 // how many looks in a row found the server silent; one may follow a pause of this process
 	for {
 		select {
 		case <-ctx.Done():
@@ -291,7 +297,15 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 				end(errHandedOver)
 				return
 			}
-			s.core.StreamLive(s.caughtUp.Load() && !s.lagging.Load() && s.alive.age() < silence)
+			heard := s.alive.age() < silence
+			s.core.StreamLive(s.caughtUp.Load() && !s.lagging.Load() && heard)
+			if silent++; heard {
+				silent = 0
+				s.trouble.Over(event.StreamUp, "stream is up again")
+			}
+			if silent > 1 {
+				s.trouble.Report(event.StreamDown, "stream is silent: publishing rows from the table too", errSilent)
+			}
 		case <-s.core.Doubted:
 			if err := s.ask(ctx, pid); errors.Is(err, errReplaced) {
 				end(err)
@@ -406,7 +420,7 @@ func (s *streamer) unreadable(err error) error {
 		return fmt.Errorf("decode the stream: %w", err)
 	}
 	s.counts.undecodable.Inc()
-	s.log.Error("cannot decode streamed row: retrying from the table", "event", event.RowUndecodable, "error", err)
+	s.log.Error("cannot decode streamed row: retrying from the table", "event", event.RowUndecodable, "error", pgdial.Text(err))
 	s.core.Unread()
 	return nil
 }
@@ -460,7 +474,7 @@ func (s *streamer) preflight(ctx context.Context) error {
 	case fatal(err):
 		return err
 	case ctx.Err() == nil:
-		s.trouble.report(event.StreamDown, streamDown, err)
+		s.trouble.Report(event.StreamDown, streamDown, err)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
+
 	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -22,7 +24,7 @@ type sweeper struct {
 	sweeps  *fallback.Sweeper
 	log     *slog.Logger
 	alive   *heartbeat
-	trouble *outageLog
+	trouble *outagelog.Log
 	// failed is called with the error of a statement.
 	failed func(error)
 }
@@ -30,6 +32,7 @@ type sweeper struct {
 // run sweeps until stop is done. It finishes a started sweep under ctx. A missing table or column is an error.
 func (s *sweeper) run(ctx, stop context.Context) error {
 	wait := newBackoff()
+	failed := fallback.None // the last sweep that failed
 	for stop.Err() == nil {
 		s.alive.beat()
 		kind, delay := s.sweeps.Next()
@@ -42,21 +45,30 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 		s.log.Debug("scanned the table", "sweep", kind.String(), "claimed", s.sweeps.Claimed()-claimed, "more", more,
 			"took", time.Since(began).Round(time.Microsecond))
 		if err == nil {
-			s.trouble.over(event.SweepRecovered, "scanning the table again")
+			if recovers(kind, failed) {
+				s.trouble.Over(event.SweepRecovered, "scanning the table again")
+			}
 			wait.Reset()
 			continue
 		}
+		failed = kind
 		err, gone := s.store.Explain(ctx, err)
 		if gone {
 			return err
 		}
-		s.trouble.report(event.SweepFailing, "cannot scan the table: retrying", err)
+		s.trouble.Report(event.SweepFailing, "cannot scan the table: retrying; unpublished rows wait", err)
 		s.failed(err)
 		if sleep(stop, wait.NextBackOff()) != nil {
 			break
 		}
 	}
 	return nil
+}
+
+// recovers reports whether the success of a sweep ends an outage. A slot check does not read the table: it also succeeds
+// while the table is locked.
+func recovers(succeeded, failed fallback.Sweep) bool {
+	return succeeded != fallback.SlotCheck || failed == fallback.SlotCheck
 }
 
 // await waits until a sweep may be needed, or until the next heartbeat.

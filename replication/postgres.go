@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -43,10 +42,20 @@ func serverVersion(conn *pgconn.PgConn) int {
 	return major
 }
 
+// standbyError is no problem for a person at once: the standby may be promoted.
+type standbyError struct{}
+
+func (standbyError) Error() string { return "this server is a standby: it takes no writes" }
+
+// Hint says which server to name.
+func (standbyError) Hint() string {
+	return "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), or all servers: postgres://user@first,second/database?target_session_attrs=read-write"
+}
+
 // checkServer reports settings of the server that prevent logical replication.
 func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
 	if v := serverVersion(conn); v < 14 {
-		return problem.New("upgrade Postgres, or run with --mode poll",
+		return problem.New("# upgrade Postgres, or run with --mode poll",
 			"Postgres %s is too old: streaming needs 14 or later", conn.ParameterStatus("server_version"))
 	}
 	rows, err := query(ctx, conn, "SELECT current_setting('wal_level'), pg_is_in_recovery()")
@@ -54,10 +63,10 @@ func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
 		return fmt.Errorf("read the server's settings: %w", err)
 	}
 	if rows[0][1] == "t" {
-		return errors.New("the server is a standby in recovery: waiting for the primary")
+		return standbyError{}
 	}
 	if level := rows[0][0]; level != "logical" {
-		return problem.New("ALTER SYSTEM SET wal_level = 'logical'; then restart Postgres "+
+		return problem.New("ALTER SYSTEM SET wal_level = 'logical';  -- then restart Postgres "+
 			"(RDS: rds.logical_replication = 1; Cloud SQL: cloudsql.logical_decoding = on); or run with --mode poll",
 			"Postgres has wal_level = %s: streaming needs logical", level)
 	}

@@ -203,19 +203,19 @@ func optionFault(publication string, kind PublicationFaultKind, says, option str
 }
 
 func publicationProblem(err error, names Names, fix string) error {
-	what := fmt.Sprintf("publication %q cannot be made ready", names.Publication)
+	what := fmt.Sprintf("cannot create or change publication %q", names.Publication)
 	switch pgcode.Of(err) {
 	case pgcode.UndefinedTable:
 		return &problem.Problem{What: fmt.Sprintf("table %s does not exist", names.Table), Fix: names.Table.Command("setup"), Err: err}
 	case pgcode.NotSupported:
 		return &problem.Problem{
 			What: what,
-			Fix: fmt.Sprintf("a row filter allows no collation of your own on ordering_key: run without --shard, or ALTER TABLE %s ALTER COLUMN ordering_key TYPE text COLLATE \"default\"",
+			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN ordering_key TYPE text COLLATE \"default\";  -- row filters need that collation; or run without --shard",
 				names.Table.SQL()),
 			Err: err,
 		}
 	case pgcode.InsufficientPrivilege:
-		return &problem.Problem{What: what, Fix: "as the owner of the table: " + fix, Err: err}
+		return &problem.Problem{What: what, Fix: fix + ";  -- as the owner of the table and of the publication", Err: err}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

@@ -70,10 +70,10 @@ func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 		what = "shard " + names.Shard.String()
 	}
 	return &problem.Problem{
-		What: fmt.Sprintf("relays split table %s into another number of shards than this one, which takes %s: %s",
+		What: fmt.Sprintf("other relays split table %s into another number of shards; this one takes %s; their slots: %s",
 			names.Table, what, listed(others)),
-		Fix: fmt.Sprintf("either run this one with the number of the others; or stop all relays of the table, %s, and start all with the same number of shards. "+
-			"What is not published yet waits in the table", teardownCommand(names, others[0].of)),
+		Fix: fmt.Sprintf("%s  # after all relays of the table have stopped; then start all with one number of shards; unpublished rows wait in the table",
+			teardownCommand(names, others[0].of)),
 		Err: ErrOtherSplit,
 	}
 }
@@ -151,7 +151,7 @@ func teardownCommand(names Names, of int) string {
 // checkShard reports what prevents this relay from streaming its shard.
 func checkShard(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	if !names.Shard.Whole() && serverVersion(conn) < 15 {
-		return problem.New("upgrade Postgres, or run without --shard",
+		return problem.New("# upgrade Postgres, or run without --shard",
 			"Postgres %s has no row filters: --shard needs 15 or later", conn.ParameterStatus("server_version"))
 	}
 	return CheckSplit(ctx, conn, names)

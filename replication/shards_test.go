@@ -186,7 +186,7 @@ func TestAUserDefinedCollationIsAProblem(t *testing.T) {
 	f.exec(`CREATE COLLATION mine (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
 	f.exec(`ALTER TABLE outbox ALTER COLUMN ordering_key TYPE text COLLATE mine`)
 	_, err := Setup(t.Context(), f.conn.PgConn(), all[0], await.Hang())
-	f.wantProblem(err, "cannot be made ready", `ALTER TABLE "public"."outbox" ALTER COLUMN ordering_key TYPE text COLLATE "default"`)
+	f.wantProblem(err, "cannot create or change publication", `ALTER TABLE "public"."outbox" ALTER COLUMN ordering_key TYPE text COLLATE "default"`)
 }
 
 func TestShardsNeedRowFilters(t *testing.T) {

@@ -95,15 +95,14 @@ func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err erro
 	case pgcode.InvalidName:
 		return &problem.Problem{
 			What: "a slot cannot be named " + outbox.QuoteLiteral(name),
-			Fix:  "choose another name with --slot: a-z, 0-9 and _, at most 63",
+			Fix:  "# choose another name with --slot: a-z, 0-9 and _, at most 63",
 			Err:  err,
 		}
 	case pgcode.LimitExceeded:
 		return &problem.Problem{
 			What: "no replication slot is free",
-			Fix: "raise max_replication_slots and restart Postgres, or drop one that is not used: " +
-				"SELECT slot_name, active FROM pg_replication_slots",
-			Err: err,
+			Fix:  "SELECT slot_name, active FROM pg_replication_slots;  -- drop an unused one, or raise max_replication_slots and restart Postgres",
+			Err:  err,
 		}
 	}
 	return fmt.Errorf("create slot %s: %w", name, err)
@@ -133,9 +132,19 @@ func (e *SlotBlockedError) Error() string {
 		e.Slot, strings.Join(e.Blockers, ", "))
 }
 
-// Hint says how to end the wait.
+// Hint ends the oldest transaction.
 func (e *SlotBlockedError) Hint() string {
-	return "wait until they end, or end them: SELECT pg_terminate_backend(pid), or ROLLBACK PREPARED"
+	const wait = "wait until the transactions end"
+	oldest := strings.Join(e.Blockers[:min(1, len(e.Blockers))], "")
+	if pid, is := strings.CutPrefix(oldest, "pid "); is {
+		pid, _, _ = strings.Cut(pid, " ")
+		return "SELECT pg_terminate_backend(" + pid + ");  -- or " + wait
+	}
+	if name, is := strings.CutPrefix(oldest, "prepared transaction "); is {
+		name, _, _ = strings.Cut(name, " (")
+		return "ROLLBACK PREPARED " + name + ";  -- or " + wait
+	}
+	return "# " + wait
 }
 
 func (e *SlotBlockedError) Unwrap() error { return e.Err }
@@ -177,7 +186,7 @@ func replicationRoleProblem(user string, err error) error {
 	role := outbox.QuoteIdentifier(user)
 	return &problem.Problem{
 		What: "role " + role + " may not replicate",
-		Fix:  ReplicationGrant(user) + " (RDS: GRANT rds_replication TO " + role + "); or run with --mode poll",
+		Fix:  ReplicationGrant(user) + ";  -- RDS: GRANT rds_replication TO " + role + "; or run with --mode poll",
 		Err:  err,
 	}
 }

@@ -115,7 +115,7 @@ func connect(ctx context.Context, databaseURL string, names Names) (*Stream, err
 	if pgcode.Is(err, pgcode.TooManyConnections) {
 		return nil, &problem.Problem{
 			What: "no connection for replication is free",
-			Fix:  "raise max_wal_senders (or max_connections) and restart Postgres, or stop a client that is not used: SELECT * FROM pg_stat_replication",
+			Fix:  "SELECT pid, application_name, client_addr FROM pg_stat_replication;  -- stop an unused client, or raise max_wal_senders (or max_connections) and restart Postgres",
 			Err:  err,
 		}
 	}

@@ -61,7 +61,7 @@ func TestCheckNamesAMissingTable(t *testing.T) {
 	f.Exec(`DROP TABLE outbox_dead_letter`)
 	wantProblem(f, f.store, "table public.outbox_dead_letter does not exist", "cdc-relay setup")
 	none := open(t, f.URL, outbox.Table{Schema: "No Such", Name: "x"}, false)
-	wantProblem(f, none, `table "No Such".x does not exist`, `cdc-relay setup --table '"No Such".x', with the relay's own --slot and --publication`)
+	wantProblem(f, none, `table "No Such".x does not exist`, `cdc-relay setup --table '"No Such".x'  # with the relay's own --slot and --publication`)
 }
 
 func TestCheckRejectsAViewInPlaceOfATable(t *testing.T) {
@@ -88,18 +88,18 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 	role, address := f.role()
 	s := open(t, address, outbox.Table{Schema: "Apps", Name: "outbox"}, false)
 	for _, c := range []struct{ what, fix string }{
-		{`role ` + role + ` may not use schema Apps`, `GRANT USAGE ON SCHEMA "Apps" TO ` + role},
+		{`role ` + role + ` may not use schema Apps`, `GRANT USAGE ON SCHEMA "Apps" TO ` + role + ";"},
 		{
 			`role ` + role + ` may not SELECT, UPDATE, DELETE on table "Apps".outbox`,
-			`GRANT SELECT, UPDATE, DELETE ON "Apps"."outbox" TO ` + role,
+			`GRANT SELECT, UPDATE, DELETE ON "Apps"."outbox" TO ` + role + ";",
 		},
 		{
 			`role ` + role + ` may not SELECT, INSERT on table "Apps".outbox_dead_letter`,
-			`GRANT SELECT, INSERT ON "Apps"."outbox_dead_letter" TO ` + role,
+			`GRANT SELECT, INSERT ON "Apps"."outbox_dead_letter" TO ` + role + ";",
 		},
 		{
-			`role ` + role + ` may not SELECT sequence "Apps".outbox_id_seq`,
-			`GRANT SELECT ON SEQUENCE "Apps".outbox_id_seq TO ` + role,
+			`role ` + role + ` may not SELECT on sequence "Apps".outbox_id_seq`,
+			`GRANT SELECT ON SEQUENCE "Apps".outbox_id_seq TO ` + role + ";",
 		},
 	} {
 		wantProblem(f, s, c.what, c.fix)
@@ -109,7 +109,7 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 		t.Error(err)
 	}
 	f.Exec(`REVOKE UPDATE ON "Apps".outbox FROM ` + role)
-	wantProblem(f, s, `may not UPDATE on table "Apps".outbox`, `GRANT UPDATE ON "Apps"."outbox" TO `+role)
+	wantProblem(f, s, `may not UPDATE on table "Apps".outbox`, `GRANT UPDATE ON "Apps"."outbox" TO `+role+";")
 }
 
 func TestAnUnreachableDatabaseIsNotReportedAsAProblem(t *testing.T) {

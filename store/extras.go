@@ -38,13 +38,13 @@ FROM unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
 		switch {
 		case found != nil:
 		case !there:
-			found = problem.New(fmt.Sprintf("leave it out of --header-columns, or: ALTER TABLE %s ADD COLUMN %s text", table.SQL(), outbox.QuoteIdentifier(name)),
+			found = problem.New(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s text;  -- or leave it out of --header-columns", table.SQL(), outbox.QuoteIdentifier(name)),
 				"table %s has no column %s, which --header-columns names", table, name)
 		case generated:
-			found = problem.New("set it in the INSERT, or leave it out of --header-columns",
+			found = problem.New("# leave it out of --header-columns, or make it an ordinary column that the INSERT sets",
 				"column %s of table %s is generated: the stream does not bring it, and --header-columns names it", name, table)
 		case !strings.Contains(", "+outbox.HeaderTypes+",", ", "+kind+","):
-			found = problem.New("give it one of these types, or leave it out of --header-columns: "+outbox.HeaderTypes,
+			found = problem.New("# leave it out of --header-columns, or give it one of these types: "+outbox.HeaderTypes,
 				"column %s of table %s is %s, which --header-columns cannot send", name, table, kind)
 		}
 		return nil

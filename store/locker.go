@@ -26,7 +26,7 @@ func (s *Store) Locker(ctx context.Context, id int64) *problem.Problem {
 	var session, details, end string
 	err := s.pool.QueryRow(ctx, s.sql.locker, id).Scan(&session, &details, &end)
 	if err != nil { // it has ended, or several sessions share the lock
-		return problem.New("end the transaction that locks it; pg_stat_activity lists them", "row %d is locked", id)
+		return problem.New("SELECT pid, usename, application_name, xact_start FROM pg_stat_activity WHERE xact_start IS NOT NULL;  -- one of them locks it", "row %d is locked", id)
 	}
-	return problem.New("wait until the transaction ends, or end it: "+end, "row %d is locked by %s", id, fmt.Sprintf("%s (%s)", session, details))
+	return problem.New(end+";  -- or wait until its transaction ends", "row %d is locked by %s", id, fmt.Sprintf("%s (%s)", session, details))
 }

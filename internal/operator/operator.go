@@ -127,11 +127,11 @@ func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	if asked := t.conn.QueryRow(ctx, `SELECT quote_ident(current_user)`).Scan(&role); asked != nil {
 		return err
 	}
-	grants := []string{fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", outbox.QuoteIdentifier(t.table.Schema), role)}
+	grants := []string{fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.QuoteIdentifier(t.table.Schema), role)}
 	for _, n := range needs {
-		grants = append(grants, fmt.Sprintf("GRANT %s ON %s TO %s", n.privileges, n.on, role))
+		grants = append(grants, fmt.Sprintf("GRANT %s ON %s TO %s;", n.privileges, n.on, role))
 	}
-	return &problem.Problem{What: "role " + role + " lacks a privilege", Fix: strings.Join(grants, "; "), Err: err}
+	return &problem.Problem{What: "role " + role + " lacks a privilege", Fix: strings.Join(grants, " "), Err: err}
 }
 
 // missing returns the table that does not exist.

@@ -146,13 +146,15 @@ func (s Slot) Relayed(table outbox.Table) bool { return s.Owner().PID != 0 && s.
 // Unusable returns why no relay of the current database can use the slot, or nil. A slot without a plugin is being
 // created: the server sets the plugin after the name.
 func (s Slot) Unusable() *problem.Problem {
-	fix := "choose another name with --slot, or drop that slot: " + DropSQL(s.Name)
+	fix := DropSQL(s.Name) + ";  -- or choose another name with --slot"
 	switch {
 	case !s.Exists():
+	case s.Type == "physical":
+		return problem.New(fix, "slot %s exists and is not a pgoutput slot, but a physical one", s.Name)
 	case s.Plugin != Plugin && (s.Type != "logical" || s.Plugin != ""):
 		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", s.Name, s.Plugin)
 	case !s.Here:
-		return problem.New(fix, "slot %s belongs to another database", s.Name)
+		return problem.New("# choose another name with --slot: slot names are unique in the whole server", "slot %s belongs to another database", s.Name)
 	}
 	return nil
 }

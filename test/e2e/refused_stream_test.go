@@ -38,6 +38,26 @@ func TestARelayThatCannotStreamPublishesFromTheTable(t *testing.T) {
 	}
 }
 
+// TestAServerThatFallsSilentIsLogged: without that, the log said nothing for a minute.
+func TestAServerThatFallsSilentIsLogged(t *testing.T) {
+	services.Thorough(t, "waits for timeouts")
+	t.Parallel()
+	w := newWorld(t).setUp()
+	one, toPostgres := w.behindItsOwnProxy()
+	r := one.start()
+	w.eventually("it streams", r.ready)
+	toPostgres.Only(services.Replication).BlackHole()
+	w.eventually("the log names the silence", func() bool {
+		lines := linesWith(r.logs(), "stream_down")
+		return len(lines) == 1 && strings.Contains(lines[0], "the server has sent nothing for 6s")
+	})
+	toPostgres.Only(services.Replication).Resume()
+	w.eventually("the log says that it is over", func() bool { return len(linesWith(r.logs(), "stream_up")) == 1 })
+	if code := r.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // as creates a role with these attributes and grants. Everything started from now on logs in with it.
 func (w *world) as(attributes string, grants ...string) (role string) {
 	w.t.Helper()
