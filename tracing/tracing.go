@@ -64,7 +64,7 @@ func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
 	complaints := rate.NewLimiter(rate.Every(time.Minute), 1)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		if complaints.Allow() {
-			config.Logger.Warn("OpenTelemetry: spans are lost, or a setting is wrong", "event", event.SpansLost, "error", err)
+			config.Logger.Warn("OpenTelemetry reports an error: spans may be lost; messages unaffected", "event", event.SpansLost, "error", err)
 		}
 	}))
 	// Sampler, limits and batch sizes come from the OTEL_* variables.

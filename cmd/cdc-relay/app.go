@@ -84,6 +84,9 @@ func (p *process) report(err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) { // the help page is printed already
 		return exitDone
 	}
+	if errors.As(err, new(loggedError)) {
+		return exitFailed
+	}
 	var usage *usageError
 	lines := []string{oneLine(pgdial.Text(err))}
 	if errors.As(err, &usage) {

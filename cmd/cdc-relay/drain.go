@@ -7,6 +7,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
 
 func (p *process) drainCommand() *cli.Command {
@@ -46,6 +48,10 @@ func (p *process) drain(c *cli.Context) error {
 	if cfg.format == formatJSON && cfg.publisher == "stdout" {
 		return usagef("--publisher stdout writes messages to the standard output: leave out --format json")
 	}
+	return p.ended("drain", cfg, p.drainWith(c, cfg))
+}
+
+func (p *process) drainWith(c *cli.Context, cfg *config) error {
 	s, err := p.newService(c.Context, cfg)
 	if err != nil {
 		return err
@@ -61,10 +67,6 @@ func (p *process) drain(c *cli.Context) error {
 	s.endTrace(c.Context)
 	if s.statsd != nil {
 		s.statsd.Send(context.WithoutCancel(c.Context)) // once, after the drain
-	}
-	if err != nil {
-		s.logEnd(err)
-		err = fmt.Errorf("drain: %w", err)
 	}
 	if cfg.format == formatJSON {
 		err = errors.Join(err, p.writeDrained(s, err))
@@ -87,7 +89,7 @@ func (p *process) writeDrained(s *service, failed error) error {
 		Rejected: count("refused"), DeadLettered: count("dead_lettered"),
 	}
 	if failed != nil {
-		view.Error = oneLine(failed.Error())
+		view.Error = oneLine(pgdial.Text(failed))
 	}
 	return p.writeJSON(view)
 }

@@ -44,7 +44,7 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 	if err != nil {
 		return nil, hinted{
 			fmt.Errorf("--http-addr: %w", err),
-			"choose another address by --http-addr (CDC_RELAY_HTTP_ADDR), or '' for none; perhaps another cdc-relay has it",
+			"# choose another address by --http-addr (CDC_RELAY_HTTP_ADDR), or '' for none; perhaps another cdc-relay has it",
 		}
 	}
 	return listener, nil

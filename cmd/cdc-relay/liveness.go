@@ -31,7 +31,11 @@ func newLivenessFile(name string) (livenessFile, error) {
 		err = file.remove() // the relay is not live yet
 	}
 	if err != nil {
-		return "", fmt.Errorf("--liveness-file: %w", err)
+		var path *fs.PathError // of a temporary file
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return "", fmt.Errorf("--liveness-file %s: %w", name, err)
 	}
 	return file, nil
 }
@@ -48,7 +52,7 @@ func (f livenessFile) keep(ctx context.Context, reporter healthReporter, log *sl
 		if reporter.Health().Live {
 			err := f.write(time.Now())
 			if err != nil && !failing {
-				log.Warn("cannot write the liveness file", "event", event.LivenessFileFailed, "error", err)
+				log.Warn("cannot write the liveness file: the supervisor may restart this relay; retrying every second", "event", event.LivenessFileFailed, "error", err)
 			}
 			failing = err != nil
 		}
@@ -56,7 +60,7 @@ func (f livenessFile) keep(ctx context.Context, reporter healthReporter, log *sl
 		case <-ticker.C:
 		case <-ctx.Done():
 			if err := f.remove(); err != nil {
-				log.Warn("cannot remove the liveness file", "event", event.LivenessFileFailed, "error", err)
+				log.Warn("cannot remove the liveness file: its probe may take this relay for live", "event", event.LivenessFileFailed, "error", err)
 			}
 			return
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -196,6 +195,10 @@ func (p *process) serve(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	return p.ended("run", cfg, p.serveWith(c, cfg))
+}
+
+func (p *process) serveWith(c *cli.Context, cfg *config) error {
 	listener, err := listen(c.Context, cfg.httpAddr)
 	if err != nil {
 		return err
@@ -249,9 +252,5 @@ func (p *process) serve(c *cli.Context) error {
 		s.bridge(counting)
 		return nil
 	})
-	if err := actors.Wait(); err != nil {
-		s.logEnd(err)
-		return fmt.Errorf("run: %w", err)
-	}
-	return nil
+	return actors.Wait()
 }

@@ -157,7 +157,7 @@ func (s *service) endTrace(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
 	defer cancel()
 	if err := s.tracer.Shutdown(ctx); err != nil {
-		s.log.Warn("last spans lost: they could not be exported", "event", event.SpansLost, "error", err)
+		s.log.Warn("last spans lost: the collector did not take them; messages unaffected", "event", event.SpansLost, "error", err)
 	}
 }
 

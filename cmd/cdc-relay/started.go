@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -109,11 +110,26 @@ func brokerAddress(amqpURL string) string {
 	return fmt.Sprintf("%s:%d/%s", uri.Host, uri.Port, strings.TrimPrefix(uri.Vhost, "/"))
 }
 
-// logEnd logs the error that ends run or drain, for tools that read JSON. A person reads it in the last line of the
-// output.
-func (s *service) logEnd(err error) {
-	if _, ok := s.log.Handler().(*slog.JSONHandler); err == nil || !ok {
-		return
+// loggedError is in the log already. It is not printed again, because tools read the standard error as JSON.
+type loggedError struct{ error }
+
+func (e loggedError) Unwrap() error { return e.error }
+
+// ended logs the error that ends run or drain, if the log is JSON. Without that, the error is printed for a person, as
+// for other commands.
+func (p *process) ended(command string, cfg *config, err error) error {
+	log := p.logger(cfg)
+	_, isJSON := log.Handler().(*slog.JSONHandler)
+	switch {
+	case err == nil || errors.As(err, new(*usageError)):
+		return err
+	case !isJSON:
+		return fmt.Errorf("%s: %w", command, err)
 	}
-	s.log.Error("relay failed: exiting", "event", event.RelayFailed, "error", oneLine(pgdial.Text(err)), "hint", problem.Hint(err))
+	args := []any{"event", event.RelayFailed, "error", oneLine(pgdial.Text(err))}
+	if hint := problem.Hint(err); hint != "" {
+		args = append(args, "hint", hint)
+	}
+	log.Error("relay failed: exiting; unpublished rows wait in the table", args...)
+	return loggedError{err}
 }

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/internal/services"
@@ -86,8 +88,37 @@ func TestTheLastLogLineSaysWhyTheRelayStopped(t *testing.T) {
 			!strings.HasPrefix(failed["error"].(string), "table public.outbox does not exist") {
 			t.Errorf("%s: %s", command, r.stderr)
 		}
+		for line := range strings.Lines(r.stderr) {
+			if !json.Valid([]byte(line)) {
+				t.Errorf("%s: a line is not JSON: %s", command, line)
+			}
+		}
 		if text := cdcRelay(t, env, command, "--log-format=text").stderr; strings.Contains(text, "relay_failed") {
 			t.Errorf("%s prints the error twice: %s", command, text)
 		}
 	}
+}
+
+// TestTheLogSaysThatTheAddressIsInUse: the relay has not started then, and its log is JSON all the same.
+func TestTheLogSaysThatTheAddressIsInUse(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close() //nolint:errcheck // the test is over
+	env := environment{"CDC_RELAY_DATABASE_URL": "postgres://shop@127.0.0.1:1/shop", "CDC_RELAY_AMQP_URL": "amqp://127.0.0.1:1"}
+	r := cdcRelay(t, env, "run", "--log-format=json", "--http-addr", listener.Addr().String())
+	want(t, r, exitFailed)
+	if failed := logLines(t, r.stderr)["relay_failed"]; failed == nil || !strings.Contains(failed["error"].(string), "in use") || strings.Count(r.stderr, "\n") != 1 {
+		t.Errorf("the log: %s", r.stderr)
+	}
+}
+
+// TestARelayThatIsStoppedWhileItWaitsForPostgresSaysSo: nothing was published, and the log has its end.
+func TestARelayThatIsStoppedWhileItWaitsForPostgresSaysSo(t *testing.T) {
+	relay := start(t, environment{"CDC_RELAY_DATABASE_URL": "postgres://shop@127.0.0.1:1/shop", "CDC_RELAY_AMQP_URL": "amqp://127.0.0.1:1"}, "run", "--log-format=json")
+	relay.await(t, "postgres_down")
+	relay.signal(t, syscall.SIGTERM)
+	relay.await(t, "relay_stopped")
+	relay.exit(t)
 }

@@ -35,7 +35,7 @@ func supervised() (*supervisor, error) {
 	}
 	watchdog, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		return nil, usagef("WATCHDOG_USEC, WATCHDOG_PID: %s", err)
+		return nil, usagef("WATCHDOG_USEC and WATCHDOG_PID: want the whole numbers that systemd sets")
 	}
 	return &supervisor{watchdog: watchdog}, nil
 }
@@ -100,7 +100,7 @@ func statusOf(health relay.Health) string {
 func (s *supervisor) tell(log *slog.Logger, state ...string) {
 	_, err := daemon.SdNotify(false, strings.Join(state, "\n"))
 	if err != nil && !s.failed {
-		log.Warn("cannot notify systemd", "event", event.SystemdFailed, "error", err)
+		log.Warn("cannot notify systemd: it may restart this relay; retrying", "event", event.SystemdFailed, "error", err)
 	}
 	s.failed = err != nil
 }

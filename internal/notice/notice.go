@@ -220,9 +220,9 @@ func (s sink) Deliver(r outbox.Result) {
 		outcome = "unknown"
 	case outbox.NotSent:
 		outcome = "dropped"
-		s.complain("event notice dropped: no connection to the broker", r.Detail)
+		s.complain("event notice lost: no connection to RabbitMQ; messages unaffected", r.Detail)
 	default:
-		s.complain("event notice rejected by the broker", string(r.Reason)+": "+r.Detail)
+		s.complain("event notice lost: rejected by the broker; messages unaffected", string(r.Reason)+": "+r.Detail)
 	}
 	s.counts.WithLabelValues(kindOf(r.Message), outcome).Inc()
 }

@@ -121,7 +121,7 @@ func (b *Bridge) Send(ctx context.Context) {
 	err := b.send(ctx)
 	switch {
 	case err != nil && !b.failing:
-		b.log.Warn("cannot send metrics to DogStatsD: retrying every ten seconds", "event", event.StatsdDown, "address", b.config.Addr, "error", err)
+		b.log.Warn("cannot send metrics to DogStatsD: messages unaffected; retrying every ten seconds", "event", event.StatsdDown, "address", b.config.Addr, "error", err)
 	case err == nil && b.failing:
 		b.log.Info("sending metrics to DogStatsD again", "event", event.StatsdUp, "address", b.config.Addr)
 	}
