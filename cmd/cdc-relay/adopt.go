@@ -93,7 +93,7 @@ func adoptFlagsOf(parent *cli.Context) []cli.Flag {
 }
 
 func adoptFlags() []cli.Flag {
-	return flags("database-url", "table", "from", "map", "waiting", "view", "undo", "print-sql", "config")
+	return describe(flags("database-url", "table", "from", "map", "waiting", "view", "undo", "print-sql", "config"), usages{"print-sql": "Print the SQL for psql instead of running it."})
 }
 
 func layoutUsage(layout string) string {

@@ -93,8 +93,11 @@ EXAMPLES
   cdc-relay check --format json | jq -r '.findings[] | select(.level != "ok") | .fix[]?'
   cdc-relay check --fix --yes --relay-role relay --database-url postgres://postgres@localhost/shop
   cdc-relay check --publisher stdout          # without a broker`,
-		Flags: flags("database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode", "publisher", "exchange",
-			"keep-published", "events-exchange", "app-role", "relay-role", "management-url", "no-probe", "fix", "yes", "strict", "format"),
+		Flags: describe(flags("database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode", "publisher", "exchange",
+			"keep-published", "events-exchange", "app-role", "relay-role", "management-url", "no-probe", "fix", "yes", "strict", "format"), usages{
+			"app-role": "The role of the application: check that it may INSERT.",
+			"yes":      "With --fix: run the repairs without asking.",
+		}),
 		Action: p.check,
 	}
 }

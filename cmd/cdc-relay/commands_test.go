@@ -114,7 +114,7 @@ func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
 		"ALTER TABLE outbox RENAME TO o; CREATE VIEW outbox AS SELECT 1": `ALTER VIEW "public"."outbox" RENAME TO "outbox_view"`,
 	} {
 		execute(t, conn, broken)
-		said := hint(cdcRelay(t, env, "run", "--publisher", "stdout"))
+		said := hint(cdcRelay(t, env, "run", "--publisher", "stdout", "--log-format", "text"))
 		if said != "cdc-relay setup" && said != "cdc-relay migrate up" {
 			t.Errorf("%s: run says %q", broken, said)
 		}
@@ -231,9 +231,9 @@ func TestAnAddressInUseHasAHint(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--http-addr", listener.Addr().String())
+	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--log-format", "text", "--http-addr", listener.Addr().String())
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "address already in use") || !strings.Contains(r.stderr, "hint: choose another address") {
+	if !strings.Contains(r.stderr, "address already in use") || !strings.Contains(r.stderr, "hint: # choose another address") {
 		t.Errorf("got %s", r.stderr)
 	}
 }
@@ -246,7 +246,7 @@ func TestLivenessFileThatIsADirectory(t *testing.T) {
 
 func TestLivenessFileThatCannotBeWritten(t *testing.T) {
 	env, _ := fresh(t)
-	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--liveness-file", t.TempDir()+"/no/such/folder")
+	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--log-format", "text", "--liveness-file", t.TempDir()+"/no/such/folder")
 	want(t, r, exitFailed)
 	if !strings.Contains(r.stderr, "--liveness-file") || !strings.Contains(r.stderr, "no such file") {
 		t.Errorf("got %s", r.stderr)

@@ -120,9 +120,11 @@ func flags(names ...string) []cli.Flag {
 	return picked
 }
 
-// The usage of --http-addr for commands that ask a relay. For run, it is the address to listen on.
+// The usage of --yes for commands that ask a question, and of --http-addr for commands that ask a relay. For run,
+// --http-addr is the address to listen on.
 const (
 	askForNumbers = "Ask the relay at this address for throughput and latency; empty: ask none."
+	doNotAsk      = "Do not ask."
 	askForState   = "Ask the relay at this address whether it can publish; empty: ask none."
 )
 
@@ -327,7 +329,7 @@ func commandSettings() []*setting {
 	return []*setting{
 		formatSetting(),
 		jsonSetting(),
-		switchSetting("functions", "Also make the SQL functions for applications.",
+		switchSetting("functions", "Also create the SQL functions for applications.",
 			func(c *config) *bool { return &c.functions }),
 		switchSetting("print-sql", "Print the SQL for psql instead of running it. With setup, this needs no database.",
 			func(c *config) *bool { return &c.printSQL }),

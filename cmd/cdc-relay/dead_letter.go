@@ -128,7 +128,7 @@ func (p *process) deadLetterShow(ctx context.Context, d *desk, name operator.Nam
 		}
 	}
 	if len(letters) == 0 {
-		return hinted{notFoundError{fmt.Errorf("%s holds no dead letter %s", d.cfg.relay.Table.DeadLetter(), name)}, "cdc-relay explain " + name.String() + d.cfg.tableFlag()}
+		return hinted{notFoundError{fmt.Errorf("no dead letter %s in %s", name, d.cfg.relay.Table.DeadLetter())}, "cdc-relay explain " + name.String() + d.cfg.tableFlag()}
 	}
 	return nil
 }

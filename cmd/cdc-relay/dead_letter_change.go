@@ -40,7 +40,7 @@ EXAMPLES
 
   cdc-relay dead-letter purge --older-than 720h --dry-run
   cdc-relay dead-letter purge --older-than 720h --yes`,
-		Flags:  filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"),
+		Flags:  describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk}),
 		Action: p.onSelected(p.purge),
 	}
 }

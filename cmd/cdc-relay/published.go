@@ -35,13 +35,12 @@ EXAMPLES
 				Action: p.publishedList,
 			},
 			{
-				Name:      "show",
-				Usage:     "show one published message",
-				UsageText: "cdc-relay published show ID [FLAGS]",
-				Description: `Shows a published message. The body is left out unless --show-payload is given; where
-redacted_payload is set, that is shown in its place.`,
-				Flags:  flags("show-payload", "format", "database-url", "table", "config"),
-				Action: p.onNamed(p.publishedShow),
+				Name:        "show",
+				Usage:       "show one published message",
+				UsageText:   "cdc-relay published show ID [FLAGS]",
+				Description: `Shows a published message. --show-payload adds the body, or redacted_payload if that is set.`,
+				Flags:       flags("show-payload", "format", "database-url", "table", "config"),
+				Action:      p.onNamed(p.publishedShow),
 			},
 			p.replayCommand(),
 		},
@@ -189,7 +188,7 @@ func (p *process) publishedShow(ctx context.Context, d *desk, name operator.Name
 		}
 	}
 	if err == nil && len(messages) == 0 {
-		err = hinted{notFoundError{fmt.Errorf("%s holds no message %s", d.cfg.relay.Table.Published(), name)}, "cdc-relay explain " + name.String() + d.cfg.tableFlag()}
+		err = hinted{notFoundError{fmt.Errorf("no message %s in %s", name, d.cfg.relay.Table.Published())}, "cdc-relay explain " + name.String() + d.cfg.tableFlag()}
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -227,9 +228,17 @@ func (c *config) noneFound(what string) error {
 	case f.Reason != nil && !slices.Contains(reasonCodes(), *f.Reason):
 		return usagef("--reason: no %s has %q; the codes are %s", what, *f.Reason, strings.Join(reasonCodes(), ", "))
 	case len(f.IDs)+len(f.MessageIDs) > 0:
-		return hinted{notFoundError{fmt.Errorf("no %s has one of these IDs", what)}, "cdc-relay explain ID" + c.tableFlag() + " shows where a message is"}
+		return hinted{notFoundError{fmt.Errorf("no %s has one of these IDs", what)}, "cdc-relay explain " + firstName(f) + c.tableFlag()}
 	}
 	return nil
+}
+
+// firstName returns the first ID of a filter that has some.
+func firstName(f operator.Filter) string {
+	if len(f.IDs) > 0 {
+		return strconv.FormatInt(f.IDs[0], 10)
+	}
+	return f.MessageIDs[0].String()
 }
 
 // oneName returns the message that a command is about.

@@ -22,7 +22,7 @@ func TestAMissingMessageHasItsOwnExitCode(t *testing.T) {
 		{"dead-letter purge 999999999 --yes", exitNotFound, "no dead letter has one of these IDs"},
 		{"retry 999999999", exitNotFound, "no waiting retry has one of these IDs"},
 		{"retry 999999999 --json", exitNotFound, "no waiting retry has one of these IDs"},
-		{"dead-letter show 999999999", exitNotFound, "holds no dead letter 999999999"},
+		{"dead-letter show 999999999", exitNotFound, "no dead letter 999999999 in public.outbox_dead_letter"},
 		{"explain 999999999", exitNotFound, "999999999 is neither in public.outbox nor"},
 		{"explain 00000000-0000-4000-8000-000000000000 --json", exitNotFound, "is neither in public.outbox nor"},
 		{"dead-letter list --reason bogus", exitUsage, `no dead letter has "bogus"; the codes are nack, unroutable, `},

@@ -39,7 +39,10 @@ EXAMPLES
   cdc-relay setup --functions --app-role shop_app
   cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
-		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role", "keep-published", "print-sql", "format", "config"),
+		Flags: describe(flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role", "keep-published", "print-sql", "format", "config"), usages{
+			"app-role":  "With --functions: the role of the application, which may then call them.",
+			"print-sql": "Print the SQL for psql instead of running it. This needs no database.",
+		}),
 		Action: p.setup,
 	}
 }
@@ -217,7 +220,7 @@ func grants(cfg *config) string {
 		attribute = ""
 	}
 	schema := outbox.QuoteIdentifier(table.Schema)
-	text := fmt.Sprintf("Suggested roles. The relay's:\nCREATE ROLE cdc_relay LOGIN%s PASSWORD '...';\nGRANT USAGE ON SCHEMA %s TO cdc_relay;\n", attribute, schema)
+	text := fmt.Sprintf("Suggested roles. The relay needs:\nCREATE ROLE cdc_relay LOGIN%s PASSWORD '...';\nGRANT USAGE ON SCHEMA %s TO cdc_relay;\n", attribute, schema)
 	for _, need := range store.Needs(table) {
 		text += fmt.Sprintf("GRANT %s ON %s TO cdc_relay;", strings.Join(need.Privileges, ", "), need.Table.SQL())
 		if need.Table == table.DeadLetter() {
@@ -230,7 +233,7 @@ func grants(cfg *config) string {
 	}
 	text += fmt.Sprintf(`GRANT SELECT ON %s TO cdc_relay;
 GRANT SELECT ON SEQUENCE %s TO cdc_relay;
-and all that an application needs:
+An application needs only:
 GRANT USAGE ON SCHEMA %s TO application;
 GRANT INSERT ON %s TO application;`,
 		migrations.VersionTable(table).SQL(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.SQL(), schema, table.SQL())

@@ -29,7 +29,7 @@ EXAMPLES
   cdc-relay teardown
   cdc-relay teardown --yes --tables
   cdc-relay teardown --shards 4               # what "setup --shards 4" created`,
-		Flags:  flags("database-url", "table", "slot", "publication", "shard", "shards", "yes", "tables", "config"),
+		Flags:  describe(flags("database-url", "table", "slot", "publication", "shard", "shards", "yes", "tables", "config"), usages{"yes": doNotAsk}),
 		Action: p.teardown,
 	}
 }

@@ -28,7 +28,7 @@ type Listing[T any] struct {
 const MostLooked = MostCounted
 
 // ErrCursor is returned for a cursor that does not come from a page of the same list.
-var ErrCursor = errors.New("this is no cursor of this list: take the one that the page before has printed")
+var ErrCursor = errors.New("want the cursor that the previous page of this list printed")
 
 // cursor is the last row that was read, in the order of the list.
 type cursor struct {
