@@ -23,14 +23,14 @@ type metrics struct {
 	publisherPhase                        *prometheus.GaugeVec
 }
 
-func newMetrics(registry prometheus.Registerer, keys *routingKeys, inFlight, holder, suspended func() float64) (*metrics, error) {
+func newMetrics(registry prometheus.Registerer, keys *routingKeys, inFlight, owns, suspended func() float64) (*metrics, error) {
 	k := &maker{registry: registry}
 	m := &metrics{}
 	m.count(k, keys)
 	m.measure(k)
 	k.gauge("messages_in_flight",
 		"Messages in memory: sent and not confirmed, queued behind their ordering key, or waiting for their row to be deleted or updated.", inFlight)
-	k.gauge("slot_held", "1 if this relay owns the replication slot; 0 for a standby, and with --mode poll.", holder)
+	k.gauge("slot_held", "1 if this relay owns the replication slot; 0 for a standby, and with --mode poll.", owns)
 	k.gauge("publishing_stopped", "1 while the relay does not publish, because it cannot delete the rows of published messages.", suspended)
 	m.streamConnected = prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "cdc_relay", Name: "stream_connected", Help: "1 while the replication stream is connected.",

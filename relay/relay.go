@@ -15,6 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
@@ -203,6 +204,10 @@ func unreachable(err error) error {
 	hint := pgdial.Hint(err)
 	if what == "" || hint == "" {
 		return err
+	}
+	var failed *pgconn.ConnectError
+	if errors.As(err, &failed) { // what the connection was for does not matter
+		err = failed
 	}
 	return &problem.Problem{What: what, Fix: hint, Err: err}
 }

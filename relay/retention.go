@@ -84,10 +84,10 @@ func (r *retention) round(ctx context.Context) {
 func (r *retention) rotate(ctx context.Context) {
 	dropped, err := r.store.RotatePublished(ctx, r.kept)
 	if err != nil && ctx.Err() == nil {
-		r.rotating.Report(event.HistoryFailing, "cannot make or drop partitions of the history: retrying", err)
+		r.rotating.Report(event.HistoryFailing, "cannot create or drop partitions of the history: retrying", err)
 	}
 	if err == nil {
-		r.rotating.Over(event.HistoryRecovered, "making and dropping partitions of the history again")
+		r.rotating.Over(event.HistoryRecovered, "creating and dropping partitions of the history again")
 	}
 	if dropped > 0 {
 		r.log.Info("dropped old partitions of the history", "event", event.HistoryDropped, "partitions", dropped, "older_than", r.kept)

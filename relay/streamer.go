@@ -135,7 +135,7 @@ func (s *streamer) run(ctx context.Context) error {
 	}
 }
 
-// dropSlot drops a slot that can bring nothing more. The next connection creates a new one.
+// dropSlot drops a slot without WAL. The next connection creates a new one.
 func (s *streamer) dropSlot(ctx context.Context) {
 	dropCtx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()

@@ -65,12 +65,13 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 
 // SetupSQL returns the SQL of Setup, for a DBA to run in psql.
 func SetupSQL(names Names) string {
-	return fmt.Sprintf(`-- The publication: inserts alone, partitions under the name of their root.
+	return fmt.Sprintf(`-- The publication brings only inserts, those of partitions under the name of the table.
 %s;
 
--- The slot. It must be made in a transaction that has written nothing, and waits
--- for transactions that are open. While no relay runs it retains WAL: set
--- max_slot_wal_keep_size; losing the slot costs this relay a sweep and nothing else.
+-- The slot. Create it outside a transaction. The server waits for all open
+-- transactions that have written something. While no relay runs, the slot retains
+-- WAL: set max_slot_wal_keep_size. A relay that loses its slot recreates it, and
+-- scans the table for missed rows.
 %s;
 `, createPublicationSQL(names), createSlotSQL(names.Slot))
 }
