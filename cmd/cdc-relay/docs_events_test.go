@@ -26,7 +26,7 @@ type eventsInCode struct {
 // levelOf are the functions and types that pass an event to the log, besides the methods of slog.Logger.
 var levelOf = map[string]string{
 	"Info": "INFO", "Warn": "WARN", "Error": "ERROR",
-	"report": "WARN", "over": "INFO", "announce": "INFO", // of relay.outageLog and relay.streamer
+	"Report": "WARN", "Over": "INFO", "announce": "INFO", // of outagelog.Log and relay.streamer
 	"Change": "WARN", // of replication, logged by relay.streamer
 }
 

@@ -17,7 +17,7 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	orders := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")
 	want(t, cdcRelay(t, env, "setup"), exitDone)
-	for _, args := range [][]string{{"published", "list"}, {"published", "replay", "--all"}, {"run", "--keep-published", "1h"}} {
+	for _, args := range [][]string{{"published", "list"}, {"published", "replay", "--all"}, {"run", "--log-format", "text", "--keep-published", "1h"}} {
 		r := cdcRelay(t, env, args...)
 		want(t, r, exitFailed)
 		if !strings.Contains(r.stderr, "hint: cdc-relay setup --keep-published 168h") || strings.Count(r.stderr, "not kept") > 1 {

@@ -126,10 +126,10 @@ func (p *process) ended(command string, cfg *config, err error) error {
 	case !isJSON:
 		return fmt.Errorf("%s: %w", command, err)
 	}
-	args := []any{"event", event.RelayFailed, "error", oneLine(pgdial.Text(err))}
+	args := []any{"error", oneLine(pgdial.Text(err))}
 	if hint := problem.Hint(err); hint != "" {
 		args = append(args, "hint", hint)
 	}
-	log.Error("relay failed: exiting; unpublished rows wait in the table", args...)
+	log.Error("relay failed: exiting; unpublished rows wait in the table", append([]any{"event", event.RelayFailed}, args...)...)
 	return loggedError{err}
 }

@@ -62,11 +62,11 @@ func (l *Log) Report(name event.Name, what string, err error, more ...any) {
 		l.mu.logged = make(map[string]time.Time)
 	}
 	l.mu.message, l.mu.newest, l.mu.logged[key] = message, now, now
-	args := append([]any{"event", name, "error", cause, "for", now.Sub(l.mu.since).Round(time.Second)}, more...)
+	args := append([]any{"error", cause, "for", now.Sub(l.mu.since).Round(time.Second)}, more...)
 	if hint != "" {
 		args = append(args, "hint", hint)
 	}
-	l.log.Warn(what, args...)
+	l.log.Warn(what, append([]any{"event", name}, args...)...)
 }
 
 // Over ends the outage, and logs that if there was one.
