@@ -99,7 +99,7 @@ func Status(ctx context.Context, conn *pgx.Conn, table outbox.Table) (State, err
 		return State{}, err
 	}
 	if state.Current > Latest {
-		what := fmt.Sprintf("table %s has version %d, and this cdc-relay knows versions up to %d", table, state.Current, Latest)
+		what := fmt.Sprintf("table %s has version %d, and the newest known one is %d", table, state.Current, Latest)
 		return state, &problem.Problem{What: what, Fix: "# install the newer cdc-relay that updated the tables", Err: ErrNewer}
 	}
 	for _, step := range steps[state.Current:] {

@@ -116,7 +116,8 @@ func TestTheLogSaysThatTheAddressIsInUse(t *testing.T) {
 
 // TestARelayThatIsStoppedWhileItWaitsForPostgresSaysSo: nothing was published, and the log has its end.
 func TestARelayThatIsStoppedWhileItWaitsForPostgresSaysSo(t *testing.T) {
-	relay := start(t, environment{"CDC_RELAY_DATABASE_URL": "postgres://shop@127.0.0.1:1/shop", "CDC_RELAY_AMQP_URL": "amqp://127.0.0.1:1"}, "run", "--log-format=json")
+	env := environment{"CDC_RELAY_DATABASE_URL": "postgres://shop@127.0.0.1:1/shop", "CDC_RELAY_AMQP_URL": "amqp://127.0.0.1:1", "CDC_RELAY_HTTP_ADDR": ""}
+	relay := start(t, env, "run", "--log-format=json")
 	relay.await(t, "postgres_down")
 	relay.signal(t, syscall.SIGTERM)
 	relay.await(t, "relay_stopped")
