@@ -5,9 +5,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/outagelog"
-
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 

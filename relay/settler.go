@@ -12,12 +12,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/outagelog"
-
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/core"

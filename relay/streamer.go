@@ -10,12 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/outagelog"
-
 	"github.com/jackc/pglogrepl"
 
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"

@@ -7,10 +7,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/outagelog"
-
 	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/core"

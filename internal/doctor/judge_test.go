@@ -14,13 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/publish"
-
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
