@@ -4,41 +4,48 @@ import com.rabbitmq.client.Channel;
 import com.rabbitmq.client.ConnectionFactory;
 import com.rabbitmq.client.DefaultConsumer;
 import com.rabbitmq.client.Envelope;
-import java.io.IOException;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.SQLException;
 import java.util.Properties;
-import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 public class Consumer {
-    static final Pattern ORDER_ID = Pattern.compile("\"order_id\":\\s*(\\d+)"); // a JSON library in real code
+    static final Pattern ORDER_ID = Pattern.compile("\"order_id\"\\s*:\\s*(\\d+)"); // a JSON library in real code
 
     public static void main(String[] args) throws Exception {
         ConnectionFactory factory = new ConnectionFactory();
         factory.setUri(System.getenv("AMQP_URL"));
-        CountDownLatch left = new CountDownLatch(Integer.parseInt(args[0]));
+        AtomicInteger left = new AtomicInteger(Integer.parseInt(args[0]));
+        CompletableFuture<Void> done = new CompletableFuture<>();
         try (var broker = factory.newConnection(); Channel channel = broker.createChannel(); Connection database = connect()) {
             database.setAutoCommit(false);
             channel.queueDeclare("orders", true, false, false, null);
             channel.basicQos(10);
             channel.basicConsume("orders", false, new DefaultConsumer(channel) {
                 @Override
-                public void handleDelivery(String tag, Envelope envelope, AMQP.BasicProperties properties, byte[] body) throws IOException {
+                public void handleDelivery(String tag, Envelope envelope, AMQP.BasicProperties properties, byte[] body) {
+                    if (done.isDone()) {
+                        return; // the broker redelivers it
+                    }
                     try {
                         handle(database, properties.getMessageId(), new String(body, StandardCharsets.UTF_8));
-                    } catch (SQLException e) {
-                        throw new IOException(e); // closes the channel: the broker redelivers
+                        channel.basicAck(envelope.getDeliveryTag(), false); // after COMMIT: if it crashes before, the broker redelivers
+                    } catch (Exception e) {
+                        done.completeExceptionally(e); // ends the program, and the broker redelivers
+                        return;
                     }
-                    channel.basicAck(envelope.getDeliveryTag(), false); // after COMMIT: if it crashes before, the broker redelivers
-                    left.countDown();
+                    if (left.decrementAndGet() == 0) {
+                        done.complete(null);
+                    }
                 }
             });
-            left.await();
+            done.get();
         }
     }
 
