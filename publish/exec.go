@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os/exec"
+	"runtime"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -110,17 +111,30 @@ func (p *Exec) startHandler() (*handler, error) {
 	h.command = exec.Command(p.cfg.Command[0], p.cfg.Command[1:]...)
 	h.command.Env = p.cfg.Env
 	h.command.Stderr = p.cfg.Stderr
-	h.command.Stdout = &lineReader{lines: h.answers}
+	answers := &lineReader{lines: h.answers}
+	h.command.Stdout = answers
 	h.command.WaitDelay = time.Second // for children of its own that keep its output open
 	ownGroup(h.command)
 	var err error
 	if h.stdin, err = h.command.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("make a pipe to the handler: %w", err)
 	}
-	if err := h.command.Start(); err != nil {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the kernel kills the handler when the thread that started it ends
+		defer runtime.UnlockOSThread()
+		err := h.command.Start()
+		started <- err
+		if err == nil {
+			err = h.command.Wait()
+			killGroup(h.command) // the children that it has left
+			answers.end()
+			h.exited <- err
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start the handler: %w", err)
 	}
-	go func() { h.exited <- h.command.Wait() }()
 	return h, nil
 }
 
@@ -130,22 +144,26 @@ type lineReader struct {
 	rest  []byte
 }
 
-// longestAnswer bounds a line of the handler, in bytes.
+// longestAnswer bounds an answer, in bytes. The rest of a longer line is dropped, so it is no answer.
 const longestAnswer = 64 << 10
 
-// Write is called by one goroutine of os/exec. After an error, the handler's next write fails.
+// Write is called by one goroutine of os/exec.
 func (r *lineReader) Write(b []byte) (int, error) {
 	n := len(b)
 	for {
-		end := bytes.IndexByte(b, '\n')
-		if end < 0 {
-			break
+		line, rest, ended := bytes.Cut(b, []byte{'\n'})
+		r.rest = append(r.rest, line[:min(len(line), longestAnswer-len(r.rest))]...)
+		if !ended {
+			return n, nil
 		}
-		r.lines.put(append(r.rest, b[:end]...))
-		r.rest, b = nil, b[end+1:]
+		r.lines.put(r.rest)
+		r.rest, b = nil, rest
 	}
-	if r.rest = append(r.rest, b...); len(r.rest) > longestAnswer {
-		return 0, fmt.Errorf("a line of the handler has more than %d bytes", longestAnswer)
+}
+
+// end takes what the handler wrote after its last line break.
+func (r *lineReader) end() {
+	if len(r.rest) > 0 {
+		r.lines.put(r.rest)
 	}
-	return n, nil
 }

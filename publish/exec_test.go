@@ -52,6 +52,11 @@ func beHandler(name string) {
 			fmt.Println(strings.ReplaceAll(order.Answer, "ID", m.MessageID))
 		case "batch": // answered when no message waits
 			batch += fmt.Sprintf("{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", m.MessageID)
+		case "last": // its line has no end
+			fmt.Printf("{\"message_id\":%q,\"outcome\":\"confirmed\"}", m.MessageID)
+			os.Exit(0)
+		case "long":
+			fmt.Printf("%s\n{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", strings.Repeat("x", 5*longestAnswer), m.MessageID)
 		case "crash":
 			os.Exit(3)
 		case "sleep":
@@ -131,6 +136,18 @@ func TestExecAnswersBecomeResults(t *testing.T) {
 	}
 	if took := time.Since(began); took < unknownPause {
 		t.Errorf("an unknown outcome came after %v: the relay would retry without a pause", took)
+	}
+}
+
+// TestExecOddLines: a line that is too long is ignored, and the last line needs no end.
+func TestExecOddLines(t *testing.T) {
+	var k maker
+	r := start(t, newExec(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	for _, do := range []string{"long", "last"} {
+		r.awaitPhase(t, Ready)
+		m := k.make("x", "k", `{"do":"`+do+`"}`)
+		r.publish(m)
+		allAre(t, r.awaitResults(t, m), outbox.Confirmed)
 	}
 }
 

@@ -1,10 +1,17 @@
 package main
 
 import (
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
 // The redelivered messages are marked. The row of a rejected message waits as long as the handler says.
@@ -101,5 +108,54 @@ done
 			t.Errorf("left: %s", got)
 		}
 		execute(t, conn, `DELETE FROM outbox`)
+	}
+}
+
+// TestNoProcessOfTheHandlerIsLeft: the children of a handler that ends are killed, and so is a handler that does not end
+// when the relay was killed. Each has a connection to the test.
+func TestNoProcessOfTheHandlerIsLeft(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')`)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	port := listener.Addr().(*net.TCPAddr).Port
+	for _, test := range []struct {
+		name, script string
+		killed       bool
+	}{
+		{"child", `exec 3<>/dev/tcp/127.0.0.1/%d; (read -r -u 3) </dev/null >/dev/null 2>&1 & exec 3>&-; read -r; exit 1`, false},
+		{"handler", `exec 3<>/dev/tcp/127.0.0.1/%d; read -r -u 3`, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.killed && runtime.GOOS != "linux" {
+				t.Skip("only Linux kills the handler of a killed relay")
+			}
+			handler := filepath.Join(t.TempDir(), "handler")
+			if err := os.WriteFile(handler, fmt.Appendf(nil, "#!/bin/bash\n"+test.script+"\n", port), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			relay := start(t, env, "run", "--mode", "poll", "--http-addr", "", "--send-timeout", "1h", "--publisher", "exec", "--", handler)
+			if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(await.Hang())); err != nil {
+				t.Fatal(err)
+			}
+			process, err := listener.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer process.Close()
+			if test.killed {
+				if err := relay.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_ = process.SetReadDeadline(time.Now().Add(await.Hang()))
+			if _, err := process.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("the process is still there: %v", err)
+			}
+		})
 	}
 }
