@@ -70,7 +70,9 @@ done
 	if got := query[string](t, conn, `SELECT failure_reason FROM outbox_dead_letter`); got != "handler_impossible" {
 		t.Errorf("the impossible one is dead for %s", got)
 	}
-	wantUsage(t, cdcRelay(t, env, "drain", "--publisher", "exec", "--", "/nowhere/handler"), `--publisher exec: exec: "/nowhere/handler": stat /nowhere/handler: no such file or directory`)
+	for _, command := range []string{"drain", "check"} {
+		wantUsage(t, cdcRelay(t, env, command, "--publisher", "exec", "--", "/nowhere/handler"), `--publisher exec: exec: "/nowhere/handler": stat /nowhere/handler: no such file or directory`)
+	}
 }
 
 // A handler answers "unknown" for every message, with and without a key.

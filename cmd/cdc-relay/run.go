@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -93,7 +94,7 @@ func (p *process) withHandler(c *cli.Context) (*config, error) {
 	return cfg, err
 }
 
-// relayConfig reads the settings of run and drain. It returns all mistakes.
+// relayConfig reads the settings of run, drain and check. It returns all mistakes.
 func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	cfg, err := p.withHandler(c)
 	if cfg == nil {
@@ -105,6 +106,11 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 		err = errors.Join(err, cfg.needAMQP())
 	case cfg.signalling.eventsExchange != "":
 		err = errors.Join(err, usagef("--events-exchange needs --publisher amqp"))
+	}
+	if cfg.publisher == "exec" && len(cfg.handler) > 0 {
+		if _, missing := exec.LookPath(cfg.handler[0]); missing != nil {
+			err = errors.Join(err, usagef("--publisher exec: %s", missing))
+		}
 	}
 	return cfg, err
 }
