@@ -139,8 +139,8 @@ func TestExecAnswersBecomeResults(t *testing.T) {
 	}
 }
 
-// TestExecOddLines: a line that is too long is ignored, and the last line needs no end.
-func TestExecOddLines(t *testing.T) {
+// A line that is too long is ignored, and the last line needs no end.
+func TestExecAcceptsALastLineWithoutAnEnd(t *testing.T) {
 	var k maker
 	r := start(t, newExec(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
 	for _, do := range []string{"long", "last"} {
