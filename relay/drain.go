@@ -89,7 +89,9 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		case err != nil || left.rows == 0:
 			return err
 		case r.publisherState().Phase != publish.Ready:
-			return r.brokerDown(ctx, a)
+			if err := r.outage(ctx, a, p); err != nil {
+				return err
+			}
 		case left != seen || sweeps.View().Rest > 0:
 			seen, p.since = left, time.Now()
 		case r.stalled(p):
@@ -105,12 +107,13 @@ type progress struct {
 	settled int64
 	claimed int
 	since   time.Time
+	outages int // since then
 }
 
 // stalled tells whether nothing was settled for the send timeout. Rows that are claimed and come back are no progress.
 func (r *Relay) stalled(p *progress) bool {
 	if settled := r.settler.written.Load(); settled > p.settled {
-		*p = progress{settled, r.sweeper.sweeps.Claimed(), time.Now()}
+		*p = progress{settled, r.sweeper.sweeps.Claimed(), time.Now(), 0}
 	}
 	return time.Since(p.since) > r.config.SendTimeout
 }
@@ -188,7 +191,10 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, 
 		case r.settler.aside.suspended.Load():
 			return r.undeletable()
 		case r.publisherState().Phase != publish.Ready:
-			return r.brokerDown(ctx, a)
+			if err := r.outage(ctx, a, p); err != nil {
+				return err
+			}
+			continue
 		case kind != fallback.Due && !view.TakesFresh:
 			return nil // a relay streams now
 		case !view.Ready:
@@ -233,6 +239,20 @@ func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
 		}
 	}
 	return nil
+}
+
+// mostOutages is how many handlers of --publisher exec may end in a row while nothing is settled. The message that ends
+// them is sent alone after two, so that the others leave.
+const mostOutages = 3
+
+// outage waits for a publisher that is not ready. It is an error for a broker, and for handlers that end without progress.
+func (r *Relay) outage(ctx context.Context, a *actors, p *progress) error {
+	_ = r.stalled(p)
+	if _, restarts := r.publisher.(*publish.Exec); !restarts || p.outages == mostOutages {
+		return r.brokerDown(ctx, a)
+	}
+	p.outages++
+	return r.awaitPublisher(ctx, a)
 }
 
 // brokerDown says why no message leaves: the error that ended the publisher, or its state.

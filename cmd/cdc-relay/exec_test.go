@@ -75,6 +75,36 @@ done
 	}
 }
 
+// A message that ends the handler does not stop the others.
+func TestDrainContinuesWhenTheHandlerEnds(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	handler := filepath.Join(t.TempDir(), "handler")
+	script := `#!/bin/sh
+while IFS= read -r line; do
+  case "$line" in
+  *'"routing_key":"poison"'*) exit 4 ;;
+  esac
+  id=$(printf '%s' "$line" | sed 's/.*"message_id":"\([^"]*\)".*/\1/')
+  echo "{\"message_id\": \"$id\", \"outcome\": \"confirmed\"}"
+done
+`
+	if err := os.WriteFile(handler, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('poison', '1')`)
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'good', '1' FROM generate_series(1, 50)`)
+	env["CDC_RELAY_SEND_TIMEOUT"] = "5s"
+	r := cdcRelay(t, env, "drain", "--publisher", "exec", "--json", "--", handler)
+	if !strings.Contains(r.stderr, "the handler has ended: exit status 4") {
+		t.Errorf("got %s", r.stderr)
+	}
+	// With enough evidence the message is rejected, and waits for its retry.
+	if got := query[string](t, conn, `SELECT string_agg(routing_key, ' ') FROM outbox`); got != "poison" {
+		t.Errorf("left: %s", got)
+	}
+}
+
 // A handler answers "unknown" for every message, with and without a key.
 func TestDrainEndsIfNoOutcomeIsKnown(t *testing.T) {
 	env, conn := fresh(t)
