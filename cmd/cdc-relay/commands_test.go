@@ -139,12 +139,13 @@ func TestPrintedSetupRunsUnchangedInPsql(t *testing.T) {
 	}
 	for _, mode := range []string{"auto", "poll"} {
 		t.Run(mode, func(t *testing.T) {
-			env, _ := fresh(t)
+			env, conn := fresh(t)
 			env["CDC_RELAY_TABLE"] = `"My Schema"."Out.Box"`
 			env["CDC_RELAY_MODE"] = mode
+			owner := conn.Config().User
 			printed := cdcRelay(t, environment{"CDC_RELAY_SLOT": env["CDC_RELAY_SLOT"], "CDC_RELAY_PUBLICATION": env["CDC_RELAY_PUBLICATION"]},
-				"setup", "--print-sql", "--functions", "--mode", mode, "--table", env["CDC_RELAY_TABLE"])
-			wantOutput(t, printed, "\n-- GRANT INSERT ON \"My Schema\".\"Out.Box\" TO application;\n")
+				"setup", "--print-sql", "--functions", "--mode", mode, "--table", env["CDC_RELAY_TABLE"], "--app-role", owner)
+			wantOutput(t, printed, "\n-- GRANT INSERT ON \"My Schema\".\"Out.Box\" TO \""+owner+"\";\n")
 			cmd := exec.CommandContext(t.Context(), psql, "-X", "-d", env["CDC_RELAY_DATABASE_URL"])
 			cmd.Stdin = strings.NewReader(printed.stdout)
 			if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "ERROR") {

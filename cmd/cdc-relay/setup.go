@@ -219,6 +219,10 @@ func grants(cfg *config) string {
 	if cfg.relay.Mode == relay.ModePoll {
 		attribute = ""
 	}
+	application := "application"
+	if cfg.checking.appRole != "" {
+		application = outbox.QuoteIdentifier(cfg.checking.appRole)
+	}
 	schema := outbox.QuoteIdentifier(table.Schema)
 	text := fmt.Sprintf("Suggested roles. The relay needs:\nCREATE ROLE cdc_relay LOGIN%s PASSWORD '...';\nGRANT USAGE ON SCHEMA %s TO cdc_relay;\n", attribute, schema)
 	for _, need := range store.Needs(table) {
@@ -234,9 +238,9 @@ func grants(cfg *config) string {
 	text += fmt.Sprintf(`GRANT SELECT ON %s TO cdc_relay;
 GRANT SELECT ON SEQUENCE %s TO cdc_relay;
 An application needs only:
-GRANT USAGE ON SCHEMA %s TO application;
-GRANT INSERT ON %s TO application;`,
-		migrations.VersionTable(table).SQL(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.SQL(), schema, table.SQL())
+GRANT USAGE ON SCHEMA %s TO %s;
+GRANT INSERT ON %s TO %[4]s;`,
+		migrations.VersionTable(table).SQL(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.SQL(), schema, application, table.SQL())
 	return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n"
 }
 
