@@ -183,6 +183,9 @@ func (p *Planner) keysAt(v View) time.Time {
 
 // Done records the result of a sweep.
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
+	if s == SlotCheck { // it scans nothing, and a late one can miss that another relay had the slot for a moment
+		o.Took = 0
+	}
 	if s == Due {
 		p.quietUntil = now.Add(min(o.Quiet, dueSafety*p.pollInterval))
 	}

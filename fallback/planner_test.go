@@ -215,6 +215,17 @@ func TestOneSlowSweepDoesNotDelayTheNext(t *testing.T) {
 	}
 }
 
+// Between two checks, another relay may have had the slot and published rows without deleting them.
+func TestSlowSlotChecksRunAtEachPollInterval(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	for range 3 {
+		p.Done(SlotCheck, now, Outcome{Took: time.Second})
+		if at := p.at(SlotCheck, View{Ready: true}); at.Sub(now) > poll {
+			t.Errorf("the next one runs after %s", at.Sub(now))
+		}
+	}
+}
+
 func TestAStandbySweepsFreshRowsOnlyWithoutALeader(t *testing.T) {
 	standby := View{Ready: true}
 	p, now := NewPlanner(poll), time.Now()
