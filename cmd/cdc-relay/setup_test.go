@@ -124,7 +124,7 @@ func TestSQLOfTheFunctionAndConsumerPagesRuns(t *testing.T) {
 			execute(t, conn, strings.ReplaceAll(sql, "$1", "gen_random_uuid()"))
 		}
 	}
-	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 5 {
-		t.Errorf("%d messages, want 5", n)
+	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 4 {
+		t.Errorf("%d messages, want 4", n)
 	}
 }
