@@ -2,11 +2,14 @@ package publish
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -68,10 +71,17 @@ func (p *AMQP) open(ctx context.Context) (opened, error) {
 		}
 		o.socket = s
 		stop = context.AfterFunc(ctx, func() { _ = s.Close() }) // ends the handshake
-		return s, nil
+		if p.uri.Scheme != "amqps" {
+			return newSorted(s), nil
+		}
+		encrypted, err := p.startTLS(s)
+		if err != nil {
+			return nil, err
+		}
+		return newSorted(encrypted), nil
 	}
 	var err error
-	o.connection, err = amqp.DialConfig(p.cfg.URL, config)
+	o.connection, err = amqp.DialConfig(p.urlAboveTLS(), config)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 		_ = o.connection.Close()
@@ -111,9 +121,51 @@ func (p *AMQP) clientConfig() amqp.Config {
 		name = fmt.Sprintf("cdc-relay %s/%d", host, os.Getpid())
 	}
 	properties.SetClientConnectionName(name)
-	cfg := amqp.Config{Heartbeat: p.cfg.Heartbeat, Properties: properties}
-	if p.cfg.TLS != nil {
-		cfg.TLSClientConfig = p.cfg.TLS.Clone()
+	return amqp.Config{Heartbeat: p.cfg.Heartbeat, Properties: properties, Vhost: p.uri.Vhost}
+}
+
+// urlAboveTLS is the URL for the library, without TLS: it is below newSorted.
+func (p *AMQP) urlAboveTLS() string {
+	given, _ := url.Parse(p.cfg.URL) // parseURL has read it
+	u := url.URL{
+		Scheme: "amqp", User: url.UserPassword(p.uri.Username, p.uri.Password),
+		Host: net.JoinHostPort(p.uri.Host, strconv.Itoa(p.uri.Port)), RawQuery: given.RawQuery,
 	}
-	return cfg
+	return u.String()
+}
+
+// startTLS does what the library does for amqps://.
+func (p *AMQP) startTLS(s *socket) (*tls.Conn, error) {
+	config := p.cfg.TLS.Clone()
+	if config == nil {
+		var err error
+		if config, err = tlsByURI(p.uri); err != nil {
+			return nil, fmt.Errorf("create TLS config from URI: %w", err)
+		}
+	}
+	if config.ServerName == "" {
+		config.ServerName = p.uri.Host
+	}
+	conn := tls.Client(s, config)
+	return conn, conn.Handshake()
+}
+
+func tlsByURI(uri amqp.URI) (*tls.Config, error) {
+	config := &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
+	if uri.CACertFile != "" {
+		text, err := os.ReadFile(uri.CACertFile)
+		if err != nil {
+			return nil, fmt.Errorf("read CA certificate: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		config.RootCAs.AppendCertsFromPEM(text)
+	}
+	if uri.CertFile != "" && uri.KeyFile != "" {
+		certificate, err := tls.LoadX509KeyPair(uri.CertFile, uri.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("load client certificate: %w", err)
+		}
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config, nil
 }

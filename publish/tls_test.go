@@ -80,6 +80,7 @@ func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 		r.publish(messages...)
 		allAre(t, r.awaitResults(t, messages...), outbox.Confirmed)
 	})
+	t.Run("sorted headers", func(t *testing.T) { headersArriveSorted(t, with("", ""), broker.URL("")) })
 }
 
 // tlsBrokerSilent: the deadlines of a socket also work below TLS.
