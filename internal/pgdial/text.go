@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 var (
@@ -58,6 +60,10 @@ func Text(err error) string {
 // Cause returns the text of an error. If no connection was made, it leaves out what the connection was for: every
 // statement fails alike then.
 func Cause(err error) string {
+	var what *problem.Problem
+	if errors.As(err, &what) && what.Err != nil {
+		return what.What + ": " + Cause(what.Err)
+	}
 	var failed *pgconn.ConnectError
 	if errors.As(err, &failed) {
 		return plain(unconnected(failed))

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // The text is one line, with each address and cause once, and a hint.
@@ -33,6 +35,11 @@ func TestTextOfAConnectionError(t *testing.T) {
 	}
 	if _, err := pgconn.Connect(t.Context(), "postgres://shop@127.0.0.1:1/shop"); Cause(fmt.Errorf("look for table t: %w", err)) != "cannot connect to Postgres: 127.0.0.1:1: connection refused" {
 		t.Errorf("the cause: got %q", Cause(err))
+	}
+	_, err := pgconn.Connect(t.Context(), "postgres://shop@127.0.0.1:1/shop")
+	none := &problem.Problem{What: "no connection for replication is free", Err: err}
+	if got := Cause(none); got != "no connection for replication is free: cannot connect to Postgres: 127.0.0.1:1: connection refused" {
+		t.Errorf("the cause of a problem: got %q", got)
 	}
 	if got := Text(errors.New("a\nb")); got != "a\nb" {
 		t.Errorf("another error: got %q", got)
