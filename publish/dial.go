@@ -136,12 +136,9 @@ func (p *AMQP) urlAboveTLS() string {
 
 // startTLS does what the library does for amqps://.
 func (p *AMQP) startTLS(s *socket) (*tls.Conn, error) {
-	config := p.cfg.TLS.Clone()
-	if config == nil {
-		var err error
-		if config, err = tlsByURI(p.uri); err != nil {
-			return nil, fmt.Errorf("create TLS config from URI: %w", err)
-		}
+	config, err := TLSConfig(p.cfg.TLS, p.uri)
+	if err != nil {
+		return nil, fmt.Errorf("create TLS config from URI: %w", err)
 	}
 	if config.ServerName == "" {
 		config.ServerName = p.uri.Host
@@ -150,7 +147,12 @@ func (p *AMQP) startTLS(s *socket) (*tls.Conn, error) {
 	return conn, conn.Handshake()
 }
 
-func tlsByURI(uri amqp.URI) (*tls.Config, error) {
+// TLSConfig returns a copy of the given configuration, or if that is nil, one with the certificates that the parameters of
+// the URI name (https://www.rabbitmq.com/docs/uri-query-parameters). Its error is that of a file that cannot be read.
+func TLSConfig(given *tls.Config, uri amqp.URI) (*tls.Config, error) {
+	if given != nil {
+		return given.Clone(), nil
+	}
 	config := &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
 	if uri.CACertFile != "" {
 		text, err := os.ReadFile(uri.CACertFile)

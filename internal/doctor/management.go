@@ -2,8 +2,6 @@ package doctor
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,10 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/publish"
 )
 
 // managementFacts are what only RabbitMQ's HTTP API reports. The tag "management" is enough for all of it.
@@ -187,7 +186,7 @@ func (o Options) newAPI(uri amqp.URI) (*managementAPI, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := o.tlsConfig(uri)
+	config, err := publish.TLSConfig(o.TLS, uri) // the API of the same broker
 	if err != nil {
 		return nil, err
 	}
@@ -201,30 +200,6 @@ func (o Options) newAPI(uri amqp.URI) (*managementAPI, error) {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
-}
-
-// tlsConfig reads the certificates of the AMQP URL, for the API of the same broker.
-func (o Options) tlsConfig(uri amqp.URI) (*tls.Config, error) {
-	if o.TLS != nil {
-		return o.TLS.Clone(), nil
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: uri.ServerName}
-	if uri.CACertFile != "" {
-		text, err := os.ReadFile(uri.CACertFile)
-		if err != nil {
-			return nil, err
-		}
-		config.RootCAs = x509.NewCertPool()
-		config.RootCAs.AppendCertsFromPEM(text)
-	}
-	if uri.CertFile != "" && uri.KeyFile != "" {
-		pair, err := tls.LoadX509KeyPair(uri.CertFile, uri.KeyFile)
-		if err != nil {
-			return nil, err
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return config, nil
 }
 
 // statusError is an HTTP error.
