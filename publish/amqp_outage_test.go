@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -336,8 +338,8 @@ func TestAStuckQueueDoesNotKeepTheBreakerOpen(t *testing.T) {
 	allAre(t, r.awaitResults(t, blocking), outbox.Unknown)
 }
 
-// An outage logs one line at its start and one at its end, without the password.
-func TestAnOutageIsLoggedOnce(t *testing.T) {
+// An outage logs its start, each cause once, and its end, without the password.
+func TestEachCauseOfAnOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
 	u := limitedUser(t, broker.VHost(t), ".*")
@@ -348,14 +350,27 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	proxy.Refuse()
 	proxy.Cut()
 	r.awaitSince(t, mark, Paused)
+	await.Until(t, "a failed attempt in the log", func() bool { return strings.Contains(strings.Join(log.lines(), "\n"), "event=broker_down") })
 	proxy.Accept()
 	r.awaitPhase(t, Ready)
 	r.stop(t)
-	lines := log.lines()
-	if len(lines) != 3 { // connected, lost, connected
-		t.Errorf("%d lines:\n%s", len(lines), strings.Join(lines, "\n"))
+	var events []string
+	causes := map[string]bool{}
+	value := regexp.MustCompile(`(event|error)=("[^"]*"|\S+)`)
+	for _, line := range log.lines() {
+		cause := strings.Join(value.FindAllString(line, -1), " ")
+		name, _, _ := strings.Cut(cause, " ")
+		events = append(events, name)
+		if causes[cause] && name == "event=broker_down" {
+			t.Errorf("logged twice: %s", line)
+		}
+		causes[cause] = true
 	}
-	if all := strings.Join(lines, "\n"); strings.Contains(all, "secret") {
+	got := strings.Join(slices.Compact(events), " ")
+	if want := "event=broker_connected event=broker_lost event=broker_down event=broker_connected"; got != want {
+		t.Errorf("got %s\nwant %s\n%s", got, want, strings.Join(log.lines(), "\n"))
+	}
+	if all := strings.Join(log.lines(), "\n"); strings.Contains(all, "secret") {
 		t.Errorf("the password is in the log:\n%s", all)
 	}
 }

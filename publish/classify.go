@@ -134,4 +134,9 @@ func because(e *amqp.Error) string {
 	return ": " + exceptionText(e)
 }
 
-func exceptionText(e *amqp.Error) string { return fmt.Sprintf("%s (%d)", e.Reason, e.Code) }
+func exceptionText(e *amqp.Error) string {
+	if fromNetwork(e) {
+		return networkReason(e.Reason)
+	}
+	return fmt.Sprintf("%s (%d)", e.Reason, e.Code)
+}

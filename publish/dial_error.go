@@ -43,12 +43,17 @@ func Undialled(uri amqp.URI, err error) *DialError {
 	fail := func(part, hint, format string, args ...any) *DialError {
 		return &DialError{Part: part, Err: err, text: fmt.Sprintf(format, args...), hint: hint}
 	}
+	const ports = "check the port " + inURL + ": for amqp:// it is 5672 as a rule, for amqps:// 5671; 15672 is the management API"
 	var exception *amqp.Error
-	// A 501 from this side means an error while reading from the network; ErrClosed means that a write failed first.
-	if !errors.As(err, &exception) || exception.Code == amqp.FrameError && !exception.Server || errors.Is(err, amqp.ErrClosed) {
-		if uri.Scheme == "amqp" && exception != nil && !strings.Contains(exception.Reason, "timeout") { // with TLS the handshake has proved the port
-			return fail("reachable", "# check the port "+inURL+": for amqp:// it is 5672 as a rule, for amqps:// 5671; 15672 is the management API",
-				"%s takes connections, but does not speak AMQP: %s", address, exception.Reason)
+	// ErrClosed means that a write failed before the first read.
+	if !errors.As(err, &exception) || fromNetwork(exception) || errors.Is(err, amqp.ErrClosed) {
+		switch {
+		case uri.Scheme != "amqp" || exception == nil || strings.Contains(exception.Reason, "timeout"): // with TLS the handshake has proved the port
+		case strings.HasPrefix(exception.Reason, "Exception ("): // not of the network: something was read, and was not a frame
+			return fail("reachable", "# "+ports, "%s accepts connections, but does not speak AMQP", address)
+		default:
+			return fail("reachable", "# RabbitMQ may be starting or stopping there, or a proxy there cannot reach it; else "+ports,
+				"%s accepted the connection, but ended it before RabbitMQ answered: %s", address, networkReason(exception.Reason))
 		}
 		hint := reachHint(uri, err)
 		text := networkText(err)
@@ -119,11 +124,21 @@ func reachHint(uri amqp.URI, err error) string {
 	return "# check that RabbitMQ runs there, and host and port " + inURL
 }
 
-// networkText leaves out what package net writes before the cause: the text names the address already.
 func networkText(err error) string {
 	var exception *amqp.Error
 	if errors.As(err, &exception) {
-		return exception.Reason
+		return networkReason(exception.Reason)
 	}
-	return regexp.MustCompile(`^dial tcp[46]?( \S+)?: (connect: )?`).ReplaceAllString(err.Error(), "")
+	return networkReason(err.Error())
+}
+
+// fromNetwork tells whether the library could not read from the network: it reports that as a 501 of this side.
+func fromNetwork(e *amqp.Error) bool { return e.Code == amqp.FrameError && !e.Server }
+
+// networkReason leaves out what package net writes before the cause: the text names the address already.
+func networkReason(reason string) string {
+	if reason == "EOF" {
+		return "the other side closed it"
+	}
+	return regexp.MustCompile(`^(dial|read|write) tcp[46]?( \S+)?: ((connect|read|write): )?`).ReplaceAllString(reason, "")
 }

@@ -8,13 +8,15 @@ import (
 	"testing"
 )
 
-// A web server answers otherwise, and Postgres hangs up.
+// A web server answers in another protocol. Postgres hangs up, and so does a proxy in front of a RabbitMQ that restarts.
 func TestAPortThatDoesNotSpeakAMQPIsNamed(t *testing.T) {
 	t.Parallel()
-	for name, address := range map[string]string{
-		"another answer": otherServer(t, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), "the end": otherServer(t, ""),
+	for _, tc := range []struct{ says, problem, hint string }{
+		{"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", " accepts connections, but does not speak AMQP", "# check the port"},
+		{"", " accepted the connection, but ended it before RabbitMQ answered: the other side closed it", "# RabbitMQ may be starting"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(tc.says, func(t *testing.T) {
+			address := otherServer(t, tc.says)
 			var log syncBuffer
 			p, err := NewAMQP(AMQPConfig{URL: "amqp://user:secret@" + address + "/", Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 			if err != nil {
@@ -25,11 +27,11 @@ func TestAPortThatDoesNotSpeakAMQPIsNamed(t *testing.T) {
 			var state State
 			r.await(t, "the log and the state name a failed attempt", func() bool {
 				state = r.states[len(r.states)-1]
-				return strings.Contains(strings.Join(log.lines(), ""), "broker_down") && strings.Contains(state.Detail, "does not speak AMQP")
+				return strings.Contains(strings.Join(log.lines(), ""), "broker_down") && strings.Contains(state.Detail, tc.problem)
 			})
 			r.stop(t)
 			text := strings.Join(log.lines(), "\n")
-			for _, words := range []string{`"event":"broker_down"`, address + " takes connections, but does not speak AMQP", `"hint":"`, "15672 is the management API"} {
+			for _, words := range []string{`"event":"broker_down"`, address + tc.problem, `"hint":"` + tc.hint, "15672 is the management API"} {
 				if !strings.Contains(text, words) {
 					t.Errorf("not said: %s\n%s", words, text)
 				}

@@ -301,7 +301,7 @@ func TestCheckNamesAPortThatDoesNotSpeakAMQP(t *testing.T) {
 				found = f
 			}
 		}
-		if !strings.Contains(found.Message, u.Host+" takes connections, but does not speak AMQP") || !strings.Contains(found.Fix[0], "5672 as a rule") {
+		if !strings.Contains(found.Message, u.Host+" accepted the connection, but ended it before RabbitMQ answered") || !strings.Contains(found.Fix[0], "5672 as a rule") {
 			t.Errorf("%s: got %+v", u.Host, found)
 		}
 	}
