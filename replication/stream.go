@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"time"
 
@@ -88,20 +89,26 @@ func Open(ctx context.Context, databaseURL string, names Names, wait time.Durati
 // readAtOnce is in bytes. The driver reads eight kilobytes at a time, a dozen rows.
 const readAtOnce = 64 << 10
 
+// Parameters returns the startup parameters of a replication connection, except application_name. A pooler can reject
+// each of them.
+func Parameters() map[string]string {
+	return map[string]string{
+		"replication":                   "database",
+		"default_transaction_read_only": "off",     // the publication may have to be created
+		"client_min_messages":           "warning", // Postgres 18 warns about a missing publication
+		// Values in text form must not depend on the settings of role or database.
+		"client_encoding": "UTF8", "DateStyle": "ISO", "TimeZone": "UTC",
+	}
+}
+
 func connect(ctx context.Context, databaseURL string, names Names) (*Stream, error) {
 	s := &Stream{names: names}
 	config, err := pgconn.ParseConfig(databaseURL)
 	if err != nil {
 		return nil, err
 	}
-	config.RuntimeParams["replication"] = "database"
+	maps.Copy(config.RuntimeParams, Parameters())
 	config.RuntimeParams["application_name"] = slot.Application(names.Table)
-	config.RuntimeParams["default_transaction_read_only"] = "off" // the publication may have to be created
-	config.RuntimeParams["client_min_messages"] = "warning"       // Postgres 18 warns about a missing publication
-	// Values in text form must not depend on the settings of role or database.
-	config.RuntimeParams["client_encoding"] = "UTF8"
-	config.RuntimeParams["DateStyle"] = "ISO"
-	config.RuntimeParams["TimeZone"] = "UTC"
 	pgdial.Limit(config)
 	config.DialFunc = rawnet.Dial(config.DialFunc)
 	config.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {

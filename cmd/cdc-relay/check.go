@@ -222,7 +222,7 @@ func connectToCheck(ctx context.Context, url, role string, parameters map[string
 			config.RuntimeParams["role"] = role
 		}
 		config.DefaultQueryExecMode = pgx.QueryExecModeExec // prepared statements can break behind a pooler
-		if parameters["default_transaction_read_only"] != "" {
+		if parameters["replication"] == "" {
 			pgdial.AsWriter(&config.Config)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -57,11 +58,10 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 		if f.slots.err == nil {
 			f.slots.err = s.fetch(ctx, &f.slots.value.Standbys, standbysSQL)
 		}
-		f.readOnly.value, f.replication = o.tryReplication(ctx)
-		f.readOnly.err = f.replication
-	} else {
-		f.readOnly.value, f.readOnly.err = o.ask(ctx, nil, showReadOnly)
+		_, f.replication = o.ask(ctx, replication.Parameters(), "IDENTIFY_SYSTEM")
 	}
+	// The session of the other questions sets it.
+	f.readOnly.value, f.readOnly.err = o.ask(ctx, nil, "SHOW default_transaction_read_only")
 	if o.KeepPublished > 0 {
 		f.history = o.gatherHistory(ctx, s)
 	}
@@ -103,30 +103,20 @@ func poolerOf(s *session, server answer[serverFacts]) string {
 	return ""
 }
 
-// showReadOnly needs a session that does not set it. The session of the other questions does.
-const showReadOnly = "SHOW default_transaction_read_only"
-
-// tryReplication opens and closes a replication connection, which streaming needs.
-func (o Options) tryReplication(ctx context.Context) (readOnly string, err error) {
-	return o.ask(ctx, map[string]string{"replication": "database"}, "IDENTIFY_SYSTEM", showReadOnly)
-}
-
-// ask runs commands on a new connection, and returns the first value of the last answer.
-func (o Options) ask(ctx context.Context, parameters map[string]string, commands ...string) (value string, err error) {
+// ask runs a command on a new connection, and returns the first value of its answer.
+func (o Options) ask(ctx context.Context, parameters map[string]string, command string) (value string, err error) {
 	conn, err := o.Connect(ctx, parameters)
 	if err != nil {
 		return "", err
 	}
 	s := &session{conn: conn}
 	defer s.close(ctx)
-	for _, command := range commands {
-		results, err := conn.PgConn().Exec(ctx, command).ReadAll()
-		if err != nil {
-			return "", err
-		}
-		if len(results) == 1 && len(results[0].Rows) == 1 {
-			value = string(results[0].Rows[0][0])
-		}
+	results, err := conn.PgConn().Exec(ctx, command).ReadAll()
+	if err != nil {
+		return "", err
+	}
+	if len(results) == 1 && len(results[0].Rows) == 1 {
+		value = string(results[0].Rows[0][0])
 	}
 	return value, nil
 }

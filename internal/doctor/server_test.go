@@ -14,10 +14,13 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 func TestAServerWithoutFreeSlotsIsReported(t *testing.T) {
@@ -198,7 +201,28 @@ func TestAPoolerIsReported(t *testing.T) {
 	p.examine().wantOthersOK("pooler", "replication") // on the same server process, with the state of the first session
 
 	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "ignore_startup_parameters = default_transaction_read_only")))
-	p.examine().want(doctor.Problem, doctor.Postgres, "pooler", "the startup named server process")
+	r = p.examine()
+	r.want(doctor.Problem, doctor.Postgres, "pooler", "the startup named server process")
+	// Version 1.23 and later pass replication connections on, but not with a parameter that they do not know.
+	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler rejects replication connections")
+}
+
+// Without its startup parameters, check would open a connection that the relay cannot open.
+func TestReplicationIsTriedAsTheRelayConnects(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	inner := p.Connect
+	rejects := ""
+	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+		if _, there := parameters[rejects]; there && parameters["replication"] != "" {
+			return nil, &pgconn.PgError{Severity: "FATAL", Code: pgcode.ProtocolViolation, Message: "unsupported startup parameter: " + rejects} // as PgBouncer 1.23 answers
+		}
+		return inner(ctx, parameters)
+	}
+	for rejects = range replication.Parameters() {
+		p.examine().want(doctor.Problem, doctor.Postgres, "replication", "unsupported startup parameter: "+rejects)
+	}
+	rejects = ""
+	p.examine().wantOthersOK()
 }
 
 // pgBouncer starts PgBouncer in transaction mode in front of a server, and returns its address.
