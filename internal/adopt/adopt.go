@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -58,12 +59,21 @@ type note struct {
 	Table   string   `json:"table"`
 	View    bool     `json:"view"`
 	Columns []string `json:"columns"`
+	Key     []string `json:"key"`
+	Layout  string   `json:"layout"`
+	Map     string   `json:"map"`
 	Command string   `json:"command"`
 }
 
-func (p *plan) note() note {
-	from := p.request.From
-	return note{p.request.Outbox.SQL(), from.Schema, from.Name, p.request.View, p.conversion.columns, p.request.Command()}
+// note describes the function with this text.
+func (p *plan) note(function string) note {
+	r, read := p.request, slices.Clone(p.conversion.columns)
+	for _, c := range p.source.Columns { // some layouts read a column only if it is there
+		if !slices.Contains(read, c.Name) && strings.Contains(function, field(c.Name)) {
+			read = append(read, c.Name)
+		}
+	}
+	return note{r.Outbox.SQL(), r.From.Schema, r.From.Name, r.View, read, p.source.key(), r.Layout, r.Map, r.Command()}
 }
 
 // functionOf names the function that copies the rows of a table. The hash tells billing.events from billing_events.
@@ -120,6 +130,9 @@ func readPlan(ctx context.Context, conn *pgx.Conn, r Request) (*plan, error) {
 	}
 	if err := s.check(r); err != nil {
 		return nil, err
+	}
+	if s.HiddenFrom != "" {
+		return nil, s.hides(s.HiddenFrom)
 	}
 	p := &plan{request: r, source: s, function: functionOf(r.Outbox, r.From)}
 	if s.Trigger != "" && s.Trigger != p.function.SQL() {

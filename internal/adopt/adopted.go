@@ -3,6 +3,7 @@ package adopt
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -19,19 +20,23 @@ type Adopted struct {
 	Command string
 	// Exists: the table exists. Trigger: it has its trigger. Enabled: the trigger fires.
 	Exists, Trigger, Enabled bool
-	// Missing are columns that the function reads and the table no longer has.
-	Missing  []string
+	// LostKey are columns of the primary key of then that the table no longer has: INSERTs fail. Missing are other
+	// columns that the function reads and the table no longer has: new rows become dead letters.
+	LostKey, Missing []string
+	// OtherKey: the primary key has other columns than then, so the function can delete a wrong row.
+	OtherKey bool
+	// Obstacle is why adopt would reject the table now; nil: it would not.
+	Obstacle error
 	function string
 }
 
 // Works reports whether new rows of the table reach the outbox.
-func (a Adopted) Works() bool { return a.Exists && a.Trigger && a.Enabled && len(a.Missing) == 0 }
+func (a Adopted) Works() bool {
+	return a.Exists && a.Trigger && a.Enabled && len(a.LostKey) == 0 && len(a.Missing) == 0 && !a.OtherKey && a.Obstacle == nil
+}
 
 const listSQL = `
-SELECT format('%I.%I', f.nspname, f.proname), f.note ->> 'schema', f.note ->> 'table', (f.note ->> 'view')::boolean, f.note ->> 'command',
-       c.oid IS NOT NULL, t.oid IS NOT NULL, coalesce(t.tgenabled IN ('O', 'A'), false),
-       ARRAY(SELECT w FROM jsonb_array_elements_text(f.note -> 'columns') w
-             WHERE c.oid IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = w AND NOT a.attisdropped))
+SELECT format('%I.%I', f.nspname, f.proname), f.note, t.oid IS NOT NULL, coalesce(t.tgenabled IN ('O', 'A'), false)
 FROM (SELECT p.oid, n.nspname, p.proname, pg_catalog.obj_description(p.oid, 'pg_proc')::jsonb -> 'adopts' AS note
       FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
       WHERE n.nspname = $1 AND p.prorettype = 'pg_catalog.trigger'::regtype
@@ -46,14 +51,47 @@ func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, er
 	if err != nil {
 		return nil, fmt.Errorf("look for adopted tables: %w", err)
 	}
+	var notes []note
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Adopted, err error) {
-		err = row.Scan(&a.function, &a.Table.Schema, &a.Table.Name, &a.View, &a.Command, &a.Exists, &a.Trigger, &a.Enabled, &a.Missing)
+		var n note
+		err = row.Scan(&a.function, &n, &a.Trigger, &a.Enabled)
+		a.Table, a.View, a.Command = outbox.Table{Schema: n.Schema, Name: n.Table}, n.View, n.Command
+		notes = append(notes, n)
 		return a, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for adopted tables: %w", err)
 	}
+	for i := range all {
+		if err := all[i].examine(ctx, conn, into, notes[i]); err != nil {
+			return nil, err
+		}
+	}
 	return all, nil
+}
+
+// examine compares the table with that of the adoption.
+func (a *Adopted) examine(ctx context.Context, conn *pgx.Conn, into outbox.Table, then note) error {
+	s, err := readSource(ctx, conn, a.Table, into)
+	if problem.Is(err) {
+		return nil // it does not exist
+	}
+	if err != nil {
+		return err
+	}
+	a.Exists = true
+	lost := func(name string) bool { return !s.has(name) }
+	a.Missing = slices.DeleteFunc(then.Columns, func(name string) bool { return !lost(name) || slices.Contains(then.Key, name) && !a.View })
+	if a.View {
+		return nil // adopt changed the table to a view, and its rows are not deleted
+	}
+	a.OtherKey = then.Key != nil && !slices.Equal(then.Key, s.key())
+	a.LostKey = slices.DeleteFunc(then.Key, func(name string) bool { return !lost(name) })
+	a.Obstacle = s.check(Request{Outbox: into, Layout: then.Layout, From: a.Table, Map: then.Map})
+	if given, err := parseMap(then.Map); err == nil && a.Obstacle == nil && then.Layout+then.Map != "" {
+		_, a.Obstacle = s.convert(then.Layout, given)
+	}
+	return nil
 }
 
 // Find returns an adopted table by name, or the only one if from is nil.

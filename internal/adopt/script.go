@@ -148,7 +148,7 @@ func (p *plan) statements() (s statements, err error) {
 	if err != nil {
 		return s, err
 	}
-	note, err := json.Marshal(map[string]any{"adopts": p.note()})
+	note, err := json.Marshal(map[string]any{"adopts": p.note(function)})
 	if err != nil {
 		return s, fmt.Errorf("describe the function: %w", err)
 	}

@@ -22,22 +22,39 @@ type source struct {
 	Owner   string      `json:"owner"`
 	Columns []column    `json:"columns"`
 	Key     []keyColumn `json:"key"`
-	// References are the tables with a foreign key to it, as SQL writes them.
-	References []string `json:"references"`
+	// References are the foreign keys to it, or to its partitions.
+	References []obstacle `json:"references"`
 	// Children are the tables that inherit from it, as SQL writes them; partitions are none.
 	Children []string `json:"children"`
 	// Guards are triggers and rules that can prevent a DELETE, such as "trigger forbid".
-	Guards []string `json:"guards"`
+	Guards []obstacle `json:"guards"`
 	// Trigger is the function of the trigger that adopted the table; "" if there is none.
 	Trigger string `json:"trigger"`
 	// OutboxOwner is "" if the outbox does not exist.
 	OutboxOwner string `json:"outbox_owner"`
 	// OwnerMay: the owner of the outbox may SELECT and DELETE from the table.
 	OwnerMay bool `json:"owner_may"`
-	// Hidden is a role from which row security hides rows, and that must see them all; "": none.
-	Hidden string `json:"hidden"`
+	// Hidden: row security hides rows from the owner of the outbox. HiddenFrom is the role of this session if it hides
+	// rows from it, else "".
+	Hidden     bool   `json:"hidden"`
+	HiddenFrom string `json:"hidden_from"`
 	// Grants are the table's grants, to copy to a view.
 	Grants []grant `json:"grants"`
+}
+
+// obstacle is what prevents a DELETE. Fix is the SQL that ends that.
+type obstacle struct {
+	Name string `json:"name"`
+	Fix  string `json:"fix"`
+}
+
+// named returns the names and the fixes.
+func named(all []obstacle) (names, fix string) {
+	words, lines := make([]string, len(all)), make([]string, len(all))
+	for i, o := range all {
+		words[i], lines[i] = o.Name, o.Fix+"  -- or adopt it with --view"
+	}
+	return strings.Join(words, " and "), strings.Join(lines, "\n")
 }
 
 type column struct {
@@ -69,7 +86,8 @@ SELECT pg_catalog.jsonb_build_object(
   'columns', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
                 'type', coalesce((SELECT b.typname FROM pg_catalog.pg_type b WHERE b.oid = t.typbasetype), t.typname),
                 'default', CASE WHEN a.attgenerated = '' THEN coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '') ELSE '' END,
-                'sequence', CASE WHEN a.attidentity <> '' THEN pg_catalog.pg_get_serial_sequence($3, a.attname) ELSE '' END,
+                'sequence', coalesce((SELECT q.objid::regclass::text FROM pg_catalog.pg_depend q WHERE a.attidentity <> '' AND q.deptype = 'i'
+                   AND q.classid = 'pg_catalog.pg_class'::regclass AND q.refclassid = q.classid AND q.refobjid = c.oid AND q.refobjsubid = a.attnum), ''),
                 'generated', a.attgenerated <> '') ORDER BY a.attnum)
               FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
               LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -82,28 +100,29 @@ SELECT pg_catalog.jsonb_build_object(
             JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr JOIN pg_catalog.pg_namespace pn ON pn.oid = p.oprnamespace
             JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
           WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid),
-  'references', (SELECT coalesce(pg_catalog.jsonb_agg(f.conrelid::regclass::text), '[]') FROM pg_catalog.pg_constraint f
-                 WHERE f.confrelid = c.oid AND f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0),
+  'references', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', pg_catalog.format('foreign key %I of %s', f.conname, f.conrelid::regclass),
+                   'fix', pg_catalog.format('ALTER TABLE %s DROP CONSTRAINT %I;', f.conrelid::regclass, f.conname)) ORDER BY f.conname), '[]')
+                 FROM pg_catalog.pg_constraint f WHERE f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0
+                   AND (f.confrelid = c.oid OR c.relkind = 'p' AND f.confrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))),
   'children', (SELECT coalesce(pg_catalog.jsonb_agg(h.inhrelid::regclass::text ORDER BY h.inhseqno), '[]') FROM pg_catalog.pg_inherits h
                WHERE h.inhparent = c.oid AND c.relkind = 'r'),
-  'guards', (SELECT coalesce(pg_catalog.jsonb_agg(g.name ORDER BY g.name), '[]') FROM (
-               SELECT pg_catalog.format('trigger %I', g.tgname) || CASE g.tgrelid WHEN c.oid THEN '' ELSE ' of ' || g.tgrelid::regclass END
+  'guards', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', g.name, 'fix', g.fix) ORDER BY g.name), '[]') FROM (
+               SELECT pg_catalog.format('trigger %I', g.tgname) || CASE g.tgrelid WHEN c.oid THEN '' ELSE ' of ' || g.tgrelid::regclass END,
+                 pg_catalog.format('ALTER TABLE %s DISABLE TRIGGER %I;', g.tgrelid::regclass, g.tgname)
                FROM pg_catalog.pg_trigger g
                WHERE (g.tgrelid = c.oid OR c.relkind = 'p' AND g.tgparentid = 0 AND g.tgrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
                  AND g.tgtype & 8 = 8 AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') -- DELETE
-               UNION ALL SELECT pg_catalog.format('rule %I', w.rulename) FROM pg_catalog.pg_rewrite w
-               WHERE w.ev_class = c.oid AND w.ev_type = '4' AND w.ev_enabled IN ('O', 'A')) g(name)), -- DELETE
+               UNION ALL SELECT pg_catalog.format('rule %I', w.rulename), pg_catalog.format('ALTER TABLE %s DISABLE RULE %I;', c.oid::regclass, w.rulename)
+               FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_type = '4' AND w.ev_enabled IN ('O', 'A')) g(name, fix)), -- DELETE
   'trigger', coalesce((SELECT '"' || replace(fn.nspname, '"', '""') || '"."' || replace(f.proname, '"', '""') || '"' FROM pg_catalog.pg_trigger g
                         JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
-                        WHERE g.tgrelid = c.oid AND g.tgname = $4), ''),
+                        WHERE g.tgrelid = c.oid AND g.tgname = $3), ''),
   'outbox_owner', coalesce(pg_catalog.pg_get_userbyid(o.relowner), ''),
   'owner_may', coalesce(pg_catalog.has_table_privilege(o.relowner, c.oid, 'SELECT') AND pg_catalog.has_table_privilege(o.relowner, c.oid, 'DELETE')
                         AND pg_catalog.has_schema_privilege(o.relowner, c.relnamespace, 'USAGE'), false),
-  'hidden', CASE WHEN NOT c.relrowsecurity THEN ''
-                 WHEN pg_catalog.row_security_active(c.oid) THEN current_user
-                 WHEN EXISTS (SELECT FROM pg_catalog.pg_roles x WHERE x.oid = o.relowner AND NOT x.rolsuper AND NOT x.rolbypassrls)
-                   AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(o.relowner, c.relowner, 'USAGE')) THEN pg_catalog.pg_get_userbyid(o.relowner)
-                 ELSE '' END,
+  'hidden', c.relrowsecurity AND EXISTS (SELECT FROM pg_catalog.pg_roles x WHERE x.oid = o.relowner AND NOT x.rolsuper AND NOT x.rolbypassrls)
+            AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(o.relowner, c.relowner, 'USAGE')),
+  'hidden_from', CASE WHEN pg_catalog.row_security_active(c.oid) THEN current_user ELSE '' END,
   'grants', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('privilege', x.privilege_type || x.part, 'option', x.is_grantable,
                'grantee', CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END)), '[]')
              FROM (SELECT '' AS part, x.* FROM pg_catalog.aclexplode(c.relacl) x
@@ -111,7 +130,7 @@ SELECT pg_catalog.jsonb_build_object(
                    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) x
              WHERE x.grantee <> c.relowner AND x.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER', 'REFERENCES')))
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_catalog.pg_class o ON o.oid = pg_catalog.to_regclass($5)
+LEFT JOIN pg_catalog.pg_class o ON o.oid = pg_catalog.to_regclass($4)
 WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'v')`
 
 // UsualTable returns the layout's table with its usual name in the schema public.
@@ -140,7 +159,7 @@ func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Tabl
 func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (*source, error) {
 	s := &source{table: table}
 	var text []byte
-	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, table.SQL(), triggerName, into.SQL()).Scan(&text)
+	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, triggerName, into.SQL()).Scan(&text)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, problem.New("name the table in --from", "table %s does not exist in database %q", table, conn.Config().Database)
@@ -153,9 +172,11 @@ func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (
 	return s, nil
 }
 
-// check reports obstacles before anything is changed.
+// check reports obstacles, before an adoption and after it.
 func (s *source) check(r Request) error {
 	owner := outbox.QuoteIdentifier(s.OutboxOwner)
+	references, unbound := named(s.References)
+	guards, unguarded := named(s.Guards)
 	switch {
 	case s.OutboxOwner == "":
 		return problem.New(r.Outbox.Command("setup"), "the outbox %s does not exist", r.Outbox)
@@ -166,21 +187,21 @@ func (s *source) check(r Request) error {
 	case len(s.Key) == 0:
 		return problem.New(fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (...);", s.table.SQL()), "table %s has no primary key, and rows are deleted by it", s.table)
 	case len(s.Children) > 0:
-		return problem.New("adopt the child tables, or drop them", "table %s has child tables %s, and their rows would stay there", s.table, strings.Join(s.Children, ", "))
+		return problem.New(fmt.Sprintf("ALTER TABLE %s NO INHERIT %s;  -- and adopt the child tables", s.Children[0], s.table.SQL()),
+			"table %s has child tables %s, and their rows would stay there", s.table, strings.Join(s.Children, ", "))
 	case len(s.References) > 0 && !r.View:
-		return problem.New("use --view, or drop the foreign key", "table %s has rows of %s that refer to it, so its rows cannot be deleted", s.table, strings.Join(s.References, ", "))
+		return problem.New(unbound, "table %s is the target of %s: a DELETE of its rows fails there, or changes rows, and adopt deletes rows", s.table, references)
 	case len(s.Guards) > 0 && !r.View:
-		return problem.New("use --view, or drop it", "table %s has %s, which can prevent a DELETE, and adopt deletes rows", s.table, strings.Join(s.Guards, " and "))
+		return problem.New(unguarded, "table %s has %s, which can prevent a DELETE, and adopt deletes rows", s.table, guards)
 	case r.View && s.Kind == "p":
 		return problem.New("adopt it without --view", "table %s is partitioned, and --view cannot replace it", s.table)
 	case r.View && s.Owner != s.OutboxOwner:
 		return problem.New(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", s.table.SQL(), owner), "with --view, %s and %s need the same owner", s.table, r.Outbox)
 	case !s.OwnerMay && !r.View:
-		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT SELECT, DELETE ON %s TO %[2]s;", outbox.QuoteIdentifier(s.table.Schema), owner, s.table.SQL()),
+		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT, DELETE ON %s TO %[2]s;", outbox.QuoteIdentifier(s.table.Schema), owner, s.table.SQL()),
 			"role %q, the owner of %s, may not read and delete rows of %s", s.OutboxOwner, r.Outbox, s.table)
-	case s.Hidden != "":
-		return problem.New(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", outbox.QuoteIdentifier(s.Hidden)),
-			"row security of table %s hides rows from role %q, which must move them", s.table, s.Hidden)
+	case s.Hidden:
+		return s.hides(s.OutboxOwner)
 	}
 	for _, c := range s.Columns {
 		if r.View && c.Generated {
@@ -190,8 +211,22 @@ func (s *source) check(r Request) error {
 	return nil
 }
 
+func (s *source) hides(role string) error {
+	return problem.New(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", outbox.QuoteIdentifier(role)),
+		"row security of table %s hides rows from role %q, which must move them", s.table, role)
+}
+
 func (s *source) has(name string) bool {
 	return slices.ContainsFunc(s.Columns, func(c column) bool { return c.Name == name })
+}
+
+// key returns the names of the primary key's columns.
+func (s *source) key() []string {
+	names := make([]string, len(s.Key))
+	for i, c := range s.Key {
+		names[i] = c.Name
+	}
+	return names
 }
 
 // find looks a column up as SQL does. An unquoted name can also match a name with capitals.

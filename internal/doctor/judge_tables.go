@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cdc-relay/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -50,12 +51,27 @@ func (j *databaseJudge) judgeAdopted(c *chart) {
 			c.wrong("adopted", again, "table %s was adopted and has lost its trigger: its new rows are not published", name).about(name)
 		case !a.Enabled:
 			c.wrong("adopted", again, "table %s was adopted and its trigger is disabled: its new rows are not published", name).about(name)
+		case len(a.LostKey) > 0:
+			c.wrong("adopted", renamed(a, a.LostKey), "adopted table %s no longer has column %s of its primary key: every INSERT into it fails", name, strings.Join(a.LostKey, ", ")).about(name)
+		case a.Obstacle != nil && len(a.Missing) == 0:
+			c.wrong("adopted", fixOf(a.Obstacle), "adopt would reject an adopted table now: %s", a.Obstacle).about(name)
+		case a.OtherKey:
+			c.wrong("adopted", lines(a.Command+" --waiting none"), "adopted table %s has another primary key now: its messages can be wrong", name).about(name)
 		case len(a.Missing) > 0:
-			c.wrong("adopted", again, "adopted table %s no longer has column %s: its new rows become dead letters", name, strings.Join(a.Missing, ", ")).about(name)
+			c.wrong("adopted", renamed(a, a.Missing), "adopted table %s no longer has column %s: its new rows become dead letters", name, strings.Join(a.Missing, ", ")).about(name)
 		default:
 			c.ok("adopted", "new rows of %s are published", name).about(name)
 		}
 	}
+}
+
+// renamed returns how to give columns their names back. Their new names are not known.
+func renamed(a adopt.Adopted, columns []string) string {
+	var all []string
+	for _, column := range columns {
+		all = append(all, fmt.Sprintf("ALTER TABLE %s RENAME COLUMN NEW_NAME TO %s;", a.Table.SQL(), outbox.QuoteIdentifier(column)))
+	}
+	return lines(append(all, "# or adopt it again, and change --map: "+a.Command+" --waiting none")...)
 }
 
 func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
