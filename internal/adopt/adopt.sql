@@ -131,10 +131,13 @@ BEGIN
 {{- if .View}}
     r := NEW;
 {{- else}}
-    -- NEW is the row as it was inserted. The application may have changed it since then.
-    DELETE FROM {{.Source}} s WHERE {{.KeyOf "NEW"}} RETURNING s.* INTO r;
-    IF NOT FOUND THEN
-        r := NEW; -- the application has deleted it
+    -- By its place: a search in the index would be a read of other transactions' keys, and SERIALIZABLE ones would fail.
+    DELETE FROM {{.Source}} s WHERE s.ctid = NEW.ctid AND s.tableoid = TG_RELID AND {{.KeyOf "NEW"}} RETURNING s.* INTO r;
+    IF NOT FOUND THEN -- the application has changed the row that it inserted, or deleted it
+        DELETE FROM {{.Source}} s WHERE {{.KeyOf "NEW"}} RETURNING s.* INTO r;
+        IF NOT FOUND THEN
+            r := NEW;
+        END IF;
     END IF;
 {{- end}}
 {{- template "convert" .}}

@@ -283,6 +283,31 @@ func TestARowIsFoundByItsKey(t *testing.T) {
 	s.wantEmpty("events")
 }
 
+// Two transactions that only INSERT have nothing in common.
+func TestSerializableTransactionsMayInsertAtOnce(t *testing.T) {
+	s := open(t, events, simplest, `CREATE TABLE days (id bigserial, at date, topic text, body text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
+		CREATE TABLE day1 PARTITION OF days FOR VALUES FROM ('2026-01-01') TO ('2026-01-02'); CREATE TABLE day2 PARTITION OF days FOR VALUES FROM ('2026-01-02') TO ('2026-01-03')`)
+	s.adopt(s.request("", "events", eventMap, ""))
+	s.adopt(s.request(adopt.Debezium, "outboxevent", "", ""))
+	s.adopt(s.request("", "days", "routing_key=topic,payload=body", ""))
+	// Each one inserts after the trigger of the one before has run. The last one commits first.
+	sessions := []*shop{s, {t: t, app: connect(t, s.app.Config().ConnString())}, {t: t, app: connect(t, s.app.Config().ConnString())}}
+	for _, session := range sessions {
+		session.insert("BEGIN ISOLATION LEVEL SERIALIZABLE", "SELECT", "INSERT INTO events (topic, body) SELECT 't', i FROM generate_series(1, 3) i",
+			"INSERT INTO outboxevent SELECT gen_random_uuid(), 'Order', '42', 'T', to_jsonb(i) FROM generate_series(4, 6) i",
+			"INSERT INTO days (at, topic, body) VALUES ('2026-01-01', 't', '7'), ('2026-01-02', 't', '8')", "SET CONSTRAINTS ALL IMMEDIATE")
+	}
+	for _, session := range []*shop{sessions[2], sessions[0], sessions[1]} {
+		session.insert("COMMIT")
+	}
+	if got := value[string](s, "SELECT string_agg(payload::text, ' ' ORDER BY id) FROM outbox"); got != strings.TrimSpace(strings.Repeat("1 2 3 4 5 6 7 8 ", 3)) {
+		t.Errorf("got %s", got)
+	}
+	for _, table := range []string{"events", "outboxevent", "days"} {
+		s.wantEmpty(table)
+	}
+}
+
 // Sessions of the application stay open while a migration changes the types of columns.
 func TestColumnsMayChangeTheirTypes(t *testing.T) {
 	s := open(t, `CREATE TABLE events (id int PRIMARY KEY, topic varchar(20), body json, n int)`)
