@@ -24,6 +24,15 @@ func signatures(table outbox.Table) []string {
 	}
 }
 
+// older returns signatures of earlier versions, each with the one that replaces it.
+func older(table outbox.Table) (old, replacedBy []string) {
+	now := signatures(table)
+	return []string{
+		functionName(table, "enqueue") + "(text, json, text, text, jsonb, jsonb, timestamptz, timestamptz, text, uuid)",
+		functionName(table, "celery") + "(text, json, json, text, timestamptz, numeric, timestamptz, integer, uuid, text)",
+	}, now[:2]
+}
+
 func functionName(table outbox.Table, suffix string) string {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_" + suffix}.SQL()
 }
@@ -38,15 +47,12 @@ func FunctionsSQL(table outbox.Table, role string) (string, error) {
 		return "", fmt.Errorf("parse functions: %w", err)
 	}
 	all := signatures(table)
-	literals := make([]string, len(all))
-	for i, f := range all {
-		literals[i] = quoteLiteral(f)
-	}
+	old, replacedBy := older(table)
 	var b strings.Builder
 	err = parsed.Execute(&b, map[string]string{
 		"outbox": table.SQL(), "dead_letter": table.DeadLetter().SQL(), "outbox_literal": quoteLiteral(table.SQL()),
 		"enqueue": functionName(table, "enqueue"), "celery": functionName(table, "celery"), "await": functionName(table, "await"),
-		"literals": strings.Join(literals, ", "), "quote": dollarQuote(table),
+		"literals": literals(all), "older": literals(old), "newer": literals(replacedBy), "quote": dollarQuote(table),
 	})
 	if err != nil {
 		return "", fmt.Errorf("render functions: %w", err)
@@ -57,6 +63,14 @@ func FunctionsSQL(table outbox.Table, role string) (string, error) {
 			outbox.QuoteIdentifier(table.Schema), grantee, strings.Join(all, ", "), grantee)
 	}
 	return b.String(), nil
+}
+
+func literals(texts []string) string {
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
+		quoted[i] = quoteLiteral(text)
+	}
+	return strings.Join(quoted, ", ")
 }
 
 // dollarQuote picks a dollar quote that does not occur in the table's name.
@@ -97,7 +111,8 @@ func MakeFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table, role
 
 // functionState describes the existing functions: definition, owner and grants.
 func functionState(ctx context.Context, tx pgx.Tx, table outbox.Table) (state string, err error) {
+	old, _ := older(table)
 	err = tx.QueryRow(ctx, `SELECT coalesce(string_agg(concat(pg_get_functiondef(p.oid), proowner, proacl), ' ' ORDER BY p.oid), '')
-		FROM unnest($1::text[]) AS f JOIN pg_proc p ON p.oid = to_regprocedure(f)`, signatures(table)).Scan(&state)
+		FROM unnest($1::text[]) AS f JOIN pg_proc p ON p.oid = to_regprocedure(f)`, append(old, signatures(table)...)).Scan(&state)
 	return state, err
 }

@@ -360,6 +360,37 @@ func TestFunctionsIgnoreTheSearchPathOfTheCaller(t *testing.T) {
 	}
 }
 
+// Parameters have changed before. A call must not find two functions that fit, and callers keep their right to call.
+func TestFunctionsReplaceThoseOfEarlierVersions(t *testing.T) {
+	owner, app := withFunctions(t)
+	role := value[string](t, app, "SELECT current_user::text")
+	const old = `public.outbox_celery(task text, args json DEFAULT '[]', kwargs json DEFAULT '{}', queue text DEFAULT 'celery', eta timestamptz DEFAULT NULL,
+		countdown numeric DEFAULT NULL, expires timestamptz DEFAULT NULL, priority integer DEFAULT NULL, task_id uuid DEFAULT NULL, reply_to text DEFAULT NULL)`
+	const older = `public.outbox_enqueue(routing_key text, payload json, exchange text DEFAULT NULL, ordering_key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+		properties jsonb DEFAULT NULL, available_at timestamptz DEFAULT NULL, expires_at timestamptz DEFAULT NULL, coalesce_key text DEFAULT NULL, message_id uuid DEFAULT NULL)`
+	for _, function := range []string{old, older} {
+		exec1(t, owner, "CREATE FUNCTION "+function+" RETURNS uuid LANGUAGE sql SECURITY DEFINER AS 'SELECT NULL::uuid'")
+		exec1(t, owner, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO "+role)
+	}
+	exec1(t, owner, "REVOKE ALL ON FUNCTION outbox_celery(text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text) FROM "+role)
+	wantError(t, app, "SELECT outbox_celery('t')", "42725", "is not unique")
+	changed, err := migrations.MakeFunctions(t.Context(), owner, plainTable(), "")
+	if err != nil || !changed {
+		t.Fatalf("changed %t, %v", changed, err)
+	}
+	exec1(t, app, "SELECT outbox_celery('t')")
+	exec1(t, app, "SELECT outbox_enqueue('k', '{}')")
+	if changed, err := migrations.MakeFunctions(t.Context(), owner, plainTable(), ""); err != nil || changed {
+		t.Errorf("again: changed %t, %v", changed, err)
+	}
+	exec1(t, owner, "GRANT CREATE ON SCHEMA public TO "+role)
+	exec1(t, app, "CREATE FUNCTION "+old+" RETURNS uuid LANGUAGE sql AS 'SELECT NULL::uuid'")
+	makeFunctions(t, owner, plainTable())
+	if value[int](t, owner, "SELECT count(*) FROM pg_proc WHERE proname = 'outbox_celery'") != 2 {
+		t.Error("the function of another role is dropped")
+	}
+}
+
 // In many databases every role may create functions in the schema public. Functions of the same name must not disturb
 // the call inside outbox_celery, which runs with the rights of the table's owner.
 func TestOverloadsOfOthersAreNotCalled(t *testing.T) {
