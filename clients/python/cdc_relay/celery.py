@@ -37,6 +37,7 @@ def install(
     app: Celery,
     *,
     execute: Optional[Callable[[str, list], object]] = None,
+    execute_apart: Optional[Callable[[str, list], object]] = None,
     in_transaction: Optional[Callable[[], bool]] = None,
     using: str = "default",
     table: Optional[str] = None,
@@ -46,14 +47,18 @@ def install(
     """Writes every task that this app sends to the outbox.
 
     Without `execute`, rows go through the Django connection `using`. Otherwise execute(sql, parameters) runs a statement with
-    %s for parameters in the current transaction, and in_transaction() reports whether there is one.
+    %s for parameters in the current transaction, in_transaction() tells whether there is one, and execute_apart(sql, parameters)
+    runs a statement in a transaction of its own, on another connection.
     Tasks that match `exclude` ("audit.*") go to the broker directly. `context` lists names of structlog's context
     variables and of OpenTelemetry's headers (traceparent, tracestate, baggage) to send along as headers.
     """
     if isinstance(exclude, str) or isinstance(context, str):
         raise TypeError("exclude and context are lists of names, not a string")
+    given = [execute, execute_apart, in_transaction]
+    if any(given) and not all(given):
+        raise TypeError("without Django, execute, execute_apart and in_transaction are needed: a retry in a transaction rolls it back")
     exclude, context = tuple(exclude), tuple(context)
-    writer = _Writer(table or "outbox", execute, in_transaction) if execute else _DjangoWriter(table, using)
+    writer = _Writer(table or "outbox", execute, execute_apart, in_transaction) if execute else _DjangoWriter(table, using)
     send_directly, is_beat = None, False
 
     def send_task_message(producer, name, message, **options):
@@ -67,8 +72,11 @@ def install(
         if not current_task and not is_beat and not writer.in_transaction():
             text = f"task {name} was sent outside a transaction: it is sent even if the caller fails later"
             warnings.warn(text, OutsideTransactionWarning, stacklevel=_level_of_caller())
+        apart, by_chord = _continues_current_task(name, message)
+        if by_chord and type(app.backend).__module__.startswith("django_celery_results.") and writer.in_transaction():
+            raise RuntimeError("call self.replace outside the transaction: its exception rolls that back, with the chord's row of django-celery-results")
         # Celery itself chooses the queue and calls the signals. It publishes to _Row instead of a connection.
-        row = _Row(name, writer, context)
+        row = _Row(name, writer, context, apart)
         return send_directly(row, name, message._replace(sent_event=None), **{**options, "retry": False})
 
     def beat_without_connection(sender, **_):
@@ -94,8 +102,8 @@ def declare_queues(app: Celery) -> None:
 class _Row:
     """Receives what Celery publishes, and writes it to the outbox."""
 
-    def __init__(self, name, writer, context):
-        self.name, self.writer, self.context = name, writer, context
+    def __init__(self, name, writer, context, apart):
+        self.name, self.writer, self.context, self.apart = name, writer, context, apart
 
     def publish(self, message_body, exchange, routing_key, serializer, compression, headers, **properties):
         content_type, content_encoding, body = dumps(message_body, serializer=serializer)
@@ -120,29 +128,25 @@ class _Row:
             properties=_jsonb({**known, "content_type": content_type, "content_encoding": content_encoding}),
             available_at=available_at,
             expires_at=_time(headers.get("expires")),
-            apart=_continues_current_task(headers, embed=message_body[2]),
+            apart=self.apart,
         )
         created.send(sender=self.name, task_id=headers["id"], message_id=message_id, headers=headers)
 
 
 class _Writer:
-    def __init__(self, table, execute, in_transaction):
-        self.table, self.execute = table, execute
-        self.in_transaction = in_transaction or (lambda: True)
+    def __init__(self, table, execute, execute_apart, in_transaction):
+        self.table, self.execute, self.execute_apart, self.in_transaction = table, execute, execute_apart, in_transaction
 
     def insert(self, apart, **columns):
-        """Inserts a row; `apart`: if possible, not in the current transaction."""
+        """Inserts a row; `apart`: not in the current transaction."""
         names, places = ", ".join(columns), ", ".join(["%s"] * len(columns))
-        execute = self.execute_apart if apart else self.execute
+        execute = self.execute if self.in_transaction() and not apart else self.execute_apart
         execute(f"INSERT INTO {self.table} ({names}) VALUES ({places})", list(columns.values()))
-
-    def execute_apart(self, sql, parameters):
-        self.execute(sql, parameters)
 
 
 class _DjangoWriter(_Writer):
     def __init__(self, table, using):
-        super().__init__(table, self.execute_in_django, self.is_in_transaction)
+        super().__init__(table, self.execute_in_django, self.execute_apart_in_django, self.is_in_transaction)
         self.using = using
 
     def insert(self, apart, **columns):
@@ -161,7 +165,7 @@ class _DjangoWriter(_Writer):
         with connection.cursor() as cursor:
             cursor.execute(sql, parameters)
 
-    def execute_apart(self, sql, parameters):
+    def execute_apart_in_django(self, sql, parameters):
         from django.db import connections
 
         if connections[self.using].get_autocommit():
@@ -188,14 +192,31 @@ def _jsonb(value):
     return ESCAPES.sub(lambda found: found[1] or r"\ufffd", json.dumps(value, default=str))
 
 
-def _continues_current_task(headers, embed):
-    """Tells whether it is a retry of the running task, or its replacement by a task or a chain.
+def _continues_current_task(name, message):
+    """Tells whether it is a retry of the running task or its replacement, and whether it is so as part of a chord.
 
-    Then the running task's id is that of the message, or of a later task of the chain. Celery raises an exception after
-    it has sent those, and that rolls back the task's transaction.
+    Then the running task's id is that of the message, or of a later task: in its chain, or after the chord. Celery raises
+    an exception after it has sent those, and that rolls back the task's transaction.
     """
-    ids = [headers["id"], *(later["options"].get("task_id") for later in embed["chain"] or ())]
-    return bool(current_task) and current_task.request.id in ids
+    if not current_task:
+        return False, False
+    args, _, later = message.body
+    direct = [message.headers["id"], *(task["options"].get("task_id") for task in later["chain"] or ())]
+    # celery.chord_unlock waits for a chord, and sends the task in its arguments.
+    nested = _task_ids([later, args] if name == "celery.chord_unlock" else later)
+    by_chord = current_task.request.id not in direct and current_task.request.id in nested
+    return current_task.request.id in direct or by_chord, by_chord
+
+
+def _task_ids(value):
+    """The ids in signatures of tasks, at any depth."""
+    if isinstance(value, dict):
+        if isinstance(value.get("options"), dict):
+            yield value["options"].get("task_id")
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _task_ids(inner)
 
 
 def _level_of_caller():

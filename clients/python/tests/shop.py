@@ -4,7 +4,7 @@ import os
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
 
 import django  # noqa: E402
-from celery import Celery, chain  # noqa: E402
+from celery import Celery, chain, chord, group  # noqa: E402
 from django.db import transaction  # noqa: E402
 
 import cdc_relay  # noqa: E402
@@ -77,3 +77,16 @@ def retry_in_transaction(self):
 @transaction.atomic
 def replace_in_transaction(self, *numbers):
     raise self.replace(chain(add.s(*numbers), add.s(10)))
+
+
+@app.task(name="shop.replace_by_group_in_transaction", bind=True)
+@transaction.atomic
+def replace_by_group_in_transaction(self):
+    mail.delay("rolled back")
+    raise self.replace(group(add.s(1, 1), chain(add.s(1, 1), add.s(1)), group(add.s(2, 2), add.s(2, 3))))
+
+
+@app.task(name="shop.replace_by_chord_in_transaction", bind=True)
+@transaction.atomic
+def replace_by_chord_in_transaction(self):
+    raise self.replace(chord([add.s(1, 1), add.s(2, 2)], total.s()))

@@ -4,11 +4,14 @@ import pickle
 import uuid
 import warnings
 import zlib
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 
 import pytest
 import shop
 from celery import Celery, chain, chord, group
+from celery.app.trace import build_tracer
+from celery.backends.cache import CacheBackend
 from celery.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, connection, transaction
 from kombu import Queue
@@ -199,10 +202,72 @@ def test_the_signal_is_sent_for_each_row(outbox):
 def test_sending_needs_neither_broker_nor_django():
     statements = []
     app = Celery("other", broker="amqp://127.0.0.1:1//", set_as_current=False)
-    cdc_relay.install(app, execute=lambda sql, parameters: statements.append((sql, parameters)), table="billing.outbox")
+    cdc_relay.install(
+        app, execute=lambda sql, parameters: statements.append((sql, parameters)), execute_apart=pytest.fail, in_transaction=lambda: True,
+        table="billing.outbox",
+    )  # fmt: skip
     app.send_task("billing.pay", [1])
     assert statements[0][0].startswith("INSERT INTO billing.outbox (message_id, exchange,")
     assert statements[0][1][2:4] == ["celery", '[[1], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]']
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_django_a_retry_outlives_its_transaction():
+    ours, apart = connection.copy(), connection.copy()
+    app = Celery("other", broker="amqp://127.0.0.1:1//", set_as_current=False)
+    cdc_relay.install(
+        app, execute=lambda *args: ours.cursor().execute(*args), execute_apart=lambda *args: apart.cursor().execute(*args),
+        in_transaction=lambda: not ours.get_autocommit(),
+    )  # fmt: skip
+
+    @app.task(name="other.again", bind=True)
+    def again(self):
+        ours.set_autocommit(False)
+        try:
+            app.send_task("other.rolled_back")
+            raise self.retry(countdown=1)
+        finally:
+            ours.rollback()
+            ours.set_autocommit(True)
+
+    with closing(ours), closing(apart):
+        with pytest.warns(cdc_relay.OutsideTransactionWarning):
+            again.apply_async()
+        as_a_worker_does(app, again)
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM outbox RETURNING headers->>'task', headers->>'retries'")
+        assert cursor.fetchall() == [("other.again", "0"), ("other.again", "1")]
+
+
+def as_a_worker_does(app, task):
+    """Runs a task, and returns its state and its exception."""
+    state = build_tracer(task.name, task, app=app)(str(uuid.uuid4()), (), {}, {"id": str(uuid.uuid4()), "delivery_info": {}})[1]
+    return state and (state.state, state.retval)
+
+
+@pytest.mark.parametrize("given", ["execute", "execute_apart", "in_transaction"])
+def test_without_django_all_functions_are_needed(given):
+    with pytest.raises(TypeError, match="execute, execute_apart and in_transaction are needed"):
+        cdc_relay.install(Celery("other", set_as_current=False), **{given: pytest.fail})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_chord_that_a_rollback_would_lose_fails_the_task(outbox):
+    class Backend(CacheBackend):
+        __module__ = "django_celery_results.backends.database"  # it counts the results of a chord in a table
+
+    app = Celery("other", broker="amqp://127.0.0.1:1//", set_as_current=False)
+    app._get_backend = lambda: Backend(app=app, backend="memory://")
+    cdc_relay.install(app)
+
+    @app.task(name="other.replaced", bind=True)
+    @transaction.atomic
+    def replaced(self):
+        raise self.replace(group(app.signature("other.a"), app.signature("other.b")))
+
+    state, error = as_a_worker_does(app, replaced)
+    assert state == "FAILURE" and "call self.replace outside the transaction" in str(error)
+    assert len(outbox) == 0
 
 
 def test_excluded_tasks_go_to_the_broker(outbox):

@@ -51,6 +51,9 @@ def test_results_arrive(relay, worker):
     assert send(shop.add_later.s(2, 3)).get(timeout=HANG) == 5
     assert send(shop.retry_in_transaction.s()).get(timeout=HANG) == 1
     assert send(shop.replace_in_transaction.s(2, 3)).get(timeout=HANG) == 15
+    assert sorted(send(shop.replace_by_group_in_transaction.s()).get(timeout=HANG)) == [2, 3, 4, 5]
+    assert send(shop.replace_by_chord_in_transaction.s()).get(timeout=HANG) == 6
+    assert send(chain(shop.replace_by_chord_in_transaction.s(), shop.add.s(10))).get(timeout=HANG) == 16
     with transaction.atomic():
         body = chord([shop.add.s(1, 1), shop.add.s(2, 2)])(shop.total.s())
     assert body.get(timeout=HANG) == 6
