@@ -68,7 +68,7 @@ func newHooks(given Hooks, log *slog.Logger, counts *metrics) *hooks {
 			return nil
 		}
 		return &hook{
-			call: call, log: log.With("hook", name), logged: rate.Sometimes{Interval: time.Minute},
+			call: call, log: log.With("hook", name), slow: rate.Sometimes{Interval: time.Minute}, panicked: rate.Sometimes{Interval: time.Minute},
 			queue: make(chan Event, hookQueue), done: make(chan struct{}),
 			dropped: counts.hookDropped.WithLabelValues(name), panics: counts.hookPanics.WithLabelValues(name),
 		}
@@ -145,7 +145,7 @@ func eventOf(m *outbox.Message, possibleDuplicate bool) Event {
 type hook struct {
 	call            func(Event)
 	log             *slog.Logger
-	logged          rate.Sometimes
+	slow, panicked  rate.Sometimes // bound the log
 	queue           chan Event
 	done            chan struct{}
 	dropped, panics prometheus.Counter
@@ -156,8 +156,8 @@ func (h *hook) add(e Event) {
 	case h.queue <- e:
 	default:
 		h.dropped.Inc()
-		h.logged.Do(func() {
-			h.log.Warn("hook slower than the messages: dropping calls", "event", event.HookSlow, "waiting", hookQueue)
+		h.slow.Do(func() {
+			h.log.Warn("hook is slow: dropping its calls; messages unaffected", "event", event.HookSlow, "waiting", hookQueue)
 		})
 	}
 }
@@ -173,8 +173,9 @@ func (h *hook) guarded(e Event) {
 	defer func() {
 		if p := recover(); p != nil {
 			h.panics.Inc()
-			h.logged.Do(func() {
-				h.log.Error("hook panicked: relay continues", "event", event.HookPanicked, "panic", p, "stack", string(debug.Stack()))
+			h.panicked.Do(func() {
+				h.log.Error("hook panicked: message unaffected; further messages are passed to it", "event", event.HookPanicked,
+					"id", e.ID, "message_id", e.MessageID.String(), "panic", p, "stack", string(debug.Stack()))
 			})
 		}
 	}()

@@ -133,6 +133,22 @@ func TestPanicsOfAHookDoNotFillTheLog(t *testing.T) {
 	}
 }
 
+// Both within a minute: a hook that has been slow panics next.
+func TestASlowHookDoesNotHideItsPanic(t *testing.T) {
+	var log bytes.Buffer
+	hooks := newHooks(Hooks{Rejected: func(Event) { panic("of a hook") }}, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
+	for range hookQueue + 1 {
+		hooks.rejected.add(Event{ID: 7})
+	}
+	hooks.start()
+	hooks.end()
+	for _, want := range []string{"event=hook_slow", "event=hook_panicked", "id=7"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in the log:\n%s", want, log.String())
+		}
+	}
+}
+
 func TestWithoutHooksAResultAllocatesNothing(t *testing.T) {
 	hooks := newHooks(Hooks{}, slog.New(slog.DiscardHandler), newTestMetrics(t))
 	r := confirmedResult("")

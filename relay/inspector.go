@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -46,19 +47,22 @@ func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCa
 			return
 		}
 		came := s.messages.Load()
-		s.lags(s.position.Load() < uint64(before) && came == messages)
+		position := pglogrepl.LSN(s.position.Load())
+		s.lags(position < before && came == messages, position, before)
 		before, messages = seen.Flushed, came
 	}
 }
 
-func (s *streamer) lags(behind bool) {
-	if s.lagging.Swap(behind) == behind || !s.caughtUp.Load() {
-		return
-	}
-	if behind {
-		s.log.Warn("stream lags behind: publishing rows from the table too", "event", event.StreamLagging, "slot", s.names.Slot)
-	} else {
-		s.log.Info("stream has caught up", "event", event.StreamCaughtUp, "slot", s.names.Slot)
+func (s *streamer) lags(behind bool, position, wal pglogrepl.LSN) {
+	s.lagging.Store(behind)
+	switch {
+	case !s.caughtUp.Load(): // reading older WAL is no lag
+	case behind:
+		s.behind.Report(event.StreamLagging, "stream lags behind: publishing rows from the table too", problem.New(
+			s.names.Table.Command("check")+"  # area slot; after a huge transaction the stream catches up by itself",
+			"the stream stands at %s, and the server had WAL up to %s %s ago", position, wal, inspectEvery))
+	default:
+		s.behind.Over(event.StreamCaughtUp, "stream has caught up")
 	}
 }
 

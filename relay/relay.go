@@ -112,7 +112,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			headers:     config.HeaderColumns,
 			core:        r.core, store: db, publish: r.publish, phase: func() publish.Phase { return r.publisherState().Phase },
 			log: log, counts: r.counts,
-			alive: newHeartbeat(), trouble: newOutageLog(log), serverStopping: serverStopping,
+			alive: newHeartbeat(), trouble: newOutageLog(log), behind: newOutageLog(log), serverStopping: serverStopping,
 		})
 	}
 	if err := r.tellAll(registry); err != nil {

@@ -65,7 +65,7 @@ func (r *retention) round(ctx context.Context) {
 		deleted, err := r.store.DeleteDeadLetters(ctx, r.age, r.batch)
 		total += deleted
 		if err != nil && ctx.Err() == nil {
-			r.trouble.Report(event.RetentionFailing, "cannot delete old dead letters: retrying", err)
+			r.trouble.Report(event.RetentionFailing, "cannot delete old dead letters: messages unaffected; retrying", err, "retry_in", r.every())
 		}
 		if err == nil {
 			r.trouble.Over(event.RetentionRecovered, "deleting old dead letters again")
@@ -83,7 +83,7 @@ func (r *retention) round(ctx context.Context) {
 func (r *retention) rotate(ctx context.Context) {
 	dropped, err := r.store.RotatePublished(ctx, r.kept)
 	if err != nil && ctx.Err() == nil {
-		r.rotating.Report(event.HistoryFailing, "cannot create or drop partitions of the history: retrying", err)
+		r.rotating.Report(event.HistoryFailing, "cannot create or drop partitions of the history: messages unaffected; retrying", err, "retry_in", r.every())
 	}
 	if err == nil {
 		r.rotating.Over(event.HistoryRecovered, "creating and dropping partitions of the history again")

@@ -38,6 +38,7 @@ type streamer struct {
 	counts      *metrics
 	alive       *heartbeat
 	trouble     *outagelog.Log
+	behind      *outagelog.Log // while the stream lags
 	// serverStopping is signalled when the server takes no connections because it stops.
 	serverStopping chan struct{}
 	// waitsFor is the owner of the slot while this relay is a standby, else nil. Health reads it.
@@ -150,11 +151,15 @@ func (s *streamer) dropSlot(ctx context.Context) {
 // changed logs a repair of the slot or the publication, after somebody dropped it or the server invalidated it. Before the
 // first row nothing can have been lost: the relay makes what setup did not.
 func (s *streamer) changed(ctx context.Context, change replication.Change) {
-	if last, ok, err := s.store.LastID(ctx); err == nil && ok && last == 0 {
+	switch last, ok, err := s.store.LastID(ctx); {
+	case err == nil && ok && last == 0:
 		s.log.Info(change.Text+"; no row was inserted before", "event", change.Event, "slot", s.names.Slot)
-		return
+	case change.Err != nil:
+		s.log.Warn(change.Text+"; publishing rows from the table until the server has read this WAL", "event", change.Event, "slot", s.names.Slot,
+			"error", pgdial.Text(change.Err), "hint", "# wait for the event streaming; or remove the cause in error and restart this relay")
+	default:
+		s.log.Warn(change.Text+"; publishing missed rows from the table", "event", change.Event, "slot", s.names.Slot)
 	}
-	s.log.Warn(change.Text+"; publishing missed rows from the table", "event", change.Event, "slot", s.names.Slot)
 }
 
 // once serves one connection. Started: it has streamed, or another relay took the slot first.
@@ -250,6 +255,7 @@ func (s *streamer) letGo() {
 	s.core.LostSlot()
 	s.counts.streamConnected.Set(0)
 	s.announced = ""
+	s.behind.Over(event.StreamCaughtUp, "stream that lagged behind has ended")
 }
 
 // stream reads until the connection ends. A watcher tells the core if the server falls silent, and ends the stream if

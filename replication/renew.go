@@ -21,7 +21,7 @@ func renewSlot(ctx context.Context, conn *pgconn.PgConn, name string) (Change, e
 	}
 	if why := useless(state); why != "" {
 		text, err := dropSlotFor(ctx, conn, name, why)
-		return Change{event.SlotDropped, text}, err
+		return Change{Event: event.SlotDropped, Text: text}, err
 	}
 	return recreateSlot(ctx, conn, state)
 }
@@ -70,7 +70,7 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Chan
 	case conn.IsClosed():
 		return Change{}, err
 	case err != nil:
-		return Change{event.SlotBehind, fmt.Sprintf("slot %s is %s and cannot be recreated at once: %s", name, behind, err)}, nil
+		return Change{event.SlotBehind, fmt.Sprintf("slot %s is %s and cannot be recreated now", name, behind), err}, nil
 	}
 	for _, sql := range []string{
 		slot.DropSQL(name),
@@ -85,7 +85,7 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Chan
 			return Change{}, fmt.Errorf("recreate slot %s: %w", name, err)
 		}
 	}
-	return Change{event.SlotRecreated, fmt.Sprintf("recreated slot %s: it was %s", name, behind)}, nil
+	return Change{Event: event.SlotRecreated, Text: fmt.Sprintf("recreated slot %s: it was %s", name, behind)}, nil
 }
 
 // spareName is the name of a slot of this connection, as SQL.

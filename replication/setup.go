@@ -27,9 +27,15 @@ type Names struct {
 type Change struct {
 	Event event.Name
 	Text  string // one line, such as "created slot cdc_relay"
+	Err   error  // why no more was done, or nil
 }
 
-func (c Change) String() string { return c.Text }
+func (c Change) String() string {
+	if c.Err != nil {
+		return c.Text + ": " + c.Err.Error()
+	}
+	return c.Text
+}
 
 // Setup creates the publication and the slot if they are missing, and recreates a slot that can never deliver again. It
 // returns its changes, and may be called at any time. Creating the slot waits for open transactions, at most for wait.
@@ -45,11 +51,11 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 		func() (Change, error) { return renewSlot(ctx, conn, names.Slot) }, // first: it rejects a slot that is not a relay's
 		func() (Change, error) {
 			text, err := EnsurePublication(ctx, conn, names)
-			return Change{event.PublicationRecreated, text}, err
+			return Change{Event: event.PublicationRecreated, Text: text}, err
 		},
 		func() (Change, error) {
 			text, err := EnsureSlot(ctx, conn, names.Slot, wait)
-			return Change{event.SlotCreated, text}, err
+			return Change{Event: event.SlotCreated, Text: text}, err
 		},
 	} {
 		change, err := step()

@@ -138,11 +138,11 @@ func (e *SlotBlockedError) Hint() string {
 	oldest := strings.Join(e.Blockers[:min(1, len(e.Blockers))], "")
 	if pid, is := strings.CutPrefix(oldest, "pid "); is {
 		pid, _, _ = strings.Cut(pid, " ")
-		return "SELECT pg_terminate_backend(" + pid + ");  -- or " + wait
+		return "SELECT pg_terminate_backend(" + pid + ");  -- as an administrator; or " + wait
 	}
 	if name, is := strings.CutPrefix(oldest, "prepared transaction "); is {
 		name, _, _ = strings.Cut(name, " (")
-		return "ROLLBACK PREPARED " + name + ";  -- or " + wait
+		return "ROLLBACK PREPARED " + name + ";  -- as an administrator; or " + wait
 	}
 	return "# " + wait
 }

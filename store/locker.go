@@ -28,5 +28,5 @@ func (s *Store) Locker(ctx context.Context, id int64) *problem.Problem {
 	if err != nil { // it has ended, or several sessions share the lock
 		return problem.New("SELECT pid, usename, application_name, xact_start FROM pg_stat_activity WHERE xact_start IS NOT NULL;  -- one of them locks it", "row %d is locked", id)
 	}
-	return problem.New(end+";  -- or wait until its transaction ends", "row %d is locked by %s", id, fmt.Sprintf("%s (%s)", session, details))
+	return problem.New(end+";  -- as an administrator; or wait until its transaction ends", "row %d is locked by %s", id, fmt.Sprintf("%s (%s)", session, details))
 }

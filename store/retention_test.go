@@ -1,10 +1,13 @@
 package store_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
+	"github.com/cdc-relay/cdc-relay/migrations"
 )
 
 func TestOldDeadLettersAreDeletedInBatches(t *testing.T) {
@@ -27,4 +30,58 @@ func TestOldDeadLettersAreDeletedInBatches(t *testing.T) {
 		}
 	}
 	equal(t, "otherwise", left(), []int64{9})
+}
+
+// The hints work when they are pasted.
+func TestCleaningUpWithoutAPrivilegeNamesTheGrant(t *testing.T) {
+	f := newFixture(t)
+	if _, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name()); err != nil {
+		t.Fatal(err)
+	}
+	_, address := f.role()
+	s := open(t, address, tabletest.Name(), false)
+	s.KeepPublished()
+	for what, clean := range map[string]func() error{
+		"dead letters": func() error { _, err := s.DeleteDeadLetters(t.Context(), time.Hour, 1); return err },
+		"history":      func() error { _, err := s.RotatePublished(t.Context(), time.Hour); return err },
+	} {
+		for range 3 { // the privileges of one object each
+			err := clean()
+			if err == nil {
+				break
+			}
+			fix := problem.Hint(err)
+			if !strings.HasPrefix(fix, "GRANT ") {
+				t.Fatalf("%s: %v, hint %q", what, err, fix)
+			}
+			f.Exec(fix)
+		}
+		if err := clean(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// Somebody reads the history while its oldest day is to be dropped.
+func TestCleaningUpNamesTheLockedTable(t *testing.T) {
+	f := keeping(newFixture(t))
+	for table, clean := range map[string]func() error{
+		"outbox_dead_letter": func() error { _, err := f.store.DeleteDeadLetters(t.Context(), time.Hour, 1); return err },
+		"outbox_published":   func() error { _, err := f.store.RotatePublished(t.Context(), time.Hour); return err },
+	} {
+		tx, err := f.Conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), `LOCK TABLE `+table); err != nil {
+			t.Fatal(err)
+		}
+		err = clean()
+		if hint := problem.Hint(err); !strings.Contains(hint, `"`+table+`"`) || !strings.HasPrefix(hint, "SELECT pid") {
+			t.Errorf("%v, hint %q", err, hint)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

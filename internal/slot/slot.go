@@ -165,7 +165,7 @@ func (s Slot) Taken(table outbox.Table) *problem.Problem {
 	if owner.Application == nil || owner.Relays(table) {
 		return nil
 	}
-	fix := fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- or give this relay a slot of its own: setup and run with --slot NAME", owner.PID)
+	fix := fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- as an administrator; or give this relay a slot of its own: setup and run with --slot NAME", owner.PID)
 	if strings.HasPrefix(*owner.Application, applicationPrefix) {
 		fix = "cdc-relay setup --slot NAME --publication NAME  # with the same --table; run with the same names: each outbox table needs its own"
 	}

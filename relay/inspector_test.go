@@ -1,0 +1,43 @@
+package relay
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+func TestAStreamThatLagsIsReportedUntilItCatchesUp(t *testing.T) {
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	s := &streamer{names: replication.Names{Table: tabletest.Name(), Slot: "s"}, log: logger, behind: newOutageLog(logger)}
+	said := func() string {
+		defer log.Reset()
+		return log.String()
+	}
+	s.lags(true, 1, 2)
+	if text := said(); text != "" {
+		t.Errorf("while the server reads older WAL: %s", text)
+	}
+	s.lags(false, 2, 2)
+	s.caughtUp.Store(true)
+	for range 3 {
+		s.lags(true, 0x10, 0x20)
+	}
+	text := said()
+	if strings.Count(text, "\n") != 1 {
+		t.Errorf("want one line:\n%s", text)
+	}
+	for _, want := range []string{"event=stream_lagging", "0/10", "0/20", "hint=\"cdc-relay check "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in %s", want, text)
+		}
+	}
+	s.lags(false, 0x30, 0x20)
+	if text := said(); strings.Count(text, "event=stream_caught_up") != 1 || !strings.Contains(text, "after=") {
+		t.Errorf("after it caught up: %s", text)
+	}
+}
