@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -95,7 +96,7 @@ func (p *process) report(err error) int {
 	for _, line := range lines {
 		fmt.Fprintf(p.stderr, "cdc-relay: %s\n", line)
 	}
-	if hint := problem.Hint(err); hint != "" {
+	if hint := cmp.Or(problem.Hint(err), hintOfMissing(lines)); hint != "" {
 		fmt.Fprintf(p.stderr, "  hint: %s\n", hint)
 	}
 	var exit cli.ExitCoder // the help page does not exist

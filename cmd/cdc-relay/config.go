@@ -87,7 +87,7 @@ func (c *config) validate() error {
 
 func (c *config) needAMQP() error {
 	if c.amqpURL == "" && c.files.amqpURL == "" {
-		return usagef("set --amqp-url or CDC_RELAY_AMQP_URL")
+		return usagef("%s", notSet("amqp-url"))
 	}
 	return nil
 }

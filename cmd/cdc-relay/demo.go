@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,10 +47,7 @@ func (p *process) demo(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := cfg.validate(); err != nil {
-		return err
-	}
-	if err := cfg.needAMQP(); err != nil {
+	if err := errors.Join(cfg.validate(), cfg.needAMQP()); err != nil {
 		return err
 	}
 	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "demo")

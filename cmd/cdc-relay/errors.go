@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -52,6 +53,26 @@ func mistakesOf(err error) []string {
 	}
 	return mistakes
 }
+
+// hintOfMissing returns the line that sets what the mistakes name as missing, or "".
+func hintOfMissing(mistakes []string) string {
+	line := ""
+	for _, s := range []struct{ name, example string }{
+		{"database-url", "postgres://user:password@localhost:5432/shop"},
+		{"amqp-url", "amqp://user:password@localhost:5672/"},
+	} {
+		if slices.Contains(mistakes, notSet(s.name)) {
+			line += " " + (&setting{name: s.name}).envName() + "=" + s.example
+		}
+	}
+	if line == "" {
+		return ""
+	}
+	return "export" + line
+}
+
+// notSet is the mistake that a setting has no value, as in relay.Config.Validate.
+func notSet(name string) string { return "set --" + name + " or " + (&setting{name: name}).envName() }
 
 // flagError rewrites an error of the flag package in the style of the other errors.
 func flagError(err error, path string, flags []cli.Flag, commands []*cli.Command) error {
@@ -132,7 +153,13 @@ func (w redactingWriter) Unwrap() io.Writer { return w.Writer }
 func redact(text []byte) []byte {
 	if bytes.Contains(text, []byte("://")) {
 		// Greedy up to the last @ of the word: a password can contain an @ that is not encoded.
-		text = regexp.MustCompile(`(://[^\s:/@"'`+"`"+`]*):[^\s"'`+"`"+`]*@`).ReplaceAll(text, []byte("$1:***@"))
+		password := regexp.MustCompile(`(://[^\s:/@"'` + "`" + `]*):[^\s"'` + "`" + `]*@`)
+		text = password.ReplaceAllFunc(text, func(found []byte) []byte {
+			if string(found) == "://user:password@" { // an example
+				return found
+			}
+			return password.ReplaceAll(found, []byte("$1:***@"))
+		})
 	}
 	if bytes.Contains(bytes.ToLower(text), []byte("password")) {
 		text = regexp.MustCompile(`(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|(?:\\.|[^\s&'"\\])+)`).ReplaceAll(text, []byte("$1***"))

@@ -86,6 +86,11 @@ func (p *process) showList(ctx context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
+	if len(list.Rows) == 0 && list.Next == "" {
+		if err := d.cfg.unknownReason("message of the outbox"); err != nil {
+			return err
+		}
+	}
 	if d.cfg.format == formatJSON {
 		view := listView{Messages: []listedView{}, Next: orNothing(list.Next)}
 		for _, w := range list.Rows {

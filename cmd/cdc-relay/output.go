@@ -23,7 +23,7 @@ func formatSetting() *setting {
 	}
 }
 
-// jsonSetting comes after formatSetting in the list, so it wins if both are set.
+// jsonSetting comes after formatSetting in the list. It overrides a format that no flag sets.
 func jsonSetting() *setting {
 	return flagOnly(&setting{
 		name: "json", usage: "Short for --format json.",
@@ -31,6 +31,9 @@ func jsonSetting() *setting {
 			on, err := strconv.ParseBool(text)
 			if err != nil {
 				return fmt.Errorf("%q: want true or false", text)
+			}
+			if format := c.given["format"]; on && format.source == fromFlag && format.text != formatJSON {
+				return fmt.Errorf("contradicts --format %s", format.text)
 			}
 			if on {
 				c.format = formatJSON

@@ -223,14 +223,20 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 
 // noneFound is the error of a command whose filter matched nothing, or nil if that is a normal result.
 func (c *config) noneFound(what string) error {
-	f := c.looking.filter
-	switch {
-	case f.Reason != nil && !slices.Contains(reasonCodes(), *f.Reason):
-		return usagef("--reason: no %s has %q; the codes are %s", what, *f.Reason, strings.Join(reasonCodes(), ", "))
-	case len(f.IDs)+len(f.MessageIDs) > 0:
+	if f := c.looking.filter; len(f.IDs)+len(f.MessageIDs) > 0 {
 		return hinted{notFoundError{fmt.Errorf("no %s has one of these IDs", what)}, "cdc-relay explain " + firstName(f) + c.tableFlag()}
 	}
-	return nil
+	return c.unknownReason(what)
+}
+
+// unknownReason is the error for a reason that no row has and that is no code. The publisher of an embedding program
+// may have its own codes, so only the tables can tell.
+func (c *config) unknownReason(what string) error {
+	reason := c.looking.filter.Reason
+	if reason == nil || slices.Contains(reasonCodes(), *reason) {
+		return nil
+	}
+	return usagef("--reason: no %s has %q; the codes are %s", what, *reason, strings.Join(reasonCodes(), ", "))
 }
 
 // firstName returns the first ID of a filter that has some.

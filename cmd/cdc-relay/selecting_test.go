@@ -25,6 +25,8 @@ func TestAMissingMessageHasItsOwnExitCode(t *testing.T) {
 		{"dead-letter show 999999999", exitNotFound, "no dead letter 999999999 in public.outbox_dead_letter"},
 		{"explain 999999999", exitNotFound, "999999999 is neither in public.outbox nor"},
 		{"explain 00000000-0000-4000-8000-000000000000 --json", exitNotFound, "is neither in public.outbox nor"},
+		{"list --reason bogus", exitUsage, `no message of the outbox has "bogus"; the codes are nack, unroutable, `},
+		{"list --reason unroutable", exitDone, ""},
 		{"dead-letter list --reason bogus", exitUsage, `no dead letter has "bogus"; the codes are nack, unroutable, `},
 		{"dead-letter requeue --reason bogus", exitUsage, `no dead letter has "bogus"`},
 		{"dead-letter purge --reason bogus --yes", exitUsage, `no dead letter has "bogus"`},

@@ -4,8 +4,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/urfave/cli/v2"
 )
 
 const (
@@ -18,7 +21,8 @@ func wantUsage(t *testing.T, r result, lines string) {
 	t.Helper()
 	want(t, r, exitUsage)
 	wanted := "cdc-relay: " + strings.ReplaceAll(lines, "\n", "\ncdc-relay: ")
-	if got := strings.TrimSuffix(r.stderr, "\n"); got != wanted {
+	got, _, _ := strings.Cut(strings.TrimSuffix(r.stderr, "\n"), "\n  hint: export ") // see TestMissingURLsAreNamedWithALineToPaste
+	if got != wanted {
 		t.Errorf("got  %s\nwant %s", got, wanted)
 	}
 }
@@ -45,8 +49,8 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"setup", "set --database-url or CDC_RELAY_DATABASE_URL"},
 		{"run --database-url " + someDatabase, "set --amqp-url or CDC_RELAY_AMQP_URL"},
 		{"demo --database-url " + someDatabase, "set --amqp-url or CDC_RELAY_AMQP_URL"},
-		{"setup --database-url nonsense", "--database-url: neither a URL, postgres://user:***@host:5432/database, nor key=value words"},
-		{"setup --database-url mysql://localhost/x", "--database-url: not a URL of the form postgres://user:***@host:5432/database; " + encodeHint},
+		{"setup --database-url nonsense", "--database-url: neither a URL, postgres://user:password@host:5432/database, nor key=value words"},
+		{"setup --database-url mysql://localhost/x", "--database-url: not a URL of the form postgres://user:password@host:5432/database; " + encodeHint},
 		{"setup --database-url postgres://localhost/x?sslmode=perhaps", "--database-url: wrong value for sslmode"},
 		{"setup --database-url postgres://localhost/x?sslmode=verify-full&connect_timeout=abc", "--database-url: wrong value for connect_timeout"},
 		{"setup --database-url postgres://localhost/x?sslmode=verify-full&sslrootcert=/no/ca.pem", "--database-url: wrong value for sslrootcert"},
@@ -54,7 +58,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"setup --database-url postgres://localhost/x?sslmode=require&target_session_attrs=rw", "--database-url: wrong value for target_session_attrs"},
 		{"run --amqp-url http://localhost", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
 		{"run --amqp-url localhost:5672", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
-		{"run --amqp-url amqp://localhost:port", "--amqp-url: not a URL of the form amqp://user:***@host:5672/vhost; " + encodeHint},
+		{"run --amqp-url amqp://localhost:port", "--amqp-url: not a URL of the form amqp://user:password@host:5672/vhost; " + encodeHint},
 		{"setup --table a.b.c", `--table: table name "a.b.c": want name or schema.name`},
 		{"setup --table " + strings.Repeat("t", 52), `--table: table name "` + strings.Repeat("t", 52) + `": "` + strings.Repeat("t", 52) + `" is longer than 51 bytes, and the dead-letter table is named after it`},
 		{"run --mode push", `--mode: "push": want auto or poll`},
@@ -91,6 +95,49 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 			wantUsage(t, cdcRelay(t, env, strings.Fields(test.args)...), test.line)
 		})
 	}
+}
+
+// Once the line is typed, the settings are complete.
+func TestMissingURLsAreNamedWithALineToPaste(t *testing.T) {
+	const database, broker = "CDC_RELAY_DATABASE_URL=postgres://user:password@localhost:5432/shop", "CDC_RELAY_AMQP_URL=amqp://user:password@localhost:5672/"
+	for args, hint := range map[string]string{
+		"run": database + " " + broker, "drain": database + " " + broker, "check": database + " " + broker, "config validate": database + " " + broker,
+		"demo": database + " " + broker, "setup": database, "stats": database, "list": database, "check --publisher stdout": database,
+		"run --database-url " + someDatabase: broker,
+	} {
+		r := cdcRelay(t, nil, strings.Fields(args)...)
+		want(t, r, exitUsage)
+		if !strings.HasSuffix(r.stderr, "\n  hint: export "+hint+"\n") {
+			t.Errorf("%s: want the hint %s:\n%s", args, hint, r.stderr)
+		}
+	}
+}
+
+func TestContradictingFormatsAreAnErrorOfEachCommand(t *testing.T) {
+	var commands int
+	var each func(path []string, commands []*cli.Command)
+	each = func(path []string, all []*cli.Command) {
+		for _, c := range all {
+			words := append(slices.Clone(path), c.Name)
+			each(words, c.Subcommands)
+			if !slices.ContainsFunc(settingsOf(c.Flags), func(s *setting) bool { return s.name == "json" }) {
+				continue
+			}
+			commands++
+			r := cdcRelay(t, bothServers(), append(words, "--json", "--format", "table")...)
+			if r.code != exitUsage || !strings.Contains(r.stderr, "--json: contradicts --format table\n") || r.stdout != "" {
+				t.Errorf("%s: exit code %d\n%s%s", words, r.code, r.stdout, r.stderr)
+			}
+		}
+	}
+	each(nil, (&process{}).app().Commands)
+	if commands < 15 {
+		t.Errorf("only %d commands have --json", commands)
+	}
+	env := bothServers()
+	env["CDC_RELAY_FORMAT"] = "table"
+	want(t, cdcRelay(t, env, "version", "--json"), exitDone)
+	want(t, cdcRelay(t, env, "version", "--json", "--format", "json"), exitDone)
 }
 
 func TestNoCommandShowsTheHelpPage(t *testing.T) {
@@ -171,6 +218,8 @@ func TestRedactChangesOnlyPasswords(t *testing.T) {
 		{"host=h password='a b' user=u", "host=h password=*** user=u"},
 		{`host=h PASSWORD=a\ b user=u`, "host=h PASSWORD=*** user=u"},
 		{"password authentication failed", "password authentication failed"},
+		{"an example: amqp://user:password@host/", "an example: amqp://user:password@host/"},
+		{"amqp://user:password@1@host/", "amqp://user:***@host/"},
 	} {
 		if got := string(redact([]byte(test[0]))); got != test[1] {
 			t.Errorf("%q: got %q, want %q", test[0], got, test[1])
