@@ -104,7 +104,7 @@ func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []st
 			return nil, err
 		}
 		if s.Active() {
-			return nil, problem.New("stop the relays that use it first", "slot %s is in use by %s", names.Slot, s.Process)
+			return nil, problem.New("# stop the relays that use it first", "slot %s is in use by %s", names.Slot, s.Process)
 		}
 		slots = append(slots, s)
 	}

@@ -36,7 +36,7 @@ func adoptSettings() []*setting {
 			name: "map", value: "LIST", flagOnly: true, repeats: true,
 			usage: "Which column goes where, as TARGET=VALUE,… A target is a column of the outbox, headers.NAME or properties.NAME. " +
 				"A value is a column of the table, or several and texts in single quotes, joined by ||.",
-			set: func(c *config, text string) error { c.adopting.mapping = text; return nil },
+			set: func(c *config, text string) error { c.adopting.mapping = text; return adopt.CheckMap(text) },
 		},
 		{
 			name: "waiting", value: "CONDITION", flagOnly: true,
@@ -124,7 +124,7 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 		if cfg.printSQL {
 			script, err := adopt.SQL(c.Context, conn, request)
 			if err != nil {
-				return adoptError(err, cfg.relay.Table, conn.Config().User)
+				return adoptError(err, cfg, conn)
 			}
 			_, err = fmt.Fprint(p.stdout, script)
 			return err
@@ -134,7 +134,7 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 			fmt.Fprintf(p.stdout, "moved %s from %s to %s\n", rowsText(result.Moved, "row"), request.From, request.Outbox)
 		}
 		if err != nil {
-			return adoptError(err, cfg.relay.Table, conn.Config().User)
+			return adoptError(err, cfg, conn)
 		}
 		if !result.Attached {
 			fmt.Fprintf(p.stdout, "table %s: adopted before\n", request.From)
@@ -173,19 +173,19 @@ func (p *process) undoAdoption(c *cli.Context, conn *pgx.Conn, cfg *config) erro
 		return err
 	}
 	if err := adopted.Undo(c.Context, conn); err != nil {
-		return adoptError(err, cfg.relay.Table, conn.Config().User)
+		return adoptError(err, cfg, conn)
 	}
 	fmt.Fprintf(p.stdout, "table %s keeps its new rows again\n", adopted.Table)
 	return nil
 }
 
 // adoptError adds the hint which role may adopt a table.
-func adoptError(err error, into outbox.Table, role string) error {
+func adoptError(err error, cfg *config, conn *pgx.Conn) error {
 	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err
 	}
 	if strings.Contains(err.Error(), "permission denied for schema") { // also the owner of both tables may lack it
-		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s; or connect as a superuser", outbox.QuoteIdentifier(into.Schema), outbox.QuoteIdentifier(role))}
+		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or connect as a superuser", outbox.QuoteIdentifier(cfg.relay.Table.Schema), outbox.QuoteIdentifier(conn.Config().User))}
 	}
-	return hinted{err, "connect as the owner of both tables, or as a superuser"}
+	return hinted{err, cfg.asOwner(conn)}
 }

@@ -116,7 +116,7 @@ func (p *process) console(c *cli.Context) error {
 	}
 	listener, err := (&net.ListenConfig{}).Listen(c.Context, "tcp", cfg.consoling.listen)
 	if err != nil {
-		return hinted{fmt.Errorf("--listen: %w", err), "choose another address by --listen (CDC_RELAY_LISTEN)"}
+		return hinted{fmt.Errorf("--listen: %w", err), "cdc-relay console --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_LISTEN)"}
 	}
 	return s.serve(c.Context, listener)
 }

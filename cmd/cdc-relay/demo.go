@@ -208,7 +208,7 @@ func (d *demo) show(order demoOrder, at time.Time) {
 func (d *demo) nothingArrives() error {
 	return hinted{
 		fmt.Errorf("%d orders were committed to %s and nothing arrived for %s", len(d.pending), d.orders.table, demoTimeout),
-		"start \"cdc-relay run\" with the same --database-url, --amqp-url and --table; if it runs, look at its log, and at /readyz",
+		"cdc-relay run  # with the same --database-url, --amqp-url and --table; if it runs, look at its log, and at /readyz",
 	}
 }
 

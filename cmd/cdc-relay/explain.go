@@ -50,7 +50,7 @@ func (p *process) explain(ctx context.Context, d *desk, name operator.Name) erro
 	if err == nil && len(waiting)+len(dead)+len(published) == 0 {
 		return hinted{
 			notFoundError{fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, d.cfg.relay.Table, d.cfg.relay.Table.DeadLetter())},
-			"look for its message_id at the consumer; check that --table and --database-url are right",
+			"# look for its message_id at the consumer; check that --table and --database-url are right",
 		}
 	}
 	return err

@@ -146,12 +146,12 @@ func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
 	schema := outbox.QuoteIdentifier(table.Schema)
 	switch pgcode.Of(err) {
 	case pgcode.InsufficientPrivilege:
-		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s; or run the output of \"cdc-relay migrate sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
+		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or run the output of \"cdc-relay migrate sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
 			schema, user, migrations.VersionTable(table).SQL(), user)}
 	case pgcode.DuplicateTable:
-		return hinted{err, "rename what is in the way, or choose another name by --table"}
+		return hinted{err, "# rename what is in the way, or choose another name by --table"}
 	case pgcode.ReadOnlyTransaction:
-		return hinted{err, "connect to the primary, not to a standby"}
+		return hinted{err, "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), not a standby"}
 	}
 	return err
 }

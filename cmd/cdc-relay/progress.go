@@ -55,7 +55,7 @@ func (p *process) confirmed(ctx context.Context, w io.Writer, question, notDone 
 	if err != nil {
 		fmt.Fprintln(w)
 	}
-	return hinted{errors.New("not confirmed: " + notDone), "answer y, or give --yes"}
+	return hinted{errors.New("not confirmed: " + notDone), "# answer y, or give --yes"}
 }
 
 // answer reads a line until ctx is done. The reading goroutine may outlive the call; the process exits soon after.

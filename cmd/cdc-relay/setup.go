@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -12,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -147,7 +151,7 @@ func (r *setupReport) makeHistory(ctx context.Context, conn *pgx.Conn, cfg *conf
 	made, err := migrations.MakeHistory(ctx, conn, cfg.relay.Table)
 	switch {
 	case pgcode.Is(err, pgcode.InsufficientPrivilege):
-		return hinted{err, fmt.Sprintf("connect as the owner of %s, or as a superuser", cfg.relay.Table)}
+		return hinted{err, cfg.asOwner(conn)}
 	case err != nil:
 		return err
 	case !made:
@@ -166,7 +170,7 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 	changed, err := migrations.MakeFunctions(ctx, conn, table, role)
 	switch {
 	case pgcode.Is(err, pgcode.InsufficientPrivilege):
-		return hinted{err, fmt.Sprintf("connect as the owner of %s, or as a superuser", table)}
+		return hinted{err, cfg.asOwner(conn)}
 	case err != nil:
 		return err
 	case !changed:
@@ -254,4 +258,18 @@ func sequenceName(table outbox.Table) string {
 		name = name[:len(name)-size]
 	}
 	return name + suffix
+}
+
+// asOwner is the hint for a role that may not create or drop objects.
+func (c *config) asOwner(conn *pgx.Conn) string {
+	at := conn.Config()
+	u := url.URL{Scheme: "postgres", User: url.User("OWNER"), Host: net.JoinHostPort(at.Host, strconv.Itoa(int(at.Port))), Path: "/" + at.Database}
+	if strings.HasPrefix(at.Host, "/") { // the folder of a socket
+		u.Host, u.RawQuery = "", url.Values{"host": {at.Host}, "port": {strconv.Itoa(int(at.Port))}}.Encode()
+	}
+	set := "export CDC_RELAY_DATABASE_URL="
+	if c.given["database-url"].source == fromFlag {
+		set = "--database-url "
+	}
+	return fmt.Sprintf("%s%s  # OWNER: that of %s, or a superuser; then run this again", set, problem.ShellWord(u.String()), c.relay.Table)
 }

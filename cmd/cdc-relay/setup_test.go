@@ -104,7 +104,7 @@ func TestSetupCreatesFunctionsAndGrantsThem(t *testing.T) {
 	wantOutput(t, printed, `CREATE OR REPLACE FUNCTION "public"."outbox_enqueue"(`, `TO "shop_app";`)
 	execute(t, conn, "ALTER ROLE "+app+" LOGIN PASSWORD 's3cr3t'; GRANT USAGE ON SCHEMA public TO "+app+"; GRANT SELECT ON outbox_migrations TO "+app)
 	r := cdcRelay(t, asRole(t, env, conn, app), "setup", "--functions")
-	if want(t, r, exitFailed); !strings.Contains(r.stderr, "connect as the owner of public.outbox") {
+	if want(t, r, exitFailed); !strings.Contains(r.stderr, "hint: export CDC_RELAY_DATABASE_URL='postgres://OWNER@127.0.0.1:") {
 		t.Errorf("got %s", r.stderr)
 	}
 	execute(t, conn, "DROP FUNCTION outbox_await")

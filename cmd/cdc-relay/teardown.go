@@ -66,7 +66,7 @@ func (p *process) teardown(c *cli.Context) error {
 		fmt.Fprintln(p.stdout, line)
 	}
 	if err != nil || !cfg.tables {
-		return ownerHint(err)
+		return ownerHint(err, cfg.asOwner(conn))
 	}
 	return p.dropTables(c, conn, cfg)
 }
@@ -99,7 +99,7 @@ func (p *process) dropTables(c *cli.Context, conn *pgx.Conn, cfg *config) error 
 	dropped, err := migrations.Drop(c.Context, conn, cfg.relay.Table)
 	switch {
 	case err != nil:
-		return ownerHint(emptyHint(err))
+		return ownerHint(emptyHint(err), cfg.asOwner(conn))
 	case dropped:
 		fmt.Fprintf(p.stdout, "dropped tables %s and %s\n", cfg.relay.Table, cfg.relay.Table.DeadLetter())
 	default:
@@ -113,15 +113,15 @@ func emptyHint(err error) error {
 	if !errors.As(err, &full) {
 		return err
 	}
-	return hinted{err, "publish the waiting rows (cdc-relay drain), and requeue or purge the dead letters"}
+	return hinted{err, "cdc-relay drain; cdc-relay dead-letter list  # then requeue or purge the dead letters"}
 }
 
-// ownerHint is for a role that may stream but not drop, as a relay's role should be.
-func ownerHint(err error) error {
+// ownerHint adds a hint for a role that may stream but not drop, as a relay's role should be.
+func ownerHint(err error, hint string) error {
 	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err
 	}
-	return hinted{err, "Run it again as the owner of the tables. It drops what is left."}
+	return hinted{err, hint}
 }
 
 // slotsAndPublications names what setup created besides the tables.

@@ -52,6 +52,12 @@ func (r Request) Command() string {
 	return strings.Join(words, " ")
 }
 
+// with returns the command for the same request with or without --view.
+func (r Request) with(view bool) string {
+	r.View = view
+	return r.Command()
+}
+
 // note is the content of the function's COMMENT, for check and --undo. Every dump contains it.
 type note struct {
 	Outbox  string   `json:"outbox"`
@@ -175,7 +181,7 @@ func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
 		return "true", nil // rows that arrive during the adoption
 	}
 	if _, err := rows(condition); err != nil {
-		return "", &problem.Problem{What: "--waiting " + p.request.Waiting, Fix: "write a condition on the columns of " + p.source.table.String() + ": " + p.source.names() + "; name types and functions with their schema", Err: err}
+		return "", &problem.Problem{What: "--waiting " + p.request.Waiting, Fix: "# write a condition on the columns of " + p.source.table.String() + ": " + p.source.names() + "; name types and functions with their schema", Err: err}
 	}
 	return condition, nil
 }
@@ -315,6 +321,6 @@ ORDER BY a.xact_start LIMIT 5`, table.SQL())
 	}
 	return &problem.Problem{
 		What: fmt.Sprintf("%s is locked by session %s", table, strings.Join(sessions, ", ")),
-		Fix:  "end its transaction, and run this again: what was moved stays so", Err: err,
+		Fix:  "# end its transaction, and run this again: what was moved stays so", Err: err,
 	}
 }

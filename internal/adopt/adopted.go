@@ -113,9 +113,9 @@ func Find(ctx context.Context, conn *pgx.Conn, into outbox.Table, from *outbox.T
 	case len(all) == 0:
 		return Adopted{}, fmt.Errorf("no table was adopted into %s", into)
 	case from == nil:
-		return Adopted{}, problem.New("name one of them in --from", "%d tables were adopted into %s: %s", len(all), into, strings.Join(names, ", "))
+		return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them", "%d tables were adopted into %s: %s", len(all), into, strings.Join(names, ", "))
 	}
-	return Adopted{}, problem.New("name one of them in --from", "table %s was not adopted into %s; adopted were %s", from, into, strings.Join(names, ", "))
+	return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them", "table %s was not adopted into %s; adopted were %s", from, into, strings.Join(names, ", "))
 }
 
 // undo returns the statements of Undo, for one transaction.

@@ -43,6 +43,12 @@ func propertyNames() []string {
 	}
 }
 
+// CheckMap reports a mistake in Request.Map.
+func CheckMap(text string) error {
+	_, err := parseMap(text)
+	return err
+}
+
 // parseMap reads "routing_key=topic,exchange='events',ordering_key=kind||':'||key". Columns are written as in SQL.
 func parseMap(text string) ([]mapping, error) {
 	var all []mapping

@@ -151,7 +151,7 @@ func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Tabl
 		return outbox.Table{}, fmt.Errorf("look for tables of Watermill: %w", err)
 	}
 	if len(names) != 1 {
-		return outbox.Table{}, problem.New("name the table in --from", "%d tables of the schema public have a name of the form watermill_TOPIC: %s", len(names), strings.Join(names, ", "))
+		return outbox.Table{}, problem.New("cdc-relay adopt watermill --from "+strings.Join(append(names, "TABLE")[:1], ""), "%d tables of the schema public have a name of the form watermill_TOPIC: %s", len(names), strings.Join(names, ", "))
 	}
 	return outbox.Table{Schema: "public", Name: names[0]}, nil
 }
@@ -162,7 +162,7 @@ func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (
 	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, triggerName, into.SQL()).Scan(&text)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, problem.New("name the table in --from", "table %s does not exist in database %q", table, conn.Config().Database)
+		return nil, problem.New("# name the table in --from", "table %s does not exist in database %q", table, conn.Config().Database)
 	case err != nil:
 		return nil, fmt.Errorf("read the catalog for %s: %w", table, err)
 	}
@@ -181,11 +181,11 @@ func (s *source) check(r Request) error {
 	case s.OutboxOwner == "":
 		return problem.New(r.Outbox.Command("setup"), "the outbox %s does not exist", r.Outbox)
 	case s.table == r.Outbox:
-		return problem.New("name another table in --from", "%s is the outbox itself", s.table)
+		return problem.New("# name another table in --from", "%s is the outbox itself", s.table)
 	case s.Kind == "v":
 		return problem.New("cdc-relay adopt --undo --from "+shell(s.table.String()), "%s is a view", s.table)
 	case len(s.Key) == 0:
-		return problem.New(fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (...);", s.table.SQL()), "table %s has no primary key, and rows are deleted by it", s.table)
+		return problem.New(fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (COLUMN);", s.table.SQL()), "table %s has no primary key, and rows are deleted by it", s.table)
 	case len(s.Children) > 0:
 		return problem.New(fmt.Sprintf("ALTER TABLE %s NO INHERIT %s;  -- and adopt the child tables", s.Children[0], s.table.SQL()),
 			"table %s has child tables %s, and their rows would stay there", s.table, strings.Join(s.Children, ", "))
@@ -194,7 +194,7 @@ func (s *source) check(r Request) error {
 	case len(s.Guards) > 0 && !r.View:
 		return problem.New(unguarded, "table %s has %s, which can prevent a DELETE, and adopt deletes rows", s.table, guards)
 	case r.View && s.Kind == "p":
-		return problem.New("adopt it without --view", "table %s is partitioned, and --view cannot replace it", s.table)
+		return problem.New(r.with(false), "table %s is partitioned, and --view cannot replace it", s.table)
 	case r.View && s.Owner != s.OutboxOwner:
 		return problem.New(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", s.table.SQL(), owner), "with --view, %s and %s need the same owner", s.table, r.Outbox)
 	case !s.OwnerMay && !r.View:
@@ -205,7 +205,7 @@ func (s *source) check(r Request) error {
 	}
 	for _, c := range s.Columns {
 		if r.View && c.Generated {
-			return problem.New("adopt it without --view", "column %s of %s is generated, and a view cannot do that", c.Name, s.table)
+			return problem.New(r.with(false), "column %s of %s is generated, and a view cannot do that", c.Name, s.table)
 		}
 	}
 	return nil
