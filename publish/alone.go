@@ -75,6 +75,6 @@ func endedByBroker(e *amqp.Error) bool {
 func fatal(e *amqp.Error) verdict {
 	return verdict{
 		outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed,
-		detail: fmt.Sprintf("the broker ended the connection %d times when this message was sent alone: %s", fatalAlone, exceptionText(e)),
+		detail: fmt.Sprintf("RabbitMQ ended the connection %d times when this message was sent alone: %s", fatalAlone, exceptionText(e)),
 	}
 }

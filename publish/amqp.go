@@ -132,13 +132,13 @@ func (p *AMQP) brokerAnswered() {
 }
 
 func (p *AMQP) brokerBlocked(reason string) {
-	p.cfg.Logger.Warn("broker blocked the connection: messages wait in the table until it takes some again", "event", event.BrokerBlocked, "reason", reason,
-		"hint", "rabbitmq-diagnostics alarms  # free memory or disk of the broker")
+	p.cfg.Logger.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again", "event", event.BrokerBlocked, "reason", reason,
+		"hint", "rabbitmq-diagnostics alarms  # free memory or disk of RabbitMQ")
 	p.setState(Blocked, "connection.blocked: "+reason)
 }
 
 func (p *AMQP) brokerUnblocked() {
-	p.cfg.Logger.Info("broker unblocked the connection: publishing resumes", "event", event.BrokerUnblocked)
+	p.cfg.Logger.Info("RabbitMQ unblocked the connection: publishing resumes", "event", event.BrokerUnblocked)
 	p.setState(Ready, "")
 }
 
@@ -147,7 +147,7 @@ func (p *AMQP) connectionLost(s *session, err error) {
 	if s.heard.Load() {
 		p.breaker.answered()
 	}
-	p.trouble.Report(event.BrokerLost, "broker connection lost: messages wait in the table; reconnecting", err, "in_flight", s.inFlight.Load())
+	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err, "in_flight", s.inFlight.Load())
 	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
 		p.breaker.outage(time.Now())
 	}
@@ -207,7 +207,7 @@ func (p *AMQP) attend(ctx context.Context, over <-chan time.Time, done <-chan st
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
-		p.reject("no connection to the broker")
+		p.reject("no connection to RabbitMQ")
 		select {
 		case <-ctx.Done():
 			return

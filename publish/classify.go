@@ -57,7 +57,7 @@ func classify(e evidence) verdict {
 	case e.acked:
 		return verdict{outcome: outbox.Confirmed}
 	case e.timedOut:
-		return verdict{outcome: outbox.Unknown, detail: "the broker did not confirm in time"}
+		return verdict{outcome: outbox.Unknown, detail: "RabbitMQ did not confirm in time"}
 	case closed != "" && e.unsent:
 		return verdict{outcome: outbox.NotSent, replay: replay, detail: closed + "the message was sent"}
 	case closed != "" && e.alone && !e.shared && !e.connectionClosed && e.exception != nil:
@@ -65,7 +65,7 @@ func classify(e evidence) verdict {
 	case closed != "":
 		return verdict{outcome: outbox.Unknown, replay: replay, detail: closed + "the confirm" + because(e.exception)}
 	}
-	return verdict{outcome: outbox.Rejected, reason: outbox.ReasonNack, detail: "the broker answered with a nack: a queue rejected the message, or the broker could not handle it"}
+	return verdict{outcome: outbox.Rejected, reason: outbox.ReasonNack, detail: "RabbitMQ answered with a nack: a queue rejected the message, or RabbitMQ could not handle it"}
 }
 
 // exceptionVerdict judges a message that was alone when the broker closed the channel.

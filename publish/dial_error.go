@@ -34,7 +34,7 @@ func (e *DialError) Hint() string { return e.hint }
 
 const (
 	inURL           = "in --amqp-url (CDC_RELAY_AMQP_URL)"
-	certificateHint = "# if the broker asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, of an authority that it trusts; its log says more"
+	certificateHint = "# if RabbitMQ asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, of an authority that it trusts; its log says more"
 )
 
 // Undialled explains an error of amqp.DialConfig. The text contains no password.
@@ -58,7 +58,7 @@ func Undialled(uri amqp.URI, err error) *DialError {
 		hint := reachHint(uri, err)
 		text := networkText(err)
 		if hint == certificateHint {
-			text += "; the broker may ask for a client certificate"
+			text += "; RabbitMQ may ask for a client certificate"
 		}
 		return fail("reachable", hint, "RabbitMQ at %s: %s", address, text)
 	}
@@ -81,7 +81,7 @@ func Undialled(uri amqp.URI, err error) *DialError {
 	case strings.Contains(reason, "refused"):
 		return fail("vhost", permit, "virtual host %q: %s", uri.Vhost, reason)
 	}
-	return fail("reachable", "# see the broker's log", "RabbitMQ at %s: %s", address, exceptionText(exception))
+	return fail("reachable", "# see RabbitMQ's log", "RabbitMQ at %s: %s", address, exceptionText(exception))
 }
 
 // LimitHint is for a reason that is a limit of the node, the virtual host or the user; "": it is another one.
@@ -110,11 +110,11 @@ func reachHint(uri amqp.URI, err error) string {
 	case errors.As(err, &file):
 		return "# check that this file exists and that the relay may read it"
 	case errors.As(err, &authority):
-		return "# name the authority of the broker's certificate: --amqp-ca-file FILE, or " + inURL + ": ?cacertfile=%2Fpath%2Fto%2Fca.pem"
+		return "# name the authority of RabbitMQ's certificate: --amqp-ca-file FILE, or " + inURL + ": ?cacertfile=%2Fpath%2Fto%2Fca.pem"
 	case errors.As(err, &hostname):
-		return "# name the host as the broker's certificate does " + inURL + ", or add ?server_name_indication=NAME"
+		return "# name the host as RabbitMQ's certificate does " + inURL + ", or add ?server_name_indication=NAME"
 	case errors.As(err, &invalid):
-		return "# renew the broker's certificate, or check the clock of this machine"
+		return "# renew RabbitMQ's certificate, or check the clock of this machine"
 	case errors.As(err, &record):
 		return "# the port does not speak TLS: that for amqps:// is 5671 as a rule; check it " + inURL
 	case uri.Scheme == "amqps" && !(errors.As(err, &network) && (network.Op == "dial" || network.Timeout())):

@@ -174,7 +174,7 @@ func checkFrame(b *amqp.Publishing, frameMax int) error {
 		return nil
 	}
 	return &invalid{outbox.ReasonInvalidHeaders, fmt.Sprintf(
-		"headers take %d bytes and the other properties %d, together %d more than the broker's frame_max of %d allows",
+		"headers take %d bytes and the other properties %d, together %d more than RabbitMQ's frame_max of %d allows",
 		headers, size-headers, size-frameMax, frameMax)}
 }
 

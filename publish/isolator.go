@@ -181,7 +181,7 @@ func (i *isolator) hindrance() verdict {
 	case i.over():
 		return verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
 	case i.blocked.Load():
-		return verdict{outcome: outbox.NotSent, detail: "the broker has blocked the connection"}
+		return verdict{outcome: outbox.NotSent, detail: "RabbitMQ has blocked the connection"}
 	}
 	return verdict{}
 }

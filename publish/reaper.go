@@ -147,7 +147,7 @@ func (r *reaper) expire() {
 		return
 	}
 	if !r.heard.Load() || r.lastAnswer < oldest {
-		r.lose(errors.New("the broker confirmed nothing within the send timeout"))
+		r.lose(errors.New("RabbitMQ confirmed nothing within the send timeout"))
 		return
 	}
 	r.keep(func(e *entry) bool {

@@ -147,7 +147,7 @@ func (s *sender) accept(m *outbox.Message) {
 	case s.over():
 		s.deliver(m, outbox.NotSent, "", "the connection was lost before the message was sent")
 	case s.blocked.Load():
-		s.deliver(m, outbox.NotSent, "", "the broker has blocked the connection")
+		s.deliver(m, outbox.NotSent, "", "RabbitMQ has blocked the connection")
 	case s.halfOpen && s.mustWait(m):
 		s.held = append(s.held, m)
 		if s.probe == nil {
@@ -256,7 +256,7 @@ func (s *sender) learn(n laneNews) {
 		}
 	}
 	if s.blocked.Load() {
-		s.giveBack("the broker has blocked the connection")
+		s.giveBack("RabbitMQ has blocked the connection")
 		s.probed = false
 	}
 	if n.exchange != nil {

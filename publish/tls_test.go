@@ -54,7 +54,7 @@ func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 		"another authority":   {"cacertfile", stranger.File("ca.pem"), "signed by unknown authority"},
 		"another host":        {"server_name_indication", "elsewhere", "not elsewhere"},
 		"no such CA file":     {"cacertfile", authority.File("nobody.pem"), "nobody.pem"},
-		"no client's":         {"certfile", "", "the broker may ask for a client certificate"},
+		"no client's":         {"certfile", "", "RabbitMQ may ask for a client certificate"},
 		"a file without keys": {"keyfile", authority.File("ca.pem"), "load client certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -166,7 +166,7 @@ func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 func (r *Relay) leftBehind(ctx context.Context, left rest, unknown bool) error {
 	what := fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d: ", left.rows, r.config.Table, left.first)
 	if unknown {
-		return problem.New("# look at the broker, or with --publisher exec at the handler's answers; then run drain again",
+		return problem.New("# look at RabbitMQ, or with --publisher exec at the handler's answers; then run drain again",
 			"%sfor %s no message was confirmed or rejected", what, r.config.SendTimeout)
 	}
 	seen, err := slotNow(ctx, r.store, r.config.Names().Slot)
@@ -270,7 +270,7 @@ func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 		}
 	}
 	return problem.New("# check that RabbitMQ runs and --amqp-url is right, or with --publisher exec why the handler ends; then run drain again",
-		"the broker accepts no messages (%s)%s; the rows are still in the table", state.Phase, detailOf(state.Detail))
+		"RabbitMQ accepts no messages (%s)%s; the rows are still in the table", state.Phase, detailOf(state.Detail))
 }
 
 // awaitAnswers waits until nothing is in flight. It is an error if the publisher becomes unavailable.

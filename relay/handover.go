@@ -14,7 +14,7 @@ import (
 // handOverAfter is how long the leader is without a broker connection before it leaves the slot to a ready standby.
 const handOverAfter = 5 * time.Second
 
-var errHandedOver = errors.New("a standby can publish, and this relay cannot reach the broker")
+var errHandedOver = errors.New("a standby can publish, and this relay cannot reach RabbitMQ")
 
 // brokerOutage records when the publisher lost its connection.
 type brokerOutage struct{ began time.Time }

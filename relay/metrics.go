@@ -45,11 +45,11 @@ func newMetrics(registry prometheus.Registerer, keys *routingKeys, inFlight, own
 
 // count creates the counters.
 func (m *metrics) count(k *maker, keys *routingKeys) {
-	m.published = k.byKey(keys, "messages_published_total", "Messages that the broker confirmed.")
+	m.published = k.byKey(keys, "messages_published_total", "Messages that RabbitMQ confirmed.")
 	m.possibleDuplicates = k.counter("messages_possible_duplicates_total",
 		"Confirmed messages that carried x-possible-duplicate.")
 	m.returned = k.counter("messages_returned_total",
-		"Messages that the broker returned because they were unroutable.")
+		"Messages that RabbitMQ returned because they were unroutable.")
 	m.deadLettered = k.byKey(keys, "messages_dead_lettered_total", "Messages moved to the dead-letter table.")
 	m.expired = k.counter("messages_expired_total",
 		"Messages that were not published because their expires_at had passed. They are dead-lettered, or deleted with --on-expired drop.")
@@ -62,7 +62,7 @@ func (m *metrics) count(k *maker, keys *routingKeys) {
 	m.deleted = k.counter("rows_deleted_total", "Rows deleted after their message was confirmed.")
 	m.aside = k.counter("rows_set_aside_total", "Rows that the relay can neither delete nor update. It does not publish them again.")
 	m.rejected = k.byKey(keys, "messages_refused_total",
-		"Rejections by the broker, which cost an attempt each, and impossible messages, which are dead-lettered at once.", "reason")
+		"Rejections by RabbitMQ, which cost an attempt each, and impossible messages, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
 		"Messages affected by an outage, without a charged attempt. outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
 	m.hookDropped = k.counters("hook_calls_dropped_total",
@@ -73,9 +73,9 @@ func (m *metrics) count(k *maker, keys *routingKeys) {
 // measure creates the histograms.
 func (m *metrics) measure(k *maker) {
 	m.commitToPublish = newLatency("commit_to_publish_seconds",
-		"Time from the commit (database clock) until a streamed message was sent to the broker.")
+		"Time from the commit (database clock) until a streamed message was sent to RabbitMQ.")
 	m.commitToConfirm = newLatency("commit_to_confirm_seconds",
-		"Time from the commit (database clock) until the broker confirmed a streamed message.")
+		"Time from the commit (database clock) until RabbitMQ confirmed a streamed message.")
 	k.add(m.commitToPublish)
 	k.add(m.commitToConfirm)
 	m.settleDuration = k.histogram("settle_duration_seconds",

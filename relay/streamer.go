@@ -298,7 +298,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 			return
 		case now := <-tick.C:
 			if broker.since(s.phase(), now) > handOverAfter && s.standbyIsReady(ctx) {
-				s.log.Warn("broker unreachable: handing the slot to a standby that can publish", "event", event.SlotHandedOver, "slot", s.names.Slot)
+				s.log.Warn("RabbitMQ unreachable: handing the slot to a standby that can publish", "event", event.SlotHandedOver, "slot", s.names.Slot)
 				end(errHandedOver)
 				return
 			}

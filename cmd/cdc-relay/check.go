@@ -53,7 +53,7 @@ func checkSettings() []*setting {
 				return checkManagementURL(text)
 			},
 		},
-		switchSetting("no-probe", "Skip the test messages to the broker and the check of routes.",
+		switchSetting("no-probe", "Skip the test messages to RabbitMQ and the check of routes.",
 			func(c *config) *bool { return &c.checking.noProbe }),
 		switchSetting("fix", "Print the repairs that only add something or grant a privilege; with --yes, run them and look again.",
 			func(c *config) *bool { return &c.checking.fix }),

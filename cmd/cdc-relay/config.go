@@ -256,7 +256,7 @@ func relaySettings() []*setting {
 			func(c *config) *int { return &c.relay.MaxInFlight }),
 		durationSetting("poll-interval", "1s", "How often to look for due messages.",
 			func(c *config) *time.Duration { return &c.relay.PollInterval }),
-		durationSetting("send-timeout", "10s", "How long to wait for the broker's confirm.",
+		durationSetting("send-timeout", "10s", "How long to wait for RabbitMQ's confirm.",
 			func(c *config) *time.Duration { return &c.relay.SendTimeout }),
 		durationSetting("shutdown-timeout", "30s", "How long the drain may take after SIGTERM or Ctrl-C.",
 			func(c *config) *time.Duration { return &c.relay.ShutdownTimeout }),
@@ -265,7 +265,7 @@ func relaySettings() []*setting {
 
 func retrySettings() []*setting {
 	return []*setting{
-		intSetting("max-retries", "5", "How often to retry a message that the broker rejects, before it becomes a dead letter. Outages do not count.",
+		intSetting("max-retries", "5", "How often to retry a message that RabbitMQ rejects, before it becomes a dead letter. Outages do not count.",
 			func(c *config) *int { return &c.relay.MaxRetries }),
 		durationSetting("backoff-time", "120s", "The wait before the first retry; it doubles with each retry.",
 			func(c *config) *time.Duration { return &c.relay.BackoffTime }),

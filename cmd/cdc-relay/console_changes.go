@@ -41,7 +41,7 @@ func (s *console) changing(ctx context.Context, r *http.Request, do func(context
 		cfg := *s.cfg
 		d = &desk{d.Tables, d.conn, &cfg}
 		if a.Do == "retry" && !retries(r) {
-			return usagef("state %s: only messages that the broker rejected can be retried", r.FormValue("state"))
+			return usagef("state %s: only messages that RabbitMQ rejected can be retried", r.FormValue("state"))
 		}
 		if a.picked, err = pick(d, r, "id", "routing-key", "exchange", "ordering-key", "reason", "older-than", "newer-than"); err != nil {
 			return err

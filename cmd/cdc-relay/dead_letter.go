@@ -15,7 +15,7 @@ func (p *process) deadLetterCommand() *cli.Command {
 		Name:      "dead-letter",
 		Usage:     "list, show, requeue or delete dead letters",
 		UsageText: "cdc-relay dead-letter list|show|requeue|purge [ID…] [FLAGS]",
-		Description: `A message that the broker rejects too often, or that can never be published, moves to the
+		Description: `A message that RabbitMQ rejects too often, or that can never be published, moves to the
 dead-letter table (public.outbox_dead_letter) with the reason. Fix the cause, and requeue it.
 ID is the row's id, or the message_id.`,
 		Subcommands: []*cli.Command{

@@ -61,7 +61,7 @@ func (q *demoQueue) reason() error {
 		}
 	default:
 	}
-	return errors.New("the broker ended the consumer")
+	return errors.New("RabbitMQ ended the consumer")
 }
 
 func (q *demoQueue) close() {

@@ -74,8 +74,11 @@ const forbidden = `mend(s|ed|ing)?|anew|for as long as|but for|a repeat|holder|h
 	`spill(s|ed)?|get(s)? going again|comes? to itself|away|as far as|the most \w+ that|whatever|whoever|whichever|` +
 	`breather|courtesy|patience|episode|settle anew`
 
+// forbiddenToUsers has another word for RabbitMQ, which comments use for its role.
+const forbiddenToUsers = `the broker`
+
 // forbiddenInDocs are names in the code, beside the words above.
-const forbiddenInDocs = `repeats|refus(e|es|ed|al|als)|lease(s)?|pulse|stray|stride|quarantine|hedge`
+const forbiddenInDocs = forbiddenToUsers + `|repeats|refus(e|es|ed|al|als)|lease(s)?|pulse|stray|stride|quarantine|hedge`
 
 func TestDocsUseNoForbiddenWord(t *testing.T) {
 	word := regexp.MustCompile(`(?i)\b(` + forbidden + `|` + forbiddenInDocs + `)\b|(?m:^|[.;:,] )[Ww]here (a|the|an|no|it|they|there|that|all|nobody|several) `)
@@ -91,6 +94,7 @@ func TestDocsUseNoForbiddenWord(t *testing.T) {
 // Published names, such as messages_spilled_total, have an underscore next to the word and do not match.
 func TestCodeUsesNoForbiddenWord(t *testing.T) {
 	word := regexp.MustCompile(`(?i)\b(` + forbidden + `)\b`)
+	wordToUsers := regexp.MustCompile(`(?i)\b(` + forbiddenToUsers + `)\b`)
 	for name, file := range sources(t, token.NewFileSet()) {
 		texts := make([]string, 0, 100)
 		for _, group := range file.Comments {
@@ -99,6 +103,9 @@ func TestCodeUsesNoForbiddenWord(t *testing.T) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
 				texts = append(texts, literal.Value)
+				if wordToUsers.MatchString(literal.Value) {
+					t.Errorf("%s: RabbitMQ has another name in %s", name, literal.Value)
+				}
 			}
 			return true
 		})

@@ -16,7 +16,7 @@ func (p *process) drainCommand() *cli.Command {
 		Name:      "drain",
 		Usage:     "publish what waits now, then exit",
 		UsageText: "cdc-relay drain [FLAGS]",
-		Description: `Publishes the due rows of the outbox, and exits with 0 when the broker has confirmed them.
+		Description: `Publishes the due rows of the outbox, and exits with 0 when RabbitMQ has confirmed them.
 Use it in cron, in tests, and before "teardown". It needs no slot and no publication.
 Rejected messages stay for a later retry, or are dead-lettered after --max-retries. It exits
 with 1 if due rows are left because another session has locked them, or if RabbitMQ answers

@@ -2,7 +2,7 @@ package main
 
 const appDescription = `Applications INSERT a row into the outbox table, in their own transaction. cdc-relay
 reads what was committed, publishes it to RabbitMQ with publisher confirms, and deletes
-the row once the broker has confirmed it.
+the row once RabbitMQ has confirmed it.
 
 FIRST STEPS
 

@@ -10,7 +10,7 @@ import (
 func meaningOf(code string) (meaning, fix string) {
 	switch code {
 	case "nack":
-		return "the broker answered with a nack, such as a full queue with overflow: reject-publish", "make room in the queue"
+		return "RabbitMQ answered with a nack, such as a full queue with overflow: reject-publish", "make room in the queue"
 	case "unroutable":
 		return "no queue is bound for its routing key", "make the binding"
 	case "exchange_missing":
@@ -18,13 +18,13 @@ func meaningOf(code string) (meaning, fix string) {
 	case "access_refused":
 		return "the relay's RabbitMQ user may not write there", "give it the permission"
 	case "broker_rejected":
-		return "the broker closed the channel because of this message", "see the last error"
+		return "RabbitMQ closed the channel because of this message", "see the last error"
 	case "too_large":
-		return "the body is beyond the broker's max_message_size", "raise max_message_size"
+		return "the body is beyond RabbitMQ's max_message_size", "raise max_message_size"
 	case "invalid_headers":
 		return "AMQP cannot carry its headers", "fix the headers in the dead-letter table"
 	case "invalid_properties":
-		return "the broker rejects one of its properties", "fix the properties in the dead-letter table"
+		return "RabbitMQ rejects one of its properties", "fix the properties in the dead-letter table"
 	case "invalid_routing":
 		return "its exchange or routing key is beyond 255 bytes", "fix them in the dead-letter table"
 	case "handler_rejected":

@@ -32,7 +32,7 @@ func notes() map[string]note {
 		"keep-published":        {"", "Doubles the work of Postgres: [history](commands.md#published)."},
 		"on-dead-letter":        {"", "Use `block` if a key must never skip a message."},
 		"events-exchange":       {"at most 255 bytes", "See [notices](contract.md#notices-of-events)."},
-		"events":                {"", "`published` doubles the messages that the broker takes."},
+		"events":                {"", "`published` doubles the messages that RabbitMQ takes."},
 		"log-headers":           {"", "Name no header with secrets."},
 		"metrics-routing-keys":  {"", "See [routing keys](metrics.md#routing-keys)."},
 

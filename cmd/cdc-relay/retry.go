@@ -13,7 +13,7 @@ func (p *process) retryCommand() *cli.Command {
 		Usage:     "retry rejected messages now",
 		UsageText: "cdc-relay retry ID…|FILTERS|--all [FLAGS]",
 		Description: `Makes rejected messages due now, with all their attempts again. Use it after you have fixed
-the cause in the broker. Relays may run meanwhile. It skips messages that a relay has
+the cause in RabbitMQ. Relays may run meanwhile. It skips messages that a relay has
 locked, because that relay publishes them now.
 
 EXAMPLES

@@ -48,7 +48,7 @@ func (p *process) runCommand() *cli.Command {
 		Name:      "run",
 		Usage:     "the service: publish rows until it is stopped",
 		UsageText: "cdc-relay run [FLAGS]",
-		Description: `Publishes each committed row of the outbox, and deletes it when the broker has confirmed it.
+		Description: `Publishes each committed row of the outbox, and deletes it when RabbitMQ has confirmed it.
 Start as many as you like: one is the leader, the others are standbys and take over. If
 Postgres or RabbitMQ is down, the relay waits for it and loses nothing.
 

@@ -41,7 +41,7 @@ func amqpFileSettings() []*setting {
 		},
 		{
 			name: "amqp-cert-file", value: "FILE",
-			usage: "With amqps://: the client certificate (PEM), if the broker asks for one.",
+			usage: "With amqps://: the client certificate (PEM), if RabbitMQ asks for one.",
 			set:   func(c *config, text string) error { c.files.amqpCert = text; return nil },
 		},
 		{

@@ -98,7 +98,7 @@ func TestTLSWithClientCertificatesToBothServers(t *testing.T) {
 		"CDC_RELAY_DATABASE_URL": "", "CDC_RELAY_AMQP_URL": "", // remove those of this process
 	}
 	want(t, cdcRelay(t, env, "setup"), exitDone)
-	if r := cdcRelay(t, env, "check"); r.code != exitFailed || !strings.Contains(r.stdout, "# if the broker asks for a certificate: --amqp-cert-file") {
+	if r := cdcRelay(t, env, "check"); r.code != exitFailed || !strings.Contains(r.stdout, "# if RabbitMQ asks for a certificate: --amqp-cert-file") {
 		t.Errorf("without a certificate for the broker:\n%s", r.stdout)
 	}
 	env["CDC_RELAY_AMQP_CERT_FILE"], env["CDC_RELAY_AMQP_KEY_FILE"] = authority.File("relay.pem"), authority.File("relay.key")

@@ -66,7 +66,7 @@ func (p *amqpProbe) fatal(err error) error {
 }
 
 // errBlocked: the broker has an alarm.
-var errBlocked = errors.New("the broker accepts no messages")
+var errBlocked = errors.New("RabbitMQ accepts no messages")
 
 // blockedTimeout is the limit for an answer that comes at once if there is no alarm.
 const blockedTimeout = 3 * time.Second

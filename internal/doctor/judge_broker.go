@@ -33,7 +33,7 @@ func judgeBroker(o Options, f facts) []Finding {
 	j.judgeTLS(c, time.Now())
 	j.judgeAlarm(c)
 	if j.f.broken != nil {
-		c.wrong("connection", cmp.Or(publish.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost), "# run check again; if it still fails, see the broker's log"), "the connection broke during the check: %s", j.f.broken)
+		c.wrong("connection", cmp.Or(publish.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost), "# run check again; if it still fails, see RabbitMQ's log"), "the connection broke during the check: %s", j.f.broken)
 	}
 	j.judgeExchanges(c)
 	j.judgeWrites(c)
@@ -63,7 +63,7 @@ func (j *brokerJudge) judgeTLS(c *chart, now time.Time) {
 		left := cert.NotAfter.Sub(now)
 		says := fmt.Sprintf("%s, certificate of %s, valid until %s", tls.VersionName(state.Version), cert.Subject.CommonName, cert.NotAfter.Format(time.DateOnly))
 		if left < soonExpired {
-			c.warn("tls", "# renew the broker's certificate", "%s: for %s more", says, span(max(left, 0)))
+			c.warn("tls", "# renew RabbitMQ's certificate", "%s: for %s more", says, span(max(left, 0)))
 			return
 		}
 		c.ok("tls", "%s", says)
@@ -82,7 +82,7 @@ func (j *brokerJudge) judgeAlarm(c *chart) {
 	case j.o.NoProbe && j.f.management.err != nil:
 		c.ok("alarms", "not checked (--no-probe)")
 	default:
-		c.ok("alarms", "none: the broker takes messages")
+		c.ok("alarms", "none: RabbitMQ takes messages")
 	}
 }
 
@@ -95,7 +95,7 @@ func (j *brokerJudge) judgeExchanges(c *chart) {
 			c.wrong("exchange", j.curl("PUT", "exchanges", name, `{"type": "topic", "durable": true}`)+"  # or the type that its consumers expect",
 				"exchange %q does not exist in virtual host %q%s", name, j.f.vhost, j.namedBy(name)).about(name)
 		case err != nil:
-			c.wrong("exchange", "# see the broker's log", "exchange %q: %s", name, err).about(name)
+			c.wrong("exchange", "# see RabbitMQ's log", "exchange %q: %s", name, err).about(name)
 		default:
 			c.ok("exchange", "%q exists", name).about(name)
 		}

@@ -90,7 +90,7 @@ func (j *brokerJudge) unroutable(d destination) (fix, says string) {
 	}
 	switch {
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil && !isNotFound(j.f.queues[d.routingKey]):
-		return "# see the broker's log", fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
+		return "# see RabbitMQ's log", fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil:
 		fix = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`) + "  # as its consumers declare it"
 		return fix, fmt.Sprintf("queue %q, which the default exchange would deliver to, does not exist%s", d.routingKey, rows)

@@ -60,7 +60,7 @@ func New(publisher publish.Publisher, exchange, defaultExchange string, log *slo
 func NewCounter() *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "cdc_relay_event_notices_total",
-		Help: "Notices of events: confirmed, rejected by the broker, unknown (sent, confirm lost), or dropped.",
+		Help: "Notices of events: confirmed, rejected by RabbitMQ, unknown (sent, confirm lost), or dropped.",
 	}, []string{"event", "outcome"})
 }
 
@@ -222,7 +222,7 @@ func (s sink) Deliver(r outbox.Result) {
 		outcome = "dropped"
 		s.complain("event notice lost: no connection to RabbitMQ; messages unaffected", r.Detail)
 	default:
-		s.complain("event notice lost: rejected by the broker; messages unaffected", string(r.Reason)+": "+r.Detail)
+		s.complain("event notice lost: rejected by RabbitMQ; messages unaffected", string(r.Reason)+": "+r.Detail)
 	}
 	s.counts.WithLabelValues(kindOf(r.Message), outcome).Inc()
 }

@@ -67,7 +67,7 @@ COMMENT ON COLUMN {{.outbox}}.created_at IS 'AMQP timestamp.';
 COMMENT ON COLUMN {{.outbox}}.available_at IS 'Do not publish before this time; null: publish at once. The relay sets it for a retry, and while a confirm is late.';
 COMMENT ON COLUMN {{.outbox}}.expires_at IS 'Do not publish from this time on. The message becomes a dead letter, or is dropped (--on-expired).';
 COMMENT ON COLUMN {{.outbox}}.message_id IS 'AMQP message-id. Consumers detect duplicates by it.';
-COMMENT ON COLUMN {{.outbox}}.attempts IS 'How often the broker rejected the message. Set by the relay.';
+COMMENT ON COLUMN {{.outbox}}.attempts IS 'How often RabbitMQ rejected the message. Set by the relay.';
 COMMENT ON COLUMN {{.outbox}}.schema_version IS 'Version of the row format. The relay does not touch rows of a newer version.';
 COMMENT ON COLUMN {{.outbox}}.max_attempts IS 'After this many rejections the message becomes a dead letter. Replaces --max-retries. 1: no retry; 0: no limit.';
 COMMENT ON COLUMN {{.outbox}}.possible_duplicate IS 'Set by the relay: the message may have been published before.';
@@ -80,7 +80,7 @@ COMMENT ON COLUMN {{.outbox}}.properties IS 'AMQP properties, a JSON object: con
 COMMENT ON COLUMN {{.outbox}}.payload IS 'The body, sent byte for byte; either this or payload_bytes.';
 COMMENT ON COLUMN {{.outbox}}.payload_bytes IS 'A binary body; either this or payload.';
 COMMENT ON COLUMN {{.outbox}}.redacted_payload IS 'Shown to people and tools in place of the payload.';
-COMMENT ON COLUMN {{.outbox}}.last_error IS 'What the broker said at the last rejection.';
+COMMENT ON COLUMN {{.outbox}}.last_error IS 'What RabbitMQ said at the last rejection.';
 {{end}}
 {{- if .with_dead_letter}}
 CREATE TABLE {{.dead_letter}} (
@@ -118,7 +118,7 @@ COMMENT ON COLUMN {{.dead_letter}}.created_at IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.expires_at IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.dead_at IS 'When the message became a dead letter.';
 COMMENT ON COLUMN {{.dead_letter}}.message_id IS 'As in the outbox.';
-COMMENT ON COLUMN {{.dead_letter}}.attempts IS 'How often the broker rejected the message.';
+COMMENT ON COLUMN {{.dead_letter}}.attempts IS 'How often RabbitMQ rejected the message.';
 COMMENT ON COLUMN {{.dead_letter}}.schema_version IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.max_attempts IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.possible_duplicate IS 'The message may have been published before.';
@@ -127,7 +127,7 @@ COMMENT ON COLUMN {{.dead_letter}}.routing_key IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.ordering_key IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.coalesce_key IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.failure_reason IS 'Why it became a dead letter, as a short code: retries_exhausted, too_large, invalid_headers, ...';
-COMMENT ON COLUMN {{.dead_letter}}.last_error IS 'What the broker said at the last rejection, or what is wrong with the message.';
+COMMENT ON COLUMN {{.dead_letter}}.last_error IS 'What RabbitMQ said at the last rejection, or what is wrong with the message.';
 COMMENT ON COLUMN {{.dead_letter}}.headers IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.properties IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.payload IS 'As in the outbox.';
