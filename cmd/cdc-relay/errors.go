@@ -106,7 +106,7 @@ func unknownFlag(name, path string, flags []cli.Flag, commands []*cli.Command) e
 
 // nearest returns the known name that was probably meant, or "".
 func nearest(name string, known []string) string {
-	best, least := "", len(name)/2+1
+	best, least := "", (len(name)+2)/3+1
 	for _, candidate := range known {
 		if d := distance(name, candidate); d < least {
 			best, least = candidate, d

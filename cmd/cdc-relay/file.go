@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -67,6 +68,8 @@ func readMapping(name string, root *yaml.Node, cfg *config) (wrong []error) {
 			err = usagef("%s:%d: %s can only be given as a flag", name, key.Line, key.Value)
 		case line > 0:
 			err = usagef("%s:%d: %s stands in line %d already", name, key.Line, key.Value, line)
+		case value.Kind == yaml.SequenceNode && strings.Contains(s.value, ",…"):
+			err = usagef("%s:%d: %s: want one value; write the list as a,b", name, value.Line, key.Value)
 		case value.Kind != yaml.ScalarNode:
 			err = usagef("%s:%d: %s: want one value", name, value.Line, key.Value)
 		case value.Tag == "!!null":

@@ -16,12 +16,13 @@ func TestUnknownVariablesAreReported(t *testing.T) {
 		// Kubernetes sets these for the Services cdc-relay and cdc-relay-metrics.
 		"CDC_RELAY_SERVICE_HOST": "10.0.0.1", "CDC_RELAY_SERVICE_PORT_METRICS": "9464", "CDC_RELAY_PORT": "tcp://10.0.0.1:9464",
 		"CDC_RELAY_PORT_9464_TCP_ADDR": "10.0.0.1", "CDC_RELAY_METRICS_PORT_9464_TCP": "tcp://10.0.0.1:9464", "CDC_RELAY_METRICS_SERVICE_PORT": "9464",
-		"CDC_RELAY_SERVICES": "local", "CDC_RELAYED": "1",
+		"CDC_RELAY_SERVICES": "local", "CDC_RELAYED": "1", "CDC_RELAY_FILTER": "1",
 	}
 	r := cdcRelay(t, env, "migrate", "sql")
 	want(t, r, exitDone)
 	const warnings = `cdc-relay: warning: CDC_RELAY_ALL has no effect: --all can only be given as a flag
 cdc-relay: warning: CDC_RELAY_DATABSE_URL has no effect: did you mean CDC_RELAY_DATABASE_URL?
+cdc-relay: warning: CDC_RELAY_FILTER has no effect: it is no setting; docs/configuration.md lists them
 cdc-relay: warning: CDC_RELAY_XYZZY has no effect: it is no setting; docs/configuration.md lists them
 cdc-relay: warning: CDC_RELAY_YES has no effect: --yes can only be given as a flag
 `
