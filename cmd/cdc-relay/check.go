@@ -92,7 +92,7 @@ EXAMPLES
   cdc-relay check --app-role shop_app         # may the application INSERT?
   cdc-relay check --format json | jq -r '.findings[] | select(.level != "ok") | .fix[]?'
   cdc-relay check --fix --yes --relay-role relay --database-url postgres://postgres@localhost/shop
-  cdc-relay check --publisher stdout          # without a broker`,
+  cdc-relay check --publisher stdout          # without RabbitMQ`,
 		Flags: describe(flags("database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode", "publisher", "exchange",
 			"keep-published", "events-exchange", "app-role", "relay-role", "management-url", "no-probe", "fix", "yes", "strict", "format"), usages{
 			"app-role": "The role of the application: check that it may INSERT.",

@@ -67,6 +67,8 @@ func (p *process) manCommand() *cli.Command {
 				return err
 			}
 			// The library's synopsis has only the global flags.
+			build := buildInfo()
+			page = strings.Replace(page, "\n.TH cdc-relay 1\n", fmt.Sprintf("\n.TH CDC-RELAY 1 %q %q\n", build.Date, "cdc-relay "+build.Version), 1)
 			page = strings.Replace(page, "\ncdc-relay\n\n.EX\n[--version]\n.EE\n", "\n"+app.UsageText+"\n", 1)
 			_, err = fmt.Fprint(p.stdout, page)
 			return err
@@ -85,8 +87,8 @@ func (p *process) complete(command *cli.Command) cli.BashCompleteFunc {
 	return func(c *cli.Context) {
 		before := p.args[max(0, len(p.args)-3)]
 		for _, s := range settingsOf(command.Flags) {
-			if before == "--"+s.name && strings.Contains(s.value, "|") {
-				fmt.Fprintln(p.stdout, strings.ReplaceAll(s.value, "|", "\n"))
+			if values := s.choices(); before == "--"+s.name && values != nil {
+				fmt.Fprintln(p.stdout, strings.Join(values, "\n"))
 				return
 			}
 		}

@@ -51,6 +51,8 @@ func TestCompletionInEachShell(t *testing.T) {
 				"dead-letter pu":             {"purge"},
 				"run --ma":                   {"--max-backoff", "--max-in-flight", "--max-retries"},
 				"run --table x --mode p":     {"poll"},
+				"list --reason un":           {"unroutable"},
+				"run --events d":             {"dead_lettered"},
 				"run --amqp-url x --on-de":   {"--on-dead-letter"},
 				"list --state re":            {"retrying"},
 				"run --config ":              nil,                     // not --config-…
@@ -84,7 +86,7 @@ func TestCompletionInEachShell(t *testing.T) {
 
 func TestManPrintsAManualPage(t *testing.T) {
 	r := cdcRelay(t, nil, "man")
-	wantOutput(t, r, ".TH cdc-relay 1\n", ".SH SYNOPSIS\ncdc-relay COMMAND [FLAGS]\n", ".SH run\n", `--max-in-flight\fP="": Maximum number`, "(default: 2000)", ".SS requeue\n")
+	wantOutput(t, r, ".TH CDC-RELAY 1 ", ".SH SYNOPSIS\ncdc-relay COMMAND [FLAGS]\n", ".SH run\n", `--max-in-flight\fP="": Maximum number`, "(default: 2000)", ".SS requeue\n")
 	if strings.Contains(cdcRelay(t, nil, "--help").stdout, "manual page") {
 		t.Error("the help page shows the command for packagers")
 	}

@@ -75,7 +75,7 @@ const forbidden = `mend(s|ed|ing)?|anew|for as long as|but for|a repeat|holder|h
 	`breather|courtesy|patience|episode|settle anew`
 
 // forbiddenToUsers has another word for RabbitMQ, which comments use for its role.
-const forbiddenToUsers = `the broker`
+const forbiddenToUsers = `(the|a) broker`
 
 // forbiddenInDocs are names in the code, beside the words above.
 const forbiddenInDocs = forbiddenToUsers + `|repeats|refus(e|es|ed|al|als)|lease(s)?|pulse|stray|stride|quarantine|hedge`

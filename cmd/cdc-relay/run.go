@@ -60,7 +60,7 @@ EXAMPLES
 
   cdc-relay run --database-url postgres://relay@localhost/shop --amqp-url amqp://localhost
   cdc-relay run --config /etc/cdc-relay.yaml
-  cdc-relay run --publisher stdout            # see the messages without a broker
+  cdc-relay run --publisher stdout            # see the messages without RabbitMQ
   cdc-relay run --publisher exec -- ./handler # give them to a program (docs/contract.md)
   curl localhost:9464/readyz                  # health; /metrics has the numbers`,
 		Flags:  relayFlags("dead-letter-retention", "http-addr", "liveness-file"),

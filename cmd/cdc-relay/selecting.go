@@ -110,10 +110,17 @@ func filterSettings() []*setting {
 		text("routing-key", "KEY", "Only messages with this routing key.", func(f *operator.Filter) **string { return &f.RoutingKey }),
 		text("exchange", "NAME", "Only messages to this exchange; '': those without one.", func(f *operator.Filter) **string { return &f.Exchange }),
 		text("ordering-key", "KEY", "Only messages with this ordering key.", func(f *operator.Filter) **string { return &f.OrderingKey }),
-		text("reason", "CODE", "Only messages that failed for this reason (unroutable, nack, too_large, …): the code of a dead letter, or of its last error.",
-			func(f *operator.Filter) **string { return &f.Reason }),
+		reasonSetting(),
 		age("older-than", "Only messages that became dead letters at least this long ago.", func(f *operator.Filter) *time.Duration { return &f.OlderThan }),
 		age("newer-than", "Only messages that became dead letters less than this long ago.", func(f *operator.Filter) *time.Duration { return &f.NewerThan }),
+	}
+}
+
+func reasonSetting() *setting {
+	return &setting{
+		name: "reason", value: "CODE", flagOnly: true, values: reasonCodes(),
+		usage: "Only messages that failed for this reason (unroutable, nack, too_large, …): the code of a dead letter, or of its last error.",
+		set:   func(c *config, text string) error { c.looking.filter.Reason = &text; return nil },
 	}
 }
 

@@ -31,6 +31,8 @@ type setting struct {
 	advanced bool
 	// repeats: a second flag adds to the first.
 	repeats bool
+	// values are the usual values, for completion, if the placeholder does not name them.
+	values []string
 	// set parses the text into the config. Its error says which values are valid.
 	set func(c *config, text string) error
 
@@ -95,6 +97,14 @@ func (s *setting) String() string {
 		fmt.Fprintf(&b, "      %s\n", line)
 	}
 	return b.String()
+}
+
+// choices returns the values that completion offers; nil: any text is possible.
+func (s *setting) choices() []string {
+	if s.values == nil && strings.Contains(s.value, "|") {
+		return strings.Split(s.value, "|")
+	}
+	return s.values
 }
 
 // defaultText returns the value that applies if nobody sets one; false: there is none.

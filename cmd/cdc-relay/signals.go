@@ -33,7 +33,7 @@ func signalSettings() []*setting {
 			},
 		},
 		{
-			name: "events", value: "EVENT,…", byDefault: string(notice.DeadLettered),
+			name: "events", value: "EVENT,…", byDefault: string(notice.DeadLettered), values: notice.Kinds(),
 			usage: "The events: published, rejected, dead_lettered.",
 			set: func(c *config, text string) error {
 				c.signalling.events = listOf(text)
