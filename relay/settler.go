@@ -349,7 +349,7 @@ func (s *settler) report(settled store.Settled) {
 			}
 			s.log.With(s.headersOf(m)...).Error("message dead-lettered: not retried until requeued", "event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
 				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail,
-				"hint", s.table.Command("dead-letter requeue", strconv.FormatInt(m.ID, 10)))
+				"hint", s.table.Command("explain", strconv.FormatInt(m.ID, 10))+"  # says what to fix; then dead-letter requeue")
 		case outbox.Retry:
 			if !s.rejectionLog.Allow() {
 				continue // counted in messages_refused_total

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -106,7 +107,7 @@ func (n *Notices) send(kind Kind, e relay.Event) {
 	if n.inFlight.Add(1) > MaxInFlight {
 		n.inFlight.Add(-1)
 		n.counts.WithLabelValues(string(kind), "dropped").Inc()
-		n.complain("event notices dropped: too many are in flight", "")
+		n.complain("event notices dropped: too many are in flight; messages unaffected", fmt.Sprintf("%d notices wait for their confirm", MaxInFlight), "# choose fewer events in --events")
 		return
 	}
 	n.publisher.Publish(n.message(kind, e))
@@ -220,16 +221,17 @@ func (s sink) Deliver(r outbox.Result) {
 		outcome = "unknown"
 	case outbox.NotSent:
 		outcome = "dropped"
-		s.complain("event notice lost: no connection to RabbitMQ; messages unaffected", r.Detail)
+		s.complain("event notice lost: no connection to RabbitMQ; messages unaffected", r.Detail, "# see the events broker_down and broker_blocked")
 	default:
-		s.complain("event notice lost: rejected by RabbitMQ; messages unaffected", string(r.Reason)+": "+r.Detail)
+		s.complain("event notice lost: rejected by RabbitMQ; messages unaffected", string(r.Reason)+": "+r.Detail,
+			"cdc-relay check --events-exchange "+problem.ShellWord(s.exchange)+"  # if it finds nothing, bind a queue to the exchange")
 	}
 	s.counts.WithLabelValues(kindOf(r.Message), outcome).Inc()
 }
 
 // complain logs at most once a minute. The counter counts every notice.
-func (n *Notices) complain(what, why string) {
+func (n *Notices) complain(what, why, hint string) {
 	if n.complaints.Allow() {
-		n.log.Warn(what, "event", event.NoticeLost, "exchange", n.exchange, "error", why)
+		n.log.Warn(what, "event", event.NoticeLost, "exchange", n.exchange, "error", why, "hint", hint)
 	}
 }

@@ -1,6 +1,7 @@
 package notice
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -21,13 +22,13 @@ import (
 func TestMain(m *testing.M) { services.Main(m) }
 
 // running starts notices to an exchange; stop ends them.
-func running(t *testing.T, url, exchange string) (n *Notices, stop func()) {
+func running(t *testing.T, url, exchange string, log *slog.Logger) (n *Notices, stop func()) {
 	t.Helper()
 	publisher, err := publish.NewAMQP(publish.AMQPConfig{URL: url, MaxInFlight: MaxInFlight, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err = New(publisher, exchange, "usual", slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	n, err = New(publisher, exchange, "usual", log, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func deadLettered() relay.Event {
 func TestANoticeDescribesTheDeadLetter(t *testing.T) {
 	url := services.VHost(t)
 	exchange, deliveries := graveyard(t, url)
-	n, stop := running(t, url, exchange)
+	n, stop := running(t, url, exchange, slog.New(slog.DiscardHandler))
 	n.Hook(DeadLettered)(deadLettered()) // before there is a connection
 	d := <-deliveries
 	const want = `{"event":"dead_lettered","id":7,"message_id":"01000000-0000-0000-0000-000000000002","exchange":"usual","routing_key":"orders.created",` +
@@ -117,14 +118,18 @@ func TestANoticeDescribesTheDeadLetter(t *testing.T) {
 	}
 }
 
-func TestUndeliverableNoticesAreCounted(t *testing.T) {
-	n, stop := running(t, services.VHost(t), "no such exchange")
+func TestUndeliverableNoticesAreCountedAndLoggedWithAHint(t *testing.T) {
+	var log bytes.Buffer
+	n, stop := running(t, services.VHost(t), "no such exchange", slog.New(slog.NewTextHandler(&log, nil)))
 	for range 10 {
 		n.Hook(DeadLettered)(deadLettered())
 	}
 	stop() // waits for notices in flight
 	if got := value(t, n.counts.WithLabelValues("dead_lettered", "rejected")); got != 10 {
 		t.Errorf("%v were rejected, want 10", got)
+	}
+	if text := log.String(); strings.Count(text, "event=notice_lost") != 1 || !strings.Contains(text, "hint=\"cdc-relay check --events-exchange 'no such exchange'") {
+		t.Errorf("the log has %s", text)
 	}
 	n.inFlight.Store(MaxInFlight)
 	n.Hook(DeadLettered)(deadLettered())
