@@ -121,8 +121,8 @@ func QuoteLiteral(s string) string {
 // SQL returns the name for statements, with both parts quoted.
 func (t Table) SQL() string { return QuoteIdentifier(t.Schema) + "." + QuoteIdentifier(t.Name) }
 
-// String returns the name for people, quoted only if necessary.
-func (t Table) String() string { return plain(t.Schema) + "." + plain(t.Name) }
+// String returns the name for people and for SQL that they paste, quoted only if necessary.
+func (t Table) String() string { return Identifier(t.Schema) + "." + Identifier(t.Name) }
 
 // DeadLetter returns the name of the dead-letter table.
 func (t Table) DeadLetter() Table { return Table{Schema: t.Schema, Name: t.Name + deadLetterSuffix} }
@@ -133,12 +133,26 @@ func (t Table) Published() Table { return Table{Schema: t.Schema, Name: t.Name +
 // RotatePublished returns the name of the function that creates and drops the partitions of Published.
 func (t Table) RotatePublished() Table { return Table{Schema: t.Schema, Name: t.Name + "_rotate"} }
 
-func plain(name string) string {
+// Identifier quotes a name for SQL only if that is necessary. Logs escape quotes, so SQL without them can be pasted from
+// there.
+func Identifier(name string) string {
 	for i, r := range name {
 		lower := r == '_' || (r >= 'a' && r <= 'z')
 		if !lower && (i == 0 || r < '0' || r > '9') {
 			return QuoteIdentifier(name)
 		}
 	}
+	if name == "" || strings.Contains(reserved, " "+name+" ") {
+		return QuoteIdentifier(name)
+	}
 	return name
 }
+
+// reserved are the keywords of Postgres 14 to 18 that cannot name a schema or a table.
+const reserved = ` all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation ` +
+	`column concurrently constraint create cross current_catalog current_date current_role current_schema current_time ` +
+	`current_timestamp current_user default deferrable desc distinct do else end except false fetch for foreign freeze from full ` +
+	`grant group having ilike in initially inner intersect into is isnull join lateral leading left like limit localtime ` +
+	`localtimestamp natural not notnull null offset on only or order outer overlaps placing primary references returning right ` +
+	`select session_user similar some symmetric system_user table tablesample then to trailing true union unique user using ` +
+	`variadic verbose when where window with `

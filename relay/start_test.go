@@ -46,7 +46,7 @@ func TestARoleWithoutConnectGetsTheMissingGrant(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
 	defer cancel()
 	err = r.Run(ctx)
-	want := `GRANT CONNECT ON DATABASE "` + database + `" TO "` + role + `";`
+	want := `GRANT CONNECT ON DATABASE ` + database + ` TO ` + role + `;`
 	if !problem.Is(err) || problem.Hint(err) != want {
 		t.Fatalf("%v\nhint %s\nwant %s", err, problem.Hint(err), want)
 	}

@@ -100,7 +100,7 @@ func (f *fixture) setup() ([]string, error) {
 
 func texts(done []Change) (lines []string) {
 	for _, change := range done {
-		lines = append(lines, change.Text)
+		lines = append(lines, change.String())
 	}
 	return lines
 }

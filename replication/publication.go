@@ -19,26 +19,26 @@ const publicationOptions = "publish = 'insert', publish_via_partition_root = tru
 
 func createPublicationSQL(names Names) string {
 	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (%s)",
-		outbox.QuoteIdentifier(names.Publication), publishedTable(names), publicationOptions)
+		outbox.Identifier(names.Publication), publishedTable(names), publicationOptions)
 }
 
 // publishedTable returns the table, with the row filter of the shard if there is one.
 func publishedTable(names Names) string {
 	if names.Shard.Whole() {
-		return names.Table.SQL()
+		return names.Table.String()
 	}
-	return fmt.Sprintf("%s WHERE (%s)", names.Table.SQL(), names.Shard.Condition(""))
+	return fmt.Sprintf("%s WHERE (%s)", names.Table.String(), names.Shard.Condition(""))
 }
 
 // SetTableSQL returns SQL that makes the publication bring exactly this table, as the shard needs it.
 func SetTableSQL(names Names) string {
-	return fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", outbox.QuoteIdentifier(names.Publication), publishedTable(names))
+	return fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", outbox.Identifier(names.Publication), publishedTable(names))
 }
 
 // ReplaceTableSQL does the same and keeps the other tables of the publication.
 func ReplaceTableSQL(names Names) string {
-	alter := "ALTER PUBLICATION " + outbox.QuoteIdentifier(names.Publication)
-	return fmt.Sprintf("BEGIN; %s DROP TABLE %s; %[1]s ADD TABLE %[3]s; COMMIT", alter, names.Table.SQL(), publishedTable(names))
+	alter := "ALTER PUBLICATION " + outbox.Identifier(names.Publication)
+	return fmt.Sprintf("BEGIN; %s DROP TABLE %s; %[1]s ADD TABLE %[3]s; COMMIT", alter, names.Table.String(), publishedTable(names))
 }
 
 // EnsurePublication creates or repairs the publication, and returns one line about it; "": nothing was needed. It does
@@ -137,7 +137,7 @@ const (
 
 // Faults returns everything to fix.
 func (p Publication) Faults(names Names) []PublicationFault {
-	name := outbox.QuoteIdentifier(names.Publication)
+	name := outbox.Identifier(names.Publication)
 	if !p.Exists {
 		return []PublicationFault{{
 			Kind: PublicationMissing, Says: "it is gone", Fix: createPublicationSQL(names),
@@ -173,7 +173,7 @@ func (p Publication) Faults(names Names) []PublicationFault {
 
 // filterFault reports any row filter except the shard's own, and a missing filter if there is a shard.
 func (p Publication) filterFault(names Names) (PublicationFault, bool) {
-	name := outbox.QuoteIdentifier(names.Publication)
+	name := outbox.Identifier(names.Publication)
 	switch {
 	case p.RowFilter == names.Shard.Printed():
 		return PublicationFault{}, false
@@ -211,7 +211,7 @@ func publicationProblem(err error, names Names, fix string) error {
 		return &problem.Problem{
 			What: what,
 			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN ordering_key TYPE text COLLATE \"default\";  -- row filters need that collation; or run without --shard",
-				names.Table.SQL()),
+				names.Table.String()),
 			Err: err,
 		}
 	case pgcode.InsufficientPrivilege:

@@ -38,17 +38,17 @@ func TestRoleWithoutReplicationIsNamed(t *testing.T) {
 	f := newFixture(t)
 	role, address := f.role("")
 	_, _, err := Open(t.Context(), address, f.names, await.Hang())
-	f.wantProblem(err, `role "`+role+`" may not replicate`, `ALTER ROLE "`+role+`" REPLICATION`)
+	f.wantProblem(err, `role `+role+` may not replicate`, `ALTER ROLE `+role+` REPLICATION`)
 	f.exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
 	_, err = Setup(t.Context(), asPgConn(f, address), f.names, await.Hang())
-	f.wantProblem(err, `role "`+role+`" may not replicate`, `ALTER ROLE "`+role+`" REPLICATION`)
+	f.wantProblem(err, `role `+role+` may not replicate`, `ALTER ROLE `+role+` REPLICATION`)
 }
 
 func TestRoleWithoutCreateGetsTheStatementForThePublication(t *testing.T) {
 	f := newFixture(t)
 	_, address := f.role("REPLICATION")
 	_, _, err := Open(t.Context(), address, f.names, await.Hang())
-	f.wantProblem(err, "permission denied", `CREATE PUBLICATION "`+f.names.Publication+`" FOR TABLE "public"."outbox"`)
+	f.wantProblem(err, "permission denied", `CREATE PUBLICATION `+f.names.Publication+` FOR TABLE public.outbox`)
 	if f.slot("slot_name") != "" {
 		t.Error("a slot was created")
 	}

@@ -127,9 +127,9 @@ func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done
 	if err != nil || len(rows) == 0 {
 		return done, err
 	}
-	drop := "DROP PUBLICATION IF EXISTS " + outbox.QuoteIdentifier(names.Publication)
+	drop := "DROP PUBLICATION IF EXISTS " + outbox.Identifier(names.Publication)
 	if _, err := query(ctx, conn, drop); err != nil {
 		return done, fmt.Errorf("%s: %w", strings.ToLower(drop), err)
 	}
-	return append(done, "dropped publication "+outbox.QuoteIdentifier(names.Publication)), nil
+	return append(done, "dropped publication "+outbox.Identifier(names.Publication)), nil
 }

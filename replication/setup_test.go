@@ -18,7 +18,7 @@ import (
 func TestSetupCreatesMissingObjectsOnce(t *testing.T) {
 	f := newFixture(t)
 	f.wantLines(f.mustSetup(), []string{
-		`created publication "` + f.names.Publication + `" for table public.outbox`, "created slot " + f.names.Slot,
+		`created publication ` + f.names.Publication + ` for table public.outbox`, "created slot " + f.names.Slot,
 	})
 	f.wantLines(f.mustSetup(), nil)
 	if got := f.value(`SELECT concat(pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot) FROM pg_publication`); got != "tffft" {
@@ -48,7 +48,7 @@ func TestSetupRepairsThePublication(t *testing.T) {
 	} {
 		t.Run(c.sql, func(t *testing.T) {
 			f := newFixture(t)
-			fill := func(s string) string { return strings.ReplaceAll(s, "%s", outbox.QuoteIdentifier(f.names.Publication)) }
+			fill := func(s string) string { return strings.ReplaceAll(s, "%s", f.names.Publication) }
 			f.exec(fill(c.sql))
 			deletes := f.value(`SELECT bool_or(pubdelete) FROM pg_publication`)
 			line, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names)
@@ -90,7 +90,7 @@ func TestRowFilterAndColumnListAreRejected(t *testing.T) {
 		f := newFixture(t)
 		f.exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE ` + sql + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
 		_, err := f.setup()
-		fix := `ALTER PUBLICATION "` + f.names.Publication + `" SET TABLE "public"."outbox"`
+		fix := `ALTER PUBLICATION ` + f.names.Publication + ` SET TABLE public.outbox`
 		f.wantProblem(err, what, fix)
 		f.exec(fix) // the hint must fix it
 		f.wantLines(f.mustSetup(), []string{"created slot " + f.names.Slot})
@@ -211,7 +211,7 @@ func TestTeardownDropsExistingObjectsOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.wantLines(done, []string{"dropped slot " + f.names.Slot, `dropped publication "` + f.names.Publication + `"`})
+	f.wantLines(done, []string{"dropped slot " + f.names.Slot, `dropped publication ` + f.names.Publication})
 	done, err = Teardown(t.Context(), f.conn.PgConn(), f.names)
 	if err != nil || done != nil {
 		t.Errorf("again: %q, %v", done, err)

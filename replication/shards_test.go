@@ -47,7 +47,7 @@ func TestSetupOfShardsCreatesMissingObjectsOnce(t *testing.T) {
 	f, all := newSharded(t, 3)
 	for _, names := range all {
 		f.wantLines(f.mustSetUp(names), []string{
-			`created publication "` + names.Publication + `" for table public.outbox`, "created slot " + names.Slot,
+			`created publication ` + names.Publication + ` for table public.outbox`, "created slot " + names.Slot,
 		})
 		f.wantLines(f.mustSetUp(names), nil)
 		if want := fmt.Sprintf("%s_%d_of_3", f.names.Slot, names.Shard.Index); names.Slot != want || !names.Sibling(all[0].Slot) {
@@ -121,7 +121,7 @@ func TestARowFilterOfAnotherShardIsRejected(t *testing.T) {
 	} {
 		f.exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE outbox` + filter + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
 		_, err := Setup(t.Context(), f.conn.PgConn(), names, await.Hang())
-		fix := `ALTER PUBLICATION "` + names.Publication + `" SET TABLE "public"."outbox" WHERE (`
+		fix := `ALTER PUBLICATION ` + names.Publication + ` SET TABLE public.outbox WHERE (`
 		f.wantProblem(err, what, fix)
 		inspection, err := Inspect(t.Context(), f.conn.PgConn(), names)
 		if err != nil || !strings.Contains(inspection.Fault, "row filter") {
@@ -134,7 +134,7 @@ func TestARowFilterOfAnotherShardIsRejected(t *testing.T) {
 		}
 	}
 	f.exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE other WITH (publish = 'insert', publish_via_partition_root = true)`)
-	f.wantLines(f.mustSetUp(names), []string{`added table public.outbox to publication "` + names.Publication + `"`, "created slot " + names.Slot})
+	f.wantLines(f.mustSetUp(names), []string{`added table public.outbox to publication ` + names.Publication, "created slot " + names.Slot})
 	f.wantLines(f.mustSetUp(names), nil)
 }
 
@@ -186,7 +186,7 @@ func TestAUserDefinedCollationIsAProblem(t *testing.T) {
 	f.exec(`CREATE COLLATION mine (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
 	f.exec(`ALTER TABLE outbox ALTER COLUMN ordering_key TYPE text COLLATE mine`)
 	_, err := Setup(t.Context(), f.conn.PgConn(), all[0], await.Hang())
-	f.wantProblem(err, "cannot create or change publication", `ALTER TABLE "public"."outbox" ALTER COLUMN ordering_key TYPE text COLLATE "default"`)
+	f.wantProblem(err, "cannot create or change publication", `ALTER TABLE public.outbox ALTER COLUMN ordering_key TYPE text COLLATE "default"`)
 }
 
 func TestShardsNeedRowFilters(t *testing.T) {

@@ -183,7 +183,7 @@ func dropSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
 }
 
 func replicationRoleProblem(user string, err error) error {
-	role := outbox.QuoteIdentifier(user)
+	role := outbox.Identifier(user)
 	return &problem.Problem{
 		What: "role " + role + " may not replicate",
 		Fix:  ReplicationGrant(user) + ";  -- RDS: GRANT rds_replication TO " + role + "; or run with --mode poll",
@@ -193,7 +193,7 @@ func replicationRoleProblem(user string, err error) error {
 
 // ReplicationGrant returns SQL that lets a role stream. RDS needs another one.
 func ReplicationGrant(user string) string {
-	return "ALTER ROLE " + outbox.QuoteIdentifier(user) + " REPLICATION"
+	return "ALTER ROLE " + outbox.Identifier(user) + " REPLICATION"
 }
 
 // currentUser returns the role, or "current_user" if the server does not answer.

@@ -53,7 +53,7 @@ func (s *Store) checkHistory(ctx context.Context) error {
 	case len(missing) > 0:
 		return problem.New(s.table.Command("check", "--keep-published", "168h")+"  # prints the ALTER TABLE", "table %s has no column %s", published, strings.Join(missing, ", "))
 	case !may:
-		return problem.New(fmt.Sprintf("GRANT INSERT ON %s TO %s; GRANT EXECUTE ON FUNCTION %s TO %[2]s;", published.SQL(), role, rotate),
+		return problem.New(fmt.Sprintf("GRANT INSERT ON %s TO %s; GRANT EXECUTE ON FUNCTION %s TO %[2]s;", published, role, s.table.RotatePublished().String()+"(interval)"),
 			"role %s may not write the history %s", role, published)
 	}
 	return nil
@@ -124,7 +124,7 @@ SELECT coalesce((SELECT c.relkind::text FROM pg_catalog.pg_class c JOIN pg_catal
 		return problem.New(s.table.Command("setup"), "table %s does not exist in database %s", table, database)
 	}
 	if !usage {
-		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.QuoteIdentifier(table.Schema), role),
+		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.Identifier(table.Schema), role),
 			"role %s may not use schema %s", role, table.Schema)
 	}
 	var missing, denied []string
@@ -142,11 +142,11 @@ SELECT coalesce(array(SELECT c FROM unnest($2::text[]) c WHERE NOT EXISTS (
 		return problem.New(s.table.Command("migrate up"), "table %s has no column %s", table, strings.Join(missing, ", "))
 	}
 	if len(denied) > 0 {
-		return problem.New(fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(denied, ", "), table.SQL(), role),
+		return problem.New(fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(denied, ", "), table, role),
 			"role %s may not %s on table %s", role, strings.Join(denied, ", "), table)
 	}
 	if hidden {
-		return problem.New(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;  -- or ALTER TABLE %s DISABLE ROW LEVEL SECURITY;", role, table.SQL()),
+		return problem.New(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;  -- or ALTER TABLE %s DISABLE ROW LEVEL SECURITY;", role, table),
 			"row-level security of table %s hides rows from role %s", table, role)
 	}
 	return nil
@@ -164,7 +164,7 @@ func (e *lockedError) Unwrap() error { return e.err }
 // Hint returns SQL that lists the sessions with such a lock.
 func (e *lockedError) Hint() string {
 	return fmt.Sprintf("SELECT pid, usename, application_name, state, query FROM pg_locks JOIN pg_stat_activity USING (pid) "+
-		"WHERE relation = %s::regclass AND granted AND mode <> ALL ('{AccessShareLock,RowShareLock,RowExclusiveLock}');", outbox.QuoteLiteral(e.table.SQL()))
+		"WHERE relation = %s::regclass AND granted AND mode <> ALL ('{AccessShareLock,RowShareLock,RowExclusiveLock}');", outbox.QuoteLiteral(e.table.String()))
 }
 
 // Explain adds what a person must do if a column, a table or a privilege is missing. Gone: a column or table is

@@ -91,11 +91,11 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 		{`role ` + role + ` may not use schema Apps`, `GRANT USAGE ON SCHEMA "Apps" TO ` + role + ";"},
 		{
 			`role ` + role + ` may not SELECT, UPDATE, DELETE on table "Apps".outbox`,
-			`GRANT SELECT, UPDATE, DELETE ON "Apps"."outbox" TO ` + role + ";",
+			`GRANT SELECT, UPDATE, DELETE ON "Apps".outbox TO ` + role + ";",
 		},
 		{
 			`role ` + role + ` may not SELECT, INSERT on table "Apps".outbox_dead_letter`,
-			`GRANT SELECT, INSERT ON "Apps"."outbox_dead_letter" TO ` + role + ";",
+			`GRANT SELECT, INSERT ON "Apps".outbox_dead_letter TO ` + role + ";",
 		},
 		{
 			`role ` + role + ` may not SELECT on sequence "Apps".outbox_id_seq`,
@@ -109,7 +109,27 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 		t.Error(err)
 	}
 	f.Exec(`REVOKE UPDATE ON "Apps".outbox FROM ` + role)
-	wantProblem(f, s, `may not UPDATE on table "Apps".outbox`, `GRANT UPDATE ON "Apps"."outbox" TO `+role+";")
+	wantProblem(f, s, `may not UPDATE on table "Apps".outbox`, `GRANT UPDATE ON "Apps".outbox TO `+role+";")
+}
+
+// Keywords and other names, as schema, table and column.
+func TestNamesInHintsAreQuotedIfPostgresNeedsIt(t *testing.T) {
+	f := newFixture(t)
+	names := tabletest.One[[]string](f, `SELECT array_agg(word) || '{Capital,"a b","a\"b",1a,a1,_x,"",größe}' FROM pg_get_keywords()`)
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		quoted := outbox.Table{Schema: name, Name: name}
+		f.Exec(`BEGIN; CREATE SCHEMA ` + outbox.Identifier(name) + `; CREATE TABLE ` + quoted.String() + ` (x int); ALTER TABLE ` + quoted.String() + ` ADD COLUMN ` + outbox.Identifier(name) + ` int`)
+		if n := tabletest.One[int](f, `SELECT count(*)::int FROM information_schema.columns WHERE table_schema = $1 AND table_name = $1 AND column_name = $1`, name); n != 1 {
+			t.Errorf("%s became another name", quoted)
+		}
+		f.Exec(`ROLLBACK`)
+	}
+	if got := (outbox.Table{Schema: "public", Name: "outbox"}).String(); got != "public.outbox" {
+		t.Errorf("got %s", got)
+	}
 }
 
 func TestAnUnreachableDatabaseIsNotReportedAsAProblem(t *testing.T) {

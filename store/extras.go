@@ -38,7 +38,7 @@ FROM unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
 		switch {
 		case found != nil:
 		case !there:
-			found = problem.New(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s text;  -- or leave it out of --header-columns", table.SQL(), outbox.QuoteIdentifier(name)),
+			found = problem.New(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s text;  -- or leave it out of --header-columns", table, outbox.Identifier(name)),
 				"table %s has no column %s, which --header-columns names", table, name)
 		case generated:
 			found = problem.New("# leave it out of --header-columns, or make it an ordinary column that the INSERT sets",

@@ -77,7 +77,7 @@ func TestCleaningUpNamesTheLockedTable(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = clean()
-		if hint := problem.Hint(err); !strings.Contains(hint, `"`+table+`"`) || !strings.HasPrefix(hint, "SELECT pid") {
+		if hint := problem.Hint(err); !strings.Contains(hint, "public."+table+"'") || !strings.HasPrefix(hint, "SELECT pid") {
 			t.Errorf("%v, hint %q", err, hint)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {

@@ -27,7 +27,7 @@ func Hint(err error) string {
 	if !errors.As(err, &answer) {
 		return unanswered(rejected)
 	}
-	database, user := outbox.QuoteIdentifier(rejected.Config.Database), outbox.QuoteIdentifier(rejected.Config.User)
+	database, user := outbox.Identifier(rejected.Config.Database), outbox.Identifier(rejected.Config.User)
 	says := func(words string) bool { return strings.Contains(answer.Message, words) }
 	switch {
 	case answer.Code == pgcode.InvalidPassword:
