@@ -196,7 +196,7 @@ func nameSettings() []*setting {
 		},
 		{
 			name: "publication", value: "NAME", byDefault: "cdc_relay",
-			usage: "The publication.",
+			usage: "The publication of the outbox, which setup creates.",
 			set:   func(c *config, text string) error { c.relay.Publication = text; return nil },
 		},
 		{
@@ -220,7 +220,7 @@ func relaySettings() []*setting {
 	return []*setting{
 		{
 			name: "publisher", value: "amqp|stdout|exec", byDefault: "amqp",
-			usage: "stdout: write one JSON line for each message. " +
+			usage: "amqp: RabbitMQ. stdout: write one JSON line for each message. " +
 				"exec: give these lines to the program after --, and read the outcomes from it.",
 			set: func(c *config, text string) error { c.publisher = text; return oneOf(text, "amqp", "stdout", "exec") },
 		},
@@ -250,7 +250,7 @@ func relaySettings() []*setting {
 			usage: "Send the ordering key as a header of this name. Default: none.",
 			set:   func(c *config, text string) error { c.relay.OrderingKeyHeader = text; return nil },
 		},
-		intSetting("batch-size", "500", "Maximum number of rows in one statement.",
+		intSetting("batch-size", "500", "Maximum number of rows in one SQL statement.",
 			func(c *config) *int { return &c.relay.BatchSize }),
 		intSetting("max-in-flight", "2000", "Maximum number of messages in memory. After a kill -9, at most this many are published again.",
 			func(c *config) *int { return &c.relay.MaxInFlight }),
@@ -258,7 +258,7 @@ func relaySettings() []*setting {
 			func(c *config) *time.Duration { return &c.relay.PollInterval }),
 		durationSetting("send-timeout", "10s", "How long to wait for RabbitMQ's confirm.",
 			func(c *config) *time.Duration { return &c.relay.SendTimeout }),
-		durationSetting("shutdown-timeout", "30s", "How long the drain may take after SIGTERM or Ctrl-C.",
+		durationSetting("shutdown-timeout", "30s", "How long to finish the messages in flight after SIGTERM or Ctrl-C.",
 			func(c *config) *time.Duration { return &c.relay.ShutdownTimeout }),
 	}
 }

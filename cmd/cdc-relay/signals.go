@@ -34,7 +34,7 @@ func signalSettings() []*setting {
 		},
 		{
 			name: "events", value: "EVENT,…", byDefault: string(notice.DeadLettered), values: notice.Kinds(),
-			usage: "The events: published, rejected, dead_lettered.",
+			usage: "The events that get a notice: published, rejected, dead_lettered.",
 			set: func(c *config, text string) error {
 				c.signalling.events = listOf(text)
 				for _, event := range c.signalling.events {
