@@ -104,9 +104,8 @@ func (a *asideRows) text() string {
 	return fmt.Sprintf("; %d rows set aside, with ids %s", n, strings.Trim(fmt.Sprint(*first), "[]"))
 }
 
-// asideHint is a command of psql.
 func asideHint(table outbox.Table) string {
-	return `\d ` + table.SQL() + "  -- remove the trigger, foreign key or constraint that prevents the change"
+	return table.Command("check") + "  # names the trigger, foreign key or constraint that prevents the change, and the SQL that removes it"
 }
 
 func (s *settler) tooManyAside() bool {

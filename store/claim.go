@@ -150,7 +150,7 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 		if pgcode.Class(err) == pgcode.SyntaxOrAccess {
 			c.store.extras.forget() // a column may have been dropped since it was read
 		}
-		return fmt.Errorf("delete or update %d claimed rows of %s: %w", len(rows), c.store.table, err)
+		return fmt.Errorf("delete or update claimed rows of %s: %w", c.store.table, err)
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func (s *Store) settleEach(ctx context.Context, batch []outbox.Settlement, settl
 				continue
 			}
 			if err := s.settlePart(ctx, write, part, settled); err != nil {
-				return fmt.Errorf("delete or update %d rows of %s: %w", len(part), s.table, err)
+				return fmt.Errorf("delete or update rows of %s: %w", s.table, err)
 			}
 		}
 	}
