@@ -245,8 +245,8 @@ func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err
 	}
-	versions, user := migrations.VersionTable(table).SQL(), outbox.QuoteIdentifier(conn.Config().User)
-	return problem.New("GRANT SELECT ON "+versions+" TO "+user+";", "role %s may not SELECT on table %s", conn.Config().User, migrations.VersionTable(table))
+	versions, user := migrations.VersionTable(table).String(), outbox.Identifier(conn.Config().User)
+	return problem.New("GRANT SELECT ON "+versions+" TO "+user+";", "role %s may not SELECT on table %s", user, versions)
 }
 
 // publish passes a message to the publisher.

@@ -85,12 +85,12 @@ func TestAnUnsupportedTableVersionStopsTheRelay(t *testing.T) {
 		says string
 	}{
 		"tables of a newer relay":       {newer, "newer cdc-relay"},
-		"a version that it may not see": {w.start(), `GRANT SELECT ON "public"."outbox_migrations" TO "` + role + `"`},
+		"a version that it may not see": {w.start(), "GRANT SELECT ON public.outbox_migrations TO " + role},
 	} {
 		if code := one.r.exit(); code != 1 {
 			t.Errorf("%s: exit code %d", what, code)
 		}
-		if log := strings.ReplaceAll(one.r.logs(), `\"`, `"`); !strings.Contains(log, one.says) {
+		if log := one.r.logs(); !strings.Contains(log, one.says) {
 			t.Errorf("%s: the log does not say what to do:\n%s", what, log)
 		}
 	}
