@@ -49,7 +49,11 @@ func (r *Relay) Drain(ctx context.Context) error {
 	err = r.drain(ctx, a)
 	r.phase.Store(phaseStopping)
 	a.stop(r)
-	r.log.Info("drain done", "event", event.DrainDone, "rows", r.settler.written.Load())
+	what := "drain done"
+	if err != nil {
+		what = "drain ended early: rows may be left in the table"
+	}
+	r.log.Info(what, "event", event.DrainDone, "rows", r.settler.written.Load())
 	return err
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // Exit codes. A second signal during the drain exits with 128 + its number.
@@ -96,7 +95,7 @@ func (p *process) report(err error) int {
 	for _, line := range lines {
 		fmt.Fprintf(p.stderr, "cdc-relay: %s\n", line)
 	}
-	if hint := cmp.Or(problem.Hint(err), hintOfMissing(lines)); hint != "" {
+	if hint := cmp.Or(hintOf(err), hintOfMissing(lines)); hint != "" {
 		fmt.Fprintf(p.stderr, "  hint: %s\n", hint)
 	}
 	var exit cli.ExitCoder // the help page does not exist

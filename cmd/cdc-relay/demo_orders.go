@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -29,6 +30,14 @@ type demoOrders struct {
 	queue string
 }
 
+// explained adds the GRANT that the role lacks.
+func (o demoOrders) explained(err error) error {
+	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
+		return err
+	}
+	return hinted{err, fmt.Sprintf("GRANT INSERT ON %s TO %s;  -- or name the role of the application in --database-url", o.table, outbox.Identifier(o.conn.Config().User))}
+}
+
 // insert inserts count orders, or orders until ctx is done if count is 0. It sends each committed order to inserted.
 func (o demoOrders) insert(ctx context.Context, rate float64, count int, inserted chan<- demoOrder) error {
 	ticker := time.NewTicker(time.Duration(float64(time.Second) / rate))
@@ -36,7 +45,7 @@ func (o demoOrders) insert(ctx context.Context, rate float64, count int, inserte
 	for n := 1; ; n++ {
 		order, err := o.insertOne(ctx)
 		if err != nil {
-			return fmt.Errorf("insert an order: %w", err)
+			return o.explained(fmt.Errorf("insert an order: %w", err))
 		}
 		inserted <- order // run receives all orders, also after an interrupt
 		if n == count {

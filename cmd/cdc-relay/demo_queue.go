@@ -74,10 +74,10 @@ func brokerError(amqpURL string, err error) error {
 	if u, parseErr := url.Parse(amqpURL); parseErr == nil {
 		address = fmt.Sprintf("RabbitMQ at %s, virtual host %q", u.Host, u.Path)
 	}
-	hint := "check that RabbitMQ runs there, and host and port in --amqp-url (CDC_RELAY_AMQP_URL)"
+	hint := "# check that RabbitMQ runs there, and host and port in --amqp-url (CDC_RELAY_AMQP_URL)"
 	var amqpErr *amqp.Error
 	if errors.As(err, &amqpErr) {
-		hint = "check user, password and virtual host in --amqp-url (CDC_RELAY_AMQP_URL), and the user's permissions"
+		hint = "# check user, password and virtual host in --amqp-url (CDC_RELAY_AMQP_URL), and the user's permissions"
 	}
 	return hinted{fmt.Errorf("connect to %s: %w", address, err), hint}
 }

@@ -62,6 +62,9 @@ func (p *process) drainWith(c *cli.Context, cfg *config) error {
 	notified := make(chan error, 1)
 	go func() { notified <- s.notify(notifying) }()
 	err = s.relay.Drain(c.Context)
+	if errors.Is(err, context.Canceled) && c.Context.Err() != nil {
+		err = hinted{errors.New("stopped: the rows that are left wait in the table"), "cdc-relay drain" + cfg.tableFlag() + "  # continues"}
+	}
 	stop()
 	err = errors.Join(err, <-notified)
 	s.endTrace(c.Context)

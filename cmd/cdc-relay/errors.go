@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"regexp"
@@ -9,6 +10,9 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // usageError is a mistake in the command line, the environment or the configuration file.
@@ -53,6 +57,9 @@ func mistakesOf(err error) []string {
 	}
 	return mistakes
 }
+
+// hintOf returns what a person can type to fix the error, or "".
+func hintOf(err error) string { return cmp.Or(problem.Hint(err), pgdial.Hint(err)) }
 
 // hintOfMissing returns the line that sets what the mistakes name as missing, or "".
 func hintOfMissing(mistakes []string) string {

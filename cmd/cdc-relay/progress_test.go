@@ -12,17 +12,36 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/await"
 )
 
-// interrupted is an output that sends Ctrl-C when a question is written to it.
+// interrupted is an output that sends Ctrl-C when a text is written to it.
 type interrupted struct {
 	lockedBuffer
+	at      string
 	signals chan<- os.Signal
 }
 
 func (i *interrupted) Write(p []byte) (int, error) {
-	if bytes.Contains(p, []byte("[y/N] ")) {
+	if bytes.Contains(p, []byte(i.at)) {
 		i.signals <- syscall.SIGINT
 	}
 	return i.lockedBuffer.Write(p)
+}
+
+// It waits for RabbitMQ when Ctrl-C is typed.
+func TestAnInterruptedDrainSaysWhatIsLeft(t *testing.T) {
+	env, _ := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	signals := make(chan os.Signal, 2)
+	screen := &interrupted{at: "broker_down", signals: signals}
+	p := process{
+		args:  []string{"cdc-relay", "drain", "--amqp-url", "amqp://127.0.0.1:1/", "--log-format", "text", "--send-timeout", "1h"},
+		stdin: strings.NewReader(""), stdout: screen, stderr: screen, lookupEnv: env.lookup, signals: signals,
+	}
+	code := p.run(await.Context(t))
+	text := screen.String()
+	if code != exitFailed || !strings.HasSuffix(text, "cdc-relay: drain: stopped: the rows that are left wait in the table\n  hint: cdc-relay drain  # continues\n") ||
+		strings.Contains(text, "drain done") {
+		t.Errorf("exit code %d\n%s", code, text)
+	}
 }
 
 func TestASignalAnswersAQuestionWithNo(t *testing.T) {
@@ -40,7 +59,7 @@ func TestASignalAnswersAQuestionWithNo(t *testing.T) {
 		t.Run(strings.Join(test.command, " "), func(t *testing.T) {
 			stdin, typing := io.Pipe()
 			signals := make(chan os.Signal, 2)
-			screen := &interrupted{signals: signals}
+			screen := &interrupted{at: "[y/N] ", signals: signals}
 			p := process{
 				args: append([]string{"cdc-relay"}, test.command...), stdin: stdin, stdout: screen, stderr: screen,
 				lookupEnv: env.lookup, signals: signals,

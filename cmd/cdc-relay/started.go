@@ -12,7 +12,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // logStart logs the first line of run and drain: the version, the servers, and the settings that differ from their
@@ -127,7 +126,7 @@ func (p *process) ended(command string, cfg *config, err error) error {
 		return fmt.Errorf("%s: %w", command, err)
 	}
 	args := []any{"error", oneLine(pgdial.Text(err))}
-	if hint := problem.Hint(err); hint != "" {
+	if hint := hintOf(err); hint != "" {
 		args = append(args, "hint", hint)
 	}
 	log.Error("relay failed: exiting; unpublished rows wait in the table", append([]any{"event", event.RelayFailed}, args...)...)
