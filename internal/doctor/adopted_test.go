@@ -19,7 +19,7 @@ func TestChangesOfAnAdoptedTableAreReported(t *testing.T) {
 		breaks string
 		fails  bool
 		words  []string
-		with   string // in place of NEW_NAME or ... in the fix
+		with   string // in place of NEW_NAME or COLUMN in the fix
 	}{
 		"a DELETE trigger": {forbid + "CREATE TRIGGER forbid BEFORE DELETE ON events FOR EACH ROW EXECUTE FUNCTION forbid()", true, []string{"has trigger forbid, which can prevent a DELETE", "DISABLE TRIGGER forbid;"}, ""},
 		"a DELETE rule":    {"CREATE RULE keep AS ON DELETE TO events DO INSTEAD NOTHING", true, []string{"has rule keep, which can prevent a DELETE", "DISABLE RULE keep;"}, ""},
@@ -61,7 +61,7 @@ func TestChangesOfAnAdoptedTableAreReported(t *testing.T) {
 			}
 			f := p.examine().want(doctor.Problem, doctor.Tables, "adopted", test.words...)
 			for i, line := range f.Fix {
-				f.Fix[i] = strings.NewReplacer("NEW_NAME", test.with, "...", test.with).Replace(line)
+				f.Fix[i] = strings.NewReplacer("NEW_NAME", test.with, "(COLUMN)", "("+test.with+")").Replace(line)
 			}
 			switch test.with {
 			case "-":
