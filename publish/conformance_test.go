@@ -2,6 +2,7 @@ package publish
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,7 @@ import (
 type seen struct {
 	messageID, routingKey, body string
 	duplicate                   bool
+	expiration                  string // in milliseconds
 }
 
 // conforming is one publisher under test.
@@ -61,6 +63,7 @@ func linesSeen(t *testing.T, lines []string) []seen {
 			PossibleDuplicate bool            `json:"possible_duplicate"`
 			Payload           json.RawMessage `json:"payload"`
 			PayloadBase64     *string         `json:"payload_base64"`
+			Properties        struct{ Expiration json.Number }
 		}
 		if err := json.Unmarshal([]byte(text), &l); err != nil {
 			t.Fatalf("line %q: %v", text, err)
@@ -73,7 +76,7 @@ func linesSeen(t *testing.T, lines []string) []seen {
 			}
 			body = string(raw)
 		}
-		all = append(all, seen{l.MessageID, l.RoutingKey, body, l.PossibleDuplicate})
+		all = append(all, seen{l.MessageID, l.RoutingKey, body, l.PossibleDuplicate, l.Properties.Expiration.String()})
 	}
 	return all
 }
@@ -109,7 +112,7 @@ func conformingAMQP(t *testing.T) conforming {
 		var all []seen
 		for _, d := range a.drain(queue) {
 			mark, _ := d.Headers[outbox.PossibleDuplicateHeader].(bool)
-			all = append(all, seen{d.MessageId, d.RoutingKey, string(d.Body), mark})
+			all = append(all, seen{d.MessageId, d.RoutingKey, string(d.Body), mark, d.Expiration})
 		}
 		return all
 	}
@@ -123,6 +126,7 @@ func TestPublishersFulfilTheContract(t *testing.T) {
 		"confirmed arrives":              confirmedArrives,
 		"impossible harms none":          impossibleHarmsNone,
 		"expired is not sent":            expiredIsNotSent,
+		"expiration is the smaller time": expirationIsTheSmallerTime,
 		"concurrent callers":             concurrentCallers,
 		"publish after the end":          publishAfterTheEnd,
 		"cancel with messages in flight": cancelWithMessagesInFlight,
@@ -165,7 +169,7 @@ func confirmedArrives(t *testing.T, c conforming) {
 		got := arrived[i]
 		body := strings.ReplaceAll(string(m.Payload), `": `, `":`)
 		got.body = strings.ReplaceAll(got.body, `": `, `":`)
-		want := seen{m.MessageID.String(), m.RoutingKey, body, m.PossibleDuplicate || m == late}
+		want := seen{m.MessageID.String(), m.RoutingKey, body, m.PossibleDuplicate || m == late, ""}
 		if got != want {
 			t.Errorf("message %d arrived as %+v, want %+v", m.ID, got, want)
 		}
@@ -219,6 +223,53 @@ func expiredIsNotSent(t *testing.T, c conforming) {
 	r.stop(t)
 	if n := len(c.arrived()); n != 2 {
 		t.Errorf("%d messages arrived, want 2", n)
+	}
+}
+
+// expirationIsTheSmallerTime: of the row's own expiration and the time left.
+func expirationIsTheSmallerTime(t *testing.T, c conforming) {
+	const day = 24 * time.Hour
+	tests := []struct {
+		left       time.Duration // 0: never expires
+		properties string
+		least      time.Duration // of the expiration that arrives; 0: none
+		most       time.Duration
+	}{
+		{0, ``, 0, 0},
+		{0, `{"expiration": 60000}`, time.Minute, time.Minute},
+		{day, ``, 1, day},
+		{day, `{"type": "t"}`, 1, day},
+		{day, `{"expiration": 60000}`, time.Minute, time.Minute},
+		{day, `{"expiration": "60000"}`, time.Minute, time.Minute},
+		{day, `{"expiration": 172800000}`, 1, day},
+		{day, `{"expiration": "172800000"}`, 1, day},
+		{50 * day, ``, 0, 0}, // more than RabbitMQ's limit
+		{50 * day, `{"expiration": 60000}`, time.Minute, time.Minute},
+	}
+	var k maker
+	messages := k.many(len(tests), c.exchange, c.key)
+	for i, test := range tests {
+		if test.properties != "" {
+			messages[i].Properties = []byte(test.properties)
+		}
+		if test.left > 0 {
+			messages[i].Deadline = time.Now().Add(test.left)
+		}
+	}
+	r := start(t, c.publisher)
+	r.awaitPhase(t, Ready)
+	r.publish(messages...)
+	allAre(t, r.awaitResults(t, messages...), outbox.Confirmed)
+	r.stop(t)
+	arrived := c.arrived()
+	if len(arrived) != len(messages) {
+		t.Fatalf("%d messages arrived of %d", len(arrived), len(messages))
+	}
+	for i, test := range tests {
+		got, err := time.ParseDuration(cmp.Or(arrived[i].expiration, "0") + "ms")
+		if err != nil || got < test.least || got > test.most {
+			t.Errorf("%v left, properties %s: the expiration is %q", test.left, test.properties, arrived[i].expiration)
+		}
 	}
 }
 

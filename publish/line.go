@@ -34,9 +34,13 @@ func NewLine(m *outbox.Message, defaultExchange string) (Line, error) {
 	if len(m.Extra) > 0 || bytes.Contains(headers, []byte(outbox.PossibleDuplicateHeader)) {
 		headers = withExtra(m)
 	}
+	properties := m.Properties
+	if !m.Deadline.IsZero() && parcel.body.Expiration != "" {
+		properties = withExpiration(properties, parcel.body.Expiration)
+	}
 	return Line{
 		ID: m.ID, MessageID: parcel.body.MessageId, Exchange: parcel.exchange, RoutingKey: m.RoutingKey,
-		OrderingKey: m.OrderingKey, Headers: headers, Properties: m.Properties,
+		OrderingKey: m.OrderingKey, Headers: headers, Properties: properties,
 		CreatedAt: m.CreatedAt, PossibleDuplicate: mark,
 	}, nil
 }
@@ -90,5 +94,16 @@ func withExtra(m *outbox.Message) json.RawMessage {
 		headers[name] = value
 	}
 	text, _ := json.Marshal(headers) // strings, numbers, booleans, and former JSON
+	return text
+}
+
+// withExpiration returns the properties with the expiration that encode has chosen, in milliseconds.
+func withExpiration(properties json.RawMessage, expiration string) json.RawMessage {
+	all := map[string]json.RawMessage{}
+	if len(properties) > 0 {
+		_ = json.Unmarshal(properties, &all) // encode has read them
+	}
+	all["expiration"] = json.RawMessage(expiration)
+	text, _ := json.Marshal(all)
 	return text
 }
