@@ -106,7 +106,7 @@ func (p *Exec) Run(ctx context.Context, sink Sink) error {
 
 // startHandler starts the child process.
 func (p *Exec) startHandler() (*handler, error) {
-	h := &handler{p: p, answers: newMailbox[[]byte](), written: make(chan written, 1), exited: make(chan error, 1), hand: newHand()}
+	h := &handler{p: p, answers: make(chan [][]byte), written: make(chan written, 1), exited: make(chan error, 1), hand: newHand()}
 	h.began = time.Now()
 	h.command = exec.Command(p.cfg.Command[0], p.cfg.Command[1:]...)
 	h.command.Env = p.cfg.Env
@@ -138,9 +138,9 @@ func (p *Exec) startHandler() (*handler, error) {
 	return h, nil
 }
 
-// lineReader splits the handler's output into lines.
+// lineReader splits the handler's output into lines. A handler that writes faster than they are taken waits.
 type lineReader struct {
-	lines *mailbox[[]byte]
+	lines chan<- [][]byte
 	rest  []byte
 }
 
@@ -150,20 +150,25 @@ const longestAnswer = 64 << 10
 // Write is called by one goroutine of os/exec.
 func (r *lineReader) Write(b []byte) (int, error) {
 	n := len(b)
+	var lines [][]byte
 	for {
 		line, rest, ended := bytes.Cut(b, []byte{'\n'})
 		r.rest = append(r.rest, line[:min(len(line), longestAnswer-len(r.rest))]...)
 		if !ended {
-			return n, nil
+			break
 		}
-		r.lines.put(r.rest)
+		lines = append(lines, r.rest)
 		r.rest, b = nil, rest
 	}
+	if len(lines) > 0 {
+		r.lines <- lines
+	}
+	return n, nil
 }
 
-// end takes what the handler wrote after its last line break.
+// end passes on what the handler wrote after its last line break.
 func (r *lineReader) end() {
 	if len(r.rest) > 0 {
-		r.lines.put(r.rest)
+		r.lines <- [][]byte{r.rest}
 	}
 }

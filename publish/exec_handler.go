@@ -19,8 +19,8 @@ type handler struct {
 	p       *Exec
 	command *exec.Cmd
 	stdin   io.WriteCloser
-	answers *mailbox[[]byte] // its lines
-	written chan written     // receives the end of each write
+	answers chan [][]byte // its lines
+	written chan written  // receives the end of each write
 	exited  chan error
 	began   time.Time
 
@@ -78,8 +78,8 @@ func (h *handler) run(ctx context.Context) {
 		select {
 		case <-h.p.in.wake:
 			h.receive()
-		case <-h.answers.wake:
-			h.take()
+		case lines := <-h.answers:
+			h.take(lines)
 		case w := <-h.written:
 			h.wrote(w)
 		case err := <-h.exited:
@@ -222,8 +222,8 @@ func (h *handler) wrote(w written) {
 }
 
 // take reads new answers.
-func (h *handler) take() {
-	for _, text := range h.answers.take(nil) {
+func (h *handler) take(lines [][]byte) {
+	for _, text := range lines {
 		a, err := parseAnswer(text)
 		var one *held
 		if a.MessageID != (outbox.UUID{}) {
@@ -267,7 +267,7 @@ func (h *handler) passOn(now time.Time) {
 	h.later = h.later[due:]
 }
 
-// end gives all remaining messages their results. os/exec has read the last line by now.
+// end gives all remaining messages their results. The last answer is taken by now.
 func (h *handler) end(exit error) {
 	if h.why == nil {
 		h.why = errors.New("the handler has ended")
@@ -275,7 +275,6 @@ func (h *handler) end(exit error) {
 			h.why = fmt.Errorf("the handler has ended: %w", exit)
 		}
 	}
-	h.take()
 	if h.writing != nil { // its pipe is closed
 		h.wrote(<-h.written)
 	}

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
@@ -149,6 +151,29 @@ func TestExecAcceptsALastLineWithoutAnEnd(t *testing.T) {
 		r.publish(m)
 		allAre(t, r.awaitResults(t, m), outbox.Confirmed)
 	}
+}
+
+// A handler that writes without end fills no memory.
+func TestExecReadsOutputOnlyAsFastAsItTakesAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		taker := make(chan [][]byte)
+		r := &lineReader{lines: taker}
+		chunk := bytes.Repeat([]byte("no answer\n"), 3000) // as os/exec reads
+		const chunks = 100
+		written := 0
+		go func() {
+			for ; written < chunks; written++ {
+				_, _ = r.Write(chunk)
+			}
+		}()
+		for taken := range chunks {
+			synctest.Wait()
+			if written != taken {
+				t.Fatalf("%d chunks are read, %d are taken", written, taken)
+			}
+			<-taker
+		}
+	})
 }
 
 // Its unanswered messages are Unknown.
