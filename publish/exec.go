@@ -86,7 +86,7 @@ func (p *Exec) Run(ctx context.Context, sink Sink) error {
 			p.reject("the handler is starting")
 			p.setState(Ready, "")
 			h.run(ctx)
-			if h.answered {
+			if h.answered || h.rejected {
 				pause.Reset()
 			}
 			err = h.why

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os/exec"
 	"slices"
 	"time"
@@ -33,6 +34,7 @@ type handler struct {
 	later []delayed
 
 	answered   bool // at least once
+	rejected   bool // a message, because this handler ended
 	complained bool // about an invalid line
 	stopping   bool // its input was closed
 	why        error
@@ -130,7 +132,8 @@ func (h *handler) untilDue() time.Duration {
 	return time.Until(begin.Add(h.p.cfg.AnswerTimeout))
 }
 
-// receive takes published messages. It sorts the risky ones: those at which the fewest handlers ended come first.
+// receive takes published messages, and sorts the risky ones. Equal ones come in random order, so that several that end
+// handlers do not always come before one that shows that handlers work.
 func (h *handler) receive() {
 	for _, m := range h.p.in.take(nil) {
 		if h.p.suspects.count(m) < endsTogether {
@@ -139,7 +142,8 @@ func (h *handler) receive() {
 		}
 		h.risky = append(h.risky, m)
 	}
-	slices.SortStableFunc(h.risky, func(a, b *outbox.Message) int { return h.p.suspects.count(a) - h.p.suspects.count(b) })
+	rand.Shuffle(len(h.risky), func(i, j int) { h.risky[i], h.risky[j] = h.risky[j], h.risky[i] })
+	slices.SortFunc(h.risky, func(a, b *outbox.Message) int { return h.p.suspects.rank(a) - h.p.suspects.rank(b) })
 }
 
 // write starts a write of waiting messages, unless one is under way or a message must be alone.
@@ -280,7 +284,9 @@ func (h *handler) end(exit error) {
 	}
 	h.p.setState(Connecting, oneLine(h.why.Error())) // before the results: after its result, the relay publishes no more
 	h.passOn(time.Now().Add(unknownPause))
-	h.p.suspects.ended(h.answered)
+	if h.answered {
+		h.p.suspects.working++
+	}
 	for one := h.hand.oldest(); one != nil; one = h.hand.oldest() {
 		h.hand.remove(one)
 		h.unanswered(one.message)
@@ -294,7 +300,8 @@ func (h *handler) end(exit error) {
 // about it.
 func (h *handler) unanswered(m *outbox.Message) {
 	if !h.stopping {
-		if alone, culprit := h.p.suspects.blame(m); culprit {
+		if alone, culprit := h.p.suspects.blame(m, h.answered); culprit {
+			h.rejected = true
 			h.p.sink.Deliver(outbox.Result{
 				Message: m, Outcome: outbox.Rejected, Reason: outbox.ReasonHandlerRejected, MaybeSent: true,
 				Detail: fmt.Sprintf("%d handlers ended when this message was sent alone, the last one: %s", alone, oneLine(h.why.Error())),

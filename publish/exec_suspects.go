@@ -19,46 +19,67 @@ const (
 // suspects finds the message that makes each handler end or hang, so that it does not stop the others. It outlives
 // handlers.
 type suspects struct {
-	// ends counts, for each message, the handlers that ended without an answer to it.
-	ends map[outbox.Ref]int
-	// silent counts the last handlers in a row that answered nothing.
-	silent int
+	found map[outbox.Ref]suspect
+	// working counts the handlers that answered something before they ended.
+	working int
 }
 
-func newSuspects() *suspects {
-	return &suspects{ends: make(map[outbox.Ref]int), silent: endsAlone}
+// suspect is a message that a handler left without an answer.
+type suspect struct {
+	ends    int // handlers that ended without an answer to it
+	working int // suspects.working before the message was found, or when it was rejected last
 }
 
-// ended records the end of a handler.
-func (s *suspects) ended(answered bool) {
-	s.silent++
-	if answered {
-		s.silent = 0
-	}
-}
+func newSuspects() *suspects { return &suspects{found: make(map[outbox.Ref]suspect)} }
 
 // blame records that the handler that just ended has not answered the message. It returns how many ended while the
-// message was alone, and whether it is the culprit. After the first time alone, an end counts only if one of the last
-// handlers answered another message; otherwise no handler may work at all.
-func (s *suspects) blame(m *outbox.Message) (alone int, culprit bool) {
-	n, listed := s.ends[m.Ref()]
-	if !listed && len(s.ends) >= mostAlone {
-		clear(s.ends)
+// message was alone, and whether it is the culprit. After the first time alone, an end counts only if a handler has
+// answered another message since the message was found, or since it was rejected last. Otherwise no handler may work at
+// all.
+func (s *suspects) blame(m *outbox.Message, answered bool) (alone int, culprit bool) {
+	one, listed := s.found[m.Ref()]
+	if !listed {
+		if len(s.found) >= mostAlone {
+			clear(s.found)
+		}
+		if one.working = s.working; answered {
+			one.working--
+		}
 	}
-	heard := s.silent < endsAlone
-	if n <= endsTogether || heard {
-		n++
+	heard := s.heard(one)
+	if one.ends <= endsTogether || heard {
+		one.ends++
 	}
-	s.ends[m.Ref()] = n
-	return n - endsTogether, heard && n >= endsTogether+endsAlone
+	culprit = heard && one.ends >= endsTogether+endsAlone
+	if culprit {
+		one.working = s.working
+	}
+	s.found[m.Ref()] = one
+	return one.ends - endsTogether, culprit
 }
 
 // clear forgets a message that was answered.
 func (s *suspects) clear(m *outbox.Message) {
-	if len(s.ends) > 0 {
-		delete(s.ends, m.Ref())
+	if len(s.found) > 0 {
+		delete(s.found, m.Ref())
+	}
+}
+
+// heard reports whether a handler has answered another message meanwhile.
+func (s *suspects) heard(one suspect) bool { return s.working > one.working }
+
+// rank orders messages to send alone: first those that were never alone, then those that are charged, nearest to their
+// rejection first, then those that nobody can judge.
+func (s *suspects) rank(m *outbox.Message) int {
+	switch one := s.found[m.Ref()]; {
+	case one.ends <= endsTogether:
+		return 0
+	case s.heard(one):
+		return 1 + max(endsTogether+endsAlone-one.ends, 0)
+	default:
+		return endsAlone + one.ends
 	}
 }
 
 // count returns how many handlers ended without an answer to the message.
-func (s *suspects) count(m *outbox.Message) int { return s.ends[m.Ref()] }
+func (s *suspects) count(m *outbox.Message) int { return s.found[m.Ref()].ends }

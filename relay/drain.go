@@ -114,12 +114,13 @@ type progress struct {
 	outages int // since then
 }
 
-// stalled tells whether nothing was settled for the send timeout. Rows that are claimed and come back are no progress.
+// stalled tells whether nothing was settled for the send timeout, while the publisher was ready. Rows that are claimed and
+// come back are no progress.
 func (r *Relay) stalled(p *progress) bool {
 	if settled := r.settler.written.Load(); settled > p.settled {
 		*p = progress{settled, r.sweeper.sweeps.Claimed(), time.Now(), 0}
 	}
-	return time.Since(p.since) > r.config.SendTimeout
+	return time.Since(latest(p.since, r.publisherState().Since)) > r.config.SendTimeout
 }
 
 // rest are rows that may leave and did not, and those that got no answer in time.
@@ -130,6 +131,14 @@ type rest struct {
 }
 
 const mostRest = 1000
+
+// in says how many rows are left in the table.
+func (left rest) in(table outbox.Table) string {
+	if left.rows == 0 {
+		return fmt.Sprintf("no row that may leave is in %s", table)
+	}
+	return fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d", left.rows, table, left.first)
+}
 
 func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 	upTo := r.sweeper.sweeps.UpTo
@@ -168,7 +177,7 @@ func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 
 // leftBehind says why a drain could not publish rows. Unknown: it has published some, without an outcome.
 func (r *Relay) leftBehind(ctx context.Context, left rest, unknown bool) error {
-	what := fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d: ", left.rows, r.config.Table, left.first)
+	what := left.in(r.config.Table) + ": "
 	if unknown {
 		return problem.New("# look at RabbitMQ, or with --publisher exec at the handler's answers; then run drain again",
 			"%sfor %s no message was confirmed or rejected", what, r.config.SendTimeout)
@@ -245,14 +254,13 @@ func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
 	return nil
 }
 
-// mostOutages is how many handlers of --publisher exec may end in a row while nothing is settled. The message that ends
-// them is sent alone after two, so that the others leave.
-const mostOutages = 3
+// mostOutages is how many outages in a row may pass while nothing is settled. A message that ends each handler of
+// --publisher exec is rejected after five.
+const mostOutages = 6
 
-// outage waits for a publisher that is not ready. It is an error for a broker, and for handlers that end without progress.
+// outage waits for a publisher that is not ready.
 func (r *Relay) outage(ctx context.Context, a *actors, p *progress) error {
-	_ = r.stalled(p)
-	if _, restarts := r.publisher.(*publish.Exec); !restarts || p.outages == mostOutages {
+	if _ = r.stalled(p); p.outages == mostOutages {
 		return r.brokerDown(ctx, a)
 	}
 	p.outages++
@@ -273,8 +281,12 @@ func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 			return <-a.failed
 		}
 	}
-	return problem.New("# check that RabbitMQ runs and --amqp-url is right, or with --publisher exec why the handler ends; then run drain again",
-		"RabbitMQ accepts no messages (%s)%s; the rows are still in the table", state.Phase, detailOf(state.Detail))
+	left, err := r.rest(ctx)
+	if err != nil {
+		return err
+	}
+	return problem.New("# check RabbitMQ and --amqp-url, or with --publisher exec why the handler ends; then run drain again",
+		"%s: the publisher is %s%s", left.in(r.config.Table), state.Phase, detailOf(state.Detail))
 }
 
 // awaitAnswers waits until nothing is in flight. It is an error if the publisher becomes unavailable.

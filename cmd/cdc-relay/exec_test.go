@@ -75,12 +75,8 @@ done
 	}
 }
 
-// A message that ends the handler does not stop the others.
-func TestDrainContinuesWhenTheHandlerEnds(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	handler := filepath.Join(t.TempDir(), "handler")
-	script := `#!/bin/sh
+// poisoned is a handler that ends at each message with the routing key poison, and confirms the others.
+const poisoned = `#!/bin/sh
 while IFS= read -r line; do
   case "$line" in
   *'"routing_key":"poison"'*) exit 4 ;;
@@ -89,18 +85,66 @@ while IFS= read -r line; do
   echo "{\"message_id\": \"$id\", \"outcome\": \"confirmed\"}"
 done
 `
-	if err := os.WriteFile(handler, []byte(script), 0o700); err != nil {
+
+// A message that ends every handler is rejected by drain as by run, wherever it stands among the others.
+func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
+	handler := filepath.Join(t.TempDir(), "handler")
+	if err := os.WriteFile(handler, []byte(poisoned), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, rows := range map[string][]string{
+		"first":   {"poison", "good", "good", "good"},
+		"last":    {"good", "good", "good", "poison"},
+		"several": {"poison", "poison", "poison", "good", "good", "good", "good", "good"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env, conn := fresh(t)
+			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+			poison := 0
+			for _, key := range rows {
+				execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ($1, '1')`, key)
+				if key == "poison" {
+					poison++
+				}
+			}
+			env["CDC_RELAY_SEND_TIMEOUT"] = "5s"
+			drain := func(wanted map[string]any, more ...string) {
+				t.Helper()
+				r := cdcRelay(t, env, append(append([]string{"drain", "--publisher", "exec", "--json"}, more...), "--", handler)...)
+				wantJSON(t, r, exitDone, wanted)
+			}
+			drain(map[string]any{"published": float64(len(rows) - poison), "rejected": float64(poison), "dead_lettered": 0.0})
+			if got := query[string](t, conn, `SELECT string_agg(routing_key || attempts || (available_at > now()), ' ') FROM outbox`); got != strings.TrimSpace(strings.Repeat("poison1true ", poison)) {
+				t.Errorf("left: %s", got)
+			}
+			if name != "first" {
+				return
+			}
+			execute(t, conn, `UPDATE outbox SET available_at = NULL`)
+			execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('good', '1')`)
+			drain(map[string]any{"published": 1.0, "rejected": float64(poison), "dead_lettered": float64(poison)}, "--max-retries", "1")
+			if got := query[string](t, conn, `SELECT string_agg(DISTINCT failure_reason || attempts, ' ') FROM outbox_dead_letter`); got != "retries_exhausted2" {
+				t.Errorf("dead letters: %s", got)
+			}
+		})
+	}
+}
+
+// Without another message, nothing shows that the handler works at all.
+func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	handler := filepath.Join(t.TempDir(), "handler")
+	if err := os.WriteFile(handler, []byte(poisoned), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('poison', '1')`)
-	execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'good', '1' FROM generate_series(1, 50)`)
-	env["CDC_RELAY_SEND_TIMEOUT"] = "5s"
-	r := cdcRelay(t, env, "drain", "--publisher", "exec", "--json", "--", handler)
-	if !strings.Contains(r.stderr, "the handler has ended: exit status 4") {
+	r := cdcRelay(t, env, "drain", "--publisher", "exec", "--", handler)
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stderr, "1 rows or more that may leave are left in public.outbox, the first has id 1: the publisher is connecting: the handler has ended: exit status 4") {
 		t.Errorf("got %s", r.stderr)
 	}
-	// With enough evidence the message is rejected, and waits for its retry.
-	if got := query[string](t, conn, `SELECT string_agg(routing_key, ' ') FROM outbox`); got != "poison" {
+	if got := query[string](t, conn, `SELECT routing_key || attempts FROM outbox`); got != "poison0" {
 		t.Errorf("left: %s", got)
 	}
 }
