@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"syscall"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -18,13 +21,16 @@ type StdoutConfig struct {
 	Writer io.Writer
 	// DefaultExchange is used for messages without an exchange.
 	DefaultExchange string
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
 }
 
 // Stdout writes messages as JSON lines, for pipes and for trials of the relay. A message is confirmed once the writer
-// has taken its line. A message that AMQP could not carry is Impossible here too. Create it with NewStdout.
+// has taken its line, however long that lasts. A message that AMQP could not carry is Impossible here too. Create it with NewStdout.
 type Stdout struct {
 	inbox
-	cfg StdoutConfig
+	cfg     StdoutConfig
+	trouble *outagelog.Log
 
 	// Only the goroutine of Run uses the fields below.
 	lines bytes.Buffer
@@ -34,7 +40,13 @@ type Stdout struct {
 
 // NewStdout returns a publisher that writes lines.
 func NewStdout(cfg StdoutConfig) *Stdout {
-	return &Stdout{cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Stdout{
+		cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()},
+		trouble: outagelog.New(cfg.Logger, func(err error) (cause, hint string) { return err.Error(), "" }),
+	}
 }
 
 // Run implements Publisher: it writes until ctx is done. It returns an error if the reader of a pipe is gone; after any
@@ -61,9 +73,12 @@ func (p *Stdout) write(ctx context.Context) error {
 		err := p.writeOnce(ctx)
 		switch {
 		case err == nil:
+		case errors.Is(err, errHung):
+			return nil // ctx is done
 		case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
 			return fmt.Errorf("write messages: the reader has closed the output: %w", err)
 		default:
+			p.trouble.Report(event.OutputFailing, "cannot write to the standard output: retrying; messages wait in the table", err)
 			p.wait(ctx, retryWriteAfter, "the writer failed")
 			p.setState(Ready, "")
 		}
@@ -142,12 +157,12 @@ func (p *Stdout) flush(ctx context.Context) error {
 
 var errHung = errors.New("the writer takes nothing")
 
-// hungAfter is how long a write may last before the publisher counts as blocked.
+// hungAfter is how long a write may last before the log says so.
 const hungAfter = 5 * time.Second
 
-// writeBytes writes, and stops waiting shortly after ctx is done. During a long write the publisher is blocked.
+// writeBytes writes, and stops waiting shortly after ctx is done.
 func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
-	const timeout = 250 * time.Millisecond
+	const grace = 250 * time.Millisecond
 	var n int
 	var err error
 	done := make(chan struct{})
@@ -160,26 +175,21 @@ func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
 	}()
 	hung := time.NewTimer(hungAfter)
 	defer hung.Stop()
+	stop, tooLate := ctx.Done(), (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-done:
 			if err == nil {
-				p.setState(Ready, "")
+				p.trouble.Over(event.OutputRecovered, "writing to the standard output again")
 			}
 			return n, err
 		case <-hung.C:
-			p.setState(Blocked, "the reader of the messages has taken nothing for "+hungAfter.String())
-			continue
-		case <-ctx.Done():
+			p.trouble.Report(event.OutputFailing, "standard output takes nothing: waiting for its reader; messages wait in the table",
+				fmt.Errorf("a write lasts more than %s", hungAfter))
+		case <-stop:
+			stop, tooLate = nil, time.After(grace)
+		case <-tooLate:
+			return 0, errHung
 		}
-		break
-	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return n, err
-	case <-timer.C:
-		return 0, errHung
 	}
 }

@@ -1,14 +1,19 @@
 package publish
 
 import (
+	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -46,7 +51,8 @@ func TestStdoutTreatsAFailedWriteAsAnOutage(t *testing.T) {
 	second := k.make("x", "k", `"second"`)
 	third := k.make("x", "k", `"third"`)
 	disk := &fullDisk{room: 100} // less than one line
-	r := start(t, NewStdout(StdoutConfig{Writer: disk}))
+	var log syncBuffer
+	r := start(t, NewStdout(StdoutConfig{Writer: disk, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 	r.awaitPhase(t, Ready)
 	r.publish(first)
 	allAre(t, r.awaitResults(t, first), outbox.Unknown)
@@ -58,6 +64,9 @@ func TestStdoutTreatsAFailedWriteAsAnOutage(t *testing.T) {
 	r.publish(third)
 	allAre(t, r.awaitResults(t, third), outbox.Confirmed)
 	r.stop(t)
+	if got := log.lines(); len(got) != 2 || !strings.Contains(got[0], errNoRoom.Error()) || !strings.Contains(got[1], string(event.OutputRecovered)) {
+		t.Errorf("logged: %v", got)
+	}
 	lines := strings.Split(disk.got.String(), "\n")
 	if len(lines) < 3 || !strings.HasPrefix(lines[len(lines)-2], `{"id":3,`) || !strings.HasSuffix(lines[len(lines)-2], "}") {
 		t.Errorf("got %q", lines)
@@ -81,6 +90,39 @@ func TestStdoutEndsIfTheReaderIsGone(t *testing.T) {
 	if !errors.Is(r.err, syscall.EPIPE) {
 		t.Errorf("Run returned %v", r.err)
 	}
+}
+
+// A slow reader is no outage.
+func TestStdoutWaitsForItsReaderAndSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		read, write := io.Pipe()
+		defer read.Close()
+		var log syncBuffer
+		p := NewStdout(StdoutConfig{Writer: write, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		r := newRecorder()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- p.Run(ctx, r) }()
+		synctest.Wait()
+		m := (&maker{}).make("x", "k", `{}`)
+		p.Publish(m)
+		time.Sleep(time.Hour)
+		if got := strings.Join(log.lines(), "\n"); strings.Count(got, "\n") > 0 || !strings.Contains(got, "standard output takes nothing") {
+			t.Errorf("logged: %s", got)
+		}
+		go func() { _, _ = io.Copy(io.Discard, read) }()
+		synctest.Wait()
+		if got := r.results[m]; len(got) != 1 || got[0].Outcome != outbox.Confirmed || r.phase() != Ready || len(r.states) != 2 {
+			t.Errorf("results %v, states %v", got, r.states)
+		}
+		if !strings.Contains(log.lines()[1], string(event.OutputRecovered)) {
+			t.Errorf("logged: %v", log.lines())
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestStdoutStopsWhileAWriteHangs(t *testing.T) {

@@ -153,7 +153,7 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 		if closedOutput(p.stdout) {
 			return nil, usagef("--publisher stdout: the standard output is closed")
 		}
-		return publish.NewStdout(publish.StdoutConfig{Writer: p.stdout, DefaultExchange: cfg.exchange}), nil
+		return publish.NewStdout(publish.StdoutConfig{Writer: p.stdout, DefaultExchange: cfg.exchange, Logger: log}), nil
 	}
 	return newAMQP(cfg, cfg.relay.MaxInFlight, log)
 }

@@ -289,6 +289,92 @@ func TestAClosedPipeStopsTheRelayGracefully(t *testing.T) {
 	}
 }
 
+// A drain waits for its reader as long as that takes.
+func TestDrainWaitsForAReaderThatPauses(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`) // more than a pipe takes
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	relay := startTo(t, writer, env, "drain", "--publisher", "stdout")
+	_ = writer.Close()
+	relay.await(t, "standard output takes nothing: waiting for its reader")
+	text, err := io.ReadAll(reader)
+	if err != nil || !json.Valid(text) {
+		t.Errorf("read %d bytes, %v", len(text), err)
+	}
+	if code := relay.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+	if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 0 {
+		t.Errorf("%d rows are left", left)
+	}
+}
+
+// The row of the line that the reader has not taken stays, marked.
+func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
+	for _, test := range []struct {
+		command string
+		signal  os.Signal
+		code    int
+	}{{"drain", syscall.SIGTERM, exitFailed}, {"drain", syscall.SIGINT, exitFailed}, {"run", syscall.SIGTERM, exitDone}} {
+		t.Run(fmt.Sprint(test.command, test.signal), func(t *testing.T) {
+			env, conn := fresh(t)
+			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+			execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`)
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer reader.Close()
+			relay := startTo(t, writer, env, test.command, "--mode", "poll", "--publisher", "stdout", "--shutdown-timeout", "100ms")
+			_ = writer.Close()
+			if _, err := reader.Read(make([]byte, 1)); err != nil { // the write has begun
+				t.Fatal(err)
+			}
+			relay.signal(t, test.signal)
+			if code := relay.exit(t); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			if got := query[string](t, conn, "SELECT string_agg(routing_key || possible_duplicate || attempts, ' ') FROM outbox"); got != "ktrue0" {
+				t.Errorf("left: %s", got)
+			}
+		})
+	}
+}
+
+// run tries again until there is room; drain ends.
+func TestAFullDiskIsLoggedAndDeletesNoRow(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("only Linux has /dev/full")
+	}
+	defer full.Close()
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')`)
+	env["CDC_RELAY_MODE"], env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_HTTP_ADDR"] = "poll", "stdout", ""
+	run := startTo(t, full, env, "run")
+	if line := run.await(t, "cannot write to the standard output"); !strings.Contains(line, "no space left on device") {
+		t.Errorf("logged: %s", line)
+	}
+	run.signal(t, syscall.SIGTERM)
+	if code := run.exit(t); code != exitDone {
+		t.Errorf("run: exit code %d", code)
+	}
+	drain := startTo(t, full, env, "drain", "--send-timeout", "1s")
+	drain.await(t, "1 rows or more that may leave are left in public.outbox, the first has id 1: the publisher is connecting: write messages: ")
+	if code := drain.exit(t); code != exitFailed {
+		t.Errorf("drain: exit code %d", code)
+	}
+	if got := query[string](t, conn, "SELECT string_agg(routing_key || attempts, ' ') FROM outbox"); got != "k0" {
+		t.Errorf("left: %s", got)
+	}
+}
+
 // A row that nobody could read stays in the table.
 func TestAClosedOutputDeletesNoRow(t *testing.T) {
 	env, conn := fresh(t)

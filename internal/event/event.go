@@ -81,5 +81,7 @@ const (
 	BrokerLost           Name = "broker_lost"
 	BrokerBlocked        Name = "broker_blocked"
 	BrokerUnblocked      Name = "broker_unblocked"
+	OutputFailing        Name = "output_failing"
+	OutputRecovered      Name = "output_recovered"
 	NoticeLost           Name = "notice_lost"
 )
