@@ -14,6 +14,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -72,7 +73,7 @@ const (
 )
 
 // Run implements Publisher: it runs one handler at a time until ctx is done. Then it closes the handler's standard
-// input, and waits a second for the last answers.
+// input, and waits a second for the last answers. It returns an error if the first handler cannot be started.
 func (p *Exec) Run(ctx context.Context, sink Sink) error {
 	p.sink = sink
 	p.setState(Connecting, "starting the handler")
@@ -80,9 +81,16 @@ func (p *Exec) Run(ctx context.Context, sink Sink) error {
 		InitialInterval: firstRestart, MaxInterval: lastRestart, Multiplier: 2, RandomizationFactor: 0.1,
 	}
 	pause.Reset()
+	started := false
 	for ctx.Err() == nil {
 		h, err := p.startHandler()
-		if err == nil {
+		switch {
+		case err != nil && !started:
+			p.end()
+			p.setState(Closed, oneLine(err.Error()))
+			return err
+		case err == nil:
+			started = true
 			p.reject("the handler is starting")
 			p.setState(Ready, "")
 			h.run(ctx)
@@ -133,7 +141,7 @@ func (p *Exec) startHandler() (*handler, error) {
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start the handler: %w", err)
+		return nil, &problem.Problem{What: "start the handler", Fix: "# is it a program? A script needs a first line such as #!/bin/sh", Err: err}
 	}
 	return h, nil
 }

@@ -83,7 +83,9 @@ func (h *handler) run(ctx context.Context) {
 		case lines := <-h.answers:
 			h.take(lines)
 		case w := <-h.written:
-			h.wrote(w)
+			if h.wrote(w); w.err != nil && killAt.IsZero() {
+				killAt = time.Now().Add(exitGrace) // its exit says more
+			}
 		case err := <-h.exited:
 			timer.Stop()
 			h.end(err)
@@ -97,6 +99,9 @@ func (h *handler) run(ctx context.Context) {
 				killAt = time.Now()
 			}
 			if !killAt.IsZero() && !time.Now().Before(killAt) {
+				if h.why == nil && !h.stopping {
+					h.why = errors.New("the handler has closed its standard input")
+				}
 				killGroup(h.command)
 				killAt = time.Now().Add(exitGrace) // again, until it has exited
 			}
@@ -274,7 +279,7 @@ func (h *handler) passOn(now time.Time) {
 // end gives all remaining messages their results. The last answer is taken by now.
 func (h *handler) end(exit error) {
 	if h.why == nil {
-		h.why = errors.New("the handler has ended")
+		h.why = errors.New("the handler has ended: exit status 0")
 		if exit != nil {
 			h.why = fmt.Errorf("the handler has ended: %w", exit)
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -62,6 +63,10 @@ func beHandler(name string) {
 		case "crash":
 			os.Exit(3)
 		case "sleep":
+			time.Sleep(time.Hour)
+		case "deaf":
+			_ = os.Stdin.Close()
+			fmt.Printf("{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", m.MessageID)
 			time.Sleep(time.Hour)
 		}
 		if in.Buffered() == 0 {
@@ -217,6 +222,49 @@ func TestExecKillsAHandlerThatSkipsAMessage(t *testing.T) {
 				if s.Phase == Connecting && !strings.Contains(s.Detail, "gave no answer for message "+silent.MessageID.String()+" within 100ms") {
 					t.Errorf("the state says %q", s.Detail)
 				}
+			}
+		})
+	}
+}
+
+// It would never get another message.
+func TestExecKillsAHandlerThatClosesItsInput(t *testing.T) {
+	var k maker
+	r := start(t, newExec(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	r.awaitPhase(t, Ready)
+	mark := r.mark()
+	deaf, after := k.make("x", "k", `{"do":"deaf"}`), k.make("x", "k", `{}`)
+	r.publish(deaf)
+	allAre(t, r.awaitResults(t, deaf), outbox.Confirmed)
+	r.publish(after)
+	allAre(t, r.awaitResults(t, after), outbox.NotSent)
+	r.awaitSince(t, mark, Connecting)
+	r.mu.Lock()
+	if got := r.states[mark].Detail; got != "the handler has closed its standard input" {
+		t.Errorf("the state says %q", got)
+	}
+	r.mu.Unlock()
+	r.awaitPhase(t, Ready)
+	again := *after
+	r.publish(&again)
+	allAre(t, r.awaitResults(t, &again), outbox.Confirmed)
+}
+
+func TestExecEndsIfTheFirstHandlerCannotStart(t *testing.T) {
+	for name, script := range map[string]string{"no interpreter": "echo\n", "a missing interpreter": "#!/no/such/interpreter\n"} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "handler")
+			if err := os.WriteFile(file, []byte(script), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			p, err := NewExec(ExecConfig{Command: []string{file}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := start(t, p)
+			await.Receive(t, "Run returns", r.done)
+			if r.err == nil || !strings.Contains(problem.Hint(r.err), "#!/bin/sh") {
+				t.Errorf("Run returned %v", r.err)
 			}
 		})
 	}
