@@ -46,7 +46,9 @@ func (r *Relay) Drain(ctx context.Context) error {
 	a.settler = a.run(work, r.settler.run)
 	a.publisher = a.run(work, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	r.phase.Store(phaseRunning)
-	err = r.drain(ctx, a)
+	if err = r.drain(ctx, a); ctx.Err() != nil {
+		err = fmt.Errorf("stopped before all rows have left: %w", ctx.Err())
+	}
 	r.phase.Store(phaseStopping)
 	a.stop(r)
 	what := "drain done"
@@ -255,8 +257,8 @@ func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
 }
 
 // mostOutages is how many outages in a row may pass while nothing is settled. A message that ends each handler of
-// --publisher exec is rejected after five.
-const mostOutages = 6
+// --publisher exec is rejected at the fifth.
+const mostOutages = 5
 
 // outage waits for a publisher that is not ready.
 func (r *Relay) outage(ctx context.Context, a *actors, p *progress) error {

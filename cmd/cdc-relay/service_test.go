@@ -336,6 +336,9 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 				t.Fatal(err)
 			}
 			relay.signal(t, test.signal)
+			if test.code == exitFailed {
+				relay.await(t, "stopped before all rows have left")
+			}
 			if code := relay.exit(t); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
