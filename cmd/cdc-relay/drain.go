@@ -19,8 +19,8 @@ func (p *process) drainCommand() *cli.Command {
 		Description: `Publishes the due rows of the outbox, and exits with 0 when RabbitMQ has confirmed them.
 Use it in cron, in tests, and before "teardown". It needs no slot and no publication.
 Rejected messages stay for a later retry, or are dead-lettered after --max-retries. It exits
-with 1 if due rows are left because another session has locked them, or if RabbitMQ answers
-nothing within --send-timeout.
+with 1 and says why if due rows are left, such as when another session has locked them, or
+RabbitMQ or the handler answers nothing within --send-timeout.
 
 EXAMPLES
 
