@@ -26,7 +26,8 @@ type StdoutConfig struct {
 }
 
 // Stdout writes messages as JSON lines, for pipes and for trials of the relay. A message is confirmed once the writer
-// has taken its line, however long that lasts. A message that AMQP could not carry is Impossible here too. Create it with NewStdout.
+// has taken its line, however long that lasts. A message that AMQP could not carry is Impossible here too. Create it with
+// NewStdout.
 type Stdout struct {
 	inbox
 	cfg     StdoutConfig
