@@ -46,9 +46,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	a.settler = a.run(work, r.settler.run)
 	a.publisher = a.run(work, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	r.phase.Store(phaseRunning)
-	if err = r.drain(ctx, a); errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("stopped before all rows have left: %w", context.Canceled)
-	}
+	err = r.drain(ctx, a)
 	r.phase.Store(phaseStopping)
 	a.stop(r)
 	what := "drain done"
