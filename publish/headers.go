@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -63,6 +64,9 @@ func isStrings(value any) bool {
 
 // parseObject reads exactly one JSON object; numbers stay as written.
 func parseObject(raw []byte) (map[string]any, error) {
+	if !utf8.Valid(raw) { // possible in a database with the encoding SQL_ASCII; the JSON decoder would replace it
+		return nil, errors.New("must be UTF-8")
+	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
 	var object map[string]any

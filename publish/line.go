@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -64,10 +65,10 @@ func appendLine(b *bytes.Buffer, m *outbox.Message, defaultExchange string) erro
 	return nil
 }
 
-// appendPayload writes the payload unchanged: JSON on one line as it is, otherwise base64. The JSON encoder would
-// rewrite it.
+// appendPayload writes the payload unchanged: JSON on one line, in UTF-8, as it is, otherwise base64. The JSON encoder
+// would rewrite it.
 func appendPayload(b *bytes.Buffer, m *outbox.Message) {
-	if !m.Binary && !bytes.ContainsAny(m.Payload, "\n\r") && json.Valid(m.Payload) {
+	if !m.Binary && !bytes.ContainsAny(m.Payload, "\n\r") && json.Valid(m.Payload) && utf8.Valid(m.Payload) {
 		b.WriteString(`,"payload":`)
 		b.Write(m.Payload)
 		b.WriteString(`,"payload_base64":null}` + "\n")

@@ -64,9 +64,9 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 		return nil, err
 	}
 	config.MaxConns = connections
-	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	config.ConnConfig.RuntimeParams["application_name"] = "cdc-relay"
 	pgdial.Limit(&config.ConnConfig.Config)
+	pgdial.AsUTF8(&config.ConnConfig.Config)
 	pgdial.AsWriter(&config.ConnConfig.Config)
 	servers := &servers{}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {

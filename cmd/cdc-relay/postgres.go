@@ -42,7 +42,7 @@ func connectWith(ctx context.Context, url, command string, change func(*pgx.Conn
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "cdc-relay " + command
 	}
-	cfg.RuntimeParams["client_encoding"] = "UTF8" // also if the database has another encoding
+	pgdial.AsUTF8(&cfg.Config)
 	change(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
