@@ -70,7 +70,7 @@ func (p *inbox) wait(ctx context.Context, d time.Duration, why string) {
 }
 
 func (p *inbox) setState(phase Phase, detail string) {
-	if p.state.Phase == phase {
+	if p.state.Phase == phase && (phase != Ready || p.state.Detail == detail) {
 		return
 	}
 	p.state = State{Phase: phase, Since: time.Now(), Detail: detail}

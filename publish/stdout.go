@@ -181,10 +181,12 @@ func (p *Stdout) writeBytes(ctx context.Context, b []byte) (int, error) {
 		select {
 		case <-done:
 			if err == nil {
+				p.setState(Ready, "")
 				p.trouble.Over(event.OutputRecovered, "writing to the standard output again")
 			}
 			return n, err
 		case <-hung.C:
+			p.setState(Ready, "standard output takes nothing: its reader has paused")
 			p.trouble.Report(event.OutputFailing, "standard output takes nothing: waiting for its reader; messages wait in the table",
 				fmt.Errorf("a write lasts more than %s", hungAfter))
 		case <-stop:

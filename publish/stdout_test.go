@@ -112,8 +112,13 @@ func TestStdoutWaitsForItsReaderAndSaysSo(t *testing.T) {
 		}
 		go func() { _, _ = io.Copy(io.Discard, read) }()
 		synctest.Wait()
-		if got := r.results[m]; len(got) != 1 || got[0].Outcome != outbox.Confirmed || r.phase() != Ready || len(r.states) != 2 {
+		if got := r.results[m]; len(got) != 1 || got[0].Outcome != outbox.Confirmed || len(r.states) != 4 {
 			t.Errorf("results %v, states %v", got, r.states)
+		}
+		for i, s := range r.states[1:] { // ready, waiting for the reader, ready
+			if s.Phase != Ready || (s.Detail != "") != (i == 1) {
+				t.Errorf("states %v", r.states)
+			}
 		}
 		if !strings.Contains(log.lines()[1], string(event.OutputRecovered)) {
 			t.Errorf("logged: %v", log.lines())

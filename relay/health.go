@@ -59,7 +59,11 @@ func (r *Relay) Health() Health {
 		return h
 	}
 	state := r.publisherState()
-	add("publisher", nil, state.Phase == publish.Ready, state.Phase.String()+detailOf(state.Detail))
+	detail := state.Phase.String() + detailOf(state.Detail)
+	if state.Phase == publish.Ready {
+		detail = orElse(state.Detail, detail)
+	}
+	add("publisher", nil, state.Phase == publish.Ready && state.Detail == "", detail)
 	if streamer := r.streamer.Load(); streamer != nil {
 		streaming, owner := r.core.Leads(), streamer.waitsFor.Load()
 		silent := streaming && streamer.alive.age() > silence
