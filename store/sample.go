@@ -107,6 +107,9 @@ func (sample *Sample) read(ctx context.Context, conn *pgx.Conn, table outbox.Tab
 		sample.SlotLag = pgtype.Int8{Int64: max(seen.LagBytes, 0), Valid: seen.Confirmed != 0}
 		sample.SlotRetained = pgtype.Int8{Int64: seen.RetainedBytes, Valid: true}
 	}
+	if isQueryCanceled(err) {
+		return nil
+	}
 	return err
 }
 
