@@ -66,9 +66,8 @@ func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 	if err := look(ctx, tx, table); err != nil {
 		return err
 	}
-	old, _ := older(table)
 	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s; DROP TABLE IF EXISTS %s; DROP FUNCTION IF EXISTS %s, %s(interval)",
-		table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), table.Published().SQL(), strings.Join(append(old, signatures(table)...), ", "), table.RotatePublished().SQL()))
+		table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), table.Published().SQL(), strings.Join(everySignature(table), ", "), table.RotatePublished().SQL()))
 	return err
 }
 

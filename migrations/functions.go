@@ -33,6 +33,12 @@ func older(table outbox.Table) (old, replacedBy []string) {
 	}, now[:2]
 }
 
+// everySignature returns the signatures of this version and of earlier ones.
+func everySignature(table outbox.Table) []string {
+	old, _ := older(table)
+	return append(old, signatures(table)...)
+}
+
 func functionName(table outbox.Table, suffix string) string {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_" + suffix}.SQL()
 }
@@ -111,8 +117,7 @@ func MakeFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table, role
 
 // functionState describes the existing functions: definition, owner and grants.
 func functionState(ctx context.Context, tx pgx.Tx, table outbox.Table) (state string, err error) {
-	old, _ := older(table)
 	err = tx.QueryRow(ctx, `SELECT coalesce(string_agg(concat(pg_get_functiondef(p.oid), proowner, proacl), ' ' ORDER BY p.oid), '')
-		FROM unnest($1::text[]) AS f JOIN pg_proc p ON p.oid = to_regprocedure(f)`, append(old, signatures(table)...)).Scan(&state)
+		FROM unnest($1::text[]) AS f JOIN pg_proc p ON p.oid = to_regprocedure(f)`, everySignature(table)).Scan(&state)
 	return state, err
 }
