@@ -90,8 +90,13 @@ func NewAMQP(cfg AMQPConfig) (*AMQP, error) {
 		inbox: inbox{in: newMailbox[*outbox.Message]()}, cfg: cfg, uri: uri, alone: newAloneList(),
 		limits:  limits{defaultExchange: cfg.DefaultExchange, login: uri.Username},
 		breaker: breaker{cooldown: cfg.OutageCooldown},
-		trouble: outagelog.New(cfg.Logger, func(err error) (cause, hint string) { return err.Error(), problem.Hint(err) }),
+		trouble: newOutageLog(cfg.Logger),
 	}, nil
+}
+
+// newOutageLog returns a log for outages of what takes the messages.
+func newOutageLog(log *slog.Logger) *outagelog.Log {
+	return outagelog.New(log, func(err error) (cause, hint string) { return err.Error(), problem.Hint(err) })
 }
 
 // Run implements Publisher: it connects and publishes until ctx is done.

@@ -44,10 +44,7 @@ func NewStdout(cfg StdoutConfig) *Stdout {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Stdout{
-		cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()},
-		trouble: outagelog.New(cfg.Logger, func(err error) (cause, hint string) { return err.Error(), "" }),
-	}
+	return &Stdout{cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}, trouble: newOutageLog(cfg.Logger)}
 }
 
 // Run implements Publisher: it writes until ctx is done. It returns an error if the reader of a pipe is gone; after any
