@@ -35,7 +35,8 @@ func adoptSettings() []*setting {
 		{
 			name: "map", value: "LIST", flagOnly: true, repeats: true,
 			usage: "Which column goes where, as TARGET=VALUE,… A target is a column of the outbox, headers.NAME or properties.NAME. " +
-				"A value is a column of the table, or several and texts in single quotes, joined by ||.",
+				"A value is a column of the table, or several and texts in single quotes, joined by ||. " +
+				"For celery-outbox: routing_key='QUEUE' and task_routes.PATTERN='QUEUE'.",
 			set: func(c *config, text string) error { c.adopting.mapping = text; return adopt.CheckMap(text) },
 		},
 		{

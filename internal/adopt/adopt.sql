@@ -2,6 +2,7 @@
     message_id uuid; exchange text; routing_key text; ordering_key text; coalesce_key text;
     payload json; payload_bytes bytea; headers jsonb; properties jsonb; redacted_payload json;
     created_at timestamptz; available_at timestamptz; expires_at timestamptz; max_attempts smallint;
+    attempts integer; possible_duplicate boolean;
     body text; options jsonb; envelope json; replanned boolean;
 {{- end}}
 
@@ -10,7 +11,8 @@
         LOOP
             message_id := NULL; exchange := NULL; routing_key := NULL; ordering_key := NULL; coalesce_key := NULL;
             payload := NULL; payload_bytes := NULL; headers := NULL; properties := NULL; redacted_payload := NULL;
-            created_at := NULL; available_at := NULL; expires_at := NULL; max_attempts := NULL;
+            created_at := NULL; available_at := NULL; expires_at := NULL; max_attempts := NULL; attempts := NULL;
+            possible_duplicate := {{.MayBeSent}};
             BEGIN -- Nothing in this block writes, so it costs no transaction id.
 {{- range .Assignments}}
                 {{.Variable}} := {{.Expression}};
@@ -45,14 +47,15 @@
                 -- The relay makes it a dead letter, since headers must be an object: with the reason and the whole row.
                 payload := to_json(r); payload_bytes := NULL; headers := to_jsonb('cdc-relay adopt: ' || SQLERRM);
                 ordering_key := NULL; coalesce_key := NULL; properties := NULL; redacted_payload := NULL; available_at := NULL; expires_at := NULL;
-                max_attempts := NULL;
+                max_attempts := NULL; attempts := NULL;
                 EXIT;
             END;
         END LOOP;
         INSERT INTO {{.Outbox}} (message_id, exchange, routing_key, ordering_key, coalesce_key, payload, payload_bytes,
-            headers, properties, redacted_payload, created_at, available_at, expires_at, max_attempts)
+            headers, properties, redacted_payload, created_at, available_at, expires_at, max_attempts, attempts, possible_duplicate)
         VALUES (coalesce(message_id, gen_random_uuid()), exchange, coalesce(routing_key, ''), ordering_key, coalesce_key, payload, payload_bytes,
-            nullif(headers, '{}'), nullif(properties, '{}'), redacted_payload, coalesce(created_at, now()), available_at, expires_at, max_attempts);
+            nullif(headers, '{}'), nullif(properties, '{}'), redacted_payload, coalesce(created_at, now()), available_at, expires_at, max_attempts,
+            coalesce(attempts, 0), nullif(possible_duplicate, false));
 {{- end}}
 
 {{define "celery"}}
@@ -61,13 +64,18 @@
             END IF;
             options := r.options;
             message_id := {{.TaskUUID}};
-            -- As Celery publishes: to a queue by the default exchange, or to an exchange that the task names.
-            exchange := CASE WHEN options ? 'queue' OR NOT options ?| '{exchange,routing_key}' THEN '' ELSE coalesce(options ->> 'exchange', {{.Queue}}) END;
-            routing_key := coalesce(options ->> 'queue', options ->> 'routing_key', {{.Queue}});
+            -- As Celery publishes (amqp.py, send_task_message): by the default exchange, unless exchange and routing key are set.
+            exchange := ''; routing_key := coalesce(nullif(options ->> 'queue', ''), {{.Queue}});
+            IF options ->> 'exchange' <> '' AND options ->> 'routing_key' <> '' THEN
+                exchange := options ->> 'exchange'; routing_key := options ->> 'routing_key';
+            END IF;
             created_at := r.created_at;
-            available_at := (options ->> 'eta')::timestamptz; -- the message waits in the outbox, and not in a worker
+            -- The message waits in the outbox, and not in a worker. A retry also waits for its time.
+            available_at := greatest((options ->> 'eta')::timestamptz{{with .RetryAfter}}, {{.}}{{end}});
+            attempts := {{.Retries}};
+            -- The other relay computes it when it publishes.
             expires_at := CASE jsonb_typeof(options -> 'expires')
-                WHEN 'number' THEN r.created_at + make_interval(secs => (options ->> 'expires')::double precision)
+                WHEN 'number' THEN now() + make_interval(secs => (options ->> 'expires')::double precision)
                 ELSE (options ->> 'expires')::timestamptz END;
             payload := json_build_array(r.args, r.kwargs, json_build_object('callbacks', options -> 'link',
                 'errbacks', options -> 'link_error', 'chain', options -> 'chain', 'chord', options -> 'chord'));
@@ -77,16 +85,18 @@
                 'group', options -> 'group_id', 'group_index', options -> 'group_index', 'retries', coalesce(options -> 'retries', '0'),
                 'timelimit', jsonb_build_array(options -> 'time_limit', options -> 'soft_time_limit'),
                 'root_id', coalesce(options ->> 'root_id', r.task_id), 'parent_id', options -> 'parent_id',
-                'argsrepr', left({{.Args}}::text, 1024), 'kwargsrepr', left({{.Kwargs}}::text, 1024), 'origin', 'cdc-relay',
+                'argsrepr', coalesce(options ->> 'argsrepr', left({{.Args}}::text, 1024)),
+                'kwargsrepr', coalesce(options ->> 'kwargsrepr', left({{.Kwargs}}::text, 1024)), 'origin', 'cdc-relay',
                 'ignore_result', coalesce(options -> 'ignore_result', 'false'), 'replaced_task_nesting', coalesce(options -> 'replaced_task_nesting', '0'))
                 || jsonb_strip_nulls(jsonb_build_object({{.Sentry}}));
             properties := jsonb_strip_nulls(jsonb_build_object('correlation_id', r.task_id, 'content_type', 'application/json',
-                'content_encoding', 'utf-8', 'priority', options -> 'priority'));
-{{- if .Redacted}}
-            IF r.redacted_args IS NOT NULL OR r.redacted_kwargs IS NOT NULL THEN
-                redacted_payload := json_build_array({{.Args}}, {{.Kwargs}});
+                'content_encoding', 'utf-8', 'priority', options -> 'priority',
+                'expiration', CASE jsonb_typeof(options -> 'expiration') WHEN 'number' THEN round((options ->> 'expiration')::numeric * 1000) END));
+            -- What the application masks in the one place is hidden in the other.
+            IF options ?| '{argsrepr,kwargsrepr}'{{if .Redacted}} OR r.redacted_args IS NOT NULL OR r.redacted_kwargs IS NOT NULL{{end}} THEN
+                redacted_payload := json_build_array(coalesce({{if .Redacted}}r.redacted_args, {{end}}options -> 'argsrepr', r.args),
+                    coalesce({{if .Redacted}}r.redacted_kwargs, {{end}}options -> 'kwargsrepr', r.kwargs));
             END IF;
-{{- end}}
 {{- end}}
 
 {{define "watermill"}}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -383,7 +384,7 @@ func TestCeleryRowsBecomeMessages(t *testing.T) {
 	all := s.rows()
 	headers, _ := all[0]["headers"].(map[string]any)
 	for key, wanted := range map[string]string{
-		"task": "shop.add", "id": first, "root_id": first, "group": "g", "timelimit": "[9 <nil>]", "retries": "0", "expires": "2026-01-01T00:01:00.000000+00:00",
+		"task": "shop.add", "id": first, "root_id": first, "group": "g", "timelimit": "[9 <nil>]", "retries": "0",
 		"sentry-trace": "trace", "kwargsrepr": `{"x": "***"}`, "eta": "<nil>",
 	} {
 		if fmt.Sprint(headers[key]) != wanted {
@@ -392,7 +393,7 @@ func TestCeleryRowsBecomeMessages(t *testing.T) {
 	}
 	s.want(
 		row{
-			"message_id": first, "exchange": "", "routing_key": "math", "available_at": "2030-01-01T00:00:00+00:00", "expires_at": "2026-01-01T00:01:00+00:00",
+			"message_id": first, "exchange": "", "routing_key": "math", "available_at": "2030-01-01T00:00:00+00:00",
 			"body":             `[[1, 2], {"x": "secret"}, {"callbacks" : [{"task": "shop.next"}], "errbacks" : null, "chain" : null, "chord" : null}]`,
 			"redacted_payload": "[[1 2] map[x:***]]", "properties": "map[content_encoding:utf-8 content_type:application/json correlation_id:" + first + " priority:3]",
 		},
@@ -402,6 +403,111 @@ func TestCeleryRowsBecomeMessages(t *testing.T) {
 		row{"headers": "cdc-relay adopt: schema_version 2 of a task is not known"},
 	)
 	s.wantEmpty("celery_outbox")
+}
+
+// The old relay retries some rows, has others in flight, and counts a numeric expires from the time of publishing.
+func TestCeleryRowsThatWaitKeepTheirState(t *testing.T) {
+	s := open(t, celeryOutbox)
+	for i, values := range []string{
+		`NULL, 0, NULL, '{}'`,
+		`now(), 0, NULL, '{}'`,
+		`now(), 3, '2031-01-01 00:00Z', '{"eta": "2030-01-01T00:00:00+00:00"}'`,
+		`now(), 3, '2029-01-01 00:00Z', '{"eta": "2030-01-01T00:00:00+00:00"}'`,
+		`now(), 1, '0001-01-01 00:00Z', '{}'`,
+		`NULL, 0, NULL, '{"expires": 60}'`,
+		`NULL, 0, NULL, '{"expires": 0.5}'`,
+		`NULL, 0, NULL, '{"expires": "2026-01-01T00:00:00+00:00"}'`,
+		`now(), 2, 'infinity', '{"eta": "soon"}'`,
+	} {
+		s.exec(fmt.Sprintf(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, schema_version, updated_at, retries, retry_after, options)
+			VALUES ('2026-01-01 00:00Z', 'id-%d', 'shop.add', '[]', '{}', 1, %s)`, i, values))
+	}
+	if result := s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox", "", "")); result.Moved != 9 {
+		t.Errorf("moved %d", result.Moved)
+	}
+	// In seconds from now, or the text of a time.
+	rows, err := s.owner.Query(t.Context(), `SELECT concat_ws(' ', attempts, coalesce(possible_duplicate, false), extract(year FROM available_at AT TIME ZONE 'UTC'),
+		CASE WHEN expires_at > now() - interval '1 hour' THEN CASE WHEN expires_at <= now() + interval '1 minute' THEN 'later' END ELSE expires_at::date::text END)
+		FROM outbox ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"0 f", "0 t", "3 t 2031", "3 t 2030", "1 t 1", "0 f later", "0 f later", "0 f 2026-01-01", "0 t"}
+	if !slices.Equal(got, want) {
+		t.Errorf("attempts, mark, year, expiry: got %q, want %q", got, want)
+	}
+	s.exec("DELETE FROM outbox")
+	s.insert(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options, retries, schema_version)
+		VALUES (now(), 'new', 'shop.add', '[]', '{}', '{}', 0, 1)`)
+	s.want(row{"possible_duplicate": nil})
+}
+
+// A row of another table that waited may have been published by its old relay; a new row is published by ours only.
+func TestOnlyRowsThatWaitedMayBeDuplicates(t *testing.T) {
+	s := open(t, events)
+	s.exec(`INSERT INTO events (topic, body) VALUES ('a', '1')`)
+	s.adopt(s.request("", "events", "routing_key=topic,payload=body", "sent_at IS NULL"))
+	s.insert(`INSERT INTO events (topic, body) VALUES ('b', '2')`)
+	s.want(row{"routing_key": "a", "possible_duplicate": true}, row{"routing_key": "b", "possible_duplicate": nil})
+}
+
+func TestCeleryTasksGoWhereCeleryRoutesThem(t *testing.T) {
+	s := open(t, celeryOutbox)
+	s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox",
+		`task_routes.shop.*='shop',task_routes.shop.mail.send='mail',task_routes.a_b.*='under',task_routes.*.slow='it''s $slow$',routing_key='rest'`, ""))
+	for i, c := range []struct{ task, options, exchange, queue string }{
+		{"shop.add", `{}`, "", "shop"},
+		{"shop.mail.send", `{}`, "", "mail"}, // a complete name, though listed later
+		{"shop.mail.send2", `{}`, "", "shop"},
+		{"other", `{}`, "", "rest"},
+		{"axb.c", `{}`, "", "rest"}, // _ is no wildcard
+		{"a_b.c", `{}`, "", "under"},
+		{"x.slow", `{}`, "", "it's $slow$"},
+		{"other", `{"route_name": "shop.x"}`, "", "shop"},
+		{"shop.add", `{"queue": "math"}`, "", "math"},
+		{"shop.add", `{"queue": ""}`, "", "shop"},
+		{"shop.add", `{"exchange": "tasks", "routing_key": "rk"}`, "tasks", "rk"},
+		{"shop.add", `{"queue": "math", "exchange": "tasks", "routing_key": "rk"}`, "tasks", "rk"},
+		{"shop.add", `{"exchange": "tasks"}`, "", "shop"},                  // as Celery does
+		{"shop.add", `{"routing_key": "rk"}`, "", "shop"},                  // as Celery does
+		{"shop.add", `{"exchange": "", "routing_key": "rk"}`, "", "shop"},  // as Celery does
+		{"shop.add", `{"queue": "math", "exchange": "tasks"}`, "", "math"}, // as Celery does
+	} {
+		s.insert(fmt.Sprintf(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options, retries, schema_version)
+			VALUES (now(), 'id-%d', '%s', '[]', '{}', '%s', 0, 1)`, i, c.task, c.options))
+		all := s.rows()
+		if got := fmt.Sprint(all[len(all)-1]["exchange"], " ", all[len(all)-1]["routing_key"]); got != c.exchange+" "+c.queue {
+			t.Errorf("%s %s goes to %q, want %q", c.task, c.options, got, c.exchange+" "+c.queue)
+		}
+	}
+}
+
+// What the application masks for the worker's log is masked in the header, and for people.
+func TestMaskedCeleryArgumentsStayMasked(t *testing.T) {
+	s := open(t, celeryOutbox)
+	s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox", "", ""))
+	for _, c := range []struct{ args, kwargs, options, argsrepr, kwargsrepr, redacted string }{
+		{`NULL`, `NULL`, `{}`, `["secret"]`, `{"k": "secret"}`, `<nil>`},
+		{`NULL`, `NULL`, `{"argsrepr": "(***)", "kwargsrepr": "{***}"}`, `(***)`, `{***}`, `[(***) {***}]`},
+		{`NULL`, `NULL`, `{"argsrepr": "(***)"}`, `(***)`, `{"k": "secret"}`, `[(***) map[k:secret]]`},
+		{`NULL`, `NULL`, `{"argsrepr": ""}`, ``, `{"k": "secret"}`, `[ map[k:secret]]`},
+		{`'["*"]'`, `NULL`, `{}`, `["*"]`, `{"k": "secret"}`, `[[*] map[k:secret]]`},
+		{`'["*"]'`, `'{}'`, `{"argsrepr": "(***)"}`, `(***)`, `{}`, `[[*] map[]]`},
+	} {
+		s.insert(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options, retries, schema_version, redacted_args, redacted_kwargs)
+			VALUES (now(), 'x', 'shop.add', '["secret"]', '{"k": "secret"}', '` + c.options + `', 0, 1, ` + c.args + `, ` + c.kwargs + `)`)
+		all := s.rows()
+		headers, _ := all[0]["headers"].(map[string]any)
+		got := fmt.Sprint(headers["argsrepr"], headers["kwargsrepr"], all[0]["redacted_payload"])
+		if want := c.argsrepr + c.kwargsrepr + c.redacted; got != want {
+			t.Errorf("%s, %s, %s: got %s, want %s", c.args, c.kwargs, c.options, got, want)
+		}
+		s.exec("DELETE FROM outbox")
+	}
 }
 
 // The table as created by the migrations of django-celery-outbox.

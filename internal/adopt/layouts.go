@@ -73,7 +73,7 @@ type conversion struct {
 	assignments []assignment
 	// body is the expression for a body that may not be JSON; "": payload or payload_bytes is assigned.
 	body string
-	// queue is the expression for the queue of Celery tasks that name none.
+	// queue is the expression for the queue of Celery tasks whose row has none.
 	queue string
 	// columns are the source columns that the conversion reads.
 	columns []string
@@ -86,6 +86,9 @@ func (s *source) convert(layout string, given []mapping) (*conversion, error) {
 	}
 	all := merged(s.defaults(layout), given)
 	for _, m := range all {
+		if strings.HasPrefix(m.target, taskRoutes+".") {
+			return nil, problem.New("--map routing_key=COLUMN", "%s is for adopt celery-outbox only", m.target)
+		}
 		for _, p := range m.parts {
 			if p.literal {
 				continue
@@ -121,14 +124,38 @@ func (s *source) convertCelery(c *conversion, given []mapping) error {
 			return problem.New("cdc-relay adopt --from "+shell(s.table.String())+" --map ...", "table %s has no column %s: it is not that of django-celery-outbox", s.table, name)
 		}
 	}
+	return c.routes(given)
+}
+
+// routes sets the queue of Celery tasks, as Celery's router does (celery/app/routes.py): a complete name goes before a
+// pattern, then the first pattern counts.
+func (c *conversion) routes(given []mapping) error {
+	var exact, patterns strings.Builder
 	for _, m := range given {
-		if m.target != "routing_key" || len(m.parts) != 1 || !m.parts[0].literal {
-			return problem.New("--map \"routing_key='QUEUE'\"", "with celery-outbox, --map only says the queue of tasks that name none")
+		pattern, routed := strings.CutPrefix(m.target, taskRoutes+".")
+		if (m.target != "routing_key" && !routed) || len(m.parts) != 1 || !m.parts[0].literal {
+			return problem.New("--map \"routing_key='QUEUE',task_routes.PATTERN='QUEUE'\"",
+				"with celery-outbox, --map only sets the queue of tasks whose row has none")
 		}
-		c.queue = literal(m.parts[0].text)
+		queue := literal(m.parts[0].text)
+		switch {
+		case !routed:
+			c.queue = queue
+		case strings.Contains(pattern, "*"):
+			pattern = strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, "*", "%").Replace(pattern)
+			fmt.Fprintf(&patterns, " WHEN %s LIKE %s THEN %s", taskName, literal(pattern), queue)
+		default:
+			fmt.Fprintf(&exact, " WHEN %s = %s THEN %s", taskName, literal(pattern), queue)
+		}
+	}
+	if exact.Len()+patterns.Len() > 0 {
+		c.queue = "CASE" + exact.String() + patterns.String() + " ELSE " + c.queue + " END"
 	}
 	return nil
 }
+
+// taskName is what Celery looks up in its routes.
+const taskName = `coalesce(options ->> 'route_name', r."task_name")`
 
 // assign writes the expressions. They stand in a block with an exception handler, so none can fail the application's
 // INSERT.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 
@@ -33,6 +34,8 @@ type plan struct {
 type data struct {
 	*plan
 	Commit bool
+	// Moves: the rows waited in the table.
+	Moves bool
 }
 
 func (d data) Layout() string            { return d.conversion.layout }
@@ -45,6 +48,15 @@ func (d data) Waiting() string           { return "(" + d.waiting + ")" }
 func (d data) View() bool                { return d.request.View }
 func (d data) TaskUUID() string          { return d.source.asUUID(`r."task_id"::text`) }
 func (d data) EnvelopeUUID() string      { return d.source.asUUID("(envelope ->> 'uuid')") }
+
+// MayBeSent is the condition for a row that its old relay may have published. The table of django-celery-outbox tells;
+// of other tables, every row that waited may have been published, and no row that the trigger sees.
+func (d data) MayBeSent() string {
+	if d.conversion.layout == CeleryOutbox {
+		return d.orElse("updated_at", `r."updated_at" IS NOT NULL`, strconv.FormatBool(d.Moves))
+	}
+	return strconv.FormatBool(d.Moves)
+}
 
 // KeyOf compares the primary key with that of a record.
 func (d data) KeyOf(record string) string { return d.key(" AND ", `s.%[1]s %[2]s `+record+`.%[1]s`) }
@@ -84,9 +96,12 @@ func (d data) Sequences() (all []struct{ Column, Sequence string }) {
 	return all
 }
 
-// SchemaVersion, Redacted, Args, Kwargs and Sentry are optional: some versions of django-celery-outbox lack these
-// columns.
+// SchemaVersion, Retries, RetryAfter, Redacted, Args, Kwargs and Sentry are optional: some versions of
+// django-celery-outbox lack these columns.
 func (d data) SchemaVersion() string { return d.orElse("schema_version", `r."schema_version"`, "1") }
+
+func (d data) Retries() string    { return d.orElse("retries", `r."retries"`, "0") }
+func (d data) RetryAfter() string { return d.orElse("retry_after", `r."retry_after"`, "") }
 
 func (d data) Redacted() bool {
 	return d.source.has("redacted_args") && d.source.has("redacted_kwargs")
@@ -114,7 +129,7 @@ func (p *plan) render(name string, commit bool) (string, error) {
 		return "", fmt.Errorf("parse templates: %w", err)
 	}
 	var b strings.Builder
-	if err := parsed.ExecuteTemplate(&b, name, data{p, commit}); err != nil {
+	if err := parsed.ExecuteTemplate(&b, name, data{p, commit, name == "move"}); err != nil {
 		return "", fmt.Errorf("render %s: %w", name, err)
 	}
 	return dollarQuoted(b.String()), nil
