@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
@@ -75,11 +76,11 @@ func columns() []column {
 			return err
 		}},
 		{"available_at", true, func(m *outbox.Message, v value, _ *interner) (err error) {
-			m.AvailableAt, err = v.time()
+			m.AvailableAt, err = v.timeOrNull()
 			return err
 		}},
 		{"expires_at", true, func(m *outbox.Message, v value, _ *interner) (err error) {
-			m.ExpiresAt, err = v.time()
+			m.ExpiresAt, err = v.timeOrNull()
 			return err
 		}},
 		{"attempts", false, func(m *outbox.Message, v value, _ *interner) error {
@@ -223,10 +224,30 @@ func (v value) time() (time.Time, error) {
 	case "-infinity":
 		return pgtime.Past(), nil
 	default:
-		for _, layout := range [...]string{"2006-01-02 15:04:05.999999-07", "2006-01-02 15:04:05.999999-07:00"} {
-			if t, err := time.Parse(layout, s); err == nil {
-				return t.UTC(), nil
-			}
+		return isoTime(s)
+	}
+}
+
+// timeOrNull is time for a column that may be null. The reader of a null is not called.
+func (v value) timeOrNull() (*time.Time, error) {
+	t, err := v.time()
+	return &t, err
+}
+
+// isoTime parses a time as Postgres prints it. The year has up to six digits, and a year before 1 has the suffix BC. Go
+// parses only years of four digits, so it parses the same day of another year: the calendar repeats after 400 years.
+func isoTime(s string) (time.Time, error) {
+	s, before := strings.CutSuffix(s, " BC")
+	digits, rest, _ := strings.Cut(s, "-")
+	year, err := strconv.Atoi(digits)
+	if before {
+		year = 1 - year
+	}
+	near := 2000 + (year%400+400)%400
+	for _, offset := range [...]string{"-07", "-07:00", "-07:00:00"} {
+		t, wrong := time.Parse("2006-01-02 15:04:05.999999"+offset, fmt.Sprintf("%d-%s", near, rest))
+		if err == nil && wrong == nil {
+			return t.AddDate(year-near, 0, 0).UTC(), nil
 		}
 	}
 	return time.Time{}, errors.New("not a timestamp in ISO style")

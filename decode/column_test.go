@@ -50,7 +50,7 @@ func TestEveryColumnIsReadInTextAndBinary(t *testing.T) {
 		{"max_attempts", null(), func(m *outbox.Message) bool { return m.MaxAttempts == nil }},
 		{"expires_at", text("infinity"), func(m *outbox.Message) bool { return m.ExpiresAt.Year() > 290_000 }},
 		{"expires_at", binhex("0000000000000000"), func(m *outbox.Message) bool { return m.ExpiresAt.Unix() == 946_684_800 }},
-		{"expires_at", null(), func(m *outbox.Message) bool { return m.ExpiresAt.IsZero() }},
+		{"expires_at", null(), func(m *outbox.Message) bool { return m.ExpiresAt == nil }},
 		{"schema_version", text("7"), func(m *outbox.Message) bool { return m.SchemaVersion == 7 }},
 		{"schema_version", binhex("7fff"), func(m *outbox.Message) bool { return m.SchemaVersion == 1<<15-1 }},
 		{"possible_duplicate", text("t"), func(m *outbox.Message) bool { return m.PossibleDuplicate }},
@@ -87,14 +87,24 @@ func TestEveryColumnIsReadInTextAndBinary(t *testing.T) {
 		{"available_at", binhex("0000 0000 0000 0001"), func(m *outbox.Message) bool {
 			return m.AvailableAt.Equal(date("2000-01-01T00:00:00.000001Z"))
 		}},
-		{"available_at", null(), func(m *outbox.Message) bool { return m.AvailableAt.IsZero() }},
+		{"available_at", binhex("ff1f e2ff c59c 6000"), func(m *outbox.Message) bool { return m.AvailableAt != nil && m.AvailableAt.IsZero() }},
+		{"expires_at", text("0001-01-01 00:00:00+00"), func(m *outbox.Message) bool { return m.ExpiresAt != nil && m.ExpiresAt.IsZero() }},
+		{"expires_at", text("0001-01-01 00:17:30+00:17:30"), func(m *outbox.Message) bool { return m.ExpiresAt.IsZero() }},
+		{"expires_at", text("0001-02-29 00:00:00.5+00 BC"), func(m *outbox.Message) bool {
+			return m.ExpiresAt.Equal(time.Date(0, 2, 29, 0, 0, 0, 500_000_000, time.UTC))
+		}},
+		{"expires_at", text("4713-01-01 00:00:00+00 BC"), func(m *outbox.Message) bool { return m.ExpiresAt.Year() == -4712 }},
+		{"available_at", text("294276-12-31 23:59:59.999999+00"), func(m *outbox.Message) bool {
+			return m.AvailableAt.Equal(time.Date(294276, 12, 31, 23, 59, 59, 999_999_000, time.UTC))
+		}},
+		{"available_at", null(), func(m *outbox.Message) bool { return m.AvailableAt == nil }},
 		{"available_at", text("infinity"), func(m *outbox.Message) bool { return m.AvailableAt.Year() > 290_000 }},
 		{"available_at", binhex("7fff ffff ffff ffff"), func(m *outbox.Message) bool { return m.AvailableAt.Year() > 290_000 }},
 		{"available_at", text("-infinity"), func(m *outbox.Message) bool {
-			return !m.AvailableAt.IsZero() && m.AvailableAt.Year() < -4000
+			return m.AvailableAt != nil && m.AvailableAt.Year() < -4000
 		}},
 		{"available_at", binhex("8000 0000 0000 0000"), func(m *outbox.Message) bool {
-			return !m.AvailableAt.IsZero() && m.AvailableAt.Year() < -4000
+			return m.AvailableAt != nil && m.AvailableAt.Year() < -4000
 		}},
 	} {
 		if m := feed(t, ready(t), insertRow(with(c.column, c.cell))).Message; !c.want(m) {

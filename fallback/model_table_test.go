@@ -36,7 +36,7 @@ func (m *model) ready(row *modelRow, fresh outbox.Fresh) bool {
 func (m *model) candidate(row *modelRow, fresh outbox.Fresh) outbox.Candidate {
 	message := row.message(nil)
 	return outbox.Candidate{
-		Ref: message.Ref(), OrderingKey: message.OrderingKey, Size: message.Size(), Ready: m.ready(row, fresh), Due: row.available, Superseded: row.key != "" && m.superseded(row),
+		Ref: message.Ref(), OrderingKey: message.OrderingKey, Size: message.Size(), Ready: m.ready(row, fresh), Due: pointer(row.available), Superseded: row.key != "" && m.superseded(row),
 	}
 }
 
@@ -53,18 +53,28 @@ func (m *model) statement(query func()) error {
 
 var errFailed = errors.New("the statement has failed")
 
-func (m *model) FindDue(_ context.Context, after time.Time, ties bool, limit int) (found []outbox.Candidate, err error) {
+func (m *model) FindDue(_ context.Context, after *outbox.Place, until *time.Time, limit int) (found []outbox.Candidate, at time.Time, err error) {
 	err = m.statement(func() {
 		rows := m.visible()
 		slices.SortStableFunc(rows, func(a, b *modelRow) int { return a.available.Compare(b.available) })
 		for _, row := range rows {
-			late := row.available.After(after) || (ties && row.available.Equal(after))
-			if !row.available.IsZero() && !row.available.After(m.now) && late && len(found) < limit {
+			late := until != nil && row.available.After(*until) || row.available.IsZero() || row.available.After(m.now)
+			passed := after != nil && cmp.Or(row.available.Compare(after.Due), cmp.Compare(row.id, after.ID)) <= 0
+			if !late && !passed && len(found) < limit {
 				found = append(found, m.candidate(row, outbox.NoFresh()))
+				at = m.now
 			}
 		}
 	})
-	return found, err
+	return found, at, err
+}
+
+// pointer returns nil for the zero time, which is null in the model.
+func pointer(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }
 
 func (m *model) FindBacklog(_ context.Context, after, upTo int64, limit int, fresh outbox.Fresh) (found []outbox.Candidate, err error) {

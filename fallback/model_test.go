@@ -327,24 +327,25 @@ func (m *model) superseded(row *modelRow) bool {
 }
 
 // deadline returns the local time for expires_at; both clocks run alike here.
-func (m *model) deadline(row *modelRow) (at time.Time) {
-	if !row.expires.IsZero() {
-		at = m.clock.Add(row.expires.Sub(m.now))
+func (m *model) deadline(row *modelRow) *time.Time {
+	if row.expires.IsZero() {
+		return nil
 	}
-	return at
+	at := m.clock.Add(row.expires.Sub(m.now))
+	return &at
 }
 
 // message returns the row as a query reads it, or as the stream brings it.
 func (r *modelRow) message(streamed *modelTx) *outbox.Message {
 	m := &outbox.Message{
 		ID: r.id, MessageID: outbox.UUID{byte(r.id), byte(r.id >> 8)}, SchemaVersion: 1,
-		AvailableAt: r.available, Attempts: r.attempts, PossibleDuplicate: r.duplicate,
+		AvailableAt: pointer(r.available), Attempts: r.attempts, PossibleDuplicate: r.duplicate,
 	}
 	if r.key != "" {
 		m.OrderingKey = &r.key
 	}
 	if streamed != nil {
-		m.XID, m.AvailableAt, m.Attempts, m.PossibleDuplicate = streamed.xid, streamed.scheduled[r.id], 0, streamed.marked[r.id]
+		m.XID, m.AvailableAt, m.Attempts, m.PossibleDuplicate = streamed.xid, pointer(streamed.scheduled[r.id]), 0, streamed.marked[r.id]
 	}
 	return m
 }
@@ -392,7 +393,7 @@ func (m *model) publish(message *outbox.Message) {
 	if m.delivered[message.ID] > 0 && !message.PossibleDuplicate {
 		m.t.Fatalf("row %d is published again, unmarked", message.ID)
 	}
-	if m.mustRest(m.rows[message.ID-1]) && message.AvailableAt.IsZero() && message.TakenAt.Equal(m.clock) {
+	if m.mustRest(m.rows[message.ID-1]) && message.AvailableAt == nil && message.TakenAt.Equal(m.clock) {
 		m.t.Fatalf("row %d is published while the former leader may publish it", message.ID)
 	}
 	if m.marksExactly && message.PossibleDuplicate {
@@ -523,7 +524,7 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 			m.t.Fatalf("row %d is deleted and was not delivered", row.id)
 		}
 		row.gone = true
-	case !row.available.Equal(s.Message.AvailableAt): // the fence
+	case s.Message.AvailableAt == nil && !row.available.IsZero(), s.Message.AvailableAt != nil && !row.available.Equal(*s.Message.AvailableAt): // the fence
 		if row.postponed == m.core && s.Rejected {
 			m.t.Fatalf("row %d: its rejection is not written, since the relay itself has postponed it", row.id)
 		}
@@ -624,7 +625,7 @@ func (c *modelClaim) Commit(_ context.Context, rows []outbox.Settlement, postpon
 		}
 		if s.Decision.Action == outbox.Postpone {
 			row.available, row.duplicate, row.traced, row.postponed = c.m.now.Add(postpone), true, false, c.m.core
-			s.Message.AvailableAt = row.available
+			s.Message.AvailableAt = pointer(row.available)
 			continue
 		}
 		c.m.write(row, s)

@@ -11,7 +11,7 @@ import (
 
 // Table is what sweeps need from the outbox table. No method locks rows.
 type Table interface {
-	FindDue(ctx context.Context, after time.Time, ties bool, limit int) ([]outbox.Candidate, error)
+	FindDue(ctx context.Context, after *outbox.Place, until *time.Time, limit int) ([]outbox.Candidate, time.Time, error)
 	FindBacklog(ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error)
 	FindKeys(ctx context.Context, after *string, keys, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error)
 	FindRuns(ctx context.Context, keys []string, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error)
@@ -222,19 +222,16 @@ func (s *Sweeper) markAll(ctx context.Context) error {
 	return err
 }
 
-// duePass is the state of a pass over due rows. Many rows may have the same time.
+// duePass is the state of a pass over the rows that were due when it began. It reads each row once, so rows that cannot
+// be claimed or settled delay no others. Rows that become due meanwhile belong to the next pass, so that it also ends
+// while many rows are rejected again and again.
 type duePass struct {
 	begun bool
-	after time.Time
-	ties  bool
-	limit int
-	// locked counts the first rows of the page that other sessions have locked.
-	locked int
+	// after is the place of the last row; nil: the pass reads its first page.
+	after *outbox.Place
+	// until is the database's time of the first page.
+	until *time.Time
 }
-
-// mostTies bounds the page for rows of the same time. If no row of such a page can be claimed, the pass continues with
-// the next time.
-const mostTies = 1 << 16
 
 func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 	p := &s.due
@@ -245,50 +242,36 @@ func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 				return o, err
 			}
 		}
-		*p, s.anyDue = duePass{begun: true, ties: true, limit: 4 * s.Page}, false
+		*p, s.anyDue = duePass{begun: true}, false
 	}
 	rows, bytes := s.room()
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
-	found, err := s.Table.FindDue(ctx, p.after, p.ties, p.limit)
+	limit := 4 * s.Page
+	found, at, err := s.Table.FindDue(ctx, p.after, p.until, limit)
 	if err != nil {
 		*p = duePass{}
 		return o, err
 	}
+	if p.until == nil {
+		p.until = &at
+	}
 	free := s.Core.Free(found)
-	free = free[min(p.locked, len(free)):]
 	keyless, keys, considered := splitDue(free, rows, bytes)
 	s.anyDue = s.anyDue || len(keyless) > 0 || len(keys) > 0
 	if r.keys {
 		s.Core.WantKeys(keys)
 	}
-	claimed, err := s.claim(ctx, r, keyless, rows, bytes)
-	o.More = len(found) >= p.limit || considered < len(free)
-	switch {
-	case considered < len(free) && claimed == 0:
-		p.locked += considered
-	case considered < len(free):
-		p.after, p.ties, p.locked = free[max(considered-1, 0)].Due, true, 0
-	case !o.More:
-		p.begun = false
-	default:
-		p.pass(found[len(found)-1].Due)
+	if p.begun = len(found) >= limit || considered < len(free); p.begun {
+		last := found[len(found)-1]
+		if considered < len(free) { // at least one was considered: there was room
+			last = free[considered-1]
+		}
+		p.after = &outbox.Place{Due: *last.Due, ID: last.ID}
 	}
-	return o, err
-}
-
-// pass moves to the next time, or enlarges the page if one time fills it.
-func (p *duePass) pass(to time.Time) {
-	p.locked = 0
-	switch {
-	case !p.after.Equal(to):
-		p.after, p.ties = to, true
-	case p.limit < mostTies:
-		p.limit *= 4
-	default:
-		p.ties = false
-	}
+	_, err = s.claim(ctx, r, keyless, rows, bytes)
+	return Outcome{More: p.begun}, err
 }
 
 // splitDue separates rows without a key from the keys of the other rows, until there is no room. Considered is the

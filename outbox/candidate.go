@@ -16,8 +16,14 @@ type Candidate struct {
 	// Superseded: a newer row with the same coalesce key and ordering key waits. It is not set for rows without an
 	// ordering key.
 	Superseded bool
-	// Due is the row's available_at; zero: none.
+	// Due is the row's available_at; nil: none.
+	Due *time.Time
+}
+
+// Place is the place of a due row in the order in which due rows are claimed.
+type Place struct {
 	Due time.Time
+	ID  int64
 }
 
 // Run is one or more rows of one ordering key, in id order.

@@ -106,13 +106,13 @@ type Message struct {
 	// SchemaVersion is how to read the row; see the constant.
 	SchemaVersion int
 	CreatedAt     time.Time
-	// AvailableAt is the earliest time to publish; zero if the column is null. It is also the fence of a settlement: a
+	// AvailableAt is the earliest time to publish; nil if the column is null. It is also the fence of a settlement: a
 	// row whose time was changed meanwhile is not settled.
-	AvailableAt time.Time
-	// ExpiresAt is when the message expires, on the database's clock; zero if the column is null.
-	ExpiresAt time.Time
-	// Deadline is ExpiresAt on this process's clock, or slightly earlier; zero: never.
-	Deadline time.Time
+	AvailableAt *time.Time
+	// ExpiresAt is when the message expires, on the database's clock; nil if the column is null.
+	ExpiresAt *time.Time
+	// Deadline is ExpiresAt on this process's clock, or slightly earlier; nil: never.
+	Deadline *time.Time
 	// Attempts counts the rejections so far.
 	Attempts int
 	// MaxAttempts is how many rejections make the message a dead letter, instead of --max-retries; 0: no limit. Nil:
@@ -157,7 +157,7 @@ func (m *Message) WasMarked() bool {
 // TimeLeft returns how long the message may still be published; zero or less: it has expired. Expires is false if it
 // never expires. Every publisher must call it, and report an expired message as Impossible with ReasonExpired.
 func (m *Message) TimeLeft(now time.Time) (left time.Duration, expires bool) {
-	if m.Deadline.IsZero() {
+	if m.Deadline == nil {
 		return 0, false
 	}
 	// Use the shorter of both clocks: the monotonic clock may stop while the machine is suspended.

@@ -1,6 +1,7 @@
 package outboxtest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -103,7 +104,7 @@ func (p *Publisher) publish(m *outbox.Message) outbox.Result {
 		return outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonInvalidRow, Detail: defect}
 	}
 	if left, expires := m.TimeLeft(time.Now()); expires && left <= 0 {
-		return outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonExpired, Detail: fmt.Sprintf("expires_at, %s, has passed", m.ExpiresAt)}
+		return outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonExpired, Detail: fmt.Sprintf("expires_at, %s, has passed", cmp.Or(m.ExpiresAt, m.Deadline))}
 	}
 	sent := *m // the relay continues to use its own
 	sent.PossibleDuplicate = m.MayBeKnown()

@@ -210,8 +210,8 @@ func impossibleHarmsNone(t *testing.T, c conforming) {
 func expiredIsNotSent(t *testing.T, c conforming) {
 	var k maker
 	messages := k.many(3, c.exchange, c.key)
-	messages[0].Deadline = time.Now().Add(time.Hour)
-	messages[1].Deadline = time.Now().Add(-time.Hour)
+	messages[0].Deadline = new(time.Now().Add(time.Hour))
+	messages[1].Deadline = new(time.Now().Add(-time.Hour))
 	r := start(t, c.publisher)
 	r.awaitPhase(t, Ready)
 	r.publish(messages...)
@@ -253,7 +253,7 @@ func expirationIsTheSmallerTime(t *testing.T, c conforming) {
 			messages[i].Properties = []byte(test.properties)
 		}
 		if test.left > 0 {
-			messages[i].Deadline = time.Now().Add(test.left)
+			messages[i].Deadline = new(time.Now().Add(test.left))
 		}
 	}
 	r := start(t, c.publisher)

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -92,7 +93,7 @@ func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, erro
 	if m.Binary {
 		p.body.ContentType = "application/octet-stream"
 	}
-	// AMQP timestamps start in 1970; -infinity comes as the zero time.
+	// AMQP timestamps start in 1970.
 	if m.CreatedAt.Unix() > 0 {
 		p.body.Timestamp = m.CreatedAt.Truncate(time.Second)
 	}
@@ -119,7 +120,7 @@ func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, erro
 	}
 	if left, expires := m.TimeLeft(time.Now()); expires {
 		if left < time.Millisecond {
-			return parcel{}, &invalid{outbox.ReasonExpired, fmt.Sprintf("expires_at, %s, has passed", m.ExpiresAt.Format(time.RFC3339Nano))}
+			return parcel{}, &invalid{outbox.ReasonExpired, fmt.Sprintf("expires_at, %s, has passed", cmp.Or(m.ExpiresAt, m.Deadline).Format(time.RFC3339Nano))}
 		}
 		limitExpiration(&p.body, left)
 	}

@@ -87,7 +87,7 @@ func TestAMessageCarriesItsRemainingTime(t *testing.T) {
 		{1200 * time.Hour, `{"expiration": 7}`, 7, 7},
 	} {
 		m := wellFormed()
-		m.Deadline, m.Properties = time.Now().Add(c.left), []byte(c.own)
+		m.Deadline, m.Properties = new(time.Now().Add(c.left)), []byte(c.own)
 		p, err := encode(m, testLimits, false)
 		if err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func TestAMessageCarriesItsRemainingTime(t *testing.T) {
 	}
 	for _, left := range []time.Duration{0, -time.Hour, math.MinInt64} {
 		m := wellFormed()
-		m.Deadline = time.Now().Add(left)
+		m.Deadline = new(time.Now().Add(left))
 		_, err := encode(m, testLimits, false)
 		var bad *invalid
 		if !errors.As(err, &bad) || bad.reason != outbox.ReasonExpired {

@@ -36,7 +36,7 @@ func NewLine(m *outbox.Message, defaultExchange string) (Line, error) {
 		headers = withExtra(m)
 	}
 	properties := m.Properties
-	if !m.Deadline.IsZero() && parcel.body.Expiration != "" {
+	if m.Deadline != nil && parcel.body.Expiration != "" {
 		properties = withExpiration(properties, parcel.body.Expiration)
 	}
 	return Line{

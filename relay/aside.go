@@ -52,7 +52,11 @@ func (s *settler) isolate(ctx context.Context, batch []outbox.Settlement, err er
 	if len(batch) == 0 {
 		return nil, nil
 	}
-	one := batch[0]
+	return s.cannotChange(ctx, batch[0], err)
+}
+
+// cannotChange handles a row that cannot be deleted or updated as decided, although it is there.
+func (s *settler) cannotChange(ctx context.Context, one outbox.Settlement, err error) ([]outbox.Settlement, error) {
 	if one.Decision.Action == outbox.Retry {
 		one.Decision = outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonInvalidRow, Detail: string(outbox.ReasonInvalidRow) + ": " + pgdial.Text(err)}
 		return s.settle(ctx, []outbox.Settlement{one})

@@ -151,7 +151,7 @@ func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 			}
 		}
 	}
-	due, err := r.store.FindDue(ctx, time.Time{}, true, mostRest)
+	due, _, err := r.store.FindDue(ctx, nil, nil, mostRest)
 	if err != nil {
 		return left, err
 	}

@@ -218,7 +218,7 @@ func enoughOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4,
 
 // settle writes one batch, and retries until it is written or ctx is done. A missing table or column is an error. It
 // returns the rows that are not visible.
-func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outbox.Settlement, error) {
+func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) (notVisible []outbox.Settlement, err error) {
 	wait := newBackoff()
 	first := time.Now()
 	for {
@@ -226,7 +226,11 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		began := time.Now()
 		settled, err := s.store.Settle(ctx, batch)
 		for _, one := range settled.Kept {
-			s.setAside(one, store.ErrUnchanged)
+			again, failed := s.cannotChange(ctx, one, store.ErrUnchanged)
+			if failed != nil {
+				return nil, failed
+			}
+			notVisible = append(notVisible, again...)
 		}
 		s.report(settled)
 		done := append(settled.Done, settled.Gone...)
@@ -238,7 +242,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		if err == nil {
 			s.trouble.Over(event.SettleRecovered, "deleting and updating rows again")
 			s.tellLocked(ctx, settled.Locked)
-			return append(settled.NotVisible, settled.Locked...), nil
+			return append(append(notVisible, settled.NotVisible...), settled.Locked...), nil
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -250,7 +254,8 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) ([]outb
 		}
 		batch = triedWithout(batch, append(done, settled.Kept...))
 		if store.IsRowFault(err) {
-			return s.isolate(ctx, batch, err)
+			rest, err := s.isolate(ctx, batch, err)
+			return append(notVisible, rest...), err
 		}
 		s.trouble.Report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
 		if answers && time.Since(first) > suspendAfter {

@@ -410,8 +410,8 @@ func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 		return event.EndLSN, nil
 	case decode.Insert:
 		event.Message.CommittedAt = s.decoder.CommittedAt()
-		if expires := event.Message.ExpiresAt; !expires.IsZero() {
-			event.Message.Deadline = s.sent.atLeast(expires)
+		if expires := event.Message.ExpiresAt; expires != nil {
+			event.Message.Deadline = new(s.sent.atLeast(*expires))
 		}
 		s.insert(event.Message, uint64(event.CommitLSN))
 	}

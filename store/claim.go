@@ -65,8 +65,8 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
 	for _, m := range claim.Messages {
-		if !m.ExpiresAt.IsZero() { // expires_at is on the database's clock
-			m.Deadline = asked.Add(m.ExpiresAt.Sub(began))
+		if m.ExpiresAt != nil { // on the database's clock
+			m.Deadline = new(asked.Add(m.ExpiresAt.Sub(began)))
 		}
 	}
 	return claim, nil
@@ -107,8 +107,8 @@ func (c *Claim) rollback() {
 	_, _ = c.conn.Exec(ctx, `ROLLBACK`) // the pool closes a connection that is still in a transaction
 }
 
-// ErrUnchanged is returned if a trigger kept a locked row from being changed as decided.
-var ErrUnchanged = errors.New("the database has left a locked row unchanged")
+// ErrUnchanged is returned if a trigger or a rule kept a row from being changed as decided.
+var ErrUnchanged = errors.New("the database has left the row unchanged")
 
 // Commit writes the decisions and ends the claim. It sets AvailableAt of postponed rows to their new time. On an error,
 // settle the rows again, as Tried: the server may have committed.
@@ -186,10 +186,13 @@ func (c *Claim) queuePostpone(batch *pgx.Batch, late []outbox.Settlement, postpo
 	batch.Queue(c.store.sql.postpone, ids, postpone).Query(func(rows pgx.Rows) error {
 		var id int64
 		var until pgtype.Timestamptz
-		_, err := pgx.ForEachRow(rows, []any{&id, &until}, func() error {
+		changed, err := pgx.ForEachRow(rows, []any{&id, &until}, func() error {
 			byID[id].AvailableAt = pgtime.FromColumn(until)
 			return nil
 		})
+		if err == nil && changed.RowsAffected() < int64(len(late)) {
+			return ErrUnchanged
+		}
 		return err
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math"
 	"testing"
-	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -54,7 +53,7 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 func (f *fixture) findAll(s *store.Store) (due []outbox.Candidate, keys, runs []outbox.Run, backlog []outbox.Candidate) {
 	f.Helper()
 	var errs [5]error
-	due, errs[0] = s.FindDue(f.Context(), time.Time{}, true, 10)
+	due, _, errs[0] = s.FindDue(f.Context(), nil, nil, 10)
 	keys, _, errs[1] = s.FindKeys(f.Context(), nil, 10, 10, outbox.AllFresh())
 	_, _, errs[2] = s.FindKeys(f.Context(), keys[0][0].OrderingKey, 10, 10, outbox.AllFresh())
 	runs, _, errs[3] = s.FindRuns(f.Context(), []string{"k", "d", "none"}, 10, outbox.AllFresh())

@@ -125,7 +125,7 @@ func TestARetryIsNotLaterThanTheExpiry(t *testing.T) {
 	for left, want := range map[time.Duration]time.Duration{
 		time.Minute: time.Minute, -time.Minute: 0, time.Hour: policy().BackoffTime, math.MaxInt64: policy().BackoffTime,
 	} {
-		r := outbox.Result{Message: &outbox.Message{Deadline: now.Add(left)}, Outcome: outbox.Rejected}
+		r := outbox.Result{Message: &outbox.Message{Deadline: new(now.Add(left))}, Outcome: outbox.Rejected}
 		if d := store.Decide(r, policy(), 0, now); d.Action != outbox.Retry || d.Delay != want {
 			t.Errorf("%s before it expires: %+v, want %s", left, d, want)
 		}

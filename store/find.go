@@ -13,19 +13,22 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// FindDue finds rows whose time has come, earliest first, for all keys. With ties, it includes rows with exactly
-// the time after.
-func (s *Store) FindDue(ctx context.Context, after time.Time, ties bool, limit int) ([]outbox.Candidate, error) {
-	from := pgtime.ToColumn(after)
-	if after.IsZero() {
-		from = pgtime.ToColumn(pgtime.Past())
+// FindDue finds rows whose time has come, earliest first, for all keys: those after a place (nil: from the start) that
+// were due at the time until (nil: now). At is the database's time of the query; it is zero if no row was found.
+func (s *Store) FindDue(
+	ctx context.Context, after *outbox.Place, until *time.Time, limit int,
+) (found []outbox.Candidate, at time.Time, err error) {
+	sql, args := s.sql.findDue, []any{limit, pgtime.ToColumn(until)}
+	if after != nil {
+		sql, args = s.sql.findDueAfter, append(args, pgtime.ToColumn(&after.Due), after.ID)
 	}
-	return s.find(ctx, s.sql.findDue, from, limit, ties)
+	found, err = s.find(ctx, sql, args, &at)
+	return found, at, err
 }
 
 // FindBacklog finds rows without a key and without a time, after < id <= upTo.
 func (s *Store) FindBacklog(ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error) {
-	return s.find(ctx, s.sql.findBacklog, after, upTo, limit, fresh.UpTo, fresh.Age)
+	return s.find(ctx, s.sql.findBacklog, []any{after, upTo, limit, fresh.UpTo, fresh.Age})
 }
 
 // FindKeys finds the next keys with rows, at most keys of them, and up to each rows per key, oldest first. After is the
@@ -42,14 +45,15 @@ func (s *Store) FindRuns(ctx context.Context, keys []string, each int, fresh out
 	return s.findRuns(ctx, s.sql.findRuns, keys, each, fresh.UpTo, fresh.Age)
 }
 
-func (s *Store) find(ctx context.Context, sql string, args ...any) ([]outbox.Candidate, error) {
+// find returns candidates. Further columns of the statement go to more.
+func (s *Store) find(ctx context.Context, sql string, args []any, more ...any) ([]outbox.Candidate, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	rows, err := s.pool.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find rows of %s: %w", s.table, err)
 	}
-	found, err := candidates(rows)
+	found, err := candidates(rows, more...)
 	if err != nil {
 		return nil, fmt.Errorf("find rows of %s: %w", s.table, err)
 	}
@@ -88,10 +92,11 @@ func (s *Store) findRuns(ctx context.Context, sql string, args ...any) (runs []o
 	return runs, seen, nil
 }
 
-func candidates(rows pgx.Rows) (found []outbox.Candidate, err error) {
+func candidates(rows pgx.Rows, more ...any) (found []outbox.Candidate, err error) {
 	var c outbox.Candidate
 	var due pgtype.Timestamptz
-	_, err = pgx.ForEachRow(rows, []any{&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded}, func() error {
+	places := append([]any{&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded}, more...)
+	_, err = pgx.ForEachRow(rows, places, func() error {
 		c.Due = pgtime.FromColumn(due)
 		found = append(found, c)
 		c.OrderingKey = nil

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -58,7 +59,7 @@ func (f *fixture) read(after int64) (messages []*outbox.Message) {
 	var duplicate bool
 	_, err = pgx.ForEachRow(rows, []any{&id, &messageID, &key, &available, &attempts, &duplicate}, func() error {
 		messages = append(messages, &outbox.Message{
-			ID: id, MessageID: messageID, OrderingKey: key, AvailableAt: available.Time, Attempts: attempts, PossibleDuplicate: duplicate,
+			ID: id, MessageID: messageID, OrderingKey: key, AvailableAt: pgtime.FromColumn(available), Attempts: attempts, PossibleDuplicate: duplicate,
 		})
 		key = nil
 		return nil

@@ -46,7 +46,7 @@ func (p *planned) statements() map[string]string {
 	const batch = 500
 	var part []outbox.Settlement
 	for i := range batch {
-		m := &outbox.Message{ID: int64(tabletest.Rows + 1 + i*37), AvailableAt: time.Now()}
+		m := &outbox.Message{ID: int64(tabletest.Rows + 1 + i*37), AvailableAt: new(time.Now())}
 		part = append(part, outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Retry}})
 	}
 	var keys []string
@@ -63,16 +63,16 @@ func (p *planned) statements() map[string]string {
 	table := tabletest.One[uint32](p, `SELECT 'outbox'::regclass::oid`)
 	all, age := int64(math.MaxInt64), time.Duration(0)
 	p.args = map[string][]any{
-		"find due": {time.Now().Add(-time.Hour), batch, true}, "find backlog": {int64(60_000), all, batch, all, age},
+		"find due": {batch, time.Now()}, "find due after": {batch, time.Now(), time.Now().Add(-time.Hour), int64(1)}, "find backlog": {int64(60_000), all, batch, all, age},
 		"find keys": {"", batch, 1, all, age}, "find keys after": {"key 10", batch, 4, all, age},
 		"find runs": {keys, 64, all, age}, "lock": {ids, all, age}, "delete locked": {ctids, table}, "postpone": {ids, time.Minute},
 		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
-		"next due": {}, "lock free": settle[:2], "visible": settle[:2], "moved": settle[:2],
+		"next due": {}, "lock free": settle[:2], "visible": settle[:2], "unchanged": settle[:3], "moved": settle[:2],
 	}
 	p.store.SendHeaders(nil)
 	sql := p.store.sql
 	return map[string]string{
-		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find keys after": sql.findKeysAfter,
+		"find due": sql.findDue, "find due after": sql.findDueAfter, "unchanged": sql.unchanged, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find keys after": sql.findKeysAfter,
 		"find runs": sql.findRuns, "lock": p.store.lock, "postpone": sql.postpone,
 		"delete": sql.delete, "delete near": sql.deleteNear, "delete locked": sql.deleteLocked, "retry": sql.retry, "dead letter": p.store.extras.fill(sql.deadLetter), "release": sql.release,
 		"next due": sql.nextDue, "lock free": sql.lockFree, "visible": sql.visible, "moved": sql.moved,

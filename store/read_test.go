@@ -24,7 +24,7 @@ func TestNullAndEmptyValuesAreDistinguished(t *testing.T) {
 		t.Errorf("%+v", empty)
 	}
 	if none.Binary || string(none.Payload) != "null" || none.Exchange != nil || none.OrderingKey != nil ||
-		none.Headers != nil || none.Properties != nil || !none.AvailableAt.IsZero() || none.XID != 0 {
+		none.Headers != nil || none.Properties != nil || none.AvailableAt != nil || none.XID != 0 {
 		t.Errorf("%+v", none)
 	}
 }

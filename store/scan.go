@@ -64,7 +64,8 @@ func (s *Scanner) Scan(row interface{ Scan(places ...any) error }) (*outbox.Mess
 	if s.payloadBytes != nil {
 		m.Payload, m.Binary, m.BothPayloads = s.payloadBytes, true, s.payload != nil
 	}
-	m.CreatedAt, m.AvailableAt, m.ExpiresAt = pgtime.FromColumn(s.created), pgtime.FromColumn(s.available), pgtime.FromColumn(s.expires)
+	m.CreatedAt = pgtime.FromRequired(s.created)
+	m.AvailableAt, m.ExpiresAt = pgtime.FromColumn(s.available), pgtime.FromColumn(s.expires)
 	m.PossibleDuplicate = s.duplicate.Bool
 	m.RoutingKey, m.NoRoutingKey, m.Attempts = s.routingKey.String, !s.routingKey.Valid, int(s.attempts.Int32)
 	if s.maxAttempts.Valid {

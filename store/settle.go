@@ -27,7 +27,7 @@ type Settled struct {
 	NotVisible []outbox.Settlement
 	// Locked rows are locked by another session. Try them again; they must not delay other rows.
 	Locked []outbox.Settlement
-	// Kept rows were to be deleted, but a trigger keeps them.
+	// Kept rows are still there: a trigger or a rule keeps them from being deleted or updated.
 	Kept []outbox.Settlement
 }
 
@@ -110,35 +110,45 @@ func (s *Store) settlePart(ctx context.Context, write settling, part []outbox.Se
 	return err
 }
 
-// checkGone looks for rows that a statement did not find: deleted rows that a trigger keeps, and dead letters that an
-// earlier try has moved. On an error, these rows are in no list.
+// checkGone looks for rows that a statement did not change: rows that are there and that nobody else has changed, and
+// dead letters that an earlier try has moved. On an error, these rows are in no list.
 func (s *Store) checkGone(ctx context.Context, settled *Settled) error {
-	var deletes, moves, others []outbox.Settlement
+	var deletes, changes, others, moves []outbox.Settlement
 	for _, one := range settled.Gone {
-		switch {
-		case one.Decision.Action == outbox.Delete:
+		if one.Decision.Action == outbox.Delete {
 			deletes = append(deletes, one)
-		case one.Decision.Action == outbox.DeadLetter && one.Tried:
-			moves = append(moves, one)
-		default:
-			others = append(others, one)
+		} else {
+			changes = append(changes, one)
 		}
 	}
-	settled.Gone = others
+	settled.Gone = nil
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if err := s.separate(ctx, s.sql.visible, deletes, &settled.Kept, &settled.Gone); err != nil {
+	if err := s.separate(ctx, s.sql.visible, 2, deletes, &settled.Kept, &settled.Gone); err != nil {
 		return err
 	}
-	return s.separate(ctx, s.sql.moved, moves, &settled.Done, &settled.Gone)
+	if err := s.separate(ctx, s.sql.unchanged, 3, changes, &settled.Kept, &others); err != nil {
+		return err
+	}
+	for _, one := range others {
+		if one.Decision.Action == outbox.DeadLetter && one.Tried {
+			moves = append(moves, one)
+		} else {
+			settled.Gone = append(settled.Gone, one)
+		}
+	}
+	return s.separate(ctx, s.sql.moved, 2, moves, &settled.Done, &settled.Gone)
 }
 
-// separate adds the rows that a statement finds to one list, and the others to another.
-func (s *Store) separate(ctx context.Context, sql string, part []outbox.Settlement, there, elsewhere *[]outbox.Settlement) error {
+// separate adds the rows that a statement finds to one list, and the others to another. The statement uses the first
+// args of settleArgs.
+func (s *Store) separate(
+	ctx context.Context, sql string, args int, part []outbox.Settlement, there, elsewhere *[]outbox.Settlement,
+) error {
 	if len(part) == 0 {
 		return nil
 	}
-	found, err := among(ctx, s.pool, sql, part)
+	found, err := among(ctx, s.pool, sql, args, part)
 	if err != nil {
 		return fmt.Errorf("find %d rows of %s: %w", len(part), s.table, err)
 	}
@@ -204,14 +214,14 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 }
 
 // among reports for each settlement whether a statement finds its row.
-func among(ctx context.Context, db querier, sql string, part []outbox.Settlement) ([]bool, error) {
+func among(ctx context.Context, db querier, sql string, args int, part []outbox.Settlement) ([]bool, error) {
 	found := make([]bool, len(part))
-	return found, forEach(ctx, db, sql, part, func(i int64) { found[i] = true })
+	return found, forEach(ctx, db, sql, settleArgs(part)[:args], func(i int64) { found[i] = true })
 }
 
 // forEach calls f with the index of each settlement whose row a statement finds. Its further columns go to more.
-func forEach(ctx context.Context, db querier, sql string, part []outbox.Settlement, f func(i int64), more ...any) error {
-	rows, err := db.Query(ctx, sql, settleArgs(part)[:2]...)
+func forEach(ctx context.Context, db querier, sql string, args []any, f func(i int64), more ...any) error {
+	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
 		return err
 	}
@@ -228,7 +238,7 @@ func forEach(ctx context.Context, db querier, sql string, part []outbox.Settleme
 func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement) (free, locked []outbox.Settlement, err error) {
 	ours := make([]bool, len(part))
 	var traced bool
-	err = forEach(ctx, tx, s.sql.lockFree, part, func(i int64) {
+	err = forEach(ctx, tx, s.sql.lockFree, settleArgs(part)[:2], func(i int64) {
 		ours[i] = true
 		m := part[i].Message
 		m.PossibleDuplicate = m.PossibleDuplicate || traced
@@ -236,7 +246,7 @@ func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlemen
 	if err != nil {
 		return nil, nil, err
 	}
-	visible, err := among(ctx, tx, s.sql.visible, part)
+	visible, err := among(ctx, tx, s.sql.visible, 2, part)
 	if err != nil {
 		return nil, nil, err
 	}

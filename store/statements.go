@@ -9,7 +9,8 @@ import (
 
 // statements are the relay's SQL for its tables.
 type statements struct {
-	findDue, findBacklog          string
+	findDue, findDueAfter         string
+	findBacklog                   string
 	findKeys, findKeysAfter       string
 	findRuns                      string
 	lockTable, lock, deleteLocked string
@@ -18,7 +19,7 @@ type statements struct {
 	delete, deleteNear            string
 	retry, deadLetter             string
 	release, postpone             string
-	moved, retention              string
+	moved, retention, unchanged   string
 }
 
 // rowSize is roughly the memory of a row. It reads only compressed payloads.
@@ -53,13 +54,13 @@ const IsSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.orderin
            AND (n.ordering_key, n.coalesce_key, n.id) <= (r.ordering_key, r.coalesce_key, 9223372036854775807)
          ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false) END`
 
-// Due rows from the cursor on; without ties, from the next time on.
+// Due rows up to a time, all of them or those after a place.
 const findDueSQL = `
-SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN ` + rowSize + ` ELSE 0 END, true, r.available_at, false
+SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN ` + rowSize + ` ELSE 0 END, true, r.available_at, false,
+       statement_timestamp()
 FROM {outbox} r
-WHERE r.available_at >= $1 AND r.available_at <= statement_timestamp() AND (r.available_at > $1 OR $3)
-  AND r.schema_version <= {version}{and_of_shard}
-ORDER BY r.available_at LIMIT $2`
+WHERE r.available_at <= least($2, statement_timestamp()){and_after} AND r.schema_version <= {version}{and_of_shard}
+ORDER BY r.available_at, r.id LIMIT $1`
 
 // Rows without a key and without a time, between two ids.
 const findBacklogSQL = `
@@ -193,6 +194,11 @@ const lockFreeSQL = `SELECT s.nth, ` + Traced + inBatch + ` FOR UPDATE OF r SKIP
 // The rows of a batch that exist.
 const visibleSQL = `SELECT s.nth` + inBatch
 
+// The rows of a batch that exist and have the time with which they were published.
+const unchangedSQL = `
+SELECT s.nth FROM unnest($1::bigint[], $2::uuid[], $3::timestamptz[]) WITH ORDINALITY s(id, message_id, available_at, nth)
+JOIN {outbox} r ON ` + fenced
+
 // The rows of a batch that are dead letters.
 const movedSQL = `
 SELECT s.nth FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
@@ -239,14 +245,15 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool
 	fresh := func(sql, upTo, age string) string {
 		return fill(strings.NewReplacer("{up_to}", upTo, "{age}", age).Replace(sql))
 	}
+	due := func(after string) string { return fill(strings.ReplaceAll(findDueSQL, "{and_after}", after)) }
 	keys := func(from string) string { return fresh(strings.ReplaceAll(findKeysSQL, "{from}", from), "$4", "$5") }
 	return statements{
-		findDue: fill(findDueSQL), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$3", "$4"),
+		findDue: due(""), findDueAfter: due(" AND (r.available_at, r.id) > ($3, $4)"), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$3", "$4"),
 		findKeys: keys(">="), findKeysAfter: keys(">"),
 		lockTable: fill(lockTableSQL), lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(locked), nextDue: fill(nextDueSQL),
 		delete: fill(deleteSQL), deleteNear: fill(deleteNearSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
 		release: fill(releaseSQL), postpone: fill(postponeSQL),
-		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), locker: fill(lockerSQL), moved: fill(movedSQL),
+		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), unchanged: fill(unchangedSQL), locker: fill(lockerSQL), moved: fill(movedSQL),
 		retention: strings.ReplaceAll(fill(retentionSQL), "{keyless}", keyless),
 	}
 }

@@ -92,7 +92,7 @@ func surroundingsOf(ctx context.Context, d *desk) (surroundings, error) {
 // outlook says what happens next, and when if that is known.
 type outlook struct {
 	text string
-	at   time.Time
+	at   *time.Time
 }
 
 // outlookOf returns what happens next to a row of the outbox.
@@ -114,17 +114,17 @@ func (s surroundings) outlookOf(w operator.Waiting) outlook {
 }
 
 // expiry returns a remark if the row has expired, or will expire before its turn.
-func (s surroundings) expiry(w operator.Waiting, turn time.Time) string {
+func (s surroundings) expiry(w operator.Waiting, turn *time.Time) string {
 	then := "a dead letter then"
 	if s.cfg.relay.OnExpired == relay.OnExpiredDrop {
 		then = "deleted then"
 	}
 	switch {
-	case w.ExpiresAt.IsZero():
+	case w.ExpiresAt == nil:
 		return ""
 	case !w.ExpiresAt.After(w.ReadAt):
 		return "; it has expired, and is not published but " + then
-	case !w.ExpiresAt.After(turn):
+	case turn != nil && !w.ExpiresAt.After(*turn):
 		return "; it will have expired, and is not published but " + then
 	}
 	return ""
@@ -149,15 +149,15 @@ func sessionText(pid int32, s *operator.Session, now time.Time) string {
 	if s.Client != nil {
 		text += " from " + *s.Client
 	}
-	if !s.Since.IsZero() {
-		text += ", for " + durationText(max(now.Sub(s.Since), 0))
+	if s.Since != nil {
+		text += ", for " + durationText(max(now.Sub(*s.Since), 0))
 	}
 	return text
 }
 
 // own returns what happens next to a row according to its own state. tries describes the remaining attempts.
-func (s surroundings) own(state operator.State, at time.Time, tries, lockedBy string, now time.Time) outlook {
-	in := func() string { return fmt.Sprintf("at %s, in %s", timeText(at), durationText(at.Sub(now))) }
+func (s surroundings) own(state operator.State, at *time.Time, tries, lockedBy string, now time.Time) outlook {
+	in := func() string { return fmt.Sprintf("at %s, in %s", timeText(*at), durationText(at.Sub(now))) }
 	switch state {
 	case operator.Due:
 		return outlook{text: "is due: the next sweep of a relay takes it, within " + durationText(s.cfg.relay.PollInterval) + " or so" + s.obstacle(), at: at}

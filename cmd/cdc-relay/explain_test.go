@@ -26,14 +26,15 @@ func TestExplainSaysThatARowExpires(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
 		onExpired          relay.OnExpired
-		expires, available time.Time
+		expires, available *time.Time
 		want               string
 	}{
-		{relay.OnExpiredDeadLetter, now, time.Time{}, "it has expired, and is not published but a dead letter then"},
-		{relay.OnExpiredDrop, now, time.Time{}, "it has expired, and is not published but deleted then"},
-		{relay.OnExpiredDeadLetter, now.Add(time.Hour), now.Add(2 * time.Hour), "it will have expired"},
-		{relay.OnExpiredDeadLetter, now.Add(2 * time.Hour), now.Add(time.Hour), ""},
-		{relay.OnExpiredDeadLetter, time.Time{}, now.Add(time.Hour), ""},
+		{relay.OnExpiredDeadLetter, &now, &now, "it has expired, and is not published but a dead letter then"},
+		{relay.OnExpiredDrop, &now, &now, "it has expired, and is not published but deleted then"},
+		{relay.OnExpiredDeadLetter, new(now.Add(time.Hour)), new(now.Add(2 * time.Hour)), "it will have expired"},
+		{relay.OnExpiredDeadLetter, new(now.Add(2 * time.Hour)), new(now.Add(time.Hour)), ""},
+		{relay.OnExpiredDeadLetter, new(time.Time{}), new(now.Add(time.Hour)), "it has expired"},
+		{relay.OnExpiredDeadLetter, nil, new(now.Add(time.Hour)), ""},
 	} {
 		s := surroundings{cfg: &config{relay: relay.DefaultConfig()}}
 		s.cfg.relay.OnExpired = c.onExpired
@@ -49,13 +50,19 @@ func TestExplainSaysThatARowExpires(t *testing.T) {
 func TestCommandsShowTimesBeyondTheRangeOfGo(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	for id, at := range []string{"now() + interval '300 years'", "'infinity'", "'-infinity'", "'12000-01-01'", "'0044-03-15 BC'"} {
-		execute(t, conn, fmt.Sprintf(`INSERT INTO outbox (id, routing_key, payload, created_at) VALUES (%d, 'k', '1', %s)`, id+1, at))
+	for id, at := range []string{"now() + interval '300 years'", "'infinity'", "'-infinity'", "'12000-01-01'", "'0044-03-15 BC'", "'0001-01-01 00:00:00+00'"} {
+		execute(t, conn, fmt.Sprintf(`INSERT INTO outbox (id, routing_key, payload, created_at, available_at, expires_at) VALUES (%d, 'k', '1', %[2]s, %[2]s, %[2]s)`, id+1, at))
 		execute(t, conn, fmt.Sprintf(`INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
 			VALUES (%d, gen_random_uuid(), %s, 6, 1, 'k', '{}', 'nack')`, id+11, at))
 		for _, format := range []string{"table", "json"} {
-			wantOutput(t, cdcRelay(t, env, "explain", fmt.Sprint(id+1), "--format", format), "created")
+			wantOutput(t, cdcRelay(t, env, "explain", fmt.Sprint(id+1), "--format", format), "created", "expire")
 			wantOutput(t, cdcRelay(t, env, "dead-letter", "show", fmt.Sprint(id+11), "--format", format), "created")
+		}
+	}
+	for _, command := range []string{"list", "explain 6", "peek"} {
+		out := cdcRelay(t, env, append(strings.Fields(command), "--format", "json")...)
+		if null := `"available_at": null`; strings.Contains(out.stdout, null) || strings.Contains(out.stdout, `"expires_at": null`) {
+			t.Errorf("%s shows null for a time:\n%s", command, out.stdout)
 		}
 	}
 	wantOutput(t, cdcRelay(t, env, "dead-letter", "list", "--format", "json"), `"created_at": "9999-12-31T23:59:59Z"`, `"created_at": "0001-01-01T00:00:00Z"`)

@@ -120,7 +120,7 @@ func nextText(w operator.Waiting) string {
 	switch {
 	case w.State == operator.Locked:
 		return fmt.Sprintf("backend %d", w.LockedBy)
-	case w.AvailableAt.After(w.ReadAt):
+	case w.AvailableAt != nil && w.AvailableAt.After(w.ReadAt):
 		return "in " + durationText(w.AvailableAt.Sub(w.ReadAt))
 	}
 	return "-"

@@ -17,7 +17,7 @@ type messageView struct {
 	Exchange          *string         `json:"exchange"`
 	RoutingKey        string          `json:"routing_key"`
 	OrderingKey       *string         `json:"ordering_key"`
-	CreatedAt         *time.Time      `json:"created_at"`
+	CreatedAt         time.Time       `json:"created_at"`
 	AgeSeconds        float64         `json:"age_seconds"`
 	ExpiresAt         *time.Time      `json:"expires_at"`
 	Attempts          int             `json:"attempts"`
@@ -43,7 +43,7 @@ const (
 func viewOf(m operator.StoredMessage) messageView {
 	v := messageView{
 		ID: m.ID, MessageID: m.MessageID, Exchange: m.Exchange, RoutingKey: m.RoutingKey, OrderingKey: m.OrderingKey,
-		CreatedAt: orNull(m.CreatedAt), AgeSeconds: seconds(m.Age()), ExpiresAt: orNull(m.ExpiresAt), Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, LastError: m.LastError,
+		CreatedAt: jsonTime(m.CreatedAt), AgeSeconds: seconds(m.Age()), ExpiresAt: orNull(m.ExpiresAt), Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, LastError: m.LastError,
 		PossibleDuplicate: m.PossibleDuplicate, SchemaVersion: m.SchemaVersion,
 		Headers: rawJSON(m.Headers), Properties: rawJSON(m.Properties), PayloadBytes: m.PayloadSize, PayloadShown: payloadHidden,
 	}
@@ -75,13 +75,13 @@ func rawJSON(text []byte) json.RawMessage {
 // deadView is the JSON form of a dead letter.
 type deadView struct {
 	messageView
-	FailureReason string     `json:"failure_reason"`
-	DeadAt        *time.Time `json:"dead_at"`
-	RequeueWith   string     `json:"requeue_with"`
+	FailureReason string    `json:"failure_reason"`
+	DeadAt        time.Time `json:"dead_at"`
+	RequeueWith   string    `json:"requeue_with"`
 }
 
 func (c *config) deadViewOf(m operator.DeadMessage) deadView {
-	return deadView{messageView: viewOf(m.StoredMessage), FailureReason: m.Reason, DeadAt: orNull(m.DeadAt), RequeueWith: c.requeueCommand(m)}
+	return deadView{messageView: viewOf(m.StoredMessage), FailureReason: m.Reason, DeadAt: jsonTime(m.DeadAt), RequeueWith: c.requeueCommand(m)}
 }
 
 // requeueCommand returns the command that requeues a dead letter. It uses the message_id, which is unique.
@@ -112,12 +112,12 @@ func (p *process) details(g rows, m operator.StoredMessage) {
 		g.row("ordering key", printable(*m.OrderingKey))
 	}
 	g.row("created", fmt.Sprintf("%s, %s ago", timeText(m.CreatedAt), durationText(m.Age())))
-	switch left := m.ExpiresAt.Sub(m.ReadAt); {
-	case m.ExpiresAt.IsZero():
-	case left > 0:
-		g.row("expires", fmt.Sprintf("%s, in %s", timeText(m.ExpiresAt), durationText(left)))
-	default:
-		g.row("expired", fmt.Sprintf("%s, %s ago", timeText(m.ExpiresAt), durationText(-left)))
+	if m.ExpiresAt != nil {
+		if left := m.ExpiresAt.Sub(m.ReadAt); left > 0 {
+			g.row("expires", fmt.Sprintf("%s, in %s", timeText(*m.ExpiresAt), durationText(left)))
+		} else {
+			g.row("expired", fmt.Sprintf("%s, %s ago", timeText(*m.ExpiresAt), durationText(-left)))
+		}
 	}
 	g.row("attempts", fmt.Sprint(m.Attempts))
 	if m.MaxAttempts != nil {

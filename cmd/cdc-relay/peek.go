@@ -73,9 +73,7 @@ func (c *config) peekedViewOf(m operator.Peeked) peekedView {
 			OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties, PossibleDuplicate: m.PossibleDuplicate,
 		}
 	}
-	if created := orNull(m.CreatedAt); created != nil { // a year that JSON can express
-		v.CreatedAt = *created
-	}
+	v.CreatedAt = jsonTime(m.CreatedAt)
 	v.Headers, v.Properties = rawJSON(v.Headers), rawJSON(v.Properties)
 	switch {
 	case m.Redacted != nil:
@@ -128,8 +126,8 @@ func (p *process) showPeeked(ctx context.Context, d *desk) error {
 	const wide = 60
 	for i, v := range view.Messages {
 		m, available := list.Rows[i], "-"
-		if v.AvailableAt != nil {
-			available = timeText(m.AvailableAt)
+		if m.AvailableAt != nil {
+			available = timeText(*m.AvailableAt)
 		}
 		g.row(fmt.Sprint(v.ID), string(v.State), available, shortened(v.Exchange, wide), shortened(v.RoutingKey, wide),
 			shortened(valueOr(v.OrderingKey, "-"), wide), fmt.Sprint(len(m.Message.Payload)), shortened(valueOr(v.Error, "-"), wide))

@@ -114,7 +114,7 @@ EXAMPLES
 // publishedView is the JSON form of a published message.
 type publishedView struct {
 	messageView
-	PublishedAt *time.Time `json:"published_at"`
+	PublishedAt time.Time `json:"published_at"`
 }
 
 // publishedListView is the JSON output of published list and show.
@@ -125,7 +125,7 @@ type publishedListView struct {
 }
 
 func publishedViewOf(m operator.PublishedMessage) publishedView {
-	return publishedView{viewOf(m.StoredMessage), orNull(m.PublishedAt)}
+	return publishedView{viewOf(m.StoredMessage), jsonTime(m.PublishedAt)}
 }
 
 func (p *process) writePublished(messages []operator.PublishedMessage, next string) error {

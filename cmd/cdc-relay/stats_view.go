@@ -95,8 +95,8 @@ func newStatsView(cfg *config, s operator.QueueStats, slot slot.Slot) statsView 
 		}
 	}
 	if !s.OldestUnknown {
-		if !s.OldestPending.IsZero() {
-			v.oldest = max(s.At.Sub(s.OldestPending), 0)
+		if s.OldestPending != nil {
+			v.oldest = max(s.At.Sub(*s.OldestPending), 0)
 		}
 		age := seconds(v.oldest)
 		v.OldestPendingSeconds = &age
@@ -135,7 +135,11 @@ func viewOfOwner(slot slot.Slot) *ownerView {
 	if p.PID == 0 {
 		return nil
 	}
-	return &ownerView{PID: p.PID, Application: p.Application, Client: p.Client, Since: orNull(p.Since)}
+	view := &ownerView{PID: p.PID, Application: p.Application, Client: p.Client}
+	if !p.Since.IsZero() { // the role may see it
+		view.Since = &p.Since
+	}
+	return view
 }
 
 // parked counts the keys that wait for their oldest row, and the keys that a dead letter blocks.

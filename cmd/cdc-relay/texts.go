@@ -112,17 +112,22 @@ func rowsText(n int64, one string) string {
 // seconds converts a duration for JSON, with milliseconds.
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
-// orNull returns nil for the zero time, for JSON. Years that JSON cannot express become the first or last that it can.
-func orNull(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
+// jsonTime returns a time for JSON. Years that JSON cannot express become the first or last that it can.
+func jsonTime(t time.Time) time.Time {
 	t = t.UTC()
 	switch year := t.Year(); {
 	case year < 1:
-		t = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+		return time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 	case year > 9999:
-		t = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+		return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 	}
-	return &t
+	return t
+}
+
+// orNull is jsonTime for a time that may be absent.
+func orNull(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	return new(jsonTime(*t))
 }

@@ -24,7 +24,7 @@ func deadLetters() newest[DeadMessage] {
 		order: "r.dead_at DESC, r.id DESC", after: "(r.dead_at, r.id) < (%[1]s::timestamptz, %[2]s)",
 		scan: func(row pgx.CollectableRow, died *pgtype.Timestamptz, more ...any) (letter DeadMessage, err error) {
 			letter.StoredMessage, err = scanStored(row, append([]any{&letter.Reason, died}, more...)...)
-			letter.DeadAt = pgtime.FromColumn(*died)
+			letter.DeadAt = pgtime.FromRequired(*died)
 			return letter, err
 		},
 	}

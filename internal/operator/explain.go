@@ -42,7 +42,7 @@ func States() []State {
 // Waiting is a row of the outbox.
 type Waiting struct {
 	StoredMessage
-	AvailableAt time.Time // zero: at once
+	AvailableAt *time.Time // nil: at once
 	State       State
 	LockedBy    int32 // the process id of the session that has locked it; 0: none
 	// Session has locked the row or the head of its key; nil: none, or it has ended. Only Explain sets it.
@@ -60,7 +60,7 @@ type KeyHead struct {
 	ID          int64
 	State       State
 	LockedBy    int32
-	AvailableAt time.Time
+	AvailableAt *time.Time // nil: at once
 	Attempts    int
 	MaxAttempts *int
 	LastError   *string
@@ -71,8 +71,8 @@ type Session struct {
 	PID int32
 	// Application and Client (address and port) are nil if the role may not see them; Client also for a Unix socket.
 	Application, Client *string
-	// Since is the start of its transaction; zero: the role may not see it.
-	Since time.Time
+	// Since is the start of its transaction; nil: the role may not see it.
+	Since *time.Time
 }
 
 // stateSQL returns the state of a row r, from its columns and its lock.

@@ -30,7 +30,7 @@ func history() newest[PublishedMessage] {
 		order: "r.id DESC, r.published_at DESC", after: "(r.id, r.published_at) < (%[2]s, %[1]s::timestamptz)",
 		scan: func(row pgx.CollectableRow, published *pgtype.Timestamptz, more ...any) (m PublishedMessage, err error) {
 			m.StoredMessage, err = scanStored(row, append([]any{published}, more...)...)
-			m.PublishedAt = pgtime.FromColumn(*published)
+			m.PublishedAt = pgtime.FromRequired(*published)
 			return m, err
 		},
 	}

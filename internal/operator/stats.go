@@ -39,17 +39,17 @@ type QueueStats struct {
 	At time.Time
 	// Depth counts all rows of the outbox.
 	Depth Count
-	// OldestPending is when the oldest ready row was created; zero: none. OldestUnknown: finding it took too long.
-	OldestPending time.Time
+	// OldestPending is when the oldest ready row was created; nil: none. OldestUnknown: finding it took too long.
+	OldestPending *time.Time
 	OldestUnknown bool
 	// Due counts retries, scheduled rows and rows with a late confirm whose time has come.
 	Due Count
-	// Retrying counts rejected rows that wait for their time; NextRetry is the earliest time.
+	// Retrying counts rejected rows that wait for their time; NextRetry is the earliest time, nil if there are none.
 	Retrying  Count
-	NextRetry time.Time
-	// Scheduled counts rows that wait for a time set by the application; NextScheduled is the earliest time.
+	NextRetry *time.Time
+	// Scheduled counts rows that wait for a time set by the application; NextScheduled is the earliest time, or nil.
 	Scheduled     Count
-	NextScheduled time.Time
+	NextScheduled *time.Time
 	// NewerVersion counts rows that need a newer relay.
 	NewerVersion Count
 	// Unconfirmed counts published rows whose confirm is late.
@@ -61,8 +61,8 @@ type QueueStats struct {
 	// BlockedKeys counts ordering keys with rows behind a dead letter.
 	BlockedKeys Count
 	DeadLetters Count
-	OldestDead  time.Time
-	NewestDead  time.Time
+	OldestDead  *time.Time // nil: none
+	NewestDead  *time.Time // nil: none
 	// Failing are the routing keys and errors with the most rows. If there are many rows, only the earliest retries and
 	// the newest dead letters are read; FailingPrecision says so.
 	Failing          []Failing

@@ -25,7 +25,7 @@ func TestStatsOfAnEmptyQueue(t *testing.T) {
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
 		zero := exactly(0)
-		if s.Depth != zero || s.Due != zero || s.Retrying != zero || s.DeadLetters != zero || s.Expired != zero || !s.OldestPending.IsZero() || s.OldestUnknown || len(s.Failing) != 0 {
+		if s.Depth != zero || s.Due != zero || s.Retrying != zero || s.DeadLetters != zero || s.Expired != zero || s.OldestPending != nil || s.OldestUnknown || len(s.Failing) != 0 {
 			t.Errorf("got %+v", s)
 		}
 	}
@@ -64,7 +64,7 @@ func TestStatsCountsRowsByState(t *testing.T) {
 				t.Errorf("%s: %s, want about %s", what, got, want)
 			}
 		}
-		within("oldest", s.At.Sub(s.OldestPending), time.Hour)
+		within("oldest", s.At.Sub(*s.OldestPending), time.Hour)
 		within("next retry", s.NextRetry.Sub(s.At), 5*time.Minute)
 		within("next scheduled", s.NextScheduled.Sub(s.At), 24*time.Hour)
 		if len(s.Failing) != 3 || s.Failing[0] != (operator.Failing{RoutingKey: "a", Error: "unroutable", Example: "unroutable: c", Retrying: 2, Dead: 1}) || s.FailingPrecision != operator.Exact {
@@ -156,7 +156,7 @@ func TestExplainNamesTheSessionThatLocksAMessage(t *testing.T) {
 	if w.State != operator.Locked || w.LockedBy != session || w.Session == nil || w.Session.PID != session {
 		t.Fatalf("%s by session %d %+v, want locked by %d", w.State, w.LockedBy, w.Session, session)
 	}
-	if w.Session.Application == nil || w.Session.Client == nil || w.Session.Since.IsZero() {
+	if w.Session.Application == nil || w.Session.Client == nil || w.Session.Since == nil {
 		t.Errorf("the session lacks its application, client or start: %+v", *w.Session)
 	}
 	if err := locked.Rollback(t.Context()); err != nil {

@@ -24,7 +24,7 @@ type StoredMessage struct {
 	Headers, Properties []byte
 	SchemaVersion       int
 	CreatedAt           time.Time
-	ExpiresAt           time.Time // zero: never
+	ExpiresAt           *time.Time // nil: never
 	Attempts            int
 	MaxAttempts         *int // nil: --max-retries of the relay applies
 	LastError           *string
@@ -67,7 +67,7 @@ func scanStored(row pgx.CollectableRow, more ...any) (StoredMessage, error) {
 		&m.Payload, &m.PayloadSize, &m.Binary, &m.ReadAt,
 	}, more...)...)
 	m.Headers, m.Properties, m.Redacted = bytesOf(headers), bytesOf(properties), bytesOf(redacted)
-	m.CreatedAt, m.ExpiresAt, m.ReadAt = pgtime.FromColumn(created), pgtime.FromColumn(expires), m.ReadAt.UTC()
+	m.CreatedAt, m.ExpiresAt, m.ReadAt = pgtime.FromRequired(created), pgtime.FromColumn(expires), m.ReadAt.UTC()
 	return m, err
 }
 

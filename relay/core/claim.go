@@ -231,7 +231,7 @@ func (c *Core) Begin(rows []outbox.Candidate, mostRows, mostBytes int) *Claim {
 // missed makes sweeps find a keyless row again that a claim did not get.
 func (c *Core) missed(row outbox.Candidate) {
 	switch {
-	case !row.Due.IsZero():
+	case row.Due != nil:
 		c.mu.due = true
 	case c.mu.term.leader:
 		c.mu.backlog = min(c.mu.backlog, row.ID)
@@ -313,7 +313,7 @@ func sameKey(a, b *string) bool { return a == b || a != nil && b != nil && *a ==
 // mark marks a claimed message that may have been published before.
 func (c *Core) mark(m *outbox.Message) {
 	_, found := c.mu.unknown.rows[m.Ref()]
-	fresh := m.AvailableAt.IsZero() && m.ID <= c.mu.term.boundary
+	fresh := m.AvailableAt == nil && m.ID <= c.mu.term.boundary
 	m.PossibleDuplicate = m.PossibleDuplicate || found || c.mu.unknown.many || fresh || m.ID <= c.mu.restarted
 }
 

@@ -115,7 +115,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (publ
 	c.lock()
 	defer c.mu.Unlock()
 	switch {
-	case !m.AvailableAt.IsZero() || m.SchemaVersion > outbox.SchemaVersion:
+	case m.AvailableAt != nil || m.SchemaVersion > outbox.SchemaVersion:
 		c.leaveScheduled(m)
 		return nil, Taken
 	case c.mu.registry.knows(m.Ref(), commitLSN):

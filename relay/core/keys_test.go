@@ -43,7 +43,7 @@ func TestAPassParksNoRequestedKey(t *testing.T) {
 	c.PublisherReady(true)
 	c.TookSlot(Slot{})
 	key := "k"
-	postponed := outbox.Candidate{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Due: time.Now().Add(time.Hour)}
+	postponed := outbox.Candidate{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Due: new(time.Now().Add(time.Hour))}
 	read := func(asked []string) {
 		c.Found(asked, []outbox.Run{{postponed}}, 2, outbox.Snapshot{}, c.View().Epoch, 1)
 	}

@@ -49,7 +49,7 @@ func (c *Core) resolved(s answer) (write bool, next *outbox.Message) {
 		}
 		return true, nil
 	}
-	if s.outcome == outbox.Unknown && m.AvailableAt.IsZero() {
+	if s.outcome == outbox.Unknown && m.AvailableAt == nil {
 		c.rememberUnknown(m.Ref())
 	}
 	if m.OrderingKey != nil {
@@ -67,7 +67,7 @@ func (c *Core) returned(m *outbox.Message) {
 	case m.OrderingKey != nil:
 		c.leave(m)
 		c.mu.keys.landed(m)
-	case m.AvailableAt.IsZero():
+	case m.AvailableAt == nil:
 		c.leave(m)
 	default:
 		c.wantDue()
