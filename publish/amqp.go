@@ -68,7 +68,7 @@ type AMQP struct {
 	uri    amqp.URI
 	limits limits
 	// alone is shared by all sessions.
-	alone *aloneList
+	alone *suspects
 
 	// Only the goroutine of Run uses the fields below.
 	breaker   breaker
@@ -87,7 +87,7 @@ func NewAMQP(cfg AMQPConfig) (*AMQP, error) {
 		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP takes %d", len(cfg.DefaultExchange), longestShortString)
 	}
 	return &AMQP{
-		inbox: inbox{in: newMailbox[*outbox.Message]()}, cfg: cfg, uri: uri, alone: newAloneList(),
+		inbox: inbox{in: newMailbox[*outbox.Message]()}, cfg: cfg, uri: uri, alone: newSuspects(),
 		limits:  limits{defaultExchange: cfg.DefaultExchange, login: uri.Username},
 		breaker: breaker{cooldown: cfg.OutageCooldown},
 		trouble: newOutageLog(cfg.Logger),

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -50,6 +52,41 @@ func poisonOnASharedLane(t *testing.T, broker *services.RabbitMQ) {
 	if r.phase() != Ready || r.mark() != 2 {
 		t.Error("the connection was lost")
 	}
+}
+
+// pluginFails: an exchange type cannot evaluate the header of a message, and RabbitMQ ends the connection. Nothing else
+// is published.
+func pluginFails(t *testing.T, broker *services.RabbitMQ) {
+	if err := broker.EnablePlugin(t.Context(), "rabbitmq_jms_topic_exchange"); err != nil {
+		t.Fatal(err)
+	}
+	u := broker.URL("")
+	a := newAdmin(t, u)
+	x, q := services.Name(t)+"_x", a.queue(services.Name(t), nil)
+	if err := a.channel.ExchangeDeclare(x, "x-jms-topic", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	selector := amqp.Table{"rjms_erlang_selector": `{'=',{'+',{ident,<<"n">>},1},2}.`} // n + 1 = 2
+	if err := a.channel.QueueBind(q, "#", x, false, selector); err != nil {
+		t.Fatal(err)
+	}
+	r := startAMQP(t, AMQPConfig{URL: u})
+	mark := r.mark()
+	var k maker
+	bad, good := k.make(x, "k", "text"), k.make(x, "k", "number")
+	bad.Headers, good.Headers = []byte(`{"n": "one"}`), []byte(`{"n": 1}`)
+	result := publishAlone(t, r, bad)[bad.ID]
+	if result.Reason == outbox.ReasonUnroutable {
+		t.Skip("this RabbitMQ takes the text for another number")
+	}
+	if result.Outcome != outbox.Rejected || !strings.Contains(result.Detail, "INTERNAL_ERROR (541)") {
+		t.Errorf("got %+v", result)
+	}
+	if n := r.countSince(mark, Ready); n > endsAlone+1 {
+		t.Errorf("%d connections ended", n)
+	}
+	allAre(t, []outbox.Result{publishAlone(t, r, good)[good.ID]}, outbox.Confirmed)
+	a.drain(q)
 }
 
 func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {

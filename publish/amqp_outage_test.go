@@ -66,6 +66,7 @@ func TestOutagesOfAPrivateBroker(t *testing.T) {
 		try  func(*testing.T, *services.RabbitMQ)
 	}{
 		{"poison on a shared lane", poisonOnASharedLane},
+		{"a plugin fails at a message", pluginFails},
 		{"blocked", blocked},
 		{"killed and restarted", killedAndRestarted},
 		{"shutdown while blocked", shutdownWhileBlocked}, // leaves it blocked

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -120,6 +121,38 @@ func isPropertyException(e *amqp.Error) bool {
 func exchangeForbidden(e *amqp.Error) bool {
 	return e != nil && e.Code == amqp.AccessRefused &&
 		(strings.Contains(e.Reason, "access to exchange") || strings.Contains(e.Reason, "internal exchange"))
+}
+
+// endedByBroker reports whether an exception may be about a message. An operator's close and a broker shutdown are not.
+func endedByBroker(e *amqp.Error) bool {
+	return e != nil && e.Server && e.Code != amqp.ConnectionForced
+}
+
+// cutByPeer reports whether the other side ended the connection without a reason, as a proxy or a crash does. A timeout
+// is an outage.
+func cutByPeer(e *amqp.Error, write error) bool {
+	text := ""
+	switch {
+	case e != nil && fromNetwork(e):
+		text = e.Reason
+	case e == nil && write != nil: // the library reports why it closed the connection only later
+		text = write.Error()
+	}
+	return text == "EOF" || slices.ContainsFunc([]string{
+		"unexpected EOF", "connection reset", "broken pipe", "forcibly closed", "connection was aborted",
+	}, func(part string) bool { return strings.Contains(text, part) })
+}
+
+// fatal is the verdict on a message that ended connection after connection. It says what ended the last one.
+func fatal(times int, e evidence) verdict {
+	why := "without a reason"
+	if e.exception != nil {
+		why = exceptionText(e.exception)
+	}
+	return verdict{
+		outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed,
+		detail: fmt.Sprintf("RabbitMQ ended the connection %d times when this message was sent alone: %s", times, why),
+	}
 }
 
 func returnText(r *amqp.Return) string {

@@ -44,7 +44,7 @@ type Exec struct {
 	cfg ExecConfig
 	// startTime is how long a handler may take before its answers are due.
 	startTime time.Duration
-	suspects  *suspects // only the goroutine of Run uses it
+	suspects  *suspects
 }
 
 // NewExec looks for the program; it does not start it.

@@ -64,6 +64,8 @@ const (
 	mostOfChunk = 16 << 10
 	// unknownPause is how long an answer "unknown" is delayed.
 	unknownPause = time.Second
+	// aloneAfter is how long a handler gets other messages before one at which a handler ended alone.
+	aloneAfter = time.Second
 	// exitGrace is how long the handler may run after its input was closed.
 	exitGrace = time.Second
 )
@@ -141,14 +143,14 @@ func (h *handler) untilDue() time.Duration {
 // handlers do not always come before one that shows that handlers work.
 func (h *handler) receive() {
 	for _, m := range h.p.in.take(nil) {
-		if h.p.suspects.count(m) < endsTogether {
+		if !h.p.suspects.of(m).mustBeAlone() {
 			h.unsent = append(h.unsent, m)
 			continue
 		}
 		h.risky = append(h.risky, m)
 	}
 	rand.Shuffle(len(h.risky), func(i, j int) { h.risky[i], h.risky[j] = h.risky[j], h.risky[i] })
-	slices.SortFunc(h.risky, func(a, b *outbox.Message) int { return h.p.suspects.rank(a) - h.p.suspects.rank(b) })
+	slices.SortFunc(h.risky, h.p.suspects.compare)
 }
 
 // write starts a write of waiting messages, unless one is under way or a message must be alone.
@@ -182,7 +184,7 @@ func (h *handler) write() {
 // mayTry reports whether a risky message may be sent now. One that has ended a handler alone lets others go first, but not for
 // ever.
 func (h *handler) mayTry(m *outbox.Message) bool {
-	if h.p.suspects.count(m) == endsTogether {
+	if h.p.suspects.of(m).alone == 0 {
 		return true
 	}
 	age := time.Since(h.began)
@@ -290,7 +292,7 @@ func (h *handler) end(exit error) {
 	h.p.setState(Connecting, oneLine(h.why.Error())) // before the results: after its result, the relay publishes no more
 	h.passOn(time.Now().Add(unknownPause))
 	if h.answered {
-		h.p.suspects.working++
+		h.p.suspects.handlerWorked()
 	}
 	for one := h.hand.oldest(); one != nil; one = h.hand.oldest() {
 		h.hand.remove(one)
@@ -305,7 +307,8 @@ func (h *handler) end(exit error) {
 // about it.
 func (h *handler) unanswered(m *outbox.Message) {
 	if !h.stopping {
-		if alone, culprit := h.p.suspects.blame(m, h.answered); culprit {
+		end := sessionEnd{alone: h.p.suspects.of(m).mustBeAlone(), answered: h.answered}
+		if alone, culprit := h.p.suspects.blame(m, end); culprit {
 			h.rejected = true
 			h.p.sink.Deliver(outbox.Result{
 				Message: m, Outcome: outbox.Rejected, Reason: outbox.ReasonHandlerRejected, MaybeSent: true,

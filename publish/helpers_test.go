@@ -110,6 +110,19 @@ func (r *recorder) awaitSince(t *testing.T, mark int, phase Phase) {
 	})
 }
 
+// countSince returns how often a phase began since a mark.
+func (r *recorder) countSince(mark int, phase Phase) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for i := mark; i < len(r.states); i++ {
+		if r.states[i].Phase == phase && (i == 0 || r.states[i-1].Phase != phase) {
+			n++
+		}
+	}
+	return n
+}
+
 // awaitResults waits for the result of each message and returns it.
 func (r *recorder) awaitResults(t *testing.T, messages ...*outbox.Message) []outbox.Result {
 	t.Helper()

@@ -3,6 +3,7 @@ package publish
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -91,6 +92,11 @@ func (i *isolator) run() {
 	for !i.over() {
 		for _, j := range i.jobs.take(nil) {
 			waiting[j.urgency] = append(waiting[j.urgency], j)
+			if j.urgency == sendsLast {
+				slices.SortStableFunc(waiting[sendsLast], func(a, b job) int {
+					return i.alone.compare(a.messages[0].message, b.messages[0].message)
+				})
+			}
 		}
 		if j, some := next(); some {
 			i.do(j)
@@ -205,7 +211,10 @@ func (i *isolator) sendAlone(s resend) verdict {
 		i.sink.Deliver(result)
 		return verdict{}
 	}
-	if err := i.open(); err != nil {
+	if err = i.prove(s.message); err == nil {
+		err = i.open()
+	}
+	if err != nil {
 		i.lose(err)
 		stop := verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
 		i.giveUp(s, stop)
@@ -230,7 +239,7 @@ func (i *isolator) sendAlone(s resend) verdict {
 		return e.verdict
 	case <-timer.C:
 		e.awaited.Store(false)
-		i.alone.remove(s.message) // the connection still exists
+		i.alone.clear(s.message) // the connection still exists
 		i.owes = true
 		i.wait = min(max(i.wait/2, shortestWait, i.throttle.manyTimesThere()), longest)
 	case <-i.ended:
@@ -275,3 +284,60 @@ func (i *isolator) tellSender(exchange string, stop verdict) {
 
 // returnSlack is room for returns beyond the messages in flight.
 const returnSlack = 16
+
+// reservedName is a routing key that reaches no queue: RabbitMQ lets nobody choose a queue name with this prefix.
+const reservedName = "amq.cdc-relay.probe"
+
+var errUnproved = errors.New("the connection was lost before the answer to a probe")
+
+// prove checks that the broker works, before a message is sent alone at which connections may end. The connection must
+// survive twice the time that the message left the last one, and the broker must then answer a message that no queue
+// receives. So neither an outage nor a proxy that ends each connection is taken for a fault of the message, and a
+// system without other messages finds it, too.
+func (i *isolator) prove(m *outbox.Message) error {
+	known := i.alone.of(m)
+	if !known.mustBeAlone() || (known.alone == 0 && i.heard.Load()) {
+		return nil
+	}
+	if known.alone > 0 {
+		timer := time.NewTimer(min(2*known.lasted, longestWait))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-i.ended:
+			return errUnproved
+		}
+	}
+	err := i.limited("publish a probe", i.probe)
+	if err == nil {
+		i.tellFirstAnswer()
+	}
+	return err
+}
+
+// probe publishes a message that no queue receives, and waits for the answer. A missing permission is an answer, too.
+// It uses its own channel, which the broker may close.
+func (i *isolator) probe() error {
+	channel, err := i.connection.Channel()
+	if err != nil {
+		return fmt.Errorf("open channel: %w", err)
+	}
+	if err := channel.Confirm(false); err != nil {
+		return fmt.Errorf("select confirm mode: %w", err)
+	}
+	confirm, err := channel.PublishWithDeferredConfirm("", reservedName, false, false, amqp.Publishing{})
+	if err != nil {
+		return fmt.Errorf("publish a probe: %w", err)
+	}
+	select {
+	case <-confirm.Done():
+	case <-i.ended:
+	}
+	if i.over() || i.connection.IsClosed() {
+		return errUnproved
+	}
+	if channel.IsClosed() { // 403: the user may not publish to the default exchange
+		return nil
+	}
+	return channel.Close()
+}

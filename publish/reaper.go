@@ -224,11 +224,18 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 func (r *reaper) unanswered(e *entry, evidence evidence, v verdict) verdict {
 	switch {
 	case evidence.timedOut && !evidence.connectionClosed:
-		r.alone.remove(e.message)
-	case evidence.connectionClosed && endedByBroker(evidence.exception):
-		if r.alone.add(e.message, e.awaited.Load(), r.heard.Load()) {
+		r.alone.clear(e.message)
+	case evidence.connectionClosed:
+		stated := endedByBroker(evidence.exception)
+		if !stated && !cutByPeer(evidence.exception, e.err) {
+			return v
+		}
+		times, culprit := r.alone.blame(e.message, sessionEnd{
+			alone: e.awaited.Load(), stated: stated, worked: r.heard.Load(), lasted: r.clock.now() - e.sentAt,
+		})
+		if culprit {
 			e.resent = true // the broker may have it nevertheless
-			return fatal(evidence.exception)
+			return fatal(times, evidence)
 		}
 	}
 	return v
@@ -252,7 +259,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 	default:
 		return
 	}
-	r.alone.remove(e.message)
+	r.alone.clear(e.message)
 	r.lastAnswer = r.clock.now()
 	r.throttle.confirmed(time.Since(e.message.SentAt)) // not the clock, which stops while the broker blocks
 	r.tellFirstAnswer()

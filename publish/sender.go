@@ -161,8 +161,7 @@ func (s *sender) accept(m *outbox.Message) {
 // mustWait reports whether a message must wait while the breaker is half-open: all after the first one, and one over
 // which connections ended, because any other goes first.
 func (s *sender) mustWait(m *outbox.Message) bool {
-	_, ended := s.alone.has(m)
-	return s.probed || ended > 0
+	return s.probed || s.alone.of(m).alone > 0
 }
 
 func (s *sender) nextProbe() <-chan time.Time {
@@ -175,10 +174,12 @@ func (s *sender) probeNext() {
 	if len(s.held) == 0 {
 		return
 	}
-	next := max(0, slices.IndexFunc(s.held, func(m *outbox.Message) bool {
-		_, ended := s.alone.has(m)
-		return ended == 0
-	}))
+	next := 0
+	for i, m := range s.held {
+		if s.alone.compare(m, s.held[next]) < 0 {
+			next = i
+		}
+	}
 	m := s.held[next]
 	s.held = slices.Delete(s.held, next, next+1)
 	s.dispatch(m)
@@ -193,9 +194,9 @@ func (s *sender) dispatch(m *outbox.Message) {
 		return
 	}
 	s.probed = true
-	if listed, ended := s.alone.has(m); listed || p.risky {
+	if known := s.alone.of(m); known.mustBeAlone() || p.risky {
 		j := job{messages: []resend{{message: m}}, urgency: sendsAlone}
-		if ended > 0 {
+		if known.alone > 0 {
 			j.urgency = sendsLast
 		}
 		s.jobs.put(j)

@@ -40,7 +40,7 @@ type session struct {
 	// throttle bounds the unconfirmed messages of the sender; the reaper reports answers to it.
 	throttle *throttle
 	// alone belongs to the publisher and outlives the session.
-	alone *aloneList
+	alone *suspects
 
 	// ended is closed once by end: sender and isolator stop.
 	ended   chan struct{}

@@ -254,9 +254,9 @@ func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
 	return nil
 }
 
-// mostOutages is how many outages in a row may pass while nothing is settled. A message that ends each handler of
-// --publisher exec is rejected at the fifth.
-const mostOutages = 5
+// mostOutages is how many outages in a row may pass while nothing is settled. A message that ends each connection, or
+// each handler of --publisher exec, is rejected at the fifth; each further one like it takes one more.
+const mostOutages = 10
 
 // outage waits for a publisher that is not ready.
 func (r *Relay) outage(ctx context.Context, a *actors, p *progress) error {

@@ -159,7 +159,11 @@ func (n *node) writeFiles(settings []string) error {
 	}
 	for name, content := range files {
 		path := filepath.Join(n.home, name)
-		if err := os.WriteFile(path, []byte(content), 0o400); err != nil {
+		mode := os.FileMode(0o400)
+		if name == "enabled_plugins" {
+			mode = 0o600 // for EnablePlugin
+		}
+		if err := os.WriteFile(path, []byte(content), mode); err != nil {
 			return err
 		}
 		if err := n.account.own(path); err != nil {

@@ -59,6 +59,12 @@ func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
 	return r.runner.tool(ctx, append([]string{"rabbitmqctl"}, args...)...)
 }
 
+// EnablePlugin enables a plugin that RabbitMQ comes with. It takes a second or two.
+func (r *RabbitMQ) EnablePlugin(ctx context.Context, name string) error {
+	_, err := r.runner.tool(ctx, "rabbitmq-plugins", "enable", name)
+	return err
+}
+
 // CanCtl reports whether Ctl works. It does not for a broker known only by its address.
 func (r *RabbitMQ) CanCtl() bool {
 	_, given := r.runner.(foreign)

@@ -83,9 +83,9 @@ func TestExecChargesNobodyWhileNoHandlerAnswers(t *testing.T) {
 	end := func(answered, wantCulprit bool) {
 		t.Helper()
 		if answered {
-			s.working++
+			s.handlerWorked()
 		}
-		if _, culprit := s.blame(m, answered); culprit != wantCulprit {
+		if _, culprit := s.blame(m, sessionEnd{alone: s.of(m).mustBeAlone(), answered: answered}); culprit != wantCulprit {
 			t.Fatalf("culprit: %v, %+v", culprit, s)
 		}
 	}
