@@ -32,11 +32,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 		return err
 	}
 	if ok {
-		greatest, err := r.store.GreatestID(ctx)
-		if err != nil {
-			return err
-		}
-		r.sweeper.sweeps.UpTo = max(last, greatest)
+		r.sweeper.sweeps.UpTo = last
 	}
 	r.streamer.Store(nil)
 	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}

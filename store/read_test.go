@@ -1,6 +1,11 @@
 package store_test
 
-import "testing"
+import (
+	"math"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
 
 func TestPayloadIsReadByteForByte(t *testing.T) {
 	f := newFixture(t)
@@ -57,5 +62,42 @@ func TestLastIDIncludesOpenTransactions(t *testing.T) {
 	f.Exec(`ALTER TABLE outbox ALTER id DROP IDENTITY`)
 	if _, ok, err := f.store.LastID(t.Context()); ok || err != nil {
 		t.Errorf("without a sequence: ok = %v, err = %v", ok, err)
+	}
+}
+
+// Applications may set ids, and copies and restarts leave the sequence behind. No row may have a greater id.
+func TestLastIDIsTheGreatestOfSequenceAndRows(t *testing.T) {
+	const row, id = `(id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES ($1, 'r', '1')`, int64(math.MaxInt64)
+	f := newFixture(t)
+	for _, c := range []struct {
+		name  string
+		set   string
+		ids   []int64
+		want  int64
+		known bool
+	}{
+		{"unused sequence, no row", `SELECT`, nil, 0, true},
+		{"unused sequence", `SELECT`, []int64{7, 4000}, 4000, true},
+		{"ids below zero", `SELECT`, []int64{math.MinInt64, -7}, 0, true},
+		{"sequence above the rows", `SELECT setval('outbox_id_seq', 500)`, []int64{7}, 500, true},
+		{"sequence below the rows", `SELECT setval('outbox_id_seq', 5)`, []int64{3, 5, 6}, 6, true},
+		{"greatest id", `SELECT setval('outbox_id_seq', 500)`, []int64{7, id}, id, true},
+		{"sequence at its end", `SELECT setval('outbox_id_seq', 9223372036854775807)`, []int64{7}, id, true},
+		{"large steps", `ALTER SEQUENCE outbox_id_seq INCREMENT 1000 RESTART 1000`, []int64{1001}, 1001, true},
+		{"cycle", `ALTER SEQUENCE outbox_id_seq INCREMENT 1 MAXVALUE 100 RESTART 1 CYCLE`, []int64{2, 99}, 99, true},
+		{"descending", `ALTER SEQUENCE outbox_id_seq INCREMENT -1 MINVALUE -100 MAXVALUE 100 RESTART -5; SELECT setval('outbox_id_seq', -5)`, []int64{-1, -2}, -1, true},
+		{"the table is locked", `BEGIN; LOCK TABLE outbox`, nil, 0, false},
+		{"no sequence", `ROLLBACK; ALTER TABLE outbox ALTER id DROP IDENTITY`, []int64{7}, 0, false},
+	} {
+		f.Exec(`TRUNCATE outbox`)
+		for _, id := range c.ids {
+			f.Insert(row, id)
+		}
+		if _, err := f.Conn.Exec(t.Context(), c.set, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+		if got, ok, err := f.store.LastID(t.Context()); got != c.want || ok != c.known || err != nil {
+			t.Errorf("%s: %d, %t, %v, want %d, %t", c.name, got, ok, err, c.want, c.known)
+		}
 	}
 }

@@ -15,7 +15,7 @@ type statements struct {
 	findRuns                      string
 	lockTable, lock, deleteLocked string
 	nextDue, lockFree, visible    string
-	locker                        string
+	locker, lastID                string
 	delete, deleteNear            string
 	retry, deadLetter             string
 	release, postpone             string
@@ -253,7 +253,7 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool
 		lockTable: fill(lockTableSQL), lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(locked), nextDue: fill(nextDueSQL),
 		delete: fill(deleteSQL), deleteNear: fill(deleteNearSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
 		release: fill(releaseSQL), postpone: fill(postponeSQL),
-		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), unchanged: fill(unchangedSQL), locker: fill(lockerSQL), moved: fill(movedSQL),
+		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), unchanged: fill(unchangedSQL), locker: fill(lockerSQL), lastID: fill(lastIDSQL), moved: fill(movedSQL),
 		retention: strings.ReplaceAll(fill(retentionSQL), "{keyless}", keyless),
 	}
 }

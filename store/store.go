@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -146,31 +147,35 @@ func (s *Store) SlotOwner(ctx context.Context, name string) (o SlotOwner, err er
 	return o, nil
 }
 
-// GreatestID returns the greatest id of the rows, or 0 if the table is empty. It may be above the sequence, after a
-// copy, a manual INSERT, or a restart of the sequence.
-func (s *Store) GreatestID(ctx context.Context) (id int64, err error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	if err := s.pool.QueryRow(ctx, `SELECT coalesce(max(id), 0) FROM `+s.table.SQL()).Scan(&id); err != nil {
-		return 0, fmt.Errorf("read the greatest id of %s: %w", s.table, err)
-	}
-	return id, nil
-}
+// lastIDSQL reads the sequence and the greatest id above it. Normally no row is there, so that the index answers at once,
+// also if an old transaction keeps millions of dead rows.
+const lastIDSQL = `
+SELECT s.last, (SELECT r.id FROM {outbox} r WHERE r.id > s.last ORDER BY r.id DESC LIMIT 1)
+FROM (SELECT coalesce(pg_catalog.pg_sequence_last_value(c.oid), 0) AS last
+      FROM pg_catalog.pg_get_serial_sequence($1, 'id') name JOIN pg_catalog.pg_class c ON c.oid = name::regclass
+      WHERE pg_catalog.has_sequence_privilege(c.oid, 'SELECT, USAGE') OFFSET 0) s`
 
-// LastID returns the newest id of the sequence, including ids of open transactions: later INSERTs get higher ids. Ok is
-// false if the table has no sequence.
+// lastIDWait bounds the search for the greatest id: a new leader must not wait for a lock or for dead rows.
+const lastIDWait = time.Second
+
+// LastID returns the greatest id so far: of the rows, and of the sequence, which counts ids of open transactions too. An
+// application may set ids, and a copied table leaves its sequence behind. Ok is false if the id is unknown: the table has
+// no sequence that the role may read, or the answer took too long. 0: there was no row.
 func (s *Store) LastID(ctx context.Context) (id int64, ok bool, err error) {
-	ctx, cancel := s.bounded(ctx)
+	short, cancel := context.WithTimeout(ctx, min(lastIDWait, s.statementTimeout))
 	defer cancel()
-	var last pgtype.Int8
-	err = s.pool.QueryRow(ctx, `
-SELECT pg_sequence_last_value(s.oid) FROM pg_get_serial_sequence($1, 'id') name
-JOIN pg_catalog.pg_class s ON s.oid = name::regclass`, s.table.SQL()).Scan(&last)
+	var last, greatest pgtype.Int8
+	err = s.pool.QueryRow(short, s.sql.lastID, s.table.SQL()).Scan(&last, &greatest)
 	switch {
 	case err == pgx.ErrNoRows:
+		return 0, false, nil
+	case pgcode.Is(err, pgcode.LockNotAvailable, pgcode.QueryCanceled), err != nil && short.Err() != nil && ctx.Err() == nil:
 		return 0, false, nil
 	case err != nil:
 		return 0, false, fmt.Errorf("read the newest id of %s: %w", s.table, err)
 	}
-	return last.Int64, true, nil // null: no id was assigned yet
+	if greatest.Valid {
+		return greatest.Int64, true, nil
+	}
+	return last.Int64, true, nil
 }

@@ -234,7 +234,7 @@ func (c *Core) missed(row outbox.Candidate) {
 	case row.Due != nil:
 		c.mu.due = true
 	case c.mu.term.leader:
-		c.mu.backlog = min(c.mu.backlog, row.ID)
+		c.mu.backlog = min(c.mu.backlog, passFrom(row.ID))
 	}
 }
 

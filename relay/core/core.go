@@ -191,8 +191,8 @@ func (c *Core) letGo(size int) {
 // leave records that a streamed row stays in the table, for a claim.
 func (c *Core) leave(m *outbox.Message) {
 	if m.OrderingKey == nil {
-		c.noteUnseen(m.XID, m.ID)
-		c.wantBacklog(m.ID)
+		c.noteUnseen(m.XID, passFrom(m.ID))
+		c.wantBacklog(passFrom(m.ID))
 		return
 	}
 	if c.mu.keys.leave(*m.OrderingKey, c.noteUnseen(m.XID, nothing)) {
@@ -243,6 +243,9 @@ func (c *Core) wantBacklog(from int64) {
 	}
 	c.mu.backlog = min(c.mu.backlog, from)
 }
+
+// passFrom returns where a pass must start to see the row with this id. The greatest id stands for nothing.
+func passFrom(id int64) int64 { return min(id, nothing-1) }
 
 func (c *Core) wantDue() {
 	if !c.mu.due {

@@ -56,7 +56,7 @@ func (c *Core) late() bool { return outbox.Elapsed(c.mu.term.owned, c.mu.now) > 
 
 // Slot describes how a relay has taken the slot.
 type Slot struct {
-	// Boundary is the highest id that was assigned before.
+	// Boundary is the greatest id so far, of the rows and of the sequence.
 	Boundary int64
 	// PID is the server process of the stream.
 	PID uint32

@@ -1,0 +1,61 @@
+package core
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Whatever its id is, a row that stays in the table asks for a pass that reads it.
+func TestARowWithAnyIDAsksForAPass(t *testing.T) {
+	for _, id := range []int64{math.MinInt64, math.MinInt64 + 1, -1, 0, 1, math.MaxInt64 - 1, math.MaxInt64} {
+		c := New(DefaultLimits(100))
+		c.TookSlot(Slot{PID: 1})
+		if _, ok := c.BacklogBegan(c.View().Epoch); !ok {
+			t.Fatal("the pass of the new term does not begin")
+		}
+		c.Streamed(&outbox.Message{ID: id}, 1, true) // no publisher is ready
+		from, _ := c.BacklogBegan(c.View().Epoch)
+		if from > id || from == nothing {
+			t.Errorf("row %d was left: the next pass starts at %d", id, from)
+		}
+		c.Streamed(&outbox.Message{ID: id, XID: 7}, 1, true)
+		c.BacklogBegan(c.View().Epoch)
+		c.Saw(snapshot(t, "8:8:"), c.View().Epoch, 0)
+		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == nothing {
+			t.Errorf("row %d became visible: the next pass starts at %d", id, from)
+		}
+		c.PublisherReady(true)
+		claim := c.Begin([]outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, 1, 100)
+		c.Locked(claim, nil, 1, true) // another session has locked it
+		c.Ended(claim, c.End(claim), false)
+		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == nothing {
+			t.Errorf("row %d was locked: the next pass starts at %d", id, from)
+		}
+	}
+}
+
+// A row waits for a time if it has one, also if that is Go's zero time.
+func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
+	for _, at := range []time.Time{{}, time.Time{}.Add(-time.Hour), time.Time{}.Add(time.Microsecond), time.Unix(0, 0), time.Now()} {
+		c := New(DefaultLimits(100))
+		c.TookSlot(Slot{PID: 1})
+		c.Owned(c.Clock())
+		c.PublisherReady(true)
+		c.DueBegan()
+		if publish, _ := c.Streamed(&outbox.Message{ID: 1, AvailableAt: &at}, 1, true); publish != nil || !c.View().Due {
+			t.Errorf("a row that is available at %s is published as it is streamed, or no sweep of due rows is wanted", at)
+		}
+	}
+}
+
+func snapshot(t *testing.T, text string) outbox.Snapshot {
+	t.Helper()
+	s, err := outbox.ParseSnapshot(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
