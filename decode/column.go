@@ -59,11 +59,15 @@ func columns() []column {
 			return err
 		}},
 		{"headers", true, func(m *outbox.Message, v value, _ *interner) error {
-			m.Headers = v.json()
+			if m.Fits("headers", len(v.data)) {
+				m.Headers = v.json()
+			}
 			return nil
 		}},
 		{"properties", true, func(m *outbox.Message, v value, _ *interner) error {
-			m.Properties = v.json()
+			if m.Fits("properties", len(v.data)) {
+				m.Properties = v.json()
+			}
 			return nil
 		}},
 		{"schema_version", false, func(m *outbox.Message, v value, _ *interner) error {
@@ -126,6 +130,9 @@ func headerColumn(name string, kind uint32) *column {
 		return nil
 	}
 	return &column{name, true, func(m *outbox.Message, v value, _ *interner) error {
+		if !m.Fits(name, len(v.data)) {
+			return nil
+		}
 		is, err := read(v)
 		m.Extra = append(m.Extra, outbox.Header{Name: name, Value: is})
 		return err

@@ -2,6 +2,7 @@ package decode_test
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,37 @@ func TestEveryColumnIsReadInTextAndBinary(t *testing.T) {
 	} {
 		if m := feed(t, ready(t), insertRow(with(c.column, c.cell))).Message; !c.want(m) {
 			t.Errorf("%s = %c %q: %+v", c.column, c.cell.kind, c.cell.data, m)
+		}
+	}
+}
+
+// A value that can never fit into a frame is not copied, in either form.
+func TestOversizeHeadersAreNotCopied(t *testing.T) {
+	large := strings.Repeat("x", 32<<20)
+	for _, c := range []struct {
+		column string
+		cell   cell
+		want   string
+	}{
+		{"headers", text(large), "headers"},
+		{"headers", binval("\x01" + large), "headers"},
+		{"properties", text(large), "properties"},
+		{"properties", binval("\x01" + large), "properties"},
+		{"properties", text(large[:outbox.MostHeaderBytes+1]), "properties"},
+		{"headers", text(large[:outbox.MostHeaderBytes]), ""},
+		{"payload", text(large), ""},
+	} {
+		r, d := with(c.column, c.cell), ready(t)
+		row := insertRow(r)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		m := feed(t, d, row).Message
+		runtime.ReadMemStats(&after)
+		if m.Oversize == nil != (c.want == "") || (m.Oversize != nil && m.Oversize.Column != c.want) {
+			t.Errorf("%s of %d bytes: oversize is %v, want %q", c.column, len(c.cell.data), m.Oversize, c.want)
+		}
+		if copied := after.TotalAlloc - before.TotalAlloc; c.want != "" && copied > 1<<20 {
+			t.Errorf("%s of %d bytes: %d bytes were allocated", c.column, len(c.cell.data), copied)
 		}
 	}
 }

@@ -101,6 +101,8 @@ type Message struct {
 	Properties []byte
 	// Extra are headers from other columns. Headers has precedence.
 	Extra []Header
+	// Oversize is a column that is too large to be in the message; nil: none. See Defect.
+	Oversize *Oversize
 	// Superseded: a newer row with the same coalesce key and ordering key waits, so this one is not published.
 	Superseded bool
 	// SchemaVersion is how to read the row; see the constant.
@@ -155,7 +157,7 @@ func (m *Message) WasMarked() bool {
 }
 
 // TimeLeft returns how long the message may still be published; zero or less: it has expired. Expires is false if it
-// never expires. Every publisher must call it, and report an expired message as Impossible with ReasonExpired.
+// never expires.
 func (m *Message) TimeLeft(now time.Time) (left time.Duration, expires bool) {
 	if m.Deadline == nil {
 		return 0, false

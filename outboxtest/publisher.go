@@ -1,9 +1,7 @@
 package outboxtest
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -100,11 +98,8 @@ func (p *Publisher) reject(last bool, why string) {
 }
 
 func (p *Publisher) publish(m *outbox.Message) outbox.Result {
-	if defect := m.Defect(); defect != "" {
-		return outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonInvalidRow, Detail: defect}
-	}
-	if left, expires := m.TimeLeft(time.Now()); expires && left <= 0 {
-		return outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonExpired, Detail: fmt.Sprintf("expires_at, %s, has passed", cmp.Or(m.ExpiresAt, m.Deadline))}
+	if reason, detail := m.Defect(time.Now()); reason != "" {
+		return outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: reason, Detail: detail}
 	}
 	sent := *m // the relay continues to use its own
 	sent.PossibleDuplicate = m.MayBeKnown()

@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -77,8 +76,8 @@ func impossible(m *outbox.Message, err error) outbox.Result {
 //
 // encode drops the application's own x-possible-duplicate header, because only the relay knows the truth.
 func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, error) {
-	if defect := m.Defect(); defect != "" {
-		return parcel{}, &invalid{outbox.ReasonInvalidRow, defect}
+	if reason, detail := m.Defect(time.Now()); reason != "" {
+		return parcel{}, &invalid{reason, detail}
 	}
 	p := parcel{exchange: lim.exchangeOf(m), key: m.RoutingKey, marked: possibleDuplicate}
 	if err := checkRouting(p.exchange, p.key); err != nil {
@@ -119,10 +118,7 @@ func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, erro
 		}
 	}
 	if left, expires := m.TimeLeft(time.Now()); expires {
-		if left < time.Millisecond {
-			return parcel{}, &invalid{outbox.ReasonExpired, fmt.Sprintf("expires_at, %s, has passed", cmp.Or(m.ExpiresAt, m.Deadline).Format(time.RFC3339Nano))}
-		}
-		limitExpiration(&p.body, left)
+		limitExpiration(&p.body, max(left, time.Millisecond))
 	}
 	if err := checkFrame(&p.body, lim.frameMax); err != nil {
 		return parcel{}, err

@@ -72,3 +72,97 @@ func TestACustomPublisherFulfilsTheContract(t *testing.T) {
 		t.Errorf("%d rows are left, %v", left, err)
 	}
 }
+
+// No publisher gets a row that nobody can publish, so none has to check for it.
+func TestAPublisherGetsOnlyMessagesThatCanBePublished(t *testing.T) {
+	for _, mode := range []relay.Mode{relay.ModePoll, relay.ModeAuto} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			publishesOnlyWhatCanBePublished(t, mode)
+		})
+	}
+}
+
+func publishesOnlyWhatCanBePublished(t *testing.T, mode relay.Mode) {
+	config := relay.DefaultConfig()
+	config.DatabaseURL, config.Mode, config.PollInterval = services.Database(t), mode, 20*time.Millisecond
+	config.Slot, config.HeaderColumns = services.Name(t), []string{"tenant"}
+	conn, err := pgx.Connect(t.Context(), config.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, _, err := migrations.Up(t.Context(), conn, config.Table); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "ALTER TABLE outbox ADD tenant text"); err != nil {
+		t.Fatal(err)
+	}
+	dead := make(chan relay.Event, 100)
+	config.Hooks.DeadLettered = func(e relay.Event) { dead <- e }
+	arrived := make(chan string, 100)
+	publisher := newFuncPublisher(config.MaxInFlight, func(m *outbox.Message) error {
+		arrived <- m.RoutingKey
+		return nil
+	})
+	r, err := relay.New(config, publisher, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	insert := func(columns, values string) {
+		if _, err := conn.Exec(t.Context(), "INSERT INTO outbox ("+columns+") VALUES ("+values+")"); err != nil {
+			t.Fatalf("%s: %v", columns, err)
+		}
+	}
+	insert("routing_key, payload", "'first', '1'")
+	<-arrived // a relay in ModeAuto streams what comes now
+	large := "(SELECT jsonb_build_object('a', jsonb_agg('{}'::jsonb)) FROM generate_series(1, 300000))"
+	wanted := map[string]outbox.Reason{}
+	for key, row := range map[string]struct {
+		columns, values string
+		reason          outbox.Reason
+	}{
+		"expired":          {"expires_at, payload", "now() - interval '1 hour', '1'", outbox.ReasonExpired},
+		"expires now":      {"expires_at, payload", "clock_timestamp(), '1'", outbox.ReasonExpired},
+		"always expired":   {"expires_at, payload", "'-infinity', '1'", outbox.ReasonExpired},
+		"both":             {"payload, payload_bytes", "'1', '1'", outbox.ReasonInvalidRow},
+		"none":             {"payload", "NULL", outbox.ReasonInvalidRow},
+		"version":          {"schema_version, payload", "0, '1'", outbox.ReasonInvalidRow},
+		"attempts":         {"attempts, payload", "-1, '1'", outbox.ReasonInvalidRow},
+		"max_attempts":     {"max_attempts, payload", "-1, '1'", outbox.ReasonInvalidRow},
+		"large properties": {"properties, payload", large + ", '1'", outbox.ReasonInvalidProperties},
+		"large headers":    {"headers, payload", large + ", '1'", outbox.ReasonInvalidHeaders},
+		"long header":      {"headers, payload", "jsonb_build_object('a', repeat('b', 1048577)), '1'", outbox.ReasonInvalidHeaders},
+		"long number":      {"headers, payload", "jsonb_build_array(1e131071, 1e131071, 1e131071, 1e131071, 1e131071, 1e131071, 1e131071, 1e131071), '1'", outbox.ReasonInvalidHeaders},
+		"long key":         {"properties, payload", "jsonb_build_object(repeat('b', 1048577), 1), '1'", outbox.ReasonInvalidProperties},
+		"long column":      {"tenant, payload", "repeat('b', 1048577), '1'", outbox.ReasonInvalidHeaders},
+	} {
+		insert("routing_key, "+row.columns, outbox.QuoteLiteral(key)+", "+row.values)
+		wanted[key] = row.reason
+	}
+	for n := len(wanted); n > 0; n-- {
+		var e relay.Event
+		select {
+		case e = <-dead:
+		case key := <-arrived:
+			t.Fatalf("the publisher has got %q", key)
+		case <-time.After(time.Minute):
+			t.Fatalf("not all rows became dead letters: %v", wanted)
+		}
+		if e.Reason != wanted[e.RoutingKey] {
+			t.Errorf("%q is a dead letter with reason %q, want %q", e.RoutingKey, e.Reason, wanted[e.RoutingKey])
+		}
+		delete(wanted, e.RoutingKey)
+	}
+	insert("routing_key, payload", "'last', '1'")
+	if key := <-arrived; key != "last" {
+		t.Errorf("the publisher has got %q", key)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -115,6 +115,10 @@ func (p *funcPublisher) Run(ctx context.Context, sink publish.Sink) error {
 }
 
 func (p *funcPublisher) publish(m *outbox.Message) outbox.Result {
+	// The message has waited in p.messages, and may have expired there.
+	if reason, detail := m.Defect(time.Now()); reason != "" {
+		return outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: reason, Detail: detail}
+	}
 	// m.MayBeKnown reports whether to mark the message as a possible duplicate.
 	m.SentAt = time.Now()
 	if err := p.send(m); err != nil {

@@ -249,8 +249,12 @@ func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 	return problem.New("GRANT SELECT ON "+versions+" TO "+user+";", "role %s may not SELECT on table %s", user, versions)
 }
 
-// publish passes a message to the publisher.
+// publish passes a message to the publisher, unless no publisher can publish it.
 func (r *Relay) publish(m *outbox.Message) {
+	if reason, detail := m.Defect(time.Now()); reason != "" {
+		r.Deliver(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: reason, Detail: detail})
+		return
+	}
 	r.config.AddOrderingKey(m)
 	r.publisher.Publish(m)
 }

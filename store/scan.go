@@ -60,6 +60,12 @@ func (s *Scanner) Scan(row interface{ Scan(places ...any) error }) (*outbox.Mess
 		return nil, err
 	}
 	m := s.message
+	if !m.Fits("headers", len(m.Headers)) {
+		m.Headers = nil
+	}
+	if !m.Fits("properties", len(m.Properties)) {
+		m.Properties = nil
+	}
 	m.Payload = s.payload
 	if s.payloadBytes != nil {
 		m.Payload, m.Binary, m.BothPayloads = s.payloadBytes, true, s.payload != nil
@@ -73,7 +79,8 @@ func (s *Scanner) Scan(row interface{ Scan(places ...any) error }) (*outbox.Mess
 		m.MaxAttempts = &most
 	}
 	for i, value := range s.headerValues {
-		if value != nil {
+		text, _ := value.(string)
+		if value != nil && m.Fits(s.headers[i], len(text)) {
 			m.Extra = append(m.Extra, outbox.Header{Name: s.headers[i], Value: headerValue(value)})
 		}
 	}
