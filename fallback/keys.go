@@ -24,23 +24,31 @@ const (
 	usualRun = 4
 )
 
-// firstAgain is the first wait before the next look-up if no key was free. It doubles up to the poll interval.
+// firstAgain is the first wait before keys are looked up again of which nothing could be claimed. It doubles up to the
+// poll interval. Other keys do not wait for them.
 const firstAgain = 20 * time.Millisecond
 
 // looksUp reports whether the next sweep of keys looks up wanted keys. A pass over all keys takes turns with look-ups.
 func (s *Sweeper) looksUp(r role) bool {
 	passDue := !s.Planner.keysAt(s.View()).After(s.now())
-	s.lookedUp = r.view.Wanted > 0 && (!passDue || !s.lookedUp)
+	s.lookedUp = (r.view.Wanted > 0 || s.looksAgain(r)) && (!passDue || !s.lookedUp)
 	return s.lookedUp
+}
+
+// looksAgain reports whether keys are due of which the last look-up claimed nothing.
+func (s *Sweeper) looksAgain(r role) bool {
+	return r.view.Again > 0 && !s.Planner.againAt.After(s.now())
 }
 
 // lookUp claims rows of wanted keys.
 func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	rows, bytes := s.room()
 	// Only a share of the keys, so that other claims get some.
-	free := max(s.claims.free(), 1)
-	keys := s.Core.TakeWanted(min(s.keysFor(rows), (r.view.Wanted+free-1)/free))
-	claimed := 0
+	free, again, wanted := max(s.claims.free(), 1), s.looksAgain(r), r.view.Wanted
+	if again {
+		wanted += r.view.Again
+	}
+	keys := s.Core.TakeWanted(min(s.keysFor(rows), (wanted+free-1)/free), again)
 	if len(keys) > 0 {
 		each := s.runOf(rows, len(keys))
 		runs, seen, err := s.Table.FindRuns(ctx, keys, each, r.fresh)
@@ -49,15 +57,20 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 			return false, err
 		}
 		s.measure(runs)
-		if claimed, err = s.claim(ctx, r, s.Core.Found(keys, runs, each, seen, r.view.Epoch, len(keys)), rows, bytes); err != nil {
+		if _, err = s.claim(ctx, r, s.Core.Found(keys, runs, each, seen, r.view.Epoch, len(keys)), rows, bytes); err != nil {
 			return false, err
 		}
 	}
-	if s.again = min(max(2*s.again, firstAgain), s.Planner.pollInterval); claimed > 0 || s.Core.View().Wanted == 0 {
+	view := s.Core.View()
+	switch {
+	case view.Again == 0:
 		s.again = 0
+	case again || s.again == 0:
+		s.again = min(max(2*s.again, firstAgain), s.Planner.pollInterval)
+		s.Planner.againAt = s.now().Add(s.again)
 	}
-	s.Planner.LookedUp(s.now(), s.again)
-	return s.again == 0, nil
+	s.Planner.wantedAt = s.now()
+	return view.Wanted > 0, nil
 }
 
 // passKeys claims rows of the next page of a pass over all keys.

@@ -42,11 +42,15 @@ type View struct {
 	Backlog bool
 	// Unseen: rows in the table belong to transactions that are not visible yet.
 	Unseen bool
-	// Wanted: there are keys to look up. Unlisted: keys that are not remembered may have rows.
-	Wanted, Unlisted bool
+	// Wanted: there are keys to look up. Again: there are keys of which the last look-up claimed nothing. Unlisted: keys
+	// that are not remembered may have rows.
+	Wanted, Again, Unlisted bool
 	// Due: since the last sweep of due rows, a row has got a time.
 	Due bool
 }
+
+// KeysWait reports whether keys wait for a look-up.
+func (v View) KeysWait() bool { return v.Wanted || v.Again }
 
 // Outcome is the result of a sweep.
 type Outcome struct {
@@ -99,8 +103,9 @@ type Planner struct {
 	quietUntil time.Time
 	// looked is when the last snapshot was taken.
 	looked time.Time
-	// wantedAt is when wanted keys may be looked up next.
-	wantedAt time.Time
+	// wantedAt is when wanted keys were last looked up. againAt is when those may be looked up again of which nothing
+	// could be claimed.
+	wantedAt, againAt time.Time
 }
 
 // NewPlanner returns a planner with this poll interval.
@@ -152,11 +157,15 @@ func (v View) wants(s Sweep) bool {
 
 // at returns when a sweep is due. A sweep with a reason does not wait for the safety interval.
 func (p *Planner) at(s Sweep, v View) time.Time {
-	if s == Keys && v.Wanted && p.wantedAt.Before(p.keysAt(v)) {
-		return p.wantedAt
-	}
 	if s == Keys {
-		return p.keysAt(v)
+		at := p.keysAt(v)
+		if v.Wanted && p.wantedAt.Before(at) {
+			at = p.wantedAt
+		}
+		if v.Again && p.againAt.Before(at) {
+			at = p.againAt
+		}
+		return at
 	}
 	at := p.next[s]
 	switch {
@@ -201,9 +210,6 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	p.next[s] = now.Add(max(p.pollInterval, costFactor*min(p.taking[s], p.took[s])))
 	p.took[s], p.taking[s] = p.taking[s], 0
 }
-
-// LookedUp records that wanted keys were looked up, and how long to wait before the next look-up.
-func (p *Planner) LookedUp(now time.Time, again time.Duration) { p.wantedAt = now.Add(again) }
 
 // Reset makes a sweep due at once.
 func (p *Planner) Reset(s Sweep) { p.next[s], p.underWay[s] = time.Time{}, false }

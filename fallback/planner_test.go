@@ -76,7 +76,7 @@ func TestARequestedSweepRunsWithinAPollInterval(t *testing.T) {
 	ranOnly(t, ran, Due, Backlog, Keys)
 }
 
-// Look-ups of wanted keys do not wait for a poll interval, unless no key was free.
+// Look-ups of wanted keys do not wait for a poll interval, and not for keys of which nothing could be claimed.
 func TestWantedKeysAreLookedUpAtOnce(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
@@ -85,9 +85,14 @@ func TestWantedKeysAreLookedUpAtOnce(t *testing.T) {
 	if sweep, _ := p.Next(now, v); sweep != Keys {
 		t.Fatalf("next is %d", sweep)
 	}
-	p.LookedUp(now, firstAgain)
+	p.wantedAt, p.againAt = now, now.Add(firstAgain)
+	v.Wanted, v.Again = false, true
 	if sweep, wait := p.Next(now, v); sweep != None || wait != firstAgain {
 		t.Errorf("next is %d after %s", sweep, wait)
+	}
+	v.Wanted = true
+	if sweep, _ := p.Next(now, v); sweep != Keys {
+		t.Errorf("next is %d while fresh keys wait", sweep)
 	}
 }
 

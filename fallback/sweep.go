@@ -78,7 +78,8 @@ type Sweeper struct {
 	depth int
 	// replaced: newer rows replace all of these rows.
 	replaced bool
-	// lookedUp: the last sweep of keys looked up wanted keys. again is the wait before the next look-up.
+	// lookedUp: the last sweep of keys looked up wanted keys. again is the wait before keys are looked up again of which
+	// nothing could be claimed.
 	lookedUp bool
 	again    time.Duration
 }
@@ -133,7 +134,7 @@ func (s *Sweeper) View() View {
 	v := r.view
 	return View{
 		Leader: v.Leader, Live: v.Live, Rest: r.rest, TakesFresh: r.keys, Ready: rows > 0,
-		Backlog: v.Backlog, Unseen: v.Unseen, Wanted: v.Wanted > 0, Unlisted: v.Unlisted, Due: v.Due,
+		Backlog: v.Backlog, Unseen: v.Unseen, Wanted: v.Wanted > 0, Again: v.Again > 0, Unlisted: v.Unlisted, Due: v.Due,
 	}
 }
 

@@ -214,7 +214,7 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, 
 		if more, err = sweeps.Once(ctx, kind); err != nil {
 			return err
 		}
-		if kind == fallback.Keys && !more && (sweeps.View().Wanted || sweeps.Claiming()) {
+		if kind == fallback.Keys && !more && (sweeps.View().KeysWait() || sweeps.Claiming()) {
 			r.sweeper.await(ctx, 10*time.Millisecond)
 			more = true
 		}

@@ -49,11 +49,12 @@ func (c *Core) Capacity(page int) (rows, bytes int) {
 	return min(page, share-w.messages), min(c.limits.Bytes/4, c.limits.Bytes-w.bytes)
 }
 
-// TakeWanted returns up to n keys to look up. The caller answers each with Found or NotFound.
-func (c *Core) TakeWanted(n int) (keys []string) {
+// TakeWanted returns up to n keys to look up. The caller answers each with Found or NotFound. Again: it also returns keys
+// whose last look-up has claimed nothing.
+func (c *Core) TakeWanted(n int, again bool) (keys []string) {
 	c.lock()
 	defer c.mu.Unlock()
-	return c.mu.keys.take(n)
+	return c.mu.keys.take(n, again)
 }
 
 // WantKeys asks for a look-up of keys that have due rows.
@@ -171,7 +172,7 @@ func (c *Core) empty(key string) {
 	case len(k.line) == 0 && k.left < c.mu.unseen.visible():
 		c.mu.keys.drop(key)
 	default:
-		c.mu.keys.want(key)
+		c.mu.keys.lookAgain(key, k) // its rows are not visible yet
 	}
 }
 
@@ -430,7 +431,14 @@ func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Se
 			m.AvailableAt = late.Message.AvailableAt // a later answer settles the row only while it has this time
 		}
 	}
-	deleted := make(map[string]int)
+	deleted, locked := make(map[string]int), make(map[string]bool)
+	for _, list := range [][]outbox.Settlement{e.Answered, e.Unsent} {
+		for _, s := range list {
+			if s.Message.OrderingKey != nil {
+				locked[*s.Message.OrderingKey] = true
+			}
+		}
+	}
 	for _, s := range e.Answered {
 		switch {
 		case s.Decision.Action == outbox.Release:
@@ -445,7 +453,7 @@ func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Se
 		}
 	}
 	for _, key := range claim.keys {
-		c.endKey(claim, key, deleted[key])
+		c.endKey(claim, key, deleted[key], locked[key])
 	}
 	for _, late := range claim.meanwhile {
 		delete(claim.flying, late.Message.Ref())
@@ -457,8 +465,8 @@ func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Se
 }
 
 // endKey forgets a key of which all rows were deleted, and asks for a look-up of any other. The look-up waits until an
-// unanswered message is answered.
-func (c *Core) endKey(claim *Claim, key string, deleted int) {
+// unanswered message is answered. Locked: the claim has locked rows of the key.
+func (c *Core) endKey(claim *Claim, key string, deleted int, locked bool) {
 	k := c.mu.keys.byKey[key]
 	if k == nil || k.place != claimed {
 		return
@@ -472,7 +480,11 @@ func (c *Core) endKey(claim *Claim, key string, deleted int) {
 			k.line = []*outbox.Message{m} // even if another relay has deleted its row
 		}
 	}
-	c.mu.keys.want(key)
+	if locked || len(k.line) > 0 {
+		c.mu.keys.want(key)
+	} else {
+		c.mu.keys.lookAgain(key, k)
+	}
 	signal(c.Wake)
 }
 

@@ -19,6 +19,9 @@ type keys struct {
 	queued int
 	// wanted are keys to look up in the table, oldest request first.
 	wanted []string
+	// again are keys whose look-up claimed nothing: other sessions have locked their rows, or the snapshot was too old.
+	// They must not delay those in wanted, so they have a turn of their own.
+	again []string
 	// unlisted: keys that are not remembered may have rows in the table, so they go by the table. It ends with a pass
 	// over all keys that saw all transactions up to missed, and remembered each key that it did not claim.
 	unlisted bool
@@ -59,7 +62,7 @@ type place uint8
 const (
 	directly place = iota // no row of the key waits in the table
 	behind                // rows wait in the table until the messages in memory are settled
-	wanted                // listed in keys.wanted
+	wanted                // listed in keys.wanted or keys.again
 	claimed               // being looked up, or its rows are in a claim
 	parked                // its head must not leave yet
 )
@@ -162,8 +165,20 @@ func (o *keys) want(key string) {
 	}
 }
 
-// take returns up to n keys to look up. found answers each.
-func (o *keys) take(n int) (taken []string) {
+// lookAgain asks for a look-up of a key whose last look-up has claimed nothing.
+func (o *keys) lookAgain(key string, k *keyState) {
+	k.place = behind
+	if o.look(key, k) {
+		o.wanted = o.wanted[:len(o.wanted)-1]
+		o.again = append(o.again, key)
+	}
+}
+
+// take returns up to n keys to look up. found answers each. Again: also those whose last look-up has claimed nothing.
+func (o *keys) take(n int, again bool) (taken []string) {
+	if again {
+		o.wanted, o.again = append(o.wanted, o.again...), nil
+	}
 	for len(o.wanted) > 0 && len(taken) < n {
 		key := o.wanted[0]
 		o.wanted = o.wanted[1:]
@@ -260,7 +275,7 @@ func (o *keys) passed(pass int) {
 
 // newTerm forgets what is known of the table. Leads: this relay owns the slot from now on.
 func (o *keys) newTerm(leads bool, seq uint64) {
-	o.leads, o.wanted = leads, nil
+	o.leads, o.wanted, o.again = leads, nil, nil
 	o.miss(seq)
 	for key, k := range o.byKey {
 		switch {

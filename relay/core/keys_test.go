@@ -49,7 +49,7 @@ func TestAPassParksNoRequestedKey(t *testing.T) {
 	}
 	wanted := func(what string, want ...string) {
 		t.Helper()
-		if taken := c.TakeWanted(10); !slices.Equal(taken, want) {
+		if taken := c.TakeWanted(10, false); !slices.Equal(taken, want) {
 			t.Errorf("%s: %v are looked up, want %v", what, taken, want)
 		}
 	}
@@ -62,6 +62,64 @@ func TestAPassParksNoRequestedKey(t *testing.T) {
 	wanted("its row must not leave yet")
 	read(nil)
 	wanted("that is known already")
+}
+
+// Whatever keeps many keys from leaving, the next look-up takes a key with a fresh row.
+func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
+	const many = 200
+	for name, tc := range map[string]struct {
+		ready, invisible, lock bool
+		again                  int
+	}{
+		"their heads are scheduled or retried":        {},
+		"other sessions have locked their rows":       {ready: true, again: many},
+		"their rows are not visible":                  {invisible: true, again: many},
+		"their heads are rejected, and retried later": {ready: true, lock: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := New(DefaultLimits(1000))
+			c.PublisherReady(true)
+			c.TookSlot(Slot{})
+			c.Owned(time.Now())
+			var asked []string
+			var runs []outbox.Run
+			var locked []*outbox.Message
+			for i := range many {
+				key := fmt.Sprint("failing-", i)
+				c.mu.keys.add(key, &keyState{place: claimed, left: c.mu.unseen.seq + 1})
+				asked = append(asked, key)
+				if !tc.invisible {
+					runs = append(runs, outbox.Run{{Ref: outbox.Ref{ID: int64(i)}, OrderingKey: &key, Ready: tc.ready}})
+				}
+				if tc.lock {
+					locked = append(locked, &outbox.Message{ID: int64(i), OrderingKey: &key})
+				}
+			}
+			claim := c.Begin(c.Found(asked, runs, 2, outbox.Snapshot{}, c.View().Epoch, many), many, 1<<20)
+			for _, m := range c.Locked(claim, locked, 100, true) {
+				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected}, outbox.Decision{Action: outbox.Retry})
+			}
+			c.Ended(claim, c.End(claim), true)
+			if tc.lock { // after the rejection, one look-up finds that their time has not come
+				asked = c.TakeWanted(many, false)
+				for i := range runs {
+					runs[i][0].Ready = false
+				}
+				c.Found(asked, runs, 2, outbox.Snapshot{}, c.View().Epoch, many)
+			}
+			if again := c.View().Again; again != tc.again {
+				t.Errorf("%d keys are looked up again, want %d", again, tc.again)
+			}
+			key := "fresh"
+			c.Streamed(&outbox.Message{ID: many, XID: 12, OrderingKey: &key}, 300, false)
+			if taken := c.TakeWanted(many, false); !slices.Equal(taken, []string{key}) {
+				t.Errorf("%v are looked up, want the fresh key alone", taken)
+			}
+			if taken := c.TakeWanted(2*many, true); len(taken) != tc.again {
+				t.Errorf("%d keys are looked up in their turn, want %d", len(taken), tc.again)
+			}
+		})
+	}
 }
 
 // After it, the stream publishes the key's rows again. In every other case the key is looked up again.
