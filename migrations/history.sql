@@ -39,6 +39,14 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('cdc-relay history', {{.literal}}::regclass::oid::bigint)) THEN
         RETURN 0; -- another relay does it now
     END IF;
+    IF to_regclass({{.default_literal}}) IS NULL THEN -- somebody has dropped it
+        BEGIN
+            EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160)', {{.default_literal}}, {{.literal}});
+            EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s DEFAULT', {{.literal}}, {{.default_literal}});
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;
+        END;
+    END IF;
     FOR i IN 0..2 LOOP
         day := date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC') + i * interval '1 day';
         part := format('%I.%I', {{.schema}}::text, {{.prefix}} || to_char(day, 'YYYYMMDD'));
@@ -64,6 +72,9 @@ BEGIN
             NULL;
         END;
     END LOOP;
+    IF to_regclass({{.default_literal}}) IS NULL THEN
+        RETURN gone;
+    END IF;
     DELETE FROM {{.default}} r USING (
         SELECT d.id, d.published_at FROM {{.default}} d ORDER BY d.id, d.published_at LIMIT 10000) s -- in the order of the index
     WHERE r.id = s.id AND r.published_at = s.published_at AND s.published_at <= clock_timestamp() - keep;

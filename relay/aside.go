@@ -95,7 +95,7 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 	s.counts.aside.Inc()
 	if s.rejectionLog.Allow() {
 		s.log.Error("row set aside: the database does not let it be changed; other rows unaffected", "event", event.RowSetAside,
-			"id", m.ID, "message_id", m.MessageID.String(), "error", pgdial.Text(err), "hint", asideHint(s.table))
+			"id", m.ID, "message_id", m.MessageID.String(), "error", pgdial.Text(err), "hint", s.asideHint(err))
 	}
 }
 
@@ -106,6 +106,14 @@ func (a *asideRows) text() string {
 		return ""
 	}
 	return fmt.Sprintf("; %d rows set aside, with ids %s", n, strings.Trim(fmt.Sprint(*first), "[]"))
+}
+
+// asideHint says how to find what keeps a row from being changed.
+func (s *settler) asideHint(err error) string {
+	if receiver := s.store.Receiver(err); receiver != "" {
+		return s.table.Command("check") + "  # table " + receiver + " does not accept the row: its columns and constraints must be those of setup"
+	}
+	return asideHint(s.table)
 }
 
 func asideHint(table outbox.Table) string {
@@ -125,7 +133,7 @@ func (s *settler) suspend(err error) {
 	args := []any{"error", pgdial.Text(err)}
 	hint := problem.Hint(err)
 	if hint == "" && store.IsRowFault(err) {
-		hint = asideHint(s.table)
+		hint = s.asideHint(err)
 	}
 	if hint != "" {
 		args = append(args, "hint", hint)

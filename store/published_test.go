@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,5 +145,57 @@ func TestOldRowsOfTheDefaultPartitionAreDeletedInBatches(t *testing.T) {
 		if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_p`); n != want {
 			t.Fatalf("%d rows are left, want %d", n, want)
 		}
+	}
+}
+
+// The relay creates missing partitions itself. Any other fault of the history is named, and not taken for one of the row.
+func TestMissingPartitionsOfTheHistoryAreCreated(t *testing.T) {
+	for name, drop := range map[string]string{
+		"all":         `SELECT relid FROM pg_partition_tree('outbox_published') WHERE isleaf`,
+		"the default": `SELECT 'outbox_p'::regclass`,
+		"those of days": `SELECT relid FROM pg_partition_tree('outbox_published') WHERE isleaf AND relid <> 'outbox_p'::regclass
+			UNION ALL SELECT 'outbox_p'::regclass`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := keeping(newFixture(t))
+			if _, err := f.store.RotatePublished(t.Context(), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			f.Exec(`DO $$ DECLARE part regclass; BEGIN
+				FOR part IN ` + drop + ` LOOP EXECUTE format('DROP TABLE %s', part); END LOOP; END $$`)
+			f.Plain(2)
+			rows := f.read(0)
+			if settled := f.settle(deleted(rows[0]), deleted(rows[1])); len(settled.Done) != 2 {
+				t.Errorf("settled: %+v", settled)
+			}
+			if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_published`); n != 2 {
+				t.Errorf("%d rows are in the history", n)
+			}
+		})
+	}
+}
+
+func TestAFaultOfTheReceivingTableIsNamed(t *testing.T) {
+	f := keeping(newFixture(t))
+	for name, c := range map[string]struct{ breaks, repairs, receiver string }{
+		"a column":          {`ALTER TABLE outbox_published ADD tenant text NOT NULL`, `ALTER TABLE outbox_published DROP tenant`, "public.outbox_p"},
+		"a constraint":      {`ALTER TABLE outbox_published ADD CONSTRAINT no CHECK (false)`, `ALTER TABLE outbox_published DROP CONSTRAINT no`, "public.outbox_p"},
+		"of a dead letter":  {`ALTER TABLE outbox_dead_letter ADD CONSTRAINT no CHECK (false)`, `ALTER TABLE outbox_dead_letter DROP CONSTRAINT no`, "public.outbox_dead_letter"},
+		"a column of those": {`ALTER TABLE outbox_dead_letter ADD tenant text NOT NULL`, `ALTER TABLE outbox_dead_letter DROP tenant`, "public.outbox_dead_letter"},
+		"a trigger": {`CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+			CREATE TRIGGER no BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION no()`, `DROP FUNCTION no CASCADE`, ""},
+	} {
+		f.Exec(c.breaks)
+		f.Plain(1)
+		one := deleted(f.read(0)[0])
+		if c.receiver == "public.outbox_dead_letter" {
+			one.Decision = outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonInvalidRow, Detail: "x"}
+		}
+		_, err := f.store.Settle(t.Context(), []outbox.Settlement{one})
+		if err == nil || !strings.HasPrefix(f.store.Receiver(err), c.receiver) || (c.receiver == "") != (f.store.Receiver(err) == "") {
+			t.Errorf("%s: the receiver of %v is %q, want %q", name, err, f.store.Receiver(err), c.receiver)
+		}
+		f.Exec(c.repairs)
+		f.Exec(`DELETE FROM outbox`)
 	}
 }

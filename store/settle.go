@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -100,6 +103,17 @@ func (s *Store) settlePart(ctx context.Context, write settling, part []outbox.Se
 		write.sql = s.extras.fill(template)
 		err = s.settle(ctx, write, part, settled)
 	}
+	if lacksPartition(err) {
+		if _, failed := s.RotatePublished(ctx, forever); failed != nil {
+			return failed
+		}
+		if err = s.settle(ctx, write, part, settled); lacksPartition(err) {
+			err = &problem.Problem{
+				What: "table " + s.table.Published().String() + " has no partition for today",
+				Fix:  s.table.Command("setup", "--keep-published", "168h"), Err: err,
+			}
+		}
+	}
 	if pgcode.Class(err) == pgcode.DataException { // such as untranslatable_character
 		// The database's encoding lacks a character of the broker's text. This row must not block the others.
 		for i := range part {
@@ -162,9 +176,35 @@ func (s *Store) separate(
 	return nil
 }
 
+// forever keeps all partitions of the history.
+const forever = 100 * 365 * 24 * time.Hour
+
+// lacksPartition reports whether a partitioned table has no partition for a row. Such an error has no constraint
+// (ExecFindPartition in execPartition.c).
+func lacksPartition(err error) bool {
+	var answer *pgconn.PgError
+	return errors.As(err, &answer) && answer.Code == pgcode.CheckViolation && answer.ConstraintName == ""
+}
+
+// Receiver returns the table that did not accept a row that a statement has moved there: the dead letters, the history,
+// or one of its partitions. It is empty if the error is about no such table.
+func (s *Store) Receiver(err error) string {
+	var answer *pgconn.PgError
+	if !errors.As(err, &answer) || answer.SchemaName != s.table.Schema {
+		return ""
+	}
+	if answer.TableName != s.table.DeadLetter().Name && !strings.HasPrefix(answer.TableName, s.table.Name+"_p") {
+		return ""
+	}
+	return outbox.Table{Schema: answer.SchemaName, Name: answer.TableName}.String()
+}
+
 // IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
 // function.
 func IsRowFault(err error) bool {
+	if lacksPartition(err) {
+		return false
+	}
 	switch pgcode.Class(err) {
 	case "09", "0A", pgcode.DataException, pgcode.ConstraintViolation, "27", "2F", "38", "39", "42", "44", "54", "P0":
 		return !pgcode.Is(err, pgcode.InsufficientPrivilege)

@@ -9,6 +9,7 @@ import (
 const (
 	AdminShutdown          = "57P01"
 	CannotConnectNow       = "57P03"
+	CheckViolation         = "23514"
 	DuplicateObject        = "42710"
 	DuplicateStatement     = "42P05"
 	DuplicateTable         = "42P07"
