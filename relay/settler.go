@@ -397,7 +397,7 @@ func (s *settler) headersOf(m *outbox.Message) (attributes []any) {
 		return nil
 	}
 	var headers map[string]json.RawMessage
-	if json.Unmarshal(m.Headers, &headers) != nil {
+	if json.Unmarshal(outbox.HideBody(m.Headers), &headers) != nil {
 		return nil // the error of the message names this
 	}
 	for _, name := range s.logHeaders {
