@@ -12,13 +12,23 @@ import (
 
 // MessageColumns returns the columns for a Scanner. The statement must name the rows r. Headers are application columns.
 func MessageColumns(headers []string) string {
-	columns := strings.Builder{}
-	columns.WriteString(`r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes,
-       r.headers, r.properties, r.schema_version, r.created_at, r.available_at, r.expires_at, r.attempts, r.max_attempts, r.possible_duplicate`)
-	for _, name := range headers {
-		columns.WriteString(", r." + outbox.QuoteIdentifier(name))
+	return MessageColumnsAs(headers, func(column string) string { return column })
+}
+
+// MessageColumnsAs is MessageColumns with an expression in place of each column, such as r.payload.
+func MessageColumnsAs(headers []string, as func(column string) string) string {
+	names := []string{
+		"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers", "properties", "schema_version",
+		"created_at", "available_at", "expires_at", "attempts", "max_attempts", "possible_duplicate",
 	}
-	return columns.String()
+	var columns []string
+	for _, name := range names {
+		columns = append(columns, as("r."+name))
+	}
+	for _, name := range headers {
+		columns = append(columns, as("r."+outbox.QuoteIdentifier(name)))
+	}
+	return strings.Join(columns, ", ")
 }
 
 // Scanner reads rows of MessageColumns and further columns. Use one for each query: its scan targets are made once,

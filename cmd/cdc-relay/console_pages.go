@@ -374,14 +374,14 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 	}
 	for _, letter := range dead {
 		one := oneMessage{Title: "Dead letter", ID: letter.MessageID.String(), Changes: s.changes("requeue", "purge")}
-		s.process.details(&one.Facts, letter.StoredMessage)
+		s.process.details(&one.Facts, d.cfg.relay.Table.DeadLetter(), letter.StoredMessage)
 		s.process.deathDetails(&one.Facts, d.cfg, letter)
 		shown.Messages = append(shown.Messages, one)
 	}
 	for _, m := range published {
 		one := oneMessage{Title: "Published", ID: m.MessageID.String()}
 		one.Facts.row("published", timeText(m.PublishedAt)+", "+durationText(m.ReadAt.Sub(m.PublishedAt))+" ago")
-		s.process.details(&one.Facts, m.StoredMessage)
+		s.process.details(&one.Facts, d.cfg.relay.Table.Published(), m.StoredMessage)
 		shown.Messages = append(shown.Messages, one)
 	}
 	if len(shown.Messages) == 0 {

@@ -148,7 +148,7 @@ func (p *process) showDeadLetter(cfg *config, letter operator.DeadMessage, follo
 	}
 	g := p.newTable()
 	g.row("where", cfg.relay.Table.DeadLetter().String())
-	p.details(g, letter.StoredMessage)
+	p.details(g, cfg.relay.Table.DeadLetter(), letter.StoredMessage)
 	p.deathDetails(g, cfg, letter)
 	return g.write()
 }

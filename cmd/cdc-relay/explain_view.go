@@ -129,7 +129,7 @@ func (p *process) waitingDetails(g rows, s surroundings, w operator.Waiting) {
 	g.row("state", string(w.State))
 	g.row("next", s.outlookOf(w).text)
 	g.row("a relay streams", s.streaming())
-	p.details(g, w.StoredMessage)
+	p.details(g, s.cfg.relay.Table, w.StoredMessage)
 	if w.OrderingKey != nil {
 		p.showPlace(g, w)
 	}

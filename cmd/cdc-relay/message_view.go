@@ -28,10 +28,27 @@ type messageView struct {
 	Headers           json.RawMessage `json:"headers"`
 	Properties        json.RawMessage `json:"properties"`
 	// PayloadShown is full, redacted or hidden (see --show-payload).
-	PayloadShown  string          `json:"payload_shown"`
-	PayloadBytes  int64           `json:"payload_bytes"`
-	Payload       json.RawMessage `json:"payload"`
-	PayloadBase64 *string         `json:"payload_base64"`
+	PayloadShown string `json:"payload_shown"`
+	// PayloadBytes is at_least for a large body that is stored compressed, else exact.
+	PayloadBytes          int64              `json:"payload_bytes"`
+	PayloadBytesPrecision operator.Precision `json:"payload_bytes_precision"`
+	Payload               json.RawMessage    `json:"payload"`
+	PayloadBase64         *string            `json:"payload_base64"`
+	NotShown              notShown           `json:"not_shown,omitempty"`
+}
+
+// notShown has the columns with a value that is too large to show, and the value's size on disk.
+type notShown map[string]int64
+
+func notShownOf(large []operator.Large) notShown {
+	var columns notShown
+	for _, l := range large {
+		if columns == nil {
+			columns = notShown{}
+		}
+		columns[l.Column] = l.Stored
+	}
+	return columns
 }
 
 const (
@@ -45,10 +62,14 @@ func viewOf(m operator.StoredMessage) messageView {
 		ID: m.ID, MessageID: m.MessageID, Exchange: m.Exchange, RoutingKey: m.RoutingKey, OrderingKey: m.OrderingKey,
 		CreatedAt: jsonTime(m.CreatedAt), AgeSeconds: seconds(m.Age()), ExpiresAt: orNull(m.ExpiresAt), Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, LastError: m.LastError,
 		PossibleDuplicate: m.PossibleDuplicate, SchemaVersion: m.SchemaVersion,
-		Headers: rawJSON(m.Headers), Properties: rawJSON(m.Properties), PayloadBytes: m.PayloadSize, PayloadShown: payloadHidden,
+		Headers: rawJSON(m.Headers), Properties: rawJSON(m.Properties), PayloadBytes: m.PayloadSize.N, PayloadBytesPrecision: m.PayloadSize.Precision,
+		PayloadShown: payloadHidden, NotShown: notShownOf(m.Large),
+	}
+	if m.Payload == nil {
+		v.Headers = rawJSON(outbox.HideBody(m.Headers))
 	}
 	switch {
-	case m.Redacted != nil:
+	case m.IsRedacted:
 		v.PayloadShown, v.Payload = payloadRedacted, rawJSON(m.Redacted)
 	case m.Payload != nil && m.Binary:
 		text := base64.StdEncoding.EncodeToString(m.Payload)
@@ -97,8 +118,8 @@ func (c *config) tableFlag() string {
 	return " --table '" + c.relay.Table.String() + "'"
 }
 
-// details prints a message for people, line by line.
-func (p *process) details(g rows, m operator.StoredMessage) {
+// details prints a message of a table for people, line by line.
+func (p *process) details(g rows, from outbox.Table, m operator.StoredMessage) {
 	v := viewOf(m)
 	g.row("id", fmt.Sprint(m.ID))
 	g.row("message id", m.MessageID.String())
@@ -137,16 +158,38 @@ func (p *process) details(g rows, m operator.StoredMessage) {
 			g.row(part.name, printable(string(part.json)))
 		}
 	}
+	for _, l := range m.Large {
+		g.row(l.Column, fmt.Sprintf("%s on disk, not shown; %s", bytesText(l.Stored), printedBy(from, l.Column, m)))
+	}
 	switch {
-	case v.PayloadShown == payloadRedacted:
+	case v.PayloadShown == payloadRedacted && v.Payload != nil:
 		g.row("payload", printable(string(v.Payload))+" (redacted)")
+	case v.PayloadShown == payloadRedacted || m.IsLarge("payload", "payload_bytes"):
+	case v.PayloadShown == payloadHidden && m.PayloadSize.N > operator.MostShown:
+		g.row("payload", sizeText(m.PayloadSize)+"; "+printedBy(from, "payload", m))
 	case v.PayloadShown == payloadHidden:
-		g.row("payload", bytesText(m.PayloadSize)+"; --show-payload shows it")
+		g.row("payload", sizeText(m.PayloadSize)+"; --show-payload shows it")
 	case m.Binary:
 		g.row("payload", *v.PayloadBase64+" (base64)")
 	default:
 		g.row("payload", printable(string(m.Payload)))
 	}
+}
+
+// printedBy says how to print a value that is too large to show.
+func printedBy(from outbox.Table, column string, m operator.StoredMessage) string {
+	if column == "payload" && m.Binary {
+		column = "payload_bytes"
+	}
+	return fmt.Sprintf("psql prints it: SELECT %s FROM %s WHERE id = %d AND message_id = '%s'", column, from.SQL(), m.ID, m.MessageID)
+}
+
+// sizeText formats the size of a body.
+func sizeText(size operator.Count) string {
+	if size.Precision != operator.Exact {
+		return "more than " + bytesText(size.N)
+	}
+	return bytesText(size.N)
 }
 
 func orWord(s, otherwise string) string {

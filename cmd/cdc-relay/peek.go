@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
@@ -60,11 +62,17 @@ type peekedView struct {
 	publish.Line
 	Payload       json.RawMessage `json:"payload"`
 	PayloadBase64 *string         `json:"payload_base64"`
+	NotShown      notShown        `json:"not_shown,omitempty"`
 }
 
 func (c *config) peekedViewOf(m operator.Peeked) peekedView {
 	line, err := publish.NewLine(m.Message, c.exchange)
-	v := peekedView{State: m.State, AvailableAt: orNull(m.AvailableAt), Line: line}
+	for _, l := range m.Large {
+		if err == nil && l.Column != "redacted_payload" && !strings.HasPrefix(l.Column, "payload") {
+			err = fmt.Errorf("%s is too large to check: %s on disk", l.Column, bytesText(l.Stored))
+		}
+	}
+	v := peekedView{State: m.State, AvailableAt: orNull(m.AvailableAt), Line: line, NotShown: notShownOf(m.Large)}
 	if err != nil {
 		text := err.Error()
 		v.Error = &text
@@ -74,10 +82,11 @@ func (c *config) peekedViewOf(m operator.Peeked) peekedView {
 		}
 	}
 	v.CreatedAt = jsonTime(m.CreatedAt)
-	v.Headers, v.Properties = rawJSON(v.Headers), rawJSON(v.Properties)
+	v.Headers, v.Properties = rawJSON(outbox.HideBody(v.Headers)), rawJSON(v.Properties)
 	switch {
-	case m.Redacted != nil:
+	case m.IsRedacted:
 		v.Payload = rawJSON(m.Redacted)
+	case !m.PayloadShown:
 	case m.Binary:
 		text := base64.StdEncoding.EncodeToString(m.Message.Payload)
 		v.PayloadBase64 = &text
@@ -85,6 +94,14 @@ func (c *config) peekedViewOf(m operator.Peeked) peekedView {
 		v.Payload = rawJSON(m.Message.Payload)
 	}
 	return v
+}
+
+// peekedSize is a size for the column BYTES.
+func peekedSize(size operator.Count) string {
+	if size.Precision != operator.Exact {
+		return fmt.Sprintf(">%d", size.N)
+	}
+	return fmt.Sprint(size.N)
 }
 
 func (p *process) peek(c *cli.Context) error {
@@ -105,7 +122,7 @@ func (p *process) peek(c *cli.Context) error {
 
 func (p *process) showPeeked(ctx context.Context, d *desk) error {
 	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.Peeked], error) {
-		return d.Peek(ctx, d.cfg.looking.filter, page, d.cfg.blocks(), d.cfg.relay.HeaderColumns)
+		return d.Peek(ctx, d.cfg.looking.filter, page, d.cfg.blocks(), d.cfg.relay.HeaderColumns, d.cfg.format == formatJSON)
 	})
 	if err != nil {
 		return err
@@ -130,7 +147,7 @@ func (p *process) showPeeked(ctx context.Context, d *desk) error {
 			available = timeText(*m.AvailableAt)
 		}
 		g.row(fmt.Sprint(v.ID), string(v.State), available, shortened(v.Exchange, wide), shortened(v.RoutingKey, wide),
-			shortened(valueOr(v.OrderingKey, "-"), wide), fmt.Sprint(len(m.Message.Payload)), shortened(valueOr(v.Error, "-"), wide))
+			shortened(valueOr(v.OrderingKey, "-"), wide), peekedSize(m.PayloadSize), shortened(valueOr(v.Error, "-"), wide))
 	}
 	if err := g.write(); err != nil {
 		return err

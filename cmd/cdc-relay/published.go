@@ -201,7 +201,7 @@ func (p *process) showPublished(cfg *config, m operator.PublishedMessage, follow
 	g := p.newTable()
 	g.row("where", cfg.relay.Table.Published().String())
 	g.row("published", fmt.Sprintf("%s, %s ago", timeText(m.PublishedAt), durationText(m.ReadAt.Sub(m.PublishedAt))))
-	p.details(g, m.StoredMessage)
+	p.details(g, cfg.relay.Table.Published(), m.StoredMessage)
 	return g.write()
 }
 

@@ -20,7 +20,7 @@ type DeadMessage struct {
 
 func deadLetters() newest[DeadMessage] {
 	return newest[DeadMessage]{
-		of: ofDeadLetters, from: "{dead}", own: "r.failure_reason, r.dead_at",
+		of: ofDeadLetters, from: "{dead}", own: "r.failure_reason, r.dead_at", shown: shownText("r.failure_reason") + ", r.dead_at",
 		order: "r.dead_at DESC, r.id DESC", after: "(r.dead_at, r.id) < (%[1]s::timestamptz, %[2]s)",
 		scan: func(row pgx.CollectableRow, died *pgtype.Timestamptz, more ...any) (letter DeadMessage, err error) {
 			letter.StoredMessage, err = scanStored(row, append([]any{&letter.Reason, died}, more...)...)
@@ -40,7 +40,7 @@ func (t *Tables) DeadLetters(ctx context.Context, filter Filter, page Page) (Lis
 // DeadLetter returns the dead letters with a row id or message_id, and their payload if asked and not redacted. Several
 // may have the same id if the sequence was restarted.
 func (t *Tables) DeadLetter(ctx context.Context, name Name, payload bool) ([]DeadMessage, error) {
-	letters, err := deadLetters().read(ctx, t, name.filter(), mostOfOneName, payload)
+	letters, err := deadLetters().read(ctx, t, name.filter(), mostOfOneName, mostOfNamed(), payload)
 	return letters, t.reading(ctx, "read dead letters of", err)
 }
 
@@ -57,7 +57,7 @@ func (t *Tables) CountDeadLetters(ctx context.Context, filter Filter) (n int64, 
 }
 
 // The rows to purge, in the order of the primary key.
-const purgeChoiceSQL = `SELECT r.id, r.message_id FROM {dead} r WHERE {where} ORDER BY r.id, r.message_id`
+const purgeChoiceSQL = `SELECT r.id, r.message_id, ` + storedSize + ` FROM {dead} r WHERE {where} ORDER BY r.id, r.message_id`
 
 const purgeSQL = `
 DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[]) s(id, message_id)

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -116,9 +117,11 @@ func (t *Tables) Explain(ctx context.Context, name Name, payload bool) (waiting 
 	if name.id != nil {
 		find = t.glance
 	}
-	err = find(ctx, func(ctx context.Context, tx querier) error {
-		waiting, err = t.waitingNamed(ctx, tx, name, payload)
-		return err
+	err = showing(mostOfNamed(), func(most string) error {
+		return find(ctx, func(ctx context.Context, tx querier) error {
+			waiting, err = t.waitingNamed(ctx, tx, name, payload, most)
+			return err
+		})
 	})
 	for i := range waiting {
 		if err == nil && waiting[i].OrderingKey != nil {
@@ -134,11 +137,16 @@ func (t *Tables) Explain(ctx context.Context, name Name, payload bool) (waiting 
 	return waiting, dead, t.reading(ctx, "look for message "+name.String()+" in", err)
 }
 
-func (t *Tables) waitingNamed(ctx context.Context, tx querier, name Name, payload bool) ([]Waiting, error) {
+const waitingNamedSQL = `
+WITH found AS MATERIALIZED (
+  SELECT ` + rowColumns + `, r.available_at, {locked_by} AS locked_by FROM {outbox} r WHERE {where} ORDER BY r.id LIMIT {limit})
+SELECT {columns} FROM found r ORDER BY r.id`
+
+func (t *Tables) waitingNamed(ctx context.Context, tx querier, name Name, payload bool, most string) ([]Waiting, error) {
 	where, args := name.filter().where(ofOutbox, nil)
-	sql := t.fill(`SELECT {columns} FROM {outbox} r WHERE {where} ORDER BY r.id LIMIT 100`,
-		"{columns}", waitingColumns(payload, lockedBySQL, stateBy(lockedBySQL)), "{where}", where)
-	rows, err := tx.Query(ctx, sql, args...)
+	sql := t.fill(waitingNamedSQL, "{columns}", waitingColumns(payload, "r.locked_by", stateBy("r.locked_by")), "{locked_by}", lockedBySQL,
+		"{where}", where, "{limit}", fmt.Sprint(mostOfOneName))
+	rows, err := tx.Query(ctx, strings.ReplaceAll(sql, "{most}", most), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +182,7 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox} e WHERE e.ordering_key = $1
        coalesce((SELECT min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d), 0)`
 
 const firstOfKeySQL = `
-SELECT r.id, r.available_at, r.attempts, r.max_attempts, r.last_error, {locked_by}, {state}
+SELECT r.id, r.available_at, r.attempts, r.max_attempts, {last_error}, {locked_by}, {state}
 FROM {outbox} r WHERE r.ordering_key = $1 AND r.id < $2 ORDER BY r.id LIMIT 1`
 
 // keyOf reads what comes before a row in its key.
@@ -191,7 +199,7 @@ func (t *Tables) keyOf(ctx context.Context, tx querier, w *Waiting) error {
 	}
 	var first KeyHead
 	var available pgtype.Timestamptz
-	err = tx.QueryRow(ctx, t.fill(firstOfKeySQL, "{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)), *w.OrderingKey, w.ID).
+	err = tx.QueryRow(ctx, t.fill(firstOfKeySQL, "{last_error}", shownText("r.last_error"), "{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)), *w.OrderingKey, w.ID).
 		Scan(&first.ID, &available, &first.Attempts, &first.MaxAttempts, &first.LastError, &first.LockedBy, &first.State)
 	if err == pgx.ErrNoRows { // it has left meanwhile
 		w.Before = Count{Precision: Exact}

@@ -91,9 +91,9 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 		c.add("r.ordering_key = %s", *f.OrderingKey)
 	}
 	if f.Reason != nil && of == ofDeadLetters {
-		c.add("%[1]s IN (r.failure_reason, split_part(r.last_error, ':', 1))", *f.Reason)
+		c.add("%[1]s IN (r.failure_reason, "+errorCode("r.last_error")+")", *f.Reason)
 	} else if f.Reason != nil {
-		c.add("split_part(r.last_error, ':', 1) = %s", *f.Reason)
+		c.add(errorCode("r.last_error")+" = %s", *f.Reason)
 	}
 	if f.State != "" {
 		c.add("r.state = %s", string(f.State))

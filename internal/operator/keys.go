@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -108,7 +109,7 @@ func (t *Tables) keys(ctx context.Context, looked, order string, after *cursor, 
 		from.add("r.ordering_key IS NOT NULL")
 	}
 	var heads Listing[keyHead]
-	err = t.glance(ctx, func(ctx context.Context, tx querier) (err error) {
+	err = t.glanceAt(ctx, mostListed(), func(ctx context.Context, tx querier, most string) (err error) {
 		sql := t.fill(looked, "{from}", from.String(), "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(limit+1))
 		heads, err = collectPage(ctx, tx, sql, from.args, limit, func(row pgx.CollectableRow) (head keyHead, at place, err error) {
 			var time pgtype.Timestamptz
@@ -120,7 +121,7 @@ func (t *Tables) keys(ctx context.Context, looked, order string, after *cursor, 
 			return head, at, err
 		})
 		if err == nil && len(heads.Rows) > 0 {
-			list.Rows, err = t.keyDetails(ctx, tx, heads.Rows)
+			list.Rows, err = t.keyDetails(ctx, tx, heads.Rows, most)
 		}
 		list.Next = heads.Next
 		return err
@@ -134,14 +135,14 @@ type keyHead struct {
 }
 
 // keyDetails leaves out keys whose head has left meanwhile.
-func (t *Tables) keyDetails(ctx context.Context, tx querier, heads []keyHead) ([]Key, error) {
+func (t *Tables) keyDetails(ctx context.Context, tx querier, heads []keyHead, most string) ([]Key, error) {
 	var names []string
 	var ids []int64
 	for _, head := range heads {
 		names, ids = append(names, head.key), append(ids, head.id)
 	}
 	sql := t.fill(keyDetailsSQL, "{columns}", waitingColumns(false, lockedBySQL, stateBy(lockedBySQL)), "{behind}", fmt.Sprint(MostBehind+1))
-	rows, err := tx.Query(ctx, sql, names, ids)
+	rows, err := tx.Query(ctx, strings.ReplaceAll(sql, "{most}", most), names, ids)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -51,7 +52,8 @@ func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listi
 	from.after(after)
 	sql := t.fill(listWaitingSQL, "{columns}", waitingColumns(false, "r.locked_by", "r.state"), "{state}", stateBy("r.locked_by"),
 		"{order}", order, "{from}", from.String(), "{where}", where, "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(page.Limit+1))
-	err = t.glance(ctx, func(ctx context.Context, tx querier) (err error) {
+	err = t.glanceAt(ctx, mostListed(), func(ctx context.Context, tx querier, most string) (err error) {
+		sql := strings.ReplaceAll(sql, "{most}", most)
 		list, err = collectPage(ctx, tx, sql, from.args, page.Limit, func(row pgx.CollectableRow) (w Waiting, at place, err error) {
 			var available pgtype.Timestamptz
 			w, err = scanWaiting(row, &at.matches, &at.last, &available)

@@ -56,7 +56,7 @@ func TestPagesContinueAfterTheIDZero(t *testing.T) {
 			t.Errorf("%+v: listed %v", filter, got)
 		}
 		peeked := idsOfPages(t, 2, func(p operator.Page) (operator.Listing[operator.Peeked], error) {
-			return f.operator().Peek(t.Context(), filter, p, false, nil)
+			return f.operator().Peek(t.Context(), filter, p, false, nil, true)
 		}, func(m operator.Peeked) int64 { return m.ID })
 		if fmt.Sprint(peeked) != "[-1 0 1 2]" {
 			t.Errorf("%+v: peeked %v", filter, peeked)
@@ -229,7 +229,7 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 	}
 	peek := func(filter operator.Filter) func(string) (string, error) {
 		return func(after string) (string, error) {
-			l, err := o.Peek(t.Context(), filter, operator.Page{After: after, Limit: 50}, true, nil)
+			l, err := o.Peek(t.Context(), filter, operator.Page{After: after, Limit: 50}, true, nil, true)
 			return l.Next, err
 		}
 	}

@@ -37,7 +37,7 @@ func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
 	} {
 		for limit := 1; limit < 14; limit++ {
 			got := idsOfPages(t, limit, func(p operator.Page) (operator.Listing[operator.Peeked], error) {
-				return o.Peek(t.Context(), test.filter, p, test.block, []string{"nth", "The Tenant"})
+				return o.Peek(t.Context(), test.filter, p, test.block, []string{"nth", "The Tenant"}, true)
 			}, func(m operator.Peeked) int64 { return m.ID })
 			if fmt.Sprint(got) != test.want {
 				t.Errorf("%+v by %d: %v, want %s", test.filter, limit, got, test.want)
@@ -48,7 +48,7 @@ func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
 		t.Errorf("rows changed: untouched are %v, before %v", after, before)
 	}
 
-	list, err := o.Peek(t.Context(), operator.Filter{}, operator.Page{Limit: 3}, false, []string{"nth", "The Tenant"})
+	list, err := o.Peek(t.Context(), operator.Filter{}, operator.Page{Limit: 3}, false, []string{"nth", "The Tenant"}, true)
 	if err != nil || len(list.Rows) != 3 {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -56,10 +56,10 @@ func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
 	if m := list.Rows[2]; m.State != operator.Due || fmt.Sprint(m.Extra) != fmt.Sprint(headers) || string(m.Payload) != "1" || m.Redacted != nil {
 		t.Errorf("got %+v, %+v", m, m.Message)
 	}
-	if _, err := o.Peek(t.Context(), operator.Filter{OrderingKey: text("free")}, operator.Page{After: list.Next, Limit: 1}, false, nil); !errors.Is(err, operator.ErrCursor) {
+	if _, err := o.Peek(t.Context(), operator.Filter{OrderingKey: text("free")}, operator.Page{After: list.Next, Limit: 1}, false, nil, true); !errors.Is(err, operator.ErrCursor) {
 		t.Errorf("the cursor of another list: %v", err)
 	}
-	if list, err := o.Peek(t.Context(), operator.Filter{}, operator.Page{Limit: 11}, false, nil); err != nil || list.Next != "" {
+	if list, err := o.Peek(t.Context(), operator.Filter{}, operator.Page{Limit: 11}, false, nil, true); err != nil || list.Next != "" {
 		t.Errorf("after a page that is exactly full: %+v, %v", list.Next, err)
 	}
 }

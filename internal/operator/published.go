@@ -26,7 +26,7 @@ var ErrNoHistory = errors.New("published messages are not kept")
 
 func history() newest[PublishedMessage] {
 	return newest[PublishedMessage]{
-		of: ofPublished, from: "{published}", own: "r.published_at",
+		of: ofPublished, from: "{published}", own: "r.published_at", shown: "r.published_at",
 		order: "r.id DESC, r.published_at DESC", after: "(r.id, r.published_at) < (%[2]s, %[1]s::timestamptz)",
 		scan: func(row pgx.CollectableRow, published *pgtype.Timestamptz, more ...any) (m PublishedMessage, err error) {
 			m.StoredMessage, err = scanStored(row, append([]any{published}, more...)...)
@@ -46,7 +46,7 @@ func (t *Tables) PublishedMessages(ctx context.Context, filter Filter, page Page
 
 // Published returns the published messages with a row id or message_id, and their payload if asked and not redacted.
 func (t *Tables) Published(ctx context.Context, name Name, payload bool) ([]PublishedMessage, error) {
-	messages, err := history().read(ctx, t, name.filter(), mostOfOneName, payload)
+	messages, err := history().read(ctx, t, name.filter(), mostOfOneName, mostOfNamed(), payload)
 	return messages, t.historyError(ctx, err)
 }
 
@@ -74,8 +74,8 @@ func (t *Tables) historyError(ctx context.Context, err error) error {
 
 // The first copy of each message: the history also has those of earlier replays.
 const replayChoiceSQL = `
-SELECT f.id, f.published_at FROM (
-  SELECT DISTINCT ON (r.message_id) r.id, r.published_at FROM {published} r WHERE {where} ORDER BY r.message_id, r.id, r.published_at) f
+SELECT f.id, f.published_at, f.size FROM (
+  SELECT DISTINCT ON (r.message_id) r.id, r.published_at, ` + storedSize + ` AS size FROM {published} r WHERE {where} ORDER BY r.message_id, r.id, r.published_at) f
 WHERE f.id > $1 ORDER BY f.id, f.published_at`
 
 // A replayed message is a new row, marked and due, so that the stream does not publish it directly. It does not expire,
@@ -116,7 +116,10 @@ type Replayed struct {
 type publishedRow struct {
 	ID          int64
 	PublishedAt pgtype.Timestamptz
+	Size        int64
 }
+
+func (r publishedRow) size() int64 { return r.Size }
 
 // Replay inserts copies of the published messages that match the filter, oldest first, each batch in one transaction.
 // Copies keep their message_id and have the mark. On an error, done is the result before it.

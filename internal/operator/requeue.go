@@ -15,20 +15,20 @@ import (
 // newest id of the sequence: later INSERTs use the ids above it.
 const requeueChoiceSQL = `
 WITH picked AS (
-  SELECT r.id, r.message_id, r.ordering_key,
+  SELECT r.id, r.message_id, r.ordering_key, ` + storedSize + ` AS size,
          r.id > $1 OR count(*) OVER (PARTITION BY r.id) > 1
          OR EXISTS (SELECT 1 FROM {outbox} o WHERE o.id = r.id AND o.message_id <> r.message_id OFFSET 0) AS taken
   FROM {dead} r WHERE {where}
 ), placed AS (
-  SELECT id, message_id, CASE WHEN ordering_key IS NULL THEN taken
+  SELECT id, message_id, size, CASE WHEN ordering_key IS NULL THEN taken
          ELSE bool_or(taken) OVER (PARTITION BY ordering_key) END AS moved
   FROM picked
 ), numbered AS (
-  SELECT id, message_id, CASE WHEN moved THEN least((SELECT min(id) FROM {outbox}), min(id) OVER (), 1) - count(*) FILTER (WHERE moved) OVER ()
+  SELECT id, message_id, size, CASE WHEN moved THEN least((SELECT min(id) FROM {outbox}), min(id) OVER (), 1) - count(*) FILTER (WHERE moved) OVER ()
          + row_number() OVER (PARTITION BY moved ORDER BY id, message_id) - 1 ELSE id END AS place
   FROM placed
 )
-SELECT id, message_id, place FROM numbered ORDER BY place`
+SELECT id, message_id, place, size FROM numbered ORDER BY place`
 
 // Requeued rows are due: the stream never publishes such a row directly, and a claim knows whether it may have been
 // published.
@@ -60,7 +60,10 @@ type requeuedRow struct {
 	ID        int64
 	MessageID [16]byte
 	Place     int64
+	Size      int64
 }
+
+func (r requeuedRow) size() int64 { return r.Size }
 
 // Requeue moves the dead letters that match the filter back to the outbox, with attempts 0, oldest first, each batch in
 // one transaction. Rows of a key keep their order, before the key's waiting rows. On an error, also one of agreed, done

@@ -10,7 +10,7 @@ import (
 // Rejected rows. A row that a relay is publishing is locked.
 const retryableRows = `r.available_at IS NOT NULL AND r.attempts > 0`
 
-const retryChoiceSQL = `SELECT r.id, r.message_id FROM {outbox} r WHERE ` + retryableRows + ` AND {where} ORDER BY r.id`
+const retryChoiceSQL = `SELECT r.id, r.message_id, 0::bigint FROM {outbox} r WHERE ` + retryableRows + ` AND {where} ORDER BY r.id`
 
 // A due row keeps its time: a relay may still settle the row with that time as the fence. The update removes the trace of
 // a claim that was killed, so the mark is stored.

@@ -48,19 +48,46 @@ func (t *Tables) choose(ctx context.Context, query string, filter Filter, of kin
 	return s, nil
 }
 
+// storedSize is how many bytes the server moves or deletes for a row r.
+const storedSize = `coalesce(pg_column_size(r.payload), 0)::bigint + coalesce(pg_column_size(r.payload_bytes), 0)
+  + coalesce(pg_column_size(r.redacted_payload), 0) + coalesce(pg_column_size(r.headers), 0) + coalesce(pg_column_size(r.properties), 0)
+  + coalesce(pg_column_size(r.last_error), 0)`
+
+// batchBytes bounds the stored bytes of one batch, so that batchTimeout suffices. A larger row is a batch of its own.
+const batchBytes = 64 << 20
+
+// sized is a row of a selection. Its size is storedSize.
+type sized interface{ size() int64 }
+
 // inBatches passes the rows to change, at most batch at a time. T has the columns of the selection.
-func inBatches[T any](ctx context.Context, s *selection, batch int, progress Progress, change func([]T) error) error {
+func inBatches[T sized](ctx context.Context, s *selection, batch int, progress Progress, change func([]T) error) error {
 	for done := int64(0); ; {
 		progress(done, s.total)
 		rows, err := take[T](ctx, s, batch)
 		if err != nil || len(rows) == 0 {
 			return err
 		}
-		if err := change(rows); err != nil {
-			return err
+		for len(rows) > 0 {
+			n := fitting(rows)
+			if err := change(rows[:n]); err != nil {
+				return err
+			}
+			if rows, done = rows[n:], done+int64(n); len(rows) > 0 {
+				progress(done, s.total)
+			}
 		}
-		done += int64(len(rows))
 	}
+}
+
+// fitting returns how many of the rows, at least one, have at most batchBytes together.
+func fitting[T sized](rows []T) int {
+	bytes := int64(0)
+	for i, row := range rows {
+		if bytes += row.size(); bytes > batchBytes && i > 0 {
+			return i
+		}
+	}
+	return len(rows)
 }
 
 // take returns the next rows; none: the end.
@@ -112,7 +139,10 @@ func (s *selection) close(ctx context.Context) {
 type chosenRow struct {
 	ID        int64
 	MessageID [16]byte
+	Size      int64
 }
+
+func (r chosenRow) size() int64 { return r.Size }
 
 // columnsOf returns the ids and the message ids, for unnest.
 func columnsOf(rows []chosenRow) []any {

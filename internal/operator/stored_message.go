@@ -2,6 +2,7 @@ package operator
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,16 +28,26 @@ type StoredMessage struct {
 	ExpiresAt           *time.Time // nil: never
 	Attempts            int
 	MaxAttempts         *int // nil: --max-retries of the relay applies
-	LastError           *string
-	PossibleDuplicate   bool
-	// Redacted replaces the payload for display, or is nil.
-	Redacted []byte
-	// Payload is the body, or nil if it was not asked for or is redacted.
-	Payload     []byte
-	PayloadSize int64 // bytes
-	Binary      bool  // Payload is payload_bytes, not JSON
+	// LastError and the names above end after 1,000 characters, with their size, if they are longer than mostText.
+	LastError         *string
+	PossibleDuplicate bool
+	// IsRedacted: Redacted replaces the payload for display. Redacted is nil if it is too large.
+	IsRedacted bool
+	Redacted   []byte
+	// Payload is the body, or nil if it was not asked for, is redacted, or is too large.
+	Payload []byte
+	// PayloadSize is the size of the body in bytes. It is AtLeast for a large body that is stored compressed.
+	PayloadSize Count
+	Binary      bool // Payload is payload_bytes, not JSON
+	// Large are values that are too large to show.
+	Large []Large
 	// ReadAt is the database's time of the query.
 	ReadAt time.Time
+}
+
+// IsLarge reports whether one of these columns is too large to show.
+func (m StoredMessage) IsLarge(columns ...string) bool {
+	return slices.ContainsFunc(m.Large, func(l Large) bool { return slices.Contains(columns, l.Column) })
 }
 
 // Age is the time since the row was created.
@@ -44,16 +55,21 @@ func (m StoredMessage) Age() time.Duration { return m.ReadAt.Sub(m.CreatedAt) }
 
 func (m StoredMessage) rowID() int64 { return m.ID }
 
-// storedColumns are the columns for scanStored. The statement must name the rows r. A redacted payload never leaves the
-// database.
+// storedColumns are the columns for scanStored, with values of up to {most} bytes. The statement must name the rows r. A
+// redacted payload never leaves the database.
 func storedColumns(payload bool) string {
-	body := `NULL::bytea`
+	body, wanted := `NULL::bytea`, `false`
 	if payload {
-		body = `CASE WHEN r.redacted_payload IS NULL THEN coalesce(r.payload_bytes, convert_to(r.payload::text, 'UTF8')) END`
+		wanted = `r.redacted_payload IS NULL`
+		body = `CASE WHEN ` + wanted + ` THEN coalesce(` + shownBytes("r.payload_bytes") + `,
+         CASE WHEN r.payload_bytes IS NULL THEN convert_to(` + shownJSON("r.payload") + `, 'UTF8') END) END`
 	}
-	return `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.headers::text, r.properties::text,
-       r.schema_version, r.created_at, r.expires_at, r.attempts, r.max_attempts, r.last_error, coalesce(r.possible_duplicate, false), r.redacted_payload::text,
-       ` + body + `, coalesce(octet_length(r.payload_bytes), octet_length(r.payload::text), 0), r.payload_bytes IS NOT NULL, clock_timestamp()`
+	return `r.id, r.message_id, ` + shownText("r.exchange") + `, ` + shownText("r.routing_key") + `, ` + shownText("r.ordering_key") + `,
+       ` + shownJSON("r.headers") + `, pg_column_size(r.headers), ` + shownJSON("r.properties") + `, pg_column_size(r.properties),
+       r.schema_version, r.created_at, r.expires_at, r.attempts, r.max_attempts, ` + shownText("r.last_error") + `,
+       coalesce(r.possible_duplicate, false), ` + shownJSON("r.redacted_payload") + `, pg_column_size(r.redacted_payload),
+       ` + body + `, CASE WHEN ` + wanted + ` THEN coalesce(pg_column_size(r.payload_bytes), pg_column_size(r.payload)) END,
+       ` + payloadSize() + `, r.payload_bytes IS NOT NULL, clock_timestamp()`
 }
 
 // scanStored reads storedColumns and further columns of a query.
@@ -61,14 +77,27 @@ func scanStored(row pgx.CollectableRow, more ...any) (StoredMessage, error) {
 	var m StoredMessage
 	var created, expires pgtype.Timestamptz
 	var headers, properties, redacted *string
+	var sizes struct{ headers, properties, redacted, payload *int64 }
+	exact := false
 	err := row.Scan(append([]any{
-		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &headers, &properties,
-		&m.SchemaVersion, &created, &expires, &m.Attempts, &m.MaxAttempts, &m.LastError, &m.PossibleDuplicate, &redacted,
-		&m.Payload, &m.PayloadSize, &m.Binary, &m.ReadAt,
+		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &headers, &sizes.headers, &properties, &sizes.properties,
+		&m.SchemaVersion, &created, &expires, &m.Attempts, &m.MaxAttempts, &m.LastError, &m.PossibleDuplicate, &redacted, &sizes.redacted,
+		&m.Payload, &sizes.payload, &m.PayloadSize.N, &exact, &m.Binary, &m.ReadAt,
 	}, more...)...)
 	m.Headers, m.Properties, m.Redacted = bytesOf(headers), bytesOf(properties), bytesOf(redacted)
 	m.CreatedAt, m.ExpiresAt, m.ReadAt = pgtime.FromRequired(created), pgtime.FromColumn(expires), m.ReadAt.UTC()
+	m.IsRedacted, m.PayloadSize.Precision = sizes.redacted != nil, precisionOf(exact)
+	m.Large = slices.Concat(larger("headers", headers != nil, sizes.headers), larger("properties", properties != nil, sizes.properties),
+		larger("redacted_payload", redacted != nil, sizes.redacted), larger(bodyColumn(m.Binary), m.Payload != nil, sizes.payload))
 	return m, err
+}
+
+// bodyColumn is the column of a body.
+func bodyColumn(binary bool) string {
+	if binary {
+		return "payload_bytes"
+	}
+	return "payload"
 }
 
 func bytesOf(text *string) []byte {

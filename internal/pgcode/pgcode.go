@@ -40,6 +40,8 @@ const (
 	DataException       = "22"
 	ConstraintViolation = "23"
 	SyntaxOrAccess      = "42" // also a missing column or table
+	Resources           = "53" // memory, disk or a configured limit
+	TooComplex          = "54" // a value or statement is beyond a limit of the server
 )
 
 // Of returns the SQLSTATE of a server's answer; "" for other errors.

@@ -1,0 +1,113 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+)
+
+// A view reads no value before it knows its size, so that a large row neither fills the memory nor delays the rows
+// beside it. The size of a text or a bytea is in its header, and so is the stored size of any value. A compressed JSON
+// value must be read to know its true size: it is shown only if its stored size is small.
+const (
+	// MostShown is up to how many bytes one value of one message has if it is shown: the body, the headers, the
+	// properties or redacted_payload.
+	MostShown = 1 << 20
+	// MostListed is the same for a row of a list.
+	MostListed = 8 << 10
+	// fewOfOneName is up to how many rows of one name are shown with MostShown; more are shown with MostListed.
+	fewOfOneName = 4
+	// mostPeeked bounds the bodies of one page of Peek together.
+	mostPeeked = 16 << 20
+	// mostText is up to how many bytes of a text are shown whole. It is above the limit of an ordering key.
+	mostText = 4 << 10
+)
+
+// shownText is a text column, or its start and its size if it is long.
+func shownText(column string) string {
+	const sql = `CASE WHEN octet_length({c}) <= {most_text} THEN {c} ELSE left({c}, 1000) || '… (' || octet_length({c}) || ' bytes)' END`
+	return strings.NewReplacer("{c}", column, "{most_text}", strconv.Itoa(mostText)).Replace(sql)
+}
+
+// errorCode is the code at the start of a text such as last_error.
+func errorCode(column string) string { return `split_part(left(` + column + `, 200), ':', 1)` }
+
+// weight is roughly the true size of a value. It assumes that values seldom shrink to less than an eighth.
+func weight(column string) string {
+	return strings.ReplaceAll(`pg_column_size({c})::bigint * CASE WHEN pg_column_compression({c}) IS NULL THEN 1 ELSE 8 END`, "{c}", column)
+}
+
+// isSmall is the condition for a value of which little must be read.
+func isSmall(column string) string { return weight(column) + ` <= {most}` }
+
+// shownJSON is the text of a JSON column of up to {most} bytes; a larger value is null. A number such as 1e100000 has a
+// short form in jsonb and a long text, so the text has a limit, too.
+func shownJSON(column string) string {
+	return strings.ReplaceAll(`CASE WHEN `+isSmall("{c}")+` THEN (
+         SELECT CASE WHEN octet_length(shown_.t) <= {most} THEN shown_.t END FROM (SELECT {c}::text AS t OFFSET 0) shown_) END`, "{c}", column)
+}
+
+// shownBytes is a bytea column of up to {most} bytes; a larger value is null.
+func shownBytes(column string) string {
+	return strings.ReplaceAll(`CASE WHEN octet_length({c}) <= {most} THEN {c} END`, "{c}", column)
+}
+
+// payloadSize is the size of the body, and whether it is exact: the stored size of a large compressed body is less.
+func payloadSize() string {
+	return strings.ReplaceAll(`CASE WHEN r.payload_bytes IS NOT NULL THEN octet_length(r.payload_bytes) WHEN r.payload IS NULL THEN 0
+         WHEN {small} THEN octet_length(r.payload::text) ELSE pg_column_size(r.payload) END,
+       r.payload_bytes IS NOT NULL OR r.payload IS NULL OR pg_column_compression(r.payload) IS NULL OR {small}`,
+		"{small}", "coalesce("+isSmall("r.payload")+", false)")
+}
+
+// showing runs a query that shows values of up to most bytes. If the server cannot give them all, in time or within its
+// limits, the query runs again with {most} as 0, which shows their sizes only.
+func showing(most string, query func(most string) error) error {
+	err := query(most)
+	if class := pgcode.Class(err); pgcode.Is(err, pgcode.QueryCanceled) || class == pgcode.TooComplex || class == pgcode.Resources {
+		return query("0")
+	}
+	return err
+}
+
+// mostListed is {most} for a list.
+func mostListed() string { return strconv.Itoa(MostListed) }
+
+// mostOfNamed is {most} for the rows of one message, in a statement that has them as found.
+func mostOfNamed() string {
+	return fmt.Sprintf(`(SELECT CASE WHEN count(*) > %d THEN %d ELSE %d END FROM found)`, fewOfOneName, MostListed, MostShown)
+}
+
+// glanceAt runs f in a glance with the limit most, and again with 0 if the server cannot give the values.
+func (t *Tables) glanceAt(ctx context.Context, most string, f func(ctx context.Context, tx querier, most string) error) error {
+	return showing(most, func(most string) error {
+		return t.glance(ctx, func(ctx context.Context, tx querier) error { return f(ctx, tx, most) })
+	})
+}
+
+// Large is a value that is not shown.
+type Large struct {
+	// Column is its column.
+	Column string
+	// Stored is its size on disk in bytes, which may be less than its length.
+	Stored int64
+}
+
+// precisionOf is the precision of a size.
+func precisionOf(exact bool) Precision {
+	if exact {
+		return Exact
+	}
+	return AtLeast
+}
+
+// larger returns the value if it is set and not shown.
+func larger(column string, shown bool, stored *int64) []Large {
+	if shown || stored == nil {
+		return nil
+	}
+	return []Large{{column, *stored}}
+}
