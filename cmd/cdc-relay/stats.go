@@ -78,7 +78,7 @@ func (l *statsLook) take(ctx context.Context) (statsView, error) {
 	if l.live != nil && first == nil {
 		first, failed = l.live.read(ctx)
 	}
-	s, err := l.tables.Stats(ctx, l.cfg.looking.top, l.cfg.looking.exact)
+	s, err := l.tables.Stats(ctx, l.cfg.looking.top, l.cfg.looking.exact, l.cfg.blocks())
 	if err != nil {
 		return statsView{}, err
 	}

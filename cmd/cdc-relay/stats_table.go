@@ -24,6 +24,21 @@ func (p *process) showStats(cfg *config, v statsView) error {
 func (p *process) statsFacts(g rows, cfg *config, v statsView) {
 	g.row(v.Table, timeText(v.At))
 	g.row("queue depth", countOf(v.counts["queue_depth"]))
+	g.row("waiting", countOf(v.counts["waiting"]))
+	g.row("behind", behindText(v.counts["behind"]))
+	g.row("due", countOf(v.counts["due"]))
+	g.row("in retry", countOf(v.counts["retrying"])+next(", next", v.NextRetryAt, v.At))
+	g.row("scheduled", countOf(v.counts["scheduled"])+next(", next", v.NextScheduledAt, v.At))
+	g.row("unconfirmed", countOf(v.counts["unconfirmed"]))
+	if locked := v.counts["locked"]; locked.N > 0 {
+		g.row("locked", countOf(locked)+", usually by a relay that publishes them")
+	}
+	if newer := v.counts["newer_version"]; newer.N > 0 {
+		g.row("newer version", p.paint(text.FgYellow, countOf(newer))+": schema_version is for a newer relay")
+	}
+	if expired := v.counts["expired"]; expired.N > 0 {
+		g.row("expired", p.paint(text.FgYellow, countOf(expired))+", not published any more")
+	}
 	oldest := "unknown: the query took too long"
 	if v.OldestPendingSeconds != nil {
 		oldest = "none waits"
@@ -32,16 +47,6 @@ func (p *process) statsFacts(g rows, cfg *config, v statsView) {
 		}
 	}
 	g.row("oldest pending", oldest)
-	g.row("due", countOf(v.counts["due"]))
-	g.row("in retry", countOf(v.counts["retrying"])+next(", next", v.NextRetryAt, v.At))
-	g.row("scheduled", countOf(v.counts["scheduled"])+next(", next", v.NextScheduledAt, v.At))
-	g.row("unconfirmed", countOf(v.counts["unconfirmed"]))
-	if newer := v.counts["newer_version"]; newer.N > 0 {
-		g.row("newer version", p.paint(text.FgYellow, countOf(newer))+": schema_version is for a newer relay")
-	}
-	if expired := v.counts["expired"]; expired.N > 0 {
-		g.row("expired", p.paint(text.FgYellow, countOf(expired))+", not published any more")
-	}
 	g.row("parked keys", countOf(v.counts["parked_keys"]))
 	dead := countOf(v.counts["dead_letters"])
 	if v.NewestDeadLetterAt != nil {
@@ -56,6 +61,14 @@ func (p *process) statsFacts(g rows, cfg *config, v statsView) {
 	if v.Relay != nil {
 		p.showLive(g, v.Relay)
 	}
+}
+
+// behindText says what rows are behind.
+func behindText(c operator.Count) string {
+	if c.N == 0 {
+		return countOf(c)
+	}
+	return countOf(c) + ", wait for another message of their ordering key"
 }
 
 // next says when the first of several rows is due, or nothing.

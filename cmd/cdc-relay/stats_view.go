@@ -16,12 +16,15 @@ type statsView struct {
 
 	QueueDepth           *int64     `json:"queue_depth"`
 	OldestPendingSeconds *float64   `json:"oldest_pending_seconds"`
+	Waiting              *int64     `json:"waiting"`
+	Behind               *int64     `json:"behind"`
 	Due                  *int64     `json:"due"`
 	Retrying             *int64     `json:"retrying"`
 	NextRetryAt          *time.Time `json:"next_retry_at"`
 	Scheduled            *int64     `json:"scheduled"`
 	NextScheduledAt      *time.Time `json:"next_scheduled_at"`
 	Unconfirmed          *int64     `json:"unconfirmed"`
+	Locked               *int64     `json:"locked"`
 	NewerVersion         *int64     `json:"newer_version"`
 	Expired              *int64     `json:"expired"`
 	ParkedKeys           *int64     `json:"parked_keys"`
@@ -77,14 +80,14 @@ func newStatsView(cfg *config, s operator.QueueStats, slot slot.Slot) statsView 
 		Slot:       slotView{Name: cfg.names().Slot},
 		TopFailing: []failingView{},
 		counts: map[string]operator.Count{
-			"queue_depth": s.Depth, "due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
+			"queue_depth": s.Depth, "waiting": s.Waiting, "behind": s.Behind, "locked": s.Locked, "due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
 			"newer_version": s.NewerVersion, "expired": s.Expired,
 			"parked_keys": parked(cfg, s), "dead_letters": s.DeadLetters, "keys_behind_dead_letter": s.BlockedKeys,
 		},
 		Precision: map[string]operator.Precision{"top_failing": s.FailingPrecision},
 	}
 	for name, into := range map[string]**int64{
-		"queue_depth": &v.QueueDepth, "due": &v.Due, "retrying": &v.Retrying, "scheduled": &v.Scheduled, "unconfirmed": &v.Unconfirmed,
+		"queue_depth": &v.QueueDepth, "waiting": &v.Waiting, "behind": &v.Behind, "locked": &v.Locked, "due": &v.Due, "retrying": &v.Retrying, "scheduled": &v.Scheduled, "unconfirmed": &v.Unconfirmed,
 		"newer_version": &v.NewerVersion, "expired": &v.Expired,
 		"parked_keys": &v.ParkedKeys, "dead_letters": &v.DeadLetters, "keys_behind_dead_letter": &v.KeysBehindDeadLetter,
 	} {

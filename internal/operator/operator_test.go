@@ -109,14 +109,14 @@ func TestEveryCommandWorksBesideColumnsOfAnyName(t *testing.T) {
 	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at) VALUES
 		('r', '1', 'k', 0, NULL), ('r', '1', 'l', 3, now() + interval '1 h'), ('r', '1', NULL, 3, now() - interval '1 h')`)
 	for what, err := range map[string]error{
-		"stats":        second(o.Stats(ctx, 10, true)),
-		"cheap stats":  second(o.Stats(ctx, 10, false)),
+		"stats":        second(o.Stats(ctx, 10, true, false)),
+		"cheap stats":  second(o.Stats(ctx, 10, false, true)),
 		"count":        second(o.CountDeadLetters(ctx, operator.Filter{})),
 		"dead letters": second(o.DeadLetters(ctx, operator.Filter{}, operator.Page{Limit: 10})),
 		"list":         second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10})),
 		"keys":         second(o.Keys(ctx, operator.Page{Limit: 10})),
 		"parked keys":  second(o.ParkedKeys(ctx, true, operator.Page{Limit: 10})),
-		"peek":         second(o.Peek(ctx, operator.Filter{}, operator.Page{Limit: 10}, true, nil)),
+		"peek":         second(o.Peek(ctx, operator.Filter{}, operator.Page{Limit: 10}, true, nil, true)),
 		"explain":      third(o.Explain(ctx, name(t, "51"), true)),
 		"retry":        second(o.RetryNow(ctx, operator.Filter{}, 10, false, nil, quiet)),
 	} {
@@ -201,7 +201,7 @@ func TestRedactedPayloadsStayInTheDatabase(t *testing.T) {
 	f.Exec(`INSERT INTO outbox (id, routing_key, payload_bytes) VALUES (3, 'r', '\x00ff')`)
 	o := f.operator()
 	letters, err := o.DeadLetter(t.Context(), name(t, "1"), true)
-	if err != nil || len(letters) != 1 || letters[0].Payload != nil || string(letters[0].Redacted) != `"***"` || letters[0].PayloadSize != 7 {
+	if err != nil || len(letters) != 1 || letters[0].Payload != nil || string(letters[0].Redacted) != `"***"` || letters[0].PayloadSize != exactly(7) {
 		t.Errorf("got %+v, %v", letters, err)
 	}
 	letters, err = o.DeadLetter(t.Context(), name(t, "2"), true)

@@ -26,13 +26,14 @@ func TestStatsScansNoTable(t *testing.T) {
 	p, o := planned(t)
 	p.Fill(tabletest.Rows)
 	const most = MostCounted + 1
+	blocking := &statsReader{Tables: o, block: true}
 	statements := map[string][]any{
-		rowsSQL: {most}, pendingSQL: {100}, dueSQL: {most}, futureSQL: {most}, blockedSQL: {most},
-		deadRowsSQL: {most}, newerSQL: {most}, failingSQL: {most, 10},
+		rowsSQL: {most}, pendingSQL: {100}, blockedSQL: {most}, deadRowsSQL: {most}, failingStatement(): {most, 10},
+		blocking.statesStatement(allRows): {most}, blocking.statesStatement(dueRows): {most}, blocking.statesStatement(futureRows): {most},
 		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
 		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,
 		keyOfSQL: {"key 5", 100_000, most},
-		strings.NewReplacer("{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)).Replace(firstOfKeySQL): {"key 5", 100_000},
+		strings.NewReplacer("{last_error}", shownText("r.last_error"), "{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)).Replace(firstOfKeySQL): {"key 5", 100_000},
 	}
 	for _, state := range []string{"never analyzed", "analyzed", "with a hundredth left"} {
 		switch state {

@@ -2,7 +2,9 @@ package operator
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,6 +44,11 @@ type QueueStats struct {
 	// OldestPending is when the oldest ready row was created; nil: none. OldestUnknown: finding it took too long.
 	OldestPending *time.Time
 	OldestUnknown bool
+	// The states of the rows; each row has one, so they add up to Depth. Beyond MostCounted rows, Waiting is the rest.
+	//
+	// Waiting counts ready rows; Behind those that would be Waiting or Due, but an older row of their key, or with block a
+	// dead letter of it, comes first.
+	Waiting, Behind Count
 	// Due counts retries, scheduled rows and rows with a late confirm whose time has come.
 	Due Count
 	// Retrying counts rejected rows that wait for their time; NextRetry is the earliest time, nil if there are none.
@@ -50,12 +57,14 @@ type QueueStats struct {
 	// Scheduled counts rows that wait for a time set by the application; NextScheduled is the earliest time, or nil.
 	Scheduled     Count
 	NextScheduled *time.Time
-	// NewerVersion counts rows that need a newer relay.
-	NewerVersion Count
 	// Unconfirmed counts published rows whose confirm is late.
 	Unconfirmed Count
-	// Expired counts rows whose expires_at has passed, among the oldest rows.
+	// Locked counts rows that a session has locked.
+	Locked Count
+	// Expired counts rows whose expires_at has passed.
 	Expired Count
+	// NewerVersion counts rows that need a newer relay.
+	NewerVersion Count
 	// ParkedKeys counts ordering keys whose head must not leave yet.
 	ParkedKeys Count
 	// BlockedKeys counts ordering keys with rows behind a dead letter.
@@ -87,15 +96,15 @@ const MostCounted = 10_000
 const fewCounted = 500
 
 // Stats reads the state of the queue. Unless exact, its cost does not depend on the number of rows. Top is the most
-// entries of Failing.
-func (t *Tables) Stats(ctx context.Context, top int, exact bool) (QueueStats, error) {
+// entries of Failing. Block: a dead letter holds its key up.
+func (t *Tables) Stats(ctx context.Context, top int, exact, block bool) (QueueStats, error) {
 	s := QueueStats{}
-	reader := &statsReader{Tables: t}
+	reader := &statsReader{Tables: t, block: block}
 	if !exact {
 		reader.most = pgtype.Int8{Int64: MostCounted + 1, Valid: true}
 	}
 	parts := []func(context.Context, querier, *QueueStats) error{
-		reader.clock, reader.depth, reader.newer, reader.expired, reader.oldest, reader.due, reader.future, reader.blocked, reader.dead,
+		reader.clock, reader.depth, reader.states, reader.oldest, reader.blocked, reader.dead,
 		func(ctx context.Context, tx querier, s *QueueStats) error { return reader.failing(ctx, tx, s, top) },
 	}
 	read := t.glance
@@ -124,13 +133,16 @@ func (t *Tables) Stats(ctx context.Context, top int, exact bool) (QueueStats, er
 // statsReader reads the parts. A part that takes too long stays unknown.
 type statsReader struct {
 	*Tables
-	most pgtype.Int8 // the most rows to count; null: all
+	most  pgtype.Int8 // the most rows to count; null: all
+	block bool
 }
 
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
-	s.Depth, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed, s.Expired = unknown, unknown, unknown, unknown, unknown, unknown
-	s.ParkedKeys, s.BlockedKeys, s.DeadLetters, s.NewerVersion = unknown, unknown, unknown, unknown
+	s.Depth, s.ParkedKeys, s.BlockedKeys, s.DeadLetters = unknown, unknown, unknown, unknown
+	for _, count := range s.byState() {
+		*count = unknown
+	}
 	s.OldestUnknown, s.FailingPrecision = true, Unknown
 	return tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&s.At)
 }
@@ -156,24 +168,6 @@ const rowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {outbox} ORDER BY id LIMIT 
 
 func (r *statsReader) depth(ctx context.Context, tx querier, s *QueueStats) (err error) {
 	s.Depth, err = r.size(ctx, tx, rowsSQL, r.table, `SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`)
-	return err
-}
-
-// Rows of a newer version stay in the table, so they are among the oldest.
-const newerSQL = `
-SELECT count(*), count(*) FILTER (WHERE r.schema_version > {version}) FROM (SELECT schema_version FROM {outbox} ORDER BY id LIMIT $1) r`
-
-func (r *statsReader) newer(ctx context.Context, tx querier, s *QueueStats) (err error) {
-	s.NewerVersion, err = r.among(ctx, tx, newerSQL)
-	return err
-}
-
-const expiredSQL = `
-SELECT count(*), count(*) FILTER (WHERE expires_at <= (SELECT clock_timestamp()))
-FROM (SELECT expires_at FROM {outbox} ORDER BY id LIMIT $1) r`
-
-func (r *statsReader) expired(ctx context.Context, tx querier, s *QueueStats) (err error) {
-	s.Expired, err = r.among(ctx, tx, expiredSQL)
 	return err
 }
 
@@ -246,45 +240,6 @@ func (r *statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) err
 	return err
 }
 
-const dueSQL = `
-SELECT count(*) FROM (SELECT 1 FROM {outbox} WHERE available_at <= (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
-
-func (r *statsReader) due(ctx context.Context, tx querier, s *QueueStats) error {
-	var n int64
-	err := tx.QueryRow(ctx, r.fill(dueSQL), r.most).Scan(&n)
-	if err == nil {
-		s.Due = counted(n, r.most.Int64)
-	}
-	return err
-}
-
-// The kinds of rows whose time has not come, and the keys that wait for one of them.
-const futureSQL = `
-SELECT count(*), count(*) FILTER (WHERE attempts > 0), min(available_at) FILTER (WHERE attempts > 0),
-       count(*) FILTER (WHERE attempts = 0 AND NOT marked), min(available_at) FILTER (WHERE attempts = 0 AND NOT marked),
-       count(*) FILTER (WHERE attempts = 0 AND marked),
-       count(*) FILTER (WHERE ordering_key IS NOT NULL AND NOT EXISTS (
-         SELECT 1 FROM {outbox} e WHERE e.ordering_key = r.ordering_key AND e.id < r.id))
-FROM (SELECT id, ordering_key, attempts, available_at, coalesce(possible_duplicate, false) AS marked FROM {outbox}
-      WHERE available_at > (SELECT clock_timestamp()) ORDER BY available_at LIMIT $1) r`
-
-func (r *statsReader) future(ctx context.Context, tx querier, s *QueueStats) error {
-	var all, retrying, scheduled, unconfirmed, parked int64
-	var nextRetry, nextScheduled pgtype.Timestamptz
-	err := tx.QueryRow(ctx, r.fill(futureSQL), r.most).Scan(&all, &retrying, &nextRetry, &scheduled, &nextScheduled, &unconfirmed, &parked)
-	if err != nil {
-		return err
-	}
-	of := func(n int64) Count {
-		stopped := counted(all, r.most.Int64)
-		return Count{min(n, stopped.N), stopped.Precision}
-	}
-	s.Retrying, s.NextRetry = of(retrying), pgtime.FromColumn(nextRetry)
-	s.Scheduled, s.NextScheduled = of(scheduled), pgtime.FromColumn(nextScheduled)
-	s.Unconfirmed, s.ParkedKeys = of(unconfirmed), of(parked)
-	return nil
-}
-
 // The keys of dead letters, from key to key, and whether they have waiting rows.
 const blockedSQL = `
 WITH RECURSIVE keys AS (
@@ -316,21 +271,31 @@ func (r *statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err 
 // Errors by code, because the text after the code may name the message.
 const failingSQL = `
 WITH timed AS MATERIALIZED (
-  SELECT routing_key, last_error, attempts, available_at FROM {outbox} WHERE available_at IS NOT NULL ORDER BY available_at LIMIT $1
+  SELECT {routing_key} AS routing_key, left(r.last_error, {example}) AS last_error, attempts, available_at
+  FROM {outbox} r WHERE available_at IS NOT NULL ORDER BY available_at LIMIT $1
 ), dead AS MATERIALIZED (
-  SELECT routing_key, last_error, failure_reason, dead_at FROM {dead} ORDER BY dead_at DESC LIMIT $1
+  SELECT {routing_key} AS routing_key, left(r.last_error, {example}) AS last_error, {reason} AS failure_reason, dead_at
+  FROM {dead} r ORDER BY dead_at DESC LIMIT $1
 ), failed AS (
   SELECT routing_key, last_error, NULL::text AS reason, available_at AS at FROM timed WHERE attempts > 0
   UNION ALL SELECT routing_key, last_error, failure_reason, dead_at FROM dead
 )
-SELECT routing_key, split_part(coalesce(last_error, reason, ''), ':', 1) AS code,
+SELECT routing_key, {code} AS code,
        coalesce((array_agg(last_error ORDER BY at DESC))[1], ''),
        count(*) FILTER (WHERE reason IS NULL), count(*) FILTER (WHERE reason IS NOT NULL),
        greatest((SELECT count(*) FROM timed), (SELECT count(*) FROM dead))
 FROM failed GROUP BY 1, 2 ORDER BY count(*) DESC, 1, 2 LIMIT $2`
 
+// mostExample is up to how many characters of an error Failing has.
+const mostExample = 500
+
+func failingStatement() string {
+	return strings.NewReplacer("{routing_key}", shownText("r.routing_key"), "{reason}", shownText("r.failure_reason"),
+		"{code}", errorCode("coalesce(last_error, reason, '')"), "{example}", fmt.Sprint(mostExample)).Replace(failingSQL)
+}
+
 func (r *statsReader) failing(ctx context.Context, tx querier, s *QueueStats, top int) error {
-	rows, err := tx.Query(ctx, r.fill(failingSQL), r.most, top)
+	rows, err := tx.Query(ctx, r.fill(failingStatement()), r.most, top)
 	if err != nil {
 		return err
 	}

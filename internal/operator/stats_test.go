@@ -9,11 +9,24 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 )
 
+// stats also checks that the states add up.
 func (f *fixture) stats(exact bool) operator.QueueStats {
 	f.Helper()
-	s, err := f.operator().Stats(f.Context(), 3, exact)
+	return f.statsBlocking(exact, false)
+}
+
+func (f *fixture) statsBlocking(exact, block bool) operator.QueueStats {
+	f.Helper()
+	s, err := f.operator().Stats(f.Context(), 3, exact, block)
 	if err != nil {
 		f.Fatal(err)
+	}
+	sum := int64(0)
+	for _, count := range []operator.Count{s.Waiting, s.Behind, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed, s.Locked, s.Expired, s.NewerVersion} {
+		sum += count.N
+	}
+	if sum != s.Depth.N {
+		f.Errorf("the states sum to %d of %d rows: %+v", sum, s.Depth.N, s)
 	}
 	return s
 }
@@ -50,7 +63,7 @@ func TestStatsCountsRowsByState(t *testing.T) {
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
 		for what, counts := range map[string][2]operator.Count{
-			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(1)}, "retrying": {s.Retrying, exactly(3)},
+			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(0)}, "retrying": {s.Retrying, exactly(2)}, "waiting": {s.Waiting, exactly(2)}, "behind": {s.Behind, exactly(1)},
 			"scheduled": {s.Scheduled, exactly(1)}, "unconfirmed": {s.Unconfirmed, exactly(1)}, "expired": {s.Expired, exactly(2)}, "parked": {s.ParkedKeys, exactly(1)},
 			"blocked": {s.BlockedKeys, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
 		} {
@@ -69,6 +82,49 @@ func TestStatsCountsRowsByState(t *testing.T) {
 		within("next scheduled", s.NextScheduled.Sub(s.At), 24*time.Hour)
 		if len(s.Failing) != 3 || s.Failing[0] != (operator.Failing{RoutingKey: "a", Error: "unroutable", Example: "unroutable: c", Retrying: 2, Dead: 1}) || s.FailingPrecision != operator.Exact {
 			t.Errorf("failing: %+v", s.Failing)
+		}
+	}
+}
+
+// Rows that cannot leave because of another row, of their version, or of a lock have a state, too.
+func TestEachRowCountsInOneState(t *testing.T) {
+	f := newFixture(t)
+	const columns = `INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at, possible_duplicate, schema_version, expires_at) `
+	f.Exec(columns + `
+		SELECT 'rejected', '1', 'key ' || i, 1, now() + interval '1 hour', NULL, 1, NULL::timestamptz FROM generate_series(1, 11) i`)
+	f.Exec(columns + `
+		SELECT 'behind', '1', 'key ' || 1 + i % 11, 0, NULL, NULL, 1, NULL::timestamptz FROM generate_series(1, 700) i`)
+	f.Exec(columns + `VALUES
+		('behind, requeued', '1', 'key 1', 0, now() - interval '1 second', NULL, 1, NULL),
+		('behind, expired', '1', 'key 1', 0, NULL, NULL, 1, now() - interval '1 second'),
+		('behind, newer', '1', 'key 1', 0, NULL, NULL, 2, NULL),
+		('behind, rejected', '1', 'key 1', 2, now() + interval '1 minute', true, 1, NULL),
+		('head, newer', '1', 'newer', 0, NULL, NULL, 2, NULL),
+		('behind a newer one', '1', 'newer', 0, NULL, NULL, 1, NULL),
+		('dead key', '1', 'dead', 0, NULL, NULL, 1, NULL),
+		('free', '1', NULL, 0, NULL, NULL, 1, NULL),
+		('locked', '1', NULL, 0, NULL, NULL, 1, NULL),
+		('late confirm', '1', 'late', 0, now() + interval '1 minute', true, 1, NULL)`)
+	f.DeadLetter(-1, "nack", "ordering_key", "'dead'")
+	if _, err := tabletest.Connect(t, f.URL).Exec(t.Context(), `BEGIN; SELECT FROM outbox WHERE routing_key = 'locked' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	for _, exact := range []bool{false, true} {
+		for _, block := range []bool{false, true} {
+			waiting, behind := int64(2), int64(702)
+			if block {
+				waiting, behind = 1, 703
+			}
+			s := f.statsBlocking(exact, block)
+			for what, counts := range map[string][2]operator.Count{
+				"depth": {s.Depth, exactly(721)}, "waiting": {s.Waiting, exactly(waiting)}, "behind": {s.Behind, exactly(behind)}, "due": {s.Due, exactly(0)},
+				"retrying": {s.Retrying, exactly(12)}, "scheduled": {s.Scheduled, exactly(0)}, "unconfirmed": {s.Unconfirmed, exactly(1)},
+				"locked": {s.Locked, exactly(1)}, "expired": {s.Expired, exactly(1)}, "newer": {s.NewerVersion, exactly(2)}, "parked": {s.ParkedKeys, exactly(12)},
+			} {
+				if counts[0] != counts[1] {
+					t.Errorf("exact %t, block %t, %s: %v, want %v", exact, block, what, counts[0], counts[1])
+				}
+			}
 		}
 	}
 }
