@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/services"
@@ -150,8 +151,8 @@ func peeksAtLargeRows(f *fixture, ids []int64) {
 			if m.Size() > 12<<10 || len(m.Redacted) > 0 {
 				f.Errorf("row %d has %d bytes", m.ID, m.Size())
 			}
-			if defect := m.Defect(); defect != "" || m.PayloadSize.N == 0 {
-				f.Errorf("row %d: %s, %+v", m.ID, defect, m.PayloadSize)
+			if reason, text := m.Defect(time.Now()); reason != "" || m.PayloadSize.N == 0 {
+				f.Errorf("row %d: %s, %+v", m.ID, text, m.PayloadSize)
 			}
 			if i == len(ids)-1 && (len(m.Large) != 1 || m.Large[0].Column != "tenant") {
 				f.Errorf("the column of the application is not named: %+v", m.Large)
