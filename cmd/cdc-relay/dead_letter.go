@@ -74,6 +74,9 @@ func (p *process) showDeadLetters(ctx context.Context, d *desk) error {
 		return err
 	}
 	letters := list.Rows
+	if len(letters) == 0 {
+		p.noteWildcards(d.cfg)
+	}
 	if len(letters) == 0 && list.Next == "" && d.cfg.looking.filter.Reason != nil {
 		if err := d.cfg.noneFound("dead letter"); err != nil {
 			return err

@@ -15,14 +15,15 @@ func (p *process) requeueCommand() *cli.Command {
 		Description: `Moves dead letters back to the outbox. They are due at once and get all their attempts again.
 Each keeps its id: messages of one ordering key leave in their old order, before the rows of
 the key that wait. Relays may run meanwhile. It moves batches of 1000, each in one
-transaction. If you stop it, run it again.
+transaction. If you stop it, run it again. On a terminal it asks, unless you name IDs or give
+--yes.
 
 EXAMPLES
 
   cdc-relay dead-letter requeue 42
   cdc-relay dead-letter requeue --reason unroutable --routing-key orders.created
   cdc-relay dead-letter requeue --all --dry-run`,
-		Flags:  filterFlags(true, "dry-run", "format", "database-url", "table", "config"),
+		Flags:  describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk}),
 		Action: p.onSelected(p.requeue),
 	}
 }
@@ -59,19 +60,25 @@ type requeueView struct {
 
 func (p *process) requeue(ctx context.Context, d *desk) error {
 	if d.cfg.looking.dryRun {
-		n, err := d.countDeadLetters(ctx)
+		n, err := p.countDeadLetters(ctx, d)
 		if err != nil {
 			return err
 		}
 		return p.tell(d.cfg, requeueView{DryRun: true, Matched: n}, "would requeue "+rowsText(n, "dead letter"))
 	}
 	var view requeueView
+	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was requeued", harmless: true, question: func(total int64) string {
+		return fmt.Sprintf("Send %s of %s at %s?", rowsText(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
+	}}
 	bar, end := p.progress("requeuing")
-	done, failed := d.Requeue(ctx, d.cfg.looking.filter, changeBatch, nil, func(n, total int64) {
+	done, failed := d.Requeue(ctx, d.cfg.looking.filter, changeBatch, asking.agree(ctx), func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})
 	end()
+	if asking.refused != nil {
+		return asking.refused
+	}
 	view.Requeued, view.RequeuedWithNewID, view.NotTaken = done.Sent, done.Moved, done.Left
 	text := "requeued " + rowsText(done.Sent, "dead letter")
 	if done.Moved > 0 {
@@ -84,16 +91,16 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 		}
 	}
 	if failed == nil && view.Matched == 0 {
-		failed = d.cfg.noneFound("dead letter")
+		failed = p.none(d.cfg, "dead letter")
 	}
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers})
 }
 
 // countDeadLetters counts the dead letters that a command would change.
-func (d *desk) countDeadLetters(ctx context.Context) (int64, error) {
+func (p *process) countDeadLetters(ctx context.Context, d *desk) (int64, error) {
 	n, err := d.CountDeadLetters(ctx, d.cfg.looking.filter)
 	if err == nil && n == 0 {
-		err = d.cfg.noneFound("dead letter")
+		err = p.none(d.cfg, "dead letter")
 	}
 	return n, err
 }
@@ -155,32 +162,26 @@ type purgeView struct {
 func (p *process) purge(ctx context.Context, d *desk) error {
 	var view purgeView
 	if d.cfg.looking.dryRun {
-		matched, err := d.countDeadLetters(ctx)
+		matched, err := p.countDeadLetters(ctx, d)
 		if err != nil {
 			return err
 		}
 		view.DryRun, view.Matched = true, matched
 		return p.tell(d.cfg, view, "would delete "+rowsText(matched, "dead letter"))
 	}
-	var unconfirmed error
-	agreed := func(total int64) error {
-		if view.Matched = total; total == 0 || d.cfg.yes {
-			return nil
-		}
-		// The question goes to the standard error: a script may read the standard output.
-		question := fmt.Sprintf("Delete %s from %s at %s?", rowsText(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
-		unconfirmed = p.confirmed(ctx, p.stderr, question, "nothing was deleted")
-		return unconfirmed
-	}
+	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was deleted", question: func(total int64) string {
+		return fmt.Sprintf("Delete %s from %s at %s?", rowsText(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
+	}}
 	bar, end := p.progress("deleting")
 	var failed error
-	view.Purged, failed = d.Purge(ctx, d.cfg.looking.filter, changeBatch, agreed, bar)
+	view.Purged, failed = d.Purge(ctx, d.cfg.looking.filter, changeBatch, asking.agree(ctx), bar)
 	end()
-	if unconfirmed != nil {
-		return unconfirmed
+	if asking.refused != nil {
+		return asking.refused
 	}
+	view.Matched = asking.matched
 	if failed == nil && view.Matched == 0 {
-		failed = d.cfg.noneFound("dead letter")
+		failed = p.none(d.cfg, "dead letter")
 	}
 	text := "deleted " + rowsText(view.Purged, "dead letter")
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers})

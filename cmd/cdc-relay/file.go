@@ -76,7 +76,7 @@ func readMapping(name string, root *yaml.Node, cfg *config) (wrong []error) {
 			err = usagef("%s:%d: %s has no value (write '' for an empty one)", name, key.Line, key.Value)
 		default:
 			cfg.given[s.name] = given{value.Value, fromFile, fmt.Sprintf("%s:%d", name, value.Line)}
-			if bad := s.set(cfg, value.Value); bad != nil {
+			if bad := s.take(cfg, value.Value); bad != nil {
 				err = usagef("%s:%d: %s: %s", name, value.Line, key.Value, bad)
 			}
 		}

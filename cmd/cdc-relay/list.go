@@ -86,6 +86,9 @@ func (p *process) showList(ctx context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
+	if len(list.Rows) == 0 {
+		p.noteWildcards(d.cfg)
+	}
 	if len(list.Rows) == 0 && list.Next == "" {
 		if err := d.cfg.unknownReason("message of the outbox"); err != nil {
 			return err

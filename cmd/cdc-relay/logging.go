@@ -39,7 +39,7 @@ func (p *process) noColor() bool {
 	return value != ""
 }
 
-func isTerminal(w io.Writer) bool {
+func isTerminal(w any) bool {
 	if wrapped, ok := w.(interface{ Unwrap() io.Writer }); ok {
 		w = wrapped.Unwrap()
 	}

@@ -15,5 +15,5 @@ func TestCommandsAcceptNegativeIDs(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "dead-letter", "show", "-5"), "id", "-5")
 	wantOutput(t, cdcRelay(t, env, "dead-letter", "list", "--id", "-5"), "-5")
 	wantOutput(t, cdcRelay(t, env, "dead-letter", "requeue", "--dry-run", "-5", "-6"), "would requeue 1 dead letter")
-	wantUsage(t, cdcRelay(t, env, "stats", "--top", "-5"), `--top: -5: want at least 0`)
+	wantUsage(t, cdcRelay(t, env, "stats", "--top", "-5"), `--top: -5: want 0 to 10000`)
 }

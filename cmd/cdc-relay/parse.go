@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,14 +37,71 @@ func durationSetting(name, byDefault, usage string, field func(*config) *time.Du
 	return &setting{
 		name: name, value: "DURATION", byDefault: byDefault, usage: usage,
 		set: func(c *config, text string) error {
-			d, err := time.ParseDuration(text)
+			d, err := parseDuration(text)
 			if err != nil {
-				return fmt.Errorf("%q: want a duration with its unit, such as 500ms, 10s, 5m or 1h", text)
+				return err
 			}
 			*field(c) = d
 			return nil
 		},
 	}
+}
+
+// parseDuration parses a duration of Go, also with weeks and days before it: 2w, 7d, 1d12h.
+func parseDuration(text string) (time.Duration, error) {
+	wrong := fmt.Errorf("%q: want a duration with its unit, such as 500ms, 10s, 5m, 1h or 7d", text)
+	tooLong := fmt.Errorf("%q: longer than the longest duration, 106751d", text)
+	const day = 24 * time.Hour
+	sum, rest := time.Duration(0), text
+	for _, unit := range []struct {
+		letter string
+		is     time.Duration
+	}{{"w", 7 * day}, {"d", day}} {
+		number, after, found := strings.Cut(rest, unit.letter)
+		if !found {
+			continue
+		}
+		n, err := strconv.ParseUint(number, 10, 64)
+		switch {
+		case errors.Is(err, strconv.ErrRange) || err == nil && n > uint64((math.MaxInt64-sum)/unit.is):
+			return 0, tooLong
+		case err != nil:
+			return 0, wrong
+		}
+		sum, rest = sum+time.Duration(n)*unit.is, after
+	}
+	if rest == "" && text != "" {
+		return sum, nil
+	}
+	d, err := time.ParseDuration(rest)
+	switch {
+	case err != nil || rest != text && strings.ContainsAny(rest[:1], "+-"):
+		return 0, wrong
+	case d > math.MaxInt64-sum:
+		return 0, tooLong
+	}
+	return sum + d, nil
+}
+
+// parseMoment parses an age (7d) or a time (2026-11-01 or 2026-11-01T10:00:00Z). One of the results is zero. A date is
+// its begin in UTC, in which commands print times.
+func parseMoment(text string) (age time.Duration, at *time.Time, err error) {
+	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", time.DateOnly} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return 0, &t, nil
+		}
+	}
+	age, err = parseDuration(text)
+	switch {
+	case regexp.MustCompile(`^\d+-\d`).MatchString(text):
+		err = fmt.Errorf("%q: want a time such as 2026-11-01 (UTC) or 2026-11-01T10:00:00Z", text)
+	case err != nil && strings.Contains(err.Error(), "longest"):
+	case err != nil:
+		err = fmt.Errorf("%q: want a duration such as 90m, 7d or 2w, or a time such as 2026-11-01 or 2026-11-01T10:00:00Z", text)
+	case age <= 0:
+		err = fmt.Errorf("%q: want a duration of more than zero, such as 90m, 7d or 2w", text)
+	}
+	return age, nil, err
 }
 
 func switchSetting(name, usage string, field func(*config) *bool) *setting {

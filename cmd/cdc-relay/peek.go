@@ -111,7 +111,7 @@ func (p *process) peek(c *cli.Context) error {
 	}
 	for _, s := range flags("exchange") { // the flag of this name is a filter here
 		if v, ok := p.givenTo(s.(*setting)); ok {
-			err = s.(*setting).set(cfg, v.text)
+			err = s.(*setting).take(cfg, v.text)
 		}
 	}
 	if err := errors.Join(err, cfg.validate()); err != nil {
@@ -126,6 +126,9 @@ func (p *process) showPeeked(ctx context.Context, d *desk) error {
 	})
 	if err != nil {
 		return err
+	}
+	if len(list.Rows) == 0 {
+		p.noteWildcards(d.cfg)
 	}
 	view := peekView{Messages: []peekedView{}, Next: orNothing(list.Next)}
 	for _, m := range list.Rows {

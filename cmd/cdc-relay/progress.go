@@ -40,9 +40,40 @@ func (p *process) progress(what string) (progress operator.Progress, end func())
 		}
 }
 
-// confirmed asks on w and reads the answer from the standard input. No answer, or a signal, means no. notDone is the
+// consent asks before a command changes rows, unless --yes is given.
+type consent struct {
+	process *process
+	cfg     *config
+	// question is asked about the number of rows; notDone is what the error says after another answer than yes.
+	question func(total int64) string
+	notDone  string
+	// harmless: the command sends messages that have not arrived. It asks only on a terminal, and not for named messages.
+	harmless bool
+
+	matched int64
+	// refused is the error of agree.
+	refused error
+}
+
+// agree returns an operator.Agreed. The question goes to the standard error: a script may read the standard output.
+func (c *consent) agree(ctx context.Context) operator.Agreed {
+	return func(total int64) error {
+		c.matched = total
+		f := c.cfg.looking.filter
+		if total == 0 || c.harmless && (!isTerminal(c.process.stdin) || len(f.IDs)+len(f.MessageIDs) > 0) {
+			return nil
+		}
+		c.refused = c.process.confirmed(ctx, c.cfg, c.process.stderr, c.question(total), c.notDone)
+		return c.refused
+	}
+}
+
+// confirmed returns nil with --yes. Else it asks on w and reads the answer from the standard input. No answer, or a signal, means no. notDone is the
 // text of the error then.
-func (p *process) confirmed(ctx context.Context, w io.Writer, question, notDone string) error {
+func (p *process) confirmed(ctx context.Context, cfg *config, w io.Writer, question, notDone string) error {
+	if cfg.yes {
+		return nil
+	}
 	fmt.Fprintf(w, "%s [y/N] ", question)
 	answer, err := p.answer(ctx)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, context.Canceled) {

@@ -88,8 +88,10 @@ func (p *process) replayCommand() *cli.Command {
 			name: "after-id", value: "ID", flagOnly: true, usage: "Only messages with a greater id: continues a replay that was interrupted.",
 			set: func(c *config, text string) error {
 				n, err := strconv.ParseInt(text, 10, 64)
-				c.looking.replaying.afterID = &n
-				return err
+				if c.looking.replaying.afterID = &n; err != nil {
+					return fmt.Errorf("%q: want the id of a row, such as 42", text)
+				}
+				return nil
 			},
 		},
 	}
@@ -100,13 +102,14 @@ func (p *process) replayCommand() *cli.Command {
 		Description: `Inserts copies of published messages into the outbox, oldest first. A running relay publishes
 them. Each copy keeps its message_id and carries x-possible-duplicate, so a consumer that
 knows the message ignores it. To fill a new queue, bind it to an exchange of its own and
-name that in --to-exchange. --dry-run prints the number only.
+name that in --to-exchange. It shows how many, and asks unless --yes is given. --dry-run
+prints the number only.
 
 EXAMPLES
 
   cdc-relay published replay 42
-  cdc-relay published replay --routing-key orders.created --to-exchange backfill --rate 200`,
-		Flags:  append(historyFilterFlags(true), append(own, flags("dry-run", "format", "database-url", "table", "config")...)...),
+  cdc-relay published replay --routing-key orders.created --to-exchange backfill --rate 200 --yes`,
+		Flags:  describe(append(historyFilterFlags(true), append(own, flags("dry-run", "yes", "format", "database-url", "table", "config")...)...), usages{"yes": doNotAsk}),
 		Action: p.onSelected(p.replay),
 	}
 }
@@ -153,6 +156,9 @@ func (p *process) showPublishedList(ctx context.Context, d *desk) error {
 	})
 	if err != nil {
 		return err
+	}
+	if len(list.Rows) == 0 {
+		p.noteWildcards(d.cfg)
 	}
 	if d.cfg.format == formatJSON {
 		return p.writePublished(list.Rows, list.Next)
@@ -217,11 +223,21 @@ type replayView struct {
 func (p *process) replay(ctx context.Context, d *desk) error {
 	to := d.cfg.looking.replaying
 	view := replayView{DryRun: d.cfg.looking.dryRun}
+	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was sent", question: func(total int64) string {
+		to := ""
+		if how := d.cfg.looking.replaying; how.exchange != nil {
+			to = " to exchange " + strconv.Quote(printable(*how.exchange))
+		}
+		return fmt.Sprintf("Send %s of %s again%s, at %s?", rowsText(total, "message"), d.cfg.relay.Table.Published(), to, where(d.conn.Config()))
+	}}
 	bar, end := p.progress("replaying")
 	result, failed := d.Replay(ctx, d.cfg.looking.filter, operator.Replay{
 		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: changeBatch, Dry: view.DryRun, AfterID: to.afterID,
-	}, bar)
+	}, asking.agree(ctx), bar)
 	end()
+	if asking.refused != nil {
+		return asking.refused
+	}
 	view.Replayed, view.Matched = result.Count, result.Matched
 	again := "run it again"
 	if result.Count > 0 {
@@ -233,7 +249,7 @@ func (p *process) replay(ctx context.Context, d *desk) error {
 		text, done = "would replay "+rowsText(view.Matched, "message"), view.Matched
 	}
 	if failed == nil && view.Matched == 0 {
-		failed = d.cfg.noneFound("published message")
+		failed = p.none(d.cfg, "published message")
 	}
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done, view.Matched - done, failed, again})
 }

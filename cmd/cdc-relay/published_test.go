@@ -17,7 +17,7 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	orders := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")
 	want(t, cdcRelay(t, env, "setup"), exitDone)
-	for _, args := range [][]string{{"published", "list"}, {"published", "replay", "--all"}, {"run", "--log-format", "text", "--keep-published", "1h"}} {
+	for _, args := range [][]string{{"published", "list"}, {"published", "replay", "--all", "--yes"}, {"run", "--log-format", "text", "--keep-published", "1h"}} {
 		r := cdcRelay(t, env, args...)
 		want(t, r, exitFailed)
 		if !strings.Contains(r.stderr, "hint: cdc-relay setup --keep-published 168h") || strings.Count(r.stderr, "not kept") > 1 {
@@ -54,7 +54,7 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	want(t, cdcRelay(t, env, "published", "replay"), exitUsage)
 	wantOutput(t, cdcRelay(t, env, "published", "replay", "--all", "--dry-run"), "would replay 2 messages")
 	backfill := arrivals(t, env["CDC_RELAY_AMQP_URL"], "backfill", "backfill")
-	wantOutput(t, cdcRelay(t, env, "published", "replay", "1", "--to-exchange", "backfill", "--to-routing-key", "again", "--rate", "100"), "replayed 1 message")
+	wantOutput(t, cdcRelay(t, env, "published", "replay", "1", "--yes", "--to-exchange", "backfill", "--to-routing-key", "again", "--rate", "100"), "replayed 1 message")
 	again := await.Receive(t, "the replayed message arrives", backfill)
 	if again.MessageId != first.MessageId || again.RoutingKey != "again" || string(again.Body) != `{"card": "unredacted"}` || again.Headers["x-possible-duplicate"] != true {
 		t.Errorf("replayed: %+v", again)

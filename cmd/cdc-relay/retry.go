@@ -14,14 +14,15 @@ func (p *process) retryCommand() *cli.Command {
 		UsageText: "cdc-relay retry ID…|FILTERS|--all [FLAGS]",
 		Description: `Makes rejected messages due now, with all their attempts again. Use it after you have fixed
 the cause in RabbitMQ. Relays may run meanwhile. It skips messages that a relay has
-locked, because that relay publishes them now.
+locked, because that relay publishes them now. On a terminal it asks, unless you name IDs or
+give --yes.
 
 EXAMPLES
 
   cdc-relay retry --all
   cdc-relay retry --reason unroutable --routing-key orders.created
   cdc-relay retry 42`,
-		Flags:  describe(filterFlags(true, "dry-run", "format", "database-url", "table", "config"), sinceCreated),
+		Flags:  describe(describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), sinceCreated), usages{"yes": doNotAsk}),
 		Action: p.onSelected(p.retry),
 	}
 }
@@ -38,12 +39,22 @@ type retryView struct {
 
 func (p *process) retry(ctx context.Context, d *desk) error {
 	view := retryView{DryRun: d.cfg.looking.dryRun}
+	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was changed", harmless: true, question: func(total int64) string {
+		return fmt.Sprintf("Make %s of %s at %s due now?", rowsText(total, "message"), d.cfg.relay.Table, where(d.conn.Config()))
+	}}
+	agreed := asking.agree(ctx)
+	if view.DryRun {
+		agreed = nil
+	}
 	bar, end := p.progress("making due")
-	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, view.DryRun, nil, func(n, total int64) {
+	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, view.DryRun, agreed, func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})
 	end()
+	if asking.refused != nil {
+		return asking.refused
+	}
 	view.Retried, view.Left = done.Due, done.Left
 	text := "made " + rowsText(done.Due, "message") + " due now"
 	if view.DryRun {
@@ -53,7 +64,7 @@ func (p *process) retry(ctx context.Context, d *desk) error {
 		text += fmt.Sprintf("; %s left alone: a relay has locked them", countText(done.Left))
 	}
 	if failed == nil && view.Matched == 0 {
-		failed = d.cfg.noneFound("waiting retry")
+		failed = p.none(d.cfg, "waiting retry")
 	}
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed, againForOthers})
 }

@@ -41,9 +41,9 @@ func defaultLooking() looking { return looking{top: 10, limit: 50, interval: 2 *
 // lookingSettings are the settings of commands that read rows.
 func lookingSettings() []*setting {
 	return []*setting{
-		numberSetting("top", "10", "How many of the most frequent failures (routing key and error) to show.", 0,
+		numberSetting("top", "10", "How many of the most frequent failures (routing key and error) to show.", 0, 10_000,
 			func(c *config) *int { return &c.looking.top }),
-		numberSetting("limit", "50", "How many to list.", 1,
+		numberSetting("limit", "50", "How many to list.", 1, 1_000_000,
 			func(c *config) *int { return &c.looking.limit }),
 		switchSetting("exact", "Count every row, however long that takes.", func(c *config) *bool { return &c.looking.exact }),
 		switchSetting("watch", "Print again and again, until Ctrl-C.", func(c *config) *bool { return &c.looking.watch }),
@@ -51,7 +51,7 @@ func lookingSettings() []*setting {
 			name: "interval", value: "DURATION", byDefault: "2s",
 			usage: "How often --watch prints.",
 			set: func(c *config, text string) error {
-				d, err := time.ParseDuration(text)
+				d, err := parseDuration(text)
 				if err != nil || d < 100*time.Millisecond {
 					return fmt.Errorf("%q: want a duration of at least 100ms", text)
 				}
@@ -66,15 +66,15 @@ func lookingSettings() []*setting {
 	}
 }
 
-func numberSetting(name, byDefault, usage string, least int, field func(*config) *int) *setting {
+func numberSetting(name, byDefault, usage string, least, most int, field func(*config) *int) *setting {
 	s := intSetting(name, byDefault, usage, field)
 	parse := s.set
 	s.set = func(c *config, text string) error {
 		if err := parse(c, text); err != nil {
 			return err
 		}
-		if *field(c) < least {
-			return fmt.Errorf("%s: want at least %d", text, least)
+		if n := *field(c); n < least || n > most {
+			return fmt.Errorf("%s: want %d to %d", text, least, most)
 		}
 		return nil
 	}
@@ -89,15 +89,15 @@ func filterSettings() []*setting {
 			set: func(c *config, text string) error { *field(&c.looking.filter) = &text; return nil },
 		}
 	}
-	age := func(name, usage string, field func(*operator.Filter) *time.Duration) *setting {
+	age := func(name, usage string, age func(*operator.Filter) *time.Duration, at func(*operator.Filter) **time.Time) *setting {
 		return &setting{
-			name: name, value: "DURATION", usage: usage, flagOnly: true,
+			name: name, value: "AGE", usage: usage, flagOnly: true,
 			set: func(c *config, text string) error {
-				d, err := time.ParseDuration(text)
-				if err != nil || d <= 0 {
-					return fmt.Errorf("%q: want a duration with its unit, such as 90m or 720h", text)
+				d, t, err := parseMoment(text)
+				if err != nil {
+					return err
 				}
-				*field(&c.looking.filter) = d
+				*age(&c.looking.filter), *at(&c.looking.filter) = d, t
 				return nil
 			},
 		}
@@ -111,8 +111,10 @@ func filterSettings() []*setting {
 		text("exchange", "NAME", "Only messages to this exchange; '': those without one.", func(f *operator.Filter) **string { return &f.Exchange }),
 		text("ordering-key", "KEY", "Only messages with this ordering key.", func(f *operator.Filter) **string { return &f.OrderingKey }),
 		reasonSetting(),
-		age("older-than", "Only messages that became dead letters at least this long ago.", func(f *operator.Filter) *time.Duration { return &f.OlderThan }),
-		age("newer-than", "Only messages that became dead letters less than this long ago.", func(f *operator.Filter) *time.Duration { return &f.NewerThan }),
+		age("older-than", "Only messages that became dead letters at least this long ago (90m, 7d, 2w), or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
+			func(f *operator.Filter) *time.Duration { return &f.OlderThan }, func(f *operator.Filter) **time.Time { return &f.Until }),
+		age("newer-than", "Only messages that became dead letters less than this long ago, or after this time.",
+			func(f *operator.Filter) *time.Duration { return &f.NewerThan }, func(f *operator.Filter) **time.Time { return &f.After }),
 	}
 }
 
@@ -131,12 +133,12 @@ func allSetting() *setting {
 // sinceCreated and sincePublished are the usage of the ages for commands on messages that are not dead letters.
 var (
 	sinceCreated = usages{
-		"older-than": "Only messages created at least this long ago (created_at).",
-		"newer-than": "Only messages created less than this long ago (created_at).",
+		"older-than": "Only messages created at least this long ago (by created_at: 90m, 7d, 2w), or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
+		"newer-than": "Only messages created less than this long ago, or after this time.",
 	}
 	sincePublished = usages{
-		"older-than": "Only messages published at least this long ago.",
-		"newer-than": "Only messages published less than this long ago.",
+		"older-than": "Only messages published at least this long ago (90m, 7d, 2w), or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
+		"newer-than": "Only messages published less than this long ago, or after this time.",
 	}
 )
 
@@ -234,6 +236,36 @@ func (c *config) noneFound(what string) error {
 		return hinted{notFoundError{fmt.Errorf("no %s has one of these IDs", what)}, "cdc-relay explain " + firstName(f) + c.tableFlag()}
 	}
 	return c.unknownReason(what)
+}
+
+// wildcardNote says that filters compare exactly, if one looks like a pattern; else it returns "". In a routing key of a
+// message, * and # are ordinary characters. Before is written before the name of a filter.
+func wildcardNote(f operator.Filter, before string) string {
+	for _, one := range []struct {
+		name  string
+		value *string
+	}{{"routing-key", f.RoutingKey}, {"exchange", f.Exchange}, {"ordering-key", f.OrderingKey}} {
+		if one.value == nil {
+			continue
+		}
+		if at := strings.IndexAny(*one.value, "*#%?"); at >= 0 {
+			return fmt.Sprintf("%s%s compares the whole text: the %c in %s is no wildcard", before, one.name, (*one.value)[at], strconv.Quote(printable(*one.value)))
+		}
+	}
+	return ""
+}
+
+// noteWildcards prints wildcardNote, for a command that found nothing.
+func (p *process) noteWildcards(cfg *config) {
+	if note := wildcardNote(cfg.looking.filter, "--"); note != "" {
+		fmt.Fprintln(p.stderr, "note: "+note)
+	}
+}
+
+// none returns noneFound, and notes wildcards.
+func (p *process) none(cfg *config, what string) error {
+	p.noteWildcards(cfg)
+	return cfg.noneFound(what)
 }
 
 // unknownReason is the error for a reason that no row has and that is no code. The publisher of an embedding program

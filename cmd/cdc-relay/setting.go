@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
@@ -48,6 +49,19 @@ func (s *setting) envName() string {
 func (s *setting) Apply(set *flag.FlagSet) error {
 	set.Var(flagValue{s}, s.name, s.usage)
 	return nil
+}
+
+// take parses a value. No value contains what Postgres and RabbitMQ cannot take. The name of a file may be any bytes. The
+// error does not quote the value, which may be a URL with a password.
+func (s *setting) take(c *config, text string) error {
+	switch {
+	case s.value == "FILE":
+	case !utf8.ValidString(text):
+		return errors.New("not valid UTF-8")
+	case strings.Contains(text, "\x00"):
+		return errors.New("contains a NUL character")
+	}
+	return s.set(c, text)
 }
 
 // Names implements cli.Flag.
@@ -188,7 +202,7 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 			continue
 		}
 		cfg.given[s.name] = v
-		if err := s.set(cfg, v.text); err != nil {
+		if err := s.take(cfg, v.text); err != nil {
 			place := ""
 			if v.source == fromEnvironment {
 				place = " (from " + v.place + ")"

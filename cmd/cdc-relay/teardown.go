@@ -139,5 +139,5 @@ func (p *process) confirm(ctx context.Context, cfg *config, conn *pgx.Conn) erro
 	if cfg.tables {
 		what += fmt.Sprintf(" and tables %s and %s (with the history, if there is one)", cfg.relay.Table, cfg.relay.Table.DeadLetter())
 	}
-	return p.confirmed(ctx, p.stdout, fmt.Sprintf("Drop %s at %s?", what, where(conn.Config())), "nothing was dropped")
+	return p.confirmed(ctx, cfg, p.stdout, fmt.Sprintf("Drop %s at %s?", what, where(conn.Config())), "nothing was dropped")
 }

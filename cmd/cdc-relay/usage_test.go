@@ -72,7 +72,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"run --log-level loud", `--log-level: "loud": want debug, info, warn or error`},
 		{"run --log-format xml", `--log-format: "xml": want auto, text or json`},
 		{"run --max-in-flight many", `--max-in-flight: "many": want a whole number`},
-		{"run --poll-interval 5", `--poll-interval: "5": want a duration with its unit, such as 500ms, 10s, 5m or 1h`},
+		{"run --poll-interval 5", `--poll-interval: "5": want a duration with its unit, such as 500ms, 10s, 5m, 1h or 7d`},
 		{"run --http-addr 9464", `--http-addr: "9464": want host:port, such as 127.0.0.1:9464`},
 		{"run --http-addr localhost:http", `--http-addr: "localhost:http": port "http" is not a number from 0 to 65535`},
 		{"run --http-addr localhost:65536", `--http-addr: "localhost:65536": port "65536" is not a number from 0 to 65535`},
@@ -150,7 +150,7 @@ func TestWrongVariablesAreNamed(t *testing.T) {
 	env := bothServers()
 	env["CDC_RELAY_POLL_INTERVAL"] = "soon"
 	wantUsage(t, cdcRelay(t, env, "run"),
-		`--poll-interval (from CDC_RELAY_POLL_INTERVAL): "soon": want a duration with its unit, such as 500ms, 10s, 5m or 1h`)
+		`--poll-interval (from CDC_RELAY_POLL_INTERVAL): "soon": want a duration with its unit, such as 500ms, 10s, 5m, 1h or 7d`)
 }
 
 // Each testdata/*.bad.yml begins with the expected message.

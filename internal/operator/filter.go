@@ -24,12 +24,14 @@ type Filter struct {
 	// OlderThan and NewerThan are ages: of a dead letter since its death, of a published message since it was
 	// published, of a waiting row since it was created; 0: any.
 	OlderThan, NewerThan time.Duration
+	// Until and After are the same as times: at or before Until, later than After; nil: any.
+	Until, After *time.Time
 }
 
 // Everything reports whether no condition is set.
 func (f Filter) Everything() bool {
 	return len(f.IDs)+len(f.MessageIDs) == 0 && f.RoutingKey == nil && f.Exchange == nil && f.OrderingKey == nil &&
-		f.Reason == nil && f.State == "" && f.OlderThan == 0 && f.NewerThan == 0
+		f.Reason == nil && f.State == "" && f.OlderThan == 0 && f.NewerThan == 0 && f.Until == nil && f.After == nil
 }
 
 // kind is the table that a filter selects from.
@@ -103,6 +105,12 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 	}
 	if f.NewerThan != 0 {
 		c.add(born+" > (SELECT clock_timestamp()) - %s::interval", f.NewerThan)
+	}
+	if f.Until != nil {
+		c.add(born+" <= %s::timestamptz", *f.Until)
+	}
+	if f.After != nil {
+		c.add(born+" > %s::timestamptz", *f.After)
 	}
 	return c.String(), c.args
 }

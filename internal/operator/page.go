@@ -5,6 +5,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -59,12 +62,25 @@ func parseCursor(text string, lists ...string) (*cursor, error) {
 	if err != nil || json.Unmarshal(raw, &c) != nil {
 		return nil, ErrCursor
 	}
-	for _, list := range lists {
-		if c.List == list {
-			return &c, nil
-		}
+	if !slices.Contains(lists, c.List) || c.At != nil && !isTimeText(*c.At) || c.Key != nil && strings.Contains(*c.Key, "\x00") {
+		return nil, ErrCursor
 	}
-	return nil, ErrCursor
+	return &c, nil
+}
+
+// isTimeText reports whether a text can come from timeText. People can change a cursor, and Postgres must not have to
+// reject it.
+func isTimeText(text string) bool {
+	if text == "infinity" || text == "-infinity" {
+		return true
+	}
+	year, rest, _ := strings.Cut(strings.TrimSuffix(text, " BC"), "-")
+	const last = 294276 // of a timestamptz
+	if n, err := strconv.ParseUint(year, 10, 32); err != nil || n < 1 || n > last {
+		return false
+	}
+	_, err := time.Parse("2006-01-02 15:04:05.999999Z07:00", "2000-"+rest)
+	return err == nil
 }
 
 // place is the place of a row in a page.

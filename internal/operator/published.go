@@ -122,8 +122,8 @@ type publishedRow struct {
 func (r publishedRow) size() int64 { return r.Size }
 
 // Replay inserts copies of the published messages that match the filter, oldest first, each batch in one transaction.
-// Copies keep their message_id and have the mark. On an error, done is the result before it.
-func (t *Tables) Replay(ctx context.Context, filter Filter, how Replay, progress Progress) (done Replayed, err error) {
+// Copies keep their message_id and have the mark. On an error, also one of agreed, done is the result before it.
+func (t *Tables) Replay(ctx context.Context, filter Filter, how Replay, agreed Agreed, progress Progress) (done Replayed, err error) {
 	after := int64(math.MinInt64)
 	if how.AfterID != nil {
 		after = *how.AfterID
@@ -136,6 +136,9 @@ func (t *Tables) Replay(ctx context.Context, filter Filter, how Replay, progress
 	done.Matched = chosen.total
 	if how.Dry {
 		return done, nil
+	}
+	if err := chosen.agree(agreed); err != nil {
+		return done, err
 	}
 	batch, pace := how.Batch, rate.NewLimiter(rate.Inf, how.Batch)
 	if how.PerSecond > 0 {

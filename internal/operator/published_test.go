@@ -35,11 +35,11 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 		SELECT i, now() - interval '1 min', now(), gen_random_uuid(), 2, 1, 'r' || i, 'x', 'k', to_json(i), '{"h": 1}', '2000-01-01', 'c' FROM generate_series(1, 5) i`)
 	message := tabletest.One[[16]byte](f, `SELECT message_id FROM outbox_published WHERE id = 3`)
 	o := f.operator()
-	done, err := o.Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 2, Dry: true}, quiet)
+	done, err := o.Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 2, Dry: true}, nil, quiet)
 	if err != nil || done != (operator.Replayed{Matched: 5}) || len(f.IDs("true")) != 0 {
 		t.Errorf("dry: %+v, %v", done, err)
 	}
-	done, err = o.Replay(t.Context(), operator.Filter{NewerThan: time.Hour}, operator.Replay{Batch: 2, Exchange: text("other"), RoutingKey: text("there"), PerSecond: 1000}, quiet)
+	done, err = o.Replay(t.Context(), operator.Filter{NewerThan: time.Hour}, operator.Replay{Batch: 2, Exchange: text("other"), RoutingKey: text("there"), PerSecond: 1000}, nil, quiet)
 	if err != nil || done != (operator.Replayed{Matched: 5, Count: 5, LastID: 5}) {
 		t.Errorf("%+v, %v", done, err)
 	}
@@ -60,7 +60,7 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 		t.Errorf("%d of 5 are marked", marked)
 	}
 	f.Exec(`DELETE FROM outbox`)
-	done, err = o.Replay(t.Context(), operator.Filter{IDs: []int64{2}}, operator.Replay{Batch: 1000}, quiet)
+	done, err = o.Replay(t.Context(), operator.Filter{IDs: []int64{2}}, operator.Replay{Batch: 1000}, nil, quiet)
 	if err != nil || done.Count != 1 || tabletest.One[string](f, `SELECT exchange || routing_key FROM outbox WHERE payload::text = '2'`) != "xr2" {
 		t.Errorf("%+v, %v", done, err)
 	}
@@ -74,7 +74,7 @@ func TestAReplayContinuesAfterAnID(t *testing.T) {
 		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r' || i FROM generate_series(1, 5) i`)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	done, err := f.operator().Replay(ctx, operator.Filter{}, operator.Replay{Batch: 2}, func(n, _ int64) {
+	done, err := f.operator().Replay(ctx, operator.Filter{}, operator.Replay{Batch: 2}, nil, func(n, _ int64) {
 		if n == 2 {
 			stop()
 		}
@@ -84,7 +84,7 @@ func TestAReplayContinuesAfterAnID(t *testing.T) {
 	}
 	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		SELECT id + 10, created_at, now(), message_id, 0, 1, routing_key FROM outbox_published WHERE id <= 2`) // the copies
-	done, err = f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 2, AfterID: &done.LastID}, quiet)
+	done, err = f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 2, AfterID: &done.LastID}, nil, quiet)
 	if err != nil || done != (operator.Replayed{Matched: 3, Count: 3, LastID: 5}) {
 		t.Fatalf("%+v, %v", done, err)
 	}
@@ -99,7 +99,7 @@ func TestAReplayMakesOneCopyOfAMessage(t *testing.T) {
 	f.history()
 	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		SELECT i, now(), now() + i * interval '1 s', ('00000000-0000-0000-0000-00000000000' || i % 2)::uuid, 0, 1, 'r' || i FROM generate_series(1, 6) i`)
-	done, err := f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 10}, quiet)
+	done, err := f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 10}, nil, quiet)
 	if err != nil || done.Count != 2 || tabletest.One[string](f, `SELECT string_agg(routing_key, ' ' ORDER BY id) FROM outbox`) != "r1 r2" {
 		t.Errorf("%+v, %v", done, err)
 	}
@@ -122,7 +122,7 @@ func TestATriggerThatDiscardsRowsLosesNoMessage(t *testing.T) {
 	if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_dead_letter`); n != 2 {
 		t.Errorf("%d dead letters are left", n)
 	}
-	done, err := f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 10}, quiet)
+	done, err := f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 10}, nil, quiet)
 	if done.Count != 0 || err == nil || !strings.Contains(err.Error(), "keeps 0 of 1 rows") {
 		t.Errorf("%+v, %v", done, err)
 	}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Each command that sends or deletes asks, or needs --yes. A new command must decide, too.
+func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
+	harmless := []string{"dead-letter requeue", "retry"} // they ask only on a terminal
+	asks := []string{"dead-letter purge", "published replay", "teardown"}
+	if got := takersOf("yes"); !slices.Equal(sorted(got), sorted(append(append([]string{"check"}, asks...), harmless...))) {
+		t.Errorf("commands with --yes: %q", got)
+	}
+	if got := takersOf("all"); !slices.Equal(sorted(got), sorted(append(harmless, "dead-letter purge", "published replay"))) {
+		t.Errorf("commands that change many rows: %q", got)
+	}
+	env, db := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	fill := func() {
+		execute(t, db, `TRUNCATE outbox, outbox_dead_letter, outbox_published`)
+		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('r', '1', now() + interval '1 hour', 2)`)
+		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
+			SELECT -i, now(), gen_random_uuid(), 6, 1, 'r', '1', 'nack' FROM generate_series(1, 3) i`)
+		execute(t, db, `INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
+			SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r', '1' FROM generate_series(1, 694) i`)
+	}
+	state := func() [3]int {
+		return [3]int{
+			query[int](t, db, `SELECT count(*)::int FROM outbox`), query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`),
+			query[int](t, db, `SELECT count(*)::int FROM outbox WHERE available_at <= clock_timestamp()`),
+		}
+	}
+	before := [3]int{1, 3, 0}
+	for _, test := range []struct {
+		args     string
+		question string // "": it does not ask
+		after    [3]int
+	}{
+		{"published replay --all", "Send 694 messages of public.outbox_published again, at ", [3]int{695, 3, 694}},
+		{"published replay 1", "Send 1 message of public.outbox_published again, at ", [3]int{2, 3, 1}},
+		{"published replay --routing-key r --to-exchange e\x1b --format json", `Send 694 messages of public.outbox_published again to exchange "e\\x1b", at `, [3]int{695, 3, 694}},
+		{"published replay --newer-than 1d --rate 1000000", "Send 694 messages", [3]int{695, 3, 694}},
+		{"published replay --id 1,2 --after-id 1", "Send 1 message", [3]int{2, 3, 1}},
+		{"dead-letter purge --all", "Delete 3 dead letters from public.outbox_dead_letter at ", [3]int{1, 0, 0}},
+		{"dead-letter purge -- -1", "Delete 1 dead letter from ", [3]int{1, 2, 0}},
+		{"teardown --slot never_there", "Drop slot never_there and ", before},
+		{"dead-letter requeue --all", "", [3]int{4, 0, 3}},
+		{"dead-letter requeue --reason nack", "", [3]int{4, 0, 3}},
+		{"retry --all", "", [3]int{1, 3, 1}},
+	} {
+		fill()
+		args := strings.Fields(test.args)
+		if test.question != "" {
+			for _, answer := range []string{"", "n\n", "\n", "yess\n", "all\n"} {
+				r := withInput(t, env, answer, args...)
+				if r.code != exitFailed || state() != before || !strings.Contains(r.stdout+r.stderr, test.question) || !strings.Contains(r.stderr, "give --yes") || strings.Contains(r.stderr, "\x1b") {
+					t.Errorf("%q with the answer %q: exit code %d, rows %v\n%s%s", args, answer, r.code, state(), r.stdout, r.stderr)
+				}
+			}
+			if r := withInput(t, env, "y\n", args...); r.code != exitDone || state() != test.after {
+				t.Errorf("%q with yes: exit code %d, rows %v, want %v\n%s%s", args, r.code, state(), test.after, r.stdout, r.stderr)
+			}
+			fill()
+		}
+		if slices.Contains(args, "--") {
+			args = slices.Insert(args, 2, "--yes")
+		} else {
+			args = append(args, "--yes")
+		}
+		r := cdcRelay(t, env, args...)
+		if r.code != exitDone || state() != test.after || strings.Contains(r.stdout+r.stderr, "[y/N]") {
+			t.Errorf("%q: exit code %d, rows %v, want %v\n%s%s", args, r.code, state(), test.after, r.stdout, r.stderr)
+		}
+	}
+	fill()
+	wantOutput(t, cdcRelay(t, env, "published", "replay", "--all", "--dry-run"), "would replay 694 messages")
+	if state() != before {
+		t.Errorf("a dry run changed rows: %v", state())
+	}
+}
+
+func sorted(words []string) []string { return slices.Sorted(slices.Values(words)) }
+
+func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
+	env, db := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1'), ('a.*', '1')`)
+	for args, note := range map[string]string{
+		"list --routing-key orders.*":                       `note: --routing-key compares the whole text: the * in "orders.*" is no wildcard`,
+		"list --routing-key orders.# --json":                `note: --routing-key compares the whole text: the # in "orders.#" is no wildcard`,
+		"list --exchange shop%":                             `the % in "shop%" is no wildcard`,
+		"list --ordering-key customer-?":                    `note: --ordering-key compares the whole text: the ? in "customer-?" is no wildcard`,
+		"peek --routing-key *":                              `the * in "*" is no wildcard`,
+		"dead-letter list --routing-key orders.*":           `the * in "orders.*"`,
+		"dead-letter requeue --routing-key orders.*":        `the * in "orders.*"`,
+		"dead-letter purge --yes --routing-key orders.*":    `the * in "orders.*"`,
+		"dead-letter purge --dry-run --routing-key o.*":     `the * in "o.*"`,
+		"retry --routing-key orders.*":                      `the * in "orders.*"`,
+		"published list --routing-key orders.*":             `the * in "orders.*"`,
+		"published replay --routing-key orders.* --dry-run": `the * in "orders.*"`,
+		"list --routing-key a.*":                            "", // it matches
+		"list --routing-key orders":                         "",
+		"list":                                              "",
+	} {
+		r := cdcRelay(t, env, strings.Fields(args)...)
+		if r.code != exitDone || !strings.Contains(r.stderr, note) || note == "" && r.stderr != "" {
+			t.Errorf("%s: exit code %d, want %q\n%s%s", args, r.code, note, r.stdout, r.stderr)
+		}
+	}
+}
+
+// The values are the same in the browser.
+func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
+	env := environment{"CDC_RELAY_DATABASE_URL": someDatabase}
+	for _, command := range []string{"list", "peek", "dead-letter list", "dead-letter requeue", "dead-letter purge --yes", "retry", "published list", "published replay --yes"} {
+		for _, test := range [][3]string{
+			{"--routing-key", "\xff", "not valid UTF-8"},
+			{"--routing-key", "a\x00b", "NUL"},
+			{"--exchange", "\xed\xa0\x80", "not valid UTF-8"},
+			{"--ordering-key", "\xc3(", "not valid UTF-8"},
+			{"--table", "public.\xff", "not valid UTF-8"},
+			{"--older-than", "7 d", "want a duration such as"},
+			{"--older-than", "1.5d", "want a duration such as"},
+			{"--older-than", "d7", "want a duration such as"},
+			{"--older-than", "7", "want a duration such as"},
+			{"--older-than", "", "want a duration such as"},
+			{"--older-than", "-7d", "want a duration such as"},
+			{"--newer-than", "-1h", "more than zero"},
+			{"--newer-than", "0d", "more than zero"},
+			{"--older-than", "1000000d", "longer than the longest duration"},
+			{"--older-than", "99999999999999999999w", "longer than the longest duration"},
+			{"--older-than", "2026-13-01", "want a time such as 2026-11-01"},
+			{"--older-than", "2026-02-30", "want a time such as 2026-11-01"},
+			{"--newer-than", "2026-11-01T25:00:00Z", "want a time such as 2026-11-01"},
+			{"--newer-than", "2026-11-01T10:00:00", "want a time such as 2026-11-01"},
+			{"--limit", "9223372036854775807", "want 1 to 1000000"},
+			{"--limit", "-1", "want 1 to 1000000"},
+		} {
+			words := strings.Fields(command)
+			if !slices.Contains(takersOf(strings.TrimPrefix(test[0], "--")), strings.TrimSuffix(command, " --yes")) {
+				continue
+			}
+			r := cdcRelay(t, env, append(words, test[0], test[1])...)
+			if r.code != exitUsage || !strings.Contains(r.stderr, test[2]) || strings.Contains(r.stderr, "SQLSTATE") {
+				t.Errorf("%s %q: exit code %d, want %q\n%s", command, test[:2], r.code, test[2], r.stderr)
+			}
+		}
+		for _, name := range []string{"x", "1e3", "\xff", "9223372036854775808", "5f0c4a86"} {
+			words := strings.Fields(command)
+			if command == "list" || command == "peek" {
+				continue
+			}
+			if r := cdcRelay(t, env, append(words, "--id", name)...); r.code != exitUsage {
+				t.Errorf("%s --id %q: exit code %d\n%s", command, name, r.code, r.stderr)
+			}
+		}
+	}
+	r := cdcRelay(t, nil, "list", "--database-url", "postgres://u:s3cr3t\xff@localhost/x")
+	if r.code != exitUsage || strings.Contains(r.stderr, "s3cr3t") {
+		t.Errorf("a URL that is not UTF-8: exit code %d\n%s", r.code, r.stderr)
+	}
+}
+
+func TestDurationsAndTimesAreParsed(t *testing.T) {
+	for text, want := range map[string]string{
+		"7d": "168h0m0s", "2w": "336h0m0s", "1d12h": "36h0m0s", "1w1d1h1m": "193h1m0s", "90m": "1h30m0s", "0d": "0s", "0s": "0s", "1.5h": "1h30m0s", "-1h": "-1h0m0s",
+		"106751d": "2562024h0m0s", "106752d": "", "15251w": "", "106751d24h": "", "d": "", "": "", "1d-2h": "", "1d+2h": "", "1h2d": "", "1d2d": "", "1d2w": "",
+		"1D": "", "1 d": "", "1d 2h": "", "+1d": "", "0x1d": "", "1_0d": "", "1e1d": "", "7days": "", "٧d": "",
+	} {
+		got, err := parseDuration(text)
+		if (err != nil) != (want == "") || err == nil && got.String() != want {
+			t.Errorf("%q: got %s, %v; want %s", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"2026-11-01": "2026-11-01T00:00:00Z", "2026-11-01T10:00:00Z": "2026-11-01T10:00:00Z", "2026-11-01T10:00:00+02:00": "2026-11-01T08:00:00Z",
+		"2026-11-01 10:00:00Z": "2026-11-01T10:00:00Z", "2026-11-01T10:00:00.5Z": "2026-11-01T10:00:00.5Z", "0001-01-01": "0001-01-01T00:00:00Z",
+	} {
+		if _, at, err := parseMoment(text); err != nil || at == nil || at.UTC().Format("2006-01-02T15:04:05.999Z07:00") != want {
+			t.Errorf("%q: got %v, %v; want %s", text, at, err, want)
+		}
+	}
+}
+
+func TestDatesSelectRows(t *testing.T) {
+	env, db := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, created_at) VALUES ('old', '1', '2026-10-31 23:59:59Z'), ('new', '1', '2026-11-01 10:00:00Z')`)
+	for args, found := range map[string]string{
+		"--older-than 2026-11-01": "old", "--newer-than 2026-11-01": "new", "--older-than 2026-11-01T10:00:00Z": "old new", "--newer-than 2026-11-01T10:00:00Z": "",
+		"--older-than 2026-11-01T11:00:00+02:00": "old", "--older-than 0001-01-01": "", "--newer-than 0001-01-01": "old new",
+	} {
+		r := cdcRelay(t, env, append([]string{"list", "--json"}, strings.Fields(args)...)...)
+		for _, key := range []string{"old", "new"} {
+			if strings.Contains(r.stdout, `"`+key+`"`) != strings.Contains(found, key) || r.code != exitDone {
+				t.Errorf("%s: exit code %d, want %q\n%s%s", args, r.code, found, r.stdout, r.stderr)
+			}
+		}
+	}
+}
