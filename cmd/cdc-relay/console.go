@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"html/template"
@@ -10,8 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"strings"
+	"net/netip"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -22,9 +20,13 @@ import (
 
 // consoling holds the flags of the console.
 type consoling struct {
-	listen       string
-	tokenFile    string
-	loginHeader  string
+	listen      string
+	tokenFile   string
+	loginHeader string
+	// proxies may set loginHeader; none: every client that sends the token.
+	proxies []netip.Prefix
+	// hosts are the names by which browsers open the console, in lower case.
+	hosts        []string
 	allowChanges bool
 }
 
@@ -36,14 +38,33 @@ func consoleSettings() []*setting {
 			set:   func(c *config, text string) error { c.consoling.listen = text; return checkHostPort(text) },
 		},
 		{
+			name: "allowed-hosts", value: "NAME,…",
+			usage: "Host names by which browsers open the console, such as console.example.com. " +
+				"Other names are rejected, except localhost, loopback addresses and the address of --listen. Default: none.",
+			set: func(c *config, text string) (err error) {
+				c.consoling.hosts, err = parseHosts(text)
+				return err
+			},
+		},
+		{
 			name: "token-file", value: "FILE",
 			usage: "A file with the token that the browser asks for as the password. The user name goes into the log. Default: none.",
-			set:   func(c *config, text string) error { c.consoling.tokenFile = text; return nil },
+			set:   func(c *config, text string) error { c.consoling.tokenFile = text; return notEmpty(text) },
 		},
 		{
 			name: "login-header", value: "NAME",
-			usage: "The header in which a proxy before the console names the user, such as X-Forwarded-User. With --token-file, the proxy sends the token as well. Default: none.",
-			set:   func(c *config, text string) error { c.consoling.loginHeader = text; return nil },
+			usage: "The header in which a proxy before the console names the user, such as X-Forwarded-User. " +
+				"It needs --trusted-proxies, or --token-file with the token that the proxy sends. Default: none.",
+			set: func(c *config, text string) error { c.consoling.loginHeader = text; return checkHeaderName(text) },
+		},
+		{
+			name: "trusted-proxies", value: "ADDRESS,…",
+			usage: "Addresses or networks (10.0.0.0/24) of the proxies that may set --login-header. " +
+				"Clients at other addresses are rejected. Default: none.",
+			set: func(c *config, text string) (err error) {
+				c.consoling.proxies, err = parseProxies(text)
+				return err
+			},
 		},
 		switchSetting("allow-changes", "Let users of the console retry, requeue and purge.",
 			func(c *config) *bool { return &c.consoling.allowChanges }),
@@ -64,7 +85,7 @@ EXAMPLES
 
   cdc-relay console --config /etc/cdc-relay.yaml
   cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
-		Flags: describe(flags("listen", "token-file", "login-header", "allow-changes", "show-payload", "http-addr", "on-dead-letter", "max-retries",
+		Flags: describe(flags("listen", "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes", "show-payload", "http-addr", "on-dead-letter", "max-retries",
 			"poll-interval", "stale-timeout", "mode", "keep-published", "database-url", "amqp-url", "table", "slot", "publication", "shard", "exchange", "publisher",
 			"log-level", "log-format", "config"), usages{"http-addr": askForNumbers}),
 		Action: p.console,
@@ -76,19 +97,17 @@ type console struct {
 	process *process
 	cfg     *config
 	log     *slog.Logger
-	token   string
-	desks   chan *desk // a nil desk is not connected yet
+	gate    *gate
+	desks   desks
 	history *history
 	looks   *template.Template
-	streams chan struct{} // one slot for each page that may update itself
+	streams streams
+	checks  checks
+	// patience is how long the page "check" waits for a running check.
+	patience time.Duration
+	// running ends with the console.
+	running context.Context //nolint:containedctx // changes and checks outlive their requests
 }
-
-const (
-	// consoleDesks is how many pages may query the database at a time, each over its own connection.
-	consoleDesks = 4
-	// consoleStreams is how many pages may update themselves at a time.
-	consoleStreams = 50
-)
 
 func (p *process) console(c *cli.Context) error {
 	cfg, err := p.resolve(c)
@@ -98,20 +117,8 @@ func (p *process) console(c *cli.Context) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	quiet := *p
-	quiet.stdout = io.Discard // a page must not contain terminal colours
-	s := &console{process: &quiet, cfg: cfg, log: p.logger(cfg), desks: make(chan *desk, consoleDesks), streams: make(chan struct{}, consoleStreams)}
-	if s.token, err = consoleToken(cfg.consoling.tokenFile); err != nil {
-		return err
-	}
-	if !isLoopback(cfg.consoling.listen) && s.open() {
-		return usagef("--listen %s: beyond loopback it needs --token-file or --login-header", cfg.consoling.listen)
-	}
-	for range consoleDesks {
-		s.desks <- nil
-	}
-	s.history = newHistory(cfg)
-	if s.looks, err = consoleTemplates(); err != nil {
+	s, err := p.newConsole(cfg)
+	if err != nil {
 		return err
 	}
 	listener, err := (&net.ListenConfig{}).Listen(c.Context, "tcp", cfg.consoling.listen)
@@ -119,6 +126,19 @@ func (p *process) console(c *cli.Context) error {
 		return hinted{fmt.Errorf("--listen: %w", err), "cdc-relay console --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_LISTEN)"}
 	}
 	return s.serve(c.Context, listener)
+}
+
+// newConsole returns a console that has no connection yet.
+func (p *process) newConsole(cfg *config) (*console, error) {
+	quiet := *p
+	quiet.stdout = io.Discard // a page must not contain terminal colours
+	s := &console{process: &quiet, cfg: cfg, log: p.logger(cfg), desks: newDesks(), history: newHistory(cfg), patience: checkPatience}
+	var err error
+	if s.gate, err = newGate(cfg.consoling, s.log); err != nil {
+		return nil, err
+	}
+	s.looks, err = consoleTemplates()
+	return s, err
 }
 
 // serve answers requests until ctx is done.
@@ -131,7 +151,7 @@ func (s *console) serve(ctx context.Context, listener net.Listener) error {
 	s.log.Info("console started", "event", event.ConsoleStarted, "url", "http://"+listener.Addr().String()+"/", "changes", s.cfg.consoling.allowChanges)
 	actors.Go(func() error { s.history.keep(running, s); return nil })
 	actors.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(livelyListener{listener}); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve HTTP: %w", err)
 		}
 		return nil
@@ -146,106 +166,7 @@ func (s *console) serve(ctx context.Context, listener net.Listener) error {
 		return nil
 	})
 	err := actors.Wait()
-	for range consoleDesks {
-		if d := <-s.desks; d != nil {
-			closeConn(ctx, d.conn)
-		}
-	}
+	s.checks.running.Wait()
+	s.desks.close(ctx)
 	return err
-}
-
-// open reports whether the console needs no login.
-func (s *console) open() bool { return s.token == "" && s.cfg.consoling.loginHeader == "" }
-
-// consoleToken reads the token from the file; "" without a file.
-func consoleToken(file string) (string, error) {
-	if file == "" {
-		return "", nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", usagef("--token-file: %s", err)
-	}
-	const least = 16
-	token := strings.TrimSpace(string(text))
-	if len(token) < least {
-		return "", hinted{usagef("--token-file %s: want a token of at least %d characters", file, least), "openssl rand -hex 32 > " + file}
-	}
-	return token, nil
-}
-
-func isLoopback(hostPort string) bool {
-	host, _, err := net.SplitHostPort(hostPort)
-	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || (ip != nil && ip.IsLoopback()))
-}
-
-// user is the context key of a request's user.
-type user struct{}
-
-// who checks the login of each request. Without a login, it only accepts requests to a loopback host name, because in a
-// DNS rebinding attack another name leads here.
-func (s *console) who(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name := "local user"
-		login, password, _ := r.BasicAuth()
-		named := r.Header.Get(s.cfg.consoling.loginHeader)
-		switch {
-		case s.open() && !isLoopback(hostPort(r.Host)):
-			http.Error(w, "open the console as http://"+s.cfg.consoling.listen+"/", http.StatusMisdirectedRequest)
-			return
-		case s.open():
-		case s.token != "" && subtle.ConstantTimeCompare([]byte(password), []byte(s.token)) != 1:
-			w.Header().Set("WWW-Authenticate", `Basic realm="cdc-relay console", charset="UTF-8"`)
-			http.Error(w, "log in", http.StatusUnauthorized)
-			return
-		case s.cfg.consoling.loginHeader == "":
-			name = login
-		case named != "":
-			name = named
-		default:
-			http.Error(w, "log in at the proxy", http.StatusUnauthorized)
-			return
-		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), user{}, name)))
-	})
-}
-
-func hostPort(host string) string {
-	if _, _, err := net.SplitHostPort(host); err != nil {
-		return net.JoinHostPort(strings.Trim(host, "[]"), "80")
-	}
-	return host
-}
-
-// secure sets the security headers of every answer.
-func secure(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "same-origin")
-		h.Set("Cache-Control", "no-store")
-		next.ServeHTTP(w, r)
-	})
-}
-
-// atDesk calls do with one of the connections. It waits until one is free.
-func (s *console) atDesk(ctx context.Context, do func(context.Context, *desk) error) error {
-	var d *desk
-	select {
-	case d = <-s.desks:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { s.desks <- d }()
-	if d == nil || d.conn.IsClosed() {
-		d = nil
-		fresh, err := s.process.openDesk(ctx, s.cfg, "console")
-		if err != nil {
-			return err
-		}
-		d = fresh
-	}
-	return do(ctx, d)
 }

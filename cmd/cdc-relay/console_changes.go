@@ -37,13 +37,18 @@ func (s *console) changing(ctx context.Context, r *http.Request, do func(context
 		return asked{}, usagef("the form cannot be read: %s", err)
 	}
 	a := asked{Do: r.FormValue("do"), At: time.Now().UnixMicro()}
-	err := s.atDesk(ctx, func(ctx context.Context, d *desk) (err error) {
+	err := s.at(ctx, s.desks.changes, func(ctx context.Context, d *desk) (err error) {
 		cfg := *s.cfg
 		d = &desk{d.Tables, d.conn, &cfg}
 		if a.Do == "retry" && !retries(r) {
 			return usagef("state %s: only messages that RabbitMQ rejected can be retried", r.FormValue("state"))
 		}
-		if a.picked, err = pick(d, r, "id", "routing-key", "exchange", "ordering-key", "reason", "older-than", "newer-than"); err != nil {
+		others := []string{"do", "shown", "at"}
+		if a.Do == "retry" {
+			others = append(others, "state")
+		}
+		names := []string{"id", "routing-key", "exchange", "ordering-key", "reason", "older-than", "newer-than"}
+		if a.picked, err = pick(d, r, names, others...); err != nil {
 			return err
 		}
 		var said []string
@@ -113,12 +118,12 @@ func asOf(filter operator.Filter, at time.Time, dead bool) operator.Filter {
 }
 
 // change runs the change. If more rows match than the user has confirmed, it asks again. A change continues after the
-// browser has disconnected, until running is done.
-func (s *console) change(running context.Context, w http.ResponseWriter, r *http.Request) {
+// browser has disconnected, until the console stops.
+func (s *console) change(w http.ResponseWriter, r *http.Request) {
 	if !s.mayChange(w, r) {
 		return
 	}
-	s.showChange(running, w, r, func(ctx context.Context, d *desk, a *asked) (err error) {
+	s.showChange(s.running, w, r, func(ctx context.Context, d *desk, a *asked) (err error) {
 		shown, _ := strconv.ParseInt(r.FormValue("shown"), 10, 64) // without it, the user has confirmed nothing
 		if at, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 			a.At = at

@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/operator"
@@ -15,6 +16,8 @@ type picked struct {
 	Next   string
 	// Query has the filters that are set, URL-encoded.
 	Query string
+	// Note says why the filters may match nothing; "": they look right.
+	Note string
 	// Changes are the changes that apply to the selected rows.
 	Changes []string
 }
@@ -57,17 +60,40 @@ const filterForm = "filter-form"
 func address(path string, form url.Values) string {
 	query := url.Values{}
 	for name, values := range form {
-		if name != filterForm && strings.TrimSpace(values[0]) != "" {
-			query.Set(name, withoutQuotes(values[0]))
+		for _, value := range values {
+			if name != filterForm && strings.TrimSpace(value) != "" {
+				query.Add(name, withoutQuotes(value))
+			}
 		}
 	}
 	return path + "?" + query.Encode()
 }
 
+// onlyParameters rejects a request with other parameters, or with several values of one: the page would show and change
+// other rows than its link says.
+func onlyParameters(r *http.Request, names ...string) error {
+	if err := r.ParseForm(); err != nil {
+		return usagef("the address cannot be read: %s", err)
+	}
+	for name, values := range r.Form {
+		switch {
+		case !slices.Contains(names, name):
+			return usagef("%q: want one of %s", name, strings.Join(names, ", "))
+		case len(values) > 1:
+			return usagef("%s: want one value, not %d", name, len(values))
+		}
+	}
+	return nil
+}
+
 // pick reads the filters of a request into the configuration of its desk. Each parameter of the URL is a filter, even if
-// it is empty: without it, the page would show and change more rows than its link says.
-func pick(d *desk, r *http.Request, names ...string) (picked, error) {
+// it is empty: without it, the page would show and change more rows than its link says. Others are parameters that are
+// no filters.
+func pick(d *desk, r *http.Request, names []string, others ...string) (picked, error) {
 	p := picked{Path: r.URL.Path}
+	if err := onlyParameters(r, append(others, names...)...); err != nil {
+		return p, err
+	}
 	query := url.Values{}
 	d.cfg.looking.filter, d.cfg.looking.after = operator.Filter{}, r.FormValue("after")
 	for _, name := range names {
@@ -87,14 +113,14 @@ func pick(d *desk, r *http.Request, names ...string) (picked, error) {
 			}
 			if f.Set {
 				query.Set(name, f.Value)
-				if err := setting.set(d.cfg, f.Value); err != nil {
+				if err := setting.take(d.cfg, f.Value); err != nil {
 					return p, usagef("%s: %s", f.Label, err)
 				}
 			}
 			p.Fields = append(p.Fields, f)
 		}
 	}
-	p.Query = query.Encode()
+	p.Query, p.Note = query.Encode(), wildcardNote(d.cfg.looking.filter, "")
 	return p, nil
 }
 

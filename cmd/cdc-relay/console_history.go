@@ -47,7 +47,7 @@ func (h *history) keep(ctx context.Context, s *console) {
 	for {
 		var view statsView
 		var hosts []operator.RelayHost
-		err := s.atDesk(ctx, func(ctx context.Context, d *desk) (err error) {
+		err := s.at(ctx, s.desks.samples, func(ctx context.Context, d *desk) (err error) {
 			h.look.tables = d.Tables
 			if view, err = h.look.take(ctx); err == nil {
 				hosts, err = d.RelayHosts(ctx)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -24,9 +23,9 @@ var consoleFiles embed.FS
 // consolePage is one page. Its template has the same name.
 type consolePage struct {
 	path, title, template string
-	// updates: the page updates itself.
-	updates bool
-	view    func(ctx context.Context, d *desk, r *http.Request) (any, error)
+	// updates: the page updates itself. alone: it needs no connection to the database.
+	updates, alone bool
+	view           func(ctx context.Context, d *desk, r *http.Request) (any, error)
 }
 
 // follows reports whether the page updates itself. A search by message_id does not: no index covers it.
@@ -37,21 +36,22 @@ func (p consolePage) follows(r *http.Request) bool {
 
 func (s *console) pages() []consolePage {
 	return []consolePage{
-		{"/", "Overview", "overview", true, s.overviewPage},
-		{"/waiting", "Waiting", "waiting", true, s.waitingPage},
-		{"/keys", "Keys", "keys", true, s.keysPage},
-		{"/dead-letters", "Dead letters", "dead", true, s.deadPage},
-		{"/published", "Published", "published", true, s.publishedPage},
-		{"/message", "One message", "message", true, s.messagePage},
-		{"/check", "Check", "check", false, s.checkPage},
+		{"/", "Overview", "overview", true, true, s.overviewPage},
+		{"/waiting", "Waiting", "waiting", true, false, s.waitingPage},
+		{"/keys", "Keys", "keys", true, false, s.keysPage},
+		{"/dead-letters", "Dead letters", "dead", true, false, s.deadPage},
+		{"/published", "Published", "published", true, false, s.publishedPage},
+		{"/message", "One message", "message", true, false, s.messagePage},
+		{"/check", "Check", "check", false, true, s.checkPage},
 	}
 }
 
 // mostForm limits the size of a form in bytes.
 const mostForm = 64 << 10
 
-// handler serves the pages. The end of running ends changes.
+// handler serves the pages. The end of running ends changes and checks.
 func (s *console) handler(running context.Context) http.Handler {
+	s.running = running
 	mux := http.NewServeMux()
 	for _, page := range s.pages() {
 		path := page.path
@@ -62,7 +62,7 @@ func (s *console) handler(running context.Context) http.Handler {
 	}
 	mux.HandleFunc("GET /events", s.events)
 	mux.HandleFunc("GET /change", s.ask)
-	mux.HandleFunc("POST /change", func(w http.ResponseWriter, r *http.Request) { s.change(running, w, r) })
+	mux.HandleFunc("POST /change", s.change)
 	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8"} {
 		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, _ *http.Request) {
 			text, err := consoleFiles.ReadFile("console/" + name)
@@ -73,7 +73,7 @@ func (s *console) handler(running context.Context) http.Handler {
 			w.Write(text) //nolint:errcheck // the client may be gone
 		})
 	}
-	return secure(s.who(http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(mux, mostForm))))
+	return secure(timely(s.gate.guard(http.MaxBytesHandler(mux, mostForm))))
 }
 
 // frame is the data of the HTML around a page.
@@ -94,11 +94,19 @@ type navigation struct {
 }
 
 func (s *console) show(w http.ResponseWriter, r *http.Request, page consolePage) {
+	if err := r.ParseForm(); err != nil { // a missing filter would show other rows
+		body, status := s.failure(usagef("the address cannot be read: %s", err))
+		s.write(w, r, status, page.title, page.path, "", body)
+		return
+	}
 	if r.FormValue(filterForm) != "" {
 		http.Redirect(w, r, address(page.path, r.Form), http.StatusSeeOther)
 		return
 	}
-	body, status := s.body(r.Context(), r, page)
+	body, status := s.body(r.Context(), s.desks.pages, r, page)
+	if page.path == "/check" && s.checks.run() {
+		w.Header().Set("Refresh", "3")
+	}
 	events := ""
 	if status == http.StatusOK && page.follows(r) {
 		events = "/events?" + url.Values{"of": {r.URL.RequestURI()}}.Encode()
@@ -116,21 +124,26 @@ func (s *console) write(w http.ResponseWriter, r *http.Request, status int, titl
 	if err != nil {
 		status, text = http.StatusInternalServerError, template.HTML(template.HTMLEscapeString(err.Error())) //nolint:gosec // escaped
 	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	w.Write([]byte(text)) //nolint:errcheck // the client may be gone
 }
 
-// body returns the part of a page that updates.
-func (s *console) body(ctx context.Context, r *http.Request, page consolePage) (template.HTML, int) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+// body returns the part of a page that updates. It queries over one of these connections.
+func (s *console) body(ctx context.Context, over chan *desk, r *http.Request, page consolePage) (template.HTML, int) {
+	timeout := pageTimeout
+	if page.path == "/message" {
+		timeout = searchTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var view any
 	var err error
-	if page.path == "/" { // this page comes from memory and works while the database is down
+	if page.alone {
 		view, err = page.view(ctx, nil, r)
 	} else {
-		err = s.atDesk(ctx, func(ctx context.Context, d *desk) error {
+		err = s.at(ctx, over, func(ctx context.Context, d *desk) error {
 			cfg := *s.cfg
 			view, err = page.view(ctx, &desk{d.Tables, d.conn, &cfg}, r)
 			return err
@@ -142,6 +155,9 @@ func (s *console) body(ctx context.Context, r *http.Request, page consolePage) (
 	text, err := s.render(page.template, view)
 	if err != nil {
 		return s.failure(err)
+	}
+	if m, ok := view.(messageShown); ok && m.mistaken {
+		return text, http.StatusBadRequest
 	}
 	return text, http.StatusOK
 }
@@ -182,69 +198,6 @@ func (s *console) render(name string, view any) (template.HTML, error) {
 	return template.HTML(b.String()), nil //nolint:gosec // the template has escaped it
 }
 
-// events sends the body of a page each time it changes. Beyond consoleStreams clients, a page gets no updates.
-func (s *console) events(w http.ResponseWriter, r *http.Request) {
-	select {
-	case s.streams <- struct{}{}:
-		defer func() { <-s.streams }()
-	default:
-		http.Error(w, "too many pages update themselves", http.StatusServiceUnavailable)
-		return
-	}
-	of, err := url.Parse(r.URL.Query().Get("of"))
-	if err != nil {
-		http.Error(w, "want a page", http.StatusBadRequest)
-		return
-	}
-	for _, page := range s.pages() {
-		if asked := requestFor(r, of); page.path == of.Path && page.follows(asked) {
-			s.stream(w, r, asked, page)
-			return
-		}
-	}
-	http.Error(w, "want a page", http.StatusBadRequest)
-}
-
-// streamEvery is how often a page is rendered again.
-const streamEvery = 2 * time.Second
-
-// requestFor returns the request for a page on behalf of the user who subscribes to its updates.
-func requestFor(r *http.Request, page *url.URL) *http.Request {
-	asked := r.Clone(r.Context())
-	asked.URL = page
-	return asked
-}
-
-// eventText makes HTML fit into an event's data field, where a carriage return also ends a line.
-var eventText = strings.NewReplacer("\r", "&#13;", "\n", "\ndata: ")
-
-func (s *console) stream(w http.ResponseWriter, r, asked *http.Request, page consolePage) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no")
-	ticker := time.NewTicker(streamEvery)
-	defer ticker.Stop()
-	control := http.NewResponseController(w)
-	for before := template.HTML(""); ; {
-		body, _ := s.body(r.Context(), asked, page)
-		event := ": nothing new\n\n"
-		if body != before {
-			event = "data: " + eventText.Replace(string(body)) + "\n\n"
-		}
-		before = body
-		if control.SetWriteDeadline(time.Now().Add(10*time.Second)) != nil {
-			return
-		}
-		if _, err := w.Write([]byte(event)); err != nil || control.Flush() != nil {
-			return
-		}
-		select {
-		case <-r.Context().Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
 func (s *console) overviewPage(context.Context, *desk, *http.Request) (any, error) {
 	return s.history.overview(s.cfg, s.process), nil
 }
@@ -262,7 +215,7 @@ func (s *console) changes(names ...string) []string {
 }
 
 func (s *console) waitingPage(ctx context.Context, d *desk, r *http.Request) (any, error) {
-	p, err := pick(d, r, "state", "routing-key", "exchange", "ordering-key", "older-than", "newer-than", "reason")
+	p, err := pick(d, r, []string{"state", "routing-key", "exchange", "ordering-key", "older-than", "newer-than", "reason"}, "after")
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +228,7 @@ func (s *console) waitingPage(ctx context.Context, d *desk, r *http.Request) (an
 }
 
 func (s *console) deadPage(ctx context.Context, d *desk, r *http.Request) (any, error) {
-	p, err := pick(d, r, "routing-key", "exchange", "ordering-key", "reason", "older-than", "newer-than")
+	p, err := pick(d, r, []string{"routing-key", "exchange", "ordering-key", "reason", "older-than", "newer-than"}, "after")
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +239,7 @@ func (s *console) deadPage(ctx context.Context, d *desk, r *http.Request) (any, 
 }
 
 func (s *console) publishedPage(ctx context.Context, d *desk, r *http.Request) (any, error) {
-	p, err := pick(d, r, "routing-key", "exchange", "ordering-key", "older-than", "newer-than")
+	p, err := pick(d, r, []string{"routing-key", "exchange", "ordering-key", "older-than", "newer-than"}, "after")
 	if err != nil {
 		return nil, err
 	}
@@ -307,7 +260,7 @@ type keysShown struct {
 }
 
 func (s *console) keysPage(ctx context.Context, d *desk, r *http.Request) (any, error) {
-	p, err := pick(d, r)
+	p, err := pick(d, r, nil, "parked", "after")
 	if err != nil {
 		return nil, err
 	}
@@ -333,6 +286,8 @@ type messageShown struct {
 	ID       string
 	Error    string
 	Messages []oneMessage
+	// mistaken: the ID is none.
+	mistaken bool
 }
 
 type oneMessage struct {
@@ -343,13 +298,16 @@ type oneMessage struct {
 }
 
 func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (any, error) {
+	if err := onlyParameters(r, "id"); err != nil {
+		return nil, err
+	}
 	shown := messageShown{ID: strings.TrimSpace(r.FormValue("id"))}
 	if shown.ID == "" {
 		return shown, nil
 	}
 	name, err := operator.ParseName(shown.ID)
 	if err != nil {
-		shown.Error = err.Error()
+		shown.Error, shown.mistaken = err.Error(), true
 		return shown, nil
 	}
 	waiting, dead, err := d.Explain(ctx, name, s.cfg.looking.showPayload)
@@ -386,30 +344,6 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 	}
 	if len(shown.Messages) == 0 {
 		shown.Error = shown.ID + " is neither in the outbox, nor in the dead-letter table, nor in the history: it was delivered and deleted, or never committed."
-	}
-	return shown, nil
-}
-
-func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any, error) {
-	cfg := *s.cfg
-	cfg.checking.noProbe = true // opening a page must not send test messages
-	options := checkOptions(&cfg)
-	options.Operator = true
-	report, err := s.process.examine(ctx, options)
-	if err != nil {
-		return nil, err
-	}
-	var shown struct {
-		Summary  string
-		Findings []doctor.Finding
-	}
-	shown.Summary = counted(report.Findings)
-	for _, level := range []doctor.Level{doctor.Problem, doctor.Warning, doctor.OK} { // the worst level first
-		for _, f := range report.Findings {
-			if f.Level == level {
-				shown.Findings = append(shown.Findings, f)
-			}
-		}
 	}
 	return shown, nil
 }

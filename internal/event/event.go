@@ -24,6 +24,7 @@ const (
 	HookPanicked         Name = "hook_panicked"
 	ConsoleStarted       Name = "console_started"
 	ConsoleChanged       Name = "console_changed"
+	ConsoleLoginFailed   Name = "console_login_failed"
 )
 
 // Postgres, the slot and the stream.

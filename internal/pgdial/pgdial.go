@@ -33,7 +33,7 @@ func Limit(config *pgconn.Config) {
 		defer cancel()
 		conn, err := dial(ctx, network, address)
 		if err == nil {
-			setUserTimeout(conn, userTimeout)
+			EndIfSilent(conn, userTimeout)
 		}
 		return conn, err
 	}

@@ -9,8 +9,8 @@ import (
 // tcpUserTimeout is TCP_USER_TIMEOUT of tcp(7), which package syscall does not define.
 const tcpUserTimeout = 0x12
 
-// setUserTimeout sets TCP_USER_TIMEOUT. It does nothing if conn is not a TCP connection or the kernel rejects it.
-func setUserTimeout(conn net.Conn, limit time.Duration) {
+// EndIfSilent sets TCP_USER_TIMEOUT. It does nothing if conn is not a TCP connection or the kernel rejects it.
+func EndIfSilent(conn net.Conn, limit time.Duration) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return

@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// setUserTimeout does nothing: the connection ends when the kernel gives up.
-func setUserTimeout(net.Conn, time.Duration) {}
+// EndIfSilent does nothing: the connection ends when the kernel gives up.
+func EndIfSilent(net.Conn, time.Duration) {}

@@ -2,7 +2,7 @@
 "use strict";
 const live = document.getElementById("live");
 const state = document.getElementById("state");
-const source = new EventSource(live.dataset.events);
+let source = null;
 let held = null;
 
 // What somebody types in, has focused or has marked stays.
@@ -17,11 +17,28 @@ function put() {
   held = null;
 }
 
-source.onmessage = (event) => {
-  held = event.data;
-  put();
-  state.textContent = "";
-};
-source.onerror = () => { state.textContent = "No connection to the console: this page is not up to date."; };
+function follow() {
+  source = new EventSource(live.dataset.events);
+  source.onmessage = (event) => {
+    held = event.data;
+    put();
+    state.textContent = "";
+  };
+  source.addEventListener("displaced", () => {
+    source.close();
+    state.textContent = "Too many pages are open: this page is not up to date. Reload it.";
+  });
+  source.onerror = () => { state.textContent = "No connection to the console: this page is not up to date."; };
+}
+
+// A page that nobody sees needs no updates.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    source.close();
+  } else if (source.readyState === EventSource.CLOSED) {
+    follow();
+  }
+});
+follow();
 document.addEventListener("focusout", () => setTimeout(put, 0));
 document.addEventListener("selectionchange", put);

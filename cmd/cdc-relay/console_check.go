@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/doctor"
+)
+
+const (
+	// checkPatience is how long the page waits for a check before it shows what is known.
+	checkPatience = 3 * time.Second
+	// checkTimeout bounds one check.
+	checkTimeout = 2 * time.Minute
+	// checkAgain is the age at which the page starts a new check.
+	checkAgain = 10 * time.Second
+)
+
+// checks is the check of the page, which runs in the background: servers that do not answer must not delay a page. All
+// users share one check.
+type checks struct {
+	running sync.WaitGroup
+	mu      struct {
+		sync.Mutex
+		began time.Time
+		done  chan struct{} // closed when the running check ends; nil: none runs
+		ended time.Time
+		// report and failed are the outcome of the last check; nil: there was none.
+		report *checkReport
+		failed error
+	}
+}
+
+// checkShown is the data of the page.
+type checkShown struct {
+	Summary  string
+	Findings []doctor.Finding
+	// Age is that of the findings, Running how long a check has been running; "": none runs.
+	Age, Running string
+}
+
+// checkPage shows the last check, and starts a new one if that is old.
+func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any, error) {
+	patience, stop := context.WithTimeout(ctx, s.patience)
+	defer stop()
+	select {
+	case <-s.startCheck():
+	case <-patience.Done():
+	}
+	s.checks.mu.Lock()
+	defer s.checks.mu.Unlock()
+	now := &s.checks.mu
+	if now.done == nil && now.failed != nil {
+		return nil, now.failed
+	}
+	var shown checkShown
+	if now.done != nil {
+		shown.Running = durationText(time.Since(now.began))
+	}
+	if now.report == nil {
+		return shown, nil
+	}
+	shown.Age, shown.Summary = durationText(time.Since(now.ended)), counted(now.report.Findings)
+	for _, level := range []doctor.Level{doctor.Problem, doctor.Warning, doctor.OK} { // the worst level first
+		for _, f := range now.report.Findings {
+			if f.Level == level {
+				shown.Findings = append(shown.Findings, f)
+			}
+		}
+	}
+	return shown, nil
+}
+
+// startCheck starts a check if none runs and the last one is old. It returns a channel that is closed when no check
+// runs.
+func (s *console) startCheck() <-chan struct{} {
+	s.checks.mu.Lock()
+	defer s.checks.mu.Unlock()
+	now := &s.checks.mu
+	if now.done != nil {
+		return now.done
+	}
+	done := make(chan struct{})
+	if time.Since(now.ended) < checkAgain || s.running.Err() != nil {
+		close(done)
+		return done
+	}
+	now.began, now.done = time.Now(), done
+	s.checks.running.Go(func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(s.running, checkTimeout)
+		defer cancel()
+		cfg := *s.cfg
+		cfg.checking.noProbe = true // opening a page must not send test messages
+		options := checkOptions(&cfg)
+		options.Operator = true
+		report, err := s.process.examine(ctx, options)
+		s.checks.mu.Lock()
+		defer s.checks.mu.Unlock()
+		now.done, now.ended, now.report, now.failed = nil, time.Now(), &report, err
+		if err != nil {
+			now.report = nil
+		}
+	})
+	return done
+}
+
+// run reports whether a check runs.
+func (c *checks) run() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.done != nil
+}
