@@ -103,8 +103,8 @@ type console struct {
 	looks   *template.Template
 	streams streams
 	checks  checks
-	// patience is how long the page "check" waits for a running check.
-	patience time.Duration
+	// checkWait is how long the page "check" waits for a running check.
+	checkWait time.Duration
 	// running ends with the console.
 	running context.Context //nolint:containedctx // changes and checks outlive their requests
 }
@@ -132,7 +132,7 @@ func (p *process) console(c *cli.Context) error {
 func (p *process) newConsole(cfg *config) (*console, error) {
 	quiet := *p
 	quiet.stdout = io.Discard // a page must not contain terminal colours
-	s := &console{process: &quiet, cfg: cfg, log: p.logger(cfg), desks: newDesks(), history: newHistory(cfg), patience: checkPatience}
+	s := &console{process: &quiet, cfg: cfg, log: p.logger(cfg), desks: newDesks(), history: newHistory(cfg), checkWait: checkWait}
 	var err error
 	if s.gate, err = newGate(cfg.consoling, s.log); err != nil {
 		return nil, err

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// checkPatience is how long the page waits for a check before it shows what is known.
-	checkPatience = 3 * time.Second
+	// checkWait is how long the page waits for a check before it shows what is known.
+	checkWait = 3 * time.Second
 	// checkTimeout bounds one check.
 	checkTimeout = 2 * time.Minute
 	// checkAgain is the age at which the page starts a new check.
@@ -43,11 +43,11 @@ type checkShown struct {
 
 // checkPage shows the last check, and starts a new one if that is old.
 func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any, error) {
-	patience, stop := context.WithTimeout(ctx, s.patience)
+	waiting, stop := context.WithTimeout(ctx, s.checkWait)
 	defer stop()
 	select {
 	case <-s.startCheck():
-	case <-patience.Done():
+	case <-waiting.Done():
 	}
 	s.checks.mu.Lock()
 	defer s.checks.mu.Unlock()

@@ -137,7 +137,7 @@ func TestAHangingServerDelaysNoOtherPage(t *testing.T) {
 	})
 	env := environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_AMQP_URL": "amqp://" + listener.Addr().String()}
 	var s *console
-	at := serveConsole(t, env, func(c *console) { s, c.patience = c, 0 })
+	at := serveConsole(t, env, func(c *console) { s, c.checkWait = c, 0 })
 	for range cap(s.desks.pages) {
 		d := <-s.desks.pages // all are busy
 		t.Cleanup(func() { s.desks.pages <- d })
