@@ -171,7 +171,7 @@ func TestLargeRowsAreMovedAndDeleted(t *testing.T) {
 	if done := f.requeue(operator.Filter{}, 1000); done.Sent != n {
 		t.Errorf("requeued: %+v", done)
 	}
-	replayed, err := f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 1000}, quiet)
+	replayed, err := f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 1000}, nil, quiet)
 	if err != nil || replayed.Count != n {
 		t.Errorf("replayed: %+v, %v", replayed, err)
 	}
