@@ -62,24 +62,19 @@ type Outcome struct {
 	Quiet time.Duration
 }
 
-// The leader also scans the table without a reason at these intervals, in case of a bug.
+// The leader also scans the table without a reason: others may change rows, such as their time, and the stream does not
+// bring an UPDATE. A change is noticed within this many poll intervals, and within noticedIn if these are short.
 const (
-	backlogSafety = 30 * time.Second
-	keysSafety    = 5 * time.Second
-	dueSafety     = 5 // poll intervals: others may write a time into the table
+	noticedAfter = 5
+	noticedIn    = 5 * time.Second
 )
 
-// safetyFactor bounds the share of time for scans without a reason. An old transaction can keep millions of dead rows,
-// and each scan passes all of them.
+// safetyFactor bounds the share of time for scans without a reason to half a percent. An old transaction can keep
+// millions of dead rows, and each scan passes all of them.
 const (
-	safetyFactor  = 1000
+	safetyFactor  = 200
 	safetyAtLeast = 10 * time.Minute // a server that was paused makes any scan look long
 )
-
-// safetyAfter returns the interval to the next scan without a reason, if the last one needed this long to find a row.
-func safetyAfter(took time.Duration) time.Duration {
-	return min(max(backlogSafety, safetyFactor*took), safetyAtLeast)
-}
 
 // costFactor bounds a sweep's share of the time: after one second of scanning it rests for twenty. The shorter of two
 // runs counts, because one slow run may have waited for a paused server.
@@ -92,11 +87,15 @@ const keysFactor = 50
 type Planner struct {
 	pollInterval time.Duration
 	next         [sweeps]time.Time
+	// ended is when the last complete pass ended.
+	ended [sweeps]time.Time
 	// underWay: the pass has more pages.
 	underWay [sweeps]bool
 	// took is the longest page of the last complete pass, taking that of the current pass. The first page may have to
 	// scan millions of dead rows.
 	took, taking [sweeps]time.Duration
+	// cost is the shorter took of the last two complete passes: one of them may have waited for a paused server.
+	cost [sweeps]time.Duration
 	// passTook is the time of all pages of the last complete pass, passing that of the current pass.
 	passTook, passing [sweeps]time.Duration
 	// quietUntil is when the next row is due, unless a row gets an earlier time.
@@ -115,7 +114,7 @@ func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInter
 func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
 	if v.Leader && v.Live && v.Ready { // every reason for a sweep wakes the sweeper
-		wait *= dueSafety
+		wait *= noticedAfter
 	}
 	if v.Rest > 0 {
 		wait = min(wait, v.Rest)
@@ -174,7 +173,7 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 	case at.IsZero(), p.underWay[s], !v.Leader || !v.Live:
 		return at
 	case s == Backlog && !v.Backlog && !v.Unseen:
-		return at.Add(safetyAfter(p.took[s]))
+		return p.backlogUnasked()
 	case s == Due && !v.Due && p.quietUntil.After(at):
 		return p.quietUntil
 	}
@@ -187,7 +186,21 @@ func (p *Planner) keysAt(v View) time.Time {
 	if at.IsZero() || p.underWay[Keys] || !v.Leader || !v.Live || v.Unlisted {
 		return at
 	}
-	return at.Add(max(keysSafety, keysFactor*p.passTook[Keys]))
+	return p.unasked(Keys, keysFactor*p.passTook[Keys])
+}
+
+// backlogUnasked returns when a pass over keyless rows runs without a reason.
+func (p *Planner) backlogUnasked() time.Time {
+	return p.unasked(Backlog, min(safetyFactor*p.cost[Backlog], safetyAtLeast))
+}
+
+// unasked returns when a sweep runs without a reason, at least some time after the last one.
+func (p *Planner) unasked(s Sweep, rest time.Duration) time.Time {
+	at := p.ended[s].Add(max(noticedAfter*p.pollInterval, noticedIn, rest))
+	if at.Before(p.next[s]) {
+		return p.next[s]
+	}
+	return at
 }
 
 // Done records the result of a sweep.
@@ -196,7 +209,7 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 		o.Took = 0
 	}
 	if s == Due {
-		p.quietUntil = now.Add(min(o.Quiet, dueSafety*p.pollInterval))
+		p.quietUntil = now.Add(min(o.Quiet, noticedAfter*p.pollInterval))
 	}
 	p.underWay[s] = o.More
 	if p.passing[s] += o.Took; !o.More {
@@ -207,7 +220,8 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 		p.next[s] = now
 		return
 	}
-	p.next[s] = now.Add(max(p.pollInterval, costFactor*min(p.taking[s], p.took[s])))
+	p.ended[s], p.cost[s] = now, min(p.taking[s], p.took[s])
+	p.next[s] = now.Add(max(p.pollInterval, costFactor*p.cost[s]))
 	p.took[s], p.taking[s] = p.taking[s], 0
 }
 

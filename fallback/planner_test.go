@@ -43,10 +43,10 @@ func TestALeaderPollsOnlyForDueRows(t *testing.T) {
 			t.Fatalf("waits %s, want at most %s", wait, poll)
 		}
 	}
-	ran, _ = settle(p, now.Add(keysSafety+poll), streaming())
-	ranOnly(t, ran, Keys, Due)
-	ran, _ = settle(p, now.Add(backlogSafety+poll), streaming())
-	ranOnly(t, ran, Due, Keys, Backlog)
+	ran, _ = settle(p, now.Add(noticedIn-1), streaming())
+	ranOnly(t, ran, Due)
+	ran, _ = settle(p, now.Add(noticedIn), streaming())
+	ranOnly(t, ran, Keys, Backlog)
 }
 
 func TestAStartedPassRunsToItsEnd(t *testing.T) {
@@ -113,15 +113,44 @@ func TestNoSweepRunsWithoutAPublisherOrRoom(t *testing.T) {
 	}
 }
 
-func TestTheSafetyPassUsesAThousandthOfTheTime(t *testing.T) {
+// The stream does not bring an UPDATE of a row. A pass finds it, of the kind that the changed row needs.
+func TestChangedRowsAreFoundWithinFivePollIntervals(t *testing.T) {
+	for interval, most := range map[time.Duration]time.Duration{
+		time.Millisecond: noticedIn, 50 * time.Millisecond: noticedIn, time.Second: 5 * time.Second, 3 * time.Second: 15 * time.Second,
+		time.Hour: 5 * time.Hour,
+	} {
+		p, now := NewPlanner(interval), time.Now()
+		for range 2 {
+			for sweep := Due; sweep <= Keys; sweep++ {
+				p.Done(sweep, now, Outcome{Took: 5 * time.Millisecond, Quiet: 24 * time.Hour})
+			}
+		}
+		for sweep := Due; sweep <= Keys; sweep++ {
+			if after := p.at(sweep, streaming()).Sub(now); after > most {
+				t.Errorf("with an interval of %s, the next sweep of %s comes after %s, want %s", interval, sweep, after, most)
+			}
+		}
+		if _, wait := p.Next(now, streaming()); wait > most {
+			t.Errorf("with an interval of %s, the leader sleeps for %s", interval, wait)
+		}
+	}
+}
+
+func TestTheSafetyPassUsesHalfAPercentOfTheTime(t *testing.T) {
 	for took, after := range map[time.Duration]time.Duration{
-		time.Millisecond: backlogSafety,
-		time.Second / 10: 100 * time.Second,
-		time.Second:      10 * time.Minute,
+		time.Millisecond:       noticedIn,
+		20 * time.Millisecond:  noticedIn,
+		100 * time.Millisecond: 20 * time.Second,
+		time.Second:            200 * time.Second,
+		4 * time.Second:        10 * time.Minute,
 	} {
 		p, now := NewPlanner(poll), time.Now()
 		p.Done(Backlog, now, Outcome{Took: took})
-		if at := p.at(Backlog, streaming()); at.Sub(now) < after || at.Sub(now) > after+poll {
+		if at := p.at(Backlog, streaming()); at.Sub(now) > noticedIn {
+			t.Errorf("after one walk of %v, perhaps of a paused server, the next comes after %v", took, at.Sub(now))
+		}
+		p.Done(Backlog, now, Outcome{Took: took})
+		if at := p.at(Backlog, streaming()); at.Sub(now) != after {
 			t.Errorf("a walk that took %v is repeated after %v, want %v", took, at.Sub(now), after)
 		}
 	}
@@ -174,7 +203,7 @@ func TestAPassOverManyKeysRunsLessOften(t *testing.T) {
 		t.Errorf("with unlisted keys it runs again after %s", wait)
 	}
 	p.Done(Keys, now, Outcome{Took: time.Millisecond})
-	if wait := p.at(Keys, streaming()).Sub(now); wait > keysSafety+poll {
+	if wait := p.at(Keys, streaming()).Sub(now); wait > noticedIn+poll {
 		t.Errorf("a short pass runs again after %s", wait)
 	}
 }

@@ -406,8 +406,7 @@ func (s *Sweeper) look(ctx context.Context, r *role) error {
 
 // safetyDue reports whether a pass without a reason is due.
 func (s *Sweeper) safetyDue() bool {
-	p := s.Planner
-	return s.now().After(p.next[Backlog].Add(safetyAfter(p.took[Backlog])))
+	return s.now().After(s.Planner.backlogUnasked())
 }
 
 func (s *Sweeper) now() time.Time { return s.Core.Clock() }
