@@ -28,7 +28,8 @@ func (p *process) demoCommand() *cli.Command {
 		UsageText: "cdc-relay demo [FLAGS]",
 		Description: `Inserts orders into the outbox with plain SQL, consumes them from RabbitMQ, and shows each
 arrival. "cdc-relay run" must run with the same servers. The demo creates a queue, which is
-deleted at the end, and uses no other queue.
+deleted at the end, and uses no other queue. In RabbitMQ its user needs the permissions
+configure and read for '^amq\.gen-'; the relay's user needs write for amq.default.
 
 The time shown runs from just before COMMIT to the arrival at the consumer, so it includes
 the commit. p50 and p99 are those of the last 10,000 arrivals.
@@ -120,6 +121,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		for order := range inserted {
 			d.pending[order.messageID] = order
 		}
+		err = d.because(ctx, err)
 		d.tidy(ctx)
 		d.screen.end(d.numbers())
 	}()
@@ -210,6 +212,18 @@ func (d *demo) nothingArrives() error {
 		fmt.Errorf("%d orders were committed to %s and nothing arrived for %s", len(d.pending), d.orders.table, demoTimeout),
 		"cdc-relay run  # with the same --database-url, --amqp-url and --table; if it runs, look at its log, and at /readyz",
 	}
+}
+
+// because adds RabbitMQ's rejection, if there is one. The inserting goroutine must have ended, since it uses the connection.
+func (d *demo) because(ctx context.Context, err error) error {
+	var stalled hinted
+	if !errors.As(err, &stalled) {
+		return err
+	}
+	if why := d.orders.rejection(ctx, d.pending); why != "" {
+		return hinted{fmt.Errorf("%w: RabbitMQ rejects them: %s", stalled.error, why), "cdc-relay check  # with the settings of the relay"}
+	}
+	return err
 }
 
 // tidy deletes the rows of orders that did not arrive: their queue ends with this process.

@@ -35,7 +35,9 @@ func (o demoOrders) explained(err error) error {
 	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err
 	}
-	return hinted{err, fmt.Sprintf("GRANT INSERT ON %s TO %s;  -- or name the role of the application in --database-url", o.table, outbox.Identifier(o.conn.Config().User))}
+	role := outbox.Identifier(o.conn.Config().User)
+	return hinted{err, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT, SELECT (id) ON %s TO %s;  -- or name another role in --database-url",
+		outbox.Identifier(o.table.Schema), role, o.table, role)}
 }
 
 // insert inserts count orders, or orders until ctx is done if count is 0. It sends each committed order to inserted.
@@ -100,6 +102,24 @@ func (o demoOrders) remove(ctx context.Context, orders map[outbox.UUID]demoOrder
 		}
 	}
 	return nil
+}
+
+// rejection returns why RabbitMQ rejected one of the orders; "": it did not, or the role may not read that.
+func (o demoOrders) rejection(ctx context.Context, orders map[outbox.UUID]demoOrder) string {
+	var messageIDs []string
+	var ids []int64
+	for _, order := range orders {
+		ids, messageIDs = append(ids, order.id), append(messageIDs, order.messageID.String())
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), demoGrace)
+	defer cancel()
+	var text string
+	err := o.conn.QueryRow(ctx, `SELECT left(last_error, 300) FROM `+o.table.SQL()+`
+		WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[]) AND last_error IS NOT NULL LIMIT 1`, ids, messageIDs).Scan(&text)
+	if err != nil {
+		return ""
+	}
+	return printable(text)
 }
 
 func randomOrder() string {

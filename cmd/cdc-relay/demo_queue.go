@@ -3,10 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/url"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/publish"
 )
 
 // demoQueue is an exclusive queue: the broker deletes it when this process disconnects.
@@ -26,12 +29,12 @@ func openDemoQueue(amqpURL string) (*demoQueue, error) {
 		Properties: properties,
 	})
 	if err != nil {
-		return nil, brokerError(amqpURL, err)
+		return nil, demoDialError(amqpURL, err)
 	}
 	q := &demoQueue{conn: conn, closed: conn.NotifyClose(make(chan *amqp.Error, 1))}
 	if err := q.open(); err != nil {
 		q.close()
-		return nil, fmt.Errorf("create a queue in RabbitMQ: %w", err)
+		return nil, demoQueueError(amqpURL, err)
 	}
 	return q, nil
 }
@@ -68,16 +71,30 @@ func (q *demoQueue) close() {
 	q.conn.CloseDeadline(time.Now().Add(time.Second)) //nolint:errcheck // the broker notices the end of the connection in any case
 }
 
-// brokerError names the broker without its password.
-func brokerError(amqpURL string, err error) error {
-	address := "RabbitMQ"
-	if u, parseErr := url.Parse(amqpURL); parseErr == nil {
-		address = fmt.Sprintf("RabbitMQ at %s, virtual host %q", u.Host, u.Path)
+// demoPermissions are what the demo needs, as rabbitmqctl set_permissions takes them (configure, write, read): to create
+// and to read a queue, whose name RabbitMQ chooses. The write permission is the relay's, which often has the same user.
+const demoPermissions = `'^amq\.gen-' '.*' '^amq\.gen-'`
+
+// demoDialError explains why there is no connection, without the password.
+func demoDialError(amqpURL string, err error) error {
+	uri, parseErr := amqp.ParseURI(amqpURL)
+	if parseErr != nil {
+		return errors.New("the AMQP URL cannot be read") // it was validated before
 	}
-	hint := "# check that RabbitMQ runs there, and host and port in --amqp-url (CDC_RELAY_AMQP_URL)"
-	var amqpErr *amqp.Error
-	if errors.As(err, &amqpErr) {
-		hint = "# check user, password and virtual host in --amqp-url (CDC_RELAY_AMQP_URL), and the user's permissions"
+	failed := publish.Undialled(uri, err)
+	return hinted{fmt.Errorf("connect to RabbitMQ: %w", failed), strings.Replace(failed.Hint(), "'' '.*' ''", demoPermissions, 1)}
+}
+
+// demoQueueError explains why the queue cannot be created or read.
+func demoQueueError(amqpURL string, err error) error {
+	var exception *amqp.Error
+	uri, parseErr := amqp.ParseURI(amqpURL)
+	if parseErr != nil || !errors.As(err, &exception) || exception.Code != amqp.AccessRefused {
+		return hinted{fmt.Errorf("create a queue in RabbitMQ: %w", err), "# see RabbitMQ's log; a policy or a limit of the virtual host may forbid the queue"}
 	}
-	return hinted{fmt.Errorf("connect to %s: %w", address, err), hint}
+	return hinted{
+		fmt.Errorf("RabbitMQ user %q may not create and read the queue of the demo: %w", uri.Username, err),
+		fmt.Sprintf("rabbitmqctl set_permissions -p %s %s %s  # it replaces what the user had; or name another user in --amqp-url",
+			problem.ShellWord(uri.Vhost), problem.ShellWord(uri.Username), demoPermissions),
+	}
 }

@@ -239,7 +239,7 @@ func TestDemoSaysWhatIsMissing(t *testing.T) {
 	env["CDC_RELAY_AMQP_URL"] = broker.String()
 	r = cdcRelay(t, env, "demo")
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "hint: # check user, password and virtual host") || strings.Contains(r.stderr, "s3cr3t") {
+	if !strings.Contains(r.stderr, "hint: rabbitmqctl change_password ") || strings.Contains(r.stderr, "s3cr3t") {
 		t.Errorf("got %s", r.stderr)
 	}
 }
