@@ -43,7 +43,7 @@ func functionName(table outbox.Table, suffix string) string {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_" + suffix}.SQL()
 }
 
-// FunctionsSQL creates the functions for applications. It lets a role call them unless role is "".
+// FunctionsSQL creates the functions for applications, in one transaction. It lets a role call them unless role is "".
 func FunctionsSQL(table outbox.Table, role string) (string, error) {
 	if err := checkName(table); err != nil {
 		return "", err
@@ -55,6 +55,7 @@ func FunctionsSQL(table outbox.Table, role string) (string, error) {
 	all := signatures(table)
 	old, replacedBy := older(table)
 	var b strings.Builder
+	b.WriteString(localPath)
 	err = parsed.Execute(&b, map[string]string{
 		"outbox": table.SQL(), "dead_letter": table.DeadLetter().SQL(), "outbox_literal": quoteLiteral(table.SQL()),
 		"enqueue": functionName(table, "enqueue"), "celery": functionName(table, "celery"), "await": functionName(table, "await"),
@@ -95,7 +96,7 @@ func MakeFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table, role
 		return false, err
 	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockKey); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", lockKey); err != nil {
 			return err
 		}
 		before, err := functionState(ctx, tx, table)
@@ -117,7 +118,7 @@ func MakeFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table, role
 
 // functionState describes the existing functions: definition, owner and grants.
 func functionState(ctx context.Context, tx pgx.Tx, table outbox.Table) (state string, err error) {
-	err = tx.QueryRow(ctx, `SELECT coalesce(string_agg(concat(pg_get_functiondef(p.oid), proowner, proacl), ' ' ORDER BY p.oid), '')
-		FROM unnest($1::text[]) AS f JOIN pg_proc p ON p.oid = to_regprocedure(f)`, everySignature(table)).Scan(&state)
+	err = tx.QueryRow(ctx, `SELECT coalesce(pg_catalog.string_agg(pg_catalog.concat(pg_catalog.pg_get_functiondef(p.oid), proowner, proacl), ' ' ORDER BY p.oid), '')
+		FROM pg_catalog.unnest($1::text[]) AS f JOIN pg_proc p ON p.oid = pg_catalog.to_regprocedure(f)`, everySignature(table)).Scan(&state)
 	return state, err
 }

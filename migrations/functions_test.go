@@ -109,7 +109,7 @@ func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url)
+		cmd := exec.CommandContext(t.Context(), psql, "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-d", url)
 		cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
 		cmd.Stdin = strings.NewReader(script)
 		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {

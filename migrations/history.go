@@ -27,6 +27,7 @@ func HistorySQL(table outbox.Table) (string, error) {
 	published, rotate := table.Published(), table.RotatePublished()
 	last := outbox.Table{Schema: table.Schema, Name: table.Name + "_p"}
 	var b strings.Builder
+	b.WriteString(localPath)
 	err = parsed.Execute(&b, map[string]string{
 		"published": published.SQL(), "literal": quoteLiteral(published.SQL()), "outbox_literal": quoteLiteral(table.SQL()),
 		"index": outbox.QuoteIdentifier(uniqueName(published.Name, "id_idx")), "quote": dollarQuote(table),
@@ -46,10 +47,10 @@ func MakeHistory(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made 
 		return false, err
 	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockKey); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", lockKey); err != nil {
 			return err
 		}
-		err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NULL OR to_regprocedure($2) IS NULL`,
+		err := tx.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NULL OR pg_catalog.to_regprocedure($2) IS NULL`,
 			table.Published().SQL(), table.RotatePublished().SQL()+"(interval)").Scan(&made)
 		if err != nil || !made {
 			return err

@@ -10,7 +10,7 @@ import (
 	"io/fs"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/tern/v2/migrate"
+	tern "github.com/jackc/tern/v2/migrate"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -44,8 +44,7 @@ type Migration struct {
 var ErrNewer = errors.New("the tables are newer than this cdc-relay")
 
 // Up runs the pending migrations. It returns the version before and after. If nothing is pending, it changes nothing
-// and only needs to read the version. Concurrent calls wait for one another. The session's settings are reset after a
-// migration, and it can write then.
+// and only needs to read the version. Concurrent calls wait for one another.
 func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table) (from, to int, err error) {
 	if err := checkName(table); err != nil {
 		return 0, 0, err
@@ -65,23 +64,37 @@ func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table) (from, to int, 
 	if err := createSchema(ctx, conn, table.Schema); err != nil {
 		return state.Current, state.Current, err
 	}
-	migrator, err := migrate.NewMigrator(ctx, conn, VersionTable(table).SQL())
-	if err != nil {
+	if err := createVersionTable(ctx, conn, VersionTable(table)); err != nil {
 		return state.Current, state.Current, fmt.Errorf("create version table %s: %w", VersionTable(table), err)
 	}
-	if err := load(migrator, table); err != nil {
+	steps, err := rendered(table)
+	if err != nil {
 		return state.Current, state.Current, err
 	}
-	for _, next := range state.Pending {
-		err := migrator.MigrateTo(ctx, int32(next.Version))
-		if err == nil { // after each migration, tern resets all settings, and a role may be read-only by default
-			_, err = conn.Exec(ctx, `SET default_transaction_read_only = off`)
-		}
-		if err != nil {
+	for _, step := range steps[state.Current:] {
+		if err := migrate(ctx, conn, table, step.UpSQL, int(step.Sequence)); err != nil {
 			return state.Current, state.Current, fmt.Errorf("migrate %s: %w", table, err)
 		}
 	}
 	return state.Current, Latest, nil
+}
+
+func createVersionTable(ctx context.Context, conn *pgx.Conn, versions outbox.Table) error {
+	_, err := conn.Exec(ctx, fmt.Sprintf("CREATE TABLE IF NOT EXISTS %[1]s (version int4 NOT NULL); INSERT INTO %[1]s SELECT 0 WHERE NOT EXISTS (SELECT FROM %[1]s)",
+		versions.SQL()))
+	return err
+}
+
+// migrate runs one step and records its version. The migrator of tern would reset the settings of the session before it
+// records the version, and the search_path with them.
+func migrate(ctx context.Context, conn *pgx.Conn, table outbox.Table, sql string, version int) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, localPath+sql); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "UPDATE "+VersionTable(table).SQL()+" SET version = $1", version)
+		return err
+	})
 }
 
 // Status returns the version of the tables. It needs only SELECT on the version table.
@@ -140,8 +153,8 @@ func createSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
 }
 
 // rendered returns the migrations for one table, without a connection.
-func rendered(table outbox.Table, only ...outbox.Table) ([]*migrate.Migration, error) {
-	migrator, err := migrate.NewMigrator(context.Background(), nil, VersionTable(table).SQL())
+func rendered(table outbox.Table, only ...outbox.Table) ([]*tern.Migration, error) {
+	migrator, err := tern.NewMigrator(context.Background(), nil, VersionTable(table).SQL())
 	if err != nil {
 		return nil, fmt.Errorf("render migrations: %w", err)
 	}
@@ -151,7 +164,7 @@ func rendered(table outbox.Table, only ...outbox.Table) ([]*migrate.Migration, e
 	return migrator.Migrations, nil
 }
 
-func load(migrator *migrate.Migrator, table outbox.Table, only ...outbox.Table) error {
+func load(migrator *tern.Migrator, table outbox.Table, only ...outbox.Table) error {
 	sql, err := fs.Sub(files, "sql")
 	if err != nil {
 		return fmt.Errorf("open migrations: %w", err)
@@ -163,11 +176,14 @@ func load(migrator *migrate.Migrator, table outbox.Table, only ...outbox.Table) 
 	return nil
 }
 
-// lockKey serializes calls of Up: tern's own lock does not cover the creation of the schema.
+// localPath is for one transaction: nobody else's function or operator runs in place of one of Postgres.
+const localPath = "SET LOCAL search_path = pg_catalog, pg_temp;\n"
+
+// lockKey serializes calls of Up and of the other functions that create objects.
 const lockKey = int64(0x6364632d72656c61) // "cdc-rela"
 
 func lock(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey)
+	_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_advisory_lock($1)", lockKey)
 	return err
 }
 
@@ -175,7 +191,7 @@ func unlock(ctx context.Context, conn *pgx.Conn) error {
 	if conn.IsClosed() {
 		return nil // the lock ended with the session
 	}
-	if _, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", lockKey); err != nil {
+	if _, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_catalog.pg_advisory_unlock($1)", lockKey); err != nil {
 		return fmt.Errorf("unlock migrations: %w", err)
 	}
 	return nil

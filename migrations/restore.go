@@ -44,7 +44,7 @@ func Restore(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made []ou
 	}
 	return made, pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		for _, step := range steps[:state.Current] {
-			if _, err := tx.Exec(ctx, step.UpSQL); err != nil {
+			if _, err := tx.Exec(ctx, localPath+step.UpSQL); err != nil {
 				return fmt.Errorf("recreate %s: %w", made[0], err)
 			}
 		}

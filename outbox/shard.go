@@ -65,7 +65,7 @@ func (s Shard) NameSuffix() string {
 
 // shardHash hashes the bytes of the key, independent of collations, or the id of a row without a key. Hashes and their
 // remainders may be negative.
-const shardHash = `coalesce(hashtextextended({row}ordering_key COLLATE "C", 0), hashint8extended({row}id, 0))`
+const shardHash = `coalesce(pg_catalog.hashtextextended({row}ordering_key COLLATE "C", 0), pg_catalog.hashint8extended({row}id, 0))`
 
 // Condition returns SQL that is true for the rows of the shard and false for all others. It uses only what a row filter
 // may use. Row is the prefix of the columns ("r." or ""). For the whole table it is "true".

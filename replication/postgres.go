@@ -58,7 +58,7 @@ func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
 		return problem.New("# upgrade Postgres, or run with --mode poll",
 			"Postgres %s is too old: streaming needs 14 or later", conn.ParameterStatus("server_version"))
 	}
-	rows, err := query(ctx, conn, "SELECT current_setting('wal_level'), pg_is_in_recovery()")
+	rows, err := query(ctx, conn, "SELECT pg_catalog.current_setting('wal_level'), pg_is_in_recovery()")
 	if err != nil {
 		return fmt.Errorf("read the server's settings: %w", err)
 	}

@@ -90,7 +90,7 @@ type Publication struct {
 func readPublication(ctx context.Context, conn *pgconn.PgConn, names Names) (Publication, error) {
 	filters := "'', false"
 	if serverVersion(conn) >= 15 {
-		filters = "coalesce(pg_get_expr(r.prqual, r.prrelid), ''), coalesce(r.prattrs IS NOT NULL, false)"
+		filters = "coalesce(pg_catalog.pg_get_expr(r.prqual, r.prrelid), ''), coalesce(r.prattrs IS NOT NULL, false)"
 	}
 	rows, err := query(ctx, conn, fmt.Sprintf(`
 SELECT p.pubinsert, p.pubviaroot,
@@ -98,7 +98,7 @@ SELECT p.pubinsert, p.pubviaroot,
                WHERE t.pubname = p.pubname AND t.schemaname = %[2]s AND t.tablename = %[3]s),
        %[4]s
 FROM pg_catalog.pg_publication p
-LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = to_regclass(%[5]s)
+LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = pg_catalog.to_regclass(%[5]s)::oid
 WHERE p.pubname = %[1]s`,
 		outbox.QuoteLiteral(names.Publication), outbox.QuoteLiteral(names.Table.Schema), outbox.QuoteLiteral(names.Table.Name), filters,
 		outbox.QuoteLiteral(names.Table.SQL())))

@@ -65,7 +65,7 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Chan
 	behind := fmt.Sprintf("%d MB of WAL behind", old.RetainedBytes>>20)
 	// First create a temporary spare slot, then drop the old slot: a copy of the spare one waits for no transaction.
 	// The spare slot ends with this connection, or with an error on it.
-	err := createSlot(ctx, conn, name, fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s', true)", spareName, slot.Plugin), briefly)
+	err := createSlot(ctx, conn, name, fmt.Sprintf("SELECT pg_catalog.pg_create_logical_replication_slot(%s, '%s', true)", spareName, slot.Plugin), briefly)
 	switch {
 	case conn.IsClosed():
 		return Change{}, err
@@ -74,8 +74,8 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Chan
 	}
 	for _, sql := range []string{
 		slot.DropSQL(name),
-		fmt.Sprintf("SELECT pg_copy_logical_replication_slot(%s, %s, false)", spareName, outbox.QuoteLiteral(name)),
-		"SELECT pg_drop_replication_slot(" + spareName + ")",
+		fmt.Sprintf("SELECT pg_catalog.pg_copy_logical_replication_slot(%s, %s, false)", spareName, outbox.QuoteLiteral(name)),
+		"SELECT pg_catalog.pg_drop_replication_slot(" + spareName + ")",
 	} {
 		_, err := query(ctx, conn, sql)
 		if pgcode.Is(err, pgcode.ObjectInUse, pgcode.DuplicateObject, pgcode.UndefinedObject) {
@@ -89,4 +89,4 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Chan
 }
 
 // spareName is the name of a slot of this connection, as SQL.
-const spareName = "'cdc_relay_spare_' || pg_backend_pid()"
+const spareName = "'cdc_relay_spare_' || pg_backend_pid()::text"

@@ -124,7 +124,7 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		}},
 	} {
 		c.make()
-		drop := "SELECT pg_drop_replication_slot('" + f.names.Slot + "');"
+		drop := "SELECT pg_catalog.pg_drop_replication_slot('" + f.names.Slot + "');"
 		fix := drop
 		if c.what == "belongs to another database" { // somebody there may need it
 			fix = "# choose another name with --slot"

@@ -114,7 +114,7 @@ func Full(err error) bool {
 }
 
 func createSlotSQL(name string) string {
-	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, '%s')", outbox.QuoteLiteral(name), slot.Plugin)
+	return fmt.Sprintf("SELECT pg_catalog.pg_create_logical_replication_slot(%s, '%s')", outbox.QuoteLiteral(name), slot.Plugin)
 }
 
 // SlotBlockedError is returned while creating the slot waits for running transactions. Try again later.
@@ -138,7 +138,7 @@ func (e *SlotBlockedError) Hint() string {
 	oldest := strings.Join(e.Blockers[:min(1, len(e.Blockers))], "")
 	if pid, is := strings.CutPrefix(oldest, "pid "); is {
 		pid, _, _ = strings.Cut(pid, " ")
-		return "SELECT pg_terminate_backend(" + pid + ");  -- as an administrator; or " + wait
+		return "SELECT pg_catalog.pg_terminate_backend(" + pid + ");  -- as an administrator; or " + wait
 	}
 	if name, is := strings.CutPrefix(oldest, "prepared transaction "); is {
 		name, _, _ = strings.Cut(name, " (")
@@ -153,13 +153,13 @@ func (e *SlotBlockedError) Unwrap() error { return e.Err }
 // has no process.
 func slotBlocked(ctx context.Context, conn *pgconn.PgConn, name string, cause error) error {
 	rows, err := query(ctx, conn, `
-SELECT coalesce('pid ' || l.pid, 'prepared transaction ' || quote_literal(p.gid), 'a prepared transaction'),
-       concat_ws(', ', a.usename, a.state, round(extract(epoch FROM clock_timestamp() - min(coalesce(a.xact_start, p.prepared)))) || ' s')
+SELECT coalesce('pid ' || l.pid::text, 'prepared transaction ' || pg_catalog.quote_literal(p.gid), 'a prepared transaction'),
+       pg_catalog.concat_ws(', ', a.usename, a.state, pg_catalog.round(extract(epoch FROM clock_timestamp() - pg_catalog.min(coalesce(a.xact_start, p.prepared))))::text || ' s')
 FROM pg_catalog.pg_locks l
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
-GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY min(coalesce(a.xact_start, p.prepared)) LIMIT 5`)
+GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY pg_catalog.min(coalesce(a.xact_start, p.prepared)) LIMIT 5`)
 	if err != nil {
 		return errors.Join(cause, err)
 	}

@@ -110,6 +110,7 @@ func connect(ctx context.Context, databaseURL string, names Names) (*Stream, err
 	maps.Copy(config.RuntimeParams, Parameters())
 	config.RuntimeParams["application_name"] = slot.Application(names.Table)
 	pgdial.AsUTF8(config)
+	pgdial.CatalogOnly(config)
 	pgdial.Limit(config)
 	config.DialFunc = rawnet.Dial(config.DialFunc)
 	config.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {

@@ -40,11 +40,11 @@ func (s *Store) checkHistory(ctx context.Context) error {
 	var there, may bool
 	var missing []string
 	var role string
-	err := s.pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL AND to_regprocedure($2) IS NOT NULL,
-  coalesce(has_table_privilege(to_regclass($1), 'INSERT') AND has_function_privilege(to_regprocedure($2), 'EXECUTE'), false),
-  array(SELECT c FROM unnest($3::text[]) c WHERE NOT EXISTS (
-    SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass($1) AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)),
-  quote_ident(current_user)`, published.SQL(), rotate, need.Columns).Scan(&there, &may, &missing, &role)
+	err := s.pool.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT NULL AND pg_catalog.to_regprocedure($2) IS NOT NULL,
+  coalesce(pg_catalog.has_table_privilege(pg_catalog.to_regclass($1), 'INSERT') AND pg_catalog.has_function_privilege(pg_catalog.to_regprocedure($2), 'EXECUTE'), false),
+  array(SELECT c FROM pg_catalog.unnest($3::text[]) c WHERE NOT EXISTS (
+    SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1)::oid AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)),
+  pg_catalog.quote_ident(current_user)`, published.SQL(), rotate, need.Columns).Scan(&there, &may, &missing, &role)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look for table %s: %w", published, err)
@@ -93,8 +93,8 @@ func (s *Store) checkSequence(ctx context.Context) error {
 	var sequence *string
 	var role string
 	err := s.pool.QueryRow(ctx, `
-SELECT (SELECT name FROM pg_get_serial_sequence($1, 'id') name
-        WHERE name IS NOT NULL AND NOT has_sequence_privilege(name, 'SELECT, USAGE')), quote_ident(current_user)`,
+SELECT (SELECT name FROM pg_catalog.pg_get_serial_sequence($1, 'id') name
+        WHERE name IS NOT NULL AND NOT pg_catalog.has_sequence_privilege(name, 'SELECT, USAGE')), pg_catalog.quote_ident(current_user)`,
 		s.table.SQL()).Scan(&sequence, &role)
 	if err != nil {
 		return fmt.Errorf("check the sequence of %s: %w", s.table, err)
@@ -112,8 +112,8 @@ func (s *Store) checkTable(ctx context.Context, table outbox.Table, columns, pri
 	err := s.pool.QueryRow(ctx, `
 SELECT coalesce((SELECT c.relkind::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                  WHERE n.nspname = $1 AND c.relname = $2), ''),
-       coalesce(has_schema_privilege(to_regnamespace(quote_ident($1))::oid, 'USAGE'), true),
-       quote_ident(current_user), current_database()`, table.Schema, table.Name).Scan(&kind, &usage, &role, &database)
+       coalesce(pg_catalog.has_schema_privilege(pg_catalog.to_regnamespace(pg_catalog.quote_ident($1))::oid, 'USAGE'), true),
+       pg_catalog.quote_ident(current_user), current_database()`, table.Schema, table.Name).Scan(&kind, &usage, &role, &database)
 	if err != nil {
 		return fmt.Errorf("look for table %s: %w", table, err)
 	}
@@ -130,10 +130,10 @@ SELECT coalesce((SELECT c.relkind::text FROM pg_catalog.pg_class c JOIN pg_catal
 	var missing, denied []string
 	var hidden bool
 	err = s.pool.QueryRow(ctx, `
-SELECT coalesce(array(SELECT c FROM unnest($2::text[]) c WHERE NOT EXISTS (
-         SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = $1::regclass AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)), '{}'),
-       coalesce(array(SELECT p FROM unnest($3::text[]) p WHERE NOT has_table_privilege($1::regclass, p)), '{}'),
-       row_security_active($1::regclass)`,
+SELECT coalesce(array(SELECT c FROM pg_catalog.unnest($2::text[]) c WHERE NOT EXISTS (
+         SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = $1::regclass::oid AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)), '{}'),
+       coalesce(array(SELECT p FROM pg_catalog.unnest($3::text[]) p WHERE NOT pg_catalog.has_table_privilege($1::regclass, p)), '{}'),
+       pg_catalog.row_security_active($1::regclass)`,
 		table.SQL(), columns, privileges).Scan(&missing, &denied, &hidden)
 	if err != nil {
 		return fmt.Errorf("check table %s: %w", table, err)

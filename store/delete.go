@@ -13,8 +13,8 @@ const deleteNearSQL = `
 WITH deleted AS (
   DELETE FROM {outbox} r
   WHERE r.id = ANY ($1::bigint[])
-    AND uuid_send(r.message_id) = substring($2::bytea FROM ((r.id - $3::bigint) * 16 + 1)::integer FOR 16) RETURNING r.id AS deleted_id{and_history}){keep}
-SELECT pg_current_snapshot()::text, coalesce(array_agg(deleted_id), '{}') FROM deleted`
+    AND pg_catalog.uuid_send(r.message_id) = substring($2::bytea FROM ((r.id - $3::bigint) * 16 + 1)::integer FOR 16) RETURNING r.id AS deleted_id{and_history}){keep}
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(deleted_id), '{}') FROM deleted`
 
 // nearFactor is how much longer than the batch the list of message ids may be.
 const nearFactor = 8

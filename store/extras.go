@@ -25,9 +25,9 @@ func CheckHeaders(ctx context.Context, db querier, table outbox.Table, columns [
 		return nil
 	}
 	rows, err := db.Query(ctx, `
-SELECT c.name, a.attname IS NOT NULL, coalesce(format_type(a.atttypid, NULL), ''), coalesce(a.attgenerated <> '', false)
-FROM unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
-  ON a.attrelid = $1::regclass AND a.attname = c.name AND NOT a.attisdropped AND a.attnum > 0`, table.SQL(), columns)
+SELECT c.name, a.attname IS NOT NULL, coalesce(pg_catalog.format_type(a.atttypid, NULL), ''), coalesce(a.attgenerated <> '', false)
+FROM pg_catalog.unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
+  ON a.attrelid = $1::regclass::oid AND a.attname = c.name AND NOT a.attisdropped AND a.attnum > 0`, table.SQL(), columns)
 	if err != nil {
 		return fmt.Errorf("check the header columns of %s: %w", table, err)
 	}
@@ -60,12 +60,12 @@ FROM unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
 type ExtraColumns []string
 
 const extrasSQL = `
-SELECT coalesce(array_agg(quote_ident(d.attname) ORDER BY d.attnum), '{}')
-FROM pg_catalog.pg_attribute o JOIN pg_catalog.pg_attribute d ON d.attrelid = $2::regclass AND d.attname = o.attname
+SELECT coalesce(pg_catalog.array_agg(pg_catalog.quote_ident(d.attname) ORDER BY d.attnum), '{}')
+FROM pg_catalog.pg_attribute o JOIN pg_catalog.pg_attribute d ON d.attrelid = $2::regclass::oid AND d.attname = o.attname
   AND d.atttypid = o.atttypid AND d.atttypmod = o.atttypmod
-WHERE o.attrelid = $1::regclass AND o.attnum > 0 AND NOT o.attisdropped AND NOT d.attisdropped
+WHERE o.attrelid = $1::regclass::oid AND o.attnum > 0 AND NOT o.attisdropped AND NOT d.attisdropped
   AND o.attgenerated = '' AND d.attgenerated = '' AND o.attidentity = '' AND d.attidentity = '' AND o.attname <> ALL ($3)
-  AND has_column_privilege(o.attrelid, o.attnum, 'SELECT') AND has_column_privilege(d.attrelid, d.attnum, 'INSERT')`
+  AND pg_catalog.has_column_privilege(o.attrelid, o.attnum, 'SELECT') AND pg_catalog.has_column_privilege(d.attrelid, d.attnum, 'INSERT')`
 
 // ReadExtraColumns reads them by a pool or a connection.
 func ReadExtraColumns(ctx context.Context, db rower, table outbox.Table) (columns ExtraColumns, err error) {

@@ -8,9 +8,9 @@ import (
 )
 
 const lockerSQL = `
-SELECT coalesce('pid ' || l.pid, 'prepared transaction ' || quote_literal(p.gid)),
-       concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state, round(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))) || ' s'),
-       coalesce('SELECT pg_terminate_backend(' || l.pid || ')', 'ROLLBACK PREPARED ' || quote_literal(p.gid))
+SELECT coalesce('pid ' || l.pid::text, 'prepared transaction ' || pg_catalog.quote_literal(p.gid)),
+       pg_catalog.concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state, pg_catalog.round(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)))::text || ' s'),
+       coalesce('SELECT pg_catalog.pg_terminate_backend(' || l.pid::text || ')', 'ROLLBACK PREPARED ' || pg_catalog.quote_literal(p.gid))
 FROM {outbox} r
 JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid

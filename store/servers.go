@@ -23,7 +23,7 @@ type servers struct {
 
 // serverSQL needs no privilege: every role sees the process ids of others.
 const serverSQL = `
-SELECT pg_postmaster_start_time(), coalesce(array_agg(pid), '{}') FROM pg_stat_activity WHERE datid IS NULL AND usesysid IS NULL`
+SELECT pg_postmaster_start_time(), coalesce(pg_catalog.array_agg(pid), '{}') FROM pg_stat_activity WHERE datid IS NULL AND usesysid IS NULL`
 
 // opened runs for each new connection.
 func (s *servers) opened(ctx context.Context, conn *pgx.Conn) error {

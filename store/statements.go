@@ -23,10 +23,10 @@ type statements struct {
 }
 
 // rowSize is roughly the memory of a row. It reads only compressed payloads.
-const rowSize = `(CASE WHEN pg_column_compression(r.payload) IS NULL THEN coalesce(pg_column_size(r.payload), 0)
-       ELSE octet_length(r.payload::text) END + coalesce(octet_length(r.payload_bytes), 0)
-       + coalesce(pg_column_size(r.headers), 0) * 4 + coalesce(pg_column_size(r.properties), 0) * 4
-       + coalesce(octet_length(r.routing_key), 0) + coalesce(octet_length(r.exchange), 0) + 256)`
+const rowSize = `(CASE WHEN pg_catalog.pg_column_compression(r.payload) IS NULL THEN coalesce(pg_catalog.pg_column_size(r.payload), 0)
+       ELSE pg_catalog.octet_length(r.payload::text) END + coalesce(pg_catalog.octet_length(r.payload_bytes), 0)
+       + coalesce(pg_catalog.pg_column_size(r.headers), 0) * 4 + coalesce(pg_catalog.pg_column_size(r.properties), 0) * 4
+       + coalesce(pg_catalog.octet_length(r.routing_key), 0) + coalesce(pg_catalog.octet_length(r.exchange), 0) + 256)`
 
 // sameRow joins arguments to their rows. It uses BETWEEN, because for equal columns Postgres may choose a merge join
 // over a whole index if the table was empty at the last ANALYZE.
@@ -87,7 +87,7 @@ ORDER BY h.ordering_key, r.id`
 // the order.
 const findRunsSQL = `
 SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + IsSuperseded + `
-FROM unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
+FROM pg_catalog.unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
   SELECT r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
   ORDER BY r.ordering_key, r.id LIMIT $2) r ON true{and_of_shard}
 ORDER BY k.nth, r.id`
@@ -120,7 +120,7 @@ INSERT INTO {published} (` + historyNames + `, published_at) SELECT ` + historyN
 const releaseSQL = `
 WITH changed AS (
   UPDATE {outbox} r SET possible_duplicate = s.possible_duplicate FROM ` + settledRows + ` WHERE ` + sameRow + ` RETURNING s.nth)
-SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM changed`
 
 // Rows of a claim without an answer.
 const postponeSQL = `
@@ -129,7 +129,7 @@ WHERE r.id = ANY ($1) RETURNING r.id, r.available_at`
 
 // nextDueSQL limits the result to a day: a time may be infinite.
 const nextDueSQL = `
-SELECT extract(epoch FROM greatest(least(coalesce(min(r.available_at), 'infinity'), statement_timestamp() + interval '1 day'),
+SELECT extract(epoch FROM greatest(least(coalesce(pg_catalog.min(r.available_at), 'infinity'), statement_timestamp() + interval '1 day'),
          statement_timestamp()) - statement_timestamp())::float8
 FROM {outbox} r`
 
@@ -140,7 +140,7 @@ const deleteSQL = `
 WITH deleted AS (
   DELETE FROM {outbox} r USING unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
   WHERE ` + sameRow + ` RETURNING s.nth{and_history}){keep}
-SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM deleted`
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM deleted`
 
 // With a history, a delete moves the rows there.
 const (
@@ -166,7 +166,7 @@ WITH changed AS (
   UPDATE {outbox} r SET attempts = least(r.attempts, 2147483646) + 1, last_error = s.detail,
          available_at = clock_timestamp() + s.delay, possible_duplicate = s.possible_duplicate OR (` + tracedByOthers + `)
   FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING s.nth)
-SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM changed`
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM changed`
 
 // An existing dead letter stays; somebody may have copied its row back. Without ON CONFLICT, a unique key that somebody
 // added makes the statement fail instead of losing the message. The rows are locked first, because a delete returns its
@@ -183,7 +183,7 @@ kept AS (
   INSERT INTO {dead} (` + KeptNames + `{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
   SELECT ` + KeptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved m
   WHERE NOT EXISTS (SELECT FROM {dead} d WHERE d.id = m.id AND d.message_id = m.message_id))
-SELECT pg_current_snapshot()::text, coalesce(array_agg(nth), '{}') FROM moved`
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM moved`
 
 // inBatch joins the rows of a batch to their places in it.
 const inBatch = ` FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth) JOIN {outbox} r ON ` + sameRow

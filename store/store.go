@@ -68,6 +68,7 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	config.ConnConfig.RuntimeParams["application_name"] = "cdc-relay"
 	pgdial.Limit(&config.ConnConfig.Config)
 	pgdial.AsUTF8(&config.ConnConfig.Config)
+	pgdial.CatalogFirst(&config.ConnConfig.Config)
 	pgdial.AsWriter(&config.ConnConfig.Config)
 	servers := &servers{}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
@@ -152,7 +153,7 @@ func (s *Store) SlotOwner(ctx context.Context, name string) (o SlotOwner, err er
 const lastIDSQL = `
 SELECT s.last, (SELECT r.id FROM {outbox} r WHERE r.id > s.last ORDER BY r.id DESC LIMIT 1)
 FROM (SELECT coalesce(pg_catalog.pg_sequence_last_value(c.oid), 0) AS last
-      FROM pg_catalog.pg_get_serial_sequence($1, 'id') name JOIN pg_catalog.pg_class c ON c.oid = name::regclass
+      FROM pg_catalog.pg_get_serial_sequence($1, 'id') name JOIN pg_catalog.pg_class c ON c.oid = name::regclass::oid
       WHERE pg_catalog.has_sequence_privilege(c.oid, 'SELECT, USAGE') OFFSET 0) s`
 
 // lastIDWait bounds the search for the greatest id: a new leader must not wait for a lock or for dead rows.

@@ -183,7 +183,7 @@ func (p *process) repair(c *cli.Context, cfg *config, commands []string) []repai
 	var conn *pgx.Conn
 	var err error
 	if cfg.yes && len(commands) > 0 {
-		if conn, err = connect(c.Context, cfg.relay.DatabaseURL, "check"); err == nil {
+		if conn, err = connect(c.Context, cfg.relay.DatabaseURL, "check", pgdial.CatalogOnly); err == nil {
 			defer closeConn(c.Context, conn)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -51,7 +52,7 @@ func (p *process) demo(c *cli.Context) error {
 	if err := errors.Join(cfg.validate(), cfg.needAMQP()); err != nil {
 		return err
 	}
-	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "demo")
+	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "demo", pgdial.CatalogFirst)
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (o demoOrders) rejection(ctx context.Context, orders map[outbox.UUID]demoOr
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), demoGrace)
 	defer cancel()
 	var text string
-	err := o.conn.QueryRow(ctx, `SELECT left(last_error, 300) FROM `+o.table.SQL()+`
+	err := o.conn.QueryRow(ctx, `SELECT pg_catalog.left(last_error, 300) FROM `+o.table.SQL()+`
 		WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[]) AND last_error IS NOT NULL LIMIT 1`, ids, messageIDs).Scan(&text)
 	if err != nil {
 		return ""

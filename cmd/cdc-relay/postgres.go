@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -17,9 +18,12 @@ import (
 const connectTimeout = 10 * time.Second
 
 // connect opens an ordinary connection. It can write even if the role is read-only by default. The caller closes it
-// with closeConn.
-func connect(ctx context.Context, url, command string) (*pgx.Conn, error) {
-	conn, err := connectWith(ctx, url, command, func(cfg *pgx.ConnConfig) { pgdial.AsWriter(&cfg.Config) })
+// with closeConn. Path is pgdial.CatalogFirst for a command that changes rows, else pgdial.CatalogOnly.
+func connect(ctx context.Context, url, command string, path func(*pgconn.Config)) (*pgx.Conn, error) {
+	conn, err := connectWith(ctx, url, command, func(cfg *pgx.ConnConfig) {
+		pgdial.AsWriter(&cfg.Config)
+		path(&cfg.Config)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +73,8 @@ func where(cfg *pgx.ConnConfig) string {
 	return fmt.Sprintf("%s:%d, database %q, user %q", cfg.Host, cfg.Port, cfg.Database, cfg.User)
 }
 
-// openDatabase reads the configuration of a command that needs only the database, and connects. The caller closes the
-// connection with closeConn.
+// openDatabase reads the configuration of a command that sets up or removes something, and connects. The caller closes
+// the connection with closeConn.
 func (p *process) openDatabase(c *cli.Context, command string) (*config, *pgx.Conn, error) {
 	cfg, err := p.resolve(c)
 	if err != nil {
@@ -79,6 +83,6 @@ func (p *process) openDatabase(c *cli.Context, command string) (*config, *pgx.Co
 	if err := cfg.validate(); err != nil {
 		return nil, nil, err
 	}
-	conn, err := connect(c.Context, cfg.relay.DatabaseURL, command)
+	conn, err := connect(c.Context, cfg.relay.DatabaseURL, command, pgdial.CatalogOnly)
 	return cfg, conn, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
 
 // looking holds the flags of commands that show rows or change many rows.
@@ -317,7 +318,7 @@ func (p *process) atDesk(c *cli.Context, cfg *config, do func(context.Context, *
 
 // openDesk opens a connection. The caller closes it.
 func (p *process) openDesk(ctx context.Context, cfg *config, command string) (*desk, error) {
-	conn, err := connect(ctx, cfg.relay.DatabaseURL, command)
+	conn, err := connect(ctx, cfg.relay.DatabaseURL, command, pgdial.CatalogFirst)
 	if err != nil {
 		return nil, err
 	}

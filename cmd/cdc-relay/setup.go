@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -62,7 +63,7 @@ func (p *process) setup(c *cli.Context) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "setup")
+	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "setup", pgdial.CatalogOnly)
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func brokenStreams() map[string]breakage {
 			false,
 		},
 		"a slot of another plugin": {func(p *patient) {
-			drop := "SELECT pg_drop_replication_slot('" + p.Slot + "')"
+			drop := "SELECT pg_catalog.pg_drop_replication_slot('" + p.Slot + "')"
 			p.exec(drop, "SELECT pg_create_physical_replication_slot('"+p.Slot+"')")
 			p.t.Cleanup(func() { // it belongs to no database and would outlive this one
 				_, _ = p.conn.Exec(context.Background(), drop)

@@ -55,7 +55,7 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 	switch {
 	case hidden >= 0:
 		t := j.f.transactions.value.Writers[hidden]
-		c.warn("transactions", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- as an administrator; it is rolled back", t.PID),
+		c.warn("transactions", fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; it is rolled back", t.PID),
 			"pid %d (%s) has a transaction open%s: dead rows of the outbox stay until it ends, if it is in this database%s", t.PID, t.who(), t.since(), blind)
 	case len(here) == 0:
 		c.ok("transactions", "none delays the removal of dead rows%s", blind)
@@ -63,7 +63,7 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 		c.ok("transactions", "the oldest is open for %s: pid %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
 	default:
 		t := here[at]
-		c.warn("transactions", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- as an administrator; it is rolled back", t.PID),
+		c.warn("transactions", fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; it is rolled back", t.PID),
 			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay until it ends. The stream is not affected; sweeps become slower", t.PID, t.who(), span(t.age()))
 	}
 }
@@ -100,7 +100,7 @@ func (j *databaseJudge) judgeSlotBlockers(c *chart) {
 		if t.Age != 0 && t.age() < passing || t.Age == 0 && t.XIDAge < passingXIDs {
 			continue
 		}
-		c.warn("slot_blocker", fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- as an administrator; or wait until it ends", t.PID),
+		c.warn("slot_blocker", fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; or wait until it ends", t.PID),
 			"the creation of the slot waits for pid %d (%s), which has written and is open%s", t.PID, t.who(), t.since()).about(strconv.Itoa(t.PID))
 	}
 }

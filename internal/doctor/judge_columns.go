@@ -189,7 +189,7 @@ func continueIDs(of outbox.Table, want migrations.Column) string {
 	if !strings.HasPrefix(want.Default, "GENERATED") {
 		return ""
 	}
-	return fmt.Sprintf("SELECT setval(pg_get_serial_sequence(%s, %s), (SELECT max(id) FROM %s));", outbox.QuoteLiteral(of.SQL()), outbox.QuoteLiteral(want.Name), of.SQL())
+	return fmt.Sprintf("SELECT pg_catalog.setval(pg_catalog.pg_get_serial_sequence(%s, %s), (SELECT pg_catalog.max(id) FROM %s));", outbox.QuoteLiteral(of.SQL()), outbox.QuoteLiteral(want.Name), of.SQL())
 }
 
 // retype converts the values. The old default has the old type, so it is set again.

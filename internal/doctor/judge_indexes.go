@@ -73,11 +73,11 @@ func (j *databaseJudge) judgeIDs(c *chart) {
 	}
 	if j.f.tables.value.Increment < 0 {
 		c.wrong("sequence", lines("BEGIN;", fmt.Sprintf("ALTER SEQUENCE %s INCREMENT BY 1 NO MINVALUE NO MAXVALUE START 1 RESTART;", name),
-			fmt.Sprintf("SELECT setval(%s, greatest(max(id), 0) + 1, false) FROM %s;", outbox.QuoteLiteral(name), j.o.Table.SQL()), "COMMIT;"),
+			fmt.Sprintf("SELECT pg_catalog.setval(%s, greatest(pg_catalog.max(id), 0) + 1, false) FROM %s;", outbox.QuoteLiteral(name), j.o.Table.SQL()), "COMMIT;"),
 			"sequence %s descends: the newest row is published first, and the order is reversed", name)
 		return
 	}
-	setval := fmt.Sprintf("SELECT setval(%s, coalesce(max(id), 0) + 1, false) FROM %s;", outbox.QuoteLiteral(name), j.o.Table.SQL())
+	setval := fmt.Sprintf("SELECT pg_catalog.setval(%s, coalesce(pg_catalog.max(id), 0) + 1, false) FROM %s;", outbox.QuoteLiteral(name), j.o.Table.SQL())
 	switch {
 	case pgcode.Is(j.f.ids.err, pgcode.InsufficientPrivilege, pgcode.UndefinedColumn): // another check reports it
 	case j.f.ids.err != nil:

@@ -231,7 +231,7 @@ func (j *databaseJudge) unusedSlots() string {
 	if j.inactiveSlots() == "" {
 		return ""
 	}
-	return "-- or drop one that its owner no longer needs: SELECT pg_drop_replication_slot('NAME');"
+	return "-- or drop one that its owner no longer needs: SELECT pg_catalog.pg_drop_replication_slot('NAME');"
 }
 
 // judgeReplication combines the role's attributes in the catalog with the result of a replication connection.

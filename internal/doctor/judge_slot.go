@@ -222,7 +222,7 @@ func (j *databaseJudge) judgeLag(c *chart, s slot.Slot) {
 	case s.RetainedBytes > muchWAL && s.SafeBytes == nil:
 		c.wrong("lag", j.limitWAL(), "%s, without a limit: the server's disk fills up", says)
 	case s.Active() && s.LagBytes > 1<<30:
-		c.warn("lag", "SELECT pid, state, sent_lsn, flush_lsn, pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)) FROM pg_stat_replication;\n"+
+		c.warn("lag", "SELECT pid, state, sent_lsn, flush_lsn, pg_catalog.pg_size_pretty(pg_catalog.pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)) FROM pg_stat_replication;\n"+
 			"-- a large transaction is being decoded, or the relay cannot keep up", "%s: the stream lags behind; rows are swept meanwhile", says)
 	default:
 		c.ok("lag", "%s", says)

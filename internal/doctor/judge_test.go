@@ -153,7 +153,7 @@ func ofSlotAndTables() map[string]judgement {
 		"a slot in the making": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Confirmed = 0 }, "warning slot/slot", []string{"being created by server process 7"}},
 		"a slot owned by another program": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].Process = process("pg_recvlogical")
-		}, "problem slot/active", []string{"server process 7 (pg_recvlogical)", "no relay of table public.outbox", "SELECT pg_terminate_backend(7);"}},
+		}, "problem slot/active", []string{"server process 7 (pg_recvlogical)", "no relay of table public.outbox", "SELECT pg_catalog.pg_terminate_backend(7);"}},
 		"a slot owned by another outbox": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].Process = process("cdc-relay stream billing.outbox")
 		}, "problem slot/active", []string{"cdc-relay stream billing.outbox", "cdc-relay setup --slot NAME --publication NAME"}},
@@ -365,7 +365,7 @@ func TestRepairsDropNothing(t *testing.T) {
 		{Level: Problem, Fix: []string{"GRANT SELECT ON a TO b;", "-- or not"}},
 		{Level: Problem, Fix: []string{"GRANT SELECT ON a TO b;"}}, // once is enough
 		{Level: OK, Fix: []string{"GRANT SELECT ON c TO d;"}},
-		{Level: Problem, Fix: []string{"SELECT pg_drop_replication_slot('x');", "cdc-relay setup"}},
+		{Level: Problem, Fix: []string{"SELECT pg_catalog.pg_drop_replication_slot('x');", "cdc-relay setup"}},
 		{Level: Warning, Fix: []string{`ALTER TABLE "My Schema"."Out""Box" SET (autovacuum_vacuum_threshold=1000);  -- at once`}},
 		{Level: Warning, Fix: []string{`ALTER TABLE a ALTER COLUMN "b" SET DEFAULT now();`}},
 		{Level: Warning, Fix: []string{`ALTER TABLE a ALTER COLUMN b DROP DEFAULT, ALTER COLUMN b SET DEFAULT now();`}},

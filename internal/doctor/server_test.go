@@ -70,7 +70,7 @@ func TestALostSlotIsReported(t *testing.T) {
 		switchWAL()
 		p.exec("CHECKPOINT")
 	}
-	p.fix(p.examine().want(doctor.Problem, doctor.Slot, "slot", "invalidated slot", "Nothing is lost", "SELECT pg_drop_replication_slot('"+p.Slot+"')", "cdc-relay setup"))
+	p.fix(p.examine().want(doctor.Problem, doctor.Slot, "slot", "invalidated slot", "Nothing is lost", "SELECT pg_catalog.pg_drop_replication_slot('"+p.Slot+"')", "cdc-relay setup"))
 	p.examine().wantOthersOK()
 }
 

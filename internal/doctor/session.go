@@ -46,8 +46,8 @@ func (s *session) close(ctx context.Context) {
 }
 
 // limits of one transaction, and a search path with only the catalog
-const limits = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', '1s', true),
-	set_config('search_path', 'pg_catalog', true), set_config('jit', 'off', true)`
+const limits = `SELECT pg_catalog.set_config('statement_timeout', $1, true), pg_catalog.set_config('lock_timeout', '1s', true),
+	pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('jit', 'off', true)`
 
 // read runs one question.
 func (s *session) read(ctx context.Context, question func(pgx.Tx) error) error {

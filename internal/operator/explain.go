@@ -154,7 +154,7 @@ func (t *Tables) waitingNamed(ctx context.Context, tx querier, name Name, payloa
 }
 
 const sessionSQL = `
-SELECT a.application_name, host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1), ''), a.xact_start
+SELECT a.application_name, pg_catalog.host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1)::text, ''), a.xact_start
 FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1`
 
 // sessionOf reads which session has locked a row, or the row that it waits for.
@@ -179,7 +179,7 @@ func (t *Tables) sessionOf(ctx context.Context, tx querier, w *Waiting) error {
 const keyOfSQL = `
 SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox} e WHERE e.ordering_key = $1 AND e.id < $2 ORDER BY e.id LIMIT $3) e),
        (SELECT count(*) FROM (SELECT 1 FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d),
-       coalesce((SELECT min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d), 0)`
+       coalesce((SELECT pg_catalog.min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d), 0)`
 
 const firstOfKeySQL = `
 SELECT r.id, r.available_at, r.attempts, r.max_attempts, {last_error}, {locked_by}, {state}

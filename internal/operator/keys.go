@@ -59,7 +59,7 @@ const keyDetailsSQL = `
 SELECT {columns}, w.key,
        (SELECT count(*) FROM (SELECT 1 FROM {outbox} b WHERE b.ordering_key BETWEEN w.key AND w.key
           AND b.id > w.id ORDER BY b.ordering_key, b.id LIMIT {behind}) b),
-       (SELECT min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = w.key LIMIT {behind}) d)
+       (SELECT pg_catalog.min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = w.key LIMIT {behind}) d)
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY w(key, id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id ORDER BY w.nth`
 
 // Keys returns a page of the ordering keys with rows, by name. Its cost depends on neither the number of rows nor that

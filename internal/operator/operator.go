@@ -124,7 +124,7 @@ func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	var role string
-	if asked := t.conn.QueryRow(ctx, `SELECT quote_ident(current_user)`).Scan(&role); asked != nil {
+	if asked := t.conn.QueryRow(ctx, `SELECT pg_catalog.quote_ident(current_user)`).Scan(&role); asked != nil {
 		return err
 	}
 	grants := []string{fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.QuoteIdentifier(t.table.Schema), role)}
@@ -139,7 +139,7 @@ func (t *Tables) missing(ctx context.Context) outbox.Table {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	var here bool
-	err := t.conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, t.table.SQL()).Scan(&here)
+	err := t.conn.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT NULL`, t.table.SQL()).Scan(&here)
 	if err == nil && here {
 		return t.table.DeadLetter()
 	}

@@ -105,9 +105,23 @@ func TestEveryCommandWorksBesideColumnsOfAnyName(t *testing.T) {
 	f.AddColumns()
 	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
 	f.DeadLetter(1, "nack", "n", "'kept'")
-	o, ctx := f.operator(), t.Context()
+	o := f.operator()
 	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at) VALUES
 		('r', '1', 'k', 0, NULL), ('r', '1', 'l', 3, now() + interval '1 h'), ('r', '1', NULL, 3, now() - interval '1 h')`)
+	f.everyLook(o)
+	if done := f.requeue(operator.Filter{}, 10); done.Sent != 1 || tabletest.One[string](f, `SELECT n FROM outbox WHERE id = 1`) != "kept" {
+		t.Errorf("sent back %+v", done)
+	}
+	f.DeadLetter(3, "nack")
+	if n, err := o.Purge(t.Context(), operator.Filter{}, 10, nil, quiet); err != nil || n != 1 {
+		t.Errorf("purged %d: %v", n, err)
+	}
+}
+
+// everyLook calls what does not delete. Row 51 exists.
+func (f *fixture) everyLook(o *operator.Tables) {
+	f.Helper()
+	ctx := f.Context()
 	for what, err := range map[string]error{
 		"stats":        second(o.Stats(ctx, 10, true, false)),
 		"cheap stats":  second(o.Stats(ctx, 10, false, true)),
@@ -117,19 +131,12 @@ func TestEveryCommandWorksBesideColumnsOfAnyName(t *testing.T) {
 		"keys":         second(o.Keys(ctx, operator.Page{Limit: 10})),
 		"parked keys":  second(o.ParkedKeys(ctx, true, operator.Page{Limit: 10})),
 		"peek":         second(o.Peek(ctx, operator.Filter{}, operator.Page{Limit: 10}, true, nil, true)),
-		"explain":      third(o.Explain(ctx, name(t, "51"), true)),
+		"explain":      third(o.Explain(ctx, name(f, "51"), true)),
 		"retry":        second(o.RetryNow(ctx, operator.Filter{}, 10, false, nil, quiet)),
 	} {
 		if err != nil {
-			t.Errorf("%s: %v", what, err)
+			f.Errorf("%s: %v", what, err)
 		}
-	}
-	if done := f.requeue(operator.Filter{}, 10); done.Sent != 1 || tabletest.One[string](f, `SELECT n FROM outbox WHERE id = 1`) != "kept" {
-		t.Errorf("sent back %+v", done)
-	}
-	f.DeadLetter(3, "nack")
-	if n, err := o.Purge(ctx, operator.Filter{}, 10, nil, quiet); err != nil || n != 1 {
-		t.Errorf("purged %d: %v", n, err)
 	}
 }
 

@@ -58,8 +58,8 @@ const leaves = `r.schema_version <= {version} AND coalesce(r.expires_at > statem
 // A row may have left since it was found. Bodies are shown up to a limit for all of them together.
 const peekedSQL = `
 SELECT {message_columns}, {redacted}, {sizes}, {payload_size}, r.payload IS NOT NULL, r.payload_bytes IS NOT NULL, {state}
-FROM (SELECT w.nth, w.id, sum({weight}) OVER (ORDER BY w.nth) <= {most_peeked} AS fits
-      FROM unnest($1::bigint[]) WITH ORDINALITY w(id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id) w
+FROM (SELECT w.nth, w.id, pg_catalog.sum({weight}) OVER (ORDER BY w.nth) <= {most_peeked}::numeric AS fits
+      FROM pg_catalog.unnest($1::bigint[]) WITH ORDINALITY w(id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id) w
 JOIN {outbox} r ON r.id BETWEEN w.id AND w.id ORDER BY w.nth`
 
 // peekedColumn is how a peek reads a column of a message.
@@ -78,7 +78,7 @@ func peekedColumn(column string, payload bool) string {
 		if !strings.HasPrefix(column, `r."`) { // of a fixed size
 			return column
 		}
-		limits += " AND " + isSmall(column) + " AND octet_length(" + column + "::text) <= {most}"
+		limits += " AND " + isSmall(column) + " AND pg_catalog.octet_length(" + column + "::text) <= {most}"
 	}
 	if strings.HasPrefix(column, "r.payload") {
 		if !payload {
@@ -211,7 +211,7 @@ func (t *Tables) peek(
 func (t *Tables) peekedStatement(headers []string, payload bool, most string) string {
 	var sizes, weights []string
 	for _, column := range largeColumns(headers) {
-		sizes = append(sizes, "pg_column_size("+column+")")
+		sizes = append(sizes, "pg_catalog.pg_column_size("+column+")")
 		if payload || !strings.HasPrefix(column, "r.payload") {
 			weights = append(weights, "CASE WHEN "+isSmall(column)+" THEN "+weight(column)+" ELSE 0 END")
 		}

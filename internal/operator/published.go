@@ -54,7 +54,7 @@ func (t *Tables) Published(ctx context.Context, name Name, payload bool) ([]Publ
 func (t *Tables) HasHistory(ctx context.Context) (has bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
-	err = t.conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, t.table.Published().SQL()).Scan(&has)
+	err = t.conn.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT NULL`, t.table.Published().SQL()).Scan(&has)
 	return has, err
 }
 

@@ -16,7 +16,7 @@ type RelayHost struct {
 func (t *Tables) RelayHosts(ctx context.Context) (hosts []RelayHost, err error) {
 	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
 		rows, err := tx.Query(ctx, `
-SELECT coalesce(host(a.client_addr), 'local'), count(*) FROM pg_catalog.pg_stat_activity a
+SELECT coalesce(pg_catalog.host(a.client_addr), 'local'), count(*) FROM pg_catalog.pg_stat_activity a
 WHERE a.application_name = 'cdc-relay' AND a.datname = current_database() GROUP BY 1 ORDER BY 1`)
 		if err != nil {
 			return err

@@ -21,10 +21,10 @@ WITH picked AS (
   FROM {dead} r WHERE {where}
 ), placed AS (
   SELECT id, message_id, size, CASE WHEN ordering_key IS NULL THEN taken
-         ELSE bool_or(taken) OVER (PARTITION BY ordering_key) END AS moved
+         ELSE pg_catalog.bool_or(taken) OVER (PARTITION BY ordering_key) END AS moved
   FROM picked
 ), numbered AS (
-  SELECT id, message_id, size, CASE WHEN moved THEN least((SELECT min(id) FROM {outbox}), min(id) OVER (), 1) - count(*) FILTER (WHERE moved) OVER ()
+  SELECT id, message_id, size, CASE WHEN moved THEN least((SELECT pg_catalog.min(id) FROM {outbox}), pg_catalog.min(id) OVER (), 1) - count(*) FILTER (WHERE moved) OVER ()
          + row_number() OVER (PARTITION BY moved ORDER BY id, message_id) - 1 ELSE id END AS place
   FROM placed
 )
@@ -137,8 +137,8 @@ func (t *Tables) newestID(ctx context.Context) (id int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	err = t.conn.QueryRow(ctx, `
-SELECT coalesce((SELECT coalesce(pg_sequence_last_value(s.oid), 0) FROM pg_get_serial_sequence($1, 'id') name
-                 JOIN pg_catalog.pg_class s ON s.oid = name::regclass), 9223372036854775807)`, t.table.SQL()).Scan(&id)
+SELECT coalesce((SELECT coalesce(pg_catalog.pg_sequence_last_value(s.oid), 0) FROM pg_catalog.pg_get_serial_sequence($1, 'id') name
+                 JOIN pg_catalog.pg_class s ON s.oid = name::regclass::oid), 9223372036854775807)`, t.table.SQL()).Scan(&id)
 	return id, err
 }
 
@@ -147,7 +147,7 @@ func (t *Tables) requeueNeeds(ctx context.Context) []need {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	var sequence *string
-	if err := t.conn.QueryRow(ctx, `SELECT pg_get_serial_sequence($1, 'id')`, t.table.SQL()).Scan(&sequence); err == nil && sequence != nil {
+	if err := t.conn.QueryRow(ctx, `SELECT pg_catalog.pg_get_serial_sequence($1, 'id')`, t.table.SQL()).Scan(&sequence); err == nil && sequence != nil {
 		needs = append(needs, need{"SELECT", "SEQUENCE " + *sequence})
 	}
 	return needs

@@ -49,9 +49,9 @@ func (t *Tables) choose(ctx context.Context, query string, filter Filter, of kin
 }
 
 // storedSize is how many bytes the server moves or deletes for a row r.
-const storedSize = `coalesce(pg_column_size(r.payload), 0)::bigint + coalesce(pg_column_size(r.payload_bytes), 0)
-  + coalesce(pg_column_size(r.redacted_payload), 0) + coalesce(pg_column_size(r.headers), 0) + coalesce(pg_column_size(r.properties), 0)
-  + coalesce(pg_column_size(r.last_error), 0)`
+const storedSize = `coalesce(pg_catalog.pg_column_size(r.payload), 0)::bigint + coalesce(pg_catalog.pg_column_size(r.payload_bytes), 0)
+  + coalesce(pg_catalog.pg_column_size(r.redacted_payload), 0) + coalesce(pg_catalog.pg_column_size(r.headers), 0) + coalesce(pg_catalog.pg_column_size(r.properties), 0)
+  + coalesce(pg_catalog.pg_column_size(r.last_error), 0)`
 
 // batchBytes bounds the stored bytes of one batch, so that batchTimeout suffices. A larger row is a batch of its own.
 const batchBytes = 64 << 20

@@ -28,16 +28,16 @@ const (
 
 // shownText is a text column, or its start and its size if it is long.
 func shownText(column string) string {
-	const sql = `CASE WHEN octet_length({c}) <= {most_text} THEN {c} ELSE left({c}, 1000) || '… (' || octet_length({c}) || ' bytes)' END`
+	const sql = `CASE WHEN pg_catalog.octet_length({c}) <= {most_text} THEN {c} ELSE pg_catalog.left({c}, 1000) || '… (' || pg_catalog.octet_length({c})::text || ' bytes)' END`
 	return strings.NewReplacer("{c}", column, "{most_text}", strconv.Itoa(mostText)).Replace(sql)
 }
 
 // errorCode is the code at the start of a text such as last_error.
-func errorCode(column string) string { return `split_part(left(` + column + `, 200), ':', 1)` }
+func errorCode(column string) string { return `pg_catalog.split_part(pg_catalog.left(` + column + `, 200), ':', 1)` }
 
 // weight is roughly the true size of a value. It assumes that values seldom shrink to less than an eighth.
 func weight(column string) string {
-	return strings.ReplaceAll(`pg_column_size({c})::bigint * CASE WHEN pg_column_compression({c}) IS NULL THEN 1 ELSE 8 END`, "{c}", column)
+	return strings.ReplaceAll(`pg_catalog.pg_column_size({c})::bigint * CASE WHEN pg_catalog.pg_column_compression({c}) IS NULL THEN 1 ELSE 8 END`, "{c}", column)
 }
 
 // isSmall is the condition for a value of which little must be read.
@@ -47,19 +47,19 @@ func isSmall(column string) string { return weight(column) + ` <= {most}` }
 // short form in jsonb and a long text, so the text has a limit, too.
 func shownJSON(column string) string {
 	return strings.ReplaceAll(`CASE WHEN `+isSmall("{c}")+` THEN (
-         SELECT CASE WHEN octet_length(shown_.t) <= {most} THEN shown_.t END FROM (SELECT {c}::text AS t OFFSET 0) shown_) END`, "{c}", column)
+         SELECT CASE WHEN pg_catalog.octet_length(shown_.t) <= {most} THEN shown_.t END FROM (SELECT {c}::text AS t OFFSET 0) shown_) END`, "{c}", column)
 }
 
 // shownBytes is a bytea column of up to {most} bytes; a larger value is null.
 func shownBytes(column string) string {
-	return strings.ReplaceAll(`CASE WHEN octet_length({c}) <= {most} THEN {c} END`, "{c}", column)
+	return strings.ReplaceAll(`CASE WHEN pg_catalog.octet_length({c}) <= {most} THEN {c} END`, "{c}", column)
 }
 
 // payloadSize is the size of the body, and whether it is exact: the stored size of a large compressed body is less.
 func payloadSize() string {
-	return strings.ReplaceAll(`CASE WHEN r.payload_bytes IS NOT NULL THEN octet_length(r.payload_bytes) WHEN r.payload IS NULL THEN 0
-         WHEN {small} THEN octet_length(r.payload::text) ELSE pg_column_size(r.payload) END,
-       r.payload_bytes IS NOT NULL OR r.payload IS NULL OR pg_column_compression(r.payload) IS NULL OR {small}`,
+	return strings.ReplaceAll(`CASE WHEN r.payload_bytes IS NOT NULL THEN pg_catalog.octet_length(r.payload_bytes) WHEN r.payload IS NULL THEN 0
+         WHEN {small} THEN pg_catalog.octet_length(r.payload::text) ELSE pg_catalog.pg_column_size(r.payload) END,
+       r.payload_bytes IS NOT NULL OR r.payload IS NULL OR pg_catalog.pg_column_compression(r.payload) IS NULL OR {small}`,
 		"{small}", "coalesce("+isSmall("r.payload")+", false)")
 }
 

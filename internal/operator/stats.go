@@ -167,7 +167,7 @@ func (r *statsReader) among(ctx context.Context, tx querier, sql string) (Count,
 const rowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {outbox} ORDER BY id LIMIT $1) r`
 
 func (r *statsReader) depth(ctx context.Context, tx querier, s *QueueStats) (err error) {
-	s.Depth, err = r.size(ctx, tx, rowsSQL, r.table, `SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`)
+	s.Depth, err = r.size(ctx, tx, rowsSQL, r.table, `SELECT coalesce(pg_catalog.max(id) - pg_catalog.min(id) + 1, 0) FROM {outbox}`)
 	return err
 }
 
@@ -214,18 +214,18 @@ func (r *statsReader) size(ctx context.Context, tx querier, count string, table 
 // is wrong.
 func estimateRows(ctx context.Context, tx querier, table outbox.Table) (counted, byDensity int64, err error) {
 	err = tx.QueryRow(ctx, `
-SELECT coalesce(pg_stat_get_live_tuples(c.oid), 0),
+SELECT coalesce(pg_catalog.pg_stat_get_live_tuples(c.oid), 0),
        CASE WHEN c.reltuples > 0 AND c.relpages > 0
-            THEN c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::bigint) ELSE 0 END::bigint
-FROM pg_catalog.pg_class c WHERE c.oid = $1::regclass`, table.SQL()).Scan(&counted, &byDensity)
+            THEN c.reltuples::float8 / c.relpages::float8 * (pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::bigint)::float8 ELSE 0 END::bigint
+FROM pg_catalog.pg_class c WHERE c.oid = $1::regclass::oid`, table.SQL()).Scan(&counted, &byDensity)
 	return counted, byDensity, err
 }
 
 // The first ready row by id, which is nearly the order of creation.
 const pendingSQL = `
-SELECT min(created_at) FROM (
+SELECT pg_catalog.min(created_at) FROM (
   SELECT created_at FROM {outbox}
-  WHERE (available_at IS NULL OR available_at <= (SELECT clock_timestamp())) AND isfinite(created_at) ORDER BY id LIMIT $1) r`
+  WHERE (available_at IS NULL OR available_at <= (SELECT clock_timestamp())) AND pg_catalog.isfinite(created_at) ORDER BY id LIMIT $1) r`
 
 func (r *statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) error {
 	most := r.most
@@ -260,7 +260,7 @@ const deadRowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {dead} ORDER BY dead_at
 
 func (r *statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err error) {
 	var oldest, newest pgtype.Timestamptz
-	if err := tx.QueryRow(ctx, r.fill(`SELECT min(dead_at), max(dead_at) FROM {dead}`)).Scan(&oldest, &newest); err != nil {
+	if err := tx.QueryRow(ctx, r.fill(`SELECT pg_catalog.min(dead_at), pg_catalog.max(dead_at) FROM {dead}`)).Scan(&oldest, &newest); err != nil {
 		return err
 	}
 	s.OldestDead, s.NewestDead = pgtime.FromColumn(oldest), pgtime.FromColumn(newest)
@@ -271,17 +271,17 @@ func (r *statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err 
 // Errors by code, because the text after the code may name the message.
 const failingSQL = `
 WITH timed AS MATERIALIZED (
-  SELECT {routing_key} AS routing_key, left(r.last_error, {example}) AS last_error, attempts, available_at
+  SELECT {routing_key} AS routing_key, pg_catalog.left(r.last_error, {example}) AS last_error, attempts, available_at
   FROM {outbox} r WHERE available_at IS NOT NULL ORDER BY available_at LIMIT $1
 ), dead AS MATERIALIZED (
-  SELECT {routing_key} AS routing_key, left(r.last_error, {example}) AS last_error, {reason} AS failure_reason, dead_at
+  SELECT {routing_key} AS routing_key, pg_catalog.left(r.last_error, {example}) AS last_error, {reason} AS failure_reason, dead_at
   FROM {dead} r ORDER BY dead_at DESC LIMIT $1
 ), failed AS (
   SELECT routing_key, last_error, NULL::text AS reason, available_at AS at FROM timed WHERE attempts > 0
   UNION ALL SELECT routing_key, last_error, failure_reason, dead_at FROM dead
 )
 SELECT routing_key, {code} AS code,
-       coalesce((array_agg(last_error ORDER BY at DESC))[1], ''),
+       coalesce((pg_catalog.array_agg(last_error ORDER BY at DESC))[1], ''),
        count(*) FILTER (WHERE reason IS NULL), count(*) FILTER (WHERE reason IS NOT NULL),
        greatest((SELECT count(*) FROM timed), (SELECT count(*) FROM dead))
 FROM failed GROUP BY 1, 2 ORDER BY count(*) DESC, 1, 2 LIMIT $2`

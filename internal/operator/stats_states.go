@@ -26,7 +26,7 @@ const statesSQL = `
 WITH locks AS MATERIALIZED (
   SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)
 SELECT CASE WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'behind' ELSE r.state END, r.available_at IS NOT NULL,
-       count(*), min(r.available_at),
+       count(*), pg_catalog.min(r.available_at),
        count(*) FILTER (WHERE r.ordering_key IS NOT NULL AND NOT r.follows AND r.available_at > statement_timestamp())
 FROM (
   SELECT r.*, {state} AS state, r.follows OR {blocked} AS is_behind FROM (

@@ -62,13 +62,13 @@ func storedColumns(payload bool) string {
 	if payload {
 		wanted = `r.redacted_payload IS NULL`
 		body = `CASE WHEN ` + wanted + ` THEN coalesce(` + shownBytes("r.payload_bytes") + `,
-         CASE WHEN r.payload_bytes IS NULL THEN convert_to(` + shownJSON("r.payload") + `, 'UTF8') END) END`
+         CASE WHEN r.payload_bytes IS NULL THEN pg_catalog.convert_to(` + shownJSON("r.payload") + `, 'UTF8') END) END`
 	}
 	return `r.id, r.message_id, ` + shownText("r.exchange") + `, ` + shownText("r.routing_key") + `, ` + shownText("r.ordering_key") + `,
-       ` + shownJSON("r.headers") + `, pg_column_size(r.headers), ` + shownJSON("r.properties") + `, pg_column_size(r.properties),
+       ` + shownJSON("r.headers") + `, pg_catalog.pg_column_size(r.headers), ` + shownJSON("r.properties") + `, pg_catalog.pg_column_size(r.properties),
        r.schema_version, r.created_at, r.expires_at, r.attempts, r.max_attempts, ` + shownText("r.last_error") + `,
-       coalesce(r.possible_duplicate, false), ` + shownJSON("r.redacted_payload") + `, pg_column_size(r.redacted_payload),
-       ` + body + `, CASE WHEN ` + wanted + ` THEN coalesce(pg_column_size(r.payload_bytes), pg_column_size(r.payload)) END,
+       coalesce(r.possible_duplicate, false), ` + shownJSON("r.redacted_payload") + `, pg_catalog.pg_column_size(r.redacted_payload),
+       ` + body + `, CASE WHEN ` + wanted + ` THEN coalesce(pg_catalog.pg_column_size(r.payload_bytes), pg_catalog.pg_column_size(r.payload)) END,
        ` + payloadSize() + `, r.payload_bytes IS NOT NULL, clock_timestamp()`
 }
 

@@ -55,7 +55,7 @@ func (p Process) String() string {
 // Own returns the process of a connection. The PID in the protocol's key data may be a pooler's.
 func Own(ctx context.Context, conn *pgconn.PgConn) (p Process, err error) {
 	results, err := conn.Exec(ctx, `
-SELECT pid, to_jsonb((SELECT a.backend_start FROM pg_catalog.pg_stat_activity a WHERE a.pid = own.pid)) #>> '{}'
+SELECT pid, pg_catalog.to_jsonb((SELECT a.backend_start FROM pg_catalog.pg_stat_activity a WHERE a.pid = own.pid)) #>> '{}'::text[]
 FROM pg_catalog.pg_backend_pid() own(pid)`).ReadAll()
 	if err != nil {
 		return p, fmt.Errorf("read the server process: %w", err)
@@ -71,7 +71,7 @@ FROM pg_catalog.pg_backend_pid() own(pid)`).ReadAll()
 // another process has the PID now. A role may end its own processes.
 func (p Process) Terminate(ctx context.Context, conn *pgconn.PgConn) error {
 	_, err := conn.Exec(ctx, fmt.Sprintf(`
-SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = %d AND backend_start = '%s'`,
+SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = %d AND backend_start = '%s'`,
 		p.PID, p.Since.Format(time.RFC3339Nano))).ReadAll()
 	if err != nil {
 		return fmt.Errorf("terminate %s: %w", p, err)

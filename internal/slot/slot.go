@@ -68,18 +68,18 @@ type Process struct {
 // Columns that some versions lack are read from the row as JSON. An active slot may confirm during this query, so its
 // lag is never negative. An idle walsender reports no lag.
 const listSQL = `
-SELECT to_jsonb(s) || jsonb_build_object(
+SELECT pg_catalog.to_jsonb(s) || pg_catalog.jsonb_build_object(
   'here', coalesce(s.database = current_database(), false),
   'confirmed', (s.confirmed_flush_lsn - '0/0')::bigint, 'restart', (s.restart_lsn - '0/0')::bigint,
   'lag_bytes', greatest(now.lsn - s.confirmed_flush_lsn, CASE WHEN s.active THEN 0 END)::bigint,
   'retained_bytes', greatest(now.lsn - s.restart_lsn, 0)::bigint,
   'lag_seconds', CASE WHEN now.lsn <= s.confirmed_flush_lsn THEN 0
                       WHEN a.pid IS NOT NULL THEN coalesce(extract(epoch FROM r.flush_lag), 0) END,
-  'inactive_seconds', extract(epoch FROM clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz),
-  'xmin', s.xmin::text, 'xmin_age', age(s.xmin),
-  'process', CASE WHEN s.active_pid IS NOT NULL THEN jsonb_build_object(
+  'inactive_seconds', extract(epoch FROM clock_timestamp() - (pg_catalog.to_jsonb(s) ->> 'inactive_since'::text)::timestamptz),
+  'xmin', s.xmin::text, 'xmin_age', pg_catalog.age(s.xmin),
+  'process', CASE WHEN s.active_pid IS NOT NULL THEN pg_catalog.jsonb_build_object(
     'pid', s.active_pid, 'application', a.application_name, 'since', a.backend_start, 'heard', r.reply_time::text,
-    'client', host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1), ''),
+    'client', pg_catalog.host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1)::text, ''),
     'listens', coalesce(a.wait_event ILIKE 'walsender%', false)) END)
 FROM pg_catalog.pg_replication_slots s
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
@@ -165,7 +165,7 @@ func (s Slot) Taken(table outbox.Table) *problem.Problem {
 	if owner.Application == nil || owner.Relays(table) {
 		return nil
 	}
-	fix := fmt.Sprintf("SELECT pg_terminate_backend(%d);  -- as an administrator; or give this relay a slot of its own: setup and run with --slot NAME", owner.PID)
+	fix := fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; or give this relay a slot of its own: setup and run with --slot NAME", owner.PID)
 	if strings.HasPrefix(*owner.Application, applicationPrefix) {
 		fix = "cdc-relay setup --slot NAME --publication NAME  # with the same --table; run with the same names: each outbox table needs its own"
 	}
@@ -174,5 +174,5 @@ func (s Slot) Taken(table outbox.Table) *problem.Problem {
 
 // DropSQL returns the SQL that drops an unused slot.
 func DropSQL(name string) string {
-	return "SELECT pg_drop_replication_slot(" + outbox.QuoteLiteral(name) + ")"
+	return "SELECT pg_catalog.pg_drop_replication_slot(" + outbox.QuoteLiteral(name) + ")"
 }

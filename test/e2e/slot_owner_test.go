@@ -63,13 +63,13 @@ func TestASlotOwnedByAnotherProgramIsReported(t *testing.T) {
 	}
 	w.emptied()
 	said := linesWith(r.logs(), `"event":"slot_taken"`)
-	if len(said) == 0 || !strings.Contains(said[0], "SELECT pg_terminate_backend(") {
+	if len(said) == 0 || !strings.Contains(said[0], "SELECT pg_catalog.pg_terminate_backend(") {
 		t.Errorf("the log says %q", said)
 	}
 	if out, code := w.command("check"); code != 1 || !strings.Contains(out, "which is no relay of table public.outbox") {
 		t.Errorf("check: exit %d\n%s", code, out)
 	}
-	w.exec(`SELECT pg_terminate_backend($1)`, pid) // as the hint says
+	w.exec(`SELECT pg_catalog.pg_terminate_backend($1)`, pid) // as the hint says
 	w.eventually("the relay streams", func() bool { return r.says("/readyz", "ready (streaming)\n") })
 	w.await(arrived, w.insert(nil))
 	if n := arrived.unmarkedDuplicates(); n != 0 {
@@ -168,7 +168,7 @@ func TestUnusedSlotsOfOtherShardNumbersAreIgnored(t *testing.T) {
 		w.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, w.slot+shard)
 	}
 	before := w.slotOwner()
-	w.exec(`SELECT pg_terminate_backend($1)`, before)
+	w.exec(`SELECT pg_catalog.pg_terminate_backend($1)`, before)
 	w.eventually("the relay streams again", func() bool {
 		owner := w.slotOwner()
 		return r.exited() || owner != 0 && owner != before && r.says("/readyz", "ready (streaming)\n")

@@ -1,0 +1,105 @@
+package store
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// The relay's role may not even plan a trap, so a statement that would run one fails, also on empty tables.
+func TestStatementsRunNobodyElsesFunctions(t *testing.T) {
+	services.Thorough(t, "plants thousands of functions")
+	f := tabletest.New(t)
+	if _, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name()); err != nil {
+		t.Fatal(err)
+	}
+	role := fmt.Sprintf("relay_%d", f.Conn.PgConn().PID())
+	f.Exec(`CREATE ROLE ` + role)
+	defer f.Exec(`DROP ROLE ` + role)
+	defer f.Exec(`DROP OWNED BY ` + role)
+	f.Exec(`GRANT ALL ON ALL TABLES IN SCHEMA public TO ` + role)
+	f.Exec(`GRANT EXECUTE ON FUNCTION outbox_rotate(interval) TO ` + role)
+	f.Exec(`GRANT SELECT ON SEQUENCE outbox_id_seq TO ` + role)
+	tabletest.PlantTraps(t, f.Conn)
+	defer tabletest.Trapped(t, f.Conn)
+	for _, path := range []string{"", "evil, public, pg_catalog"} {
+		url := f.URL + "&role=" + role
+		if path != "" {
+			url += "&search_path=" + strings.ReplaceAll(path, " ", "%20")
+		}
+		testStatements(t, url)
+	}
+}
+
+func testStatements(t *testing.T, url string) {
+	s, err := Open(url, tabletest.Name(), false, outbox.Shard{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.KeepPublished()
+	s.SendHeaders([]string{"coalesce_key"})
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for _, block := range []bool{false, true} {
+		for _, shard := range []outbox.Shard{{}, {Index: 1, Of: 3}} {
+			for _, keep := range []bool{false, true} {
+				all := reflect.ValueOf(newStatements(tabletest.Name(), block, shard, keep))
+				for i := range all.NumField() {
+					explain(t, conn.Conn(), all.Type().Field(i).Name, all.Field(i).String())
+				}
+			}
+		}
+	}
+	_, errSample := s.Sample(t.Context(), "none")
+	_, errSnapshot := s.Snapshot(t.Context(), true)
+	_, errPosition := s.Position(t.Context())
+	_, _, errLast := s.LastID(t.Context())
+	_, errOwner := s.SlotOwner(t.Context(), "none")
+	_, errRotate := s.RotatePublished(t.Context(), 0)
+	for what, err := range map[string]error{
+		"check": s.Check(t.Context()), "retention": s.CheckDeletesDeadLetters(t.Context()), "sample": errSample, "snapshot": errSnapshot,
+		"position": errPosition, "last id": errLast, "owner": errOwner, "rotate": errRotate,
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	explain(t, conn.Conn(), "lock", s.lock)
+	explain(t, conn.Conn(), "position", positionSQL)
+	explain(t, conn.Conn(), "extras", extrasSQL)
+}
+
+// explain plans a statement without running it, as a relay does it: with the parameters' own types.
+func explain(t *testing.T, conn *pgx.Conn, name, sql string) {
+	t.Helper()
+	if strings.HasPrefix(sql, "LOCK") {
+		return
+	}
+	sql = strings.NewReplacer("{message_columns}", MessageColumns(nil), "{extra_columns}", "", "{extra_names}", "", "{extra_values}", "").Replace(sql)
+	described, err := conn.Prepare(t.Context(), "", sql)
+	if err != nil {
+		t.Errorf("%s: %v\n%s", name, err, sql)
+		return
+	}
+	nulls := strings.TrimSuffix(strings.Repeat("NULL, ", len(described.ParamOIDs)), ", ")
+	if nulls != "" {
+		nulls = "(" + nulls + ")"
+	}
+	for _, step := range []string{"PREPARE one AS " + sql, "EXPLAIN EXECUTE one" + nulls, "DEALLOCATE one"} {
+		if _, err := conn.Exec(t.Context(), step, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, sql)
+		}
+	}
+}
