@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -117,5 +118,29 @@ func TestAForbiddenExchangeIsRecognised(t *testing.T) {
 	}
 	if exchangeForbidden(exception(404, "write access to exchange")) || exchangeForbidden(nil) {
 		t.Error("only a 403 forbids")
+	}
+}
+
+func TestOnlyAnEndByTheOtherSideIsEvidence(t *testing.T) {
+	network := func(reason string) *amqp.Error { return &amqp.Error{Code: amqp.FrameError, Reason: reason} }
+	for _, c := range []struct {
+		exception   *amqp.Error
+		write       error
+		stated, cut bool
+	}{
+		{exception: &amqp.Error{Code: amqp.InternalError, Server: true}, stated: true},
+		{exception: &amqp.Error{Code: amqp.FrameError, Server: true}, stated: true},
+		{exception: &amqp.Error{Code: amqp.ConnectionForced, Server: true}},
+		{exception: network("EOF"), cut: true},
+		{exception: network("read tcp 127.0.0.1:1->127.0.0.1:2: read: connection reset by peer"), cut: true},
+		{write: errors.New("write tcp 127.0.0.1:1->127.0.0.1:2: write: broken pipe"), cut: true},
+		{exception: network("read tcp 127.0.0.1:1->127.0.0.1:2: i/o timeout")},
+		{exception: network("read tcp 127.0.0.1:1->127.0.0.1:2: use of closed network connection")},
+		{write: errors.New("write tcp 127.0.0.1:1->127.0.0.1:2: i/o timeout")},
+		{},
+	} {
+		if stated, cut := endedByBroker(c.exception), cutByPeer(c.exception, c.write); stated != c.stated || cut != c.cut {
+			t.Errorf("%v, %v: %v, %v", c.exception, c.write, stated, cut)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/exec"
 	"runtime"
 	"time"
@@ -22,7 +23,7 @@ import (
 type ExecConfig struct {
 	// Command is the handler: a program and its arguments.
 	Command []string
-	// Env is the environment of the handler, as in os/exec; nil: that of this process.
+	// Env is the environment of the handler, as in os/exec; nil: HandlerEnvironment of this process.
 	Env []string
 	// Stderr receives the handler's standard error; nil: discarded.
 	Stderr io.Writer
@@ -60,6 +61,9 @@ func NewExec(cfg ExecConfig) (*Exec, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.Env == nil {
+		cfg.Env = HandlerEnvironment(os.Environ())
 	}
 	return &Exec{
 		cfg: cfg, inbox: inbox{in: newMailbox[*outbox.Message]()}, startTime: 10 * time.Second, suspects: newSuspects(),

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -142,7 +141,7 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 	switch cfg.publisher {
 	case "exec":
 		publisher, err := publish.NewExec(publish.ExecConfig{
-			Command: cfg.handler, Env: p.handlerEnvironment(), Stderr: p.stderr, DefaultExchange: cfg.exchange,
+			Command: cfg.handler, Env: publish.HandlerEnvironment(p.environ()), Stderr: p.stderr, DefaultExchange: cfg.exchange,
 			AnswerTimeout: cfg.relay.SendTimeout, Logger: log,
 		})
 		if err != nil {
@@ -156,11 +155,6 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 		return publish.NewStdout(publish.StdoutConfig{Writer: p.stdout, DefaultExchange: cfg.exchange, Logger: log}), nil
 	}
 	return newAMQP(cfg, cfg.relay.MaxInFlight, log)
-}
-
-// handlerEnvironment returns the environment without the settings, which may contain passwords.
-func (p *process) handlerEnvironment() []string {
-	return slices.DeleteFunc(p.environ(), func(pair string) bool { return strings.HasPrefix(pair, "CDC_RELAY_") })
 }
 
 // closedOutput reports whether the standard output was closed at the start. Go then opens /dev/null for reading and

@@ -13,7 +13,9 @@ while IFS= read -r line; do
     outcome='"confirmed"'
   elif [[ $answer =~ ^[A-Z]+\  ]]; then # WRONGTYPE …, OOM …: Redis rejected it
     outcome='"rejected"'
-  else
+  elif [[ $answer == 'Could not connect to Redis'* ]]; then
+    outcome='"not_sent"'
+  else # the connection broke: Redis may have it
     outcome='"unknown"'
   fi
   jq -cn --arg id "$id" --argjson outcome "$outcome" --arg detail "$answer" '{message_id: $id, outcome: $outcome, detail: $detail}'
