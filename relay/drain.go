@@ -88,7 +88,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		switch {
 		case err != nil || left.rows == 0:
 			return err
-		case r.publisherState().Phase != publish.Ready:
+		case !r.takes.Load():
 			if err := r.outage(ctx, a, p); err != nil {
 				return err
 			}
@@ -175,8 +175,12 @@ func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 func (r *Relay) leftBehind(ctx context.Context, left rest, unknown bool) error {
 	what := left.in(r.config.Table) + ": "
 	if unknown {
+		last := r.unanswered.ongoing()
+		if last != "" {
+			last = "; the last result is " + last
+		}
 		return problem.New("# look at RabbitMQ, or with --publisher exec at the handler's answers; then run drain again",
-			"%sfor %s no message was confirmed or rejected", what, r.config.SendTimeout)
+			"%sfor %s no message was confirmed or rejected%s", what, r.config.SendTimeout, last)
 	}
 	seen, err := slotNow(ctx, r.store, r.config.Names().Slot)
 	if err == nil && seen.Relayed(r.config.Table) {
@@ -199,7 +203,7 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, 
 			return nil // the same rows come back
 		case r.settler.aside.suspended.Load():
 			return r.undeletable()
-		case r.publisherState().Phase != publish.Ready:
+		case !r.takes.Load():
 			if err := r.outage(ctx, a, p); err != nil {
 				return err
 			}
@@ -236,7 +240,7 @@ func (r *Relay) undeletable() error {
 func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
 	timer := time.NewTimer(r.config.SendTimeout)
 	defer timer.Stop()
-	for r.publisherState().Phase != publish.Ready {
+	for !r.takes.Load() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -281,13 +285,16 @@ func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 	if err != nil {
 		return err
 	}
+	if state.Phase == publish.Paused && r.unanswered.ongoing() != "" {
+		return r.leftBehind(ctx, left, true)
+	}
 	return problem.New("# check RabbitMQ and --amqp-url, or with --publisher exec why the handler ends; then run drain again",
 		"%s: the publisher is %s%s", left.in(r.config.Table), state.Phase, detailOf(state.Detail))
 }
 
 // awaitAnswers waits until nothing is in flight. It is an error if the publisher becomes unavailable.
 func (r *Relay) awaitAnswers(ctx context.Context, a *actors) error {
-	for ctx.Err() == nil && r.publisherState().Phase == publish.Ready && !r.core.Idle() {
+	for ctx.Err() == nil && r.takes.Load() && !r.core.Idle() {
 		if len(a.failed) > 0 {
 			return <-a.failed
 		}

@@ -45,7 +45,10 @@ type Relay struct {
 
 	phase   atomic.Int32 // one of the phases below; Run writes it, Health reads it
 	state   atomic.Pointer[publish.State]
+	takes   atomic.Bool // messages may leave
 	blocked blockedTime
+	// unanswered finds outages that the publisher does not report.
+	unanswered *unanswered
 }
 
 const (
@@ -72,6 +75,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	db.SendHeaders(config.HeaderColumns)
 	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newOutageLog(log)}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
+	r.unanswered = newUnanswered(log, max(time.Minute, 2*config.PollInterval), r.publisherChanged)
 	limits := core.DefaultLimits(config.MaxInFlight)
 	if config.Mode == ModePoll {
 		limits.AwaitStream = 0
@@ -261,13 +265,22 @@ func (r *Relay) publish(m *outbox.Message) {
 
 // StateChanged implements publish.Sink.
 func (r *Relay) StateChanged(s publish.State) {
+	r.unanswered.stateChanged(s)
+}
+
+// publisherChanged records the publisher's state, and whether messages may leave.
+func (r *Relay) publisherChanged(s publish.State, takes bool) {
 	r.state.Store(&s)
+	r.takes.Store(takes)
 	r.blocked.changed(s)
 	r.counts.phase(s.Phase)
-	r.core.PublisherReady(s.Phase == publish.Ready)
+	r.core.PublisherReady(takes)
 }
 
 // Deliver implements publish.Sink.
-func (r *Relay) Deliver(result outbox.Result) { r.settler.deliver(result) }
+func (r *Relay) Deliver(result outbox.Result) {
+	r.unanswered.result(result)
+	r.settler.deliver(result)
+}
 
 func (r *Relay) publisherState() publish.State { return *r.state.Load() }

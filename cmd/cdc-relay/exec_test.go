@@ -139,6 +139,7 @@ func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('poison', '1')`)
+	env["CDC_RELAY_SEND_TIMEOUT"] = "2s"
 	r := cdcRelay(t, env, "drain", "--publisher", "exec", "--", handler)
 	want(t, r, exitFailed)
 	if !strings.Contains(r.stderr, "1 rows or more that may leave are left in public.outbox, the first has id 1: the publisher is connecting: the handler has ended: exit status 4") {

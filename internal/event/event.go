@@ -73,7 +73,7 @@ const (
 	MessageDeadLettered Name = "message_dead_lettered"
 )
 
-// RabbitMQ.
+// RabbitMQ, or another publisher.
 const (
 	HandlerEnded         Name = "handler_ended"
 	HandlerAnswerInvalid Name = "handler_answer_invalid"
@@ -82,6 +82,9 @@ const (
 	BrokerLost           Name = "broker_lost"
 	BrokerBlocked        Name = "broker_blocked"
 	BrokerUnblocked      Name = "broker_unblocked"
+	PublisherFailing     Name = "publisher_failing"
+	PublisherRecovered   Name = "publisher_recovered"
+	MessageUnanswered    Name = "message_unanswered"
 	OutputFailing        Name = "output_failing"
 	OutputRecovered      Name = "output_recovered"
 	NoticeLost           Name = "notice_lost"

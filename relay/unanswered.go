@@ -1,0 +1,193 @@
+package relay
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+)
+
+// unanswered finds an outage that the publisher does not report: it is ready, and its results are Unknown or NotSent. So
+// it serves each publisher. It begins when a message has had no answer twice, and no other message had one between.
+// While it lasts, the publisher counts as paused, and messages leave only at intervals. A message that has no answer
+// while others have one is only logged.
+type unanswered struct {
+	trouble *outagelog.Log
+	// one logs messages that alone have no answer.
+	one *outagelog.Log
+	// changed is called with the state to report and with whether messages may leave. It is called with the lock held,
+	// so that calls keep their order.
+	changed func(state publish.State, takes bool)
+	// forgetAfter is how long the outage lasts without any result: the messages may be gone.
+	forgetAfter time.Duration
+
+	mu struct {
+		sync.Mutex
+		publisher publish.State // its own
+		rows      map[outbox.Ref]*unansweredRow
+		answers   int // results that were answers, so far
+		outage    publish.State
+		last      string // result of the outage; "": there is none
+		pause     time.Duration
+		paused    bool
+		timer     *time.Timer // ends the pause, or the outage
+	}
+}
+
+// unansweredRow is a message without an answer.
+type unansweredRow struct {
+	times   int
+	answers int  // unanswered.mu.answers at the first time
+	own     bool // others have had answers: the cause is the message itself
+}
+
+const (
+	firstPause = time.Second
+	lastPause  = 10 * time.Second
+	// mostUnanswered bounds the memory of messages.
+	mostUnanswered = 100_000
+)
+
+func newUnanswered(log *slog.Logger, forgetAfter time.Duration, changed func(publish.State, bool)) *unanswered {
+	explain := func(err error) (string, string) { return err.Error(), "" }
+	u := &unanswered{
+		trouble: outagelog.New(log, explain), one: outagelog.New(log, explain), changed: changed, forgetAfter: forgetAfter,
+	}
+	u.mu.rows = make(map[outbox.Ref]*unansweredRow)
+	return u
+}
+
+// isAnswer reports whether the result shows that the other side works. The publisher itself finds messages Impossible.
+func isAnswer(r outbox.Result) bool {
+	return r.Outcome == outbox.Confirmed || r.Outcome == outbox.Rejected || r.Reason == outbox.ReasonHandlerImpossible
+}
+
+// stateChanged records the publisher's own state. While it reports an outage itself, its results say nothing more.
+func (u *unanswered) stateChanged(s publish.State) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.publisher = s
+	switch {
+	case s.Phase == publish.Closed:
+		u.trouble.End()
+		u.end("")
+	case s.Phase != publish.Ready && u.mu.outage.Since.IsZero():
+		clear(u.mu.rows)
+	}
+	u.tell()
+}
+
+// result records a result. The caller delivers it afterwards, so that a message without an answer does not leave again
+// before the pause has begun.
+func (u *unanswered) result(r outbox.Result) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case isAnswer(r):
+		u.mu.answers++
+		if row := u.mu.rows[r.Message.Ref()]; row != nil && row.own {
+			u.one.End()
+		}
+		delete(u.mu.rows, r.Message.Ref())
+		if !u.mu.outage.Since.IsZero() {
+			u.end("messages are confirmed or rejected again")
+			u.tell()
+		}
+	case r.Outcome == outbox.Impossible:
+		delete(u.mu.rows, r.Message.Ref())
+	case u.mu.publisher.Phase == publish.Ready:
+		u.noAnswer(r)
+	}
+}
+
+func (u *unanswered) noAnswer(r outbox.Result) {
+	ref := r.Message.Ref()
+	row := u.mu.rows[ref]
+	if row == nil {
+		if len(u.mu.rows) >= mostUnanswered {
+			clear(u.mu.rows)
+		}
+		row = &unansweredRow{answers: u.mu.answers}
+		u.mu.rows[ref] = row
+	}
+	row.times++
+	if row.times > 1 && row.answers < u.mu.answers {
+		row.own = true
+	}
+	cause := errors.New(r.Outcome.String() + detailOf(r.Detail))
+	switch outage := !u.mu.outage.Since.IsZero(); {
+	case outage && !u.mu.paused:
+		u.report(cause)
+	case outage, row.times == 1:
+	case row.own:
+		m := r.Message
+		u.one.Report(event.MessageUnanswered, "message has no answer: trying again; other messages are not affected", cause,
+			"id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey, "times", row.times)
+	default:
+		u.mu.outage = publish.State{Phase: publish.Paused, Since: time.Now()}
+		u.report(cause)
+	}
+}
+
+// report logs the outage and begins a pause.
+func (u *unanswered) report(cause error) {
+	u.trouble.Report(event.PublisherFailing,
+		"publisher gets no answers: messages wait in the table; trying again at intervals", cause)
+	u.mu.last = cause.Error()
+	u.mu.outage.Detail = "no message was confirmed or rejected, the last result is " + u.mu.last
+	u.mu.pause = min(max(2*u.mu.pause, firstPause), lastPause)
+	u.mu.paused = true
+	u.after(u.mu.pause, func() {
+		u.mu.paused = false
+		u.after(u.forgetAfter, func() { u.end("no message waits for an answer") })
+	})
+	u.tell()
+}
+
+// after calls f with the lock held after d, unless the outage has ended or another timer was set.
+func (u *unanswered) after(d time.Duration, f func()) {
+	if u.mu.timer != nil {
+		u.mu.timer.Stop()
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(d, func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.mu.timer == timer {
+			f()
+			u.tell()
+		}
+	})
+	u.mu.timer = timer
+}
+
+func (u *unanswered) end(why string) {
+	if u.mu.timer != nil {
+		u.mu.timer.Stop()
+	}
+	u.mu.timer, u.mu.outage, u.mu.paused, u.mu.pause, u.mu.last = nil, publish.State{}, false, 0, ""
+	u.trouble.Over(event.PublisherRecovered, "publishing normally again: "+why)
+}
+
+// ongoing returns the last result of a current outage, or "".
+func (u *unanswered) ongoing() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.last
+}
+
+// tell reports the state: that of the outage, or the publisher's own.
+func (u *unanswered) tell() {
+	state := u.mu.publisher
+	takes := state.Phase == publish.Ready && !u.mu.paused
+	if state.Phase == publish.Ready && !u.mu.outage.Since.IsZero() {
+		u.mu.outage.Breaker = state.Breaker
+		state = u.mu.outage
+	}
+	u.changed(state, takes)
+}

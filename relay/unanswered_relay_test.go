@@ -1,0 +1,100 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/outboxtest"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// A publisher that never answers is reported, is tried at intervals, and charges no attempt. It recovers by itself. A
+// drain ends with an error.
+func TestAPublisherThatNeverAnswersIsAnOutage(t *testing.T) {
+	services.Thorough(t, "waits for the send timeout of a drain")
+	config := relay.DefaultConfig()
+	config.DatabaseURL, config.Mode = services.Database(t), relay.ModePoll
+	config.PollInterval, config.SendTimeout = 10*time.Millisecond, 2*time.Second
+	conn, err := pgx.Connect(t.Context(), config.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, _, err := migrations.Up(t.Context(), conn, config.Table); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"", "k"} {
+		if err := config.Table.Enqueue(t.Context(), conn, outbox.NewMessage{RoutingKey: "a", OrderingKey: key, Payload: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var answers atomic.Bool
+	var tries atomic.Int64
+	publisher := func() *outboxtest.Publisher {
+		return outboxtest.NewPublisher(func(*outbox.Message) outbox.Result {
+			if answers.Load() {
+				return outbox.Result{}
+			}
+			tries.Add(1)
+			return outbox.Result{Outcome: outbox.Unknown, Detail: "the target says nothing"}
+		})
+	}
+	newRelay := func() (*relay.Relay, *bytes.Buffer) {
+		log := &bytes.Buffer{}
+		r, err := relay.New(config, publisher(), slog.New(slog.NewTextHandler(log, nil)), prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r, log
+	}
+	drainer, _ := newRelay()
+	if err := drainer.Drain(t.Context()); err == nil || !strings.Contains(err.Error(), "left in") {
+		t.Errorf("drain: %v", err)
+	}
+	if n := tries.Load(); n > 20 {
+		t.Errorf("a drain tried %d times", n)
+	}
+	r, log := newRelay()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	await.Until(t, "the relay is not ready, and says why", func() bool {
+		for _, part := range r.Health().Parts {
+			if part.Name == "publisher" && !part.Ready && strings.Contains(part.Detail, "the target says nothing") {
+				return true
+			}
+		}
+		return false
+	})
+	var attempts int
+	if err := conn.QueryRow(t.Context(), `SELECT sum(attempts) FROM outbox`).Scan(&attempts); err != nil || attempts != 0 {
+		t.Errorf("%d attempts were charged, %v", attempts, err)
+	}
+	answers.Store(true)
+	await.Until(t, "the messages leave and the relay is ready", func() bool {
+		var left int
+		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM outbox`).Scan(&left)
+		return err == nil && left == 0 && r.Health().Ready
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"publisher_failing", "publisher_recovered"} {
+		if !strings.Contains(log.String(), "event="+name) {
+			t.Errorf("the log has no event %s:\n%s", name, log)
+		}
+	}
+}
