@@ -52,7 +52,7 @@ type written struct {
 	err error
 }
 
-// delayed is an answer "unknown" or "not_sent" that is delivered after a pause. The relay sends such a message again at once, and a
+// delayed is an answer "unknown" that is delivered after a pause. The relay sends such a message again at once, and a
 // handler whose target is down should not be asked without a pause.
 type delayed struct {
 	result outbox.Result
@@ -62,7 +62,7 @@ type delayed struct {
 const (
 	// mostOfChunk bounds a write, in bytes. A longer message is written alone.
 	mostOfChunk = 16 << 10
-	// unknownPause is how long an answer "unknown" or "not_sent" is delayed.
+	// unknownPause is how long an answer "unknown" is delayed.
 	unknownPause = time.Second
 	// aloneAfter is how long a handler gets other messages before one at which a handler ended alone.
 	aloneAfter = time.Second
@@ -250,7 +250,8 @@ func (h *handler) take(lines [][]byte) {
 		h.hand.remove(one)
 		h.p.suspects.clear(one.message)
 		result := a.result(one.message, err)
-		if (result.Outcome == outbox.Unknown || result.Outcome == outbox.NotSent) && h.why == nil {
+		// An answer "not_sent" is not delayed: the claim would end without it, and mark the row.
+		if result.Outcome == outbox.Unknown && h.why == nil {
 			h.later = append(h.later, delayed{result, time.Now().Add(unknownPause)})
 			continue
 		}
