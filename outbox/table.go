@@ -1,8 +1,12 @@
 package outbox
 
 import (
+	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Table names an outbox table. Both parts are as in the catalog, without quotes.
@@ -66,19 +70,12 @@ func parseIdentifier(s string) (name, rest string, err error) {
 	if s == "" {
 		return "", "", fmt.Errorf("a name is empty")
 	}
+	if escapes, found := strings.CutPrefix(s, `U&`); found && strings.HasPrefix(escapes, `"`) {
+		return parseEscaped(escapes)
+	}
 	if s[0] == '"' {
-		for i := 1; i < len(s); i++ {
-			if s[i] != '"' {
-				continue
-			}
-			if i+1 < len(s) && s[i+1] == '"' {
-				i++
-				continue
-			}
-			name, rest = strings.ReplaceAll(s[1:i], `""`, `"`), s[i+1:]
-			return name, rest, checkIdentifier(name)
-		}
-		return "", "", fmt.Errorf("a double quote is not closed")
+		name, rest, err = parseQuoted(s)
+		return name, rest, cmp.Or(err, checkIdentifier(name))
 	}
 	end := strings.IndexFunc(s, func(r rune) bool {
 		return r != '_' && r != '$' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r < 0x80
@@ -88,6 +85,53 @@ func parseIdentifier(s string) (name, rest string, err error) {
 	}
 	name, rest = strings.ToLower(s[:end]), s[end:]
 	return name, rest, checkIdentifier(name)
+}
+
+// parseQuoted parses a name that begins with a double quote.
+func parseQuoted(s string) (name, rest string, err error) {
+	for i := 1; i < len(s); i++ {
+		if s[i] != '"' {
+			continue
+		}
+		if i+1 < len(s) && s[i+1] == '"' {
+			i++
+			continue
+		}
+		return strings.ReplaceAll(s[1:i], `""`, `"`), s[i+1:], nil
+	}
+	return "", "", fmt.Errorf("a double quote is not closed")
+}
+
+// parseEscaped parses a quoted name after U&, as QuoteIdentifier writes it.
+func parseEscaped(s string) (name, rest string, err error) {
+	raw, rest, err := parseQuoted(s)
+	if err != nil {
+		return "", "", err
+	}
+	var b strings.Builder
+	for raw != "" {
+		before, after, found := strings.Cut(raw, `\`)
+		b.WriteString(before)
+		if raw = after; !found {
+			break
+		}
+		digits := 4
+		if after, long := strings.CutPrefix(raw, "+"); long {
+			raw, digits = after, 6
+		}
+		if strings.HasPrefix(raw, `\`) && digits == 4 {
+			b.WriteByte('\\')
+			raw = raw[1:]
+			continue
+		}
+		code, err := strconv.ParseInt(raw[:min(digits, len(raw))], 16, 32)
+		if err != nil || len(raw) < digits || !utf8.ValidRune(rune(code)) {
+			return "", "", fmt.Errorf("%q has an escape that is not \\XXXX or \\+XXXXXX", s)
+		}
+		b.WriteRune(rune(code))
+		raw = raw[digits:]
+	}
+	return b.String(), rest, checkIdentifier(b.String())
 }
 
 // checkIdentifier: NAMEDATALEN is 64, including the zero byte.
@@ -104,22 +148,58 @@ func checkIdentifier(name string) error {
 	return nil
 }
 
-// QuoteIdentifier quotes a name for SQL, with any characters.
+// QuoteIdentifier quotes a name for SQL. The result is one line that a terminal shows as it is: characters that are not
+// printable become escapes, U&"a\000ab". A cast to regclass does not understand them: see Table.SQL.
 func QuoteIdentifier(name string) string {
-	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+	quoted := strings.ReplaceAll(name, `"`, `""`)
+	if printable(name) {
+		return `"` + quoted + `"`
+	}
+	return `U&"` + escaped(strings.ReplaceAll(quoted, `\`, `\\`), `\%04x`, `\+%06x`) + `"`
 }
 
-// QuoteLiteral quotes a string for SQL, with any standard_conforming_strings.
+// QuoteLiteral quotes a string for SQL, with any standard_conforming_strings. The result is one line, like that of
+// QuoteIdentifier. The grammar of replication commands does not understand its escapes.
 func QuoteLiteral(s string) string {
 	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
-	if strings.Contains(s, `\`) {
-		return "E" + strings.ReplaceAll(quoted, `\`, `\\`)
+	if strings.Contains(s, `\`) || !printable(s) {
+		return "E" + escaped(strings.ReplaceAll(quoted, `\`, `\\`), `\u%04x`, `\U%08x`)
 	}
 	return quoted
 }
 
-// SQL returns the name for statements, with both parts quoted.
-func (t Table) SQL() string { return QuoteIdentifier(t.Schema) + "." + QuoteIdentifier(t.Name) }
+// printable: text that is not UTF-8 has no escapes, and the server rejects it.
+func printable(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) || !utf8.ValidString(s)
+}
+
+// escaped replaces the characters that are not printable, with the format for short or for long code points.
+func escaped(s, short, long string) string {
+	if printable(s) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r <= 0xffff:
+			fmt.Fprintf(&b, short, r)
+		default:
+			fmt.Fprintf(&b, long, r)
+		}
+	}
+	return b.String()
+}
+
+// SQL returns the name for statements that this program runs, and for casts to regclass, with both parts quoted. People
+// get String or Printed.
+func (t Table) SQL() string { return rawIdentifier(t.Schema) + "." + rawIdentifier(t.Name) }
+
+func rawIdentifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// Printed returns the name for statements that people paste, with both parts quoted, on one line.
+func (t Table) Printed() string { return QuoteIdentifier(t.Schema) + "." + QuoteIdentifier(t.Name) }
 
 // String returns the name for people and for SQL that they paste, quoted only if necessary.
 func (t Table) String() string { return Identifier(t.Schema) + "." + Identifier(t.Name) }

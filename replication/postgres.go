@@ -34,6 +34,9 @@ func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]string, er
 // option quotes a string for START_REPLICATION: the only escape in its grammar (repl_scanner.l) is the doubled quote.
 func option(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
+// word quotes a name for START_REPLICATION, which knows no U&"…".
+func word(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
 // serverVersion returns the major version, or 0 if it is unknown ("17beta1" is 17).
 func serverVersion(conn *pgconn.PgConn) int {
 	version := conn.ParameterStatus("server_version")

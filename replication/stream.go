@@ -24,7 +24,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // Handler receives the stream. Only the goroutine of Stream.Run calls it. The socket waits while a method runs.
@@ -196,12 +195,12 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 		Mode: pglogrepl.LogicalReplication,
 		PluginArgs: []string{
 			"proto_version '1'",
-			"publication_names " + option(outbox.QuoteIdentifier(s.names.Publication)),
+			"publication_names " + option(word(s.names.Publication)),
 			"binary 'true'",
 		},
 	}
 	// pglogrepl does not quote the slot's name. Quoted, "1st" and "select" work too.
-	err = pglogrepl.StartReplication(ctx, s.conn, outbox.QuoteIdentifier(s.names.Slot), start, options)
+	err = pglogrepl.StartReplication(ctx, s.conn, word(s.names.Slot), start, options)
 	switch {
 	case pgcode.Is(err, pgcode.ObjectInUse):
 		return 0, ErrSlotActive
