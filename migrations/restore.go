@@ -81,7 +81,7 @@ func exists(ctx context.Context, conn *pgx.Conn, table outbox.Table) (bool, erro
 	case err != nil:
 		return false, fmt.Errorf("look for table %s: %w", table, err)
 	case kind != "TABLE":
-		fix := fmt.Sprintf("ALTER %s %s RENAME TO %s", kind, table.SQL(), outbox.QuoteIdentifier(table.Name+"_"+strings.ToLower(strings.ReplaceAll(kind, " ", "_"))))
+		fix := fmt.Sprintf("ALTER %s %s RENAME TO %s", kind, table.Printed(), outbox.QuoteIdentifier(table.Name+"_"+strings.ToLower(strings.ReplaceAll(kind, " ", "_"))))
 		return false, problem.New(fix, "%s is %s, and has to be a table", table, WithArticle(kind))
 	}
 	return true, nil

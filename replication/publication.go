@@ -35,10 +35,10 @@ func SetTableSQL(names Names) string {
 	return fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s", outbox.Identifier(names.Publication), publishedTable(names))
 }
 
-// ReplaceTableSQL does the same and keeps the other tables of the publication.
-func ReplaceTableSQL(names Names) string {
+// ReplaceTableSQL does the same and keeps the other tables of the publication. It returns one transaction.
+func ReplaceTableSQL(names Names) []string {
 	alter := "ALTER PUBLICATION " + outbox.Identifier(names.Publication)
-	return fmt.Sprintf("BEGIN; %s DROP TABLE %s; %[1]s ADD TABLE %[3]s; COMMIT", alter, names.Table.String(), publishedTable(names))
+	return []string{"BEGIN", alter + " DROP TABLE " + names.Table.String(), alter + " ADD TABLE " + publishedTable(names), "COMMIT"}
 }
 
 // EnsurePublication creates or repairs the publication, and returns one line about it; "": nothing was needed. It does

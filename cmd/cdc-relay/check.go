@@ -178,30 +178,30 @@ func (p *process) examine(ctx context.Context, options doctor.Options) (checkRep
 }
 
 // repair runs the commands of --yes one by one. A failed command does not stop the others.
-func (p *process) repair(c *cli.Context, cfg *config, commands []string) []repairView {
-	views := make([]repairView, len(commands))
+func (p *process) repair(c *cli.Context, cfg *config, repairs []doctor.Repair) []repairView {
+	views := make([]repairView, len(repairs))
 	var conn *pgx.Conn
 	var err error
-	if cfg.yes && len(commands) > 0 {
+	if cfg.yes && len(repairs) > 0 {
 		if conn, err = connect(c.Context, cfg.relay.DatabaseURL, "check", pgdial.CatalogOnly); err == nil {
 			defer closeConn(c.Context, conn)
 		}
 	}
 	quiet := &setupReport{json: true} // the report has its own line for it
-	for i, command := range commands {
-		views[i].Command = command
+	for i, repair := range repairs {
+		views[i].Command = string(redact([]byte(repair.String())))
 		if !cfg.yes {
 			continue
 		}
 		failed := err
 		switch {
 		case failed != nil:
-		case strings.HasPrefix(command, "cdc-relay migrate"):
-			failed = quiet.upgrade(c.Context, conn, cfg.relay.Table)
-		case strings.HasPrefix(command, "cdc-relay setup"):
+		case repair.Setup:
 			failed = quiet.setUp(c.Context, conn, cfg)
+		case repair.SQL == "":
+			failed = quiet.upgrade(c.Context, conn, cfg.relay.Table)
 		default:
-			_, failed = conn.Exec(c.Context, command)
+			failed = repair.Run(c.Context, conn.PgConn())
 		}
 		views[i].Done = failed == nil
 		if failed != nil {

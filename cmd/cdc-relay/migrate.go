@@ -147,7 +147,7 @@ func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
 	switch pgcode.Of(err) {
 	case pgcode.InsufficientPrivilege:
 		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or run the output of \"cdc-relay migrate sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
-			schema, user, migrations.VersionTable(table).SQL(), user)}
+			schema, user, migrations.VersionTable(table).Printed(), user)}
 	case pgcode.DuplicateTable:
 		return hinted{err, "# rename what is in the way, or choose another name by --table"}
 	case pgcode.ReadOnlyTransaction:

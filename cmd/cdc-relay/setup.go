@@ -231,21 +231,21 @@ func grants(cfg *config) string {
 	schema := outbox.QuoteIdentifier(table.Schema)
 	text := fmt.Sprintf("Suggested roles. The relay needs:\nCREATE ROLE cdc_relay LOGIN%s PASSWORD '...';\nGRANT USAGE ON SCHEMA %s TO cdc_relay;\n", attribute, schema)
 	for _, need := range store.Needs(table) {
-		text += fmt.Sprintf("GRANT %s ON %s TO cdc_relay;", strings.Join(need.Privileges, ", "), need.Table.SQL())
+		text += fmt.Sprintf("GRANT %s ON %s TO cdc_relay;", strings.Join(need.Privileges, ", "), need.Table.Printed())
 		if need.Table == table.DeadLetter() {
 			text += "  -- and DELETE for --dead-letter-retention"
 		}
 		text += "\n"
 	}
 	if cfg.relay.KeepPublished > 0 {
-		text += fmt.Sprintf("GRANT INSERT ON %s TO cdc_relay;\nGRANT EXECUTE ON FUNCTION %s(interval) TO cdc_relay;\n", table.Published().SQL(), table.RotatePublished().SQL())
+		text += fmt.Sprintf("GRANT INSERT ON %s TO cdc_relay;\nGRANT EXECUTE ON FUNCTION %s(interval) TO cdc_relay;\n", table.Published().Printed(), table.RotatePublished().Printed())
 	}
 	text += fmt.Sprintf(`GRANT SELECT ON %s TO cdc_relay;
 GRANT SELECT ON SEQUENCE %s TO cdc_relay;
 An application needs only:
 GRANT USAGE ON SCHEMA %s TO %s;
 GRANT INSERT ON %s TO %[4]s;`,
-		migrations.VersionTable(table).SQL(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.SQL(), schema, application, table.SQL())
+		migrations.VersionTable(table).Printed(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.Printed(), schema, application, table.Printed())
 	return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n"
 }
 

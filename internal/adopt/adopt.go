@@ -37,7 +37,7 @@ type Request struct {
 func (r Request) Command() string {
 	words := []string{"cdc-relay adopt"}
 	if r.Layout != "" {
-		words = append(words, r.Layout)
+		words = append(words, shell(r.Layout))
 	}
 	words = append(words, "--from "+shell(r.From.String()))
 	if r.Map != "" {
@@ -200,7 +200,7 @@ func SQL(ctx context.Context, conn *pgx.Conn, r Request) (string, error) {
 	if r.View {
 		again = ""
 	}
-	script := "-- " + strings.ReplaceAll(r.Command(), "\n", " ") + "\n-- For psql, as the owner of both tables or a superuser." + again + "\n" +
+	script := "-- " + problem.OneLine(r.Command()) + "\n-- For psql, as the owner of both tables or a superuser." + again + "\n" +
 		"\\set ON_ERROR_STOP on\nSET " + searchPath + ";\n\nBEGIN;\n" + s.function + "COMMIT;\n\n"
 	if p.waiting != "false" {
 		script += "-- Waiting rows, 1000 in a transaction.\n" + s.move + "SHOW cdc_relay.moved;\n\n"

@@ -27,7 +27,7 @@ type Adopted struct {
 	OtherKey bool
 	// Obstacle is why adopt would reject the table now; nil: it would not.
 	Obstacle error
-	function string
+	function outbox.Table
 }
 
 // Works reports whether new rows of the table reach the outbox.
@@ -36,14 +36,14 @@ func (a Adopted) Works() bool {
 }
 
 const listSQL = `
-SELECT format('%I.%I', f.nspname, f.proname), f.note, t.oid IS NOT NULL, coalesce(t.tgenabled IN ('O', 'A'), false)
+SELECT f.nspname, f.proname, f.note, t.oid IS NOT NULL, coalesce(t.tgenabled IN ('O', 'A'), false)
 FROM (SELECT p.oid, n.nspname, p.proname, pg_catalog.obj_description(p.oid, 'pg_proc')::jsonb -> 'adopts' AS note
       FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
       WHERE n.nspname = $1 AND p.prorettype = 'pg_catalog.trigger'::regtype
         AND CASE WHEN pg_catalog.obj_description(p.oid, 'pg_proc') LIKE '{"adopts":{%}' THEN true ELSE false END) f
 LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) ON n.nspname = f.note ->> 'schema' AND c.relname = f.note ->> 'table'
 LEFT JOIN pg_catalog.pg_trigger t ON t.tgrelid = c.oid AND t.tgfoid = f.oid
-WHERE f.note ->> 'outbox' = $2 ORDER BY 1`
+WHERE f.note ->> 'outbox' = $2 ORDER BY 1, 2`
 
 // List returns the tables that were adopted into an outbox. It reads only the catalog.
 func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, error) {
@@ -54,8 +54,10 @@ func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, er
 	var notes []note
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Adopted, err error) {
 		var n note
-		err = row.Scan(&a.function, &n, &a.Trigger, &a.Enabled)
-		a.Table, a.View, a.Command = outbox.Table{Schema: n.Schema, Name: n.Table}, n.View, n.Command
+		err = row.Scan(&a.function.Schema, &a.function.Name, &n, &a.Trigger, &a.Enabled)
+		a.Table, a.View = outbox.Table{Schema: n.Schema, Name: n.Table}, n.View
+		// The note is a COMMENT, which the owner of the function can change, so the command is made from its parts.
+		a.Command = Request{Outbox: into, From: a.Table, View: n.View, Layout: n.Layout, Map: n.Map}.Command()
 		notes = append(notes, n)
 		return a, err
 	})
@@ -131,7 +133,7 @@ func (a Adopted) undo() []string {
 	case a.Trigger:
 		all = append(all, fmt.Sprintf("DROP TRIGGER %s ON %s;", triggerName, table))
 	}
-	return append(all, "DROP FUNCTION "+a.function+"();")
+	return append(all, "DROP FUNCTION "+a.function.Printed()+"();")
 }
 
 // UndoSQL returns what Undo runs, as a script for psql.

@@ -24,8 +24,8 @@ type source struct {
 	Key     []keyColumn `json:"key"`
 	// References are the foreign keys to it, or to its partitions.
 	References []obstacle `json:"references"`
-	// Children are the tables that inherit from it, as SQL writes them; partitions are none.
-	Children []string `json:"children"`
+	// Children are the tables that inherit from it; partitions are none.
+	Children []outbox.Table `json:"children"`
 	// Guards are triggers and rules that can prevent a DELETE, such as "trigger forbid".
 	Guards []obstacle `json:"guards"`
 	// Trigger is the function of the trigger that adopted the table; "" if there is none.
@@ -42,19 +42,28 @@ type source struct {
 	Grants []grant `json:"grants"`
 }
 
-// obstacle is what prevents a DELETE. Fix is the SQL that ends that.
+// obstacle is what prevents a DELETE. Its names are as in the catalog, without quotes.
 type obstacle struct {
-	Name string `json:"name"`
-	Fix  string `json:"fix"`
+	Kind  string       `json:"kind"` // foreign key, trigger or rule
+	Name  string       `json:"name"`
+	Table outbox.Table `json:"table"` // to which it belongs
 }
 
-// named returns the names and the fixes.
-func named(all []obstacle) (names, fix string) {
+func (o obstacle) fix() string {
+	action := map[string]string{"foreign key": "DROP CONSTRAINT", "trigger": "DISABLE TRIGGER", "rule": "DISABLE RULE"}[o.Kind]
+	return fmt.Sprintf("ALTER TABLE %s %s %s;", o.Table, action, outbox.Identifier(o.Name))
+}
+
+// named returns the names and the fixes. A table other than this one is named, too.
+func named(table outbox.Table, all []obstacle) (names, fix string) {
 	words, lines := make([]string, len(all)), make([]string, len(all))
 	for i, o := range all {
-		words[i], lines[i] = o.Name, o.Fix+"  -- or adopt it with --view"
+		words[i], lines[i] = o.Kind+" "+outbox.Identifier(o.Name), o.fix()
+		if o.Table != table {
+			words[i] += " of " + o.Table.String()
+		}
 	}
-	return strings.Join(words, " and "), strings.Join(lines, "\n")
+	return strings.Join(words, " and "), strings.Join(lines, " ") + "  -- or adopt it with --view"
 }
 
 type column struct {
@@ -100,20 +109,22 @@ SELECT pg_catalog.jsonb_build_object(
             JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr JOIN pg_catalog.pg_namespace pn ON pn.oid = p.oprnamespace
             JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
           WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid),
-  'references', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', pg_catalog.format('foreign key %I of %s', f.conname, f.conrelid::regclass),
-                   'fix', pg_catalog.format('ALTER TABLE %s DROP CONSTRAINT %I;', f.conrelid::regclass, f.conname)) ORDER BY f.conname), '[]')
-                 FROM pg_catalog.pg_constraint f WHERE f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0
+  'references', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('kind', 'foreign key', 'name', f.conname,
+                   'table', pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname)) ORDER BY f.conname), '[]')
+                 FROM pg_catalog.pg_constraint f JOIN pg_catalog.pg_class t ON t.oid = f.conrelid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
+                 WHERE f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0
                    AND (f.confrelid = c.oid OR c.relkind = 'p' AND f.confrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))),
-  'children', (SELECT coalesce(pg_catalog.jsonb_agg(h.inhrelid::regclass::text ORDER BY h.inhseqno), '[]') FROM pg_catalog.pg_inherits h
+  'children', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname) ORDER BY h.inhseqno), '[]')
+               FROM pg_catalog.pg_inherits h JOIN pg_catalog.pg_class t ON t.oid = h.inhrelid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
                WHERE h.inhparent = c.oid AND c.relkind = 'r'),
-  'guards', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', g.name, 'fix', g.fix) ORDER BY g.name), '[]') FROM (
-               SELECT pg_catalog.format('trigger %I', g.tgname) || CASE g.tgrelid WHEN c.oid THEN '' ELSE ' of ' || g.tgrelid::regclass END,
-                 pg_catalog.format('ALTER TABLE %s DISABLE TRIGGER %I;', g.tgrelid::regclass, g.tgname)
-               FROM pg_catalog.pg_trigger g
+  'guards', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('kind', g.kind, 'name', g.name,
+                'table', pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname)) ORDER BY g.kind DESC, g.name), '[]') FROM (
+               SELECT 'trigger', g.tgname, g.tgrelid FROM pg_catalog.pg_trigger g
                WHERE (g.tgrelid = c.oid OR c.relkind = 'p' AND g.tgparentid = 0 AND g.tgrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
                  AND g.tgtype & 8 = 8 AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') -- DELETE
-               UNION ALL SELECT pg_catalog.format('rule %I', w.rulename), pg_catalog.format('ALTER TABLE %s DISABLE RULE %I;', c.oid::regclass, w.rulename)
-               FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_type = '4' AND w.ev_enabled IN ('O', 'A')) g(name, fix)), -- DELETE
+               UNION ALL SELECT 'rule', w.rulename, c.oid
+               FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_type = '4' AND w.ev_enabled IN ('O', 'A')) g(kind, name, relation) -- DELETE
+             JOIN pg_catalog.pg_class t ON t.oid = g.relation JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace),
   'trigger', coalesce((SELECT '"' || replace(fn.nspname, '"', '""') || '"."' || replace(f.proname, '"', '""') || '"' FROM pg_catalog.pg_trigger g
                         JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
                         WHERE g.tgrelid = c.oid AND g.tgname = $3), ''),
@@ -175,8 +186,8 @@ func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (
 // check reports obstacles, before an adoption and after it.
 func (s *source) check(r Request) error {
 	owner := outbox.QuoteIdentifier(s.OutboxOwner)
-	references, unbound := named(s.References)
-	guards, unguarded := named(s.Guards)
+	references, unbound := named(s.table, s.References)
+	guards, unguarded := named(s.table, s.Guards)
 	switch {
 	case s.OutboxOwner == "":
 		return problem.New(r.Outbox.Command("setup"), "the outbox %s does not exist", r.Outbox)
@@ -185,10 +196,10 @@ func (s *source) check(r Request) error {
 	case s.Kind == "v":
 		return problem.New("cdc-relay adopt --undo --from "+shell(s.table.String()), "%s is a view", s.table)
 	case len(s.Key) == 0:
-		return problem.New(fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (COLUMN);", s.table.SQL()), "table %s has no primary key, and rows are deleted by it", s.table)
+		return problem.New(fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (COLUMN);", s.table.Printed()), "table %s has no primary key, and rows are deleted by it", s.table)
 	case len(s.Children) > 0:
-		return problem.New(fmt.Sprintf("ALTER TABLE %s NO INHERIT %s;  -- and adopt the child tables", s.Children[0], s.table.SQL()),
-			"table %s has child tables %s, and their rows would stay there", s.table, strings.Join(s.Children, ", "))
+		return problem.New(fmt.Sprintf("ALTER TABLE %s NO INHERIT %s;  -- and adopt the child tables", s.Children[0].Printed(), s.table.Printed()),
+			"table %s has child tables %s, and their rows would stay there", s.table, joined(s.Children))
 	case len(s.References) > 0 && !r.View:
 		return problem.New(unbound, "table %s is the target of %s: a DELETE of its rows fails there, or changes rows, and adopt deletes rows", s.table, references)
 	case len(s.Guards) > 0 && !r.View:
@@ -196,9 +207,9 @@ func (s *source) check(r Request) error {
 	case r.View && s.Kind == "p":
 		return problem.New(r.with(false), "table %s is partitioned, and --view cannot replace it", s.table)
 	case r.View && s.Owner != s.OutboxOwner:
-		return problem.New(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", s.table.SQL(), owner), "with --view, %s and %s need the same owner", s.table, r.Outbox)
+		return problem.New(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", s.table.Printed(), owner), "with --view, %s and %s need the same owner", s.table, r.Outbox)
 	case !s.OwnerMay && !r.View:
-		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT, DELETE ON %s TO %[2]s;", outbox.QuoteIdentifier(s.table.Schema), owner, s.table.SQL()),
+		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT SELECT, DELETE ON %s TO %[2]s;", outbox.QuoteIdentifier(s.table.Schema), owner, s.table.Printed()),
 			"role %q, the owner of %s, may not read and delete rows of %s", s.OutboxOwner, r.Outbox, s.table)
 	case s.Hidden:
 		return s.hides(s.OutboxOwner)
@@ -209,6 +220,14 @@ func (s *source) check(r Request) error {
 		}
 	}
 	return nil
+}
+
+func joined(tables []outbox.Table) string {
+	names := make([]string, len(tables))
+	for i, t := range tables {
+		names[i] = t.String()
+	}
+	return strings.Join(names, ", ")
 }
 
 func (s *source) hides(role string) error {
@@ -254,12 +273,4 @@ func (s *source) names() string {
 }
 
 // shell quotes a word for the shell if necessary.
-func shell(word string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,", r)
-	}
-	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
+func shell(word string) string { return problem.ShellWord(word) }

@@ -66,9 +66,10 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 		f.history = o.gatherHistory(ctx, s)
 	}
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
-		if sequence := f.tables.value.Sequence; sequence != "" {
-			f.ids.err = s.fetch(ctx, &f.ids.value, strings.NewReplacer("%TABLE%", o.Table.SQL(), "%SEQUENCE%", sequence).Replace(idsSQL))
+		if sequence := f.tables.value.Sequence; sequence != (outbox.Table{}) {
+			f.ids.err = s.fetch(ctx, &f.ids.value, strings.NewReplacer("%TABLE%", o.Table.SQL(), "%SEQUENCE%", sequence.SQL()).Replace(idsSQL))
 		}
+		f.grants.err = s.fetch(ctx, &f.grants.value, grantsSQL, o.Table.Schema, o.Table.Name, o.Table.DeadLetter().Name, o.AppRole)
 		f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
 		f.times.err = s.fetch(ctx, &f.times.value, strings.NewReplacer("%TABLE%", o.Table.SQL(), "%VERSION%", fmt.Sprint(outbox.SchemaVersion)).Replace(timesSQL))
 		f.sample = s.takeSample(ctx, o.Table, t.partitioned())
@@ -187,33 +188,33 @@ const triggersSQL = `(
 
 // indexesSQL lists the B-tree indexes of the relation t. The name of an expression is null.
 const indexesSQL = `(
-  SELECT coalesce(jsonb_agg(jsonb_build_object('name', i.indexrelid::regclass::text, 'unique', i.indisunique, 'primary', i.indisprimary,
+  SELECT coalesce(jsonb_agg(jsonb_build_object('index', jsonb_build_object('Schema', n.nspname, 'Name', c.relname), 'unique', i.indisunique, 'primary', i.indisprimary,
     'valid', i.indisvalid AND i.indisready, 'predicate', coalesce(pg_get_expr(i.indpred, i.indrelid), ''),
     'columns', (SELECT jsonb_agg(a.attname ORDER BY k.n) FROM unnest(i.indkey) WITH ORDINALITY k(attnum, n)
                 LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.n <= i.indnkeyatts))), '[]')
-  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam AND m.amname = 'btree' WHERE i.indrelid = t.oid)`
+  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam AND m.amname = 'btree' JOIN pg_namespace n ON n.oid = c.relnamespace WHERE i.indrelid = t.oid)`
 
 // referencesSQL lists the foreign keys to the relation t.
-const referencesSQL = `(SELECT coalesce(jsonb_agg(jsonb_build_object('table', format('%I.%I', n.nspname, c.relname), 'name', f.conname, 'action', f.confdeltype)
+const referencesSQL = `(SELECT coalesce(jsonb_agg(jsonb_build_object('table', jsonb_build_object('Schema', n.nspname, 'Name', c.relname), 'name', f.conname, 'action', f.confdeltype)
                       ORDER BY f.conname), '[]') FROM pg_constraint f JOIN pg_class c ON c.oid = f.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
                     WHERE f.confrelid = t.oid AND f.contype = 'f' AND f.conparentid = 0)`
 
 // constraintsSQL lists what can reject a row of the relation t, with the columns that it reads. What a partition has from
 // its parent is left out.
 const constraintsSQL = `(SELECT coalesce(jsonb_agg(to_jsonb(r) ORDER BY r.name, r.index), '[]') FROM (
-                      SELECT k.conname::text AS name, '' AS index, k.contype IN ('p', 'u', 'x') AS "unique", (
+                      SELECT k.conname::text AS name, '{}'::jsonb AS index, k.contype IN ('p', 'u', 'x') AS "unique", (
                         SELECT coalesce(jsonb_agg(a.attname), '[]') FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum = ANY (k.conkey)) AS columns
                       FROM pg_constraint k WHERE k.conrelid = t.oid AND k.contype IN ('c', 'f', 'p', 'u', 'x') AND NOT (t.relispartition AND k.coninhcount > 0)
-                      UNION ALL SELECT '', i.indexrelid::regclass::text, true, (
+                      UNION ALL SELECT '', jsonb_build_object('Schema', n.nspname, 'Name', c.relname), true, (
                         SELECT coalesce(jsonb_agg(a.attname), '[]') FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
-                      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid AND NOT c.relispartition WHERE i.indrelid = t.oid AND i.indisunique
+                      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid AND NOT c.relispartition JOIN pg_namespace n ON n.oid = c.relnamespace WHERE i.indrelid = t.oid AND i.indisunique
                         AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x'))) r)`
 
 const tablesSQL = `
 WITH schema AS (SELECT oid FROM pg_namespace WHERE nspname = $1),
 tables AS (SELECT c.* FROM pg_class c, schema WHERE c.relnamespace = schema.oid AND c.relname = ANY ($2::text[]) AND c.relkind IN ('r', 'p')),
 sequence AS (
-  SELECT s.oid, format('%I.%I', n.nspname, s.relname) AS name
+  SELECT s.oid, jsonb_build_object('Schema', n.nspname, 'Name', s.relname) AS name
   FROM tables t JOIN pg_attribute a ON a.attrelid = t.oid AND a.attname = 'id'
   JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid AND d.refobjsubid = a.attnum AND d.deptype IN ('a', 'i')
   JOIN pg_class s ON d.classid = 'pg_class'::regclass AND s.oid = d.objid AND s.relkind = 'S'
@@ -252,7 +253,7 @@ SELECT jsonb_build_object(
      JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> c.oid
      JOIN pg_class b ON b.oid = d.refobjid AND b.relkind IN ('r', 'p') JOIN pg_namespace n ON n.oid = b.relnamespace
      WHERE c.relname = ANY ($2::text[]) AND c.relkind = 'v' GROUP BY c.relname) v),
-  'sequence', coalesce((SELECT name FROM sequence), ''),
+  'sequence', (SELECT name FROM sequence),
   'increment', (SELECT seqincrement FROM pg_sequence JOIN sequence s ON s.oid = seqrelid),
   'cache', (SELECT seqcache FROM pg_sequence JOIN sequence s ON s.oid = seqrelid),
   'sequence_granted', coalesce((SELECT has_sequence_privilege(oid, 'SELECT, USAGE') FROM sequence), true))`
@@ -261,19 +262,18 @@ const appSQL = `
 SELECT jsonb_build_object(
   'exists', true, 'login', r.rolcanlogin, 'connect', has_database_privilege(r.oid, current_database(), 'CONNECT'),
   'usage', coalesce(has_schema_privilege(r.oid, n.oid, 'USAGE'), false),
-  'insert', coalesce(has_table_privilege(r.oid, c.oid, 'INSERT'), false),
   'columns', (SELECT coalesce(jsonb_agg(a.attname), '[]') FROM pg_attribute a
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND has_column_privilege(r.oid, c.oid, a.attnum, 'INSERT')),
   'reads', (SELECT coalesce(jsonb_agg(a.attname ORDER BY a.attname), '[]') FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND has_column_privilege(r.oid, c.oid, a.attnum, 'SELECT')),
   'sequence', (SELECT coalesce(bool_and(has_sequence_privilege(r.oid, q.oid, 'USAGE')), true) FROM pg_depend d
                JOIN pg_class q ON q.oid = d.objid AND q.relkind = 'S' WHERE d.classid = 'pg_class'::regclass AND d.refobjid = c.oid),
-  'defaults', (SELECT coalesce(jsonb_agg(DISTINCT format('%I.%I', s.nspname, q.relname)), '[]') FROM pg_attrdef a
+  'defaults', (SELECT coalesce(jsonb_agg(DISTINCT jsonb_build_object('schema', s.nspname, 'name', q.relname, 'same', q.relowner = c.relowner)), '[]') FROM pg_attrdef a
                JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid AND d.refclassid = 'pg_class'::regclass
                JOIN pg_class q ON q.oid = d.refobjid JOIN pg_namespace s ON s.oid = q.relnamespace
                WHERE a.adrelid = c.oid AND CASE q.relkind WHEN 'S' THEN NOT has_sequence_privilege(r.oid, q.oid, 'USAGE, UPDATE') END),
   'enqueue', EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = n.oid AND f.proname = $3 || '_enqueue' AND has_function_privilege(r.oid, f.oid, 'EXECUTE')),
-  'more', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,UPDATE,DELETE,TRUNCATE}'::text[]) p WHERE has_table_privilege(r.oid, c.oid, p)),
+  'more', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,UPDATE,DELETE,TRUNCATE,TRIGGER}'::text[]) p WHERE has_table_privilege(r.oid, c.oid, p) OR p = 'UPDATE' AND has_any_column_privilege(r.oid, c.oid, p)),
   'owner', r.rolsuper OR coalesce(pg_has_role(r.oid, c.relowner, 'USAGE'), false),
   'rejected', coalesce(c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls
               AND NOT (pg_has_role(r.oid, c.relowner, 'USAGE') AND NOT c.relforcerowsecurity)
@@ -360,3 +360,26 @@ SELECT jsonb_build_object(
   'dead', coalesce(sum(s.n_dead_tup), 0)::bigint, 'live', coalesce(sum(s.n_live_tup), 0)::bigint, 'pages', coalesce(sum(c.relpages), 0),
   'since', coalesce(extract(epoch FROM clock_timestamp() - max(greatest(s.last_vacuum, s.last_autovacuum))), -1))
 FROM (SELECT $1::text::regclass AS relid UNION SELECT relid FROM pg_partition_tree($1::text::regclass)) t JOIN pg_class c ON c.oid = t.relid JOIN pg_stat_all_tables s ON s.relid = t.relid`
+
+// grantsSQL lists who has privileges on the outbox, besides superusers and its owner: by a grant on the table or on
+// columns, or as a member of pg_write_all_data. trusted: the role of the relay is a member, or it was granted something
+// on the dead-letter table, as relays and operators are, and applications are not.
+const grantsSQL = `
+WITH tables AS (SELECT c.oid, c.relname, c.relowner, c.relacl FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                WHERE n.nspname = $1 AND c.relname IN ($2, $3) AND c.relkind IN ('r', 'p')),
+given AS (SELECT t.relname, t.relowner, x.grantee, x.privilege_type AS privilege FROM tables t, aclexplode(t.relacl) x
+          UNION SELECT t.relname, t.relowner, x.grantee, x.privilege_type FROM tables t JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped, aclexplode(a.attacl) x),
+wide AS (SELECT t.relowner, m.member AS grantee, r.rolname AS inherited FROM tables t, pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid
+         WHERE t.relname = $2 AND r.rolname = 'pg_write_all_data'),
+held AS (SELECT grantee, relowner, '' AS inherited, array_agg(DISTINCT privilege) AS privileges FROM given
+         WHERE relname = $2 AND privilege IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER') GROUP BY grantee, relowner
+         UNION ALL SELECT grantee, relowner, inherited, '{INSERT,UPDATE,DELETE}' FROM wide)
+SELECT coalesce(jsonb_agg(jsonb_build_object('role', coalesce(r.rolname, ''), 'inherited', h.inherited,
+    'privileges', (SELECT jsonb_agg(p ORDER BY array_position('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,TRIGGER}', p)) FROM unnest(h.privileges) p),
+    'app', CASE WHEN r.oid IS NULL THEN true ELSE coalesce((SELECT pg_has_role(a.oid, r.oid, 'USAGE') FROM pg_roles a WHERE a.rolname = $4), false) END,
+    'trusted', r.oid IS NOT NULL AND (pg_has_role(current_user, r.oid, 'USAGE') AND NOT (SELECT s.rolsuper FROM pg_roles s WHERE s.rolname = current_user)
+      OR EXISTS (SELECT FROM given d WHERE d.relname = $3 AND d.grantee <> 0 AND pg_has_role(r.oid, d.grantee, 'USAGE'))),
+    'members', CASE WHEN r.oid IS NULL THEN '[]' ELSE (SELECT coalesce(jsonb_agg(m.rolname ORDER BY m.rolname), '[]') FROM (
+      SELECT p.rolname FROM pg_auth_members s JOIN pg_roles p ON p.oid = s.member WHERE s.roleid = r.oid ORDER BY 1 LIMIT 5) m) END) ORDER BY r.rolname, h.inherited), '[]')
+FROM held h LEFT JOIN pg_roles r ON r.oid = h.grantee
+WHERE h.grantee = 0 OR r.oid IS NOT NULL AND NOT r.rolsuper AND NOT pg_has_role(r.oid, h.relowner, 'USAGE')`

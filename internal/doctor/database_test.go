@@ -33,7 +33,7 @@ func TestTheDocumentedGrantsAreEnough(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	role := p.relayRole("REPLICATION")
 	app, _ := p.role("")
-	p.exec("GRANT USAGE ON SCHEMA public TO "+app, "GRANT INSERT ON outbox TO "+app)
+	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app))
 	p.AppRole = app
 	r := p.examine()
 	r.wantOthersOK()
@@ -655,12 +655,16 @@ func TestARoleWithoutReplicationIsReported(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
+func messageGrant(role string) string {
+	return "GRANT INSERT (" + strings.Join(outbox.InsertColumns(), ", ") + ") ON outbox TO " + role
+}
+
 func TestRowLevelSecurityIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.relayRole("REPLICATION")
 	app, _ := p.role("")
 	p.AppRole = app
-	p.exec("GRANT USAGE ON SCHEMA public TO "+app, "GRANT INSERT ON outbox TO "+app, "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
+	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app), "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
 	r := p.examine()
 	p.fix(r.want(doctor.Problem, doctor.Grants, "relay", "hides rows", "BYPASSRLS"))
 	p.fix(r.want(doctor.Problem, doctor.Grants, "application", "row-level security", "CREATE POLICY"))
@@ -688,10 +692,10 @@ func TestTheApplicationsRoleIsExamined(t *testing.T) {
 func TestTheApplicationsSequencesAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.AppRole, _ = p.role("")
-	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, "GRANT INSERT ON outbox TO "+p.AppRole)
+	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, messageGrant(p.AppRole))
 	p.examine().wantOthersOK()
 	p.exec("ALTER TABLE outbox ALTER id DROP IDENTITY", `CREATE SEQUENCE "S"`, `ALTER TABLE outbox ALTER id SET DEFAULT nextval('"S"')`)
-	p.fix(p.examine().want(doctor.Problem, doctor.Grants, "application", `may not use sequence public."S"`, `GRANT USAGE ON SEQUENCE public."S" TO`))
+	p.fix(p.examine().want(doctor.Problem, doctor.Grants, "application", `may not use sequence public."S"`, `GRANT USAGE ON SEQUENCE "public"."S" TO`))
 	p.examine().wantOthersOK()
 	p.exec("SET ROLE "+p.AppRole, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')", "RESET ROLE")
 }
@@ -700,7 +704,7 @@ func TestTheApplicationsSequencesAreExamined(t *testing.T) {
 func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.AppRole, _ = p.role("")
-	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, "GRANT INSERT ON outbox TO "+p.AppRole)
+	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, messageGrant(p.AppRole))
 	insert := "SET ROLE " + p.AppRole + "; INSERT INTO outbox (id, routing_key, payload) VALUES (nextval('outbox_id_seq'), 'k', '1') RETURNING id"
 	if _, err := p.conn.Exec(t.Context(), insert); err == nil {
 		t.Fatal("it can already read the id")
@@ -712,8 +716,10 @@ func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 	f := p.examine().want(doctor.OK, doctor.Grants, "returning", "message_id as its key", "GRANT SELECT (id) ON", "GRANT USAGE ON SEQUENCE")
 	_, grants, _ := strings.Cut(f.Message, "or: ")
 	p.exec(grants)
-	p.examine().want(doctor.OK, doctor.Grants, "returning", "INSERT … RETURNING id and nextval work")
+	p.examine().want(doctor.OK, doctor.Grants, "returning", "INSERT … RETURNING id works")
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT and read id, message_id")
+	p.exec("SET ROLE "+p.AppRole, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1') RETURNING id", "RESET ROLE", "GRANT INSERT (id) ON outbox TO "+p.AppRole)
+	p.examine().want(doctor.Warning, doctor.Grants, "application", "may INSERT into id,", "REVOKE INSERT ON")
 	p.exec(insert, "RESET ROLE")
 
 	p.exec("REVOKE ALL ON outbox FROM " + p.AppRole)

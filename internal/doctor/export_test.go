@@ -12,4 +12,4 @@ func (o *Options) SetClock(now func() time.Time) { o.now = now }
 func Pasteable(line string) bool { return pasteable(line) }
 
 // PermitFix is for tests with the broker's error texts.
-func PermitFix(err error) string { return (&brokerJudge{}).permitFix(err) }
+func PermitFix(err error) []string { return (&brokerJudge{}).permitFix("", err).lines() }

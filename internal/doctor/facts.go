@@ -7,6 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -39,6 +40,7 @@ type databaseFacts struct {
 	tables       answer[tablesFacts]
 	version      answer[migrations.State]
 	app          answer[appFacts]
+	grants       answer[[]grantFacts]
 	textual      answer[int]
 	adopted      answer[[]adopt.Adopted]
 	publication  answer[publicationFacts]
@@ -109,11 +111,11 @@ type tablesFacts struct {
 	Others map[string]string `json:"others"`
 	// Views are the tables that these views read, by the name of the view.
 	Views map[string][]viewedFacts `json:"views"`
-	// Sequence is the sequence of the column id, as SQL writes it; "": there is none.
-	Sequence        string `json:"sequence"`
-	SequenceGranted bool   `json:"sequence_granted"`
-	Increment       int64  `json:"increment"` // of the sequence
-	Cache           int64  `json:"cache"`     // ids that each session takes at once
+	// Sequence is the sequence of the column id; empty: there is none.
+	Sequence        outbox.Table `json:"sequence"`
+	SequenceGranted bool         `json:"sequence_granted"`
+	Increment       int64        `json:"increment"` // of the sequence
+	Cache           int64        `json:"cache"`     // ids that each session takes at once
 }
 
 type tableFacts struct {
@@ -139,10 +141,10 @@ type tableFacts struct {
 
 // constraintFacts describe a constraint, or a unique index without one.
 type constraintFacts struct {
-	Name    string   `json:"name"`
-	Index   string   `json:"index"`  // the index, as SQL writes it; "": it is a constraint
-	Unique  bool     `json:"unique"` // or EXCLUDE
-	Columns []string `json:"columns"`
+	Name    string       `json:"name"`
+	Index   outbox.Table `json:"index"`  // empty: it is a constraint
+	Unique  bool         `json:"unique"` // or EXCLUDE
+	Columns []string     `json:"columns"`
 }
 
 // viewedFacts describe a table that a view reads.
@@ -176,12 +178,12 @@ type columnFacts struct {
 }
 
 type indexFacts struct {
-	Name      string   `json:"name"`    // as SQL writes it
-	Columns   []string `json:"columns"` // "" for an expression
-	Predicate string   `json:"predicate"`
-	Unique    bool     `json:"unique"`
-	Primary   bool     `json:"primary"`
-	Valid     bool     `json:"valid"` // and ready
+	Index     outbox.Table `json:"index"`
+	Columns   []string     `json:"columns"` // "" for an expression
+	Predicate string       `json:"predicate"`
+	Unique    bool         `json:"unique"`
+	Primary   bool         `json:"primary"`
+	Valid     bool         `json:"valid"` // and ready
 }
 
 type triggerFacts struct {
@@ -203,9 +205,9 @@ const (
 
 // referenceFacts describes a foreign key to the table.
 type referenceFacts struct {
-	Table  string `json:"table"` // as SQL writes it
-	Name   string `json:"name"`
-	Action string `json:"action"` // confdeltype: a and r reject the change; c, n and d change the other table
+	Table  outbox.Table `json:"table"`
+	Name   string       `json:"name"`
+	Action string       `json:"action"` // confdeltype: a and r reject the change; c, n and d change the other table
 }
 
 func (t tableFacts) partitioned() bool { return t.Kind == "p" }
@@ -216,18 +218,36 @@ type appFacts struct {
 	Login   bool     `json:"login"`
 	Connect bool     `json:"connect"`
 	Usage   bool     `json:"usage"`
-	Insert  bool     `json:"insert"`  // on the whole table
 	Columns []string `json:"columns"` // columns with the INSERT privilege
 	More    []string `json:"more"`    // other privileges on the table
 	// Reads are the columns that it may SELECT. ORMs need id for RETURNING id, and Sequence for nextval.
 	Reads    []string `json:"reads"`
 	Sequence bool     `json:"sequence"`
-	// Defaults are the sequences of default values that it may not use, as SQL writes them.
-	Defaults []string `json:"defaults"`
-	Enqueue  bool     `json:"enqueue"` // it may call <table>_enqueue, which needs no INSERT
-	Owner    bool     `json:"owner"`   // or superuser
+	// Defaults are the sequences of default values that it may not use.
+	Defaults []sequenceFacts `json:"defaults"`
+	Enqueue  bool            `json:"enqueue"` // it may call <table>_enqueue, which needs no INSERT
+	Owner    bool            `json:"owner"`   // or superuser
 	// Rejected: row-level security rejects every row.
 	Rejected bool `json:"rejected"`
+}
+
+type sequenceFacts struct {
+	Schema string `json:"schema"`
+	Name   string `json:"name"`
+	Same   bool   `json:"same"` // its owner is that of the outbox
+}
+
+func (s sequenceFacts) table() outbox.Table { return outbox.Table{Schema: s.Schema, Name: s.Name} }
+
+// grantFacts are what a role may do with the outbox, by a grant to it.
+type grantFacts struct {
+	Role string `json:"role"` // "": PUBLIC
+	// Inherited is the predefined role that gives it; "": a grant on the table or its columns.
+	Inherited  string   `json:"inherited"`
+	Privileges []string `json:"privileges"`
+	App        bool     `json:"app"`     // the role of AppRole has it by this
+	Trusted    bool     `json:"trusted"` // a relay's role or an operator's
+	Members    []string `json:"members"` // up to five
 }
 
 type publicationFacts struct {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // Level is the severity of a finding.
@@ -44,6 +46,8 @@ type Finding struct {
 	Message string `json:"message"`
 	// Fix are lines to paste, SQL or commands. Remarks begin with "--" or "#". Empty if there is nothing to do.
 	Fix []string `json:"fix,omitempty"`
+
+	fix fix
 }
 
 // chart collects the findings of one area.
@@ -52,24 +56,21 @@ type chart struct {
 	findings []Finding
 }
 
-func (c *chart) add(level Level, name, fix, format string, args ...any) *Finding {
-	f := Finding{Area: c.area, Name: name, Level: level, Message: oneLine(fmt.Sprintf(format, args...))}
-	if fix != "" {
-		f.Fix = strings.Split(fix, "\n")
-	}
+func (c *chart) add(level Level, name string, fix fix, format string, args ...any) *Finding {
+	f := Finding{Area: c.area, Name: name, Level: level, Message: oneLine(fmt.Sprintf(format, args...)), Fix: fix.lines(), fix: fix}
 	c.findings = append(c.findings, f)
 	return &c.findings[len(c.findings)-1]
 }
 
 func (c *chart) ok(name, format string, args ...any) *Finding {
-	return c.add(OK, name, "", format, args...)
+	return c.add(OK, name, nil, format, args...)
 }
 
-func (c *chart) warn(name, fix, format string, args ...any) *Finding {
+func (c *chart) warn(name string, fix fix, format string, args ...any) *Finding {
 	return c.add(Warning, name, fix, format, args...)
 }
 
-func (c *chart) wrong(name, fix, format string, args ...any) *Finding {
+func (c *chart) wrong(name string, fix fix, format string, args ...any) *Finding {
 	return c.add(Problem, name, fix, format, args...)
 }
 
@@ -79,38 +80,34 @@ func (c *chart) unknown(name string, err error) *Finding {
 }
 
 // seeLog is the fix of last resort.
-const seeLog = "-- see the other findings, and the server's log"
+func seeLog() fix { return remark("-- see the other findings, and the server's log") }
 
 // about sets the subject.
 func (f *Finding) about(subject string) { f.Subject = subject }
 
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+func oneLine(text string) string { return problem.OneLine(strings.Join(strings.Fields(text), " ")) }
 
-// sql ends a statement with exactly one semicolon.
-func sql(statement string) string { return strings.TrimRight(statement, "; ") + ";" }
-
-// lines joins commands that are run one after the other.
-func lines(commands ...string) string {
-	var kept []string
-	for _, command := range commands {
-		if command != "" {
-			kept = append(kept, command)
-		}
+// fixOf returns the hint of an error, which is one line, or seeLog.
+func fixOf(err error) fix {
+	var known *advice
+	if errors.As(err, &known) {
+		return known.fix
 	}
-	return strings.Join(kept, "\n")
+	return hintFix(problem.Hint(err))
 }
 
-// fixOf returns the hint of an error, or seeLog.
-func fixOf(err error) string {
-	var knows interface{ Hint() string }
-	if errors.As(err, &knows) {
-		if hint := knows.Hint(); pasteable(hint) {
-			return hint
-		} else if hint != "" {
-			return "# " + hint
-		}
+// hintFix is a hint, which is one line.
+func hintFix(hint string) fix {
+	switch {
+	case hint == "":
+		return seeLog()
+	case strings.HasPrefix(hint, "--") || strings.HasPrefix(hint, "#"):
+		return remark("%s", hint)
+	case pasteable(hint):
+		return command("%s", hint)
+	default:
+		return remark("# %s", hint)
 	}
-	return seeLog
 }
 
 // pasteable reports whether a line begins like SQL, a command or a remark.

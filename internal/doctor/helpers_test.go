@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"os/exec"
 	"slices"
@@ -62,6 +63,20 @@ func (p *patient) as(url string) {
 			config.RuntimeParams[name] = value
 		}
 		config.DefaultQueryExecMode = pgx.QueryExecModeExec // as the command check does
+		return pgx.ConnectConfig(ctx, config)
+	}
+}
+
+// asRole examines a role with the login of the owner, as check --relay-role does.
+func (p *patient) asRole(role string) {
+	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+		config, err := pgx.ParseConfig(p.url)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(config.RuntimeParams, parameters)
+		config.RuntimeParams["role"] = role
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec
 		return pgx.ConnectConfig(ctx, config)
 	}
 }

@@ -18,10 +18,10 @@ type historyFacts struct {
 	Execute bool   `json:"execute"` // of the relay's role
 	Owner   string `json:"owner"`   // of the function, which runs with the owner's privileges
 	Creates bool   `json:"creates"` // the relay's role may create tables in the schema
-	// Foreign are tables of the history that this role cannot drop, up to ten, as SQL writes them.
-	Foreign []string `json:"foreign"`
-	// Default is the default partition, as SQL writes it; "": there is none.
-	Default string `json:"default"`
+	// Foreign are tables of the history that this role cannot drop, up to ten.
+	Foreign []outbox.Table `json:"foreign"`
+	// Default is the default partition; empty: there is none.
+	Default outbox.Table `json:"default"`
 	// Detached: a table has the name of the default partition. It matters if there is none.
 	Detached bool `json:"detached"`
 	// Used: it has pages. Readable: the role may read it.
@@ -37,9 +37,9 @@ type historyFacts struct {
 
 // dayFacts describe the partition of one day.
 type dayFacts struct {
-	Name string `json:"name"`
-	From string `json:"from"`
-	To   string `json:"to"`
+	Table outbox.Table `json:"table"`
+	From  string       `json:"from"`
+	To    string       `json:"to"`
 	// Attached: it is a partition. There: a table of that name exists.
 	Attached bool `json:"attached"`
 	There    bool `json:"there"`
@@ -53,13 +53,13 @@ const rotationSlack = time.Hour
 const historySQL = `
 WITH history AS (SELECT c.oid, c.relnamespace FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                  WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind = 'p'),
-parts AS (SELECT c.oid, c.relname, c.relowner, format('%I.%I', n.nspname, c.relname) AS name, pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT' AS rest
+parts AS (SELECT c.oid, c.relname, c.relowner, jsonb_build_object('Schema', n.nspname, 'Name', c.relname) AS name, pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT' AS rest
           FROM history h JOIN pg_inherits i ON i.inhparent = h.oid JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace),
 rotation AS (SELECT p.oid, p.proowner FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
              WHERE n.nspname = $1 AND p.proname = $3 AND p.proargtypes::text = 'interval'::regtype::oid::text),
 days AS (SELECT d.at AT TIME ZONE 'UTC' AS begins, (d.at + interval '1 day') AT TIME ZONE 'UTC' AS ends, $4 || to_char(d.at, 'YYYYMMDD') AS name
          FROM generate_series(0, 1) nth, LATERAL (SELECT date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC') + nth * interval '1 day' AS at) d),
-old AS (SELECT p.name FROM parts p WHERE p.relname ~ '_p[0-9]{8}$'
+old AS (SELECT p.relname AS name FROM parts p WHERE p.relname ~ '_p[0-9]{8}$'
         AND (to_timestamp(right(p.relname, 8), 'YYYYMMDD')::date + 1)::timestamp AT TIME ZONE 'UTC' <= clock_timestamp() - $5::text::interval)
 SELECT jsonb_build_object(
   'rotates', EXISTS (SELECT FROM rotation), 'execute', coalesce((SELECT has_function_privilege(oid, 'EXECUTE') FROM rotation), false),
@@ -67,13 +67,13 @@ SELECT jsonb_build_object(
   'creates', coalesce((SELECT has_schema_privilege(r.proowner, h.relnamespace, 'CREATE') FROM rotation r, history h), true),
   'foreign', (SELECT coalesce(jsonb_agg(name), '[]') FROM (
      SELECT t.name FROM rotation r, (SELECT name, relowner FROM parts UNION ALL
-       SELECT format('%I.%I', $1::text, $2::text), c.relowner FROM history h JOIN pg_class c USING (oid)) t
+       SELECT jsonb_build_object('Schema', $1::text, 'Name', $2::text), c.relowner FROM history h JOIN pg_class c USING (oid)) t
      WHERE NOT pg_has_role(r.proowner, t.relowner, 'USAGE') ORDER BY t.name LIMIT 10) f),
-  'default', coalesce((SELECT name FROM parts WHERE rest), ''),
+  'default', (SELECT name FROM parts WHERE rest),
   'detached', EXISTS (SELECT FROM history h JOIN pg_class c ON c.relnamespace = h.relnamespace AND c.relname = $4),
   'used', coalesce((SELECT pg_relation_size(oid) > 0 FROM parts WHERE rest), false),
   'readable', coalesce((SELECT has_table_privilege(oid, 'SELECT') FROM parts WHERE rest), false),
-  'days', (SELECT jsonb_agg(jsonb_build_object('name', format('%I.%I', $1::text, d.name), 'from', d.begins, 'to', d.ends,
+  'days', (SELECT jsonb_agg(jsonb_build_object('table', jsonb_build_object('Schema', $1::text, 'Name', d.name), 'from', d.begins, 'to', d.ends,
              'attached', EXISTS (SELECT FROM parts p WHERE p.relname = d.name), 'there', EXISTS (SELECT FROM history h JOIN pg_class c ON c.relnamespace = h.relnamespace AND c.relname = d.name)) ORDER BY d.begins) FROM days d),
   'old', (SELECT count(*) FROM old), 'oldest', coalesce((SELECT min(name) FROM old), ''))`
 
@@ -94,7 +94,7 @@ func (o Options) gatherHistory(ctx context.Context, s *session) (a answer[histor
 		if a.value.Days[i].InDefault = !day.Attached; day.Attached || !a.value.Readable {
 			continue
 		}
-		a.err = s.fetch(ctx, &a.value.Days[i].InDefault, `SELECT to_jsonb(EXISTS (SELECT FROM `+a.value.Default+
+		a.err = s.fetch(ctx, &a.value.Days[i].InDefault, `SELECT to_jsonb(EXISTS (SELECT FROM `+a.value.Default.SQL()+
 			` r WHERE r.published_at >= $1::timestamptz AND r.published_at < $2::timestamptz))`, day.From, day.To)
 		if a.err != nil {
 			return a
@@ -103,7 +103,7 @@ func (o Options) gatherHistory(ctx context.Context, s *session) (a answer[histor
 	if !a.value.Readable {
 		return a
 	}
-	a.err = s.fetch(ctx, &a.value.OldRows, `SELECT to_jsonb(count(*)) FROM (SELECT r.published_at FROM `+a.value.Default+
+	a.err = s.fetch(ctx, &a.value.OldRows, `SELECT to_jsonb(count(*)) FROM (SELECT r.published_at FROM `+a.value.Default.SQL()+
 		` r ORDER BY r.id LIMIT 1000) r WHERE r.published_at <= clock_timestamp() - $1::text::interval`, o.tooOld())
 	return a
 }
@@ -160,13 +160,13 @@ func (j *databaseJudge) judgePartitions(c *chart) {
 		return
 	}
 	j.judgeRotation(c, f)
-	if f.Default == "" {
-		last := j.defaultPartition().SQL()
-		fix := fmt.Sprintf("CREATE TABLE %s PARTITION OF %s DEFAULT WITH (toast_tuple_target = 8160);", last, published.SQL())
+	if f.Default == (outbox.Table{}) {
+		last := j.defaultPartition().Printed()
+		fix := sql("CREATE TABLE %s PARTITION OF %s DEFAULT WITH (toast_tuple_target = 8160)", last, published.Printed())
 		if f.Detached {
-			fix = fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s DEFAULT;", published.SQL(), last)
+			fix = sql("ALTER TABLE %s ATTACH PARTITION %s DEFAULT", published.Printed(), last)
 		}
-		c.wrong("history", lines(fix, fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", last, outbox.QuoteIdentifier(f.Owner))),
+		c.wrong("history", lines(fix, sql("ALTER TABLE %s OWNER TO %s", last, quote(f.Owner))),
 			"%s has no default partition: on a day without a partition, %s", published, unmoved).about(published.String())
 	}
 	for i, day := range f.Days {
@@ -177,7 +177,7 @@ func (j *databaseJudge) judgePartitions(c *chart) {
 		if f.Old == 0 {
 			what = fmt.Sprintf("rows of the default partition %s", f.Default)
 		}
-		c.warn("history", j.rotate()+"  -- a session that reads the history delays it; a relay with --keep-published does it every ten minutes",
+		c.warn("history", j.rotate().noted("a session that reads the history delays it; a relay with --keep-published does it every ten minutes"),
 			"%s should have been dropped: older than %s. Messages are published; the disk fills", what, hours(j.o.KeepPublished)).about(published.String())
 	}
 	if len(c.findings) == before {
@@ -187,17 +187,23 @@ func (j *databaseJudge) judgePartitions(c *chart) {
 
 // judgeRotation checks the function, which runs as its owner.
 func (j *databaseJudge) judgeRotation(c *chart, f historyFacts) {
-	function, owner, schema := j.o.Table.RotatePublished(), outbox.QuoteIdentifier(f.Owner), outbox.QuoteIdentifier(j.o.Table.Schema)
+	function, owner, schema := j.o.Table.RotatePublished(), quote(f.Owner), quote(j.o.Table.Schema)
 	const effect = "days of the history are neither created nor dropped"
 	if len(f.Foreign) > 0 {
-		var fixes []string
+		var fixes fix
+		var names []string
 		for _, table := range f.Foreign {
-			fixes = append(fixes, fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", table, owner))
+			fixes = lines(fixes, sql("ALTER TABLE %s OWNER TO %s", table.Printed(), owner))
+			names = append(names, table.String())
 		}
-		c.warn("history", lines(fixes...), "function %s runs as its owner %q, who does not own %s: %s", function, f.Owner, strings.Join(f.Foreign, ", "), effect).about(function.String())
+		c.warn("history", fixes, "function %s runs as its owner %q, who does not own %s: %s", function, f.Owner, strings.Join(names, ", "), effect).about(function.String())
 	}
 	if !f.Creates {
-		c.warn("history", fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", schema, owner), "function %s runs as its owner %q, who may not create tables in schema %s: %s",
+		grant := sql("GRANT CREATE ON SCHEMA %s TO %s", schema, owner)
+		if table := j.f.tables.value.Tables[j.o.Table.Name]; f.Owner == table.Owner {
+			grant = grant.safe() // anybody who could once create functions can own one of this name
+		}
+		c.warn("history", grant, "function %s runs as its owner %q, who may not create tables in schema %s: %s",
 			function, f.Owner, j.o.Table.Schema, effect).about(function.String())
 	}
 }
@@ -209,23 +215,23 @@ func (j *databaseJudge) judgeDay(c *chart, when string, day dayFacts) {
 	}
 	fix := j.rotate()
 	if day.InDefault || day.There { // the function cannot create it
-		fix = lines("BEGIN;",
-			fmt.Sprintf("LOCK TABLE %s IN ACCESS EXCLUSIVE MODE;  -- relays wait", published.SQL()),
-			fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160);", day.Name, published.SQL()),
-			fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", day.Name, outbox.QuoteIdentifier(j.f.history.value.Owner)),
+		fix = lines(sql("BEGIN"),
+			sql("LOCK TABLE %s IN ACCESS EXCLUSIVE MODE", published.Printed()).noted("relays wait"),
+			sql("CREATE TABLE IF NOT EXISTS %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160)", day.Table.Printed(), published.Printed()),
+			sql("ALTER TABLE %s OWNER TO %s", day.Table.Printed(), quote(j.f.history.value.Owner)),
 			j.moveFromDefault(day),
-			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s');", published.SQL(), day.Name, day.From, day.To),
-			"COMMIT;")
+			sql("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')", published.Printed(), day.Table.Printed(), day.From, day.To),
+			sql("COMMIT"))
 	}
-	c.warn("history", fix, "%s has no partition for %s (%s): its messages go to the default partition, and are deleted row by row", published, when, day.Name).about(day.Name)
+	c.warn("history", fix, "%s has no partition for %s (%s): its messages go to the default partition, and are deleted row by row", published, when, day.Table).about(day.Table.String())
 }
 
-func (j *databaseJudge) moveFromDefault(day dayFacts) string {
+func (j *databaseJudge) moveFromDefault(day dayFacts) fix {
 	if !day.InDefault {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("WITH moved AS (DELETE FROM %s WHERE published_at >= '%s' AND published_at < '%s' RETURNING *) INSERT INTO %s SELECT * FROM moved;",
-		j.f.history.value.Default, day.From, day.To, day.Name)
+	return sql("WITH moved AS (DELETE FROM %s WHERE published_at >= '%s' AND published_at < '%s' RETURNING *) INSERT INTO %s SELECT * FROM moved",
+		j.f.history.value.Default.Printed(), day.From, day.To, day.Table.Printed())
 }
 
 // judgeHistoryGrants checks that the relay's role may move rows to the history and call the function.
@@ -238,7 +244,7 @@ func (j *databaseJudge) judgeHistoryGrants(c *chart) {
 	j.judgePrivileges(c, need, table)
 	if f := j.f.history; f.err == nil && f.value.Rotates && !f.value.Execute {
 		function := j.o.Table.RotatePublished()
-		c.wrong("relay", fmt.Sprintf("GRANT EXECUTE ON FUNCTION %s(interval) TO %s;", function.SQL(), j.role()),
+		c.wrong("relay", sql("GRANT EXECUTE ON FUNCTION %s(interval) TO %s", function.Printed(), j.role()).safe(),
 			"role %q may not EXECUTE function %s: relays with --keep-published exit", j.f.role.value.Name, function).about(function.String())
 	}
 }
@@ -248,8 +254,8 @@ func (j *databaseJudge) defaultPartition() outbox.Table {
 }
 
 // rotate returns the call that creates and drops partitions, as a relay makes it.
-func (j *databaseJudge) rotate() string {
-	return fmt.Sprintf("SELECT %s(interval '%.0f s');", j.o.Table.RotatePublished().SQL(), j.o.KeepPublished.Seconds())
+func (j *databaseJudge) rotate() fix {
+	return sql("SELECT %s(interval '%.0f s')", j.o.Table.RotatePublished().Printed(), j.o.KeepPublished.Seconds())
 }
 
 // hours writes a duration as a flag accepts it, without zero minutes.

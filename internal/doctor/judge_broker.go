@@ -13,6 +13,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
@@ -24,7 +25,7 @@ func judgeBroker(o Options, f facts) []Finding {
 	j := &brokerJudge{o: o, f: *f.broker, database: f.database}
 	c := &chart{area: RabbitMQ}
 	if f.broker.unreachable != nil {
-		c.wrong(f.broker.unreachable.Part, f.broker.unreachable.Hint(), "%s", f.broker.unreachable)
+		c.wrong(f.broker.unreachable.Part, hintFix(f.broker.unreachable.Hint()), "%s", f.broker.unreachable)
 		return c.findings
 	}
 	c.ok("reachable", "RabbitMQ %s at %s", j.f.version, j.f.address)
@@ -33,7 +34,8 @@ func judgeBroker(o Options, f facts) []Finding {
 	j.judgeTLS(c, time.Now())
 	j.judgeAlarm(c)
 	if j.f.broken != nil {
-		c.wrong("connection", cmp.Or(publish.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost), "# run check again; if it still fails, see RabbitMQ's log"), "the connection broke during the check: %s", j.f.broken)
+		c.wrong("connection", hintFix(cmp.Or(publish.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost), "# run check again; if it still fails, see RabbitMQ's log")),
+			"the connection broke during the check: %s", j.f.broken)
 	}
 	j.judgeExchanges(c)
 	j.judgeWrites(c)
@@ -56,14 +58,14 @@ func (j *brokerJudge) judgeTLS(c *chart, now time.Time) {
 	case state == nil && j.f.local:
 		c.ok("tls", "none; the connection does not leave this machine")
 	case state == nil:
-		c.warn("tls", "# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; docs/configuration.md, \"AMQP URL\", explains certificates",
+		c.warn("tls", remark("# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; docs/configuration.md, \"AMQP URL\", explains certificates"),
 			"none: password and messages cross the network in clear")
 	case len(state.PeerCertificates) > 0:
 		cert := state.PeerCertificates[0]
 		left := cert.NotAfter.Sub(now)
 		says := fmt.Sprintf("%s, certificate of %s, valid until %s", tls.VersionName(state.Version), cert.Subject.CommonName, cert.NotAfter.Format(time.DateOnly))
 		if left < soonExpired {
-			c.warn("tls", "# renew RabbitMQ's certificate", "%s: for %s more", says, span(max(left, 0)))
+			c.warn("tls", remark("# renew RabbitMQ's certificate"), "%s: for %s more", says, span(max(left, 0)))
 			return
 		}
 		c.ok("tls", "%s", says)
@@ -73,7 +75,8 @@ func (j *brokerJudge) judgeTLS(c *chart, now time.Time) {
 }
 
 func (j *brokerJudge) judgeAlarm(c *chart) {
-	const fix = "rabbitmq-diagnostics alarms\n# memory: free some, or rabbitmqctl set_vm_memory_high_watermark 0.6; disk: free some, or rabbitmqctl set_disk_free_limit 1GB"
+	fix := lines(command("rabbitmq-diagnostics alarms"),
+		remark("# memory: free some, or rabbitmqctl set_vm_memory_high_watermark 0.6; disk: free some, or rabbitmqctl set_disk_free_limit 1GB"))
 	switch {
 	case j.f.alarm != "":
 		c.wrong("alarms", fix, "%s. The relay waits, and loses nothing", j.f.alarm)
@@ -92,10 +95,10 @@ func (j *brokerJudge) judgeExchanges(c *chart) {
 		switch {
 		case !asked: // the connection broke before this check
 		case isNotFound(err):
-			c.wrong("exchange", j.curl("PUT", "exchanges", name, `{"type": "topic", "durable": true}`)+"  # or the type that its consumers expect",
+			c.wrong("exchange", j.curl("PUT", "exchanges", name, `{"type": "topic", "durable": true}`).noted("or the type that its consumers expect"),
 				"exchange %q does not exist in virtual host %q%s", name, j.f.vhost, j.namedBy(name)).about(name)
 		case err != nil:
-			c.wrong("exchange", "# see RabbitMQ's log", "exchange %q: %s", name, err).about(name)
+			c.wrong("exchange", remark("# see RabbitMQ's log"), "exchange %q: %s", name, err).about(name)
 		default:
 			c.ok("exchange", "%q exists", name).about(name)
 		}
@@ -141,7 +144,7 @@ func (j *brokerJudge) judgeWrites(c *chart) {
 			}
 		default:
 			if denied[d.exchange]++; denied[d.exchange] == 1 {
-				c.wrong("write", j.permitFix(err), "user %q may not publish to %s%s: %s", j.f.user, called(d.exchange), withKey(d), reasonOf(err)).about(d.exchange)
+				c.wrong("write", j.permitFix(d.exchange, err), "user %q may not publish to %s%s: %s", j.f.user, called(d.exchange), withKey(d), reasonOf(err)).about(d.exchange)
 			}
 		}
 	}
@@ -159,26 +162,29 @@ func withKey(d destination) string {
 	return fmt.Sprintf(" with routing key %q", d.routingKey)
 }
 
-// permitFix names every exchange that is needed, because set_permissions replaces all permissions.
-func (j *brokerJudge) permitFix(err error) string {
+// permitFix gives the user only the exchanges that the settings name: any application can insert a row with the name of
+// any exchange. A limit to some routing keys is never lifted for the key of a row.
+func (j *brokerJudge) permitFix(exchange string, err error) fix {
 	reason := reasonOf(err)
+	vhost, user := shell(j.f.vhost), shell(j.f.user)
 	switch {
 	case strings.Contains(reason, "internal exchange '"):
-		return "# publish to an exchange that is bound to it: an internal one rejects messages from clients"
+		return remark("# publish to an exchange that is bound to it: an internal one rejects messages from clients")
 	case strings.Contains(reason, "access to topic '"):
-		return fmt.Sprintf("rabbitmqctl clear_topic_permissions -p %s %s  # or set_topic_permissions with a pattern that takes the key", shell(j.f.vhost), shell(j.f.user))
+		return remark("# if applications may use this routing key, change the pattern: rabbitmqctl list_user_topic_permissions -p %s %s%s", vhost, problem.Dashed(j.f.user), user)
+	case exchange != j.o.Exchange && exchange != j.o.EventsExchange:
+		return remark("# rows name it, and no setting does. If applications may use it, add it to the pattern for write: rabbitmqctl list_user_permissions %s%s", problem.Dashed(j.f.user), user)
 	}
-	names := map[string]bool{}
-	for _, d := range j.o.written(j.f.asked) {
-		names[permissionName(d.exchange)] = true
+	names := map[string]bool{permissionName(j.o.Exchange): true}
+	if j.o.EventsExchange != "" {
+		names[permissionName(j.o.EventsExchange)] = true
 	}
-	names[permissionName(j.o.Exchange)] = true
 	var quoted []string
 	for _, name := range sortedKeys(names) {
 		quoted = append(quoted, regexp.QuoteMeta(name))
 	}
-	return fmt.Sprintf("rabbitmqctl set_permissions -p %s %s '' %s ''  # configure, write, read: it replaces what the user had", shell(j.f.vhost), shell(j.f.user),
-		shell("^("+strings.Join(quoted, "|")+")$"))
+	return command("rabbitmqctl set_permissions -p %s %s%s '' %s ''", vhost, problem.Dashed(j.f.user), user, shell("^("+strings.Join(quoted, "|")+")$")).
+		noted("configure, write, read: it replaces what the user had. Add the exchanges that rows may name")
 }
 
 // permissionName is the exchange's name in permissions.
@@ -220,10 +226,10 @@ func (j *brokerJudge) judgeManagement(c *chart) {
 	case j.o.NoProbe:
 		c.ok("management", "the HTTP API at %s does not answer (%s), and --no-probe skips the checks that need it", j.f.management.url, err)
 	case errors.As(err, &status) && (status.code == 401 || status.code == 403):
-		c.warn("management", fmt.Sprintf("rabbitmqctl set_user_tags %s management  # or name a user that has the tag: --management-url http://USER:PASSWORD@HOST:15672", shell(j.f.user)),
+		c.warn("management", command("rabbitmqctl set_user_tags %s%s management", problem.Dashed(j.f.user), shell(j.f.user)).noted("or name a user that has the tag: --management-url http://USER:PASSWORD@HOST:15672"),
 			"the HTTP API at %s does not let user %q in (%s): %s", j.f.management.url, j.f.user, err, hidden)
 	default:
-		c.warn("management", "rabbitmq-plugins enable rabbitmq_management  # or name its address: --management-url http://HOST:15672; or --no-probe",
+		c.warn("management", command("rabbitmq-plugins enable rabbitmq_management").noted("or name its address: --management-url http://HOST:15672; or --no-probe"),
 			"the HTTP API at %s does not answer (%s): %s", j.f.management.url, err, hidden)
 	}
 }
@@ -239,7 +245,7 @@ func (j *brokerJudge) needsManagement() bool {
 }
 
 // curl returns a call of the management API, which works with every version.
-func (j *brokerJudge) curl(method, kind, path, body string) string {
+func (j *brokerJudge) curl(method, kind, path, body string) fix {
 	base := j.f.management.url
 	if base == "" {
 		base = "http://HOST:15672"
@@ -248,5 +254,5 @@ func (j *brokerJudge) curl(method, kind, path, body string) string {
 	for _, part := range strings.Split(path, "\x00") {
 		address += "/" + url.PathEscape(part)
 	}
-	return fmt.Sprintf("curl -u ADMIN -X %s %s -H 'Content-Type: application/json' -d %s", method, shell(address), shell(body))
+	return command("curl -u ADMIN -X %s %s -H 'Content-Type: application/json' -d %s", method, shell(address), shell(body))
 }

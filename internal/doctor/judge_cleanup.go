@@ -55,7 +55,7 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 	switch {
 	case hidden >= 0:
 		t := j.f.transactions.value.Writers[hidden]
-		c.warn("transactions", fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; it is rolled back", t.PID),
+		c.warn("transactions", endSession(t.PID),
 			"pid %d (%s) has a transaction open%s: dead rows of the outbox stay until it ends, if it is in this database%s", t.PID, t.who(), t.since(), blind)
 	case len(here) == 0:
 		c.ok("transactions", "none delays the removal of dead rows%s", blind)
@@ -63,7 +63,7 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 		c.ok("transactions", "the oldest is open for %s: pid %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
 	default:
 		t := here[at]
-		c.warn("transactions", fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; it is rolled back", t.PID),
+		c.warn("transactions", endSession(t.PID),
 			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay until it ends. The stream is not affected; sweeps become slower", t.PID, t.who(), span(t.age()))
 	}
 }
@@ -89,9 +89,24 @@ func (j *databaseJudge) judgePrepared(c *chart) {
 		if !t.Here {
 			where = fmt.Sprintf(", in database %q", t.Database)
 		}
-		c.warn("prepared_transactions", fmt.Sprintf("ROLLBACK PREPARED %s;  -- or COMMIT PREPARED: as %s%s", outbox.QuoteLiteral(t.GID), t.User, where),
+		c.warn("prepared_transactions", preparedFix(t, where),
 			"transaction %s is prepared and open for %s: dead rows stay, and no slot can be created", outbox.QuoteLiteral(t.GID), span(t.age())).about(t.GID)
 	}
+}
+
+// preparedFix leaves the decision to the owner: each of the statements is final, and only one of them is right.
+func preparedFix(t transaction, where string) fix {
+	gid := outbox.QuoteLiteral(t.GID)
+	return lines(
+		remark("-- ask the application or transaction manager that prepared it, of role %s%s, whether its work counts; then, as that role:", outbox.Identifier(t.User), where),
+		remark("-- COMMIT PREPARED %s;  -- keeps its work", gid),
+		remark("-- ROLLBACK PREPARED %s;  -- destroys its work", gid))
+}
+
+// endSession says first what is lost.
+func endSession(pid int) fix {
+	return lines(remark("-- wait until it ends, or ask its owner to end it; or, as an administrator, which loses its uncommitted work:"),
+		sql("SELECT pg_catalog.pg_terminate_backend(%d)", pid))
 }
 
 // judgeSlotBlockers: the creation of a slot waits for all open transactions that have written, in every database.
@@ -100,7 +115,7 @@ func (j *databaseJudge) judgeSlotBlockers(c *chart) {
 		if t.Age != 0 && t.age() < passing || t.Age == 0 && t.XIDAge < passingXIDs {
 			continue
 		}
-		c.warn("slot_blocker", fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; or wait until it ends", t.PID),
+		c.warn("slot_blocker", endSession(t.PID),
 			"the creation of the slot waits for pid %d (%s), which has written and is open%s", t.PID, t.who(), t.since()).about(strconv.Itoa(t.PID))
 	}
 }
@@ -129,16 +144,16 @@ func (j *databaseJudge) judgeStandbyHorizon(c *chart) {
 			continue
 		}
 		if !s.Active() {
-			c.warn("standby_horizon", slot.DropSQL(s.Name)+";  -- if the standby does not come back",
+			c.warn("standby_horizon", sql("%s", slot.DropSQL(s.Name)).noted("if the standby does not come back"),
 				"slot %s prevents the removal of dead rows, for a standby that is not connected", s.Name).about(s.Name)
 			continue
 		}
-		c.warn("standby_horizon", "-- on the standby, end the query that is open: SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;",
+		c.warn("standby_horizon", remark("-- on the standby, end the query that is open: SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;"),
 			"a query on the standby of slot %s delays the removal of dead rows by %d transactions", s.Name, s.XminAge).about(s.Name)
 	}
 	for _, t := range j.f.transactions.value.Feedback {
 		if t.XIDAge >= oldHorizon {
-			c.warn("standby_horizon", "-- on the standby, end the query that is open: SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;",
+			c.warn("standby_horizon", remark("-- on the standby, end the query that is open: SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;"),
 				"a query on the standby %s delays the removal of dead rows by %d transactions", t.Program, t.XIDAge).about(t.Program)
 		}
 	}
@@ -172,7 +187,7 @@ func (j *databaseJudge) judgeDead(c *chart) {
 	}
 	says := fmt.Sprintf("about %d dead rows and %d live ones, %s", d.Dead, d.Live, last)
 	if d.crowded() {
-		c.warn("dead_rows", "VACUUM (ANALYZE) "+j.o.Table.SQL()+";  -- frees nothing while a transaction above is open", "%s: scans of the table take longer", says)
+		c.warn("dead_rows", sql("VACUUM (ANALYZE) %s", j.o.Table.Printed()).noted("frees nothing while a transaction above is open"), "%s: scans of the table take longer", says)
 		return
 	}
 	c.ok("dead_rows", "%s", says)
@@ -186,7 +201,7 @@ func queueSettings() []string {
 
 func (j *databaseJudge) judgeAutovacuum(c *chart) {
 	table, there := j.f.tables.value.Tables[j.o.Table.Name]
-	name := j.o.Table.SQL()
+	name := j.o.Table.Printed()
 	switch {
 	case j.setting("autovacuum") == "off" || j.setting("track_counts") == "off":
 		which := "autovacuum"
@@ -196,11 +211,11 @@ func (j *databaseJudge) judgeAutovacuum(c *chart) {
 		c.warn("autovacuum", j.service.setting(which, "on", false), "%s is off on this server: dead rows pile up until the server stops for fear of wraparound", which)
 	case !there || table.partitioned(): // partitions have settings of their own
 	case slices.ContainsFunc(table.Options, switchesOff):
-		c.warn("autovacuum", "ALTER TABLE "+name+" RESET (autovacuum_enabled);", "autovacuum is off for %s: dead rows pile up, and scans of the table take longer", j.o.Table)
+		c.warn("autovacuum", sql("ALTER TABLE %s RESET (autovacuum_enabled)", name).safe(), "autovacuum is off for %s: dead rows pile up, and scans of the table take longer", j.o.Table)
 	default:
 		missing := slices.DeleteFunc(queueSettings(), func(s string) bool { return !laxer(table.Options, s) })
 		if len(missing) > 0 {
-			c.warn("autovacuum", fmt.Sprintf("ALTER TABLE %s SET (%s);", name, strings.Join(missing, ", ")),
+			c.warn("autovacuum", sql("ALTER TABLE %s SET (%s)", name, strings.Join(missing, ", ")).safe(),
 				"%s lacks settings of a queue: without them, autovacuum comes late or slowly", j.o.Table)
 			return
 		}

@@ -52,36 +52,38 @@ func (j *databaseJudge) travels(of outbox.Table, is columnFacts) bool {
 
 func (j *databaseJudge) judgeLostColumn(c *chart, of outbox.Table, is columnFacts) {
 	fix := j.giveDead(is)
-	if fix == "" {
+	if fix == nil {
 		return
 	}
 	c.warn("column", fix, "column %s of %s is not in %s with the same type: dead letters lose its value", is.Name, of, j.o.Table.DeadLetter().Name).about(of.String() + "." + is.Name)
 }
 
 // giveDead returns the fix that adds an outbox column to the dead-letter table.
-func (j *databaseJudge) giveDead(is columnFacts) string {
+func (j *databaseJudge) giveDead(is columnFacts) fix {
 	dead := j.o.Table.DeadLetter()
 	table, there := j.f.tables.value.Tables[dead.Name]
 	if !there {
-		return ""
+		return nil
 	}
-	column := outbox.QuoteIdentifier(is.Name)
-	fix := fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s;", dead.SQL(), column, is.Type)
+	column := quote(is.Name)
+	fix := sql("ALTER TABLE %s ADD COLUMN %s %s", dead.Printed(), column, is.Type)
 	if slices.ContainsFunc(table.Columns, func(c columnFacts) bool { return c.Name == is.Name }) {
-		fix = fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s TYPE %s USING %[2]s::text::%[3]s;", dead.SQL(), column, is.Type)
+		fix = sql("ALTER TABLE %s ALTER COLUMN %s TYPE %s USING %[2]s::text::%[3]s", dead.Printed(), column, is.Type)
 	}
 	return fix
 }
 
 func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, want migrations.Column) {
-	alter := fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s ", of.SQL(), outbox.QuoteIdentifier(is.Name))
+	alter := func(action string) fix {
+		return sql("ALTER TABLE %s ALTER COLUMN %s %s", of.Printed(), quote(is.Name), action)
+	}
 	what := fmt.Sprintf("column %s of %s", is.Name, of)
 	about := of.String() + "." + is.Name
 	switch {
 	case is.Generated:
-		c.wrong("column", alter+"DROP EXPRESSION;", "%s is generated: it is not in the stream, and the relay cannot write it", what).about(about)
+		c.wrong("column", alter("DROP EXPRESSION"), "%s is generated: it is not in the stream, and the relay cannot write it", what).about(about)
 	case is.Type != want.Type && strings.HasPrefix(is.Type, "character varying") && want.Type == "text":
-		c.warn("column", alter+"TYPE text;", "%s is %s, and should be text: what is longer cannot be written", what, is.Type).about(about)
+		c.warn("column", alter("TYPE text"), "%s is %s, and should be text: what is longer cannot be written", what, is.Type).about(about)
 	case is.Type != want.Type:
 		effect := "the relay cannot read such rows, or publishes a different value"
 		if of == j.o.Table.Published() {
@@ -90,11 +92,11 @@ func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, w
 		c.wrong("column", retype(of, is, want), "%s is %s, and has to be %s: %s", what, is.Type, want.Type, effect).about(about)
 	case want.NotNull && !is.NotNull && of == j.o.Table.Published(): // the relay fills it
 	case want.NotNull && !is.NotNull:
-		c.wrong("column", lines(fillNulls(of, want), alter+"SET NOT NULL;"), "%s may be null: the relay cannot read a row without it", what).about(about)
+		c.wrong("column", lines(fillNulls(of, want), alter("SET NOT NULL")), "%s may be null: the relay cannot read a row without it", what).about(about)
 	case is.NotNull && !want.NotNull:
-		c.wrong("column", alter+"DROP NOT NULL;", "%s is NOT NULL: %s", what, notNullEffect(j.o.Table, of)).about(about)
+		c.wrong("column", alter("DROP NOT NULL"), "%s is NOT NULL: %s", what, notNullEffect(j.o.Table, of)).about(about)
 	case want.Default != "" && !is.Filled && of == j.o.Table:
-		c.warn("column", lines(alter+setDefault(want)+";", continueIDs(of, want)), "%s has no default: an INSERT that leaves it out fails", what).about(about)
+		c.warn("column", lines(withDefault(alter(setDefault(want)), want), continueIDs(of, want)), "%s has no default: an INSERT that leaves it out fails", what).about(about)
 	case of == j.o.Table && is.Default != "":
 		j.judgeDefault(c, is, want)
 	}
@@ -146,7 +148,11 @@ func (j *databaseJudge) judgeDefault(c *chart, is columnFacts, want migrations.C
 	case want.Default != "":
 		fix = setDefault(want)
 	}
-	c.add(level, "column", fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s %s;", j.o.Table.SQL(), outbox.QuoteIdentifier(is.Name), fix), "%s: %s", what, effect.says).about(about)
+	steps := sql("ALTER TABLE %s ALTER COLUMN %s %s", j.o.Table.Printed(), quote(is.Name), fix)
+	if want.Default != "" {
+		steps = withDefault(steps, want)
+	}
+	c.add(level, "column", steps, "%s: %s", what, effect.says).about(about)
 }
 
 // constantOf returns the value of an expression that is a literal, as Postgres writes it: 9, (-1) or '2'::smallint.
@@ -158,12 +164,12 @@ func constantOf(expression string) (value string, constant bool) {
 	return m[1] + m[2], true
 }
 
-// fillNulls gives the default to rows that have none; "" if there is no default.
-func fillNulls(of outbox.Table, want migrations.Column) string {
+// fillNulls gives the default to rows that have none; nil if there is no default.
+func fillNulls(of outbox.Table, want migrations.Column) fix {
 	if want.Default == "" || strings.HasPrefix(want.Default, "GENERATED") {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("UPDATE %s SET %s = %s WHERE %[2]s IS NULL;", of.SQL(), outbox.QuoteIdentifier(want.Name), want.Default)
+	return sql("UPDATE %s SET %s = %s WHERE %[2]s IS NULL", of.Printed(), quote(want.Name), want.Default)
 }
 
 // notNullEffect says what an unexpected NOT NULL breaks.
@@ -177,6 +183,14 @@ func notNullEffect(table, of outbox.Table) string {
 	return "the relay cannot move a message there, and retries without end"
 }
 
+// withDefault: --fix may set a default, which changes no row. It makes no identity.
+func withDefault(alter fix, want migrations.Column) fix {
+	if strings.HasPrefix(want.Default, "GENERATED") {
+		return alter
+	}
+	return alter.safe()
+}
+
 func setDefault(want migrations.Column) string {
 	if strings.HasPrefix(want.Default, "GENERATED") {
 		return "ADD " + want.Default
@@ -185,16 +199,16 @@ func setDefault(want migrations.Column) string {
 }
 
 // continueIDs makes a new sequence continue after the existing rows.
-func continueIDs(of outbox.Table, want migrations.Column) string {
+func continueIDs(of outbox.Table, want migrations.Column) fix {
 	if !strings.HasPrefix(want.Default, "GENERATED") {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("SELECT pg_catalog.setval(pg_catalog.pg_get_serial_sequence(%s, %s), (SELECT pg_catalog.max(id) FROM %s));", outbox.QuoteLiteral(of.SQL()), outbox.QuoteLiteral(want.Name), of.SQL())
+	return sql("SELECT pg_catalog.setval(pg_catalog.pg_get_serial_sequence(%s, %s), (SELECT pg_catalog.max(id) FROM %s))", outbox.QuoteLiteral(of.SQL()), outbox.QuoteLiteral(want.Name), of.Printed())
 }
 
 // retype converts the values. The old default has the old type, so it is set again.
-func retype(of outbox.Table, is columnFacts, want migrations.Column) string {
-	column := outbox.QuoteIdentifier(is.Name)
+func retype(of outbox.Table, is columnFacts, want migrations.Column) fix {
+	column := quote(is.Name)
 	actions := []string{fmt.Sprintf("ALTER COLUMN %s TYPE %s USING %[1]s::text::%[2]s", column, want.Type)}
 	if is.Filled && !strings.HasPrefix(want.Default, "GENERATED") {
 		actions = slices.Insert(actions, 0, fmt.Sprintf("ALTER COLUMN %s DROP DEFAULT", column))
@@ -202,11 +216,11 @@ func retype(of outbox.Table, is columnFacts, want migrations.Column) string {
 	if want.Default != "" && !strings.HasPrefix(want.Default, "GENERATED") {
 		actions = append(actions, fmt.Sprintf("ALTER COLUMN %s SET DEFAULT %s", column, want.Default))
 	}
-	return fmt.Sprintf("ALTER TABLE %s %s;  -- rewrites the table and locks it meanwhile", of.SQL(), strings.Join(actions, ", "))
+	return sql("ALTER TABLE %s %s", of.Printed(), strings.Join(actions, ", ")).noted("rewrites the table and locks it meanwhile")
 }
 
 func (j *databaseJudge) judgeExtraColumn(c *chart, of outbox.Table, is columnFacts) {
-	level, fix := Problem, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", of.SQL(), outbox.QuoteIdentifier(is.Name))
+	level, fix := Problem, sql("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL", of.Printed(), quote(is.Name))
 	if of == j.o.Table {
 		level, fix = Warning, lines(fix, j.giveDead(is))
 	}
@@ -226,19 +240,20 @@ func (j *databaseJudge) judgeTimes(c *chart) {
 		return // another check reports why it cannot be read
 	}
 	if f := j.f.times.value; f.Newer > 0 {
-		c.warn("schema_version", fmt.Sprintf("-- run relays that know schema_version %d; or, if it is a mistake of the application:\nUPDATE %s SET schema_version = %d WHERE schema_version > %[3]d;",
-			f.NewestVersion, j.o.Table.SQL(), outbox.SchemaVersion),
+		c.warn("schema_version", lines(remark("-- run relays that know schema_version %d; or, if it is a mistake of the application:", f.NewestVersion),
+			sql("UPDATE %s SET schema_version = %d WHERE schema_version > %[2]d", j.o.Table.Printed(), outbox.SchemaVersion)),
 			"%s of those examined have a schema_version above %d, up to %d: this relay leaves them in the table",
 			counted(f.Newer, "row", "rows"), outbox.SchemaVersion, f.NewestVersion)
 	}
 	if n := j.f.times.value.Expired; n > 0 {
-		c.warn("expires_at", fmt.Sprintf("UPDATE %s SET expires_at = NULL WHERE expires_at <= now();  -- publishes them nevertheless", j.o.Table.SQL()),
+		c.warn("expires_at", sql("UPDATE %s SET expires_at = NULL WHERE expires_at <= now()", j.o.Table.Printed()).noted("publishes them nevertheless"),
 			"%s of those examined have expired: the relay does not publish them (--on-expired)", counted(n, "row", "rows"))
 	}
 	if j.f.times.value.Rows == 0 {
 		return
 	}
-	c.warn("created_at", fmt.Sprintf("UPDATE %s SET created_at = now() WHERE created_at > now() + interval '5 minutes';\n-- and leave created_at out of the INSERT: its default is the clock of Postgres", j.o.Table.SQL()),
+	c.warn("created_at", lines(sql("UPDATE %s SET created_at = now() WHERE created_at > now() + interval '5 minutes'", j.o.Table.Printed()),
+		remark("-- and leave created_at out of the INSERT: its default is the clock of Postgres")),
 		"%s of those examined were created in the future, up to %s: while no relay streams they wait until then, and their age is wrong",
 		counted(j.f.times.value.Rows, "row", "rows"), j.f.times.value.Latest)
 }

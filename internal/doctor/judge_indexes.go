@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -24,7 +23,7 @@ func (j *databaseJudge) judgeIndexes(c *chart, of outbox.Table, table tableFacts
 		}
 		fix, columns := createIndex(of, table, want), strings.Join(want.Columns, ", ")
 		if broken := slices.IndexFunc(table.Indexes, serves); broken >= 0 && !table.partitioned() {
-			fix = "REINDEX INDEX CONCURRENTLY " + table.Indexes[broken].Name + ";"
+			fix = sql("REINDEX INDEX CONCURRENTLY %s", table.Indexes[broken].Index.Printed())
 		}
 		if want.Primary {
 			c.wrong("index", fix, "table %s has no valid primary key (%s): every scan sorts the whole table, and ids may be duplicates", of, columns).about(of.String())
@@ -46,7 +45,7 @@ func (is indexFacts) serves(want migrations.Index, partitioned bool) bool {
 	return is.Predicate == "" || is.Predicate == "("+want.Predicate+")"
 }
 
-func createIndex(of outbox.Table, table tableFacts, want migrations.Index) string {
+func createIndex(of outbox.Table, table tableFacts, want migrations.Index) fix {
 	columns, concurrently, where := strings.Join(want.Columns, ", "), "CONCURRENTLY ", ""
 	if table.partitioned() {
 		concurrently = "" // Postgres does not support it
@@ -57,35 +56,35 @@ func createIndex(of outbox.Table, table tableFacts, want migrations.Index) strin
 	other := slices.ContainsFunc(table.Indexes, func(is indexFacts) bool { return is.Primary })
 	switch {
 	case want.Primary && !table.partitioned() && !other:
-		return fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (%s);  -- locks the table meanwhile", of.SQL(), columns)
+		return sql("ALTER TABLE %s ADD PRIMARY KEY (%s)", of.Printed(), columns).noted("locks the table meanwhile")
 	case want.Primary && !table.partitioned():
-		return fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", of.SQL(), columns)
+		return sql("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s)", of.Printed(), columns)
 	}
-	return fmt.Sprintf("CREATE INDEX %sON %s (%s)%s;", concurrently, of.SQL(), columns, where)
+	return sql("CREATE INDEX %sON %s (%s)%s", concurrently, of.Printed(), columns, where)
 }
 
 // judgeIDs checks that the sequence has an id for the next row, which is above all others.
 func (j *databaseJudge) judgeIDs(c *chart) {
 	f, name := j.f.ids.value, j.f.tables.value.Sequence
 	if t := j.f.tables.value; t.Cache > 1 {
-		c.warn("sequence", fmt.Sprintf("ALTER SEQUENCE %s CACHE 1;", name),
+		c.warn("sequence", sql("ALTER SEQUENCE %s CACHE 1", name.Printed()),
 			"sequence %s caches %d ids for each session: a later row can get a lower id and overtake earlier rows of its ordering key", name, t.Cache)
 	}
 	if j.f.tables.value.Increment < 0 {
-		c.wrong("sequence", lines("BEGIN;", fmt.Sprintf("ALTER SEQUENCE %s INCREMENT BY 1 NO MINVALUE NO MAXVALUE START 1 RESTART;", name),
-			fmt.Sprintf("SELECT pg_catalog.setval(%s, greatest(pg_catalog.max(id), 0) + 1, false) FROM %s;", outbox.QuoteLiteral(name), j.o.Table.SQL()), "COMMIT;"),
+		c.wrong("sequence", lines(sql("BEGIN"), sql("ALTER SEQUENCE %s INCREMENT BY 1 NO MINVALUE NO MAXVALUE START 1 RESTART", name.Printed()),
+			sql("SELECT pg_catalog.setval(%s, greatest(pg_catalog.max(id), 0) + 1, false) FROM %s", outbox.QuoteLiteral(name.SQL()), j.o.Table.Printed()), sql("COMMIT")),
 			"sequence %s descends: the newest row is published first, and the order is reversed", name)
 		return
 	}
-	setval := fmt.Sprintf("SELECT pg_catalog.setval(%s, coalesce(pg_catalog.max(id), 0) + 1, false) FROM %s;", outbox.QuoteLiteral(name), j.o.Table.SQL())
+	setval := sql("SELECT pg_catalog.setval(%s, coalesce(pg_catalog.max(id), 0) + 1, false) FROM %s", outbox.QuoteLiteral(name.SQL()), j.o.Table.Printed())
 	switch {
 	case pgcode.Is(j.f.ids.err, pgcode.InsufficientPrivilege, pgcode.UndefinedColumn): // another check reports it
 	case j.f.ids.err != nil:
 		c.unknown("sequence", j.f.ids.err)
 	case f.Exhausted && f.Narrow:
-		c.wrong("sequence", fmt.Sprintf("ALTER SEQUENCE %s AS bigint NO MAXVALUE;", name), "sequence %s is at its MAXVALUE: every INSERT fails", name)
+		c.wrong("sequence", sql("ALTER SEQUENCE %s AS bigint NO MAXVALUE", name.Printed()), "sequence %s is at its MAXVALUE: every INSERT fails", name)
 	case f.Exhausted:
-		c.wrong("sequence", setval+"  -- when the relay has published the row with the highest id", "sequence %s is at its MAXVALUE: every INSERT fails", name)
+		c.wrong("sequence", setval.noted("when the relay has published the row with the highest id"), "sequence %s is at its MAXVALUE: every INSERT fails", name)
 	case f.Behind:
 		c.wrong("sequence", setval, "sequence %s is at %s, but the table has id %s: an INSERT fails as soon as it gets the id of a row", name, f.Next, f.MaxID)
 	}

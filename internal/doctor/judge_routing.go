@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -39,7 +40,7 @@ func (j *brokerJudge) judgeWaiting(c *chart) {
 	kinds := len(j.f.asked) + j.f.left
 	switch {
 	case j.database.unreachable != nil || !there:
-		c.warn("waiting", "-- see the findings above", "the waiting rows cannot be read: only --exchange was checked")
+		c.warn("waiting", remark("-- see the findings above"), "the waiting rows cannot be read: only --exchange was checked")
 	case s.err != nil:
 		c.unknown("waiting", s.err)
 	case s.value.whole:
@@ -69,7 +70,7 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 		}
 	}
 	if told > mostUnroutable {
-		c.wrong("route", "-- fix those above, and run check again", "%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
+		c.wrong("route", remark("-- fix those above, and run check again"), "%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
 	}
 	if good > 0 && told == 0 {
 		how := "reaches a queue"
@@ -83,16 +84,16 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 }
 
 // unroutable says why no queue takes a message; "": one does, or it is unknown.
-func (j *brokerJudge) unroutable(d destination) (fix, says string) {
+func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 	rows := ""
 	if n := j.rejectedAsUnroutable(d); n > 0 {
 		rows = fmt.Sprintf("; %s rejected for that before", counted(n, "row examined was", "rows examined were"))
 	}
 	switch {
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil && !isNotFound(j.f.queues[d.routingKey]):
-		return "# see RabbitMQ's log", fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
+		return remark("# see RabbitMQ's log"), fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil:
-		fix = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`) + "  # as its consumers declare it"
+		fix = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`).noted("as its consumers declare it")
 		return fix, fmt.Sprintf("queue %q, which the default exchange would deliver to, does not exist%s", d.routingKey, rows)
 	case d.exchange != "" && !j.o.NoProbe && j.f.management.err == nil:
 		r := j.f.management.route(d.exchange, d.routingKey)
@@ -106,15 +107,15 @@ func (j *brokerJudge) unroutable(d destination) (fix, says string) {
 	case d.exchange != "" && rows != "":
 		return j.rejectedBefore(d, rows)
 	}
-	return "", ""
+	return nil, ""
 }
 
 // rejectedBefore is for unknown bindings, if rows were rejected before.
-func (j *brokerJudge) rejectedBefore(d destination, rows string) (fix, says string) {
+func (j *brokerJudge) rejectedBefore(d destination, rows string) (fix fix, says string) {
 	return j.bindFix(d), fmt.Sprintf("exchange %q had no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 }
 
-func (j *brokerJudge) bindFix(d destination) string {
+func (j *brokerJudge) bindFix(d destination) fix {
 	body, _ := json.Marshal(map[string]string{"routing_key": d.routingKey}) // two strings always encode
 	return j.curl("POST", "bindings", "e\x00"+d.exchange+"\x00q\x00QUEUE", string(body))
 }
@@ -142,23 +143,23 @@ func (j *brokerJudge) judgeAlternates(c *chart) {
 }
 
 // alternateFix removes it. An argument can only be removed with the exchange.
-func (j *brokerJudge) alternateFix(x exchangeFacts) string {
-	const keep = "# or make sure that somebody consumes what arrives there"
+func (j *brokerJudge) alternateFix(x exchangeFacts) fix {
+	keep := remark("# or make sure that somebody consumes what arrives there")
 	by, _ := j.f.management.policy(x.Name, false, "exchanges")
 	switch {
 	case x.Arguments["alternate-exchange"] != nil:
-		return "# it is an argument of the exchange: delete that, and declare it without\n" + keep
+		return lines(remark("# it is an argument of the exchange: delete that, and declare it without"), keep)
 	case len(by.Definition) == 1:
-		return fmt.Sprintf("rabbitmqctl clear_policy -p %s %s\n%s", shell(j.f.vhost), shell(by.Name), keep)
+		return lines(command("rabbitmqctl clear_policy -p %s %s%s", shell(j.f.vhost), problem.Dashed(by.Name), shell(by.Name)), keep)
 	}
 	definition := maps.Clone(by.Definition)
 	delete(definition, "alternate-exchange")
-	return j.policyCommand(by.Name, by.Pattern, by.ApplyTo, by.Priority, definition) + "\n" + keep
+	return lines(j.policyCommand(by.Name, by.Pattern, by.ApplyTo, by.Priority, definition), keep)
 }
 
-func (j *brokerJudge) policyCommand(name, pattern, applyTo string, priority int, definition map[string]any) string {
+func (j *brokerJudge) policyCommand(name, pattern, applyTo string, priority int, definition map[string]any) fix {
 	text, _ := json.Marshal(definition) // decoded from JSON before
-	return fmt.Sprintf("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s %s %s", shell(j.f.vhost), priority, applyTo, shell(name), shell(pattern), shell(string(text)))
+	return command("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s%s %s %s", shell(j.f.vhost), priority, shell(applyTo), problem.Dashed(name, pattern), shell(name), shell(pattern), shell(string(text)))
 }
 
 // judgeOverflow: a queue with a limit that drops its oldest messages has already confirmed them.
@@ -174,7 +175,7 @@ func (j *brokerJudge) judgeOverflow(c *chart) {
 }
 
 // overflowFix keeps the policy's other settings. A queue with the limit as an argument gets its own policy.
-func (j *brokerJudge) overflowFix(q queueFacts, by policy) string {
+func (j *brokerJudge) overflowFix(q queueFacts, by policy) fix {
 	definition := map[string]any{"overflow": "reject-publish"}
 	name, pattern, applyTo, priority := "reject-publish-"+q.Name, "^"+regexp.QuoteMeta(q.Name)+"$", "queues", 0
 	if by.Name != "" {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // judgeDatabase turns the facts of the database into findings.
@@ -50,14 +49,14 @@ const oldestMajor, newestMajor = 14, 18
 func (j *databaseJudge) judgeServer(c *chart) {
 	switch major := j.server.major(); {
 	case major < oldestMajor:
-		c.wrong("version", fmt.Sprintf("-- upgrade Postgres to %d or later", oldestMajor), "Postgres %s is too old: cdc-relay supports %d to %d", j.server.Version, oldestMajor, newestMajor)
+		c.wrong("version", remark("-- upgrade Postgres to %d or later", oldestMajor), "Postgres %s is too old: cdc-relay supports %d to %d", j.server.Version, oldestMajor, newestMajor)
 	case major > newestMajor:
-		c.warn("version", "# see whether a newer cdc-relay knows this Postgres", "Postgres %s is newer than what this cdc-relay was tested with (%d to %d)", j.server.Version, oldestMajor, newestMajor)
+		c.warn("version", remark("# see whether a newer cdc-relay knows this Postgres"), "Postgres %s is newer than what this cdc-relay was tested with (%d to %d)", j.server.Version, oldestMajor, newestMajor)
 	default:
 		c.ok("version", "Postgres %s", j.server.Version)
 	}
 	if j.server.InRecovery {
-		c.wrong("primary", "# name the primary in --database-url, or all servers: postgres://user@first,second/database?target_session_attrs=read-write",
+		c.wrong("primary", remark("# name the primary in --database-url, or all servers: postgres://user@first,second/database?target_session_attrs=read-write"),
 			"this server is a standby: nothing can be deleted here")
 	} else {
 		c.ok("primary", "takes writes")
@@ -96,25 +95,25 @@ func (j *databaseJudge) judgeReadOnly(c *chart) {
 	if !on || j.server.InRecovery {
 		return
 	}
-	c.warn("read_only", fmt.Sprintf("SET default_transaction_read_only = off;\nALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;",
-		j.role(), outbox.QuoteIdentifier(j.server.Database)),
+	c.warn("read_only", lines(sql("SET default_transaction_read_only = off"),
+		sql("ALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off", j.role(), quote(j.server.Database))),
 		"default_transaction_read_only is on for role %q: the relay turns it off for its sessions, but an application with this role cannot insert. Some services set it when the disk is almost full", j.f.role.value.Name)
 }
 
 // judgeLogin checks what a login of the relay's role would need. Its own session has it already.
 func (j *databaseJudge) judgeLogin(c *chart) {
-	role, database := j.f.role.value, outbox.QuoteIdentifier(j.server.Database)
+	role, database := j.f.role.value, quote(j.server.Database)
 	if j.f.role.err != nil || !j.o.Administrator {
 		return
 	}
 	if !role.Login {
-		c.wrong("login", fmt.Sprintf("ALTER ROLE %s LOGIN;", j.role()), "role %q may not log in", role.Name)
+		c.wrong("login", sql("ALTER ROLE %s LOGIN", j.role()), "role %q may not log in", role.Name)
 	}
 	if !role.Connect {
-		c.wrong("login", fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", database, j.role()), "role %q may not connect to database %q", role.Name, j.server.Database)
+		c.wrong("login", sql("GRANT CONNECT ON DATABASE %s TO %s", database, j.role()).safe(), "role %q may not connect to database %q", role.Name, j.server.Database)
 	}
 	if role.Expired {
-		c.wrong("login", fmt.Sprintf("ALTER ROLE %s VALID UNTIL 'infinity';", j.role()), "the password of role %q has expired: it cannot log in with a password", role.Name)
+		c.wrong("login", sql("ALTER ROLE %s VALID UNTIL 'infinity'", j.role()), "the password of role %q has expired: it cannot log in with a password", role.Name)
 	}
 }
 
@@ -133,11 +132,11 @@ func (j *databaseJudge) judgeRoleLimits(c *chart) {
 		return // another check reports it
 	}
 	if role.Connections >= 0 && role.Connections < neededConnections && !role.Superuser {
-		c.warn("connections", fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT -1;", j.role()),
+		c.warn("connections", sql("ALTER ROLE %s CONNECTION LIMIT -1", j.role()),
 			"role %q may open %d connections: a relay needs up to %d", role.Name, role.Connections, neededConnections)
 	}
-	reset := func(name string) string {
-		return fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s = 0;", j.role(), outbox.QuoteIdentifier(j.server.Database), name)
+	reset := func(name string) fix {
+		return sql("ALTER ROLE %s IN DATABASE %s SET %s = 0", j.role(), quote(j.server.Database), name)
 	}
 	if timeout := role.timeout("statement_timeout"); timeout > 0 && timeout < shortStatements {
 		c.warn("statement_timeout", reset("statement_timeout"),
@@ -153,7 +152,7 @@ func (j *databaseJudge) judgeRoleLimits(c *chart) {
 const wrongClock = 5 * time.Second
 
 func (j *databaseJudge) judgeClock(c *chart) {
-	const fix = "timedatectl set-ntp true  # here, and on the server"
+	fix := command("timedatectl set-ntp true").noted("here, and on the server")
 	switch ahead := j.f.clock.value; {
 	case j.f.clock.err != nil:
 		c.unknown("clock", j.f.clock.err)
@@ -167,14 +166,14 @@ func (j *databaseJudge) judgeClock(c *chart) {
 }
 
 // directly says how to connect without the pooler.
-func (j *databaseJudge) directly() string {
+func (j *databaseJudge) directly() fix {
 	if j.service.role == "supabase_admin" {
-		return "# in --database-url (CDC_RELAY_DATABASE_URL), name the direct connection: db.PROJECT.supabase.co:5432, not the pooler"
+		return remark("# in --database-url (CDC_RELAY_DATABASE_URL), name the direct connection: db.PROJECT.supabase.co:5432, not the pooler")
 	}
 	if j.service.role == "neon_superuser" {
-		return "# in --database-url (CDC_RELAY_DATABASE_URL), name the host without -pooler"
+		return remark("# in --database-url (CDC_RELAY_DATABASE_URL), name the host without -pooler")
 	}
-	return "# in --database-url (CDC_RELAY_DATABASE_URL), name host and port of Postgres itself, 5432 as a rule, not of the pooler"
+	return remark("# in --database-url (CDC_RELAY_DATABASE_URL), name host and port of Postgres itself, 5432 as a rule, not of the pooler")
 }
 
 func (j *databaseJudge) judgeWAL(c *chart) {
@@ -227,11 +226,11 @@ func (j *databaseJudge) inactiveSlots() string {
 	return "; not active are " + strings.Join(names, ", ")
 }
 
-func (j *databaseJudge) unusedSlots() string {
+func (j *databaseJudge) unusedSlots() fix {
 	if j.inactiveSlots() == "" {
-		return ""
+		return nil
 	}
-	return "-- or drop one that its owner no longer needs: SELECT pg_catalog.pg_drop_replication_slot('NAME');"
+	return remark("-- or drop one that its owner no longer needs: SELECT pg_catalog.pg_drop_replication_slot('NAME');")
 }
 
 // judgeReplication combines the role's attributes in the catalog with the result of a replication connection.
@@ -248,14 +247,14 @@ func (j *databaseJudge) judgeReplication(c *chart) {
 	case pgcode.Of(j.f.replication) == pgcode.InsufficientPrivilege:
 		c.wrong("replication", j.service.replication(role.Name), "role %q may not replicate: %s", role.Name, j.f.replication)
 	case pgcode.Of(j.f.replication) == pgcode.TooManyConnections:
-		c.wrong("replication", "-- see max_wal_senders, max_connections, and the limit of the role: SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user;",
+		c.wrong("replication", remark("-- see max_wal_senders, max_connections, and the limit of the role: SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user;"),
 			"no replication connection is free: %s", j.f.replication)
 	case j.f.pooler != "":
 		c.wrong("replication", j.directly(), "the pooler rejects replication connections: %s", j.f.replication)
 	default:
 		fix := fixOf(j.f.replication)
-		if fix == seeLog {
-			fix = "# pg_hba.conf has to let the role in for this database, and all proxies on the way have to pass replication connections on"
+		if slices.Equal(fix, seeLog()) {
+			fix = remark("# pg_hba.conf has to let the role in for this database, and all proxies on the way have to pass replication connections on")
 		}
 		c.wrong("replication", fix, "role %q may replicate, but no replication connection could be opened: %s", role.Name, j.f.replication)
 	}
@@ -266,7 +265,7 @@ func (j *databaseJudge) judgeSenderTimeout(c *chart) {
 	fix := j.service.setting("wal_sender_timeout", "60s", false)
 	switch {
 	case !known:
-		c.warn("wal_sender_timeout", "", "the server does not show it")
+		c.warn("wal_sender_timeout", nil, "the server does not show it")
 	case timeout == 0:
 		c.warn("wal_sender_timeout", fix, "off: if the machine of a relay is lost, its slot stays taken until TCP times out; only a standby takes it sooner, after 6 s")
 	case timeout > 5*time.Minute:
@@ -274,7 +273,7 @@ func (j *databaseJudge) judgeSenderTimeout(c *chart) {
 	case timeout < 3*time.Second:
 		c.warn("wal_sender_timeout", fix, "%s: a short pause of the network or of the relay ends the stream", timeout)
 	case !j.f.role.value.SeesOthers && !j.o.Operator:
-		c.warn("wal_sender_timeout", "GRANT pg_read_all_stats TO "+j.role()+";",
+		c.warn("wal_sender_timeout", sql("GRANT pg_read_all_stats TO %s", j.role()).safe(),
 			"%s: a standby takes the slot of a frozen or lost relay only after that, because role %q may not see how long the relay is silent; with the GRANT, after 6 s", span(timeout), j.f.role.value.Name)
 	default:
 		c.ok("wal_sender_timeout", "%s: after that the slot of a lost relay is free; a standby takes it after 6 s at the latest", span(timeout))

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/slot"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -45,36 +44,40 @@ func (j *databaseJudge) judgePublicationFault(c *chart, fault replication.Public
 	table, there := j.f.tables.value.Tables[j.o.Table.Name]
 	says := fmt.Sprintf("publication %s: %s", j.o.Publication, fault.Says)
 	limited := fault.Kind == replication.PublicationWithRowFilter || fault.Kind == replication.PublicationWithColumnList
+	repair := sql("%s", fault.Fix)
 	if limited && p.Others > 0 {
-		fault.Fix = replication.ReplaceTableSQL(j.o.names())
+		repair = nil
+		for _, statement := range replication.ReplaceTableSQL(j.o.names()) {
+			repair = lines(repair, sql("%s", statement))
+		}
 	}
 	switch fault.Kind {
 	case replication.PublicationMissing:
-		fix := j.setupCommand() + "  # as the owner of the table"
+		fix := j.setupCommand().noted("as the owner of the table")
 		if there {
-			fix = lines(sql(fault.Fix), "-- or: "+fix)
+			fix = lines(repair.safe(), fix.orElse())
 		}
 		c.wrong("publication", fix, "publication %s does not exist: nothing streams", j.o.Publication)
 	case replication.PublicationByPartition:
 		if there && table.partitioned() {
-			c.wrong("partition_root", sql(fault.Fix), "%s, and the relay looks for those of %s", says, j.o.Table)
+			c.wrong("partition_root", repair, "%s, and the relay looks for those of %s", says, j.o.Table)
 		} else {
-			c.warn("partition_root", sql(fault.Fix), "%s, once it has partitions", says)
+			c.warn("partition_root", repair, "%s, once it has partitions", says)
 		}
 	case replication.PublicationWithRowFilter:
 		if p.Filter == "" {
-			c.wrong("row_filter", sql(fault.Fix), "%s: rows of other shards stream, and are published twice", says)
+			c.wrong("row_filter", repair, "%s: rows of other shards stream, and are published twice", says)
 			break
 		}
-		c.wrong("row_filter", sql(fault.Fix), "%s, %s: rows that it hides do not stream", says, p.Filter)
+		c.wrong("row_filter", repair, "%s, %s: rows that it hides do not stream", says, p.Filter)
 	case replication.PublicationWithColumnList:
-		c.wrong("column_list", sql(fault.Fix), "%s, %s: the relay needs all columns", says, p.Columns)
+		c.wrong("column_list", repair, "%s, %s: the relay needs all columns", says, p.Columns)
 	case replication.PublicationWithoutTable:
 		if there {
-			c.wrong("publication", sql(fault.Fix), "%s: nothing streams", says)
+			c.wrong("publication", repair.safe(), "%s: nothing streams", says)
 		}
 	default:
-		c.wrong("publication", sql(fault.Fix), "%s: nothing streams", says)
+		c.wrong("publication", repair, "%s: nothing streams", says)
 	}
 }
 
@@ -91,20 +94,20 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 		}
 	}
 	slices.Sort(more)
-	own := "-- if others rely on it, give the relay its own: cdc-relay setup --publication NAME, and --publication NAME for run"
+	own := remark("-- if others rely on it, give the relay its own: cdc-relay setup --publication NAME, and --publication NAME for run")
 	switch {
 	case len(more) > 0:
-		c.warn("insert_only", lines(sql(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert')", outbox.QuoteIdentifier(j.o.Publication))), own),
+		c.warn("insert_only", lines(sql("ALTER PUBLICATION %s SET (publish = 'insert')", quote(j.o.Publication)), own),
 			"publication %s brings %s as well: every delete of the relay is decoded again, and applications can no longer delete from tables without a primary key", j.o.Publication, strings.Join(more, ", "))
 	default:
 		c.ok("insert_only", "it brings inserts only")
 	}
 	switch {
 	case p.AllTables:
-		c.warn("other_tables", fmt.Sprintf("DROP PUBLICATION %s;\n%s", outbox.QuoteIdentifier(j.o.Publication), j.setupCommand()),
+		c.warn("other_tables", lines(sql("DROP PUBLICATION %s", quote(j.o.Publication)).noted("others may rely on it"), j.setupCommand()),
 			"publication %s is FOR ALL TABLES: the server decodes and sends rows that the relay discards", j.o.Publication)
 	case p.Others > 0:
-		c.warn("other_tables", lines(sql(replication.SetTableSQL(j.o.names())), own),
+		c.warn("other_tables", lines(sql("%s", replication.SetTableSQL(j.o.names())), own),
 			"publication %s has %d other tables: the server decodes and sends rows that the relay discards", j.o.Publication, p.Others)
 	}
 }
@@ -132,11 +135,11 @@ func (j *databaseJudge) judgeSlot() []Finding {
 		c.unknown("slot", j.f.slots.err)
 		return c.findings
 	case !s.Exists():
-		c.wrong("slot", lines(j.setupCommand(), "-- or start the relay: it creates the slot itself, if its role may replicate"),
+		c.wrong("slot", lines(j.setupCommand(), remark("-- or start the relay: it creates the slot itself, if its role may replicate")),
 			"slot %s does not exist: nothing streams", j.o.Slot)
 		j.judgeSlotBlockers(c)
 	case s.Creating() && s.Here:
-		c.warn("slot", "-- wait until the transactions end that were open when it began, or end them",
+		c.warn("slot", remark("-- wait until the transactions end that were open when it began, or end them"),
 			"slot %s is being created by %s: nothing streams yet, and rows are swept", s.Name, s.Process)
 		j.judgeSlotBlockers(c)
 	default:
@@ -148,7 +151,7 @@ func (j *databaseJudge) judgeSlot() []Finding {
 	}
 	if others := replication.OtherSlotsOf(j.f.slots.value.Slots, j.o.names()); len(others) > 0 {
 		left := replication.LeftBehind(j.o.names(), others)
-		c.warn("shards", left.Fix, "%s, for another number of shards: a slot that nobody uses retains WAL", left.What)
+		c.warn("shards", hintFix(left.Fix), "%s, for another number of shards: a slot that nobody uses retains WAL", left.What)
 	}
 	j.judgeKeepSize(c)
 	j.judgeIdleTimeout(c)
@@ -157,11 +160,11 @@ func (j *databaseJudge) judgeSlot() []Finding {
 
 // judgeSlotItself reports whether the relay can use the slot.
 func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
-	recreate := lines(sql(slot.DropSQL(s.Name)), j.setupCommand())
+	recreate := lines(sql("%s", slot.DropSQL(s.Name)), j.setupCommand(), remark("-- a running relay does this itself"))
 	if found := s.Unusable(); found != nil {
-		fix := "# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: cdc-relay setup" + j.tableFlag() + " --slot NAME"
+		fix := remark("# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: cdc-relay setup%s --slot NAME", j.tableFlag())
 		if !s.Active() {
-			fix = lines(fix, "-- or, if nobody needs it: "+sql(slot.DropSQL(s.Name)))
+			fix = lines(fix, remark("-- or, if nobody needs it: %s;", slot.DropSQL(s.Name)))
 		}
 		c.wrong("slot", fix, "%s", found)
 		return false
@@ -169,13 +172,13 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
 	switch {
 	case s.Lost():
 		why := strings.TrimSpace("the server invalidated slot " + s.Name + because(s.Invalidated))
-		c.wrong("slot", lines(recreate, "-- a running relay does this itself"), "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
+		c.wrong("slot", recreate, "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
 		return false
 	case s.LagBytes < 0:
-		c.wrong("slot", lines(recreate, "-- a running relay does this itself"), "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
+		c.wrong("slot", recreate, "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
 		return false
 	case s.Temporary:
-		c.wrong("slot", "# end the session that owns it, or choose another name with --slot", "slot %s is a temporary one of another session", s.Name)
+		c.wrong("slot", remark("# end the session that owns it, or choose another name with --slot"), "slot %s is a temporary one of another session", s.Name)
 		return false
 	}
 	c.ok("slot", "%s, %s, of this database", s.Name, s.Plugin)
@@ -194,7 +197,7 @@ func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
 	taken := s.Taken(j.o.Table)
 	switch {
 	case taken != nil:
-		c.wrong("active", taken.Fix, "%s: no relay of the table streams; a running relay publishes from the table", taken.What)
+		c.wrong("active", hintFix(taken.Fix), "%s: no relay of the table streams; a running relay publishes from the table", taken.What)
 	case s.Active():
 		c.ok("active", "owned by %s", s.Process)
 	default:
@@ -202,7 +205,7 @@ func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
 		if s.InactiveSeconds != nil && *s.InactiveSeconds > 0 {
 			nobody = "nobody has owned the slot for " + span(time.Duration(*s.InactiveSeconds)*time.Second)
 		}
-		c.warn("active", "cdc-relay run"+j.tableFlag()+j.slotFlags()+"  # or, if no relay is to run any more: cdc-relay teardown"+j.tableFlag()+j.slotFlags(), "%s: no relay streams, and the slot retains WAL", nobody)
+		c.warn("active", command("cdc-relay run%s%s", j.tableFlag(), j.slotFlags()).noted("or, if no relay is to run any more: cdc-relay teardown%s%s", j.tableFlag(), j.slotFlags()), "%s: no relay streams, and the slot retains WAL", nobody)
 	}
 }
 
@@ -217,13 +220,13 @@ func (j *databaseJudge) judgeLag(c *chart, s slot.Slot) {
 	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s%s", size(s.LagBytes), size(s.RetainedBytes), because(s.WALStatus), left)
 	switch {
 	case s.WALStatus == "unreserved":
-		c.warn("lag", "-- nothing needs to be done: the relay recreates a lost slot. What delays it: SELECT * FROM pg_stat_replication;",
+		c.warn("lag", remark("-- nothing needs to be done: the relay recreates a lost slot. What delays it: SELECT * FROM pg_stat_replication;"),
 			"%s: the server invalidates the slot at the next checkpoint", says)
 	case s.RetainedBytes > muchWAL && s.SafeBytes == nil:
 		c.wrong("lag", j.limitWAL(), "%s, without a limit: the server's disk fills up", says)
 	case s.Active() && s.LagBytes > 1<<30:
-		c.warn("lag", "SELECT pid, state, sent_lsn, flush_lsn, pg_catalog.pg_size_pretty(pg_catalog.pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)) FROM pg_stat_replication;\n"+
-			"-- a large transaction is being decoded, or the relay cannot keep up", "%s: the stream lags behind; rows are swept meanwhile", says)
+		c.warn("lag", lines(sql("SELECT pid, state, sent_lsn, flush_lsn, pg_catalog.pg_size_pretty(pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), flush_lsn)) FROM pg_stat_replication"),
+			remark("-- a large transaction is being decoded, or the relay cannot keep up")), "%s: the stream lags behind; rows are swept meanwhile", says)
 	default:
 		c.ok("lag", "%s", says)
 	}
@@ -236,7 +239,7 @@ func (j *databaseJudge) judgeFailover(c *chart, s slot.Slot) {
 	waited := j.f.slots.value.Standbys
 	switch {
 	case s.Failover && len(waited) > 0:
-		c.warn("failover", lines("# start the standby; or, until it is back:", j.service.setting("synchronized_standby_slots", "", false)),
+		c.warn("failover", lines(remark("# start the standby; or, until it is back:"), j.service.setting("synchronized_standby_slots", "", false)),
 			"the stream waits for standbys that are down (synchronized_standby_slots: %s): rows are published from the table", strings.Join(waited, ", "))
 	case s.Failover:
 		c.ok("failover", "on: a standby with sync_replication_slots has a copy")
@@ -248,7 +251,7 @@ func (j *databaseJudge) judgeFailover(c *chart, s slot.Slot) {
 // enoughWAL is the recommended limit.
 func (j *databaseJudge) enoughWAL() int64 { return max(muchWAL, 2*j.bytes("max_wal_size")) }
 
-func (j *databaseJudge) limitWAL() string {
+func (j *databaseJudge) limitWAL() fix {
 	return j.service.setting("max_slot_wal_keep_size", fmt.Sprintf("%dGB", j.enoughWAL()>>30), false)
 }
 
@@ -259,7 +262,7 @@ func (j *databaseJudge) judgeKeepSize(c *chart) {
 	const safe = "For this relay a limit is safe: it recreates an invalidated slot and scans the table"
 	switch {
 	case limit < 0 && len(others) > 0:
-		c.warn("max_slot_wal_keep_size", j.limitWAL()+"\n-- check the other slots first: the limit applies to them, too",
+		c.warn("max_slot_wal_keep_size", lines(j.limitWAL(), remark("-- check the other slots first: the limit applies to them, too")),
 			"no limit: while all relays are stopped, WAL fills the disk. %s. But the server has other slots, which it may harm: %s", safe, strings.Join(others, ", "))
 	case limit < 0:
 		c.warn("max_slot_wal_keep_size", j.limitWAL(), "no limit: while all relays are stopped, WAL fills the disk. %s", safe)

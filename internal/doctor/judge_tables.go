@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -29,7 +28,7 @@ func (j *databaseJudge) judgeTables() []Finding {
 	j.judgeAdopted(c)
 	j.judgeVersion(c)
 	if n := j.f.textual.value; n > 0 {
-		c.warn("payload", "-- give the client library an object, not text that is JSON already",
+		c.warn("payload", remark("-- give the client library an object, not text that is JSON already"),
 			`of the newest 100 waiting rows, %s JSON text inside a JSON string, such as "{\"a\": 1}"`, counted(n, "payload is", "payloads are"))
 	}
 	return c.findings
@@ -42,8 +41,8 @@ func (j *databaseJudge) judgeAdopted(c *chart) {
 	}
 	for _, a := range j.f.adopted.value {
 		name := a.Table.String()
-		again := lines(a.Command+" --waiting CONDITION  # which of its rows are still to be sent",
-			"# or: cdc-relay adopt --undo --from "+shell(name)+j.tableFlag())
+		again := lines(command("%s --waiting CONDITION", a.Command).noted("which of its rows are still to be sent"),
+			remark("# or: cdc-relay adopt --undo --from %s%s", shell(name), j.tableFlag()))
 		switch {
 		case !a.Exists:
 			c.wrong("adopted", again, "table %s was adopted but no longer exists; rows of a table in its place are not published", name).about(name)
@@ -56,7 +55,7 @@ func (j *databaseJudge) judgeAdopted(c *chart) {
 		case a.Obstacle != nil && len(a.Missing) == 0:
 			c.wrong("adopted", fixOf(a.Obstacle), "adopt would reject an adopted table now: %s", a.Obstacle).about(name)
 		case a.OtherKey:
-			c.wrong("adopted", lines(a.Command+" --waiting none"), "adopted table %s has another primary key now: its messages can be wrong", name).about(name)
+			c.wrong("adopted", command("%s --waiting none", a.Command), "adopted table %s has another primary key now: its messages can be wrong", name).about(name)
 		case len(a.Missing) > 0:
 			c.wrong("adopted", renamed(a, a.Missing), "adopted table %s no longer has column %s: its new rows become dead letters", name, strings.Join(a.Missing, ", ")).about(name)
 		default:
@@ -66,12 +65,12 @@ func (j *databaseJudge) judgeAdopted(c *chart) {
 }
 
 // renamed returns how to give columns their names back. Their new names are not known.
-func renamed(a adopt.Adopted, columns []string) string {
-	var all []string
+func renamed(a adopt.Adopted, columns []string) fix {
+	var all fix
 	for _, column := range columns {
-		all = append(all, fmt.Sprintf("ALTER TABLE %s RENAME COLUMN NEW_NAME TO %s;", a.Table.SQL(), outbox.QuoteIdentifier(column)))
+		all = append(all, sql("ALTER TABLE %s RENAME COLUMN NEW_NAME TO %s", a.Table.Printed(), quote(column))...)
 	}
-	return lines(append(all, "# or adopt it again, and change --map: "+a.Command+" --waiting none")...)
+	return lines(all, remark("# or adopt it again, and change --map: %s --waiting none", a.Command))
 }
 
 func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
@@ -92,7 +91,7 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	case table.Persistence == "u":
 		j.judgePersistence(c, need.Table, need.Table, table.Persistence)
 	case table.Childless:
-		fix := fmt.Sprintf("CREATE TABLE %s PARTITION OF %s DEFAULT;", outbox.Table{Schema: need.Table.Schema, Name: need.Table.Name + "_default"}.SQL(), need.Table.SQL())
+		fix := sql("CREATE TABLE %s PARTITION OF %s DEFAULT", outbox.Table{Schema: need.Table.Schema, Name: need.Table.Name + "_default"}.Printed(), need.Table.Printed())
 		c.wrong("table", fix, "table %s has no partition: every INSERT fails", name).about(name)
 	case table.partitioned():
 		c.ok("table", "%s, partitioned, owned by %q", name, table.Owner).about(name)
@@ -108,19 +107,19 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	j.judgeConstraints(c, need.Table, need.Table, table.Constraints)
 	j.judgeLeaves(c, need.Table)
 	if table.Secured {
-		c.warn("row_security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT WITH CHECK (true);\n-- or: ALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY;", need.Table.SQL()),
+		c.warn("row_security", lines(sql("CREATE POLICY outbox_insert ON %s FOR INSERT WITH CHECK (true)", need.Table.Printed()), sql("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", need.Table.Printed()).orElse()),
 			"row-level security of %s has no policy for INSERT: it rejects every row but those of the owner and of roles with BYPASSRLS", name).about(name)
 	}
 }
 
 // outOfTheWay returns the fix that renames an object with the name of a table.
-func (j *databaseJudge) outOfTheWay(table outbox.Table, kind string) string {
-	other := outbox.QuoteIdentifier(table.Name + "_" + strings.ToLower(strings.ReplaceAll(kind, " ", "_")))
+func (j *databaseJudge) outOfTheWay(table outbox.Table, kind string) fix {
+	other := quote(table.Name + "_" + strings.ToLower(strings.ReplaceAll(kind, " ", "_")))
 	instead := j.setupCommand()
 	if viewed, found := j.behind(table); found {
-		instead = fmt.Sprintf("ALTER TABLE %s RENAME TO %s;", viewed.SQL(), outbox.QuoteIdentifier(table.Name))
+		instead = sql("ALTER TABLE %s RENAME TO %s", viewed.Printed(), quote(table.Name))
 	}
-	return lines(fmt.Sprintf("ALTER %s %s RENAME TO %s;", kind, table.SQL(), other), instead)
+	return lines(sql("ALTER %s %s RENAME TO %s", kind, table.Printed(), other), instead)
 }
 
 // behind returns the renamed table if a view took its name: the only table that the view reads, with all columns.
@@ -136,27 +135,33 @@ func (j *databaseJudge) behind(table outbox.Table) (outbox.Table, bool) {
 
 // restore returns the fix for missing columns. A migration adds columns of a newer version, but not columns that
 // somebody dropped or renamed.
-func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column) string {
+func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column) fix {
 	if j.f.version.err == nil && len(j.f.version.value.Pending) > 0 {
-		return "cdc-relay migrate up" + j.tableFlag()
+		return j.upgradeCommand()
 	}
-	var commands []string
+	var all fix
 	for _, column := range missing {
-		commands = append(commands, column.Add(j.o.Table, table))
+		all = append(all, sql("%s", column.Add(j.o.Table, table)).noted("or, if it was renamed: RENAME COLUMN OLD_NAME TO %s", quote(column.Name))...)
 	}
-	return lines(commands...)
+	return all
 }
 
 // setupCommand creates what is missing, with the names of this relay.
-func (j *databaseJudge) setupCommand() string {
+func (j *databaseJudge) setupCommand() fix {
 	history := ""
 	if j.o.KeepPublished > 0 {
 		history = " --keep-published " + hours(j.o.KeepPublished)
 	}
+	flags := j.slotFlags()
 	if j.o.Poll {
-		return "cdc-relay setup" + j.tableFlag() + " --mode poll" + history
+		flags = " --mode poll"
 	}
-	return "cdc-relay setup" + j.tableFlag() + j.slotFlags() + history
+	return fix{{kind: setupStep, text: "cdc-relay setup" + j.tableFlag() + flags + history, safe: true}}
+}
+
+// upgradeCommand brings the tables to the version of this cdc-relay.
+func (j *databaseJudge) upgradeCommand() fix {
+	return fix{{kind: upgradeStep, text: "cdc-relay migrate up" + j.tableFlag(), safe: true}}
 }
 
 // slotFlags returns the flags for names that are not the defaults.
@@ -188,18 +193,19 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 	versions := migrations.VersionTable(j.o.Table)
 	switch err := j.f.version.err; {
 	case errors.Is(err, migrations.ErrNewer):
-		c.wrong("migrations", "# use a newer cdc-relay", "%s", err)
+		c.wrong("migrations", remark("# use a newer cdc-relay"), "%s", err)
 	case pgcode.Is(err, pgcode.InsufficientPrivilege):
-		c.wrong("migrations", fmt.Sprintf("GRANT SELECT ON %s TO %s;", versions.SQL(), j.role()), "role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)
+		c.wrong("migrations", sql("GRANT SELECT ON %s TO %s", versions.Printed(), j.role()).safe(), "role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)
 	case err != nil:
 		c.unknown("migrations", err)
 	case state.Current == 0 && j.hasTables():
-		c.wrong("migrations", fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (version int4 NOT NULL);\nINSERT INTO %[1]s (version) VALUES (%d);  -- if check reports no problem with their columns",
-			versions.SQL(), state.Latest), "the version of the tables is unknown: table %s is missing or empty", versions)
+		c.wrong("migrations", lines(sql("CREATE TABLE IF NOT EXISTS %s (version int4 NOT NULL)", versions.Printed()),
+			sql("INSERT INTO %s (version) VALUES (%d)", versions.Printed(), state.Latest).noted("if check reports no problem with their columns")),
+			"the version of the tables is unknown: table %s is missing or empty", versions)
 	case state.Current == 0:
 		c.wrong("migrations", j.setupCommand(), "the tables were never created")
 	case len(state.Pending) > 0:
-		c.wrong("migrations", "cdc-relay migrate up"+j.tableFlag(), "the tables are at version %d, this cdc-relay needs %d", state.Current, state.Latest)
+		c.wrong("migrations", j.upgradeCommand(), "the tables are at version %d, this cdc-relay needs %d", state.Current, state.Latest)
 	default:
 		c.ok("migrations", "version %d, up to date", state.Current)
 	}
@@ -214,7 +220,7 @@ func (j *databaseJudge) hasTables() bool {
 }
 
 // role is the relay's role, as SQL writes it.
-func (j *databaseJudge) role() string { return outbox.QuoteIdentifier(j.f.role.value.Name) }
+func (j *databaseJudge) role() string { return quote(j.f.role.value.Name) }
 
 // judgeGrants checks the privileges of the relay's role and of the application's.
 func (j *databaseJudge) judgeGrants() []Finding {
@@ -223,7 +229,7 @@ func (j *databaseJudge) judgeGrants() []Finding {
 	role := j.f.role.value.Name
 	if j.f.tables.err == nil && t.SchemaExists && !j.o.Operator {
 		if !t.SchemaUsage {
-			c.wrong("schema", fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.QuoteIdentifier(j.o.Table.Schema), j.role()), "role %q may not use schema %s", role, j.o.Table.Schema)
+			c.wrong("schema", sql("GRANT USAGE ON SCHEMA %s TO %s", quote(j.o.Table.Schema), j.role()).safe(), "role %q may not use schema %s", role, j.o.Table.Schema)
 		}
 		for _, need := range store.Needs(j.o.Table) {
 			if table, there := t.Tables[need.Table.Name]; there {
@@ -234,14 +240,17 @@ func (j *databaseJudge) judgeGrants() []Finding {
 		if j.f.role.value.Superuser {
 			c.ok("relay", "role %q is a superuser and may do everything; --relay-role NAME examines another role", role)
 		}
-		if t.Sequence != "" && !t.SequenceGranted {
-			c.wrong("sequence", fmt.Sprintf("GRANT SELECT ON SEQUENCE %s TO %s;", t.Sequence, j.role()), "role %q may not SELECT sequence %s", role, t.Sequence)
-		} else if t.Sequence != "" {
+		if t.Sequence != (outbox.Table{}) && !t.SequenceGranted {
+			c.wrong("sequence", sql("GRANT SELECT ON SEQUENCE %s TO %s", t.Sequence.Printed(), j.role()).safe(), "role %q may not SELECT sequence %s", role, t.Sequence)
+		} else if t.Sequence != (outbox.Table{}) {
 			c.ok("sequence", "role %q may SELECT %s", role, t.Sequence)
 		}
 	}
 	if j.o.AppRole != "" {
 		j.judgeApp(c)
+	}
+	if _, there := t.Tables[j.o.Table.Name]; there {
+		j.judgeWriters(c)
 	}
 	return c.findings
 }
@@ -256,103 +265,11 @@ func (j *databaseJudge) judgePrivileges(c *chart, need store.Need, table tableFa
 	}
 	switch all := strings.Join(denied, ", "); {
 	case len(denied) > 0:
-		c.wrong("relay", fmt.Sprintf("GRANT %s ON %s TO %s;", all, need.Table.SQL(), j.role()), "role %q may not %s on table %s", role, all, name).about(name)
+		c.wrong("relay", sql("GRANT %s ON %s TO %s", all, need.Table.Printed(), j.role()).safe(), "role %q may not %s on table %s", role, all, name).about(name)
 	case table.Hidden:
-		c.wrong("relay", fmt.Sprintf("ALTER ROLE %s BYPASSRLS;\n-- or: ALTER TABLE %s DISABLE ROW LEVEL SECURITY;", j.role(), need.Table.SQL()),
+		c.wrong("relay", lines(sql("ALTER ROLE %s BYPASSRLS", j.role()), sql("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", need.Table.Printed()).orElse()),
 			"row-level security of table %s hides rows from role %q", name, role).about(name)
 	default:
 		c.ok("relay", "role %q may %s on %s", role, strings.Join(need.Privileges, ", "), name).about(name)
 	}
-}
-
-func (j *databaseJudge) judgeApp(c *chart) {
-	app, name, role := j.f.app.value, j.o.AppRole, outbox.QuoteIdentifier(j.o.AppRole)
-	_, there := j.f.tables.value.Tables[j.o.Table.Name]
-	switch {
-	case j.f.app.err != nil:
-		c.unknown("application", j.f.app.err)
-		return
-	case !app.Exists:
-		c.wrong("application", fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '...';\n%s", role, j.appGrants(true)), "role %q does not exist", name)
-		return
-	case !there:
-		return // reported already
-	}
-	var wrong, grants []string
-	add := func(is bool, says, grant string) {
-		if is {
-			wrong, grants = append(wrong, says), append(grants, grant)
-		}
-	}
-	add(!app.Connect, "connect to the database", fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", outbox.QuoteIdentifier(j.server.Database), role))
-	add(!app.Usage, "use schema "+j.o.Table.Schema, j.appGrants(false))
-	add(!app.inserts() && !app.Enqueue, "INSERT into "+j.o.Table.String(), fmt.Sprintf("GRANT INSERT ON %s TO %s;", j.o.Table.SQL(), role))
-	for _, sequence := range app.Defaults {
-		add(!app.Enqueue, "use sequence "+sequence+" of a default value", fmt.Sprintf("GRANT USAGE ON SEQUENCE %s TO %s;", sequence, role))
-	}
-	add(app.Rejected && !app.Enqueue, "INSERT through row-level security", fmt.Sprintf("CREATE POLICY outbox_insert ON %s FOR INSERT TO %s WITH CHECK (true);", j.o.Table.SQL(), role))
-	switch {
-	case len(wrong) > 0:
-		c.wrong("application", lines(grants...), "role %q may not %s", name, strings.Join(wrong, ", nor "))
-		return
-	case !app.inserts():
-		c.ok("application", "role %q may call %s, and not INSERT", name, outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + "_enqueue"})
-		return
-	case !app.Login:
-		c.ok("application", "role %q may INSERT, and so may its members: it cannot log in itself", name)
-	case app.Owner:
-		c.ok("application", "role %q may INSERT; as the owner or a superuser it may do anything with the table", name)
-	case len(app.More) > 0:
-		c.warn("application", fmt.Sprintf("REVOKE %s ON %s FROM %s;", strings.Join(app.More, ", "), j.o.Table.SQL(), role),
-			"role %q may %s besides INSERT, and needs only INSERT", name, strings.Join(app.More, ", "))
-	case len(app.Reads) > 0:
-		c.ok("application", "role %q may INSERT and read %s", name, strings.Join(app.Reads, ", "))
-	default:
-		c.ok("application", "role %q may INSERT, and nothing else", name)
-	}
-	j.judgeReturning(c)
-}
-
-// judgeReturning: ORMs send INSERT … RETURNING id, or call nextval before.
-func (j *databaseJudge) judgeReturning(c *chart) {
-	app, name, role := j.f.app.value, j.o.AppRole, outbox.QuoteIdentifier(j.o.AppRole)
-	sequence, readsID := j.f.tables.value.Sequence, slices.Contains(app.Reads, "id")
-	if readsID && app.Sequence {
-		c.ok("returning", "INSERT … RETURNING id and nextval work for role %q", name)
-		return
-	}
-	var grants []string
-	if !readsID {
-		grants = append(grants, fmt.Sprintf("GRANT SELECT (id) ON %s TO %s;", j.o.Table.SQL(), role))
-	}
-	if !app.Sequence && sequence != "" {
-		grants = append(grants, fmt.Sprintf("GRANT USAGE ON SEQUENCE %s TO %s;", sequence, role))
-	}
-	c.ok("returning", "role %q lacks a grant for the generated id. For an ORM that asks for it (INSERT … RETURNING, nextval), map message_id as its key, or: %s", name, strings.Join(grants, " "))
-}
-
-// inserts: a grant on the columns of every message is enough.
-func (a appFacts) inserts() bool {
-	return a.Insert || slices.Contains(a.Columns, "routing_key") &&
-		(slices.Contains(a.Columns, "payload") || slices.Contains(a.Columns, "payload_bytes"))
-}
-
-func (j *databaseJudge) appGrants(insert bool) string {
-	role := outbox.QuoteIdentifier(j.o.AppRole)
-	usage := fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.QuoteIdentifier(j.o.Table.Schema), role)
-	if !insert {
-		return usage
-	}
-	return usage + fmt.Sprintf("\nGRANT INSERT ON %s TO %s;", j.o.Table.SQL(), role)
-}
-
-// shell quotes a word for the shell if necessary.
-func shell(word string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%", r)
-	}
-	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

@@ -39,7 +39,7 @@ func well() databaseFacts {
 		},
 	}
 	f.role.value = roleFacts{Name: "cdc_relay", Replication: true, Connections: -1, SeesOthers: true}
-	f.tables.value = tablesFacts{SchemaExists: true, SchemaUsage: true, Sequence: "public.outbox_id_seq", SequenceGranted: true, Tables: map[string]tableFacts{}}
+	f.tables.value = tablesFacts{SchemaExists: true, SchemaUsage: true, Sequence: outbox.Table{Schema: "public", Name: "outbox_id_seq"}, SequenceGranted: true, Tables: map[string]tableFacts{}}
 	for _, need := range store.Needs(defaults().Table) {
 		f.tables.value.Tables[need.Table.Name] = tableFacts{
 			Kind: "r", Persistence: "p", Owner: "shop", Columns: columnsOf(need.Table), Indexes: indexesOf(need.Table), Privileges: need.Privileges, Options: queueSettings(),
@@ -126,7 +126,7 @@ func ofServer() map[string]judgement {
 		},
 		"impatient senders": {func(_ *Options, f *databaseFacts) { f.set("wal_sender_timeout", "1000", "ms") }, "warning postgres/wal_sender_timeout", []string{"1s"}},
 		"a question without an answer": {func(_ *Options, f *databaseFacts) {
-			f.slots.err = &advice{errors.New("it took long"), "look again"}
+			f.slots.err = &advice{errors.New("it took long"), remark("look again")}
 		}, "warning postgres/max_replication_slots, warning slot/slot", []string{"it took long", "look again"}},
 	}
 }
@@ -219,13 +219,13 @@ func (f *databaseFacts) set(name, value, unit string) {
 
 func TestEveryManagedServiceHasItsCommands(t *testing.T) {
 	for _, m := range managedServices() {
-		for _, fix := range []string{m.logicalWAL(), m.replication("The role"), m.setting("wal_sender_timeout", "60s", true)} {
-			if fix == "" || strings.Contains(fix, "%!") || strings.Contains(fix, "%s") {
+		for _, steps := range []fix{m.logicalWAL(), m.replication("The role"), m.setting("wal_sender_timeout", "60s", true)} {
+			if fix := strings.Join(steps.lines(), "\n"); fix == "" || strings.Contains(fix, "%!") || strings.Contains(fix, "%s") {
 				t.Errorf("%s: %q", m.name, fix)
 			}
 		}
-		if !strings.Contains(m.replication("The role"), `"The role"`) {
-			t.Errorf("%s: %s", m.name, m.replication("The role"))
+		if got := strings.Join(m.replication("The role").lines(), "\n"); !strings.Contains(got, `"The role"`) {
+			t.Errorf("%s: %s", m.name, got)
 		}
 	}
 }
@@ -360,25 +360,21 @@ func TestShellWordsAreQuoted(t *testing.T) {
 	}
 }
 
-func TestRepairsDropNothing(t *testing.T) {
-	findings := []Finding{
-		{Level: Problem, Fix: []string{"GRANT SELECT ON a TO b;", "-- or not"}},
-		{Level: Problem, Fix: []string{"GRANT SELECT ON a TO b;"}}, // once is enough
-		{Level: OK, Fix: []string{"GRANT SELECT ON c TO d;"}},
-		{Level: Problem, Fix: []string{"SELECT pg_catalog.pg_drop_replication_slot('x');", "cdc-relay setup"}},
-		{Level: Warning, Fix: []string{`ALTER TABLE "My Schema"."Out""Box" SET (autovacuum_vacuum_threshold=1000);  -- at once`}},
-		{Level: Warning, Fix: []string{`ALTER TABLE a ALTER COLUMN "b" SET DEFAULT now();`}},
-		{Level: Warning, Fix: []string{`ALTER TABLE a ALTER COLUMN b DROP DEFAULT, ALTER COLUMN b SET DEFAULT now();`}},
-		{Level: Warning, Fix: []string{"ALTER PUBLICATION a SET TABLE b;"}},
-		{Level: Problem, Fix: []string{"GRANT rds_replication TO b;"}},
-		{Level: Problem, Fix: []string{"cdc-relay setup --slot x  # as the owner of the table"}},
-		{Level: Problem, Fix: []string{"cdc-relay teardown"}},
+func TestOnlyStepsThatAreSafeBecomeRepairs(t *testing.T) {
+	c := &chart{}
+	c.wrong("", lines(sql("GRANT SELECT ON a TO b").safe(), remark("-- or not")), "")
+	c.wrong("", sql("GRANT SELECT ON a TO b").safe(), "") // once is enough
+	c.add(OK, "", sql("GRANT SELECT ON c TO d").safe(), "")
+	c.wrong("", lines(sql("SELECT 1"), (&databaseJudge{o: defaults()}).setupCommand()), "")
+	c.warn("", sql(`ALTER TABLE "a;  -- b" SET (x=1)`).noted("at once").safe(), "")
+	c.wrong("", (&databaseJudge{o: defaults()}).setupCommand().noted("as the owner of the table"), "")
+	c.wrong("", command("cdc-relay teardown"), "")
+	want := []Repair{
+		{SQL: "GRANT SELECT ON a TO b", line: "GRANT SELECT ON a TO b;"},
+		{SQL: `ALTER TABLE "a;  -- b" SET (x=1)`, line: `ALTER TABLE "a;  -- b" SET (x=1);`},
+		{Setup: true, line: "cdc-relay setup"},
 	}
-	want := []string{
-		"GRANT SELECT ON a TO b;", `ALTER TABLE "My Schema"."Out""Box" SET (autovacuum_vacuum_threshold=1000);`,
-		`ALTER TABLE a ALTER COLUMN "b" SET DEFAULT now();`, "cdc-relay setup --slot x",
-	}
-	if got := Repairs(findings); !slices.Equal(got, want) {
+	if got := Repairs(c.findings); !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
 }

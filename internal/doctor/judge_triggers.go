@@ -35,7 +35,7 @@ func (j *databaseJudge) firings(of outbox.Table) []firing {
 // judgeTriggers checks the triggers of a table, or of a partition of it.
 func (j *databaseJudge) judgeTriggers(c *chart, of, on outbox.Table, triggers []triggerFacts) {
 	for _, t := range triggers {
-		fix := fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;  -- or have %s return the row", on.SQL(), outbox.QuoteIdentifier(t.Name), t.Function)
+		fix := sql("ALTER TABLE %s DISABLE TRIGGER %s", on.Printed(), quote(t.Name)).noted("or have %s return the row", outbox.Identifier(t.Function))
 		worst, effect := OK, ""
 		for _, f := range j.firings(of) {
 			if level, says := t.judge(f); level == Problem || worst == OK {
@@ -105,7 +105,7 @@ func (t triggerFacts) nullNames(event triggerEvent) string {
 // judgeRules: a rule on INSERT, UPDATE or DELETE rewrites the statements.
 func (j *databaseJudge) judgeRules(c *chart, of outbox.Table, rules []string) {
 	for _, rule := range rules {
-		c.wrong("triggers", fmt.Sprintf("ALTER TABLE %s DISABLE RULE %s;", of.SQL(), outbox.QuoteIdentifier(rule)),
+		c.wrong("triggers", sql("ALTER TABLE %s DISABLE RULE %s", of.Printed(), quote(rule)),
 			"rule %s rewrites statements on %s: messages may stay, or get lost", rule, of).about(of.String())
 	}
 }
@@ -113,7 +113,7 @@ func (j *databaseJudge) judgeRules(c *chart, of outbox.Table, rules []string) {
 // judgeReferences: the relay deletes every row, so a foreign key to the outbox is a problem.
 func (j *databaseJudge) judgeReferences(c *chart, of, on outbox.Table, references []referenceFacts) {
 	for _, r := range references {
-		fix := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", r.Table, outbox.QuoteIdentifier(r.Name))
+		fix := sql("ALTER TABLE %s DROP CONSTRAINT %s", r.Table.Printed(), quote(r.Name))
 		says := fmt.Sprintf("foreign key %s of %s refers to %s", r.Name, r.Table, on)
 		switch {
 		case of == j.o.Table.Published():
@@ -146,9 +146,9 @@ func (j *databaseJudge) judgeConstraints(c *chart, of, on outbox.Table, constrai
 		case of == j.o.Table.Published():
 			level, effect = Problem, "of messages that violate it, "+unmoved
 		}
-		name, fix := "constraint "+k.Name, fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", on.SQL(), outbox.QuoteIdentifier(k.Name))
-		if k.Index != "" {
-			name, fix = "unique index "+k.Index, fmt.Sprintf("DROP INDEX %s;", k.Index)
+		name, fix := "constraint "+k.Name, sql("ALTER TABLE %s DROP CONSTRAINT %s", on.Printed(), quote(k.Name))
+		if k.Index != (outbox.Table{}) {
+			name, fix = "unique index "+k.Index.String(), sql("DROP INDEX %s", k.Index.Printed())
 		}
 		c.add(level, "constraints", fix, "%s of %s: %s", name, on, effect).about(on.String())
 	}
@@ -171,7 +171,7 @@ func (j *databaseJudge) judgeLeaves(c *chart, of outbox.Table) {
 
 // judgePersistence reports an UNLOGGED table or partition.
 func (j *databaseJudge) judgePersistence(c *chart, of, on outbox.Table, persistence string) {
-	fix := "ALTER TABLE " + on.SQL() + " SET LOGGED;"
+	fix := sql("ALTER TABLE %s SET LOGGED", on.Printed()).noted("rewrites the table and locks it meanwhile")
 	switch {
 	case persistence != "u":
 	case of == j.o.Table:

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -87,24 +86,24 @@ func service(roles []string) managed {
 
 // setting returns how to set a parameter; the value is in the format of postgresql.conf and ALTER SYSTEM. restart: the
 // server must be restarted.
-func (m managed) setting(name, value string, restart bool) string {
+func (m managed) setting(name, value string, restart bool) fix {
 	switch {
 	case m.name != "" && m.set == "":
-		return fmt.Sprintf("-- %s sets %s itself: ask its support", m.name, name)
+		return remark("-- %s sets %s itself: ask its support", m.name, name)
 	case m.name != "":
-		note := ""
-		if restart {
-			note = "# and restart the server"
-		}
 		method := "immediate"
 		if restart {
 			method = "pending-reboot"
 		}
-		return lines(strings.Replace(fmt.Sprintf(m.set, name, m.plain(value)), "METHOD", method, 1), note)
+		set := pasted(strings.Replace(fmt.Sprintf(m.set, name, m.plain(value)), "METHOD", method, 1))
+		if restart {
+			return lines(set, remark("# and restart the server"))
+		}
+		return set
 	case restart:
-		return fmt.Sprintf("ALTER SYSTEM SET %s = '%s';\n-- and restart Postgres", name, value)
+		return lines(sql("ALTER SYSTEM SET %s = '%s'", name, value), remark("-- and restart Postgres"))
 	}
-	return fmt.Sprintf("ALTER SYSTEM SET %s = '%s';\nSELECT pg_reload_conf();", name, value)
+	return lines(sql("ALTER SYSTEM SET %s = '%s'", name, value), sql("SELECT pg_reload_conf()"))
 }
 
 // plain returns a value without its unit: services accept only milliseconds and megabytes. RDS writes 1 for on.
@@ -122,19 +121,28 @@ func (m managed) plain(value string) string {
 }
 
 // logicalWAL returns how to turn logical decoding on.
-func (m managed) logicalWAL() string {
+func (m managed) logicalWAL() fix {
 	if m.name == "" {
-		return lines(m.setting("wal_level", "logical", true), orPoll)
+		return lines(m.setting("wal_level", "logical", true), orPoll())
 	}
-	return lines(m.logical, orPoll)
+	return lines(pasted(m.logical), orPoll())
 }
 
-const orPoll = "-- or, without streaming: cdc-relay run --mode poll"
+func orPoll() fix { return remark("-- or, without streaming: cdc-relay run --mode poll") }
+
+// pasted are lines of our own, without names of the server.
+func pasted(text string) fix {
+	var all fix
+	for line := range strings.SplitSeq(text, "\n") {
+		all = append(all, hintFix(line)...)
+	}
+	return all
+}
 
 // replication returns the SQL that lets a role stream.
-func (m managed) replication(role string) string {
+func (m managed) replication(role string) fix {
 	if m.replicate == "" {
-		return lines(sql(replication.ReplicationGrant(role)), orPoll)
+		return lines(sql("%s", replication.ReplicationGrant(role)), orPoll())
 	}
-	return lines(strings.ReplaceAll(m.replicate, "%s", outbox.QuoteIdentifier(role)), orPoll)
+	return lines(hintFix(strings.ReplaceAll(m.replicate, "%s", quote(role))), orPoll())
 }

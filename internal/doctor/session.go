@@ -81,17 +81,17 @@ func hinted(err error) error {
 	case pgcode.QueryCanceled:
 		return &advice{
 			fmt.Errorf("it took longer than %s: %w", statementTimeout, err),
-			"-- run check again when the server is less busy; what delays it:\n" +
-				"SELECT pid, usename, state, now() - query_start AS since, left(query, 60) FROM pg_stat_activity WHERE state <> 'idle' ORDER BY query_start;",
+			lines(remark("-- run check again when the server is less busy; what delays it:"),
+				sql("SELECT pid, usename, state, now() - query_start AS since, left(query, 60) FROM pg_stat_activity WHERE state <> 'idle' ORDER BY query_start")),
 		}
 	case pgcode.LockNotAvailable:
 		return &advice{
 			fmt.Errorf("another session has locked it: %w", err),
-			"SELECT a.pid, a.usename, a.state, now() - a.xact_start AS since, left(a.query, 60), l.relation::regclass\n" +
-				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.mode = 'AccessExclusiveLock' AND l.granted;",
+			sql("SELECT a.pid, a.usename, a.state, now() - a.xact_start AS since, left(a.query, 60), l.relation::regclass " +
+				"FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.mode = 'AccessExclusiveLock' AND l.granted"),
 		}
 	case pgcode.InsufficientPrivilege:
-		return &advice{err, "-- see the findings about grants"}
+		return &advice{err, remark("-- see the findings about grants")}
 	}
 	return err
 }
@@ -99,8 +99,7 @@ func hinted(err error) error {
 // advice is an error with a fix.
 type advice struct {
 	error
-	fix string
+	fix fix
 }
 
-func (a *advice) Hint() string  { return a.fix }
 func (a *advice) Unwrap() error { return a.error }
