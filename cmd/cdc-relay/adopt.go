@@ -127,7 +127,7 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 			if err != nil {
 				return adoptError(err, cfg, conn)
 			}
-			_, err = fmt.Fprint(p.stdout, script)
+			_, err = fmt.Fprint(p.verbatim(), script)
 			return err
 		}
 		result, err := adopt.Adopt(c.Context, conn, request)
@@ -170,7 +170,7 @@ func (p *process) undoAdoption(c *cli.Context, conn *pgx.Conn, cfg *config) erro
 		return err
 	}
 	if cfg.printSQL {
-		_, err := fmt.Fprint(p.stdout, adopted.UndoSQL())
+		_, err := fmt.Fprint(p.verbatim(), adopted.UndoSQL())
 		return err
 	}
 	if err := adopted.Undo(c.Context, conn); err != nil {

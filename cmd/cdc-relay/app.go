@@ -46,7 +46,7 @@ const sameStop = 100 * time.Millisecond
 func (p *process) run(ctx context.Context) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	p.stderr = redactingWriter{p.stderr}
+	p.makeOutputSafe()
 	if p.cannotComplete() {
 		return exitDone
 	}

@@ -195,7 +195,7 @@ func (s *console) render(name string, view any) (template.HTML, error) {
 	if err := s.looks.ExecuteTemplate(&b, name, view); err != nil {
 		return "", err
 	}
-	return template.HTML(b.String()), nil //nolint:gosec // the template has escaped it
+	return template.HTML(safeHTML(b.String())), nil //nolint:gosec // the template has escaped it
 }
 
 func (s *console) overviewPage(context.Context, *desk, *http.Request) (any, error) {

@@ -27,7 +27,7 @@ type demoScreen struct {
 
 func (p *process) demoScreen() demoScreen {
 	terminal := isTerminal(p.stdout)
-	return demoScreen{out: p.stdout, terminal: terminal, colour: terminal && !p.noColor()}
+	return demoScreen{out: raw(p.stdout), terminal: terminal, colour: terminal && !p.noColor()}
 }
 
 const (
@@ -56,13 +56,14 @@ func (s demoScreen) clear() string {
 
 func (s demoScreen) begin(table outbox.Table, database, queue string) {
 	fmt.Fprintf(s.out, "%s\n", s.paint(bold, "Each order is inserted, committed, published and received here."))
-	fmt.Fprintf(s.out, "%s\n", s.paint(dim, fmt.Sprintf("from %s at %s", table, database)))
-	fmt.Fprintf(s.out, "%s\n\n", s.paint(dim, fmt.Sprintf("through queue %s; Ctrl-C ends it", queue)))
+	fmt.Fprintf(s.out, "%s\n", s.paint(dim, printable(fmt.Sprintf("from %s at %s", table, database))))
+	fmt.Fprintf(s.out, "%s\n\n", s.paint(dim, printable(fmt.Sprintf("through queue %s; Ctrl-C ends it", queue))))
 }
 
 func (s demoScreen) arrival(order demoOrder, took time.Duration, n demoNumbers) {
 	id, latency := fmt.Sprintf("%7s", fmt.Sprintf("#%d", order.id)), fmt.Sprintf("%10s", milliseconds(took))
-	text := order.text + strings.Repeat(" ", max(0, 44-len([]rune(order.text))))
+	text := printable(order.text)
+	text += strings.Repeat(" ", max(0, 44-len([]rune(text))))
 	if !s.terminal {
 		fmt.Fprintf(s.out, "%s  %s %s  (p50 %s, p99 %s)\n", id, text, latency, milliseconds(n.p50), milliseconds(n.p99))
 		return
@@ -99,7 +100,7 @@ func (s demoScreen) liveLine(n demoNumbers) string {
 }
 
 func (s demoScreen) width() int {
-	if file, ok := s.out.(*os.File); ok {
+	if file, ok := raw(s.out).(*os.File); ok {
 		if width, _, err := term.GetSize(int(file.Fd())); err == nil && width > 1 {
 			return width - 1
 		}
@@ -108,7 +109,7 @@ func (s demoScreen) width() int {
 }
 
 func (s demoScreen) note(text string) {
-	fmt.Fprintf(s.out, "%s%s\n", s.clear(), s.paint(yellow, text))
+	fmt.Fprintf(s.out, "%s%s\n", s.clear(), s.paint(yellow, printable(text)))
 }
 
 func (s demoScreen) end(n demoNumbers) {

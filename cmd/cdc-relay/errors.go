@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -38,10 +37,11 @@ type hinted struct {
 func (e hinted) Hint() string  { return e.hint }
 func (e hinted) Unwrap() error { return e.error }
 
+// oneLine returns a text on one line, without control characters.
 func oneLine(s string) string {
 	lines := strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' })
 	for i := range lines {
-		lines[i] = strings.TrimSpace(lines[i])
+		lines[i] = printable(strings.TrimSpace(lines[i]))
 	}
 	return strings.Join(lines, "; ")
 }
@@ -53,7 +53,7 @@ func mistakesOf(err error) []string {
 	}
 	mistakes := strings.Split(string(redact([]byte(err.Error()))), "\n")
 	for i := range mistakes {
-		mistakes[i] = strings.TrimSpace(mistakes[i])
+		mistakes[i] = printable(strings.TrimSpace(mistakes[i]))
 	}
 	return mistakes
 }
@@ -143,20 +143,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// redactingWriter removes passwords from all output for people. It is the last line of defence: the text of an error
-// can quote a URL.
-type redactingWriter struct{ io.Writer }
-
-func (w redactingWriter) Write(p []byte) (int, error) {
-	if _, err := w.Writer.Write(redact(p)); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-// Unwrap returns the underlying writer, so that callers can check if it is a terminal.
-func (w redactingWriter) Unwrap() io.Writer { return w.Writer }
-
+// redact removes passwords. It is the last line of defence: the text of an error can quote a URL.
 func redact(text []byte) []byte {
 	if bytes.Contains(text, []byte("://")) {
 		// Greedy up to the last @ of the word: a password can contain an @ that is not encoded.

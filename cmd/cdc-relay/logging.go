@@ -22,6 +22,8 @@ func (p *process) logger(cfg *config) *slog.Logger {
 		Level:      cfg.logLevel,
 		TimeFormat: time.TimeOnly + ".000",
 		NoColor:    !terminal || p.noColor(),
+		// The handler escapes line breaks itself, but lets codes for a terminal pass.
+		ReplaceAttr: safeAttr,
 	}))
 }
 
@@ -33,16 +35,30 @@ func durationAsText(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
+// safeAttr writes control characters in a name or a value as escapes, except line breaks.
+func safeAttr(_ []string, a slog.Attr) slog.Attr {
+	a.Key = safeText(a.Key)
+	switch a.Value.Kind() {
+	case slog.KindString:
+		a.Value = slog.StringValue(safeText(a.Value.String()))
+	case slog.KindAny:
+		if _, isLevel := a.Value.Any().(slog.Level); !isLevel {
+			a.Value = slog.StringValue(safeText(a.Value.String()))
+		}
+	}
+	return a
+}
+
 // noColor implements the convention of no-color.org.
 func (p *process) noColor() bool {
 	value, _ := p.lookupEnv("NO_COLOR")
 	return value != ""
 }
 
-func isTerminal(w any) bool {
-	if wrapped, ok := w.(interface{ Unwrap() io.Writer }); ok {
-		w = wrapped.Unwrap()
+func isTerminal(stream any) bool {
+	if out, ok := stream.(io.Writer); ok {
+		stream = raw(out)
 	}
-	file, ok := w.(*os.File)
+	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }

@@ -136,7 +136,7 @@ func (p *process) migrateSQL(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprint(p.stdout, script)
+	_, err = fmt.Fprint(p.verbatim(), script)
 	return err
 }
 

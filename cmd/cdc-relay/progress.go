@@ -28,7 +28,7 @@ func (p *process) progress(what string) (progress operator.Progress, end func())
 				return // the work was too quick to show a bar
 			}
 			if bar == nil {
-				bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(p.stderr), progressbar.OptionSetDescription(what),
+				bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(raw(p.stderr)), progressbar.OptionSetDescription(what),
 					progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
 					progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
 			}

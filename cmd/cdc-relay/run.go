@@ -149,10 +149,10 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 		}
 		return publisher, nil
 	case "stdout":
-		if closedOutput(p.stdout) {
+		if closedOutput(raw(p.stdout)) {
 			return nil, usagef("--publisher stdout: the standard output is closed")
 		}
-		return publish.NewStdout(publish.StdoutConfig{Writer: p.stdout, DefaultExchange: cfg.exchange, Logger: log}), nil
+		return publish.NewStdout(publish.StdoutConfig{Writer: p.verbatim(), DefaultExchange: cfg.exchange, Logger: log}), nil
 	}
 	return newAMQP(cfg, cfg.relay.MaxInFlight, log)
 }

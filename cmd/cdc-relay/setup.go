@@ -213,7 +213,7 @@ func (p *process) printSetup(cfg *config) error {
 			script += "\n" + replication.SetupSQL(names)
 		}
 	}
-	_, err = fmt.Fprint(p.stdout, script, "\n", grants(cfg))
+	_, err = fmt.Fprint(p.verbatim(), script, "\n", grants(cfg))
 	return err
 }
 

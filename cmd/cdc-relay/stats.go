@@ -133,7 +133,7 @@ func (p *process) watch(ctx context.Context, interval time.Duration, look func(c
 			return err
 		}
 		if terminal {
-			fmt.Fprint(p.stdout, "\x1b[H\x1b[2J") // clear the screen and go to its top
+			fmt.Fprint(raw(p.stdout), "\x1b[H\x1b[2J") // clear the screen and go to its top
 		}
 		if err := show(); err != nil {
 			return err

@@ -33,7 +33,9 @@ func shownText(column string) string {
 }
 
 // errorCode is the code at the start of a text such as last_error.
-func errorCode(column string) string { return `pg_catalog.split_part(pg_catalog.left(` + column + `, 200), ':', 1)` }
+func errorCode(column string) string {
+	return `pg_catalog.split_part(pg_catalog.left(` + column + `, 200), ':', 1)`
+}
 
 // weight is roughly the true size of a value. It assumes that values seldom shrink to less than an eighth.
 func weight(column string) string {
