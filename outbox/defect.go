@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// MostHeaderBytes is the most bytes that headers, properties, or a header from another column of a row may have, as the
-// database sends them. All of them must fit into one frame of RabbitMQ, usually 131,072 bytes. Eight times as much is
+// MostHeaderBytes limits headers, properties, and each header from another column of a row: in bytes, as the database
+// sends them. All of them must fit into one frame of RabbitMQ, usually 131,072 bytes. Eight times as much is
 // always too much, because JSON takes up to six bytes for one.
 const MostHeaderBytes = 8 * 131072
 

@@ -17,6 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // checked is a database and a broker for which check finds nothing wrong.
@@ -148,12 +149,17 @@ func TestCheckPrintsDocumentedJSON(t *testing.T) {
 			}
 		}
 		if f["area"] == "grants" && f["name"] == "application" {
-			found = f["level"] == "problem" && slices.Contains(f["fix"].([]any), any(`GRANT INSERT ON "public"."outbox" TO "no_such_role";`))
+			found = f["level"] == "problem" && slices.Contains(f["fix"].([]any), any(grantInsert("no_such_role")))
 		}
 	}
 	if !found {
 		t.Errorf("got %s", r.stdout)
 	}
+}
+
+// grantInsert is the statement that lets an application insert messages.
+func grantInsert(role string) string {
+	return "GRANT INSERT (" + strings.Join(outbox.InsertColumns(), ", ") + `) ON "public"."outbox" TO "` + role + `";`
 }
 
 func TestCheckReportsUnreachableServers(t *testing.T) {
@@ -326,7 +332,7 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 		return cdcRelay(t, env, append([]string{"check", "--publisher", "stdout", "--app-role", app}, args...)...)
 	}
 	repairs := []string{
-		"cdc-relay setup --slot " + slot + " --publication " + slot, `GRANT INSERT ON "public"."outbox" TO "` + app + `";`,
+		"cdc-relay setup --slot " + slot + " --publication " + slot, grantInsert(app),
 		`ALTER TABLE "public"."outbox" RESET (autovacuum_enabled);`,
 	}
 	printed := check("--fix")

@@ -269,7 +269,7 @@ func TestTeardownByTheRelaysRoleNamesTheOwner(t *testing.T) {
 		"CDC_RELAY_DATABASE_URL": address.String(), "CDC_RELAY_SLOT": env["CDC_RELAY_SLOT"], "CDC_RELAY_PUBLICATION": env["CDC_RELAY_PUBLICATION"],
 	}, "teardown", "--yes")
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stdout, "dropped slot") || !strings.Contains(r.stderr, "hint: export CDC_RELAY_DATABASE_URL='postgres://OWNER@127.0.0.1:") {
+	if !strings.Contains(r.stdout, "dropped slot") || !strings.Contains(r.stderr, "hint: export CDC_RELAY_DATABASE_URL=postgres://OWNER@127.0.0.1:") {
 		t.Errorf("got %s%s", r.stdout, r.stderr)
 	}
 	wantOutput(t, cdcRelay(t, env, "teardown", "--yes"), "dropped publication")

@@ -244,8 +244,8 @@ func grants(cfg *config) string {
 GRANT SELECT ON SEQUENCE %s TO cdc_relay;
 An application needs only:
 GRANT USAGE ON SCHEMA %s TO %s;
-GRANT INSERT ON %s TO %[4]s;`,
-		migrations.VersionTable(table).Printed(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.Printed(), schema, application, table.Printed())
+GRANT INSERT (%[6]s) ON %[5]s TO %[4]s;`,
+		migrations.VersionTable(table).Printed(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.Printed(), schema, application, table.Printed(), strings.Join(outbox.InsertColumns(), ", "))
 	return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n"
 }
 

@@ -7,8 +7,8 @@ import (
 )
 
 // The search_path decides which function, operator or type a name means. Postgres prefers the function whose parameters
-// have the types of the arguments, not that of pg_catalog. So whoever may create functions in a schema of the path could
-// run code as the relay. Each session of the program therefore sets its path as one of the two functions below.
+// have the types of the arguments, not that of pg_catalog. So a role that may create functions in a schema of the path
+// could run code as the relay. Each session of the program therefore sets its path as one of the two functions below.
 
 // CatalogOnly makes the sessions of config find only objects of pg_catalog by a name without a schema: for sessions that
 // set something up or read the catalog.

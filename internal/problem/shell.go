@@ -13,7 +13,7 @@ import (
 func ShellWord(s string) string {
 	switch {
 	case s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:@%,", r)
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:@%,=", r)
 	}):
 		return s
 	case OneLine(s) == s && utf8.ValidString(s):

@@ -53,7 +53,7 @@ func mistakes() []content {
 		property("unknown property", `{"contenttype": "x"}`, `"contenttype" is not known; known are content_type`),
 		property("property that is not the application's", `{"message_id": "x"}`, `"message_id" is not known`),
 		property("property of 256 bytes", `{"type": "`+strings.Repeat("t", 256)+`"}`, `"type" must be a string of at most 255 bytes`),
-		property("property of 20 MB", `{"type": "`+strings.Repeat("t", 20<<20)+`"}`, `"type" must be a string of at most 255 bytes`),
+		property("property of 20 MB", `{"type": "`+strings.Repeat("t", 20<<20)+`"}`, `bytes, must have at most 1048576`),
 		property("expiration in words", `{"expiration": "1h"}`, `"expiration" must be milliseconds`),
 		property("negative expiration", `{"expiration": -1}`, `"expiration" must be milliseconds`),
 		property("fractional expiration", `{"expiration": 1.5}`, `"expiration" must be milliseconds`),
