@@ -15,13 +15,20 @@ import (
 //go:embed functions.sql
 var functionsTemplate string
 
-// signatures returns the functions of an outbox: <table>_enqueue, <table>_celery and <table>_await.
-func signatures(table outbox.Table) []string {
-	return []string{
-		functionName(table, "enqueue") + "(text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid)",
-		functionName(table, "celery") + "(text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text)",
-		functionName(table, "await") + "(uuid, interval)",
+// functions returns the functions of an outbox: <table>_enqueue, <table>_celery and <table>_await.
+func functions(table outbox.Table) []Function {
+	return []Function{
+		{named(table, "enqueue"), "text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid"},
+		{named(table, "celery"), "text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text"},
+		{named(table, "await"), "uuid, interval"},
 	}
+}
+
+func signatures(table outbox.Table) (all []string) {
+	for _, f := range functions(table) {
+		all = append(all, f.SQL())
+	}
+	return all
 }
 
 // older returns signatures of earlier versions, each with the one that replaces it.
@@ -39,8 +46,10 @@ func everySignature(table outbox.Table) []string {
 	return append(old, signatures(table)...)
 }
 
-func functionName(table outbox.Table, suffix string) string {
-	return outbox.Table{Schema: table.Schema, Name: table.Name + "_" + suffix}.SQL()
+func functionName(table outbox.Table, suffix string) string { return named(table, suffix).SQL() }
+
+func named(table outbox.Table, suffix string) outbox.Table {
+	return outbox.Table{Schema: table.Schema, Name: table.Name + "_" + suffix}
 }
 
 // FunctionsSQL creates the functions for applications, in one transaction. It lets a role call them unless role is "".
@@ -55,11 +64,12 @@ func FunctionsSQL(table outbox.Table, role string) (string, error) {
 	all := signatures(table)
 	old, replacedBy := older(table)
 	var b strings.Builder
-	b.WriteString(localPath)
+	before, after := ClaimSQL(table, functions(table)...)
+	b.WriteString(localPath + before)
 	err = parsed.Execute(&b, map[string]string{
 		"outbox": table.SQL(), "dead_letter": table.DeadLetter().SQL(), "outbox_literal": quoteLiteral(table.SQL()),
 		"enqueue": functionName(table, "enqueue"), "celery": functionName(table, "celery"), "await": functionName(table, "await"),
-		"literals": literals(all), "older": literals(old), "newer": literals(replacedBy), "quote": dollarQuote(table),
+		"claim": after, "older": literals(old), "newer": literals(replacedBy), "quote": dollarQuote(table),
 	})
 	if err != nil {
 		return "", fmt.Errorf("render functions: %w", err)

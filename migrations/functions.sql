@@ -105,16 +105,12 @@ BEGIN
     END LOOP;
 END {{.quote}};
 
-DO {{.quote}}
+{{.claim}}DO {{.quote}}
 DECLARE
     owner text := (SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class WHERE oid = {{.outbox_literal}}::regclass);
     f     text;
     g     text;
 BEGIN
-    FOREACH f IN ARRAY ARRAY[{{.literals}}] LOOP
-        EXECUTE format('ALTER FUNCTION %s OWNER TO %s', f, owner);
-        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
-    END LOOP;
     -- Functions of the same names with older parameters would make calls ambiguous. Their grants go to the new ones.
     -- A function of another owner is none of ours.
     FOR f, g IN SELECT n.older, 'GRANT EXECUTE ON FUNCTION ' || n.newer || ' TO ' || x.grantee::regrole

@@ -27,12 +27,13 @@ func HistorySQL(table outbox.Table) (string, error) {
 	published, rotate := table.Published(), table.RotatePublished()
 	last := outbox.Table{Schema: table.Schema, Name: table.Name + "_p"}
 	var b strings.Builder
-	b.WriteString(localPath)
+	before, after := ClaimSQL(table, Function{rotate, "interval"})
+	b.WriteString(localPath + before)
 	err = parsed.Execute(&b, map[string]string{
 		"published": published.SQL(), "literal": quoteLiteral(published.SQL()), "outbox_literal": quoteLiteral(table.SQL()),
 		"index": outbox.QuoteIdentifier(uniqueName(published.Name, "id_idx")), "quote": dollarQuote(table),
 		"default": last.SQL(), "default_literal": quoteLiteral(last.SQL()), "schema": quoteLiteral(table.Schema), "prefix": quoteLiteral(last.Name),
-		"rotate": rotate.SQL(), "rotate_literal": quoteLiteral(rotate.SQL() + "(interval)"),
+		"rotate": rotate.SQL(), "claim": after,
 	})
 	if err != nil {
 		return "", fmt.Errorf("render history: %w", err)
@@ -50,8 +51,11 @@ func MakeHistory(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made 
 		if _, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", lockKey); err != nil {
 			return err
 		}
-		err := tx.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NULL OR pg_catalog.to_regprocedure($2) IS NULL`,
-			table.Published().SQL(), table.RotatePublished().SQL()+"(interval)").Scan(&made)
+		// History and function belong to the owner of the outbox.
+		err := tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_class o, pg_catalog.pg_class h, pg_catalog.pg_proc f
+			WHERE o.oid = pg_catalog.to_regclass($3)::oid AND h.oid = pg_catalog.to_regclass($1)::oid AND f.oid = pg_catalog.to_regprocedure($2)::oid
+			  AND h.relowner = o.relowner AND f.proowner = o.relowner)`,
+			table.Published().SQL(), table.RotatePublished().SQL()+"(interval)", table.SQL()).Scan(&made)
 		if err != nil || !made {
 			return err
 		}

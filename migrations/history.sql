@@ -1,6 +1,19 @@
 -- The history: published messages, with a partition for each day (UTC). The relay moves a row here in the statement that
 -- deletes it from the outbox (run --keep-published), and drops old partitions. Rows of days without a partition go to the
 -- default partition.
+DO {{.quote}}
+DECLARE
+    own   oid := (SELECT relowner FROM pg_class WHERE oid = {{.outbox_literal}}::regclass);
+    other record;
+BEGIN
+    -- Grants and triggers of a table of another role would stay.
+    SELECT c.oid::regclass AS name, c.relowner::regrole AS owner INTO other FROM pg_class c
+    WHERE c.oid IN (to_regclass({{.literal}}), to_regclass({{.default_literal}})) AND c.relowner <> own;
+    IF FOUND THEN
+        RAISE EXCEPTION 'table % belongs to role %, not to %, the owner of the outbox', other.name, other.owner, own::regrole
+            USING ERRCODE = 'duplicate_table', HINT = format('ALTER TABLE %s OWNER TO %s;  -- if it is yours, with its grants and triggers', other.name, own::regrole);
+    END IF;
+END {{.quote}};
 CREATE TABLE IF NOT EXISTS {{.published}} (
     id                 bigint      NOT NULL,
     created_at         timestamptz NOT NULL,
@@ -81,14 +94,12 @@ BEGIN
     RETURN gone;
 END {{.quote}};
 
-DO {{.quote}}
+{{.claim}}DO {{.quote}}
 DECLARE
     owner text := (SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class WHERE oid = {{.outbox_literal}}::regclass);
 BEGIN
     EXECUTE format('ALTER TABLE %s OWNER TO %s', {{.literal}}, owner);
     EXECUTE format('ALTER TABLE %s OWNER TO %s', {{.default_literal}}, owner);
-    EXECUTE format('ALTER FUNCTION %s OWNER TO %s', {{.rotate_literal}}, owner);
-    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', {{.rotate_literal}});
     BEGIN
         PERFORM {{.rotate}}(interval '1000 years'); -- creates the first partitions, and drops none
     EXCEPTION WHEN insufficient_privilege THEN

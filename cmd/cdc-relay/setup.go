@@ -35,17 +35,19 @@ func (p *process) setupCommand() *cli.Command {
 		Description: `Creates what is missing in the database: the outbox table and its dead-letter table, the
 publication and the slot. A second run changes nothing. With --mode poll it creates only the
 tables. With --functions it also creates the SQL functions outbox_enqueue, outbox_celery and
-outbox_await (docs/functions.md), and lets --app-role call them.
+outbox_await (docs/functions.md), and lets --app-role call them. Without --functions it lets
+--app-role insert into the table.
 
 EXAMPLES
 
   cdc-relay setup --database-url postgres://postgres@localhost/shop
   cdc-relay setup --print-sql > setup.sql     # for a DBA; with suggested GRANTs
+  cdc-relay setup --app-role shop_app         # an existing role; it may then INSERT
   cdc-relay setup --functions --app-role shop_app
   cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
 		Flags: describe(flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role", "keep-published", "print-sql", "format", "config"), usages{
-			"app-role":  "With --functions: the role of the application, which may then call them.",
+			"app-role":  "The role of the application: let it insert messages, or with --functions call the functions.",
 			"print-sql": "Print the SQL for psql instead of running it. This needs no database.",
 		}),
 		Action: p.setup,
@@ -123,6 +125,9 @@ func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) er
 	if err := r.makeFunctions(ctx, conn, cfg); err != nil {
 		return err
 	}
+	if err := r.letInsert(ctx, conn, cfg); err != nil {
+		return err
+	}
 	if err := r.makeHistory(ctx, conn, cfg); err != nil {
 		return err
 	}
@@ -168,7 +173,14 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 		return nil
 	}
 	table, role := cfg.relay.Table, cfg.checking.appRole
+	foreign, err := migrations.ForeignFunctions(ctx, conn, table)
+	if err != nil {
+		return err
+	}
 	changed, err := migrations.MakeFunctions(ctx, conn, table, role)
+	if err == nil {
+		r.tellForeign(foreign)
+	}
 	switch {
 	case pgcode.Is(err, pgcode.InsufficientPrivilege):
 		return hinted{err, cfg.asOwner(conn)}
@@ -183,6 +195,53 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 		r.did("role %q may call them", role)
 	}
 	return nil
+}
+
+// letInsert lets the role of the application insert messages, unless it is to call the functions.
+func (r *setupReport) letInsert(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	table, role := cfg.relay.Table, cfg.checking.appRole
+	if role == "" || cfg.functions {
+		return nil
+	}
+	var may bool
+	err := conn.QueryRow(ctx, `SELECT pg_catalog.has_schema_privilege(r.oid, n.oid, 'USAGE') AND NOT EXISTS (
+		SELECT FROM pg_catalog.unnest($4::text[]) c WHERE NOT pg_catalog.has_column_privilege(r.oid, $3::text::regclass::oid, c, 'INSERT'))
+		FROM pg_catalog.pg_roles r, pg_catalog.pg_namespace n WHERE r.rolname = $1 AND n.nspname = $2`,
+		role, table.Schema, table.SQL(), outbox.InsertColumns()).Scan(&may)
+	grantee := outbox.Identifier(role)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return problem.New("CREATE ROLE "+grantee+" LOGIN;  -- or name an existing role in --app-role", "role %s of --app-role does not exist", grantee)
+	case err != nil:
+		return fmt.Errorf("look for the privileges of role %s: %w", grantee, err)
+	case may:
+		r.found("role %s may insert into %s: nothing to do", grantee, table)
+		return nil
+	}
+	_, err = conn.Exec(ctx, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT (%s) ON %s TO %[2]s",
+		outbox.QuoteIdentifier(table.Schema), outbox.QuoteIdentifier(role), strings.Join(outbox.InsertColumns(), ", "), table.SQL()))
+	if pgcode.Is(err, pgcode.InsufficientPrivilege) {
+		return hinted{err, cfg.asOwner(conn)}
+	}
+	if err != nil {
+		return fmt.Errorf("let role %s insert into %s: %w", grantee, table, err)
+	}
+	r.did("role %s may insert into %s", grantee, table)
+	return nil
+}
+
+// tellForeign reports functions of other roles with the names of the outbox's own.
+func (r *setupReport) tellForeign(foreign []migrations.Foreign) {
+	for _, f := range foreign {
+		switch {
+		case !f.Same:
+			r.found("function %s belongs to role %s, and a call could run it: DROP FUNCTION %[1]s;", f.Function, f.Owner)
+		case len(f.Grantees) > 0:
+			r.did("replaced function %s of role %s; if they need it: GRANT EXECUTE ON FUNCTION %[1]s TO %s;", f.Function, f.Owner, strings.Join(f.Grantees, ", "))
+		default:
+			r.did("replaced function %s of role %s", f.Function, f.Owner)
+		}
+	}
 }
 
 func (p *process) printSetup(cfg *config) error {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -168,8 +169,9 @@ func (p *plan) statements() (s statements, err error) {
 		return s, fmt.Errorf("describe the function: %w", err)
 	}
 	f := p.function.SQL() + "()"
-	s.function = fmt.Sprintf("CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET %s SET enable_seqscan = off AS %s;\n", f, searchPath, function) +
-		fmt.Sprintf("ALTER FUNCTION %s OWNER TO %s;\nREVOKE ALL ON FUNCTION %[1]s FROM PUBLIC;\n", f, outbox.QuoteIdentifier(p.source.OutboxOwner)) +
+	before, after := migrations.ClaimSQL(p.request.Outbox, migrations.Function{Name: p.function})
+	s.function = before + fmt.Sprintf("CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET %s SET enable_seqscan = off AS %s;\n", f, searchPath, function) +
+		after +
 		fmt.Sprintf("COMMENT ON FUNCTION %s IS %s;\n", f, literal(string(note)))
 	s.move = "DO " + s.move + ";\n"
 	s.final = []string{lockTimeout, p.lock()}
