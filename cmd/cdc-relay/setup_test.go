@@ -135,3 +135,29 @@ func TestSQLOfTheFunctionAndConsumerPagesRuns(t *testing.T) {
 		t.Errorf("%d messages, want 4", n)
 	}
 }
+
+// setup --app-role does not need --functions, and a second run changes nothing.
+func TestSetupLetsTheApplicationInsert(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll"
+	role := services.Name(t) + "-Ä"
+	execute(t, conn, `CREATE ROLE "`+role+`"`)
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), `DROP OWNED BY "`+role+`"; DROP ROLE "`+role+`"`); err != nil {
+			t.Error(err)
+		}
+	})
+	args := []string{"setup", "--app-role", role, "--table", `"My Schema"."Out.Box"`}
+	wantOutput(t, cdcRelay(t, env, args...), `role "`+role+`" may insert into "My Schema"."Out.Box"`)
+	wantOutput(t, cdcRelay(t, env, args...), "may insert into", "nothing to do")
+	execute(t, conn, `SET ROLE "`+role+`"`)
+	execute(t, conn, `INSERT INTO "My Schema"."Out.Box" (routing_key, payload) VALUES ('r', '1')`)
+	if _, err := conn.Exec(t.Context(), `INSERT INTO "My Schema"."Out.Box" (routing_key, payload, attempts) VALUES ('r', '1', 3)`); err == nil {
+		t.Error("it may set attempts")
+	}
+	execute(t, conn, `RESET ROLE`)
+	r := cdcRelay(t, env, "setup", "--app-role", "nobody_"+services.Name(t))
+	if r.code != exitFailed || !strings.Contains(r.stderr, "does not exist") || !strings.Contains(r.stderr, "hint: CREATE ROLE nobody_") {
+		t.Errorf("%+v", r)
+	}
+}
