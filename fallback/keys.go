@@ -31,7 +31,7 @@ const firstAgain = 20 * time.Millisecond
 // looksUp reports whether the next sweep of keys looks up wanted keys. A pass over all keys takes turns with look-ups.
 func (s *Sweeper) looksUp(r role) bool {
 	passDue := !s.Planner.keysAt(s.View()).After(s.now())
-	s.lookedUp = (r.view.Wanted > 0 || s.looksAgain(r)) && (!passDue || !s.lookedUp)
+	s.lookedUp = (r.view.Wanted+r.view.Yielding > 0 || s.looksAgain(r)) && (!passDue || !s.lookedUp)
 	return s.lookedUp
 }
 
@@ -40,15 +40,22 @@ func (s *Sweeper) looksAgain(r role) bool {
 	return r.view.Again > 0 && !s.Planner.againAt.After(s.now())
 }
 
-// lookUp claims rows of wanted keys.
+// lookUp claims rows of wanted keys. Keys with fresh rows and keys that yield take turns, in claims of their own: a
+// claim waits for the slowest of its answers.
 func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	rows, bytes := s.room()
-	// Only a share of the keys, so that other claims get some.
-	free, again, wanted := max(s.claims.free(), 1), s.looksAgain(r), r.view.Wanted
+	again := s.looksAgain(r)
 	if again {
-		wanted += r.view.Again
+		s.Core.LookAgain()
 	}
-	keys := s.Core.TakeWanted(min(s.keysFor(rows), (wanted+free-1)/free), again)
+	view := s.Core.View()
+	wanted := view.Wanted
+	if s.yielded = view.Yielding > 0 && (wanted == 0 || !s.yielded); s.yielded {
+		wanted = view.Yielding
+	}
+	free := max(s.claims.free(), 1)
+	// Only a share of the keys, so that other claims get some.
+	keys := s.Core.TakeWanted(min(s.keysFor(rows), (wanted+free-1)/free), s.yielded)
 	if len(keys) > 0 {
 		each := s.runOf(rows, len(keys))
 		runs, seen, err := s.Table.FindRuns(ctx, keys, each, r.fresh)
@@ -61,7 +68,7 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 			return false, err
 		}
 	}
-	view := s.Core.View()
+	view = s.Core.View()
 	switch {
 	case view.Again == 0:
 		s.again = 0
@@ -70,7 +77,7 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 		s.Planner.againAt = s.now().Add(s.again)
 	}
 	s.Planner.wantedAt = s.now()
-	return view.Wanted > 0, nil
+	return view.Wanted+view.Yielding > 0, nil
 }
 
 // passKeys claims rows of the next page of a pass over all keys.

@@ -1,9 +1,13 @@
 package fallback
 
 import (
+	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
 // A claim takes a whole page of rows of one key if newer rows replace all of them, and else few, since each waits for
@@ -23,6 +27,65 @@ func TestAClaimTakesManyRowsOfAKeyThatNewerRowsReplace(t *testing.T) {
 		s.measure(test.last)
 		if got := s.runOf(page, 1); got != test.want {
 			t.Errorf("after %s: %d rows, want %d", name, got, test.want)
+		}
+	}
+}
+
+// runsTable is a table of keys whose heads are rejected at each try. Looked counts the keys of all look-ups.
+type runsTable struct {
+	Table  // only FindRuns is called
+	looked map[string]int
+	ids    map[string]int64
+}
+
+func (r *runsTable) FindRuns(
+	_ context.Context, keys []string, _ int, _ outbox.Fresh,
+) (runs []outbox.Run, _ outbox.Snapshot, _ error) {
+	for _, key := range keys {
+		r.looked[key]++
+		if r.ids[key] == 0 {
+			r.ids[key] = int64(len(r.ids) + 1)
+		}
+		runs = append(runs, outbox.Run{{Ref: outbox.Ref{ID: r.ids[key]}, OrderingKey: &key, Ready: true, Size: 300}})
+	}
+	return runs, outbox.Snapshot{}, nil
+}
+
+func (r *runsTable) Restarts() int64 { return 0 }
+
+// A key with fresh rows waits for one look-up of other keys at most, and these for one of it, however many they are.
+func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
+	for _, failing := range []int{1, 200, 100_000} {
+		table := &runsTable{looked: map[string]int{}, ids: map[string]int64{}}
+		s := &Sweeper{
+			Core: core.New(core.DefaultLimits(400)), Table: table, Planner: NewPlanner(time.Second), Page: 100,
+			Publish: func(*outbox.Message) {}, Orphaned: func([]outbox.Settlement) {},
+		}
+		s.Core.PublisherReady(true)
+		s.Core.TookSlot(core.Slot{})
+		s.Lock = func(context.Context, []int64, outbox.Fresh) (Transaction, error) { return dueTx{}, nil }
+		keys := make([]string, failing)
+		for i := range keys {
+			keys[i] = fmt.Sprint("failing ", i)
+		}
+		s.Core.WantKeys(keys)
+		mostKeys := 0
+		for n := range 20 {
+			fresh := fmt.Sprint("fresh ", n)
+			s.Core.Streamed(&outbox.Message{ID: int64(1_000_000 + n), XID: 1, OrderingKey: &fresh}, 100, false)
+			for range 2 {
+				before := len(table.looked)
+				if _, err := s.lookUp(t.Context(), s.role(s.now())); err != nil {
+					t.Fatal(err)
+				}
+				mostKeys = max(mostKeys, len(table.looked)-before)
+			}
+			if table.looked[fresh] == 0 {
+				t.Fatalf("%d failing keys: a fresh key was not looked up in two look-ups", failing)
+			}
+		}
+		if n := len(table.looked) - 20; n == 0 || mostKeys > s.Page {
+			t.Errorf("%d failing keys: %d of them were looked up, at most %d at once", failing, n, mostKeys)
 		}
 	}
 }

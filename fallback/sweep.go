@@ -82,6 +82,8 @@ type Sweeper struct {
 	// nothing could be claimed.
 	lookedUp bool
 	again    time.Duration
+	// yielded: the last look-up was of keys that yield.
+	yielded bool
 }
 
 // Owner describes who owns the slot.
@@ -134,7 +136,7 @@ func (s *Sweeper) View() View {
 	v := r.view
 	return View{
 		Leader: v.Leader, Live: v.Live, Rest: r.rest, TakesFresh: r.keys, Ready: rows > 0,
-		Backlog: v.Backlog, Unseen: v.Unseen, Wanted: v.Wanted > 0, Again: v.Again > 0, Unlisted: v.Unlisted, Due: v.Due,
+		Backlog: v.Backlog, Unseen: v.Unseen, Wanted: v.Wanted+v.Yielding > 0, Again: v.Again > 0, Unlisted: v.Unlisted, Due: v.Due,
 	}
 }
 

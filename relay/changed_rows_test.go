@@ -36,7 +36,9 @@ func TestRowsChangedByHandLeave(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	i.await("the relay has read the rows", func() bool { return !r.core.View().Due && !r.core.View().Unseen && r.core.View().Wanted == 0 })
+	i.await("the relay has read the rows", func() bool {
+		return !r.core.View().Due && !r.core.View().Unseen && r.core.View().Wanted+r.core.View().Yielding == 0
+	})
 	began := time.Now()
 	for n, change := range changes {
 		if _, err := i.db.Exec(t.Context(), `UPDATE outbox SET `+change.update+` WHERE headers ->> 'n' = $1::int::text`, n); err != nil {

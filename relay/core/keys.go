@@ -17,10 +17,11 @@ type keys struct {
 	bytes int
 	// queued counts the messages in all queues.
 	queued int
-	// wanted are keys to look up in the table, oldest request first.
-	wanted []string
+	// wanted and yielding are keys to look up in the table, oldest request first. They take turns, so that a key with
+	// fresh rows waits for one look-up at most, however many other keys fail. See keyState.yields.
+	wanted, yielding []string
 	// again are keys whose look-up claimed nothing: other sessions have locked their rows, or the snapshot was too old.
-	// They must not delay those in wanted, so they have a turn of their own.
+	// After a wait they join yielding.
 	again []string
 	// unlisted: keys that are not remembered may have rows in the table, so they go by the table. It ends with a pass
 	// over all keys that saw all transactions up to missed, and remembered each key that it did not claim.
@@ -41,6 +42,9 @@ type keyState struct {
 	left uint64
 	// pass is the newest pass over all keys that has seen a row of this key.
 	pass int
+	// yields: the head was rejected or set aside, or had a time. The key's look-ups are listed in keys.yielding until a
+	// message of the key has left.
+	yields bool
 	// rows is how many rows the key had when it was claimed, if the look-up read all of them, and none was left since.
 	rows int
 }
@@ -62,7 +66,7 @@ type place uint8
 const (
 	directly place = iota // no row of the key waits in the table
 	behind                // rows wait in the table until the messages in memory are settled
-	wanted                // listed in keys.wanted or keys.again
+	wanted                // listed in keys.wanted, keys.yielding or keys.again
 	claimed               // being looked up, or its rows are in a claim
 	parked                // its head must not leave yet
 )
@@ -153,7 +157,11 @@ func (o *keys) look(key string, k *keyState) bool {
 		return false
 	}
 	k.place = wanted
-	o.wanted = append(o.wanted, key)
+	if k.yields {
+		o.yielding = append(o.yielding, key)
+	} else {
+		o.wanted = append(o.wanted, key)
+	}
 	return true
 }
 
@@ -167,30 +175,36 @@ func (o *keys) want(key string) {
 
 // lookAgain asks for a look-up of a key whose last look-up has claimed nothing.
 func (o *keys) lookAgain(key string, k *keyState) {
-	k.place = behind
-	if o.look(key, k) {
-		o.wanted = o.wanted[:len(o.wanted)-1]
+	if k.place = behind; len(k.line) == 0 {
+		k.place = wanted
 		o.again = append(o.again, key)
 	}
 }
 
-// take returns up to n keys to look up. found answers each. Again: also those whose last look-up has claimed nothing.
-func (o *keys) take(n int, again bool) (taken []string) {
-	if again {
-		o.wanted, o.again = append(o.wanted, o.again...), nil
-	}
-	for len(o.wanted) > 0 && len(taken) < n {
-		key := o.wanted[0]
-		o.wanted = o.wanted[1:]
+// take returns up to n keys of a list, to look them up. found answers each.
+func (o *keys) take(list *[]string, n int) (taken []string) {
+	for len(*list) > 0 && len(taken) < n {
+		key := (*list)[0]
+		*list = (*list)[1:]
 		if k := o.byKey[key]; k != nil && k.place == wanted {
 			k.place = claimed
 			taken = append(taken, key)
 		}
 	}
-	if len(o.wanted) == 0 {
-		o.wanted = nil
+	if len(*list) == 0 {
+		*list = nil // frees the array
 	}
 	return taken
+}
+
+// yields records that a message of a key cannot leave yet, or that one has left.
+func (o *keys) yields(m *outbox.Message, yields bool) {
+	if m.OrderingKey == nil {
+		return
+	}
+	if k := o.byKey[*m.OrderingKey]; k != nil {
+		k.yields = yields
+	}
 }
 
 // confirmed ends the flight of a message, and returns the next message to publish.
@@ -256,7 +270,7 @@ func (o *keys) unqueueAll() (queue []*outbox.Message) {
 
 // park records that the head of a key must not leave yet.
 func (o *keys) park(key string, k *keyState) {
-	k.place = parked
+	k.place, k.yields = parked, true
 	if !o.leads {
 		o.drop(key)
 	}
@@ -264,18 +278,18 @@ func (o *keys) park(key string, k *keyState) {
 
 // passed ends a pass over all keys. Parked keys that it did not see are looked up, because their rows may be gone.
 func (o *keys) passed(pass int) {
-	before := len(o.wanted)
+	before := len(o.yielding)
 	for key, k := range o.byKey {
 		if k.place == parked && k.pass < pass {
 			o.want(key)
 		}
 	}
-	slices.Sort(o.wanted[before:])
+	slices.Sort(o.yielding[before:])
 }
 
 // newTerm forgets what is known of the table. Leads: this relay owns the slot from now on.
 func (o *keys) newTerm(leads bool, seq uint64) {
-	o.leads, o.wanted, o.again = leads, nil, nil
+	o.leads, o.wanted, o.yielding, o.again = leads, nil, nil, nil
 	o.miss(seq)
 	for key, k := range o.byKey {
 		switch {

@@ -68,13 +68,16 @@ func TestAPassParksNoRequestedKey(t *testing.T) {
 func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 	const many = 200
 	for name, tc := range map[string]struct {
-		ready, invisible, lock bool
-		again                  int
+		ready, invisible, lock, due, aside, pass bool
+		again, yielding                          int
 	}{
 		"their heads are scheduled or retried":        {},
 		"other sessions have locked their rows":       {ready: true, again: many},
 		"their rows are not visible":                  {invisible: true, again: many},
-		"their heads are rejected, and retried later": {ready: true, lock: true},
+		"their heads are rejected, and retried later": {ready: true, lock: true, yielding: many},
+		"their heads are retried again":               {due: true, yielding: many},
+		"their heads are set aside":                   {ready: true, lock: true, aside: true, yielding: many},
+		"a pass found more of them than fit a claim":  {ready: true, pass: true, yielding: many},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := New(DefaultLimits(1000))
@@ -86,7 +89,9 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 			var locked []*outbox.Message
 			for i := range many {
 				key := fmt.Sprint("failing-", i)
-				c.mu.keys.add(key, &keyState{place: claimed, left: c.mu.unseen.seq + 1})
+				if !tc.pass {
+					c.mu.keys.add(key, &keyState{place: claimed, left: c.mu.unseen.seq + 1})
+				}
 				asked = append(asked, key)
 				if !tc.invisible {
 					runs = append(runs, outbox.Run{{Ref: outbox.Ref{ID: int64(i)}, OrderingKey: &key, Ready: tc.ready}})
@@ -95,17 +100,24 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 					locked = append(locked, &outbox.Message{ID: int64(i), OrderingKey: &key})
 				}
 			}
-			claim := c.Begin(c.Found(asked, runs, 2, outbox.Snapshot{}, c.View().Epoch, many), many, 1<<20)
+			most := many
+			if tc.pass {
+				asked, most = nil, 0
+			}
+			claim := c.Begin(c.Found(asked, runs, 2, outbox.Snapshot{}, c.View().Epoch, most), many, 1<<20)
 			for _, m := range c.Locked(claim, locked, 100, true) {
 				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected}, outbox.Decision{Action: outbox.Retry})
 			}
-			c.Ended(claim, c.End(claim), true)
-			if tc.lock { // after the rejection, one look-up finds that their time has not come
+			settle := c.Ended(claim, c.End(claim), !tc.aside)
+			for _, s := range settle {
+				c.SetAside(s)
+			}
+			if tc.aside {
 				asked = c.TakeWanted(many, false)
-				for i := range runs {
-					runs[i][0].Ready = false
-				}
 				c.Found(asked, runs, 2, outbox.Snapshot{}, c.View().Epoch, many)
+			}
+			if tc.due || tc.aside {
+				c.WantKeys(asked)
 			}
 			if again := c.View().Again; again != tc.again {
 				t.Errorf("%d keys are looked up again, want %d", again, tc.again)
@@ -115,10 +127,71 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 			if taken := c.TakeWanted(many, false); !slices.Equal(taken, []string{key}) {
 				t.Errorf("%v are looked up, want the fresh key alone", taken)
 			}
-			if taken := c.TakeWanted(2*many, true); len(taken) != tc.again {
-				t.Errorf("%d keys are looked up in their turn, want %d", len(taken), tc.again)
+			if n := c.View().Yielding; n != tc.yielding {
+				t.Errorf("%d keys yield, want %d", n, tc.yielding)
+			}
+			c.LookAgain()
+			if taken := c.TakeWanted(2*many, true); len(taken) != tc.again+tc.yielding {
+				t.Errorf("%d keys are looked up in their turn, want %d", len(taken), tc.again+tc.yielding)
 			}
 		})
+	}
+}
+
+// A key that was rejected yields until a message of it has left.
+func TestAKeyYieldsUntilAMessageHasLeft(t *testing.T) {
+	for action, yields := range map[outbox.Action]bool{outbox.Retry: true, outbox.DeadLetter: true, outbox.Delete: false} {
+		c := New(DefaultLimits(100))
+		c.PublisherReady(true)
+		c.TookSlot(Slot{})
+		key := "k"
+		c.WantKeys([]string{key})
+		run := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true}}
+		claim := c.Begin(c.Found(c.TakeWanted(1, true), []outbox.Run{run}, 1, outbox.Snapshot{}, c.View().Epoch, 1), 1, 1<<20)
+		for _, m := range c.Locked(claim, []*outbox.Message{{ID: 1, OrderingKey: &key}}, 100, true) {
+			c.Resolved(outbox.Result{Message: m}, outbox.Decision{Action: action})
+		}
+		c.Ended(claim, c.End(claim), true)
+		if v := c.View(); (v.Yielding == 1) != yields || (v.Wanted == 1) == yields {
+			t.Errorf("after action %d: %d keys are looked up, and %d that yield", action, v.Wanted, v.Yielding)
+		}
+	}
+}
+
+// A pass may read a row between its confirm and its delete. That is no reason to leave later rows in the table.
+func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
+	key := "k"
+	for name, tc := range map[string]struct {
+		unlisted, aside, more bool
+		goes                  bool
+	}{
+		"its rows are being deleted": {goes: true},
+		"it may have other rows":     {more: true},
+		"keys are unknown":           {unlisted: true},
+		"its row is set aside":       {aside: true},
+	} {
+		c := New(DefaultLimits(100))
+		c.PublisherReady(true)
+		c.TookSlot(Slot{})
+		c.Owned(time.Now())
+		c.mu.keys.unlisted = false
+		m, _ := c.Streamed(&outbox.Message{ID: 1, OrderingKey: &key}, 100, false)
+		write, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed}, outbox.Decision{Action: outbox.Delete})
+		if !write {
+			t.Fatal("the row is not deleted")
+		}
+		if c.mu.keys.unlisted = tc.unlisted; tc.aside {
+			c.SetAside(outbox.Settlement{Message: m})
+		}
+		each := 2
+		if tc.more {
+			each = 1
+		}
+		head := outbox.Candidate{Ref: m.Ref(), OrderingKey: &key, Ready: true}
+		c.Found(nil, []outbox.Run{{head}}, each, outbox.Snapshot{}, c.View().Epoch, 1)
+		if next, _ := c.Streamed(&outbox.Message{ID: 2, OrderingKey: &key}, 200, false); (next != nil) != tc.goes {
+			t.Errorf("%s: the next row is published at once: %t, want %t", name, next != nil, tc.goes)
+		}
 	}
 }
 
@@ -171,7 +244,7 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 				next = confirm(c, next)
 			}
 			c.Ended(claim, c.End(claim), !tc.failed)
-			if again := c.View().Wanted == 1; again != tc.again {
+			if again := c.View().Wanted+c.View().Yielding == 1; again != tc.again {
 				t.Errorf("looked up again: %t", again)
 			}
 			_, verdict := c.Streamed(&outbox.Message{ID: 4, XID: 13, OrderingKey: &key}, 400, false)

@@ -97,6 +97,7 @@ func (c *Core) settle(s outbox.Settlement) {
 	if s.Decision.Action != outbox.Delete {
 		c.wantDue()
 	}
+	c.mu.keys.yields(m, s.Decision.Action != outbox.Delete)
 	delete(c.mu.unknown.rows, m.Ref())
 	c.mu.registry.settle(m.Ref())
 	c.letGo(m.Size())
@@ -114,6 +115,7 @@ func (c *Core) SetAside(s outbox.Settlement) {
 	defer c.mu.Unlock()
 	c.mu.registry.putAside(s.Message.Ref())
 	c.letGo(s.Message.Size())
+	c.mu.keys.yields(s.Message, true)
 	if s.Message.OrderingKey != nil {
 		c.mu.keys.landed(s.Message)
 	}

@@ -141,9 +141,11 @@ type View struct {
 	PID   uint32
 	Epoch int
 	// Backlog: a pass over keyless rows is needed. Due: a row has got a time. Unlisted: keys that are not remembered
-	// may have rows. Wanted counts the keys to look up, Again those whose last look-up has claimed nothing.
+	// may have rows. Wanted counts the keys to look up that have fresh rows, Yielding those whose head was rejected or
+	// had a time, Again those whose last look-up has claimed nothing.
 	Backlog, Due, Unlisted bool
-	Wanted, Again          int
+	Wanted, Yielding       int
+	Again                  int
 	// Unseen: rows in the table belong to transactions that are not visible yet. Unnamed, if not 0: a snapshot must
 	// name these transactions; pass the number to Saw.
 	Unseen  bool
@@ -158,7 +160,8 @@ func (c *Core) View() View {
 	rest := max(c.mu.term.restUntil.Sub(c.mu.now), 0)
 	return View{
 		Leader: c.mu.term.leader, Rest: rest, Live: c.mu.term.live, Ready: c.publishing(), PID: c.mu.term.pid, Epoch: c.mu.term.epoch,
-		Backlog: c.mu.backlog != nothing, Due: c.mu.due, Wanted: len(c.mu.keys.wanted), Again: len(c.mu.keys.again), Unlisted: c.mu.keys.unlisted,
+		Backlog: c.mu.backlog != nothing, Due: c.mu.due, Unlisted: c.mu.keys.unlisted,
+		Wanted: len(c.mu.keys.wanted), Yielding: len(c.mu.keys.yielding), Again: len(c.mu.keys.again),
 		Unseen: c.mu.term.leader && rest == 0 && (len(u.left) > 0 || len(u.named) > 0 || u.unnamed != 0), Unnamed: u.unnamed,
 	}
 }
