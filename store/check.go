@@ -37,19 +37,21 @@ func (s *Store) checkHistory(ctx context.Context) error {
 	}
 	need, rotate := HistoryNeed(s.table), s.table.RotatePublished().SQL()+"(interval)"
 	published := need.Table
-	var there, may bool
+	var there, rotates, may bool
 	var missing []string
 	var role string
-	err := s.pool.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT NULL AND pg_catalog.to_regprocedure($2) IS NOT NULL,
+	err := s.pool.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT NULL, pg_catalog.to_regprocedure($2) IS NOT NULL,
   coalesce(pg_catalog.has_table_privilege(pg_catalog.to_regclass($1), 'INSERT') AND pg_catalog.has_function_privilege(pg_catalog.to_regprocedure($2), 'EXECUTE'), false),
   array(SELECT c FROM pg_catalog.unnest($3::text[]) c WHERE NOT EXISTS (
     SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1)::oid AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)),
-  pg_catalog.quote_ident(current_user)`, published.SQL(), rotate, need.Columns).Scan(&there, &may, &missing, &role)
+  pg_catalog.quote_ident(current_user)`, published.SQL(), rotate, need.Columns).Scan(&there, &rotates, &may, &missing, &role)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look for table %s: %w", published, err)
 	case !there:
 		return problem.New(s.table.Command("setup", "--keep-published", "168h"), "table %s does not exist: --keep-published needs it", published)
+	case !rotates:
+		return problem.New(s.table.Command("setup", "--keep-published", "168h"), "function %s does not exist: the history %s needs it", rotate, published)
 	case len(missing) > 0:
 		return problem.New(s.table.Command("check", "--keep-published", "168h")+"  # prints the ALTER TABLE", "table %s has no column %s", published, strings.Join(missing, ", "))
 	case !may:

@@ -6,10 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // keeping opens a store that keeps published messages.
@@ -170,6 +172,35 @@ func TestMissingPartitionsOfTheHistoryAreCreated(t *testing.T) {
 			}
 			if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_published`); n != 2 {
 				t.Errorf("%d rows are in the history", n)
+			}
+		})
+	}
+}
+
+// If the relay cannot create a partition, no row is at fault: the error names the history and has a hint.
+func TestAPartitionThatCannotBeCreatedIsNoFaultOfARow(t *testing.T) {
+	const empty = `DO $$ DECLARE part regclass; BEGIN
+		FOR part IN SELECT relid FROM pg_partition_tree('outbox_published') WHERE isleaf LOOP
+			EXECUTE format('DROP TABLE %s', part); END LOOP; END $$; `
+	for name, c := range map[string]struct{ breaks, hint string }{
+		"no function":                  {empty + `DROP FUNCTION outbox_rotate(interval)`, "setup --keep-published"},
+		"a detached default":           {strings.ReplaceAll(empty, "DROP TABLE", "ALTER TABLE outbox_published DETACH PARTITION"), "setup --keep-published"},
+		"another function":             {empty + `CREATE OR REPLACE FUNCTION outbox_rotate(keep interval) RETURNS integer LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`, "setup --keep-published"},
+		"a table has the default name": {empty + `CREATE TABLE outbox_p (n integer)`, "setup --keep-published"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := keeping(newFixture(t))
+			f.Exec(c.breaks)
+			if name == "a table has the default name" {
+				f.Exec(fmt.Sprintf(`CREATE TABLE outbox_p%s (n integer)`, time.Now().UTC().Format("20060102")))
+			}
+			f.Plain(1)
+			_, err := f.store.Settle(t.Context(), []outbox.Settlement{deleted(f.read(0)[0])})
+			if err == nil || store.IsRowFault(err) || pgcode.Of(err) == "" || !strings.Contains(err.Error(), "outbox_published") {
+				t.Errorf("the error is %v", err)
+			}
+			if hint := problem.Hint(err); !strings.Contains(hint, c.hint) {
+				t.Errorf("the hint is %q", hint)
 			}
 		})
 	}

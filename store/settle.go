@@ -103,15 +103,13 @@ func (s *Store) settlePart(ctx context.Context, write settling, part []outbox.Se
 		write.sql = s.extras.fill(template)
 		err = s.settle(ctx, write, part, settled)
 	}
-	if lacksPartition(err) {
-		if _, failed := s.RotatePublished(ctx, forever); failed != nil {
-			return failed
+	if s.lacksPartition(err) {
+		_, failed := s.RotatePublished(ctx, forever)
+		if failed == nil {
+			err = s.settle(ctx, write, part, settled)
 		}
-		if err = s.settle(ctx, write, part, settled); lacksPartition(err) {
-			err = &problem.Problem{
-				What: "table " + s.table.Published().String() + " has no partition for today",
-				Fix:  s.table.Command("setup", "--keep-published", "168h"), Err: err,
-			}
+		if s.lacksPartition(err) {
+			return s.noPartition(err, failed)
 		}
 	}
 	if pgcode.Class(err) == pgcode.DataException { // such as untranslatable_character
@@ -179,11 +177,31 @@ func (s *Store) separate(
 // forever keeps all partitions of the history.
 const forever = 100 * 365 * 24 * time.Hour
 
-// lacksPartition reports whether a partitioned table has no partition for a row. Such an error has no constraint
+// noPartition is the error if no partition could be created, with the reason if it is known.
+func (s *Store) noPartition(err, failed error) error {
+	if failed != nil {
+		err = fmt.Errorf("%w; %w", failed, err)
+	}
+	if problem.Hint(err) == "" {
+		err = &problem.Problem{
+			What: "table " + s.table.Published().String() + " has no partition for today",
+			Fix:  s.table.Command("setup", "--keep-published", "168h"), Err: err,
+		}
+	}
+	return &historyFault{err}
+}
+
+// historyFault is the error of a statement for which the history has no partition. No row is at fault.
+type historyFault struct{ error }
+
+func (f *historyFault) Unwrap() error { return f.error }
+
+// lacksPartition reports whether the history has no partition for a row. Such an error has no constraint
 // (ExecFindPartition in execPartition.c).
-func lacksPartition(err error) bool {
+func (s *Store) lacksPartition(err error) bool {
 	var answer *pgconn.PgError
-	return errors.As(err, &answer) && answer.Code == pgcode.CheckViolation && answer.ConstraintName == ""
+	return errors.As(err, &answer) && answer.Code == pgcode.CheckViolation && answer.ConstraintName == "" &&
+		answer.SchemaName == s.table.Schema && answer.TableName == s.table.Published().Name
 }
 
 // Receiver returns the table that did not accept a row that a statement has moved there: the dead letters, the history,
@@ -202,7 +220,7 @@ func (s *Store) Receiver(err error) string {
 // IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
 // function.
 func IsRowFault(err error) bool {
-	if lacksPartition(err) {
+	if errors.As(err, new(*historyFault)) {
 		return false
 	}
 	switch pgcode.Class(err) {
