@@ -61,11 +61,14 @@ func TestResultsWithoutAnAnswerAreAnOutage(t *testing.T) {
 					u.result(resultOf(step))
 				}
 			}
-			if got := state.Phase == publish.Paused; got != c.outage {
-				t.Errorf("%s: an outage: %v, state %+v", name, got, state)
+			u.mu.Lock() // the timer of a pause reports, too
+			last := state
+			u.mu.Unlock()
+			if got := last.Phase == publish.Paused; got != c.outage {
+				t.Errorf("%s: an outage: %v, state %+v", name, got, last)
 			}
-			if c.outage != strings.Contains(state.Detail, "no message was confirmed") {
-				t.Errorf("%s: state %+v", name, state)
+			if c.outage != strings.Contains(last.Detail, "no message was confirmed") {
+				t.Errorf("%s: state %+v", name, last)
 			}
 			for what, want := range map[event.Name]int{event.PublisherFailing: c.starts, event.PublisherRecovered: c.ends} {
 				if n := strings.Count(log.String(), string(what)); n != want {
@@ -105,14 +108,19 @@ func TestAnOutageWithoutReportsIsTriedAtIntervals(t *testing.T) {
 		var state publish.State
 		takes, tries := false, 0
 		u := newUnanswered(slog.New(slog.DiscardHandler), time.Minute, func(s publish.State, now bool) { state, takes = s, now })
+		reported := func() (publish.State, bool) {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			return state, takes
+		}
 		u.stateChanged(publish.State{Phase: publish.Ready})
 		u.result(resultOf("1u"))
 		for range 120 {
-			if takes {
+			if _, takes := reported(); takes {
 				tries++
 				u.result(resultOf("1u"))
 			}
-			if state.Phase != publish.Paused {
+			if state, _ := reported(); state.Phase != publish.Paused {
 				t.Fatalf("it counts as %s while a message is tried", state.Phase)
 			}
 			time.Sleep(time.Second)
@@ -123,7 +131,7 @@ func TestAnOutageWithoutReportsIsTriedAtIntervals(t *testing.T) {
 		}
 		time.Sleep(time.Minute + lastPause)
 		synctest.Wait()
-		if state.Phase != publish.Ready || !takes {
+		if state, takes := reported(); state.Phase != publish.Ready || !takes {
 			t.Errorf("nothing waits, and it is %+v", state)
 		}
 	})
