@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // A view reads no value before it knows its size, so that a large row neither fills the memory nor delays the rows
@@ -15,7 +16,7 @@ import (
 const (
 	// MostShown is up to how many bytes one value of one message has if it is shown: the body, the headers, the
 	// properties or redacted_payload.
-	MostShown = 1 << 20
+	MostShown = outbox.MostHeaderBytes
 	// MostListed is the same for a row of a list.
 	MostListed = 8 << 10
 	// fewOfOneName is up to how many rows of one name are shown with MostShown; more are shown with MostListed.
