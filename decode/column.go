@@ -35,12 +35,16 @@ func columns() []column {
 			return err
 		}},
 		{"exchange", true, func(m *outbox.Message, v value, in *interner) error {
-			exchange := in.string(v.data)
-			m.Exchange = &exchange
+			if m.Fits("exchange", len(v.data)) {
+				exchange := in.string(v.data)
+				m.Exchange = &exchange
+			}
 			return nil
 		}},
 		{"routing_key", false, func(m *outbox.Message, v value, in *interner) error {
-			m.RoutingKey = in.string(v.data)
+			if m.Fits("routing_key", len(v.data)) {
+				m.RoutingKey = in.string(v.data)
+			}
 			return nil
 		}},
 		{"ordering_key", true, func(m *outbox.Message, v value, _ *interner) error {

@@ -1,30 +1,28 @@
 package outbox
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"time"
 )
 
-// MostHeaderBytes limits headers, properties, and each header from another column of a row: in bytes, as the database
-// sends them. All of them must fit into one frame of RabbitMQ, usually 131,072 bytes. Eight times as much is
+// MostHeaderBytes limits each column other than the payload that a claim or the stream takes: in bytes, as the database
+// sends it. Headers and properties must fit into one frame of RabbitMQ, usually 131,072 bytes. Eight times as much is
 // always too much, because JSON takes up to six bytes for one.
 const MostHeaderBytes = 8 * 131072
 
-// Oversize is a column with more than MostHeaderBytes.
-type Oversize struct {
-	Column string
-	Bytes  int
-}
+// mostRoutingBytes is AMQP's limit for the routing key and the exchange. It is part of the contract of the table.
+const mostRoutingBytes = 255
 
 // Fits reports whether a column with this many bytes belongs into the message. If not, the message remembers the column
-// without its value: nothing may copy or parse that. Decoders call it for headers, properties and Extra.
+// without its value: nothing may copy or parse that.
 func (m *Message) Fits(column string, bytes int) bool {
 	if bytes <= MostHeaderBytes {
 		return true
 	}
-	if m.Oversize == nil {
-		m.Oversize = &Oversize{Column: column, Bytes: bytes}
+	if m.Oversize == "" {
+		m.Oversize = column
 	}
 	return false
 }
@@ -34,6 +32,10 @@ func (m *Message) Fits(column string, bytes int) bool {
 // expire meanwhile. The table has no CHECKs, so any mistake can be in a row.
 func (m *Message) Defect(now time.Time) (Reason, string) {
 	switch {
+	case m.Oversize != "":
+		return m.oversize()
+	case m.Unreadable != "":
+		return ReasonInvalidRow, "the database cannot send the row: " + m.Unreadable
 	case m.NoRoutingKey:
 		return ReasonInvalidRow, "routing_key is null: set it"
 	case m.BothPayloads:
@@ -46,15 +48,53 @@ func (m *Message) Defect(now time.Time) (Reason, string) {
 		return ReasonInvalidRow, fmt.Sprintf("attempts is %d, must not be negative: leave it out, only the relay sets it", m.Attempts)
 	case m.MaxAttempts != nil && *m.MaxAttempts < 0:
 		return ReasonInvalidRow, fmt.Sprintf("max_attempts is %d, must not be negative: 0 is no limit", *m.MaxAttempts)
-	case m.Oversize != nil:
-		reason := ReasonInvalidHeaders
-		if m.Oversize.Column == "properties" {
-			reason = ReasonInvalidProperties
-		}
-		return reason, fmt.Sprintf("%s has %d bytes, must have at most %d", m.Oversize.Column, m.Oversize.Bytes, MostHeaderBytes)
+	case len(m.RoutingKey) > mostRoutingBytes:
+		return ReasonInvalidRouting, tooLong("routing_key", len(m.RoutingKey))
+	case m.Exchange != nil && len(*m.Exchange) > mostRoutingBytes:
+		return ReasonInvalidRouting, tooLong("exchange", len(*m.Exchange))
+	case notObject(m.Headers) != "":
+		return ReasonInvalidHeaders, "headers: must be a JSON object, not JSON " + notObject(m.Headers)
+	case notObject(m.Properties) != "":
+		return ReasonInvalidProperties, "properties: must be a JSON object, not JSON " + notObject(m.Properties)
 	}
 	if left, expires := m.TimeLeft(now); expires && left < time.Millisecond { // AMQP counts the time left in milliseconds
 		return ReasonExpired, fmt.Sprintf("expires_at, %s, has passed", cmp.Or(m.ExpiresAt, m.Deadline).Format(time.RFC3339Nano))
 	}
 	return "", ""
+}
+
+func (m *Message) oversize() (Reason, string) {
+	reason := ReasonInvalidHeaders
+	switch m.Oversize {
+	case "exchange", "routing_key":
+		reason = ReasonInvalidRouting
+	case "properties":
+		reason = ReasonInvalidProperties
+	}
+	return reason, fmt.Sprintf("%s is too large: more than %d bytes, or a number of more than 1,000 digits", m.Oversize, MostHeaderBytes)
+}
+
+func tooLong(column string, bytes int) string {
+	return fmt.Sprintf("%s has %d bytes, must have at most %d", column, bytes, mostRoutingBytes)
+}
+
+// notObject returns what JSON is if it is no object, by its first character. It does not parse.
+func notObject(json []byte) string {
+	text := bytes.TrimLeft(json, " \t\r\n")
+	if len(text) == 0 {
+		return ""
+	}
+	switch c := text[0]; {
+	case c == '[':
+		return "array"
+	case c == '"':
+		return "string"
+	case c == 't' || c == 'f':
+		return "bool"
+	case c == 'n':
+		return "null"
+	case c == '-' || '0' <= c && c <= '9':
+		return "number"
+	}
+	return ""
 }

@@ -101,8 +101,10 @@ type Message struct {
 	Properties []byte
 	// Extra are headers from other columns. Headers has precedence.
 	Extra []Header
-	// Oversize is a column that is too large to be in the message; nil: none. See Defect.
-	Oversize *Oversize
+	// Oversize is a column that is too large to be in the message; "": none. See Defect.
+	Oversize string
+	// Unreadable is the database's error if it cannot send the row. Only the id, the times and the ordering key are set.
+	Unreadable string
 	// Superseded: a newer row with the same coalesce key and ordering key waits, so this one is not published.
 	Superseded bool
 	// SchemaVersion is how to read the row; see the constant.

@@ -80,9 +80,6 @@ func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, erro
 		return parcel{}, &invalid{reason, detail}
 	}
 	p := parcel{exchange: lim.exchangeOf(m), key: m.RoutingKey, marked: possibleDuplicate}
-	if err := checkRouting(p.exchange, p.key); err != nil {
-		return parcel{}, err
-	}
 	p.body = amqp.Publishing{
 		ContentType:  "application/json",
 		DeliveryMode: amqp.Persistent,
@@ -131,16 +128,6 @@ func encode(m *outbox.Message, lim limits, possibleDuplicate bool) (parcel, erro
 		p.body.Headers[outbox.PossibleDuplicateHeader] = true
 	}
 	return p, nil
-}
-
-func checkRouting(exchange, key string) error {
-	if len(key) > longestShortString {
-		return &invalid{outbox.ReasonInvalidRouting, fmt.Sprintf("routing_key has %d bytes, must have at most %d", len(key), longestShortString)}
-	}
-	if len(exchange) > longestShortString {
-		return &invalid{outbox.ReasonInvalidRouting, fmt.Sprintf("exchange has %d bytes, must have at most %d", len(exchange), longestShortString)}
-	}
-	return nil
 }
 
 // risky reports whether the broker may reject the message by its own rules: it compares user_id with the login, and

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,7 +85,16 @@ func TestAPublisherGetsOnlyMessagesThatCanBePublished(t *testing.T) {
 	}
 }
 
-func publishesOnlyWhatCanBePublished(t *testing.T, mode relay.Mode) {
+// custom is a relay with the example's publisher.
+type custom struct {
+	*testing.T
+	conn    *pgx.Conn
+	arrived chan string // the routing keys that the publisher has got
+	dead    chan relay.Event
+}
+
+// startCustom starts a relay that streams (ModeAuto) or polls.
+func startCustom(t *testing.T, mode relay.Mode) *custom {
 	config := relay.DefaultConfig()
 	config.DatabaseURL, config.Mode, config.PollInterval = services.Database(t), mode, 20*time.Millisecond
 	config.Slot, config.HeaderColumns = services.Name(t), []string{"tenant"}
@@ -91,78 +102,117 @@ func publishesOnlyWhatCanBePublished(t *testing.T, mode relay.Mode) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(context.Background())
+	t.Cleanup(func() { conn.Close(context.Background()) })
 	if _, _, err := migrations.Up(t.Context(), conn, config.Table); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Exec(t.Context(), "ALTER TABLE outbox ADD tenant text"); err != nil {
 		t.Fatal(err)
 	}
-	dead := make(chan relay.Event, 100)
-	config.Hooks.DeadLettered = func(e relay.Event) { dead <- e }
-	arrived := make(chan string, 100)
+	i := &custom{T: t, conn: conn, arrived: make(chan string, 100), dead: make(chan relay.Event, 100)}
+	config.Hooks.DeadLettered = func(e relay.Event) { i.dead <- e }
 	publisher := newFuncPublisher(config.MaxInFlight, func(m *outbox.Message) error {
-		arrived <- m.RoutingKey
+		i.arrived <- m.RoutingKey
 		return nil
 	})
 	r, err := relay.New(config, publisher, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	insert := func(columns, values string) {
-		if _, err := conn.Exec(t.Context(), "INSERT INTO outbox ("+columns+") VALUES ("+values+")"); err != nil {
-			t.Fatalf("%s: %v", columns, err)
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
+	})
+	i.insert("routing_key, payload", "'first', '1'")
+	<-i.arrived // a relay in ModeAuto streams what comes now
+	return i
+}
+
+func (i *custom) insert(columns, values string) {
+	i.Helper()
+	if _, err := i.conn.Exec(i.Context(), "INSERT INTO outbox ("+columns+") VALUES ("+values+")"); err != nil {
+		i.Fatalf("%s: %v", columns, err)
 	}
-	insert("routing_key, payload", "'first', '1'")
-	<-arrived // a relay in ModeAuto streams what comes now
+}
+
+// awaitDead waits until these messages, by routing key, are dead letters and fails if the publisher gets one.
+func (i *custom) awaitDead(wanted map[string]outbox.Reason) {
+	i.Helper()
+	for len(wanted) > 0 {
+		var e relay.Event
+		select {
+		case e = <-i.dead:
+		case key := <-i.arrived:
+			i.Fatalf("the publisher has got %q", key)
+		case <-time.After(time.Minute):
+			i.Fatalf("not all rows became dead letters: %v", wanted)
+		}
+		if e.Reason != wanted[e.RoutingKey] {
+			i.Errorf("%q is a dead letter with reason %q, want %q", e.RoutingKey, e.Reason, wanted[e.RoutingKey])
+		}
+		delete(wanted, e.RoutingKey)
+	}
+}
+
+func publishesOnlyWhatCanBePublished(t *testing.T, mode relay.Mode) {
+	i := startCustom(t, mode)
 	large := "(SELECT jsonb_build_object('a', jsonb_agg('{}'::jsonb)) FROM generate_series(1, 300000))"
 	wanted := map[string]outbox.Reason{}
 	for key, row := range map[string]struct {
 		columns, values string
 		reason          outbox.Reason
 	}{
-		"expired":          {"expires_at, payload", "now() - interval '1 hour', '1'", outbox.ReasonExpired},
-		"expires now":      {"expires_at, payload", "clock_timestamp(), '1'", outbox.ReasonExpired},
-		"always expired":   {"expires_at, payload", "'-infinity', '1'", outbox.ReasonExpired},
-		"both":             {"payload, payload_bytes", "'1', '1'", outbox.ReasonInvalidRow},
-		"none":             {"payload", "NULL", outbox.ReasonInvalidRow},
-		"version":          {"schema_version, payload", "0, '1'", outbox.ReasonInvalidRow},
-		"attempts":         {"attempts, payload", "-1, '1'", outbox.ReasonInvalidRow},
-		"max_attempts":     {"max_attempts, payload", "-1, '1'", outbox.ReasonInvalidRow},
-		"large properties": {"properties, payload", large + ", '1'", outbox.ReasonInvalidProperties},
-		"large headers":    {"headers, payload", large + ", '1'", outbox.ReasonInvalidHeaders},
-		"long header":      {"headers, payload", "jsonb_build_object('a', repeat('b', 1048577)), '1'", outbox.ReasonInvalidHeaders},
-		"long number":      {"headers, payload", "jsonb_build_array(1e131071, 1e131071, 1e131071, 1e131071, 1e131071, 1e131071, 1e131071, 1e131071), '1'", outbox.ReasonInvalidHeaders},
-		"long key":         {"properties, payload", "jsonb_build_object(repeat('b', 1048577), 1), '1'", outbox.ReasonInvalidProperties},
-		"long column":      {"tenant, payload", "repeat('b', 1048577), '1'", outbox.ReasonInvalidHeaders},
+		"expired":                {"expires_at, payload", "now() - interval '1 hour', '1'", outbox.ReasonExpired},
+		"expires now":            {"expires_at, payload", "clock_timestamp(), '1'", outbox.ReasonExpired},
+		"always expired":         {"expires_at, payload", "'-infinity', '1'", outbox.ReasonExpired},
+		"both":                   {"payload, payload_bytes", "'1', '1'", outbox.ReasonInvalidRow},
+		"none":                   {"payload", "NULL", outbox.ReasonInvalidRow},
+		"version":                {"schema_version, payload", "0, '1'", outbox.ReasonInvalidRow},
+		"attempts":               {"attempts, payload", "-1, '1'", outbox.ReasonInvalidRow},
+		"max_attempts":           {"max_attempts, payload", "-1, '1'", outbox.ReasonInvalidRow},
+		"large properties":       {"properties, payload", large + ", '1'", outbox.ReasonInvalidProperties},
+		"large headers":          {"headers, payload", large + ", '1'", outbox.ReasonInvalidHeaders},
+		"long header":            {"headers, payload", "jsonb_build_object('a', repeat('b', 1048577)), '1'", outbox.ReasonInvalidHeaders},
+		"long number":            {"headers, payload", "jsonb_build_array(1e131071, 1e131071, 1e131071, 1e131071, 1e131071, 1e131071, 1e131071, 1e131071), '1'", outbox.ReasonInvalidHeaders},
+		"long key":               {"properties, payload", "jsonb_build_object(repeat('b', 1048577), 1), '1'", outbox.ReasonInvalidProperties},
+		"long column":            {"tenant, payload", "repeat('b', 1048577), '1'", outbox.ReasonInvalidHeaders},
+		"array":                  {"headers, payload", "'[1]', '1'", outbox.ReasonInvalidHeaders},
+		"null headers":           {"headers, payload", "'null', '1'", outbox.ReasonInvalidHeaders},
+		"text":                   {"properties, payload", "'\"priority\"', '1'", outbox.ReasonInvalidProperties},
+		"number":                 {"properties, payload", "'-1', '1'", outbox.ReasonInvalidProperties},
+		"long exchange":          {"exchange, payload", "repeat('e', 256), '1'", outbox.ReasonInvalidRouting},
+		"huge exchange":          {"exchange, payload", "repeat('e', 3000000), '1'", outbox.ReasonInvalidRouting},
+		strings.Repeat("k", 256): {"payload", "'1'", outbox.ReasonInvalidRouting},
 	} {
-		insert("routing_key, "+row.columns, outbox.QuoteLiteral(key)+", "+row.values)
+		i.insert("routing_key, "+row.columns, outbox.QuoteLiteral(key)+", "+row.values)
 		wanted[key] = row.reason
 	}
-	for n := len(wanted); n > 0; n-- {
-		var e relay.Event
-		select {
-		case e = <-dead:
-		case key := <-arrived:
-			t.Fatalf("the publisher has got %q", key)
-		case <-time.After(time.Minute):
-			t.Fatalf("not all rows became dead letters: %v", wanted)
-		}
-		if e.Reason != wanted[e.RoutingKey] {
-			t.Errorf("%q is a dead letter with reason %q, want %q", e.RoutingKey, e.Reason, wanted[e.RoutingKey])
-		}
-		delete(wanted, e.RoutingKey)
-	}
-	insert("routing_key, payload", "'last', '1'")
-	if key := <-arrived; key != "last" {
+	i.awaitDead(wanted)
+	i.insert("routing_key, payload", "'last', '1'")
+	if key := <-i.arrived; key != "last" {
 		t.Errorf("the publisher has got %q", key)
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
+}
+
+// A row with huge properties costs a few times the memory of its bytes at most.
+func TestHugePropertiesCostLittleMemory(t *testing.T) {
+	for _, mode := range []relay.Mode{relay.ModePoll, relay.ModeAuto} {
+		t.Run(string(mode), func(t *testing.T) {
+			i := startCustom(t, mode)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			i.insert("routing_key, payload, properties", `'huge', '1', ('{"a":[' || repeat('{},', 2000000) || '{}]}')::jsonb`)
+			i.awaitDead(map[string]outbox.Reason{"huge": outbox.ReasonInvalidProperties})
+			runtime.ReadMemStats(&after)
+			const bytes = 8_000_000
+			if took := after.TotalAlloc - before.TotalAlloc; took > 5*bytes {
+				t.Errorf("%d bytes were allocated for properties of %d", took, bytes)
+			}
+		})
 	}
 }

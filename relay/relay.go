@@ -97,7 +97,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.hooks = newHooks(config.Hooks, log, r.counts)
 	serverStopping := make(chan struct{}, 1)
 	r.settler = &settler{
-		core: r.core, store: db, table: config.Table, publish: r.publish, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
+		core: r.core, store: db, table: config.Table, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
 		policy: store.Policy{
 			MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
 			DropExpired: config.OnExpired == OnExpiredDrop, Block: block,
@@ -253,14 +253,18 @@ func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 	return problem.New("GRANT SELECT ON "+versions+" TO "+user+";", "role %s may not SELECT on table %s", user, versions)
 }
 
-// publish passes a message to the publisher, unless no publisher can publish it.
+// publish passes a message to the publisher, unless no publisher can publish it. Then the next message of its key, if
+// any, follows.
 func (r *Relay) publish(m *outbox.Message) {
-	if reason, detail := m.Defect(time.Now()); reason != "" {
-		r.Deliver(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: reason, Detail: detail})
-		return
+	for m != nil { // not a recursion: a key may have thousands of such messages
+		reason, detail := m.Defect(time.Now())
+		if reason == "" {
+			r.config.AddOrderingKey(m)
+			r.publisher.Publish(m)
+			return
+		}
+		m = r.settler.resolve(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: reason, Detail: detail})
 	}
-	r.config.AddOrderingKey(m)
-	r.publisher.Publish(m)
 }
 
 // StateChanged implements publish.Sink.
@@ -280,7 +284,7 @@ func (r *Relay) publisherChanged(s publish.State, takes bool) {
 // Deliver implements publish.Sink.
 func (r *Relay) Deliver(result outbox.Result) {
 	r.unanswered.result(result)
-	r.settler.deliver(result)
+	r.publish(r.settler.resolve(result))
 }
 
 func (r *Relay) publisherState() publish.State { return *r.state.Load() }

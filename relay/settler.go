@@ -26,15 +26,14 @@ import (
 // settler deletes, updates and dead-letters rows in batches. The publisher's goroutines deliver results; one goroutine,
 // in run, talks to the database.
 type settler struct {
-	core    *core.Core
-	store   *store.Store
-	table   outbox.Table
-	publish func(*outbox.Message)
-	log     *slog.Logger
-	counts  *metrics
-	hooks   *hooks
-	tracer  Tracer // nil: none
-	policy  store.Policy
+	core   *core.Core
+	store  *store.Store
+	table  outbox.Table
+	log    *slog.Logger
+	counts *metrics
+	hooks  *hooks
+	tracer Tracer // nil: none
+	policy store.Policy
 	// failed is called with the error of a statement.
 	failed func(error)
 	// batch is the most rows in a statement; from enough rows on, a statement does not wait for more.
@@ -78,8 +77,8 @@ const (
 	invisibleAtMost = time.Second
 )
 
-// deliver takes a result. The publisher's goroutines call it.
-func (s *settler) deliver(r outbox.Result) {
+// resolve takes a result, and returns the next message to publish, or nil. The publisher's goroutines call it.
+func (s *settler) resolve(r outbox.Result) (next *outbox.Message) {
 	s.counts.result(r)
 	if s.tracer != nil {
 		s.tracer.Delivered(r)
@@ -87,12 +86,10 @@ func (s *settler) deliver(r outbox.Result) {
 	decision := store.Decide(r, s.policy, rand.Float64(), time.Now())
 	s.hooks.result(r, decision)
 	write, next := s.core.Resolved(r, decision)
-	if next != nil {
-		s.publish(next)
-	}
 	if write {
 		s.add(r.Message.OrderingKey != nil && next == nil, outbox.NewSettlement(r, decision))
 	}
+	return next
 }
 
 // add queues rows for the next batch. Hurry: write them at once if rows of their keys wait in the table.

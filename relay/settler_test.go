@@ -46,7 +46,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 			if v != core.Taken {
 				t.Fatalf("row %d of a window of %d: %v", n, test.maxInFlight, v)
 			}
-			r.settler.deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+			r.Deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 		}
 		if len(r.settler.hurried) == 0 || !r.settler.full() {
 			t.Errorf("window %d, batch %d: %d rows are not kept for a larger batch", test.maxInFlight, test.batch, test.enough)
@@ -113,7 +113,7 @@ func (i *instance) confirmed(rows int64) (settlerOnly, *prometheus.Registry) {
 			i.t.Fatal(err)
 		}
 		m, _ := r.core.Streamed(row, 1, true)
-		r.settler.deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+		r.Deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 	}
 	return settlerOnly{r}, registry
 }
@@ -177,7 +177,7 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		m, _ = r.core.Streamed(m, 1, true)
-		r.settler.deliver(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge})
+		r.Deliver(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge})
 	}
 	dies()
 	i.await("a dead letter", func() bool { return r.settler.written.Load() == 1 })
