@@ -29,6 +29,8 @@ type Claim struct {
 	Position uint64
 	// Owner is the server process that owned the slot after the lock; 0: none.
 	Owner uint32
+	// began is the start of the transaction on the database's clock, asked a time before it on this process's clock.
+	began, asked time.Time
 }
 
 // place is where a row is stored: the table or partition, and the ctid in it.
@@ -48,39 +50,75 @@ SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now()`
 func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
+	if !s.unreadable.any() {
+		claim, err := s.lock(ctx, s.sql.lock, ids, fresh, slotName)
+		if !isUnreadable(err) {
+			return claim, err
+		}
+	}
+	claim, err := s.lock(ctx, s.sql.lockBare, ids, fresh, slotName)
+	if err != nil {
+		return nil, err
+	}
+	if err := claim.readEach(ctx); err != nil {
+		claim.Abandon()
+		return nil, fmt.Errorf("read claimed rows of %s: %w", s.table, err)
+	}
+	return claim, nil
+}
+
+// lock starts a claim with a statement that locks rows.
+func (s *Store) lock(ctx context.Context, sql string, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
-	claim := &Claim{store: s, conn: conn, places: make(map[outbox.Ref]place, len(ids))}
-	var began time.Time
-	asked := time.Now()
+	claim := &Claim{store: s, conn: conn, places: make(map[outbox.Ref]place, len(ids)), asked: time.Now()}
 	batch := &pgx.Batch{}
 	batch.Queue(`BEGIN`)
 	batch.Queue(s.sql.lockTable)
-	batch.Queue(s.lock, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
-	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error { return row.Scan(&claim.Position, &claim.Owner, &began) })
+	batch.Queue(sql, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
+	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&claim.Position, &claim.Owner, &claim.began)
+	})
 	if err := send(ctx, conn, batch); err != nil {
 		claim.Abandon()
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
 	for _, m := range claim.Messages {
-		if m.ExpiresAt != nil { // on the database's clock
-			m.Deadline = new(asked.Add(m.ExpiresAt.Sub(began)))
-		}
+		claim.setDeadline(m)
 	}
 	return claim, nil
 }
 
+// setDeadline converts expires_at, which is on the database's clock.
+func (c *Claim) setDeadline(m *outbox.Message) {
+	if m.ExpiresAt != nil {
+		deadline := c.asked.Add(m.ExpiresAt.Sub(c.began))
+		m.Deadline = &deadline
+	}
+}
+
+// mostClaimed bounds the bytes of a claim, if the sizes of its rows were estimated far too small. Further rows are left
+// as if another session had locked them. Usually the core's limit, a quarter of this, applies.
+const mostClaimed = 32 << 20
+
 func (c *Claim) scan(rows pgx.Rows) error {
 	defer rows.Close()
+	bytes := 0
 	var at place
+	var over *string
 	locked, superseded := false, false
-	scanner := NewScanner(c.store.headers, &at.table, &at.ctid, &locked, &superseded)
+	scanner := NewScanner(c.store.headers, &over, &at.table, &at.ctid, &locked, &superseded)
 	for rows.Next() {
 		m, err := scanner.Scan(rows)
 		if err != nil {
 			return err
+		}
+		limit(m, over)
+		over = nil
+		if bytes += m.Size(); bytes > mostClaimed && len(c.Messages) > 0 {
+			continue
 		}
 		m.PossibleDuplicate, m.Superseded = m.PossibleDuplicate || locked, superseded
 		c.Messages = append(c.Messages, m)
@@ -144,6 +182,7 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 		})
 	}
 	c.queuePostpone(batch, ofAction(rows, outbox.Postpone), postpone)
+	c.store.unreadable.settled(rows)
 	batch.Queue(`COMMIT`)
 	if err := send(ctx, c.conn, batch); err != nil {
 		c.rollback()

@@ -13,12 +13,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// SendHeaders makes claims read these application columns, which are sent as headers. Call it before the first claim.
-func (s *Store) SendHeaders(columns []string) {
-	s.headers = columns
-	s.lock = strings.ReplaceAll(s.sql.lock, "{message_columns}", MessageColumns(columns))
-}
-
 // CheckHeaders returns a problem if a column of the table cannot be sent as a header. It asks by a pool or a connection.
 func CheckHeaders(ctx context.Context, db querier, table outbox.Table, columns []string) error {
 	if len(columns) == 0 {

@@ -55,7 +55,7 @@ func testStatements(t *testing.T, url string) {
 	for _, block := range []bool{false, true} {
 		for _, shard := range []outbox.Shard{{}, {Index: 1, Of: 3}} {
 			for _, keep := range []bool{false, true} {
-				all := reflect.ValueOf(newStatements(tabletest.Name(), block, shard, keep))
+				all := reflect.ValueOf(newStatements(tabletest.Name(), block, shard, keep, s.headers))
 				for i := range all.NumField() {
 					explain(t, conn.Conn(), all.Type().Field(i).Name, all.Field(i).String())
 				}
@@ -76,7 +76,6 @@ func testStatements(t *testing.T, url string) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	explain(t, conn.Conn(), "lock", s.lock)
 	explain(t, conn.Conn(), "position", positionSQL)
 	explain(t, conn.Conn(), "extras", extrasSQL)
 }
@@ -87,7 +86,7 @@ func explain(t *testing.T, conn *pgx.Conn, name, sql string) {
 	if strings.HasPrefix(sql, "LOCK") {
 		return
 	}
-	sql = strings.NewReplacer("{message_columns}", MessageColumns(nil), "{extra_columns}", "", "{extra_names}", "", "{extra_values}", "").Replace(sql)
+	sql = strings.NewReplacer("{extra_columns}", "", "{extra_names}", "", "{extra_values}", "").Replace(sql)
 	described, err := conn.Prepare(t.Context(), "", sql)
 	if err != nil {
 		t.Errorf("%s: %v\n%s", name, err, sql)

@@ -10,12 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// MessageColumns returns the columns for a Scanner. The statement must name the rows r. Headers are application columns.
-func MessageColumns(headers []string) string {
-	return MessageColumnsAs(headers, func(column string) string { return column })
-}
-
-// MessageColumnsAs is MessageColumns with an expression in place of each column, such as r.payload.
+// MessageColumnsAs returns the columns for a Scanner, each as an expression, such as r.payload. The statement must name
+// the rows r. Headers are application columns.
 func MessageColumnsAs(headers []string, as func(column string) string) string {
 	names := []string{
 		"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers", "properties", "schema_version",
@@ -31,7 +27,7 @@ func MessageColumnsAs(headers []string, as func(column string) string) string {
 	return strings.Join(columns, ", ")
 }
 
-// Scanner reads rows of MessageColumns and further columns. Use one for each query: its scan targets are made once,
+// Scanner reads rows of MessageColumnsAs and further columns. Use one for each query: its scan targets are made once,
 // which saves most of the cost of reading a row. It is not safe for concurrent use.
 type Scanner struct {
 	message               outbox.Message
@@ -46,7 +42,7 @@ type Scanner struct {
 	places                []any
 }
 
-// NewScanner returns a scanner for MessageColumns with these headers; more are the targets of the columns that follow.
+// NewScanner returns a scanner for MessageColumnsAs with these headers; more are the targets of the columns that follow.
 func NewScanner(headers []string, more ...any) *Scanner {
 	s := &Scanner{headers: headers, headerValues: make([]any, len(headers))}
 	m := &s.message
@@ -70,12 +66,6 @@ func (s *Scanner) Scan(row interface{ Scan(places ...any) error }) (*outbox.Mess
 		return nil, err
 	}
 	m := s.message
-	if !m.Fits("headers", len(m.Headers)) {
-		m.Headers = nil
-	}
-	if !m.Fits("properties", len(m.Properties)) {
-		m.Properties = nil
-	}
 	m.Payload = s.payload
 	if s.payloadBytes != nil {
 		m.Payload, m.Binary, m.BothPayloads = s.payloadBytes, true, s.payload != nil
@@ -89,8 +79,7 @@ func (s *Scanner) Scan(row interface{ Scan(places ...any) error }) (*outbox.Mess
 		m.MaxAttempts = &most
 	}
 	for i, value := range s.headerValues {
-		text, _ := value.(string)
-		if value != nil && m.Fits(s.headers[i], len(text)) {
+		if value != nil {
 			m.Extra = append(m.Extra, outbox.Header{Name: s.headers[i], Value: headerValue(value)})
 		}
 	}

@@ -14,6 +14,7 @@ type statements struct {
 	findKeys, findKeysAfter       string
 	findRuns                      string
 	lockTable, lock, deleteLocked string
+	lockBare, read                string
 	nextDue, lockFree, visible    string
 	locker, lastID                string
 	delete, deleteNear            string
@@ -21,12 +22,6 @@ type statements struct {
 	release, postpone             string
 	moved, retention, unchanged   string
 }
-
-// rowSize is roughly the memory of a row. It reads only compressed payloads.
-const rowSize = `(CASE WHEN pg_catalog.pg_column_compression(r.payload) IS NULL THEN coalesce(pg_catalog.pg_column_size(r.payload), 0)
-       ELSE pg_catalog.octet_length(r.payload::text) END + coalesce(pg_catalog.octet_length(r.payload_bytes), 0)
-       + coalesce(pg_catalog.pg_column_size(r.headers), 0) * 4 + coalesce(pg_catalog.pg_column_size(r.properties), 0) * 4
-       + coalesce(pg_catalog.octet_length(r.routing_key), 0) + coalesce(pg_catalog.octet_length(r.exchange), 0) + 256)`
 
 // sameRow joins arguments to their rows. It uses BETWEEN, because for equal columns Postgres may choose a merge join
 // over a whole index if the table was empty at the last ANALYZE.
@@ -56,7 +51,7 @@ const IsSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.orderin
 
 // Due rows up to a time, all of them or those after a place.
 const findDueSQL = `
-SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN ` + rowSize + ` ELSE 0 END, true, r.available_at, false,
+SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN {row_size} ELSE 0 END, true, r.available_at, false,
        statement_timestamp()
 FROM {outbox} r
 WHERE r.available_at <= least($2, statement_timestamp()){and_after} AND r.schema_version <= {version}{and_of_shard}
@@ -64,7 +59,7 @@ ORDER BY r.available_at, r.id LIMIT $1`
 
 // Rows without a key and without a time, between two ids.
 const findBacklogSQL = `
-SELECT r.id, r.message_id, r.ordering_key, ` + rowSize + `, true, r.available_at, false FROM {outbox} r
+SELECT r.id, r.message_id, r.ordering_key, {row_size}, true, r.available_at, false FROM {outbox} r
 WHERE r.id > $1 AND r.id <= $2 AND r.ordering_key IS NULL AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $3`
 
@@ -76,7 +71,7 @@ WITH RECURSIVE heads AS (
   UNION ALL
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
-SELECT r.id, r.message_id, h.ordering_key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + IsSuperseded + `
+SELECT r.id, r.message_id, h.ordering_key, {row_size}, ` + isReady + `, r.available_at, ` + IsSuperseded + `
 FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h CROSS JOIN LATERAL (
   SELECT r.* FROM {outbox} r
   WHERE r.ordering_key >= h.ordering_key AND r.ordering_key <= h.ordering_key AND (r.ordering_key, r.id) >= (h.ordering_key, h.id)
@@ -86,7 +81,7 @@ ORDER BY h.ordering_key, r.id`
 // The first rows of some keys, oldest first. A range instead of equality keeps Postgres from using the primary key for
 // the order.
 const findRunsSQL = `
-SELECT r.id, r.message_id, k.key, ` + rowSize + `, ` + isReady + `, r.available_at, ` + IsSuperseded + `
+SELECT r.id, r.message_id, k.key, {row_size}, ` + isReady + `, r.available_at, ` + IsSuperseded + `
 FROM pg_catalog.unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
   SELECT r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
   ORDER BY r.ordering_key, r.id LIMIT $2) r ON true{and_of_shard}
@@ -101,9 +96,12 @@ const Traced = `r.xmax <> 0 AND r.xmax <> r.xmin`
 
 // The rows of a claim, unless they have changed since they were found.
 const lockSQL = `
-SELECT {message_columns}, r.tableoid, r.ctid, ` + Traced + `, ` + IsSuperseded + ` FROM {outbox} r
+SELECT {claimed_columns}, r.tableoid, r.ctid, ` + Traced + `, ` + IsSuperseded + ` FROM {outbox} r
 WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
+
+// One locked row.
+const readSQL = `SELECT {claimed_columns} FROM {outbox} r WHERE r.tableoid = $1 AND r.ctid = $2`
 
 // atPlaces selects rows of one table or partition by ctid. It costs Postgres 40 % less than their ids. Only locked rows
 // stay at their places until the end of the transaction.
@@ -224,8 +222,9 @@ func ofShard(lead string, shard outbox.Shard, row string) string {
 	return lead + "coalesce(" + shard.Condition(row) + ", false)"
 }
 
-// newStatements returns the statements for a table. With keep, deleted rows go to the history.
-func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool) statements {
+// newStatements returns the statements for a table. With keep, deleted rows go to the history. Headers are application
+// columns that claims read.
+func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool, headers []string) statements {
 	unblocked, keyless := "true", "true"
 	if block {
 		unblocked, keyless = NotBlocked, "d.ordering_key IS NULL"
@@ -239,20 +238,25 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool
 		"{version}", strconv.Itoa(outbox.SchemaVersion),
 		"{and_of_shard}", ofShard(" AND ", shard, "r."), "{where_of_shard}", ofShard(" WHERE ", shard, ""))
 	fill := func(sql string) string {
-		return names.Replace(strings.NewReplacer("{unblocked}", unblocked, "{and_history}", andHistory, "{keep}", keepInto).Replace(sql))
+		return names.Replace(strings.NewReplacer("{unblocked}", unblocked, "{and_history}", andHistory, "{keep}", keepInto,
+			"{row_size}", rowSize(headers)).Replace(sql))
 	}
 	// fresh fills in the places of outbox.Fresh: its id and its age.
 	fresh := func(sql, upTo, age string) string {
 		return fill(strings.NewReplacer("{up_to}", upTo, "{age}", age).Replace(sql))
 	}
 	due := func(after string) string { return fill(strings.ReplaceAll(findDueSQL, "{and_after}", after)) }
+	lock := func(columns string) string {
+		return fresh(strings.ReplaceAll(lockSQL, "{claimed_columns}", columns), "$2", "$3")
+	}
 	keys := func(from string) string { return fresh(strings.ReplaceAll(findKeysSQL, "{from}", from), "$4", "$5") }
 	return statements{
 		findDue: due(""), findDueAfter: due(" AND (r.available_at, r.id) > ($3, $4)"), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$3", "$4"),
 		findKeys: keys(">="), findKeysAfter: keys(">"),
-		lockTable: fill(lockTableSQL), lock: fresh(lockSQL, "$2", "$3"), deleteLocked: fill(locked), nextDue: fill(nextDueSQL),
+		lockTable: fill(lockTableSQL), lock: lock(claimedColumns(headers)), deleteLocked: fill(locked), nextDue: fill(nextDueSQL),
 		delete: fill(deleteSQL), deleteNear: fill(deleteNearSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
 		release: fill(releaseSQL), postpone: fill(postponeSQL),
+		lockBare: lock(bareColumns(headers)), read: fill(strings.ReplaceAll(readSQL, "{claimed_columns}", claimedColumns(headers))),
 		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), unchanged: fill(unchangedSQL), locker: fill(lockerSQL), lastID: fill(lastIDSQL), moved: fill(movedSQL),
 		retention: strings.ReplaceAll(fill(retentionSQL), "{keyless}", keyless),
 	}

@@ -23,14 +23,14 @@ type Store struct {
 	sockets *sockets
 	table   outbox.Table
 	sql     statements
-	// plain are the statements without a history, for rows that were not published; withHistory makes those of
-	// KeepPublished.
-	plain       statements
-	withHistory func() statements
-	keeps       bool
-	// lock is the statement that locks rows, headers are the columns that it reads as headers.
-	lock    string
-	headers []string
+	// plain are the statements without a history, for rows that were not published.
+	plain statements
+	// makeStatements makes the statements with or without a history, for header columns.
+	makeStatements func(keep bool, headers []string) statements
+	keeps          bool
+	// headers are the columns that claims read as headers.
+	headers    []string
+	unreadable unreadable
 	// extras are application columns.
 	extras extras
 	// statementTimeout bounds each call, so that a dead connection or a lock cannot block the relay for ever.
@@ -82,10 +82,9 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	open := newSockets(config.ConnConfig.DialFunc)
 	config.ConnConfig.DialFunc = open.dial
-	s := &Store{sockets: open, servers: servers, table: table, sql: newStatements(table, block, shard, false), statementTimeout: statementTimeout}
-	s.plain = s.sql
-	s.withHistory = func() statements { return newStatements(table, block, shard, true) }
-	s.SendHeaders(nil)
+	s := &Store{sockets: open, servers: servers, table: table, statementTimeout: statementTimeout}
+	s.makeStatements = func(keep bool, headers []string) statements { return newStatements(table, block, shard, keep, headers) }
+	s.prepare()
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		return nil, err
 	}
@@ -93,7 +92,21 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 }
 
 // KeepPublished makes deletes move published rows to the history. Call it before any other method.
-func (s *Store) KeepPublished() { s.sql, s.keeps = s.withHistory(), true }
+func (s *Store) KeepPublished() {
+	s.keeps = true
+	s.prepare()
+}
+
+// SendHeaders makes claims read these application columns, which are sent as headers. Call it before the first claim.
+func (s *Store) SendHeaders(columns []string) {
+	s.headers = columns
+	s.prepare()
+}
+
+// prepare makes the statements.
+func (s *Store) prepare() {
+	s.sql, s.plain = s.makeStatements(s.keeps, s.headers), s.makeStatements(false, s.headers)
+}
 
 // Restarts counts new connections to another server than before: it was restarted, has recovered from a crash, or was
 // replaced.
