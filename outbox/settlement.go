@@ -22,7 +22,7 @@ const (
 type Decision struct {
 	Action Action
 	Delay  time.Duration // Retry, Postpone: on the database's clock
-	Reason Reason        // DeadLetter; Delete of an unpublished message
+	Reason Reason        // Retry, DeadLetter; Delete of an unpublished message
 	Detail string        // Retry, DeadLetter: last_error
 	// KeyGoesOn: later rows of the ordering key may leave before this row has moved, because it will never leave again.
 	KeyGoesOn bool

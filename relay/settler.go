@@ -356,7 +356,11 @@ func (s *settler) report(settled store.Settled) {
 			if !s.rejectionLog.Allow() {
 				continue // counted in messages_refused_total
 			}
-			s.log.With(s.headersOf(m)...).Warn("message rejected: retrying later", "event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
+			log := s.log.With(s.headersOf(m)...)
+			if _, fix := done.Decision.Reason.Advice(m.Exchange, done.Decision.Detail); fix != "" {
+				log = log.With("hint", "# "+fix)
+			}
+			log.Warn("message rejected: retrying later", "event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
 				"attempts", m.NextAttempts(), "retry_in", done.Decision.Delay.Round(time.Millisecond), "error", done.Decision.Detail)
 		}
 	}

@@ -120,31 +120,51 @@ func createSlotSQL(name string) string {
 // SlotBlockedError is returned while creating the slot waits for running transactions. Try again later.
 type SlotBlockedError struct {
 	Slot     string
-	Blockers []string // "pid 123 (app, idle in transaction, 35 s)"
+	Blockers []Blocker // the oldest first
 	Err      error
+}
+
+// Blocker is a transaction that delays the creation of a slot.
+type Blocker struct {
+	PID     int64  // 0: a prepared transaction
+	GID     string // of a prepared transaction, if it is known
+	Details string // "app, idle in transaction, 35 s"
+}
+
+func (b Blocker) String() string {
+	name := fmt.Sprintf("pid %d", b.PID)
+	switch {
+	case b.GID != "":
+		name = "prepared transaction " + outbox.QuoteLiteral(b.GID)
+	case b.PID == 0:
+		name = "a prepared transaction"
+	}
+	if b.Details != "" {
+		name += " (" + b.Details + ")"
+	}
+	return name
 }
 
 func (e *SlotBlockedError) Error() string {
 	if len(e.Blockers) == 0 {
 		return fmt.Sprintf("creating slot %s waited for transactions that were open when it began; they have ended", e.Slot)
 	}
-	return fmt.Sprintf("creating slot %s waits for transactions that were open when it began: %s",
-		e.Slot, strings.Join(e.Blockers, ", "))
+	all := make([]string, len(e.Blockers))
+	for i, b := range e.Blockers {
+		all[i] = b.String()
+	}
+	return fmt.Sprintf("creating slot %s waits for transactions that were open when it began: %s", e.Slot, strings.Join(all, ", "))
 }
 
-// Hint ends the oldest transaction.
+// Hint says how to end the oldest transaction.
 func (e *SlotBlockedError) Hint() string {
-	const wait = "wait until the transactions end"
-	oldest := strings.Join(e.Blockers[:min(1, len(e.Blockers))], "")
-	if pid, is := strings.CutPrefix(oldest, "pid "); is {
-		pid, _, _ = strings.Cut(pid, " ")
-		return "SELECT pg_catalog.pg_terminate_backend(" + pid + ");  -- as an administrator; or " + wait
+	switch {
+	case len(e.Blockers) == 0:
+		return "# wait until the transactions end"
+	case e.Blockers[0].PID == 0:
+		return problem.EndPrepared(e.Blockers[0].GID)
 	}
-	if name, is := strings.CutPrefix(oldest, "prepared transaction "); is {
-		name, _, _ = strings.Cut(name, " (")
-		return "ROLLBACK PREPARED " + name + ";  -- as an administrator; or " + wait
-	}
-	return "# " + wait
+	return problem.EndSession(e.Blockers[0].PID)
 }
 
 func (e *SlotBlockedError) Unwrap() error { return e.Err }
@@ -153,7 +173,7 @@ func (e *SlotBlockedError) Unwrap() error { return e.Err }
 // has no process.
 func slotBlocked(ctx context.Context, conn *pgconn.PgConn, name string, cause error) error {
 	rows, err := query(ctx, conn, `
-SELECT coalesce('pid ' || l.pid::text, 'prepared transaction ' || pg_catalog.quote_literal(p.gid), 'a prepared transaction'),
+SELECT coalesce(l.pid, 0)::text, coalesce(p.gid, ''),
        pg_catalog.concat_ws(', ', a.usename, a.state, pg_catalog.round(extract(epoch FROM clock_timestamp() - pg_catalog.min(coalesce(a.xact_start, p.prepared))))::text || ' s')
 FROM pg_catalog.pg_locks l
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
@@ -165,11 +185,8 @@ GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY pg_catalog.min(coalesce(a.xac
 	}
 	blocked := &SlotBlockedError{Slot: name, Err: cause}
 	for _, r := range rows {
-		blocker := r[0]
-		if r[1] != "" {
-			blocker += " (" + r[1] + ")"
-		}
-		blocked.Blockers = append(blocked.Blockers, blocker)
+		pid, _ := strconv.ParseInt(r[0], 10, 64) // an integer of the server
+		blocked.Blockers = append(blocked.Blockers, Blocker{PID: pid, GID: r[1], Details: r[2]})
 	}
 	return blocked
 }

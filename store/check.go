@@ -175,6 +175,9 @@ func (s *Store) Explain(ctx context.Context, err error) (explained error, gone b
 	if pgcode.Is(err, pgcode.LockNotAvailable) {
 		return &lockedError{s.table, err}, false
 	}
+	if mistyped := ExplainType(ctx, s.pool, s.table, err); mistyped != nil {
+		return mistyped, false
+	}
 	gone = pgcode.Is(err, pgcode.UndefinedColumn, pgcode.UndefinedTable)
 	if !gone && !pgcode.Is(err, pgcode.InsufficientPrivilege) {
 		return err, false

@@ -43,7 +43,7 @@ func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbo
 		if left, expires := r.Message.TimeLeft(now); expires { // the key does not wait longer than the message lives
 			delay = min(delay, max(left, 0))
 		}
-		return outbox.Decision{Action: outbox.Retry, Delay: delay, Detail: lastError(r)}
+		return outbox.Decision{Action: outbox.Retry, Delay: delay, Reason: r.Reason, Detail: lastError(r)}
 	}
 	return outbox.Decision{Action: outbox.Release} // Unknown, NotSent: an outage costs no attempt
 }

@@ -2,31 +2,34 @@ package store
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 const lockerSQL = `
-SELECT coalesce('pid ' || l.pid::text, 'prepared transaction ' || pg_catalog.quote_literal(p.gid)),
-       pg_catalog.concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state, pg_catalog.round(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)))::text || ' s'),
-       coalesce('SELECT pg_catalog.pg_terminate_backend(' || l.pid::text || ')', 'ROLLBACK PREPARED ' || pg_catalog.quote_literal(p.gid))
+SELECT coalesce(l.pid, 0), coalesce(p.gid, ''),
+       pg_catalog.concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state, pg_catalog.round(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)))::text || ' s')
 FROM {outbox} r
 JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
 WHERE r.id = $1 LIMIT 1`
 
-// Locker returns the session that has locked a row, and the SQL that ends its transaction. It reads the row's xmax,
+// Locker returns the session that has locked a row, and how to end its transaction. It reads the row's xmax,
 // because pg_blocking_pids needs a session that waits. It cannot name sessions that share a lock: they have no single
 // xmax.
 func (s *Store) Locker(ctx context.Context, id int64) *problem.Problem {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	var session, details, end string
-	err := s.pool.QueryRow(ctx, s.sql.locker, id).Scan(&session, &details, &end)
+	var pid int64
+	var gid, details string
+	err := s.pool.QueryRow(ctx, s.sql.locker, id).Scan(&pid, &gid, &details)
 	if err != nil { // it has ended, or several sessions share the lock
 		return problem.New("SELECT pid, usename, application_name, xact_start FROM pg_stat_activity WHERE xact_start IS NOT NULL;  -- one of them locks it", "row %d is locked", id)
 	}
-	return problem.New(end+";  -- as an administrator; or wait until its transaction ends", "row %d is locked by %s", id, fmt.Sprintf("%s (%s)", session, details))
+	if pid == 0 {
+		return problem.New(problem.EndPrepared(gid), "row %d is locked by prepared transaction %s (%s)", id, outbox.QuoteLiteral(gid), details)
+	}
+	return problem.New(problem.EndSession(pid), "row %d is locked by pid %d (%s)", id, pid, details)
 }

@@ -33,7 +33,7 @@ func TestLockerNamesTheLockingSession(t *testing.T) {
 			if !strings.HasPrefix(found.What, "row 1 is locked by pid "+pid+" (") || !strings.Contains(found.What, ", a report, idle in transaction, ") {
 				t.Errorf("the text is %q, want session %s", found.What, pid)
 			}
-			if want := "SELECT pg_catalog.pg_terminate_backend(" + pid + ");"; !strings.HasPrefix(found.Fix, want) {
+			if want := "SELECT pg_catalog.pg_terminate_backend(" + pid + ");"; !strings.HasPrefix(found.Fix, want) || !strings.Contains(found.Fix, "uncommitted work is lost") {
 				t.Errorf("the hint is %q, want %s", found.Fix, want)
 			}
 			if free := f.store.Locker(t.Context(), 2); free.What != "row 2 is locked" {

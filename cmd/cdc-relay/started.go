@@ -129,6 +129,6 @@ func (p *process) ended(command string, cfg *config, err error) error {
 	if hint := hintOf(err); hint != "" {
 		args = append(args, "hint", hint)
 	}
-	log.Error("relay failed: exiting; unpublished rows wait in the table", append([]any{"event", event.RelayFailed}, args...)...)
+	log.Error("relay failed: exiting; it publishes nothing until it is started again", append([]any{"event", event.RelayFailed}, args...)...)
 	return loggedError{err}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -55,7 +56,7 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 	switch {
 	case hidden >= 0:
 		t := j.f.transactions.value.Writers[hidden]
-		c.warn("transactions", endSession(t.PID),
+		c.warn("transactions", hintFix(problem.EndSession(int64(t.PID))),
 			"pid %d (%s) has a transaction open%s: dead rows of the outbox stay until it ends, if it is in this database%s", t.PID, t.who(), t.since(), blind)
 	case len(here) == 0:
 		c.ok("transactions", "none delays the removal of dead rows%s", blind)
@@ -63,7 +64,7 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 		c.ok("transactions", "the oldest is open for %s: pid %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
 	default:
 		t := here[at]
-		c.warn("transactions", endSession(t.PID),
+		c.warn("transactions", hintFix(problem.EndSession(int64(t.PID))),
 			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay until it ends. The stream is not affected; sweeps become slower", t.PID, t.who(), span(t.age()))
 	}
 }
@@ -85,28 +86,9 @@ func (j *databaseJudge) judgePrepared(c *chart) {
 			c.ok("prepared_transactions", "%s is open for %s", outbox.QuoteLiteral(t.GID), span(t.age())).about(t.GID)
 			continue
 		}
-		where := ""
-		if !t.Here {
-			where = fmt.Sprintf(", in database %q", t.Database)
-		}
-		c.warn("prepared_transactions", preparedFix(t, where),
-			"transaction %s is prepared and open for %s: dead rows stay, and no slot can be created", outbox.QuoteLiteral(t.GID), span(t.age())).about(t.GID)
+		c.warn("prepared_transactions", hintFix(problem.EndPrepared(t.GID)),
+			"transaction %s of role %q in database %q is prepared and open for %s: dead rows stay, and no slot can be created", outbox.QuoteLiteral(t.GID), t.User, t.Database, span(t.age())).about(t.GID)
 	}
-}
-
-// preparedFix leaves the decision to the owner: each of the statements is final, and only one of them is right.
-func preparedFix(t transaction, where string) fix {
-	gid := outbox.QuoteLiteral(t.GID)
-	return lines(
-		remark("-- ask the application or transaction manager that prepared it, of role %s%s, whether its work counts; then, as that role:", outbox.Identifier(t.User), where),
-		remark("-- COMMIT PREPARED %s;  -- keeps its work", gid),
-		remark("-- ROLLBACK PREPARED %s;  -- destroys its work", gid))
-}
-
-// endSession says first what is lost.
-func endSession(pid int) fix {
-	return lines(remark("-- wait until it ends, or ask its owner to end it; or, as an administrator, which loses its uncommitted work:"),
-		sql("SELECT pg_catalog.pg_terminate_backend(%d)", pid))
 }
 
 // judgeSlotBlockers: the creation of a slot waits for all open transactions that have written, in every database.
@@ -115,7 +97,7 @@ func (j *databaseJudge) judgeSlotBlockers(c *chart) {
 		if t.Age != 0 && t.age() < passing || t.Age == 0 && t.XIDAge < passingXIDs {
 			continue
 		}
-		c.warn("slot_blocker", endSession(t.PID),
+		c.warn("slot_blocker", hintFix(problem.EndSession(int64(t.PID))),
 			"the creation of the slot waits for pid %d (%s), which has written and is open%s", t.PID, t.who(), t.since()).about(strconv.Itoa(t.PID))
 	}
 }

@@ -119,6 +119,9 @@ func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	case pgcode.Is(err, pgcode.UndefinedColumn):
 		return &problem.Problem{What: fmt.Sprintf("table %s lacks a column", t.table), Fix: t.table.Command("migrate up"), Err: err}
 	case !pgcode.Is(err, pgcode.InsufficientPrivilege):
+		if mistyped := store.ExplainType(ctx, t.conn, t.table, err); mistyped != nil {
+			return mistyped
+		}
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)

@@ -8,8 +8,11 @@ import (
 
 const (
 	AdminShutdown          = "57P01"
+	AmbiguousFunction      = "42725"
+	CannotCoerce           = "42846"
 	CannotConnectNow       = "57P03"
 	CheckViolation         = "23514"
+	DatatypeMismatch       = "42804"
 	DuplicateObject        = "42710"
 	DuplicateStatement     = "42P05"
 	DuplicateTable         = "42P07"
@@ -30,6 +33,7 @@ const (
 	ReadOnlyTransaction    = "25006"
 	TooManyConnections     = "53300"
 	UndefinedColumn        = "42703"
+	UndefinedFunction      = "42883"
 	UndefinedFile          = "58P01"
 	UndefinedObject        = "42704"
 	UndefinedTable         = "42P01"

@@ -1,0 +1,42 @@
+package store_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// The server only says which function or operator is missing.
+func TestAColumnOfAWrongTypeIsNamed(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`CREATE TYPE rke AS ENUM ('k')`)
+	for column, types := range map[string][2]string{
+		"routing_key": {"rke", "text"}, "exchange": {"bytea", "text"}, "headers": {"text[]", "jsonb"}, "available_at": {"text", "timestamp with time zone"},
+		"schema_version": {"text", "smallint"}, "message_id": {"text", "uuid"}, "payload_bytes": {"jsonb", "bytea"},
+	} {
+		f.Exec(`ALTER TABLE outbox DROP COLUMN ` + column + ` CASCADE`)
+		f.Exec(`ALTER TABLE outbox ADD COLUMN ` + column + ` ` + types[0])
+		f.Exec(`TRUNCATE outbox; INSERT INTO outbox (ordering_key, payload) VALUES (NULL, '1')`)
+		var failed error
+		for _, statement := range []func() error{
+			func() error { _, err := f.store.FindBacklog(t.Context(), 0, 1<<40, 10, outbox.Fresh{}); return err },
+			func() error {
+				_, err := f.store.Lock(t.Context(), []int64{1, 2, 3, 4, 5, 6, 7, 8}, outbox.Fresh{}, "")
+				return err
+			},
+			func() error { _, err := f.store.NextDue(t.Context()); return err },
+		} {
+			if err := statement(); err != nil && failed == nil {
+				failed = err
+			}
+		}
+		if failed == nil {
+			t.Logf("%s as %s is read without an error", column, types[0])
+		} else if got, gone := f.store.Explain(t.Context(), failed); gone || !strings.HasPrefix(got.Error(), "column "+column+" of table public.outbox is "+types[0]+", and has to be "+types[1]+": ") {
+			t.Errorf("%s: got %v", column, got)
+		}
+		f.Exec(`ALTER TABLE outbox DROP COLUMN ` + column)
+		f.Exec(`ALTER TABLE outbox ADD COLUMN ` + column + ` ` + types[1])
+	}
+}
