@@ -198,6 +198,14 @@ func (t Table) SQL() string { return rawIdentifier(t.Schema) + "." + rawIdentifi
 
 func rawIdentifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
+// Literal returns the name as a string for a cast to regclass, on one line.
+func (t Table) Literal() string {
+	if name := t.String(); !strings.Contains(name, `U&"`) {
+		return QuoteLiteral(name)
+	}
+	return QuoteLiteral(t.SQL())
+}
+
 // Printed returns the name for statements that people paste, with both parts quoted, on one line.
 func (t Table) Printed() string { return QuoteIdentifier(t.Schema) + "." + QuoteIdentifier(t.Name) }
 

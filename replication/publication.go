@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -207,6 +208,8 @@ func publicationProblem(err error, names Names, fix string) error {
 	switch pgcode.Of(err) {
 	case pgcode.UndefinedTable:
 		return &problem.Problem{What: fmt.Sprintf("table %s does not exist", names.Table), Fix: names.Table.Command("setup"), Err: err}
+	case pgcode.InvalidParameter:
+		return unreplicable(err, names, what)
 	case pgcode.NotSupported:
 		return &problem.Problem{
 			What: what,
@@ -218,4 +221,24 @@ func publicationProblem(err error, names Names, fix string) error {
 		return &problem.Problem{What: what, Fix: fix + ";  -- as the owner of the table and of the publication", Err: err}
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// unreplicable explains why the server does not publish the table. Only the detail of its answer says that.
+func unreplicable(err error, names Names, what string) error {
+	var answer *pgconn.PgError
+	if !errors.As(err, &answer) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	detail := strings.ToLower(answer.Detail)
+	if strings.Contains(detail, "unlogged") { // also "temporary and unlogged", until version 14
+		return &problem.Problem{
+			What: fmt.Sprintf("table %s is UNLOGGED: its rows are not in the WAL, so they cannot stream, and a crash loses them", names.Table),
+			Fix:  fmt.Sprintf("ALTER TABLE %s SET LOGGED;  -- locks and rewrites the table", names.Table),
+			Err:  err,
+		}
+	}
+	return &problem.Problem{
+		What: fmt.Sprintf("%s: %s", what, problem.OneLine(answer.Detail)),
+		Fix:  names.Table.Command("check"), Err: err,
+	}
 }

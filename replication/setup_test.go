@@ -325,3 +325,13 @@ func TestSlotCreationNamesTheTransactionItWaitsFor(t *testing.T) {
 		t.Errorf("%q, %v", line, err)
 	}
 }
+
+func TestATableThatCannotStreamHasAReason(t *testing.T) {
+	f := newFixture(t)
+	f.exec(`ALTER TABLE outbox SET UNLOGGED`)
+	_, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names)
+	f.wantProblem(err, "table public.outbox is UNLOGGED: its rows are not in the WAL", "ALTER TABLE public.outbox SET LOGGED;")
+	f.exec(`ALTER TABLE outbox RENAME TO o; CREATE VIEW outbox AS SELECT * FROM o`)
+	_, err = EnsurePublication(t.Context(), f.conn.PgConn(), f.names)
+	f.wantProblem(err, "views", "cdc-relay check")
+}

@@ -166,7 +166,7 @@ func (e *lockedError) Unwrap() error { return e.err }
 // Hint returns SQL that lists the sessions with such a lock.
 func (e *lockedError) Hint() string {
 	return fmt.Sprintf("SELECT pid, usename, application_name, state, query FROM pg_locks JOIN pg_stat_activity USING (pid) "+
-		"WHERE relation = %s::regclass AND granted AND mode <> ALL ('{AccessShareLock,RowShareLock,RowExclusiveLock}');", outbox.QuoteLiteral(e.table.SQL()))
+		"WHERE relation = %s::regclass AND granted AND mode <> ALL ('{AccessShareLock,RowShareLock,RowExclusiveLock}');", e.table.Literal())
 }
 
 // Explain adds what a person must do if a column, a table or a privilege is missing. Gone: a column or table is

@@ -17,7 +17,7 @@ func TestAColumnOfAWrongTypeIsNamed(t *testing.T) {
 	} {
 		f.Exec(`ALTER TABLE outbox DROP COLUMN ` + column + ` CASCADE`)
 		f.Exec(`ALTER TABLE outbox ADD COLUMN ` + column + ` ` + types[0])
-		f.Exec(`TRUNCATE outbox; INSERT INTO outbox (ordering_key, payload) VALUES (NULL, '1')`)
+		f.Exec(`TRUNCATE outbox; INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')`)
 		var failed error
 		for _, statement := range []func() error{
 			func() error { _, err := f.store.FindBacklog(t.Context(), 0, 1<<40, 10, outbox.Fresh{}); return err },

@@ -695,7 +695,7 @@ func TestTheApplicationsSequencesAreExamined(t *testing.T) {
 	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, messageGrant(p.AppRole))
 	p.examine().wantOthersOK()
 	p.exec("ALTER TABLE outbox ALTER id DROP IDENTITY", `CREATE SEQUENCE "S"`, `ALTER TABLE outbox ALTER id SET DEFAULT nextval('"S"')`)
-	p.fix(p.examine().want(doctor.Problem, doctor.Grants, "application", `may not use sequence public."S"`, `GRANT USAGE ON SEQUENCE "public"."S" TO`))
+	p.fix(p.examine().want(doctor.Problem, doctor.Grants, "application", `may not use sequence public."S"`, `GRANT USAGE ON SEQUENCE public."S" TO`))
 	p.examine().wantOthersOK()
 	p.exec("SET ROLE "+p.AppRole, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')", "RESET ROLE")
 }

@@ -29,8 +29,8 @@ type historyFacts struct {
 	Readable bool       `json:"readable"`
 	Days     []dayFacts `json:"days"` // today and tomorrow
 	// Old counts the partitions that should have been dropped; Oldest is the first of them.
-	Old    int    `json:"old"`
-	Oldest string `json:"oldest"`
+	Old    int          `json:"old"`
+	Oldest outbox.Table `json:"oldest"`
 	// OldRows counts the old rows among the first 1000 of the default partition.
 	OldRows int `json:"-"`
 }
@@ -59,7 +59,7 @@ rotation AS (SELECT p.oid, p.proowner FROM pg_proc p JOIN pg_namespace n ON n.oi
              WHERE n.nspname = $1 AND p.proname = $3 AND p.proargtypes::text = 'interval'::regtype::oid::text),
 days AS (SELECT d.at AT TIME ZONE 'UTC' AS begins, (d.at + interval '1 day') AT TIME ZONE 'UTC' AS ends, $4 || to_char(d.at, 'YYYYMMDD') AS name
          FROM generate_series(0, 1) nth, LATERAL (SELECT date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC') + nth * interval '1 day' AS at) d),
-old AS (SELECT p.relname AS name FROM parts p WHERE p.relname ~ '_p[0-9]{8}$'
+old AS (SELECT p.name, p.relname FROM parts p WHERE p.relname ~ '_p[0-9]{8}$'
         AND (to_timestamp(right(p.relname, 8), 'YYYYMMDD')::date + 1)::timestamp AT TIME ZONE 'UTC' <= clock_timestamp() - $5::text::interval)
 SELECT jsonb_build_object(
   'rotates', EXISTS (SELECT FROM rotation), 'execute', coalesce((SELECT has_function_privilege(oid, 'EXECUTE') FROM rotation), false),
@@ -75,7 +75,7 @@ SELECT jsonb_build_object(
   'readable', coalesce((SELECT has_table_privilege(oid, 'SELECT') FROM parts WHERE rest), false),
   'days', (SELECT jsonb_agg(jsonb_build_object('table', jsonb_build_object('Schema', $1::text, 'Name', d.name), 'from', d.begins, 'to', d.ends,
              'attached', EXISTS (SELECT FROM parts p WHERE p.relname = d.name), 'there', EXISTS (SELECT FROM history h JOIN pg_class c ON c.relnamespace = h.relnamespace AND c.relname = d.name)) ORDER BY d.begins) FROM days d),
-  'old', (SELECT count(*) FROM old), 'oldest', coalesce((SELECT min(name) FROM old), ''))`
+  'old', (SELECT count(*) FROM old), 'oldest', (SELECT name FROM old ORDER BY relname LIMIT 1))`
 
 // tooOld is the age at which a partition should have been dropped.
 func (o Options) tooOld() string {
@@ -193,7 +193,7 @@ func (j *databaseJudge) judgeRotation(c *chart, f historyFacts) {
 		var fixes fix
 		var names []string
 		for _, table := range f.Foreign {
-			fixes = lines(fixes, sql("ALTER TABLE %s OWNER TO %s", table.Printed(), owner))
+			fixes = lines(fixes, sql("ALTER TABLE %s OWNER TO %s", table, owner))
 			names = append(names, table.String())
 		}
 		c.warn("history", fixes, "function %s runs as its owner %q, who does not own %s: %s", function, f.Owner, strings.Join(names, ", "), effect).about(function.String())
@@ -217,10 +217,10 @@ func (j *databaseJudge) judgeDay(c *chart, when string, day dayFacts) {
 	if day.InDefault || day.There { // the function cannot create it
 		fix = lines(sql("BEGIN"),
 			sql("LOCK TABLE %s IN ACCESS EXCLUSIVE MODE", published.Printed()).noted("relays wait"),
-			sql("CREATE TABLE IF NOT EXISTS %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160)", day.Table.Printed(), published.Printed()),
-			sql("ALTER TABLE %s OWNER TO %s", day.Table.Printed(), quote(j.f.history.value.Owner)),
+			sql("CREATE TABLE IF NOT EXISTS %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160)", day.Table, published.Printed()),
+			sql("ALTER TABLE %s OWNER TO %s", day.Table, quote(j.f.history.value.Owner)),
 			j.moveFromDefault(day),
-			sql("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')", published.Printed(), day.Table.Printed(), day.From, day.To),
+			sql("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')", published.Printed(), day.Table, day.From, day.To),
 			sql("COMMIT"))
 	}
 	c.warn("history", fix, "%s has no partition for %s (%s): its messages go to the default partition, and are deleted row by row", published, when, day.Table).about(day.Table.String())
@@ -231,7 +231,7 @@ func (j *databaseJudge) moveFromDefault(day dayFacts) fix {
 		return nil
 	}
 	return sql("WITH moved AS (DELETE FROM %s WHERE published_at >= '%s' AND published_at < '%s' RETURNING *) INSERT INTO %s SELECT * FROM moved",
-		j.f.history.value.Default.Printed(), day.From, day.To, day.Table.Printed())
+		j.f.history.value.Default, day.From, day.To, day.Table)
 }
 
 // judgeHistoryGrants checks that the relay's role may move rows to the history and call the function.

@@ -32,7 +32,7 @@ func (j *databaseJudge) judgeApp(c *chart) {
 	add(!app.Usage, "use schema "+j.o.Table.Schema, j.grantUsage(role))
 	add(!app.inserts() && !app.Enqueue, "INSERT into "+j.o.Table.String(), j.grantInsert(role))
 	for _, s := range app.Defaults {
-		grant := sql("GRANT USAGE ON SEQUENCE %s TO %s", s.table().Printed(), role)
+		grant := sql("GRANT USAGE ON SEQUENCE %s TO %s", s.table(), role)
 		if s.Same {
 			grant = grant.safe() // a default can name any sequence, also one that belongs to others
 		}
@@ -120,7 +120,7 @@ func (j *databaseJudge) judgeReturning(c *chart) {
 		grants = sql("GRANT SELECT (id) ON %s TO %s", j.o.Table.Printed(), role)
 	}
 	if !app.Sequence && sequence != (outbox.Table{}) {
-		grants = lines(grants, sql("GRANT USAGE ON SEQUENCE %s TO %s", sequence.Printed(), role))
+		grants = lines(grants, sql("GRANT USAGE ON SEQUENCE %s TO %s", sequence, role))
 	}
 	c.ok("returning", "role %q lacks a grant for the generated id. For an ORM that asks for it (INSERT … RETURNING, nextval), map message_id as its key, or: %s", name, strings.Join(grants.lines(), " "))
 }

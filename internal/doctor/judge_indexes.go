@@ -23,7 +23,7 @@ func (j *databaseJudge) judgeIndexes(c *chart, of outbox.Table, table tableFacts
 		}
 		fix, columns := createIndex(of, table, want), strings.Join(want.Columns, ", ")
 		if broken := slices.IndexFunc(table.Indexes, serves); broken >= 0 && !table.partitioned() {
-			fix = sql("REINDEX INDEX CONCURRENTLY %s", table.Indexes[broken].Index.Printed())
+			fix = sql("REINDEX INDEX CONCURRENTLY %s", table.Indexes[broken].Index)
 		}
 		if want.Primary {
 			c.wrong("index", fix, "table %s has no valid primary key (%s): every scan sorts the whole table, and ids may be duplicates", of, columns).about(of.String())
@@ -67,22 +67,22 @@ func createIndex(of outbox.Table, table tableFacts, want migrations.Index) fix {
 func (j *databaseJudge) judgeIDs(c *chart) {
 	f, name := j.f.ids.value, j.f.tables.value.Sequence
 	if t := j.f.tables.value; t.Cache > 1 {
-		c.warn("sequence", sql("ALTER SEQUENCE %s CACHE 1", name.Printed()),
+		c.warn("sequence", sql("ALTER SEQUENCE %s CACHE 1", name),
 			"sequence %s caches %d ids for each session: a later row can get a lower id and overtake earlier rows of its ordering key", name, t.Cache)
 	}
 	if j.f.tables.value.Increment < 0 {
-		c.wrong("sequence", lines(sql("BEGIN"), sql("ALTER SEQUENCE %s INCREMENT BY 1 NO MINVALUE NO MAXVALUE START 1 RESTART", name.Printed()),
-			sql("SELECT pg_catalog.setval(%s, greatest(pg_catalog.max(id), 0) + 1, false) FROM %s", outbox.QuoteLiteral(name.SQL()), j.o.Table.Printed()), sql("COMMIT")),
+		c.wrong("sequence", lines(sql("BEGIN"), sql("ALTER SEQUENCE %s INCREMENT BY 1 NO MINVALUE NO MAXVALUE START 1 RESTART", name),
+			sql("SELECT pg_catalog.setval(%s, greatest(pg_catalog.max(id), 0) + 1, false) FROM %s", name.Literal(), j.o.Table.Printed()), sql("COMMIT")),
 			"sequence %s descends: the newest row is published first, and the order is reversed", name)
 		return
 	}
-	setval := sql("SELECT pg_catalog.setval(%s, coalesce(pg_catalog.max(id), 0) + 1, false) FROM %s", outbox.QuoteLiteral(name.SQL()), j.o.Table.Printed())
+	setval := sql("SELECT pg_catalog.setval(%s, coalesce(pg_catalog.max(id), 0) + 1, false) FROM %s", name.Literal(), j.o.Table.Printed())
 	switch {
 	case pgcode.Is(j.f.ids.err, pgcode.InsufficientPrivilege, pgcode.UndefinedColumn): // another check reports it
 	case j.f.ids.err != nil:
 		c.unknown("sequence", j.f.ids.err)
 	case f.Exhausted && f.Narrow:
-		c.wrong("sequence", sql("ALTER SEQUENCE %s AS bigint NO MAXVALUE", name.Printed()), "sequence %s is at its MAXVALUE: every INSERT fails", name)
+		c.wrong("sequence", sql("ALTER SEQUENCE %s AS bigint NO MAXVALUE", name), "sequence %s is at its MAXVALUE: every INSERT fails", name)
 	case f.Exhausted:
 		c.wrong("sequence", setval.noted("when the relay has published the row with the highest id"), "sequence %s is at its MAXVALUE: every INSERT fails", name)
 	case f.Behind:

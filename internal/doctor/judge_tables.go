@@ -241,7 +241,7 @@ func (j *databaseJudge) judgeGrants() []Finding {
 			c.ok("relay", "role %q is a superuser and may do everything; --relay-role NAME examines another role", role)
 		}
 		if t.Sequence != (outbox.Table{}) && !t.SequenceGranted {
-			c.wrong("sequence", sql("GRANT SELECT ON SEQUENCE %s TO %s", t.Sequence.Printed(), j.role()).safe(), "role %q may not SELECT sequence %s", role, t.Sequence)
+			c.wrong("sequence", sql("GRANT SELECT ON SEQUENCE %s TO %s", t.Sequence, j.role()).safe(), "role %q may not SELECT sequence %s", role, t.Sequence)
 		} else if t.Sequence != (outbox.Table{}) {
 			c.ok("sequence", "role %q may SELECT %s", role, t.Sequence)
 		}

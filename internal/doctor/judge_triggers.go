@@ -113,7 +113,7 @@ func (j *databaseJudge) judgeRules(c *chart, of outbox.Table, rules []string) {
 // judgeReferences: the relay deletes every row, so a foreign key to the outbox is a problem.
 func (j *databaseJudge) judgeReferences(c *chart, of, on outbox.Table, references []referenceFacts) {
 	for _, r := range references {
-		fix := sql("ALTER TABLE %s DROP CONSTRAINT %s", r.Table.Printed(), quote(r.Name))
+		fix := sql("ALTER TABLE %s DROP CONSTRAINT %s", r.Table, quote(r.Name))
 		says := fmt.Sprintf("foreign key %s of %s refers to %s", r.Name, r.Table, on)
 		switch {
 		case of == j.o.Table.Published():
@@ -148,7 +148,7 @@ func (j *databaseJudge) judgeConstraints(c *chart, of, on outbox.Table, constrai
 		}
 		name, fix := "constraint "+k.Name, sql("ALTER TABLE %s DROP CONSTRAINT %s", on.Printed(), quote(k.Name))
 		if k.Index != (outbox.Table{}) {
-			name, fix = "unique index "+k.Index.String(), sql("DROP INDEX %s", k.Index.Printed())
+			name, fix = "unique index "+k.Index.String(), sql("DROP INDEX %s", k.Index)
 		}
 		c.add(level, "constraints", fix, "%s of %s: %s", name, on, effect).about(on.String())
 	}
