@@ -12,9 +12,6 @@ import (
 // always too much, because JSON takes up to six bytes for one.
 const MostHeaderBytes = 8 * 131072
 
-// mostRoutingBytes is AMQP's limit for the routing key and the exchange. It is part of the contract of the table.
-const mostRoutingBytes = 255
-
 // Fits reports whether a column with this many bytes belongs into the message. If not, the message remembers the column
 // without its value: nothing may copy or parse that.
 func (m *Message) Fits(column string, bytes int) bool {
@@ -48,10 +45,10 @@ func (m *Message) Defect(now time.Time) (Reason, string) {
 		return ReasonInvalidRow, fmt.Sprintf("attempts is %d, must not be negative: leave it out, only the relay sets it", m.Attempts)
 	case m.MaxAttempts != nil && *m.MaxAttempts < 0:
 		return ReasonInvalidRow, fmt.Sprintf("max_attempts is %d, must not be negative: 0 is no limit", *m.MaxAttempts)
-	case len(m.RoutingKey) > mostRoutingBytes:
-		return ReasonInvalidRouting, tooLong("routing_key", len(m.RoutingKey))
-	case m.Exchange != nil && len(*m.Exchange) > mostRoutingBytes:
-		return ReasonInvalidRouting, tooLong("exchange", len(*m.Exchange))
+	case len(m.RoutingKey) > LongestName:
+		return ReasonInvalidRouting, tooLong("routing_key")
+	case m.Exchange != nil && len(*m.Exchange) > LongestName:
+		return ReasonInvalidRouting, tooLong("exchange")
 	case notObject(m.Headers) != "":
 		return ReasonInvalidHeaders, "headers: must be a JSON object, not JSON " + notObject(m.Headers)
 	case notObject(m.Properties) != "":
@@ -64,18 +61,18 @@ func (m *Message) Defect(now time.Time) (Reason, string) {
 }
 
 func (m *Message) oversize() (Reason, string) {
-	reason := ReasonInvalidHeaders
+	large := fmt.Sprintf("%s is too large: more than %d bytes", m.Oversize, MostHeaderBytes)
 	switch m.Oversize {
 	case "exchange", "routing_key":
-		reason = ReasonInvalidRouting
+		return ReasonInvalidRouting, large
 	case "properties":
-		reason = ReasonInvalidProperties
+		return ReasonInvalidProperties, large + ", or a number of more than 1,000 digits"
 	}
-	return reason, fmt.Sprintf("%s is too large: more than %d bytes, or a number of more than 1,000 digits", m.Oversize, MostHeaderBytes)
+	return ReasonInvalidHeaders, large + ", or a number of more than 1,000 digits"
 }
 
-func tooLong(column string, bytes int) string {
-	return fmt.Sprintf("%s has %d bytes, must have at most %d", column, bytes, mostRoutingBytes)
+func tooLong(column string) string {
+	return fmt.Sprintf("%s is longer than %d bytes", column, LongestName)
 }
 
 // notObject returns what JSON is if it is no object, by its first character. It does not parse.

@@ -9,6 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/internal/tabletest"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // largeValues are values of more than 1 MB, by column. Some need few bytes on disk.
@@ -151,7 +152,8 @@ func peeksAtLargeRows(f *fixture, ids []int64) {
 			if m.Size() > 12<<10 || len(m.Redacted) > 0 {
 				f.Errorf("row %d has %d bytes", m.ID, m.Size())
 			}
-			if reason, text := m.Defect(time.Now()); reason != "" || m.PayloadSize.N == 0 {
+			// A name that was shortened for the view is still too long for AMQP.
+			if reason, text := m.Defect(time.Now()); (reason != "" && reason != outbox.ReasonInvalidRouting) || m.PayloadSize.N == 0 {
 				f.Errorf("row %d: %s, %+v", m.ID, text, m.PayloadSize)
 			}
 			if i == len(ids)-1 && (len(m.Large) != 1 || m.Large[0].Column != "tenant") {

@@ -24,19 +24,19 @@ func mistakes() []content {
 		},
 		{
 			name: "routing key of 256 bytes", row: row{"routing_key": strings.Repeat("k", 256)}, reason: badRouting,
-			says: "routing_key has 256 bytes, must have at most 255",
+			says: "routing_key is longer than 255 bytes",
 		},
 		{
 			name: "routing key of 86 characters and 258 bytes", row: row{"routing_key": strings.Repeat("€", 86)}, reason: badRouting,
-			says: "routing_key has 258 bytes, must have at most 255",
+			says: "routing_key is longer than 255 bytes",
 		},
 		{
 			name: "routing key of 20 MB", row: row{"routing_key": strings.Repeat("k", 20<<20)}, reason: badRouting,
-			says: "routing_key has 20971520 bytes",
+			says: "routing_key is too large: more than 1048576 bytes",
 		},
 		{
 			name: "exchange of 256 bytes", row: row{"exchange": strings.Repeat("e", 256)}, reason: badRouting,
-			says: "exchange has 256 bytes, must have at most 255",
+			says: "exchange is longer than 255 bytes",
 		},
 		{name: "headers are an array", row: row{"headers": "[]"}, reason: badHeaders, says: "headers: must be a JSON object, not JSON array"},
 		{name: "headers are a string", row: row{"headers": `"x"`}, reason: badHeaders, says: "headers: must be a JSON object, not JSON string"},
@@ -53,7 +53,7 @@ func mistakes() []content {
 		property("unknown property", `{"contenttype": "x"}`, `"contenttype" is not known; known are content_type`),
 		property("property that is not the application's", `{"message_id": "x"}`, `"message_id" is not known`),
 		property("property of 256 bytes", `{"type": "`+strings.Repeat("t", 256)+`"}`, `"type" must be a string of at most 255 bytes`),
-		property("property of 20 MB", `{"type": "`+strings.Repeat("t", 20<<20)+`"}`, `bytes, must have at most 1048576`),
+		property("property of 20 MB", `{"type": "`+strings.Repeat("t", 20<<20)+`"}`, `properties is too large: more than 1048576 bytes`),
 		property("expiration in words", `{"expiration": "1h"}`, `"expiration" must be milliseconds`),
 		property("negative expiration", `{"expiration": -1}`, `"expiration" must be milliseconds`),
 		property("fractional expiration", `{"expiration": 1.5}`, `"expiration" must be milliseconds`),
