@@ -20,9 +20,12 @@ func TestAColumnOfAWrongTypeIsNamed(t *testing.T) {
 		f.Exec(`TRUNCATE outbox; INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')`)
 		var failed error
 		for _, statement := range []func() error{
-			func() error { _, err := f.store.FindBacklog(t.Context(), 0, 1<<40, 10, outbox.Fresh{}); return err },
+			func() error { _, err := f.store.FindBacklog(t.Context(), 0, 1<<40, 10, outbox.AllFresh()); return err },
 			func() error {
-				_, err := f.store.Lock(t.Context(), []int64{1, 2, 3, 4, 5, 6, 7, 8}, outbox.Fresh{}, "")
+				claim, err := f.store.Lock(t.Context(), f.IDs("true"), outbox.AllFresh(), "")
+				if err == nil {
+					claim.Abandon()
+				}
 				return err
 			},
 			func() error { _, err := f.store.NextDue(t.Context()); return err },
