@@ -51,7 +51,9 @@ type dayFacts struct {
 const rotationSlack = time.Hour
 
 const historySQL = `
-WITH history AS (SELECT c.oid, c.relnamespace FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WITH own AS (SELECT c.relowner, c.relnamespace FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+             WHERE n.nspname = $1 AND c.relname = $6 AND c.relkind IN ('r', 'p')),
+history AS (SELECT c.oid, c.relnamespace FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                  WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind = 'p'),
 parts AS (SELECT c.oid, c.relname, c.relowner, jsonb_build_object('Schema', n.nspname, 'Name', c.relname) AS name, pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT' AS rest
           FROM history h JOIN pg_inherits i ON i.inhparent = h.oid JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace),
@@ -64,11 +66,11 @@ old AS (SELECT p.name, p.relname FROM parts p WHERE p.relname ~ '_p[0-9]{8}$'
 SELECT jsonb_build_object(
   'rotates', EXISTS (SELECT FROM rotation), 'execute', coalesce((SELECT has_function_privilege(oid, 'EXECUTE') FROM rotation), false),
   'owner', coalesce((SELECT pg_get_userbyid(proowner) FROM rotation), ''),
-  'creates', coalesce((SELECT has_schema_privilege(r.proowner, h.relnamespace, 'CREATE') FROM rotation r, history h), true),
+  'creates', coalesce((SELECT has_schema_privilege(o.relowner, o.relnamespace, 'CREATE') FROM own o), true),
   'foreign', (SELECT coalesce(jsonb_agg(name), '[]') FROM (
-     SELECT t.name FROM rotation r, (SELECT name, relowner FROM parts UNION ALL
+     SELECT t.name FROM own o, (SELECT name, relowner FROM parts UNION ALL
        SELECT jsonb_build_object('Schema', $1::text, 'Name', $2::text), c.relowner FROM history h JOIN pg_class c USING (oid)) t
-     WHERE NOT pg_has_role(r.proowner, t.relowner, 'USAGE') ORDER BY t.name LIMIT 10) f),
+     WHERE NOT pg_has_role(o.relowner, t.relowner, 'USAGE') ORDER BY t.name LIMIT 10) f),
   'default', (SELECT name FROM parts WHERE rest),
   'detached', EXISTS (SELECT FROM history h JOIN pg_class c ON c.relnamespace = h.relnamespace AND c.relname = $4),
   'used', coalesce((SELECT pg_relation_size(oid) > 0 FROM parts WHERE rest), false),
@@ -86,7 +88,7 @@ func (o Options) tooOld() string {
 // without a partition.
 func (o Options) gatherHistory(ctx context.Context, s *session) (a answer[historyFacts]) {
 	published := o.Table.Published()
-	a.err = s.fetch(ctx, &a.value, historySQL, published.Schema, published.Name, o.Table.RotatePublished().Name, o.Table.Name+"_p", o.tooOld())
+	a.err = s.fetch(ctx, &a.value, historySQL, published.Schema, published.Name, o.Table.RotatePublished().Name, o.Table.Name+"_p", o.tooOld(), o.Table.Name)
 	if a.err != nil || !a.value.Used {
 		return a
 	}
@@ -166,7 +168,7 @@ func (j *databaseJudge) judgePartitions(c *chart) {
 		if f.Detached {
 			fix = sql("ALTER TABLE %s ATTACH PARTITION %s DEFAULT", published.Printed(), last)
 		}
-		c.wrong("history", lines(fix, sql("ALTER TABLE %s OWNER TO %s", last, quote(f.Owner))),
+		c.wrong("history", lines(fix, sql("ALTER TABLE %s OWNER TO %s", last, quote(j.owner()))),
 			"%s has no default partition: on a day without a partition, %s", published, unmoved).about(published.String())
 	}
 	for i, day := range f.Days {
@@ -185,26 +187,30 @@ func (j *databaseJudge) judgePartitions(c *chart) {
 	}
 }
 
-// judgeRotation checks the function, which runs as its owner.
+// owner returns the owner of the outbox.
+func (j *databaseJudge) owner() string { return j.f.tables.value.Tables[j.o.Table.Name].Owner }
+
+// judgeRotation checks the function, which runs as its owner. Setup gives it to the owner of the outbox, and drops the
+// function of anybody else, so such a function is not repaired.
 func (j *databaseJudge) judgeRotation(c *chart, f historyFacts) {
-	function, owner, schema := j.o.Table.RotatePublished(), quote(f.Owner), quote(j.o.Table.Schema)
+	function, own := j.o.Table.RotatePublished(), j.owner()
 	const effect = "days of the history are neither created nor dropped"
+	if f.Owner != own {
+		c.warn("history", j.setupCommand().noted("drops and creates it"), "function %s belongs to role %q, and not to %q, the owner of the outbox, so %q decides what it does",
+			function, f.Owner, own, f.Owner).about(function.String())
+	}
 	if len(f.Foreign) > 0 {
 		var fixes fix
 		var names []string
 		for _, table := range f.Foreign {
-			fixes = lines(fixes, sql("ALTER TABLE %s OWNER TO %s", table, owner))
+			fixes = lines(fixes, sql("ALTER TABLE %s OWNER TO %s", table, quote(own)))
 			names = append(names, table.String())
 		}
-		c.warn("history", fixes, "function %s runs as its owner %q, who does not own %s: %s", function, f.Owner, strings.Join(names, ", "), effect).about(function.String())
+		c.warn("history", fixes, "%q, the owner of the outbox, does not own %s: %s", own, strings.Join(names, ", "), effect).about(function.String())
 	}
 	if !f.Creates {
-		grant := sql("GRANT CREATE ON SCHEMA %s TO %s", schema, owner)
-		if table := j.f.tables.value.Tables[j.o.Table.Name]; f.Owner == table.Owner {
-			grant = grant.safe() // anybody who could once create functions can own one of this name
-		}
-		c.warn("history", grant, "function %s runs as its owner %q, who may not create tables in schema %s: %s",
-			function, f.Owner, j.o.Table.Schema, effect).about(function.String())
+		c.warn("history", sql("GRANT CREATE ON SCHEMA %s TO %s", quote(j.o.Table.Schema), quote(own)).safe(),
+			"function %s runs as %q, the owner of the outbox, who may not create tables in schema %s: %s", function, own, j.o.Table.Schema, effect).about(function.String())
 	}
 }
 
@@ -218,7 +224,7 @@ func (j *databaseJudge) judgeDay(c *chart, when string, day dayFacts) {
 		fix = lines(sql("BEGIN"),
 			sql("LOCK TABLE %s IN ACCESS EXCLUSIVE MODE", published.Printed()).noted("relays wait"),
 			sql("CREATE TABLE IF NOT EXISTS %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160)", day.Table, published.Printed()),
-			sql("ALTER TABLE %s OWNER TO %s", day.Table, quote(j.f.history.value.Owner)),
+			sql("ALTER TABLE %s OWNER TO %s", day.Table, quote(j.owner())),
 			j.moveFromDefault(day),
 			sql("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')", published.Printed(), day.Table, day.From, day.To),
 			sql("COMMIT"))

@@ -126,20 +126,41 @@ func brokenHistories() map[string]breakage {
 		"old days": history(doctor.Warning, "CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')",
 			"1 partition, the oldest public.outbox_p20200101, should have been dropped", "the disk fills"),
 		"old rows without a day": history(doctor.Warning, fmt.Sprintf(insertPublished, "now() - interval '10 days'"), "rows of the default partition public.outbox_p should have been dropped"),
-		"a day of another owner": {func(p *patient) {
-			other, _ := p.role("")
-			p.exec("GRANT CREATE ON SCHEMA public TO "+other, "ALTER FUNCTION outbox_rotate OWNER TO "+other)
-		}, doctor.Warning, doctor.Tables, "history", []string{"does not own public.outbox_p", "neither created nor dropped", "OWNER TO"}, false},
-		"an owner without the schema": {func(p *patient) {
-			owner, _ := p.role("")
-			p.exec("GRANT CREATE ON SCHEMA public TO "+owner, "GRANT USAGE ON SCHEMA public TO "+owner)
-			p.exec("ALTER TABLE outbox_published OWNER TO " + owner)
-			for _, part := range []string{"outbox_p", p.day(0), p.day(1), p.day(2)} {
-				p.exec("ALTER TABLE " + part + " OWNER TO " + owner)
-			}
-			p.exec("ALTER FUNCTION outbox_rotate OWNER TO "+owner, "REVOKE CREATE ON SCHEMA public FROM "+owner, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-		}, doctor.Warning, doctor.Tables, "history", []string{"may not create tables in schema public", "GRANT CREATE ON SCHEMA"}, false},
+		"a function of another owner": {
+			func(p *patient) {
+				other, _ := p.role("")
+				p.exec("GRANT CREATE ON SCHEMA public TO "+other, "ALTER FUNCTION outbox_rotate OWNER TO "+other)
+			}, doctor.Warning, doctor.Tables, "history",
+			[]string{"function public.outbox_rotate belongs to role", "cdc-relay setup", "drops and creates it"},
+			false,
+		},
+		"a day of another owner": {
+			func(p *patient) {
+				p.ownedByRole()
+				p.exec("ALTER TABLE " + p.day(1) + " OWNER TO postgres")
+			}, doctor.Warning, doctor.Tables, "history",
+			[]string{"does not own public.outbox_p2", "neither created nor dropped", "OWNER TO"},
+			false,
+		},
+		"an owner without the schema": {
+			func(p *patient) {
+				p.exec("REVOKE CREATE ON SCHEMA public FROM "+p.ownedByRole(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+			}, doctor.Warning, doctor.Tables, "history",
+			[]string{"may not create tables in schema public", "GRANT CREATE ON SCHEMA"},
+			false,
+		},
 	}
+}
+
+// ownedByRole gives the outbox and its history to a role that is no superuser.
+func (p *patient) ownedByRole() (owner string) {
+	p.t.Helper()
+	owner, _ = p.role("")
+	p.exec("GRANT CREATE, USAGE ON SCHEMA public TO "+owner, "ALTER FUNCTION outbox_rotate OWNER TO "+owner)
+	for _, table := range []string{"outbox", "outbox_dead_letter", "outbox_published", "outbox_p", p.day(0), p.day(1), p.day(2)} {
+		p.exec("ALTER TABLE " + table + " OWNER TO " + owner)
+	}
+	return owner
 }
 
 func TestBrokenHistoriesAreRepairedByTheFix(t *testing.T) {
