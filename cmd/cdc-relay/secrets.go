@@ -11,6 +11,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // fileNames are the files with secrets, which neither a flag nor the environment should show, and with certificates.
@@ -178,4 +180,35 @@ func checkCertificates(ca, cert, key string) error {
 		return usagef("--amqp-cert-file %s, --amqp-key-file %s: %s", cert, key, err)
 	}
 	return nil
+}
+
+// warnOfModes warns of files with passwords that every user of the machine can read or change. A configuration file
+// decides where messages go, so nobody else may change it, but it need not contain a password.
+func (p *process) warnOfModes(warn warning, configFile string, cfg *config) {
+	if os.Getpid() == 1 { // in a container there are no other users, and its secrets are often readable by all
+		return
+	}
+	secrets := []string{cfg.files.databaseURL, cfg.files.amqpURL, cfg.files.amqpKey, cfg.consoling.tokenFile}
+	for _, name := range []string{"PGPASSFILE", "PGSSLKEY"} {
+		file, _ := p.lookupEnv(name)
+		secrets = append(secrets, file)
+	}
+	const readable, writable = 0o004, 0o002
+	for _, file := range append(secrets, configFile) {
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+			advice := "chmod 600 " + problem.ShellWord(file)
+			switch mode := info.Mode().Perm(); {
+			case mode&writable != 0:
+				warn("every user of this machine may change "+printable(file), advice)
+			case mode&readable != 0 && (file != configFile || hasPassword(file)):
+				warn("every user of this machine may read "+printable(file), advice)
+			}
+		}
+	}
+}
+
+// hasPassword reports whether a file contains a URL with a password.
+func hasPassword(file string) bool {
+	text, err := os.ReadFile(file)
+	return err == nil && !bytes.Equal(redact(text), text)
 }

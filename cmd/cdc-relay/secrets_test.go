@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/internal/certs"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 func writeFile(t *testing.T, name, text string) string {
@@ -84,19 +85,53 @@ func TestCertificateFlagsBecomePartOfTheURL(t *testing.T) {
 	}
 }
 
-func TestFilesWritableByEveryUserCauseAWarning(t *testing.T) {
+func TestFilesOpenToEveryUserCauseAWarning(t *testing.T) {
 	database := writeFile(t, "database", someDatabase)
-	settings := writeFile(t, "relay.yml", "database-url-file: "+database+"\n")
-	if r := cdcRelay(t, nil, "setup", "--config", settings); strings.Contains(r.stderr, "warning") {
-		t.Errorf("got %s", r.stderr)
+	amqp := writeFile(t, "amqp", "amqp://guest:guest@localhost:1/")
+	key := writeFile(t, "key.pem", "")
+	passwords := writeFile(t, "pgpass", "*:*:*:*:s3cr3t")
+	settings := writeFile(t, "relay.yml", "database-url-file: "+database+"\namqp-url-file: "+amqp+"\namqp-key-file: "+key+"\n")
+	open := writeFile(t, "open.yml", "database-url: postgres://relay:s3cr3t@localhost:1/x\n")
+	token := writeFile(t, "a token", "0123456789abcdef")
+	env := environment{"PGPASSFILE": passwords}
+	run := func(args ...string) string {
+		t.Helper()
+		return cdcRelay(t, env, args...).stderr
 	}
-	for _, file := range []string{settings, database} {
-		if err := os.Chmod(file, 0o666); err != nil {
-			t.Fatal(err)
+	all := func() string {
+		t.Helper()
+		return run("check", "--config", settings) + run("setup", "--config", open) +
+			run("console", "--config", open, "--token-file", token, "--listen", "256.0.0.1:0", "--log-format", "text")
+	}
+	if says := all(); strings.Contains(says, "every user") {
+		t.Errorf("of files of mode 600: %s", says)
+	}
+	for _, c := range []struct {
+		mode  os.FileMode
+		files []string
+		may   string
+	}{
+		{0o602, []string{database, amqp, key, passwords, settings, open, token}, "change"},
+		{0o606, []string{database, amqp, key, passwords, settings, open, token}, "change"},
+		{0o644, []string{database, amqp, key, passwords, open, token}, "read"},
+		{0o660, nil, ""},
+	} {
+		for _, file := range []string{database, amqp, key, passwords, settings, open, token} {
+			if err := os.Chmod(file, c.mode); err != nil {
+				t.Fatal(err)
+			}
 		}
-		r := cdcRelay(t, nil, "setup", "--config", settings)
-		if !strings.Contains(r.stderr, "cdc-relay: warning: every user of this machine may change "+file+": chmod 600 "+file+"\n") {
-			t.Errorf("got %s", r.stderr)
+		says := all()
+		for _, file := range c.files {
+			if !strings.Contains(says, "every user of this machine may "+c.may+" "+file) || !strings.Contains(says, "chmod 600 "+problem.ShellWord(file)) {
+				t.Errorf("mode %o: nothing about %s in %s", c.mode, file, says)
+			}
+		}
+		if n := strings.Count(says, "every user"); n < len(c.files) || len(c.files) == 0 && n > 0 {
+			t.Errorf("mode %o: %d warnings in %s", c.mode, n, says)
+		}
+		if c.may == "read" && strings.Contains(says, settings) {
+			t.Errorf("a file without a password: %s", says)
 		}
 	}
 }

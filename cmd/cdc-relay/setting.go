@@ -4,13 +4,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
-
-	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // setting is one flag, which is also an environment variable and a key of the configuration file. It implements
@@ -212,7 +209,7 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	}
 	warn := p.warning(c, cfg)
 	p.warnOfVariables(warn)
-	warnOfWriters(warn, file, cfg.files.databaseURL, cfg.files.amqpURL, cfg.files.amqpKey)
+	p.warnOfModes(warn, file, cfg)
 	wrong = append(wrong, cfg.readFiles(settings))
 	return cfg, errors.Join(wrong...)
 }
@@ -242,16 +239,6 @@ func (p *process) givenTo(s *setting) (given, bool) {
 	}
 	text, ok := p.lookupEnv(s.envName())
 	return given{text, fromEnvironment, s.envName()}, ok && (text != "" || s.mayBeEmpty)
-}
-
-// warnOfWriters warns of files that every user of the machine can write: they contain passwords and decide where
-// messages go.
-func warnOfWriters(warn warning, files ...string) {
-	for _, file := range files {
-		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o002 != 0 {
-			warn("every user of this machine may change "+file, "chmod 600 "+problem.ShellWord(file))
-		}
-	}
 }
 
 func settingsOf(flags []cli.Flag) []*setting {

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -20,10 +19,8 @@ type brokerFacts struct {
 	unreachable *publish.DialError
 	address     string
 	vhost, user string
-	local       bool // the broker is on this machine
 	version     string
-	// tls is nil if the connection is not encrypted.
-	tls *tls.ConnectionState
+	encryption  encryption
 	// alarm is why the broker accepts no messages; "": there is no alarm.
 	alarm string
 	// asked are the destinations that were checked; left is how many were not.
@@ -56,7 +53,7 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	}
 	f.address, f.vhost, f.user = net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), uri.Vhost, uri.Username
 	ip := net.ParseIP(uri.Host)
-	f.local = uri.Host == "localhost" || ip != nil && ip.IsLoopback()
+	f.encryption.local = uri.Host == "localhost" || ip != nil && ip.IsLoopback()
 
 	conn, socket, err := o.dialBroker(ctx)
 	if err != nil {
@@ -68,7 +65,7 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	f.version, _ = conn.Properties["version"].(string)
 	if uri.Scheme == "amqps" {
 		state := conn.ConnectionState()
-		f.tls = &state
+		f.encryption.tls, f.encryption.verified = &state, len(state.VerifiedChains) > 0
 	}
 	f.askExistence(p, o)
 	if !o.NoProbe {

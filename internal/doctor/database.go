@@ -28,7 +28,10 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 		return f
 	}
 	defer s.close(ctx)
-	f.address = s.conn.PgConn().Conn().RemoteAddr().String()
+	socket, config := s.conn.PgConn().Conn(), s.conn.Config().TLSConfig
+	f.address = socket.RemoteAddr().String()
+	// sslmode=verify-ca checks the certificate itself.
+	f.encryption = encryptionOf(socket, config != nil && (!config.InsecureSkipVerify || config.VerifyPeerCertificate != nil))
 
 	f.server.err = s.fetch(ctx, &f.server.value, serverSQL, settingNames(), managedRoles())
 	f.pooler = poolerOf(s, f.server)

@@ -26,6 +26,7 @@ type answer[T any] struct {
 type databaseFacts struct {
 	unreachable error // if set, nothing else is known
 	address     string
+	encryption  encryption
 	// pooler says how a pooler was recognised; "": there is none.
 	pooler string
 	// readOnly is default_transaction_read_only in a session that does not set it.

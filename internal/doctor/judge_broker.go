@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
@@ -31,7 +30,7 @@ func judgeBroker(o Options, f facts) []Finding {
 	c.ok("reachable", "RabbitMQ %s at %s", j.f.version, j.f.address)
 	c.ok("login", "user %q", j.f.user)
 	c.ok("vhost", "virtual host %q", j.f.vhost)
-	j.judgeTLS(c, time.Now())
+	j.f.encryption.judge(c, "RabbitMQ", remark("# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; docs/configuration.md, \"AMQP URL\", explains certificates"), time.Now())
 	j.judgeAlarm(c)
 	if j.f.broken != nil {
 		c.wrong("connection", hintFix(cmp.Or(publish.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost), "# run check again; if it still fails, see RabbitMQ's log")),
@@ -47,31 +46,6 @@ type brokerJudge struct {
 	o        Options
 	f        brokerFacts
 	database databaseFacts
-}
-
-// soonExpired is how long before the expiry of a certificate check warns.
-const soonExpired = 30 * 24 * time.Hour
-
-func (j *brokerJudge) judgeTLS(c *chart, now time.Time) {
-	state := j.f.tls
-	switch {
-	case state == nil && j.f.local:
-		c.ok("tls", "none; the connection does not leave this machine")
-	case state == nil:
-		c.warn("tls", remark("# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; docs/configuration.md, \"AMQP URL\", explains certificates"),
-			"none: password and messages cross the network in clear")
-	case len(state.PeerCertificates) > 0:
-		cert := state.PeerCertificates[0]
-		left := cert.NotAfter.Sub(now)
-		says := fmt.Sprintf("%s, certificate of %s, valid until %s", tls.VersionName(state.Version), cert.Subject.CommonName, cert.NotAfter.Format(time.DateOnly))
-		if left < soonExpired {
-			c.warn("tls", remark("# renew RabbitMQ's certificate"), "%s: for %s more", says, span(max(left, 0)))
-			return
-		}
-		c.ok("tls", "%s", says)
-	default:
-		c.ok("tls", "%s", tls.VersionName(state.Version))
-	}
 }
 
 func (j *brokerJudge) judgeAlarm(c *chart) {

@@ -61,6 +61,7 @@ func (j *databaseJudge) judgeServer(c *chart) {
 	} else {
 		c.ok("primary", "takes writes")
 	}
+	j.f.encryption.judge(c, "Postgres", remark("# in --database-url (CDC_RELAY_DATABASE_URL): sslmode=verify-full, and sslrootcert=FILE for an authority of your own"), time.Now())
 	j.judgeReadOnly(c)
 	j.judgeLogin(c)
 	j.judgeRoleLimits(c)

@@ -29,7 +29,7 @@ func defaults() Options {
 
 // well are the facts of a healthy database.
 func well() databaseFacts {
-	f := databaseFacts{address: "10.0.0.1:5432"}
+	f := databaseFacts{address: "10.0.0.1:5432", encryption: encryption{tls: &tls.ConnectionState{Version: tls.VersionTLS13}}}
 	f.server.value = serverFacts{
 		VersionNumber: 180004, Version: "18.4", Database: "shop", Walsenders: 1,
 		Settings: map[string]setting{
@@ -273,24 +273,50 @@ func TestTLSFindings(t *testing.T) {
 		}}}
 	}
 	for name, test := range map[string]struct {
-		facts brokerFacts
+		facts encryption
 		level Level
 		words string
 	}{
-		"none, here":    {brokerFacts{local: true}, OK, "does not leave this machine"},
-		"none, there":   {brokerFacts{}, Warning, "in clear"},
-		"soon expired":  {brokerFacts{tls: certificate(72 * time.Hour)}, Warning, "for 3 days more"},
-		"valid a while": {brokerFacts{tls: certificate(90 * 24 * time.Hour)}, OK, "TLS 1.3, certificate of mq.example, valid until 2030-04-01"},
+		"none, here":    {encryption{local: true}, OK, "does not leave this machine"},
+		"none, there":   {encryption{}, Warning, "in clear"},
+		"soon expired":  {encryption{tls: certificate(72 * time.Hour), verified: true}, Warning, "for 3 days more"},
+		"valid a while": {encryption{tls: certificate(90 * 24 * time.Hour), verified: true}, OK, "TLS 1.3, certificate of mq.example, valid until 2030-04-01"},
+		"not verified":  {encryption{tls: certificate(-time.Hour)}, OK, "which is not verified"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &chart{area: RabbitMQ}
-			(&brokerJudge{f: test.facts}).judgeTLS(c, now)
+			test.facts.judge(c, "RabbitMQ", nil, now)
 			if f := c.findings[0]; f.Level != test.level || !strings.Contains(f.Message, test.words) {
 				t.Errorf("got %s: %s", f.Level, f.Message)
 			}
 		})
 	}
 }
+
+func TestConnectionsThatLeaveTheMachineAreRecognised(t *testing.T) {
+	for address, local := range map[net.Addr]bool{
+		&net.UnixAddr{Name: "/run/postgresql/.s.PGSQL.5432", Net: "unix"}: true,
+		&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}:                          true,
+		&net.TCPAddr{IP: net.IPv4(127, 1, 2, 3)}:                          true,
+		&net.TCPAddr{IP: net.IPv6loopback}:                                true,
+		&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}:                           false,
+		&net.TCPAddr{IP: net.ParseIP("2001:db8::1")}:                      false,
+	} {
+		for _, conn := range []net.Conn{addressed{address: address}, tls.Client(addressed{address: address}, &tls.Config{})} { //nolint:gosec // no handshake
+			if e := encryptionOf(conn, false); e.local != local || (e.tls == nil) != (conn == addressed{address: address}) {
+				t.Errorf("%s: %+v", address, e)
+			}
+		}
+	}
+}
+
+// addressed is a connection to an address.
+type addressed struct {
+	net.Conn
+	address net.Addr
+}
+
+func (a addressed) RemoteAddr() net.Addr { return a.address }
 
 func TestBrokerConnectionErrorsGetAFix(t *testing.T) {
 	reset := &net.OpError{Op: "write", Err: syscall.ECONNRESET}
