@@ -86,6 +86,8 @@ type Publication struct {
 	RowFilter string
 	// ColumnList: somebody has limited the columns of the table.
 	ColumnList bool
+	// Outboxes are other outboxes that it brings. They are read only if the table is not in it.
+	Outboxes []outbox.Table
 }
 
 func readPublication(ctx context.Context, conn *pgconn.PgConn, names Names) (Publication, error) {
@@ -110,7 +112,11 @@ WHERE p.pubname = %[1]s`,
 		return Publication{}, nil
 	}
 	is := func(i int) bool { return rows[0][i] == "t" }
-	return Publication{Exists: true, Insert: is(0), ViaRoot: is(1), HasTable: is(2), RowFilter: rows[0][3], ColumnList: is(4)}, nil
+	state := Publication{Exists: true, Insert: is(0), ViaRoot: is(1), HasTable: is(2), RowFilter: rows[0][3], ColumnList: is(4)}
+	if !state.HasTable {
+		state.Outboxes, err = otherOutboxes(ctx, conn, names.Publication, names.Table)
+	}
+	return state, err
 }
 
 // PublicationFault is one reason why a publication does not bring every row.
@@ -134,6 +140,7 @@ const (
 	PublicationWithoutTable
 	PublicationWithRowFilter
 	PublicationWithColumnList
+	PublicationOfAnotherOutbox
 )
 
 // Faults returns everything to fix.
@@ -143,6 +150,13 @@ func (p Publication) Faults(names Names) []PublicationFault {
 		return []PublicationFault{{
 			Kind: PublicationMissing, Says: "it is gone", Fix: createPublicationSQL(names),
 			done: fmt.Sprintf("created publication %s for table %s", name, names.Table),
+		}}
+	}
+	if !p.HasTable && len(p.Outboxes) > 0 { // it is not ours to change
+		found := names.foreign("publication "+name+" brings", p.Outboxes)
+		return []PublicationFault{{
+			Kind: PublicationOfAnotherOutbox, Says: "it brings " + printed(p.Outboxes) + " instead of the table",
+			Fix: found.Fix, onPurpose: found.What,
 		}}
 	}
 	var faults []PublicationFault

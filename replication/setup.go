@@ -46,6 +46,9 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 	if err := checkShard(ctx, conn, names); err != nil {
 		return nil, err
 	}
+	if err := CheckNames(ctx, conn, names); err != nil { // renewing the slot could drop that of another outbox
+		return nil, err
+	}
 	var done []Change
 	for _, step := range []func() (Change, error){
 		func() (Change, error) { return renewSlot(ctx, conn, names.Slot) }, // first: it rejects a slot that is not a relay's
@@ -92,6 +95,11 @@ func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []st
 	var slots []slot.Slot
 	began := time.Now()
 	for _, names := range all {
+		if err := CheckNames(ctx, conn, names); err != nil {
+			return nil, err
+		}
+	}
+	for _, names := range all {
 		s, err := readOwnSlot(ctx, conn, names.Slot)
 		for err == nil && s.Active() && time.Since(began) < afterStop && ctx.Err() == nil {
 			select {
@@ -127,9 +135,17 @@ func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done
 	if err != nil || len(rows) == 0 {
 		return done, err
 	}
-	drop := "DROP PUBLICATION IF EXISTS " + outbox.Identifier(names.Publication)
+	others, err := otherOutboxes(ctx, conn, names.Publication, names.Table)
+	if err != nil {
+		return done, err
+	}
+	drop, what := "DROP PUBLICATION IF EXISTS "+outbox.Identifier(names.Publication), "dropped publication "+outbox.Identifier(names.Publication)
+	if len(others) > 0 {
+		drop = fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s", outbox.Identifier(names.Publication), names.Table.SQL())
+		what = fmt.Sprintf("took table %s out of publication %s, which brings %s as well", names.Table, outbox.Identifier(names.Publication), printed(others))
+	}
 	if _, err := query(ctx, conn, drop); err != nil {
 		return done, fmt.Errorf("%s: %w", strings.ToLower(drop), err)
 	}
-	return append(done, "dropped publication "+outbox.Identifier(names.Publication)), nil
+	return append(done, what), nil
 }

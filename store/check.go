@@ -123,7 +123,7 @@ SELECT coalesce((SELECT c.relkind::text FROM pg_catalog.pg_class c JOIN pg_catal
 		return problem.New(s.table.Command("setup"), "%s in database %s is not a table", table, database) // setup says how to rename it
 	}
 	if kind == "" {
-		return problem.New(s.table.Command("setup"), "table %s does not exist in database %s", table, database)
+		return Missing(ctx, s.pool, s.table, table, database)
 	}
 	if !usage {
 		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.Identifier(table.Schema), role),

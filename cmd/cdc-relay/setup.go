@@ -119,6 +119,13 @@ func (r *setupReport) end(err error) error {
 
 // setUp creates what is missing.
 func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	if cfg.relay.Mode != relay.ModePoll { // before anything is created
+		for _, names := range cfg.allNames() {
+			if err := replication.CheckNames(ctx, conn.PgConn(), names); err != nil {
+				return err
+			}
+		}
+	}
 	if err := r.upgrade(ctx, conn, cfg.relay.Table); err != nil {
 		return err
 	}

@@ -247,6 +247,10 @@ SELECT jsonb_build_object(
      'references', ` + referencesSQL + `, 'constraints', ` + constraintsSQL + `)), '{}') FROM tables t),
   'leaves', (SELECT coalesce(jsonb_agg(jsonb_build_object('root', t.root, 'schema', t.nspname, 'name', t.relname, 'persistence', t.relpersistence,
      'triggers', ` + triggersSQL + `, 'references', ` + referencesSQL + `, 'constraints', ` + constraintsSQL + `) ORDER BY t.nspname, t.relname), '[]') FROM leaves t),
+  'outboxes', (SELECT coalesce(jsonb_agg(jsonb_build_array(few.nspname, few.relname)), '[]') FROM (
+     SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     JOIN pg_class d ON d.relnamespace = c.relnamespace AND d.relname = c.relname || '_dead_letter'
+     WHERE c.relkind IN ('r', 'p') AND d.relkind IN ('r', 'p') ORDER BY 1, 2 LIMIT 5) few),
   'others', (SELECT coalesce(jsonb_object_agg(o.name, o.kind), '{}')
              FROM (` + migrations.ObjectsSQL + `) o, schema WHERE o.namespace = schema.oid AND o.name = ANY ($2::text[]) AND o.kind <> 'TABLE'),
   'views', (SELECT coalesce(jsonb_object_agg(v.relname, v.tables), '{}') FROM (
@@ -310,7 +314,11 @@ SELECT jsonb_build_object(
   'columns', coalesce((SELECT string_agg(a, ', ') FROM jsonb_array_elements_text(
                        CASE jsonb_typeof(t.line -> 'attnames') WHEN 'array' THEN t.line -> 'attnames' ELSE '[]' END) a), ''),
   'others', (SELECT count(*) FROM (SELECT FROM pg_publication_tables o WHERE o.pubname = p.pubname
-             AND (o.schemaname, o.tablename) <> ($2, $3) LIMIT 1000) few))
+             AND (o.schemaname, o.tablename) <> ($2, $3) LIMIT 1000) few),
+  'outboxes', (SELECT coalesce(jsonb_agg(jsonb_build_array(few.schemaname, few.tablename)), '[]') FROM (
+             SELECT o.schemaname, o.tablename FROM pg_publication_tables o JOIN pg_namespace n ON n.nspname = o.schemaname
+             JOIN pg_class d ON d.relnamespace = n.oid AND d.relname = o.tablename || '_dead_letter'
+             WHERE o.pubname = p.pubname AND (o.schemaname, o.tablename) <> ($2, $3) ORDER BY 1, 2 LIMIT 5) few))
 FROM pg_publication p
 LEFT JOIN pg_class c ON c.relname = $3 AND c.relkind IN ('r', 'p') AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
 LEFT JOIN LATERAL (SELECT to_jsonb(o) AS line, c.oid AS relid FROM pg_publication_tables o

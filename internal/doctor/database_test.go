@@ -75,6 +75,14 @@ func brokenStreams() map[string]breakage {
 		"updates and deletes published": {func(p *patient) {
 			p.exec("ALTER PUBLICATION " + p.Publication + " SET (publish = 'insert, update, delete')")
 		}, doctor.Warning, doctor.Publication, "insert_only", []string{"deletes, updates", "publish = 'insert'"}, false},
+		"the publication of another outbox": {func(p *patient) {
+			p.exec("CREATE TABLE box (id int)", "CREATE TABLE box_dead_letter (id int)", "ALTER PUBLICATION "+p.Publication+" SET TABLE box")
+		}, doctor.Problem, doctor.Publication, "publication", []string{
+			"brings public.box instead of the table", "cdc-relay setup --slot cdc_relay_outbox --publication cdc_relay_outbox  # and run with the same names",
+		}, true},
+		"another outbox in the publication": {func(p *patient) {
+			p.exec("CREATE TABLE box (id int)", "CREATE TABLE box_dead_letter (id int)", "ALTER PUBLICATION "+p.Publication+" ADD TABLE box")
+		}, doctor.Warning, doctor.Publication, "other_tables", []string{"brings other outboxes as well", "--publication cdc_relay_outbox"}, true},
 		"another table in the publication": {func(p *patient) {
 			p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" ADD TABLE other")
 		}, doctor.Warning, doctor.Publication, "other_tables", []string{"1 other tables", "SET TABLE"}, false},
@@ -222,12 +230,21 @@ func brokenTables() map[string]breakage {
 		}, doctor.Warning, doctor.Cleanup, "autovacuum", []string{"SET (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_cost_delay=0)"}, false},
 		"names that need quotes": {func(p *patient) {
 			p.Table = outbox.Table{Schema: "My Schema", Name: `Out"Box`}
-			p.Publication = "Pub"
+			p.Publication, p.Slot = "Pub", p.Slot+"_2"
 			p.setup()
 			p.exec(`ALTER TABLE ` + quotedTable + ` SET (autovacuum_enabled = false)`)
 		}, doctor.Warning, doctor.Cleanup, "autovacuum", []string{"ALTER TABLE " + quotedTable + " RESET"}, false},
+		"a mistyped table": {func(p *patient) {
+			p.Table.Name = "outbx"
+		}, doctor.Problem, doctor.Tables, "table", []string{
+			"table public.outbx does not exist in database", ", which has public.outbox", "# --table public.outbox, if that is meant", "# else: cdc-relay setup --table public.outbx",
+		}, true},
+		"another schema": {func(p *patient) {
+			p.Table.Schema = "billing"
+		}, doctor.Problem, doctor.Tables, "table", []string{"which has public.outbox", "# --table public.outbox, if that is meant"}, true},
 		"quoted names in commands": {func(p *patient) {
 			p.Table = outbox.Table{Schema: "My Schema", Name: `It's`}
+			p.Slot, p.Publication = p.Slot+"_2", p.Publication+"_2"
 		}, doctor.Problem, doctor.Tables, "table", []string{`cdc-relay setup --table '"My Schema"."It'\''s"' --slot `}, false},
 	}
 }

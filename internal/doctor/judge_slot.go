@@ -72,6 +72,8 @@ func (j *databaseJudge) judgePublicationFault(c *chart, fault replication.Public
 		c.wrong("row_filter", repair, "%s, %s: rows that it hides do not stream", says, p.Filter)
 	case replication.PublicationWithColumnList:
 		c.wrong("column_list", repair, "%s, %s: the relay needs all columns", says, p.Columns)
+	case replication.PublicationOfAnotherOutbox:
+		c.wrong("publication", j.ownNames(), "%s: nothing streams", says)
 	case replication.PublicationWithoutTable:
 		if there {
 			c.wrong("publication", repair.safe(), "%s: nothing streams", says)
@@ -106,10 +108,17 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 	case p.AllTables:
 		c.warn("other_tables", lines(sql("DROP PUBLICATION %s", quote(j.o.Publication)).noted("others may rely on it"), j.setupCommand()),
 			"publication %s is FOR ALL TABLES: the server decodes and sends rows that the relay discards", j.o.Publication)
-	case p.Others > 0:
+	case len(p.Outboxes) > 0 && p.HasTable:
+		c.warn("other_tables", j.ownNames(), "publication %s brings other outboxes as well: the server decodes and sends rows that the relay discards", j.o.Publication)
+	case p.Others > 0 && len(p.Outboxes) == 0:
 		c.warn("other_tables", lines(sql("%s", replication.SetTableSQL(j.o.names())), own),
 			"publication %s has %d other tables: the server decodes and sends rows that the relay discards", j.o.Publication, p.Others)
 	}
+}
+
+// ownNames gives the table its own slot and publication. A change of the publication could stop another relay.
+func (j *databaseJudge) ownNames() fix {
+	return command("%s", j.o.names().OwnSetup()).noted("and run with the same names: each outbox has its own")
 }
 
 // slot returns the relay's own slot.
@@ -163,7 +172,7 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
 	recreate := lines(sql("%s", slot.DropSQL(s.Name)), j.setupCommand(), remark("-- a running relay does this itself"))
 	if found := s.Unusable(); found != nil {
 		fix := remark("# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: cdc-relay setup%s --slot NAME", j.tableFlag())
-		if !s.Active() {
+		if !s.Active() && (s.Here || s.Database == "") { // a slot of another database is that of another outbox
 			fix = lines(fix, remark("-- or, if nobody needs it: %s;", slot.DropSQL(s.Name)))
 		}
 		c.wrong("slot", fix, "%s", found)

@@ -81,7 +81,14 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 		return
 	}
 	if !there {
-		c.wrong("table", j.setupCommand(), "table %s does not exist in database %q", name, j.server.Database).about(name)
+		which, repair := "", j.setupCommand()
+		if need.Table == j.o.Table { // perhaps the name is mistyped
+			var meant string
+			if which, meant = store.Others(need.Table, j.f.tables.value.Outboxes.tables()); meant != "" {
+				repair = lines(remark("%s", meant), remark("# else: %s", j.setupCommand()[0].line()))
+			}
+		}
+		c.wrong("table", repair, "table %s does not exist in database %q%s", name, j.server.Database, which).about(name)
 		return
 	}
 	missing := j.judgeColumns(c, need.Table, table)

@@ -115,7 +115,7 @@ func hurry(ctx context.Context, db querier) error {
 func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	switch {
 	case pgcode.Is(err, pgcode.UndefinedTable):
-		return problem.New(t.table.Command("setup"), "table %s does not exist in database %s", t.missing(ctx), t.conn.Config().Database)
+		return store.Missing(ctx, t.conn, t.table, t.missing(ctx), t.conn.Config().Database)
 	case pgcode.Is(err, pgcode.UndefinedColumn):
 		return &problem.Problem{What: fmt.Sprintf("table %s lacks a column", t.table), Fix: t.table.Command("migrate up"), Err: err}
 	case !pgcode.Is(err, pgcode.InsufficientPrivilege):

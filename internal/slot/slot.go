@@ -23,9 +23,11 @@ type Slot struct {
 	Type   string `json:"slot_type"` // logical or physical
 	Plugin string `json:"plugin"`
 	// Here: the slot belongs to the current database. Slot names are unique in the whole server.
-	Here      bool `json:"here"`
-	Temporary bool `json:"temporary"`
-	Failover  bool `json:"failover"` // copied to standbys (Postgres 17 and later)
+	Here bool `json:"here"`
+	// Database is that of a logical slot; "" for a physical one.
+	Database  string `json:"database"`
+	Temporary bool   `json:"temporary"`
+	Failover  bool   `json:"failover"` // copied to standbys (Postgres 17 and later)
 	// WALStatus is reserved, extended, unreserved or lost. Invalidated is the reason of an invalidation (Postgres 17
 	// and later).
 	WALStatus   string `json:"wal_status"`
@@ -154,7 +156,7 @@ func (s Slot) Unusable() *problem.Problem {
 	case s.Plugin != Plugin && (s.Type != "logical" || s.Plugin != ""):
 		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", s.Name, s.Plugin)
 	case !s.Here:
-		return problem.New("# choose another name with --slot: slot names are unique in the whole server", "slot %s belongs to another database", s.Name)
+		return problem.New("# choose another name with --slot: slot names are unique in the whole server", "slot %s belongs to another database, %s", s.Name, outbox.Identifier(s.Database))
 	}
 	return nil
 }

@@ -1,0 +1,113 @@
+package replication
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Each outbox of a database has its own publication and slot. The slot has no table; usually it has the name of its
+// publication.
+
+// otherOutboxesSQL lists outboxes in a publication except the table: tables that have a dead-letter table.
+const otherOutboxesSQL = `
+SELECT pg_catalog.json_agg(o.name) FROM (
+  SELECT pg_catalog.json_build_array(t.schemaname, t.tablename) AS name FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_catalog.pg_class d ON d.relnamespace = n.oid AND d.relname = t.tablename::text || '_dead_letter'
+  WHERE t.pubname = %[1]s AND NOT (t.schemaname = %[2]s AND t.tablename = %[3]s) ORDER BY t.schemaname, t.tablename LIMIT 5) o`
+
+// otherOutboxes returns other outboxes in a publication.
+func otherOutboxes(ctx context.Context, conn *pgconn.PgConn, publication string, table outbox.Table) (others []outbox.Table, err error) {
+	rows, err := query(ctx, conn, fmt.Sprintf(otherOutboxesSQL, outbox.QuoteLiteral(publication), outbox.QuoteLiteral(table.Schema), outbox.QuoteLiteral(table.Name)))
+	if err != nil {
+		return nil, fmt.Errorf("read the tables of publication %q: %w", publication, err)
+	}
+	if rows[0][0] == "" {
+		return nil, nil
+	}
+	var found [][2]string
+	if err := json.Unmarshal([]byte(rows[0][0]), &found); err != nil {
+		return nil, fmt.Errorf("read the tables of publication %q: %w", publication, err)
+	}
+	for _, f := range found {
+		others = append(others, outbox.Table{Schema: f[0], Name: f[1]})
+	}
+	return others, nil
+}
+
+// CheckNames returns a *problem.Problem if publication or slot belong to another outbox.
+func CheckNames(ctx context.Context, conn *pgconn.PgConn, names Names) error {
+	for _, publication := range []string{names.Publication, names.Slot} {
+		of := names
+		of.Publication = publication
+		state, err := readPublication(ctx, conn, of)
+		if err != nil {
+			return err
+		}
+		if len(state.Outboxes) == 0 {
+			continue
+		}
+		if publication == names.Publication {
+			return names.foreign("publication "+outbox.Identifier(publication)+" brings", state.Outboxes)
+		}
+		return names.foreign("slot "+names.Slot+" has the name of a publication of", state.Outboxes)
+	}
+	s, err := slot.Read(ctx, conn, names.Slot)
+	if taken := s.Taken(names.Table); err == nil && taken != nil {
+		return taken
+	}
+	return err
+}
+
+// foreign is the problem that a name belongs to other outboxes.
+func (n Names) foreign(what string, others []outbox.Table) *problem.Problem {
+	return problem.New(n.OwnSetup()+"  # and run with the same names: each outbox has its own", "%s %s, and not %s", what, printed(others), n.Table)
+}
+
+func printed(tables []outbox.Table) string {
+	all := make([]string, len(tables))
+	for i, t := range tables {
+		all[i] = t.String()
+	}
+	return strings.Join(all, ", ")
+}
+
+// OwnSetup returns the command that gives the table a slot and a publication of its own.
+func (n Names) OwnSetup() string {
+	command, name := "cdc-relay setup", ownName(n.Table)
+	if n.Table != (outbox.Table{Schema: "public", Name: "outbox"}) {
+		command += " --table " + problem.ShellWord(n.Table.String())
+	}
+	if n.Shard.Of > 1 {
+		command += " --shard " + n.Shard.String()
+	}
+	return command + " --slot " + name + " --publication " + name
+}
+
+// ownName suggests a name for slot and publication of a table. A hash keeps different tables apart. The name leaves room
+// for the suffix of a shard.
+func ownName(table outbox.Table) string {
+	const longest = 40
+	words := strings.TrimPrefix(table.Schema+"_"+table.Name, "public_")
+	exact := !strings.Contains(strings.TrimPrefix(table.Schema, "public"), "_") && (table.Schema != "public" || !strings.Contains(table.Name, "_"))
+	name := "cdc_relay_" + strings.Map(func(r rune) rune {
+		if r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' {
+			return r
+		}
+		exact = false
+		return '_'
+	}, words)
+	if exact && len(name) <= longest {
+		return name
+	}
+	return fmt.Sprintf("%s_%x", name[:min(len(name), longest-9)], sha256.Sum256([]byte(table.SQL())))[:min(len(name), longest-9)+9]
+}

@@ -1,0 +1,77 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Missing is the problem that a table of an outbox does not exist. The name may be mistyped, so it names the outboxes of
+// the database. It asks by a pool or a connection.
+func Missing(ctx context.Context, db querier, table, missing outbox.Table, database string) *problem.Problem {
+	found := problem.New(table.Command("setup"), "table %s does not exist in database %s", missing, database)
+	if missing != table {
+		return found
+	}
+	which, meant := Others(table, outboxes(ctx, db))
+	found.What += which
+	if meant != "" {
+		found.Fix = meant + "; else: " + found.Fix
+	}
+	return found
+}
+
+// Others says which outboxes the database has in place of a table that does not exist; "": none. Meant is a hint for a
+// name like that of the table; "": none is like it.
+func Others(table outbox.Table, others []outbox.Table) (which, meant string) {
+	if len(others) == 0 || slices.Contains(others, table) {
+		return "", ""
+	}
+	names := make([]string, len(others))
+	for i, other := range others {
+		names[i] = other.String()
+	}
+	for i, other := range others {
+		if other.Name == table.Name || alike(other, table) {
+			meant = "# --table " + problem.ShellWord(names[i]) + ", if that is meant"
+			break
+		}
+	}
+	return ", which has " + strings.Join(names, ", "), meant
+}
+
+// outboxes returns up to five tables that have a dead-letter table; none if they cannot be read.
+func outboxes(ctx context.Context, db querier) []outbox.Table {
+	rows, err := db.Query(ctx, `
+SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_class d ON d.relnamespace = c.relnamespace AND d.relname = c.relname::text || '_dead_letter'::text
+WHERE c.relkind IN ('r', 'p') AND d.relkind IN ('r', 'p') ORDER BY 1, 2 LIMIT 5`)
+	if err != nil {
+		return nil
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[outbox.Table])
+	if err != nil {
+		return nil
+	}
+	return found
+}
+
+// alike reports whether one edit of up to two characters turns one name into the other, such as a typing mistake.
+func alike(one, other outbox.Table) bool {
+	const most = 2
+	a, b := strings.ToLower(one.Schema+"."+one.Name), strings.ToLower(other.Schema+"."+other.Name)
+	start := 0
+	for start < min(len(a), len(b)) && a[start] == b[start] {
+		start++
+	}
+	end := 0
+	for end < min(len(a), len(b))-start && a[len(a)-1-end] == b[len(b)-1-end] {
+		end++
+	}
+	return max(len(a), len(b))-start-end <= most
+}
