@@ -44,8 +44,20 @@ func otherOutboxes(ctx context.Context, conn *pgconn.PgConn, publication string,
 	return others, nil
 }
 
-// CheckNames returns a *problem.Problem if publication or slot belong to another outbox.
+// CheckNames returns a *problem.Problem if publication or slot belong to another outbox, or if a relay of another one
+// owns the slot now.
 func CheckNames(ctx context.Context, conn *pgconn.PgConn, names Names) error {
+	if err := checkNames(ctx, conn, names); err != nil {
+		return err
+	}
+	s, err := slot.Read(ctx, conn, names.Slot)
+	if taken := s.Taken(names.Table); err == nil && taken != nil {
+		return taken
+	}
+	return err
+}
+
+func checkNames(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	for _, publication := range []string{names.Publication, names.Slot} {
 		of := names
 		of.Publication = publication
@@ -61,11 +73,7 @@ func CheckNames(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 		}
 		return names.foreign("slot "+names.Slot+" has the name of a publication of", state.Outboxes)
 	}
-	s, err := slot.Read(ctx, conn, names.Slot)
-	if taken := s.Taken(names.Table); err == nil && taken != nil {
-		return taken
-	}
-	return err
+	return nil
 }
 
 // foreign is the problem that a name belongs to other outboxes.

@@ -46,7 +46,7 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 	if err := checkShard(ctx, conn, names); err != nil {
 		return nil, err
 	}
-	if err := CheckNames(ctx, conn, names); err != nil { // renewing the slot could drop that of another outbox
+	if err := checkNames(ctx, conn, names); err != nil { // renewing the slot could drop that of another outbox
 		return nil, err
 	}
 	var done []Change

@@ -96,9 +96,13 @@ func TestAnotherSilentProgramKeepsTheSlot(t *testing.T) {
 func TestASlotOfAnotherOutboxIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
-	if out, code := w.command("setup", "--table", "billing"); code != 0 {
+	if out, code := w.command("setup", "--table", "billing"); code != 1 || !strings.Contains(out, "--slot cdc_relay_billing --publication cdc_relay_billing") {
 		t.Fatalf("setup: exit %d\n%s", code, out)
 	}
+	if out, code := w.command("setup", "--table", "billing", "--mode", "poll"); code != 0 {
+		t.Fatalf("setup: exit %d\n%s", code, out)
+	}
+	w.exec(`ALTER PUBLICATION "` + w.slot + `" ADD TABLE billing`) // by hand
 	arrived := w.consume(w.queue)
 	w.run()
 	other := w.start("--table", "billing")
