@@ -141,7 +141,7 @@ func TestEncodeRejectsWhatAMQPCannotCarry(t *testing.T) {
 		reason                   outbox.Reason
 		names                    string // must be in the detail
 	}{
-		"routing key":            {key: long, reason: outbox.ReasonInvalidRouting, names: "256"},
+		"routing key":            {key: long, reason: outbox.ReasonInvalidRouting, names: "longer than 255"},
 		"too great":              {headers: `{"a": {"b": [0, 1, 9223372036854775808]}}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a.b[2]"},
 		"float overflow":         {headers: `{"a": 1e999}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a"},
 		"long key":               {headers: `{"` + long + `": 1}`, reason: outbox.ReasonInvalidHeaders, names: "256"},
