@@ -49,11 +49,11 @@ func TestInvalidRowsGetAReason(t *testing.T) {
 		"routing key, 255":      {func(m *outbox.Message) { m.RoutingKey = *name("k", 255) }, "", ""},
 		"routing key, 256":      {func(m *outbox.Message) { m.RoutingKey = *name("k", 256) }, routing, "routing_key is longer than 255 bytes"},
 		"routing key, 2 * 127":  {func(m *outbox.Message) { m.RoutingKey = *name("é", 127) }, "", ""},
-		"routing key, 2 * 128":  {func(m *outbox.Message) { m.RoutingKey = *name("é", 128) }, routing, "routing_key has 256 bytes"},
+		"routing key, 2 * 128":  {func(m *outbox.Message) { m.RoutingKey = *name("é", 128) }, routing, "routing_key is longer than 255 bytes"},
 		"empty exchange":        {func(m *outbox.Message) { m.Exchange = name("", 0) }, "", ""},
 		"exchange, 255":         {func(m *outbox.Message) { m.Exchange = name("x", 255) }, "", ""},
 		"exchange, 256":         {func(m *outbox.Message) { m.Exchange = name("x", 256) }, routing, "exchange is longer than 255 bytes"},
-		"exchange, 2 * 128":     {func(m *outbox.Message) { m.Exchange = name("é", 128) }, routing, "exchange has 256 bytes"},
+		"exchange, 2 * 128":     {func(m *outbox.Message) { m.Exchange = name("é", 128) }, routing, "exchange is longer than 255 bytes"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			m := wellFormed()

@@ -170,8 +170,9 @@ func TestInvalidConfigurationFilesAreReported(t *testing.T) {
 			if !found {
 				t.Fatal("the first line is not a comment")
 			}
-			lines := strings.NewReplacer("FILE", file, "; FILE", "\n"+file).Replace(line)
-			wantUsage(t, cdcRelay(t, bothServers(), "run", "--config", file), lines)
+			private := writeFile(t, filepath.Base(file), string(text)) // a checkout is open to everybody
+			lines := strings.NewReplacer("FILE", private, "; FILE", "\n"+private).Replace(line)
+			wantUsage(t, cdcRelay(t, bothServers(), "run", "--config", private), lines)
 		})
 	}
 }
