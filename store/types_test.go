@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -19,16 +20,17 @@ func TestAColumnOfAWrongTypeIsNamed(t *testing.T) {
 		f.Exec(`ALTER TABLE outbox ADD COLUMN ` + column + ` ` + types[0])
 		f.Exec(`TRUNCATE outbox; INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')`)
 		var failed error
+		db := open(t, f.URL, tabletest.Name(), false) // its statements are prepared for these types
 		for _, statement := range []func() error{
-			func() error { _, err := f.store.FindBacklog(t.Context(), 0, 1<<40, 10, outbox.AllFresh()); return err },
+			func() error { _, err := db.FindBacklog(t.Context(), 0, 1<<40, 10, outbox.AllFresh()); return err },
 			func() error {
-				claim, err := f.store.Lock(t.Context(), f.IDs("true"), outbox.AllFresh(), "")
+				claim, err := db.Lock(t.Context(), f.IDs("true"), outbox.AllFresh(), "")
 				if err == nil {
 					claim.Abandon()
 				}
 				return err
 			},
-			func() error { _, err := f.store.NextDue(t.Context()); return err },
+			func() error { _, err := db.NextDue(t.Context()); return err },
 		} {
 			if err := statement(); err != nil && failed == nil {
 				failed = err
@@ -36,7 +38,7 @@ func TestAColumnOfAWrongTypeIsNamed(t *testing.T) {
 		}
 		if failed == nil {
 			t.Logf("%s as %s is read without an error", column, types[0])
-		} else if got, gone := f.store.Explain(t.Context(), failed); gone || !strings.HasPrefix(got.Error(), "column "+column+" of table public.outbox is "+types[0]+", and has to be "+types[1]+": ") {
+		} else if got, gone := db.Explain(t.Context(), failed); gone || !strings.HasPrefix(got.Error(), "column "+column+" of table public.outbox is "+types[0]+", and has to be "+types[1]+": ") {
 			t.Errorf("%s: got %v", column, got)
 		}
 		f.Exec(`ALTER TABLE outbox DROP COLUMN ` + column)
