@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
 // oddMessages are too deep for jq, and too long for an argument of a program.

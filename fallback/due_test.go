@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
 // dueTable is a table of due rows, by time and id.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
 // A claim takes a whole page of rows of one key if newer rows replace all of them, and else few, since each waits for

@@ -7,7 +7,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// requeue requeues the dead letters of a key with their old ids, all due at once, as internal/operator does.
+// requeue requeues the dead letters of a key with their old ids, all due at once, as the operator package does.
 func (m *model) requeue(ids ...int64) {
 	tx := &modelTx{scheduled: map[int64]time.Time{}, marked: map[int64]bool{}}
 	for _, id := range ids {

@@ -5,8 +5,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/relay/core"
 )
 
 // Table is what sweeps need from the outbox table. No method locks rows.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // settle publishes messages until each is confirmed or rejected, and sends the others again, as the relay would. It

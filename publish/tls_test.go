@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
-	"github.com/cdc-relay/cdc-relay/internal/certs"
-	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/certs"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // tlsBroker accepts clients with a certificate of the authority; its own certificate is for "localhost".

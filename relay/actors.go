@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/relay/core"
+	"github.com/cdc-relay/cdc-relay/internal/core"
 )
 
 // actors are the goroutines of a relay, in the order in which they stop.

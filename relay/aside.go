@@ -92,7 +92,7 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 	if told {
 		return
 	}
-	s.counts.aside.Inc()
+	s.counts.SetAside()
 	if s.rejectionLog.Allow() {
 		s.log.Error("row set aside: the database does not let it be changed; other rows unaffected", "event", event.RowSetAside,
 			"id", m.ID, "message_id", m.MessageID.String(), "error", pgdial.Text(err), "hint", s.asideHint(err))

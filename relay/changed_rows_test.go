@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outboxtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // The stream brings no UPDATE: passes over the table find the rows.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay/metrics"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -183,7 +184,7 @@ func (c Config) Validate() error {
 	} {
 		wrong(d.value < d.least, "%s %s: want at least %s", d.flag, d.value, d.least)
 	}
-	if _, err := newRoutingKeys(c.MetricsRoutingKeys); err != nil {
+	if err := metrics.CheckRoutingKeys(c.MetricsRoutingKeys); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -132,3 +132,19 @@ func (r *Relay) role() string {
 	}
 	return "sweeping"
 }
+
+func (r *Relay) databaseAnswers() bool {
+	if phase := r.phase.Load(); phase == phaseStarting || phase == phaseStopped {
+		return false
+	}
+	return r.sweeper.trouble.Current() == "" && r.settler.trouble.Current() == ""
+}
+
+// streamHeard is when the stream's last message arrived; zero: never.
+func (r *Relay) streamHeard() time.Time {
+	streamer := r.streamer.Load()
+	if streamer == nil || streamer.heard.Load() == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, streamer.heard.Load())
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay/metrics"
 )
 
 // Hooks are called for the results of messages, in programs that embed the relay. Use them only for reactions that may
@@ -62,15 +63,16 @@ type hooks struct {
 	published, rejected, deadLettered *hook
 }
 
-func newHooks(given Hooks, log *slog.Logger, counts *metrics) *hooks {
+func newHooks(given Hooks, log *slog.Logger, counts *metrics.Metrics) *hooks {
 	one := func(name string, call func(Event)) *hook {
 		if call == nil {
 			return nil
 		}
+		dropped, panics := counts.Hook(name)
 		return &hook{
 			call: call, log: log.With("hook", name), slow: rate.Sometimes{Interval: time.Minute}, panicked: rate.Sometimes{Interval: time.Minute},
 			queue: make(chan Event, hookQueue), done: make(chan struct{}),
-			dropped: counts.hookDropped.WithLabelValues(name), panics: counts.hookPanics.WithLabelValues(name),
+			dropped: dropped, panics: panics,
 		}
 	}
 	return &hooks{

@@ -7,10 +7,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay/metrics"
 )
 
 // hookCalls collects the calls of hooks.
@@ -120,6 +122,15 @@ func TestAPanickingHookHarmsNoMessage(t *testing.T) {
 	scrapeOf(t, registry).want(t, "cdc_relay_hook_panics_total published", 30)
 }
 
+func newTestMetrics(t *testing.T) *metrics.Metrics {
+	no := func() bool { return false }
+	m, err := metrics.New(prometheus.NewRegistry(), nil, func() int { return 0 }, no, no)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 func TestPanicsOfAHookDoNotFillTheLog(t *testing.T) {
 	var log bytes.Buffer
 	hooks := newHooks(Hooks{Rejected: func(Event) { panic("of a hook") }}, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
@@ -151,7 +162,7 @@ func TestASlowHookDoesNotHideItsPanic(t *testing.T) {
 
 func TestWithoutHooksAResultAllocatesNothing(t *testing.T) {
 	hooks := newHooks(Hooks{}, slog.New(slog.DiscardHandler), newTestMetrics(t))
-	r := confirmedResult("")
+	r := outbox.Result{Outcome: outbox.Confirmed, Message: &outbox.Message{CommittedAt: time.Now()}}
 	if n := testing.AllocsPerRun(1000, func() { hooks.result(r, outbox.Decision{Action: outbox.Delete}) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestAStreamThatLagsIsReportedUntilItCatchesUp(t *testing.T) {

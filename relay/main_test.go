@@ -3,7 +3,7 @@ package relay
 import (
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }

@@ -144,36 +144,6 @@ func exemplars(h *dto.Histogram) (all []string) {
 	return all
 }
 
-// They vanish once the last sample has expired.
-func TestSampledMetricsVanishWhileTheDatabaseIsDown(t *testing.T) {
-	i := newInstance(t)
-	i.config.Mode = ModePoll
-	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.phase.Store(phaseRunning)
-	c := newSampleCollector(r)
-	taken := time.Now()
-	if sample, _, ok := c.current(taken); !ok || !sample.Rows.Valid {
-		t.Fatalf("%+v is shown: %v", sample, ok)
-	}
-	if _, age, ok := c.current(taken.Add(sampleEvery / 2)); !ok || age > sampleEvery {
-		t.Errorf("a sample of age %s, not expired, is shown: %v", age, ok)
-	}
-	r.Close()
-	for _, passed := range []struct {
-		time time.Duration
-		want bool
-	}{{sampleOld / 2, true}, {sampleOld, false}} {
-		// A sample whose query took long is shown for longer than sampleOld.
-		c.mu.at, c.mu.until, c.mu.next = taken.Add(-passed.time), taken.Add(sampleOld-passed.time), time.Time{}
-		if _, age, ok := c.current(time.Now()); ok != passed.want {
-			t.Errorf("a sample of age %s is shown: %v", age, ok)
-		}
-	}
-}
-
 // It also counts rows that wait in memory behind others of their key.
 func TestASweepCountsAllRowsThatItFinds(t *testing.T) {
 	for _, mode := range []Mode{ModeAuto, ModePoll} {
@@ -232,82 +202,6 @@ func TestBlockedTimeCountsOnlyBlockedPhases(t *testing.T) {
 	}
 }
 
-func TestTraceIDComesFromTraceparent(t *testing.T) {
-	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
-	for headers, want := range map[string]string{
-		`{"traceparent": "00-` + id + `-00f067aa0ba902b7-01"}`:        id,
-		`{"traceparent": "cc-` + id + `-00f067aa0ba902b7-01-future"}`: id,
-		`{}`:                  "",
-		`{"traceparent": 7}`:  "",
-		`{"traceparent": ""}`: "",
-		`{"nested": {"traceparent": "00-` + id + `-00f067aa0ba902b7-01"}}`:           "",
-		`{"traceparent": "00-00000000000000000000000000000000-00f067aa0ba902b7-01"}`: "",
-		`{"traceparent": "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"}`: "",
-	} {
-		if got := traceID([]byte(headers)); got != want {
-			t.Errorf("%s: got %q, want %q", headers, got, want)
-		}
-	}
-}
-
-// confirmedResult is the result of one streamed message.
-func confirmedResult(headers string) outbox.Result {
-	now := time.Now()
-	return outbox.Result{Outcome: outbox.Confirmed, Message: &outbox.Message{
-		CommittedAt: now.Add(-20 * time.Millisecond), TakenAt: now.Add(-15 * time.Millisecond), SentAt: now.Add(-10 * time.Millisecond),
-		Headers: []byte(headers),
-	}}
-}
-
-func newTestMetrics(t testing.TB) *metrics {
-	zero := func() float64 { return 0 }
-	m, err := newMetrics(prometheus.NewRegistry(), nil, zero, zero, zero)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
-func TestMetricsAllocateNothingForAMessage(t *testing.T) {
-	for _, headers := range []string{"", `{"tenant": "acme"}`} {
-		m, r := newTestMetrics(t), confirmedResult(headers)
-		if n := testing.AllocsPerRun(1000, func() { m.result(r) }); n != 0 {
-			t.Errorf("%v allocations a message with headers %q", n, headers)
-		}
-	}
-	m, r := newTestMetrics(t), confirmedResult(`{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}`)
-	if n := testing.AllocsPerRun(10_000, func() { m.result(r) }); n >= 1 {
-		t.Errorf("%v allocations a traced message", n)
-	}
-}
-
-// The publisher marks a message that it sends long after the row was taken.
-func TestMessagesMarkedByThePublisherCountAsPossibleDuplicates(t *testing.T) {
-	m, r := newTestMetrics(t), confirmedResult("")
-	m.result(r)
-	r.Message.SentAt = r.Message.TakenAt.Add(outbox.CertainFor + time.Second)
-	m.result(r)
-	var got dto.Metric
-	if err := m.possibleDuplicates.Write(&got); err != nil || got.GetCounter().GetValue() != 1 {
-		t.Errorf("got %v, %v", got.GetCounter().GetValue(), err)
-	}
-}
-
-func BenchmarkMetricsOfAMessage(b *testing.B) {
-	for name, headers := range map[string]string{
-		"plain": "", "headers": `{"tenant": "acme", "kind": "order"}`,
-		"traced": `{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}`,
-	} {
-		b.Run(name, func(b *testing.B) {
-			m, r := newTestMetrics(b), confirmedResult(headers)
-			b.ReportAllocs()
-			for b.Loop() {
-				m.result(r)
-			}
-		})
-	}
-}
-
 func TestTwoRelaysCannotShareARegistry(t *testing.T) {
 	config := DefaultConfig()
 	config.DatabaseURL = "postgres://localhost/shop"
@@ -332,8 +226,9 @@ func TestMetricNamesFollowPrometheusConventions(t *testing.T) {
 	r, stop := i.startWith(i.publisher(), registry)
 	defer stop()
 	i.await("the relay streams", func() bool { return r.Health().Role == "streaming" })
-	r.counts.rejected.WithLabelValues("nack")
-	r.counts.deferred.WithLabelValues("unknown")
+	for _, outcome := range []outbox.Outcome{outbox.Rejected, outbox.Unknown} {
+		r.counts.Result(outbox.Result{Outcome: outcome, Reason: outbox.ReasonNack, Message: &outbox.Message{}})
+	}
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

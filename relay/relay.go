@@ -1,6 +1,6 @@
 // Package relay runs one relay: it takes rows from the stream and the sweeps, publishes them, and settles them.
 //
-// streamer.go and sweeper.go bring messages, relay/core decides what may leave now, the publisher sends it, and
+// streamer.go and sweeper.go bring messages, internal/core decides what may leave now, the publisher sends it, and
 // settler.go deletes or updates the rows. See docs/architecture.md.
 package relay
 
@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -25,7 +26,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
-	"github.com/cdc-relay/cdc-relay/relay/core"
+	"github.com/cdc-relay/cdc-relay/relay/metrics"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -34,7 +35,7 @@ type Relay struct {
 	config    Config
 	publisher publish.Publisher
 	log       *slog.Logger
-	counts    *metrics
+	counts    *metrics.Metrics
 	store     *store.Store
 	core      *core.Core
 	hooks     *hooks
@@ -81,24 +82,16 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		limits.AwaitStream = 0
 	}
 	r.core = core.New(limits)
-	keys, err := newRoutingKeys(config.MetricsRoutingKeys)
+	r.counts, err = metrics.New(registry, config.MetricsRoutingKeys, r.core.InFlight, r.core.Leads, func() bool { return r.settler.aside.suspended.Load() })
 	if err != nil {
 		db.Close()
 		return nil, err
-	}
-	r.counts, err = newMetrics(registry, keys,
-		func() float64 { return float64(r.core.InFlight()) },
-		func() float64 { return oneIf(r.core.Leads()) },
-		func() float64 { return oneIf(r.settler.aside.suspended.Load()) })
-	if err != nil {
-		db.Close()
-		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	r.hooks = newHooks(config.Hooks, log, r.counts)
 	serverStopping := make(chan struct{}, 1)
 	r.settler = &settler{
 		core: r.core, store: db, table: config.Table, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
-		policy: store.Policy{
+		policy: core.Policy{
 			MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
 			DropExpired: config.OnExpired == OnExpiredDrop, Block: block,
 		},
@@ -128,7 +121,17 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 
 // tellAll registers the values that are read at a scrape.
 func (r *Relay) tellAll(registry prometheus.Registerer) error {
-	return errors.Join(registry.Register(newStateCollector(r)), registry.Register(newSampleCollector(r)))
+	return errors.Join(
+		metrics.RegisterState(registry, func() metrics.State {
+			return metrics.State{
+				Role: r.role(), Publisher: r.publisherState(), DatabaseAnswers: r.databaseAnswers(), Remembered: r.core.Remembered(),
+				Heard: r.streamHeard(), Blocked: r.blocked.total(time.Now()),
+			}
+		}),
+		metrics.RegisterSample(registry, metrics.Sampler{
+			Asks: func() bool { return r.phase.Load() == phaseRunning && r.role() != "standby" },
+			Ask:  func(ctx context.Context) (store.Sample, error) { return r.store.Sample(ctx, r.config.Names().Slot) },
+		}))
 }
 
 // Run relays until ctx is done. Then it takes no more rows, finishes those in flight within ShutdownTimeout, and
@@ -277,7 +280,7 @@ func (r *Relay) publisherChanged(s publish.State, takes bool) {
 	r.state.Store(&s)
 	r.takes.Store(takes)
 	r.blocked.changed(s)
-	r.counts.phase(s.Phase)
+	r.counts.Phase(s.Phase)
 	r.core.PublisherReady(takes)
 }
 

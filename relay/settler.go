@@ -15,11 +15,12 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/relay/core"
+	"github.com/cdc-relay/cdc-relay/relay/metrics"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -30,10 +31,10 @@ type settler struct {
 	store  *store.Store
 	table  outbox.Table
 	log    *slog.Logger
-	counts *metrics
+	counts *metrics.Metrics
 	hooks  *hooks
 	tracer Tracer // nil: none
-	policy store.Policy
+	policy core.Policy
 	// failed is called with the error of a statement.
 	failed func(error)
 	// batch is the most rows in a statement; from enough rows on, a statement does not wait for more.
@@ -79,11 +80,11 @@ const (
 
 // resolve takes a result, and returns the next message to publish, or nil. The publisher's goroutines call it.
 func (s *settler) resolve(r outbox.Result) (next *outbox.Message) {
-	s.counts.result(r)
+	s.counts.Result(r)
 	if s.tracer != nil {
 		s.tracer.Delivered(r)
 	}
-	decision := store.Decide(r, s.policy, rand.Float64(), time.Now())
+	decision := core.Decide(r, s.policy, rand.Float64(), time.Now())
 	s.hooks.result(r, decision)
 	write, next := s.core.Resolved(r, decision)
 	if write {
@@ -232,7 +233,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) (notVis
 		s.report(settled)
 		done := append(settled.Done, settled.Gone...)
 		s.written.Add(int64(len(done)))
-		s.counts.settled(len(done), time.Since(began))
+		s.counts.Settled(len(done), time.Since(began))
 		s.core.Settled(done)
 		s.log.Debug("deleted or updated rows", "rows", len(done), "not_visible", len(settled.NotVisible), "locked", len(settled.Locked),
 			"took", time.Since(began).Round(time.Microsecond))
@@ -321,8 +322,8 @@ func (s *settler) claimWritten(rows []outbox.Settlement, took time.Duration) {
 	s.log.Debug("claim committed", "rows", len(rows), "deleted_or_updated", len(done), "took", took.Round(time.Microsecond))
 	s.report(store.Settled{Done: done})
 	s.written.Add(int64(len(done)))
-	s.counts.settled(len(done), took)
-	s.counts.swept(len(done))
+	s.counts.Settled(len(done), took)
+	s.counts.Swept(len(done))
 }
 
 func (s *settler) report(settled store.Settled) {
@@ -330,24 +331,12 @@ func (s *settler) report(settled store.Settled) {
 	s.noteLate(settled.Gone)
 	for _, done := range settled.Done {
 		m := done.Message
+		s.counts.Written(done)
 		switch done.Decision.Action {
-		case outbox.Delete:
-			switch done.Decision.Reason {
-			case outbox.ReasonExpired:
-				s.counts.expired.Inc()
-			case outbox.ReasonCoalesced:
-				s.counts.coalesced.Inc()
-			default:
-				s.counts.deleted.Inc()
-			}
 		case outbox.DeadLetter:
-			s.counts.deadLettered.inc(m.RoutingKey)
 			s.hooks.moved(done)
-			if done.Decision.Reason == outbox.ReasonExpired {
-				s.counts.expired.Inc()
-				if !s.rejectionLog.Allow() {
-					continue // thousands may expire in one outage
-				}
+			if done.Decision.Reason == outbox.ReasonExpired && !s.rejectionLog.Allow() {
+				continue // thousands may expire in one outage
 			}
 			s.log.With(s.headersOf(m)...).Error("message dead-lettered: not retried until requeued", "event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
 				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail,

@@ -12,10 +12,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
-	"github.com/cdc-relay/cdc-relay/relay/core"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // A batch of deletes is written before it fills the window, but not too early.

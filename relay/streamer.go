@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/cdc-relay/cdc-relay/decode"
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -20,7 +21,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
-	"github.com/cdc-relay/cdc-relay/relay/core"
+	"github.com/cdc-relay/cdc-relay/relay/metrics"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -35,7 +36,7 @@ type streamer struct {
 	publish     func(*outbox.Message)
 	phase       func() publish.Phase // of the publisher
 	log         *slog.Logger
-	counts      *metrics
+	counts      *metrics.Metrics
 	alive       *heartbeat
 	trouble     *outagelog.Log
 	behind      *outagelog.Log // while the stream lags
@@ -245,7 +246,7 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 		s.core.LostSlot()
 		return err
 	}
-	s.counts.streamConnected.Set(1)
+	s.counts.Streams(true)
 	s.trouble.Over(event.StreamUp, "stream is up again")
 	s.announce(event.LeaderStarted, "took the slot: this relay is the leader, and publishes older rows from the table", "start", position.String())
 	return nil
@@ -253,7 +254,7 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 
 func (s *streamer) letGo() {
 	s.core.LostSlot()
-	s.counts.streamConnected.Set(0)
+	s.counts.Streams(false)
 	s.announced = ""
 	s.behind.Over(event.StreamCaughtUp, "stream that lagged behind has ended")
 }
@@ -424,7 +425,7 @@ func (s *streamer) unreadable(err error) error {
 	if !errors.As(err, &row) {
 		return fmt.Errorf("decode the stream: %w", err)
 	}
-	s.counts.undecodable.Inc()
+	s.counts.Undecodable()
 	s.log.Error("cannot decode streamed row: retrying from the table", "event", event.RowUndecodable, "error", pgdial.Text(err))
 	s.core.Unread()
 	return nil
@@ -451,7 +452,7 @@ func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 				s.budget = waitBudget{}
 			}
 		case core.Left:
-			s.counts.leftInTable.Inc()
+			s.counts.LeftInTable()
 		}
 		return
 	}

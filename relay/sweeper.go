@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/relay/core"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 

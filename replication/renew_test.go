@@ -6,8 +6,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // fallBehind makes the server write so much WAL that a slot is far behind. A segment switch leaves the rest of its 16

@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
 func TestStreamStartsAtTheCurrentWALPosition(t *testing.T) {

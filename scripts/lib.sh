@@ -48,6 +48,6 @@ attend() {
 
 # with_services builds the program that provides the servers and runs it: [--signal-leader] COMMAND [ARGUMENT…]
 with_services() {
-  (cd "$root" && go build -o bin/with-services ./internal/services/cmd/with-services)
+  (cd "$root" && go build -o bin/with-services ./test/services/cmd/with-services)
   attend "$root/bin/with-services" "$@"
 }

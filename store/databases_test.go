@@ -5,10 +5,10 @@ import (
 	"math"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // everyStatement runs each statement on a table with rows of every kind. It leaves an empty table and one dead letter.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/tabletest"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // Covers every kind of lock, with the SQL that ends it.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestOldDeadLettersAreDeletedInBatches(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -400,3 +401,6 @@ func settleArgs(part []outbox.Settlement) []any {
 	}
 	return []any{ids, messageIDs, times, duplicates, delays, details, reasons, rejected}
 }
+
+// plain writes characters beyond ASCII as Go does (\u00e9): every encoding has these.
+func plain(s string) string { return strings.Trim(strconv.QuoteToASCII(s), `"`) }

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
-	"github.com/cdc-relay/cdc-relay/internal/tabletest"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestDeleteReportsMissingRows(t *testing.T) {

@@ -25,8 +25,8 @@ import (
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

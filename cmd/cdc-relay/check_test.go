@@ -14,10 +14,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
-	"github.com/cdc-relay/cdc-relay/internal/doctor"
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // checked is a database and a broker for which check finds nothing wrong.
@@ -186,7 +186,7 @@ func TestCheckReportsWrongUsage(t *testing.T) {
 
 // Scripts rely on area and name.
 func TestDocsNameEveryCheck(t *testing.T) {
-	files, err := filepath.Glob("../../internal/doctor/*.go")
+	files, err := filepath.Glob("internal/doctor/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

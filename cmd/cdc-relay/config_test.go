@@ -12,7 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/internal/certs"
+	"github.com/cdc-relay/cdc-relay/test/certs"
 )
 
 // resolved returns the configuration of "run" with these arguments.

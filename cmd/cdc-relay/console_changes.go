@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/event"
-	"github.com/cdc-relay/cdc-relay/internal/operator"
 )
 
 // asked describes a change, before or after it is made.

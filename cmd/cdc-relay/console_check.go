@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 )
 
 const (

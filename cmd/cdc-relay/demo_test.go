@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // Whoever follows the hints gets a running demo.

@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // Covers --events-exchange, --log-headers and --metrics-routing-keys.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
 // The redelivered messages are marked. The row of a rejected message waits as long as the handler says.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 )
 
 // explainView is the JSON output of explain, usually with one message. docs/commands.md documents its keys.

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
-	"github.com/cdc-relay/cdc-relay/internal/services"
-	"github.com/cdc-relay/cdc-relay/internal/tabletest"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // Postgres prefers a function in another schema if its parameters match better. Without parameters, none matches better
@@ -28,7 +28,7 @@ func TestSQLNamesTheSchemaOfFunctions(t *testing.T) {
 	}
 	call := regexp.MustCompile(`(?:^|[^\w.$-])(` + strings.Join(names, "|") + `)\(([^)*]|\*[^)]|$)`)
 	severalArrays := regexp.MustCompile(`unnest\(\$\d::\w+\[\], `)
-	for _, folder := range []string{"store", "internal/operator", "internal/slot", "replication", "outbox", "relay", "cmd/cdc-relay", "internal/pgdial"} {
+	for _, folder := range []string{"store", "cmd/cdc-relay/internal/operator", "internal/slot", "replication", "outbox", "relay", "cmd/cdc-relay", "internal/pgdial"} {
 		files, err := filepath.Glob(filepath.Join("../..", folder, "*.go"))
 		if err != nil {
 			t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cdc-relay/cdc-relay/internal/notice"
-	"github.com/cdc-relay/cdc-relay/internal/statsd"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/tracing"

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/internal/event"
-	"github.com/cdc-relay/cdc-relay/internal/notice"
-	"github.com/cdc-relay/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/tracing"
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/cdc-relay/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 )
 
 // printable keeps a text on one line and safe for a terminal: names and errors come from outside. It writes control

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/cdc-relay/cdc-relay/internal/certs"
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/certs"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // tlsPostgres accepts the role "secured" only over TLS and with a certificate of the authority.

@@ -8,10 +8,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // bounds are the maximum that a relay may do for its messages. They hardly depend on the speed of the machine, so a

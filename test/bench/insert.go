@@ -11,11 +11,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // InsertConfig says how to measure the cost of an INSERT.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // SiteConfig says what to measure, and where.

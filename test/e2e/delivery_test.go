@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // load inserts n rows from several connections, half by single INSERTs and half by COPY in batches.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // Its transaction had committed, so it is not streamed, but waited for a standby, so no query could see it.

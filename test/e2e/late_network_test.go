@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // The server ends the leader's stream, and another relay publishes rows that the leader still has: they are delayed

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // loseSlotWhilePublishing makes a leader lose the slot while 100 messages wait in its publisher for an exchange check,

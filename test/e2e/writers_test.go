@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/await"
+	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
 // writers insert until they are stopped, across faults of the database. They remember what was certainly committed and

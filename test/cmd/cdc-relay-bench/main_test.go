@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
 	"github.com/cdc-relay/cdc-relay/test/bench"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // Makes the test program act as a process that the benchmark starts, if it has that process's name.

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // postgresFaults are the faults of the database and of the connections to it.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // standbyFaults are the faults of a primary and its standby. Relays and writers know both, by an address with

@@ -11,7 +11,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // rabbitmqFaults are the faults of the broker.

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // relayConnections is the prefix of the relays' connection names. Consumers of the run use another.

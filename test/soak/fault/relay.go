@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // Relay is one `cdc-relay run` that is started, stopped, killed and paused. Its methods are safe for concurrent use.

@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"sync"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // pair is a private Postgres and its standby. They swap roles.

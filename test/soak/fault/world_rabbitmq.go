@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/url"
 
-	"github.com/cdc-relay/cdc-relay/internal/services"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // On a private broker a run has its own virtual host, and the relays log in as their own user: faults take permissions

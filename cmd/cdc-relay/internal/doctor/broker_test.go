@@ -1,0 +1,355 @@
+package doctor_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// topology declares what a test needs in the relay's virtual host.
+func (p *patient) topology(declare func(*amqp.Channel) error) *amqp.Channel {
+	p.t.Helper()
+	conn := services.DialAMQP(p.t, p.AMQPURL)
+	channel, err := conn.Channel()
+	if err == nil {
+		err = declare(channel)
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return channel
+}
+
+// bound declares the exchange shop, and the queue orders with the binding orders.#.
+func (p *patient) bound() *amqp.Channel {
+	p.t.Helper()
+	return p.topology(func(c *amqp.Channel) error {
+		if err := c.ExchangeDeclare("shop", amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+			return err
+		}
+		if _, err := c.QueueDeclare("orders", true, false, false, false, nil); err != nil {
+			return err
+		}
+		return c.QueueBind("orders", "orders.#", "shop", false, nil)
+	})
+}
+
+func (p *patient) insert(exchange any, keys ...string) {
+	p.t.Helper()
+	for _, key := range keys {
+		if _, err := p.conn.Exec(p.t.Context(), "INSERT INTO outbox (exchange, routing_key, payload) VALUES ($1, $2, '1')", exchange, key); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+func TestAHealthyBrokerPasses(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	channel := p.bound()
+	p.insert("shop", "orders.created", "orders.paid")
+	p.insert(nil, "orders", p.replyTo())
+	r := p.examine()
+	r.wantOthersOK()
+	r.want(doctor.OK, doctor.Routing, "waiting", "4 rows wait, for 4 pairs")
+	r.want(doctor.OK, doctor.Routing, "route", "each of 4 routing keys reaches a queue")
+	if q, err := channel.QueueDeclarePassive("orders", true, false, false, false, nil); err != nil || q.Messages != 0 {
+		t.Errorf("the examination left %d messages, %v", q.Messages, err)
+	}
+	var rows int
+	if err := p.conn.QueryRow(t.Context(), "SELECT count(*) FROM outbox WHERE attempts = 0 AND available_at IS NULL").Scan(&rows); err != nil || rows != 4 {
+		t.Errorf("the examination left %d rows, %v", rows, err)
+	}
+}
+
+// replyTo returns the address of a client that waits for a direct reply, and fails the test if one arrives.
+func (p *patient) replyTo() string {
+	p.t.Helper()
+	var asked, replies <-chan amqp.Delivery
+	channel := p.topology(func(c *amqp.Channel) (err error) {
+		if _, err = c.QueueDeclare("questions", false, false, false, false, nil); err != nil {
+			return err
+		}
+		if asked, err = c.Consume("questions", "", true, false, false, false, nil); err != nil {
+			return err
+		}
+		if replies, err = c.Consume("amq.rabbitmq.reply-to", "", true, false, false, false, nil); err != nil {
+			return err
+		}
+		return c.PublishWithContext(p.t.Context(), "", "questions", true, false, amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"})
+	})
+	address := (<-asked).ReplyTo
+	p.t.Cleanup(func() {
+		// The answer to this call comes after a reply that is in flight.
+		if _, err := channel.QueueDeclarePassive("questions", false, false, false, false, nil); err != nil || len(replies) > 0 {
+			p.t.Errorf("%d replies came, %v", len(replies), err)
+		}
+	})
+	return address
+}
+
+func TestEventsExchangeIsExamined(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	p.EventsExchange = "events"
+	p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, "exchange", `exchange "events" does not exist`, "(--events-exchange)"))
+	r := p.examine()
+	r.wantOthersOK()
+	if !strings.Contains(r.String(), `may publish to exchange "events"`) {
+		t.Errorf("the permission was not examined: %s", r)
+	}
+}
+
+func TestMissingTopologyIsRepairedByTheFix(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	p.Exchange = "It's %missing/"
+	p.insert(nil, "any")
+	p.insert("shop", "orders.created", "parcels.sent")
+	p.insert("", "orders", "no such queue")
+	p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, "exchange", "does not exist in virtual host", "--exchange"))
+	p.bound()
+	r := p.examine()
+	f := r.want(doctor.Problem, doctor.Routing, "route")
+	if f.Subject == "" {
+		t.Error("the finding has no subject")
+	}
+	for _, words := range []string{`exchange "shop" has no queue for routing key "parcels.sent"`, `exchange "It's %missing/" has no queue for routing key "any"`, `queue "no such queue", which the default exchange would deliver to, does not exist`} {
+		if !strings.Contains(r.String(), words) {
+			t.Errorf("not said: %s", words)
+		}
+	}
+	for _, f := range r.findings {
+		if f.Name == "route" {
+			f.Fix[0] = strings.Replace(f.Fix[0], "/q/QUEUE", "/q/orders", 1)
+			p.fix(f)
+		}
+	}
+	p.examine().wantOthersOK()
+}
+
+func TestMissingBrokerPermissionsAreRepairedByTheFix(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+	p.bound()
+	p.Exchange = "shop"
+	p.insert("shop", "orders.created")
+	p.insert(nil, "orders.created")
+	name := services.Name(t)
+	if err := broker.AddUser(t.Context(), name, "s3cr3t"); err != nil {
+		t.Fatal(err)
+	}
+	u, _ := url.Parse(p.AMQPURL)
+	admin := p.AMQPURL
+	u.User = url.UserPassword(name, "s3cr3t")
+	p.AMQPURL = u.String()
+	p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, "vhost", "refused for user", "set_permissions"))
+	if err := broker.Permit(t.Context(), strings.TrimPrefix(u.Path, "/"), name, services.Permissions{Write: "nothing"}); err != nil {
+		t.Fatal(err)
+	}
+	r := p.examine()
+	p.fix(r.want(doctor.Problem, doctor.RabbitMQ, "write", "may not publish", "access", "'^(shop)$'"))
+	// A row can name any exchange, so that is no reason for a permission.
+	p.insert("amq.topic", "k")
+	if f := p.examine().want(doctor.Problem, doctor.RabbitMQ, "write", "amq.topic", "no setting does"); strings.Contains(strings.Join(f.Fix, "\n"), "set_permissions") {
+		t.Errorf("the fix grants what a row names: %s", f.Fix)
+	}
+	p.exec("DELETE FROM outbox WHERE exchange = 'amq.topic'")
+	r = p.examine()
+	r.want(doctor.OK, doctor.RabbitMQ, "write")
+	r.wantOthersOK()
+
+	// The user of the API is that of the AMQP URL unless another is given.
+	api, _ := url.Parse(broker.ManagementURL())
+	api.User = nil
+	p.ManagementURL = api.String()
+	p.fix(p.examine().want(doctor.Warning, doctor.RabbitMQ, "management", "401", "set_user_tags"))
+	p.examine().wantOthersOK()
+
+	for _, wrong := range []struct{ url, check, words string }{
+		{strings.Replace(p.AMQPURL, "s3cr3t", "wr0ng", 1), "login", "change_password"},
+		{strings.Replace(admin, u.Path, "/no%20such", 1), "vhost", "rabbitmqctl add_vhost 'no such'"},
+	} {
+		p.AMQPURL = wrong.url
+		r := p.examine()
+		r.want(doctor.Problem, doctor.RabbitMQ, wrong.check, wrong.words)
+		if text := r.String(); strings.Contains(text, "s3cr3t") || strings.Contains(text, "wr0ng") {
+			t.Errorf("a password is shown: %s", text)
+		}
+	}
+}
+
+func TestBrokerLimitsAreReported(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	if !broker.CanCtl() {
+		t.Skip("there is no rabbitmqctl for this broker")
+	}
+	for limit, test := range map[string]struct{ set, check, words, fix string }{
+		"connections of the virtual host": {`set_vhost_limits -p VHOST '{"max-connections": 0}'`, "vhost", "limit", "clear_vhost_limits"},
+		"connections of the user":         {`set_user_limits USER '{"max-connections": 0}'`, "vhost", "limit", "clear_user_limits"},
+		"channels of the user":            {`set_user_limits USER '{"max-channels": 0}'`, "connection", "limit", "clear_user_limits"},
+	} {
+		t.Run(limit, func(t *testing.T) {
+			p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+			name, u := services.Name(t), parsed(t, p.AMQPURL)
+			vhost := strings.TrimPrefix(u.Path, "/")
+			if err := broker.AddUser(t.Context(), name, "s3cr3t"); err != nil {
+				t.Fatal(err)
+			}
+			if err := broker.Permit(t.Context(), vhost, name, services.Permissions{Write: ".*"}); err != nil {
+				t.Fatal(err)
+			}
+			u.User = url.UserPassword(name, "s3cr3t")
+			p.AMQPURL = u.String()
+			p.ctl("rabbitmqctl " + strings.NewReplacer("VHOST", vhost, "USER", name).Replace(test.set))
+			p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, test.check, test.words, test.fix))
+			p.examine().wantOthersOK()
+		})
+	}
+}
+
+func parsed(t *testing.T, address string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// The texts are RabbitMQ's. The name of an exchange says nothing about the cause.
+func TestTheFixForARejectedPublishFollowsTheCause(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"ACCESS_REFUSED - access to exchange 'amq.topic' in vhost '/' refused for user 'relay'":              "rabbitmqctl set_permissions",
+		"ACCESS_REFUSED - access to exchange 'internal' in vhost '/' refused for user 'relay'":               "rabbitmqctl set_permissions",
+		"ACCESS_REFUSED - access to topic 'k' in exchange 'amq.topic' in vhost '/' refused for user 'relay'": "rabbitmqctl list_user_topic_permissions",
+		"ACCESS_REFUSED - cannot publish to internal exchange 'shop' in vhost '/'":                           "an internal one rejects",
+	} {
+		if got := doctor.PermitFix(&amqp.Error{Code: amqp.AccessRefused, Reason: text}); !strings.Contains(strings.Join(got, "\n"), want) {
+			t.Errorf("%s: got %s", text, got)
+		}
+	}
+}
+
+func TestAMissingTopicPermissionIsReported(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	if !broker.CanCtl() {
+		t.Skip("there is no rabbitmqctl for this broker")
+	}
+	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+	p.bound()
+	p.insert("shop", "orders.created", "orders.paid")
+	name := services.Name(t)
+	if err := broker.AddUser(t.Context(), name, "s3cr3t"); err != nil {
+		t.Fatal(err)
+	}
+	u, _ := url.Parse(p.AMQPURL)
+	vhost := strings.TrimPrefix(u.Path, "/")
+	if err := broker.Permit(t.Context(), vhost, name, services.Permissions{Write: ".*"}); err != nil {
+		t.Fatal(err)
+	}
+	p.ctl("rabbitmqctl set_topic_permissions -p " + vhost + " " + name + " shop '^orders.created$' ''")
+	u.User = url.UserPassword(name, "s3cr3t")
+	p.AMQPURL = u.String()
+	p.examine().want(doctor.Problem, doctor.RabbitMQ, "write", "orders.paid", "list_user_topic_permissions")
+	p.ctl("rabbitmqctl clear_topic_permissions -p " + vhost + " " + name)
+	p.examine().wantOthersOK()
+}
+
+func TestQueuesThatDropAndAlternateExchangesAreReported(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+	p.bound()
+	p.Exchange = "main"
+	p.topology(func(c *amqp.Channel) error {
+		if err := c.ExchangeDeclare("main", amqp.ExchangeDirect, true, false, false, false, amqp.Table{"alternate-exchange": "shop"}); err != nil {
+			return err
+		}
+		if _, err := c.QueueDeclare("short", true, false, false, false, amqp.Table{"x-max-length": 1_000_000}); err != nil {
+			return err
+		}
+		return c.QueueBind("short", "k", "main", false, nil)
+	})
+	p.insert(nil, "k", "orders.by.the.alternate")
+	r := p.examine()
+	r.want(doctor.Warning, doctor.Routing, "alternate_exchange", `"main" has the alternate exchange "shop"`)
+	p.fix(r.want(doctor.Warning, doctor.Routing, "overflow", "max-length 1000000", "reject-publish"))
+	r.want(doctor.OK, doctor.Routing, "route", "each of 2")
+	p.examine().wantOthersOK("alternate_exchange")
+
+	u, _ := url.Parse(p.AMQPURL)
+	vhost := strings.TrimPrefix(u.Path, "/")
+	if err := broker.SetPolicy(t.Context(), vhost, "bounded", services.Policy{Pattern: "^ord", ApplyTo: "queues", Definition: map[string]any{"max-length-bytes": 5000, "message-ttl": 60000}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.SetPolicy(t.Context(), vhost, "other", services.Policy{Pattern: "shop", ApplyTo: "exchanges", Definition: map[string]any{"alternate-exchange": "amq.fanout"}}); err != nil {
+		t.Fatal(err)
+	}
+	p.Exchange = "shop"
+	p.exec("DELETE FROM outbox")
+	r = p.examine()
+	p.fix(r.want(doctor.Warning, doctor.Routing, "alternate_exchange", "amq.fanout", "clear_policy"))
+	p.fix(r.want(doctor.Warning, doctor.Routing, "overflow", `"orders" is limited (max-length-bytes 5000)`, `"message-ttl":60000`, "bounded"))
+	p.examine().wantOthersOK()
+}
+
+func TestAnAlarmOfTheBrokerIsReported(t *testing.T) {
+	t.Parallel()
+	services.Thorough(t, "starts its own server")
+	broker := services.PrivateRabbitMQ(t)
+	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+	p.bound()
+	p.insert("shop", "orders.created")
+	if err := broker.RaiseMemoryAlarm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.examine().want(doctor.Problem, doctor.RabbitMQ, "alarms", "memory", "rabbitmq-diagnostics alarms")
+	p.NoProbe = true
+	p.examine().want(doctor.Problem, doctor.RabbitMQ, "alarms", "blocked")
+	p.ManagementURL = "http://127.0.0.1:1"
+	p.examine().want(doctor.OK, doctor.RabbitMQ, "alarms", "not checked")
+	p.NoProbe = false
+	if err := broker.ClearMemoryAlarm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.examine().want(doctor.OK, doctor.RabbitMQ, "alarms", "none")
+}
+
+func TestWithoutTheManagementAPIFewerChecksRun(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	p.ManagementURL = "http://127.0.0.1:1"
+	p.bound()
+	p.insert("", "orders")
+	r := p.examine()
+	r.wantOthersOK("management")
+	r.want(doctor.Warning, doctor.RabbitMQ, "management", "not checked: limits of queues", "--no-probe")
+	p.insert("shop", "parcels.sent")
+	p.examine().want(doctor.Warning, doctor.RabbitMQ, "management", "not checked: whether a queue takes each message", "rabbitmq-plugins enable rabbitmq_management")
+	p.exec("UPDATE outbox SET attempts = 1, available_at = now() + interval '1 hour', last_error = 'unroutable: NO_ROUTE (312)' WHERE exchange = 'shop'")
+	p.examine().want(doctor.Problem, doctor.Routing, "route", `had no queue for routing key "parcels.sent"`, "1 row examined was rejected")
+	p.exec("DELETE FROM outbox WHERE attempts > 0")
+	p.insert("shop", "parcels.sent")
+	p.NoProbe = true
+	p.examine().wantOthersOK()
+}
+
+func TestAnUnreachableBrokerIsReported(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.AMQPURL = "amqp://u:s3cr3t@127.0.0.1:1/"
+	r := p.examine()
+	r.want(doctor.Problem, doctor.RabbitMQ, "reachable", "connection refused", "host and port")
+	r.want(doctor.OK, doctor.Tables, "table")
+	p.AMQPURL = strings.Replace(services.SharedRabbitMQ(t).URL(""), "amqp://", "amqps://", 1)
+	r = p.examine()
+	r.want(doctor.Problem, doctor.RabbitMQ, "reachable", "5671")
+	if strings.Contains(r.String(), "guest:guest") {
+		t.Error("the password is shown")
+	}
+}

@@ -1,0 +1,295 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// patient is a relay's database and broker, for tests that break, examine and repair it.
+type patient struct {
+	doctor.Options
+	t    *testing.T
+	url  string // logs in as the owner of the tables
+	conn *pgx.Conn
+	// management is the broker's HTTP API, with a user that has all permissions.
+	broker *services.RabbitMQ
+}
+
+// healthy creates a database with everything that a relay needs.
+func healthy(t *testing.T, server *services.Postgres) *patient {
+	t.Helper()
+	p := onDatabase(t, server.Database(t))
+	p.setup()
+	return p
+}
+
+// onDatabase is a relay whose database is empty.
+func onDatabase(t *testing.T, url string) *patient {
+	t.Helper()
+	name := services.Name(t)
+	p := &patient{t: t, url: url, conn: connect(t, url), Options: doctor.Options{
+		Table: outbox.Table{Schema: "public", Name: "outbox"}, Slot: name, Publication: name,
+	}}
+	p.as(url)
+	return p
+}
+
+// as changes the role or the address of the relay.
+func (p *patient) as(url string) {
+	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+		config, err := pgx.ParseConfig(url)
+		if err != nil {
+			return nil, err
+		}
+		for name, value := range parameters {
+			config.RuntimeParams[name] = value
+		}
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec // as the command check does
+		return pgx.ConnectConfig(ctx, config)
+	}
+}
+
+// asRole examines a role with the login of the owner, as check --relay-role does.
+func (p *patient) asRole(role string) {
+	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+		config, err := pgx.ParseConfig(p.url)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(config.RuntimeParams, parameters)
+		config.RuntimeParams["role"] = role
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec
+		return pgx.ConnectConfig(ctx, config)
+	}
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = conn.Close(ctx)
+	})
+	return conn
+}
+
+// setup does the same as "cdc-relay setup".
+func (p *patient) setup() {
+	p.t.Helper()
+	if _, err := migrations.Restore(p.t.Context(), p.conn, p.Table); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, _, err := migrations.Up(p.t.Context(), p.conn, p.Table); err != nil {
+		p.t.Fatal(err)
+	}
+	if p.KeepPublished > 0 {
+		if _, err := migrations.MakeHistory(p.t.Context(), p.conn, p.Table); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	if p.Poll {
+		return
+	}
+	names := replication.Names{Table: p.Table, Publication: p.Publication, Slot: p.Slot, Shard: p.Shard}
+	if _, err := replication.Setup(p.t.Context(), p.conn.PgConn(), names, await.Hang()); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *patient) exec(statements ...string) {
+	p.t.Helper()
+	for _, statement := range statements {
+		if _, err := p.conn.Exec(p.t.Context(), statement); err != nil {
+			p.t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
+
+// role creates a role and returns a URL for its login. The role and its objects are dropped after the test.
+func (p *patient) role(attributes string) (name, login string) {
+	p.t.Helper()
+	name = services.Name(p.t)
+	p.exec("CREATE ROLE " + name + " LOGIN PASSWORD 's3cr3t' " + attributes)
+	address := p.url
+	p.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, address)
+		if err != nil {
+			return
+		}
+		defer conn.Close(ctx) //nolint:errcheck // an error does not matter
+		_, _ = conn.Exec(ctx, "DROP OWNED BY "+name)
+		if _, err := conn.Exec(ctx, "DROP ROLE "+name); err != nil {
+			p.t.Logf("the role stays: %v", err)
+		}
+	})
+	u, err := url.Parse(p.url)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "s3cr3t")
+	return name, u.String()
+}
+
+// relayRole has the grants that docs/getting-started.md lists for a relay.
+func (p *patient) relayRole(attributes string) string {
+	p.t.Helper()
+	name, login := p.role(attributes)
+	p.exec("GRANT USAGE ON SCHEMA public TO "+name, "GRANT SELECT, UPDATE, DELETE ON outbox TO "+name,
+		"GRANT SELECT ON SEQUENCE outbox_id_seq TO "+name, "GRANT SELECT, INSERT ON outbox_dead_letter TO "+name,
+		"GRANT SELECT ON outbox_migrations TO "+name, "GRANT pg_read_all_stats TO "+name)
+	p.as(login)
+	return name
+}
+
+// withBroker gives the relay a virtual host and the broker's API.
+func (p *patient) withBroker(broker *services.RabbitMQ) *patient {
+	p.t.Helper()
+	if broker.ManagementURL() == "" {
+		p.t.Skip("the HTTP API of this broker has no known address")
+	}
+	p.broker = broker
+	p.AMQPURL, p.ManagementURL = broker.VHost(p.t), broker.ManagementURL()
+	return p
+}
+
+func (p *patient) examine() report {
+	p.t.Helper()
+	return report{p.t, doctor.Examine(p.t.Context(), p.Options)}
+}
+
+// report is the result of an examination.
+type report struct {
+	t        *testing.T
+	findings []doctor.Finding
+}
+
+func (r report) String() string {
+	var lines []string
+	for _, f := range r.findings {
+		lines = append(lines, fmt.Sprintf("%s %s %s [%s] %s\n    %s", f.Level, f.Area, f.Name, f.Subject, f.Message, strings.Join(f.Fix, "\n    ")))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// finding returns the worst finding of this name.
+func (r report) finding(area doctor.Area, name string) doctor.Finding {
+	r.t.Helper()
+	var worst *doctor.Finding
+	for i, f := range r.findings {
+		if f.Area == area && f.Name == name && (worst == nil || rank(f.Level) > rank(worst.Level)) {
+			worst = &r.findings[i]
+		}
+	}
+	if worst == nil {
+		r.t.Fatalf("there is no finding %s %s in\n%s", area, name, r)
+	}
+	return *worst
+}
+
+func rank(level doctor.Level) int {
+	return slices.Index([]doctor.Level{doctor.OK, doctor.Warning, doctor.Problem}, level)
+}
+
+// want expects a finding of this level, with these words in its message or its fix.
+func (r report) want(level doctor.Level, area doctor.Area, name string, words ...string) doctor.Finding {
+	r.t.Helper()
+	f := r.finding(area, name)
+	if f.Level != level {
+		r.t.Errorf("%s %s is %s, want %s: %s", area, name, f.Level, level, f.Message)
+	}
+	for _, word := range words {
+		if !strings.Contains(f.Message+"\n"+strings.Join(f.Fix, "\n"), word) {
+			r.t.Errorf("%s %s lacks %q: %s\n%s", area, name, word, f.Message, strings.Join(f.Fix, "\n"))
+		}
+	}
+	for _, line := range f.Fix {
+		if !doctor.Pasteable(strings.TrimSpace(line)) {
+			r.t.Errorf("%s %s: this cannot be pasted: %s", area, name, line)
+		}
+	}
+	if level != doctor.OK && len(f.Fix) == 0 {
+		r.t.Errorf("%s %s says no fix", area, name)
+	}
+	return f
+}
+
+// wantOthersOK expects that only the named findings are worse than ok.
+func (r report) wantOthersOK(names ...string) {
+	r.t.Helper()
+	// Test servers have no WAL limit, and no relay runs.
+	names = append(names, "active", "max_slot_wal_keep_size")
+	for _, f := range r.findings {
+		if f.Level != doctor.OK && !slices.Contains(names, f.Name) {
+			r.t.Errorf("%s %s %s: %s\n%s", f.Level, f.Area, f.Name, f.Message, strings.Join(f.Fix, "\n"))
+		}
+	}
+}
+
+// fix runs the fix of a finding, as a person who pastes it line by line.
+func (p *patient) fix(f doctor.Finding) {
+	p.t.Helper()
+	for _, line := range f.Fix {
+		command, _, _ := strings.Cut(line, "  # ")
+		command, _, _ = strings.Cut(command, ";  -- ")
+		switch {
+		case strings.HasPrefix(command, "--"), strings.HasPrefix(command, "#"):
+		case strings.HasPrefix(command, "cdc-relay setup"), strings.HasPrefix(command, "cdc-relay migrate up"):
+			p.setup()
+		case strings.HasPrefix(command, "rabbitmqctl "):
+			p.ctl(command)
+		case strings.HasPrefix(command, "curl "):
+			p.curl(command)
+		default:
+			p.exec(command)
+		}
+	}
+}
+
+// ctl runs a line for rabbitmqctl, parsed by the shell.
+func (p *patient) ctl(line string) {
+	p.t.Helper()
+	words, err := exec.CommandContext(p.t.Context(), "sh", "-c", `printf '%s\0' `+strings.TrimPrefix(line, "rabbitmqctl ")).Output()
+	if err != nil {
+		p.t.Fatalf("%s: %v", line, err)
+	}
+	args := strings.Split(strings.TrimSuffix(string(words), "\x00"), "\x00")
+	if output, err := p.broker.Ctl(p.t.Context(), args...); err != nil {
+		p.t.Fatalf("%s: %v: %s", line, err, output)
+	}
+}
+
+// curl runs a line with the broker's own user in place of ADMIN.
+func (p *patient) curl(line string) {
+	p.t.Helper()
+	if _, err := exec.LookPath("curl"); err != nil {
+		p.t.Skip("curl is not installed")
+	}
+	line = strings.Replace(line, "curl -u ADMIN", "curl -fsS -u guest:guest", 1)
+	if output, err := exec.CommandContext(p.t.Context(), "sh", "-c", line).CombinedOutput(); err != nil {
+		p.t.Fatalf("%s: %v: %s", line, err, output)
+	}
+}

@@ -1,0 +1,213 @@
+package doctor_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// keeping is a relay with a history, after setup and a run.
+func keeping(t *testing.T, keep time.Duration) *patient {
+	t.Helper()
+	p := onDatabase(t, services.SharedPostgres(t).Database(t))
+	p.KeepPublished = keep
+	p.setup()
+	p.exec(fmt.Sprintf("SELECT outbox_rotate(interval '%.0f s')", keep.Seconds()))
+	return p
+}
+
+const insertPublished = `INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
+	SELECT i, now(), %s, gen_random_uuid(), 0, 1, 'r', '1' FROM generate_series(1, 3) i`
+
+// day returns the SQL name of a partition.
+func (p *patient) day(offset int) (name string) {
+	p.t.Helper()
+	if err := p.conn.QueryRow(p.t.Context(), `SELECT 'outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')`, offset).Scan(&name); err != nil {
+		p.t.Fatal(err)
+	}
+	return name
+}
+
+func TestAHealthyHistoryPasses(t *testing.T) {
+	p := keeping(t, 168*time.Hour)
+	role := p.relayRole("REPLICATION")
+	p.exec("GRANT INSERT ON outbox_published TO "+role, "GRANT EXECUTE ON FUNCTION outbox_rotate(interval) TO "+role)
+	r := p.examine()
+	r.wantOthersOK()
+	r.want(doctor.OK, doctor.Tables, "history", "partitions for today and tomorrow", "none older than 168h")
+	p.KeepPublished = 0
+	r = p.examine()
+	r.wantOthersOK()
+	r.want(doctor.OK, doctor.Tables, "history", "exists, but --keep-published is not set")
+}
+
+// No relay has run yet.
+func TestANewHistoryPasses(t *testing.T) {
+	p := onDatabase(t, services.SharedPostgres(t).Database(t))
+	p.KeepPublished = 24 * time.Hour
+	p.setup()
+	r := p.examine()
+	r.wantOthersOK()
+	r.want(doctor.OK, doctor.Tables, "history", "partitions for today and tomorrow")
+}
+
+func brokenHistories() map[string]breakage {
+	const unmoved = "published rows cannot be moved there and stay in the outbox"
+	history := func(level doctor.Level, change string, words ...string) breakage {
+		return breakage{func(p *patient) { p.exec(change) }, level, doctor.Tables, "history", words, false}
+	}
+	column := func(change string, words ...string) breakage {
+		return breakage{func(p *patient) { p.exec(change) }, doctor.Problem, doctor.Tables, "column", words, false}
+	}
+	return map[string]breakage{
+		"no history":  history(doctor.Problem, "DROP TABLE outbox_published", "public.outbox_published does not exist", "relays with --keep-published exit", "cdc-relay setup --slot ", " --keep-published 168h"),
+		"no function": history(doctor.Problem, "DROP FUNCTION outbox_rotate", "function public.outbox_rotate does not exist", "relays with --keep-published exit", " --keep-published 168h"),
+		"a view": history(doctor.Problem, "DROP TABLE outbox_published; CREATE VIEW outbox_published AS SELECT * FROM outbox",
+			"is a view, and has to be a table", unmoved, `ALTER VIEW "public"."outbox_published" RENAME TO "outbox_published_view";`),
+		"an ordinary table": history(doctor.Warning, "DROP TABLE outbox_published; CREATE TABLE outbox_published AS SELECT o.*, now() AS published_at FROM outbox o",
+			"is not partitioned", "old ones are never dropped", `RENAME TO "outbox_published_table";`),
+		"a column less":     history(doctor.Problem, "ALTER TABLE outbox_published RENAME COLUMN headers TO old_headers", "has no column headers", unmoved, `ADD COLUMN "headers" jsonb;`, `RENAME COLUMN OLD_NAME TO "headers"`),
+		"a column of text":  column("ALTER TABLE outbox_published ALTER message_id TYPE text", "message_id of public.outbox_published is text, and has to be uuid", unmoved),
+		"a column too many": column("ALTER TABLE outbox_published ADD note text NOT NULL", "note of public.outbox_published is not the relay's", unmoved),
+		"a column not null": column("ALTER TABLE outbox_published ALTER exchange SET NOT NULL", "exchange of public.outbox_published is NOT NULL", unmoved),
+		"a trigger": {func(p *patient) {
+			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$", "CREATE TRIGGER guard BEFORE INSERT ON outbox_published FOR EACH ROW EXECUTE FUNCTION f()")
+		}, doctor.Problem, doctor.Tables, "triggers", []string{"trigger guard of public.outbox_published", "published messages are not kept", `DISABLE TRIGGER "guard"`}, false},
+		"a trigger of a partition": {func(p *patient) {
+			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$", "CREATE TRIGGER guard BEFORE INSERT ON "+p.day(0)+" FOR EACH ROW EXECUTE FUNCTION f()")
+		}, doctor.Problem, doctor.Tables, "triggers", []string{"trigger guard of public.outbox_p2", "published messages are not kept", `DISABLE TRIGGER "guard"`}, false},
+		"a constraint": {func(p *patient) {
+			p.exec("ALTER TABLE outbox_published ADD CONSTRAINT short CHECK (length(routing_key) < 3)")
+		}, doctor.Problem, doctor.Tables, "constraints", []string{"constraint short of public.outbox_published", unmoved, `ALTER TABLE "public"."outbox_published" DROP CONSTRAINT "short";`}, false},
+		"a constraint of a partition": {func(p *patient) {
+			p.exec("CREATE TABLE topics (name text PRIMARY KEY)", "ALTER TABLE outbox_p ADD CONSTRAINT known FOREIGN KEY (routing_key) REFERENCES topics")
+		}, doctor.Problem, doctor.Tables, "constraints", []string{"constraint known of public.outbox_p", unmoved}, false},
+		"a unique index of a partition": {func(p *patient) {
+			p.exec("CREATE UNIQUE INDEX once ON outbox_p (routing_key)", "CREATE UNIQUE INDEX ON outbox_published (id, published_at)")
+		}, doctor.Problem, doctor.Tables, "constraints", []string{"unique index public.once of public.outbox_p", unmoved}, false},
+		"a foreign key to a partition": {func(p *patient) {
+			p.exec("ALTER TABLE outbox_p ADD PRIMARY KEY (id, published_at)", "CREATE TABLE audit (message bigint, at timestamptz, FOREIGN KEY (message, at) REFERENCES outbox_p)")
+		}, doctor.Warning, doctor.Tables, "references", []string{"refers to public.outbox_p", "old days of the history cannot be dropped"}, false},
+		"an unlogged partition": {func(p *patient) {
+			p.exec("ALTER TABLE outbox_p SET UNLOGGED")
+		}, doctor.Warning, doctor.Tables, "table", []string{"public.outbox_p is UNLOGGED", "its published messages are lost in a crash"}, false},
+		"no partition for today": {
+			func(p *patient) { p.exec("DROP TABLE " + p.day(0)) },
+			doctor.Warning, doctor.Tables, "history",
+			[]string{"has no partition for today", "go to the default partition", "deleted row by row", `SELECT "public"."outbox_rotate"(interval '604800 s');`},
+			false,
+		},
+		"no partition for tomorrow": {
+			func(p *patient) { p.exec("DROP TABLE " + p.day(1)) },
+			doctor.Warning, doctor.Tables, "history",
+			[]string{"has no partition for tomorrow", "outbox_rotate"},
+			false,
+		},
+		"rows of today in the default partition": {
+			func(p *patient) { p.exec("DROP TABLE "+p.day(0), fmt.Sprintf(insertPublished, "now()")) },
+			doctor.Warning, doctor.Tables, "history",
+			[]string{"has no partition for today", "INSERT INTO public.outbox_p2", "ATTACH PARTITION"},
+			false,
+		},
+		"a detached day": {
+			func(p *patient) {
+				p.exec(fmt.Sprintf(insertPublished, "now()"), "ALTER TABLE outbox_published DETACH PARTITION "+p.day(0))
+			},
+			doctor.Warning, doctor.Tables, "history",
+			[]string{"has no partition for today", "ATTACH PARTITION"},
+			false,
+		},
+		"no default partition":         history(doctor.Problem, "DROP TABLE outbox_p", "has no default partition", unmoved, `PARTITION OF "public"."outbox_published" DEFAULT`),
+		"a detached default partition": history(doctor.Problem, "ALTER TABLE outbox_published DETACH PARTITION outbox_p", "has no default partition", `ATTACH PARTITION "public"."outbox_p" DEFAULT;`),
+		"old days": history(doctor.Warning, "CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')",
+			"1 partition, the oldest public.outbox_p20200101, should have been dropped", "the disk fills"),
+		"old rows without a day": history(doctor.Warning, fmt.Sprintf(insertPublished, "now() - interval '10 days'"), "rows of the default partition public.outbox_p should have been dropped"),
+		"a function of another owner": {
+			func(p *patient) {
+				other, _ := p.role("")
+				p.exec("GRANT CREATE ON SCHEMA public TO "+other, "ALTER FUNCTION outbox_rotate OWNER TO "+other)
+			}, doctor.Warning, doctor.Tables, "history",
+			[]string{"function public.outbox_rotate belongs to role", "cdc-relay setup", "drops and creates it"},
+			false,
+		},
+		"a day of another owner": {
+			func(p *patient) {
+				p.ownedByRole()
+				p.exec("ALTER TABLE " + p.day(1) + " OWNER TO postgres")
+			}, doctor.Warning, doctor.Tables, "history",
+			[]string{"does not own public.outbox_p2", "neither created nor dropped", "OWNER TO"},
+			false,
+		},
+		"an owner without the schema": {
+			func(p *patient) {
+				p.exec("REVOKE CREATE ON SCHEMA public FROM "+p.ownedByRole(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+			}, doctor.Warning, doctor.Tables, "history",
+			[]string{"may not create tables in schema public", "GRANT CREATE ON SCHEMA"},
+			false,
+		},
+	}
+}
+
+// ownedByRole gives the outbox and its history to a role that is no superuser.
+func (p *patient) ownedByRole() (owner string) {
+	p.t.Helper()
+	owner, _ = p.role("")
+	p.exec("GRANT CREATE, USAGE ON SCHEMA public TO "+owner, "ALTER FUNCTION outbox_rotate OWNER TO "+owner)
+	for _, table := range []string{"outbox", "outbox_dead_letter", "outbox_published", "outbox_p", p.day(0), p.day(1), p.day(2)} {
+		p.exec("ALTER TABLE " + table + " OWNER TO " + owner)
+	}
+	return owner
+}
+
+func TestBrokenHistoriesAreRepairedByTheFix(t *testing.T) {
+	t.Parallel()
+	for name, test := range brokenHistories() {
+		t.Run(name, func(t *testing.T) {
+			p := keeping(t, 168*time.Hour)
+			test.breaks(p)
+			p.fix(p.examine().want(test.level, test.area, test.check, test.words...))
+			p.setup() // what the first fix made possible
+			p.exec("SELECT outbox_rotate(interval '168 h')")
+			r := p.examine()
+			r.wantOthersOK()
+			r.want(doctor.OK, doctor.Tables, "history")
+		})
+	}
+}
+
+// They move from the default partition to the new one.
+func TestTheFixOfAMissingDayKeepsItsRows(t *testing.T) {
+	p := keeping(t, 168*time.Hour)
+	p.exec("DROP TABLE "+p.day(0), fmt.Sprintf(insertPublished, "now()"))
+	p.fix(p.examine().want(doctor.Warning, doctor.Tables, "history"))
+	var rows, inDefault int
+	if err := p.conn.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM "+p.day(0)+"), (SELECT count(*) FROM outbox_p)").Scan(&rows, &inDefault); err != nil || rows != 3 || inDefault != 0 {
+		t.Errorf("%d rows in the partition, %d in the default one, %v", rows, inDefault, err)
+	}
+}
+
+func TestMissingGrantsForTheHistoryAreReported(t *testing.T) {
+	p := keeping(t, time.Hour)
+	p.relayRole("REPLICATION")
+	r := p.examine()
+	r.want(doctor.Problem, doctor.Grants, "relay", "may not INSERT on table public.outbox_published")
+	for range 2 { // one finding for each
+		p.fix(p.examine().want(doctor.Problem, doctor.Grants, "relay"))
+	}
+	p.examine().wantOthersOK()
+}
+
+func TestAHistoryWithAQuotedNameIsExamined(t *testing.T) {
+	p := onDatabase(t, services.SharedPostgres(t).Database(t))
+	p.Table, p.KeepPublished = outbox.Table{Schema: "My Schema", Name: `It's"`}, 36*time.Hour
+	p.setup()
+	p.exec(`CREATE TABLE "My Schema"."It's""_p20200101" PARTITION OF "My Schema"."It's""_published" FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')`)
+	p.fix(p.examine().want(doctor.Warning, doctor.Tables, "history", "should have been dropped"))
+	r := p.examine()
+	r.wantOthersOK()
+	r.want(doctor.OK, doctor.Tables, "history")
+}

@@ -1,0 +1,147 @@
+package doctor_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// words generates random routing keys, and patterns with * and #.
+type words struct{ *rand.Rand }
+
+func (w words) key(more ...string) string {
+	from := append([]string{"a", "b", "c"}, more...)
+	parts := make([]string, 1+w.IntN(3))
+	for i := range parts {
+		parts[i] = from[w.IntN(len(from))]
+	}
+	return strings.Join(parts, ".")
+}
+
+// declareMaze binds queues and exchanges to one another at random.
+func (w words) declareMaze(c *amqp.Channel) error {
+	for _, x := range mazeExchanges() {
+		kind, args := x, amqp.Table{}
+		switch x {
+		case "outer":
+			kind = "topic"
+		case "guarded":
+			kind, args = "direct", amqp.Table{"alternate-exchange": "topic"}
+		}
+		if err := c.ExchangeDeclare(x, kind, false, false, false, false, args); err != nil {
+			return err
+		}
+	}
+	for i := range 6 {
+		q := fmt.Sprintf("q%d", i)
+		if _, err := c.QueueDeclare(q, false, false, false, false, nil); err != nil {
+			return err
+		}
+		if err := errors.Join(c.QueueBind(q, w.key(), "direct", false, nil), c.QueueBind(q, w.key("*", "#"), "topic", false, nil)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(c.ExchangeBind("direct", w.key("*", "#"), "outer", false, nil), c.QueueBind("q1", w.key(), "guarded", false, nil))
+}
+
+func mazeExchanges() []string { return []string{"direct", "topic", "fanout", "outer", "guarded"} }
+
+// The routes computed from the bindings are compared with the broker's routing.
+func TestRoutesAreComputedAsTheBrokerDoes(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	w := words{rand.New(rand.NewPCG(1, 2))}
+	channel := p.topology(w.declareMaze)
+	returned := channel.NotifyReturn(make(chan amqp.Return, 1000))
+	if err := channel.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range mazeExchanges() {
+		for range 30 {
+			key := w.key()
+			p.insert(x, key)
+			c, err := channel.PublishWithDeferredConfirmWithContext(t.Context(), x, key, true, false, amqp.Publishing{})
+			if err == nil {
+				_, err = c.WaitContext(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	unroutable := map[string]bool{}
+	for len(returned) > 0 { // a return comes before its confirm
+		m := <-returned
+		unroutable[m.Exchange+"/"+m.RoutingKey] = true
+	}
+	if len(unroutable) < 5 {
+		t.Fatalf("only %d messages were returned", len(unroutable))
+	}
+	r := p.examine()
+	for _, f := range r.findings {
+		if f.Name == "route" && f.Subject != "" && !unroutable[f.Subject] {
+			t.Errorf("%s reaches a queue", f.Subject)
+		}
+	}
+	if n := r.unroutable(); n != len(unroutable) {
+		t.Errorf("%d are unroutable, want %d", n, len(unroutable))
+	}
+}
+
+// Beyond the limit, only keys that were rejected before are reported to have no queue.
+func TestTheNumberOfExaminedExchangesIsLimited(t *testing.T) {
+	t.Parallel()
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	const exchanges = 105
+	name := func(i int) string { return fmt.Sprintf("x%03d", i) }
+	p.topology(func(c *amqp.Channel) error {
+		if _, err := c.QueueDeclare("all", true, false, false, false, nil); err != nil {
+			return err
+		}
+		for i := range exchanges {
+			if err := c.ExchangeDeclare(name(i), amqp.ExchangeDirect, true, false, false, false, nil); err != nil {
+				return err
+			}
+			if err := c.QueueBind("all", "k", name(i), false, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for i := range exchanges {
+		p.insert(name(i), "k")
+	}
+	r := p.examine()
+	r.wantOthersOK()
+	r.want(doctor.OK, doctor.Routing, "route", "none of 105 routing keys was rejected")
+
+	p.exec("UPDATE outbox SET routing_key = 'other'")
+	if n := p.examine().unroutable(); n != 100 {
+		t.Errorf("%d have no queue, want the 100 that were examined", n)
+	}
+	p.exec("UPDATE outbox SET attempts = 1, available_at = now() + interval '1 hour', last_error = 'unroutable: NO_ROUTE (312)'")
+	if n := p.examine().unroutable(); n != exchanges {
+		t.Errorf("%d have no queue, want all %d", n, exchanges)
+	}
+}
+
+// unroutable counts the routing keys that are reported to reach no queue.
+func (r report) unroutable() int {
+	n, more := 0, 0
+	for _, f := range r.findings {
+		switch {
+		case f.Name != "route" || f.Level != doctor.Problem:
+		case f.Subject == "":
+			_, _ = fmt.Sscan(f.Message, &more)
+		default:
+			n++
+		}
+	}
+	return n + more
+}

@@ -1,0 +1,297 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+func TestAServerWithoutFreeSlotsIsReported(t *testing.T) {
+	t.Parallel()
+	services.Thorough(t, "starts its own server")
+	server := services.PrivatePostgres(t, "max_replication_slots=1", "max_wal_senders=1", "autovacuum=off", "wal_sender_timeout=0")
+	p := healthyTables(t, server)
+	p.exec("SELECT pg_create_physical_replication_slot('somebody')", "CREATE PUBLICATION "+p.Publication+" FOR TABLE outbox")
+	r := p.examine()
+	r.want(doctor.Problem, doctor.Postgres, "max_replication_slots", "1 of 1 are in use", "not active are somebody", "SET max_replication_slots = '11'", "restart")
+	r.want(doctor.OK, doctor.Postgres, "max_wal_senders")
+	r.want(doctor.Warning, doctor.Postgres, "wal_sender_timeout", "off", "SET wal_sender_timeout = '60s'")
+	r.want(doctor.Warning, doctor.Cleanup, "autovacuum", "off on this server", "SET autovacuum = 'on'")
+
+	p.Slot = "somebody"
+	p.examine().want(doctor.OK, doctor.Postgres, "max_replication_slots", "one of them this relay's")
+
+	var taken *pgx.Conn
+	await.Until(t, "the examination's own connection has ended", func() (free bool) {
+		var err error
+		taken, err = p.Connect(t.Context(), map[string]string{"replication": "database"})
+		return err == nil
+	})
+	defer taken.Close(context.Background()) //nolint:errcheck // the server ends after it
+	// It counts as a walsender at once, but is listed only when it begins to send.
+	r = p.examine()
+	r.want(doctor.Problem, doctor.Postgres, "replication", "no replication connection is free", "max_wal_senders")
+}
+
+// A server that may retain 10 MB of WAL invalidates a slot that nobody reads.
+func TestALostSlotIsReported(t *testing.T) {
+	t.Parallel()
+	services.Thorough(t, "starts its own server")
+	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "max_wal_size=1GB", "checkpoint_timeout=1h")
+	p := healthy(t, server)
+	r := p.examine()
+	r.want(doctor.Warning, doctor.Slot, "max_slot_wal_keep_size", "1.0 MB is little", "a limit is safe")
+	r.want(doctor.OK, doctor.Slot, "lag", "until the server invalidates the slot")
+	switchWAL := func() {
+		p.exec("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))", "SELECT pg_switch_wal()")
+	}
+	for range 3 {
+		switchWAL()
+	}
+	p.examine().want(doctor.Warning, doctor.Slot, "lag", "invalidates the slot at the next checkpoint")
+	for range 3 {
+		switchWAL()
+		p.exec("CHECKPOINT")
+	}
+	p.fix(p.examine().want(doctor.Problem, doctor.Slot, "slot", "invalidated slot", "Nothing is lost", "SELECT pg_catalog.pg_drop_replication_slot('"+p.Slot+"')", "cdc-relay setup"))
+	p.examine().wantOthersOK()
+}
+
+func TestTransactionsThatHoldBackVacuumAreReported(t *testing.T) {
+	t.Parallel()
+	services.Thorough(t, "starts its own server")
+	server := services.PrivatePostgres(t, "max_prepared_transactions=5", "autovacuum_naptime=1h")
+	p := healthy(t, server)
+	p.exec("SELECT pg_drop_replication_slot('" + p.Slot + "')")
+	holder := connect(t, p.url)
+	if _, err := holder.Exec(t.Context(), "BEGIN; CREATE TABLE held ()"); err != nil {
+		t.Fatal(err)
+	}
+	p.exec("BEGIN", "CREATE TABLE prepared ()", "PREPARE TRANSACTION 'it''s'")
+	await.Until(t, "the transaction is old enough to be reported", func() bool { return hasWarning(p.examine(), "slot_blocker") })
+	r := p.examine()
+	r.want(doctor.Warning, doctor.Slot, "slot_blocker", "waits for pid", "pg_terminate_backend")
+	r.want(doctor.OK, doctor.Cleanup, "transactions", "the oldest is open for", "idle in transaction")
+	await.Until(t, "the prepared transaction is old enough to be reported", func() bool {
+		r = p.examine()
+		return hasWarning(r, "prepared_transactions") && hasWarning(r, "transactions")
+	})
+	r.want(doctor.Warning, doctor.Cleanup, "prepared_transactions", "-- ask its owner", "COMMIT PREPARED 'it''s', or ROLLBACK PREPARED 'it''s', which destroys")
+	p.exec("ROLLBACK PREPARED 'it''s'")
+	p.fix(r.finding(doctor.Slot, "slot_blocker"))
+	p.fix(p.examine().want(doctor.Problem, doctor.Slot, "slot"))
+	p.examine().wantOthersOK()
+}
+
+func TestDeadRowsAreReported(t *testing.T) {
+	t.Parallel()
+	services.Thorough(t, "starts its own server")
+	p := healthy(t, services.PrivatePostgres(t, "autovacuum_naptime=1h"))
+	p.exec("INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 120000)", "DELETE FROM outbox")
+	await.Until(t, "the statistics count the dead rows", func() bool {
+		p.exec("SELECT 1") // before Postgres 15, an idle session does not report its last counts
+		return p.examine().finding(doctor.Cleanup, "dead_rows").Level == doctor.Warning
+	})
+	p.fix(p.examine().want(doctor.Warning, doctor.Cleanup, "dead_rows", "about 120000 dead rows", "never vacuumed", `VACUUM (ANALYZE) "public"."outbox"`))
+	await.Until(t, "the statistics show the VACUUM", func() bool {
+		p.exec("SELECT 1")
+		return p.examine().finding(doctor.Cleanup, "dead_rows").Level == doctor.OK
+	})
+}
+
+func TestAStandbyThatHoldsBackVacuumIsReported(t *testing.T) {
+	t.Parallel()
+	services.Thorough(t, "starts its own server")
+	server := services.PrivatePostgres(t)
+	standby := services.Standby(t, server)
+	closed := false
+	stop := func() {
+		if closed {
+			return
+		}
+		closed = true
+		ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
+		defer cancel()
+		if err := standby.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	defer stop()
+	p := healthy(t, server)
+	at := *p
+	u := throughPort(t, p.url, standby.Addr())
+	await.Until(t, "the standby has the database", func() bool {
+		conn, err := pgx.Connect(t.Context(), u)
+		if err == nil {
+			_ = conn.Close(t.Context())
+		}
+		return err == nil
+	})
+	at.as(u)
+	at.examine().want(doctor.Problem, doctor.Postgres, "primary", "is a standby", "target_session_attrs=read-write")
+	await.Until(t, "the standby's feedback has arrived", func() bool {
+		var held bool
+		if err := p.conn.QueryRow(t.Context(), "SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = 'standby'").Scan(&held); err != nil {
+			t.Fatal(err)
+		}
+		return held
+	})
+	p.examine().wantOthersOK()
+	if server.Major() >= 17 {
+		p.failover(server)
+	}
+	stop()
+	await.Until(t, "the slot is inactive", func() bool {
+		return p.examine().finding(doctor.Cleanup, "transactions").Level == doctor.OK && hasWarning(p.examine(), "standby_horizon")
+	})
+	p.examine().want(doctor.Warning, doctor.Cleanup, "standby_horizon", "slot standby prevents", "pg_drop_replication_slot('standby')")
+	if server.Major() >= 17 {
+		p.examine().want(doctor.Warning, doctor.Slot, "failover", "waits for standbys that are down", "standby")
+	}
+}
+
+func hasWarning(r report, name string) bool {
+	for _, f := range r.findings {
+		if f.Name == name && f.Level == doctor.Warning {
+			return true
+		}
+	}
+	return false
+}
+
+// failover makes the slot a failover slot, which the standby copies.
+func (p *patient) failover(server *services.Postgres) {
+	p.t.Helper()
+	p.examine().want(doctor.OK, doctor.Slot, "failover", "off: after a failover")
+	p.exec("SELECT pg_drop_replication_slot('"+p.Slot+"')", "SELECT pg_create_logical_replication_slot('"+p.Slot+"', 'pgoutput', failover => true)",
+		"ALTER SYSTEM SET synchronized_standby_slots = 'standby'", "SELECT pg_reload_conf()")
+	p.examine().want(doctor.OK, doctor.Slot, "failover", "on: a standby")
+	if server.Major() >= 18 {
+		p.exec("ALTER SYSTEM SET idle_replication_slot_timeout = '3d'", "SELECT pg_reload_conf()")
+		await.Until(p.t, "the setting is known", func() bool {
+			return strings.Contains(p.examine().finding(doctor.Slot, "idle_replication_slot_timeout").Message, "3 days")
+		})
+	}
+}
+
+func TestAPoolerIsReported(t *testing.T) {
+	t.Parallel()
+	p := healthy(t, services.SharedPostgres(t))
+	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "")))
+	r := p.examine()
+	r.want(doctor.Problem, doctor.Postgres, "pooler", "PgBouncer", "default_transaction_read_only", "--database-url")
+	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler rejects replication connections")
+	r.wantOthersOK("pooler", "replication")
+	p.examine().wantOthersOK("pooler", "replication") // on the same server process, with the state of the first session
+
+	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "ignore_startup_parameters = default_transaction_read_only")))
+	r = p.examine()
+	r.want(doctor.Problem, doctor.Postgres, "pooler", "the startup named server process")
+	// Version 1.23 and later pass replication connections on, but not with a parameter that they do not know.
+	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler rejects replication connections")
+}
+
+// Without its startup parameters, check would open a connection that the relay cannot open.
+func TestReplicationIsTriedAsTheRelayConnects(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	inner := p.Connect
+	rejects := ""
+	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+		if _, there := parameters[rejects]; there && parameters["replication"] != "" {
+			return nil, &pgconn.PgError{Severity: "FATAL", Code: pgcode.ProtocolViolation, Message: "unsupported startup parameter: " + rejects} // as PgBouncer 1.23 answers
+		}
+		return inner(ctx, parameters)
+	}
+	for rejects = range replication.Parameters() {
+		p.examine().want(doctor.Problem, doctor.Postgres, "replication", "unsupported startup parameter: "+rejects)
+	}
+	rejects = ""
+	p.examine().wantOthersOK()
+}
+
+// pgBouncer starts PgBouncer in transaction mode in front of a server, and returns its address.
+func pgBouncer(t *testing.T, address, more string) string {
+	t.Helper()
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		t.Skip("pgbouncer is not installed")
+	}
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	_ = listener.Close()
+	folder, err := os.MkdirTemp("", "cdc-relay-pgbouncer-") // other users cannot enter t.TempDir
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	users, ini := filepath.Join(folder, "users"), filepath.Join(folder, "ini")
+	for file, text := range map[string]string{
+		users: fmt.Sprintf("%q %q\n", config.User, config.Password),
+		ini: fmt.Sprintf("[databases]\n* = host=%s port=%d\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nauth_type = trust\nauth_file = %s\npool_mode = transaction\nunix_socket_dir =\n%s\n",
+			config.Host, config.Port, port, users, more),
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	start(t, exec.Command(program, ini))
+	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	await.Until(t, "pgbouncer listens", func() bool {
+		conn, err := net.Dial("tcp", at)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return at
+}
+
+// start runs a server that refuses to run as root, until the test ends.
+func start(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		nobody, err := user.Lookup("nobody")
+		if err != nil {
+			t.Skip(err)
+		}
+		id, err := strconv.ParseUint(nobody.Uid, 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(id), Gid: uint32(id)}}
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+}

@@ -1,0 +1,139 @@
+package notice
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// running starts notices to an exchange; stop ends them.
+func running(t *testing.T, url, exchange string, log *slog.Logger) (n *Notices, stop func()) {
+	t.Helper()
+	publisher, err := publish.NewAMQP(publish.AMQPConfig{URL: url, MaxInFlight: MaxInFlight, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err = New(publisher, exchange, "usual", log, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	return n, func() {
+		t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func value(t *testing.T, c prometheus.Counter) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
+// graveyard declares an exchange with a queue bound to everything.
+func graveyard(t *testing.T, url string) (exchange string, deliveries <-chan amqp.Delivery) {
+	t.Helper()
+	conn := services.DialAMQP(t, url)
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exchange = services.Name(t)
+	if err := channel.ExchangeDeclare(exchange, "topic", false, true, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	queue, err := channel.QueueDeclare("", false, false, true, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.QueueBind(queue.Name, "#", exchange, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	deliveries, err = channel.Consume(queue.Name, "", true, true, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exchange, deliveries
+}
+
+func deadLettered() relay.Event {
+	return relay.Event{
+		ID: 7, MessageID: outbox.UUID{0: 1, 15: 2}, RoutingKey: "orders.created", Reason: outbox.ReasonRetriesExceeded,
+		LastError: "unroutable: no queue", Attempts: 6, At: time.Date(2030, 1, 2, 3, 4, 5, 6000, time.FixedZone("", 3600)),
+	}
+}
+
+func TestANoticeDescribesTheDeadLetter(t *testing.T) {
+	url := services.VHost(t)
+	exchange, deliveries := graveyard(t, url)
+	n, stop := running(t, url, exchange, slog.New(slog.DiscardHandler))
+	n.Hook(DeadLettered)(deadLettered()) // before there is a connection
+	d := <-deliveries
+	const want = `{"event":"dead_lettered","id":7,"message_id":"01000000-0000-0000-0000-000000000002","exchange":"usual","routing_key":"orders.created",` +
+		`"reason":"retries_exhausted","last_error":"unroutable: no queue","attempts":6,"at":"2030-01-02T02:04:05.000006Z","possible_duplicate":false}`
+	if string(d.Body) != want {
+		t.Errorf("got\n%s\nwant\n%s", d.Body, want)
+	}
+	if d.RoutingKey != "orders.created" || d.MessageId != "01000000-0000-0000-0000-000000000002" || d.Type != "dead_lettered" ||
+		d.ContentType != "application/json" || len(d.Headers) != 0 {
+		t.Errorf("got %+v", d)
+	}
+	long, shop := deadLettered(), "shop"
+	long.RoutingKey, long.Exchange = strings.Repeat("é", 200), &shop
+	n.Hook(DeadLettered)(long)
+	d = <-deliveries
+	var body struct {
+		Exchange   string
+		RoutingKey string `json:"routing_key"`
+	}
+	if err := json.Unmarshal(d.Body, &body); err != nil || body.Exchange != shop || body.RoutingKey != long.RoutingKey[:254] || d.RoutingKey != long.RoutingKey[:254] {
+		t.Errorf("of a routing key that is too long: %+v, %v", d, err)
+	}
+	stop()
+	if got := value(t, n.counts.WithLabelValues("dead_lettered", "confirmed")); got != 2 {
+		t.Errorf("%v were confirmed, want 2", got)
+	}
+}
+
+func TestUndeliverableNoticesAreCountedAndLoggedWithAHint(t *testing.T) {
+	var log bytes.Buffer
+	n, stop := running(t, services.VHost(t), "no such exchange", slog.New(slog.NewTextHandler(&log, nil)))
+	for range 10 {
+		n.Hook(DeadLettered)(deadLettered())
+	}
+	stop() // waits for notices in flight
+	if got := value(t, n.counts.WithLabelValues("dead_lettered", "rejected")); got != 10 {
+		t.Errorf("%v were rejected, want 10", got)
+	}
+	if text := log.String(); strings.Count(text, "event=notice_lost") != 1 || !strings.Contains(text, "hint=\"cdc-relay check --events-exchange 'no such exchange'") {
+		t.Errorf("the log has %s", text)
+	}
+	n.inFlight.Store(MaxInFlight)
+	n.Hook(DeadLettered)(deadLettered())
+	if got := value(t, n.counts.WithLabelValues("dead_lettered", "dropped")); got != 1 {
+		t.Errorf("%v were dropped, want 1", got)
+	}
+}

@@ -1,0 +1,79 @@
+package operator_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+type fixture struct{ *tabletest.Tables }
+
+func newFixture(t *testing.T) *fixture { return &fixture{tabletest.New(t)} }
+
+// operator opens a connection of its own.
+func (f *fixture) operator() *operator.Tables {
+	f.Helper()
+	o, err := operator.New(f.Context(), tabletest.Connect(f, f.URL), tabletest.Name())
+	if err != nil {
+		f.Fatal(err)
+	}
+	return o
+}
+
+func (f *fixture) requeue(filter operator.Filter, batch int) operator.Requeued {
+	f.Helper()
+	done, err := f.operator().Requeue(f.Context(), filter, batch, nil, quiet)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return done
+}
+
+// store returns a relay's store on the tables.
+func (f *fixture) store() *store.Store {
+	f.Helper()
+	s, err := store.Open(f.URL, tabletest.Name(), false, outbox.Shard{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(s.Close)
+	return s
+}
+
+// claimed returns all rows that a relay can claim now, in its order.
+func (f *fixture) claimed() []*outbox.Message {
+	f.Helper()
+	claim, err := f.store().Lock(f.Context(), f.IDs("true"), outbox.AllFresh(), "")
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer claim.Abandon()
+	return claim.Messages
+}
+
+func name(t testing.TB, text string) operator.Name {
+	t.Helper()
+	n, err := operator.ParseName(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func quiet(int64, int64) {}
+
+func text(s string) *string { return &s }
+
+func equal[T any](t testing.TB, what string, got, want []T) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}

@@ -1,0 +1,300 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
+)
+
+// idsOfPages reads all pages of a list.
+func idsOfPages[T any](t testing.TB, limit int, read func(operator.Page) (operator.Listing[T], error), id func(T) int64) (ids []int64) {
+	t.Helper()
+	ids = []int64{}
+	for after := ""; ; {
+		list, err := read(operator.Page{After: after, Limit: limit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list.Rows) > limit {
+			t.Fatalf("%d rows in a page of %d", len(list.Rows), limit)
+		}
+		for _, row := range list.Rows {
+			ids = append(ids, id(row))
+		}
+		if list.Next == after && after != "" {
+			t.Fatalf("page %v has itself as the next one", ids)
+		}
+		if after = list.Next; after == "" {
+			return ids
+		}
+	}
+}
+
+func (f *fixture) listed(filter operator.Filter, limit int) []int64 {
+	f.Helper()
+	o := f.operator()
+	return idsOfPages(f, limit, func(p operator.Page) (operator.Listing[operator.Waiting], error) {
+		return o.List(f.Context(), filter, p)
+	},
+		func(w operator.Waiting) int64 { return w.ID })
+}
+
+// A requeued dead letter can have it.
+func TestPagesContinueAfterTheIDZero(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key) SELECT i, 'k', '1', 'A' FROM generate_series(-1, 2) i`)
+	key := "A"
+	for _, filter := range []operator.Filter{{}, {OrderingKey: &key}} {
+		if got := f.listed(filter, 2); fmt.Sprint(got) != "[-1 0 1 2]" {
+			t.Errorf("%+v: listed %v", filter, got)
+		}
+		peeked := idsOfPages(t, 2, func(p operator.Page) (operator.Listing[operator.Peeked], error) {
+			return f.operator().Peek(t.Context(), filter, p, false, nil, true)
+		}, func(m operator.Peeked) int64 { return m.ID })
+		if fmt.Sprint(peeked) != "[-1 0 1 2]" {
+			t.Errorf("%+v: peeked %v", filter, peeked)
+		}
+	}
+}
+
+func TestListSelectsByStateAndFilters(t *testing.T) {
+	f := newFixture(t)
+	const columns = "(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version, expires_at, exchange, created_at, last_error) VALUES "
+	row := func(values string) int64 { return f.Insert(columns + "(" + values + ")") }
+	// The ids of the rows are 1, 2, …
+	row("'a', '1', NULL, NULL, 0, NULL, 1, NULL, 'x', now() - interval '2 hours', NULL")
+	row("'a', '1', 'k', now() - interval '1 second', 1, NULL, 1, NULL, NULL, now(), 'nack: full'")
+	row("'b', '1', 'k', now() + interval '2 hours', 2, NULL, 1, NULL, NULL, now(), 'unroutable'")
+	row("'b', '1', NULL, now() + interval '1 hour', 2, NULL, 1, NULL, NULL, now(), NULL")
+	row("'b', '1', NULL, 'infinity', 0, NULL, 1, NULL, NULL, now(), NULL")
+	row("'b', '1', NULL, now() + interval '1 hour', 0, NULL, 1, now() + interval '1 day', NULL, now(), NULL")
+	row("'c', '1', NULL, now() + interval '10 seconds', 0, true, 1, NULL, NULL, now(), NULL")
+	row("'c', '1', NULL, NULL, 0, NULL, 1, now() - interval '1 second', NULL, now(), NULL")
+	row("'c', '1', NULL, NULL, 0, NULL, 2, NULL, NULL, now(), NULL")
+	locked := row("'c', '1', NULL, NULL, 0, NULL, 1, NULL, NULL, now(), NULL")
+	if _, err := tabletest.Connect(t, f.URL).Exec(t.Context(), fmt.Sprintf(`BEGIN; SELECT FROM outbox WHERE id = %d FOR UPDATE`, locked)); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		filter operator.Filter
+		want   string
+	}{
+		{operator.Filter{}, "[1 2 3 4 5 6 7 8 9 10]"},
+		{operator.Filter{State: operator.AtOnce}, "[1]"},
+		{operator.Filter{State: operator.Due}, "[2]"},
+		{operator.Filter{State: operator.Retrying}, "[4 3]"},
+		{operator.Filter{State: operator.Scheduled}, "[6 5]"},
+		{operator.Filter{State: operator.Unconfirmed}, "[7]"},
+		{operator.Filter{State: operator.Expired}, "[8]"},
+		{operator.Filter{State: operator.NewerVersion}, "[9]"},
+		{operator.Filter{State: operator.Locked}, "[10]"},
+		{operator.Filter{OrderingKey: text("k")}, "[2 3]"},
+		{operator.Filter{OrderingKey: text("k"), State: operator.Retrying}, "[3]"},
+		{operator.Filter{RoutingKey: text("a")}, "[1 2]"},
+		{operator.Filter{RoutingKey: text("none")}, "[]"},
+		{operator.Filter{Exchange: text("x")}, "[1]"},
+		{operator.Filter{OlderThan: time.Hour}, "[1]"},
+		{operator.Filter{Reason: text("nack")}, "[2]"},
+	} {
+		for _, limit := range []int{1, 2, 3, 100} {
+			if got := fmt.Sprint(f.listed(test.filter, limit)); got != test.want {
+				t.Errorf("%+v by %d: %s, want %s", test.filter, limit, got, test.want)
+			}
+		}
+	}
+}
+
+// Many rows may have the same time, and a page may end among them.
+func TestPagesContainEveryRowOfEqualTime(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', '2100-01-01' FROM generate_series(1, 25)`)
+	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, dead_at)
+		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', 'infinity' FROM generate_series(1, 25) i`)
+	if got := f.listed(operator.Filter{State: operator.Scheduled}, 4); len(got) != 25 {
+		t.Errorf("%d rows: %v", len(got), got)
+	}
+	o := f.operator()
+	dead := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.DeadMessage], error) {
+		return o.DeadLetters(t.Context(), operator.Filter{}, p)
+	}, func(m operator.DeadMessage) int64 { return m.ID })
+	if len(dead) != 25 || dead[0] != 25 || dead[24] != 1 {
+		t.Errorf("%d dead letters: %v", len(dead), dead)
+	}
+	f.history()
+	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		SELECT i % 13, now(), '2026-01-01'::timestamptz + i * interval '1 s', gen_random_uuid(), 1, 1, 'r' FROM generate_series(1, 25) i`)
+	published := idsOfPages(t, 3, func(p operator.Page) (operator.Listing[operator.PublishedMessage], error) {
+		return o.PublishedMessages(t.Context(), operator.Filter{}, p)
+	}, func(m operator.PublishedMessage) int64 { return m.ID })
+	if len(published) != 25 || published[0] != 12 || published[1] != 12 || published[24] != 0 {
+		t.Errorf("%d published messages: %v", len(published), published)
+	}
+}
+
+func TestCursorsOfOtherListsAreRejected(t *testing.T) {
+	f := newFixture(t)
+	f.Plain(2)
+	o := f.operator()
+	list, err := o.List(t.Context(), operator.Filter{}, operator.Page{Limit: 1})
+	if err != nil || list.Next == "" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	for _, after := range []string{list.Next, "17", "%%"} {
+		_, err := o.List(t.Context(), operator.Filter{State: operator.Due}, operator.Page{After: after, Limit: 1})
+		if !errors.Is(err, operator.ErrCursor) {
+			t.Errorf("%q: %v", after, err)
+		}
+	}
+}
+
+func TestKeysShowWhyTheyWait(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) VALUES
+		('r', '1', 'a', NULL, 0), ('r', '1', 'a', '2100-01-01', 0), ('r', '1', 'b', '2100-01-01', 1), ('r', '1', 'b', NULL, 0),
+		('r', '1', 'c', NULL, 0), ('r', '1', 'd', '2090-01-01', 0), ('r', '1', NULL, '2080-01-01', 0)`)
+	f.DeadLetter(1000, "nack", "ordering_key", "'c'")
+	f.DeadLetter(1001, "nack", "ordering_key", "'b'")
+	f.DeadLetter(1002, "nack", "ordering_key", "'no rows'")
+	o := f.operator()
+	keys := func(limit int, read func(context.Context, operator.Page) (operator.Listing[operator.Key], error)) (names string) {
+		idsOfPages(t, limit, func(p operator.Page) (operator.Listing[operator.Key], error) { return read(t.Context(), p) }, func(k operator.Key) int64 {
+			names += fmt.Sprintf("%s:%d/%d/%s/%t ", k.Key, k.First.ID, k.Behind.N, k.First.State, k.Dead != nil)
+			return 0
+		})
+		return names
+	}
+	parked := func(block bool) func(context.Context, operator.Page) (operator.Listing[operator.Key], error) {
+		return func(ctx context.Context, p operator.Page) (operator.Listing[operator.Key], error) {
+			return o.ParkedKeys(ctx, block, p)
+		}
+	}
+	for _, limit := range []int{1, 2, 3, 4, 100} {
+		for _, test := range []struct {
+			read func(context.Context, operator.Page) (operator.Listing[operator.Key], error)
+			want string
+		}{
+			{o.Keys, "a:1/1/waiting/false b:3/1/retrying/true c:5/0/waiting/true d:6/0/scheduled/false "},
+			{parked(false), "d:6/0/scheduled/false b:3/1/retrying/true "},
+			{parked(true), "d:6/0/scheduled/false b:3/1/retrying/true c:5/0/waiting/true "},
+		} {
+			if got := keys(limit, test.read); got != test.want {
+				t.Errorf("by %d: %s, want %s", limit, got, test.want)
+			}
+		}
+	}
+}
+
+// A page of a million rows, keys or dead letters costs as much as one of a few.
+func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
+	rows := 3 * operator.MostLooked
+	if !testing.Short() {
+		rows = 1_000_000
+	}
+	f := newFixture(t)
+	f.Exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`) // autovacuum would hide rows from the count below
+	// Ids with and without a key and a time; most times are equal.
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) SELECT 'r', '1',
+		CASE WHEN i % 2 = 0 THEN 'key ' || i WHEN i % 3 = 0 THEN 'hot' END,
+		CASE WHEN i % 4 = 0 THEN '2100-01-01'::timestamptz WHEN i % 4 = 1 THEN now() - interval '1 second' END, i % 2 FROM generate_series(1, $1::int) i`, rows)
+	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, ordering_key, failure_reason, dead_at)
+		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'key ' || i, 'nack', '2026-01-01' FROM generate_series(1, $1::int) i`, rows)
+	conn := tabletest.Connect(t, f.URL)
+	o, err := operator.New(t.Context(), conn, tabletest.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.history()
+	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		SELECT i, now(), now() - i % 5 * interval '1 day', gen_random_uuid(), 0, 1, 'r' FROM generate_series(1, $1::int) i`, rows)
+	none := text("none has this")
+	counted := func() (n int) {
+		err := conn.QueryRow(t.Context(), `SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables`).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	list := func(filter operator.Filter) func(string) (string, error) {
+		return func(after string) (string, error) {
+			l, err := o.List(t.Context(), filter, operator.Page{After: after, Limit: 50})
+			return l.Next, err
+		}
+	}
+	peek := func(filter operator.Filter) func(string) (string, error) {
+		return func(after string) (string, error) {
+			l, err := o.Peek(t.Context(), filter, operator.Page{After: after, Limit: 50}, true, nil, true)
+			return l.Next, err
+		}
+	}
+	for what, read := range map[string]func(after string) (next string, err error){
+		"list": list(operator.Filter{}), "routing key": list(operator.Filter{RoutingKey: none}), "due": list(operator.Filter{State: operator.Due}),
+		"retrying": list(operator.Filter{State: operator.Retrying}), "scheduled": list(operator.Filter{State: operator.Scheduled}),
+		"scheduled, none": list(operator.Filter{State: operator.Scheduled, RoutingKey: none}), "locked": list(operator.Filter{State: operator.Locked}),
+		"newer version": list(operator.Filter{State: operator.NewerVersion}), "hot key": list(operator.Filter{OrderingKey: text("hot"), RoutingKey: none}),
+		"keys": func(after string) (string, error) {
+			l, err := o.Keys(t.Context(), operator.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+		"parked keys": func(after string) (string, error) {
+			l, err := o.ParkedKeys(t.Context(), true, operator.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+		"peek": peek(operator.Filter{}), "peek, none": peek(operator.Filter{RoutingKey: none}), "peek, hot key": peek(operator.Filter{OrderingKey: text("hot")}),
+		"published": func(after string) (string, error) {
+			l, err := o.PublishedMessages(t.Context(), operator.Filter{}, operator.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+		"published, none": func(after string) (string, error) {
+			l, err := o.PublishedMessages(t.Context(), operator.Filter{RoutingKey: none}, operator.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+		"dead letters": func(after string) (string, error) {
+			l, err := o.DeadLetters(t.Context(), operator.Filter{}, operator.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+		"dead letters, none": func(after string) (string, error) {
+			l, err := o.DeadLetters(t.Context(), operator.Filter{RoutingKey: none}, operator.Page{After: after, Limit: 50})
+			return l.Next, err
+		},
+	} {
+		after := ""
+		for page := range 3 {
+			if _, err := conn.Exec(t.Context(), `BEGIN`); err != nil { // the counters are those of a transaction
+				t.Fatal(err)
+			}
+			before := counted()
+			after, err = read(after)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			n := counted() - before
+			if _, err := conn.Exec(t.Context(), `ROLLBACK`); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s, page %d: %d rows", what, page+1, n)
+			most := operator.MostLooked + 500
+			if few := []string{"list", "due", "scheduled", "keys", "parked keys", "dead letters", "published"}; slices.Contains(few, what) {
+				most = 50*(operator.MostBehind+10) + 500 // it counts this many rows of each key
+				if !strings.Contains(what, "keys") {
+					most = 100
+				}
+			}
+			if strings.HasPrefix(what, "peek") { // those that wait for their time, and a dead letter for each row
+				most = 3*operator.MostLooked + 500
+			}
+			if n > most {
+				t.Errorf("%s, page %d: %d rows were read", what, page+1, n)
+			}
+			if after == "" {
+				break
+			}
+		}
+	}
+}

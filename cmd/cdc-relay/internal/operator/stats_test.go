@@ -1,0 +1,250 @@
+package operator_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
+)
+
+// stats also checks that the states add up.
+func (f *fixture) stats(exact bool) operator.QueueStats {
+	f.Helper()
+	return f.statsBlocking(exact, false)
+}
+
+func (f *fixture) statsBlocking(exact, block bool) operator.QueueStats {
+	f.Helper()
+	s, err := f.operator().Stats(f.Context(), 3, exact, block)
+	if err != nil {
+		f.Fatal(err)
+	}
+	sum := int64(0)
+	for _, count := range []operator.Count{s.Waiting, s.Behind, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed, s.Locked, s.Expired, s.NewerVersion} {
+		sum += count.N
+	}
+	if sum != s.Depth.N {
+		f.Errorf("the states sum to %d of %d rows: %+v", sum, s.Depth.N, s)
+	}
+	return s
+}
+
+func exactly(n int64) operator.Count { return operator.Count{N: n, Precision: operator.Exact} }
+
+func TestStatsOfAnEmptyQueue(t *testing.T) {
+	f := newFixture(t)
+	for _, exact := range []bool{false, true} {
+		s := f.stats(exact)
+		zero := exactly(0)
+		if s.Depth != zero || s.Due != zero || s.Retrying != zero || s.DeadLetters != zero || s.Expired != zero || s.OldestPending != nil || s.OldestUnknown || len(s.Failing) != 0 {
+			t.Errorf("got %+v", s)
+		}
+	}
+}
+
+func TestStatsCountsRowsByState(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at, possible_duplicate, last_error, created_at) VALUES
+		('fresh', '1', NULL, 0, NULL, NULL, NULL, now() - interval '1 minute'),
+		('due', '1', NULL, 0, now() - interval '1 second', NULL, NULL, now() - interval '1 hour'),
+		('a', '1', 'k', 1, now() + interval '5 minutes', false, 'unroutable: b', now() - interval '2 hours'),
+		('a', '1', 'k', 0, NULL, NULL, NULL, now()),
+		('a', '1', NULL, 2, now() + interval '6 minutes', true, 'unroutable: c', now()),
+		('b', '1', NULL, 2, now() + interval '7 minutes', true, 'nack', now()),
+		('later', '1', NULL, 0, now() + interval '1 day', NULL, NULL, now()),
+		('unconfirmed', '1', NULL, 0, now() + interval '30 seconds', true, NULL, now()),
+		('behind', '1', 'blocked', 0, NULL, NULL, NULL, now())`)
+	f.DeadLetter(1, "retries_exhausted", "last_error", "'unroutable: d'", "ordering_key", "'blocked'")
+	f.DeadLetter(2, "too_large", "ordering_key", "'nothing behind'")
+	f.Exec(`UPDATE outbox_dead_letter SET routing_key = 'a' WHERE id = 1`)
+	f.Exec(`UPDATE outbox SET expires_at = now() + CASE routing_key WHEN 'later' THEN interval '1 h' ELSE '-1 s' END WHERE routing_key IN ('b', 'due', 'later')`)
+	for _, exact := range []bool{false, true} {
+		s := f.stats(exact)
+		for what, counts := range map[string][2]operator.Count{
+			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(0)}, "retrying": {s.Retrying, exactly(2)}, "waiting": {s.Waiting, exactly(2)}, "behind": {s.Behind, exactly(1)},
+			"scheduled": {s.Scheduled, exactly(1)}, "unconfirmed": {s.Unconfirmed, exactly(1)}, "expired": {s.Expired, exactly(2)}, "parked": {s.ParkedKeys, exactly(1)},
+			"blocked": {s.BlockedKeys, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
+		} {
+			if counts[0] != counts[1] {
+				t.Errorf("exact %t, %s: %v, want %v", exact, what, counts[0], counts[1])
+			}
+		}
+		within := func(what string, got time.Duration, want time.Duration) {
+			t.Helper()
+			if got < want-time.Minute || got > want+time.Minute {
+				t.Errorf("%s: %s, want about %s", what, got, want)
+			}
+		}
+		within("oldest", s.At.Sub(*s.OldestPending), time.Hour)
+		within("next retry", s.NextRetry.Sub(s.At), 5*time.Minute)
+		within("next scheduled", s.NextScheduled.Sub(s.At), 24*time.Hour)
+		if len(s.Failing) != 3 || s.Failing[0] != (operator.Failing{RoutingKey: "a", Error: "unroutable", Example: "unroutable: c", Retrying: 2, Dead: 1}) || s.FailingPrecision != operator.Exact {
+			t.Errorf("failing: %+v", s.Failing)
+		}
+	}
+}
+
+// Rows that cannot leave because of another row, of their version, or of a lock have a state, too.
+func TestEachRowCountsInOneState(t *testing.T) {
+	f := newFixture(t)
+	const columns = `INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at, possible_duplicate, schema_version, expires_at) `
+	f.Exec(columns + `
+		SELECT 'rejected', '1', 'key ' || i, 1, now() + interval '1 hour', NULL, 1, NULL::timestamptz FROM generate_series(1, 11) i`)
+	f.Exec(columns + `
+		SELECT 'behind', '1', 'key ' || 1 + i % 11, 0, NULL, NULL, 1, NULL::timestamptz FROM generate_series(1, 700) i`)
+	f.Exec(columns + `VALUES
+		('behind, requeued', '1', 'key 1', 0, now() - interval '1 second', NULL, 1, NULL),
+		('behind, expired', '1', 'key 1', 0, NULL, NULL, 1, now() - interval '1 second'),
+		('behind, newer', '1', 'key 1', 0, NULL, NULL, 2, NULL),
+		('behind, rejected', '1', 'key 1', 2, now() + interval '1 minute', true, 1, NULL),
+		('head, newer', '1', 'newer', 0, NULL, NULL, 2, NULL),
+		('behind a newer one', '1', 'newer', 0, NULL, NULL, 1, NULL),
+		('dead key', '1', 'dead', 0, NULL, NULL, 1, NULL),
+		('free', '1', NULL, 0, NULL, NULL, 1, NULL),
+		('locked', '1', NULL, 0, NULL, NULL, 1, NULL),
+		('late confirm', '1', 'late', 0, now() + interval '1 minute', true, 1, NULL)`)
+	f.DeadLetter(-1, "nack", "ordering_key", "'dead'")
+	if _, err := tabletest.Connect(t, f.URL).Exec(t.Context(), `BEGIN; SELECT FROM outbox WHERE routing_key = 'locked' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	for _, exact := range []bool{false, true} {
+		for _, block := range []bool{false, true} {
+			waiting, behind := int64(2), int64(702)
+			if block {
+				waiting, behind = 1, 703
+			}
+			s := f.statsBlocking(exact, block)
+			for what, counts := range map[string][2]operator.Count{
+				"depth": {s.Depth, exactly(721)}, "waiting": {s.Waiting, exactly(waiting)}, "behind": {s.Behind, exactly(behind)}, "due": {s.Due, exactly(0)},
+				"retrying": {s.Retrying, exactly(12)}, "scheduled": {s.Scheduled, exactly(0)}, "unconfirmed": {s.Unconfirmed, exactly(1)},
+				"locked": {s.Locked, exactly(1)}, "expired": {s.Expired, exactly(1)}, "newer": {s.NewerVersion, exactly(2)}, "parked": {s.ParkedKeys, exactly(12)},
+			} {
+				if counts[0] != counts[1] {
+					t.Errorf("exact %t, block %t, %s: %v, want %v", exact, block, what, counts[0], counts[1])
+				}
+			}
+		}
+	}
+}
+
+func TestStatsSaysHowPreciseACountIs(t *testing.T) {
+	f := newFixture(t)
+	const rows = operator.MostCounted + 2000
+	f.Exec(`SET track_counts = off`) // the server has not counted them yet
+	f.Plain(rows)
+	s := f.stats(false)
+	if s.Depth != (operator.Count{N: rows, Precision: operator.Estimate}) {
+		t.Errorf("without statistics: %+v", s.Depth)
+	}
+	f.Exec(`ANALYZE outbox`)
+	if s := f.stats(false); s.Depth.Precision != operator.Estimate || s.Depth.N < rows*9/10 || s.Depth.N > rows {
+		t.Errorf("analyzed: %+v", s.Depth)
+	}
+	if s := f.stats(true); s.Depth != exactly(rows) {
+		t.Errorf("exact: %+v", s.Depth)
+	}
+	f.Exec(`UPDATE outbox SET available_at = now() + interval '1 hour', attempts = 1, last_error = 'nack'`)
+	s = f.stats(false)
+	if want := (operator.Count{N: operator.MostCounted, Precision: operator.AtLeast}); s.Retrying.Precision != want.Precision || s.FailingPrecision != operator.AtLeast {
+		t.Errorf("retrying: %+v, failing %s", s.Retrying, s.FailingPrecision)
+	}
+	if s := f.stats(true); s.Retrying != exactly(rows) || s.FailingPrecision != operator.Exact || s.Failing[0].Retrying != rows {
+		t.Errorf("retrying: %+v, failing %+v", s.Retrying, s.Failing)
+	}
+}
+
+func TestSlotIsDescribed(t *testing.T) {
+	f := newFixture(t)
+	o := f.operator()
+	slot, err := o.Slot(t.Context(), "no_such_slot")
+	if err != nil || slot.Exists() {
+		t.Errorf("%+v, %v", slot, err)
+	}
+}
+
+func TestExplainReturnsTheStateOfAMessage(t *testing.T) {
+	f := newFixture(t)
+	insert := func(rest string) int64 {
+		return f.Insert("(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version) VALUES ('r', '1', " + rest + ")")
+	}
+	for _, test := range []struct {
+		rest string
+		want operator.State
+	}{
+		{"NULL, NULL, 0, NULL, 1", operator.AtOnce},
+		{"NULL, now() - interval '1 second', 0, NULL, 1", operator.Due},
+		{"NULL, now() + interval '10 minutes', 1, false, 1", operator.Retrying},
+		{"NULL, now() + interval '10 minutes', 1, true, 1", operator.Retrying},
+		{"NULL, now() + interval '10 seconds', 1, true, 1", operator.Retrying},
+		{"NULL, now() + interval '10 seconds', 0, true, 1", operator.Unconfirmed},
+		{"NULL, now() + interval '10 seconds', 0, NULL, 1", operator.Scheduled},
+		{"NULL, NULL, 0, NULL, 2", operator.NewerVersion},
+	} {
+		id := insert(test.rest)
+		waiting, dead, err := f.operator().Explain(t.Context(), name(t, tabletest.One[string](f, `SELECT $1::bigint::text`, id)), false)
+		if err != nil || len(waiting) != 1 || len(dead) != 0 || waiting[0].State != test.want {
+			t.Errorf("%s: %+v, %v, want %s", test.rest, waiting, err, test.want)
+		}
+	}
+}
+
+func TestExplainNamesTheSessionThatLocksAMessage(t *testing.T) {
+	f := newFixture(t)
+	id := f.Insert("(routing_key, payload) VALUES ('r', '1')")
+	locked, err := f.Conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var session int32
+	if err := locked.QueryRow(t.Context(), `SELECT pg_backend_pid() FROM outbox WHERE id = $1 FOR UPDATE`, id).Scan(&session); err != nil {
+		t.Fatal(err)
+	}
+	explain := func() operator.Waiting {
+		waiting, _, err := f.operator().Explain(t.Context(), name(t, strconv.FormatInt(id, 10)), false)
+		if err != nil || len(waiting) != 1 {
+			t.Fatalf("%+v, %v", waiting, err)
+		}
+		return waiting[0]
+	}
+	w := explain()
+	if w.State != operator.Locked || w.LockedBy != session || w.Session == nil || w.Session.PID != session {
+		t.Fatalf("%s by session %d %+v, want locked by %d", w.State, w.LockedBy, w.Session, session)
+	}
+	if w.Session.Application == nil || w.Session.Client == nil || w.Session.Since == nil {
+		t.Errorf("the session lacks its application, client or start: %+v", *w.Session)
+	}
+	if err := locked.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w := explain(); w.State != operator.AtOnce || w.LockedBy != 0 {
+		t.Errorf("%s by session %d after the end of the lock", w.State, w.LockedBy)
+	}
+}
+
+func TestExplainReturnsThePositionInTheKey(t *testing.T) {
+	f := newFixture(t)
+	first := f.Insert("(routing_key, payload, ordering_key, available_at, attempts, last_error) VALUES ('r', '1', 'k', now() + interval '1 hour', 2, 'nack')")
+	f.Insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
+	f.Insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
+	f.DeadLetter(0, "nack", "ordering_key", "'k'")
+	message := tabletest.One[string](f, `SELECT message_id::text FROM outbox ORDER BY id DESC LIMIT 1`)
+	waiting, dead, err := f.operator().Explain(t.Context(), name(t, message), false)
+	if err != nil || len(waiting) != 1 || len(dead) != 0 {
+		t.Fatalf("%+v, %+v, %v", waiting, dead, err)
+	}
+	w := waiting[0]
+	if w.Before != exactly(2) || w.First == nil || w.First.ID != first || w.First.State != operator.Retrying || w.DeadOfKey != exactly(1) || w.OldestDeadOfKey != 0 {
+		t.Errorf("got %+v", w)
+	}
+	message = tabletest.One[string](f, `SELECT message_id::text FROM outbox_dead_letter`)
+	waiting, dead, err = f.operator().Explain(t.Context(), name(t, message), false)
+	if err != nil || len(waiting) != 0 || len(dead) != 1 || dead[0].Reason != "nack" {
+		t.Errorf("%+v, %+v, %v", waiting, dead, err)
+	}
+	waiting, dead, err = f.operator().Explain(t.Context(), name(t, "4711"), false)
+	if err != nil || len(waiting)+len(dead) != 0 {
+		t.Errorf("%+v, %+v, %v", waiting, dead, err)
+	}
+}

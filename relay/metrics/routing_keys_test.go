@@ -1,0 +1,50 @@
+package metrics
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestTopicPatternsMatchLikeBindings(t *testing.T) {
+	for _, test := range []struct {
+		pattern, key string
+		matches      bool
+	}{
+		{"orders.created", "orders.created", true},
+		{"orders.created", "orders-created", false},
+		{"orders.*", "orders.created", true},
+		{"orders.*", "orders.created.eu", false},
+		{"orders.*", "orders", false},
+		{"*.created", "orders.created", true},
+		{"orders.#", "orders", true},
+		{"orders.#", "orders.created.eu", true},
+		{"orders.#", "ordersx", false},
+		{"#.eu", "eu", true},
+		{"#.eu", "orders.created.eu", true},
+		{"#", "", true},
+		{"a.*.c", "a.b.c", true},
+		{"(", "(", true},
+	} {
+		if got := topicPattern(test.pattern).MatchString(test.key); got != test.matches {
+			t.Errorf("%q matches %q: %t", test.pattern, test.key, got)
+		}
+	}
+}
+
+func TestRoutingKeyLabelsAreBounded(t *testing.T) {
+	keys, err := newRoutingKeys([]string{"orders.*", "paid"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := make(map[string]bool)
+	for i := range 1000 {
+		labels[keys.label(fmt.Sprintf("orders.%d", i))] = true
+		labels[keys.label(fmt.Sprintf("invoices.%d", i))] = true
+	}
+	if len(labels) != mostLabels || keys.label("orders.0") != "orders.0" || keys.label("orders.999") != otherKeys || keys.label("paid") != otherKeys {
+		t.Errorf("%d labels", len(labels))
+	}
+	if _, err := newRoutingKeys([]string{"a", ""}); err == nil {
+		t.Error("an empty pattern was accepted")
+	}
+}
