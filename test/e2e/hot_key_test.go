@@ -109,11 +109,8 @@ func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 			if n := arrived.duplicates(); n != 0 {
 				t.Errorf("%d messages arrived twice", n)
 			}
-			next, marked := 0, 0
+			next := 0
 			for _, d := range arrived.all() {
-				if d.Headers["x-possible-duplicate"] != nil {
-					marked++
-				}
 				if d.Headers["hot"] == nil {
 					continue
 				}
@@ -122,9 +119,6 @@ func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 					t.Fatalf("message %s of the key comes after %d (%v)", d.Body, next, err)
 				}
 				next = n
-			}
-			if marked > rows/100 { // a machine without time for the relay causes some
-				t.Errorf("%d messages are marked", marked)
 			}
 		})
 	}
