@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -17,29 +18,26 @@ import (
 // Each outbox of a database has its own publication and slot. The slot has no table; usually it has the name of its
 // publication.
 
-// otherOutboxesSQL lists outboxes in a publication except the table: tables that have a dead-letter table.
-const otherOutboxesSQL = `
-SELECT pg_catalog.json_agg(o.name) FROM (
-  SELECT pg_catalog.json_build_array(t.schemaname, t.tablename) AS name FROM pg_catalog.pg_publication_tables t
+// OtherOutboxesSQL is a query for up to five other outboxes in a publication, as JSON: tables that have a dead-letter
+// table. The arguments are SQL expressions; schema and table name the outbox to leave out.
+func OtherOutboxesSQL(publication, schema, table string) string {
+	return `SELECT coalesce(pg_catalog.json_agg(o.name), '[]') FROM (
+  SELECT pg_catalog.json_build_object('Schema', t.schemaname, 'Name', t.tablename) AS name FROM pg_catalog.pg_publication_tables t
   JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
   JOIN pg_catalog.pg_class d ON d.relnamespace = n.oid AND d.relname = t.tablename::text || '_dead_letter'
-  WHERE t.pubname = %[1]s AND NOT (t.schemaname = %[2]s AND t.tablename = %[3]s) ORDER BY t.schemaname, t.tablename LIMIT 5) o`
+  WHERE t.pubname = ` + publication + ` AND NOT (t.schemaname = ` + schema + ` AND t.tablename = ` + table + `)
+  ORDER BY t.schemaname, t.tablename LIMIT 5) o`
+}
 
 // otherOutboxes returns other outboxes in a publication.
 func otherOutboxes(ctx context.Context, conn *pgconn.PgConn, publication string, table outbox.Table) (others []outbox.Table, err error) {
-	rows, err := query(ctx, conn, fmt.Sprintf(otherOutboxesSQL, outbox.QuoteLiteral(publication), outbox.QuoteLiteral(table.Schema), outbox.QuoteLiteral(table.Name)))
+	literal := outbox.QuoteLiteral
+	rows, err := query(ctx, conn, OtherOutboxesSQL(literal(publication), literal(table.Schema), literal(table.Name)))
+	if err == nil {
+		err = json.Unmarshal([]byte(rows[0][0]), &others)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the tables of publication %q: %w", publication, err)
-	}
-	if rows[0][0] == "" {
-		return nil, nil
-	}
-	var found [][2]string
-	if err := json.Unmarshal([]byte(rows[0][0]), &found); err != nil {
-		return nil, fmt.Errorf("read the tables of publication %q: %w", publication, err)
-	}
-	for _, f := range found {
-		others = append(others, outbox.Table{Schema: f[0], Name: f[1]})
 	}
 	return others, nil
 }
@@ -58,7 +56,7 @@ func CheckNames(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 }
 
 func checkNames(ctx context.Context, conn *pgconn.PgConn, names Names) error {
-	for _, publication := range []string{names.Publication, names.Slot} {
+	for _, publication := range slices.Compact([]string{names.Publication, names.Slot}) { // usually one name
 		of := names
 		of.Publication = publication
 		state, err := readPublication(ctx, conn, of)
@@ -101,12 +99,14 @@ func (n Names) OwnSetup() string {
 	return command + " --slot " + name + " --publication " + name
 }
 
-// ownName suggests a name for slot and publication of a table. A hash keeps different tables apart. The name leaves room
-// for the suffix of a shard.
+// ownName suggests a name for slot and publication of a table. A hash keeps different tables apart, if the words of two
+// tables can be the same. The name leaves room for the suffix of a shard.
 func ownName(table outbox.Table) string {
 	const longest = 40
-	words := strings.TrimPrefix(table.Schema+"_"+table.Name, "public_")
-	exact := !strings.Contains(strings.TrimPrefix(table.Schema, "public"), "_") && (table.Schema != "public" || !strings.Contains(table.Name, "_"))
+	words, exact := table.Schema+"_"+table.Name, !strings.Contains(table.Schema, "_")
+	if table.Schema == "public" {
+		words, exact = table.Name, !strings.Contains(table.Name, "_")
+	}
 	name := "cdc_relay_" + strings.Map(func(r rune) rune {
 		if r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' {
 			return r
@@ -117,5 +117,6 @@ func ownName(table outbox.Table) string {
 	if exact && len(name) <= longest {
 		return name
 	}
-	return fmt.Sprintf("%s_%x", name[:min(len(name), longest-9)], sha256.Sum256([]byte(table.SQL())))[:min(len(name), longest-9)+9]
+	hash := sha256.Sum256([]byte(table.SQL()))
+	return fmt.Sprintf("%s_%x", name[:min(len(name), longest-9)], hash[:4])
 }

@@ -45,12 +45,15 @@ func Others(table outbox.Table, others []outbox.Table) (which, meant string) {
 	return ", which has " + strings.Join(names, ", "), meant
 }
 
-// outboxes returns up to five tables that have a dead-letter table; none if they cannot be read.
-func outboxes(ctx context.Context, db querier) []outbox.Table {
-	rows, err := db.Query(ctx, `
+// OutboxesSQL lists up to five outboxes of the database, by schema and name: tables that have a dead-letter table.
+const OutboxesSQL = `
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_class d ON d.relnamespace = c.relnamespace AND d.relname = c.relname::text || '_dead_letter'::text
-WHERE c.relkind IN ('r', 'p') AND d.relkind IN ('r', 'p') ORDER BY 1, 2 LIMIT 5`)
+WHERE c.relkind IN ('r', 'p') AND d.relkind IN ('r', 'p') ORDER BY 1, 2 LIMIT 5`
+
+// outboxes returns those of OutboxesSQL; none if they cannot be read.
+func outboxes(ctx context.Context, db querier) []outbox.Table {
+	rows, err := db.Query(ctx, OutboxesSQL)
 	if err != nil {
 		return nil
 	}

@@ -30,8 +30,9 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	defer s.close(ctx)
 	socket, config := s.conn.PgConn().Conn(), s.conn.Config().TLSConfig
 	f.address = socket.RemoteAddr().String()
-	// sslmode=verify-ca checks the certificate itself.
-	f.encryption = encryptionOf(socket, config != nil && (!config.InsecureSkipVerify || config.VerifyPeerCertificate != nil))
+	// With sslmode=verify-ca, the driver's own function checks the certificate.
+	verified := config != nil && (!config.InsecureSkipVerify || config.VerifyPeerCertificate != nil)
+	f.encryption = encryptionOf(socket, verified)
 
 	f.server.err = s.fetch(ctx, &f.server.value, serverSQL, settingNames(), managedRoles())
 	f.pooler = poolerOf(s, f.server)
@@ -50,7 +51,7 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	}
 	f.transactions.err = s.fetch(ctx, &f.transactions.value, transactionsSQL)
 	if !o.Poll {
-		f.publication.err = s.fetch(ctx, &f.publication.value, publicationSQL, o.Publication, o.Table.Schema, o.Table.Name)
+		f.publication.err = s.fetch(ctx, &f.publication.value, publicationSQL(), o.Publication, o.Table.Schema, o.Table.Name)
 		if errors.Is(f.publication.err, pgx.ErrNoRows) {
 			f.publication.err = nil
 		}
@@ -247,10 +248,7 @@ SELECT jsonb_build_object(
      'references', ` + referencesSQL + `, 'constraints', ` + constraintsSQL + `)), '{}') FROM tables t),
   'leaves', (SELECT coalesce(jsonb_agg(jsonb_build_object('root', t.root, 'schema', t.nspname, 'name', t.relname, 'persistence', t.relpersistence,
      'triggers', ` + triggersSQL + `, 'references', ` + referencesSQL + `, 'constraints', ` + constraintsSQL + `) ORDER BY t.nspname, t.relname), '[]') FROM leaves t),
-  'outboxes', (SELECT coalesce(jsonb_agg(jsonb_build_array(few.nspname, few.relname)), '[]') FROM (
-     SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     JOIN pg_class d ON d.relnamespace = c.relnamespace AND d.relname = c.relname || '_dead_letter'
-     WHERE c.relkind IN ('r', 'p') AND d.relkind IN ('r', 'p') ORDER BY 1, 2 LIMIT 5) few),
+  'outboxes', (SELECT coalesce(jsonb_agg(jsonb_build_object('Schema', o.nspname, 'Name', o.relname)), '[]') FROM (` + store.OutboxesSQL + `) o),
   'others', (SELECT coalesce(jsonb_object_agg(o.name, o.kind), '{}')
              FROM (` + migrations.ObjectsSQL + `) o, schema WHERE o.namespace = schema.oid AND o.name = ANY ($2::text[]) AND o.kind <> 'TABLE'),
   'views', (SELECT coalesce(jsonb_object_agg(v.relname, v.tables), '{}') FROM (
@@ -304,7 +302,8 @@ SELECT to_jsonb(count(*)) FROM (SELECT payload FROM %TABLE% ORDER BY id DESC LIM
 WHERE json_typeof(payload) = 'string' AND payload::text ~ '^\s*"\s*(\{.*\}|\[.*\])(\s|\\[nrt])*"\s*$'`
 
 // to_jsonb leaves out columns that versions before 15 do not have.
-const publicationSQL = `
+func publicationSQL() string {
+	return `
 SELECT jsonb_build_object(
   'exists', true, 'owner', pg_get_userbyid(p.pubowner), 'insert', p.pubinsert, 'update', p.pubupdate, 'delete', p.pubdelete,
   'truncate', p.pubtruncate, 'via_root', p.pubviaroot, 'all_tables', p.puballtables,
@@ -315,16 +314,14 @@ SELECT jsonb_build_object(
                        CASE jsonb_typeof(t.line -> 'attnames') WHEN 'array' THEN t.line -> 'attnames' ELSE '[]' END) a), ''),
   'others', (SELECT count(*) FROM (SELECT FROM pg_publication_tables o WHERE o.pubname = p.pubname
              AND (o.schemaname, o.tablename) <> ($2, $3) LIMIT 1000) few),
-  'outboxes', (SELECT coalesce(jsonb_agg(jsonb_build_array(few.schemaname, few.tablename)), '[]') FROM (
-             SELECT o.schemaname, o.tablename FROM pg_publication_tables o JOIN pg_namespace n ON n.nspname = o.schemaname
-             JOIN pg_class d ON d.relnamespace = n.oid AND d.relname = o.tablename || '_dead_letter'
-             WHERE o.pubname = p.pubname AND (o.schemaname, o.tablename) <> ($2, $3) ORDER BY 1, 2 LIMIT 5) few))
+  'outboxes', (` + replication.OtherOutboxesSQL("p.pubname", "$2", "$3") + `))
 FROM pg_publication p
 LEFT JOIN pg_class c ON c.relname = $3 AND c.relkind IN ('r', 'p') AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
 LEFT JOIN LATERAL (SELECT to_jsonb(o) AS line, c.oid AS relid FROM pg_publication_tables o
                    WHERE o.pubname = p.pubname AND o.schemaname = $2 AND o.tablename = $3 LIMIT 1) t ON true
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
 WHERE p.pubname = $1`
+}
 
 const standbysSQL = `
 SELECT coalesce(jsonb_agg(standby), '[]')

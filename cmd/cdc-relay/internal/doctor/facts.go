@@ -110,8 +110,8 @@ type tablesFacts struct {
 	Leaves       []leafFacts           `json:"leaves"` // of partitioned tables
 	// Others have the names of our tables but are of another kind. The value is the kind as ALTER writes it.
 	Others map[string]string `json:"others"`
-	// Outboxes are tables with a dead-letter table, in all schemas, up to five, each as schema and name.
-	Outboxes tableNames `json:"outboxes"`
+	// Outboxes are up to five outboxes, in all schemas.
+	Outboxes []outbox.Table `json:"outboxes"`
 	// Views are the tables that these views read, by the name of the view.
 	Views map[string][]viewedFacts `json:"views"`
 	// Sequence is the sequence of the column id; empty: there is none.
@@ -267,27 +267,15 @@ type publicationFacts struct {
 	Columns    string `json:"columns"` // the column list
 	Others     int    `json:"others"`  // other tables in it, counted up to 1000
 	ColumnList bool   `json:"column_list"`
-	// Outboxes are other outboxes in it, up to five, each as schema and name.
-	Outboxes tableNames `json:"outboxes"`
+	// Outboxes are up to five other outboxes in it.
+	Outboxes []outbox.Table `json:"outboxes"`
 }
 
 func (p publicationFacts) state() replication.Publication {
-	state := replication.Publication{
+	return replication.Publication{
 		Exists: p.Exists, Insert: p.Insert, ViaRoot: p.ViaRoot, HasTable: p.HasTable,
-		RowFilter: p.Filter, ColumnList: p.ColumnList,
+		RowFilter: p.Filter, ColumnList: p.ColumnList, Outboxes: p.Outboxes,
 	}
-	state.Outboxes = p.Outboxes.tables()
-	return state
-}
-
-// tableNames are schemas and names.
-type tableNames [][2]string
-
-func (n tableNames) tables() (all []outbox.Table) {
-	for _, t := range n {
-		all = append(all, outbox.Table{Schema: t[0], Name: t[1]})
-	}
-	return all
 }
 
 type slotsFacts struct {

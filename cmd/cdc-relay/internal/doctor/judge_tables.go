@@ -84,7 +84,7 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 		which, repair := "", j.setupCommand()
 		if need.Table == j.o.Table { // perhaps the name is mistyped
 			var meant string
-			if which, meant = store.Others(need.Table, j.f.tables.value.Outboxes.tables()); meant != "" {
+			if which, meant = store.Others(need.Table, j.f.tables.value.Outboxes); meant != "" {
 				repair = lines(remark("%s", meant), remark("# else: %s", j.setupCommand()[0].line()))
 			}
 		}
