@@ -8,16 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // instance is a relay in the test process, on real servers, so that the race detector and goleak watch it.
@@ -35,16 +34,11 @@ type instance struct {
 
 func newInstance(t *testing.T) *instance {
 	t.Helper()
-	return newInstanceOn(t, services.Database(t))
-}
-
-func newInstanceOn(t *testing.T, databaseURL string) *instance {
-	t.Helper()
 	i := &instance{
 		t: t, config: DefaultConfig(), amqp: services.VHost(t), queue: services.Name(t),
 		perID: map[string]int{}, byKey: map[string][]string{},
 	}
-	i.config.DatabaseURL = databaseURL
+	i.config.DatabaseURL = tabletest.Database(t)
 	i.config.Slot = services.Name(t)
 	i.config.PollInterval = 50 * time.Millisecond
 	i.config.BackoffTime = 50 * time.Millisecond
@@ -53,14 +47,6 @@ func newInstanceOn(t *testing.T, databaseURL string) *instance {
 		t.Fatal(err)
 	}
 	t.Cleanup(i.db.Close)
-	conn, err := pgx.Connect(t.Context(), i.config.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(context.Background()) }()
-	if _, _, err := migrations.Up(t.Context(), conn, i.config.Table); err != nil {
-		t.Fatal(err)
-	}
 	i.consume()
 	return i
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -39,6 +40,47 @@ type Postgres struct {
 	address *url.URL // of the database that exists from the start
 	runner  runner
 	site    *site // nil if the server does not run from this machine's programs
+
+	// admin is set for the shared server. An open connection would delay the stop of a private one.
+	admin *adminConnection
+}
+
+// adminConnection creates and drops databases. A new connection for each would take longer than the statement.
+type adminConnection struct {
+	url  string
+	mu   sync.Mutex
+	conn *pgx.Conn // nil before its first use
+}
+
+// use runs f with the connection. It connects again after a connection was lost.
+func (a *adminConnection) use(ctx context.Context, f func(conn *pgx.Conn) error) (err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.conn == nil || a.conn.IsClosed() {
+		if a.conn, err = pgx.Connect(ctx, a.url); err != nil {
+			return err
+		}
+	}
+	return f(a.conn)
+}
+
+func (a *adminConnection) close(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.conn == nil {
+		return nil
+	}
+	return a.conn.Close(ctx)
+}
+
+// administer runs f with a connection to the database that exists from the start.
+func (p *Postgres) administer(ctx context.Context, f func(conn *pgx.Conn) error) error {
+	admin := p.admin
+	if admin == nil {
+		admin = &adminConnection{url: p.URL("")}
+		defer func() { _ = admin.close(context.WithoutCancel(ctx)) }()
+	}
+	return admin.use(ctx, f)
 }
 
 // postgresSettings allows many slots and connections, and accepts only connections from this machine.

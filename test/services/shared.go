@@ -20,6 +20,7 @@ var shared struct {
 	rabbitmq   lazy[*RabbitMQ]
 	closers    closers
 	containers sync.Once // for the global settings of testcontainers
+	templates  sync.Map  // lazy[string] by name
 }
 
 // lazy creates a value once. A failure is final: the next test would only wait for the same error.
@@ -44,6 +45,13 @@ func (c *closers) add(closer func(context.Context) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.list = append(c.list, closer)
+}
+
+// addFirst adds a closer that runs before the others.
+func (c *closers) addFirst(closer func(context.Context) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append([]func(context.Context) error{closer}, c.list...)
 }
 
 func (c *closers) close() error {

@@ -3,6 +3,7 @@ package tabletest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -28,12 +29,30 @@ func Name() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"}
 // New creates a database with these options of CREATE DATABASE, and the tables.
 func New(t testing.TB, options ...string) *Tables {
 	t.Helper()
-	url := services.Database(t, options...)
-	f := &Tables{TB: t, URL: url, Conn: Connect(t, url)}
-	if _, _, err := migrations.Up(t.Context(), f.Conn, Name()); err != nil {
-		t.Fatal(err)
+	if len(options) > 0 {
+		url := services.Database(t, options...)
+		if err := migrate(t.Context(), url); err != nil {
+			t.Fatal(err)
+		}
+		return &Tables{TB: t, URL: url, Conn: Connect(t, url)}
 	}
-	return f
+	url := Database(t)
+	return &Tables{TB: t, URL: url, Conn: Connect(t, url)}
+}
+
+// Database creates a database with the tables, and returns its URL.
+func Database(t testing.TB) string {
+	t.Helper()
+	return services.Database(t, services.Template(t, "outbox", migrate))
+}
+
+func migrate(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	_, _, err = migrations.Up(ctx, conn, Name())
+	return errors.Join(err, conn.Close(ctx))
 }
 
 // Connect opens a connection for the test.

@@ -20,6 +20,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
@@ -35,11 +36,8 @@ type shop struct {
 
 func open(t *testing.T, tables ...string) *shop {
 	t.Helper()
-	s := &shop{t: t, url: services.Database(t), role: services.Name(t), outbox: outbox.Table{Schema: "public", Name: "outbox"}}
+	s := &shop{t: t, url: tabletest.Database(t), role: services.Name(t), outbox: outbox.Table{Schema: "public", Name: "outbox"}}
 	s.owner = connect(t, s.url)
-	if _, _, err := migrations.Up(t.Context(), s.owner, s.outbox); err != nil {
-		t.Fatal(err)
-	}
 	for _, table := range tables {
 		s.exec(table)
 	}
