@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -122,7 +123,7 @@ func TestALargeRowHidesNoOther(t *testing.T) {
 		}
 		large := largeValues[i-1]
 		isText := large.column == "last_error" || large.column == "routing_key" || large.column == "exchange"
-		if !isText && (len(waiting[0].Large) != 1 || waiting[0].Large[0].Column != large.column || waiting[0].Large[0].Stored <= 0) {
+		if !isText && !isNamed(waiting[0].Large, large.column) {
 			t.Errorf("%s of row %d is not named: %+v", large.column, id, waiting[0].Large)
 		}
 	}
@@ -130,6 +131,12 @@ func TestALargeRowHidesNoOther(t *testing.T) {
 	if s := f.stats(false); s.Retrying != exactly(int64(len(ids))) || s.FailingPrecision != operator.Exact || len(s.Failing) != 3 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// isNamed reports whether the column is among the values of which only the size is shown. A slow machine shows small
+// values as their size, too.
+func isNamed(large []operator.Large, column string) bool {
+	return slices.ContainsFunc(large, func(l operator.Large) bool { return l.Column == column && l.Stored > 0 })
 }
 
 func stored[T any](rows []T, of func(T) operator.StoredMessage) (all []operator.StoredMessage) {
@@ -156,7 +163,7 @@ func peeksAtLargeRows(f *fixture, ids []int64) {
 			if reason, text := m.Defect(time.Now()); (reason != "" && reason != outbox.ReasonInvalidRouting) || m.PayloadSize.N == 0 {
 				f.Errorf("row %d: %s, %+v", m.ID, text, m.PayloadSize)
 			}
-			if i == len(ids)-1 && (len(m.Large) != 1 || m.Large[0].Column != "tenant") {
+			if i == len(ids)-1 && !isNamed(m.Large, "tenant") {
 				f.Errorf("the column of the application is not named: %+v", m.Large)
 			}
 		}

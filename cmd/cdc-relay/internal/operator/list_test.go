@@ -75,7 +75,7 @@ func TestListSelectsByStateAndFilters(t *testing.T) {
 	row("'b', '1', NULL, now() + interval '1 hour', 2, NULL, 1, NULL, NULL, now(), NULL")
 	row("'b', '1', NULL, 'infinity', 0, NULL, 1, NULL, NULL, now(), NULL")
 	row("'b', '1', NULL, now() + interval '1 hour', 0, NULL, 1, now() + interval '1 day', NULL, now(), NULL")
-	row("'c', '1', NULL, now() + interval '10 seconds', 0, true, 1, NULL, NULL, now(), NULL")
+	row("'c', '1', NULL, now() + interval '10 hours', 0, true, 1, NULL, NULL, now(), NULL")
 	row("'c', '1', NULL, NULL, 0, NULL, 1, now() - interval '1 second', NULL, now(), NULL")
 	row("'c', '1', NULL, NULL, 0, NULL, 2, NULL, NULL, now(), NULL")
 	locked := row("'c', '1', NULL, NULL, 0, NULL, 1, NULL, NULL, now(), NULL")

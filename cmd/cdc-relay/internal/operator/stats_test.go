@@ -54,7 +54,7 @@ func TestStatsCountsRowsByState(t *testing.T) {
 		('a', '1', NULL, 2, now() + interval '6 minutes', true, 'unroutable: c', now()),
 		('b', '1', NULL, 2, now() + interval '7 minutes', true, 'nack', now()),
 		('later', '1', NULL, 0, now() + interval '1 day', NULL, NULL, now()),
-		('unconfirmed', '1', NULL, 0, now() + interval '30 seconds', true, NULL, now()),
+		('unconfirmed', '1', NULL, 0, now() + interval '30 minutes', true, NULL, now()),
 		('behind', '1', 'blocked', 0, NULL, NULL, NULL, now())`)
 	f.DeadLetter(1, "retries_exhausted", "last_error", "'unroutable: d'", "ordering_key", "'blocked'")
 	f.DeadLetter(2, "too_large", "ordering_key", "'nothing behind'")
@@ -98,13 +98,13 @@ func TestEachRowCountsInOneState(t *testing.T) {
 		('behind, requeued', '1', 'key 1', 0, now() - interval '1 second', NULL, 1, NULL),
 		('behind, expired', '1', 'key 1', 0, NULL, NULL, 1, now() - interval '1 second'),
 		('behind, newer', '1', 'key 1', 0, NULL, NULL, 2, NULL),
-		('behind, rejected', '1', 'key 1', 2, now() + interval '1 minute', true, 1, NULL),
+		('behind, rejected', '1', 'key 1', 2, now() + interval '1 hour', true, 1, NULL),
 		('head, newer', '1', 'newer', 0, NULL, NULL, 2, NULL),
 		('behind a newer one', '1', 'newer', 0, NULL, NULL, 1, NULL),
 		('dead key', '1', 'dead', 0, NULL, NULL, 1, NULL),
 		('free', '1', NULL, 0, NULL, NULL, 1, NULL),
 		('locked', '1', NULL, 0, NULL, NULL, 1, NULL),
-		('late confirm', '1', 'late', 0, now() + interval '1 minute', true, 1, NULL)`)
+		('late confirm', '1', 'late', 0, now() + interval '1 hour', true, 1, NULL)`)
 	f.DeadLetter(-1, "nack", "ordering_key", "'dead'")
 	if _, err := tabletest.Connect(t, f.URL).Exec(t.Context(), `BEGIN; SELECT FROM outbox WHERE routing_key = 'locked' FOR UPDATE`); err != nil {
 		t.Fatal(err)
@@ -177,9 +177,9 @@ func TestExplainReturnsTheStateOfAMessage(t *testing.T) {
 		{"NULL, now() - interval '1 second', 0, NULL, 1", operator.Due},
 		{"NULL, now() + interval '10 minutes', 1, false, 1", operator.Retrying},
 		{"NULL, now() + interval '10 minutes', 1, true, 1", operator.Retrying},
-		{"NULL, now() + interval '10 seconds', 1, true, 1", operator.Retrying},
-		{"NULL, now() + interval '10 seconds', 0, true, 1", operator.Unconfirmed},
-		{"NULL, now() + interval '10 seconds', 0, NULL, 1", operator.Scheduled},
+		{"NULL, now() + interval '10 hours', 1, true, 1", operator.Retrying},
+		{"NULL, now() + interval '10 hours', 0, true, 1", operator.Unconfirmed},
+		{"NULL, now() + interval '10 hours', 0, NULL, 1", operator.Scheduled},
 		{"NULL, NULL, 0, NULL, 2", operator.NewerVersion},
 	} {
 		id := insert(test.rest)
