@@ -58,18 +58,20 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Until waits for a condition and checks it every few milliseconds on the test's goroutine. If the condition stays
-// false, the test fails with what it waited for and the final results of the functions saw.
+// Until waits for a condition and checks it on the test's goroutine: at first every few milliseconds, later more seldom,
+// because most conditions ask a server. If the condition stays false, the test fails with what it waited for and the
+// final results of the functions saw.
 func Until(t testing.TB, what string, condition func() bool, saw ...func() string) {
 	t.Helper()
 	began := time.Now()
 	deadline := time.NewTimer(Hang())
 	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
+	next := time.NewTimer(0)
+	defer next.Stop()
 	for !condition() {
+		next.Reset(min(max(time.Since(began)/20, 5*time.Millisecond), 50*time.Millisecond))
 		select {
-		case <-tick.C:
+		case <-next.C:
 		case <-deadline.C:
 			fail(t, what, began, saw)
 		}

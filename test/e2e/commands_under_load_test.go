@@ -30,6 +30,7 @@ func (w *world) repeatCommand(ctx context.Context, commands *sync.WaitGroup, arg
 // While two relays run, retry and requeue run all the time, the binding is removed and restored, and one relay stops:
 // everything arrives, and duplicates are marked.
 func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
+	services.Thorough(t, "each command has a test in the quick run")
 	w := newWorld(t).setUp()
 	exchange := w.queue + "-exchange"
 	channel := w.channel()

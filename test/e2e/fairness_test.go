@@ -94,11 +94,9 @@ func troubles(queue string) []trouble {
 // The throughput is measured without and with them in turn. Each measurement is compared with those before and after
 // it, because other work on the machine varies. With the default settings, each row is tried once an hour in the end.
 func TestPermanentlyFailingRowsDoNotSlowOthers(t *testing.T) {
+	services.Thorough(t, "measures the speed")
 	for i := range troubles("") {
 		t.Run(troubles("")[i].name, func(t *testing.T) {
-			if i > 0 {
-				services.Thorough(t, "one kind of failure is enough")
-			}
 			slowdown(t, i, sized(5000, 100_000), sized(3*time.Minute, time.Hour), sized(0.3, 0.9))
 		})
 	}
@@ -106,6 +104,7 @@ func TestPermanentlyFailingRowsDoNotSlowOthers(t *testing.T) {
 
 // All of them are tried within the first --backoff-time, 833 a second, which costs processor time.
 func TestNewlyFailingRowsSlowOthersOnlyALittle(t *testing.T) {
+	services.Thorough(t, "measures the speed")
 	needsLong(t)
 	for i := range troubles("") {
 		t.Run(troubles("")[i].name, func(t *testing.T) { slowdown(t, i, 100_000, 2*time.Minute, 0.5) })

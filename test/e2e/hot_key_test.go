@@ -69,6 +69,7 @@ func TestAHotKeyLeavesAtAMinimumSpeed(t *testing.T) {
 // Thousands of due rows of one key leave with one claim for each run, not one for each row, in every mode. Other keys
 // are not delayed.
 func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
+	services.Thorough(t, "counts transactions")
 	t.Parallel()
 	const rows = 3000
 	for name, way := range map[string]func(w *world, all func() bool){
@@ -91,9 +92,6 @@ func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name != "streaming" {
-				services.Thorough(t, "one way is enough")
-			}
 			t.Parallel()
 			w := newWorld(t).plainly().setUp()
 			arrived := w.consume(w.queue)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // numberedRows inserts rows until it is stopped: some with ordering keys, in order, and some without.
@@ -91,6 +93,7 @@ func (n *numberedRows) all(l *ledger, each map[string]int) {
 
 // The leader is killed at random moments, with and without a standby, also during its start.
 func TestRepeatedKillsOfTheLeaderLoseNothing(t *testing.T) {
+	services.Thorough(t, "leaders are killed in other tests of the quick run")
 	t.Parallel()
 	for name, others := range map[string]int{"alone": 0, "with one standing by": 1} {
 		t.Run(name, func(t *testing.T) {

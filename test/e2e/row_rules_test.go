@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // A row's max_attempts replaces --max-retries, streamed or claimed: 1 is no retry, 0 is no limit, -1 is a mistake.
@@ -121,6 +123,7 @@ func TestExpiredMessagesCanBeDropped(t *testing.T) {
 
 // The expired rows are moved within one claim.
 func TestAKeyWithManyExpiredRowsContinuesAtOnce(t *testing.T) {
+	services.Thorough(t, "thousands of rows")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	const n = 20_000
@@ -285,6 +288,7 @@ func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
 
 // The cost of a row does not grow with the number of waiting rows, with one coalesce key or many.
 func TestManyRowsAreCoalescedInLinearTime(t *testing.T) {
+	services.Thorough(t, "measures the speed")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	const n = 20_000

@@ -136,6 +136,7 @@ func pauses(relays []*relay) (n int) {
 
 // All relays are replaced one after the other under load, several times.
 func TestRollingRestartsDuplicateNothing(t *testing.T) {
+	services.Thorough(t, "a clean restart is in the quick run")
 	t.Parallel()
 	for _, n := range []int{2, 3, 10} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

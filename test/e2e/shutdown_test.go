@@ -88,6 +88,7 @@ func (w *world) holding(statement string) (end func()) {
 
 // It stops within --shutdown-timeout and a second, with code 0, and nothing is lost.
 func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
+	services.Thorough(t, "a stalled broker is enough for the quick run")
 	t.Parallel()
 	args := []string{"--shutdown-timeout", "1s", "--max-in-flight", "200"}
 	for name, state := range map[string]func(p *proxied) *relay{

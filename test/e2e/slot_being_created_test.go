@@ -9,6 +9,7 @@ import (
 
 // The server waits for every open transaction before the slot is ready, and lists the slot meanwhile.
 func TestRowsArePublishedWhileTheSlotIsCreated(t *testing.T) {
+	services.Thorough(t, "rows leave without a stream in the quick run")
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	w := newWorldOn(t, server.Database(t), services.VHost(t)).setUp()

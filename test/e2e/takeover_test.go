@@ -132,6 +132,7 @@ func TestAPausedLeaderSendsOnlyMarkedMessages(t *testing.T) {
 // A standby with the grants of getting-started.md takes over, long before the server would release the slot. The old
 // leader resumes as a standby and does no harm.
 func TestAFrozenLeaderIsReplaced(t *testing.T) {
+	services.Thorough(t, "a paused leader is replaced in the quick run")
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.asRelay()
@@ -169,7 +170,7 @@ func TestAFrozenLeaderIsReplaced(t *testing.T) {
 // Its replication connection is a black hole, and it still reads the table as if it were the leader. Each row there
 // leaves at most once without the mark.
 func TestALeaderCutOffFromPostgresIsReplaced(t *testing.T) {
-	services.Thorough(t, "a frozen leader is replaced in the quick run")
+	services.Thorough(t, "a paused leader is replaced in the quick run")
 	t.Parallel()
 	p := newProxied(t)
 	arrived := p.consume(p.queue)

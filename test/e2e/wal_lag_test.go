@@ -24,6 +24,7 @@ func (w *world) lag() lag {
 // Meanwhile other tables write much WAL, and rows are inserted. The outage charges no attempt, and the waiting rows
 // leave at once afterwards.
 func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
+	services.Thorough(t, "other outages of RabbitMQ are in the quick run")
 	t.Parallel()
 	postgres := services.PrivatePostgres(t)
 	for name, outage := range map[string]func(*testing.T, *world) (end func()){

@@ -22,6 +22,7 @@ type writers struct {
 	mu        sync.Mutex
 	committed map[string]bool
 	uncertain map[string]bool // the connection was lost before the answer
+	wanted    int             // committed rows that the test waits for
 }
 
 // write starts writers, which end with the test at the latest.
@@ -33,7 +34,7 @@ func (w *world) write(connections int) *writers {
 			pace := time.NewTicker(20 * time.Millisecond) // slow enough that no backlog builds up
 			defer pace.Stop()
 			for ctx.Err() == nil {
-				ws.insert(ctx)
+				ws.insert(ctx, ws.batch())
 				<-pace.C
 			}
 		})
@@ -48,8 +49,19 @@ func (ws *writers) end() {
 	ws.done.Wait()
 }
 
-func (ws *writers) insert(ctx context.Context) {
-	ids := make([]string, 20)
+// batch is how many rows to insert next: many only while the test waits for them, because the writers of all tests
+// share the machine.
+func (ws *writers) batch() int {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if len(ws.committed) < ws.wanted {
+		return 20
+	}
+	return 2
+}
+
+func (ws *writers) insert(ctx context.Context, rows int) {
+	ids := make([]string, rows)
 	for i := range ids {
 		ids[i] = newUUID()
 	}
@@ -92,7 +104,10 @@ func (ws *writers) rows() int {
 // more waits until this many more rows have been committed.
 func (ws *writers) more(n int) {
 	ws.w.t.Helper()
-	target := ws.rows() + n
+	ws.mu.Lock()
+	target := len(ws.committed) + n
+	ws.wanted = max(ws.wanted, target)
+	ws.mu.Unlock()
 	ws.w.eventually("rows are written", func() bool { return ws.rows() >= target })
 }
 
