@@ -183,6 +183,7 @@ func TestOutagesOfRabbitMQLoseNothing(t *testing.T) {
 	})
 
 	t.Run("stopped by SIGTERM during a memory alarm", func(t *testing.T) {
+		services.Thorough(t, "an alarm and a stop during a stall are in the quick run")
 		w := world(t)
 		arrived := w.consume(w.queue)
 		r := w.run("--shutdown-timeout", "1s")
