@@ -113,8 +113,8 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 	if len(batch) == 0 {
 		return
 	}
-	since := time.Now()
-	for _, m := range batch {
+	since := batch[0].TakenAt
+	for _, m := range batch[1:] {
 		if m.TakenAt.Before(since) {
 			since = m.TakenAt
 		}
