@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -71,17 +70,15 @@ func (p *AMQP) open(ctx context.Context) (opened, error) {
 		}
 		o.socket = s
 		stop = context.AfterFunc(ctx, func() { _ = s.Close() }) // ends the handshake
-		if p.uri.Scheme != "amqps" {
-			return newSorted(s), nil
-		}
-		encrypted, err := p.startTLS(s)
-		if err != nil {
-			return nil, err
-		}
-		return newSorted(encrypted), nil
+		return s, nil
 	}
 	var err error
-	o.connection, err = amqp.DialConfig(p.urlAboveTLS(), config)
+	if p.uri.Scheme == "amqps" {
+		if config.TLSClientConfig, err = TLSConfig(p.cfg.TLS, p.uri); err != nil {
+			return o, fmt.Errorf("create TLS config from URI: %w", err)
+		}
+	}
+	o.connection, err = amqp.DialConfig(p.cfg.URL, config)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 		_ = o.connection.Close()
@@ -121,30 +118,7 @@ func (p *AMQP) clientConfig() amqp.Config {
 		name = fmt.Sprintf("cdc-relay %s/%d", host, os.Getpid())
 	}
 	properties.SetClientConnectionName(name)
-	return amqp.Config{Heartbeat: p.cfg.Heartbeat, Properties: properties, Vhost: p.uri.Vhost}
-}
-
-// urlAboveTLS is the URL for the library, without TLS: it is below newSorted.
-func (p *AMQP) urlAboveTLS() string {
-	given, _ := url.Parse(p.cfg.URL) // parseURL has read it
-	u := url.URL{
-		Scheme: "amqp", User: url.UserPassword(p.uri.Username, p.uri.Password),
-		Host: net.JoinHostPort(p.uri.Host, strconv.Itoa(p.uri.Port)), RawQuery: given.RawQuery,
-	}
-	return u.String()
-}
-
-// startTLS does what the library does for amqps://.
-func (p *AMQP) startTLS(s *socket) (*tls.Conn, error) {
-	config, err := TLSConfig(p.cfg.TLS, p.uri)
-	if err != nil {
-		return nil, fmt.Errorf("create TLS config from URI: %w", err)
-	}
-	if config.ServerName == "" {
-		config.ServerName = p.uri.Host
-	}
-	conn := tls.Client(s, config)
-	return conn, conn.Handshake()
+	return amqp.Config{Heartbeat: p.cfg.Heartbeat, Properties: properties}
 }
 
 // TLSConfig returns a copy of the given configuration, or if that is nil, one with the certificates that the parameters of
